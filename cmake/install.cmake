@@ -1,0 +1,1 @@
+# What find_package(Tutti) finds.

@@ -1,0 +1,38 @@
+// SHA-256 for states, checkpoints and plans; a fast 64-bit hash for keys and message headers.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tutti {
+
+using Digest = std::array<uint8_t, 32>;
+
+/// Streaming SHA-256 (OpenSSL). Use: add..., then finish() once.
+class Sha256 {
+ public:
+  Sha256();
+  ~Sha256();
+  Sha256(const Sha256&) = delete;
+  Sha256& operator=(const Sha256&) = delete;
+  void add(std::span<const std::byte> bytes);
+  void add(std::string_view text);
+  /// Integers are added as eight little-endian bytes.
+  void add(uint64_t value);
+  Digest finish();
+
+ private:
+  void* context_;
+};
+
+Digest sha256(std::span<const std::byte> bytes);
+std::string hex(const Digest& digest);
+
+/// FNV-1a with a final mix; stable across machines and versions.
+uint64_t hash64(std::string_view text);
+
+}  // namespace tutti

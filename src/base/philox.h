@@ -1,0 +1,41 @@
+// Philox 4x32-10: the only source of randomness. A draw is a pure function of its key, so it is the same on every layout.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace tutti {
+
+/// What a draw is for. The numbers are part of the job's meaning: never reuse or reorder them.
+enum class Purpose : uint32_t { kInit = 1, kDropout = 2, kOrder = 3, kSplit = 4, kData = 5, kSample = 6, kTest = 7 };
+
+/// Names one stream of draws: (seed, purpose, a, b). What a and b are depends on the purpose:
+///   init: a = hash64(parameter name), b = 0       element i of the parameter is draw i
+///   dropout: a = step, b = (block << 40 | sample in step ... see model/dropout.h)
+struct PhiloxKey {
+  uint64_t seed = 0;
+  Purpose purpose = Purpose::kTest;
+  uint64_t a = 0;
+  uint64_t b = 0;
+};
+
+/// Four 32-bit words: the block `index` of the stream. The stream has 2^32 blocks.
+std::array<uint32_t, 4> philox(const PhiloxKey& key, uint64_t index);
+
+/// The raw 10-round function on a counter and a key; for kernels that vectorise it.
+std::array<uint32_t, 4> philox_raw(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
+
+/// The (key, first two counter words) a stream maps to; word 2 and 3 of the counter are the block index.
+struct PhiloxStream {
+  std::array<uint32_t, 2> key;
+  std::array<uint32_t, 2> counter;
+};
+PhiloxStream philox_stream(const PhiloxKey& key);
+
+/// Draw i of the stream as a float in [0, 1) with 24 bits, or an unbiased-enough integer below n (64 x 64 -> 128 bit multiply).
+float philox_uniform(const PhiloxKey& key, uint64_t i);
+uint64_t philox_below(const PhiloxKey& key, uint64_t i, uint64_t n);
+/// Draw i as a standard normal (Box-Muller in double over the block's words; draws 2k and 2k+1 share a block).
+double philox_normal(const PhiloxKey& key, uint64_t i);
+
+}  // namespace tutti

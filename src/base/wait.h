@@ -1,0 +1,88 @@
+// The one wait primitive. Every blocking point of the program (queues between threads, words in shared memory, sockets,
+// timers) goes through a Clock, so that nothing waits without an end and a test can put all of time under a seed.
+//
+//   Signal   a word that somebody waits on; may lie in shared memory (all zeros is a valid Signal)
+//   Cancel   why everybody must stop waiting; may lie in shared memory (all zeros is "not cancelled")
+//   Clock    now(), wait(), notify(); SystemClock for real, tests/support/test_scheduler.h for tests
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/function_ref.h"
+
+namespace tutti {
+
+using Duration = std::chrono::nanoseconds;
+using Time = std::chrono::time_point<std::chrono::steady_clock, Duration>;
+
+/// The point in time after which a wait gives up. Deadlines are absolute: they can be handed down through calls.
+struct Deadline {
+  Time at = Time::max();
+  static Deadline never() { return {}; }
+};
+
+/// What a waiter sleeps on. `sequence` grows with every notify; `sleepers` lets notify skip the system call.
+struct Signal {
+  std::atomic<uint32_t> sequence{0};
+  std::atomic<uint32_t> sleepers{0};
+};
+
+/// Set once, by whoever first learns that the run cannot go on; every wait of every rank that shares it returns.
+class Cancel {
+ public:
+  static constexpr size_t kReasonBytes = 1016;
+  bool cancelled() const { return state_.load(std::memory_order_acquire) == kSet; }
+  /// The first call wins; later ones do nothing. Safe between processes.
+  void cancel(const std::string& reason);
+  std::string reason() const;
+
+ private:
+  static constexpr uint32_t kUnset = 0, kWriting = 1, kSet = 2;
+  std::atomic<uint32_t> state_{0};
+  char reason_[kReasonBytes] = {};
+};
+
+enum class WaitResult { kReady, kTimedOut, kCancelled };
+
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual Time now() const = 0;
+
+  /// Blocks until ready() is true, the deadline passes, or `cancel` (if given) is set. ready() is called on the waiting thread
+  /// and must be cheap and free of side effects; whoever makes it true calls notify(signal) afterwards. A ready() that is
+  /// true always wins over a deadline that has passed or a cancel that is set.
+  /// A missed notify costs at most kSlice, never a hang: sleeps are cut into slices.
+  virtual WaitResult wait(Signal& signal, FunctionRef<bool()> ready, Deadline deadline, const Cancel* cancel) = 0;
+  virtual void notify(Signal& signal) = 0;
+
+  /// Blocks until one of the file descriptors of the epoll instance is ready (its events are then fetched with
+  /// epoll_wait(.., 0)), or the deadline passes. For I/O threads only; a virtual clock refuses it.
+  virtual WaitResult wait_fd(int epoll_fd, Deadline deadline) = 0;
+
+  Deadline after(Duration d) const { return {now() + d}; }
+
+  /// Sleeps for d, or until cancelled.
+  WaitResult sleep(Duration d, const Cancel* cancel);
+
+  static constexpr Duration kSlice = std::chrono::milliseconds(50);
+};
+
+/// Spins for `spin` (then yields, then sleeps on a futex, which works across processes). Thread-safe.
+class SystemClock final : public Clock {
+ public:
+  explicit SystemClock(Duration spin = std::chrono::microseconds(20)) : spin_(spin) {}
+  Time now() const override;
+  WaitResult wait(Signal& signal, FunctionRef<bool()> ready, Deadline deadline, const Cancel* cancel) override;
+  void notify(Signal& signal) override;
+  WaitResult wait_fd(int epoll_fd, Deadline deadline) override;
+
+ private:
+  Duration spin_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,37 @@
+// Walks a program: queue 0 on the caller's thread, every other queue on a thread of its own. It never decides anything: what an
+// instruction means is a handler's business, in what order is the plan's.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+
+#include "base/wait.h"
+#include "exec/trace.h"
+#include "plan/program.h"
+
+namespace tutti {
+
+/// Called with the instruction and the step. May throw; the run then ends with that exception.
+using Handler = std::function<void(const Instruction&, uint64_t step)>;
+using Handlers = std::array<Handler, kOps>;
+
+class Executor {
+ public:
+  /// The program must outlive the executor. `thread_start` runs first on every queue thread (flush-to-zero, thread counts).
+  Executor(const Program& program, Handlers handlers, Clock& clock, const Cancel* cancel, Trace* trace,
+           std::function<void()> thread_start = {});
+  ~Executor();  ///< stops and joins the queue threads
+
+  /// Runs the program once. Events are fresh for every step. If a handler throws, the other queues stop at their next instruction
+  /// or wait, and the first exception (by time) is rethrown here; a CommError is preferred over a cancelled wait. After a
+  /// throw the executor can only be destroyed. A wait for an event never times out by itself: the handlers' own
+  /// waits have deadlines, and an event's signaller is a handler of this process.
+  void run(uint64_t step);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tutti

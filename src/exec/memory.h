@@ -1,0 +1,49 @@
+// Accounted memory: every byte that training holds belongs to a kind, and the peak per kind is known at the end.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "plan/program.h"
+
+namespace tutti {
+
+/// Counters of one rank. Thread-safe.
+class Accounts {
+ public:
+  void add(BufferKind kind, int64_t bytes);  ///< negative: given back
+  int64_t current(BufferKind kind) const;
+  int64_t peak(BufferKind kind) const;
+  int64_t peak_total() const;  ///< of the sum over kinds
+  void reset_peaks();
+
+ private:
+  std::array<std::atomic<int64_t>, kBufferKinds> current_{}, peak_{};
+  std::atomic<int64_t> total_{0}, peak_total_{0};
+};
+
+/// One mapping, bump-allocated in 64-byte steps, given back whole. Throws Error naming the kind when the memory is not to be had.
+class Arena {
+ public:
+  Arena(BufferKind kind, size_t bytes, Accounts& accounts);
+  /// Over memory of somebody else's (a transport's window): accounted, not owned.
+  Arena(BufferKind kind, std::span<std::byte> memory, Accounts& accounts);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  std::span<std::byte> take(size_t bytes);
+  std::span<float> take_floats(int64_t n);
+  size_t left() const { return memory_.size() - used_; }
+
+ private:
+  BufferKind kind_;
+  std::span<std::byte> memory_;
+  size_t used_ = 0;
+  bool owned_ = false;
+  Accounts& accounts_;
+};
+
+}  // namespace tutti

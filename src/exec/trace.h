@@ -1,0 +1,50 @@
+// What ran when: one record per executed instruction, kept in a ring of fixed size, written as Chrome/Perfetto JSON and as SVG.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/wait.h"
+#include "plan/program.h"
+
+namespace tutti {
+
+struct TraceRecord {
+  Time begin, end;
+  uint64_t step = 0;
+  uint32_t queue = 0;
+  uint32_t index = 0;  ///< of the instruction in its queue
+};
+
+/// Thread-safe; one per rank. Keeps the last `capacity` records.
+class Trace {
+ public:
+  explicit Trace(size_t capacity = 1 << 16);
+  void add(const TraceRecord& record);
+  std::vector<TraceRecord> records() const;  ///< oldest first
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<TraceRecord> ring_;
+  size_t next_ = 0;
+  size_t capacity_;
+};
+
+/// One rank's records with names, as stored in RUN/trace/rank-R.jsonl; times in microseconds from the run's start.
+struct TraceEvent {
+  int rank = 0;
+  std::string queue, name, detail;
+  uint64_t step = 0;
+  double begin_us = 0, end_us = 0;
+};
+std::vector<TraceEvent> trace_events(const Trace& trace, const Program& program, Time origin);
+std::string describe(const Instruction& instruction);  ///< "Forward blocks 3.1 lane 2 micro 0"
+
+/// Chrome trace format (an object with traceEvents; pid = rank, tid = queue).
+std::string chrome_trace(const std::vector<TraceEvent>& events);
+/// A timeline of one step: a row per (rank, queue), colours per op, a legend and a time axis.
+std::string svg_trace(const std::vector<TraceEvent>& events, uint64_t step);
+
+}  // namespace tutti

@@ -1,0 +1,76 @@
+// A transport moves tagged bytes between the ranks of one epoch. inproc (threads of one process), shm (processes of one host),
+// tcp, and in tests a simulated one, all keep this contract:
+//
+//   messages   post_send/post_recv return at once; wait(ticket) blocks until the bytes have left (send) or arrived (recv).
+//              A message is matched by (peer, tag). Two messages with equal tag between the same two ranks are matched in order.
+//              Spans must stay alive and untouched until wait returns or throws. A receive that is posted before the bytes
+//              arrive gets them without a further copy.
+//   windows    memory that the other ranks of the host can read (never write). flag(i) is a counter of the owner's that the
+//              others can wait for. Where there is no window (tcp), window() is empty and peers go through messages.
+//   failure    wait throws CommError at the deadline, when the peer's connection is lost, or when the run is cancelled. It names
+//              peer, tag and time waited. After a throw the transport can only be destroyed.
+//   epochs     every message carries run, epoch and plan hash; a message of another run, epoch or plan is dropped and counted.
+//   threads    all methods may be called from any thread. Destruction waits for nothing and nobody.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/wait.h"
+
+namespace tutti {
+
+/// What a message belongs to. `operation` is the instruction's id in the plan (or a collective's own number), `sequence`
+/// the step or call number, `part` tells messages of one operation apart.
+struct Tag {
+  uint32_t operation = 0;
+  uint32_t part = 0;
+  uint64_t sequence = 0;
+  auto operator<=>(const Tag&) const = default;
+};
+
+/// What all ranks of an epoch agree on; carried by every message.
+struct Epoch {
+  uint64_t run = 0;    ///< the run's token; admits to listeners too
+  uint32_t epoch = 0;  ///< membership number
+  uint64_t plan = 0;   ///< hash of the plan
+};
+
+/// A posted send or receive.
+struct Ticket {
+  uint64_t id = 0;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string name() const = 0;
+
+  virtual Ticket post_send(int peer, Tag tag, std::span<const std::byte> bytes) = 0;
+  virtual Ticket post_recv(int peer, Tag tag, std::span<std::byte> bytes) = 0;
+  virtual void wait(Ticket ticket, Deadline deadline) = 0;
+
+  /// My window, writable by me alone; empty where the transport has none. Page-aligned, zero at first.
+  virtual std::span<std::byte> window() { return {}; }
+  /// A peer's window for reading (mine too); empty where it cannot be reached.
+  virtual std::span<const std::byte> window_of(int /*peer*/) const { return {}; }
+  /// Raises my counter `index` (0 <= index < kFlags) to `value` (release) and wakes who waits for it. Only for windows.
+  virtual void raise(int index, uint64_t value);
+  /// Blocks until the peer's counter `index` is at least `value` (acquire). `what` goes into the error.
+  virtual void await(int peer, int index, uint64_t value, Deadline deadline, std::string_view what);
+
+  /// Payload bytes sent to a peer so far (windows: bytes read from it count for the reader as received, not here).
+  virtual uint64_t sent_bytes(int peer) const = 0;
+  /// Messages dropped because they belonged to another run, epoch or plan.
+  virtual uint64_t dropped() const = 0;
+
+  static constexpr int kFlags = 1024;
+};
+
+}  // namespace tutti

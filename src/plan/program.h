@@ -1,0 +1,87 @@
+// The plan: one program per rank, as data. A program is instructions on named in-order queues, the buffers they touch and the
+// events that order queues among each other. Programs are made by generators (plan/ddp.h), proved by plan/check.h and walked
+// by exec/executor.h. One program is one step; it is run again for every step.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "grid/grid.h"
+
+namespace tutti {
+
+enum class Op : uint8_t {
+  kLoad,      ///< compute: take the micro-batch (lane, micro) from the loader
+  kForward,   ///< compute: one segment of one block on (lane, micro)
+  kBackward,  ///< compute: the same segment back; writes the block's gradient into buffer `writes[0]`, whole (beta = 0)
+  kFold,      ///< compute: the additions `adds` on buffers of one unit, in order
+  kAcquire,   ///< comm: waits until no peer reads the bucket's partials of the step before
+  kReduce,    ///< comm: my slice of the bucket is reduced over all ranks
+  kNorm,      ///< comm: chunk sums of squares of my slice
+  kGather,    ///< comm: all slices of the bucket become readable
+  kVote,      ///< comm: one small all-reduce over all ranks (norm, loss, counts, stop): the commit of the step
+  kUpdate,    ///< compute: the optimizer on one unit; then `bucket`'s readers are released after its last unit
+};
+inline constexpr int kOps = 10;
+const char* op_name(Op op);
+
+enum class BufferKind : uint8_t { kParameter, kGradient, kMoment, kSaved, kBorder, kWork, kMessage, kData };
+inline constexpr int kBufferKinds = 8;
+const char* kind_name(BufferKind kind);
+
+struct Buffer {
+  std::string name;
+  BufferKind kind = BufferKind::kWork;
+  int64_t bytes = 0;
+  int unit = -1;     ///< gradients and parameters: the unit they belong to; scratch shared by all units: -1
+  int partial = -1;  ///< gradients: the partial of the rank this is (lies in the window); -1: private memory
+  int level = -1;    ///< gradients: its place in the rank's fold stack; -1: scratch
+};
+
+/// One addition of a Fold: buffer `into` += buffer `from`, over the unit's floats.
+struct Add {
+  int into, from;
+  bool operator==(const Add&) const = default;
+};
+
+struct Instruction {
+  Op op = Op::kLoad;
+  uint32_t id = 0;  ///< unique in the program; the same number on all ranks for instructions that meet (reduce, gather, vote...)
+  int block = -1, segment = -1, lane = -1, micro = -1, bucket = -1;
+  std::vector<int> waits;    ///< events that must have been signalled in this step
+  int signal = -1;           ///< event signalled when done; -1: none
+  std::vector<int> reads, writes;  ///< buffers
+  std::vector<Add> adds;
+};
+
+struct Queue {
+  std::string name;  ///< "compute", "data" (the data axis), ...
+  std::vector<Instruction> instructions;
+};
+
+/// Units reduced together: small ones merged, in the order in which backward completes them.
+struct Bucket {
+  std::vector<int> units;  ///< descending block order
+  std::vector<int64_t> unit_offset;  ///< floats: where each unit's partial begins in the bucket's partial
+  int64_t partial_size = 0;          ///< floats
+};
+
+struct Program {
+  int rank = 0;
+  Range lanes;
+  std::vector<Queue> queues;  ///< [0] is compute
+  std::vector<Buffer> buffers;
+  int events = 0;
+};
+
+struct Plan {
+  int lanes = 1, ranks = 1;
+  std::vector<Bucket> buckets;
+  std::vector<Program> programs;
+};
+
+/// SHA-256 based; equal on all ranks or the run does not start.
+uint64_t plan_hash(const Plan& plan);
+
+}  // namespace tutti

@@ -1,0 +1,46 @@
+// What the plan knows of a model: names, sizes and costs. Made by model/describe.h; torch-free.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "grid/grid.h"
+
+namespace tutti {
+
+struct ParameterShape {
+  std::string name;            ///< "blocks.0.attention.qkv.weight"
+  std::vector<int64_t> dims;
+  int64_t offset = 0;          ///< floats from the unit's start, a multiple of kAlign
+  int64_t size = 0;            ///< floats
+  /// Shared parameters (tied embeddings): offsets, behind the unit's own floats, of the gradients of further users in block
+  /// order. Empty for most.
+  std::vector<int64_t> extra_gradients;
+};
+
+struct SegmentShape {
+  std::string name;
+  int64_t saved_bytes = 0;   ///< kept from forward to backward, per micro-batch
+  int64_t work_bytes = 0;    ///< peak of temporaries inside forward or backward
+  int64_t border_bytes = 0;  ///< its outputs
+  double flops = 0;          ///< forward, per micro-batch; backward counts twice
+};
+
+/// One block and its unit.
+struct BlockShape {
+  std::string name;
+  std::vector<ParameterShape> parameters;
+  int64_t unit_size = 0;      ///< floats of parameters with padding
+  int64_t gradient_size = 0;  ///< floats of gradients: unit_size + the extra gradients of shared parameters
+  std::vector<SegmentShape> segments;
+};
+
+struct ModelShape {
+  std::vector<BlockShape> blocks;
+  int64_t parameter_count() const;
+  /// Blocks whose backward writes into the gradient of block `owner`'s unit besides itself (users of its shared parameters).
+  /// An owner's unit is complete when its own backward is: users come later in the model, so earlier in backward.
+};
+
+}  // namespace tutti
