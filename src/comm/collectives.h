@@ -1,5 +1,5 @@
-// Collectives on spans, written once on Transport messages (windows are used by comm/reduction.h). Every rank calls the same
-// operations in the same order on one Channel; a channel belongs to one queue (thread) at a time.
+// Collectives on spans, written once on Transport messages (windows are used by comm/reduction.h). Every rank calls the
+// same operations in the same order on one Channel; a channel belongs to one queue (thread) at a time.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@ namespace tutti {
 /// One queue's view of a transport: its own space of tags, a sequence that counts calls, a time-out for each.
 class Channel {
  public:
-  /// `operation` ids of this channel's tags start at `base`; channels of one transport must not overlap (each takes 16).
+  /// `operation` ids of this channel's tags start at `base`; channels of one transport must not overlap (each takes
+  /// 16).
   Channel(Transport& transport, Clock& clock, uint32_t base, Duration timeout);
   int rank() const { return transport_.rank(); }
   int size() const { return transport_.size(); }
@@ -26,12 +27,13 @@ class Channel {
   void broadcast(std::span<std::byte> bytes, int root);
   /// all[r*mine.size() ...] = rank r's bytes. Equal sizes.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
-  /// Rank r ends with slice r of the sum in data[slices[r]]; the rest of data is scratch after it. Order: as `ring` or exact with
-  /// every rank one leaf of the tree.
+  /// Rank r ends with slice r of the sum in data[slices[r]]; the rest of data is scratch after it. Order: as `ring` or
+  /// exact with every rank one leaf of the tree.
   void reduce_scatter(std::span<float> data, const std::vector<Range>& slices);
   void all_gather_slices(std::span<float> data, const std::vector<Range>& slices);
   void all_reduce(std::span<float> data);
-  /// The classical ring: (N-1) hops of 1/N each, twice. The order of additions depends on N: `numerics.reduce = "ring"`.
+  /// The classical ring: (N-1) hops of 1/N each, twice. The order of additions depends on N: `numerics.reduce =
+  /// "ring"`.
   void ring_all_reduce(std::span<float> data);
   void send(int peer, std::span<const std::byte> bytes);
   void recv(int peer, std::span<std::byte> bytes);

@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-/// Hands out the micro-batches of this rank's lanes in the order in which the plan loads them: step by step, lane by lane,
-/// micro by micro. Record = record_at(seed, position, n) for the training set.
+/// Hands out the micro-batches of this rank's lanes in the order in which the plan loads them: step by step, lane by
+/// lane, micro by micro. Record = record_at(seed, position, n) for the training set.
 class Loader {
  public:
   /// `depth` micro-batches are kept ready. Reading starts at once, at `first_step`.
@@ -19,8 +19,8 @@ class Loader {
          int64_t first_step, int depth, Clock& clock, const Cancel* cancel);
   ~Loader();
 
-  /// The next micro-batch; blocks until it is ready. Its tensors stay valid and unchanged until the next call of next().
-  /// Rethrows what reading threw.
+  /// The next micro-batch; blocks until it is ready. Its tensors stay valid and unchanged until the next call of
+  /// next(). Rethrows what reading threw.
   const std::vector<at::Tensor>& next(int64_t step, int lane, int micro);
   /// Time next() spent waiting, in all.
   Duration stalled() const;

@@ -25,7 +25,8 @@ class Accounts {
   std::atomic<int64_t> total_{0}, peak_total_{0};
 };
 
-/// One mapping, bump-allocated in 64-byte steps, given back whole. Throws Error naming the kind when the memory is not to be had.
+/// One mapping, bump-allocated in 64-byte steps, given back whole. Throws Error naming the kind when the memory is not
+/// to be had.
 class Arena {
  public:
   Arena(BufferKind kind, size_t bytes, Accounts& accounts);

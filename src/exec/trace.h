@@ -1,4 +1,5 @@
-// What ran when: one record per executed instruction, kept in a ring of fixed size, written as Chrome/Perfetto JSON and as SVG.
+// What ran when: one record per executed instruction, kept in a ring of fixed size, written as Chrome/Perfetto JSON and
+// as SVG.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ class Trace {
  private:
   mutable std::mutex mutex_;
   std::vector<TraceRecord> ring_;
-  size_t next_ = 0;
+  size_t next_ = 0;  // the oldest record once the ring is full
   size_t capacity_;
 };
 
@@ -40,11 +41,15 @@ struct TraceEvent {
   double begin_us = 0, end_us = 0;
 };
 std::vector<TraceEvent> trace_events(const Trace& trace, const Program& program, Time origin);
-std::string describe(const Instruction& instruction);  ///< "Forward blocks 3.1 lane 2 micro 0"
+std::string describe(const Instruction& instruction);  ///< "Forward block 3.1 lane 2 micro 0"
+/// One line of rank-R.jsonl, without its end. Parsing throws Error on a line that is none.
+std::string trace_line(const TraceEvent& event);
+TraceEvent parse_trace_line(const std::string& line);
 
 /// Chrome trace format (an object with traceEvents; pid = rank, tid = queue).
 std::string chrome_trace(const std::vector<TraceEvent>& events);
-/// A timeline of one step: a row per (rank, queue), colours per op, a legend and a time axis.
+/// A timeline of one step: a row per (rank, queue), colours per op, a legend and a time axis. Times from the step's
+/// first instruction. A step without events gives a picture that says so.
 std::string svg_trace(const std::vector<TraceEvent>& events, uint64_t step);
 
 }  // namespace tutti

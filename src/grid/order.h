@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "base/philox.h"
+
 namespace tutti {
 
 /// A Feistel network with cycle-walking over the smallest even-bit domain that holds n. Keyed by (seed, pass).
@@ -13,11 +15,13 @@ class Permutation {
   uint64_t size() const { return n_; }
 
  private:
-  uint64_t seed_, pass_, n_;
+  PhiloxStream stream_;
+  uint64_t n_;
   int half_bits_;
 };
 
-/// Sample `position` of the endless order over n records: pass = position / n, place in the pass permuted by (seed, pass).
+/// Sample `position` of the endless order over n records: pass = position / n, place in the pass permuted by (seed,
+/// pass).
 uint64_t record_at(uint64_t seed, uint64_t position, uint64_t n);
 
 /// Whether record i is held out: keyed by (seed, i), with probability about `fraction`.

@@ -1,5 +1,6 @@
-// The seam between models and everything else: a model is blocks, a block is segments and one unit of parameters, a segment has
-// a forward and a backward on tensors that somebody else allocated. Nothing outside this folder knows what a model computes.
+// The seam between models and everything else: a model is blocks, a block is segments and one unit of parameters, a
+// segment has a forward and a backward on tensors that somebody else allocated. Nothing outside this folder knows what
+// a model computes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,17 +18,29 @@ namespace tutti {
 
 /// How a parameter's first values are drawn: keyed by (seed, parameter name, element), so the same on every layout.
 struct Init {
-  enum class Kind { kZeros, kOnes, kConstant, kNormal, kTruncatedNormal, kGlorotUniform, kGlorotNormal, kHeUniform, kHeNormal };
+  enum class Kind {
+    kZeros,
+    kOnes,
+    kConstant,
+    kNormal,
+    kTruncatedNormal,
+    kGlorotUniform,
+    kGlorotNormal,
+    kHeUniform,
+    kHeNormal
+  };
   Kind kind = Kind::kZeros;
-  double scale = 1;  ///< standard deviation of (truncated) normal, the constant's value, the gain of Glorot and He
+  /// Standard deviation of (truncated) normal, before it is cut at two of them; the constant's value; the gain of
+  /// Glorot and He (He's own square root of two comes on top). Fans are those of dims [out, in, ...].
+  double scale = 1;
 };
 
 struct Parameter {
   std::string name;  ///< within the block: "attention.qkv.weight"
   std::vector<int64_t> dims;
   Init init;
-  /// Not empty: this block uses the parameter "block/name" of an earlier block. It gets a view of the owner's values and a
-  /// gradient of its own, added to the owner's after both are reduced.
+  /// Not empty: this block uses the parameter "block/name" of an earlier block. It gets a view of the owner's values
+  /// and a gradient of its own, added to the owner's after both are reduced.
   std::string shared_with;
 };
 
@@ -48,15 +61,15 @@ struct Pass {
   bool training = true;
 };
 
-/// What a segment may use while it runs. Parameters and gradients are those of its block, in declaration order. Gradients
-/// are to be written whole (beta = 0), never added to.
+/// What a segment may use while it runs. Parameters and gradients are those of its block, in declaration order.
+/// Gradients are to be written whole (beta = 0), never added to.
 struct Context {
   Pass pass;
   std::span<const at::Tensor> parameters;
   std::span<const at::Tensor> gradients;  ///< empty in forward
-  std::span<std::byte> saved;             ///< saved_bytes of memory, 64-byte aligned; what forward leaves, backward finds
-  std::span<std::byte> work;              ///< work_bytes of scratch, contents undefined
-  std::shared_ptr<void>& kept;            ///< for autograd segments: the graph from forward to backward
+  std::span<std::byte> saved;   ///< saved_bytes of memory, 64-byte aligned; what forward leaves, backward finds
+  std::span<std::byte> work;    ///< work_bytes of scratch, contents undefined
+  std::shared_ptr<void>& kept;  ///< for autograd segments: the graph from forward to backward
 };
 
 using Tensors = std::span<const at::Tensor>;
@@ -67,12 +80,15 @@ class Segment {
   virtual std::string name() const = 0;
   virtual std::vector<Border> inputs() const = 0;
   virtual std::vector<Border> outputs() const = 0;
-  /// Bytes it wants in Context::saved and Context::work for one micro-batch; 0 for autograd segments (their bytes are ATen's own
-  /// allocations, measured by the dry run).
+  /// Bytes it wants in Context::saved and Context::work for one micro-batch; 0 for autograd segments (their bytes are
+  /// ATen's own allocations, measured by the dry run).
   virtual int64_t saved_bytes() const { return 0; }
   virtual int64_t work_bytes() const { return 0; }
   virtual double flops() const { return 0; }  ///< forward, per micro-batch
-  /// Writes every output whole. `in` tensors stay alive and unchanged until this micro-batch's backward of this segment.
+  /// Draws from torch's process-wide generator: refused where ranks are threads (check_thread_ranks).
+  virtual bool draws() const { return false; }
+  /// Writes every output whole. `in` tensors stay alive and unchanged until this micro-batch's backward of this
+  /// segment.
   virtual void forward(Context& context, Tensors in, Tensors out) const = 0;
   /// Writes every gradient of a floating input whole into `grad_in` (undefined tensors there are not wanted) and the
   /// parameters' gradients into context.gradients. `in` and `out` are forward's tensors. grad_in[i] may be the same
@@ -86,20 +102,26 @@ struct Block {
   std::vector<std::unique_ptr<Segment>> segments;
 };
 
-/// The first block's inputs are the data's tensors (tokens; features). The last segment's outputs end with "loss": float64 [2],
-/// the sum of the losses over valid targets and their count; backward through it gets no grad_out and starts at d(sum) = 1.
-/// A targets tensor reaches the loss as an input of the last segment named as the data names it ("targets").
-/// Inputs of a segment are matched by name: with outputs of the segment before it, else with the data's tensors.
+/// The first block's inputs are the data's tensors (tokens; features). The last segment's outputs end with "loss":
+/// float64 [2], the sum of the losses over valid targets and their count; backward through it gets no grad_out and
+/// starts at d(sum) = 1. A targets tensor reaches the loss as an input of the last segment named as the data names it
+/// ("targets"). Inputs of a segment are matched by name: with outputs of the segment before it, else with the data's
+/// tensors.
 struct Model {
   std::vector<Block> blocks;
   std::vector<Border> data;  ///< what a micro-batch of data holds: "tokens" [B, T] int64, "targets" [B, T] int64
   int64_t tokens_per_sample = 1;
 };
 
-/// Sizes and offsets for the plan. Parameters get names "<block>.<parameter>".
+/// Sizes and offsets for the plan. Parameters get names "<block>.<parameter>"; a block's shape lists only those it
+/// owns. Throws Error listing every fault of the model: names used twice, a share of something that is not an earlier
+/// block's own, borders that do not meet, an end that is not "loss".
 ModelShape describe(const Model& model);
 
 /// Fills `values` (a parameter, contiguous) by its init; `name` is the full name.
 void initialise(const Parameter& parameter, const std::string& name, uint64_t seed, std::span<float> values);
+/// Fills elements [first, first + values.size()) of a parameter: the same values however a parameter is cut.
+void initialise_range(const Parameter& parameter, const std::string& name, uint64_t seed, int64_t first,
+                      std::span<float> values);
 
 }  // namespace tutti

@@ -14,7 +14,8 @@ namespace tutti {
 /// What one rank hands in. Descriptors are duplicated to every receiver.
 struct Card {
   std::string bytes;
-  std::vector<int> fds;  ///< in: borrowed. out: owned by the receiver of the deck
+  std::vector<int> fds;          ///< in: borrowed. out: owned by the receiver of the deck
+  std::shared_ptr<void> object;  ///< thread ranks only: shared by all
 };
 
 class Rendezvous {
@@ -22,14 +23,15 @@ class Rendezvous {
   virtual ~Rendezvous() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// An all-gather of cards, in rank order. All ranks must call it equally often. Throws CommError.
+  /// An all-gather of cards, in rank order. All ranks must call it equally often. Throws CommError at the deadline,
+  /// when cancelled, or when a rank destroyed its Rendezvous (or died) before it handed in its card.
   virtual std::vector<Card> exchange(const Card& mine, Deadline deadline) = 0;
 };
 
-/// Process ranks: the worker's end of its socketpair with the launcher.
+/// Process ranks: the worker's end of its socketpair (AF_UNIX, SOCK_STREAM) with the launcher.
 std::unique_ptr<Rendezvous> make_process_rendezvous(int rank, int size, Fd socket, Clock& clock, const Cancel* cancel);
-/// The launcher's side: collects one card from each worker and hands the deck to all, as often as they ask, until stop() or
-/// all sockets are closed. Runs on a thread of its own.
+/// The launcher's side: collects one card from each worker and hands the deck to all, as often as they ask, until it is
+/// destroyed or all sockets are closed. Runs on a thread of its own: start it after the workers were forked.
 class RendezvousServer {
  public:
   explicit RendezvousServer(std::vector<Fd> sockets);
@@ -46,9 +48,9 @@ class ThreadRendezvous {
   ThreadRendezvous(int size, Clock& clock, const Cancel* cancel);
   ~ThreadRendezvous();
   std::unique_ptr<Rendezvous> view(int rank);
+  struct Impl;
 
  private:
-  struct Impl;
   std::shared_ptr<Impl> impl_;
 };
 

@@ -1,16 +1,19 @@
-// A transport moves tagged bytes between the ranks of one epoch. inproc (threads of one process), shm (processes of one host),
-// tcp, and in tests a simulated one, all keep this contract:
+// A transport moves tagged bytes between the ranks of one epoch. inproc (threads of one process), shm (processes of one
+// host), tcp, and in tests a simulated one, all keep this contract:
 //
-//   messages   post_send/post_recv return at once; wait(ticket) blocks until the bytes have left (send) or arrived (recv).
-//              A message is matched by (peer, tag). Two messages with equal tag between the same two ranks are matched in order.
-//              Spans must stay alive and untouched until wait returns or throws. A receive that is posted before the bytes
-//              arrive gets them without a further copy.
-//   windows    memory that the other ranks of the host can read (never write). flag(i) is a counter of the owner's that the
+//   messages   post_send/post_recv return at once; wait(ticket) blocks until the bytes have left (send) or arrived
+//   (recv).
+//              A message is matched by (peer, tag). Two messages with equal tag between the same two ranks are matched
+//              in order. Spans must stay alive and untouched until wait returns or throws. A receive that is posted
+//              before the bytes arrive gets them without a further copy.
+//   windows    memory that the other ranks of the host can read (never write). flag(i) is a counter of the owner's that
+//   the
 //              others can wait for. Where there is no window (tcp), window() is empty and peers go through messages.
-//   failure    wait throws CommError at the deadline, when the peer's connection is lost, or when the run is cancelled. It names
+//   failure    wait throws CommError at the deadline, when the peer's connection is lost, or when the run is cancelled.
+//   It names
 //              peer, tag and time waited. After a throw the transport can only be destroyed.
-//   epochs     every message carries run, epoch and plan hash; a message of another run, epoch or plan is dropped and counted.
-//   threads    all methods may be called from any thread. Destruction waits for nothing and nobody.
+//   epochs     every message carries run, epoch and plan hash; a message of another run, epoch or plan is dropped and
+//   counted. threads    all methods may be called from any thread. Destruction waits for nothing and nobody.
 #pragma once
 
 #include <atomic>
@@ -24,8 +27,8 @@
 
 namespace tutti {
 
-/// What a message belongs to. `operation` is the instruction's id in the plan (or a collective's own number), `sequence`
-/// the step or call number, `part` tells messages of one operation apart.
+/// What a message belongs to. `operation` is the instruction's id in the plan (or a collective's own number),
+/// `sequence` the step or call number, `part` tells messages of one operation apart.
 struct Tag {
   uint32_t operation = 0;
   uint32_t part = 0;

@@ -1,6 +1,6 @@
-// The plan: one program per rank, as data. A program is instructions on named in-order queues, the buffers they touch and the
-// events that order queues among each other. Programs are made by generators (plan/ddp.h), proved by plan/check.h and walked
-// by exec/executor.h. One program is one step; it is run again for every step.
+// The plan: one program per rank, as data. A program is instructions on named in-order queues, the buffers they touch
+// and the events that order queues among each other. Programs are made by generators (plan/ddp.h), proved by
+// plan/check.h and walked by exec/executor.h. One program is one step; it is run again for every step.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ namespace tutti {
 enum class Op : uint8_t {
   kLoad,      ///< compute: take the micro-batch (lane, micro) from the loader
   kForward,   ///< compute: one segment of one block on (lane, micro)
-  kBackward,  ///< compute: the same segment back; writes the block's gradient into buffer `writes[0]`, whole (beta = 0)
+  kBackward,  ///< compute: the same segment back; writes the block's gradient into buffer `writes[0]`, whole (beta =
+              ///< 0), and those of shared parameters into the buffers of their owners' units behind it
   kFold,      ///< compute: the additions `adds` on buffers of one unit, in order
   kAcquire,   ///< comm: waits until no peer reads the bucket's partials of the step before
   kReduce,    ///< comm: my slice of the bucket is reduced over all ranks
@@ -25,6 +26,8 @@ enum class Op : uint8_t {
 };
 inline constexpr int kOps = 10;
 const char* op_name(Op op);
+/// Instructions that stand in the same order, with the same id and bucket, on every rank.
+inline bool meets(Op op) { return op == Op::kAcquire || op == Op::kReduce || op == Op::kGather || op == Op::kVote; }
 
 enum class BufferKind : uint8_t { kParameter, kGradient, kMoment, kSaved, kBorder, kWork, kMessage, kData };
 inline constexpr int kBufferKinds = 8;
@@ -47,11 +50,16 @@ struct Add {
 
 struct Instruction {
   Op op = Op::kLoad;
-  uint32_t id = 0;  ///< unique in the program; the same number on all ranks for instructions that meet (reduce, gather, vote...)
+  uint32_t id =
+      0;  ///< unique in the program; the same number on all ranks for instructions that meet (reduce, gather, vote...)
   int block = -1, segment = -1, lane = -1, micro = -1, bucket = -1;
-  std::vector<int> waits;    ///< events that must have been signalled in this step
-  int signal = -1;           ///< event signalled when done; -1: none
-  std::vector<int> reads, writes;  ///< buffers
+  std::vector<int> waits;  ///< events that must have been signalled in this step
+  int signal = -1;         ///< event signalled when done; -1: none
+  /// Buffers. Backward's `writes` are gradients only: a buffer with unit = -1 gets the block's own, one with a unit
+  /// that unit's. A block without parameters that shares none writes none. Fold has neither: its buffers stand in
+  /// `adds`.
+  std::vector<int> reads, writes;
+  std::vector<int> holds;  ///< buffers of this queue alone: temporaries and border gradients
   std::vector<Add> adds;
 };
 
@@ -60,9 +68,10 @@ struct Queue {
   std::vector<Instruction> instructions;
 };
 
-/// Units reduced together: small ones merged, in the order in which backward completes them.
+/// Units reduced together: small ones merged, in the order in which backward completes them. Blocks without parameters
+/// are in no bucket.
 struct Bucket {
-  std::vector<int> units;  ///< descending block order
+  std::vector<int> units;            ///< descending block order
   std::vector<int64_t> unit_offset;  ///< floats: where each unit's partial begins in the bucket's partial
   int64_t partial_size = 0;          ///< floats
 };
@@ -83,5 +92,10 @@ struct Plan {
 
 /// SHA-256 based; equal on all ranks or the run does not start.
 uint64_t plan_hash(const Plan& plan);
+
+/// "Forward block 3.1 lane 2 micro 0": what stands in dumps, faults and traces.
+std::string to_string(const Instruction& instruction);
+/// A line per instruction and buffer, for people.
+std::string to_string(const Program& program);
 
 }  // namespace tutti

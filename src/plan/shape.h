@@ -10,12 +10,12 @@
 namespace tutti {
 
 struct ParameterShape {
-  std::string name;            ///< "blocks.0.attention.qkv.weight"
+  std::string name;  ///< "blocks.0.attention.qkv.weight"
   std::vector<int64_t> dims;
-  int64_t offset = 0;          ///< floats from the unit's start, a multiple of kAlign
-  int64_t size = 0;            ///< floats
-  /// Shared parameters (tied embeddings): offsets, behind the unit's own floats, of the gradients of further users in block
-  /// order. Empty for most.
+  int64_t offset = 0;  ///< floats from the unit's start, a multiple of kAlign
+  int64_t size = 0;    ///< floats
+  /// Shared parameters (tied embeddings): offsets, behind the unit's own floats, of the gradients of further users in
+  /// block order. Empty for most.
   std::vector<int64_t> extra_gradients;
 };
 
@@ -34,13 +34,17 @@ struct BlockShape {
   int64_t unit_size = 0;      ///< floats of parameters with padding
   int64_t gradient_size = 0;  ///< floats of gradients: unit_size + the extra gradients of shared parameters
   std::vector<SegmentShape> segments;
+  /// Earlier blocks whose shared parameters this one uses (tied embeddings): its backward also writes into their
+  /// gradients (ParameterShape::extra_gradients). Ascending. They come earlier in the model, so an owner's unit is
+  /// complete when its own backward is.
+  std::vector<int> writes_units;
 };
 
 struct ModelShape {
   std::vector<BlockShape> blocks;
-  int64_t parameter_count() const;
-  /// Blocks whose backward writes into the gradient of block `owner`'s unit besides itself (users of its shared parameters).
-  /// An owner's unit is complete when its own backward is: users come later in the model, so earlier in backward.
+  int64_t parameter_count() const;  ///< without padding; a shared parameter counts once
+  /// Whether some block's backward writes into the gradient of block `unit` besides its own.
+  bool has_foreign_writers(int unit) const;
 };
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// The state of a run: every value that outlives a step, by name. The hash and the checkpoint are made from the same list, so
-// what is hashed is what is saved.
+// The state of a run: every value that outlives a step, by name. The hash and the checkpoint are made from the same
+// list, so what is hashed is what is saved.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ struct State {
   StateCounters counters;
 };
 
-/// SHA-256 (64 hex digits) over the ordered list of (name, slot, dtype, shape, SHA-256 of each 1 MiB range) and the counters.
+/// SHA-256 (64 hex digits) over the ordered list of (name, slot, dtype, shape, SHA-256 of each 1 MiB range) and the
+/// counters.
 std::string state_hash(const State& state);
 
 }  // namespace tutti

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""`./tutti bench [comm|train|build]...`: side-by-side tables; every target is a row.
+
+A pair is a block of work of two resident processes that take turns, the other one stopped; a ratio is the median over the pairs, with
+its spread (10th to 90th percentile). Ratios are written so that larger is better. Exits 0 when every row was measured or explained.
+"""
+import argparse
+import json
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import bench_build
+import bench_comm
+import bench_train
+from rows import Table
+
+SUITES = {"comm": bench_comm.run, "train": bench_train.run, "build": bench_build.run}
+
+
+def machine():
+    names = [l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")]
+    memory = int(open("/proc/meminfo").readline().split()[1]) / 2**20
+    return f"{len(names)} cores of {names[0]}, {memory:.0f} GiB, {platform.system()} {platform.release()}"
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="tutti bench")
+    parser.add_argument("suites", nargs="*", choices=[*SUITES, []], help="which tables (default: comm and train)")
+    parser.add_argument("--json", help="write the rows to this file")
+    parser.add_argument("--pairs", type=int, default=7, help="pairs of each comparison")
+    parser.add_argument("--only", default="", help="only comparisons whose name contains this")
+    arguments = parser.parse_args()
+    setup = subprocess.run([pathlib.Path(__file__).parent / "peers" / "setup"], capture_output=True, text=True)
+    if setup.returncode != 0:
+        print(f"the peers could not be installed: {setup.stderr.strip()[-400:]}", file=sys.stderr)
+    table = Table(arguments.pairs, arguments.only)
+    print(f"machine: {machine()}\n")
+    for suite in arguments.suites or ["comm", "train"]:
+        print(f"{suite}\n{Table.HEAD}")
+        SUITES[suite](table)
+        print()
+    if arguments.json:
+        pathlib.Path(arguments.json).write_text(json.dumps({"machine": machine(), "rows": table.rows}, indent=1) + "\n")
+    met = sum(row["met"] for row in table.rows)
+    print(f"{met} of {len(table.rows)} targets met")
+    return 0 if all("ratio" in row or "reason" in row for row in table.rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

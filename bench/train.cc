@@ -1,0 +1,95 @@
+// A resident trainer for interleaved benchmarks: `tutti-bench-train JOB [section.key=value]...` starts the ranks, then reads lines
+//   STEPS     runs that many steps; answers {"seconds": [...], "loss": x, "pids": [...], "flops": per step}
+//   matmul    measures what the ranks' matmuls reach together; answers {"gflops": x}
+// and sleeps in between.
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "app/train_command.h"
+#include "base/error.h"
+#include "launch/local.h"
+#include "model/make_model.h"
+#include "train/trainer.h"
+
+namespace tutti {
+namespace {
+
+/// One core's rate on a matmul that no cache or shape holds back, the best of several.
+double matmul_gflops(Clock& clock) {
+  constexpr int64_t kSide = 1024;
+  at::Tensor a = at::ones({kSide, kSide}), b = at::ones({kSide, kSide}), c = at::ones({kSide, kSide});
+  double best = 1e9;
+  for (int i = 0; i < 8; ++i) {
+    Time begin = clock.now();
+    at::mm_out(c, a, b);
+    best = std::min(best, std::chrono::duration<double>(clock.now() - begin).count());
+  }
+  return 2.0 * kSide * kSide * kSide / best / 1e9;
+}
+
+double flops_per_step(const ModelShape& shape, const Batch& batch) {
+  double flops = 0;
+  for (const auto& block : shape.blocks)
+    for (const auto& segment : block.segments) flops += 3 * segment.flops;
+  return flops * batch.lanes * batch.micro_batches;
+}
+
+void serve(const Job& job, RankContext& context) {
+  Model model = make_model(job);
+  Trainer trainer(job, model, context, "");
+  double flops = flops_per_step(trainer.shape(), batch_of(job.train));
+  while (true) {
+    std::string line;
+    if (context.rank == 0 && !std::getline(std::cin, line)) line = "end";
+    auto cards = context.rendezvous.exchange({context.rank == 0 ? line : std::to_string(::getpid()), {}}, Deadline::never());
+    std::string order = cards[0].bytes;
+    if (order == "end") return;
+    nlohmann::json answer;
+    if (order == "matmul") {
+      auto rates = context.rendezvous.exchange({std::to_string(matmul_gflops(context.clock)), {}}, Deadline::never());
+      double sum = 0;
+      for (const Card& card : rates) sum += std::stod(card.bytes);
+      answer["gflops"] = sum;
+    } else {
+      answer["pids"] = {::getpid()};
+      for (int r = 1; r < context.size; ++r) answer["pids"].push_back(std::stoi(cards[r].bytes));
+      for (int n = std::stoi(order); n > 0; --n) {
+        StepReport report = trainer.step();
+        answer["seconds"].push_back(report.seconds);
+        answer["loss"] = report.loss;
+      }
+      answer["flops"] = flops;
+    }
+    if (context.rank == 0) fmt::print("{}\n", answer.dump()), std::fflush(stdout);
+  }
+}
+
+}  // namespace
+}  // namespace tutti
+
+int main(int argc, char** argv) {
+  using namespace tutti;
+  try {
+    TrainArguments arguments;
+    arguments.job = argc > 1 ? argv[1] : "gpt-bench";
+    for (int i = 2; i < argc; ++i) arguments.set.emplace_back(argv[i]);
+    arguments.set.emplace_back("layout.timeout=3600");
+    Job job = job_of(arguments);
+    LaunchOptions options;
+    options.ranks = static_cast<int>(job.layout.ranks);
+    options.threads = job.layout.workers == "thread";
+    options.timeout = std::chrono::hours(1);
+    LaunchResult result = launch_local(options, [&](RankContext& context) { serve(job, context); });
+    for (const std::string& failure : result.failures) fmt::print(stderr, "tutti-bench-train: {}\n", failure);
+    return result.ok() ? 0 : 1;
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "tutti-bench-train: {}\n", e.what());
+    return 1;
+  }
+}

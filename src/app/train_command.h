@@ -1,0 +1,29 @@
+// `tutti train`, apart from how its arguments were read.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/job.h"
+#include "train/run.h"
+
+namespace tutti {
+
+struct TrainArguments {
+  std::string job = "gpt-kjv";    ///< built-in or file; ignored with resume
+  std::string job_text;           ///< TOML instead of a name (a user's program)
+  int64_t ranks = 0, steps = -1;  ///< 0, -1: not given
+  std::vector<std::string> set;   ///< section.key=value
+  std::string out, resume;
+};
+
+/// "a.b=v" into key and value; ConfigError when there is no '='.
+std::vector<Setting> parse_settings(const std::vector<std::string>& texts, int64_t ranks);
+
+/// The job that the arguments mean, resolved for this machine, the library paths chosen for its ISA.
+Job job_of(const TrainArguments& arguments);
+
+/// Trains, prints the header and the hash; returns the exit code (0; 1 failed; 130 stopped by Ctrl-C).
+int train_command(const TrainArguments& arguments, const MakeModel& make_model);
+
+}  // namespace tutti

@@ -1,0 +1,172 @@
+// The `tutti` command: reads arguments, calls one function per command, and turns every failure into a message and an
+// exit code.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "app/program.h"
+#include "app/train_command.h"
+#include "app/verify.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "exec/trace.h"
+#include "model/make_model.h"
+#include "optim/optimizer.h"
+#include "state/checkpoint.h"
+#include "tensor/threads.h"
+#include "train/run_folder.h"
+#include "train/sample.h"
+
+namespace tutti {
+
+namespace {
+
+void add_train_options(CLI::App& app, TrainArguments& arguments) {
+  app.add_option("--ranks", arguments.ranks, "number of ranks (default: one per usable core, at most the lanes)");
+  app.add_option("--steps", arguments.steps, "stop at this step; changes nothing else");
+  app.add_option("--set", arguments.set, "section.key=value, a TOML value (a bare word is a string)")
+      ->allow_extra_args(false);
+  app.add_option("--out", arguments.out, "folder of the run (default: runs/<job>-<n>)");
+  app.add_option("--resume", arguments.resume, "go on with this run; only [layout] keys may be set beside it");
+}
+
+int jobs_command() {
+  for (const auto& [name, description] : builtin_jobs()) fmt::print("{:12} {}\n", name, description);
+  return 0;
+}
+
+int sample_command(const std::string& path, const std::string& prompt, int64_t length, double temperature,
+                   uint64_t seed) {
+  RunFolder folder = open_run(path);
+  Job job = parse_job(read_file(folder.job()), folder.job(), {});
+  if (job.model.kind != "gpt") throw Error(fmt::format("{}: a model of kind {} writes no text", path, job.model.kind));
+  resolve(job, this_machine());
+  choose_library_isa(job.numerics.isa);
+  prepare_compute_thread(1);
+  std::string checkpoint = latest_checkpoint(folder.checkpoints());
+  if (checkpoint.empty()) throw Error(fmt::format("{}: it has no checkpoint", path));
+  Model model = make_model(job);
+  ModelShape shape = describe(model);
+  Accounts accounts;
+  Units units(model, shape, make_optimizer(job.train)->slots(), job.train.seed, accounts);
+  State state = units.state({});
+  load_checkpoint(checkpoint, state);
+  fmt::print("{}\n", Sampler(job, make_model, units).text(prompt, length, seed, temperature));
+  return 0;
+}
+
+/// Merges the ranks' records into trace.json (Chrome, Perfetto) and trace.svg (the step in the middle of what was
+/// kept).
+int trace_command(const std::string& path, int64_t step) {
+  RunFolder folder = open_run(path);
+  std::vector<TraceEvent> events;
+  for (int rank = 0; std::filesystem::exists(folder.trace(rank)); ++rank) {
+    std::ifstream lines(folder.trace(rank));
+    for (std::string line; std::getline(lines, line);) {
+      auto e = nlohmann::json::parse(line);
+      events.push_back(
+          {rank, e.at("queue"), e.at("name"), e.at("detail"), e.at("step"), e.at("begin_us"), e.at("end_us")});
+    }
+  }
+  if (events.empty()) throw Error(fmt::format("{}: it has no trace (a run writes it when it ends)", path));
+  uint64_t shown = step >= 0 ? static_cast<uint64_t>(step) : events[events.size() / 2].step;
+  write_file_atomic(folder.path + "/trace.json", chrome_trace(events));
+  write_file_atomic(folder.path + "/trace.svg", svg_trace(events, shown));
+  fmt::print("{}/trace.json  {} instructions, for ui.perfetto.dev or chrome://tracing\n", folder.path, events.size());
+  fmt::print("{}/trace.svg   step {}\n", folder.path, shown);
+  return 0;
+}
+
+int docs_command(const std::string& root) {
+  write_file_atomic(root + "/docs/job.md", job_reference());
+  fmt::print("{}/docs/job.md\n", root);
+  return 0;
+}
+
+/// Runs f; a failure becomes its message on stderr and a code.
+int guarded(const std::function<int()>& f) {
+  try {
+    return f();
+  } catch (const ConfigError& e) {
+    for (const std::string& fault : e.faults()) fmt::print(stderr, "tutti: {}\n", fault);
+    return 2;
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "tutti: {}\n", e.what());
+    return 1;
+  }
+}
+
+}  // namespace
+
+int train_main(int argc, char** argv, const MakeModel& make_model, const std::string& job) {
+  CLI::App app("trains one model on any number of ranks");
+  TrainArguments arguments;
+  arguments.job_text = job;
+  add_train_options(app, arguments);
+  CLI11_PARSE(app, argc, argv);
+  return guarded([&] { return train_command(arguments, make_model); });
+}
+
+int tutti_main(int argc, char** argv) {
+  CLI::App app("Tutti: distributed training whose result does not depend on the layout", "tutti");
+  app.require_subcommand(1);
+  int code = 0;
+  auto on = [&code](CLI::App* command, std::function<int()> f) {
+    command->callback([&code, f] { code = guarded(f); });
+  };
+  auto own_model = [](const Job& job) { return make_model(job); };
+
+  TrainArguments arguments;
+  CLI::App* train = app.add_subcommand("train", "train a job");
+  train->add_option("job", arguments.job, "built-in name or TOML file")->capture_default_str();
+  add_train_options(*train, arguments);
+  on(train, [&] { return train_command(arguments, own_model); });
+
+  int64_t verify_steps = 3;
+  CLI::App* verify = app.add_subcommand("verify", "run a job over a set of layouts and compare the states");
+  verify->add_option("job", arguments.job, "built-in name or TOML file")->required();
+  verify->add_option("--steps", verify_steps, "steps on each layout")->capture_default_str();
+  verify->add_option("--set", arguments.set, "section.key=value")->allow_extra_args(false);
+  on(verify, [&] { return verify_command(arguments, verify_steps, own_model); });
+
+  on(app.add_subcommand("jobs", "list the built-in jobs"), jobs_command);
+
+  CLI::App* explain_job = app.add_subcommand("explain", "the complete job, every default, where each value came from");
+  explain_job->add_option("job", arguments.job, "built-in name or TOML file")->required();
+  explain_job->add_option("--set", arguments.set, "section.key=value")->allow_extra_args(false);
+  explain_job->add_option("--ranks", arguments.ranks, "number of ranks");
+  on(explain_job, [&] {
+    fmt::print("{}", explain(job_of(arguments)));
+    return 0;
+  });
+
+  std::string path, prompt = "In the beginning", root = ".";
+  int64_t length = 400, step = -1;
+  double temperature = 0.8;
+  uint64_t seed = 1;
+  CLI::App* sample = app.add_subcommand("sample", "text from a trained run");
+  sample->add_option("run", path, "folder of the run")->required();
+  sample->add_option("--prompt", prompt, "what it starts from")->capture_default_str();
+  sample->add_option("--bytes", length, "how many bytes to draw")->capture_default_str();
+  sample->add_option("--temperature", temperature, "1: as learned; lower: bolder")->capture_default_str();
+  sample->add_option("--seed", seed, "of the draws")->capture_default_str();
+  on(sample, [&] { return sample_command(path, prompt, length, temperature, seed); });
+
+  CLI::App* trace = app.add_subcommand("trace", "what every rank executed when, as a Perfetto trace and an SVG");
+  trace->add_option("run", path, "folder of the run")->required();
+  trace->add_option("--step", step, "the step to draw (default: one from the middle)");
+  on(trace, [&] { return trace_command(path, step); });
+
+  CLI::App* docs = app.add_subcommand("docs", "write the generated references");
+  docs->add_option("--root", root, "the repository")->capture_default_str();
+  on(docs, [&] { return docs_command(root); });
+
+  CLI11_PARSE(app, argc, argv);
+  return code;
+}
+
+}  // namespace tutti

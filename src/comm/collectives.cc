@@ -1,0 +1,186 @@
+// Collectives written directly, not in rounds: a rank that is missing is then the very rank that the others wait for,
+// and the error names it. Receives are posted before sends everywhere.
+#include "comm/collectives.h"
+
+#include <algorithm>
+
+#include "comm/fold.h"
+#include "comm/posted.h"
+#include "comm/ring.h"
+#include "comm/tree.h"
+
+namespace tutti {
+namespace {
+
+enum Operation : uint32_t {
+  kBarrier,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  kGatherSlices,
+  kRing,
+  kRingGather,
+  kMessage
+};
+
+// Equal cuts on cache lines.
+std::vector<Range> even_slices(int64_t n, int parts) {
+  std::vector<Range> slices;
+  const int64_t lines = (n + kAlign - 1) / kAlign;
+  for (int p = 0; p < parts; ++p) {
+    slices.push_back({std::min(n, lines * p / parts * kAlign), std::min(n, lines * (p + 1) / parts * kAlign)});
+  }
+  return slices;
+}
+
+std::vector<FoldStep> order_of_ranks(int ranks) {
+  std::vector<Range> leaves;
+  for (int r = 0; r < ranks; ++r) leaves.push_back({r, r + 1});
+  return fold_order(leaves, {0, ranks});
+}
+
+}  // namespace
+
+Channel::Channel(Transport& transport, Clock& clock, uint32_t base, Duration timeout)
+    : transport_(transport), clock_(clock), base_(base), timeout_(timeout) {}
+
+Tag Channel::next(uint32_t operation, uint32_t part) { return {base_ + operation, part, sequence_}; }
+
+void Channel::barrier() {
+  named("barrier", sequence_, [&] {
+    const Tag tag = next(kBarrier);
+    std::vector<std::byte> arrived(size() + 1);
+    Posted posted(transport_);
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) posted.recv(r, tag, std::span(arrived).subspan(r, 1));
+    }
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) posted.send(r, tag, std::span(arrived).subspan(size(), 1));
+    }
+    posted.wait_all(deadline());
+  });
+  ++sequence_;
+}
+
+// A binomial tree over the ranks counted from the root: the parent of v is v without its lowest bit.
+void Channel::broadcast(std::span<std::byte> bytes, int root) {
+  named("broadcast", sequence_, [&] {
+    const Tag tag = next(kBroadcast);
+    const int me = (rank() - root + size()) % size();
+    const auto real = [&](int v) { return (v + root) % size(); };
+    const Deadline end = deadline();
+    Posted posted(transport_);
+    int bit = 1;
+    while (bit < size() && (me & bit) == 0) bit *= 2;
+    if (me != 0) posted.recv(real(me - bit), tag, bytes);
+    posted.wait_all(end);
+    for (bit /= 2; bit > 0; bit /= 2) {
+      if (me + bit < size()) posted.send(real(me + bit), tag, bytes);
+    }
+    posted.wait_all(end);
+  });
+  ++sequence_;
+}
+
+void Channel::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
+  TUTTI_CHECK(all.size() == mine.size() * size(), "all_gather of {} bytes from {} ranks into {}", mine.size(), size(),
+              all.size());
+  named("all_gather", sequence_, [&] {
+    const Tag tag = next(kAllGather);
+    Posted posted(transport_);
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) posted.recv(r, tag, all.subspan(r * mine.size(), mine.size()));
+    }
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) posted.send(r, tag, mine);
+    }
+    if (mine.data() != all.data() + rank() * mine.size()) {
+      std::copy(mine.begin(), mine.end(), all.begin() + rank() * mine.size());
+    }
+    posted.wait_all(deadline());
+  });
+  ++sequence_;
+}
+
+void Channel::reduce_scatter(std::span<float> data, const std::vector<Range>& slices) {
+  named("reduce_scatter", sequence_, [&] {
+    const Tag tag = next(kReduceScatter);
+    const Range mine = slices[rank()];
+    std::vector<float> scratch(mine.size() * size());
+    std::vector<const float*> terms(size());
+    Posted posted(transport_);
+    for (int r = 0; r < size(); ++r) {
+      const std::span<float> in = std::span(scratch).subspan(r * mine.size(), mine.size());
+      terms[r] = r == rank() ? data.data() + mine.begin : in.data();
+      if (r != rank()) posted.recv(r, tag, std::as_writable_bytes(in));
+    }
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) posted.send(r, tag, std::as_bytes(data.subspan(slices[r].begin, slices[r].size())));
+    }
+    posted.wait_all(deadline());
+    fold(data.data() + mine.begin, terms, order_of_ranks(size()), mine.size());
+  });
+  ++sequence_;
+}
+
+void Channel::all_gather_slices(std::span<float> data, const std::vector<Range>& slices) {
+  named("all_gather_slices", sequence_, [&] {
+    const Tag tag = next(kGatherSlices);
+    const auto bytes = [&](int r) { return std::as_writable_bytes(data.subspan(slices[r].begin, slices[r].size())); };
+    Posted posted(transport_);
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) posted.recv(r, tag, bytes(r));
+    }
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) posted.send(r, tag, bytes(rank()));
+    }
+    posted.wait_all(deadline());
+  });
+  ++sequence_;
+}
+
+// Small arrays take one hop: everybody gets everything and makes the same additions.
+void Channel::all_reduce(std::span<float> data) {
+  constexpr size_t kSmall = 4096;
+  if (data.size() > kSmall) {
+    const std::vector<Range> slices = even_slices(static_cast<int64_t>(data.size()), size());
+    reduce_scatter(data, slices);
+    all_gather_slices(data, slices);
+    return;
+  }
+  std::vector<float> all(data.size() * size());
+  all_gather(std::as_bytes(data), std::as_writable_bytes(std::span(all)));
+  std::vector<const float*> terms;
+  for (int r = 0; r < size(); ++r) terms.push_back(all.data() + r * data.size());
+  fold(data.data(), terms, order_of_ranks(size()), static_cast<int64_t>(data.size()));
+}
+
+void Channel::ring_all_reduce(std::span<float> data) {
+  named("ring_all_reduce", sequence_, [&] {
+    const std::vector<Range> slices = even_slices(static_cast<int64_t>(data.size()), size());
+    std::vector<float> scratch(data.size() / size() + 2 * kAlign);
+    const Deadline end = deadline();
+    ring_reduce_scatter(transport_, next(kRing), data, slices, scratch, end);
+    ring_all_gather(transport_, next(kRingGather), data, slices, end);
+  });
+  ++sequence_;
+}
+
+// Not counted in the sequence, which would differ between ranks: messages of two ranks match in their order.
+void Channel::send(int peer, std::span<const std::byte> bytes) {
+  named("send", sequence_, [&] {
+    Posted posted(transport_);
+    posted.send(peer, {base_ + kMessage, 0, 0}, bytes);
+    posted.wait_all(deadline());
+  });
+}
+
+void Channel::recv(int peer, std::span<std::byte> bytes) {
+  named("recv", sequence_, [&] {
+    Posted posted(transport_);
+    posted.recv(peer, {base_ + kMessage, 0, 0}, bytes);
+    posted.wait_all(deadline());
+  });
+}
+
+}  // namespace tutti

@@ -1,0 +1,92 @@
+// Picks the instruction set, recognises the small trees, and evaluates all other trees block by block in the
+// first-level cache.
+#include "comm/fold.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "base/error.h"
+#include "comm/fold_kernels.h"
+
+namespace tutti {
+namespace {
+
+bool has_avx512() {
+  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                          __builtin_cpu_supports("avx512vl");
+  return has;
+}
+
+void add(float* out, const float* a, const float* b, int64_t n) {
+  has_avx512() ? isa_avx512::add(out, a, b, n) : isa_avx2::add(out, a, b, n);
+}
+
+bool same(std::span<const FoldStep> order, std::initializer_list<FoldStep> other) {
+  return std::equal(order.begin(), order.end(), other.begin(), other.end(),
+                    [](const FoldStep& a, const FoldStep& b) { return a.left == b.left && a.right == b.right; });
+}
+
+std::optional<TreeShape> shape_of(std::span<const FoldStep> order) {
+  if (same(order, {{0, 1}})) return TreeShape::kPair;
+  if (same(order, {{0, 1}, {0, 2}})) return TreeShape::kLeft3;
+  if (same(order, {{1, 2}, {0, 1}})) return TreeShape::kRight3;
+  if (same(order, {{0, 1}, {2, 3}, {0, 2}})) return TreeShape::kBalanced4;
+  return std::nullopt;
+}
+
+// Every addition of a block leaves its result in a scratch line of the cache; a line is used again as soon as the
+// accumulator in it has been added to another. The last addition writes `out`, when the block of every term has been
+// read.
+void fold_blocks(float* out, std::span<const float* const> terms, std::span<const FoldStep> order, int64_t n) {
+  constexpr int64_t kBlock = 1024;
+  std::vector<int> line(terms.size(), -1), free;
+  int lines = 0;
+  for (size_t s = 0; s + 1 < order.size(); ++s) {
+    if (line[order[s].left] < 0) {
+      if (free.empty()) free.push_back(lines++);
+      line[order[s].left] = free.back();
+      free.pop_back();
+    }
+    if (line[order[s].right] >= 0) free.push_back(line[order[s].right]);
+  }
+  std::vector<float> scratch(lines * kBlock);
+  std::vector<const float*> at(terms.size());
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t size = std::min(kBlock, n - begin);
+    for (size_t t = 0; t < terms.size(); ++t) at[t] = terms[t] + begin;
+    for (size_t s = 0; s < order.size(); ++s) {
+      const auto [left, right] = order[s];
+      float* to = s + 1 == order.size() ? out + begin : scratch.data() + line[left] * kBlock;
+      add(to, at[left], at[right], size);
+      at[left] = to;
+    }
+  }
+}
+
+}  // namespace
+
+void add_into(float* a, const float* b, int64_t n) {
+  has_avx512() ? isa_avx512::add_into(a, b, n) : isa_avx2::add_into(a, b, n);
+}
+
+void fold(float* out, std::span<const float* const> terms, std::span<const FoldStep> order, int64_t n) {
+  TUTTI_CHECK(!terms.empty() && order.size() + 1 == terms.size(), "a fold of {} terms by {} additions", terms.size(),
+              order.size());
+  if (terms.size() == 1) {
+    if (out != terms[0]) std::memcpy(out, terms[0], n * sizeof(float));
+    return;
+  }
+  if (const auto shape = shape_of(order)) {
+    return has_avx512() ? isa_avx512::fold_shape(*shape, out, terms.data(), n)
+                        : isa_avx2::fold_shape(*shape, out, terms.data(), n);
+  }
+  fold_blocks(out, terms, order, n);
+}
+
+double sum_squares(const float* x, int64_t n) {
+  return has_avx512() ? isa_avx512::sum_squares(x, n) : isa_avx2::sum_squares(x, n);
+}
+
+}  // namespace tutti

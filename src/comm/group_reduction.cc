@@ -1,0 +1,304 @@
+// The exact reduction over groups of ranks: inside a group memory is read, between groups messages travel.
+//
+//   G groups of L ranks; rank (g, j) is the j-th of group g; its partners are (g', j)
+//   1. (g, j) asks its partners for its slice of their groups' subtrees
+//   2. when the group is ready, it folds for every partner the partner's slice of each of the group's subtrees and
+//   sends it
+//      (a subtree that is one rank's partial is sent from where it lies)
+//   3. it folds its own slice: the group's partials and the partners' subtrees are leaves of one tree
+//   4. gather: partners exchange finished slices; the group reads them from each other's windows
+//
+// G = 1 is the zero-copy reduction of one host, L = 1 the one by messages. All addresses are worked out once, at the
+// start.
+#include "comm/group_reduction.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "comm/groups.h"
+#include "comm/posted.h"
+#include "comm/slice_work.h"
+#include "comm/tree.h"
+
+namespace tutti {
+namespace {
+
+struct FoldCall {
+  float* out;
+  std::vector<const float*> terms;
+  const std::vector<FoldStep>* order;
+  int64_t size;
+  void run() const { fold(out, terms, *order, size); }
+};
+
+// A leaf of a fold and where its floats lie: float i of the partial is at `base[i]`, or, when it came by message, at
+// `base[block.packed_of(i)]`.
+struct Leaf {
+  Range lanes;
+  const float* base;
+  bool packed;
+};
+
+struct Message {
+  int peer;
+  uint32_t part;
+  float* in;         // receives
+  const float* out;  // sends
+  int64_t size;
+};
+
+class GroupReduction final : public Reduction {
+ public:
+  GroupReduction(const ReductionSpec& spec, Transport& transport, std::span<std::byte> arena)
+      : spec_(spec),
+        transport_(transport),
+        arena_(arena),
+        groups_(groups_of(spec, !transport.window().empty())),
+        slices_(fold_slices(spec)),
+        me_(transport.rank()),
+        name_(fmt::format("reduce bucket {}", spec.bucket)) {
+    check_spec();
+    const Group& mine = groups_.all[groups_.of[me_]];
+    for (int rank : mine.ranks) {
+      if (rank != me_) peers_.push_back(rank);
+      const std::vector<Range> trees = subtrees(spec_.owned[rank], spec_.lanes);
+      for (size_t p = 0; p < trees.size(); ++p) leaves_.push_back({trees[p], partial(rank, p), false});
+    }
+    own_ = slice_work(spec_, slices_[me_], block_floats());
+    for (int g = 0; g < groups_.size(); ++g) {
+      if (g != groups_.of[me_]) partners_.push_back(groups_.all[g].ranks[groups_.place[me_]]);
+    }
+    prepare_sends(mine);
+    prepare_own_slice();
+  }
+
+  void reduce(uint64_t step, Deadline deadline) override {
+    named(name_, step, [&] {
+      Posted receives(transport_), sends(transport_);
+      const Tag tag{operation(), 0, step};
+      for (const Message& m : receives_) receives.recv(m.peer, with_part(tag, m.part), bytes(m.in, m.size));
+      meet(kReadyFlag, step, deadline);
+      for (size_t m = 0; m < sends_.size(); ++m) {
+        for (; folded_sends_[m] > 0 && next_send_fold_ < folded_sends_[m]; ++next_send_fold_) {
+          send_folds_[next_send_fold_].run();
+        }
+        sends.send(sends_[m].peer, with_part(tag, sends_[m].part), bytes(sends_[m].out, sends_[m].size));
+      }
+      next_send_fold_ = 0;
+      size_t call = 0;
+      for (size_t b = 0; b < own_.blocks.size(); ++b) {
+        receives.wait_first(receives_until_[b], deadline);
+        for (; call < folds_until_[b]; ++call) own_folds_[call].run();
+      }
+      if (groups_.size() == 1 && !peers_.empty()) raise(kReducedFlag, step);
+      sends.wait_all(deadline);
+      if (spec_.fold == FoldAt::kRoot) exchange_slices(step, deadline);
+    });
+  }
+
+  void gather(uint64_t step, Deadline deadline) override {
+    if (spec_.fold == FoldAt::kRoot) return;  // reduce() could not end without it
+    named(name_, step, [&] { exchange_slices(step, deadline); });
+  }
+
+  void release(uint64_t step) override {
+    if (!peers_.empty()) raise(kReleasedFlag, step);
+  }
+
+  void await_release(uint64_t step, Deadline deadline) override {
+    named(name_, step, [&] { await_peers(kReleasedFlag, step, deadline); });
+  }
+
+  const float* view(int slice) const override {
+    const int owner = spec_.fold == FoldAt::kRoot ? 0 : slice;
+    const int holder = groups_.all[groups_.of[me_]].ranks[groups_.place[owner]];
+    return partial(holder, 0) + spec_.slices[slice].begin;
+  }
+
+  int64_t scratch_bytes() const override { return scratch_floats_ * static_cast<int64_t>(sizeof(float)); }
+
+ private:
+  uint32_t operation() const { return kReductionTags + 2 * static_cast<uint32_t>(spec_.bucket); }
+  int64_t block_floats() const { return groups_.size() > 1 ? kBlockFloats : std::max<int64_t>(1, spec_.result_size); }
+  static Tag with_part(Tag tag, uint32_t part) {
+    tag.part = part;
+    return tag;
+  }
+  static std::span<std::byte> bytes(float* at, int64_t n) { return std::as_writable_bytes(std::span(at, n)); }
+  static std::span<const std::byte> bytes(const float* at, int64_t n) { return std::as_bytes(std::span(at, n)); }
+
+  const float* partial(int rank, size_t index) const {
+    const std::byte* base = rank == me_ ? arena_.data() : transport_.window_of(rank).data();
+    return reinterpret_cast<const float*>(base + spec_.offsets[rank][index]);
+  }
+  float* result() { return reinterpret_cast<float*>(arena_.data() + spec_.offsets[me_][0]); }
+
+  float* scratch(int64_t floats) {
+    scratch_.push_back(std::make_unique_for_overwrite<float[]>(floats));
+    scratch_floats_ += floats;
+    return scratch_.back().get();
+  }
+
+  void check_spec() const {
+    const size_t ranks = spec_.owned.size();
+    TUTTI_CHECK(
+        static_cast<int>(ranks) == transport_.size() && spec_.offsets.size() == ranks && spec_.slices.size() == ranks,
+        "{}: a spec for {} ranks on a transport of {}", name_, ranks, transport_.size());
+    TUTTI_CHECK(3 * spec_.bucket + 2 < Transport::kFlags - 64, "{}: no flags left for it", name_);
+    for (const Piece& piece : spec_.pieces) {
+      TUTTI_CHECK(!piece.src.empty() && piece.src[0] == piece.dst, "{}: a piece without its own gradient", name_);
+      for (size_t s = 1; s < piece.src.size(); ++s) {
+        TUTTI_CHECK(piece.src[s] >= spec_.result_size, "{}: a further gradient inside the result", name_);
+      }
+    }
+    for (int rank : groups_.all[groups_.of[me_]].ranks) {
+      const size_t size = rank == me_ ? arena_.size() : transport_.window_of(rank).size();
+      for (int64_t offset : spec_.offsets[rank]) {
+        TUTTI_CHECK(offset + spec_.partial_size * sizeof(float) <= size,
+                    "{}: a partial of rank {} ends outside its window", name_, rank);
+      }
+    }
+    TUTTI_CHECK(groups_.per_group() == 1 || arena_.data() == transport_.window().data(),
+                "{}: the arena is not the window that the others read", name_);
+  }
+
+  // Step 2: for every partner, block and subtree of my group, the floats to send and the folds that make them.
+  void prepare_sends(const Group& mine) {
+    std::vector<std::vector<Leaf>> parts(mine.subtrees.size());
+    for (size_t k = 0; k < mine.subtrees.size(); ++k) {
+      std::vector<Range> ranges;
+      for (const Leaf& leaf : leaves_) {
+        if (!mine.subtrees[k].contains(leaf.lanes.begin)) continue;
+        parts[k].push_back(leaf);
+        ranges.push_back(leaf.lanes);
+      }
+      send_orders_.push_back(fold_order(ranges, mine.subtrees[k]));
+    }
+    for (int partner : partners_) {
+      const SliceWork work = slice_work(spec_, slices_[partner], block_floats());
+      std::vector<float*> buffers;
+      for (const auto& p : parts) buffers.push_back(p.size() > 1 ? scratch(work.packed_size) : nullptr);
+      uint32_t number = 0;
+      for (const SliceBlock& block : work.blocks) {
+        for (size_t k = 0; k < parts.size(); ++k) {
+          for (size_t r = 0; r < block.runs.size(); ++r) {
+            const Range run = block.runs[r];
+            const float* from = parts[k][0].base + run.begin;
+            if (buffers[k] != nullptr) {
+              FoldCall call{buffers[k] + block.packed[r], {}, &send_orders_[k], run.size()};
+              for (const Leaf& leaf : parts[k]) call.terms.push_back(leaf.base + run.begin);
+              from = call.out;
+              send_folds_.push_back(std::move(call));
+            }
+            sends_.push_back({partner, number++, nullptr, from, run.size()});
+            folded_sends_.push_back(send_folds_.size());
+          }
+        }
+      }
+    }
+  }
+
+  // Steps 1 and 3: where the partners' subtrees of my slice arrive, and the folds that finish it.
+  void prepare_own_slice() {
+    std::vector<Leaf> leaves = leaves_;
+    for (int partner : partners_) {
+      for (const Range& tree : groups_.all[groups_.of[partner]].subtrees) {
+        leaves.push_back({tree, scratch(own_.packed_size), true});
+      }
+    }
+    prepare_receives(std::span(leaves).subspan(leaves_.size()));
+    std::sort(leaves.begin(), leaves.end(), [](const Leaf& a, const Leaf& b) { return a.lanes.begin < b.lanes.begin; });
+    std::vector<Range> ranges;
+    for (const Leaf& leaf : leaves) ranges.push_back(leaf.lanes);
+    size_t most = 1;
+    for (const Piece& piece : spec_.pieces) most = std::max(most, piece.src.size());
+    const std::vector<FoldStep> order = fold_order(ranges, {0, spec_.lanes});
+    for (size_t count = 1; count <= most; ++count) {
+      own_orders_.push_back(fold_order_of_groups(order, static_cast<int>(leaves.size()), static_cast<int>(count)));
+    }
+    for (const SliceBlock& block : own_.blocks) {
+      for (const SumJob& job : block.jobs) {
+        FoldCall call{result() + job.dst, {}, &own_orders_[job.src.size() - 1], job.size};
+        for (int64_t src : job.src) {
+          for (const Leaf& leaf : leaves) call.terms.push_back(leaf.base + (leaf.packed ? block.packed_of(src) : src));
+        }
+        own_folds_.push_back(std::move(call));
+      }
+      folds_until_.push_back(own_folds_.size());
+    }
+  }
+
+  void prepare_receives(std::span<const Leaf> arriving) {
+    std::vector<uint32_t> number(partners_.size(), 0);
+    for (const SliceBlock& block : own_.blocks) {
+      size_t leaf = 0;
+      for (size_t p = 0; p < partners_.size(); ++p) {
+        for (size_t k = 0; k < groups_.all[groups_.of[partners_[p]]].subtrees.size(); ++k, ++leaf) {
+          for (size_t r = 0; r < block.runs.size(); ++r) {
+            float* in = const_cast<float*>(arriving[leaf].base) + block.packed[r];
+            receives_.push_back({partners_[p], number[p]++, in, nullptr, block.runs[r].size()});
+          }
+        }
+      }
+      receives_until_.push_back(receives_.size());
+    }
+  }
+
+  void raise(BucketFlag flag, uint64_t step) { transport_.raise(3 * spec_.bucket + flag, step + 1); }
+  void await_peers(BucketFlag flag, uint64_t step, Deadline deadline) {
+    for (int peer : peers_) transport_.await(peer, 3 * spec_.bucket + flag, step + 1, deadline, name_);
+  }
+  void meet(BucketFlag flag, uint64_t step, Deadline deadline) {
+    if (peers_.empty()) return;
+    raise(flag, step);
+    await_peers(flag, step, deadline);
+  }
+
+  // Step 4. A finished slice of another group lands in my first partial: of the group, only I read that range of it
+  // before.
+  void exchange_slices(uint64_t step, Deadline deadline) {
+    if (groups_.size() == 1) return await_peers(kReducedFlag, step, deadline);
+    const Tag tag{operation() + 1, 0, step};
+    Posted posted(transport_);
+    for (int p : partners_) posted.recv(p, tag, bytes(result() + slices_[p].begin, slices_[p].size()));
+    for (int p : partners_) {
+      posted.send(p, tag, bytes(const_cast<const float*>(result()) + slices_[me_].begin, slices_[me_].size()));
+    }
+    posted.wait_all(deadline);
+    meet(kReducedFlag, step, deadline);
+  }
+
+  ReductionSpec spec_;
+  Transport& transport_;
+  std::span<std::byte> arena_;
+  Groups groups_;
+  std::vector<Range> slices_;
+  int me_;
+  std::string name_;
+  std::vector<int> peers_;     // the other ranks of my group
+  std::vector<int> partners_;  // the ranks of other groups that I exchange messages with
+  std::vector<Leaf> leaves_;   // the partials of my group
+  SliceWork own_;
+  std::vector<std::unique_ptr<float[]>> scratch_;
+  int64_t scratch_floats_ = 0;
+
+  std::vector<Message> sends_;
+  std::vector<size_t> folded_sends_;  // by send: how many of send_folds_ it needs done
+  std::vector<FoldCall> send_folds_;
+  std::vector<std::vector<FoldStep>> send_orders_;
+  size_t next_send_fold_ = 0;
+
+  std::vector<Message> receives_;
+  std::vector<size_t> receives_until_, folds_until_;  // by block of my slice
+  std::vector<FoldCall> own_folds_;
+  std::vector<std::vector<FoldStep>> own_orders_;  // by number of sources
+};
+
+}  // namespace
+
+std::unique_ptr<Reduction> make_group_reduction(const ReductionSpec& spec, Transport& transport,
+                                                std::span<std::byte> arena) {
+  return std::make_unique<GroupReduction>(spec, transport, arena);
+}
+
+}  // namespace tutti

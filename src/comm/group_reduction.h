@@ -1,0 +1,24 @@
+// The exact reduction over groups (comm/groups.h): windows, messages and two levels are the same algorithm.
+#pragma once
+
+#include <memory>
+
+#include "comm/reduction.h"
+
+namespace tutti {
+
+std::unique_ptr<Reduction> make_group_reduction(const ReductionSpec& spec, Transport& transport,
+                                                std::span<std::byte> arena);
+/// kind = ring: own partials folded from left to right, then the classical ring over the result.
+std::unique_ptr<Reduction> make_ring_reduction(const ReductionSpec& spec, Transport& transport,
+                                               std::span<std::byte> arena);
+
+/// Messages of a bucket have the operations kReductionTags + 2 * bucket (reduce) and + 1 (gather): apart from any
+/// Channel.
+inline constexpr uint32_t kReductionTags = 1U << 30;
+/// Flags of a bucket: 3 * bucket + one of these.
+enum BucketFlag { kReadyFlag, kReducedFlag, kReleasedFlag };
+/// A slice is cut into blocks of this many floats where messages travel.
+inline constexpr int64_t kBlockFloats = 128 * 1024;
+
+}  // namespace tutti

@@ -1,0 +1,21 @@
+// The two halves of the classical ring, over slices of one array. Inexact by design: the order of a slice's additions
+// begins behind its owner, so it depends on the number of ranks.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "grid/grid.h"
+#include "net/transport.h"
+
+namespace tutti {
+
+/// N-1 hops: rank r sends slice r-1-t and adds slice r-2-t, so that it ends with the sum of slice r in data[slices[r]].
+/// `scratch` holds the largest slice. `tag.part` is the hop.
+void ring_reduce_scatter(Transport& transport, Tag tag, std::span<float> data, const std::vector<Range>& slices,
+                         std::span<float> scratch, Deadline deadline);
+/// N-1 hops: rank r hands on slice r-t.
+void ring_all_gather(Transport& transport, Tag tag, std::span<float> data, const std::vector<Range>& slices,
+                     Deadline deadline);
+
+}  // namespace tutti

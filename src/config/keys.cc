@@ -1,0 +1,253 @@
+// The rows of the schema, a line or two a key. To add a key: its field in job.h, its row here, `./tutti docs`.
+#include <type_traits>
+
+#include "base/error.h"
+#include "config/schema.h"
+
+namespace tutti {
+
+namespace {
+
+/// Says the limits of the key it was made for.
+class Row {
+ public:
+  explicit Row(Key& key) : key_(key) {}
+  Row& range(double low, double high) { return limit({low, high, false}); }
+  Row& at_least(double low) { return limit({low, Limits{}.high, false}); }
+  Row& fraction() { return limit({0, 1, true}); }
+  Row& one_of(std::vector<std::string> allowed) {
+    key_.allowed = std::move(allowed);
+    return *this;
+  }
+  Row& later(std::vector<std::string> values) {
+    key_.later = std::move(values);
+    return *this;
+  }
+  Row& only_default_yet() {
+    key_.only_fallback_built = true;
+    return *this;
+  }
+  Row& layout() {
+    key_.layout = true;
+    return *this;
+  }
+
+ private:
+  Row& limit(Limits limits) {
+    key_.limits = limits;
+    return *this;
+  }
+  Key& key_;
+};
+
+/// Adds the keys of one section, whose fields lie in `part` of a Job.
+template <class Part>
+class Rows {
+ public:
+  Rows(std::vector<Key>& keys, std::string section, Part Job::*part)
+      : keys_(keys), section_(std::move(section)), part_(part) {}
+
+  template <class T>
+  Row add(T Part::*field, std::string name, Value fallback, std::string help) {
+    Key key;
+    key.section = section_;
+    key.name = std::move(name);
+    key.help = std::move(help);
+    key.fallback = std::move(fallback);
+    // Seeds are unsigned in a Job and integers in a file, where they are at most 2^63 - 1.
+    using Stored = std::conditional_t<std::is_same_v<T, uint64_t>, int64_t, T>;
+    TUTTI_CHECK(std::holds_alternative<Stored>(key.fallback), "default of {} has another type", key.full_name());
+    key.get = [part = part_, field](const Job& job) { return Value(static_cast<Stored>(job.*part.*field)); };
+    key.set = [part = part_, field](Job& job, const Value& value) {
+      job.*part.*field = static_cast<T>(std::get<Stored>(value));
+    };
+    keys_.push_back(std::move(key));
+    return Row(keys_.back());
+  }
+
+ private:
+  std::vector<Key>& keys_;
+  std::string section_;
+  Part Job::*part_;
+};
+
+constexpr double kMany = 1 << 20;  // of what is counted by an int
+const std::vector<int64_t> kHidden = {64, 64};
+
+void add_model(std::vector<Key>& keys) {
+  using C = ModelConfig;
+  Rows<C> rows(keys, "model", &Job::model);
+  rows.add(&C::kind, "kind", "gpt", "what is trained; `custom`: a C++ program brings its own model")
+      .one_of({"gpt", "mlp", "custom"});
+  rows.add(&C::layers, "layers", 4, "gpt: blocks of attention and MLP").range(1, kMany);
+  rows.add(&C::width, "width", 192, "gpt: size of the residual stream, a multiple of `heads`").range(1, kMany);
+  rows.add(&C::heads, "heads", 6, "gpt: attention heads").range(1, kMany);
+  rows.add(&C::context, "context", 128, "gpt: tokens in a sequence").range(1, kMany);
+  rows.add(&C::vocab, "vocab", 256, "gpt: number of tokens; bytes need 256").range(2, kMany);
+  rows.add(&C::tied, "tied", false, "gpt: the head uses the token embedding");
+  rows.add(&C::gelu, "gelu", "exact", "gpt: GELU by the error function or by its tanh approximation")
+      .one_of({"exact", "tanh"});
+  rows.add(&C::dropout, "dropout", 0.0, "gpt: dropped after the embedding, the attention and the MLP").fraction();
+  rows.add(&C::init, "init", "normal", "how weights are drawn").one_of({"normal", "truncated-normal", "glorot", "he"});
+  rows.add(&C::init_scale, "init_scale", 0.02, "standard deviation of `normal` and `truncated-normal`").range(0, 1e6);
+  rows.add(&C::scaled_residual, "scaled_residual", true,
+           "gpt: residual projections start smaller by sqrt(2 layers), as in GPT-2");
+  rows.add(&C::hidden, "hidden", kHidden, "mlp: sizes of the hidden layers").range(1, kMany);
+  rows.add(&C::inputs, "inputs", 16, "mlp: features of a point").range(1, kMany);
+  rows.add(&C::classes, "classes", 8, "mlp: number of classes").range(2, kMany);
+  rows.add(&C::autograd, "autograd", false, "the same model from adapted torch operations, for comparison");
+}
+
+void add_data(std::vector<Key>& keys) {
+  using C = DataConfig;
+  Rows<C> rows(keys, "data", &Job::data);
+  rows.add(&C::kind, "kind", "text", "bytes of a file, a generated walk over the tokens, or generated points (mlp)")
+      .one_of({"text", "walk", "points"});
+  rows.add(&C::path, "path", "kjv", "text: a file, or `kjv` for the King James text that set-up installs");
+  rows.add(&C::held_out, "held_out", 0.05, "fraction of the records kept for evaluation").fraction();
+}
+
+void add_train(std::vector<Key>& keys) {
+  using C = TrainConfig;
+  Rows<C> rows(keys, "train", &Job::train);
+  rows.add(&C::lanes, "lanes", 8, "parts of a step's batch that are computed side by side; ranks are at most the lanes")
+      .range(1, 65536);
+  rows.add(&C::micro_batches, "micro_batches", 1, "micro-batches of a lane, one after another").range(1, kMany);
+  rows.add(&C::micro_batch_size, "micro_batch_size", 4, "samples in a micro-batch").range(1, kMany);
+  rows.add(&C::tensor_slices, "tensor_slices", 1, "slices in which split layers are defined")
+      .range(1, 1024)
+      .only_default_yet();
+  rows.add(&C::steps, "steps", 400, "steps of the whole job; schedules span them").range(1, 1e12);
+  rows.add(&C::seed, "seed", 1, "of initial values, order of the data and dropout").at_least(0);
+  rows.add(&C::optimizer, "optimizer", "adamw", "AdamW, or SGD with momentum").one_of({"adamw", "sgd"});
+  rows.add(&C::lr, "lr", 1e-3, "learning rate at its highest").range(0, 1e6);
+  rows.add(&C::beta1, "beta1", 0.9, "adamw: decay of the first moment").fraction();
+  rows.add(&C::beta2, "beta2", 0.999, "adamw: decay of the second moment").fraction();
+  rows.add(&C::eps, "eps", 1e-8, "adamw: added to the root of the second moment").range(0, 1);
+  rows.add(&C::weight_decay, "weight_decay", 0.0, "adamw: decoupled; sgd: added to the gradient").range(0, 1e6);
+  rows.add(&C::momentum, "momentum", 0.0, "sgd: momentum").fraction();
+  rows.add(&C::nesterov, "nesterov", false, "sgd: Nesterov's momentum");
+  rows.add(&C::schedule, "schedule", "cosine", "course of the learning rate after the warm-up")
+      .one_of({"cosine", "constant"});
+  rows.add(&C::warmup, "warmup", 0, "steps of linear warm-up").range(0, 1e12);
+  rows.add(&C::final_lr, "final_lr", 0.1, "cosine: the fraction of `lr` it ends at").range(0, 1);
+  rows.add(&C::clip, "clip", 1.0, "global norm that gradients are clipped to; 0: off").range(0, 1e30);
+  rows.add(&C::eval_every, "eval_every", 0, "steps between evaluations; 0: only at the end").range(0, 1e12);
+  rows.add(&C::eval_batches, "eval_batches", 4, "held-out micro-batches a lane evaluates; 0: no evaluation")
+      .range(0, kMany);
+  rows.add(&C::checkpoint_every, "checkpoint_every", 0, "steps between checkpoints; 0: only at the end").range(0, 1e12);
+  rows.add(&C::prompt, "prompt", "", "gpt: start of the sample printed at the end");
+  rows.add(&C::sample_bytes, "sample_bytes", 0, "gpt: length of that sample; 0: none").range(0, kMany);
+}
+
+void add_numerics(std::vector<Key>& keys) {
+  using C = NumericsConfig;
+  Rows<C> rows(keys, "numerics", &Job::numerics);
+  rows.add(&C::device, "device", "auto", "resolved once, at the start").one_of({"auto", "cpu", "cuda"}).later({"cuda"});
+  rows.add(&C::precision, "precision", "float32", "of activations and matmuls")
+      .one_of({"float32", "bfloat16", "float16", "float8"})
+      .only_default_yet();
+  rows.add(&C::threads, "threads", 1, "intra-op threads of a lane").range(1, 1024).only_default_yet();
+  rows.add(&C::order, "order", "lane", "gradients are summed per lane first, or over the lanes after each micro-batch")
+      .one_of({"lane", "micro"})
+      .only_default_yet();
+  rows.add(&C::reduce, "reduce", "exact", "`exact`: the fixed tree; `ring`: the bits depend on the number of ranks")
+      .one_of({"exact", "ring"});
+  rows.add(&C::codec, "codec", "none", "compression of gradients on the wire").only_default_yet();
+  rows.add(&C::isa, "isa", "auto", "class of instructions; resolved once: the widest of this processor")
+      .one_of({"auto", "avx2", "avx512"});
+}
+
+void add_layout(std::vector<Key>& keys) {
+  using C = LayoutConfig;
+  Rows<C> rows(keys, "layout", &Job::layout);
+  rows.add(&C::kind, "kind", "collective", "collectives between equal ranks, or parameter servers")
+      .one_of({"collective", "ps"})
+      .only_default_yet()
+      .layout();
+  rows.add(&C::ranks, "ranks", 0, "0: one per core this process may use, at most the lanes").range(0, 65536).layout();
+  rows.add(&C::plan, "plan", "given", "`auto`: the planner chooses what is not set")
+      .one_of({"given", "auto"})
+      .only_default_yet()
+      .layout();
+  rows.add(&C::workers, "workers", "process", "what a rank is").one_of({"process", "thread"}).layout();
+  rows.add(&C::hosts, "hosts", 1, "ranks are grouped into hosts in order, where no launcher says it")
+      .range(1, 65536)
+      .layout();
+  rows.add(&C::transport, "transport", "auto", "what carries the bytes; `auto`: shm, or inproc between threads")
+      .one_of({"auto", "inproc", "shm", "tcp", "ucx", "mpi", "nccl"})
+      .later({"ucx", "mpi", "nccl"})
+      .layout();
+  rows.add(&C::timeout, "timeout", 30.0, "seconds of silence before a rank is given up").range(0.1, 86400).layout();
+  rows.add(&C::overlap, "overlap", true, "gradients are reduced while backward still runs").layout();
+  rows.add(&C::zero, "zero", 0, "ZeRO stage: what data-parallel ranks share out")
+      .range(0, 3)
+      .only_default_yet()
+      .layout();
+  rows.add(&C::tensor, "tensor", 1, "ranks along the tensor axis").range(1, 65536).only_default_yet().layout();
+  rows.add(&C::pipeline, "pipeline", 1, "pipeline stages; data ranks = ranks / (tensor x pipeline)")
+      .range(1, 65536)
+      .only_default_yet()
+      .layout();
+  rows.add(&C::schedule, "schedule", "1f1b", "pipeline schedule")
+      .one_of({"gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"})
+      .only_default_yet()
+      .layout();
+  rows.add(&C::recompute, "recompute", "none", "activations computed again in backward instead of kept")
+      .one_of({"none", "selective", "full"})
+      .only_default_yet()
+      .layout();
+  rows.add(&C::fold, "fold", "auto", "where the lanes' gradients are summed: same bits everywhere")
+      .one_of({"auto", "local", "owner", "root"})
+      .later({"owner"})
+      .layout();
+  rows.add(&C::bucket_floats, "bucket_floats", 262144, "small units are merged into buckets of about so many floats")
+      .range(1, 1e12)
+      .layout();
+  rows.add(&C::address, "address", "127.0.0.1", "tcp: where ranks listen").layout();
+  rows.add(&C::port, "port", 0, "port where ranks find each other; 0: any free one").range(0, 65535).layout();
+  rows.add(&C::connections, "connections", 2, "tcp: connections between two ranks").range(1, 64).layout();
+}
+
+void add_elastic(std::vector<Key>& keys) {
+  Rows<ElasticConfig> rows(keys, "elastic", &Job::elastic);
+  rows.add(&ElasticConfig::enabled, "enabled", false, "a run goes on after a rank is lost").only_default_yet().layout();
+}
+
+void add_ps(std::vector<Key>& keys) {
+  using C = PsConfig;
+  Rows<C> rows(keys, "ps", &Job::ps);
+  rows.add(&C::servers, "servers", 1, "ranks that own parameters").range(1, 65536).only_default_yet().layout();
+  rows.add(&C::workers, "workers", 2, "ranks that compute gradients").range(1, 65536).only_default_yet().layout();
+  rows.add(&C::mode, "mode", "sync", "how stale a worker's parameters may be; part of the job")
+      .one_of({"sync", "async", "bounded"})
+      .only_default_yet();
+  rows.add(&C::staleness, "staleness", 0, "bounded: steps; part of the job").range(0, kMany).only_default_yet();
+  rows.add(&C::replicas, "replicas", 1, "copies of a server's parameters").range(1, 64).only_default_yet().layout();
+}
+
+}  // namespace
+
+const std::vector<Section>& sections() {
+  static const std::vector<Section> all = {
+      {"model", "what is trained"},
+      {"data", "what it is trained on"},
+      {"train", "batch, optimizer, schedule, evaluation"},
+      {"numerics", "what else the bits of the result depend on"},
+      {"layout", "how it is run; the result does not depend on it"},
+      {"elastic", "what happens when ranks come and go"},
+      {"ps", "parameter servers"},
+  };
+  return all;
+}
+
+const std::vector<Key>& keys() {
+  static const std::vector<Key> all = [] {
+    std::vector<Key> keys;
+    for (auto add : {add_model, add_data, add_train, add_numerics, add_layout, add_elastic, add_ps}) add(keys);
+    return keys;
+  }();
+  return all;
+}
+
+}  // namespace tutti

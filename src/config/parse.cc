@@ -1,0 +1,187 @@
+// From TOML text to a Job: defaults, then the base, then the file, then the settings. Every fault is collected, none
+// stops.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "config/builtin.h"
+#include "config/job.h"
+#include "config/nearest.h"
+#include "config/schema.h"
+#include "config/toml.h"
+
+namespace tutti {
+
+namespace {
+
+std::vector<std::string> builtin_names() {
+  std::vector<std::string> names;
+  for (const auto& file : builtin_files()) names.emplace_back(file.name);
+  return names;
+}
+
+const BuiltinFile* find_builtin(std::string_view name) {
+  for (const auto& file : builtin_files()) {
+    if (file.name == name) return &file;
+  }
+  return nullptr;
+}
+
+std::string hint(const std::string& near) { return near.empty() ? "" : fmt::format("; did you mean {}?", near); }
+
+std::string unknown_builtin(const std::string& name) {
+  return fmt::format("{}; built-in jobs: {}", hint(nearest(name, builtin_names())), fmt::join(builtin_names(), ", "))
+      .substr(2);
+}
+
+/// What is being built, and all that is wrong with it so far.
+struct Parse {
+  Job job;
+  std::vector<std::string> faults;
+
+  void set(const Key& key, const TomlEntry& entry, const std::string& place, const std::string& origin);
+  void read_file(std::string_view text, const std::string& source, bool builtin, int depth);
+  void read_entry(const TomlEntry& entry, const std::string& source, bool builtin, int depth);
+  void read_top(const TomlEntry& entry, const std::string& place, int depth);
+  void read_setting(const Setting& setting);
+};
+
+void Parse::set(const Key& key, const TomlEntry& entry, const std::string& place, const std::string& origin) {
+  const auto value = entry.value ? convert(key, *entry.value) : std::nullopt;
+  if (!value) {
+    faults.push_back(fmt::format("{}: {} must be {}, not {}", place, key.full_name(), type_name(key.type()),
+                                 entry.value ? value_text(*entry.value) : entry.kind));
+  } else if (const std::string fault = fault_of(key, *value); !fault.empty()) {
+    faults.push_back(place + ": " + fault);
+  } else {
+    key.set(job, *value);
+    job.origin[key.full_name()] = origin;
+  }
+}
+
+void Parse::read_file(std::string_view text, const std::string& source, bool builtin, int depth) {
+  TomlDocument document = read_toml(text);
+  if (!document.fault.empty()) {
+    faults.push_back(fmt::format("{}:{}: not TOML: {}", source, document.fault_line, document.fault));
+  }
+  // Wherever it stands, the base comes first: what the file says overrides it.
+  auto& entries = document.entries;
+  std::stable_partition(entries.begin(), entries.end(),
+                        [](const auto& entry) { return entry.section.empty() && entry.key == "base"; });
+  for (const auto& entry : entries) read_entry(entry, source, builtin, depth);
+}
+
+void Parse::read_entry(const TomlEntry& entry, const std::string& source, bool builtin, int depth) {
+  const std::string place = fmt::format("{}:{}", source, entry.line);
+  const auto is_section = [](const std::string& name) {
+    return std::any_of(sections().begin(), sections().end(), [&](const auto& section) { return section.name == name; });
+  };
+  if (entry.section.empty()) return read_top(entry, place, depth);
+  if (!is_section(entry.section)) {
+    if (!entry.key.empty()) return;  // one fault for a section, not one for each of its keys
+    const std::string near = nearest_section(entry.section);
+    return faults.push_back(
+        fmt::format("{}: unknown section [{}]{}", place, entry.section, hint(near.empty() ? "" : "[" + near + "]")));
+  }
+  if (entry.key.empty()) return;
+  if (const Key* key = find_key(entry.section, entry.key)) return set(*key, entry, place, builtin ? source : place);
+  faults.push_back(fmt::format("{}: unknown key {}.{}{}", place, entry.section, entry.key,
+                               hint(nearest_key(entry.section, entry.key))));
+}
+
+void Parse::read_top(const TomlEntry& entry, const std::string& place, int depth) {
+  const auto* word = entry.value ? std::get_if<std::string>(&*entry.value) : nullptr;
+  if (entry.key == "base" || entry.key == "name") {
+    if (!word) return faults.push_back(fmt::format("{}: {} must be a string", place, entry.key));
+    if (entry.key == "name") {
+      job.name = *word;
+      return;
+    }
+    constexpr int kDeepest = 8;  // built-ins may have bases of their own, never in a circle
+    const BuiltinFile* base = find_builtin(*word);
+    if (!base) {
+      return faults.push_back(
+          fmt::format("{}: base = {} is not a built-in job; {}", place, value_text(*word), unknown_builtin(*word)));
+    }
+    TUTTI_CHECK(depth < kDeepest, "the built-in job {} is its own base", *word);
+    const std::string name = job.name;
+    read_file(base->text, fmt::format("built-in {}", base->name), true, depth + 1);
+    job.name = name;
+    return;
+  }
+  for (const auto& section : sections()) {
+    if (section.name != entry.key) continue;
+    return faults.push_back(
+        fmt::format("{}: {} is a section: write [{}] and its keys below", place, entry.key, entry.key));
+  }
+  const std::string near = nearest(entry.key, {"base", "name"});
+  faults.push_back(
+      fmt::format("{}: unknown key {}{}", place, entry.key, hint(near.empty() ? nearest_key("", entry.key) : near)));
+}
+
+void Parse::read_setting(const Setting& setting) {
+  const std::string place = fmt::format("--set {}={}", setting.key, setting.value);
+  const size_t dot = setting.key.find('.');
+  const std::string section = dot == std::string::npos ? "" : setting.key.substr(0, dot);
+  const std::string name = dot == std::string::npos ? setting.key : setting.key.substr(dot + 1);
+  const Key* key = find_key(section, name);
+  if (!key) {
+    std::string near = nearest_key(section, name);
+    // A slip in the section: the same key of the section that was meant.
+    if (const Key* meant = find_key(nearest_section(section), name)) near = meant->full_name();
+    return faults.push_back(fmt::format("{}: unknown key {}{}", place, setting.key, hint(near)));
+  }
+  const auto entry = read_toml_value(setting.value);
+  if (!entry) return faults.push_back(fmt::format("{}: the value is not TOML", place));
+  set(*key, *entry, place, "--set");
+}
+
+std::string stem(const std::string& source) { return std::filesystem::path(source).stem().string(); }
+
+Job parse(std::string_view text, const std::string& name, const std::string& source, bool builtin,
+          const std::vector<Setting>& settings) {
+  Parse parse;
+  parse.job.name = name;
+  for (const auto& key : keys()) {
+    key.set(parse.job, key.fallback);
+    parse.job.origin[key.full_name()] = "default";
+  }
+  parse.read_file(text, source, builtin, 0);
+  for (const auto& setting : settings) parse.read_setting(setting);
+  if (!parse.faults.empty()) throw ConfigError(std::move(parse.faults));
+  return std::move(parse.job);
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> builtin_jobs() {
+  std::vector<std::pair<std::string, std::string>> jobs;
+  for (const auto& file : builtin_files()) {
+    const std::string_view line = file.text.substr(0, file.text.find('\n'));
+    const size_t start = std::min(line.size(), line.find_first_not_of("# "));
+    jobs.emplace_back(file.name, line.substr(start));
+  }
+  return jobs;
+}
+
+Job load_job(const std::string& name, const std::vector<Setting>& settings) {
+  if (const BuiltinFile* file = find_builtin(name)) {
+    return parse(file->text, name, "built-in " + name, true, settings);
+  }
+  std::error_code none;
+  if (!std::filesystem::exists(name, none)) {
+    throw ConfigError({fmt::format("{} is neither a built-in job nor a file; {}", name, unknown_builtin(name))});
+  }
+  if (std::filesystem::is_directory(name, none)) throw ConfigError({name + " is a folder, not a job file"});
+  return parse(read_file(name), stem(name), name, false, settings);
+}
+
+Job parse_job(const std::string& text, const std::string& source, const std::vector<Setting>& settings) {
+  return parse(text, stem(source), source, false, settings);
+}
+
+}  // namespace tutti

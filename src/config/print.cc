@@ -1,0 +1,61 @@
+// A Job as text: TOML with or without origins, and the differences of two jobs.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "config/job.h"
+#include "config/schema.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr size_t kWidest = 24;  // a longer value pushes only its own comment to the right
+
+std::string section_text(const Section& section, const Job& job, bool origins) {
+  size_t names = 0, values = 0;
+  for (const auto& key : keys()) {
+    if (key.section != section.name) continue;
+    names = std::max(names, key.name.size());
+    const size_t width = value_text(key.get(job)).size();
+    if (width <= kWidest) values = std::max(values, width);
+  }
+  std::string text = fmt::format("\n[{}]", section.name);
+  text += origins ? fmt::format("  # {}\n", section.help) : "\n";
+  for (const auto& key : keys()) {
+    if (key.section != section.name) continue;
+    const std::string value = value_text(key.get(job));
+    if (!origins) {
+      text += fmt::format("{} = {}\n", key.name, value);
+      continue;
+    }
+    const auto origin = job.origin.find(key.full_name());
+    text += fmt::format("{:{}} = {:{}}  # {}\n", key.name, names, value, values,
+                        origin == job.origin.end() ? "set by the program" : origin->second);
+  }
+  return text;
+}
+
+std::string text_of(const Job& job, bool origins) {
+  std::string text = fmt::format("name = {}\n", value_text(Value(job.name)));
+  for (const auto& section : sections()) text += section_text(section, job, origins);
+  return text;
+}
+
+}  // namespace
+
+std::string explain(const Job& job) { return text_of(job, true); }
+
+std::string to_toml(const Job& job) { return text_of(job, false); }
+
+std::vector<std::string> job_differences(const Job& a, const Job& b) {
+  std::vector<std::string> differences;
+  for (const auto& key : keys()) {
+    if (key.layout || key.get(a) == key.get(b)) continue;
+    differences.push_back(
+        fmt::format("{} is {}, not {}", key.full_name(), value_text(key.get(a)), value_text(key.get(b))));
+  }
+  return differences;
+}
+
+}  // namespace tutti

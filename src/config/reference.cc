@@ -1,0 +1,86 @@
+// docs/job.md, from the schema and the built-in jobs.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "config/job.h"
+#include "config/schema.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr const char* kIntroduction = R"(# The job file
+
+A job is a TOML file. `./tutti train my.toml` runs it, `./tutti explain my.toml` prints all its values and where each came from.
+A key that is not in these tables is refused, with every other fault of the file. A file may start from a built-in job and change
+what it names:
+
+```toml
+base = "gpt-kjv"
+
+[train]
+steps = 1000
+```
+
+`--set section.key=value` changes one key for one run; the value is TOML, and a bare word is a string. At the top level a file may
+say `base` (the built-in job it starts from) and `name` (else the file's own name is the job's).
+
+What is in `[model]`, `[data]`, `[train]` and `[numerics]` is the job: it decides the result. What is in `[layout]` and `[elastic]`
+is how the job is run: the result does not depend on it. A value that is *not built yet* is refused.
+
+This page is made by `./tutti docs`; edit `src/config/keys.cc` instead.
+)";
+
+std::string code(const std::string& text) { return "`" + text + "`"; }
+
+std::string short_type(ValueType type) {
+  switch (type) {
+    case ValueType::kInteger:
+      return "integer";
+    case ValueType::kNumber:
+      return "number";
+    case ValueType::kBoolean:
+      return "boolean";
+    case ValueType::kString:
+      return "string";
+    case ValueType::kIntegers:
+      return "integers";
+  }
+  return {};
+}
+
+std::string values_of(const Key& key) {
+  if (key.allowed.empty()) {
+    std::string text = key.limits.text();
+    if (key.only_fallback_built) text += (text.empty() ? "" : "; ") + std::string("others *not built yet*");
+    return text;
+  }
+  std::vector<std::string> built, later;
+  for (const auto& word : key.allowed) {
+    bool is_built = !key.only_fallback_built || Value(word) == key.fallback;
+    for (const auto& other : key.later) is_built = is_built && other != word;
+    (is_built ? built : later).push_back(code(word));
+  }
+  std::string text = fmt::format("{}", fmt::join(built, ", "));
+  return later.empty() ? text : text + fmt::format("; *not built yet*: {}", fmt::join(later, ", "));
+}
+
+}  // namespace
+
+std::string job_reference() {
+  std::string text = kIntroduction;
+  text += "\n## Built-in jobs\n\n| name | what it is |\n|---|---|\n";
+  for (const auto& [name, description] : builtin_jobs()) text += fmt::format("| `{}` | {} |\n", name, description);
+  for (const auto& section : sections()) {
+    text += fmt::format("\n## [{}]: {}\n\n", section.name, section.help);
+    text += "| key | type | default | values | meaning |\n|---|---|---|---|---|\n";
+    for (const auto& key : keys()) {
+      if (key.section != section.name) continue;
+      text += fmt::format("| `{}` | {} | {} | {} | {} |\n", key.name, short_type(key.type()),
+                          code(value_text(key.fallback)), values_of(key), key.help);
+    }
+  }
+  return text;
+}
+
+}  // namespace tutti

@@ -1,0 +1,62 @@
+// The one table of all keys of a job file. Parsing, checking, `explain`, docs/job.md and the hints at mistyped keys
+// read it.
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/job.h"
+#include "config/value.h"
+
+namespace tutti {
+
+/// Limits of an integer or a number, or of every element of an array.
+struct Limits {
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+  bool below_high = false;  ///< `high` itself is not allowed
+  bool holds(double value) const;
+  /// "at least 1", "from 0 to 3", "at least 0 and below 1"; "" without limits.
+  std::string text() const;
+};
+
+struct Key {
+  std::string section, name, help;
+  Value fallback;  ///< the default
+  Limits limits;
+  std::vector<std::string> allowed;  ///< of a string; empty: any
+  std::vector<std::string> later;    ///< those of `allowed` that are not built yet
+  bool only_fallback_built = false;
+  bool layout = false;  ///< does not change the result
+  std::function<Value(const Job&)> get;
+  std::function<void(Job&, const Value&)> set;
+
+  std::string full_name() const { return section + "." + name; }
+  ValueType type() const { return type_of(fallback); }
+};
+
+struct Section {
+  std::string name, help;
+};
+
+const std::vector<Section>& sections();
+/// In the order of the sections.
+const std::vector<Key>& keys();
+/// Null when there is none.
+const Key* find_key(std::string_view section, std::string_view name);
+/// The full name of the key nearest to a mistyped one: in its section first, then by its name in any section. "" when
+/// none is near.
+std::string nearest_key(std::string_view section, std::string_view name);
+std::string nearest_section(std::string_view name);
+
+/// The value as the key's type: an integer is a number too. None: of the wrong type.
+std::optional<Value> convert(const Key& key, const Value& value);
+/// What is wrong with a value of the key's type ("train.steps = 0 is out of range: it must be at least 1"); "" when
+/// nothing is.
+std::string fault_of(const Key& key, const Value& value);
+
+}  // namespace tutti

@@ -1,0 +1,192 @@
+// Threads and memory of the executor:
+//
+//   round    counts run() calls from 1; an event is signalled in this round when its number is the round's, so that
+//   nothing is
+//            reset between steps
+//   stop     set by the first failure or by the destructor; every wait of the executor's own looks at it
+//
+// run() raises the round, walks queue 0 itself, then waits for the other queues without regard to `cancel`: their
+// handlers use what the caller owns, so the caller may not leave before them.
+#include "exec/executor.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+
+namespace tutti {
+
+namespace {
+
+struct Event {
+  Signal signal;
+  std::atomic<uint64_t> round{0};
+};
+
+/// Thrown by a queue that another one's failure stops; never leaves the executor.
+struct Stopped {};
+
+}  // namespace
+
+struct Executor::Impl {
+  Impl(const Program& program_, Handlers handlers_, Clock& clock_, const Cancel* cancel_, Trace* trace_)
+      : program(program_),
+        handlers(std::move(handlers_)),
+        clock(clock_),
+        cancel(cancel_),
+        trace(trace_),
+        events(program_.events) {
+    for (const Queue& queue : program.queues) {
+      for (const Instruction& i : queue.instructions) {
+        TUTTI_CHECK(handlers[static_cast<int>(i.op)], "no handler for {}", op_name(i.op));
+      }
+    }
+  }
+
+  const Program& program;
+  const Handlers handlers;
+  Clock& clock;
+  const Cancel* const cancel;
+  Trace* const trace;
+
+  std::vector<Event> events;
+  Signal start, done;
+  std::atomic<uint64_t> round{0};
+  uint64_t step = 0;            // of the round; written before the round is raised
+  std::atomic<int> running{0};  // other queues still in this round
+  std::atomic<int> alive{0};    // queue threads
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+
+  std::mutex failure_mutex;
+  std::exception_ptr failure;
+  bool failure_is_cancel = false;
+
+  void halt() {
+    stop.store(true, std::memory_order_release);
+    for (Event& event : events) clock.notify(event.signal);
+    clock.notify(start);
+  }
+
+  void fail(std::exception_ptr error, bool is_cancel) {
+    {
+      const std::lock_guard lock(failure_mutex);
+      if (!failure || (failure_is_cancel && !is_cancel)) {
+        failure = std::move(error);
+        failure_is_cancel = is_cancel;
+      }
+    }
+    halt();
+  }
+
+  bool stopped() const { return stop.load(std::memory_order_acquire); }
+
+  [[noreturn]] void throw_cancelled(const Queue& queue, const Instruction& next, Time since) const {
+    throw CommError({program.rank, fmt::format("queue {} before {}", queue.name, describe(next)), -1, step,
+                     clock.now() - since, cancel->reason()});
+  }
+
+  void await(const Queue& queue, const Instruction& instruction, uint64_t now) {
+    for (int number : instruction.waits) {
+      Event& event = events[number];
+      const auto ready = [&] { return stopped() || event.round.load(std::memory_order_acquire) == now; };
+      if (ready()) continue;
+      const Time since = clock.now();
+      if (clock.wait(event.signal, ready, Deadline::never(), cancel) == WaitResult::kCancelled) {
+        throw_cancelled(queue, instruction, since);
+      }
+    }
+  }
+
+  void walk(uint32_t number, uint64_t now) {
+    const Queue& queue = program.queues[number];
+    bool in_handler = false;
+    try {
+      for (uint32_t index = 0; index < queue.instructions.size(); ++index) {
+        const Instruction& instruction = queue.instructions[index];
+        await(queue, instruction, now);
+        if (stopped()) throw Stopped{};
+        if (cancel && cancel->cancelled()) throw_cancelled(queue, instruction, clock.now());
+        const Time begin = trace ? clock.now() : Time{};
+        in_handler = true;
+        handlers[static_cast<int>(instruction.op)](instruction, step);
+        in_handler = false;
+        if (trace) trace->add({begin, clock.now(), step, number, index});
+        if (instruction.signal >= 0) {
+          Event& event = events[instruction.signal];
+          event.round.store(now, std::memory_order_release);
+          clock.notify(event.signal);
+        }
+      }
+    } catch (const Stopped&) {
+    } catch (...) {
+      fail(std::current_exception(), !in_handler);
+    }
+  }
+
+  void serve(uint32_t number) {
+    for (uint64_t next = 1;; ++next) {
+      const auto ready = [&] { return stopped() || round.load(std::memory_order_acquire) >= next; };
+      while (!ready()) clock.wait(start, ready, Deadline::never(), nullptr);
+      // A round that has begun is walked even when stopped, so that run() counts every queue; the walk ends at once.
+      if (round.load(std::memory_order_acquire) < next) return;
+      walk(number, next);
+      running.fetch_sub(1, std::memory_order_acq_rel);
+      clock.notify(done);
+    }
+  }
+
+  void wait_until_zero(std::atomic<int>& count) {
+    const auto ready = [&] { return count.load(std::memory_order_acquire) == 0; };
+    while (!ready()) clock.wait(done, ready, Deadline::never(), nullptr);
+  }
+};
+
+Executor::Executor(const Program& program, Handlers handlers, Clock& clock, const Cancel* cancel, Trace* trace,
+                   std::function<void()> thread_start, std::function<void()> thread_end)
+    : impl_(std::make_unique<Impl>(program, std::move(handlers), clock, cancel, trace)) {
+  for (uint32_t q = 1; q < program.queues.size(); ++q) {
+    impl_->alive.fetch_add(1);
+    impl_->threads.emplace_back([impl = impl_.get(), q, thread_start, thread_end] {
+      if (thread_start) thread_start();
+      try {
+        impl->serve(q);
+      } catch (...) {
+        impl->fail(std::current_exception(), true);
+      }
+      impl->alive.fetch_sub(1, std::memory_order_acq_rel);
+      impl->clock.notify(impl->done);
+      if (thread_end) thread_end();
+    });
+  }
+}
+
+Executor::~Executor() {
+  impl_->halt();
+  // A join is no wait of the clock's: it comes when the threads have nothing left to wait for. A test's clock that has
+  // found a deadlock throws instead of waiting; its threads then end by themselves.
+  try {
+    impl_->wait_until_zero(impl_->alive);
+  } catch (const Error&) {
+  }
+  for (std::thread& thread : impl_->threads) thread.join();
+}
+
+void Executor::run(uint64_t step) {
+  TUTTI_CHECK(!impl_->stopped(), "an executor that has failed runs no further step");
+  impl_->step = step;
+  impl_->running.store(static_cast<int>(impl_->threads.size()), std::memory_order_release);
+  const uint64_t now = impl_->round.fetch_add(1, std::memory_order_acq_rel) + 1;
+  impl_->clock.notify(impl_->start);
+  impl_->walk(0, now);
+  impl_->wait_until_zero(impl_->running);
+  const std::lock_guard lock(impl_->failure_mutex);
+  if (impl_->failure) std::rethrow_exception(impl_->failure);
+}
+
+}  // namespace tutti

@@ -1,0 +1,161 @@
+// The picture of one step: 1200 pixels wide, one row per (rank, queue), a legend above, milliseconds below.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "exec/trace.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr double kWidth = 1200, kLeft = 140, kRight = 28, kTop = 92, kRow = 26, kGap = 5, kRankGap = 12;
+constexpr double kPlot = kWidth - kLeft - kRight;
+constexpr const char* kInk = "#1f2933";
+constexpr const char* kFaint = "#6b7785";
+
+struct Colour {
+  const char* name;
+  const char* fill;
+};
+
+/// Compute in blues and greens, communication in warm tones: what overlaps what is seen without reading.
+constexpr std::array<Colour, kOps> kColours = {{{"Load", "#a9b4c0"},
+                                                {"Forward", "#5b8def"},
+                                                {"Backward", "#2f5fb3"},
+                                                {"Fold", "#49b6a6"},
+                                                {"Acquire", "#d9c7a7"},
+                                                {"Reduce", "#f2994a"},
+                                                {"Norm", "#c58fd6"},
+                                                {"Gather", "#f2c94c"},
+                                                {"Vote", "#eb5757"},
+                                                {"Update", "#5aa846"}}};
+
+const char* fill_of(const std::string& name) {
+  for (const Colour& c : kColours) {
+    if (name == c.name) return c.fill;
+  }
+  return "#999999";
+}
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (char c : text) {
+    if (c == '&')
+      out += "&amp;";
+    else if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (c == '"')
+      out += "&quot;";
+    else
+      out += c;
+  }
+  return out;
+}
+
+std::string text_at(double x, double y, const std::string& text, const char* fill, const char* more) {
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"{}\"{}>{}</text>\n", x, y, fill, more, escaped(text));
+}
+
+/// The smallest of 1, 2, 5 times a power of ten that cuts `span` into at most ten.
+double tick_step(double span) {
+  const double power = std::pow(10.0, std::floor(std::log10(span / 10)));
+  for (double factor : {1.0, 2.0, 5.0, 10.0}) {
+    if (span / (factor * power) <= 10) return factor * power;
+  }
+  return 10 * power;
+}
+
+std::string legend(const std::vector<TraceEvent>& events) {
+  std::string svg;
+  double x = kLeft;
+  for (const Colour& c : kColours) {
+    const bool used = std::any_of(events.begin(), events.end(), [&](const TraceEvent& e) { return e.name == c.name; });
+    if (!used) continue;
+    svg += fmt::format("<rect x=\"{:.1f}\" y=\"52\" width=\"12\" height=\"12\" rx=\"2.5\" fill=\"{}\"/>\n", x, c.fill);
+    svg += text_at(x + 18, 62.5, c.name, kInk, "");
+    x += 18 + 7.2 * static_cast<double>(std::string(c.name).size()) + 22;
+  }
+  return svg;
+}
+
+std::string opening(double height) {
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
+      "font-family=\"Inter, 'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif\" font-size=\"12\">\n"
+      "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
+      kWidth, height);
+}
+
+}  // namespace
+
+std::string svg_trace(const std::vector<TraceEvent>& all, uint64_t step) {
+  std::vector<TraceEvent> events;
+  for (const TraceEvent& e : all) {
+    if (e.step == step) events.push_back(e);
+  }
+  const std::string title = fmt::format("Step {}", step);
+  if (events.empty()) {
+    return opening(80) + text_at(24, 46, title + ": no instruction was recorded", kInk, " font-size=\"15\"") +
+           "</svg>\n";
+  }
+  std::stable_sort(events.begin(), events.end(), [](const auto& a, const auto& b) { return a.begin_us < b.begin_us; });
+
+  std::map<std::pair<int, std::string>, double> rows;  // (rank, queue) -> y
+  for (const TraceEvent& e : events) rows.emplace(std::pair(e.rank, e.queue), 0);
+  std::string lines, labels;
+  double y = kTop;
+  int rank = rows.begin()->first.first - 1;
+  for (auto& [row, top] : rows) {
+    if (row.first != rank) {
+      if (y > kTop) y += kRankGap;
+      labels += text_at(24, y + kRow / 2 + 4.5, fmt::format("rank {}", row.first), kInk, " font-weight=\"600\"");
+      rank = row.first;
+    }
+    top = y;
+    labels += text_at(kLeft - 12, y + kRow / 2 + 4.5, row.second, kFaint, " text-anchor=\"end\"");
+    lines += fmt::format("<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" rx=\"3\" fill=\"#f3f5f7\"/>\n", kLeft,
+                         y, kPlot, kRow);
+    y += kRow + kGap;
+  }
+  const double bottom = y + 4;
+
+  const double origin = events.front().begin_us;
+  double end = origin;
+  for (const TraceEvent& e : events) end = std::max(end, e.end_us);
+  const double span = std::max(end - origin, 1e-3);
+  const double scale = kPlot / span;
+  const double tick = tick_step(span / 1000);
+  for (int k = 0; k * tick <= span / 1000 * (1 + 1e-9); ++k) {
+    const double x = kLeft + k * tick * 1000 * scale;
+    lines += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#dde2e7\"/>\n", x,
+                         kTop - 6, bottom);
+    labels += text_at(x, bottom + 18, fmt::format("{:.6g}", k * tick), kFaint, " text-anchor=\"middle\"");
+  }
+  labels += text_at(kLeft - 12, bottom + 18, "ms", kFaint, " text-anchor=\"end\"");
+
+  std::string bars;
+  for (const TraceEvent& e : events) {
+    const double x = kLeft + (e.begin_us - origin) * scale;
+    const double width = std::max((e.end_us - e.begin_us) * scale, 0.6);
+    // A hairline of background between neighbours, where there is room for one.
+    const double drawn = width > 3 ? width - 0.7 : width;
+    bars += fmt::format(
+        "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\"{} fill=\"{}\"><title>{}, {:.3f} "
+        "ms</title></rect>\n",
+        x, rows.at({e.rank, e.queue}), drawn, kRow, width > 6 ? " rx=\"2\"" : "", fill_of(e.name), escaped(e.detail),
+        (e.end_us - e.begin_us) / 1000);
+  }
+  return opening(bottom + 34) + text_at(24, 32, title, kInk, " font-size=\"17\" font-weight=\"600\"") +
+         text_at(kWidth - kRight, 32, fmt::format("{:.4g} ms", span / 1000), kFaint,
+                 " font-size=\"14\" text-anchor=\"end\"") +
+         legend(events) + lines + bars + labels + "</svg>\n";
+}
+
+}  // namespace tutti

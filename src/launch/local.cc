@@ -1,0 +1,269 @@
+// One supervisor loop for both kinds of rank: it sleeps on an epoll of (signals, ends of ranks) and looks at
+// heartbeats.
+#include "launch/local.h"
+
+#include <fmt/format.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr Duration kBeat = std::chrono::milliseconds(200);
+constexpr Duration kGrace = std::chrono::milliseconds(800);  // from the cancel to SIGKILL
+constexpr int kFailed = 1, kCancelled = 3;                   // exit codes of a rank: the cause, or a victim of another
+
+int64_t nanoseconds(Time t) { return t.time_since_epoch().count(); }
+
+/// Runs a rank's function with a heartbeat beside it; returns its exit code and leaves its message in the control
+/// block.
+int run_rank(RankContext& context, const std::function<void(RankContext&)>& body) {
+  Control::Rank& me = context.control.ranks[context.rank];
+  Signal wake;
+  std::atomic<bool> ended{false};
+  std::thread heart([&] {
+    auto over = [&] { return ended.load(); };
+    do {
+      me.beat.store(nanoseconds(context.clock.now()));
+    } while (context.clock.wait(wake, over, context.clock.after(kBeat), nullptr) != WaitResult::kReady);
+  });
+  int code = 0;
+  std::string message;
+  try {
+    body(context);
+  } catch (const CommError& e) {
+    // A wait that ended because of the cancel has nothing to say that the launcher does not know.
+    code = context.control.cancel.cancelled() ? kCancelled : kFailed;
+    message = e.what();
+  } catch (const std::exception& e) {
+    code = kFailed;
+    message = e.what();
+  }
+  std::snprintf(me.message, sizeof me.message, "%s", message.c_str());
+  me.done.store(1);
+  ended.store(true);
+  context.clock.notify(wake);
+  heart.join();
+  return code;
+}
+
+/// What the supervisor knows of one rank.
+struct Member {
+  pid_t pid = 0;
+  std::thread thread;
+  bool ended = false;
+};
+
+class Supervisor {
+ public:
+  Supervisor(const LaunchOptions& options, const std::function<void(RankContext&)>& body)
+      : options_(options), body_(body), members_(options.ranks) {
+    void* memory = ::mmap(nullptr, sizeof(Control), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw_errno("cannot map", "the launcher's control block");
+    control_ = new (memory) Control;
+    sigset_t wanted;
+    sigemptyset(&wanted);
+    for (int s : {SIGCHLD, SIGINT, SIGTERM}) sigaddset(&wanted, s);
+    ::pthread_sigmask(SIG_BLOCK, &wanted, &old_mask_);
+    signals_ = Fd(::signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC));
+    ends_ = Fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+    for (int fd : {signals_.get(), ends_.get()}) {
+      epoll_event event{};
+      event.events = EPOLLIN;
+      ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
+    }
+  }
+
+  ~Supervisor() {
+    ::pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+    ::munmap(control_, sizeof(Control));
+  }
+
+  LaunchResult run() {
+    for (auto& rank : control_->ranks) rank.beat.store(nanoseconds(clock_.now()));
+    if (options_.threads) {
+      start_threads();
+    } else {
+      start_processes();
+    }
+    if (options_.started)
+      for (int r = 0; r < options_.ranks; ++r) options_.started(r, options_.threads ? ::getpid() : members_[r].pid);
+    while (running() > 0) {
+      clock_.wait_fd(epoll_.get(), clock_.after(std::chrono::milliseconds(100)));
+      take_signals();
+      take_ends();
+      watch_beats();
+      end_the_cancelled();
+    }
+    for (auto& member : members_)
+      if (member.thread.joinable()) member.thread.join();
+    result_.stopped = control_->stop.load() != 0;
+    result_.result = control_->result;
+    return std::move(result_);
+  }
+
+ private:
+  int running() const {
+    return static_cast<int>(std::count_if(members_.begin(), members_.end(), [](const Member& m) { return !m.ended; }));
+  }
+
+  void start_processes() {
+    std::vector<Fd> mine, theirs;
+    for (int r = 0; r < options_.ranks; ++r) {
+      int pair[2];
+      if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) throw_errno("cannot make", "a socket pair");
+      mine.emplace_back(pair[0]);
+      theirs.emplace_back(pair[1]);
+    }
+    std::fflush(nullptr);
+    pid_t parent = ::getpid();
+    for (int r = 0; r < options_.ranks; ++r) {
+      pid_t pid = ::fork();
+      if (pid < 0) {
+        fail(fmt::format("cannot start rank {}: {}", r, std::strerror(errno)));
+        members_[r].ended = true;
+        continue;
+      }
+      if (pid == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (::getppid() != parent) ::_exit(kCancelled);
+        std::signal(SIGINT, SIG_IGN);  // the terminal sends it to all; the launcher decides
+        ::pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+        Fd socket = std::move(theirs[r]);
+        mine.clear();
+        theirs.clear();
+        int code = kFailed;
+        {
+          auto rendezvous = make_process_rendezvous(r, options_.ranks, std::move(socket), clock_, &control_->cancel);
+          RankContext context{r, options_.ranks, clock_, *control_, *rendezvous};
+          code = run_rank(context, body_);
+        }
+        std::fflush(nullptr);
+        ::_exit(code);
+      }
+      members_[r].pid = pid;
+    }
+    theirs.clear();
+    server_ = std::make_unique<RendezvousServer>(std::move(mine));
+  }
+
+  void start_threads() {
+    threads_ = std::make_unique<ThreadRendezvous>(options_.ranks, clock_, &control_->cancel);
+    codes_.assign(options_.ranks, 0);
+    for (int r = 0; r < options_.ranks; ++r)
+      members_[r].thread = std::thread([this, r] {
+        auto rendezvous = threads_->view(r);
+        RankContext context{r, options_.ranks, clock_, *control_, *rendezvous};
+        codes_[r] = run_rank(context, body_);
+        uint64_t one = 1;
+        (void)!::write(ends_.get(), &one, sizeof one);
+      });
+  }
+
+  void take_signals() {
+    signalfd_siginfo info{};
+    while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
+      if (info.ssi_signo == SIGCHLD) continue;
+      if (control_->stop.exchange(1) != 0) fail("stopped at once by a second Ctrl-C");
+    }
+  }
+
+  void take_ends() {
+    uint64_t count = 0;
+    (void)!::read(ends_.get(), &count, sizeof count);
+    for (int r = 0; r < options_.ranks; ++r) {
+      Member& member = members_[r];
+      if (member.ended) continue;
+      int status = 0;
+      if (options_.threads) {
+        if (control_->ranks[r].done.load() == 0) continue;
+        member.thread.join();
+        status = codes_[r] << 8;
+      } else if (::waitpid(member.pid, &status, WNOHANG) != member.pid) {
+        continue;
+      }
+      member.ended = true;
+      judge(r, status);
+    }
+  }
+
+  void judge(int r, int status) {
+    if (WIFSIGNALED(status)) {
+      int signal = WTERMSIG(status);
+      if (killed_[r]) return;  // by us, after the cancel
+      fail(fmt::format("rank {} (pid {}) was killed by signal {} ({})", r, members_[r].pid, signal, strsignal(signal)));
+    } else if (WEXITSTATUS(status) == kFailed) {
+      std::string message = control_->ranks[r].message;
+      fail(message.empty() ? fmt::format("rank {} ended with code {}", r, WEXITSTATUS(status)) : message);
+    } else if (WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != kCancelled) {
+      fail(fmt::format("rank {} (pid {}) ended with code {}", r, members_[r].pid, WEXITSTATUS(status)));
+    }
+  }
+
+  /// A rank that neither ends nor beats is stopped or stuck in the kernel: silence is told from death here.
+  void watch_beats() {
+    if (control_->cancel.cancelled()) return;
+    for (int r = 0; r < options_.ranks; ++r) {
+      const Control::Rank& rank = control_->ranks[r];
+      Duration silent(nanoseconds(clock_.now()) - rank.beat.load());
+      if (members_[r].ended || rank.done.load() != 0 || silent < options_.timeout) continue;
+      fail(fmt::format("rank {} (pid {}) was silent for {:.1f} s (stopped, or stuck in the system)", r, members_[r].pid,
+                       std::chrono::duration<double>(silent).count()));
+    }
+  }
+
+  void end_the_cancelled() {
+    if (!control_->cancel.cancelled()) return;
+    if (cancelled_at_ == Time{}) cancelled_at_ = clock_.now();
+    if (options_.threads || clock_.now() < cancelled_at_ + kGrace) return;
+    for (int r = 0; r < options_.ranks; ++r)
+      if (!members_[r].ended && !std::exchange(killed_[r], true)) ::kill(members_[r].pid, SIGKILL);
+  }
+
+  /// The first failure is the cause. The same sentence from several ranks is said once.
+  void fail(const std::string& message) {
+    if (std::find(result_.failures.begin(), result_.failures.end(), message) == result_.failures.end())
+      result_.failures.push_back(message);
+    control_->cancel.cancel(message);
+  }
+
+  const LaunchOptions& options_;
+  const std::function<void(RankContext&)>& body_;
+  SystemClock clock_;
+  Control* control_ = nullptr;
+  sigset_t old_mask_{};
+  Fd signals_, ends_, epoll_;
+  std::vector<Member> members_;
+  std::vector<int> codes_;
+  std::array<bool, Control::kMaxRanks> killed_{};
+  Time cancelled_at_{};
+  std::unique_ptr<RendezvousServer> server_;
+  std::unique_ptr<ThreadRendezvous> threads_;
+  LaunchResult result_;
+};
+
+}  // namespace
+
+LaunchResult launch_local(const LaunchOptions& options, const std::function<void(RankContext&)>& body) {
+  TUTTI_CHECK(options.ranks >= 1 && options.ranks <= Control::kMaxRanks, "{} ranks", options.ranks);
+  return Supervisor(options, body).run();
+}
+
+}  // namespace tutti

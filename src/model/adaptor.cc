@@ -1,0 +1,184 @@
+#include "model/adaptor.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "base/error.h"
+#include "base/philox.h"
+#include "model/draw_watch.h"
+#include "model/wiring.h"
+
+namespace tutti {
+
+namespace {
+
+// What forward leaves for backward.
+struct Graph {
+  std::vector<at::Tensor> parameters, inputs, outputs;
+};
+
+// The streams of the built-in dropout have the same purpose, but these words only seed torch's own generator.
+uint64_t generator_seed(const Pass& pass) {
+  const uint64_t place = uint64_t(pass.block) << 40 | uint64_t(pass.lane) << 20 | uint64_t(pass.micro);
+  const auto words = philox({pass.seed, Purpose::kDropout, uint64_t(pass.step), place}, 0);
+  return uint64_t{words[0]} << 32 | words[1];
+}
+
+void seed_generator(uint64_t seed) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  std::lock_guard lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
+
+// A leaf of the segment's own graph over the same memory.
+at::Tensor leaf(const at::Tensor& tensor, bool training) {
+  if (!at::isFloatingType(tensor.scalar_type())) return tensor;
+  return tensor.detach().requires_grad_(training);
+}
+
+void check_outputs(const std::string& name, const std::vector<Border>& borders,
+                   const std::vector<at::Tensor>& outputs) {
+  if (outputs.size() != borders.size())
+    throw Error(fmt::format("segment {} returned {} tensors; declared are {}", name, outputs.size(), borders.size()));
+  for (size_t i = 0; i < borders.size(); ++i) {
+    if (!outputs[i].defined()) throw Error(fmt::format("segment {} returned no tensor for {}", name, borders[i].name));
+    const Border got{borders[i].name, outputs[i].sizes().vec(), outputs[i].scalar_type()};
+    if (got.dims != borders[i].dims || got.type != borders[i].type)
+      throw Error(fmt::format("segment {} returned {}; declared is {}", name, to_string(got), to_string(borders[i])));
+  }
+}
+
+bool aliases_any(const at::Tensor& tensor, Tensors others) {
+  for (const at::Tensor& other : others)
+    if (other.defined() && tensor.is_alias_of(other)) return true;
+  return false;
+}
+
+void write(const at::Tensor& to, const at::Tensor& from) {
+  if (from.defined())
+    to.copy_(from);
+  else
+    to.zero_();
+}
+
+}  // namespace
+
+std::vector<at::Tensor> AutogradSegment::call(const Pass& pass, Tensors parameters, Tensors inputs) const {
+  if (spec_.options.draws) seed_generator(generator_seed(pass));
+  return spec_.function(pass, parameters, inputs);
+}
+
+std::vector<at::Tensor> AutogradSegment::checked_call(const Pass& pass, Tensors parameters, Tensors inputs) const {
+  std::vector<std::pair<std::string, at::Tensor>> before;
+  if (spec_.buffers)
+    for (const auto& [name, buffer] : spec_.buffers()) before.emplace_back(name, buffer.detach().clone());
+  const DrawWatch watch;
+  auto outputs = call(pass, parameters, inputs);
+  // Bytes, not version counters: batch norm's kernels write running statistics without raising them.
+  if (spec_.buffers) {
+    const auto after = spec_.buffers();
+    for (size_t i = 0; i < after.size(); ++i)
+      if (i >= before.size() || !at::equal(before[i].second, after[i].second))
+        throw Error(
+            fmt::format("segment {}: buffer {} changed in forward, and nothing says how the changes of all lanes "
+                        "are to be joined; use a layer without running statistics (track_running_stats(false), "
+                        "LayerNorm, GroupNorm)",
+                        spec_.name, after[i].first));
+  }
+  if (!spec_.options.draws && watch.drew())
+    throw Error(
+        fmt::format("segment {} draws from torch's generator; say so with AdaptOptions::draws, so that it is "
+                    "reseeded for every micro-batch",
+                    spec_.name));
+  return outputs;
+}
+
+void AutogradSegment::forward(Context& context, Tensors in, Tensors out) const {
+  const bool training = context.pass.training;
+  auto graph = std::make_shared<Graph>();
+  {
+    at::AutoGradMode mode(training);
+    const Tensors parameters = context.parameters.subspan(spec_.first_parameter, spec_.parameters);
+    if (spec_.bind)
+      graph->parameters = spec_.bind(parameters);
+    else
+      for (const at::Tensor& p : parameters) graph->parameters.push_back(leaf(p, training));
+    for (const at::Tensor& x : in) graph->inputs.push_back(leaf(x, training));
+    bool called = false;
+    if (training)
+      std::call_once(checked_, [&] {
+        graph->outputs = checked_call(context.pass, graph->parameters, graph->inputs);
+        called = true;
+      });
+    if (!called) graph->outputs = call(context.pass, graph->parameters, graph->inputs);
+  }
+  check_outputs(spec_.name, spec_.outputs, graph->outputs);
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < out.size(); ++i) out[i].copy_(graph->outputs[i]);
+  context.kept = training ? std::move(graph) : nullptr;
+}
+
+void AutogradSegment::backward(Context& context, Tensors, Tensors, Tensors grad_out, Tensors grad_in) const {
+  TUTTI_CHECK(context.kept != nullptr, "backward of segment {} without its forward", spec_.name);
+  const auto graph = std::static_pointer_cast<Graph>(std::exchange(context.kept, nullptr));
+
+  std::vector<at::Tensor> roots, root_grads;
+  for (size_t i = 0; i < graph->outputs.size(); ++i) {
+    if (!graph->outputs[i].requires_grad()) continue;
+    at::Tensor grad = grad_out[i];
+    if (!grad.defined() && spec_.outputs[i].name == "loss") grad = at::tensor({1.0, 0.0}, at::kDouble);  // d(sum) = 1
+    if (!grad.defined()) continue;
+    roots.push_back(graph->outputs[i]);
+    root_grads.push_back(grad);
+  }
+
+  std::vector<at::Tensor> leaves = graph->parameters;  // then the inputs whose gradient is wanted
+  for (size_t i = 0; i < graph->inputs.size(); ++i)
+    if (grad_in[i].defined()) leaves.push_back(graph->inputs[i]);
+  std::vector<at::Tensor> grads(leaves.size());
+  if (!roots.empty() && !leaves.empty())
+    grads = torch::autograd::grad(roots, leaves, root_grads, /*retain_graph=*/false, /*create_graph=*/false,
+                                  /*allow_unused=*/true);
+  // grad_in may be grad_out's memory; a gradient that is grad_out itself must survive the writes before its own.
+  for (at::Tensor& grad : grads)
+    if (grad.defined() && aliases_any(grad, grad_out)) grad = grad.clone();
+
+  at::NoGradGuard no_grad;
+  size_t next = 0;
+  for (int i = 0; i < spec_.parameters; ++i) write(context.gradients[spec_.first_parameter + i], grads[next++]);
+  for (const at::Tensor& to : grad_in)
+    if (to.defined()) write(to, grads[next++]);
+}
+
+Block one_segment_block(AutogradSegment::Spec spec, std::vector<Parameter> parameters) {
+  auto left = spec.options.init;
+  for (Parameter& p : parameters)
+    if (auto chosen = left.extract(p.name)) p.init = chosen.mapped();
+  if (!left.empty())
+    throw Error(fmt::format("block {} has no parameter {} to initialise", spec.name, left.begin()->first));
+  Block block;
+  block.name = spec.name;
+  block.parameters = std::move(parameters);
+  block.segments.push_back(std::make_unique<AutogradSegment>(std::move(spec)));
+  return block;
+}
+
+Block adapt(std::string name, std::vector<Parameter> parameters, TensorFunction function, std::vector<Border> in,
+            std::vector<Border> out, AdaptOptions options) {
+  const int count = static_cast<int>(parameters.size());
+  return one_segment_block(
+      {std::move(name), std::move(in), std::move(out), 0, count, std::move(function), {}, {}, std::move(options)},
+      std::move(parameters));
+}
+
+Init default_init(const std::string& name, const std::vector<int64_t>& dims) {
+  if (dims.size() >= 2) return {Init::Kind::kHeUniform, 1};
+  const bool weight = name == "weight" || name.ends_with(".weight");
+  return {weight ? Init::Kind::kOnes : Init::Kind::kZeros, 1};
+}
+
+}  // namespace tutti

@@ -1,0 +1,88 @@
+// Turns a function of tensors into a segment: autograd runs inside the segment, from its inputs to its outputs, and
+// ends there. Modules of torch::nn come through model/module.h.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/segment.h"
+
+namespace tutti {
+
+struct AdaptOptions {
+  /// How parameters start, by name within the block ("0.weight"); names that no parameter has are refused. Those not
+  /// named start as their Parameter says, a module's by default_init.
+  std::map<std::string, Init> init;
+  /// It draws from torch's generator (dropout), which is then reseeded by (seed, step, lane, micro-batch, block) before
+  /// every forward. Where ranks are threads it is refused. A function that draws and does not say so is refused on its
+  /// first pass.
+  bool draws = false;
+  double flops = 0;  ///< forward, per micro-batch
+};
+
+/// (pass, the parameters it uses, inputs) -> outputs. The parameters and floating inputs require gradients in training.
+using TensorFunction = std::function<std::vector<at::Tensor>(const Pass&, Tensors parameters, Tensors inputs)>;
+
+/// A function under autograd. It uses parameters [first, first + count) of its block and writes exactly their
+/// gradients, zeros where the loss does not depend on one. Belongs to one rank: not to be run by two threads at once.
+class AutogradSegment final : public Segment {
+ public:
+  struct Spec {
+    std::string name;
+    std::vector<Border> inputs, outputs;
+    int first_parameter = 0, parameters = 0;
+    TensorFunction function;
+    /// Turns views of the unit's memory into the tensors to differentiate by; not given: fresh leaves over the same
+    /// memory.
+    std::function<std::vector<at::Tensor>(Tensors parameters)> bind;
+    /// Tensors that forward must leave as they are (a module's buffers). Compared on the first training pass.
+    std::function<std::vector<std::pair<std::string, at::Tensor>>()> buffers;
+    AdaptOptions options;
+  };
+  explicit AutogradSegment(Spec spec) : spec_(std::move(spec)) {}
+
+  std::string name() const override { return spec_.name; }
+  std::vector<Border> inputs() const override { return spec_.inputs; }
+  std::vector<Border> outputs() const override { return spec_.outputs; }
+  double flops() const override { return spec_.options.flops; }
+  bool draws() const override { return spec_.options.draws; }
+  /// Throws Error naming the segment when the function returns other tensors than declared, changes a buffer, or draws
+  /// undeclared.
+  void forward(Context& context, Tensors in, Tensors out) const override;
+  void backward(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const override;
+
+ private:
+  std::vector<at::Tensor> call(const Pass& pass, Tensors parameters, Tensors inputs) const;
+  std::vector<at::Tensor> checked_call(const Pass& pass, Tensors parameters, Tensors inputs) const;
+
+  Spec spec_;
+  mutable std::once_flag checked_;
+};
+
+/// A block named as its only segment; spec.options.init is applied to the parameters.
+Block one_segment_block(AutogradSegment::Spec spec, std::vector<Parameter> parameters);
+
+/// A block of one autograd segment from a function of (pass, parameters, inputs).
+Block adapt(std::string name, std::vector<Parameter> parameters, TensorFunction function, std::vector<Border> in,
+            std::vector<Border> out, AdaptOptions options = {});
+
+/// The same for a function of (parameters, inputs).
+template <typename F>
+  requires std::is_invocable_r_v<std::vector<at::Tensor>, F, Tensors, Tensors>
+Block adapt(std::string name, std::vector<Parameter> parameters, F function, std::vector<Border> in,
+            std::vector<Border> out, AdaptOptions options = {}) {
+  return adapt(std::move(name), std::move(parameters),
+               TensorFunction([f = std::move(function)](const Pass&, Tensors p, Tensors x) { return f(p, x); }),
+               std::move(in), std::move(out), std::move(options));
+}
+
+/// The init of a parameter that nobody chose one for: He uniform for two or more dims, ones for a "weight" of one dim
+/// (a norm's), zeros for the rest.
+Init default_init(const std::string& name, const std::vector<int64_t>& dims);
+
+}  // namespace tutti

@@ -1,0 +1,40 @@
+#include "model/draw_watch.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/equal.h>
+
+namespace tutti {
+
+namespace {
+
+// torch calls an observer as a bare function, so what it saw can only be left with its thread.
+thread_local bool saw_drawing_operator = false;
+
+std::unique_ptr<at::ObserverContext> observe(const at::RecordFunction& call) {
+  const auto name = call.operator_name();
+  if (!name) return nullptr;
+  const auto op = c10::Dispatcher::singleton().findOp(*name);
+  if (op && op->hasTag(at::Tag::nondeterministic_seeded)) saw_drawing_operator = true;
+  return nullptr;
+}
+
+at::Tensor generator_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+}  // namespace
+
+DrawWatch::DrawWatch()
+    : before_(generator_state()),
+      handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(observe).scopes({at::RecordScope::FUNCTION}))) {
+  saw_drawing_operator = false;
+}
+
+DrawWatch::~DrawWatch() { at::removeCallback(handle_); }
+
+bool DrawWatch::drew() const { return saw_drawing_operator && !at::equal(before_, generator_state()); }
+
+}  // namespace tutti

@@ -1,0 +1,143 @@
+// The GPT's first and last segments by hand: embedding, head (final norm and linear layer), loss.
+#include "model/gpt_segments.h"
+#include "tensor/matmul.h"
+
+namespace tutti {
+
+namespace {
+
+class GptEmbed final : public Segment {
+ public:
+  GptEmbed(const GptShape& shape, const Kernels& kernels) : shape_(shape), kernels_(kernels) {}
+
+  std::string name() const override { return "embed"; }
+  std::vector<Border> inputs() const override { return {gpt_data(shape_)[0]}; }
+  std::vector<Border> outputs() const override { return {gpt_stream(shape_)}; }
+
+  void forward(Context& context, Tensors in, Tensors out) const override {
+    using P = EmbedParameters;
+    check_ids(ids(in[0]), shape_.rows(), shape_.vocab, false, "token");
+    const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kEmbed);
+    kernels_.embed(ids(in[0]), floats(context.parameters[P::kToken]), floats(context.parameters[P::kPosition]),
+                   floats(out[0]), shape_.rows(), shape_.length, shape_.width, &dropout);
+  }
+
+  void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors) const override {
+    using P = EmbedParameters;
+    const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kEmbed);
+    kernels_.embed_backward(ids(in[0]), floats(grad_out[0]), floats(context.gradients[P::kToken]),
+                            floats(context.gradients[P::kPosition]), shape_.rows(), shape_.length, shape_.vocab,
+                            shape_.width, &dropout);
+  }
+
+ private:
+  GptShape shape_;
+  const Kernels& kernels_;
+};
+
+class GptHead final : public Segment {
+ public:
+  GptHead(const GptShape& shape, const Kernels& kernels) : shape_(shape), kernels_(kernels) {}
+
+  std::string name() const override { return "head"; }
+  std::vector<Border> inputs() const override { return {gpt_stream(shape_)}; }
+  std::vector<Border> outputs() const override { return {gpt_logits(shape_)}; }
+  int64_t saved_bytes() const override { return saved(Carver{}).bytes; }
+  int64_t work_bytes() const override {
+    Carver memory;
+    memory.floats(shape_.rows() * shape_.width);
+    return memory.bytes();
+  }
+  double flops() const override {
+    return 2 * static_cast<double>(shape_.rows()) * static_cast<double>(shape_.width) *
+           static_cast<double>(shape_.vocab);
+  }
+
+  void forward(Context& context, Tensors in, Tensors out) const override {
+    using P = HeadParameters;
+    const int64_t rows = shape_.rows(), width = shape_.width;
+    const Saved s = saved(Carver(context.saved));
+    const auto p = [&](int i) { return floats(context.parameters[i]); };
+    kernels_.layer_norm(floats(in[0]), p(P::kNorm), p(P::kNormBias), s.normal, s.mean, s.rstd, rows, width,
+                        kGptNormEps);
+    matmul_nt(s.normal, p(P::kHead), floats(out[0]), rows, shape_.vocab, width);
+    if (!shape_.tied) kernels_.add_bias(floats(out[0]), p(P::kHeadBias), rows, shape_.vocab);
+  }
+
+  void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors grad_in) const override {
+    using P = HeadParameters;
+    const int64_t rows = shape_.rows(), width = shape_.width;
+    const Saved s = saved(Carver(context.saved));
+    const auto p = [&](int i) { return floats(context.parameters[i]); };
+    const auto g = [&](int i) { return floats(context.gradients[i]); };
+    const float* dlogits = floats(grad_out[0]);
+    float* dnormal = Carver(context.work).floats(rows * width);
+    if (!shape_.tied) kernels_.column_sums(dlogits, g(P::kHeadBias), rows, shape_.vocab);
+    matmul_nn(dlogits, p(P::kHead), dnormal, rows, width, shape_.vocab);
+    matmul_tn(dlogits, s.normal, g(P::kHead), shape_.vocab, width, rows);
+    float* dx = grad_in[0].defined() ? floats(grad_in[0]) : dnormal;
+    kernels_.layer_norm_backward(dnormal, floats(in[0]), s.mean, s.rstd, p(P::kNorm), nullptr, dx, g(P::kNorm),
+                                 g(P::kNormBias), rows, width);
+  }
+
+ private:
+  struct Saved {
+    float *normal, *mean, *rstd;
+    int64_t bytes;
+  };
+  Saved saved(Carver memory) const {
+    Saved s{};
+    s.normal = memory.floats(shape_.rows() * shape_.width);
+    s.mean = memory.floats(shape_.rows());
+    s.rstd = memory.floats(shape_.rows());
+    s.bytes = memory.bytes();
+    return s;
+  }
+
+  GptShape shape_;
+  const Kernels& kernels_;
+};
+
+class GptLoss final : public Segment {
+ public:
+  GptLoss(const GptShape& shape, const Kernels& kernels) : shape_(shape), kernels_(kernels) {}
+
+  std::string name() const override { return "loss"; }
+  std::vector<Border> inputs() const override { return {gpt_logits(shape_), gpt_data(shape_)[1]}; }
+  std::vector<Border> outputs() const override { return {gpt_loss()}; }
+  int64_t saved_bytes() const override {
+    Carver memory;
+    memory.floats(shape_.rows());
+    return memory.bytes();
+  }
+
+  void forward(Context& context, Tensors in, Tensors out) const override {
+    check_ids(ids(in[1]), shape_.rows(), shape_.vocab, true, "target");
+    kernels_.cross_entropy(floats(in[0]), ids(in[1]), Carver(context.saved).floats(shape_.rows()),
+                           static_cast<double*>(out[0].data_ptr()), shape_.rows(), shape_.vocab);
+  }
+
+  void backward(Context& context, Tensors in, Tensors, Tensors, Tensors grad_in) const override {
+    if (!grad_in[0].defined()) return;
+    kernels_.cross_entropy_backward(floats(in[0]), ids(in[1]), Carver(context.saved).floats(shape_.rows()),
+                                    floats(grad_in[0]), shape_.rows(), shape_.vocab);
+  }
+
+ private:
+  GptShape shape_;
+  const Kernels& kernels_;
+};
+
+}  // namespace
+
+std::unique_ptr<Segment> make_gpt_embed(const GptShape& shape, const Kernels& kernels) {
+  return std::make_unique<GptEmbed>(shape, kernels);
+}
+std::unique_ptr<Segment> make_gpt_head(const GptShape& shape, const Kernels& kernels) {
+  return std::make_unique<GptHead>(shape, kernels);
+}
+std::unique_ptr<Segment> make_gpt_loss(const GptShape& shape, const Kernels& kernels) {
+  return std::make_unique<GptLoss>(shape, kernels);
+}
+
+}  // namespace tutti

@@ -1,0 +1,19 @@
+#include "model/make_model.h"
+
+#include "base/error.h"
+#include "model/gpt.h"
+#include "model/mlp.h"
+
+namespace tutti {
+
+Model make_model(const Job& job) {
+  if (job.model.kind == "mlp") return make_mlp(job.model, job.train.micro_batch_size);
+  if (job.model.kind == "gpt") return make_gpt(job.model, job.train.micro_batch_size, isa_of(job.numerics.isa));
+  if (job.model.kind == "custom")
+    throw Error(
+        "model.kind = \"custom\": the model is part of a C++ program; run that program instead "
+        "(examples/custom_model)");
+  throw Error(fmt::format("model.kind = \"{}\" is not one of gpt, mlp, custom", job.model.kind));
+}
+
+}  // namespace tutti

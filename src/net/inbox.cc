@@ -1,0 +1,114 @@
+#include "net/inbox.h"
+
+#include <algorithm>
+#include <new>
+
+#include "base/error.h"
+#include "net/failure.h"
+
+namespace tutti {
+
+Op& OpTable::add(bool send, int peer, Tag tag, std::byte* data, size_t size) {
+  uint64_t index = ops_.size();
+  if (free_.empty()) {
+    TUTTI_CHECK(index < (uint64_t{1} << kIndexBits), "too many messages are posted at once");
+    ops_.emplace_back();
+  } else {
+    index = free_.back();
+    free_.pop_back();
+  }
+  Op& op = ops_[index];
+  op.id = next_++ << kIndexBits | index;
+  op.send = send;
+  op.peer = peer;
+  op.tag = tag;
+  op.data = data;
+  op.size = size;
+  op.moved = op.settled = 0;
+  op.begun = false;
+  op.state.store(OpState::kPending, std::memory_order_relaxed);
+  return op;
+}
+
+Op* OpTable::find(Ticket ticket) {
+  const uint64_t index = ticket.id & ((uint64_t{1} << kIndexBits) - 1);
+  return ticket.id != 0 && index < ops_.size() && ops_[index].id == ticket.id ? &ops_[index] : nullptr;
+}
+
+void OpTable::remove(Op& op) {
+  free_.push_back(op.id & ((uint64_t{1} << kIndexBits) - 1));
+  op.id = 0;
+}
+
+std::byte* Incoming::target(size_t offset) const {
+  if (heap != nullptr) return heap.get() + offset;
+  return op != nullptr && !dropped ? op->data + offset : nullptr;
+}
+
+void Inbox::match(Incoming& message, Op& op) {
+  message.op = &op;
+  if (message.size == op.size) return;
+  op.fail(describe_size_mismatch(message.size, op.size));
+  message.dropped = true;  // its heap stays: a thread may be writing into it
+}
+
+void Inbox::post(Op& op) {
+  auto found = std::find_if(messages_.begin(), messages_.end(),
+                            [&](const Incoming& m) { return m.op == nullptr && !m.dropped && m.tag == op.tag; });
+  if (found == messages_.end()) {
+    posted_.push_back(&op);
+    return;
+  }
+  match(*found, op);
+  if (found->complete()) settle(*found);
+}
+
+Incoming& Inbox::begin(uint64_t number, Tag tag, size_t size, bool drop) {
+  Incoming& message = messages_.emplace_back();
+  message.number = number;
+  message.tag = tag;
+  message.size = size;
+  message.dropped = drop;
+  if (drop) return message;
+  auto found = std::find_if(posted_.begin(), posted_.end(), [&](const Op* op) { return op->tag == tag; });
+  if (found != posted_.end()) {
+    Op& op = **found;
+    posted_.erase(found);
+    match(message, op);
+  } else {
+    message.heap.reset(new (std::nothrow) std::byte[size]);
+    if (message.heap == nullptr) throw Error(fmt::format("no memory for a message of {} bytes", size));
+  }
+  return message;
+}
+
+Incoming* Inbox::find(uint64_t number) {
+  for (Incoming& message : messages_) {
+    if (message.number == number && !message.complete()) return &message;
+  }
+  return nullptr;
+}
+
+bool Inbox::settle(Incoming& message) {
+  const bool received = message.op != nullptr && !message.dropped;
+  if (received) {
+    if (message.heap != nullptr && message.size > 0) std::memcpy(message.op->data, message.heap.get(), message.size);
+    message.op->finish();
+  }
+  if (received || message.dropped) {
+    messages_.remove_if([&](const Incoming& m) { return &m == &message; });
+  }
+  return received;
+}
+
+void Inbox::fail(const std::string& reason) {
+  for (Op* op : posted_) op->fail(reason);
+  posted_.clear();
+  for (Incoming& message : messages_) {
+    if (message.op == nullptr || message.dropped) continue;
+    message.op->fail(reason);
+    message.dropped = true;
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,13 @@
+// The transport of thread ranks: a receive copies straight from the sender's span, windows are plain memory.
+#pragma once
+
+#include <memory>
+
+#include "net/make.h"
+
+namespace tutti {
+
+std::unique_ptr<Transport> make_inproc(const TransportOptions& options, Rendezvous& rendezvous, Clock& clock,
+                                       const Cancel* cancel, Deadline deadline);
+
+}  // namespace tutti

@@ -1,0 +1,51 @@
+// Every rank first tells all others what it is about to make: a rank that was started with other options is named here,
+// and not by a time-out later; the windows of a host are added up before the first of them is allocated.
+#include "net/make.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "net/inproc.h"
+#include "net/memory.h"
+#include "net/shm.h"
+
+namespace tutti {
+
+namespace {
+
+std::string describe_terms(const TransportOptions& options, const Epoch& epoch) {
+  return fmt::format("{} transport, run {:016x}, epoch {}, plan {:016x}, {} connections, hosts [{}]", options.kind,
+                     epoch.run, epoch.epoch, epoch.plan, options.connections, fmt::join(options.hosts, " "));
+}
+
+void agree(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous, Deadline deadline) {
+  const std::string terms = describe_terms(options, epoch);
+  const std::vector<Card> deck =
+      rendezvous.exchange({.bytes = fmt::format("{}\n{}", options.window_bytes, terms)}, deadline);
+  size_t host_bytes = 0;
+  for (int r = 0; r < rendezvous.size(); ++r) {
+    const size_t cut = deck[r].bytes.find('\n');
+    if (cut == std::string::npos || deck[r].bytes.substr(cut + 1) != terms) {
+      throw Error(fmt::format("rank {} makes a {}, but rank {} a {}", rendezvous.rank(), terms, r,
+                              cut == std::string::npos ? "transport of another kind" : deck[r].bytes.substr(cut + 1)));
+    }
+    const bool same_host = options.hosts.empty() || options.hosts[r] == options.hosts[rendezvous.rank()];
+    if (same_host && options.kind != "tcp") host_bytes += std::stoull(deck[r].bytes);
+  }
+  check_available(host_bytes, "windows of this host");
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> make_transport(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous,
+                                          Clock& clock, const Cancel* cancel, Deadline deadline) {
+  TUTTI_CHECK(options.hosts.empty() || static_cast<int>(options.hosts.size()) == rendezvous.size(),
+              "{} hosts for {} ranks", options.hosts.size(), rendezvous.size());
+  TUTTI_CHECK(options.connections >= 1, "{} connections", options.connections);
+  agree(options, epoch, rendezvous, deadline);
+  if (options.kind == "inproc") return make_inproc(options, rendezvous, clock, cancel, deadline);
+  if (options.kind == "shm") return make_shm(options, epoch, rendezvous, clock, cancel, deadline);
+  throw Error(fmt::format("no such transport: {}", options.kind));
+}
+
+}  // namespace tutti

@@ -1,0 +1,48 @@
+// Memory that ranks share: owners of mappings, and memfd segments that are allocated for real when they are made.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "base/file.h"
+
+namespace tutti {
+
+/// Owns a mapping.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(void* address, size_t bytes) : address_(address), bytes_(bytes) {}
+  Mapping(Mapping&& other) noexcept;
+  Mapping& operator=(Mapping&& other) noexcept;
+  ~Mapping();
+  std::byte* data() const { return static_cast<std::byte*>(address_); }
+  size_t size() const { return bytes_; }
+
+ private:
+  void* address_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+/// A memfd with its owner's mapping. Nameless: the kernel frees it with the last descriptor and mapping, however they
+/// end.
+struct SharedMemory {
+  Fd fd;
+  Mapping mapping;
+};
+
+/// Zeroed pages for this process alone, all of them present. `what` goes into the Error when they cannot be had.
+Mapping allocate_private(size_t bytes, const std::string& what);
+/// A segment of which every page is present and whose size is sealed, so that no access can meet SIGBUS later. Where
+/// `owner_writes_alone`, the kernel refuses every later writable mapping of it.
+SharedMemory allocate_shared(size_t bytes, bool owner_writes_alone, const std::string& what);
+/// Maps a segment that somebody else made; an Error unless it has `bytes` bytes and is sealed.
+Mapping map_shared(int fd, size_t bytes, bool writable, const std::string& what);
+
+/// Bytes this process could still allocate: what the system and its control group leave.
+size_t available_memory();
+/// An Error that says how much is missing unless `bytes` are available.
+void check_available(size_t bytes, const std::string& what);
+
+}  // namespace tutti

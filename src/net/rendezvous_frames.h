@@ -1,0 +1,11 @@
+// What worker and launcher say to each other in the rendezvous of processes.
+#pragma once
+
+#include <cstdint>
+
+namespace tutti {
+
+inline constexpr uint32_t kCard = 1;      ///< a rank's card: to the launcher, and back to everybody
+inline constexpr uint32_t kRankLeft = 2;  ///< instead of a deck: this rank will never hand in its card
+
+}  // namespace tutti

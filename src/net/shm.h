@@ -1,0 +1,16 @@
+// The transport of processes on one host. Every rank makes two segments: its window, which the others can only read,
+// and a control area, which all can write: flags, signals, and a ring from every other rank for messages.
+#pragma once
+
+#include <memory>
+
+#include "net/make.h"
+#include "net/streamed.h"
+
+namespace tutti {
+
+/// Reaches the ranks of `options.hosts` that are on my host.
+std::unique_ptr<Streamed> make_shm(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous,
+                                   Clock& clock, const Cancel* cancel, Deadline deadline);
+
+}  // namespace tutti

@@ -1,0 +1,301 @@
+// All sockets are non-blocking from the start and served by one loop, so a stranger who connects and says nothing, or
+// nonsense, holds nobody up.
+#include "net/tcp_connect.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <list>
+
+#include "base/error.h"
+#include "net/tcp_wire.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr size_t kMaxStrangers = 128;  // accepted and not yet admitted; the oldest goes first
+
+struct Address {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+Address resolve(const std::string& host, int port) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (error != 0) throw Error(fmt::format("address {}: {}", host, ::gai_strerror(error)));
+  Address address;
+  std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
+  address.length = found->ai_addrlen;
+  ::freeaddrinfo(found);
+  return address;
+}
+
+int port_of(int socket) {
+  sockaddr_storage name{};
+  socklen_t length = sizeof(name);
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&name), &length) != 0) throw_errno("name", "socket");
+  return ntohs(name.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(name).sin6_port
+                                          : reinterpret_cast<sockaddr_in&>(name).sin_port);
+}
+
+Fd open_socket(int family) {
+  Fd fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) throw_errno("open", "tcp socket");
+  return fd;
+}
+
+Fd listen_on(const std::string& host, int port) {
+  const Address address = resolve(host, port);
+  Fd fd = open_socket(address.storage.ss_family);
+  const int on = 1;
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (::bind(fd.get(), address.get(), address.length) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
+    if (errno == EADDRINUSE) throw Error(fmt::format("port {} on {} is already in use", port, host));
+    throw_errno("listen on", fmt::format("port {} of {}", port, host));
+  }
+  return fd;
+}
+
+void tune(int socket) {
+  const int on = 1;
+  ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+/// A connection on its way to being admitted.
+struct Candidate {
+  Fd fd;
+  bool dialled = false;
+  int peer = -1;        // of a dialled one
+  int connection = -1;  // of a dialled one
+  bool greeted = false;
+  char answer[sizeof(Hello)] = {};  // Hello of an accepted, Welcome of a dialled one
+  size_t have = 0;
+};
+
+class Connector {
+ public:
+  Connector(const TransportOptions& options, const Epoch& epoch, const std::vector<bool>& reach, Rendezvous& rendezvous,
+            Clock& clock, const Cancel* cancel, Deadline deadline)
+      : options_(options),
+        epoch_(epoch),
+        reach_(reach),
+        rendezvous_(rendezvous),
+        rank_(rendezvous.rank()),
+        clock_(clock),
+        cancel_(cancel),
+        deadline_(deadline),
+        epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+    if (!epoll_) throw_errno("epoll_create", "tcp");
+  }
+  TcpMesh run();
+
+ private:
+  void dial(int peer, int connection, const std::string& where);
+  void accept_all();
+  bool serve(Candidate& candidate);
+  bool read_answer(Candidate& candidate, size_t bytes);
+  bool admit_accepted(Candidate& candidate);
+  void admit(Candidate& candidate, int peer, int connection);
+  void watch(int fd, uint32_t events, void* what);
+  void wait_for_events();
+  [[noreturn]] void fail(int peer, std::string reason);
+
+  const TransportOptions& options_;
+  const Epoch epoch_;
+  const std::vector<bool>& reach_;
+  Rendezvous& rendezvous_;
+  const int rank_;
+  Clock& clock_;
+  const Cancel* const cancel_;
+  const Deadline deadline_;
+  const Time start_ = clock_.now();
+  Fd epoll_, listener_;
+  std::list<Candidate> candidates_;
+  int missing_ = 0;
+  TcpMesh mesh_;
+};
+
+void Connector::fail(int peer, std::string reason) {
+  throw CommError({.rank = rank_,
+                   .operation = "connect",
+                   .peer = peer,
+                   .sequence = epoch_.epoch,
+                   .waited = clock_.now() - start_,
+                   .reason = std::move(reason)});
+}
+
+void Connector::watch(int fd, uint32_t events, void* what) {
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = what;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) throw_errno("watch", "tcp socket");
+}
+
+void Connector::dial(int peer, int connection, const std::string& where) {
+  const size_t cut = where.rfind(' ');
+  const Address address = resolve(where.substr(0, cut), std::stoi(where.substr(cut + 1)));
+  Candidate& candidate = candidates_.emplace_back();
+  candidate.fd = open_socket(address.storage.ss_family);
+  candidate.dialled = true;
+  candidate.peer = peer;
+  candidate.connection = connection;
+  if (::connect(candidate.fd.get(), address.get(), address.length) != 0 && errno != EINPROGRESS) {
+    fail(peer, fmt::format("{}: {}", where, std::strerror(errno)));
+  }
+  watch(candidate.fd.get(), EPOLLOUT, &candidate);
+}
+
+void Connector::accept_all() {
+  while (true) {
+    Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    const bool out_of_descriptors = !fd && (errno == EMFILE || errno == ENFILE);
+    if (!fd && !out_of_descriptors) return;
+    const auto stranger = [](const Candidate& c) { return !c.dialled; };
+    if (out_of_descriptors || std::count_if(candidates_.begin(), candidates_.end(), stranger) >= ssize_t{kMaxStrangers}) {
+      auto oldest = std::find_if(candidates_.begin(), candidates_.end(), stranger);
+      if (oldest == candidates_.end()) throw Error("tcp: too many open files");
+      candidates_.erase(oldest);
+    }
+    if (!fd) return;
+    Candidate& candidate = candidates_.emplace_back();
+    candidate.fd = std::move(fd);
+    watch(candidate.fd.get(), EPOLLIN, &candidate);
+  }
+}
+
+/// Reads up to `bytes` bytes of the answer. False: not all are there yet. Clears `fd` when the other end is gone.
+bool Connector::read_answer(Candidate& candidate, size_t bytes) {
+  const ssize_t n = ::recv(candidate.fd.get(), candidate.answer + candidate.have, bytes - candidate.have, 0);
+  if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
+    candidate.fd.reset();
+    return false;
+  }
+  candidate.have += n > 0 ? static_cast<size_t>(n) : 0;
+  return candidate.have == bytes;
+}
+
+void Connector::admit(Candidate& candidate, int peer, int connection) {
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, candidate.fd.get(), nullptr);
+  tune(candidate.fd.get());
+  mesh_.sockets[peer][connection] = std::move(candidate.fd);
+  --missing_;
+}
+
+bool Connector::admit_accepted(Candidate& candidate) {
+  Hello hello;
+  std::memcpy(&hello, candidate.answer, sizeof(hello));
+  if (hello.magic != kHelloMagic || hello.run != epoch_.run) return false;
+  if (hello.epoch != epoch_.epoch || hello.plan != epoch_.plan) {
+    ++mesh_.refused;
+    return false;
+  }
+  const int peer = hello.rank, connection = hello.connection;
+  const bool expected = peer > rank_ && peer < rendezvous_.size() && reach_[peer] && connection >= 0 &&
+                        connection < options_.connections && !mesh_.sockets[peer][connection];
+  if (!expected) return false;
+  const Welcome welcome{.rank = rank_};
+  if (::send(candidate.fd.get(), &welcome, sizeof(welcome), MSG_NOSIGNAL) != sizeof(welcome)) return false;
+  admit(candidate, peer, connection);
+  return true;
+}
+
+/// Returns whether the candidate is still one.
+bool Connector::serve(Candidate& candidate) {
+  if (!candidate.dialled) {
+    if (!read_answer(candidate, sizeof(Hello))) return static_cast<bool>(candidate.fd);
+    admit_accepted(candidate);
+    return false;
+  }
+  if (!candidate.greeted) {
+    int error = 0;
+    socklen_t length = sizeof(error);
+    ::getsockopt(candidate.fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    if (error != 0) fail(candidate.peer, std::strerror(error));
+    const Hello hello{.epoch = epoch_.epoch,
+                      .run = epoch_.run,
+                      .plan = epoch_.plan,
+                      .rank = rank_,
+                      .connection = candidate.connection};
+    if (::send(candidate.fd.get(), &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
+      fail(candidate.peer, std::strerror(errno));
+    }
+    candidate.greeted = true;
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, candidate.fd.get(), nullptr);
+    watch(candidate.fd.get(), EPOLLIN, &candidate);
+    return true;
+  }
+  if (!read_answer(candidate, sizeof(Welcome))) {
+    if (!candidate.fd) fail(candidate.peer, fmt::format("rank {} refused the connection", candidate.peer));
+    return true;
+  }
+  Welcome welcome;
+  std::memcpy(&welcome, candidate.answer, sizeof(welcome));
+  if (welcome.magic != kWelcomeMagic || welcome.rank != candidate.peer) {
+    fail(candidate.peer, "who answers there is not that rank");
+  }
+  admit(candidate, candidate.peer, candidate.connection);
+  return false;
+}
+
+void Connector::wait_for_events() {
+  const Time now = clock_.now();
+  if (clock_.wait_fd(epoll_.get(), {std::min(deadline_.at, now + Clock::kSlice)}) == WaitResult::kReady) return;
+  int peer = 0;
+  auto complete = [&](int r) {
+    return std::all_of(mesh_.sockets[r].begin(), mesh_.sockets[r].end(), [](const Fd& fd) { return bool(fd); });
+  };
+  while (peer < rendezvous_.size() && complete(peer)) ++peer;
+  if (cancel_ != nullptr && cancel_->cancelled()) fail(peer, cancel_->reason());
+  if (now >= deadline_.at) fail(peer, "timed out");
+}
+
+TcpMesh Connector::run() {
+  listener_ = listen_on(options_.address, options_.port == 0 ? 0 : options_.port + rank_);
+  const std::vector<Card> deck = rendezvous_.exchange(
+      {.bytes = fmt::format("{} {}", options_.address, port_of(listener_.get()))}, deadline_);
+  watch(listener_.get(), EPOLLIN, nullptr);
+  mesh_.sockets.resize(rendezvous_.size());
+  for (int r = 0; r < rendezvous_.size(); ++r) {
+    if (r == rank_ || !reach_[r]) continue;
+    mesh_.sockets[r].resize(options_.connections);
+    missing_ += options_.connections;
+    for (int c = 0; r < rank_ && c < options_.connections; ++c) dial(r, c, deck[r].bytes);
+  }
+  while (missing_ > 0) {
+    wait_for_events();
+    epoll_event events[64];
+    const int n = ::epoll_wait(epoll_.get(), events, 64, 0);
+    bool arrivals = false;
+    for (int i = 0; i < n; ++i) {
+      if (events[i].data.ptr == nullptr) {
+        arrivals = true;  // after the loop: it may remove candidates that are still in `events`
+        continue;
+      }
+      auto* candidate = static_cast<Candidate*>(events[i].data.ptr);
+      if (serve(*candidate)) continue;
+      candidates_.remove_if([&](const Candidate& c) { return &c == candidate; });
+    }
+    if (arrivals) accept_all();
+  }
+  return std::move(mesh_);
+}
+
+}  // namespace
+
+TcpMesh connect_mesh(const TransportOptions& options, const Epoch& epoch, const std::vector<bool>& reach,
+                     Rendezvous& rendezvous, Clock& clock, const Cancel* cancel, Deadline deadline) {
+  return Connector(options, epoch, reach, rendezvous, clock, cancel, deadline).run();
+}
+
+}  // namespace tutti

@@ -1,0 +1,55 @@
+// Sums over (lane, micro) terms as numbers: equal expressions, and only they, have the same number.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "grid/grid.h"
+
+namespace tutti {
+
+inline constexpr int kUndefined = -1;  // nothing was written
+inline constexpr int kFaulty = -2;     // follows from a fault that was told
+
+class Expressions {
+ public:
+  int term(int lane, int micro) { return number({-1 - lane, micro}); }
+  int sum(int left, int right) {
+    if (left == kUndefined || right == kUndefined) return kUndefined;
+    if (left == kFaulty || right == kFaulty) return kFaulty;
+    return number({left, right});
+  }
+  std::string text(int e) const {
+    if (e < 0) return "nothing";
+    const auto [left, right] = all_[e];
+    if (left < 0) return fmt::format("{}.{}", -1 - left, right);
+    return fmt::format("({} + {})", text(left), text(right));
+  }
+  /// The job's sum: micro-batches of a lane from left to right, lanes over the tree.
+  int job(int64_t begin, int64_t end, int micro_batches) {
+    if (end - begin > 1) {
+      const int64_t middle = begin + tree_left(end - begin);
+      const int left = job(begin, middle, micro_batches);
+      return sum(left, job(middle, end, micro_batches));
+    }
+    int e = term(static_cast<int>(begin), 0);
+    for (int micro = 1; micro < micro_batches; ++micro) e = sum(e, term(static_cast<int>(begin), micro));
+    return e;
+  }
+
+ private:
+  int number(std::pair<int, int> key) {
+    const auto [it, fresh] = numbers_.try_emplace(key, static_cast<int>(all_.size()));
+    if (fresh) all_.push_back(key);
+    return it->second;
+  }
+  std::map<std::pair<int, int>, int> numbers_;
+  std::vector<std::pair<int, int>> all_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,21 @@
+#include "plan/shape.h"
+
+#include <algorithm>
+
+namespace tutti {
+
+int64_t ModelShape::parameter_count() const {
+  int64_t count = 0;
+  for (const BlockShape& block : blocks) {
+    for (const ParameterShape& parameter : block.parameters) count += parameter.size;
+  }
+  return count;
+}
+
+bool ModelShape::has_foreign_writers(int unit) const {
+  return std::any_of(blocks.begin(), blocks.end(), [unit](const BlockShape& block) {
+    return std::find(block.writes_units.begin(), block.writes_units.end(), unit) != block.writes_units.end();
+  });
+}
+
+}  // namespace tutti

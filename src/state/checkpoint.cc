@@ -1,0 +1,106 @@
+// Everything is written and synced under hidden names (.writing, .latest) first; then two renames show it. What can
+// fail for want of space comes before the first of them.
+#include "state/checkpoint.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "state/manifest.h"
+
+namespace tutti {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "step-";
+
+void make_folder(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) throw Error(fmt::format("create {}: {}", path, error.message()));
+}
+
+/// The hidden names of a save; gone when it ends, however it ends.
+struct Hidden {
+  explicit Hidden(const std::string& folder) : writing(folder + "/.writing"), latest(folder + "/.latest") { remove(); }
+  ~Hidden() { remove(); }
+  Hidden(const Hidden&) = delete;
+  Hidden& operator=(const Hidden&) = delete;
+  void remove() const {
+    std::error_code ignored;  // what is in the way of a later save is named there
+    fs::remove_all(writing, ignored);
+    fs::remove(latest, ignored);
+  }
+  const std::string writing, latest;
+};
+
+/// Puts the folder `from` at `to`; where there was one, it ends up at `from`.
+void show(const std::string& from, const std::string& to) {
+  if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
+  if (errno == EEXIST && renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
+  if (errno == EINVAL && rename(from.c_str(), to.c_str()) == 0) return;  // a file system without renameat2's flags
+  throw_errno("rename onto", to);
+}
+
+int64_t step_of(const std::string& name) {
+  int64_t step = -1;
+  if (!name.starts_with(kPrefix)) return -1;
+  const char* end = name.data() + name.size();
+  const auto result = std::from_chars(name.data() + kPrefix.size(), end, step);
+  return result.ec == std::errc() && result.ptr == end ? step : -1;
+}
+
+}  // namespace
+
+std::string save_checkpoint(const std::string& folder, const State& state, const std::string& job_toml) {
+  make_folder(folder);
+  const std::string name = fmt::format("{}{:08}", kPrefix, state.counters.step);
+  const std::string path = folder + "/" + name;
+  const Hidden hidden(folder);
+  if (mkdir(hidden.writing.c_str(), 0777) != 0) throw_errno("create", hidden.writing);
+  Manifest manifest{.counters = state.counters, .state_sha256 = state_hash(state), .job_toml = job_toml};
+  manifest.state_file = write_safetensors(hidden.writing + "/" + kStateFile, state.entries);
+  write_manifest(hidden.writing, manifest);
+  if (symlink(name.c_str(), hidden.latest.c_str()) != 0) throw_errno("create", hidden.latest);
+  sync_directory(folder);
+  show(hidden.writing, path);
+  if (rename(hidden.latest.c_str(), (folder + "/latest").c_str()) != 0) throw_errno("rename onto", folder + "/latest");
+  sync_directory(folder);
+  return path;
+}
+
+void load_checkpoint(const std::string& checkpoint, State& state) {
+  const Manifest manifest = read_manifest(checkpoint);
+  read_safetensors(checkpoint + "/" + kStateFile, manifest.state_file, state.entries);
+  state.counters = manifest.counters;
+  if (const std::string found = state_hash(state); found != manifest.state_sha256) {
+    throw Error(fmt::format("{}/{}: the state's hash is {}, the manifest says {}", checkpoint, kManifestFile, found,
+                            manifest.state_sha256));
+  }
+}
+
+std::string latest_checkpoint(const std::string& folder) {
+  std::string newest;
+  int64_t highest = -1;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const int64_t step = step_of(it->path().filename().string());
+    if (step > highest && fs::exists(it->path() / kManifestFile)) {
+      highest = step;
+      newest = it->path().string();
+    }
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    throw Error(fmt::format("read {}: {}", folder, error.message()));
+  }
+  return newest;
+}
+
+}  // namespace tutti

@@ -1,0 +1,175 @@
+#include "state/safetensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+
+namespace tutti {
+namespace {
+
+using nlohmann::json;
+
+static_assert(std::endian::native == std::endian::little, "safetensors are little-endian; so must this machine be");
+
+constexpr size_t kPiece = size_t{1} << 20;  // hashed while it is in the cache
+constexpr uint64_t kLengthBytes = 8;
+
+std::string tensor_name(const StateEntry& entry) {
+  return entry.slot == "parameter" ? entry.name : entry.name + "@" + entry.slot;
+}
+
+/// The header with its length in front.
+std::string encode_header(const std::vector<StateEntry>& entries) {
+  json header = json::object();
+  uint64_t offset = 0;
+  for (const StateEntry& entry : entries) {
+    const uint64_t end = offset + entry.values.size_bytes();
+    const bool fresh =
+        header
+            .emplace(tensor_name(entry), json{{"dtype", "F32"}, {"shape", entry.dims}, {"data_offsets", {offset, end}}})
+            .second;
+    TUTTI_CHECK(fresh, "two tensors named {}", tensor_name(entry));
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t length = text.size();
+  return std::string(reinterpret_cast<const char*>(&length), kLengthBytes) + text;
+}
+
+void read_at(int fd, std::span<std::byte> bytes, uint64_t offset, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t n = pread(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw_errno("read", path);
+    if (n == 0) throw Error(fmt::format("{}: ends at byte {}, in the middle of a tensor", path, offset));
+    bytes = bytes.subspan(static_cast<size_t>(n));
+    offset += static_cast<uint64_t>(n);
+  }
+}
+
+void check_stamp(int fd, const FileStamp& stamp, const std::string& path) {
+  struct stat info {};
+  if (fstat(fd, &info) != 0) throw_errno("read", path);
+  if (info.st_size != stamp.bytes) {
+    throw Error(fmt::format("{}: {} bytes where the manifest says {}{}", path, info.st_size, stamp.bytes,
+                            info.st_size < stamp.bytes ? ": truncated" : ""));
+  }
+  Sha256 sha;
+  std::vector<std::byte> piece(kPiece);
+  for (int64_t offset = 0; offset < stamp.bytes; offset += static_cast<int64_t>(kPiece)) {
+    const std::span part(piece.data(), std::min(kPiece, static_cast<size_t>(stamp.bytes - offset)));
+    read_at(fd, part, static_cast<uint64_t>(offset), path);
+    sha.add(part);
+  }
+  if (const std::string found = hex(sha.finish()); found != stamp.sha256) {
+    throw Error(fmt::format("{}: damaged: SHA-256 is {}, the manifest says {}", path, found, stamp.sha256));
+  }
+}
+
+/// The parsed header and where the data begins.
+std::pair<json, uint64_t> read_header(int fd, int64_t file_bytes, const std::string& path) {
+  uint64_t length = 0;
+  if (file_bytes < static_cast<int64_t>(kLengthBytes)) throw Error(fmt::format("{}: too short for a header", path));
+  read_at(fd, std::as_writable_bytes(std::span(&length, 1)), 0, path);
+  if (length > static_cast<uint64_t>(file_bytes) - kLengthBytes) {
+    throw Error(fmt::format("{}: a header of {} bytes does not fit in the file", path, length));
+  }
+  std::string text(length, '\0');
+  read_at(fd, std::as_writable_bytes(std::span(text)), kLengthBytes, path);
+  json header = json::parse(text);
+  if (!header.is_object()) throw Error(fmt::format("{}: the header is not an object", path));
+  header.erase("__metadata__");
+  return {std::move(header), kLengthBytes + length};
+}
+
+/// Where the entry's bytes begin in the data; adds to `faults` when it does not match.
+uint64_t match(const json& header, const StateEntry& entry, uint64_t data_bytes, std::vector<std::string>& faults) {
+  const std::string name = tensor_name(entry);
+  if (!header.contains(name)) {
+    faults.push_back(fmt::format("{} is missing", name));
+    return 0;
+  }
+  const json& tensor = header.at(name);
+  if (const auto type = tensor.at("dtype").get<std::string>(); type != "F32") {
+    faults.push_back(fmt::format("{} is {}, not F32", name, type));
+  }
+  if (tensor.at("shape") != json(entry.dims)) {
+    faults.push_back(fmt::format("{} is {}, the job has {}", name, tensor.at("shape").dump(), json(entry.dims).dump()));
+    return 0;
+  }
+  const auto begin = tensor.at("data_offsets").at(0).get<uint64_t>();
+  const auto end = tensor.at("data_offsets").at(1).get<uint64_t>();
+  if (end > data_bytes || begin > end || end - begin != entry.values.size_bytes()) {
+    faults.push_back(
+        fmt::format("{} lies at [{}, {}) of {} bytes, which does not fit its shape", name, begin, end, data_bytes));
+  }
+  return begin;
+}
+
+std::vector<uint64_t> match_all(json header, const std::vector<StateEntry>& entries, uint64_t data_bytes,
+                                const std::string& path) {
+  std::vector<std::string> faults;
+  std::vector<uint64_t> offsets;
+  for (const StateEntry& entry : entries) {
+    offsets.push_back(match(header, entry, data_bytes, faults));
+    header.erase(tensor_name(entry));
+  }
+  for (const auto& extra : header.items()) faults.push_back(fmt::format("{} is not in the job", extra.key()));
+  if (!faults.empty()) {
+    std::string list;
+    for (const std::string& fault : faults) list += "\n  " + fault;
+    throw Error(fmt::format("{}: {} tensors do not match the job:{}", path, faults.size(), list));
+  }
+  return offsets;
+}
+
+}  // namespace
+
+FileStamp write_safetensors(const std::string& path, const std::vector<StateEntry>& entries) {
+  Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!fd) throw_errno("create", path);
+  FileStamp stamp;
+  Sha256 sha;
+  auto put = [&](std::span<const std::byte> bytes) {
+    sha.add(bytes);
+    write_all(fd.get(), bytes, path);
+    stamp.bytes += static_cast<int64_t>(bytes.size());
+  };
+  const std::string header = encode_header(entries);
+  put(std::as_bytes(std::span(header)));
+  for (const StateEntry& entry : entries) {
+    for (auto left = std::as_bytes(entry.values); !left.empty(); left = left.subspan(std::min(kPiece, left.size()))) {
+      put(left.first(std::min(kPiece, left.size())));
+    }
+  }
+  if (fsync(fd.get()) != 0) throw_errno("sync", path);
+  stamp.sha256 = hex(sha.finish());
+  return stamp;
+}
+
+void read_safetensors(const std::string& path, const FileStamp& stamp, const std::vector<StateEntry>& entries) {
+  Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) throw_errno("open", path);
+  check_stamp(fd.get(), stamp, path);
+  try {
+    const auto [header, data] = read_header(fd.get(), stamp.bytes, path);
+    const auto offsets = match_all(header, entries, static_cast<uint64_t>(stamp.bytes) - data, path);
+    for (size_t i = 0; i < entries.size(); ++i) {
+      read_at(fd.get(), std::as_writable_bytes(entries[i].values), data + offsets[i], path);
+    }
+  } catch (const json::exception& fault) {
+    throw Error(fmt::format("{}: malformed header: {}", path, fault.what()));
+  }
+}
+
+}  // namespace tutti

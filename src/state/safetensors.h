@@ -1,0 +1,27 @@
+// The safetensors format, float32 only: eight bytes of header length (little-endian), a JSON header padded with spaces
+// to whole eight bytes, then the tensors without gaps. A tensor is named "<parameter>", or "<parameter>@<slot>" for
+// another slot.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "state/state.h"
+
+namespace tutti {
+
+/// What a manifest says of a file.
+struct FileStamp {
+  int64_t bytes = 0;
+  std::string sha256;  ///< hex
+};
+
+/// Writes and syncs a new file.
+FileStamp write_safetensors(const std::string& path, const std::vector<StateEntry>& entries);
+
+/// Fills the entries. Throws Error naming the path: another size or hash than the stamp's, a malformed header, or every
+/// tensor at once that is missing, of another shape or type, or not among the entries. Nothing is filled before all is
+/// checked.
+void read_safetensors(const std::string& path, const FileStamp& stamp, const std::vector<StateEntry>& entries);
+
+}  // namespace tutti

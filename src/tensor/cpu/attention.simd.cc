@@ -1,0 +1,105 @@
+// Causal attention, forward. Per sample and head, with T = length, D = dim:
+//   1. the bias is added to q, k and v; k is packed transposed (times log2(e) / sqrt D, so that scores come out as
+//   powers of
+//      two) and v by rows, both to stay in the second-level cache
+//   2. for each tile of 6 queries: scores against all keys up to the last of the six (6 x T floats of scratch, not T x
+//   T), the
+//      softmax of each row, and their product with v
+// Keys after the query are never read by whole tiles; within the last tile they get probability zero.
+#include <cmath>
+#include <limits>
+
+#include "tensor/cpu/tables.h"
+#include "tensor/cpu/tile.h"
+
+namespace tutti::TUTTI_ISA {
+
+namespace {
+
+void add_bias(float* x, const float* bias, int64_t stride, int64_t rows, int64_t dim) {
+  for (int64_t r = 0; r < rows; ++r, x += stride) {
+    for_vectors(dim, [&](int64_t c, auto lanes) { lanes.store(x + c, lanes.load(x + c) + lanes.load(bias + c)); });
+  }
+}
+
+/// Turns the scores of a row into 2^(score - largest), zero from `keys` to `end`. Returns the sum; the largest goes to
+/// top.
+float softmax(float* row, int64_t keys, int64_t end, float& top) {
+  const F lowest = set(-std::numeric_limits<float>::infinity());
+  F t = lowest;
+  for_vectors(keys, [&](int64_t c, auto lanes) { t = max(t, lanes.keep(load(row + c), lowest)); });
+  top = largest(t);
+  const F vt = set(top);
+  F s = zero();
+  for_vectors(keys, [&](int64_t c, auto lanes) {
+    const F p = lanes.keep(exp2(load(row + c) - vt));
+    s = s + p;
+    store(row + c, p);
+  });
+  for (int64_t c = round_up(keys, kWidth); c < end; c += kWidth) store(row + c, zero());
+  return sum(s);
+}
+
+void head(float* qkv, const float* bias, float* out, float* lse, float* work, int64_t length, int64_t dim,
+          int64_t width) {
+  const int64_t stride = 3 * width, padded = round_up(dim, kWidth), cols = round_up(length, kPanel);
+  float *q = qkv, *k = qkv + width, *v = qkv + 2 * width;
+  for (int i = 0; i < 3; ++i) add_bias(qkv + i * width, bias + i * width, stride, length, dim);
+  float *keys = work, *values = keys + cols * dim, *scores = values + length * padded;
+  const float scale = 1.44269504f / std::sqrt(static_cast<float>(dim));
+  pack_transposed(k, stride, length, dim, scale, keys);
+  pack_rows(v, stride, length, dim, padded, values);
+
+  for (int64_t i0 = 0; i0 < length; i0 += kTileRows) {
+    const int64_t count = length - i0 < kTileRows ? length - i0 : kTileRows, end = i0 + count;
+    with_rows(
+        count, [&](auto rows) __attribute__((always_inline)) {
+          for (int64_t j = 0; j < end; j += kPanel) {
+            with_vectors(panel_vectors(end, j), [&](auto vectors) {
+              Tile<rows(), vectors()> tile;
+              tile.multiply(q + i0 * stride, stride, 1, keys + j * dim, kPanel, dim);
+              for (int r = 0; r < rows(); ++r) {
+                for (int n = 0; n < vectors(); ++n) store(scores + r * cols + j + n * kWidth, tile.c[r][n]);
+              }
+            });
+          }
+          float share[kTileRows];
+          for (int r = 0; r < rows(); ++r) {
+            float top;
+            const float total = softmax(scores + r * cols, i0 + r + 1, end, top);
+            share[r] = 1 / total;
+            lse[i0 + r] = top + std::log2(total);
+          }
+          for (int64_t c = 0; c < dim; c += kPanel) {
+            with_vectors(panel_vectors(dim, c), [&](auto vectors) {
+              Tile<rows(), vectors()> tile;
+              tile.multiply(scores, cols, 1, values + c, padded, end);
+              for (int r = 0; r < rows(); ++r) {
+                for (int n = 0; n < vectors(); ++n) {
+                  const int64_t at = c + n * kWidth, left = dim - at;
+                  store(out + (i0 + r) * width + at, tile.c[r][n] * set(share[r]),
+                        first(left < kWidth ? left : kWidth));
+                }
+              }
+            });
+          }
+        });
+  }
+}
+
+void attention(float* qkv, const float* bias, float* out, float* lse, float* work, const AttentionShape& shape) {
+  const int64_t width = shape.heads * shape.dim;
+  for (int64_t b = 0; b < shape.batch; ++b) {
+    for (int64_t h = 0; h < shape.heads; ++h) {
+      head(qkv + b * shape.length * 3 * width + h * shape.dim, bias + h * shape.dim,
+           out + b * shape.length * width + h * shape.dim, lse + (b * shape.heads + h) * shape.length, work,
+           shape.length, shape.dim, width);
+    }
+  }
+}
+
+}  // namespace
+
+void fill_attention(Kernels& table) { table.attention = attention; }
+
+}  // namespace tutti::TUTTI_ISA

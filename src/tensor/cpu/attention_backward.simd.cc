@@ -1,0 +1,196 @@
+// Causal attention, backward: probabilities are computed again from the scores and the kept log-sum-exp. Per sample and
+// head:
+//   P = 2^(q k' - lse), dP = dout v', S = P * (dP - delta), delta = the row sums of dout * out
+//   dq = S k / sqrt D, dk = S' q / sqrt D, dv = P' dout
+// Queries go in blocks of kBlock rows: first P, S and dq of the block by tiles of 6 queries, then its share of dk and
+// dv by tiles of 6 keys, which load and store their running sums once per block.
+#include <cmath>
+
+#include "tensor/cpu/tables.h"
+#include "tensor/cpu/tile.h"
+
+namespace tutti::TUTTI_ISA {
+
+namespace {
+
+constexpr int64_t kBlock = 16 * kTileRows;
+
+int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/// The scratch of one head, all in the second-level cache at the usual sizes.
+struct Scratch {
+  int64_t length, dim, padded, cols;
+  float *keys_t, *values_t;                         // panels of the transposes
+  float *queries, *keys, *douts, *dkeys, *dvalues;  // [length, padded]
+  float *p, *s;                                     // [kBlock, cols]
+  float* delta;                                     // [length]
+  int64_t floats = 0;                               // of all of it
+
+  Scratch(float* work, int64_t length_, int64_t dim_)
+      : length(length_), dim(dim_), padded(round_up(dim_, kWidth)), cols(round_up(length_, kPanel)) {
+    const auto take = [&](int64_t n) {
+      float* at = work == nullptr ? nullptr : work + floats;
+      floats += round_up(n, 16);
+      return at;
+    };
+    keys_t = take(cols * dim);
+    values_t = take(cols * dim);
+    queries = take(length * padded);
+    keys = take(length * padded);
+    douts = take(length * padded);
+    dkeys = take(length * padded);
+    dvalues = take(length * padded);
+    p = take(kBlock * cols);
+    s = take(kBlock * cols);
+    delta = take(length);
+  }
+};
+
+/// out = x * scale for a vector of row `at` of a tile, and its addition to the bias gradient.
+inline void put(float* out, float* dbias, F x, int64_t column, int64_t dim) {
+  const int64_t left = dim - column;
+  const M mask = first(left < kWidth ? left : kWidth);
+  store(out + column, x, mask);
+  store(dbias + column, load(dbias + column, mask) + x, mask);
+}
+
+/// Rows [i0, i0 + rows) of P and S, which are rows `at` and on of the scratch, and of dq.
+template <int rows>
+void query_tile(const Scratch& w, const float* lse, int64_t i0, int64_t at, float scale, float* dq, float* dbias,
+                int64_t stride) {
+  const int64_t end = i0 + rows;
+  float *p = w.p + at * w.cols, *s = w.s + at * w.cols;
+  for (int64_t j = 0; j < end; j += kPanel) {
+    with_vectors(panel_vectors(end, j), [&](auto vectors) {
+      {
+        Tile<rows, vectors()> tile;
+        tile.multiply(w.queries + i0 * w.padded, w.padded, 1, w.keys_t + j * w.dim, kPanel, w.dim);
+        for (int r = 0; r < rows; ++r) {
+          const F l = set(lse[i0 + r]);
+          for (int n = 0; n < vectors(); ++n) {
+            const int64_t column = j + n * kWidth, seen = i0 + r + 1 - column;
+            F x = exp2(tile.c[r][n] - l);
+            if (seen < kWidth) x = select(first(seen < 0 ? 0 : seen), x, zero());
+            store(p + r * w.cols + column, x);
+          }
+        }
+      }
+      Tile<rows, vectors()> tile;
+      tile.multiply(w.douts + i0 * w.padded, w.padded, 1, w.values_t + j * w.dim, kPanel, w.dim);
+      for (int r = 0; r < rows; ++r) {
+        const F d = set(w.delta[i0 + r]);
+        for (int n = 0; n < vectors(); ++n) {
+          const int64_t k = r * w.cols + j + n * kWidth;
+          store(s + k, load(p + k) * (tile.c[r][n] - d));
+        }
+      }
+    });
+  }
+  for (int64_t c = 0; c < w.dim; c += kPanel) {
+    with_vectors(panel_vectors(w.dim, c), [&](auto vectors) {
+      Tile<rows, vectors()> tile;
+      tile.multiply(s, w.cols, 1, w.keys + c, w.padded, end);
+      for (int r = 0; r < rows; ++r) {
+        for (int n = 0; n < vectors(); ++n) {
+          put(dq + (i0 + r) * stride, dbias, tile.c[r][n] * set(scale), c + n * kWidth, w.dim);
+        }
+      }
+    });
+  }
+}
+
+/// sums[j0 .. j0 + rows) += x' y over the block's queries from `from` to `to`; x is P or S of the block that starts at
+/// i0.
+template <int rows>
+void key_tile(const Scratch& w, const float* x, const float* y, float* sums, int64_t j0, int64_t i0, int64_t to) {
+  const bool fresh = j0 >= i0;  // the block that holds the tile's own queries is the first to reach it
+  const int64_t from = fresh ? j0 : i0;
+  for (int64_t c = 0; c < w.dim; c += kPanel) {
+    with_vectors(panel_vectors(w.dim, c), [&](auto vectors) {
+      Tile<rows, vectors()> tile;
+      if (!fresh) {
+#pragma clang loop unroll(full)
+        for (int r = 0; r < rows; ++r) {
+#pragma clang loop unroll(full)
+          for (int n = 0; n < vectors(); ++n) tile.c[r][n] = load(sums + (j0 + r) * w.padded + c + n * kWidth);
+        }
+      }
+      tile.multiply(x + (from - i0) * w.cols + j0, 1, w.cols, y + from * w.padded + c, w.padded, to - from);
+#pragma clang loop unroll(full)
+      for (int r = 0; r < rows; ++r) {
+#pragma clang loop unroll(full)
+        for (int n = 0; n < vectors(); ++n) store(sums + (j0 + r) * w.padded + c + n * kWidth, tile.c[r][n]);
+      }
+    });
+  }
+}
+
+void row_products(const float* dout, const float* out, int64_t stride, const Scratch& w) {
+  for (int64_t t = 0; t < w.length; ++t, dout += stride, out += stride) {
+    F d = zero();
+    for_vectors(w.dim, [&](int64_t c, auto lanes) { d = fma(lanes.load(dout + c), lanes.load(out + c), d); });
+    w.delta[t] = sum(d);
+  }
+}
+
+void head(const float* dout, const float* qkv, const float* out, const float* lse, float* dqkv, float* dbias,
+          float* work, int64_t length, int64_t dim, int64_t width) {
+  const Scratch w(work, length, dim);
+  const int64_t stride = 3 * width;
+  const float scale = 1 / std::sqrt(static_cast<float>(dim));
+  pack_transposed(qkv + width, stride, length, dim, 1.44269504f / std::sqrt(static_cast<float>(dim)), w.keys_t);
+  pack_transposed(qkv + 2 * width, stride, length, dim, 1, w.values_t);
+  pack_rows(qkv, stride, length, dim, w.padded, w.queries);
+  pack_rows(qkv + width, stride, length, dim, w.padded, w.keys);
+  pack_rows(dout, width, length, dim, w.padded, w.douts);
+  row_products(dout, out, width, w);
+
+  for (int64_t i0 = 0; i0 < length; i0 += kBlock) {
+    const int64_t to = least(i0 + kBlock, length);
+    for (int64_t i = i0; i < to; i += kTileRows) {
+      with_rows(to - i, [&](auto rows) { query_tile<rows()>(w, lse, i, i - i0, scale, dqkv, dbias, stride); });
+    }
+    for (int64_t j = 0; j < to; j += kTileRows) {
+      with_rows(to - j, [&](auto rows) {
+        key_tile<rows()>(w, w.p, w.douts, w.dvalues, j, i0, to);
+        key_tile<rows()>(w, w.s, w.queries, w.dkeys, j, i0, to);
+      });
+    }
+  }
+  for (int64_t t = 0; t < length; ++t) {
+    for (int64_t c = 0; c < dim; c += kWidth) {
+      const int64_t from = t * w.padded + c;
+      put(dqkv + t * stride + width, dbias + width, load(w.dkeys + from) * set(scale), c, dim);
+      put(dqkv + t * stride + 2 * width, dbias + 2 * width, load(w.dvalues + from), c, dim);
+    }
+  }
+}
+
+void attention_backward(const float* dout, const float* qkv, const float* out, const float* lse, float* dqkv,
+                        float* dbias, float* work, const AttentionShape& shape) {
+  const int64_t width = shape.heads * shape.dim;
+  std::memset(dbias, 0, static_cast<size_t>(3 * width) * sizeof(float));
+  for (int64_t b = 0; b < shape.batch; ++b) {
+    for (int64_t h = 0; h < shape.heads; ++h) {
+      const int64_t rows = b * shape.length, column = h * shape.dim;
+      head(dout + rows * width + column, qkv + rows * 3 * width + column, out + rows * width + column,
+           lse + (b * shape.heads + h) * shape.length, dqkv + rows * 3 * width + column, dbias + column, work,
+           shape.length, shape.dim, width);
+    }
+  }
+}
+
+int64_t attention_work(const AttentionShape& shape) {
+  const Scratch backward(nullptr, shape.length, shape.dim);
+  const int64_t forward = backward.cols * shape.dim + shape.length * backward.padded + kTileRows * backward.cols;
+  return backward.floats > forward ? backward.floats : forward;
+}
+
+}  // namespace
+
+void fill_attention_backward(Kernels& table) {
+  table.attention_backward = attention_backward;
+  table.attention_work = attention_work;
+}
+
+}  // namespace tutti::TUTTI_ISA

@@ -1,0 +1,194 @@
+// Keyed dropout fused into what stands beside it (bias and residual; embedding; bias gradients). Masks are drawn again
+// in backward, never stored.
+//   a row of a sample is cut into groups of 64 columns; group g of row r takes the 16 Philox blocks from
+//   16 (r ceil(cols / 64) + g) of the stream of (seed, step, block, site, sample)
+//   column 64 g + 16 j + l of the row is word j of the l-th of these blocks: whole vectors of words, nothing to
+//   transpose
+#include <cstring>
+
+#include "base/philox.h"
+#include "tensor/cpu/tables.h"
+#include "tensor/cpu/vec.h"
+
+namespace tutti::TUTTI_ISA {
+
+namespace {
+
+constexpr int kGroup = 64, kBlocks = 16;
+
+#if defined(__AVX512F__)
+inline I set_words(uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
+inline I lane_numbers() { return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
+inline I plus(I a, I b) { return _mm512_add_epi32(a, b); }
+inline I exclusive_or(I a, I b) { return _mm512_xor_si512(a, b); }
+inline void products(I a, I m, I& lo, I& hi) {
+  const I even = _mm512_mul_epu32(a, m), odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), m);
+  lo = _mm512_mask_mov_epi32(even, 0xAAAA, _mm512_slli_epi64(odd, 32));
+  hi = _mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xAAAA, odd);
+}
+inline F keep_or_zero(I words, I threshold, F scale) {
+  return _mm512_maskz_mov_ps(_mm512_cmpge_epu32_mask(words, threshold), scale);
+}
+#else
+inline I set_words(uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
+inline I lane_numbers() { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
+inline I plus(I a, I b) { return _mm256_add_epi32(a, b); }
+inline I exclusive_or(I a, I b) { return _mm256_xor_si256(a, b); }
+inline void products(I a, I m, I& lo, I& hi) {
+  const I even = _mm256_mul_epu32(a, m), odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), m);
+  lo = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
+  hi = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
+}
+inline F keep_or_zero(I words, I threshold, F scale) {
+  const I ge = _mm256_cmpeq_epi32(_mm256_max_epu32(words, threshold), words);
+  return _mm256_and_ps(_mm256_castsi256_ps(ge), scale);
+}
+#endif
+
+/// The factors (0 or 1 / (1 - rate)) of the rows of an array, group by group.
+class Masks {
+ public:
+  Masks(const Dropout& dropout, int64_t cols)
+      : dropout_(dropout),
+        groups_((cols + kGroup - 1) / kGroup),
+        threshold_(static_cast<uint32_t>(dropout.rate * 0x1p32)),
+        scale_(static_cast<float>(1 / (1 - dropout.rate))) {}
+
+  void enter_row(int64_t row) {
+    row_ = row % dropout_.rows_per_sample;
+    if (row_ != 0 && row != 0) return;
+    const uint64_t sample = static_cast<uint64_t>(dropout_.first_sample + row / dropout_.rows_per_sample);
+    const uint64_t place = uint64_t{dropout_.block} << 44 | uint64_t{dropout_.site} << 40 | sample;
+    stream_ = philox_stream({dropout_.seed, Purpose::kDropout, dropout_.step, place});
+  }
+
+  void factors(int64_t group, float* out) const {
+    // A multiple of kBlocks: adding a lane's number carries nothing out of the low word.
+    const uint64_t index = static_cast<uint64_t>(row_ * groups_ + group) * kBlocks;
+    for (int part = 0; part < kBlocks; part += kWidth) {
+      I c0 = set_words(stream_.counter[0]), c1 = set_words(stream_.counter[1]);
+      I c2 = plus(set_words(static_cast<uint32_t>(index) + static_cast<uint32_t>(part)), lane_numbers());
+      I c3 = set_words(static_cast<uint32_t>(index >> 32));
+      uint32_t k0 = stream_.key[0], k1 = stream_.key[1];
+      for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+        I lo0, hi0, lo1, hi1;
+        products(c0, set_words(0xD2511F53u), lo0, hi0);
+        products(c2, set_words(0xCD9E8D57u), lo1, hi1);
+        c0 = exclusive_or(exclusive_or(hi1, c1), set_words(k0));
+        c1 = lo1;
+        c2 = exclusive_or(exclusive_or(hi0, c3), set_words(k1));
+        c3 = lo0;
+      }
+      const I threshold = set_words(threshold_);
+      const F scale = set(scale_);
+      store(out + part, keep_or_zero(c0, threshold, scale));
+      store(out + 16 + part, keep_or_zero(c1, threshold, scale));
+      store(out + 32 + part, keep_or_zero(c2, threshold, scale));
+      store(out + 48 + part, keep_or_zero(c3, threshold, scale));
+    }
+  }
+
+ private:
+  const Dropout& dropout_;
+  int64_t groups_, row_ = 0;
+  uint32_t threshold_;
+  float scale_;
+  PhiloxStream stream_{};
+};
+
+/// Calls body(row, column, lanes, factor) over the array.
+template <typename Body>
+inline __attribute__((always_inline)) void masked(const Dropout& dropout, int64_t rows, int64_t cols, Body&& body) {
+  Masks masks(dropout, cols);
+  alignas(64) float factor[kGroup];
+  for (int64_t r = 0; r < rows; ++r) {
+    masks.enter_row(r);
+    for (int64_t g = 0; g * kGroup < cols; ++g) {
+      masks.factors(g, factor);
+      const int64_t left = cols - g * kGroup;
+      for_vectors(left < kGroup ? left : kGroup,
+                  [&](int64_t c, auto lanes) { body(r, g * kGroup + c, lanes, load(factor + c)); });
+    }
+  }
+}
+
+bool off(const Dropout* dropout) { return dropout == nullptr || dropout->rate == 0; }
+
+void bias_residual(const float* y, const float* bias, const float* x, float* out, int64_t rows, int64_t cols,
+                   const Dropout* dropout) {
+  if (off(dropout)) {
+    for (int64_t r = 0; r < rows; ++r, y += cols, x += cols, out += cols) {
+      for_vectors(cols, [&](int64_t c, auto lanes) {
+        lanes.store(out + c, lanes.load(x + c) + (lanes.load(y + c) + lanes.load(bias + c)));
+      });
+    }
+    return;
+  }
+  masked(*dropout, rows, cols, [&](int64_t r, int64_t c, auto lanes, F factor) {
+    const int64_t i = r * cols + c;
+    lanes.store(out + i, fma(lanes.load(y + i) + lanes.load(bias + c), factor, lanes.load(x + i)));
+  });
+}
+
+void dropout_backward(const float* dy, float* out, float* sums, int64_t rows, int64_t cols, const Dropout* dropout) {
+  std::memset(sums, 0, static_cast<size_t>(cols) * sizeof(float));
+  if (off(dropout)) {
+    for (int64_t r = 0; r < rows; ++r, dy += cols) {
+      for_vectors(cols,
+                  [&](int64_t c, auto lanes) { lanes.store(sums + c, lanes.load(sums + c) + lanes.load(dy + c)); });
+    }
+    return;
+  }
+  masked(*dropout, rows, cols, [&](int64_t r, int64_t c, auto lanes, F factor) {
+    const F d = lanes.load(dy + r * cols + c) * factor;
+    lanes.store(out + r * cols + c, d);
+    lanes.store(sums + c, lanes.load(sums + c) + d);
+  });
+}
+
+void embed(const int64_t* tokens, const float* token, const float* position, float* out, int64_t rows, int64_t length,
+           int64_t cols, const Dropout* dropout) {
+  if (off(dropout)) {
+    for (int64_t r = 0; r < rows; ++r) {
+      const float *t = token + tokens[r] * cols, *p = position + r % length * cols;
+      for_vectors(
+          cols, [&](int64_t c, auto lanes) { lanes.store(out + r * cols + c, lanes.load(t + c) + lanes.load(p + c)); });
+    }
+    return;
+  }
+  masked(*dropout, rows, cols, [&](int64_t r, int64_t c, auto lanes, F factor) {
+    const F sum = lanes.load(token + tokens[r] * cols + c) + lanes.load(position + r % length * cols + c);
+    lanes.store(out + r * cols + c, sum * factor);
+  });
+}
+
+void embed_backward(const int64_t* tokens, const float* dout, float* dtoken, float* dposition, int64_t rows,
+                    int64_t length, int64_t vocab, int64_t cols, const Dropout* dropout) {
+  std::memset(dtoken, 0, static_cast<size_t>(vocab * cols) * sizeof(float));
+  std::memset(dposition, 0, static_cast<size_t>(length * cols) * sizeof(float));
+  const auto add = [&](int64_t r, int64_t c, auto lanes, F d) {
+    float *t = dtoken + tokens[r] * cols + c, *p = dposition + r % length * cols + c;
+    lanes.store(t, lanes.load(t) + d);
+    lanes.store(p, lanes.load(p) + d);
+  };
+  if (off(dropout)) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for_vectors(cols, [&](int64_t c, auto lanes) { add(r, c, lanes, lanes.load(dout + r * cols + c)); });
+    }
+    return;
+  }
+  masked(*dropout, rows, cols, [&](int64_t r, int64_t c, auto lanes, F factor) {
+    add(r, c, lanes, lanes.load(dout + r * cols + c) * factor);
+  });
+}
+
+}  // namespace
+
+void fill_dropout(Kernels& table) {
+  table.bias_residual = bias_residual;
+  table.dropout_backward = dropout_backward;
+  table.embed = embed;
+  table.embed_backward = embed_backward;
+}
+
+}  // namespace tutti::TUTTI_ISA

@@ -1,0 +1,95 @@
+// Layer norm. A row is read three times (mean, centred squares, result); it stays in the first-level cache meanwhile.
+#include <cmath>
+#include <cstring>
+
+#include "tensor/cpu/tables.h"
+#include "tensor/cpu/vec.h"
+
+namespace tutti::TUTTI_ISA {
+
+namespace {
+
+/// The sum over a row of term(c, lanes), in four interleaved partial sums: one would wait for every addition.
+template <typename Term>
+float row_sum(int64_t cols, Term term) {
+  F s[4] = {zero(), zero(), zero(), zero()};
+  int64_t c = 0;
+  for (; c + 4 * kWidth <= cols; c += 4 * kWidth) {
+#pragma clang loop unroll(full)
+    for (int i = 0; i < 4; ++i) s[i] = s[i] + term(c + i * kWidth, Whole{});
+  }
+  for_vectors(cols - c, [&](int64_t rest, auto lanes) { s[0] = s[0] + lanes.keep(term(c + rest, lanes)); });
+  return sum((s[0] + s[1]) + (s[2] + s[3]));
+}
+
+void layer_norm(const float* x, const float* gamma, const float* beta, float* y, float* mean, float* rstd, int64_t rows,
+                int64_t cols, float eps) {
+  for (int64_t r = 0; r < rows; ++r, x += cols, y += cols) {
+    const float m = row_sum(cols, [&](int64_t c, auto lanes) { return lanes.load(x + c); }) / static_cast<float>(cols);
+    const F vm = set(m);
+    const float squares = row_sum(cols, [&](int64_t c, auto lanes) {
+      const F d = lanes.load(x + c) - vm;
+      return d * d;
+    });
+    const float s = 1 / std::sqrt(squares / static_cast<float>(cols) + eps);
+    mean[r] = m;
+    rstd[r] = s;
+    const F vs = set(s);
+    for_vectors(cols, [&](int64_t c, auto lanes) {
+      const F normal = (lanes.load(x + c) - vm) * vs;
+      lanes.store(y + c, fma(normal, lanes.load(gamma + c), lanes.load(beta + c)));
+    });
+  }
+}
+
+// With n = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - n mean(g n)), dgamma = sum dy n, dbeta = sum dy.
+template <bool has_residual>
+void backward(const float* dy, const float* x, const float* mean, const float* rstd, const float* gamma,
+              const float* residual, float* dx, float* dgamma, float* dbeta, int64_t rows, int64_t cols) {
+  std::memset(dgamma, 0, static_cast<size_t>(cols) * sizeof(float));
+  std::memset(dbeta, 0, static_cast<size_t>(cols) * sizeof(float));
+  for (int64_t r = 0; r < rows; ++r, dy += cols, x += cols, dx += cols) {
+    const F vm = set(mean[r]), vs = set(rstd[r]);
+    F sum_g = zero(), sum_gn = zero();
+    for_vectors(cols, [&](int64_t c, auto lanes) {
+      const F d = lanes.load(dy + c);
+      const F n = (lanes.load(x + c) - vm) * vs;
+      const F g = d * lanes.load(gamma + c);  // lanes past the end are zero: d and gamma are
+      sum_g = sum_g + g;
+      sum_gn = fma(g, n, sum_gn);
+      lanes.store(dgamma + c, fma(d, n, lanes.load(dgamma + c)));
+      lanes.store(dbeta + c, d + lanes.load(dbeta + c));
+    });
+    const float share = 1 / static_cast<float>(cols);
+    const F mean_g = set(sum(sum_g) * share), mean_gn = set(sum(sum_gn) * share);
+    for_vectors(cols, [&](int64_t c, auto lanes) {
+      const F n = (lanes.load(x + c) - vm) * vs;
+      const F g = lanes.load(dy + c) * lanes.load(gamma + c);
+      const F inner = fnma(n, mean_gn, g - mean_g);
+      if constexpr (has_residual) {
+        lanes.store(dx + c, fma(inner, vs, lanes.load(residual + c)));
+      } else {
+        lanes.store(dx + c, inner * vs);
+      }
+    });
+    if constexpr (has_residual) residual += cols;
+  }
+}
+
+void layer_norm_backward(const float* dy, const float* x, const float* mean, const float* rstd, const float* gamma,
+                         const float* residual, float* dx, float* dgamma, float* dbeta, int64_t rows, int64_t cols) {
+  if (residual != nullptr) {
+    backward<true>(dy, x, mean, rstd, gamma, residual, dx, dgamma, dbeta, rows, cols);
+  } else {
+    backward<false>(dy, x, mean, rstd, gamma, residual, dx, dgamma, dbeta, rows, cols);
+  }
+}
+
+}  // namespace
+
+void fill_norm(Kernels& table) {
+  table.layer_norm = layer_norm;
+  table.layer_norm_backward = layer_norm_backward;
+}
+
+}  // namespace tutti::TUTTI_ISA

@@ -1,0 +1,19 @@
+// What each *.simd.cc file puts into the table of kernels, once per instruction set.
+#pragma once
+
+#include "tensor/kernels.h"
+
+#define TUTTI_KERNEL_PARTS(isa)                 \
+  namespace isa {                               \
+  void fill_norm(Kernels& table);               \
+  void fill_gelu(Kernels& table);               \
+  void fill_dropout(Kernels& table);            \
+  void fill_attention(Kernels& table);          \
+  void fill_attention_backward(Kernels& table); \
+  void fill_loss(Kernels& table);               \
+  }
+
+namespace tutti {
+TUTTI_KERNEL_PARTS(isa_avx2)
+TUTTI_KERNEL_PARTS(isa_avx512)
+}  // namespace tutti

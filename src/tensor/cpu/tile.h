@@ -1,0 +1,128 @@
+// The register tile of the attention kernels, and the packing of their operands. A tile is up to 6 rows by kTileVectors
+// vectors of a product, held in registers over the whole inner dimension: 24 of 32 registers with AVX-512, 12 of 16
+// with AVX2.
+#pragma once
+
+#include <cstring>
+#include <type_traits>
+
+#include "tensor/cpu/vec.h"
+
+namespace tutti::TUTTI_ISA {
+
+constexpr int kTileRows = 6;
+constexpr int kTileVectors = kWidth == 16 ? 4 : 2;
+constexpr int kPanel = kTileVectors * kWidth;
+
+inline int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+template <int rows, int vectors>
+struct Tile {
+  F c[rows][vectors];
+
+  __attribute__((always_inline)) Tile() {
+#pragma clang loop unroll(full)
+    for (int r = 0; r < rows; ++r) {
+#pragma clang loop unroll(full)
+      for (int v = 0; v < vectors; ++v) c[r][v] = zero();
+    }
+  }
+
+  /// c += a b over `depth`: element (r, k) of a stands at a[r * row_stride + k * step], row k of b at b + k * ldb.
+  __attribute__((always_inline)) void multiply(const float* a, int64_t row_stride, int64_t step, const float* b,
+                                               int64_t ldb, int64_t depth) {
+    for (int64_t k = 0; k < depth; ++k, a += step, b += ldb) {
+      F bv[vectors];
+#pragma clang loop unroll(full)
+      for (int v = 0; v < vectors; ++v) bv[v] = load(b + v * kWidth);
+#pragma clang loop unroll(full)
+      for (int r = 0; r < rows; ++r) {
+        const F ar = set(a[r * row_stride]);
+#pragma clang loop unroll(full)
+        for (int v = 0; v < vectors; ++v) c[r][v] = fma(ar, bv[v], c[r][v]);
+      }
+    }
+  }
+};
+
+/// Calls body with the number as a compile-time constant.
+template <typename Body>
+inline __attribute__((always_inline)) void with_rows(int64_t rows, Body&& body) {
+  switch (rows) {
+    case 1:
+      return body(std::integral_constant<int, 1>{});
+    case 2:
+      return body(std::integral_constant<int, 2>{});
+    case 3:
+      return body(std::integral_constant<int, 3>{});
+    case 4:
+      return body(std::integral_constant<int, 4>{});
+    case 5:
+      return body(std::integral_constant<int, 5>{});
+    default:
+      return body(std::integral_constant<int, 6>{});
+  }
+}
+template <typename Body>
+inline __attribute__((always_inline)) void with_vectors(int64_t vectors, Body&& body) {
+  if constexpr (kTileVectors == 4) {
+    if (vectors == 3) return body(std::integral_constant<int, 3>{});
+    if (vectors >= 4) return body(std::integral_constant<int, 4>{});
+  }
+  if (vectors == 1) return body(std::integral_constant<int, 1>{});
+  return body(std::integral_constant<int, 2>{});
+}
+
+/// Vectors of the panel that starts at column `from`, of `cols` columns.
+inline int64_t panel_vectors(int64_t cols, int64_t from) {
+  const int64_t n = (cols - from + kWidth - 1) / kWidth;
+  return n < kTileVectors ? n : kTileVectors;
+}
+
+/// out [rows, padded] = x [rows, dim] at `stride`, zeros behind dim.
+inline void pack_rows(const float* x, int64_t stride, int64_t rows, int64_t dim, int64_t padded, float* out) {
+  for (int64_t r = 0; r < rows; ++r, x += stride, out += padded) {
+    for_vectors(dim, [&](int64_t c, auto lanes) { store(out + c, lanes.load(x + c)); });
+  }
+}
+
+inline void transpose8(const float* x, int64_t stride, float* out, int64_t out_stride, float scale) {
+  __m256 r[8], t[8];
+  const __m256 s = _mm256_set1_ps(scale);
+  for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(x + i * stride) * s;
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+    r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xEE);
+    r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+    r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xEE);
+  }
+  for (int i = 0; i < 4; ++i) {
+    _mm256_storeu_ps(out + i * out_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+    _mm256_storeu_ps(out + (i + 4) * out_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+  }
+}
+
+/// The transpose of x [rows, dim] at `stride`, times scale, as panels of kPanel columns: panel p is [dim, kPanel] and
+/// holds rows p * kPanel and on; zeros behind the last row.
+inline void pack_transposed(const float* x, int64_t stride, int64_t rows, int64_t dim, float scale, float* out) {
+  for (int64_t from = 0; from < rows; from += kPanel, out += dim * kPanel) {
+    for (int64_t c = 0; c < kPanel; c += 8) {
+      const float* block = x + (from + c) * stride;
+      int64_t d = 0;
+      if (from + c + 8 <= rows) {
+        for (; d + 8 <= dim; d += 8) transpose8(block + d, stride, out + d * kPanel + c, kPanel, scale);
+      }
+      for (; d < dim; ++d) {
+        for (int64_t i = 0; i < 8; ++i) {
+          out[d * kPanel + c + i] = from + c + i < rows ? block[i * stride + d] * scale : 0.0f;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace tutti::TUTTI_ISA

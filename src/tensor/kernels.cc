@@ -1,0 +1,42 @@
+// The two tables of kernels, and which of them a processor can run.
+#include "tensor/kernels.h"
+
+#include "base/error.h"
+#include "tensor/cpu/tables.h"
+
+namespace tutti {
+
+Isa isa_of(const std::string& name) {
+  TUTTI_CHECK(name == "avx2" || name == "avx512", "numerics.isa is \"{}\", which is not resolved", name);
+  return name == "avx512" ? Isa::kAvx512 : Isa::kAvx2;
+}
+
+bool supported(Isa isa) {
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (isa == Isa::kAvx2) return avx2;
+  return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
+}
+
+namespace {
+
+template <typename... Parts>
+Kernels filled(Parts... parts) {
+  Kernels table{};
+  (parts(table), ...);
+  return table;
+}
+
+}  // namespace
+
+const Kernels& kernels(Isa isa) {
+  static const Kernels avx2 = filled(isa_avx2::fill_norm, isa_avx2::fill_gelu, isa_avx2::fill_dropout,
+                                     isa_avx2::fill_attention, isa_avx2::fill_attention_backward, isa_avx2::fill_loss);
+  static const Kernels avx512 =
+      filled(isa_avx512::fill_norm, isa_avx512::fill_gelu, isa_avx512::fill_dropout, isa_avx512::fill_attention,
+             isa_avx512::fill_attention_backward, isa_avx512::fill_loss);
+  TUTTI_CHECK(supported(isa), "this processor cannot run the kernels that were asked for");
+  return isa == Isa::kAvx512 ? avx512 : avx2;
+}
+
+}  // namespace tutti

@@ -1,0 +1,96 @@
+// The CPU kernels that training spends its time in besides matmuls: norm, GELU, attention, loss, embedding. They work
+// on plain float32 pointers, on one thread, allocate nothing, and exist once per instruction set.
+//
+// What all of them promise:
+//   - Row-major, dense; rows x cols as the arguments say. Pointers need the alignment of a float only.
+//   - A masked tail runs the code path of the whole vectors: an element's bits do not depend on where a row ends.
+//   - Sums run in one fixed order: repeated calls give equal bits. Bits differ between instruction sets.
+//   - Results are written whole, never added to. NaN and infinity in give NaN or infinity out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace tutti {
+
+enum class Isa { kAvx2, kAvx512 };
+
+/// The instruction set of a resolved `numerics.isa` ("avx2" or "avx512").
+Isa isa_of(const std::string& name);
+/// Whether this processor can run it.
+bool supported(Isa isa);
+
+/// exact: x Phi(x). tanh: the approximation of GPT-2.
+enum class Gelu { kExact, kTanh };
+
+/// A keyed mask. Element (sample, row, col) is kept by a draw keyed by all its fields and nothing else: sample s is
+/// rows [s * rows_per_sample, ...) of the array, numbered first_sample + s. Kept elements are divided by 1 - rate.
+struct Dropout {
+  double rate = 0;
+  uint64_t seed = 0;
+  uint64_t step = 0;
+  uint32_t block = 0;        ///< below 2^20
+  uint32_t site = 0;         ///< which of the block's masks; below 16
+  int64_t first_sample = 0;  ///< below 2^40
+  int64_t rows_per_sample = 1;
+};
+
+/// q, k and v of a causal attention in one array [batch, length, 3, heads, dim], as one matmul leaves them.
+struct AttentionShape {
+  int64_t batch, length, heads, dim;
+};
+
+struct Kernels {
+  /// y = (x - mean) * rstd * gamma + beta; mean and rstd of each row are kept for backward.
+  void (*layer_norm)(const float* x, const float* gamma, const float* beta, float* y, float* mean, float* rstd,
+                     int64_t rows, int64_t cols, float eps);
+  /// dx = residual + the norm's gradient; residual may be null or dx itself, dx may be dy.
+  void (*layer_norm_backward)(const float* dy, const float* x, const float* mean, const float* rstd, const float* gamma,
+                              const float* residual, float* dx, float* dgamma, float* dbeta, int64_t rows,
+                              int64_t cols);
+
+  /// y += bias
+  void (*add_bias)(float* y, const float* bias, int64_t rows, int64_t cols);
+  /// out = x + dropout(y + bias); dropout may be null, out may be x or y.
+  void (*bias_residual)(const float* y, const float* bias, const float* x, float* out, int64_t rows, int64_t cols,
+                        const Dropout* dropout);
+  /// out = dropout's gradient of dy, sums = its column sums. Without dropout `out` is not written.
+  void (*dropout_backward)(const float* dy, float* out, float* sums, int64_t rows, int64_t cols,
+                           const Dropout* dropout);
+  /// sums[c] = sum over rows of x[., c]
+  void (*column_sums)(const float* x, float* sums, int64_t rows, int64_t cols);
+
+  /// g = gelu(h + bias); leaves gelu'(h + bias) in h.
+  void (*bias_gelu)(float* h, const float* bias, float* g, int64_t rows, int64_t cols, Gelu kind);
+  /// dh = dg * derivative, dbias = its column sums; dh may be dg.
+  void (*gelu_backward)(const float* dg, const float* derivative, float* dh, float* dbias, int64_t rows, int64_t cols);
+
+  /// First adds bias [3, heads, dim] to qkv, in place. out is [batch, length, heads, dim]; lse [batch, heads, length]
+  /// is the logarithm to base 2 of each row's sum of 2^(score log2(e)). work: attention_work floats.
+  void (*attention)(float* qkv, const float* bias, float* out, float* lse, float* work, const AttentionShape& shape);
+  /// Gradients of qkv as attention left it, and their sums over batch and length (dbias).
+  void (*attention_backward)(const float* dout, const float* qkv, const float* out, const float* lse, float* dqkv,
+                             float* dbias, float* work, const AttentionShape& shape);
+  /// Floats of scratch for either, for one shape.
+  int64_t (*attention_work)(const AttentionShape& shape);
+
+  /// result[0] = the sum over rows of log(sum exp(logits)) - logits[target], result[1] = the number of rows with a
+  /// target. A target below 0 is none. lse [rows] is kept for backward.
+  void (*cross_entropy)(const float* logits, const int64_t* targets, float* lse, double* result, int64_t rows,
+                        int64_t cols);
+  /// The gradient of result[0]; zero in rows without a target. dlogits may be logits.
+  void (*cross_entropy_backward)(const float* logits, const int64_t* targets, const float* lse, float* dlogits,
+                                 int64_t rows, int64_t cols);
+
+  /// out[r] = dropout(token[tokens[r]] + position[r % length]); dropout may be null.
+  void (*embed)(const int64_t* tokens, const float* token, const float* position, float* out, int64_t rows,
+                int64_t length, int64_t cols, const Dropout* dropout);
+  /// dtoken [vocab, cols] and dposition [length, cols], summed in the order of the rows.
+  void (*embed_backward)(const int64_t* tokens, const float* dout, float* dtoken, float* dposition, int64_t rows,
+                         int64_t length, int64_t vocab, int64_t cols, const Dropout* dropout);
+};
+
+/// The table of an instruction set, which the processor must support.
+const Kernels& kernels(Isa isa);
+
+}  // namespace tutti

@@ -1,0 +1,39 @@
+// A row-major product is the column-major product of the transposes, so operands swap places. Calling sgemm_ and not
+// at::mm_out spares the dispatcher (microseconds a call, which weigh at small shapes); both give the same bits.
+#include "tensor/matmul.h"
+
+#include <limits>
+
+#include "base/error.h"
+
+extern "C" void sgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k,
+                       const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
+                       const float* beta, float* c, const int* ldc);
+
+namespace tutti {
+
+namespace {
+
+void column_major(char transa, char transb, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
+                  const float* b, int64_t ldb, float* c) {
+  constexpr int64_t limit = std::numeric_limits<int>::max();
+  TUTTI_CHECK(m <= limit && n <= limit && k <= limit, "a matmul of {} x {} x {} is too large", m, n, k);
+  const int im = static_cast<int>(m), in = static_cast<int>(n), ik = static_cast<int>(k);
+  const int ilda = static_cast<int>(lda), ildb = static_cast<int>(ldb);
+  const float one = 1, zero = 0;
+  sgemm_(&transa, &transb, &im, &in, &ik, &one, a, &ilda, b, &ildb, &zero, c, &im);
+}
+
+}  // namespace
+
+void matmul_nt(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k) {
+  column_major('T', 'N', n, m, k, b, k, a, k, c);
+}
+void matmul_nn(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k) {
+  column_major('N', 'N', n, m, k, b, n, a, k, c);
+}
+void matmul_tn(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k) {
+  column_major('N', 'T', n, m, k, b, n, a, m, c);
+}
+
+}  // namespace tutti

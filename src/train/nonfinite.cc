@@ -1,0 +1,59 @@
+#include "train/nonfinite.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "data/loader.h"
+
+namespace tutti {
+
+namespace {
+
+bool all_finite(const std::vector<float>& values) {
+  return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+}
+
+}  // namespace
+
+NonFinitePlace find_nonfinite(const Model& model, const ModelShape& shape, ModelRunner& runner,
+                              std::shared_ptr<const Dataset> data, Batch batch, Range lanes, uint64_t seed,
+                              int64_t step, RankContext& context) {
+  Loader loader(std::move(data), model.data, batch, lanes, seed, step, 1, context.clock, &context.control.cancel);
+  std::vector<std::vector<float>> gradients;
+  std::vector<float*> pointers;
+  for (const BlockShape& block : shape.blocks) {
+    gradients.emplace_back(block.gradient_size, 0.0f);
+    pointers.push_back(gradients.back().data());
+  }
+  int blocks = static_cast<int>(model.blocks.size());
+  for (int lane = static_cast<int>(lanes.begin); lane < lanes.end; ++lane)
+    for (int micro = 0; micro < batch.micro_batches; ++micro) {
+      const auto& tensors = loader.next(step, lane, micro);
+      Pass pass{seed, step, lane, micro, first_sample(batch, step, lane, micro), 0, true};
+      runner.forward_all(pass, tensors);
+      if (!std::isfinite(runner.loss().sum)) return {lane, micro, runner.first_nonfinite_block(), 0};
+      for (int b = blocks - 1; b >= 0; --b) {
+        for (int s = static_cast<int>(model.blocks[b].segments.size()) - 1; s >= 0; --s)
+          runner.backward(b, s, pass, tensors, pointers);
+        if (!all_finite(gradients[b])) return {lane, micro, b, 1};
+      }
+    }
+  return {};
+}
+
+std::string describe_nonfinite(const std::vector<NonFinitePlace>& places, int64_t step, const ModelShape& shape) {
+  const NonFinitePlace* first = nullptr;
+  for (const NonFinitePlace& place : places)
+    if (place.lane >= 0 && (first == nullptr || place.lane < first->lane)) first = &place;
+  if (first == nullptr)  // every lane alone is finite: their sum overflowed
+    return fmt::format(
+        "step {}: the sum of the gradients over all lanes is not finite; lower train.lr or set train.clip", step);
+  std::string block = first->block >= 0 ? shape.blocks[first->block].name : "the loss";
+  std::string where = fmt::format("step {}, lane {}, micro-batch {}", step, first->lane, first->micro);
+  if (first->gradient != 0) return fmt::format("{}: the gradient of block {} is not finite", where, block);
+  return fmt::format("{}: the loss is not finite; the first block with a non-finite output is {}", where, block);
+}
+
+}  // namespace tutti

@@ -1,0 +1,35 @@
+// When a loss or a gradient is not finite the step is not committed, so it can be run again, lane by lane, to name the
+// place.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+#include "launch/local.h"
+#include "model/runner.h"
+#include "plan/shape.h"
+
+namespace tutti {
+
+/// Thrown by the vote on every rank at the same step.
+struct NonFinite : std::exception {
+  const char* what() const noexcept override { return "a loss or gradient is not finite"; }
+};
+
+/// Travels as bytes. lane < 0: this rank's lanes are all finite.
+struct NonFinitePlace {
+  int32_t lane = -1, micro = 0, block = -1;
+  int32_t gradient = 0;  ///< 1: the loss was finite, a gradient was not
+};
+
+/// Repeats this rank's lanes of `step` and returns the first place that is not finite.
+NonFinitePlace find_nonfinite(const Model& model, const ModelShape& shape, ModelRunner& runner,
+                              std::shared_ptr<const Dataset> data, Batch batch, Range lanes, uint64_t seed,
+                              int64_t step, RankContext& context);
+
+/// The message for the place with the lowest lane.
+std::string describe_nonfinite(const std::vector<NonFinitePlace>& places, int64_t step, const ModelShape& shape);
+
+}  // namespace tutti

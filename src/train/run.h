@@ -1,0 +1,45 @@
+// A whole run: start the ranks, train, evaluate, save, sample, end with the state's hash.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "config/job.h"
+#include "model/segment.h"
+
+namespace tutti {
+
+using MakeModel = std::function<Model(const Job&)>;
+
+struct RunOptions {
+  Job job;  ///< resolved
+  MakeModel make_model;
+  std::string out;       ///< run folder; empty: none is written when `keep` is false, else the next free one
+  std::string resume;    ///< run folder to go on from
+  int64_t stop_at = -1;  ///< stop at this step; -1: train.steps
+  bool keep = true;      ///< false: no folder, no checkpoint, no sample, no evaluation (verify, bench)
+  /// Made on rank 0, in its process: where what people watch goes.
+  std::function<std::unique_ptr<EventSink>()> display;
+  std::function<void(int rank, int pid)> started;
+};
+
+struct RunResult {
+  bool ok = false, stopped = false;
+  std::vector<std::string> failures;  ///< the cause first
+  std::string hash;
+  std::string folder;
+};
+
+/// Forks: call it before any ATen work in this process (thread ranks excepted).
+RunResult run(const RunOptions& options);
+
+/// The events a display gets, as JSON objects with a field "event":
+///   start  {job, parameters, ranks, steps, first_step, tokens_per_step, memory forecast}
+///   step   {step, loss, gradient_norm, lr, seconds, tokens_per_second}      also in metrics.jsonl
+///   eval   {step, held_out_loss, bigram_loss}                               also in metrics.jsonl
+///   saved  {step, path}     sample {text}     end {step, seconds, state_sha256, peak memory per kind, loader_stall}
+
+}  // namespace tutti

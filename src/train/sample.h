@@ -1,0 +1,25 @@
+// Text from a trained GPT: one byte at a time, keyed by the seed.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "train/run.h"
+#include "train/units.h"
+
+namespace tutti {
+
+class Sampler {
+ public:
+  /// Runs the job's model with one sample a micro-batch on the given units (which must outlive it).
+  Sampler(const Job& job, const MakeModel& make_model, const Units& units);
+  ~Sampler();
+  /// The prompt followed by `length` drawn bytes.
+  std::string text(const std::string& prompt, int64_t length, uint64_t seed, double temperature = 0.8);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,108 @@
+// One rank of a training run: it plans, connects, and then takes steps. The same class runs alone and among many.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/collectives.h"
+#include "comm/reduction.h"
+#include "config/job.h"
+#include "data/dataset.h"
+#include "data/loader.h"
+#include "exec/executor.h"
+#include "launch/local.h"
+#include "model/runner.h"
+#include "model/segment.h"
+#include "optim/optimizer.h"
+#include "plan/check.h"
+#include "train/units.h"
+#include "train/vote.h"
+
+namespace tutti {
+
+struct StepReport {
+  int64_t step = 0;  ///< number of steps committed, this one included
+  double loss = 0, gradient_norm = 0, lr = 0, seconds = 0;
+  bool stop = false;  ///< a rank was asked to stop: all ranks see it at the same step
+};
+
+class Trainer {
+ public:
+  /// Collective over all ranks of `context`. `model` and `job` must outlive it. With `checkpoint` the state comes from
+  /// there.
+  Trainer(const Job& job, const Model& model, RankContext& context, const std::string& checkpoint);
+  ~Trainer();
+
+  /// One step over all ranks. Throws CommError when a peer is lost, Error naming step, lane and block when a loss or
+  /// gradient is not finite.
+  StepReport step();
+  /// Mean loss over held-out micro-batches, the same on every rank and layout.
+  double evaluate();
+  /// Every rank's state hash is compared; throws Error when one differs. Collective.
+  std::string agreed_hash();
+
+  int64_t committed() const { return step_; }
+  State state() const;
+  const Units& units() const { return *units_; }
+  const Split& data() const { return data_; }
+  const ModelShape& shape() const { return shape_; }
+  const Plan& plan() const { return plan_; }
+  const Program& program() const { return plan_.programs[context_.rank]; }
+  const Accounts& accounts() const { return accounts_; }
+  const Trace& trace() const { return trace_; }
+  Duration loader_stall() const { return loader_->stalled(); }
+  const Transport& transport() const { return *transport_; }
+
+ private:
+  void connect();
+  void make_reductions();
+  Handlers handlers();
+  float* gradient(int buffer, int unit) const;
+  void backward(const Instruction& instruction, uint64_t step);
+  void fold(const Instruction& instruction);
+  void norm(const Instruction& instruction);
+  void vote();
+  void update(const Instruction& instruction, uint64_t step);
+  Pass pass_of(int lane, int micro, int64_t step) const;
+  [[noreturn]] void explain_nonfinite();
+
+  const Job& job_;
+  const Model& model_;
+  RankContext& context_;
+  Batch batch_;
+  Range lanes_;
+  Accounts accounts_;
+  Trace trace_;
+  Split data_;
+  ModelShape shape_;
+  Plan plan_;
+  std::vector<int> bucket_of_;             // by unit
+  std::vector<int64_t> offset_in_bucket_;  // by unit, floats
+  std::vector<int64_t> bucket_start_;      // floats from a partial's start
+  int64_t partial_floats_ = 0;
+
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Channel> data_channel_, main_channel_;
+  std::unique_ptr<Arena> window_arena_, gradient_arena_;
+  std::span<std::byte> window_;
+  std::vector<float*> private_gradients_;  // by buffer of the program; null: in the window or no gradient
+  std::vector<ReductionSpec> specs_;
+  std::vector<std::unique_ptr<Reduction>> reductions_;
+  std::vector<std::vector<Range>> my_chunks_;  // by bucket, of my slice
+  std::unique_ptr<Units> units_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<ModelRunner> runner_;
+  std::unique_ptr<Loader> loader_;
+  std::unique_ptr<Executor> executor_;
+
+  int64_t step_ = 0;   // steps committed
+  int64_t round_ = 0;  // steps run by this trainer: the transports count from 0
+  const std::vector<at::Tensor>* micro_batch_ = nullptr;
+  std::vector<float*> unit_gradients_;  // where the running backward writes, by unit
+  Vote mine_, all_;
+  StepScalars scalars_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,262 @@
+#include "base/wait.h"
+
+#include <gtest/gtest.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <new>
+#include <thread>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace tutti {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kLong = 60s;  // ends a test that would hang; never reached
+
+/// A T in memory that forked children share.
+template <typename T>
+class Shared {
+ public:
+  Shared() : memory_(mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {}
+  ~Shared() { munmap(memory_, sizeof(T)); }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+  T* operator->() { return static_cast<T*>(memory_); }  // all zeros is a valid value of what is tested here
+  T& operator*() { return *static_cast<T*>(memory_); }
+
+ private:
+  void* memory_;
+};
+
+/// Runs `body` in a forked child; its return value is the child's exit code.
+template <typename F>
+pid_t in_child(F body) {
+  const pid_t pid = fork();
+  if (pid == 0) _exit(body());
+  return pid;
+}
+
+int exit_code(pid_t pid) {
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+struct Word {
+  Signal signal;
+  std::atomic<uint64_t> value;
+  Signal back;
+  std::atomic<uint64_t> answer;
+  Cancel cancel;
+};
+
+}  // namespace
+
+class WaitWithSpin : public testing::TestWithParam<Duration> {
+ protected:
+  SystemClock clock{GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(Spin, WaitWithSpin, testing::Values(0us, 20us));
+
+TEST_P(WaitWithSpin, ReturnsAtOnceWhenReady) {
+  Signal signal;
+  EXPECT_EQ(clock.wait(
+                signal, [] { return true; }, Deadline::never(), nullptr),
+            WaitResult::kReady);
+}
+
+TEST_P(WaitWithSpin, ReadyWinsOverAPassedDeadlineAndACancel) {
+  Signal signal;
+  Cancel cancel;
+  cancel.cancel("over");
+  const Deadline past{clock.now() - 1s};
+  EXPECT_EQ(clock.wait(
+                signal, [] { return true; }, past, &cancel),
+            WaitResult::kReady);
+  EXPECT_EQ(clock.wait(
+                signal, [] { return false; }, past, &cancel),
+            WaitResult::kCancelled);
+  EXPECT_EQ(clock.wait(
+                signal, [] { return false; }, past, nullptr),
+            WaitResult::kTimedOut);
+}
+
+TEST_P(WaitWithSpin, TimesOutNotBeforeItsDeadline) {
+  Signal signal;
+  for (Duration d : {Duration(1ms), Duration(Clock::kSlice + 10ms)}) {
+    const Deadline deadline = clock.after(d);
+    EXPECT_EQ(clock.wait(
+                  signal, [] { return false; }, deadline, nullptr),
+              WaitResult::kTimedOut);
+    EXPECT_GE(clock.now(), deadline.at);
+  }
+  EXPECT_EQ(signal.sleepers, 0u);
+}
+
+TEST_P(WaitWithSpin, SleepLastsItsTimeUnlessCancelled) {
+  const Time begin = clock.now();
+  EXPECT_EQ(clock.sleep(3ms, nullptr), WaitResult::kTimedOut);
+  EXPECT_GE(clock.now() - begin, 3ms);
+  Cancel cancel;
+  std::thread other([&] { cancel.cancel("now"); });
+  EXPECT_EQ(clock.sleep(kLong, &cancel), WaitResult::kCancelled);
+  other.join();
+}
+
+TEST_P(WaitWithSpin, ACancelEndsTheWaitsOfAllThreads) {
+  Signal signal;
+  Cancel cancel;
+  std::atomic<int> cancelled{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      if (clock.wait(
+              signal, [] { return false; }, clock.after(kLong), &cancel) == WaitResult::kCancelled)
+        ++cancelled;
+    });
+  }
+  cancel.cancel("rank 2 was killed");
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(cancelled, 3);
+}
+
+TEST_P(WaitWithSpin, AMissedNotifyCostsASliceNotAHang) {
+  Signal signal;
+  std::atomic<bool> flag{false};
+  std::thread silent([&] { flag = true; });  // breaks the rule: no notify
+  EXPECT_EQ(clock.wait(
+                signal, [&] { return flag.load(); }, clock.after(kLong), nullptr),
+            WaitResult::kReady);
+  silent.join();
+}
+
+TEST_P(WaitWithSpin, AWaitThatThrowsIsNoLongerCountedAsASleeper) {
+  Signal signal;
+  const auto ready = [&]() -> bool {
+    if (signal.sleepers == 1) throw Error("ready failed");
+    return false;
+  };
+  EXPECT_THROW(clock.wait(signal, ready, clock.after(kLong), nullptr), Error);
+  EXPECT_EQ(signal.sleepers, 0u);
+}
+
+// A lost wake would cost a slice of 50 ms each: two thousand of them would pass the deadline.
+TEST_P(WaitWithSpin, TwoThreadsHandAWordBackAndForthWithoutLosingAWake) {
+  Word word{};
+  constexpr uint64_t kTurns = 2000;
+  const Deadline deadline = clock.after(kLong);
+  std::thread other([&] {
+    for (uint64_t turn = 1; turn <= kTurns; ++turn) {
+      if (clock.wait(
+              word.signal, [&] { return word.value.load() >= turn; }, deadline, nullptr) != WaitResult::kReady)
+        return;
+      word.answer.store(turn, std::memory_order_release);
+      clock.notify(word.back);
+    }
+  });
+  for (uint64_t turn = 1; turn <= kTurns; ++turn) {
+    word.value.store(turn, std::memory_order_release);
+    clock.notify(word.signal);
+    ASSERT_EQ(clock.wait(
+                  word.back, [&] { return word.answer.load() >= turn; }, deadline, nullptr),
+              WaitResult::kReady)
+        << turn;
+  }
+  other.join();
+}
+
+TEST_P(WaitWithSpin, TwoProcessesHandAWordBackAndForthThroughSharedMemory) {
+  Shared<Word> word;
+  constexpr uint64_t kTurns = 2000;
+  const Deadline deadline = clock.after(kLong);
+  const pid_t child = in_child([&] {
+    for (uint64_t turn = 1; turn <= kTurns; ++turn) {
+      if (clock.wait(
+              word->signal, [&] { return word->value.load() >= turn; }, deadline, nullptr) != WaitResult::kReady)
+        return 1;
+      word->answer.store(turn, std::memory_order_release);
+      clock.notify(word->back);
+    }
+    return 0;
+  });
+  for (uint64_t turn = 1; turn <= kTurns; ++turn) {
+    word->value.store(turn, std::memory_order_release);
+    clock.notify(word->signal);
+    if (clock.wait(
+            word->back, [&] { return word->answer.load() >= turn; }, deadline, nullptr) != WaitResult::kReady) {
+      ADD_FAILURE() << "turn " << turn;
+      break;
+    }
+  }
+  EXPECT_EQ(exit_code(child), 0);
+}
+
+TEST(Cancel, OfAnotherProcessEndsTheWaitAndTellsTheReason) {
+  Shared<Word> word;
+  SystemClock clock;
+  const pid_t waiter = in_child([&] {
+    SystemClock own;
+    const auto result = own.wait(
+        word->signal, [] { return false; }, own.after(kLong), &word->cancel);
+    return result == WaitResult::kCancelled && word->cancel.reason() == "rank 1 was killed" ? 0 : 1;
+  });
+  // The child is asleep, not just about to be, before the other one cancels.
+  EXPECT_EQ(clock.wait(
+                word->back, [&] { return word->signal.sleepers.load() == 1; }, clock.after(kLong), nullptr),
+            WaitResult::kReady);
+  const pid_t canceller = in_child([&] {
+    word->cancel.cancel("rank 1 was killed");
+    return 0;
+  });
+  EXPECT_EQ(exit_code(canceller), 0);
+  EXPECT_EQ(exit_code(waiter), 0);
+  EXPECT_TRUE(word->cancel.cancelled());
+}
+
+TEST(Cancel, TheFirstOfManyProcessesWinsWhole) {
+  Shared<Word> word;
+  std::vector<pid_t> children;
+  for (char c : std::string("abcd")) {
+    children.push_back(in_child([&, c] {
+      word->cancel.cancel(std::string(500, c));
+      return 0;
+    }));
+  }
+  for (pid_t child : children) EXPECT_EQ(exit_code(child), 0);
+  ASSERT_TRUE(word->cancel.cancelled());
+  const std::string reason = word->cancel.reason();
+  EXPECT_EQ(reason, std::string(500, reason.at(0)));
+}
+
+TEST(Cancel, HasNoReasonBeforeAndCutsATooLongOne) {
+  Cancel cancel;
+  EXPECT_FALSE(cancel.cancelled());
+  EXPECT_EQ(cancel.reason(), "");
+  cancel.cancel(std::string(5000, 'x'));
+  cancel.cancel("too late");
+  EXPECT_EQ(cancel.reason(), std::string(Cancel::kReasonBytes - 1, 'x'));
+}
+
+TEST(WaitFd, WakesForADescriptorAndTimesOutWithoutOne) {
+  SystemClock clock;
+  Fd poll(epoll_create1(0)), event(eventfd(0, EFD_NONBLOCK));
+  epoll_event interest{EPOLLIN, {}};
+  ASSERT_EQ(epoll_ctl(poll.get(), EPOLL_CTL_ADD, event.get(), &interest), 0);
+  const Deadline soon = clock.after(3ms);
+  EXPECT_EQ(clock.wait_fd(poll.get(), soon), WaitResult::kTimedOut);
+  EXPECT_GE(clock.now(), soon.at);
+  std::thread other([&] { eventfd_write(event.get(), 1); });
+  EXPECT_EQ(clock.wait_fd(poll.get(), Deadline::never()), WaitResult::kReady);
+  other.join();
+  EXPECT_EQ(epoll_wait(poll.get(), &interest, 1, 0), 1);
+}
+
+}  // namespace tutti

@@ -1,0 +1,170 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "config/job.h"
+#include "config/machine.h"
+
+namespace tutti {
+
+namespace {
+
+using Faults = std::vector<std::string>;
+constexpr Machine kFour{4, true, true};
+
+Job resolved(std::vector<Setting> settings, const Machine& machine = kFour) {
+  Job job = load_job("gpt-kjv", settings);
+  resolve(job, machine);
+  return job;
+}
+
+Faults faults_of(std::vector<Setting> settings, const Machine& machine = kFour) {
+  try {
+    resolved(std::move(settings), machine);
+  } catch (const ConfigError& error) {
+    return error.faults();
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST(Resolve, RanksAreOnePerCoreAndAtMostTheLanes) {
+  EXPECT_EQ(resolved({}, {2, true, true}).layout.ranks, 2);
+  EXPECT_EQ(resolved({}, {64, true, true}).layout.ranks, 8);
+  EXPECT_EQ(resolved({}).origin.at("layout.ranks"), "resolved");
+  const Job given = resolved({{"layout.ranks", "3"}});
+  EXPECT_EQ(given.layout.ranks, 3);
+  EXPECT_EQ(given.origin.at("layout.ranks"), "--set");
+}
+
+TEST(Resolve, AutoValuesFollowMachineAndWorkers) {
+  const Job processes = resolved({});
+  EXPECT_EQ(processes.layout.transport, "shm");
+  EXPECT_EQ(processes.layout.fold, "local");
+  EXPECT_EQ(processes.numerics.device, "cpu");
+  EXPECT_EQ(processes.numerics.isa, "avx512");
+  EXPECT_EQ(processes.origin.at("numerics.isa"), "resolved");
+  EXPECT_EQ(resolved({{"layout.workers", "thread"}}).layout.transport, "inproc");
+  EXPECT_EQ(resolved({}, {4, false, true}).numerics.isa, "avx2");
+  EXPECT_EQ(resolved({{"numerics.isa", "avx2"}}).numerics.isa, "avx2");
+}
+
+TEST(Resolve, ASecondTimeChangesNothing) {
+  const Job once = resolved({});
+  Job twice = once;
+  resolve(twice, {1, true, true});
+  EXPECT_EQ(to_toml(once), to_toml(twice));
+}
+
+TEST(Resolve, AProcessorWithoutTheInstructionsIsRefused) {
+  EXPECT_EQ(faults_of({}, {4, false, false}).size(), 1u);
+  EXPECT_EQ(faults_of({{"numerics.isa", "avx512"}}, {4, false, true}),
+            Faults{"numerics.isa = \"avx512\" but this processor has no AVX-512 (f, bw, cd, dq, vl)"});
+}
+
+TEST(Resolve, EveryFaultOfTheWholeIsListedAtOnce) {
+  EXPECT_EQ(
+      faults_of({{"layout.ranks", "9"},
+                 {"layout.hosts", "10"},
+                 {"model.heads", "5"},
+                 {"layout.transport", "inproc"},
+                 {"data.held_out", "0"}}),
+      (Faults{
+          "model.width = 192 cannot be cut into model.heads = 5: a head is a whole number of elements",
+          "data.held_out = 0 but train.eval_batches = 4: nothing is kept to evaluate on; set train.eval_batches = 0 "
+          "for no evaluation",
+          "layout.ranks = 9 but train.lanes = 8: a rank owns at least one lane; ask for at most 8 ranks, or for more "
+          "lanes, which is another job",
+          "layout.hosts = 10 but layout.ranks = 9: a host has at least one rank",
+          "layout.transport = \"inproc\" but layout.workers = \"process\": inproc reaches only threads of one "
+          "process; use \"shm\" or \"tcp\"",
+      }));
+}
+
+TEST(Resolve, AFaultNamesTheLineThatTheValueCameFrom) {
+  Job job = parse_job("base = \"gpt-kjv\"\n[layout]\nranks = 9\n", "my.toml", {});
+  try {
+    resolve(job, kFour);
+    ADD_FAILURE() << "resolved";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(std::string(error.what()).rfind("my.toml:3: layout.ranks = 9 but train.lanes = 8: ", 0), 0u)
+        << error.what();
+  }
+}
+
+TEST(Resolve, ValuesThatContradictEachOtherAreRefused) {
+  for (const auto& settings : std::vector<std::vector<Setting>>{
+           {{"layout.transport", "shm"}, {"layout.workers", "thread"}},
+           {{"data.kind", "points"}},
+           {{"model.vocab", "255"}},
+           {{"data.path", "\"\""}},
+           {{"train.eval_batches", "0"}},
+           {{"train.momentum", "0.9"}},
+           {{"train.optimizer", "sgd"}, {"train.nesterov", "true"}},
+           {{"train.prompt", "\"\""}},
+           {{"train.steps", "1000000000000"}, {"train.micro_batch_size", "1048576"}},
+           {{"numerics.reduce", "ring"}, {"layout.fold", "root"}},
+           {{"layout.address", "\"\""}},
+       }) {
+    EXPECT_EQ(faults_of(settings).size(), 1u) << settings[0].key;
+  }
+  EXPECT_EQ(faults_of({{"model.kind", "mlp"}, {"model.dropout", "0.5"}}).size(), 4u);  // tied, data and sample, too
+}
+
+TEST(Resolve, ValuesSetByAProgramAreCheckedToo) {
+  Job job = load_job("gpt-kjv", {});
+  job.train.lr = -1;
+  job.layout.zero = 2;
+  job.layout.tensor = 3;
+  try {
+    resolve(job, kFour);
+    ADD_FAILURE() << "resolved";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.faults(),
+              (Faults{"train.lr = -1.0 is out of range: it must be from 0 to 1000000",
+                      "layout.zero = 2 is not built yet; built: 0", "layout.tensor = 3 is not built yet; built: 1",
+                      "layout.tensor = 3 but train.tensor_slices = 1: a rank owns at least one slice",
+                      "layout.ranks = 4 is no multiple of layout.tensor x layout.pipeline = 3"}));
+  }
+}
+
+TEST(Machine, ThisOneHasACoreAndAnInstructionSet) {
+  const Machine machine = this_machine();
+  EXPECT_GE(machine.cores, 1);
+  EXPECT_TRUE(machine.avx2 || !machine.avx512);
+}
+
+class Cgroup : public ::testing::Test {
+ protected:
+  Cgroup() : root_(std::filesystem::temp_directory_path() / ("tutti_cgroup_" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(root_ / "slice" / "job");
+  }
+  ~Cgroup() override { std::filesystem::remove_all(root_); }
+  void limit(const std::string& group, const std::string& text) { std::ofstream(root_ / group / "cpu.max") << text; }
+  int cores(const std::string& membership) const { return cores_by_cgroup(16, root_.string(), membership); }
+
+  std::filesystem::path root_;
+};
+
+TEST_F(Cgroup, WithoutAQuotaAllCoresCount) {
+  EXPECT_EQ(cores("0::/slice/job\n"), 16);
+  limit("slice/job", "max 100000\n");
+  EXPECT_EQ(cores("0::/slice/job\n"), 16);
+  EXPECT_EQ(cores(""), 16);
+}
+
+TEST_F(Cgroup, TheSmallestQuotaOnTheWayToTheRootCounts) {
+  limit("slice/job", "800000 100000\n");
+  EXPECT_EQ(cores("1:cpu:/\n0::/slice/job\n"), 8);
+  limit("slice", "350000 100000\n");
+  EXPECT_EQ(cores("0::/slice/job\n"), 3);
+  limit("", "50000 100000\n");
+  EXPECT_EQ(cores("0::/slice/job\n"), 1);
+  EXPECT_EQ(cores("0::/\n"), 1);
+}
+
+}  // namespace tutti

@@ -1,0 +1,152 @@
+#include "data/loader.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "base/error.h"
+#include "grid/order.h"
+
+namespace tutti {
+namespace {
+
+/// Record i is the number i; counts its reads and fails at one of them.
+class Numbers final : public Dataset {
+ public:
+  explicit Numbers(int64_t size, int64_t fail_at = -1) : size_(size), fail_at_(fail_at) {}
+  int64_t size() const override { return size_; }
+  void read(int64_t record, std::span<const at::Tensor> tensors, int64_t row) const override {
+    if (reads_.fetch_add(1) == fail_at_) throw Error("the disk is gone");
+    tensors[0].mutable_data_ptr<int64_t>()[row] = record;
+  }
+  int64_t reads() const { return reads_.load(); }
+
+ private:
+  int64_t size_, fail_at_;
+  mutable std::atomic<int64_t> reads_{0};
+};
+
+constexpr uint64_t kSeed = 17;
+const Batch kBatch{.lanes = 4, .micro_batches = 2, .micro_batch_size = 3};
+const std::vector<Border> kBorders = {{"number", {3}, at::kLong}};
+
+std::vector<int64_t> expected(int64_t step, int lane, int micro, int64_t size) {
+  std::vector<int64_t> records;
+  for (int row = 0; row < kBatch.micro_batch_size; ++row) {
+    const auto position = static_cast<uint64_t>(first_sample(kBatch, step, lane, micro) + row);
+    records.push_back(static_cast<int64_t>(record_at(kSeed, position, static_cast<uint64_t>(size))));
+  }
+  return records;
+}
+
+std::vector<int64_t> values(const std::vector<at::Tensor>& tensors) {
+  const auto* begin = tensors[0].const_data_ptr<int64_t>();
+  return {begin, begin + 3};
+}
+
+TEST(Loader, HandsOutTheRecordsOfItsLanesInPlanOrderFromAnyStep) {
+  SystemClock clock;
+  auto data = std::make_shared<Numbers>(50);  // two passes and more over the data
+  for (int64_t first_step : {0, 5}) {
+    for (int depth : {1, 3, 16}) {
+      Loader loader(data, kBorders, kBatch, {1, 3}, kSeed, first_step, depth, clock, nullptr);
+      for (int64_t step = first_step; step < first_step + 10; ++step) {
+        for (int lane = 1; lane < 3; ++lane) {
+          for (int micro = 0; micro < 2; ++micro) {
+            ASSERT_EQ(values(loader.next(step, lane, micro)), expected(step, lane, micro, 50));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Loader, ReadsAheadByItsDepthAndNoFurtherAndLeavesTheHeldMicroBatchAlone) {
+  SystemClock clock;
+  auto data = std::make_shared<Numbers>(1000);
+  Loader loader(data, kBorders, kBatch, {0, 4}, kSeed, 0, 2, clock, nullptr);
+  const auto& held = loader.next(0, 0, 0);
+  Signal never;
+  // Held 1 + ready 2 = 3 micro-batches of 3 records; the reader then has to wait for next().
+  ASSERT_EQ(clock.wait(
+                never, [&] { return data->reads() >= 9; }, clock.after(std::chrono::seconds(20)), nullptr),
+            WaitResult::kReady);
+  EXPECT_EQ(clock.wait(
+                never, [&] { return data->reads() > 9; }, clock.after(std::chrono::milliseconds(30)), nullptr),
+            WaitResult::kTimedOut);
+  EXPECT_EQ(values(held), expected(0, 0, 0, 1000));
+}
+
+TEST(Loader, AReaderThatIsReadyDoesNotStallNext) {
+  SystemClock clock;
+  auto data = std::make_shared<Numbers>(1000);
+  Loader loader(data, kBorders, kBatch, {0, 4}, kSeed, 0, 4, clock, nullptr);
+  Signal never;
+  for (int micro = 0; micro < 8; ++micro) {
+    const int64_t ready = 3 * (micro + 1);
+    // One record past the micro-batch has been begun, so the micro-batch has been handed over.
+    ASSERT_EQ(clock.wait(
+                  never, [&] { return data->reads() > ready; }, clock.after(std::chrono::seconds(20)), nullptr),
+              WaitResult::kReady);
+    loader.next(0, micro / 2, micro % 2);
+  }
+  EXPECT_EQ(loader.stalled(), Duration(0));
+}
+
+TEST(Loader, WhatReadingThrowsIsThrownByNextAfterTheWholeMicroBatches) {
+  SystemClock clock;
+  Loader loader(std::make_shared<Numbers>(1000, 7), kBorders, kBatch, {0, 4}, kSeed, 0, 4, clock, nullptr);
+  EXPECT_EQ(values(loader.next(0, 0, 0)), expected(0, 0, 0, 1000));
+  EXPECT_EQ(values(loader.next(0, 0, 1)), expected(0, 0, 1, 1000));
+  try {
+    loader.next(0, 1, 0);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "the disk is gone");
+  }
+}
+
+/// Blocks its reader until told, as a slow disk would.
+class Gated final : public Dataset {
+ public:
+  Gated(Clock& clock, const Cancel& gate) : clock_(clock), gate_(gate) {}
+  int64_t size() const override { return 10; }
+  void read(int64_t, std::span<const at::Tensor>, int64_t) const override {
+    Signal never;
+    clock_.wait(
+        never, [] { return false; }, Deadline::never(), &gate_);
+  }
+
+ private:
+  Clock& clock_;
+  const Cancel& gate_;
+};
+
+TEST(Loader, ACancelEndsAWaitForDataWithItsReason) {
+  SystemClock clock;
+  Cancel cancel, gate;
+  Loader loader(std::make_shared<Gated>(clock, gate), kBorders, kBatch, {0, 4}, kSeed, 0, 2, clock, &cancel);
+  cancel.cancel("rank 1 was killed");
+  try {
+    loader.next(0, 0, 0);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("rank 1 was killed"), std::string::npos) << error.what();
+  }
+  EXPECT_GT(loader.stalled(), Duration(0));
+  gate.cancel("open");
+}
+
+TEST(Loader, DataWithoutRecordsIsRefused) {
+  SystemClock clock;
+  EXPECT_THROW(Loader(std::make_shared<Numbers>(0), kBorders, kBatch, {0, 4}, kSeed, 0, 2, clock, nullptr), Error);
+}
+
+TEST(LoaderDeathTest, AMicroBatchOutOfOrderIsABrokenPromise) {
+  SystemClock clock;
+  Loader loader(std::make_shared<Numbers>(10), kBorders, kBatch, {0, 4}, kSeed, 0, 2, clock, nullptr);
+  EXPECT_DEATH(loader.next(0, 1, 0), "lane 1, micro 0.*asked for.*lane 0, micro 0.*is next");
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,39 @@
+// Small model shapes for tests of plans.
+#pragma once
+
+#include <string>
+
+#include "plan/ddp.h"
+#include "plan/shape.h"
+
+namespace tutti::test {
+
+/// `blocks` blocks of one or two segments and growing units; block 3 has no parameters. `tied`: the last block also
+/// uses a parameter of block 0 (and, when there are five, has none of its own).
+inline ModelShape sample_model(int blocks, bool tied) {
+  ModelShape model;
+  for (int b = 0; b < blocks; ++b) {
+    BlockShape block;
+    block.name = "block" + std::to_string(b);
+    const bool bare = (b == 3 && blocks > 3) || (tied && b == 4);
+    if (!bare) {
+      const int64_t size = 20 + 7 * b;
+      block.parameters.push_back({block.name + ".weight", {size}, 0, size, {}});
+      block.unit_size = align_up(size, kAlign);
+      block.gradient_size = block.unit_size;
+    }
+    const int segments = 1 + b % 2;
+    for (int s = 0; s < segments; ++s)
+      block.segments.push_back({"s" + std::to_string(s), 1000 + b, 300 - b, 64 * (b + 1), 1e3});
+    model.blocks.push_back(block);
+  }
+  if (tied && blocks > 1) {
+    BlockShape& owner = model.blocks[0];
+    owner.parameters[0].extra_gradients = {owner.unit_size};
+    owner.gradient_size = 2 * owner.unit_size;
+    model.blocks.back().writes_units = {0};
+  }
+  return model;
+}
+
+}  // namespace tutti::test

@@ -1,0 +1,117 @@
+// The file as another tool would read it: byte by byte, with a JSON reader that accepts the grammar of RFC 8259 and no
+// more.
+#include "state/safetensors.h"
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "fixture.h"
+
+namespace tutti {
+namespace {
+
+/// Consumes values of JSON text; `ok` stays true only for text of the strict grammar without duplicate keys.
+class StrictJson {
+ public:
+  explicit StrictJson(const std::string& text) : at_(text.data()), end_(text.data() + text.size()) {
+    value();
+    space();
+    ok = ok && at_ == end_;
+  }
+  bool ok = true;
+
+ private:
+  void value() {
+    space();
+    if (take('{')) {
+      std::set<std::string> keys;
+      members('}', [&] {
+        space();
+        const char* begin = at_;
+        string();
+        ok = ok && keys.emplace(begin, at_).second;
+        space();
+        expect(':');
+        value();
+      });
+    } else if (take('[')) {
+      members(']', [&] { value(); });
+    } else if (at_ < end_ && *at_ == '"') {
+      string();
+    } else {
+      number();
+    }
+  }
+  template <typename Member>
+  void members(char close, Member member) {
+    space();
+    if (take(close)) return;
+    do {
+      member();
+      space();
+    } while (ok && take(','));
+    expect(close);
+  }
+  void string() {
+    expect('"');
+    while (ok && at_ < end_ && *at_ != '"')
+      ok = static_cast<unsigned char>(*at_) >= 0x20 && *at_++ != '\\';  // no escapes here
+    expect('"');
+  }
+  void number() {
+    const char* begin = at_;
+    while (at_ < end_ && '0' <= *at_ && *at_ <= '9') ++at_;
+    ok = ok && at_ > begin && (at_ - begin == 1 || *begin != '0');
+  }
+  void space() {
+    while (at_ < end_ && std::strchr(" \t\r\n", *at_) != nullptr) ++at_;
+  }
+  bool take(char c) {
+    if (at_ == end_ || *at_ != c) return false;
+    ++at_;
+    return true;
+  }
+  void expect(char c) { ok = take(c) && ok; }
+  const char *at_, *end_;
+};
+
+TEST_F(CheckpointTest, TheFileIsWhatTheFormatSays) {
+  OwnedState saved(1, 0.5f);
+  const std::string path = folder_ + "/x.safetensors";
+  const FileStamp stamp = write_safetensors(path, saved.state.entries);
+  const std::string bytes = slurp(path);
+  EXPECT_EQ(stamp.bytes, static_cast<int64_t>(bytes.size()));
+  uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), 8);
+  ASSERT_LT(length, bytes.size());
+  EXPECT_EQ(length % 8, 0u);
+  const std::string text = bytes.substr(8, length);
+  EXPECT_EQ(text.front(), '{');
+  EXPECT_TRUE(StrictJson(text).ok) << text;
+  const auto header = nlohmann::json::parse(text);
+  ASSERT_EQ(header.size(), 4u);
+  uint64_t expected_begin = 0;
+  const char* names[] = {"embed.token.weight", "embed.token.weight@m", "head.bias", "head.bias@m"};
+  for (size_t i = 0; i < 4; ++i) {
+    const auto& tensor = header.at(names[i]);
+    EXPECT_EQ(tensor.at("dtype"), "F32");
+    EXPECT_EQ(tensor.at("shape"), nlohmann::json(saved.state.entries[i].dims));
+    const uint64_t begin = tensor.at("data_offsets")[0], end = tensor.at("data_offsets")[1];
+    EXPECT_EQ(begin, expected_begin);
+    ASSERT_EQ(end - begin, saved.storage[i]->size() * sizeof(float));
+    EXPECT_EQ(std::memcmp(bytes.data() + 8 + length + begin, saved.storage[i]->data(), end - begin), 0);
+    expected_begin = end;
+  }
+  EXPECT_EQ(8 + length + expected_begin, bytes.size());
+}
+
+TEST(StrictJson, RefusesWhatIsNotJson) {
+  for (const char* good : {"{}", "{\"a\":[1,20],\"b\":{\"c\":\"d\"}}  ", "[]"})
+    EXPECT_TRUE(StrictJson(good).ok) << good;
+  for (const char* bad : {"", "{", "{\"a\":1,}", "{a:1}", "[1 2]", "{\"a\":1}{", "[01]", "{\"a\":1,\"a\":2}", "[1,]"}) {
+    EXPECT_FALSE(StrictJson(bad).ok) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace tutti
