@@ -7,7 +7,9 @@
 #include "base/error.h"
 #include "net/inproc.h"
 #include "net/memory.h"
+#include "net/mixed.h"
 #include "net/shm.h"
+#include "net/tcp.h"
 
 namespace tutti {
 
@@ -44,7 +46,19 @@ std::unique_ptr<Transport> make_transport(const TransportOptions& options, const
   TUTTI_CHECK(options.connections >= 1, "{} connections", options.connections);
   agree(options, epoch, rendezvous, deadline);
   if (options.kind == "inproc") return make_inproc(options, rendezvous, clock, cancel, deadline);
-  if (options.kind == "shm") return make_shm(options, epoch, rendezvous, clock, cancel, deadline);
+  const int rank = rendezvous.rank(), size = rendezvous.size();
+  if (options.kind == "tcp") {
+    return make_tcp(options, epoch, std::vector<bool>(size, true), rendezvous, clock, cancel, deadline);
+  }
+  if (options.kind == "shm") {
+    auto shm = make_shm(options, epoch, rendezvous, clock, cancel, deadline);
+    std::vector<bool> elsewhere(size, false);
+    for (size_t r = 0; r < options.hosts.size(); ++r) elsewhere[r] = options.hosts[r] != options.hosts[rank];
+    // All ranks or none go on: whether there are other hosts looks the same from everywhere.
+    if (std::find(elsewhere.begin(), elsewhere.end(), true) == elsewhere.end()) return shm;
+    auto tcp = make_tcp(options, epoch, elsewhere, rendezvous, clock, cancel, deadline);
+    return make_mixed(options.hosts, std::move(shm), std::move(tcp));
+  }
   throw Error(fmt::format("no such transport: {}", options.kind));
 }
 

@@ -1,5 +1,5 @@
-// The transport between hosts: several connections per pair of ranks, one I/O thread per rank. Bytes go from the sender's
-// span to the socket and from the socket to the span of the posted receive, with no copy of our own between.
+// The transport between hosts: several connections per pair of ranks, one I/O thread per rank. Bytes go from the
+// sender's span to the socket and from the socket to the span of the posted receive, with no copy of our own between.
 #pragma once
 
 #include <memory>

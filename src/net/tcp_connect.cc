@@ -162,7 +162,8 @@ void Connector::accept_all() {
     const bool out_of_descriptors = !fd && (errno == EMFILE || errno == ENFILE);
     if (!fd && !out_of_descriptors) return;
     const auto stranger = [](const Candidate& c) { return !c.dialled; };
-    if (out_of_descriptors || std::count_if(candidates_.begin(), candidates_.end(), stranger) >= ssize_t{kMaxStrangers}) {
+    if (out_of_descriptors ||
+        std::count_if(candidates_.begin(), candidates_.end(), stranger) >= ssize_t{kMaxStrangers}) {
       auto oldest = std::find_if(candidates_.begin(), candidates_.end(), stranger);
       if (oldest == candidates_.end()) throw Error("tcp: too many open files");
       candidates_.erase(oldest);
@@ -262,8 +263,8 @@ void Connector::wait_for_events() {
 
 TcpMesh Connector::run() {
   listener_ = listen_on(options_.address, options_.port == 0 ? 0 : options_.port + rank_);
-  const std::vector<Card> deck = rendezvous_.exchange(
-      {.bytes = fmt::format("{} {}", options_.address, port_of(listener_.get()))}, deadline_);
+  const std::vector<Card> deck =
+      rendezvous_.exchange({.bytes = fmt::format("{} {}", options_.address, port_of(listener_.get()))}, deadline_);
   watch(listener_.get(), EPOLLIN, nullptr);
   mesh_.sockets.resize(rendezvous_.size());
   for (int r = 0; r < rendezvous_.size(); ++r) {

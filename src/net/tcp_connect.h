@@ -1,5 +1,5 @@
-// Makes the connections of a tcp transport: every rank listens, the higher rank of a pair dials, and only holders of the
-// run's token are admitted. The listener is gone when this returns.
+// Makes the connections of a tcp transport: every rank listens, the higher rank of a pair dials, and only holders of
+// the run's token are admitted. The listener is gone when this returns.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,5 @@
-// What tcp connections carry: a Hello and a Welcome, then pieces of messages. Little-endian, as on every machine we run on.
+// What tcp connections carry: a Hello and a Welcome, then pieces of messages. Little-endian, as on every machine we run
+// on.
 #pragma once
 
 #include <bit>
@@ -30,8 +31,8 @@ struct Welcome {
   int32_t rank = -1;
 };
 
-/// Stands before every piece of a message. The first piece of a message (offset 0) travels on connection 0, so that messages
-/// begin in the order in which they were sent; the others on any.
+/// Stands before every piece of a message. The first piece of a message (offset 0) travels on connection 0, so that
+/// messages begin in the order in which they were sent; the others on any.
 struct PieceHead {
   uint32_t magic = kPieceMagic;
   uint32_t epoch = 0;

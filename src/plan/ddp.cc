@@ -34,7 +34,9 @@ std::vector<Bucket> make_buckets(const ModelShape& model, int64_t bucket_floats)
     bucket.units.push_back(unit);
     bucket.unit_offset.push_back(bucket.partial_size);
     bucket.partial_size += floats;
-    open = bucket.partial_size < bucket_floats;
+    // The gradients of a shared parameter's other users lie behind everything that is reduced: nothing may follow them.
+    const bool further_users = model.blocks[unit].gradient_size > model.blocks[unit].unit_size;
+    open = bucket.partial_size < bucket_floats && !further_users;
   }
   return buckets;
 }

@@ -82,7 +82,7 @@ void Trainer::connect() {
   uint64_t hash = plan_hash(plan_);
   Deadline deadline = context_.clock.after(seconds(job_.layout.timeout));
   std::string mine = fmt::format("plan {:016x} processor {}", hash, golden_digest());
-  auto cards = context_.rendezvous.exchange({mine, {}}, deadline);
+  auto cards = context_.rendezvous.exchange({.bytes = mine}, deadline);
   for (int r = 0; r < context_.size; ++r)
     if (cards[r].bytes != mine)
       throw Error(fmt::format("rank {} ({}) cannot run with rank {} ({})", r, cards[r].bytes, context_.rank, mine));
@@ -132,7 +132,8 @@ void Trainer::make_reductions() {
     ReductionSpec spec;
     spec.bucket = static_cast<int>(b);
     spec.lanes = batch_.lanes;
-    spec.partial_size = spec.result_size = bucket.partial_size;
+    spec.partial_size = bucket.partial_size;
+    spec.result_size = bucket.unit_offset.back() + shape_.blocks[bucket.units.back()].unit_size;
     std::vector<Range> parameters;
     for (size_t k = 0; k < bucket.units.size(); ++k) {
       int unit = bucket.units[k];

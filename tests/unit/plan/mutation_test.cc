@@ -6,7 +6,7 @@
 //   - every pair of instructions that touch the same memory, one of them writing, or that belong to the commit (norms
 //   and
 //     gathers before the vote before updates), or that both run backward on a rank, is ordered by the mutant as by the
-//     original, in every interleaving (transitive closure, brute force)
+//     original, in every interleaving (transitive closure, brute force). Slices of one buffer are different memory
 //
 // Runs that agree in both compute the same values (they are the same Mazurkiewicz trace), so such mutants are equal.
 // Besides, they are run on hashes in random interleavings.
@@ -106,6 +106,8 @@ class Closure {
     const auto commit = [](Op op) { return op == Op::kNorm || op == Op::kGather || op == Op::kUpdate; };
     if (ra == rb && ((ia->op == Op::kVote && commit(ib->op)) || (ib->op == Op::kVote && commit(ia->op)))) return true;
     if (ra == rb && ia->op == Op::kBackward && ib->op == Op::kBackward) return true;
+    // Norm reads the rank's own slice, Gather writes the others.
+    if (ia->op != ib->op && is_slice_op(ia->op) && is_slice_op(ib->op)) return false;
     const auto meet = [&](const auto& x, const auto& y) {
       for (const auto& e : x) {
         if (y.contains(e)) return true;
@@ -118,6 +120,7 @@ class Closure {
   }
 
  private:
+  static bool is_slice_op(Op op) { return op == Op::kNorm || op == Op::kGather; }
   using Set = std::set<std::pair<int, int>>;  // (rank, buffer)
   std::pair<Set, Set> touched(int n) const {
     const auto& [rank, i] = list_[n];

@@ -29,7 +29,7 @@ Result run(const Kernels& table, const Floats& x, const Floats& gamma, const Flo
 }
 
 TEST_P(Norm, AgreesWithAtenForwardAndBackwardAtAnyWidth) {
-  for (const int64_t cols : {1, 3, 8, 15, 16, 17, 64, 100, 192, 384}) {
+  for (const int64_t cols : {2, 3, 8, 15, 16, 17, 64, 100, 192, 384}) {
     const int64_t rows = cols == 384 ? 67 : 5;
     const Floats x = normals(rows * cols, 1, 3), gamma = normals(cols, 2), beta = normals(cols, 3);
     const Floats dy = normals(rows * cols, 4), residual = normals(rows * cols, 5);

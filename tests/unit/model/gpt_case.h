@@ -1,0 +1,87 @@
+// A GPT with its memory and one micro-batch, for the tests that run it whole.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "base/philox.h"
+#include "model/gpt.h"
+#include "model/runner.h"
+
+namespace tutti::test {
+
+inline ModelConfig small_gpt() {
+  ModelConfig c{};
+  c.kind = "gpt";
+  c.layers = 2;
+  c.width = 32;
+  c.heads = 2;
+  c.context = 24;
+  c.vocab = 29;
+  c.gelu = "exact";
+  c.init = "normal";
+  c.init_scale = 0.15;
+  return c;
+}
+
+class GptCase {
+ public:
+  static constexpr int64_t kBatch = 3;
+
+  GptCase(const ModelConfig& config, Isa isa) : model(make_gpt(config, kBatch, isa)), shape(describe(model)) {
+    at::set_num_threads(1);
+    for (size_t b = 0; b < model.blocks.size(); ++b) {
+      const BlockShape& block = shape.blocks[b];
+      values.push_back(at::zeros({block.unit_size}, at::kFloat));
+      gradients.push_back(at::zeros({block.gradient_size}, at::kFloat));
+      float* unit = values.back().mutable_data_ptr<float>();
+      for (const ParameterShape& p : block.parameters) {
+        // Every parameter away from its start, so that no gradient is zero by symmetry and no bias is.
+        for (int64_t i = 0; i < p.size; ++i) {
+          const double draw =
+              philox_normal({3, Purpose::kTest, static_cast<uint64_t>(b), static_cast<uint64_t>(p.offset)}, i);
+          const bool gain =
+              p.dims.size() == 1 && p.name.find("norm") != std::string::npos && p.name.ends_with("weight");
+          unit[p.offset + i] = static_cast<float>((gain ? 1 : 0) + 0.15 * draw);
+        }
+      }
+      units.push_back(unit);
+      grads.push_back(gradients.back().mutable_data_ptr<float>());
+    }
+    tokens = at::empty({kBatch, config.context}, at::kLong);
+    targets = at::empty({kBatch, config.context}, at::kLong);
+    for (int64_t i = 0; i < tokens.numel(); ++i) {
+      tokens.mutable_data_ptr<int64_t>()[i] =
+          static_cast<int64_t>(philox_below({4, Purpose::kTest, 0, 0}, i, config.vocab));
+      targets.mutable_data_ptr<int64_t>()[i] =
+          i % 7 == 3 ? -1 : static_cast<int64_t>(philox_below({4, Purpose::kTest, 1, 0}, i, config.vocab));
+    }
+    runner = std::make_unique<ModelRunner>(model, shape, units, accounts);
+  }
+
+  Loss forward() {
+    const std::vector<at::Tensor> data{tokens, targets};
+    runner->forward_all(pass, data);
+    return runner->loss();
+  }
+  void backward() {
+    for (at::Tensor& g : gradients) g.fill_(77);  // what is not written shows
+    runner->backward_all(pass, std::vector<at::Tensor>{tokens, targets}, grads);
+  }
+
+  Model model;
+  ModelShape shape;
+  std::vector<at::Tensor> values, gradients;
+  std::vector<float*> units, grads;
+  at::Tensor tokens, targets;
+  Accounts accounts;
+  Pass pass{.seed = 5, .step = 12, .lane = 0, .micro = 0, .first_sample = 40};
+  std::unique_ptr<ModelRunner> runner;
+};
+
+}  // namespace tutti::test

@@ -1,0 +1,151 @@
+// What the GPT promises by itself: repeatable bits, keyed dropout, gradients that are the loss's slope, refusals.
+#include <cstring>
+
+#include "base/error.h"
+#include "gpt_case.h"
+#include "model/gpt_shape.h"
+
+namespace tutti::test {
+namespace {
+
+Isa isa() { return supported(Isa::kAvx512) ? Isa::kAvx512 : Isa::kAvx2; }
+
+bool same(const GptCase& a, const GptCase& b) {
+  for (size_t i = 0; i < a.grads.size(); ++i) {
+    for (const ParameterShape& p : a.shape.blocks[i].parameters) {
+      if (std::memcmp(a.grads[i] + p.offset, b.grads[i] + p.offset, static_cast<size_t>(p.size) * sizeof(float)) != 0)
+        return false;
+    }
+  }
+  return true;
+}
+
+TEST(Gpt, RunTwiceGivesEqualBitsWithDropoutToo) {
+  ModelConfig c = small_gpt();
+  c.dropout = 0.1;
+  GptCase a(c, isa()), b(c, isa());
+  const double first = a.forward().sum;
+  a.backward();
+  EXPECT_EQ(b.forward().sum, first);
+  b.backward();
+  EXPECT_TRUE(same(a, b));
+  EXPECT_EQ(a.forward().sum, first) << "the same runner, used again";
+}
+
+TEST(Gpt, DropoutDependsOnStepAndSampleAndOnNeitherLaneNorMicroBatch) {
+  ModelConfig c = small_gpt();
+  c.dropout = 0.1;
+  GptCase gpt(c, isa());
+  const double first = gpt.forward().sum;
+  gpt.pass.lane = 3;
+  gpt.pass.micro = 2;
+  EXPECT_EQ(gpt.forward().sum, first);
+  gpt.pass.step += 1;
+  EXPECT_NE(gpt.forward().sum, first);
+  gpt.pass.step -= 1;
+  gpt.pass.first_sample += 1;
+  EXPECT_NE(gpt.forward().sum, first);
+}
+
+TEST(Gpt, EvaluationDropsNothing) {
+  ModelConfig c = small_gpt();
+  GptCase plain(c, isa());
+  c.dropout = 0.5;
+  GptCase dropped(c, isa());
+  EXPECT_NE(dropped.forward().sum, plain.forward().sum);
+  plain.pass.training = dropped.pass.training = false;
+  EXPECT_EQ(dropped.forward().sum, plain.forward().sum);
+}
+
+// Central differences of a float32 loss of about 20: the step of 1e-2 leaves an error of about 1e-3 from rounding and
+// curvature.
+TEST(Gpt, GradientsAreTheSlopeOfTheLoss) {
+  ModelConfig c = small_gpt();
+  c.layers = 1;
+  c.width = 8;
+  c.context = 5;
+  c.vocab = 6;
+  GptCase gpt(c, isa());
+  gpt.forward();
+  gpt.backward();
+  for (size_t block = 0; block < gpt.units.size(); ++block) {
+    for (const ParameterShape& p : gpt.shape.blocks[block].parameters) {
+      double top = 0.5;
+      for (int64_t i = 0; i < p.size; ++i)
+        top = std::max(top, std::abs(static_cast<double>(gpt.grads[block][p.offset + i])));
+      for (int64_t i = 0; i < p.size; i += std::max<int64_t>(1, p.size / 5)) {
+        float& value = gpt.units[block][p.offset + i];
+        const float kept = value;
+        value = kept + 1e-2f;
+        const double up = gpt.forward().sum;
+        value = kept - 1e-2f;
+        const double down = gpt.forward().sum;
+        value = kept;
+        EXPECT_NEAR((up - down) / 2e-2 / top, gpt.grads[block][p.offset + i] / top, 1e-2) << p.name << " " << i;
+      }
+    }
+  }
+}
+
+TEST(Gpt, TargetsBelowZeroAreNotCounted) {
+  GptCase gpt(small_gpt(), isa());
+  gpt.targets.fill_(-1);
+  const Loss loss = gpt.forward();
+  EXPECT_EQ(loss.sum, 0);
+  EXPECT_EQ(loss.count, 0);
+  gpt.backward();
+  for (const ParameterShape& p : gpt.shape.blocks[1].parameters) EXPECT_EQ(gpt.grads[1][p.offset], 0) << p.name;
+}
+
+TEST(Gpt, ATokenOutsideOfTheVocabularyIsNamed) {
+  GptCase gpt(small_gpt(), isa());
+  gpt.tokens.mutable_data_ptr<int64_t>()[4] = 29;
+  try {
+    gpt.forward();
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "token 4 is 29, outside of the model's vocabulary of 29");
+  }
+}
+
+TEST(Gpt, ParametersAreNamedCountedAndInitialisedAsTheReferenceModels) {
+  ModelConfig c = small_gpt();
+  c.layers = 6;
+  c.width = 384;
+  c.heads = 6;
+  c.context = 256;
+  c.vocab = 256;
+  c.init_scale = 0.02;
+  c.scaled_residual = true;
+  const Model model = make_gpt(c, 8, isa());
+  const ModelShape shape = describe(model);
+  // tokens and positions; per layer 12 d^2 + 13 d; final norm, head with bias
+  EXPECT_EQ(shape.parameter_count(), 2 * 256 * 384 + 6 * (12 * 384 * 384 + 13 * 384) + 2 * 384 + 256 * 384 + 256);
+  const std::vector<Parameter>& layer = model.blocks[3].parameters;
+  EXPECT_EQ(model.blocks[3].name, "blocks.2");
+  EXPECT_EQ(layer[LayerParameters::kQkv].name, "qkv.weight");
+  EXPECT_EQ(layer[LayerParameters::kQkv].dims, (std::vector<int64_t>{1152, 384}));
+  EXPECT_DOUBLE_EQ(layer[LayerParameters::kQkv].init.scale, 0.02);
+  EXPECT_DOUBLE_EQ(layer[LayerParameters::kProj].init.scale, 0.02 / std::sqrt(12.0));
+  EXPECT_DOUBLE_EQ(layer[LayerParameters::kFc2].init.scale, 0.02 / std::sqrt(12.0));
+  int64_t saved = 0;
+  double flops = 0;
+  for (const auto& segment : model.blocks[3].segments) saved += segment->saved_bytes();
+  for (const Block& block : model.blocks) {
+    for (const auto& segment : block.segments) flops += segment->flops();
+  }
+  EXPECT_LT(saved, int64_t{15} * 2048 * 384 * 4) << "14 widths a row, statistics, log-sum-exps";
+  EXPECT_NEAR(flops, 2.0 * 2048 * (6 * 12 * 384 * 384 + 384 * 256) + 6 * 2.0 * 2048 * 257 * 384, 1e6);
+}
+
+TEST(Gpt, ATiedHeadSharesTheTokenTable) {
+  ModelConfig c = small_gpt();
+  c.tied = true;
+  const Model model = make_gpt(c, 2, isa());
+  const auto& head = model.blocks.back().parameters;
+  ASSERT_EQ(head.size(), 3u);
+  EXPECT_EQ(head[2].shared_with, "embed/tok.weight");
+}
+
+}  // namespace
+}  // namespace tutti::test
