@@ -99,6 +99,7 @@ Split open_data(const Job& job) {
 
 std::vector<at::Tensor> allocate(const std::vector<Border>& borders) {
   std::vector<at::Tensor> tensors;
+  tensors.reserve(borders.size());
   for (const Border& border : borders) tensors.push_back(at::empty(border.dims, border.type));
   return tensors;
 }

@@ -88,7 +88,7 @@ struct Loader::Impl {
   std::thread reader;
 };
 
-Loader::Loader(std::shared_ptr<const Dataset> data, std::vector<Border> borders, Batch batch, Range lanes,
+Loader::Loader(std::shared_ptr<const Dataset> data, const std::vector<Border>& borders, Batch batch, Range lanes,
                uint64_t seed, int64_t first_step, int depth, Clock& clock, const Cancel* cancel)
     : impl_(std::make_unique<Impl>(std::move(data), borders, batch, lanes, seed, first_step, depth, clock, cancel)) {
   impl_->reader = std::thread([impl = impl_.get()] { impl->run(); });

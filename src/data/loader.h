@@ -15,8 +15,8 @@ namespace tutti {
 class Loader {
  public:
   /// `depth` micro-batches are kept ready. Reading starts at once, at `first_step`.
-  Loader(std::shared_ptr<const Dataset> data, std::vector<Border> borders, Batch batch, Range lanes, uint64_t seed,
-         int64_t first_step, int depth, Clock& clock, const Cancel* cancel);
+  Loader(std::shared_ptr<const Dataset> data, const std::vector<Border>& borders, Batch batch, Range lanes,
+         uint64_t seed, int64_t first_step, int depth, Clock& clock, const Cancel* cancel);
   ~Loader();
 
   /// The next micro-batch; blocks until it is ready. Its tensors stay valid and unchanged until the next call of

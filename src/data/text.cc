@@ -61,7 +61,7 @@ std::string read_unchanged(const std::string& path) {
 std::string resolve_text_path(const std::string& path) {
   if (path != "kjv") return path;
   const char* folder = std::getenv("TUTTI_DATA");
-  const std::string file = std::string(folder != nullptr && *folder != '\0' ? folder : "data") + "/kjv.txt";
+  std::string file = std::string(folder != nullptr && *folder != '\0' ? folder : "data") + "/kjv.txt";
   if (access(file.c_str(), F_OK) != 0) {
     throw Error(fmt::format("{}: the King James text is missing; run ./tutti setup", file));
   }

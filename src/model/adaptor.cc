@@ -11,6 +11,7 @@
 #include "base/philox.h"
 #include "model/draw_watch.h"
 #include "model/wiring.h"
+#include "tensor/allocator.h"
 
 namespace tutti {
 
@@ -74,8 +75,10 @@ std::vector<at::Tensor> AutogradSegment::call(const Pass& pass, Tensors paramete
 
 std::vector<at::Tensor> AutogradSegment::checked_call(const Pass& pass, Tensors parameters, Tensors inputs) const {
   std::vector<std::pair<std::string, at::Tensor>> before;
-  if (spec_.buffers)
+  if (spec_.buffers) {
+    AllocationScope uncounted;
     for (const auto& [name, buffer] : spec_.buffers()) before.emplace_back(name, buffer.detach().clone());
+  }
   const DrawWatch watch;
   auto outputs = call(pass, parameters, inputs);
   // Bytes, not version counters: batch norm's kernels write running statistics without raising them.

@@ -4,6 +4,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/equal.h>
 
+#include "tensor/allocator.h"
+
 namespace tutti {
 
 namespace {
@@ -20,6 +22,7 @@ std::unique_ptr<at::ObserverContext> observe(const at::RecordFunction& call) {
 }
 
 at::Tensor generator_state() {
+  AllocationScope uncounted;  // watching must not show in what is measured
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   std::lock_guard lock(generator.mutex());
   return generator.get_state();

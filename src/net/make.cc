@@ -13,23 +13,26 @@
 
 namespace tutti {
 
+std::string transport_terms(const TransportOptions& options, const Epoch& epoch) {
+  return fmt::format("{}\n{} transport, run {:016x}, epoch {}, plan {:016x}, {} connections, hosts [{}]",
+                     options.window_bytes, options.kind, epoch.run, epoch.epoch, epoch.plan, options.connections,
+                     fmt::join(options.hosts, " "));
+}
+
 namespace {
 
-std::string describe_terms(const TransportOptions& options, const Epoch& epoch) {
-  return fmt::format("{} transport, run {:016x}, epoch {}, plan {:016x}, {} connections, hosts [{}]", options.kind,
-                     epoch.run, epoch.epoch, epoch.plan, options.connections, fmt::join(options.hosts, " "));
+std::string without_window(const std::string& terms) {
+  return terms.substr(std::min(terms.find('\n'), terms.size() - 1) + 1);
 }
 
 void agree(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous, Deadline deadline) {
-  const std::string terms = describe_terms(options, epoch);
-  const std::vector<Card> deck =
-      rendezvous.exchange({.bytes = fmt::format("{}\n{}", options.window_bytes, terms)}, deadline);
+  const std::string terms = transport_terms(options, epoch);
+  const std::vector<Card> deck = rendezvous.exchange({.bytes = terms}, deadline);
   size_t host_bytes = 0;
   for (int r = 0; r < rendezvous.size(); ++r) {
-    const size_t cut = deck[r].bytes.find('\n');
-    if (cut == std::string::npos || deck[r].bytes.substr(cut + 1) != terms) {
-      throw Error(fmt::format("rank {} makes a {}, but rank {} a {}", rendezvous.rank(), terms, r,
-                              cut == std::string::npos ? "transport of another kind" : deck[r].bytes.substr(cut + 1)));
+    if (without_window(deck[r].bytes) != without_window(terms)) {
+      throw Error(fmt::format("rank {} makes a {}, but rank {} a {}", rendezvous.rank(), without_window(terms), r,
+                              without_window(deck[r].bytes)));
     }
     const bool same_host = options.hosts.empty() || options.hosts[r] == options.hosts[rendezvous.rank()];
     if (same_host && options.kind != "tcp") host_bytes += std::stoull(deck[r].bytes);

@@ -1,4 +1,4 @@
-// Makes the transports of an epoch. Collective: all ranks call it with equal arguments.
+// Makes the transports of an epoch. Collective: all ranks call it with equal arguments (an Error names who differs).
 #pragma once
 
 #include <memory>
@@ -17,6 +17,9 @@ struct TransportOptions {
   int port = 0;         ///< tcp: first port (rank r listens on port + r); 0: any. A busy port is an Error naming it
   int connections = 2;  ///< tcp: per pair of ranks; large messages are striped over them
 };
+
+/// What a rank tells all others first: its window's size on a line of its own, then what must be equal on all ranks.
+std::string transport_terms(const TransportOptions& options, const Epoch& epoch);
 
 /// kind "shm" with several hosts makes shm inside a host and tcp between: messages go by whichever reaches the peer.
 std::unique_ptr<Transport> make_transport(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous,

@@ -214,6 +214,7 @@ void Tcp::write_peer(Peer& peer) {
 void Tcp::write_some(Connection& connection) {
   Peer& peer = peers_[connection.peer];
   bool ended = false;
+  int error = 0;
   IoResult result = IoResult::kDone;
   for (int turn = 0; result == IoResult::kDone; ++turn) {
     if (turn == kTurn) {  // the socket has room, so the next look at epoll leads back here
@@ -226,6 +227,7 @@ void Tcp::write_some(Connection& connection) {
       if (!connection.out.busy() && !take_piece(peer, connection)) break;
     }
     result = connection.out.write(connection.fd.get());
+    error = errno;
     if (result != IoResult::kDone) break;
     std::lock_guard lock(mutex_);
     ended |= connection.out.end();
@@ -237,7 +239,7 @@ void Tcp::write_some(Connection& connection) {
   }
   if (result == IoResult::kClosed) {
     give_up(connection.peer,
-            fmt::format("connection to rank {} was closed: {}", connection.peer, std::strerror(errno)));
+            fmt::format("connection to rank {} was closed: {}", connection.peer, std::strerror(error)));
   }
 }
 

@@ -25,6 +25,13 @@ struct Gradient {
   int unit = -1;
   Stage stage = Stage::kUntouched;
   std::vector<int> parts;
+  std::vector<bool> unread;  // by part: written or added to since it was last read
+  void reset(int new_unit, Stage new_stage, size_t count) {
+    unit = new_unit, stage = new_stage;
+    parts.assign(count, kUndefined);
+    unread.assign(count, false);
+  }
+  bool any_unread() const { return std::find(unread.begin(), unread.end(), true) != unread.end(); }
 };
 
 /// What an activation buffer holds: that of segment `at` of the model on (lane, micro).
@@ -191,12 +198,13 @@ class Interpreter {
     if (target.bytes < bytes) fault(place, "'{}' has {} bytes, the gradient {}", target.name, target.bytes, bytes);
     Gradient& g = gradients_[place.rank][b];
     if (!may_write(place, b)) return;
-    if (g.unit != unit) {
-      g.unit = unit;
-      g.parts.assign(parts_[unit].size(), kUndefined);
-    }
+    const size_t p = part - parts_[unit].begin();
+    if (g.unit == unit ? g.unread[p] : g.any_unread())
+      fault(place, "overwrites '{}', which nobody has read", target.name);
+    if (g.unit != unit) g.reset(unit, Stage::kLocal, parts_[unit].size());
     g.stage = Stage::kLocal;
-    g.parts[part - parts_[unit].begin()] = term;
+    g.parts[p] = term;
+    g.unread[p] = true;
   }
 
   bool may_write(Place place, int b) {
@@ -225,6 +233,8 @@ class Interpreter {
         if (into.parts[p] == kUndefined) into.parts[p] = kFaulty;
       }
       if (!defined) fault(place, "adds what was not written");
+      from.unread.assign(from.unread.size(), false);
+      into.unread.assign(into.unread.size(), true);
     }
   }
 
@@ -237,7 +247,7 @@ class Interpreter {
       }
       Gradient& g = gradients_[place.rank][b];
       if (g.stage != Stage::kUntouched) fault(place, "'{}' was in use before", target.name);
-      g = {target.unit, Stage::kAcquired, std::vector<int>(parts_[target.unit].size(), kUndefined)};
+      g.reset(target.unit, Stage::kAcquired, parts_[target.unit].size());
     }
   }
 
@@ -289,6 +299,7 @@ class Interpreter {
       Gradient& g = gradients_[place.rank][b];
       if (g.stage != Stage::kLocal) fault(place, "'{}' holds no gradient of this step", buffer(place, b).name);
       g.stage = Stage::kReduced;
+      g.unread.assign(g.unread.size(), false);
       if (p == 0) g.parts = result;
       if (p == 0 && !listed(i.writes, b)) {
         fault(place, "does not write '{}'", buffer(place, b).name);
@@ -379,6 +390,11 @@ class Interpreter {
         for (int unit : plan_.buckets[bucket].units) want(Op::kUpdate, unit, -1, -1, -1, -1);
       }
       want(Op::kVote, -1, -1, -1, -1, -1);
+      for (size_t b = 0; b < program.buffers.size(); ++b) {
+        if (!gradients_[program.rank][b].any_unread()) continue;
+        faults_.push_back(
+            fmt::format("rank {}: nobody reads what '{}' ends with", program.rank, program.buffers[b].name));
+      }
     }
   }
 

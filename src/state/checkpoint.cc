@@ -62,7 +62,7 @@ int64_t step_of(const std::string& name) {
 std::string save_checkpoint(const std::string& folder, const State& state, const std::string& job_toml) {
   make_folder(folder);
   const std::string name = fmt::format("{}{:08}", kPrefix, state.counters.step);
-  const std::string path = folder + "/" + name;
+  std::string path = folder + "/" + name;
   const Hidden hidden(folder);
   if (mkdir(hidden.writing.c_str(), 0777) != 0) throw_errno("create", hidden.writing);
   Manifest manifest{.counters = state.counters, .state_sha256 = state_hash(state), .job_toml = job_toml};

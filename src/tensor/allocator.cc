@@ -60,6 +60,10 @@ void install_accounting_allocator() {
   std::call_once(once, [] { c10::SetCPUAllocator(new AccountingAllocator, /*priority=*/1); });
 }
 
+AllocationScope::AllocationScope() : outer_accounts_(current_accounts), outer_kind_(current_kind) {
+  current_accounts = nullptr;
+}
+
 AllocationScope::AllocationScope(Accounts& accounts, BufferKind kind)
     : outer_accounts_(current_accounts), outer_kind_(current_kind) {
   current_accounts = &accounts;

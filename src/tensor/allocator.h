@@ -15,6 +15,7 @@ void install_accounting_allocator();
 /// every tensor made in the scope.
 class AllocationScope {
  public:
+  AllocationScope();  ///< counts nothing, whatever is around it
   AllocationScope(Accounts& accounts, BufferKind kind);
   ~AllocationScope();
   AllocationScope(const AllocationScope&) = delete;

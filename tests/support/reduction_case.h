@@ -159,17 +159,42 @@ inline void run_reduction(const ReductionCase& c, Transport& transport, int step
   }
 }
 
-/// Makes a transport for the case and runs it. Collective.
-inline void run_case(const ReductionCase& c, const std::string& kind, Rendezvous& rendezvous, int steps) {
-  SystemClock clock;
+/// A transport for the case, and memory for its partials where it has no window. Collective.
+inline std::unique_ptr<Transport> transport_for(const ReductionCase& c, const std::string& kind, Rendezvous& rendezvous,
+                                                Clock& clock) {
   TransportOptions options;
   options.kind = kind;
   options.hosts = c.hosts;
   options.window_bytes = kind == "tcp" ? 0 : arena_bytes(c.spec());
-  auto transport =
-      make_transport(options, Epoch{c.seed, 1, 1}, rendezvous, clock, nullptr, clock.after(std::chrono::seconds(20)));
+  return make_transport(options, Epoch{c.seed, 1, 1}, rendezvous, clock, nullptr,
+                        clock.after(std::chrono::seconds(20)));
+}
+
+/// Runs the case for `steps` steps. Collective.
+inline void run_case(const ReductionCase& c, const std::string& kind, Rendezvous& rendezvous, int steps) {
+  SystemClock clock;
+  auto transport = transport_for(c, kind, rendezvous, clock);
   run_reduction(c, *transport, steps);
   rendezvous.exchange({}, clock.after(std::chrono::seconds(20)));  // nobody leaves while others still read
+}
+
+/// The last of three ranks never comes to the reduction: the others give up at their deadline, naming it. Collective.
+inline void expect_missing_rank(const ReductionCase& c, const std::string& kind, int rank, Rendezvous& rendezvous) {
+  SystemClock clock;
+  auto transport = transport_for(c, kind, rendezvous, clock);
+  if (rank != 2) {
+    std::vector<std::byte> memory(arena_bytes(c.spec()));
+    auto reduction = make_reduction(c.spec(), *transport, transport->window().empty() ? memory : transport->window());
+    try {
+      reduction->reduce(7, clock.after(std::chrono::milliseconds(200)));
+      ADD_FAILURE() << "reduced without rank 2";
+    } catch (const CommError& e) {
+      EXPECT_EQ(e.failure().operation, fmt::format("reduce bucket {}", c.bucket));
+      EXPECT_EQ(e.failure().peer, 2) << e.what();
+      EXPECT_EQ(e.failure().sequence, 7U);
+    }
+  }
+  rendezvous.exchange({}, clock.after(std::chrono::seconds(20)));
 }
 
 /// All layouts of `ranks` ranks that the tests go through: lanes 1..9 and 16, where sums are folded, shared parameters,

@@ -90,24 +90,7 @@ TEST(Reduction, FallsBackToMessagesWhereHostsDifferInSizeOrLanesAreScattered) {
 TEST(Reduction, NamesTheBucketTheStepAndTheRankThatIsMissing) {
   for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 0}, std::vector<int>{0, 1, 2}}) {
     ReductionCase c{.ranks = 3, .lanes = 3, .hosts = hosts, .bucket = 5};
-    expect_all_well(true, 3, [&](int rank, Rendezvous& rendezvous) {
-      SystemClock clock;
-      const Deadline end = clock.after(std::chrono::seconds(20));
-      TransportOptions options{.kind = "inproc", .hosts = hosts, .window_bytes = size_t(arena_bytes(c.spec()))};
-      auto transport = make_transport(options, Epoch{1, 1, 1}, rendezvous, clock, nullptr, end);
-      if (rank != 2) {
-        auto reduction = make_reduction(c.spec(), *transport, transport->window());
-        try {
-          reduction->reduce(7, clock.after(std::chrono::milliseconds(60)));
-          ADD_FAILURE() << "reduced without rank 2";
-        } catch (const CommError& e) {
-          EXPECT_EQ(e.failure().operation, "reduce bucket 5");
-          EXPECT_EQ(e.failure().peer, 2) << e.what();
-          EXPECT_EQ(e.failure().sequence, 7U);
-        }
-      }
-      rendezvous.exchange({}, end);
-    });
+    expect_all_well(true, 3, [&](int rank, Rendezvous& r) { expect_missing_rank(c, "inproc", rank, r); });
   }
 }
 

@@ -1,0 +1,330 @@
+// tutti-bench-comm: a resident program that times all-reduces of gradients that already lie where the transport wants
+// them. It forks its ranks once, then reads lines "BYTES ITERS" and answers each with a line of JSON; between lines all
+// ranks sleep.
+//
+//   tutti-bench-comm --ranks N --lanes W --transport shm|tcp --kind exact|ring|root|memcpy --hosts H
+//
+// The time of an iteration is the slowest rank's, from a common start: reduce, gather, release. `memcpy` is the limit
+// to compare with: all ranks copy BYTES from private to private memory at once.
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "comm/reduction.h"
+#include "grid/grid.h"
+#include "net/make.h"
+
+namespace tutti {
+namespace {
+
+struct Options {
+  int ranks = 2, lanes = 2, hosts = 1;
+  std::string transport = "shm", kind = "exact";
+};
+
+constexpr int kMaxRanks = 64, kMaxIterations = 20'000, kWarmUps = 2;
+
+struct Request {
+  int64_t bytes = 0, iterations = 0;
+};
+
+// In memory that all ranks and the parent share.
+struct Board {
+  std::atomic<uint32_t> arrived{0}, round{0};
+  int64_t sent[kMaxRanks][kMaxRanks];  // bytes in one iteration, from and to
+  double micros[kMaxRanks][kMaxIterations];
+};
+
+// A common start. Spins, for a sleeping rank would start late; where ranks outnumber cores the others must get a turn.
+void start_together(Board& board, int ranks) {
+  const uint32_t round = board.round.load(std::memory_order_acquire);
+  if (board.arrived.fetch_add(1) + 1 == static_cast<uint32_t>(ranks)) {
+    board.arrived.store(0);
+    board.round.store(round + 1, std::memory_order_release);
+    return;
+  }
+  for (int spins = 0; board.round.load(std::memory_order_acquire) == round; ++spins) {
+    if (spins < 20'000) {
+      __builtin_ia32_pause();
+    } else {
+      ::sched_yield();
+    }
+  }
+}
+
+// Small whole numbers: their sums are exact in any order.
+float value(int64_t lane, int64_t i) { return static_cast<float>((i * 7 + lane * 13) & 255); }
+
+ReductionSpec make_spec(const Options& options, int64_t floats) {
+  ReductionSpec spec;
+  spec.lanes = options.lanes;
+  spec.partial_size = spec.result_size = floats;
+  spec.pieces = {{0, floats, {0}}};
+  spec.slices = slices_of({{0, floats}}, floats, options.ranks);
+  if (floats < options.ranks * kChunk) {  // too few chunks to share: cut on cache lines
+    for (int r = 0; r < options.ranks; ++r) {
+      spec.slices[r] = {std::min(floats, floats * r / options.ranks / kAlign * kAlign),
+                        r + 1 == options.ranks ? floats : floats * (r + 1) / options.ranks / kAlign * kAlign};
+    }
+  }
+  spec.kind = options.kind == "ring" ? ReduceKind::kRing : ReduceKind::kExact;
+  spec.fold = options.kind == "root" ? FoldAt::kRoot : FoldAt::kOwner;
+  for (int r = 0; r < options.ranks; ++r) {
+    spec.hosts.push_back(host_of(r, options.ranks, options.hosts));
+    spec.owned.push_back(lanes_of(r, options.ranks, options.lanes));
+    spec.offsets.emplace_back();
+    for (size_t p = 0; p < subtrees(spec.owned[r], spec.lanes).size(); ++p) {
+      spec.offsets[r].push_back(static_cast<int64_t>(p) * align_up(floats * 4, 4096));
+    }
+  }
+  return spec;
+}
+
+/// One rank: a transport and a reduction for the size in use.
+class Rank {
+ public:
+  Rank(const Options& options, int rank, Rendezvous& rendezvous, Board& board)
+      : options_(options), rank_(rank), rendezvous_(rendezvous), board_(board) {}
+
+  void serve(const Request& request) {
+    if (request.bytes != bytes_) prepare(request.bytes);
+    for (int64_t it = -kWarmUps; it < request.iterations; ++it) {
+      start_together(board_, options_.ranks);
+      const Time begin = clock_.now();
+      options_.kind == "memcpy" ? copy() : all_reduce();
+      const double micros = std::chrono::duration<double, std::micro>(clock_.now() - begin).count();
+      if (it >= 0) board_.micros[rank_][it] = micros;
+    }
+  }
+
+ private:
+  Deadline deadline() const { return clock_.after(std::chrono::seconds(30)); }
+
+  void prepare(int64_t bytes) {
+    reduction_.reset();
+    transport_.reset();
+    bytes_ = bytes;
+    step_ = 0;
+    std::memset(board_.sent[rank_], 0, sizeof(board_.sent[rank_]));
+    if (options_.kind == "memcpy") {
+      from_.assign(bytes, 1);
+      to_.assign(bytes, 0);
+      return;
+    }
+    const ReductionSpec spec = make_spec(options_, bytes / 4);
+    const size_t arena_bytes = spec.offsets[rank_].back() + align_up(bytes, 4096);
+    TransportOptions transport{.kind = options_.transport, .hosts = spec.hosts};
+    if (options_.transport != "tcp") transport.window_bytes = arena_bytes;
+    transport_ = make_transport(transport, Epoch{1, epoch_++, 1}, rendezvous_, clock_, nullptr, deadline());
+    std::span<std::byte> arena = transport_->window();
+    if (arena.empty()) {
+      to_.resize(arena_bytes);
+      arena = std::as_writable_bytes(std::span(to_));
+    }
+    reduction_ = make_reduction(spec, *transport_, arena);
+    fill(spec, arena);
+    all_reduce();
+    verify(spec);
+    for (int r = 0; r < options_.ranks; ++r) {
+      if (r != rank_) board_.sent[rank_][r] = static_cast<int64_t>(transport_->sent_bytes(r));
+    }
+  }
+
+  void fill(const ReductionSpec& spec, std::span<std::byte> arena) const {
+    const std::vector<Range> parts = subtrees(spec.owned[rank_], spec.lanes);
+    for (size_t p = 0; p < parts.size(); ++p) {
+      auto* to = reinterpret_cast<float*>(arena.data() + spec.offsets[rank_][p]);
+      for (int64_t i = 0; i < spec.partial_size; ++i) {
+        to[i] = 0;
+        for (int64_t lane = parts[p].begin; lane < parts[p].end; ++lane) to[i] += value(lane, i);
+      }
+    }
+  }
+
+  void verify(const ReductionSpec& spec) const {
+    for (int s = 0; s < options_.ranks; ++s) {
+      const float* got = reduction_->view(s);
+      for (int64_t i = spec.slices[s].begin; i < spec.slices[s].end; ++i) {
+        float expected = 0;
+        for (int64_t lane = 0; lane < spec.lanes; ++lane) expected += value(lane, i);
+        if (got[i - spec.slices[s].begin] != expected) {
+          throw Error(fmt::format("rank {}: float {} of {} is {} and should be {}", rank_, i, spec.result_size,
+                                  got[i - spec.slices[s].begin], expected));
+        }
+      }
+    }
+    reduction_->release(step_ - 1);
+  }
+
+  void all_reduce() {
+    if (step_ > 0) reduction_->await_release(step_ - 1, deadline());
+    reduction_->reduce(step_, deadline());
+    reduction_->gather(step_, deadline());
+    if (step_ > 0) reduction_->release(step_);  // verify() releases the first one
+    ++step_;
+  }
+
+  void copy() { std::memcpy(to_.data(), from_.data(), static_cast<size_t>(bytes_)); }
+
+  const Options options_;
+  const int rank_;
+  Rendezvous& rendezvous_;
+  Board& board_;
+  SystemClock clock_;
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Reduction> reduction_;
+  std::vector<char> from_, to_;
+  int64_t bytes_ = -1;
+  uint64_t step_ = 0;
+  uint32_t epoch_ = 1;
+};
+
+int run_rank(const Options& options, int rank, Fd rendezvous_socket, const Fd& commands, Board& board) {
+  try {
+    SystemClock clock;
+    auto rendezvous = make_process_rendezvous(rank, options.ranks, std::move(rendezvous_socket), clock, nullptr);
+    Rank worker(options, rank, *rendezvous, board);
+    Request request;
+    while (::read(commands.get(), &request, sizeof(request)) == sizeof(request)) {
+      worker.serve(request);
+      if (::write(commands.get(), "k", 1) != 1) return 1;
+    }
+    return 0;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "rank %d: %s\n", rank, e.what());
+    return 1;
+  }
+}
+
+struct Team {
+  std::vector<Fd> commands;
+  std::unique_ptr<RendezvousServer> server;
+};
+
+std::pair<Fd, Fd> socket_pair() {
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) throw_errno("socketpair", "");
+  return {Fd(pair[0]), Fd(pair[1])};
+}
+
+Team fork_ranks(const Options& options, Board& board) {
+  Team team;
+  std::vector<Fd> rendezvous;
+  for (int r = 0; r < options.ranks; ++r) {
+    auto [ours, theirs] = socket_pair();
+    auto [command_ours, command_theirs] = socket_pair();
+    const pid_t pid = ::fork();
+    if (pid < 0) throw_errno("fork", "");
+    if (pid == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      team.commands.clear();
+      rendezvous.clear();
+      ours.reset();
+      command_ours.reset();
+      ::_exit(run_rank(options, r, std::move(theirs), command_theirs, board));
+    }
+    rendezvous.push_back(std::move(ours));
+    team.commands.push_back(std::move(command_ours));
+  }
+  team.server = std::make_unique<RendezvousServer>(std::move(rendezvous));
+  return team;
+}
+
+nlohmann::json measure(const Options& options, const Request& request, Team& team, const Board& board) {
+  for (const Fd& fd : team.commands) write_all(fd.get(), std::as_bytes(std::span(&request, 1)), "rank");
+  for (int r = 0; r < options.ranks; ++r) {
+    char answer = 0;
+    if (::read(team.commands[r].get(), &answer, 1) != 1) throw Error(fmt::format("rank {} has ended", r));
+  }
+  std::vector<double> slowest(request.iterations, 0);
+  for (int64_t it = 0; it < request.iterations; ++it) {
+    for (int r = 0; r < options.ranks; ++r) slowest[it] = std::max(slowest[it], board.micros[r][it]);
+  }
+  std::sort(slowest.begin(), slowest.end());
+  int64_t sent = 0, most_between_hosts = 0;
+  std::vector<int64_t> left_host(options.hosts, 0);
+  for (int a = 0; a < options.ranks; ++a) {
+    for (int b = 0; b < options.ranks; ++b) {
+      sent += board.sent[a][b];
+      const int host = host_of(a, options.ranks, options.hosts);
+      if (host != host_of(b, options.ranks, options.hosts)) left_host[host] += board.sent[a][b];
+    }
+  }
+  for (int64_t bytes : left_host) most_between_hosts = std::max(most_between_hosts, bytes);
+  return {{"bytes", request.bytes},
+          {"median_us", slowest[slowest.size() / 2]},
+          {"min_us", slowest.front()},
+          {"sent_bytes", sent},
+          {"host_bytes", most_between_hosts}};
+}
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string key = argv[i], text = argv[i + 1];
+    if (key == "--ranks") {
+      options.ranks = std::stoi(text);
+    } else if (key == "--lanes") {
+      options.lanes = std::stoi(text);
+    } else if (key == "--hosts") {
+      options.hosts = std::stoi(text);
+    } else if (key == "--transport") {
+      options.transport = text;
+    } else if (key == "--kind") {
+      options.kind = text;
+    } else {
+      throw Error("unknown option " + key);
+    }
+  }
+  const std::vector<std::string> kinds{"exact", "ring", "root", "memcpy"};
+  if (argc % 2 == 0) throw Error(fmt::format("{} has no value", argv[argc - 1]));
+  if (std::find(kinds.begin(), kinds.end(), options.kind) == kinds.end()) throw Error("no such kind: " + options.kind);
+  if (options.transport != "shm" && options.transport != "tcp") throw Error("no such transport: " + options.transport);
+  if (options.ranks < 1 || options.ranks > kMaxRanks || options.lanes < options.ranks || options.hosts < 1 ||
+      options.hosts > options.ranks) {
+    throw Error(
+        fmt::format("cannot run {} ranks on {} lanes and {} hosts", options.ranks, options.lanes, options.hosts));
+  }
+  return options;
+}
+
+int bench(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  void* memory = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw_errno("mmap", "the board");
+  auto& board = *new (memory) Board;
+  Team team = fork_ranks(options, board);
+  Request request;
+  while (std::cin >> request.bytes >> request.iterations) {
+    if (request.bytes < 4 || request.bytes % 4 != 0 || request.iterations < 1 || request.iterations > kMaxIterations) {
+      throw Error(fmt::format("cannot run {} iterations of {} bytes", request.iterations, request.bytes));
+    }
+    std::cout << measure(options, request, team, board).dump() << std::endl;
+  }
+  team.commands.clear();  // the ranks end when their sockets do
+  while (::wait(nullptr) > 0) {
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tutti
+
+int main(int argc, char** argv) {
+  try {
+    return tutti::bench(argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "tutti-bench-comm: %s\n", e.what());
+    return 1;
+  }
+}

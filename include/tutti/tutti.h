@@ -1,0 +1,9 @@
+// What a C++ program with a model of its own includes: blocks from functions of tensors, losses, and the train command
+// as a function. For modules of torch::nn include <tutti/nn.h> too.
+#pragma once
+
+#include "app/program.h"    // train_main
+#include "config/job.h"     // Job
+#include "model/adaptor.h"  // adapt for functions
+#include "model/loss.h"     // cross_entropy_block
+#include "model/segment.h"  // Model, Block, Border, Parameter, Init; Segment for a forward and backward of one's own

@@ -1,0 +1,335 @@
+// A whole job without torch: plan, executor, channels and reductions of all ranks in one process, under the test
+// scheduler and over the simulated network. The model is arithmetic on floats whose gradients depend on the parameters,
+// the sample and the activation, so that any sum in another order, any stale or half-written read shows in the
+// parameters' bits.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "base/exact_sum.h"
+#include "comm/collectives.h"
+#include "comm/fold.h"
+#include "comm/reduction.h"
+#include "exec/executor.h"
+#include "plan/check.h"
+#include "plan/ddp.h"
+#include "support/sim_transport.h"
+
+namespace tutti::test {
+
+struct SimJob {
+  int ranks = 3, lanes = 5, micro_batches = 2;
+  uint64_t steps = 3;
+  bool overlap = true;
+  bool windows = false;
+  FoldAt fold = FoldAt::kOwner;
+  uint64_t seed = 0;  ///< of the layout's chances: turns, delays, how long work takes. Not part of the job.
+  std::vector<Fault> faults;
+  int cut_rank = -1;
+  Time cut_at;
+  Duration timeout = std::chrono::seconds(30);
+};
+
+struct SimOutcome {
+  std::vector<std::string> log;
+  uint64_t fingerprint = 0, missed_notifies = 0;
+  std::vector<std::string> states;  ///< by rank: the hash of its parameters; empty if it failed
+  std::vector<std::string> errors;  ///< by rank: empty if it did not fail
+  Time end;
+  bool operator==(const SimOutcome&) const = default;
+};
+
+/// Four blocks: one of several chunks, one with two segments, one without parameters, one small.
+inline ModelShape sim_model() {
+  ModelShape model;
+  const std::vector<std::vector<int64_t>> sizes{{9000, 40}, {700, 33}, {}, {5}};
+  for (size_t b = 0; b < sizes.size(); ++b) {
+    BlockShape block;
+    block.name = fmt::format("block {}", b);
+    block.segments.resize(b == 1 ? 2 : 1);
+    for (size_t p = 0; p < sizes[b].size(); ++p) {
+      ParameterShape parameter;
+      parameter.name = fmt::format("{}.{}", b, p);
+      parameter.dims = {sizes[b][p]};
+      parameter.offset = block.unit_size;
+      parameter.size = sizes[b][p];
+      block.unit_size = align_up(block.unit_size + sizes[b][p], kAlign);
+      block.parameters.push_back(parameter);
+    }
+    block.gradient_size = block.unit_size;
+    model.blocks.push_back(block);
+  }
+  return model;
+}
+
+/// One rank: what the handlers of its program work on.
+class SimRank {
+ public:
+  SimRank(const SimJob& job, const ModelShape& model, const Plan& plan, TestScheduler& scheduler, const Cancel& cancel,
+          std::unique_ptr<Transport> transport)
+      : job_(job),
+        model_(model),
+        plan_(plan),
+        program_(plan.programs[transport->rank()]),
+        scheduler_(scheduler),
+        cancel_(cancel),
+        transport_(std::move(transport)),
+        channel_(*transport_, scheduler, 16, job.timeout),
+        own_memory_(transport_->window().empty() ? partial_floats(plan) * partials(program_.lanes) : 0),
+        arena_(own_memory_.empty() ? transport_->window() : std::as_writable_bytes(std::span(own_memory_))) {
+    for (const BlockShape& block : model.blocks) {
+      parameters_.emplace_back(block.unit_size);
+      for (int64_t i = 0; i < block.unit_size; ++i) parameters_.back()[i] = 0.01f * static_cast<float>(i % 17);
+    }
+    for (const Buffer& buffer : program_.buffers) {
+      private_.emplace_back(buffer.kind == BufferKind::kGradient && buffer.partial < 0 ? buffer.bytes / 4 : 0);
+    }
+    for (size_t b = 0; b < plan.buckets.size(); ++b) {
+      specs_.push_back(spec(static_cast<int>(b)));
+      reductions_.push_back(make_reduction(specs_.back(), *transport_, arena_));
+    }
+  }
+
+  void train() {
+    const auto hook =
+        program_.queues.size() > 1 ? scheduler_.guest(fmt::format("rank {} data", rank())) : std::function<void()>();
+    Executor executor(program_, handlers(), scheduler_, &cancel_, nullptr, hook);
+    for (uint64_t step = 0; step < job_.steps; ++step) {
+      mine_ = {};
+      executor.run(step);
+    }
+    channel_.barrier();  // nobody leaves while others still read
+  }
+
+  std::string state() const {
+    Sha256 hash;
+    for (const auto& unit : parameters_) hash.add(std::as_bytes(std::span(unit)));
+    return hex(hash.finish());
+  }
+  int rank() const { return transport_->rank(); }
+
+  /// Floats of all buckets' partials, one of each.
+  static int64_t partial_floats(const Plan& plan) {
+    return std::accumulate(plan.buckets.begin(), plan.buckets.end(), int64_t{0},
+                           [](int64_t sum, const Bucket& bucket) { return sum + bucket.partial_size; });
+  }
+
+ private:
+  struct Vote {
+    ExactSum squares, activations;
+  };
+
+  int64_t partials(Range lanes) const { return static_cast<int64_t>(subtrees(lanes, job_.lanes).size()); }
+  int64_t bucket_start(int bucket) const {
+    int64_t start = 0;
+    for (int b = 0; b < bucket; ++b) start += plan_.buckets[b].partial_size;
+    return start;
+  }
+  /// Bucket of a unit, and where the unit begins in the bucket's partial.
+  std::pair<int, int64_t> place(int unit) const {
+    for (size_t b = 0; b < plan_.buckets.size(); ++b) {
+      for (size_t k = 0; k < plan_.buckets[b].units.size(); ++k) {
+        if (plan_.buckets[b].units[k] == unit) return {static_cast<int>(b), plan_.buckets[b].unit_offset[k]};
+      }
+    }
+    return {-1, 0};
+  }
+
+  ReductionSpec spec(int number) const {
+    const Bucket& bucket = plan_.buckets[number];
+    ReductionSpec spec;
+    spec.bucket = number;
+    spec.lanes = job_.lanes;
+    spec.partial_size = spec.result_size = bucket.partial_size;
+    spec.fold = job_.fold;
+    std::vector<Range> parameters;
+    for (size_t k = 0; k < bucket.units.size(); ++k) {
+      for (const ParameterShape& p : model_.blocks[bucket.units[k]].parameters) {
+        const int64_t at = bucket.unit_offset[k] + p.offset;
+        spec.pieces.push_back({at, p.size, {at}});
+        parameters.push_back({at, at + p.size});
+      }
+    }
+    for (int r = 0; r < job_.ranks; ++r) {
+      spec.owned.push_back(lanes_of(r, job_.ranks, job_.lanes));
+      spec.hosts.push_back(0);
+      spec.offsets.emplace_back();
+      for (int64_t p = 0; p < partials(spec.owned.back()); ++p) {
+        spec.offsets.back().push_back(4 * (p * partial_floats(plan_) + bucket_start(number)));
+      }
+    }
+    spec.slices = slices_of(parameters, spec.result_size, job_.ranks);
+    return spec;
+  }
+
+  float* gradient(int buffer, int unit) {
+    const Buffer& b = program_.buffers[buffer];
+    if (b.partial < 0) return private_[buffer].data();
+    const auto [bucket, offset] = place(unit);
+    return reinterpret_cast<float*>(arena_.data()) + b.partial * partial_floats(plan_) + bucket_start(bucket) + offset;
+  }
+
+  /// Work takes a while, drawn from the seed: mostly short, at times longer than a peer's whole step. Meanwhile others
+  /// run.
+  void work(const Instruction& i, uint64_t step) {
+    scheduler_.record(fmt::format("{} step {}", to_string(i), step));
+    const PhiloxKey key{job_.seed, Purpose::kTest, 2, static_cast<uint64_t>(rank())};
+    const uint64_t draw = philox_below(key, works_++, 16);
+    scheduler_.sleep(Duration(draw == 0 ? 1'000'000 : 500 + 500 * draw), &cancel_);
+  }
+
+  Handlers handlers() {
+    Handlers on;
+    const auto set = [&](Op op, std::function<void(const Instruction&, uint64_t)> body) {
+      on[static_cast<int>(op)] = [this, op, body](const Instruction& i, uint64_t step) {
+        const bool computes = op == Op::kForward || op == Op::kBackward || op == Op::kUpdate;
+        computes ? work(i, step) : scheduler_.record(fmt::format("{} step {}", to_string(i), step));
+        body(i, step);
+      };
+    };
+    const auto deadline = [this] { return scheduler_.after(job_.timeout); };
+    set(Op::kLoad, [this](const Instruction& i, uint64_t step) {
+      const Batch batch{job_.lanes, job_.micro_batches, 1};
+      sample_ = static_cast<uint64_t>(first_sample(batch, static_cast<int64_t>(step), i.lane, i.micro));
+      activation_ = philox_uniform({1, Purpose::kData, sample_, 0}, 0);
+    });
+    set(Op::kForward, [this](const Instruction& i, uint64_t) {
+      for (float p : parameters_[i.block]) activation_ += 0.001f * p;
+      if (i.block + 1 == static_cast<int>(model_.blocks.size())) mine_.activations.add(activation_);
+    });
+    set(Op::kBackward, [this](const Instruction& i, uint64_t) { backward(i); });
+    set(Op::kFold, [this](const Instruction& i, uint64_t) {
+      for (const Add& add : i.adds) {
+        add_into(gradient(add.into, i.block), gradient(add.into, i.block), model_.blocks[i.block].gradient_size);
+      }
+    });
+    set(Op::kAcquire, [this, deadline](const Instruction& i, uint64_t step) {
+      if (step > 0) reductions_[i.bucket]->await_release(step - 1, deadline());
+    });
+    set(Op::kReduce,
+        [this, deadline](const Instruction& i, uint64_t step) { reductions_[i.bucket]->reduce(step, deadline()); });
+    set(Op::kNorm, [this](const Instruction& i, uint64_t) {
+      const Range slice = specs_[i.bucket].slices[rank()];
+      for (const Piece& piece : specs_[i.bucket].pieces) {
+        for (int64_t at = std::max(piece.dst, slice.begin); at < std::min(piece.dst + piece.size, slice.end); ++at) {
+          const double g = reductions_[i.bucket]->view(rank())[at - slice.begin];
+          mine_.squares.add(g * g);
+        }
+      }
+    });
+    set(Op::kGather,
+        [this, deadline](const Instruction& i, uint64_t step) { reductions_[i.bucket]->gather(step, deadline()); });
+    set(Op::kVote, [this](const Instruction&, uint64_t) {
+      std::vector<Vote> votes(job_.ranks);
+      channel_.all_gather(std::as_bytes(std::span(&mine_, 1)), std::as_writable_bytes(std::span(votes)));
+      Vote all;
+      for (const Vote& vote : votes) {
+        all.squares.merge(vote.squares);
+        all.activations.merge(vote.activations);
+      }
+      scale_ = static_cast<float>(0.1 / (1 + std::sqrt(all.squares.value()) + std::abs(all.activations.value())));
+      scheduler_.record(fmt::format("the vote says {:a}", scale_));
+    });
+    set(Op::kUpdate, [this](const Instruction& i, uint64_t step) { update(i, step); });
+    return on;
+  }
+
+  void backward(const Instruction& i) {
+    if (i.writes.empty()) return;
+    const BlockShape& block = model_.blocks[i.block];
+    float* const out = gradient(i.writes[0], i.block);
+    for (size_t p = 0; p < block.parameters.size(); ++p) {
+      if (p % block.segments.size() != static_cast<size_t>(i.segment)) continue;
+      const ParameterShape& parameter = block.parameters[p];
+      const PhiloxStream noise = philox_stream({2, Purpose::kData, sample_, hash64(parameter.name)});
+      for (int64_t k = 0; k < parameter.size; ++k) {
+        const auto words = philox_raw({noise.counter[0], noise.counter[1], static_cast<uint32_t>(k), 0}, noise.key);
+        const float draw = std::ldexp(static_cast<float>(words[0] >> 8) * 0x1p-23f - 1, static_cast<int>(words[1] % 9));
+        out[parameter.offset + k] = draw * (activation_ + parameters_[i.block][parameter.offset + k]);
+      }
+    }
+  }
+
+  void update(const Instruction& i, uint64_t step) {
+    const auto [bucket, base] = place(i.block);
+    const ReductionSpec& spec = specs_[bucket];
+    for (const ParameterShape& p : model_.blocks[i.block].parameters) {
+      for (int64_t k = p.offset; k < p.offset + p.size; ++k) {
+        int owner = 0;
+        while (!spec.slices[owner].contains(base + k)) ++owner;
+        parameters_[i.block][k] -= scale_ * reductions_[bucket]->view(owner)[base + k - spec.slices[owner].begin];
+      }
+    }
+    if (plan_.buckets[bucket].units.back() == i.block) reductions_[bucket]->release(step);
+  }
+
+  const SimJob& job_;
+  const ModelShape& model_;
+  const Plan& plan_;
+  const Program& program_;
+  TestScheduler& scheduler_;
+  const Cancel& cancel_;
+  std::unique_ptr<Transport> transport_;
+  Channel channel_;
+  std::vector<float> own_memory_;
+  std::span<std::byte> arena_;
+  std::vector<std::vector<float>> parameters_, private_;
+  std::vector<ReductionSpec> specs_;
+  std::vector<std::unique_ptr<Reduction>> reductions_;
+  uint64_t sample_ = 0, works_ = 0;
+  float activation_ = 0, scale_ = 0;
+  Vote mine_;
+};
+
+inline SimOutcome run_job(const SimJob& job) {
+  const ModelShape model = sim_model();
+  const Plan plan = plan_ddp(model, {.ranks = job.ranks,
+                                     .lanes = job.lanes,
+                                     .micro_batches = job.micro_batches,
+                                     .overlap = job.overlap,
+                                     .bucket_floats = 700});
+  EXPECT_EQ(plan.buckets.size(), 2u);  // the last two units merged, the first alone
+  for (const std::string& fault : check_plan(plan, model, job.micro_batches)) ADD_FAILURE() << fault;
+
+  TestScheduler scheduler(job.seed);
+  Cancel cancel;
+  SimOptions options{.ranks = job.ranks, .seed = job.seed, .faults = job.faults};
+  options.epoch.plan = plan_hash(plan);
+  if (job.windows) {
+    for (const Program& program : plan.programs) {
+      const size_t floats = subtrees(program.lanes, job.lanes).size() * SimRank::partial_floats(plan);
+      options.window_bytes = std::max(options.window_bytes, 4 * floats);
+    }
+  }
+  SimNetwork network(scheduler, options, &cancel);
+  if (job.cut_rank >= 0) network.cut(job.cut_rank, job.cut_at);
+
+  SimOutcome outcome;
+  outcome.states.resize(job.ranks);
+  outcome.errors.resize(job.ranks);
+  std::vector<std::unique_ptr<SimRank>> ranks;
+  for (int r = 0; r < job.ranks; ++r) {
+    ranks.push_back(std::make_unique<SimRank>(job, model, plan, scheduler, cancel, network.transport(r)));
+    scheduler.spawn(fmt::format("rank {}", r), [&, r] {
+      try {
+        ranks[r]->train();
+        outcome.states[r] = ranks[r]->state();
+      } catch (const CommError& error) {
+        outcome.errors[r] = error.what();
+        scheduler.record(error.what());
+        cancel.cancel(fmt::format("rank {} failed", r));  // as the launcher does
+      }
+    });
+  }
+  scheduler.run();
+  outcome.log = scheduler.log();
+  outcome.fingerprint = scheduler.fingerprint();
+  outcome.missed_notifies = scheduler.missed_notifies();
+  outcome.end = scheduler.now();
+  return outcome;
+}
+
+}  // namespace tutti::test
