@@ -206,6 +206,21 @@ int run_rank(const Options& options, int rank, Fd rendezvous_socket, const Fd& c
   }
 }
 
+// A core for each rank where there are enough: two ranks on one core would measure the scheduler.
+void pin(int rank, int ranks) {
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) < ranks) return;
+  int left = rank;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed) || left-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    ::sched_setaffinity(0, sizeof(one), &one);
+    return;
+  }
+}
+
 struct Team {
   std::vector<Fd> commands;
   std::unique_ptr<RendezvousServer> server;
@@ -231,6 +246,7 @@ Team fork_ranks(const Options& options, Board& board) {
       rendezvous.clear();
       ours.reset();
       command_ours.reset();
+      pin(r, options.ranks);
       ::_exit(run_rank(options, r, std::move(theirs), command_theirs, board));
     }
     rendezvous.push_back(std::move(ours));

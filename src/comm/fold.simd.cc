@@ -37,19 +37,13 @@ struct Vector {
 };
 #endif
 
-// One pass over memory: `value(i, load)` is the tree at element i. Terms are separate streams of 4 KiB pages, which the
-// processor's own prefetcher does not cross, so each stream is asked for ahead of time.
-constexpr int64_t kAhead = 256;  // floats
-
-template <int kTerms, typename Tree>
+// One pass over memory. Plain on purpose: asking for lines ahead of time, or walking several pages at once, was slower
+// than the processor's own prefetching at every size.
+template <typename Tree>
 void sweep(float* out, const float* const* terms, int64_t n, Tree tree) {
   constexpr int64_t kStep = 32;  // two cache lines
   int64_t i = 0;
   for (; i + kStep <= n; i += kStep) {
-    for (int t = 0; t < kTerms; ++t) {
-      _mm_prefetch(reinterpret_cast<const char*>(terms[t] + i + kAhead), _MM_HINT_T0);
-      _mm_prefetch(reinterpret_cast<const char*>(terms[t] + i + kAhead + 16), _MM_HINT_T0);
-    }
     Vector sums[kStep / Vector::kSize];
     for (int v = 0; v < kStep / Vector::kSize; ++v) {
       sums[v] = tree([&](int t) { return Vector::load(terms[t] + i + v * Vector::kSize); });
@@ -66,7 +60,7 @@ void sweep(float* out, const float* const* terms, int64_t n, Tree tree) {
 
 void add(float* out, const float* a, const float* b, int64_t n) {
   const float* const terms[] = {a, b};
-  sweep<2>(out, terms, n, [](auto at) { return at(0) + at(1); });
+  sweep(out, terms, n, [](auto at) { return at(0) + at(1); });
 }
 
 void add_into(float* a, const float* b, int64_t n) { add(a, a, b, n); }
@@ -74,13 +68,13 @@ void add_into(float* a, const float* b, int64_t n) { add(a, a, b, n); }
 void fold_shape(TreeShape shape, float* out, const float* const* terms, int64_t n) {
   switch (shape) {
     case TreeShape::kPair:
-      return sweep<2>(out, terms, n, [](auto at) { return at(0) + at(1); });
+      return sweep(out, terms, n, [](auto at) { return at(0) + at(1); });
     case TreeShape::kLeft3:
-      return sweep<3>(out, terms, n, [](auto at) { return (at(0) + at(1)) + at(2); });
+      return sweep(out, terms, n, [](auto at) { return (at(0) + at(1)) + at(2); });
     case TreeShape::kRight3:
-      return sweep<3>(out, terms, n, [](auto at) { return at(0) + (at(1) + at(2)); });
+      return sweep(out, terms, n, [](auto at) { return at(0) + (at(1) + at(2)); });
     case TreeShape::kBalanced4:
-      return sweep<4>(out, terms, n, [](auto at) { return (at(0) + at(1)) + (at(2) + at(3)); });
+      return sweep(out, terms, n, [](auto at) { return (at(0) + at(1)) + (at(2) + at(3)); });
   }
 }
 

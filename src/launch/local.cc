@@ -26,8 +26,10 @@ namespace tutti {
 namespace {
 
 constexpr Duration kBeat = std::chrono::milliseconds(200);
-constexpr Duration kGrace = std::chrono::milliseconds(800);  // from the cancel to SIGKILL
-constexpr int kFailed = 1, kCancelled = 3;                   // exit codes of a rank: the cause, or a victim of another
+// From the cancel to SIGKILL: long enough to unwind, short enough that all are gone within the promised second.
+constexpr Duration kGrace = std::chrono::milliseconds(600);
+// Exit codes of a rank: it failed by itself; it lost a peer, which may be the cause; the launcher had cancelled it.
+constexpr int kFailed = 1, kLostPeer = 2, kCancelled = 3;
 
 int64_t nanoseconds(Time t) { return t.time_since_epoch().count(); }
 
@@ -49,7 +51,7 @@ int run_rank(RankContext& context, const std::function<void(RankContext&)>& body
     body(context);
   } catch (const CommError& e) {
     // A wait that ended because of the cancel has nothing to say that the launcher does not know.
-    code = context.control.cancel.cancelled() ? kCancelled : kFailed;
+    code = context.control.cancel.cancelled() ? kCancelled : kLostPeer;
     message = e.what();
   } catch (const std::exception& e) {
     code = kFailed;
@@ -109,11 +111,13 @@ class Supervisor {
       clock_.wait_fd(epoll_.get(), clock_.after(std::chrono::milliseconds(100)));
       take_signals();
       take_ends();
-      watch_beats();
+      watch_beats(options_.timeout);
       end_the_cancelled();
     }
     for (auto& member : members_)
       if (member.thread.joinable()) member.thread.join();
+    result_.failures = std::move(causes_);
+    result_.failures.insert(result_.failures.end(), consequences_.begin(), consequences_.end());
     result_.stopped = control_->stop.load() != 0;
     result_.result = control_->result;
     return std::move(result_);
@@ -144,7 +148,9 @@ class Supervisor {
       if (pid == 0) {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (::getppid() != parent) ::_exit(kCancelled);
-        std::signal(SIGINT, SIG_IGN);  // the terminal sends it to all; the launcher decides
+        // A terminal sends the first to the whole group, a scheduler the second to all processes: the launcher decides.
+        for (int s : {SIGINT, SIGTERM}) std::signal(s, SIG_IGN);
+        std::signal(SIGXFSZ, SIG_IGN);  // a write beyond ulimit -f then fails with a reason and a path
         ::pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
         Fd socket = std::move(theirs[r]);
         mine.clear();
@@ -209,38 +215,48 @@ class Supervisor {
       int signal = WTERMSIG(status);
       if (killed_[r]) return;  // by us, after the cancel
       fail(fmt::format("rank {} (pid {}) was killed by signal {} ({})", r, members_[r].pid, signal, strsignal(signal)));
-    } else if (WEXITSTATUS(status) == kFailed) {
-      std::string message = control_->ranks[r].message;
-      fail(message.empty() ? fmt::format("rank {} ended with code {}", r, WEXITSTATUS(status)) : message);
-    } else if (WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != kCancelled) {
-      fail(fmt::format("rank {} (pid {}) ended with code {}", r, members_[r].pid, WEXITSTATUS(status)));
+      return;
     }
+    const int code = WEXITSTATUS(status);
+    if (code == 0 || code == kCancelled) return;
+    std::string message = control_->ranks[r].message;
+    if (message.empty()) message = fmt::format("rank {} (pid {}) ended with code {}", r, members_[r].pid, code);
+    if (code != kLostPeer) return fail(message);
+    // Whoever waited for a silent rank, or for one that did, gave up at about the time that the silence became a fault.
+    watch_beats(options_.timeout / 2);
+    fail(message, true);
   }
 
   /// A rank that neither ends nor beats is stopped or stuck in the kernel: silence is told from death here.
-  void watch_beats() {
+  void watch_beats(Duration limit) {
     if (control_->cancel.cancelled()) return;
     for (int r = 0; r < options_.ranks; ++r) {
       const Control::Rank& rank = control_->ranks[r];
       Duration silent(nanoseconds(clock_.now()) - rank.beat.load());
-      if (members_[r].ended || rank.done.load() != 0 || silent < options_.timeout) continue;
+      if (members_[r].ended || rank.done.load() != 0 || silent < std::max(limit, 3 * kBeat)) continue;
       fail(fmt::format("rank {} (pid {}) was silent for {:.1f} s (stopped, or stuck in the system)", r, members_[r].pid,
                        std::chrono::duration<double>(silent).count()));
+      kill_rank(r);  // it cannot hear the cancel
     }
   }
 
   void end_the_cancelled() {
     if (!control_->cancel.cancelled()) return;
     if (cancelled_at_ == Time{}) cancelled_at_ = clock_.now();
-    if (options_.threads || clock_.now() < cancelled_at_ + kGrace) return;
-    for (int r = 0; r < options_.ranks; ++r)
-      if (!members_[r].ended && !std::exchange(killed_[r], true)) ::kill(members_[r].pid, SIGKILL);
+    if (clock_.now() < cancelled_at_ + kGrace) return;
+    for (int r = 0; r < options_.ranks; ++r) kill_rank(r);
   }
 
-  /// The first failure is the cause. The same sentence from several ranks is said once.
-  void fail(const std::string& message) {
-    if (std::find(result_.failures.begin(), result_.failures.end(), message) == result_.failures.end())
-      result_.failures.push_back(message);
+  void kill_rank(int r) {
+    if (options_.threads || members_[r].ended || std::exchange(killed_[r], true)) return;
+    ::kill(members_[r].pid, SIGKILL);
+  }
+
+  /// What a rank says of a lost peer comes behind what happened to that peer, in whichever order the two are learnt.
+  /// The same sentence from several ranks is said once.
+  void fail(const std::string& message, bool consequence = false) {
+    auto& said = consequence ? consequences_ : causes_;
+    if (std::find(said.begin(), said.end(), message) == said.end()) said.push_back(message);
     control_->cancel.cancel(message);
   }
 
@@ -254,6 +270,7 @@ class Supervisor {
   std::vector<int> codes_;
   std::array<bool, Control::kMaxRanks> killed_{};
   Time cancelled_at_{};
+  std::vector<std::string> causes_, consequences_;
   std::unique_ptr<RendezvousServer> server_;
   std::unique_ptr<ThreadRendezvous> threads_;
   LaunchResult result_;

@@ -99,7 +99,7 @@ void Trainer::connect() {
   // Every rank must have the same run number; rank 0 draws it from its process and time.
   uint64_t run =
       static_cast<uint64_t>(::getpid()) << 32 ^ static_cast<uint64_t>(context_.clock.now().time_since_epoch().count());
-  run = std::stoull(context_.rendezvous.exchange({std::to_string(run), {}}, deadline)[0].bytes);
+  run = std::stoull(context_.rendezvous.exchange({.bytes = std::to_string(run)}, deadline)[0].bytes);
   transport_ =
       make_transport(options, {run, 0, hash}, context_.rendezvous, context_.clock, &context_.control.cancel, deadline);
 

@@ -192,20 +192,27 @@ TEST(Executor, ACancelEndsAWaitForAnEventWithTheReason) {
 }
 
 TEST(Executor, AHandlersErrorIsPreferredOverACancelledWait) {
-  const Program program = ping_pong();
+  Program program = ping_pong();
+  program.queues.push_back({"more", {make(Op::kVote, 20, {0})}});
   SystemClock clock;
   Cancel cancel;
+  Signal signal;
+  std::atomic<bool> ended{false};
   Handlers handlers = all([](const Instruction&, uint64_t) {});
   handlers[static_cast<int>(Op::kReduce)] = [&](const Instruction& i, uint64_t step) {
-    // Compute, which waits for this one, is cancelled first; the error that says who is to blame comes later.
+    // The third queue, which waits for this one, is cancelled and ends; the error that says who is to blame comes
+    // later.
     cancel.cancel("rank 1 is gone");
-    Signal signal;
     EXPECT_EQ(clock.wait(
-                  signal, [] { return false; }, clock.after(std::chrono::milliseconds(120)), nullptr),
-              WaitResult::kTimedOut);
+                  signal, [&] { return ended.load(); }, clock.after(std::chrono::seconds(20)), nullptr),
+              WaitResult::kReady);
     throw CommError({3, "reduce bucket 0", 1, step, {}, "connection closed"});
   };
-  Executor executor(program, handlers, clock, &cancel, nullptr);
+  const auto at_end = [&] {
+    ended = true;
+    clock.notify(signal);
+  };
+  Executor executor(program, handlers, clock, &cancel, nullptr, {}, at_end);
   try {
     executor.run(0);
     FAIL();

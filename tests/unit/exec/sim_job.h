@@ -203,7 +203,7 @@ class SimRank {
     set(Op::kBackward, [this](const Instruction& i, uint64_t) { backward(i); });
     set(Op::kFold, [this](const Instruction& i, uint64_t) {
       for (const Add& add : i.adds) {
-        add_into(gradient(add.into, i.block), gradient(add.into, i.block), model_.blocks[i.block].gradient_size);
+        add_into(gradient(add.into, i.block), gradient(add.from, i.block), model_.blocks[i.block].gradient_size);
       }
     });
     set(Op::kAcquire, [this, deadline](const Instruction& i, uint64_t step) {
