@@ -6,7 +6,7 @@
 //
 // The time of an iteration is the slowest rank's, from a common start: reduce, gather, release. `memcpy` is the limit
 // to compare with: all ranks copy BYTES from private to private memory at once.
-#include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -53,7 +53,7 @@ void start_together(Board& board, int ranks) {
     board.round.store(round + 1, std::memory_order_release);
     return;
   }
-  for (int spins = 0; board.round.load(std::memory_order_acquire) == round; ++spins) {
+  for (int64_t spins = 0; board.round.load(std::memory_order_acquire) == round; ++spins) {
     if (spins < 20'000) {
       __builtin_ia32_pause();
     } else {
@@ -206,10 +206,12 @@ int run_rank(const Options& options, int rank, Fd rendezvous_socket, const Fd& c
   }
 }
 
-// A core for each rank where there are enough: two ranks on one core would measure the scheduler.
-void pin(int rank, int ranks) {
+// A core for each rank where there are enough: two ranks on one core would measure the scheduler. Not over sockets,
+// whose threads want a core of their own when one is idle.
+void pin(const Options& options, int rank) {
   cpu_set_t allowed;
-  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) < ranks) return;
+  if (options.transport == "tcp" || options.hosts > 1) return;
+  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) < options.ranks) return;
   int left = rank;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (!CPU_ISSET(cpu, &allowed) || left-- > 0) continue;
@@ -246,7 +248,7 @@ Team fork_ranks(const Options& options, Board& board) {
       rendezvous.clear();
       ours.reset();
       command_ours.reset();
-      pin(r, options.ranks);
+      pin(options, r);
       ::_exit(run_rank(options, r, std::move(theirs), command_theirs, board));
     }
     rendezvous.push_back(std::move(ours));
@@ -256,12 +258,25 @@ Team fork_ranks(const Options& options, Board& board) {
   return team;
 }
 
+// All at once: the others spin for ever at the common start when one rank has ended.
+void await_answers(const Team& team) {
+  std::vector<pollfd> waiting;
+  for (const Fd& fd : team.commands) waiting.push_back({fd.get(), POLLIN, 0});
+  for (size_t answered = 0; answered < team.commands.size();) {
+    if (::poll(waiting.data(), waiting.size(), -1) < 0) throw_errno("poll", "the ranks");
+    for (size_t r = 0; r < waiting.size(); ++r) {
+      if (waiting[r].revents == 0) continue;
+      char answer = 0;
+      if (::read(waiting[r].fd, &answer, 1) != 1) throw Error(fmt::format("rank {} has ended", r));
+      waiting[r].fd = -1;
+      ++answered;
+    }
+  }
+}
+
 nlohmann::json measure(const Options& options, const Request& request, Team& team, const Board& board) {
   for (const Fd& fd : team.commands) write_all(fd.get(), std::as_bytes(std::span(&request, 1)), "rank");
-  for (int r = 0; r < options.ranks; ++r) {
-    char answer = 0;
-    if (::read(team.commands[r].get(), &answer, 1) != 1) throw Error(fmt::format("rank {} has ended", r));
-  }
+  await_answers(team);
   std::vector<double> slowest(request.iterations, 0);
   for (int64_t it = 0; it < request.iterations; ++it) {
     for (int r = 0; r < options.ranks; ++r) slowest[it] = std::max(slowest[it], board.micros[r][it]);

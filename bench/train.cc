@@ -1,4 +1,5 @@
-// A resident trainer for interleaved benchmarks: `tutti-bench-train JOB [section.key=value]...` starts the ranks, then reads lines
+// A resident trainer for interleaved benchmarks: `tutti-bench-train JOB [section.key=value]...` starts the ranks, then
+// reads lines
 //   STEPS     runs that many steps; answers {"seconds": [...], "loss": x, "pids": [...], "flops": per step}
 //   matmul    measures what the ranks' matmuls reach together; answers {"gflops": x}
 // and sleeps in between.
@@ -47,12 +48,14 @@ void serve(const Job& job, RankContext& context) {
   while (true) {
     std::string line;
     if (context.rank == 0 && !std::getline(std::cin, line)) line = "end";
-    auto cards = context.rendezvous.exchange({context.rank == 0 ? line : std::to_string(::getpid()), {}}, Deadline::never());
+    auto cards = context.rendezvous.exchange({.bytes = context.rank == 0 ? line : std::to_string(::getpid())},
+                                             Deadline::never());
     std::string order = cards[0].bytes;
     if (order == "end") return;
     nlohmann::json answer;
     if (order == "matmul") {
-      auto rates = context.rendezvous.exchange({std::to_string(matmul_gflops(context.clock)), {}}, Deadline::never());
+      auto rates =
+          context.rendezvous.exchange({.bytes = std::to_string(matmul_gflops(context.clock))}, Deadline::never());
       double sum = 0;
       for (const Card& card : rates) sum += std::stod(card.bytes);
       answer["gflops"] = sum;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -27,7 +28,8 @@ namespace {
 
 void add_train_options(CLI::App& app, TrainArguments& arguments) {
   app.add_option("--ranks", arguments.ranks, "number of ranks (default: one per usable core, at most the lanes)");
-  app.add_option("--steps", arguments.steps, "stop at this step; changes nothing else");
+  app.add_option("--steps", arguments.steps, "stop at this step; changes nothing else")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   app.add_option("--set", arguments.set, "section.key=value, a TOML value (a bare word is a string)")
       ->allow_extra_args(false);
   app.add_option("--out", arguments.out, "folder of the run (default: runs/<job>-<n>)");
@@ -100,6 +102,17 @@ int guarded(const std::function<int()>& f) {
   }
 }
 
+/// -1: go on. Otherwise the exit code: 0 after --help, 2 for what cannot be read.
+int parse(CLI::App& app, int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond ulimit -f then fails with a reason and a path
+  try {
+    app.parse(argc, argv);
+    return -1;
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+}
+
 }  // namespace
 
 int train_main(int argc, char** argv, const MakeModel& make_model, const std::string& job) {
@@ -107,7 +120,7 @@ int train_main(int argc, char** argv, const MakeModel& make_model, const std::st
   TrainArguments arguments;
   arguments.job_text = job;
   add_train_options(app, arguments);
-  CLI11_PARSE(app, argc, argv);
+  if (int code = parse(app, argc, argv); code >= 0) return code;
   return guarded([&] { return train_command(arguments, make_model); });
 }
 
@@ -165,7 +178,7 @@ int tutti_main(int argc, char** argv) {
   docs->add_option("--root", root, "the repository")->capture_default_str();
   on(docs, [&] { return docs_command(root); });
 
-  CLI11_PARSE(app, argc, argv);
+  if (int refused = parse(app, argc, argv); refused >= 0) return refused;
   return code;
 }
 

@@ -1,10 +1,12 @@
 #include "app/verify.h"
 
 #include <fmt/format.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <cstdio>
 
 #include "base/error.h"
@@ -53,6 +55,7 @@ RunResult run_apart(const RunOptions& options) {
   pid_t child = ::fork();
   if (child < 0) throw_errno("cannot start", "a process");
   if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // and its ranks die with it
     std::string text;
     int code = 1;
     try {

@@ -27,8 +27,8 @@ class Channel {
   void broadcast(std::span<std::byte> bytes, int root);
   /// all[r*mine.size() ...] = rank r's bytes. Equal sizes.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
-  /// Rank r ends with slice r of the sum in data[slices[r]]; the rest of data is scratch after it. Order: as `ring` or
-  /// exact with every rank one leaf of the tree.
+  /// Rank r ends with slice r of the sum in data[slices[r]]; the rest of data is scratch after it. Exact: every rank is
+  /// one leaf of the tree.
   void reduce_scatter(std::span<float> data, const std::vector<Range>& slices);
   void all_gather_slices(std::span<float> data, const std::vector<Range>& slices);
   void all_reduce(std::span<float> data);

@@ -78,13 +78,11 @@ class GroupReduction final : public Reduction {
       const Tag tag{operation(), 0, step};
       for (const Message& m : receives_) receives.recv(m.peer, with_part(tag, m.part), bytes(m.in, m.size));
       meet(kReadyFlag, step, deadline);
+      size_t made = 0;
       for (size_t m = 0; m < sends_.size(); ++m) {
-        for (; folded_sends_[m] > 0 && next_send_fold_ < folded_sends_[m]; ++next_send_fold_) {
-          send_folds_[next_send_fold_].run();
-        }
+        for (; made < send_folds_until_[m]; ++made) send_folds_[made].run();
         sends.send(sends_[m].peer, with_part(tag, sends_[m].part), bytes(sends_[m].out, sends_[m].size));
       }
-      next_send_fold_ = 0;
       size_t call = 0;
       for (size_t b = 0; b < own_.blocks.size(); ++b) {
         receives.wait_first(receives_until_[b], deadline);
@@ -191,7 +189,7 @@ class GroupReduction final : public Reduction {
               send_folds_.push_back(std::move(call));
             }
             sends_.push_back({partner, number++, nullptr, from, run.size()});
-            folded_sends_.push_back(send_folds_.size());
+            send_folds_until_.push_back(send_folds_.size());
           }
         }
       }
@@ -283,10 +281,9 @@ class GroupReduction final : public Reduction {
   int64_t scratch_floats_ = 0;
 
   std::vector<Message> sends_;
-  std::vector<size_t> folded_sends_;  // by send: how many of send_folds_ it needs done
+  std::vector<size_t> send_folds_until_;  // by send
   std::vector<FoldCall> send_folds_;
   std::vector<std::vector<FoldStep>> send_orders_;
-  size_t next_send_fold_ = 0;
 
   std::vector<Message> receives_;
   std::vector<size_t> receives_until_, folds_until_;  // by block of my slice

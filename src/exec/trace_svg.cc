@@ -13,7 +13,7 @@ namespace tutti {
 
 namespace {
 
-constexpr double kWidth = 1200, kLeft = 140, kRight = 28, kTop = 92, kRow = 26, kGap = 5, kRankGap = 12;
+constexpr double kWidth = 1200, kLeft = 152, kRight = 28, kTop = 92, kRow = 26, kGap = 5, kRankGap = 12;
 constexpr double kPlot = kWidth - kLeft - kRight;
 constexpr const char* kInk = "#1f2933";
 constexpr const char* kFaint = "#6b7785";

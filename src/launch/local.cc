@@ -54,8 +54,10 @@ int run_rank(RankContext& context, const std::function<void(RankContext&)>& body
     code = context.control.cancel.cancelled() ? kCancelled : kLostPeer;
     message = e.what();
   } catch (const std::exception& e) {
-    code = kFailed;
     message = e.what();
+    const Cancel& cancel = context.control.cancel;
+    const bool echo = cancel.cancelled() && message.find(cancel.reason()) != std::string::npos;
+    code = echo ? kCancelled : kFailed;
   }
   std::snprintf(me.message, sizeof me.message, "%s", message.c_str());
   me.done.store(1);

@@ -55,6 +55,7 @@ Measured measure(const Block& block, const SegmentWiring& wiring, int index) {
   const at::Tensor saved = at::zeros({segment.saved_bytes()}, at::kByte),
                    work = at::zeros({segment.work_bytes()}, at::kByte);
   Accounts forward, backward;  // one each: a peak never sinks
+  Ledger forward_ledger(forward), backward_ledger(backward);
   std::shared_ptr<void> kept;
   Pass pass;
   pass.block = index;
@@ -62,14 +63,14 @@ Measured measure(const Block& block, const SegmentWiring& wiring, int index) {
 
   Measured measured;
   {
-    AllocationScope scope(forward, BufferKind::kWork);
+    AllocationScope scope(forward_ledger, BufferKind::kWork);
     segment.forward(context, in, out);
   }
   measured.saved = forward.current(BufferKind::kWork);
   measured.work = forward.peak(BufferKind::kWork) - measured.saved;
   context.gradients = gradients;
   {
-    AllocationScope scope(backward, BufferKind::kWork);
+    AllocationScope scope(backward_ledger, BufferKind::kWork);
     segment.backward(context, in, out, grad_out, grad_in);
     kept.reset();
   }

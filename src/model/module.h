@@ -3,7 +3,6 @@
 
 #include <torch/nn/module.h>
 
-#include <array>
 #include <tuple>
 
 #include "base/error.h"

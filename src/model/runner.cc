@@ -4,9 +4,9 @@
 #include <ATen/ops/isfinite.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
-#include "tensor/allocator.h"
 
 namespace tutti {
 
@@ -39,7 +39,7 @@ std::array<int64_t, 2> grad_border_bytes(const std::vector<SegmentWiring>& segme
 }  // namespace
 
 ModelRunner::ModelRunner(const Model& model, const ModelShape& shape, std::span<float* const> units, Accounts& accounts)
-    : accounts_(accounts) {
+    : ledger_(accounts) {
   auto segments = wire(model);
   int64_t border_total = 0, saved_total = 0, work_max = 0;
   for (const SegmentWiring& w : segments) {
@@ -119,7 +119,7 @@ void ModelRunner::forward(int block, int segment, const Pass& pass, Tensors data
   Context context{pass, parameters_[block], {}, s.saved, s.work, s.kept};
   context.pass.block = block;
   // Nearly all that an autograd segment's forward allocates stays until its backward.
-  AllocationScope scope(accounts_, BufferKind::kSaved);
+  AllocationScope scope(ledger_, BufferKind::kSaved);
   s.kept.reset();
   s.segment->forward(context, in, s.outputs);
 }
@@ -138,7 +138,7 @@ void ModelRunner::backward(int block, int segment, const Pass& pass, Tensors dat
   for (Place& place : places_[block]) gradients_.push_back(gradient(place, gradients[place.unit]));
   Context context{pass, parameters_[block], gradients_, s.saved, s.work, s.kept};
   context.pass.block = block;
-  AllocationScope scope(accounts_, BufferKind::kWork);
+  AllocationScope scope(ledger_, BufferKind::kWork);
   s.segment->backward(context, in, s.outputs, grad_out, s.grad_inputs);
   s.kept.reset();
 }

@@ -12,6 +12,7 @@
 #include "exec/memory.h"
 #include "model/segment.h"
 #include "model/wiring.h"
+#include "tensor/allocator.h"
 
 namespace tutti {
 
@@ -68,7 +69,7 @@ class ModelRunner {
   std::vector<at::Tensor> inputs(int index, Tensors data) const;
   const at::Tensor& gradient(Place& place, float* base);
 
-  Accounts& accounts_;
+  Ledger ledger_;                                    // what ATen allocates in a segment
   std::vector<int> first_slot_;                      // of each block
   std::vector<Slot> slots_;                          // all segments in forward order
   std::vector<std::vector<Place>> places_;           // [block][parameter]

@@ -11,7 +11,9 @@
 //              others can wait for. Where there is no window (tcp), window() is empty and peers go through messages.
 //   failure    wait throws CommError at the deadline, when the peer's connection is lost, or when the run is cancelled.
 //   It names
-//              peer, tag and time waited. After a throw the transport can only be destroyed.
+//              peer, tag and time waited. After a throw the transport can only be destroyed, no span is touched any
+//              more, and every other wait throws too. A rank that destroys its transport ends the waits for it in the
+//              same way.
 //   epochs     every message carries run, epoch and plan hash; a message of another run, epoch or plan is dropped and
 //   counted. threads    all methods may be called from any thread. Destruction waits for nothing and nobody.
 #pragma once

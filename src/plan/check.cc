@@ -1,5 +1,6 @@
 // The checker goes from form to meaning, and stops after the first stage with faults, since the next ones build on it:
-// structure, meetings and circles (plan/ordering.h), conflicting accesses, values (plan/values.h).
+// structure, meetings and circles (plan/ordering.h), conflicting accesses, then work (plan/census.h) and values
+// (plan/values.h).
 #include "plan/check.h"
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include <numeric>
 #include <set>
 
+#include "plan/census.h"
 #include "plan/ordering.h"
 #include "plan/values.h"
 
@@ -46,6 +48,11 @@ class Structure {
   template <typename... Args>
   void fault(size_t rank, fmt::format_string<Args...> format, Args&&... args) {
     faults_.push_back(fmt::format("rank {}: {}", rank, fmt::format(format, std::forward<Args>(args)...)));
+  }
+
+  template <typename... Args>
+  void fault_at(Place place, fmt::format_string<Args...> format, Args&&... args) {
+    faults_.push_back(name_of(plan_, place) + ": " + fmt::format(format, std::forward<Args>(args)...));
   }
 
   void check_buckets() {
@@ -102,28 +109,27 @@ class Structure {
     for (size_t q = 0; q < program.queues.size(); ++q) {
       for (size_t k = 0; k < program.queues[q].instructions.size(); ++k) {
         const Instruction& i = program.queues[q].instructions[k];
-        const std::string name = name_of(plan_, {program.rank, static_cast<int>(q), static_cast<int>(k)});
+        const Place place{program.rank, static_cast<int>(q), static_cast<int>(k)};
         const auto inside = [](int value, size_t size) { return value >= 0 && value < static_cast<int>(size); };
-        if (!ids.insert(i.id).second) faults_.push_back(fmt::format("{}: its id {} is not its own", name, i.id));
+        if (!ids.insert(i.id).second) fault_at(place, "its id {} is not its own", i.id);
         if (i.signal >= 0) {
-          if (inside(i.signal, signalled.size()))
-            ++signalled[i.signal];
-          else
-            faults_.push_back(fmt::format("{}: signals event {}, which is not there", name, i.signal));
+          const bool there = inside(i.signal, signalled.size());
+          if (there) ++signalled[i.signal];
+          if (!there) fault_at(place, "signals event {}, which is not there", i.signal);
         }
         std::vector<int> touched = i.reads;
         touched.insert(touched.end(), i.writes.begin(), i.writes.end());
         for (const Add& a : i.adds) touched.insert(touched.end(), {a.into, a.from});
         for (int b : i.holds) {
           if (holder.emplace(b, q).first->second != static_cast<int>(q)) {
-            faults_.push_back(fmt::format("{}: holds buffer {} of another queue", name, b));
+            fault_at(place, "holds buffer {} of another queue", b);
           }
           touched.push_back(b);
         }
         for (int b : touched) {
-          if (!inside(b, program.buffers.size())) faults_.push_back(fmt::format("{}: buffer {} is not there", name, b));
+          if (!inside(b, program.buffers.size())) fault_at(place, "buffer {} is not there", b);
         }
-        check_coordinates(program, q, i, name);
+        check_coordinates(program, place, i);
       }
     }
     for (size_t q = 0; q < program.queues.size(); ++q) {
@@ -131,9 +137,8 @@ class Structure {
         for (int event : program.queues[q].instructions[k].waits) {
           const bool there = event >= 0 && event < program.events;
           if (there && signalled[event] == 1) continue;
-          faults_.push_back(fmt::format("{}: waits for event {}, which is signalled {} times",
-                                        name_of(plan_, {program.rank, static_cast<int>(q), static_cast<int>(k)}), event,
-                                        there ? signalled[event] : 0));
+          fault_at({program.rank, static_cast<int>(q), static_cast<int>(k)},
+                   "waits for event {}, which is signalled {} times", event, there ? signalled[event] : 0);
         }
       }
     }
@@ -142,13 +147,13 @@ class Structure {
     }
   }
 
-  void check_coordinates(const Program& program, size_t queue, const Instruction& i, const std::string& name) {
+  void check_coordinates(const Program& program, Place place, const Instruction& i) {
     const auto want = [&](bool holds, const char* what) {
-      if (!holds) faults_.push_back(fmt::format("{}: {}", name, what));
+      if (!holds) fault_at(place, "{}", what);
     };
     const bool compute =
         i.op == Op::kLoad || i.op == Op::kForward || i.op == Op::kBackward || i.op == Op::kFold || i.op == Op::kUpdate;
-    if (compute) want(queue == 0, "stands on another queue than compute");
+    if (compute) want(place.queue == 0, "stands on another queue than compute");
     const bool has_block = i.op == Op::kForward || i.op == Op::kBackward || i.op == Op::kFold || i.op == Op::kUpdate;
     if (has_block) {
       const bool block = i.block >= 0 && i.block < static_cast<int>(model_.blocks.size());
@@ -267,7 +272,10 @@ std::vector<std::string> check_plan(const Plan& plan, const ModelShape& model, i
   if (!faults.empty()) return faults;
   Races(plan, ordering, faults).check();
   if (!faults.empty()) return faults;
-  return check_values(plan, model, micro_batches, ordering);
+  faults = check_census(plan, model, micro_batches);
+  const auto meaning = check_values(plan, model, micro_batches, ordering);
+  faults.insert(faults.end(), meaning.begin(), meaning.end());
+  return faults;
 }
 
 int64_t MemoryForecast::total() const { return std::accumulate(std::begin(bytes), std::end(bytes), int64_t{0}); }

@@ -47,7 +47,7 @@ bool listed(const std::vector<int>& buffers, int b) {
 class Interpreter {
  public:
   Interpreter(const Plan& plan, const ModelShape& model, int micro_batches, const Ordering& ordering)
-      : plan_(plan), model_(model), micro_batches_(micro_batches), ordering_(ordering), parts_(model.blocks.size()) {
+      : plan_(plan), model_(model), ordering_(ordering), parts_(model.blocks.size()) {
     for (size_t b = 0; b < model.blocks.size(); ++b) {
       first_segment_.push_back(segments_);
       segments_ += static_cast<int>(model.blocks[b].segments.size());
@@ -72,7 +72,7 @@ class Interpreter {
         for (const Place& place : places) step(place);
       }
     }
-    check_complete();
+    check_ends();
     return std::move(faults_);
   }
 
@@ -85,19 +85,7 @@ class Interpreter {
 
   void step(Place place) {
     const Instruction& i = at(plan_, place);
-    // Coordinates that mean nothing for an op are left out, so that a second one of a kind is always seen.
-    const bool micro = i.op == Op::kLoad || i.op == Op::kForward || i.op == Op::kBackward;
-    const bool block = i.op == Op::kForward || i.op == Op::kBackward || i.op == Op::kUpdate;
-    const bool segment = i.op == Op::kForward || i.op == Op::kBackward;
-    const bool bucket = i.op == Op::kAcquire || i.op == Op::kReduce || i.op == Op::kNorm || i.op == Op::kGather;
-    const Key key{place.rank,
-                  i.op,
-                  block ? i.block : -1,
-                  segment ? i.segment : -1,
-                  micro ? i.lane : -1,
-                  micro ? i.micro : -1,
-                  bucket ? i.bucket : -1};
-    if (i.op != Op::kFold && !done_.emplace(key, place).second) fault(place, "is done a second time");
+    if (i.op == Op::kNorm || i.op == Op::kGather || i.op == Op::kVote) done_[{place.rank, i.op, i.bucket}] = place;
     switch (i.op) {
       case Op::kLoad:
         return load(place, i);
@@ -332,7 +320,7 @@ class Interpreter {
   void vote(Place place) {
     for (size_t bucket = 0; bucket < plan_.buckets.size(); ++bucket) {
       for (Op op : {Op::kNorm, Op::kGather}) {
-        const auto it = done_.find({place.rank, op, -1, -1, -1, -1, static_cast<int>(bucket)});
+        const auto it = done_.find({place.rank, op, static_cast<int>(bucket)});
         if (it == done_.end() || !ordering_.before(it->second, place)) {
           fault(place, "does not follow {} bucket {}", op_name(op), bucket);
         }
@@ -341,7 +329,7 @@ class Interpreter {
   }
 
   void update(Place place, const Instruction& i) {
-    const auto voted = done_.find({place.rank, Op::kVote, -1, -1, -1, -1, -1});
+    const auto voted = done_.find({place.rank, Op::kVote, -1});
     if (voted == done_.end() || !ordering_.before(voted->second, place)) fault(place, "does not follow the vote");
     need_buffer(place, i.reads, BufferKind::kParameter, i.block, "reads");
     need_buffer(place, i.reads, BufferKind::kMoment, i.block, "reads");
@@ -362,34 +350,8 @@ class Interpreter {
     }
   }
 
-  void check_complete() {
+  void check_ends() {
     for (const Program& program : plan_.programs) {
-      const auto want = [&](Op op, int block, int segment, int64_t lane, int micro, int bucket) {
-        const Key key{program.rank, op, block, segment, static_cast<int>(lane), micro, bucket};
-        if (done_.contains(key)) return;
-        Instruction lost;
-        lost.op = op, lost.block = block, lost.segment = segment, lost.lane = static_cast<int>(lane),
-        lost.micro = micro;
-        lost.bucket = bucket;
-        faults_.push_back(fmt::format("rank {}: {} is missing", program.rank, to_string(lost)));
-      };
-      for (int64_t lane = program.lanes.begin; lane < program.lanes.end; ++lane) {
-        for (int micro = 0; micro < micro_batches_; ++micro) {
-          want(Op::kLoad, -1, -1, lane, micro, -1);
-          for (size_t b = 0; b < model_.blocks.size(); ++b) {
-            for (size_t s = 0; s < model_.blocks[b].segments.size(); ++s) {
-              want(Op::kForward, static_cast<int>(b), static_cast<int>(s), lane, micro, -1);
-              want(Op::kBackward, static_cast<int>(b), static_cast<int>(s), lane, micro, -1);
-            }
-          }
-        }
-      }
-      for (size_t bucket = 0; bucket < plan_.buckets.size(); ++bucket) {
-        for (Op op : {Op::kAcquire, Op::kReduce, Op::kNorm, Op::kGather})
-          want(op, -1, -1, -1, -1, static_cast<int>(bucket));
-        for (int unit : plan_.buckets[bucket].units) want(Op::kUpdate, unit, -1, -1, -1, -1);
-      }
-      want(Op::kVote, -1, -1, -1, -1, -1);
       for (size_t b = 0; b < program.buffers.size(); ++b) {
         if (!gradients_[program.rank][b].any_unread()) continue;
         faults_.push_back(
@@ -398,11 +360,8 @@ class Interpreter {
     }
   }
 
-  using Key = std::tuple<int, Op, int, int, int, int, int>;  // rank, op, block, segment, lane, micro, bucket
-
   const Plan& plan_;
   const ModelShape& model_;
-  const int micro_batches_;
   const Ordering& ordering_;
   Expressions expressions_;
   int expected_ = 0;
@@ -412,7 +371,7 @@ class Interpreter {
   std::vector<std::vector<Gradient>> gradients_;         // [rank][buffer]
   std::vector<std::vector<Mark>> marks_;                 // [rank][buffer]
   std::vector<Mark> flow_;                               // by rank: whose border gradient came last
-  std::map<Key, Place> done_;
+  std::map<std::tuple<int, Op, int>, Place> done_;       // (rank, op, bucket) of the commit
   std::vector<std::string> faults_;
 };
 

@@ -3,23 +3,50 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
+#include <array>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
+#include <new>
 
 #include "base/error.h"
 
 namespace tutti {
 
+/// Shared by the ledger and every block of memory that was counted into it.
+class Ledger::State {
+ public:
+  explicit State(Accounts& accounts) : accounts_(&accounts) {}
+  void add(BufferKind kind, int64_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (accounts_ == nullptr) return;
+    accounts_->add(kind, bytes);
+    held_[static_cast<size_t>(kind)] += bytes;
+  }
+  void close() {
+    std::lock_guard lock(mutex_);
+    for (int k = 0; k < kBufferKinds; ++k)
+      if (held_[k] != 0) accounts_->add(static_cast<BufferKind>(k), -held_[k]);
+    accounts_ = nullptr;
+  }
+
+ private:
+  std::mutex mutex_;
+  Accounts* accounts_;
+  std::array<int64_t, kBufferKinds> held_{};
+};
+
+Ledger::Ledger(Accounts& accounts) : state_(std::make_shared<State>(accounts)) {}
+Ledger::~Ledger() { state_->close(); }
+
 namespace {
 
 // c10 calls an allocator with nothing but a size, so whose bytes they are can only be known by the thread.
-thread_local Accounts* current_accounts = nullptr;
+thread_local const std::shared_ptr<Ledger::State>* current_ledger = nullptr;
 thread_local BufferKind current_kind = BufferKind::kWork;
 
 // Lies in the 64 bytes before the memory it describes.
 struct Header {
-  Accounts* accounts;
+  std::shared_ptr<Ledger::State> ledger;
   BufferKind kind;
   int64_t bytes;
 };
@@ -28,11 +55,10 @@ static_assert(sizeof(Header) <= kHeaderBytes);
 
 void give_back(void* memory) {
   if (memory == nullptr) return;
-  std::byte* begin = static_cast<std::byte*>(memory) - kHeaderBytes;
-  Header header;
-  std::memcpy(&header, begin, sizeof(header));
-  if (header.accounts != nullptr) header.accounts->add(header.kind, -header.bytes);
-  std::free(begin);
+  auto* header = std::launder(reinterpret_cast<Header*>(static_cast<std::byte*>(memory) - kHeaderBytes));
+  if (header->ledger) header->ledger->add(header->kind, -header->bytes);
+  header->~Header();
+  std::free(header);
 }
 
 class AccountingAllocator final : public c10::Allocator {
@@ -40,11 +66,13 @@ class AccountingAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return {nullptr, nullptr, &give_back, c10::Device(c10::DeviceType::CPU)};
     void* begin = nullptr;
-    if (posix_memalign(&begin, kHeaderBytes, bytes + kHeaderBytes) != 0)
+    if (bytes > SIZE_MAX - kHeaderBytes || posix_memalign(&begin, kHeaderBytes, bytes + kHeaderBytes) != 0)
       throw Error(fmt::format("no memory: ATen asked for {} bytes", bytes));
-    const Header header{current_accounts, current_kind, static_cast<int64_t>(bytes)};
-    std::memcpy(begin, &header, sizeof(header));
-    if (header.accounts != nullptr) header.accounts->add(header.kind, header.bytes);
+    auto* header = new (begin) Header{nullptr, current_kind, static_cast<int64_t>(bytes)};
+    if (current_ledger != nullptr) {
+      header->ledger = *current_ledger;
+      header->ledger->add(header->kind, header->bytes);
+    }
     void* memory = static_cast<std::byte*>(begin) + kHeaderBytes;
     return {memory, memory, &give_back, c10::Device(c10::DeviceType::CPU)};
   }
@@ -60,18 +88,18 @@ void install_accounting_allocator() {
   std::call_once(once, [] { c10::SetCPUAllocator(new AccountingAllocator, /*priority=*/1); });
 }
 
-AllocationScope::AllocationScope() : outer_accounts_(current_accounts), outer_kind_(current_kind) {
-  current_accounts = nullptr;
+AllocationScope::AllocationScope() : outer_ledger_(current_ledger), outer_kind_(current_kind) {
+  current_ledger = nullptr;
 }
 
-AllocationScope::AllocationScope(Accounts& accounts, BufferKind kind)
-    : outer_accounts_(current_accounts), outer_kind_(current_kind) {
-  current_accounts = &accounts;
+AllocationScope::AllocationScope(Ledger& ledger, BufferKind kind)
+    : outer_ledger_(current_ledger), outer_kind_(current_kind) {
+  current_ledger = &ledger.state_;
   current_kind = kind;
 }
 
 AllocationScope::~AllocationScope() {
-  current_accounts = outer_accounts_;
+  current_ledger = outer_ledger_;
   current_kind = outer_kind_;
 }
 

@@ -1,6 +1,8 @@
-// ATen's own allocations, accounted: a CPU allocator registered with c10 that counts into the Accounts that the calling
+// ATen's own allocations, accounted: a CPU allocator registered with c10 that counts into the Ledger that the calling
 // thread has named.
 #pragma once
+
+#include <memory>
 
 #include "exec/memory.h"
 
@@ -10,19 +12,35 @@ namespace tutti {
 /// Memory is 64-byte aligned.
 void install_accounting_allocator();
 
-/// While it lives, what ATen allocates on this thread counts into `accounts` under `kind`, and goes back from there
-/// when it is freed, by whichever thread. Scopes nest. Outside of any scope nothing is counted. `accounts` must outlive
-/// every tensor made in the scope.
+/// Carries what ATen holds into an Accounts, which must outlive it. Tensors may outlive the ledger (a module that keeps
+/// a mask): what they hold counts as given back when the ledger ends, and no more after that. Thread-safe.
+class Ledger {
+ public:
+  explicit Ledger(Accounts& accounts);
+  ~Ledger();
+  Ledger(const Ledger&) = delete;
+  Ledger& operator=(const Ledger&) = delete;
+
+  class State;
+
+ private:
+  friend class AllocationScope;
+  std::shared_ptr<State> state_;
+};
+
+/// While it lives, what ATen allocates on this thread counts into `ledger` under `kind`, and goes back from there when
+/// it is freed, by whichever thread. Scopes nest. Outside of any scope nothing is counted. The ledger must outlive the
+/// scope.
 class AllocationScope {
  public:
   AllocationScope();  ///< counts nothing, whatever is around it
-  AllocationScope(Accounts& accounts, BufferKind kind);
+  AllocationScope(Ledger& ledger, BufferKind kind);
   ~AllocationScope();
   AllocationScope(const AllocationScope&) = delete;
   AllocationScope& operator=(const AllocationScope&) = delete;
 
  private:
-  Accounts* outer_accounts_;
+  const std::shared_ptr<Ledger::State>* outer_ledger_;
   BufferKind outer_kind_;
 };
 

@@ -63,18 +63,17 @@ void write_trace(const Trainer& trainer, const RunFolder& folder, int rank, Time
   write_file_atomic(folder.trace(rank), text);
 }
 
-/// From a checkpoint's name, step-00000400.
-int64_t step_of(const std::string& checkpoint) { return std::stoll(checkpoint.substr(checkpoint.rfind('-') + 1)); }
-
 /// What one rank does from start to end.
 void train_rank(const RunOptions& options, const RunFolder& folder, const std::string& checkpoint,
                 RankContext& context) {
   const Job& job = options.job;
   Time origin = context.clock.now();
   bool first = context.rank == 0;
-  Reporter reporter(options, folder, first);
   Model model = options.make_model(job);
   Trainer trainer(job, model, context, checkpoint);
+  // Only now, when the checkpoint is known to be whole, are the files of the run touched.
+  if (first && !checkpoint.empty()) cut_metrics(folder, trainer.committed());
+  Reporter reporter(options, folder, first);
   int64_t last = options.stop_at >= 0 ? options.stop_at : job.train.steps;
   int64_t tokens = batch_of(job.train).samples() * model.tokens_per_sample;
   MemoryForecast forecast = forecast_memory(trainer.program());
@@ -105,7 +104,7 @@ void train_rank(const RunOptions& options, const RunFolder& folder, const std::s
   };
 
   Time begin = context.clock.now();
-  int64_t evaluated = -1, saved = -1;
+  int64_t evaluated = -1, saved = checkpoint.empty() ? -1 : trainer.committed();
   bool stop = false;
   while (trainer.committed() < last && !stop) {
     StepReport report = trainer.step();
@@ -156,13 +155,14 @@ RunResult run(const RunOptions& options) {
   bool fresh = false;
   if (!options.resume.empty()) {
     folder = open_run(options.resume);
-    checkpoint = latest_checkpoint(folder.checkpoints());
-    if (checkpoint.empty()) throw Error(fmt::format("{}: it has no checkpoint to go on from", options.resume));
-    cut_metrics(folder, step_of(checkpoint));
+    checkpoint = checkpoint_of(folder);
   } else if (options.keep) {
     fresh = true;
     folder = create_run(options.out, job);
   }
+  Fd lock;
+  if (options.keep) lock = lock_run(folder);
+  if (!checkpoint.empty()) remove_unfinished(folder);  // of a run whose launcher was killed
   LaunchOptions launch;
   launch.ranks = static_cast<int>(job.layout.ranks);
   launch.threads = job.layout.workers == "thread";
@@ -170,10 +170,10 @@ RunResult run(const RunOptions& options) {
   launch.started = options.started;
   LaunchResult launched =
       launch_local(launch, [&](RankContext& context) { train_rank(options, folder, checkpoint, context); });
-  // A run that failed before its first step leaves no folder behind: the next try may use the same --out.
-  if (fresh && !launched.ok() && !std::filesystem::exists(folder.metrics())) {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder.path, ignored);
+  if (!launched.ok() && options.keep) {
+    remove_unfinished(folder);
+    // A run that failed before its first step leaves no folder behind: the next try may use the same --out.
+    if (fresh && !has_metrics(folder)) remove_run(folder);
   }
   return {launched.ok(), launched.stopped, launched.failures, launched.result, folder.path};
 }

@@ -1,17 +1,40 @@
+// No step of a run is worth a folder that cannot be used again: what fails cleans up behind itself.
 #include "train/run_folder.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <vector>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "state/checkpoint.h"
+#include "state/manifest.h"
 
 namespace tutti {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+/// Why a folder that holds something cannot take a new run.
+std::string occupied(const RunFolder& folder) {
+  const std::string& path = folder.path;
+  if (!fs::exists(folder.job())) return fmt::format("--out {}: the folder is not empty", path);
+  if (latest_checkpoint(folder.checkpoints()).empty())
+    return fmt::format("--out {}: a run that ended without a checkpoint is in it; remove it or choose another folder",
+                       path);
+  return fmt::format("--out {}: a run is in it already; choose another folder, or go on with --resume {}", path, path);
+}
+
+bool unfinished(const std::string& name) {
+  return name == ".writing" || name == ".latest" || name.find(".tmp-") != std::string::npos;
+}
+
+}  // namespace
 
 RunFolder create_run(const std::string& path, const Job& job) {
   RunFolder folder{path};
@@ -20,15 +43,16 @@ RunFolder create_run(const std::string& path, const Job& job) {
   std::error_code error;
   if (fs::exists(folder.path) && !fs::is_directory(folder.path))
     throw Error(fmt::format("--out {}: it exists and is not a folder", folder.path));
-  if (fs::exists(folder.path) && !fs::is_empty(folder.path, error))
-    throw Error(fs::exists(folder.job())
-                    ? fmt::format("--out {}: a run is in it already; choose another folder, or go on with --resume {}",
-                                  folder.path, folder.path)
-                    : fmt::format("--out {}: the folder is not empty", folder.path));
-  fs::create_directories(folder.path + "/trace", error);
-  if (!error) fs::create_directories(folder.checkpoints(), error);
-  if (error) throw Error(fmt::format("cannot make {}: {}", folder.path, error.message()));
-  write_file_atomic(folder.job(), to_toml(job));
+  if (fs::exists(folder.path) && !fs::is_empty(folder.path, error)) throw Error(occupied(folder));
+  try {
+    fs::create_directories(folder.path + "/trace", error);
+    if (!error) fs::create_directories(folder.checkpoints(), error);
+    if (error) throw Error(fmt::format("cannot make {}: {}", folder.path, error.message()));
+    write_file_atomic(folder.job(), to_toml(job));
+  } catch (...) {
+    remove_run(folder);
+    throw;
+  }
   return folder;
 }
 
@@ -37,6 +61,30 @@ RunFolder open_run(const std::string& path) {
   if (!fs::is_directory(path)) throw Error(fmt::format("{}: no such run", path));
   if (!fs::exists(folder.job())) throw Error(fmt::format("{}: not a run (it has no job.toml)", path));
   return folder;
+}
+
+Fd lock_run(const RunFolder& folder) {
+  Fd fd(::open(folder.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) throw_errno("open", folder.path);
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return fd;
+  if (errno != EWOULDBLOCK) throw_errno("lock", folder.path);
+  throw Error(fmt::format("{}: another process is training in it", folder.path));
+}
+
+std::string checkpoint_of(const RunFolder& folder) {
+  const std::string latest = latest_checkpoint(folder.checkpoints());
+  auto later = [&](const std::string& path) {  // names of higher steps are longer, or sort behind
+    return path.size() != latest.size() ? path.size() > latest.size() : path > latest;
+  };
+  std::error_code error;
+  for (fs::directory_iterator it(folder.checkpoints(), error), end; !error && it != end; it.increment(error)) {
+    const std::string path = it->path().string();
+    if (it->path().filename().string().starts_with("step-") && later(path) && !fs::exists(it->path() / kManifestFile))
+      throw Error(fmt::format("{}: damaged: it has no {}; remove the folder to go on from the checkpoint before it",
+                              path, kManifestFile));
+  }
+  if (latest.empty()) throw Error(fmt::format("{}: it has no checkpoint to go on from", folder.path));
+  return latest;
 }
 
 void cut_metrics(const RunFolder& folder, int64_t step) {
@@ -48,6 +96,29 @@ void cut_metrics(const RunFolder& folder, int64_t step) {
     if (!record.is_discarded() && record.value("step", int64_t{0}) <= step) kept += line + "\n";
   }
   write_file_atomic(folder.metrics(), kept);
+}
+
+bool has_metrics(const RunFolder& folder) {
+  std::error_code error;
+  return fs::file_size(folder.metrics(), error) > 0 && !error;
+}
+
+void remove_unfinished(const RunFolder& folder) {
+  for (const std::string& path : {folder.path, folder.checkpoints(), folder.path + "/trace"}) {
+    std::error_code error;
+    std::vector<fs::path> found;
+    for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error))
+      if (unfinished(it->path().filename().string())) found.push_back(it->path());
+    for (const fs::path& leftover : found) fs::remove_all(leftover, error);
+  }
+}
+
+void remove_run(const RunFolder& folder) {
+  std::error_code ignored;  // a folder that cannot be removed is in the way of the next run, which says so
+  for (const std::string& path :
+       {folder.path + "/trace", folder.checkpoints(), folder.job(), folder.metrics(), folder.events()})
+    fs::remove_all(path, ignored);
+  fs::remove(folder.path, ignored);
 }
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "base/file.h"
 #include "config/job.h"
 
 namespace tutti {
@@ -17,11 +18,23 @@ struct RunFolder {
 };
 
 /// Makes the folder and writes the job into it. Empty `path`: runs/<job>-<first free number>. A folder that holds
-/// anything is refused.
+/// anything is refused. Nothing is left behind when it fails.
 RunFolder create_run(const std::string& path, const Job& job);
 /// An existing run; Error when it is none.
 RunFolder open_run(const std::string& path);
+/// Held while a run writes into its folder, by the launcher and its ranks, and gone with the last of them. Error when
+/// another run holds it.
+Fd lock_run(const RunFolder& folder);
+/// The checkpoint of the highest step. Error when there is none, or when its manifest is missing: an older one is never
+/// taken in its place.
+std::string checkpoint_of(const RunFolder& folder);
 /// Keeps the metrics of the first `step` steps (a run that goes on from a checkpoint repeats the later ones).
 void cut_metrics(const RunFolder& folder, int64_t step);
+/// Whether a step was committed and written down.
+bool has_metrics(const RunFolder& folder);
+/// Removes what a killed rank was writing and nobody will finish: a checkpoint's hidden files, temporary files.
+void remove_unfinished(const RunFolder& folder);
+/// Removes everything that create_run and a run make; a folder that holds more is kept with the rest.
+void remove_run(const RunFolder& folder);
 
 }  // namespace tutti

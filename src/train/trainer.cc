@@ -40,8 +40,8 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const
       shape_(describe(model)) {
   prepare_compute_thread(static_cast<int>(job.numerics.threads));
   optimizer_ = make_optimizer(job.train, job.numerics.isa);
-  dry_run(model_, shape_);
   if (job.layout.workers == "thread") check_thread_ranks(model_);
+  dry_run(model_, shape_);
   plan_ = plan_ddp(shape_, {.ranks = context.size,
                             .lanes = batch_.lanes,
                             .micro_batches = batch_.micro_batches,
@@ -258,7 +258,8 @@ void Trainer::update(const Instruction& i, uint64_t step) {
                          part.size(), scalars_);
     }
   }
-  if (i.bucket >= 0) reductions_[i.bucket]->release(step);
+  // Units are updated in the bucket's order: after the last one nobody here reads the bucket any more.
+  if (plan_.buckets[bucket].units.back() == unit) reductions_[bucket]->release(step);
 }
 
 StepReport Trainer::step() {
@@ -315,7 +316,7 @@ void Trainer::explain_nonfinite() {
       find_nonfinite(model_, shape_, *runner_, data_.train, batch_, lanes_, job_.train.seed, step_, context_);
   std::vector<NonFinitePlace> places(context_.size);
   main_channel_->all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(places)));
-  throw Error(describe_nonfinite(places, step_, shape_));
+  throw Error(describe_nonfinite(places, step_ + 1, shape_));  // steps are counted from 1 for people
 }
 
 }  // namespace tutti

@@ -62,13 +62,14 @@ TEST(AccountingAllocator, CountsWhatAThreadAllocatesInItsScopeUntilItIsFreed) {
   install_accounting_allocator();
   install_accounting_allocator();
   Accounts outer, inner;
+  Ledger outer_ledger(outer), inner_ledger(inner);
   {
     at::Tensor uncounted = at::empty({100});
-    AllocationScope scope(outer, BufferKind::kWork);
+    AllocationScope scope(outer_ledger, BufferKind::kWork);
     at::Tensor a = at::empty({100});
     EXPECT_EQ(reinterpret_cast<uintptr_t>(a.data_ptr()) % 64, 0u);
     {
-      AllocationScope nested(inner, BufferKind::kSaved);
+      AllocationScope nested(inner_ledger, BufferKind::kSaved);
       at::Tensor b = at::empty({50});
       EXPECT_EQ(inner.current(BufferKind::kSaved), 200);
       std::thread([&] { b.reset(); }).join();  // freed elsewhere
@@ -85,6 +86,23 @@ TEST(AccountingAllocator, CountsWhatAThreadAllocatesInItsScopeUntilItIsFreed) {
   EXPECT_EQ(outer.current(BufferKind::kWork), 0);
   EXPECT_EQ(outer.peak(BufferKind::kWork), 440);
   EXPECT_EQ(inner.peak(BufferKind::kSaved), 200);
+}
+
+TEST(AccountingAllocator, ATensorMayOutliveTheLedgerAndTheAccounts) {
+  install_accounting_allocator();
+  at::Tensor kept;
+  {
+    Accounts accounts;
+    {
+      Ledger ledger(accounts);
+      AllocationScope scope(ledger, BufferKind::kSaved);
+      kept = at::empty({100});
+      EXPECT_EQ(accounts.current(BufferKind::kSaved), 400);
+    }
+    EXPECT_EQ(accounts.current(BufferKind::kSaved), 0);
+  }
+  kept.fill_(1);
+  kept.reset();
 }
 
 TEST(DryRun, AddsWhatAtenHeldToWhatASegmentDeclares) {

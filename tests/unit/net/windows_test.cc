@@ -25,7 +25,7 @@ class Windows : public ::testing::TestWithParam<TransportCase> {};
 INSTANTIATE_TEST_SUITE_P(All, Windows, ::testing::ValuesIn(with_windows()),
                          [](const auto& info) { return info.param.name; });
 
-constexpr size_t kBytes = 1 << 20;
+constexpr size_t kBytes = 64 << 10;
 
 TEST_P(Windows, AreZeroPageAlignedAndReadByTheRanksOfTheHostOnceTheFlagIsRaised) {
   over(

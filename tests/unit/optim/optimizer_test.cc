@@ -24,7 +24,7 @@ std::vector<TrainConfig> all_optimizers() {
   return {adamw, sgd, momentum, nesterov};
 }
 
-/// Parameters, gradients and slots of n elements that start `shift` floats behind a 64-byte border.
+/// Parameters, gradients and slots of n elements.
 struct Values {
   Values(const Optimizer& optimizer, int64_t n, uint32_t seed) : kept(2 + optimizer.slots().size()) {
     std::mt19937 generator(seed);

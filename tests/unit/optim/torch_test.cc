@@ -30,6 +30,7 @@ double compare(const TrainConfig& config, Options options) {
   auto optimizer = make_optimizer(config);
   std::vector<std::vector<float>> kept(optimizer->slots().size(), std::vector<float>(kSize));
   std::vector<float*> slots;
+  slots.reserve(kept.size());
   for (auto& slot : kept) slots.push_back(slot.data());
   for (int step = 0; step < kSteps; ++step) {
     for (float& x : gradient) x = normal(generator);
