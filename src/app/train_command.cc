@@ -83,8 +83,9 @@ int train_command(const TrainArguments& arguments, const MakeModel& make_model) 
   options.resume = arguments.resume;
   options.stop_at = arguments.steps;
   if (arguments.steps > options.job.train.steps)
-    throw ConfigError({fmt::format("--steps {} but train.steps = {}: a job of more steps is another job; set train.steps",
-                                   arguments.steps, options.job.train.steps)});
+    throw ConfigError(
+        {fmt::format("--steps {} but train.steps = {}: a job of more steps is another job; set train.steps",
+                     arguments.steps, options.job.train.steps)});
   bool terminal = ::isatty(STDOUT_FILENO) != 0;
   options.display = [terminal] { return make_progress(stdout, terminal); };
   options.started = [](int rank, int pid) {

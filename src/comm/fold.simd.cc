@@ -37,8 +37,8 @@ struct Vector {
 };
 #endif
 
-// One pass over memory, plain on purpose: asking for lines 512 bytes or more ahead, or walking several pages at once, was
-// slower where the arrays fit the last-level cache, and showed no clear gain where they did not.
+// One pass over memory, plain on purpose: asking for lines 512 bytes or more ahead, or walking several pages at once,
+// was slower where the arrays fit the last-level cache, and showed no clear gain where they did not.
 template <typename Tree>
 void sweep(float* out, const float* const* terms, int64_t n, Tree tree) {
   constexpr int64_t kStep = 32;  // two cache lines

@@ -83,6 +83,7 @@ class Command {
   explicit Command(const Arguments& arguments, const std::function<void()>& before_exec = {}) {
     static int count = 0;
     mark_ = "TUTTI_TEST_MARK=" + std::to_string(::getpid()) + "-" + std::to_string(++count);
+    for (const char* name : {"out", "err"}) folder_.write(name, "");
     pid_ = ::fork();
     if (pid_ < 0) throw_errno("start", TUTTI_COMMAND);
     if (pid_ == 0) exec(arguments, before_exec);
@@ -91,6 +92,7 @@ class Command {
   ~Command() {
     if (!ended_) ::kill(-pid_, SIGKILL);
     wait();
+    for (pid_t left : processes()) ::kill(left, SIGKILL);  // where the test has failed
   }
   Command(const Command&) = delete;
   Command& operator=(const Command&) = delete;
@@ -118,7 +120,8 @@ class Command {
         if (const std::string pid = value("rank " + std::to_string(r) + " pid "); !pid.empty())
           pids.push_back(std::stoi(pid));
       return static_cast<int>(pids.size()) == n;
-    })) << out() << err();
+    })) << out()
+        << err();
     return pids;
   }
 
@@ -189,8 +192,8 @@ inline Arguments set(const Arguments& settings) {
 
 /// A job of about a millisecond a step on any number of ranks up to 5; it goes on for as long as a test needs it.
 inline const Arguments kEndlessMlp =
-    Arguments{"mlp-points"} +
-    set({"train.lanes=5", "train.micro_batch_size=4", "train.steps=1000000", "train.eval_every=0", "model.hidden=[16]"});
+    Arguments{"mlp-points"} + set({"train.lanes=5", "train.micro_batch_size=4", "train.steps=1000000",
+                                   "train.eval_every=0", "model.hidden=[16]"});
 
 /// Numbers that a run wrote for every step, as it wrote them.
 inline std::vector<double> metric_of(const std::string& run, const std::string& event, const std::string& field) {
