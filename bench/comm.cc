@@ -99,6 +99,7 @@ class Rank {
   void serve(const Request& request) {
     if (request.bytes != bytes_) prepare(request.bytes);
     for (int64_t it = -kWarmUps; it < request.iterations; ++it) {
+      if (options_.kind != "memcpy") rewrite();
       start_together(board_, options_.ranks);
       const Time begin = clock_.now();
       options_.kind == "memcpy" ? copy() : all_reduce();
@@ -126,13 +127,13 @@ class Rank {
     TransportOptions transport{.kind = options_.transport, .hosts = spec.hosts};
     if (options_.transport != "tcp") transport.window_bytes = arena_bytes;
     transport_ = make_transport(transport, Epoch{1, epoch_++, 1}, rendezvous_, clock_, nullptr, deadline());
-    std::span<std::byte> arena = transport_->window();
-    if (arena.empty()) {
+    arena_ = transport_->window();
+    if (arena_.empty()) {
       to_.resize(arena_bytes);
-      arena = std::as_writable_bytes(std::span(to_));
+      arena_ = std::as_writable_bytes(std::span(to_));
     }
-    reduction_ = make_reduction(spec, *transport_, arena);
-    fill(spec, arena);
+    reduction_ = make_reduction(spec, *transport_, arena_);
+    fill(spec, arena_);
     all_reduce();
     verify(spec);
     for (int r = 0; r < options_.ranks; ++r) {
@@ -166,8 +167,13 @@ class Rank {
     reduction_->release(step_ - 1);
   }
 
+  /// As a backward pass does between two reductions: every rank has just written its whole gradient. Not timed.
+  void rewrite() {
+    reduction_->await_release(step_ - 1, deadline());
+    std::memset(arena_.data(), 0, arena_.size());
+  }
+
   void all_reduce() {
-    if (step_ > 0) reduction_->await_release(step_ - 1, deadline());
     reduction_->reduce(step_, deadline());
     reduction_->gather(step_, deadline());
     if (step_ > 0) reduction_->release(step_);  // verify() releases the first one
@@ -184,6 +190,7 @@ class Rank {
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Reduction> reduction_;
   std::vector<char> from_, to_;
+  std::span<std::byte> arena_;  // the gradients
   int64_t bytes_ = -1;
   uint64_t step_ = 0;
   uint32_t epoch_ = 1;

@@ -17,7 +17,8 @@ struct DdpOptions {
 
 /// Gradient buffers follow the fold stack (grid.h): position p of the stack is partial p where p < number of the rank's
 /// maximal subtrees (lies in the window), private otherwise. A lane that is folded away as soon as it completes
-/// (micro_batches = 1) writes its unit into scratch instead, which all units share.
+/// (micro_batches = 1), and every micro-batch but a lane's first, writes its unit into scratch instead. All units share
+/// one scratch, but those that other blocks write into (shared parameters) have their own.
 Plan plan_ddp(const ModelShape& model, const DdpOptions& options);
 
 }  // namespace tutti

@@ -148,55 +148,69 @@ TEST_P(WaitWithSpin, AWaitThatThrowsIsNoLongerCountedAsASleeper) {
   EXPECT_EQ(signal.sleepers, 0u);
 }
 
-// A lost wake would cost a slice of 50 ms each: two thousand of them would pass the deadline.
-TEST_P(WaitWithSpin, TwoThreadsHandAWordBackAndForthWithoutLosingAWake) {
-  Word word{};
-  constexpr uint64_t kTurns = 2000;
-  const Deadline deadline = clock.after(kLong);
-  std::thread other([&] {
-    for (uint64_t turn = 1; turn <= kTurns; ++turn) {
-      if (clock.wait(
-              word.signal, [&] { return word.value.load() >= turn; }, deadline, nullptr) != WaitResult::kReady)
-        return;
-      word.answer.store(turn, std::memory_order_release);
-      clock.notify(word.back);
-    }
-  });
+// Each turn begins when the other side is counted asleep, so every one needs its wake. A lost wake costs a slice; if
+// they were lost, the turns would take longer than the deadline, which is far above what they need on a busy machine.
+constexpr uint64_t kTurns = 400;
+constexpr Duration kWithoutWakes = kTurns * Clock::kSlice;
+
+bool answer_turns(SystemClock& clock, Word& word, Deadline deadline) {
   for (uint64_t turn = 1; turn <= kTurns; ++turn) {
+    const auto come = [&] { return word.value.load(std::memory_order_acquire) >= turn; };
+    if (clock.wait(word.signal, come, deadline, nullptr) != WaitResult::kReady) return false;
+    word.answer.store(turn, std::memory_order_release);
+    clock.notify(word.back);
+  }
+  return true;
+}
+
+bool ask_turns(SystemClock& clock, Word& word, Deadline deadline) {
+  for (uint64_t turn = 1; turn <= kTurns; ++turn) {
+    while (word.signal.sleepers == 0 && clock.now() < deadline.at) std::this_thread::yield();
     word.value.store(turn, std::memory_order_release);
     clock.notify(word.signal);
-    ASSERT_EQ(clock.wait(
-                  word.back, [&] { return word.answer.load() >= turn; }, deadline, nullptr),
-              WaitResult::kReady)
-        << turn;
+    const auto answered = [&] { return word.answer.load(std::memory_order_acquire) >= turn; };
+    if (clock.wait(word.back, answered, deadline, nullptr) != WaitResult::kReady) return false;
   }
+  return true;
+}
+
+TEST_P(WaitWithSpin, TwoThreadsHandAWordBackAndForthWithoutLosingAWake) {
+  Word word{};
+  const Deadline deadline = clock.after(kWithoutWakes * 3 / 4);
+  bool answered = false;
+  std::thread other([&] { answered = answer_turns(clock, word, deadline); });
+  EXPECT_TRUE(ask_turns(clock, word, deadline));
   other.join();
+  EXPECT_TRUE(answered);
 }
 
 TEST_P(WaitWithSpin, TwoProcessesHandAWordBackAndForthThroughSharedMemory) {
   Shared<Word> word;
-  constexpr uint64_t kTurns = 2000;
-  const Deadline deadline = clock.after(kLong);
-  const pid_t child = in_child([&] {
-    for (uint64_t turn = 1; turn <= kTurns; ++turn) {
-      if (clock.wait(
-              word->signal, [&] { return word->value.load() >= turn; }, deadline, nullptr) != WaitResult::kReady)
-        return 1;
-      word->answer.store(turn, std::memory_order_release);
-      clock.notify(word->back);
-    }
-    return 0;
-  });
-  for (uint64_t turn = 1; turn <= kTurns; ++turn) {
-    word->value.store(turn, std::memory_order_release);
-    clock.notify(word->signal);
-    if (clock.wait(
-            word->back, [&] { return word->answer.load() >= turn; }, deadline, nullptr) != WaitResult::kReady) {
-      ADD_FAILURE() << "turn " << turn;
-      break;
-    }
-  }
+  const Deadline deadline = clock.after(kWithoutWakes * 3 / 4);
+  const pid_t child = in_child([&] { return answer_turns(clock, *word, deadline) ? 0 : 1; });
+  EXPECT_TRUE(ask_turns(clock, *word, deadline));
   EXPECT_EQ(exit_code(child), 0);
+}
+
+TEST_P(WaitWithSpin, ManyThreadsThatNotifyAtOnceLoseNothing) {
+  Signal signal;
+  std::atomic<uint64_t> count{0};
+  constexpr uint64_t kEach = 2000, kThreads = 4;
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      for (uint64_t i = 0; i < kEach; ++i) {
+        count.fetch_add(1, std::memory_order_release);
+        clock.notify(signal);
+      }
+    });
+  }
+  for (uint64_t wanted : {uint64_t{1}, kEach, kThreads * kEach}) {
+    EXPECT_EQ(clock.wait(
+                  signal, [&] { return count.load() >= wanted; }, clock.after(kLong), nullptr),
+              WaitResult::kReady);
+  }
+  for (auto& thread : threads) thread.join();
 }
 
 TEST(Cancel, OfAnotherProcessEndsTheWaitAndTellsTheReason) {

@@ -49,7 +49,10 @@ TEST_P(RendezvousOf, DuplicatesDescriptorsToEverybody) {
 }
 
 TEST_P(RendezvousOf, TimesOutWhenARankDoesNotCome) {
-  expect_all_well(GetParam(), 2, [](int rank, Rendezvous& rendezvous) {
+  void* page = ::mmap(nullptr, sizeof(Cancel), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  auto* over = new (page) Cancel;  // for its shared memory alone: rank 1 stays until rank 0 has seen what it should
+  expect_all_well(GetParam(), 2, [over](int rank, Rendezvous& rendezvous) {
     SystemClock clock;
     if (rank == 0) {
       try {
@@ -59,10 +62,12 @@ TEST_P(RendezvousOf, TimesOutWhenARankDoesNotCome) {
         EXPECT_EQ(e.failure().operation, "rendezvous");
         EXPECT_EQ(e.failure().reason, "timed out");
       }
+      over->cancel("over");
     } else {
-      clock.sleep(std::chrono::milliseconds(200), nullptr);  // its absence is what is tested
+      EXPECT_EQ(clock.sleep(std::chrono::seconds(20), over), WaitResult::kCancelled);
     }
   });
+  ::munmap(page, sizeof(Cancel));
 }
 
 TEST_P(RendezvousOf, TellsOfARankThatLeft) {

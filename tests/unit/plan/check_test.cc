@@ -150,6 +150,21 @@ TEST(Check, ADoubledTermIsShownInTheSum) {
   d.expect({"Update unit 2", "gives (((0.0 + 1.0) + 1.0) + (2.0 + 3.0))"});
 }
 
+TEST(Check, AnAdditionWhoseSumIsLostIsFound) {
+  Damaged d(2, false);
+  const auto& buffers = d.plan.programs[0].buffers;
+  const auto number = [&buffers](const std::string& name) {
+    return static_cast<int>(
+        std::find_if(buffers.begin(), buffers.end(), [&](const Buffer& b) { return b.name == name; }) -
+        buffers.begin());
+  };
+  Instruction useless;
+  useless.op = Op::kFold, useless.id = 9000, useless.block = 0;
+  useless.adds = {{number("private 1 of 0"), number("scratch 0")}};
+  d.queue(0, 0).push_back(useless);
+  d.expect({"rank 0: nobody reads what 'private 1 of 0' ends with"});
+}
+
 TEST(Check, ReorderedMicroBatchesAreAnotherSum) {
   Damaged d(3);
   // Rank 0, lane 0: micro 1 and 2 of the last block change places in all but name.
