@@ -1,6 +1,6 @@
 // Time per part of one training step of `gpt-bench` on one thread (a rank's 8 samples of 256 tokens): every kernel,
-// every matmul with its rate, and the whole step through the segments. Best of several rounds, in milliseconds for all
-// layers.
+// every matmul by own kernels and by MKL, and the whole step through the segments. Best of several rounds, in
+// milliseconds for all layers.
 #include "tensor/kernels.h"
 
 #include <ATen/Parallel.h>
@@ -107,27 +107,52 @@ void kernel_rows(Table& table, const Kernels& k) {
   });
 }
 
-void matmul_rows(Table& table, int64_t rows) {
-  struct Layer {
-    const char* name;
-    int64_t in, out, times;
-  };
-  for (const Layer& l : {Layer{"qkv", kWidth, 3 * kWidth, kLayers}, Layer{"proj", kWidth, kWidth, kLayers},
-                         Layer{"fc1", kWidth, 4 * kWidth, kLayers}, Layer{"fc2", 4 * kWidth, kWidth, kLayers},
-                         Layer{"head", kWidth, kVocab, 1}}) {
-    const Floats x(rows * l.in), y(rows * l.out), w(l.in * l.out);
-    const double forward = milliseconds([&] { matmul_nt(x.data(), w.data(), y.data(), rows, l.out, l.in); });
-    const double dgrad = milliseconds([&] { matmul_nn(y.data(), w.data(), x.data(), rows, l.in, l.out); });
-    const double wgrad = milliseconds([&] { matmul_tn(y.data(), x.data(), w.data(), l.out, l.in, rows); });
+/// Best of several rounds of each body, by turns.
+std::vector<double> side_by_side(int rounds, const std::vector<std::function<void()>>& bodies) {
+  std::vector<double> best(bodies.size(), 1e9);
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < bodies.size(); ++i) {
+      const double start = own_time();
+      bodies[i]();
+      best[i] = std::min(best[i], own_time() - start);
+    }
+  }
+  return best;
+}
+
+struct Layer {
+  const char* name;
+  int64_t in, out, times;
+};
+
+/// The three products of each layer, by the own kernels and by MKL. Times of all of them go to own_ms and mkl_ms.
+void matmul_rows(const Matmul& own, const Matmul& mkl, int64_t rows, const std::vector<Layer>& layers, double& own_ms,
+                 double& mkl_ms) {
+  print("  {} rows: GFLOP/s by own kernels, by MKL, ratio\n", rows);
+  for (const Layer& l : layers) {
+    const Floats x(rows * l.in), y(rows * l.out), w(l.in * l.out), work(own.layer_work(rows, l.in, l.out));
     const double gflop = 2e-6 * static_cast<double>(rows * l.in * l.out);
-    const double ms = (forward + dgrad + wgrad) * static_cast<double>(l.times);
-    table.total += ms;
-    print("  {:<5} {:>5} -> {:<5}           {:8.2f}   forward {:5.1f}  input {:5.1f}  weight {:5.1f} GFLOP/s\n", l.name,
-          l.in, l.out, ms, gflop / forward, gflop / dgrad, gflop / wgrad);
+    const int repeats = std::max(1, static_cast<int>(0.5 / gflop));
+    print("  {:<5} {:>5} -> {:<5}", l.name, l.in, l.out);
+    const auto products = [&](const char* name, auto product) {
+      const auto repeated = [&](const Matmul& by) {
+        return [&] {
+          for (int i = 0; i < repeats; ++i) product(by);
+        };
+      };
+      const std::vector<double> ms = side_by_side(2 * kRounds, {repeated(own), repeated(mkl)});
+      print("   {} {:5.1f} {:5.1f} {:4.2f}", name, gflop * repeats / ms[0], gflop * repeats / ms[1], ms[1] / ms[0]);
+      own_ms += ms[0] / repeats * static_cast<double>(l.times);
+      mkl_ms += ms[1] / repeats * static_cast<double>(l.times);
+    };
+    products("forward", [&](const Matmul& by) { by.nt(x.data(), w.data(), y.data(), rows, l.out, l.in, work.data()); });
+    products("input", [&](const Matmul& by) { by.nn(y.data(), w.data(), x.data(), rows, l.in, l.out, work.data()); });
+    products("weight", [&](const Matmul& by) { by.tn(y.data(), x.data(), w.data(), l.out, l.in, rows, work.data()); });
+    print("\n");
   }
 }
 
-double whole_step(Isa isa) {
+double whole_step(const Kernels& kernels) {
   ModelConfig c{};
   c.kind = "gpt";
   c.layers = kLayers;
@@ -138,7 +163,7 @@ double whole_step(Isa isa) {
   c.gelu = "exact";
   c.init = "normal";
   c.init_scale = 0.02;
-  const Model model = make_gpt(c, kBatch, isa);
+  const Model model = make_gpt(c, kBatch, kernels);
   const ModelShape shape = describe(model);
   Accounts accounts;
   std::vector<at::Tensor> memory;
@@ -169,15 +194,28 @@ double whole_step(Isa isa) {
 
 int run(const char* name) {
   at::set_num_threads(1);
-  const Isa isa = isa_of(name);
-  Table other, matmul;
+  const Kernels &own = kernels(isa_of(name)), &mkl = kernels(isa_of(name), MatmulKind::kMkl);
+  Table other;
   print("kernels, {}, ms a step\n", name);
-  kernel_rows(other, kernels(isa));
-  print("matmuls, ms a step\n");
-  matmul_rows(matmul, kRows);
-  const double step = whole_step(isa);
-  print("kernels {:.1f} ms, matmuls {:.1f} ms ({:.1f} % of both); step by the segments {:.1f} ms\n", other.total,
-        matmul.total, 100 * matmul.total / (matmul.total + other.total), step);
+  kernel_rows(other, own);
+  const std::vector<Layer> bench = {{"qkv", kWidth, 3 * kWidth, kLayers},
+                                    {"proj", kWidth, kWidth, kLayers},
+                                    {"fc1", kWidth, 4 * kWidth, kLayers},
+                                    {"fc2", 4 * kWidth, kWidth, kLayers},
+                                    {"head", kWidth, kVocab, 1}};
+  print("matmuls\n");
+  double own_ms = 0, mkl_ms = 0, small_own = 0, small_mkl = 0;
+  matmul_rows(own.matmul, mkl.matmul, kRows, bench, own_ms, mkl_ms);
+  matmul_rows(own.matmul, mkl.matmul, 512, bench, small_own, small_mkl);
+  matmul_rows(own.matmul, mkl.matmul, 64, bench, small_own, small_mkl);
+  matmul_rows(own.matmul, mkl.matmul, 512,
+              {{"qkv", 192, 576, 1}, {"proj", 192, 192, 1}, {"fc1", 192, 768, 1}, {"fc2", 768, 192, 1}}, small_own,
+              small_mkl);
+  print("{} rows, all layers: own {:.1f} ms, MKL {:.1f} ms, ratio {:.3f}; the smaller shapes: ratio {:.3f}\n", kRows,
+        own_ms, mkl_ms, mkl_ms / own_ms, small_mkl / small_own);
+  const double own_step = whole_step(own), mkl_step = whole_step(mkl);
+  print("a step: other kernels {:.1f} ms, own matmuls {:.1f} ms; by the segments {:.1f} ms, with MKL {:.1f} ms\n",
+        other.total, own_ms, own_step, mkl_step);
   return 0;
 }
 

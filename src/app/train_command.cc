@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -30,7 +31,14 @@ void print_header(const Job& job) {
         job.numerics.reduce);
 }
 
-Job resumed_job(const TrainArguments& arguments, const std::vector<Setting>& settings) {
+bool sets(const std::vector<Setting>& settings, const std::string& key) {
+  return std::any_of(settings.begin(), settings.end(), [&](const Setting& s) { return s.key == key; });
+}
+
+Job resumed_job(const TrainArguments& arguments, std::vector<Setting> settings) {
+  // The run's transport was chosen for the workers it had.
+  if (sets(settings, "layout.workers") && !sets(settings, "layout.transport"))
+    settings.push_back({"layout.transport", "auto"});
   RunFolder folder = open_run(arguments.resume);
   std::string text = read_file(folder.job());
   Job before = parse_job(text, folder.job(), {}), job = parse_job(text, folder.job(), settings);

@@ -30,12 +30,12 @@ class ConfigError : public Error {
 
 /// Who failed to do what with whom. Recoverable: the state of a rank that throws it is whole.
 struct CommFailure {
-  int rank = -1;            ///< who noticed
-  std::string operation;    ///< "reduce bucket 3", "barrier", ...
-  int peer = -1;            ///< who was waited for; -1: nobody in particular
-  uint64_t sequence = 0;    ///< the operation's number in its queue (the step, for a plan's instruction)
+  int rank = -1;          ///< who noticed
+  std::string operation;  ///< "reduce bucket 3", "barrier", ...
+  int peer = -1;          ///< who was waited for; -1: nobody in particular
+  uint64_t sequence = 0;  ///< the operation's number in its queue (the step, for a plan's instruction)
   std::chrono::nanoseconds waited{0};
-  std::string reason;       ///< "timed out", "connection closed", "rank 1 (pid 77) was killed by signal 9"
+  std::string reason;  ///< "timed out", "connection closed", "rank 1 (pid 77) was killed by signal 9"
 };
 
 class CommError : public Error {
@@ -53,7 +53,7 @@ class CommError : public Error {
 }  // namespace tutti
 
 /// For what only a mistake in this program can cause. Never for what a user, a peer or a disk can.
-#define TUTTI_CHECK(condition, ...)                                                        \
-  do {                                                                                     \
+#define TUTTI_CHECK(condition, ...)                                                          \
+  do {                                                                                       \
     if (!(condition)) ::tutti::broken_promise(__FILE__, __LINE__, fmt::format(__VA_ARGS__)); \
   } while (false)

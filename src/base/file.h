@@ -1,5 +1,5 @@
-// Files and descriptors: whole-file reads, atomic writes, and an owner for a descriptor. Every failure is an Error that names
-// the path, the operation and the reason of the system.
+// Files and descriptors: whole-file reads, atomic writes, and an owner for a descriptor. Every failure is an Error that
+// names the path, the operation and the reason of the system.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,8 @@ class Fd {
 [[noreturn]] void throw_errno(std::string_view what, std::string_view path);
 
 std::string read_file(const std::string& path);
-/// Writes beside the path, syncs, renames: readers see the old file or the new one. Removes the temporary when it fails.
+/// Writes beside the path, syncs, renames: readers see the old file or the new one. Removes the temporary when it
+/// fails.
 void write_file_atomic(const std::string& path, std::span<const std::byte> bytes);
 void write_file_atomic(const std::string& path, std::string_view text);
 /// write(2) until all is written.

@@ -1,4 +1,5 @@
-// Lines for people (stderr) and events for machines (one JSON object a line). The sinks are passed in; nothing is global.
+// Lines for people (stderr) and events for machines (one JSON object a line). The sinks are passed in; nothing is
+// global.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// Philox 4x32-10: the only source of randomness. A draw is a pure function of its key, so it is the same on every layout.
+// Philox 4x32-10: the only source of randomness. A draw is a pure function of its key, so it is the same on every
+// layout.
 #pragma once
 
 #include <array>
@@ -32,7 +33,8 @@ struct PhiloxStream {
 };
 PhiloxStream philox_stream(const PhiloxKey& key);
 
-/// Draw i of the stream as a float in [0, 1) with 24 bits, or an unbiased-enough integer below n (64 x 64 -> 128 bit multiply).
+/// Draw i of the stream as a float in [0, 1) with 24 bits, or an unbiased-enough integer below n (64 x 64 -> 128 bit
+/// multiply).
 float philox_uniform(const PhiloxKey& key, uint64_t i);
 uint64_t philox_below(const PhiloxKey& key, uint64_t i, uint64_t n);
 /// Draw i as a standard normal (Box-Muller in double over the block's words; draws 2k and 2k+1 share a block).

@@ -53,10 +53,11 @@ class Clock {
   virtual ~Clock() = default;
   virtual Time now() const = 0;
 
-  /// Blocks until ready() is true, the deadline passes, or `cancel` (if given) is set. ready() is called on the waiting thread
-  /// and must be cheap and free of side effects; whoever makes it true calls notify(signal) afterwards. A ready() that is
-  /// true always wins over a deadline that has passed or a cancel that is set.
-  /// A missed notify costs at most kSlice, never a hang: sleeps are cut into slices.
+  /// Blocks until ready() is true, the deadline passes, or `cancel` (if given) is set. ready() is called on the waiting
+  /// thread (a test scheduler may call it on another while the waiter stands still), must be cheap and free of side
+  /// effects; whoever makes it true calls notify(signal) afterwards. A ready() that is true always wins over a deadline
+  /// that has passed or a cancel that is set. A missed notify costs at most kSlice, never a hang: sleeps are cut into
+  /// slices.
   virtual WaitResult wait(Signal& signal, FunctionRef<bool()> ready, Deadline deadline, const Cancel* cancel) = 0;
   virtual void notify(Signal& signal) = 0;
 

@@ -48,7 +48,9 @@ struct TrainConfig {
 };
 
 struct NumericsConfig {
-  std::string device, precision, order, reduce, codec, isa;  // isa: auto | avx2 | avx512
+  std::string device, precision, order, reduce, codec;
+  std::string isa;     // auto | avx2 | avx512
+  std::string matmul;  // auto | mkl | own
   int64_t threads;
 };
 
@@ -97,15 +99,17 @@ Job load_job(const std::string& name, const std::vector<Setting>& settings);
 /// is the job of all defaults.
 Job parse_job(const std::string& text, const std::string& source, const std::vector<Setting>& settings);
 
-/// Resolves `auto` values once, from what this process may use: ranks, isa, device, transport, fold. Origin "resolved".
+/// Resolves `auto` values once, from what this process may use: ranks, isa, matmul, device, transport, fold. Origin
+/// "resolved".
 /// Then checks what needs all values: a batch that cannot be cut as asked, more ranks than lanes, values not built yet.
 /// Throws ConfigError.
 struct Machine {
   int cores = 1;
   bool avx512 = false, avx2 = false;
+  bool amd = false;  // made by AMD
 };
 void resolve(Job& job, const Machine& machine);
-/// Cores by affinity (and cgroup v2 cpu.max), and the ISA of this processor.
+/// Cores by affinity (and cgroup v2 cpu.max), and the ISA and maker of this processor.
 Machine this_machine();
 
 /// The complete job as TOML, a line a key with its origin as a comment (`explain`), or bare (job.toml of a run: parses

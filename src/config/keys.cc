@@ -156,6 +156,9 @@ void add_numerics(std::vector<Key>& keys) {
   rows.add(&C::codec, "codec", "none", "compression of gradients on the wire").only_default_yet();
   rows.add(&C::isa, "isa", "auto", "class of instructions; resolved once: the widest of this processor")
       .one_of({"auto", "avx2", "avx512"});
+  rows.add(&C::matmul, "matmul", "auto",
+           "gpt: by MKL or by own kernels; resolved once: own on AMD processors with AVX-512, which MKL does not use")
+      .one_of({"auto", "mkl", "own"});
 }
 
 void add_layout(std::vector<Key>& keys) {

@@ -60,6 +60,7 @@ Machine this_machine() {
   machine.cores = cores_by_cgroup(cores_by_affinity(), "/sys/fs/cgroup", text_of("/proc/self/cgroup"));
 #if defined(__x86_64__)
   __builtin_cpu_init();
+  machine.amd = __builtin_cpu_is("amd");
   machine.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
   machine.avx512 = machine.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                    __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&

@@ -190,6 +190,7 @@ void resolve(Job& job, const Machine& machine) {
   settle("layout.fold", job.layout.fold, automatic, "local");
   settle("numerics.device", job.numerics.device, automatic, "cpu");
   settle("numerics.isa", job.numerics.isa, automatic, machine.avx512 ? "avx512" : "avx2");
+  settle("numerics.matmul", job.numerics.matmul, automatic, machine.amd && machine.avx512 ? "own" : "mkl");
 
   Check check(job);
   check.values();

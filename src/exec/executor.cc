@@ -148,7 +148,7 @@ struct Executor::Impl {
 };
 
 Executor::Executor(const Program& program, Handlers handlers, Clock& clock, const Cancel* cancel, Trace* trace,
-                   std::function<void()> thread_start, std::function<void()> thread_end)
+                   const std::function<void()>& thread_start, const std::function<void()>& thread_end)
     : impl_(std::make_unique<Impl>(program, std::move(handlers), clock, cancel, trace)) {
   for (uint32_t q = 1; q < program.queues.size(); ++q) {
     impl_->alive.fetch_add(1);

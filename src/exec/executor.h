@@ -21,7 +21,7 @@ class Executor {
   /// The program must outlive the executor. `thread_start` runs first on every queue thread (flush-to-zero, thread
   /// counts), `thread_end` last. An op of the program without a handler is a broken promise.
   Executor(const Program& program, Handlers handlers, Clock& clock, const Cancel* cancel, Trace* trace,
-           std::function<void()> thread_start = {}, std::function<void()> thread_end = {});
+           const std::function<void()>& thread_start = {}, const std::function<void()>& thread_end = {});
   ~Executor();  ///< stops and joins the queue threads
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;

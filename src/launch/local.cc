@@ -33,6 +33,16 @@ constexpr int kFailed = 1, kLostPeer = 2, kCancelled = 3;
 
 int64_t nanoseconds(Time t) { return t.time_since_epoch().count(); }
 
+/// Calls the body; when an exception leaves it, notes when at the latest that was.
+void call(RankContext& context, const std::function<void(RankContext&)>& body) {
+  try {
+    body(context);
+  } catch (...) {
+    context.failing();
+    throw;
+  }
+}
+
 /// Runs a rank's function with a heartbeat beside it; returns its exit code and leaves its message in the control
 /// block.
 int run_rank(RankContext& context, const std::function<void(RankContext&)>& body) {
@@ -48,17 +58,17 @@ int run_rank(RankContext& context, const std::function<void(RankContext&)>& body
   int code = 0;
   std::string message;
   try {
-    body(context);
+    call(context, body);
   } catch (const CommError& e) {
-    // A wait that ended because of the cancel has nothing to say that the launcher does not know.
-    code = context.control.cancel.cancelled() ? kCancelled : kLostPeer;
     message = e.what();
+    code = kLostPeer;
   } catch (const std::exception& e) {
     message = e.what();
-    const Cancel& cancel = context.control.cancel;
-    const bool echo = cancel.cancelled() && message.find(cancel.reason()) != std::string::npos;
-    code = echo ? kCancelled : kFailed;
+    code = kFailed;
   }
+  // A wait that ended because of the cancel has nothing to say that the launcher does not know.
+  const Cancel& cancel = context.control.cancel;
+  if (code != 0 && cancel.cancelled() && message.find(cancel.reason()) != std::string::npos) code = kCancelled;
   std::snprintf(me.message, sizeof me.message, "%s", message.c_str());
   me.done.store(1);
   ended.store(true);
@@ -119,7 +129,9 @@ class Supervisor {
     for (auto& member : members_)
       if (member.thread.joinable()) member.thread.join();
     result_.failures = std::move(causes_);
-    result_.failures.insert(result_.failures.end(), consequences_.begin(), consequences_.end());
+    // Who lost a peer because that had lost another comes behind it.
+    std::sort(consequences_.begin(), consequences_.end());
+    for (auto& [time, message] : consequences_) result_.failures.push_back(std::move(message));
     result_.stopped = control_->stop.load() != 0;
     result_.result = control_->result;
     return std::move(result_);
@@ -226,7 +238,10 @@ class Supervisor {
     if (code != kLostPeer) return fail(message);
     // Whoever waited for a silent rank, or for one that did, gave up at about the time that the silence became a fault.
     watch_beats(options_.timeout / 2);
-    fail(message, true);
+    const int64_t time = control_->ranks[r].failed_at.load();
+    if (cancelled_at_ != Time{} && time > nanoseconds(cancelled_at_)) return;  // it lost a rank that had been cancelled
+    consequences_.emplace_back(time, message);
+    cancel(message);
   }
 
   /// A rank that neither ends nor beats is stopped or stuck in the kernel: silence is told from death here.
@@ -243,9 +258,7 @@ class Supervisor {
   }
 
   void end_the_cancelled() {
-    if (!control_->cancel.cancelled()) return;
-    if (cancelled_at_ == Time{}) cancelled_at_ = clock_.now();
-    if (clock_.now() < cancelled_at_ + kGrace) return;
+    if (cancelled_at_ == Time{} || clock_.now() < cancelled_at_ + kGrace) return;
     for (int r = 0; r < options_.ranks; ++r) kill_rank(r);
   }
 
@@ -254,12 +267,15 @@ class Supervisor {
     ::kill(members_[r].pid, SIGKILL);
   }
 
-  /// What a rank says of a lost peer comes behind what happened to that peer, in whichever order the two are learnt.
   /// The same sentence from several ranks is said once.
-  void fail(const std::string& message, bool consequence = false) {
-    auto& said = consequence ? consequences_ : causes_;
-    if (std::find(said.begin(), said.end(), message) == said.end()) said.push_back(message);
-    control_->cancel.cancel(message);
+  void fail(const std::string& message) {
+    if (std::find(causes_.begin(), causes_.end(), message) == causes_.end()) causes_.push_back(message);
+    cancel(message);
+  }
+
+  void cancel(const std::string& reason) {
+    if (cancelled_at_ == Time{}) cancelled_at_ = clock_.now();
+    control_->cancel.cancel(reason);
   }
 
   const LaunchOptions& options_;
@@ -272,13 +288,20 @@ class Supervisor {
   std::vector<int> codes_;
   std::array<bool, Control::kMaxRanks> killed_{};
   Time cancelled_at_{};
-  std::vector<std::string> causes_, consequences_;
+  // What a rank says of a lost peer comes behind what happened to that peer, in whichever order the two are learnt.
+  std::vector<std::string> causes_;
+  std::vector<std::pair<int64_t, std::string>> consequences_;  // by the time of the failure
   std::unique_ptr<RendezvousServer> server_;
   std::unique_ptr<ThreadRendezvous> threads_;
   LaunchResult result_;
 };
 
 }  // namespace
+
+void RankContext::failing() const {
+  int64_t never = 0;
+  control.ranks[rank].failed_at.compare_exchange_strong(never, nanoseconds(clock.now()));
+}
 
 LaunchResult launch_local(const LaunchOptions& options, const std::function<void(RankContext&)>& body) {
   TUTTI_CHECK(options.ranks >= 1 && options.ranks <= Control::kMaxRanks, "{} ranks", options.ranks);

@@ -20,8 +20,9 @@ struct Control {
   struct Rank {
     std::atomic<int64_t> beat{0};  ///< steady-clock nanoseconds of the last heartbeat
     std::atomic<uint64_t> step{0};
-    std::atomic<uint32_t> done{0};  ///< left its function: silence is no longer a fault
-    char message[1024] = {};        ///< what its function threw
+    std::atomic<uint32_t> done{0};      ///< left its function: silence is no longer a fault
+    std::atomic<int64_t> failed_at{0};  ///< steady-clock nanoseconds; 0: it has not
+    char message[1024] = {};            ///< what its function threw
   } ranks[kMaxRanks];
 };
 
@@ -31,6 +32,8 @@ struct RankContext {
   Clock& clock;
   Control& control;
   Rendezvous& rendezvous;
+  /// Notes the time of a failure. Call it before what others wait for is torn down: who lost whom is told by it.
+  void failing() const;
 };
 
 struct LaunchOptions {

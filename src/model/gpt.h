@@ -15,8 +15,8 @@
 
 namespace tutti {
 
-/// With config.autograd the same model through ATen and autograd (gpt_reference.h). The config must be one that passed
-/// resolve().
-Model make_gpt(const ModelConfig& config, int64_t micro_batch_size, Isa isa);
+/// With config.autograd the same model through ATen and autograd (gpt_reference.h), which uses none of the kernels. The
+/// config must be one that passed resolve().
+Model make_gpt(const ModelConfig& config, int64_t micro_batch_size, const Kernels& kernels);
 
 }  // namespace tutti

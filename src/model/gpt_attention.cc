@@ -1,7 +1,8 @@
 // x + proj(attention(norm1(x))), by hand.
+#include <algorithm>
+
 #include "base/error.h"
 #include "model/gpt_segments.h"
-#include "tensor/matmul.h"
 
 namespace tutti {
 
@@ -26,14 +27,15 @@ class GptAttention final : public Segment {
   void forward(Context& context, Tensors in, Tensors out) const override {
     const int64_t rows = shape_.rows(), width = shape_.width;
     const Saved s = saved(Carver(context.saved));
+    float* scratch = work(Carver(context.work)).scratch;
     const float* x = floats(in[0]);
     float* y = floats(out[0]);
     const auto p = [&](int i) { return floats(context.parameters[i]); };
     const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kAttention);
     kernels_.layer_norm(x, p(P::kNorm1), p(P::kNorm1Bias), s.normal, s.mean, s.rstd, rows, width, kGptNormEps);
-    matmul_nt(s.normal, p(P::kQkv), s.qkv, rows, 3 * width, width);
-    kernels_.attention(s.qkv, p(P::kQkvBias), s.mixed, s.lse, work(Carver(context.work)).scratch, shape_.attention());
-    matmul_nt(s.mixed, p(P::kProj), y, rows, width, width);
+    kernels_.matmul.nt(s.normal, p(P::kQkv), s.qkv, rows, 3 * width, width, scratch);
+    kernels_.attention(s.qkv, p(P::kQkvBias), s.mixed, s.lse, scratch, shape_.attention());
+    kernels_.matmul.nt(s.mixed, p(P::kProj), y, rows, width, width, scratch);
     kernels_.bias_residual(y, p(P::kProjBias), x, y, rows, width, &dropout);
   }
 
@@ -47,11 +49,11 @@ class GptAttention final : public Segment {
     const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kAttention);
     kernels_.dropout_backward(dy, w.narrow, g(P::kProjBias), rows, width, &dropout);
     const float* dproj = dropout.rate == 0 ? dy : w.narrow;
-    matmul_nn(dproj, p(P::kProj), w.dmixed, rows, width, width);
-    matmul_tn(dproj, s.mixed, g(P::kProj), width, width, rows);
+    kernels_.matmul.nn(dproj, p(P::kProj), w.dmixed, rows, width, width, w.scratch);
+    kernels_.matmul.tn(dproj, s.mixed, g(P::kProj), width, width, rows, w.scratch);
     kernels_.attention_backward(w.dmixed, s.qkv, s.mixed, s.lse, w.dqkv, g(P::kQkvBias), w.scratch, shape_.attention());
-    matmul_nn(w.dqkv, p(P::kQkv), w.narrow, rows, width, 3 * width);
-    matmul_tn(w.dqkv, s.normal, g(P::kQkv), 3 * width, width, rows);
+    kernels_.matmul.nn(w.dqkv, p(P::kQkv), w.narrow, rows, width, 3 * width, w.scratch);
+    kernels_.matmul.tn(w.dqkv, s.normal, g(P::kQkv), 3 * width, width, rows, w.scratch);
     float* dx = grad_in[0].defined() ? floats(grad_in[0]) : w.narrow;
     kernels_.layer_norm_backward(w.narrow, floats(in[0]), s.mean, s.rstd, p(P::kNorm1), dy, dx, g(P::kNorm1),
                                  g(P::kNorm1Bias), rows, width);
@@ -76,14 +78,17 @@ class GptAttention final : public Segment {
   }
 
   struct Work {
-    float *scratch, *narrow, *dmixed,
-        *dqkv;  // narrow: first the gradient behind dropout, then that of the norm's output
+    float* scratch;  // of whichever kernel runs
+    float* narrow;   // first the gradient behind dropout, then that of the norm's output
+    float *dmixed, *dqkv;
     int64_t bytes;
   };
   Work work(Carver memory) const {
     const int64_t rows = shape_.rows(), width = shape_.width;
     Work w{};
-    w.scratch = memory.floats(kernels_.attention_work(shape_.attention()));
+    w.scratch = memory.floats(
+        std::max({kernels_.attention_work(shape_.attention()), kernels_.matmul.layer_work(rows, width, 3 * width),
+                  kernels_.matmul.layer_work(rows, width, width)}));
     w.narrow = memory.floats(rows * width);
     w.dmixed = memory.floats(rows * width);
     w.dqkv = memory.floats(rows * 3 * width);

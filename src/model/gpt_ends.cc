@@ -1,6 +1,5 @@
 // The GPT's first and last segments by hand: embedding, head (final norm and linear layer), loss.
 #include "model/gpt_segments.h"
-#include "tensor/matmul.h"
 
 namespace tutti {
 
@@ -43,11 +42,7 @@ class GptHead final : public Segment {
   std::vector<Border> inputs() const override { return {gpt_stream(shape_)}; }
   std::vector<Border> outputs() const override { return {gpt_logits(shape_)}; }
   int64_t saved_bytes() const override { return saved(Carver{}).bytes; }
-  int64_t work_bytes() const override {
-    Carver memory;
-    memory.floats(shape_.rows() * shape_.width);
-    return memory.bytes();
-  }
+  int64_t work_bytes() const override { return work(Carver{}).bytes; }
   double flops() const override {
     return 2 * static_cast<double>(shape_.rows()) * static_cast<double>(shape_.width) *
            static_cast<double>(shape_.vocab);
@@ -60,7 +55,8 @@ class GptHead final : public Segment {
     const auto p = [&](int i) { return floats(context.parameters[i]); };
     kernels_.layer_norm(floats(in[0]), p(P::kNorm), p(P::kNormBias), s.normal, s.mean, s.rstd, rows, width,
                         kGptNormEps);
-    matmul_nt(s.normal, p(P::kHead), floats(out[0]), rows, shape_.vocab, width);
+    kernels_.matmul.nt(s.normal, p(P::kHead), floats(out[0]), rows, shape_.vocab, width,
+                       work(Carver(context.work)).scratch);
     if (!shape_.tied) kernels_.add_bias(floats(out[0]), p(P::kHeadBias), rows, shape_.vocab);
   }
 
@@ -68,15 +64,15 @@ class GptHead final : public Segment {
     using P = HeadParameters;
     const int64_t rows = shape_.rows(), width = shape_.width;
     const Saved s = saved(Carver(context.saved));
+    const Work w = work(Carver(context.work));
     const auto p = [&](int i) { return floats(context.parameters[i]); };
     const auto g = [&](int i) { return floats(context.gradients[i]); };
     const float* dlogits = floats(grad_out[0]);
-    float* dnormal = Carver(context.work).floats(rows * width);
     if (!shape_.tied) kernels_.column_sums(dlogits, g(P::kHeadBias), rows, shape_.vocab);
-    matmul_nn(dlogits, p(P::kHead), dnormal, rows, width, shape_.vocab);
-    matmul_tn(dlogits, s.normal, g(P::kHead), shape_.vocab, width, rows);
-    float* dx = grad_in[0].defined() ? floats(grad_in[0]) : dnormal;
-    kernels_.layer_norm_backward(dnormal, floats(in[0]), s.mean, s.rstd, p(P::kNorm), nullptr, dx, g(P::kNorm),
+    kernels_.matmul.nn(dlogits, p(P::kHead), w.dnormal, rows, width, shape_.vocab, w.scratch);
+    kernels_.matmul.tn(dlogits, s.normal, g(P::kHead), shape_.vocab, width, rows, w.scratch);
+    float* dx = grad_in[0].defined() ? floats(grad_in[0]) : w.dnormal;
+    kernels_.layer_norm_backward(w.dnormal, floats(in[0]), s.mean, s.rstd, p(P::kNorm), nullptr, dx, g(P::kNorm),
                                  g(P::kNormBias), rows, width);
   }
 
@@ -92,6 +88,18 @@ class GptHead final : public Segment {
     s.rstd = memory.floats(shape_.rows());
     s.bytes = memory.bytes();
     return s;
+  }
+
+  struct Work {
+    float *scratch, *dnormal;
+    int64_t bytes;
+  };
+  Work work(Carver memory) const {
+    Work w{};
+    w.scratch = memory.floats(kernels_.matmul.layer_work(shape_.rows(), shape_.width, shape_.vocab));
+    w.dnormal = memory.floats(shape_.rows() * shape_.width);
+    w.bytes = memory.bytes();
+    return w;
   }
 
   GptShape shape_;

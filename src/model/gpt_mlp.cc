@@ -1,6 +1,7 @@
 // x + fc2(gelu(fc1(norm2(x)))), by hand.
+#include <algorithm>
+
 #include "model/gpt_segments.h"
-#include "tensor/matmul.h"
 
 namespace tutti {
 
@@ -25,14 +26,15 @@ class GptMlp final : public Segment {
   void forward(Context& context, Tensors in, Tensors out) const override {
     const int64_t rows = shape_.rows(), width = shape_.width, hidden = 4 * width;
     const Saved s = saved(Carver(context.saved));
+    float* scratch = work(Carver(context.work)).scratch;
     const float* x = floats(in[0]);
     float* y = floats(out[0]);
     const auto p = [&](int i) { return floats(context.parameters[i]); };
     const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kMlp);
     kernels_.layer_norm(x, p(P::kNorm2), p(P::kNorm2Bias), s.normal, s.mean, s.rstd, rows, width, kGptNormEps);
-    matmul_nt(s.normal, p(P::kFc1), s.derivative, rows, hidden, width);
+    kernels_.matmul.nt(s.normal, p(P::kFc1), s.derivative, rows, hidden, width, scratch);
     kernels_.bias_gelu(s.derivative, p(P::kFc1Bias), s.active, rows, hidden, shape_.gelu);
-    matmul_nt(s.active, p(P::kFc2), y, rows, width, hidden);
+    kernels_.matmul.nt(s.active, p(P::kFc2), y, rows, width, hidden, scratch);
     kernels_.bias_residual(y, p(P::kFc2Bias), x, y, rows, width, &dropout);
   }
 
@@ -46,11 +48,11 @@ class GptMlp final : public Segment {
     const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kMlp);
     kernels_.dropout_backward(dy, w.narrow, g(P::kFc2Bias), rows, width, &dropout);
     const float* dfc2 = dropout.rate == 0 ? dy : w.narrow;
-    matmul_nn(dfc2, p(P::kFc2), w.dactive, rows, hidden, width);
-    matmul_tn(dfc2, s.active, g(P::kFc2), width, hidden, rows);
+    kernels_.matmul.nn(dfc2, p(P::kFc2), w.dactive, rows, hidden, width, w.scratch);
+    kernels_.matmul.tn(dfc2, s.active, g(P::kFc2), width, hidden, rows, w.scratch);
     kernels_.gelu_backward(w.dactive, s.derivative, w.dactive, g(P::kFc1Bias), rows, hidden);
-    matmul_nn(w.dactive, p(P::kFc1), w.narrow, rows, width, hidden);
-    matmul_tn(w.dactive, s.normal, g(P::kFc1), hidden, width, rows);
+    kernels_.matmul.nn(w.dactive, p(P::kFc1), w.narrow, rows, width, hidden, w.scratch);
+    kernels_.matmul.tn(w.dactive, s.normal, g(P::kFc1), hidden, width, rows, w.scratch);
     float* dx = grad_in[0].defined() ? floats(grad_in[0]) : w.narrow;
     kernels_.layer_norm_backward(w.narrow, floats(in[0]), s.mean, s.rstd, p(P::kNorm2), dy, dx, g(P::kNorm2),
                                  g(P::kNorm2Bias), rows, width);
@@ -74,12 +76,16 @@ class GptMlp final : public Segment {
   }
 
   struct Work {
-    float *narrow, *dactive;  // narrow: first the gradient behind dropout, then that of the norm's output
+    float* scratch;  // of the matmuls
+    float* narrow;   // first the gradient behind dropout, then that of the norm's output
+    float* dactive;
     int64_t bytes;
   };
   Work work(Carver memory) const {
     const int64_t rows = shape_.rows(), width = shape_.width;
     Work w{};
+    w.scratch = memory.floats(std::max(kernels_.matmul.layer_work(rows, width, 4 * width),
+                                       kernels_.matmul.layer_work(rows, 4 * width, width)));
     w.narrow = memory.floats(rows * width);
     w.dactive = memory.floats(rows * 4 * width);
     w.bytes = memory.bytes();

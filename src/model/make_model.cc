@@ -8,7 +8,9 @@ namespace tutti {
 
 Model make_model(const Job& job) {
   if (job.model.kind == "mlp") return make_mlp(job.model, job.train.micro_batch_size);
-  if (job.model.kind == "gpt") return make_gpt(job.model, job.train.micro_batch_size, isa_of(job.numerics.isa));
+  if (job.model.kind == "gpt")
+    return make_gpt(job.model, job.train.micro_batch_size,
+                    kernels(isa_of(job.numerics.isa), matmul_of(job.numerics.matmul)));
   if (job.model.kind == "custom")
     throw Error(
         "model.kind = \"custom\": the model is part of a C++ program; run that program instead "

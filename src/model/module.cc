@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-Block adapt_module(std::string name, std::shared_ptr<torch::nn::Module> module, ModuleCall call, std::vector<Border> in,
-                   std::vector<Border> out, AdaptOptions options) {
+Block adapt_module(std::string name, const std::shared_ptr<torch::nn::Module>& module, ModuleCall call,
+                   std::vector<Border> in, std::vector<Border> out, AdaptOptions options) {
   std::vector<Parameter> parameters;
   std::vector<at::Tensor> tensors;
   for (const auto& item : module->named_parameters()) {
@@ -28,7 +28,8 @@ Block adapt_module(std::string name, std::shared_ptr<torch::nn::Module> module, 
     return call(inputs);
   };
   const int count = static_cast<int>(tensors.size());
-  AutogradSegment::Spec spec{name, std::move(in), std::move(out), 0, count, std::move(function), {}, {}, options};
+  AutogradSegment::Spec spec{name, std::move(in),     std::move(out), 0, count, std::move(function), {},
+                             {},   std::move(options)};
   spec.bind = [tensors = std::move(tensors)](Tensors views) {
     for (size_t i = 0; i < tensors.size(); ++i)
       if (tensors[i].data_ptr() != views[i].data_ptr()) tensors[i].set_data(views[i]);

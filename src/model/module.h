@@ -14,8 +14,8 @@ namespace tutti {
 using ModuleCall = std::function<std::vector<at::Tensor>(Tensors inputs)>;
 
 /// The part of adapt() that does not depend on the module's type.
-Block adapt_module(std::string name, std::shared_ptr<torch::nn::Module> module, ModuleCall call, std::vector<Border> in,
-                   std::vector<Border> out, AdaptOptions options);
+Block adapt_module(std::string name, const std::shared_ptr<torch::nn::Module>& module, ModuleCall call,
+                   std::vector<Border> in, std::vector<Border> out, AdaptOptions options);
 
 namespace module_detail {
 

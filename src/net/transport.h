@@ -2,18 +2,19 @@
 // host), tcp, and in tests a simulated one, all keep this contract:
 //
 //   messages   post_send/post_recv return at once; wait(ticket) blocks until the bytes have left (send) or arrived
-//   (recv).
-//              A message is matched by (peer, tag). Two messages with equal tag between the same two ranks are matched
-//              in order. A peer is never the rank itself. Spans must stay alive and untouched until wait returns or
-//              throws. A receive that is posted before the bytes arrive gets them without a further copy.
-//   windows    memory that the other ranks of the host can read (never write). flag(i) is a counter of the owner's that
-//              the others can wait for. Where there is no window (tcp), window() is empty and peers go through
+//              (recv). A message is matched by (peer, tag). Two messages with equal tag between the same two ranks are
+//              matched in order. A peer is never the rank itself. Spans must stay alive and untouched until wait
+//              returns or throws. A receive that is posted before the bytes arrive gets them without a further copy.
+//   windows    memory that the other ranks of the host can read (never write). flag(i) is a counter of the owner's
+//              that the others can wait for. Where there is no window (tcp), window() is empty and peers go through
 //              messages.
-//   failure    wait throws CommError at the deadline, when the peer's connection is lost, or when the run is cancelled,
-//              naming peer, tag and time waited. After a throw the transport can only be destroyed, no span is touched
-//              any more, and every other wait throws too. A rank that destroys its transport ends the waits for it.
+//   failure    wait throws CommError at the deadline, when the peer's connection is lost, or when the run is
+//              cancelled, naming peer, tag and time waited. After a throw the transport can only be destroyed, no span
+//              is touched any more, and every other wait throws too. A rank that destroys its transport ends the waits
+//              for it.
 //   epochs     every message carries run, epoch and plan hash; one of another run, epoch or plan is dropped and
-//   counted. threads    all methods may be called from any thread. Destruction waits for nothing and nobody.
+//              counted.
+//   threads    all methods may be called from any thread. Destruction waits for nothing and nobody.
 #pragma once
 
 #include <atomic>

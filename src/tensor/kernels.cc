@@ -27,15 +27,23 @@ Kernels filled(Parts... parts) {
   return table;
 }
 
+Kernels with_mkl(Kernels table) {
+  table.matmul = mkl_matmul();
+  return table;
+}
+
 }  // namespace
 
-const Kernels& kernels(Isa isa) {
-  static const Kernels avx2 = filled(isa_avx2::fill_norm, isa_avx2::fill_gelu, isa_avx2::fill_dropout,
-                                     isa_avx2::fill_attention, isa_avx2::fill_attention_backward, isa_avx2::fill_loss);
+const Kernels& kernels(Isa isa, MatmulKind matmul) {
+  static const Kernels avx2 =
+      filled(isa_avx2::fill_matmul, isa_avx2::fill_norm, isa_avx2::fill_gelu, isa_avx2::fill_dropout,
+             isa_avx2::fill_attention, isa_avx2::fill_attention_backward, isa_avx2::fill_loss);
   static const Kernels avx512 =
-      filled(isa_avx512::fill_norm, isa_avx512::fill_gelu, isa_avx512::fill_dropout, isa_avx512::fill_attention,
-             isa_avx512::fill_attention_backward, isa_avx512::fill_loss);
+      filled(isa_avx512::fill_matmul, isa_avx512::fill_norm, isa_avx512::fill_gelu, isa_avx512::fill_dropout,
+             isa_avx512::fill_attention, isa_avx512::fill_attention_backward, isa_avx512::fill_loss);
+  static const Kernels avx2_mkl = with_mkl(avx2), avx512_mkl = with_mkl(avx512);
   TUTTI_CHECK(supported(isa), "this processor cannot run the kernels that were asked for");
+  if (matmul == MatmulKind::kMkl) return isa == Isa::kAvx512 ? avx512_mkl : avx2_mkl;
   return isa == Isa::kAvx512 ? avx512 : avx2;
 }
 

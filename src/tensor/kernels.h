@@ -1,5 +1,5 @@
-// The CPU kernels that training spends its time in besides matmuls: norm, GELU, attention, loss, embedding. They work
-// on plain float32 pointers, on one thread, allocate nothing, and exist once per instruction set.
+// The CPU kernels that training spends its time in: matmul, norm, GELU, attention, loss, embedding. They work on plain
+// float32 pointers, on one thread, and exist once per instruction set. None but MKL's matmuls allocates.
 //
 // What all of them promise:
 //   - Row-major, dense; rows x cols as the arguments say. Pointers need the alignment of a float only.
@@ -10,6 +10,8 @@
 
 #include <cstdint>
 #include <string>
+
+#include "tensor/matmul.h"
 
 namespace tutti {
 
@@ -41,6 +43,8 @@ struct AttentionShape {
 };
 
 struct Kernels {
+  Matmul matmul;
+
   /// y = (x - mean) * rstd * gamma + beta; mean and rstd of each row are kept for backward.
   void (*layer_norm)(const float* x, const float* gamma, const float* beta, float* y, float* mean, float* rstd,
                      int64_t rows, int64_t cols, float eps);
@@ -90,7 +94,7 @@ struct Kernels {
                          int64_t length, int64_t vocab, int64_t cols, const Dropout* dropout);
 };
 
-/// The table of an instruction set, which the processor must support.
-const Kernels& kernels(Isa isa);
+/// The table of an instruction set, which the processor must support, with these matmuls.
+const Kernels& kernels(Isa isa, MatmulKind matmul = MatmulKind::kOwn);
 
 }  // namespace tutti

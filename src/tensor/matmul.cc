@@ -2,6 +2,7 @@
 // at::mm_out spares the dispatcher (microseconds a call, which weigh at small shapes); both give the same bits.
 #include "tensor/matmul.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "base/error.h"
@@ -19,21 +20,35 @@ void column_major(char transa, char transb, int64_t m, int64_t n, int64_t k, con
   constexpr int64_t limit = std::numeric_limits<int>::max();
   TUTTI_CHECK(m <= limit && n <= limit && k <= limit, "a matmul of {} x {} x {} is too large", m, n, k);
   const int im = static_cast<int>(m), in = static_cast<int>(n), ik = static_cast<int>(k);
-  const int ilda = static_cast<int>(lda), ildb = static_cast<int>(ldb);
+  // A leading dimension of 0 is refused even where nothing is read.
+  const int ilda = std::max(1, static_cast<int>(lda)), ildb = std::max(1, static_cast<int>(ldb)),
+            ildc = std::max(1, im);
   const float one = 1, zero = 0;
-  sgemm_(&transa, &transb, &im, &in, &ik, &one, a, &ilda, b, &ildb, &zero, c, &im);
+  sgemm_(&transa, &transb, &im, &in, &ik, &one, a, &ilda, b, &ildb, &zero, c, &ildc);
 }
+
+void nt(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k, float*) {
+  column_major('T', 'N', n, m, k, b, k, a, k, c);
+}
+void nn(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k, float*) {
+  column_major('N', 'N', n, m, k, b, n, a, k, c);
+}
+void tn(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k, float*) {
+  column_major('N', 'T', n, m, k, b, n, a, m, c);
+}
+int64_t no_work(int64_t, int64_t, int64_t) { return 0; }
 
 }  // namespace
 
-void matmul_nt(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k) {
-  column_major('T', 'N', n, m, k, b, k, a, k, c);
+MatmulKind matmul_of(const std::string& name) {
+  TUTTI_CHECK(name == "mkl" || name == "own", "numerics.matmul is \"{}\", which is not resolved", name);
+  return name == "own" ? MatmulKind::kOwn : MatmulKind::kMkl;
 }
-void matmul_nn(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k) {
-  column_major('N', 'N', n, m, k, b, n, a, k, c);
+
+int64_t Matmul::layer_work(int64_t rows, int64_t in, int64_t out) const {
+  return std::max({work(rows, out, in), work(rows, in, out), work(out, in, rows)});
 }
-void matmul_tn(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k) {
-  column_major('N', 'T', n, m, k, b, n, a, m, c);
-}
+
+Matmul mkl_matmul() { return {nt, nn, tn, no_work}; }
 
 }  // namespace tutti

@@ -1,16 +1,35 @@
-// Row-major float32 matmuls on MKL's sgemm, which libtorch_cpu exports. The result is written whole (beta = 0). With
-// one thread the same shape gives the same bits; rows do not depend on how many are computed together from 16 rows on.
+// Row-major float32 matmuls on one thread: the three products of a linear layer, by MKL or by Tutti's own kernels.
+// A table of kernels (kernels.h) holds the one that was asked for.
+//
+// What both promise: results are written whole (beta = 0); the same shape gives the same bits. Any size may be 0: a
+// product over k = 0 is all zeros. c overlaps nothing else.
+// Own: an element is one chain of FMAs in the order of k, so its bits do not depend on the other rows and columns nor
+// on the instruction set. MKL: rows do not depend on how many are computed together from 16 rows on.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace tutti {
 
-/// c [m, n] = a [m, k] * b [n, k]^T: a linear layer's forward, with its weight as b.
-void matmul_nt(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k);
-/// c [m, n] = a [m, k] * b [k, n]: the gradient of its input.
-void matmul_nn(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k);
-/// c [m, n] = a [k, m]^T * b [k, n]: the gradient of its weight.
-void matmul_tn(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k);
+enum class MatmulKind { kMkl, kOwn };
+
+/// Of a resolved `numerics.matmul` ("mkl" or "own").
+MatmulKind matmul_of(const std::string& name);
+
+struct Matmul {
+  /// work: at least work(m, n, k) floats of scratch, contents undefined before and after.
+  using Product = void (*)(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k, float* work);
+  Product nt;  ///< c [m, n] = a [m, k] * b [n, k]^T: a linear layer's forward, with its weight as b
+  Product nn;  ///< c [m, n] = a [m, k] * b [k, n]: the gradient of its input
+  Product tn;  ///< c [m, n] = a [k, m]^T * b [k, n]: the gradient of its weight
+  int64_t (*work)(int64_t m, int64_t n, int64_t k);
+
+  /// Floats of scratch for any of the three products of a layer.
+  int64_t layer_work(int64_t rows, int64_t in, int64_t out) const;
+};
+
+/// MKL's sgemm, which libtorch_cpu exports. Needs no scratch.
+Matmul mkl_matmul();
 
 }  // namespace tutti

@@ -63,16 +63,12 @@ void write_trace(const Trainer& trainer, const RunFolder& folder, int rank, Time
   write_file_atomic(folder.trace(rank), text);
 }
 
-/// What one rank does from start to end.
-void train_rank(const RunOptions& options, const RunFolder& folder, const std::string& checkpoint,
-                RankContext& context) {
+/// From the first step to the last, and what is due at the end. Files of the run are touched from here on.
+void train(const RunOptions& options, const RunFolder& folder, const Model& model, Trainer& trainer, Time origin,
+           RankContext& context) {
   const Job& job = options.job;
-  Time origin = context.clock.now();
-  bool first = context.rank == 0;
-  Model model = options.make_model(job);
-  Trainer trainer(job, model, context, checkpoint);
-  // Only now, when the checkpoint is known to be whole, are the files of the run touched.
-  if (first && !checkpoint.empty()) cut_metrics(folder, trainer.committed());
+  const bool first = context.rank == 0, resumed = !options.resume.empty();
+  if (first && resumed) cut_metrics(folder, trainer.committed());
   Reporter reporter(options, folder, first);
   int64_t last = options.stop_at >= 0 ? options.stop_at : job.train.steps;
   int64_t tokens = batch_of(job.train).samples() * model.tokens_per_sample;
@@ -104,7 +100,7 @@ void train_rank(const RunOptions& options, const RunFolder& folder, const std::s
   };
 
   Time begin = context.clock.now();
-  int64_t evaluated = -1, saved = checkpoint.empty() ? -1 : trainer.committed();
+  int64_t evaluated = -1, saved = resumed ? trainer.committed() : -1;
   bool stop = false;
   while (trainer.committed() < last && !stop) {
     StepReport report = trainer.step();
@@ -144,6 +140,20 @@ void train_rank(const RunOptions& options, const RunFolder& folder, const std::s
                   {"loader_stall_seconds", std::chrono::duration<double>(trainer.loader_stall()).count()},
                   {"state_sha256", hash}});
   std::snprintf(context.control.result, sizeof context.control.result, "%s", hash.c_str());
+}
+
+/// What one rank does from start to end.
+void train_rank(const RunOptions& options, const RunFolder& folder, const std::string& checkpoint,
+                RankContext& context) {
+  Time origin = context.clock.now();
+  Model model = options.make_model(options.job);
+  Trainer trainer(options.job, model, context, checkpoint);
+  try {
+    train(options, folder, model, trainer, origin, context);
+  } catch (...) {
+    context.failing();  // before the trainer's connections close and others fail because of it
+    throw;
+  }
 }
 
 }  // namespace

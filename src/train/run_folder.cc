@@ -37,13 +37,14 @@ bool unfinished(const std::string& name) {
 }  // namespace
 
 RunFolder create_run(const std::string& path, const Job& job) {
-  RunFolder folder{path};
+  RunFolder folder{path, false};
   for (int n = 1; folder.path.empty(); ++n)
     if (std::string candidate = fmt::format("runs/{}-{}", job.name, n); !fs::exists(candidate)) folder.path = candidate;
   std::error_code error;
   if (fs::exists(folder.path) && !fs::is_directory(folder.path))
     throw Error(fmt::format("--out {}: it exists and is not a folder", folder.path));
   if (fs::exists(folder.path) && !fs::is_empty(folder.path, error)) throw Error(occupied(folder));
+  folder.made = !fs::exists(folder.path);
   try {
     fs::create_directories(folder.path + "/trace", error);
     if (!error) fs::create_directories(folder.checkpoints(), error);
@@ -57,7 +58,7 @@ RunFolder create_run(const std::string& path, const Job& job) {
 }
 
 RunFolder open_run(const std::string& path) {
-  RunFolder folder{path};
+  RunFolder folder{path, false};
   if (!fs::is_directory(path)) throw Error(fmt::format("{}: no such run", path));
   if (!fs::exists(folder.job())) throw Error(fmt::format("{}: not a run (it has no job.toml)", path));
   return folder;
@@ -118,7 +119,7 @@ void remove_run(const RunFolder& folder) {
   for (const std::string& path :
        {folder.path + "/trace", folder.checkpoints(), folder.job(), folder.metrics(), folder.events()})
     fs::remove_all(path, ignored);
-  fs::remove(folder.path, ignored);
+  if (folder.made) fs::remove(folder.path, ignored);
 }
 
 }  // namespace tutti

@@ -10,6 +10,7 @@ namespace tutti {
 
 struct RunFolder {
   std::string path;
+  bool made = false;  ///< by create_run; an empty folder that was there is the user's own
   std::string job() const { return path + "/job.toml"; }
   std::string metrics() const { return path + "/metrics.jsonl"; }
   std::string events() const { return path + "/events.jsonl"; }
@@ -34,7 +35,7 @@ void cut_metrics(const RunFolder& folder, int64_t step);
 bool has_metrics(const RunFolder& folder);
 /// Removes what a killed rank was writing and nobody will finish: a checkpoint's hidden files, temporary files.
 void remove_unfinished(const RunFolder& folder);
-/// Removes everything that create_run and a run make; a folder that holds more is kept with the rest.
+/// Removes everything that create_run and a run make.
 void remove_run(const RunFolder& folder);
 
 }  // namespace tutti

@@ -33,8 +33,10 @@ struct Sampler::Impl {
     double top = *std::max_element(logits, logits + vocab), sum = 0;
     for (int64_t v = 0; v < vocab; ++v) sum += std::exp((logits[v] - top) / temperature);
     double left = uniform * sum;
-    for (int64_t v = 0; v < vocab; ++v)
-      if ((left -= std::exp((logits[v] - top) / temperature)) < 0) return static_cast<int>(v);
+    for (int64_t v = 0; v < vocab; ++v) {
+      left -= std::exp((logits[v] - top) / temperature);
+      if (left < 0) return static_cast<int>(v);
+    }
     return static_cast<int>(vocab - 1);
   }
 };

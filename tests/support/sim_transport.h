@@ -3,8 +3,7 @@
 //
 //   message  number n from rank a to rank b takes a time drawn from (seed, a, b, n); those of equal tag stay in order
 //   send     is done when its message arrives, so nothing is buffered as far as the sender can see
-//   strict   a send whose bytes change before it is done aborts the test; a posted receive is filled with garbage at
-//   once
+//   strict   a send whose bytes change before it is done aborts the test; a posted receive is filled with garbage
 //
 // A cut loses what is in flight from and to the rank, and every wait for it fails at that moment. Copies of a message
 // and messages of another epoch reach the receiver's door and are turned away there, as a real transport must.

@@ -1,11 +1,8 @@
 // A virtual clock under which threads take turns, so that a whole job of several ranks is a function of a seed.
 //
-//   turns    one thread runs at a time; it hands over only inside wait(). Which of the runnable threads goes on is
-//   drawn from
-//            the seed. A wait whose condition holds already is a turn too.
+//   turns    one thread runs at a time and hands over only inside wait(); the seed decides which runnable one goes on
 //   time     stands still while a thread can run; otherwise jumps to the earliest deadline
-//   ends     nothing runnable and no deadline is a deadlock: every wait throws Deadlock with a listing of who waits
-//   where
+//   ends     nothing runnable and no deadline is a deadlock: every wait throws Deadlock with a list of who waits
 //
 // A waiter is looked at again after a notify of its signal, a cancel or its deadline, as with the real clock. One that
 // was ready though nobody notified it goes on after kSlice of virtual time, also as with the real clock, and is

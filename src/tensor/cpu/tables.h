@@ -11,6 +11,7 @@
   void fill_attention(Kernels& table);          \
   void fill_attention_backward(Kernels& table); \
   void fill_loss(Kernels& table);               \
+  void fill_matmul(Kernels& table);             \
   }
 
 namespace tutti {

@@ -1,6 +1,6 @@
-// The register tile of the attention kernels, and the packing of their operands. A tile is up to 6 rows by kTileVectors
-// vectors of a product, held in registers over the whole inner dimension: 24 of 32 registers with AVX-512, 12 of 16
-// with AVX2.
+// The register tile of attention and matmul, and the packing of their operands. A tile is a few rows by a few vectors
+// of a product, held in registers over the whole inner dimension. Attention's is up to 6 rows by kTileVectors vectors:
+// 24 of 32 registers with AVX-512, 12 of 16 with AVX2.
 #pragma once
 
 #include <cstring>
@@ -106,19 +106,21 @@ inline void transpose8(const float* x, int64_t stride, float* out, int64_t out_s
   }
 }
 
-/// The transpose of x [rows, dim] at `stride`, times scale, as panels of kPanel columns: panel p is [dim, kPanel] and
-/// holds rows p * kPanel and on; zeros behind the last row.
+/// The transpose of x [rows, dim] at `stride`, times scale, as panels of `panel` columns: panel p is [dim, panel] and
+/// holds rows p * panel and on; zeros behind the last row.
+template <int panel = kPanel>
 inline void pack_transposed(const float* x, int64_t stride, int64_t rows, int64_t dim, float scale, float* out) {
-  for (int64_t from = 0; from < rows; from += kPanel, out += dim * kPanel) {
-    for (int64_t c = 0; c < kPanel; c += 8) {
-      const float* block = x + (from + c) * stride;
-      int64_t d = 0;
-      if (from + c + 8 <= rows) {
-        for (; d + 8 <= dim; d += 8) transpose8(block + d, stride, out + d * kPanel + c, kPanel, scale);
-      }
-      for (; d < dim; ++d) {
-        for (int64_t i = 0; i < 8; ++i) {
-          out[d * kPanel + c + i] = from + c + i < rows ? block[i * stride + d] * scale : 0.0f;
+  for (; rows > 0; rows -= panel, x += panel * stride, out += dim * panel) {
+    for (int64_t d = 0; d < dim; d += 8) {
+      for (int64_t c = 0; c < panel; c += 8) {
+        const float* from = x + c * stride;
+        float* to = out + d * panel + c;
+        if (c + 8 <= rows && d + 8 <= dim) {
+          transpose8(from + d, stride, to, panel, scale);
+          continue;
+        }
+        for (int64_t k = 0; k < 8 && d + k < dim; ++k) {
+          for (int64_t i = 0; i < 8; ++i) to[k * panel + i] = c + i < rows ? from[i * stride + d + k] * scale : 0.0f;
         }
       }
     }

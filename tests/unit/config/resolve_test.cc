@@ -53,6 +53,17 @@ TEST(Resolve, AutoValuesFollowMachineAndWorkers) {
   EXPECT_EQ(resolved({{"numerics.isa", "avx2"}}).numerics.isa, "avx2");
 }
 
+TEST(Resolve, MatmulsAreOwnWhereMklLeavesAvx512Unused) {
+  const Machine amd{.cores = 4, .avx512 = true, .avx2 = true, .amd = true};
+  EXPECT_EQ(resolved({}, amd).numerics.matmul, "own");
+  EXPECT_EQ(resolved({}, amd).origin.at("numerics.matmul"), "resolved");
+  EXPECT_EQ(resolved({{"numerics.isa", "avx2"}}, amd).numerics.matmul, "own");
+  EXPECT_EQ(resolved({}, {.cores = 4, .avx512 = false, .avx2 = true, .amd = true}).numerics.matmul, "mkl");
+  EXPECT_EQ(resolved({}).numerics.matmul, "mkl");
+  EXPECT_EQ(resolved({{"numerics.matmul", "mkl"}}, amd).numerics.matmul, "mkl");
+  EXPECT_EQ(resolved({{"numerics.matmul", "own"}}).numerics.matmul, "own");
+}
+
 TEST(Resolve, ASecondTimeChangesNothing) {
   const Job once = resolved({});
   Job twice = once;

@@ -33,7 +33,8 @@ class GptCase {
  public:
   static constexpr int64_t kBatch = 3;
 
-  GptCase(const ModelConfig& config, Isa isa) : model(make_gpt(config, kBatch, isa)), shape(describe(model)) {
+  GptCase(const ModelConfig& config, Isa isa, MatmulKind matmul = MatmulKind::kOwn)
+      : model(make_gpt(config, kBatch, kernels(isa, matmul))), shape(describe(model)) {
     at::set_num_threads(1);
     for (size_t b = 0; b < model.blocks.size(); ++b) {
       const BlockShape& block = shape.blocks[b];

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "gpt_case.h"
 #include "model/gpt_shape.h"
+#include "tensor/allocator.h"
 
 namespace tutti::test {
 namespace {
@@ -87,6 +88,32 @@ TEST(Gpt, GradientsAreTheSlopeOfTheLoss) {
   }
 }
 
+/// Whether ATen allocates in a pass after the first.
+bool allocates(const ModelConfig& config, MatmulKind matmul) {
+  install_accounting_allocator();
+  GptCase gpt(config, isa(), matmul);
+  for (int i = 0; i < 2; ++i) {
+    gpt.accounts.reset_peaks();
+    gpt.forward();
+    gpt.backward();
+  }
+  bool any = false;
+  for (int k = 0; k < kBufferKinds; ++k) {
+    const auto kind = static_cast<BufferKind>(k);
+    any = any || gpt.accounts.peak(kind) != gpt.accounts.current(kind);
+  }
+  return any;
+}
+
+TEST(Gpt, ASecondStepAllocatesNothing) {
+  ModelConfig c = small_gpt();
+  c.dropout = 0.1;
+  EXPECT_FALSE(allocates(c, MatmulKind::kOwn));
+  EXPECT_FALSE(allocates(c, MatmulKind::kMkl));
+  c.autograd = true;
+  EXPECT_TRUE(allocates(c, MatmulKind::kOwn)) << "autograd does, and this would show it";
+}
+
 TEST(Gpt, TargetsBelowZeroAreNotCounted) {
   GptCase gpt(small_gpt(), isa());
   gpt.targets.fill_(-1);
@@ -117,7 +144,7 @@ TEST(Gpt, ParametersAreNamedCountedAndInitialisedAsTheReferenceModels) {
   c.vocab = 256;
   c.init_scale = 0.02;
   c.scaled_residual = true;
-  const Model model = make_gpt(c, 8, isa());
+  const Model model = make_gpt(c, 8, kernels(isa()));
   const ModelShape shape = describe(model);
   // tokens and positions; per layer 12 d^2 + 13 d; final norm, head with bias
   EXPECT_EQ(shape.parameter_count(), 2 * 256 * 384 + 6 * (12 * 384 * 384 + 13 * 384) + 2 * 384 + 256 * 384 + 256);
@@ -141,7 +168,7 @@ TEST(Gpt, ParametersAreNamedCountedAndInitialisedAsTheReferenceModels) {
 TEST(Gpt, ATiedHeadSharesTheTokenTable) {
   ModelConfig c = small_gpt();
   c.tied = true;
-  const Model model = make_gpt(c, 2, isa());
+  const Model model = make_gpt(c, 2, kernels(isa()));
   const auto& head = model.blocks.back().parameters;
   ASSERT_EQ(head.size(), 3u);
   EXPECT_EQ(head[2].shared_with, "embed/tok.weight");

@@ -10,10 +10,10 @@ namespace {
 
 constexpr double kTolerance = 2e-5;
 
-void compare(ModelConfig config, Isa isa) {
+void compare(ModelConfig config, Isa isa, MatmulKind matmul) {
   if (!supported(isa)) return;
   config.autograd = false;
-  GptCase ours(config, isa);
+  GptCase ours(config, isa, matmul);
   config.autograd = true;
   GptCase twin(config, isa);
   const Loss a = ours.forward(), b = twin.forward();
@@ -41,27 +41,29 @@ void compare(ModelConfig config, Isa isa) {
   }
 }
 
-void compare_both(const ModelConfig& config) {
-  compare(config, Isa::kAvx2);
-  compare(config, Isa::kAvx512);
+void compare_all(const ModelConfig& config) {
+  for (const MatmulKind matmul : {MatmulKind::kOwn, MatmulKind::kMkl}) {
+    compare(config, Isa::kAvx2, matmul);
+    compare(config, Isa::kAvx512, matmul);
+  }
 }
 
-TEST(GptTwin, AgreesUntiedWithExactGelu) { compare_both(small_gpt()); }
+TEST(GptTwin, AgreesUntiedWithExactGelu) { compare_all(small_gpt()); }
 
 TEST(GptTwin, AgreesTiedWithTanhGelu) {
   ModelConfig c = small_gpt();
   c.tied = true;
   c.gelu = "tanh";
-  compare_both(c);
+  compare_all(c);
 }
 
 TEST(GptTwin, AgreesWithDropout) {
   ModelConfig c = small_gpt();
   c.dropout = 0.2;
-  compare_both(c);
+  compare_all(c);
   c.tied = true;
   c.width = 72;  // a second, partial group of mask columns
-  compare_both(c);
+  compare_all(c);
 }
 
 TEST(GptTwin, AgreesAtOddSizes) {
@@ -72,7 +74,7 @@ TEST(GptTwin, AgreesAtOddSizes) {
     c.heads = 3;
     c.vocab = 11;
     c.layers = 1;
-    compare_both(c);
+    compare_all(c);
   }
 }
 
@@ -82,9 +84,9 @@ TEST(GptTwin, AgreesAtTheHeadSizesThatAreTrainedMost) {
   c.width = 128;
   c.heads = 2;
   c.context = 40;
-  compare_both(c);
+  compare_all(c);
   c.heads = 4;
-  compare_both(c);
+  compare_all(c);
 }
 
 }  // namespace

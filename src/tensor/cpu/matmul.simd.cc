@@ -1,0 +1,251 @@
+// Own float32 matmuls on one thread. c [m, n] = A B; A [m, k] and B [k, n] may each be stored transposed.
+//   kRows x kStrip  a tile of c, held in registers: 14 x 32 with AVX-512, 6 x 16 with AVX2
+//   1. k is cut into chunks of at most kDepth, n into panels of at most kPanelCols: a chunk of a panel of B fits the
+//      second-level cache
+//   2. the panel is packed into strips, [depth, kStrip] each; strips that few rows will use are read where they lie
+//   3. kRows rows of A at a time pass over the panel, read where they lie; a transposed A is packed, kRows columns at a
+//      time
+// Few rows of A times a transposed B would not pay for packing B: then the columns of B take the place of the rows, A
+// is packed, and tiles of c are transposed before they are stored. While a tile computes it fetches what comes next:
+// its lines of c, and a share of the following rows of A. Without this the first touch of both costs about 5 %.
+//
+// An element is one chain of FMAs in the order of k: the tile of a later chunk goes on from what stands in c. So its
+// bits depend on its row of A and its column of B alone: not on the other sizes, the cuts, the edges or the
+// instruction set.
+#include <cstring>
+#include <utility>
+
+#include "tensor/cpu/tables.h"
+#include "tensor/cpu/tile.h"
+
+namespace tutti::TUTTI_ISA {
+
+namespace {
+
+constexpr int64_t kRows = kWidth == 16 ? 14 : 6;
+constexpr int64_t kStrip = 2 * kWidth;
+constexpr int64_t kDepth = 384, kPanelCols = 384;
+constexpr int64_t kLine = 16;  // floats of a cache line
+/// With at most this many rows packing a strip costs more than reading it with a row of B, and so a page, per step.
+/// AVX2's narrow tile takes such a step in half the time and cannot hide it.
+constexpr int64_t kUnpackedRows = kWidth == 16 ? 1024 : 0;
+
+/// With at most this many rows, which must fit the panel's memory over all of k, packing a transposed B costs more than
+/// transposing c.
+constexpr int64_t kFewRows = 128;
+
+int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+int64_t parts(int64_t n, int64_t most) { return (n + most - 1) / most; }
+
+/// An even cut of n > 0 into as few parts as `most` allows, in multiples of `step`.
+int64_t share(int64_t n, int64_t most, int64_t step) { return round_up(parts(n, parts(n, most)), step); }
+
+/// Element (r, k) of A stands at at[r * row_stride + k * step].
+struct Left {
+  const float* at;
+  int64_t row_stride, step;
+};
+/// Row k of a strip of B stands at at + k * step.
+struct Right {
+  const float* at;
+  int64_t step;
+};
+struct Target {
+  float* at;
+  int64_t stride, cols;
+  bool fresh;  // nothing of it is computed yet
+};
+/// Lines to fetch: `count` of them, `across` apart, for every kLine steps of k; the next ones are `along` further.
+struct Ahead {
+  const float* at;
+  int64_t count, across, along;
+};
+
+/// tile += a b. Meanwhile it fetches `ahead` and up to c_rows rows of c, from next_c on.
+template <int rows>
+inline __attribute__((always_inline)) void accumulate(Tile<rows, 2>& tile, const Left& a, const Right& b, int64_t depth,
+                                                      const float* next_c, int64_t c_rows, int64_t c_stride,
+                                                      const Ahead& ahead) {
+  const float *left = a.at, *right = b.at, *next_left = ahead.at;
+  int64_t k = 0;
+  for (int64_t row = 0; k + kLine <= depth; k += kLine, ++row) {
+    if (row < c_rows) {
+      __builtin_prefetch(next_c, 1);
+      __builtin_prefetch(next_c + kLine, 1);
+      next_c += c_stride;
+    }
+    for (int64_t i = 0; i < ahead.count; ++i) __builtin_prefetch(next_left + i * ahead.across);
+    next_left += ahead.along;
+    if (b.step != kStrip) {
+      const float* next_right = right + kLine * b.step;
+      for (int64_t i = 0; i < kLine; ++i, next_right += b.step) {
+        __builtin_prefetch(next_right);
+        __builtin_prefetch(next_right + kLine);
+      }
+    }
+    tile.multiply(left, a.row_stride, a.step, right, b.step, kLine);
+    left += kLine * a.step;
+    right += kLine * b.step;
+  }
+  tile.multiply(left, a.row_stride, a.step, right, b.step, depth - k);
+}
+
+using TileOf = void (*)(const Left&, const Right&, int64_t depth, const Target&, const Ahead&);
+
+template <int rows>
+void tile(const Left& a, const Right& b, int64_t depth, const Target& c, const Ahead& ahead) {
+  Tile<rows, 2> tile;
+  const bool whole = c.cols >= kStrip;
+  const M low = first(least(c.cols, kWidth)), high = first(c.cols > kWidth ? least(c.cols - kWidth, kWidth) : 0);
+  if (!c.fresh) {
+#pragma clang loop unroll(full)
+    for (int r = 0; r < rows; ++r) {
+      const float* from = c.at + r * c.stride;
+      tile.c[r][0] = whole ? load(from) : load(from, low);
+      tile.c[r][1] = whole ? load(from + kWidth) : load(from + kWidth, high);
+    }
+  }
+  // A tile that starts from c needs it before it computes, so it is the next tile's that is fetched.
+  accumulate(tile, a, b, depth, c.fresh ? c.at : c.at + kStrip, rows, c.stride, ahead);
+#pragma clang loop unroll(full)
+  for (int r = 0; r < rows; ++r) {
+    float* to = c.at + r * c.stride;
+    if (whole) {
+      store(to, tile.c[r][0]);
+      store(to + kWidth, tile.c[r][1]);
+    } else {
+      store(to, tile.c[r][0], low);
+      store(to + kWidth, tile.c[r][1], high);
+    }
+  }
+}
+
+/// Row r of the tile goes to column r of c, whose cols are rows then; c is fresh.
+template <int rows>
+void transposed_tile(const Left& a, const Right& b, int64_t depth, const Target& c, const Ahead& ahead) {
+  alignas(64) float lying[kWidth * kStrip] = {}, standing[kStrip * kWidth];
+  Tile<rows, 2> tile;
+  accumulate(tile, a, b, depth, c.at, c.cols, c.stride, ahead);
+#pragma clang loop unroll(full)
+  for (int r = 0; r < rows; ++r) {
+    store(lying + r * kStrip, tile.c[r][0]);
+    store(lying + r * kStrip + kWidth, tile.c[r][1]);
+  }
+  for (int64_t r = 0; r < rows; r += 8) {
+    for (int64_t j = 0; j < kStrip; j += 8) {
+      transpose8(lying + r * kStrip + j, kStrip, standing + j * kWidth + r, kWidth, 1);
+    }
+  }
+  for (int64_t j = 0; j < least(c.cols, kStrip); ++j) {
+    store(c.at + j * c.stride, load(standing + j * kWidth), first(rows));
+  }
+}
+
+template <bool transposed, size_t... i>
+TileOf tile_of(int64_t rows, std::index_sequence<i...>) {
+  static constexpr TileOf all[] = {transposed ? transposed_tile<static_cast<int>(i) + 1>
+                                              : tile<static_cast<int>(i) + 1>...};
+  return all[rows - 1];
+}
+template <bool transposed>
+TileOf tile_of(int64_t rows) {
+  return tile_of<transposed>(rows, std::make_index_sequence<kRows>{});
+}
+
+/// The share of one of `tiles` tiles in fetching rows of A.
+Ahead rows_ahead(const float* a, int64_t rows, int64_t stride, int64_t tile, int64_t tiles) {
+  const int64_t each = parts(rows, tiles), from = tile * each;
+  return {a + from * stride, from < rows ? least(each, rows - from) : 0, stride, kLine};
+}
+/// The same for kRows columns of a transposed A, by their last element: the line of the first is known from the columns
+/// before.
+Ahead columns_ahead(const float* a, int64_t columns, int64_t depth, int64_t stride, int64_t tile, int64_t tiles) {
+  const int64_t steps = parts(depth, kLine), each = parts(depth, tiles * steps), from = tile * steps * each;
+  return {a + from * stride + columns - 1, columns > 0 && from < depth ? each : 0, stride, each * stride};
+}
+
+/// out [depth, kStrip] = b [depth, cols] at `stride`, zeros behind cols.
+void pack_strip(const float* b, int64_t stride, int64_t depth, int64_t cols, float* out) {
+  const M low = first(least(cols, kWidth)), high = first(cols > kWidth ? least(cols - kWidth, kWidth) : 0);
+  for (int64_t k = 0; k < depth; ++k, b += stride, out += kStrip) {
+    store(out, load(b, low));
+    store(out + kWidth, load(b + kWidth, high));
+  }
+}
+
+/// out [depth, kWidth] = a [depth, columns] at `stride`.
+void pack_columns(const float* a, int64_t stride, int64_t depth, int64_t columns, float* out) {
+  const M mask = first(columns);
+  for (int64_t k = 0; k < depth; ++k, a += stride, out += kWidth) store(out, load(a, mask));
+}
+
+bool few_rows(int64_t m, int64_t k) { return m <= kFewRows && round_up(m, kStrip) * k <= kPanelCols * kDepth; }
+
+/// c = a b^T where few_rows(m, k).
+void few_rows_product(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k, float* work) {
+  pack_transposed<kStrip>(a, k, m, k, 1, work);
+  const int64_t strips = parts(m, kStrip);
+  for (int64_t j = 0; j < n; j += kRows) {
+    const int64_t rows = least(kRows, n - j), next = least(kRows, n - j - rows);
+    const TileOf compute = tile_of<true>(rows);
+    for (int64_t s = 0, i = 0; s < strips; ++s, i += kStrip) {
+      compute({b + j * k, k, 1}, {work + i * k, kStrip}, k, {c + i * n + j, n, m - i, true},
+              rows_ahead(b + (j + kRows) * k, next, k, s, strips));
+    }
+  }
+}
+
+template <bool a_transposed, bool b_transposed>
+void product(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k, float* work) {
+  if (m == 0 || n == 0) return;
+  if (k == 0) {
+    std::memset(c, 0, static_cast<size_t>(m * n) * sizeof(float));
+    return;
+  }
+  if (!a_transposed && b_transposed && few_rows(m, k)) return few_rows_product(a, b, c, m, n, k, work);
+  const int64_t deepest = share(k, kDepth, kLine), widest = share(n, kPanelCols, kStrip);
+  float *panel = work, *columns = work + deepest * widest;
+  for (int64_t k0 = 0; k0 < k; k0 += deepest) {
+    const int64_t depth = least(deepest, k - k0);
+    for (int64_t j0 = 0; j0 < n; j0 += widest) {
+      const int64_t cols = least(widest, n - j0), strips = parts(cols, kStrip);
+      const float* source = b_transposed ? b + j0 * k + k0 : b + k0 * n + j0;
+      const auto packed = [&](int64_t j) { return b_transposed || m > kUnpackedRows || cols - j < kStrip; };
+      if (b_transposed) {
+        pack_transposed<kStrip>(source, k, cols, depth, 1, panel);
+      } else {
+        for (int64_t j = 0; j < cols; j += kStrip) {
+          if (packed(j)) pack_strip(source + j, n, depth, cols - j, panel + j * depth);
+        }
+      }
+      for (int64_t i = 0; i < m; i += kRows) {
+        const int64_t rows = least(kRows, m - i), next = least(kRows, m - i - rows);
+        const float* rows_at = a_transposed ? a + k0 * m + i : a + i * k + k0;
+        if (a_transposed) pack_columns(rows_at, m, depth, rows, columns);
+        const Left left = a_transposed ? Left{columns, 1, kWidth} : Left{rows_at, k, 1};
+        const TileOf compute = tile_of<false>(rows);
+        for (int64_t s = 0, j = 0; s < strips; ++s, j += kStrip) {
+          compute(left, packed(j) ? Right{panel + j * depth, kStrip} : Right{source + j, n}, depth,
+                  {c + i * n + j0 + j, n, cols - j, k0 == 0},
+                  a_transposed ? columns_ahead(rows_at + kRows, next, depth, m, s, strips)
+                               : rows_ahead(rows_at + kRows * k, next, k, s, strips));
+        }
+      }
+    }
+  }
+}
+
+int64_t matmul_work(int64_t m, int64_t n, int64_t k) {
+  if (m == 0 || n == 0 || k == 0) return 0;
+  const int64_t any = share(k, kDepth, kLine) * (share(n, kPanelCols, kStrip) + kWidth);
+  const int64_t few = few_rows(m, k) ? round_up(m, kStrip) * k : 0;
+  return any > few ? any : few;
+}
+
+}  // namespace
+
+void fill_matmul(Kernels& table) {
+  table.matmul = {product<false, true>, product<false, false>, product<true, false>, matmul_work};
+}
+
+}  // namespace tutti::TUTTI_ISA

@@ -1,0 +1,168 @@
+// Going on from a checkpoint: the same as never having stopped, on any number of ranks; and what is refused.
+#include "support/command.h"
+
+namespace tutti {
+namespace {
+
+using namespace testing_support;  // NOLINT(google-build-using-namespace)
+
+constexpr const char* kGpt = R"(
+[model]
+kind = "gpt"
+layers = 1
+width = 64
+heads = 2
+context = 16
+tied = true
+dropout = 0.1
+[data]
+kind = "walk"
+[train]
+lanes = 5
+micro_batch_size = 2
+steps = 12
+lr = 1e-2
+warmup = 4
+eval_every = 4
+eval_batches = 1
+)";
+
+class Resume : public testing::Test {
+ protected:
+  /// Trains the job from its start.
+  std::string train(const std::string& name, const Arguments& arguments) {
+    Command command(Arguments{"train", job_, "--out", folder_ / name} + arguments);
+    EXPECT_EQ(command.wait(), 0) << command.err();
+    return command.hash();
+  }
+  std::string resume(const Arguments& arguments) {
+    Command command(Arguments{"train", "--resume", run_} + arguments);
+    EXPECT_EQ(command.wait(), 0) << command.err();
+    return command.hash();
+  }
+  /// What a --resume that must fail with `code` says.
+  std::string refused(int code, const std::string& run, const Arguments& arguments = {}) {
+    Command command(Arguments{"train", "--resume", run, "--ranks", "2"} + arguments);
+    EXPECT_EQ(command.wait(), code) << command.out();
+    EXPECT_TRUE(command.processes().empty());
+    return command.err();
+  }
+
+  TempFolder folder_;
+  const std::string job_ = folder_.write("job.toml", kGpt), run_ = folder_ / "run";
+};
+
+TEST_F(Resume, EqualsNeverStoppingOnAnyNumberOfRanks) {
+  const std::string straight = train("straight", {"--ranks", "2"});
+  train("run", {"--ranks", "3", "--steps", "5"});
+  const std::string middle = resume({"--ranks", "1", "--steps", "7"});
+  EXPECT_EQ(middle, train("seven", {"--ranks", "2", "--steps", "7"}));
+  resume({"--ranks", "4", "--steps", "9", "--set", "layout.transport=tcp"});
+  EXPECT_EQ(resume({"--ranks", "2", "--set", "layout.workers=thread"}), straight);
+  for (const char* field : {"loss", "gradient_norm", "lr"})
+    EXPECT_EQ(metric_of(run_, "step", field), metric_of(folder_ / "straight", "step", field));
+  EXPECT_EQ(metric_of(run_, "eval", "held_out_loss").back(),
+            metric_of(folder_ / "straight", "eval", "held_out_loss").back());
+}
+
+TEST_F(Resume, RepeatsWhatCameAfterTheLastCheckpoint) {
+  const std::string straight = train("straight", {"--ranks", "1"});
+  train("run", {"--ranks", "2", "--set", "train.checkpoint_every=4"});
+  std::filesystem::remove_all(run_ + "/checkpoints/step-00000012");  // as if it had died before its end
+  EXPECT_EQ(resume({"--ranks", "3"}), straight);
+  EXPECT_EQ(metric_of(run_, "step", "loss"), metric_of(folder_ / "straight", "step", "loss"));
+  EXPECT_EQ(metric_of(run_, "eval", "held_out_loss"), metric_of(folder_ / "straight", "eval", "held_out_loss"));
+}
+
+TEST_F(Resume, OfAFinishedRunChangesNothing) {
+  const std::string hash = train("run", {"--ranks", "2"});
+  const std::string metrics = read_file(run_ + "/metrics.jsonl");
+  EXPECT_EQ(resume({"--ranks", "3"}), hash);
+  EXPECT_TRUE(read_file(run_ + "/metrics.jsonl").starts_with(metrics));
+  EXPECT_EQ(metric_of(run_, "step", "loss").size(), 12u);
+}
+
+TEST_F(Resume, WithAnotherJobIsRefusedNamingEveryKey) {
+  train("run", {"--steps", "1"});
+  const std::string said = refused(2, run_, set({"train.lr=0.5", "model.layers=2", "layout.overlap=false"}));
+  EXPECT_NE(said.find("train.lr is 0.01, not 0.5; only [layout] may change"), std::string::npos) << said;
+  EXPECT_NE(said.find("model.layers is 1, not 2"), std::string::npos) << said;
+  EXPECT_EQ(said.find("overlap"), std::string::npos) << said;
+}
+
+TEST_F(Resume, OfWhatIsNoRunIsRefused) {
+  EXPECT_NE(refused(1, folder_ / "nothing").find("nothing: no such run"), std::string::npos);
+  std::filesystem::create_directory(folder_ / "empty");
+  EXPECT_NE(refused(1, folder_ / "empty").find("empty: not a run (it has no job.toml)"), std::string::npos);
+  train("run", {"--steps", "1"});
+  std::filesystem::remove_all(run_ + "/checkpoints");
+  EXPECT_NE(refused(1, run_).find("run: it has no checkpoint to go on from"), std::string::npos);
+}
+
+TEST_F(Resume, OfARunThatIsStillTrainingIsRefused) {
+  Command first(Arguments{"train"} + kEndlessMlp + Arguments{"--ranks", "1", "--out", run_} +
+                set({"train.checkpoint_every=1"}));
+  ASSERT_TRUE(reaches(run_, 3)) << first.err();
+  EXPECT_NE(refused(1, run_).find("another process is training in it"), std::string::npos);
+}
+
+TEST_F(Resume, IntoAFolderWithARunIsRefusedAndLeavesItAlone) {
+  train("run", {"--steps", "1"});
+  const std::string metrics = read_file(run_ + "/metrics.jsonl");
+  Command again({"train", job_, "--out", run_});
+  EXPECT_EQ(again.wait(), 1);
+  EXPECT_TRUE(again.says("a run is in it already; choose another folder, or go on with --resume " + run_));
+  EXPECT_EQ(read_file(run_ + "/metrics.jsonl"), metrics);
+}
+
+class DamagedCheckpoint : public Resume {
+ protected:
+  void SetUp() override { train("run", {"--ranks", "2", "--steps", "6", "--set", "train.checkpoint_every=3"}); }
+  /// Refuses to go on, naming the file and the fault, and leaves the run as it was.
+  void expect_refused(const std::string& file, const std::string& fault) {
+    const std::string metrics = read_file(run_ + "/metrics.jsonl");
+    const std::string said = refused(1, run_);
+    EXPECT_NE(said.find(file), std::string::npos) << said;
+    EXPECT_NE(said.find(fault), std::string::npos) << said;
+    EXPECT_EQ(lines_of(said).size(), 2u) << said;  // an empty line, and the fault said once
+    EXPECT_EQ(read_file(run_ + "/metrics.jsonl"), metrics);
+  }
+  const std::string checkpoint_ = run_ + "/checkpoints/step-00000006";
+  const std::string state_ = checkpoint_ + "/state.safetensors", manifest_ = checkpoint_ + "/manifest.json";
+};
+
+TEST_F(DamagedCheckpoint, WithAFlippedByteIsRefused) {
+  std::fstream file(state_, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-1000, std::ios::end);
+  const char flipped = static_cast<char>(file.peek() ^ 1);
+  file.seekp(-1000, std::ios::end);
+  file.put(flipped);
+  file.close();
+  expect_refused(state_, "damaged: SHA-256 is ");
+}
+
+TEST_F(DamagedCheckpoint, ThatIsTruncatedIsRefused) {
+  std::filesystem::resize_file(state_, std::filesystem::file_size(state_) - 7);
+  expect_refused(state_, "truncated");
+}
+
+TEST_F(DamagedCheckpoint, WithoutItsStateIsRefused) {
+  std::filesystem::remove(state_);
+  expect_refused(state_, "No such file");
+}
+
+TEST_F(DamagedCheckpoint, WithoutItsManifestIsRefusedAndNoOlderOneIsTakenInItsPlace) {
+  std::filesystem::remove(manifest_);
+  const std::string said = refused(1, run_);
+  EXPECT_NE(said.find(checkpoint_ + ": damaged: it has no manifest.json"), std::string::npos) << said;
+  std::filesystem::remove_all(checkpoint_);
+  EXPECT_EQ(resume({"--steps", "6"}), train("six", {"--steps", "6"}));
+}
+
+TEST_F(DamagedCheckpoint, WithAnUnreadableManifestIsRefused) {
+  std::filesystem::resize_file(manifest_, std::filesystem::file_size(manifest_) / 2);
+  expect_refused(manifest_, "malformed");
+}
+
+}  // namespace
+}  // namespace tutti

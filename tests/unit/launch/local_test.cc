@@ -1,0 +1,259 @@
+// Ranks that return, throw, die, fall silent or are asked to stop, as processes and as threads.
+#include "launch/local.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <set>
+
+#include "base/error.h"
+
+namespace tutti {
+namespace {
+
+using std::chrono::seconds;
+
+/// Waits until the run is cancelled, as every rank does that waits for a lost one.
+void wait_for_cancel(RankContext& context) {
+  Signal signal;
+  const Time begin = context.clock.now();
+  if (context.clock.wait(
+          signal, [] { return false; }, context.clock.after(seconds(30)), &context.control.cancel) ==
+      WaitResult::kCancelled)
+    throw CommError(
+        {.rank = context.rank, .waited = context.clock.now() - begin, .reason = context.control.cancel.reason()});
+  throw Error("nobody cancelled");
+}
+
+void wait_for_stop(RankContext& context) {
+  Signal signal;
+  auto stopped = [&] { return context.control.stop.load() != 0; };
+  if (context.clock.wait(signal, stopped, context.clock.after(seconds(30)), &context.control.cancel) !=
+      WaitResult::kReady)
+    throw CommError({.rank = context.rank, .reason = "was not stopped"});
+}
+
+using Failures = std::vector<std::string>;
+
+class Launch : public testing::TestWithParam<bool> {
+ protected:
+  LaunchResult launch(int ranks, const std::function<void(RankContext&)>& body, Duration timeout = seconds(30)) {
+    return launch_local({.ranks = ranks, .threads = GetParam(), .timeout = timeout}, body);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(As, Launch, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Threads" : "Processes"; });
+
+TEST_P(Launch, RunsEveryRankOnceAndHandsBackTheResult) {
+  const LaunchResult result = launch(4, [](RankContext& context) {
+    ASSERT_EQ(context.size, 4);
+    const auto deck =
+        context.rendezvous.exchange({std::to_string(context.rank), {}, {}}, context.clock.after(seconds(30)));
+    std::string all;
+    for (const Card& card : deck) all += card.bytes;
+    if (context.rank == 0) std::strcpy(context.control.result, all.c_str());
+  });
+  EXPECT_TRUE(result.ok()) << result.failures.front();
+  EXPECT_EQ(result.result, "0123");
+  EXPECT_FALSE(result.stopped);
+}
+
+TEST_P(Launch, ReportsWhatARankThrewAndEndsTheOthers) {
+  const LaunchResult result = launch(3, [](RankContext& context) {
+    if (context.rank == 1) throw Error("the cat sat on rank 1");
+    wait_for_cancel(context);
+  });
+  EXPECT_EQ(result.failures, Failures{"the cat sat on rank 1"});
+}
+
+TEST_P(Launch, SaysOnceWhatAllRanksFound) {
+  const LaunchResult result = launch(3, [](RankContext&) { throw Error("no such file"); });
+  EXPECT_EQ(result.failures, Failures{"no such file"});
+}
+
+TEST_P(Launch, NamesTheCauseBeforeThoseWhoSufferedFromIt) {
+  const LaunchResult result = launch(2, [](RankContext& context) {
+    if (context.rank == 0)
+      throw CommError({.rank = 0, .operation = "reduce", .peer = 1, .reason = "connection to rank 1 was closed"});
+    // Its own reason becomes known only after the other has complained.
+    Signal signal;
+    context.clock.wait(
+        signal, [] { return false; }, context.clock.after(seconds(30)), &context.control.cancel);
+    throw Error("the disk of rank 1 is full");
+  });
+  ASSERT_EQ(result.failures.size(), 2u);
+  EXPECT_EQ(result.failures[0], "the disk of rank 1 is full");
+  EXPECT_NE(result.failures[1].find("connection to rank 1 was closed"), std::string::npos);
+}
+
+TEST_P(Launch, NamesFirstWhoLostItsPeerFirst) {
+  const LaunchResult result = launch(2, [](RankContext& context) {
+    Signal signal;
+    auto wait = [&](FunctionRef<bool()> ready, const Cancel* cancel) {
+      context.clock.wait(signal, ready, context.clock.after(seconds(30)), cancel);
+    };
+    if (context.rank == 1) {
+      context.failing();
+      // Its end comes late: the other one has failed because of it meanwhile, and the launcher knows.
+      wait([] { return false; }, &context.control.cancel);
+      throw CommError({.rank = 1, .operation = "reduce", .peer = 7, .reason = "connection to rank 7 was closed"});
+    }
+    wait([&] { return context.control.ranks[1].failed_at.load() != 0; }, nullptr);
+    throw CommError({.rank = 0, .operation = "reduce", .peer = 1, .reason = "rank 1 has left"});
+  });
+  ASSERT_EQ(result.failures.size(), 2u) << testing::PrintToString(result.failures);
+  EXPECT_NE(result.failures[0].find("connection to rank 7 was closed"), std::string::npos) << result.failures[0];
+}
+
+TEST_P(Launch, SaysNothingOfPeersThatWereLostToTheCancel) {
+  const LaunchResult result = launch(3, [](RankContext& context) {
+    if (context.rank == 0) throw Error("the cause");
+    Signal signal;
+    context.clock.wait(
+        signal, [] { return false; }, context.clock.after(seconds(30)), &context.control.cancel);
+    throw CommError({.rank = context.rank, .operation = "reduce", .peer = 0, .reason = "rank 0 has left"});
+  });
+  EXPECT_EQ(result.failures, Failures{"the cause"});
+}
+
+TEST_P(Launch, StopsOnSigintAndTheRanksReturnInOrder) {
+  const LaunchResult result = launch(2, [](RankContext& context) {
+    if (context.rank == 1) ::kill(GetParam() ? ::getpid() : ::getppid(), SIGINT);
+    wait_for_stop(context);
+  });
+  EXPECT_TRUE(result.ok());
+  EXPECT_TRUE(result.stopped);
+}
+
+TEST_P(Launch, ASecondSignalCancels) {
+  const LaunchResult result = launch(2, [](RankContext& context) {
+    const pid_t launcher = GetParam() ? ::getpid() : ::getppid();
+    if (context.rank == 1) ::kill(launcher, SIGTERM);
+    wait_for_stop(context);
+    if (context.rank == 1) ::kill(launcher, SIGINT);
+    wait_for_cancel(context);
+  });
+  EXPECT_EQ(result.failures, Failures{"stopped at once by a second Ctrl-C"});
+}
+
+TEST_P(Launch, LeavesTheProcessAsItWas) {
+  auto descriptors = [] {
+    std::set<std::string> open;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) open.insert(entry.path().filename());
+    return open;
+  };
+  sigset_t before, after;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &before);
+  const auto open = descriptors();
+  launch(3, [](RankContext& context) {
+    if (context.rank == 2) throw Error("early");
+    wait_for_cancel(context);
+  });
+  EXPECT_EQ(descriptors(), open);
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &after);
+  for (int s : {SIGINT, SIGTERM, SIGCHLD}) EXPECT_EQ(sigismember(&before, s), sigismember(&after, s));
+  EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1);
+  EXPECT_EQ(errno, ECHILD);
+}
+
+TEST_P(Launch, TellsThePidOfEveryRankOnce) {
+  std::vector<int> ranks;
+  std::set<int> pids;
+  LaunchOptions options{.ranks = 3, .threads = GetParam()};
+  options.started = [&](int rank, int pid) {
+    ranks.push_back(rank);
+    pids.insert(pid);
+  };
+  EXPECT_TRUE(launch_local(options, [](RankContext&) {}).ok());
+  EXPECT_EQ(ranks, (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(pids.size(), GetParam() ? 1u : 3u);
+  EXPECT_EQ(pids.contains(::getpid()), GetParam());
+}
+
+class LaunchProcesses : public testing::Test {
+ protected:
+  LaunchResult launch(int ranks, const std::function<void(RankContext&)>& body, Duration timeout = seconds(30)) {
+    LaunchOptions options{.ranks = ranks, .timeout = timeout};
+    options.started = [&](int, int pid) { pids_.push_back(pid); };
+    const Time begin = clock_.now();
+    LaunchResult result = launch_local(options, body);
+    taken_ = clock_.now() - begin;
+    return result;
+  }
+  SystemClock clock_;
+  std::vector<int> pids_;
+  Duration taken_{};
+};
+
+TEST_F(LaunchProcesses, NameTheOneThatWasKilled) {
+  const LaunchResult result = launch(3, [](RankContext& context) {
+    if (context.rank == 2) ::raise(SIGKILL);
+    wait_for_cancel(context);
+  });
+  EXPECT_EQ(result.failures, Failures{fmt::format("rank 2 (pid {}) was killed by signal 9 (Killed)", pids_[2])});
+}
+
+TEST_F(LaunchProcesses, NameTheOneThatEndedByItself) {
+  const LaunchResult result = launch(2, [](RankContext& context) {
+    if (context.rank == 1) ::_exit(7);
+    wait_for_cancel(context);
+  });
+  EXPECT_EQ(result.failures, Failures{fmt::format("rank 1 (pid {}) ended with code 7", pids_[1])});
+}
+
+TEST_F(LaunchProcesses, NameTheOneThatFellSilent) {
+  const LaunchResult result = launch(
+      3,
+      [](RankContext& context) {
+        if (context.rank == 1) ::raise(SIGSTOP);
+        wait_for_cancel(context);
+      },
+      std::chrono::milliseconds(900));
+  ASSERT_EQ(result.failures.size(), 1u);
+  EXPECT_TRUE(result.failures[0].starts_with(fmt::format("rank 1 (pid {}) was silent for ", pids_[1])))
+      << result.failures[0];
+}
+
+TEST_F(LaunchProcesses, NameTheSilentOneAlsoWhenItsPeersGiveUpFirst) {
+  const LaunchResult result = launch(
+      3,
+      [](RankContext& context) {
+        if (context.rank == 1) ::raise(SIGSTOP);
+        // Rank 2 waits for rank 0, which waits for rank 1: its message blames the wrong one.
+        context.clock.sleep(std::chrono::milliseconds(1500), nullptr);
+        throw CommError({.rank = context.rank, .operation = "reduce", .peer = 0, .reason = "timed out"});
+      },
+      std::chrono::milliseconds(1800));
+  ASSERT_FALSE(result.ok());
+  EXPECT_TRUE(result.failures[0].starts_with(fmt::format("rank 1 (pid {}) was silent for ", pids_[1])))
+      << testing::PrintToString(result.failures);
+}
+
+TEST_F(LaunchProcesses, KillWithinTheSecondWhoDoesNotHearTheCancel) {
+  const LaunchResult result = launch(3, [](RankContext& context) {
+    if (context.rank == 0) throw Error("rank 0 has had enough");
+    while (true) ::pause();
+  });
+  EXPECT_EQ(result.failures, Failures{"rank 0 has had enough"});
+  EXPECT_LT(taken_, seconds(1));  // the header's promise, counted from the start here
+}
+
+TEST_F(LaunchProcesses, SurviveASigtermThatAllOfThemGet) {
+  const LaunchResult result = launch(2, [](RankContext& context) {
+    ::raise(SIGTERM);
+    ::raise(SIGINT);
+    if (context.rank == 0) ::kill(::getppid(), SIGTERM);
+    wait_for_stop(context);
+  });
+  EXPECT_TRUE(result.ok()) << result.failures.front();
+  EXPECT_TRUE(result.stopped);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,147 @@
+// What a person sees of a run: plain lines in a file, a bar on a terminal.
+#include "observe/progress.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace tutti {
+namespace {
+
+using nlohmann::json;
+
+/// A progress display that writes into memory.
+class Screen {
+ public:
+  explicit Screen(bool terminal) : file_(::open_memstream(&text_, &size_)), sink_(make_progress(file_, terminal)) {}
+  ~Screen() {
+    sink_.reset();
+    std::fclose(file_);
+    std::free(text_);
+  }
+  Screen(const Screen&) = delete;
+  Screen& operator=(const Screen&) = delete;
+  void write(const json& event) { sink_->write(event); }
+  std::string text() {
+    std::fflush(file_);
+    return {text_, size_};
+  }
+
+ private:
+  char* text_ = nullptr;
+  size_t size_ = 0;
+  std::FILE* file_;
+  std::unique_ptr<EventSink> sink_;
+};
+
+json start(int64_t first, int64_t steps) {
+  return {{"event", "start"},       {"job", "tiny"},  {"parameters", 118500},    {"ranks", 2},
+          {"first_step", first},    {"steps", steps}, {"tokens_per_step", 1000}, {"bytes_forecast", 3 << 20},
+          {"startup_seconds", 0.25}};
+}
+json step(int64_t n, double loss) { return {{"event", "step"}, {"step", n}, {"loss", loss}, {"seconds", 0.5}}; }
+json end(int64_t step, bool stopped) {
+  return {{"event", "end"},
+          {"step", step},
+          {"seconds", 50.0},
+          {"stopped", stopped},
+          {"peak_bytes", {{"gradient", 1 << 20}, {"total", 3 << 20}}},
+          {"loader_stall_seconds", 0.5},
+          {"state_sha256", "ab"}};
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+TEST(PlainLines, TellTheModelAndAboutTenStepsOfARun) {
+  Screen screen(false);
+  screen.write(start(0, 200));
+  for (int64_t n = 1; n <= 200; ++n) screen.write(step(n, 5.0 - static_cast<double>(n) / 100));
+  const std::string text = screen.text();
+  EXPECT_NE(text.find("118.5 k parameters; 3.0 MiB a rank"), std::string::npos) << text;
+  EXPECT_NE(text.find("step     1/200  loss 4.9900  2.0 k tok/s"), std::string::npos) << text;
+  EXPECT_NE(text.find("step   200/200  loss 3.0000"), std::string::npos) << text;
+  EXPECT_EQ(count(text, "loss "), 11u) << text;  // the first and every tenth
+  EXPECT_EQ(count(text, "\r"), 0u);
+  EXPECT_EQ(count(text, "\033"), 0u);
+}
+
+TEST(PlainLines, TellEveryStepOfAShortRunThatGoesOn) {
+  Screen screen(false);
+  screen.write(start(97, 100));
+  for (int64_t n = 98; n <= 100; ++n) screen.write(step(n, 1));
+  EXPECT_EQ(count(screen.text(), "/100  loss "), 3u) << screen.text();
+}
+
+TEST(PlainLines, PutTheHeldOutLossBesideTheBigram) {
+  Screen screen(false);
+  screen.write({{"event", "eval"}, {"step", 7}, {"held_out_loss", 1.5}, {"bigram_loss", 2.25}});
+  screen.write({{"event", "eval"}, {"step", 8}, {"held_out_loss", 2.5}, {"bigram_loss", 2.25}});
+  screen.write({{"event", "eval"}, {"step", 9}, {"held_out_loss", 0.5}});
+  EXPECT_EQ(screen.text(),
+            "step     7   held-out loss 1.5000   byte bigram 2.2500   0.7500 nats below\n"
+            "step     8   held-out loss 2.5000   byte bigram 2.2500   0.2500 nats above\n"
+            "step     9   held-out loss 0.5000\n");
+}
+
+TEST(PlainLines, TellCheckpointsTheSampleAndTheEnd) {
+  Screen screen(false);
+  screen.write(start(0, 100));
+  screen.write({{"event", "saved"}, {"step", 100}, {"path", "runs/x/checkpoints/step-00000100"}});
+  screen.write({{"event", "sample"}, {"text", "In the beginning"}});
+  screen.write(end(100, false));
+  const std::string text = screen.text();
+  EXPECT_NE(text.find("step   100   checkpoint runs/x/checkpoints/step-00000100\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("\nIn the beginning\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("finished at step 100 after 0:50: 2.0 k tok/s"), std::string::npos) << text;
+  EXPECT_NE(text.find("gradient 1.0 MiB"), std::string::npos) << text;
+  EXPECT_NE(text.find("loader stall 1.00 %"), std::string::npos) << text;
+  Screen stopped(false);
+  stopped.write(start(0, 100));
+  stopped.write(end(50, true));
+  EXPECT_NE(stopped.text().find("stopped at step 50"), std::string::npos);
+}
+
+/// The last thing drawn on the line that is redrawn.
+std::string last_drawn(const std::string& text) { return text.substr(text.rfind("\r\033[K") + 4); }
+
+TEST(Bar, IsRedrawnOnOneLineAndFullAtTheEnd) {
+  Screen screen(true);
+  screen.write(start(0, 4));
+  screen.write(step(1, 4));
+  const std::string first = screen.text();
+  EXPECT_EQ(count(first, "\r\033[K"), 1u);
+  EXPECT_EQ(count(last_drawn(first), "█"), 7u) << first;  // a quarter of thirty cells, the rest in eighths
+  EXPECT_EQ(count(last_drawn(first), "▌"), 1u) << first;
+  EXPECT_NE(first.find("1/4  loss 4.0000"), std::string::npos) << first;
+  for (int64_t n = 2; n <= 4; ++n) screen.write(step(n, 1));
+  const std::string drawn = last_drawn(screen.text());
+  EXPECT_EQ(count(drawn, "█"), 30u) << drawn;
+  EXPECT_NE(drawn.find("4/4  loss 1.0000  2.0 k tok/s  0:00 left"), std::string::npos) << drawn;
+  EXPECT_EQ(drawn.find('\n'), std::string::npos);
+}
+
+TEST(Bar, DoesNotDrawFasterThanEyesCanSee) {
+  Screen screen(true);
+  screen.write(start(0, 100000));
+  for (int64_t n = 1; n <= 1000; ++n) screen.write(step(n, 1));
+  EXPECT_LT(count(screen.text(), "\r"), 500u);
+}
+
+TEST(Bar, GivesWayToALine) {
+  Screen screen(true);
+  screen.write(start(0, 10));
+  screen.write(step(1, 1));
+  screen.write({{"event", "eval"}, {"step", 1}, {"held_out_loss", 1.5}});
+  EXPECT_NE(screen.text().find("left\nstep     1   held-out loss 1.5000\n"), std::string::npos) << screen.text();
+}
+
+}  // namespace
+}  // namespace tutti
