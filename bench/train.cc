@@ -3,8 +3,6 @@
 //   STEPS     runs that many steps; answers {"seconds": [...], "loss": x, "pids": [...], "flops": per step}
 //   matmul    measures what the ranks' matmuls reach together; answers {"gflops": x}
 // and sleeps in between.
-#include <ATen/ops/mm.h>
-#include <ATen/ops/ones.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -16,19 +14,22 @@
 #include "base/error.h"
 #include "launch/local.h"
 #include "model/make_model.h"
+#include "tensor/kernels.h"
 #include "train/trainer.h"
 
 namespace tutti {
 namespace {
 
-/// One core's rate on a matmul that no cache or shape holds back, the best of several.
-double matmul_gflops(Clock& clock) {
-  constexpr int64_t kSide = 1024;
-  at::Tensor a = at::ones({kSide, kSide}), b = at::ones({kSide, kSide}), c = at::ones({kSide, kSide});
+/// One core's rate, by the job's own kernels, on a matmul that no cache or shape holds back; the best of several.
+double matmul_gflops(const Job& job, Clock& clock) {
+  constexpr int64_t kSide = 1152;
+  const Matmul& matmul = kernels(isa_of(job.numerics.isa), matmul_of(job.numerics.matmul)).matmul;
+  std::vector<float> a(kSide * kSide, 1), b(kSide * kSide, 1), c(kSide * kSide);
+  std::vector<float> work(matmul.work(kSide, kSide, kSide));
   double best = 1e9;
   for (int i = 0; i < 8; ++i) {
     Time begin = clock.now();
-    at::mm_out(c, a, b);
+    matmul.nn(a.data(), b.data(), c.data(), kSide, kSide, kSide, work.data());
     best = std::min(best, std::chrono::duration<double>(clock.now() - begin).count());
   }
   return 2.0 * kSide * kSide * kSide / best / 1e9;
@@ -55,7 +56,7 @@ void serve(const Job& job, RankContext& context) {
     nlohmann::json answer;
     if (order == "matmul") {
       auto rates =
-          context.rendezvous.exchange({.bytes = std::to_string(matmul_gflops(context.clock))}, Deadline::never());
+          context.rendezvous.exchange({.bytes = std::to_string(matmul_gflops(job, context.clock))}, Deadline::never());
       double sum = 0;
       for (const Card& card : rates) sum += std::stod(card.bytes);
       answer["gflops"] = sum;

@@ -20,8 +20,9 @@ namespace {
 void print_header(const Job& job) {
   const TrainConfig& t = job.train;
   const LayoutConfig& l = job.layout;
-  fmt::print("job     {}: {} steps of {} lanes x {} x {}, {}, seed {}, {} {}\n", job.name, t.steps, t.lanes,
-             t.micro_batches, t.micro_batch_size, t.optimizer, t.seed, job.numerics.precision, job.numerics.isa);
+  fmt::print("job     {}: {} steps of {} lanes x {} x {}, {}, seed {}, {} {}, {} matmul\n", job.name, t.steps, t.lanes,
+             t.micro_batches, t.micro_batch_size, t.optimizer, t.seed, job.numerics.precision, job.numerics.isa,
+             job.numerics.matmul);
   fmt::print("layout  {} {} rank{}, {}{}, overlap {}, fold {}\n", l.ranks, l.workers, l.ranks == 1 ? "" : "s",
              l.transport, l.hosts > 1 ? fmt::format(", {} hosts", l.hosts) : "", l.overlap ? "on" : "off", l.fold);
   if (job.numerics.reduce != "exact")
@@ -90,10 +91,6 @@ int train_command(const TrainArguments& arguments, const MakeModel& make_model) 
   options.out = arguments.out;
   options.resume = arguments.resume;
   options.stop_at = arguments.steps;
-  if (arguments.steps > options.job.train.steps)
-    throw ConfigError(
-        {fmt::format("--steps {} but train.steps = {}: a job of more steps is another job; set train.steps",
-                     arguments.steps, options.job.train.steps)});
   bool terminal = ::isatty(STDOUT_FILENO) != 0;
   options.display = [terminal] { return make_progress(stdout, terminal); };
   options.started = [](int rank, int pid) {

@@ -128,7 +128,7 @@ int tutti_main(int argc, char** argv) {
   CLI::App app("Tutti: distributed training whose result does not depend on the layout", "tutti");
   app.require_subcommand(1);
   int code = 0;
-  auto on = [&code](CLI::App* command, std::function<int()> f) {
+  auto on = [&code](CLI::App* command, const std::function<int()>& f) {
     command->callback([&code, f] { code = guarded(f); });
   };
   auto own_model = [](const Job& job) { return make_model(job); };

@@ -83,10 +83,6 @@ TEST_F(BadInput, MoreRanksThanLanesAreRefused) {
   EXPECT_NE(said.find("layout.ranks = 5 but train.lanes = 4"), std::string::npos) << said;
 }
 
-TEST_F(BadInput, MoreStepsThanTheJobHasAreRefused) {
-  EXPECT_NE(refused(2, {job_, "--steps", "3"}).find("--steps 3 but train.steps = 2"), std::string::npos);
-}
-
 TEST_F(BadInput, AMissingDataFileIsNamed) {
   const std::string said = refused(1, text("/no/such/file.txt"));
   EXPECT_NE(said.find("/no/such/file.txt: No such file or directory"), std::string::npos) << said;

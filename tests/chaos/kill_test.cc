@@ -168,6 +168,14 @@ TEST_P(LostRank, DiesWithItsLauncher) {
   running.expect_nothing_left();
 }
 
+TEST(Verify, KilledLeavesNoRankOfTheLayoutItWasAt) {
+  Command verify(Arguments{"verify"} + kEndlessMlp + Arguments{"--steps", "1000000"});
+  ASSERT_TRUE(eventually([&] { return verify.processes().size() >= 3; }));  // itself, a launcher and its first rank
+  verify.signal(SIGKILL);
+  EXPECT_EQ(verify.wait(), 128 + SIGKILL);
+  EXPECT_TRUE(eventually([&] { return verify.processes().empty(); }, Seconds(5)));
+}
+
 TEST(LostRank, KilledWhileItStartsEndsAllOthersAndLeavesNoRun) {
   TempFolder folder;
   Command command(Arguments{"train"} + kEndlessMlp + Arguments{"--ranks", "3", "--out", folder / "run"});

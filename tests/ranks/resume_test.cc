@@ -82,6 +82,15 @@ TEST_F(Resume, OfAFinishedRunChangesNothing) {
   EXPECT_EQ(metric_of(run_, "step", "loss").size(), 12u);
 }
 
+TEST_F(Resume, PastTheJobsStepsKeepsTheLastLearningRate) {
+  const std::string straight = train("straight", {"--ranks", "2", "--steps", "15"});
+  train("run", {"--ranks", "3"});
+  EXPECT_EQ(resume({"--ranks", "1", "--steps", "15"}), straight);
+  const auto lr = metric_of(run_, "step", "lr");
+  EXPECT_EQ(lr.size(), 15u);
+  EXPECT_EQ(lr[12], lr[14]);
+}
+
 TEST_F(Resume, WithAnotherJobIsRefusedNamingEveryKey) {
   train("run", {"--steps", "1"});
   const std::string said = refused(2, run_, set({"train.lr=0.5", "model.layers=2", "layout.overlap=false"}));

@@ -6,8 +6,10 @@
 //   3. kRows rows of A at a time pass over the panel, read where they lie; a transposed A is packed, kRows columns at a
 //      time
 // Few rows of A times a transposed B would not pay for packing B: then the columns of B take the place of the rows, A
-// is packed, and tiles of c are transposed before they are stored. While a tile computes it fetches what comes next:
-// its lines of c, and a share of the following rows of A. Without this the first touch of both costs about 5 %.
+// is packed, and tiles of c are transposed before they are stored.
+//
+// While a tile computes it fetches what comes next: its lines of c, and a share of the following rows of A. Without
+// this the first touch of both costs about 5 %.
 //
 // An element is one chain of FMAs in the order of k: the tile of a later chunk goes on from what stands in c. So its
 // bits depend on its row of A and its column of B alone: not on the other sizes, the cuts, the edges or the
@@ -29,10 +31,9 @@ constexpr int64_t kLine = 16;  // floats of a cache line
 /// With at most this many rows packing a strip costs more than reading it with a row of B, and so a page, per step.
 /// AVX2's narrow tile takes such a step in half the time and cannot hide it.
 constexpr int64_t kUnpackedRows = kWidth == 16 ? 1024 : 0;
-
-/// With at most this many rows, which must fit the panel's memory over all of k, packing a transposed B costs more than
-/// transposing c.
-constexpr int64_t kFewRows = 128;
+/// Packing a transposed B costs as much as computing about 10 rows, so with up to kFewRows it is worth avoiding, unless
+/// more than kPadding rows of zeros would be computed instead.
+constexpr int64_t kFewRows = 128, kPadding = 8;
 
 int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t parts(int64_t n, int64_t most) { return (n + most - 1) / most; }
@@ -179,7 +180,11 @@ void pack_columns(const float* a, int64_t stride, int64_t depth, int64_t columns
   for (int64_t k = 0; k < depth; ++k, a += stride, out += kWidth) store(out, load(a, mask));
 }
 
-bool few_rows(int64_t m, int64_t k) { return m <= kFewRows && round_up(m, kStrip) * k <= kPanelCols * kDepth; }
+/// Whether rows are few, and fit the panel's memory over all of k.
+bool few_rows(int64_t m, int64_t k) {
+  const int64_t padded = round_up(m, kStrip);
+  return m <= kFewRows && padded - m <= kPadding && padded * k <= kPanelCols * kDepth;
+}
 
 /// c = a b^T where few_rows(m, k).
 void few_rows_product(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k, float* work) {
