@@ -213,11 +213,9 @@ int run_rank(const Options& options, int rank, Fd rendezvous_socket, const Fd& c
   }
 }
 
-// A core for each rank where there are enough: two ranks on one core would measure the scheduler. Not over sockets,
-// whose threads want a core of their own when one is idle.
+// A core for each rank where there are enough, as mpirun does: two ranks on one core would measure the scheduler.
 void pin(const Options& options, int rank) {
   cpu_set_t allowed;
-  if (options.transport == "tcp" || options.hosts > 1) return;
   if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) < options.ranks) return;
   int left = rank;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {

@@ -68,6 +68,12 @@ class GroupReduction final : public Reduction {
     for (int g = 0; g < groups_.size(); ++g) {
       if (g != groups_.of[me_]) partners_.push_back(groups_.all[g].ranks[groups_.place[me_]]);
     }
+    for (int p : partners_) {
+      partner_blocks_.emplace_back();
+      for (const SliceBlock& block : slice_work(spec_, slices_[p], block_floats()).blocks) {
+        partner_blocks_.back().push_back(block.runs[0]);
+      }
+    }
     prepare_sends(mine);
     prepare_own_slice();
   }
@@ -77,6 +83,7 @@ class GroupReduction final : public Reduction {
       Posted receives(transport_), sends(transport_);
       const Tag tag{operation(), 0, step};
       for (const Message& m : receives_) receives.recv(m.peer, with_part(tag, m.part), bytes(m.in, m.size));
+      begin_exchange(step);
       meet(kReadyFlag, step, deadline);
       size_t made = 0;
       for (size_t m = 0; m < sends_.size(); ++m) {
@@ -87,16 +94,17 @@ class GroupReduction final : public Reduction {
       for (size_t b = 0; b < own_.blocks.size(); ++b) {
         receives.wait_first(receives_until_[b], deadline);
         for (; call < folds_until_[b]; ++call) own_folds_[call].run();
+        for (int p : partners_) send_block(p, b, step);
       }
       if (groups_.size() == 1 && !peers_.empty()) raise(kReducedFlag, step);
       sends.wait_all(deadline);
-      if (spec_.fold == FoldAt::kRoot) exchange_slices(step, deadline);
+      if (spec_.fold == FoldAt::kRoot) end_exchange(step, deadline);
     });
   }
 
   void gather(uint64_t step, Deadline deadline) override {
     if (spec_.fold == FoldAt::kRoot) return;  // reduce() could not end without it
-    named(name_, step, [&] { exchange_slices(step, deadline); });
+    named(name_, step, [&] { end_exchange(step, deadline); });
   }
 
   void release(uint64_t step) override {
@@ -252,17 +260,30 @@ class GroupReduction final : public Reduction {
     await_peers(flag, step, deadline);
   }
 
-  // Step 4. A finished slice of another group lands in my first partial: of the group, only I read that range of it
-  // before.
-  void exchange_slices(uint64_t step, Deadline deadline) {
-    if (groups_.size() == 1) return await_peers(kReducedFlag, step, deadline);
-    const Tag tag{operation() + 1, 0, step};
-    Posted posted(transport_);
-    for (int p : partners_) posted.recv(p, tag, bytes(result() + slices_[p].begin, slices_[p].size()));
-    for (int p : partners_) {
-      posted.send(p, tag, bytes(const_cast<const float*>(result()) + slices_[me_].begin, slices_[me_].size()));
+  // Step 4. A finished block of another group's slice lands in my first partial: of the group, only I read that range
+  // of it before. The receives are posted at the start, since a block arrives only after its owner has had my part of
+  // it, and every block of mine leaves as soon as it is finished.
+  void begin_exchange(uint64_t step) {
+    if (groups_.size() == 1) return;
+    exchange_ = std::make_unique<Posted>(transport_);
+    for (size_t p = 0; p < partners_.size(); ++p) {
+      for (uint32_t b = 0; b < partner_blocks_[p].size(); ++b) {
+        const Range& range = partner_blocks_[p][b];
+        exchange_->recv(partners_[p], Tag{operation() + 1, b, step}, bytes(result() + range.begin, range.size()));
+      }
     }
-    posted.wait_all(deadline);
+  }
+
+  void send_block(int partner, size_t b, uint64_t step) {
+    const Range& range = own_.blocks[b].runs[0];
+    exchange_->send(partner, Tag{operation() + 1, static_cast<uint32_t>(b), step},
+                    bytes(const_cast<const float*>(result()) + range.begin, range.size()));
+  }
+
+  void end_exchange(uint64_t step, Deadline deadline) {
+    if (groups_.size() == 1) return await_peers(kReducedFlag, step, deadline);
+    exchange_->wait_all(deadline);
+    exchange_.reset();
     meet(kReducedFlag, step, deadline);
   }
 
@@ -273,9 +294,11 @@ class GroupReduction final : public Reduction {
   std::vector<Range> slices_;
   int me_;
   std::string name_;
-  std::vector<int> peers_;     // the other ranks of my group
-  std::vector<int> partners_;  // the ranks of other groups that I exchange messages with
-  std::vector<Leaf> leaves_;   // the partials of my group
+  std::vector<int> peers_;                          // the other ranks of my group
+  std::vector<int> partners_;                       // the ranks of other groups that I exchange messages with
+  std::vector<Leaf> leaves_;                        // the partials of my group
+  std::vector<std::vector<Range>> partner_blocks_;  // what each finishes together
+  std::unique_ptr<Posted> exchange_;                // finished blocks under way, from reduce to gather
   SliceWork own_;
   std::vector<std::unique_ptr<float[]>> scratch_;
   int64_t scratch_floats_ = 0;

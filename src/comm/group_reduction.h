@@ -19,6 +19,6 @@ inline constexpr uint32_t kReductionTags = 1U << 30;
 /// Flags of a bucket: 3 * bucket + one of these.
 enum BucketFlag { kReadyFlag, kReducedFlag, kReleasedFlag };
 /// A slice is cut into blocks of this many floats where messages travel.
-inline constexpr int64_t kBlockFloats = 128 * 1024;
+inline constexpr int64_t kBlockFloats = 512 * 1024;
 
 }  // namespace tutti
