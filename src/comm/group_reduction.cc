@@ -125,7 +125,12 @@ class GroupReduction final : public Reduction {
 
  private:
   uint32_t operation() const { return kReductionTags + 2 * static_cast<uint32_t>(spec_.bucket); }
-  int64_t block_floats() const { return groups_.size() > 1 ? kBlockFloats : std::max<int64_t>(1, spec_.result_size); }
+  int64_t block_floats() const {
+    if (groups_.size() == 1) return std::max<int64_t>(1, spec_.result_size);
+    int64_t largest = 0;
+    for (const Range& slice : slices_) largest = std::max(largest, slice.size());
+    return std::max(kBlockFloats, align_up((largest + 1) / 2, kAlign));
+  }
   static Tag with_part(Tag tag, uint32_t part) {
     tag.part = part;
     return tag;

@@ -25,7 +25,7 @@ Op& OpTable::add(bool send, int peer, Tag tag, std::byte* data, size_t size) {
   op.data = data;
   op.size = size;
   op.moved = op.settled = 0;
-  op.begun = false;
+  op.begun = op.awaited = false;
   op.state.store(OpState::kPending, std::memory_order_relaxed);
   return op;
 }

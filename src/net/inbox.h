@@ -24,11 +24,12 @@ struct Op {
   Tag tag;
   std::byte* data = nullptr;  ///< of a send: only read
   size_t size = 0;
-  size_t moved = 0;     ///< of a send: bytes that have left, or were handed to a connection to leave
-  size_t settled = 0;   ///< tcp: bytes that have left for good
-  uint64_t number = 0;  ///< tcp: of the message among those to its peer
-  bool begun = false;   ///< its head has been written, or handed to a connection
-  std::string reason;   ///< why it failed; written before the state
+  size_t moved = 0;      ///< of a send: bytes that have left, or were handed to a connection to leave
+  size_t settled = 0;    ///< tcp: bytes that have left for good
+  uint64_t number = 0;   ///< tcp: of the message among those to its peer
+  bool begun = false;    ///< its head has been written, or handed to a connection
+  bool awaited = false;  ///< tcp: a thread sleeps until it ends; the ends of others need not wake anybody
+  std::string reason;    ///< why it failed; written before the state
   std::atomic<OpState> state{OpState::kPending};
 
   bool pending() const { return state.load(std::memory_order_acquire) == OpState::kPending; }

@@ -51,6 +51,7 @@ void Streamed::wait(Ticket ticket, Deadline deadline) {
       outstanding_.fetch_sub(1, std::memory_order_relaxed);
       return;
     }
+    op->awaited = true;
   }
   const Time start = clock_.now();
   WaitResult result = WaitResult::kReady;

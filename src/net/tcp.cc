@@ -20,7 +20,7 @@ namespace tutti {
 
 namespace {
 
-constexpr size_t kPiece = size_t{256} << 10;
+constexpr size_t kPiece = size_t{1} << 20;
 constexpr size_t kInline = size_t{32} << 10;  // up to here the posting thread writes by itself
 constexpr int kTurn = 4;                      // pieces on one connection before the others get their turn
 // A peer that ends in order closes all its connections; what is still on its way on the others is read until then. When
@@ -326,7 +326,8 @@ void Tcp::end_piece(Connection& connection) {
     std::lock_guard lock(mutex_);
     Incoming& message = *connection.message;
     message.received += connection.head.length;
-    if (message.complete()) ended = inboxes_[connection.peer].settle(message);
+    const bool awaited = message.op != nullptr && message.op->awaited;
+    if (message.complete()) ended = inboxes_[connection.peer].settle(message) && awaited;
   }
   if (ended) clock_.notify(signal_);
 }

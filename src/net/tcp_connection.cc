@@ -46,7 +46,7 @@ bool PieceWriter::end() {
   op.settled += head_.length;
   if (op.settled < op.size) return false;
   op.finish();
-  return true;
+  return op.awaited;
 }
 
 IoResult PieceReader::fill(int socket) {

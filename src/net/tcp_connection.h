@@ -19,7 +19,8 @@ class PieceWriter {
   void begin(Op& op, const PieceHead& head);
   /// kDone: the piece has left; busy() stays true until end(). kClosed: errno says why.
   IoResult write(int socket);
-  /// Accounts for the piece in its operation. Returns whether that has ended with it. Under the lock.
+  /// Accounts for the piece in its operation. Returns whether that has ended with it and is awaited. Under
+  /// the lock.
   bool end();
   void abandon() { op_ = nullptr; }
 
