@@ -83,7 +83,7 @@ class GroupReduction final : public Reduction {
       Posted receives(transport_), sends(transport_);
       const Tag tag{operation(), 0, step};
       for (const Message& m : receives_) receives.recv(m.peer, with_part(tag, m.part), bytes(m.in, m.size));
-      begin_exchange(step);
+      if (groups_.size() > 1) exchange_ = std::make_unique<Posted>(transport_);
       meet(kReadyFlag, step, deadline);
       size_t made = 0;
       for (size_t m = 0; m < sends_.size(); ++m) {
@@ -91,13 +91,17 @@ class GroupReduction final : public Reduction {
         sends.send(sends_[m].peer, with_part(tag, sends_[m].part), bytes(sends_[m].out, sends_[m].size));
       }
       size_t call = 0;
-      for (size_t b = 0; b < own_.blocks.size(); ++b) {
-        receives.wait_first(receives_until_[b], deadline);
+      for (size_t b = 0; b < std::max(own_.blocks.size(), sends_until_.size()); ++b) {
+        if (b < own_.blocks.size()) receives.wait_first(receives_until_[b], deadline);
+        if (b < sends_until_.size()) {
+          sends.wait_first(sends_until_[b], deadline);
+          await_block(b, step);
+        }
+        if (b >= own_.blocks.size()) continue;
         for (; call < folds_until_[b]; ++call) own_folds_[call].run();
         for (int p : partners_) send_block(p, b, step);
       }
       if (groups_.size() == 1 && !peers_.empty()) raise(kReducedFlag, step);
-      sends.wait_all(deadline);
       if (spec_.fold == FoldAt::kRoot) end_exchange(step, deadline);
     });
   }
@@ -185,27 +189,40 @@ class GroupReduction final : public Reduction {
       }
       send_orders_.push_back(fold_order(ranges, mine.subtrees[k]));
     }
+    // Block by block over all partners: whoever finishes a block first sends it back first.
+    std::vector<SliceWork> works;
+    std::vector<std::vector<float*>> buffers;  // [partner][subtree] of my group; null: one partial, sent as it lies
+    size_t blocks = 0;
     for (int partner : partners_) {
-      const SliceWork work = slice_work(spec_, slices_[partner], block_floats());
-      std::vector<float*> buffers;
-      for (const auto& p : parts) buffers.push_back(p.size() > 1 ? scratch(work.packed_size) : nullptr);
-      uint32_t number = 0;
-      for (const SliceBlock& block : work.blocks) {
-        for (size_t k = 0; k < parts.size(); ++k) {
-          for (size_t r = 0; r < block.runs.size(); ++r) {
-            const Range run = block.runs[r];
-            const float* from = parts[k][0].base + run.begin;
-            if (buffers[k] != nullptr) {
-              FoldCall call{buffers[k] + block.packed[r], {}, &send_orders_[k], run.size()};
-              for (const Leaf& leaf : parts[k]) call.terms.push_back(leaf.base + run.begin);
-              from = call.out;
-              send_folds_.push_back(std::move(call));
-            }
-            sends_.push_back({partner, number++, nullptr, from, run.size()});
-            send_folds_until_.push_back(send_folds_.size());
-          }
-        }
+      works.push_back(slice_work(spec_, slices_[partner], block_floats()));
+      blocks = std::max(blocks, works.back().blocks.size());
+      buffers.emplace_back();
+      for (const auto& p : parts) buffers.back().push_back(p.size() > 1 ? scratch(works.back().packed_size) : nullptr);
+    }
+    std::vector<uint32_t> number(partners_.size(), 0);
+    for (size_t b = 0; b < blocks; ++b) {
+      for (size_t p = 0; p < partners_.size(); ++p) {
+        if (b >= works[p].blocks.size()) continue;
+        for (size_t k = 0; k < parts.size(); ++k)
+          prepare_send(works[p].blocks[b], p, parts[k], k, buffers[p][k], number[p]);
       }
+      sends_until_.push_back(sends_.size());
+    }
+  }
+
+  void prepare_send(const SliceBlock& block, size_t p, const std::vector<Leaf>& part, size_t k, float* buffer,
+                    uint32_t& number) {
+    for (size_t r = 0; r < block.runs.size(); ++r) {
+      const Range run = block.runs[r];
+      const float* from = part[0].base + run.begin;
+      if (buffer != nullptr) {
+        FoldCall call{buffer + block.packed[r], {}, &send_orders_[k], run.size()};
+        for (const Leaf& leaf : part) call.terms.push_back(leaf.base + run.begin);
+        from = call.out;
+        send_folds_.push_back(std::move(call));
+      }
+      sends_.push_back({partners_[p], number++, nullptr, from, run.size()});
+      send_folds_until_.push_back(send_folds_.size());
     }
   }
 
@@ -265,17 +282,15 @@ class GroupReduction final : public Reduction {
     await_peers(flag, step, deadline);
   }
 
-  // Step 4. A finished block of another group's slice lands in my first partial: of the group, only I read that range
-  // of it before. The receives are posted at the start, since a block arrives only after its owner has had my part of
-  // it, and every block of mine leaves as soon as it is finished.
-  void begin_exchange(uint64_t step) {
-    if (groups_.size() == 1) return;
-    exchange_ = std::make_unique<Posted>(transport_);
+  // Step 4. Every block of mine leaves as soon as it is finished. A finished block of another group's slice lands in my
+  // first partial, where my own part of it lay: so its receive is posted once that part has left. Of the group, only I
+  // read that range before.
+  void await_block(size_t b, uint64_t step) {
     for (size_t p = 0; p < partners_.size(); ++p) {
-      for (uint32_t b = 0; b < partner_blocks_[p].size(); ++b) {
-        const Range& range = partner_blocks_[p][b];
-        exchange_->recv(partners_[p], Tag{operation() + 1, b, step}, bytes(result() + range.begin, range.size()));
-      }
+      if (b >= partner_blocks_[p].size()) continue;
+      const Range& range = partner_blocks_[p][b];
+      exchange_->recv(partners_[p], Tag{operation() + 1, static_cast<uint32_t>(b), step},
+                      bytes(result() + range.begin, range.size()));
     }
   }
 
@@ -309,6 +324,7 @@ class GroupReduction final : public Reduction {
   int64_t scratch_floats_ = 0;
 
   std::vector<Message> sends_;
+  std::vector<size_t> sends_until_;       // by block of the partners' slices
   std::vector<size_t> send_folds_until_;  // by send
   std::vector<FoldCall> send_folds_;
   std::vector<std::vector<FoldStep>> send_orders_;
