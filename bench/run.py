@@ -8,7 +8,6 @@ import argparse
 import json
 import pathlib
 import platform
-import statistics
 import subprocess
 import sys
 
@@ -16,7 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import bench_build
 import bench_comm
 import bench_train
-from rows import Table
+from rows import ROOT, Table
 
 SUITES = {"comm": bench_comm.run, "train": bench_train.run, "build": bench_build.run}
 
@@ -27,10 +26,27 @@ def machine():
     return f"{len(names)} cores of {names[0]}, {memory:.0f} GiB, {platform.system()} {platform.release()}"
 
 
+def write_docs(path, rows):
+    """The table as a page: what was measured, on which machine, when nothing else ran there."""
+    lines = ["# Performance", "",
+             "Written by `./tutti bench comm train build --docs`. Ratios are medians over interleaved pairs; larger is better, 1 is a tie with the",
+             "peer or the limit. How each row is measured stands in [bench/](../bench).", "",
+             f"Machine: {machine()}.", "", "| | ours | peer or limit | | ratio | spread | target | |", "|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        if "ratio" not in row:
+            lines.append(f"| {row['name']} | | | | not measured: {row['reason']} | | {row['target']} | |")
+            continue
+        low, high = row["spread"]
+        lines.append(f"| {row['name']} | {row['ours']:,.2f} | {row['peer']:,.2f} | {row['unit']} | **{row['ratio']:.2f}** | "
+                     f"{low:.2f} to {high:.2f} | {row['target']} | {'met' if row['met'] else 'not met'} |")
+    path.write_text("\n".join(lines) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(prog="tutti bench")
     parser.add_argument("suites", nargs="*", choices=[*SUITES, []], help="which tables (default: comm and train)")
     parser.add_argument("--json", help="write the rows to this file")
+    parser.add_argument("--docs", action="store_true", help="write docs/performance.md")
     parser.add_argument("--pairs", type=int, default=7, help="pairs of each comparison")
     parser.add_argument("--only", default="", help="only comparisons whose name contains this")
     arguments = parser.parse_args()
@@ -45,6 +61,8 @@ def main():
         print()
     if arguments.json:
         pathlib.Path(arguments.json).write_text(json.dumps({"machine": machine(), "rows": table.rows}, indent=1) + "\n")
+    if arguments.docs:
+        write_docs(ROOT / "docs" / "performance.md", table.rows)
     met = sum(row["met"] for row in table.rows)
     print(f"{met} of {len(table.rows)} targets met")
     return 0 if all("ratio" in row or "reason" in row for row in table.rows) else 1

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -75,7 +76,9 @@ int trace_command(const std::string& path, int64_t step) {
     }
   }
   if (events.empty()) throw Error(fmt::format("{}: it has no trace (a run writes it when it ends)", path));
-  uint64_t shown = step >= 0 ? static_cast<uint64_t>(step) : events[events.size() / 2].step;
+  auto [first, last] = std::minmax_element(events.begin(), events.end(),
+                                           [](const TraceEvent& a, const TraceEvent& b) { return a.step < b.step; });
+  uint64_t shown = step >= 0 ? static_cast<uint64_t>(step) : (first->step + last->step) / 2;
   write_file_atomic(folder.path + "/trace.json", chrome_trace(events));
   write_file_atomic(folder.path + "/trace.svg", svg_trace(events, shown));
   fmt::print("{}/trace.json  {} instructions, for ui.perfetto.dev or chrome://tracing\n", folder.path, events.size());

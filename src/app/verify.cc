@@ -50,10 +50,10 @@ constexpr Layout kLayouts[] = {
 /// Runs in a child process, so that every layout starts from a process that has computed nothing.
 RunResult run_apart(const RunOptions& options) {
   int ends[2];
-  if (::pipe(ends) != 0) throw_errno("cannot make", "a pipe");
+  if (::pipe(ends) != 0) throw_errno("make", "a pipe");
   std::fflush(nullptr);
   pid_t child = ::fork();
-  if (child < 0) throw_errno("cannot start", "a process");
+  if (child < 0) throw_errno("start", "a process");
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // and its ranks die with it
     std::string text;

@@ -49,7 +49,7 @@ void Fd::reset(int fd) {
 
 void throw_errno(std::string_view what, std::string_view path) {
   const int reason = errno;
-  throw Error(fmt::format("{} {}: {}", what, path, std::strerror(reason)));
+  throw Error(fmt::format("cannot {} {}: {}", what, path, std::strerror(reason)));
 }
 
 std::string read_file(const std::string& path) {

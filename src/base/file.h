@@ -34,7 +34,7 @@ class Fd {
   int fd_ = -1;
 };
 
-/// "<what> <path>: <strerror(errno)>" as an Error.
+/// "cannot <what> <path>: <strerror(errno)>" as an Error.
 [[noreturn]] void throw_errno(std::string_view what, std::string_view path);
 
 std::string read_file(const std::string& path);

@@ -89,7 +89,7 @@ class Supervisor {
   Supervisor(const LaunchOptions& options, const std::function<void(RankContext&)>& body)
       : options_(options), body_(body), members_(options.ranks) {
     void* memory = ::mmap(nullptr, sizeof(Control), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw_errno("cannot map", "the launcher's control block");
+    if (memory == MAP_FAILED) throw_errno("map", "the launcher's control block");
     control_ = new (memory) Control;
     sigset_t wanted;
     sigemptyset(&wanted);
@@ -146,7 +146,7 @@ class Supervisor {
     std::vector<Fd> mine, theirs;
     for (int r = 0; r < options_.ranks; ++r) {
       int pair[2];
-      if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) throw_errno("cannot make", "a socket pair");
+      if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) throw_errno("make", "a socket pair");
       mine.emplace_back(pair[0]);
       theirs.emplace_back(pair[1]);
     }

@@ -94,9 +94,13 @@ void train(const RunOptions& options, const RunFolder& folder, const Model& mode
     reporter.metric(event);
   };
   auto save = [&] {
-    if (!options.keep || !first) return;
-    std::string path = save_checkpoint(folder.checkpoints(), trainer.state(), to_toml(job));
-    reporter.event({{"event", "saved"}, {"step", trainer.committed()}, {"path", path}});
+    if (!options.keep) return;
+    if (first) {
+      std::string path = save_checkpoint(folder.checkpoints(), trainer.state(), to_toml(job));
+      reporter.event({{"event", "saved"}, {"step", trainer.committed()}, {"path", path}});
+    }
+    // A large state may take longer than layout.timeout to write; that rank 0 is alive its heartbeats say.
+    context.rendezvous.exchange({}, Deadline::never());
   };
 
   Time begin = context.clock.now();
@@ -143,9 +147,8 @@ void train(const RunOptions& options, const RunFolder& folder, const Model& mode
 }
 
 /// What one rank does from start to end.
-void train_rank(const RunOptions& options, const RunFolder& folder, const std::string& checkpoint,
+void train_rank(const RunOptions& options, const RunFolder& folder, const std::string& checkpoint, Time origin,
                 RankContext& context) {
-  Time origin = context.clock.now();
   Model model = options.make_model(options.job);
   Trainer trainer(options.job, model, context, checkpoint);
   try {
@@ -173,13 +176,14 @@ RunResult run(const RunOptions& options) {
   Fd lock;
   if (options.keep) lock = lock_run(folder);
   if (!checkpoint.empty()) remove_unfinished(folder);  // of a run whose launcher was killed
+  const Time origin = SystemClock().now();             // of the traces: the same for all ranks
   LaunchOptions launch;
   launch.ranks = static_cast<int>(job.layout.ranks);
   launch.threads = job.layout.workers == "thread";
   launch.timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(job.layout.timeout));
   launch.started = options.started;
   LaunchResult launched =
-      launch_local(launch, [&](RankContext& context) { train_rank(options, folder, checkpoint, context); });
+      launch_local(launch, [&](RankContext& context) { train_rank(options, folder, checkpoint, origin, context); });
   if (!launched.ok() && options.keep) {
     remove_unfinished(folder);
     // A run that failed before its first step leaves no folder behind: the next try may use the same --out.

@@ -308,14 +308,23 @@ TEST(TcpStrangers, APeerThatTalksNonsenseIsAnErrorAndNotACrash) {
       });
 }
 
-TEST(TcpPort, ABusyOneIsNamed) {
-  Fd holder = loopback_socket();
-  sockaddr_in address = loopback(0);
-  ASSERT_EQ(::bind(holder.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  ASSERT_EQ(::listen(holder.get(), 1), 0);
+/// Binds to a port of loopback (0: any) and returns the port; -1: it is in use.
+int bind_loopback(const Fd& socket, int port) {
+  sockaddr_in address = loopback(port);
+  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) return -1;
   socklen_t length = sizeof(address);
-  ::getsockname(holder.get(), reinterpret_cast<sockaddr*>(&address), &length);
-  const int port = ntohs(address.sin_port);
+  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
+  return ntohs(address.sin_port);
+}
+
+TEST(TcpPort, ABusyOneIsNamed) {
+  Fd holder;
+  int port = -1;
+  do {  // until the port below is free for rank 0
+    holder = loopback_socket();
+    port = bind_loopback(holder, 0);
+  } while (bind_loopback(loopback_socket(), port - 1) < 0);
+  ASSERT_EQ(::listen(holder.get(), 1), 0);
   const auto errors = run_threads(2, [&](int rank, Rendezvous& rendezvous) {
     SystemClock clock;
     // Rank 1 listens on port + 1: it is rank 1 that meets the busy one.

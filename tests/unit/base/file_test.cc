@@ -59,7 +59,7 @@ TEST_F(Files, WhatWasWrittenIsReadBack) {
 TEST_F(Files, AFileWithoutASizeIsReadToItsEnd) { EXPECT_GT(read_file("/proc/self/status").size(), 100u); }
 
 TEST_F(Files, FailuresNameThePathTheOperationAndTheReason) {
-  EXPECT_EQ(message_of([&] { read_file(path("none")); }), "open " + path("none") + ": No such file or directory");
+  EXPECT_EQ(message_of([&] { read_file(path("none")); }), "cannot open " + path("none") + ": No such file or directory");
   const std::string below = path("none/b");
   const std::string message = message_of([&] { write_file_atomic(below, "x"); });
   EXPECT_NE(message.find(below), std::string::npos) << message;
@@ -93,11 +93,11 @@ TEST_F(Files, AFullDiskIsAnErrorThatNamesIt) {
   if (!full) GTEST_SKIP() << "no /dev/full here";
   const std::string text = "x";
   EXPECT_EQ(message_of([&] { write_all(full.get(), std::as_bytes(std::span(text.data(), 1)), "/dev/full"); }),
-            "write /dev/full: No space left on device");
+            "cannot write /dev/full: No space left on device");
   EXPECT_EQ(message_of([&] {
               open_event_file("/dev/full")->write({{"a", 1}});
             }),
-            "write /dev/full: No space left on device");
+            "cannot write /dev/full: No space left on device");
 }
 
 TEST_F(Files, AnFdClosesWhatItOwnsOnce) {
@@ -139,7 +139,7 @@ TEST_F(Files, AnEventFileGoesOnWhereItEnded) {
 }
 
 TEST_F(Files, AnEventFileThatCannotBeOpenedIsNamed) {
-  EXPECT_EQ(message_of([&] { open_event_file(path("no/e")); }), "open " + path("no/e") + ": No such file or directory");
+  EXPECT_EQ(message_of([&] { open_event_file(path("no/e")); }), "cannot open " + path("no/e") + ": No such file or directory");
 }
 
 }  // namespace tutti

@@ -105,7 +105,7 @@ TEST_F(DataTest, TheSplitIsAPartitionOfTheRecordsAndKeyedByTheSeed) {
 
 TEST_F(DataTest, EveryFaultOfAFileNamesTheFileAndTheFault) {
   const std::string none = folder_ + "/none";
-  EXPECT_EQ(fault(text_job(none)), "open " + none + ": No such file or directory");
+  EXPECT_EQ(fault(text_job(none)), "cannot open " + none + ": No such file or directory");
   EXPECT_EQ(fault(text_job(folder_)), folder_ + ": a folder, not a file");
   const std::string empty = write("empty", ""), brief = write("short", "abcd"), lone = write("lone", "abcde");
   EXPECT_EQ(fault(text_job(empty)), empty + ": the file is empty");

@@ -76,7 +76,7 @@ TEST_F(CheckpointTest, DamageIsNamedAndLeavesTheStateUntouched) {
     EXPECT_TRUE(contains(load_fault(path, state.state), file + ": damaged")) << place;
   }
   std::filesystem::remove(file);
-  EXPECT_EQ(load_fault(path, state.state), "open " + file + ": No such file or directory");
+  EXPECT_EQ(load_fault(path, state.state), "cannot open " + file + ": No such file or directory");
   EXPECT_EQ(state_hash(state.state), before);
   spill(file, bytes);
   EXPECT_EQ(load_fault(path, state.state), "no fault");
@@ -102,7 +102,7 @@ TEST_F(CheckpointTest, AManifestThatIsMissingMalformedAlteredOrOfAnotherVersionI
   EXPECT_TRUE(contains(fault_of(altered("step", 4)), file + ": the state's hash is"));
   EXPECT_EQ(fault_of(manifest.dump()), "no fault");
   std::filesystem::remove(file);
-  EXPECT_EQ(load_fault(path, state.state), "open " + file + ": No such file or directory");
+  EXPECT_EQ(load_fault(path, state.state), "cannot open " + file + ": No such file or directory");
   EXPECT_EQ(latest_checkpoint(folder_), "");
 }
 
