@@ -53,6 +53,10 @@ def run(table):
             against(table, lambda: ours(ranks, "--transport", transport, "--kind", "exact"),
                     lambda: ours(ranks, "--transport", transport, "--kind", "ring"),
                     f"exact : ring, {transport}, {ranks} ranks", {16 * MB: 1})
+    for transport in ("shm", "tcp"):  # no target: which of the two the planner may choose
+        against(table, lambda: ours(4, "--transport", transport, "--kind", "exact"),
+                lambda: ours(4, "--transport", transport, "--kind", "root"),
+                f"exact, fold at owners : at the root, {transport}, 4 ranks", {16 * MB: 0})
     bytes_between_hosts(table)
 
 

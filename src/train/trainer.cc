@@ -162,6 +162,7 @@ void Trainer::make_reductions() {
     for (const Range& chunk : chunks_of(parameters))
       if (spec.slices[context_.rank].contains(chunk.begin)) my_chunks_.back().push_back(chunk);
     reductions_.push_back(make_reduction(spec, *transport_, window_));
+    accounts_.add(BufferKind::kMessage, reductions_.back()->scratch_bytes());
     specs_.push_back(std::move(spec));
   }
 }

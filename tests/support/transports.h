@@ -64,7 +64,8 @@ inline constexpr Epoch kTestEpoch{.run = 0x1234567890abcdef, .epoch = 3, .plan =
 using TestRankBody = std::function<void(TestRank&)>;
 
 /// Makes the transport of a rank, runs the body, and lets nobody leave before all have ended.
-inline RankBody with_transport(TransportOptions options, TestRankBody body, const Cancel* cancel = nullptr) {
+inline RankBody with_transport(const TransportOptions& options, const TestRankBody& body,
+                               const Cancel* cancel = nullptr) {
   return [options, body, cancel](int rank, Rendezvous& rendezvous) {
     SystemClock clock;
     auto transport =

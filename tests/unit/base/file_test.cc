@@ -59,7 +59,8 @@ TEST_F(Files, WhatWasWrittenIsReadBack) {
 TEST_F(Files, AFileWithoutASizeIsReadToItsEnd) { EXPECT_GT(read_file("/proc/self/status").size(), 100u); }
 
 TEST_F(Files, FailuresNameThePathTheOperationAndTheReason) {
-  EXPECT_EQ(message_of([&] { read_file(path("none")); }), "cannot open " + path("none") + ": No such file or directory");
+  EXPECT_EQ(message_of([&] { read_file(path("none")); }),
+            "cannot open " + path("none") + ": No such file or directory");
   const std::string below = path("none/b");
   const std::string message = message_of([&] { write_file_atomic(below, "x"); });
   EXPECT_NE(message.find(below), std::string::npos) << message;
@@ -107,7 +108,7 @@ TEST_F(Files, AnFdClosesWhatItOwnsOnce) {
   {
     Fd writer(fds[1]);
     Fd moved(std::move(writer));
-    EXPECT_FALSE(writer);
+    EXPECT_FALSE(writer);  // NOLINT(bugprone-use-after-move): that it is empty is the promise
     EXPECT_EQ(moved.get(), fds[1]);
   }
   char c;
@@ -139,7 +140,8 @@ TEST_F(Files, AnEventFileGoesOnWhereItEnded) {
 }
 
 TEST_F(Files, AnEventFileThatCannotBeOpenedIsNamed) {
-  EXPECT_EQ(message_of([&] { open_event_file(path("no/e")); }), "cannot open " + path("no/e") + ": No such file or directory");
+  EXPECT_EQ(message_of([&] { open_event_file(path("no/e")); }),
+            "cannot open " + path("no/e") + ": No such file or directory");
 }
 
 }  // namespace tutti

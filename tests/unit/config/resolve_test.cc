@@ -15,13 +15,13 @@ namespace {
 using Faults = std::vector<std::string>;
 constexpr Machine kFour{4, true, true};
 
-Job resolved(std::vector<Setting> settings, const Machine& machine = kFour) {
+Job resolved(const std::vector<Setting>& settings, const Machine& machine = kFour) {
   Job job = load_job("gpt-kjv", settings);
   resolve(job, machine);
   return job;
 }
 
-Faults faults_of(std::vector<Setting> settings, const Machine& machine = kFour) {
+Faults faults_of(const std::vector<Setting>& settings, const Machine& machine = kFour) {
   try {
     resolved(std::move(settings), machine);
   } catch (const ConfigError& error) {

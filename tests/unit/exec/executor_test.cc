@@ -33,7 +33,7 @@ Program ping_pong() {
 }
 
 /// Every op goes to one function.
-Handlers all(Handler handler) {
+Handlers all(const Handler& handler) {
   Handlers handlers;
   handlers.fill(handler);
   return handlers;

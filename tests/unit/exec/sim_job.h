@@ -183,7 +183,7 @@ class SimRank {
 
   Handlers handlers() {
     Handlers on;
-    const auto set = [&](Op op, std::function<void(const Instruction&, uint64_t)> body) {
+    const auto set = [&](Op op, const std::function<void(const Instruction&, uint64_t)>& body) {
       on[static_cast<int>(op)] = [this, op, body](const Instruction& i, uint64_t step) {
         const bool computes = op == Op::kForward || op == Op::kBackward || op == Op::kUpdate;
         computes ? work(i, step) : scheduler_.record(fmt::format("{} step {}", to_string(i), step));

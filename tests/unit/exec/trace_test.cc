@@ -18,7 +18,7 @@ std::vector<TraceEvent> synthetic() {
   std::vector<TraceEvent> events;
   for (int rank = 0; rank < 4; ++rank) {
     double t = 12000 + rank * 130, comm = 0;
-    const auto add = [&](const char* queue, const char* name, std::string detail, double begin, double us) {
+    const auto add = [&](const char* queue, const char* name, const std::string& detail, double begin, double us) {
       events.push_back({rank, queue, name, std::string(name) + detail, 7, begin, begin + us});
       return begin + us;
     };

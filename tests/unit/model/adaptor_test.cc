@@ -22,7 +22,7 @@ namespace tutti {
 namespace {
 
 // Values that are neither round nor equal.
-at::Tensor numbers(std::vector<int64_t> dims, double phase) {
+at::Tensor numbers(const std::vector<int64_t>& dims, double phase) {
   int64_t count = 1;
   for (int64_t d : dims) count *= d;
   return at::arange(count, at::kFloat).mul(0.37).add(phase).sin().reshape(dims).contiguous();
