@@ -30,7 +30,7 @@ def wrap(lines, columns):
 
 def main():
     title = sys.argv[1] if len(sys.argv) > 1 else ""
-    lines = list(wrap(screen(sys.stdin.read()), 112))
+    lines = list(wrap(screen(sys.stdin.buffer.read().decode()), 112))
     width, height = int(112 * SIZE * 0.602) + 2 * PAD, (len(lines) + 2) * LEAD + 2 * PAD
     print(f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">')
     print(f'<rect width="{width}" height="{height}" rx="10" fill="#14181f"/>')
