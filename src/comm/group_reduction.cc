@@ -65,8 +65,9 @@ class GroupReduction final : public Reduction {
       for (size_t p = 0; p < trees.size(); ++p) leaves_.push_back({trees[p], partial(rank, p), false});
     }
     own_ = slice_work(spec_, slices_[me_], block_floats());
-    for (int g = 0; g < groups_.size(); ++g) {
-      if (g != groups_.of[me_]) partners_.push_back(groups_.all[g].ranks[groups_.place[me_]]);
+    // Everybody begins with another partner, so that no rank is everyone's first.
+    for (int g = 1; g < groups_.size(); ++g) {
+      partners_.push_back(groups_.all[(groups_.of[me_] + g) % groups_.size()].ranks[groups_.place[me_]]);
     }
     for (int p : partners_) {
       partner_blocks_.emplace_back();
@@ -133,7 +134,7 @@ class GroupReduction final : public Reduction {
     if (groups_.size() == 1) return std::max<int64_t>(1, spec_.result_size);
     int64_t largest = 0;
     for (const Range& slice : slices_) largest = std::max(largest, slice.size());
-    return std::max(kBlockFloats, align_up((largest + 1) / 2, kAlign));
+    return std::max(kBlockFloats, align_up((largest + 3) / 4, kAlign));
   }
   static Tag with_part(Tag tag, uint32_t part) {
     tag.part = part;

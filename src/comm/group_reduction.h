@@ -18,8 +18,8 @@ std::unique_ptr<Reduction> make_ring_reduction(const ReductionSpec& spec, Transp
 inline constexpr uint32_t kReductionTags = 1U << 30;
 /// Flags of a bucket: 3 * bucket + one of these.
 enum BucketFlag { kReadyFlag, kReducedFlag, kReleasedFlag };
-/// Where messages travel a slice is cut into two blocks, or kept whole below this many floats: the first is folded
-/// and on its way back while the next arrives; more blocks cost more messages than they hide.
+/// Where messages travel a slice is cut into up to four blocks of at least this many floats: the first is folded and on
+/// its way back while the next arrives; more blocks cost more messages than they hide.
 inline constexpr int64_t kBlockFloats = 512 * 1024;
 
 }  // namespace tutti

@@ -35,6 +35,9 @@ constexpr int64_t kUnpackedRows = kWidth == 16 ? 1024 : 0;
 /// more than kPadding rows of zeros would be computed instead.
 constexpr int64_t kFewRows = 128, kPadding = 8;
 
+/// From this many floats on (1 MB, an L2 cache) a result may go past the caches.
+constexpr int64_t kStreamed = int64_t{1} << 18;
+
 int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t parts(int64_t n, int64_t most) { return (n + most - 1) / most; }
 
@@ -54,7 +57,8 @@ struct Right {
 struct Target {
   float* at;
   int64_t stride, cols;
-  bool fresh;  // nothing of it is computed yet
+  bool fresh;             // nothing of it is computed yet
+  bool streamed = false;  // whole strips of it go past the caches
 };
 /// Lines to fetch: `count` of them, `across` apart, for every kLine steps of k; the next ones are `along` further.
 struct Ahead {
@@ -107,11 +111,14 @@ void tile(const Left& a, const Right& b, int64_t depth, const Target& c, const A
     }
   }
   // A tile that starts from c needs it before it computes, so it is the next tile's that is fetched.
-  accumulate(tile, a, b, depth, c.fresh ? c.at : c.at + kStrip, rows, c.stride, ahead);
+  accumulate(tile, a, b, depth, c.fresh ? c.at : c.at + kStrip, c.streamed ? 0 : rows, c.stride, ahead);
 #pragma clang loop unroll(full)
   for (int r = 0; r < rows; ++r) {
     float* to = c.at + r * c.stride;
-    if (whole) {
+    if (c.streamed) {
+      stream(to, tile.c[r][0]);
+      stream(to + kWidth, tile.c[r][1]);
+    } else if (whole) {
       store(to, tile.c[r][0]);
       store(to + kWidth, tile.c[r][1]);
     } else {
@@ -210,6 +217,10 @@ void product(const float* a, const float* b, float* c, int64_t m, int64_t n, int
   if (!a_transposed && b_transposed && few_rows(m, k)) return few_rows_product(a, b, c, m, n, k, work);
   const int64_t deepest = share(k, kDepth, kLine), widest = share(n, kPanelCols, kStrip);
   float *panel = work, *columns = work + deepest * widest;
+  // A weight's gradient that is larger than the cache and written in one go is not read before the next reduction: its
+  // lines need not be fetched to be overwritten.
+  const bool streamed = a_transposed && deepest >= k && m * n >= kStreamed && n % kStrip == 0 &&
+                        reinterpret_cast<uintptr_t>(c) % (kLine * sizeof(float)) == 0;
   for (int64_t k0 = 0; k0 < k; k0 += deepest) {
     const int64_t depth = least(deepest, k - k0);
     for (int64_t j0 = 0; j0 < n; j0 += widest) {
@@ -231,13 +242,14 @@ void product(const float* a, const float* b, float* c, int64_t m, int64_t n, int
         const TileOf compute = tile_of<false>(rows);
         for (int64_t s = 0, j = 0; s < strips; ++s, j += kStrip) {
           compute(left, packed(j) ? Right{panel + j * depth, kStrip} : Right{source + j, n}, depth,
-                  {c + i * n + j0 + j, n, cols - j, k0 == 0},
+                  {c + i * n + j0 + j, n, cols - j, k0 == 0, streamed},
                   a_transposed ? columns_ahead(rows_at + kRows, next, depth, m, s, strips)
                                : rows_ahead(rows_at + kRows * k, next, k, s, strips));
         }
       }
     }
   }
+  if (streamed) _mm_sfence();
 }
 
 int64_t matmul_work(int64_t m, int64_t n, int64_t k) {

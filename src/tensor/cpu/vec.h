@@ -19,6 +19,8 @@ inline F zero() { return _mm512_setzero_ps(); }
 inline F set(float x) { return _mm512_set1_ps(x); }
 inline F load(const float* p) { return _mm512_loadu_ps(p); }
 inline void store(float* p, F x) { _mm512_storeu_ps(p, x); }
+/// Past the caches, to whole lines that are not read soon; p is aligned to a vector. _mm_sfence afterwards.
+inline void stream(float* p, F x) { _mm512_stream_ps(p, x); }
 /// The first n lanes, 0 <= n <= kWidth.
 inline M first(int64_t n) { return static_cast<M>((1u << n) - 1); }
 /// Lanes outside of the mask are zero, and their memory is not touched.
@@ -57,6 +59,7 @@ inline F zero() { return _mm256_setzero_ps(); }
 inline F set(float x) { return _mm256_set1_ps(x); }
 inline F load(const float* p) { return _mm256_loadu_ps(p); }
 inline void store(float* p, F x) { _mm256_storeu_ps(p, x); }
+inline void stream(float* p, F x) { _mm256_stream_ps(p, x); }
 inline M first(int64_t n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }

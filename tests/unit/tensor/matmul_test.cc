@@ -103,7 +103,7 @@ TEST_P(OwnMatmul, AnElementIsOneChainOfFmasAcrossChunksPanelsAndTheWaysToReadB) 
   for (const Sizes s :
        {Sizes{15, 33, 383}, Sizes{15, 33, 384}, Sizes{15, 40, 385}, Sizes{3, 20, 1200}, Sizes{17, 384, 20},
         Sizes{17, 385, 20}, Sizes{9, 1000, 401}, Sizes{1024, 37, 19}, Sizes{1025, 37, 19}, Sizes{64, 192, 96},
-        Sizes{96, 64, 512}, Sizes{26, 15, 700}, Sizes{125, 29, 31}, Sizes{128, 14, 1300}}) {
+        Sizes{96, 64, 512}, Sizes{26, 15, 700}, Sizes{125, 29, 31}, Sizes{128, 14, 1300}, Sizes{1030, 256, 24}}) {
     expect_chains(s);
   }
 }
