@@ -23,7 +23,7 @@ SUITES = {"comm": bench_comm.run, "train": bench_train.run, "build": bench_build
 def machine():
     names = [l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")]
     memory = int(open("/proc/meminfo").readline().split()[1]) / 2**20
-    return f"{len(names)} cores of {names[0]}, {memory:.0f} GiB, {platform.system()} {platform.release()}"
+    return f"{len(names)} cores of {names[0]}, {memory:.0f} GiB, {platform.freedesktop_os_release()['PRETTY_NAME']}"
 
 
 def write_docs(path, rows):
