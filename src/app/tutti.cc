@@ -8,7 +8,6 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "app/program.h"
 #include "app/train_command.h"
@@ -69,11 +68,7 @@ int trace_command(const std::string& path, int64_t step) {
   std::vector<TraceEvent> events;
   for (int rank = 0; std::filesystem::exists(folder.trace(rank)); ++rank) {
     std::ifstream lines(folder.trace(rank));
-    for (std::string line; std::getline(lines, line);) {
-      auto e = nlohmann::json::parse(line);
-      events.push_back(
-          {rank, e.at("queue"), e.at("name"), e.at("detail"), e.at("step"), e.at("begin_us"), e.at("end_us")});
-    }
+    for (std::string line; std::getline(lines, line);) events.push_back(parse_trace_line(line));
   }
   if (events.empty()) throw Error(fmt::format("{}: it has no trace (a run writes it when it ends)", path));
   auto [first, last] = std::minmax_element(events.begin(), events.end(),

@@ -55,11 +55,7 @@ json peaks(const Accounts& accounts) {
 
 void write_trace(const Trainer& trainer, const RunFolder& folder, int rank, Time origin) {
   std::string text;
-  for (const TraceEvent& e : trace_events(trainer.trace(), trainer.program(), origin))
-    text += json{{"rank", rank},   {"queue", e.queue},       {"name", e.name},    {"detail", e.detail},
-                 {"step", e.step}, {"begin_us", e.begin_us}, {"end_us", e.end_us}}
-                .dump() +
-            "\n";
+  for (const TraceEvent& e : trace_events(trainer.trace(), trainer.program(), origin)) text += trace_line(e) + "\n";
   write_file_atomic(folder.trace(rank), text);
 }
 

@@ -192,7 +192,7 @@ Handlers Trainer::handlers() {
     mine_.loss.add(runner_->loss().sum);
     mine_.targets += static_cast<int64_t>(runner_->loss().count);
   });
-  set(Op::kBackward, [this](const Instruction& i, uint64_t step) { backward(i, step); });
+  set(Op::kBackward, [this](const Instruction& i, uint64_t) { backward(i); });
   set(Op::kFold, [this](const Instruction& i, uint64_t) { fold(i); });
   set(Op::kAcquire, [this, deadline](const Instruction& i, uint64_t step) {
     if (step > 0) reductions_[i.bucket]->await_release(step - 1, deadline());
@@ -207,7 +207,7 @@ Handlers Trainer::handlers() {
   return on;
 }
 
-void Trainer::backward(const Instruction& i, uint64_t) {
+void Trainer::backward(const Instruction& i) {
   for (int buffer : i.writes) {
     const Buffer& b = program().buffers[buffer];
     if (b.kind != BufferKind::kGradient) continue;

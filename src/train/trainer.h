@@ -60,7 +60,7 @@ class Trainer {
   void make_reductions();
   Handlers handlers();
   float* gradient(int buffer, int unit) const;
-  void backward(const Instruction& instruction, uint64_t step);
+  void backward(const Instruction& instruction);
   void fold(const Instruction& instruction);
   void norm(const Instruction& instruction);
   void vote();
