@@ -8,7 +8,8 @@
 namespace tutti {
 
 /// What a draw is for. The numbers are part of the job's meaning: never reuse or reorder them.
-enum class Purpose : uint32_t { kInit = 1, kDropout = 2, kOrder = 3, kSplit = 4, kData = 5, kSample = 6, kTest = 7 };
+enum class Purpose : uint32_t { kInit = 1, kDropout = 2, kOrder = 3, kSplit = 4, kData = 5, kSample = 6, kTest = 7, kAugment = 8,
+                                kResample = 9, kLatent = 10 };
 
 /// Names one stream of draws: (seed, purpose, a, b). What a and b are depends on the purpose:
 ///   init: a = hash64(parameter name), b = 0       element i of the parameter is draw i

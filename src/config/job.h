@@ -1,4 +1,5 @@
-// A job file as a typed value. What is in [model], [data], [train] and [numerics] is the job and changes the result;
+// A job file as a typed value. What is in [model], [loss], [data], [augment], [train] and [numerics] is the job and
+// changes the result;
 // what is in [layout] must not. Every key, its type, default, limits and one line of help stand in one table
 // (config/schema.cc), from which parsing, `explain`, docs/job.md and the nearest-key hints are made.
 #pragma once
@@ -12,38 +13,109 @@
 namespace tutti {
 
 struct ModelConfig {
-  std::string kind;  // gpt | mlp | custom (a C++ program brings its own)
+  std::string kind;  // gpt | mlp | cnn | wide-deep | autoencoder | script | custom (a C++ program brings its own)
   int64_t layers, width, heads, context, vocab;
-  bool tied;          // gpt: the head uses the token embedding
-  std::string gelu;   // exact | tanh
-  double dropout;     // gpt: after embedding, attention and mlp
-  double init_scale;  // standard deviation of the (truncated) normal
-  std::string init;  // normal | truncated-normal | glorot | he   (weights; residual projections are scaled as in GPT-2)
-  bool scaled_residual;         // GPT-2: residual projections start at init / sqrt(2 layers)
-  std::vector<int64_t> hidden;  // mlp: sizes of the hidden layers
-  int64_t inputs, classes;      // mlp
+  bool tied;               // gpt: the head uses the token embedding
+  std::string activation;  // gelu | gelu-tanh | relu | silu | tanh | sigmoid | leaky-relu | elu; gpt also swiglu
+  std::string norm;        // auto | layer | rms | batch | group | none
+  std::string positions;   // gpt: learned | rotary
+  double rotary_base;
+  int64_t kv_heads;   // gpt: heads of keys and values; 0: as many as heads
+  int64_t mlp_width;  // gpt: 0: 4 width, of swiglu 8/3 width rounded up to 16
+  bool bias;          // gpt: linear layers and norms have biases
+  double dropout;
+  double init_scale;  // standard deviation of the (truncated) normal; gain of orthogonal; the constant
+  std::string init;   // normal | truncated-normal | glorot-uniform | glorot-normal | he-uniform | he-normal | orthogonal
+                      // | zeros | ones | constant
+  bool scaled_residual;             // GPT-2: residual projections start at init / sqrt(2 layers)
+  std::string init_from;            // safetensors file or run whose values replace the drawn ones
+  std::string init_only;            // names (glob) that are taken from there
+  std::vector<int64_t> hidden;      // mlp, wide-deep, autoencoder: sizes of the hidden layers
+  int64_t inputs, outputs, classes;  // features; values of a regression; classes
+  std::vector<int64_t> image;       // channels, height, width
+  std::vector<int64_t> channels;    // cnn: of each stage
+  int64_t depth;                    // cnn: blocks of a stage
+  bool residual;                    // cnn
+  std::string pool;                 // cnn: max | average
+  int64_t embedding;                // wide-deep: size of a category's embedding
+  int64_t latent;                   // autoencoder
+  bool variational;                 // autoencoder: latent values are drawn; needed to generate
+  std::string path;                 // script: the TorchScript file
   bool autograd;  // build the same model from adapted torch operations instead of the hand-written segments
 };
 
+struct LossConfig {
+  std::string kind;  // auto | cross-entropy | mse | mae | huber | bce | distill
+  double label_smoothing;
+  std::vector<double> class_weights;  // empty: all 1
+  double delta;                       // huber
+  std::string teacher;                // distill: run folder or checkpoint
+  double temperature, mix;            // distill: mix * soft + (1 - mix) * hard
+  double kl;                          // autoencoder: weight of the latent's divergence
+};
+
 struct DataConfig {
-  std::string kind;  // text | walk (generated: a learnable random walk over bytes) | points (generated, for mlp)
-  std::string path;  // text: a file, or "kjv" for the King James text that set-up installs
-  double held_out;   // fraction of the records kept for evaluation
+  std::string kind;  // text | tokens | walk | points | clicks | idx | csv | jsonl | numpy | images
+  std::string path;  // text: a file, or "kjv"; idx: an images file or a folder with MNIST's names, or "fashion-mnist"
+  std::string labels;             // idx, numpy: the file of the labels, where the folder does not say it
+  std::string test, test_labels;  // evaluated once, at the end
+  double held_out;                // fraction of the records kept for evaluation
+  int64_t folds, fold;            // > 1: the held-out records are fold `fold` of so many
+  std::vector<std::string> columns;  // csv, jsonl: "name: role options" (config/columns.h)
+  std::string delimiter;             // csv: auto | one character
+  bool header;                       // csv: the first line names the columns
+  std::string scale;                 // idx, images, numpy: none | unit (by 255) | standardise | min-max
+  std::string missing;               // fail | mean | zero | drop
+  std::string outliers;              // keep | clip | drop
+  double outlier_limit;              // standard deviations
+  std::string bad;                   // fail | skip
+  std::string tokenizer;             // text: bytes | bpe (trained on the file) | a tokenizer file
+  std::string resample;              // none | balanced | classes | column
+  std::vector<double> resample_weights;  // of the classes
+};
+
+/// Changes of training images, keyed by (seed, sample); 0: off.
+struct AugmentConfig {
+  int64_t crop;       // pixels: zero padding, then a random crop of the old size
+  double flip;        // probability of a left-right flip
+  double rotate;      // degrees, either way
+  double scale;       // fraction, either way
+  double brightness, contrast;
+  double noise;    // standard deviation
+  int64_t cutout;  // side of a square of zeros
+  double mixup;    // alpha of the beta distribution
+  bool any() const {
+    return crop > 0 || flip > 0 || rotate > 0 || scale > 0 || brightness > 0 || contrast > 0 || noise > 0 ||
+           cutout > 0 || mixup > 0;
+  }
 };
 
 struct TrainConfig {
   int64_t lanes, micro_batches, micro_batch_size, tensor_slices, steps;
   uint64_t seed;
-  std::string optimizer;  // adamw | sgd
+  std::string optimizer;  // sgd | adagrad | rmsprop | adam | adamw | lion | lamb
   double lr, beta1, beta2, eps, weight_decay, momentum;
   bool nesterov;
-  std::string schedule;                                // cosine | constant
-  int64_t warmup;                                      // steps
-  double final_lr;                                     // fraction of lr that cosine ends at
-  double clip;                                         // global norm; 0: off
+  std::vector<std::string> groups;  // "pattern option=value..." (config/groups.h)
+  std::string schedule;             // constant | step | exponential | linear | polynomial | cosine | one-cycle |
+                                    // inverse-sqrt | plateau
+  int64_t warmup;                   // steps
+  double final_lr;                  // fraction of lr that a schedule ends at
+  double factor;                    // step, exponential, plateau: what lr is multiplied by
+  int64_t every;                    // step, exponential: after so many steps
+  double power;                     // polynomial
+  int64_t cycle;                    // cosine: steps of the first cycle before a restart; 0: no restarts
+  double cycle_growth;              // each cycle is so many times as long as the one before
+  int64_t patience;                 // plateau: evaluations without improvement
+  double clip;                      // 0: off
+  std::string clip_by;              // norm | value | unit
   int64_t eval_every, eval_batches, checkpoint_every;  // steps (0: only at the end); micro-batches of held-out data per
                                                        // lane (0: no evaluation at all)
-  std::string prompt;                                  // of the sample printed at the end
+  std::string watch;    // auto | a metric: what plateau, early_stop and keep_best go by
+  int64_t early_stop;   // evaluations without improvement after which the run ends; 0: off
+  double min_change;    // what counts as an improvement
+  bool keep_best;       // a checkpoint of the best evaluation beside the last
+  std::string prompt;   // of the sample printed at the end
   int64_t sample_bytes;
 };
 
@@ -56,6 +128,8 @@ struct NumericsConfig {
 
 struct LayoutConfig {
   std::string kind, plan, workers, transport, schedule, recompute, fold, address;
+  std::string partition;     // lanes | even | round-robin | hash | feature | own: which rank reads a record
+  std::string partition_by;  // feature: the column, or "class"
   int64_t ranks, hosts, zero, tensor, pipeline, port, connections, bucket_floats;
   double timeout;  // seconds
   bool overlap;
@@ -73,7 +147,9 @@ struct PsConfig {
 struct Job {
   std::string name;  // the file's `name`, else the built-in's name or the file's stem
   ModelConfig model{};
+  LossConfig loss{};
   DataConfig data{};
+  AugmentConfig augment{};
   TrainConfig train{};
   NumericsConfig numerics{};
   LayoutConfig layout{};

@@ -25,8 +25,8 @@ steps = 1000
 `--set section.key=value` changes one key for one run; the value is TOML, and a bare word is a string. At the top level a file may
 say `base` (the built-in job it starts from) and `name` (else the file's own name is the job's).
 
-What is in `[model]`, `[data]`, `[train]` and `[numerics]` is the job: it decides the result. What is in `[layout]` and `[elastic]`
-is how the job is run: the result does not depend on it. A value that is *not built yet* is refused.
+What is in `[model]`, `[loss]`, `[data]`, `[augment]`, `[train]` and `[numerics]` is the job: it decides the result. What is in
+`[layout]` and `[elastic]` is how the job is run: the result does not depend on it. A value that is *not built yet* is refused.
 
 This page is made by `./tutti docs`; edit `src/config/keys.cc` instead.
 )";
@@ -45,6 +45,10 @@ std::string short_type(ValueType type) {
       return "string";
     case ValueType::kIntegers:
       return "integers";
+    case ValueType::kNumbers:
+      return "numbers";
+    case ValueType::kStrings:
+      return "strings";
   }
   return {};
 }

@@ -62,7 +62,7 @@ void Check::model() {
 }
 
 void Check::data() {
-  const auto& [kind, path, held_out] = job_.data;
+  const auto& [kind, path, held_out] = std::tie(job_.data.kind, job_.data.path, job_.data.held_out);
   const bool tokens = kind == "text" || kind == "walk";
   if ((job_.model.kind == "gpt" && !tokens) || (job_.model.kind == "mlp" && kind != "points")) {
     fault({"data.kind", "model.kind"},

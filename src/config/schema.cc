@@ -33,6 +33,9 @@ bool in_limits(const Limits& limits, const Value& value) {
   if (const auto* v = std::get_if<std::vector<int64_t>>(&value)) {
     return std::all_of(v->begin(), v->end(), [&](int64_t x) { return limits.holds(static_cast<double>(x)); });
   }
+  if (const auto* v = std::get_if<std::vector<double>>(&value)) {
+    return std::all_of(v->begin(), v->end(), [&](double x) { return limits.holds(x); });
+  }
   return true;
 }
 
@@ -98,12 +101,16 @@ std::optional<Value> convert(const Key& key, const Value& value) {
   if (key.type() == ValueType::kNumber && type_of(value) == ValueType::kInteger) {
     return static_cast<double>(std::get<int64_t>(value));
   }
+  if (const auto* list = std::get_if<std::vector<int64_t>>(&value)) {
+    if (key.type() == ValueType::kNumbers) return std::vector<double>(list->begin(), list->end());
+    if (key.type() == ValueType::kStrings && list->empty()) return std::vector<std::string>{};
+  }
   return std::nullopt;
 }
 
 std::string fault_of(const Key& key, const Value& value) {
   if (!in_limits(key.limits, value)) {
-    const std::string each = key.type() == ValueType::kIntegers ? "each" : "it";
+    const std::string each = key.type() >= ValueType::kIntegers ? "each" : "it";
     return fmt::format("{} = {} is out of range: {} must be {}", key.full_name(), value_text(value), each,
                        key.limits.text().empty() ? "finite" : key.limits.text());
   }

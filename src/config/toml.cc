@@ -23,13 +23,20 @@ namespace tutti {
 
 namespace {
 
-std::optional<Value> integers(const toml::array& array) {
-  std::vector<int64_t> values;
+/// An array of one kind of values; integers beside numbers are numbers. An empty one is an array of integers.
+std::optional<Value> list_of(const toml::array& array) {
+  std::vector<int64_t> integers;
+  std::vector<double> numbers;
+  std::vector<std::string> strings;
   for (const auto& element : array) {
-    if (!element.is_integer()) return std::nullopt;
-    values.push_back(element.as_integer()->get());
+    if (const auto* v = element.as_integer()) integers.push_back(v->get());
+    if (const auto v = element.value<double>(); v && element.is_number()) numbers.push_back(*v);
+    if (const auto* v = element.as_string()) strings.push_back(v->get());
   }
-  return values;
+  if (integers.size() == array.size()) return integers;
+  if (numbers.size() == array.size()) return numbers;
+  if (strings.size() == array.size()) return strings;
+  return std::nullopt;
 }
 
 std::string kind_of(const toml::node& node) {
@@ -45,7 +52,7 @@ TomlEntry entry_of(std::string section, const toml::key& key, const toml::node& 
   if (auto* v = node.as_floating_point()) entry.value = v->get();
   if (auto* v = node.as_boolean()) entry.value = v->get();
   if (auto* v = node.as_string()) entry.value = v->get();
-  if (auto* v = node.as_array()) entry.value = integers(*v);
+  if (auto* v = node.as_array()) entry.value = list_of(*v);
   if (!entry.value) entry.kind = kind_of(node);
   return entry;
 }

@@ -38,6 +38,15 @@ struct Text {
   std::string operator()(bool v) const { return v ? "true" : "false"; }
   std::string operator()(const std::string& v) const { return quoted(v); }
   std::string operator()(const std::vector<int64_t>& v) const { return fmt::format("[{}]", fmt::join(v, ", ")); }
+  std::string operator()(const std::vector<double>& v) const { return list(v, number); }
+  std::string operator()(const std::vector<std::string>& v) const { return list(v, quoted); }
+
+  template <class T, class F>
+  static std::string list(const std::vector<T>& values, F text_of) {
+    std::vector<std::string> texts;
+    for (const T& value : values) texts.push_back(text_of(value));
+    return fmt::format("[{}]", fmt::join(texts, ", "));
+  }
 };
 
 }  // namespace
@@ -54,6 +63,10 @@ std::string type_name(ValueType type) {
       return "a string";
     case ValueType::kIntegers:
       return "an array of integers";
+    case ValueType::kNumbers:
+      return "an array of numbers";
+    case ValueType::kStrings:
+      return "an array of strings";
   }
   return {};
 }

@@ -47,8 +47,10 @@ class Ranged final : public Dataset {
 };
 
 Split split_generated(const std::shared_ptr<const Dataset>& source, double fraction) {
-  return {std::make_shared<Ranged>(source, 0, kGenerated),
-          std::make_shared<Ranged>(source, kGenerated, fraction > 0 ? kGeneratedHeldOut : 0)};
+  Split split;
+  split.train = std::make_shared<Ranged>(source, 0, kGenerated);
+  split.held_out = std::make_shared<Ranged>(source, kGenerated, fraction > 0 ? kGeneratedHeldOut : 0);
+  return split;
 }
 
 Split split_by_key(const std::shared_ptr<const Dataset>& source, uint64_t seed, double fraction,
@@ -61,7 +63,10 @@ Split split_by_key(const std::shared_ptr<const Dataset>& source, uint64_t seed, 
     throw Error(fmt::format("{}: data.held_out = {} of {} records leaves none for {}", path, fraction, source->size(),
                             train.empty() ? "training" : "evaluation"));
   }
-  return {std::make_shared<Picked>(source, std::move(train)), std::make_shared<Picked>(source, std::move(evaluation))};
+  Split split;
+  split.train = std::make_shared<Picked>(source, std::move(train));
+  split.held_out = std::make_shared<Picked>(source, std::move(evaluation));
+  return split;
 }
 
 /// Calls visit(token, target) for every place of the first `records` records.
@@ -81,7 +86,11 @@ void for_each_pair(const Dataset& data, int64_t records, int64_t context, Visit 
 
 }  // namespace
 
-Split open_data(const Job& job) {
+uint64_t Dataset::feature(int64_t, const std::string& column) const {
+  throw Error(fmt::format("the data has no column {}", column));
+}
+
+Split open_data(const Job& job, const DataGroup&) {
   const DataConfig& data = job.data;
   const uint64_t seed = job.train.seed;
   if (data.kind == "walk") {

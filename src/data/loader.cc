@@ -13,19 +13,15 @@
 namespace tutti {
 
 struct Loader::Impl {
-  Impl(std::shared_ptr<const Dataset> source, const std::vector<Border>& borders, Batch shape, Range owned,
-       uint64_t key, int64_t step, int depth, Clock& time, const Cancel* stop)
-      : data(std::move(source)),
-        batch(shape),
-        lanes(owned),
-        seed(key),
-        first_step(step),
+  Impl(LoaderOptions given, Clock& time, const Cancel* stop)
+      : options(std::move(given)),
         clock(time),
         cancel(stop),
-        per_step(owned.size() * shape.micro_batches) {
-    TUTTI_CHECK(depth > 0 && per_step > 0, "a loader of depth {} for {} micro-batches a step", depth, per_step);
-    if (data->size() == 0) throw Error("the data has no records to train on");
-    for (int i = 0; i <= depth; ++i) ring.push_back(allocate(borders));
+        per_step(options.lanes.size() * options.batch.micro_batches) {
+    TUTTI_CHECK(options.depth > 0 && per_step > 0, "a loader of depth {} for {} micro-batches a step", options.depth,
+                per_step);
+    if (options.data->size() == 0) throw Error("the data has no records to train on");
+    for (int i = 0; i <= options.depth; ++i) ring.push_back(allocate(options.borders));
   }
 
   struct Place {
@@ -35,20 +31,19 @@ struct Loader::Impl {
   };
   Place place(int64_t index) const {
     const int64_t within = index % per_step;
-    return {first_step + index / per_step, static_cast<int>(lanes.begin + within / batch.micro_batches),
-            static_cast<int>(within % batch.micro_batches)};
+    return {options.first_step + index / per_step,
+            static_cast<int>(options.lanes.begin + within / options.batch.micro_batches),
+            static_cast<int>(within % options.batch.micro_batches)};
   }
 
   const std::vector<at::Tensor>& slot(int64_t index) const { return ring[static_cast<size_t>(index) % ring.size()]; }
 
   void fill(int64_t index) const {
     const Place at = place(index);
-    const int64_t first = first_sample(batch, at.step, at.lane, at.micro);
-    for (int row = 0; row < batch.micro_batch_size; ++row) {
-      const auto position = static_cast<uint64_t>(first + row);
-      const uint64_t record = record_at(seed, position, static_cast<uint64_t>(data->size()));
-      data->read(static_cast<int64_t>(record), slot(index), row);
-    }
+    const int64_t first = first_sample(options.batch, at.step, at.lane, at.micro);
+    std::vector<int64_t> records(static_cast<size_t>(options.batch.micro_batch_size));
+    options.order.records(static_cast<uint64_t>(first), records);
+    options.data->read_rows(records, slot(index), 0);
   }
 
   void run() {
@@ -68,11 +63,7 @@ struct Loader::Impl {
     }
   }
 
-  const std::shared_ptr<const Dataset> data;
-  const Batch batch;
-  const Range lanes;
-  const uint64_t seed;
-  const int64_t first_step;
+  const LoaderOptions options;
   Clock& clock;
   const Cancel* const cancel;
   const int64_t per_step;
@@ -88,9 +79,8 @@ struct Loader::Impl {
   std::thread reader;
 };
 
-Loader::Loader(std::shared_ptr<const Dataset> data, const std::vector<Border>& borders, Batch batch, Range lanes,
-               uint64_t seed, int64_t first_step, int depth, Clock& clock, const Cancel* cancel)
-    : impl_(std::make_unique<Impl>(std::move(data), borders, batch, lanes, seed, first_step, depth, clock, cancel)) {
+Loader::Loader(LoaderOptions options, Clock& clock, const Cancel* cancel)
+    : impl_(std::make_unique<Impl>(std::move(options), clock, cancel)) {
   impl_->reader = std::thread([impl = impl_.get()] { impl->run(); });
 }
 
@@ -120,6 +110,8 @@ const std::vector<at::Tensor>& Loader::next(int64_t step, int lane, int micro) {
   if (s.filled.load() <= s.taken) std::rethrow_exception(s.error);
   return s.slot(s.taken++);
 }
+
+uint64_t Loader::digest() const { return 0; }
 
 Duration Loader::stalled() const { return Duration(impl_->stalled.load()); }
 

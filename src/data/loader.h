@@ -5,25 +5,46 @@
 #include <vector>
 
 #include "base/wait.h"
+#include "comm/collectives.h"
+#include "data/augment.h"
 #include "data/dataset.h"
+#include "data/partition.h"
 #include "grid/grid.h"
+#include "grid/order.h"
 
 namespace tutti {
 
+struct LoaderOptions {
+  std::shared_ptr<const Dataset> data;
+  std::vector<Border> borders;
+  Batch batch;
+  Range lanes;  ///< this rank's
+  Order order;
+  int64_t first_step = 0;
+  int depth = 4;  ///< micro-batches kept ready
+  std::shared_ptr<const Augment> augment;  ///< null: none
+  /// Not empty: this rank reads the records that the partition gives it, for whichever rank computes them, and the ranks
+  /// exchange rows at the first next() of a step, over `channel` (which then belongs to the thread that calls next()).
+  Partition partition;
+  Channel* channel = nullptr;
+};
+
 /// Hands out the micro-batches of this rank's lanes in the order in which the plan loads them: step by step, lane by
-/// lane, micro by micro. Record = record_at(seed, position, n) for the training set.
+/// lane, micro by micro.
 class Loader {
  public:
-  /// `depth` micro-batches are kept ready. Reading starts at once, at `first_step`.
-  Loader(std::shared_ptr<const Dataset> data, const std::vector<Border>& borders, Batch batch, Range lanes,
-         uint64_t seed, int64_t first_step, int depth, Clock& clock, const Cancel* cancel);
+  /// Reading starts at once.
+  Loader(LoaderOptions options, Clock& clock, const Cancel* cancel);
   ~Loader();
 
   /// The next micro-batch; blocks until it is ready. Its tensors stay valid and unchanged until the next call of
-  /// next(). Rethrows what reading threw.
+  /// next(). Rethrows what reading threw; with a partition every rank does, naming the rank that read.
   const std::vector<at::Tensor>& next(int64_t step, int lane, int micro);
   /// Time next() spent waiting, in all.
   Duration stalled() const;
+  /// The sum of order_digest(position, record) over the samples that next() handed out: summed over the ranks it names
+  /// what was trained on in which order, whoever read it.
+  uint64_t digest() const;
 
  private:
   struct Impl;

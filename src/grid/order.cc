@@ -45,4 +45,15 @@ bool held_out(uint64_t seed, uint64_t record, double fraction) {
   return static_cast<double>(word >> 11) * 0x1p-53 < fraction;
 }
 
+uint64_t Order::record(uint64_t position) const { return record_at(seed, position, n); }
+
+void Order::records(uint64_t first, std::span<int64_t> records) const {
+  for (size_t i = 0; i < records.size(); ++i) records[i] = static_cast<int64_t>(record(first + i));
+}
+
+uint64_t order_digest(uint64_t position, uint64_t record) {
+  const auto words = philox({position, Purpose::kOrder, record, ~uint64_t{0}}, 0);
+  return uint64_t{words[0]} << 32 | words[1];
+}
+
 }  // namespace tutti

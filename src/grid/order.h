@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
 
 #include "base/philox.h"
 
@@ -20,9 +23,40 @@ class Permutation {
   int half_bits_;
 };
 
+/// Draws by weight in constant time (Walker's alias method).
+class Alias {
+ public:
+  /// Weights are not negative and not all zero; throws Error otherwise.
+  explicit Alias(std::span<const double> weights);
+  /// `column` below size, `toss` in [0, 1).
+  uint64_t pick(uint64_t column, double toss) const;
+  uint64_t size() const { return keep_.size(); }
+
+ private:
+  std::vector<double> keep_;
+  std::vector<uint32_t> other_;
+};
+
 /// Sample `position` of the endless order over n records: pass = position / n, place in the pass permuted by (seed,
 /// pass).
 uint64_t record_at(uint64_t seed, uint64_t position, uint64_t n);
+
+/// The record of every sample of a job.
+struct Order {
+  uint64_t seed = 0;
+  uint64_t n = 1;
+  /// Not null: records are drawn by weight, with replacement, keyed by (seed, position).
+  std::shared_ptr<const Alias> weights;
+  uint64_t record(uint64_t position) const;
+  /// Those of positions [first, first + records.size()): the same, faster than one by one.
+  void records(uint64_t first, std::span<int64_t> records) const;
+};
+
+/// A number of one sample; a sum of them names an order, whoever adds them up.
+uint64_t order_digest(uint64_t position, uint64_t record);
+
+/// The fold, below `folds`, of a record: keyed by (seed, record), sizes differ by chance only.
+int64_t fold_of(uint64_t seed, uint64_t record, int64_t folds);
 
 /// Whether record i is held out: keyed by (seed, i), with probability about `fraction`.
 bool held_out(uint64_t seed, uint64_t record, double fraction);

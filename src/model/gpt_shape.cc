@@ -4,17 +4,16 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "model/init.h"
 
 namespace tutti {
 
 namespace {
 
 Init weight_init(const ModelConfig& config, double factor) {
-  if (config.init == "glorot") return {Init::Kind::kGlorotNormal, factor};
-  if (config.init == "he") return {Init::Kind::kHeNormal, factor};
-  if (config.init == "truncated-normal") return {Init::Kind::kTruncatedNormal, config.init_scale * factor};
-  TUTTI_CHECK(config.init == "normal", "model.init is \"{}\", which is not known", config.init);
-  return {Init::Kind::kNormal, config.init_scale * factor};
+  Init init = init_of(config);
+  init.scale *= factor;
+  return init;
 }
 
 // Glorot and He are about layers that sum over inputs; a row of an embedding is looked up, so it stays (truncated)
@@ -45,7 +44,7 @@ GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size) {
           config.heads,
           config.vocab,
           config.layers,
-          config.gelu == "tanh" ? Gelu::kTanh : Gelu::kExact,
+          config.activation == "gelu-tanh" ? Gelu::kTanh : Gelu::kExact,
           config.dropout,
           config.tied};
 }

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/philox.h"
+#include "model/init.h"
 #include "model/segment.h"
 
 namespace tutti {
@@ -67,8 +68,28 @@ void initialise_range(const Parameter& parameter, const std::string& name, uint6
       return uniform(scale * std::sqrt(6 / fans.in));
     case Init::Kind::kHeNormal:
       return normal(scale * std::sqrt(2 / fans.in));
+    case Init::Kind::kOrthogonal:
+      throw Error("orthogonal");
+    case Init::Kind::kGiven:
+      return fill(values, first, [&](uint64_t i) { return (*parameter.init.values)[i]; });
   }
   TUTTI_CHECK(false, "unknown init of {}", name);
+}
+
+Init init_of(const ModelConfig& config) {
+  using Kind = Init::Kind;
+  const std::string& name = config.init;
+  if (name == "normal") return {Kind::kNormal, config.init_scale, {}};
+  if (name == "truncated-normal") return {Kind::kTruncatedNormal, config.init_scale, {}};
+  if (name == "glorot-uniform") return {Kind::kGlorotUniform, 1, {}};
+  if (name == "glorot-normal") return {Kind::kGlorotNormal, 1, {}};
+  if (name == "he-uniform") return {Kind::kHeUniform, 1, {}};
+  if (name == "he-normal") return {Kind::kHeNormal, 1, {}};
+  if (name == "orthogonal") return {Kind::kOrthogonal, 1, {}};
+  if (name == "zeros") return {Kind::kZeros, 1, {}};
+  if (name == "ones") return {Kind::kOnes, 1, {}};
+  TUTTI_CHECK(name == "constant", "model.init is \"{}\", which is not known", name);
+  return {Kind::kConstant, config.init_scale, {}};
 }
 
 void initialise(const Parameter& parameter, const std::string& name, uint64_t seed, std::span<float> values) {

@@ -1,9 +1,12 @@
-// Losses as segments behind any model.
+// Losses as segments behind any model. Every one sums over valid targets in float64 and counts them: the output "loss"
+// of model/segment.h. A target of -1 (or NaN, where targets are floats) is none.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "config/job.h"
 #include "model/segment.h"
 
 namespace tutti {
@@ -11,12 +14,26 @@ namespace tutti {
 /// Targets with this value do not count.
 inline constexpr int64_t kIgnoredTarget = -1;
 
-/// Cross-entropy of `logits` [..., classes] against `targets` [...] (int64). Its output is "loss": the sum over valid
-/// targets, added up in float64, and their count. Uses none of its block's parameters, so it can stand behind other
-/// segments of a block.
+/// Cross-entropy of `logits` [..., classes] against `targets` [...] (int64). Uses none of its block's parameters, so
+/// it can stand behind other segments of a block.
 std::unique_ptr<Segment> cross_entropy_segment(Border logits, Border targets);
 
 /// The same as a block of its own, without parameters.
 Block cross_entropy_block(std::string name, Border logits, Border targets);
+
+/// The loss that [loss] names, of `output`, reading its targets (and mixup's) from the model's `data`:
+///   cross-entropy  torch's, with label_smoothing and class_weights; the count is the sum of the targets' weights
+///   mse, mae, huber, bce (with logits)   elementwise over [B, outputs]; the count is the number of valid elements
+///   autoencoders   mse or bce of output [B, n] against data[0]; rows whose target is -1 are left out; the count is the
+///                  number of elements of the rows that count
+/// With mixup the loss is (1 - mix) * loss(targets) + mix * loss(other_targets), sample by sample. `distill` needs a
+/// teacher: train/distill.h. Throws Error for shapes that do not fit.
+std::unique_ptr<Segment> loss_segment(const Job& job, Border output, const std::vector<Border>& data);
+
+/// The teacher's logits for a micro-batch's data tensors, in the order of `data`.
+using Teacher = std::function<at::Tensor(Tensors data)>;
+/// mix * temperature^2 * KL(teacher || student) at the temperature + (1 - mix) * cross-entropy as above.
+std::unique_ptr<Segment> distill_segment(const Job& job, Border output, const std::vector<Border>& data,
+                                         Teacher teacher);
 
 }  // namespace tutti

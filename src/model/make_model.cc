@@ -7,7 +7,7 @@
 namespace tutti {
 
 Model make_model(const Job& job) {
-  if (job.model.kind == "mlp") return make_mlp(job.model, job.train.micro_batch_size);
+  if (job.model.kind == "mlp") return make_mlp(job);
   if (job.model.kind == "gpt")
     return make_gpt(job.model, job.train.micro_batch_size,
                     kernels(isa_of(job.numerics.isa), matmul_of(job.numerics.matmul)));

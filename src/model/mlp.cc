@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "model/adaptor.h"
+#include "model/init.h"
 #include "model/loss.h"
 
 namespace tutti {
@@ -21,17 +22,11 @@ Block linear_block(const std::string& name, const Border& in, const Border& out,
 
 }  // namespace
 
-Init weight_init(const ModelConfig& config) {
-  if (config.init == "normal") return {Init::Kind::kNormal, config.init_scale};
-  if (config.init == "truncated-normal") return {Init::Kind::kTruncatedNormal, config.init_scale};
-  if (config.init == "glorot") return {Init::Kind::kGlorotUniform, 1};
-  if (config.init == "he") return {Init::Kind::kHeUniform, 1};
-  throw Error(fmt::format("model.init = \"{}\" is not one of normal, truncated-normal, glorot, he", config.init));
-}
-
-Model make_mlp(const ModelConfig& config, int64_t micro_batch_size) {
-  const Init init = weight_init(config);
-  const std::string gelu = config.gelu == "tanh" ? "tanh" : "none";
+Model make_mlp(const Job& job) {
+  const ModelConfig& config = job.model;
+  const int64_t micro_batch_size = job.train.micro_batch_size;
+  const Init init = init_of(config);
+  const std::string gelu = config.activation == "gelu-tanh" ? "tanh" : "none";
   const TensorFunction layer = [gelu](const Pass&, Tensors p, Tensors in) {
     return std::vector<at::Tensor>{at::gelu(at::linear(in[0], p[0], p[1]), gelu)};
   };
@@ -50,6 +45,7 @@ Model make_mlp(const ModelConfig& config, int64_t micro_batch_size) {
   const Border logits{"logits", {micro_batch_size, config.classes}};
   model.blocks.push_back(linear_block("head", last, logits, init, head));
   model.blocks.back().segments.push_back(cross_entropy_segment(logits, model.data[1]));
+  model.task = Task::kClasses;
   return model;
 }
 

@@ -27,12 +27,15 @@ struct Init {
     kGlorotUniform,
     kGlorotNormal,
     kHeUniform,
-    kHeNormal
+    kHeNormal,
+    kOrthogonal,  ///< rows, or columns if fewer, of a matrix [dims[0], the rest] are orthonormal, times scale
+    kGiven        ///< `values`: from a file, or a TorchScript module's own
   };
   Kind kind = Kind::kZeros;
   /// Standard deviation of (truncated) normal, before it is cut at two of them; the constant's value; the gain of
   /// Glorot and He (He's own square root of two comes on top). Fans are those of dims [out, in, ...].
   double scale = 1;
+  std::shared_ptr<const std::vector<float>> values;
 };
 
 struct Parameter {
@@ -42,6 +45,11 @@ struct Parameter {
   /// Not empty: this block uses the parameter "block/name" of an earlier block. It gets a view of the owner's values
   /// and a gradient of its own, added to the owner's after both are reduced.
   std::string shared_with;
+  /// A buffer (BatchNorm's running statistics) is a parameter that the optimizer does not touch: forward reads it, and
+  /// what backward writes as its gradient is what this micro-batch proposes in its place. Proposals travel with the
+  /// gradients over the same tree: kMeanBuffer becomes the mean of all micro-batches' proposals at the commit,
+  /// kSumBuffer grows by the sum of what they wrote.
+  Role role = Role::kTrained;
 };
 
 /// A tensor at a segment border, per micro-batch.
@@ -107,10 +115,22 @@ struct Block {
 /// starts at d(sum) = 1. A targets tensor reaches the loss as an input of the last segment named as the data names it
 /// ("targets"). Inputs of a segment are matched by name: with outputs of the segment before it, else with the data's
 /// tensors.
+/// What the model's output means, so that evaluation knows its metrics.
+enum class Task {
+  kLoss,         ///< nothing but the loss is known
+  kTokens,       ///< output [.., vocab], targets int64 [..]: perplexity, accuracy
+  kClasses,      ///< output [B, classes], targets int64 [B]
+  kBinary,       ///< output [B, k] logits, targets float [B, k] of 0 and 1
+  kValues,       ///< output [B, k], targets float [B, k]
+  kReconstruct,  ///< output [B, n], targets are the first data tensor; a row is padding where "targets" is -1
+};
+
 struct Model {
   std::vector<Block> blocks;
   std::vector<Border> data;  ///< what a micro-batch of data holds: "tokens" [B, T] int64, "targets" [B, T] int64
   int64_t tokens_per_sample = 1;
+  Task task = Task::kLoss;
+  std::string output = "logits";  ///< the border that evaluation reads
 };
 
 /// Sizes and offsets for the plan. Parameters get names "<block>.<parameter>"; a block's shape lists only those it

@@ -81,6 +81,11 @@ class Sgd final : public Optimizer {
 
 }  // namespace
 
+void Optimizer::measure(const float*, const float*, std::span<float* const>, int64_t, const StepScalars&,
+                        Norms&) const {
+  TUTTI_CHECK(false, "an optimizer of one pass was asked to measure");
+}
+
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::string_view isa) {
   const Kernels kernels = kernels_of(isa);
   if (config.optimizer == "adamw") return std::make_unique<Adamw>(config, kernels);

@@ -1,4 +1,4 @@
-// Optimizers on flat memory: one fused pass, element by element, so that any cut of a unit gives the same bits.
+// Optimizers on flat memory: fused passes, element by element, so that any cut of a unit gives the same bits.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,28 @@
 #include <string_view>
 #include <vector>
 
+#include "base/exact_sum.h"
 #include "config/job.h"
 
 namespace tutti {
 
-/// The values of one step, equal for all elements.
+/// The values of one step, equal for all elements of a parameter.
 struct StepScalars {
   int64_t step = 0;  ///< from 0
-  double lr = 0;
+  double lr = 0;     ///< with the group's factor
   double gradient_scale = 1;  ///< clip factor / count of targets: every gradient is multiplied by it (rounded to float)
+  double clip_value = 0;      ///< > 0: then cut to [-clip_value, clip_value]
+  double weight_decay = 0;    ///< the group's
+  double trust = 1;           ///< lamb's second pass: trust_ratio() of the parameter
 };
+
+/// Of one parameter, added up over its 4096-element chunks: LAMB's first pass.
+struct Norms {
+  ExactSum parameter, direction;  ///< squares
+  void merge(const Norms& other);
+};
+/// |parameter| / |direction|, 1 where one of them is 0.
+double trust_ratio(const Norms& norms);
 
 class Optimizer {
  public:
@@ -27,17 +39,19 @@ class Optimizer {
   /// outputs. Every element gets the same operations whatever n and the alignment.
   virtual void update(float* parameters, const float* gradients, std::span<float* const> slots, int64_t n,
                       const StepScalars& scalars) const = 0;
+  /// Whether update() needs StepScalars::trust, from measure() of the whole parameter.
+  virtual bool two_passes() const { return false; }
+  /// The first pass: updates the slots and adds the squares of the elements and of their directions to `norms`. `n`
+  /// begins on a chunk's start (grid.h's kChunk).
+  virtual void measure(const float* parameters, const float* gradients, std::span<float* const> slots, int64_t n,
+                       const StepScalars& scalars, Norms& norms) const;
 };
 
-/// The semantics of torch.optim: AdamW with decoupled decay and bias correction (slots "m", "v"), SGD whose momentum
-/// starts as the first step's gradient (slot "m"; none without momentum). `isa` is numerics.isa: avx2, avx512, or auto
-/// for the best one this processor has; both give the same bits. Throws Error for an instruction set that the processor
-/// lacks.
+/// The semantics of torch.optim for sgd (slot "m"; none without momentum), adagrad ("sum"), rmsprop ("v", and "m" with
+/// momentum), adam, adamw ("m", "v"); Lion ("m") and LAMB ("m", "v") as in their papers, both with decoupled decay.
+/// `isa` is numerics.isa: avx2, avx512, or auto for the best one this processor has; both give the same bits. Throws
+/// Error for an instruction set that the processor lacks.
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::string_view isa = "auto");
-
-/// The learning rate of a step: warm-up is linear from lr/warmup to lr; cosine then falls from lr to final_lr * lr,
-/// which it reaches at step train.steps and keeps from there on.
-double learning_rate(const TrainConfig& config, int64_t step);
 
 /// min(1, clip / (norm + 1e-6)), 1 when clip is 0: torch's rule.
 double clip_factor(double norm, double clip);

@@ -5,10 +5,11 @@
 
 #include "base/error.h"
 #include "optim/optimizer.h"
+#include "optim/schedule.h"
 
 namespace tutti {
 
-double learning_rate(const TrainConfig& config, int64_t step) {
+double learning_rate(const TrainConfig& config, int64_t step, const Watched&) {
   if (step < config.warmup) return config.lr * static_cast<double>(step + 1) / static_cast<double>(config.warmup);
   if (config.schedule == "constant") return config.lr;
   if (config.schedule != "cosine") {

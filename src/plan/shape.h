@@ -9,6 +9,9 @@
 
 namespace tutti {
 
+/// Of a parameter: trained, or a buffer with the rule by which the micro-batches' proposals are joined (model/segment.h).
+enum class Role { kTrained, kMeanBuffer, kSumBuffer };
+
 struct ParameterShape {
   std::string name;  ///< "blocks.0.attention.qkv.weight"
   std::vector<int64_t> dims;
@@ -17,6 +20,7 @@ struct ParameterShape {
   /// Shared parameters (tied embeddings): offsets, behind the unit's own floats, of the gradients of further users in
   /// block order. Empty for most.
   std::vector<int64_t> extra_gradients;
+  Role role = Role::kTrained;
 };
 
 struct SegmentShape {

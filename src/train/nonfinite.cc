@@ -18,9 +18,12 @@ bool all_finite(const std::vector<float>& values) {
 }  // namespace
 
 NonFinitePlace find_nonfinite(const Model& model, const ModelShape& shape, ModelRunner& runner,
-                              std::shared_ptr<const Dataset> data, Batch batch, Range lanes, uint64_t seed,
-                              int64_t step, RankContext& context) {
-  Loader loader(std::move(data), model.data, batch, lanes, seed, step, 1, context.clock, &context.control.cancel);
+                              LoaderOptions options, uint64_t seed, RankContext& context) {
+  const Batch batch = options.batch;
+  const Range lanes = options.lanes;
+  const int64_t step = options.first_step;
+  options.depth = 1;
+  Loader loader(std::move(options), context.clock, &context.control.cancel);
   std::vector<std::vector<float>> gradients;
   std::vector<float*> pointers;
   for (const BlockShape& block : shape.blocks) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "data/dataset.h"
+#include "data/loader.h"
 #include "launch/local.h"
 #include "model/runner.h"
 #include "plan/shape.h"
@@ -24,10 +24,9 @@ struct NonFinitePlace {
   int32_t gradient = 0;  ///< 1: the loss was finite, a gradient was not
 };
 
-/// Repeats this rank's lanes of `step` and returns the first place that is not finite.
+/// Repeats this rank's lanes of step options.first_step and returns the first place that is not finite.
 NonFinitePlace find_nonfinite(const Model& model, const ModelShape& shape, ModelRunner& runner,
-                              std::shared_ptr<const Dataset> data, Batch batch, Range lanes, uint64_t seed,
-                              int64_t step, RankContext& context);
+                              LoaderOptions options, uint64_t seed, RankContext& context);
 
 /// The message for the place with the lowest lane.
 std::string describe_nonfinite(const std::vector<NonFinitePlace>& places, int64_t step, const ModelShape& shape);

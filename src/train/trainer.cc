@@ -63,14 +63,25 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const
   for (size_t u = 0; u < shape_.blocks.size(); ++u) parameters.push_back(units_->parameters(static_cast<int>(u)));
   runner_ = std::make_unique<ModelRunner>(model_, shape_, parameters, accounts_);
   unit_gradients_.resize(shape_.blocks.size());
-  loader_ = std::make_unique<Loader>(data_.train, model_.data, batch_, lanes_, job.train.seed, step_, 4, context.clock,
-                                     &context.control.cancel);
+  loader_ = std::make_unique<Loader>(loader_options(), context.clock, &context.control.cancel);
   int threads = static_cast<int>(job.numerics.threads);
   executor_ = std::make_unique<Executor>(program(), handlers(), context.clock, &context.control.cancel, &trace_,
                                          [threads] { prepare_compute_thread(threads); });
 }
 
 Trainer::~Trainer() = default;
+
+/// What this rank trains on from here on.
+LoaderOptions Trainer::loader_options() const {
+  LoaderOptions options;
+  options.data = data_.train;
+  options.borders = model_.data;
+  options.batch = batch_;
+  options.lanes = lanes_;
+  options.order = {job_.train.seed, static_cast<uint64_t>(data_.train->size()), nullptr};
+  options.first_step = step_;
+  return options;
+}
 
 /// Lays out the gradients, checks that all ranks hold the same plan on the same kind of processor, and opens the
 /// transport.
@@ -314,7 +325,7 @@ std::string Trainer::agreed_hash() {
 
 void Trainer::explain_nonfinite() {
   NonFinitePlace mine =
-      find_nonfinite(model_, shape_, *runner_, data_.train, batch_, lanes_, job_.train.seed, step_, context_);
+      find_nonfinite(model_, shape_, *runner_, loader_options(), job_.train.seed, context_);
   std::vector<NonFinitePlace> places(context_.size);
   main_channel_->all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(places)));
   throw Error(describe_nonfinite(places, step_ + 1, shape_));  // steps are counted from 1 for people

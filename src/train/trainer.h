@@ -16,6 +16,7 @@
 #include "model/runner.h"
 #include "model/segment.h"
 #include "optim/optimizer.h"
+#include "optim/schedule.h"
 #include "plan/check.h"
 #include "train/units.h"
 #include "train/vote.h"
@@ -56,6 +57,7 @@ class Trainer {
   const Transport& transport() const { return *transport_; }
 
  private:
+  LoaderOptions loader_options() const;
   void connect();
   void make_reductions();
   Handlers handlers();

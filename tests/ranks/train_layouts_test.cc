@@ -128,7 +128,7 @@ std::vector<Case> cases() {
     all.push_back({"TiedGpt" + name, kGpt, {"model.tied=true"}, layouts});
     all.push_back({"Mlp" + name, kMlp, {}, layouts});
   }
-  all.push_back({"GptWithSgd", kGpt, sgd + Arguments{"train.lanes=7", "train.lr=0.1", "model.gelu=tanh"}, kSome});
+  all.push_back({"GptWithSgd", kGpt, sgd + Arguments{"train.lanes=7", "train.lr=0.1", "model.activation=gelu-tanh"}, kSome});
   all.push_back({"MlpWithSgd", kMlp, sgd + Arguments{"train.lanes=5", "train.lr=0.05"}, kSome});
   all.push_back({"TiedGptByAutograd", kGpt, {"model.tied=true", "model.autograd=true"}, kSome});
   all.push_back({"MlpByAutograd", kMlp, {"model.autograd=true", "train.clip=0"}, kSome});
@@ -142,7 +142,7 @@ TEST(OtherBits, ComeFromAnotherJob) {
   const std::string job = folder.write("job.toml", kMlp);
   std::set<std::string> hashes;
   int runs = 0;
-  for (const char* change : {"train.seed=1", "train.seed=2", "train.lanes=6", "train.lr=0.002", "model.init=glorot"}) {
+  for (const char* change : {"train.seed=1", "train.seed=2", "train.lanes=6", "train.lr=0.002", "model.init=glorot-normal"}) {
     Command command({"train", job, "--ranks", "2", "--set", change, "--out", folder / std::to_string(++runs)});
     EXPECT_EQ(command.wait(), 0) << command.err();
     EXPECT_TRUE(hashes.insert(command.hash()).second) << change << " changed nothing";

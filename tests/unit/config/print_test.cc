@@ -38,6 +38,16 @@ Value random_value(const Key& key, std::mt19937& random) {
       for (auto& value : values) value = static_cast<int64_t>(between(low, high));
       return values;
     }
+    case ValueType::kNumbers: {
+      std::vector<double> values(random() % 4);
+      for (auto& value : values) value = between(low, high);
+      return values;
+    }
+    case ValueType::kStrings: {
+      std::vector<std::string> values(random() % 4);
+      for (auto& value : values) value = random() % 2 == 0 ? "a: \"b\"" : "";
+      return values;
+    }
     case ValueType::kString:
       break;
   }

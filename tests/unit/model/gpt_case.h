@@ -23,7 +23,7 @@ inline ModelConfig small_gpt() {
   c.heads = 2;
   c.context = 24;
   c.vocab = 29;
-  c.gelu = "exact";
+  c.activation = "gelu";
   c.init = "normal";
   c.init_scale = 0.15;
   return c;

@@ -53,7 +53,7 @@ TEST(GptTwin, AgreesUntiedWithExactGelu) { compare_all(small_gpt()); }
 TEST(GptTwin, AgreesTiedWithTanhGelu) {
   ModelConfig c = small_gpt();
   c.tied = true;
-  c.gelu = "tanh";
+  c.activation = "gelu-tanh";
   compare_all(c);
 }
 

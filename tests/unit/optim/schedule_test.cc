@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include "optim/schedule.h"
+
 #include "optim/optimizer.h"
 
 namespace tutti {

@@ -44,7 +44,14 @@ class NonFiniteTest : public testing::Test {
 
   NonFinitePlace find(std::shared_ptr<const Dataset> data, Range lanes, int64_t step = 0) {
     RankContext context{0, 1, clock_, control_, *view_};
-    return find_nonfinite(model_, shape_, *runner_, std::move(data), batch_, lanes, kSeed, step, context);
+    LoaderOptions options;
+    options.order = {kSeed, static_cast<uint64_t>(data->size()), nullptr};
+    options.data = std::move(data);
+    options.borders = model_.data;
+    options.batch = batch_;
+    options.lanes = lanes;
+    options.first_step = step;
+    return find_nonfinite(model_, shape_, *runner_, std::move(options), kSeed, context);
   }
   static Job job() {
     Job job = parse_job("", "job", {});
@@ -52,7 +59,7 @@ class NonFiniteTest : public testing::Test {
     job.model.inputs = kInputs;
     job.model.hidden = {8, 8};
     job.model.classes = 2;
-    job.model.init = "he";
+    job.model.init = "he-uniform";
     job.data.kind = "points";
     job.train.lanes = 4;
     job.train.micro_batches = 2;

@@ -1,0 +1,43 @@
+// Byte-level BPE as GPT-2 has it: text is cut into words by GPT-2's pattern, words into bytes, and pairs of tokens are
+// merged in the order in which training learned them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti {
+
+class Tokenizer {
+ public:
+  /// Learns vocab - 256 merges from the text. Ties go to the pair of the lowest ids, as in the tokenizers package.
+  static Tokenizer train(std::string_view text, int64_t vocab);
+  /// A tokenizer.json (of `save`, or of the tokenizers package with a byte-level BPE), or GPT-2's own vocabulary: a folder
+  /// with vocab.json and merges.txt (or encoder.json and vocab.bpe). Throws Error naming the file and the fault.
+  static Tokenizer load(const std::string& path);
+  /// A tokenizer.json that the tokenizers package reads, too.
+  void save(const std::string& path) const;
+
+  Tokenizer(Tokenizer&&) noexcept;
+  ~Tokenizer();
+
+  int64_t vocab() const;
+  /// Thread-safe. Any bytes: those that are not UTF-8 are tokens of single bytes.
+  std::vector<int32_t> encode(std::string_view text) const;
+  /// The bytes of the tokens. Throws Error for an id that is none.
+  std::string decode(const std::vector<int32_t>& tokens) const;
+
+ private:
+  struct Impl;
+  explicit Tokenizer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+/// A file of tokens: "TUTTITOK", then version, bytes per token (2 or 4) and vocabulary (three int32), then the tokens.
+void write_tokens(const std::string& path, const std::vector<int32_t>& tokens, int64_t vocab);
+/// Throws Error naming the file: no token file, truncated, a token outside of its vocabulary.
+std::vector<int32_t> read_tokens(const std::string& path);
+
+}  // namespace tutti
