@@ -2,6 +2,7 @@
 import statistics
 import threading
 
+import bench_optim
 from rows import BIN, PEER_ENV, PEERS, Resident, torchrun
 
 SCRIPT = "bench/peers/train.py"
@@ -76,6 +77,7 @@ def run(table):
         tutti.ask(5)
         versus(table, "batch 2, context 64, 2 ranks : PyTorch DDP (Gloo)", tutti, "ddp", options, 2, 10)
         versus(table, "batch 2, context 64, 2 ranks : PyTorch eager, 2 threads", tutti, "eager", options, 1.3, 10)
+    bench_optim.run(table)
 
 
 def share_of_matmul(table, tutti):

@@ -87,9 +87,10 @@ void kernel_rows(Table& table, const Kernels& k) {
             [&] { k.bias_residual(y.data(), bias.data(), x.data(), y.data(), kRows, kWidth, nullptr); });
   table.row("bias gradient", 2 * kLayers, [&] { k.column_sums(y.data(), gradients.data(), kRows, kWidth); });
   table.row("gelu exact", kLayers,
-            [&] { k.bias_gelu(wide.data(), bias.data(), wide2.data(), kRows, 4 * kWidth, Gelu::kExact); });
-  table.row("gelu backward", kLayers,
-            [&] { k.gelu_backward(wide2.data(), wide.data(), wide2.data(), gradients.data(), kRows, 4 * kWidth); });
+            [&] { k.bias_activation(wide.data(), bias.data(), wide2.data(), kRows, 4 * kWidth, Activation::kGelu); });
+  table.row("gelu backward", kLayers, [&] {
+    k.activation_backward(wide2.data(), wide.data(), wide2.data(), gradients.data(), kRows, 4 * kWidth);
+  });
   table.row("attention", kLayers,
             [&] { k.attention(qkv.data(), bias.data(), y.data(), lse.data(), work.data(), shape); });
   table.row("attention backward", kLayers, [&] {
@@ -153,17 +154,23 @@ void matmul_rows(const Matmul& own, const Matmul& mkl, int64_t rows, const std::
 }
 
 double whole_step(const Kernels& kernels) {
-  ModelConfig c{};
+  Job job;
+  job.loss.kind = "cross-entropy";
+  job.train.micro_batch_size = kBatch;
+  ModelConfig& c = job.model;
   c.kind = "gpt";
   c.layers = kLayers;
   c.width = kWidth;
   c.heads = kHeads;
   c.context = kLength;
   c.vocab = kVocab;
-  c.gelu = "exact";
+  c.activation = "gelu";
+  c.norm = "layer";
+  c.positions = "learned";
+  c.bias = true;
   c.init = "normal";
   c.init_scale = 0.02;
-  const Model model = make_gpt(c, kBatch, kernels);
+  const Model model = make_gpt(job, kernels);
   const ModelShape shape = describe(model);
   Accounts accounts;
   std::vector<at::Tensor> memory;

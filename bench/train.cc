@@ -15,37 +15,17 @@
 #include "launch/local.h"
 #include "model/make_model.h"
 #include "tensor/kernels.h"
+#include "tensor/rate.h"
 #include "train/trainer.h"
 
 namespace tutti {
 namespace {
 
-/// One core's rate, by the job's own kernels, on a matmul that no cache or shape holds back; the best of several.
-double matmul_gflops(const Job& job, Clock& clock) {
-  constexpr int64_t kSide = 1152;
-  const Matmul& matmul = kernels(isa_of(job.numerics.isa), matmul_of(job.numerics.matmul)).matmul;
-  std::vector<float> a(kSide * kSide, 1), b(kSide * kSide, 1), c(kSide * kSide);
-  std::vector<float> work(matmul.work(kSide, kSide, kSide));
-  double best = 1e9;
-  for (int i = 0; i < 8; ++i) {
-    Time begin = clock.now();
-    matmul.nn(a.data(), b.data(), c.data(), kSide, kSide, kSide, work.data());
-    best = std::min(best, std::chrono::duration<double>(clock.now() - begin).count());
-  }
-  return 2.0 * kSide * kSide * kSide / best / 1e9;
-}
-
-double flops_per_step(const ModelShape& shape, const Batch& batch) {
-  double flops = 0;
-  for (const auto& block : shape.blocks)
-    for (const auto& segment : block.segments) flops += 3 * segment.flops;
-  return flops * batch.lanes * batch.micro_batches;
-}
-
 void serve(const Job& job, RankContext& context) {
   Model model = make_model(job);
   Trainer trainer(job, model, context, "");
-  double flops = flops_per_step(trainer.shape(), batch_of(job.train));
+  const Matmul& matmul = kernels(isa_of(job.numerics.isa), matmul_of(job.numerics.matmul)).matmul;
+  double flops = trainer.shape().flops() * batch_of(job.train).lanes * batch_of(job.train).micro_batches;
   while (true) {
     std::string line;
     if (context.rank == 0 && !std::getline(std::cin, line)) line = "end";
@@ -55,8 +35,8 @@ void serve(const Job& job, RankContext& context) {
     if (order == "end") return;
     nlohmann::json answer;
     if (order == "matmul") {
-      auto rates =
-          context.rendezvous.exchange({.bytes = std::to_string(matmul_gflops(job, context.clock))}, Deadline::never());
+      auto rates = context.rendezvous.exchange({.bytes = std::to_string(matmul_gflops(matmul, context.clock))},
+                                               Deadline::never());
       double sum = 0;
       for (const Card& card : rates) sum += std::stod(card.bytes);
       answer["gflops"] = sum;

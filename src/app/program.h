@@ -10,7 +10,9 @@ namespace tutti {
 
 /// For a user's program: `prog [--ranks N] [--steps N] [--set section.key=value]... [--out DIR] [--resume RUN]`.
 /// `job` is TOML text (it may start from a built-in with base = "..."). Returns the process's exit code.
-int train_main(int argc, char** argv, const MakeModel& make_model, const std::string& job);
+/// `partition` is used where the job says layout.partition = "own".
+int train_main(int argc, char** argv, const MakeModel& make_model, const std::string& job,
+               const OwnPartition& partition = {});
 
 /// The `tutti` command.
 int tutti_main(int argc, char** argv);

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "observe/progress.h"
+#include "observe/tensorboard.h"
 #include "tensor/threads.h"
 #include "train/run_folder.h"
 
@@ -84,15 +85,21 @@ Job job_of(const TrainArguments& arguments) {
   return job;
 }
 
-int train_command(const TrainArguments& arguments, const MakeModel& make_model) {
+int train_command(const TrainArguments& arguments, const MakeModel& make_model, const OwnPartition& partition) {
   RunOptions options;
   options.job = job_of(arguments);
   options.make_model = make_model;
+  options.partition = partition;
   options.out = arguments.out;
   options.resume = arguments.resume;
   options.stop_at = arguments.steps;
   bool terminal = ::isatty(STDOUT_FILENO) != 0;
-  options.display = [terminal] { return make_progress(stdout, terminal); };
+  options.sinks = [terminal](const std::string& folder) {
+    std::vector<std::unique_ptr<EventSink>> sinks;
+    sinks.push_back(make_progress(stdout, terminal));
+    if (!folder.empty()) sinks.push_back(open_tensorboard(folder + "/tensorboard"));
+    return sinks;
+  };
   options.started = [](int rank, int pid) {
     fmt::print("rank {} pid {}\n", rank, pid);
     std::fflush(stdout);

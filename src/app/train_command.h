@@ -24,6 +24,6 @@ std::vector<Setting> parse_settings(const std::vector<std::string>& texts, int64
 Job job_of(const TrainArguments& arguments);
 
 /// Trains, prints the header and the hash; returns the exit code (0; 1 failed; 130 stopped by Ctrl-C).
-int train_command(const TrainArguments& arguments, const MakeModel& make_model);
+int train_command(const TrainArguments& arguments, const MakeModel& make_model, const OwnPartition& partition = {});
 
 }  // namespace tutti

@@ -9,31 +9,35 @@
 #include <filesystem>
 #include <fstream>
 
+#include "app/crossval.h"
+#include "app/data_command.h"
+#include "app/plot_command.h"
 #include "app/program.h"
+#include "app/tokenize.h"
 #include "app/train_command.h"
 #include "app/verify.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "exec/trace.h"
 #include "model/make_model.h"
-#include "optim/optimizer.h"
-#include "state/checkpoint.h"
 #include "tensor/threads.h"
 #include "train/run_folder.h"
 #include "train/sample.h"
+#include "train/trained.h"
 
 namespace tutti {
 
 namespace {
 
-void add_train_options(CLI::App& app, TrainArguments& arguments) {
+void add_train_options(CLI::App& app, TrainArguments& arguments, bool resumable = true) {
   app.add_option("--ranks", arguments.ranks, "number of ranks (default: one per usable core, at most the lanes)");
   app.add_option("--steps", arguments.steps, "stop at this step; changes nothing else")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   app.add_option("--set", arguments.set, "section.key=value, a TOML value (a bare word is a string)")
       ->allow_extra_args(false);
   app.add_option("--out", arguments.out, "folder of the run (default: runs/<job>-<n>)");
-  app.add_option("--resume", arguments.resume, "go on with this run; only [layout] keys may be set beside it");
+  if (resumable)
+    app.add_option("--resume", arguments.resume, "go on with this run; only [layout] keys may be set beside it");
 }
 
 int jobs_command() {
@@ -49,15 +53,11 @@ int sample_command(const std::string& path, const std::string& prompt, int64_t l
   resolve(job, this_machine());
   choose_library_isa(job.numerics.isa);
   prepare_compute_thread(1);
-  std::string checkpoint = latest_checkpoint(folder.checkpoints());
-  if (checkpoint.empty()) throw Error(fmt::format("{}: it has no checkpoint", path));
-  Model model = make_model(job);
-  ModelShape shape = describe(model);
-  Accounts accounts;
-  Units units(model, shape, make_optimizer(job.train)->slots(), job.train.seed, accounts);
-  State state = units.state({});
-  load_checkpoint(checkpoint, state);
-  fmt::print("{}\n", Sampler(job, make_model, units).text(prompt, length, seed, temperature));
+  const Trained trained(path, 1, job.numerics, make_model);
+  std::shared_ptr<const Tokenizer> tokenizer;
+  if (std::filesystem::exists(folder.tokenizer()))
+    tokenizer = std::make_shared<const Tokenizer>(Tokenizer::load(folder.tokenizer()));
+  fmt::print("{}\n", Sampler(job, make_model, trained.units(), tokenizer).text(prompt, length, seed, temperature));
   return 0;
 }
 
@@ -113,13 +113,14 @@ int parse(CLI::App& app, int argc, char** argv) {
 
 }  // namespace
 
-int train_main(int argc, char** argv, const MakeModel& make_model, const std::string& job) {
+int train_main(int argc, char** argv, const MakeModel& make_model, const std::string& job,
+               const OwnPartition& partition) {
   CLI::App app("trains one model on any number of ranks");
   TrainArguments arguments;
   arguments.job_text = job;
   add_train_options(app, arguments);
   if (int code = parse(app, argc, argv); code >= 0) return code;
-  return guarded([&] { return train_command(arguments, make_model); });
+  return guarded([&] { return train_command(arguments, make_model, partition); });
 }
 
 int tutti_main(int argc, char** argv) {
@@ -171,6 +172,38 @@ int tutti_main(int argc, char** argv) {
   trace->add_option("run", path, "folder of the run")->required();
   trace->add_option("--step", step, "the step to draw (default: one from the middle)");
   on(trace, [&] { return trace_command(path, step); });
+
+  std::vector<std::string> runs;
+  std::string metric = "loss", out = "plot.svg";
+  CLI::App* plot = app.add_subcommand("plot", "loss curves of several runs on one picture");
+  plot->add_option("runs", runs, "folders of the runs")->required();
+  plot->add_option("-o,--out", out, "the SVG file")->capture_default_str();
+  plot->add_option("--metric", metric, "loss, or a metric of the evaluations: accuracy, perplexity, ...")
+      ->capture_default_str();
+  on(plot, [&] { return plot_command(runs, metric, out); });
+
+  int64_t folds = 5;
+  CLI::App* crossval = app.add_subcommand("crossval", "k-fold cross-validation: the job once for every fold");
+  crossval->add_option("job", arguments.job, "built-in name or TOML file")->required();
+  crossval->add_option("--folds", folds, "number of folds")->capture_default_str()->check(CLI::Range(2, 1000));
+  add_train_options(*crossval, arguments, false);
+  on(crossval, [&] { return crossval_command(arguments, folds, own_model); });
+
+  CLI::App* data = app.add_subcommand("data", "what a job's data is: parts, classes, faults, statistics, order");
+  data->add_option("job", arguments.job, "built-in name or TOML file")->required();
+  data->add_option("--ranks", arguments.ranks, "number of ranks");
+  data->add_option("--set", arguments.set, "section.key=value")->allow_extra_args(false);
+  on(data, [&] { return data_command(arguments); });
+
+  TokenizeArguments tokens;
+  CLI::App* tokenize = app.add_subcommand("tokenize", "learn a byte-level BPE tokenizer, or encode a text with one");
+  tokenize->add_option("file", tokens.file, "the text; kjv: the King James text")->required();
+  tokenize->add_option("--vocab", tokens.vocab, "learn so many tokens and write a tokenizer.json");
+  tokenize->add_option("--tokenizer", tokens.tokenizer,
+                       "encode with it (a tokenizer.json, or a folder with GPT-2's "
+                       "vocabulary) and write a file of tokens");
+  tokenize->add_option("-o,--out", tokens.out, "the file to write")->required();
+  on(tokenize, [&] { return tokenize_command(tokens); });
 
   CLI::App* docs = app.add_subcommand("docs", "write the generated references");
   docs->add_option("--root", root, "the repository")->capture_default_str();

@@ -1,16 +1,10 @@
 #include "app/verify.h"
 
 #include <fmt/format.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
-#include <csignal>
 #include <cstdio>
 
-#include "base/error.h"
-#include "base/file.h"
+#include "app/apart.h"
 
 namespace tutti {
 
@@ -22,6 +16,7 @@ struct Layout {
   bool overlap;
   int64_t hosts = 1;
   const char* fold = "local";
+  const char* partition = "lanes";
 };
 
 // Each mechanism that could betray the promise appears in at least one row.
@@ -45,44 +40,15 @@ constexpr Layout kLayouts[] = {
     {8, "process", "tcp", true},
     {8, "thread", "inproc", true},
     {8, "process", "shm", false, 2},
+    {1, "process", "shm", true, 1, "local", "even"},
+    {2, "process", "shm", true, 1, "local", "round-robin"},
+    {3, "process", "tcp", true, 1, "local", "hash"},
+    {4, "thread", "inproc", true, 1, "local", "even"},
 };
 
-/// Runs in a child process, so that every layout starts from a process that has computed nothing.
 RunResult run_apart(const RunOptions& options) {
-  int ends[2];
-  if (::pipe(ends) != 0) throw_errno("make", "a pipe");
-  std::fflush(nullptr);
-  pid_t child = ::fork();
-  if (child < 0) throw_errno("start", "a process");
-  if (child == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // and its ranks die with it
-    std::string text;
-    int code = 1;
-    try {
-      RunResult result = run(options);
-      code = result.ok ? 0 : 1;
-      text = result.ok ? result.hash : result.failures.front();
-    } catch (const std::exception& e) {
-      text = e.what();
-    }
-    (void)!::write(ends[1], text.data(), text.size());
-    ::_exit(code);
-  }
-  ::close(ends[1]);
-  std::string text;
-  std::array<char, 512> part{};
-  for (ssize_t n; (n = ::read(ends[0], part.data(), part.size())) > 0;) text.append(part.data(), n);
-  ::close(ends[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  RunResult result;
-  result.ok = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  if (result.ok) {
-    result.hash = text;
-  } else {
-    result.failures.push_back(text.empty() ? "the run ended without a word" : text);
-  }
-  return result;
+  Apart apart = start_apart(options);
+  return finish_apart(apart);
 }
 
 }  // namespace
@@ -94,8 +60,8 @@ int verify_command(const TrainArguments& arguments, int64_t steps, const MakeMod
   options.keep = false;
   options.stop_at = steps;
   fmt::print("{} for {} steps over layouts\n\n", options.job.name, steps);
-  fmt::print("{:>5}  {:8} {:8} {:7} {:>5}  {:6} state sha256\n", "ranks", "workers", "transport", "overlap", "hosts",
-             "fold");
+  fmt::print("{:>5}  {:8} {:9} {:7} {:>5}  {:6} {:11} state sha256\n", "ranks", "workers", "transport", "overlap",
+             "hosts", "fold", "partition");
   std::string expected;
   int differ = 0, ran = 0;
   for (const Layout& layout : kLayouts) {
@@ -107,13 +73,15 @@ int verify_command(const TrainArguments& arguments, int64_t steps, const MakeMod
     l.overlap = layout.overlap;
     l.hosts = layout.hosts;
     l.fold = layout.fold;
+    l.partition = layout.partition;
     RunResult result = run_apart(options);
     if (expected.empty()) expected = result.hash;
     bool same = result.ok && result.hash == expected;
     differ += same ? 0 : 1;
     ++ran;
-    fmt::print("{:>5}  {:8} {:8}  {:7} {:>5}  {:6} {}{}\n", l.ranks, l.workers, l.transport, l.overlap ? "on" : "off",
-               l.hosts, l.fold, result.ok ? result.hash : result.failures.front(), same ? "" : "   DIFFERS");
+    fmt::print("{:>5}  {:8} {:9} {:7} {:>5}  {:6} {:11} {}{}\n", l.ranks, l.workers, l.transport,
+               l.overlap ? "on" : "off", l.hosts, l.fold, l.partition,
+               result.ok ? result.hash : result.failures.front(), same ? "" : "   DIFFERS");
     std::fflush(stdout);
   }
   if (differ == 0) {

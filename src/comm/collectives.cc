@@ -20,7 +20,8 @@ enum Operation : uint32_t {
   kGatherSlices,
   kRing,
   kRingGather,
-  kMessage
+  kMessage,
+  kAllToAll
 };
 
 // Equal cuts on cache lines.
@@ -96,6 +97,21 @@ void Channel::all_gather(std::span<const std::byte> mine, std::span<std::byte> a
     }
     if (mine.data() != all.data() + rank() * mine.size()) {
       std::copy(mine.begin(), mine.end(), all.begin() + rank() * mine.size());
+    }
+    posted.wait_all(deadline());
+  });
+  ++sequence_;
+}
+
+void Channel::all_to_all(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from) {
+  named("all_to_all", sequence_, [&] {
+    const Tag tag = next(kAllToAll);
+    Posted posted(transport_);
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) posted.recv(r, tag, from[r]);
+    }
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) posted.send(r, tag, to[r]);
     }
     posted.wait_all(deadline());
   });

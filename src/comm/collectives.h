@@ -27,6 +27,8 @@ class Channel {
   void broadcast(std::span<std::byte> bytes, int root);
   /// all[r*mine.size() ...] = rank r's bytes. Equal sizes.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
+  /// Sends to[r] to rank r and receives from[r] from it, for every other rank; sizes agree in pairs and may be zero.
+  void all_to_all(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from);
   /// Rank r ends with slice r of the sum in data[slices[r]]; the rest of data is scratch after it. Exact: every rank is
   /// one leaf of the tree.
   void reduce_scatter(std::span<float> data, const std::vector<Range>& slices);

@@ -4,7 +4,8 @@
 //   "colour: category red|green|blue"  an id by place; any other value is an unknown class
 //   "shape: one-hot round|square"      as many features of 0 and 1
 //   "weight: weight"                   of the record, for data.resample = "column"
-//   "label: target"                    a number (regression, bce); target cat|dog: a class by place; target classes=10: a
+//   "label: target"                    a number (regression, bce); target cat|dog: a class by place; target classes=10:
+//   a
 //                                      whole number below 10
 //   "body: text"                       jsonl: text for a gpt; then the only column
 // Sizes follow from the text alone, so a model can be made before the data is read.
@@ -33,9 +34,9 @@ std::vector<Column> parse_columns(const std::vector<std::string>& texts, std::ve
 
 /// What the columns add up to.
 struct ColumnSizes {
-  int64_t numbers = 0;               ///< number and one-hot features
-  std::vector<int64_t> categories;   ///< of each category column
-  int64_t classes = 0;               ///< of the target; 0: it is a number
+  int64_t numbers = 0;              ///< number and one-hot features
+  std::vector<int64_t> categories;  ///< of each category column
+  int64_t classes = 0;              ///< of the target; 0: it is a number
   int64_t targets = 0, weights = 0, texts = 0;
 };
 ColumnSizes sizes_of(const std::vector<Column>& columns);

@@ -25,22 +25,22 @@ struct ModelConfig {
   bool bias;          // gpt: linear layers and norms have biases
   double dropout;
   double init_scale;  // standard deviation of the (truncated) normal; gain of orthogonal; the constant
-  std::string init;   // normal | truncated-normal | glorot-uniform | glorot-normal | he-uniform | he-normal | orthogonal
-                      // | zeros | ones | constant
-  bool scaled_residual;             // GPT-2: residual projections start at init / sqrt(2 layers)
-  std::string init_from;            // safetensors file or run whose values replace the drawn ones
-  std::string init_only;            // names (glob) that are taken from there
-  std::vector<int64_t> hidden;      // mlp, wide-deep, autoencoder: sizes of the hidden layers
+  std::string init;  // normal | truncated-normal | glorot-uniform | glorot-normal | he-uniform | he-normal | orthogonal
+                     // | zeros | ones | constant
+  bool scaled_residual;              // GPT-2: residual projections start at init / sqrt(2 layers)
+  std::string init_from;             // safetensors file or run whose values replace the drawn ones
+  std::string init_only;             // names (glob) that are taken from there
+  std::vector<int64_t> hidden;       // mlp, wide-deep, autoencoder: sizes of the hidden layers
   int64_t inputs, outputs, classes;  // features; values of a regression; classes
-  std::vector<int64_t> image;       // channels, height, width
-  std::vector<int64_t> channels;    // cnn: of each stage
-  int64_t depth;                    // cnn: blocks of a stage
-  bool residual;                    // cnn
-  std::string pool;                 // cnn: max | average
-  int64_t embedding;                // wide-deep: size of a category's embedding
-  int64_t latent;                   // autoencoder
-  bool variational;                 // autoencoder: latent values are drawn; needed to generate
-  std::string path;                 // script: the TorchScript file
+  std::vector<int64_t> image;        // channels, height, width
+  std::vector<int64_t> channels;     // cnn: of each stage
+  int64_t depth;                     // cnn: blocks of a stage
+  bool residual;                     // cnn
+  std::string pool;                  // cnn: max | average
+  int64_t embedding;                 // wide-deep: size of a category's embedding
+  int64_t latent;                    // autoencoder
+  bool variational;                  // autoencoder: latent values are drawn; needed to generate
+  std::string path;                  // script: the TorchScript file
   bool autograd;  // build the same model from adapted torch operations instead of the hand-written segments
 };
 
@@ -55,31 +55,31 @@ struct LossConfig {
 };
 
 struct DataConfig {
-  std::string kind;  // text | tokens | walk | points | clicks | idx | csv | jsonl | numpy | images
-  std::string path;  // text: a file, or "kjv"; idx: an images file or a folder with MNIST's names, or "fashion-mnist"
-  std::string labels;             // idx, numpy: the file of the labels, where the folder does not say it
-  std::string test, test_labels;  // evaluated once, at the end
-  double held_out;                // fraction of the records kept for evaluation
-  int64_t folds, fold;            // > 1: the held-out records are fold `fold` of so many
-  std::vector<std::string> columns;  // csv, jsonl: "name: role options" (config/columns.h)
-  std::string delimiter;             // csv: auto | one character
-  bool header;                       // csv: the first line names the columns
-  std::string scale;                 // idx, images, numpy: none | unit (by 255) | standardise | min-max
-  std::string missing;               // fail | mean | zero | drop
-  std::string outliers;              // keep | clip | drop
-  double outlier_limit;              // standard deviations
-  std::string bad;                   // fail | skip
-  std::string tokenizer;             // text: bytes | bpe (trained on the file) | a tokenizer file
-  std::string resample;              // none | balanced | classes | column
+  std::string kind;    // text | tokens | walk | points | clicks | idx | csv | jsonl | numpy | images
+  std::string path;    // text: a file, or "kjv"; idx: an images file or a folder with MNIST's names, or "fashion-mnist"
+  std::string labels;  // idx, numpy: the file of the labels, where the folder does not say it
+  std::string test, test_labels;         // evaluated once, at the end
+  double held_out;                       // fraction of the records kept for evaluation
+  int64_t folds, fold;                   // > 1: the held-out records are fold `fold` of so many
+  std::vector<std::string> columns;      // csv, jsonl: "name: role options" (config/columns.h)
+  std::string delimiter;                 // csv: auto | one character
+  bool header;                           // csv: the first line names the columns
+  std::string scale;                     // idx, images, numpy: none | unit (by 255) | standardise | min-max
+  std::string missing;                   // fail | mean | zero | drop
+  std::string outliers;                  // keep | clip | drop
+  double outlier_limit;                  // standard deviations
+  std::string bad;                       // fail | skip
+  std::string tokenizer;                 // text: bytes | bpe (trained on the file) | a tokenizer file
+  std::string resample;                  // none | balanced | classes | column
   std::vector<double> resample_weights;  // of the classes
 };
 
 /// Changes of training images, keyed by (seed, sample); 0: off.
 struct AugmentConfig {
-  int64_t crop;       // pixels: zero padding, then a random crop of the old size
-  double flip;        // probability of a left-right flip
-  double rotate;      // degrees, either way
-  double scale;       // fraction, either way
+  int64_t crop;   // pixels: zero padding, then a random crop of the old size
+  double flip;    // probability of a left-right flip
+  double rotate;  // degrees, either way
+  double scale;   // fraction, either way
   double brightness, contrast;
   double noise;    // standard deviation
   int64_t cutout;  // side of a square of zeros
@@ -111,11 +111,11 @@ struct TrainConfig {
   std::string clip_by;              // norm | value | unit
   int64_t eval_every, eval_batches, checkpoint_every;  // steps (0: only at the end); micro-batches of held-out data per
                                                        // lane (0: no evaluation at all)
-  std::string watch;    // auto | a metric: what plateau, early_stop and keep_best go by
-  int64_t early_stop;   // evaluations without improvement after which the run ends; 0: off
-  double min_change;    // what counts as an improvement
-  bool keep_best;       // a checkpoint of the best evaluation beside the last
-  std::string prompt;   // of the sample printed at the end
+  std::string watch;                                   // auto | a metric: what plateau, early_stop and keep_best go by
+  int64_t early_stop;  // evaluations without improvement after which the run ends; 0: off
+  double min_change;   // what counts as an improvement
+  bool keep_best;      // a checkpoint of the best evaluation beside the last
+  std::string prompt;  // of the sample printed at the end
   int64_t sample_bytes;
 };
 
@@ -185,7 +185,7 @@ struct Machine {
   bool amd = false;  // made by AMD
 };
 void resolve(Job& job, const Machine& machine);
-/// Cores by affinity (and cgroup v2 cpu.max), and the ISA and maker of this processor.
+/// Cores by affinity and the quotas of control groups (config/machine.h), and the ISA and maker of this processor.
 Machine this_machine();
 
 /// The complete job as TOML, a line a key with its origin as a comment (`explain`), or bare (job.toml of a run: parses

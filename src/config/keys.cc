@@ -156,7 +156,8 @@ void add_data(std::vector<Key>& keys) {
       .one_of({"text", "tokens", "walk", "points", "clicks", "idx", "csv", "jsonl", "numpy", "images"});
   rows.add(&C::path, "path", "kjv",
            "file or folder; `kjv`: the King James text, `fashion-mnist`: the images, which set-up installs");
-  rows.add(&C::labels, "labels", "", "idx, numpy: the file of the labels, unless `path` is a folder with MNIST's names");
+  rows.add(&C::labels, "labels", "",
+           "idx, numpy: the file of the labels, unless `path` is a folder with MNIST's names");
   rows.add(&C::test, "test", "", "file or folder that is evaluated once, at the end");
   rows.add(&C::test_labels, "test_labels", "", "idx, numpy: its labels");
   rows.add(&C::held_out, "held_out", 0.05, "fraction of the records kept for evaluation").fraction();
@@ -168,7 +169,8 @@ void add_data(std::vector<Key>& keys) {
   rows.add(&C::header, "header", true, "csv: the first line names the columns; else they are 1, 2, 3, ...");
   rows.add(&C::scale, "scale", "none", "idx, images, numpy: divided by 255, to mean 0 and deviation 1, or to [0, 1]")
       .one_of({"none", "unit", "standardise", "min-max"});
-  rows.add(&C::missing, "missing", "fail", "csv, jsonl: what an empty number is").one_of({"fail", "mean", "zero", "drop"});
+  rows.add(&C::missing, "missing", "fail", "csv, jsonl: what an empty number is")
+      .one_of({"fail", "mean", "zero", "drop"});
   rows.add(&C::outliers, "outliers", "keep", "csv, jsonl: what a number far from the mean becomes")
       .one_of({"keep", "clip", "drop"});
   rows.add(&C::outlier_limit, "outlier_limit", 6.0, "standard deviations that are far").range(0.1, 1e6);
@@ -214,8 +216,7 @@ void add_train(std::vector<Key>& keys) {
   rows.add(&C::beta2, "beta2", 0.999, "adam, adamw, lion, lamb: decay of the second moment; rmsprop: of the squares")
       .fraction();
   rows.add(&C::eps, "eps", 1e-8, "added to the root of the second moment").range(0, 1);
-  rows.add(&C::weight_decay, "weight_decay", 0.0,
-           "adamw, lion, lamb: decoupled; others: added to the gradient")
+  rows.add(&C::weight_decay, "weight_decay", 0.0, "adamw, lion, lamb: decoupled; others: added to the gradient")
       .range(0, 1e6);
   rows.add(&C::momentum, "momentum", 0.0, "sgd, rmsprop: momentum").fraction();
   rows.add(&C::nesterov, "nesterov", false, "sgd: Nesterov's momentum");
@@ -369,7 +370,9 @@ const std::vector<Section>& sections() {
 const std::vector<Key>& keys() {
   static const std::vector<Key> all = [] {
     std::vector<Key> keys;
-    for (auto add : {add_model, add_loss, add_data, add_augment, add_train, add_numerics, add_layout, add_elastic, add_ps}) add(keys);
+    for (auto add :
+         {add_model, add_loss, add_data, add_augment, add_train, add_numerics, add_layout, add_elastic, add_ps})
+      add(keys);
     return keys;
   }();
   return all;

@@ -25,39 +25,106 @@ int cores_by_affinity() {
   return std::max(1u, std::thread::hardware_concurrency());
 }
 
-/// The group's path in the cgroup v2 hierarchy: the line "0::/path".
-std::string unified_group(const std::string& membership) {
-  std::istringstream lines(membership);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.rfind("0::/", 0) == 0) return line.substr(4);
-  }
-  return {};
-}
-
 std::string text_of(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, at);) parts.push_back(part);
+  return parts;
+}
+
+bool has(const std::vector<std::string>& list, const std::string& word) {
+  return std::find(list.begin(), list.end(), word) != list.end();
+}
+
+/// mountinfo writes blanks and backslashes in paths as \ooo.
+std::string unescaped(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 3 < text.size()) {
+      out += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
+      i += 3;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+struct Mount {
+  std::string root, point;  // the group that is mounted, and where
+  bool unified = false;     // cgroup v2
+};
+
+/// A line is "36 35 98:0 /root /point options [optional fields] - type source options".
+std::vector<Mount> cpu_mounts(const std::string& mounts) {
+  std::vector<Mount> list;
+  for (const std::string& line : split(mounts, '\n')) {
+    const std::vector<std::string> words = split(line, ' ');
+    const size_t dash = std::find(words.begin(), words.end(), "-") - words.begin();
+    if (dash < 6 || dash + 3 >= words.size()) continue;
+    const std::string& type = words[dash + 1];
+    const bool unified = type == "cgroup2";
+    if (unified || (type == "cgroup" && has(split(words[dash + 3], ','), "cpu")))
+      list.push_back({unescaped(words[3]), unescaped(words[4]), unified});
+  }
+  return list;
+}
+
+/// The process's group in the hierarchy of a mount: a line "0::/path" is v2's, "4:cpu,cpuacct:/path" the controllers'.
+std::string group_of(const std::string& groups, bool unified) {
+  for (const std::string& line : split(groups, '\n')) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (unified ? line.compare(0, second + 1, "0::") == 0 : has(split(controllers, ','), "cpu"))
+      return line.substr(second + 1);
+  }
+  return {};
+}
+
+/// Where the group lies below the mount point; empty (the mount's own group) when it is not in there.
+std::filesystem::path below(const std::string& group, const std::string& mount_root) {
+  const auto path = std::filesystem::path(group).lexically_relative(mount_root);
+  return path.empty() || path == "." || *path.begin() == ".." ? std::filesystem::path() : path;
+}
+
+/// quota / period of one group; 0: no limit. A file that says "max" or -1, or is not there, is none.
+double limit_of(const std::filesystem::path& group, bool unified) {
+  double quota = 0, period = 0;
+  if (unified) {
+    std::ifstream(group / "cpu.max") >> quota >> period;
+  } else {
+    std::ifstream(group / "cpu.cfs_quota_us") >> quota;
+    std::ifstream(group / "cpu.cfs_period_us") >> period;
+  }
+  return quota > 0 && period > 0 ? quota / period : 0;
+}
+
 }  // namespace
 
-int cores_by_cgroup(int cores, const std::string& root, const std::string& membership) {
-  std::filesystem::path group = std::filesystem::path(root) / unified_group(membership);
-  while (true) {
-    std::ifstream file(group / "cpu.max");
-    double quota = 0, period = 0;  // "max 100000" reads no quota
-    if (file >> quota >> period && quota > 0 && period > 0) {
-      cores = std::min(cores, std::max(1, static_cast<int>(std::min(quota / period, 1e6))));
+int cores_by_cgroup(int cores, const std::string& root, const Membership& membership) {
+  for (const Mount& mount : cpu_mounts(membership.mounts)) {
+    const std::filesystem::path top = root + mount.point;
+    const auto path = below(group_of(membership.groups, mount.unified), mount.root);
+    for (auto group = path;; group = group.parent_path()) {
+      const double limit = limit_of(group.empty() ? top : top / group, mount.unified);
+      if (limit > 0) cores = std::min(cores, std::max(1, static_cast<int>(std::min(limit, 1e6))));
+      if (group.empty()) break;
     }
-    if (group == root || !group.has_relative_path()) return cores;
-    group = group.parent_path();
   }
+  return cores;
 }
 
 // The kernels are compiled for x86-64-v3 and x86-64-v4: ask for all that those levels use.
 Machine this_machine() {
   Machine machine;
-  machine.cores = cores_by_cgroup(cores_by_affinity(), "/sys/fs/cgroup", text_of("/proc/self/cgroup"));
+  machine.cores =
+      cores_by_cgroup(cores_by_affinity(), "", {text_of("/proc/self/mountinfo"), text_of("/proc/self/cgroup")});
 #if defined(__x86_64__)
   __builtin_cpu_init();
   machine.amd = __builtin_cpu_is("amd");

@@ -5,8 +5,16 @@
 
 namespace tutti {
 
-/// Cores that the cgroup v2 quotas allow: the smallest quota / period of cpu.max from the process's own group up to the
-/// root, rounded down, at least 1; at most `cores`. `membership` is the text of /proc/self/cgroup.
-int cores_by_cgroup(int cores, const std::string& root, const std::string& membership);
+/// Texts of /proc/self that say where the process's control groups are.
+struct Membership {
+  std::string mounts;  ///< /proc/self/mountinfo
+  std::string groups;  ///< /proc/self/cgroup
+};
+
+/// Cores that the quotas of control groups allow: the smallest quota / period from the process's own group up to the
+/// mount's root, rounded down, at least 1; at most `cores`. Read are cpu.max of every cgroup v2 mount, and
+/// cpu.cfs_quota_us and cpu.cfs_period_us of every v1 mount of the cpu controller. `root` stands before the mount
+/// points (a test's folder; empty on a machine). A group outside of what is mounted counts by the mount's root alone.
+int cores_by_cgroup(int cores, const std::string& root, const Membership& membership);
 
 }  // namespace tutti

@@ -7,13 +7,18 @@
 #include <span>
 #include <vector>
 
+#include "base/philox.h"
 #include "config/job.h"
 
 namespace tutti {
 
 /// Applied to whole micro-batches after they were read: rotation and scaling (one bilinear resampling), crop, flip,
-/// brightness and contrast, noise, cutout, each sample alone by draws keyed (seed, Purpose::kAugment, sample); then mixup
-/// of row r with row B-1-r of the same micro-batch. Thread-safe.
+/// brightness and contrast, noise, cutout, each sample alone by draws keyed (seed, Purpose::kAugment, sample); then
+/// mixup of row r with row B-1-r of the same micro-batch. Thread-safe.
+///   rotate, scale   by an angle and a zoom about the image's centre; crop   moved by up to so many pixels, each way;
+///   both leave zeros where nothing was   brightness   each channel times its own factor, at least 0   contrast   the
+///   distance from the image's mean times a factor   cutout   a square about a pixel of the image, cut off at its
+///   border
 class Augment {
  public:
   /// `image` is {channels, height, width}; images are rows of tensors[0], [B, channels, height, width] or flat.
@@ -23,9 +28,13 @@ class Augment {
   void apply(std::span<const at::Tensor> tensors, int64_t first_sample) const;
 
  private:
+  void change(float* image, uint64_t sample, float* scratch) const;
+  void mix(std::span<const at::Tensor> tensors, int64_t first_sample) const;
+
   AugmentConfig config_;
   std::vector<int64_t> image_;
   uint64_t seed_;
+  std::vector<PhiloxStream> streams_;
 };
 
 }  // namespace tutti

@@ -46,8 +46,8 @@ struct DataReport {
 
 class Tokenizer;
 
-/// The parts of the data, split by key (train.seed) over the records; data.held_out = 0 leaves held_out empty. `test` is
-/// null where the job names none.
+/// The parts of the data, split by key (train.seed) over the records; data.held_out = 0 leaves held_out empty. `test`
+/// is null where the job names none.
 struct Split {
   std::shared_ptr<const Dataset> train, held_out, test;
   std::shared_ptr<const Tokenizer> tokenizer;  ///< text that is not bytes

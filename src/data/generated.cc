@@ -1,12 +1,17 @@
 // Data that needs no file: every value is a draw keyed by (seed, record).
+#include <algorithm>
+#include <array>
+#include <cmath>
+
 #include "base/philox.h"
+#include "config/columns.h"
 #include "data/sources.h"
 
 namespace tutti {
 namespace {
 
 // The second word of a key tells the streams apart; part of the job's meaning.
-constexpr uint64_t kWalk = 0, kPoint = 1, kCentre = 2;
+constexpr uint64_t kWalk = 0, kPoint = 1, kCentre = 2, kClick = 3, kTruth = 4;
 constexpr uint64_t kStepSizes = 5;  // 0..4
 constexpr float kSpread = 1.0f;     // of the centres, against noise of standard deviation 1
 
@@ -65,7 +70,106 @@ class Points final : public Generated {
   std::vector<float> centres_;
 };
 
+// Clicks and their truth.
+//   numbers x[i]      uniform over [-sqrt 3, sqrt 3), so of deviation 1
+//   categories v[f]   16 u^2 rounded down: low values are common, high ones rare
+//   logit             kBias + sum w[i] x[i] + sum effect[f][v[f]] + sum over the pairs (0,1), (2,3), (4,5) of
+//   both[f][v] click             with probability 1 / (1 + exp(-logit))
+// The logit's deviation is about 2.5, a fourth of its square from the numbers and some 40 % from the pairs, which no
+// sum over single categories can express.
+constexpr double kBias = -0.5, kLinear = 0.45, kEffect = 0.6, kBoth = 1.0;
+constexpr int64_t kPairs = kClickFields / 2;
+
+struct Click {
+  std::array<float, kClickNumbers> numbers;
+  std::array<int64_t, kClickFields> categories;
+  float toss;  ///< in [0, 1): a click when below the truth
+};
+
+Click draw_click(uint64_t seed, int64_t record) {
+  const PhiloxStream stream =
+      philox_stream({.seed = seed, .purpose = Purpose::kData, .a = static_cast<uint64_t>(record), .b = kClick});
+  std::array<uint32_t, 16> words{};
+  static_assert(kClickNumbers + kClickFields < 16);
+  for (uint32_t block = 0; block < 4; ++block) {
+    const auto four = philox_raw({stream.counter[0], stream.counter[1], block, 0}, stream.key);
+    std::copy(four.begin(), four.end(), words.begin() + 4 * block);
+  }
+  Click click{};
+  constexpr double kRoot3 = 1.7320508075688772;
+  const uint32_t* word = words.data();
+  for (float& x : click.numbers) x = static_cast<float>((static_cast<double>(*word++ >> 8) * 0x1p-23 - 1) * kRoot3);
+  for (int64_t& value : click.categories) {
+    const uint64_t u = *word++;
+    value = static_cast<int64_t>((u * u >> 32) * kClickValues >> 32);
+  }
+  click.toss = static_cast<float>(*word >> 8) * 0x1p-24f;
+  return click;
+}
+
+class Truth {
+ public:
+  explicit Truth(uint64_t seed) {
+    const PhiloxKey key{.seed = seed, .purpose = Purpose::kData, .a = 0, .b = kTruth};
+    uint64_t draw = 0;
+    for (double& w : linear_) w = kLinear * philox_normal(key, draw++);
+    for (auto& field : effect_) {
+      for (double& value : field) value = kEffect * philox_normal(key, draw++);
+    }
+    for (auto& pair : both_) {
+      for (double& value : pair) value = kBoth * philox_normal(key, draw++);
+    }
+  }
+  double probability(const Click& click) const {
+    double logit = kBias;
+    for (size_t i = 0; i < linear_.size(); ++i) logit += linear_[i] * static_cast<double>(click.numbers[i]);
+    for (size_t f = 0; f < effect_.size(); ++f) logit += effect_[f][static_cast<size_t>(click.categories[f])];
+    for (size_t p = 0; p < both_.size(); ++p) {
+      logit += both_[p][static_cast<size_t>(click.categories[2 * p] * kClickValues + click.categories[2 * p + 1])];
+    }
+    return 1 / (1 + std::exp(-logit));
+  }
+
+ private:
+  std::array<double, kClickNumbers> linear_;
+  std::array<std::array<double, kClickValues>, kClickFields> effect_;
+  std::array<std::array<double, kClickValues * kClickValues>, kPairs> both_;
+};
+
+class Clicks final : public Generated {
+ public:
+  explicit Clicks(uint64_t seed) : seed_(seed), truth_(seed) {}
+  void read(int64_t record, std::span<const at::Tensor> tensors, int64_t row) const override {
+    const Click click = draw_click(seed_, record);
+    std::copy(click.numbers.begin(), click.numbers.end(), tensors[0].mutable_data_ptr<float>() + row * kClickNumbers);
+    std::copy(click.categories.begin(), click.categories.end(),
+              tensors[1].mutable_data_ptr<int64_t>() + row * kClickFields);
+    tensors[2].mutable_data_ptr<float>()[row] = is_click(click) ? 1 : 0;
+  }
+  int64_t label(int64_t record) const override { return is_click(draw_click(seed_, record)) ? 1 : 0; }
+
+ private:
+  bool is_click(const Click& click) const { return click.toss < truth_.probability(click); }
+  uint64_t seed_;
+  Truth truth_;
+};
+
 }  // namespace
+
+std::shared_ptr<const Dataset> make_clicks(uint64_t seed) { return std::make_shared<Clicks>(seed); }
+
+double clicks_truth(uint64_t seed, int64_t record) { return Truth(seed).probability(draw_click(seed, record)); }
+
+double clicks_truth_loss(uint64_t seed, int64_t held_out) {
+  const Truth truth(seed);
+  double sum = 0;
+  for (int64_t i = 0; i < held_out; ++i) {
+    const Click click = draw_click(seed, kGenerated + i);
+    const double p = truth.probability(click);
+    sum -= std::log(click.toss < p ? p : 1 - p);
+  }
+  return sum / static_cast<double>(std::max<int64_t>(held_out, 1));
+}
 
 std::shared_ptr<const Dataset> make_walk(uint64_t seed, int64_t context, int64_t vocab) {
   return std::make_shared<Walk>(seed, context, vocab);

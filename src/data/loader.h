@@ -21,10 +21,11 @@ struct LoaderOptions {
   Range lanes;  ///< this rank's
   Order order;
   int64_t first_step = 0;
-  int depth = 4;  ///< micro-batches kept ready
+  int depth = 4;                           ///< micro-batches kept ready
   std::shared_ptr<const Augment> augment;  ///< null: none
-  /// Not empty: this rank reads the records that the partition gives it, for whichever rank computes them, and the ranks
-  /// exchange rows at the first next() of a step, over `channel` (which then belongs to the thread that calls next()).
+  /// Not empty: this rank reads the records that the partition gives it, for whichever rank computes them, and the
+  /// ranks exchange rows at the first next() of a step, over `channel` (which then belongs to the thread that calls
+  /// next()).
   Partition partition;
   Channel* channel = nullptr;
 };

@@ -21,7 +21,7 @@ using OwnPartition = std::function<int(const Dataset& data, int64_t record, int 
 Partition make_partition(const LayoutConfig& layout, std::shared_ptr<const Dataset> data, int ranks,
                          const OwnPartition& own = {});
 
-/// How unequal a partition is: over the first `most` records.
+/// How unequal a partition is: over all records, or a keyed sample of `most` of them.
 struct Skew {
   std::vector<int64_t> records;               ///< by rank
   std::vector<std::vector<int64_t>> classes;  ///< [rank][class]; empty: no classes

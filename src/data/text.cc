@@ -1,13 +1,7 @@
-#include <errno.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
+// Text as bytes: a record is a stretch of the file, its targets the same stretch one byte on.
 #include <algorithm>
-#include <cstdlib>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "data/sources.h"
 
 namespace tutti {
@@ -30,47 +24,9 @@ class Text final : public Dataset {
   int64_t context_;
 };
 
-std::string read_unchanged(const std::string& path) {
-  Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) throw_errno("open", path);
-  struct stat before {};
-  if (fstat(fd.get(), &before) != 0) throw_errno("read", path);
-  if (!S_ISREG(before.st_mode)) {
-    throw Error(fmt::format("{}: {}, not a file", path, S_ISDIR(before.st_mode) ? "a folder" : "a device"));
-  }
-  std::string bytes(static_cast<size_t>(before.st_size), '\0');
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t n = ::read(fd.get(), bytes.data() + done, bytes.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw_errno("read", path);
-    if (n == 0) break;
-    done += static_cast<size_t>(n);
-  }
-  struct stat after {};
-  if (fstat(fd.get(), &after) != 0) throw_errno("read", path);
-  if (done != bytes.size() || after.st_size != before.st_size || after.st_mtim.tv_sec != before.st_mtim.tv_sec ||
-      after.st_mtim.tv_nsec != before.st_mtim.tv_nsec) {
-    throw Error(fmt::format("{}: changed while it was read", path));
-  }
-  return bytes;
-}
-
 }  // namespace
 
-std::string resolve_text_path(const std::string& path) {
-  if (path != "kjv") return path;
-  const char* folder = std::getenv("TUTTI_DATA");
-  std::string file = std::string(folder != nullptr && *folder != '\0' ? folder : "data") + "/kjv.txt";
-  if (access(file.c_str(), F_OK) != 0) {
-    throw Error(fmt::format("{}: the King James text is missing; run ./tutti setup", file));
-  }
-  return file;
-}
-
-std::shared_ptr<const Dataset> open_text(const std::string& path, int64_t context, int64_t vocab) {
-  std::string bytes = read_unchanged(path);
-  if (bytes.empty()) throw Error(fmt::format("{}: the file is empty", path));
+std::shared_ptr<const Dataset> open_text(std::string bytes, const std::string& path, int64_t context, int64_t vocab) {
   if (static_cast<int64_t>(bytes.size()) < context + 1) {
     throw Error(fmt::format("{}: {} bytes are too short for one record of model.context + 1 = {} bytes", path,
                             bytes.size(), context + 1));

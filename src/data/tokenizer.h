@@ -14,8 +14,8 @@ class Tokenizer {
  public:
   /// Learns vocab - 256 merges from the text. Ties go to the pair of the lowest ids, as in the tokenizers package.
   static Tokenizer train(std::string_view text, int64_t vocab);
-  /// A tokenizer.json (of `save`, or of the tokenizers package with a byte-level BPE), or GPT-2's own vocabulary: a folder
-  /// with vocab.json and merges.txt (or encoder.json and vocab.bpe). Throws Error naming the file and the fault.
+  /// A tokenizer.json (of `save`, or of the tokenizers package with a byte-level BPE), or GPT-2's own vocabulary: a
+  /// folder with vocab.json and merges.txt (or encoder.json and vocab.bpe). Throws Error naming the file and the fault.
   static Tokenizer load(const std::string& path);
   /// A tokenizer.json that the tokenizers package reads, too.
   void save(const std::string& path) const;

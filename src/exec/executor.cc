@@ -91,15 +91,16 @@ struct Executor::Impl {
                      clock.now() - since, cancel->reason()});
   }
 
-  void await(const Queue& queue, const Instruction& instruction, uint64_t now) {
-    for (int number : instruction.waits) {
-      Event& event = events[number];
+  void await(uint32_t number, const Instruction& instruction, uint64_t now) {
+    for (int wanted : instruction.waits) {
+      Event& event = events[wanted];
       const auto ready = [&] { return stopped() || event.round.load(std::memory_order_acquire) == now; };
       if (ready()) continue;
       const Time since = clock.now();
       if (clock.wait(event.signal, ready, Deadline::never(), cancel) == WaitResult::kCancelled) {
-        throw_cancelled(queue, instruction, since);
+        throw_cancelled(program.queues[number], instruction, since);
       }
+      if (trace) trace->add_wait(number, clock.now() - since);
     }
   }
 
@@ -109,14 +110,14 @@ struct Executor::Impl {
     try {
       for (uint32_t index = 0; index < queue.instructions.size(); ++index) {
         const Instruction& instruction = queue.instructions[index];
-        await(queue, instruction, now);
+        await(number, instruction, now);
         if (stopped()) throw Stopped{};
         if (cancel && cancel->cancelled()) throw_cancelled(queue, instruction, clock.now());
         const Time begin = trace ? clock.now() : Time{};
         in_handler = true;
         handlers[static_cast<int>(instruction.op)](instruction, step);
         in_handler = false;
-        if (trace) trace->add({begin, clock.now(), step, number, index});
+        if (trace) trace->add({begin, clock.now(), step, number, index, instruction.op});
         if (instruction.signal >= 0) {
           Event& event = events[instruction.signal];
           event.round.store(now, std::memory_order_release);

@@ -14,12 +14,29 @@ Trace::Trace(size_t capacity) : capacity_(std::max<size_t>(capacity, 1)) {}
 
 void Trace::add(const TraceRecord& record) {
   const std::lock_guard lock(mutex_);
+  totals_[static_cast<int>(record.op)] += record.end - record.begin;
   if (ring_.size() < capacity_) {
     ring_.push_back(record);
     return;
   }
   ring_[next_] = record;
   next_ = (next_ + 1) % capacity_;
+}
+
+void Trace::add_wait(uint32_t queue, Duration waited) {
+  const std::lock_guard lock(mutex_);
+  if (waits_.size() <= queue) waits_.resize(queue + 1);
+  waits_[queue] += waited;
+}
+
+double Trace::seconds(Op op) const {
+  const std::lock_guard lock(mutex_);
+  return std::chrono::duration<double>(totals_[static_cast<int>(op)]).count();
+}
+
+double Trace::waited(uint32_t queue) const {
+  const std::lock_guard lock(mutex_);
+  return queue < waits_.size() ? std::chrono::duration<double>(waits_[queue]).count() : 0;
 }
 
 std::vector<TraceRecord> Trace::records() const {

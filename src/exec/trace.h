@@ -1,7 +1,8 @@
 // What ran when: one record per executed instruction, kept in a ring of fixed size, written as Chrome/Perfetto JSON and
-// as SVG.
+// as SVG; and how long every kind of work took over the whole run.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -17,20 +18,29 @@ struct TraceRecord {
   uint64_t step = 0;
   uint32_t queue = 0;
   uint32_t index = 0;  ///< of the instruction in its queue
+  Op op = Op::kLoad;   ///< of the instruction
 };
 
-/// Thread-safe; one per rank. Keeps the last `capacity` records.
+/// Thread-safe; one per rank. Keeps the last `capacity` records, and totals of all there ever were.
 class Trace {
  public:
   explicit Trace(size_t capacity = 1 << 16);
   void add(const TraceRecord& record);
+  /// A queue waited for an event before an instruction.
+  void add_wait(uint32_t queue, Duration waited);
   std::vector<TraceRecord> records() const;  ///< oldest first
+  /// Of every instruction so far, kept or not; of all queues, which run beside each other.
+  double seconds(Op op) const;
+  /// How long a queue waited for the others so far.
+  double waited(uint32_t queue) const;
 
  private:
   mutable std::mutex mutex_;
   std::vector<TraceRecord> ring_;
   size_t next_ = 0;  // the oldest record once the ring is full
   size_t capacity_;
+  std::array<Duration, kOps> totals_{};
+  std::vector<Duration> waits_;  // by queue
 };
 
 /// One rank's records with names, as stored in RUN/trace/rank-R.jsonl; times in microseconds from the run's start.

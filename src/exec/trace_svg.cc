@@ -7,16 +7,17 @@
 #include <map>
 #include <utility>
 
+#include "base/svg.h"
 #include "exec/trace.h"
 
 namespace tutti {
+
+using namespace svg;
 
 namespace {
 
 constexpr double kWidth = 1200, kLeft = 152, kRight = 28, kTop = 92, kRow = 26, kGap = 5, kRankGap = 12;
 constexpr double kPlot = kWidth - kLeft - kRight;
-constexpr const char* kInk = "#1f2933";
-constexpr const char* kFaint = "#6b7785";
 
 struct Colour {
   const char* name;
@@ -42,36 +43,6 @@ const char* fill_of(const std::string& name) {
   return "#999999";
 }
 
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (char c : text) {
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (c == '"')
-      out += "&quot;";
-    else
-      out += c;
-  }
-  return out;
-}
-
-std::string text_at(double x, double y, const std::string& text, const char* fill, const char* more) {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"{}\"{}>{}</text>\n", x, y, fill, more, escaped(text));
-}
-
-/// The smallest of 1, 2, 5 times a power of ten that cuts `span` into at most ten.
-double tick_step(double span) {
-  const double power = std::pow(10.0, std::floor(std::log10(span / 10)));
-  for (double factor : {1.0, 2.0, 5.0, 10.0}) {
-    if (span / (factor * power) <= 10) return factor * power;
-  }
-  return 10 * power;
-}
-
 std::string legend(const std::vector<TraceEvent>& events) {
   std::string svg;
   double x = kLeft;
@@ -85,14 +56,6 @@ std::string legend(const std::vector<TraceEvent>& events) {
   return svg;
 }
 
-std::string opening(double height) {
-  return fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
-      "font-family=\"Inter, 'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif\" font-size=\"12\">\n"
-      "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
-      kWidth, height);
-}
-
 }  // namespace
 
 std::string svg_trace(const std::vector<TraceEvent>& all, uint64_t step) {
@@ -102,7 +65,7 @@ std::string svg_trace(const std::vector<TraceEvent>& all, uint64_t step) {
   }
   const std::string title = fmt::format("Step {}", step);
   if (events.empty()) {
-    return opening(80) + text_at(24, 46, title + ": no instruction was recorded", kInk, " font-size=\"15\"") +
+    return opening(kWidth, 80) + text_at(24, 46, title + ": no instruction was recorded", kInk, " font-size=\"15\"") +
            "</svg>\n";
   }
   std::stable_sort(events.begin(), events.end(), [](const auto& a, const auto& b) { return a.begin_us < b.begin_us; });
@@ -134,8 +97,8 @@ std::string svg_trace(const std::vector<TraceEvent>& all, uint64_t step) {
   const double tick = tick_step(span / 1000);
   for (int k = 0; k * tick <= span / 1000 * (1 + 1e-9); ++k) {
     const double x = kLeft + k * tick * 1000 * scale;
-    lines += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#dde2e7\"/>\n", x,
-                         kTop - 6, bottom);
+    lines += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"{3}\"/>\n", x,
+                         kTop - 6, bottom, kGrid);
     labels += text_at(x, bottom + 18, fmt::format("{:.6g}", k * tick), kFaint, " text-anchor=\"middle\"");
   }
   labels += text_at(kLeft - 12, bottom + 18, "ms", kFaint, " text-anchor=\"end\"");
@@ -152,7 +115,7 @@ std::string svg_trace(const std::vector<TraceEvent>& all, uint64_t step) {
         x, rows.at({e.rank, e.queue}), drawn, kRow, width > 6 ? " rx=\"2\"" : "", fill_of(e.name), escaped(e.detail),
         (e.end_us - e.begin_us) / 1000);
   }
-  return opening(bottom + 34) + text_at(24, 32, title, kInk, " font-size=\"17\" font-weight=\"600\"") +
+  return opening(kWidth, bottom + 34) + text_at(24, 32, title, kInk, " font-size=\"17\" font-weight=\"600\"") +
          text_at(kWidth - kRight, 32, fmt::format("{:.4g} ms", span / 1000), kFaint,
                  " font-size=\"14\" text-anchor=\"end\"") +
          legend(events) + lines + bars + labels + "</svg>\n";

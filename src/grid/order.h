@@ -15,6 +15,8 @@ class Permutation {
  public:
   Permutation(uint64_t seed, uint64_t pass, uint64_t n);
   uint64_t operator()(uint64_t i) const;
+  /// out[k] = (*this)(first + k): the same, side by side.
+  void places(uint64_t first, std::span<int64_t> out) const;
   uint64_t size() const { return n_; }
 
  private:

@@ -1,10 +1,13 @@
 #include "model/adaptor.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/tensor.h>
 #include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
 
 #include "base/error.h"
 #include "base/philox.h"
@@ -19,6 +22,7 @@ namespace {
 // What forward leaves for backward.
 struct Graph {
   std::vector<at::Tensor> parameters, inputs, outputs;
+  std::vector<at::Tensor> proposals;  // one per parameter; undefined where it is trained
 };
 
 // The streams of the built-in dropout have the same purpose, but these words only seed torch's own generator.
@@ -72,25 +76,47 @@ std::vector<at::Tensor> AutogradSegment::call(const Pass& pass, Tensors paramete
   return spec_.function(pass, parameters, inputs);
 }
 
+std::vector<at::Tensor> AutogradSegment::call_keeping_counters(const Pass& pass, Tensors parameters,
+                                                               Tensors inputs) const {
+  NamedTensors before;
+  if (spec_.buffers)
+    for (auto& [name, buffer] : spec_.buffers())
+      if (!at::isFloatingType(buffer.scalar_type())) before.emplace_back(std::move(name), buffer.detach().clone());
+  auto outputs = call(pass, parameters, inputs);
+  if (before.empty()) return outputs;
+  for (const auto& [name, buffer] : spec_.buffers())
+    for (const auto& [old_name, old] : before)
+      if (name == old_name && !at::equal(buffer, old)) buffer.set_data(old);
+  return outputs;
+}
+
 std::vector<at::Tensor> AutogradSegment::checked_call(const Pass& pass, Tensors parameters, Tensors inputs) const {
-  std::vector<std::pair<std::string, at::Tensor>> before;
-  if (spec_.buffers) {
+  const auto undeclared = [&] {
+    NamedTensors all;
+    if (!spec_.buffers) return all;
+    for (auto& [name, buffer] : spec_.buffers())
+      if (at::isFloatingType(buffer.scalar_type()) &&
+          std::find(spec_.declared.begin(), spec_.declared.end(), name) == spec_.declared.end())
+        all.emplace_back(name, buffer);
+    return all;
+  };
+  NamedTensors before;
+  {
     AllocationScope uncounted;
-    for (const auto& [name, buffer] : spec_.buffers()) before.emplace_back(name, buffer.detach().clone());
+    for (auto& [name, buffer] : undeclared()) before.emplace_back(name, buffer.detach().clone());
   }
   const DrawWatch watch;
-  auto outputs = call(pass, parameters, inputs);
+  auto outputs = call_keeping_counters(pass, parameters, inputs);
   // Bytes, not version counters: batch norm's kernels write running statistics without raising them.
-  if (spec_.buffers) {
-    const auto after = spec_.buffers();
-    for (size_t i = 0; i < after.size(); ++i)
-      if (i >= before.size() || !at::equal(before[i].second, after[i].second))
-        throw Error(
-            fmt::format("segment {}: buffer {} changed in forward, and nothing says how the changes of all lanes "
-                        "are to be joined; use a layer without running statistics (track_running_stats(false), "
-                        "LayerNorm, GroupNorm)",
-                        spec_.name, after[i].first));
-  }
+  const auto after = undeclared();
+  for (size_t i = 0; i < after.size(); ++i)
+    if (i >= before.size() || !at::equal(before[i].second, after[i].second))
+      throw Error(
+          fmt::format("segment {}: buffer {} changed in forward, and nothing says how the changes of all lanes "
+                      "are to be joined; declare it in AdaptOptions::buffers (batch norm's statistics are "
+                      "Role::kMeanBuffer), or use a layer without running statistics (track_running_stats(false), "
+                      "LayerNorm, GroupNorm)",
+                      spec_.name, after[i].first));
   if (!spec_.options.draws && watch.drew())
     throw Error(
         fmt::format("segment {} draws from torch's generator; say so with AdaptOptions::draws, so that it is "
@@ -99,16 +125,45 @@ std::vector<at::Tensor> AutogradSegment::checked_call(const Pass& pass, Tensors 
   return outputs;
 }
 
+// Buffers are copied: what forward does to them must not be seen before the commit.
+std::vector<at::Tensor> AutogradSegment::bound(Tensors parameters, bool training) const {
+  std::vector<at::Tensor> values(parameters.begin(), parameters.end());
+  for (size_t i = 0; i < values.size(); ++i)
+    if (role(i) != Role::kTrained) values[i] = values[i].detach().clone();
+  if (spec_.bind) return spec_.bind(values);
+  for (size_t i = 0; i < values.size(); ++i)
+    if (role(i) == Role::kTrained) values[i] = leaf(values[i], training);
+  return values;
+}
+
+// `before` are the unit's values, `bound` what forward worked on. A module may have put other tensors in their place.
+std::vector<at::Tensor> AutogradSegment::proposals(Tensors bound, Tensors before) const {
+  std::vector<at::Tensor> all(bound.size());
+  if (spec_.roles.empty()) return all;
+  const NamedTensors buffers = spec_.buffers ? spec_.buffers() : NamedTensors();
+  size_t declared = 0;
+  for (size_t i = 0; i < bound.size(); ++i) {
+    if (role(i) == Role::kTrained) continue;
+    at::Tensor now = bound[i];
+    if (spec_.buffers) {
+      const std::string& name = spec_.declared[declared++];
+      for (const auto& [buffer_name, buffer] : buffers)
+        if (buffer_name == name) now = buffer;
+      if (now.sizes() != before[i].sizes() || now.scalar_type() != at::kFloat)
+        throw Error(fmt::format("segment {}: buffer {} got another shape or type in forward", spec_.name, name));
+    }
+    all[i] = role(i) == Role::kMeanBuffer ? now.detach() : now.detach() - before[i];
+  }
+  return all;
+}
+
 void AutogradSegment::forward(Context& context, Tensors in, Tensors out) const {
   const bool training = context.pass.training;
   auto graph = std::make_shared<Graph>();
   {
     at::AutoGradMode mode(training);
     const Tensors parameters = context.parameters.subspan(spec_.first_parameter, spec_.parameters);
-    if (spec_.bind)
-      graph->parameters = spec_.bind(parameters);
-    else
-      for (const at::Tensor& p : parameters) graph->parameters.push_back(leaf(p, training));
+    graph->parameters = bound(parameters, training);
     for (const at::Tensor& x : in) graph->inputs.push_back(leaf(x, training));
     bool called = false;
     if (training)
@@ -116,7 +171,8 @@ void AutogradSegment::forward(Context& context, Tensors in, Tensors out) const {
         graph->outputs = checked_call(context.pass, graph->parameters, graph->inputs);
         called = true;
       });
-    if (!called) graph->outputs = call(context.pass, graph->parameters, graph->inputs);
+    if (!called) graph->outputs = call_keeping_counters(context.pass, graph->parameters, graph->inputs);
+    if (training) graph->proposals = proposals(graph->parameters, parameters);
   }
   check_outputs(spec_.name, spec_.outputs, graph->outputs);
   at::NoGradGuard no_grad;
@@ -138,7 +194,9 @@ void AutogradSegment::backward(Context& context, Tensors, Tensors, Tensors grad_
     root_grads.push_back(grad);
   }
 
-  std::vector<at::Tensor> leaves = graph->parameters;  // then the inputs whose gradient is wanted
+  std::vector<at::Tensor> leaves;  // trained parameters, then the inputs whose gradient is wanted
+  for (int i = 0; i < spec_.parameters; ++i)
+    if (role(i) == Role::kTrained) leaves.push_back(graph->parameters[i]);
   for (size_t i = 0; i < graph->inputs.size(); ++i)
     if (grad_in[i].defined()) leaves.push_back(graph->inputs[i]);
   std::vector<at::Tensor> grads(leaves.size());
@@ -151,7 +209,9 @@ void AutogradSegment::backward(Context& context, Tensors, Tensors, Tensors grad_
 
   at::NoGradGuard no_grad;
   size_t next = 0;
-  for (int i = 0; i < spec_.parameters; ++i) write(context.gradients[spec_.first_parameter + i], grads[next++]);
+  for (int i = 0; i < spec_.parameters; ++i)
+    write(context.gradients[spec_.first_parameter + i],
+          role(i) == Role::kTrained ? grads[next++] : graph->proposals[i]);
   for (const at::Tensor& to : grad_in)
     if (to.defined()) write(to, grads[next++]);
 }
@@ -162,6 +222,8 @@ Block one_segment_block(AutogradSegment::Spec spec, std::vector<Parameter> param
     if (auto chosen = left.extract(p.name)) p.init = chosen.mapped();
   if (!left.empty())
     throw Error(fmt::format("block {} has no parameter {} to initialise", spec.name, left.begin()->first));
+  if (std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p.role != Role::kTrained; }))
+    for (const Parameter& p : parameters) spec.roles.push_back(p.role);
   Block block;
   block.name = spec.name;
   block.parameters = std::move(parameters);
@@ -171,10 +233,17 @@ Block one_segment_block(AutogradSegment::Spec spec, std::vector<Parameter> param
 
 Block adapt(std::string name, std::vector<Parameter> parameters, TensorFunction function, std::vector<Border> in,
             std::vector<Border> out, AdaptOptions options) {
-  const int count = static_cast<int>(parameters.size());
-  return one_segment_block(
-      {std::move(name), std::move(in), std::move(out), 0, count, std::move(function), {}, {}, std::move(options)},
-      std::move(parameters));
+  if (!options.buffers.empty())
+    throw Error(fmt::format(
+        "block {}: AdaptOptions::buffers are a module's; a function's have a role in its Parameters", name));
+  AutogradSegment::Spec spec;
+  spec.name = std::move(name);
+  spec.inputs = std::move(in);
+  spec.outputs = std::move(out);
+  spec.parameters = static_cast<int>(parameters.size());
+  spec.function = std::move(function);
+  spec.options = std::move(options);
+  return one_segment_block(std::move(spec), std::move(parameters));
 }
 
 Init default_init(const std::string& name, const std::vector<int64_t>& dims) {

@@ -22,14 +22,23 @@ struct AdaptOptions {
   /// every forward. Where ranks are threads it is refused. A function that draws and does not say so is refused on its
   /// first pass.
   bool draws = false;
+  /// A module's float buffers that change in forward, and how the changes of all micro-batches are joined: by name
+  /// within the block ("1.running_mean"), or one entry "*" for all of them. They become parameters of the block with
+  /// that role, which start with the module's values; names that no buffer has are refused. (A function's are those of
+  /// its Parameters that have a role.)
+  std::map<std::string, Role> buffers;
   double flops = 0;  ///< forward, per micro-batch
 };
 
 /// (pass, the parameters it uses, inputs) -> outputs. The parameters and floating inputs require gradients in training.
+/// A parameter that is a buffer comes as a copy: what the function makes of it in place is what it proposes.
 using TensorFunction = std::function<std::vector<at::Tensor>(const Pass&, Tensors parameters, Tensors inputs)>;
 
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
 /// A function under autograd. It uses parameters [first, first + count) of its block and writes exactly their
-/// gradients, zeros where the loss does not depend on one. Belongs to one rank: not to be run by two threads at once.
+/// gradients, zeros where the loss does not depend on one, and for a buffer what forward made of it (kMeanBuffer) or by
+/// how much it changed it (kSumBuffer). Belongs to one rank: not to be run by two threads at once.
 class AutogradSegment final : public Segment {
  public:
   struct Spec {
@@ -37,11 +46,14 @@ class AutogradSegment final : public Segment {
     std::vector<Border> inputs, outputs;
     int first_parameter = 0, parameters = 0;
     TensorFunction function;
-    /// Turns views of the unit's memory into the tensors to differentiate by; not given: fresh leaves over the same
-    /// memory.
+    /// Turns views of the unit's memory (of buffers: copies) into the tensors to differentiate by; not given: fresh
+    /// leaves over the same memory.
     std::function<std::vector<at::Tensor>(Tensors parameters)> bind;
-    /// Tensors that forward must leave as they are (a module's buffers). Compared on the first training pass.
-    std::function<std::vector<std::pair<std::string, at::Tensor>>()> buffers;
+    /// All buffers of a module by name. Whole numbers get their old values back after every forward; others that are
+    /// not declared must stay as they are, which is looked at in the first training pass.
+    std::function<NamedTensors()> buffers;
+    std::vector<Role> roles;            ///< of the parameters it uses; empty: all are trained
+    std::vector<std::string> declared;  ///< with `buffers`: the names there of those parameters that have a role
     AdaptOptions options;
   };
   explicit AutogradSegment(Spec spec) : spec_(std::move(spec)) {}
@@ -59,12 +71,16 @@ class AutogradSegment final : public Segment {
  private:
   std::vector<at::Tensor> call(const Pass& pass, Tensors parameters, Tensors inputs) const;
   std::vector<at::Tensor> checked_call(const Pass& pass, Tensors parameters, Tensors inputs) const;
+  std::vector<at::Tensor> call_keeping_counters(const Pass& pass, Tensors parameters, Tensors inputs) const;
+  std::vector<at::Tensor> bound(Tensors parameters, bool training) const;
+  std::vector<at::Tensor> proposals(Tensors bound, Tensors before) const;
+  Role role(size_t parameter) const { return spec_.roles.empty() ? Role::kTrained : spec_.roles[parameter]; }
 
   Spec spec_;
   mutable std::once_flag checked_;
 };
 
-/// A block named as its only segment; spec.options.init is applied to the parameters.
+/// A block named as its only segment; spec.options.init is applied to the parameters, and spec.roles are theirs.
 Block one_segment_block(AutogradSegment::Spec spec, std::vector<Parameter> parameters);
 
 /// A block of one autograd segment from a function of (pass, parameters, inputs).
@@ -80,6 +96,22 @@ Block adapt(std::string name, std::vector<Parameter> parameters, F function, std
                TensorFunction([f = std::move(function)](const Pass&, Tensors p, Tensors x) { return f(p, x); }),
                std::move(in), std::move(out), std::move(options));
 }
+
+/// What a module brings as state: parameters by name, then buffers.
+struct ModuleState {
+  NamedTensors parameters;
+  std::function<NamedTensors()> buffers;  ///< those it has now; empty: it has none
+};
+/// A block of one segment from `state` and a function that reads it. Parameters start as options.init, else as `init`
+/// says; buffers named in options.buffers become parameters that start with their own values. From the first pass on
+/// the parameters are views of the unit's memory. Throws Error for parameters that are not float32 or are frozen, and
+/// for buffers that are not there or not float32.
+Block stateful_block(std::string name, const ModuleState& state, TensorFunction function,
+                     const std::function<Init(const std::string& name, const at::Tensor&)>& init,
+                     std::vector<Border> in, std::vector<Border> out, AdaptOptions options);
+
+/// The init that gives a tensor's own values.
+Init given_init(const at::Tensor& values);
 
 /// The init of a parameter that nobody chose one for: He uniform for two or more dims, ones for a "weight" of one dim
 /// (a norm's), zeros for the rest.

@@ -41,6 +41,7 @@ ModelShape describe(const Model& model) {
       p.dims = parameter.dims;
       p.offset = b.unit_size;
       p.size = count(parameter.dims);
+      p.role = parameter.role;
       b.unit_size = align_up(p.offset + p.size, kAlign);
       b.parameters.push_back(std::move(p));
     }

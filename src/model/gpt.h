@@ -1,13 +1,13 @@
-// The GPT: pre-norm blocks, learned positions, biased linear layers, tied or untied head, exact or tanh GELU, keyed
-// dropout.
-//   "embed"     tok.weight, pos.weight                                        tokens -> x
-//   "blocks.i"  norm1, qkv, proj; norm2, fc1, fc2 (.weight and .bias each)    x -> x, by the segments attention and mlp
-//   "head"      norm, head (untied: with a bias)                              x -> logits, then logits, targets -> loss
-// Weights are [out, in]. Forward and backward are written by hand on the memory of the Context; nothing is allocated in
-// a step.
+// The GPT: pre-norm blocks of attention and MLP with keyed dropout. By default GPT-2's; options of [model] make it
+// Llama's.
+//   "embed"     tok, pos (learned positions only)      tokens -> x
+//   "blocks.i"  norm1, qkv, proj; norm2, fc1, fc2      x -> x, by the segments attention and mlp
+//   "head"      norm, head                             x -> logits, then logits, targets -> loss
+// Each has a .weight, and a .bias but for: bias = false (none has), RMS norms, tok, pos and a tied head.
+// Weights are [out, in]. The rows of qkv are heads of queries, then kv_heads of keys, then as many of values; with
+// swiglu those of fc1 are the gate, then what it is multiplied by. Forward and backward are written by hand on the
+// memory of the Context; nothing is allocated in a step, but by a loss other than plain cross-entropy.
 #pragma once
-
-#include <cstdint>
 
 #include "config/job.h"
 #include "model/segment.h"
@@ -15,8 +15,8 @@
 
 namespace tutti {
 
-/// With config.autograd the same model through ATen and autograd (gpt_reference.h), which uses none of the kernels. The
-/// config must be one that passed resolve().
-Model make_gpt(const ModelConfig& config, int64_t micro_batch_size, const Kernels& kernels);
+/// With model.autograd the same model through ATen and autograd (gpt_reference.h), which uses none of the kernels.
+/// Throws Error for sizes and names that do not make a GPT.
+Model make_gpt(const Job& job, const Kernels& kernels);
 
 }  // namespace tutti

@@ -1,18 +1,21 @@
-// x + proj(attention(norm1(x))), by hand.
+// x + proj(attention(norm1(x))), by hand; heads of queries may share heads of keys and values, and positions may be
+// rotary.
 #include <algorithm>
 
-#include "base/error.h"
 #include "model/gpt_segments.h"
 
 namespace tutti {
 
 namespace {
 
-using P = LayerParameters;
-
 class GptAttention final : public Segment {
  public:
-  GptAttention(const GptShape& shape, const Kernels& kernels) : shape_(shape), kernels_(kernels) {}
+  GptAttention(const GptShape& shape, const Kernels& kernels, const RotaryTable& rotary)
+      : shape_(shape),
+        kernels_(kernels),
+        rotary_(rotary),
+        places_(gpt_layer_places(shape)),
+        norm_(shape_, kernels, places_.norm1) {}
 
   std::string name() const override { return "attention"; }
   std::vector<Border> inputs() const override { return {gpt_stream(shape_)}; }
@@ -21,7 +24,8 @@ class GptAttention final : public Segment {
   int64_t work_bytes() const override { return work(Carver{}).bytes; }
   double flops() const override {
     const double rows = static_cast<double>(shape_.rows()), width = static_cast<double>(shape_.width);
-    return 2 * rows * width * (3 * width + width) + 2 * rows * static_cast<double>(shape_.length + 1) * width;
+    return 2 * rows * width * (static_cast<double>(columns()) + width) +
+           2 * rows * static_cast<double>(shape_.length + 1) * width;
   }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
@@ -30,13 +34,18 @@ class GptAttention final : public Segment {
     float* scratch = work(Carver(context.work)).scratch;
     const float* x = floats(in[0]);
     float* y = floats(out[0]);
-    const auto p = [&](int i) { return floats(context.parameters[i]); };
+    const auto p = [&](int place) { return floats(context.parameters, place); };
     const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kAttention);
-    kernels_.layer_norm(x, p(P::kNorm1), p(P::kNorm1Bias), s.normal, s.mean, s.rstd, rows, width, kGptNormEps);
-    kernels_.matmul.nt(s.normal, p(P::kQkv), s.qkv, rows, 3 * width, width, scratch);
-    kernels_.attention(s.qkv, p(P::kQkvBias), s.mixed, s.lse, scratch, shape_.attention());
-    kernels_.matmul.nt(s.mixed, p(P::kProj), y, rows, width, width, scratch);
-    kernels_.bias_residual(y, p(P::kProjBias), x, y, rows, width, &dropout);
+    norm_.forward(context, x, s.norm);
+    kernels_.matmul.nt(s.norm.normal, p(places_.qkv.weight), s.qkv, rows, columns(), width, scratch);
+    const float* bias = p(places_.qkv.bias);
+    if (rotary_) {
+      kernels_.rotary(s.qkv, bias, rotary_->data(), rotary_shape());
+      bias = nullptr;
+    }
+    kernels_.attention(s.qkv, bias, s.mixed, s.lse, scratch, shape_.attention());
+    kernels_.matmul.nt(s.mixed, p(places_.proj.weight), y, rows, width, width, scratch);
+    kernels_.bias_residual(y, p(places_.proj.bias), x, y, rows, width, &dropout);
   }
 
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors grad_in) const override {
@@ -44,34 +53,41 @@ class GptAttention final : public Segment {
     const Saved s = saved(Carver(context.saved));
     const Work w = work(Carver(context.work));
     const float* dy = floats(grad_out[0]);
-    const auto p = [&](int i) { return floats(context.parameters[i]); };
-    const auto g = [&](int i) { return floats(context.gradients[i]); };
+    const auto p = [&](int place) { return floats(context.parameters, place); };
+    const auto g = [&](int place) { return floats(context.gradients, place); };
     const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kAttention);
-    kernels_.dropout_backward(dy, w.narrow, g(P::kProjBias), rows, width, &dropout);
+    kernels_.dropout_backward(dy, w.narrow, g(places_.proj.bias), rows, width, &dropout);
     const float* dproj = dropout.rate == 0 ? dy : w.narrow;
-    kernels_.matmul.nn(dproj, p(P::kProj), w.dmixed, rows, width, width, w.scratch);
-    kernels_.matmul.tn(dproj, s.mixed, g(P::kProj), width, width, rows, w.scratch);
-    kernels_.attention_backward(w.dmixed, s.qkv, s.mixed, s.lse, w.dqkv, g(P::kQkvBias), w.scratch, shape_.attention());
-    kernels_.matmul.nn(w.dqkv, p(P::kQkv), w.narrow, rows, width, 3 * width, w.scratch);
-    kernels_.matmul.tn(w.dqkv, s.normal, g(P::kQkv), 3 * width, width, rows, w.scratch);
+    kernels_.matmul.nn(dproj, p(places_.proj.weight), w.dmixed, rows, width, width, w.scratch);
+    kernels_.matmul.tn(dproj, s.mixed, g(places_.proj.weight), width, width, rows, w.scratch);
+    float* dbias = g(places_.qkv.bias);
+    kernels_.attention_backward(w.dmixed, s.qkv, s.mixed, s.lse, w.dqkv, rotary_ ? nullptr : dbias, w.scratch,
+                                shape_.attention());
+    if (rotary_) kernels_.rotary_backward(w.dqkv, rotary_->data(), dbias, rotary_shape());
+    kernels_.matmul.nn(w.dqkv, p(places_.qkv.weight), w.narrow, rows, width, columns(), w.scratch);
+    kernels_.matmul.tn(w.dqkv, s.norm.normal, g(places_.qkv.weight), columns(), width, rows, w.scratch);
     float* dx = grad_in[0].defined() ? floats(grad_in[0]) : w.narrow;
-    kernels_.layer_norm_backward(w.narrow, floats(in[0]), s.mean, s.rstd, p(P::kNorm1), dy, dx, g(P::kNorm1),
-                                 g(P::kNorm1Bias), rows, width);
+    norm_.backward(context, w.narrow, floats(in[0]), s.norm, dy, dx);
   }
 
  private:
+  int64_t columns() const { return shape_.attention().columns(); }
+  /// Queries and keys are turned, values are not.
+  RotaryShape rotary_shape() const {
+    return {shape_.batch, shape_.length, shape_.heads + shape_.kv_heads, shape_.dim(), columns()};
+  }
+
   struct Saved {
-    float *normal, *qkv, *mixed, *mean, *rstd, *lse;
+    GptNorm::Saved norm;
+    float *qkv, *mixed, *lse;  // qkv: after bias and rotation
     int64_t bytes;
   };
   Saved saved(Carver memory) const {
-    const int64_t rows = shape_.rows(), width = shape_.width;
+    const int64_t rows = shape_.rows();
     Saved s{};
-    s.normal = memory.floats(rows * width);
-    s.qkv = memory.floats(rows * 3 * width);
-    s.mixed = memory.floats(rows * width);
-    s.mean = memory.floats(rows);
-    s.rstd = memory.floats(rows);
+    s.norm = norm_.saved(memory);
+    s.qkv = memory.floats(rows * columns());
+    s.mixed = memory.floats(rows * shape_.width);
     s.lse = memory.floats(rows * shape_.heads);
     s.bytes = memory.bytes();
     return s;
@@ -87,31 +103,26 @@ class GptAttention final : public Segment {
     const int64_t rows = shape_.rows(), width = shape_.width;
     Work w{};
     w.scratch = memory.floats(
-        std::max({kernels_.attention_work(shape_.attention()), kernels_.matmul.layer_work(rows, width, 3 * width),
+        std::max({kernels_.attention_work(shape_.attention()), kernels_.matmul.layer_work(rows, width, columns()),
                   kernels_.matmul.layer_work(rows, width, width)}));
     w.narrow = memory.floats(rows * width);
     w.dmixed = memory.floats(rows * width);
-    w.dqkv = memory.floats(rows * 3 * width);
+    w.dqkv = memory.floats(rows * columns());
     w.bytes = memory.bytes();
     return w;
   }
 
   GptShape shape_;
   const Kernels& kernels_;
+  RotaryTable rotary_;
+  GptLayerPlaces places_;
+  GptNorm norm_;
 };
 
 }  // namespace
 
-std::unique_ptr<Segment> make_gpt_attention(const GptShape& shape, const Kernels& kernels) {
-  return std::make_unique<GptAttention>(shape, kernels);
-}
-
-float* Carver::floats(int64_t count) {
-  const int64_t at = used_;
-  used_ += (count * static_cast<int64_t>(sizeof(float)) + 63) / 64 * 64;
-  if (memory_ == nullptr) return nullptr;
-  TUTTI_CHECK(used_ <= size_, "a segment uses {} bytes of the {} it asked for", used_, size_);
-  return reinterpret_cast<float*>(memory_ + at);
+std::unique_ptr<Segment> make_gpt_attention(const GptShape& shape, const Kernels& kernels, const RotaryTable& rotary) {
+  return std::make_unique<GptAttention>(shape, kernels, rotary);
 }
 
 }  // namespace tutti

@@ -14,29 +14,32 @@ class GptEmbed final : public Segment {
   std::vector<Border> outputs() const override { return {gpt_stream(shape_)}; }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
-    using P = EmbedParameters;
+    using P = GptEmbedPlaces;
     check_ids(ids(in[0]), shape_.rows(), shape_.vocab, false, "token");
     const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kEmbed);
-    kernels_.embed(ids(in[0]), floats(context.parameters[P::kToken]), floats(context.parameters[P::kPosition]),
+    kernels_.embed(ids(in[0]), floats(context.parameters, P::kToken), floats(context.parameters, position()),
                    floats(out[0]), shape_.rows(), shape_.length, shape_.width, &dropout);
   }
 
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors) const override {
-    using P = EmbedParameters;
+    using P = GptEmbedPlaces;
     const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kEmbed);
-    kernels_.embed_backward(ids(in[0]), floats(grad_out[0]), floats(context.gradients[P::kToken]),
-                            floats(context.gradients[P::kPosition]), shape_.rows(), shape_.length, shape_.vocab,
+    kernels_.embed_backward(ids(in[0]), floats(grad_out[0]), floats(context.gradients, P::kToken),
+                            floats(context.gradients, position()), shape_.rows(), shape_.length, shape_.vocab,
                             shape_.width, &dropout);
   }
 
  private:
+  int position() const { return shape_.rotary ? GptPlace::kNone : GptEmbedPlaces::kPosition; }
+
   GptShape shape_;
   const Kernels& kernels_;
 };
 
 class GptHead final : public Segment {
  public:
-  GptHead(const GptShape& shape, const Kernels& kernels) : shape_(shape), kernels_(kernels) {}
+  GptHead(const GptShape& shape, const Kernels& kernels)
+      : shape_(shape), kernels_(kernels), places_(gpt_head_places(shape)), norm_(shape_, kernels, places_.norm) {}
 
   std::string name() const override { return "head"; }
   std::vector<Border> inputs() const override { return {gpt_stream(shape_)}; }
@@ -49,43 +52,37 @@ class GptHead final : public Segment {
   }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
-    using P = HeadParameters;
     const int64_t rows = shape_.rows(), width = shape_.width;
     const Saved s = saved(Carver(context.saved));
-    const auto p = [&](int i) { return floats(context.parameters[i]); };
-    kernels_.layer_norm(floats(in[0]), p(P::kNorm), p(P::kNormBias), s.normal, s.mean, s.rstd, rows, width,
-                        kGptNormEps);
-    kernels_.matmul.nt(s.normal, p(P::kHead), floats(out[0]), rows, shape_.vocab, width,
-                       work(Carver(context.work)).scratch);
-    if (!shape_.tied) kernels_.add_bias(floats(out[0]), p(P::kHeadBias), rows, shape_.vocab);
+    const float* bias = floats(context.parameters, places_.head.bias);
+    norm_.forward(context, floats(in[0]), s.norm);
+    kernels_.matmul.nt(s.norm.normal, floats(context.parameters, places_.head.weight), floats(out[0]), rows,
+                       shape_.vocab, width, work(Carver(context.work)).scratch);
+    if (bias != nullptr) kernels_.add_bias(floats(out[0]), bias, rows, shape_.vocab);
   }
 
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors grad_in) const override {
-    using P = HeadParameters;
     const int64_t rows = shape_.rows(), width = shape_.width;
     const Saved s = saved(Carver(context.saved));
     const Work w = work(Carver(context.work));
-    const auto p = [&](int i) { return floats(context.parameters[i]); };
-    const auto g = [&](int i) { return floats(context.gradients[i]); };
+    const auto g = [&](int place) { return floats(context.gradients, place); };
     const float* dlogits = floats(grad_out[0]);
-    if (!shape_.tied) kernels_.column_sums(dlogits, g(P::kHeadBias), rows, shape_.vocab);
-    kernels_.matmul.nn(dlogits, p(P::kHead), w.dnormal, rows, width, shape_.vocab, w.scratch);
-    kernels_.matmul.tn(dlogits, s.normal, g(P::kHead), shape_.vocab, width, rows, w.scratch);
+    if (float* dbias = g(places_.head.bias)) kernels_.column_sums(dlogits, dbias, rows, shape_.vocab);
+    kernels_.matmul.nn(dlogits, floats(context.parameters, places_.head.weight), w.dnormal, rows, width, shape_.vocab,
+                       w.scratch);
+    kernels_.matmul.tn(dlogits, s.norm.normal, g(places_.head.weight), shape_.vocab, width, rows, w.scratch);
     float* dx = grad_in[0].defined() ? floats(grad_in[0]) : w.dnormal;
-    kernels_.layer_norm_backward(w.dnormal, floats(in[0]), s.mean, s.rstd, p(P::kNorm), nullptr, dx, g(P::kNorm),
-                                 g(P::kNormBias), rows, width);
+    norm_.backward(context, w.dnormal, floats(in[0]), s.norm, nullptr, dx);
   }
 
  private:
   struct Saved {
-    float *normal, *mean, *rstd;
+    GptNorm::Saved norm;
     int64_t bytes;
   };
   Saved saved(Carver memory) const {
     Saved s{};
-    s.normal = memory.floats(shape_.rows() * shape_.width);
-    s.mean = memory.floats(shape_.rows());
-    s.rstd = memory.floats(shape_.rows());
+    s.norm = norm_.saved(memory);
     s.bytes = memory.bytes();
     return s;
   }
@@ -104,6 +101,8 @@ class GptHead final : public Segment {
 
   GptShape shape_;
   const Kernels& kernels_;
+  GptHeadPlaces places_;
+  GptNorm norm_;
 };
 
 class GptLoss final : public Segment {

@@ -3,14 +3,27 @@
 #include "model/gpt_reference.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/chunk.h>
+#include <ATen/ops/complex.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/gelu.h>
+#include <ATen/ops/imag.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/outer.h>
+#include <ATen/ops/polar.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/real.h>
+#include <ATen/ops/repeat_interleave.h>
+#include <ATen/ops/rms_norm.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/silu.h>
 
 #include "base/philox.h"
+#include "model/activation.h"
 #include "model/adaptor.h"
 #include "model/gpt_shape.h"
 #include "model/loss.h"
@@ -47,33 +60,86 @@ at::Tensor dropped(const GptShape& shape, const Pass& pass, GptDropoutSite site,
   return dropout.rate == 0 ? x : x * mask(dropout, shape.batch, shape.width);
 }
 
-at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return at::layer_norm(x, {x.size(-1)}, weight, bias, kGptNormEps);
+/// A segment's parameters, taken one after another in the order of gpt_blocks.
+class Taken {
+ public:
+  explicit Taken(Tensors parameters) : rest_(parameters) {}
+  at::Tensor one() {
+    const at::Tensor first = rest_[0];
+    rest_ = rest_.subspan(1);
+    return first;
+  }
+
+  at::Tensor norm(const GptShape& shape, const at::Tensor& x) {
+    const at::Tensor weight = one();
+    if (shape.rms) return at::rms_norm(x, {shape.width}, weight, kGptNormEps);
+    const at::Tensor bias = shape.norm_bias() ? one() : at::Tensor();
+    return at::layer_norm(x, {shape.width}, weight, bias, kGptNormEps);
+  }
+  at::Tensor linear(const at::Tensor& x, bool has_bias) {
+    const at::Tensor weight = one();
+    return has_bias ? at::linear(x, weight, one()) : at::linear(x, weight);
+  }
+
+ private:
+  Tensors rest_;
+};
+
+/// x [batch, heads, length, dim], each head seen as dim / 2 complex numbers times e^(i angle).
+at::Tensor turned(const GptShape& shape, const at::Tensor& x) {
+  const int64_t half = shape.dim() / 2;
+  const at::Tensor frequencies = at::pow(shape.rotary_base, at::arange(half, at::kDouble) / -static_cast<double>(half));
+  const at::Tensor angles = at::outer(at::arange(shape.length, at::kDouble), frequencies);
+  const at::Tensor factors = at::polar(at::ones_like(angles), angles).to(at::kComplexFloat);
+  const at::Tensor product = at::complex(x.narrow(-1, 0, half), x.narrow(-1, half, half)) * factors;
+  return at::cat({at::real(product), at::imag(product)}, -1);
 }
 
 at::Tensor embed(const GptShape& shape, const Pass& pass, Tensors p, const at::Tensor& tokens) {
   check_ids(tokens.const_data_ptr<int64_t>(), tokens.numel(), shape.vocab, false, "token");
-  return dropped(shape, pass, GptDropoutSite::kEmbed, at::embedding(p[0], tokens) + p[1]);
+  const at::Tensor x = at::embedding(p[0], tokens);
+  return dropped(shape, pass, GptDropoutSite::kEmbed, shape.rotary ? x : x + p[1]);
 }
 
-at::Tensor attention(const GptShape& shape, const Pass& pass, Tensors p, const at::Tensor& x) {
-  const at::Tensor qkv = at::linear(norm(x, p[0], p[1]), p[2], p[3])
-                             .view({shape.batch, shape.length, 3, shape.heads, shape.dim()})
-                             .permute({2, 0, 3, 1, 4});
-  const at::Tensor mixed = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, 0.0, /*is_causal=*/true);
+at::Tensor attention(const GptShape& shape, const Pass& pass, Tensors parameters, const at::Tensor& x) {
+  Taken p(parameters);
+  const int64_t heads = shape.heads, kv_heads = shape.kv_heads, group = heads / kv_heads;
+  const at::Tensor normal = p.norm(shape, x);
+  const at::Tensor qkv =
+      p.linear(normal, shape.bias).view({shape.batch, shape.length, heads + 2 * kv_heads, shape.dim()}).transpose(1, 2);
+  at::Tensor q = qkv.narrow(1, 0, heads), k = qkv.narrow(1, heads, kv_heads);
+  at::Tensor v = qkv.narrow(1, heads + kv_heads, kv_heads);
+  if (shape.rotary) {
+    q = turned(shape, q);
+    k = turned(shape, k);
+  }
+  if (group > 1) {
+    k = k.repeat_interleave(group, 1);
+    v = v.repeat_interleave(group, 1);
+  }
+  const at::Tensor mixed = at::scaled_dot_product_attention(q, k, v, {}, 0.0, /*is_causal=*/true);
   const at::Tensor joined = mixed.transpose(1, 2).reshape({shape.batch, shape.length, shape.width});
-  return x + dropped(shape, pass, GptDropoutSite::kAttention, at::linear(joined, p[4], p[5]));
+  return x + dropped(shape, pass, GptDropoutSite::kAttention, p.linear(joined, shape.bias));
 }
 
-at::Tensor mlp(const GptShape& shape, const Pass& pass, Tensors p, const at::Tensor& x) {
-  const at::Tensor hidden = at::linear(norm(x, p[0], p[1]), p[2], p[3]);
-  const at::Tensor active = at::gelu(hidden, shape.gelu == Gelu::kTanh ? "tanh" : "none");
-  return x + dropped(shape, pass, GptDropoutSite::kMlp, at::linear(active, p[4], p[5]));
+at::Tensor mlp(const GptShape& shape, const Pass& pass, Tensors parameters, const at::Tensor& x) {
+  Taken p(parameters);
+  const at::Tensor normal = p.norm(shape, x);
+  const at::Tensor hidden = p.linear(normal, shape.bias);
+  at::Tensor active;
+  if (shape.gated()) {
+    const auto halves = hidden.chunk(2, -1);
+    active = at::silu(halves[0]) * halves[1];
+  } else {
+    active = activate(shape.activation, hidden);
+  }
+  return x + dropped(shape, pass, GptDropoutSite::kMlp, p.linear(active, shape.bias));
 }
 
-at::Tensor head(const GptShape& shape, Tensors p, const at::Tensor& x) {
-  const at::Tensor normal = norm(x, p[0], p[1]);
-  return shape.tied ? at::linear(normal, p[2]) : at::linear(normal, p[2], p[3]);
+at::Tensor head(const GptShape& shape, const Pass&, Tensors parameters, const at::Tensor& x) {
+  Taken p(parameters);
+  const at::Tensor normal = p.norm(shape, x);
+  return p.linear(normal, shape.bias && !shape.tied);
 }
 
 std::unique_ptr<Segment> segment(std::string name, Border in, Border out, int first, int count,
@@ -92,27 +158,33 @@ std::unique_ptr<Segment> segment(std::string name, Border in, Border out, int fi
 
 }  // namespace
 
-Model make_gpt_reference(const ModelConfig& config, int64_t micro_batch_size) {
-  const GptShape shape = gpt_shape(config, micro_batch_size);
+Model make_gpt_reference(const Job& job) {
+  const GptShape shape = gpt_shape(job.model, job.train.micro_batch_size);
   const Border x = gpt_stream(shape);
   Model model;
-  model.blocks = gpt_blocks(config);
+  model.blocks = gpt_blocks(job.model);
   model.data = gpt_data(shape);
   model.tokens_per_sample = shape.length;
+  model.task = Task::kTokens;
   using Function = at::Tensor (*)(const GptShape&, const Pass&, Tensors, const at::Tensor&);
   const auto bound = [shape](Function f) {
     return [shape, f](const Pass& pass, Tensors p, const at::Tensor& in) { return f(shape, pass, p, in); };
   };
-  model.blocks.front().segments.push_back(segment("embed", model.data[0], x, 0, 2, bound(embed)));
+  const auto add = [](Block& block, const char* name, const Border& in, const Border& out, int first, auto function) {
+    const int count = static_cast<int>(block.parameters.size()) - first;
+    block.segments.push_back(segment(name, in, out, first, count, function));
+  };
+  add(model.blocks.front(), "embed", model.data[0], x, 0, bound(embed));
+  const int second = gpt_layer_places(shape).norm2.weight;  // where the mlp's parameters begin
   for (int64_t i = 0; i < shape.layers; ++i) {
-    auto& segments = model.blocks[static_cast<size_t>(i) + 1].segments;
-    segments.push_back(segment("attention", x, x, 0, 6, bound(attention)));
-    segments.push_back(segment("mlp", x, x, 6, 6, bound(mlp)));
+    Block& block = model.blocks[static_cast<size_t>(i) + 1];
+    block.segments.push_back(segment("attention", x, x, 0, second, bound(attention)));
+    add(block, "mlp", x, x, second, bound(mlp));
   }
-  auto& last = model.blocks.back().segments;
-  last.push_back(segment("head", x, gpt_logits(shape), 0, shape.tied ? 3 : 4,
-                         [shape](const Pass&, Tensors p, const at::Tensor& in) { return head(shape, p, in); }));
-  last.push_back(cross_entropy_segment(gpt_logits(shape), model.data[1]));
+  add(model.blocks.back(), "head", x, gpt_logits(shape), 0, bound(head));
+  model.blocks.back().segments.push_back(plain_cross_entropy(job.loss)
+                                             ? cross_entropy_segment(gpt_logits(shape), model.data[1])
+                                             : loss_segment(job, gpt_logits(shape), model.data));
   return model;
 }
 

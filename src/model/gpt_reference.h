@@ -2,13 +2,11 @@
 // Slower; what the hand-written segments are tested against, and an example of a model by autograd.
 #pragma once
 
-#include <cstdint>
-
 #include "config/job.h"
 #include "model/segment.h"
 
 namespace tutti {
 
-Model make_gpt_reference(const ModelConfig& config, int64_t micro_batch_size);
+Model make_gpt_reference(const Job& job);
 
 }  // namespace tutti

@@ -12,27 +12,41 @@
 namespace tutti {
 
 struct GptShape {
-  int64_t batch, length, width, heads, vocab, layers;
-  Gelu gelu;
+  int64_t batch, length, width, heads, kv_heads, hidden, vocab, layers;
+  std::string activation;
   double dropout;
-  bool tied;
+  bool tied, rms, rotary, bias;
+  double rotary_base;
+
   int64_t rows() const { return batch * length; }
   int64_t dim() const { return width / heads; }
-  AttentionShape attention() const { return {batch, length, heads, dim()}; }
+  AttentionShape attention() const { return {batch, length, heads, dim(), kv_heads}; }
+  bool gated() const { return activation == "swiglu"; }
+  /// What fc1 puts out: hidden, or gate and up of that size each.
+  int64_t fc1_columns() const { return gated() ? 2 * hidden : hidden; }
+  /// RMS norm has none by definition.
+  bool norm_bias() const { return bias && !rms; }
 };
 
+/// Throws Error for sizes and names that do not make a GPT.
 GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size);
 
-/// Places of the parameters in their blocks' lists.
-struct EmbedParameters {
-  enum { kToken, kPosition };
+/// Where a norm's or a linear layer's weight and bias stand in their block's list.
+struct GptPlace {
+  static constexpr int kNone = -1;
+  int weight = kNone, bias = kNone;
 };
-struct LayerParameters {
-  enum { kNorm1, kNorm1Bias, kQkv, kQkvBias, kProj, kProjBias, kNorm2, kNorm2Bias, kFc1, kFc1Bias, kFc2, kFc2Bias };
+struct GptLayerPlaces {
+  GptPlace norm1, qkv, proj, norm2, fc1, fc2;
 };
-struct HeadParameters {
-  enum { kNorm, kNormBias, kHead, kHeadBias };
+struct GptHeadPlaces {
+  GptPlace norm, head;
 };
+struct GptEmbedPlaces {
+  static constexpr int kToken = 0, kPosition = 1;
+};
+GptLayerPlaces gpt_layer_places(const GptShape& shape);
+GptHeadPlaces gpt_head_places(const GptShape& shape);
 
 /// The blocks with their parameters and without segments.
 std::vector<Block> gpt_blocks(const ModelConfig& config);
@@ -41,6 +55,8 @@ std::vector<Border> gpt_data(const GptShape& shape);
 Border gpt_stream(const GptShape& shape);  ///< "x" [batch, length, width]
 Border gpt_logits(const GptShape& shape);
 Border gpt_loss();
+/// Cross-entropy with nothing added, which has hand-written kernels.
+bool plain_cross_entropy(const LossConfig& loss);
 
 constexpr float kGptNormEps = 1e-5f;
 

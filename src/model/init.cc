@@ -1,11 +1,13 @@
 // First values of parameters. Element i of a parameter is a pure function of (seed, full name, i): no layout, cut or
-// order of filling can change it.
+// order of filling can change it. An orthogonal parameter is computed whole for every range of it.
+#include "model/init.h"
+
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/philox.h"
-#include "model/init.h"
 #include "model/segment.h"
 
 namespace tutti {
@@ -31,9 +33,57 @@ double truncated_normal(PhiloxKey key, uint64_t i) {
     if (const double x = philox_normal(key, i); std::abs(x) <= 2) return x;
 }
 
+// Eight running sums in a fixed order, for the vector units' sake.
+double dot(const double* a, const double* b, size_t size) {
+  constexpr size_t kSums = 8;
+  double sums[kSums] = {};
+  const size_t whole = size / kSums * kSums;
+  for (size_t i = 0; i < whole; i += kSums)
+    for (size_t j = 0; j < kSums; ++j) sums[j] += a[i + j] * b[i + j];
+  double sum = 0;
+  for (size_t i = whole; i < size; ++i) sum += a[i] * b[i];
+  for (double s : sums) sum += s;
+  return sum;
+}
+
+// Gram-Schmidt over keyed normals, each vector twice: once is not orthogonal enough where a draw lies close to the
+// space of those before it. It is the Q of a QR decomposition whose R has a positive diagonal, so the signs are fixed
+// (and the distribution is uniform over the orthogonal matrices). Vector v's element e lies at [v * size + e].
+std::vector<double> orthonormal(const PhiloxKey& key, size_t vectors, size_t size, bool vectors_are_rows) {
+  std::vector<double> all(vectors * size);
+  for (size_t v = 0; v < vectors; ++v) {
+    double* one = &all[v * size];
+    for (size_t e = 0; e < size; ++e) one[e] = philox_normal(key, vectors_are_rows ? v * size + e : e * vectors + v);
+    for (int round = 0; round < 2; ++round)
+      for (size_t before = 0; before < v; ++before) {
+        const double* other = &all[before * size];
+        const double along = dot(one, other, size);
+        for (size_t e = 0; e < size; ++e) one[e] -= along * other[e];
+      }
+    const double length = std::sqrt(dot(one, one, size));
+    for (size_t e = 0; e < size; ++e) one[e] /= length;
+  }
+  return all;
+}
+
 template <typename F>
 void fill(std::span<float> values, int64_t first, F&& value) {
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(value(static_cast<uint64_t>(first) + i));
+}
+
+size_t count(const std::vector<int64_t>& dims) {
+  size_t size = 1;
+  for (int64_t d : dims) size *= static_cast<size_t>(d);
+  return size;
+}
+
+void orthogonal(const Parameter& parameter, const PhiloxKey& key, int64_t first, std::span<float> values) {
+  const size_t rows = parameter.dims.empty() ? 1 : static_cast<size_t>(parameter.dims[0]);
+  const size_t columns = count(parameter.dims) / rows;
+  const bool by_rows = rows < columns;
+  const auto all = orthonormal(key, std::min(rows, columns), std::max(rows, columns), by_rows);
+  fill(values, first,
+       [&](uint64_t i) { return parameter.init.scale * all[by_rows ? i : i % columns * rows + i / columns]; });
 }
 
 }  // namespace
@@ -69,8 +119,10 @@ void initialise_range(const Parameter& parameter, const std::string& name, uint6
     case Init::Kind::kHeNormal:
       return normal(scale * std::sqrt(2 / fans.in));
     case Init::Kind::kOrthogonal:
-      throw Error("orthogonal");
+      return orthogonal(parameter, key, first, values);
     case Init::Kind::kGiven:
+      TUTTI_CHECK(parameter.init.values && count(parameter.dims) == parameter.init.values->size(),
+                  "{} is given {} values", name, parameter.init.values ? parameter.init.values->size() : 0);
       return fill(values, first, [&](uint64_t i) { return (*parameter.init.values)[i]; });
   }
   TUTTI_CHECK(false, "unknown init of {}", name);

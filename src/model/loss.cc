@@ -1,38 +1,119 @@
 #include "model/loss.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Reduction.h>
-#include <ATen/ops/log_softmax.h>
-#include <ATen/ops/nll_loss.h>
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
+#include <ATen/ops/huber_loss.h>
+#include <ATen/ops/isnan.h>
+#include <ATen/ops/l1_loss.h>
+#include <ATen/ops/mse_loss.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+
+#include <algorithm>
 
 #include "base/error.h"
 #include "model/adaptor.h"
+#include "model/class_loss.h"
 #include "model/wiring.h"
 
 namespace tutti {
 
 namespace {
 
-std::vector<at::Tensor> cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
-  const at::Tensor rows = logits.reshape({-1, logits.size(-1)});
-  const at::Tensor flat = targets.reshape({-1});
-  const at::Tensor losses = at::nll_loss(at::log_softmax(rows, -1), flat, {}, at::Reduction::None, kIgnoredTarget);
-  return {at::stack({losses.to(at::kDouble).sum(), flat.ne(kIgnoredTarget).sum().to(at::kDouble)})};
+using Elementwise = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& targets)>;
+
+Elementwise elementwise(const LossConfig& config) {
+  const auto each = at::Reduction::None;
+  if (config.kind == "mse") return [](const auto& x, const auto& t) { return at::mse_loss(x, t, each); };
+  if (config.kind == "mae") return [](const auto& x, const auto& t) { return at::l1_loss(x, t, each); };
+  if (config.kind == "huber")
+    return [delta = config.delta](const auto& x, const auto& t) { return at::huber_loss(x, t, each, delta); };
+  if (config.kind == "bce")
+    return [](const auto& x, const auto& t) { return at::binary_cross_entropy_with_logits(x, t, {}, {}, each); };
+  return {};
+}
+
+const Border& find(const std::vector<Border>& data, const std::string& name) {
+  for (const Border& border : data)
+    if (border.name == name) return border;
+  throw Error(fmt::format("the loss wants {}, which the data does not have", name));
+}
+
+void check_same(const std::string& kind, const Border& output, const Border& targets) {
+  if (output.dims != targets.dims || output.type != at::kFloat || targets.type != at::kFloat)
+    throw Error(fmt::format("loss.kind = \"{}\" of {} needs float targets of the same dims, not {}", kind,
+                            to_string(output), to_string(targets)));
+}
+
+// What elements with a target add, and how many there are, each times `share`. The others' targets are replaced first:
+// a gradient of zero times NaN would be NaN.
+struct Part {
+  at::Tensor sum, count;
+};
+
+Part part(const Elementwise& loss, const at::Tensor& output, const at::Tensor& targets, const at::Tensor& valid,
+          const at::Tensor& share) {
+  const at::Tensor losses = loss(output, at::where(valid, targets, 0.0)).to(at::kDouble);
+  at::Tensor counts = valid.to(at::kDouble);
+  at::Tensor counted = at::where(valid, losses, 0.0);
+  if (share.defined()) counts = counts * share, counted = counted * share;
+  return {counted.sum(), counts.sum()};
+}
+
+TensorFunction values_loss(Elementwise loss, bool mixup) {
+  return [loss = std::move(loss), mixup](const Pass&, Tensors, Tensors in) {
+    const auto valid = [](const at::Tensor& t) { return at::isnan(t).logical_not(); };
+    if (!mixup) {
+      const Part all = part(loss, in[0], in[1], valid(in[1]), {});
+      return std::vector<at::Tensor>{at::stack({all.sum, all.count})};
+    }
+    std::vector<int64_t> rows(static_cast<size_t>(in[0].dim()), 1);
+    rows[0] = in[0].size(0);
+    const at::Tensor mix = in[3].detach().to(at::kDouble).reshape(rows);
+    const Part one = part(loss, in[0], in[1], valid(in[1]), 1 - mix),
+               other = part(loss, in[0], in[2], valid(in[2]), mix);
+    return std::vector<at::Tensor>{at::stack({one.sum + other.sum, one.count + other.count})};
+  };
+}
+
+TensorFunction reconstruction_loss(Elementwise loss) {
+  return [loss = std::move(loss)](const Pass&, Tensors, Tensors in) {
+    std::vector<int64_t> rows(static_cast<size_t>(in[0].dim()), 1);
+    rows[0] = in[0].size(0);
+    const at::Tensor valid = in[2].ne(kIgnoredTarget).reshape(rows).expand_as(in[0]);
+    const Part all = part(loss, in[0], in[1].detach(), valid, {});
+    return std::vector<at::Tensor>{at::stack({all.sum, all.count})};
+  };
+}
+
+std::unique_ptr<Segment> autograd_loss(std::string name, std::vector<Border> inputs, TensorFunction function) {
+  AutogradSegment::Spec spec;
+  spec.name = std::move(name);
+  spec.inputs = std::move(inputs);
+  spec.outputs = {{"loss", {2}, at::kDouble}};
+  spec.function = std::move(function);
+  return std::make_unique<AutogradSegment>(std::move(spec));
+}
+
+ClassLossSpec class_spec(const Job& job, Border output, const std::vector<Border>& data) {
+  ClassLossSpec spec;
+  spec.logits = std::move(output);
+  spec.targets = find(data, "targets");
+  spec.smoothing = job.loss.label_smoothing;
+  spec.weights = job.loss.class_weights;
+  for (const Border& border : data) spec.mixup = spec.mixup || border.name == "mix";
+  spec.data = data;
+  return spec;
 }
 
 }  // namespace
 
 std::unique_ptr<Segment> cross_entropy_segment(Border logits, Border targets) {
-  if (logits.dims.empty() || targets.type != at::kLong ||
-      targets.dims != std::vector<int64_t>(logits.dims.begin(), logits.dims.end() - 1))
-    throw Error(fmt::format("cross-entropy of {} needs int64 targets of its leading dims, not {}", to_string(logits),
-                            to_string(targets)));
-  AutogradSegment::Spec spec;
-  spec.name = "cross_entropy";
-  spec.inputs = {std::move(logits), std::move(targets)};
-  spec.outputs = {{"loss", {2}, at::kDouble}};
-  spec.function = [](const Pass&, Tensors, Tensors in) { return cross_entropy(in[0], in[1]); };
-  return std::make_unique<AutogradSegment>(std::move(spec));
+  ClassLossSpec spec;
+  spec.logits = std::move(logits);
+  spec.targets = std::move(targets);
+  return class_loss(std::move(spec));
 }
 
 Block cross_entropy_block(std::string name, Border logits, Border targets) {
@@ -40,6 +121,39 @@ Block cross_entropy_block(std::string name, Border logits, Border targets) {
   block.name = std::move(name);
   block.segments.push_back(cross_entropy_segment(std::move(logits), std::move(targets)));
   return block;
+}
+
+std::unique_ptr<Segment> loss_segment(const Job& job, Border output, const std::vector<Border>& data) {
+  const std::string& kind = job.loss.kind;
+  Elementwise loss = elementwise(job.loss);
+  if (job.model.kind == "autoencoder") {
+    if (kind != "mse" && kind != "bce")
+      throw Error(fmt::format("loss.kind = \"{}\" but an autoencoder's is \"mse\" or \"bce\"", kind));
+    check_same(kind, output, data[0]);
+    return autograd_loss(kind, {std::move(output), data[0], find(data, "targets")},
+                         reconstruction_loss(std::move(loss)));
+  }
+  if (loss) {
+    const Border& targets = find(data, "targets");
+    check_same(kind, output, targets);
+    std::vector<Border> inputs = {std::move(output), targets};
+    const bool mixup = std::any_of(data.begin(), data.end(), [](const Border& b) { return b.name == "mix"; });
+    if (mixup) inputs.insert(inputs.end(), {find(data, "other_targets"), find(data, "mix")});
+    return autograd_loss(kind, std::move(inputs), values_loss(std::move(loss), mixup));
+  }
+  if (kind == "distill") throw Error("loss.kind = \"distill\" needs a teacher");
+  if (!kind.empty() && kind != "auto" && kind != "cross-entropy")
+    throw Error(fmt::format("loss.kind = \"{}\" is not known", kind));
+  return class_loss(class_spec(job, std::move(output), data));
+}
+
+std::unique_ptr<Segment> distill_segment(const Job& job, Border output, const std::vector<Border>& data,
+                                         Teacher teacher) {
+  ClassLossSpec spec = class_spec(job, std::move(output), data);
+  spec.teacher = std::move(teacher);
+  spec.temperature = job.loss.temperature;
+  spec.mix = job.loss.mix;
+  return class_loss(std::move(spec));
 }
 
 }  // namespace tutti

@@ -2,6 +2,7 @@
 // of model/segment.h. A target of -1 (or NaN, where targets are floats) is none.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,13 +27,15 @@ Block cross_entropy_block(std::string name, Border logits, Border targets);
 ///   mse, mae, huber, bce (with logits)   elementwise over [B, outputs]; the count is the number of valid elements
 ///   autoencoders   mse or bce of output [B, n] against data[0]; rows whose target is -1 are left out; the count is the
 ///                  number of elements of the rows that count
-/// With mixup the loss is (1 - mix) * loss(targets) + mix * loss(other_targets), sample by sample. `distill` needs a
-/// teacher: train/distill.h. Throws Error for shapes that do not fit.
+/// With mixup the loss is (1 - mix) * loss(targets) + mix * loss(other_targets), sample by sample, and the count alike.
+/// `distill` needs a teacher: train/distill.h. Throws Error for shapes that do not fit.
 std::unique_ptr<Segment> loss_segment(const Job& job, Border output, const std::vector<Border>& data);
 
 /// The teacher's logits for a micro-batch's data tensors, in the order of `data`.
 using Teacher = std::function<at::Tensor(Tensors data)>;
-/// mix * temperature^2 * KL(teacher || student) at the temperature + (1 - mix) * cross-entropy as above.
+/// mix * temperature^2 * KL(teacher || student) at the temperature + (1 - mix) * cross-entropy as above, the first
+/// times the weight of the row's target. Its inputs are `output` and all of `data`. The teacher is asked in every
+/// forward and must not keep a graph.
 std::unique_ptr<Segment> distill_segment(const Job& job, Border output, const std::vector<Border>& data,
                                          Teacher teacher);
 

@@ -3,14 +3,15 @@
 #include "base/error.h"
 #include "model/gpt.h"
 #include "model/mlp.h"
+#include "model/script.h"
 
 namespace tutti {
 
 Model make_model(const Job& job) {
   if (job.model.kind == "mlp") return make_mlp(job);
   if (job.model.kind == "gpt")
-    return make_gpt(job.model, job.train.micro_batch_size,
-                    kernels(isa_of(job.numerics.isa), matmul_of(job.numerics.matmul)));
+    return make_gpt(job, kernels(isa_of(job.numerics.isa), matmul_of(job.numerics.matmul)));
+  if (job.model.kind == "script") return make_script(job);
   if (job.model.kind == "custom")
     throw Error(
         "model.kind = \"custom\": the model is part of a C++ program; run that program instead "

@@ -56,7 +56,8 @@ std::vector<at::Tensor> call(M& module, Tensors in) {
 /// vector of them, in the order of `in` and `out`. Parameters keep the module's names, but not its values: they start
 /// as options.init or default_init say, keyed by the job's seed, because the module's own come from torch's generator.
 /// From the first pass on the module's parameters are views of the unit's memory: the module belongs to the block and
-/// to one rank. Throws Error for parameters that are not float32 or are frozen. Buffers must not change in forward.
+/// to one rank. Throws Error for parameters that are not float32 or are frozen. Buffers that change in forward
+/// must be declared in options.buffers, but whole numbers (num_batches_tracked), which keep their first value.
 template <typename M>
   requires std::is_base_of_v<torch::nn::Module, M>
 Block adapt(std::string name, std::shared_ptr<M> module, std::vector<Border> in, std::vector<Border> out,

@@ -35,7 +35,7 @@ struct Init {
   /// Standard deviation of (truncated) normal, before it is cut at two of them; the constant's value; the gain of
   /// Glorot and He (He's own square root of two comes on top). Fans are those of dims [out, in, ...].
   double scale = 1;
-  std::shared_ptr<const std::vector<float>> values;
+  std::shared_ptr<const std::vector<float>> values = nullptr;
 };
 
 struct Parameter {

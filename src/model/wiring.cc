@@ -42,6 +42,11 @@ void share_faults(const Model& model, std::vector<std::string>& faults) {
     for (size_t i = 0; i < model.blocks[b].parameters.size(); ++i) {
       const Parameter& p = model.blocks[b].parameters[i];
       const Owner& o = owner[b][i];
+      if (!p.shared_with.empty() &&
+          (p.role != Role::kTrained ||
+           (o.block >= 0 && model.blocks[o.block].parameters[o.parameter].role != Role::kTrained)))
+        faults.push_back(fmt::format("parameter {}.{} is a buffer shared with {}; buffers cannot be shared",
+                                     model.blocks[b].name, p.name, p.shared_with));
       if (o.block < 0)
         faults.push_back(fmt::format("parameter {}.{} is shared with {}, which no earlier block owns",
                                      model.blocks[b].name, p.name, p.shared_with));

@@ -8,31 +8,14 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "observe/summary.h"
+
 namespace tutti {
 
 namespace {
 
 using nlohmann::json;
 using Steady = std::chrono::steady_clock;
-
-std::string duration(double seconds) {
-  auto s = static_cast<int64_t>(std::llround(seconds));
-  if (s >= 3600) return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
-  return fmt::format("{}:{:02}", s / 60, s % 60);
-}
-
-std::string bytes(double n) {
-  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  int u = 0;
-  for (; n >= 1024 && u < 4; ++u) n /= 1024;
-  return fmt::format("{:.{}f} {}", n, u == 0 ? 0 : 1, units[u]);
-}
-
-std::string count(double n) {
-  if (n >= 1e6) return fmt::format("{:.2f} M", n / 1e6);
-  if (n >= 1e3) return fmt::format("{:.1f} k", n / 1e3);
-  return fmt::format("{:.0f}", n);
-}
 
 class Progress final : public EventSink {
  public:
@@ -42,11 +25,16 @@ class Progress final : public EventSink {
     const std::string kind = e.at("event");
     if (kind == "start") start(e);
     if (kind == "step") step(e);
-    if (kind == "eval") line(evaluation(e));
+    if (kind == "eval") line(evaluation_text(e));
+    if (kind == "data") line(data_text(e));
+    if (kind == "test") line(test_text(e));
     if (kind == "saved")
       line(fmt::format("step {:>5}   checkpoint {}", e.at("step").get<int64_t>(), e.at("path").get<std::string>()));
     if (kind == "sample") line(fmt::format("\n{}\n", e.at("text").get<std::string>()));
-    if (kind == "end") end(e);
+    if (kind == "early_stop")
+      line(fmt::format("step {:>5}   early stop: the best {} was {:.4f}, at step {}", e.at("step").get<int64_t>(),
+                       e.at("watch").get<std::string>(), e.at("best").get<double>(), e.at("best_step").get<int64_t>()));
+    if (kind == "end") line(end_text(e, e.at("step").get<int64_t>() - first_, tokens_, unit_));
   }
 
  private:
@@ -54,9 +42,10 @@ class Progress final : public EventSink {
     first_ = e.at("first_step");
     last_ = e.at("steps");
     tokens_ = e.at("tokens_per_step");
+    unit_ = e.value("unit", "tok");
     begin_ = printed_ = Steady::now();
     line(fmt::format("model   {} parameters; {} a rank forecast; ready in {:.2f} s\n",
-                     count(e.at("parameters").get<double>()), bytes(e.at("bytes_forecast").get<double>()),
+                     short_count(e.at("parameters").get<double>()), short_bytes(e.at("bytes_forecast").get<double>()),
                      e.at("startup_seconds").get<double>()));
   }
 
@@ -68,8 +57,8 @@ class Progress final : public EventSink {
     double left = done > 0 ? elapsed / done * (all - done) : 0;
     double seconds = e.at("seconds");
     smooth_ = smooth_ == 0 ? seconds : 0.9 * smooth_ + 0.1 * seconds;
-    std::string text = fmt::format("loss {:.4f}  {} tok/s  {} left", e.at("loss").get<double>(),
-                                   count(static_cast<double>(tokens_) / smooth_), duration(left));
+    std::string text = fmt::format("loss {:.4f}  {} {}/s  {} left", e.at("loss").get<double>(),
+                                   short_count(static_cast<double>(tokens_) / smooth_), unit_, short_duration(left));
     if (terminal_) {
       if (now - drawn_ < std::chrono::milliseconds(100) && step_ != last_) return;
       drawn_ = now;
@@ -93,30 +82,6 @@ class Progress final : public EventSink {
     line(fmt::format("step {:>5}/{}  {}", step_, last_, text));
   }
 
-  static std::string evaluation(const json& e) {
-    double loss = e.at("held_out_loss");
-    std::string text = fmt::format("step {:>5}   held-out loss {:.4f}", e.at("step").get<int64_t>(), loss);
-    if (e.contains("bigram_loss")) {
-      double bigram = e.at("bigram_loss");
-      text += fmt::format("   byte bigram {:.4f}   {:.4f} nats {}", bigram, std::abs(bigram - loss),
-                          loss < bigram ? "below" : "above");
-    }
-    return text;
-  }
-
-  void end(const json& e) {
-    std::string kinds;
-    for (const auto& [kind, n] : e.at("peak_bytes").items())
-      if (kind != "total") kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", kind, bytes(n.get<double>()));
-    double seconds = e.at("seconds");
-    double steps = static_cast<double>(e.at("step").get<int64_t>() - first_);
-    line(fmt::format("{} at step {} after {}: {} tok/s; peak memory of rank 0 {} ({}); loader stall {:.2f} %",
-                     e.at("stopped").get<bool>() ? "stopped" : "finished", e.at("step").get<int64_t>(),
-                     duration(seconds), count(seconds > 0 ? steps * static_cast<double>(tokens_) / seconds : 0),
-                     bytes(e.at("peak_bytes").at("total").get<double>()), kinds,
-                     seconds > 0 ? 100 * e.at("loader_stall_seconds").get<double>() / seconds : 0));
-  }
-
   void line(const std::string& text) {
     if (drawing_) fmt::print(out_, "\n");
     drawing_ = false;
@@ -128,6 +93,7 @@ class Progress final : public EventSink {
   bool terminal_;
   bool drawing_ = false;
   int64_t first_ = 0, last_ = 0, tokens_ = 0, step_ = 0;
+  std::string unit_ = "tok";
   double smooth_ = 0;
   Steady::time_point begin_, printed_, drawn_;
 };

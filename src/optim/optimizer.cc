@@ -2,84 +2,188 @@
 // do the rest.
 #include "optim/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
+#include "grid/grid.h"
 #include "optim/update.h"
 
 namespace tutti {
 namespace {
 
-struct Kernels {
-  decltype(&isa_avx2::adamw) adamw;
-  decltype(&isa_avx2::sgd) sgd;
-};
-
-Kernels kernels_of(std::string_view isa) {
+UpdateKernels kernels_of(std::string_view isa) {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512cd");
-  if (avx512 && (isa == "avx512" || isa == "auto")) return {isa_avx512::adamw, isa_avx512::sgd};
-  if (avx2 && (isa == "avx2" || isa == "auto")) return {isa_avx2::adamw, isa_avx2::sgd};
+  UpdateKernels kernels{};
+  const auto fill = [&](auto... parts) {
+    (parts(kernels), ...);
+    return kernels;
+  };
+  if (avx512 && (isa == "avx512" || isa == "auto"))
+    return fill(isa_avx512::fill_plain, isa_avx512::fill_moments, isa_avx512::fill_lamb);
+  if (avx2 && (isa == "avx2" || isa == "auto"))
+    return fill(isa_avx2::fill_plain, isa_avx2::fill_moments, isa_avx2::fill_lamb);
   throw Error(fmt::format("numerics.isa = \"{}\": this processor does not have it", isa));
 }
 
 float rounded(double value) { return static_cast<float>(value); }
 
-class Adamw final : public Optimizer {
+GradientScalars gradient_scalars(const StepScalars& scalars) {
+  return {.scale = rounded(scalars.gradient_scale),
+          .limit = scalars.clip_value > 0 ? rounded(scalars.clip_value) : std::numeric_limits<float>::infinity()};
+}
+
+/// What all have in common: the job's values, the kernels, and the number of slots they were promised.
+class Fused : public Optimizer {
  public:
-  Adamw(const TrainConfig& config, Kernels kernels) : config_(config), kernels_(kernels) {}
-  std::vector<std::string> slots() const override { return {"m", "v"}; }
-  void update(float* parameters, const float* gradients, std::span<float* const> slots, int64_t n,
-              const StepScalars& scalars) const override {
-    TUTTI_CHECK(slots.size() == 2, "adamw got {} slots", slots.size());
+  Fused(const TrainConfig& config, const UpdateKernels& kernels) : config_(config), kernels_(kernels) {}
+
+ protected:
+  void check(std::span<float* const> given) const {
+    TUTTI_CHECK(given.size() == slots().size(), "{} got {} slots", config_.optimizer, given.size());
+  }
+  PlainScalars plain(const StepScalars& scalars) const {
+    return {
+        .gradient = gradient_scalars(scalars),
+        .weight_decay = rounded(scalars.weight_decay),
+        .lr = rounded(scalars.lr),
+        .momentum = rounded(config_.momentum),
+        .beta2 = rounded(config_.beta2),
+        .rest2 = rounded(1 - config_.beta2),
+        .eps = rounded(config_.eps),
+    };
+  }
+  /// Of coupled decay and with lr as it is; an optimizer changes what differs.
+  MomentScalars moments(const StepScalars& scalars) const {
     const double t = static_cast<double>(scalars.step) + 1;
-    const AdamwScalars values{
-        .gradient_scale = rounded(scalars.gradient_scale),
-        .decay = rounded(1 - scalars.lr * config_.weight_decay),
+    return {
+        .gradient = gradient_scalars(scalars),
+        .decay = rounded(scalars.weight_decay),
         .beta1 = rounded(config_.beta1),
         .rest1 = rounded(1 - config_.beta1),
         .beta2 = rounded(config_.beta2),
         .rest2 = rounded(1 - config_.beta2),
-        .root_correction = rounded(1 / std::sqrt(1 - std::pow(config_.beta2, t))),
         .eps = rounded(config_.eps),
-        .step_size = rounded(scalars.lr / (1 - std::pow(config_.beta1, t))),
+        .correction = rounded(1 / (1 - std::pow(config_.beta1, t))),
+        .root_correction = rounded(1 / std::sqrt(1 - std::pow(config_.beta2, t))),
+        .step_size = rounded(scalars.lr),
     };
-    kernels_.adamw(parameters, gradients, slots[0], slots[1], n, values);
   }
+  static float decoupled(const StepScalars& scalars) { return rounded(1 - scalars.lr * scalars.weight_decay); }
 
- private:
   TrainConfig config_;
-  Kernels kernels_;
+  UpdateKernels kernels_;
 };
 
-class Sgd final : public Optimizer {
+class Sgd final : public Fused {
  public:
-  Sgd(const TrainConfig& config, Kernels kernels) : config_(config), kernels_(kernels) {}
+  using Fused::Fused;
   std::vector<std::string> slots() const override {
     return config_.momentum == 0 ? std::vector<std::string>{} : std::vector<std::string>{"m"};
   }
   void update(float* parameters, const float* gradients, std::span<float* const> slots, int64_t n,
               const StepScalars& scalars) const override {
+    check(slots);
     const bool kept = config_.momentum != 0;
-    TUTTI_CHECK(slots.size() == (kept ? 1 : 0), "sgd got {} slots", slots.size());
-    const SgdScalars values{
-        .gradient_scale = rounded(scalars.gradient_scale),
-        .weight_decay = rounded(config_.weight_decay),
-        .momentum = rounded(config_.momentum),
-        .lr = rounded(scalars.lr),
-    };
     const Momentum momentum = !kept ? Momentum::kNone : scalars.step == 0 ? Momentum::kFirst : Momentum::kNext;
-    kernels_.sgd(parameters, gradients, kept ? slots[0] : nullptr, n, values, momentum, config_.nesterov);
+    kernels_.sgd(parameters, gradients, kept ? slots[0] : nullptr, n, plain(scalars), momentum, config_.nesterov);
   }
+};
 
- private:
-  TrainConfig config_;
-  Kernels kernels_;
+class Adagrad final : public Fused {
+ public:
+  using Fused::Fused;
+  std::vector<std::string> slots() const override { return {"sum"}; }
+  void update(float* parameters, const float* gradients, std::span<float* const> slots, int64_t n,
+              const StepScalars& scalars) const override {
+    check(slots);
+    kernels_.adagrad(parameters, gradients, slots[0], n, plain(scalars));
+  }
+};
+
+class Rmsprop final : public Fused {
+ public:
+  using Fused::Fused;
+  std::vector<std::string> slots() const override {
+    return config_.momentum == 0 ? std::vector<std::string>{"v"} : std::vector<std::string>{"v", "m"};
+  }
+  void update(float* parameters, const float* gradients, std::span<float* const> slots, int64_t n,
+              const StepScalars& scalars) const override {
+    check(slots);
+    kernels_.rmsprop(parameters, gradients, slots[0], slots.size() > 1 ? slots[1] : nullptr, n, plain(scalars));
+  }
+};
+
+/// adam and adamw.
+class Adam final : public Fused {
+ public:
+  using Fused::Fused;
+  std::vector<std::string> slots() const override { return {"m", "v"}; }
+  void update(float* parameters, const float* gradients, std::span<float* const> slots, int64_t n,
+              const StepScalars& scalars) const override {
+    check(slots);
+    const bool coupled = config_.optimizer == "adam";
+    MomentScalars values = moments(scalars);
+    const double t = static_cast<double>(scalars.step) + 1;
+    values.step_size = rounded(scalars.lr / (1 - std::pow(config_.beta1, t)));
+    if (!coupled) values.decay = decoupled(scalars);
+    (coupled ? kernels_.adam : kernels_.adamw)(parameters, gradients, slots[0], slots[1], n, values);
+  }
+};
+
+class Lion final : public Fused {
+ public:
+  using Fused::Fused;
+  std::vector<std::string> slots() const override { return {"m"}; }
+  void update(float* parameters, const float* gradients, std::span<float* const> slots, int64_t n,
+              const StepScalars& scalars) const override {
+    check(slots);
+    MomentScalars values = moments(scalars);
+    values.decay = decoupled(scalars);
+    kernels_.lion(parameters, gradients, slots[0], n, values);
+  }
+};
+
+class Lamb final : public Fused {
+ public:
+  using Fused::Fused;
+  std::vector<std::string> slots() const override { return {"m", "v"}; }
+  bool two_passes() const override { return true; }
+  void measure(const float* parameters, const float* gradients, std::span<float* const> slots, int64_t n,
+               const StepScalars& scalars, Norms& norms) const override {
+    check(slots);
+    const MomentScalars values = moments(scalars);
+    for (int64_t i = 0; i < n; i += kChunk) {
+      const ChunkSquares squares = kernels_.lamb_measure(parameters + i, gradients + i, slots[0] + i, slots[1] + i,
+                                                         std::min(kChunk, n - i), values);
+      norms.parameter.add(squares.parameter);
+      norms.direction.add(squares.direction);
+    }
+  }
+  void update(float* parameters, const float*, std::span<float* const> slots, int64_t n,
+              const StepScalars& scalars) const override {
+    check(slots);
+    MomentScalars values = moments(scalars);
+    values.step_size = rounded(scalars.lr * scalars.trust);
+    kernels_.lamb_update(parameters, slots[0], slots[1], n, values);
+  }
 };
 
 }  // namespace
+
+void Norms::merge(const Norms& other) {
+  parameter.merge(other.parameter);
+  direction.merge(other.direction);
+}
+
+double trust_ratio(const Norms& norms) {
+  const double parameter = std::sqrt(norms.parameter.value()), direction = std::sqrt(norms.direction.value());
+  return parameter == 0 || direction == 0 ? 1 : parameter / direction;
+}
 
 void Optimizer::measure(const float*, const float*, std::span<float* const>, int64_t, const StepScalars&,
                         Norms&) const {
@@ -87,10 +191,17 @@ void Optimizer::measure(const float*, const float*, std::span<float* const>, int
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::string_view isa) {
-  const Kernels kernels = kernels_of(isa);
-  if (config.optimizer == "adamw") return std::make_unique<Adamw>(config, kernels);
-  if (config.optimizer == "sgd") return std::make_unique<Sgd>(config, kernels);
-  throw Error(fmt::format("train.optimizer = \"{}\": known are adamw and sgd", config.optimizer));
+  const UpdateKernels kernels = kernels_of(isa);
+  const std::string& name = config.optimizer;
+  if (name == "sgd") return std::make_unique<Sgd>(config, kernels);
+  if (name == "adagrad") return std::make_unique<Adagrad>(config, kernels);
+  if (name == "rmsprop") return std::make_unique<Rmsprop>(config, kernels);
+  if (name == "adam" || name == "adamw") return std::make_unique<Adam>(config, kernels);
+  if (name == "lion") return std::make_unique<Lion>(config, kernels);
+  if (name == "lamb") return std::make_unique<Lamb>(config, kernels);
+  throw Error(fmt::format("train.optimizer = \"{}\": not an optimizer", name));
 }
+
+double clip_factor(double norm, double clip) { return clip == 0 ? 1 : std::min(1.0, clip / (norm + 1e-6)); }
 
 }  // namespace tutti

@@ -15,8 +15,8 @@ namespace tutti {
 
 /// The values of one step, equal for all elements of a parameter.
 struct StepScalars {
-  int64_t step = 0;  ///< from 0
-  double lr = 0;     ///< with the group's factor
+  int64_t step = 0;           ///< from 0
+  double lr = 0;              ///< with the group's factor
   double gradient_scale = 1;  ///< clip factor / count of targets: every gradient is multiplied by it (rounded to float)
   double clip_value = 0;      ///< > 0: then cut to [-clip_value, clip_value]
   double weight_decay = 0;    ///< the group's

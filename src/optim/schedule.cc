@@ -1,26 +1,141 @@
-// Schedules are pure functions of the step, so they have no state to save.
+// Schedules are pure functions of the step and of what evaluations have shown, which is a small value of its own.
+#include "optim/schedule.h"
+
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <numbers>
+#include <string_view>
 
 #include "base/error.h"
-#include "optim/optimizer.h"
-#include "optim/schedule.h"
 
 namespace tutti {
 
-double learning_rate(const TrainConfig& config, int64_t step, const Watched&) {
-  if (step < config.warmup) return config.lr * static_cast<double>(step + 1) / static_cast<double>(config.warmup);
-  if (config.schedule == "constant") return config.lr;
-  if (config.schedule != "cosine") {
-    throw Error(fmt::format("train.schedule = \"{}\": known are cosine and constant", config.schedule));
-  }
-  const double span = static_cast<double>(std::max<int64_t>(1, config.steps - config.warmup));
-  const double progress = std::min(1.0, static_cast<double>(step - config.warmup) / span);
-  const double part = 0.5 * (1 + std::cos(std::numbers::pi * progress));
-  return config.lr * (config.final_lr + (1 - config.final_lr) * part);
+namespace {
+
+/// From 1 at 0 to 0 at 1.
+double half_wave(double p) { return 0.5 * (1 + std::cos(std::numbers::pi * p)); }
+
+double between(double low, double high, double part) { return low + (high - low) * part; }
+
+/// Which part of its cycle step t lies in: [0, 1). Cycle i begins at cycle * (growth^i - 1) / (growth - 1).
+double part_of_cycle(double t, double cycle, double growth) {
+  if (growth == 1) return std::fmod(t, cycle) / cycle;
+  const auto begin = [&](double i) { return cycle * (std::pow(growth, i) - 1) / (growth - 1); };
+  double i = std::floor(std::log(t / cycle * (growth - 1) + 1) / std::log(growth));
+  if (i > 0 && t < begin(i)) --i;  // the logarithm was rounded over a border
+  if (t >= begin(i + 1)) ++i;
+  return std::clamp((t - begin(i)) / (cycle * std::pow(growth, i)), 0.0, 1.0);
 }
 
-double clip_factor(double norm, double clip) { return clip == 0 ? 1 : std::min(1.0, clip / (norm + 1e-6)); }
+double cosine(const TrainConfig& config, double t, double p) {
+  double part = p;
+  if (config.cycle > 0) {
+    part = part_of_cycle(t, static_cast<double>(config.cycle), config.cycle_growth);
+    if (p == 1 && part == 0) part = 1;  // a cycle that ends with the job is not followed by another
+  }
+  return between(config.final_lr, 1, half_wave(part));
+}
+
+double one_cycle_warmup(const TrainConfig& config, int64_t step) {
+  constexpr double kStart = 1.0 / 25;
+  return between(kStart, 1, 1 - half_wave(static_cast<double>(step) / static_cast<double>(config.warmup)));
+}
+
+}  // namespace
+
+double learning_rate(const TrainConfig& config, int64_t step, const Watched& watched) {
+  const std::string& name = config.schedule;
+  const double lr = config.lr;
+  if (step < config.warmup) {
+    if (name == "one-cycle") return lr * one_cycle_warmup(config, step);
+    return lr * static_cast<double>(step + 1) / static_cast<double>(config.warmup);
+  }
+  // Past the job's end a schedule keeps its last value.
+  const int64_t end = std::max(config.steps, config.warmup + 1);
+  const double t = static_cast<double>(std::min(step, end) - config.warmup);
+  const double p = t / static_cast<double>(end - config.warmup);
+  const double every = static_cast<double>(config.every);
+  if (name == "constant") return lr;
+  if (name == "step") return lr * std::pow(config.factor, std::floor(t / every));
+  if (name == "exponential") return lr * std::pow(config.factor, t / every);
+  if (name == "linear") return lr * between(config.final_lr, 1, 1 - p);
+  if (name == "polynomial") return lr * between(config.final_lr, 1, std::pow(1 - p, config.power));
+  if (name == "cosine") return lr * cosine(config, t, p);
+  if (name == "one-cycle") return lr * between(config.final_lr, 1, half_wave(p));
+  if (name == "inverse-sqrt") {
+    const auto start = static_cast<double>(std::max<int64_t>(config.warmup, 1));
+    return lr * std::sqrt(start / static_cast<double>(std::min(step, end) + 1));
+  }
+  if (name == "plateau") return lr * watched.rate;
+  throw Error(fmt::format("train.schedule = \"{}\": not a schedule", name));
+}
+
+bool larger_is_better(const std::string& metric) {
+  return metric != "loss" && metric != "perplexity" && metric != "mse" && metric != "mae";
+}
+
+Judgement judge(const TrainConfig& config, const Watched& before, double value, int64_t step) {
+  Judgement out{.watched = before};
+  Watched& now = out.watched;
+  const double gain = larger_is_better(config.watch) ? value - before.best : before.best - value;
+  out.improved = std::isfinite(value) && (before.best_step < 0 || gain > config.min_change);
+  if (out.improved) {
+    now.best = value;
+    now.best_step = step;
+    now.stale = now.plateau = 0;
+    return out;
+  }
+  ++now.stale;
+  if (config.schedule == "plateau" && ++now.plateau >= config.patience) {
+    now.plateau = 0;
+    now.rate = std::max(now.rate * config.factor, config.final_lr);
+  }
+  out.stop = config.early_stop > 0 && now.stale >= config.early_stop;
+  return out;
+}
+
+std::string to_text(const Watched& watched) {
+  if (watched == Watched{}) return {};
+  return fmt::format("best {:a} at {} stale {} plateau {} rate {:a}", watched.best, watched.best_step, watched.stale,
+                     watched.plateau, watched.rate);
+}
+
+Watched watched_from(const std::string& text) {
+  Watched watched;
+  if (text.empty()) return watched;
+  const auto bad = [&] { return Error(fmt::format("\"{}\" is no record of evaluations", text)); };
+  const char *at = text.data(), *end = at + text.size();
+  const auto word = [&](std::string_view expected) {
+    if (!std::string_view(at, static_cast<size_t>(end - at)).starts_with(expected)) throw bad();
+    at += expected.size();
+  };
+  const auto whole = [&](int64_t& value) {
+    const auto [next, error] = std::from_chars(at, end, value);
+    if (error != std::errc()) throw bad();
+    at = next;
+  };
+  const auto real = [&](double& value) {
+    const bool negative = at != end && *at == '-';
+    if (negative) ++at;
+    word("0x");
+    const auto [next, error] = std::from_chars(at, end, value, std::chars_format::hex);
+    if (error != std::errc()) throw bad();
+    if (negative) value = -value;
+    at = next;
+  };
+  word("best ");
+  real(watched.best);
+  word(" at ");
+  whole(watched.best_step);
+  word(" stale ");
+  whole(watched.stale);
+  word(" plateau ");
+  whole(watched.plateau);
+  word(" rate ");
+  real(watched.rate);
+  if (at != end) throw bad();
+  return watched;
+}
 
 }  // namespace tutti

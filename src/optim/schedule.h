@@ -12,10 +12,10 @@ namespace tutti {
 /// What evaluations have shown so far. Part of the state: it is hashed and saved with it, as text.
 struct Watched {
   double best = 0;
-  int64_t best_step = -1;   ///< -1: nothing was evaluated yet
-  int64_t stale = 0;        ///< evaluations since the best: early stopping
-  int64_t plateau = 0;      ///< evaluations without improvement since the rate last fell
-  double rate = 1;          ///< plateau: what lr is multiplied by
+  int64_t best_step = -1;  ///< -1: nothing was evaluated yet
+  int64_t stale = 0;       ///< evaluations since the best: early stopping
+  int64_t plateau = 0;     ///< evaluations without improvement since the rate last fell
+  double rate = 1;         ///< plateau: what lr is multiplied by
   bool operator==(const Watched&) const = default;
 };
 

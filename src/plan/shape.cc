@@ -7,9 +7,18 @@ namespace tutti {
 int64_t ModelShape::parameter_count() const {
   int64_t count = 0;
   for (const BlockShape& block : blocks) {
-    for (const ParameterShape& parameter : block.parameters) count += parameter.size;
+    for (const ParameterShape& parameter : block.parameters)
+      if (parameter.role == Role::kTrained) count += parameter.size;
   }
   return count;
+}
+
+double ModelShape::flops() const {
+  double forward = 0;
+  for (const BlockShape& block : blocks) {
+    for (const SegmentShape& segment : block.segments) forward += segment.flops;
+  }
+  return 3 * forward;
 }
 
 bool ModelShape::has_foreign_writers(int unit) const {

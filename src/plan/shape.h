@@ -46,7 +46,8 @@ struct BlockShape {
 
 struct ModelShape {
   std::vector<BlockShape> blocks;
-  int64_t parameter_count() const;  ///< without padding; a shared parameter counts once
+  int64_t parameter_count() const;  ///< without padding and buffers; a shared parameter counts once
+  double flops() const;             ///< forward and backward of one micro-batch
   /// Whether some block's backward writes into the gradient of block `unit` besides its own.
   bool has_foreign_writers(int unit) const;
 };

@@ -157,6 +157,33 @@ FileStamp write_safetensors(const std::string& path, const std::vector<StateEntr
   return stamp;
 }
 
+std::vector<FileTensor> read_tensors(const std::string& path, const std::function<bool(const std::string&)>& wanted) {
+  Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) throw_errno("open", path);
+  struct stat info {};
+  if (fstat(fd.get(), &info) != 0) throw_errno("read", path);
+  try {
+    const auto [header, data] = read_header(fd.get(), info.st_size, path);
+    std::vector<FileTensor> tensors;
+    for (const auto& [name, entry] : header.items()) {
+      if (!wanted(name)) continue;
+      FileTensor tensor{name, entry.at("shape").get<std::vector<int64_t>>(), {}};
+      const auto begin = entry.at("data_offsets").at(0).get<uint64_t>();
+      const auto end = entry.at("data_offsets").at(1).get<uint64_t>();
+      if (const auto type = entry.at("dtype").get<std::string>(); type != "F32")
+        throw Error(fmt::format("{}: {} is {}, not F32", path, name, type));
+      if (end < begin || end > static_cast<uint64_t>(info.st_size) - data || (end - begin) % sizeof(float) != 0)
+        throw Error(fmt::format("{}: {} lies outside of the file", path, name));
+      tensor.values.resize((end - begin) / sizeof(float));
+      read_at(fd.get(), std::as_writable_bytes(std::span(tensor.values)), data + begin, path);
+      tensors.push_back(std::move(tensor));
+    }
+    return tensors;
+  } catch (const json::exception& fault) {
+    throw Error(fmt::format("{}: malformed header: {}", path, fault.what()));
+  }
+}
+
 void read_safetensors(const std::string& path, const FileStamp& stamp, const std::vector<StateEntry>& entries) {
   Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) throw_errno("open", path);

@@ -3,6 +3,7 @@
 // another slot.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,16 @@ struct FileStamp {
 
 /// Writes and syncs a new file.
 FileStamp write_safetensors(const std::string& path, const std::vector<StateEntry>& entries);
+
+/// A float32 tensor of any safetensors file.
+struct FileTensor {
+  std::string name;
+  std::vector<int64_t> dims;
+  std::vector<float> values;
+};
+/// The tensors whose names `wanted` picks, in the order of the names. Throws Error naming the path: missing, malformed,
+/// truncated, or a picked tensor that is not F32.
+std::vector<FileTensor> read_tensors(const std::string& path, const std::function<bool(const std::string&)>& wanted);
 
 /// Fills the entries. Throws Error naming the path: another size or hash than the stamp's, a malformed header, or every
 /// tensor at once that is missing, of another shape or type, or not among the entries. Nothing is filled before all is

@@ -1,5 +1,5 @@
-// The CPU kernels that training spends its time in: matmul, norm, GELU, attention, loss, embedding. They work on plain
-// float32 pointers, on one thread, and exist once per instruction set. None but MKL's matmuls allocates.
+// The CPU kernels that training spends its time in: matmul, norms, activations, attention, loss, embedding. They work
+// on plain float32 pointers, on one thread, and exist once per instruction set. None but MKL's matmuls allocates.
 //
 // What all of them promise:
 //   - Row-major, dense; rows x cols as the arguments say. Pointers need the alignment of a float only.
@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tensor/matmul.h"
 
@@ -22,8 +23,11 @@ Isa isa_of(const std::string& name);
 /// Whether this processor can run it.
 bool supported(Isa isa);
 
-/// exact: x Phi(x). tanh: the approximation of GPT-2.
-enum class Gelu { kExact, kTanh };
+/// kGelu: x Phi(x). kGeluTanh: the approximation of GPT-2. kLeakyRelu: slope 0.01 below zero.
+enum class Activation { kGelu, kGeluTanh, kRelu, kSilu, kTanh, kSigmoid, kLeakyRelu, kElu };
+
+/// By its name in `model.activation` ("gelu-tanh", "leaky-relu"); swiglu is a kernel of its own. Throws Error.
+Activation activation_of(const std::string& name);
 
 /// A keyed mask. Element (sample, row, col) is kept by a draw keyed by all its fields and nothing else: sample s is
 /// rows [s * rows_per_sample, ...) of the array, numbered first_sample + s. Kept elements are divided by 1 - rate.
@@ -37,13 +41,29 @@ struct Dropout {
   int64_t rows_per_sample = 1;
 };
 
-/// q, k and v of a causal attention in one array [batch, length, 3, heads, dim], as one matmul leaves them.
+/// q, k and v of a causal attention in one array [batch, length, heads + 2 kv_heads, dim], as one matmul leaves them.
+/// Heads h * heads / kv_heads and on, in order, share head h of keys and values.
 struct AttentionShape {
   int64_t batch, length, heads, dim;
+  int64_t kv_heads = heads;
+
+  int64_t columns() const { return (heads + 2 * kv_heads) * dim; }
+  int64_t group() const { return heads / kv_heads; }
+  /// Of query head h, in a row.
+  int64_t key_column(int64_t h) const { return (heads + h / group()) * dim; }
+  int64_t value_column(int64_t h) const { return (heads + kv_heads + h / group()) * dim; }
+};
+
+/// Rotary positions of x [batch, length, columns]: of each of the first `heads` heads of a row, elements i and
+/// i + dim / 2 are turned as a pair by the row's angle i (dim is even). What is behind these heads is left.
+struct RotaryShape {
+  int64_t batch, length, heads, dim, columns;
 };
 
 struct Kernels {
   Matmul matmul;
+
+  // A bias or beta that is null counts as zeros; its gradient may be null, and is then not computed.
 
   /// y = (x - mean) * rstd * gamma + beta; mean and rstd of each row are kept for backward.
   void (*layer_norm)(const float* x, const float* gamma, const float* beta, float* y, float* mean, float* rstd,
@@ -52,6 +72,11 @@ struct Kernels {
   void (*layer_norm_backward)(const float* dy, const float* x, const float* mean, const float* rstd, const float* gamma,
                               const float* residual, float* dx, float* dgamma, float* dbeta, int64_t rows,
                               int64_t cols);
+  /// y = x * rstd * gamma with rstd = 1 / sqrt(mean(x^2) + eps), kept for backward.
+  void (*rms_norm)(const float* x, const float* gamma, float* y, float* rstd, int64_t rows, int64_t cols, float eps);
+  /// As layer_norm_backward.
+  void (*rms_norm_backward)(const float* dy, const float* x, const float* rstd, const float* gamma,
+                            const float* residual, float* dx, float* dgamma, int64_t rows, int64_t cols);
 
   /// y += bias
   void (*add_bias)(float* y, const float* bias, int64_t rows, int64_t cols);
@@ -64,12 +89,24 @@ struct Kernels {
   /// sums[c] = sum over rows of x[., c]
   void (*column_sums)(const float* x, float* sums, int64_t rows, int64_t cols);
 
-  /// g = gelu(h + bias); leaves gelu'(h + bias) in h.
-  void (*bias_gelu)(float* h, const float* bias, float* g, int64_t rows, int64_t cols, Gelu kind);
+  /// g = f(h + bias) of the activation f; leaves f'(h + bias) in h.
+  void (*bias_activation)(float* h, const float* bias, float* g, int64_t rows, int64_t cols, Activation kind);
   /// dh = dg * derivative, dbias = its column sums; dh may be dg.
-  void (*gelu_backward)(const float* dg, const float* derivative, float* dh, float* dbias, int64_t rows, int64_t cols);
+  void (*activation_backward)(const float* dg, const float* derivative, float* dh, float* dbias, int64_t rows,
+                              int64_t cols);
+  /// SwiGLU: a row of h [rows, 2 cols] is (gate, up), of g [rows, cols] silu(gate) * up, both after bias [2 cols].
+  /// Leaves what backward multiplies by in h.
+  void (*bias_swiglu)(float* h, const float* bias, float* g, int64_t rows, int64_t cols);
+  /// derivative is what forward left; dh [rows, 2 cols] may be derivative. dbias = its column sums.
+  void (*swiglu_backward)(const float* dg, const float* derivative, float* dh, float* dbias, int64_t rows,
+                          int64_t cols);
 
-  /// First adds bias [3, heads, dim] to qkv, in place. out is [batch, length, heads, dim]; lse [batch, heads, length]
+  /// x = the pairs of x + bias [columns], turned, in place. table: of rotary_table.
+  void (*rotary)(float* x, const float* bias, const float* table, const RotaryShape& shape);
+  /// Turns gradients back, in place; dbias = the column sums over batch and length of what comes out.
+  void (*rotary_backward)(float* dx, const float* table, float* dbias, const RotaryShape& shape);
+
+  /// First adds bias [columns] to qkv, in place. out is [batch, length, heads, dim]; lse [batch, heads, length]
   /// is the logarithm to base 2 of each row's sum of 2^(score log2(e)). work: attention_work floats.
   void (*attention)(float* qkv, const float* bias, float* out, float* lse, float* work, const AttentionShape& shape);
   /// Gradients of qkv as attention left it, and their sums over batch and length (dbias).
@@ -86,13 +123,17 @@ struct Kernels {
   void (*cross_entropy_backward)(const float* logits, const int64_t* targets, const float* lse, float* dlogits,
                                  int64_t rows, int64_t cols);
 
-  /// out[r] = dropout(token[tokens[r]] + position[r % length]); dropout may be null.
+  /// out[r] = dropout(token[tokens[r]] + position[r % length]); dropout and position may be null.
   void (*embed)(const int64_t* tokens, const float* token, const float* position, float* out, int64_t rows,
                 int64_t length, int64_t cols, const Dropout* dropout);
   /// dtoken [vocab, cols] and dposition [length, cols], summed in the order of the rows.
   void (*embed_backward)(const int64_t* tokens, const float* dout, float* dtoken, float* dposition, int64_t rows,
                          int64_t length, int64_t vocab, int64_t cols, const Dropout* dropout);
 };
+
+/// The angles of rotary positions: row t of [length, dim] is cos(t w_i), then sin(t w_i), of the dim / 2 frequencies
+/// w_i = base^(-2 i / dim). Computed in float64, rounded once.
+std::vector<float> rotary_table(int64_t length, int64_t dim, double base);
 
 /// The table of an instruction set, which the processor must support, with these matmuls.
 const Kernels& kernels(Isa isa, MatmulKind matmul = MatmulKind::kOwn);

@@ -10,40 +10,56 @@
 
 namespace tutti {
 
-/// What one rank's micro-batches add up to; ranks exchange bytes() and merge them.
+/// What one rank's micro-batches add up to; ranks exchange bytes() and merge them. However the micro-batches were dealt
+/// out and merged, the report is the same to the last bit.
 class Metrics {
  public:
   /// `classes`: columns of the output where the task is kClasses.
   Metrics(Task task, int64_t classes);
-  /// One micro-batch: the loss's sum and count, the model's output and its data tensors (targets by name).
+  /// One micro-batch: the loss's sum and count, the model's output and its data tensors (targets by name). A target of
+  /// -1, or NaN where targets are floats, is padding and left out.
   void add(double loss_sum, double loss_count, const at::Tensor& output, Tensors data,
            const std::vector<Border>& borders);
   std::string bytes() const;
+  /// Adds what bytes() of another rank holds. Throws Error where they are none of the same task and classes.
   void merge(const std::string& bytes);
 
   double loss() const;  ///< the mean; 0 without targets
-  /// {"loss": ...} and by task
+  /// {"loss": ...}, that alone where there were no targets, and by task
   ///   kTokens    perplexity, accuracy
   ///   kClasses   accuracy, precision, recall, f1 (means over the classes that occur), auc (one against the rest, mean;
   ///              exact, ties count half; of up to 2^22 targets), per_class: [{precision, recall, f1, auc, count}],
   ///              confusion: [[count of class i taken for j]]
-  ///   kBinary    accuracy, precision, recall, f1, auc
-  ///   kValues, kReconstruct   mse, mae, r2
+  ///   kBinary    accuracy, precision, recall, f1, auc (of all columns together)
+  ///   kValues, kReconstruct   mse, mae, r2 (of all columns together)
+  /// A ratio of nothing (the precision of a class that nothing was taken for) is 0; an auc without both kinds of
+  /// targets is left out, in per_class null.
   nlohmann::json report() const;
 
  private:
+  void add_tokens(const float* output, const at::Tensor& targets);
+  void add_classes(const float* output, const at::Tensor& targets);
+  void add_binary(const float* output, const at::Tensor& targets);
+  void add_values(const float* output, const float* targets, int64_t n);
+  void keep_scores_in_bounds();
+  void report_classes(nlohmann::json& report) const;
+  void report_binary(nlohmann::json& report) const;
+  void report_values(nlohmann::json& report) const;
+
   Task task_;
   int64_t classes_;
-  ExactSum loss_, squares_, absolutes_, targets_, target_squares_;
-  double loss_count_ = 0;
+  ExactSum loss_, loss_count_, squares_, absolutes_, targets_, target_squares_;
   int64_t count_ = 0, correct_ = 0;
-  std::vector<int64_t> confusion_;
-  std::vector<float> scores_;    // of each target: classes_ (kClasses) or one (kBinary)
-  std::vector<int32_t> labels_;  // beside them
+  std::vector<int64_t> confusion_;  // row-major, true class by taken class; kBinary: 2 by 2
+  std::vector<float> scores_;       // of each target: classes_ (kClasses) or one (kBinary)
+  std::vector<int32_t> labels_;     // beside them
 };
 
-/// Lines for people: the averages, then precision, recall, f1 and count of every class, then the confusion matrix (up to
-/// 20 classes). `names` of the classes, or empty.
+/// The metrics of a task that train.watch may name.
+std::vector<std::string> metric_names(Task task);
+
+/// Lines for people: the averages, then precision, recall, f1, auc and count of every class, then the confusion matrix
+/// (up to 20 classes). `names` of the classes, or empty. Ends with a line's end, unless there is nothing to say.
 std::string metrics_table(const nlohmann::json& report, const std::vector<std::string>& names);
 
 }  // namespace tutti

@@ -17,8 +17,8 @@ bool all_finite(const std::vector<float>& values) {
 
 }  // namespace
 
-NonFinitePlace find_nonfinite(const Model& model, const ModelShape& shape, ModelRunner& runner,
-                              LoaderOptions options, uint64_t seed, RankContext& context) {
+NonFinitePlace find_nonfinite(const Model& model, const ModelShape& shape, ModelRunner& runner, LoaderOptions options,
+                              uint64_t seed, RankContext& context) {
   const Batch batch = options.batch;
   const Range lanes = options.lanes;
   const int64_t step = options.first_step;

@@ -25,8 +25,8 @@ struct NonFinitePlace {
 };
 
 /// Repeats this rank's lanes of step options.first_step and returns the first place that is not finite.
-NonFinitePlace find_nonfinite(const Model& model, const ModelShape& shape, ModelRunner& runner,
-                              LoaderOptions options, uint64_t seed, RankContext& context);
+NonFinitePlace find_nonfinite(const Model& model, const ModelShape& shape, ModelRunner& runner, LoaderOptions options,
+                              uint64_t seed, RankContext& context);
 
 /// The message for the place with the lowest lane.
 std::string describe_nonfinite(const std::vector<NonFinitePlace>& places, int64_t step, const ModelShape& shape);

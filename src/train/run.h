@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "config/job.h"
+#include "data/partition.h"
 #include "model/segment.h"
 
 namespace tutti {
@@ -21,8 +22,9 @@ struct RunOptions {
   std::string resume;    ///< run folder to go on from
   int64_t stop_at = -1;  ///< stop at this step; -1: train.steps
   bool keep = true;      ///< false: no folder, no checkpoint, no sample, no evaluation (verify, bench)
-  /// Made on rank 0, in its process: where what people watch goes.
-  std::function<std::unique_ptr<EventSink>()> display;
+  /// Made on rank 0, in its process: where what people watch goes. The folder is empty when none is kept.
+  std::function<std::vector<std::unique_ptr<EventSink>>(const std::string& folder)> sinks;
+  OwnPartition partition;  ///< for layout.partition = "own"
   std::function<void(int rank, int pid)> started;
 };
 
@@ -36,10 +38,14 @@ struct RunResult {
 /// Forks: call it before any ATen work in this process (thread ranks excepted).
 RunResult run(const RunOptions& options);
 
-/// The events a display gets, as JSON objects with a field "event":
-///   start  {job, parameters, ranks, steps, first_step, tokens_per_step, memory forecast}
+/// The events a sink gets, as JSON objects with a field "event":
+///   start  {job, parameters, ranks, steps, first_step, tokens_per_step, unit, memory forecast}
+///   data   {records, held_out, test, skipped, faults, statistics, skew}
 ///   step   {step, loss, gradient_norm, lr, seconds, tokens_per_second}      also in metrics.jsonl
-///   eval   {step, held_out_loss, bigram_loss}                               also in metrics.jsonl
-///   saved  {step, path}     sample {text}     end {step, seconds, state_sha256, peak memory per kind, loader_stall}
+///   eval   {step, held_out_loss, metrics, bigram_loss or truth_loss}        also in metrics.jsonl
+///   test   {step, metrics, classes}                                         also in metrics.jsonl
+///   saved  {step, path}     sample {text}     early_stop {step, watch, best, best_step}
+///   end    {step, seconds, stopped, peak_bytes per kind, loader_stall_seconds, seconds_by_kind, samples_per_second,
+///           matmul_share, order, state_sha256}
 
 }  // namespace tutti

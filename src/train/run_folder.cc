@@ -105,7 +105,7 @@ bool has_metrics(const RunFolder& folder) {
 }
 
 void remove_unfinished(const RunFolder& folder) {
-  for (const std::string& path : {folder.path, folder.checkpoints(), folder.path + "/trace"}) {
+  for (const std::string& path : {folder.path, folder.checkpoints(), folder.best(), folder.path + "/trace"}) {
     std::error_code error;
     std::vector<fs::path> found;
     for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error))
@@ -116,8 +116,8 @@ void remove_unfinished(const RunFolder& folder) {
 
 void remove_run(const RunFolder& folder) {
   std::error_code ignored;  // a folder that cannot be removed is in the way of the next run, which says so
-  for (const std::string& path :
-       {folder.path + "/trace", folder.checkpoints(), folder.job(), folder.metrics(), folder.events()})
+  for (const std::string& path : {folder.path + "/trace", folder.checkpoints(), folder.best(), folder.tensorboard(),
+                                  folder.tokenizer(), folder.job(), folder.metrics(), folder.events()})
     fs::remove_all(path, ignored);
   if (folder.made) fs::remove(folder.path, ignored);
 }

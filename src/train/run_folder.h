@@ -1,4 +1,5 @@
-// The folder of a run: job.toml, metrics.jsonl, events.jsonl, trace/, checkpoints/.
+// The folder of a run: job.toml, metrics.jsonl, events.jsonl, trace/, checkpoints/, tensorboard/, and where the job has
+// them best/ and tokenizer.json.
 #pragma once
 
 #include <string>
@@ -15,6 +16,9 @@ struct RunFolder {
   std::string metrics() const { return path + "/metrics.jsonl"; }
   std::string events() const { return path + "/events.jsonl"; }
   std::string checkpoints() const { return path + "/checkpoints"; }
+  std::string best() const { return path + "/best"; }  ///< train.keep_best: one checkpoint
+  std::string tensorboard() const { return path + "/tensorboard"; }
+  std::string tokenizer() const { return path + "/tokenizer.json"; }
   std::string trace(int rank) const { return path + "/trace/rank-" + std::to_string(rank) + ".jsonl"; }
 };
 

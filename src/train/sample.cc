@@ -19,13 +19,28 @@ struct Sampler::Impl {
   Accounts accounts;
   std::unique_ptr<ModelRunner> runner;
 
-  Impl(const Job& original, const MakeModel& make_model, const Units& units) : job(original) {
+  std::shared_ptr<const Tokenizer> tokenizer;  // null: bytes
+
+  Impl(const Job& original, const MakeModel& make_model, const Units& units, std::shared_ptr<const Tokenizer> tokens)
+      : job(original), tokenizer(std::move(tokens)) {
     job.train.micro_batch_size = 1;
     model = make_model(job);
     shape = describe(model);
     std::vector<float*> parameters;
     for (size_t b = 0; b < shape.blocks.size(); ++b) parameters.push_back(units.parameters(static_cast<int>(b)));
     runner = std::make_unique<ModelRunner>(model, shape, parameters, accounts);
+  }
+
+  /// Tokens that can be written: the model may have room for more than the tokenizer learned.
+  int64_t tokens() const { return tokenizer ? std::min(tokenizer->vocab(), job.model.vocab) : job.model.vocab; }
+
+  std::vector<int32_t> encode(const std::string& text) const {
+    if (tokenizer) return tokenizer->encode(text);
+    const auto* bytes = reinterpret_cast<const uint8_t*>(text.data());
+    return {bytes, bytes + text.size()};
+  }
+  std::string decode(int32_t token) const {
+    return tokenizer ? tokenizer->decode({token}) : std::string(1, static_cast<char>(token));
   }
 
   /// Draws from softmax(logits / temperature).
@@ -41,8 +56,9 @@ struct Sampler::Impl {
   }
 };
 
-Sampler::Sampler(const Job& job, const MakeModel& make_model, const Units& units)
-    : impl_(std::make_unique<Impl>(job, make_model, units)) {}
+Sampler::Sampler(const Job& job, const MakeModel& make_model, const Units& units,
+                 std::shared_ptr<const Tokenizer> tokenizer)
+    : impl_(std::make_unique<Impl>(job, make_model, units, std::move(tokenizer))) {}
 
 Sampler::~Sampler() = default;
 
@@ -52,18 +68,20 @@ std::string Sampler::text(const std::string& prompt, int64_t length, uint64_t se
   int64_t context = job.model.context;
   at::Tensor tokens = at::zeros({1, context}, at::kLong), targets = at::zeros({1, context}, at::kLong);
   std::vector<at::Tensor> data{tokens, targets};
+  std::vector<int32_t> written = impl_->encode(prompt);
   std::string text = prompt;
   Pass pass;
   pass.training = false;
-  for (int64_t n = 0; n < length; ++n) {
-    int64_t seen = std::min<int64_t>(context, static_cast<int64_t>(text.size()));
-    auto* bytes = tokens.data_ptr<int64_t>();
-    for (int64_t i = 0; i < seen; ++i) bytes[i] = static_cast<uint8_t>(text[text.size() - seen + i]);
+  const size_t whole = prompt.size() + static_cast<size_t>(length);
+  for (uint64_t n = 0; text.size() < whole; ++n) {
+    const int64_t seen = std::min<int64_t>(context, static_cast<int64_t>(written.size()));
+    std::copy(written.end() - seen, written.end(), tokens.data_ptr<int64_t>());
     impl_->runner->forward_all(pass, data);
     at::Tensor logits = impl_->runner->border("logits");
     const float* row = logits.data_ptr<float>() + (seen - 1) * job.model.vocab;
-    double uniform = philox_uniform({seed, Purpose::kSample, 0, 0}, static_cast<uint64_t>(n));
-    text.push_back(static_cast<char>(Impl::draw(row, job.model.vocab, temperature, uniform)));
+    double uniform = philox_uniform({seed, Purpose::kSample, 0, 0}, n);
+    written.push_back(Impl::draw(row, impl_->tokens(), temperature, uniform));
+    text += impl_->decode(written.back());
   }
   return text;
 }

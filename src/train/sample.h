@@ -1,9 +1,10 @@
-// Text from a trained GPT: one byte at a time, keyed by the seed.
+// Text from a trained GPT: one byte or token at a time, keyed by the seed.
 #pragma once
 
 #include <memory>
 #include <string>
 
+#include "data/tokenizer.h"
 #include "train/run.h"
 #include "train/units.h"
 
@@ -12,9 +13,10 @@ namespace tutti {
 class Sampler {
  public:
   /// Runs the job's model with one sample a micro-batch on the given units (which must outlive it).
-  Sampler(const Job& job, const MakeModel& make_model, const Units& units);
+  Sampler(const Job& job, const MakeModel& make_model, const Units& units,
+          std::shared_ptr<const Tokenizer> tokenizer = nullptr);
   ~Sampler();
-  /// The prompt followed by `length` drawn bytes.
+  /// The prompt followed by `length` drawn bytes (tokens until at least so many bytes are there).
   std::string text(const std::string& prompt, int64_t length, uint64_t seed, double temperature = 0.8);
 
  private:

@@ -6,15 +6,18 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/fp_mode.h"
 #include "base/hash.h"
+#include "data/resample.h"
 #include "model/dry_run.h"
 #include "net/make.h"
 #include "plan/ddp.h"
 #include "state/checkpoint.h"
 #include "tensor/threads.h"
+#include "train/evaluate.h"
 #include "train/nonfinite.h"
 
 namespace tutti {
@@ -22,7 +25,7 @@ namespace tutti {
 namespace {
 
 // Tags of the two channels beside the reductions' (which use the bucket's number).
-constexpr uint32_t kDataChannel = 1 << 20, kMainChannel = kDataChannel + 64;
+constexpr uint32_t kDataChannel = 1 << 20, kMainChannel = kDataChannel + 64, kLoaderChannel = kMainChannel + 64;
 // Bucket arrays start on pages, so that two ranks never write into one.
 constexpr int64_t kPageFloats = 1024;
 
@@ -30,16 +33,19 @@ Duration seconds(double s) { return std::chrono::duration_cast<Duration>(std::ch
 
 }  // namespace
 
-Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const std::string& checkpoint)
+Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const std::string& checkpoint,
+                 const OwnPartition& own)
     : job_(job),
       model_(model),
       context_(context),
       batch_(batch_of(job.train)),
       lanes_(lanes_of(context.rank, context.size, batch_.lanes)),
-      data_(open_data(job)),
+      data_(open_data(job, data_group())),
       shape_(describe(model)) {
   prepare_compute_thread(static_cast<int>(job.numerics.threads));
-  optimizer_ = make_optimizer(job.train, job.numerics.isa);
+  updater_ = std::make_unique<Updater>(job, shape_);
+  order_ = make_order(job, *data_.train);
+  partition_ = make_partition(job.layout, data_.train, context.size, own);
   if (job.layout.workers == "thread") check_thread_ranks(model_);
   dry_run(model_, shape_);
   plan_ = plan_ddp(shape_, {.ranks = context.size,
@@ -47,15 +53,16 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const
                             .micro_batches = batch_.micro_batches,
                             .overlap = job.layout.overlap,
                             .bucket_floats = job.layout.bucket_floats,
-                            .optimizer_slots = static_cast<int>(optimizer_->slots().size()),
+                            .optimizer_slots = static_cast<int>(updater_->slots().size()),
                             .data_bytes = 0});
   if (auto faults = check_plan(plan_, shape_, batch_.micro_batches); !faults.empty())
     throw ConfigError(std::move(faults));
-  units_ = std::make_unique<Units>(model_, shape_, optimizer_->slots(), job.train.seed, accounts_);
+  units_ = std::make_unique<Units>(model_, shape_, updater_->slots(), job.train.seed, accounts_);
   if (!checkpoint.empty()) {
     State loaded = units_->state({});
     load_checkpoint(checkpoint, loaded);
     step_ = loaded.counters.step;
+    watched_ = watched_from(loaded.counters.schedule);
   }
   connect();
   make_reductions();
@@ -63,6 +70,7 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const
   for (size_t u = 0; u < shape_.blocks.size(); ++u) parameters.push_back(units_->parameters(static_cast<int>(u)));
   runner_ = std::make_unique<ModelRunner>(model_, shape_, parameters, accounts_);
   unit_gradients_.resize(shape_.blocks.size());
+  unit_squares_.resize(shape_.blocks.size());
   loader_ = std::make_unique<Loader>(loader_options(), context.clock, &context.control.cancel);
   int threads = static_cast<int>(job.numerics.threads);
   executor_ = std::make_unique<Executor>(program(), handlers(), context.clock, &context.control.cancel, &trace_,
@@ -71,6 +79,16 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const
 
 Trainer::~Trainer() = default;
 
+/// The launcher's rendezvous serves before the transport is there. Reading may take its time; that a rank is alive its
+/// heartbeats say.
+DataGroup Trainer::data_group() const {
+  return {context_.rank, context_.size, [&rendezvous = context_.rendezvous](const std::string& mine) {
+            std::vector<std::string> all;
+            for (const Card& card : rendezvous.exchange({.bytes = mine}, Deadline::never())) all.push_back(card.bytes);
+            return all;
+          }};
+}
+
 /// What this rank trains on from here on.
 LoaderOptions Trainer::loader_options() const {
   LoaderOptions options;
@@ -78,8 +96,12 @@ LoaderOptions Trainer::loader_options() const {
   options.borders = model_.data;
   options.batch = batch_;
   options.lanes = lanes_;
-  options.order = {job_.train.seed, static_cast<uint64_t>(data_.train->size()), nullptr};
+  options.order = order_;
   options.first_step = step_;
+  if (job_.augment.any())
+    options.augment = std::make_shared<const Augment>(job_.augment, job_.model.image, job_.train.seed);
+  options.partition = partition_;
+  options.channel = loader_channel_.get();
   return options;
 }
 
@@ -133,6 +155,7 @@ void Trainer::connect() {
   Duration timeout = seconds(job_.layout.timeout);
   data_channel_ = std::make_unique<Channel>(*transport_, context_.clock, kDataChannel, timeout);
   main_channel_ = std::make_unique<Channel>(*transport_, context_.clock, kMainChannel, timeout);
+  loader_channel_ = std::make_unique<Channel>(*transport_, context_.clock, kLoaderChannel, timeout);
 }
 
 void Trainer::make_reductions() {
@@ -169,13 +192,27 @@ void Trainer::make_reductions() {
     spec.slices = slices_of(parameters, spec.result_size, context_.size);
     spec.fold = job_.layout.fold == "root" ? FoldAt::kRoot : FoldAt::kOwner;
     spec.kind = job_.numerics.reduce == "ring" ? ReduceKind::kRing : ReduceKind::kExact;
-    my_chunks_.emplace_back();
-    for (const Range& chunk : chunks_of(parameters))
-      if (spec.slices[context_.rank].contains(chunk.begin)) my_chunks_.back().push_back(chunk);
+    my_chunks_.push_back(chunks_to_norm(bucket, spec.slices[context_.rank]));
     reductions_.push_back(make_reduction(spec, *transport_, window_));
     accounts_.add(BufferKind::kMessage, reductions_.back()->scratch_bytes());
     specs_.push_back(std::move(spec));
   }
+}
+
+/// The chunks in `slice` of the parameters that count in norms.
+std::vector<Trainer::Chunk> Trainer::chunks_to_norm(const Bucket& bucket, Range slice) const {
+  std::vector<Chunk> chunks;
+  for (size_t k = 0; k < bucket.units.size(); ++k) {
+    const int unit = bucket.units[k];
+    const auto& parameters = shape_.blocks[unit].parameters;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (!updater_->counts(unit, i)) continue;
+      const int64_t begin = bucket.unit_offset[k] + parameters[i].offset;
+      for (const Range& chunk : chunks_of({{begin, begin + parameters[i].size}}))
+        if (slice.contains(chunk.begin)) chunks.push_back({chunk, unit});
+    }
+  }
+  return chunks;
 }
 
 /// Where the gradient of `unit` lies in a buffer of the program.
@@ -201,7 +238,7 @@ Handlers Trainer::handlers() {
                 i.segment + 1 == static_cast<int>(model_.blocks[i.block].segments.size());
     if (!last) return;
     mine_.loss.add(runner_->loss().sum);
-    mine_.targets += static_cast<int64_t>(runner_->loss().count);
+    mine_.targets.add(runner_->loss().count);
   });
   set(Op::kBackward, [this](const Instruction& i, uint64_t) { backward(i); });
   set(Op::kFold, [this](const Instruction& i, uint64_t) { fold(i); });
@@ -236,8 +273,11 @@ void Trainer::fold(const Instruction& i) {
 void Trainer::norm(const Instruction& i) {
   const float* slice = reductions_[i.bucket]->view(context_.rank);
   int64_t begin = specs_[i.bucket].slices[context_.rank].begin;
-  for (const Range& chunk : my_chunks_[i.bucket])
-    mine_.squares.add(sum_squares(slice + (chunk.begin - begin), chunk.size()));
+  for (const auto& [chunk, unit] : my_chunks_[i.bucket]) {
+    const double squares = sum_squares(slice + (chunk.begin - begin), chunk.size());
+    mine_.squares.add(squares);
+    if (job_.train.clip_by == "unit") unit_squares_[unit].add(squares);
+  }
 }
 
 /// The commit: after it every rank knows the same norm, loss and decision.
@@ -247,10 +287,24 @@ void Trainer::vote() {
   data_channel_->all_gather(std::as_bytes(std::span(&mine_, 1)), std::as_writable_bytes(std::span(votes)));
   all_ = merge(votes);
   if (!all_.finite()) throw NonFinite();
+  const TrainConfig& train = job_.train;
   scalars_.step = step_;
-  scalars_.lr = learning_rate(job_.train, step_);
-  scalars_.gradient_scale =
-      clip_factor(all_.gradient_norm(), job_.train.clip) / static_cast<double>(std::max<int64_t>(all_.targets, 1));
+  scalars_.lr = learning_rate(train, step_, watched_);
+  const double factor = train.clip_by == "norm" ? clip_factor(all_.gradient_norm(), train.clip) : 1;
+  scalars_.gradient_scale = factor / all_.divisor();
+  if (train.clip_by == "value") scalars_.clip_value = train.clip;
+  if (train.clip_by == "unit") share_unit_squares();
+}
+
+/// Every rank summed the squares of its slices; a unit's are all ranks'.
+void Trainer::share_unit_squares() {
+  const size_t units = unit_squares_.size();
+  std::vector<ExactSum> all(units * context_.size);
+  data_channel_->all_gather(std::as_bytes(std::span(unit_squares_)), std::as_writable_bytes(std::span(all)));
+  for (size_t u = 0; u < units; ++u) {
+    unit_squares_[u] = {};
+    for (int r = 0; r < context_.size; ++r) unit_squares_[u].merge(all[r * units + u]);
+  }
 }
 
 /// Every parameter of the unit, slice by slice: gradients are read where their owner left them.
@@ -258,17 +312,23 @@ void Trainer::update(const Instruction& i, uint64_t step) {
   int unit = i.block, bucket = bucket_of_[unit];
   const ReductionSpec& spec = specs_[bucket];
   int64_t base = offset_in_bucket_[unit];
-  for (const ParameterShape& p : shape_.blocks[unit].parameters) {
-    Range whole{base + p.offset, base + p.offset + p.size};
+  StepScalars scalars = scalars_;
+  if (job_.train.clip_by == "unit") {
+    const double norm = std::sqrt(unit_squares_[unit].value()) / all_.divisor();
+    scalars.gradient_scale *= clip_factor(norm, job_.train.clip);
+  }
+  const auto& parameters = shape_.blocks[unit].parameters;
+  std::vector<GradientPiece> pieces;
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    const int64_t begin = base + parameters[p].offset, end = begin + parameters[p].size;
+    pieces.clear();
     for (size_t s = 0; s < spec.slices.size(); ++s) {
-      Range part{std::max(whole.begin, spec.slices[s].begin), std::min(whole.end, spec.slices[s].end)};
+      Range part{std::max(begin, spec.slices[s].begin), std::min(end, spec.slices[s].end)};
       if (part.empty()) continue;
-      int64_t at = part.begin - base;
-      auto slots = units_->slots(unit, at);
-      optimizer_->update(units_->parameters(unit) + at,
-                         reductions_[bucket]->view(static_cast<int>(s)) + (part.begin - spec.slices[s].begin), slots,
-                         part.size(), scalars_);
+      pieces.push_back({part.begin - base, part.size(),
+                        reductions_[bucket]->view(static_cast<int>(s)) + (part.begin - spec.slices[s].begin)});
     }
+    updater_->update(*units_, unit, p, pieces, scalars, int64_t{batch_.lanes} * batch_.micro_batches);
   }
   // Units are updated in the bucket's order: after the last one nobody here reads the bucket any more.
   if (plan_.buckets[bucket].units.back() == unit) reductions_[bucket]->release(step);
@@ -277,6 +337,7 @@ void Trainer::update(const Instruction& i, uint64_t step) {
 StepReport Trainer::step() {
   Time begin = context_.clock.now();
   mine_ = {};
+  std::fill(unit_squares_.begin(), unit_squares_.end(), ExactSum{});
   try {
     executor_->run(round_);
   } catch (const NonFinite&) {
@@ -289,28 +350,31 @@ StepReport Trainer::step() {
   return {step_, all_.mean_loss(), all_.gradient_norm(), scalars_.lr, taken, all_.stop != 0};
 }
 
-double Trainer::evaluate() {
-  Vote mine;
-  int64_t rows = data_.held_out->size(), size = batch_.micro_batch_size;
-  int64_t micro_batches = (rows + size - 1) / size;
-  micro_batches = std::min(micro_batches, job_.train.eval_batches * batch_.lanes);
-  std::vector<at::Tensor> tensors;
-  for (int64_t m = 0; m < micro_batches; ++m) {
-    int lane = static_cast<int>(m % batch_.lanes);
-    if (!lanes_.contains(lane)) continue;
-    read_eval(*data_.held_out, model_.data, m * size, rows, tensors);
-    Pass pass = pass_of(lane, 0, step_);
-    pass.training = false;
-    runner_->forward_all(pass, tensors);
-    mine.loss.add(runner_->loss().sum);
-    mine.targets += static_cast<int64_t>(runner_->loss().count);
-  }
-  std::vector<Vote> votes(context_.size);
-  main_channel_->all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(votes)));
-  return merge(votes).mean_loss();
+Metrics Trainer::evaluate() {
+  const int64_t most = job_.train.eval_batches * batch_.lanes * batch_.micro_batch_size;
+  return tutti::evaluate(model_, *runner_, *data_.held_out, std::min(most, data_.held_out->size()), batch_, lanes_,
+                         job_.train.seed, step_, *main_channel_);
 }
 
-State Trainer::state() const { return units_->state({step_, step_ * batch_.samples(), ""}); }
+Metrics Trainer::evaluate_test() {
+  return tutti::evaluate(model_, *runner_, *data_.test, data_.test->size(), batch_, lanes_, job_.train.seed, step_,
+                         *main_channel_);
+}
+
+Judgement Trainer::watch(double value) {
+  Judgement judgement = judge(job_.train, watched_, value, step_);
+  watched_ = judgement.watched;
+  return judgement;
+}
+
+uint64_t Trainer::order_digest() {
+  const uint64_t mine = loader_->digest();
+  std::vector<uint64_t> all(context_.size);
+  main_channel_->all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  return std::accumulate(all.begin(), all.end(), uint64_t{0});
+}
+
+State Trainer::state() const { return units_->state({step_, step_ * batch_.samples(), to_text(watched_)}); }
 
 std::string Trainer::agreed_hash() {
   std::string mine = state_hash(state());
@@ -324,8 +388,7 @@ std::string Trainer::agreed_hash() {
 }
 
 void Trainer::explain_nonfinite() {
-  NonFinitePlace mine =
-      find_nonfinite(model_, shape_, *runner_, loader_options(), job_.train.seed, context_);
+  NonFinitePlace mine = find_nonfinite(model_, shape_, *runner_, loader_options(), job_.train.seed, context_);
   std::vector<NonFinitePlace> places(context_.size);
   main_channel_->all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(places)));
   throw Error(describe_nonfinite(places, step_ + 1, shape_));  // steps are counted from 1 for people

@@ -18,7 +18,9 @@
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "plan/check.h"
+#include "train/metrics.h"
 #include "train/units.h"
+#include "train/update.h"
 #include "train/vote.h"
 
 namespace tutti {
@@ -32,15 +34,21 @@ struct StepReport {
 class Trainer {
  public:
   /// Collective over all ranks of `context`. `model` and `job` must outlive it. With `checkpoint` the state comes from
-  /// there.
-  Trainer(const Job& job, const Model& model, RankContext& context, const std::string& checkpoint);
+  /// there. `own` is for layout.partition = "own".
+  Trainer(const Job& job, const Model& model, RankContext& context, const std::string& checkpoint,
+          const OwnPartition& own = {});
   ~Trainer();
 
   /// One step over all ranks. Throws CommError when a peer is lost, Error naming step, lane and block when a loss or
   /// gradient is not finite.
   StepReport step();
-  /// Mean loss over held-out micro-batches, the same on every rank and layout.
-  double evaluate();
+  /// Over train.eval_batches of the held-out records a lane, or all test records; the same on every rank and layout.
+  Metrics evaluate();
+  Metrics evaluate_test();
+  /// Takes note of an evaluation's watched metric: the schedule follows it from the next step on.
+  Judgement watch(double value);
+  /// What was trained on in which order since this trainer started, over all ranks. Collective.
+  uint64_t order_digest();
   /// Every rank's state hash is compared; throws Error when one differs. Collective.
   std::string agreed_hash();
 
@@ -54,18 +62,27 @@ class Trainer {
   const Accounts& accounts() const { return accounts_; }
   const Trace& trace() const { return trace_; }
   Duration loader_stall() const { return loader_->stalled(); }
+  const Partition& partition() const { return partition_; }
   const Transport& transport() const { return *transport_; }
 
  private:
+  struct Chunk {
+    Range range;
+    int unit;
+  };
+
+  DataGroup data_group() const;
   LoaderOptions loader_options() const;
   void connect();
   void make_reductions();
   Handlers handlers();
   float* gradient(int buffer, int unit) const;
   void backward(const Instruction& instruction);
+  std::vector<Chunk> chunks_to_norm(const Bucket& bucket, Range slice) const;
   void fold(const Instruction& instruction);
   void norm(const Instruction& instruction);
   void vote();
+  void share_unit_squares();
   void update(const Instruction& instruction, uint64_t step);
   Pass pass_of(int lane, int micro, int64_t step) const;
   [[noreturn]] void explain_nonfinite();
@@ -86,16 +103,18 @@ class Trainer {
   int64_t partial_floats_ = 0;
 
   std::unique_ptr<Transport> transport_;
-  std::unique_ptr<Channel> data_channel_, main_channel_;
+  std::unique_ptr<Channel> data_channel_, main_channel_, loader_channel_;
   std::unique_ptr<Arena> window_arena_, gradient_arena_;
   std::span<std::byte> window_;
   std::vector<float*> private_gradients_;  // by buffer of the program; null: in the window or no gradient
   std::vector<ReductionSpec> specs_;
   std::vector<std::unique_ptr<Reduction>> reductions_;
-  std::vector<std::vector<Range>> my_chunks_;  // by bucket, of my slice
+  std::vector<std::vector<Chunk>> my_chunks_;  // by bucket, of my slice; of the parameters that count in norms
   std::unique_ptr<Units> units_;
-  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<Updater> updater_;
   std::unique_ptr<ModelRunner> runner_;
+  Order order_;
+  Partition partition_;
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<Executor> executor_;
 
@@ -104,7 +123,9 @@ class Trainer {
   const std::vector<at::Tensor>* micro_batch_ = nullptr;
   std::vector<float*> unit_gradients_;  // where the running backward writes, by unit
   Vote mine_, all_;
+  std::vector<ExactSum> unit_squares_;  // by unit, for train.clip_by = "unit": mine, then all ranks'
   StepScalars scalars_;
+  Watched watched_;
 };
 
 }  // namespace tutti

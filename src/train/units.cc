@@ -44,7 +44,7 @@ State Units::state(const StateCounters& counters) const {
   for (size_t b = 0; b < shape_.blocks.size(); ++b)
     for (const ParameterShape& p : shape_.blocks[b].parameters) {
       state.entries.push_back({p.name, "parameter", p.dims, parameters_[b].subspan(p.offset, p.size)});
-      for (size_t k = 0; k < slot_names_.size(); ++k)
+      for (size_t k = 0; p.role == Role::kTrained && k < slot_names_.size(); ++k)
         state.entries.push_back({p.name, slot_names_[k], p.dims, slots_[b][k].subspan(p.offset, p.size)});
     }
   return state;

@@ -11,21 +11,26 @@
 namespace tutti {
 
 struct Vote {
-  ExactSum squares;     ///< of the reduced, not yet normalised gradient: this rank's slices
-  ExactSum loss;        ///< of this rank's lanes, summed over valid targets
-  int64_t targets = 0;  ///< valid targets of this rank's lanes
-  uint32_t stop = 0;    ///< this rank was asked to stop after the step
+  ExactSum squares;   ///< of the reduced, not yet normalised gradient: this rank's slices
+  ExactSum loss;      ///< of this rank's lanes, summed over valid targets
+  ExactSum targets;   ///< valid targets of this rank's lanes, by weight where the loss weighs them
+  uint32_t stop = 0;  ///< this rank was asked to stop after the step
   uint32_t reserved = 0;
 
   void merge(const Vote& other) {
     squares.merge(other.squares);
     loss.merge(other.loss);
-    targets += other.targets;
+    targets.merge(other.targets);
     stop |= other.stop;
   }
-  double mean_loss() const { return targets > 0 ? loss.value() / static_cast<double>(targets) : 0; }
-  double gradient_norm() const { return targets > 0 ? std::sqrt(squares.value()) / static_cast<double>(targets) : 0; }
-  bool finite() const { return squares.finite() && loss.finite(); }
+  double mean_loss() const { return loss.value() / divisor(); }
+  double gradient_norm() const { return std::sqrt(squares.value()) / divisor(); }
+  /// What sums are divided by: 1 where there was nothing to sum.
+  double divisor() const {
+    const double count = targets.value();
+    return count > 0 ? count : 1;
+  }
+  bool finite() const { return squares.finite() && loss.finite() && targets.finite(); }
 };
 
 inline Vote merge(std::span<const Vote> votes) {

@@ -30,7 +30,7 @@ width = 64
 heads = 4
 context = 32
 tied = true
-gelu = "exact"
+activation = "gelu"
 dropout = 0.1
 [data]
 kind = "walk"

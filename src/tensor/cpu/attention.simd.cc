@@ -1,10 +1,8 @@
-// Causal attention, forward. Per sample and head, with T = length, D = dim:
-//   1. the bias is added to q, k and v; k is packed transposed (times log2(e) / sqrt D, so that scores come out as
-//   powers of
-//      two) and v by rows, both to stay in the second-level cache
-//   2. for each tile of 6 queries: scores against all keys up to the last of the six (6 x T floats of scratch, not T x
-//   T), the
-//      softmax of each row, and their product with v
+// Causal attention, forward. With T = length, D = dim:
+//   1. per head of keys and values: the bias is added, k is packed transposed (times log2(e) / sqrt D, so that scores
+//      come out as powers of two) and v by rows, both to stay in the second-level cache
+//   2. per head of queries of that group: the bias is added; for each tile of 6 queries: scores against all keys up to
+//      the last of the six (6 x T floats of scratch, not T x T), the softmax of each row, and their product with v
 // Keys after the query are never read by whole tiles; within the last tile they get probability zero.
 #include <cmath>
 #include <limits>
@@ -40,16 +38,22 @@ float softmax(float* row, int64_t keys, int64_t end, float& top) {
   return sum(s);
 }
 
-void head(float* qkv, const float* bias, float* out, float* lse, float* work, int64_t length, int64_t dim,
-          int64_t width) {
-  const int64_t stride = 3 * width, padded = round_up(dim, kWidth), cols = round_up(length, kPanel);
-  float *q = qkv, *k = qkv + width, *v = qkv + 2 * width;
-  for (int i = 0; i < 3; ++i) add_bias(qkv + i * width, bias + i * width, stride, length, dim);
-  float *keys = work, *values = keys + cols * dim, *scores = values + length * padded;
-  const float scale = 1.44269504f / std::sqrt(static_cast<float>(dim));
-  pack_transposed(k, stride, length, dim, scale, keys);
-  pack_rows(v, stride, length, dim, padded, values);
+/// Keys and values of a group, packed, and a tile's scores.
+struct Scratch {
+  int64_t padded, cols;
+  float *keys, *values, *scores;
 
+  Scratch(float* work, int64_t length, int64_t dim) : padded(round_up(dim, kWidth)), cols(round_up(length, kPanel)) {
+    keys = work;
+    values = keys + cols * dim;
+    scores = values + length * padded;
+  }
+};
+
+void head(const float* q, float* out, float* lse, const Scratch& scratch, int64_t length, int64_t dim, int64_t stride,
+          int64_t width) {
+  const int64_t padded = scratch.padded, cols = scratch.cols;
+  float *keys = scratch.keys, *values = scratch.values, *scores = scratch.scores;
   for (int64_t i0 = 0; i0 < length; i0 += kTileRows) {
     const int64_t count = length - i0 < kTileRows ? length - i0 : kTileRows, end = i0 + count;
     with_rows(
@@ -88,12 +92,21 @@ void head(float* qkv, const float* bias, float* out, float* lse, float* work, in
 }
 
 void attention(float* qkv, const float* bias, float* out, float* lse, float* work, const AttentionShape& shape) {
-  const int64_t width = shape.heads * shape.dim;
-  for (int64_t b = 0; b < shape.batch; ++b) {
+  const int64_t length = shape.length, dim = shape.dim, width = shape.heads * dim, stride = shape.columns();
+  const Scratch scratch(work, length, dim);
+  const float scale = 1.44269504f / std::sqrt(static_cast<float>(dim));
+  for (int64_t b = 0; b < shape.batch;
+       ++b, qkv += length * stride, out += length * width, lse += shape.heads * length) {
+    const auto biased = [&](int64_t column) {
+      if (bias != nullptr) add_bias(qkv + column, bias + column, stride, length, dim);
+      return qkv + column;
+    };
     for (int64_t h = 0; h < shape.heads; ++h) {
-      head(qkv + b * shape.length * 3 * width + h * shape.dim, bias + h * shape.dim,
-           out + b * shape.length * width + h * shape.dim, lse + (b * shape.heads + h) * shape.length, work,
-           shape.length, shape.dim, width);
+      if (h % shape.group() == 0) {
+        pack_transposed(biased(shape.key_column(h)), stride, length, dim, scale, scratch.keys);
+        pack_rows(biased(shape.value_column(h)), stride, length, dim, scratch.padded, scratch.values);
+      }
+      head(biased(h * dim), out + h * dim, lse + h * length, scratch, length, dim, stride, width);
     }
   }
 }

@@ -2,6 +2,7 @@
 // head:
 //   P = 2^(q k' - lse), dP = dout v', S = P * (dP - delta), delta = the row sums of dout * out
 //   dq = S k / sqrt D, dk = S' q / sqrt D, dv = P' dout
+// dk and dv of a group of heads are added in the order of the heads.
 // Queries go in blocks of kBlock rows: first P, S and dq of the block by tiles of 6 queries, then its share of dk and
 // dv by tiles of 6 keys, which load and store their running sums once per block.
 #include <cmath>
@@ -46,12 +47,12 @@ struct Scratch {
   }
 };
 
-/// out = x * scale for a vector of row `at` of a tile, and its addition to the bias gradient.
-inline void put(float* out, float* dbias, F x, int64_t column, int64_t dim) {
+/// out = x for a vector of a row (added to what is there, with `more`), and its addition to the bias gradient.
+inline void put(float* out, float* dbias, F x, int64_t column, int64_t dim, bool more = false) {
   const int64_t left = dim - column;
   const M mask = first(left < kWidth ? left : kWidth);
-  store(out + column, x, mask);
-  store(dbias + column, load(dbias + column, mask) + x, mask);
+  store(out + column, more ? load(out + column, mask) + x : x, mask);
+  if (dbias != nullptr) store(dbias + column, load(dbias + column, mask) + x, mask);
 }
 
 /// Rows [i0, i0 + rows) of P and S, which are rows `at` and on of the scratch, and of dq.
@@ -133,16 +134,13 @@ void row_products(const float* dout, const float* out, int64_t stride, const Scr
   }
 }
 
-void head(const float* dout, const float* qkv, const float* out, const float* lse, float* dqkv, float* dbias,
-          float* work, int64_t length, int64_t dim, int64_t width) {
-  const Scratch w(work, length, dim);
-  const int64_t stride = 3 * width;
-  const float scale = 1 / std::sqrt(static_cast<float>(dim));
-  pack_transposed(qkv + width, stride, length, dim, 1.44269504f / std::sqrt(static_cast<float>(dim)), w.keys_t);
-  pack_transposed(qkv + 2 * width, stride, length, dim, 1, w.values_t);
-  pack_rows(qkv, stride, length, dim, w.padded, w.queries);
-  pack_rows(qkv + width, stride, length, dim, w.padded, w.keys);
-  pack_rows(dout, width, length, dim, w.padded, w.douts);
+/// dq of a head of queries, and its dkeys and dvalues in the scratch, whose keys and values are packed.
+void head(const Scratch& w, const float* dout, const float* q, const float* out, const float* lse, float* dqkv,
+          float* dbias, int64_t width, int64_t stride) {
+  const int64_t length = w.length;
+  const float scale = 1 / std::sqrt(static_cast<float>(w.dim));
+  pack_rows(q, stride, length, w.dim, w.padded, w.queries);
+  pack_rows(dout, width, length, w.dim, w.padded, w.douts);
   row_products(dout, out, width, w);
 
   for (int64_t i0 = 0; i0 < length; i0 += kBlock) {
@@ -157,26 +155,41 @@ void head(const float* dout, const float* qkv, const float* out, const float* ls
       });
     }
   }
-  for (int64_t t = 0; t < length; ++t) {
-    for (int64_t c = 0; c < dim; c += kWidth) {
+}
+
+void put_keys_and_values(const Scratch& w, float* dk, float* dv, float* dk_bias, float* dv_bias, int64_t stride,
+                         bool more) {
+  const F scale = set(1 / std::sqrt(static_cast<float>(w.dim)));
+  for (int64_t t = 0; t < w.length; ++t) {
+    for (int64_t c = 0; c < w.dim; c += kWidth) {
       const int64_t from = t * w.padded + c;
-      put(dqkv + t * stride + width, dbias + width, load(w.dkeys + from) * set(scale), c, dim);
-      put(dqkv + t * stride + 2 * width, dbias + 2 * width, load(w.dvalues + from), c, dim);
+      put(dk + t * stride, dk_bias, load(w.dkeys + from) * scale, c, w.dim, more);
+      put(dv + t * stride, dv_bias, load(w.dvalues + from), c, w.dim, more);
     }
   }
 }
 
 void attention_backward(const float* dout, const float* qkv, const float* out, const float* lse, float* dqkv,
                         float* dbias, float* work, const AttentionShape& shape) {
-  const int64_t width = shape.heads * shape.dim;
-  std::memset(dbias, 0, static_cast<size_t>(3 * width) * sizeof(float));
+  const int64_t length = shape.length, dim = shape.dim, width = shape.heads * dim, stride = shape.columns();
+  const Scratch w(work, length, dim);
+  const float log2_scale = 1.44269504f / std::sqrt(static_cast<float>(dim));
+  const auto bias_at = [&](int64_t column) { return dbias == nullptr ? nullptr : dbias + column; };
+  clear(dbias, stride);
   for (int64_t b = 0; b < shape.batch; ++b) {
     for (int64_t h = 0; h < shape.heads; ++h) {
-      const int64_t rows = b * shape.length, column = h * shape.dim;
-      head(dout + rows * width + column, qkv + rows * 3 * width + column, out + rows * width + column,
-           lse + (b * shape.heads + h) * shape.length, dqkv + rows * 3 * width + column, dbias + column, work,
-           shape.length, shape.dim, width);
+      const int64_t q = h * dim, k = shape.key_column(h), v = shape.value_column(h);
+      const bool more = h % shape.group() != 0;
+      if (!more) {
+        pack_transposed(qkv + k, stride, length, dim, log2_scale, w.keys_t);
+        pack_transposed(qkv + v, stride, length, dim, 1, w.values_t);
+        pack_rows(qkv + k, stride, length, dim, w.padded, w.keys);
+      }
+      head(w, dout + q, qkv + q, out + q, lse + h * length, dqkv + q, bias_at(q), width, stride);
+      put_keys_and_values(w, dqkv + k, dqkv + v, bias_at(k), bias_at(v), stride, more);
     }
+    dout += length * width, out += length * width, lse += shape.heads * length;
+    qkv += length * stride, dqkv += length * stride;
   }
 }
 

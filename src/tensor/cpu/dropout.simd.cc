@@ -4,8 +4,6 @@
 //   16 (r ceil(cols / 64) + g) of the stream of (seed, step, block, site, sample)
 //   column 64 g + 16 j + l of the row is word j of the l-th of these blocks: whole vectors of words, nothing to
 //   transpose
-#include <cstring>
-
 #include "base/philox.h"
 #include "tensor/cpu/tables.h"
 #include "tensor/cpu/vec.h"
@@ -119,20 +117,21 @@ void bias_residual(const float* y, const float* bias, const float* x, float* out
   if (off(dropout)) {
     for (int64_t r = 0; r < rows; ++r, y += cols, x += cols, out += cols) {
       for_vectors(cols, [&](int64_t c, auto lanes) {
-        lanes.store(out + c, lanes.load(x + c) + (lanes.load(y + c) + lanes.load(bias + c)));
+        lanes.store(out + c, lanes.load(x + c) + (lanes.load(y + c) + load_or_zero(bias, c, lanes)));
       });
     }
     return;
   }
   masked(*dropout, rows, cols, [&](int64_t r, int64_t c, auto lanes, F factor) {
     const int64_t i = r * cols + c;
-    lanes.store(out + i, fma(lanes.load(y + i) + lanes.load(bias + c), factor, lanes.load(x + i)));
+    lanes.store(out + i, fma(lanes.load(y + i) + load_or_zero(bias, c, lanes), factor, lanes.load(x + i)));
   });
 }
 
 void dropout_backward(const float* dy, float* out, float* sums, int64_t rows, int64_t cols, const Dropout* dropout) {
-  std::memset(sums, 0, static_cast<size_t>(cols) * sizeof(float));
+  clear(sums, cols);
   if (off(dropout)) {
+    if (sums == nullptr) return;
     for (int64_t r = 0; r < rows; ++r, dy += cols) {
       for_vectors(cols,
                   [&](int64_t c, auto lanes) { lanes.store(sums + c, lanes.load(sums + c) + lanes.load(dy + c)); });
@@ -142,7 +141,7 @@ void dropout_backward(const float* dy, float* out, float* sums, int64_t rows, in
   masked(*dropout, rows, cols, [&](int64_t r, int64_t c, auto lanes, F factor) {
     const F d = lanes.load(dy + r * cols + c) * factor;
     lanes.store(out + r * cols + c, d);
-    lanes.store(sums + c, lanes.load(sums + c) + d);
+    add_to(sums, c, d, lanes);
   });
 }
 
@@ -150,26 +149,26 @@ void embed(const int64_t* tokens, const float* token, const float* position, flo
            int64_t cols, const Dropout* dropout) {
   if (off(dropout)) {
     for (int64_t r = 0; r < rows; ++r) {
-      const float *t = token + tokens[r] * cols, *p = position + r % length * cols;
-      for_vectors(
-          cols, [&](int64_t c, auto lanes) { lanes.store(out + r * cols + c, lanes.load(t + c) + lanes.load(p + c)); });
+      const float *t = token + tokens[r] * cols, *p = position == nullptr ? nullptr : position + r % length * cols;
+      for_vectors(cols, [&](int64_t c, auto lanes) {
+        lanes.store(out + r * cols + c, lanes.load(t + c) + load_or_zero(p, c, lanes));
+      });
     }
     return;
   }
   masked(*dropout, rows, cols, [&](int64_t r, int64_t c, auto lanes, F factor) {
-    const F sum = lanes.load(token + tokens[r] * cols + c) + lanes.load(position + r % length * cols + c);
+    const F sum = lanes.load(token + tokens[r] * cols + c) + load_or_zero(position, r % length * cols + c, lanes);
     lanes.store(out + r * cols + c, sum * factor);
   });
 }
 
 void embed_backward(const int64_t* tokens, const float* dout, float* dtoken, float* dposition, int64_t rows,
                     int64_t length, int64_t vocab, int64_t cols, const Dropout* dropout) {
-  std::memset(dtoken, 0, static_cast<size_t>(vocab * cols) * sizeof(float));
-  std::memset(dposition, 0, static_cast<size_t>(length * cols) * sizeof(float));
+  clear(dtoken, vocab * cols);
+  clear(dposition, length * cols);
   const auto add = [&](int64_t r, int64_t c, auto lanes, F d) {
-    float *t = dtoken + tokens[r] * cols + c, *p = dposition + r % length * cols + c;
-    lanes.store(t, lanes.load(t) + d);
-    lanes.store(p, lanes.load(p) + d);
+    add_to(dtoken, tokens[r] * cols + c, d, lanes);
+    add_to(dposition, r % length * cols + c, d, lanes);
   };
   if (off(dropout)) {
     for (int64_t r = 0; r < rows; ++r) {

@@ -1,4 +1,5 @@
-// Layer norm. A row is read three times (mean, centred squares, result); it stays in the first-level cache meanwhile.
+// Layer norm and RMS norm. A row is read once for each sum and once for the result; it stays in the first-level cache
+// meanwhile.
 #include <cmath>
 #include <cstring>
 
@@ -37,7 +38,7 @@ void layer_norm(const float* x, const float* gamma, const float* beta, float* y,
     const F vs = set(s);
     for_vectors(cols, [&](int64_t c, auto lanes) {
       const F normal = (lanes.load(x + c) - vm) * vs;
-      lanes.store(y + c, fma(normal, lanes.load(gamma + c), lanes.load(beta + c)));
+      lanes.store(y + c, fma(normal, lanes.load(gamma + c), load_or_zero(beta, c, lanes)));
     });
   }
 }
@@ -46,8 +47,8 @@ void layer_norm(const float* x, const float* gamma, const float* beta, float* y,
 template <bool has_residual>
 void backward(const float* dy, const float* x, const float* mean, const float* rstd, const float* gamma,
               const float* residual, float* dx, float* dgamma, float* dbeta, int64_t rows, int64_t cols) {
-  std::memset(dgamma, 0, static_cast<size_t>(cols) * sizeof(float));
-  std::memset(dbeta, 0, static_cast<size_t>(cols) * sizeof(float));
+  clear(dgamma, cols);
+  clear(dbeta, cols);
   for (int64_t r = 0; r < rows; ++r, dy += cols, x += cols, dx += cols) {
     const F vm = set(mean[r]), vs = set(rstd[r]);
     F sum_g = zero(), sum_gn = zero();
@@ -58,7 +59,7 @@ void backward(const float* dy, const float* x, const float* mean, const float* r
       sum_g = sum_g + g;
       sum_gn = fma(g, n, sum_gn);
       lanes.store(dgamma + c, fma(d, n, lanes.load(dgamma + c)));
-      lanes.store(dbeta + c, d + lanes.load(dbeta + c));
+      add_to(dbeta, c, d, lanes);
     });
     const float share = 1 / static_cast<float>(cols);
     const F mean_g = set(sum(sum_g) * share), mean_gn = set(sum(sum_gn) * share);
@@ -85,11 +86,48 @@ void layer_norm_backward(const float* dy, const float* x, const float* mean, con
   }
 }
 
+void rms_norm(const float* x, const float* gamma, float* y, float* rstd, int64_t rows, int64_t cols, float eps) {
+  for (int64_t r = 0; r < rows; ++r, x += cols, y += cols) {
+    const float squares = row_sum(cols, [&](int64_t c, auto lanes) {
+      const F v = lanes.load(x + c);
+      return v * v;
+    });
+    rstd[r] = 1 / std::sqrt(squares / static_cast<float>(cols) + eps);
+    const F vs = set(rstd[r]);
+    for_vectors(cols,
+                [&](int64_t c, auto lanes) { lanes.store(y + c, lanes.load(x + c) * vs * lanes.load(gamma + c)); });
+  }
+}
+
+// With n = x rstd and g = dy gamma: dx = rstd (g - n mean(g n)), dgamma = sum dy n.
+void rms_norm_backward(const float* dy, const float* x, const float* rstd, const float* gamma, const float* residual,
+                       float* dx, float* dgamma, int64_t rows, int64_t cols) {
+  clear(dgamma, cols);
+  for (int64_t r = 0; r < rows; ++r, dy += cols, x += cols, dx += cols) {
+    const F vs = set(rstd[r]);
+    F sum_gn = zero();
+    for_vectors(cols, [&](int64_t c, auto lanes) {
+      const F dn = lanes.load(dy + c) * (lanes.load(x + c) * vs);
+      sum_gn = fma(dn, lanes.load(gamma + c), sum_gn);
+      lanes.store(dgamma + c, lanes.load(dgamma + c) + dn);
+    });
+    const F mean_gn = set(sum(sum_gn) * (1 / static_cast<float>(cols)));
+    for_vectors(cols, [&](int64_t c, auto lanes) {
+      const F n = lanes.load(x + c) * vs;
+      const F inner = fnma(n, mean_gn, lanes.load(dy + c) * lanes.load(gamma + c));
+      lanes.store(dx + c, fma(inner, vs, load_or_zero(residual, c, lanes)));
+    });
+    if (residual != nullptr) residual += cols;
+  }
+}
+
 }  // namespace
 
 void fill_norm(Kernels& table) {
   table.layer_norm = layer_norm;
   table.layer_norm_backward = layer_norm_backward;
+  table.rms_norm = rms_norm;
+  table.rms_norm_backward = rms_norm_backward;
 }
 
 }  // namespace tutti::TUTTI_ISA

@@ -6,7 +6,8 @@
 #define TUTTI_KERNEL_PARTS(isa)                 \
   namespace isa {                               \
   void fill_norm(Kernels& table);               \
-  void fill_gelu(Kernels& table);               \
+  void fill_activation(Kernels& table);         \
+  void fill_rotary(Kernels& table);             \
   void fill_dropout(Kernels& table);            \
   void fill_attention(Kernels& table);          \
   void fill_attention_backward(Kernels& table); \

@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <cstring>
 
 namespace tutti::TUTTI_ISA {
 
@@ -117,6 +118,20 @@ inline __attribute__((always_inline)) void for_vectors(int64_t cols, Body&& body
   int64_t c = 0;
   for (; c + kWidth <= cols; c += kWidth) body(c, Whole{});
   if (c < cols) body(c, Tail{first(cols - c)});
+}
+
+/// What is there, or zero where the array is null.
+template <typename Lanes>
+inline F load_or_zero(const float* p, int64_t column, Lanes lanes) {
+  return p == nullptr ? zero() : lanes.load(p + column);
+}
+/// sums += x, unless the array is null.
+template <typename Lanes>
+inline void add_to(float* sums, int64_t column, F x, Lanes lanes) {
+  if (sums != nullptr) lanes.store(sums + column, lanes.load(sums + column) + x);
+}
+inline void clear(float* sums, int64_t count) {
+  if (sums != nullptr) std::memset(sums, 0, static_cast<size_t>(count) * sizeof(float));
 }
 
 // Polynomials are minimax fits of relative error; Horner by FMA.

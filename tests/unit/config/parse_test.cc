@@ -84,6 +84,8 @@ TEST(Parse, FileOverridesItsBaseAndSettingsOverrideBoth) {
 }
 
 TEST(Parse, EveryFaultIsListedInTheOrderOfLines) {
+  std::string jobs;
+  for (const auto& [name, description] : builtin_jobs()) jobs += (jobs.empty() ? "" : ", ") + name;
   EXPECT_EQ(faults_of(R"(base = "gpt-kjw"
 stepz = 4
 [trian]
@@ -103,8 +105,7 @@ zero = 2
 )",
                       {{"train.lanez", "3"}, {"train.warmup", "1.5"}}),
             (Faults{
-                "my.toml:1: base = \"gpt-kjw\" is not a built-in job; did you mean gpt-kjv?; built-in jobs: gpt-bench, "
-                "gpt-kjv, mlp-points",
+                "my.toml:1: base = \"gpt-kjw\" is not a built-in job; did you mean gpt-kjv?; built-in jobs: " + jobs,
                 "my.toml:2: unknown key stepz; did you mean train.steps?",
                 "my.toml:3: unknown section [trian]; did you mean [train]?",
                 "my.toml:7: unknown key train.step; did you mean train.steps?",
@@ -112,7 +113,8 @@ zero = 2
                 "my.toml:9: train.lr = nan is out of range: it must be from 0 to 1000000",
                 "my.toml:10: train.lanes = 0 is out of range: it must be from 1 to 65536",
                 "my.toml:12: unknown key model.steps; did you mean train.steps?",
-                "my.toml:13: model.kind = \"gtp\" is not one of \"gpt\", \"mlp\", \"custom\"; did you mean \"gpt\"?",
+                "my.toml:13: model.kind = \"gtp\" is not one of \"gpt\", \"mlp\", \"cnn\", \"wide-deep\", "
+                "\"autoencoder\", \"script\", \"custom\"; did you mean \"gpt\"?",
                 "my.toml:14: model.dropout = 1.0 is out of range: it must be at least 0 and below 1",
                 "my.toml:16: layout.zero = 2 is not built yet; built: 0",
                 "--set train.lanez=3: unknown key train.lanez; did you mean train.lanes?",

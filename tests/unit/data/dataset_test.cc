@@ -49,6 +49,10 @@ class DataTest : public testing::Test {
   std::string folder_;
 };
 
+std::shared_ptr<const Dataset> text_of(const std::string& path) {
+  return open_text(read_unchanged(path), path, 4, 256);
+}
+
 std::vector<Border> text_borders(int64_t rows, int64_t context) {
   return {{"tokens", {rows, context}, at::kLong}, {"targets", {rows, context}, at::kLong}};
 }
@@ -59,7 +63,7 @@ std::vector<int64_t> values(const at::Tensor& tensor) {
 }
 
 TEST_F(DataTest, ATextRecordIsItsBytesAndTheSameBytesOneFurther) {
-  auto text = open_text(write("t", "abcdefgh\xff"), 4, 256);
+  auto text = text_of(write("t", "abcdefgh\xff"));
   ASSERT_EQ(text->size(), 2);
   auto tensors = allocate(text_borders(2, 4));
   text->read(0, tensors, 1);
@@ -70,7 +74,7 @@ TEST_F(DataTest, ATextRecordIsItsBytesAndTheSameBytesOneFurther) {
 
 TEST_F(DataTest, AFileTruncatedAfterOpeningIsStillRead) {
   const std::string path = write("t", std::string(100000, 'x'));
-  auto text = open_text(path, 4, 256);
+  auto text = text_of(path);
   std::filesystem::resize_file(path, 0);
   auto tensors = allocate(text_borders(1, 4));
   text->read(text->size() - 1, tensors, 0);
@@ -121,7 +125,7 @@ TEST_F(DataTest, TheKingJamesTextLiesInTheDataFolderAndSetupIsTheRemedy) {
   setenv("TUTTI_DATA", folder_.c_str(), 1);
   EXPECT_EQ(fault(text_job("kjv")), folder_ + "/kjv.txt: the King James text is missing; run ./tutti setup");
   const std::string path = write("kjv.txt", "In the beginning");
-  EXPECT_EQ(resolve_text_path("kjv"), path);
+  EXPECT_EQ(resolve_path("kjv"), path);
   unsetenv("TUTTI_DATA");
 }
 
@@ -190,7 +194,7 @@ TEST_F(DataTest, PointsOfAClassLieAroundItsCentre) {
 }
 
 TEST_F(DataTest, EvaluationPadsItsLastMicroBatchWithMaskedTargets) {
-  auto text = open_text(write("t", "abcdefghijklm"), 4, 256);
+  auto text = text_of(write("t", "abcdefghijklm"));
   auto borders = text_borders(2, 4);
   std::vector<at::Tensor> tensors;
   read_eval(*text, borders, 0, 3, tensors);
@@ -203,8 +207,8 @@ TEST_F(DataTest, EvaluationPadsItsLastMicroBatchWithMaskedTargets) {
 }
 
 TEST_F(DataTest, TheBigramLossIsTheOneCountedByHand) {
-  auto train = open_text(write("train", "ababa"), 4, 256);      // a -> b twice, b -> a twice
-  auto evaluation = open_text(write("eval", "abbca"), 4, 256);  // ab, bb, bc, ca
+  auto train = text_of(write("train", "ababa"));      // a -> b twice, b -> a twice
+  auto evaluation = text_of(write("eval", "abbca"));  // ab, bb, bc, ca
   const double expected = -(std::log(3.0 / 258) + 2 * std::log(1.0 / 258) + std::log(1.0 / 256)) / 4;
   EXPECT_NEAR(bigram_loss(*train, *evaluation, 4), expected, 1e-12);
 }

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "support/test_scheduler.h"
 
 namespace tutti {
 
@@ -252,6 +253,29 @@ TEST(Executor, RecordsWhatRanWhen) {
     EXPECT_LE((by[{step, 0, 0}].end), (by[{step, 1, 0}].begin));
     EXPECT_LE((by[{step, 1, 0}].end), (by[{step, 0, 1}].begin));
   }
+}
+
+TEST(Executor, AddsUpHowLongEveryOpTookAndAQueueWaited) {
+  using namespace std::chrono_literals;
+  const Program program = ping_pong();
+  Trace trace(1);
+  const uint64_t seed = 7;
+  SCOPED_TRACE(seed);
+  test::TestScheduler clock(seed);
+  const std::map<Op, Duration> takes{{Op::kForward, 2ms}, {Op::kReduce, 5ms}, {Op::kUpdate, 1ms}};
+  clock.spawn("rank", [&] {
+    const auto begin = clock.guest("data");
+    Executor executor(program, all([&](const Instruction& i, uint64_t) { clock.sleep(takes.at(i.op), nullptr); }),
+                      clock, nullptr, &trace, begin);
+    for (uint64_t step = 0; step < 3; ++step) executor.run(step);
+  });
+  clock.run();
+  EXPECT_DOUBLE_EQ(trace.seconds(Op::kForward), 6e-3);
+  EXPECT_DOUBLE_EQ(trace.seconds(Op::kReduce), 15e-3);
+  EXPECT_DOUBLE_EQ(trace.seconds(Op::kUpdate), 3e-3);
+  EXPECT_EQ(trace.seconds(Op::kVote), 0);
+  EXPECT_DOUBLE_EQ(trace.waited(0), 15e-3);
+  EXPECT_DOUBLE_EQ(trace.waited(1), 6e-3);
 }
 
 }  // namespace tutti

@@ -54,6 +54,22 @@ TEST(Trace, KeepsTheLastRecordsOldestFirst) {
   for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(records[i].index, i + 2);
 }
 
+TEST(Trace, TotalsCountEveryRecordKeptOrNot) {
+  Trace trace(2);
+  for (uint32_t i = 0; i < 1000; ++i) {
+    trace.add({at_us(i), at_us(i + 3), i, 0, 0, Op::kForward});
+    trace.add({at_us(i), at_us(i + 1), i, 1, 0, Op::kReduce});
+    trace.add_wait(2, std::chrono::microseconds(2));
+  }
+  EXPECT_EQ(trace.records().size(), 2u);
+  EXPECT_DOUBLE_EQ(trace.seconds(Op::kForward), 3e-3);
+  EXPECT_DOUBLE_EQ(trace.seconds(Op::kReduce), 1e-3);
+  EXPECT_EQ(trace.seconds(Op::kBackward), 0);
+  EXPECT_DOUBLE_EQ(trace.waited(2), 2e-3);
+  EXPECT_EQ(trace.waited(0), 0);
+  EXPECT_EQ(trace.waited(7), 0);
+}
+
 TEST(Trace, EventsCarryTheProgramsNamesAndTimesFromTheOrigin) {
   Program program;
   program.rank = 2;

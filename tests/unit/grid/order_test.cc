@@ -7,6 +7,9 @@
 #include <set>
 #include <vector>
 
+#include "base/error.h"
+#include "grid/order_kernels.h"
+
 namespace tutti {
 
 namespace {
@@ -109,6 +112,111 @@ TEST(Order, ALargerFractionHoldsOutTheSameRecordsAndMore) {
     differs += held_out(3, i, 0.5) != held_out(4, i, 0.5);
   }
   EXPECT_GT(differs, 300);  // keyed by the seed
+}
+
+TEST(Order, ABatchOfRecordsIsTheSameAsOneByOneOverPassBordersToo) {
+  for (uint64_t n : {uint64_t{1}, uint64_t{2}, uint64_t{5}, uint64_t{37}, uint64_t{1000}, uint64_t{60000},
+                     (uint64_t{1} << 40) + 12345, uint64_t{1} << 62}) {
+    const Order order{.seed = 11, .n = n, .weights = nullptr};
+    for (uint64_t first : {uint64_t{0}, uint64_t{3}, n - 1, 2 * n - 2, uint64_t{1'000'000'000}}) {
+      for (size_t count : {0, 1, 7, 16, 17, 300}) {
+        std::vector<int64_t> records(count);
+        order.records(first, records);
+        for (size_t i = 0; i < count; ++i) {
+          ASSERT_EQ(static_cast<uint64_t>(records[i]), record_at(11, first + i, n))
+              << "n " << n << " first " << first << " place " << i << " of " << count;
+          ASSERT_EQ(order.record(first + i), record_at(11, first + i, n));
+        }
+      }
+    }
+  }
+}
+
+TEST(Order, BothInstructionSetsPermuteAlike) {
+  if (!__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) GTEST_SKIP() << "no AVX-512 here";
+  const PhiloxStream stream = philox_stream({5, Purpose::kOrder, 9, 0});
+  for (int half_bits : {1, 7, 20, 32}) {
+    std::vector<uint64_t> places(4 * kFeistelLanes);
+    for (size_t i = 0; i < places.size(); ++i) {
+      places[i] = i * 0x9E3779B97F4A7C15 & (half_bits == 32 ? ~uint64_t{0} : (uint64_t{1} << 2 * half_bits) - 1);
+    }
+    std::vector<uint64_t> other = places;
+    isa_avx2::feistel(stream, half_bits, places.data(), static_cast<int64_t>(places.size()));
+    isa_avx512::feistel(stream, half_bits, other.data(), static_cast<int64_t>(other.size()));
+    EXPECT_EQ(places, other) << half_bits;
+  }
+}
+
+TEST(Order, DrawsByWeightAsOftenAsTheWeightsSay) {
+  const std::vector<double> weights = {1, 0, 3, 0.5, 5.5, 0};
+  const Order order{.seed = 3, .n = 6, .weights = std::make_shared<Alias>(weights)};
+  constexpr int kDraws = 40000;
+  std::vector<int64_t> records(kDraws);
+  order.records(1'000'000'007, records);
+  std::vector<int> counts(6);
+  for (const int64_t record : records) ++counts[static_cast<size_t>(record)];
+  for (size_t i = 0; i < 6; ++i) {
+    const double p = weights[i] / 10;
+    EXPECT_NEAR(counts[i], p * kDraws, 5 * std::sqrt(p * (1 - p) * kDraws)) << i;  // five standard deviations
+  }
+}
+
+TEST(Order, ADrawByWeightIsKeyedBySeedAndPositionAlone) {
+  const auto weights = std::make_shared<Alias>(std::vector<double>(100, 2.0));
+  const Order order{.seed = 3, .n = 100, .weights = weights}, other{.seed = 4, .n = 100, .weights = weights};
+  std::vector<int64_t> whole(50), differently(50);
+  order.records(20, whole);
+  other.records(20, differently);
+  for (uint64_t i = 0; i < 50; ++i) EXPECT_EQ(order.record(20 + i), static_cast<uint64_t>(whole[i]));
+  EXPECT_NE(whole, differently);
+}
+
+TEST(Order, OneHeavyRecordAmongManyLightOnesIsDrawnByItsWeight) {
+  std::vector<double> weights(10000, 1.0);
+  weights[77] = 10000;
+  const Order order{.seed = 1, .n = weights.size(), .weights = std::make_shared<Alias>(weights)};
+  std::vector<int64_t> records(20000);
+  order.records(0, records);
+  const auto heavy = std::count(records.begin(), records.end(), 77);
+  EXPECT_NEAR(static_cast<double>(heavy), 10000, 5 * std::sqrt(5000.0));
+}
+
+TEST(Order, WeightsThatAreNoneAreRefused) {
+  for (const std::vector<double>& weights :
+       {std::vector<double>{}, {0, 0}, {1, -1}, {1, std::nan("")}, {1, HUGE_VAL}}) {
+    EXPECT_THROW(Alias{weights}, Error);
+  }
+}
+
+TEST(Order, TheDigestTellsApartOrdersThatDifferInTwoSamples) {
+  std::set<uint64_t> digests;
+  for (uint64_t position = 0; position < 300; ++position) {
+    for (uint64_t record = 0; record < 300; ++record) digests.insert(order_digest(position, record));
+  }
+  EXPECT_EQ(digests.size(), 300u * 300u);
+  std::set<uint64_t> swapped;
+  for (uint64_t a = 0; a < 60; ++a) {
+    for (uint64_t b = 0; b < a; ++b) {
+      uint64_t sum = 0;
+      for (uint64_t i = 0; i < 60; ++i) sum += order_digest(i, i == a ? b : i == b ? a : i);
+      swapped.insert(sum);
+    }
+  }
+  EXPECT_EQ(swapped.size(), 60u * 59u / 2);
+}
+
+TEST(Order, FoldsPartTheRecordsEvenlyAndByTheSeed) {
+  constexpr int kRecords = 20000, kParts = 5;
+  std::vector<int> counts(kParts);
+  int differs = 0;
+  for (uint64_t i = 0; i < kRecords; ++i) {
+    const int64_t fold = fold_of(3, i, kParts);
+    ASSERT_TRUE(fold >= 0 && fold < kParts);
+    ++counts[static_cast<size_t>(fold)];
+    differs += fold != fold_of(4, i, kParts);
+  }
+  for (const int count : counts) EXPECT_NEAR(count, kRecords / kParts, 5 * std::sqrt(kRecords * 0.16));
+  EXPECT_NEAR(differs, kRecords * 0.8, 5 * std::sqrt(kRecords * 0.16));
 }
 
 }  // namespace tutti

@@ -1,6 +1,7 @@
 #include "model/adaptor.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
@@ -45,17 +46,19 @@ struct Bench {
       in.push_back(floating(border) ? numbers(border.dims, 5) : at::zeros(border.dims, border.type));
       grad_in.push_back(floating(border) ? at::full_like(in.back(), 99) : at::Tensor());
     }
+    saved.resize(block.segments[0]->saved_bytes());
+    work.resize(block.segments[0]->work_bytes());
     for (const Border& border : block.segments[0]->outputs()) {
       out.push_back(at::zeros(border.dims, border.type).fill_(99));
       grad_out.push_back(border.name == "loss" ? at::Tensor() : numbers(border.dims, 9));
     }
   }
   void forward() {
-    Context context{pass, parameters, {}, {}, {}, kept};
+    Context context{pass, parameters, {}, saved, work, kept};
     block.segments[0]->forward(context, in, out);
   }
   void backward() {
-    Context context{pass, parameters, gradients, {}, {}, kept};
+    Context context{pass, parameters, gradients, saved, work, kept};
     block.segments[0]->backward(context, in, out, grad_out, grad_in);
   }
   std::string refusal() {
@@ -70,6 +73,7 @@ struct Bench {
   Block block;
   Pass pass;
   std::vector<at::Tensor> parameters, gradients, in, out, grad_in, grad_out;
+  std::vector<std::byte> saved, work;
   std::shared_ptr<void> kept;
 };
 
@@ -167,6 +171,33 @@ TEST(Adaptor, InitsAreChosenByNameAndUnknownNamesAreRefused) {
   EXPECT_EQ(block.parameters[0].init.kind, Init::Kind::kConstant);
   options.init["bais"] = {};
   EXPECT_THROW(adapt("a", {{"bias", {5}, {}, {}}}, nothing, {{"x", {1}}}, {{"x", {1}}}, options), Error);
+}
+
+TEST(Adaptor, AFunctionProposesWhatItMakesOfItsBuffers) {
+  Bench bench(adapt(
+      "norm",
+      {{"mean", {3}, {}, {}, Role::kMeanBuffer}, {"scale", {3}, {}, {}}, {"count", {1}, {}, {}, Role::kSumBuffer}},
+      [](Tensors p, Tensors in) {
+        p[0].mul_(0.5).add_(in[0].detach().mean(0), 0.5);
+        p[2].add_(7);
+        return std::vector<at::Tensor>{(in[0] - p[0]) * p[1]};
+      },
+      {{"x", {4, 3}}}, {{"y", {4, 3}}}));
+  const at::Tensor mean = bench.parameters[0].clone(), count = bench.parameters[2].clone();
+  bench.forward();
+  bench.backward();
+  EXPECT_TRUE(at::equal(bench.parameters[0], mean)) << "the unit's value is not touched";
+  EXPECT_TRUE(at::equal(bench.parameters[2], count));
+  const at::Tensor proposed = mean * 0.5 + bench.in[0].mean(0) * 0.5;
+  EXPECT_TRUE(at::allclose(bench.gradients[0], proposed, 1e-6, 1e-7)) << "another order of roundings";
+  EXPECT_TRUE(at::equal(bench.gradients[2], (count + 7) - count));
+  EXPECT_TRUE(at::allclose(bench.gradients[1], ((bench.in[0] - proposed) * bench.grad_out[0]).sum(0), 1e-5, 1e-6));
+  AdaptOptions options;
+  options.buffers["*"] = Role::kMeanBuffer;
+  EXPECT_THROW(adapt(
+                   "a", {}, [](Tensors, Tensors in) { return std::vector<at::Tensor>{in[0]}; }, {{"x", {1}}},
+                   {{"x", {1}}}, options),
+               Error);
 }
 
 TEST(CrossEntropy, EqualsTorchsSumAndSkipsIgnoredTargets) {

@@ -77,6 +77,19 @@ TEST(Describe, SegmentsCountTheBytesOfTheirOutputs) {
   EXPECT_EQ(shape.blocks[2].segments[1].border_bytes, 16);
 }
 
+TEST(Describe, CarriesTheRolesAndRefusesSharedBuffers) {
+  Model model = tied_model();
+  model.blocks[1].parameters[1].role = Role::kMeanBuffer;
+  const ModelShape shape = describe(model);
+  EXPECT_EQ(shape.blocks[0].parameters[0].role, Role::kTrained);
+  EXPECT_EQ(shape.blocks[1].parameters[0].role, Role::kMeanBuffer);
+  Model user = tied_model(), owner = tied_model();
+  user.blocks[1].parameters[0].role = Role::kSumBuffer;
+  EXPECT_NE(fault(user).find("parameter middle.table is a buffer shared with embed/table"), std::string::npos);
+  owner.blocks[0].parameters[0].role = Role::kSumBuffer;
+  EXPECT_NE(fault(owner).find("buffers cannot be shared"), std::string::npos);
+}
+
 TEST(Describe, AllFaultsOfAModelAreListedAtOnce) {
   Model model = tied_model();
   model.blocks[1].parameters[0].shared_with = "head/table";

@@ -26,7 +26,31 @@ inline ModelConfig small_gpt() {
   c.activation = "gelu";
   c.init = "normal";
   c.init_scale = 0.15;
+  c.norm = "auto";
+  c.positions = "learned";
+  c.rotary_base = 10000;
+  c.bias = true;
   return c;
+}
+
+/// The options of Llama at once: rotary positions, RMS norms, SwiGLU, grouped queries, no biases.
+inline ModelConfig small_llama() {
+  ModelConfig c = small_gpt();
+  c.heads = 4;
+  c.kv_heads = 2;
+  c.norm = "rms";
+  c.positions = "rotary";
+  c.activation = "swiglu";
+  c.bias = false;
+  return c;
+}
+
+inline Job gpt_job(const ModelConfig& config, int64_t micro_batch_size) {
+  Job job;
+  job.model = config;
+  job.loss.kind = "cross-entropy";
+  job.train.micro_batch_size = micro_batch_size;
+  return job;
 }
 
 class GptCase {
@@ -34,7 +58,10 @@ class GptCase {
   static constexpr int64_t kBatch = 3;
 
   GptCase(const ModelConfig& config, Isa isa, MatmulKind matmul = MatmulKind::kOwn)
-      : model(make_gpt(config, kBatch, kernels(isa, matmul))), shape(describe(model)) {
+      : GptCase(gpt_job(config, kBatch), isa, matmul) {}
+  GptCase(const Job& job, Isa isa, MatmulKind matmul = MatmulKind::kOwn)
+      : model(make_gpt(job, kernels(isa, matmul))), shape(describe(model)) {
+    const ModelConfig& config = job.model;
     at::set_num_threads(1);
     for (size_t b = 0; b < model.blocks.size(); ++b) {
       const BlockShape& block = shape.blocks[b];

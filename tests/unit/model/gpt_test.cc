@@ -22,15 +22,16 @@ bool same(const GptCase& a, const GptCase& b) {
 }
 
 TEST(Gpt, RunTwiceGivesEqualBitsWithDropoutToo) {
-  ModelConfig c = small_gpt();
-  c.dropout = 0.1;
-  GptCase a(c, isa()), b(c, isa());
-  const double first = a.forward().sum;
-  a.backward();
-  EXPECT_EQ(b.forward().sum, first);
-  b.backward();
-  EXPECT_TRUE(same(a, b));
-  EXPECT_EQ(a.forward().sum, first) << "the same runner, used again";
+  for (ModelConfig c : {small_gpt(), small_llama()}) {
+    c.dropout = 0.1;
+    GptCase a(c, isa()), b(c, isa());
+    const double first = a.forward().sum;
+    a.backward();
+    EXPECT_EQ(b.forward().sum, first);
+    b.backward();
+    EXPECT_TRUE(same(a, b));
+    EXPECT_EQ(a.forward().sum, first) << "the same runner, used again";
+  }
 }
 
 TEST(Gpt, DropoutDependsOnStepAndSampleAndOnNeitherLaneNorMicroBatch) {
@@ -60,8 +61,7 @@ TEST(Gpt, EvaluationDropsNothing) {
 
 // Central differences of a float32 loss of about 20: the step of 1e-2 leaves an error of about 1e-3 from rounding and
 // curvature.
-TEST(Gpt, GradientsAreTheSlopeOfTheLoss) {
-  ModelConfig c = small_gpt();
+void expect_slopes(ModelConfig c) {
   c.layers = 1;
   c.width = 8;
   c.context = 5;
@@ -88,6 +88,11 @@ TEST(Gpt, GradientsAreTheSlopeOfTheLoss) {
   }
 }
 
+TEST(Gpt, GradientsAreTheSlopeOfTheLoss) {
+  expect_slopes(small_gpt());
+  expect_slopes(small_llama());
+}
+
 /// Whether ATen allocates in a pass after the first.
 bool allocates(const ModelConfig& config, MatmulKind matmul) {
   install_accounting_allocator();
@@ -110,6 +115,7 @@ TEST(Gpt, ASecondStepAllocatesNothing) {
   c.dropout = 0.1;
   EXPECT_FALSE(allocates(c, MatmulKind::kOwn));
   EXPECT_FALSE(allocates(c, MatmulKind::kMkl));
+  EXPECT_FALSE(allocates(small_llama(), MatmulKind::kOwn));
   c.autograd = true;
   EXPECT_TRUE(allocates(c, MatmulKind::kOwn)) << "autograd does, and this would show it";
 }
@@ -144,17 +150,18 @@ TEST(Gpt, ParametersAreNamedCountedAndInitialisedAsTheReferenceModels) {
   c.vocab = 256;
   c.init_scale = 0.02;
   c.scaled_residual = true;
-  const Model model = make_gpt(c, 8, kernels(isa()));
+  const Model model = make_gpt(gpt_job(c, 8), kernels(isa()));
   const ModelShape shape = describe(model);
   // tokens and positions; per layer 12 d^2 + 13 d; final norm, head with bias
   EXPECT_EQ(shape.parameter_count(), 2 * 256 * 384 + 6 * (12 * 384 * 384 + 13 * 384) + 2 * 384 + 256 * 384 + 256);
   const std::vector<Parameter>& layer = model.blocks[3].parameters;
+  const GptLayerPlaces places = gpt_layer_places(gpt_shape(c, 8));
   EXPECT_EQ(model.blocks[3].name, "blocks.2");
-  EXPECT_EQ(layer[LayerParameters::kQkv].name, "qkv.weight");
-  EXPECT_EQ(layer[LayerParameters::kQkv].dims, (std::vector<int64_t>{1152, 384}));
-  EXPECT_DOUBLE_EQ(layer[LayerParameters::kQkv].init.scale, 0.02);
-  EXPECT_DOUBLE_EQ(layer[LayerParameters::kProj].init.scale, 0.02 / std::sqrt(12.0));
-  EXPECT_DOUBLE_EQ(layer[LayerParameters::kFc2].init.scale, 0.02 / std::sqrt(12.0));
+  EXPECT_EQ(layer[places.qkv.weight].name, "qkv.weight");
+  EXPECT_EQ(layer[places.qkv.weight].dims, (std::vector<int64_t>{1152, 384}));
+  EXPECT_DOUBLE_EQ(layer[places.qkv.weight].init.scale, 0.02);
+  EXPECT_DOUBLE_EQ(layer[places.proj.weight].init.scale, 0.02 / std::sqrt(12.0));
+  EXPECT_DOUBLE_EQ(layer[places.fc2.weight].init.scale, 0.02 / std::sqrt(12.0));
   int64_t saved = 0;
   double flops = 0;
   for (const auto& segment : model.blocks[3].segments) saved += segment->saved_bytes();
@@ -168,10 +175,60 @@ TEST(Gpt, ParametersAreNamedCountedAndInitialisedAsTheReferenceModels) {
 TEST(Gpt, ATiedHeadSharesTheTokenTable) {
   ModelConfig c = small_gpt();
   c.tied = true;
-  const Model model = make_gpt(c, 2, kernels(isa()));
+  const Model model = make_gpt(gpt_job(c, 2), kernels(isa()));
   const auto& head = model.blocks.back().parameters;
   ASSERT_EQ(head.size(), 3u);
   EXPECT_EQ(head[2].shared_with, "embed/tok.weight");
+}
+
+std::vector<std::string> names(const Model& model, size_t block) {
+  std::vector<std::string> all;
+  for (const Parameter& p : model.blocks[block].parameters) all.push_back(p.name);
+  return all;
+}
+
+TEST(Gpt, OfLlamasOptionsHasNoPositionsNoBiasesAndFewerKeys) {
+  ModelConfig c = small_llama();
+  c.width = 64;
+  const Model model = make_gpt(gpt_job(c, 2), kernels(isa()));
+  EXPECT_EQ(names(model, 0), std::vector<std::string>{"tok.weight"});
+  EXPECT_EQ(names(model, 1), (std::vector<std::string>{"norm1.weight", "qkv.weight", "proj.weight", "norm2.weight",
+                                                       "fc1.weight", "fc2.weight"}));
+  EXPECT_EQ(names(model, 3), (std::vector<std::string>{"norm.weight", "head.weight"}));
+  const auto& layer = model.blocks[1].parameters;
+  EXPECT_EQ(layer[1].dims, (std::vector<int64_t>{64 + 2 * 32, 64})) << "four heads of queries, two of keys and values";
+  EXPECT_EQ(layer[4].dims, (std::vector<int64_t>{2 * 176, 64})) << "8/3 of 64 is 170.7, of 16s 176; gate and up";
+  EXPECT_EQ(layer[5].dims, (std::vector<int64_t>{64, 176}));
+  c.mlp_width = 50;
+  c.activation = "relu";
+  c.bias = true;
+  const Model other = make_gpt(gpt_job(c, 2), kernels(isa()));
+  EXPECT_EQ(names(other, 1),
+            (std::vector<std::string>{"norm1.weight", "qkv.weight", "qkv.bias", "proj.weight", "proj.bias",
+                                      "norm2.weight", "fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}))
+      << "an RMS norm has no bias";
+  EXPECT_EQ(other.blocks[1].parameters[6].dims, (std::vector<int64_t>{50, 64}));
+}
+
+TEST(Gpt, RefusesSizesThatDoNotMakeOne) {
+  const auto message = [](auto change) {
+    ModelConfig c = small_llama();
+    change(c);
+    try {
+      make_gpt(gpt_job(c, 2), kernels(isa()));
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(message([](ModelConfig& c) { c.heads = 3; }), "model.width = 32 cannot be cut into model.heads = 3");
+  EXPECT_EQ(message([](ModelConfig& c) { c.kv_heads = 3; }),
+            "model.heads = 4 cannot be cut into groups for model.kv_heads = 3");
+  EXPECT_EQ(message([](ModelConfig& c) { c.width = 20; }),
+            "model.positions = \"rotary\" turns pairs, but a head has 5 elements");
+  EXPECT_EQ(message([](ModelConfig& c) { c.norm = "batch"; }),
+            "model.norm = \"batch\" but model.kind = \"gpt\": it has layer or rms");
+  EXPECT_NE(message([](ModelConfig& c) { c.activation = "mish"; }), "accepted");
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // The hand-written GPT against its autograd twin: loss and every gradient. Tolerance: both are float32 with sums in
 // other orders over up to 128 terms and three layers deep; 2e-5 of a gradient's largest value leaves room of about
 // five.
-#include <map>
+#include <functional>
 
 #include "gpt_case.h"
 
@@ -10,12 +10,12 @@ namespace {
 
 constexpr double kTolerance = 2e-5;
 
-void compare(ModelConfig config, Isa isa, MatmulKind matmul) {
+void compare(Job job, Isa isa, MatmulKind matmul) {
   if (!supported(isa)) return;
-  config.autograd = false;
-  GptCase ours(config, isa, matmul);
-  config.autograd = true;
-  GptCase twin(config, isa);
+  job.model.autograd = false;
+  GptCase ours(job, isa, matmul);
+  job.model.autograd = true;
+  GptCase twin(job, isa);
   const Loss a = ours.forward(), b = twin.forward();
   EXPECT_NEAR(a.sum / b.sum, 1, 2e-6);
   EXPECT_EQ(a.count, b.count);
@@ -41,12 +41,13 @@ void compare(ModelConfig config, Isa isa, MatmulKind matmul) {
   }
 }
 
-void compare_all(const ModelConfig& config) {
+void compare_all(const Job& job) {
   for (const MatmulKind matmul : {MatmulKind::kOwn, MatmulKind::kMkl}) {
-    compare(config, Isa::kAvx2, matmul);
-    compare(config, Isa::kAvx512, matmul);
+    compare(job, Isa::kAvx2, matmul);
+    compare(job, Isa::kAvx512, matmul);
   }
 }
+void compare_all(const ModelConfig& config) { compare_all(gpt_job(config, GptCase::kBatch)); }
 
 TEST(GptTwin, AgreesUntiedWithExactGelu) { compare_all(small_gpt()); }
 
@@ -87,6 +88,91 @@ TEST(GptTwin, AgreesAtTheHeadSizesThatAreTrainedMost) {
   compare_all(c);
   c.heads = 4;
   compare_all(c);
+}
+
+struct Option {
+  std::string name;
+  std::function<void(ModelConfig&)> set;
+};
+
+const std::vector<Option>& options() {
+  static const std::vector<Option> all = {
+      {"rotary", [](ModelConfig& c) { c.positions = "rotary"; }},
+      {"rms", [](ModelConfig& c) { c.norm = "rms"; }},
+      {"swiglu", [](ModelConfig& c) { c.activation = "swiglu"; }},
+      {"two heads of keys", [](ModelConfig& c) { c.kv_heads = 2; }},
+      {"no biases", [](ModelConfig& c) { c.bias = false; }},
+      {"tied", [](ModelConfig& c) { c.tied = true; }},
+      {"dropout", [](ModelConfig& c) { c.dropout = 0.2; }},
+  };
+  return all;
+}
+
+// Every set of the seven options, by turns on the instruction sets and matmuls: 128 models of one layer at odd sizes.
+TEST(GptTwin, AgreesInEveryCombinationOfOptions) {
+  for (size_t set = 0; set < size_t{1} << options().size(); ++set) {
+    ModelConfig c = small_gpt();
+    c.layers = 1;
+    c.width = 24;
+    c.heads = 4;
+    c.context = 19;
+    c.vocab = 13;
+    std::string names;
+    for (size_t i = 0; i < options().size(); ++i) {
+      if ((set >> i & 1) == 0) continue;
+      options()[i].set(c);
+      names += options()[i].name + ", ";
+    }
+    SCOPED_TRACE(names);
+    compare(gpt_job(c, GptCase::kBatch), set % 3 == 0 ? Isa::kAvx2 : Isa::kAvx512,
+            set % 2 == 0 ? MatmulKind::kOwn : MatmulKind::kMkl);
+  }
+}
+
+TEST(GptTwin, AgreesWithLlamasOptionsAtOddSizes) {
+  for (const int64_t context : {1, 5, 17, 33}) {
+    for (const int64_t kv_heads : {1, 3}) {
+      ModelConfig c = small_llama();
+      c.context = context;
+      c.width = 42;
+      c.heads = 3;
+      c.kv_heads = kv_heads;
+      c.vocab = 11;
+      c.mlp_width = 37;
+      c.dropout = 0.1;
+      compare_all(c);
+    }
+  }
+}
+
+TEST(GptTwin, AgreesWithLlamasOptionsAtTheHeadSizesThatAreTrainedMost) {
+  ModelConfig c = small_llama();
+  c.layers = 1;
+  c.width = 128;
+  c.context = 40;
+  c.rotary_base = 500;
+  compare_all(c);
+  c.heads = 2;
+  c.kv_heads = 1;
+  compare_all(c);
+}
+
+TEST(GptTwin, AgreesWithEveryActivation) {
+  for (const char* name : {"gelu", "gelu-tanh", "relu", "silu", "tanh", "sigmoid", "leaky-relu", "elu"}) {
+    SCOPED_TRACE(name);
+    ModelConfig c = small_gpt();
+    c.activation = name;
+    c.layers = 1;
+    compare_all(c);
+  }
+}
+
+TEST(GptTwin, AgreesWithASmoothedAndWeightedLoss) {
+  Job job = gpt_job(small_llama(), GptCase::kBatch);
+  job.loss.label_smoothing = 0.1;
+  compare_all(job);
+  GptCase plain(small_llama(), Isa::kAvx2), smoothed(job, Isa::kAvx2);
+  EXPECT_NE(plain.forward().sum, smoothed.forward().sum);
 }
 
 }  // namespace

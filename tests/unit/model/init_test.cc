@@ -1,9 +1,18 @@
+#include "model/init.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/linalg_qr.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "model/segment.h"
+#include "base/hash.h"
+#include "base/philox.h"
 
 namespace tutti {
 
@@ -36,7 +45,7 @@ std::vector<float> draw(Init init, std::vector<int64_t> dims = {200, 300}, const
 using Kind = Init::Kind;
 constexpr Kind kAll[] = {Kind::kZeros,           Kind::kOnes,          Kind::kConstant,     Kind::kNormal,
                          Kind::kTruncatedNormal, Kind::kGlorotUniform, Kind::kGlorotNormal, Kind::kHeUniform,
-                         Kind::kHeNormal};
+                         Kind::kHeNormal,        Kind::kOrthogonal};
 
 }  // namespace
 
@@ -85,9 +94,61 @@ TEST(Init, AConvolutionCountsItsKernelIntoTheFans) {
   EXPECT_NEAR(moments(draw({Kind::kGlorotNormal, 1}, {400, 16, 3, 3})).deviation, glorot, glorot * 0.015);
 }
 
+TEST(Init, OrthogonalRowsOrColumnsAreOrthonormalTimesTheScale) {
+  for (auto [rows, columns] : {std::pair<int64_t, int64_t>{40, 25}, {25, 40}, {30, 30}, {1, 7}, {7, 1}}) {
+    const auto values = draw({Kind::kOrthogonal, 2}, {rows, columns});
+    const at::Tensor m = at::from_blob(const_cast<float*>(values.data()), {rows, columns}).to(at::kDouble) / 2;
+    const at::Tensor product = rows < columns ? m.mm(m.t()) : m.t().mm(m);
+    // The values are rounded to float32.
+    EXPECT_TRUE(at::allclose(product, at::eye(std::min(rows, columns), at::kDouble), 0, 1e-6)) << rows << columns;
+  }
+  const auto kernel = draw({Kind::kOrthogonal, 1}, {8, 3, 3, 3}), matrix = draw({Kind::kOrthogonal, 1}, {8, 27});
+  EXPECT_EQ(kernel, matrix) << "dims after the first are one";
+}
+
+TEST(Init, OrthogonalIsTheQOfTheKeyedNormalsWithAPositiveDiagonalOfR) {
+  constexpr int64_t kRows = 24, kColumns = 10;
+  at::Tensor normals = at::empty({kRows, kColumns}, at::kDouble);
+  for (int64_t i = 0; i < kRows * kColumns; ++i)
+    normals.data_ptr<double>()[i] = philox_normal({1, Purpose::kInit, hash64("a.weight"), 0}, i);
+  const auto [q, r] = at::linalg_qr(normals);
+  const auto values = draw({Kind::kOrthogonal, 1}, {kRows, kColumns});
+  const at::Tensor mine = at::from_blob(const_cast<float*>(values.data()), {kRows, kColumns}).to(at::kDouble);
+  EXPECT_TRUE(at::allclose(mine, q * r.diagonal().sign(), 0, 1e-6)) << "rounded to float32";
+}
+
+TEST(Init, GivenValuesAreTakenAsTheyAre) {
+  const auto values = std::make_shared<const std::vector<float>>(std::vector<float>{1, -2, 3, 4, 5, 6});
+  const Parameter parameter{"weight", {2, 3}, {Kind::kGiven, 7, values}, {}};
+  std::vector<float> whole(6), part(3);
+  initialise(parameter, "a.weight", 1, whole);
+  EXPECT_EQ(whole, *values);
+  initialise_range(parameter, "a.weight", 1, 2, part);
+  EXPECT_EQ(part, (std::vector<float>{3, 4, 5}));
+}
+
+TEST(Init, EveryNameOfTheJobIsAKind) {
+  ModelConfig config{};
+  config.init_scale = 0.3;
+  for (const auto& [name, kind, scale] : {std::tuple{"normal", Kind::kNormal, 0.3},
+                                          {"truncated-normal", Kind::kTruncatedNormal, 0.3},
+                                          {"glorot-uniform", Kind::kGlorotUniform, 1.0},
+                                          {"glorot-normal", Kind::kGlorotNormal, 1.0},
+                                          {"he-uniform", Kind::kHeUniform, 1.0},
+                                          {"he-normal", Kind::kHeNormal, 1.0},
+                                          {"orthogonal", Kind::kOrthogonal, 1.0},
+                                          {"zeros", Kind::kZeros, 1.0},
+                                          {"ones", Kind::kOnes, 1.0},
+                                          {"constant", Kind::kConstant, 0.3}}) {
+    config.init = name;
+    EXPECT_EQ(init_of(config).kind, kind) << name;
+    EXPECT_EQ(init_of(config).scale, scale) << name;
+  }
+}
+
 TEST(Init, ValuesDoNotDependOnHowAParameterIsCut) {
   for (Kind kind : kAll) {
-    const Parameter parameter{"weight", {40, 25}, {kind, 0.3}, {}};
+    const Parameter parameter{"weight", {40, 25}, {kind, 0.3, {}}, {}};
     const std::vector<float> whole = draw(parameter.init, parameter.dims);
     std::vector<float> pieces(whole.size());
     int64_t first = 0;

@@ -125,9 +125,102 @@ TEST(Module, SeveralInputsAndOutputsGoByTheirOrder) {
 TEST(Module, ABufferChangedInForwardIsRefused) {
   const Block tracked = adapt("norm", nn::BatchNorm1d(3), {{"x", {5, 3}}}, {{"y", {5, 3}}});
   EXPECT_NE(refusal(tracked).find("buffer running_mean changed in forward"), std::string::npos) << refusal(tracked);
+  EXPECT_NE(refusal(tracked).find("AdaptOptions::buffers"), std::string::npos);
   const Block plain = adapt("norm", nn::BatchNorm1d(nn::BatchNorm1dOptions(3).track_running_stats(false)),
                             {{"x", {5, 3}}}, {{"y", {5, 3}}});
   EXPECT_EQ(refusal(plain), "");
+}
+
+// Two micro-batches from the same running statistics; the commit averages their proposals.
+TEST(Module, BatchNormProposesTorchsOwnUpdateForEveryMicroBatch) {
+  const auto check = [](const Block& block, const auto& torchs, const std::vector<int64_t>& dims) {
+    ASSERT_EQ(block.parameters.size(), 4u) << "num_batches_tracked is no state";
+    EXPECT_EQ(block.parameters[2].name, "running_mean");
+    EXPECT_EQ(block.parameters[2].role, Role::kMeanBuffer);
+    EXPECT_EQ(*block.parameters[3].init.values, std::vector<float>(3, 1.0f)) << "it starts as the module has it";
+    Tensors1 mine(block);
+    mine.parameters[3].abs_();
+    const at::Tensor mean = mine.parameters[2].clone(), var = mine.parameters[3].clone();
+    at::Tensor mean_sum = at::zeros({3}), var_sum = at::zeros({3}), expected_mean = at::zeros({3}),
+               expected_var = at::zeros({3});
+    for (int micro = 0; micro < 2; ++micro) {
+      mine.in[0] = at::randn(dims);
+      mine.run();
+      mean_sum += mine.gradients[2];
+      var_sum += mine.gradients[3];
+
+      auto bare = torchs();
+      bare->weight.set_data(mine.parameters[0].clone());
+      bare->bias.set_data(mine.parameters[1].clone());
+      bare->running_mean.copy_(mean);
+      bare->running_var.copy_(var);
+      const at::Tensor x = mine.in[0].clone().requires_grad_();
+      const at::Tensor y = bare->forward(x);
+      y.backward(mine.grad_out[0]);
+      EXPECT_TRUE(at::equal(mine.out[0], y));
+      EXPECT_TRUE(at::equal(mine.gradients[0], bare->weight.grad()));
+      EXPECT_TRUE(at::equal(mine.gradients[1], bare->bias.grad()));
+      EXPECT_TRUE(at::equal(mine.grad_in[0], x.grad()));
+      expected_mean += bare->running_mean;
+      expected_var += bare->running_var;
+    }
+    EXPECT_TRUE(at::equal(mine.parameters[2], mean)) << "the unit's value changes at the commit only";
+    EXPECT_TRUE(at::equal(mean_sum / 2, expected_mean / 2));
+    EXPECT_TRUE(at::equal(var_sum / 2, expected_var / 2));
+
+    mine.pass.training = false;
+    mine.parameters[2].copy_(expected_mean / 2);  // the commit
+    mine.parameters[3].copy_(expected_var / 2);
+    mine.forward();
+    const at::Tensor bare = at::batch_norm(mine.in[0], mine.parameters[0], mine.parameters[1], expected_mean / 2,
+                                           expected_var / 2, false, 0.1, 1e-5, false);
+    EXPECT_TRUE(at::equal(mine.out[0], bare)) << "evaluation reads the unit's statistics";
+  };
+  AdaptOptions all, by_name;
+  all.buffers = {{"*", Role::kMeanBuffer}};
+  by_name.buffers = {{"running_mean", Role::kMeanBuffer}, {"running_var", Role::kMeanBuffer}};
+  nn::BatchNorm1d flat(3);
+  check(adapt("norm", flat, {{"x", {5, 3}}}, {{"y", {5, 3}}}, all), [] { return nn::BatchNorm1d(3); }, {5, 3});
+  EXPECT_EQ(flat->num_batches_tracked.item<int64_t>(), 0) << "whole numbers keep their value";
+  check(adapt("norm", nn::BatchNorm2d(3), {{"x", {2, 3, 4, 4}}}, {{"y", {2, 3, 4, 4}}}, by_name),
+        [] { return nn::BatchNorm2d(3); }, {2, 3, 4, 4});
+}
+
+TEST(Module, ASumBufferProposesItsChange) {
+  struct Counting : nn::Module {
+    Counting() : seen(register_buffer("seen", at::full({1}, 5.0f))) {}
+    at::Tensor forward(const at::Tensor& x) {
+      if (is_training()) seen.add_(static_cast<double>(x.size(0)));
+      return x * 2;
+    }
+    at::Tensor seen;
+  };
+  AdaptOptions options;
+  options.buffers = {{"seen", Role::kSumBuffer}};
+  const Block block = adapt("count", std::make_shared<Counting>(), {{"x", {3}}}, {{"y", {3}}}, options);
+  EXPECT_EQ(*block.parameters[0].init.values, std::vector<float>{5});
+  Tensors1 mine(block);
+  mine.parameters[0].fill_(100);
+  for (int micro = 0; micro < 2; ++micro) {
+    mine.run();
+    EXPECT_EQ(mine.gradients[0].item<float>(), 3);
+  }
+  EXPECT_EQ(mine.parameters[0].item<float>(), 100);
+}
+
+TEST(Module, BuffersThatAreNotThereOrNotFloatAreRefused) {
+  const auto declare = [](const std::string& name) -> std::string {
+    AdaptOptions options;
+    options.buffers = {{name, Role::kMeanBuffer}};
+    try {
+      adapt("norm", nn::BatchNorm1d(3), {{"x", {5, 3}}}, {{"y", {5, 3}}}, options);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(declare("runing_mean").find("did you mean running_mean?"), std::string::npos) << declare("runing_mean");
+  EXPECT_NE(declare("num_batches_tracked").find("not float32"), std::string::npos);
 }
 
 TEST(Module, DropoutMustBeDeclaredAndIsOffInEvaluation) {

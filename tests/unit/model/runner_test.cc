@@ -95,13 +95,15 @@ TEST(ModelRunner, EachBackwardWritesWhereItIsTold) {
 TEST(ModelRunner, EvaluationLeavesNothingBehindAndChangesNothing) {
   FlatModel flat(tied_model(), 3);
   const List data = tied_data();
+  const int64_t arena = flat.accounts.current(BufferKind::kSaved);
   flat.runner->forward_all({}, data);
+  EXPECT_GT(flat.accounts.current(BufferKind::kSaved), arena) << "graphs";
   const double loss = flat.runner->loss().sum;
   Pass pass;
   pass.training = false;
   flat.runner->forward_all(pass, data);
   EXPECT_EQ(flat.runner->loss().sum, loss);
-  EXPECT_EQ(flat.accounts.current(BufferKind::kSaved), 0);
+  EXPECT_EQ(flat.accounts.current(BufferKind::kSaved), arena);
 }
 
 TEST(ModelRunner, NamesTheFirstBlockThatIsNotFinite) {

@@ -1,7 +1,9 @@
+// What holds for every optimizer: bits that depend on nothing but the elements.
 #include "optim/optimizer.h"
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <random>
 
@@ -11,17 +13,29 @@ namespace tutti {
 namespace {
 
 std::vector<TrainConfig> all_optimizers() {
-  TrainConfig adamw{};
-  adamw.optimizer = "adamw";
-  adamw.beta1 = 0.9;
-  adamw.beta2 = 0.95;
-  adamw.eps = 1e-8;
-  adamw.weight_decay = 0.1;
-  TrainConfig sgd = adamw, momentum = adamw, nesterov = adamw;
-  sgd.optimizer = momentum.optimizer = nesterov.optimizer = "sgd";
-  momentum.momentum = nesterov.momentum = 0.9;
-  nesterov.nesterov = true;
-  return {adamw, sgd, momentum, nesterov};
+  std::vector<TrainConfig> all;
+  const auto add = [&](const char* name, double momentum = 0, bool nesterov = false) {
+    TrainConfig config{};
+    config.optimizer = name;
+    config.beta1 = 0.9;
+    config.beta2 = 0.95;
+    config.eps = 1e-8;
+    config.momentum = momentum;
+    config.nesterov = nesterov;
+    all.push_back(config);
+  };
+  for (const char* name : {"sgd", "adagrad", "rmsprop", "adam", "adamw", "lion", "lamb"}) add(name);
+  add("sgd", 0.9);
+  add("sgd", 0.9, true);
+  add("rmsprop", 0.9);
+  return all;
+}
+
+TrainConfig of(const std::string& name) {
+  for (const TrainConfig& config : all_optimizers()) {
+    if (config.optimizer == name) return config;
+  }
+  throw Error(name);
 }
 
 /// Parameters, gradients and slots of n elements.
@@ -34,11 +48,19 @@ struct Values {
       for (float& x : values) x = std::abs(normal(generator));
     }
   }
+  std::vector<float*> slots(int64_t begin) {
+    std::vector<float*> at;
+    for (size_t k = 2; k < kept.size(); ++k) at.push_back(kept[k].data() + begin);
+    return at;
+  }
+  /// About a fifth of the gradients are cut.
   void update(const Optimizer& optimizer, int64_t begin, int64_t end, int64_t step) {
-    std::vector<float*> slots;
-    for (size_t k = 2; k < kept.size(); ++k) slots.push_back(kept[k].data() + begin);
-    optimizer.update(kept[0].data() + begin, kept[1].data() + begin, slots, end - begin,
-                     {.step = step, .lr = 3e-3, .gradient_scale = 1.0 / 3});
+    const StepScalars scalars{
+        .step = step, .lr = 3e-3, .gradient_scale = 1.0 / 3, .clip_value = 0.4, .weight_decay = 0.1, .trust = 0.7};
+    float *p = kept[0].data() + begin, *g = kept[1].data() + begin;
+    Norms norms;
+    if (optimizer.two_passes()) optimizer.measure(p, g, slots(begin), end - begin, scalars, norms);
+    optimizer.update(p, g, slots(begin), end - begin, scalars);
   }
   bool operator==(const Values& other) const {
     for (size_t k = 0; k < kept.size(); ++k) {
@@ -48,6 +70,10 @@ struct Values {
   }
   std::vector<std::vector<float>> kept;
 };
+
+std::string text_of(const TrainConfig& config) {
+  return fmt::format("{} momentum {} nesterov {}", config.optimizer, config.momentum, config.nesterov);
+}
 
 TEST(Optimizer, AnyCutOfTheRangeGivesTheSameBits) {
   const uint32_t seed = std::random_device{}();
@@ -67,7 +93,7 @@ TEST(Optimizer, AnyCutOfTheRangeGivesTheSameBits) {
             cut.update(*optimizer, begin, end, step);
           }
         }
-        ASSERT_EQ(whole == cut, true) << config.optimizer << " " << isa << " round " << round;
+        ASSERT_EQ(whole == cut, true) << text_of(config) << " " << isa << " round " << round;
       }
     }
   }
@@ -81,7 +107,7 @@ TEST(Optimizer, BothInstructionSetsGiveTheSameBits) {
     for (int step = 0; step < 20; ++step) {
       a.update(*narrow, 0, 4099, step);
       b.update(*wide, 0, 4099, step);
-      ASSERT_EQ(a == b, true) << config.optimizer << " step " << step;
+      ASSERT_EQ(a == b, true) << text_of(config) << " step " << step;
     }
   }
 }
@@ -95,8 +121,7 @@ TEST(Optimizer, NothingOutsideTheRangeIsTouched) {
       for (size_t k = 0; k < before.kept.size(); ++k) {
         for (size_t i = 0; i < 64; ++i) {
           const bool inside = 5 <= i && i < 40;
-          ASSERT_EQ(before.kept[k][i] != after.kept[k][i], inside && k != 1)
-              << config.optimizer << " " << k << " " << i;
+          ASSERT_EQ(before.kept[k][i] != after.kept[k][i], inside && k != 1) << text_of(config) << " " << k << " " << i;
         }
       }
     }
@@ -104,8 +129,8 @@ TEST(Optimizer, NothingOutsideTheRangeIsTouched) {
 }
 
 TEST(Optimizer, TheFirstStepOfMomentumIsTheGradientWhateverTheSlotHeld) {
-  TrainConfig config = all_optimizers()[2];
-  config.weight_decay = 0;
+  TrainConfig config = of("sgd");
+  config.momentum = 0.9;
   auto optimizer = make_optimizer(config);
   float parameter = 1, gradient = 8, moment = std::nanf("");
   float* slots[] = {&moment};
@@ -114,13 +139,95 @@ TEST(Optimizer, TheFirstStepOfMomentumIsTheGradientWhateverTheSlotHeld) {
   EXPECT_EQ(parameter, 0);
 }
 
+TEST(Optimizer, ClippingByValueCutsTheScaledGradientOnBothSides) {
+  auto optimizer = make_optimizer(of("sgd"));
+  float parameters[] = {0, 0, 0, 0}, gradients[] = {8, -8, 2, -2};
+  optimizer->update(parameters, gradients, {}, 4, {.lr = 1, .gradient_scale = 0.25, .clip_value = 1});
+  EXPECT_EQ(parameters[0], -1);
+  EXPECT_EQ(parameters[1], 1);
+  EXPECT_EQ(parameters[2], -0.5f);
+  EXPECT_EQ(parameters[3], 0.5f);
+}
+
+TEST(Optimizer, AGradientThatIsNotANumberIsNotHiddenByClipping) {
+  for (const char* isa : {"avx2", "auto"}) {
+    auto optimizer = make_optimizer(of("sgd"), isa);
+    float parameter = 1, gradient = std::nanf("");
+    optimizer->update(&parameter, &gradient, {}, 1, {.lr = 1, .clip_value = 1});
+    EXPECT_TRUE(std::isnan(parameter)) << isa;
+  }
+}
+
+// The roundings of adamw and sgd are part of every result ever made with them: written out here, operation by
+// operation.
+TEST(Optimizer, AdamwMakesTheseRoundingsAndNoOthers) {
+  const TrainConfig config = of("adamw");
+  auto optimizer = make_optimizer(config);
+  Values values(*optimizer, 100, 3), expected = values;
+  for (int64_t step = 0; step < 5; ++step) {
+    const StepScalars scalars{.step = step, .lr = 3e-3, .gradient_scale = 1.0 / 3, .weight_decay = 0.1};
+    optimizer->update(values.kept[0].data(), values.kept[1].data(), values.slots(0), 100, scalars);
+    const double t = static_cast<double>(step) + 1;
+    const auto beta1 = static_cast<float>(0.9), rest1 = static_cast<float>(1 - 0.9);
+    const auto beta2 = static_cast<float>(0.95), rest2 = static_cast<float>(1 - 0.95);
+    const auto root_correction = static_cast<float>(1 / std::sqrt(1 - std::pow(0.95, t)));
+    const auto step_size = static_cast<float>(3e-3 / (1 - std::pow(0.9, t)));
+    for (size_t i = 0; i < 100; ++i) {
+      float &p = expected.kept[0][i], &m = expected.kept[2][i], &v = expected.kept[3][i];
+      const float g = expected.kept[1][i] * static_cast<float>(1.0 / 3);
+      m = std::fma(beta1, m, rest1 * g);
+      v = std::fma(beta2, v, rest2 * g * g);
+      p = std::fma(-step_size, m / std::fma(std::sqrt(v), root_correction, static_cast<float>(1e-8)),
+                   p * static_cast<float>(1 - 3e-3 * 0.1));
+    }
+    ASSERT_EQ(values == expected, true) << "step " << step;
+  }
+}
+
+TEST(Optimizer, SgdMakesTheseRoundingsAndNoOthers) {
+  TrainConfig config = of("sgd");
+  config.momentum = 0.9;
+  config.nesterov = true;
+  auto optimizer = make_optimizer(config);
+  Values values(*optimizer, 100, 3), expected = values;
+  const float lr = 3e-3f, decay = 0.1f, momentum = 0.9f;
+  for (int64_t step = 0; step < 5; ++step) {
+    const StepScalars scalars{.step = step, .lr = 3e-3, .gradient_scale = 1.0 / 3, .weight_decay = 0.1};
+    optimizer->update(values.kept[0].data(), values.kept[1].data(), values.slots(0), 100, scalars);
+    for (size_t i = 0; i < 100; ++i) {
+      float &p = expected.kept[0][i], &m = expected.kept[2][i];
+      const float direction = std::fma(decay, p, expected.kept[1][i] * static_cast<float>(1.0 / 3));
+      m = step == 0 ? direction : std::fma(momentum, m, direction);
+      p = std::fma(-lr, std::fma(momentum, m, direction), p);
+    }
+    ASSERT_EQ(values == expected, true) << "step " << step;
+  }
+}
+
 TEST(Optimizer, AnInstructionSetThatDoesNotExistIsRefusedByName) {
   try {
-    make_optimizer(all_optimizers()[0], "neon");
+    make_optimizer(of("adamw"), "neon");
     FAIL() << "accepted";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("neon"), std::string::npos);
   }
+}
+
+TEST(Optimizer, AnOptimizerThatDoesNotExistIsRefusedByName) {
+  TrainConfig config = of("adamw");
+  config.optimizer = "adamax";
+  try {
+    make_optimizer(config);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("adamax"), std::string::npos);
+  }
+}
+
+TEST(Clip, FactorFollowsTorchsRule) {
+  EXPECT_EQ(clip_factor(0.5, 1), 1);
+  EXPECT_DOUBLE_EQ(clip_factor(4, 1), 1 / 4.000001);
+  EXPECT_EQ(clip_factor(1e30, 0), 1);
 }
 
 }  // namespace

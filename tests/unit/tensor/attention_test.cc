@@ -4,6 +4,7 @@
 #include <ATen/ops/log.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/repeat_interleave.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/triu.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -24,7 +25,7 @@ struct Result {
 Result run(const Kernels& table, const AttentionShape& s, const Floats& qkv, const Floats& bias, const Floats& dout) {
   const int64_t rows = s.batch * s.length, width = s.heads * s.dim;
   Result r{qkv, Floats(rows * width, NAN), Floats(rows * s.heads, NAN), Floats(qkv.size(), NAN),
-           Floats(3 * width, NAN)};
+           Floats(s.columns(), NAN)};
   // One float off every border, and full of NaN: nothing may be read before it was written.
   Floats work(table.attention_work(s) + 1, NAN);
   table.attention(r.qkv.data(), bias.data(), r.out.data(), r.lse.data(), work.data() + 1, s);
@@ -36,16 +37,22 @@ Result run(const Kernels& table, const AttentionShape& s, const Floats& qkv, con
 
 void compare(const Kernels& table, const AttentionShape& s) {
   const int64_t rows = s.batch * s.length, width = s.heads * s.dim;
-  const Floats qkv = normals(rows * 3 * width, 1), bias = normals(3 * width, 2, 0.3f), dout = normals(rows * width, 3);
+  const Floats qkv = normals(rows * s.columns(), 1), bias = normals(s.columns(), 2, 0.3f);
+  const Floats dout = normals(rows * width, 3);
   const Result got = run(table, s, qkv, bias, dout);
-  const at::Tensor x = leaf(qkv, {s.batch, s.length, 3, s.heads, s.dim}), b = leaf(bias, {3, s.heads, s.dim});
-  const at::Tensor split = (x + b).permute({2, 0, 3, 1, 4});
+  const int64_t all = s.heads + 2 * s.kv_heads;
+  const at::Tensor x = leaf(qkv, {s.batch, s.length, all, s.dim}), b = leaf(bias, {all, s.dim});
+  const at::Tensor split = (x + b).transpose(1, 2);
+  const at::Tensor q = split.narrow(1, 0, s.heads);
+  const at::Tensor k = split.narrow(1, s.heads, s.kv_heads).repeat_interleave(s.group(), 1);
+  const at::Tensor v = split.narrow(1, s.heads + s.kv_heads, s.kv_heads).repeat_interleave(s.group(), 1);
   const at::Tensor hidden = at::ones({s.length, s.length}, at::kBool).triu(1);
-  const at::Tensor scores = (at::matmul(split[0], split[1].transpose(-1, -2)) / std::sqrt(static_cast<double>(s.dim)))
-                                .masked_fill(hidden, -INFINITY);
-  const at::Tensor out = at::matmul(at::softmax(scores, -1), split[2]).transpose(1, 2);
+  const at::Tensor scores =
+      (at::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(s.dim))).masked_fill(hidden, -INFINITY);
+  const at::Tensor out = at::matmul(at::softmax(scores, -1), v).transpose(1, 2);
   const auto grads = torch::autograd::grad({out}, {x, b}, {leaf(dout, {s.batch, s.length, s.heads, s.dim}).detach()});
-  const std::string where = fmt::format("batch {} length {} heads {} dim {}", s.batch, s.length, s.heads, s.dim);
+  const std::string where =
+      fmt::format("batch {} length {} heads {}/{} dim {}", s.batch, s.length, s.heads, s.kv_heads, s.dim);
   EXPECT_LT(distance(got.out, out), kTolerance) << where;
   EXPECT_LT(distance(got.lse, scores.logsumexp(-1) / std::log(2.0)), kTolerance) << where;
   EXPECT_LT(distance(got.dqkv, grads[0]), kTolerance) << where;
@@ -68,6 +75,24 @@ TEST_P(Attention, AgreesWithAtenAtAnyHeadDim) {
 
 TEST_P(Attention, AgreesWithAtenAcrossBlocksOfQueries) {
   for (const int64_t length : {95, 96, 97, 193, 300}) compare(*table, {1, length, 1, 24});
+}
+
+TEST_P(Attention, AgreesWithAtenWhereHeadsShareKeysAndValues) {
+  for (const int64_t length : {1, 7, 40, 97}) {
+    compare(*table, {2, length, 6, 16, 2});
+    compare(*table, {2, length, 4, 20, 1});
+    compare(*table, {1, length, 3, 8, 3});
+  }
+}
+
+TEST_P(Attention, WithoutABiasIsAsWithZeros) {
+  const AttentionShape s{2, 19, 4, 10, 2};
+  const Floats qkv = normals(2 * 19 * s.columns(), 1), dout = normals(2 * 19 * 40, 3);
+  const Result zeros = run(*table, s, qkv, Floats(s.columns(), 0.0f), dout);
+  Floats kept = qkv, out(dout.size()), lse(2 * 19 * 4), dqkv(qkv.size()), work(table->attention_work(s));
+  table->attention(kept.data(), nullptr, out.data(), lse.data(), work.data(), s);
+  table->attention_backward(dout.data(), kept.data(), out.data(), lse.data(), dqkv.data(), nullptr, work.data(), s);
+  EXPECT_TRUE(same_bits(out, zeros.out) && same_bits(dqkv, zeros.dqkv));
 }
 
 TEST_P(Attention, ASamplesBitsDependOnNoOtherSampleAndNoLaterToken) {

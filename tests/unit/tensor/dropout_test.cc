@@ -110,5 +110,26 @@ TEST_P(DropoutKernel, EmbeddingGathersAndScattersInTokenOrder) {
   }
 }
 
+TEST_P(DropoutKernel, WithoutBiasPositionsOrSumsIsAsWithZeros) {
+  const int64_t rows = 12, cols = 70, vocab = 5;
+  const Floats y = normals(rows * cols, 1), x = normals(rows * cols, 2), token = normals(vocab * cols, 3);
+  const Floats zeros(rows * cols, 0.0f);
+  std::vector<int64_t> tokens(rows);
+  for (int64_t r = 0; r < rows; ++r) tokens[r] = r * 3 % vocab;
+  for (const Dropout* dropout : {static_cast<const Dropout*>(nullptr), &kDropout}) {
+    const auto all = [&](const float* none, bool sums) {
+      Floats residual(y.size()), dy(y.size()), embedded(y.size()), dtoken(token.size()), extra(rows * cols);
+      table->bias_residual(y.data(), none, x.data(), residual.data(), rows, cols, dropout);
+      table->dropout_backward(y.data(), dy.data(), sums ? extra.data() : nullptr, rows, cols, dropout);
+      table->embed(tokens.data(), token.data(), none, embedded.data(), rows, 4, cols, dropout);
+      table->embed_backward(tokens.data(), y.data(), dtoken.data(), sums ? extra.data() : nullptr, rows, 4, vocab, cols,
+                            dropout);
+      for (const Floats* more : {&dy, &embedded, &dtoken}) residual.insert(residual.end(), more->begin(), more->end());
+      return residual;
+    };
+    EXPECT_TRUE(same_bits(all(nullptr, false), all(zeros.data(), true)));
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test

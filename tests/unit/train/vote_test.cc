@@ -15,7 +15,7 @@ Vote vote(double squares, double loss, int64_t targets, uint32_t stop = 0) {
   Vote v;
   v.squares.add(squares);
   v.loss.add(loss);
-  v.targets = targets;
+  v.targets.add(static_cast<double>(targets));
   v.stop = stop;
   return v;
 }
@@ -23,7 +23,7 @@ Vote vote(double squares, double loss, int64_t targets, uint32_t stop = 0) {
 TEST(Vote, GivesTheMeanLossAndTheNormOfTheMeanGradient) {
   const std::vector<Vote> votes = {vote(9, 6, 1), vote(7, 2, 3)};
   const Vote all = merge(votes);
-  EXPECT_EQ(all.targets, 4);
+  EXPECT_EQ(all.targets.value(), 4);
   EXPECT_DOUBLE_EQ(all.mean_loss(), 2);
   EXPECT_DOUBLE_EQ(all.gradient_norm(), 1);  // sqrt(16) / 4
   EXPECT_TRUE(all.finite());

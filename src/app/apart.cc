@@ -1,0 +1,75 @@
+#include "app/apart.h"
+
+#include <fmt/format.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+
+#include "base/error.h"
+
+namespace tutti {
+
+Apart start_apart(const RunOptions& options) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("make", "a pipe");
+  Fd read_end(ends[0]), write_end(ends[1]);
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child < 0) throw_errno("start", "a process");
+  if (child > 0) return {child, std::move(read_end)};
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  std::string text;
+  int code = 1;
+  try {
+    const RunResult result = run(options);
+    code = !result.ok ? 1 : result.stopped ? 130 : 0;
+    text = result.ok ? result.hash : result.failures.front();
+  } catch (const std::exception& e) {
+    text = e.what();
+  }
+  (void)!::write(write_end.get(), text.data(), text.size());
+  ::_exit(code);
+}
+
+RunResult finish_apart(Apart& apart) {
+  std::string text;
+  std::array<char, 512> part{};
+  while (true) {
+    const ssize_t n = ::read(apart.answer.get(), part.data(), part.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    text.append(part.data(), static_cast<size_t>(n));
+  }
+  int status = 0;
+  while (::waitpid(apart.pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  RunResult result;
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  result.ok = code == 0 || code == 130;
+  result.stopped = code == 130;
+  if (result.ok) {
+    result.hash = text;
+  } else {
+    result.failures.push_back(text.empty() ? "the run ended without a word" : text);
+  }
+  return result;
+}
+
+size_t wait_any(const std::vector<Apart>& running) {
+  std::vector<pollfd> waits;
+  for (const Apart& apart : running) waits.push_back({apart.answer.get(), POLLIN, 0});
+  while (::poll(waits.data(), waits.size(), -1) < 0 && errno == EINTR) {
+  }
+  for (size_t i = 0; i < waits.size(); ++i)
+    if (waits[i].revents != 0) return i;
+  return 0;
+}
+
+}  // namespace tutti

@@ -1,0 +1,26 @@
+// Runs in processes of their own, so that each starts from a process that has computed nothing, and several can go on
+// side by side.
+#pragma once
+
+#include <sys/types.h>
+
+#include <vector>
+
+#include "base/file.h"
+#include "train/run.h"
+
+namespace tutti {
+
+struct Apart {
+  pid_t pid = -1;
+  Fd answer;  ///< what the process says when it ends
+};
+
+/// Starts run(options) in a child, which dies with this process, and its ranks with it.
+Apart start_apart(const RunOptions& options);
+/// Waits for one to end. A run that failed has its first failure.
+RunResult finish_apart(Apart& apart);
+/// The index of one that has ended, or is about to: waits for it. Not for an empty list.
+size_t wait_any(const std::vector<Apart>& running);
+
+}  // namespace tutti

@@ -1,0 +1,128 @@
+#include "app/crossval.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "app/apart.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "train/run_folder.h"
+
+namespace tutti {
+
+namespace {
+
+using nlohmann::json;
+
+/// The last evaluation's numbers.
+std::map<std::string, double> last_metrics(const std::string& run) {
+  std::ifstream lines(RunFolder{run, false}.metrics());
+  json last;
+  for (std::string line; std::getline(lines, line);) {
+    json record = json::parse(line, nullptr, false);
+    if (!record.is_discarded() && record.value("event", "") == "eval") last = std::move(record);
+  }
+  if (last.is_null()) throw Error(fmt::format("{}: it was not evaluated", run));
+  std::map<std::string, double> metrics;
+  for (const auto& [name, value] : last.at("metrics").items())
+    if (value.is_number()) metrics[name] = value.get<double>();
+  return metrics;
+}
+
+struct Spread {
+  double mean = 0, deviation = 0;
+};
+
+Spread spread_of(const std::vector<double>& values) {
+  const auto n = static_cast<double>(values.size());
+  Spread spread;
+  for (double value : values) spread.mean += value / n;
+  for (double value : values) spread.deviation += (value - spread.mean) * (value - spread.mean) / std::max(1.0, n - 1);
+  spread.deviation = std::sqrt(spread.deviation);
+  return spread;
+}
+
+void print_row(const std::string& head, const std::map<std::string, double>& metrics) {
+  fmt::print("{:10}", head);
+  for (const auto& [name, value] : metrics) fmt::print("  {} {:.4f}", name, value);
+  fmt::print("\n");
+  std::fflush(stdout);
+}
+
+/// The ways of all folds, then their means: also as crossval.json.
+void report(const std::vector<std::map<std::string, double>>& folds, const std::string& folder) {
+  json file{{"folds", folds}, {"mean", json::object()}, {"deviation", json::object()}};
+  fmt::print("\n{:14} {:>10} {:>12}\n", "metric", "mean", "deviation");
+  for (const auto& [name, value] : folds.front()) {
+    std::vector<double> values;
+    for (const auto& fold : folds) values.push_back(fold.count(name) > 0 ? fold.at(name) : std::nan(""));
+    const Spread spread = spread_of(values);
+    fmt::print("{:14} {:10.4f} {:12.4f}\n", name, spread.mean, spread.deviation);
+    file["mean"][name] = spread.mean;
+    file["deviation"][name] = spread.deviation;
+  }
+  write_file_atomic(folder + "/crossval.json", file.dump(2) + "\n");
+  fmt::print("\nrun     {}\n", folder);
+}
+
+}  // namespace
+
+int crossval_command(const TrainArguments& arguments, int64_t folds, const MakeModel& make_model) {
+  TrainArguments given = arguments;
+  given.ranks = std::max<int64_t>(arguments.ranks, 1);
+  given.set.push_back(fmt::format("data.folds={}", folds));
+  given.set.emplace_back("train.eval_batches=1048576");  // all of the fold
+  RunOptions options;
+  options.make_model = make_model;
+  options.job = job_of(given);
+  options.stop_at = arguments.steps;
+  const size_t at_once = static_cast<size_t>(std::max<int64_t>(1, this_machine().cores / given.ranks));
+  const std::string folder = create_run(arguments.out, options.job).path;
+  fmt::print("{}: {} folds, {} at once, {} rank{} each\n\n", options.job.name, folds, at_once, given.ranks,
+             given.ranks == 1 ? "" : "s");
+
+  // Ctrl-C reaches the folds' own launchers, which finish their step, save and end; this process waits for them.
+  struct sigaction ignore {
+  }, before{};
+  ignore.sa_handler = [](int) {};
+  ::sigaction(SIGINT, &ignore, &before);
+  std::vector<std::map<std::string, double>> metrics(static_cast<size_t>(folds));
+  std::vector<Apart> running;
+  std::vector<int64_t> fold_of;
+  int64_t next = 0;
+  bool stopped = false;
+  std::string failure;
+  while (next < folds || !running.empty()) {
+    while (next < folds && running.size() < at_once && !stopped && failure.empty()) {
+      options.job.data.fold = next;
+      options.out = fmt::format("{}/fold-{}", folder, next);
+      running.push_back(start_apart(options));
+      fold_of.push_back(next++);
+    }
+    if (running.empty()) break;
+    const size_t i = wait_any(running);
+    const RunResult result = finish_apart(running[i]);
+    const int64_t fold = fold_of[i];
+    running.erase(running.begin() + static_cast<ptrdiff_t>(i));
+    fold_of.erase(fold_of.begin() + static_cast<ptrdiff_t>(i));
+    stopped = stopped || result.stopped;
+    if (!result.ok && failure.empty()) failure = fmt::format("fold {}: {}", fold, result.failures.front());
+    if (!result.ok || result.stopped) continue;
+    metrics[static_cast<size_t>(fold)] = last_metrics(fmt::format("{}/fold-{}", folder, fold));
+    print_row(fmt::format("fold {}", fold), metrics[static_cast<size_t>(fold)]);
+  }
+  ::sigaction(SIGINT, &before, nullptr);
+  if (!failure.empty()) throw Error(failure);
+  if (stopped) return 130;
+  report(metrics, folder);
+  return 0;
+}
+
+}  // namespace tutti

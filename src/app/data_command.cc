@@ -1,0 +1,58 @@
+#include "app/data_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "data/partition.h"
+#include "data/resample.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr int64_t kMostRecords = 1 << 20;  // of those that are counted
+
+std::string classes_of(const Dataset& data, const std::vector<std::string>& names) {
+  std::map<int64_t, int64_t> counts;
+  for (int64_t i = 0; i < std::min(data.size(), kMostRecords); ++i) ++counts[data.label(i)];
+  if (counts.empty() || counts.begin()->first < 0) return "";
+  std::string text;
+  for (const auto& [label, count] : counts) {
+    const bool named = label < static_cast<int64_t>(names.size());
+    text += fmt::format("  {} {}", named ? names[static_cast<size_t>(label)] : std::to_string(label), count);
+  }
+  return text;
+}
+
+void print_part(const char* name, const Dataset* data, const DataReport& report) {
+  if (data == nullptr || data->size() == 0) return;
+  fmt::print("{:10} {} records{}\n", name, data->size(), classes_of(*data, report.classes));
+}
+
+}  // namespace
+
+int data_command(const TrainArguments& arguments) {
+  const Job job = job_of(arguments);
+  const Split split = open_data(job);
+  print_part("train", split.train.get(), split.report);
+  print_part("held out", split.held_out.get(), split.report);
+  print_part("test", split.test.get(), split.report);
+  for (const std::string& line : split.report.statistics) fmt::print("{:10} {}\n", "scaled by", line);
+  if (split.report.skipped > 0) fmt::print("{:10} {} records\n", "skipped", split.report.skipped);
+  for (const std::string& fault : split.report.faults) fmt::print("{:10} {}\n", "", fault);
+  const int ranks = static_cast<int>(job.layout.ranks);
+  if (const Partition partition = make_partition(job.layout, split.train, ranks))
+    fmt::print("\npartition of the training records by \"{}\" over {} ranks\n{}", job.layout.partition, ranks,
+               to_text(skew_of(partition, *split.train, ranks)));
+  const Order order = make_order(job, *split.train);
+  const int64_t samples = std::min(split.train->size(), kMostRecords);
+  uint64_t digest = 0;
+  for (int64_t i = 0; i < samples; ++i)
+    digest += order_digest(static_cast<uint64_t>(i), order.record(static_cast<uint64_t>(i)));
+  fmt::print("order      {:016x} of the first {} samples\n", digest, samples);
+  return 0;
+}
+
+}  // namespace tutti

@@ -1,0 +1,288 @@
+// Arrays as records: reading is a copy with one multiplication and one addition a value.
+#include "data/arrays.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+
+#include "base/error.h"
+#include "base/exact_sum.h"
+#include "data/sources.h"
+#include "grid/grid.h"
+
+namespace tutti {
+
+int64_t Array::row() const {
+  int64_t size = 1;
+  for (size_t d = 1; d < dims.size(); ++d) size *= dims[d];
+  return size;
+}
+
+namespace {
+
+template <typename T>
+void scale_row(const T* from, float* to, int64_t size, const std::vector<Scaling>& scaling) {
+  const int64_t plane = size / static_cast<int64_t>(scaling.size());
+  for (const Scaling& s : scaling) {
+    for (int64_t i = 0; i < plane; ++i) to[i] = static_cast<float>(from[i]) * s.factor + s.shift;
+    from += plane;
+    to += plane;
+  }
+}
+
+class Arrays final : public Dataset {
+ public:
+  Arrays(std::shared_ptr<const Array> values, std::shared_ptr<const Array> labels, std::vector<Scaling> scaling)
+      : values_(std::move(values)), labels_(std::move(labels)), scaling_(std::move(scaling)), row_(values_->row()) {}
+
+  int64_t size() const override { return values_->records(); }
+
+  void read(int64_t record, std::span<const at::Tensor> tensors, int64_t row) const override {
+    const int64_t records[] = {record};
+    read_rows(records, tensors, row);
+  }
+
+  void read_rows(std::span<const int64_t> records, std::span<const at::Tensor> tensors,
+                 int64_t first_row) const override {
+    std::visit([&](const auto& values) { copy(values.data(), records, tensors[0], first_row); }, values_->values);
+    if (tensors.size() > 1) write_targets(records, tensors[1], first_row);
+  }
+
+  int64_t label(int64_t record) const override {
+    if (!labels_) return -1;
+    return std::visit([&](const auto& labels) { return static_cast<int64_t>(labels[static_cast<size_t>(record)]); },
+                      labels_->values);
+  }
+
+ private:
+  template <typename T>
+  void copy(const T* values, std::span<const int64_t> records, const at::Tensor& tensor, int64_t first_row) const {
+    const bool raw = tensor.element_size() == sizeof(T) && tensor.scalar_type() != at::kFloat;
+    auto* to = static_cast<char*>(tensor.mutable_data_ptr()) + first_row * row_ * tensor.element_size();
+    constexpr size_t kAhead = 8;  // records whose first lines are on their way
+    for (size_t i = 0; i < records.size(); ++i) {
+      if (i + kAhead < records.size()) {
+        const auto* next = reinterpret_cast<const char*>(values + records[i + kAhead] * row_);
+        const int64_t bytes = std::min<int64_t>(row_ * static_cast<int64_t>(sizeof(T)), 2048);
+        for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(next + line);
+      }
+      const T* from = values + records[i] * row_;
+      if (raw)
+        std::memcpy(to, from, static_cast<size_t>(row_) * sizeof(T));
+      else
+        scale_row(from, reinterpret_cast<float*>(to), row_, scaling_);
+      to += row_ * tensor.element_size();
+    }
+  }
+
+  void write_targets(std::span<const int64_t> records, const at::Tensor& tensor, int64_t first_row) const {
+    const int64_t width = tensor.numel() / tensor.size(0);
+    for (size_t i = 0; i < records.size(); ++i) {
+      const int64_t row = first_row + static_cast<int64_t>(i);
+      if (tensor.scalar_type() == at::kLong) {
+        tensor.mutable_data_ptr<int64_t>()[row] = labels_ ? label(records[i]) : 0;
+        continue;
+      }
+      float* to = tensor.mutable_data_ptr<float>() + row * width;
+      for (int64_t k = 0; k < width; ++k) to[k] = labels_ ? value(records[i] * width + k) : 0;
+    }
+  }
+
+  float value(int64_t index) const {
+    return std::visit([&](const auto& labels) { return static_cast<float>(labels[static_cast<size_t>(index)]); },
+                      labels_->values);
+  }
+
+  std::shared_ptr<const Array> values_, labels_;
+  std::vector<Scaling> scaling_;
+  int64_t row_;
+};
+
+/// Sums of one channel over some records; travels as bytes.
+struct Moments {
+  ExactSum sum, squares;
+  double low = std::numeric_limits<double>::infinity(), high = -low;
+  int64_t count = 0;
+  void add(double value) {
+    sum.add(value);
+    squares.add(value * value);
+    low = std::min(low, value);
+    high = std::max(high, value);
+    ++count;
+  }
+  void merge(const Moments& other) {
+    sum.merge(other.sum);
+    squares.merge(other.squares);
+    low = std::min(low, other.low);
+    high = std::max(high, other.high);
+    count += other.count;
+  }
+};
+
+/// Bytes are counted by value first: one exact addition a value instead of one a pixel.
+std::vector<Moments> moments(const std::vector<uint8_t>& values, int64_t plane, int64_t channels,
+                             std::span<const int64_t> records) {
+  std::vector<Moments> all(static_cast<size_t>(channels));
+  std::vector<int64_t> counts(static_cast<size_t>(channels) * 256);
+  for (int64_t record : records) {
+    const uint8_t* at = values.data() + record * plane * channels;
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t i = 0; i < plane; ++i) ++counts[static_cast<size_t>(c * 256 + *at++)];
+  }
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] == 0) continue;
+    const auto value = static_cast<double>(i % 256), n = static_cast<double>(counts[i]);
+    Moments& m = all[i / 256];
+    m.sum.add(value * n);
+    m.squares.add(value * value * n);
+    m.low = std::min(m.low, value);
+    m.high = std::max(m.high, value);
+    m.count += counts[i];
+  }
+  return all;
+}
+
+template <typename T>
+std::vector<Moments> moments(const std::vector<T>& values, int64_t plane, int64_t channels,
+                             std::span<const int64_t> records) {
+  std::vector<Moments> all(static_cast<size_t>(channels));
+  for (int64_t record : records) {
+    const T* at = values.data() + record * plane * channels;
+    for (Moments& m : all)
+      for (int64_t i = 0; i < plane; ++i) m.add(static_cast<double>(*at++));
+  }
+  return all;
+}
+
+void check_finite(const Array& array) {
+  const auto* values = std::get_if<std::vector<float>>(&array.values);
+  if (values == nullptr) return;
+  const auto bad = std::find_if(values->begin(), values->end(), [](float x) { return !std::isfinite(x); });
+  if (bad == values->end()) return;
+  const int64_t at = bad - values->begin();
+  throw Error(fmt::format("{}: value {} of record {} is {}", array.path, at % array.row(), at / array.row(), *bad));
+}
+
+void check_labels(const Array& values, const Array& labels, int64_t classes) {
+  if (labels.records() != values.records()) {
+    throw Error(fmt::format("{} has {} labels but {} has {} records", labels.path, labels.records(), values.path,
+                            values.records()));
+  }
+  check_finite(labels);
+  if (classes == 0) return;
+  std::visit(
+      [&](const auto& list) {
+        for (size_t i = 0; i < list.size(); ++i) {
+          const auto label = static_cast<double>(list[i]);
+          if (label >= 0 && label < static_cast<double>(classes) && label == std::floor(label)) continue;
+          throw Error(fmt::format("{}: the class of record {} is {}, outside of model.classes = {}", labels.path, i,
+                                  label, classes));
+        }
+      },
+      labels.values);
+}
+
+struct Pair {
+  std::shared_ptr<const Array> values, labels;
+};
+
+/// The files of one part: `labels` may be empty, and `path` a folder with MNIST's names.
+Pair read_pair(const Job& job, const std::string& given, std::string labels, const std::string& mnist) {
+  std::string path = resolve_path(given);
+  const bool idx = job.data.kind == "idx";
+  if (idx && std::filesystem::is_directory(path)) {
+    const auto named = [&](const std::string& name) {
+      const std::string file = path + "/" + mnist + name;
+      return std::filesystem::exists(file) ? file : file + ".gz";
+    };
+    if (labels.empty()) labels = named("-labels-idx1-ubyte");
+    path = named("-images-idx3-ubyte");
+  }
+  const auto read = idx ? read_idx : read_npy;
+  Pair pair;
+  pair.values = std::make_shared<const Array>(read(path));
+  if (pair.values->records() == 0) throw Error(fmt::format("{}: it has no records", path));
+  check_finite(*pair.values);
+  const ModelConfig& model = job.model;
+  int64_t wanted = model.inputs;
+  if (model.kind == "cnn" || model.kind == "script") {
+    wanted = 1;
+    for (int64_t dim : model.image) wanted *= dim;
+  }
+  if (pair.values->row() != wanted) {
+    throw Error(fmt::format("{}: a record has {} values, but the model reads {} ({})", path, pair.values->row(), wanted,
+                            model.kind == "cnn" || model.kind == "script" ? "model.image" : "model.inputs"));
+  }
+  if (!labels.empty()) {
+    pair.labels = std::make_shared<const Array>(read(labels));
+    const bool classes = job.loss.kind == "cross-entropy" || job.loss.kind == "distill";
+    check_labels(*pair.values, *pair.labels, classes ? model.classes : 0);
+  } else if (model.kind != "autoencoder") {
+    throw Error(fmt::format("{}: it has no labels; name their file as data.labels", path));
+  }
+  return pair;
+}
+
+}  // namespace
+
+std::shared_ptr<const Dataset> make_arrays(std::shared_ptr<const Array> values, std::shared_ptr<const Array> labels,
+                                           std::vector<Scaling> scaling) {
+  return std::make_shared<Arrays>(std::move(values), std::move(labels), std::move(scaling));
+}
+
+std::vector<Scaling> scaling_of(const std::string& scale, const Array& values, int64_t channels,
+                                const std::vector<int64_t>& records, const DataGroup& group,
+                                std::vector<std::string>& lines) {
+  if (scale == "none") return {Scaling{}};
+  if (scale == "unit") return {Scaling{1.0F / 255, 0}};
+  const Range share = lanes_of(group.rank, group.size, static_cast<int>(records.size()));
+  const auto mine = std::span(records).subspan(static_cast<size_t>(share.begin), static_cast<size_t>(share.size()));
+  const int64_t plane = values.row() / channels;
+  std::vector<Moments> all =
+      std::visit([&](const auto& list) { return moments(list, plane, channels, mine); }, values.values);
+  if (group.size > 1) {
+    const auto parts = group.gather({reinterpret_cast<const char*>(all.data()), all.size() * sizeof(Moments)});
+    std::fill(all.begin(), all.end(), Moments{});
+    for (const std::string& part : parts) {
+      for (size_t c = 0; c < all.size(); ++c) {
+        Moments other;
+        std::memcpy(&other, part.data() + c * sizeof(Moments), sizeof other);
+        all[c].merge(other);
+      }
+    }
+  }
+  std::vector<Scaling> scaling;
+  for (size_t c = 0; c < all.size(); ++c) {
+    const Moments& m = all[c];
+    const double n = static_cast<double>(m.count), mean = m.sum.value() / n;
+    const double deviation = std::sqrt(std::max(0.0, m.squares.value() / n - mean * mean));
+    const bool standardise = scale == "standardise";
+    const double range = standardise ? deviation : m.high - m.low;
+    const double factor = range > 0 ? 1 / range : 1;
+    scaling.push_back({static_cast<float>(factor), static_cast<float>(-(standardise ? mean : m.low) * factor)});
+    lines.push_back(fmt::format("channel {}: mean {:.6g}, deviation {:.6g}, from {:.6g} to {:.6g}", c, mean, deviation,
+                                m.low, m.high));
+  }
+  return scaling;
+}
+
+Split open_arrays(const Job& job, const DataGroup& group) {
+  const Pair train = read_pair(job, job.data.path, job.data.labels, "train");
+  Parts parts = split_records(job, train.values->records(), train.values->path);
+  const bool images = job.model.kind == "cnn" || job.model.kind == "script";
+  Split split;
+  const auto scaling = scaling_of(job.data.scale, *train.values, images ? job.model.image[0] : 1, parts.train, group,
+                                  split.report.statistics);
+  const auto all = make_arrays(train.values, train.labels, scaling);
+  split.train = pick(all, std::move(parts.train));
+  split.held_out = pick(all, std::move(parts.held_out));
+  if (!job.data.test.empty()) {
+    const Pair test = read_pair(job, job.data.test, job.data.test_labels, "t10k");
+    split.test = make_arrays(test.values, test.labels, scaling);
+  }
+  return split;
+}
+
+}  // namespace tutti

@@ -1,0 +1,134 @@
+// From a job to its data: the source that data.kind names, and its split.
+#include "base/error.h"
+#include "config/columns.h"
+#include "data/sources.h"
+#include "data/table.h"
+#include "data/tokens.h"
+#include "grid/order.h"
+
+namespace tutti {
+namespace {
+
+constexpr int64_t kGeneratedHeldOut = 4096;
+
+/// Some records of another dataset, by index.
+class Picked final : public Dataset {
+ public:
+  Picked(std::shared_ptr<const Dataset> source, std::vector<int64_t> records)
+      : source_(std::move(source)), records_(std::move(records)) {}
+  int64_t size() const override { return static_cast<int64_t>(records_.size()); }
+  void read(int64_t record, std::span<const at::Tensor> tensors, int64_t row) const override {
+    source_->read(at(record), tensors, row);
+  }
+  void read_rows(std::span<const int64_t> records, std::span<const at::Tensor> tensors,
+                 int64_t first_row) const override {
+    std::vector<int64_t> there(records.size());
+    for (size_t i = 0; i < records.size(); ++i) there[i] = at(records[i]);
+    source_->read_rows(there, tensors, first_row);
+  }
+  int64_t label(int64_t record) const override { return source_->label(at(record)); }
+  double weight(int64_t record) const override { return source_->weight(at(record)); }
+  uint64_t feature(int64_t record, const std::string& column) const override {
+    return source_->feature(at(record), column);
+  }
+
+ private:
+  int64_t at(int64_t record) const { return records_[static_cast<size_t>(record)]; }
+  std::shared_ptr<const Dataset> source_;
+  std::vector<int64_t> records_;
+};
+
+/// A range of the records of a generated dataset.
+class Ranged final : public Dataset {
+ public:
+  Ranged(std::shared_ptr<const Dataset> source, int64_t first, int64_t size)
+      : source_(std::move(source)), first_(first), size_(size) {}
+  int64_t size() const override { return size_; }
+  void read(int64_t record, std::span<const at::Tensor> tensors, int64_t row) const override {
+    source_->read(first_ + record, tensors, row);
+  }
+  int64_t label(int64_t record) const override { return source_->label(first_ + record); }
+
+ private:
+  std::shared_ptr<const Dataset> source_;
+  int64_t first_, size_;
+};
+
+Split generated(const std::shared_ptr<const Dataset>& source, double fraction) {
+  Split split;
+  split.train = std::make_shared<Ranged>(source, 0, kGenerated);
+  split.held_out = std::make_shared<Ranged>(source, kGenerated, fraction > 0 ? kGeneratedHeldOut : 0);
+  return split;
+}
+
+Split split_of(const Job& job, const std::shared_ptr<const Dataset>& source, const std::string& path) {
+  Parts parts = split_records(job, source->size(), path);
+  Split split;
+  split.train = pick(source, std::move(parts.train));
+  split.held_out = pick(source, std::move(parts.held_out));
+  return split;
+}
+
+/// Text as bytes or, by a tokenizer, as tokens.
+Split text_split(const Job& job, std::string text, const std::string& path) {
+  if (job.data.tokenizer == "bytes")
+    return split_of(job, open_text(std::move(text), path, job.model.context, job.model.vocab), path);
+  TokenSource source = open_text_tokens(text, job, path);
+  Split split = split_of(job, source.data, path);
+  split.tokenizer = std::move(source.tokenizer);
+  return split;
+}
+
+Split open_jsonl_text(const Job& job) {
+  std::vector<std::string> faults;
+  const std::vector<Column> columns = parse_columns(job.data.columns, faults);
+  if (!faults.empty()) throw ConfigError(std::move(faults));
+  DataReport report;
+  std::string text = read_jsonl_text(job.data.path, columns.front().name, job.data, report);
+  Split split = text_split(job, std::move(text), job.data.path);
+  split.report = std::move(report);
+  return split;
+}
+
+}  // namespace
+
+std::shared_ptr<const Dataset> pick(std::shared_ptr<const Dataset> source, std::vector<int64_t> records) {
+  return std::make_shared<Picked>(std::move(source), std::move(records));
+}
+
+Parts split_records(const Job& job, int64_t records, const std::string& path) {
+  const DataConfig& data = job.data;
+  const uint64_t seed = job.train.seed;
+  Parts parts;
+  for (int64_t record = 0; record < records; ++record) {
+    const auto key = static_cast<uint64_t>(record);
+    const bool out = data.folds > 1 ? fold_of(seed, key, data.folds) == data.fold : held_out(seed, key, data.held_out);
+    (out ? parts.held_out : parts.train).push_back(record);
+  }
+  const bool wanted = data.folds > 1 || data.held_out > 0;
+  if (parts.train.empty() || (parts.held_out.empty() && wanted)) {
+    throw Error(fmt::format("{}: {} of {} records leaves none for {}", path,
+                            data.folds > 1 ? fmt::format("fold {} of {}", data.fold, data.folds)
+                                           : fmt::format("data.held_out = {}", data.held_out),
+                            records, parts.train.empty() ? "training" : "evaluation"));
+  }
+  return parts;
+}
+
+Split open_data(const Job& job, const DataGroup& group) {
+  const DataConfig& data = job.data;
+  const uint64_t seed = job.train.seed;
+  if (data.kind == "walk") return generated(make_walk(seed, job.model.context, job.model.vocab), data.held_out);
+  if (data.kind == "points") return generated(make_points(seed, job.model.inputs, job.model.classes), data.held_out);
+  if (data.kind == "clicks") return generated(make_clicks(seed), data.held_out);
+  if (data.kind == "idx" || data.kind == "numpy") return open_arrays(job, group);
+  const std::string path = resolve_path(data.path);
+  if (data.kind == "text") return text_split(job, read_gz(path), path);
+  if (data.kind == "tokens")
+    return split_of(job, open_tokens(read_tokens(path), job.model.context, job.model.vocab, path), path);
+  if (data.kind == "jsonl" && job.model.kind == "gpt") return open_jsonl_text(job);
+  if (data.kind == "csv" || data.kind == "jsonl") return open_table(job, group);
+  throw Error(fmt::format("data.kind = \"{}\" is not known", data.kind));
+}
+
+}  // namespace tutti

@@ -1,0 +1,13 @@
+// Cuts text into words as GPT-2's pattern does:
+//   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+#pragma once
+
+#include <string_view>
+
+namespace tutti {
+
+/// The first word of a text that is not empty; the words in turn are the whole text. Any bytes: each one that is no
+/// UTF-8 counts as a character that is neither letter, digit nor space.
+std::string_view first_word(std::string_view text);
+
+}  // namespace tutti

@@ -1,0 +1,24 @@
+// The Feistel network of grid/order.h over many places at once, for both instruction sets: order.cc picks one, a test
+// compares the two with the network written out.
+#pragma once
+
+#include <cstdint>
+
+#include "base/philox.h"
+
+namespace tutti {
+
+inline constexpr uint32_t kFeistelRounds = 8;  // four suffice for large domains; small ones need more to look shuffled
+/// Places are permuted this many at a time.
+inline constexpr int64_t kFeistelLanes = 16;
+
+#define TUTTI_ORDER_KERNELS(isa)                                                                      \
+  namespace isa {                                                                                     \
+  /* Each of `count` places (a multiple of kFeistelLanes) goes once through the network, in place. */ \
+  void feistel(const PhiloxStream& stream, int half_bits, uint64_t* places, int64_t count);           \
+  }
+TUTTI_ORDER_KERNELS(isa_avx2)
+TUTTI_ORDER_KERNELS(isa_avx512)
+#undef TUTTI_ORDER_KERNELS
+
+}  // namespace tutti

@@ -1,0 +1,296 @@
+// The picture: axes on the left, a legend on the right, one colour per run.
+//   smoothing   twice the mean of up to k values on either side, k a fiftieth of the run. Near its start only as many
+//               as there are on the left: the steep beginning of a curve is not flattened
+//   thinning    of every pixel column the first, lowest, highest and last point: what a screen shows of all of them
+//   range       all smoothed and held-out values, and of the original ones all but the outermost hundredth
+#include "observe/plot.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "base/svg.h"
+
+namespace tutti {
+
+using namespace svg;
+
+namespace {
+
+using Points = std::vector<std::pair<double, double>>;
+
+constexpr double kWidth = 1160, kLeft = 76, kTop = 64, kPlotWidth = 760, kPlotHeight = 470, kLegend = 868;
+constexpr double kBottom = kTop + kPlotHeight, kRight = kLeft + kPlotWidth;
+constexpr double kLogarithmicFrom = 50;
+/// Okabe and Ito's colours, told apart with any kind of colour vision; yellow, too light on white, darkened.
+constexpr std::array<const char*, 8> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                                 "#e69f00", "#56b4e9", "#8c7a00", "#3d3d3d"};
+
+Points drawable(const Points& points) {
+  Points kept;
+  for (const auto& [x, y] : points)
+    if (std::abs(x) < 1e100 && std::abs(y) < 1e100) kept.emplace_back(x, y);  // false for NaN
+  return kept;
+}
+
+Points smoothed(Points points) {
+  const size_t n = points.size(), reach = n / 50;
+  std::vector<double> sums(n + 1);  // of the values before i, less the first: small numbers for flat curves
+  for (int twice = 0; twice < 2 && reach > 0; ++twice) {
+    const double base = points[0].second;
+    for (size_t i = 0; i < n; ++i) sums[i + 1] = sums[i] + (points[i].second - base);
+    for (size_t i = 0; i < n; ++i) {
+      const size_t k = std::min(i, reach), end = std::min(n, i + k + 1);
+      points[i].second = base + (sums[end] - sums[i - k]) / static_cast<double>(end - (i - k));
+    }
+  }
+  return points;
+}
+
+struct Axis {
+  double low = 0, high = 1, from = 0, to = 1;  // values, and pixels of both ends
+  bool logarithmic = false;
+  double at(double v) const {
+    const double part = logarithmic ? std::log(v / low) / std::log(high / low) : (v - low) / (high - low);
+    return from + part * (to - from);
+  }
+  /// At most so many, and no closer than `least`.
+  std::vector<double> ticks(int most, double least = 0) const {
+    std::vector<double> list;
+    if (!logarithmic) {
+      const double step = std::max(tick_step(high - low, most), least);
+      for (double k = std::ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; ++k) list.push_back(k * step);
+      return list;
+    }
+    const bool fine = std::log10(high / low) <= 3;
+    for (double power = std::floor(std::log10(low)); power <= std::log10(high); ++power)
+      for (double factor : {1.0, 2.0, 5.0}) {
+        const double v = factor * std::pow(10, power);
+        if (v >= low * (1 - 1e-9) && v <= high * (1 + 1e-9) && (fine || factor == 1)) list.push_back(v);
+      }
+    return list;
+  }
+};
+
+struct Run {
+  std::string name;
+  const char* colour = "";
+  Points original, smooth, held_out;
+  bool empty() const { return original.empty() && held_out.empty(); }
+};
+
+Axis steps_of(const std::vector<Run>& runs) {
+  Axis axis{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), kLeft, kRight};
+  for (const Run& run : runs)
+    for (const Points* points : {&run.original, &run.held_out}) {
+      if (points->empty()) continue;
+      axis.low = std::min(axis.low, points->front().first);
+      axis.high = std::max(axis.high, points->back().first);
+    }
+  if (axis.low >= 0 && axis.low < 0.25 * axis.high) axis.low = 0;
+  if (axis.low == axis.high) axis.low -= 1, axis.high += 1;
+  return axis;
+}
+
+Axis values_of(const std::vector<Run>& runs) {
+  Axis axis{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), kBottom, kTop};
+  const auto cover = [&axis](double v) { axis.low = std::min(axis.low, v), axis.high = std::max(axis.high, v); };
+  for (const Run& run : runs) {
+    for (const Points* points : {&run.smooth, &run.held_out})
+      for (const auto& [step, value] : *points) cover(value);
+    std::vector<double> values;
+    for (const auto& [step, value] : run.original) values.push_back(value);
+    if (values.empty()) continue;
+    for (const size_t at : {values.size() / 100, values.size() - 1 - values.size() / 100}) {
+      std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
+      cover(values[at]);
+    }
+  }
+  axis.logarithmic = axis.low > 0 && axis.high > kLogarithmicFrom * axis.low;
+  if (axis.logarithmic) {
+    const double room = std::pow(axis.high / axis.low, 0.04);
+    axis.low /= room, axis.high *= room;
+  } else {
+    double room = 0.05 * (axis.high - axis.low);
+    if (room < 1e-9 * std::max(std::abs(axis.high), 1e-9)) room = axis.high == 0 ? 1 : 0.05 * std::abs(axis.high);
+    const bool natural_zero = axis.low >= 0;
+    axis.low -= room, axis.high += room;
+    if (natural_zero) axis.low = std::max(axis.low, 0.0);
+  }
+  return axis;
+}
+
+/// In pixels, thinned out.
+Points placed(const Points& points, const Axis& x, const Axis& y) {
+  Points out;
+  for (size_t i = 0; i < points.size();) {
+    const double column = std::floor(x.at(points[i].first));
+    const size_t first = i;
+    size_t low = i, high = i;
+    for (; i < points.size() && std::floor(x.at(points[i].first)) == column; ++i) {
+      if (points[i].second < points[low].second) low = i;
+      if (points[i].second > points[high].second) high = i;
+    }
+    std::array<size_t, 4> chosen{first, std::min(low, high), std::max(low, high), i - 1};
+    const auto end = std::unique(chosen.begin(), chosen.end());
+    for (auto it = chosen.begin(); it != end; ++it) {
+      const double value = y.logarithmic ? std::max(points[*it].second, y.low * 1e-3) : points[*it].second;
+      out.emplace_back(x.at(points[*it].first), std::clamp(y.at(value), kTop - 2000, kBottom + 2000));
+    }
+  }
+  return out;
+}
+
+std::string polyline(const Points& pixels, const char* kind, const Run& run, const std::string& style) {
+  std::string svg =
+      fmt::format("<polyline class=\"{}\" fill=\"none\" stroke=\"{}\"{} points=\"", kind, run.colour, style);
+  for (const auto& [x, y] : pixels) svg += fmt::format("{:.1f},{:.1f} ", x, y);
+  if (svg.back() == ' ') svg.pop_back();
+  return svg + fmt::format("\"><title>{}</title></polyline>\n", escaped(run.name));
+}
+
+/// The unsmoothed values of all runs lie below everything, the fainter the more runs there are.
+std::string originals(const std::vector<Run>& runs, const Axis& x, const Axis& y) {
+  const double opacity = std::max(0.26 / std::sqrt(static_cast<double>(runs.size())), 0.09);
+  const std::string style = fmt::format(" stroke-width=\"1\" stroke-opacity=\"{:.2f}\"", opacity);
+  std::string svg;
+  for (const Run& run : runs)
+    if (run.smooth != run.original) svg += polyline(placed(run.original, x, y), "original", run, style);
+  return svg;
+}
+
+std::string training(const Run& run, const Axis& x, const Axis& y) {
+  if (run.smooth.empty()) return "";
+  const Points pixels = placed(run.smooth, x, y);
+  std::string svg =
+      polyline(pixels, "training", run, " stroke-width=\"2\" stroke-linejoin=\"round\" stroke-linecap=\"round\"");
+  if (pixels.size() == 1)
+    svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n", pixels[0].first, pixels[0].second,
+                       run.colour);
+  return svg;
+}
+
+std::string held_out(const Run& run, const Axis& x, const Axis& y) {
+  if (run.held_out.empty()) return "";
+  const Points pixels = placed(run.held_out, x, y);
+  std::string svg = polyline(pixels, "held-out", run, " stroke-width=\"1.4\" stroke-dasharray=\"5 3\"");
+  double last = -1e9;
+  for (size_t i = 0; i < pixels.size(); ++i) {
+    if (pixels[i].first - last < 8 && i + 1 < pixels.size()) continue;  // dots that touch are no dots
+    last = pixels[i].first;
+    svg += fmt::format(
+        "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.6\" fill=\"#ffffff\" stroke=\"{}\" stroke-width=\"1.8\"/>\n",
+        pixels[i].first, pixels[i].second, run.colour);
+  }
+  return svg;
+}
+
+std::string step_label(double v) {
+  if (std::abs(v) >= 1e6) return fmt::format("{:g} M", v / 1e6);
+  if (std::abs(v) >= 1e4) return fmt::format("{:g} k", v / 1e3);
+  return fmt::format("{:g}", std::abs(v) < 1e-9 ? 0 : v);
+}
+
+std::string value_label(double v) { return std::abs(v) < 1e-12 ? "0" : fmt::format("{:.5g}", v); }
+
+std::string axes(const Axis& x, const Axis& y) {
+  std::string svg;
+  for (double v : y.ticks(8)) {
+    const double at = y.at(v);
+    svg += fmt::format("<line x1=\"{}\" y1=\"{:.1f}\" x2=\"{}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", kLeft, at, kRight, at,
+                       kGrid);
+    svg += text_at(kLeft - 10, at + 4, value_label(v), kFaint, " text-anchor=\"end\"");
+  }
+  for (double v : x.ticks(10, 1)) {
+    const double at = x.at(v);
+    svg += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2}\" stroke=\"{3}\"/>\n", at, kBottom,
+                       kBottom + 5, kFaint);
+    svg += text_at(at, kBottom + 21, step_label(v), kFaint, " text-anchor=\"middle\"");
+  }
+  svg += fmt::format("<line x1=\"{0}\" y1=\"{1}\" x2=\"{2}\" y2=\"{1}\" stroke=\"{3}\"/>\n", kLeft, kBottom, kRight,
+                     kFaint);
+  return svg + text_at(kRight, kBottom + 42, "step", kFaint, " text-anchor=\"end\"");
+}
+
+std::string shortened(const std::string& name, size_t most) {
+  size_t at = 0, n = 0;
+  for (; at < name.size(); ++at) {
+    const bool begins = (static_cast<unsigned char>(name[at]) & 0xc0) != 0x80;
+    if (begins && n++ == most) return name.substr(0, at) + "…";
+  }
+  return name;
+}
+
+std::string legend(const std::vector<Run>& runs) {
+  std::string svg;
+  double y = kTop + 8;
+  for (const Run& run : runs) {
+    svg += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"14\" height=\"4\" rx=\"2\" fill=\"{}\"/>\n", kLegend, y - 6,
+                       run.colour);
+    svg += text_at(kLegend + 24, y, shortened(run.name, 28), kInk, " font-weight=\"600\" font-size=\"13\"");
+    if (run.empty()) svg += text_at(kLegend + 24, y + 18, "no values", kFaint);
+    if (!run.smooth.empty())
+      svg += text_at(kLegend + 24, y + 18, fmt::format("training {:#.4g}", run.smooth.back().second), kFaint);
+    if (!run.held_out.empty())
+      svg += text_at(kLegend + (run.smooth.empty() ? 24 : 130), y + 18,
+                     fmt::format("held-out {:#.4g}", run.held_out.back().second), kFaint);
+    y += 48;
+  }
+  return svg;
+}
+
+/// What the kinds of line mean, above the plot.
+std::string key(const std::vector<Run>& runs) {
+  const bool trained = std::any_of(runs.begin(), runs.end(), [](const Run& r) { return !r.original.empty(); });
+  const bool evaluated = std::any_of(runs.begin(), runs.end(), [](const Run& r) { return !r.held_out.empty(); });
+  std::string svg;
+  double x = kRight;
+  const auto entry = [&](const std::string& text, const std::string& sample) {
+    x -= 6.4 * static_cast<double>(text.size());
+    svg += text_at(x, 36, text, kFaint);
+    x -= 38;
+    svg += fmt::format("<g transform=\"translate({:.1f} 32)\" stroke=\"{}\" fill=\"none\">{}</g>\n", x, kFaint, sample);
+    x -= 20;
+  };
+  if (evaluated)
+    entry("held-out",
+          "<path d=\"M0 0H30\" stroke-width=\"1.4\" stroke-dasharray=\"5 3\"/>"
+          "<circle cx=\"15\" cy=\"0\" r=\"3.6\" fill=\"#ffffff\" stroke-width=\"1.8\"/>");
+  if (trained) entry("training, smoothed", "<path d=\"M0 0H30\" stroke-width=\"2\"/>");
+  return svg;
+}
+
+}  // namespace
+
+std::string plot_svg(const std::vector<Curve>& curves, const std::string& metric) {
+  std::vector<Run> runs;
+  for (const Curve& curve : curves) {
+    Run run{
+        curve.name, kColours[runs.size() % kColours.size()], drawable(curve.training), {}, drawable(curve.held_out)};
+    run.smooth = smoothed(run.original);
+    runs.push_back(std::move(run));
+  }
+  std::string title = metric;
+  std::replace(title.begin(), title.end(), '_', ' ');
+  const bool empty = std::all_of(runs.begin(), runs.end(), [](const Run& r) { return r.empty(); });
+  const double height = std::max(empty ? 150 : kBottom + 62, kTop + 48 * static_cast<double>(runs.size()) + 20);
+  std::string svg = opening(kWidth, height) + text_at(24, 38, title, kInk, " font-size=\"17\" font-weight=\"600\"");
+  if (empty)
+    return svg + text_at(24, kTop + 32, "no values to draw", kInk, " font-size=\"15\"") + legend(runs) + "</svg>\n";
+  const Axis x = steps_of(runs), y = values_of(runs);
+  svg += key(runs) + axes(x, y);
+  svg += fmt::format(
+      "<clipPath id=\"plot\"><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/></clipPath>\n<g "
+      "clip-path=\"url(#plot)\">\n",
+      kLeft - 6, kTop - 6, kPlotWidth + 12, kPlotHeight + 6);
+  svg += originals(runs, x, y);
+  for (const Run& run : runs) svg += training(run, x, y);
+  for (const Run& run : runs) svg += held_out(run, x, y);
+  return svg + "</g>\n" + legend(runs) + "</svg>\n";
+}
+
+}  // namespace tutti

@@ -1,0 +1,73 @@
+// A curve from the lines of RUN/metrics.jsonl. A last line that is not whole is what a killed process leaves, and
+// ignored.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "observe/plot.h"
+
+namespace tutti {
+
+namespace {
+
+using nlohmann::json;
+using Points = std::vector<std::pair<double, double>>;
+
+void append(Points& points, double step, double value) {
+  while (!points.empty() && points.back().first >= step) points.pop_back();
+  points.emplace_back(step, value);
+}
+
+/// The numbers that an event offers for drawing, by name.
+template <typename Visit>
+void numbers_of(const json& event, const Visit& visit) {
+  for (const auto& [name, value] : event.items())
+    if (value.is_number() && name != "step") visit(name == "held_out_loss" ? "loss" : name, value);
+  if (const auto metrics = event.find("metrics"); metrics != event.end())
+    for (const auto& [name, value] : metrics->items())
+      if (value.is_number() && !(name == "loss" && event.contains("held_out_loss"))) visit(name, value);
+}
+
+}  // namespace
+
+Curve read_curve(const std::string& run, const std::string& metric) {
+  const std::string path = run + "/metrics.jsonl";
+  if (!std::filesystem::is_directory(run)) throw Error(fmt::format("{} is no folder of a run", run));
+  if (!std::filesystem::exists(path)) throw Error(fmt::format("{} has no metrics.jsonl: it is no run's folder", run));
+  const std::string text = read_file(path);
+
+  Curve curve;
+  auto folder = std::filesystem::path(run).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  curve.name = folder.filename() == "." ? std::filesystem::absolute(run).lexically_normal().parent_path().filename()
+                                        : folder.filename();
+  std::set<std::string> offered;
+  size_t number = 0;
+  for (size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    ++number;
+    try {
+      const json event = json::parse(std::string_view(text).substr(begin, end - begin));
+      const std::string kind = event.at("event");
+      if (kind != "step" && kind != "eval") continue;
+      const double step = event.at("step");
+      numbers_of(event, [&](const std::string& name, const json& value) {
+        if (name != metric)
+          offered.insert(name);
+        else
+          append(kind == "step" ? curve.training : curve.held_out, step, value);
+      });
+    } catch (const json::exception& e) {
+      throw Error(fmt::format("{}:{}: not a line of metrics: {}", path, number, e.what()));
+    }
+  }
+  if (!curve.training.empty() || !curve.held_out.empty()) return curve;
+  if (offered.empty()) throw Error(fmt::format("{} has no metrics yet: no step was committed", run));
+  throw Error(fmt::format("{} has no metric \"{}\"; it has {}", run, metric, fmt::join(offered, ", ")));
+}
+
+}  // namespace tutti

@@ -1,0 +1,16 @@
+// What all update kernels do to a gradient first. Only for *.simd.cc files.
+#pragma once
+
+#include "optim/update.h"
+#include "tensor/cpu/vec.h"
+
+namespace tutti::TUTTI_ISA {
+
+struct Gradient {
+  explicit Gradient(const GradientScalars& s) : scale(set(s.scale)), high(set(s.limit)), low(set(-s.limit)) {}
+  /// Scaled and cut; NaN stays NaN.
+  F operator()(F g) const { return max(low, min(high, g * scale)); }
+  F scale, high, low;
+};
+
+}  // namespace tutti::TUTTI_ISA

@@ -1,0 +1,88 @@
+// LAMB in two passes: the first moves the moments and measures the parameter and its direction, the second goes that
+// way. The direction is computed twice: writing and reading it would cost more than the arithmetic.
+#include "optim/gradient.h"
+
+namespace tutti::TUTTI_ISA {
+namespace {
+
+struct Direction {
+  explicit Direction(const MomentScalars& s)
+      : decay(set(s.decay)), first(set(s.correction)), root(set(s.root_correction)), eps(set(s.eps)) {}
+  F operator()(F value, F m, F v) const { return fma(decay, value, m * first / fma(sqrt(v), root, eps)); }
+  F decay, first, root, eps;
+};
+
+/// Squares in double, where they are exact. A group is 16 elements: element k of a group goes to accumulator k.
+class Squares {
+ public:
+  static constexpr int kGroup = 16;
+  void add(int vector, F x) {
+#if defined(__AVX512F__)
+    const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(x));
+    const __m512d high = _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1)));
+    sums_[0] = _mm512_fmadd_pd(low, low, sums_[0]);
+    sums_[1] = _mm512_fmadd_pd(high, high, sums_[1]);
+#else
+    const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(x));
+    const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
+    sums_[2 * vector] = _mm256_fmadd_pd(low, low, sums_[2 * vector]);
+    sums_[2 * vector + 1] = _mm256_fmadd_pd(high, high, sums_[2 * vector + 1]);
+#endif
+  }
+  double value() const {
+    double sums[kGroup];
+    __builtin_memcpy(sums, sums_, sizeof(sums));
+    for (int half = kGroup / 2; half > 0; half /= 2) {
+      for (int k = 0; k < half; ++k) sums[k] += sums[k + half];
+    }
+    return sums[0];
+  }
+
+ private:
+#if defined(__AVX512F__)
+  __m512d sums_[2] = {};
+#else
+  __m256d sums_[4] = {};
+#endif
+};
+
+ChunkSquares measure(const float* p, const float* g, float* m, float* v, int64_t n, const MomentScalars& s) {
+  const Gradient gradient(s.gradient);
+  const Direction direction(s);
+  const F beta1 = set(s.beta1), rest1 = set(s.rest1), beta2 = set(s.beta2), rest2 = set(s.rest2);
+  Squares of_parameter, of_direction;
+  const auto body = [&](int64_t i, int vector, auto lanes) __attribute__((always_inline)) {
+    const F value = lanes.load(p + i), slope = gradient(lanes.load(g + i));
+    const F first_moment = fma(beta1, lanes.load(m + i), rest1 * slope);
+    const F second_moment = fma(beta2, lanes.load(v + i), rest2 * slope * slope);
+    lanes.store(m + i, first_moment);
+    lanes.store(v + i, second_moment);
+    of_parameter.add(vector, value);
+    of_direction.add(vector, lanes.keep(direction(value, first_moment, second_moment)));
+  };
+  int64_t i = 0;
+  for (; i + Squares::kGroup <= n; i += Squares::kGroup) {
+#pragma clang loop unroll(full)
+    for (int k = 0; k < Squares::kGroup / kWidth; ++k) body(i + k * kWidth, k, Whole{});
+  }
+  for (int k = 0; i < n; ++k, i += kWidth) body(i, k, Tail{first(n - i < kWidth ? n - i : kWidth)});
+  return {of_parameter.value(), of_direction.value()};
+}
+
+void update(float* p, const float* m, const float* v, int64_t n, const MomentScalars& s) {
+  const Direction direction(s);
+  const F step_size = set(s.step_size);
+  for_vectors(n, [&](int64_t i, auto lanes) {
+    const F value = lanes.load(p + i);
+    lanes.store(p + i, fnma(step_size, direction(value, lanes.load(m + i), lanes.load(v + i)), value));
+  });
+}
+
+}  // namespace
+
+void fill_lamb(UpdateKernels& kernels) {
+  kernels.lamb_measure = measure;
+  kernels.lamb_update = update;
+}
+
+}  // namespace tutti::TUTTI_ISA

@@ -1,0 +1,46 @@
+// The two tables of convolution kernels, and the sizes of packed weights.
+#include "tensor/conv.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "tensor/cpu/conv_tables.h"
+
+namespace tutti {
+
+namespace {
+
+template <typename... Parts>
+ConvKernels filled(Parts... parts) {
+  ConvKernels table{};
+  (parts(table), ...);
+  return table;
+}
+
+int64_t strips(int64_t columns) { return (columns + kConvStrip - 1) / kConvStrip; }
+
+}  // namespace
+
+int64_t ConvShape::panels() const { return strips(out) * kConvStrip * in * kernel * kernel; }
+int64_t ConvShape::backward_panels() const { return strips(in) * kConvStrip * out * kernel * kernel; }
+
+Act act_of(const std::string& name) {
+  constexpr std::pair<const char*, Act> all[] = {
+      {"relu", Act::kRelu}, {"leaky-relu", Act::kLeakyRelu}, {"elu", Act::kElu},   {"silu", Act::kSilu},
+      {"tanh", Act::kTanh}, {"sigmoid", Act::kSigmoid},      {"gelu", Act::kGelu}, {"gelu-tanh", Act::kGeluTanh}};
+  for (const auto& [known, act] : all)
+    if (name == known) return act;
+  throw Error(fmt::format("model.activation = \"{}\" is not an activation of a cnn", name));
+}
+
+const ConvKernels& conv_kernels(Isa isa) {
+  static const ConvKernels avx2 = filled(isa_avx2::fill_conv, isa_avx2::fill_conv_weight, isa_avx2::fill_conv_passes,
+                                         isa_avx2::fill_conv_backward, isa_avx2::fill_pool);
+  static const ConvKernels avx512 =
+      filled(isa_avx512::fill_conv, isa_avx512::fill_conv_weight, isa_avx512::fill_conv_passes,
+             isa_avx512::fill_conv_backward, isa_avx512::fill_pool);
+  TUTTI_CHECK(supported(isa), "this processor cannot run the kernels that were asked for");
+  return isa == Isa::kAvx512 ? avx512 : avx2;
+}
+
+}  // namespace tutti

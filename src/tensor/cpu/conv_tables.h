@@ -1,0 +1,18 @@
+// What each conv*.simd.cc and pool.simd.cc file puts into the table of convolution kernels, once per instruction set.
+#pragma once
+
+#include "tensor/conv.h"
+
+#define TUTTI_CONV_PARTS(isa)                  \
+  namespace isa {                              \
+  void fill_conv(ConvKernels& table);          \
+  void fill_conv_weight(ConvKernels& table);   \
+  void fill_conv_passes(ConvKernels& table);   \
+  void fill_conv_backward(ConvKernels& table); \
+  void fill_pool(ConvKernels& table);          \
+  }
+
+namespace tutti {
+TUTTI_CONV_PARTS(isa_avx2)
+TUTTI_CONV_PARTS(isa_avx512)
+}  // namespace tutti

@@ -1,0 +1,39 @@
+#include "train/prepare.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/loss.h"
+#include "train/trained.h"
+
+namespace tutti {
+
+namespace {
+
+/// The last segment, which is the loss, becomes one that also listens to the teacher.
+void add_teacher(const Job& job, Model& model, const MakeModel& make_model) {
+  auto teacher = std::make_shared<Trained>(job.loss.teacher, job.train.micro_batch_size, job.numerics, make_model);
+  const std::vector<Border>& reads = teacher->model().data;
+  for (size_t i = 0; i < reads.size(); ++i) {
+    if (i >= model.data.size() || reads[i].dims != model.data[i].dims || reads[i].type != model.data[i].type)
+      throw Error(fmt::format("loss.teacher = \"{}\": its model reads other data than this job's", job.loss.teacher));
+  }
+  auto& segments = model.blocks.back().segments;
+  const std::vector<Border> inputs = segments.back()->inputs();
+  const auto output =
+      std::find_if(inputs.begin(), inputs.end(), [&](const Border& b) { return b.name == model.output; });
+  TUTTI_CHECK(output != inputs.end(), "the last segment does not read {}", model.output);
+  segments.back() =
+      distill_segment(job, *output, model.data, [teacher](Tensors data) { return teacher->output(data); });
+}
+
+}  // namespace
+
+Model prepared_model(const Job& job, const MakeModel& make_model) {
+  Model model = make_model(job);
+  if (!job.model.init_from.empty()) start_from(model, job.model.init_from, job.model.init_only);
+  if (job.loss.kind == "distill") add_teacher(job, model, make_model);
+  return model;
+}
+
+}  // namespace tutti

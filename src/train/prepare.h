@@ -1,0 +1,13 @@
+// What a job adds to its model from files: first values (model.init_from) and a teacher (loss.kind = "distill").
+#pragma once
+
+#include "config/job.h"
+#include "train/run.h"
+
+namespace tutti {
+
+/// Calls make_model and applies the job's files. Throws Error naming the file and every parameter that it lacks or
+/// shapes otherwise.
+Model prepared_model(const Job& job, const MakeModel& make_model);
+
+}  // namespace tutti

@@ -1,0 +1,72 @@
+#include "train/update.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace tutti {
+
+Updater::Updater(const Job& job, const ModelShape& shape) : optimizer_(make_optimizer(job.train, job.numerics.isa)) {
+  std::vector<std::string> faults;
+  const std::vector<Group> groups = parse_groups(job.train.groups, faults);
+  if (!faults.empty()) throw ConfigError(std::move(faults));
+  std::vector<bool> used(groups.size());
+  for (const BlockShape& block : shape.blocks) {
+    rules_.emplace_back();
+    for (const ParameterShape& parameter : block.parameters) {
+      Rule rule{parameter.role, 1, job.train.weight_decay, false};
+      for (size_t g = 0; g < groups.size(); ++g) used[g] = used[g] || fits(groups[g].pattern, parameter.name);
+      if (const Group* group = group_of(groups, parameter.name)) {
+        rule.lr = group->lr;
+        rule.weight_decay = group->weight_decay.value_or(job.train.weight_decay);
+        rule.frozen = group->frozen;
+      }
+      rules_.back().push_back(rule);
+    }
+  }
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (!used[g])
+      throw Error(fmt::format("train.groups: \"{}\" fits no parameter; the first is called {}", groups[g].pattern,
+                              shape.blocks.front().parameters.front().name));
+  }
+}
+
+bool Updater::counts(int unit, size_t parameter) const {
+  const Rule& rule = rules_[unit][parameter];
+  return rule.role == Role::kTrained && !rule.frozen;
+}
+
+void Updater::update(const Units& units, int unit, size_t parameter, std::span<const GradientPiece> pieces,
+                     StepScalars scalars, int64_t proposals) const {
+  const Rule& rule = rules_[unit][parameter];
+  if (rule.frozen) return;
+  scalars.lr *= rule.lr;
+  scalars.weight_decay = rule.weight_decay;
+  if (rule.role == Role::kTrained && optimizer_->two_passes()) {
+    Norms norms;
+    for (const GradientPiece& piece : pieces) {
+      const auto slots = units.slots(unit, piece.at);
+      optimizer_->measure(units.parameters(unit) + piece.at, piece.gradient, slots, piece.size, scalars, norms);
+    }
+    scalars.trust = trust_ratio(norms);
+  }
+  for (const GradientPiece& piece : pieces) {
+    float* values = units.parameters(unit) + piece.at;
+    const auto many = static_cast<float>(proposals);
+    switch (rule.role) {
+      case Role::kTrained: {
+        const auto slots = units.slots(unit, piece.at);
+        optimizer_->update(values, piece.gradient, slots, piece.size, scalars);
+        break;
+      }
+      case Role::kMeanBuffer:
+        for (int64_t i = 0; i < piece.size; ++i) values[i] = piece.gradient[i] / many;
+        break;
+      case Role::kSumBuffer:
+        for (int64_t i = 0; i < piece.size; ++i) values[i] += piece.gradient[i];
+        break;
+    }
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,43 @@
+// What the commit of a step does to each parameter: the optimizer's update by its group's settings, nothing where it is
+// frozen, or a buffer's rule.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "config/groups.h"
+#include "optim/optimizer.h"
+#include "plan/shape.h"
+#include "train/units.h"
+
+namespace tutti {
+
+/// A stretch of a parameter and where its reduced gradient lies; begins on a chunk's start.
+struct GradientPiece {
+  int64_t at = 0, size = 0;  ///< floats from the unit's start
+  const float* gradient = nullptr;
+};
+
+class Updater {
+ public:
+  /// Throws Error for a group that fits no parameter.
+  Updater(const Job& job, const ModelShape& shape);
+  std::vector<std::string> slots() const { return optimizer_->slots(); }
+  /// Whether the parameter's gradient counts in norms: it is trained and not frozen.
+  bool counts(int unit, size_t parameter) const;
+  /// `pieces` cover the parameter. `proposals`: micro-batches of a step, for buffers.
+  void update(const Units& units, int unit, size_t parameter, std::span<const GradientPiece> pieces,
+              StepScalars scalars, int64_t proposals) const;
+
+ private:
+  struct Rule {
+    Role role = Role::kTrained;
+    double lr = 1, weight_decay = 0;
+    bool frozen = false;
+  };
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<std::vector<Rule>> rules_;  // [unit][parameter]
+};
+
+}  // namespace tutti
