@@ -11,6 +11,7 @@
 
 #include "app/crossval.h"
 #include "app/data_command.h"
+#include "app/generate.h"
 #include "app/plot_command.h"
 #include "app/program.h"
 #include "app/tokenize.h"
@@ -194,6 +195,14 @@ int tutti_main(int argc, char** argv) {
   data->add_option("--ranks", arguments.ranks, "number of ranks");
   data->add_option("--set", arguments.set, "section.key=value")->allow_extra_args(false);
   on(data, [&] { return data_command(arguments); });
+
+  int64_t count = 1000;
+  CLI::App* generate = app.add_subcommand("generate", "training samples from a trained autoencoder, as a .npy file");
+  generate->add_option("run", path, "folder of the run")->required();
+  generate->add_option("--count", count, "number of samples")->capture_default_str()->check(CLI::PositiveNumber);
+  generate->add_option("--seed", seed, "of the draws")->capture_default_str();
+  generate->add_option("-o,--out", out, "the .npy file")->required();
+  on(generate, [&] { return generate_command(path, count, seed, out); });
 
   TokenizeArguments tokens;
   CLI::App* tokenize = app.add_subcommand("tokenize", "learn a byte-level BPE tokenizer, or encode a text with one");

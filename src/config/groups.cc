@@ -38,7 +38,7 @@ std::optional<double> number_of(std::string_view text) {
 }
 
 /// Sets the option of one word; returns what is wrong with it, or "".
-std::string set_option(std::string_view word, Group& group) {
+std::string set_option(std::string_view word, ParameterGroup& group) {
   const size_t equals = word.find('=');
   const std::string name(word.substr(0, equals));
   const bool valued = equals != std::string_view::npos;
@@ -66,15 +66,15 @@ std::string set_option(std::string_view word, Group& group) {
 
 }  // namespace
 
-std::vector<Group> parse_groups(const std::vector<std::string>& texts, std::vector<std::string>& faults) {
-  std::vector<Group> groups;
+std::vector<ParameterGroup> parse_groups(const std::vector<std::string>& texts, std::vector<std::string>& faults) {
+  std::vector<ParameterGroup> groups;
   for (const std::string& text : texts) {
     const auto words = words_of(text);
     const size_t faults_before = faults.size();
     const auto fault = [&](const std::string& what) {
       faults.push_back(fmt::format("train.groups: \"{}\": {}", text, what));
     };
-    Group group;
+    ParameterGroup group;
     // No name of a parameter has a "=" in it, so a first word with one is an option whose pattern was forgotten.
     const bool pattern =
         !words.empty() && words.front() != "frozen" && words.front().find('=') == std::string_view::npos;
@@ -91,8 +91,8 @@ std::vector<Group> parse_groups(const std::vector<std::string>& texts, std::vect
   return groups;
 }
 
-const Group* group_of(const std::vector<Group>& groups, std::string_view name) {
-  for (const Group& group : groups) {
+const ParameterGroup* group_of(const std::vector<ParameterGroup>& groups, std::string_view name) {
+  for (const ParameterGroup& group : groups) {
     if (fits(group.pattern, name)) return &group;
   }
   return nullptr;

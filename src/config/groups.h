@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-struct Group {
+struct ParameterGroup {
   std::string pattern;
   double lr = 1;                       ///< factor on the schedule's rate
   std::optional<double> weight_decay;  ///< in place of train.weight_decay
@@ -18,10 +18,10 @@ struct Group {
 
 /// Every fault is added to `faults`, naming the text: no pattern, an option that is none (with the nearest), a value
 /// that is no number at least 0.
-std::vector<Group> parse_groups(const std::vector<std::string>& texts, std::vector<std::string>& faults);
+std::vector<ParameterGroup> parse_groups(const std::vector<std::string>& texts, std::vector<std::string>& faults);
 
 /// The first group whose pattern fits; null: none.
-const Group* group_of(const std::vector<Group>& groups, std::string_view name);
+const ParameterGroup* group_of(const std::vector<ParameterGroup>& groups, std::string_view name);
 
 /// * stands for any part, ? for any one character; everything else for itself. The whole name must fit.
 bool fits(std::string_view pattern, std::string_view name);

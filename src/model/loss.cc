@@ -77,7 +77,7 @@ TensorFunction values_loss(Elementwise loss, bool mixup) {
   };
 }
 
-TensorFunction reconstruction_loss(Elementwise loss) {
+TensorFunction rows_loss(Elementwise loss) {
   return [loss = std::move(loss)](const Pass&, Tensors, Tensors in) {
     std::vector<int64_t> rows(static_cast<size_t>(in[0].dim()), 1);
     rows[0] = in[0].size(0);
@@ -123,6 +123,8 @@ Block cross_entropy_block(std::string name, Border logits, Border targets) {
   return block;
 }
 
+TensorFunction reconstruction_loss(const LossConfig& config) { return rows_loss(elementwise(config)); }
+
 std::unique_ptr<Segment> loss_segment(const Job& job, Border output, const std::vector<Border>& data) {
   const std::string& kind = job.loss.kind;
   Elementwise loss = elementwise(job.loss);
@@ -130,8 +132,7 @@ std::unique_ptr<Segment> loss_segment(const Job& job, Border output, const std::
     if (kind != "mse" && kind != "bce")
       throw Error(fmt::format("loss.kind = \"{}\" but an autoencoder's is \"mse\" or \"bce\"", kind));
     check_same(kind, output, data[0]);
-    return autograd_loss(kind, {std::move(output), data[0], find(data, "targets")},
-                         reconstruction_loss(std::move(loss)));
+    return autograd_loss(kind, {std::move(output), data[0], find(data, "targets")}, rows_loss(std::move(loss)));
   }
   if (loss) {
     const Border& targets = find(data, "targets");
@@ -141,8 +142,7 @@ std::unique_ptr<Segment> loss_segment(const Job& job, Border output, const std::
     if (mixup) inputs.insert(inputs.end(), {find(data, "other_targets"), find(data, "mix")});
     return autograd_loss(kind, std::move(inputs), values_loss(std::move(loss), mixup));
   }
-  if (kind == "distill") throw Error("loss.kind = \"distill\" needs a teacher");
-  if (!kind.empty() && kind != "auto" && kind != "cross-entropy")
+  if (!kind.empty() && kind != "auto" && kind != "cross-entropy" && kind != "distill")
     throw Error(fmt::format("loss.kind = \"{}\" is not known", kind));
   return class_loss(class_spec(job, std::move(output), data));
 }

@@ -1,22 +1,25 @@
 #include "model/make_model.h"
 
 #include "base/error.h"
+#include "model/autoencoder.h"
 #include "model/gpt.h"
 #include "model/mlp.h"
 #include "model/script.h"
+#include "model/wide_deep.h"
 
 namespace tutti {
 
 Model make_model(const Job& job) {
   if (job.model.kind == "mlp") return make_mlp(job);
-  if (job.model.kind == "gpt")
-    return make_gpt(job, kernels(isa_of(job.numerics.isa), matmul_of(job.numerics.matmul)));
+  if (job.model.kind == "gpt") return make_gpt(job, kernels(isa_of(job.numerics.isa), matmul_of(job.numerics.matmul)));
   if (job.model.kind == "script") return make_script(job);
+  if (job.model.kind == "wide-deep") return make_wide_deep(job);
+  if (job.model.kind == "autoencoder") return make_autoencoder(job);
   if (job.model.kind == "custom")
     throw Error(
         "model.kind = \"custom\": the model is part of a C++ program; run that program instead "
         "(examples/custom_model)");
-  throw Error(fmt::format("model.kind = \"{}\" is not one of gpt, mlp, custom", job.model.kind));
+  throw Error(fmt::format("model.kind = \"{}\" is not known", job.model.kind));
 }
 
 }  // namespace tutti

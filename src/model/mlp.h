@@ -1,4 +1,4 @@
-// The multilayer perceptron: linear and GELU layers, then a linear head with cross-entropy, all through the adaptor.
+// The multilayer perceptron: dense layers, then a linear head, all through the adaptor.
 #pragma once
 
 #include "config/job.h"
@@ -6,7 +6,7 @@
 
 namespace tutti {
 
-/// Blocks "layers.0", "layers.1", ... and "head". Data: "features" [B, inputs] float, "targets" [B] int64.
+/// Blocks "layers.0", "layers.1", ... and "head", which ends with the loss: classes, or model.outputs values.
 Model make_mlp(const Job& job);
 
 }  // namespace tutti

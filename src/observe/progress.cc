@@ -23,6 +23,10 @@ class Progress final : public EventSink {
 
   void write(const json& e) override {
     const std::string kind = e.at("event");
+    if (header_ && kind != "data") {
+      line("");  // between what is trained and how it goes
+      header_ = false;
+    }
     if (kind == "start") start(e);
     if (kind == "step") step(e);
     if (kind == "eval") line(evaluation_text(e));
@@ -44,9 +48,10 @@ class Progress final : public EventSink {
     tokens_ = e.at("tokens_per_step");
     unit_ = e.value("unit", "tok");
     begin_ = printed_ = Steady::now();
-    line(fmt::format("model   {} parameters; {} a rank forecast; ready in {:.2f} s\n",
+    line(fmt::format("model   {} parameters; {} a rank forecast; ready in {:.2f} s",
                      short_count(e.at("parameters").get<double>()), short_bytes(e.at("bytes_forecast").get<double>()),
                      e.at("startup_seconds").get<double>()));
+    header_ = true;
   }
 
   void step(const json& e) {
@@ -91,7 +96,7 @@ class Progress final : public EventSink {
 
   std::FILE* out_;
   bool terminal_;
-  bool drawing_ = false;
+  bool drawing_ = false, header_ = false;
   int64_t first_ = 0, last_ = 0, tokens_ = 0, step_ = 0;
   std::string unit_ = "tok";
   double smooth_ = 0;

@@ -73,7 +73,6 @@ std::string short_duration(double seconds) {
 }
 
 std::string data_text(const json& e) {
-  // Generated data has as many records as one likes: no news.
   const auto records = [&](const char* part) { return number(e, part, 0); };
   const auto said = [](double n) { return n < 1e7 ? fmt::format("{:.0f}", n) : short_count(n); };
   std::string text =

@@ -1,8 +1,6 @@
 // The two tables of convolution kernels, and the sizes of packed weights.
 #include "tensor/conv.h"
 
-#include <utility>
-
 #include "base/error.h"
 #include "tensor/cpu/conv_tables.h"
 
@@ -23,15 +21,6 @@ int64_t strips(int64_t columns) { return (columns + kConvStrip - 1) / kConvStrip
 
 int64_t ConvShape::panels() const { return strips(out) * kConvStrip * in * kernel * kernel; }
 int64_t ConvShape::backward_panels() const { return strips(in) * kConvStrip * out * kernel * kernel; }
-
-Act act_of(const std::string& name) {
-  constexpr std::pair<const char*, Act> all[] = {
-      {"relu", Act::kRelu}, {"leaky-relu", Act::kLeakyRelu}, {"elu", Act::kElu},   {"silu", Act::kSilu},
-      {"tanh", Act::kTanh}, {"sigmoid", Act::kSigmoid},      {"gelu", Act::kGelu}, {"gelu-tanh", Act::kGeluTanh}};
-  for (const auto& [known, act] : all)
-    if (name == known) return act;
-  throw Error(fmt::format("model.activation = \"{}\" is not an activation of a cnn", name));
-}
 
 const ConvKernels& conv_kernels(Isa isa) {
   static const ConvKernels avx2 = filled(isa_avx2::fill_conv, isa_avx2::fill_conv_weight, isa_avx2::fill_conv_passes,

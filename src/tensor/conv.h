@@ -1,5 +1,5 @@
-// Convolutions of one image at a time and the passes around them: norm, activation, residual sums, pooling. They work on
-// plain float32 pointers, on one thread, and exist once per instruction set; none allocates.
+// Convolutions of one image at a time and the passes around them: norm, activation, residual sums, pooling. They work
+// on plain float32 pointers, on one thread, and exist once per instruction set; none allocates.
 //
 // What all of them promise:
 //   - An image lies dense as [height, width, channels]. What a convolution reads lies `padded`, as [height + 2,
@@ -11,17 +11,10 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "tensor/kernels.h"
 
 namespace tutti {
-
-/// Between layers. kLeakyRelu: slope 0.01; kElu: alpha 1; kGelu: exact; kGeluTanh: GPT-2's approximation.
-enum class Act { kNone, kRelu, kLeakyRelu, kElu, kSilu, kTanh, kSigmoid, kGelu, kGeluTanh };
-
-/// Of a job's `model.activation`. Throws Error for a name that is none of these.
-Act act_of(const std::string& name);
 
 /// A kernel of 3 x 3 with a rim of one zero, or of 1 x 1 without.
 struct ConvShape {
@@ -77,32 +70,33 @@ struct ConvKernels {
   /// mean[c] and squares[c] = the sum of (y - mean)^2 over the pixels of an image.
   void (*moments)(const float* y, float* mean, float* squares, int64_t pixels, int64_t channels);
   /// padded = act(y scale + shift); without an affine a copy of y.
-  void (*pack)(const float* y, const Affine* affine, Act act, float* padded, int64_t height, int64_t width,
+  void (*pack)(const float* y, const Affine* affine, Activation act, float* padded, int64_t height, int64_t width,
                int64_t channels);
   /// The same copy for an image [channels, height, width].
   void (*pack_planes)(const float* image, float* padded, int64_t height, int64_t width, int64_t channels);
   /// out = act(y scale + shift + shortcut)
-  void (*join)(const float* y, Affine affine, const Shortcut& shortcut, Act act, float* out, int64_t pixels,
+  void (*join)(const float* y, Affine affine, const Shortcut& shortcut, Activation act, float* out, int64_t pixels,
                int64_t channels);
-  /// d = dout act'(u), u as join has it. `out`, if given, is what join wrote, and may spare computing u. sums: [c] of d,
-  /// [channels + c] of d (y - mean), and for a shortcut with an affine [2 channels + c] of d (x - its mean). d may be
-  /// dout.
+  /// d = dout act'(u), u as join has it. `out`, if given, is what join wrote, and may spare computing u. sums: [c] of
+  /// d, [channels + c] of d (y - mean), and for a shortcut with an affine [2 channels + c] of d (x - its mean). d may
+  /// be dout.
   void (*join_backward)(const float* dout, const float* out, const float* y, Affine affine, const float* mean,
-                        const Shortcut& shortcut, Act act, float* d, float* sums, int64_t pixels, int64_t channels);
+                        const Shortcut& shortcut, Activation act, float* d, float* sums, int64_t pixels,
+                        int64_t channels);
   /// padded dy of a norm.
   void (*norm_backward)(const float* d, const float* y, NormGradient gradient, float* padded, int64_t height,
                         int64_t width, int64_t channels);
 
   /// out [height / 2, width / 2, channels] = pooled act(y scale + shift) over squares of 2 x 2.
-  void (*pool)(const float* y, Affine affine, Act act, Pool pool, float* out, int64_t height, int64_t width,
+  void (*pool)(const float* y, Affine affine, Activation act, Pool pool, float* out, int64_t height, int64_t width,
                int64_t channels);
   /// sums as join_backward makes them, of the d that dout gives behind the pool. The gradient of a maximum goes to the
   /// first of equals.
-  void (*pool_sums)(const float* dout, const float* y, Affine affine, const float* mean, Act act, Pool pool, float* sums,
-                    int64_t height, int64_t width, int64_t channels);
+  void (*pool_sums)(const float* dout, const float* y, Affine affine, const float* mean, Activation act, Pool pool,
+                    float* sums, int64_t height, int64_t width, int64_t channels);
   /// padded dy of the norm under the pool.
-  void (*pool_backward)(const float* dout, const float* y, Affine affine, NormGradient gradient, Act act, Pool pool,
-                        float* padded, int64_t height, int64_t width, int64_t channels);
+  void (*pool_backward)(const float* dout, const float* y, Affine affine, NormGradient gradient, Activation act,
+                        Pool pool, float* padded, int64_t height, int64_t width, int64_t channels);
 
   /// out [channels] = the mean over the pixels; and its gradient.
   void (*average)(const float* x, float* out, int64_t pixels, int64_t channels);

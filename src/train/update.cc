@@ -8,7 +8,7 @@ namespace tutti {
 
 Updater::Updater(const Job& job, const ModelShape& shape) : optimizer_(make_optimizer(job.train, job.numerics.isa)) {
   std::vector<std::string> faults;
-  const std::vector<Group> groups = parse_groups(job.train.groups, faults);
+  const std::vector<ParameterGroup> groups = parse_groups(job.train.groups, faults);
   if (!faults.empty()) throw ConfigError(std::move(faults));
   std::vector<bool> used(groups.size());
   for (const BlockShape& block : shape.blocks) {
@@ -16,7 +16,7 @@ Updater::Updater(const Job& job, const ModelShape& shape) : optimizer_(make_opti
     for (const ParameterShape& parameter : block.parameters) {
       Rule rule{parameter.role, 1, job.train.weight_decay, false};
       for (size_t g = 0; g < groups.size(); ++g) used[g] = used[g] || fits(groups[g].pattern, parameter.name);
-      if (const Group* group = group_of(groups, parameter.name)) {
+      if (const ParameterGroup* group = group_of(groups, parameter.name)) {
         rule.lr = group->lr;
         rule.weight_decay = group->weight_decay.value_or(job.train.weight_decay);
         rule.frozen = group->frozen;

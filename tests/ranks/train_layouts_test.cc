@@ -128,9 +128,16 @@ std::vector<Case> cases() {
     all.push_back({"TiedGpt" + name, kGpt, {"model.tied=true"}, layouts});
     all.push_back({"Mlp" + name, kMlp, {}, layouts});
   }
-  all.push_back({"GptWithSgd", kGpt, sgd + Arguments{"train.lanes=7", "train.lr=0.1", "model.activation=gelu-tanh"}, kSome});
+  all.push_back(
+      {"GptWithSgd", kGpt, sgd + Arguments{"train.lanes=7", "train.lr=0.1", "model.activation=gelu-tanh"}, kSome});
   all.push_back({"MlpWithSgd", kMlp, sgd + Arguments{"train.lanes=5", "train.lr=0.05"}, kSome});
   all.push_back({"TiedGptByAutograd", kGpt, {"model.tied=true", "model.autograd=true"}, kSome});
+  const Arguments llama = {"model.positions=rotary", "model.norm=rms",   "model.activation=swiglu",
+                           "model.heads=4",          "model.kv_heads=2", "model.bias=false"};
+  all.push_back({"Llama", kGpt, llama, kSome});
+  all.push_back(
+      {"TiedLlamaWithASmoothedLoss", kGpt, llama + Arguments{"model.tied=true", "loss.label_smoothing=0.1"}, kSome});
+  all.push_back({"LlamaByAutograd", kGpt, llama + Arguments{"model.autograd=true"}, kSome});
   all.push_back({"MlpByAutograd", kMlp, {"model.autograd=true", "train.clip=0"}, kSome});
   return all;
 }
@@ -142,7 +149,8 @@ TEST(OtherBits, ComeFromAnotherJob) {
   const std::string job = folder.write("job.toml", kMlp);
   std::set<std::string> hashes;
   int runs = 0;
-  for (const char* change : {"train.seed=1", "train.seed=2", "train.lanes=6", "train.lr=0.002", "model.init=glorot-normal"}) {
+  for (const char* change :
+       {"train.seed=1", "train.seed=2", "train.lanes=6", "train.lr=0.002", "model.init=glorot-normal"}) {
     Command command({"train", job, "--ranks", "2", "--set", change, "--out", folder / std::to_string(++runs)});
     EXPECT_EQ(command.wait(), 0) << command.err();
     EXPECT_TRUE(hashes.insert(command.hash()).second) << change << " changed nothing";

@@ -1,6 +1,6 @@
 // Convolutions as products that read the padded image where it lies. A row of the kernel (kernel x in floats) is
-// contiguous in an image row, so the patch of a pixel is `taps` runs of `depth` floats, an image row apart; the patch of
-// the next pixel starts one pixel later.
+// contiguous in an image row, so the patch of a pixel is `taps` runs of `depth` floats, an image row apart; the patch
+// of the next pixel starts one pixel later.
 //   a tile  kRows pixels of an image row, or of up to three short rows, by two vectors of output channels, in registers
 //           over all taps: 14 x 32 with AVX-512, 6 x 16 with AVX2
 //   panels  the weights [strip][tap row, tap column, in][kConvStrip]
@@ -141,8 +141,8 @@ void input_gradient(const float* dy, const float* panels, float* dx, const ConvS
                     s.stride * row, s.stride * s.in, s.in, add});
   }
   if (s.stride == 1) {
-    return product({dy, s.height, s.width, 3, 3 * s.out, pitch, s.out, pitch, panels, tap, strip, dx, row, s.in, s.in,
-                    add});
+    return product(
+        {dy, s.height, s.width, 3, 3 * s.out, pitch, s.out, pitch, panels, tap, strip, dx, row, s.in, s.in, add});
   }
   for (const int64_t odd_row : {0, 1}) {
     for (const int64_t odd_column : {0, 1}) {

@@ -1,6 +1,6 @@
-// The gradient of a convolution's weight over one image: panels [tap, in][kConvStrip] = the sum over output pixels of the
-// pixel's patch times its dy. A tile is a few neighbours in the patch, contiguous in the padded image, by two vectors of
-// dy, in registers over all pixels; what earlier images left is added at the end, so that chains stay short.
+// The gradient of a convolution's weight over one image: panels [tap, in][kConvStrip] = the sum over output pixels of
+// the pixel's patch times its dy. A tile is a few neighbours in the patch, contiguous in the padded image, by two
+// vectors of dy, in registers over all pixels; what earlier images left is added at the end, so that chains stay short.
 #include <utility>
 
 #include "tensor/cpu/conv_tables.h"

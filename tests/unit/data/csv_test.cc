@@ -74,7 +74,7 @@ Table people(const std::string& text, DataReport& report, const DataConfig& conf
 
 TEST(CsvTable, ColumnsAreFoundByNameInAnyOrder) {
   DataReport report;
-  const Table table = people("rich,id, age ,colour,city\nyes,7, 30.5 ,green,Rome\nno,8,+2e1,red,\"Paris\"\n", report);
+  const Table table = people("rich,id, age ,colour,city\nyes,7, 30.5 ,green,Rome\nno,8,+2e1,red,\"Oslo\"\n", report);
   EXPECT_EQ(table.records, 2);
   EXPECT_EQ(table.numbers, (std::vector<float>{30.5, 20}));
   EXPECT_EQ(table.targets, (std::vector<float>{1, 0}));

@@ -14,7 +14,7 @@
 
 namespace tutti::table_case {
 
-inline constexpr int32_t kRomeBelow8 = 4;
+inline constexpr int32_t kRomeBelow8 = 6;
 
 inline DataConfig plain() {
   DataConfig config{};

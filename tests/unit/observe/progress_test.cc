@@ -109,6 +109,106 @@ TEST(PlainLines, TellCheckpointsTheSampleAndTheEnd) {
   EXPECT_NE(stopped.text().find("stopped at step 50"), std::string::npos);
 }
 
+TEST(PlainLines, PutMetricsAndTheTruthBesideTheHeldOutLoss) {
+  Screen screen(false);
+  screen.write({{"event", "eval"},
+                {"step", 7},
+                {"held_out_loss", 0.5},
+                {"metrics", {{"loss", 0.5}, {"accuracy", 0.75}, {"auc", nullptr}, {"confusion", {{1, 2}}}}},
+                {"truth_loss", 0.45}});
+  EXPECT_EQ(screen.text(), "step     7   held-out loss 0.5000   accuracy 0.7500   truth 0.4500   0.0500 nats above\n");
+}
+
+TEST(PlainLines, CountSamplesWhereTheRunSaysSo) {
+  Screen screen(false);
+  json event = start(0, 100);
+  event["unit"] = "samples";
+  screen.write(event);
+  screen.write(step(1, 1));
+  screen.write(end(100, false));
+  EXPECT_NE(screen.text().find("loss 1.0000  2.0 k samples/s  "), std::string::npos) << screen.text();
+  EXPECT_NE(screen.text().find("after 0:50: 2.0 k samples/s; peak"), std::string::npos) << screen.text();
+  EXPECT_EQ(screen.text().find("tok"), std::string::npos) << screen.text();
+}
+
+TEST(PlainLines, TellWhatTheDataIsAndWhatWasLeftOutOfIt) {
+  Screen screen(false);
+  screen.write(start(0, 100));
+  screen.write({{"event", "data"},
+                {"records", 54000},
+                {"held_out", 6000},
+                {"test", 10000},
+                {"skipped", 2},
+                {"faults", {"a.csv:3:1: no number", "a.csv:9:2: too few columns"}},
+                {"statistics", {"age mean 38.2 deviation 13.1"}},
+                {"skew", "rank 0 27000\nrank 1 27000\n"}});
+  screen.write(step(1, 1));
+  EXPECT_NE(screen.text().find("ready in 0.25 s\n"
+                               "data    54000 records, 6000 held out, 10000 for the test; 2 skipped\n"
+                               "        a.csv:3:1: no number\n"
+                               "        a.csv:9:2: too few columns\n"
+                               "        age mean 38.2 deviation 13.1\n"
+                               "        rank 0 27000\n"
+                               "        rank 1 27000\n"
+                               "\n"
+                               "step     1/100"),
+            std::string::npos)
+      << screen.text();
+  Screen little(false);
+  little.write({{"event", "data"}, {"records", int64_t{1} << 40}, {"held_out", 5}, {"test", 0}, {"skipped", 0}});
+  EXPECT_EQ(little.text(), "data    1.10 T records, 5 held out\n");
+}
+
+TEST(PlainLines, TellTheTestWithTheAccuracyOnALineOfItsOwn) {
+  Screen screen(false);
+  screen.write({{"event", "test"},
+                {"step", 100},
+                {"metrics",
+                 {{"loss", 0.25},
+                  {"accuracy", 0.92344},
+                  {"f1", 0.9},
+                  {"per_class", {{{"precision", 1}, {"recall", 0.5}, {"f1", 0.6}, {"auc", nullptr}, {"count", 3}}}},
+                  {"confusion", {{3}}}}},
+                {"classes", {"boot"}}});
+  EXPECT_EQ(screen.text(),
+            "test accuracy 0.9234\n"
+            "test loss 0.2500\n"
+            "f1  0.9000\n"
+            "\n"
+            "class  precision  recall      f1  auc  count\n"
+            "boot           1  0.5000  0.6000    -      3\n"
+            "\n"
+            "is \\ taken for     0\n"
+            "boot            0  3\n");
+  Screen values(false);
+  values.write({{"event", "test"}, {"step", 1}, {"metrics", {{"loss", 0.25}, {"mse", 0.25}, {"r2", 0.5}}}});
+  EXPECT_EQ(values.text(), "test loss 0.2500\nmse  0.2500\nr2   0.5000\n");
+}
+
+TEST(PlainLines, TellWhereTheTimeWentAndTheShareOfTheMatmulLimit) {
+  Screen screen(false);
+  screen.write(start(0, 100));
+  json event = end(100, false);
+  event["seconds_by_kind"] = {{"backward", 20.0}, {"forward", 10.0}, {"odd", 0.0}, {"wait", 10.0}};
+  event["matmul_share"] = 0.625;
+  event["samples_per_second"] = 512.0;
+  screen.write(event);
+  EXPECT_NE(screen.text().find("loader stall 1.00 %\n"
+                               "time    forward       10.00 s   25.0 %  ▪▪▪▪▪▪▪▪▪▪\n"
+                               "        backward      20.00 s   50.0 %  ▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪\n"
+                               "        wait          10.00 s   25.0 %  ▪▪▪▪▪▪▪▪▪▪\n"
+                               "        odd            0.00 s    0.0 %\n"
+                               "speed   512 samples/s in the steps, 62.5 % of the matmul limit\n"),
+            std::string::npos)
+      << screen.text();
+}
+
+TEST(PlainLines, TellAnEarlyStop) {
+  Screen screen(false);
+  screen.write({{"event", "early_stop"}, {"step", 300}, {"watch", "accuracy"}, {"best", 0.91}, {"best_step", 200}});
+  EXPECT_EQ(screen.text(), "step   300   early stop: the best accuracy was 0.9100, at step 200\n");
+}
+
 /// The last thing drawn on the line that is redrawn.
 std::string last_drawn(const std::string& text) { return text.substr(text.rfind("\r\033[K") + 4); }
 

@@ -1,0 +1,106 @@
+#include "model/autoencoder.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "base/philox.h"
+#include "model/adaptor.h"
+#include "model/borders.h"
+#include "model/dense.h"
+#include "model/loss.h"
+
+namespace tutti {
+
+namespace {
+
+/// Standard normals keyed by (seed, sample): a sample's noise does not depend on its micro-batch.
+at::Tensor noise(const Pass& pass, int64_t rows, int64_t width) {
+  const at::Tensor values = at::empty({rows, width}, at::kFloat);
+  float* to = values.mutable_data_ptr<float>();
+  for (int64_t r = 0; r < rows; ++r) {
+    const PhiloxKey key{pass.seed, Purpose::kLatent, static_cast<uint64_t>(pass.first_sample + r), 0};
+    for (int64_t i = 0; i < width; ++i) *to++ = static_cast<float>(philox_normal(key, static_cast<uint64_t>(i)));
+  }
+  return values;
+}
+
+/// The code, and its divergence [B], which goes by the decoder to the loss.
+Block code_block(const Job& job, const Border& in, const Border& code, const Border& kl) {
+  const bool variational = job.model.variational;
+  const int64_t latent = job.model.latent;
+  TensorFunction function = [variational, latent](const Pass& pass, Tensors p, Tensors x) {
+    const at::Tensor y = at::linear(x[0], p[0], p[1]);
+    if (!variational) return std::vector<at::Tensor>{y, at::zeros({y.size(0)})};
+    const at::Tensor mean = y.narrow(1, 0, latent), log_variance = y.narrow(1, latent, latent);
+    const at::Tensor divergence = 0.5 * (mean * mean + log_variance.exp() - log_variance - 1).sum(1);
+    if (!pass.training) return std::vector<at::Tensor>{mean.contiguous(), divergence};
+    return std::vector<at::Tensor>{mean + (0.5 * log_variance).exp() * noise(pass, y.size(0), latent), divergence};
+  };
+  const int64_t outputs = variational ? 2 * latent : latent;
+  return adapt("code", linear_parameters(job, "", in.dims[1], outputs), std::move(function), {in}, {code, kl});
+}
+
+std::unique_ptr<Segment> loss_of(const Job& job, const Border& output, const Border& kl,
+                                 const std::vector<Border>& data) {
+  AutogradSegment::Spec spec;
+  spec.name = "loss";
+  spec.inputs = {output, data[0], data[1], kl};
+  spec.outputs = {{"loss", {2}, at::kDouble}};
+  spec.function = [weight = job.loss.kl, inner = reconstruction_loss(job.loss)](const Pass& pass, Tensors p,
+                                                                                Tensors in) {
+    const at::Tensor reconstruction = inner(pass, p, in.first(3))[0];
+    const at::Tensor valid = in[2].ne(kIgnoredTarget).to(at::kDouble);
+    const at::Tensor divergence = (in[3].to(at::kDouble) * valid).sum() * weight;
+    return std::vector<at::Tensor>{reconstruction + at::stack({divergence, at::zeros({}, at::kDouble)})};
+  };
+  return std::make_unique<AutogradSegment>(std::move(spec));
+}
+
+void add_decoder(Model& model, const Job& job, Border last, const Border& output, const std::vector<Border>& passed) {
+  std::vector<int64_t> widths(job.model.hidden.rbegin(), job.model.hidden.rend());
+  add_dense(model, job, "decoder", widths, last, passed);
+  model.blocks.push_back(linear_block(job, "output", last, output, passed));
+}
+
+}  // namespace
+
+Model make_autoencoder(const Job& job) {
+  Model model;
+  model.data = data_borders(job);
+  const int64_t rows = job.train.micro_batch_size;
+  Border last = model.data[0];
+  add_dense(model, job, "encoder", job.model.hidden, last);
+  const Border code{"code", {rows, job.model.latent}}, kl{"kl", {rows}}, output{"output", model.data[0].dims};
+  model.blocks.push_back(code_block(job, last, code, kl));
+  add_decoder(model, job, code, output, {kl});
+  model.blocks.back().segments.push_back(loss_of(job, output, kl, model.data));
+  model.task = Task::kReconstruct;
+  model.output = "output";
+  return model;
+}
+
+Model make_decoder(const Job& job) {
+  Model model;
+  const int64_t rows = job.train.micro_batch_size;
+  model.data = {{"code", {rows, job.model.latent}}, {"targets", {rows}, at::kLong}};
+  const Border output{"output", {rows, job.model.inputs}}, values{"values", output.dims};
+  add_decoder(model, job, model.data[0], output, {});
+  AutogradSegment::Spec spec;
+  spec.name = "values";
+  spec.inputs = {output};
+  spec.outputs = {values, {"loss", {2}, at::kDouble}};
+  spec.function = [probabilities = job.loss.kind == "bce"](const Pass&, Tensors, Tensors in) {
+    return std::vector<at::Tensor>{probabilities ? at::sigmoid(in[0]) : in[0].clone(), at::zeros({2}, at::kDouble)};
+  };
+  model.blocks.back().segments.push_back(std::make_unique<AutogradSegment>(std::move(spec)));
+  model.output = "values";
+  return model;
+}
+
+}  // namespace tutti

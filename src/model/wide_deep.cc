@@ -1,0 +1,103 @@
+#include "model/wide_deep.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/tensor.h>
+
+#include "base/error.h"
+#include "config/columns.h"
+#include "model/adaptor.h"
+#include "model/borders.h"
+#include "model/dense.h"
+#include "model/init.h"
+#include "model/loss.h"
+
+namespace tutti {
+
+namespace {
+
+std::vector<int64_t> field_sizes(const Job& job) {
+  if (job.data.kind == "clicks") return std::vector<int64_t>(kClickFields, kClickValues);
+  std::vector<std::string> faults;
+  std::vector<int64_t> sizes = sizes_of(parse_columns(job.data.columns, faults)).categories;
+  if (!faults.empty()) throw ConfigError(std::move(faults));
+  return sizes;
+}
+
+/// Row of the joint table where each field begins, as [1, fields]; `total` counts all rows.
+at::Tensor field_starts(const std::vector<int64_t>& sizes, int64_t& total) {
+  std::vector<int64_t> starts;
+  total = 0;
+  for (int64_t size : sizes) {
+    starts.push_back(total);
+    total += size;
+  }
+  return at::tensor(starts).unsqueeze(0);
+}
+
+/// The place of every pair of a record's categories among kCrosses.
+at::Tensor crossed(const at::Tensor& rows) {
+  const int64_t records = rows.size(0), fields = rows.size(1);
+  const at::Tensor places = at::empty({records, fields * (fields - 1) / 2}, at::kLong);
+  const auto* from = rows.const_data_ptr<int64_t>();
+  auto* to = places.mutable_data_ptr<int64_t>();
+  for (int64_t r = 0; r < records; ++r, from += fields) {
+    for (int64_t a = 0; a < fields; ++a) {
+      for (int64_t b = a + 1; b < fields; ++b) {
+        const uint64_t pair = static_cast<uint64_t>(from[a]) << 32 | static_cast<uint64_t>(from[b]);
+        *to++ = static_cast<int64_t>((pair * 0x9E3779B97F4A7C15ULL) >> 40) % kCrosses;
+      }
+    }
+  }
+  return places;
+}
+
+Block embed_block(const Job& job, const Model& model, const at::Tensor& starts, int64_t rows, const Border& out) {
+  TensorFunction function = [starts](const Pass&, Tensors p, Tensors in) {
+    const at::Tensor vectors = at::embedding(p[0], in[1] + starts).flatten(1);
+    return std::vector<at::Tensor>{at::cat({in[0], vectors}, 1)};
+  };
+  std::vector<Parameter> parameters = {{"weight", {rows, job.model.embedding}, {Init::Kind::kNormal, 0.1, {}}, ""}};
+  return adapt("embed", std::move(parameters), std::move(function), {model.data[0], model.data[1]}, {out});
+}
+
+Block head_block(const Job& job, const Model& model, const at::Tensor& starts, int64_t rows, const Border& in,
+                 const Border& out) {
+  const int64_t numbers = model.data[0].dims[1], outputs = out.dims[1];
+  const Init zeros{Init::Kind::kZeros, 1, {}};
+  std::vector<Parameter> parameters = linear_parameters(job, "deep.", in.dims[1], outputs);
+  parameters.push_back({"wide.numbers", {outputs, numbers}, zeros, ""});
+  parameters.push_back({"wide.categories", {rows, outputs}, zeros, ""});
+  parameters.push_back({"wide.crosses", {kCrosses, outputs}, zeros, ""});
+  TensorFunction function = [starts](const Pass&, Tensors p, Tensors x) {
+    const at::Tensor rows_of = (x[2] + starts).contiguous();
+    const at::Tensor wide =
+        at::linear(x[1], p[2]) + at::embedding(p[3], rows_of).sum(1) + at::embedding(p[4], crossed(rows_of)).sum(1);
+    return std::vector<at::Tensor>{at::linear(x[0], p[0], p[1]) + wide};
+  };
+  return adapt("head", std::move(parameters), std::move(function), {in, model.data[0], model.data[1]}, {out});
+}
+
+}  // namespace
+
+Model make_wide_deep(const Job& job) {
+  Model model;
+  model.data = data_borders(job);
+  const std::vector<int64_t> sizes = field_sizes(job);
+  int64_t rows = 0;
+  const at::Tensor starts = field_starts(sizes, rows);
+  const int64_t width = model.data[0].dims[1] + static_cast<int64_t>(sizes.size()) * job.model.embedding;
+  Border last{"hidden", {job.train.micro_batch_size, width}};
+  model.blocks.push_back(embed_block(job, model, starts, rows, last));
+  add_dense(model, job, "layers", job.model.hidden, last);
+  const Border output{"logits", {job.train.micro_batch_size, job.model.outputs}};
+  model.blocks.push_back(head_block(job, model, starts, rows, last, output));
+  model.blocks.back().segments.push_back(loss_segment(job, output, model.data));
+  model.task = job.loss.kind == "bce" ? Task::kBinary : Task::kValues;
+  return model;
+}
+
+}  // namespace tutti
