@@ -19,7 +19,7 @@ def versus_dataloader(table, ours, name, line, target):
     if not table.wants(name):
         return
     try:
-        with Resident("dataloader", [PEERS / "bin/python", "bench/peers/dataloader.py"], {**PEER_ENV, "OMP_NUM_THREADS": "2"}) as peer:
+        with Resident("dataloader", [PEERS / "bin/python", "-P", "bench/peers/dataloader.py"], {**PEER_ENV, "OMP_NUM_THREADS": "2"}) as peer:
             rates = {way: peer.ask(f"{line} {way}")["rate"] for way in WAYS}
             best = max(rates, key=rates.get)
             print("    DataLoader, records/s: " + ", ".join(f"{way} {rate:,.0f}" for way, rate in rates.items()), flush=True)

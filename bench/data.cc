@@ -111,8 +111,9 @@ class Bench {
   static LoaderOptions fashion_options() {
     TrainArguments arguments;
     arguments.job = "fashion-mlp";
-    arguments.set = {"data.held_out=0", "train.eval_batches=0", "data.scale=standardise", "train.micro_batch_size=256",
-                     "augment.crop=2",  "augment.flip=0.5"};
+    arguments.set = {"data.held_out=0",        "train.eval_batches=0",       "train.eval_every=0",
+                     "data.scale=standardise", "train.micro_batch_size=256", "augment.crop=2",
+                     "augment.flip=0.5"};
     const Job job = job_of(arguments);
     LoaderOptions options = whole(open_data(job).train, data_borders(job));
     options.augment = std::make_shared<Augment>(job.augment, std::vector<int64_t>{1, 28, 28}, job.train.seed);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`./tutti bench [comm|train|build]...`: side-by-side tables; every target is a row.
+"""`./tutti bench [comm|train|data|build]...`: side-by-side tables; every target is a row.
 
 A pair is a block of work of two resident processes that take turns, the other one stopped; a ratio is the median over the pairs, with
 its spread (10th to 90th percentile). Ratios are written so that larger is better. Exits 0 when every row was measured or explained.
@@ -14,10 +14,11 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import bench_build
 import bench_comm
+import bench_data
 import bench_train
 from rows import ROOT, Table
 
-SUITES = {"comm": bench_comm.run, "train": bench_train.run, "build": bench_build.run}
+SUITES = {"comm": bench_comm.run, "train": bench_train.run, "data": bench_data.run, "build": bench_build.run}
 
 
 def machine():

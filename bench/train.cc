@@ -1,6 +1,7 @@
 // A resident trainer for interleaved benchmarks: `tutti-bench-train JOB [section.key=value]...` starts the ranks, then
 // reads lines
-//   STEPS     runs that many steps; answers {"seconds": [...], "loss": x, "pids": [...], "flops": per step}
+//   STEPS     runs that many steps; answers {"seconds": [...], "loss": x, "pids": [...], "flops": per step, "stall":
+//             seconds that the rank that waited longest for its data waited, in all}
 //   matmul    measures what the ranks' matmuls reach together; answers {"gflops": x}
 // and sleeps in between.
 #include <fmt/format.h>
@@ -43,12 +44,19 @@ void serve(const Job& job, RankContext& context) {
     } else {
       answer["pids"] = {::getpid()};
       for (int r = 1; r < context.size; ++r) answer["pids"].push_back(std::stoi(cards[r].bytes));
+      const Duration stalled = trainer.loader_stall();
       for (int n = std::stoi(order); n > 0; --n) {
         StepReport report = trainer.step();
         answer["seconds"].push_back(report.seconds);
         answer["loss"] = report.loss;
       }
       answer["flops"] = flops;
+      const double stall = std::chrono::duration<double>(trainer.loader_stall() - stalled).count();
+      double longest = 0;
+      for (const Card& card : context.rendezvous.exchange({.bytes = std::to_string(stall)}, Deadline::never())) {
+        longest = std::max(longest, std::stod(card.bytes));
+      }
+      answer["stall"] = longest;
     }
     if (context.rank == 0) fmt::print("{}\n", answer.dump()), std::fflush(stdout);
   }

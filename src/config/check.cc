@@ -94,9 +94,12 @@ void Check::model() {
   if (kind == "gpt") one_of("model.norm", model.norm, {"layer", "rms"});
   if (kind == "cnn") one_of("model.norm", model.norm, {"batch", "group", "layer", "none"});
   if (kind == "mlp") one_of("model.norm", model.norm, {"none", "layer", "rms", "batch"});
-  if (kind == "wide-deep" || kind == "autoencoder") one_of("model.norm", model.norm, {"none", "layer"});
-  if (kind == "cnn" && model.image.size() != 3) {
+  if (kind == "wide-deep" || kind == "autoencoder") one_of("model.norm", model.norm, {"none", "layer", "rms", "batch"});
+  if (model.image.size() != 3) {
     fault({"model.image"}, "model.image must have three values: channels, height and width");
+  } else if (job_.data.kind == "images" && model.image[0] != 1 && model.image[0] != 3) {
+    fault({"model.image"},
+          fmt::format("model.image has {} channels: PNG and JPEG are read as 1 (grey) or 3 (colour)", model.image[0]));
   }
   if (kind == "cnn" && model.channels.empty()) fault({"model.channels"}, "model.channels is empty: a cnn has a stage");
   if (kind == "script" && model.path.empty()) {
@@ -185,6 +188,13 @@ void Check::data() {
                       data.kind));
   }
   columns();
+  const auto& image = job_.model.image;
+  const bool flat = job_.model.kind == "mlp" || job_.model.kind == "autoencoder";
+  if (flat && image.size() == 3 && (data.kind == "images" || job_.augment.any()) &&
+      image[0] * image[1] * image[2] != job_.model.inputs) {
+    fault({"model.image", "model.inputs"}, fmt::format("model.inputs = {} but model.image has {} x {} x {} values",
+                                                       job_.model.inputs, image[0], image[1], image[2]));
+  }
   if (job_.augment.any() && data.kind != "idx" && data.kind != "images" && data.kind != "numpy") {
     fault({"data.kind"}, fmt::format("[augment] changes images, but data.kind = \"{}\"", data.kind));
   }

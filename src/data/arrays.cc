@@ -8,7 +8,6 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/exact_sum.h"
 #include "data/sources.h"
 #include "grid/grid.h"
 
@@ -21,16 +20,6 @@ int64_t Array::row() const {
 }
 
 namespace {
-
-template <typename T>
-void scale_row(const T* from, float* to, int64_t size, const std::vector<Scaling>& scaling) {
-  const int64_t plane = size / static_cast<int64_t>(scaling.size());
-  for (const Scaling& s : scaling) {
-    for (int64_t i = 0; i < plane; ++i) to[i] = static_cast<float>(from[i]) * s.factor + s.shift;
-    from += plane;
-    to += plane;
-  }
-}
 
 class Arrays final : public Dataset {
  public:
@@ -100,48 +89,12 @@ class Arrays final : public Dataset {
   int64_t row_;
 };
 
-/// Sums of one channel over some records; travels as bytes.
-struct Moments {
-  ExactSum sum, squares;
-  double low = std::numeric_limits<double>::infinity(), high = -low;
-  int64_t count = 0;
-  void add(double value) {
-    sum.add(value);
-    squares.add(value * value);
-    low = std::min(low, value);
-    high = std::max(high, value);
-    ++count;
-  }
-  void merge(const Moments& other) {
-    sum.merge(other.sum);
-    squares.merge(other.squares);
-    low = std::min(low, other.low);
-    high = std::max(high, other.high);
-    count += other.count;
-  }
-};
-
 /// Bytes are counted by value first: one exact addition a value instead of one a pixel.
 std::vector<Moments> moments(const std::vector<uint8_t>& values, int64_t plane, int64_t channels,
                              std::span<const int64_t> records) {
-  std::vector<Moments> all(static_cast<size_t>(channels));
-  std::vector<int64_t> counts(static_cast<size_t>(channels) * 256);
-  for (int64_t record : records) {
-    const uint8_t* at = values.data() + record * plane * channels;
-    for (int64_t c = 0; c < channels; ++c)
-      for (int64_t i = 0; i < plane; ++i) ++counts[static_cast<size_t>(c * 256 + *at++)];
-  }
-  for (size_t i = 0; i < counts.size(); ++i) {
-    if (counts[i] == 0) continue;
-    const auto value = static_cast<double>(i % 256), n = static_cast<double>(counts[i]);
-    Moments& m = all[i / 256];
-    m.sum.add(value * n);
-    m.squares.add(value * value * n);
-    m.low = std::min(m.low, value);
-    m.high = std::max(m.high, value);
-    m.count += counts[i];
-  }
-  return all;
+  ByteCounts counts(channels);
+  for (int64_t record : records) counts.add(values.data() + record * plane * channels, plane);
+  return counts.moments();
 }
 
 template <typename T>
@@ -235,37 +188,13 @@ std::shared_ptr<const Dataset> make_arrays(std::shared_ptr<const Array> values, 
 std::vector<Scaling> scaling_of(const std::string& scale, const Array& values, int64_t channels,
                                 const std::vector<int64_t>& records, const DataGroup& group,
                                 std::vector<std::string>& lines) {
-  if (scale == "none") return {Scaling{}};
-  if (scale == "unit") return {Scaling{1.0F / 255, 0}};
+  if (!needs_moments(scale)) return scaling_from(scale, {}, group, lines);
   const Range share = lanes_of(group.rank, group.size, static_cast<int>(records.size()));
   const auto mine = std::span(records).subspan(static_cast<size_t>(share.begin), static_cast<size_t>(share.size()));
   const int64_t plane = values.row() / channels;
-  std::vector<Moments> all =
-      std::visit([&](const auto& list) { return moments(list, plane, channels, mine); }, values.values);
-  if (group.size > 1) {
-    const auto parts = group.gather({reinterpret_cast<const char*>(all.data()), all.size() * sizeof(Moments)});
-    std::fill(all.begin(), all.end(), Moments{});
-    for (const std::string& part : parts) {
-      for (size_t c = 0; c < all.size(); ++c) {
-        Moments other;
-        std::memcpy(&other, part.data() + c * sizeof(Moments), sizeof other);
-        all[c].merge(other);
-      }
-    }
-  }
-  std::vector<Scaling> scaling;
-  for (size_t c = 0; c < all.size(); ++c) {
-    const Moments& m = all[c];
-    const double n = static_cast<double>(m.count), mean = m.sum.value() / n;
-    const double deviation = std::sqrt(std::max(0.0, m.squares.value() / n - mean * mean));
-    const bool standardise = scale == "standardise";
-    const double range = standardise ? deviation : m.high - m.low;
-    const double factor = range > 0 ? 1 / range : 1;
-    scaling.push_back({static_cast<float>(factor), static_cast<float>(-(standardise ? mean : m.low) * factor)});
-    lines.push_back(fmt::format("channel {}: mean {:.6g}, deviation {:.6g}, from {:.6g} to {:.6g}", c, mean, deviation,
-                                m.low, m.high));
-  }
-  return scaling;
+  return scaling_from(scale,
+                      std::visit([&](const auto& list) { return moments(list, plane, channels, mine); }, values.values),
+                      group, lines);
 }
 
 Split open_arrays(const Job& job, const DataGroup& group) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "data/scaling.h"
 
 namespace tutti {
 
@@ -26,11 +27,6 @@ Array read_idx(const std::string& path);
 Array read_npy(const std::string& path);
 /// A .npy file of float32.
 void write_npy(const std::string& path, const std::vector<int64_t>& dims, std::span<const float> values);
-
-/// How the values of one channel are scaled: value * factor + shift.
-struct Scaling {
-  float factor = 1, shift = 0;
-};
 
 /// Fills a float tensor with scaled values (channel by channel, `scaling` has one or as many entries as channels), or a
 /// tensor of the array's own type with the values as they are. `labels` may be empty (all targets are 0), whole numbers

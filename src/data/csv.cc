@@ -165,9 +165,9 @@ bool put_fields(TableRows& rows, const std::vector<CsvField>& fields, const std:
 }  // namespace
 
 Table parse_csv(std::string_view bytes, const std::string& path, const DataConfig& config,
-                const std::vector<Column>& columns, DataReport& report) {
+                const std::vector<Column>& columns, DataReport& report, bool probabilities) {
   CsvReader reader(bytes, delimiter_of(config, path));
-  TableRows rows(path, config, columns, report);
+  TableRows rows(path, config, columns, report, probabilities);
   std::vector<std::string> names;
   std::vector<size_t> places;
   const auto settle = [&] {

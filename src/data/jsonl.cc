@@ -40,13 +40,14 @@ class Line final : public nlohmann::json_sax<json> {
     depth_ = 0;
     wanted_ = kNone;
     std::fill(seen_.begin(), seen_.end(), false);
-    keys_.clear();
+    if (first_) keys_.clear();
     place_ = 0;
     fault_.clear();
   }
   bool seen(size_t column) const { return seen_[column]; }
-  /// Keys of the line that no column names: what a mistyped name may have meant.
+  /// Keys of the first record that no column names: what a mistyped name may have meant.
   const std::vector<std::string>& other_keys() const { return keys_; }
+  void end_record() { first_ = false; }
   size_t fault_place() const { return place_; }
   /// Empty where the receiver ended the line.
   const std::string& fault() const { return fault_; }
@@ -72,7 +73,7 @@ class Line final : public nlohmann::json_sax<json> {
     wanted_ = found == columns_.end() ? kNone : found->second;
     if (wanted_ == kNone) {
       constexpr size_t kMostKeys = 100;
-      if (keys_.size() < kMostKeys) keys_.push_back(name);
+      if (first_ && keys_.size() < kMostKeys) keys_.push_back(name);
       return true;
     }
     if (seen_[wanted_]) return receiver_.refuse(wanted_, "the name comes twice in the object");
@@ -135,6 +136,7 @@ class Line final : public nlohmann::json_sax<json> {
   size_t wanted_ = kNone;  ///< the column whose value comes next
   std::vector<bool> seen_;
   std::vector<std::string> keys_;
+  bool first_ = true;
   size_t place_ = 0;
   std::string fault_;
 };
@@ -153,7 +155,9 @@ void for_each_line(std::string_view bytes, Visit visit) {
 
 bool parse_line(std::string_view text, Line& line) {
   line.reset();
-  return json::sax_parse(text.begin(), text.end(), &line);
+  if (!json::sax_parse(text.begin(), text.end(), &line)) return false;
+  line.end_record();
+  return true;
 }
 
 /// Whether a column has been in any record, and what the first record had in its place.
@@ -162,8 +166,8 @@ class Presence {
   explicit Presence(std::vector<std::string> names) : names_(std::move(names)), found_(names_.size()) {}
   void record(const Line& line) {
     for (size_t k = 0; k < names_.size(); ++k) found_[k] = found_[k] || line.seen(k);
-    if (first_) others_ = line.other_keys();
-    first_ = false;
+    if (others_.empty()) others_ = line.other_keys();
+    any_ = true;
   }
   /// Behind "the value is missing", as long as the column has been nowhere.
   std::string hint(size_t k) const {
@@ -172,7 +176,7 @@ class Presence {
     return near.empty() ? "" : "; did you mean " + shown(near) + "?";
   }
   void check(const std::string& path) const {
-    if (first_) return;
+    if (!any_) return;
     for (size_t k = 0; k < names_.size(); ++k) {
       if (!found_[k]) throw Error(fmt::format("{}: no record has a column {}{}", path, shown(names_[k]), hint(k)));
     }
@@ -182,7 +186,7 @@ class Presence {
   std::vector<std::string> names_;
   std::vector<bool> found_;
   std::vector<std::string> others_;
-  bool first_ = true;
+  bool any_ = false;
 };
 
 class ToRows final : public Receiver {
@@ -229,8 +233,8 @@ std::vector<std::string> names_of(const std::vector<Column>& columns) {
 }  // namespace
 
 Table parse_jsonl(std::string_view bytes, const std::string& path, const DataConfig& config,
-                  const std::vector<Column>& columns, DataReport& report) {
-  TableRows rows(path, config, columns, report);
+                  const std::vector<Column>& columns, DataReport& report, bool probabilities) {
+  TableRows rows(path, config, columns, report, probabilities);
   ToRows receiver(rows);
   Line line(names_of(columns), receiver);
   Presence presence(names_of(columns));

@@ -122,6 +122,7 @@ Split open_data(const Job& job, const DataGroup& group) {
   if (data.kind == "points") return generated(make_points(seed, job.model.inputs, job.model.classes), data.held_out);
   if (data.kind == "clicks") return generated(make_clicks(seed), data.held_out);
   if (data.kind == "idx" || data.kind == "numpy") return open_arrays(job, group);
+  if (data.kind == "images") return open_images(job, group);
   const std::string path = resolve_path(data.path);
   if (data.kind == "text") return text_split(job, read_gz(path), path);
   if (data.kind == "tokens")

@@ -33,6 +33,8 @@ std::shared_ptr<const Dataset> open_text(std::string bytes, const std::string& p
 
 /// idx and numpy: images or features with labels (data/arrays.h).
 Split open_arrays(const Job& job, const DataGroup& group);
+/// A folder of PNG and JPEG images, a folder for each class; images of another size than model.image are resized.
+Split open_images(const Job& job, const DataGroup& group);
 
 /// Generated records are a function of (seed, record) and there is no end to them: kGenerated of them are for training,
 /// those from kGenerated on for evaluation.

@@ -166,8 +166,8 @@ std::vector<std::string> misfits(const Job& job, const std::vector<Column>& colu
 std::shared_ptr<Table> read_table(const Job& job, const std::string& path, const std::vector<Column>& columns,
                                   DataReport& report) {
   const std::string bytes = read_gz(path);
-  auto table = std::make_shared<Table>(job.data.kind == "csv" ? parse_csv(bytes, path, job.data, columns, report)
-                                                              : parse_jsonl(bytes, path, job.data, columns, report));
+  const auto parse = job.data.kind == "csv" ? parse_csv : parse_jsonl;
+  auto table = std::make_shared<Table>(parse(bytes, path, job.data, columns, report, job.loss.kind == "bce"));
   if (table->records == 0) {
     throw Error(report.skipped == 0
                     ? fmt::format("{}: the file has no records", path)

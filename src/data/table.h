@@ -30,11 +30,11 @@ struct Table {
 ///   file:line:character: what          a line that is not CSV or not JSON
 /// and ends the parse with an Error or, where data.bad = "skip", is counted in the report. A record that data.missing =
 /// "drop" drops is counted too. Throws Error for faults of the whole file whatever data.bad says: a column that there
-/// is not, two columns of one name, a header that is no CSV.
+/// is not, two columns of one name, a header that is no CSV. `probabilities`: targets that are numbers lie in [0, 1].
 Table parse_csv(std::string_view bytes, const std::string& path, const DataConfig& config,
-                const std::vector<Column>& columns, DataReport& report);
+                const std::vector<Column>& columns, DataReport& report, bool probabilities = false);
 Table parse_jsonl(std::string_view bytes, const std::string& path, const DataConfig& config,
-                  const std::vector<Column>& columns, DataReport& report);
+                  const std::vector<Column>& columns, DataReport& report, bool probabilities = false);
 
 /// The text of one column of a JSONL file, records joined by "\n": for models of text.
 std::string read_jsonl_text(const std::string& path, const std::string& column, const DataConfig& config,

@@ -61,12 +61,14 @@ std::string shown(std::string_view value) {
   return text + (value.size() > kLongest ? "...\"" : "\"");
 }
 
-TableRows::TableRows(std::string path, const DataConfig& config, const std::vector<Column>& columns, DataReport& report)
+TableRows::TableRows(std::string path, const DataConfig& config, const std::vector<Column>& columns, DataReport& report,
+                     bool probabilities)
     : path_(std::move(path)),
       columns_(columns),
       cells_(columns.size()),
       missing_(config.missing),
       keep_lines_(config.outliers == "drop"),
+      probabilities_(probabilities),
       bad_(config.bad == "skip", report) {
   for (size_t k = 0; k < columns_.size(); ++k) {
     const Column& column = columns_[k];
@@ -156,7 +158,11 @@ bool TableRows::text(size_t k, std::string_view value) {
       if (!number(k, value, weight_)) return false;
       return weight_ >= 0 || bad_value(k, fmt::format("the weight {} is below 0", shown(value)));
     case As::kTarget: {
-      if (column.size == 0) return number(k, value, targets_[slot]);
+      if (column.size == 0) {
+        float& into = targets_[slot];
+        if (!number(k, value, into)) return false;
+        return !probabilities_ || (into >= 0 && into <= 1) || bad_value(k, shown(value) + " is not between 0 and 1");
+      }
       int32_t place = 0;
       if (!id(k, value, place)) return false;
       targets_[slot] = static_cast<float>(place);

@@ -38,7 +38,8 @@ class BadRecords {
 /// reported the record as bad, or dropped it: the next call is begin().
 class TableRows {
  public:
-  TableRows(std::string path, const DataConfig& config, const std::vector<Column>& columns, DataReport& report);
+  TableRows(std::string path, const DataConfig& config, const std::vector<Column>& columns, DataReport& report,
+            bool probabilities);
   /// The place of column k in the file, from 1, for messages.
   void set_place(size_t k, int64_t place) { cells_[k].place = place; }
   size_t columns() const { return columns_.size(); }
@@ -71,7 +72,7 @@ class TableRows {
   const std::vector<Column> columns_;
   std::vector<Cell> cells_;
   std::string missing_;
-  bool keep_lines_;
+  bool keep_lines_, probabilities_;
   BadRecords bad_;
   Table table_;
   std::vector<float> numbers_, targets_;  ///< the row being filled

@@ -321,6 +321,8 @@ TEST_F(OpenTable, FilesWithoutRecordsAndEmptyPartsAreNamed) {
   none.data.missing = "mean";
   none.data.held_out = 0;
   EXPECT_EQ(refusal(none), none.data.path + ": no training record has a value in column x");
+  Job chance = job(write("chance.csv", "x,y\n1,0.5\n1,2\n"), {"x: number", "y: target"}, "wide-deep");
+  EXPECT_EQ(refusal(chance), chance.data.path + ":3:2 (y): \"2\" is not between 0 and 1");
   Job test = job(write("t.csv", counted(50)), columns);
   test.data.test = bad;
   EXPECT_EQ(refusal(test), bad + ":2:1 (x): \"b\" is not a number");

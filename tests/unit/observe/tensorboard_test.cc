@@ -117,12 +117,12 @@ std::vector<Event> parse_file(const std::string& bytes) {
 class TensorBoardFile : public ::testing::Test {
  protected:
   TensorBoardFile()
-      : folder_(std::filesystem::temp_directory_path() / ("tutti_tensorboard_" + std::to_string(getpid()))) {}
-  ~TensorBoardFile() override { std::filesystem::remove_all(folder_); }
+      : root_(std::filesystem::temp_directory_path() / ("tutti_tensorboard_" + std::to_string(getpid()))) {}
+  ~TensorBoardFile() override { std::filesystem::remove_all(root_); }
   std::vector<std::filesystem::path> files() const {
     return {std::filesystem::directory_iterator(folder_), std::filesystem::directory_iterator()};
   }
-  std::filesystem::path folder_;
+  const std::filesystem::path root_, folder_ = root_ / "run" / "tensorboard";  // neither is there yet
 };
 
 TEST(Crc32c, OfKnownBytes) {
@@ -134,8 +134,7 @@ TEST(Crc32c, OfKnownBytes) {
 
 TEST_F(TensorBoardFile, HoldsEveryNumberOfStepEvalAndTestEvents) {
   const double before = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  const auto sink = open_tensorboard((folder_ / "run" / "tensorboard").string());
-  folder_ /= "run/tensorboard";
+  const auto sink = open_tensorboard(folder_.string());
   sink->write({{"event", "start"}, {"steps", 10}});
   sink->write({{"event", "step"}, {"step", 1}, {"loss", 5.5}, {"lr", 1e-3}, {"gradient_norm", 2}, {"stop", false}});
   sink->write({{"event", "step"}, {"step", 300}, {"loss", std::nan("")}});
