@@ -98,13 +98,13 @@ class Bench {
       std::vector<uint8_t> values(kRecords * kRecord);
       for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<uint8_t>(i * 2654435761u >> 24);
       records_ = std::make_shared<Array>(Array{"memory", {kRecords, kRecord}, std::move(values)});
+      rows_ = make_arrays(records_, nullptr, {Scaling{}});
     }
     return *records_;
   }
   LoaderOptions row_options(int64_t first_step) {
     records();
-    LoaderOptions options =
-        whole(make_arrays(records_, nullptr, {Scaling{}}), {{"bytes", {kBatchSize, kRecord}, at::kByte}});
+    LoaderOptions options = whole(rows_, {{"bytes", {kBatchSize, kRecord}, at::kByte}});
     options.first_step = first_step;
     return options;
   }
@@ -122,6 +122,7 @@ class Bench {
 
   SystemClock clock_;
   std::shared_ptr<const Array> records_;
+  std::shared_ptr<const Dataset> rows_;
   std::optional<LoaderOptions> fashion_;
 };
 

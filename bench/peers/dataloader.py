@@ -95,16 +95,27 @@ def rate(data, workers, batched):
     return n / (time.perf_counter() - begin)
 
 
+def fastest_threads(data, batched):
+    """Two threads for an operation help large ones and hurt small ones."""
+    rates = {}
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        rates[threads] = rate(data, 0, batched)
+    return max(rates, key=rates.get)
+
+
 def main():
-    made = {}
+    made, threads = {}, {}
     for line in sys.stdin:
         name, workers, way = line.split()
-        torch.set_num_threads(2 if workers == "0" else 1)
         key = (name, way)
         if key not in made:
             made[key] = {("rows", "item"): Rows, ("rows", "batched"): BatchedRows,
                          ("fashion", "item"): Fashion, ("fashion", "batched"): BatchedFashion}[key]()
-        print(json.dumps({"rate": rate(made[key], int(workers), way == "batched")}), flush=True)
+        if line not in threads:
+            threads[line] = fastest_threads(made[key], way == "batched") if workers == "0" else 1
+        torch.set_num_threads(threads[line])
+        print(json.dumps({"rate": rate(made[key], int(workers), way == "batched"), "threads": threads[line]}), flush=True)
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ struct TrainConfig {
   std::string clip_by;              // norm | value | unit
   int64_t eval_every, eval_batches, checkpoint_every;  // steps (0: only at the end); micro-batches of held-out data per
                                                        // lane (0: no evaluation at all)
-  std::string watch;                                   // auto | a metric: what plateau, early_stop and keep_best go by
+  std::string watch;                                   // a metric: what plateau, early_stop and keep_best go by
   int64_t early_stop;  // evaluations without improvement after which the run ends; 0: off
   double min_change;   // what counts as an improvement
   bool keep_best;      // a checkpoint of the best evaluation beside the last

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "data/pages.h"
 #include "data/sources.h"
 #include "grid/grid.h"
 
@@ -182,6 +183,7 @@ Pair read_pair(const Job& job, const std::string& given, std::string labels, con
 
 std::shared_ptr<const Dataset> make_arrays(std::shared_ptr<const Array> values, std::shared_ptr<const Array> labels,
                                            std::vector<Scaling> scaling) {
+  std::visit([](const auto& all) { use_huge_pages(all.data(), all.size() * sizeof(all[0])); }, values->values);
   return std::make_shared<Arrays>(std::move(values), std::move(labels), std::move(scaling));
 }
 

@@ -46,18 +46,26 @@ Block code_block(const Job& job, const Border& in, const Border& code, const Bor
   return adapt("code", linear_parameters(job, "", in.dims[1], outputs), std::move(function), {in}, {code, kl});
 }
 
+bool is_bce(const Job& job) { return job.loss.kind == "bce"; }
+
+/// What the output says of the features: bce's are logits.
+at::Tensor values_of(const at::Tensor& output, bool probabilities) {
+  return probabilities ? at::sigmoid(output) : output.clone();
+}
+
 std::unique_ptr<Segment> loss_of(const Job& job, const Border& output, const Border& kl,
                                  const std::vector<Border>& data) {
   AutogradSegment::Spec spec;
   spec.name = "loss";
   spec.inputs = {output, data[0], data[1], kl};
-  spec.outputs = {{"loss", {2}, at::kDouble}};
-  spec.function = [weight = job.loss.kl, inner = reconstruction_loss(job.loss)](const Pass& pass, Tensors p,
-                                                                                Tensors in) {
+  spec.outputs = {{"values", output.dims}, {"loss", {2}, at::kDouble}};
+  spec.function = [weight = job.loss.kl, inner = reconstruction_loss(job.loss), probabilities = is_bce(job)](
+                      const Pass& pass, Tensors p, Tensors in) {
     const at::Tensor reconstruction = inner(pass, p, in.first(3))[0];
     const at::Tensor valid = in[2].ne(kIgnoredTarget).to(at::kDouble);
     const at::Tensor divergence = (in[3].to(at::kDouble) * valid).sum() * weight;
-    return std::vector<at::Tensor>{reconstruction + at::stack({divergence, at::zeros({}, at::kDouble)})};
+    return std::vector<at::Tensor>{values_of(in[0].detach(), probabilities),
+                                   reconstruction + at::stack({divergence, at::zeros({}, at::kDouble)})};
   };
   return std::make_unique<AutogradSegment>(std::move(spec));
 }
@@ -81,7 +89,7 @@ Model make_autoencoder(const Job& job) {
   add_decoder(model, job, code, output, {kl});
   model.blocks.back().segments.push_back(loss_of(job, output, kl, model.data));
   model.task = Task::kReconstruct;
-  model.output = "output";
+  model.output = "values";
   return model;
 }
 
@@ -95,8 +103,8 @@ Model make_decoder(const Job& job) {
   spec.name = "values";
   spec.inputs = {output};
   spec.outputs = {values, {"loss", {2}, at::kDouble}};
-  spec.function = [probabilities = job.loss.kind == "bce"](const Pass&, Tensors, Tensors in) {
-    return std::vector<at::Tensor>{probabilities ? at::sigmoid(in[0]) : in[0].clone(), at::zeros({2}, at::kDouble)};
+  spec.function = [probabilities = is_bce(job)](const Pass&, Tensors, Tensors in) {
+    return std::vector<at::Tensor>{values_of(in[0], probabilities), at::zeros({2}, at::kDouble)};
   };
   model.blocks.back().segments.push_back(std::make_unique<AutogradSegment>(std::move(spec)));
   model.output = "values";

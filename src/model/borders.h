@@ -9,14 +9,14 @@
 namespace tutti {
 
 /// The model's inputs, then the targets, then what mixup adds. B is train.micro_batch_size.
-///   gpt          "tokens" [B, context] int64
-///   mlp, autoencoder          "features" [B, inputs] float
-///   cnn          "images" [B, channels, height, width] float
-///   script       by the data: "features" from csv, jsonl and points, "images" from everything else
-///   wide-deep    "numbers" [B, n] float, "categories" [B, m] int64     n, m as data.columns or the generated clicks
-///   say targets      "targets": gpt [B, context] int64; cross-entropy, distill and autoencoder [B] int64; other losses
-///                [B, outputs] float
-///   mixup        "other_targets" as targets, "mix" [B] float: the weight of other_targets (0 in evaluation)
+///   gpt               "tokens" [B, context] int64
+///   mlp, autoencoder  "features" [B, inputs] float
+///   cnn               "images" [B, channels, height, width] float
+///   script            by the data: "features" from csv, jsonl and points, "images" from everything else
+///   wide-deep         "numbers" [B, n] float, "categories" [B, m] int64; n and m as data.columns or the clicks say
+///   targets           "targets": gpt [B, context] int64; cross-entropy, distill and autoencoder [B] int64; other
+///                     losses [B, outputs] float
+///   mixup             "other_targets" as targets, "mix" [B] float: the weight of other_targets (0 in evaluation)
 /// A target that is -1, or NaN where targets are floats, is none: the loss and the metrics leave it out.
 /// Throws Error where data.columns do not add up to what the model takes.
 std::vector<Border> data_borders(const Job& job);

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "model/autoencoder.h"
+#include "model/cnn.h"
 #include "model/gpt.h"
 #include "model/mlp.h"
 #include "model/script.h"
@@ -12,6 +13,7 @@ namespace tutti {
 Model make_model(const Job& job) {
   if (job.model.kind == "mlp") return make_mlp(job);
   if (job.model.kind == "gpt") return make_gpt(job, kernels(isa_of(job.numerics.isa), matmul_of(job.numerics.matmul)));
+  if (job.model.kind == "cnn") return make_cnn(job);
   if (job.model.kind == "script") return make_script(job);
   if (job.model.kind == "wide-deep") return make_wide_deep(job);
   if (job.model.kind == "autoencoder") return make_autoencoder(job);

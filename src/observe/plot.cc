@@ -260,7 +260,8 @@ std::string key(const std::vector<Run>& runs) {
     entry("held-out",
           "<path d=\"M0 0H30\" stroke-width=\"1.4\" stroke-dasharray=\"5 3\"/>"
           "<circle cx=\"15\" cy=\"0\" r=\"3.6\" fill=\"#ffffff\" stroke-width=\"1.8\"/>");
-  if (trained) entry("training, smoothed", "<path d=\"M0 0H30\" stroke-width=\"2\"/>");
+  const bool smooth = std::any_of(runs.begin(), runs.end(), [](const Run& r) { return r.smooth != r.original; });
+  if (trained) entry(smooth ? "training, smoothed" : "training", "<path d=\"M0 0H30\" stroke-width=\"2\"/>");
   return svg;
 }
 

@@ -48,7 +48,7 @@ std::vector<int64_t> first(int64_t n) {
   return records;
 }
 
-Table numbers(const std::string& column, const std::string& values, DataConfig config = plain()) {
+Table numbers(const std::string& column, const std::string& values, const DataConfig& config = plain()) {
   DataReport report;
   return parse_csv("x,y\n" + values, "x.csv", config, columns_of({"x: number " + column, "y: target"}), report);
 }

@@ -173,8 +173,9 @@ TEST(Script, BuffersThatForwardChangesAreMeanBuffersAndOthersStay) {
 TEST(Script, DrawsAreNoticedAndReseededForEveryMicroBatch) {
   const File file("draws"), quiet("quiet");
   save(small_module(),
-       "  h = torch.dropout(torch.relu(self.layer1.forward(x)), 0.5, self.training)\n"
-       "  return torch.linear(h, self.head)\n",
+       "  h = torch.relu(self.layer1.forward(x))\n"
+       "  h = torch.dropout(torch.tanh(h * 2) * torch.sigmoid(h) + h, 0.5, self.training)\n"
+       "  return torch.linear(torch.tanh(h) * h, self.head)\n",
        file);
   save(small_module(), kForward, quiet);
   EXPECT_FALSE(make_model(job_of(quiet.path)).blocks[0].segments[0]->draws());
