@@ -41,6 +41,24 @@ void blocks(const PhiloxStream& stream, uint64_t first, uint32_t (&words)[4][kLa
   }
 }
 
+/// Every row backwards. The last vector of a row overlaps the one before it.
+void flip_rows(const float* from, float* to, int64_t height, int64_t width) {
+  using V = float __attribute__((vector_size(kLanes * sizeof(float))));
+  for (int64_t y = 0; y < height; ++y, from += width, to += width) {
+    if (width < kLanes) {
+      for (int64_t x = 0; x < width; ++x) to[x] = from[width - 1 - x];
+      continue;
+    }
+    for (int64_t x = 0; x < width; x += kLanes) {
+      const int64_t at = std::min(x, width - kLanes);
+      V v;
+      __builtin_memcpy(&v, from + width - kLanes - at, sizeof v);
+      v = __builtin_shufflevector(v, v, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+      __builtin_memcpy(to + at, &v, sizeof v);
+    }
+  }
+}
+
 /// Of 0 < x <= 1; Cephes' polynomial, within two units of the last place.
 inline float log_of(float x) {
   const auto bits = std::bit_cast<int32_t>(x);
@@ -101,48 +119,57 @@ void turn(float* image, const ImageShape& shape, Turn by, float* scratch) {
   for (int64_t y = 0; y < height; ++y) {
     const float dy = static_cast<float>(y) - middle_y;
     const float from_x = middle_x + 1 + by.across * dy, from_y = middle_y + 1 + by.along * dy;
-    for (int64_t x = 0; x < width; ++x) {
-      const float dx = static_cast<float>(x) - middle_x;
-      // Counted from the frame's corner. What lies outside of the frame is as zero as the frame.
-      const float sx = std::min(std::max(from_x + by.along * dx, 0.0f), last_x);
-      const float sy = std::min(std::max(from_y - by.across * dx, 0.0f), last_y);
-      const auto ix = static_cast<int32_t>(sx), iy = static_cast<int32_t>(sy);
-      const float fx = sx - static_cast<float>(ix), fy = sy - static_cast<float>(iy);
-      const float* at = scratch + iy * stride + ix;
-      float* out = image + y * width + x;
-      for (int64_t c = 0; c < shape.channels; ++c, at += plane, out += height * width) {
-        const float above = at[0] + fx * (at[1] - at[0]);
-        const float below = at[stride] + fx * (at[stride + 1] - at[stride]);
-        *out = above + fy * (below - above);
+    for (int64_t begin = 0; begin < width; begin += kLanes) {
+      int32_t at[kLanes];
+      float fx[kLanes], fy[kLanes], corner[4][kLanes];
+      for (int l = 0; l < kLanes; ++l) {
+        const float dx = static_cast<float>(static_cast<int32_t>(begin) + l) - middle_x;
+        // Counted from the frame's corner. What lies outside of the frame is as zero as the frame.
+        const float sx = std::min(std::max(from_x + by.along * dx, 0.0f), last_x);
+        const float sy = std::min(std::max(from_y - by.across * dx, 0.0f), last_y);
+        const auto ix = static_cast<int32_t>(sx), iy = static_cast<int32_t>(sy);
+        fx[l] = sx - static_cast<float>(ix);
+        fy[l] = sy - static_cast<float>(iy);
+        at[l] = iy * static_cast<int32_t>(stride) + ix;
+      }
+      const int64_t here = std::min<int64_t>(kLanes, width - begin);
+      for (int64_t c = 0; c < shape.channels; ++c) {
+        const float* frame = scratch + c * plane;
+        for (int l = 0; l < kLanes; ++l) {
+          const float* p = frame + at[l];
+          corner[0][l] = p[0];
+          corner[1][l] = p[1];
+          corner[2][l] = p[stride];
+          corner[3][l] = p[stride + 1];
+        }
+        float out[kLanes];
+        for (int l = 0; l < kLanes; ++l) {
+          const float above = corner[0][l] + fx[l] * (corner[1][l] - corner[0][l]);
+          const float below = corner[2][l] + fx[l] * (corner[3][l] - corner[2][l]);
+          out[l] = above + fy[l] * (below - above);
+        }
+        std::memcpy(image + (c * height + y) * width + begin, out, static_cast<size_t>(here) * sizeof(float));
       }
     }
   }
 }
 
+// A plane moves as one piece of memory; what then comes in from the row before or after is overwritten with zeros.
 void move(float* image, const ImageShape& shape, int64_t down, int64_t right, bool flip, float* scratch) {
-  const int64_t height = shape.height, width = shape.width;
-  std::memcpy(scratch, image, static_cast<size_t>(shape.values()) * sizeof(float));
-  // Of a row of the source [begin, end) is seen, from `to` on.
-  const int64_t begin = std::max<int64_t>(0, -right), end = std::min(width, width - right);
-  const int64_t seen = std::max<int64_t>(0, end - begin);
-  const int64_t to = seen == 0 ? 0 : flip ? width - (end + right) : begin + right;
-  for (int64_t c = 0; c < shape.channels; ++c) {
-    for (int64_t y = 0; y < height; ++y) {
-      float* row = image + (c * height + y) * width;
-      const int64_t source = y - down;
-      if (source < 0 || source >= height || seen == 0) {
-        std::fill_n(row, width, 0.0f);
-        continue;
-      }
-      const float* from = scratch + (c * height + source) * width;
-      for (int64_t x = 0; x < to; ++x) row[x] = 0;
-      for (int64_t x = to + seen; x < width; ++x) row[x] = 0;
-      if (flip) {
-        for (int64_t x = 0; x < seen; ++x) row[to + x] = from[end - 1 - x];
-      } else {
-        for (int64_t x = 0; x < seen; ++x) row[to + x] = from[begin + x];
-      }
+  const int64_t height = shape.height, width = shape.width, plane = shape.pixels();
+  if (std::abs(down) >= height || std::abs(right) >= width) return (void)std::fill_n(image, shape.values(), 0.0f);
+  const int64_t by = down * width + right;
+  const int64_t begin = std::max<int64_t>(0, by), end = std::min(plane, plane + by);
+  for (int64_t c = 0; c < shape.channels; ++c, image += plane) {
+    float* to = flip ? scratch : image;
+    std::memmove(to + begin, image + begin - by, static_cast<size_t>(end - begin) * sizeof(float));
+    std::fill_n(to, begin, 0.0f);
+    std::fill(to + end, to + plane, 0.0f);
+    const int64_t first = right > 0 ? 0 : width + right;
+    for (int64_t y = 0; right != 0 && y < height; ++y) {
+      for (int64_t x = first; x < first + std::abs(right); ++x) to[y * width + x] = 0;
     }
+    if (flip) flip_rows(scratch, image, height, width);
   }
 }
 

@@ -21,7 +21,7 @@ struct Turn {
 
 /// Floats of scratch that `turn` and `move` need.
 inline int64_t turn_scratch(const ImageShape& s) { return s.channels * (s.height + 3) * (s.width + 3); }
-inline int64_t move_scratch(const ImageShape& s) { return s.values(); }
+inline int64_t move_scratch(const ImageShape& s) { return s.pixels(); }
 
 #define TUTTI_AUGMENT_KERNELS(isa)                                                                           \
   namespace isa {                                                                                            \

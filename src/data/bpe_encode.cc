@@ -1,6 +1,7 @@
 #include "data/bpe_encode.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <queue>
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "base/error.h"
@@ -41,19 +42,20 @@ std::string read_unchanged(const std::string& path) {
 }
 
 std::string read_gz(const std::string& path) {
-  const std::string packed = read_unchanged(path);
+  std::string packed = read_unchanged(path);
   if (packed.size() < 2 || packed[0] != '\x1f' || packed[1] != '\x8b') return packed;
   z_stream stream{};
   constexpr int kGzip = 15 + 16;  // the widest window, gzip's header
   if (inflateInit2(&stream, kGzip) != Z_OK) throw Error(fmt::format("{}: zlib cannot start", path));
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
-  stream.avail_in = static_cast<uInt>(packed.size());
   std::string bytes(packed.size() * 4, '\0');
+  constexpr size_t kMost = size_t{1} << 30;  // zlib counts in 32 bits
   int code = Z_OK;
   while (code == Z_OK) {
+    stream.next_in = reinterpret_cast<Bytef*>(packed.data()) + stream.total_in;
+    stream.avail_in = static_cast<uInt>(std::min<size_t>(packed.size() - stream.total_in, kMost));
     if (stream.total_out == bytes.size()) bytes.resize(bytes.size() * 2);
     stream.next_out = reinterpret_cast<Bytef*>(bytes.data()) + stream.total_out;
-    stream.avail_out = static_cast<uInt>(std::min<size_t>(bytes.size() - stream.total_out, 1U << 30));
+    stream.avail_out = static_cast<uInt>(std::min<size_t>(bytes.size() - stream.total_out, kMost));
     code = inflate(&stream, Z_NO_FLUSH);
   }
   bytes.resize(stream.total_out);

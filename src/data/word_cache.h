@@ -2,6 +2,7 @@
 // two neighbouring slots: a text of ever new words costs time, never memory.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>

@@ -31,6 +31,7 @@ class DataTest : public testing::Test {
   static Job text_job(const std::string& path) {
     Job job;
     job.data.kind = "text";
+    job.data.tokenizer = "bytes";
     job.data.path = path;
     job.data.held_out = 0.2;
     job.model.context = 4;

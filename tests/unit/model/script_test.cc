@@ -174,7 +174,7 @@ TEST(Script, DrawsAreNoticedAndReseededForEveryMicroBatch) {
   const File file("draws"), quiet("quiet");
   save(small_module(),
        "  h = torch.relu(self.layer1.forward(x))\n"
-       "  h = torch.dropout(torch.tanh(h * 2) * torch.sigmoid(h) + h, 0.5, self.training)\n"
+       "  h = torch.dropout(torch.sigmoid(h * 2) * torch.sigmoid(h) + h, 0.5, self.training)\n"
        "  return torch.linear(torch.tanh(h) * h, self.head)\n",
        file);
   save(small_module(), kForward, quiet);
@@ -182,12 +182,13 @@ TEST(Script, DrawsAreNoticedAndReseededForEveryMicroBatch) {
   FlatModel flat(make_model(job_of(file.path)), 1);
   EXPECT_TRUE(flat.model.blocks[0].segments[0]->draws());
   const std::vector<at::Tensor> data{numbers({6, 3}, 5), at::arange(6, at::kLong).remainder(4)};
-  at::Tensor first;
-  for (int round = 0; round < 5; ++round) {  // after a run or two torch's profiling executor would draw in another way
+  at::Tensor first, first_gradient;
+  for (int round = 0; round < 5; ++round) {  // after a run torch's profiling executor would differentiate another way
     flat.runner->forward_all({}, data);
     flat.runner->backward_all({}, data, flat.gradient_pointers);
-    if (round == 0) first = flat.runner->border("logits").clone();
+    if (round == 0) first = flat.runner->border("logits").clone(), first_gradient = flat.gradient(0, 0).clone();
     EXPECT_TRUE(at::equal(flat.runner->border("logits"), first)) << round;
+    EXPECT_TRUE(at::equal(flat.gradient(0, 0), first_gradient)) << round;
   }
   Pass next;
   next.step = 1;

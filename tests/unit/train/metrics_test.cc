@@ -111,12 +111,17 @@ TEST(Metrics, OfValuesByHand) {
 
 TEST(Metrics, R2IsRightWhereTheMeanIsFarLargerThanTheSpread) {
   Metrics metrics(Task::kValues, 1);
-  const float far = 8388608;  // 2^23: floats are whole numbers here
+  const float far = 8388611;  // beyond 2^23, where floats are whole numbers; the sum of the squares needs 57 bits
   std::vector<float> targets, outputs;
-  for (int i = 0; i < 100; ++i) targets.push_back(far + static_cast<float>(i % 2)), outputs.push_back(far);
-  add(metrics, floats(outputs, {100, 1}), floats(targets, {100, 1}));
-  EXPECT_EQ(metrics.report().at("mse"), 0.5);
-  EXPECT_EQ(metrics.report().at("r2"), -1.0);  // 50 of error against 25 of spread
+  double sum = 0, squares = 0;
+  for (int i = 0; i < 1001; ++i) {
+    const int offset = i * 7 % 5;
+    targets.push_back(far + static_cast<float>(offset)), outputs.push_back(far);
+    sum += offset, squares += offset * offset;
+  }
+  add(metrics, floats(outputs, {1001, 1}), floats(targets, {1001, 1}));
+  EXPECT_EQ(metrics.report().at("mse"), squares / 1001);
+  EXPECT_NEAR(metrics.report().at("r2"), 1 - squares / (squares - sum * sum / 1001), 1e-12);  // a few roundings
 }
 
 TEST(Metrics, R2OfTargetsThatAreAllTheSameIsOneOrNothing) {
