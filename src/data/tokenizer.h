@@ -12,7 +12,8 @@ namespace tutti {
 
 class Tokenizer {
  public:
-  /// Learns vocab - 256 merges from the text. Ties go to the pair of the lowest ids, as in the tokenizers package.
+  /// Learns merges from the text until there are `vocab` tokens, or no more pairs: vocab() can be less. Ties go to the
+  /// pair of the lowest ids; merges and ids are those of the tokenizers package. Throws Error when vocab is below 256.
   static Tokenizer train(std::string_view text, int64_t vocab);
   /// A tokenizer.json (of `save`, or of the tokenizers package with a byte-level BPE), or GPT-2's own vocabulary: a
   /// folder with vocab.json and merges.txt (or encoder.json and vocab.bpe). Throws Error naming the file and the fault.
@@ -24,7 +25,8 @@ class Tokenizer {
   ~Tokenizer();
 
   int64_t vocab() const;
-  /// Thread-safe. Any bytes: those that are not UTF-8 are tokens of single bytes.
+  /// Thread-safe; remembers words in about 3 MB for each thread that encodes at the same time. Any bytes: each one that
+  /// is no UTF-8 counts as a character that is neither letter, digit nor space.
   std::vector<int32_t> encode(std::string_view text) const;
   /// The bytes of the tokens. Throws Error for an id that is none.
   std::string decode(const std::vector<int32_t>& tokens) const;
