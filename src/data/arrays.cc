@@ -72,7 +72,8 @@ class Arrays final : public Dataset {
     for (size_t i = 0; i < records.size(); ++i) {
       const int64_t row = first_row + static_cast<int64_t>(i);
       if (tensor.scalar_type() == at::kLong) {
-        tensor.mutable_data_ptr<int64_t>()[row] = labels_ ? label(records[i]) : 0;
+        // Classes are not negative; an autoencoder's labels may be, and would then read as padding.
+        tensor.mutable_data_ptr<int64_t>()[row] = labels_ ? std::max<int64_t>(label(records[i]), 0) : 0;
         continue;
       }
       float* to = tensor.mutable_data_ptr<float>() + row * width;
@@ -119,10 +120,14 @@ void check_finite(const Array& array) {
   throw Error(fmt::format("{}: value {} of record {} is {}", array.path, at % array.row(), at / array.row(), *bad));
 }
 
-void check_labels(const Array& values, const Array& labels, int64_t classes) {
+/// `width`: values that a record's label has; classes: 0, they are no classes.
+void check_labels(const Array& values, const Array& labels, int64_t width, int64_t classes) {
   if (labels.records() != values.records()) {
     throw Error(fmt::format("{} has {} labels but {} has {} records", labels.path, labels.records(), values.path,
                             values.records()));
+  }
+  if (labels.row() != width) {
+    throw Error(fmt::format("{}: a label has {} values where the model wants {}", labels.path, labels.row(), width));
   }
   check_finite(labels);
   if (classes == 0) return;
@@ -172,7 +177,8 @@ Pair read_pair(const Job& job, const std::string& given, std::string labels, con
   if (!labels.empty()) {
     pair.labels = std::make_shared<const Array>(read(labels));
     const bool classes = job.loss.kind == "cross-entropy" || job.loss.kind == "distill";
-    check_labels(*pair.values, *pair.labels, classes ? model.classes : 0);
+    const bool one = classes || model.kind == "autoencoder";
+    check_labels(*pair.values, *pair.labels, one ? 1 : model.outputs, classes ? model.classes : 0);
   } else if (model.kind != "autoencoder") {
     throw Error(fmt::format("{}: it has no labels; name their file as data.labels", path));
   }

@@ -6,6 +6,7 @@
 //   4. an owner deals the rows it received to its micro-batches in sample order
 // Every rank computes records and readers of all S samples, so nobody has to be told how much will come.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "base/error.h"
@@ -191,7 +192,7 @@ class ExchangingFeed final : public Feed {
   std::vector<std::vector<at::Tensor>> micro_batches_;  // of the step that is handed out
   std::vector<size_t> row_bytes_;                       // by tensor
   std::vector<uint64_t> digests_;                       // by micro-batch
-  uint64_t digest_ = 0;
+  std::atomic<uint64_t> digest_{0};
   std::atomic<int64_t> stalled_{0};
   ReadAhead ahead_;  // last: its thread uses all of the above
 };

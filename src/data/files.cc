@@ -49,16 +49,23 @@ std::string read_gz(const std::string& path) {
   if (inflateInit2(&stream, kGzip) != Z_OK) throw Error(fmt::format("{}: zlib cannot start", path));
   std::string bytes(packed.size() * 4, '\0');
   constexpr size_t kMost = size_t{1} << 30;  // zlib counts in 32 bits
+  size_t read = 0, written = 0;
   int code = Z_OK;
   while (code == Z_OK) {
-    stream.next_in = reinterpret_cast<Bytef*>(packed.data()) + stream.total_in;
-    stream.avail_in = static_cast<uInt>(std::min<size_t>(packed.size() - stream.total_in, kMost));
-    if (stream.total_out == bytes.size()) bytes.resize(bytes.size() * 2);
-    stream.next_out = reinterpret_cast<Bytef*>(bytes.data()) + stream.total_out;
-    stream.avail_out = static_cast<uInt>(std::min<size_t>(bytes.size() - stream.total_out, kMost));
+    const size_t in = std::min(packed.size() - read, kMost);
+    stream.next_in = reinterpret_cast<Bytef*>(packed.data()) + read;
+    stream.avail_in = static_cast<uInt>(in);
+    if (written == bytes.size()) bytes.resize(bytes.size() * 2);
+    const size_t out = std::min(bytes.size() - written, kMost);
+    stream.next_out = reinterpret_cast<Bytef*>(bytes.data()) + written;
+    stream.avail_out = static_cast<uInt>(out);
     code = inflate(&stream, Z_NO_FLUSH);
+    read += in - stream.avail_in;
+    written += out - stream.avail_out;
+    // A file may be several compressed ones, one behind the other: together they are its text.
+    if (code == Z_STREAM_END && read < packed.size()) code = inflateReset(&stream);
   }
-  bytes.resize(stream.total_out);
+  bytes.resize(written);
   inflateEnd(&stream);
   if (code == Z_BUF_ERROR) throw Error(fmt::format("{}: the compressed file ends early", path));
   if (code != Z_STREAM_END) throw Error(fmt::format("{}: the compressed file is damaged", path));

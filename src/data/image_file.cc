@@ -14,6 +14,8 @@
 namespace tutti {
 namespace {
 
+constexpr int64_t kMostPixels = int64_t{1} << 28;  // a header that claims more is not believed
+
 Image from_rows(const std::vector<uint8_t>& rows, int64_t channels, int64_t height, int64_t width) {
   Image image{channels, height, width, std::vector<uint8_t>(rows.size())};
   const int64_t plane = height * width;
@@ -32,6 +34,10 @@ Image decode_png(const std::string& bytes, const std::string& path, int64_t chan
     throw Error(fmt::format("{}: damaged PNG: {}", path, reason));
   };
   if (png_image_begin_read_from_memory(&png, bytes.data(), bytes.size()) == 0) fail();
+  if (int64_t{png.width} * png.height > kMostPixels) {
+    std::snprintf(png.message, sizeof png.message, "%u x %u pixels are too many", png.width, png.height);
+    fail();
+  }
   png.format = channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
   std::vector<uint8_t> rows(PNG_IMAGE_SIZE(png));
   const png_color black{0, 0, 0};
@@ -70,6 +76,10 @@ bool decode_jpeg_rows(const std::string& bytes, int64_t channels, std::vector<ui
   jpeg_create_decompress(&jpeg);
   jpeg_mem_src(&jpeg, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
   jpeg_read_header(&jpeg, TRUE);
+  if (int64_t{jpeg.image_width} * jpeg.image_height > kMostPixels) {
+    std::snprintf(fault.text, sizeof fault.text, "%u x %u pixels are too many", jpeg.image_width, jpeg.image_height);
+    longjmp(fault.back, 1);
+  }
   jpeg.out_color_space = channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
   jpeg_start_decompress(&jpeg);
   size[0] = jpeg.output_height;

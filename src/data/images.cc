@@ -39,7 +39,8 @@ Folder list_folder(const std::string& path, int64_t classes, const std::vector<s
   if (!fs::is_directory(path)) throw Error(fmt::format("{}: no such folder", path));
   Folder folder;
   for (const auto& entry : fs::directory_iterator(path))
-    if (entry.is_directory()) folder.classes.push_back(entry.path().filename().string());
+    if (std::string name = entry.path().filename().string(); entry.is_directory() && !name.starts_with("."))
+      folder.classes.push_back(std::move(name));
   std::sort(folder.classes.begin(), folder.classes.end());
   if (!known.empty()) {
     for (const std::string& name : folder.classes)
@@ -116,7 +117,8 @@ class Images final : public Dataset {
   std::vector<Scaling> scaling_;
 };
 
-/// The files that can be decoded, in order; this rank looks at its share, all hear of all faults.
+/// The files that can be decoded, in order; this rank looks at its share, all hear of all faults. Throws Error for the
+/// first, on every rank, where none is to be skipped.
 std::vector<int64_t> usable_files(const Decoded& decoded, bool skip, const DataGroup& group, DataReport& report) {
   const auto files = static_cast<int64_t>(decoded.files().size());
   const Range share = lanes_of(group.rank, group.size, static_cast<int>(files));
@@ -125,7 +127,6 @@ std::vector<int64_t> usable_files(const Decoded& decoded, bool skip, const DataG
     try {
       decoded.with(file, [](const uint8_t*) {});
     } catch (const Error& error) {
-      if (!skip) throw;
       mine += fmt::format("{} {}\n", file, error.what());
     }
   }
@@ -134,9 +135,11 @@ std::vector<int64_t> usable_files(const Decoded& decoded, bool skip, const DataG
   for (const std::string& part : all) {
     for (size_t at = 0; at < part.size();) {
       const size_t end = part.find('\n', at), space = part.find(' ', at);
+      std::string fault = part.substr(space + 1, end - space - 1);
+      if (!skip) throw Error(fault);
       bad[std::stoul(part.substr(at, space - at))] = true;
       ++report.skipped;
-      if (report.faults.size() < kFaultsTold) report.faults.push_back(part.substr(space + 1, end - space - 1));
+      if (report.faults.size() < kFaultsTold) report.faults.push_back(std::move(fault));
       at = end + 1;
     }
   }

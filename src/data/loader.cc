@@ -3,6 +3,7 @@
 #include "data/loader.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "base/error.h"
 #include "data/feed.h"
@@ -72,7 +73,7 @@ class ReadingFeed final : public Feed {
   std::vector<Slot> slots_;
   std::vector<int64_t> order_;  // the reader's: records of the samples that end before order_end_
   int64_t order_end_ = 0;
-  uint64_t digest_ = 0;
+  std::atomic<uint64_t> digest_{0};
   ReadAhead ahead_;  // last: its thread uses all of the above
 };
 

@@ -61,10 +61,10 @@ void fill(Array& array, const char* bytes, size_t count) {
 }
 
 constexpr Kind kKinds[] = {
-    {"'|u1'", 1, fill<uint8_t, uint8_t>},  {"'|b1'", 1, fill<uint8_t, uint8_t>}, {"'<f4'", 4, fill<float, float>},
-    {"'<f8'", 8, fill<double, float>},     {"'|i1'", 1, fill<int8_t, int64_t>},  {"'<i2'", 2, fill<int16_t, int64_t>},
-    {"'<i4'", 4, fill<int32_t, int64_t>},  {"'<i8'", 8, fill<int64_t, int64_t>}, {"'<u2'", 2, fill<uint16_t, int64_t>},
-    {"'<u4'", 4, fill<uint32_t, int64_t>},
+    {"'|u1'", 1, fill<uint8_t, uint8_t>},  {"'|b1'", 1, fill<uint8_t, uint8_t>},  {"'<f4'", 4, fill<float, float>},
+    {"'<f8'", 8, fill<double, float>},     {"'|i1'", 1, fill<int8_t, int64_t>},   {"'<i2'", 2, fill<int16_t, int64_t>},
+    {"'<i4'", 4, fill<int32_t, int64_t>},  {"'<i8'", 8, fill<int64_t, int64_t>},  {"'<u2'", 2, fill<uint16_t, int64_t>},
+    {"'<u4'", 4, fill<uint32_t, int64_t>}, {"'<u8'", 8, fill<uint64_t, int64_t>},
 };
 
 }  // namespace

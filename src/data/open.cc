@@ -1,4 +1,6 @@
 // From a job to its data: the source that data.kind names, and its split.
+#include <functional>
+
 #include "base/error.h"
 #include "config/columns.h"
 #include "data/sources.h"
@@ -54,7 +56,12 @@ class Ranged final : public Dataset {
   int64_t first_, size_;
 };
 
-Split generated(const std::shared_ptr<const Dataset>& source, double fraction) {
+Split generated(const std::shared_ptr<const Dataset>& source, const DataConfig& data) {
+  if (!data.test.empty())
+    throw Error(
+        fmt::format("data.test = \"{}\" but data.kind = \"{}\": its records are generated, the held-out ones too",
+                    data.test, data.kind));
+  const double fraction = data.held_out;
   Split split;
   split.train = std::make_shared<Ranged>(source, 0, kGenerated);
   split.held_out = std::make_shared<Ranged>(source, kGenerated, fraction > 0 ? kGeneratedHeldOut : 0);
@@ -69,13 +76,29 @@ Split split_of(const Job& job, const std::shared_ptr<const Dataset>& source, con
   return split;
 }
 
-/// Text as bytes or, by a tokenizer, as tokens.
-Split text_split(const Job& job, std::string text, const std::string& path) {
-  if (job.data.tokenizer == "bytes")
-    return split_of(job, open_text(std::move(text), path, job.model.context, job.model.vocab), path);
-  TokenSource source = open_text_tokens(text, job, path);
+/// Text as bytes or, by a tokenizer, as tokens. `read` gives the text of a file; that of data.test is encoded as the
+/// training text was.
+Split text_split(const Job& job, const std::string& path, const std::function<std::string(const std::string&)>& read) {
+  const bool tested = !job.data.test.empty();
+  const int64_t context = job.model.context, vocab = job.model.vocab;
+  if (job.data.tokenizer == "bytes") {
+    Split split = split_of(job, open_text(read(path), path, context, vocab), path);
+    if (tested) split.test = open_text(read(job.data.test), job.data.test, context, vocab);
+    return split;
+  }
+  TokenSource source = open_text_tokens(read(path), job, path);
   Split split = split_of(job, source.data, path);
+  if (tested) split.test = open_tokens(source.tokenizer->encode(read(job.data.test)), context, vocab, job.data.test);
   split.tokenizer = std::move(source.tokenizer);
+  return split;
+}
+
+Split open_token_file(const Job& job, const std::string& path) {
+  const auto open = [&](const std::string& file) {
+    return open_tokens(read_tokens(file), job.model.context, job.model.vocab, file);
+  };
+  Split split = split_of(job, open(path), path);
+  if (!job.data.test.empty()) split.test = open(job.data.test);
   return split;
 }
 
@@ -84,8 +107,9 @@ Split open_jsonl_text(const Job& job) {
   const std::vector<Column> columns = parse_columns(job.data.columns, faults);
   if (!faults.empty()) throw ConfigError(std::move(faults));
   DataReport report;
-  std::string text = read_jsonl_text(job.data.path, columns.front().name, job.data, report);
-  Split split = text_split(job, std::move(text), job.data.path);
+  Split split = text_split(job, job.data.path, [&](const std::string& path) {
+    return read_jsonl_text(path, columns.front().name, job.data, report);
+  });
   split.report = std::move(report);
   return split;
 }
@@ -118,15 +142,14 @@ Parts split_records(const Job& job, int64_t records, const std::string& path) {
 Split open_data(const Job& job, const DataGroup& group) {
   const DataConfig& data = job.data;
   const uint64_t seed = job.train.seed;
-  if (data.kind == "walk") return generated(make_walk(seed, job.model.context, job.model.vocab), data.held_out);
-  if (data.kind == "points") return generated(make_points(seed, job.model.inputs, job.model.classes), data.held_out);
-  if (data.kind == "clicks") return generated(make_clicks(seed), data.held_out);
+  if (data.kind == "walk") return generated(make_walk(seed, job.model.context, job.model.vocab), data);
+  if (data.kind == "points") return generated(make_points(seed, job.model.inputs, job.model.classes), data);
+  if (data.kind == "clicks") return generated(make_clicks(seed), data);
   if (data.kind == "idx" || data.kind == "numpy") return open_arrays(job, group);
   if (data.kind == "images") return open_images(job, group);
   const std::string path = resolve_path(data.path);
-  if (data.kind == "text") return text_split(job, read_gz(path), path);
-  if (data.kind == "tokens")
-    return split_of(job, open_tokens(read_tokens(path), job.model.context, job.model.vocab, path), path);
+  if (data.kind == "text") return text_split(job, path, read_gz);
+  if (data.kind == "tokens") return open_token_file(job, path);
   if (data.kind == "jsonl" && job.model.kind == "gpt") return open_jsonl_text(job);
   if (data.kind == "csv" || data.kind == "jsonl") return open_table(job, group);
   throw Error(fmt::format("data.kind = \"{}\" is not known", data.kind));

@@ -1,5 +1,7 @@
 #include "data/resample.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace tutti {
@@ -17,7 +19,8 @@ std::vector<int64_t> labels_of(const Dataset& data, const std::string& resample)
   return labels;
 }
 
-std::vector<double> weights_of(const DataConfig& config, const Dataset& data) {
+std::vector<double> weights_of(const Job& job, const Dataset& data) {
+  const DataConfig& config = job.data;
   std::vector<double> weights(static_cast<size_t>(data.size()));
   if (config.resample == "column") {
     for (size_t i = 0; i < weights.size(); ++i) weights[i] = data.weight(static_cast<int64_t>(i));
@@ -33,10 +36,14 @@ std::vector<double> weights_of(const DataConfig& config, const Dataset& data) {
     }
     for (double& count : of_class) count = count > 0 ? 1 / count : 0;
   }
+  const int64_t highest = labels.empty() ? 0 : *std::max_element(labels.begin(), labels.end());
+  const auto given = static_cast<int64_t>(of_class.size());
+  if (given <= highest)
+    throw Error(fmt::format("data.resample_weights has {} weights, but a record is of class {}", given, highest));
+  if (given != highest + 1 && given != job.model.classes && config.resample == "classes")
+    throw Error(
+        fmt::format("data.resample_weights has {} weights, but the highest class of a record is {}", given, highest));
   for (size_t i = 0; i < weights.size(); ++i) {
-    if (static_cast<size_t>(labels[i]) >= of_class.size())
-      throw Error(
-          fmt::format("data.resample_weights has {} weights, but a record is of class {}", of_class.size(), labels[i]));
     weights[i] = of_class[static_cast<size_t>(labels[i])];
   }
   return weights;
@@ -50,7 +57,7 @@ Order make_order(const Job& job, const Dataset& data) {
   if (data.size() > kMostRecords)
     throw Error(
         fmt::format("data.resample = \"{}\": {} records are too many to weigh", job.data.resample, data.size()));
-  order.weights = std::make_shared<const Alias>(weights_of(job.data, data));
+  order.weights = std::make_shared<const Alias>(weights_of(job, data));
   return order;
 }
 

@@ -57,7 +57,8 @@ std::vector<Scaling> scaling_from(const std::string& scale, std::vector<Moments>
   for (size_t c = 0; c < all.size(); ++c) {
     const Moments& m = all[c];
     const double n = static_cast<double>(std::max<int64_t>(m.count, 1)), mean = m.sum.value() / n;
-    const double deviation = std::sqrt(std::max(0.0, m.squares.value() / n - mean * mean));
+    // What rounding leaves of a constant's deviation must not be divided by.
+    const double deviation = m.high > m.low ? std::sqrt(std::max(0.0, m.squares.value() / n - mean * mean)) : 0;
     const bool standardise = scale == "standardise";
     const double range = standardise ? deviation : m.high - m.low;
     const double factor = range > 0 ? 1 / range : 1;

@@ -79,6 +79,9 @@ Block dense_block(const Job& job, std::string name, const Border& in, const Bord
                   const std::vector<Border>& passed) {
   std::vector<Parameter> parameters = linear_parameters(job, "", in.dims[1], out.dims[1]);
   const std::string norm = job.model.norm == "auto" ? "none" : job.model.norm;
+  if (norm == "batch" && in.dims[0] < 2)
+    throw Error(
+        "model.norm = \"batch\" with train.micro_batch_size = 1: a single sample has no deviation to divide by");
   add_norm(parameters, norm, out.dims[1]);
   const Kernels& table = kernels(isa_of(job.numerics.isa), matmul_of(job.numerics.matmul));
   auto layer = [norm, activation = job.model.activation, rate = job.model.dropout, &table](const Pass& pass, Tensors p,

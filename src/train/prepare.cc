@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "model/loss.h"
+#include "model/wiring.h"
 #include "train/trained.h"
 
 namespace tutti {
@@ -23,6 +24,13 @@ void add_teacher(const Job& job, Model& model, const MakeModel& make_model) {
   const auto output =
       std::find_if(inputs.begin(), inputs.end(), [&](const Border& b) { return b.name == model.output; });
   TUTTI_CHECK(output != inputs.end(), "the last segment does not read {}", model.output);
+  const std::vector<Border> answers = teacher->model().blocks.back().segments.back()->inputs();
+  const auto answer =
+      std::find_if(answers.begin(), answers.end(), [&](const Border& b) { return b.name == teacher->model().output; });
+  if (answer == answers.end() || answer->dims != output->dims)
+    throw Error(fmt::format("loss.teacher = \"{}\": its model answers {}, this one {}", job.loss.teacher,
+                            answer == answers.end() ? teacher->model().output : to_string(*answer),
+                            to_string(*output)));
   segments.back() =
       distill_segment(job, *output, model.data, [teacher](Tensors data) { return teacher->output(data); });
 }

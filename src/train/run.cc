@@ -213,6 +213,11 @@ json Session::evaluate() {
 
 /// Only the evaluations of train.eval_every are watched: one at the end of a part of a run is no part of the job.
 void Session::watch(const json& metrics) {
+  if (!metrics.contains(job_.train.watch))
+    throw Error(
+        fmt::format("train.watch = \"{}\": the evaluation at step {} has none; its records are of one kind, or "
+                    "there are too few or too many",
+                    job_.train.watch, trainer_.committed()));
   const Judgement judgement = trainer_.watch(metrics.at(job_.train.watch));
   if (judgement.improved && job_.train.keep_best) save_best();
   if (!judgement.stop) return;
@@ -270,13 +275,11 @@ json Session::seconds_by_kind() const {
     for (Op op : ops) seconds += trace.seconds(op);
     return seconds;
   };
-  return {{"forward", sum({Op::kForward})},
-          {"backward", sum({Op::kBackward, Op::kFold})},
-          {"load", sum({Op::kLoad})},
-          {"reduce", sum({Op::kAcquire, Op::kReduce, Op::kNorm, Op::kGather, Op::kVote})},
-          {"update", sum({Op::kUpdate})},
-          {"evaluate", evaluating_},
-          {"save", saving_}};
+  return {
+      {"forward", sum({Op::kForward})}, {"backward", sum({Op::kBackward, Op::kFold})},
+      {"load", sum({Op::kLoad})},       {"reduce", sum({Op::kAcquire, Op::kReduce, Op::kNorm, Op::kGather, Op::kVote})},
+      {"update", sum({Op::kUpdate})},   {"wait", trace.waited(0)},
+      {"evaluate", evaluating_},        {"save", saving_}};
 }
 
 /// The floating-point operations of the steps against what all ranks' matmuls reach at the same time.

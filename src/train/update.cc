@@ -25,9 +25,12 @@ Updater::Updater(const Job& job, const ModelShape& shape) : optimizer_(make_opti
     }
   }
   for (size_t g = 0; g < groups.size(); ++g) {
-    if (!used[g])
-      throw Error(fmt::format("train.groups: \"{}\" fits no parameter; the first is called {}", groups[g].pattern,
-                              shape.blocks.front().parameters.front().name));
+    if (used[g]) continue;
+    const auto first =
+        std::find_if(shape.blocks.begin(), shape.blocks.end(), [](const auto& b) { return !b.parameters.empty(); });
+    throw Error(fmt::format(
+        "train.groups: \"{}\" fits no parameter; {}", groups[g].pattern,
+        first == shape.blocks.end() ? "the model has none" : "the first is called " + first->parameters.front().name));
   }
 }
 

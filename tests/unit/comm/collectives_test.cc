@@ -54,6 +54,27 @@ TEST_P(Collectives, AllGatherOrdersByRank) {
   });
 }
 
+TEST_P(Collectives, AllToAllHandsEveryRankWhatEachOtherHasForItOfAnySize) {
+  run_channels(GetParam(), [](Channel& channel) {
+    const auto size = [](int from, int to, int round) { return static_cast<int64_t>(from + 2 * to + round) % 5 * 300; };
+    for (int round = 0; round < 10; ++round) {
+      std::vector<std::vector<float>> out(channel.size()), in(channel.size());
+      std::vector<std::span<const std::byte>> to(channel.size());
+      std::vector<std::span<std::byte>> from(channel.size());
+      for (int r = 0; r < channel.size(); ++r) {
+        out[r] = values_of(channel.rank() * 10 + r, size(channel.rank(), r, round));
+        in[r].resize(size(r, channel.rank(), round));
+        to[r] = std::as_bytes(std::span(out[r]));
+        from[r] = std::as_writable_bytes(std::span(in[r]));
+      }
+      channel.all_to_all(to, from);
+      for (int r = 0; r < channel.size(); ++r) {
+        if (r != channel.rank()) EXPECT_EQ(in[r], values_of(r * 10 + channel.rank(), size(r, channel.rank(), round)));
+      }
+    }
+  });
+}
+
 TEST_P(Collectives, AllReduceIsTheTreeOverRanksWhateverTheSize) {
   run_channels(GetParam(), [](Channel& channel) {
     const ReductionCase tree{.ranks = channel.size(), .lanes = channel.size(), .seed = 9};

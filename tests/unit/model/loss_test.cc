@@ -38,7 +38,7 @@ at::Tensor numbers(const std::vector<int64_t>& dims, double phase) {
   return at::arange(count, at::kFloat).mul(1.37).add(phase).sin().mul(2).reshape(dims);
 }
 
-at::Tensor ids(std::vector<int64_t> values) { return at::tensor(values); }
+at::Tensor ids(const std::vector<int64_t>& values) { return at::tensor(values); }
 
 Job job_of(const std::string& loss, const std::string& model = "mlp") {
   Job job;
