@@ -1,4 +1,4 @@
-"""Training `gpt-bench` beside PyTorch (eager, compile, DDP) and DeepSpeed."""
+"""Training `gpt-bench` beside PyTorch (eager, compile, DDP) and DeepSpeed, and `fashion-cnn` beside PyTorch DDP."""
 import statistics
 import threading
 
@@ -77,7 +77,21 @@ def run(table):
         tutti.ask(5)
         versus(table, "batch 2, context 64, 2 ranks : PyTorch DDP (Gloo)", tutti, "ddp", options, 2, 10)
         versus(table, "batch 2, context 64, 2 ranks : PyTorch eager, 2 threads", tutti, "eager", options, 1.3, 10)
+    fashion(table)
     bench_optim.run(table)
+
+
+def fashion(table):
+    name, target, steps = "fashion-cnn, 2 ranks : PyTorch DDP (Gloo)", 1.1, 20
+    if not table.wants(name):
+        return
+    try:
+        with Resident("tutti", [BIN / "tutti-bench-train", "fashion-cnn", "layout.ranks=2"]) as tutti, Resident(
+                "ddp", torchrun(2, "bench/peers/fashion.py"), PEER_ENV) as ddp:
+            tutti.ask(10), ddp.ask(10)
+            table.compare(name, lambda: step_ms(tutti, steps), lambda: step_ms(ddp, steps), target, "ms/step")
+    except RuntimeError as error:
+        table.missing(name, target, error)
 
 
 def share_of_matmul(table, tutti):

@@ -59,8 +59,8 @@ class Reader {
   void read_vocab(const json& vocab) {
     if (!vocab.is_object() || vocab.empty()) fail("the vocabulary is not an object of tokens and ids");
     std::unordered_map<int64_t, std::string> by_id;
-    const auto add = [&](const std::string& text, int64_t id, std::string bytes) {
-      if (auto [at, is_new] = by_id.try_emplace(id, std::move(bytes)); !is_new) {
+    const auto add = [&](const std::string& text, int64_t id, const std::string& bytes) {
+      if (auto [at, is_new] = by_id.try_emplace(id, bytes); !is_new) {
         fail("two tokens have the id {}; one is \"{}\"", id, text);
       }
     };

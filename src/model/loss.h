@@ -29,8 +29,8 @@ Block cross_entropy_block(std::string name, Border logits, Border targets);
 ///   autoencoders   mse or bce of output [B, n] against data[0]; rows whose target is -1 are left out; the count is the
 ///                  number of elements of the rows that count
 /// With mixup the loss is (1 - mix) * loss(targets) + mix * loss(other_targets), sample by sample, and the count alike.
-/// `distill`: the part that needs no teacher; train/prepare.h puts distill_segment in its place. Throws Error for shapes
-/// that do not fit.
+/// `distill`: the part that needs no teacher; train/prepare.h puts distill_segment in its place. Throws Error for
+/// shapes that do not fit.
 std::unique_ptr<Segment> loss_segment(const Job& job, Border output, const std::vector<Border>& data);
 
 /// The autoencoder's reconstruction as a function of (output, data[0], targets), for a loss that adds to it.

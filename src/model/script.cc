@@ -51,8 +51,8 @@ NamedTensors buffers_of(const torch::jit::Module& module) {
   return buffers;
 }
 
-// The profiling executor would rewrite the graph after the first runs, gradients included, and so give a rank's first
-// micro-batches other bits than its later ones: it stays off.
+// The profiling executor rewrites the graph after the first runs, gradients included, and nothing promises that a
+// rank's first micro-batches and its later ones then get the same bits: it stays off.
 at::Tensor run(torch::jit::Module& module, const std::string& path, const Border& output, bool training,
                const at::Tensor& input) {
   const torch::jit::GraphOptimizerEnabledGuard as_written(false);

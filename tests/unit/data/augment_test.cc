@@ -164,8 +164,9 @@ TEST(Augment, RotationAndScalingStayWithinTheirRangesBothWays) {
     double mass = 0, x_mass = 0, y_mass = 0;
     for (int64_t i = 0; i < side * side; ++i) {
       mass += p[i];
-      x_mass += p[i] * static_cast<double>(i % side - 32);
-      y_mass += p[i] * static_cast<double>(i / side - 32);
+      const int64_t row_of = i / side, column = i % side;
+      x_mass += p[i] * static_cast<double>(column - 32);
+      y_mass += p[i] * static_cast<double>(row_of - 32);
     }
     const double x = x_mass / mass, y = y_mass / mass;
     const double degrees = std::atan2(y, x) * 180 / std::numbers::pi, distance = std::hypot(x, y);

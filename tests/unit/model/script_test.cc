@@ -183,7 +183,7 @@ TEST(Script, DrawsAreNoticedAndReseededForEveryMicroBatch) {
   EXPECT_TRUE(flat.model.blocks[0].segments[0]->draws());
   const std::vector<at::Tensor> data{numbers({6, 3}, 5), at::arange(6, at::kLong).remainder(4)};
   at::Tensor first, first_gradient;
-  for (int round = 0; round < 5; ++round) {  // after a run torch's profiling executor would differentiate another way
+  for (int round = 0; round < 5; ++round) {  // after a run torch's profiling executor would rewrite the graph
     flat.runner->forward_all({}, data);
     flat.runner->backward_all({}, data, flat.gradient_pointers);
     if (round == 0) first = flat.runner->border("logits").clone(), first_gradient = flat.gradient(0, 0).clone();
