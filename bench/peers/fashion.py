@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 
-CHANNELS, CLASSES, SIDE = [32, 64, 128], 10, 28
+CHANNELS, CLASSES, SIDE = [16, 32, 64], 10, 28
 LR, MOMENTUM, DECAY = 0.2, 0.9, 5e-4
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 

@@ -121,8 +121,7 @@ TEST_F(Idx, LabelsThatDoNotFitAreNamed) {
   bad.data.labels = write("few", idx({5}, "\1\1\1\1\1"));
   EXPECT_EQ(refused(bad), bad.data.labels + " has 5 labels but " + bad.data.path + " has 6 records");
   bad.data.labels = write("wrong", idx({6}, "\1\1\1\1\3\1"));
-  EXPECT_EQ(refused(bad),
-            bad.data.labels + ": the class of record 4 is 3, outside of model.classes = 3");
+  EXPECT_EQ(refused(bad), bad.data.labels + ": the class of record 4 is 3, outside of model.classes = 3");
   bad.data.labels = write("wide", idx({6, 2}, "\1\1\1\1\1\1\1\1\1\1\1\1"));
   EXPECT_EQ(refused(bad), bad.data.labels + ": a label has 2 values where the model wants 1");
   bad.data.labels.clear();

@@ -82,8 +82,7 @@ TEST_F(Numpy, FaultsNameTheFile) {
             "20 bytes of values where its header says 4 values of 4 bytes: truncated or damaged");
   EXPECT_NE(said(npy("<f8", "9223372036854775807, 9223372036854775807", "")).find("truncated or damaged"),
             std::string::npos);
-  EXPECT_EQ(said(npy(">f4", "1,", "abcd")),
-            "values of type '>f4'; whole numbers, f4 and f8 (little-endian) are read");
+  EXPECT_EQ(said(npy(">f4", "1,", "abcd")), "values of type '>f4'; whole numbers, f4 and f8 (little-endian) are read");
   EXPECT_EQ(said(npy("<f4", "", "abcd")), "a single value, not an array of records");
   EXPECT_EQ(said("\x93NUMPY\1" + std::string("\0\7\0{'x': 1}abcdefg", 18)), "its header has no fortran_order");
 }
