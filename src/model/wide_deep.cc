@@ -24,6 +24,8 @@ std::vector<int64_t> field_sizes(const Job& job) {
   std::vector<std::string> faults;
   std::vector<int64_t> sizes = sizes_of(parse_columns(job.data.columns, faults)).categories;
   if (!faults.empty()) throw ConfigError(std::move(faults));
+  if (sizes.empty())
+    throw Error("model.kind = \"wide-deep\" but data.columns has no category to embed; \"mlp\" reads numbers alone");
   return sizes;
 }
 
@@ -69,13 +71,13 @@ Block head_block(const Job& job, const Model& model, const at::Tensor& starts, i
   const int64_t numbers = model.data[0].dims[1], outputs = out.dims[1];
   const Init zeros{Init::Kind::kZeros, 1, {}};
   std::vector<Parameter> parameters = linear_parameters(job, "deep.", in.dims[1], outputs);
-  parameters.push_back({"wide.numbers", {outputs, numbers}, zeros, ""});
   parameters.push_back({"wide.categories", {rows, outputs}, zeros, ""});
   parameters.push_back({"wide.crosses", {kCrosses, outputs}, zeros, ""});
+  if (numbers > 0) parameters.push_back({"wide.numbers", {outputs, numbers}, zeros, ""});
   TensorFunction function = [starts](const Pass&, Tensors p, Tensors x) {
     const at::Tensor rows_of = (x[2] + starts).contiguous();
-    const at::Tensor wide =
-        at::linear(x[1], p[2]) + at::embedding(p[3], rows_of).sum(1) + at::embedding(p[4], crossed(rows_of)).sum(1);
+    at::Tensor wide = at::embedding(p[2], rows_of).sum(1) + at::embedding(p[3], crossed(rows_of)).sum(1);
+    if (p.size() > 4) wide = wide + at::linear(x[1], p[4]);
     return std::vector<at::Tensor>{at::linear(x[0], p[0], p[1]) + wide};
   };
   return adapt("head", std::move(parameters), std::move(function), {in, model.data[0], model.data[1]}, {out});

@@ -1,102 +1,16 @@
 // Activations with their derivatives in one pass: both need the same exponential, so forward computes the derivative
 // too and leaves it where the pre-activation was; backward is then one multiplication. The gate of SwiGLU is one of
 // them with two factors. Also the plain column passes: bias and column sums.
+#include "tensor/cpu/activation.h"
+
 #include "tensor/cpu/tables.h"
-#include "tensor/cpu/vec.h"
 
 namespace tutti::TUTTI_ISA {
 
 namespace {
 
-struct Value {
-  F value, derivative;
-};
-
-// gelu = x Phi(x), gelu' = Phi(x) + x phi(x). Phi(-|x|) = e^(-x^2/2) q(t) / 2 with q(t) = e^(z^2) erfc(z), z = |x| /
-// sqrt 2, t = 1 / (1 + 0.3 z), q fitted to a relative error of 2e-8 for z <= 9.9; past that the exponential is zero.
-// The tail keeps its relative precision, which 1 + erf would lose.
-inline F exact_tail(F magnitude, F e) {
-  const F t = set(1.0f) / fma(magnitude, set(0.212132034f), set(1.0f));
-  constexpr float q[] = {-1.73907474e-05f, 0.169501338f, 0.168280685f,  0.159050483f, 0.185494045f,
-                         -0.0422181296f,   0.487084255f, -0.468323698f, 0.46741465f,  -0.126266255f};
-  return set(0.5f) * e * polynomial(t, q);
-}
-struct Gelu {
-  static Value at(F x) {
-    const F e = exp(set(-0.5f) * x * x);
-    const F tail = exact_tail(abs(x), e);
-    const F phi = select(less(x, zero()), tail, set(1.0f) - tail);
-    return {x * phi, fma(x * set(0.398942280f), e, phi)};
-  }
-};
-
-// gelu = x s(2u) with the logistic s and u = sqrt(2/pi) (x + 0.044715 x^3); s' = s^2 e^(-2u).
-struct GeluTanh {
-  static Value at(F x) {
-    const F xx = x * x;
-    const F e = exp(x * fma(xx, set(-2 * 0.797884561f * 0.044715f), set(-2 * 0.797884561f)));
-    const F s = set(1.0f) / (set(1.0f) + e);
-    const F slope = fma(xx, set(6 * 0.797884561f * 0.044715f), set(2 * 0.797884561f));
-    return {x * s, fma(x * slope, s * s * e, s)};
-  }
-};
-
-struct Relu {
-  static Value at(F x) {
-    const M negative = less(x, zero());
-    return {select(negative, zero(), x), select(less(zero(), x), set(1.0f), zero())};
-  }
-};
-
-struct LeakyRelu {
-  static Value at(F x) {
-    const F slope = select(less(zero(), x), set(1.0f), set(0.01f));
-    return {x * slope, slope};
-  }
-};
-
-// s(x) = 1 / (1 + e^-x), s' = s^2 e^-x: 1 - s would lose the right tail.
-struct Sigmoid {
-  static Value at(F x) {
-    const F e = exp(zero() - x);
-    const F s = set(1.0f) / (set(1.0f) + e);
-    return {s, s * s * e};
-  }
-};
-
-// x s(x), s + x s'
-struct Silu {
-  static Value at(F x) {
-    const Value s = Sigmoid::at(x);
-    return {x * s.value, fma(x, s.derivative, s.value)};
-  }
-};
-
-// Near zero the odd polynomial of Cephes, past that 1 - 2 / (1 + e^2|x|), which would lose the small ones.
-struct Tanh {
-  static Value at(F x) {
-    constexpr float c[] = {-3.33332819422e-1f, 1.33314422036e-1f, -5.37397155531e-2f, 2.06390887954e-2f,
-                           -5.70498872745e-3f};
-    const F magnitude = abs(x), xx = x * x;
-    const F small = fma(polynomial(xx, c) * xx, x, x);
-    const F rest = set(2.0f) / (set(1.0f) + exp(magnitude + magnitude));  // 1 - |tanh x|
-    const F large = set(1.0f) - rest;
-    const M near = less(magnitude, set(0.625f));
-    const F value = select(near, small, select(less(x, zero()), zero() - large, large));
-    return {value, select(near, fnma(small, small, set(1.0f)), rest * (set(2.0f) - rest))};
-  }
-};
-
-// e^x - 1 below zero: near it x times the rest of exp's own polynomial, so that nothing is lost by the subtraction.
-struct Elu {
-  static Value at(F x) {
-    constexpr float c[] = {1.00000004f, 0.499999921f, 0.166664202f, 0.0416682256f, 0.0083748158f, 0.00138368457f};
-    const F e = exp(x);
-    const F below = select(less(set(-0.34f), x), x * polynomial(x, c), e - set(1.0f));
-    const M positive = less(zero(), x);
-    return {select(positive, x, below), select(positive, set(1.0f), e)};
-  }
-};
+using activations::Silu;
+using activations::Value;
 
 template <typename Kind>
 void rows_of(float* h, const float* bias, float* g, int64_t rows, int64_t cols) {
@@ -110,24 +24,7 @@ void rows_of(float* h, const float* bias, float* g, int64_t rows, int64_t cols) 
 }
 
 void bias_activation(float* h, const float* bias, float* g, int64_t rows, int64_t cols, Activation kind) {
-  switch (kind) {
-    case Activation::kGelu:
-      return rows_of<Gelu>(h, bias, g, rows, cols);
-    case Activation::kGeluTanh:
-      return rows_of<GeluTanh>(h, bias, g, rows, cols);
-    case Activation::kRelu:
-      return rows_of<Relu>(h, bias, g, rows, cols);
-    case Activation::kSilu:
-      return rows_of<Silu>(h, bias, g, rows, cols);
-    case Activation::kTanh:
-      return rows_of<Tanh>(h, bias, g, rows, cols);
-    case Activation::kSigmoid:
-      return rows_of<Sigmoid>(h, bias, g, rows, cols);
-    case Activation::kLeakyRelu:
-      return rows_of<LeakyRelu>(h, bias, g, rows, cols);
-    case Activation::kElu:
-      return rows_of<Elu>(h, bias, g, rows, cols);
-  }
+  activations::with_activation(kind, [&](auto f) { rows_of<decltype(f)>(h, bias, g, rows, cols); });
 }
 
 void activation_backward(const float* dg, const float* derivative, float* dh, float* dbias, int64_t rows,

@@ -7,6 +7,14 @@ namespace tutti::TUTTI_ISA {
 
 namespace {
 
+#if defined(__AVX512F__)
+inline M is_nan(F x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q); }
+#else
+inline M is_nan(F x) { return _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)); }
+#endif
+/// NaN where either is.
+inline F larger(F a, F b) { return select(is_nan(a), a, max(a, b)); }
+
 struct Window {
   F y[4], value[4], slope[4];
 };
@@ -27,6 +35,14 @@ inline __attribute__((always_inline)) Window window(const float* y, int64_t row,
   return w;
 }
 
+template <Pool pool>
+inline __attribute__((always_inline)) F pooled(const Window& w) {
+  if constexpr (pool == Pool::kMax) {
+    return larger(larger(w.value[0], w.value[1]), larger(w.value[2], w.value[3]));
+  }
+  return ((w.value[0] + w.value[1]) + (w.value[2] + w.value[3])) * set(0.25f);
+}
+
 /// What reaches each pixel of d, the gradient of the pooled value, behind the activation.
 template <Pool pool>
 inline __attribute__((always_inline)) void spread(const Window& w, F d, F* out) {
@@ -36,7 +52,7 @@ inline __attribute__((always_inline)) void spread(const Window& w, F d, F* out) 
     for (int i = 0; i < 4; ++i) out[i] = quarter * w.slope[i];
     return;
   }
-  const F top = max(max(w.value[0], w.value[1]), max(w.value[2], w.value[3]));
+  const F top = pooled<Pool::kMax>(w);
   F left = d;  // zero once the first of the largest had it
 #pragma clang loop unroll(full)
   for (int i = 0; i < 4; ++i) {
@@ -44,12 +60,6 @@ inline __attribute__((always_inline)) void spread(const Window& w, F d, F* out) 
     out[i] = select(below, zero(), left) * w.slope[i];
     left = select(below, left, zero());
   }
-}
-
-template <Pool pool>
-inline __attribute__((always_inline)) F pooled(const Window& w) {
-  if constexpr (pool == Pool::kMax) return max(max(w.value[0], w.value[1]), max(w.value[2], w.value[3]));
-  return ((w.value[0] + w.value[1]) + (w.value[2] + w.value[3])) * set(0.25f);
 }
 
 template <typename Body>

@@ -2,6 +2,7 @@
 // pixels for the weight's gradient: 2e-6 of the largest value leaves room of about five.
 #include "tensor/conv.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/convolution_backward.h>
@@ -34,6 +35,7 @@ class Conv : public EachIsa {
   void check(const ConvShape& s) {
     SCOPED_TRACE(testing::Message() << s.height << " x " << s.width << " x " << s.in << " to " << s.out << ", kernel "
                                     << s.kernel << ", stride " << s.stride);
+    at::set_num_threads(1);
     const ConvKernels& k = conv_kernels(GetParam());
     const Floats x = normals(s.inputs(), 1), weight = normals(s.weights(), 2), dy = normals(s.outputs(), 3);
     const Floats x_padded = padded(x, s.height, s.width, s.in);
