@@ -53,7 +53,7 @@ def compare(table, folder, text, vocab, what):
     try:
         subprocess.run([BIN / "tutti", "tokenize", text, "--vocab", str(vocab), "-o", tokenizer], check=True, capture_output=True, text=True)
         with Resident("tutti", [BIN / "tutti-bench-tokenize", text, tokenizer]) as tutti, \
-                Resident("tokenizers", [CHECKS / "bin/python", "bench/peers/tokenize.py", text, tokenizer]) as package:
+                Resident("tokenizers", [CHECKS / "bin/python", "bench/peers/bpe.py", text, tokenizer]) as package:
             tutti.ask("encode")
             speeds(table, names[0], tutti, package, "encode", megabytes, 1)
             speeds(table, names[1], tutti, package, f"train {vocab}", megabytes, 1)

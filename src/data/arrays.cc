@@ -22,6 +22,22 @@ int64_t Array::row() const {
 
 namespace {
 
+/// Records of `bytes` bytes, one after another. A line of a later record is asked for with every line that is copied:
+/// all at once they would wait for each other.
+void copy_bytes(const char* values, std::span<const int64_t> records, char* to, size_t bytes) {
+  constexpr size_t kAhead = 4, kLine = 64;
+  for (size_t i = 0; i < records.size(); ++i, to += bytes) {
+    const char* from = values + static_cast<size_t>(records[i]) * bytes;
+    const char* next = values + static_cast<size_t>(records[std::min(i + kAhead, records.size() - 1)]) * bytes;
+    size_t at = 0;
+    for (; at + kLine <= bytes; at += kLine) {
+      __builtin_prefetch(next + at);
+      std::memcpy(to + at, from + at, kLine);
+    }
+    std::memcpy(to + at, from + at, bytes - at);
+  }
+}
+
 class Arrays final : public Dataset {
  public:
   Arrays(std::shared_ptr<const Array> values, std::shared_ptr<const Array> labels, std::vector<Scaling> scaling)
@@ -51,6 +67,7 @@ class Arrays final : public Dataset {
   void copy(const T* values, std::span<const int64_t> records, const at::Tensor& tensor, int64_t first_row) const {
     const bool raw = tensor.element_size() == sizeof(T) && tensor.scalar_type() != at::kFloat;
     auto* to = static_cast<char*>(tensor.mutable_data_ptr()) + first_row * row_ * tensor.element_size();
+    if (raw) return copy_bytes(reinterpret_cast<const char*>(values), records, to, row_ * sizeof(T));
     constexpr size_t kAhead = 8;  // records whose first lines are on their way
     for (size_t i = 0; i < records.size(); ++i) {
       if (i + kAhead < records.size()) {
@@ -58,11 +75,7 @@ class Arrays final : public Dataset {
         const int64_t bytes = std::min<int64_t>(row_ * static_cast<int64_t>(sizeof(T)), 2048);
         for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(next + line);
       }
-      const T* from = values + records[i] * row_;
-      if (raw)
-        std::memcpy(to, from, static_cast<size_t>(row_) * sizeof(T));
-      else
-        scale_row(from, reinterpret_cast<float*>(to), row_, scaling_);
+      scale_row(values + records[i] * row_, reinterpret_cast<float*>(to), row_, scaling_);
       to += row_ * tensor.element_size();
     }
   }

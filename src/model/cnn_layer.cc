@@ -53,7 +53,7 @@ void CnnLayer::batch_statistics(const Saved& s, const Work& w) const {
     }
     s.mean[c] = static_cast<float>(mean);
     s.rstd[c] = static_cast<float>(1 / std::sqrt(squares / count + kCnnNormEps));
-    s.variance[c] = static_cast<float>(squares / count);
+    s.variance[c] = static_cast<float>(squares / std::max(count - 1, 1.0));
   }
 }
 

@@ -80,6 +80,25 @@ TEST_P(Conv, AgreesWithATenWithStridesAndSingleTaps) {
     for (const int64_t kernel : {1, 3})
       for (const int64_t stride : {1, 2}) check({height, 9, 10, 20, kernel, stride});
 }
+TEST_P(Conv, AMaximumSendsItsGradientToTheFirstOfEqualsAndKeepsNaN) {
+  const ConvKernels& k = conv_kernels(GetParam());
+  constexpr int64_t side = 3, channels = 19;  // the last row and column belong to no window
+  Floats y(side * side * channels, 2), ones(channels, 1), zeros(channels, 0), out(channels), dout(channels, 5);
+  Floats dy((side + 2) * (side + 2) * channels, 0);
+  const Affine affine{ones.data(), zeros.data()};
+  const NormGradient plain{zeros.data(), ones.data(), zeros.data(), zeros.data()};
+  k.pool_backward(dout.data(), y.data(), affine, plain, Activation::kRelu, Pool::kMax, dy.data(), side, side, channels);
+  const int64_t first = (side + 2 + 1) * channels;
+  for (int64_t i = 0; i < static_cast<int64_t>(dy.size()); ++i)
+    EXPECT_EQ(dy[i], i >= first && i < first + channels ? 5 : 0) << i;
+  for (const int64_t pixel : {0L, 1L, side, side + 1}) {
+    Floats bad = y;
+    bad[pixel * channels + 18] = NAN;
+    k.pool(bad.data(), affine, Activation::kRelu, Pool::kMax, out.data(), side, side, channels);
+    EXPECT_TRUE(std::isnan(out[18])) << pixel;
+    EXPECT_EQ(out[17], 2);
+  }
+}
 INSTANTIATE_TEST_SUITE_P(Isa, Conv, testing::Values(Isa::kAvx2, Isa::kAvx512), isa_name);
 
 }  // namespace
