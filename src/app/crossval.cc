@@ -84,7 +84,8 @@ int crossval_command(const TrainArguments& arguments, int64_t folds, const MakeM
   options.job = job_of(given);
   options.stop_at = arguments.steps;
   const size_t at_once = static_cast<size_t>(std::max<int64_t>(1, this_machine().cores / given.ranks));
-  const std::string folder = create_run(arguments.out, options.job).path;
+  const RunFolder made = create_run(arguments.out, options.job);
+  const std::string& folder = made.path;
   fmt::print("{}: {} folds, {} at once, {} rank{} each\n\n", options.job.name, folds, at_once, given.ranks,
              given.ranks == 1 ? "" : "s");
 
@@ -119,7 +120,14 @@ int crossval_command(const TrainArguments& arguments, int64_t folds, const MakeM
     print_row(fmt::format("fold {}", fold), metrics[static_cast<size_t>(fold)]);
   }
   ::sigaction(SIGINT, &before, nullptr);
-  if (!failure.empty()) throw Error(failure);
+  if (!failure.empty()) {
+    // As with a run: one that failed before its first step leaves no folder behind.
+    const auto trained = [&](int64_t fold) { return std::filesystem::exists(fmt::format("{}/fold-{}", folder, fold)); };
+    bool any = false;
+    for (int64_t fold = 0; fold < next; ++fold) any = any || trained(fold);
+    if (!any) remove_run(made);
+    throw Error(failure);
+  }
   if (stopped) return 130;
   report(metrics, folder);
   return 0;

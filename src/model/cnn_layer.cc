@@ -12,8 +12,8 @@ namespace tutti {
 
 namespace {
 
-enum { kWeight, kScale, kShift, kRunningMean, kRunningVariance };  // parameters of a layer, from its first
-enum { kBias = 1 };                                                // without a norm
+// Parameters of a layer, from its first; without a norm the bias comes behind the weight.
+enum { kWeight, kScale, kShift, kRunningMean, kRunningVariance, kBias = kScale };
 
 }  // namespace
 

@@ -18,7 +18,8 @@ CnnNormKind norm_of(const std::string& name) {
 }
 
 // Names are torchvision's; the number is the layer's in its block.
-void add_layer(Block& block, const CnnShape& shape, const ConvShape& conv, const std::string& number, Init init) {
+void add_layer(Block& block, const CnnShape& shape, const ConvShape& conv, const std::string& number,
+               const Init& init) {
   const std::vector<int64_t> each = {conv.out};
   block.parameters.push_back({"conv" + number + ".weight", {conv.out, conv.in, conv.kernel, conv.kernel}, init, ""});
   if (shape.norm == CnnNormKind::kNone) {

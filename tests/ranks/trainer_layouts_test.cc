@@ -1,5 +1,9 @@
 // The promise for everything a trainer has: models, optimizers, clipping, groups, schedules that watch, augmentation,
 // resampling, teachers and partitions, each over several layouts.
+#include <png.h>
+
+#include <set>
+
 #include "support/small_data.h"
 
 namespace tutti {
@@ -75,6 +79,67 @@ held_out = 0.2
 columns = ["size: number standardise", "colour: one-hot red|green|blue", "kind: target no|yes"]
 )";
 
+constexpr const char* kWideTable = R"(
+[model]
+kind = "wide-deep"
+embedding = 4
+hidden = [8]
+[data]
+kind = "csv"
+held_out = 0.2
+columns = ["size: number min-max", "colour: category red|green|blue", "city: category hash=16", "share: target",
+           "weight: weight"]
+)";
+constexpr const char* kPictures = R"(
+[model]
+kind = "cnn"
+image = [3, 8, 8]
+channels = [4]
+classes = 2
+[data]
+kind = "images"
+scale = "standardise"
+held_out = 0.2
+bad = "skip"
+)";
+constexpr const char* kText = R"(
+[model]
+kind = "gpt"
+layers = 1
+width = 16
+heads = 2
+context = 8
+vocab = 270
+[data]
+kind = "text"
+tokenizer = "bpe"
+held_out = 0.2
+)";
+
+/// PNG files of two classes, of other sizes than the model reads, one of them cut off.
+std::string write_pictures(const TempFolder& folder) {
+  for (int i = 0; i < 24; ++i) {
+    const bool dark = i % 2 == 0;
+    const int side = 6 + i % 5;
+    std::vector<uint8_t> rows;
+    for (int k = 0; k < side * side * 3; ++k)
+      rows.push_back(static_cast<uint8_t>(draw_below(7, static_cast<uint64_t>(i * 1000 + k), 100) + (dark ? 0 : 120)));
+    png_image png{};
+    png.version = PNG_IMAGE_VERSION;
+    png.width = png.height = static_cast<uint32_t>(side);
+    png.format = PNG_FORMAT_RGB;
+    png_alloc_size_t size = 0;
+    EXPECT_NE(png_image_write_to_memory(&png, nullptr, &size, 0, rows.data(), 0, nullptr), 0) << png.message;
+    std::string file(size, '\0');
+    EXPECT_NE(png_image_write_to_memory(&png, file.data(), &size, 0, rows.data(), 0, nullptr), 0) << png.message;
+    file.resize(i == 7 ? size / 2 : size);
+    const std::string inside = dark ? "pictures/dark" : "pictures/light";
+    std::filesystem::create_directories(folder / inside);
+    folder.write(inside + "/" + std::to_string(i) + ".png", file);
+  }
+  return folder / "pictures";
+}
+
 struct Result {
   std::string hash, order;
   int64_t step = 0;
@@ -117,6 +182,8 @@ class TrainerBits : public testing::TestWithParam<Case> {
     const std::string& text = GetParam().job;
     job_ = folder_.write("job.toml", text + kTrain);
     if (text.find("\"numpy\"") != std::string::npos) data_ = write_images(folder_, "images", 60, 8, 4);
+    if (text.find("\"images\"") != std::string::npos) data_ = {"data.path=" + write_pictures(folder_)};
+    if (text.find("\"text\"") != std::string::npos) data_ = {"data.path=" + write_table(folder_, "text.txt", 80)};
     if (text.find("\"csv\"") != std::string::npos) data_ = {"data.path=" + write_table(folder_, "table.csv", 80)};
   }
 
@@ -140,6 +207,7 @@ TEST_P(TrainerBits, DoNotDependOnTheLayout) {
 const std::vector<Arguments> kFew = {
     {"layout.ranks=2", "layout.overlap=false"},
     {"layout.ranks=3", "layout.workers=thread", "layout.partition=hash"},
+    {"layout.ranks=4", "layout.transport=tcp", "layout.bucket_floats=1"},
 };
 const std::vector<Arguments> kPartitions = {
     {"layout.ranks=1", "layout.partition=even"},
@@ -156,13 +224,15 @@ std::vector<Case> cases() {
   all.push_back({"AutoencoderWithLion", kAutoencoder, {"train.optimizer=lion", "train.lr=1e-3"}, kFew});
   all.push_back({"TableWithLamb",
                  kTable,
-                 {"train.optimizer=lamb", "train.weight_decay=0.01"},
+                 // a parameter of more than one chunk, which ranks share out
+                 {"train.optimizer=lamb", "train.weight_decay=0.01", "model.hidden=[100, 50]"},
                  {{"layout.ranks=2", "layout.partition=feature", "layout.partition_by=colour"},
                   {"layout.ranks=3", "layout.transport=tcp"}}});
-  all.push_back({"SgdClippedByUnit",
-                 kImages,
-                 {"train.optimizer=sgd", "train.momentum=0.9", "train.clip_by=unit", "train.clip=0.05"},
-                 kFew});
+  all.push_back(
+      {"SgdClippedByUnit",
+       kImages,
+       {"train.optimizer=sgd", "train.momentum=0.9", "train.clip_by=unit", "train.clip=0.05", "model.hidden=[80]"},
+       kFew});
   all.push_back(
       {"AdagradClippedByValue", kImages, {"train.optimizer=adagrad", "train.clip_by=value", "train.clip=1e-3"}, kFew});
   all.push_back({"RmspropWithGroups",
@@ -189,6 +259,9 @@ std::vector<Case> cases() {
                  kImages,
                  {"data.resample=balanced"},
                  {{"layout.ranks=3", "layout.partition=feature"}, {"layout.ranks=2", "layout.partition=round-robin"}}});
+  all.push_back({"WideDeepOverATable", kWideTable, {"data.resample=column"}, kFew});
+  all.push_back({"FolderOfPictures", kPictures, {"train.steps=3"}, kFew});
+  all.push_back({"TokensOfAText", kText, {"train.steps=3"}, kFew});
   all.push_back({"CnnWithBatchNorm", kCnn, {"model.norm=batch", "train.steps=4"}, kFew});
   return all;
 }

@@ -41,13 +41,13 @@ inline Arguments write_images(const TempFolder& folder, const std::string& name,
 
 /// Rows with a number, a colour, a city and what follows from them. Returns the path.
 inline std::string write_table(const TempFolder& folder, const std::string& name, int rows) {
-  std::string text = "size,colour,city,kind\n";
+  std::string text = "size,colour,city,share,weight,kind\n";
   const char* colours[] = {"red", "green", "blue"};
   for (int r = 0; r < rows; ++r) {
     const auto row = static_cast<uint64_t>(r);
     const uint64_t size = draw_below(3, row, 1000), colour = draw_below(4, row, 3), city = draw_below(5, row, 7);
-    text += fmt::format("{}.{:02},{},town {},{}\n", size / 100, size % 100, colours[colour], city,
-                        size > 500 || colour == 1 ? "yes" : "no");
+    text += fmt::format("{}.{:02},{},town {},{},{},{}\n", size / 100, size % 100, colours[colour], city, size % 2,
+                        1 + city, size > 500 || colour == 1 ? "yes" : "no");
   }
   return folder.write(name, text);
 }
