@@ -119,6 +119,12 @@ void Check::loss() {
           fmt::format("loss.label_smoothing and loss.class_weights are of \"cross-entropy\", but loss.kind = \"{}\"",
                       loss.kind));
   }
+  const bool only_classes = job_.data.kind == "points" || job_.data.kind == "images";
+  if (!classes && only_classes && (kind == "mlp" || kind == "script")) {
+    fault({"loss.kind", "data.kind"},
+          fmt::format("loss.kind = \"{}\" but data.kind = \"{}\": its targets are classes; use \"cross-entropy\"",
+                      loss.kind, job_.data.kind));
+  }
   const int64_t many = kind == "gpt" ? job_.model.vocab : job_.model.classes;
   if (!loss.class_weights.empty() && static_cast<int64_t>(loss.class_weights.size()) != many) {
     fault({"loss.class_weights"},
@@ -190,12 +196,13 @@ void Check::data() {
   columns();
   const auto& image = job_.model.image;
   const bool flat = job_.model.kind == "mlp" || job_.model.kind == "autoencoder";
-  if (flat && image.size() == 3 && (data.kind == "images" || job_.augment.any()) &&
+  const bool images = data.kind == "idx" || data.kind == "images" || data.kind == "numpy";
+  if (flat && image.size() == 3 && (data.kind == "images" || (images && job_.augment.any())) &&
       image[0] * image[1] * image[2] != job_.model.inputs) {
     fault({"model.image", "model.inputs"}, fmt::format("model.inputs = {} but model.image has {} x {} x {} values",
                                                        job_.model.inputs, image[0], image[1], image[2]));
   }
-  if (job_.augment.any() && data.kind != "idx" && data.kind != "images" && data.kind != "numpy") {
+  if (job_.augment.any() && !images) {
     fault({"data.kind"}, fmt::format("[augment] changes images, but data.kind = \"{}\"", data.kind));
   }
 }
@@ -229,7 +236,8 @@ void Check::columns() {
                       kind));
   }
   const bool classes = job_.loss.kind == "cross-entropy" || job_.loss.kind == "distill";
-  if (kind != "gpt" && kind != "autoencoder" && classes != (sizes.classes > 0) && sizes.targets > 0) {
+  const bool yes_or_no = job_.loss.kind == "bce" && sizes.classes == 2;  // as 1 or 0
+  if (kind != "gpt" && kind != "autoencoder" && classes != (sizes.classes > 0) && sizes.targets > 0 && !yes_or_no) {
     fault({"data.columns", "loss.kind"}, fmt::format("loss.kind = \"{}\" but the target is {}", job_.loss.kind,
                                                      sizes.classes > 0 ? "a class" : "a number"));
   }
@@ -239,9 +247,8 @@ void Check::columns() {
   };
   if (kind == "mlp" || kind == "autoencoder" || kind == "script")
     agrees("model.inputs", job_.model.inputs, sizes.numbers);
-  if (sizes.classes > 0) agrees("model.classes", job_.model.classes, sizes.classes);
-  if (sizes.classes == 0 && kind != "autoencoder" && kind != "gpt")
-    agrees("model.outputs", job_.model.outputs, sizes.targets);
+  if (classes) agrees("model.classes", job_.model.classes, sizes.classes);
+  if (!classes && kind != "autoencoder" && kind != "gpt") agrees("model.outputs", job_.model.outputs, sizes.targets);
   if (data.resample == "column" && sizes.weights != 1) {
     fault({"data.resample"}, "data.resample = \"column\" needs a column with the role weight");
   }
@@ -262,13 +269,12 @@ void Check::train() {
     fault({"train.nesterov"}, "train.nesterov = true but train.momentum = 0: there is no momentum to look ahead by");
   }
   const bool watches = train.schedule == "plateau" || train.early_stop > 0 || train.keep_best;
-  if (watches && (train.eval_every == 0 || train.eval_batches == 0)) {
+  if (watches && train.eval_every == 0) {
     fault({"train.schedule", "train.early_stop", "train.keep_best", "train.eval_every"},
-          fmt::format("{} goes by evaluations, but train.eval_every = {}",
-                      train.schedule == "plateau" ? "train.schedule = \"plateau\""
-                      : train.early_stop > 0      ? "train.early_stop"
-                                                  : "train.keep_best",
-                      train.eval_every));
+          fmt::format("{} goes by evaluations, but train.eval_every = 0", train.schedule == "plateau"
+                                                                              ? "train.schedule = \"plateau\""
+                                                                          : train.early_stop > 0 ? "train.early_stop"
+                                                                                                 : "train.keep_best"));
   }
   std::vector<std::string> texts;
   parse_groups(train.groups, texts);

@@ -225,6 +225,10 @@ Split open_arrays(const Job& job, const DataGroup& group) {
   Split split;
   const auto scaling = scaling_of(job.data.scale, *train.values, images ? job.model.image[0] : 1, parts.train, group,
                                   split.report.statistics);
+  if (job.data.path == "fashion-mnist") {
+    split.report.classes = {"t-shirt", "trouser", "pullover", "dress", "coat",
+                            "sandal",  "shirt",   "sneaker",  "bag",   "boot"};
+  }
   const auto all = make_arrays(train.values, train.labels, scaling);
   split.train = pick(all, std::move(parts.train));
   split.held_out = pick(all, std::move(parts.held_out));
