@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cmath>
@@ -35,6 +36,30 @@ std::map<std::string, double> last_metrics(const std::string& run) {
     if (value.is_number()) metrics[name] = value.get<double>();
   return metrics;
 }
+
+/// Ctrl-C reaches the folds' own launchers, which finish their step, save and end; this process waits for them.
+/// Blocked, it can neither end this process first nor be lost to a fold that is just starting, which inherits the mask.
+class HeldInterrupt {
+ public:
+  HeldInterrupt() {
+    sigemptyset(&interrupt_);
+    sigaddset(&interrupt_, SIGINT);
+    ::pthread_sigmask(SIG_BLOCK, &interrupt_, &before_);
+  }
+  ~HeldInterrupt() {
+    const timespec now{};
+    ::sigtimedwait(&interrupt_, nullptr, &now);
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  HeldInterrupt(const HeldInterrupt&) = delete;
+  static bool came() {
+    sigset_t waiting;
+    return ::sigpending(&waiting) == 0 && sigismember(&waiting, SIGINT) == 1;
+  }
+
+ private:
+  sigset_t interrupt_{}, before_{};
+};
 
 struct Spread {
   double mean = 0, deviation = 0;
@@ -72,6 +97,47 @@ void report(const std::vector<std::map<std::string, double>>& folds, const std::
   fmt::print("\nrun     {}\n", folder);
 }
 
+struct Folds {
+  std::vector<std::map<std::string, double>> metrics;  ///< by fold
+  int64_t started = 0;
+  bool stopped = false;
+  std::string failure;  ///< of the first that failed; no other is started then
+};
+
+std::string fold_folder(const std::string& folder, int64_t fold) { return fmt::format("{}/fold-{}", folder, fold); }
+
+/// Trains the folds, so many at once, and prints each when it has ended.
+Folds train_folds(RunOptions options, int64_t count, size_t at_once, const std::string& folder) {
+  const HeldInterrupt held;
+  Folds folds;
+  folds.metrics.resize(static_cast<size_t>(count));
+  std::vector<Apart> running;
+  std::vector<int64_t> fold_of;
+  const auto more = [&] { return folds.started < count && !folds.stopped && folds.failure.empty(); };
+  while (more() || !running.empty()) {
+    folds.stopped = folds.stopped || HeldInterrupt::came();
+    while (more() && running.size() < at_once) {
+      options.job.data.fold = folds.started;
+      options.out = fold_folder(folder, folds.started);
+      running.push_back(start_apart(options));
+      fold_of.push_back(folds.started++);
+    }
+    if (running.empty()) break;
+    const size_t i = wait_any(running);
+    const RunResult result = finish_apart(running[i]);
+    const int64_t fold = fold_of[i];
+    running.erase(running.begin() + static_cast<ptrdiff_t>(i));
+    fold_of.erase(fold_of.begin() + static_cast<ptrdiff_t>(i));
+    folds.stopped = folds.stopped || result.stopped;
+    if (!result.ok && folds.failure.empty()) folds.failure = fmt::format("fold {}: {}", fold, result.failures.front());
+    if (!result.ok || result.stopped) continue;
+    auto& metrics = folds.metrics[static_cast<size_t>(fold)];
+    metrics = last_metrics(fold_folder(folder, fold));
+    print_row(fmt::format("fold {}", fold), metrics);
+  }
+  return folds;
+}
+
 }  // namespace
 
 int crossval_command(const TrainArguments& arguments, int64_t folds, const MakeModel& make_model) {
@@ -89,47 +155,18 @@ int crossval_command(const TrainArguments& arguments, int64_t folds, const MakeM
   fmt::print("{}: {} folds, {} at once, {} rank{} each\n\n", options.job.name, folds, at_once, given.ranks,
              given.ranks == 1 ? "" : "s");
 
-  // Ctrl-C reaches the folds' own launchers, which finish their step, save and end; this process waits for them.
-  struct sigaction ignore {
-  }, before{};
-  ignore.sa_handler = [](int) {};
-  ::sigaction(SIGINT, &ignore, &before);
-  std::vector<std::map<std::string, double>> metrics(static_cast<size_t>(folds));
-  std::vector<Apart> running;
-  std::vector<int64_t> fold_of;
-  int64_t next = 0;
-  bool stopped = false;
-  std::string failure;
-  while (next < folds || !running.empty()) {
-    while (next < folds && running.size() < at_once && !stopped && failure.empty()) {
-      options.job.data.fold = next;
-      options.out = fmt::format("{}/fold-{}", folder, next);
-      running.push_back(start_apart(options));
-      fold_of.push_back(next++);
-    }
-    if (running.empty()) break;
-    const size_t i = wait_any(running);
-    const RunResult result = finish_apart(running[i]);
-    const int64_t fold = fold_of[i];
-    running.erase(running.begin() + static_cast<ptrdiff_t>(i));
-    fold_of.erase(fold_of.begin() + static_cast<ptrdiff_t>(i));
-    stopped = stopped || result.stopped;
-    if (!result.ok && failure.empty()) failure = fmt::format("fold {}: {}", fold, result.failures.front());
-    if (!result.ok || result.stopped) continue;
-    metrics[static_cast<size_t>(fold)] = last_metrics(fmt::format("{}/fold-{}", folder, fold));
-    print_row(fmt::format("fold {}", fold), metrics[static_cast<size_t>(fold)]);
-  }
-  ::sigaction(SIGINT, &before, nullptr);
-  if (!failure.empty()) {
+  const Folds done = train_folds(options, folds, at_once, folder);
+  if (!done.failure.empty()) {
     // As with a run: one that failed before its first step leaves no folder behind.
-    const auto trained = [&](int64_t fold) { return std::filesystem::exists(fmt::format("{}/fold-{}", folder, fold)); };
     bool any = false;
-    for (int64_t fold = 0; fold < next; ++fold) any = any || trained(fold);
+    for (int64_t fold = 0; fold < done.started; ++fold) {
+      any = any || std::filesystem::exists(fold_folder(folder, fold));
+    }
     if (!any) remove_run(made);
-    throw Error(failure);
+    throw Error(done.failure);
   }
-  if (stopped) return 130;
-  report(metrics, folder);
+  if (done.stopped) return 130;
+  report(done.metrics, folder);
   return 0;
 }
 

@@ -60,7 +60,7 @@ void encode(const TokenizeArguments& arguments, const std::string& text) {
 
 int tokenize_command(const TokenizeArguments& arguments) {
   check(arguments);
-  const std::string text = read_unchanged(resolve_path(arguments.file));
+  const std::string text = read_gz(resolve_path(arguments.file));
   if (arguments.vocab != 0) {
     learn(arguments, text);
   } else {

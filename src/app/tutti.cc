@@ -164,8 +164,12 @@ int tutti_main(int argc, char** argv) {
   CLI::App* sample = app.add_subcommand("sample", "text from a trained run");
   sample->add_option("run", path, "folder of the run")->required();
   sample->add_option("--prompt", prompt, "what it starts from")->capture_default_str();
-  sample->add_option("--bytes", length, "how many bytes to draw")->capture_default_str();
-  sample->add_option("--temperature", temperature, "1: as learned; lower: bolder")->capture_default_str();
+  sample->add_option("--bytes", length, "how many bytes to draw")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
+  sample->add_option("--temperature", temperature, "1: as learned; lower: bolder")
+      ->capture_default_str()
+      ->check(CLI::Range(1e-3, 1e3));
   sample->add_option("--seed", seed, "of the draws")->capture_default_str();
   on(sample, [&] { return sample_command(path, prompt, length, temperature, seed); });
 
@@ -199,7 +203,9 @@ int tutti_main(int argc, char** argv) {
   int64_t count = 1000;
   CLI::App* generate = app.add_subcommand("generate", "training samples from a trained autoencoder, as a .npy file");
   generate->add_option("run", path, "folder of the run")->required();
-  generate->add_option("--count", count, "number of samples")->capture_default_str()->check(CLI::PositiveNumber);
+  generate->add_option("--count", count, "number of samples")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 32));
   generate->add_option("--seed", seed, "of the draws")->capture_default_str();
   generate->add_option("-o,--out", out, "the .npy file")->required();
   on(generate, [&] { return generate_command(path, count, seed, out); });

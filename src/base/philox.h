@@ -8,12 +8,24 @@
 namespace tutti {
 
 /// What a draw is for. The numbers are part of the job's meaning: never reuse or reorder them.
-enum class Purpose : uint32_t { kInit = 1, kDropout = 2, kOrder = 3, kSplit = 4, kData = 5, kSample = 6, kTest = 7, kAugment = 8,
-                                kResample = 9, kLatent = 10 };
+enum class Purpose : uint32_t {
+  kInit = 1,
+  kDropout = 2,
+  kOrder = 3,
+  kSplit = 4,
+  kData = 5,
+  kSample = 6,
+  kTest = 7,
+  kAugment = 8,
+  kResample = 9,
+  kLatent = 10
+};
 
 /// Names one stream of draws: (seed, purpose, a, b). What a and b are depends on the purpose:
 ///   init: a = hash64(parameter name), b = 0       element i of the parameter is draw i
-///   dropout: a = step, b = (block << 40 | sample in step ... see model/dropout.h)
+///   dropout: tensor/cpu/dropout.simd.cc; order: a = pass over the data, b = 0; split: a = record, b: grid/order.cc
+///   resample: a = b = 0, block i is sample i       data: data/generated.cc       augment: data/augment.cc
+///   latent: a = sample, b = 0, draw i is element i of its code       sample: the texts and codes of a trained model
 struct PhiloxKey {
   uint64_t seed = 0;
   Purpose purpose = Purpose::kTest;

@@ -7,17 +7,11 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/processor.h"
 #include "comm/fold_kernels.h"
 
 namespace tutti {
 namespace {
-
-bool has_avx512() {
-  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-                          __builtin_cpu_supports("avx512vl");
-  return has;
-}
 
 void add(float* out, const float* a, const float* b, int64_t n) {
   has_avx512() ? isa_avx512::add(out, a, b, n) : isa_avx2::add(out, a, b, n);

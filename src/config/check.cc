@@ -1,67 +1,49 @@
-// What needs more than one value of a job to be judged. Every fault is collected.
+// What needs more than one value of a job to be judged: the model, the loss, training and the layout (check_data.cc has
+// the data). Every fault is collected.
 #include "config/check.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 
-#include "config/columns.h"
 #include "config/groups.h"
+#include "config/job_check.h"
 #include "config/schema.h"
 
 namespace tutti {
 
-namespace {
-
-class Check {
- public:
-  explicit Check(const Job& job) : job_(job) {}
-
-  /// A fault that names its keys; the first that came from a line of a file gives the place.
-  void fault(std::initializer_list<const char*> names, const std::string& text) {
-    for (const char* name : names) {
-      const auto origin = job_.origin.find(name);
-      if (origin == job_.origin.end() || origin->second.find(':') == std::string::npos) continue;
-      return faults.push_back(origin->second + ": " + text);
-    }
-    faults.push_back(text);
+void JobCheck::fault(std::initializer_list<const char*> names, const std::string& text) {
+  for (const char* name : names) {
+    const auto origin = job_.origin.find(name);
+    if (origin == job_.origin.end() || origin->second.find(':') == std::string::npos) continue;
+    return faults.push_back(origin->second + ": " + text);
   }
-
-  void values();
-  void gpt();
-  void model();
-  void loss();
-  void data();
-  void columns();
-  void train();
-  void numerics(const Machine& machine);
-  void layout();
-
-  std::vector<std::string> faults;
-
- private:
-  void one_of(const char* key, const std::string& value, const std::vector<std::string>& allowed);
-  const Job& job_;
-};
+  faults.push_back(text);
+}
 
 // A C++ program may have set any field to anything.
-void Check::values() {
+void JobCheck::values() {
+  const auto misplaced = [](char c) { return c == '/' || static_cast<unsigned char>(c) < ' '; };
+  if (std::any_of(job_.name.begin(), job_.name.end(), misplaced)) {
+    fault({"name"},
+          fmt::format("name = {:?}: a run's folder has this name, so no slashes and no control characters", job_.name));
+  }
   for (const auto& key : keys()) {
     if (const std::string text = fault_of(key, key.get(job_)); !text.empty()) fault({key.full_name().c_str()}, text);
   }
 }
 
-void Check::one_of(const char* key, const std::string& value, const std::vector<std::string>& allowed) {
+void JobCheck::one_of(const char* key, const std::string& value, const std::vector<std::string>& allowed) {
   if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
   fault({key, "model.kind"}, fmt::format("{} = \"{}\" but model.kind = \"{}\": it takes \"{}\"", key, value,
                                          job_.model.kind, fmt::join(allowed, "\", \"")));
 }
 
-void Check::gpt() {
+void JobCheck::gpt() {
   const auto& model = job_.model;
-  if (model.heads > 0 && model.width % model.heads != 0) {
+  if (model.heads <= 0) return;  // named by values()
+  if (model.width % model.heads != 0) {
     fault({"model.width", "model.heads"},
           fmt::format("model.width = {} cannot be cut into model.heads = {}: a head is a whole number of elements",
                       model.width, model.heads));
@@ -76,7 +58,7 @@ void Check::gpt() {
   }
 }
 
-void Check::model() {
+void JobCheck::model() {
   const auto& model = job_.model;
   const std::string& kind = model.kind;
   if (kind == "gpt") gpt();
@@ -107,7 +89,7 @@ void Check::model() {
   }
 }
 
-void Check::loss() {
+void JobCheck::loss() {
   const auto& loss = job_.loss;
   const std::string& kind = job_.model.kind;
   const bool classes = loss.kind == "cross-entropy" || loss.kind == "distill";
@@ -130,6 +112,10 @@ void Check::loss() {
     fault({"loss.class_weights"},
           fmt::format("loss.class_weights has {} weights for {} classes", loss.class_weights.size(), many));
   }
+  const auto zero = [](double weight) { return weight == 0; };
+  if (!loss.class_weights.empty() && std::all_of(loss.class_weights.begin(), loss.class_weights.end(), zero)) {
+    fault({"loss.class_weights"}, "loss.class_weights are all 0: nothing would be learned");
+  }
   if ((loss.kind == "distill") != !loss.teacher.empty()) {
     fault({"loss.teacher", "loss.kind"}, loss.teacher.empty()
                                              ? "loss.kind = \"distill\" but loss.teacher is empty: name a run"
@@ -140,121 +126,7 @@ void Check::loss() {
   }
 }
 
-void Check::data() {
-  const auto& data = job_.data;
-  static const std::map<std::string, std::vector<std::string>> kReads = {
-      {"gpt", {"text", "tokens", "walk", "jsonl"}},
-      {"mlp", {"points", "csv", "jsonl", "idx", "numpy", "images"}},
-      {"cnn", {"idx", "images", "numpy"}},
-      {"wide-deep", {"clicks", "csv", "jsonl"}},
-      {"autoencoder", {"idx", "numpy", "images", "points", "csv", "jsonl"}},
-      {"script", {"idx", "images", "numpy", "points", "csv", "jsonl"}},
-  };
-  if (const auto reads = kReads.find(job_.model.kind); reads != kReads.end()) {
-    const auto& kinds = reads->second;
-    if (std::find(kinds.begin(), kinds.end(), data.kind) == kinds.end()) {
-      fault({"data.kind", "model.kind"}, fmt::format("data.kind = \"{}\" but model.kind = \"{}\": it reads \"{}\"",
-                                                     data.kind, job_.model.kind, fmt::join(kinds, "\", \"")));
-    }
-  }
-  const bool bytes = data.kind == "text" && data.tokenizer == "bytes";
-  if (job_.model.kind == "gpt" && (data.kind == "text" || data.kind == "jsonl") && job_.model.vocab < 256) {
-    fault({"model.vocab", "data.kind"},
-          fmt::format("model.vocab = {} but data.kind = \"{}\": bytes need 256", job_.model.vocab, data.kind));
-  }
-  if (!bytes && data.tokenizer != "bytes" && data.kind != "text" && data.kind != "jsonl") {
-    fault({"data.tokenizer", "data.kind"},
-          fmt::format("data.tokenizer = \"{}\" but data.kind = \"{}\": it has no text", data.tokenizer, data.kind));
-  }
-  const bool generated = data.kind == "walk" || data.kind == "points" || data.kind == "clicks";
-  if (!generated && data.path.empty()) {
-    fault({"data.path"}, fmt::format("data.path is empty but data.kind = \"{}\": name a file", data.kind));
-  }
-  if (job_.train.eval_batches > 0 && data.held_out <= 0 && data.folds < 2) {
-    fault({"data.held_out", "train.eval_batches"},
-          fmt::format("data.held_out = 0 but train.eval_batches = {}: nothing is kept to evaluate on; set "
-                      "train.eval_batches = 0 for no evaluation",
-                      job_.train.eval_batches));
-  }
-  if (data.folds > 1 && data.fold >= data.folds) {
-    fault({"data.fold", "data.folds"}, fmt::format("data.fold = {} but data.folds = {}", data.fold, data.folds));
-  }
-  if (data.folds > 1 && generated) {
-    fault({"data.folds"},
-          fmt::format("data.folds = {} but data.kind = \"{}\": there is no end to its records", data.folds, data.kind));
-  }
-  if ((data.resample == "classes") != !data.resample_weights.empty()) {
-    fault({"data.resample_weights", "data.resample"}, data.resample_weights.empty()
-                                                          ? "data.resample = \"classes\" needs data.resample_weights"
-                                                          : "data.resample_weights needs data.resample = \"classes\"");
-  }
-  if (data.resample != "none" && generated) {
-    fault({"data.resample"},
-          fmt::format("data.resample = \"{}\" but data.kind = \"{}\": there is no end to its records", data.resample,
-                      data.kind));
-  }
-  columns();
-  const auto& image = job_.model.image;
-  const bool flat = job_.model.kind == "mlp" || job_.model.kind == "autoencoder";
-  const bool images = data.kind == "idx" || data.kind == "images" || data.kind == "numpy";
-  if (flat && image.size() == 3 && (data.kind == "images" || (images && job_.augment.any())) &&
-      image[0] * image[1] * image[2] != job_.model.inputs) {
-    fault({"model.image", "model.inputs"}, fmt::format("model.inputs = {} but model.image has {} x {} x {} values",
-                                                       job_.model.inputs, image[0], image[1], image[2]));
-  }
-  if (job_.augment.any() && !images) {
-    fault({"data.kind"}, fmt::format("[augment] changes images, but data.kind = \"{}\"", data.kind));
-  }
-}
-
-void Check::columns() {
-  const auto& data = job_.data;
-  const bool table = data.kind == "csv" || data.kind == "jsonl";
-  std::vector<std::string> texts;
-  const ColumnSizes sizes = sizes_of(parse_columns(data.columns, texts));
-  for (const std::string& text : texts) fault({"data.columns"}, text);
-  if (!texts.empty()) return;
-  if (table == data.columns.empty()) {
-    return fault(
-        {"data.columns", "data.kind"},
-        table ? fmt::format("data.columns is empty but data.kind = \"{}\": say what is read", data.kind)
-              : fmt::format("data.columns is set but data.kind = \"{}\": only csv and jsonl have columns", data.kind));
-  }
-  if (!table) return;
-  const std::string& kind = job_.model.kind;
-  if ((kind == "gpt") != (sizes.texts == 1) && kind != "custom") {
-    return fault({"data.columns"}, kind == "gpt" ? "data.columns: a gpt reads one text column"
-                                                 : "data.columns: only a gpt reads a text column");
-  }
-  if (kind != "gpt" && kind != "autoencoder" && kind != "custom" && sizes.targets == 0) {
-    fault({"data.columns"}, "data.columns has no target");
-  }
-  if ((kind == "mlp" || kind == "autoencoder" || kind == "script") && !sizes.categories.empty()) {
-    fault({"data.columns"},
-          fmt::format("data.columns has categories, which model.kind = \"{}\" does not read; make them one-hot, or use "
-                      "\"wide-deep\"",
-                      kind));
-  }
-  const bool classes = job_.loss.kind == "cross-entropy" || job_.loss.kind == "distill";
-  const bool yes_or_no = job_.loss.kind == "bce" && sizes.classes == 2;  // as 1 or 0
-  if (kind != "gpt" && kind != "autoencoder" && classes != (sizes.classes > 0) && sizes.targets > 0 && !yes_or_no) {
-    fault({"data.columns", "loss.kind"}, fmt::format("loss.kind = \"{}\" but the target is {}", job_.loss.kind,
-                                                     sizes.classes > 0 ? "a class" : "a number"));
-  }
-  const auto agrees = [&](const char* key, int64_t value, int64_t wanted) {
-    if (wanted > 0 && value != wanted)
-      fault({key, "data.columns"}, fmt::format("{} = {} but data.columns has {}", key, value, wanted));
-  };
-  if (kind == "mlp" || kind == "autoencoder" || kind == "script")
-    agrees("model.inputs", job_.model.inputs, sizes.numbers);
-  if (classes) agrees("model.classes", job_.model.classes, sizes.classes);
-  if (!classes && kind != "autoencoder" && kind != "gpt") agrees("model.outputs", job_.model.outputs, sizes.targets);
-  if (data.resample == "column" && sizes.weights != 1) {
-    fault({"data.resample"}, "data.resample = \"column\" needs a column with the role weight");
-  }
-}
-
-void Check::train() {
+void JobCheck::train() {
   const auto& train = job_.train;
   if (train.eval_every > 0 && train.eval_batches == 0) {
     fault(
@@ -279,7 +151,15 @@ void Check::train() {
   std::vector<std::string> texts;
   parse_groups(train.groups, texts);
   for (const std::string& text : texts) fault({"train.groups"}, text);
-  if (train.sample_bytes > 0 && job_.model.kind != "gpt" && job_.model.kind != "custom") {
+  if (train.sample_bytes > 0 && job_.data.kind == "tokens") {
+    fault({"train.sample_bytes", "data.kind"},
+          fmt::format("train.sample_bytes = {} but data.kind = \"tokens\": what text they stand for is not known",
+                      train.sample_bytes));
+  } else if (train.sample_bytes > 0 && job_.data.kind == "walk" && job_.model.vocab < 256) {
+    fault({"train.sample_bytes", "model.vocab"},
+          fmt::format("train.sample_bytes = {} but model.vocab = {}: a prompt is bytes, which need 256",
+                      train.sample_bytes, job_.model.vocab));
+  } else if (train.sample_bytes > 0 && job_.model.kind != "gpt" && job_.model.kind != "custom") {
     fault({"train.sample_bytes"}, fmt::format("train.sample_bytes = {} but model.kind = \"{}\": it writes no text",
                                               train.sample_bytes, job_.model.kind));
   } else if (train.sample_bytes > 0 && train.prompt.empty()) {
@@ -301,7 +181,7 @@ void Check::train() {
   }
 }
 
-void Check::numerics(const Machine& machine) {
+void JobCheck::numerics(const Machine& machine) {
   const std::string& isa = job_.numerics.isa;
   if (!machine.avx2 && !machine.avx512) {
     fault({"numerics.isa"}, "numerics.isa: this processor has neither AVX2 nor AVX-512; one of them is needed");
@@ -314,7 +194,7 @@ void Check::numerics(const Machine& machine) {
   }
 }
 
-void Check::layout() {
+void JobCheck::layout() {
   const auto& layout = job_.layout;
   const auto& train = job_.train;
   if (layout.ranks > train.lanes) {
@@ -359,10 +239,8 @@ void Check::layout() {
   if (layout.address.empty()) fault({"layout.address"}, "layout.address is empty: name an address to listen on");
 }
 
-}  // namespace
-
 std::vector<std::string> faults_of(const Job& job, const Machine& machine) {
-  Check check(job);
+  JobCheck check(job);
   check.values();
   check.model();
   check.loss();

@@ -4,9 +4,8 @@
 //   "colour: category red|green|blue"  an id by place; any other value is an unknown class
 //   "shape: one-hot round|square"      as many features of 0 and 1
 //   "weight: weight"                   of the record, for data.resample = "column"
-//   "label: target"                    a number (regression, bce); target cat|dog: a class by place; target classes=10:
-//   a
-//                                      whole number below 10
+//   "label: target"                    a number (regression, bce)
+//   "label: target cat|dog"            a class by place; target classes=10: a whole number below 10
 //   "body: text"                       jsonl: text for a gpt; then the only column
 // Sizes follow from the text alone, so a model can be made before the data is read.
 #pragma once

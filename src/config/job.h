@@ -1,7 +1,6 @@
 // A job file as a typed value. What is in [model], [loss], [data], [augment], [train] and [numerics] is the job and
-// changes the result;
-// what is in [layout] must not. Every key, its type, default, limits and one line of help stand in one table
-// (config/schema.cc), from which parsing, `explain`, docs/job.md and the nearest-key hints are made.
+// changes the result; what is in [layout] must not. Every key, its type, default, limits and one line of help stand in
+// one table (config/keys.cc), from which parsing, `explain`, docs/job.md and the nearest-key hints are made.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +23,7 @@ struct ModelConfig {
   int64_t mlp_width;  // gpt: 0: 4 width, of swiglu 8/3 width rounded up to 16
   bool bias;          // gpt: linear layers and norms have biases
   double dropout;
-  double init_scale;  // standard deviation of the (truncated) normal; gain of orthogonal; the constant
+  double init_scale;  // standard deviation of the (truncated) normal; the constant
   std::string init;  // normal | truncated-normal | glorot-uniform | glorot-normal | he-uniform | he-normal | orthogonal
                      // | zeros | ones | constant
   bool scaled_residual;              // GPT-2: residual projections start at init / sqrt(2 layers)

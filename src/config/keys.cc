@@ -95,13 +95,13 @@ void add_model(std::vector<Key>& keys) {
   rows.add(&C::mlp_width, "mlp_width", 0,
            "gpt: hidden size; 0: 4 times `width`, with swiglu 8/3 times, rounded up to 16")
       .range(0, kMany);
-  rows.add(&C::bias, "bias", true, "gpt: linear layers have biases");
+  rows.add(&C::bias, "bias", true, "gpt: linear layers and layer norms have biases");
   rows.add(&C::activation, "activation", "gelu", "between layers; swiglu: gpt only")
       .one_of({"gelu", "gelu-tanh", "relu", "silu", "tanh", "sigmoid", "leaky-relu", "elu", "swiglu"});
   rows.add(&C::norm, "norm", "auto", "resolved once: gpt layer, cnn batch, others none")
       .one_of({"auto", "layer", "rms", "batch", "group", "none"});
   rows.add(&C::dropout, "dropout", 0.0,
-           "gpt: after the embedding, the attention and the MLP; mlp, wide-deep: after hidden layers; cnn: before the "
+           "gpt: after embedding, attention and MLP; mlp, wide-deep, autoencoder: after hidden layers; cnn: before the "
            "last layer")
       .fraction();
   rows.add(&C::init, "init", "normal", "how weights are drawn")
@@ -113,12 +113,15 @@ void add_model(std::vector<Key>& keys) {
   rows.add(&C::scaled_residual, "scaled_residual", true,
            "gpt: residual projections start smaller by sqrt(2 layers), as in GPT-2");
   rows.add(&C::init_from, "init_from", "", "a safetensors file or a run: its values replace the drawn ones, by name");
-  rows.add(&C::init_only, "init_only", "*", "names that are taken from `init_from`, with * for any part");
+  rows.add(&C::init_only, "init_only", "*",
+           "names that are taken from `init_from`; * is any part, ? any one character");
   rows.add(&C::hidden, "hidden", kHidden, "mlp, wide-deep, autoencoder: sizes of the hidden layers").range(1, kMany);
   rows.add(&C::inputs, "inputs", 16, "mlp, autoencoder: features of a record").range(1, kMany);
   rows.add(&C::outputs, "outputs", 1, "mlp: values that a regression predicts").range(1, kMany);
   rows.add(&C::classes, "classes", 8, "number of classes").range(2, kMany);
-  rows.add(&C::image, "image", kImage, "cnn: channels, height and width").range(1, kMany);
+  rows.add(&C::image, "image", kImage,
+           "channels, height and width of images; also what [augment] takes flat records for")
+      .range(1, kMany);
   rows.add(&C::channels, "channels", kChannels, "cnn: channels of each stage; every stage halves the image")
       .range(1, kMany);
   rows.add(&C::depth, "depth", 1, "cnn: blocks of a stage").range(1, kMany);
@@ -208,7 +211,7 @@ void add_train(std::vector<Key>& keys) {
       .range(1, 1024)
       .only_default_yet();
   rows.add(&C::steps, "steps", 400, "steps of the whole job; schedules span them").range(1, 1e12);
-  rows.add(&C::seed, "seed", 1, "of initial values, order of the data and dropout").at_least(0);
+  rows.add(&C::seed, "seed", 1, "of initial values, split and order of the data, augmentation and dropout").at_least(0);
   rows.add(&C::optimizer, "optimizer", "adamw", "docs/optimizers.md has their formulas")
       .one_of({"sgd", "adagrad", "rmsprop", "adam", "adamw", "lion", "lamb"});
   rows.add(&C::lr, "lr", 1e-3, "learning rate at its highest").range(0, 1e6);

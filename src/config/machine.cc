@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/processor.h"
 #include "config/job.h"
 
 namespace tutti {
@@ -120,7 +121,6 @@ int cores_by_cgroup(int cores, const std::string& root, const Membership& member
   return cores;
 }
 
-// The kernels are compiled for x86-64-v3 and x86-64-v4: ask for all that those levels use.
 Machine this_machine() {
   Machine machine;
   machine.cores =
@@ -128,11 +128,9 @@ Machine this_machine() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   machine.amd = __builtin_cpu_is("amd");
-  machine.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
-  machine.avx512 = machine.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                   __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-                   __builtin_cpu_supports("avx512vl");
 #endif
+  machine.avx2 = has_avx2();
+  machine.avx512 = has_avx512();
   return machine;
 }
 

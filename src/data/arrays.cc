@@ -6,8 +6,10 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <map>
 
 #include "base/error.h"
+#include "data/bad_records.h"
 #include "data/pages.h"
 #include "data/sources.h"
 #include "grid/grid.h"
@@ -124,17 +126,48 @@ std::vector<Moments> moments(const std::vector<T>& values, int64_t plane, int64_
   return all;
 }
 
-void check_finite(const Array& array) {
+/// Where floats have a value that is none: its index. -1: nowhere from `begin` on.
+int64_t not_finite(const Array& array, int64_t begin) {
   const auto* values = std::get_if<std::vector<float>>(&array.values);
-  if (values == nullptr) return;
-  const auto bad = std::find_if(values->begin(), values->end(), [](float x) { return !std::isfinite(x); });
-  if (bad == values->end()) return;
-  const int64_t at = bad - values->begin();
-  throw Error(fmt::format("{}: value {} of record {} is {}", array.path, at % array.row(), at / array.row(), *bad));
+  if (values == nullptr) return -1;
+  const auto bad = std::find_if(values->begin() + begin, values->end(), [](float x) { return !std::isfinite(x); });
+  return bad == values->end() ? -1 : bad - values->begin();
 }
 
-/// `width`: values that a record's label has; classes: 0, they are no classes.
-void check_labels(const Array& values, const Array& labels, int64_t width, int64_t classes) {
+/// What is wrong with records, by record.
+using Faults = std::map<int64_t, std::string>;
+
+void find_not_finite(const Array& array, Faults& faults) {
+  for (int64_t at = not_finite(array, 0); at >= 0;) {
+    const int64_t record = at / array.row();
+    faults.emplace(record, fmt::format("{}: value {} of record {} is {}", array.path, at % array.row(), record,
+                                       std::get<std::vector<float>>(array.values)[static_cast<size_t>(at)]));
+    at = not_finite(array, (record + 1) * array.row());
+  }
+}
+
+/// Labels that are none of `classes`, or (0) not in [0, 1].
+void find_outside(const Array& labels, int64_t classes, Faults& faults) {
+  std::visit(
+      [&](const auto& list) {
+        for (size_t i = 0; i < list.size(); ++i) {
+          const auto label = static_cast<double>(list[i]);
+          if (classes == 0 ? label >= 0 && label <= 1
+                           : label >= 0 && label < static_cast<double>(classes) && label == std::floor(label))
+            continue;
+          const int64_t record = static_cast<int64_t>(i) / labels.row();
+          faults.emplace(record, classes == 0
+                                     ? fmt::format("{}: the label of record {} is {}: loss.kind = \"bce\" wants 0 to 1",
+                                                   labels.path, record, label)
+                                     : fmt::format("{}: the class of record {} is {}, outside of model.classes = {}",
+                                                   labels.path, record, label, classes));
+        }
+      },
+      labels.values);
+}
+
+/// `width`: values that a record's label has.
+void check_labels(const Array& values, const Array& labels, int64_t width) {
   if (labels.records() != values.records()) {
     throw Error(fmt::format("{} has {} labels but {} has {} records", labels.path, labels.records(), values.path,
                             values.records()));
@@ -142,26 +175,16 @@ void check_labels(const Array& values, const Array& labels, int64_t width, int64
   if (labels.row() != width) {
     throw Error(fmt::format("{}: a label has {} values where the model wants {}", labels.path, labels.row(), width));
   }
-  check_finite(labels);
-  if (classes == 0) return;
-  std::visit(
-      [&](const auto& list) {
-        for (size_t i = 0; i < list.size(); ++i) {
-          const auto label = static_cast<double>(list[i]);
-          if (label >= 0 && label < static_cast<double>(classes) && label == std::floor(label)) continue;
-          throw Error(fmt::format("{}: the class of record {} is {}, outside of model.classes = {}", labels.path, i,
-                                  label, classes));
-        }
-      },
-      labels.values);
 }
 
 struct Pair {
   std::shared_ptr<const Array> values, labels;
+  std::vector<int64_t> good;  ///< the records that can be used
 };
 
 /// The files of one part: `labels` may be empty, and `path` a folder with MNIST's names.
-Pair read_pair(const Job& job, const std::string& given, std::string labels, const std::string& mnist) {
+Pair read_pair(const Job& job, const std::string& given, std::string labels, bool test, DataReport& report) {
+  const std::string mnist = test ? "t10k" : "train";
   std::string path = resolve_path(given);
   const bool idx = job.data.kind == "idx";
   if (idx && std::filesystem::is_directory(path)) {
@@ -176,7 +199,6 @@ Pair read_pair(const Job& job, const std::string& given, std::string labels, con
   Pair pair;
   pair.values = std::make_shared<const Array>(read(path));
   if (pair.values->records() == 0) throw Error(fmt::format("{}: it has no records", path));
-  check_finite(*pair.values);
   const ModelConfig& model = job.model;
   int64_t wanted = model.inputs;
   if (model.kind == "cnn" || model.kind == "script") {
@@ -187,13 +209,26 @@ Pair read_pair(const Job& job, const std::string& given, std::string labels, con
     throw Error(fmt::format("{}: a record has {} values, but the model reads {} ({})", path, pair.values->row(), wanted,
                             model.kind == "cnn" || model.kind == "script" ? "model.image" : "model.inputs"));
   }
+  Faults faults;
+  find_not_finite(*pair.values, faults);
   if (!labels.empty()) {
     pair.labels = std::make_shared<const Array>(read(labels));
     const bool classes = job.loss.kind == "cross-entropy" || job.loss.kind == "distill";
-    const bool one = classes || model.kind == "autoencoder";
-    check_labels(*pair.values, *pair.labels, one ? 1 : model.outputs, classes ? model.classes : 0);
+    const bool predicted = model.kind != "autoencoder";
+    check_labels(*pair.values, *pair.labels, classes || !predicted ? 1 : model.outputs);
+    find_not_finite(*pair.labels, faults);
+    if (predicted && (classes || job.loss.kind == "bce"))
+      find_outside(*pair.labels, classes ? model.classes : 0, faults);
   } else if (model.kind != "autoencoder") {
-    throw Error(fmt::format("{}: it has no labels; name their file as data.labels", path));
+    throw Error(fmt::format("{}: it has no labels; name their file as data.{}labels", path, test ? "test_" : ""));
+  }
+  BadRecords bad(job.data.bad == "skip", report);
+  for (const auto& [record, fault] : faults) bad.add(fault);
+  for (int64_t record = 0; record < pair.values->records(); ++record) {
+    if (!faults.contains(record)) pair.good.push_back(record);
+  }
+  if (pair.good.empty()) {
+    throw Error(fmt::format("{}: no record can be used; the first fault: {}", path, faults.begin()->second));
   }
   return pair;
 }
@@ -219,10 +254,13 @@ std::vector<Scaling> scaling_of(const std::string& scale, const Array& values, i
 }
 
 Split open_arrays(const Job& job, const DataGroup& group) {
-  const Pair train = read_pair(job, job.data.path, job.data.labels, "train");
-  Parts parts = split_records(job, train.values->records(), train.values->path);
-  const bool images = job.model.kind == "cnn" || job.model.kind == "script";
   Split split;
+  const Pair train = read_pair(job, job.data.path, job.data.labels, false, split.report);
+  Parts parts = split_records(job, static_cast<int64_t>(train.good.size()), train.values->path);
+  for (auto* part : {&parts.train, &parts.held_out}) {
+    for (int64_t& record : *part) record = train.good[static_cast<size_t>(record)];
+  }
+  const bool images = job.model.kind == "cnn" || job.model.kind == "script";
   const auto scaling = scaling_of(job.data.scale, *train.values, images ? job.model.image[0] : 1, parts.train, group,
                                   split.report.statistics);
   if (job.data.path == "fashion-mnist") {
@@ -233,8 +271,8 @@ Split open_arrays(const Job& job, const DataGroup& group) {
   split.train = pick(all, std::move(parts.train));
   split.held_out = pick(all, std::move(parts.held_out));
   if (!job.data.test.empty()) {
-    const Pair test = read_pair(job, job.data.test, job.data.test_labels, "t10k");
-    split.test = make_arrays(test.values, test.labels, scaling);
+    const Pair test = read_pair(job, job.data.test, job.data.test_labels, true, split.report);
+    split.test = pick(make_arrays(test.values, test.labels, scaling), test.good);
   }
   return split;
 }

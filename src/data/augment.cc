@@ -10,6 +10,7 @@
 #include <numbers>
 
 #include "base/error.h"
+#include "base/processor.h"
 #include "data/augment_kernels.h"
 
 namespace tutti {
@@ -36,12 +37,7 @@ constexpr Kernels kAvx2 = TUTTI_AUGMENT_TABLE(isa_avx2);
 constexpr Kernels kAvx512 = TUTTI_AUGMENT_TABLE(isa_avx512);
 #undef TUTTI_AUGMENT_TABLE
 
-const Kernels& loops() {
-  static const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-                           __builtin_cpu_supports("avx512vl");
-  return wide ? kAvx512 : kAvx2;
-}
+const Kernels& loops() { return has_avx512() ? kAvx512 : kAvx2; }
 
 using Words = std::array<uint32_t, 4>;
 

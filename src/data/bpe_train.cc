@@ -23,9 +23,9 @@ struct Word {
   int64_t count;
 };
 
-class Trainer {
+class BpeTrainer {
  public:
-  explicit Trainer(int64_t vocab) : vocab_(vocab) {
+  explicit BpeTrainer(int64_t vocab) : vocab_(vocab) {
     for (const uint8_t byte : byte_order()) {
       ids_[byte] = static_cast<int32_t>(bpe_.tokens.size());
       add_token(std::string(1, static_cast<char>(byte)));
@@ -215,7 +215,7 @@ std::array<uint8_t, 256> byte_order() {
 
 Bpe train_bpe(std::string_view text, int64_t vocab) {
   if (vocab < 256) throw Error(fmt::format("a vocabulary of {} tokens has no room for the 256 bytes", vocab));
-  return Trainer(vocab).train(text);
+  return BpeTrainer(vocab).train(text);
 }
 
 }  // namespace tutti

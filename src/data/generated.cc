@@ -54,8 +54,8 @@ class Points final : public Generated {
     for (size_t i = 0; i < centres_.size(); ++i) centres_[i] = kSpread * static_cast<float>(philox_normal(key, i));
   }
   void read(int64_t record, std::span<const at::Tensor> tensors, int64_t row) const override {
-    const PhiloxKey key{.seed = seed_, .purpose = Purpose::kData, .a = static_cast<uint64_t>(record), .b = kPoint};
-    const auto label = static_cast<int64_t>(philox_below(key, 0, static_cast<uint64_t>(classes_)));
+    const PhiloxKey key = key_of(record);
+    const int64_t label = this->label(record);
     float* features = tensors[0].mutable_data_ptr<float>() + row * inputs_;
     const float* centre = centres_.data() + label * inputs_;
     for (int64_t i = 0; i < inputs_; ++i) {
@@ -63,8 +63,14 @@ class Points final : public Generated {
     }
     tensors[1].mutable_data_ptr<int64_t>()[row] = label;
   }
+  int64_t label(int64_t record) const override {
+    return static_cast<int64_t>(philox_below(key_of(record), 0, static_cast<uint64_t>(classes_)));
+  }
 
  private:
+  PhiloxKey key_of(int64_t record) const {
+    return {.seed = seed_, .purpose = Purpose::kData, .a = static_cast<uint64_t>(record), .b = kPoint};
+  }
   uint64_t seed_;
   int64_t inputs_, classes_;
   std::vector<float> centres_;
@@ -73,8 +79,8 @@ class Points final : public Generated {
 // Clicks and their truth.
 //   numbers x[i]      uniform over [-sqrt 3, sqrt 3), so of deviation 1
 //   categories v[f]   16 u^2 rounded down: low values are common, high ones rare
-//   logit             kBias + sum w[i] x[i] + sum effect[f][v[f]] + sum over the pairs (0,1), (2,3), (4,5) of
-//   both[f][v] click             with probability 1 / (1 + exp(-logit))
+//   logit             kBias + sum w[i] x[i] + sum effect[f][v[f]] + sum both[p][v[2p], v[2p + 1]] over 3 pairs p
+//   click             with probability 1 / (1 + exp(-logit))
 // The logit's deviation is about 2.5, a fourth of its square from the numbers and some 40 % from the pairs, which no
 // sum over single categories can express.
 constexpr double kBias = -0.5, kLinear = 0.45, kEffect = 0.6, kBoth = 1.0;

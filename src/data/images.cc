@@ -119,15 +119,19 @@ class Images final : public Dataset {
 
 /// The files that can be decoded, in order; this rank looks at its share, all hear of all faults. Throws Error for the
 /// first, on every rank, where none is to be skipped.
-std::vector<int64_t> usable_files(const Decoded& decoded, bool skip, const DataGroup& group, DataReport& report) {
+std::vector<int64_t> usable_files(const Decoded& decoded, const std::string& path, bool skip, const DataGroup& group,
+                                  DataReport& report) {
   const auto files = static_cast<int64_t>(decoded.files().size());
+  std::string first;
   const Range share = lanes_of(group.rank, group.size, static_cast<int>(files));
   std::string mine;  // a line a fault: the file's number, then what is wrong
   for (int64_t file = share.begin; file < share.end; ++file) {
     try {
       decoded.with(file, [](const uint8_t*) {});
     } catch (const Error& error) {
-      mine += fmt::format("{} {}\n", file, error.what());
+      std::string fault = error.what();
+      std::replace(fault.begin(), fault.end(), '\n', ' ');  // a path may have one
+      mine += fmt::format("{} {}\n", file, fault);
     }
   }
   const std::vector<std::string> all = group.size > 1 ? group.gather(mine) : std::vector<std::string>{mine};
@@ -137,6 +141,7 @@ std::vector<int64_t> usable_files(const Decoded& decoded, bool skip, const DataG
       const size_t end = part.find('\n', at), space = part.find(' ', at);
       std::string fault = part.substr(space + 1, end - space - 1);
       if (!skip) throw Error(fault);
+      if (first.empty()) first = fault;
       bad[std::stoul(part.substr(at, space - at))] = true;
       ++report.skipped;
       if (report.faults.size() < kFaultsTold) report.faults.push_back(std::move(fault));
@@ -146,6 +151,9 @@ std::vector<int64_t> usable_files(const Decoded& decoded, bool skip, const DataG
   std::vector<int64_t> good;
   for (int64_t file = 0; file < files; ++file)
     if (!bad[static_cast<size_t>(file)]) good.push_back(file);
+  if (good.empty()) {
+    throw Error(fmt::format("{}: no image can be used; the first fault: {}", path, first));
+  }
   return good;
 }
 
@@ -159,7 +167,7 @@ Split open_images(const Job& job, const DataGroup& group) {
   split.report.classes = folder.classes;
   const auto decoded = std::make_shared<const Decoded>(std::move(folder.files), job.model.image);
   const bool skip = job.data.bad == "skip";
-  const std::vector<int64_t> good = usable_files(*decoded, skip, group, split.report);
+  const std::vector<int64_t> good = usable_files(*decoded, path, skip, group, split.report);
   Parts parts = split_records(job, static_cast<int64_t>(good.size()), path);
   const auto files_of = [&](const std::vector<int64_t>& records) {
     std::vector<int64_t> files;
@@ -180,7 +188,8 @@ Split open_images(const Job& job, const DataGroup& group) {
   if (!job.data.test.empty()) {
     Folder test = list_folder(job.data.test, 0, split.report.classes);
     const auto tested = std::make_shared<const Decoded>(std::move(test.files), job.model.image);
-    split.test = std::make_shared<Images>(tested, usable_files(*tested, skip, group, split.report), scaling);
+    split.test =
+        std::make_shared<Images>(tested, usable_files(*tested, job.data.test, skip, group, split.report), scaling);
   }
   return split;
 }

@@ -216,12 +216,20 @@ class ToText final : public Receiver {
     text_ = text;
     return true;
   }
-  bool null(size_t) override { return refuse(0, "the value is missing"); }
+  bool null(size_t) override {
+    missing_ = true;
+    return true;
+  }
   bool refuse(size_t, const std::string& what) override {
     fault_ = what;
     return false;
   }
+  void reset() {
+    missing_ = false;
+    fault_.clear();
+  }
   std::string text_, fault_;
+  bool missing_ = false;
 };
 
 std::vector<std::string> names_of(const std::vector<Column>& columns) {
@@ -263,14 +271,14 @@ std::string read_jsonl_text(const std::string& path, const std::string& column, 
   Presence presence({column});
   std::string joined;
   for_each_line(bytes, [&](int64_t number, std::string_view text) {
-    receiver.fault_.clear();
+    receiver.reset();
     if (!parse_line(text, line)) {
       bad.add(line.fault().empty() ? fmt::format("{}:{} ({}): {}", path, number, column, receiver.fault_)
                                    : fmt::format("{}:{}:{}: {}", path, number, line.fault_place(), line.fault()));
       return;
     }
     presence.record(line);
-    if (line.seen(0)) {
+    if (line.seen(0) && !receiver.missing_) {
       joined += receiver.text_;
       joined += '\n';
     } else if (config.missing == "drop") {

@@ -24,6 +24,7 @@ std::string field(const std::string& header, const std::string& key, const std::
 }
 
 std::vector<int64_t> dims_of(const std::string& shape, const std::string& path) {
+  if (shape.find('-') != std::string::npos) throw Error(fmt::format("{}: its shape is {})", path, shape));
   std::vector<int64_t> dims;
   for (size_t i = 0; i < shape.size();) {
     if (std::isdigit(static_cast<unsigned char>(shape[i])) == 0) {

@@ -115,7 +115,8 @@ class TableRecords final : public Dataset {
     const int64_t width = table_->target_columns;
     const float* targets = table_->targets.data() + record * width;
     if (tensor.scalar_type() == at::kLong) {
-      tensor.mutable_data_ptr<int64_t>()[row] = width > 0 ? static_cast<int64_t>(*targets) : 0;
+      // An autoencoder's numbers are no classes; one of -1 would read as padding.
+      tensor.mutable_data_ptr<int64_t>()[row] = classes_ ? static_cast<int64_t>(*targets) : 0;
     } else {
       std::copy_n(targets, width, tensor.mutable_data_ptr<float>() + row * width);
     }

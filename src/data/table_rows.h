@@ -7,32 +7,13 @@
 #include <vector>
 
 #include "base/error.h"
+#include "data/bad_records.h"
 #include "data/table.h"
 
 namespace tutti {
 
 /// A value as a message shows it: in quotes, short, without control characters.
 std::string shown(std::string_view value);
-
-/// Records that cannot be used: an Error at once, or counted, the first ten of them kept.
-class BadRecords {
- public:
-  BadRecords(bool skip, DataReport& report) : skip_(skip), report_(report) {}
-  void add(const std::string& fault) {
-    if (!skip_) throw Error(fault);
-    leave_out(fault);
-  }
-  /// For records that the job asked to drop: never an Error.
-  void leave_out(const std::string& fault) {
-    constexpr size_t kKept = 10;
-    report_.skipped += 1;
-    if (report_.faults.size() < kKept) report_.faults.push_back(fault);
-  }
-
- private:
-  bool skip_;
-  DataReport& report_;
-};
 
 /// A record is begin(), then text() or missing() once for every column, then end(). A call that returns false has
 /// reported the record as bad, or dropped it: the next call is begin().
@@ -42,9 +23,7 @@ class TableRows {
             bool probabilities);
   /// The place of column k in the file, from 1, for messages.
   void set_place(size_t k, int64_t place) { cells_[k].place = place; }
-  size_t columns() const { return columns_.size(); }
   const Column& column(size_t k) const { return columns_[k]; }
-  const std::string& path() const { return path_; }
 
   void begin(int64_t line) { line_ = line; }
   /// An empty or blank value is a missing one.

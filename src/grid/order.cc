@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/processor.h"
 #include "grid/order_kernels.h"
 
 namespace tutti {
@@ -15,13 +16,6 @@ namespace tutti {
 namespace {
 
 constexpr uint64_t kByRecord = 0, kFolds = 1;  // the second word of a split's keys
-
-bool has_avx512() {
-  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-                          __builtin_cpu_supports("avx512vl");
-  return has;
-}
 
 uint64_t high_product(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);

@@ -39,15 +39,15 @@ at::Tensor normalised(const std::string& norm, const at::Tensor& x, Tensors p, b
 }
 
 /// The keyed mask comes from the kernel that applies it elsewhere: its gradient of ones.
-at::Tensor dropped(const at::Tensor& x, double rate, const Pass& pass, const Kernels& kernels) {
+at::Tensor dropped(const at::Tensor& x, double rate, const Pass& pass, const Kernels* kernels) {
   if (rate == 0 || !pass.training) return x;
   const int64_t rows = x.size(0), width = x.size(1);
   const Dropout dropout{
       rate, pass.seed, static_cast<uint64_t>(pass.step), static_cast<uint32_t>(pass.block), 0, pass.first_sample, 1};
   const at::Tensor ones = at::ones_like(x), mask = at::empty({rows, width}, at::kFloat);
   std::vector<float> sums(static_cast<size_t>(width));
-  kernels.dropout_backward(ones.const_data_ptr<float>(), mask.mutable_data_ptr<float>(), sums.data(), rows, width,
-                           &dropout);
+  kernels->dropout_backward(ones.const_data_ptr<float>(), mask.mutable_data_ptr<float>(), sums.data(), rows, width,
+                            &dropout);
   return x * mask;
 }
 
@@ -83,9 +83,10 @@ Block dense_block(const Job& job, std::string name, const Border& in, const Bord
     throw Error(
         "model.norm = \"batch\" with train.micro_batch_size = 1: a single sample has no deviation to divide by");
   add_norm(parameters, norm, out.dims[1]);
-  const Kernels& table = kernels(isa_of(job.numerics.isa), matmul_of(job.numerics.matmul));
-  auto layer = [norm, activation = job.model.activation, rate = job.model.dropout, &table](const Pass& pass, Tensors p,
-                                                                                           const at::Tensor& x) {
+  const double rate = job.model.dropout;
+  const Kernels* table = rate > 0 ? &kernels(isa_of(job.numerics.isa), matmul_of(job.numerics.matmul)) : nullptr;
+  auto layer = [norm, activation = job.model.activation, rate, table](const Pass& pass, Tensors p,
+                                                                      const at::Tensor& x) {
     const at::Tensor y = normalised(norm, at::linear(x, p[0], p[1]), p, pass.training);
     return dropped(activate(activation, y), rate, pass, table);
   };

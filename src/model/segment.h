@@ -110,11 +110,6 @@ struct Block {
   std::vector<std::unique_ptr<Segment>> segments;
 };
 
-/// The first block's inputs are the data's tensors (tokens; features). The last segment's outputs end with "loss":
-/// float64 [2], the sum of the losses over valid targets and their count; backward through it gets no grad_out and
-/// starts at d(sum) = 1. A targets tensor reaches the loss as an input of the last segment named as the data names it
-/// ("targets"). Inputs of a segment are matched by name: with outputs of the segment before it, else with the data's
-/// tensors.
 /// What the model's output means, so that evaluation knows its metrics.
 enum class Task {
   kLoss,         ///< nothing but the loss is known
@@ -125,6 +120,11 @@ enum class Task {
   kReconstruct,  ///< output [B, n], targets are the first data tensor; a row is padding where "targets" is -1
 };
 
+/// The first block's inputs are the data's tensors (tokens; features). The last segment's outputs end with "loss":
+/// float64 [2], the sum of the losses over valid targets and their count; backward through it gets no grad_out and
+/// starts at d(sum) = 1. A targets tensor reaches the loss as an input of the last segment named as the data names it
+/// ("targets"). Inputs of a segment are matched by name: with outputs of the segment before it, else with the data's
+/// tensors.
 struct Model {
   std::vector<Block> blocks;
   std::vector<Border> data;  ///< what a micro-batch of data holds: "tokens" [B, T] int64, "targets" [B, T] int64

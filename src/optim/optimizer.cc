@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/processor.h"
 #include "grid/grid.h"
 #include "optim/update.h"
 
@@ -14,18 +15,14 @@ namespace tutti {
 namespace {
 
 UpdateKernels kernels_of(std::string_view isa) {
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                      __builtin_cpu_supports("avx512cd");
   UpdateKernels kernels{};
   const auto fill = [&](auto... parts) {
     (parts(kernels), ...);
     return kernels;
   };
-  if (avx512 && (isa == "avx512" || isa == "auto"))
+  if (has_avx512() && (isa == "avx512" || isa == "auto"))
     return fill(isa_avx512::fill_plain, isa_avx512::fill_moments, isa_avx512::fill_lamb);
-  if (avx2 && (isa == "avx2" || isa == "auto"))
+  if (has_avx2() && (isa == "avx2" || isa == "auto"))
     return fill(isa_avx2::fill_plain, isa_avx2::fill_moments, isa_avx2::fill_lamb);
   throw Error(fmt::format("numerics.isa = \"{}\": this processor does not have it", isa));
 }

@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-/// Of a parameter: trained, or a buffer with the rule by which the micro-batches' proposals are joined (model/segment.h).
+/// Of a parameter: trained, or a buffer with the rule that joins the micro-batches' proposals (model/segment.h).
 enum class Role { kTrained, kMeanBuffer, kSumBuffer };
 
 struct ParameterShape {

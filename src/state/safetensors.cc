@@ -174,7 +174,12 @@ std::vector<FileTensor> read_tensors(const std::string& path, const std::functio
         throw Error(fmt::format("{}: {} is {}, not F32", path, name, type));
       if (end < begin || end > static_cast<uint64_t>(info.st_size) - data || (end - begin) % sizeof(float) != 0)
         throw Error(fmt::format("{}: {} lies outside of the file", path, name));
-      tensor.values.resize((end - begin) / sizeof(float));
+      uint64_t count = 1;
+      for (const int64_t dim : tensor.dims)
+        if (dim < 0 || __builtin_mul_overflow(count, static_cast<uint64_t>(dim), &count)) count = UINT64_MAX;
+      if (count != (end - begin) / sizeof(float))
+        throw Error(fmt::format("{}: {} has {} bytes of values, not what its shape says", path, name, end - begin));
+      tensor.values.resize(count);
       read_at(fd.get(), std::as_writable_bytes(std::span(tensor.values)), data + begin, path);
       tensors.push_back(std::move(tensor));
     }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/processor.h"
 #include "tensor/cpu/tables.h"
 
 namespace tutti {
@@ -27,12 +28,7 @@ Activation activation_of(const std::string& name) {
   throw Error(fmt::format("model.activation = \"{}\" is not an activation of the kernels", name));
 }
 
-bool supported(Isa isa) {
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (isa == Isa::kAvx2) return avx2;
-  return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
-}
+bool supported(Isa isa) { return isa == Isa::kAvx512 ? has_avx512() : has_avx2(); }
 
 namespace {
 

@@ -2,7 +2,7 @@
 //   counts       are integers
 //   sums         are ExactSum: orderless, rounded once in the report
 //   auc          is a function of the multiset of (score, label): train/auc.h
-//   averages     over classes are taken in class order, in the report
+//   averages     over classes are taken in class order, in the report (metrics_report.cc)
 #include "train/metrics.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numeric>
 
 #include "base/error.h"
 #include "train/auc.h"
@@ -20,35 +19,15 @@ namespace tutti {
 
 namespace {
 
-using nlohmann::json;
-
 /// Beyond these there is no auc: its scores have to be kept.
 constexpr int64_t kMostTargets = int64_t{1} << 22, kMostScores = int64_t{1} << 27;
-
-double ratio(int64_t part, int64_t whole) {
-  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
-}
-
-struct Rates {
-  double precision, recall, f1;
-};
-
-/// Of `hits` among what was taken for the class and what is of the class.
-Rates rates(int64_t hits, int64_t taken, int64_t occurring) {
-  return {ratio(hits, taken), ratio(hits, occurring), ratio(2 * hits, taken + occurring)};
-}
+/// Beyond these nobody reads a confusion, whose size is their square.
+constexpr int64_t kMostConfused = 1024;
 
 const at::Tensor& named(const std::string& name, Tensors data, const std::vector<Border>& borders) {
   for (size_t i = 0; i < borders.size() && i < data.size(); ++i)
     if (borders[i].name == name) return data[i];
   throw Error(fmt::format("the data has no \"{}\" to evaluate by", name));
-}
-
-/// sum += a * b without rounding.
-void add_product(ExactSum& sum, double a, double b) {
-  const double product = a * b;
-  sum.add(product);
-  sum.add(std::fma(a, b, -product));
 }
 
 template <typename T>
@@ -98,7 +77,18 @@ class Reader {
 
 Metrics::Metrics(Task task, int64_t classes) : task_(task), classes_(classes) {
   if (task == Task::kBinary) classes_ = 2;
-  if (task == Task::kClasses || task == Task::kBinary) confusion_.assign(classes_ * classes_, 0);
+  if (task != Task::kClasses && task != Task::kBinary) return;
+  for (auto* counts : {&hits_, &taken_, &occurring_}) counts->assign(static_cast<size_t>(classes_), 0);
+  if (classes_ <= kMostConfused) confusion_.assign(static_cast<size_t>(classes_ * classes_), 0);
+}
+
+void Metrics::count(int64_t target, int64_t taken_for) {
+  ++count_;
+  hits_[target] += target == taken_for ? 1 : 0;
+  ++taken_[taken_for];
+  ++occurring_[target];
+  if (!confusion_.empty()) ++confusion_[target * classes_ + taken_for];
+  keep_scores_in_bounds();
 }
 
 void Metrics::add(double loss_sum, double loss_count, const at::Tensor& output, Tensors data,
@@ -108,22 +98,7 @@ void Metrics::add(double loss_sum, double loss_count, const at::Tensor& output, 
   if (task_ == Task::kLoss) return;
   const at::Tensor out = output.to(at::kFloat).contiguous();
   const auto* values = out.const_data_ptr<float>();
-  if (task_ == Task::kReconstruct) {
-    const at::Tensor original = data[0].to(at::kFloat).contiguous();
-    const int64_t rows = out.size(0), row = rows == 0 ? 0 : out.numel() / rows;
-    TUTTI_CHECK(original.numel() == out.numel(), "a reconstruction has its original's size");
-    const bool marked =
-        std::any_of(borders.begin(), borders.end(), [](const Border& b) { return b.name == "targets"; });
-    const at::Tensor marks = marked ? named("targets", data, borders).to(at::kDouble).contiguous() : at::Tensor();
-    for (int64_t r = 0; r < rows; ++r) {
-      if (marked) {
-        const double mark = marks.const_data_ptr<double>()[r * (marks.numel() / rows)];
-        if (mark == -1 || std::isnan(mark)) continue;
-      }
-      add_values(values + r * row, original.const_data_ptr<float>() + r * row, row);
-    }
-    return;
-  }
+  if (task_ == Task::kReconstruct) return add_reconstruction(out, data, borders);
   const at::Tensor targets = named("targets", data, borders).contiguous();
   if (task_ == Task::kTokens) classes_ = out.size(-1);
   const int64_t columns = task_ == Task::kTokens || task_ == Task::kClasses ? classes_ : 1;
@@ -135,6 +110,21 @@ void Metrics::add(double loss_sum, double loss_count, const at::Tensor& output, 
   if (task_ == Task::kValues) {
     const at::Tensor wanted = targets.to(at::kFloat);
     add_values(values, wanted.const_data_ptr<float>(), wanted.numel());
+  }
+}
+
+void Metrics::add_reconstruction(const at::Tensor& out, Tensors data, const std::vector<Border>& borders) {
+  const at::Tensor original = data[0].to(at::kFloat).contiguous();
+  const int64_t rows = out.size(0), row = rows == 0 ? 0 : out.numel() / rows;
+  TUTTI_CHECK(original.numel() == out.numel(), "a reconstruction has its original's size");
+  const bool marked = std::any_of(borders.begin(), borders.end(), [](const Border& b) { return b.name == "targets"; });
+  const at::Tensor marks = marked ? named("targets", data, borders).to(at::kDouble).contiguous() : at::Tensor();
+  for (int64_t r = 0; r < rows; ++r) {
+    if (marked) {
+      const double mark = marks.const_data_ptr<double>()[r * (marks.numel() / rows)];
+      if (mark == -1 || std::isnan(mark)) continue;
+    }
+    add_values(out.const_data_ptr<float>() + r * row, original.const_data_ptr<float>() + r * row, row);
   }
 }
 
@@ -162,9 +152,7 @@ void Metrics::add_classes(const float* output, const at::Tensor& targets) {
     if (target < 0) continue;
     TUTTI_CHECK(target < classes_, "target {} of {} classes", target, classes_);
     const float* x = output + i * classes_;
-    ++count_;
-    ++confusion_[target * classes_ + (std::max_element(x, x + classes_) - x)];
-    keep_scores_in_bounds();
+    count(target, std::max_element(x, x + classes_) - x);
     if (count_ != static_cast<int64_t>(labels_.size()) + 1) continue;
     labels_.push_back(static_cast<int32_t>(target));
     scores_.resize(scores_.size() + classes_);
@@ -177,9 +165,7 @@ void Metrics::add_binary(const float* output, const at::Tensor& targets) {
   for (int64_t i = 0; i < targets.numel(); ++i) {
     if (std::isnan(wanted[i]) || wanted[i] == -1) continue;
     const int target = wanted[i] > 0.5F ? 1 : 0;
-    ++count_;
-    ++confusion_[target * 2 + (output[i] > 0 ? 1 : 0)];
-    keep_scores_in_bounds();
+    count(target, output[i] > 0 ? 1 : 0);
     if (count_ != static_cast<int64_t>(labels_.size()) + 1) continue;
     labels_.push_back(target);
     scores_.push_back(std::isnan(output[i]) ? -std::numeric_limits<float>::infinity() : output[i]);
@@ -216,7 +202,7 @@ std::string Metrics::bytes() const {
     put(out, *sum);
   put(out, count_);
   put(out, correct_);
-  put(out, confusion_);
+  for (const auto* counts : {&hits_, &taken_, &occurring_, &confusion_}) put(out, *counts);
   put(out, scores_);
   put(out, labels_);
   return out;
@@ -234,9 +220,11 @@ void Metrics::merge(const std::string& bytes) {
   const bool whole = count_ == static_cast<int64_t>(labels_.size());
   count_ += count;
   correct_ += reader.one<int64_t>();
-  const auto confusion = reader.many<int64_t>();
-  if (confusion.size() != confusion_.size()) throw Error("metrics of another rank: a confusion of another size");
-  for (size_t i = 0; i < confusion.size(); ++i) confusion_[i] += confusion[i];
+  for (auto* counts : {&hits_, &taken_, &occurring_, &confusion_}) {
+    const auto theirs = reader.many<int64_t>();
+    if (theirs.size() != counts->size()) throw Error("metrics of another rank: counts of another size");
+    for (size_t i = 0; i < theirs.size(); ++i) (*counts)[i] += theirs[i];
+  }
   const auto scores = reader.many<float>();
   const auto labels = reader.many<int32_t>();
   reader.end();
@@ -244,108 +232,7 @@ void Metrics::merge(const std::string& bytes) {
     scores_.insert(scores_.end(), scores.begin(), scores.end());
     labels_.insert(labels_.end(), labels.begin(), labels.end());
   }
-  if (!confusion_.empty()) keep_scores_in_bounds();
-}
-
-double Metrics::loss() const {
-  const double count = loss_count_.value();
-  return count == 0 ? 0 : loss_.value() / count;
-}
-
-json Metrics::report() const {
-  json report{{"loss", loss()}};
-  if (count_ == 0) return report;
-  if (task_ == Task::kTokens) {
-    report["perplexity"] = std::exp(loss());
-    report["accuracy"] = ratio(correct_, count_);
-  }
-  if (task_ == Task::kClasses) report_classes(report);
-  if (task_ == Task::kBinary) report_binary(report);
-  if (task_ == Task::kValues || task_ == Task::kReconstruct) report_values(report);
-  return report;
-}
-
-void Metrics::report_classes(json& report) const {
-  const bool scored = static_cast<int64_t>(labels_.size()) == count_;
-  json list = json::array(), confusion = json::array();
-  double precision = 0, recall = 0, f1 = 0, auc = 0;
-  int64_t correct = 0, occur = 0, with_auc = 0;
-  for (int64_t c = 0; c < classes_; ++c) {
-    int64_t taken = 0;
-    for (int64_t i = 0; i < classes_; ++i) taken += confusion_[i * classes_ + c];
-    const auto row = confusion_.begin() + c * classes_;
-    const int64_t hits = row[c], occurring = std::accumulate(row, row + classes_, int64_t{0});
-    const Rates of = rates(hits, taken, occurring);
-    const auto own_auc = scored ? auc_of(scores_, labels_, c, classes_, static_cast<int32_t>(c)) : std::nullopt;
-    correct += hits;
-    if (occurring > 0) {
-      ++occur;
-      precision += of.precision, recall += of.recall, f1 += of.f1;
-    }
-    if (own_auc) ++with_auc, auc += *own_auc;
-    list.push_back({{"precision", of.precision},
-                    {"recall", of.recall},
-                    {"f1", of.f1},
-                    {"auc", own_auc ? json(*own_auc) : json()},
-                    {"count", occurring}});
-    confusion.push_back(std::vector<int64_t>(row, row + classes_));
-  }
-  const auto classes = static_cast<double>(occur);
-  report["accuracy"] = ratio(correct, count_);
-  report["precision"] = precision / classes;
-  report["recall"] = recall / classes;
-  report["f1"] = f1 / classes;
-  if (with_auc > 0) report["auc"] = auc / static_cast<double>(with_auc);
-  report["per_class"] = std::move(list);
-  report["confusion"] = std::move(confusion);
-}
-
-void Metrics::report_binary(json& report) const {
-  const int64_t hits = confusion_[3];
-  const Rates of = rates(hits, confusion_[1] + hits, confusion_[2] + hits);
-  report["accuracy"] = ratio(confusion_[0] + hits, count_);
-  report["precision"] = of.precision;
-  report["recall"] = of.recall;
-  report["f1"] = of.f1;
-  if (static_cast<int64_t>(labels_.size()) != count_) return;
-  if (const auto auc = auc_of(scores_, labels_, 0, 1, 1)) report["auc"] = *auc;
-}
-
-void Metrics::report_values(json& report) const {
-  const auto n = static_cast<double>(count_);
-  const double squares = squares_.value();
-  report["mse"] = squares / n;
-  report["mae"] = absolutes_.value() / n;
-  // Sum of (t - m)^2 = sum of t^2 - 2m * sum of t + n * m^2, without rounding before the end: nothing cancels wrongly.
-  const double sum = targets_.value(), mean = sum / n;
-  ExactSum rest = targets_, spread = target_squares_;
-  rest.add(-sum);
-  add_product(spread, -2 * mean, sum);
-  add_product(spread, -2 * mean, rest.value());
-  const double product = mean * n;
-  add_product(spread, product, mean);
-  add_product(spread, std::fma(mean, n, -product), mean);
-  const double variation = spread.value();
-  if (variation > 0)
-    report["r2"] = 1 - squares / variation;
-  else
-    report["r2"] = squares == 0 ? 1.0 : 0.0;  // targets that are all the same
-}
-
-std::vector<std::string> metric_names(Task task) {
-  switch (task) {
-    case Task::kLoss:
-      return {"loss"};
-    case Task::kTokens:
-      return {"loss", "perplexity", "accuracy"};
-    case Task::kClasses:
-    case Task::kBinary:
-      return {"loss", "accuracy", "precision", "recall", "f1", "auc"};
-    case Task::kValues:
-    case Task::kReconstruct:
-      return {"loss", "mse", "mae", "r2"};
-  }
-  return {};
+  if (!occurring_.empty()) keep_scores_in_bounds();
 }
 
 }  // namespace tutti

@@ -28,8 +28,8 @@ class Metrics {
   /// {"loss": ...}, that alone where there were no targets, and by task
   ///   kTokens    perplexity, accuracy
   ///   kClasses   accuracy, precision, recall, f1 (means over the classes that occur), auc (one against the rest, mean;
-  ///              exact, ties count half; of up to 2^22 targets), per_class: [{precision, recall, f1, auc, count}],
-  ///              confusion: [[count of class i taken for j]]
+  ///              exact, ties count half; of up to 2^22 targets); of up to 1024 classes also per_class: [{precision,
+  ///              recall, f1, auc, count}] and confusion: [[count of class i taken for j]]
   ///   kBinary    accuracy, precision, recall, f1, auc (of all columns together)
   ///   kValues, kReconstruct   mse, mae, r2 (of all columns together)
   /// A ratio of nothing (the precision of a class that nothing was taken for) is 0; an auc without both kinds of
@@ -40,7 +40,9 @@ class Metrics {
   void add_tokens(const float* output, const at::Tensor& targets);
   void add_classes(const float* output, const at::Tensor& targets);
   void add_binary(const float* output, const at::Tensor& targets);
+  void add_reconstruction(const at::Tensor& output, Tensors data, const std::vector<Border>& borders);
   void add_values(const float* output, const float* targets, int64_t n);
+  void count(int64_t target, int64_t taken_for);
   void keep_scores_in_bounds();
   void report_classes(nlohmann::json& report) const;
   void report_binary(nlohmann::json& report) const;
@@ -50,9 +52,10 @@ class Metrics {
   int64_t classes_;
   ExactSum loss_, loss_count_, squares_, absolutes_, targets_, target_squares_;
   int64_t count_ = 0, correct_ = 0;
-  std::vector<int64_t> confusion_;  // row-major, true class by taken class; kBinary: 2 by 2
-  std::vector<float> scores_;       // of each target: classes_ (kClasses) or one (kBinary)
-  std::vector<int32_t> labels_;     // beside them
+  std::vector<int64_t> hits_, taken_, occurring_;  // by class
+  std::vector<int64_t> confusion_;                 // row-major, true class by taken class; empty: too many classes
+  std::vector<float> scores_;                      // of each target: classes_ (kClasses) or one (kBinary)
+  std::vector<int32_t> labels_;                    // beside them
 };
 
 /// The metrics of a task that train.watch may name.

@@ -37,9 +37,9 @@ void add_teacher(const Job& job, Model& model, const MakeModel& make_model) {
 
 }  // namespace
 
-Model prepared_model(const Job& job, const MakeModel& make_model) {
+Model prepared_model(const Job& job, const MakeModel& make_model, bool fresh) {
   Model model = make_model(job);
-  if (!job.model.init_from.empty()) start_from(model, job.model.init_from, job.model.init_only);
+  if (fresh && !job.model.init_from.empty()) start_from(model, job.model.init_from, job.model.init_only);
   if (job.loss.kind == "distill") add_teacher(job, model, make_model);
   return model;
 }

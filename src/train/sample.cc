@@ -23,6 +23,8 @@ struct Sampler::Impl {
 
   Impl(const Job& original, const MakeModel& make_model, const Units& units, std::shared_ptr<const Tokenizer> tokens)
       : job(original), tokenizer(std::move(tokens)) {
+    if (job.data.kind == "tokens")
+      throw Error("the model was trained on a file of tokens: what text they stand for is not known");
     job.train.micro_batch_size = 1;
     model = make_model(job);
     shape = describe(model);

@@ -47,6 +47,7 @@ class Trainer {
   Metrics evaluate_test();
   /// Takes note of an evaluation's watched metric: the schedule follows it from the next step on.
   Judgement watch(double value);
+  const Watched& watched() const { return watched_; }
   /// What was trained on in which order since this trainer started, over all ranks. Collective.
   uint64_t order_digest();
   /// Every rank's state hash is compared; throws Error when one differs. Collective.
@@ -74,6 +75,7 @@ class Trainer {
   DataGroup data_group() const;
   LoaderOptions loader_options() const;
   void connect();
+  void place_gradients(size_t window_bytes);
   void make_reductions();
   Handlers handlers();
   float* gradient(int buffer, int unit) const;
@@ -90,6 +92,7 @@ class Trainer {
   const Job& job_;
   const Model& model_;
   RankContext& context_;
+  const Duration timeout_;
   Batch batch_;
   Range lanes_;
   Accounts accounts_;

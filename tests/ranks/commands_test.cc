@@ -103,6 +103,16 @@ TEST_F(TrainerCommands, CrossvalThatFailsNamesTheFoldAndTheReason) {
       std::string::npos);
 }
 
+TEST_F(TrainerCommands, CrossvalThatIsInterruptedSavesItsFoldsAndLeavesNobodyBehind) {
+  Command crossval(Arguments{"crossval", job_, "--folds", "3", "--out", run_} + data_ + set({"train.steps=1000000"}));
+  ASSERT_TRUE(reaches(run_ + "/fold-0", 3)) << crossval.err();
+  crossval.signal_group(SIGINT);  // as a terminal sends it
+  EXPECT_EQ(crossval.wait(), 130) << crossval.err();
+  EXPECT_TRUE(eventually([&] { return crossval.processes().empty(); }));
+  EXPECT_TRUE(std::filesystem::exists(run_ + "/fold-0/checkpoints/latest"));
+  EXPECT_FALSE(std::filesystem::exists(run_ + "/crossval.json"));
+}
+
 TEST_F(TrainerCommands, DataTellsPartsClassesStatisticsPartitionAndOrder) {
   const std::string said = output(Arguments{"data", job_, "--ranks", "3"} + data_ +
                                   set({"layout.partition=hash", "data.scale=standardise"}));

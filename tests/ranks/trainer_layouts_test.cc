@@ -325,6 +325,8 @@ TEST_F(Trainers, OfAnotherJobEndInAnotherState) {
     const std::string hash = train(std::to_string(++runs), kImages, job + Arguments{"layout.ranks=2", "train.steps=2"});
     EXPECT_TRUE(hashes.insert(hash).second) << testing::PrintToString(job) << " changed nothing";
   }
+  EXPECT_NE(end_of(folder_ / "1").at("order"), end_of(folder_ / "4").at("order")) << "drawn by weight";
+  EXPECT_EQ(end_of(folder_ / "1").at("order"), end_of(folder_ / "5").at("order")) << "flipped, in the same order";
 }
 
 }  // namespace

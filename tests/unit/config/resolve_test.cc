@@ -152,6 +152,23 @@ TEST(Resolve, ValuesSetByAProgramAreCheckedToo) {
   }
 }
 
+TEST(Resolve, HeadsThatAProgramSetToNoneAreAFaultAndNothingElse) {
+  Job job = load_job("gpt-kjv", {});
+  job.model.heads = 0;
+  job.model.positions = "rotary";
+  try {
+    resolve(job, kFour);
+    ADD_FAILURE() << "resolved";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.faults(), Faults{"model.heads = 0 is out of range: it must be from 1 to 1048576"});
+  }
+}
+
+TEST(Resolve, ASampleOfATokenFilesModelIsRefused) {
+  EXPECT_EQ(faults_of({{"data.kind", "tokens"}, {"data.path", "a.tok"}}),
+            Faults{"train.sample_bytes = 400 but data.kind = \"tokens\": what text they stand for is not known"});
+}
+
 TEST(Machine, ThisOneHasACoreAndAnInstructionSet) {
   const Machine machine = this_machine();
   EXPECT_GE(machine.cores, 1);

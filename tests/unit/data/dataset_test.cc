@@ -177,6 +177,7 @@ TEST_F(DataTest, PointsOfAClassLieAroundItsCentre) {
   for (int64_t record = 0; record < 600; ++record) {
     const size_t label = read(*split.train, record);
     ASSERT_LT(label, 3u);
+    ASSERT_EQ(split.train->label(record), static_cast<int64_t>(label));
     count[label] += 1;
     for (size_t i = 0; i < 64; ++i) mean[label][i] += tensors[0].const_data_ptr<float>()[i];
   }

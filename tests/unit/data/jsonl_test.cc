@@ -123,6 +123,13 @@ TEST(JsonlText, TheTextsOfAColumnAreJoinedByLineEnds) {
   skip.bad = "skip";
   EXPECT_EQ(read_jsonl_text(path, "body", skip, report), "a\nb\n");
   EXPECT_EQ(report.skipped, 2);
+  write("{\"body\": \"a\"}\n{\"body\": null}\n{}\n{\"body\": \"b\"}\n");
+  EXPECT_EQ(fault([&] { read_jsonl_text(path, "body", plain(), report); }), path + ":2 (body): the value is missing");
+  DataConfig drop = plain();
+  drop.missing = "drop";
+  report = {};
+  EXPECT_EQ(read_jsonl_text(path, "body", drop, report), "a\nb\n");
+  EXPECT_EQ(report.skipped, 2);
   std::filesystem::remove(path);
 }
 

@@ -328,5 +328,14 @@ TEST_F(OpenTable, FilesWithoutRecordsAndEmptyPartsAreNamed) {
   EXPECT_EQ(refusal(test), bad + ":2:1 (x): \"b\" is not a number");
 }
 
+TEST(Table, ATargetThatIsANumberIsNoPaddingOfAModelWithoutTargets) {
+  const auto records = make_table(std::make_shared<const Table>(numbers("", "1,-1\n2,1e30\n")), false);
+  const auto tensors = allocate({{"features", {2, 1}}, {"targets", {2}, at::kLong}});  // an autoencoder's
+  for (int64_t row = 0; row < 2; ++row) {
+    records->read(row, tensors, row);
+    EXPECT_EQ(tensors[1].const_data_ptr<int64_t>()[row], 0);
+  }
+}
+
 }  // namespace
 }  // namespace tutti

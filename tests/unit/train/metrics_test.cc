@@ -60,6 +60,22 @@ TEST(Metrics, OfClassesByHand) {
   EXPECT_EQ(report.at("auc"), (3.5 / 6 + 5.0 / 6) / 2);
 }
 
+TEST(Metrics, OfManyClassesHaveRatesAndNoConfusion) {
+  constexpr int64_t kClasses = int64_t{1} << 20;  // its confusion would be 8 TiB
+  at::Tensor output = at::zeros({2, kClasses});
+  output.mutable_data_ptr<float>()[7] = 1;
+  output.mutable_data_ptr<float>()[kClasses + 9] = 1;
+  Metrics one(Task::kClasses, kClasses), both(Task::kClasses, kClasses);
+  add(one, output, longs({7, 8}));
+  both.merge(one.bytes());
+  both.merge(one.bytes());
+  const json report = both.report();
+  EXPECT_EQ(report.at("accuracy"), 0.5);
+  EXPECT_EQ(report.at("precision"), 0.5);  // 1 of class 7, 0 of class 8
+  EXPECT_FALSE(report.contains("confusion"));
+  EXPECT_FALSE(report.contains("per_class"));
+}
+
 TEST(Metrics, AucOfClassesIsThatOfProbabilitiesThatWouldRoundToOne) {
   Metrics metrics(Task::kClasses, 2);
   // In float32 all of these have a probability of exactly 0 or 1; their order is perfect but for one.

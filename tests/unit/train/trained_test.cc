@@ -140,6 +140,8 @@ TEST_F(TrainedTest, PreparedModelStartsFromTheJobsFile) {
   EXPECT_TRUE(at::equal(some.value(2, 0), theirs.value(2, 0)));
   EXPECT_TRUE(at::equal(some.value(0, 0), own.value(0, 0)));
   job.model.init_from = folder_ + "/none";
+  FlatModel resumed(prepared_model(job, make_model, false), 9);
+  EXPECT_TRUE(at::equal(resumed.value(0, 0), own.value(0, 0))) << "a checkpoint has all values: the file may be gone";
   EXPECT_NE(fault([&] { prepared_model(job, make_model); }).find("none: neither"), std::string::npos);
 }
 

@@ -1,0 +1,38 @@
+// The rules of config/check.h, section by section; all faults end up in one list.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "config/job.h"
+
+namespace tutti {
+
+class JobCheck {
+ public:
+  explicit JobCheck(const Job& job) : job_(job) {}
+
+  void values();
+  void model();
+  void loss();
+  void data();
+  void train();
+  void numerics(const Machine& machine);
+  void layout();
+
+  std::vector<std::string> faults;
+
+ private:
+  /// A fault that names its keys; the first that came from a line of a file gives the place.
+  void fault(std::initializer_list<const char*> names, const std::string& text);
+  void one_of(const char* key, const std::string& value, const std::vector<std::string>& allowed);
+  void gpt();
+  void split();
+  void text();
+  void images();
+  void columns();
+  const Job& job_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,293 @@
+// When what is due: the loop of a run, and each of the things that interrupt it.
+#include "train/session.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "data/sources.h"
+#include "data/tokenizer.h"
+#include "state/checkpoint.h"
+#include "tensor/kernels.h"
+#include "tensor/rate.h"
+#include "train/sample.h"
+
+namespace tutti {
+
+/// Rank 0 tells the sinks and the files of the run; the other ranks have none of them.
+class Reporter {
+ public:
+  Reporter(const RunOptions& options, const RunFolder& folder, bool first) {
+    if (!first) return;
+    if (options.sinks) sinks_ = options.sinks(options.keep ? folder.path : "");
+    if (!options.keep) return;
+    metrics_ = open_event_file(folder.metrics());
+    events_ = open_event_file(folder.events());
+  }
+  void metric(const nlohmann::json& event) { tell(metrics_.get(), event); }
+  void event(const nlohmann::json& event) { tell(events_.get(), event); }
+
+ private:
+  void tell(EventSink* file, const nlohmann::json& event) {
+    if (file != nullptr) file->write(event);
+    for (const auto& sink : sinks_) sink->write(event);
+  }
+  std::vector<std::unique_ptr<EventSink>> sinks_;
+  std::unique_ptr<EventSink> metrics_, events_;
+};
+
+namespace {
+
+using nlohmann::json;
+
+json peaks(const Accounts& accounts) {
+  json kinds = json::object();
+  for (int k = 0; k < kBufferKinds; ++k)
+    if (int64_t bytes = accounts.peak(static_cast<BufferKind>(k)); bytes > 0)
+      kinds[kind_name(static_cast<BufferKind>(k))] = bytes;
+  kinds["total"] = accounts.peak_total();
+  return kinds;
+}
+
+void write_trace(const Trainer& trainer, const RunFolder& folder, int rank, Time origin) {
+  std::string text;
+  for (const TraceEvent& e : trace_events(trainer.trace(), trainer.program(), origin)) text += trace_line(e) + "\n";
+  write_file_atomic(folder.trace(rank), text);
+}
+
+double seconds_since(Time begin, Clock& clock) { return std::chrono::duration<double>(clock.now() - begin).count(); }
+
+}  // namespace
+
+Session::Session(const RunOptions& options, const RunFolder& folder, const Model& model, Trainer& trainer, Time origin,
+                 RankContext& context)
+    : options_(options),
+      job_(options.job),
+      folder_(folder),
+      model_(model),
+      trainer_(trainer),
+      context_(context),
+      origin_(origin),
+      first_(context.rank == 0),
+      last_(options.stop_at >= 0 ? options.stop_at : options.job.train.steps),
+      watches_(job_.train.schedule == "plateau" || job_.train.early_stop > 0 || job_.train.keep_best) {
+  if (first_ && !options.resume.empty()) cut_metrics(folder, trainer.committed());
+  reporter_ = std::make_unique<Reporter>(options, folder, first_);
+}
+
+Session::~Session() = default;
+
+void Session::run() {
+  check_watched();
+  announce();
+  // One that was ended early has nothing left to do.
+  early_ = job_.train.early_stop > 0 && trainer_.watched().stale >= job_.train.early_stop;
+  int64_t saved = options_.resume.empty() ? -1 : trainer_.committed(), evaluated = -1;
+  const Time begin = context_.clock.now();
+  while (trainer_.committed() < last_ && !stop_ && !early_) {
+    const int64_t step = take_step();
+    if (options_.keep && job_.train.eval_every > 0 && step % job_.train.eval_every == 0) {
+      const json metrics = evaluate();
+      if (watches_) watch(metrics);
+      evaluated = step;
+    }
+    if (job_.train.checkpoint_every > 0 && step % job_.train.checkpoint_every == 0) {
+      save();
+      saved = step;
+    }
+  }
+  const double seconds = seconds_since(begin, context_.clock);
+  const bool whole = options_.keep && !stop_;
+  if (whole && job_.train.eval_batches > 0 && evaluated != trainer_.committed()) evaluate();
+  if (saved != trainer_.committed()) save();
+  if (whole && trainer_.data().test) test();
+  finish(seconds);
+}
+
+void Session::announce() {
+  reporter_->event({{"event", "start"},
+                    {"job", job_.name},
+                    {"parameters", trainer_.shape().parameter_count()},
+                    {"ranks", context_.size},
+                    {"first_step", trainer_.committed()},
+                    {"steps", last_},
+                    {"tokens_per_step", batch_of(job_.train).samples() * model_.tokens_per_sample},
+                    {"unit", model_.task == Task::kTokens ? "tok" : "samples"},
+                    {"bytes_forecast", forecast_memory(trainer_.program()).total()},
+                    {"startup_seconds", seconds_since(origin_, context_.clock)}});
+  const Split& data = trainer_.data();
+  json event{{"event", "data"},
+             {"records", data.train->size()},
+             {"held_out", data.held_out->size()},
+             {"test", data.test ? data.test->size() : 0},
+             {"skipped", data.report.skipped},
+             {"faults", data.report.faults},
+             {"statistics", data.report.statistics}};
+  if (first_ && trainer_.partition())
+    event["skew"] = to_text(skew_of(trainer_.partition(), *data.train, context_.size));
+  reporter_->event(event);
+  if (first_ && options_.keep && data.tokenizer) data.tokenizer->save(folder_.tokenizer());
+}
+
+/// A metric that the model does not have is refused before the first step.
+void Session::check_watched() const {
+  const auto known = metric_names(model_.task);
+  if (!watches_ || std::find(known.begin(), known.end(), job_.train.watch) != known.end()) return;
+  throw Error(
+      fmt::format("train.watch = \"{}\": this model's evaluation has {}", job_.train.watch, fmt::join(known, ", ")));
+}
+
+int64_t Session::take_step() {
+  const StepReport report = trainer_.step();
+  const int64_t tokens = batch_of(job_.train).samples() * model_.tokens_per_sample;
+  stop_ = report.stop;
+  stepping_ += report.seconds;
+  ++steps_;
+  reporter_->metric({{"event", "step"},
+                     {"step", report.step},
+                     {"loss", report.loss},
+                     {"gradient_norm", report.gradient_norm},
+                     {"lr", report.lr},
+                     {"seconds", report.seconds},
+                     {"tokens_per_second", static_cast<double>(tokens) / report.seconds}});
+  return report.step;
+}
+
+json Session::evaluate() {
+  const Time begin = context_.clock.now();
+  json metrics = trainer_.evaluate().report();
+  json event{
+      {"event", "eval"}, {"step", trainer_.committed()}, {"held_out_loss", metrics.at("loss")}, {"metrics", metrics}};
+  const Split& data = trainer_.data();
+  if (first_ && job_.data.kind == "text" && !data.tokenizer) {
+    if (!baseline_) baseline_ = bigram_loss(*data.train, *data.held_out, job_.model.context);
+    event["bigram_loss"] = *baseline_;
+  }
+  if (first_ && job_.data.kind == "clicks") {
+    if (!baseline_) baseline_ = clicks_truth_loss(job_.train.seed, data.held_out->size());
+    event["truth_loss"] = *baseline_;
+  }
+  reporter_->metric(event);
+  evaluating_ += seconds_since(begin, context_.clock);
+  return metrics;
+}
+
+/// Only the evaluations of train.eval_every are watched: one at the end of a part of a run is no part of the job.
+void Session::watch(const json& metrics) {
+  if (!metrics.contains(job_.train.watch))
+    throw Error(
+        fmt::format("train.watch = \"{}\": the evaluation at step {} has none; its records are of one kind, or "
+                    "there are too few or too many",
+                    job_.train.watch, trainer_.committed()));
+  const Judgement judgement = trainer_.watch(metrics.at(job_.train.watch));
+  if (judgement.improved && job_.train.keep_best) save_best();
+  if (!judgement.stop) return;
+  early_ = true;
+  reporter_->event({{"event", "early_stop"},
+                    {"step", trainer_.committed()},
+                    {"watch", job_.train.watch},
+                    {"best", judgement.watched.best},
+                    {"best_step", judgement.watched.best_step}});
+}
+
+void Session::test() {
+  const Time begin = context_.clock.now();
+  const json metrics = trainer_.evaluate_test().report();
+  reporter_->metric({{"event", "test"},
+                     {"step", trainer_.committed()},
+                     {"metrics", metrics},
+                     {"classes", trainer_.data().report.classes}});
+  evaluating_ += seconds_since(begin, context_.clock);
+}
+
+void Session::save() {
+  if (!options_.keep) return;
+  const Time begin = context_.clock.now();
+  if (first_) {
+    std::string path = save_checkpoint(folder_.checkpoints(), trainer_.state(), to_toml(job_));
+    reporter_->event({{"event", "saved"}, {"step", trainer_.committed()}, {"path", path}});
+  }
+  // A large state may take longer than layout.timeout to write; that rank 0 is alive its heartbeats say.
+  context_.rendezvous.exchange({}, Deadline::never());
+  saving_ += seconds_since(begin, context_.clock);
+}
+
+/// The new best is complete before the one before it goes.
+void Session::save_best() {
+  const Time begin = context_.clock.now();
+  if (first_) {
+    const std::string kept = save_checkpoint(folder_.best(), trainer_.state(), to_toml(job_));
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.best())) {
+      const bool older = entry.path().filename().string().starts_with("step-") && entry.path() != kept;
+      if (older) std::filesystem::remove_all(entry.path());
+    }
+    reporter_->event({{"event", "saved"}, {"step", trainer_.committed()}, {"path", kept}});
+  }
+  context_.rendezvous.exchange({}, Deadline::never());
+  saving_ += seconds_since(begin, context_.clock);
+}
+
+/// Where rank 0's time went. Reductions run beside the compute where overlap is on, so kinds may add up to more than
+/// the whole.
+json Session::seconds_by_kind() const {
+  const Trace& trace = trainer_.trace();
+  const auto sum = [&](std::initializer_list<Op> ops) {
+    double seconds = 0;
+    for (Op op : ops) seconds += trace.seconds(op);
+    return seconds;
+  };
+  return {
+      {"forward", sum({Op::kForward})}, {"backward", sum({Op::kBackward, Op::kFold})},
+      {"load", sum({Op::kLoad})},       {"reduce", sum({Op::kAcquire, Op::kReduce, Op::kNorm, Op::kGather, Op::kVote})},
+      {"update", sum({Op::kUpdate})},   {"wait", trace.waited(0)},
+      {"evaluate", evaluating_},        {"save", saving_}};
+}
+
+/// The floating-point operations of the steps against what all ranks' matmuls reach at the same time.
+double Session::matmul_share() {
+  const Matmul& matmul = kernels(isa_of(job_.numerics.isa), matmul_of(job_.numerics.matmul)).matmul;
+  const std::string mine = std::to_string(matmul_gflops(matmul, context_.clock));
+  double limit = 0;
+  for (const Card& card : context_.rendezvous.exchange({.bytes = mine}, Deadline::never()))
+    limit += std::stod(card.bytes) * 1e9;
+  const Batch batch = batch_of(job_.train);
+  const double flops = trainer_.shape().flops() * batch.lanes * batch.micro_batches * static_cast<double>(steps_);
+  return stepping_ > 0 ? flops / stepping_ / limit : 0;
+}
+
+void Session::finish(double seconds) {
+  const std::string hash = trainer_.agreed_hash();
+  if (!options_.keep) {
+    if (first_) std::snprintf(context_.control.result, sizeof context_.control.result, "%s", hash.c_str());
+    return;
+  }
+  const uint64_t order = trainer_.order_digest();
+  const double share = matmul_share();
+  write_trace(trainer_, folder_, context_.rank, origin_);
+  if (!first_) return;
+  if (!stop_ && job_.model.kind == "gpt" && job_.train.sample_bytes > 0) {
+    Sampler sampler(job_, options_.make_model, trainer_.units(), trainer_.data().tokenizer);
+    reporter_->event(
+        {{"event", "sample"}, {"text", sampler.text(job_.train.prompt, job_.train.sample_bytes, job_.train.seed)}});
+  }
+  const auto samples = static_cast<double>(batch_of(job_.train).samples() * steps_);
+  reporter_->event({{"event", "end"},
+                    {"step", trainer_.committed()},
+                    {"seconds", seconds},
+                    {"stopped", stop_},
+                    {"peak_bytes", peaks(trainer_.accounts())},
+                    {"loader_stall_seconds", std::chrono::duration<double>(trainer_.loader_stall()).count()},
+                    {"seconds_by_kind", seconds_by_kind()},
+                    {"samples_per_second", stepping_ > 0 ? samples / stepping_ : 0},
+                    {"matmul_share", share},
+                    {"order", fmt::format("{:016x}", order)},
+                    {"state_sha256", hash}});
+  std::snprintf(context_.control.result, sizeof context_.control.result, "%s", hash.c_str());
+}
+
+}  // namespace tutti

@@ -1,0 +1,58 @@
+// What one rank of a run does from its first step to its last: steps, evaluations, checkpoints, and the events that
+// tell of them (train/run.h).
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "launch/local.h"
+#include "train/run.h"
+#include "train/run_folder.h"
+#include "train/trainer.h"
+
+namespace tutti {
+
+class Reporter;
+
+/// Made once the trainer is ready; files of the run are touched from here on. All that it is given must outlive it.
+class Session {
+ public:
+  /// `origin`: of the traces' times.
+  Session(const RunOptions& options, const RunFolder& folder, const Model& model, Trainer& trainer, Time origin,
+          RankContext& context);
+  ~Session();
+  /// Up to options.stop_at or train.steps, an early stop or a rank that was asked to stop. Collective.
+  void run();
+
+ private:
+  void announce();
+  void check_watched() const;
+  int64_t take_step();
+  nlohmann::json evaluate();
+  void watch(const nlohmann::json& metrics);
+  void test();
+  void save();
+  void save_best();
+  void finish(double seconds);
+  nlohmann::json seconds_by_kind() const;
+  double matmul_share();
+
+  const RunOptions& options_;
+  const Job& job_;
+  const RunFolder& folder_;
+  const Model& model_;
+  Trainer& trainer_;
+  RankContext& context_;
+  const Time origin_;
+  const bool first_;
+  const int64_t last_;
+  const bool watches_;
+  std::unique_ptr<Reporter> reporter_;
+  bool stop_ = false, early_ = false;
+  std::optional<double> baseline_;  // what the held-out loss is compared with; counted once
+  double stepping_ = 0, evaluating_ = 0, saving_ = 0;
+  int64_t steps_ = 0;
+};
+
+}  // namespace tutti
