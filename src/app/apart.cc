@@ -21,10 +21,11 @@ Apart start_apart(const RunOptions& options) {
   if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("make", "a pipe");
   Fd read_end(ends[0]), write_end(ends[1]);
   std::fflush(nullptr);
-  const pid_t child = ::fork();
+  const pid_t parent = ::getpid(), child = ::fork();
   if (child < 0) throw_errno("start", "a process");
   if (child > 0) return {child, std::move(read_end)};
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(1);  // it died before that
   std::string text;
   int code = 1;
   try {

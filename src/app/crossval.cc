@@ -85,11 +85,15 @@ void print_row(const std::string& head, const std::map<std::string, double>& met
 void report(const std::vector<std::map<std::string, double>>& folds, const std::string& folder) {
   json file{{"folds", folds}, {"mean", json::object()}, {"deviation", json::object()}};
   fmt::print("\n{:14} {:>10} {:>12}\n", "metric", "mean", "deviation");
-  for (const auto& [name, value] : folds.front()) {
-    std::vector<double> values;
-    for (const auto& fold : folds) values.push_back(fold.count(name) > 0 ? fold.at(name) : std::nan(""));
+  std::map<std::string, std::vector<double>> by_name;  // a small fold may lack one: no auc of a single class
+  for (const auto& fold : folds) {
+    for (const auto& [name, value] : fold) by_name[name].push_back(value);
+  }
+  for (const auto& [name, values] : by_name) {
     const Spread spread = spread_of(values);
-    fmt::print("{:14} {:10.4f} {:12.4f}\n", name, spread.mean, spread.deviation);
+    fmt::print("{:14} {:10.4f} {:12.4f}", name, spread.mean, spread.deviation);
+    if (values.size() < folds.size()) fmt::print("  of {} folds", values.size());
+    fmt::print("\n");
     file["mean"][name] = spread.mean;
     file["deviation"][name] = spread.deviation;
   }
@@ -142,18 +146,19 @@ Folds train_folds(RunOptions options, int64_t count, size_t at_once, const std::
 
 int crossval_command(const TrainArguments& arguments, int64_t folds, const MakeModel& make_model) {
   TrainArguments given = arguments;
-  given.ranks = std::max<int64_t>(arguments.ranks, 1);
+  given.set.insert(given.set.begin(), "layout.ranks=1");  // unless the user sets another
   given.set.push_back(fmt::format("data.folds={}", folds));
   given.set.emplace_back("train.eval_batches=1048576");  // all of the fold
   RunOptions options;
   options.make_model = make_model;
   options.job = job_of(given);
   options.stop_at = arguments.steps;
-  const size_t at_once = static_cast<size_t>(std::max<int64_t>(1, this_machine().cores / given.ranks));
+  const int64_t ranks = options.job.layout.ranks;
+  const size_t at_once = static_cast<size_t>(std::max<int64_t>(1, this_machine().cores / ranks));
   const RunFolder made = create_run(arguments.out, options.job);
   const std::string& folder = made.path;
-  fmt::print("{}: {} folds, {} at once, {} rank{} each\n\n", options.job.name, folds, at_once, given.ranks,
-             given.ranks == 1 ? "" : "s");
+  fmt::print("{}: {} folds, {} at once, {} rank{} each\n\n", options.job.name, folds, at_once, ranks,
+             ranks == 1 ? "" : "s");
 
   const Folds done = train_folds(options, folds, at_once, folder);
   if (!done.failure.empty()) {

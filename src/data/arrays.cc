@@ -245,7 +245,7 @@ std::vector<Scaling> scaling_of(const std::string& scale, const Array& values, i
                                 const std::vector<int64_t>& records, const DataGroup& group,
                                 std::vector<std::string>& lines) {
   if (!needs_moments(scale)) return scaling_from(scale, {}, group, lines);
-  const Range share = lanes_of(group.rank, group.size, static_cast<int>(records.size()));
+  const Range share = lanes_of(group.rank, group.size, static_cast<int64_t>(records.size()));
   const auto mine = std::span(records).subspan(static_cast<size_t>(share.begin), static_cast<size_t>(share.size()));
   const int64_t plane = values.row() / channels;
   return scaling_from(scale,

@@ -123,7 +123,7 @@ std::vector<int64_t> usable_files(const Decoded& decoded, const std::string& pat
                                   DataReport& report) {
   const auto files = static_cast<int64_t>(decoded.files().size());
   std::string first;
-  const Range share = lanes_of(group.rank, group.size, static_cast<int>(files));
+  const Range share = lanes_of(group.rank, group.size, files);
   std::string mine;  // a line a fault: the file's number, then what is wrong
   for (int64_t file = share.begin; file < share.end; ++file) {
     try {
@@ -175,7 +175,7 @@ Split open_images(const Job& job, const DataGroup& group) {
     return files;
   };
   const std::vector<int64_t> train = files_of(parts.train);
-  const Range share = lanes_of(group.rank, group.size, static_cast<int>(decoded->files().size()));
+  const Range share = lanes_of(group.rank, group.size, static_cast<int64_t>(decoded->files().size()));
   ByteCounts counts(job.model.image[0]);
   const int64_t plane = job.model.image[1] * job.model.image[2];
   for (int64_t file : train) {

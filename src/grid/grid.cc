@@ -51,7 +51,7 @@ int64_t first_sample(const Batch& batch, int64_t step, int lane, int micro) {
   return ((step * batch.lanes + lane) * batch.micro_batches + micro) * batch.micro_batch_size;
 }
 
-Range lanes_of(int rank, int ranks, int lanes) {
+Range lanes_of(int rank, int ranks, int64_t lanes) {
   const int64_t each = lanes / ranks, more = lanes % ranks;
   const int64_t begin = rank * each + std::min<int64_t>(rank, more);
   return {begin, begin + each + (rank < more ? 1 : 0)};

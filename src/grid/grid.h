@@ -34,7 +34,7 @@ int64_t first_sample(const Batch& batch, int64_t step, int lane, int micro);
 
 /// The lanes rank `rank` of `ranks` owns: contiguous, in rank order, sizes differing by at most one (the first ranks
 /// have more).
-Range lanes_of(int rank, int ranks, int lanes);
+Range lanes_of(int rank, int ranks, int64_t lanes);
 
 /// The left part of the tree over n >= 2 leaves: the largest power of two below n.
 int64_t tree_left(int64_t n);

@@ -10,8 +10,6 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "model/adaptor.h"
 #include "model/class_loss.h"
@@ -46,45 +44,12 @@ void check_same(const std::string& kind, const Border& output, const Border& tar
                             to_string(output), to_string(targets)));
 }
 
-// What elements with a target add, and how many there are, each times `share`. The others' targets are replaced first:
-// a gradient of zero times NaN would be NaN.
-struct Part {
-  at::Tensor sum, count;
-};
-
-Part part(const Elementwise& loss, const at::Tensor& output, const at::Tensor& targets, const at::Tensor& valid,
-          const at::Tensor& share) {
+// What elements with a target add up to, and how many there are. The others' targets are replaced first: a gradient of
+// zero times NaN would be NaN.
+at::Tensor summed(const Elementwise& loss, const at::Tensor& output, const at::Tensor& targets,
+                  const at::Tensor& valid) {
   const at::Tensor losses = loss(output, at::where(valid, targets, 0.0)).to(at::kDouble);
-  at::Tensor counts = valid.to(at::kDouble);
-  at::Tensor counted = at::where(valid, losses, 0.0);
-  if (share.defined()) counts = counts * share, counted = counted * share;
-  return {counted.sum(), counts.sum()};
-}
-
-TensorFunction values_loss(Elementwise loss, bool mixup) {
-  return [loss = std::move(loss), mixup](const Pass&, Tensors, Tensors in) {
-    const auto valid = [](const at::Tensor& t) { return at::isnan(t).logical_not(); };
-    if (!mixup) {
-      const Part all = part(loss, in[0], in[1], valid(in[1]), {});
-      return std::vector<at::Tensor>{at::stack({all.sum, all.count})};
-    }
-    std::vector<int64_t> rows(static_cast<size_t>(in[0].dim()), 1);
-    rows[0] = in[0].size(0);
-    const at::Tensor mix = in[3].detach().to(at::kDouble).reshape(rows);
-    const Part one = part(loss, in[0], in[1], valid(in[1]), 1 - mix),
-               other = part(loss, in[0], in[2], valid(in[2]), mix);
-    return std::vector<at::Tensor>{at::stack({one.sum + other.sum, one.count + other.count})};
-  };
-}
-
-TensorFunction rows_loss(Elementwise loss) {
-  return [loss = std::move(loss)](const Pass&, Tensors, Tensors in) {
-    std::vector<int64_t> rows(static_cast<size_t>(in[0].dim()), 1);
-    rows[0] = in[0].size(0);
-    const at::Tensor valid = in[2].ne(kIgnoredTarget).reshape(rows).expand_as(in[0]);
-    const Part all = part(loss, in[0], in[1].detach(), valid, {});
-    return std::vector<at::Tensor>{at::stack({all.sum, all.count})};
-  };
+  return at::stack({at::where(valid, losses, 0.0).sum(), valid.to(at::kDouble).sum()});
 }
 
 std::unique_ptr<Segment> autograd_loss(std::string name, std::vector<Border> inputs, TensorFunction function) {
@@ -123,24 +88,25 @@ Block cross_entropy_block(std::string name, Border logits, Border targets) {
   return block;
 }
 
-TensorFunction reconstruction_loss(const LossConfig& config) { return rows_loss(elementwise(config)); }
+TensorFunction reconstruction_loss(const LossConfig& config) {
+  return [loss = elementwise(config)](const Pass&, Tensors, Tensors in) {
+    std::vector<int64_t> rows(static_cast<size_t>(in[0].dim()), 1);
+    rows[0] = in[0].size(0);
+    const at::Tensor valid = in[2].ne(kIgnoredTarget).reshape(rows).expand_as(in[0]);
+    return std::vector<at::Tensor>{summed(loss, in[0], in[1].detach(), valid)};
+  };
+}
 
 std::unique_ptr<Segment> loss_segment(const Job& job, Border output, const std::vector<Border>& data) {
   const std::string& kind = job.loss.kind;
   Elementwise loss = elementwise(job.loss);
-  if (job.model.kind == "autoencoder") {
-    if (kind != "mse" && kind != "bce")
-      throw Error(fmt::format("loss.kind = \"{}\" but an autoencoder's is \"mse\" or \"bce\"", kind));
-    check_same(kind, output, data[0]);
-    return autograd_loss(kind, {std::move(output), data[0], find(data, "targets")}, rows_loss(std::move(loss)));
-  }
   if (loss) {
     const Border& targets = find(data, "targets");
     check_same(kind, output, targets);
-    std::vector<Border> inputs = {std::move(output), targets};
-    const bool mixup = std::any_of(data.begin(), data.end(), [](const Border& b) { return b.name == "mix"; });
-    if (mixup) inputs.insert(inputs.end(), {find(data, "other_targets"), find(data, "mix")});
-    return autograd_loss(kind, std::move(inputs), values_loss(std::move(loss), mixup));
+    return autograd_loss(kind, {std::move(output), targets},
+                         [loss = std::move(loss)](const Pass&, Tensors, Tensors in) {
+                           return std::vector<at::Tensor>{summed(loss, in[0], in[1], at::isnan(in[1]).logical_not())};
+                         });
   }
   if (!kind.empty() && kind != "auto" && kind != "cross-entropy" && kind != "distill")
     throw Error(fmt::format("loss.kind = \"{}\" is not known", kind));

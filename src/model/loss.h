@@ -26,14 +26,14 @@ Block cross_entropy_block(std::string name, Border logits, Border targets);
 /// The loss that [loss] names, of `output`, reading its targets (and mixup's) from the model's `data`:
 ///   cross-entropy  torch's, with label_smoothing and class_weights; the count is the sum of the targets' weights
 ///   mse, mae, huber, bce (with logits)   elementwise over [B, outputs]; the count is the number of valid elements
-///   autoencoders   mse or bce of output [B, n] against data[0]; rows whose target is -1 are left out; the count is the
-///                  number of elements of the rows that count
-/// With mixup the loss is (1 - mix) * loss(targets) + mix * loss(other_targets), sample by sample, and the count alike.
+/// With mixup cross-entropy is (1 - mix) * loss(targets) + mix * loss(other_targets), sample by sample, and the count
+/// alike.
 /// `distill`: the part that needs no teacher; train/prepare.h puts distill_segment in its place. Throws Error for
 /// shapes that do not fit.
 std::unique_ptr<Segment> loss_segment(const Job& job, Border output, const std::vector<Border>& data);
 
-/// The autoencoder's reconstruction as a function of (output, data[0], targets), for a loss that adds to it.
+/// An autoencoder's reconstruction as a function of (output [B, n], data[0], targets): loss.kind of every element, rows
+/// whose target is -1 left out. Returns sum and count, for a loss that adds to it.
 TensorFunction reconstruction_loss(const LossConfig& config);
 
 /// The teacher's logits for a micro-batch's data tensors, in the order of `data`.

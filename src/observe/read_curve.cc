@@ -61,8 +61,8 @@ Curve read_curve(const std::string& run, const std::string& metric) {
         else
           append(kind == "step" ? curve.training : curve.held_out, step, value);
       });
-    } catch (const json::exception& e) {
-      throw Error(fmt::format("{}:{}: not a line of metrics: {}", path, number, e.what()));
+    } catch (const json::exception&) {
+      throw Error(fmt::format("{}:{}: not a line of metrics", path, number));
     }
   }
   if (!curve.training.empty() || !curve.held_out.empty()) return curve;

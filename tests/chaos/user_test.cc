@@ -1,0 +1,92 @@
+// What a careless user does with the real command: each mistake is one clear message before the first step, and what
+// can go on goes on to the same bits.
+#include "support/command.h"
+
+namespace tutti {
+namespace {
+
+using namespace testing_support;  // NOLINT(google-build-using-namespace)
+
+class User : public testing::Test {
+ protected:
+  /// Runs `arguments`, which must be refused and leave no run; returns what it said on stderr.
+  std::string refused(const Arguments& arguments) {
+    Command command(arguments + Arguments{"--out", run_});
+    EXPECT_NE(command.wait(), 0) << command.out();
+    EXPECT_FALSE(std::filesystem::exists(run_)) << command.err();
+    return command.err();
+  }
+  static bool says(const std::string& text, const std::string& what) { return text.find(what) != std::string::npos; }
+
+  TempFolder folder_;
+  const std::string run_ = folder_ / "run";
+};
+
+TEST_F(User, ALossThatTheTargetsDoNotSuitIsRefused) {
+  for (const std::string loss : {"mse", "bce"}) {
+    const std::string said = refused(Arguments{"train", "mlp-points"} + set({"loss.kind=" + loss}));
+    EXPECT_TRUE(says(said, "loss.kind = \"" + loss + "\" but data.kind = \"points\": its targets are classes")) << said;
+  }
+}
+
+TEST_F(User, WeightsThatAreAllZeroAreRefused) {
+  const std::string said = refused(Arguments{"train", "mlp-points"} + set({"loss.class_weights=[0,0,0,0,0,0,0,0]"}));
+  EXPECT_TRUE(says(said, "loss.class_weights are all 0")) << said;
+}
+
+TEST_F(User, ANameThatIsNoFolderIsRefused) {
+  for (const std::string name : {"a/b", "../a", "a\\u0000b"}) {
+    const std::string job = folder_.write("job.toml", "base = \"mlp-points\"\nname = \"" + name + "\"\n");
+    const std::string said = refused({"train", job});
+    EXPECT_TRUE(says(said, "no slashes and no control characters")) << said;
+  }
+}
+
+TEST_F(User, ASampleOfAWalkThatHasNoBytesIsRefused) {
+  const std::string said = refused(Arguments{"train", "gpt-kjv"} + set({"data.kind=walk", "model.vocab=7"}));
+  EXPECT_TRUE(says(said, "model.vocab = 7: a prompt is bytes, which need 256")) << said;
+}
+
+TEST_F(User, TwoClassesServeAsYesAndNo) {
+  std::string table = "age,city,buys\n";
+  for (int i = 0; i < 40; ++i)
+    table += fmt::format("{},{},{}\n", i, i % 3 == 0 ? "Rome" : "Oslo", i % 2 ? "no" : "yes");
+  const std::string path = folder_.write("people.csv", table);
+  const std::string job = folder_.write("job.toml", R"(
+[model]
+kind = "wide-deep"
+hidden = [8]
+[data]
+kind = "csv"
+held_out = 0.2
+columns = ["age: number standardise", "city: category Rome|Oslo", "buys: target no|yes"]
+[train]
+lanes = 2
+micro_batch_size = 4
+steps = 2
+)");
+  Command command(Arguments{"train", job, "--ranks", "1", "--out", run_} + set({"data.path=" + path}));
+  EXPECT_EQ(command.wait(), 0) << command.err();
+  EXPECT_TRUE(command.says("auc")) << command.out();
+}
+
+TEST_F(User, ARunThatWasEndedEarlyHasNothingLeftToDo) {
+  const std::string job = folder_.write("job.toml", R"(
+base = "mlp-points"
+[train]
+steps = 100
+lr = 0.0
+eval_every = 3
+early_stop = 2
+)");
+  Command first({"train", job, "--ranks", "2", "--out", run_});
+  ASSERT_EQ(first.wait(), 0) << first.err();
+  ASSERT_TRUE(std::filesystem::exists(run_ + "/checkpoints/step-00000009")) << first.out();
+  Command again({"train", "--resume", run_, "--ranks", "1"});
+  ASSERT_EQ(again.wait(), 0) << again.err();
+  EXPECT_TRUE(again.says("finished at step 9")) << again.out();
+  EXPECT_EQ(again.hash(), first.hash());
+}
+
+}  // namespace
+}  // namespace tutti
