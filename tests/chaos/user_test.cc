@@ -1,5 +1,7 @@
 // What a careless user does with the real command: each mistake is one clear message before the first step, and what
 // can go on goes on to the same bits.
+#include <cmath>
+
 #include "support/command.h"
 
 namespace tutti {
@@ -68,6 +70,40 @@ steps = 2
   Command command(Arguments{"train", job, "--ranks", "1", "--out", run_} + set({"data.path=" + path}));
   EXPECT_EQ(command.wait(), 0) << command.err();
   EXPECT_TRUE(command.says("auc")) << command.out();
+}
+
+/// A .npy file of `columns` floats a record.
+std::string npy(const std::vector<float>& values, size_t columns) {
+  const std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}\n",
+                                         values.size() / columns, columns);
+  std::string bytes = "\x93NUMPY";
+  bytes += {'\1', '\0', static_cast<char>(header.size()), '\0'};
+  return bytes + header + std::string(reinterpret_cast<const char*>(values.data()), 4 * values.size());
+}
+
+TEST_F(User, ARecordOfAnArrayThatCannotBeUsedIsNamedOrSkipped) {
+  std::vector<float> features(40 * 2, 0.5F), labels(40, 1);
+  features[7 * 2 + 1] = std::nanf("");
+  labels[9] = 2;
+  const std::string x = folder_.write("x.npy", npy(features, 2)), y = folder_.write("y.npy", npy(labels, 1));
+  const Arguments train = Arguments{"train", "mlp-points", "--ranks", "2", "--steps", "2"} +
+                          set({"data.kind=numpy", "data.path=" + x, "data.labels=" + y, "data.held_out=0.3",
+                               "model.inputs=2", "model.classes=2"});
+  const std::string said = refused(train);
+  EXPECT_TRUE(says(said, x + ": value 1 of record 7 is nan")) << said;
+  Command command(train + Arguments{"--out", run_} + set({"data.bad=skip"}));
+  EXPECT_EQ(command.wait(), 0) << command.err();
+  EXPECT_TRUE(command.says("2 skipped")) << command.out();
+  EXPECT_TRUE(command.says(y + ": the class of record 9 is 2, outside of model.classes = 2")) << command.out();
+}
+
+TEST_F(User, AFolderWithoutAnImageThatCanBeUsedIsRefusedEvenWhereTheyAreSkipped) {
+  for (const char* name : {"cat", "dog"}) std::filesystem::create_directories(folder_ / "images" + "/" + name);
+  const std::string bad = folder_.write("images/cat/a.png", "no image");
+  const std::string said =
+      refused(Arguments{"train", "mlp-points"} + set({"data.kind=images", "data.path=" + (folder_ / "images"),
+                                                      "data.bad=skip", "model.image=[1,4,4]", "model.classes=2"}));
+  EXPECT_TRUE(says(said, "no image can be used; the first fault: " + bad + ": neither PNG nor JPEG")) << said;
 }
 
 TEST_F(User, ARunThatWasEndedEarlyHasNothingLeftToDo) {
