@@ -69,7 +69,13 @@ int trace_command(const std::string& path, int64_t step) {
   std::vector<TraceEvent> events;
   for (int rank = 0; std::filesystem::exists(folder.trace(rank)); ++rank) {
     std::ifstream lines(folder.trace(rank));
-    for (std::string line; std::getline(lines, line);) events.push_back(parse_trace_line(line));
+    for (std::string line; std::getline(lines, line);) {
+      try {
+        events.push_back(parse_trace_line(line));
+      } catch (const Error& error) {
+        throw Error(fmt::format("{}: {}", folder.trace(rank), error.what()));
+      }
+    }
   }
   if (events.empty()) throw Error(fmt::format("{}: it has no trace (a run writes it when it ends)", path));
   auto [first, last] = std::minmax_element(events.begin(), events.end(),
@@ -137,7 +143,11 @@ int tutti_main(int argc, char** argv) {
   CLI::App* train = app.add_subcommand("train", "train a job");
   train->add_option("job", arguments.job, "built-in name or TOML file")->capture_default_str();
   add_train_options(*train, arguments);
-  on(train, [&] { return train_command(arguments, own_model); });
+  on(train, [&] {
+    if (!arguments.resume.empty() && train->count("job") > 0)
+      throw ConfigError({fmt::format("--resume takes the job from {}: leave out {}", arguments.resume, arguments.job)});
+    return train_command(arguments, own_model);
+  });
 
   int64_t verify_steps = 3;
   CLI::App* verify = app.add_subcommand("verify", "run a job over a set of layouts and compare the states");

@@ -84,6 +84,9 @@ void JobCheck::model() {
           fmt::format("model.image has {} channels: PNG and JPEG are read as 1 (grey) or 3 (colour)", model.image[0]));
   }
   if (kind == "cnn" && model.channels.empty()) fault({"model.channels"}, "model.channels is empty: a cnn has a stage");
+  if (model.init_only != "*" && model.init_from.empty()) {
+    fault({"model.init_only"}, "model.init_only picks from model.init_from, which is empty");
+  }
   if (kind == "script" && model.path.empty()) {
     fault({"model.path"}, "model.path is empty but model.kind = \"script\": name a TorchScript file");
   }

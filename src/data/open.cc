@@ -126,7 +126,8 @@ Parts split_records(const Job& job, int64_t records, const std::string& path) {
   Parts parts;
   for (int64_t record = 0; record < records; ++record) {
     const auto key = static_cast<uint64_t>(record);
-    const bool out = data.folds > 1 ? fold_of(seed, key, data.folds) == data.fold : held_out(seed, key, data.held_out);
+    const bool out = data.folds > 1 ? fold_of(seed, key, static_cast<uint64_t>(records), data.folds) == data.fold
+                                    : held_out(seed, key, data.held_out);
     (out ? parts.held_out : parts.train).push_back(record);
   }
   const bool wanted = data.folds > 1 || data.held_out > 0;

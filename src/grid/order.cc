@@ -15,7 +15,8 @@ namespace tutti {
 
 namespace {
 
-constexpr uint64_t kByRecord = 0, kFolds = 1;  // the second word of a split's keys
+constexpr uint64_t kByRecord = 0;             // the second word of a split's keys
+constexpr uint64_t kFoldPass = ~uint64_t{0};  // a pass that no sample reaches
 
 uint64_t high_product(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
@@ -158,10 +159,9 @@ uint64_t order_digest(uint64_t position, uint64_t record) {
   return x ^ x >> 32;
 }
 
-int64_t fold_of(uint64_t seed, uint64_t record, int64_t folds) {
+int64_t fold_of(uint64_t seed, uint64_t record, uint64_t n, int64_t folds) {
   TUTTI_CHECK(folds > 0, "a record of {} folds", folds);
-  const auto block = philox({seed, Purpose::kSplit, record, kFolds}, 0);
-  return static_cast<int64_t>(high_product(uint64_t{block[1]} << 32 | block[0], static_cast<uint64_t>(folds)));
+  return static_cast<int64_t>(Permutation(seed, kFoldPass, n)(record) % static_cast<uint64_t>(folds));
 }
 
 bool held_out(uint64_t seed, uint64_t record, double fraction) {

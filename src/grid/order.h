@@ -57,8 +57,9 @@ struct Order {
 /// A number of one sample; a sum of them names an order, whoever adds them up.
 uint64_t order_digest(uint64_t position, uint64_t record);
 
-/// The fold, below `folds`, of a record: keyed by (seed, record), sizes differ by chance only.
-int64_t fold_of(uint64_t seed, uint64_t record, int64_t folds);
+/// The fold, below `folds`, of a record among n: the records in a keyed order, dealt out in turn, so sizes differ by at
+/// most one.
+int64_t fold_of(uint64_t seed, uint64_t record, uint64_t n, int64_t folds);
 
 /// Whether record i is held out: keyed by (seed, i), with probability about `fraction`.
 bool held_out(uint64_t seed, uint64_t record, double fraction);
