@@ -28,19 +28,23 @@ def machine():
 
 
 def write_docs(path, rows):
-    """The table as a page: what was measured, on which machine, when nothing else ran there."""
+    """The table as a page: what was measured, on which machine, when nothing else ran there. Rows that were not measured now stay."""
     lines = ["# Performance", "",
-             "Written by `./tutti bench comm train build --docs`. Ratios are medians over interleaved pairs; larger is better, 1 is a tie with the",
+             "Written by `./tutti bench comm train data build --docs`. Ratios are medians over interleaved pairs; larger is better, 1 is a tie with the",
              "peer or the limit. How each row is measured stands in [bench/](../bench).", "",
              f"Machine: {machine()}.", "", "| | ours | peer or limit | | ratio | spread | target | |", "|---|---|---|---|---|---|---|---|"]
+    table = {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        if line.startswith("| ") and not line.startswith("| |"):
+            table[line.split(" | ")[0][2:]] = line
     for row in rows:
         if "ratio" not in row:
-            lines.append(f"| {row['name']} | | | | not measured: {row['reason']} | | {row['target']} | |")
+            table[row["name"]] = f"| {row['name']} | | | | not measured: {row['reason']} | | {row['target']} | |"
             continue
         low, high = row["spread"]
-        lines.append(f"| {row['name']} | {row['ours']:,.2f} | {row['peer']:,.2f} | {row['unit']} | **{row['ratio']:.2f}** | "
-                     f"{low:.2f} to {high:.2f} | {row['target']} | {'met' if row['met'] else 'not met'} |")
-    path.write_text("\n".join(lines) + "\n")
+        table[row["name"]] = (f"| {row['name']} | {row['ours']:,.2f} | {row['peer']:,.2f} | {row['unit']} | **{row['ratio']:.2f}** | "
+                              f"{low:.2f} to {high:.2f} | {row['target']} | {'met' if row['met'] else 'not met'} |")
+    path.write_text("\n".join([*lines, *table.values()]) + "\n")
 
 
 def main():

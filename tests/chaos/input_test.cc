@@ -49,7 +49,7 @@ class BadInput : public testing::Test {
 TEST_F(BadInput, EveryFaultOfAJobIsListedAtOnceWithItsLineAndTheNearestKey) {
   const std::string job = folder_.write("bad.toml",
                                         "[model]\nlayer = 2\nwidth = \"wide\"\n[trian]\nsteps = 3\n[train]\n"
-                                        "lanes = 0\nsteps = 2.5\noptimizer = \"adam\"\n");
+                                        "lanes = 0\nsteps = 2.5\noptimizer = \"adamx\"\n");
   const auto lines = lines_of(refused(2, {job, "--set", "train.sede=3"}));
   ASSERT_EQ(lines.size(), 7u) << testing::PrintToString(lines);
   EXPECT_EQ(lines[0], "tutti: " + job + ":2: unknown key model.layer; did you mean model.layers?");

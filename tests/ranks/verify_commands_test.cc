@@ -103,12 +103,13 @@ TEST_F(Commands, VerifyFindsOneStateOverItsLayouts) {
     std::istringstream fields(line);
     std::vector<std::string> words;
     for (std::string word; fields >> word;) words.push_back(word);
-    if (words.size() != 7 || words[6].size() != 64) continue;
-    hashes.insert(words[6]);
-    kinds.insert({words[0], words[1], words[2], words[3]});
+    if (words.size() != 8 || words[7].size() != 64) continue;
+    hashes.insert(words[7]);
+    kinds.insert({words[0], words[1], words[2], words[3], words[6]});
   }
   EXPECT_EQ(hashes.size(), 1u) << verify.out();
-  for (const char* kind : {"1", "2", "3", "process", "thread", "shm", "tcp", "inproc", "on", "off"})
+  for (const char* kind : {"1", "2", "3", "process", "thread", "shm", "tcp", "inproc", "on", "off", "lanes", "even",
+                           "round-robin", "hash"})
     EXPECT_TRUE(kinds.contains(kind)) << kind;
 }
 

@@ -14,6 +14,7 @@
 #include "model/adaptor.h"
 #include "model/loss.h"
 #include "support/flat_model.h"
+#include "tensor/allocator.h"
 
 namespace tutti {
 
@@ -93,6 +94,7 @@ TEST(ModelRunner, EachBackwardWritesWhereItIsTold) {
 }
 
 TEST(ModelRunner, EvaluationLeavesNothingBehindAndChangesNothing) {
+  install_accounting_allocator();
   FlatModel flat(tied_model(), 3);
   const List data = tied_data();
   const int64_t arena = flat.accounts.current(BufferKind::kSaved);
