@@ -66,6 +66,10 @@ CnnPlan cnn_plan(const Job& job) {
       in = out;
     }
   }
+  if (plan.shape.norm == CnnNormKind::kBatch && plan.shape.batch * height * width < 2)
+    throw Error(
+        "model.norm = \"batch\" with train.micro_batch_size = 1 and a last stage of 1 x 1: a single value has no "
+        "deviation to divide by");
   return plan;
 }
 

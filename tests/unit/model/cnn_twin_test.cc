@@ -136,6 +136,12 @@ TEST(Cnn, RefusesWhatItCannotBuild) {
   job = small_cnn();
   job.model.norm = "rms";
   EXPECT_THROW(make_cnn(job), std::exception);
+  job = small_cnn();
+  job.model.image = {1, 4, 4};  // 1 x 1 behind the stem's pool and the second stage
+  job.train.micro_batch_size = 1;
+  EXPECT_THROW(make_cnn(job), std::exception);
+  job.train.micro_batch_size = 2;
+  EXPECT_NO_THROW(make_cnn(job));
 }
 
 }  // namespace
