@@ -1,9 +1,8 @@
 // Statistics of the training records, and what is done by them: outliers, missing numbers, scales.
 #include <cmath>
-#include <cstring>
 
-#include "base/error.h"
 #include "base/exact_sum.h"
+#include "data/merged.h"
 #include "data/table.h"
 
 namespace tutti {
@@ -24,20 +23,6 @@ struct Share {
     sum.merge(other.sum);
   }
 };
-
-/// Every rank's shares, merged. They travel as bytes.
-std::vector<Share> merged(std::vector<Share> mine, const DataGroup& group) {
-  if (group.size == 1 || mine.empty()) return mine;
-  const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Share));
-  std::vector<Share> all(mine.size());
-  for (const std::string& theirs : group.gather(bytes)) {
-    if (theirs.size() != bytes.size()) throw Error("the ranks do not read the same columns");
-    std::vector<Share> shares(mine.size());
-    std::memcpy(static_cast<void*>(shares.data()), theirs.data(), theirs.size());
-    for (size_t k = 0; k < all.size(); ++k) all[k].merge(shares[k]);
-  }
-  return all;
-}
 
 /// Calls visit(column, value) for the numbers of this rank's share that are not missing.
 template <typename Visit>

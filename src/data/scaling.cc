@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+
+#include "data/merged.h"
 
 namespace tutti {
 
@@ -41,18 +42,7 @@ std::vector<Scaling> scaling_from(const std::string& scale, std::vector<Moments>
                                   std::vector<std::string>& lines) {
   if (scale == "none") return {Scaling{}};
   if (scale == "unit") return {Scaling{1.0F / 255, 0}};
-  std::vector<Moments>& all = mine;
-  if (group.size > 1) {
-    const auto parts = group.gather({reinterpret_cast<const char*>(all.data()), all.size() * sizeof(Moments)});
-    std::fill(all.begin(), all.end(), Moments{});
-    for (const std::string& part : parts) {
-      for (size_t c = 0; c < all.size(); ++c) {
-        Moments other;
-        std::memcpy(&other, part.data() + c * sizeof(Moments), sizeof other);
-        all[c].merge(other);
-      }
-    }
-  }
+  const std::vector<Moments> all = merged(std::move(mine), group);
   std::vector<Scaling> scaling;
   for (size_t c = 0; c < all.size(); ++c) {
     const Moments& m = all[c];

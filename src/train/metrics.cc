@@ -73,6 +73,17 @@ class Reader {
   size_t at_ = 0;
 };
 
+/// Calls visit(row of the output, target) for every target that is one.
+template <typename Visit>
+void for_each_target(const float* output, const at::Tensor& targets, int64_t classes, Visit visit) {
+  const auto* wanted = targets.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < targets.numel(); ++i) {
+    if (wanted[i] < 0) continue;
+    TUTTI_CHECK(wanted[i] < classes, "target {} of {} classes", wanted[i], classes);
+    visit(output + i * classes, wanted[i]);
+  }
+}
+
 }  // namespace
 
 Metrics::Metrics(Task task, int64_t classes) : task_(task), classes_(classes) {
@@ -129,35 +140,25 @@ void Metrics::add_reconstruction(const at::Tensor& out, Tensors data, const std:
 }
 
 void Metrics::add_tokens(const float* output, const at::Tensor& targets) {
-  const auto* wanted = targets.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < targets.numel(); ++i) {
-    const int64_t target = wanted[i];
-    if (target < 0) continue;
-    TUTTI_CHECK(target < classes_, "target {} of {} classes", target, classes_);
+  for_each_target(output, targets, classes_, [&](const float* x, int64_t target) {
     // The first of the largest is what is taken; these loops, unlike an argmax, are vectorised.
-    const float* x = output + i * classes_;
     const float own = x[target];
     int beaten = 0;
     for (int64_t j = 0; j < target; ++j) beaten |= static_cast<int>(!(x[j] < own));
     for (int64_t j = target; j < classes_; ++j) beaten |= static_cast<int>(!(x[j] <= own));
     ++count_;
     correct_ += beaten == 0 ? 1 : 0;
-  }
+  });
 }
 
 void Metrics::add_classes(const float* output, const at::Tensor& targets) {
-  const auto* wanted = targets.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < targets.numel(); ++i) {
-    const int64_t target = wanted[i];
-    if (target < 0) continue;
-    TUTTI_CHECK(target < classes_, "target {} of {} classes", target, classes_);
-    const float* x = output + i * classes_;
+  for_each_target(output, targets, classes_, [&](const float* x, int64_t target) {
     count(target, std::max_element(x, x + classes_) - x);
-    if (count_ != static_cast<int64_t>(labels_.size()) + 1) continue;
+    if (count_ != static_cast<int64_t>(labels_.size()) + 1) return;
     labels_.push_back(static_cast<int32_t>(target));
     scores_.resize(scores_.size() + classes_);
     log_odds(x, classes_, scores_.data() + scores_.size() - classes_);
-  }
+  });
 }
 
 void Metrics::add_binary(const float* output, const at::Tensor& targets) {

@@ -11,23 +11,13 @@
 
 #include "base/error.h"
 #include "data/sources.h"
+#include "unit/data/files_case.h"
 
 namespace tutti {
 namespace {
 
-/// A folder of the test's own.
-class DataTest : public testing::Test {
+class DataTest : public files_case::FilesTest {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tutti-data-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(folder_ + "/" + name, std::ios::binary) << bytes;
-    return folder_ + "/" + name;
-  }
   static Job text_job(const std::string& path) {
     Job job;
     job.data.kind = "text";
@@ -40,14 +30,8 @@ class DataTest : public testing::Test {
     return job;
   }
   static std::string fault(const Job& job) {
-    try {
-      open_data(job);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no fault";
+    return files_case::fault([&] { open_data(job); });
   }
-  std::string folder_;
 };
 
 std::shared_ptr<const Dataset> text_of(const std::string& path) {

@@ -2,14 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <barrier>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
-#include <thread>
 
 #include "config/job.h"
 #include "data/sources.h"
+#include "unit/data/files_case.h"
 #include "unit/data/table_case.h"
 
 namespace tutti {
@@ -19,26 +18,11 @@ using namespace table_case;  // NOLINT(google-build-using-namespace)
 using Floats = std::vector<float>;
 using Texts = std::vector<std::string>;
 
-/// Runs `part(group)` on so many threads as ranks; results in rank order.
+/// The results of part(group) on so many ranks, in rank order.
 template <typename Part>
 auto on_ranks(int size, Part part) {
   std::vector<decltype(part(DataGroup{}))> results(static_cast<size_t>(size));
-  std::vector<std::string> slots(static_cast<size_t>(size));
-  std::barrier barrier(size);
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      const DataGroup group{rank, size, [&, rank](const std::string& mine) {
-                              slots[static_cast<size_t>(rank)] = mine;
-                              barrier.arrive_and_wait();
-                              const std::vector<std::string> all = slots;
-                              barrier.arrive_and_wait();
-                              return all;
-                            }};
-      results[static_cast<size_t>(rank)] = part(group);
-    });
-  }
-  threads.clear();
+  files_case::over_group(size, [&](const DataGroup& group) { results[static_cast<size_t>(group.rank)] = part(group); });
   return results;
 }
 
@@ -154,18 +138,8 @@ TEST(Clean, StatisticsHaveTheSameBitsForEveryNumberOfRanks) {
   EXPECT_EQ(alone[1].count, 771);
 }
 
-class OpenTable : public testing::Test {
+class OpenTable : public files_case::FilesTest {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tutti-table-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(folder_ + "/" + name, std::ios::binary) << bytes;
-    return folder_ + "/" + name;
-  }
   static Job job(const std::string& path, const Texts& columns, const std::string& model = "mlp") {
     Job job;
     job.data = plain();
@@ -183,7 +157,6 @@ class OpenTable : public testing::Test {
   static std::string refusal(const Job& job) {
     return fault([&] { open_table(job, {}); });
   }
-  std::string folder_;
 };
 
 /// The records of a file of n lines whose number is the line's.
