@@ -1,17 +1,11 @@
 // A GPT with its memory and one micro-batch, for the tests that run it whole.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <memory>
-#include <vector>
 
 #include "base/philox.h"
 #include "model/gpt.h"
-#include "model/runner.h"
+#include "twin_case.h"
 
 namespace tutti::test {
 
@@ -53,22 +47,18 @@ inline Job gpt_job(const ModelConfig& config, int64_t micro_batch_size) {
   return job;
 }
 
-class GptCase {
+class GptCase : public TwinCase {
  public:
   static constexpr int64_t kBatch = 3;
 
   GptCase(const ModelConfig& config, Isa isa, MatmulKind matmul = MatmulKind::kOwn)
       : GptCase(gpt_job(config, kBatch), isa, matmul) {}
   GptCase(const Job& job, Isa isa, MatmulKind matmul = MatmulKind::kOwn)
-      : model(make_gpt(job, kernels(isa, matmul))), shape(describe(model)) {
+      : TwinCase(make_gpt(job, kernels(isa, matmul))) {
     const ModelConfig& config = job.model;
-    at::set_num_threads(1);
     for (size_t b = 0; b < model.blocks.size(); ++b) {
-      const BlockShape& block = shape.blocks[b];
-      values.push_back(at::zeros({block.unit_size}, at::kFloat));
-      gradients.push_back(at::zeros({block.gradient_size}, at::kFloat));
-      float* unit = values.back().mutable_data_ptr<float>();
-      for (const ParameterShape& p : block.parameters) {
+      float* unit = units[b];
+      for (const ParameterShape& p : shape.blocks[b].parameters) {
         // Every parameter away from its start, so that no gradient is zero by symmetry and no bias is.
         for (int64_t i = 0; i < p.size; ++i) {
           const double draw =
@@ -78,8 +68,6 @@ class GptCase {
           unit[p.offset + i] = static_cast<float>((gain ? 1 : 0) + 0.15 * draw);
         }
       }
-      units.push_back(unit);
-      grads.push_back(gradients.back().mutable_data_ptr<float>());
     }
     tokens = at::empty({kBatch, config.context}, at::kLong);
     targets = at::empty({kBatch, config.context}, at::kLong);
@@ -89,27 +77,10 @@ class GptCase {
       targets.mutable_data_ptr<int64_t>()[i] =
           i % 7 == 3 ? -1 : static_cast<int64_t>(philox_below({4, Purpose::kTest, 1, 0}, i, config.vocab));
     }
-    runner = std::make_unique<ModelRunner>(model, shape, units, accounts);
+    start({tokens, targets});
   }
 
-  Loss forward() {
-    const std::vector<at::Tensor> data{tokens, targets};
-    runner->forward_all(pass, data);
-    return runner->loss();
-  }
-  void backward() {
-    for (at::Tensor& g : gradients) g.fill_(77);  // what is not written shows
-    runner->backward_all(pass, std::vector<at::Tensor>{tokens, targets}, grads);
-  }
-
-  Model model;
-  ModelShape shape;
-  std::vector<at::Tensor> values, gradients;
-  std::vector<float*> units, grads;
   at::Tensor tokens, targets;
-  Accounts accounts;
-  Pass pass{.seed = 5, .step = 12, .lane = 0, .micro = 0, .first_sample = 40};
-  std::unique_ptr<ModelRunner> runner;
 };
 
 }  // namespace tutti::test
