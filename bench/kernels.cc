@@ -89,7 +89,7 @@ void kernel_rows(Table& table, const Kernels& k) {
   table.row("gelu exact", kLayers,
             [&] { k.bias_activation(wide.data(), bias.data(), wide2.data(), kRows, 4 * kWidth, Activation::kGelu); });
   table.row("gelu backward", kLayers, [&] {
-    k.activation_backward(wide2.data(), wide.data(), wide2.data(), gradients.data(), kRows, 4 * kWidth);
+    k.activation_backward(wide2.data(), wide.data(), wide2.data(), gradients.data(), kRows, 4 * kWidth, Activation::kGelu);
   });
   table.row("attention", kLayers,
             [&] { k.attention(qkv.data(), bias.data(), y.data(), lse.data(), work.data(), shape); });
@@ -99,7 +99,7 @@ void kernel_rows(Table& table, const Kernels& k) {
   double loss[2];
   table.row("loss forward and backward", 1, [&] {
     k.cross_entropy(logits.data(), ids.data(), lse.data(), loss, kRows, kVocab);
-    k.cross_entropy_backward(logits.data(), ids.data(), lse.data(), dlogits.data(), kRows, kVocab);
+    k.cross_entropy_backward(logits.data(), ids.data(), lse.data(), nullptr, dlogits.data(), kRows, kVocab);
   });
   const Floats token(kVocab * kWidth), position(kLength * kWidth);
   table.row("embedding, both ways", 1, [&] {

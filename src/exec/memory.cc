@@ -12,7 +12,7 @@ namespace tutti {
 
 namespace {
 
-constexpr size_t kStep = 64;
+constexpr size_t kStep = 256;  // what a GPU's kernels ask of an array; a multiple of a host's lines
 
 void raise_to(std::atomic<int64_t>& peak, int64_t value) {
   int64_t seen = peak.load(std::memory_order_relaxed);
@@ -37,8 +37,13 @@ void Accounts::reset_peaks() {
   peak_total_.store(total_.load());
 }
 
-Arena::Arena(BufferKind kind, size_t bytes, Accounts& accounts) : kind_(kind), owned_(true), accounts_(accounts) {
+Arena::Arena(BufferKind kind, size_t bytes, Accounts& accounts, MemorySource* source)
+    : kind_(kind), owned_(true), source_(source), accounts_(accounts) {
   if (bytes == 0) return;
+  if (source != nullptr) {
+    memory_ = source->take(kind, bytes);
+    return;
+  }
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     throw Error(fmt::format("cannot get {} bytes of {} memory: {}", bytes, kind_name(kind), std::strerror(errno)));
@@ -54,7 +59,12 @@ Arena::Arena(BufferKind kind, std::span<std::byte> memory, Accounts& accounts)
 
 Arena::~Arena() {
   accounts_.add(kind_, -static_cast<int64_t>(used_));
-  if (owned_ && !memory_.empty()) munmap(memory_.data(), memory_.size());
+  if (!owned_ || memory_.empty()) return;
+  if (source_ != nullptr) {
+    source_->give_back(memory_);
+  } else {
+    munmap(memory_.data(), memory_.size());
+  }
 }
 
 std::span<std::byte> Arena::take(size_t bytes) {

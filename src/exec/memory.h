@@ -25,11 +25,21 @@ class Accounts {
   std::atomic<int64_t> total_{0}, peak_total_{0};
 };
 
-/// One mapping, bump-allocated in 64-byte steps, given back whole. Throws Error naming the kind when the memory is not
-/// to be had.
+/// Where an arena's memory comes from when it is not the host's own. Thread-safe.
+class MemorySource {
+ public:
+  virtual ~MemorySource() = default;
+  /// Memory that begins on a 256-byte border, all zero. Throws Error naming the kind when it is not to be had.
+  virtual std::span<std::byte> take(BufferKind kind, size_t bytes) = 0;
+  virtual void give_back(std::span<std::byte> memory) = 0;
+};
+
+/// One mapping, bump-allocated in steps of 256 bytes, given back whole. Throws Error naming the kind when the memory is
+/// not to be had.
 class Arena {
  public:
-  Arena(BufferKind kind, size_t bytes, Accounts& accounts);
+  /// `source` must outlive it; null: the host's own memory.
+  Arena(BufferKind kind, size_t bytes, Accounts& accounts, MemorySource* source = nullptr);
   /// Over memory of somebody else's (a transport's window): accounted, not owned.
   Arena(BufferKind kind, std::span<std::byte> memory, Accounts& accounts);
   ~Arena();
@@ -44,6 +54,7 @@ class Arena {
   std::span<std::byte> memory_;
   size_t used_ = 0;
   bool owned_ = false;
+  MemorySource* source_ = nullptr;
   Accounts& accounts_;
 };
 

@@ -60,8 +60,8 @@ int fold_buffers(Range owned, int64_t lanes);
 
 /// Elements in a chunk: norms are summed and units are cut on chunk borders; chunks restart at every parameter.
 inline constexpr int64_t kChunk = 4096;
-/// Parameters start on this many floats (64 bytes).
-inline constexpr int64_t kAlign = 16;
+/// Parameters start on this many floats: 256 bytes, what a GPU's matmuls choose their kernels by; 128 in 16 bits.
+inline constexpr int64_t kAlign = 64;
 inline int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /// The chunks of a flat unit whose parameters lie at `parameters` (offset ranges without padding, ascending): every

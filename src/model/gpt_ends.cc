@@ -127,7 +127,7 @@ class GptLoss final : public Segment {
   void backward(Context& context, Tensors in, Tensors, Tensors, Tensors grad_in) const override {
     if (!grad_in[0].defined()) return;
     kernels_.cross_entropy_backward(floats(in[0]), ids(in[1]), Carver(context.saved).floats(shape_.rows()),
-                                    floats(grad_in[0]), shape_.rows(), shape_.vocab);
+                                    nullptr, floats(grad_in[0]), shape_.rows(), shape_.vocab);
   }
 
  private:

@@ -60,7 +60,7 @@ class GptMlp final : public Segment {
     if (shape_.gated()) {
       kernels_.swiglu_backward(w.dactive, s.derivative, w.dfc1, g(places_.fc1.bias), rows, hidden);
     } else {
-      kernels_.activation_backward(w.dactive, s.derivative, w.dfc1, g(places_.fc1.bias), rows, hidden);
+      kernels_.activation_backward(w.dactive, s.derivative, w.dfc1, g(places_.fc1.bias), rows, hidden, activation_);
     }
     kernels_.matmul.nn(w.dfc1, p(places_.fc1.weight), w.narrow, rows, width, shape_.fc1_columns(), w.scratch);
     kernels_.matmul.tn(w.dfc1, s.norm.normal, g(places_.fc1.weight), shape_.fc1_columns(), width, rows, w.scratch);

@@ -12,7 +12,7 @@ namespace tutti {
 
 namespace {
 
-constexpr int64_t kLine = 64;  // bytes
+constexpr int64_t kLine = 256;  // bytes
 
 at::Tensor view(void* memory, const std::vector<int64_t>& dims, at::ScalarType type) {
   return at::from_blob(memory, dims, at::TensorOptions().dtype(type));

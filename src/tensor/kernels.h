@@ -1,5 +1,7 @@
-// The CPU kernels that training spends its time in: matmul, norms, activations, attention, loss, embedding. They work
-// on plain float32 pointers, on one thread, and exist once per instruction set. None but MKL's matmuls allocates.
+// The kernels that training spends its time in: matmul, norms, activations, attention, loss, embedding. On the CPU they
+// work on float32, on one thread, and exist once per instruction set; none but MKL's matmuls allocates. On a GPU
+// (src/cuda) they work on activations of A = float, bfloat16 or float16 in the device's memory, are put on the calling
+// thread's current stream, and take what scratch they need from ATen's pool.
 //
 // What all of them promise:
 //   - Row-major, dense; rows x cols as the arguments say. Pointers need the alignment of a float only.
@@ -31,6 +33,7 @@ Activation activation_of(const std::string& name);
 
 /// A keyed mask. Element (sample, row, col) is kept by a draw keyed by all its fields and nothing else: sample s is
 /// rows [s * rows_per_sample, ...) of the array, numbered first_sample + s. Kept elements are divided by 1 - rate.
+struct StepKeys;
 struct Dropout {
   double rate = 0;
   uint64_t seed = 0;
@@ -39,6 +42,15 @@ struct Dropout {
   uint32_t site = 0;         ///< which of the block's masks; below 16
   int64_t first_sample = 0;  ///< below 2^40
   int64_t rows_per_sample = 1;
+  /// On a GPU: where the step's keys lie in its memory. Then `step` does not count, and first_sample is counted from
+  /// the step's first one. Null on the CPU.
+  const StepKeys* keys = nullptr;
+};
+
+/// What changes from step to step in the keys of randomness.
+struct StepKeys {
+  uint64_t step = 0;
+  int64_t first_sample = 0;  ///< of the step, in the job's order
 };
 
 /// q, k and v of a causal attention in one array [batch, length, heads + 2 kv_heads, dim], as one matmul leaves them.
@@ -60,76 +72,78 @@ struct RotaryShape {
   int64_t batch, length, heads, dim, columns;
 };
 
-struct Kernels {
-  Matmul matmul;
+/// Weights and biases of norms, biases of linear layers, embeddings and all gradients of parameters are float32 for
+/// every A: a matmul alone reads a weight as A.
+template <class A>
+struct KernelsFor {
+  MatmulFor<A> matmul;
 
   // A bias or beta that is null counts as zeros; its gradient may be null, and is then not computed.
 
   /// y = (x - mean) * rstd * gamma + beta; mean and rstd of each row are kept for backward.
-  void (*layer_norm)(const float* x, const float* gamma, const float* beta, float* y, float* mean, float* rstd,
-                     int64_t rows, int64_t cols, float eps);
+  void (*layer_norm)(const A* x, const float* gamma, const float* beta, A* y, float* mean, float* rstd, int64_t rows,
+                     int64_t cols, float eps);
   /// dx = residual + the norm's gradient; residual may be null or dx itself, dx may be dy.
-  void (*layer_norm_backward)(const float* dy, const float* x, const float* mean, const float* rstd, const float* gamma,
-                              const float* residual, float* dx, float* dgamma, float* dbeta, int64_t rows,
-                              int64_t cols);
+  void (*layer_norm_backward)(const A* dy, const A* x, const float* mean, const float* rstd, const float* gamma,
+                              const A* residual, A* dx, float* dgamma, float* dbeta, int64_t rows, int64_t cols);
   /// y = x * rstd * gamma with rstd = 1 / sqrt(mean(x^2) + eps), kept for backward.
-  void (*rms_norm)(const float* x, const float* gamma, float* y, float* rstd, int64_t rows, int64_t cols, float eps);
+  void (*rms_norm)(const A* x, const float* gamma, A* y, float* rstd, int64_t rows, int64_t cols, float eps);
   /// As layer_norm_backward.
-  void (*rms_norm_backward)(const float* dy, const float* x, const float* rstd, const float* gamma,
-                            const float* residual, float* dx, float* dgamma, int64_t rows, int64_t cols);
+  void (*rms_norm_backward)(const A* dy, const A* x, const float* rstd, const float* gamma, const A* residual, A* dx,
+                            float* dgamma, int64_t rows, int64_t cols);
 
   /// y += bias
-  void (*add_bias)(float* y, const float* bias, int64_t rows, int64_t cols);
+  void (*add_bias)(A* y, const float* bias, int64_t rows, int64_t cols);
   /// out = x + dropout(y + bias); dropout may be null, out may be x or y.
-  void (*bias_residual)(const float* y, const float* bias, const float* x, float* out, int64_t rows, int64_t cols,
+  void (*bias_residual)(const A* y, const float* bias, const A* x, A* out, int64_t rows, int64_t cols,
                         const Dropout* dropout);
   /// out = dropout's gradient of dy, sums = its column sums. Without dropout `out` is not written.
-  void (*dropout_backward)(const float* dy, float* out, float* sums, int64_t rows, int64_t cols,
-                           const Dropout* dropout);
+  void (*dropout_backward)(const A* dy, A* out, float* sums, int64_t rows, int64_t cols, const Dropout* dropout);
   /// sums[c] = sum over rows of x[., c]
-  void (*column_sums)(const float* x, float* sums, int64_t rows, int64_t cols);
+  void (*column_sums)(const A* x, float* sums, int64_t rows, int64_t cols);
 
-  /// g = f(h + bias) of the activation f; leaves f'(h + bias) in h.
-  void (*bias_activation)(float* h, const float* bias, float* g, int64_t rows, int64_t cols, Activation kind);
-  /// dh = dg * derivative, dbias = its column sums; dh may be dg.
-  void (*activation_backward)(const float* dg, const float* derivative, float* dh, float* dbias, int64_t rows,
-                              int64_t cols);
+  /// g = f(h + bias) of the activation f; leaves in h what activation_backward wants of it.
+  void (*bias_activation)(A* h, const float* bias, A* g, int64_t rows, int64_t cols, Activation kind);
+  /// dh = dg * f', dbias = its column sums; `left` is what bias_activation left; dh may be dg.
+  void (*activation_backward)(const A* dg, const A* left, A* dh, float* dbias, int64_t rows, int64_t cols,
+                              Activation kind);
   /// SwiGLU: a row of h [rows, 2 cols] is (gate, up), of g [rows, cols] silu(gate) * up, both after bias [2 cols].
-  /// Leaves what backward multiplies by in h.
-  void (*bias_swiglu)(float* h, const float* bias, float* g, int64_t rows, int64_t cols);
-  /// derivative is what forward left; dh [rows, 2 cols] may be derivative. dbias = its column sums.
-  void (*swiglu_backward)(const float* dg, const float* derivative, float* dh, float* dbias, int64_t rows,
-                          int64_t cols);
+  /// Leaves in h what swiglu_backward wants.
+  void (*bias_swiglu)(A* h, const float* bias, A* g, int64_t rows, int64_t cols);
+  /// `left` is what forward left; dh [rows, 2 cols] may be `left`. dbias = its column sums.
+  void (*swiglu_backward)(const A* dg, const A* left, A* dh, float* dbias, int64_t rows, int64_t cols);
 
   /// x = the pairs of x + bias [columns], turned, in place. table: of rotary_table.
-  void (*rotary)(float* x, const float* bias, const float* table, const RotaryShape& shape);
+  void (*rotary)(A* x, const float* bias, const float* table, const RotaryShape& shape);
   /// Turns gradients back, in place; dbias = the column sums over batch and length of what comes out.
-  void (*rotary_backward)(float* dx, const float* table, float* dbias, const RotaryShape& shape);
+  void (*rotary_backward)(A* dx, const float* table, float* dbias, const RotaryShape& shape);
 
-  /// First adds bias [columns] to qkv, in place. out is [batch, length, heads, dim]; lse [batch, heads, length]
-  /// is the logarithm to base 2 of each row's sum of 2^(score log2(e)). work: attention_work floats.
-  void (*attention)(float* qkv, const float* bias, float* out, float* lse, float* work, const AttentionShape& shape);
+  /// First adds bias [columns] to qkv, in place. out is [batch, length, heads, dim]; lse [batch, heads, length] is kept
+  /// for backward (on the CPU the logarithm to base 2 of each row's sum of 2^(score log2(e))). work: attention_work
+  /// floats.
+  void (*attention)(A* qkv, const float* bias, A* out, float* lse, float* work, const AttentionShape& shape);
   /// Gradients of qkv as attention left it, and their sums over batch and length (dbias).
-  void (*attention_backward)(const float* dout, const float* qkv, const float* out, const float* lse, float* dqkv,
-                             float* dbias, float* work, const AttentionShape& shape);
+  void (*attention_backward)(const A* dout, const A* qkv, const A* out, const float* lse, A* dqkv, float* dbias,
+                             float* work, const AttentionShape& shape);
   /// Floats of scratch for either, for one shape.
   int64_t (*attention_work)(const AttentionShape& shape);
 
   /// result[0] = the sum over rows of log(sum exp(logits)) - logits[target], result[1] = the number of rows with a
   /// target. A target below 0 is none. lse [rows] is kept for backward.
-  void (*cross_entropy)(const float* logits, const int64_t* targets, float* lse, double* result, int64_t rows,
+  void (*cross_entropy)(const A* logits, const int64_t* targets, float* lse, double* result, int64_t rows,
                         int64_t cols);
-  /// The gradient of result[0]; zero in rows without a target. dlogits may be logits.
-  void (*cross_entropy_backward)(const float* logits, const int64_t* targets, const float* lse, float* dlogits,
-                                 int64_t rows, int64_t cols);
+  /// The gradient of result[0] times *scale (null: 1); zero in rows without a target. dlogits may be logits.
+  void (*cross_entropy_backward)(const A* logits, const int64_t* targets, const float* lse, const double* scale,
+                                 A* dlogits, int64_t rows, int64_t cols);
 
   /// out[r] = dropout(token[tokens[r]] + position[r % length]); dropout and position may be null.
-  void (*embed)(const int64_t* tokens, const float* token, const float* position, float* out, int64_t rows,
-                int64_t length, int64_t cols, const Dropout* dropout);
-  /// dtoken [vocab, cols] and dposition [length, cols], summed in the order of the rows.
-  void (*embed_backward)(const int64_t* tokens, const float* dout, float* dtoken, float* dposition, int64_t rows,
+  void (*embed)(const int64_t* tokens, const float* token, const float* position, A* out, int64_t rows, int64_t length,
+                int64_t cols, const Dropout* dropout);
+  /// dtoken [vocab, cols] and dposition [length, cols], each element summed in one fixed order of the rows.
+  void (*embed_backward)(const int64_t* tokens, const A* dout, float* dtoken, float* dposition, int64_t rows,
                          int64_t length, int64_t vocab, int64_t cols, const Dropout* dropout);
 };
+using Kernels = KernelsFor<float>;
 
 /// The angles of rotary positions: row t of [length, dim] is cos(t w_i), then sin(t w_i), of the dim / 2 frequencies
 /// w_i = base^(-2 i / dim). Computed in float64, rounded once.

@@ -45,10 +45,6 @@ MatmulKind matmul_of(const std::string& name) {
   return name == "own" ? MatmulKind::kOwn : MatmulKind::kMkl;
 }
 
-int64_t Matmul::layer_work(int64_t rows, int64_t in, int64_t out) const {
-  return std::max({work(rows, out, in), work(rows, in, out), work(out, in, rows)});
-}
-
 Matmul mkl_matmul() { return {nt, nn, tn, no_work}; }
 
 }  // namespace tutti

@@ -7,6 +7,7 @@
 // on the instruction set. MKL: rows do not depend on how many are computed together from 16 rows on.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -17,17 +18,23 @@ enum class MatmulKind { kMkl, kOwn };
 /// Of a resolved `numerics.matmul` ("mkl" or "own").
 MatmulKind matmul_of(const std::string& name);
 
-struct Matmul {
+/// Products of arrays of A (float, or a 16-bit type on a GPU); the gradient of a weight is float32 for every A.
+template <class A>
+struct MatmulFor {
   /// work: at least work(m, n, k) floats of scratch, contents undefined before and after.
-  using Product = void (*)(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k, float* work);
-  Product nt;  ///< c [m, n] = a [m, k] * b [n, k]^T: a linear layer's forward, with its weight as b
-  Product nn;  ///< c [m, n] = a [m, k] * b [k, n]: the gradient of its input
-  Product tn;  ///< c [m, n] = a [k, m]^T * b [k, n]: the gradient of its weight
+  template <class C>
+  using Product = void (*)(const A* a, const A* b, C* c, int64_t m, int64_t n, int64_t k, float* work);
+  Product<A> nt;      ///< c [m, n] = a [m, k] * b [n, k]^T: a linear layer's forward, with its weight as b
+  Product<A> nn;      ///< c [m, n] = a [m, k] * b [k, n]: the gradient of its input
+  Product<float> tn;  ///< c [m, n] = a [k, m]^T * b [k, n]: the gradient of its weight
   int64_t (*work)(int64_t m, int64_t n, int64_t k);
 
   /// Floats of scratch for any of the three products of a layer.
-  int64_t layer_work(int64_t rows, int64_t in, int64_t out) const;
+  int64_t layer_work(int64_t rows, int64_t in, int64_t out) const {
+    return std::max({work(rows, out, in), work(rows, in, out), work(out, in, rows)});
+  }
 };
+using Matmul = MatmulFor<float>;
 
 /// MKL's sgemm, which libtorch_cpu exports. Needs no scratch.
 Matmul mkl_matmul();

@@ -141,7 +141,7 @@ void Trainer::place_gradients(size_t window_bytes) {
   size_t private_bytes = 0;
   const Program& p = program();
   for (const Buffer& b : p.buffers)
-    if (b.kind == BufferKind::kGradient && b.partial < 0) private_bytes += align_up(b.bytes, 64);
+    if (b.kind == BufferKind::kGradient && b.partial < 0) private_bytes += align_up(b.bytes, 256);
   bool in_window = !transport_->window().empty();
   if (in_window) {
     window_arena_ = std::make_unique<Arena>(BufferKind::kGradient, transport_->window(), accounts_);
@@ -152,7 +152,7 @@ void Trainer::place_gradients(size_t window_bytes) {
   gradient_arena_ = std::make_unique<Arena>(BufferKind::kGradient, private_bytes, accounts_);
   for (const Buffer& b : p.buffers)
     private_gradients_.push_back(b.kind == BufferKind::kGradient && b.partial < 0
-                                     ? reinterpret_cast<float*>(gradient_arena_->take(align_up(b.bytes, 64)).data())
+                                     ? reinterpret_cast<float*>(gradient_arena_->take(align_up(b.bytes, 256)).data())
                                      : nullptr);
 }
 

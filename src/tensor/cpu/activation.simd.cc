@@ -28,7 +28,7 @@ void bias_activation(float* h, const float* bias, float* g, int64_t rows, int64_
 }
 
 void activation_backward(const float* dg, const float* derivative, float* dh, float* dbias, int64_t rows,
-                         int64_t cols) {
+                         int64_t cols, Activation) {
   clear(dbias, cols);
   for (int64_t r = 0; r < rows; ++r, dg += cols, derivative += cols, dh += cols) {
     for_vectors(cols, [&](int64_t c, auto lanes) {

@@ -32,8 +32,9 @@ void cross_entropy(const float* logits, const int64_t* targets, float* lse, doub
   result[1] = static_cast<double>(counted);
 }
 
-void cross_entropy_backward(const float* logits, const int64_t* targets, const float* lse, float* dlogits, int64_t rows,
-                            int64_t cols) {
+/// The CPU's float32 needs no loss scale.
+void cross_entropy_backward(const float* logits, const int64_t* targets, const float* lse, const double*,
+                            float* dlogits, int64_t rows, int64_t cols) {
   for (int64_t r = 0; r < rows; ++r, logits += cols, dlogits += cols) {
     if (targets[r] < 0) {
       for_vectors(cols, [&](int64_t c, auto lanes) { lanes.store(dlogits + c, zero()); });

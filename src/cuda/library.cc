@@ -1,0 +1,4 @@
+// The one symbol that libtutti_cuda.so exports.
+#include "device/library.h"
+
+namespace tutti {}

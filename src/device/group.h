@@ -1,0 +1,51 @@
+// The ranks' connection on their devices: bytes travel from device memory to device memory, in stream order. NCCL's in
+// src/cuda; over a Transport in tests.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/wait.h"
+#include "exec/device.h"
+
+namespace tutti {
+
+struct DeviceSend {
+  int peer;
+  const void* from;
+  size_t bytes;
+};
+struct DeviceReceive {
+  int peer;
+  void* to;
+  size_t bytes;
+};
+
+/// All ranks put the same operations on it in the same order. Nothing here waits for peers: a lost one shows in fault()
+/// and in a stream that does not get on, which the waiter ends by abort().
+class DeviceGroup {
+ public:
+  virtual ~DeviceGroup() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// All of them at once: none waits for another. Messages between two ranks are matched in order.
+  virtual void exchange(Stream stream, std::span<const DeviceSend> sends, std::span<const DeviceReceive> receives) = 0;
+  /// In place, over all ranks. Exact where at most one rank's value is not zero.
+  virtual void sum(Stream stream, double* values, int64_t n) = 0;
+  /// In place; the order of additions is the library's own: numerics.reduce = "ring".
+  virtual void sum(Stream stream, float* values, int64_t n) = 0;
+  /// What went wrong beside the streams; empty: nothing so far.
+  virtual std::string fault() = 0;
+  /// Ends what is on the device without its peers. Only destruction is left after it.
+  virtual void abort() = 0;
+};
+
+struct GroupOptions {
+  int rank = 0, size = 1;
+  std::string id;       ///< of DeviceLibrary::group_id, one for all ranks
+  bool shares = false;  ///< several ranks of this host are on one device (tests)
+  int host = 0;
+};
+
+}  // namespace tutti

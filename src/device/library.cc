@@ -1,0 +1,3 @@
+#include "device/library.h"
+
+namespace tutti {}

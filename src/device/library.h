@@ -1,0 +1,57 @@
+// The one way to a GPU: libtutti_cuda.so, a library of its own beside the command, opened at run time. A host without a
+// GPU, a driver or LibTorch's CUDA libraries never opens it and trains on its CPU.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/group.h"
+#include "device/state_kernels.h"
+#include "exec/device.h"
+#include "tensor/kernels.h"
+
+namespace tutti {
+
+/// What the library exports, by `extern "C" const DeviceLibrary* tutti_device_library()`.
+struct DeviceLibrary {
+  static constexpr int kVersion = 1;  ///< grows with every change of these headers
+  int version = kVersion;
+  /// All devices of this host. Makes this process one that must not fork any more. Throws Error saying what is missing
+  /// (no driver, a driver too old for the runtime, no device).
+  std::vector<DeviceInfo> (*devices)();
+  /// Device `ordinal`, for one rank. ATen's deterministic algorithms and pool are set up for the process: one device a
+  /// process.
+  std::unique_ptr<Device> (*open)(int ordinal);
+  at::DeviceType type;
+
+  const KernelsFor<float>* float32;
+  const KernelsFor<c10::BFloat16>* bfloat16;
+  const KernelsFor<c10::Half>* float16;
+  StateKernels state;
+
+  std::string (*group_id)();
+  /// Collective. Waits for all ranks, at most until the deadline or the cancel: then CommError.
+  std::unique_ptr<DeviceGroup> (*join)(Device& device, const GroupOptions& options, Clock& clock, Deadline deadline,
+                                       const Cancel* cancel);
+};
+
+/// Whether a GPU's driver is on this host at all: a look at files, nothing is opened.
+bool has_gpu_driver();
+
+/// Opens libtorch_cuda and libtutti_cuda, once a process. Throws Error naming what is missing and how to mend it.
+const DeviceLibrary& device_library();
+
+/// What a host can offer, asked for in a child process, so that this one may still fork: the devices, or why there are
+/// none ("no NVIDIA driver on this host"). At most `seconds`.
+struct DeviceProbe {
+  std::vector<DeviceInfo> devices;
+  std::string reason;
+};
+DeviceProbe probe_devices(double seconds = 60);
+
+}  // namespace tutti
