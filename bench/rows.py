@@ -9,7 +9,8 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PEERS = ROOT / ".deps" / "peers"
-BIN = ROOT / "build" / "bin"
+# An unpacked bundle has its programs beside the bench.
+BIN = ROOT / "bin" if (ROOT / "bin" / "tutti").exists() else ROOT / "build" / "bin"
 
 
 class Resident:

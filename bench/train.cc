@@ -72,6 +72,7 @@ int main(int argc, char** argv) {
     arguments.job = argc > 1 ? argv[1] : "gpt-bench";
     for (int i = 2; i < argc; ++i) arguments.set.emplace_back(argv[i]);
     arguments.set.emplace_back("layout.timeout=3600");
+    arguments.set.emplace_back("numerics.device=cpu");
     Job job = job_of(arguments);
     LaunchOptions options;
     options.ranks = static_cast<int>(job.layout.ranks);

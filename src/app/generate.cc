@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "app/train_command.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/philox.h"
@@ -30,14 +31,11 @@ void draw_codes(float* to, int64_t first, int64_t width, uint64_t seed) {
 }  // namespace
 
 int generate_command(const std::string& run, int64_t count, uint64_t seed, const std::string& out) {
-  const RunFolder folder = open_run(run);
-  Job job = parse_job(read_file(folder.job()), folder.job(), {});
+  const Job job = job_on_host(run);
   if (job.model.kind != "autoencoder")
     throw Error(fmt::format("{}: a model of kind {} generates no samples; an autoencoder does", run, job.model.kind));
   if (!job.model.variational)
     throw Error(fmt::format("{}: model.variational is off, so nothing is known of where its codes lie", run));
-  resolve(job, this_machine());
-  choose_library_isa(job.numerics.isa);
   prepare_compute_thread(1);
   Trained decoder(run, kRows, job.numerics, make_decoder);
   const int64_t inputs = job.model.inputs;

@@ -9,8 +9,10 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "device/library.h"
 #include "observe/progress.h"
 #include "observe/tensorboard.h"
+#include "state/manifest.h"
 #include "tensor/threads.h"
 #include "train/run_folder.h"
 
@@ -18,7 +20,23 @@ namespace tutti {
 
 namespace {
 
-void print_header(const Job& job) {
+/// Which processor: a GPU with what runs on it, or that there is none.
+void print_device(const Job& job, const Machine& machine) {
+  const LayoutConfig& l = job.layout;
+  if (job.numerics.device != "cuda") {
+    if (!machine.no_gpu.empty()) fmt::print("device  cpu: {}\n", machine.no_gpu);
+    return;
+  }
+  const auto gpus = static_cast<int64_t>(machine.gpus.size());
+  const int64_t used = std::min(gpus, l.ranks);
+  fmt::print("device  {}{} ({:.1f} GiB){}, graph {}, prefetch {}\n", used > 1 ? fmt::format("{} x ", used) : "",
+             machine.gpus.front().name, static_cast<double>(machine.gpus.front().total_bytes) / (1 << 30),
+             l.ranks > gpus ? fmt::format(", {} ranks on {} of them", l.ranks, gpus) : "", l.graph ? "on" : "off",
+             l.prefetch ? "on" : "off");
+}
+
+void print_header(const Prepared& prepared) {
+  const Job& job = prepared.job;
   const TrainConfig& t = job.train;
   const LayoutConfig& l = job.layout;
   fmt::print("job     {}: {} steps of {} lanes x {} x {}, {}, seed {}, {} {}, {} matmul\n", job.name, t.steps, t.lanes,
@@ -26,6 +44,9 @@ void print_header(const Job& job) {
              job.numerics.matmul);
   fmt::print("layout  {} {} rank{}, {}{}, overlap {}, fold {}\n", l.ranks, l.workers, l.ranks == 1 ? "" : "s",
              l.transport, l.hosts > 1 ? fmt::format(", {} hosts", l.hosts) : "", l.overlap ? "on" : "off", l.fold);
+  print_device(job, prepared.machine);
+  for (const std::string& change : prepared.changes)
+    fmt::print("notice  {}: from here on the bits differ from those of a run without this change\n", change);
   if (job.numerics.reduce != "exact")
     fmt::print(
         "inexact numerics.reduce = \"{}\": the order of additions follows the number of ranks, so the bits depend on "
@@ -38,15 +59,18 @@ bool sets(const std::vector<Setting>& settings, const std::string& key) {
 }
 
 Job resumed_job(const TrainArguments& arguments, std::vector<Setting> settings) {
-  // The run's transport was chosen for the workers it had.
-  if (sets(settings, "layout.workers") && !sets(settings, "layout.transport"))
+  // The run's transport was chosen for the workers and the device it had, its ranks for that one's number.
+  const bool moves = sets(settings, "numerics.device");
+  if ((moves || sets(settings, "layout.workers")) && !sets(settings, "layout.transport"))
     settings.push_back({"layout.transport", "auto"});
+  if (moves && !sets(settings, "layout.ranks")) settings.push_back({"layout.ranks", "0"});
   RunFolder folder = open_run(arguments.resume);
   std::string text = read_file(folder.job());
   Job before = parse_job(text, folder.job(), {}), job = parse_job(text, folder.job(), settings);
   if (auto changed = job_differences(before, job); !changed.empty()) {
     for (std::string& fault : changed)
-      fault = fmt::format("--resume {}: {}; only [layout] may change", arguments.resume, fault);
+      fault = fmt::format("--resume {}: {}; only [layout], the device and the precision may change", arguments.resume,
+                          fault);
     throw ConfigError(std::move(changed));
   }
   return job;
@@ -70,9 +94,22 @@ std::vector<Setting> parse_settings(const std::vector<std::string>& texts, int64
   return settings;
 }
 
-Job job_of(const TrainArguments& arguments) {
+Job job_on_host(const std::string& run) {
+  const RunFolder folder = open_run(run);
+  Job job = parse_job(read_file(folder.job()), folder.job(),
+                      {{"numerics.device", "cpu"}, {"numerics.precision", "float32"}, {"layout.transport", "auto"}});
+  const Job fresh = parse_job("", "defaults", {});  // what is a GPU's alone
+  job.layout.graph = fresh.layout.graph;
+  job.layout.prefetch = fresh.layout.prefetch;
+  resolve(job, this_machine());
+  choose_library_isa(job.numerics.isa);
+  return job;
+}
+
+Prepared prepare(const TrainArguments& arguments) {
   auto settings = parse_settings(arguments.set, arguments.ranks);
-  Job job;
+  Prepared prepared;
+  Job& job = prepared.job;
   if (!arguments.resume.empty()) {
     job = resumed_job(arguments, settings);
   } else if (!arguments.job_text.empty()) {
@@ -80,14 +117,21 @@ Job job_of(const TrainArguments& arguments) {
   } else {
     job = load_job(arguments.job, settings);
   }
-  resolve(job, this_machine());
+  prepared.machine = this_machine();
+  add_gpus(prepared.machine, job.numerics.device);
+  resolve(job, prepared.machine);
   choose_library_isa(job.numerics.isa);
-  return job;
+  if (!arguments.resume.empty()) {
+    const std::string checkpoint = checkpoint_of(open_run(arguments.resume));
+    prepared.changes = device_differences(parse_job(read_manifest(checkpoint).job_toml, checkpoint, {}), job);
+  }
+  return prepared;
 }
 
 int train_command(const TrainArguments& arguments, const MakeModel& make_model, const OwnPartition& partition) {
   RunOptions options;
-  options.job = job_of(arguments);
+  const Prepared prepared = prepare(arguments);
+  options.job = prepared.job;
   options.make_model = make_model;
   options.partition = partition;
   options.out = arguments.out;
@@ -104,7 +148,7 @@ int train_command(const TrainArguments& arguments, const MakeModel& make_model, 
     fmt::print("rank {} pid {}\n", rank, pid);
     std::fflush(stdout);
   };
-  print_header(options.job);
+  print_header(prepared);
   std::fflush(stdout);
   RunResult result = run(options);
   if (!result.ok) {

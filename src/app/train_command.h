@@ -21,7 +21,16 @@ struct TrainArguments {
 std::vector<Setting> parse_settings(const std::vector<std::string>& texts, int64_t ranks);
 
 /// The job that the arguments mean, resolved for this machine, the library paths chosen for its ISA.
-Job job_of(const TrainArguments& arguments);
+struct Prepared {
+  Job job;
+  Machine machine;
+  std::vector<std::string> changes;  ///< of a run that goes on: what of its processor or precision is another now
+};
+Prepared prepare(const TrainArguments& arguments);
+inline Job job_of(const TrainArguments& arguments) { return prepare(arguments).job; }
+
+/// The job of a run, resolved for this host's cores whatever it was trained on: for commands that only use the model.
+Job job_on_host(const std::string& run);
 
 /// Trains, prints the header and the hash; returns the exit code (0; 1 failed; 130 stopped by Ctrl-C).
 int train_command(const TrainArguments& arguments, const MakeModel& make_model, const OwnPartition& partition = {});

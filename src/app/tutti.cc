@@ -11,6 +11,7 @@
 
 #include "app/crossval.h"
 #include "app/data_command.h"
+#include "app/doctor.h"
 #include "app/generate.h"
 #include "app/plot_command.h"
 #include "app/program.h"
@@ -38,7 +39,7 @@ void add_train_options(CLI::App& app, TrainArguments& arguments, bool resumable 
       ->allow_extra_args(false);
   app.add_option("--out", arguments.out, "folder of the run (default: runs/<job>-<n>)");
   if (resumable)
-    app.add_option("--resume", arguments.resume, "go on with this run; only [layout] keys may be set beside it");
+    app.add_option("--resume", arguments.resume, "go on with this run; only [layout] keys, device and precision may be set beside it");
 }
 
 int jobs_command() {
@@ -49,10 +50,8 @@ int jobs_command() {
 int sample_command(const std::string& path, const std::string& prompt, int64_t length, double temperature,
                    uint64_t seed) {
   RunFolder folder = open_run(path);
-  Job job = parse_job(read_file(folder.job()), folder.job(), {});
+  const Job job = job_on_host(path);
   if (job.model.kind != "gpt") throw Error(fmt::format("{}: a model of kind {} writes no text", path, job.model.kind));
-  resolve(job, this_machine());
-  choose_library_isa(job.numerics.isa);
   prepare_compute_thread(1);
   const Trained trained(path, 1, job.numerics, make_model);
   std::shared_ptr<const Tokenizer> tokenizer;
@@ -149,14 +148,19 @@ int tutti_main(int argc, char** argv) {
     return train_command(arguments, own_model);
   });
 
-  int64_t verify_steps = 3;
+  int64_t verify_steps = 0;
   CLI::App* verify = app.add_subcommand("verify", "run a job over a set of layouts and compare the states");
   verify->add_option("job", arguments.job, "built-in name or TOML file")->required();
-  verify->add_option("--steps", verify_steps, "steps on each layout")->capture_default_str();
+  verify->add_option("--steps", verify_steps, "steps on each layout (default: 3, on a GPU 6)");
   verify->add_option("--set", arguments.set, "section.key=value")->allow_extra_args(false);
   on(verify, [&] { return verify_command(arguments, verify_steps, own_model); });
 
   on(app.add_subcommand("jobs", "list the built-in jobs"), jobs_command);
+
+  bool as_json = false;
+  CLI::App* doctor = app.add_subcommand("doctor", "what this host offers, what it measures and what is missing");
+  doctor->add_flag("--json", as_json, "as JSON");
+  on(doctor, [&] { return doctor_command(as_json); });
 
   CLI::App* explain_job = app.add_subcommand("explain", "the complete job, every default, where each value came from");
   explain_job->add_option("job", arguments.job, "built-in name or TOML file")->required();

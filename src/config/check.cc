@@ -1,5 +1,5 @@
 // What needs more than one value of a job to be judged: the model, the loss, training and the layout (check_data.cc has
-// the data). Every fault is collected.
+// the data, check_device.cc what computes). Every fault is collected.
 #include "config/check.h"
 
 #include <fmt/format.h>
@@ -250,6 +250,7 @@ std::vector<std::string> faults_of(const Job& job, const Machine& machine) {
   check.data();
   check.train();
   check.numerics(machine);
+  check.device(machine);
   check.layout();
   return std::move(check.faults);
 }

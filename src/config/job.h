@@ -119,7 +119,11 @@ struct TrainConfig {
 };
 
 struct NumericsConfig {
-  std::string device, precision, order, reduce, codec;
+  std::string device;     // auto | cpu | cuda
+  std::string precision;  // float32 | bfloat16 | float16 | float8: of activations and of the weights that matmuls read
+  double loss_scale;      // float16: what the loss is multiplied by at first; 0: 65536
+  int64_t scale_growth;   // float16: steps without a skipped one before the scale doubles
+  std::string order, reduce, codec;
   std::string isa;     // auto | avx2 | avx512
   std::string matmul;  // auto | mkl | own
   int64_t threads;
@@ -132,6 +136,8 @@ struct LayoutConfig {
   int64_t ranks, hosts, zero, tensor, pipeline, port, connections, bucket_floats;
   double timeout;  // seconds
   bool overlap;
+  bool graph;     // cuda: a steady step is captured once and launched again
+  bool prefetch;  // cuda: the next step's input travels to the device while this one runs
 };
 
 struct ElasticConfig {
@@ -174,26 +180,43 @@ Job load_job(const std::string& name, const std::vector<Setting>& settings);
 /// is the job of all defaults.
 Job parse_job(const std::string& text, const std::string& source, const std::vector<Setting>& settings);
 
-/// Resolves `auto` values once, from what this process may use: ranks, isa, matmul, device, transport, fold. Origin
-/// "resolved".
-/// Then checks what needs all values: a batch that cannot be cut as asked, more ranks than lanes, values not built yet.
-/// Throws ConfigError.
+struct Gpu {
+  std::string name;                         // "NVIDIA H200"
+  int64_t total_bytes = 0, free_bytes = 0;  // free: when it was asked
+  int major = 0, minor = 0;                 // compute capability
+};
+
 struct Machine {
   int cores = 1;
   bool avx512 = false, avx2 = false;
-  bool amd = false;  // made by AMD
+  bool amd = false;         // made by AMD
+  std::vector<Gpu> gpus{};  // those that can be used; rank r is on GPU r mod their number
+  std::string no_gpu{};     // why there are none and what mends it: "this host has no NVIDIA driver; run on a GPU host"
 };
+
+/// Resolves `auto` values once, from what this process may use: device, ranks, isa, matmul, transport, fold. Origin
+/// "resolved".
+/// Then checks what needs all values: a batch that cannot be cut as asked, more ranks than lanes, a device that is not
+/// there, values not built yet. Throws ConfigError.
 void resolve(Job& job, const Machine& machine);
-/// Cores by affinity and the quotas of control groups (config/machine.h), and the ISA and maker of this processor.
+/// For the job of a run that goes on, before resolve(): what its file says and has no meaning on the device or in the
+/// precision that it goes on with (a GPU's keys on a CPU, a loss scale outside of float16) takes its default again.
+/// What was --set stays, and is refused.
+void forget_idle_keys(Job& job, const Machine& machine);
+/// Cores by affinity and the quotas of control groups (config/machine.h), and the ISA and maker of this processor. Its
+/// GPUs are not looked for: add_gpus (device/library.h) does.
 Machine this_machine();
 
-/// The complete job as TOML, a line a key with its origin as a comment (`explain`), or bare (job.toml of a run: parses
-/// back to the same job).
+/// The complete job as TOML, a line a key with its origin as a comment (`explain`), or bare (job.toml of a run). Both
+/// parse back to the same job. A GPU's keys are left out of a CPU's job, which has no use for them.
 std::string explain(const Job& job);
 std::string to_toml(const Job& job);
 /// Keys of the job proper that differ, one line each (what --resume refuses). What belongs to the layout ([layout],
-/// [elastic] and [ps] but its mode and staleness), the name and the origins may differ.
+/// [elastic] and [ps] but its mode and staleness), the name and the origins may differ; so may the device and the
+/// precision (and with it what is float16's alone), which device_differences names.
 std::vector<std::string> job_differences(const Job& a, const Job& b);
+/// What may change where a run goes on, but changes the bits from there on: "numerics.device: cpu -> cuda".
+std::vector<std::string> device_differences(const Job& a, const Job& b);
 /// docs/job.md.
 std::string job_reference();
 

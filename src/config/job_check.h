@@ -19,6 +19,7 @@ class JobCheck {
   void data();
   void train();
   void numerics(const Machine& machine);
+  void device(const Machine& machine);
   void layout();
 
   std::vector<std::string> faults;
@@ -32,6 +33,7 @@ class JobCheck {
   void text();
   void images();
   void columns();
+  void precision(const Machine& machine);
   const Job& job_;
 };
 

@@ -31,6 +31,14 @@ class Row {
     key_.layout = true;
     return *this;
   }
+  Row& gpu() {
+    key_.gpu = true;
+    return *this;
+  }
+  Row& float16() {
+    key_.float16 = true;
+    return *this;
+  }
 
  private:
   Row& limit(Limits limits) {
@@ -261,10 +269,21 @@ void add_train(std::vector<Key>& keys) {
 void add_numerics(std::vector<Key>& keys) {
   using C = NumericsConfig;
   Rows<C> rows(keys, "numerics", &Job::numerics);
-  rows.add(&C::device, "device", "auto", "resolved once, at the start").one_of({"auto", "cpu", "cuda"}).later({"cuda"});
-  rows.add(&C::precision, "precision", "float32", "of activations and matmuls")
+  rows.add(&C::device, "device", "auto",
+           "what computes; resolved once: `cuda` where there is a GPU that can be used (`tutti doctor`)")
+      .one_of({"auto", "cpu", "cuda"});
+  rows.add(&C::precision, "precision", "float32",
+           "of activations and matmuls, 16 bits on a GPU alone; weights, sums and the optimizer are float32")
       .one_of({"float32", "bfloat16", "float16", "float8"})
-      .only_default_yet();
+      .later({"float8"});
+  rows.add(&C::loss_scale, "loss_scale", 0.0,
+           "float16: what the loss is multiplied by at first; 0: 65536. A step whose gradients overflow is skipped and "
+           "halves it")
+      .range(0, 1e30)
+      .float16();
+  rows.add(&C::scale_growth, "scale_growth", 2000, "float16: steps without a skipped one before the scale doubles")
+      .range(1, 1e12)
+      .float16();
   rows.add(&C::threads, "threads", 1, "intra-op threads of a lane").range(1, 1024).only_default_yet();
   rows.add(&C::order, "order", "lane", "gradients are summed per lane first, or over the lanes after each micro-batch")
       .one_of({"lane", "micro"})
@@ -286,7 +305,9 @@ void add_layout(std::vector<Key>& keys) {
       .one_of({"collective", "ps"})
       .only_default_yet()
       .layout();
-  rows.add(&C::ranks, "ranks", 0, "0: one per core this process may use, at most the lanes").range(0, 65536).layout();
+  rows.add(&C::ranks, "ranks", 0, "0: one per core this process may use, or one per GPU; at most the lanes")
+      .range(0, 65536)
+      .layout();
   rows.add(&C::plan, "plan", "given", "`auto`: the planner chooses what is not set")
       .one_of({"given", "auto"})
       .only_default_yet()
@@ -295,12 +316,17 @@ void add_layout(std::vector<Key>& keys) {
   rows.add(&C::hosts, "hosts", 1, "ranks are grouped into hosts in order, where no launcher says it")
       .range(1, 65536)
       .layout();
-  rows.add(&C::transport, "transport", "auto", "what carries the bytes; `auto`: shm, or inproc between threads")
+  rows.add(&C::transport, "transport", "auto",
+           "what carries the bytes; `auto`: shm, inproc between threads, nccl between GPUs")
       .one_of({"auto", "inproc", "shm", "tcp", "ucx", "mpi", "nccl"})
-      .later({"ucx", "mpi", "nccl"})
+      .later({"ucx", "mpi"})
       .layout();
   rows.add(&C::timeout, "timeout", 30.0, "seconds of silence before a rank is given up").range(0.1, 86400).layout();
   rows.add(&C::overlap, "overlap", true, "gradients are reduced while backward still runs").layout();
+  rows.add(&C::graph, "graph", true, "cuda: a steady step is captured once and launched again").layout().gpu();
+  rows.add(&C::prefetch, "prefetch", true, "cuda: the next step's input travels to the GPU while this one runs")
+      .layout()
+      .gpu();
   rows.add(&C::zero, "zero", 0, "ZeRO stage: what data-parallel ranks share out")
       .range(0, 3)
       .only_default_yet()

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <sstream>
 #include <thread>
 #include <vector>
@@ -15,16 +16,6 @@
 namespace tutti {
 
 namespace {
-
-int cores_by_affinity() {
-  // The kernel refuses a mask smaller than its own: grow until it fits.
-  for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
-    const size_t bytes = CPU_ALLOC_SIZE(cpus);
-    std::vector<cpu_set_t> mask(bytes / sizeof(cpu_set_t) + 1);
-    if (sched_getaffinity(0, bytes, mask.data()) == 0) return std::max(1, CPU_COUNT_S(bytes, mask.data()));
-  }
-  return std::max(1u, std::thread::hardware_concurrency());
-}
 
 std::string text_of(const std::string& path) {
   std::ifstream file(path);
@@ -62,7 +53,7 @@ struct Mount {
 };
 
 /// A line is "36 35 98:0 /root /point options [optional fields] - type source options".
-std::vector<Mount> cpu_mounts(const std::string& mounts) {
+std::vector<Mount> mounts_of(const std::string& controller, const std::string& mounts) {
   std::vector<Mount> list;
   for (const std::string& line : split(mounts, '\n')) {
     const std::vector<std::string> words = split(line, ' ');
@@ -70,19 +61,19 @@ std::vector<Mount> cpu_mounts(const std::string& mounts) {
     if (dash < 6 || dash + 3 >= words.size()) continue;
     const std::string& type = words[dash + 1];
     const bool unified = type == "cgroup2";
-    if (unified || (type == "cgroup" && has(split(words[dash + 3], ','), "cpu")))
+    if (unified || (type == "cgroup" && has(split(words[dash + 3], ','), controller)))
       list.push_back({unescaped(words[3]), unescaped(words[4]), unified});
   }
   return list;
 }
 
 /// The process's group in the hierarchy of a mount: a line "0::/path" is v2's, "4:cpu,cpuacct:/path" the controllers'.
-std::string group_of(const std::string& groups, bool unified) {
+std::string group_of(const std::string& controller, const std::string& groups, bool unified) {
   for (const std::string& line : split(groups, '\n')) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
-    if (unified ? line.compare(0, second + 1, "0::") == 0 : has(split(controllers, ','), "cpu"))
+    if (unified ? line.compare(0, second + 1, "0::") == 0 : has(split(controllers, ','), controller))
       return line.substr(second + 1);
   }
   return {};
@@ -95,7 +86,7 @@ std::filesystem::path below(const std::string& group, const std::string& mount_r
 }
 
 /// quota / period of one group; 0: no limit. A file that says "max" or -1, or is not there, is none.
-double limit_of(const std::filesystem::path& group, bool unified) {
+double core_limit(const std::filesystem::path& group, bool unified) {
   double quota = 0, period = 0;
   if (unified) {
     std::ifstream(group / "cpu.max") >> quota >> period;
@@ -106,25 +97,55 @@ double limit_of(const std::filesystem::path& group, bool unified) {
   return quota > 0 && period > 0 ? quota / period : 0;
 }
 
-}  // namespace
+double memory_limit(const std::filesystem::path& group, bool unified) {
+  double bytes = 0;
+  std::ifstream(group / (unified ? "memory.max" : "memory.limit_in_bytes")) >> bytes;
+  return bytes;
+}
 
-int cores_by_cgroup(int cores, const std::string& root, const Membership& membership) {
-  for (const Mount& mount : cpu_mounts(membership.mounts)) {
+/// The smallest limit from the process's own group up to the mount's root; infinite: none.
+double smallest_limit(const std::string& controller, double (*limit_of)(const std::filesystem::path&, bool),
+                      const std::string& root, const Membership& membership) {
+  double smallest = std::numeric_limits<double>::infinity();
+  for (const Mount& mount : mounts_of(controller, membership.mounts)) {
     const std::filesystem::path top = root + mount.point;
-    const auto path = below(group_of(membership.groups, mount.unified), mount.root);
+    const auto path = below(group_of(controller, membership.groups, mount.unified), mount.root);
     for (auto group = path;; group = group.parent_path()) {
       const double limit = limit_of(group.empty() ? top : top / group, mount.unified);
-      if (limit > 0) cores = std::min(cores, std::max(1, static_cast<int>(std::min(limit, 1e6))));
+      if (limit > 0) smallest = std::min(smallest, limit);
       if (group.empty()) break;
     }
   }
-  return cores;
+  return smallest;
+}
+
+}  // namespace
+
+Membership this_membership() { return {text_of("/proc/self/mountinfo"), text_of("/proc/self/cgroup")}; }
+
+int cores_by_affinity() {
+  // The kernel refuses a mask smaller than its own: grow until it fits.
+  for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
+    const size_t bytes = CPU_ALLOC_SIZE(cpus);
+    std::vector<cpu_set_t> mask(bytes / sizeof(cpu_set_t) + 1);
+    if (sched_getaffinity(0, bytes, mask.data()) == 0) return std::max(1, CPU_COUNT_S(bytes, mask.data()));
+  }
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+int cores_by_cgroup(int cores, const std::string& root, const Membership& membership) {
+  const double limit = smallest_limit("cpu", core_limit, root, membership);
+  return std::min(cores, std::max(1, static_cast<int>(std::min(limit, 1e6))));
+}
+
+int64_t memory_by_cgroup(int64_t bytes, const std::string& root, const Membership& membership) {
+  const double limit = smallest_limit("memory", memory_limit, root, membership);
+  return limit < static_cast<double>(bytes) ? static_cast<int64_t>(limit) : bytes;
 }
 
 Machine this_machine() {
   Machine machine;
-  machine.cores =
-      cores_by_cgroup(cores_by_affinity(), "", {text_of("/proc/self/mountinfo"), text_of("/proc/self/cgroup")});
+  machine.cores = cores_by_cgroup(cores_by_affinity(), "", this_membership());
 #if defined(__x86_64__)
   __builtin_cpu_init();
   machine.amd = __builtin_cpu_is("amd");

@@ -5,6 +5,7 @@
 #include "config/check.h"
 #include "config/columns.h"
 #include "config/job.h"
+#include "config/schema.h"
 
 namespace tutti {
 
@@ -22,6 +23,8 @@ std::string automatic_norm(const std::string& kind) {
   return kind == "gpt" ? "layer" : kind == "cnn" ? "batch" : "none";
 }
 
+std::string automatic_device(const Machine& machine) { return machine.gpus.empty() ? "cpu" : "cuda"; }
+
 /// Sizes that the columns of a table say, where the job does not.
 void settle_sizes(Job& job, const ColumnSizes& columns) {
   const auto settle = [&](const char* name, int64_t& field, int64_t value) {
@@ -37,6 +40,18 @@ void settle_sizes(Job& job, const ColumnSizes& columns) {
 
 }  // namespace
 
+void forget_idle_keys(Job& job, const Machine& machine) {
+  const bool automatic = job.numerics.device == "auto";
+  const bool cpu = (automatic ? automatic_device(machine) : job.numerics.device) == "cpu";
+  for (const Key& key : keys()) {
+    const bool idle = (key.gpu && cpu) || (key.float16 && job.numerics.precision != "float16");
+    std::string& origin = job.origin[key.full_name()];
+    if (!idle || origin == "--set") continue;
+    key.set(job, key.fallback);
+    origin = "default";
+  }
+}
+
 void resolve(Job& job, const Machine& machine) {
   const auto settle = [&](const char* name, auto& field, const auto& automatic, const auto& value) {
     if (field != automatic) return;
@@ -44,15 +59,20 @@ void resolve(Job& job, const Machine& machine) {
     job.origin[name] = "resolved";
   };
   const std::string automatic = "auto";
-  settle("layout.ranks", job.layout.ranks, 0, std::max<int64_t>(1, std::min<int64_t>(machine.cores, job.train.lanes)));
-  settle("layout.transport", job.layout.transport, automatic, job.layout.workers == "thread" ? "inproc" : "shm");
+  settle("numerics.device", job.numerics.device, automatic, automatic_device(machine));
+  const bool cuda = job.numerics.device == "cuda";
+  const int64_t places = cuda ? static_cast<int64_t>(machine.gpus.size()) : machine.cores;
+  settle("layout.ranks", job.layout.ranks, 0, std::max<int64_t>(1, std::min<int64_t>(places, job.train.lanes)));
+  settle("layout.transport", job.layout.transport, automatic,
+         cuda                             ? "nccl"
+         : job.layout.workers == "thread" ? "inproc"
+                                          : "shm");
   std::vector<std::string> ignored;  // named by the check below
   const ColumnSizes columns = sizes_of(parse_columns(job.data.columns, ignored));
   if (ignored.empty()) settle_sizes(job, columns);
   settle("model.norm", job.model.norm, automatic, automatic_norm(job.model.kind));
   settle("loss.kind", job.loss.kind, automatic, automatic_loss(job, columns));
   settle("layout.fold", job.layout.fold, automatic, "local");
-  settle("numerics.device", job.numerics.device, automatic, "cpu");
   settle("numerics.isa", job.numerics.isa, automatic, machine.avx512 ? "avx512" : "avx2");
   settle("numerics.matmul", job.numerics.matmul, automatic, machine.amd && machine.avx512 ? "own" : "mkl");
 

@@ -1,4 +1,46 @@
 // The one symbol that libtutti_cuda.so exports.
 #include "device/library.h"
 
-namespace tutti {}
+#include "cuda/attention.h"
+#include "cuda/device.h"
+#include "cuda/loss.h"
+#include "cuda/matmul.h"
+#include "cuda/nccl.h"
+#include "cuda/row_kernels.h"
+#include "cuda/state.h"
+
+namespace tutti {
+namespace {
+
+template <class A>
+const KernelsFor<A>* kernels_for() {
+  static const KernelsFor<A> kernels = [] {
+    KernelsFor<A> table{};
+    fill_rows(table);
+    fill_matmul(table);
+    fill_attention(table);
+    fill_loss(table);
+    return table;
+  }();
+  return &kernels;
+}
+
+}  // namespace
+}  // namespace tutti
+
+extern "C" __attribute__((visibility("default"))) const tutti::DeviceLibrary* tutti_device_library() {
+  using namespace tutti;
+  static const DeviceLibrary library{
+      .version = DeviceLibrary::kVersion,
+      .devices = cuda_devices,
+      .open = open_cuda,
+      .type = at::kCUDA,
+      .float32 = kernels_for<float>(),
+      .bfloat16 = kernels_for<c10::BFloat16>(),
+      .float16 = kernels_for<c10::Half>(),
+      .state = cuda_state_kernels(),
+      .group_id = nccl_group_id,
+      .join = join_nccl,
+  };
+  return &library;
+}

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "config/job.h"
 #include "device/group.h"
 #include "device/state_kernels.h"
 #include "exec/device.h"
@@ -43,15 +44,28 @@ struct DeviceLibrary {
 /// Whether a GPU's driver is on this host at all: a look at files, nothing is opened.
 bool has_gpu_driver();
 
-/// Opens libtorch_cuda and libtutti_cuda, once a process. Throws Error naming what is missing and how to mend it.
+/// Opens libtorch_cuda and libtutti_cuda, once a process. The latter lies in ../lib of the command's folder, in that
+/// folder, or where TUTTI_CUDA_LIBRARY says. Throws Error naming what is missing and how to mend it.
 const DeviceLibrary& device_library();
+/// The library at `path`, for a process in which libtorch_cuda is open. Throws Error as above.
+const DeviceLibrary& open_device_library(const std::string& path);
+/// Where LibTorch lies that this process runs on.
+std::string torch_folder();
 
 /// What a host can offer, asked for in a child process, so that this one may still fork: the devices, or why there are
-/// none ("no NVIDIA driver on this host"). At most `seconds`.
+/// none and what mends it ("this host has no NVIDIA driver (no /dev/nvidiactl); run on a GPU host"). At most `seconds`.
+/// To be called before this process has threads: the child is a copy of it (device/child.h).
 struct DeviceProbe {
   std::vector<DeviceInfo> devices;
   std::string reason;
 };
 DeviceProbe probe_devices(double seconds = 60);
+
+/// Why the library's kernels do not run on a device, and what mends it; empty: they do.
+std::string why_unsuited(const DeviceInfo& device);
+
+/// Fills in a machine's GPUs, or why it has none, for a job whose numerics.device is `device`. "cpu": looks at nothing.
+/// Asks as probe_devices does.
+void add_gpus(Machine& machine, const std::string& device);
 
 }  // namespace tutti

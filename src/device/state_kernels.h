@@ -38,6 +38,7 @@ struct StepInputs {
   StepKeys keys;
   double loss_scale[2] = {1, 0};  ///< the gradient of (loss sum, count); not 1 in float16 alone
   double clip = 0;                ///< 0: off
+  double stop = 0;                ///< 1: this rank was asked to stop; copied into its votes
   ClipBy clip_by = ClipBy::kNone;
   int32_t reserved = 0;
 };

@@ -48,6 +48,9 @@ class Device : public MemorySource {
   ~Device() override = default;
   virtual const DeviceInfo& info() const = 0;
   virtual int64_t free_bytes() const = 0;
+  /// The device is not to be waited for any more (a kernel that never ends): from here on nothing is given back to it,
+  /// which the end of the process does.
+  virtual void abandon() {}
 
   // Memory of the device comes and goes as MemorySource says; what is taken is zero. It is taken before the first step
   // and given back after the last: taking may wait for the device.

@@ -1,6 +1,6 @@
 #include "model/adaptor.h"
 
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
@@ -11,6 +11,8 @@
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "config/job.h"
+#include "model/autocast.h"
 #include "model/draw_watch.h"
 #include "model/wiring.h"
 #include "tensor/allocator.h"
@@ -32,10 +34,16 @@ uint64_t generator_seed(const Pass& pass) {
   return uint64_t{words[0]} << 32 | words[1];
 }
 
-void seed_generator(uint64_t seed) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
+void seed_generator(uint64_t seed, at::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
   std::lock_guard lock(generator.mutex());
   generator.set_current_seed(seed);
+}
+
+at::Device device_of(Tensors parameters, Tensors inputs) {
+  for (const Tensors& tensors : {inputs, parameters})
+    if (!tensors.empty()) return tensors.front().device();
+  return at::kCPU;
 }
 
 // A leaf of the segment's own graph over the same memory.
@@ -71,9 +79,18 @@ void write(const at::Tensor& to, const at::Tensor& from) {
 
 }  // namespace
 
+AutogradSegment::AutogradSegment(Spec spec) : spec_(std::move(spec)), unscaled_(at::tensor({1.0, 0.0}, at::kDouble)) {}
+
 std::vector<at::Tensor> AutogradSegment::call(const Pass& pass, Tensors parameters, Tensors inputs) const {
-  if (spec_.options.draws) seed_generator(generator_seed(pass));
-  return spec_.function(pass, parameters, inputs);
+  const at::Device device = device_of(parameters, inputs);
+  if (spec_.options.draws) seed_generator(generator_seed(pass), device);
+  if (device.is_cpu() || spec_.options.precision == at::kFloat) return spec_.function(pass, parameters, inputs);
+  const AutocastScope narrow(spec_.options.precision);
+  auto outputs = spec_.function(pass, parameters, inputs);
+  for (size_t i = 0; i < outputs.size() && i < spec_.outputs.size(); ++i)
+    if (outputs[i].defined() && outputs[i].scalar_type() == spec_.options.precision && floating(spec_.outputs[i]))
+      outputs[i] = outputs[i].to(spec_.outputs[i].type);
+  return outputs;
 }
 
 std::vector<at::Tensor> AutogradSegment::call_keeping_counters(const Pass& pass, Tensors parameters,
@@ -105,7 +122,7 @@ std::vector<at::Tensor> AutogradSegment::checked_call(const Pass& pass, Tensors 
     AllocationScope uncounted;
     for (auto& [name, buffer] : undeclared()) before.emplace_back(name, buffer.detach().clone());
   }
-  const DrawWatch watch;
+  const DrawWatch watch(device_of(parameters, inputs));
   auto outputs = call_keeping_counters(pass, parameters, inputs);
   // Bytes, not version counters: batch norm's kernels write running statistics without raising them.
   const auto after = undeclared();
@@ -157,6 +174,23 @@ std::vector<at::Tensor> AutogradSegment::proposals(Tensors bound, Tensors before
   return all;
 }
 
+// What only the first training pass looks at waits for the device: that pass is not captured.
+std::vector<at::Tensor> AutogradSegment::run(const Pass& pass, Tensors parameters, Tensors inputs) const {
+  std::vector<at::Tensor> outputs;
+  bool called = false;
+  if (pass.training)
+    std::call_once(checked_, [&] {
+      outputs = checked_call(pass, parameters, inputs);
+      called = true;
+    });
+  return called ? outputs : call_keeping_counters(pass, parameters, inputs);
+}
+
+at::Tensor AutogradSegment::loss_gradient(const Context& context, at::Device device) const {
+  if (context.loss_scale != nullptr) return view_on(device, context.loss_scale, {2}, at::kDouble);
+  return unscaled_.on(device);
+}
+
 void AutogradSegment::forward(Context& context, Tensors in, Tensors out) const {
   const bool training = context.pass.training;
   auto graph = std::make_shared<Graph>();
@@ -165,13 +199,7 @@ void AutogradSegment::forward(Context& context, Tensors in, Tensors out) const {
     const Tensors parameters = context.parameters.subspan(spec_.first_parameter, spec_.parameters);
     graph->parameters = bound(parameters, training);
     for (const at::Tensor& x : in) graph->inputs.push_back(leaf(x, training));
-    bool called = false;
-    if (training)
-      std::call_once(checked_, [&] {
-        graph->outputs = checked_call(context.pass, graph->parameters, graph->inputs);
-        called = true;
-      });
-    if (!called) graph->outputs = call_keeping_counters(context.pass, graph->parameters, graph->inputs);
+    graph->outputs = run(context.pass, graph->parameters, graph->inputs);
     if (training) graph->proposals = proposals(graph->parameters, parameters);
   }
   check_outputs(spec_.name, spec_.outputs, graph->outputs);
@@ -188,7 +216,7 @@ void AutogradSegment::backward(Context& context, Tensors, Tensors, Tensors grad_
   for (size_t i = 0; i < graph->outputs.size(); ++i) {
     if (!graph->outputs[i].requires_grad()) continue;
     at::Tensor grad = grad_out[i];
-    if (!grad.defined() && spec_.outputs[i].name == "loss") grad = at::tensor({1.0, 0.0}, at::kDouble);  // d(sum) = 1
+    if (!grad.defined() && spec_.outputs[i].name == "loss") grad = loss_gradient(context, graph->outputs[i].device());
     if (!grad.defined()) continue;
     roots.push_back(graph->outputs[i]);
     root_grads.push_back(grad);
@@ -214,6 +242,21 @@ void AutogradSegment::backward(Context& context, Tensors, Tensors, Tensors grad_
           role(i) == Role::kTrained ? grads[next++] : graph->proposals[i]);
   for (const at::Tensor& to : grad_in)
     if (to.defined()) write(to, grads[next++]);
+}
+
+at::ScalarType compute_type(const Job& job) {
+  const std::string& name = job.numerics.precision;
+  if (name.empty() || name == "float32") return at::kFloat;
+  if (name == "bfloat16") return at::kBFloat16;
+  if (name == "float16") return at::kHalf;
+  throw Error(fmt::format("numerics.precision = \"{}\": the models under autograd have none", name));
+}
+
+AdaptOptions built_in_options(const Job& job) {
+  AdaptOptions options;
+  options.captures = true;
+  options.precision = compute_type(job);
+  return options;
 }
 
 Block one_segment_block(AutogradSegment::Spec spec, std::vector<Parameter> parameters) {

@@ -10,25 +10,39 @@
 #include <utility>
 #include <vector>
 
+#include "model/device_tensor.h"
 #include "model/segment.h"
 
 namespace tutti {
+
+struct Job;
 
 struct AdaptOptions {
   /// How parameters start, by name within the block ("0.weight"); names that no parameter has are refused. Those not
   /// named start as their Parameter says, a module's by default_init.
   std::map<std::string, Init> init;
   /// It draws from torch's generator (dropout), which is then reseeded by (seed, step, lane, micro-batch, block) before
-  /// every forward. Where ranks are threads it is refused. A function that draws and does not say so is refused on its
-  /// first pass.
+  /// every forward: pass.step must be the step's, on a device too. Where ranks are threads it is refused. A function
+  /// that draws and does not say so is refused on its first pass.
   bool draws = false;
   /// A module's float buffers that change in forward, and how the changes of all micro-batches are joined: by name
   /// within the block ("1.running_mean"), or one entry "*" for all of them. They become parameters of the block with
   /// that role, which start with the module's values; names that no buffer has are refused. (A function's are those of
   /// its Parameters that have a role.)
   std::map<std::string, Role> buffers;
+  /// On a GPU: it may be captured once and launched again, because it neither waits for the device nor decides by
+  /// values that it computed nor keeps tensors of its own that change. Not so where it draws or has a module's buffers.
+  bool captures = false;
+  /// On a GPU: what matmuls and convolutions of forward and backward take their inputs in (ATen's autocast). Borders
+  /// and parameters are float32 all the same.
+  at::ScalarType precision = at::kFloat;
   double flops = 0;  ///< forward, per micro-batch
 };
+
+/// Those of the built-in models: they may be captured and run in the job's precision.
+AdaptOptions built_in_options(const Job& job);
+/// What numerics.precision names; float8 and what is not known throw Error.
+at::ScalarType compute_type(const Job& job);
 
 /// (pass, the parameters it uses, inputs) -> outputs. The parameters and floating inputs require gradients in training.
 /// A parameter that is a buffer comes as a copy: what the function makes of it in place is what it proposes.
@@ -56,13 +70,14 @@ class AutogradSegment final : public Segment {
     std::vector<std::string> declared;  ///< with `buffers`: the names there of those parameters that have a role
     AdaptOptions options;
   };
-  explicit AutogradSegment(Spec spec) : spec_(std::move(spec)) {}
+  explicit AutogradSegment(Spec spec);
 
   std::string name() const override { return spec_.name; }
   std::vector<Border> inputs() const override { return spec_.inputs; }
   std::vector<Border> outputs() const override { return spec_.outputs; }
   double flops() const override { return spec_.options.flops; }
   bool draws() const override { return spec_.options.draws; }
+  bool captures() const override { return spec_.options.captures && !spec_.options.draws && !spec_.buffers; }
   /// Throws Error naming the segment when the function returns other tensors than declared, changes a buffer, or draws
   /// undeclared.
   void forward(Context& context, Tensors in, Tensors out) const override;
@@ -74,9 +89,12 @@ class AutogradSegment final : public Segment {
   std::vector<at::Tensor> call_keeping_counters(const Pass& pass, Tensors parameters, Tensors inputs) const;
   std::vector<at::Tensor> bound(Tensors parameters, bool training) const;
   std::vector<at::Tensor> proposals(Tensors bound, Tensors before) const;
+  std::vector<at::Tensor> run(const Pass& pass, Tensors parameters, Tensors inputs) const;
+  at::Tensor loss_gradient(const Context& context, at::Device device) const;
   Role role(size_t parameter) const { return spec_.roles.empty() ? Role::kTrained : spec_.roles[parameter]; }
 
   Spec spec_;
+  DeviceConstant unscaled_;  // the loss's gradient: d(sum) = 1
   mutable std::once_flag checked_;
 };
 

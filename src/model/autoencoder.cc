@@ -1,7 +1,6 @@
 #include "model/autoencoder.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/stack.h>
@@ -9,41 +8,32 @@
 
 #include <algorithm>
 
-#include "base/philox.h"
 #include "model/adaptor.h"
 #include "model/borders.h"
 #include "model/dense.h"
+#include "model/keyed_normals.h"
 #include "model/loss.h"
 
 namespace tutti {
 
 namespace {
 
-/// Standard normals keyed by (seed, sample): a sample's noise does not depend on its micro-batch.
-at::Tensor noise(const Pass& pass, int64_t rows, int64_t width) {
-  const at::Tensor values = at::empty({rows, width}, at::kFloat);
-  float* to = values.mutable_data_ptr<float>();
-  for (int64_t r = 0; r < rows; ++r) {
-    const PhiloxKey key{pass.seed, Purpose::kLatent, static_cast<uint64_t>(pass.first_sample + r), 0};
-    for (int64_t i = 0; i < width; ++i) *to++ = static_cast<float>(philox_normal(key, static_cast<uint64_t>(i)));
-  }
-  return values;
-}
-
 /// The code, and its divergence [B], which goes by the decoder to the loss.
 Block code_block(const Job& job, const Border& in, const Border& code, const Border& kl) {
   const bool variational = job.model.variational;
   const int64_t latent = job.model.latent;
   TensorFunction function = [variational, latent](const Pass& pass, Tensors p, Tensors x) {
-    const at::Tensor y = at::linear(x[0], p[0], p[1]);
-    if (!variational) return std::vector<at::Tensor>{y, at::zeros({y.size(0)})};
+    const at::Tensor y = at::linear(x[0], p[0], p[1]).to(at::kFloat);
+    if (!variational) return std::vector<at::Tensor>{y, at::zeros({y.size(0)}, y.options())};
     const at::Tensor mean = y.narrow(1, 0, latent), log_variance = y.narrow(1, latent, latent);
     const at::Tensor divergence = 0.5 * (mean * mean + log_variance.exp() - log_variance - 1).sum(1);
     if (!pass.training) return std::vector<at::Tensor>{mean.contiguous(), divergence};
-    return std::vector<at::Tensor>{mean + (0.5 * log_variance).exp() * noise(pass, y.size(0), latent), divergence};
+    const at::Tensor noise = keyed_normals(pass, y.size(0), latent, y.device());
+    return std::vector<at::Tensor>{mean + (0.5 * log_variance).exp() * noise, divergence};
   };
   const int64_t outputs = variational ? 2 * latent : latent;
-  return adapt("code", linear_parameters(job, "", in.dims[1], outputs), std::move(function), {in}, {code, kl});
+  return adapt("code", linear_parameters(job, "", in.dims[1], outputs), std::move(function), {in}, {code, kl},
+               built_in_options(job));
 }
 
 bool is_bce(const Job& job) { return job.loss.kind == "bce"; }
@@ -65,8 +55,9 @@ std::unique_ptr<Segment> loss_of(const Job& job, const Border& output, const Bor
     const at::Tensor valid = in[2].ne(kIgnoredTarget).to(at::kDouble);
     const at::Tensor divergence = (in[3].to(at::kDouble) * valid).sum() * weight;
     return std::vector<at::Tensor>{values_of(in[0].detach(), probabilities),
-                                   reconstruction + at::stack({divergence, at::zeros({}, at::kDouble)})};
+                                   reconstruction + at::stack({divergence, at::zeros({}, divergence.options())})};
   };
+  spec.options.captures = true;
   return std::make_unique<AutogradSegment>(std::move(spec));
 }
 
@@ -104,8 +95,9 @@ Model make_decoder(const Job& job) {
   spec.inputs = {output};
   spec.outputs = {values, {"loss", {2}, at::kDouble}};
   spec.function = [probabilities = is_bce(job)](const Pass&, Tensors, Tensors in) {
-    return std::vector<at::Tensor>{values_of(in[0], probabilities), at::zeros({2}, at::kDouble)};
+    return std::vector<at::Tensor>{values_of(in[0], probabilities), at::zeros({2}, in[0].options().dtype(at::kDouble))};
   };
+  spec.options.captures = true;
   model.blocks.back().segments.push_back(std::make_unique<AutogradSegment>(std::move(spec)));
   model.output = "values";
   return model;

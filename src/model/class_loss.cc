@@ -18,6 +18,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "model/class_loss_device.h"
 #include "model/wiring.h"
 
 namespace tutti {
@@ -49,28 +50,28 @@ class ClassLoss final : public Segment {
     }
     targets_at_ = place_of(spec_.targets.name);
     if (spec_.mixup) other_at_ = place_of("other_targets"), mix_at_ = place_of("mix");
+    on_device_ = std::make_unique<DeviceClassLoss>(spec_, rows_, classes_);
   }
 
   std::string name() const override { return spec_.teacher ? "distill" : "cross_entropy"; }
   std::vector<Border> inputs() const override { return inputs_; }
   std::vector<Border> outputs() const override { return {{"loss", {2}, at::kDouble}}; }
+  bool captures() const override { return !spec_.teacher; }
   // log p; with a teacher also log p_T and log t.
   int64_t saved_bytes() const override { return matrices() * matrix_bytes(); }
   // -q
   int64_t work_bytes() const override { return matrix_bytes(); }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
+    if (!in[0].is_cpu()) return on_device_->forward(context, device_rows(in), taught(in), out[0]);
     const at::Tensor logits = in[0].reshape({rows_, classes_});
     at::Tensor log_p = matrix(context.saved, 0);
     at::log_softmax_out(log_p, logits, 1);
     if (spec_.teacher) {
-      const at::Tensor taught = spec_.teacher(in.subspan(1));
-      if (taught.sizes() != in[0].sizes())
-        throw Error(fmt::format("the teacher's output is [{}], the model's [{}]", fmt::join(taught.sizes(), ", "),
-                                fmt::join(in[0].sizes(), ", ")));
+      const at::Tensor answer = taught(in);
       at::Tensor student_log_p = matrix(context.saved, 1), teacher_log_p = matrix(context.saved, 2);
       at::log_softmax_out(student_log_p, logits / spec_.temperature, 1);
-      at::log_softmax_out(teacher_log_p, taught.reshape({rows_, classes_}) / spec_.temperature, 1);
+      at::log_softmax_out(teacher_log_p, answer.reshape({rows_, classes_}) / spec_.temperature, 1);
     }
     double sum = 0, count = 0;
     for (int64_t r = 0; r < rows_; ++r) {
@@ -87,6 +88,7 @@ class ClassLoss final : public Segment {
 
   void backward(Context& context, Tensors in, Tensors, Tensors, Tensors grad_in) const override {
     if (!grad_in[0].defined()) return;
+    if (!in[0].is_cpu()) return on_device_->backward(context, device_rows(in), grad_in[0]);
     at::Tensor to = grad_in[0].view({rows_, classes_});
     at::Tensor minus_q = matrix(context.work, 0);
     std::memset(minus_q.data_ptr(), 0, static_cast<size_t>(rows_ * classes_) * sizeof(float));
@@ -100,6 +102,22 @@ class ClassLoss final : public Segment {
   int64_t matrices() const { return spec_.teacher ? 3 : 1; }
   int64_t matrix_bytes() const { return align_up(rows_ * classes_ * static_cast<int64_t>(sizeof(float)), 64); }
   double teacher_share() const { return spec_.teacher ? spec_.mix : 0; }
+
+  // The teacher's logits; undefined without one.
+  at::Tensor taught(Tensors in) const {
+    if (!spec_.teacher) return {};
+    const at::Tensor answer = spec_.teacher(in.subspan(1));
+    if (answer.sizes() != in[0].sizes())
+      throw Error(fmt::format("the teacher's output is [{}], the model's [{}]", fmt::join(answer.sizes(), ", "),
+                              fmt::join(in[0].sizes(), ", ")));
+    return answer;
+  }
+
+  ClassRows device_rows(Tensors in) const {
+    ClassRows rows{in[0], in[targets_at_], {}, {}};
+    if (spec_.mixup) rows.others = in[other_at_], rows.mix = in[mix_at_];
+    return rows;
+  }
 
   size_t place_of(const std::string& name) const {
     for (size_t i = 0; i < inputs_.size(); ++i)
@@ -192,13 +210,14 @@ class ClassLoss final : public Segment {
   std::vector<Border> inputs_;
   size_t targets_at_ = 0, other_at_ = 0, mix_at_ = 0;
   int64_t rows_ = 0, classes_ = 0;
+  std::unique_ptr<DeviceClassLoss> on_device_;
 };
 
 }  // namespace
 
 std::unique_ptr<Segment> class_loss(ClassLossSpec spec) {
   const Border &logits = spec.logits, &targets = spec.targets;
-  if (logits.dims.size() < 2 || targets.type != at::kLong || logits.type != at::kFloat ||
+  if (logits.dims.size() < 2 || targets.type != at::kLong || !floating(logits) ||
       targets.dims != std::vector<int64_t>(logits.dims.begin(), logits.dims.end() - 1))
     throw Error(fmt::format("cross-entropy of {} needs int64 targets of its leading dims, not {}", to_string(logits),
                             to_string(targets)));

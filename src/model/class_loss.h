@@ -10,7 +10,7 @@
 namespace tutti {
 
 struct ClassLossSpec {
-  Border logits;   ///< [..., classes] float
+  Border logits;   ///< [..., classes] float; on a GPU also bfloat16 or float16
   Border targets;  ///< [...] int64; kIgnoredTarget: none
   double smoothing = 0;
   std::vector<double> weights;  ///< of the classes; empty: all 1

@@ -13,8 +13,8 @@ Model make_cnn(const Job& job) {
   model.blocks = cnn_blocks(plan, job.model);
   model.data = data_borders(job);
   model.task = Task::kClasses;
-  if (job.model.autograd) {
-    add_cnn_reference(plan, model);
+  if (job.model.autograd || job.numerics.device == "cuda") {  // the hand-written segments are the CPU's
+    add_cnn_reference(plan, job, model);
   } else {
     const Isa isa = isa_of(job.numerics.isa);
     const CnnTables tables{kernels(isa, matmul_of(job.numerics.matmul)), conv_kernels(isa)};
@@ -24,6 +24,7 @@ Model make_cnn(const Job& job) {
     model.blocks.back().segments.push_back(make_cnn_head(plan, tables));
   }
   model.blocks.back().segments.push_back(loss_segment(job, cnn_logits(plan), model.data));
+  model.check = class_check(job, cnn_logits(plan), model.data);
   return model;
 }
 

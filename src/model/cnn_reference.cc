@@ -3,18 +3,16 @@
 #include "model/cnn_reference.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/avg_pool2d.h>
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/conv2d.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/group_norm.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/mean.h>
-#include <ATen/ops/ones_like.h>
 
 #include "model/activation.h"
 #include "model/adaptor.h"
+#include "model/dropout.h"
+#include "model/repeatable.h"
 
 namespace tutti {
 
@@ -35,7 +33,7 @@ at::Tensor layer(const CnnShape& shape, const ConvShape& conv, const Pass& pass,
 
 at::Tensor stem(const CnnPlan& plan, const Pass& pass, Tensors p, const at::Tensor& images) {
   const at::Tensor x = activate(plan.shape.activation, layer(plan.shape, plan.stem, pass, p, images));
-  return plan.shape.pool == Pool::kMax ? at::max_pool2d(x, {2, 2}) : at::avg_pool2d(x, {2, 2});
+  return plan.shape.pool == Pool::kMax ? max_pool(x) : average_pool(x);
 }
 
 at::Tensor block(const CnnShape& shape, const CnnBlockShape& block, const Pass& pass, Tensors p, const at::Tensor& x) {
@@ -47,26 +45,22 @@ at::Tensor block(const CnnShape& shape, const CnnBlockShape& block, const Pass& 
   return activate(shape.activation, y + beside);
 }
 
-/// The keyed mask comes from the kernel that applies it in the hand-written segment: its gradient of ones.
 at::Tensor dropped(const CnnShape& shape, const Pass& pass, const at::Tensor& x) {
-  const Dropout dropout = cnn_dropout(shape, pass);
+  Dropout dropout = cnn_dropout(shape, pass);
   if (dropout.rate == 0) return x;
-  const at::Tensor ones = at::ones_like(x), mask = at::empty_like(ones);
-  std::vector<float> sums(static_cast<size_t>(x.size(1)));
-  const Isa isa = supported(Isa::kAvx512) ? Isa::kAvx512 : Isa::kAvx2;  // masks are the same for both
-  kernels(isa).dropout_backward(ones.const_data_ptr<float>(), mask.mutable_data_ptr<float>(), sums.data(), x.size(0),
-                                x.size(1), &dropout);
-  return x * mask;
+  dropout.keys = pass.keys;
+  return x * keyed_mask(dropout, x);
 }
 
-std::unique_ptr<Segment> segment(std::string name, const Block& block, Border in, Border out, double flops,
-                                 Function function) {
+std::unique_ptr<Segment> segment(const Job& job, std::string name, const Block& block, Border in, Border out,
+                                 double flops, Function function) {
   AutogradSegment::Spec spec;
   spec.name = std::move(name);
   spec.inputs = {std::move(in)};
   spec.outputs = {std::move(out)};
   spec.parameters = static_cast<int>(block.parameters.size());
   for (const Parameter& p : block.parameters) spec.roles.push_back(p.role);
+  spec.options = built_in_options(job);
   spec.options.flops = flops;
   spec.function = [f = std::move(function)](const Pass& pass, Tensors p, Tensors x) {
     return std::vector<at::Tensor>{f(pass, p, x[0])};
@@ -76,12 +70,12 @@ std::unique_ptr<Segment> segment(std::string name, const Block& block, Border in
 
 }  // namespace
 
-void add_cnn_reference(const CnnPlan& plan, Model& model) {
+void add_cnn_reference(const CnnPlan& plan, const Job& job, Model& model) {
   const CnnShape& shape = plan.shape;
   const double batch = static_cast<double>(shape.batch);
   Border x{"x", {shape.batch, plan.stem.out, plan.stem.height / 2, plan.stem.width / 2}, at::kFloat};
   model.blocks[0].segments.push_back(
-      segment("stem", model.blocks[0], model.data[0], x, plan.stem.flops() * batch,
+      segment(job, "stem", model.blocks[0], model.data[0], x, plan.stem.flops() * batch,
               [plan](const Pass& pass, Tensors p, const at::Tensor& images) { return stem(plan, pass, p, images); }));
   for (size_t i = 0; i < plan.blocks.size(); ++i) {
     const CnnBlockShape& part = plan.blocks[i];
@@ -90,13 +84,13 @@ void add_cnn_reference(const CnnPlan& plan, Model& model) {
     for (const ConvShape& conv : part.layers) flops += conv.flops();
     Block& to = model.blocks[i + 1];
     to.segments.push_back(segment(
-        "block", to, x, out, flops * batch,
+        job, "block", to, x, out, flops * batch,
         [shape, part](const Pass& pass, Tensors p, const at::Tensor& in) { return block(shape, part, pass, p, in); }));
     x = out;
   }
   const Border logits{"logits", {shape.batch, shape.classes}, at::kFloat};
-  model.blocks.back().segments.push_back(
-      segment("head", model.blocks.back(), x, logits, 0, [shape](const Pass& pass, Tensors p, const at::Tensor& in) {
+  model.blocks.back().segments.push_back(segment(
+      job, "head", model.blocks.back(), x, logits, 0, [shape](const Pass& pass, Tensors p, const at::Tensor& in) {
         return at::linear(dropped(shape, pass, at::mean(in, {2, 3})), p[0], p[1]);
       }));
 }

@@ -7,7 +7,7 @@
 namespace tutti {
 
 /// Adds the segments, up to the logits, to blocks that have their parameters. Between them activations lie as [batch,
-/// channels, height, width].
-void add_cnn_reference(const CnnPlan& plan, Model& model);
+/// channels, height, width]. On a GPU they compute in the job's precision.
+void add_cnn_reference(const CnnPlan& plan, const Job& job, Model& model);
 
 }  // namespace tutti

@@ -2,17 +2,15 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/batch_norm.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/ones_like.h>
 #include <ATen/ops/rms_norm.h>
 
 #include "base/error.h"
 #include "model/activation.h"
 #include "model/adaptor.h"
+#include "model/dropout.h"
 #include "model/init.h"
-#include "tensor/kernels.h"
 
 namespace tutti {
 
@@ -33,22 +31,17 @@ void add_norm(std::vector<Parameter>& parameters, const std::string& norm, int64
 
 at::Tensor normalised(const std::string& norm, const at::Tensor& x, Tensors p, bool training) {
   if (norm == "layer") return at::layer_norm(x, {x.size(-1)}, p[2], p[3], kNormEps);
-  if (norm == "rms") return at::rms_norm(x, {x.size(-1)}, p[2], kNormEps);
+  if (norm == "rms") return at::rms_norm(x.to(at::kFloat), {x.size(-1)}, p[2], kNormEps);
   if (norm == "batch") return at::batch_norm(x, p[2], p[3], p[4], p[5], training, kBatchMomentum, kNormEps, false);
   return x;
 }
 
-/// The keyed mask comes from the kernel that applies it elsewhere: its gradient of ones.
-at::Tensor dropped(const at::Tensor& x, double rate, const Pass& pass, const Kernels* kernels) {
+at::Tensor dropped(const at::Tensor& x, double rate, const Pass& pass) {
   if (rate == 0 || !pass.training) return x;
-  const int64_t rows = x.size(0), width = x.size(1);
   const Dropout dropout{
-      rate, pass.seed, static_cast<uint64_t>(pass.step), static_cast<uint32_t>(pass.block), 0, pass.first_sample, 1};
-  const at::Tensor ones = at::ones_like(x), mask = at::empty({rows, width}, at::kFloat);
-  std::vector<float> sums(static_cast<size_t>(width));
-  kernels->dropout_backward(ones.const_data_ptr<float>(), mask.mutable_data_ptr<float>(), sums.data(), rows, width,
-                            &dropout);
-  return x * mask;
+      rate, pass.seed, static_cast<uint64_t>(pass.step), static_cast<uint32_t>(pass.block), 0, pass.first_sample,
+      1,    pass.keys};
+  return x * keyed_mask(dropout, x);
 }
 
 Block layer_block(const Job& job, std::string name, std::vector<Parameter> parameters, const Border& in,
@@ -57,7 +50,7 @@ Block layer_block(const Job& job, std::string name, std::vector<Parameter> param
   std::vector<Border> inputs = {in}, outputs = {out};
   inputs.insert(inputs.end(), passed.begin(), passed.end());
   outputs.insert(outputs.end(), passed.begin(), passed.end());
-  AdaptOptions options;
+  AdaptOptions options = built_in_options(job);
   options.flops = 2.0 * static_cast<double>(in.dims[0] * in.dims[1] * out.dims[1]);
   TensorFunction function = [layer = std::move(layer)](const Pass& pass, Tensors p, Tensors tensors) {
     std::vector<at::Tensor> results = {layer(pass, p, tensors[0])};
@@ -83,12 +76,10 @@ Block dense_block(const Job& job, std::string name, const Border& in, const Bord
     throw Error(
         "model.norm = \"batch\" with train.micro_batch_size = 1: a single sample has no deviation to divide by");
   add_norm(parameters, norm, out.dims[1]);
-  const double rate = job.model.dropout;
-  const Kernels* table = rate > 0 ? &kernels(isa_of(job.numerics.isa), matmul_of(job.numerics.matmul)) : nullptr;
-  auto layer = [norm, activation = job.model.activation, rate, table](const Pass& pass, Tensors p,
-                                                                      const at::Tensor& x) {
+  auto layer = [norm, activation = job.model.activation, rate = job.model.dropout](const Pass& pass, Tensors p,
+                                                                                   const at::Tensor& x) {
     const at::Tensor y = normalised(norm, at::linear(x, p[0], p[1]), p, pass.training);
-    return dropped(activate(activation, y), rate, pass, table);
+    return dropped(activate(activation, y), rate, pass);
   };
   return layer_block(job, std::move(name), std::move(parameters), in, out, passed, std::move(layer));
 }

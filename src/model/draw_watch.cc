@@ -1,6 +1,6 @@
 #include "model/draw_watch.h"
 
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/equal.h>
 
@@ -21,23 +21,24 @@ std::unique_ptr<at::ObserverContext> observe(const at::RecordFunction& call) {
   return nullptr;
 }
 
-at::Tensor generator_state() {
+at::Tensor generator_state(at::Device device) {
   AllocationScope uncounted;  // watching must not show in what is measured
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  at::Generator generator = at::globalContext().defaultGenerator(device);
   std::lock_guard lock(generator.mutex());
   return generator.get_state();
 }
 
 }  // namespace
 
-DrawWatch::DrawWatch()
-    : before_(generator_state()),
+DrawWatch::DrawWatch(at::Device device)
+    : device_(device),
+      before_(generator_state(device)),
       handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(observe).scopes({at::RecordScope::FUNCTION}))) {
   saw_drawing_operator = false;
 }
 
 DrawWatch::~DrawWatch() { at::removeCallback(handle_); }
 
-bool DrawWatch::drew() const { return saw_drawing_operator && !at::equal(before_, generator_state()); }
+bool DrawWatch::drew() const { return saw_drawing_operator && !at::equal(before_, generator_state(device_)); }
 
 }  // namespace tutti

@@ -5,17 +5,18 @@
 
 namespace tutti {
 
-/// While it lives, remembers whether this thread ran an operator that draws and torch's CPU generator moved. Both are
-/// asked for: another thread may move the generator, and dropout of nothing does not. Not to be nested.
+/// While it lives, remembers whether this thread ran an operator that draws and torch's generator of the device moved.
+/// Both are asked for: another thread may move the generator, and dropout of nothing does not. Not to be nested.
 class DrawWatch {
  public:
-  DrawWatch();
+  explicit DrawWatch(at::Device device = at::kCPU);
   ~DrawWatch();
   DrawWatch(const DrawWatch&) = delete;
   DrawWatch& operator=(const DrawWatch&) = delete;
   bool drew() const;
 
  private:
+  at::Device device_;
   at::Tensor before_;
   at::CallbackHandle handle_;
 };

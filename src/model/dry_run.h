@@ -1,6 +1,7 @@
 // Measures what a description cannot know: the bytes that ATen allocates while a segment runs.
 #pragma once
 
+#include "exec/device.h"
 #include "model/segment.h"
 
 namespace tutti {
@@ -11,5 +12,7 @@ namespace tutti {
 /// one block. Installs the accounting allocator. Throws Error where a segment refuses to run: undeclared draws, changed
 /// buffers, other outputs than declared.
 void dry_run(const Model& model, ModelShape& shape);
+/// The same on a device, by its pool, with weights in `precision`.
+void dry_run(const Model& model, ModelShape& shape, Device& device, at::Device place, at::ScalarType precision);
 
 }  // namespace tutti

@@ -1,23 +1,41 @@
 // Puts the GPT's segments into its blocks.
 #include "model/gpt.h"
 
+#include <algorithm>
+
 #include "model/gpt_reference.h"
 #include "model/gpt_segments.h"
 #include "model/loss.h"
 
 namespace tutti {
 
-Model make_gpt(const Job& job, const Kernels& kernels) {
+namespace {
+
+RotaryTable rotary_of(const GptShape& shape, bool on_device) {
+  if (!shape.rotary) return {};
+  const std::vector<float> angles = rotary_table(shape.length, shape.dim(), shape.rotary_base);
+  const at::Tensor table = at::empty({static_cast<int64_t>(angles.size())}, at::kFloat);
+  std::copy(angles.begin(), angles.end(), table.mutable_data_ptr<float>());
+  return on_device ? table.to(at::kCUDA) : table;
+}
+
+}  // namespace
+
+template <class A>
+Model make_gpt(const Job& job, const KernelsFor<A>& kernels) {
   if (job.model.autograd) return make_gpt_reference(job);
-  const GptShape shape = gpt_shape(job.model, job.train.micro_batch_size);
+  GptShape shape = gpt_shape(job.model, job.train.micro_batch_size);
+  shape.type = c10::CppTypeToScalarType<A>::value;
   Model model;
   model.blocks = gpt_blocks(job.model);
   model.data = gpt_data(shape);
   model.tokens_per_sample = shape.length;
   model.task = Task::kTokens;
-  RotaryTable rotary;
-  if (shape.rotary)
-    rotary = std::make_shared<const std::vector<float>>(rotary_table(shape.length, shape.dim(), shape.rotary_base));
+  model.check = [shape](Tensors data) {
+    check_ids(ids(data[0]), shape.rows(), shape.vocab, false, "token");
+    check_ids(ids(data[1]), shape.rows(), shape.vocab, true, "target");
+  };
+  const RotaryTable rotary = rotary_of(shape, job.numerics.device == "cuda");
   model.blocks.front().segments.push_back(make_gpt_embed(shape, kernels));
   for (int64_t i = 0; i < shape.layers; ++i) {
     auto& segments = model.blocks[static_cast<size_t>(i) + 1].segments;
@@ -30,5 +48,9 @@ Model make_gpt(const Job& job, const Kernels& kernels) {
                                                : loss_segment(job, gpt_logits(shape), model.data));
   return model;
 }
+
+#define TUTTI_MAKE(A) template Model make_gpt(const Job&, const KernelsFor<A>&);
+TUTTI_FOR_ACTIVATIONS(TUTTI_MAKE)
+#undef TUTTI_MAKE
 
 }  // namespace tutti

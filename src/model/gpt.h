@@ -15,8 +15,9 @@
 
 namespace tutti {
 
-/// With model.autograd the same model through ATen and autograd (gpt_reference.h), which uses none of the kernels.
-/// Throws Error for sizes and names that do not make a GPT.
-Model make_gpt(const Job& job, const Kernels& kernels);
+/// With activations of type A, where `kernels` run. With model.autograd the same model through ATen and autograd
+/// (gpt_reference.h), which uses none of the kernels. Throws Error for sizes and names that do not make a GPT.
+template <class A>
+Model make_gpt(const Job& job, const KernelsFor<A>& kernels);
 
 }  // namespace tutti

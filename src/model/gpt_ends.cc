@@ -5,9 +5,10 @@ namespace tutti {
 
 namespace {
 
+template <class A>
 class GptEmbed final : public Segment {
  public:
-  GptEmbed(const GptShape& shape, const Kernels& kernels) : shape_(shape), kernels_(kernels) {}
+  GptEmbed(const GptShape& shape, const KernelsFor<A>& kernels) : shape_(shape), kernels_(kernels) {}
 
   std::string name() const override { return "embed"; }
   std::vector<Border> inputs() const override { return {gpt_data(shape_)[0]}; }
@@ -15,16 +16,15 @@ class GptEmbed final : public Segment {
 
   void forward(Context& context, Tensors in, Tensors out) const override {
     using P = GptEmbedPlaces;
-    check_ids(ids(in[0]), shape_.rows(), shape_.vocab, false, "token");
     const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kEmbed);
     kernels_.embed(ids(in[0]), floats(context.parameters, P::kToken), floats(context.parameters, position()),
-                   floats(out[0]), shape_.rows(), shape_.length, shape_.width, &dropout);
+                   data<A>(out[0]), shape_.rows(), shape_.length, shape_.width, &dropout);
   }
 
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors) const override {
     using P = GptEmbedPlaces;
     const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kEmbed);
-    kernels_.embed_backward(ids(in[0]), floats(grad_out[0]), floats(context.gradients, P::kToken),
+    kernels_.embed_backward(ids(in[0]), data<A>(grad_out[0]), floats(context.gradients, P::kToken),
                             floats(context.gradients, position()), shape_.rows(), shape_.length, shape_.vocab,
                             shape_.width, &dropout);
   }
@@ -33,12 +33,13 @@ class GptEmbed final : public Segment {
   int position() const { return shape_.rotary ? GptPlace::kNone : GptEmbedPlaces::kPosition; }
 
   GptShape shape_;
-  const Kernels& kernels_;
+  const KernelsFor<A>& kernels_;
 };
 
+template <class A>
 class GptHead final : public Segment {
  public:
-  GptHead(const GptShape& shape, const Kernels& kernels)
+  GptHead(const GptShape& shape, const KernelsFor<A>& kernels)
       : shape_(shape), kernels_(kernels), places_(gpt_head_places(shape)), norm_(shape_, kernels, places_.norm) {}
 
   std::string name() const override { return "head"; }
@@ -55,10 +56,10 @@ class GptHead final : public Segment {
     const int64_t rows = shape_.rows(), width = shape_.width;
     const Saved s = saved(Carver(context.saved));
     const float* bias = floats(context.parameters, places_.head.bias);
-    norm_.forward(context, floats(in[0]), s.norm);
-    kernels_.matmul.nt(s.norm.normal, floats(context.parameters, places_.head.weight), floats(out[0]), rows,
-                       shape_.vocab, width, work(Carver(context.work)).scratch);
-    if (bias != nullptr) kernels_.add_bias(floats(out[0]), bias, rows, shape_.vocab);
+    norm_.forward(context, data<A>(in[0]), s.norm);
+    kernels_.matmul.nt(s.norm.normal, weight<A>(context, places_.head.weight), data<A>(out[0]), rows, shape_.vocab, width,
+                       work(Carver(context.work)).scratch);
+    if (bias != nullptr) kernels_.add_bias(data<A>(out[0]), bias, rows, shape_.vocab);
   }
 
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors grad_in) const override {
@@ -66,18 +67,18 @@ class GptHead final : public Segment {
     const Saved s = saved(Carver(context.saved));
     const Work w = work(Carver(context.work));
     const auto g = [&](int place) { return floats(context.gradients, place); };
-    const float* dlogits = floats(grad_out[0]);
+    const A* dlogits = data<A>(grad_out[0]);
     if (float* dbias = g(places_.head.bias)) kernels_.column_sums(dlogits, dbias, rows, shape_.vocab);
-    kernels_.matmul.nn(dlogits, floats(context.parameters, places_.head.weight), w.dnormal, rows, width, shape_.vocab,
+    kernels_.matmul.nn(dlogits, weight<A>(context, places_.head.weight), w.dnormal, rows, width, shape_.vocab,
                        w.scratch);
     kernels_.matmul.tn(dlogits, s.norm.normal, g(places_.head.weight), shape_.vocab, width, rows, w.scratch);
-    float* dx = grad_in[0].defined() ? floats(grad_in[0]) : w.dnormal;
-    norm_.backward(context, w.dnormal, floats(in[0]), s.norm, nullptr, dx);
+    A* dx = grad_in[0].defined() ? data<A>(grad_in[0]) : w.dnormal;
+    norm_.backward(context, w.dnormal, data<A>(in[0]), s.norm, nullptr, dx);
   }
 
  private:
   struct Saved {
-    GptNorm::Saved norm;
+    typename GptNorm<A>::Saved norm;
     int64_t bytes;
   };
   Saved saved(Carver memory) const {
@@ -88,26 +89,28 @@ class GptHead final : public Segment {
   }
 
   struct Work {
-    float *scratch, *dnormal;
+    float* scratch;
+    A* dnormal;
     int64_t bytes;
   };
   Work work(Carver memory) const {
     Work w{};
     w.scratch = memory.floats(kernels_.matmul.layer_work(shape_.rows(), shape_.width, shape_.vocab));
-    w.dnormal = memory.floats(shape_.rows() * shape_.width);
+    w.dnormal = memory.take<A>(shape_.rows() * shape_.width);
     w.bytes = memory.bytes();
     return w;
   }
 
   GptShape shape_;
-  const Kernels& kernels_;
+  const KernelsFor<A>& kernels_;
   GptHeadPlaces places_;
-  GptNorm norm_;
+  GptNorm<A> norm_;
 };
 
+template <class A>
 class GptLoss final : public Segment {
  public:
-  GptLoss(const GptShape& shape, const Kernels& kernels) : shape_(shape), kernels_(kernels) {}
+  GptLoss(const GptShape& shape, const KernelsFor<A>& kernels) : shape_(shape), kernels_(kernels) {}
 
   std::string name() const override { return "loss"; }
   std::vector<Border> inputs() const override { return {gpt_logits(shape_), gpt_data(shape_)[1]}; }
@@ -119,32 +122,41 @@ class GptLoss final : public Segment {
   }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
-    check_ids(ids(in[1]), shape_.rows(), shape_.vocab, true, "target");
-    kernels_.cross_entropy(floats(in[0]), ids(in[1]), Carver(context.saved).floats(shape_.rows()),
+    kernels_.cross_entropy(data<A>(in[0]), ids(in[1]), Carver(context.saved).floats(shape_.rows()),
                            static_cast<double*>(out[0].data_ptr()), shape_.rows(), shape_.vocab);
   }
 
   void backward(Context& context, Tensors in, Tensors, Tensors, Tensors grad_in) const override {
     if (!grad_in[0].defined()) return;
-    kernels_.cross_entropy_backward(floats(in[0]), ids(in[1]), Carver(context.saved).floats(shape_.rows()),
-                                    nullptr, floats(grad_in[0]), shape_.rows(), shape_.vocab);
+    kernels_.cross_entropy_backward(data<A>(in[0]), ids(in[1]), Carver(context.saved).floats(shape_.rows()),
+                                    context.loss_scale, data<A>(grad_in[0]), shape_.rows(), shape_.vocab);
   }
 
  private:
   GptShape shape_;
-  const Kernels& kernels_;
+  const KernelsFor<A>& kernels_;
 };
 
 }  // namespace
 
-std::unique_ptr<Segment> make_gpt_embed(const GptShape& shape, const Kernels& kernels) {
-  return std::make_unique<GptEmbed>(shape, kernels);
+template <class A>
+std::unique_ptr<Segment> make_gpt_embed(const GptShape& shape, const KernelsFor<A>& kernels) {
+  return std::make_unique<GptEmbed<A>>(shape, kernels);
 }
-std::unique_ptr<Segment> make_gpt_head(const GptShape& shape, const Kernels& kernels) {
-  return std::make_unique<GptHead>(shape, kernels);
+template <class A>
+std::unique_ptr<Segment> make_gpt_head(const GptShape& shape, const KernelsFor<A>& kernels) {
+  return std::make_unique<GptHead<A>>(shape, kernels);
 }
-std::unique_ptr<Segment> make_gpt_loss(const GptShape& shape, const Kernels& kernels) {
-  return std::make_unique<GptLoss>(shape, kernels);
+template <class A>
+std::unique_ptr<Segment> make_gpt_loss(const GptShape& shape, const KernelsFor<A>& kernels) {
+  return std::make_unique<GptLoss<A>>(shape, kernels);
 }
+
+#define TUTTI_MAKE(A)                                                                           \
+  template std::unique_ptr<Segment> make_gpt_embed(const GptShape&, const KernelsFor<A>&); \
+  template std::unique_ptr<Segment> make_gpt_head(const GptShape&, const KernelsFor<A>&);  \
+  template std::unique_ptr<Segment> make_gpt_loss(const GptShape&, const KernelsFor<A>&);
+TUTTI_FOR_ACTIVATIONS(TUTTI_MAKE)
+#undef TUTTI_MAKE
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
 // The GPT's blocks as functions of tensors under autograd. Dropout multiplies by the same keyed masks as the kernels
-// draw, here element by element from the definition.
+// draw, on the CPU element by element from the definition.
 #include "model/gpt_reference.h"
 
 #include <ATen/TensorOperators.h>
@@ -19,14 +19,16 @@
 #include <ATen/ops/real.h>
 #include <ATen/ops/repeat_interleave.h>
 #include <ATen/ops/rms_norm.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
 
 #include "base/philox.h"
 #include "model/activation.h"
 #include "model/adaptor.h"
+#include "model/device_tensor.h"
+#include "model/dropout.h"
 #include "model/gpt_shape.h"
 #include "model/loss.h"
+#include "model/repeatable.h"
 
 namespace tutti {
 
@@ -56,8 +58,10 @@ at::Tensor mask(const Dropout& dropout, int64_t samples, int64_t width) {
 }
 
 at::Tensor dropped(const GptShape& shape, const Pass& pass, GptDropoutSite site, const at::Tensor& x) {
-  const Dropout dropout = gpt_dropout(shape, pass, site);
-  return dropout.rate == 0 ? x : x * mask(dropout, shape.batch, shape.width);
+  Dropout dropout = gpt_dropout(shape, pass, site);
+  if (dropout.rate == 0) return x;
+  dropout.keys = pass.keys;
+  return x * (x.is_cpu() ? mask(dropout, shape.batch, shape.width) : keyed_mask(dropout, x));
 }
 
 /// A segment's parameters, taken one after another in the order of gpt_blocks.
@@ -72,7 +76,7 @@ class Taken {
 
   at::Tensor norm(const GptShape& shape, const at::Tensor& x) {
     const at::Tensor weight = one();
-    if (shape.rms) return at::rms_norm(x, {shape.width}, weight, kGptNormEps);
+    if (shape.rms) return at::rms_norm(x.to(at::kFloat), {shape.width}, weight, kGptNormEps);
     const at::Tensor bias = shape.norm_bias() ? one() : at::Tensor();
     return at::layer_norm(x, {shape.width}, weight, bias, kGptNormEps);
   }
@@ -85,23 +89,41 @@ class Taken {
   Tensors rest_;
 };
 
-/// x [batch, heads, length, dim], each head seen as dim / 2 complex numbers times e^(i angle).
-at::Tensor turned(const GptShape& shape, const at::Tensor& x) {
+/// e^(i angle) of every position and frequency, and its two parts. Undefined without rotary positions.
+struct RotaryFactors {
+  at::Tensor complex;
+  DeviceConstant cosines, sines;
+};
+
+RotaryFactors rotary_factors(const GptShape& shape) {
+  if (!shape.rotary) return {};
   const int64_t half = shape.dim() / 2;
   const at::Tensor frequencies = at::pow(shape.rotary_base, at::arange(half, at::kDouble) / -static_cast<double>(half));
   const at::Tensor angles = at::outer(at::arange(shape.length, at::kDouble), frequencies);
   const at::Tensor factors = at::polar(at::ones_like(angles), angles).to(at::kComplexFloat);
-  const at::Tensor product = at::complex(x.narrow(-1, 0, half), x.narrow(-1, half, half)) * factors;
+  return {factors, DeviceConstant(at::real(factors).contiguous()), DeviceConstant(at::imag(factors).contiguous())};
+}
+
+/// x [batch, heads, length, dim], each head seen as dim / 2 complex numbers times their factors.
+at::Tensor turned(const GptShape& shape, const at::Tensor& x, const RotaryFactors& factors) {
+  const int64_t half = shape.dim() / 2;
+  const at::Tensor first = x.narrow(-1, 0, half), second = x.narrow(-1, half, half);
+  if (!x.is_cpu()) {
+    const at::Tensor &cosines = factors.cosines.on(x.device()), &sines = factors.sines.on(x.device());
+    return at::cat({first * cosines - second * sines, first * sines + second * cosines}, -1);
+  }
+  const at::Tensor product = at::complex(first, second) * factors.complex;
   return at::cat({at::real(product), at::imag(product)}, -1);
 }
 
 at::Tensor embed(const GptShape& shape, const Pass& pass, Tensors p, const at::Tensor& tokens) {
-  check_ids(tokens.const_data_ptr<int64_t>(), tokens.numel(), shape.vocab, false, "token");
+  if (tokens.is_cpu()) check_ids(tokens.const_data_ptr<int64_t>(), tokens.numel(), shape.vocab, false, "token");
   const at::Tensor x = at::embedding(p[0], tokens);
   return dropped(shape, pass, GptDropoutSite::kEmbed, shape.rotary ? x : x + p[1]);
 }
 
-at::Tensor attention(const GptShape& shape, const Pass& pass, Tensors parameters, const at::Tensor& x) {
+at::Tensor attention(const GptShape& shape, const RotaryFactors& factors, const Pass& pass, Tensors parameters,
+                     const at::Tensor& x) {
   Taken p(parameters);
   const int64_t heads = shape.heads, kv_heads = shape.kv_heads, group = heads / kv_heads;
   const at::Tensor normal = p.norm(shape, x);
@@ -110,14 +132,14 @@ at::Tensor attention(const GptShape& shape, const Pass& pass, Tensors parameters
   at::Tensor q = qkv.narrow(1, 0, heads), k = qkv.narrow(1, heads, kv_heads);
   at::Tensor v = qkv.narrow(1, heads + kv_heads, kv_heads);
   if (shape.rotary) {
-    q = turned(shape, q);
-    k = turned(shape, k);
+    q = turned(shape, q, factors);
+    k = turned(shape, k, factors);
   }
   if (group > 1) {
     k = k.repeat_interleave(group, 1);
     v = v.repeat_interleave(group, 1);
   }
-  const at::Tensor mixed = at::scaled_dot_product_attention(q, k, v, {}, 0.0, /*is_causal=*/true);
+  const at::Tensor mixed = causal_attention(q, k, v);
   const at::Tensor joined = mixed.transpose(1, 2).reshape({shape.batch, shape.length, shape.width});
   return x + dropped(shape, pass, GptDropoutSite::kAttention, p.linear(joined, shape.bias));
 }
@@ -142,7 +164,7 @@ at::Tensor head(const GptShape& shape, const Pass&, Tensors parameters, const at
   return p.linear(normal, shape.bias && !shape.tied);
 }
 
-std::unique_ptr<Segment> segment(std::string name, Border in, Border out, int first, int count,
+std::unique_ptr<Segment> segment(const Job& job, std::string name, Border in, Border out, int first, int count,
                                  std::function<at::Tensor(const Pass&, Tensors, const at::Tensor&)> function) {
   AutogradSegment::Spec spec;
   spec.name = std::move(name);
@@ -150,6 +172,7 @@ std::unique_ptr<Segment> segment(std::string name, Border in, Border out, int fi
   spec.outputs = {std::move(out)};
   spec.first_parameter = first;
   spec.parameters = count;
+  spec.options = built_in_options(job);
   spec.function = [f = std::move(function)](const Pass& pass, Tensors p, Tensors x) {
     return std::vector<at::Tensor>{f(pass, p, x[0])};
   };
@@ -166,19 +189,28 @@ Model make_gpt_reference(const Job& job) {
   model.data = gpt_data(shape);
   model.tokens_per_sample = shape.length;
   model.task = Task::kTokens;
+  model.check = [shape](Tensors data) {
+    check_ids(data[0].const_data_ptr<int64_t>(), shape.rows(), shape.vocab, false, "token");
+    check_ids(data[1].const_data_ptr<int64_t>(), shape.rows(), shape.vocab, true, "target");
+  };
+  const RotaryFactors factors = rotary_factors(shape);
   using Function = at::Tensor (*)(const GptShape&, const Pass&, Tensors, const at::Tensor&);
   const auto bound = [shape](Function f) {
     return [shape, f](const Pass& pass, Tensors p, const at::Tensor& in) { return f(shape, pass, p, in); };
   };
-  const auto add = [](Block& block, const char* name, const Border& in, const Border& out, int first, auto function) {
+  const auto add = [&job](Block& block, const char* name, const Border& in, const Border& out, int first,
+                          auto function) {
     const int count = static_cast<int>(block.parameters.size()) - first;
-    block.segments.push_back(segment(name, in, out, first, count, function));
+    block.segments.push_back(segment(job, name, in, out, first, count, function));
   };
   add(model.blocks.front(), "embed", model.data[0], x, 0, bound(embed));
   const int second = gpt_layer_places(shape).norm2.weight;  // where the mlp's parameters begin
   for (int64_t i = 0; i < shape.layers; ++i) {
     Block& block = model.blocks[static_cast<size_t>(i) + 1];
-    block.segments.push_back(segment("attention", x, x, 0, second, bound(attention)));
+    block.segments.push_back(
+        segment(job, "attention", x, x, 0, second, [shape, factors](const Pass& pass, Tensors p, const at::Tensor& in) {
+          return attention(shape, factors, pass, p, in);
+        }));
     add(block, "mlp", x, x, second, bound(mlp));
   }
   add(model.blocks.back(), "head", x, gpt_logits(shape), 0, bound(head));

@@ -5,23 +5,26 @@
 
 namespace tutti {
 
-float* Carver::floats(int64_t count) {
+std::byte* Carver::take_bytes(int64_t count) {
+  constexpr int64_t kStep = 256;
   const int64_t at = used_;
-  used_ += (count * static_cast<int64_t>(sizeof(float)) + 63) / 64 * 64;
+  used_ += (count + kStep - 1) / kStep * kStep;
   if (memory_ == nullptr) return nullptr;
   TUTTI_CHECK(used_ <= size_, "a segment uses {} bytes of the {} it asked for", used_, size_);
-  return reinterpret_cast<float*>(memory_ + at);
+  return memory_ + at;
 }
 
-GptNorm::Saved GptNorm::saved(Carver& memory) const {
+template <class A>
+typename GptNorm<A>::Saved GptNorm<A>::saved(Carver& memory) const {
   Saved s{};
-  s.normal = memory.floats(shape_.rows() * shape_.width);
+  s.normal = memory.take<A>(shape_.rows() * shape_.width);
   s.mean = memory.floats(shape_.rms ? 0 : shape_.rows());
   s.rstd = memory.floats(shape_.rows());
   return s;
 }
 
-void GptNorm::forward(const Context& context, const float* x, const Saved& saved) const {
+template <class A>
+void GptNorm<A>::forward(const Context& context, const A* x, const Saved& saved) const {
   const float *weight = floats(context.parameters, place_.weight), *bias = floats(context.parameters, place_.bias);
   if (shape_.rms) {
     kernels_.rms_norm(x, weight, saved.normal, saved.rstd, shape_.rows(), shape_.width, kGptNormEps);
@@ -31,8 +34,9 @@ void GptNorm::forward(const Context& context, const float* x, const Saved& saved
   }
 }
 
-void GptNorm::backward(const Context& context, const float* dy, const float* x, const Saved& saved,
-                       const float* residual, float* dx) const {
+template <class A>
+void GptNorm<A>::backward(const Context& context, const A* dy, const A* x, const Saved& saved, const A* residual,
+                          A* dx) const {
   const float* weight = floats(context.parameters, place_.weight);
   float *dweight = floats(context.gradients, place_.weight), *dbias = floats(context.gradients, place_.bias);
   if (shape_.rms) {
@@ -42,5 +46,9 @@ void GptNorm::backward(const Context& context, const float* dy, const float* x, 
                                  shape_.width);
   }
 }
+
+#define TUTTI_MAKE(A) template class GptNorm<A>;
+TUTTI_FOR_ACTIVATIONS(TUTTI_MAKE)
+#undef TUTTI_MAKE
 
 }  // namespace tutti

@@ -144,8 +144,8 @@ std::vector<Block> gpt_blocks(const ModelConfig& config) {
 std::vector<Border> gpt_data(const GptShape& shape) {
   return {{"tokens", {shape.batch, shape.length}, at::kLong}, {"targets", {shape.batch, shape.length}, at::kLong}};
 }
-Border gpt_stream(const GptShape& shape) { return {"x", {shape.batch, shape.length, shape.width}, at::kFloat}; }
-Border gpt_logits(const GptShape& shape) { return {"logits", {shape.batch, shape.length, shape.vocab}, at::kFloat}; }
+Border gpt_stream(const GptShape& shape) { return {"x", {shape.batch, shape.length, shape.width}, shape.type}; }
+Border gpt_logits(const GptShape& shape) { return {"logits", {shape.batch, shape.length, shape.vocab}, shape.type}; }
 Border gpt_loss() { return {"loss", {2}, at::kDouble}; }
 
 bool plain_cross_entropy(const LossConfig& loss) {
@@ -160,7 +160,8 @@ Dropout gpt_dropout(const GptShape& shape, const Pass& pass, GptDropoutSite site
           static_cast<uint32_t>(pass.block),
           static_cast<uint32_t>(site),
           pass.first_sample,
-          shape.length};
+          shape.length,
+          pass.keys};
 }
 
 void check_ids(const int64_t* ids, int64_t count, int64_t vocab, bool negative_is_none, const char* what) {

@@ -17,6 +17,7 @@ struct GptShape {
   double dropout;
   bool tied, rms, rotary, bias;
   double rotary_base;
+  at::ScalarType type = at::kFloat;  ///< of activations
 
   int64_t rows() const { return batch * length; }
   int64_t dim() const { return width / heads; }

@@ -58,6 +58,7 @@ std::unique_ptr<Segment> autograd_loss(std::string name, std::vector<Border> inp
   spec.inputs = std::move(inputs);
   spec.outputs = {{"loss", {2}, at::kDouble}};
   spec.function = std::move(function);
+  spec.options.captures = true;
   return std::make_unique<AutogradSegment>(std::move(spec));
 }
 
@@ -73,6 +74,24 @@ ClassLossSpec class_spec(const Job& job, Border output, const std::vector<Border
 }
 
 }  // namespace
+
+void check_classes(const at::Tensor& targets, int64_t classes) {
+  const at::Tensor all = targets.contiguous();
+  const auto* target = all.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < all.numel(); ++i)
+    if (target[i] < kIgnoredTarget || target[i] >= classes)
+      throw Error(fmt::format("target {} is not one of the {} classes", target[i], classes));
+}
+
+std::function<void(Tensors data)> class_check(const Job& job, const Border& output, const std::vector<Border>& data) {
+  if (elementwise(job.loss)) return {};
+  std::vector<size_t> places;
+  for (size_t i = 0; i < data.size(); ++i)
+    if (data[i].name == "targets" || data[i].name == "other_targets") places.push_back(i);
+  return [places, classes = output.dims.back()](Tensors tensors) {
+    for (const size_t place : places) check_classes(tensors[place], classes);
+  };
+}
 
 std::unique_ptr<Segment> cross_entropy_segment(Border logits, Border targets) {
   ClassLossSpec spec;

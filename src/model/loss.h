@@ -16,6 +16,11 @@ namespace tutti {
 /// Targets with this value do not count.
 inline constexpr int64_t kIgnoredTarget = -1;
 
+/// Throws Error naming the first target, in the host's memory, that is neither a class nor kIgnoredTarget.
+void check_classes(const at::Tensor& targets, int64_t classes);
+/// The Model::check of a model that ends with loss_segment: its targets are classes. Empty where they are values.
+std::function<void(Tensors data)> class_check(const Job& job, const Border& output, const std::vector<Border>& data);
+
 /// Cross-entropy of `logits` [..., classes] against `targets` [...] (int64). Uses none of its block's parameters, so
 /// it can stand behind other segments of a block.
 std::unique_ptr<Segment> cross_entropy_segment(Border logits, Border targets);

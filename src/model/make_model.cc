@@ -1,6 +1,7 @@
 #include "model/make_model.h"
 
 #include "base/error.h"
+#include "device/library.h"
 #include "model/autoencoder.h"
 #include "model/cnn.h"
 #include "model/gpt.h"
@@ -10,9 +11,24 @@
 
 namespace tutti {
 
+namespace {
+
+/// On the processor that the job names, in its precision.
+Model make_gpt(const Job& job) {
+  const std::string& precision = job.numerics.precision;
+  if (job.numerics.device != "cuda")
+    return make_gpt(job, kernels(isa_of(job.numerics.isa), matmul_of(job.numerics.matmul)));
+  const DeviceLibrary& library = device_library();
+  if (precision == "bfloat16") return make_gpt(job, *library.bfloat16);
+  if (precision == "float16") return make_gpt(job, *library.float16);
+  return make_gpt(job, *library.float32);
+}
+
+}  // namespace
+
 Model make_model(const Job& job) {
   if (job.model.kind == "mlp") return make_mlp(job);
-  if (job.model.kind == "gpt") return make_gpt(job, kernels(isa_of(job.numerics.isa), matmul_of(job.numerics.matmul)));
+  if (job.model.kind == "gpt") return make_gpt(job);
   if (job.model.kind == "cnn") return make_cnn(job);
   if (job.model.kind == "script") return make_script(job);
   if (job.model.kind == "wide-deep") return make_wide_deep(job);

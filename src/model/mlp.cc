@@ -15,6 +15,7 @@ Model make_mlp(const Job& job) {
   const Border output{"logits", {job.train.micro_batch_size, classes ? job.model.classes : job.model.outputs}};
   model.blocks.push_back(linear_block(job, "head", last, output));
   model.blocks.back().segments.push_back(loss_segment(job, output, model.data));
+  model.check = class_check(job, output, model.data);
   model.task = classes ? Task::kClasses : job.loss.kind == "bce" ? Task::kBinary : Task::kValues;
   return model;
 }

@@ -14,14 +14,10 @@ namespace {
 
 constexpr int64_t kLine = 256;  // bytes
 
-at::Tensor view(void* memory, const std::vector<int64_t>& dims, at::ScalarType type) {
-  return at::from_blob(memory, dims, at::TensorOptions().dtype(type));
-}
-
 int64_t rounded_bytes(const Border& border) { return align_up(border_bytes(border), kLine); }
 
-std::unique_ptr<Arena> make_arena(BufferKind kind, int64_t bytes, Accounts& accounts) {
-  return bytes > 0 ? std::make_unique<Arena>(kind, bytes, accounts) : nullptr;
+std::unique_ptr<Arena> make_arena(BufferKind kind, int64_t bytes, Accounts& accounts, MemorySource* source) {
+  return bytes > 0 ? std::make_unique<Arena>(kind, bytes, accounts, source) : nullptr;
 }
 
 // Gradients of borders live in two buffers by turns: a segment reads one and writes the other. Bytes of each buffer.
@@ -38,8 +34,9 @@ std::array<int64_t, 2> grad_border_bytes(const std::vector<SegmentWiring>& segme
 
 }  // namespace
 
-ModelRunner::ModelRunner(const Model& model, const ModelShape& shape, std::span<float* const> units, Accounts& accounts)
-    : ledger_(accounts) {
+ModelRunner::ModelRunner(const Model& model, const ModelShape& shape, std::span<float* const> units, Accounts& accounts,
+                         RunnerOptions options)
+    : model_(model), options_(std::move(options)), ledger_(accounts) {
   auto segments = wire(model);
   int64_t border_total = 0, saved_total = 0, work_max = 0;
   for (const SegmentWiring& w : segments) {
@@ -49,9 +46,9 @@ ModelRunner::ModelRunner(const Model& model, const ModelShape& shape, std::span<
     work_max = std::max(work_max, align_up(segment.work_bytes(), kLine));
   }
   const auto grad_bytes = grad_border_bytes(segments);
-  borders_ = make_arena(BufferKind::kBorder, border_total + grad_bytes[0] + grad_bytes[1], accounts);
-  saved_ = make_arena(BufferKind::kSaved, saved_total, accounts);
-  work_ = make_arena(BufferKind::kWork, work_max, accounts);
+  borders_ = make_arena(BufferKind::kBorder, border_total + grad_bytes[0] + grad_bytes[1], accounts, options_.memory);
+  saved_ = make_arena(BufferKind::kSaved, saved_total, accounts, options_.memory);
+  work_ = make_arena(BufferKind::kWork, work_max, accounts, options_.memory);
   const std::span<std::byte> work = work_ ? work_->take(work_max) : std::span<std::byte>{};
   std::array<std::span<std::byte>, 2> grads;
   for (int i = 0; i < 2; ++i)
@@ -79,11 +76,12 @@ ModelRunner::ModelRunner(const Model& model, const ModelShape& shape, std::span<
   const auto owner = owners(model);
   places_.resize(model.blocks.size());
   parameters_.resize(model.blocks.size());
+  low_.resize(model.blocks.size());
   for (size_t b = 0; b < model.blocks.size(); ++b)
     for (size_t i = 0; i < owner[b].size(); ++i) {
       const Owner& o = owner[b][i];
       TUTTI_CHECK(o.block >= 0, "the model was not checked by describe()");
-      TUTTI_CHECK(reinterpret_cast<uintptr_t>(units[o.block]) % kLine == 0, "unit {} is not aligned", o.block);
+      TUTTI_CHECK(reinterpret_cast<uintptr_t>(units[o.block]) % 64 == 0, "unit {} is not aligned", o.block);
       const ParameterShape& p = shape.blocks[o.block].parameters[o.own_index];
       Place place;
       place.dims = p.dims;
@@ -91,8 +89,26 @@ ModelRunner::ModelRunner(const Model& model, const ModelShape& shape, std::span<
       place.unit = o.block;
       place.gradient_offset = o.extra < 0 ? p.offset : p.extra_gradients[o.extra];
       parameters_[b].push_back(place.values);
+      if (!options_.low.empty()) {
+        const int64_t bytes = p.offset * static_cast<int64_t>(c10::elementSize(options_.precision));
+        low_[b].push_back(view(static_cast<std::byte*>(options_.low[o.block]) + bytes, p.dims, options_.precision));
+      }
       places_[b].push_back(std::move(place));
     }
+}
+
+at::Tensor ModelRunner::view(void* memory, const std::vector<int64_t>& dims, at::ScalarType type) const {
+  return at::for_blob(memory, dims)
+      .options(at::TensorOptions().dtype(type).device(options_.device))
+      .target_device(options_.device)
+      .make_tensor();
+}
+
+Context ModelRunner::context(int block, Slot& slot, const Pass& pass, Tensors gradients) {
+  Context context{pass,      parameters_[block],  gradients,   slot.saved, slot.work,
+                  slot.kept, options_.loss_scale, low_[block]};
+  context.pass.block = block;
+  return context;
 }
 
 std::vector<at::Tensor> ModelRunner::inputs(int index, Tensors data) const {
@@ -115,9 +131,9 @@ const at::Tensor& ModelRunner::gradient(Place& place, float* base) {
 
 void ModelRunner::forward(int block, int segment, const Pass& pass, Tensors data) {
   Slot& s = slot(block, segment);
+  if (block == 0 && segment == 0 && model_.check && data[0].is_cpu()) model_.check(data);
   const auto in = inputs(first_slot_[block] + segment, data);
-  Context context{pass, parameters_[block], {}, s.saved, s.work, s.kept};
-  context.pass.block = block;
+  Context context = this->context(block, s, pass, {});
   // Nearly all that an autograd segment's forward allocates stays until its backward.
   AllocationScope scope(ledger_, BufferKind::kSaved);
   s.kept.reset();
@@ -136,8 +152,7 @@ void ModelRunner::backward(int block, int segment, const Pass& pass, Tensors dat
   }
   gradients_.clear();
   for (Place& place : places_[block]) gradients_.push_back(gradient(place, gradients[place.unit]));
-  Context context{pass, parameters_[block], gradients_, s.saved, s.work, s.kept};
-  context.pass.block = block;
+  Context context = this->context(block, s, pass, gradients_);
   AllocationScope scope(ledger_, BufferKind::kWork);
   s.segment->backward(context, in, s.outputs, grad_out, s.grad_inputs);
   s.kept.reset();
@@ -153,8 +168,8 @@ void ModelRunner::backward_all(const Pass& pass, Tensors data, std::span<float* 
 }
 
 Loss ModelRunner::loss() const {
-  const double* values = slots_.back().outputs.back().const_data_ptr<double>();
-  return {values[0], values[1]};
+  const at::Tensor values = loss_border().cpu();
+  return {values.const_data_ptr<double>()[0], values.const_data_ptr<double>()[1]};
 }
 
 const at::Tensor& ModelRunner::border(const std::string& name) const {

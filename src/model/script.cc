@@ -60,6 +60,7 @@ at::Tensor run(torch::jit::Module& module, const std::string& path, const Border
   const c10::IValue result = naming(path, "forward failed", [&] { return module.forward({input}); });
   if (!result.isTensor()) fail(path, fmt::format("forward returned {}, not a tensor", result.tagKind()));
   at::Tensor tensor = result.toTensor();
+  if (!tensor.is_cpu() && at::isFloatingType(tensor.scalar_type())) tensor = tensor.to(output.type);  // autocast's type
   const Border got{output.name, tensor.sizes().vec(), tensor.scalar_type()};
   if (got.dims != output.dims || got.type != output.type)
     fail(path, fmt::format("forward returned {}; the job wants {}", to_string(got), to_string(output)));
@@ -109,6 +110,7 @@ Model make_script(const Job& job) {
   for (const auto& item : module.named_parameters()) state.parameters.emplace_back(item.name, item.value);
   if (state.parameters.empty()) fail(path, "its module has no parameters to train (a frozen one keeps none)");
   AdaptOptions options = looked_at(module, path, model.data[0], output);
+  options.precision = compute_type(job);
   if (!buffers_of(module).empty()) state.buffers = [module] { return buffers_of(module); };
   TensorFunction function = [module, path, output](const Pass& pass, Tensors, Tensors in) mutable {
     return std::vector<at::Tensor>{run(module, path, output, pass.training, in[0])};
@@ -118,6 +120,7 @@ Model make_script(const Job& job) {
     return stateful_block("script", state, std::move(function), init, {model.data[0]}, {output}, std::move(options));
   });
   block.segments.push_back(loss_segment(job, output, model.data));
+  model.check = class_check(job, output, model.data);
   model.blocks.push_back(std::move(block));
   return model;
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "plan/shape.h"
+#include "tensor/kernels.h"
 
 namespace tutti {
 
@@ -67,6 +68,9 @@ struct Pass {
   int64_t first_sample = 0;  ///< position of its first sample in the job's order; sample i is first_sample + i
   int block = 0;
   bool training = true;
+  /// On a device: the step's keys in its memory. Then `step` does not count, and first_sample is counted from the
+  /// step's first one: a captured step is launched again with other keys.
+  const StepKeys* keys = nullptr;
 };
 
 /// What a segment may use while it runs. Parameters and gradients are those of its block, in declaration order.
@@ -75,9 +79,15 @@ struct Context {
   Pass pass;
   std::span<const at::Tensor> parameters;
   std::span<const at::Tensor> gradients;  ///< empty in forward
-  std::span<std::byte> saved;   ///< saved_bytes of memory, 64-byte aligned; what forward leaves, backward finds
+  std::span<std::byte> saved;   ///< saved_bytes of memory, 256-byte aligned; what forward leaves, backward finds
   std::span<std::byte> work;    ///< work_bytes of scratch, contents undefined
   std::shared_ptr<void>& kept;  ///< for autograd segments: the graph from forward to backward
+  /// The gradient that the loss's (sum, count) starts backward with: two doubles in the device's memory, (scale, 0).
+  /// Null: (1, 0).
+  const double* loss_scale = nullptr;
+  std::span<const at::Tensor> low = {};  ///< the parameters in the precision of the matmuls; empty: it is float32
+  /// A parameter as a matmul reads it.
+  const at::Tensor& weight(size_t place) const { return low.empty() ? parameters[place] : low[place]; }
 };
 
 using Tensors = std::span<const at::Tensor>;
@@ -95,6 +105,9 @@ class Segment {
   virtual double flops() const { return 0; }  ///< forward, per micro-batch
   /// Draws from torch's process-wide generator: refused where ranks are threads (check_thread_ranks).
   virtual bool draws() const { return false; }
+  /// Whether forward and backward may be captured once and launched again on a device: they neither wait for it nor
+  /// decide by values that it computed, and all randomness is keyed by Pass::keys.
+  virtual bool captures() const { return true; }
   /// Writes every output whole. `in` tensors stay alive and unchanged until this micro-batch's backward of this
   /// segment.
   virtual void forward(Context& context, Tensors in, Tensors out) const = 0;
@@ -131,6 +144,9 @@ struct Model {
   int64_t tokens_per_sample = 1;
   Task task = Task::kLoss;
   std::string output = "logits";  ///< the border that evaluation reads
+  /// Looks at a micro-batch's tensors in the host's memory before a device gets them, which cannot throw: ids out of
+  /// range. Empty: there is nothing that could be wrong.
+  std::function<void(std::span<const at::Tensor>)> check = {};
 };
 
 /// Sizes and offsets for the plan. Parameters get names "<block>.<parameter>"; a block's shape lists only those it

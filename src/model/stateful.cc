@@ -33,6 +33,12 @@ std::vector<std::pair<std::string, Role>> declared_buffers(const std::string& bl
   return declared;
 }
 
+// What is no view of the unit (frozen buffers, counters) follows the unit to its device.
+void move_buffers(const NamedTensors& buffers, at::Device device) {
+  for (const auto& [name, buffer] : buffers)
+    if (buffer.device() != device) buffer.set_data(buffer.to(device));
+}
+
 // No copy_: backward may hold the buffer, and an in-place change would be noticed there.
 void replace(const at::Tensor& buffer, const at::Tensor& values) {
   if (!buffer.is_leaf()) buffer.detach_();
@@ -82,8 +88,8 @@ Block stateful_block(std::string name, const ModuleState& state, TensorFunction 
     for (size_t i = 0; i < tensors.size(); ++i)
       if (tensors[i].data_ptr() != views[i].data_ptr()) tensors[i].set_data(views[i]);
     std::vector<at::Tensor> bound = tensors;
-    if (declared.empty()) return bound;
-    const NamedTensors now = buffers();
+    const NamedTensors now = buffers ? buffers() : NamedTensors();
+    if (!views.empty()) move_buffers(now, views.front().device());
     for (size_t i = 0; i < declared.size(); ++i)
       for (const auto& [key, buffer] : now)
         if (key == declared[i]) {

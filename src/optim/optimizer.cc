@@ -38,6 +38,9 @@ GradientScalars gradient_scalars(const StepScalars& scalars) {
 class Fused : public Optimizer {
  public:
   Fused(const TrainConfig& config, const UpdateKernels& kernels) : config_(config), kernels_(kernels) {}
+  UpdateScalars scalars(const StepScalars& scalars) const override {
+    return {plain(scalars), moments(scalars), Momentum::kNone};
+  }
 
  protected:
   void check(std::span<float* const> given) const {
@@ -85,9 +88,13 @@ class Sgd final : public Fused {
   void update(float* parameters, const float* gradients, std::span<float* const> slots, int64_t n,
               const StepScalars& scalars) const override {
     check(slots);
-    const bool kept = config_.momentum != 0;
-    const Momentum momentum = !kept ? Momentum::kNone : scalars.step == 0 ? Momentum::kFirst : Momentum::kNext;
-    kernels_.sgd(parameters, gradients, kept ? slots[0] : nullptr, n, plain(scalars), momentum, config_.nesterov);
+    const UpdateScalars s = this->scalars(scalars);
+    kernels_.sgd(parameters, gradients, slots.empty() ? nullptr : slots[0], n, s.plain, s.momentum, config_.nesterov);
+  }
+  UpdateScalars scalars(const StepScalars& scalars) const override {
+    UpdateScalars s = Fused::scalars(scalars);
+    if (config_.momentum != 0) s.momentum = scalars.step == 0 ? Momentum::kFirst : Momentum::kNext;
+    return s;
   }
 };
 
@@ -123,13 +130,19 @@ class Adam final : public Fused {
   void update(float* parameters, const float* gradients, std::span<float* const> slots, int64_t n,
               const StepScalars& scalars) const override {
     check(slots);
-    const bool coupled = config_.optimizer == "adam";
-    MomentScalars values = moments(scalars);
-    const double t = static_cast<double>(scalars.step) + 1;
-    values.step_size = rounded(scalars.lr / (1 - std::pow(config_.beta1, t)));
-    if (!coupled) values.decay = decoupled(scalars);
-    (coupled ? kernels_.adam : kernels_.adamw)(parameters, gradients, slots[0], slots[1], n, values);
+    (coupled() ? kernels_.adam : kernels_.adamw)(parameters, gradients, slots[0], slots[1], n,
+                                                 this->scalars(scalars).moments);
   }
+  UpdateScalars scalars(const StepScalars& scalars) const override {
+    UpdateScalars s = Fused::scalars(scalars);
+    const double t = static_cast<double>(scalars.step) + 1;
+    s.moments.step_size = rounded(scalars.lr / (1 - std::pow(config_.beta1, t)));
+    if (!coupled()) s.moments.decay = decoupled(scalars);
+    return s;
+  }
+
+ private:
+  bool coupled() const { return config_.optimizer == "adam"; }
 };
 
 class Lion final : public Fused {
@@ -139,9 +152,12 @@ class Lion final : public Fused {
   void update(float* parameters, const float* gradients, std::span<float* const> slots, int64_t n,
               const StepScalars& scalars) const override {
     check(slots);
-    MomentScalars values = moments(scalars);
-    values.decay = decoupled(scalars);
-    kernels_.lion(parameters, gradients, slots[0], n, values);
+    kernels_.lion(parameters, gradients, slots[0], n, this->scalars(scalars).moments);
+  }
+  UpdateScalars scalars(const StepScalars& scalars) const override {
+    UpdateScalars s = Fused::scalars(scalars);
+    s.moments.decay = decoupled(scalars);
+    return s;
   }
 };
 

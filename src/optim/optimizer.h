@@ -10,6 +10,7 @@
 
 #include "base/exact_sum.h"
 #include "config/job.h"
+#include "optim/update.h"
 
 namespace tutti {
 
@@ -35,6 +36,8 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
   virtual std::vector<std::string> slots() const = 0;  ///< names of the values kept per parameter: {"m", "v"}
+  /// What update() computes with, for one that runs elsewhere (device/state_kernels.h).
+  virtual UpdateScalars scalars(const StepScalars& scalars) const = 0;
   /// Updates n parameters in place. slots[k] points to the k-th slot's values of the same elements. Pure but for its
   /// outputs. Every element gets the same operations whatever n and the alignment.
   virtual void update(float* parameters, const float* gradients, std::span<float* const> slots, int64_t n,

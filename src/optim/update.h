@@ -38,6 +38,13 @@ struct MomentScalars {
 /// How SGD treats its momentum; kFirst starts it as the gradient and does not read the slot.
 enum class Momentum { kNone, kFirst, kNext };
 
+/// All that an optimizer's elements have in common in one step; an optimizer reads its own part.
+struct UpdateScalars {
+  PlainScalars plain;
+  MomentScalars moments;
+  Momentum momentum;
+};
+
 /// Sums of squares over one chunk.
 struct ChunkSquares {
   double parameter, direction;

@@ -22,8 +22,9 @@ std::vector<std::string> gather(const std::string& mine, Channel& channel) {
 
 }  // namespace
 
-Metrics evaluate(const Model& model, ModelRunner& runner, const Dataset& data, int64_t records, const Batch& batch,
+Metrics evaluate(const Model& model, Placement& placement, const Dataset& source, int64_t records, const Batch& batch,
                  Range lanes, uint64_t seed, int64_t step, Channel& channel) {
+  ModelRunner& runner = placement.runner();
   const bool reads_output = model.task != Task::kLoss;
   const int64_t classes = reads_output ? runner.border(model.output).size(-1) : 0;
   Metrics mine(model.task, classes);
@@ -31,11 +32,13 @@ Metrics evaluate(const Model& model, ModelRunner& runner, const Dataset& data, i
   for (int64_t m = 0; m * batch.micro_batch_size < records; ++m) {
     const int lane = static_cast<int>(m % batch.lanes);
     if (!lanes.contains(lane)) continue;
-    read_eval(data, model.data, m * batch.micro_batch_size, records, tensors);
+    read_eval(source, model.data, m * batch.micro_batch_size, records, tensors);
     Pass pass{seed, step, lane, 0, m * batch.micro_batch_size, 0, false};
-    runner.forward_all(pass, tensors);
+    if (model.check) model.check(tensors);
+    const auto data = placement.placed(tensors);
+    runner.forward_all(pass, data);
     const Loss loss = runner.loss();
-    mine.add(loss.sum, loss.count, reads_output ? runner.border(model.output) : at::Tensor(), tensors, model.data);
+    mine.add(loss.sum, loss.count, reads_output ? runner.border(model.output) : at::Tensor(), data, model.data);
   }
   if (channel.size() == 1) return mine;
   Metrics all(model.task, classes);

@@ -3,14 +3,14 @@
 
 #include "comm/collectives.h"
 #include "data/dataset.h"
-#include "model/runner.h"
+#include "train/engine.h"
 #include "train/metrics.h"
 
 namespace tutti {
 
 /// Micro-batch m of the records [0, records) is lane m mod W's. Collective over the channel's ranks, each of which runs
 /// the lanes it owns; every rank returns the same metrics. `seed` and `step` go into the pass.
-Metrics evaluate(const Model& model, ModelRunner& runner, const Dataset& data, int64_t records, const Batch& batch,
+Metrics evaluate(const Model& model, Placement& placement, const Dataset& data, int64_t records, const Batch& batch,
                  Range lanes, uint64_t seed, int64_t step, Channel& channel);
 
 }  // namespace tutti

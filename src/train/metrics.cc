@@ -5,6 +5,8 @@
 //   averages     over classes are taken in class order, in the report (metrics_report.cc)
 #include "train/metrics.h"
 
+#include <ATen/ops/isnan.h>
+#include <ATen/ops/max.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -107,10 +109,14 @@ void Metrics::add(double loss_sum, double loss_count, const at::Tensor& output, 
   loss_.add(loss_sum);
   loss_count_.add(loss_count);
   if (task_ == Task::kLoss) return;
-  const at::Tensor out = output.to(at::kFloat).contiguous();
+  if (task_ == Task::kTokens && !output.is_cpu()) {
+    classes_ = output.size(-1);
+    return add_predictions(largest_places(output).to(at::kCPU), named("targets", data, borders).to(at::kCPU));
+  }
+  const at::Tensor out = output.to(at::kCPU).to(at::kFloat).contiguous();
   const auto* values = out.const_data_ptr<float>();
   if (task_ == Task::kReconstruct) return add_reconstruction(out, data, borders);
-  const at::Tensor targets = named("targets", data, borders).contiguous();
+  const at::Tensor targets = named("targets", data, borders).to(at::kCPU).contiguous();
   if (task_ == Task::kTokens) classes_ = out.size(-1);
   const int64_t columns = task_ == Task::kTokens || task_ == Task::kClasses ? classes_ : 1;
   TUTTI_CHECK(out.numel() == targets.numel() * columns, "an output of {} for {} targets of {}", out.numel(),
@@ -125,17 +131,35 @@ void Metrics::add(double loss_sum, double loss_count, const at::Tensor& output, 
 }
 
 void Metrics::add_reconstruction(const at::Tensor& out, Tensors data, const std::vector<Border>& borders) {
-  const at::Tensor original = data[0].to(at::kFloat).contiguous();
+  const at::Tensor original = data[0].to(at::kCPU).to(at::kFloat).contiguous();
   const int64_t rows = out.size(0), row = rows == 0 ? 0 : out.numel() / rows;
   TUTTI_CHECK(original.numel() == out.numel(), "a reconstruction has its original's size");
   const bool marked = std::any_of(borders.begin(), borders.end(), [](const Border& b) { return b.name == "targets"; });
-  const at::Tensor marks = marked ? named("targets", data, borders).to(at::kDouble).contiguous() : at::Tensor();
+  const at::Tensor marks =
+      marked ? named("targets", data, borders).to(at::kCPU).to(at::kDouble).contiguous() : at::Tensor();
   for (int64_t r = 0; r < rows; ++r) {
     if (marked) {
       const double mark = marks.const_data_ptr<double>()[r * (marks.numel() / rows)];
       if (mark == -1 || std::isnan(mark)) continue;
     }
     add_values(out.const_data_ptr<float>() + r * row, original.const_data_ptr<float>() + r * row, row);
+  }
+}
+
+at::Tensor largest_places(const at::Tensor& output) {
+  const auto [values, places] = at::max(output, -1);  // the first of equals; a NaN is the largest
+  return places.masked_fill(at::isnan(values), -1);
+}
+
+void Metrics::add_predictions(const at::Tensor& predictions, const at::Tensor& targets) {
+  const at::Tensor taken = predictions.contiguous(), all = targets.contiguous();
+  TUTTI_CHECK(taken.numel() == all.numel(), "{} predictions for {} targets", taken.numel(), all.numel());
+  const auto* wanted = all.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < all.numel(); ++i) {
+    if (wanted[i] < 0) continue;
+    TUTTI_CHECK(wanted[i] < classes_, "target {} of {} classes", wanted[i], classes_);
+    ++count_;
+    correct_ += taken.const_data_ptr<int64_t>()[i] == wanted[i] ? 1 : 0;
   }
 }
 

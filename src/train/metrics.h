@@ -17,7 +17,8 @@ class Metrics {
   /// `classes`: columns of the output where the task is kClasses.
   Metrics(Task task, int64_t classes);
   /// One micro-batch: the loss's sum and count, the model's output and its data tensors (targets by name). A target of
-  /// -1, or NaN where targets are floats, is padding and left out.
+  /// -1, or NaN where targets are floats, is padding and left out. Tensors may lie on a device, which this then waits
+  /// for, and be of any floating type: the numbers are those of the same output on the host.
   void add(double loss_sum, double loss_count, const at::Tensor& output, Tensors data,
            const std::vector<Border>& borders);
   std::string bytes() const;
@@ -38,6 +39,7 @@ class Metrics {
 
  private:
   void add_tokens(const float* output, const at::Tensor& targets);
+  void add_predictions(const at::Tensor& predictions, const at::Tensor& targets);
   void add_classes(const float* output, const at::Tensor& targets);
   void add_binary(const float* output, const at::Tensor& targets);
   void add_reconstruction(const at::Tensor& output, Tensors data, const std::vector<Border>& borders);
@@ -57,6 +59,10 @@ class Metrics {
   std::vector<float> scores_;                      // of each target: classes_ (kClasses) or one (kBinary)
   std::vector<int32_t> labels_;                    // beside them
 };
+
+/// Of each row of output [.., classes] the first place of its largest value, on the output's device; -1 where a value
+/// is NaN.
+at::Tensor largest_places(const at::Tensor& output);
 
 /// The metrics of a task that train.watch may name.
 std::vector<std::string> metric_names(Task task);

@@ -1,5 +1,7 @@
 #include "train/nonfinite.h"
 
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,30 +13,29 @@ namespace tutti {
 
 namespace {
 
-bool all_finite(const std::vector<float>& values) {
-  return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
-}
+bool all_finite(const at::Tensor& values) { return values.isfinite().all().item<bool>(); }
 
 }  // namespace
 
-NonFinitePlace find_nonfinite(const Model& model, const ModelShape& shape, ModelRunner& runner, LoaderOptions options,
+NonFinitePlace find_nonfinite(const Model& model, const ModelShape& shape, Placement& placement, LoaderOptions options,
                               uint64_t seed, RankContext& context) {
   const Batch batch = options.batch;
   const Range lanes = options.lanes;
   const int64_t step = options.first_step;
+  ModelRunner& runner = placement.runner();
   options.depth = 1;
   Loader loader(std::move(options), context.clock, &context.control.cancel);
-  std::vector<std::vector<float>> gradients;
+  std::vector<at::Tensor> gradients;
   std::vector<float*> pointers;
   for (const BlockShape& block : shape.blocks) {
-    gradients.emplace_back(block.gradient_size, 0.0f);
-    pointers.push_back(gradients.back().data());
+    gradients.push_back(at::zeros({block.gradient_size}, runner.loss_border().options().dtype(at::kFloat)));
+    pointers.push_back(static_cast<float*>(gradients.back().data_ptr()));
   }
   int blocks = static_cast<int>(model.blocks.size());
   for (int lane = static_cast<int>(lanes.begin); lane < lanes.end; ++lane)
     for (int micro = 0; micro < batch.micro_batches; ++micro) {
-      const auto& tensors = loader.next(step, lane, micro);
-      Pass pass{seed, step, lane, micro, first_sample(batch, step, lane, micro), 0, true};
+      const auto tensors = placement.placed(loader.next(step, lane, micro));
+      const Pass pass = placement.pass_of(seed, step, lane, micro);
       runner.forward_all(pass, tensors);
       if (!std::isfinite(runner.loss().sum)) return {lane, micro, runner.first_nonfinite_block(), 0};
       for (int b = blocks - 1; b >= 0; --b) {

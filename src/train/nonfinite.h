@@ -8,8 +8,8 @@
 
 #include "data/loader.h"
 #include "launch/local.h"
-#include "model/runner.h"
 #include "plan/shape.h"
+#include "train/engine.h"
 
 namespace tutti {
 
@@ -25,7 +25,7 @@ struct NonFinitePlace {
 };
 
 /// Repeats this rank's lanes of step options.first_step and returns the first place that is not finite.
-NonFinitePlace find_nonfinite(const Model& model, const ModelShape& shape, ModelRunner& runner, LoaderOptions options,
+NonFinitePlace find_nonfinite(const Model& model, const ModelShape& shape, Placement& placement, LoaderOptions options,
                               uint64_t seed, RankContext& context);
 
 /// The message for the place with the lowest lane.

@@ -1,6 +1,7 @@
 #include "train/prepare.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/error.h"
 #include "model/loss.h"
@@ -11,9 +12,26 @@ namespace tutti {
 
 namespace {
 
+/// A teacher answers on the CPU in float32, wherever its pupil trains.
+NumericsConfig host_numerics(NumericsConfig numerics) {
+  numerics.device = "cpu";
+  numerics.precision = "float32";
+  return numerics;
+}
+
+/// The teacher's logits beside the data: data of a device comes to the host and the logits go back, which waits for the
+/// device, so that a step with a teacher is not captured.
+at::Tensor answer_of(Trained& teacher, Tensors data) {
+  if (data.front().is_cpu()) return teacher.output(data);
+  std::vector<at::Tensor> on_host;
+  for (const at::Tensor& tensor : data) on_host.push_back(tensor.to(at::kCPU));
+  return teacher.output(on_host).to(data.front().device());
+}
+
 /// The last segment, which is the loss, becomes one that also listens to the teacher.
 void add_teacher(const Job& job, Model& model, const MakeModel& make_model) {
-  auto teacher = std::make_shared<Trained>(job.loss.teacher, job.train.micro_batch_size, job.numerics, make_model);
+  auto teacher =
+      std::make_shared<Trained>(job.loss.teacher, job.train.micro_batch_size, host_numerics(job.numerics), make_model);
   const std::vector<Border>& reads = teacher->model().data;
   for (size_t i = 0; i < reads.size(); ++i) {
     if (i >= model.data.size() || reads[i].dims != model.data[i].dims || reads[i].type != model.data[i].type)
@@ -32,7 +50,7 @@ void add_teacher(const Job& job, Model& model, const MakeModel& make_model) {
                             answer == answers.end() ? teacher->model().output : to_string(*answer),
                             to_string(*output)));
   segments.back() =
-      distill_segment(job, *output, model.data, [teacher](Tensors data) { return teacher->output(data); });
+      distill_segment(job, *output, model.data, [teacher](Tensors data) { return answer_of(*teacher, data); });
 }
 
 }  // namespace

@@ -15,8 +15,9 @@ namespace {
 /// What one rank does from start to end.
 void train_rank(const RunOptions& options, const RunFolder& folder, const std::string& checkpoint, Time origin,
                 RankContext& context) {
+  RankDevice device = open_rank_device(options.job, context.rank);
   Model model = prepared_model(options.job, options.make_model, checkpoint.empty());
-  Trainer trainer(options.job, model, context, checkpoint, options.partition);
+  Trainer trainer(options.job, model, context, checkpoint, options.partition, &device);
   try {
     Session(options, folder, model, trainer, origin, context).run();
   } catch (...) {

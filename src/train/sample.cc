@@ -21,8 +21,11 @@ struct Sampler::Impl {
 
   std::shared_ptr<const Tokenizer> tokenizer;  // null: bytes
 
-  Impl(const Job& original, const MakeModel& make_model, const Units& units, std::shared_ptr<const Tokenizer> tokens)
-      : job(original), tokenizer(std::move(tokens)) {
+  at::Device device;
+
+  Impl(const Job& original, const MakeModel& make_model, const Units& units, std::shared_ptr<const Tokenizer> tokens,
+       const RunnerOptions& options)
+      : job(original), tokenizer(std::move(tokens)), device(options.device) {
     if (job.data.kind == "tokens")
       throw Error("the model was trained on a file of tokens: what text they stand for is not known");
     job.train.micro_batch_size = 1;
@@ -30,7 +33,7 @@ struct Sampler::Impl {
     shape = describe(model);
     std::vector<float*> parameters;
     for (size_t b = 0; b < shape.blocks.size(); ++b) parameters.push_back(units.parameters(static_cast<int>(b)));
-    runner = std::make_unique<ModelRunner>(model, shape, parameters, accounts);
+    runner = std::make_unique<ModelRunner>(model, shape, parameters, accounts, options);
   }
 
   /// Tokens that can be written: the model may have room for more than the tokenizer learned.
@@ -59,8 +62,8 @@ struct Sampler::Impl {
 };
 
 Sampler::Sampler(const Job& job, const MakeModel& make_model, const Units& units,
-                 std::shared_ptr<const Tokenizer> tokenizer)
-    : impl_(std::make_unique<Impl>(job, make_model, units, std::move(tokenizer))) {}
+                 std::shared_ptr<const Tokenizer> tokenizer, const RunnerOptions& options)
+    : impl_(std::make_unique<Impl>(job, make_model, units, std::move(tokenizer), options)) {}
 
 Sampler::~Sampler() = default;
 
@@ -69,7 +72,7 @@ std::string Sampler::text(const std::string& prompt, int64_t length, uint64_t se
   if (prompt.empty()) throw Error("a sample needs a prompt of at least one byte");
   int64_t context = job.model.context;
   at::Tensor tokens = at::zeros({1, context}, at::kLong), targets = at::zeros({1, context}, at::kLong);
-  std::vector<at::Tensor> data{tokens, targets};
+  std::vector<at::Tensor> data{tokens, targets.to(impl_->device)};
   std::vector<int32_t> written = impl_->encode(prompt);
   std::string text = prompt;
   Pass pass;
@@ -78,9 +81,10 @@ std::string Sampler::text(const std::string& prompt, int64_t length, uint64_t se
   for (uint64_t n = 0; text.size() < whole; ++n) {
     const int64_t seen = std::min<int64_t>(context, static_cast<int64_t>(written.size()));
     std::copy(written.end() - seen, written.end(), tokens.data_ptr<int64_t>());
+    data[0] = tokens.to(impl_->device);
     impl_->runner->forward_all(pass, data);
-    at::Tensor logits = impl_->runner->border("logits");
-    const float* row = logits.data_ptr<float>() + (seen - 1) * job.model.vocab;
+    const at::Tensor logits = impl_->runner->border("logits")[0][seen - 1].to(at::kCPU, at::kFloat);
+    const float* row = logits.const_data_ptr<float>();
     double uniform = philox_uniform({seed, Purpose::kSample, 0, 0}, n);
     written.push_back(Impl::draw(row, impl_->tokens(), temperature, uniform));
     text += impl_->decode(written.back());

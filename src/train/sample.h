@@ -5,6 +5,7 @@
 #include <string>
 
 #include "data/tokenizer.h"
+#include "model/runner.h"
 #include "train/run.h"
 #include "train/units.h"
 
@@ -12,10 +13,10 @@ namespace tutti {
 
 class Sampler {
  public:
-  /// Runs the job's model with one sample a micro-batch on the given units (which must outlive it). Throws Error for a
-  /// model that was trained on a file of tokens.
+  /// Runs the job's model with one sample a micro-batch on the given units (which must outlive it), where `options`
+  /// says. Throws Error for a model that was trained on a file of tokens.
   Sampler(const Job& job, const MakeModel& make_model, const Units& units,
-          std::shared_ptr<const Tokenizer> tokenizer = nullptr);
+          std::shared_ptr<const Tokenizer> tokenizer = nullptr, const RunnerOptions& options = {});
   ~Sampler();
   /// The prompt followed by `length` drawn bytes (tokens until at least so many bytes are there).
   std::string text(const std::string& prompt, int64_t length, uint64_t seed, double temperature = 0.8);

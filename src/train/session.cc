@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "data/sources.h"
 #include "data/tokenizer.h"
+#include "device/rate.h"
 #include "state/checkpoint.h"
 #include "tensor/kernels.h"
 #include "tensor/rate.h"
@@ -60,6 +61,10 @@ void write_trace(const Trainer& trainer, const RunFolder& folder, int rank, Time
   write_file_atomic(folder.trace(rank), text);
 }
 
+int64_t saved_step(const std::string& checkpoint) {
+  return std::stoll(checkpoint.substr(checkpoint.rfind("step-") + 5));
+}
+
 double seconds_since(Time begin, Clock& clock) { return std::chrono::duration<double>(clock.now() - begin).count(); }
 
 }  // namespace
@@ -80,7 +85,9 @@ Session::Session(const RunOptions& options, const RunFolder& folder, const Model
   reporter_ = std::make_unique<Reporter>(options, folder, first_);
 }
 
-Session::~Session() = default;
+Session::~Session() {
+  if (writer_.joinable()) writer_.join();
+}
 
 void Session::run() {
   check_watched();
@@ -148,13 +155,18 @@ int64_t Session::take_step() {
   stop_ = report.stop;
   stepping_ += report.seconds;
   ++steps_;
-  reporter_->metric({{"event", "step"},
-                     {"step", report.step},
-                     {"loss", report.loss},
-                     {"gradient_norm", report.gradient_norm},
-                     {"lr", report.lr},
-                     {"seconds", report.seconds},
-                     {"tokens_per_second", static_cast<double>(tokens) / report.seconds}});
+  json event{{"event", "step"},
+             {"step", report.step},
+             {"loss", report.loss},
+             {"gradient_norm", report.gradient_norm},
+             {"lr", report.lr},
+             {"seconds", report.seconds},
+             {"tokens_per_second", static_cast<double>(tokens) / report.seconds}};
+  if (job_.numerics.precision == "float16") {
+    event["skipped"] = report.skipped;
+    event["loss_scale"] = trainer_.loss_scale().scale;
+  }
+  reporter_->metric(event);
   return report.step;
 }
 
@@ -208,18 +220,39 @@ void Session::test() {
 void Session::save() {
   if (!options_.keep) return;
   const Time begin = context_.clock.now();
-  if (first_) {
-    std::string path = save_checkpoint(folder_.checkpoints(), trainer_.state(), to_toml(job_));
-    reporter_->event({{"event", "saved"}, {"step", trainer_.committed()}, {"path", path}});
+  settle();
+  if (trainer_.on_device()) {
+    if (first_)
+      writer_ = std::thread([this, copied = trainer_.state_beside()] {
+        try {
+          written_ = save_checkpoint(folder_.checkpoints(), copied(), to_toml(job_));
+        } catch (...) {
+          write_failure_ = std::current_exception();
+        }
+      });
+  } else {
+    if (first_) {
+      const std::string path = save_checkpoint(folder_.checkpoints(), trainer_.state(), to_toml(job_));
+      reporter_->event({{"event", "saved"}, {"step", trainer_.committed()}, {"path", path}});
+    }
+    // A large state may take longer than layout.timeout to write; that rank 0 is alive its heartbeats say.
+    context_.rendezvous.exchange({}, Deadline::never());
   }
-  // A large state may take longer than layout.timeout to write; that rank 0 is alive its heartbeats say.
-  context_.rendezvous.exchange({}, Deadline::never());
   saving_ += seconds_since(begin, context_.clock);
+}
+
+/// Ends the writing of a checkpoint beside the steps, and tells of it.
+void Session::settle() {
+  if (!writer_.joinable()) return;
+  writer_.join();
+  if (write_failure_) std::rethrow_exception(write_failure_);
+  reporter_->event({{"event", "saved"}, {"step", saved_step(written_)}, {"path", written_}});
 }
 
 /// The new best is complete before the one before it goes.
 void Session::save_best() {
   const Time begin = context_.clock.now();
+  settle();
   if (first_) {
     const std::string kept = save_checkpoint(folder_.best(), trainer_.state(), to_toml(job_));
     for (const auto& entry : std::filesystem::directory_iterator(folder_.best())) {
@@ -251,7 +284,10 @@ json Session::seconds_by_kind() const {
 /// The floating-point operations of the steps against what all ranks' matmuls reach at the same time.
 double Session::matmul_share() {
   const Matmul& matmul = kernels(isa_of(job_.numerics.isa), matmul_of(job_.numerics.matmul)).matmul;
-  const std::string mine = std::to_string(matmul_gflops(matmul, context_.clock));
+  const RunnerOptions options = trainer_.placement().options();
+  const double rate = trainer_.on_device() ? matmul_gflops(*trainer_.device(), options.device, options.precision)
+                                           : matmul_gflops(matmul, context_.clock);
+  const std::string mine = std::to_string(rate);
   double limit = 0;
   for (const Card& card : context_.rendezvous.exchange({.bytes = mine}, Deadline::never()))
     limit += std::stod(card.bytes) * 1e9;
@@ -261,6 +297,8 @@ double Session::matmul_share() {
 }
 
 void Session::finish(double seconds) {
+  settle();
+  if (trainer_.on_device()) context_.rendezvous.exchange({}, Deadline::never());  // rank 0 may still have written
   const std::string hash = trainer_.agreed_hash();
   if (!options_.keep) {
     if (first_) std::snprintf(context_.control.result, sizeof context_.control.result, "%s", hash.c_str());
@@ -271,7 +309,8 @@ void Session::finish(double seconds) {
   write_trace(trainer_, folder_, context_.rank, origin_);
   if (!first_) return;
   if (!stop_ && job_.model.kind == "gpt" && job_.train.sample_bytes > 0) {
-    Sampler sampler(job_, options_.make_model, trainer_.units(), trainer_.data().tokenizer);
+    Sampler sampler(job_, options_.make_model, trainer_.units(), trainer_.data().tokenizer,
+                    trainer_.placement().options());
     reporter_->event(
         {{"event", "sample"}, {"text", sampler.text(job_.train.prompt, job_.train.sample_bytes, job_.train.seed)}});
   }

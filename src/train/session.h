@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
 
 #include "launch/local.h"
 #include "train/run.h"
@@ -34,6 +35,7 @@ class Session {
   void test();
   void save();
   void save_best();
+  void settle();
   void finish(double seconds);
   nlohmann::json seconds_by_kind() const;
   double matmul_share();
@@ -51,6 +53,9 @@ class Session {
   std::unique_ptr<Reporter> reporter_;
   bool stop_ = false, early_ = false;
   std::optional<double> baseline_;  // what the held-out loss is compared with; counted once
+  std::thread writer_;  // of a checkpoint that was copied out of a device
+  std::string written_;
+  std::exception_ptr write_failure_;
   double stepping_ = 0, evaluating_ = 0, saving_ = 0;
   int64_t steps_ = 0;
 };

@@ -1,10 +1,12 @@
-// The values of a model on one rank: every unit's parameters and optimizer slots in flat, private, accounted memory.
+// The values of a model on one rank: every unit's parameters and optimizer slots in flat, private, accounted memory of
+// the host or of a device.
 #pragma once
 
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "exec/device.h"
 #include "exec/memory.h"
 #include "model/segment.h"
 #include "state/state.h"
@@ -13,22 +15,40 @@ namespace tutti {
 
 class Units {
  public:
-  /// Allocates all units and initialises the parameters by (seed, name); slots start at zero.
+  /// Allocates all units and initialises the parameters by (seed, name); slots start at zero. With a `device` (which
+  /// must outlive it) they lie in its memory, and the host keeps a mirror that state() fills.
   Units(const Model& model, const ModelShape& shape, const std::vector<std::string>& slots, uint64_t seed,
-        Accounts& accounts);
+        Accounts& accounts, Device* device = nullptr);
+  ~Units();
+  Units(const Units&) = delete;
+  Units& operator=(const Units&) = delete;
 
   float* parameters(int unit) const { return parameters_[unit].data(); }
   /// Pointers to the unit's slots, at `offset` floats from its start.
   std::vector<float*> slots(int unit, int64_t offset) const;
-  /// Every parameter and slot, in model order; spans into this object.
+
+  /// Every parameter and slot, in model order; spans into this object. On a device this waits for a copy of all.
   State state(const StateCounters& counters) const;
+  /// On a device: what was written into state()'s spans becomes the units' values. Else nothing.
+  void upload() const;
+  /// On a device: puts the copy that state() waits for on a stream, and the state of it, valid once that has run and
+  /// until the next copy.
+  void copy_out(Stream stream) const;
+  State copied_state(const StateCounters& counters) const;
 
  private:
+  /// The same bytes in host memory: an arena's span there, and the pinned memory behind it.
+  std::span<float> on_host(std::span<float> values) const;
+
   const ModelShape& shape_;
   std::vector<std::string> slot_names_;
+  Device* device_;
   Arena parameter_arena_, moment_arena_;
+  std::span<std::byte> parameter_bytes_, moment_bytes_;  // of the two arenas, whole
   std::vector<std::span<float>> parameters_;
   std::vector<std::vector<std::span<float>>> slots_;  // [unit][slot]
+  std::span<std::byte> mirror_;                       // parameters, then moments
+  Stream copies_;
 };
 
 }  // namespace tutti

@@ -6,7 +6,8 @@
 
 namespace tutti {
 
-Updater::Updater(const Job& job, const ModelShape& shape) : optimizer_(make_optimizer(job.train, job.numerics.isa)) {
+Updater::Updater(const Job& job, const ModelShape& shape)
+    : name_(job.train.optimizer), optimizer_(make_optimizer(job.train, job.numerics.isa)) {
   std::vector<std::string> faults;
   const std::vector<ParameterGroup> groups = parse_groups(job.train.groups, faults);
   if (!faults.empty()) throw ConfigError(std::move(faults));
@@ -37,6 +38,37 @@ Updater::Updater(const Job& job, const ModelShape& shape) : optimizer_(make_opti
 bool Updater::counts(int unit, size_t parameter) const {
   const Rule& rule = rules_[unit][parameter];
   return rule.role == Role::kTrained && !rule.frozen;
+}
+
+UpdateKind Updater::kind() const {
+  static constexpr std::pair<const char*, UpdateKind> kKinds[] = {
+      {"sgd", UpdateKind::kSgd},     {"adagrad", UpdateKind::kAdagrad}, {"rmsprop", UpdateKind::kRmsprop},
+      {"adam", UpdateKind::kAdam},   {"adamw", UpdateKind::kAdamw},     {"lion", UpdateKind::kLion},
+      {"lamb", UpdateKind::kLamb}};
+  for (const auto& [name, kind] : kKinds)
+    if (name_ == name) return kind;
+  TUTTI_CHECK(false, "no kind of update is called {}", name_);
+}
+
+std::vector<RuleScalars> Updater::rules(const StepScalars& scalars, int64_t proposals) const {
+  std::vector<RuleScalars> all;
+  for (const auto& unit : rules_)
+    for (const Rule& rule : unit) {
+      StepScalars own = scalars;
+      own.lr *= rule.lr;
+      own.weight_decay = rule.weight_decay;
+      const UpdateScalars values = optimizer_->scalars(own);
+      RuleScalars& row = all.emplace_back();
+      row.role = rule.frozen                       ? RuleScalars::kFrozen
+                 : rule.role == Role::kMeanBuffer ? RuleScalars::kMeanBuffer
+                 : rule.role == Role::kSumBuffer  ? RuleScalars::kSumBuffer
+                                                  : RuleScalars::kTrained;
+      row.plain = values.plain;
+      row.moments = values.moments;
+      row.momentum = values.momentum;
+      row.proposals = static_cast<float>(proposals);
+    }
+  return all;
 }
 
 void Updater::update(const Units& units, int unit, size_t parameter, std::span<const GradientPiece> pieces,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/groups.h"
+#include "device/state_kernels.h"
 #include "optim/optimizer.h"
 #include "plan/shape.h"
 #include "train/units.h"
@@ -24,6 +25,9 @@ class Updater {
   /// Throws Error for a group that fits no parameter.
   Updater(const Job& job, const ModelShape& shape);
   std::vector<std::string> slots() const { return optimizer_->slots(); }
+  UpdateKind kind() const;
+  /// What a device updates every parameter of a step with, unit by unit in the order of the shape.
+  std::vector<RuleScalars> rules(const StepScalars& scalars, int64_t proposals) const;
   /// Whether the parameter's gradient counts in norms: it is trained and not frozen.
   bool counts(int unit, size_t parameter) const;
   /// `pieces` cover the parameter. `proposals`: micro-batches of a step, for buffers.
@@ -36,6 +40,7 @@ class Updater {
     double lr = 1, weight_decay = 0;
     bool frozen = false;
   };
+  std::string name_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<std::vector<Rule>> rules_;  // [unit][parameter]
 };

@@ -91,6 +91,23 @@ TEST_F(Cgroup, InAContainerTheMountsRootIsItsGroup) {
   EXPECT_EQ(cores(mount, "4:cpu,cpuacct:/../../job\n"), 7);
 }
 
+TEST_F(Cgroup, TheSmallestLimitOfMemoryCountsInBothVersions) {
+  const auto memory = [&](const std::string& mounts, const std::string& groups) {
+    return memory_by_cgroup(int64_t{1} << 40, root_.string(), {mounts, groups});
+  };
+  EXPECT_EQ(memory(kUnified, "0::/slice/job\n"), int64_t{1} << 40);
+  write("sys/fs/cgroup/slice/job/memory.max", "max\n");
+  EXPECT_EQ(memory(kUnified, "0::/slice/job\n"), int64_t{1} << 40);
+  write("sys/fs/cgroup/slice/memory.max", "1073741824\n");
+  EXPECT_EQ(memory(kUnified, "0::/slice/job\n"), 1073741824);
+  const std::string v1 = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n";
+  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  EXPECT_EQ(memory(v1, "4:memory:/job\n"), int64_t{1} << 40);
+  write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "536870912\n");
+  EXPECT_EQ(memory(v1, "4:memory:/job\n"), 536870912);
+  EXPECT_EQ(memory(kCpu, "4:cpu,cpuacct:/job\n"), int64_t{1} << 40);
+}
+
 TEST_F(Cgroup, AMountPointMayHaveBlanks) {
   write("odd place/cpu.max", "400000 100000\n");
   EXPECT_EQ(cores("30 23 0:26 / /odd\\040place rw - cgroup2 cgroup2 rw\n", "0::/\n"), 4);

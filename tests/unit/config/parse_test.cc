@@ -160,15 +160,13 @@ TEST(Parse, SectionsAndKeysOfTheWrongShapeAreRefused) {
 TEST(Parse, EveryValueThatIsNotBuiltYetIsRefusedByName) {
   for (const auto& [key, value, built] : std::vector<std::array<std::string, 3>>{
            {"train.tensor_slices", "2", "1"},
-           {"numerics.device", "\"cuda\"", "\"auto\", \"cpu\""},
-           {"numerics.precision", "\"bfloat16\"", "\"float32\""},
+           {"numerics.precision", "\"float8\"", "\"float32\", \"bfloat16\", \"float16\""},
            {"numerics.order", "\"micro\"", "\"lane\""},
            {"numerics.codec", "\"int8\"", "\"none\""},
            {"layout.kind", "\"ps\"", "\"collective\""},
            {"layout.plan", "\"auto\"", "\"given\""},
-           {"layout.transport", "\"ucx\"", "\"auto\", \"inproc\", \"shm\", \"tcp\""},
-           {"layout.transport", "\"mpi\"", "\"auto\", \"inproc\", \"shm\", \"tcp\""},
-           {"layout.transport", "\"nccl\"", "\"auto\", \"inproc\", \"shm\", \"tcp\""},
+           {"layout.transport", "\"ucx\"", "\"auto\", \"inproc\", \"shm\", \"tcp\", \"nccl\""},
+           {"layout.transport", "\"mpi\"", "\"auto\", \"inproc\", \"shm\", \"tcp\", \"nccl\""},
            {"layout.zero", "3", "0"},
            {"layout.tensor", "2", "1"},
            {"layout.pipeline", "2", "1"},
@@ -228,7 +226,9 @@ TEST(BuiltIn, EveryOneLoadsResolvesAndHasADescription) {
     EXPECT_EQ(description.find('#'), std::string::npos) << name;
     Job job = load_job(name, {});
     EXPECT_EQ(job.name, name);
-    resolve(job, {4, true, true});
+    Machine machine{4, true, true};
+    if (job.numerics.device == "cuda") machine.gpus.emplace_back();
+    resolve(job, machine);
   }
 }
 

@@ -68,7 +68,9 @@ TEST(ToToml, ParsesBackToTheSameJobForEveryBuiltIn) {
   for (const auto& [name, description] : builtin_jobs()) {
     Job job = load_job(name, {});
     expect_same(parse_job(to_toml(job), "job.toml", {}), job);
-    resolve(job, {4, true, true});
+    Machine machine{4, true, true};
+    if (job.numerics.device == "cuda") machine.gpus.emplace_back();
+    resolve(job, machine);
     expect_same(parse_job(to_toml(job), "job.toml", {}), job);
     expect_same(parse_job(explain(job), "job.toml", {}), job);
   }
@@ -108,6 +110,38 @@ TEST(Differences, NameEveryKeyOfTheJobProper) {
   const Job b = load_job("gpt-kjv", {{"train.seed", "3"}, {"numerics.reduce", "ring"}, {"layout.ranks", "3"}});
   EXPECT_EQ(job_differences(a, b),
             (std::vector<std::string>{"train.seed is 1, not 3", "numerics.reduce is \"exact\", not \"ring\""}));
+}
+
+TEST(Differences, TheDeviceAndThePrecisionMayChangeAndAreNamed) {
+  const Job a = load_job("gpt-kjv", {{"numerics.device", "cpu"}});
+  const Job b = load_job("gpt-kjv", {{"numerics.device", "cuda"},
+                                     {"numerics.precision", "float16"},
+                                     {"numerics.loss_scale", "1024"},
+                                     {"layout.graph", "false"}});
+  EXPECT_EQ(job_differences(a, b), std::vector<std::string>{});
+  EXPECT_EQ(device_differences(a, b),
+            (std::vector<std::string>{"numerics.device: cpu -> cuda", "numerics.precision: float32 -> float16",
+                                      "numerics.loss_scale: 0.0 -> 1024.0"}));
+  EXPECT_EQ(device_differences(b, b), std::vector<std::string>{});
+}
+
+TEST(Differences, TheScaleOfARunThatStaysInFloat16IsTheJobs) {
+  const Job a = load_job("gpt-kjv", {{"numerics.precision", "float16"}});
+  const Job b = load_job("gpt-kjv", {{"numerics.precision", "float16"}, {"numerics.scale_growth", "10"}});
+  EXPECT_EQ(job_differences(a, b), std::vector<std::string>{"numerics.scale_growth is 2000, not 10"});
+  EXPECT_EQ(device_differences(a, b), std::vector<std::string>{});
+}
+
+TEST(ToToml, ACpusJobLeavesOutWhatIsAGpus) {
+  Job job = load_job("gpt-kjv", {});
+  EXPECT_NE(to_toml(job).find("\ngraph = true\n"), std::string::npos);
+  resolve(job, {4, true, true});
+  for (const std::string& text : {to_toml(job), explain(job)}) {
+    EXPECT_EQ(text.find("\ngraph"), std::string::npos) << text;
+    EXPECT_EQ(text.find("\nprefetch"), std::string::npos) << text;
+    Job again = parse_job(text, "job.toml", {});
+    resolve(again, {4, true, true});
+  }
 }
 
 TEST(Reference, DocsJobMdIsFresh) {

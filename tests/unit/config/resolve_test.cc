@@ -8,7 +8,7 @@ namespace tutti {
 namespace {
 
 using Faults = std::vector<std::string>;
-constexpr Machine kFour{4, true, true};
+const Machine kFour{4, true, true};
 
 Job resolved(const std::vector<Setting>& settings, const Machine& machine = kFour) {
   Job job = load_job("gpt-kjv", settings);

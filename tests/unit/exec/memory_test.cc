@@ -41,22 +41,22 @@ TEST(Accounts, CountFromManyThreads) {
 TEST(Arena, GivesAlignedZeroedMemoryAndAccountsForWhatIsTaken) {
   Accounts accounts;
   {
-    Arena arena(BufferKind::kGradient, 1000, accounts);
+    Arena arena(BufferKind::kGradient, 4000, accounts);
     EXPECT_EQ(accounts.current(BufferKind::kGradient), 0);
-    const auto first = arena.take(1), second = arena.take(65);
+    const auto first = arena.take(1), second = arena.take(257);
     const auto floats = arena.take_floats(10);
     for (const void* p :
          {static_cast<void*>(first.data()), static_cast<void*>(second.data()), static_cast<void*>(floats.data())}) {
-      EXPECT_EQ(reinterpret_cast<uintptr_t>(p) % 64, 0u);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(p) % 256, 0u);
     }
-    EXPECT_EQ(second.data() - first.data(), 64);
+    EXPECT_EQ(second.data() - first.data(), 256);
     EXPECT_EQ(floats.size(), 10u);
     EXPECT_EQ(floats[9], 0.0f);
-    EXPECT_EQ(accounts.current(BufferKind::kGradient), 64 + 128 + 64);
-    EXPECT_EQ(arena.left(), 1000u - 256u);
+    EXPECT_EQ(accounts.current(BufferKind::kGradient), 256 + 512 + 256);
+    EXPECT_EQ(arena.left(), 4000u - 1024u);
   }
   EXPECT_EQ(accounts.current(BufferKind::kGradient), 0);
-  EXPECT_EQ(accounts.peak(BufferKind::kGradient), 256);
+  EXPECT_EQ(accounts.peak(BufferKind::kGradient), 1024);
 }
 
 TEST(Arena, CanBeTakenToItsLastByte) {

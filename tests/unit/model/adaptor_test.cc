@@ -9,6 +9,8 @@
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
@@ -161,6 +163,38 @@ TEST(Adaptor, DeclaredDrawsDependOnSeedStepLaneMicroAndBlockAlone) {
   Model model;
   model.blocks.push_back(std::move(bench.block));
   EXPECT_THROW(check_thread_ranks(model), Error);
+}
+
+TEST(Adaptor, OnlyWhatSaysSoIsCapturedAndNeverWhatDraws) {
+  const auto identity = [](Tensors, Tensors in) { return std::vector<at::Tensor>{in[0].clone()}; };
+  const auto captures = [&](AdaptOptions options) {
+    return adapt("x", {}, identity, {{"x", {2}}}, {{"y", {2}}}, std::move(options)).segments[0]->captures();
+  };
+  AdaptOptions options;
+  EXPECT_FALSE(captures(options));
+  options.captures = true;
+  EXPECT_TRUE(captures(options));
+  options.draws = true;
+  EXPECT_FALSE(captures(options));
+}
+
+TEST(Adaptor, ALossStartsBackwardWithTheScaleThatIsGiven) {
+  Block block =
+      adapt("loss", {},
+            [](Tensors, Tensors in) {
+              return std::vector<at::Tensor>{at::stack({in[0].to(at::kDouble).sum(), at::ones({}, at::kDouble)})};
+            },
+            {{"x", {3}}}, {{"loss", {2}, at::kDouble}});
+  Bench bench(std::move(block));
+  bench.forward();
+  bench.backward();
+  EXPECT_TRUE(at::equal(bench.grad_in[0], at::ones({3})));
+  const at::Tensor scale = at::tensor({1024.0, 0.0}, at::kDouble);
+  bench.forward();
+  Context context{bench.pass, bench.parameters, bench.gradients, bench.saved, bench.work, bench.kept};
+  context.loss_scale = scale.const_data_ptr<double>();
+  bench.block.segments[0]->backward(context, bench.in, bench.out, bench.grad_out, bench.grad_in);
+  EXPECT_TRUE(at::equal(bench.grad_in[0], at::ones({3}) * 1024));
 }
 
 TEST(Adaptor, InitsAreChosenByNameAndUnknownNamesAreRefused) {

@@ -50,19 +50,19 @@ TEST(Describe, ParametersGetFullNamesAndAlignedOffsets) {
   EXPECT_EQ(embed.parameters[0].offset, 0);
   EXPECT_EQ(embed.parameters[0].size, 15);
   EXPECT_EQ(embed.parameters[1].name, "embed.scale");
-  EXPECT_EQ(embed.parameters[1].offset, 16);
+  EXPECT_EQ(embed.parameters[1].offset, kAlign);
   EXPECT_EQ(embed.parameters[1].size, 1);
-  EXPECT_EQ(embed.unit_size, 32);
+  EXPECT_EQ(embed.unit_size, 2 * kAlign);
 }
 
 TEST(Describe, EveryUserOfASharedParameterHasAGradientBehindTheOwnersUnit) {
   const ModelShape shape = describe(tied_model());
-  EXPECT_EQ(shape.blocks[0].parameters[0].extra_gradients, (std::vector<int64_t>{32, 48}));
-  EXPECT_EQ(shape.blocks[0].gradient_size, 64);
+  EXPECT_EQ(shape.blocks[0].parameters[0].extra_gradients, (std::vector<int64_t>{2 * kAlign, 3 * kAlign}));
+  EXPECT_EQ(shape.blocks[0].gradient_size, 4 * kAlign);
   ASSERT_EQ(shape.blocks[1].parameters.size(), 1u) << "a user does not own the parameter";
   EXPECT_EQ(shape.blocks[1].parameters[0].name, "middle.bias");
-  EXPECT_EQ(shape.blocks[1].unit_size, 48);
-  EXPECT_EQ(shape.blocks[1].gradient_size, 48);
+  EXPECT_EQ(shape.blocks[1].unit_size, kAlign);
+  EXPECT_EQ(shape.blocks[1].gradient_size, kAlign);
   EXPECT_EQ(shape.blocks[2].unit_size, 0);
   EXPECT_TRUE(shape.blocks[0].writes_units.empty());
   EXPECT_EQ(shape.blocks[1].writes_units, std::vector<int>{0});

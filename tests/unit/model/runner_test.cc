@@ -121,9 +121,9 @@ TEST(ModelRunner, NamesTheFirstBlockThatIsNotFinite) {
 
 TEST(ModelRunner, BordersAreAccounted) {
   FlatModel flat(tied_model(), 3);
-  // x and skip twice and logits, each on 64-byte borders, and the loss; then two gradient sets: (x, skip) and (logits
+  // x and skip twice and logits, each on 256-byte borders, and the loss; then two gradient sets: (x, skip) and (logits
   // or x, skip).
-  EXPECT_EQ(flat.accounts.current(BufferKind::kBorder), (4 * 192 + 384 + 64) + (384 + 384));
+  EXPECT_EQ(flat.accounts.current(BufferKind::kBorder), (4 * 256 + 512 + 256) + (512 + 512));
   EXPECT_THROW(flat.runner->border("hidden"), Error);
 }
 

@@ -61,7 +61,9 @@ nlohmann::json report_of(const std::string& loss, int64_t rows, int lanes, const
   over({"inproc", "inproc", true, false}, ranks, [&](TestRank& me) {
     FlatModel flat(make_model(job_of(loss, rows, dropout)), 4);
     Channel channel(me.transport, me.clock, 64, std::chrono::seconds(20));
-    const Metrics metrics = evaluate(flat.model, *flat.runner, Points(), records, {lanes, 1, static_cast<int>(rows)},
+    const Batch batch{lanes, 1, static_cast<int>(rows)};
+    HostPlacement placement(*flat.runner, batch);
+    const Metrics metrics = evaluate(flat.model, placement, Points(), records, batch,
                                      owned[static_cast<size_t>(me.rank)], 1, 7, channel);
     reports[static_cast<size_t>(me.rank)] = metrics.report();
   });

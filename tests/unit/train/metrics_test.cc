@@ -116,6 +116,15 @@ TEST(Metrics, OfTokensByHandTakeTheFirstOfTheLargest) {
   EXPECT_NEAR(report.at("loss"), std::log(8.0), 1e-15);
 }
 
+TEST(Metrics, TheLargestPlaceIsTheFirstOfEqualsAndNoneBesideNan) {
+  const at::Tensor output = floats({1, 3, 3, 0, 7, 2, 7, 7, kNan, 1, 2, 3, 5, 4, 3, kNan}, {4, 4});
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const at::Tensor places = largest_places(output.to(type));
+    for (const auto& [row, place] : {std::pair{0, 1}, std::pair{1, 0}, std::pair{2, -1}, std::pair{3, -1}})
+      EXPECT_EQ(places[row].item<int64_t>(), place) << c10::toString(type) << " " << row;
+  }
+}
+
 TEST(Metrics, OfValuesByHand) {
   Metrics metrics(Task::kValues, 1);
   add(metrics, floats({1, 2, 5, 4}, {2, 2}), floats({1, 4, 4, kNan}, {2, 2}), 5, 3);

@@ -51,7 +51,8 @@ class NonFiniteTest : public testing::Test {
     options.batch = batch_;
     options.lanes = lanes;
     options.first_step = step;
-    return find_nonfinite(model_, shape_, *runner_, std::move(options), kSeed, context);
+    HostPlacement placement(*runner_, batch_);
+    return find_nonfinite(model_, shape_, placement, std::move(options), kSeed, context);
   }
   static Job job() {
     Job job = parse_job("", "job", {});

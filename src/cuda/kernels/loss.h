@@ -1,0 +1,24 @@
+// Launchers of the softmax cross-entropy kernels.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+struct __nv_bfloat16;
+struct __half;
+
+namespace tutti {
+
+// A is float, __nv_bfloat16 or __half; arrays as in tensor/kernels.h. A target outside of [0, cols) is none: nothing
+// outside of a row is read.
+
+/// losses: scratch, one for each row.
+template <class A>
+void launch_cross_entropy(const A* logits, const int64_t* targets, float* lse, double* losses, double* result,
+                          int64_t rows, int64_t cols, cudaStream_t stream);
+template <class A>
+void launch_cross_entropy_backward(const A* logits, const int64_t* targets, const float* lse, const double* scale,
+                                   A* dlogits, int64_t rows, int64_t cols, cudaStream_t stream);
+
+}  // namespace tutti

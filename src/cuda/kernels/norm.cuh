@@ -1,0 +1,74 @@
+// How a norm's row is laid over threads.
+//   a row is cut into packs of 16 bytes; pack p belongs to thread p % kThreads of the row
+//   kThreads is a warp (four rows a block then) or a whole block, kPacks the most packs that a thread holds in
+//   registers; 0: rows too long for that, which are read again instead
+// Both follow from the number of packs alone, so sums run in one order whether or not the packs lie aligned.
+#pragma once
+
+#include "cuda/kernels/common.cuh"
+
+namespace tutti::rows {
+
+template <int threads, int packs>
+struct Layout {
+  static constexpr int kThreads = threads, kPacks = packs;
+  static constexpr int kBlock = threads == kWarp ? 4 * kWarp : threads, kRows = kBlock / threads;  ///< at once
+};
+
+/// Calls body with the Layout for rows of `cols` elements. `whole`: fewer layouts serve what is not aligned.
+template <class A, bool whole, class Body>
+void with_layout(int64_t cols, Body&& body) {
+  const int64_t packs = pieces_of(cols, kVector<A>);
+  if constexpr (whole) {
+    if (packs <= kWarp) return body(Layout<kWarp, 1>{});
+    if (packs <= 3 * kWarp) return body(Layout<kWarp, 3>{});
+  }
+  if (packs <= 4 * kWarp) return body(Layout<kWarp, 4>{});
+  if (packs <= 256) return body(Layout<128, 2>{});
+  if (packs <= 1024) return body(Layout<256, 4>{});
+  body(Layout<256, 0>{});
+}
+
+/// Calls body(index in registers, column) for each pack of the thread.
+template <class A, class L, class Body>
+__device__ void for_packs(int thread, int64_t cols, Body&& body) {
+  if constexpr (L::kPacks > 0) {
+#pragma unroll
+    for (int p = 0; p < L::kPacks; ++p) {
+      const int64_t column = int64_t{p * L::kThreads + thread} * kVector<A>;
+      if (column < cols) body(p, column);
+    }
+  } else {
+    for (int64_t column = int64_t{thread} * kVector<A>; column < cols; column += L::kThreads * kVector<A>) {
+      body(0, column);
+    }
+  }
+}
+
+/// A pack of the row that begins at `row`, whole or up to the row's end.
+template <bool whole, class T, int n>
+__device__ void load_pack(Pack<T, n>& pack, const T* row, int64_t column, int64_t cols) {
+  if constexpr (whole) {
+    pack.load(row + column);
+  } else {
+    pack.load_some(row + column, cols - column);
+  }
+}
+template <bool whole, int n>
+__device__ void load_values(float (&values)[n], const float* row, int64_t column, int64_t cols) {
+  Pack<float, n> pack;
+  load_pack<whole>(pack, row, column, cols);
+  pack.get(values);
+}
+template <bool whole, class A, int n>
+__device__ void store_values(const float (&values)[n], A* row, int64_t column, int64_t cols) {
+  Pack<A, n> pack;
+  pack.set(values);
+  if constexpr (whole) {
+    pack.store(row + column);
+  } else {
+    pack.store_some(row + column, cols - column);
+  }
+}
+
+}  // namespace tutti::rows

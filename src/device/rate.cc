@@ -1,0 +1,32 @@
+#include "device/rate.h"
+
+#include <ATen/ops/mm.h>
+#include <ATen/ops/randn.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace tutti {
+
+double matmul_gflops(Device& device, at::Device place, at::ScalarType type) {
+  constexpr int64_t kSize = 8192;
+  constexpr int kTimes = 5;
+  const Stream stream = device.make_stream();
+  device.make_current(stream);
+  const auto options = at::TensorOptions().dtype(type).device(place);
+  // Random numbers: zeros run faster than anything that trains.
+  const at::Tensor a = at::randn({kSize, kSize}, options), b = at::randn({kSize, kSize}, options);
+  const StreamEvent from = device.make_event(true), to = device.make_event(true);
+  std::vector<double> seconds;
+  for (int i = 0; i < kTimes; ++i) {
+    device.record(from, stream);
+    const at::Tensor c = at::mm(a, b);
+    device.record(to, stream);
+    device.synchronise(stream);
+    seconds.push_back(device.seconds(from, to));
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return 2.0 * kSize * kSize * kSize / seconds[kTimes / 2] * 1e-9;
+}
+
+}  // namespace tutti

@@ -1,0 +1,14 @@
+// How fast a device's matmuls can be: what a run's share of the limit is measured against.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "exec/device.h"
+
+namespace tutti {
+
+/// GFLOP/s of a matmul of 8192 x 8192 matrices of `type`, the median of several. `place` is the device for ATen, whose
+/// current stream must be set. Waits for it.
+double matmul_gflops(Device& device, at::Device place, at::ScalarType type);
+
+}  // namespace tutti

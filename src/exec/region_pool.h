@@ -1,0 +1,44 @@
+// Which parts of given memory regions are in use: bookkeeping over addresses alone, so that it works for the memory of
+// any device. Blocks are handed out best fit; what is given back is merged with its free neighbours at once.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+
+namespace tutti {
+
+/// Not thread-safe. The same sequence of calls gives the same addresses, relative to the regions in order.
+class RegionPool {
+ public:
+  static constexpr int64_t kStep = 512;  ///< blocks begin on such borders; their sizes are rounded up to it
+
+  static int64_t rounded(int64_t bytes) { return (bytes + kStep - 1) / kStep * kStep; }
+
+  /// A region of somebody else's memory, apart from all others; begins on a border. What is behind its last whole step
+  /// is not used.
+  void add(uintptr_t start, int64_t bytes);
+  /// The smallest free block that fits, the lowest of equals, its rest left free. 0: none fits. `bytes` > 0.
+  uintptr_t take(int64_t bytes);
+  /// False: no block in use begins there.
+  bool give_back(uintptr_t start);
+
+  int64_t reserved() const { return reserved_; }  ///< bytes of all regions
+  int64_t in_use() const { return in_use_; }
+  int64_t largest_free() const { return free_.empty() ? 0 : free_.rbegin()->first; }
+  int64_t blocks() const { return static_cast<int64_t>(blocks_.size()); }  ///< free or in use
+
+ private:
+  struct Block {
+    int64_t bytes;
+    int region;  // blocks of two regions are never merged, even where one begins at the other's end
+    bool free;
+  };
+  std::map<uintptr_t, Block> blocks_;             // by address; they cover the regions
+  std::set<std::pair<int64_t, uintptr_t>> free_;  // (bytes, start)
+  int regions_ = 0;
+  int64_t reserved_ = 0, in_use_ = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,107 @@
+#include "exec/stream_executor.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace tutti {
+
+std::vector<Place> issue_order(const Program& program) {
+  std::vector<Place> order;
+  std::vector<bool> recorded(program.events);
+  std::vector<size_t> next(program.queues.size());
+  const auto ready = [&](const Instruction& i) {
+    return std::all_of(i.waits.begin(), i.waits.end(), [&](int event) { return recorded[event]; });
+  };
+  size_t left = 0;
+  for (const Queue& queue : program.queues) left += queue.instructions.size();
+  while (left > 0) {
+    const size_t before = left;
+    for (size_t q = 0; q < program.queues.size(); ++q) {
+      const auto& instructions = program.queues[q].instructions;
+      while (next[q] < instructions.size() && ready(instructions[next[q]])) {
+        const Instruction& i = instructions[next[q]];
+        order.push_back({static_cast<int>(q), static_cast<int>(next[q])});
+        ++next[q];
+        --left;
+        if (i.signal < 0) continue;
+        recorded[i.signal] = true;
+        if (q > 0) break;  // what waited for it on an earlier queue comes first
+      }
+    }
+    if (left == before) throw Error("the program waits for an event that nothing signals");
+  }
+  return order;
+}
+
+StreamExecutor::StreamExecutor(const Program& program, StreamHandlers handlers, Device& device,
+                               std::vector<Stream> streams)
+    : program_(program),
+      handlers_(std::move(handlers)),
+      device_(device),
+      streams_(std::move(streams)),
+      order_(issue_order(program)) {
+  TUTTI_CHECK(streams_.size() == program.queues.size(), "{} streams for {} queues", streams_.size(),
+              program.queues.size());
+  for (const Place& place : order_) {
+    const Op op = program.queues[place.queue].instructions[place.index].op;
+    TUTTI_CHECK(handlers_[static_cast<int>(op)], "no handler for {}", op_name(op));
+  }
+  for (int e = 0; e < program.events; ++e) events_.push_back(device.make_event(false));
+  begun_ = device.make_event(false);
+  for (size_t q = 0; q < program.queues.size(); ++q) ended_.push_back(device.make_event(false));
+}
+
+void StreamExecutor::make_timings() {
+  if (!timings_.empty()) return;
+  origin_ = device_.make_event(true);
+  for (const Queue& queue : program_.queues) {
+    timings_.emplace_back();
+    for (size_t i = 0; i < queue.instructions.size(); ++i)
+      timings_.back().push_back({device_.make_event(true), device_.make_event(true)});
+  }
+}
+
+void StreamExecutor::issue(Stream first, bool timed) {
+  if (timed) {
+    make_timings();
+    device_.record(origin_, first);
+  }
+  timed_ = timed;
+  const auto stream_of = [&](size_t q) { return q == 0 ? first : streams_[q]; };
+  device_.record(begun_, first);
+  for (size_t q = 1; q < streams_.size(); ++q) device_.wait(streams_[q], begun_);
+  for (const Place& place : order_) {
+    const Instruction& i = program_.queues[place.queue].instructions[place.index];
+    const Stream stream = stream_of(static_cast<size_t>(place.queue));
+    for (int event : i.waits) device_.wait(stream, events_[event]);
+    if (timed) device_.record(timings_[place.queue][place.index].begin, stream);
+    handlers_[static_cast<int>(i.op)](i, stream);
+    if (timed) device_.record(timings_[place.queue][place.index].end, stream);
+    if (i.signal >= 0) device_.record(events_[i.signal], stream);
+  }
+  for (size_t q = 1; q < streams_.size(); ++q) {
+    device_.record(ended_[q], streams_[q]);
+    device_.wait(first, ended_[q]);
+  }
+}
+
+void StreamExecutor::collect(Trace& trace, uint64_t step, Time begin) const {
+  const auto at = [&](StreamEvent event) {
+    return begin + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(device_.seconds(origin_, event)));
+  };
+  for (size_t q = 0; q < timings_.size(); ++q)
+    for (size_t i = 0; i < timings_[q].size(); ++i)
+      trace.add({at(timings_[q][i].begin), at(timings_[q][i].end), step, static_cast<uint32_t>(q),
+                 static_cast<uint32_t>(i), program_.queues[q].instructions[i].op});
+}
+
+std::string StreamExecutor::unfinished() const {
+  if (!timed_) return {};
+  for (const Place& place : order_)
+    if (!device_.done(timings_[place.queue][place.index].end))
+      return describe(program_.queues[place.queue].instructions[place.index]);
+  return {};
+}
+
+}  // namespace tutti

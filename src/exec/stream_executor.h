@@ -1,0 +1,65 @@
+// Puts a program on a device: queues are streams, events are the device's. One host thread issues everything, in an
+// order in which every event is recorded before it is waited for; the device then runs the queues side by side, as the
+// plan says. Like the executor of the host it never decides anything.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <vector>
+
+#include "exec/device.h"
+#include "exec/trace.h"
+#include "plan/program.h"
+
+namespace tutti {
+
+/// Where an instruction stands in a program.
+struct Place {
+  int queue = 0, index = 0;
+  bool operator==(const Place&) const = default;
+};
+
+/// All instructions, each after those of its queue before it and after the signallers of what it waits for; queue 0 as
+/// far ahead as that allows. Throws Error when there is no such order (plan/check.h rejects such plans).
+std::vector<Place> issue_order(const Program& program);
+
+/// Puts the instruction's work on the stream.
+using StreamHandler = std::function<void(const Instruction&, Stream)>;
+using StreamHandlers = std::array<StreamHandler, kOps>;
+
+class StreamExecutor {
+ public:
+  /// `program` and `device` must outlive it. streams[q] is queue q's. An op of the program without a handler is a
+  /// broken promise.
+  StreamExecutor(const Program& program, StreamHandlers handlers, Device& device, std::vector<Stream> streams);
+
+  /// Puts the program on the streams once; returns at once. Queues 1 and on begin after what stands on `first` so far,
+  /// and what is put on it next comes after all of them: so the step can be captured through that one stream. `first`
+  /// takes the place of queue 0's stream.
+  void issue(Stream first, bool timed);
+  /// The times on the device of the last timed issue, which must have run; `begin` is when it began by the host's
+  /// clock.
+  void collect(Trace& trace, uint64_t step, Time begin) const;
+  /// The first instruction of the last timed issue that has not ended on the device, for messages; empty: all have.
+  std::string unfinished() const;
+
+ private:
+  struct Timing {
+    StreamEvent begin, end;
+  };
+  void make_timings();
+
+  const Program& program_;
+  StreamHandlers handlers_;
+  Device& device_;
+  std::vector<Stream> streams_;
+  std::vector<Place> order_;
+  std::vector<StreamEvent> events_;              // of the program
+  StreamEvent begun_;                            // on the first stream
+  std::vector<StreamEvent> ended_;               // by queue
+  std::vector<std::vector<Timing>> timings_;     // by queue and index; made when first wanted
+  StreamEvent origin_;
+  bool timed_ = false;
+};
+
+}  // namespace tutti

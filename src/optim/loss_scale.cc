@@ -1,0 +1,52 @@
+#include "optim/loss_scale.h"
+
+#include <cinttypes>
+#include <cstdio>
+
+#include "base/error.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr double kFirst = 65536, kLargest = 0x1p24, kSmallest = 1;
+
+}  // namespace
+
+LossScale first_loss_scale(const NumericsConfig& numerics) {
+  if (numerics.precision != "float16") return {};
+  return {numerics.loss_scale > 0 ? numerics.loss_scale : kFirst, 0, 0};
+}
+
+LossScale next_loss_scale(LossScale now, bool finite, const NumericsConfig& numerics) {
+  if (numerics.precision != "float16") return now;
+  if (!finite) return {now.scale / 2, 0, now.skipped + 1};
+  ++now.good;
+  if (now.good >= numerics.scale_growth && now.scale * 2 <= kLargest) {
+    now.scale *= 2;
+    now.good = 0;
+  }
+  return now;
+}
+
+bool may_skip(const LossScale& now, const NumericsConfig& numerics) {
+  return numerics.precision == "float16" && now.scale / 2 >= kSmallest;
+}
+
+std::string to_text(const LossScale& scale) {
+  if (scale == LossScale{}) return {};
+  return fmt::format("scale {:a} good {} skipped {}", scale.scale, scale.good, scale.skipped);
+}
+
+LossScale loss_scale_from(const std::string& text) {
+  LossScale scale;
+  if (text.empty()) return scale;
+  int read = 0;
+  if (std::sscanf(text.c_str(), "scale %la good %" SCNd64 " skipped %" SCNd64 "%n", &scale.scale, &scale.good,
+                  &scale.skipped, &read) != 3 ||
+      read != static_cast<int>(text.size()))
+    throw Error(fmt::format("\"{}\" is no record of a loss scale", text));
+  return scale;
+}
+
+}  // namespace tutti

@@ -1,0 +1,97 @@
+#include "train/device_feed.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <cstring>
+
+#include "base/error.h"
+#include "model/borders.h"
+#include "model/wiring.h"
+
+namespace tutti {
+
+namespace {
+
+size_t rounded(int64_t bytes) { return static_cast<size_t>(align_up(bytes, 256)); }
+
+size_t micro_batch_bytes(const Model& model) {
+  size_t bytes = 0;
+  for (const Border& border : model.data) bytes += rounded(border_bytes(border));
+  return bytes;
+}
+
+}  // namespace
+
+DeviceFeed::DeviceFeed(const Model& model, const Batch& batch, Range lanes, Loader& loader, Device& device, at::Device place,
+           Accounts& accounts)
+    : model_(model),
+      batch_(batch),
+      lanes_(lanes),
+      loader_(loader),
+      device_(device),
+      bytes_(micro_batch_bytes(model)),
+      count_(static_cast<size_t>(lanes.size() * batch.micro_batches)),
+      arena_(BufferKind::kData, 3 * bytes_ * count_, accounts, &device),
+      place_(arena_.take(bytes_ * count_)),
+      stream_(device.make_stream()) {
+  for (Stage& stage : stages_) {
+    stage.memory = arena_.take(bytes_ * count_);
+    stage.pinned = device.take_pinned(bytes_ * count_);
+    stage.arrived = device.make_event(false);
+  }
+  size_t at = 0;
+  for (const Border& border : model.data) {
+    offsets_.push_back(at);
+    at += rounded(border_bytes(border));
+  }
+  for (size_t k = 0; k < count_; ++k) {
+    tensors_.emplace_back();
+    for (size_t i = 0; i < model.data.size(); ++i)
+      tensors_.back().push_back(at::for_blob(place_.data() + k * bytes_ + offsets_[i], model.data[i].dims)
+                                    .options(at::TensorOptions().dtype(model.data[i].type).device(place))
+                                    .target_device(place)
+                                    .make_tensor());
+  }
+}
+
+DeviceFeed::~DeviceFeed() {
+  for (Stage& stage : stages_) device_.give_back_pinned(stage.pinned);
+}
+
+size_t DeviceFeed::index(int lane, int micro) const {
+  return static_cast<size_t>((lane - lanes_.begin) * batch_.micro_batches + micro);
+}
+
+const std::vector<at::Tensor>& DeviceFeed::tensors(int lane, int micro) const { return tensors_[index(lane, micro)]; }
+
+void DeviceFeed::stage(int64_t step) {
+  Stage& stage = stages_[step % 2];
+  if (stage.step == step) return;
+  stage.step = step;
+  stage.failure = nullptr;
+  try {
+    for (int lane = static_cast<int>(lanes_.begin); lane < lanes_.end; ++lane)
+      for (int micro = 0; micro < batch_.micro_batches; ++micro) {
+        const auto& tensors = loader_.next(step, lane, micro);
+        if (model_.check) model_.check(tensors);
+        std::byte* to = stage.pinned.data() + index(lane, micro) * bytes_;
+        for (size_t i = 0; i < tensors.size(); ++i) std::memcpy(to + offsets_[i], tensors[i].const_data_ptr(), tensors[i].nbytes());
+      }
+    stage.digest = loader_.digest();
+    device_.copy(stream_, stage.memory.data(), stage.pinned.data(), stage.pinned.size());
+    device_.record(stage.arrived, stream_);
+  } catch (...) {
+    stage.failure = std::current_exception();
+  }
+}
+
+void DeviceFeed::use(int64_t step, Stream stream) {
+  stage(step);
+  Stage& stage = stages_[step % 2];
+  if (stage.failure) std::rethrow_exception(stage.failure);
+  device_.wait(stream, stage.arrived);
+  device_.copy(stream, place_.data(), stage.memory.data(), place_.size());
+  digest_ = stage.digest;
+}
+
+}  // namespace tutti

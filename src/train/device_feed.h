@@ -1,0 +1,61 @@
+// How micro-batches reach a device: the loader's tensors are copied into pinned memory, from there beside the compute
+// into one of two stages of device memory, and at the start of their step into the place where the step reads them,
+// which is always the same.
+#pragma once
+
+#include <exception>
+#include <span>
+#include <vector>
+
+#include "data/loader.h"
+#include "exec/device.h"
+#include "model/segment.h"
+
+namespace tutti {
+
+class DeviceFeed {
+ public:
+  /// `place` is the device for ATen. All of them must outlive it.
+  DeviceFeed(const Model& model, const Batch& batch, Range lanes, Loader& loader, Device& device, at::Device place,
+       Accounts& accounts);
+  ~DeviceFeed();
+  DeviceFeed(const DeviceFeed&) = delete;
+  DeviceFeed& operator=(const DeviceFeed&) = delete;
+
+  /// Begins to bring the step's micro-batches to the device, unless that was begun before. What the loader throws is
+  /// kept for use().
+  void stage(int64_t step);
+  /// Puts the step's micro-batches on the stream into their place; stages them first if need be.
+  void use(int64_t step, Stream stream);
+  /// Where they are.
+  const std::vector<at::Tensor>& tensors(int lane, int micro) const;
+  /// Loader::digest of what was used.
+  uint64_t digest() const { return digest_; }
+
+ private:
+  struct Stage {
+    int64_t step = -1;
+    std::span<std::byte> pinned, memory;
+    StreamEvent arrived;
+    std::exception_ptr failure;
+    uint64_t digest = 0;  // of the loader behind it
+  };
+  size_t index(int lane, int micro) const;
+
+  const Model& model_;
+  const Batch batch_;
+  const Range lanes_;
+  Loader& loader_;
+  Device& device_;
+  std::vector<size_t> offsets_;  // of each tensor of a micro-batch
+  size_t bytes_ = 0;             // of a micro-batch
+  size_t count_ = 0;             // micro-batches of a step
+  Arena arena_;
+  std::span<std::byte> place_;
+  Stage stages_[2];
+  Stream stream_;
+  std::vector<std::vector<at::Tensor>> tensors_;
+  uint64_t digest_ = 0;
+};
+
+}  // namespace tutti

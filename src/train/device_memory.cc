@@ -1,0 +1,76 @@
+// What a rank will take of its device, known before it takes any of it.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "device/reduction.h"
+#include "model/wiring.h"
+#include "plan/check.h"
+#include "train/device_engine.h"
+
+namespace tutti {
+
+namespace {
+
+// The context, cuBLAS and cuDNN with their kernels, and NCCL's buffers, as seen on an H200.
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kLibraries = 700 * kMiB, kCollectives = 300 * kMiB;
+
+std::string gib(int64_t bytes) { return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30)); }
+
+}  // namespace
+
+int64_t pool_forecast(const Model& model, const ModelShape& shape) {
+  int64_t saved = 0, work = 0;
+  for (size_t b = 0; b < model.blocks.size(); ++b)
+    for (size_t s = 0; s < model.blocks[b].segments.size(); ++s) {
+      const Segment& segment = *model.blocks[b].segments[s];
+      saved += shape.blocks[b].segments[s].saved_bytes - segment.saved_bytes();
+      work = std::max(work, shape.blocks[b].segments[s].work_bytes - segment.work_bytes());
+    }
+  return saved + work;
+}
+
+DeviceForecast device_forecast(const Job& job, const Model& model, const ModelShape& shape, const Plan& plan,
+                               int rank) {
+  DeviceForecast forecast;
+  forecast.plan = forecast_memory(plan.programs[rank]);
+  if (precision_of(job.numerics) != Precision::kFloat32)
+    for (const BlockShape& block : shape.blocks) forecast.low += 2 * block.unit_size;
+  const GradientPlaces places = gradient_places(plan, shape);
+  for (size_t b = 0; b < plan.buckets.size(); ++b)
+    forecast.messages +=
+        DeviceReduction::scratch_bytes(reduction_spec(plan, shape, places, static_cast<int>(b), job), rank);
+  int64_t micro_batch = 0;
+  for (const Border& border : model.data) micro_batch += align_up(border_bytes(border), 256);
+  forecast.input = 3 * micro_batch * plan.programs[rank].lanes.size() * job.train.micro_batches;
+  if (job.layout.graph && capture_faults(model).empty()) forecast.captured = pool_forecast(model, shape);
+  forecast.libraries = kLibraries + (plan.ranks > 1 ? kCollectives : 0);
+  return forecast;
+}
+
+std::string memory_fault(const DeviceForecast& forecast, int64_t free, int sharing, const std::string& device) {
+  const int64_t wanted = forecast.total() * sharing;
+  if (wanted <= free) return {};
+  std::vector<std::pair<int64_t, std::string>> holders;
+  for (int k = 0; k < kBufferKinds; ++k)
+    holders.emplace_back(forecast.plan.bytes[k], kind_name(static_cast<BufferKind>(k)));
+  holders.emplace_back(forecast.low, "16-bit copies");
+  holders.emplace_back(forecast.messages, "messages");
+  holders.emplace_back(forecast.input, "input");
+  holders.emplace_back(forecast.captured, "captured temporaries");
+  holders.emplace_back(forecast.libraries, "libraries");
+  std::sort(holders.rbegin(), holders.rend());
+  std::vector<std::string> largest;
+  for (size_t i = 0; i < 4; ++i)
+    if (holders[i].first > 0) largest.push_back(fmt::format("{} {}", holders[i].second, gib(holders[i].first)));
+  std::string ranks = sharing > 1 ? fmt::format("{} ranks of {} each", sharing, gib(forecast.total()))
+                                  : gib(forecast.total());
+  return fmt::format(
+      "the job needs {} of {}, which has {} free; the largest parts of a rank: {}. A smaller train.micro_batch_size "
+      "with more train.micro_batches needs less (and is another job), as does layout.graph = false",
+      ranks, device, gib(free), fmt::join(largest, ", "));
+}
+
+}  // namespace tutti

@@ -1,0 +1,261 @@
+// A step on the host's cores, read aloud: the plan's instructions are walked by the executor; each handler below says
+// what one of them means.
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "comm/fold.h"
+#include "exec/executor.h"
+#include "tensor/threads.h"
+#include "train/channels.h"
+#include "train/engine.h"
+#include "train/nonfinite.h"
+
+namespace tutti {
+
+namespace {
+
+class HostEngine final : public Engine {
+ public:
+  explicit HostEngine(const EngineParts& parts)
+      : p_(parts),
+        timeout_(timeout_of(parts.job)),
+        channel_(parts.transport, parts.context.clock, kDataChannel, timeout_),
+        unit_gradients_(parts.shape.blocks.size()),
+        unit_squares_(parts.shape.blocks.size()) {
+    place_gradients();
+    make_reductions();
+    std::vector<float*> parameters;
+    for (size_t u = 0; u < p_.shape.blocks.size(); ++u) parameters.push_back(p_.units.parameters(static_cast<int>(u)));
+    runner_ = std::make_unique<ModelRunner>(p_.model, p_.shape, parameters, p_.accounts);
+    placement_ = std::make_unique<HostPlacement>(*runner_, p_.batch);
+    const int threads = static_cast<int>(p_.job.numerics.threads);
+    executor_ = std::make_unique<Executor>(p_.program(), handlers(), p_.context.clock, &p_.context.control.cancel,
+                                           &p_.trace, [threads] { prepare_compute_thread(threads); });
+  }
+
+  StepVerdict run(const StepRequest& request) override {
+    request_ = request;
+    mine_ = {};
+    std::fill(unit_squares_.begin(), unit_squares_.end(), ExactSum{});
+    StepVerdict verdict;
+    try {
+      executor_->run(round_++);
+    } catch (const NonFinite&) {
+      verdict.finite = false;
+    }
+    verdict.loss = all_.mean_loss();
+    verdict.gradient_norm = all_.gradient_norm();
+    verdict.stop = all_.stop != 0;
+    return verdict;
+  }
+  Placement& placement() override { return *placement_; }
+  uint64_t order_digest() const override { return p_.loader.digest(); }
+
+ private:
+  struct Chunk {
+    Range range;
+    int unit;
+  };
+
+  void place_gradients();
+  void make_reductions();
+  Handlers handlers();
+  float* gradient(int buffer, int unit) const;
+  void backward(const Instruction& instruction);
+  std::vector<Chunk> chunks_to_norm(const Bucket& bucket, Range slice) const;
+  void fold(const Instruction& instruction);
+  void norm(const Instruction& instruction);
+  void vote();
+  void share_unit_squares();
+  void update(const Instruction& instruction, uint64_t round);
+  Pass pass_of(const Instruction& i) const {
+    return placement_->pass_of(p_.job.train.seed, request_.step, i.lane, i.micro);
+  }
+
+  const EngineParts p_;
+  const Duration timeout_;
+  Channel channel_;
+  std::unique_ptr<Arena> window_arena_, gradient_arena_;
+  std::span<std::byte> window_;
+  std::vector<float*> private_gradients_;  // by buffer of the program; null: in the window or no gradient
+  std::vector<ReductionSpec> specs_;
+  std::vector<std::unique_ptr<Reduction>> reductions_;
+  std::vector<std::vector<Chunk>> my_chunks_;  // by bucket, of my slice; of the parameters that count in norms
+  std::unique_ptr<ModelRunner> runner_;
+  std::unique_ptr<HostPlacement> placement_;
+  std::unique_ptr<Executor> executor_;
+
+  StepRequest request_;
+  uint64_t round_ = 0;  // steps run so far: the transports count from 0
+  const std::vector<at::Tensor>* micro_batch_ = nullptr;
+  std::vector<float*> unit_gradients_;  // where the running backward writes, by unit
+  Vote mine_, all_;
+  std::vector<ExactSum> unit_squares_;  // by unit, for train.clip_by = "unit": mine, then all ranks'
+  StepScalars scalars_;
+};
+
+/// In the transport's window where it has one, so that others read partial sums there; what nobody reads lies apart.
+void HostEngine::place_gradients() {
+  const size_t bytes = p_.transport.window().size();
+  const auto wanted = static_cast<size_t>(window_bytes_of(p_.plan, p_.context.rank, p_.places));
+  if (bytes > 0) {
+    window_arena_ = std::make_unique<Arena>(BufferKind::kGradient, p_.transport.window(), p_.accounts);
+  } else {
+    window_arena_ = std::make_unique<Arena>(BufferKind::kGradient, wanted, p_.accounts);
+  }
+  window_ = window_arena_->take(wanted);
+  const Program& program = p_.program();
+  gradient_arena_ =
+      std::make_unique<Arena>(BufferKind::kGradient, static_cast<size_t>(private_gradient_bytes(program)), p_.accounts);
+  for (const Buffer& b : program.buffers)
+    private_gradients_.push_back(
+        b.kind == BufferKind::kGradient && b.partial < 0
+            ? reinterpret_cast<float*>(gradient_arena_->take(static_cast<size_t>(b.bytes)).data())
+            : nullptr);
+}
+
+void HostEngine::make_reductions() {
+  for (size_t b = 0; b < p_.plan.buckets.size(); ++b) {
+    ReductionSpec spec = reduction_spec(p_.plan, p_.shape, p_.places, static_cast<int>(b), p_.job);
+    my_chunks_.push_back(chunks_to_norm(p_.plan.buckets[b], spec.slices[p_.context.rank]));
+    reductions_.push_back(make_reduction(spec, p_.transport, window_));
+    p_.accounts.add(BufferKind::kMessage, reductions_.back()->scratch_bytes());
+    specs_.push_back(std::move(spec));
+  }
+}
+
+/// The chunks in `slice` of the parameters that count in norms.
+std::vector<HostEngine::Chunk> HostEngine::chunks_to_norm(const Bucket& bucket, Range slice) const {
+  std::vector<Chunk> chunks;
+  for (size_t k = 0; k < bucket.units.size(); ++k) {
+    const int unit = bucket.units[k];
+    const auto& parameters = p_.shape.blocks[unit].parameters;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (!p_.updater.counts(unit, i)) continue;
+      const int64_t begin = bucket.unit_offset[k] + parameters[i].offset;
+      for (const Range& chunk : chunks_of({{begin, begin + parameters[i].size}}))
+        if (slice.contains(chunk.begin)) chunks.push_back({chunk, unit});
+    }
+  }
+  return chunks;
+}
+
+/// Where the gradient of `unit` lies in a buffer of the program.
+float* HostEngine::gradient(int buffer, int unit) const {
+  const Buffer& b = p_.program().buffers[buffer];
+  if (b.partial < 0) return private_gradients_[buffer];
+  return reinterpret_cast<float*>(window_.data()) + b.partial * p_.places.partial_floats + p_.places.of_unit(unit);
+}
+
+Handlers HostEngine::handlers() {
+  Handlers on;
+  auto set = [&on](Op op, Handler handler) { on[static_cast<int>(op)] = std::move(handler); };
+  auto deadline = [this] { return p_.context.clock.after(timeout_); };
+  set(Op::kLoad,
+      [this](const Instruction& i, uint64_t) { micro_batch_ = &p_.loader.next(request_.step, i.lane, i.micro); });
+  set(Op::kForward, [this](const Instruction& i, uint64_t) {
+    runner_->forward(i.block, i.segment, pass_of(i), *micro_batch_);
+    if (!is_last(p_.model, i)) return;
+    mine_.loss.add(runner_->loss().sum);
+    mine_.targets.add(runner_->loss().count);
+  });
+  set(Op::kBackward, [this](const Instruction& i, uint64_t) { backward(i); });
+  set(Op::kFold, [this](const Instruction& i, uint64_t) { fold(i); });
+  set(Op::kAcquire, [this, deadline](const Instruction& i, uint64_t round) {
+    if (round > 0) reductions_[i.bucket]->await_release(round - 1, deadline());
+  });
+  set(Op::kReduce,
+      [this, deadline](const Instruction& i, uint64_t round) { reductions_[i.bucket]->reduce(round, deadline()); });
+  set(Op::kNorm, [this](const Instruction& i, uint64_t) { norm(i); });
+  set(Op::kGather,
+      [this, deadline](const Instruction& i, uint64_t round) { reductions_[i.bucket]->gather(round, deadline()); });
+  set(Op::kVote, [this](const Instruction&, uint64_t) { vote(); });
+  set(Op::kUpdate, [this](const Instruction& i, uint64_t round) { update(i, round); });
+  return on;
+}
+
+void HostEngine::backward(const Instruction& i) {
+  for (int buffer : i.writes) {
+    const Buffer& b = p_.program().buffers[buffer];
+    if (b.kind != BufferKind::kGradient) continue;
+    const int unit = b.unit < 0 ? i.block : b.unit;
+    unit_gradients_[unit] = gradient(buffer, unit);
+  }
+  runner_->backward(i.block, i.segment, pass_of(i), *micro_batch_, unit_gradients_);
+}
+
+void HostEngine::fold(const Instruction& i) {
+  for (const Add& add : i.adds)
+    add_into(gradient(add.into, i.block), gradient(add.from, i.block), p_.shape.blocks[i.block].gradient_size);
+}
+
+void HostEngine::norm(const Instruction& i) {
+  const float* slice = reductions_[i.bucket]->view(p_.context.rank);
+  const int64_t begin = specs_[i.bucket].slices[p_.context.rank].begin;
+  for (const auto& [chunk, unit] : my_chunks_[i.bucket]) {
+    const double squares = sum_squares(slice + (chunk.begin - begin), chunk.size());
+    mine_.squares.add(squares);
+    if (p_.job.train.clip_by == "unit") unit_squares_[unit].add(squares);
+  }
+}
+
+/// The commit: after it every rank knows the same norm, loss and decision.
+void HostEngine::vote() {
+  mine_.stop = p_.context.control.stop.load() != 0 ? 1 : 0;
+  std::vector<Vote> votes(p_.context.size);
+  channel_.all_gather(std::as_bytes(std::span(&mine_, 1)), std::as_writable_bytes(std::span(votes)));
+  all_ = merge(votes);
+  if (!all_.finite()) throw NonFinite();
+  const TrainConfig& train = p_.job.train;
+  scalars_.step = request_.updates;
+  scalars_.lr = request_.lr;
+  const double factor = train.clip_by == "norm" ? clip_factor(all_.gradient_norm(), train.clip) : 1;
+  scalars_.gradient_scale = factor / all_.divisor();
+  if (train.clip_by == "value") scalars_.clip_value = train.clip;
+  if (train.clip_by == "unit") share_unit_squares();
+}
+
+/// Every rank summed the squares of its slices; a unit's are all ranks'.
+void HostEngine::share_unit_squares() {
+  const size_t units = unit_squares_.size();
+  std::vector<ExactSum> all(units * p_.context.size);
+  channel_.all_gather(std::as_bytes(std::span(unit_squares_)), std::as_writable_bytes(std::span(all)));
+  for (size_t u = 0; u < units; ++u) {
+    unit_squares_[u] = {};
+    for (int r = 0; r < p_.context.size; ++r) unit_squares_[u].merge(all[r * units + u]);
+  }
+}
+
+/// Every parameter of the unit, slice by slice: gradients are read where their owner left them.
+void HostEngine::update(const Instruction& i, uint64_t round) {
+  const int unit = i.block, bucket = p_.places.bucket_of[unit];
+  const ReductionSpec& spec = specs_[bucket];
+  const int64_t base = p_.places.offset_in_bucket[unit];
+  StepScalars scalars = scalars_;
+  if (p_.job.train.clip_by == "unit") {
+    const double norm = std::sqrt(unit_squares_[unit].value()) / all_.divisor();
+    scalars.gradient_scale *= clip_factor(norm, p_.job.train.clip);
+  }
+  const auto& parameters = p_.shape.blocks[unit].parameters;
+  std::vector<GradientPiece> pieces;
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    const int64_t begin = base + parameters[p].offset, end = begin + parameters[p].size;
+    pieces.clear();
+    for (size_t s = 0; s < spec.slices.size(); ++s) {
+      const Range part{std::max(begin, spec.slices[s].begin), std::min(end, spec.slices[s].end)};
+      if (part.empty()) continue;
+      pieces.push_back({part.begin - base, part.size(),
+                        reductions_[bucket]->view(static_cast<int>(s)) + (part.begin - spec.slices[s].begin)});
+    }
+    p_.updater.update(p_.units, unit, p, pieces, scalars, int64_t{p_.batch.lanes} * p_.batch.micro_batches);
+  }
+  // Units are updated in the bucket's order: after the last one nobody here reads the bucket any more.
+  if (p_.plan.buckets[bucket].units.back() == unit) reductions_[bucket]->release(round);
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> make_host_engine(const EngineParts& parts) { return std::make_unique<HostEngine>(parts); }
+
+}  // namespace tutti

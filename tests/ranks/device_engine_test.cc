@@ -1,0 +1,160 @@
+// The device engine without a GPU: on devices that are the host's own memory its steps give the bits of the host's
+// engine, for every number of ranks.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "launch/local.h"
+#include "model/make_model.h"
+#include "support/host_library.h"
+#include "train/device_engine.h"
+#include "train/trainer.h"
+
+namespace tutti {
+namespace {
+
+using namespace testing_support;  // NOLINT(google-build-using-namespace)
+
+constexpr const char* kGpt = R"(
+[model]
+kind = "gpt"
+layers = 2
+width = 16
+heads = 2
+context = 8
+vocab = 256
+tied = true
+[data]
+kind = "walk"
+[train]
+lanes = 5
+micro_batches = 2
+micro_batch_size = 2
+steps = 4
+clip = 0.0
+)";
+constexpr const char* kMlp = R"(
+[model]
+kind = "mlp"
+inputs = 2
+hidden = [9, 7]
+classes = 2
+norm = "batch"
+init = "he-normal"
+[data]
+kind = "points"
+[train]
+lanes = 5
+micro_batches = 2
+micro_batch_size = 3
+steps = 4
+clip = 0.0
+groups = ["hidden.0* lr=0.5"]
+)";
+
+struct Outcome {
+  std::string hash;
+  uint64_t order = 0;
+  std::vector<double> losses;
+  std::string beside;  // hash of the state that was copied out after step 2
+  int64_t takes_in_steps = 0;
+};
+
+Outcome trained(const char* text, int ranks, bool on_device, const std::vector<Setting>& settings = {}) {
+  Job job = parse_job(text, "job", settings);
+  const bool prefetch = job.layout.prefetch;  // a job of the CPU may not say it
+  job.layout.prefetch = true;
+  job.origin.erase("layout.prefetch");
+  job.numerics.device = "cpu";
+  job.layout.workers = "thread";
+  job.layout.ranks = ranks;
+  resolve(job, this_machine());
+  job.layout.prefetch = prefetch;
+  Outcome outcome;
+  LaunchOptions launch;
+  launch.ranks = ranks;
+  launch.threads = true;
+  const LaunchResult result = launch_local(launch, [&](RankContext& context) {
+    RankDevice device;
+    HostDevice* host = nullptr;
+    if (on_device) {
+      auto own = std::make_unique<HostDevice>(int64_t{1} << 40);
+      host = own.get();
+      device.library = &host_library();
+      device.device = std::move(own);
+    }
+    const Model model = make_model(job);
+    Trainer trainer(job, model, context, "", {}, &device);
+    std::vector<double> losses;
+    std::function<State()> copied;
+    std::string beside;
+    losses.push_back(trainer.step().loss);
+    const int64_t takes = host != nullptr ? host->takes() : 0;
+    for (int64_t step = 1; step < job.train.steps; ++step) {
+      losses.push_back(trainer.step().loss);
+      if (step == 1 && on_device) beside = state_hash(trainer.state_beside()());
+    }
+    const std::string hash = trainer.agreed_hash();
+    const uint64_t order = trainer.order_digest();
+    if (context.rank != 0) return;
+    outcome = {hash, order, losses, beside, host != nullptr ? host->takes() - takes : 0};
+  });
+  for (const std::string& failure : result.failures) ADD_FAILURE() << failure;
+  return outcome;
+}
+
+class DeviceEngine : public testing::TestWithParam<const char*> {};
+
+TEST_P(DeviceEngine, EveryNumberOfRanksGivesTheHostEnginesBits) {
+  const Outcome host = trained(GetParam(), 1, false);
+  for (int ranks : {1, 2, 3, 5}) {
+    const Outcome device = trained(GetParam(), ranks, true);
+    EXPECT_EQ(device.hash, host.hash) << ranks << " ranks";
+    EXPECT_EQ(device.order, host.order) << ranks << " ranks";
+    for (size_t i = 0; i < host.losses.size(); ++i) EXPECT_NEAR(device.losses[i], host.losses[i], 1e-12);
+  }
+}
+
+TEST_P(DeviceEngine, ClippingByNormAndByUnitDoesNotDependOnTheRanks) {
+  for (const char* by : {"norm", "unit", "value"}) {
+    const std::vector<Setting> settings{{"train.clip", "0.01"}, {"train.clip_by", by}};
+    const Outcome one = trained(GetParam(), 1, true, settings), none = trained(GetParam(), 1, true);
+    EXPECT_NE(one.hash, none.hash) << by << " clips nothing";
+    for (int ranks : {2, 4}) EXPECT_EQ(trained(GetParam(), ranks, true, settings).hash, one.hash) << by;
+  }
+}
+
+TEST_P(DeviceEngine, EveryOptimizerGivesTheHostEnginesBits) {
+  for (const char* optimizer : {"sgd", "adagrad", "rmsprop", "adam", "lion"}) {
+    const std::vector<Setting> settings{{"train.optimizer", optimizer}, {"train.momentum", "0.9"}};
+    EXPECT_EQ(trained(GetParam(), 2, true, settings).hash, trained(GetParam(), 1, false, settings).hash) << optimizer;
+  }
+}
+
+TEST_P(DeviceEngine, PrefetchAndBucketsAndFoldChangeNothing) {
+  const Outcome with = trained(GetParam(), 2, true);
+  for (const std::vector<Setting>& settings :
+       {std::vector<Setting>{{"layout.prefetch", "false"}},
+        {{"layout.bucket_floats", "100"}},
+        {{"layout.fold", "root"}},
+        {{"layout.overlap", "false"}}}) {
+    const Outcome other = trained(GetParam(), 2, true, settings);
+    EXPECT_EQ(other.hash, with.hash) << settings[0].key;
+    EXPECT_EQ(other.order, with.order) << settings[0].key;
+  }
+}
+
+TEST_P(DeviceEngine, AStateCopiedBesideTheStepsIsTheOneAfterThatStep) {
+  const Outcome long_run = trained(GetParam(), 2, true);
+  const Outcome short_run = trained(GetParam(), 2, true, {{"train.steps", "2"}});
+  EXPECT_EQ(long_run.beside, short_run.hash);
+  EXPECT_NE(long_run.beside, long_run.hash);
+}
+
+TEST_P(DeviceEngine, ASteadyStepTakesNoMemoryOfTheDevice) { EXPECT_EQ(trained(GetParam(), 2, true).takes_in_steps, 0); }
+
+INSTANTIATE_TEST_SUITE_P(Models, DeviceEngine, testing::Values(kGpt, kMlp),
+                         [](const auto& info) { return std::string(info.param == kGpt ? "Gpt" : "Mlp"); });
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,2 @@
+// A library that is nobody's GPU library.
+extern "C" int something_else() { return 0; }
