@@ -98,10 +98,9 @@ Job job_on_host(const std::string& run) {
   const RunFolder folder = open_run(run);
   Job job = parse_job(read_file(folder.job()), folder.job(),
                       {{"numerics.device", "cpu"}, {"numerics.precision", "float32"}, {"layout.transport", "auto"}});
-  const Job fresh = parse_job("", "defaults", {});  // what is a GPU's alone
-  job.layout.graph = fresh.layout.graph;
-  job.layout.prefetch = fresh.layout.prefetch;
-  resolve(job, this_machine());
+  const Machine machine = this_machine();
+  forget_idle_keys(job, machine);
+  resolve(job, machine);
   choose_library_isa(job.numerics.isa);
   return job;
 }
@@ -119,6 +118,7 @@ Prepared prepare(const TrainArguments& arguments) {
   }
   prepared.machine = this_machine();
   add_gpus(prepared.machine, job.numerics.device);
+  if (!arguments.resume.empty()) forget_idle_keys(job, prepared.machine);
   resolve(job, prepared.machine);
   choose_library_isa(job.numerics.isa);
   if (!arguments.resume.empty()) {

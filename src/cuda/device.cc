@@ -1,5 +1,7 @@
 #include "cuda/device.h"
 
+#include <atomic>
+
 #include <ATen/Context.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
@@ -164,6 +166,7 @@ class CudaDevice final : public Device {
 
   // Never waits: a stream on which something is stuck is left behind.
   ~CudaDevice() override {
+    if (abandoned_) return;
     c10::cuda::setCurrentCUDAStream(c10::cuda::getDefaultCUDAStream(static_cast<c10::DeviceIndex>(ordinal_)));
     for (const cudaEvent_t event : events_) (void)cudaEventDestroy(event);
     const std::lock_guard lock(all_.mutex);
@@ -184,7 +187,7 @@ class CudaDevice final : public Device {
     return {static_cast<std::byte*>(memory), bytes};
   }
   void give_back(std::span<std::byte> memory) override {
-    if (!memory.empty()) all_.memory.give_back(memory.data());
+    if (!memory.empty() && !abandoned_) all_.memory.give_back(memory.data());
   }
 
   std::span<std::byte> take_pinned(size_t bytes) override {
@@ -204,7 +207,7 @@ class CudaDevice final : public Device {
     return {static_cast<std::byte*>(memory), bytes};
   }
   void give_back_pinned(std::span<std::byte> memory) override {
-    if (!memory.empty()) TUTTI_CUDA_CALL(cudaFreeHost, memory.data());
+    if (!memory.empty() && !abandoned_) (void)cudaFreeHost(memory.data());
   }
 
   Stream make_stream() override {
@@ -287,16 +290,19 @@ class CudaDevice final : public Device {
     TUTTI_CUDA_CALL(cudaGraphLaunch, static_cast<cudaGraphExec_t>(step.handle), handle(stream));
   }
   void destroy(CapturedStep step) override {
-    if (step.handle != nullptr) TUTTI_CUDA_CALL(cudaGraphExecDestroy, static_cast<cudaGraphExec_t>(step.handle));
+    if (step.handle != nullptr && !abandoned_) (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(step.handle));
   }
 
   void reserve_pool(int64_t bytes) override { all_.pool.reserve(bytes); }
   PoolUse pool() const override { return all_.pool.use(); }
   void reset_pool_peak() override { all_.pool.reset_peak(); }
 
+  void abandon() override { abandoned_ = true; }
+
  private:
   Shared& all_;
   const int ordinal_;
+  std::atomic<bool> abandoned_{false};
   std::vector<cudaStream_t> streams_;  // both guarded by all_.mutex
   std::vector<cudaEvent_t> events_;
 };

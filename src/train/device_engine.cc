@@ -381,7 +381,10 @@ void DeviceEngine::capture() {
     issue(captures_, false);
   } catch (const std::exception& e) {
     const std::string reason = e.what();
-    device_.abandon();
+    try {
+      device_.destroy(device_.end_capture(captures_));
+    } catch (const Error&) {  // says again what failed; the stream is out of its capture
+    }
     throw Error(fmt::format("a step could not be captured ({}); layout.graph = false runs it without", reason));
   }
   captured_ = device_.end_capture(captures_);
