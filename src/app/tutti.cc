@@ -8,6 +8,8 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <set>
 
 #include "app/crossval.h"
 #include "app/data_command.h"
@@ -77,9 +79,9 @@ int trace_command(const std::string& path, int64_t step) {
     }
   }
   if (events.empty()) throw Error(fmt::format("{}: it has no trace (a run writes it when it ends)", path));
-  auto [first, last] = std::minmax_element(events.begin(), events.end(),
-                                           [](const TraceEvent& a, const TraceEvent& b) { return a.step < b.step; });
-  uint64_t shown = step >= 0 ? static_cast<uint64_t>(step) : (first->step + last->step) / 2;
+  std::set<uint64_t> steps;  // on a device not all are traced
+  for (const TraceEvent& event : events) steps.insert(event.step);
+  const uint64_t shown = step >= 0 ? static_cast<uint64_t>(step) : *std::next(steps.begin(), steps.size() / 2);
   write_file_atomic(folder.path + "/trace.json", chrome_trace(events));
   write_file_atomic(folder.path + "/trace.svg", svg_trace(events, shown));
   fmt::print("{}/trace.json  {} instructions, for ui.perfetto.dev or chrome://tracing\n", folder.path, events.size());

@@ -4,6 +4,8 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/tensor.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -293,6 +295,13 @@ Init default_init(const std::string& name, const std::vector<int64_t>& dims) {
   if (dims.size() >= 2) return {Init::Kind::kHeUniform, 1};
   const bool weight = name == "weight" || name.ends_with(".weight");
   return {weight ? Init::Kind::kOnes : Init::Kind::kZeros, 1};
+}
+
+void start_backward_thread(at::Device device) {
+  at::AutoGradMode mode(true);
+  const at::Tensor x = at::ones({1}, at::TensorOptions().device(device)).requires_grad_();
+  const at::Tensor y = x * x;
+  torch::autograd::grad({y}, {x}, {at::ones_like(y)});
 }
 
 }  // namespace tutti

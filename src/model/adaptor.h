@@ -135,4 +135,8 @@ Init given_init(const at::Tensor& values);
 /// (a norm's), zeros for the rest.
 Init default_init(const std::string& name, const std::vector<int64_t>& dims);
 
+/// ATen runs backward passes on a device on a thread of its own: a first, small one gives that thread its context
+/// before a library asks it for one and complains.
+void start_backward_thread(at::Device device);
+
 }  // namespace tutti

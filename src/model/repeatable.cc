@@ -1,12 +1,17 @@
 #include "model/repeatable.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/avg_pool2d.h>
 #include <ATen/ops/isnan.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/softmax.h>
 #include <ATen/ops/where.h>
+
+#include <cmath>
+#include <limits>
 
 namespace tutti {
 
@@ -43,8 +48,13 @@ at::Tensor average_pool(const at::Tensor& x) {
       .mean({3, 5});
 }
 
+// The softmax in float32 whatever the matmuls run in, as autocast has it.
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  return std::get<0>(at::_scaled_dot_product_attention_math(q, k, v, {}, 0.0, /*is_causal=*/true));
+  const int64_t length = q.size(-2);
+  const at::Tensor later = at::ones({length, length}, q.options().dtype(at::kBool)).triu(1);
+  const at::Tensor scores = at::matmul(q, k.transpose(-2, -1)).to(at::kFloat) / std::sqrt(static_cast<double>(q.size(-1)));
+  const at::Tensor shares = at::softmax(scores.masked_fill(later, -std::numeric_limits<double>::infinity()), -1);
+  return at::matmul(shares.to(v.scalar_type()), v);
 }
 
 }  // namespace repeatable

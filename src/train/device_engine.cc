@@ -31,7 +31,9 @@ constexpr int kWarmSteps = 2;
 constexpr int64_t kTraceEvery = 128;
 // Steps that take long make the others wait longer: a step is given up after the time-out and so many of the longest.
 constexpr int kPatience = 10;
+// A step's end is looked for without sleeping while it is due: sleeping through it would leave the device idle.
 constexpr Duration kPoll = std::chrono::microseconds(50);
+constexpr Duration kEarly = std::chrono::milliseconds(1);
 
 class DeviceEngine final : public Engine, public Placement {
  public:
@@ -42,6 +44,9 @@ class DeviceEngine final : public Engine, public Placement {
   Placement& placement() override { return *this; }
   uint64_t order_digest() const override { return feed_->digest(); }
   std::function<void()> copy_out() override;
+  double steps_per_traced() const override {
+    return traced_ == 0 ? 1 : static_cast<double>(rounds_) / static_cast<double>(traced_);
+  }
 
   ModelRunner& runner() override { return *runner_; }
   std::vector<at::Tensor> placed(const std::vector<at::Tensor>& data) override;
@@ -110,8 +115,8 @@ class DeviceEngine final : public Engine, public Placement {
   std::vector<float*> unit_gradients_;
   CapturedStep captured_;
   bool may_capture_ = false;
-  int64_t rounds_ = 0, step_ = 0;
-  Duration longest_{0};
+  int64_t rounds_ = 0, traced_ = 0, step_ = 0;
+  Duration longest_{0}, typical_{0};  // of a step's wait: the longest, and the last
 };
 
 DeviceEngine::DeviceEngine(const EngineParts& parts, const DeviceLibrary& library, Device& device)
@@ -408,8 +413,13 @@ StepVerdict DeviceEngine::run(const StepRequest& request) {
   device_.copy(compute_, pinned_outcome_.data(), outcome_, pinned_outcome_.size());
   device_.record(done_, compute_);
   if (p_.job.layout.prefetch) feed_->stage(request.step + 1);
+  const Time waiting = p_.context.clock.now();
   await(done_, "step", step);
-  if (timed) executor_->collect(p_.trace, step, issued);
+  typical_ = p_.context.clock.now() - waiting;
+  if (timed) {
+    executor_->collect(p_.trace, step, issued);
+    ++traced_;
+  }
   ++rounds_;
   if (rounds_ > kWarmSteps) longest_ = std::max(longest_, p_.context.clock.now() - begin);
 
@@ -429,12 +439,16 @@ void DeviceEngine::await(StreamEvent event, const std::string& operation, uint64
   const Time since = clock.now();
   const Deadline deadline = clock.after(timeout_ + kPatience * longest_);
   const Cancel& cancel = p_.context.control.cancel;
-  while (!device_.done(event)) {
+  const Time due = since + typical_ - kEarly, overdue = since + typical_ + typical_ / 4 + kEarly;
+  for (int64_t looks = 0; !device_.done(event); ++looks) {
+    const Time now = clock.now();
+    const bool soon = now >= due && now <= overdue;
+    if (soon && looks % 256 != 0) continue;
     if (cancel.cancelled()) give_up(operation, step, since, cancel.reason());
     if (group_)
       if (const std::string fault = group_->fault(); !fault.empty()) give_up(operation, step, since, fault);
-    if (clock.now() >= deadline.at) give_up(operation, step, since, "timed out");
-    clock.sleep(kPoll, nullptr);
+    if (now >= deadline.at) give_up(operation, step, since, "timed out");
+    if (!soon) clock.sleep(kPoll, nullptr);
   }
 }
 

@@ -265,14 +265,14 @@ void Session::save_best() {
   saving_ += seconds_since(begin, context_.clock);
 }
 
-/// Where rank 0's time went. Reductions run beside the compute where overlap is on, so kinds may add up to more than
+/// Where rank 0's time went; on a device by those steps that were timed. Reductions run beside the compute where overlap is on, so kinds may add up to more than
 /// the whole.
 json Session::seconds_by_kind() const {
   const Trace& trace = trainer_.trace();
   const auto sum = [&](std::initializer_list<Op> ops) {
     double seconds = 0;
     for (Op op : ops) seconds += trace.seconds(op);
-    return seconds;
+    return seconds * trainer_.steps_per_traced();
   };
   return {
       {"forward", sum({Op::kForward})}, {"backward", sum({Op::kBackward, Op::kFold})},

@@ -79,6 +79,7 @@ class Trainer {
   const Program& program() const { return plan_.programs[context_.rank]; }
   const Accounts& accounts() const { return accounts_; }
   const Trace& trace() const { return trace_; }
+  double steps_per_traced() const { return engine_->steps_per_traced(); }
   Duration loader_stall() const { return loader_->stalled(); }
   const Partition& partition() const { return partition_; }
   const Transport& transport() const { return *transport_; }

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "data/resample.h"
+#include "model/adaptor.h"
 #include "model/dry_run.h"
 #include "net/make.h"
 #include "plan/ddp.h"
@@ -21,6 +22,7 @@ RankDevice open_rank_device(const Job& job, int rank) {
   opened.library = &device_library();
   const int count = static_cast<int>(opened.library->devices().size());
   opened.device = opened.library->open(rank % count);
+  start_backward_thread(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(opened.device->info().ordinal)));
   return opened;
 }
 
