@@ -205,12 +205,13 @@ void DeviceEngine::make_tables() {
   const int units = static_cast<int>(p_.shape.blocks.size());
   std::vector<int64_t> unit_chunks{0};
   std::vector<std::vector<StateChunk>> counted(units);  // of the norm, by unit; `at` from the unit's start
-  int32_t rule = 0, place = 0;
+  int32_t place = 0;
   for (int u = 0; u < units; ++u) {
     const auto& parameters = p_.shape.blocks[u].parameters;
     std::vector<StateChunk> chunks;
     std::vector<int64_t> parameter_chunks{0};
-    for (size_t i = 0; i < parameters.size(); ++i, ++rule) {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const int rule = p_.updater.rule_of(u, i);
       for (const Range& r : chunks_of({{parameters[i].offset, parameters[i].offset + parameters[i].size}})) {
         StateChunk chunk{r.begin, static_cast<int32_t>(r.size()), rule, static_cast<int32_t>(i), 0};
         chunks.push_back(chunk);
@@ -239,7 +240,7 @@ void DeviceEngine::make_tables() {
     update.trust = take<float>(BufferKind::kWork, update.parameter_count);
     update.parameter_chunks = on_device(parameter_chunks);
   }
-  rule_count_ = static_cast<size_t>(rule);
+  rule_count_ = p_.updater.rule_count();
 
   for (size_t b = 0; b < p_.plan.buckets.size(); ++b) {
     const Bucket& bucket = p_.plan.buckets[b];
@@ -368,7 +369,7 @@ void DeviceEngine::write_inputs(const StepRequest& request) {
   scalars.lr = request.lr;
   if (train.clip_by == "value") scalars.clip_value = train.clip;
   const auto rules = p_.updater.rules(scalars, int64_t{p_.batch.lanes} * p_.batch.micro_batches);
-  TUTTI_CHECK(rules.size() == rule_count_, "{} rules for {} parameters", rules.size(), rule_count_);
+  TUTTI_CHECK(rules.size() == rule_count_, "{} rules of {}", rules.size(), rule_count_);
   std::memcpy(pinned_inputs_.data(), &inputs, sizeof inputs);
   std::memcpy(pinned_inputs_.data() + sizeof inputs, rules.data(), rules.size() * sizeof(RuleScalars));
   device_.copy(compute_, inputs_, pinned_inputs_.data(), pinned_inputs_.size());
@@ -412,7 +413,7 @@ StepVerdict DeviceEngine::run(const StepRequest& request) {
   }
   device_.copy(compute_, pinned_outcome_.data(), outcome_, pinned_outcome_.size());
   device_.record(done_, compute_);
-  if (p_.job.layout.prefetch) feed_->stage(request.step + 1);
+  if (p_.job.layout.prefetch) feed_->place(request.step + 1, compute_);
   const Time waiting = p_.context.clock.now();
   await(done_, "step", step);
   typical_ = p_.context.clock.now() - waiting;

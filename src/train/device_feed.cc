@@ -85,12 +85,19 @@ void DeviceFeed::stage(int64_t step) {
   }
 }
 
-void DeviceFeed::use(int64_t step, Stream stream) {
+void DeviceFeed::place(int64_t step, Stream stream) {
   stage(step);
-  Stage& stage = stages_[step % 2];
-  if (stage.failure) std::rethrow_exception(stage.failure);
+  const Stage& stage = stages_[step % 2];
+  if (placed_ == step || stage.failure) return;
   device_.wait(stream, stage.arrived);
   device_.copy(stream, place_.data(), stage.memory.data(), place_.size());
+  placed_ = step;
+}
+
+void DeviceFeed::use(int64_t step, Stream stream) {
+  place(step, stream);
+  const Stage& stage = stages_[step % 2];
+  if (stage.failure) std::rethrow_exception(stage.failure);
   digest_ = stage.digest;
 }
 

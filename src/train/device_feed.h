@@ -25,7 +25,10 @@ class DeviceFeed {
   /// Begins to bring the step's micro-batches to the device, unless that was begun before. What the loader throws is
   /// kept for use().
   void stage(int64_t step);
-  /// Puts the step's micro-batches on the stream into their place; stages them first if need be.
+  /// Stages them and puts them, behind what is on the stream, into the place where the step reads them, unless that was
+  /// done before.
+  void place(int64_t step, Stream stream);
+  /// The same for a step that comes next on the stream.
   void use(int64_t step, Stream stream);
   /// Where they are.
   const std::vector<at::Tensor>& tensors(int lane, int micro) const;
@@ -52,6 +55,7 @@ class DeviceFeed {
   size_t count_ = 0;             // micro-batches of a step
   Arena arena_;
   std::span<std::byte> place_;
+  int64_t placed_ = -1;  // the step whose micro-batches are there
   Stage stages_[2];
   Stream stream_;
   std::vector<std::vector<at::Tensor>> tensors_;

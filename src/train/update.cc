@@ -14,6 +14,7 @@ Updater::Updater(const Job& job, const ModelShape& shape)
   std::vector<bool> used(groups.size());
   for (const BlockShape& block : shape.blocks) {
     rules_.emplace_back();
+    numbers_.emplace_back();
     for (const ParameterShape& parameter : block.parameters) {
       Rule rule{parameter.role, 1, job.train.weight_decay, false};
       for (size_t g = 0; g < groups.size(); ++g) used[g] = used[g] || fits(groups[g].pattern, parameter.name);
@@ -23,6 +24,9 @@ Updater::Updater(const Job& job, const ModelShape& shape)
         rule.frozen = group->frozen;
       }
       rules_.back().push_back(rule);
+      const auto found = std::find(distinct_.begin(), distinct_.end(), rule);
+      numbers_.back().push_back(static_cast<int>(found - distinct_.begin()));
+      if (found == distinct_.end()) distinct_.push_back(rule);
     }
   }
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -52,22 +56,21 @@ UpdateKind Updater::kind() const {
 
 std::vector<RuleScalars> Updater::rules(const StepScalars& scalars, int64_t proposals) const {
   std::vector<RuleScalars> all;
-  for (const auto& unit : rules_)
-    for (const Rule& rule : unit) {
-      StepScalars own = scalars;
-      own.lr *= rule.lr;
-      own.weight_decay = rule.weight_decay;
-      const UpdateScalars values = optimizer_->scalars(own);
-      RuleScalars& row = all.emplace_back();
-      row.role = rule.frozen                       ? RuleScalars::kFrozen
-                 : rule.role == Role::kMeanBuffer ? RuleScalars::kMeanBuffer
-                 : rule.role == Role::kSumBuffer  ? RuleScalars::kSumBuffer
-                                                  : RuleScalars::kTrained;
-      row.plain = values.plain;
-      row.moments = values.moments;
-      row.momentum = values.momentum;
-      row.proposals = static_cast<float>(proposals);
-    }
+  for (const Rule& rule : distinct_) {
+    StepScalars own = scalars;
+    own.lr *= rule.lr;
+    own.weight_decay = rule.weight_decay;
+    const UpdateScalars values = optimizer_->scalars(own);
+    RuleScalars& row = all.emplace_back();
+    row.role = rule.frozen                      ? RuleScalars::kFrozen
+               : rule.role == Role::kMeanBuffer ? RuleScalars::kMeanBuffer
+               : rule.role == Role::kSumBuffer  ? RuleScalars::kSumBuffer
+                                                : RuleScalars::kTrained;
+    row.plain = values.plain;
+    row.moments = values.moments;
+    row.momentum = values.momentum;
+    row.proposals = static_cast<float>(proposals);
+  }
   return all;
 }
 

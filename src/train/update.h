@@ -26,8 +26,10 @@ class Updater {
   Updater(const Job& job, const ModelShape& shape);
   std::vector<std::string> slots() const { return optimizer_->slots(); }
   UpdateKind kind() const;
-  /// What a device updates every parameter of a step with, unit by unit in the order of the shape.
+  /// What a device updates the parameters of a step with; rule_of() is a parameter's place in it.
   std::vector<RuleScalars> rules(const StepScalars& scalars, int64_t proposals) const;
+  int rule_of(int unit, size_t parameter) const { return numbers_[unit][parameter]; }
+  size_t rule_count() const { return distinct_.size(); }
   /// Whether the parameter's gradient counts in norms: it is trained and not frozen.
   bool counts(int unit, size_t parameter) const;
   /// `pieces` cover the parameter. `proposals`: micro-batches of a step, for buffers.
@@ -39,10 +41,13 @@ class Updater {
     Role role = Role::kTrained;
     double lr = 1, weight_decay = 0;
     bool frozen = false;
+    bool operator==(const Rule&) const = default;
   };
   std::string name_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::vector<std::vector<Rule>> rules_;  // [unit][parameter]
+  std::vector<std::vector<Rule>> rules_;   // [unit][parameter]
+  std::vector<Rule> distinct_;             // of them
+  std::vector<std::vector<int>> numbers_;  // [unit][parameter]: into distinct_
 };
 
 }  // namespace tutti

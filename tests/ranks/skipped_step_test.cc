@@ -105,11 +105,12 @@ class SkippedStep : public testing::Test {
   }
 
   TempFolder folder_;
-  const std::string path_ = folder_.write("rows.csv", "a,b,y\n" + [] {
-    std::string rows;
-    for (int i = 0; i < 12; ++i) rows += "0.75,-0.5,1.25\n";
-    return rows;
-  }());
+  const std::string path_ = folder_.write(
+      "rows.csv", "a,b,y\n" + [] {
+        std::string rows;
+        for (int i = 0; i < 12; ++i) rows += "0.75,-0.5,1.25\n";
+        return rows;
+      }());
   std::string saved_;
 };
 
@@ -202,11 +203,15 @@ TEST_F(SkippedStep, OtherPrecisionsSkipNothing) {
 
 TEST_F(SkippedStep, WithoutAScaleToLowerWhatIsNotFiniteIsTheUsualError) {
   // The first update leaves parameters that no loss survives.
-  const std::vector<Setting> settings{{"train.optimizer", "sgd"}, {"train.lr", "1e38"}};
+  const auto bursting = [&](int ranks, const char* precision, double scale) {
+    Job made = job(ranks, precision, scale, {{"train.optimizer", "sgd"}});
+    made.train.lr = 1e38;
+    return made;
+  };
   for (int ranks : {1, 3}) {
-    const Outcome at_once = train(job(ranks, "float32", 0, settings), 20, 0);
+    const Outcome at_once = train(bursting(ranks, "float32", 0), 20, 0);
     EXPECT_NE(at_once.failure.find("step 2, lane 0, micro-batch 0"), std::string::npos) << at_once.failure;
-    const Outcome later = train(job(ranks, "float16", 4, settings), 20, 0);
+    const Outcome later = train(bursting(ranks, "float16", 4), 20, 0);
     EXPECT_NE(later.failure.find("step 4, lane 0, micro-batch 0"), std::string::npos)
         << "steps 2 and 3 lower the scale from 4 to 1: " << later.failure;
   }

@@ -30,25 +30,27 @@ struct DeviceRank {
   Trainer& trainer;
   const Model& model;
   RankContext& context;
-  HostDevice& device;
+  Device& device;
   bool first() const { return context.rank == 0; }
 };
+
+using MakeDevice = std::function<std::unique_ptr<Device>()>;
+inline std::unique_ptr<Device> host_memory() { return std::make_unique<HostDevice>(int64_t{1} << 40); }
 
 /// A trainer on every rank of the job, from `checkpoint` if that is not empty, and `body` with it.
 inline LaunchResult on_device_ranks(const Job& job, const std::string& checkpoint,
                                     const std::function<void(DeviceRank&)>& body,
                                     const DeviceLibrary& library = host_library(),
-                                    const std::function<Model(const Job&)>& make = make_model) {
+                                    const std::function<Model(const Job&)>& make = make_model,
+                                    const MakeDevice& make_device = host_memory) {
   LaunchOptions launch;
   launch.ranks = static_cast<int>(job.layout.ranks);
   launch.threads = true;
   return launch_local(launch, [&](RankContext& context) {
-    auto own = std::make_unique<HostDevice>(int64_t{1} << 40);
-    HostDevice& device = *own;
-    RankDevice rank_device{&library, std::move(own)};
+    RankDevice device{&library, make_device()};
     const Model model = make(job);
-    Trainer trainer(job, model, context, checkpoint, {}, &rank_device);
-    DeviceRank rank{trainer, model, context, device};
+    Trainer trainer(job, model, context, checkpoint, {}, &device);
+    DeviceRank rank{trainer, model, context, *device.device};
     try {
       body(rank);
     } catch (...) {

@@ -180,8 +180,8 @@ TEST(StreamExecutor, WaitsAndRecordsStandAroundTheirInstructionsAndFirstJoinsAll
   executor.issue(streams[0], false);
   // e0 and e1 are the program's, e2 says that `first` got here, e4 that queue 1 has ended.
   EXPECT_EQ(device.notes, (std::vector<std::string>{"s0 record e2", "s1 wait e2", "s0 run 1", "s0 record e1",
-                                                    "s1 wait e1", "s1 run 10", "s1 record e0", "s0 wait e0",
-                                                    "s0 run 2", "s1 record e4", "s0 wait e4"}));
+                                                    "s1 wait e1", "s1 run 10", "s1 record e0", "s0 wait e0", "s0 run 2",
+                                                    "s1 record e4", "s0 wait e4"}));
   EXPECT_TRUE(device.timed.empty()) << "times cost something: no event of an untimed issue has one";
 }
 

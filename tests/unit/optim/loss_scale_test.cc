@@ -84,9 +84,11 @@ TEST(LossScale, ItsTextGivesBackEveryBit) {
   EXPECT_EQ(loss_scale_from(""), LossScale{});
   std::vector<LossScale> scales{{65536, 0, 0}, {1, 1, 0}, {1, 0, 1}, {0.1, 7, 3}, {0x1p24, 2000, int64_t{1} << 40}};
   for (int i = 0; i < 1000; ++i)
-    scales.push_back({std::ldexp(1 + static_cast<double>(random() >> 12) * 0x1p-52, static_cast<int>(random() % 60) - 20),
-                      static_cast<int64_t>(random() >> 1), static_cast<int64_t>(random() >> 1)});
-  for (const LossScale& scale : scales) EXPECT_EQ(loss_scale_from(to_text(scale)), scale) << to_text(scale) << ", seed " << seed;
+    scales.push_back(
+        {std::ldexp(1 + static_cast<double>(random() >> 12) * 0x1p-52, static_cast<int>(random() % 60) - 20),
+         static_cast<int64_t>(random() >> 1), static_cast<int64_t>(random() >> 1)});
+  for (const LossScale& scale : scales)
+    EXPECT_EQ(loss_scale_from(to_text(scale)), scale) << to_text(scale) << ", seed " << seed;
 }
 
 TEST(LossScale, ItsTextCanStandInTheStatesSchedule) {
@@ -96,16 +98,16 @@ TEST(LossScale, ItsTextCanStandInTheStatesSchedule) {
 TEST(LossScale, TextThatIsNoneIsRefused) {
   const std::string good = to_text({4, 1, 2});
   for (const std::string& text :
-       {std::string("scale"), std::string("scale 0x1p+2 good 1"), good + " ", good + "x", " " + good + ";", good.substr(1),
-        std::string("scale 0x1p+2 good x skipped 2"), std::string("good 1 skipped 2 scale 0x1p+2")}) {
+       {std::string("scale"), std::string("scale 0x1p+2 good 1"), good + " ", good + "x", " " + good + ";",
+        good.substr(1), std::string("scale 0x1p+2 good x skipped 2"), std::string("good 1 skipped 2 scale 0x1p+2")}) {
     EXPECT_THROW(loss_scale_from(text), Error) << text;
   }
 }
 
 TEST(LossScale, AScaleThatNoRunCanHaveIsRefused) {
-  for (const char* text : {"scale nan good 1 skipped 2", "scale inf good 0 skipped 0", "scale -0x1p+2 good 0 skipped 0",
-                           "scale 0x0p+0 good 0 skipped 0", "scale 0x1p+2 good -1 skipped 0",
-                           "scale 0x1p+2 good 0 skipped -1"})
+  for (const char* text :
+       {"scale nan good 1 skipped 2", "scale inf good 0 skipped 0", "scale -0x1p+2 good 0 skipped 0",
+        "scale 0x0p+0 good 0 skipped 0", "scale 0x1p+2 good -1 skipped 0", "scale 0x1p+2 good 0 skipped -1"})
     EXPECT_THROW(loss_scale_from(text), Error) << text;
 }
 

@@ -1,25 +1,20 @@
-// What a rank will take of its device: by hand for a small model, against what it then takes, and what is said when
-// there is not enough of it. And which models' steps can be captured.
+// What a rank will take of its device: by hand for a small model, and what is said when there is not enough of it. And
+// which models' steps can be captured. (tests/ranks/device_memory_test.cc has what ranks then take.)
 #include <c10/util/BFloat16.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 
 #include "base/error.h"
-#include "launch/local.h"
 #include "model/gpt.h"
 #include "model/make_model.h"
 #include "plan/ddp.h"
-#include "support/host_library.h"
 #include "train/device_engine.h"
-#include "train/trainer.h"
 
 namespace tutti {
 namespace {
 
-using namespace testing_support;  // NOLINT(google-build-using-namespace)
-
-constexpr int64_t kMiB = int64_t{1} << 20, kGiB = int64_t{1} << 30;
+constexpr int64_t kGiB = int64_t{1} << 30;
 
 Job resolved(const std::string& text, const std::vector<Setting>& settings = {}) {
   Job job = parse_job(text, "job", settings);
@@ -32,7 +27,8 @@ Job resolved(const std::string& text, const std::vector<Setting>& settings = {})
 /// Borders and bytes; it is never run.
 class Described final : public Segment {
  public:
-  Described(std::string name, std::vector<Border> in, std::vector<Border> out) : name_(std::move(name)), in_(std::move(in)), out_(std::move(out)) {}
+  Described(std::string name, std::vector<Border> in, std::vector<Border> out)
+      : name_(std::move(name)), in_(std::move(in)), out_(std::move(out)) {}
   std::string name() const override { return name_; }
   std::vector<Border> inputs() const override { return in_; }
   std::vector<Border> outputs() const override { return out_; }
@@ -121,8 +117,9 @@ TEST(DeviceForecast, InputGrowsWithTheMicroBatchesOfARanksStep) {
   const ModelShape shape = describe(model);
   EXPECT_EQ(forecast_of(small_job(1, 4, 3), model, shape).input, 3 * 512 * 4 * 3);
   EXPECT_EQ(forecast_of(small_job(2, 4, 3), model, shape).input, 3 * 512 * 2 * 3);
-  EXPECT_EQ(forecast_of(small_job(2, 5, 1), model, shape, 0).input + forecast_of(small_job(2, 5, 1), model, shape, 1).input,
-            3 * 512 * 5);
+  EXPECT_EQ(
+      forecast_of(small_job(2, 5, 1), model, shape, 0).input + forecast_of(small_job(2, 5, 1), model, shape, 1).input,
+      3 * 512 * 5);
 }
 
 TEST(DeviceForecast, SixteenBitsHaveCopiesOfTheUnits) {
@@ -138,7 +135,8 @@ TEST(DeviceForecast, SixteenBitsHaveCopiesOfTheUnits) {
 TEST(DeviceForecast, RanksThatSendHaveMessagesAndTheirLibrary) {
   const Model model = described();
   const ModelShape shape = describe(model);
-  const DeviceForecast one = forecast_of(small_job(1, 2, 1), model, shape), two = forecast_of(small_job(2, 2, 1), model, shape);
+  const DeviceForecast one = forecast_of(small_job(1, 2, 1), model, shape),
+                       two = forecast_of(small_job(2, 2, 1), model, shape);
   EXPECT_GT(two.libraries, one.libraries);
   // Each of two ranks gets the other's partial of its slice: together all of the parameters, with some padding.
   const int64_t messages = two.messages + forecast_of(small_job(2, 2, 1), model, shape, 1).messages;
@@ -164,7 +162,8 @@ TEST(PoolForecast, IsWhatTheDryRunFoundBesideWhatSegmentsDeclare) {
 TEST(PoolForecast, IsForecastOnceMoreForACapturedStepAlone) {
   for (bool can_capture : {true, false})
     for (bool graph : {true, false}) {
-      const Model model = described([&](Described&, Described& narrow, Described&) { narrow.can_capture = can_capture; });
+      const Model model =
+          described([&](Described&, Described& narrow, Described&) { narrow.can_capture = can_capture; });
       ModelShape shape = describe(model);
       shape.blocks[0].segments[0].saved_bytes += 5000;
       Job job = small_job(1, 1, 1);
@@ -182,8 +181,8 @@ TEST(CaptureFaults, NameTheSegmentsThatDrawOrDoNotSaySo) {
     narrow.can_capture = false;
     end.can_capture = true;
   });
-  EXPECT_EQ(capture_faults(model),
-            (std::vector<std::string>{"a/wide draws from torch's generator", "b/narrow does not say that it can be captured"}));
+  EXPECT_EQ(capture_faults(model), (std::vector<std::string>{"a/wide draws from torch's generator",
+                                                             "b/narrow does not say that it can be captured"}));
 }
 
 TEST(RanksOnDevice, CountsThoseOfTheSameHostOnTheSameDevice) {
@@ -294,7 +293,8 @@ KernelsFor<A> no_kernels() {
 }
 
 template <class A>
-DeviceForecast gpt_forecast(int64_t micro_batch_size, const char* precision, const std::vector<Setting>& settings = {}) {
+DeviceForecast gpt_forecast(int64_t micro_batch_size, const char* precision,
+                            const std::vector<Setting>& settings = {}) {
   Job job = resolved(kGpt, settings);
   job.train.micro_batch_size = micro_batch_size;
   job.numerics.precision = precision;
@@ -333,108 +333,15 @@ TEST(CaptureFaults, BuiltInModelsHaveNone) {
       {gpt, {{"loss.label_smoothing", "0.1"}}},
       {mlp, {}},
       {mlp, {{"model.dropout", "0.1"}}},
-      {"[model]\nkind = \"cnn\"\nimage = [1, 8, 8]\nchannels = [4]\nclasses = 4\nnorm = \"batch\"\n[data]\nkind = \"numpy\"\npath = \"x.npy\"\n", {}},
+      {"[model]\nkind = \"cnn\"\nimage = [1, 8, 8]\nchannels = [4]\nclasses = 4\nnorm = \"batch\"\n[data]\nkind = "
+       "\"numpy\"\npath = \"x.npy\"\n",
+       {}},
       {"[model]\nkind = \"autoencoder\"\ninputs = 8\nhidden = [4]\n[data]\nkind = \"points\"\n", {}},
       {"[model]\nkind = \"wide-deep\"\n[data]\nkind = \"clicks\"\n", {}}};
   for (const auto& [text, settings] : jobs) {
     const Job job = resolved(text, settings);
     const std::vector<std::string> faults = capture_faults(make_model(job));
     EXPECT_TRUE(faults.empty()) << text << faults.front();
-  }
-}
-
-struct Held {
-  DeviceForecast forecast;
-  int64_t bytes = 0, messages = 0, input = 0;
-  /// What the forecast leaves to the libraries' share: a bucket's partials begin on pages, segments' saved bytes on
-  /// lines, and the engine's tables have some bytes for a chunk of parameters.
-  int64_t rounding = 0;
-  std::string parts;
-};
-
-/// Forecast and truth of every rank after a few steps.
-std::vector<Held> held(const char* text, int ranks, const std::vector<Setting>& settings = {}, int64_t total = int64_t{1} << 40) {
-  std::vector<Setting> all = settings;
-  all.push_back({"layout.ranks", std::to_string(ranks)});
-  const Job job = resolved(text, all);
-  std::vector<Held> found(static_cast<size_t>(ranks));
-  LaunchOptions launch;
-  launch.ranks = ranks;
-  launch.threads = true;
-  const LaunchResult result = launch_local(launch, [&](RankContext& context) {
-    auto own = std::make_unique<HostDevice>(total);
-    const HostDevice& host = *own;
-    RankDevice device{&host_library(), std::move(own)};
-    const Model model = make_model(job);
-    Trainer trainer(job, model, context, "", {}, &device);
-    for (int step = 0; step < 3; ++step) trainer.step();
-    Held& mine = found[static_cast<size_t>(context.rank)];
-    mine.forecast = device_forecast(job, model, trainer.shape(), trainer.plan(), context.rank);
-    mine.bytes = host.held_bytes();
-    mine.messages = trainer.accounts().current(BufferKind::kMessage);
-    mine.input = trainer.accounts().current(BufferKind::kData);
-    mine.rounding = 4096 * partials_of(context.rank, trainer.plan()) * static_cast<int64_t>(trainer.plan().buckets.size()) + 8192;
-    for (int k = 0; k < kBufferKinds; ++k)
-      mine.parts += fmt::format("{} forecast {} held {}; ", kind_name(static_cast<BufferKind>(k)), mine.forecast.plan.bytes[k],
-                                trainer.accounts().current(static_cast<BufferKind>(k)));
-    mine.parts += fmt::format("forecast low {} messages {} input {} captured {}", mine.forecast.low, mine.forecast.messages,
-                              mine.forecast.input, mine.forecast.captured);
-  });
-  for (const std::string& failure : result.failures) ADD_FAILURE() << failure;
-  return found;
-}
-
-TEST(DeviceForecast, IsWhatARankThenTakes) {
-  for (const char* text : {kGpt, kMlp})
-    for (int ranks = 1; ranks <= 4; ++ranks)
-      for (const char* bucket : {"1", "1000000"}) {
-        const auto all = held(text, ranks, {{"layout.bucket_floats", bucket}});
-        for (size_t r = 0; r < all.size(); ++r) {
-          const int64_t forecast = all[r].forecast.total() - all[r].forecast.libraries;
-          const std::string where = fmt::format("{} rank {} of {}, bucket {}: forecast {} held {}; {}", text == kGpt ? "gpt" : "mlp",
-                                                r, ranks, bucket, forecast, all[r].bytes, all[r].parts);
-          EXPECT_GE(forecast + all[r].rounding, all[r].bytes) << where;
-          EXPECT_LE(static_cast<double>(forecast), 1.3 * static_cast<double>(all[r].bytes)) << where;
-          EXPECT_EQ(all[r].forecast.messages, all[r].messages) << where;
-          EXPECT_EQ(all[r].forecast.input, all[r].input) << where;
-        }
-      }
-}
-
-TEST(DeviceMemory, TooLittleIsRefusedBeforeAnythingIsTakenAndByAllRanksAlike) {
-  for (int ranks : {1, 4}) {
-    Job job = resolved(kMlp, {{"layout.ranks", std::to_string(ranks)}});
-    // Enough for one rank and its libraries, not for four.
-    for (const int64_t total : {ranks * int64_t{1} << 31, int64_t{1} << 31, int64_t{1} << 28}) {
-      const bool enough = total >= ranks * int64_t{1} << 31;
-      std::vector<int64_t> held_at_refusal(static_cast<size_t>(ranks), -1);
-      std::atomic<int> trained{0};
-      LaunchOptions launch;
-      launch.ranks = ranks;
-      launch.threads = true;
-      const LaunchResult result = launch_local(launch, [&](RankContext& context) {
-        auto own = std::make_unique<HostDevice>(total);
-        const HostDevice& host = *own;
-        RankDevice device{&host_library(), std::move(own)};
-        const Model model = make_model(job);
-        try {
-          Trainer trainer(job, model, context, "", {}, &device);
-          trainer.step();
-          ++trained;
-        } catch (const ConfigError&) {
-          held_at_refusal[static_cast<size_t>(context.rank)] = host.held_bytes();
-          throw;
-        }
-      });
-      EXPECT_EQ(result.ok(), enough) << ranks << " ranks, " << total / kMiB << " MiB";
-      EXPECT_EQ(trained, enough ? ranks : 0) << ranks << " ranks, " << total / kMiB << " MiB";
-      if (enough) continue;
-      for (int r = 0; r < ranks; ++r) EXPECT_EQ(held_at_refusal[static_cast<size_t>(r)], 0) << "rank " << r;
-      ASSERT_FALSE(result.failures.empty());
-      EXPECT_NE(result.failures[0].find("libraries"), std::string::npos) << result.failures[0];
-      EXPECT_NE(result.failures[0].find("of host, which has"), std::string::npos) << result.failures[0];
-      EXPECT_EQ(result.failures[0].find("4 ranks of") != std::string::npos, ranks == 4) << result.failures[0];
-    }
   }
 }
 
