@@ -89,7 +89,8 @@ void kernel_rows(Table& table, const Kernels& k) {
   table.row("gelu exact", kLayers,
             [&] { k.bias_activation(wide.data(), bias.data(), wide2.data(), kRows, 4 * kWidth, Activation::kGelu); });
   table.row("gelu backward", kLayers, [&] {
-    k.activation_backward(wide2.data(), wide.data(), wide2.data(), gradients.data(), kRows, 4 * kWidth, Activation::kGelu);
+    k.activation_backward(wide2.data(), wide.data(), wide2.data(), gradients.data(), kRows, 4 * kWidth,
+                          Activation::kGelu);
   });
   table.row("attention", kLayers,
             [&] { k.attention(qkv.data(), bias.data(), y.data(), lse.data(), work.data(), shape); });

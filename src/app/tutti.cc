@@ -41,7 +41,8 @@ void add_train_options(CLI::App& app, TrainArguments& arguments, bool resumable 
       ->allow_extra_args(false);
   app.add_option("--out", arguments.out, "folder of the run (default: runs/<job>-<n>)");
   if (resumable)
-    app.add_option("--resume", arguments.resume, "go on with this run; only [layout] keys, device and precision may be set beside it");
+    app.add_option("--resume", arguments.resume,
+                   "go on with this run; only [layout] keys, device and precision may be set beside it");
 }
 
 int jobs_command() {

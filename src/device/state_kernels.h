@@ -89,8 +89,8 @@ struct UpdateArguments {
   const RuleScalars* rules = nullptr;
   const StepOutcome* outcome = nullptr;
   // lamb:
-  double* chunk_norms = nullptr;           ///< scratch: [chunk_count][2]
-  float* trust = nullptr;                  ///< scratch: [parameters]
+  double* chunk_norms = nullptr;              ///< scratch: [chunk_count][2]
+  float* trust = nullptr;                     ///< scratch: [parameters]
   const int64_t* parameter_chunks = nullptr;  ///< [parameter_count + 1]: where each parameter's chunks begin
   int32_t parameter_count = 0;
 };

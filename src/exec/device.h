@@ -30,11 +30,11 @@ struct CapturedStep {
 
 struct DeviceInfo {
   int ordinal = 0;
-  std::string name, uuid;                          ///< "NVIDIA H200"
-  int major = 0, minor = 0, multiprocessors = 0;   ///< compute capability
-  int64_t total_bytes = 0, free_bytes = 0;         ///< free: when it was asked
-  int driver = 0, runtime = 0;                     ///< 13000 is CUDA 13.0: what the driver supports; what is loaded
-  std::string cudnn, cublas, nccl;                 ///< versions; empty: not there
+  std::string name, uuid;                         ///< "NVIDIA H200"
+  int major = 0, minor = 0, multiprocessors = 0;  ///< compute capability
+  int64_t total_bytes = 0, free_bytes = 0;        ///< free: when it was asked
+  int driver = 0, runtime = 0;                    ///< 13000 is CUDA 13.0: what the driver supports; what is loaded
+  std::string cudnn, cublas, nccl;                ///< versions; empty: not there
 };
 
 /// ATen's temporaries on the device come from one region whose size was planned.
@@ -58,7 +58,7 @@ class Device : public MemorySource {
   virtual std::span<std::byte> take_pinned(size_t bytes) = 0;
   virtual void give_back_pinned(std::span<std::byte> memory) = 0;
 
-  virtual Stream make_stream() = 0;  ///< lives as long as the device
+  virtual Stream make_stream() = 0;                                                ///< lives as long as the device
   virtual void copy(Stream stream, void* to, const void* from, size_t bytes) = 0;  ///< either may be host memory
   virtual void zero(Stream stream, void* memory, size_t bytes) = 0;
   /// ATen's operations of this thread (and the backward passes it starts) go to this stream from here on.

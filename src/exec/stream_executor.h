@@ -38,8 +38,8 @@ class StreamExecutor {
   /// takes the place of queue 0's stream.
   void issue(Stream first, bool timed);
   /// The times on the device of the last timed issue, which must have run; `begin` is when it began by the host's
-  /// clock.
-  void collect(Trace& trace, uint64_t step, Time begin) const;
+  /// clock. Returns the seconds from its first instruction's begin to its last one's end.
+  double collect(Trace& trace, uint64_t step, Time begin) const;
   /// The first instruction of the last timed issue that has not ended on the device, for messages; empty: all have.
   std::string unfinished() const;
 
@@ -54,10 +54,10 @@ class StreamExecutor {
   Device& device_;
   std::vector<Stream> streams_;
   std::vector<Place> order_;
-  std::vector<StreamEvent> events_;              // of the program
-  StreamEvent begun_;                            // on the first stream
-  std::vector<StreamEvent> ended_;               // by queue
-  std::vector<std::vector<Timing>> timings_;     // by queue and index; made when first wanted
+  std::vector<StreamEvent> events_;           // of the program
+  StreamEvent begun_;                         // on the first stream
+  std::vector<StreamEvent> ended_;            // by queue
+  std::vector<std::vector<Timing>> timings_;  // by queue and index; made when first wanted
   StreamEvent origin_;
   bool timed_ = false;
 };

@@ -167,12 +167,14 @@ void measure_all(const Model& model, ModelShape& shape, const std::function<std:
 
 void dry_run(const Model& model, ModelShape& shape) {
   install_accounting_allocator();
-  measure_all(model, shape, [] { return std::make_unique<Bench>(); }, at::kFloat, host_meter);
+  measure_all(
+      model, shape, [] { return std::make_unique<Bench>(); }, at::kFloat, host_meter);
 }
 
 void dry_run(const Model& model, ModelShape& shape, Device& device, at::Device place, at::ScalarType precision) {
-  measure_all(model, shape, [&] { return std::make_unique<Bench>(device, place); }, precision,
-              [&] { return device_meter(device); });
+  measure_all(
+      model, shape, [&] { return std::make_unique<Bench>(device, place); }, precision,
+      [&] { return device_meter(device); });
 }
 
 }  // namespace tutti

@@ -57,8 +57,8 @@ class GptHead final : public Segment {
     const Saved s = saved(Carver(context.saved));
     const float* bias = floats(context.parameters, places_.head.bias);
     norm_.forward(context, data<A>(in[0]), s.norm);
-    kernels_.matmul.nt(s.norm.normal, weight<A>(context, places_.head.weight), data<A>(out[0]), rows, shape_.vocab, width,
-                       work(Carver(context.work)).scratch);
+    kernels_.matmul.nt(s.norm.normal, weight<A>(context, places_.head.weight), data<A>(out[0]), rows, shape_.vocab,
+                       width, work(Carver(context.work)).scratch);
     if (bias != nullptr) kernels_.add_bias(data<A>(out[0]), bias, rows, shape_.vocab);
   }
 
@@ -152,7 +152,7 @@ std::unique_ptr<Segment> make_gpt_loss(const GptShape& shape, const KernelsFor<A
   return std::make_unique<GptLoss<A>>(shape, kernels);
 }
 
-#define TUTTI_MAKE(A)                                                                           \
+#define TUTTI_MAKE(A)                                                                      \
   template std::unique_ptr<Segment> make_gpt_embed(const GptShape&, const KernelsFor<A>&); \
   template std::unique_ptr<Segment> make_gpt_head(const GptShape&, const KernelsFor<A>&);  \
   template std::unique_ptr<Segment> make_gpt_loss(const GptShape&, const KernelsFor<A>&);

@@ -36,7 +36,8 @@ class GptMlp final : public Segment {
     const auto p = [&](int place) { return floats(context.parameters, place); };
     const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kMlp);
     norm_.forward(context, x, s.norm);
-    kernels_.matmul.nt(s.norm.normal, weight<A>(context, places_.fc1.weight), s.left, rows, shape_.fc1_columns(), width, scratch);
+    kernels_.matmul.nt(s.norm.normal, weight<A>(context, places_.fc1.weight), s.left, rows, shape_.fc1_columns(), width,
+                       scratch);
     if (shape_.gated()) {
       kernels_.bias_swiglu(s.left, p(places_.fc1.bias), s.active, rows, hidden);
     } else {
@@ -62,7 +63,8 @@ class GptMlp final : public Segment {
     } else {
       kernels_.activation_backward(w.dactive, s.left, w.dfc1, g(places_.fc1.bias), rows, hidden, activation_);
     }
-    kernels_.matmul.nn(w.dfc1, weight<A>(context, places_.fc1.weight), w.narrow, rows, width, shape_.fc1_columns(), w.scratch);
+    kernels_.matmul.nn(w.dfc1, weight<A>(context, places_.fc1.weight), w.narrow, rows, width, shape_.fc1_columns(),
+                       w.scratch);
     kernels_.matmul.tn(w.dfc1, s.norm.normal, g(places_.fc1.weight), shape_.fc1_columns(), width, rows, w.scratch);
     A* dx = grad_in[0].defined() ? data<A>(grad_in[0]) : w.narrow;
     norm_.backward(context, w.narrow, data<A>(in[0]), s.norm, dy, dx);

@@ -31,8 +31,8 @@ std::unique_ptr<Segment> make_gpt_head(const GptShape& shape, const KernelsFor<A
 template <class A>
 std::unique_ptr<Segment> make_gpt_loss(const GptShape& shape, const KernelsFor<A>& kernels);
 
-/// Hands out pieces of a segment's memory in steps of 256 bytes. Without memory it only counts, so that a segment's sizes
-/// and its use of them are one function.
+/// Hands out pieces of a segment's memory in steps of 256 bytes. Without memory it only counts, so that a segment's
+/// sizes and its use of them are one function.
 class Carver {
  public:
   Carver() = default;

@@ -52,7 +52,8 @@ at::Tensor average_pool(const at::Tensor& x) {
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   const int64_t length = q.size(-2);
   const at::Tensor later = at::ones({length, length}, q.options().dtype(at::kBool)).triu(1);
-  const at::Tensor scores = at::matmul(q, k.transpose(-2, -1)).to(at::kFloat) / std::sqrt(static_cast<double>(q.size(-1)));
+  const at::Tensor scores =
+      at::matmul(q, k.transpose(-2, -1)).to(at::kFloat) / std::sqrt(static_cast<double>(q.size(-1)));
   const at::Tensor shares = at::softmax(scores.masked_fill(later, -std::numeric_limits<double>::infinity()), -1);
   return at::matmul(shares.to(v.scalar_type()), v);
 }

@@ -105,8 +105,8 @@ at::Tensor ModelRunner::view(void* memory, const std::vector<int64_t>& dims, at:
 }
 
 Context ModelRunner::context(int block, Slot& slot, const Pass& pass, Tensors gradients) {
-  Context context{pass,      parameters_[block],  gradients,   slot.saved, slot.work,
-                  slot.kept, options_.loss_scale, low_[block]};
+  Context context{pass,      parameters_[block], gradients,           slot.saved,
+                  slot.work, slot.kept,          options_.loss_scale, low_[block]};
   context.pass.block = block;
   return context;
 }

@@ -1,6 +1,7 @@
 #include "optim/loss_scale.h"
 
 #include <cinttypes>
+#include <cmath>
 #include <cstdio>
 
 #include "base/error.h"
@@ -44,7 +45,8 @@ LossScale loss_scale_from(const std::string& text) {
   int read = 0;
   if (std::sscanf(text.c_str(), "scale %la good %" SCNd64 " skipped %" SCNd64 "%n", &scale.scale, &scale.good,
                   &scale.skipped, &read) != 3 ||
-      read != static_cast<int>(text.size()))
+      read != static_cast<int>(text.size()) || !(scale.scale > 0) || std::isinf(scale.scale) || scale.good < 0 ||
+      scale.skipped < 0)
     throw Error(fmt::format("\"{}\" is no record of a loss scale", text));
   return scale;
 }

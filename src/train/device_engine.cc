@@ -22,6 +22,7 @@
 #include "exec/stream_executor.h"
 #include "train/channels.h"
 #include "train/device_feed.h"
+#include "train/device_tables.h"
 
 namespace tutti {
 
@@ -44,9 +45,7 @@ class DeviceEngine final : public Engine, public Placement {
   Placement& placement() override { return *this; }
   uint64_t order_digest() const override { return feed_->digest(); }
   std::function<void()> copy_out() override;
-  double steps_per_traced() const override {
-    return traced_ == 0 ? 1 : static_cast<double>(rounds_) / static_cast<double>(traced_);
-  }
+  double traced_seconds() const override { return traced_; }
 
   ModelRunner& runner() override { return *runner_; }
   std::vector<at::Tensor> placed(const std::vector<at::Tensor>& data) override;
@@ -54,15 +53,14 @@ class DeviceEngine final : public Engine, public Placement {
   Pass pass_of(uint64_t seed, int64_t step, int lane, int micro) const override {
     return {seed, step, lane, micro, first_sample(p_.batch, 0, lane, micro), 0, true, &inputs_->keys};
   }
-  RunnerOptions options() const override {
-    return {place_, &device_, low_, scalar_type_of(precision_), nullptr};
-  }
+  RunnerOptions options() const override { return {place_, &device_, low_, scalar_type_of(precision_), nullptr}; }
 
  private:
   void join(const DeviceLibrary& library);
   void place_gradients();
   void make_reductions();
   void make_tables();
+  UpdateArguments update_of(int unit, const UnitTable& table);
   void make_runner();
   StreamHandlers handlers();
   float* gradient(int buffer, int unit) const;
@@ -115,7 +113,8 @@ class DeviceEngine final : public Engine, public Placement {
   std::vector<float*> unit_gradients_;
   CapturedStep captured_;
   bool may_capture_ = false;
-  int64_t rounds_ = 0, traced_ = 0, step_ = 0;
+  int64_t rounds_ = 0, step_ = 0;
+  double traced_ = 0;  // seconds
   Duration longest_{0}, typical_{0};  // of a step's wait: the longest, and the last
 };
 
@@ -200,78 +199,53 @@ void DeviceEngine::make_reductions() {
   }
 }
 
-/// What the kernels look up: chunks of every unit, where their squares go, and the memory of the votes.
+/// Brings what the kernels look up to the device, and takes the memory of inputs, votes and outcome.
 void DeviceEngine::make_tables() {
+  const StateTables tables = state_tables(p_.shape, p_.updater);
   const int units = static_cast<int>(p_.shape.blocks.size());
-  std::vector<int64_t> unit_chunks{0};
-  std::vector<std::vector<StateChunk>> counted(units);  // of the norm, by unit; `at` from the unit's start
-  int32_t place = 0;
-  for (int u = 0; u < units; ++u) {
-    const auto& parameters = p_.shape.blocks[u].parameters;
-    std::vector<StateChunk> chunks;
-    std::vector<int64_t> parameter_chunks{0};
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      const int rule = p_.updater.rule_of(u, i);
-      for (const Range& r : chunks_of({{parameters[i].offset, parameters[i].offset + parameters[i].size}})) {
-        StateChunk chunk{r.begin, static_cast<int32_t>(r.size()), rule, static_cast<int32_t>(i), 0};
-        chunks.push_back(chunk);
-        if (!p_.updater.counts(u, i)) continue;
-        chunk.place = place++;
-        counted[u].push_back(chunk);
-      }
-      parameter_chunks.push_back(static_cast<int64_t>(chunks.size()));
-    }
-    unit_chunks.push_back(place);
-    UpdateArguments& update = updates_.emplace_back();
-    if (parameters.empty()) continue;
-    update.kind = p_.updater.kind();
-    update.nesterov = p_.job.train.nesterov;
-    update.unit = u;
-    update.parameters = p_.units.parameters(u);
-    update.gradients = partials_ + p_.places.of_unit(u);
-    const auto slots = p_.units.slots(u, 0);
-    for (size_t k = 0; k < slots.size(); ++k) update.slots[k] = slots[k];
-    update.precision = precision_;
-    update.chunks = on_device(chunks);
-    update.chunk_count = static_cast<int64_t>(chunks.size());
-    update.parameter_count = static_cast<int32_t>(parameters.size());
-    if (update.kind != UpdateKind::kLamb) continue;
-    update.chunk_norms = take<double>(BufferKind::kWork, 2 * update.chunk_count);
-    update.trust = take<float>(BufferKind::kWork, update.parameter_count);
-    update.parameter_chunks = on_device(parameter_chunks);
-  }
   rule_count_ = p_.updater.rule_count();
-
-  for (size_t b = 0; b < p_.plan.buckets.size(); ++b) {
-    const Bucket& bucket = p_.plan.buckets[b];
-    const Range slice =
-        reduction_spec(p_.plan, p_.shape, p_.places, static_cast<int>(b), p_.job).slices[p_.context.rank];
-    std::vector<StateChunk> mine;
-    for (size_t k = 0; k < bucket.units.size(); ++k)
-      for (StateChunk chunk : counted[bucket.units[k]]) {
-        chunk.at += bucket.unit_offset[k];
-        if (slice.contains(chunk.at)) mine.push_back(chunk);
-      }
-    squares_.push_back({on_device(mine), static_cast<int64_t>(mine.size())});
-  }
-
-  votes_layout_.units = units;
-  votes_layout_.micro_batches = p_.batch.lanes * p_.batch.micro_batches;
-  votes_layout_.chunks = place;
-  votes_layout_.unit_chunks = on_device(unit_chunks);
-  votes_ = take<double>(BufferKind::kWork, votes_layout_.size());
   const size_t input_bytes = sizeof(StepInputs) + rule_count_ * sizeof(RuleScalars);
   inputs_ = reinterpret_cast<StepInputs*>(take<std::byte>(BufferKind::kWork, static_cast<int64_t>(input_bytes)));
   outcome_ = reinterpret_cast<StepOutcome*>(take<std::byte>(BufferKind::kWork, outcome_bytes(units)));
   pinned_inputs_ = device_.take_pinned(input_bytes);
   pinned_outcome_ = device_.take_pinned(static_cast<size_t>(outcome_bytes(units)));
-  for (UpdateArguments& update : updates_) {
-    update.rules = reinterpret_cast<const RuleScalars*>(inputs_ + 1);
-    update.outcome = outcome_;
+  for (int u = 0; u < units; ++u) updates_.push_back(update_of(u, tables.units[u]));
+  for (size_t b = 0; b < p_.plan.buckets.size(); ++b) {
+    const ReductionSpec spec = reduction_spec(p_.plan, p_.shape, p_.places, static_cast<int>(b), p_.job);
+    const auto mine = counted_in(tables, p_.plan.buckets[b], spec.slices[p_.context.rank]);
+    squares_.push_back({on_device(mine), static_cast<int64_t>(mine.size())});
   }
+  votes_layout_.units = units;
+  votes_layout_.micro_batches = p_.batch.lanes * p_.batch.micro_batches;
+  votes_layout_.chunks = tables.places();
+  votes_layout_.unit_chunks = on_device(tables.unit_chunks);
+  votes_ = take<double>(BufferKind::kWork, votes_layout_.size());
   for (const Queue& queue : p_.program().queues)
     for (const Instruction& i : queue.instructions)
       if (i.op == Op::kUpdate && first_update_ == 0) first_update_ = i.id;
+}
+
+UpdateArguments DeviceEngine::update_of(int unit, const UnitTable& table) {
+  UpdateArguments update;
+  if (table.chunks.empty()) return update;
+  update.kind = p_.updater.kind();
+  update.nesterov = p_.job.train.nesterov;
+  update.unit = unit;
+  update.parameters = p_.units.parameters(unit);
+  update.gradients = partials_ + p_.places.of_unit(unit);
+  const auto slots = p_.units.slots(unit, 0);
+  for (size_t k = 0; k < slots.size(); ++k) update.slots[k] = slots[k];
+  update.precision = precision_;
+  update.chunks = on_device(table.chunks);
+  update.chunk_count = static_cast<int64_t>(table.chunks.size());
+  update.parameter_count = static_cast<int32_t>(table.parameter_chunks.size()) - 1;
+  update.rules = reinterpret_cast<const RuleScalars*>(inputs_ + 1);
+  update.outcome = outcome_;
+  if (update.kind != UpdateKind::kLamb) return update;
+  update.chunk_norms = take<double>(BufferKind::kWork, 2 * update.chunk_count);
+  update.trust = take<float>(BufferKind::kWork, update.parameter_count);
+  update.parameter_chunks = on_device(table.parameter_chunks);
+  return update;
 }
 
 void DeviceEngine::make_runner() {
@@ -323,8 +297,7 @@ StreamHandlers DeviceEngine::handlers() {
   set(Op::kReduce, [this](const Instruction& i, Stream stream) { reductions_[i.bucket]->reduce(stream); });
   set(Op::kNorm, [this](const Instruction& i, Stream stream) {
     const Squares& mine = squares_[i.bucket];
-    if (mine.count > 0)
-      state_.chunk_squares(stream, reductions_[i.bucket]->result(), mine.chunks, mine.count, votes_);
+    if (mine.count > 0) state_.chunk_squares(stream, reductions_[i.bucket]->result(), mine.chunks, mine.count, votes_);
   });
   set(Op::kGather, [this](const Instruction& i, Stream stream) { reductions_[i.bucket]->gather(stream); });
   set(Op::kVote, [this](const Instruction&, Stream stream) {
@@ -359,7 +332,7 @@ void DeviceEngine::write_inputs(const StepRequest& request) {
   inputs.keys = {static_cast<uint64_t>(request.step), first_sample(p_.batch, request.step, 0, 0)};
   inputs.loss_scale[0] = request.loss_scale;
   inputs.clip = train.clip;
-  inputs.clip_by = train.clip == 0          ? ClipBy::kNone
+  inputs.clip_by = train.clip == 0           ? ClipBy::kNone
                    : train.clip_by == "norm" ? ClipBy::kNorm
                    : train.clip_by == "unit" ? ClipBy::kUnit
                                              : ClipBy::kNone;
@@ -417,10 +390,8 @@ StepVerdict DeviceEngine::run(const StepRequest& request) {
   const Time waiting = p_.context.clock.now();
   await(done_, "step", step);
   typical_ = p_.context.clock.now() - waiting;
-  if (timed) {
-    executor_->collect(p_.trace, step, issued);
-    ++traced_;
-  }
+  // In the first step libraries load and choose: it stands for no other.
+  if (timed && rounds_ > 0) traced_ += executor_->collect(p_.trace, step, issued);
   ++rounds_;
   if (rounds_ > kWarmSteps) longest_ = std::max(longest_, p_.context.clock.now() - begin);
 
@@ -474,44 +445,22 @@ std::function<void()> DeviceEngine::copy_out() {
   device_.wait(copies_, done_);
   p_.units.copy_out(copies_);
   device_.record(copied_out_, copies_);
-  return [this, step = static_cast<uint64_t>(rounds_)] { await(copied_out_, "copy of the state", step); };
+  // Waited for on another thread than the steps': it touches nothing of theirs.
+  return [&device = device_, event = copied_out_, &context = p_.context, step = static_cast<uint64_t>(rounds_),
+          patience = timeout_ + kPatience * longest_] {
+    const Time since = context.clock.now();
+    while (!device.done(event)) {
+      const Cancel& cancel = context.control.cancel;
+      const Duration waited = context.clock.now() - since;
+      if (cancel.cancelled() || waited > patience)
+        throw CommError({context.rank, "copy of the state out of " + device.info().name, -1, step, waited,
+                         cancel.cancelled() ? cancel.reason() : "timed out"});
+      context.clock.sleep(kPoll, nullptr);
+    }
+  };
 }
 
 }  // namespace
-
-Precision precision_of(const NumericsConfig& numerics) {
-  if (numerics.precision == "bfloat16") return Precision::kBfloat16;
-  return numerics.precision == "float16" ? Precision::kFloat16 : Precision::kFloat32;
-}
-
-at::ScalarType scalar_type_of(Precision precision) {
-  return precision == Precision::kBfloat16 ? at::kBFloat16 : precision == Precision::kFloat16 ? at::kHalf : at::kFloat;
-}
-
-std::string describe_kind(const DeviceInfo& info) {
-  return fmt::format("{} sm_{}{} runtime {} cudnn {} cublas {}", info.name, info.major, info.minor, info.runtime,
-                     info.cudnn, info.cublas);
-}
-
-int ranks_on_device(const Job& job, int rank, int devices) {
-  const int ranks = static_cast<int>(job.layout.ranks), hosts = static_cast<int>(job.layout.hosts);
-  const Range host = ranks_of_host(host_of(rank, ranks, hosts), ranks, hosts);
-  int count = 0;
-  for (int64_t r = host.begin; r < host.end; ++r) count += r % devices == rank % devices ? 1 : 0;
-  return count;
-}
-
-std::vector<std::string> capture_faults(const Model& model) {
-  std::vector<std::string> faults;
-  for (const Block& block : model.blocks)
-    for (const auto& segment : block.segments) {
-      if (segment->draws())
-        faults.push_back(fmt::format("{}/{} draws from torch's generator", block.name, segment->name()));
-      else if (!segment->captures())
-        faults.push_back(fmt::format("{}/{} does not say that it can be captured", block.name, segment->name()));
-    }
-  return faults;
-}
 
 std::unique_ptr<Engine> make_device_engine(const EngineParts& parts, const DeviceLibrary& library, Device& device) {
   return std::make_unique<DeviceEngine>(parts, library, device);

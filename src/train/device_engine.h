@@ -34,7 +34,7 @@ struct DeviceForecast {
   int64_t messages = 0;   ///< what other ranks send
   int64_t input = 0;      ///< micro-batches of a step, and those of the next
   int64_t captured = 0;   ///< temporaries of the captured step, apart from those of the others
-  int64_t libraries = 0;  ///< the driver's and the libraries' own
+  int64_t libraries = 0;  ///< the driver's and the libraries' own, and small tables
   int64_t total() const { return plan.total() + low + messages + input + captured + libraries; }
 };
 DeviceForecast device_forecast(const Job& job, const Model& model, const ModelShape& shape, const Plan& plan, int rank);

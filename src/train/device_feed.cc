@@ -22,8 +22,8 @@ size_t micro_batch_bytes(const Model& model) {
 
 }  // namespace
 
-DeviceFeed::DeviceFeed(const Model& model, const Batch& batch, Range lanes, Loader& loader, Device& device, at::Device place,
-           Accounts& accounts)
+DeviceFeed::DeviceFeed(const Model& model, const Batch& batch, Range lanes, Loader& loader, Device& device,
+                       at::Device place, Accounts& accounts)
     : model_(model),
       batch_(batch),
       lanes_(lanes),
@@ -75,7 +75,8 @@ void DeviceFeed::stage(int64_t step) {
         const auto& tensors = loader_.next(step, lane, micro);
         if (model_.check) model_.check(tensors);
         std::byte* to = stage.pinned.data() + index(lane, micro) * bytes_;
-        for (size_t i = 0; i < tensors.size(); ++i) std::memcpy(to + offsets_[i], tensors[i].const_data_ptr(), tensors[i].nbytes());
+        for (size_t i = 0; i < tensors.size(); ++i)
+          std::memcpy(to + offsets_[i], tensors[i].const_data_ptr(), tensors[i].nbytes());
       }
     stage.digest = loader_.digest();
     device_.copy(stream_, stage.memory.data(), stage.pinned.data(), stage.pinned.size());

@@ -17,7 +17,7 @@ class DeviceFeed {
  public:
   /// `place` is the device for ATen. All of them must outlive it.
   DeviceFeed(const Model& model, const Batch& batch, Range lanes, Loader& loader, Device& device, at::Device place,
-       Accounts& accounts);
+             Accounts& accounts);
   ~DeviceFeed();
   DeviceFeed(const DeviceFeed&) = delete;
   DeviceFeed& operator=(const DeviceFeed&) = delete;

@@ -16,6 +16,7 @@ namespace {
 // The context, cuBLAS and cuDNN with their kernels, and NCCL's buffers, as seen on an H200.
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kLibraries = 700 * kMiB, kCollectives = 300 * kMiB;
+constexpr int64_t kTables = kMiB, kPage = 4096;  // what kernels look up; a bucket's partial begins on a page
 
 std::string gib(int64_t bytes) { return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30)); }
 
@@ -46,7 +47,8 @@ DeviceForecast device_forecast(const Job& job, const Model& model, const ModelSh
   for (const Border& border : model.data) micro_batch += align_up(border_bytes(border), 256);
   forecast.input = 3 * micro_batch * plan.programs[rank].lanes.size() * job.train.micro_batches;
   if (job.layout.graph && capture_faults(model).empty()) forecast.captured = pool_forecast(model, shape);
-  forecast.libraries = kLibraries + (plan.ranks > 1 ? kCollectives : 0);
+  forecast.libraries =
+      kTables + kPage * static_cast<int64_t>(plan.buckets.size()) * partials_of(rank, plan) + kLibraries + (plan.ranks > 1 ? kCollectives : 0);
   return forecast;
 }
 
@@ -65,12 +67,13 @@ std::string memory_fault(const DeviceForecast& forecast, int64_t free, int shari
   std::vector<std::string> largest;
   for (size_t i = 0; i < 4; ++i)
     if (holders[i].first > 0) largest.push_back(fmt::format("{} {}", holders[i].second, gib(holders[i].first)));
-  std::string ranks = sharing > 1 ? fmt::format("{} ranks of {} each", sharing, gib(forecast.total()))
-                                  : gib(forecast.total());
+  std::string ranks =
+      sharing > 1 ? fmt::format("{} ranks of {} each", sharing, gib(forecast.total())) : gib(forecast.total());
   return fmt::format(
       "the job needs {} of {}, which has {} free; the largest parts of a rank: {}. A smaller train.micro_batch_size "
-      "with more train.micro_batches needs less (and is another job), as does layout.graph = false",
-      ranks, device, gib(free), fmt::join(largest, ", "));
+      "with more train.micro_batches needs less (and is another job){}",
+      ranks, device, gib(free), fmt::join(largest, ", "),
+      forecast.captured > 0 ? ", as does layout.graph = false" : "");
 }
 
 }  // namespace tutti

@@ -91,8 +91,8 @@ class Engine {
   virtual Placement& placement() = 0;
   /// Of what the steps so far were computed from: the loader may be a step ahead.
   virtual uint64_t order_digest() const = 0;
-  /// How many steps there were for each that the trace has.
-  virtual double steps_per_traced() const { return 1; }
+  /// Of the steps that the trace has, where that is not all of them; else 0.
+  virtual double traced_seconds() const { return 0; }
   /// Begins to copy the state out beside the next steps. The returned function waits for the copy; from another thread,
   /// too. Null: state is in the host's memory and may be read until the next step.
   virtual std::function<void()> copy_out() { return nullptr; }

@@ -125,7 +125,7 @@ void Session::announce() {
                     {"steps", last_},
                     {"tokens_per_step", batch_of(job_.train).samples() * model_.tokens_per_sample},
                     {"unit", model_.task == Task::kTokens ? "tok" : "samples"},
-                    {"bytes_forecast", forecast_memory(trainer_.program()).total()},
+                    {"bytes_forecast", trainer_.forecast_bytes()},
                     {"startup_seconds", seconds_since(origin_, context_.clock)}});
   const Split& data = trainer_.data();
   json event{{"event", "data"},
@@ -265,14 +265,15 @@ void Session::save_best() {
   saving_ += seconds_since(begin, context_.clock);
 }
 
-/// Where rank 0's time went; on a device by those steps that were timed. Reductions run beside the compute where overlap is on, so kinds may add up to more than
-/// the whole.
+/// Where rank 0's time went; on a device by the shares of those steps that were traced. Reductions run beside the compute where
+/// overlap is on, so kinds may add up to more than the whole.
 json Session::seconds_by_kind() const {
   const Trace& trace = trainer_.trace();
+  const double traced = trainer_.traced_seconds(), scale = traced > 0 ? stepping_ / traced : 1;
   const auto sum = [&](std::initializer_list<Op> ops) {
     double seconds = 0;
     for (Op op : ops) seconds += trace.seconds(op);
-    return seconds * trainer_.steps_per_traced();
+    return seconds * scale;
   };
   return {
       {"forward", sum({Op::kForward})}, {"backward", sum({Op::kBackward, Op::kFold})},

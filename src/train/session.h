@@ -53,7 +53,7 @@ class Session {
   std::unique_ptr<Reporter> reporter_;
   bool stop_ = false, early_ = false;
   std::optional<double> baseline_;  // what the held-out loss is compared with; counted once
-  std::thread writer_;  // of a checkpoint that was copied out of a device
+  std::thread writer_;              // of a checkpoint that was copied out of a device
   std::string written_;
   std::exception_ptr write_failure_;
   double stepping_ = 0, evaluating_ = 0, saving_ = 0;

@@ -27,13 +27,13 @@ StepReport Trainer::step() {
 
 Metrics Trainer::evaluate() {
   const int64_t most = job_.train.eval_batches * batch_.lanes * batch_.micro_batch_size;
-  return tutti::evaluate(model_, engine_->placement(), *data_.held_out, std::min(most, data_.held_out->size()), batch_, lanes_,
-                         job_.train.seed, step_, *main_channel_);
+  return tutti::evaluate(model_, engine_->placement(), *data_.held_out, std::min(most, data_.held_out->size()), batch_,
+                         lanes_, job_.train.seed, step_, *main_channel_);
 }
 
 Metrics Trainer::evaluate_test() {
-  return tutti::evaluate(model_, engine_->placement(), *data_.test, data_.test->size(), batch_, lanes_, job_.train.seed, step_,
-                         *main_channel_);
+  return tutti::evaluate(model_, engine_->placement(), *data_.test, data_.test->size(), batch_, lanes_, job_.train.seed,
+                         step_, *main_channel_);
 }
 
 Judgement Trainer::watch(double value) {
@@ -78,7 +78,8 @@ std::string Trainer::agreed_hash() {
 }
 
 void Trainer::explain_nonfinite() {
-  NonFinitePlace mine = find_nonfinite(model_, shape_, engine_->placement(), loader_options(), job_.train.seed, context_);
+  NonFinitePlace mine =
+      find_nonfinite(model_, shape_, engine_->placement(), loader_options(), job_.train.seed, context_);
   std::vector<NonFinitePlace> places(context_.size);
   main_channel_->all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(places)));
   throw Error(describe_nonfinite(places, step_ + 1, shape_));  // steps are counted from 1 for people

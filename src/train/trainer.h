@@ -78,8 +78,12 @@ class Trainer {
   const Plan& plan() const { return plan_; }
   const Program& program() const { return plan_.programs[context_.rank]; }
   const Accounts& accounts() const { return accounts_; }
+  /// Bytes that this rank was expected to take, of its device if it has one.
+  int64_t forecast_bytes() const {
+    return on_device() ? forecast_bytes_ : forecast_memory(program()).total();
+  }
   const Trace& trace() const { return trace_; }
-  double steps_per_traced() const { return engine_->steps_per_traced(); }
+  double traced_seconds() const { return engine_->traced_seconds(); }
   Duration loader_stall() const { return loader_->stalled(); }
   const Partition& partition() const { return partition_; }
   const Transport& transport() const { return *transport_; }
@@ -90,6 +94,7 @@ class Trainer {
  private:
   DataGroup data_group() const;
   LoaderOptions loader_options() const;
+  Plan make_plan() const;
   void measure();
   void check_device_memory();
   void load(const std::string& checkpoint);
@@ -118,6 +123,7 @@ class Trainer {
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<Engine> engine_;
 
+  int64_t forecast_bytes_ = 0;
   int64_t step_ = 0;  // steps committed
   Watched watched_;
   LossScale scale_;

@@ -42,38 +42,48 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const
   order_ = make_order(job, *data_.train);
   partition_ = make_partition(job.layout, data_.train, context.size, own);
   if (job.layout.workers == "thread") check_thread_ranks(model_);
+  if (device_ != nullptr) {
+    plan_ = make_plan();
+    check_device_memory();  // by what segments declare, before a dry run takes any of it
+  }
   measure();
-  plan_ = plan_ddp(shape_, {.ranks = context.size,
-                            .lanes = batch_.lanes,
-                            .micro_batches = batch_.micro_batches,
-                            .overlap = job.layout.overlap,
-                            .bucket_floats = job.layout.bucket_floats,
-                            .optimizer_slots = static_cast<int>(updater_->slots().size()),
-                            .data_bytes = 0});
+  plan_ = make_plan();
   if (auto faults = check_plan(plan_, shape_, batch_.micro_batches); !faults.empty())
     throw ConfigError(std::move(faults));
   places_ = gradient_places(plan_, shape_);
-  if (device_ != nullptr) check_device_memory();
+  if (device_ != nullptr) {
+    check_device_memory();
+    device_->device->reserve_pool(pool_forecast(model_, shape_));
+  }
   Device* memory = device_ != nullptr ? device_->device.get() : nullptr;
   units_ = std::make_unique<Units>(model_, shape_, updater_->slots(), job.train.seed, accounts_, memory);
   if (!checkpoint.empty()) load(checkpoint);
   connect();
   loader_ = std::make_unique<Loader>(loader_options(), context.clock, &context.control.cancel);
-  const EngineParts parts{job_,      model_, context_, shape_,  plan_,     places_,     batch_,
-                          lanes_, accounts_, trace_,  *units_, *updater_, *transport_, *loader_};
-  engine_ = device_ != nullptr ? make_device_engine(parts, *device_->library, *device_->device)
-                               : make_host_engine(parts);
+  const EngineParts parts{job_,   model_,    context_, shape_,  plan_,     places_,     batch_,
+                          lanes_, accounts_, trace_,   *units_, *updater_, *transport_, *loader_};
+  engine_ =
+      device_ != nullptr ? make_device_engine(parts, *device_->library, *device_->device) : make_host_engine(parts);
 }
 
 Trainer::~Trainer() = default;
 
+Plan Trainer::make_plan() const {
+  return plan_ddp(shape_, {.ranks = context_.size,
+                           .lanes = batch_.lanes,
+                           .micro_batches = batch_.micro_batches,
+                           .overlap = job_.layout.overlap,
+                           .bucket_floats = job_.layout.bucket_floats,
+                           .optimizer_slots = static_cast<int>(updater_->slots().size()),
+                           .data_bytes = 0});
+}
+
 void Trainer::measure() {
   if (device_ == nullptr) return dry_run(model_, shape_);
   Device& device = *device_->device;
-  const at::Device place(device_->library->type,
-                         static_cast<c10::DeviceIndex>(device_->library->type == at::kCUDA ? device.info().ordinal : -1));
+  const at::Device place(device_->library->type, static_cast<c10::DeviceIndex>(
+                                                     device_->library->type == at::kCUDA ? device.info().ordinal : -1));
   dry_run(model_, shape_, device, place, scalar_type_of(precision_of(job_.numerics)));
-  device.reserve_pool(pool_forecast(model_, shape_));
 }
 
 /// Before anything large is taken, on every rank at the same time: what is free then is shared by those of a device.
@@ -86,9 +96,10 @@ void Trainer::check_device_memory() {
   const int sharing = ranks_on_device(job_, context_.rank, devices);
   if (sharing > 1)
     for (const Card& card : cards) free = std::min<int64_t>(free, std::stoll(card.bytes));
-  const std::string fault = memory_fault(device_forecast(job_, model_, shape_, plan_, context_.rank), free, sharing,
-                                         device.info().name);
+  const DeviceForecast forecast = device_forecast(job_, model_, shape_, plan_, context_.rank);
+  const std::string fault = memory_fault(forecast, free, sharing, device.info().name);
   if (!fault.empty()) throw ConfigError({fault});
+  forecast_bytes_ = forecast.total();
 }
 
 void Trainer::load(const std::string& checkpoint) {
@@ -99,8 +110,14 @@ void Trainer::load(const std::string& checkpoint) {
   const std::string& text = loaded.counters.schedule;
   const size_t cut = text.find(';');
   watched_ = watched_from(text.substr(0, cut));
-  // A run that goes on in another precision begins with that one's own scale.
-  if (cut != std::string::npos && job_.numerics.precision == "float16") scale_ = loss_scale_from(text.substr(cut + 1));
+  if (cut == std::string::npos) return;
+  const LossScale before = loss_scale_from(text.substr(cut + 1));
+  // One that goes on in another precision has a scale of its own, but steps that were skipped stay skipped.
+  if (job_.numerics.precision == "float16" && before.scale > 1) {
+    scale_ = before;
+  } else {
+    scale_.skipped = before.skipped;
+  }
 }
 
 /// The launcher's rendezvous serves before the transport is there. Reading may take its time; that a rank is alive its
@@ -145,8 +162,7 @@ void Trainer::connect() {
   options.kind = device_ == nullptr ? job_.layout.transport : job_.layout.workers == "thread" ? "inproc" : "shm";
   for (int r = 0; r < context_.size; ++r)
     options.hosts.push_back(host_of(r, context_.size, static_cast<int>(job_.layout.hosts)));
-  options.window_bytes =
-      device_ != nullptr ? 0 : static_cast<size_t>(window_bytes_of(plan_, context_.rank, places_));
+  options.window_bytes = device_ != nullptr ? 0 : static_cast<size_t>(window_bytes_of(plan_, context_.rank, places_));
   options.address = job_.layout.address;
   options.port = static_cast<int>(job_.layout.port);
   options.connections = static_cast<int>(job_.layout.connections);

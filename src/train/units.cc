@@ -61,8 +61,8 @@ std::vector<float*> Units::slots(int unit, int64_t offset) const {
 std::span<float> Units::on_host(std::span<float> values) const {
   if (device_ == nullptr) return values;
   const auto* at = reinterpret_cast<const std::byte*>(values.data());
-  const bool moment = !moment_bytes_.empty() && at >= moment_bytes_.data() &&
-                      at < moment_bytes_.data() + moment_bytes_.size();
+  const bool moment =
+      !moment_bytes_.empty() && at >= moment_bytes_.data() && at < moment_bytes_.data() + moment_bytes_.size();
   std::byte* host = moment ? mirror_.data() + parameter_bytes_.size() + (at - moment_bytes_.data())
                            : mirror_.data() + (at - parameter_bytes_.data());
   return {reinterpret_cast<float*>(host), values.size()};

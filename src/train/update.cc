@@ -46,8 +46,8 @@ bool Updater::counts(int unit, size_t parameter) const {
 
 UpdateKind Updater::kind() const {
   static constexpr std::pair<const char*, UpdateKind> kKinds[] = {
-      {"sgd", UpdateKind::kSgd},     {"adagrad", UpdateKind::kAdagrad}, {"rmsprop", UpdateKind::kRmsprop},
-      {"adam", UpdateKind::kAdam},   {"adamw", UpdateKind::kAdamw},     {"lion", UpdateKind::kLion},
+      {"sgd", UpdateKind::kSgd},   {"adagrad", UpdateKind::kAdagrad}, {"rmsprop", UpdateKind::kRmsprop},
+      {"adam", UpdateKind::kAdam}, {"adamw", UpdateKind::kAdamw},     {"lion", UpdateKind::kLion},
       {"lamb", UpdateKind::kLamb}};
   for (const auto& [name, kind] : kKinds)
     if (name_ == name) return kind;

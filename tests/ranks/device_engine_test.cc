@@ -1,5 +1,7 @@
 // The device engine without a GPU: on devices that are the host's own memory its steps give the bits of the host's
 // engine, for every number of ranks.
+#include "train/device_engine.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,7 +9,6 @@
 #include "launch/local.h"
 #include "model/make_model.h"
 #include "support/host_library.h"
-#include "train/device_engine.h"
 #include "train/trainer.h"
 
 namespace tutti {
@@ -135,11 +136,10 @@ TEST_P(DeviceEngine, EveryOptimizerGivesTheHostEnginesBits) {
 
 TEST_P(DeviceEngine, PrefetchAndBucketsAndFoldChangeNothing) {
   const Outcome with = trained(GetParam(), 2, true);
-  for (const std::vector<Setting>& settings :
-       {std::vector<Setting>{{"layout.prefetch", "false"}},
-        {{"layout.bucket_floats", "100"}},
-        {{"layout.fold", "root"}},
-        {{"layout.overlap", "false"}}}) {
+  for (const std::vector<Setting>& settings : {std::vector<Setting>{{"layout.prefetch", "false"}},
+                                               {{"layout.bucket_floats", "100"}},
+                                               {{"layout.fold", "root"}},
+                                               {{"layout.overlap", "false"}}}) {
     const Outcome other = trained(GetParam(), 2, true, settings);
     EXPECT_EQ(other.hash, with.hash) << settings[0].key;
     EXPECT_EQ(other.order, with.order) << settings[0].key;

@@ -89,7 +89,7 @@ TEST(Arena, TakingMoreThanIsLeftIsAnErrorAndTakesNothing) {
 
 TEST(Arena, OverForeignMemoryIsAccountedButNotGivenBack) {
   Accounts accounts;
-  alignas(64) std::byte memory[256];
+  alignas(256) std::byte memory[256];
   {
     Arena arena(BufferKind::kGradient, memory, accounts);
     EXPECT_EQ(arena.take(200).data(), memory);

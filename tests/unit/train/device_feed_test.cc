@@ -106,6 +106,22 @@ TEST(DeviceFeed, TheDigestIsOfWhatWasUsedNotOfWhatIsStaged) {
   }
 }
 
+TEST(DeviceFeed, WhatIsPlacedBehindAStepIsThereForTheNextAndCountsOnceThatUsesIt) {
+  Case plain, c(3 * kReads);
+  c.feed->use(0, c.stream);
+  for (int64_t step = 0; step < 2; ++step) {
+    plain.feed->use(step, plain.stream);
+    EXPECT_NO_THROW(c.feed->place(step + 1, c.stream));
+    expect_input_of(c, step + 1);
+    EXPECT_EQ(c.feed->digest(), plain.feed->digest()) << "step " << step + 1 << " was not used yet";
+    c.feed->use(step + 1, c.stream);
+    expect_input_of(c, step + 1);
+    EXPECT_NE(c.feed->digest(), plain.feed->digest());
+  }
+  EXPECT_NO_THROW(c.feed->place(3, c.stream)) << "what could not be read is told by its step";
+  EXPECT_NE(message_of([&] { c.feed->use(3, c.stream); }).find("the disk is gone"), std::string::npos);
+}
+
 TEST(DeviceFeed, TakesNothingOfTheDeviceOnceItIsMade) {
   Case c;
   const int64_t takes = c.device.takes();
