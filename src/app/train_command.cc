@@ -105,7 +105,7 @@ Job job_on_host(const std::string& run) {
   return job;
 }
 
-Prepared prepare(const TrainArguments& arguments) {
+Prepared prepare(const TrainArguments& arguments, bool elsewhere) {
   auto settings = parse_settings(arguments.set, arguments.ranks);
   Prepared prepared;
   Job& job = prepared.job;
@@ -118,6 +118,8 @@ Prepared prepare(const TrainArguments& arguments) {
   }
   prepared.machine = this_machine();
   add_gpus(prepared.machine, job.numerics.device);
+  if (elsewhere && job.numerics.device == "cuda" && prepared.machine.gpus.empty())
+    prepared.machine.gpus.push_back({.name = "GPU"});
   if (!arguments.resume.empty()) forget_idle_keys(job, prepared.machine);
   resolve(job, prepared.machine);
   choose_library_isa(job.numerics.isa);

@@ -26,7 +26,8 @@ struct Prepared {
   Machine machine;
   std::vector<std::string> changes;  ///< of a run that goes on: what of its processor or precision is another now
 };
-Prepared prepare(const TrainArguments& arguments);
+/// `elsewhere`: a job for a GPU that this host has not is resolved as if it had one.
+Prepared prepare(const TrainArguments& arguments, bool elsewhere = false);
 inline Job job_of(const TrainArguments& arguments) { return prepare(arguments).job; }
 
 /// The job of a run, resolved for this host's cores whatever it was trained on: for commands that only use the model.

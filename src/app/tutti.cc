@@ -170,7 +170,10 @@ int tutti_main(int argc, char** argv) {
   explain_job->add_option("--set", arguments.set, "section.key=value")->allow_extra_args(false);
   explain_job->add_option("--ranks", arguments.ranks, "number of ranks");
   on(explain_job, [&] {
-    fmt::print("{}", explain(job_of(arguments)));
+    const Prepared prepared = prepare(arguments, /*elsewhere=*/true);
+    fmt::print("{}", explain(prepared.job));
+    if (prepared.job.numerics.device == "cuda" && !prepared.machine.no_gpu.empty())
+      fmt::print(stderr, "tutti: it would not run here: {}\n", prepared.machine.no_gpu);
     return 0;
   });
 

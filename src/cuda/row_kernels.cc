@@ -1,48 +1,10 @@
 #include "cuda/row_kernels.h"
 
-#include <ATen/core/Tensor.h>
-#include <ATen/cuda/EmptyTensor.h>
-#include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAStream.h>
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
-
-#include <optional>
-#include <type_traits>
-#include <vector>
-
-#include "cuda/launch.h"
+#include "cuda/current_queue.h"
 
 namespace tutti {
 
 namespace {
-
-/// The current stream. Scratch goes back to the pool with the queue: what is put on the stream later may reuse it.
-class CurrentQueue : public rows::Queue {
- public:
-  CurrentQueue() : Queue(c10::cuda::getCurrentCUDAStream()) {}
-  void* take(size_t bytes) override {
-    const at::Device device(at::kCUDA, c10::cuda::current_device());
-    taken_.push_back(at::detail::empty_cuda({static_cast<int64_t>(bytes)}, at::kByte, device, std::nullopt));
-    return taken_.back().mutable_data_ptr();
-  }
-
- private:
-  std::vector<at::TensorBase> taken_;
-};
-
-// c10's 16-bit types and CUDA's have the same bits.
-template <class A>
-using Stored = std::conditional_t<std::is_same_v<A, float>, float,
-                                  std::conditional_t<std::is_same_v<A, c10::BFloat16>, __nv_bfloat16, __half>>;
-template <class A>
-Stored<A>* stored(A* x) {
-  return reinterpret_cast<Stored<A>*>(x);
-}
-template <class A>
-const Stored<A>* stored(const A* x) {
-  return reinterpret_cast<const Stored<A>*>(x);
-}
 
 template <class A>
 void fill_norms(KernelsFor<A>& table) {

@@ -7,8 +7,8 @@
 
 namespace tutti {
 
-/// GFLOP/s of a matmul of 8192 x 8192 matrices of `type`, or of smaller ones where the device is full, the median of several. `place` is the device for ATen, whose
-/// current stream must be set. Waits for it.
+/// GFLOP/s of a matmul of 8192 x 8192 matrices of `type`, or of smaller ones where the device is full: the median of
+/// several. `place` is the device for ATen. Waits for it, and leaves the thread's current stream another one.
 double matmul_gflops(Device& device, at::Device place, at::ScalarType type);
 
 }  // namespace tutti

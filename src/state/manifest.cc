@@ -41,7 +41,8 @@ Manifest read_manifest(const std::string& checkpoint) {
         .job_toml = text.at("job").get<std::string>(),
     };
   } catch (const json::exception& fault) {
-    throw Error(fmt::format("{}: malformed: {}", path, fault.what()));
+    const std::string reason = fault.what();  // the parser quotes all that it read behind a semicolon
+    throw Error(fmt::format("{}: malformed: {}", path, reason.substr(0, reason.find(';'))));
   }
 }
 

@@ -15,7 +15,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
+#include <exception>
+#include <utility>
 
 #include "base/error.h"
 #include "device/reduction.h"
@@ -69,7 +70,9 @@ class DeviceEngine final : public Engine, public Placement {
   void write_inputs(const StepRequest& request);
   void issue(Stream first, bool timed);
   void capture();
+  void leave_capture();
   void await(StreamEvent event, const std::string& operation, uint64_t step);
+  void let_go();
   [[noreturn]] void give_up(const std::string& operation, uint64_t step, Time since, const std::string& reason);
   template <class T>
   T* on_device(const std::vector<T>& values);
@@ -114,7 +117,7 @@ class DeviceEngine final : public Engine, public Placement {
   CapturedStep captured_;
   bool may_capture_ = false;
   int64_t rounds_ = 0, step_ = 0;
-  double traced_ = 0;  // seconds
+  double traced_ = 0;                 // seconds
   Duration longest_{0}, typical_{0};  // of a step's wait: the longest, and the last
 };
 
@@ -147,7 +150,10 @@ DeviceEngine::DeviceEngine(const EngineParts& parts, const DeviceLibrary& librar
   device.synchronise(compute_);
 }
 
+// An exception may have left work on the streams that waits for peers: giving memory back would wait with it, and the
+// rank would never say what happened.
 DeviceEngine::~DeviceEngine() {
+  if (std::uncaught_exceptions() > 0) let_go();
   if (captured_.handle != nullptr) device_.destroy(captured_);
   if (!pinned_inputs_.empty()) device_.give_back_pinned(pinned_inputs_);
   if (!pinned_outcome_.empty()) device_.give_back_pinned(pinned_outcome_);
@@ -353,17 +359,24 @@ void DeviceEngine::issue(Stream first, bool timed) {
   executor_->issue(first, timed);
 }
 
+void DeviceEngine::leave_capture() {
+  try {
+    device_.destroy(device_.end_capture(captures_));
+  } catch (const Error&) {  // says again what failed; the stream is out of its capture
+  }
+}
+
 void DeviceEngine::capture() {
   device_.make_current(captures_);
   device_.begin_capture(captures_);
   try {
     issue(captures_, false);
+  } catch (const CommError&) {
+    leave_capture();
+    throw;
   } catch (const std::exception& e) {
     const std::string reason = e.what();
-    try {
-      device_.destroy(device_.end_capture(captures_));
-    } catch (const Error&) {  // says again what failed; the stream is out of its capture
-    }
+    leave_capture();
     throw Error(fmt::format("a step could not be captured ({}); layout.graph = false runs it without", reason));
   }
   captured_ = device_.end_capture(captures_);
@@ -424,14 +437,19 @@ void DeviceEngine::await(StreamEvent event, const std::string& operation, uint64
   }
 }
 
-void DeviceEngine::give_up(const std::string& operation, uint64_t step, Time since, const std::string& reason) {
-  const Duration waited = p_.context.clock.now() - since;
-  std::string where = operation;
-  if (const std::string at = executor_->unfinished(); !at.empty()) where += " at " + at;
+/// Ends what is on the device without waiting for it; only destruction is left after it.
+void DeviceEngine::let_go() {
   // A communicator does not end before the graphs that use it.
   if (captured_.handle != nullptr) device_.destroy(std::exchange(captured_, CapturedStep{}));
   if (group_) group_->abort();
   device_.abandon();
+}
+
+void DeviceEngine::give_up(const std::string& operation, uint64_t step, Time since, const std::string& reason) {
+  const Duration waited = p_.context.clock.now() - since;
+  std::string where = operation;
+  if (const std::string at = executor_->unfinished(); !at.empty()) where += " at " + at;
+  let_go();
   throw CommError({p_.context.rank, where + " on " + device_.info().name, -1, step, waited, reason});
 }
 
@@ -446,7 +464,7 @@ std::function<void()> DeviceEngine::copy_out() {
   p_.units.copy_out(copies_);
   device_.record(copied_out_, copies_);
   // Waited for on another thread than the steps': it touches nothing of theirs.
-  return [&device = device_, event = copied_out_, &context = p_.context, step = static_cast<uint64_t>(rounds_),
+  return [&device = device_, event = copied_out_, &context = p_.context, step = static_cast<uint64_t>(step_),
           patience = timeout_ + kPatience * longest_] {
     const Time since = context.clock.now();
     while (!device.done(event)) {

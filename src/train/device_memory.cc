@@ -47,8 +47,8 @@ DeviceForecast device_forecast(const Job& job, const Model& model, const ModelSh
   for (const Border& border : model.data) micro_batch += align_up(border_bytes(border), 256);
   forecast.input = 3 * micro_batch * plan.programs[rank].lanes.size() * job.train.micro_batches;
   if (job.layout.graph && capture_faults(model).empty()) forecast.captured = pool_forecast(model, shape);
-  forecast.libraries =
-      kTables + kPage * static_cast<int64_t>(plan.buckets.size()) * partials_of(rank, plan) + kLibraries + (plan.ranks > 1 ? kCollectives : 0);
+  forecast.libraries = kTables + kPage * static_cast<int64_t>(plan.buckets.size()) * partials_of(rank, plan) +
+                       kLibraries + (plan.ranks > 1 ? kCollectives : 0);
   return forecast;
 }
 

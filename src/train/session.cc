@@ -265,8 +265,8 @@ void Session::save_best() {
   saving_ += seconds_since(begin, context_.clock);
 }
 
-/// Where rank 0's time went; on a device by the shares of those steps that were traced. Reductions run beside the compute where
-/// overlap is on, so kinds may add up to more than the whole.
+/// Where rank 0's time went; on a device by the shares of those steps that were traced. Reductions run beside the
+/// compute where overlap is on, so kinds may add up to more than the whole.
 json Session::seconds_by_kind() const {
   const Trace& trace = trainer_.trace();
   const double traced = trainer_.traced_seconds(), scale = traced > 0 ? stepping_ / traced : 1;

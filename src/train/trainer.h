@@ -41,7 +41,7 @@ struct RankDevice {
   std::unique_ptr<Device> device;
   explicit operator bool() const { return device != nullptr; }
 };
-/// Rank r of this host takes device r mod their number. Empty unless the job's device is cuda.
+/// Rank r takes device r mod the number that its host has. Empty unless the job's device is cuda.
 RankDevice open_rank_device(const Job& job, int rank);
 
 class Trainer {
@@ -79,9 +79,7 @@ class Trainer {
   const Program& program() const { return plan_.programs[context_.rank]; }
   const Accounts& accounts() const { return accounts_; }
   /// Bytes that this rank was expected to take, of its device if it has one.
-  int64_t forecast_bytes() const {
-    return on_device() ? forecast_bytes_ : forecast_memory(program()).total();
-  }
+  int64_t forecast_bytes() const { return on_device() ? forecast_bytes_ : forecast_memory(program()).total(); }
   const Trace& trace() const { return trace_; }
   double traced_seconds() const { return engine_->traced_seconds(); }
   Duration loader_stall() const { return loader_->stalled(); }

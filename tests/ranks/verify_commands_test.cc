@@ -203,7 +203,7 @@ TEST_F(Commands, JobsListsTheBuiltInOnesAndEachCanBeExplained) {
   std::set<std::string> names;
   for (const std::string& line : lines_of(output({"jobs"}))) names.insert(line.substr(0, line.find(' ')));
   EXPECT_EQ(names, (std::set<std::string>{"fashion-cnn", "fashion-mlp", "gpt-bench", "gpt-kjv", "gpt-kjv-bpe",
-                                          "llama-kjv", "mlp-points", "wide-deep"}));
+                                          "gpt2-124m", "llama-kjv", "mlp-points", "wide-deep"}));
   for (const std::string& name : names) EXPECT_NE(output({"explain", name}).find("[model]"), std::string::npos) << name;
 }
 

@@ -1,11 +1,9 @@
 // Folds, sums of squares, the commit of a step and casts. Every sum runs in one fixed order:
 //   fold            element by element the additions of the order, as comm/fold.cc makes them
-//   chunk_squares   a warp a chunk: element i goes to lane i % 32, in order; lanes are folded in halves
-//   (comm/fold.simd.cc
-//                   has the same accumulators, so the bits are the CPU's)
+//   chunk_squares   a warp a chunk: element i goes to lane i % 32, in order; lanes are folded in halves. comm's
+//                   fold.simd.cc has the same accumulators, so the bits are the CPU's
 //   commit          one block: a unit's chunks by threads at a stride, then in halves; units in order; losses and
-//   counts
-//                   strictly in order
+//                   counts strictly in order
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

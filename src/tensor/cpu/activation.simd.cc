@@ -27,8 +27,8 @@ void bias_activation(float* h, const float* bias, float* g, int64_t rows, int64_
   activations::with_activation(kind, [&](auto f) { rows_of<decltype(f)>(h, bias, g, rows, cols); });
 }
 
-void activation_backward(const float* dg, const float* derivative, float* dh, float* dbias, int64_t rows,
-                         int64_t cols, Activation) {
+void activation_backward(const float* dg, const float* derivative, float* dh, float* dbias, int64_t rows, int64_t cols,
+                         Activation) {
   clear(dbias, cols);
   for (int64_t r = 0; r < rows; ++r, dg += cols, derivative += cols, dh += cols) {
     for_vectors(cols, [&](int64_t c, auto lanes) {

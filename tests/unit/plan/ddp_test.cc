@@ -71,14 +71,14 @@ TEST(Ddp, EverySmallPlanRunsToTheJobsSumInARandomInterleaving) {
 }
 
 TEST(Ddp, UnitsAreMergedUntilABucketIsFull) {
-  const ModelShape model = sample_model(5, false);  // gradients of 32, 32, 48, 0, 48 floats
+  const ModelShape model = sample_model(5, false);  // gradients of 32, 32, 48, 0, 48 floats: kAlign each
   DdpOptions options = options_of(1, 1, 1);
-  options.bucket_floats = 50;
+  options.bucket_floats = kAlign + 1;
   const Plan plan = plan_ddp(model, options);
   ASSERT_EQ(plan.buckets.size(), 2u);
   EXPECT_EQ(plan.buckets[0].units, (std::vector<int>{4, 2}));
-  EXPECT_EQ(plan.buckets[0].unit_offset, (std::vector<int64_t>{0, 48}));
-  EXPECT_EQ(plan.buckets[0].partial_size, 96);
+  EXPECT_EQ(plan.buckets[0].unit_offset, (std::vector<int64_t>{0, kAlign}));
+  EXPECT_EQ(plan.buckets[0].partial_size, 2 * kAlign);
   EXPECT_EQ(plan.buckets[1].units, (std::vector<int>{1, 0}));
 }
 
@@ -125,7 +125,7 @@ TEST(Ddp, ALaneThatIsFoldedAwayAtOnceNeedsOnlyTheSharedScratch) {
     if (b.kind != BufferKind::kGradient) continue;
     if (b.level < 0) {
       ++scratch;
-      EXPECT_EQ(b.bytes, 48 * 4);  // the largest unit
+      EXPECT_EQ(b.bytes, kAlign * 4);  // the largest unit
     } else {
       levels = std::max(levels, b.level + 1);
     }
@@ -146,20 +146,20 @@ TEST(Ddp, AUnitWithForeignWritersHasScratchOfItsOwn) {
 }
 
 TEST(Ddp, TheForecastCountsEveryKind) {
-  const ModelShape model = sample_model(2, false);  // units of 32 and 32 floats; segments 1 and 2
+  const ModelShape model = sample_model(2, false);  // units of kAlign floats each; segments 1 and 2
   DdpOptions options = options_of(1, 4, 1);
   options.data_bytes = 77;
   const MemoryForecast f = forecast_memory(plan_ddp(model, options).programs[0]);
   const auto of = [&f](BufferKind kind) { return f.bytes[static_cast<int>(kind)]; };
-  EXPECT_EQ(of(BufferKind::kParameter), 64 * 4);
-  EXPECT_EQ(of(BufferKind::kMoment), 2 * 64 * 4);
+  EXPECT_EQ(of(BufferKind::kParameter), 2 * kAlign * 4);
+  EXPECT_EQ(of(BufferKind::kMoment), 4 * kAlign * 4);
   // Four lanes: a partial in the window, one private gradient for lanes 2 and 3, scratch for the larger unit.
-  EXPECT_EQ(of(BufferKind::kGradient), (64 + 64 + 32) * 4);
+  EXPECT_EQ(of(BufferKind::kGradient), (2 + 2 + 1) * kAlign * 4);
   EXPECT_EQ(of(BufferKind::kSaved), 1000 + 1001 + 1001);
   EXPECT_EQ(of(BufferKind::kBorder), 64 + 128 + 128 + 2 * 128);
   EXPECT_EQ(of(BufferKind::kWork), 300);
   EXPECT_EQ(of(BufferKind::kData), 77);
-  EXPECT_EQ(f.total(), 64 * 4 * 3 + 160 * 4 + 3002 + 576 + 300 + 77);
+  EXPECT_EQ(f.total(), (2 + 4 + 5) * kAlign * 4 + 3002 + 576 + 300 + 77);
 }
 
 }  // namespace tutti

@@ -52,7 +52,7 @@ class Fenced {
   float *data_, *end_;
 };
 
-Matmul::Product product(const Matmul& matmul, Kind kind) {
+Matmul::Product<float> product(const Matmul& matmul, Kind kind) {
   return kind == Kind::kNt ? matmul.nt : kind == Kind::kNn ? matmul.nn : matmul.tn;
 }
 

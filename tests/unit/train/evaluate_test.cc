@@ -63,8 +63,8 @@ nlohmann::json report_of(const std::string& loss, int64_t rows, int lanes, const
     Channel channel(me.transport, me.clock, 64, std::chrono::seconds(20));
     const Batch batch{lanes, 1, static_cast<int>(rows)};
     HostPlacement placement(*flat.runner, batch);
-    const Metrics metrics = evaluate(flat.model, placement, Points(), records, batch,
-                                     owned[static_cast<size_t>(me.rank)], 1, 7, channel);
+    const Metrics metrics =
+        evaluate(flat.model, placement, Points(), records, batch, owned[static_cast<size_t>(me.rank)], 1, 7, channel);
     reports[static_cast<size_t>(me.rank)] = metrics.report();
   });
   for (const auto& report : reports) EXPECT_EQ(report.dump(), reports[0].dump());
