@@ -75,8 +75,9 @@ std::string measured(const DeviceInfo& info, int devices) {
   // Never destroyed: the process ends with it, and a driver's clean-up is nothing to wait for.
   Device& device = *library.open(info.ordinal).release();
   Copies(device).measure(rates);
-  rates.float32 = matmul_gflops(device, place, at::kFloat) * 1e9;
-  rates.bfloat16 = matmul_gflops(device, place, at::kBFloat16) * 1e9;
+  const Stream stream = device.make_stream();
+  rates.float32 = matmul_gflops(device, stream, place, at::kFloat) * 1e9;
+  rates.bfloat16 = matmul_gflops(device, stream, place, at::kBFloat16) * 1e9;
   const nlohmann::json text = {{"float32", rates.float32}, {"bfloat16", rates.bfloat16},
                                {"copy", rates.copy},       {"to_device", rates.to_device},
                                {"to_host", rates.to_host}, {"peers", peers_of(info.ordinal, devices)}};

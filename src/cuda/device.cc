@@ -15,6 +15,7 @@
 #include "cuda/memory.h"
 #include "cuda/nccl.h"
 #include "cuda/pool.h"
+#include "device/library.h"
 
 namespace tutti {
 namespace {
@@ -49,27 +50,6 @@ std::string uuid_text(const cudaUUID_t& uuid) {
   return text;
 }
 
-int device_count() {
-  int count = 0, driver = 0, runtime = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  if (error == cudaErrorInsufficientDriver) {
-    (void)cudaGetLastError();
-    (void)cudaDriverGetVersion(&driver);
-    (void)cudaRuntimeGetVersion(&runtime);
-    if (driver == 0) throw Error("no NVIDIA driver on this host: install one, or train on the CPU");
-    throw Error(fmt::format("the NVIDIA driver of this host supports CUDA {}, but {} is needed: update the driver",
-                            cuda_version(driver), cuda_version(runtime)));
-  }
-  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
-    (void)cudaGetLastError();
-    const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-    throw Error(visible == nullptr ? std::string("there is an NVIDIA driver on this host, but no GPU")
-                                   : fmt::format("no GPU is visible: CUDA_VISIBLE_DEVICES is \"{}\"", visible));
-  }
-  check_cuda(error, "cudaGetDeviceCount");
-  return count;
-}
-
 /// Makes it the thread's current device.
 DeviceInfo describe(int ordinal) {
   DeviceInfo info;
@@ -94,18 +74,10 @@ DeviceInfo describe(int ordinal) {
   return info;
 }
 
-void check_kernels_exist(const DeviceInfo& info) {
-  const bool exist = info.major == 8 || (info.major == 9 && info.minor == 0) || info.major == 10;
-  if (!exist) {
-    throw Error(
-        fmt::format("GPU {} ({}) has compute capability {}.{}; kernels exist for 8.x, 9.0 and 10.x: train on the CPU",
-                    info.ordinal, info.name, info.major, info.minor));
-  }
-}
-
 void make_aten_deterministic() {
-  // cuBLAS reads it when it starts; ATen's deterministic mode asks for it.
-  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  // cuBLAS reads both when it starts, and other values mean other bits. ATen's deterministic mode asks for the first.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/1);
+  unsetenv("NVIDIA_TF32_OVERRIDE");
   at::Context& context = at::globalContext();
   context.setDeterministicAlgorithms(true, /*warn_only=*/false);
   context.setDeterministicFillUninitializedMemory(false);
@@ -141,12 +113,12 @@ Shared& shared(int ordinal) {
   static Shared* one = nullptr;
   const std::lock_guard lock(mutex);
   if (one == nullptr) {
-    const int count = device_count();
+    const int count = cuda_device_count();
     if (ordinal < 0 || ordinal >= count) {
       throw Error(fmt::format("there is no GPU {}: this host has {}", ordinal, count));
     }
     const DeviceInfo info = describe(ordinal);
-    check_kernels_exist(info);
+    if (const std::string fault = why_unsuited(info); !fault.empty()) throw Error(fault);
     one = new Shared(info);
   }
   if (one->info.ordinal != ordinal) {
@@ -256,6 +228,7 @@ class CudaDevice final : public Device {
     TUTTI_CUDA_CALL(cudaStreamWaitEvent, handle(stream), handle(event), flags);
   }
   bool done(StreamEvent event) const override {
+    (void)cudaSetDevice(ordinal_);  // a thread that only waits has set none
     const cudaError_t error = cudaEventQuery(handle(event));
     if (error == cudaErrorNotReady) {
       (void)cudaGetLastError();
@@ -308,8 +281,29 @@ class CudaDevice final : public Device {
 
 }  // namespace
 
+int cuda_device_count() {
+  int count = 0, driver = 0, runtime = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorInsufficientDriver) {
+    (void)cudaGetLastError();
+    (void)cudaDriverGetVersion(&driver);
+    (void)cudaRuntimeGetVersion(&runtime);
+    if (driver == 0) throw Error("no NVIDIA driver on this host: install one, or train on the CPU");
+    throw Error(fmt::format("the NVIDIA driver of this host supports CUDA {}, but {} is needed: update the driver",
+                            cuda_version(driver), cuda_version(runtime)));
+  }
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
+    (void)cudaGetLastError();
+    const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    throw Error(visible == nullptr ? std::string("there is an NVIDIA driver on this host, but no GPU")
+                                   : fmt::format("no GPU is visible: CUDA_VISIBLE_DEVICES is \"{}\"", visible));
+  }
+  check_cuda(error, "cudaGetDeviceCount");
+  return count;
+}
+
 std::vector<DeviceInfo> cuda_devices() {
-  const int count = device_count();
+  const int count = cuda_device_count();
   int current = 0;
   TUTTI_CUDA_CALL(cudaGetDevice, &current);
   std::vector<DeviceInfo> devices;

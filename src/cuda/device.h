@@ -9,7 +9,9 @@
 
 namespace tutti {
 
-/// All GPUs of this host. Throws Error saying what is missing: a driver, a driver of this runtime's age, a GPU.
+/// GPUs of this host. Throws Error saying what is missing: a driver, a driver of this runtime's age, a GPU.
+int cuda_device_count();
+/// Each of them. Gives this process a context on every one, and with it some of its memory.
 std::vector<DeviceInfo> cuda_devices();
 
 /// A handle of GPU `ordinal`. Settles for the process: deterministic algorithms, no TF32, no reduced-precision sums,

@@ -32,6 +32,7 @@ extern "C" __attribute__((visibility("default"))) const tutti::DeviceLibrary* tu
   using namespace tutti;
   static const DeviceLibrary library{
       .version = DeviceLibrary::kVersion,
+      .count = cuda_device_count,
       .devices = cuda_devices,
       .open = open_cuda,
       .type = at::kCUDA,

@@ -45,12 +45,6 @@ void GpuMemory::give_back(void* memory) {
   (void)cudaFree(memory);
 }
 
-int64_t GpuMemory::held(const std::string& holder) const {
-  const std::lock_guard lock(mutex_);
-  const auto at = holders_.find(holder);
-  return at == holders_.end() ? 0 : at->second;
-}
-
 GpuMemory::Left GpuMemory::left() const {
   TUTTI_CUDA_CALL(cudaSetDevice, ordinal_);
   size_t free = 0, total = 0;

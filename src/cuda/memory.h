@@ -24,7 +24,6 @@ class GpuMemory {
   /// rank: gradient 1.2 GiB, moment 0.9 GiB".
   void* take(const std::string& holder, size_t bytes);
   void give_back(void* memory);
-  int64_t held(const std::string& holder) const;
 
   struct Left {
     int64_t free, total;

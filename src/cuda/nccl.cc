@@ -102,6 +102,10 @@ bool going(ncclResult_t result) { return result == ncclSuccess || result == nccl
 /// otherwise. Read by NCCL when the process makes its first communicator.
 void pretend_hosts(const GroupOptions& options) {
   ::setenv("NCCL_HOSTID", fmt::format("tutti-{}-{}", options.host, options.rank).c_str(), 0);
+}
+
+/// Between such ranks there is nothing but this host's own loop.
+void stay_on_this_host() {
   ::setenv("NCCL_SOCKET_IFNAME", "lo", 0);
   ::setenv("NCCL_IB_DISABLE", "1", 0);
 }
@@ -279,7 +283,8 @@ std::string nccl_version() {
   return version_text(version);
 }
 
-std::string nccl_group_id() {
+std::string nccl_group_id(bool shares) {
+  if (shares) stay_on_this_host();
   const Nccl& nccl = library();
   ncclUniqueId id;
   nccl.check(nccl.get_unique_id(&id), "ncclGetUniqueId");
@@ -288,7 +293,10 @@ std::string nccl_group_id() {
 
 std::unique_ptr<DeviceGroup> join_nccl(Device& device, const GroupOptions& options, Clock& clock, Deadline deadline,
                                        const Cancel* cancel) {
-  if (options.shares) pretend_hosts(options);
+  if (options.shares) {
+    pretend_hosts(options);
+    stay_on_this_host();
+  }
   return std::make_unique<NcclGroup>(device, options, clock, deadline, cancel);
 }
 

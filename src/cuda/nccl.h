@@ -15,7 +15,7 @@ std::string nccl_version();
 
 /// A new group's id, made by one rank and given to all. The process that made it must live until all have joined.
 /// Throws Error where NCCL is missing or older than 2.18.
-std::string nccl_group_id();
+std::string nccl_group_id(bool shares);
 
 /// Collective. Throws CommError (operation "nccl init") at the deadline, when cancelled, or when NCCL finds a fault.
 /// Clock and cancel must outlive the group. While operations are put on a stream the group waits at most as long as it

@@ -44,7 +44,7 @@ class DeviceGroup {
 struct GroupOptions {
   int rank = 0, size = 1;
   std::string id;       ///< of DeviceLibrary::group_id, one for all ranks
-  bool shares = false;  ///< several ranks of this host are on one device (tests)
+  bool shares = false;  ///< ranks of some host are on one device (tests)
   int host = 0;
 };
 

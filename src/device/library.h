@@ -20,10 +20,12 @@ namespace tutti {
 
 /// What the library exports, by `extern "C" const DeviceLibrary* tutti_device_library()`.
 struct DeviceLibrary {
-  static constexpr int kVersion = 1;  ///< grows with every change of these headers
+  static constexpr int kVersion = 2;  ///< grows with every change of these headers
   int version = kVersion;
-  /// All devices of this host. Makes this process one that must not fork any more. Throws Error saying what is missing
-  /// (no driver, a driver too old for the runtime, no device).
+  /// How many devices this host has. Makes this process one that must not fork any more. Throws Error saying what is
+  /// missing (no driver, a driver too old for the runtime, no device).
+  int (*count)();
+  /// All of them, otherwise alike. Takes memory of each for as long as the process lives: not for ranks.
   std::vector<DeviceInfo> (*devices)();
   /// Device `ordinal`, for one rank. ATen's deterministic algorithms and pool are set up for the process: one device a
   /// process.
@@ -35,7 +37,8 @@ struct DeviceLibrary {
   const KernelsFor<c10::Half>* float16;
   StateKernels state;
 
-  std::string (*group_id)();
+  /// `shares` as in GroupOptions.
+  std::string (*group_id)(bool shares);
   /// Collective. Waits for all ranks, at most until the deadline or the cancel: then CommError.
   std::unique_ptr<DeviceGroup> (*join)(Device& device, const GroupOptions& options, Clock& clock, Deadline deadline,
                                        const Cancel* cancel);

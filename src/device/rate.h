@@ -8,7 +8,7 @@
 namespace tutti {
 
 /// GFLOP/s of a matmul of 8192 x 8192 matrices of `type`, or of smaller ones where the device is full: the median of
-/// several. `place` is the device for ATen. Waits for it, and leaves the thread's current stream another one.
-double matmul_gflops(Device& device, at::Device place, at::ScalarType type);
+/// several. `place` is the device for ATen; `stream` becomes its current one. Waits for it.
+double matmul_gflops(Device& device, Stream stream, at::Device place, at::ScalarType type);
 
 }  // namespace tutti

@@ -7,6 +7,8 @@
 // Step 0 and 1 are issued instruction by instruction: libraries choose their kernels, the pool takes its size. Then the
 // step is captured, on a stream of its own, so that what ATen holds for it lies apart from what later steps allocate.
 // Every kTraceEvery-th step is still issued one by one, with its times taken: the same bits, as verify shows.
+//
+// The file is long because one object owns all of a step's memory and says what each instruction means there.
 #include "train/device_engine.h"
 
 #include <ATen/ops/empty.h>
@@ -39,7 +41,7 @@ constexpr Duration kEarly = std::chrono::milliseconds(1);
 
 class DeviceEngine final : public Engine, public Placement {
  public:
-  DeviceEngine(const EngineParts& parts, const DeviceLibrary& library, Device& device);
+  DeviceEngine(const EngineParts& parts, const RankDevice& rank);
   ~DeviceEngine() override;
 
   StepVerdict run(const StepRequest& request) override;
@@ -49,6 +51,10 @@ class DeviceEngine final : public Engine, public Placement {
   double traced_seconds() const override { return traced_; }
 
   ModelRunner& runner() override { return *runner_; }
+  void settle(const char* operation) override {
+    device_.record(done_, compute_);
+    await(done_, operation, static_cast<uint64_t>(step_));
+  }
   std::vector<at::Tensor> placed(const std::vector<at::Tensor>& data) override;
   /// `step` is for torch's generator alone, from which no captured step draws.
   Pass pass_of(uint64_t seed, int64_t step, int lane, int micro) const override {
@@ -118,19 +124,19 @@ class DeviceEngine final : public Engine, public Placement {
   bool may_capture_ = false;
   int64_t rounds_ = 0, step_ = 0;
   double traced_ = 0;                 // seconds
-  Duration longest_{0}, typical_{0};  // of a step's wait: the longest, and the last
+  Duration longest_{0}, typical_{0};  // the longest step, and how long the last one was waited for
 };
 
-DeviceEngine::DeviceEngine(const EngineParts& parts, const DeviceLibrary& library, Device& device)
+DeviceEngine::DeviceEngine(const EngineParts& parts, const RankDevice& rank)
     : p_(parts),
-      state_(library.state),
-      device_(device),
-      place_(library.type == at::kCUDA ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device.info().ordinal))
-                                       : at::Device(library.type)),
+      state_(rank.library->state),
+      device_(*rank.device),
+      place_(rank.place()),
       precision_(precision_of(parts.job.numerics)),
       timeout_(timeout_of(parts.job)),
       unit_gradients_(parts.shape.blocks.size()) {
-  compute_ = device.make_stream();
+  Device& device = *rank.device;
+  compute_ = rank.compute;
   captures_ = device.make_stream();
   copies_ = device.make_stream();
   streams_.push_back(compute_);
@@ -139,7 +145,7 @@ DeviceEngine::DeviceEngine(const EngineParts& parts, const DeviceLibrary& librar
   copied_out_ = device.make_event(false);
   device.record(copied_out_, copies_);
   device.make_current(compute_);
-  join(library);
+  join(*rank.library);
   place_gradients();
   make_reductions();
   make_tables();
@@ -182,9 +188,9 @@ void DeviceEngine::join(const DeviceLibrary& library) {
   options.rank = p_.context.rank;
   options.size = p_.context.size;
   options.host = host_of(options.rank, options.size, static_cast<int>(p_.job.layout.hosts));
-  options.shares = ranks_on_device(p_.job, options.rank, static_cast<int>(library.devices().size())) > 1;
+  for (int r = 0; r < options.size; ++r) options.shares |= ranks_on_device(p_.job, r, library.count()) > 1;
   const Deadline deadline = p_.context.clock.after(timeout_);
-  const std::string mine = options.rank == 0 ? library.group_id() : "";
+  const std::string mine = options.rank == 0 ? library.group_id(options.shares) : "";
   options.id = p_.context.rendezvous.exchange({.bytes = mine}, deadline)[0].bytes;
   group_ = library.join(device_, options, p_.context.clock, deadline, &p_.context.control.cancel);
 }
@@ -480,8 +486,8 @@ std::function<void()> DeviceEngine::copy_out() {
 
 }  // namespace
 
-std::unique_ptr<Engine> make_device_engine(const EngineParts& parts, const DeviceLibrary& library, Device& device) {
-  return std::make_unique<DeviceEngine>(parts, library, device);
+std::unique_ptr<Engine> make_device_engine(const EngineParts& parts, const RankDevice& device) {
+  return std::make_unique<DeviceEngine>(parts, device);
 }
 
 }  // namespace tutti

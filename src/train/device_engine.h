@@ -9,6 +9,7 @@
 #include "device/library.h"
 #include "plan/check.h"
 #include "train/engine.h"
+#include "train/rank_device.h"
 
 namespace tutti {
 
@@ -18,7 +19,8 @@ at::ScalarType scalar_type_of(Precision precision);
 /// What two devices must have in common to give the same bits: name, compute capability and library versions.
 std::string describe_kind(const DeviceInfo& info);
 
-/// How many ranks of this rank's host are on the same device as it: rank r takes device r mod their number.
+/// How many ranks are on the same device as this one: rank r takes device r mod their number. (layout.hosts groups
+/// ranks of one host.)
 int ranks_on_device(const Job& job, int rank, int devices);
 
 /// Why steps of this model cannot be captured and launched again, segment by segment; empty: they can.
@@ -42,6 +44,6 @@ DeviceForecast device_forecast(const Job& job, const Model& model, const ModelSh
 /// largest holders and what would help.
 std::string memory_fault(const DeviceForecast& forecast, int64_t free, int sharing, const std::string& device);
 
-std::unique_ptr<Engine> make_device_engine(const EngineParts& parts, const DeviceLibrary& library, Device& device);
+std::unique_ptr<Engine> make_device_engine(const EngineParts& parts, const RankDevice& device);
 
 }  // namespace tutti

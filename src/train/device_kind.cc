@@ -20,10 +20,8 @@ std::string describe_kind(const DeviceInfo& info) {
 }
 
 int ranks_on_device(const Job& job, int rank, int devices) {
-  const int ranks = static_cast<int>(job.layout.ranks), hosts = static_cast<int>(job.layout.hosts);
-  const Range host = ranks_of_host(host_of(rank, ranks, hosts), ranks, hosts);
   int count = 0;
-  for (int64_t r = host.begin; r < host.end; ++r) count += r % devices == rank % devices ? 1 : 0;
+  for (int64_t r = 0; r < job.layout.ranks; ++r) count += r % devices == rank % devices ? 1 : 0;
   return count;
 }
 

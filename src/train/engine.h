@@ -61,6 +61,8 @@ class Placement {
   virtual ModelRunner& runner() = 0;
   /// A micro-batch in the host's memory as the runner takes it.
   virtual std::vector<at::Tensor> placed(const std::vector<at::Tensor>& data) = 0;
+  /// Waits until what the runner was asked for has run: not for ever, where it runs on a device.
+  virtual void settle(const char* /*operation*/) {}
   /// A micro-batch's pass in training; on a device its keys lie there, and are those of the last step that ran.
   virtual Pass pass_of(uint64_t seed, int64_t step, int lane, int micro) const = 0;
   /// For a further runner over the same units, beside steps.

@@ -37,6 +37,7 @@ Metrics evaluate(const Model& model, Placement& placement, const Dataset& source
     if (model.check) model.check(tensors);
     const auto data = placement.placed(tensors);
     runner.forward_all(pass, data);
+    placement.settle("evaluation");
     const Loss loss = runner.loss();
     mine.add(loss.sum, loss.count, reads_output ? runner.border(model.output) : at::Tensor(), data, model.data);
   }

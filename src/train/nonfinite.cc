@@ -37,10 +37,12 @@ NonFinitePlace find_nonfinite(const Model& model, const ModelShape& shape, Place
       const auto tensors = placement.placed(loader.next(step, lane, micro));
       const Pass pass = placement.pass_of(seed, step, lane, micro);
       runner.forward_all(pass, tensors);
+      placement.settle("repeated forward");
       if (!std::isfinite(runner.loss().sum)) return {lane, micro, runner.first_nonfinite_block(), 0};
       for (int b = blocks - 1; b >= 0; --b) {
         for (int s = static_cast<int>(model.blocks[b].segments.size()) - 1; s >= 0; --s)
           runner.backward(b, s, pass, tensors, pointers);
+        placement.settle("repeated backward");
         if (!all_finite(gradients[b])) return {lane, micro, b, 1};
       }
     }

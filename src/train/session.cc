@@ -150,6 +150,7 @@ void Session::check_watched() const {
 }
 
 int64_t Session::take_step() {
+  if (writer_ended_.exchange(false)) settle();
   const StepReport report = trainer_.step();
   const int64_t tokens = batch_of(job_.train).samples() * model_.tokens_per_sample;
   stop_ = report.stop;
@@ -229,6 +230,7 @@ void Session::save() {
         } catch (...) {
           write_failure_ = std::current_exception();
         }
+        writer_ended_ = true;
       });
   } else {
     if (first_) {
@@ -245,6 +247,7 @@ void Session::save() {
 void Session::settle() {
   if (!writer_.joinable()) return;
   writer_.join();
+  writer_ended_ = false;
   if (write_failure_) std::rethrow_exception(write_failure_);
   reporter_->event({{"event", "saved"}, {"step", saved_step(written_)}, {"path", written_}});
 }
@@ -286,7 +289,8 @@ json Session::seconds_by_kind() const {
 double Session::matmul_share() {
   const Matmul& matmul = kernels(isa_of(job_.numerics.isa), matmul_of(job_.numerics.matmul)).matmul;
   const RunnerOptions options = trainer_.placement().options();
-  const double rate = trainer_.on_device() ? matmul_gflops(*trainer_.device(), options.device, options.precision)
+  const double rate = trainer_.on_device() ? matmul_gflops(*trainer_.device()->device, trainer_.device()->compute,
+                                                           options.device, options.precision)
                                            : matmul_gflops(matmul, context_.clock);
   const std::string mine = std::to_string(rate);
   double limit = 0;
@@ -306,15 +310,15 @@ void Session::finish(double seconds) {
     return;
   }
   const uint64_t order = trainer_.order_digest();
-  const double share = matmul_share();
   write_trace(trainer_, folder_, context_.rank, origin_);
-  if (!first_) return;
-  if (!stop_ && job_.model.kind == "gpt" && job_.train.sample_bytes > 0) {
+  if (first_ && !stop_ && job_.model.kind == "gpt" && job_.train.sample_bytes > 0) {
     Sampler sampler(job_, options_.make_model, trainer_.units(), trainer_.data().tokenizer,
                     trainer_.placement().options());
     reporter_->event(
         {{"event", "sample"}, {"text", sampler.text(job_.train.prompt, job_.train.sample_bytes, job_.train.seed)}});
   }
+  const double share = matmul_share();
+  if (!first_) return;
   const auto samples = static_cast<double>(batch_of(job_.train).samples() * steps_);
   reporter_->event({{"event", "end"},
                     {"step", trainer_.committed()},

@@ -2,6 +2,7 @@
 // tell of them (train/run.h).
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -54,6 +55,7 @@ class Session {
   bool stop_ = false, early_ = false;
   std::optional<double> baseline_;  // what the held-out loss is compared with; counted once
   std::thread writer_;              // of a checkpoint that was copied out of a device
+  std::atomic<bool> writer_ended_{false};
   std::string written_;
   std::exception_ptr write_failure_;
   double stepping_ = 0, evaluating_ = 0, saving_ = 0;

@@ -55,7 +55,10 @@ StateCounters Trainer::counters() const {
   return {step_, step_ * batch_.samples(), schedule};
 }
 
-State Trainer::state() const { return units_->state(counters()); }
+State Trainer::state() const {
+  if (const std::function<void()> copied = engine_->copy_out()) copied();
+  return units_->copied_state(counters());
+}
 
 std::function<State()> Trainer::state_beside() {
   std::function<void()> copied = engine_->copy_out();

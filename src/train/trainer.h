@@ -12,7 +12,6 @@
 #include "config/job.h"
 #include "data/dataset.h"
 #include "data/loader.h"
-#include "device/library.h"
 #include "exec/trace.h"
 #include "launch/local.h"
 #include "model/runner.h"
@@ -23,6 +22,7 @@
 #include "plan/check.h"
 #include "train/engine.h"
 #include "train/metrics.h"
+#include "train/rank_device.h"
 #include "train/units.h"
 #include "train/update.h"
 
@@ -34,15 +34,6 @@ struct StepReport {
   bool stop = false;     ///< a rank was asked to stop: all ranks see it at the same step
   bool skipped = false;  ///< float16: its gradients overflowed, nothing but the loss scale changed
 };
-
-/// The device of a rank; empty: it trains on the host's cores. Made before the model (open_rank_device).
-struct RankDevice {
-  const DeviceLibrary* library = nullptr;
-  std::unique_ptr<Device> device;
-  explicit operator bool() const { return device != nullptr; }
-};
-/// Rank r takes device r mod the number that its host has. Empty unless the job's device is cuda.
-RankDevice open_rank_device(const Job& job, int rank);
 
 class Trainer {
  public:
@@ -86,7 +77,7 @@ class Trainer {
   const Partition& partition() const { return partition_; }
   const Transport& transport() const { return *transport_; }
   bool on_device() const { return device_ != nullptr; }
-  Device* device() const { return device_ != nullptr ? device_->device.get() : nullptr; }  ///< null: the host's cores
+  const RankDevice* device() const { return device_; }  ///< null: the host's cores
   const LossScale& loss_scale() const { return scale_; }
 
  private:

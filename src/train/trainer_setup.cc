@@ -2,9 +2,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <sstream>
+
 #include "base/error.h"
 #include "data/resample.h"
-#include "model/adaptor.h"
 #include "model/dry_run.h"
 #include "net/make.h"
 #include "plan/ddp.h"
@@ -15,16 +16,6 @@
 #include "train/trainer.h"
 
 namespace tutti {
-
-RankDevice open_rank_device(const Job& job, int rank) {
-  RankDevice opened;
-  if (job.numerics.device != "cuda") return opened;
-  opened.library = &device_library();
-  const int count = static_cast<int>(opened.library->devices().size());
-  opened.device = opened.library->open(rank % count);
-  start_backward_thread(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(opened.device->info().ordinal)));
-  return opened;
-}
 
 Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const std::string& checkpoint,
                  const OwnPartition& own, RankDevice* device)
@@ -62,8 +53,7 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const
   loader_ = std::make_unique<Loader>(loader_options(), context.clock, &context.control.cancel);
   const EngineParts parts{job_,   model_,    context_, shape_,  plan_,     places_,     batch_,
                           lanes_, accounts_, trace_,   *units_, *updater_, *transport_, *loader_};
-  engine_ =
-      device_ != nullptr ? make_device_engine(parts, *device_->library, *device_->device) : make_host_engine(parts);
+  engine_ = device_ != nullptr ? make_device_engine(parts, *device_) : make_host_engine(parts);
 }
 
 Trainer::~Trainer() = default;
@@ -80,24 +70,28 @@ Plan Trainer::make_plan() const {
 
 void Trainer::measure() {
   if (device_ == nullptr) return dry_run(model_, shape_);
-  Device& device = *device_->device;
-  const at::Device place(device_->library->type, static_cast<c10::DeviceIndex>(
-                                                     device_->library->type == at::kCUDA ? device.info().ordinal : -1));
-  dry_run(model_, shape_, device, place, scalar_type_of(precision_of(job_.numerics)));
+  dry_run(model_, shape_, *device_->device, device_->place(), scalar_type_of(precision_of(job_.numerics)));
 }
 
-/// Before anything large is taken, on every rank at the same time: what is free then is shared by those of a device.
+/// Before anything large is taken, on every rank at the same time: what is free then, and what ATen's pools have taken
+/// for the steps, is for all ranks of the device.
 void Trainer::check_device_memory() {
   const Device& device = *device_->device;
-  const std::string mine = std::to_string(device.free_bytes() + device.pool().reserved);
-  int64_t free = std::stoll(mine);
-  const int devices = static_cast<int>(device_->library->devices().size());
-  const auto cards = context_.rendezvous.exchange({.bytes = mine}, Deadline::never());
-  const int sharing = ranks_on_device(job_, context_.rank, devices);
-  if (sharing > 1)
-    for (const Card& card : cards) free = std::min<int64_t>(free, std::stoll(card.bytes));
+  const std::string mine = fmt::format("{} {} {}", device.free_bytes(), device.pool().reserved, device.info().uuid);
+  int64_t free = device.free_bytes(), reserved = 0;
+  int sharing = 0;
+  for (const Card& card : context_.rendezvous.exchange({.bytes = mine}, Deadline::never())) {
+    std::istringstream text(card.bytes);
+    int64_t its_free = 0, its_reserved = 0;
+    std::string uuid;
+    text >> its_free >> its_reserved >> uuid;
+    if (uuid != device.info().uuid) continue;
+    ++sharing;
+    free = std::min(free, its_free);
+    reserved += its_reserved;
+  }
   const DeviceForecast forecast = device_forecast(job_, model_, shape_, plan_, context_.rank);
-  const std::string fault = memory_fault(forecast, free, sharing, device.info().name);
+  const std::string fault = memory_fault(forecast, free + reserved, sharing, device.info().name);
   if (!fault.empty()) throw ConfigError({fault});
   forecast_bytes_ = forecast.total();
 }

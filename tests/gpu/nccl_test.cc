@@ -36,7 +36,7 @@ struct GpuRank {
   std::string shared_id() {
     const std::filesystem::path path = folder / "id", half = folder / "id.half";
     if (rank == 0) {
-      std::ofstream(half, std::ios::binary) << library.group_id();
+      std::ofstream(half, std::ios::binary) << library.group_id(true);
       std::filesystem::rename(half, path);
     }
     const Deadline deadline = clock.after(60s);

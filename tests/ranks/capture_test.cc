@@ -159,20 +159,33 @@ TEST(CaptureRefusal, AModelThatCannotBeCapturedTrainsWithout) {
   EXPECT_EQ(run.hash, plain_hash(job));
 }
 
-TEST(CaptureRefusal, AStepThatFailsInItsCaptureSaysHowToDoWithout) {
-  const Job job = graph_job(kMlp, 1);
+/// The failure of a run in whose first capture a segment throws.
+std::string failure_in_capture(const std::function<void()>& thrown) {
   const auto calls = std::make_shared<int>(0);
   // On the host's memory a micro-batch is checked twice: when it is staged and when it is used. The prefetch of the
   // third step is over before its first use.
-  const Watched run = watched(job, [&](const Job& j) {
-    Model model = make_model(j);
-    model.check = [calls](Tensors) {
-      if (++*calls == 5 * 2 * (3 + 2) + 1) throw Error("a segment that waits");
-    };
-    return model;
-  });
-  EXPECT_NE(run.failure.find("could not be captured (a segment that waits)"), std::string::npos) << run.failure;
-  EXPECT_NE(run.failure.find("layout.graph = false"), std::string::npos) << run.failure;
+  return watched(graph_job(kMlp, 1),
+                 [&](const Job& j) {
+                   Model model = make_model(j);
+                   model.check = [calls, thrown](Tensors) {
+                     if (++*calls == 5 * 2 * (3 + 2) + 1) thrown();
+                   };
+                   return model;
+                 })
+      .failure;
+}
+
+TEST(CaptureRefusal, AStepThatFailsInItsCaptureSaysHowToDoWithout) {
+  const std::string failure = failure_in_capture([] { throw Error("a segment that waits"); });
+  EXPECT_NE(failure.find("could not be captured (a segment that waits)"), std::string::npos) << failure;
+  EXPECT_NE(failure.find("layout.graph = false"), std::string::npos) << failure;
+}
+
+TEST(CaptureRefusal, APeerThatIsLostInACaptureIsNoFaultOfTheCapture) {
+  const std::string failure = failure_in_capture(
+      [] { throw CommError({.rank = 0, .operation = "an exchange", .reason = "its peer is gone"}); });
+  EXPECT_NE(failure.find("its peer is gone"), std::string::npos) << failure;
+  EXPECT_EQ(failure.find("captured"), std::string::npos) << failure;
 }
 
 TEST(CapturingDevice, FindsWhatMayNotBeCaptured) {

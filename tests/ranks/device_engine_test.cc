@@ -4,10 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 
 #include "launch/local.h"
 #include "model/make_model.h"
+#include "support/device_ranks.h"
 #include "support/host_library.h"
 #include "train/trainer.h"
 
@@ -84,6 +86,7 @@ Outcome trained(const char* text, int ranks, bool on_device, const std::vector<S
       host = own.get();
       device.library = &host_library();
       device.device = std::move(own);
+      device.compute = device.device->make_stream();
     }
     const Model model = make_model(job);
     Trainer trainer(job, model, context, "", {}, &device);
@@ -154,6 +157,46 @@ TEST_P(DeviceEngine, AStateCopiedBesideTheStepsIsTheOneAfterThatStep) {
 }
 
 TEST_P(DeviceEngine, ASteadyStepTakesNoMemoryOfTheDevice) { EXPECT_EQ(trained(GetParam(), 2, true).takes_in_steps, 0); }
+
+std::atomic<int> aborted{0};
+
+/// Counts the groups that were aborted.
+class CountingGroup final : public DeviceGroup {
+ public:
+  explicit CountingGroup(std::unique_ptr<DeviceGroup> inner) : inner_(std::move(inner)) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  void exchange(Stream stream, std::span<const DeviceSend> sends, std::span<const DeviceReceive> receives) override {
+    inner_->exchange(stream, sends, receives);
+  }
+  void sum(Stream stream, double* values, int64_t n) override { inner_->sum(stream, values, n); }
+  void sum(Stream stream, float* values, int64_t n) override { inner_->sum(stream, values, n); }
+  std::string fault() override { return inner_->fault(); }
+  void abort() override { ++aborted; }
+
+ private:
+  std::unique_ptr<DeviceGroup> inner_;
+};
+
+TEST(DeviceEngineEnd, ByAFailureAbortsTheGroupAndByTheLastStepDoesNot) {
+  DeviceLibrary library = host_library();
+  library.join = [](Device& device, const GroupOptions& options, Clock& clock, Deadline deadline,
+                    const Cancel* cancel) -> std::unique_ptr<DeviceGroup> {
+    return std::make_unique<CountingGroup>(host_library().join(device, options, clock, deadline, cancel));
+  };
+  for (const bool fails : {false, true}) {
+    aborted = 0;
+    const LaunchResult result = on_device_ranks(
+        device_job(kMlp, 2), "",
+        [&](DeviceRank& rank) {
+          rank.trainer.step();
+          if (fails) throw Error("the disk is full");
+        },
+        library);
+    EXPECT_EQ(result.ok(), !fails);
+    EXPECT_EQ(aborted, fails ? 2 : 0);
+  }
+}
 
 INSTANTIATE_TEST_SUITE_P(Models, DeviceEngine, testing::Values(kGpt, kMlp),
                          [](const auto& info) { return std::string(info.param == kGpt ? "Gpt" : "Mlp"); });

@@ -88,7 +88,8 @@ TEST_F(DeviceRefusal, AGpuWithoutItsLibrariesIsNoGpu) {
   Command automatic({"explain", "mlp-points"}, broken);
   EXPECT_EQ(automatic.wait(), 0) << automatic.err();
   EXPECT_TRUE(automatic.says("\ndevice       = \"cpu\"")) << automatic.out();
-  Command asked(Arguments{"explain", "mlp-points"} + set({"numerics.device=cuda"}), broken);
+  Command asked(Arguments{"train", "mlp-points", "--out", folder_.path() + "/run"} + set({"numerics.device=cuda"}),
+                broken);
   EXPECT_EQ(asked.wait(), 2) << asked.out();
   EXPECT_TRUE(asked.err().starts_with("tutti: numerics.device = \"cuda\" but ")) << asked.err();
   EXPECT_TRUE(names_a_library_and_its_mend(asked.err(), library_)) << asked.err();

@@ -77,6 +77,15 @@ inline std::vector<std::string> lines_in(const std::string& path) {
   return lines_of(text);
 }
 
+/// The command that the build names, else the one beside this program.
+inline std::string command_path() {
+#ifdef TUTTI_COMMAND
+  return TUTTI_COMMAND;
+#else
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "tutti";
+#endif
+}
+
 /// One run of the command, in a process group of its own; killed with its ranks when the test is done with it.
 class Command {
  public:
@@ -85,7 +94,7 @@ class Command {
     mark_ = "TUTTI_TEST_MARK=" + std::to_string(::getpid()) + "-" + std::to_string(++count);
     for (const char* name : {"out", "err"}) folder_.write(name, "");
     pid_ = ::fork();
-    if (pid_ < 0) throw_errno("start", TUTTI_COMMAND);
+    if (pid_ < 0) throw_errno("start", path_);
     if (pid_ == 0) exec(arguments, before_exec);
     ::setpgid(pid_, pid_);  // in both processes: whoever comes first
   }
@@ -164,14 +173,15 @@ class Command {
       ::dup2(::open((folder_ / name).c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666), fd);
     ::putenv(mark_.data());
     if (before_exec) before_exec();
-    std::vector<char*> words{const_cast<char*>(TUTTI_COMMAND)};
+    std::vector<char*> words{path_.data()};
     for (const std::string& argument : arguments) words.push_back(const_cast<char*>(argument.c_str()));
     words.push_back(nullptr);
-    ::execv(TUTTI_COMMAND, words.data());
+    ::execv(path_.c_str(), words.data());
     ::_exit(127);
   }
 
   TempFolder folder_;
+  std::string path_ = command_path();
   std::string mark_;
   pid_t pid_ = -1;
   bool ended_ = false;

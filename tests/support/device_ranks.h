@@ -48,6 +48,7 @@ inline LaunchResult on_device_ranks(const Job& job, const std::string& checkpoin
   launch.threads = true;
   return launch_local(launch, [&](RankContext& context) {
     RankDevice device{&library, make_device()};
+    device.compute = device.device->make_stream();
     const Model model = make(job);
     Trainer trainer(job, model, context, checkpoint, {}, &device);
     DeviceRank rank{trainer, model, context, *device.device};

@@ -89,12 +89,13 @@ inline const DeviceLibrary& host_library() {
   static const DeviceLibrary library = [] {
     DeviceLibrary l{};
     l.version = DeviceLibrary::kVersion;
+    l.count = [] { return 1; };
     l.devices = [] { return std::vector<DeviceInfo>(1); };
     l.open = [](int) -> std::unique_ptr<Device> { return std::make_unique<HostDevice>(); };
     l.type = at::kCPU;
     l.float32 = &kernels(has_avx512() ? Isa::kAvx512 : Isa::kAvx2);
     l.state = host_state_kernels();
-    l.group_id = [] {
+    l.group_id = [](bool) {
       static std::atomic<int> next{0};
       return "group " + std::to_string(next++);
     };

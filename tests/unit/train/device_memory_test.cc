@@ -185,22 +185,17 @@ TEST(CaptureFaults, NameTheSegmentsThatDrawOrDoNotSaySo) {
                                                              "b/narrow does not say that it can be captured"}));
 }
 
-TEST(RanksOnDevice, CountsThoseOfTheSameHostOnTheSameDevice) {
-  const auto count = [](int64_t ranks, int64_t hosts, int rank, int devices) {
+TEST(RanksOnDevice, CountsThoseThatTakeTheSame) {
+  const auto count = [](int64_t ranks, int rank, int devices) {
     Job job = parse_job("", "job", {});
     job.layout.ranks = ranks;
-    job.layout.hosts = hosts;
     return ranks_on_device(job, rank, devices);
   };
-  EXPECT_EQ(count(1, 1, 0, 1), 1);
-  EXPECT_EQ(count(4, 1, 2, 1), 4);
-  EXPECT_EQ(count(4, 1, 2, 8), 1);
-  EXPECT_EQ(count(5, 1, 0, 2), 3);
-  EXPECT_EQ(count(5, 1, 3, 2), 2);
-  EXPECT_EQ(count(8, 2, 0, 2), 2);
-  EXPECT_EQ(count(8, 2, 7, 1), 4);
-  EXPECT_EQ(count(6, 2, 3, 2), 2) << "ranks 3 and 5 take device 1 of the second host";
-  EXPECT_EQ(count(6, 2, 4, 2), 1);
+  EXPECT_EQ(count(1, 0, 1), 1);
+  EXPECT_EQ(count(4, 2, 1), 4);
+  EXPECT_EQ(count(4, 2, 8), 1);
+  EXPECT_EQ(count(5, 0, 2), 3);
+  EXPECT_EQ(count(5, 3, 2), 2);
 }
 
 TEST(MemoryFault, ThereIsNoneWhileAllFits) {
