@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Runs clang-tidy on the files of src/, bench/ and examples/ whose content, project headers, flags or checks changed since they last passed.
 
-usage: tidy.py BUILD_DIR. What passed is remembered under .deps/tidy, by the hash of all that could change the verdict.
+usage: tidy.py BUILD_DIR [--record]
+What passed is remembered under .deps/tidy, by the hash of all that could change the verdict. A fresh clone knows the commit of tools/tidy.base, at which all
+files passed: reading them all again takes a quarter of an hour. --record writes the present commit there, after all files passed.
 """
 import concurrent.futures
 import hashlib
@@ -14,6 +16,7 @@ import sys
 
 root = pathlib.Path(__file__).resolve().parent.parent
 passed = root / ".deps" / "tidy"
+base = root / "tools" / "tidy.base"
 
 
 def project_headers(path, seen):
@@ -48,6 +51,22 @@ def check(entry, build):
     return path, result.stdout + ("" if "error:" in result.stdout else result.stderr[-2000:])
 
 
+def git(*arguments):
+    result = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True)
+    return result.stdout.splitlines() if result.returncode == 0 else None
+
+
+def changed_since_base():
+    """Paths that differ from the commit at which all passed; None: that is not known, or what decides over all files is among them."""
+    changed = git("diff", "--name-only", base.read_text().strip()) if base.exists() else None
+    if changed is None:
+        return None
+    changed += git("ls-files", "--others", "--exclude-standard") or []
+    if any(p in (".clang-tidy", "CMakeLists.txt", "tools/tidy.py") or p.startswith("cmake/") for p in changed):
+        return None
+    return {root / p for p in changed}
+
+
 def main():
     build = sys.argv[1]
     passed.mkdir(parents=True, exist_ok=True)
@@ -58,6 +77,9 @@ def main():
         skipped = (pathlib.Path(build).resolve(), root / "tests")
         if path.is_relative_to(root) and not any(path.is_relative_to(folder) for folder in skipped):
             entries.setdefault(path, entry)
+    changed = None if "--record" in sys.argv else changed_since_base()
+    if changed is not None:
+        entries = {path: e for path, e in entries.items() if ({path} | project_headers(path, set())) & changed}
     faults = checked = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for path, output in pool.map(lambda e: check(e, build), entries.values()):
@@ -65,7 +87,12 @@ def main():
             if output:
                 faults += 1
                 print(output)
-    print(f"clang-tidy: {len(entries)} files, {checked} read, {faults} with faults")
+    since = "of all" if changed is None else "changed since " + base.read_text().strip()[:7]
+    print(f"clang-tidy: {len(entries)} files {since}, {checked} read, {faults} with faults")
+    if "--record" in sys.argv and not faults:
+        if git("status", "--porcelain"):
+            sys.exit("clang-tidy: not recorded: commit first, so that what passed has a name")
+        base.write_text("\n".join(git("rev-parse", "HEAD")) + "\n")
     return 1 if faults else 0
 
 

@@ -23,7 +23,7 @@ class Progress final : public EventSink {
 
   void write(const json& e) override {
     const std::string kind = e.at("event");
-    if (header_ && kind != "data") {
+    if (header_ && kind != "data" && kind != "notice") {
       line("");  // between what is trained and how it goes
       header_ = false;
     }
@@ -31,6 +31,7 @@ class Progress final : public EventSink {
     if (kind == "step") step(e);
     if (kind == "eval") line(evaluation_text(e));
     if (kind == "data") line(data_text(e));
+    if (kind == "notice") line("notice  " + e.at("text").get<std::string>());
     if (kind == "test") line(test_text(e));
     if (kind == "saved")
       line(fmt::format("step {:>5}   checkpoint {}", e.at("step").get<int64_t>(), e.at("path").get<std::string>()));

@@ -58,7 +58,7 @@ std::string memory_fault(const DeviceForecast& forecast, int64_t free, int shari
   std::vector<std::pair<int64_t, std::string>> holders;
   for (int k = 0; k < kBufferKinds; ++k)
     holders.emplace_back(forecast.plan.bytes[k], kind_name(static_cast<BufferKind>(k)));
-  holders.emplace_back(forecast.low, "16-bit copies");
+  holders.emplace_back(forecast.low, "low copies");
   holders.emplace_back(forecast.messages, "messages");
   holders.emplace_back(forecast.input, "input");
   holders.emplace_back(forecast.captured, "captured temporaries");

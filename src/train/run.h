@@ -41,9 +41,11 @@ RunResult run(const RunOptions& options);
 /// The events a sink gets, as JSON objects with a field "event":
 ///   start  {job, parameters, ranks, steps, first_step, tokens_per_step, unit, memory forecast}
 ///   data   {records, held_out, test, skipped, faults, statistics, skew}
-///   step   {step, loss, gradient_norm, lr, seconds, tokens_per_second}      also in metrics.jsonl
+///   step   {step, loss, gradient_norm, lr, seconds, tokens_per_second; in float16 skipped, loss_scale}
+///                                                                           also in metrics.jsonl
 ///   eval   {step, held_out_loss, metrics, bigram_loss or truth_loss}        also in metrics.jsonl
 ///   test   {step, metrics, classes}                                         also in metrics.jsonl
+///   notice {text}: something asked for by default is not done, and why
 ///   saved  {step, path}     sample {text}     early_stop {step, watch, best, best_step}
 ///   end    {step, seconds, stopped, peak_bytes per kind, loader_stall_seconds, seconds_by_kind, samples_per_second,
 ///           matmul_share, order, state_sha256}

@@ -16,6 +16,7 @@
 #include "state/checkpoint.h"
 #include "tensor/kernels.h"
 #include "tensor/rate.h"
+#include "train/device_engine.h"
 #include "train/sample.h"
 
 namespace tutti {
@@ -138,6 +139,11 @@ void Session::announce() {
   if (first_ && trainer_.partition())
     event["skew"] = to_text(skew_of(trainer_.partition(), *data.train, context_.size));
   reporter_->event(event);
+  if (trainer_.on_device() && job_.layout.graph)
+    if (const auto faults = capture_faults(model_); !faults.empty())
+      reporter_->event(
+          {{"event", "notice"},
+           {"text", fmt::format("steps are issued one by one, not captured: {}", fmt::join(faults, "; "))}});
   if (first_ && options_.keep && data.tokenizer) data.tokenizer->save(folder_.tokenizer());
 }
 
