@@ -1,8 +1,11 @@
 // A run on a device, on the host's memory: checkpoints are written beside its steps, and what goes wrong on other
 // threads or a step ahead is told, by the step that it belongs to.
+#include <ATen/TensorOperators.h>
+
 #include <filesystem>
 #include <set>
 
+#include "model/adaptor.h"
 #include "state/checkpoint.h"
 #include "support/command.h"
 #include "support/device_ranks.h"
@@ -48,10 +51,10 @@ class DeviceSession : public testing::Test {
  protected:
   /// The whole run in folder `name`, as far as `heard` lets it.
   LaunchResult run(const Job& job, const std::string& name, const std::function<void(const nlohmann::json&)>& heard,
-                   const std::function<void(const RunFolder&)>& before = {}) {
+                   const std::function<void(const RunFolder&)>& before = {}, const MakeModel& make = make_model) {
     RunOptions options;
     options.job = job;
-    options.make_model = make_model;
+    options.make_model = make;
     options.sinks = [&](const std::string&) {
       std::vector<std::unique_ptr<EventSink>> sinks;
       sinks.push_back(std::make_unique<Listener>(heard));
@@ -59,9 +62,12 @@ class DeviceSession : public testing::Test {
     };
     const RunFolder folder = create_run(folder_ / name, job);
     if (before) before(folder);
-    return on_device_ranks(job, "", [&](DeviceRank& rank) {
-      Session(options, folder, rank.model, rank.trainer, rank.context.clock.now(), rank.context).run();
-    });
+    return on_device_ranks(
+        job, "",
+        [&](DeviceRank& rank) {
+          Session(options, folder, rank.model, rank.trainer, rank.context.clock.now(), rank.context).run();
+        },
+        host_library(), make);
   }
   TempFolder folder_;
 };
@@ -120,6 +126,32 @@ TEST_F(DeviceSession, ACheckpointThatCannotBeWrittenIsAnErrorWheneverItIsDue) {
       EXPECT_NE(result.failures[0].find(folder_ / name + "/checkpoints"), std::string::npos) << result.failures[0];
       EXPECT_FALSE(saved) << name;
     }
+}
+
+/// A block of the user's own, which does not say that it can be captured.
+Model own_model(const Job& job) {
+  Model model = make_model(job);
+  Border x{"features", {job.train.micro_batch_size, job.model.inputs}};
+  model.blocks.insert(model.blocks.begin(),
+                      adapt("own", {}, [](Tensors, Tensors in) { return std::vector{in[0] * 2}; }, {x}, {x}));
+  return model;
+}
+
+TEST_F(DeviceSession, SaysWhyStepsAreNotCaptured) {
+  for (const bool own : {false, true}) {
+    std::string notice;
+    const LaunchResult result = run(
+        device_job(kJob, 1), own ? "own" : "built-in",
+        [&](const nlohmann::json& event) {
+          if (event.at("event") == "notice") notice = event.at("text");
+          if (event.at("event") == "step") throw Error(kEnough);
+        },
+        {}, own ? own_model : make_model);
+    ASSERT_FALSE(result.ok());
+    EXPECT_NE(result.failures[0].find(kEnough), std::string::npos) << result.failures[0];
+    EXPECT_EQ(notice,
+              own ? "steps are issued one by one, not captured: own/own does not say that it can be captured" : "");
+  }
 }
 
 TEST_F(DeviceSession, ADiskThatFailsLaterLeavesTheCheckpointsBeforeIt) {
