@@ -18,11 +18,13 @@
 #include <cmath>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "device/reduction.h"
 #include "exec/stream_executor.h"
+#include "model/adaptor.h"
 #include "train/channels.h"
 #include "train/device_feed.h"
 #include "train/device_tables.h"
@@ -60,7 +62,7 @@ class DeviceEngine final : public Engine, public Placement {
   Pass pass_of(uint64_t seed, int64_t step, int lane, int micro) const override {
     return {seed, step, lane, micro, first_sample(p_.batch, 0, lane, micro), 0, true, &inputs_->keys};
   }
-  RunnerOptions options() const override { return {place_, &device_, low_, scalar_type_of(precision_), nullptr}; }
+  RunnerOptions options() const override { return {place_, &device_, low_, compute_type(p_.job), nullptr}; }
 
  private:
   void join(const DeviceLibrary& library);
@@ -70,8 +72,6 @@ class DeviceEngine final : public Engine, public Placement {
   UpdateArguments update_of(int unit, const UnitTable& table);
   void make_runner();
   StreamHandlers handlers();
-  float* gradient(int buffer, int unit) const;
-  void backward(const Instruction& i);
   void update(const Instruction& i, Stream stream);
   void write_inputs(const StepRequest& request);
   void issue(Stream first, bool timed);
@@ -98,7 +98,7 @@ class DeviceEngine final : public Engine, public Placement {
 
   std::vector<std::unique_ptr<Arena>> arenas_;
   float* partials_ = nullptr;
-  std::vector<float*> private_gradients_;  // by buffer of the program
+  std::optional<GradientMemory> gradients_;
   std::vector<std::unique_ptr<DeviceReduction>> reductions_;
   std::vector<void*> low_;  // by unit
 
@@ -119,7 +119,6 @@ class DeviceEngine final : public Engine, public Placement {
   std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<DeviceFeed> feed_;
   std::unique_ptr<StreamExecutor> executor_;
-  std::vector<float*> unit_gradients_;
   CapturedStep captured_;
   bool may_capture_ = false;
   int64_t rounds_ = 0, step_ = 0;
@@ -133,8 +132,7 @@ DeviceEngine::DeviceEngine(const EngineParts& parts, const RankDevice& rank)
       device_(*rank.device),
       place_(rank.place()),
       precision_(precision_of(parts.job.numerics)),
-      timeout_(timeout_of(parts.job)),
-      unit_gradients_(parts.shape.blocks.size()) {
+      timeout_(timeout_of(parts.job)) {
   Device& device = *rank.device;
   compute_ = rank.compute;
   captures_ = device.make_stream();
@@ -197,10 +195,7 @@ void DeviceEngine::join(const DeviceLibrary& library) {
 
 void DeviceEngine::place_gradients() {
   partials_ = take<float>(BufferKind::kGradient, partials_of(p_.context.rank, p_.plan) * p_.places.partial_floats);
-  for (const Buffer& b : p_.program().buffers)
-    private_gradients_.push_back(b.kind == BufferKind::kGradient && b.partial < 0
-                                     ? take<float>(BufferKind::kGradient, b.bytes / int64_t{sizeof(float)})
-                                     : nullptr);
+  gradients_.emplace(p_.program(), p_.places, partials_, p_.accounts, &device_);
 }
 
 void DeviceEngine::make_reductions() {
@@ -265,7 +260,7 @@ void DeviceEngine::make_runner() {
   RunnerOptions options;
   options.device = place_;
   options.memory = &device_;
-  options.precision = scalar_type_of(precision_);
+  options.precision = compute_type(p_.job);
   options.loss_scale = inputs_->loss_scale;
   for (size_t u = 0; u < p_.shape.blocks.size(); ++u) {
     const int unit = static_cast<int>(u);
@@ -278,12 +273,6 @@ void DeviceEngine::make_runner() {
   }
   options.low = low_;
   runner_ = std::make_unique<ModelRunner>(p_.model, p_.shape, parameters, p_.accounts, std::move(options));
-}
-
-float* DeviceEngine::gradient(int buffer, int unit) const {
-  const Buffer& b = p_.program().buffers[buffer];
-  if (b.partial < 0) return private_gradients_[buffer];
-  return partials_ + b.partial * p_.places.partial_floats + p_.places.of_unit(unit);
 }
 
 StreamHandlers DeviceEngine::handlers() {
@@ -299,10 +288,13 @@ StreamHandlers DeviceEngine::handlers() {
     device_.copy(stream, votes_ + votes_layout_.losses() + number, loss, sizeof(double));
     device_.copy(stream, votes_ + votes_layout_.counts() + number, loss + 1, sizeof(double));
   });
-  set(Op::kBackward, [this](const Instruction& i, Stream) { backward(i); });
+  set(Op::kBackward, [this](const Instruction& i, Stream) {
+    const Pass pass = pass_of(p_.job.train.seed, step_, i.lane, i.micro);
+    runner_->backward(i.block, i.segment, pass, feed_->tensors(i.lane, i.micro), gradients_->of_backward(i));
+  });
   set(Op::kFold, [this](const Instruction& i, Stream stream) {
     for (const Add& add : i.adds)
-      state_.add_into(stream, gradient(add.into, i.block), gradient(add.from, i.block),
+      state_.add_into(stream, gradients_->of(add.into, i.block), gradients_->of(add.from, i.block),
                       p_.shape.blocks[i.block].gradient_size);
   });
   set(Op::kAcquire, [](const Instruction&, Stream) {});  // the step before has ended on all streams
@@ -319,17 +311,6 @@ StreamHandlers DeviceEngine::handlers() {
   });
   set(Op::kUpdate, [this](const Instruction& i, Stream stream) { update(i, stream); });
   return on;
-}
-
-void DeviceEngine::backward(const Instruction& i) {
-  for (int buffer : i.writes) {
-    const Buffer& b = p_.program().buffers[buffer];
-    if (b.kind != BufferKind::kGradient) continue;
-    const int unit = b.unit < 0 ? i.block : b.unit;
-    unit_gradients_[unit] = gradient(buffer, unit);
-  }
-  const Pass pass = pass_of(p_.job.train.seed, step_, i.lane, i.micro);
-  runner_->backward(i.block, i.segment, pass, feed_->tensors(i.lane, i.micro), unit_gradients_);
 }
 
 /// State that is being copied out is not written before it has left.

@@ -14,7 +14,6 @@
 namespace tutti {
 
 Precision precision_of(const NumericsConfig& numerics);
-at::ScalarType scalar_type_of(Precision precision);
 
 /// What two devices must have in common to give the same bits: name, compute capability and library versions.
 std::string describe_kind(const DeviceInfo& info);

@@ -31,7 +31,7 @@ DeviceFeed::DeviceFeed(const Model& model, const Batch& batch, Range lanes, Load
       device_(device),
       bytes_(micro_batch_bytes(model)),
       count_(static_cast<size_t>(lanes.size() * batch.micro_batches)),
-      arena_(BufferKind::kData, 3 * bytes_ * count_, accounts, &device),
+      arena_(BufferKind::kData, static_cast<size_t>(device_bytes(model, batch, lanes)), accounts, &device),
       place_(arena_.take(bytes_ * count_)),
       stream_(device.make_stream()) {
   for (Stage& stage : stages_) {
@@ -52,6 +52,11 @@ DeviceFeed::DeviceFeed(const Model& model, const Batch& batch, Range lanes, Load
                                     .target_device(place)
                                     .make_tensor());
   }
+}
+
+// Where steps read, and two stages.
+int64_t DeviceFeed::device_bytes(const Model& model, const Batch& batch, Range lanes) {
+  return 3 * static_cast<int64_t>(micro_batch_bytes(model)) * lanes.size() * batch.micro_batches;
 }
 
 DeviceFeed::~DeviceFeed() {

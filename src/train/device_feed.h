@@ -19,6 +19,8 @@ class DeviceFeed {
   DeviceFeed(const Model& model, const Batch& batch, Range lanes, Loader& loader, Device& device, at::Device place,
              Accounts& accounts);
   ~DeviceFeed();
+  /// What one takes of the device.
+  static int64_t device_bytes(const Model& model, const Batch& batch, Range lanes);
   DeviceFeed(const DeviceFeed&) = delete;
   DeviceFeed& operator=(const DeviceFeed&) = delete;
 

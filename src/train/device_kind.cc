@@ -10,10 +10,6 @@ Precision precision_of(const NumericsConfig& numerics) {
   return numerics.precision == "float16" ? Precision::kFloat16 : Precision::kFloat32;
 }
 
-at::ScalarType scalar_type_of(Precision precision) {
-  return precision == Precision::kBfloat16 ? at::kBFloat16 : precision == Precision::kFloat16 ? at::kHalf : at::kFloat;
-}
-
 std::string describe_kind(const DeviceInfo& info) {
   return fmt::format("{} sm_{}{} runtime {} cudnn {} cublas {}", info.name, info.major, info.minor, info.runtime,
                      info.cudnn, info.cublas);

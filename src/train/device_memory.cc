@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "device/reduction.h"
-#include "model/wiring.h"
 #include "plan/check.h"
 #include "train/device_engine.h"
+#include "train/device_feed.h"
 
 namespace tutti {
 
@@ -43,9 +43,7 @@ DeviceForecast device_forecast(const Job& job, const Model& model, const ModelSh
   for (size_t b = 0; b < plan.buckets.size(); ++b)
     forecast.messages +=
         DeviceReduction::scratch_bytes(reduction_spec(plan, shape, places, static_cast<int>(b), job), rank);
-  int64_t micro_batch = 0;
-  for (const Border& border : model.data) micro_batch += align_up(border_bytes(border), 256);
-  forecast.input = 3 * micro_batch * plan.programs[rank].lanes.size() * job.train.micro_batches;
+  forecast.input = DeviceFeed::device_bytes(model, batch_of(job.train), plan.programs[rank].lanes);
   if (job.layout.graph && capture_faults(model).empty()) forecast.captured = pool_forecast(model, shape);
   forecast.libraries = kTables + kPage * static_cast<int64_t>(plan.buckets.size()) * partials_of(rank, plan) +
                        kLibraries + (plan.ranks > 1 ? kCollectives : 0);

@@ -7,6 +7,15 @@ namespace {
 // Bucket arrays start on pages, so that two ranks never write into one.
 constexpr int64_t kPageFloats = 1024;
 
+bool is_private(const Buffer& b) { return b.kind == BufferKind::kGradient && b.partial < 0; }
+
+size_t private_bytes(const Program& program) {
+  int64_t bytes = 0;
+  for (const Buffer& b : program.buffers)
+    if (is_private(b)) bytes += align_up(b.bytes, 256);
+  return static_cast<size_t>(bytes);
+}
+
 }  // namespace
 
 GradientPlaces gradient_places(const Plan& plan, const ModelShape& shape) {
@@ -60,11 +69,30 @@ ReductionSpec reduction_spec(const Plan& plan, const ModelShape& shape, const Gr
   return spec;
 }
 
-int64_t private_gradient_bytes(const Program& program) {
-  int64_t bytes = 0;
+GradientMemory::GradientMemory(const Program& program, const GradientPlaces& places, float* partials,
+                               Accounts& accounts, MemorySource* source)
+    : program_(program),
+      places_(places),
+      partials_(partials),
+      arena_(BufferKind::kGradient, private_bytes(program), accounts, source),
+      by_unit_(places.bucket_of.size()) {
   for (const Buffer& b : program.buffers)
-    if (b.kind == BufferKind::kGradient && b.partial < 0) bytes += align_up(b.bytes, 256);
-  return bytes;
+    private_.push_back(is_private(b) ? arena_.take_floats(b.bytes / int64_t{sizeof(float)}).data() : nullptr);
+}
+
+float* GradientMemory::of(int buffer, int unit) const {
+  const Buffer& b = program_.buffers[buffer];
+  return b.partial < 0 ? private_[buffer] : partials_ + b.partial * places_.partial_floats + places_.of_unit(unit);
+}
+
+std::span<float* const> GradientMemory::of_backward(const Instruction& instruction) {
+  for (int buffer : instruction.writes) {
+    const Buffer& b = program_.buffers[buffer];
+    if (b.kind != BufferKind::kGradient) continue;
+    const int unit = b.unit < 0 ? instruction.block : b.unit;
+    by_unit_[unit] = of(buffer, unit);
+  }
+  return by_unit_;
 }
 
 }  // namespace tutti

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "comm/reduction.h"
 #include "config/job.h"
+#include "exec/memory.h"
 #include "grid/grid.h"
 #include "plan/program.h"
 #include "plan/shape.h"
@@ -32,7 +34,24 @@ int64_t partials_of(int rank, const Plan& plan);
 ReductionSpec reduction_spec(const Plan& plan, const ModelShape& shape, const GradientPlaces& places, int bucket,
                              const Job& job);
 
-/// Bytes of a program's gradient buffers that no other rank reads, each begun on a 256-byte border.
-int64_t private_gradient_bytes(const Program& program);
+/// Where the gradient buffers of a rank's program lie: partials in memory that others may read, the rest in an arena of
+/// its own.
+class GradientMemory {
+ public:
+  /// `partials` is window_bytes_of() large and must outlive it, as must program, places and source (null: the host).
+  GradientMemory(const Program& program, const GradientPlaces& places, float* partials, Accounts& accounts,
+                 MemorySource* source = nullptr);
+  float* of(int buffer, int unit) const;
+  /// By unit, where an instruction's backward writes; what it does not write keeps its last place.
+  std::span<float* const> of_backward(const Instruction& instruction);
+
+ private:
+  const Program& program_;
+  const GradientPlaces& places_;
+  float* partials_;
+  Arena arena_;
+  std::vector<float*> private_;  // by buffer; null: a partial, or no gradient
+  std::vector<float*> by_unit_;
+};
 
 }  // namespace tutti

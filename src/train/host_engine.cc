@@ -1,7 +1,7 @@
 // A step on the host's cores, read aloud: the plan's instructions are walked by the executor; each handler below says
 // what one of them means.
 #include <cmath>
-#include <numeric>
+#include <optional>
 
 #include "base/error.h"
 #include "comm/fold.h"
@@ -21,7 +21,6 @@ class HostEngine final : public Engine {
       : p_(parts),
         timeout_(timeout_of(parts.job)),
         channel_(parts.transport, parts.context.clock, kDataChannel, timeout_),
-        unit_gradients_(parts.shape.blocks.size()),
         unit_squares_(parts.shape.blocks.size()) {
     place_gradients();
     make_reductions();
@@ -61,8 +60,6 @@ class HostEngine final : public Engine {
   void place_gradients();
   void make_reductions();
   Handlers handlers();
-  float* gradient(int buffer, int unit) const;
-  void backward(const Instruction& instruction);
   std::vector<Chunk> chunks_to_norm(const Bucket& bucket, Range slice) const;
   void fold(const Instruction& instruction);
   void norm(const Instruction& instruction);
@@ -76,9 +73,9 @@ class HostEngine final : public Engine {
   const EngineParts p_;
   const Duration timeout_;
   Channel channel_;
-  std::unique_ptr<Arena> window_arena_, gradient_arena_;
+  std::unique_ptr<Arena> window_arena_;
   std::span<std::byte> window_;
-  std::vector<float*> private_gradients_;  // by buffer of the program; null: in the window or no gradient
+  std::optional<GradientMemory> gradients_;  // made once the window is there
   std::vector<ReductionSpec> specs_;
   std::vector<std::unique_ptr<Reduction>> reductions_;
   std::vector<std::vector<Chunk>> my_chunks_;  // by bucket, of my slice; of the parameters that count in norms
@@ -89,7 +86,6 @@ class HostEngine final : public Engine {
   StepRequest request_;
   uint64_t round_ = 0;  // steps run so far: the transports count from 0
   const std::vector<at::Tensor>* micro_batch_ = nullptr;
-  std::vector<float*> unit_gradients_;  // where the running backward writes, by unit
   Vote mine_, all_;
   std::vector<ExactSum> unit_squares_;  // by unit, for train.clip_by = "unit": mine, then all ranks'
   StepScalars scalars_;
@@ -105,14 +101,7 @@ void HostEngine::place_gradients() {
     window_arena_ = std::make_unique<Arena>(BufferKind::kGradient, wanted, p_.accounts);
   }
   window_ = window_arena_->take(wanted);
-  const Program& program = p_.program();
-  gradient_arena_ =
-      std::make_unique<Arena>(BufferKind::kGradient, static_cast<size_t>(private_gradient_bytes(program)), p_.accounts);
-  for (const Buffer& b : program.buffers)
-    private_gradients_.push_back(
-        b.kind == BufferKind::kGradient && b.partial < 0
-            ? reinterpret_cast<float*>(gradient_arena_->take(static_cast<size_t>(b.bytes)).data())
-            : nullptr);
+  gradients_.emplace(p_.program(), p_.places, reinterpret_cast<float*>(window_.data()), p_.accounts);
 }
 
 void HostEngine::make_reductions() {
@@ -141,13 +130,6 @@ std::vector<HostEngine::Chunk> HostEngine::chunks_to_norm(const Bucket& bucket, 
   return chunks;
 }
 
-/// Where the gradient of `unit` lies in a buffer of the program.
-float* HostEngine::gradient(int buffer, int unit) const {
-  const Buffer& b = p_.program().buffers[buffer];
-  if (b.partial < 0) return private_gradients_[buffer];
-  return reinterpret_cast<float*>(window_.data()) + b.partial * p_.places.partial_floats + p_.places.of_unit(unit);
-}
-
 Handlers HostEngine::handlers() {
   Handlers on;
   auto set = [&on](Op op, Handler handler) { on[static_cast<int>(op)] = std::move(handler); };
@@ -160,7 +142,9 @@ Handlers HostEngine::handlers() {
     mine_.loss.add(runner_->loss().sum);
     mine_.targets.add(runner_->loss().count);
   });
-  set(Op::kBackward, [this](const Instruction& i, uint64_t) { backward(i); });
+  set(Op::kBackward, [this](const Instruction& i, uint64_t) {
+    runner_->backward(i.block, i.segment, pass_of(i), *micro_batch_, gradients_->of_backward(i));
+  });
   set(Op::kFold, [this](const Instruction& i, uint64_t) { fold(i); });
   set(Op::kAcquire, [this, deadline](const Instruction& i, uint64_t round) {
     if (round > 0) reductions_[i.bucket]->await_release(round - 1, deadline());
@@ -175,19 +159,10 @@ Handlers HostEngine::handlers() {
   return on;
 }
 
-void HostEngine::backward(const Instruction& i) {
-  for (int buffer : i.writes) {
-    const Buffer& b = p_.program().buffers[buffer];
-    if (b.kind != BufferKind::kGradient) continue;
-    const int unit = b.unit < 0 ? i.block : b.unit;
-    unit_gradients_[unit] = gradient(buffer, unit);
-  }
-  runner_->backward(i.block, i.segment, pass_of(i), *micro_batch_, unit_gradients_);
-}
-
 void HostEngine::fold(const Instruction& i) {
   for (const Add& add : i.adds)
-    add_into(gradient(add.into, i.block), gradient(add.from, i.block), p_.shape.blocks[i.block].gradient_size);
+    add_into(gradients_->of(add.into, i.block), gradients_->of(add.from, i.block),
+             p_.shape.blocks[i.block].gradient_size);
 }
 
 void HostEngine::norm(const Instruction& i) {

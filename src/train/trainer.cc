@@ -57,7 +57,7 @@ StateCounters Trainer::counters() const {
 
 State Trainer::state() const {
   if (const std::function<void()> copied = engine_->copy_out()) copied();
-  return units_->copied_state(counters());
+  return units_->state(counters());
 }
 
 std::function<State()> Trainer::state_beside() {
@@ -65,7 +65,7 @@ std::function<State()> Trainer::state_beside() {
   if (!copied) return nullptr;
   return [this, copied = std::move(copied), counters = counters()] {
     copied();
-    return units_->copied_state(counters);
+    return units_->state(counters);
   };
 }
 

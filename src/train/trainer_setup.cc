@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "data/resample.h"
+#include "model/adaptor.h"
 #include "model/dry_run.h"
 #include "net/make.h"
 #include "plan/ddp.h"
@@ -70,7 +71,7 @@ Plan Trainer::make_plan() const {
 
 void Trainer::measure() {
   if (device_ == nullptr) return dry_run(model_, shape_);
-  dry_run(model_, shape_, *device_->device, device_->place(), scalar_type_of(precision_of(job_.numerics)));
+  dry_run(model_, shape_, *device_->device, device_->place(), compute_type(job_));
 }
 
 /// Before anything large is taken, on every rank at the same time: what is free then, and what ATen's pools have taken
@@ -97,7 +98,7 @@ void Trainer::check_device_memory() {
 }
 
 void Trainer::load(const std::string& checkpoint) {
-  State loaded = units_->copied_state({});
+  State loaded = units_->state({});
   load_checkpoint(checkpoint, loaded);
   units_->upload();
   step_ = loaded.counters.step;

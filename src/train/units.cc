@@ -68,7 +68,7 @@ std::span<float> Units::on_host(std::span<float> values) const {
   return {reinterpret_cast<float*>(host), values.size()};
 }
 
-State Units::copied_state(const StateCounters& counters) const {
+State Units::state(const StateCounters& counters) const {
   State state;
   state.counters = counters;
   for (size_t b = 0; b < shape_.blocks.size(); ++b)
@@ -78,14 +78,6 @@ State Units::copied_state(const StateCounters& counters) const {
         state.entries.push_back({p.name, slot_names_[k], p.dims, on_host(slots_[b][k].subspan(p.offset, p.size))});
     }
   return state;
-}
-
-State Units::state(const StateCounters& counters) const {
-  if (device_ != nullptr) {
-    copy_out(copies_);
-    device_->synchronise(copies_);
-  }
-  return copied_state(counters);
 }
 
 void Units::copy_out(Stream stream) const {

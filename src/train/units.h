@@ -16,7 +16,7 @@ namespace tutti {
 class Units {
  public:
   /// Allocates all units and initialises the parameters by (seed, name); slots start at zero. With a `device` (which
-  /// must outlive it) they lie in its memory, and the host keeps a mirror that state() fills.
+  /// must outlive it) they lie in its memory, and the host keeps a mirror of them.
   Units(const Model& model, const ModelShape& shape, const std::vector<std::string>& slots, uint64_t seed,
         Accounts& accounts, Device* device = nullptr);
   ~Units();
@@ -27,14 +27,13 @@ class Units {
   /// Pointers to the unit's slots, at `offset` floats from its start.
   std::vector<float*> slots(int unit, int64_t offset) const;
 
-  /// Every parameter and slot, in model order; spans into this object. On a device this waits for a copy of all.
+  /// Every parameter and slot, in model order; spans into this object. On a device they are of the mirror: as of the
+  /// last upload or copy_out() that has run, and until the next.
   State state(const StateCounters& counters) const;
   /// On a device: what was written into state()'s spans becomes the units' values. Else nothing.
   void upload() const;
-  /// On a device: puts the copy that state() waits for on a stream, and the state of it, valid once that has run and
-  /// until the next copy.
+  /// On a device: puts a copy of all values into the mirror on a stream.
   void copy_out(Stream stream) const;
-  State copied_state(const StateCounters& counters) const;
 
  private:
   /// The same bytes in host memory: an arena's span there, and the pinned memory behind it.

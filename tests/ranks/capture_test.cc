@@ -4,47 +4,13 @@
 
 #include "base/error.h"
 #include "support/capturing_device.h"
+#include "support/device_jobs.h"
 #include "support/device_ranks.h"
 
 namespace tutti {
 namespace {
 
 using namespace testing_support;  // NOLINT(google-build-using-namespace)
-
-constexpr const char* kGpt = R"(
-[model]
-kind = "gpt"
-layers = 2
-width = 16
-heads = 2
-context = 8
-vocab = 256
-tied = true
-dropout = 0.1
-[data]
-kind = "walk"
-[train]
-lanes = 5
-micro_batches = 2
-micro_batch_size = 2
-steps = 4
-)";
-constexpr const char* kMlp = R"(
-[model]
-kind = "mlp"
-inputs = 2
-hidden = [9, 7]
-classes = 2
-norm = "batch"
-init = "he-normal"
-[data]
-kind = "points"
-[train]
-lanes = 5
-micro_batches = 2
-micro_batch_size = 3
-steps = 4
-)";
 
 /// What the ranks' devices say of a run of three steps.
 struct Watched {
@@ -83,7 +49,8 @@ Watched watched(const Job& job, const std::function<Model(const Job&)>& make = m
   return all;
 }
 
-Job graph_job(const char* text, int ranks, const std::vector<Setting>& settings = {}) {
+Job graph_job(const char* text, int ranks, std::vector<Setting> settings = {}) {
+  if (text == kSmallGpt) settings.push_back({"model.dropout", "0.1"});
   Job job = device_job(text, ranks, settings);
   job.layout.graph = true;
   return job;
@@ -124,8 +91,8 @@ TEST_P(Capture, WaitsForACopyOfTheStateThatIsUnderWay) {
   EXPECT_EQ(run.faults, std::vector<std::string>{});
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Capture, testing::Values(kGpt, kMlp),
-                         [](const auto& info) { return std::string(info.param == kGpt ? "Gpt" : "Mlp"); });
+INSTANTIATE_TEST_SUITE_P(Models, Capture, testing::Values(kSmallGpt, kSmallMlp),
+                         [](const auto& info) { return std::string(info.param == kSmallGpt ? "Gpt" : "Mlp"); });
 
 /// Passes everything on, but says that it cannot be captured.
 class Uncapturable final : public Segment {
@@ -147,7 +114,7 @@ class Uncapturable final : public Segment {
 };
 
 TEST(CaptureRefusal, AModelThatCannotBeCapturedTrainsWithout) {
-  const Job job = graph_job(kMlp, 2);
+  const Job job = graph_job(kSmallMlp, 2);
   const Watched run = watched(job, [](const Job& j) {
     Model model = make_model(j);
     auto& segment = model.blocks[1].segments[0];
@@ -164,7 +131,7 @@ std::string failure_in_capture(const std::function<void()>& thrown) {
   const auto calls = std::make_shared<int>(0);
   // On the host's memory a micro-batch is checked twice: when it is staged and when it is used. The prefetch of the
   // third step is over before its first use.
-  return watched(graph_job(kMlp, 1),
+  return watched(graph_job(kSmallMlp, 1),
                  [&](const Job& j) {
                    Model model = make_model(j);
                    model.check = [calls, thrown](Tensors) {

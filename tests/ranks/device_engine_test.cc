@@ -9,6 +9,7 @@
 
 #include "launch/local.h"
 #include "model/make_model.h"
+#include "support/device_jobs.h"
 #include "support/device_ranks.h"
 #include "support/host_library.h"
 #include "train/trainer.h"
@@ -17,43 +18,6 @@ namespace tutti {
 namespace {
 
 using namespace testing_support;  // NOLINT(google-build-using-namespace)
-
-constexpr const char* kGpt = R"(
-[model]
-kind = "gpt"
-layers = 2
-width = 16
-heads = 2
-context = 8
-vocab = 256
-tied = true
-[data]
-kind = "walk"
-[train]
-lanes = 5
-micro_batches = 2
-micro_batch_size = 2
-steps = 4
-clip = 0.0
-)";
-constexpr const char* kMlp = R"(
-[model]
-kind = "mlp"
-inputs = 2
-hidden = [9, 7]
-classes = 2
-norm = "batch"
-init = "he-normal"
-[data]
-kind = "points"
-[train]
-lanes = 5
-micro_batches = 2
-micro_batch_size = 3
-steps = 4
-clip = 0.0
-groups = ["layers.0* lr=0.5"]
-)";
 
 struct Outcome {
   std::string hash;
@@ -65,7 +29,9 @@ struct Outcome {
 
 Outcome trained(const char* text, int ranks, bool on_device, const std::vector<Setting>& settings = {},
                 int64_t steps = 4) {
-  Job job = parse_job(text, "job", settings);
+  std::string lines = std::string(text) + "clip = 0.0\n";
+  if (text == kSmallMlp) lines += "groups = [\"layers.0* lr=0.5\"]\n";
+  Job job = parse_job(lines, "job", settings);
   const bool prefetch = job.layout.prefetch;  // a job of the CPU may not say it
   job.layout.prefetch = true;
   job.origin.erase("layout.prefetch");
@@ -91,7 +57,6 @@ Outcome trained(const char* text, int ranks, bool on_device, const std::vector<S
     const Model model = make_model(job);
     Trainer trainer(job, model, context, "", {}, &device);
     std::vector<double> losses;
-    std::function<State()> copied;
     std::string beside;
     losses.push_back(trainer.step().loss);
     const int64_t takes = host != nullptr ? host->takes() : 0;
@@ -187,7 +152,7 @@ TEST(DeviceEngineEnd, ByAFailureAbortsTheGroupAndByTheLastStepDoesNot) {
   for (const bool fails : {false, true}) {
     aborted = 0;
     const LaunchResult result = on_device_ranks(
-        device_job(kMlp, 2), "",
+        device_job(kSmallMlp, 2), "",
         [&](DeviceRank& rank) {
           rank.trainer.step();
           if (fails) throw Error("the disk is full");
@@ -198,8 +163,8 @@ TEST(DeviceEngineEnd, ByAFailureAbortsTheGroupAndByTheLastStepDoesNot) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, DeviceEngine, testing::Values(kGpt, kMlp),
-                         [](const auto& info) { return std::string(info.param == kGpt ? "Gpt" : "Mlp"); });
+INSTANTIATE_TEST_SUITE_P(Models, DeviceEngine, testing::Values(kSmallGpt, kSmallMlp),
+                         [](const auto& info) { return std::string(info.param == kSmallGpt ? "Gpt" : "Mlp"); });
 
 }  // namespace
 }  // namespace tutti

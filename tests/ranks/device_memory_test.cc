@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "base/error.h"
+#include "support/device_jobs.h"
 #include "support/device_ranks.h"
 #include "train/device_engine.h"
 
@@ -12,39 +13,6 @@ namespace {
 using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
 constexpr int64_t kMiB = int64_t{1} << 20, kGiB = int64_t{1} << 30;
-
-constexpr const char* kGpt = R"(
-[model]
-kind = "gpt"
-layers = 2
-width = 64
-heads = 2
-context = 32
-vocab = 256
-[data]
-kind = "walk"
-[train]
-lanes = 4
-micro_batches = 2
-micro_batch_size = 2
-steps = 4
-)";
-constexpr const char* kMlp = R"(
-[model]
-kind = "mlp"
-inputs = 64
-hidden = [200, 100]
-classes = 10
-norm = "batch"
-init = "he-normal"
-[data]
-kind = "points"
-[train]
-lanes = 4
-micro_batches = 2
-micro_batch_size = 16
-steps = 4
-)";
 
 struct Held {
   DeviceForecast forecast;
@@ -82,14 +50,14 @@ std::vector<Held> held(const char* text, int ranks, const std::vector<Setting>& 
 }
 
 TEST(DeviceMemory, WhatARankTakesWasForecast) {
-  for (const char* text : {kGpt, kMlp})
+  for (const char* text : {kLargerGpt, kLargerMlp})
     for (int ranks = 1; ranks <= 4; ++ranks)
       for (const char* bucket : {"1", "1000000"}) {
         const auto all = held(text, ranks, {{"layout.bucket_floats", bucket}});
         for (size_t r = 0; r < all.size(); ++r) {
           const int64_t forecast = all[r].forecast.total() - all[r].forecast.libraries;
           const std::string where =
-              fmt::format("{} rank {} of {}, bucket {}: forecast {} held {}; {}", text == kGpt ? "gpt" : "mlp", r,
+              fmt::format("{} rank {} of {}, bucket {}: forecast {} held {}; {}", text == kLargerGpt ? "gpt" : "mlp", r,
                           ranks, bucket, forecast, all[r].bytes, all[r].parts);
           EXPECT_GE(forecast + all[r].rounding, all[r].bytes) << where;
           EXPECT_LE(static_cast<double>(forecast), 1.3 * static_cast<double>(all[r].bytes)) << where;
@@ -101,7 +69,7 @@ TEST(DeviceMemory, WhatARankTakesWasForecast) {
 
 TEST(DeviceMemory, TooLittleIsRefusedBeforeAnythingIsTakenAndByAllRanksAlike) {
   for (int ranks : {1, 4}) {
-    const Job job = device_job(kMlp, ranks);
+    const Job job = device_job(kLargerMlp, ranks);
     // Enough for one rank and its libraries, not for four.
     for (const int64_t total : {ranks * int64_t{1} << 31, int64_t{1} << 31, int64_t{1} << 28}) {
       const bool enough = total >= ranks * int64_t{1} << 31;
@@ -175,7 +143,7 @@ class PooledDevice final : public Device {
 };
 
 TEST(DeviceMemory, APoolThatDoesNotFitIsRefusedByTheForecastNotByTheDevice) {
-  const Job job = device_job(kMlp, 1);
+  const Job job = device_job(kLargerMlp, 1);
   for (const auto& [gib, enough] : {std::pair{64, true}, {4, false}}) {
     LaunchOptions launch;
     launch.threads = true;

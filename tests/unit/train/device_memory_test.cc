@@ -9,6 +9,7 @@
 #include "model/gpt.h"
 #include "model/make_model.h"
 #include "plan/ddp.h"
+#include "support/device_jobs.h"
 #include "train/device_engine.h"
 
 namespace tutti {
@@ -245,39 +246,6 @@ TEST(MemoryFault, OffersToDoWithoutTheGraphWhereThatHelps) {
   EXPECT_NE(memory_fault(f, kGiB, 1, "a GPU").find("layout.graph = false"), std::string::npos);
 }
 
-constexpr const char* kGpt = R"(
-[model]
-kind = "gpt"
-layers = 2
-width = 64
-heads = 2
-context = 32
-vocab = 256
-[data]
-kind = "walk"
-[train]
-lanes = 4
-micro_batches = 2
-micro_batch_size = 2
-steps = 4
-)";
-constexpr const char* kMlp = R"(
-[model]
-kind = "mlp"
-inputs = 64
-hidden = [200, 100]
-classes = 10
-norm = "batch"
-init = "he-normal"
-[data]
-kind = "points"
-[train]
-lanes = 4
-micro_batches = 2
-micro_batch_size = 16
-steps = 4
-)";
-
 /// Shapes are all that is wanted of it.
 template <class A>
 KernelsFor<A> no_kernels() {
@@ -290,7 +258,7 @@ KernelsFor<A> no_kernels() {
 template <class A>
 DeviceForecast gpt_forecast(int64_t micro_batch_size, const char* precision,
                             const std::vector<Setting>& settings = {}) {
-  Job job = resolved(kGpt, settings);
+  Job job = resolved(testing_support::kLargerGpt, settings);
   job.train.micro_batch_size = micro_batch_size;
   job.numerics.precision = precision;
   static const KernelsFor<A> kernels = no_kernels<A>();
@@ -321,7 +289,7 @@ TEST(DeviceForecast, SixteenBitsHalveWhatAGptKeeps) {
 }
 
 TEST(CaptureFaults, BuiltInModelsHaveNone) {
-  const std::string gpt = kGpt, mlp = kMlp;
+  const std::string gpt = testing_support::kLargerGpt, mlp = testing_support::kLargerMlp;
   const std::vector<std::pair<std::string, std::vector<Setting>>> jobs{
       {gpt, {}},
       {gpt, {{"model.dropout", "0.1"}}},
