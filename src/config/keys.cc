@@ -216,8 +216,7 @@ void add_train(std::vector<Key>& keys) {
   rows.add(&C::micro_batches, "micro_batches", 1, "micro-batches of a lane, one after another").range(1, kMany);
   rows.add(&C::micro_batch_size, "micro_batch_size", 4, "samples in a micro-batch").range(1, kMany);
   rows.add(&C::tensor_slices, "tensor_slices", 1, "slices in which split layers are defined")
-      .range(1, 1024)
-      .only_default_yet();
+      .range(1, 1024);
   rows.add(&C::steps, "steps", 400, "steps of the whole job; schedules span them").range(1, 1e12);
   rows.add(&C::seed, "seed", 1, "of initial values, split and order of the data, augmentation and dropout").at_least(0);
   rows.add(&C::optimizer, "optimizer", "adamw", "docs/optimizers.md has their formulas")
@@ -286,8 +285,7 @@ void add_numerics(std::vector<Key>& keys) {
       .float16();
   rows.add(&C::threads, "threads", 1, "intra-op threads of a lane").range(1, 1024).only_default_yet();
   rows.add(&C::order, "order", "lane", "gradients are summed per lane first, or over the lanes after each micro-batch")
-      .one_of({"lane", "micro"})
-      .only_default_yet();
+      .one_of({"lane", "micro"});
   rows.add(&C::reduce, "reduce", "exact", "`exact`: the fixed tree; `ring`: the bits depend on the number of ranks")
       .one_of({"exact", "ring"});
   rows.add(&C::codec, "codec", "none", "compression of gradients on the wire").only_default_yet();
@@ -329,24 +327,30 @@ void add_layout(std::vector<Key>& keys) {
       .gpu();
   rows.add(&C::zero, "zero", 0, "ZeRO stage: what data-parallel ranks share out")
       .range(0, 3)
-      .only_default_yet()
       .layout();
-  rows.add(&C::tensor, "tensor", 1, "ranks along the tensor axis").range(1, 65536).only_default_yet().layout();
+  rows.add(&C::shards, "shards", 0, "ZeRO: over how many data ranks state is sliced; 0: all; fewer: replicas of slices")
+      .range(0, 65536)
+      .layout();
+  rows.add(&C::depth, "depth", 1, "ZeRO-3: units gathered ahead of their use").range(0, 64).layout();
+  rows.add(&C::tensor, "tensor", 1, "ranks along the tensor axis").range(1, 65536).layout();
   rows.add(&C::pipeline, "pipeline", 1, "pipeline stages; data ranks = ranks / (tensor x pipeline)")
       .range(1, 65536)
-      .only_default_yet()
       .layout();
   rows.add(&C::schedule, "schedule", "1f1b", "pipeline schedule")
       .one_of({"gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"})
-      .only_default_yet()
       .layout();
-  rows.add(&C::recompute, "recompute", "none", "activations computed again in backward instead of kept")
+  rows.add(&C::chunks, "chunks", 2, "interleaved: parts of the model that a stage has").range(2, 64).layout();
+  rows.add(&C::cut, "cut", "", "blocks with which the pipeline's later parts begin (`blocks.2,blocks.4`); empty: by cost")
+      .layout();
+  rows.add(&C::recompute, "recompute", "none",
+           "activations computed again in backward instead of kept: of attention, or of everything")
       .one_of({"none", "selective", "full"})
-      .only_default_yet()
+      .layout();
+  rows.add(&C::offload, "offload", "none", "the optimizer's values live in a file (CPU) or in pinned host memory (GPU)")
+      .one_of({"none", "optimizer"})
       .layout();
   rows.add(&C::fold, "fold", "auto", "where the lanes' gradients are summed: same bits everywhere")
       .one_of({"auto", "local", "owner", "root"})
-      .later({"owner"})
       .layout();
   rows.add(&C::partition, "partition", "lanes",
            "which rank reads a record: the one that computes it, equal parts, in turns, by hash, by a feature, or a "

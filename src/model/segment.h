@@ -58,6 +58,12 @@ struct Border {
   std::string name;
   std::vector<int64_t> dims;
   at::ScalarType type = at::kFloat;
+  /// Outputs: what happens between the columns of a tensor-sliced model before the next segment reads it. That one
+  /// declares an input of the same name with the shape and type after the exchange.
+  Exchange exchange = Exchange::kNone;
+  /// Outputs: the name of the input whose memory this is; the segment does not touch it, nor its gradient: what comes
+  /// back for this output is passed on for that input.
+  std::string same_as = "";
 };
 
 /// Which micro-batch this is; all that randomness may be keyed by.
@@ -86,6 +92,7 @@ struct Context {
   /// Null: (1, 0).
   const double* loss_scale = nullptr;
   std::span<const at::Tensor> low = {};  ///< the parameters in the precision of the matmuls; empty: it is float32
+  std::span<std::byte> deferred = {};    ///< deferred_bytes of memory: what the input part leaves, the weight part finds
   /// A parameter as a matmul reads it.
   const at::Tensor& weight(size_t place) const { return low.empty() ? parameters[place] : low[place]; }
 };
@@ -115,10 +122,20 @@ class Segment {
   /// parameters' gradients into context.gradients. `in` and `out` are forward's tensors. grad_in[i] may be the same
   /// memory as grad_out[j] where the two borders have the same shape.
   virtual void backward(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const = 0;
+
+  /// Whether backward runs in two parts, as zero-bubble schedules want it: the same operations, so the same bits.
+  virtual bool splits() const { return false; }
+  virtual int64_t deferred_bytes() const { return 0; }  ///< of Context::deferred
+  /// Writes grad_in; of context.gradients nothing.
+  virtual void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const;
+  /// Writes context.gradients, from what backward_input left in `deferred`. grad_out is no longer there.
+  virtual void backward_weight(Context& context, Tensors in, Tensors out) const;
+  /// Attention: what layout.recompute = "selective" computes again.
+  virtual bool attention() const { return false; }
 };
 
 struct Block {
-  std::string name;  ///< unique in the model: "embed", "blocks.0", "head"
+  std::string name;  ///< unique in the model: "embed", "blocks.0", "head"; of a slice "blocks.0.slice1"
   std::vector<Parameter> parameters;
   std::vector<std::unique_ptr<Segment>> segments;
 };
@@ -138,8 +155,14 @@ enum class Task {
 /// starts at d(sum) = 1. A targets tensor reaches the loss as an input of the last segment named as the data names it
 /// ("targets"). Inputs of a segment are matched by name: with outputs of the segment before it, else with the data's
 /// tensors.
+///
+/// A tensor-sliced model has S columns: blocks stand layer by layer, and in a layer column by column, all with the same
+/// segments and borders. A column is a model of its own, fed by its own blocks of the layer before; columns meet where
+/// an output declares an exchange. A parameter of all columns (a norm's weight) is column 0's, and the others share it.
+/// Every column ends with the same loss; column 0's counts.
 struct Model {
   std::vector<Block> blocks;
+  int columns = 1;
   std::vector<Border> data;  ///< what a micro-batch of data holds: "tokens" [B, T] int64, "targets" [B, T] int64
   int64_t tokens_per_sample = 1;
   Task task = Task::kLoss;

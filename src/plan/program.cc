@@ -30,6 +30,16 @@ const char* op_name(Op op) {
       return "Vote";
     case Op::kUpdate:
       return "Update";
+    case Op::kSend:
+      return "Send";
+    case Op::kRecv:
+      return "Recv";
+    case Op::kExchange:
+      return "Exchange";
+    case Op::kFetch:
+      return "Fetch";
+    case Op::kEvict:
+      return "Evict";
   }
   return "?";
 }
@@ -80,11 +90,20 @@ class Hasher {
       add(static_cast<int64_t>(a.into));
       add(static_cast<int64_t>(a.from));
     }
+    for (int value : {static_cast<int>(i.part), static_cast<int>(i.again), i.round, i.group, i.peer})
+      add(static_cast<int64_t>(value));
+    for (const auto* list : {&i.flow.in, &i.flow.out, &i.flow.grad_out, &i.flow.grad_in}) add_all(*list);
+    for (int value : {i.flow.saved, i.flow.deferred, i.flow.work}) add(static_cast<int64_t>(value));
+    for (const auto* list : {&i.flow.parameters, &i.flow.gradients}) {
+      add(static_cast<int64_t>(list->size()));
+      for (const UnitBuffer& u : *list) add(static_cast<int64_t>(u.unit)), add(static_cast<int64_t>(u.buffer));
+    }
   }
   void add(const Buffer& b) {
     add(b.name);
     for (int64_t value : {static_cast<int64_t>(b.kind), b.bytes}) add(value);
     for (int value : {b.unit, b.partial, b.level}) add(static_cast<int64_t>(value));
+    for (int64_t value : {b.range.begin, b.range.end, static_cast<int64_t>(b.window), b.window_offset}) add(value);
   }
   uint64_t finish() {
     const Digest digest = sha_.finish();
@@ -109,6 +128,8 @@ uint64_t plan_hash(const Plan& plan) {
     hash.add_all(bucket.unit_offset);
     hash.add(bucket.partial_size);
   }
+  hash.add(static_cast<int64_t>(plan.groups.size()));
+  for (const auto& group : plan.groups) hash.add_all(group);
   hash.add(static_cast<int64_t>(plan.programs.size()));
   for (const Program& program : plan.programs) {
     for (int64_t value : {int64_t{program.rank}, program.lanes.begin, program.lanes.end, int64_t{program.events}}) {
@@ -128,12 +149,17 @@ uint64_t plan_hash(const Plan& plan) {
 
 std::string to_string(const Instruction& i) {
   std::string text = op_name(i.op);
-  const bool of_unit = i.op == Op::kUpdate || i.op == Op::kFold;
+  const bool of_unit = i.op == Op::kUpdate || i.op == Op::kFold || i.op == Op::kReduce || i.op == Op::kNorm ||
+                       i.op == Op::kGather || i.op == Op::kFetch || i.op == Op::kEvict;
+  if (i.part != Part::kBoth) text += i.part == Part::kInput ? " input" : " weight";
+  if (i.again) text += " again";
   if (i.block >= 0) text += fmt::format(" {} {}", of_unit ? "unit" : "block", i.block);
   if (i.segment >= 0) text += fmt::format(".{}", i.segment);
   if (i.lane >= 0) text += fmt::format(" lane {}", i.lane);
   if (i.micro >= 0) text += fmt::format(" micro {}", i.micro);
   if (i.bucket >= 0) text += fmt::format(" bucket {}", i.bucket);
+  if (i.round >= 0) text += fmt::format(" round {}", i.round);
+  if (i.peer >= 0) text += fmt::format(" {} rank {}", i.op == Op::kSend ? "to" : "from", i.peer);
   return text;
 }
 

@@ -23,11 +23,21 @@ enum class Op : uint8_t {
   kGather,    ///< comm: all slices of the bucket become readable
   kVote,      ///< comm: one small all-reduce over all ranks (norm, loss, counts, stop): the commit of the step
   kUpdate,    ///< compute: the optimizer on one unit; then `bucket`'s readers are released after its last unit
+  // Programs of a mesh (plan/mesh.h) know no buckets: their Reduce, Norm, Gather and Update name a unit (`block`), and
+  // they have these besides:
+  kSend,      ///< the buffer `reads[0]` to `peer`, whose Recv has the same id; nothing is buffered
+  kRecv,      ///< the buffer `writes[0]` from `peer`
+  kExchange,  ///< tensor axis: borders of all columns meet as the segment declares (Exchange in plan/shape.h)
+  kFetch,     ///< disk or host-to-device: a unit's offloaded values come in
+  kEvict,     ///< ... and go out
 };
-inline constexpr int kOps = 10;
+inline constexpr int kOps = 15;
 const char* op_name(Op op);
-/// Instructions that stand in the same order, with the same id and bucket, on every rank.
-inline bool meets(Op op) { return op == Op::kAcquire || op == Op::kReduce || op == Op::kGather || op == Op::kVote; }
+/// Instructions that stand in the same order, with the same id and bucket, on every rank (of their group, where they
+/// have one).
+inline bool meets(Op op) {
+  return op == Op::kAcquire || op == Op::kReduce || op == Op::kGather || op == Op::kVote || op == Op::kExchange;
+}
 
 enum class BufferKind : uint8_t { kParameter, kGradient, kMoment, kSaved, kBorder, kWork, kMessage, kData };
 inline constexpr int kBufferKinds = 8;
@@ -40,6 +50,30 @@ struct Buffer {
   int unit = -1;     ///< gradients and parameters: the unit they belong to; scratch shared by all units: -1
   int partial = -1;  ///< gradients: the partial of the rank this is (lies in the window); -1: private memory
   int level = -1;    ///< gradients: its place in the rank's fold stack; -1: scratch
+  // Programs of a mesh:
+  Range range{};          ///< floats of the unit that it holds, where that is not all: slices
+  bool window = false;    ///< lies where other ranks may read it; it begins there at window_offset
+  int64_t window_offset = 0;  ///< bytes
+};
+
+/// Of Backward: the whole, or one of its parts.
+enum class Part : uint8_t { kBoth, kInput, kWeight };
+
+/// A value of a unit and where this instruction finds it.
+struct UnitBuffer {
+  int unit = -1, buffer = -1;
+  bool operator==(const UnitBuffer&) const = default;
+};
+
+/// What Forward and Backward of a mesh's program run on: buffers of one tensor each, in the order in which the segment
+/// declares its borders; -1: there is none.
+struct Flow {
+  std::vector<int> in, out;            ///< of the data, too; an output that is an input's memory has its buffer
+  std::vector<int> grad_out, grad_in;  ///< Backward
+  int saved = -1, deferred = -1, work = -1;
+  std::vector<UnitBuffer> parameters;  ///< the block's own unit, then those it shares parameters of
+  std::vector<UnitBuffer> gradients;   ///< where Backward writes: the own unit's, then those of the shared parameters
+  bool operator==(const Flow&) const = default;
 };
 
 /// One addition of a Fold: buffer `into` += buffer `from`, over the unit's floats.
@@ -61,6 +95,13 @@ struct Instruction {
   std::vector<int> reads, writes;
   std::vector<int> holds;  ///< buffers of this queue alone: temporaries and border gradients
   std::vector<Add> adds;
+  // Programs of a mesh:
+  Part part = Part::kBoth;
+  bool again = false;  ///< Forward: computed a second time for Backward (recompute)
+  int round = -1;      ///< Reduce: which round of the unit's sum (plan/mesh.h)
+  int group = -1;      ///< who meets: a place in Plan::groups; -1: all ranks
+  int peer = -1;       ///< Send, Recv
+  Flow flow;
 };
 
 struct Queue {
@@ -78,7 +119,7 @@ struct Bucket {
 
 struct Program {
   int rank = 0;
-  Range lanes;
+  Range lanes;  ///< of the DDP generator; a mesh deals lanes out by Plan::mesh
   std::vector<Queue> queues;  ///< [0] is compute
   std::vector<Buffer> buffers;
   int events = 0;
@@ -88,6 +129,8 @@ struct Plan {
   int lanes = 1, ranks = 1;
   std::vector<Bucket> buckets;
   std::vector<Program> programs;
+  /// Of a mesh: ranks that meet, ascending. Empty for the DDP generator's plans.
+  std::vector<std::vector<int>> groups;
 };
 
 /// SHA-256 based; equal on all ranks or the run does not start.

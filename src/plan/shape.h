@@ -23,17 +23,60 @@ struct ParameterShape {
   Role role = Role::kTrained;
 };
 
+/// What happens to a segment's output between the columns of a tensor-sliced model before the next segment reads it.
+/// Backward does the other of the two to its gradient. With S columns:
+enum class Exchange : uint8_t {
+  kNone,     ///< every column reads what it wrote
+  kGather,   ///< every column reads all columns' outputs, one after the other
+  kScatter,  ///< outputs are float32 partial sums; column c reads the c-th of S equal parts of their sum over the tree
+};
+
+/// A tensor that a segment puts out, per micro-batch.
+struct OutputShape {
+  std::string name;
+  int64_t bytes = 0;       ///< as the segment writes it
+  int64_t read_bytes = 0;  ///< as the next one reads it: after the exchange
+  Exchange exchange = Exchange::kNone;
+  bool floating = true;
+  int64_t element_bytes = 4, read_element_bytes = 4;  ///< partial sums are float32 and round once, to what is read
+  int same_as = -1;  ///< it is this input's memory, passed on untouched
+};
+
+/// A tensor that a segment reads: output `index` of the segment before it in its column, or tensor `index` of the data.
+struct InputShape {
+  bool data = false;
+  int index = -1;
+  bool wanted = false;     ///< backward makes its gradient
+  int64_t grad_bytes = 0;  ///< of it
+};
+
 struct SegmentShape {
   std::string name;
+  std::vector<InputShape> inputs;
+  std::vector<OutputShape> outputs;
+  int64_t deferred_bytes = 0;  ///< kept from the input part of backward to the weight part
+  bool splits = false;         ///< backward runs in two parts
+  bool attention = false;      ///< recompute = "selective" computes it again
   int64_t saved_bytes = 0;   ///< kept from forward to backward, per micro-batch
   int64_t work_bytes = 0;    ///< peak of temporaries inside forward or backward
   int64_t border_bytes = 0;  ///< its outputs
   double flops = 0;          ///< forward, per micro-batch; backward counts twice
 };
 
+/// A parameter of an earlier block that a block uses.
+struct Share {
+  int unit = -1;       ///< its owner
+  int parameter = -1;  ///< index in the owner's parameters
+  int extra = -1;      ///< index in ParameterShape::extra_gradients
+  bool operator==(const Share&) const = default;
+};
+
 /// One block and its unit.
 struct BlockShape {
   std::string name;
+  int layer = 0;   ///< blocks of one layer run beside each other, one a column
+  int column = 0;  ///< which slice of a tensor-sliced model it belongs to
+  std::vector<Share> shares;
   std::vector<ParameterShape> parameters;
   int64_t unit_size = 0;      ///< floats of parameters with padding
   int64_t gradient_size = 0;  ///< floats of gradients: unit_size + the extra gradients of shared parameters
@@ -45,7 +88,11 @@ struct BlockShape {
 };
 
 struct ModelShape {
-  std::vector<BlockShape> blocks;
+  std::vector<BlockShape> blocks;    ///< layer by layer, columns side by side
+  int columns = 1;                   ///< train.tensor_slices
+  std::vector<int64_t> data_bytes{};  ///< of a micro-batch's tensors
+  int layers() const { return static_cast<int>(blocks.size()) / columns; }
+  int block_at(int layer, int column) const { return layer * columns + column; }
   int64_t parameter_count() const;  ///< without padding and buffers; a shared parameter counts once
   double flops() const;             ///< forward and backward of one micro-batch
   /// Whether some block's backward writes into the gradient of block `unit` besides its own.

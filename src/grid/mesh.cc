@@ -1,0 +1,174 @@
+#include "grid/mesh.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace tutti {
+
+namespace {
+
+/// The additions over terms (each a range of lanes, in order) that finish the subtree they cover.
+std::vector<std::pair<int, int>> order_over(const std::vector<Range>& parts) {
+  std::vector<std::pair<int, int>> order;
+  const int64_t begin = parts.front().begin;
+  std::vector<Range> moved;  // a subtree has the shape of the tree over as many leaves
+  for (const Range& part : parts) moved.push_back({part.begin - begin, part.end - begin});
+  const auto index = [&](int64_t at) {
+    for (size_t i = 0; i < moved.size(); ++i)
+      if (moved[i].begin == at) return static_cast<int>(i);
+    TUTTI_CHECK(false, "no part begins at lane {}", at);
+  };
+  for (const TreeSum& sum : tree_sums(moved, moved.back().end))
+    order.emplace_back(index(sum.left.begin), index(sum.right.begin));
+  return order;
+}
+
+/// From the stack over lanes [0, done) to the one over [0, done + contributions), with levels counted from `base`.
+std::vector<LevelSum> merge_round(int64_t done, const std::vector<Contribution>& contributions, int64_t lanes,
+                                  int base) {
+  const std::vector<Range> before = done > 0 ? subtrees({0, done}, lanes) : std::vector<Range>{};
+  const int64_t now = contributions.empty() ? done : contributions.back().lanes.end;
+  const std::vector<Range> after = subtrees({0, now}, lanes);
+  std::vector<LevelSum> sums;
+  for (size_t level = 0; level < after.size(); ++level) {
+    if (level < before.size() && before[level] == after[level]) continue;
+    LevelSum sum{base + static_cast<int>(level), {}, {}};
+    std::vector<Range> parts;
+    for (size_t b = 0; b < before.size(); ++b)
+      if (after[level].contains(before[b].begin)) {
+        sum.terms.push_back(-1 - (base + static_cast<int>(b)));
+        parts.push_back(before[b]);
+      }
+    for (size_t c = 0; c < contributions.size(); ++c)
+      if (after[level].contains(contributions[c].lanes.begin)) {
+        sum.terms.push_back(static_cast<int>(c));
+        parts.push_back(contributions[c].lanes);
+      }
+    sum.order = order_over(parts);
+    sums.push_back(std::move(sum));
+  }
+  return sums;
+}
+
+/// What was one micro-batch's tree is added to the sum of those before it, in level 0.
+void add_to_first(LevelSum& sum) {
+  for (auto& [into, from] : sum.order) ++into, ++from;
+  sum.order.emplace_back(0, 1);
+  sum.terms.insert(sum.terms.begin(), -1);
+  sum.level = 0;
+}
+
+}  // namespace
+
+Mesh mesh_of(const LayoutConfig& layout) {
+  Mesh mesh;
+  mesh.tensor = static_cast<int>(layout.tensor);
+  mesh.pipeline = static_cast<int>(layout.pipeline);
+  mesh.data = static_cast<int>(layout.ranks) / (mesh.tensor * mesh.pipeline);
+  mesh.shards = layout.zero == 0 ? 1 : layout.shards == 0 ? mesh.data : static_cast<int>(layout.shards);
+  return mesh;
+}
+
+std::vector<int> lanes_of(const SumOptions& options, int data_rank) {
+  std::vector<int> lanes;
+  if (options.owner) {
+    for (int lane = data_rank; lane < options.batch.lanes; lane += options.ranks) lanes.push_back(lane);
+  } else {
+    const Range range = lanes_of(data_rank, options.ranks, options.batch.lanes);
+    for (int64_t lane = range.begin; lane < range.end; ++lane) lanes.push_back(static_cast<int>(lane));
+  }
+  return lanes;
+}
+
+std::vector<std::vector<MicroBatch>> rounds_of(const SumOptions& options, int data_rank) {
+  const std::vector<int> lanes = lanes_of(options, data_rank);
+  const int micros = options.batch.micro_batches;
+  std::vector<std::vector<MicroBatch>> rounds;
+  if (!options.owner && !options.micro) {
+    rounds.emplace_back();
+    for (int lane : lanes)
+      for (int micro = 0; micro < micros; ++micro) rounds[0].push_back({lane, micro});
+    return rounds;
+  }
+  const int turns = options.owner ? (options.batch.lanes + options.ranks - 1) / options.ranks : 1;
+  for (int micro = 0; micro < micros; ++micro)
+    for (int turn = 0; turn < turns; ++turn) {
+      rounds.emplace_back();
+      if (!options.owner) {
+        for (int lane : lanes) rounds.back().push_back({lane, micro});
+      } else if (turn < static_cast<int>(lanes.size())) {
+        rounds.back().push_back({lanes[turn], micro});
+      }
+    }
+  return rounds;
+}
+
+std::vector<MicroBatch> sequence_of(const SumOptions& options, int data_rank) {
+  std::vector<MicroBatch> all;
+  for (const auto& round : rounds_of(options, data_rank)) all.insert(all.end(), round.begin(), round.end());
+  return all;
+}
+
+bool passes_through(const SumOptions& options) {
+  return options.owner || (options.batch.lanes <= options.ranks && (options.batch.micro_batches == 1 || options.micro));
+}
+
+std::vector<Round> sum_rounds(const SumOptions& options) {
+  const int64_t lanes = options.batch.lanes;
+  std::vector<Round> rounds;
+  const int steps = options.micro ? options.batch.micro_batches : 1;
+  const int turns = options.owner ? (options.batch.lanes + options.ranks - 1) / options.ranks : 1;
+  TUTTI_CHECK(!options.owner || options.micro || options.batch.micro_batches == 1, "a lane is more than one round");
+  for (int step = 0; step < steps; ++step)
+    for (int turn = 0; turn < turns; ++turn) {
+      Round round;
+      const int64_t done = int64_t{turn} * options.ranks;
+      for (int d = 0; d < options.ranks; ++d) {
+        if (options.owner) {
+          if (done + d < lanes) round.contributions.push_back({d, {done + d, done + d + 1}, 0});
+          continue;
+        }
+        const std::vector<Range> own = subtrees(lanes_of(d, options.ranks, lanes), lanes);
+        for (size_t p = 0; p < own.size(); ++p) round.contributions.push_back({d, own[p], static_cast<int>(p)});
+      }
+      const int base = step > 0 ? 1 : 0;
+      round.sums = merge_round(options.owner ? done : 0, round.contributions, lanes, base);
+      if (base == 1 && turn + 1 == turns) add_to_first(round.sums.front());
+      rounds.push_back(std::move(round));
+    }
+  return rounds;
+}
+
+int stack_levels(const std::vector<Round>& rounds) {
+  int levels = 1;
+  for (const Round& round : rounds)
+    for (const LevelSum& sum : round.sums) levels = std::max(levels, sum.level + 1);
+  return levels;
+}
+
+std::vector<Range> cut_by_cost(const std::vector<double>& costs, int parts) {
+  const int n = static_cast<int>(costs.size());
+  TUTTI_CHECK(parts >= 1 && parts <= n, "{} parts of {}", parts, n);
+  std::vector<double> until(n + 1, 0);
+  std::partial_sum(costs.begin(), costs.end(), until.begin() + 1);
+  // best[k][i]: the least possible cost of the most expensive of k parts over the first i.
+  std::vector<std::vector<double>> best(parts + 1, std::vector<double>(n + 1, 1e300));
+  std::vector<std::vector<int>> from(parts + 1, std::vector<int>(n + 1, 0));
+  best[0][0] = 0;
+  for (int k = 1; k <= parts; ++k)
+    for (int i = k; i <= n; ++i)
+      for (int j = k - 1; j < i; ++j) {
+        const double worst = std::max(best[k - 1][j], until[i] - until[j]);
+        if (worst < best[k][i]) best[k][i] = worst, from[k][i] = j;
+      }
+  std::vector<Range> cuts(parts);
+  for (int k = parts, end = n; k > 0; --k) {
+    cuts[k - 1] = {from[k][end], end};
+    end = from[k][end];
+  }
+  return cuts;
+}
+
+}  // namespace tutti

@@ -1,0 +1,88 @@
+// Ranks as a mesh of three axes, and how a step's lanes, micro-batches and sums are dealt out over the data axis.
+//
+//   D x T x P  data, tensor and pipeline ranks; rank = (p * D + d) * T + t: tensor neighbours are next to each other
+//   Z          shards: how many data ranks slice state among them (ZeRO); D / Z replicas of every slice
+//   round      a part of the step after which the data ranks sum what they have; a step has one, or (fold = "owner",
+//              order = "micro") several
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "grid/grid.h"
+
+namespace tutti {
+
+struct Coordinates {
+  int data = 0, tensor = 0, pipeline = 0;
+  bool operator==(const Coordinates&) const = default;
+};
+
+struct Mesh {
+  int data = 1, tensor = 1, pipeline = 1;
+  int shards = 1;  ///< divides data
+  int ranks() const { return data * tensor * pipeline; }
+  Coordinates at(int rank) const { return {rank / tensor % data, rank % tensor, rank / tensor / data}; }
+  int rank(const Coordinates& c) const { return (c.pipeline * data + c.data) * tensor + c.tensor; }
+  /// Data coordinate d holds slice shard(d) of what its replica shares out.
+  int shard(int d) const { return d % shards; }
+  bool operator==(const Mesh&) const = default;
+};
+/// Refused before (config/check.cc): a mesh that does not make up all ranks.
+Mesh mesh_of(const LayoutConfig& layout);
+
+/// How a step's sums come about.
+struct SumOptions {
+  Batch batch;
+  int ranks = 1;       ///< of the data axis
+  bool owner = false;  ///< fold = "owner": lane l belongs to data rank l mod D, and each lane is a round of its own
+  bool micro = false;  ///< order = "micro": the lanes are summed after each micro-batch
+};
+
+struct MicroBatch {
+  int lane = 0, micro = 0;
+  bool operator==(const MicroBatch&) const = default;
+};
+
+/// The lanes of a data rank, ascending.
+std::vector<int> lanes_of(const SumOptions& options, int data_rank);
+/// What a data rank computes in each round, in order. All ranks have the same number of rounds; in some a rank may have
+/// nothing.
+std::vector<std::vector<MicroBatch>> rounds_of(const SumOptions& options, int data_rank);
+/// What it computes in a step, in order: its rounds one after the other.
+std::vector<MicroBatch> sequence_of(const SumOptions& options, int data_rank);
+/// Whether every rank's part of every round is one micro-batch at most: then a gradient passes through to the slices'
+/// owners and is never kept whole.
+bool passes_through(const SumOptions& options);
+
+/// What the owner of a slice adds when a round is over. Its stack has levels; a term is a level (-1 - level) or one of
+/// the round's contributions (its number). The sum over `order` (term `first` += term `second`, one after the other)
+/// ends up in terms[0] and goes to `level`.
+struct LevelSum {
+  int level = 0;
+  std::vector<int> terms;
+  std::vector<std::pair<int, int>> order;
+  bool operator==(const LevelSum&) const = default;
+};
+
+struct Contribution {
+  int data_rank = 0;
+  Range lanes;      ///< the subtree whose sum it is
+  int partial = 0;  ///< its number among the rank's
+  bool operator==(const Contribution&) const = default;
+};
+
+struct Round {
+  std::vector<Contribution> contributions;  ///< in lane order
+  std::vector<LevelSum> sums;               ///< after the last round level 0 is the step's sum
+};
+std::vector<Round> sum_rounds(const SumOptions& options);
+/// Levels of the owner's stack: at least 1.
+int stack_levels(const std::vector<Round>& rounds);
+
+/// Cuts `costs` into `parts` contiguous, non-empty ranges so that the most expensive is as cheap as possible.
+std::vector<Range> cut_by_cost(const std::vector<double>& costs, int parts);
+
+}  // namespace tutti
