@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "grid/grid.h"
+#include "plan/shape.h"
 
 namespace tutti {
 
@@ -101,6 +102,9 @@ struct Instruction {
   int round = -1;      ///< Reduce: which round of the unit's sum (plan/mesh.h)
   int group = -1;      ///< who meets: a place in Plan::groups; -1: all ranks
   int peer = -1;       ///< Send, Recv
+  /// Exchange: what is done. flow.in: my columns' buffers in order; flow.out: the one whole buffer (gather), or my
+  /// columns' parts (scatter).
+  Exchange exchange = Exchange::kNone;
   Flow flow;
 };
 

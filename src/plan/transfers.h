@@ -29,8 +29,9 @@ struct SumTransfer {
   std::vector<Range> slices;  ///< by member of ranks: what it owns of the unit; empty: nothing
   std::vector<SumSource> sources;
   std::vector<LevelSum> sums;
-  bool first = true, last = true;  ///< of the step's rounds
-  int levels = 1;                  ///< of an owner's stack
+  int unit = 0, round = 0, rounds = 1;
+  int levels = 1;  ///< of an owner's stack
+  bool last() const { return round + 1 == rounds; }
 };
 SumTransfer sum_transfer(const Plan& plan, const ModelShape& model, const MeshOptions& options,
                          const Instruction& reduce);
@@ -43,6 +44,8 @@ int64_t level_floats(const SumTransfer& transfer, int member);
 struct CopyTransfer {
   uint32_t id = 0;
   std::string name;         ///< "gather parameters of unit 3"
+  int unit = 0;
+  bool updated = false;     ///< it comes behind the unit's Update in the step
   std::vector<int> ranks;   ///< ascending
   struct Copy {
     int from = 0, to = 0;  ///< ranks
