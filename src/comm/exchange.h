@@ -1,0 +1,42 @@
+// Exchanges between the columns of a tensor-sliced model (Exchange in plan/shape.h), over the ranks of the tensor axis.
+//
+//   S columns, T ranks; member t has columns lanes_of(t, T, S)
+//   gather    every member ends with all columns' parts, in column order
+//   scatter   every column c ends with the c-th of S equal parts of the sum of all columns' float32 arrays, over the
+//             tree of S leaves: the same additions for every T. A member sends each other one partial per maximal
+//             subtree of its columns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "net/transport.h"
+
+namespace tutti {
+
+/// One instruction's exchange: sizes are fixed, memory is taken at the start. With one rank nothing is sent.
+class ColumnExchange {
+ public:
+  /// `ranks`: the members, by transport rank, in tensor order; `id` tells exchanges apart. Private scratch is shared
+  /// among the exchanges of an engine through `scratch` (at least scratch_bytes of the largest).
+  ColumnExchange(uint32_t id, std::vector<int> ranks, int columns, Transport& transport);
+
+  /// parts: my columns' bytes each (equal sizes); whole: all columns'. A part may lie where it belongs in `whole`.
+  void gather(std::span<const std::byte* const> parts, size_t part_bytes, std::byte* whole, uint64_t sequence,
+              Deadline deadline);
+  /// sums: my columns' partial sums of `floats` each (scratch after it); parts: my columns' floats / S each.
+  void scatter(std::span<float* const> sums, int64_t floats, std::span<float* const> parts, uint64_t sequence,
+               Deadline deadline, std::span<std::byte> scratch);
+  static int64_t scratch_bytes(int columns, int ranks, int64_t floats);
+
+ private:
+  uint32_t id_;
+  std::vector<int> ranks_;
+  int columns_;
+  Transport& transport_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,55 @@
+// Reduce and Gather of a mesh's plan (plan/transfers.h): every rank takes what it needs from the others' arenas. Where
+// windows reach (inproc, shm) it reads there; elsewhere (tcp) those who have it send it. All ranks of a transfer run it
+// in the same order and with the same numbers; nothing depends on which way the bytes go.
+//
+//   sum    1. this rank's contributions are ready; wait for those of the others
+//          2. fold my slice of every source by the transfer's LevelSums into my stack; after the last round add the
+//             further sources to the first, from left to right
+//          3. wait until every owner has taken from me: my contributions may be overwritten when run() returns
+//   copy   1. what I hold is ready; wait for the others  2. copy what is mine to have
+//          (it may be overwritten after a later meeting of all: the vote)
+//
+// Every failure is a CommError with the transfer's name as its operation and the step as its sequence.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "net/transport.h"
+#include "plan/transfers.h"
+
+namespace tutti {
+
+class SumPull {
+ public:
+  /// `arena`: this rank's, that transfer offsets count from: the transport's window where it has one. `levels`: my
+  /// stack, level_floats() each (empty where I own nothing); with one round, level 0 has just my slice's floats and may
+  /// be the slice's place in my own first contribution. All must outlive it.
+  SumPull(SumTransfer transfer, Transport& transport, std::span<std::byte> arena, std::vector<float*> levels);
+  ~SumPull();
+  void run(uint64_t step, Deadline deadline);
+  int64_t scratch_bytes() const;  ///< private memory for messages
+  /// What rank `rank` will hold for messages: known before there is a transport.
+  static int64_t scratch_bytes(const SumTransfer& transfer, int rank, bool windows);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+class CopyPull {
+ public:
+  /// `target`: where `to`-offsets of this rank count from; null where it receives nothing.
+  CopyPull(CopyTransfer transfer, Transport& transport, std::span<std::byte> arena, std::byte* target);
+  ~CopyPull();
+  void run(uint64_t step, Deadline deadline);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tutti
