@@ -108,7 +108,7 @@ class Server {
 };
 
 void write_weights(const Job& job, const Model& model, const std::string& path) {
-  std::vector<StateEntry> entries;
+  State state;
   std::vector<std::vector<float>> values;
   const ModelShape shape = describe(model);
   for (size_t b = 0; b < model.blocks.size(); ++b) {
@@ -118,10 +118,10 @@ void write_weights(const Job& job, const Model& model, const std::string& path) 
       const ParameterShape& p = shape.blocks[b].parameters[own++];
       values.emplace_back(p.size);
       initialise(parameter, p.name, job.train.seed, values.back());
-      entries.push_back({p.name, "parameter", p.dims, values.back()});
+      state.entries.push_back({p.name, "parameter", p.dims, values.back()});
     }
   }
-  write_safetensors(path, entries);
+  write_safetensors(path, source_of(state));
 }
 
 void write_batches(const Job& job, const Model& model, const std::string& path) {

@@ -5,6 +5,8 @@
 //   scatter   every column c ends with the c-th of S equal parts of the sum of all columns' float32 arrays, over the
 //             tree of S leaves: the same additions for every T. A member sends each other one partial per maximal
 //             subtree of its columns.
+//
+// Every failure is a CommError that names the exchange by its id.
 #pragma once
 
 #include <cstddef>
@@ -13,30 +15,37 @@
 #include <span>
 #include <vector>
 
+#include "grid/grid.h"
 #include "net/transport.h"
 
 namespace tutti {
 
-/// One instruction's exchange: sizes are fixed, memory is taken at the start. With one rank nothing is sent.
+/// One instruction's exchange. With one rank nothing is sent.
 class ColumnExchange {
  public:
-  /// `ranks`: the members, by transport rank, in tensor order; `id` tells exchanges apart. Private scratch is shared
-  /// among the exchanges of an engine through `scratch` (at least scratch_bytes of the largest).
+  /// `ranks`: the members, by transport rank, in tensor order; `id` tells exchanges apart: the operation of its tags.
   ColumnExchange(uint32_t id, std::vector<int> ranks, int columns, Transport& transport);
 
   /// parts: my columns' bytes each (equal sizes); whole: all columns'. A part may lie where it belongs in `whole`.
   void gather(std::span<const std::byte* const> parts, size_t part_bytes, std::byte* whole, uint64_t sequence,
               Deadline deadline);
-  /// sums: my columns' partial sums of `floats` each (scratch after it); parts: my columns' floats / S each.
+  /// sums: my columns' partial sums of `floats` each (scratch after it); parts: my columns' floats / S each, apart from
+  /// the sums. `scratch`: scratch_bytes() at least, for partials that arrive; exchanges that never run at the same time
+  /// may share it.
   void scatter(std::span<float* const> sums, int64_t floats, std::span<float* const> parts, uint64_t sequence,
                Deadline deadline, std::span<std::byte> scratch);
+  /// Enough for every member.
   static int64_t scratch_bytes(int columns, int ranks, int64_t floats);
 
  private:
+  int members() const { return static_cast<int>(ranks_.size()); }
+  Range columns_of(int member) const { return lanes_of(member, members(), columns_); }
+
   uint32_t id_;
   std::vector<int> ranks_;
   int columns_;
   Transport& transport_;
+  int me_;  ///< my place among the members
 };
 
 }  // namespace tutti

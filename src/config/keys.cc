@@ -215,8 +215,7 @@ void add_train(std::vector<Key>& keys) {
       .range(1, 65536);
   rows.add(&C::micro_batches, "micro_batches", 1, "micro-batches of a lane, one after another").range(1, kMany);
   rows.add(&C::micro_batch_size, "micro_batch_size", 4, "samples in a micro-batch").range(1, kMany);
-  rows.add(&C::tensor_slices, "tensor_slices", 1, "slices in which split layers are defined")
-      .range(1, 1024);
+  rows.add(&C::tensor_slices, "tensor_slices", 1, "slices in which split layers are defined").range(1, 1024);
   rows.add(&C::steps, "steps", 400, "steps of the whole job; schedules span them").range(1, 1e12);
   rows.add(&C::seed, "seed", 1, "of initial values, split and order of the data, augmentation and dropout").at_least(0);
   rows.add(&C::optimizer, "optimizer", "adamw", "docs/optimizers.md has their formulas")
@@ -325,9 +324,7 @@ void add_layout(std::vector<Key>& keys) {
   rows.add(&C::prefetch, "prefetch", true, "cuda: the next step's input travels to the GPU while this one runs")
       .layout()
       .gpu();
-  rows.add(&C::zero, "zero", 0, "ZeRO stage: what data-parallel ranks share out")
-      .range(0, 3)
-      .layout();
+  rows.add(&C::zero, "zero", 0, "ZeRO stage: what data-parallel ranks share out").range(0, 3).layout();
   rows.add(&C::shards, "shards", 0, "ZeRO: over how many data ranks state is sliced; 0: all; fewer: replicas of slices")
       .range(0, 65536)
       .layout();
@@ -340,7 +337,8 @@ void add_layout(std::vector<Key>& keys) {
       .one_of({"gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"})
       .layout();
   rows.add(&C::chunks, "chunks", 2, "interleaved: parts of the model that a stage has").range(2, 64).layout();
-  rows.add(&C::cut, "cut", "", "blocks with which the pipeline's later parts begin (`blocks.2,blocks.4`); empty: by cost")
+  rows.add(&C::cut, "cut", "",
+           "blocks with which the pipeline's later parts begin (`blocks.2,blocks.4`); empty: by cost")
       .layout();
   rows.add(&C::recompute, "recompute", "none",
            "activations computed again in backward instead of kept: of attention, or of everything")

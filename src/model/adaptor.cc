@@ -23,11 +23,7 @@ namespace tutti {
 
 namespace {
 
-// What forward leaves for backward.
-struct Graph {
-  std::vector<at::Tensor> parameters, inputs, outputs;
-  std::vector<at::Tensor> proposals;  // one per parameter; undefined where it is trained
-};
+constexpr int64_t kDeferredAlign = 256;  // bytes
 
 // The streams of the built-in dropout have the same purpose, but these words only seed torch's own generator.
 uint64_t generator_seed(const Pass& pass) {
@@ -79,7 +75,28 @@ void write(const at::Tensor& to, const at::Tensor& from) {
     to.zero_();
 }
 
+/// The inputs whose gradients are wanted.
+std::vector<at::Tensor> wanted(Tensors inputs, Tensors grad_in) {
+  std::vector<at::Tensor> leaves;
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (grad_in[i].defined()) leaves.push_back(inputs[i]);
+  return leaves;
+}
+
+void write_inputs(Tensors grad_in, std::span<const at::Tensor> grads) {
+  size_t next = 0;
+  for (const at::Tensor& to : grad_in)
+    if (to.defined()) write(to, grads[next++]);
+}
+
 }  // namespace
+
+// What forward leaves for backward.
+struct AutogradSegment::Graph {
+  std::vector<at::Tensor> parameters, inputs, outputs;
+  std::vector<at::Tensor> proposals;  // one per parameter; undefined where it is trained
+  std::vector<at::Tensor> grad_out;   // what the input part leaves for the weight part: views of deferred memory
+};
 
 AutogradSegment::AutogradSegment(Spec spec) : spec_(std::move(spec)), unscaled_(at::tensor({1.0, 0.0}, at::kDouble)) {}
 
@@ -206,44 +223,91 @@ void AutogradSegment::forward(Context& context, Tensors in, Tensors out) const {
   }
   check_outputs(spec_.name, spec_.outputs, graph->outputs);
   at::NoGradGuard no_grad;
-  for (size_t i = 0; i < out.size(); ++i) out[i].copy_(graph->outputs[i]);
+  for (size_t i = 0; i < out.size(); ++i)
+    if (spec_.outputs[i].same_as.empty()) out[i].copy_(graph->outputs[i]);
   context.kept = training ? std::move(graph) : nullptr;
+}
+
+// `again`: the graph is kept for another walk.
+std::vector<at::Tensor> AutogradSegment::differentiate(const Context& context, const Graph& graph, Tensors grad_out,
+                                                       Tensors leaves, bool again) const {
+  std::vector<at::Tensor> roots, root_grads;
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    if (!graph.outputs[i].requires_grad()) continue;
+    at::Tensor grad = grad_out[i];
+    if (!grad.defined() && spec_.outputs[i].name == "loss") grad = loss_gradient(context, graph.outputs[i].device());
+    if (!grad.defined()) continue;
+    roots.push_back(graph.outputs[i]);
+    root_grads.push_back(grad);
+  }
+  std::vector<at::Tensor> grads(leaves.size());
+  if (!roots.empty() && !leaves.empty())
+    grads = torch::autograd::grad(roots, {leaves.begin(), leaves.end()}, root_grads, /*retain_graph=*/again,
+                                  /*create_graph=*/false, /*allow_unused=*/true);
+  // grad_in may be grad_out's memory; a gradient that is grad_out itself must survive the writes before its own.
+  for (at::Tensor& grad : grads)
+    if (grad.defined() && aliases_any(grad, grad_out)) grad = grad.clone();
+  return grads;
+}
+
+std::vector<at::Tensor> AutogradSegment::trained(const Graph& graph) const {
+  std::vector<at::Tensor> leaves;
+  for (int i = 0; i < spec_.parameters; ++i)
+    if (role(i) == Role::kTrained) leaves.push_back(graph.parameters[i]);
+  return leaves;
+}
+
+void AutogradSegment::write_parameters(const Context& context, const Graph& graph,
+                                       std::span<const at::Tensor> grads) const {
+  size_t next = 0;
+  for (int i = 0; i < spec_.parameters; ++i)
+    write(context.gradients[spec_.first_parameter + i], role(i) == Role::kTrained ? grads[next++] : graph.proposals[i]);
 }
 
 void AutogradSegment::backward(Context& context, Tensors, Tensors, Tensors grad_out, Tensors grad_in) const {
   TUTTI_CHECK(context.kept != nullptr, "backward of segment {} without its forward", spec_.name);
   const auto graph = std::static_pointer_cast<Graph>(std::exchange(context.kept, nullptr));
-
-  std::vector<at::Tensor> roots, root_grads;
-  for (size_t i = 0; i < graph->outputs.size(); ++i) {
-    if (!graph->outputs[i].requires_grad()) continue;
-    at::Tensor grad = grad_out[i];
-    if (!grad.defined() && spec_.outputs[i].name == "loss") grad = loss_gradient(context, graph->outputs[i].device());
-    if (!grad.defined()) continue;
-    roots.push_back(graph->outputs[i]);
-    root_grads.push_back(grad);
-  }
-
-  std::vector<at::Tensor> leaves;  // trained parameters, then the inputs whose gradient is wanted
-  for (int i = 0; i < spec_.parameters; ++i)
-    if (role(i) == Role::kTrained) leaves.push_back(graph->parameters[i]);
-  for (size_t i = 0; i < graph->inputs.size(); ++i)
-    if (grad_in[i].defined()) leaves.push_back(graph->inputs[i]);
-  std::vector<at::Tensor> grads(leaves.size());
-  if (!roots.empty() && !leaves.empty())
-    grads = torch::autograd::grad(roots, leaves, root_grads, /*retain_graph=*/false, /*create_graph=*/false,
-                                  /*allow_unused=*/true);
-  // grad_in may be grad_out's memory; a gradient that is grad_out itself must survive the writes before its own.
-  for (at::Tensor& grad : grads)
-    if (grad.defined() && aliases_any(grad, grad_out)) grad = grad.clone();
-
+  std::vector<at::Tensor> leaves = trained(*graph);
+  const size_t parameters = leaves.size();
+  for (at::Tensor& input : wanted(graph->inputs, grad_in)) leaves.push_back(std::move(input));
+  const auto grads = differentiate(context, *graph, grad_out, leaves, false);
   at::NoGradGuard no_grad;
-  size_t next = 0;
-  for (int i = 0; i < spec_.parameters; ++i)
-    write(context.gradients[spec_.first_parameter + i],
-          role(i) == Role::kTrained ? grads[next++] : graph->proposals[i]);
-  for (const at::Tensor& to : grad_in)
-    if (to.defined()) write(to, grads[next++]);
+  write_parameters(context, *graph, std::span(grads).first(parameters));
+  write_inputs(grad_in, std::span(grads).subspan(parameters));
+}
+
+int64_t AutogradSegment::deferred_bytes() const {
+  int64_t bytes = 0;
+  if (spec_.parameters > 0)
+    for (const Border& out : spec_.outputs) bytes += align_up(border_bytes(out), kDeferredAlign);
+  return bytes;
+}
+
+void AutogradSegment::backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out,
+                                     Tensors grad_in) const {
+  if (spec_.parameters == 0) return backward(context, in, out, grad_out, grad_in);
+  TUTTI_CHECK(context.kept != nullptr, "backward of segment {} without its forward", spec_.name);
+  Graph& graph = *std::static_pointer_cast<Graph>(context.kept);
+  at::NoGradGuard no_grad;
+  std::byte* memory = context.deferred.data();
+  for (size_t i = 0; i < grad_out.size(); ++i) {
+    at::Tensor& kept = graph.grad_out.emplace_back();
+    if (grad_out[i].defined()) {
+      kept = view_on(grad_out[i].device(), memory, grad_out[i].sizes(), grad_out[i].scalar_type());
+      kept.copy_(grad_out[i]);
+    }
+    memory += align_up(border_bytes(spec_.outputs[i]), kDeferredAlign);
+  }
+  write_inputs(grad_in, differentiate(context, graph, grad_out, wanted(graph.inputs, grad_in), true));
+}
+
+void AutogradSegment::backward_weight(Context& context, Tensors, Tensors) const {
+  if (spec_.parameters == 0) return;
+  TUTTI_CHECK(context.kept != nullptr, "weight part of segment {} without its forward", spec_.name);
+  const auto graph = std::static_pointer_cast<Graph>(std::exchange(context.kept, nullptr));
+  const auto grads = differentiate(context, *graph, graph->grad_out, trained(*graph), false);
+  at::NoGradGuard no_grad;
+  write_parameters(context, *graph, grads);
 }
 
 at::ScalarType compute_type(const Job& job) {

@@ -37,6 +37,10 @@ struct AdaptOptions {
   /// and parameters are float32 all the same.
   at::ScalarType precision = at::kFloat;
   double flops = 0;  ///< forward, per micro-batch
+  /// Backward may run in two parts. The weight part walks the graph a second time for the parameters' gradients, which
+  /// costs what lies between the outputs and the parameters: little in a segment of one layer. Without parameters there
+  /// is no weight part, and nothing needs to be said.
+  bool splits = false;
 };
 
 /// Those of the built-in models: they may be captured and run in the job's precision.
@@ -82,8 +86,18 @@ class AutogradSegment final : public Segment {
   /// undeclared.
   void forward(Context& context, Tensors in, Tensors out) const override;
   void backward(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const override;
+  bool splits() const override { return spec_.options.splits || spec_.parameters == 0; }
+  /// The outputs' gradients.
+  int64_t deferred_bytes() const override;
+  void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const override;
+  void backward_weight(Context& context, Tensors in, Tensors out) const override;
 
  private:
+  struct Graph;
+  std::vector<at::Tensor> differentiate(const Context& context, const Graph& graph, Tensors grad_out, Tensors leaves,
+                                        bool again) const;
+  std::vector<at::Tensor> trained(const Graph& graph) const;
+  void write_parameters(const Context& context, const Graph& graph, std::span<const at::Tensor> grads) const;
   std::vector<at::Tensor> call(const Pass& pass, Tensors parameters, Tensors inputs) const;
   std::vector<at::Tensor> checked_call(const Pass& pass, Tensors parameters, Tensors inputs) const;
   std::vector<at::Tensor> call_keeping_counters(const Pass& pass, Tensors parameters, Tensors inputs) const;

@@ -61,6 +61,7 @@ class ClassLoss final : public Segment {
   int64_t saved_bytes() const override { return matrices() * matrix_bytes(); }
   // -q
   int64_t work_bytes() const override { return matrix_bytes(); }
+  bool splits() const override { return true; }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
     if (!in[0].is_cpu()) return on_device_->forward(context, device_rows(in), taught(in), out[0]);
@@ -97,6 +98,10 @@ class ClassLoss final : public Segment {
     at::_log_softmax_backward_data_out(to, minus_q, matrix(context.saved, 0), 1, at::kFloat);
     if (spec_.teacher) add_teacher(context, in, to);
   }
+  void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const override {
+    backward(context, in, out, grad_out, grad_in);
+  }
+  void backward_weight(Context&, Tensors, Tensors) const override {}
 
  private:
   int64_t matrices() const { return spec_.teacher ? 3 : 1; }

@@ -6,6 +6,8 @@
 //   2. of two layers: image by image the last one's gradients, which give d behind the first activation, and its sums
 //   3. image by image the first layer's gradients and the shortcut's. A shortcut without a convolution costs nothing:
 //      d lies where the input's gradient goes, and the convolution adds to it
+// In two parts, d of every layer and the factors of its norm are kept, and the weight part makes each image's gradient
+// behind the norm again.
 #include <algorithm>
 
 #include "base/error.h"
@@ -39,6 +41,11 @@ class CnnBlock final : public Segment {
   std::vector<Border> outputs() const override { return {out_}; }
   int64_t saved_bytes() const override { return saved(Carver{}).bytes; }
   int64_t work_bytes() const override { return work(Carver{}).bytes; }
+  bool splits() const override { return true; }
+  int64_t deferred_bytes() const override {
+    Work w{};
+    return between(Carver{}, w).bytes;
+  }
   double flops() const override {
     double sum = beside_ ? beside_->conv.flops() : 0;
     for (const CnnLayer& layer : layers_) sum += layer.conv.flops();
@@ -79,11 +86,62 @@ class CnnBlock final : public Segment {
   }
 
   void backward(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const override {
+    run_backward(context, in, out, grad_out, grad_in, SideGradients(context.gradients), work(Carver(context.work)),
+                 true);
+  }
+  void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const override {
+    Work w = work(Carver(context.work));
+    const Between d = between(Carver(context.deferred), w);
+    run_backward(context, in, out, grad_out, grad_in, d.sides, w, false);
+  }
+  void backward_weight(Context& context, Tensors in, Tensors) const override {
+    const Saved s = saved(Carver(context.saved));
+    Work w = work(Carver(context.work));
+    const Between d = between(Carver(context.deferred), w);
+    const size_t end = layers_.size() - 1;
+    clear(w);
+    for (int64_t b = 0; b < shape_.batch; ++b) {
+      if (end == 1) {
+        pack_hidden(s, b, w.padded[1]);
+        weight_gradient(layers_[1], s.layers[1], w.layers[1], w, w.padded[1], w.behind, b);
+      }
+      pack_input(floats(in[0]), b, w.padded[0]);
+      weight_gradient(layers_[0], s.layers[0], w.layers[0], w, w.padded[0], end == 1 ? w.hidden : w.behind, b);
+      if (beside_) weight_gradient(*beside_, s.beside, w.beside, w, w.padded[0], w.behind, b);
+    }
+    for (size_t i = 0; i <= end; ++i)
+      k_.unpack_weight(w.layers[i].gradient_panels, layers_[i].weight_gradient(context), layers_[i].conv);
+    if (beside_) k_.unpack_weight(w.beside.gradient_panels, beside_->weight_gradient(context), beside_->conv);
+    d.sides.hand_over(context.gradients);
+  }
+
+ private:
+  struct Saved;
+  struct Work;
+
+  /// What the input part leaves for the weight part: besides the sides, what `w` points to from here on.
+  struct Between {
+    SideGradients sides;
+    int64_t bytes;
+  };
+  Between between(Carver memory, Work& w) const {
+    Between d{SideGradients({}, memory), 0};
+    for (size_t i = 0; i < layers_.size(); ++i) layers_[i].defer(memory, d.sides, w.layers[i]);
+    if (beside_) beside_->defer(memory, d.sides, w.beside);
+    const int64_t all = shape_.batch * layers_[0].conv.outputs();
+    w.behind = memory.floats(all);
+    if (layers_.size() == 2) w.hidden = memory.floats(all);
+    d.bytes = memory.bytes();
+    return d;
+  }
+
+  /// The input part, and if `whole` the weights' gradients image by image with it.
+  void run_backward(const Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in,
+                    const SideGradients& sides, const Work& w, bool whole) const {
     TUTTI_CHECK(grad_in[0].defined(), "a block of a cnn stands behind the stem, which wants its gradient");
     const Saved s = saved(Carver(context.saved));
-    const Work w = work(Carver(context.work));
     const float* x = floats(in[0]);
-    float *dx = floats(grad_in[0]), *behind = adds_input_ ? dx : w.behind;
+    float *dx = floats(grad_in[0]), *behind = adds_input_ && whole ? dx : w.behind;
     const CnnLayer& last = layers_.back();
     const size_t end = layers_.size() - 1;
     clear(w);
@@ -94,14 +152,15 @@ class CnnBlock final : public Segment {
                        last.affine(s.layers[end], b), last.mean(s.layers[end], b), shortcut(s, x, b), act_,
                        behind + b * each, w.sums + b * stride, pixels(), block_.channels());
     }
-    last.backward(context, s.layers[end], w.layers[end], w.sums, w.sums + block_.channels(), stride);
-    if (beside_) beside_->backward(context, s.beside, w.beside, w.sums, w.sums + 2 * block_.channels(), stride);
+    last.backward(context, sides, s.layers[end], w.layers[end], w.sums, w.sums + block_.channels(), stride);
+    if (beside_) beside_->backward(context, sides, s.beside, w.beside, w.sums, w.sums + 2 * block_.channels(), stride);
 
-    if (end == 1) second_backward(context, s, w, behind);
-    first_backward(context, s, w, x, end == 1 ? w.hidden : behind, behind, dx);
+    if (adds_input_ && !whole) std::copy_n(behind, shape_.batch * each, dx);
+
+    if (end == 1) second_backward(context, sides, s, w, behind, whole);
+    first_backward(context, s, w, x, end == 1 ? w.hidden : behind, behind, dx, whole);
   }
 
- private:
   struct Saved {
     CnnLayer::Saved layers[2], beside;
     int64_t bytes;
@@ -163,49 +222,70 @@ class CnnBlock final : public Segment {
   }
 
   /// From d behind the block's activation to d behind the first layer's.
-  void second_backward(const Context& context, const Saved& s, const Work& w, const float* behind) const {
+  void second_backward(const Context& context, const SideGradients& sides, const Saved& s, const Work& w,
+                       const float* behind, bool whole) const {
     const CnnLayer &first = layers_[0], &second = layers_[1];
     const ConvShape& conv = second.conv;
     const int64_t stride = 2 * conv.in;
     k_.pack_weight_backward(second.weight(context), w.layers[1].backward_panels, conv);
     for (int64_t b = 0; b < shape_.batch; ++b) {
       float* d = w.hidden + b * conv.inputs();
-      k_.norm_backward(behind + b * conv.outputs(), s.layers[1].image(b, conv),
-                       second.gradient(s.layers[1], w.layers[1], b), w.padded_gradient, conv.height, conv.width,
-                       conv.out);
-      pack_hidden(s, b, w.padded[1]);
-      k_.weight_gradient(w.padded[1], w.padded_gradient, w.layers[1].gradient_panels, conv, b == 0);
+      if (whole) {
+        pack_hidden(s, b, w.padded[1]);
+        weight_gradient(second, s.layers[1], w.layers[1], w, w.padded[1], behind, b);
+      } else {
+        norm_backward(second, s.layers[1], w.layers[1], w, behind, b);
+      }
       k_.input_gradient(w.padded_gradient, w.layers[1].backward_panels, d, conv, false);
       k_.join_backward(d, nullptr, s.layers[0].image(b, first.conv), first.affine(s.layers[0], b),
                        first.mean(s.layers[0], b), {}, act_, d, w.sums + b * stride, pixels(), conv.in);
     }
-    k_.unpack_weight(w.layers[1].gradient_panels, second.weight_gradient(context), conv);
-    first.backward(context, s.layers[0], w.layers[0], w.sums, w.sums + conv.in, stride);
+    if (whole) k_.unpack_weight(w.layers[1].gradient_panels, second.weight_gradient(context), conv);
+    first.backward(context, sides, s.layers[0], w.layers[0], w.sums, w.sums + conv.in, stride);
   }
 
   /// From d behind the first layer's activation, and behind the block's for the shortcut, to the input's gradient.
   void first_backward(const Context& context, const Saved& s, const Work& w, const float* x, const float* d,
-                      const float* behind, float* dx) const {
+                      const float* behind, float* dx, bool whole) const {
     const CnnLayer& first = layers_[0];
     const ConvShape& conv = first.conv;
     k_.pack_weight_backward(first.weight(context), w.layers[0].backward_panels, conv);
     if (beside_) k_.pack_weight_backward(beside_->weight(context), w.beside.backward_panels, beside_->conv);
     for (int64_t b = 0; b < shape_.batch; ++b) {
-      k_.pack(x + b * conv.inputs(), nullptr, act_, w.padded[0], conv.height, conv.width, conv.in);
-      layer_gradients(first, s.layers[0], w.layers[0], w, d, b, dx, adds_input_);
-      if (beside_) layer_gradients(*beside_, s.beside, w.beside, w, behind, b, dx, true);
+      if (whole) pack_input(x, b, w.padded[0]);
+      layer_gradients(first, s.layers[0], w.layers[0], w, d, b, dx, adds_input_, whole);
+      if (beside_) layer_gradients(*beside_, s.beside, w.beside, w, behind, b, dx, true, whole);
     }
+    if (!whole) return;
     k_.unpack_weight(w.layers[0].gradient_panels, first.weight_gradient(context), conv);
     if (beside_) k_.unpack_weight(w.beside.gradient_panels, beside_->weight_gradient(context), beside_->conv);
   }
 
   void layer_gradients(const CnnLayer& layer, const CnnLayer::Saved& s, const CnnLayer::Work& lw, const Work& w,
-                       const float* d, int64_t b, float* dx, bool add) const {
+                       const float* d, int64_t b, float* dx, bool add, bool whole) const {
+    if (whole) {
+      weight_gradient(layer, s, lw, w, w.padded[0], d, b);
+    } else {
+      norm_backward(layer, s, lw, w, d, b);
+    }
+    k_.input_gradient(w.padded_gradient, lw.backward_panels, dx + b * layer.conv.inputs(), layer.conv, add);
+  }
+
+  void pack_input(const float* x, int64_t b, float* padded) const {
+    const ConvShape& conv = layers_[0].conv;
+    k_.pack(x + b * conv.inputs(), nullptr, act_, padded, conv.height, conv.width, conv.in);
+  }
+  /// Leaves in padded_gradient what the convolution's gradients are made of.
+  void norm_backward(const CnnLayer& layer, const CnnLayer::Saved& s, const CnnLayer::Work& lw, const Work& w,
+                     const float* d, int64_t b) const {
     const ConvShape& conv = layer.conv;
     k_.norm_backward(d + b * conv.outputs(), s.image(b, conv), layer.gradient(s, lw, b), w.padded_gradient,
                      conv.out_height(), conv.out_width(), conv.out);
-    k_.weight_gradient(w.padded[0], w.padded_gradient, lw.gradient_panels, conv, b == 0);
-    k_.input_gradient(w.padded_gradient, lw.backward_panels, dx + b * conv.inputs(), conv, add);
+  }
+  void weight_gradient(const CnnLayer& layer, const CnnLayer::Saved& s, const CnnLayer::Work& lw, const Work& w,
+                       const float* padded, const float* d, int64_t b) const {
+    norm_backward(layer, s, lw, w, d, b);
+    k_.weight_gradient(padded, w.padded_gradient, lw.gradient_panels, layer.conv, b == 0);
   }
 
   const CnnShape shape_;

@@ -23,6 +23,10 @@ class CnnStem final : public Segment {
   std::vector<Border> outputs() const override { return {out_}; }
   int64_t saved_bytes() const override { return saved(Carver{}).bytes; }
   int64_t work_bytes() const override { return work(Carver{}).bytes; }
+  bool splits() const override { return true; }
+  int64_t deferred_bytes() const override {
+    return shape_.batch * pooled() * static_cast<int64_t>(sizeof(float));  // of what comes out: all else is weight part
+  }
   double flops() const override { return layer_.conv.flops() * static_cast<double>(shape_.batch); }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
@@ -45,27 +49,36 @@ class CnnStem final : public Segment {
   }
 
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors) const override {
+    weight_part(context, floats(in[0]), floats(grad_out[0]));
+  }
+  void backward_input(Context& context, Tensors, Tensors, Tensors grad_out, Tensors) const override {
+    defer(grad_out[0], context.deferred.data());
+  }
+  void backward_weight(Context& context, Tensors in, Tensors) const override {
+    weight_part(context, floats(in[0]), reinterpret_cast<const float*>(context.deferred.data()));
+  }
+
+ private:
+  void weight_part(const Context& context, const float* images, const float* dout) const {
     const ConvShape& conv = layer_.conv;
     const CnnLayer::Saved s = saved(Carver(context.saved)).layer;
     const Work w = work(Carver(context.work));
-    const float* dout = floats(grad_out[0]);
     const int64_t stride = 2 * conv.out;
     clear(w);
     for (int64_t b = 0; b < shape_.batch; ++b) {
       k_.pool_sums(dout + b * pooled(), s.image(b, conv), layer_.affine(s, b), layer_.mean(s, b), act_, shape_.pool,
                    w.sums + b * stride, conv.height, conv.width, conv.out);
     }
-    layer_.backward(context, s, w.layer, w.sums, w.sums + conv.out, stride);
+    layer_.backward(context, SideGradients(context.gradients), s, w.layer, w.sums, w.sums + conv.out, stride);
     for (int64_t b = 0; b < shape_.batch; ++b) {
       k_.pool_backward(dout + b * pooled(), s.image(b, conv), layer_.affine(s, b), layer_.gradient(s, w.layer, b), act_,
                        shape_.pool, w.padded_gradient, conv.height, conv.width, conv.out);
-      k_.pack_planes(floats(in[0]) + b * conv.inputs(), w.padded, conv.height, conv.width, conv.in);
+      k_.pack_planes(images + b * conv.inputs(), w.padded, conv.height, conv.width, conv.in);
       k_.weight_gradient(w.padded, w.padded_gradient, w.layer.gradient_panels, conv, b == 0);
     }
     k_.unpack_weight(w.layer.gradient_panels, layer_.weight_gradient(context), conv);
   }
 
- private:
   struct Saved {
     CnnLayer::Saved layer;
     int64_t bytes;
@@ -117,6 +130,10 @@ class CnnHead final : public Segment {
   std::vector<Border> outputs() const override { return {out_}; }
   int64_t saved_bytes() const override { return saved(Carver{}).bytes; }
   int64_t work_bytes() const override { return work(Carver{}).bytes; }
+  bool splits() const override { return true; }
+  int64_t deferred_bytes() const override {
+    return shape_.batch * shape_.classes * static_cast<int64_t>(sizeof(float));  // of the logits
+  }
   double flops() const override { return 2.0 * static_cast<double>(shape_.batch * features_ * shape_.classes); }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
@@ -137,22 +154,36 @@ class CnnHead final : public Segment {
   }
 
   void backward(Context& context, Tensors, Tensors, Tensors grad_out, Tensors grad_in) const override {
-    const Saved s = saved(Carver(context.saved));
-    const Work w = work(Carver(context.work));
-    const Kernels& k = tables_.kernels;
-    const Dropout dropout = cnn_dropout(shape_, context.pass);
-    const float* dlogits = floats(grad_out[0]);
-    k.column_sums(dlogits, floats(context.gradients[1]), shape_.batch, shape_.classes);
-    k.matmul.tn(dlogits, s.features, floats(context.gradients[0]), shape_.classes, features_, shape_.batch, w.scratch);
-    k.matmul.nn(dlogits, floats(context.parameters[0]), w.features, shape_.batch, features_, shape_.classes, w.scratch);
-    if (dropout.rate > 0) k.dropout_backward(w.features, w.features, w.sums, shape_.batch, features_, &dropout);
-    for (int64_t b = 0; b < shape_.batch; ++b) {
-      tables_.conv.average_backward(w.features + b * features_, floats(grad_in[0]) + b * pixels_ * features_, pixels_,
-                                    features_);
-    }
+    weight_part(context, floats(grad_out[0]));
+    input_part(context, floats(grad_out[0]), floats(grad_in[0]));
+  }
+  void backward_input(Context& context, Tensors, Tensors, Tensors grad_out, Tensors grad_in) const override {
+    defer(grad_out[0], context.deferred.data());
+    input_part(context, floats(grad_out[0]), floats(grad_in[0]));
+  }
+  void backward_weight(Context& context, Tensors, Tensors) const override {
+    weight_part(context, reinterpret_cast<const float*>(context.deferred.data()));
   }
 
  private:
+  void weight_part(const Context& context, const float* dlogits) const {
+    const Saved s = saved(Carver(context.saved));
+    const Kernels& k = tables_.kernels;
+    k.column_sums(dlogits, floats(context.gradients[1]), shape_.batch, shape_.classes);
+    k.matmul.tn(dlogits, s.features, floats(context.gradients[0]), shape_.classes, features_, shape_.batch,
+                work(Carver(context.work)).scratch);
+  }
+  void input_part(const Context& context, const float* dlogits, float* dx) const {
+    const Work w = work(Carver(context.work));
+    const Kernels& k = tables_.kernels;
+    const Dropout dropout = cnn_dropout(shape_, context.pass);
+    k.matmul.nn(dlogits, floats(context.parameters[0]), w.features, shape_.batch, features_, shape_.classes, w.scratch);
+    if (dropout.rate > 0) k.dropout_backward(w.features, w.features, w.sums, shape_.batch, features_, &dropout);
+    for (int64_t b = 0; b < shape_.batch; ++b) {
+      tables_.conv.average_backward(w.features + b * features_, dx + b * pixels_ * features_, pixels_, features_);
+    }
+  }
+
   struct Saved {
     float* features;
     int64_t bytes;

@@ -112,10 +112,15 @@ NormGradient CnnLayer::gradient(const Saved& s, const Work& w, int64_t image) co
   return {s.mean + at, w.a + at, w.b + at, w.c + at};
 }
 
-void CnnLayer::backward(const Context& context, const Saved& s, const Work& w, const float* sums,
-                        const float* centred_sums, int64_t stride) const {
+void CnnLayer::defer(Carver& memory, SideGradients& sides, Work& w) const {
+  for (int i = kWeight + 1; i < shape_.layer_parameters(); ++i) sides.add({first_ + i, conv.out}, memory);
+  for (float** array : {&w.a, &w.b, &w.c}) *array = memory.floats(rows() * conv.out);
+}
+
+void CnnLayer::backward(const Context& context, const SideGradients& sides, const Saved& s, const Work& w,
+                        const float* sums, const float* centred_sums, int64_t stride) const {
   const int64_t channels = conv.out, batch = shape_.batch;
-  const auto gradient = [&](int i) { return floats(context.gradients[first_ + i]); };
+  const auto gradient = [&](int i) { return sides(first_ + i); };
   float* shift_gradient = gradient(shape_.norm == CnnNormKind::kNone ? kBias : kShift);
   for (int64_t c = 0; c < channels; ++c) {
     double sum = 0, centred = 0;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "model/cnn_shape.h"
+#include "model/deferred.h"
 #include "model/gpt_segments.h"
 #include "model/segment.h"
 
@@ -40,10 +41,12 @@ class CnnLayer {
   Affine affine(const Saved& saved, int64_t image) const;
   const float* mean(const Saved& saved, int64_t image) const { return saved.mean + row(image); }
 
-  /// From sums of d and d (y - mean) over each image, `stride` floats apart: the gradients of the norm's parameters,
-  /// its buffers' proposals, and the factors of gradient().
-  void backward(const Context& context, const Saved& saved, const Work& work, const float* sums,
-                const float* centred_sums, int64_t stride) const;
+  /// From sums of d and d (y - mean) over each image, `stride` floats apart: the gradients of the norm's parameters and
+  /// its buffers' proposals, to `sides`, and the factors of gradient().
+  void backward(const Context& context, const SideGradients& sides, const Saved& saved, const Work& work,
+                const float* sums, const float* centred_sums, int64_t stride) const;
+  /// What a backward in two parts keeps of those: takes memory for all of `sides`, and for the factors.
+  void defer(Carver& memory, SideGradients& sides, Work& work) const;
   NormGradient gradient(const Saved& saved, const Work& work, int64_t image) const;
 
   const ConvShape conv;

@@ -61,6 +61,7 @@ std::unique_ptr<Segment> segment(const Job& job, std::string name, const Block& 
   spec.parameters = static_cast<int>(block.parameters.size());
   for (const Parameter& p : block.parameters) spec.roles.push_back(p.role);
   spec.options = built_in_options(job);
+  spec.options.splits = true;
   spec.options.flops = flops;
   spec.function = [f = std::move(function)](const Pass& pass, Tensors p, Tensors x) {
     return std::vector<at::Tensor>{f(pass, p, x[0])};

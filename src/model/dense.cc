@@ -51,6 +51,7 @@ Block layer_block(const Job& job, std::string name, std::vector<Parameter> param
   inputs.insert(inputs.end(), passed.begin(), passed.end());
   outputs.insert(outputs.end(), passed.begin(), passed.end());
   AdaptOptions options = built_in_options(job);
+  options.splits = true;
   options.flops = 2.0 * static_cast<double>(in.dims[0] * in.dims[1] * out.dims[1]);
   TensorFunction function = [layer = std::move(layer)](const Pass& pass, Tensors p, Tensors tensors) {
     std::vector<at::Tensor> results = {layer(pass, p, tensors[0])};

@@ -56,9 +56,11 @@ class Bench {
     if (value != 0) tensor.fill_(value);
     return tensor;
   }
-  std::vector<at::Tensor> borders(const std::vector<Border>& borders) {
+  std::vector<at::Tensor> borders(const std::vector<Border>& borders, const std::vector<at::ScalarType>& types = {}) {
     std::vector<at::Tensor> tensors;
-    for (const Border& b : borders) tensors.push_back(filled(b.dims, b.type, c10::isFloatingType(b.type) ? 1 : 0));
+    for (size_t i = 0; i < borders.size(); ++i)
+      tensors.push_back(
+          filled(borders[i].dims, types.empty() ? borders[i].type : types[i], floating(borders[i]) ? 1 : 0));
     return tensors;
   }
   std::vector<at::Tensor> parameters(const Block& block, at::ScalarType type) {
@@ -82,12 +84,18 @@ Measured measure(const Block& block, const SegmentWiring& wiring, int index, Ben
   const Segment& segment = *block.segments[wiring.segment];
   const auto parameters = bench.parameters(block, at::kFloat), gradients = bench.parameters(block, at::kFloat);
   const auto low = precision == at::kFloat ? std::vector<at::Tensor>{} : bench.parameters(block, precision);
-  const auto in = bench.borders(wiring.inputs), out = bench.borders(wiring.outputs);
-  auto grad_out = bench.borders(wiring.outputs), grad_in = bench.borders(wiring.inputs);
+  const auto in = bench.borders(wiring.inputs);
+  auto out = bench.borders(wiring.outputs), grad_out = bench.borders(wiring.outputs, wiring.read_types),
+       grad_in = bench.borders(wiring.inputs, wiring.grad_types);
   for (size_t i = 0; i < grad_in.size(); ++i)
     if (!wiring.wanted[i]) grad_in[i] = at::Tensor();
-  for (size_t i = 0; i < grad_out.size(); ++i)
+  for (size_t i = 0; i < grad_out.size(); ++i) {
+    if (const int input = wiring.same_as[i]; input >= 0) {
+      out[i] = in[input];
+      grad_out[i] = grad_in[input];
+    }
     if (!floating(wiring.outputs[i]) || wiring.outputs[i].name == "loss") grad_out[i] = at::Tensor();
+  }
   const at::Tensor saved = bench.filled({segment.saved_bytes()}, at::kByte, 0),
                    work = bench.filled({segment.work_bytes()}, at::kByte, 0);
   std::shared_ptr<void> kept;
@@ -117,6 +125,8 @@ std::string key_of(const Block& block, const SegmentWiring& wiring) {
   for (const Border& b : wiring.inputs) key += "; in " + to_string(b);
   for (const Border& b : wiring.outputs) key += "; out " + to_string(b);
   for (bool wanted : wiring.wanted) key += wanted ? " w" : " -";
+  for (at::ScalarType type : wiring.grad_types) key += fmt::format(" {}", c10::toString(type));
+  for (at::ScalarType type : wiring.read_types) key += fmt::format(" {}", c10::toString(type));
   for (const Parameter& p : block.parameters) key += fmt::format("; {} [{}]", p.name, fmt::join(p.dims, ", "));
   return key + fmt::format("; {} {} {}", segment.name(), segment.saved_bytes(), segment.work_bytes());
 }

@@ -2,6 +2,7 @@
 // rotary.
 #include <algorithm>
 
+#include "model/deferred.h"
 #include "model/gpt_segments.h"
 
 namespace tutti {
@@ -23,6 +24,9 @@ class GptAttention final : public Segment {
   std::vector<Border> outputs() const override { return {gpt_stream(shape_)}; }
   int64_t saved_bytes() const override { return saved(Carver{}).bytes; }
   int64_t work_bytes() const override { return work(Carver{}).bytes; }
+  bool splits() const override { return true; }
+  int64_t deferred_bytes() const override { return between(Carver{}).bytes; }
+  bool attention() const override { return true; }
   double flops() const override {
     const double rows = static_cast<double>(shape_.rows()), width = static_cast<double>(shape_.width);
     return 2 * rows * width * (static_cast<double>(columns()) + width) +
@@ -50,27 +54,72 @@ class GptAttention final : public Segment {
   }
 
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors grad_in) const override {
+    const Work w = work(Carver(context.work));
+    run_backward(context, in, grad_out, grad_in, {SideGradients(context.gradients), w.narrow, w.dqkv, 0}, true);
+  }
+  void backward_input(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors grad_in) const override {
+    run_backward(context, in, grad_out, grad_in, between(Carver(context.deferred)), false);
+  }
+  void backward_weight(Context& context, Tensors, Tensors) const override {
+    const Between d = between(Carver(context.deferred));
+    proj_weight(context, d.dproj);
+    qkv_weight(context, d.dqkv);
+    d.sides.hand_over(context.gradients);
+  }
+
+ private:
+  /// What the input part leaves for the weight part.
+  struct Between {
+    SideGradients sides;
+    A* dproj;  // behind dropout
+    A* dqkv;
+    int64_t bytes;
+  };
+  Between between(Carver memory) const {
+    const int64_t width = shape_.width;
+    Between d{SideGradients({{places_.norm1.weight, width},
+                             {places_.norm1.bias, width},
+                             {places_.qkv.bias, columns()},
+                             {places_.proj.bias, width}},
+                            memory),
+              memory.take<A>(shape_.rows() * width), memory.take<A>(shape_.rows() * columns()), 0};
+    d.bytes = memory.bytes();
+    return d;
+  }
+
+  /// The input part, and if `whole` the weight part's products as soon as they can be made: then dproj and grad_out,
+  /// which the input's gradient may overwrite, need no memory of their own.
+  void run_backward(const Context& context, Tensors in, Tensors grad_out, Tensors grad_in, const Between& d,
+                    bool whole) const {
     const int64_t rows = shape_.rows(), width = shape_.width;
     const Saved s = saved(Carver(context.saved));
     const Work w = work(Carver(context.work));
     const A* dy = data<A>(grad_out[0]);
-    const auto g = [&](int place) { return floats(context.gradients, place); };
     const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kAttention);
-    kernels_.dropout_backward(dy, w.narrow, g(places_.proj.bias), rows, width, &dropout);
-    const A* dproj = dropout.rate == 0 ? dy : w.narrow;
+    kernels_.dropout_backward(dy, d.dproj, d.sides(places_.proj.bias), rows, width, &dropout);
+    if (dropout.rate == 0 && !whole) defer(grad_out[0], d.dproj);
+    const A* dproj = dropout.rate == 0 ? dy : d.dproj;
     kernels_.matmul.nn(dproj, weight<A>(context, places_.proj.weight), w.dmixed, rows, width, width, w.scratch);
-    kernels_.matmul.tn(dproj, s.mixed, g(places_.proj.weight), width, width, rows, w.scratch);
-    float* dbias = g(places_.qkv.bias);
-    kernels_.attention_backward(w.dmixed, s.qkv, s.mixed, s.lse, w.dqkv, rotary_.defined() ? nullptr : dbias, w.scratch,
+    if (whole) proj_weight(context, dproj);
+    float* dbias = d.sides(places_.qkv.bias);
+    kernels_.attention_backward(w.dmixed, s.qkv, s.mixed, s.lse, d.dqkv, rotary_.defined() ? nullptr : dbias, w.scratch,
                                 shape_.attention());
-    if (rotary_.defined()) kernels_.rotary_backward(w.dqkv, floats(rotary_), dbias, rotary_shape());
-    kernels_.matmul.nn(w.dqkv, weight<A>(context, places_.qkv.weight), w.narrow, rows, width, columns(), w.scratch);
-    kernels_.matmul.tn(w.dqkv, s.norm.normal, g(places_.qkv.weight), columns(), width, rows, w.scratch);
+    if (rotary_.defined()) kernels_.rotary_backward(d.dqkv, floats(rotary_), dbias, rotary_shape());
+    kernels_.matmul.nn(d.dqkv, weight<A>(context, places_.qkv.weight), w.narrow, rows, width, columns(), w.scratch);
+    if (whole) qkv_weight(context, d.dqkv);
     A* dx = grad_in[0].defined() ? data<A>(grad_in[0]) : w.narrow;
-    norm_.backward(context, w.narrow, data<A>(in[0]), s.norm, dy, dx);
+    norm_.backward(context, d.sides, w.narrow, data<A>(in[0]), s.norm, dy, dx);
   }
 
- private:
+  void proj_weight(const Context& context, const A* dproj) const {
+    kernels_.matmul.tn(dproj, saved(Carver(context.saved)).mixed, floats(context.gradients, places_.proj.weight),
+                       shape_.width, shape_.width, shape_.rows(), work(Carver(context.work)).scratch);
+  }
+  void qkv_weight(const Context& context, const A* dqkv) const {
+    kernels_.matmul.tn(dqkv, saved(Carver(context.saved)).norm.normal, floats(context.gradients, places_.qkv.weight),
+                       columns(), shape_.width, shape_.rows(), work(Carver(context.work)).scratch);
+  }
+
   int64_t columns() const { return shape_.attention().columns(); }
   /// Queries and keys are turned, values are not.
   RotaryShape rotary_shape() const {

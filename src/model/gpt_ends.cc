@@ -1,4 +1,5 @@
 // The GPT's first and last segments by hand: embedding, head (final norm and linear layer), loss.
+#include "model/deferred.h"
 #include "model/gpt_segments.h"
 
 namespace tutti {
@@ -13,6 +14,8 @@ class GptEmbed final : public Segment {
   std::string name() const override { return "embed"; }
   std::vector<Border> inputs() const override { return {gpt_data(shape_)[0]}; }
   std::vector<Border> outputs() const override { return {gpt_stream(shape_)}; }
+  bool splits() const override { return true; }
+  int64_t deferred_bytes() const override { return shape_.rows() * shape_.width * static_cast<int64_t>(sizeof(A)); }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
     using P = GptEmbedPlaces;
@@ -22,14 +25,22 @@ class GptEmbed final : public Segment {
   }
 
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors) const override {
-    using P = GptEmbedPlaces;
-    const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kEmbed);
-    kernels_.embed_backward(ids(in[0]), data<A>(grad_out[0]), floats(context.gradients, P::kToken),
-                            floats(context.gradients, position()), shape_.rows(), shape_.length, shape_.vocab,
-                            shape_.width, &dropout);
+    run_backward(context, ids(in[0]), data<A>(grad_out[0]));
+  }
+  void backward_input(Context& context, Tensors, Tensors, Tensors grad_out, Tensors) const override {
+    defer(grad_out[0], context.deferred.data());
+  }
+  void backward_weight(Context& context, Tensors in, Tensors) const override {
+    run_backward(context, ids(in[0]), reinterpret_cast<const A*>(context.deferred.data()));
   }
 
  private:
+  void run_backward(const Context& context, const int64_t* tokens, const A* dout) const {
+    using P = GptEmbedPlaces;
+    const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kEmbed);
+    kernels_.embed_backward(tokens, dout, floats(context.gradients, P::kToken), floats(context.gradients, position()),
+                            shape_.rows(), shape_.length, shape_.vocab, shape_.width, &dropout);
+  }
   int position() const { return shape_.rotary ? GptPlace::kNone : GptEmbedPlaces::kPosition; }
 
   GptShape shape_;
@@ -47,6 +58,8 @@ class GptHead final : public Segment {
   std::vector<Border> outputs() const override { return {gpt_logits(shape_)}; }
   int64_t saved_bytes() const override { return saved(Carver{}).bytes; }
   int64_t work_bytes() const override { return work(Carver{}).bytes; }
+  bool splits() const override { return true; }
+  int64_t deferred_bytes() const override { return between(Carver{}).bytes; }
   double flops() const override {
     return 2 * static_cast<double>(shape_.rows()) * static_cast<double>(shape_.width) *
            static_cast<double>(shape_.vocab);
@@ -63,20 +76,52 @@ class GptHead final : public Segment {
   }
 
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors grad_in) const override {
-    const int64_t rows = shape_.rows(), width = shape_.width;
-    const Saved s = saved(Carver(context.saved));
-    const Work w = work(Carver(context.work));
-    const auto g = [&](int place) { return floats(context.gradients, place); };
-    const A* dlogits = data<A>(grad_out[0]);
-    if (float* dbias = g(places_.head.bias)) kernels_.column_sums(dlogits, dbias, rows, shape_.vocab);
-    kernels_.matmul.nn(dlogits, weight<A>(context, places_.head.weight), w.dnormal, rows, width, shape_.vocab,
-                       w.scratch);
-    kernels_.matmul.tn(dlogits, s.norm.normal, g(places_.head.weight), shape_.vocab, width, rows, w.scratch);
-    A* dx = grad_in[0].defined() ? data<A>(grad_in[0]) : w.dnormal;
-    norm_.backward(context, w.dnormal, data<A>(in[0]), s.norm, nullptr, dx);
+    weight_part(context, data<A>(grad_out[0]));  // first: where vocab is the width, grad_in may overwrite grad_out
+    input_part(context, in[0], grad_out[0], grad_in[0], SideGradients(context.gradients));
+  }
+  void backward_input(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors grad_in) const override {
+    const Between d = between(Carver(context.deferred));
+    defer(grad_out[0], d.dlogits);
+    input_part(context, in[0], grad_out[0], grad_in[0], d.sides);
+  }
+  void backward_weight(Context& context, Tensors, Tensors) const override {
+    const Between d = between(Carver(context.deferred));
+    weight_part(context, d.dlogits);
+    d.sides.hand_over(context.gradients);
   }
 
  private:
+  /// What the input part leaves for the weight part.
+  struct Between {
+    SideGradients sides;
+    A* dlogits;
+    int64_t bytes;
+  };
+  Between between(Carver memory) const {
+    Between d{SideGradients({{places_.norm.weight, shape_.width}, {places_.norm.bias, shape_.width}}, memory),
+              memory.take<A>(shape_.rows() * shape_.vocab), 0};
+    d.bytes = memory.bytes();
+    return d;
+  }
+
+  void input_part(const Context& context, const at::Tensor& in, const at::Tensor& grad_out, const at::Tensor& grad_in,
+                  const SideGradients& sides) const {
+    const Saved s = saved(Carver(context.saved));
+    const Work w = work(Carver(context.work));
+    kernels_.matmul.nn(data<A>(grad_out), weight<A>(context, places_.head.weight), w.dnormal, shape_.rows(),
+                       shape_.width, shape_.vocab, w.scratch);
+    A* dx = grad_in.defined() ? data<A>(grad_in) : w.dnormal;
+    norm_.backward(context, sides, w.dnormal, data<A>(in), s.norm, nullptr, dx);
+  }
+  void weight_part(const Context& context, const A* dlogits) const {
+    const int64_t rows = shape_.rows();
+    float* dbias = floats(context.gradients, places_.head.bias);
+    if (dbias != nullptr) kernels_.column_sums(dlogits, dbias, rows, shape_.vocab);
+    kernels_.matmul.tn(dlogits, saved(Carver(context.saved)).norm.normal,
+                       floats(context.gradients, places_.head.weight), shape_.vocab, shape_.width, rows,
+                       work(Carver(context.work)).scratch);
+  }
+
   struct Saved {
     typename GptNorm<A>::Saved norm;
     int64_t bytes;
@@ -120,6 +165,7 @@ class GptLoss final : public Segment {
     memory.floats(shape_.rows());
     return memory.bytes();
   }
+  bool splits() const override { return true; }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
     kernels_.cross_entropy(data<A>(in[0]), ids(in[1]), Carver(context.saved).floats(shape_.rows()),
@@ -131,6 +177,10 @@ class GptLoss final : public Segment {
     kernels_.cross_entropy_backward(data<A>(in[0]), ids(in[1]), Carver(context.saved).floats(shape_.rows()),
                                     context.loss_scale, data<A>(grad_in[0]), shape_.rows(), shape_.vocab);
   }
+  void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const override {
+    backward(context, in, out, grad_out, grad_in);
+  }
+  void backward_weight(Context&, Tensors, Tensors) const override {}
 
  private:
   GptShape shape_;

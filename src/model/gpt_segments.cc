@@ -2,6 +2,7 @@
 #include "model/gpt_segments.h"
 
 #include "base/error.h"
+#include "model/deferred.h"
 
 namespace tutti {
 
@@ -37,8 +38,14 @@ void GptNorm<A>::forward(const Context& context, const A* x, const Saved& saved)
 template <class A>
 void GptNorm<A>::backward(const Context& context, const A* dy, const A* x, const Saved& saved, const A* residual,
                           A* dx) const {
+  backward(context, SideGradients(context.gradients), dy, x, saved, residual, dx);
+}
+
+template <class A>
+void GptNorm<A>::backward(const Context& context, const SideGradients& sides, const A* dy, const A* x,
+                          const Saved& saved, const A* residual, A* dx) const {
   const float* weight = floats(context.parameters, place_.weight);
-  float *dweight = floats(context.gradients, place_.weight), *dbias = floats(context.gradients, place_.bias);
+  float *dweight = sides(place_.weight), *dbias = sides(place_.bias);
   if (shape_.rms) {
     kernels_.rms_norm_backward(dy, x, saved.rstd, weight, residual, dx, dweight, shape_.rows(), shape_.width);
   } else {

@@ -66,6 +66,8 @@ const A* weight(const Context& context, int place) {
   return data<A>(context.weight(static_cast<size_t>(place)));
 }
 
+class SideGradients;
+
 /// Layer norm or RMS norm over the width of the residual stream.
 template <class A>
 class GptNorm {
@@ -79,7 +81,10 @@ class GptNorm {
   };
   Saved saved(Carver& memory) const;
   void forward(const Context& context, const A* x, const Saved& saved) const;
-  /// dx = residual (may be null) + the gradient of x; may be in place, as layer_norm_backward says.
+  /// dx = residual (may be null) + the gradient of x; may be in place, as layer_norm_backward says. Those of weight and
+  /// bias go to `sides`, or to the context's.
+  void backward(const Context& context, const SideGradients& sides, const A* dy, const A* x, const Saved& saved,
+                const A* residual, A* dx) const;
   void backward(const Context& context, const A* dy, const A* x, const Saved& saved, const A* residual, A* dx) const;
 
  private:

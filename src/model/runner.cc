@@ -38,10 +38,16 @@ ModelRunner::ModelRunner(const Model& model, const ModelShape& shape, std::span<
                          RunnerOptions options)
     : model_(model), options_(std::move(options)), ledger_(accounts) {
   auto segments = wire(model);
+  TUTTI_CHECK(model.columns == 1, "a model of {} columns needs a plan", model.columns);
   int64_t border_total = 0, saved_total = 0, work_max = 0;
   for (const SegmentWiring& w : segments) {
     const Segment& segment = *model.blocks[w.block].segments[w.segment];
-    for (const Border& out : w.outputs) border_total += rounded_bytes(out);
+    for (const Border& out : w.outputs) {
+      TUTTI_CHECK(out.exchange == Exchange::kNone && out.same_as.empty(),
+                  "output {} of block {} is exchanged or passed on, which needs a plan", out.name,
+                  model.blocks[w.block].name);
+      border_total += rounded_bytes(out);
+    }
     saved_total += align_up(segment.saved_bytes(), kLine);
     work_max = std::max(work_max, align_up(segment.work_bytes(), kLine));
   }

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -27,10 +28,14 @@ struct RunnerOptions {
   std::vector<void*> low;          ///< by unit: the copies of its parameters; empty: precision is float32
   at::ScalarType precision = at::kFloat;
   const double* loss_scale = nullptr;  ///< Context's
+  /// Of PlanRunner: where the copies, in `precision`, of a parameter buffer's values lie, one behind the other as they
+  /// do there. Empty: precision is float32.
+  std::function<void*(int buffer)> low_memory = {};
 };
 
-/// One micro-batch is in flight at a time: forward through all segments in order, then (in training) backward through
-/// all in reverse order, before the next begins. Not thread-safe.
+/// For models of one column whose segments exchange nothing and pass nothing on; all others have a plan
+/// (model/plan_runner.h). One micro-batch is in flight at a time: forward through all segments in order, then (in
+/// training) backward through all in reverse order, before the next begins. Not thread-safe.
 class ModelRunner {
  public:
   /// `units[b]` are the values of block b's unit (BlockShape::unit_size floats, 64-byte aligned); they, `model` and

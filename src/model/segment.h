@@ -59,10 +59,13 @@ struct Border {
   std::vector<int64_t> dims;
   at::ScalarType type = at::kFloat;
   /// Outputs: what happens between the columns of a tensor-sliced model before the next segment reads it. That one
-  /// declares an input of the same name with the shape and type after the exchange.
+  /// declares an input of the same name with the elements after the exchange: gathered S times as many of the same
+  /// type, scattered a S-th of them, in any floating type. A gathered input's gradient is a float32 partial sum of the
+  /// whole; a scattered output's gradient has the type in which it was read.
   Exchange exchange = Exchange::kNone;
-  /// Outputs: the name of the input whose memory this is; the segment does not touch it, nor its gradient: what comes
-  /// back for this output is passed on for that input.
+  /// Outputs: the name of the input whose memory this is, passed on to the next segment, which must read it. The
+  /// segment does not touch it. Their gradients are one memory, too: when backward is called grad_in holds what came
+  /// back, and a segment that computes with the input besides adds its own gradient to it.
   std::string same_as = "";
 };
 
@@ -92,7 +95,7 @@ struct Context {
   /// Null: (1, 0).
   const double* loss_scale = nullptr;
   std::span<const at::Tensor> low = {};  ///< the parameters in the precision of the matmuls; empty: it is float32
-  std::span<std::byte> deferred = {};    ///< deferred_bytes of memory: what the input part leaves, the weight part finds
+  std::span<std::byte> deferred = {};  ///< deferred_bytes of memory: what the input part leaves, the weight part finds
   /// A parameter as a matmul reads it.
   const at::Tensor& weight(size_t place) const { return low.empty() ? parameters[place] : low[place]; }
 };
@@ -120,7 +123,8 @@ class Segment {
   virtual void forward(Context& context, Tensors in, Tensors out) const = 0;
   /// Writes every gradient of a floating input whole into `grad_in` (undefined tensors there are not wanted) and the
   /// parameters' gradients into context.gradients. `in` and `out` are forward's tensors. grad_in[i] may be the same
-  /// memory as grad_out[j] where the two borders have the same shape.
+  /// memory as grad_out[j] where the two borders have the same shape, and is where output j is passed on from input i:
+  /// then what is there is added to.
   virtual void backward(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const = 0;
 
   /// Whether backward runs in two parts, as zero-bubble schedules want it: the same operations, so the same bits.

@@ -86,7 +86,7 @@ Block stateful_block(std::string name, const ModuleState& state, TensorFunction 
   spec.options = std::move(options);
   spec.bind = [tensors = std::move(tensors), declared = spec.declared, buffers = state.buffers](Tensors views) {
     for (size_t i = 0; i < tensors.size(); ++i)
-      if (tensors[i].data_ptr() != views[i].data_ptr()) tensors[i].set_data(views[i]);
+      if (!tensors[i].is_alias_of(views[i])) tensors[i].set_data(views[i]);
     std::vector<at::Tensor> bound = tensors;
     const NamedTensors now = buffers ? buffers() : NamedTensors();
     if (!views.empty()) move_buffers(now, views.front().device());

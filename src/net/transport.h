@@ -74,7 +74,7 @@ class Transport {
   /// Messages dropped because they belonged to another run, epoch or plan.
   virtual uint64_t dropped() const = 0;
 
-  static constexpr int kFlags = 1024;
+  static constexpr int kFlags = 4096;
 };
 
 }  // namespace tutti

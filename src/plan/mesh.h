@@ -33,11 +33,11 @@ struct MeshOptions {
   bool owner = false;  ///< fold = "owner"
   bool micro = false;  ///< order = "micro"
   std::string schedule = "1f1b";
-  int chunks = 1;         ///< a stage, for interleaved
-  std::vector<int> cut;   ///< the first layer of each chunk but the first; empty: cut by cost
+  int chunks = 1;        ///< a stage, for interleaved
+  std::vector<int> cut;  ///< the first layer of each chunk but the first; empty: cut by cost
   Recompute recompute = Recompute::kNone;
   bool overlap = true;
-  int depth = 1;           ///< ZeRO-3: units gathered ahead of their use
+  int depth = 1;  ///< ZeRO-3: units gathered ahead of their use
   int optimizer_slots = 2;
   bool offload = false;  ///< moments live in the second tier and come in for Update alone
   bool windows = true;   ///< ranks can read each other's memory: nothing is received into scratch
@@ -45,20 +45,26 @@ struct MeshOptions {
   bool forward_only = false;
 
   SumOptions sums() const { return {batch, mesh.data, owner, micro}; }
-  /// Bytes of a parameter, a gradient and an optimizer slot: 4, but for tests against published figures.
 };
 
 /// Where everything is. A pure function of model and options, the same on all ranks.
 struct MeshPlaces {
-  std::vector<Range> chunks;       ///< layers of each
-  std::vector<int> stage;          ///< by chunk
+  std::vector<Range> chunks;  ///< layers of each
+  std::vector<int> stage;     ///< by chunk
   std::vector<int> chunk_of_layer;
-  std::vector<Range> columns;      ///< by tensor coordinate
-  std::vector<std::vector<Range>> slices;  ///< [unit][shard]: floats, covering [0, unit_size)
+  std::vector<Range> columns;              ///< by tensor coordinate
+  std::vector<std::vector<Range>> slices;  ///< [unit][of reduce_shards]: floats, covering [0, unit_size)
 
   Coordinates home(const ModelShape& model, int unit) const;  ///< data = 0
 };
 MeshPlaces mesh_places(const ModelShape& model, const MeshOptions& options);
+/// Into how many slices a unit's sum is cut: the shards, or with zero = 0 one a data rank.
+int reduce_shards_of(const MeshOptions& options);
+/// The schedule that is run: a pipeline of one stage has nothing to choose.
+std::string schedule_of(const MeshOptions& options);
+/// All data ranks of a unit's home and of the homes of those that share its parameters, ascending.
+std::vector<int> users_and_owners(const ModelShape& model, const MeshOptions& options, const MeshPlaces& places,
+                                  int unit);
 
 /// Why this model cannot run on this mesh, a reason a line; empty: it can.
 std::vector<std::string> mesh_faults(const ModelShape& model, const MeshOptions& options);

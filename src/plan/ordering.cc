@@ -1,9 +1,11 @@
 #include "plan/ordering.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <deque>
+#include <numeric>
+#include <unordered_map>
 
 namespace tutti {
 
@@ -45,14 +47,22 @@ std::vector<Place> signallers(const Program& program, int rank) {
 }  // namespace
 
 Ordering::Ordering(const Plan& plan, std::vector<std::string>& faults) : plan_(plan) {
-  int streams = 0;
+  int instructions = 0;
   for (const Program& program : plan.programs) {
-    first_stream_.push_back(streams);
-    streams += static_cast<int>(program.queues.size());
+    first_stream_.push_back(streams_);
+    streams_ += static_cast<int>(program.queues.size());
     auto& queues = node_.emplace_back();
-    for (const Queue& queue : program.queues) queues.emplace_back(queue.instructions.size(), -1);
+    for (const Queue& queue : program.queues) {
+      queues.emplace_back(queue.instructions.size(), -1);
+      first_clock_.push_back(instructions);
+      instructions += static_cast<int>(queue.instructions.size());
+    }
   }
-  match_meetings(faults);
+  if (plan.groups.empty()) {
+    match_meetings(faults);
+  } else {
+    match_groups(faults);
+  }
   if (!faults.empty()) return;
   for (size_t r = 0; r < node_.size(); ++r) {
     for (size_t q = 0; q < node_[r].size(); ++q) {
@@ -99,10 +109,60 @@ void Ordering::match_meetings(std::vector<std::string>& faults) {
     }
     if (!faults.empty()) return;
     for (const auto& places : together) {
-      if (!joins(at(plan_, places[0]).op)) continue;
-      for (const Place& p : places) node_[p.rank][p.queue][p.index] = static_cast<int>(members_.size());
-      members_.push_back(places);
+      if (joins(at(plan_, places[0]).op)) join(places);
     }
+  }
+}
+
+void Ordering::join(std::vector<Place> places) {
+  for (const Place& p : places) node_[p.rank][p.queue][p.index] = static_cast<int>(members_.size());
+  members_.push_back(std::move(places));
+}
+
+/// In a mesh the id alone says who meets whom; that all see their meetings in one order follows when there is no
+/// circle.
+void Ordering::match_groups(std::vector<std::string>& faults) {
+  std::unordered_map<uint32_t, std::vector<Place>> meetings, letters;
+  std::vector<uint32_t> ids;  // in the order in which they are first seen
+  for (int r = 0; r < static_cast<int>(plan_.programs.size()); ++r) {
+    for (int q = 0; q < static_cast<int>(plan_.programs[r].queues.size()); ++q) {
+      const auto& instructions = plan_.programs[r].queues[q].instructions;
+      for (int k = 0; k < static_cast<int>(instructions.size()); ++k) {
+        const Op op = instructions[k].op;
+        if (op == Op::kSend || op == Op::kRecv) letters[instructions[k].id].push_back({r, q, k});
+        if (!joins(op)) continue;
+        auto& places = meetings[instructions[k].id];
+        if (places.empty()) ids.push_back(instructions[k].id);
+        places.push_back({r, q, k});
+      }
+    }
+  }
+  std::vector<int> all(plan_.programs.size());
+  std::iota(all.begin(), all.end(), 0);
+  for (uint32_t id : ids) {
+    const auto& places = meetings[id];
+    const Instruction& first = at(plan_, places[0]);
+    std::vector<int> ranks;
+    for (const Place& place : places) {
+      ranks.push_back(place.rank);
+      const Instruction& i = at(plan_, place);
+      const bool equal = i.op == first.op && i.group == first.group && i.block == first.block &&
+                         i.round == first.round && i.segment == first.segment && i.exchange == first.exchange;
+      if (!equal)
+        faults.push_back(fmt::format("{} meets {} (id {})", name_of(plan_, place), name_of(plan_, places[0]), id));
+    }
+    const auto& group = first.group < 0 ? all : plan_.groups[first.group];
+    if (ranks != group) {
+      faults.push_back(fmt::format("{} (id {}): ranks [{}] come to it, its group is [{}]", name_of(plan_, places[0]),
+                                   id, fmt::join(ranks, " "), fmt::join(group, " ")));
+    }
+    join(places);
+  }
+  for (auto& [id, places] : letters) {
+    const bool pair = places.size() == 2 && at(plan_, places[0]).peer == places[1].rank &&
+                      at(plan_, places[1]).peer == places[0].rank && at(plan_, places[0]).op != at(plan_, places[1]).op;
+    if (!pair) faults.push_back(fmt::format("{} (id {}): has no partner", name_of(plan_, places[0]), id));
+    if (pair) join(std::move(places));
   }
 }
 
@@ -153,34 +213,52 @@ void Ordering::sort(std::vector<std::string>& faults) {
 }
 
 void Ordering::number_clocks() {
-  const size_t streams = first_stream_.back() + plan_.programs.back().queues.size();
-  clocks_.resize(streams);
-  for (size_t r = 0; r < node_.size(); ++r) {
-    for (size_t q = 0; q < node_[r].size(); ++q) {
-      clocks_[first_stream_[r] + q].assign(node_[r][q].size(), std::vector<int>(streams, 0));
-    }
-  }
+  const auto streams = static_cast<size_t>(streams_);
+  clocks_.assign(static_cast<size_t>(first_clock_.back() + node_.back().back().size()) * streams, 0);
   std::vector<std::vector<Place>> signalled_by;
   for (size_t r = 0; r < node_.size(); ++r) signalled_by.push_back(signallers(plan_.programs[r], static_cast<int>(r)));
-  std::vector<int> clock(streams);
   // What has ended once `place` has: what had ended when it began, and itself.
-  const auto take = [&](const Place& place) {
-    const auto& begun = clocks_[stream(place)][place.index];
+  const auto take = [&](std::vector<int>& clock, const Place& place) {
+    const int* begun = this->clock(place);
     for (size_t s = 0; s < streams; ++s) clock[s] = std::max(clock[s], begun[s]);
     clock[stream(place)] = std::max(clock[stream(place)], place.index + 1);
   };
+  const auto enter = [&](std::vector<int>& clock, const Place& place) {
+    if (place.index > 0) take(clock, {place.rank, place.queue, place.index - 1});
+    for (int event : at(plan_, place).waits) take(clock, signalled_by[place.rank][event]);
+  };
   // Instructions that meet act only once all ranks have entered: all of them follow what any rank did before, but none
-  // follows another's part in the meeting itself.
+  // follows another's part in the meeting itself. A send may be buffered after all: it follows nothing of its receiver.
+  std::vector<int> clock(streams);
   for (const auto& places : sequence_) {
     std::fill(clock.begin(), clock.end(), 0);
-    for (const Place& place : places) {
-      if (place.index > 0) take({place.rank, place.queue, place.index - 1});
-      for (int event : at(plan_, place).waits) take(signalled_by[place.rank][event]);
+    const bool letter = places.size() == 2 && !meets(at(plan_, places[0]).op);
+    if (letter) {
+      const size_t send = at(plan_, places[0]).op == Op::kSend ? 0 : 1;
+      enter(clock, places[send]);
+      std::copy(clock.begin(), clock.end(), clocks_.begin() + static_cast<std::ptrdiff_t>(clock_place(places[send])));
+      enter(clock, places[1 - send]);
+      std::copy(clock.begin(), clock.end(),
+                clocks_.begin() + static_cast<std::ptrdiff_t>(clock_place(places[1 - send])));
+      continue;
     }
-    for (const Place& place : places) clocks_[stream(place)][place.index] = clock;
+    for (const Place& place : places) enter(clock, place);
+    for (const Place& place : places) {
+      std::copy(clock.begin(), clock.end(), clocks_.begin() + static_cast<std::ptrdiff_t>(clock_place(place)));
+    }
+  }
+  last_.assign(node_.size(), std::vector<int>(streams, 0));
+  for (int r = 0; r < static_cast<int>(node_.size()); ++r) {
+    for (int q = 0; q < static_cast<int>(node_[r].size()); ++q) {
+      const int size = static_cast<int>(node_[r][q].size());
+      if (size > 0) take(last_[r], {r, q, size - 1});
+    }
   }
 }
 
-bool Ordering::before(Place a, Place b) const { return clocks_[stream(b)][b.index][stream(a)] > a.index; }
+bool Ordering::follows(Place b, int rank) const {
+  const int* ended = clock(b) + first_stream_[rank];
+  return std::any_of(ended, ended + node_[rank].size(), [](int count) { return count > 0; });
+}
 
 }  // namespace tutti

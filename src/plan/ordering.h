@@ -1,5 +1,6 @@
 // What comes before what, over all queues of all ranks: the order of each queue, signals before the waits for them, and
-// instructions that meet (reduce, gather, vote), which end only after all ranks have entered them. Serves the checker.
+// instructions that meet (reduce, gather, vote, a send and its receive), which end only after all of their ranks have
+// entered them. Serves the checkers.
 #pragma once
 
 #include <string>
@@ -28,11 +29,21 @@ class Ordering {
   /// All instructions in one order that respects everything; those that meet stand together, one per rank.
   const std::vector<std::vector<Place>>& sequence() const { return sequence_; }
   /// Whether a has ended before b acts, in every interleaving.
-  bool before(Place a, Place b) const;
+  bool before(Place a, Place b) const { return clock(b)[stream(a)] > a.index; }
+  /// Whether something that `rank` does in the same step has ended before b acts.
+  bool follows(Place b, int rank) const;
+  /// Whether a has ended before `rank` ends the step.
+  bool ends_within(Place a, int rank) const { return last_[rank][stream(a)] > a.index; }
 
  private:
   int stream(Place p) const { return first_stream_[p.rank] + p.queue; }
+  size_t clock_place(Place p) const {
+    return static_cast<size_t>(first_clock_[stream(p)] + p.index) * static_cast<size_t>(streams_);
+  }
+  const int* clock(Place p) const { return clocks_.data() + clock_place(p); }
   void match_meetings(std::vector<std::string>& faults);
+  void match_groups(std::vector<std::string>& faults);
+  void join(std::vector<Place> places);
   void sort(std::vector<std::string>& faults);
   void number_clocks();
 
@@ -41,8 +52,10 @@ class Ordering {
   std::vector<std::vector<std::vector<int>>> node_;  // [rank][queue][index] -> node
   std::vector<std::vector<Place>> members_;          // by node
   std::vector<std::vector<Place>> sequence_;
-  // clocks_[stream][index][s]: how many instructions of stream s have ended when this one acts.
-  std::vector<std::vector<std::vector<int>>> clocks_;
+  int streams_ = 0;
+  std::vector<int> first_clock_;        // by stream: the number of its first instruction among all
+  std::vector<int> clocks_;             // per instruction and stream: how many of the stream have ended when it acts
+  std::vector<std::vector<int>> last_;  // by rank and stream: how many have ended when the rank's step has
 };
 
 }  // namespace tutti

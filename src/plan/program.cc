@@ -90,8 +90,8 @@ class Hasher {
       add(static_cast<int64_t>(a.into));
       add(static_cast<int64_t>(a.from));
     }
-    for (int value : {static_cast<int>(i.part), static_cast<int>(i.again), i.round, i.group, i.peer,
-                      static_cast<int>(i.exchange)})
+    for (int value :
+         {static_cast<int>(i.part), static_cast<int>(i.again), i.round, i.group, i.peer, static_cast<int>(i.exchange)})
       add(static_cast<int64_t>(value));
     for (const auto* list : {&i.flow.in, &i.flow.out, &i.flow.grad_out, &i.flow.grad_in}) add_all(*list);
     for (int value : {i.flow.saved, i.flow.deferred, i.flow.work}) add(static_cast<int64_t>(value));

@@ -52,8 +52,8 @@ struct Buffer {
   int partial = -1;  ///< gradients: the partial of the rank this is (lies in the window); -1: private memory
   int level = -1;    ///< gradients: its place in the rank's fold stack; -1: scratch
   // Programs of a mesh:
-  Range range{};          ///< floats of the unit that it holds, where that is not all: slices
-  bool window = false;    ///< lies where other ranks may read it; it begins there at window_offset
+  Range range{};              ///< floats of the unit that it holds, where that is not all: slices
+  bool window = false;        ///< lies where other ranks may read it; it begins there at window_offset
   int64_t window_offset = 0;  ///< bytes
 };
 
@@ -123,7 +123,7 @@ struct Bucket {
 
 struct Program {
   int rank = 0;
-  Range lanes;  ///< of the DDP generator; a mesh deals lanes out by Plan::mesh
+  Range lanes;                ///< of the DDP generator; a mesh deals lanes out by Plan::mesh
   std::vector<Queue> queues;  ///< [0] is compute
   std::vector<Buffer> buffers;
   int events = 0;

@@ -39,7 +39,7 @@ struct OutputShape {
   Exchange exchange = Exchange::kNone;
   bool floating = true;
   int64_t element_bytes = 4, read_element_bytes = 4;  ///< partial sums are float32 and round once, to what is read
-  int same_as = -1;  ///< it is this input's memory, passed on untouched
+  int same_as = -1;                                   ///< it is this input's memory, passed on untouched
 };
 
 /// A tensor that a segment reads: output `index` of the segment before it in its column, or tensor `index` of the data.
@@ -57,10 +57,10 @@ struct SegmentShape {
   int64_t deferred_bytes = 0;  ///< kept from the input part of backward to the weight part
   bool splits = false;         ///< backward runs in two parts
   bool attention = false;      ///< recompute = "selective" computes it again
-  int64_t saved_bytes = 0;   ///< kept from forward to backward, per micro-batch
-  int64_t work_bytes = 0;    ///< peak of temporaries inside forward or backward
-  int64_t border_bytes = 0;  ///< its outputs
-  double flops = 0;          ///< forward, per micro-batch; backward counts twice
+  int64_t saved_bytes = 0;     ///< kept from forward to backward, per micro-batch
+  int64_t work_bytes = 0;      ///< peak of temporaries inside forward or backward
+  int64_t border_bytes = 0;    ///< its outputs
+  double flops = 0;            ///< forward, per micro-batch; backward counts twice
 };
 
 /// A parameter of an earlier block that a block uses.
@@ -88,8 +88,8 @@ struct BlockShape {
 };
 
 struct ModelShape {
-  std::vector<BlockShape> blocks;    ///< layer by layer, columns side by side
-  int columns = 1;                   ///< train.tensor_slices
+  std::vector<BlockShape> blocks;     ///< layer by layer, columns side by side
+  int columns = 1;                    ///< train.tensor_slices
   std::vector<int64_t> data_bytes{};  ///< of a micro-batch's tensors
   int layers() const { return static_cast<int>(blocks.size()) / columns; }
   int block_at(int layer, int column) const { return layer * columns + column; }

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "plan/mesh.h"
@@ -23,9 +25,9 @@ struct SumSource {
 /// A round of a unit's sum: every owner makes its slice, for every source, by the same additions; after the last round
 /// the sources' sums are added from left to right.
 struct SumTransfer {
-  uint32_t id = 0;           ///< of the instruction
-  std::string name;          ///< "reduce unit 3 round 0"
-  std::vector<int> ranks;    ///< all that take part, ascending: those that contribute and those that own
+  uint32_t id = 0;            ///< of the instruction
+  std::string name;           ///< "reduce unit 3 round 0"
+  std::vector<int> ranks;     ///< all that take part, ascending: those that contribute and those that own
   std::vector<Range> slices;  ///< by member of ranks: what it owns of the unit; empty: nothing
   std::vector<SumSource> sources;
   std::vector<LevelSum> sums;
@@ -43,10 +45,10 @@ int64_t level_floats(const SumTransfer& transfer, int member);
 /// Ranges that travel in a Gather.
 struct CopyTransfer {
   uint32_t id = 0;
-  std::string name;         ///< "gather parameters of unit 3"
+  std::string name;  ///< "gather parameters of unit 3"
   int unit = 0;
-  bool updated = false;     ///< it comes behind the unit's Update in the step
-  std::vector<int> ranks;   ///< ascending
+  bool updated = false;    ///< it comes behind the unit's Update in the step
+  std::vector<int> ranks;  ///< ascending
   struct Copy {
     int from = 0, to = 0;  ///< ranks
     int64_t offset = 0;    ///< bytes in from's window
@@ -57,6 +59,41 @@ struct CopyTransfer {
 };
 CopyTransfer copy_transfer(const Plan& plan, const ModelShape& model, const MeshOptions& options,
                            const Instruction& gather);
+
+/// What data coordinate d of a unit's home owns of it. Without ZeRO the reduced gradient is still cut, over all data
+/// ranks.
+Range owned_slice(const MeshPlaces& places, int unit, int data);
+
+/// The same functions for many instructions of one plan, which must outlive it, as must the model. An instruction whose
+/// partners are missing, or whose buffers do not hold what they should, is an Error that says so.
+class Transfers {
+ public:
+  Transfers(const Plan& plan, const ModelShape& model, const MeshOptions& options);
+  SumTransfer sum(const Instruction& reduce) const;
+  CopyTransfer copy(const Instruction& gather) const;
+  const MeshPlaces& places() const { return places_; }
+  const std::vector<Round>& rounds() const { return rounds_; }
+  /// The instruction of that id in a rank's program; null: it has none.
+  const Instruction* find(int rank, uint32_t id) const;
+  /// Shares of `unit` in the blocks that run at a rank's place, in block order.
+  std::vector<Share> shares_at(int rank, int unit) const;
+  const std::vector<int>& members(const Instruction& instruction) const;
+
+ private:
+  Range slice_at(int rank, int unit) const;
+  SumSource source(const Instruction& reduce, Range to, int64_t from, Coordinates home) const;
+  bool follows_update(int rank, const Instruction& gather) const;
+
+  const Plan& plan_;
+  const ModelShape& model_;
+  MeshOptions options_;
+  MeshPlaces places_;
+  std::vector<Round> rounds_;
+  std::vector<int> all_;
+  using Spot = std::pair<int, int>;                        // queue and index
+  std::vector<std::unordered_map<uint32_t, Spot>> by_id_;  // by rank
+  std::vector<std::vector<Spot>> signalled_by_;            // by rank and event
+};
 
 /// Payload bytes that rank `from` sends `to` in a step, or that `to` reads in from's window.
 int64_t link_bytes(const Plan& plan, const ModelShape& model, const MeshOptions& options, int from, int to);

@@ -59,15 +59,14 @@ int64_t step_of(const std::string& name) {
 
 }  // namespace
 
-std::string save_checkpoint(const std::string& folder, const State& state, const std::string& job_toml) {
+std::string save_checkpoint(const std::string& folder, const StateSource& source, const std::string& job_toml) {
   make_folder(folder);
-  const std::string name = fmt::format("{}{:08}", kPrefix, state.counters.step);
+  const std::string name = fmt::format("{}{:08}", kPrefix, source.counters.step);
   std::string path = folder + "/" + name;
   const Hidden hidden(folder);
   if (mkdir(hidden.writing.c_str(), 0777) != 0) throw_errno("create", hidden.writing);
-  Manifest manifest{.counters = state.counters, .state_sha256 = state_hash(state), .job_toml = job_toml};
-  manifest.state_file = write_safetensors(hidden.writing + "/" + kStateFile, state.entries);
-  write_manifest(hidden.writing, manifest);
+  const WrittenState written = write_safetensors(hidden.writing + "/" + kStateFile, source);
+  write_manifest(hidden.writing, {source.counters, written.state_sha256, written.file, job_toml});
   if (symlink(name.c_str(), hidden.latest.c_str()) != 0) throw_errno("create", hidden.latest);
   sync_directory(folder);
   show(hidden.writing, path);
@@ -76,14 +75,29 @@ std::string save_checkpoint(const std::string& folder, const State& state, const
   return path;
 }
 
-void load_checkpoint(const std::string& checkpoint, State& state) {
+std::string save_checkpoint(const std::string& folder, const State& state, const std::string& job_toml) {
+  return save_checkpoint(folder, source_of(state), job_toml);
+}
+
+StateCounters load_checkpoint(const std::string& checkpoint, const std::vector<EntryShape>& entries,
+                              std::span<const StatePiece> pieces) {
   const Manifest manifest = read_manifest(checkpoint);
-  read_safetensors(checkpoint + "/" + kStateFile, manifest.state_file, state.entries);
-  state.counters = manifest.counters;
-  if (const std::string found = state_hash(state); found != manifest.state_sha256) {
+  const std::string found =
+      read_safetensors(checkpoint + "/" + kStateFile, manifest.state_file, entries, pieces, manifest.counters);
+  if (found != manifest.state_sha256) {
     throw Error(fmt::format("{}/{}: the state's hash is {}, the manifest says {}", checkpoint, kManifestFile, found,
                             manifest.state_sha256));
   }
+  return manifest.counters;
+}
+
+void load_checkpoint(const std::string& checkpoint, State& state) {
+  std::vector<StatePiece> pieces;
+  for (size_t e = 0; e < state.entries.size(); ++e) {
+    const std::span<float> values = state.entries[e].values;
+    pieces.push_back({e, {0, static_cast<int64_t>(values.size())}, values});
+  }
+  state.counters = load_checkpoint(checkpoint, source_of(state).entries, pieces);
 }
 
 std::string latest_checkpoint(const std::string& folder) {

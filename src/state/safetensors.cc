@@ -20,19 +20,21 @@ using nlohmann::json;
 
 static_assert(std::endian::native == std::endian::little, "safetensors are little-endian; so must this machine be");
 
-constexpr size_t kPiece = size_t{1} << 20;  // hashed while it is in the cache
+constexpr size_t kReadAtOnce = size_t{1} << 20;  // hashed while it is in the cache
 constexpr uint64_t kLengthBytes = 8;
 
-std::string tensor_name(const StateEntry& entry) {
+std::string tensor_name(const EntryShape& entry) {
   return entry.slot == "parameter" ? entry.name : entry.name + "@" + entry.slot;
 }
 
+uint64_t bytes_of(const EntryShape& entry) { return static_cast<uint64_t>(entry.size()) * sizeof(float); }
+
 /// The header with its length in front.
-std::string encode_header(const std::vector<StateEntry>& entries) {
+std::string encode_header(const std::vector<EntryShape>& entries) {
   json header = json::object();
   uint64_t offset = 0;
-  for (const StateEntry& entry : entries) {
-    const uint64_t end = offset + entry.values.size_bytes();
+  for (const EntryShape& entry : entries) {
+    const uint64_t end = offset + bytes_of(entry);
     const bool fresh =
         header
             .emplace(tensor_name(entry), json{{"dtype", "F32"}, {"shape", entry.dims}, {"data_offsets", {offset, end}}})
@@ -65,9 +67,9 @@ void check_stamp(int fd, const FileStamp& stamp, const std::string& path) {
                             info.st_size < stamp.bytes ? ": truncated" : ""));
   }
   Sha256 sha;
-  std::vector<std::byte> piece(kPiece);
-  for (int64_t offset = 0; offset < stamp.bytes; offset += static_cast<int64_t>(kPiece)) {
-    const std::span part(piece.data(), std::min(kPiece, static_cast<size_t>(stamp.bytes - offset)));
+  std::vector<std::byte> buffer(kReadAtOnce);
+  for (int64_t offset = 0; offset < stamp.bytes; offset += static_cast<int64_t>(kReadAtOnce)) {
+    const std::span part(buffer.data(), std::min(kReadAtOnce, static_cast<size_t>(stamp.bytes - offset)));
     read_at(fd, part, static_cast<uint64_t>(offset), path);
     sha.add(part);
   }
@@ -93,7 +95,7 @@ std::pair<json, uint64_t> read_header(int fd, int64_t file_bytes, const std::str
 }
 
 /// Where the entry's bytes begin in the data; adds to `faults` when it does not match.
-uint64_t match(const json& header, const StateEntry& entry, uint64_t data_bytes, std::vector<std::string>& faults) {
+uint64_t match(const json& header, const EntryShape& entry, uint64_t data_bytes, std::vector<std::string>& faults) {
   const std::string name = tensor_name(entry);
   if (!header.contains(name)) {
     faults.push_back(fmt::format("{} is missing", name));
@@ -109,18 +111,18 @@ uint64_t match(const json& header, const StateEntry& entry, uint64_t data_bytes,
   }
   const auto begin = tensor.at("data_offsets").at(0).get<uint64_t>();
   const auto end = tensor.at("data_offsets").at(1).get<uint64_t>();
-  if (end > data_bytes || begin > end || end - begin != entry.values.size_bytes()) {
+  if (end > data_bytes || begin > end || end - begin != bytes_of(entry)) {
     faults.push_back(
         fmt::format("{} lies at [{}, {}) of {} bytes, which does not fit its shape", name, begin, end, data_bytes));
   }
   return begin;
 }
 
-std::vector<uint64_t> match_all(json header, const std::vector<StateEntry>& entries, uint64_t data_bytes,
+std::vector<uint64_t> match_all(json header, const std::vector<EntryShape>& entries, uint64_t data_bytes,
                                 const std::string& path) {
   std::vector<std::string> faults;
   std::vector<uint64_t> offsets;
-  for (const StateEntry& entry : entries) {
+  for (const EntryShape& entry : entries) {
     offsets.push_back(match(header, entry, data_bytes, faults));
     header.erase(tensor_name(entry));
   }
@@ -133,28 +135,61 @@ std::vector<uint64_t> match_all(json header, const std::vector<StateEntry>& entr
   return offsets;
 }
 
+/// The bytes of `values`, the elements of an entry from `first` on, into the pieces that hold some of them.
+void fill(std::span<const StatePiece> pieces, int64_t first, std::span<const float> values) {
+  for (const StatePiece& piece : pieces) {
+    const int64_t begin = std::max(first, piece.range.begin);
+    const int64_t end = std::min(first + static_cast<int64_t>(values.size()), piece.range.end);
+    if (begin < end)
+      std::copy_n(values.data() + (begin - first), end - begin, &piece.values[begin - piece.range.begin]);
+  }
+}
+
+/// One entry, range by range. `at`: where it begins in the file.
+std::vector<Digest> read_entry(int fd, uint64_t at, int64_t size, std::span<const StatePiece> pieces,
+                               std::vector<float>& buffer, const std::string& path) {
+  std::vector<Digest> digests;
+  for (int64_t first = 0; first < size; first += kHashedRange) {
+    const std::span values(buffer.data(), static_cast<size_t>(std::min(kHashedRange, size - first)));
+    read_at(fd, std::as_writable_bytes(values), at + static_cast<uint64_t>(first) * sizeof(float), path);
+    digests.push_back(sha256(std::as_bytes(values)));
+    fill(pieces, first, values);
+  }
+  return digests;
+}
+
 }  // namespace
 
-FileStamp write_safetensors(const std::string& path, const std::vector<StateEntry>& entries) {
+WrittenState write_safetensors(const std::string& path, const StateSource& source) {
   Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!fd) throw_errno("create", path);
-  FileStamp stamp;
+  WrittenState written;
   Sha256 sha;
   auto put = [&](std::span<const std::byte> bytes) {
     sha.add(bytes);
     write_all(fd.get(), bytes, path);
-    stamp.bytes += static_cast<int64_t>(bytes.size());
+    written.file.bytes += static_cast<int64_t>(bytes.size());
   };
-  const std::string header = encode_header(entries);
+  const std::string header = encode_header(source.entries);
   put(std::as_bytes(std::span(header)));
-  for (const StateEntry& entry : entries) {
-    for (auto left = std::as_bytes(entry.values); !left.empty(); left = left.subspan(std::min(kPiece, left.size()))) {
-      put(left.first(std::min(kPiece, left.size())));
+  StateHasher hasher(source.entries.size());
+  std::vector<Digest> digests;
+  for (size_t e = 0; e < source.entries.size(); ++e) {
+    const std::span<const float> values = source.values(e);
+    TUTTI_CHECK(static_cast<int64_t>(values.size()) == source.entries[e].size(), "{} has {} values, not {}",
+                tensor_name(source.entries[e]), values.size(), source.entries[e].size());
+    digests.clear();
+    for (size_t at = 0; at < values.size(); at += kHashedRange) {  // hashed twice while it is in the cache
+      const auto range = std::as_bytes(values.subspan(at, std::min<size_t>(kHashedRange, values.size() - at)));
+      digests.push_back(sha256(range));
+      put(range);
     }
+    hasher.add(source.entries[e], digests);
   }
   if (fsync(fd.get()) != 0) throw_errno("sync", path);
-  stamp.sha256 = hex(sha.finish());
-  return stamp;
+  written.file.sha256 = hex(sha.finish());
+  written.state_sha256 = hasher.finish(source.counters);
+  return written;
 }
 
 std::vector<FileTensor> read_tensors(const std::string& path, const std::function<bool(const std::string&)>& wanted) {
@@ -189,16 +224,26 @@ std::vector<FileTensor> read_tensors(const std::string& path, const std::functio
   }
 }
 
-void read_safetensors(const std::string& path, const FileStamp& stamp, const std::vector<StateEntry>& entries) {
+std::string read_safetensors(const std::string& path, const FileStamp& stamp, const std::vector<EntryShape>& entries,
+                             std::span<const StatePiece> pieces, const StateCounters& counters) {
   Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) throw_errno("open", path);
   check_stamp(fd.get(), stamp, path);
   try {
     const auto [header, data] = read_header(fd.get(), stamp.bytes, path);
     const auto offsets = match_all(header, entries, static_cast<uint64_t>(stamp.bytes) - data, path);
-    for (size_t i = 0; i < entries.size(); ++i) {
-      read_at(fd.get(), std::as_writable_bytes(entries[i].values), data + offsets[i], path);
+    StateHasher hasher(entries.size());
+    std::vector<float> buffer(kHashedRange);
+    size_t next = 0;
+    for (size_t e = 0; e < entries.size(); ++e) {
+      const size_t first = next;
+      while (next < pieces.size() && pieces[next].entry == e) ++next;
+      hasher.add(entries[e], read_entry(fd.get(), data + offsets[e], entries[e].size(),
+                                        pieces.subspan(first, next - first), buffer, path));
     }
+    TUTTI_CHECK(next == pieces.size(), "piece {} of {} does not stand in the order of the entries", next,
+                pieces.size());
+    return hasher.finish(counters);
   } catch (const json::exception& fault) {
     throw Error(fmt::format("{}: malformed header: {}", path, fault.what()));
   }

@@ -17,8 +17,12 @@ struct FileStamp {
   std::string sha256;  ///< hex
 };
 
-/// Writes and syncs a new file.
-FileStamp write_safetensors(const std::string& path, const std::vector<StateEntry>& entries);
+struct WrittenState {
+  FileStamp file;
+  std::string state_sha256;  ///< StateHasher's
+};
+/// Writes and syncs a new file, asking the source for each entry once, in order.
+WrittenState write_safetensors(const std::string& path, const StateSource& source);
 
 /// A float32 tensor of any safetensors file.
 struct FileTensor {
@@ -30,9 +34,11 @@ struct FileTensor {
 /// truncated, or a picked tensor that is not F32.
 std::vector<FileTensor> read_tensors(const std::string& path, const std::function<bool(const std::string&)>& wanted);
 
-/// Fills the entries. Throws Error naming the path: another size or hash than the stamp's, a malformed header, or every
-/// tensor at once that is missing, of another shape or type, or not among the entries. Nothing is filled before all is
-/// checked.
-void read_safetensors(const std::string& path, const FileStamp& stamp, const std::vector<StateEntry>& entries);
+/// Fills the pieces of the entries; both in order. Returns the hash of the whole state in the file, with these
+/// counters. Throws Error naming the path: another size or hash than the stamp's, a malformed header, or every tensor
+/// at once that is missing, of another shape or type, or not among the entries. Nothing is filled before all that is
+/// checked. No tensor is held whole.
+std::string read_safetensors(const std::string& path, const FileStamp& stamp, const std::vector<EntryShape>& entries,
+                             std::span<const StatePiece> pieces, const StateCounters& counters);
 
 }  // namespace tutti

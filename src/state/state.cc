@@ -3,12 +3,8 @@
 
 #include <algorithm>
 
-#include "base/hash.h"
-
 namespace tutti {
 namespace {
-
-constexpr size_t kRangeFloats = (size_t{1} << 20) / sizeof(float);
 
 void add_text(Sha256& sha, std::string_view text) {
   sha.add(uint64_t{text.size()});
@@ -17,25 +13,51 @@ void add_text(Sha256& sha, std::string_view text) {
 
 }  // namespace
 
+int64_t EntryShape::size() const {
+  int64_t size = 1;
+  for (int64_t dim : dims) size *= dim;
+  return size;
+}
+
+StateSource source_of(const State& state) {
+  StateSource source;
+  source.counters = state.counters;
+  for (const StateEntry& entry : state.entries) source.entries.push_back({entry.name, entry.slot, entry.dims});
+  source.values = [&state](size_t entry) { return std::span<const float>(state.entries[entry].values); };
+  return source;
+}
+
+std::vector<Digest> range_digests(std::span<const float> values) {
+  std::vector<Digest> digests;
+  for (size_t begin = 0; begin < values.size(); begin += kHashedRange)
+    digests.push_back(
+        sha256(std::as_bytes(values.subspan(begin, std::min<size_t>(kHashedRange, values.size() - begin)))));
+  return digests;
+}
+
+StateHasher::StateHasher(size_t entries) { sha_.add(uint64_t{entries}); }
+
+void StateHasher::add(const EntryShape& entry, std::span<const Digest> ranges) {
+  add_text(sha_, entry.name);
+  add_text(sha_, entry.slot);
+  add_text(sha_, "F32");
+  sha_.add(uint64_t{entry.dims.size()});
+  for (int64_t dim : entry.dims) sha_.add(static_cast<uint64_t>(dim));
+  for (const Digest& digest : ranges) sha_.add(std::as_bytes(std::span(digest)));
+}
+
+std::string StateHasher::finish(const StateCounters& counters) {
+  sha_.add(static_cast<uint64_t>(counters.step));
+  sha_.add(static_cast<uint64_t>(counters.cursor));
+  add_text(sha_, counters.schedule);
+  return hex(sha_.finish());
+}
+
 std::string state_hash(const State& state) {
-  Sha256 sha;
-  sha.add(uint64_t{state.entries.size()});
-  for (const StateEntry& entry : state.entries) {
-    add_text(sha, entry.name);
-    add_text(sha, entry.slot);
-    add_text(sha, "F32");
-    sha.add(uint64_t{entry.dims.size()});
-    for (int64_t dim : entry.dims) sha.add(static_cast<uint64_t>(dim));
-    for (size_t begin = 0; begin < entry.values.size(); begin += kRangeFloats) {
-      const size_t count = std::min(kRangeFloats, entry.values.size() - begin);
-      const Digest digest = sha256(std::as_bytes(entry.values.subspan(begin, count)));
-      sha.add(std::as_bytes(std::span(digest)));
-    }
-  }
-  sha.add(static_cast<uint64_t>(state.counters.step));
-  sha.add(static_cast<uint64_t>(state.counters.cursor));
-  add_text(sha, state.counters.schedule);
-  return hex(sha.finish());
+  StateHasher hasher(state.entries.size());
+  for (const StateEntry& entry : state.entries)
+    hasher.add({entry.name, entry.slot, entry.dims}, range_digests(entry.values));
+  return hasher.finish(state.counters);
 }
 
 }  // namespace tutti

@@ -1,18 +1,39 @@
 // The state of a run: every value that outlives a step, by name. The hash and the checkpoint are made from the same
 // list, so what is hashed is what is saved.
+//
+//   entry   one parameter's values in one slot, whole
+//   piece   what one rank holds of an entry: all of it, or a range (ZeRO)
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/hash.h"
+#include "grid/grid.h"
+
 namespace tutti {
 
-/// One parameter's values in one slot ("parameter", "m", "v"), contiguous, without padding.
+/// An entry without its values. `slot` is "parameter" or an optimizer's ("m", "v").
+struct EntryShape {
+  std::string name, slot;
+  std::vector<int64_t> dims;
+  int64_t size() const;  ///< floats
+  bool operator==(const EntryShape&) const = default;
+};
+
+/// One parameter's values in one slot, contiguous, without padding.
 struct StateEntry {
   std::string name, slot;
   std::vector<int64_t> dims;
+  std::span<float> values;
+};
+
+struct StatePiece {
+  size_t entry = 0;  ///< its place in the list of entries
+  Range range;       ///< elements of the entry
   std::span<float> values;
 };
 
@@ -28,8 +49,31 @@ struct State {
   StateCounters counters;
 };
 
-/// SHA-256 (64 hex digits) over the ordered list of (name, slot, dtype, shape, SHA-256 of each 1 MiB range) and the
-/// counters.
+/// A state that is asked for its entries one by one, in order and once: nobody has to hold it whole.
+struct StateSource {
+  std::vector<EntryShape> entries;
+  StateCounters counters;
+  std::function<std::span<const float>(size_t entry)> values;  ///< valid until the next call
+};
+/// Spans of `state`, which must outlive it.
+StateSource source_of(const State& state);
+
+/// Floats of a range that is hashed on its own: 1 MiB.
+inline constexpr int64_t kHashedRange = (int64_t{1} << 20) / static_cast<int64_t>(sizeof(float));
+/// Of each of an entry's ranges.
+std::vector<Digest> range_digests(std::span<const float> values);
+
+/// SHA-256 over the ordered list of (name, slot, dtype, shape, SHA-256 of each 1 MiB range) and the counters.
+class StateHasher {
+ public:
+  explicit StateHasher(size_t entries);
+  void add(const EntryShape& entry, std::span<const Digest> ranges);
+  std::string finish(const StateCounters& counters);  ///< 64 hex digits
+
+ private:
+  Sha256 sha_;
+};
+
 std::string state_hash(const State& state);
 
 }  // namespace tutti

@@ -32,7 +32,8 @@ enum class Activation { kGelu, kGeluTanh, kRelu, kSilu, kTanh, kSigmoid, kLeakyR
 Activation activation_of(const std::string& name);
 
 /// A keyed mask. Element (sample, row, col) is kept by a draw keyed by all its fields and nothing else: sample s is
-/// rows [s * rows_per_sample, ...) of the array, numbered first_sample + s. Kept elements are divided by 1 - rate.
+/// rows [s * rows_per_sample, ...) of the array, numbered first_sample + s. Kept elements are divided by 1 - rate. An
+/// array that holds some rows of a larger one draws what they draw there: its row 0 is the larger one's `first_row`.
 struct StepKeys;
 struct Dropout {
   double rate = 0;
@@ -45,6 +46,7 @@ struct Dropout {
   /// On a GPU: where the step's keys lie in its memory. Then `step` does not count, and first_sample is counted from
   /// the step's first one. Null on the CPU.
   const StepKeys* keys = nullptr;
+  int64_t first_row = 0;
 };
 
 /// What changes from step to step in the keys of randomness.
@@ -70,6 +72,34 @@ struct AttentionShape {
 /// i + dim / 2 are turned as a pair by the row's angle i (dim is even). What is behind these heads is left.
 struct RotaryShape {
   int64_t batch, length, heads, dim, columns;
+};
+
+/// What a model in tensor slices has instead of embed and cross_entropy: the vocabulary is cut, and one slice of it has
+/// the ids [first, first + count). Null where a device has none of them.
+template <class A>
+struct VocabularyKernelsFor {
+  /// out[r] = table[tokens[r] - first], zeros where the token is another slice's. table: [count, cols].
+  void (*embed)(const int64_t* tokens, const float* table, float* out, int64_t rows, int64_t cols, int64_t first,
+                int64_t count);
+  /// dtable, each element summed in the order of the rows.
+  void (*embed_backward)(const int64_t* tokens, const A* dout, float* dtable, int64_t rows, int64_t cols, int64_t first,
+                         int64_t count);
+  /// out[r] = dropout(x[r] + position[(first_row + r) % length]); position may be null, out may be x.
+  void (*positions)(const A* x, const float* position, A* out, int64_t rows, int64_t first_row, int64_t length,
+                    int64_t cols, const Dropout* dropout);
+  /// dposition [length, cols], summed in the order of the rows; may be null. dx may be dout.
+  void (*positions_backward)(const A* dout, A* dx, float* dposition, int64_t rows, int64_t first_row, int64_t length,
+                             int64_t cols, const Dropout* dropout);
+  /// Of each row of a slice's logits [rows, count] three statistics: the largest, the sum of the exponentials of their
+  /// distances to it, the target's logit or 0 where that is another slice's.
+  void (*statistics)(const A* logits, const int64_t* targets, float* statistics, int64_t rows, int64_t first,
+                     int64_t count);
+  /// cross_entropy of statistics [slices, rows, 3], joined slice by slice.
+  void (*cross_entropy)(const float* statistics, const int64_t* targets, float* lse, double* result, int64_t rows,
+                        int64_t slices);
+  /// As the whole vocabulary's, for this slice of the logits.
+  void (*cross_entropy_backward)(const A* logits, const int64_t* targets, const float* lse, const double* scale,
+                                 A* dlogits, int64_t rows, int64_t first, int64_t count);
 };
 
 /// Weights and biases of norms, biases of linear layers, embeddings and all gradients of parameters are float32 for
@@ -142,6 +172,8 @@ struct KernelsFor {
   /// dtoken [vocab, cols] and dposition [length, cols], each element summed in one fixed order of the rows.
   void (*embed_backward)(const int64_t* tokens, const A* dout, float* dtoken, float* dposition, int64_t rows,
                          int64_t length, int64_t vocab, int64_t cols, const Dropout* dropout);
+
+  VocabularyKernelsFor<A> vocabulary;
 };
 using Kernels = KernelsFor<float>;
 

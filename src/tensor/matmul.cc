@@ -45,6 +45,6 @@ MatmulKind matmul_of(const std::string& name) {
   return name == "own" ? MatmulKind::kOwn : MatmulKind::kMkl;
 }
 
-Matmul mkl_matmul() { return {nt, nn, tn, no_work}; }
+Matmul mkl_matmul() { return {nt, nn, tn, no_work, nt, nn}; }
 
 }  // namespace tutti

@@ -41,7 +41,7 @@ constexpr int kPatience = 10;
 constexpr Duration kPoll = std::chrono::microseconds(50);
 constexpr Duration kEarly = std::chrono::milliseconds(1);
 
-class DeviceEngine final : public Engine, public Placement {
+class DeviceEngine final : public Engine, public WholePlacement {
  public:
   DeviceEngine(const EngineParts& parts, const RankDevice& rank);
   ~DeviceEngine() override;
@@ -52,7 +52,7 @@ class DeviceEngine final : public Engine, public Placement {
   std::function<void()> copy_out() override;
   double traced_seconds() const override { return traced_; }
 
-  ModelRunner& runner() override { return *runner_; }
+  ModelRunner* runner() override { return runner_.get(); }
   void settle(const char* operation) override {
     device_.record(done_, compute_);
     await(done_, operation, static_cast<uint64_t>(step_));
@@ -127,7 +127,8 @@ class DeviceEngine final : public Engine, public Placement {
 };
 
 DeviceEngine::DeviceEngine(const EngineParts& parts, const RankDevice& rank)
-    : p_(parts),
+    : WholePlacement(parts.model, parts.lanes),
+      p_(parts),
       state_(rank.library->state),
       device_(*rank.device),
       place_(rank.place()),

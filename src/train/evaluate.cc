@@ -1,49 +1,41 @@
 #include "train/evaluate.h"
 
-#include <algorithm>
+#include "comm/gather.h"
 
 namespace tutti {
 
-namespace {
-
-/// Every rank's bytes, in rank order; sizes may differ.
-std::vector<std::string> gather(const std::string& mine, Channel& channel) {
-  std::vector<uint64_t> sizes(static_cast<size_t>(channel.size()));
-  const uint64_t size = mine.size();
-  channel.all_gather(std::as_bytes(std::span(&size, 1)), std::as_writable_bytes(std::span(sizes)));
-  const uint64_t widest = *std::max_element(sizes.begin(), sizes.end());
-  std::string padded = mine, all(widest * sizes.size(), '\0');
-  padded.resize(widest);
-  channel.all_gather(std::as_bytes(std::span(padded)), std::as_writable_bytes(std::span(all)));
-  std::vector<std::string> parts;
-  for (size_t r = 0; r < sizes.size(); ++r) parts.push_back(all.substr(r * widest, sizes[r]));
-  return parts;
+std::optional<Evaluated> WholePlacement::forward(const Pass& pass, const std::vector<at::Tensor>& data) {
+  Evaluated evaluated;
+  evaluated.data = placed(data);
+  ModelRunner& runner = *this->runner();
+  runner.forward_all(pass, evaluated.data);
+  settle("evaluation");
+  evaluated.loss = runner.loss();
+  if (model_.task != Task::kLoss) evaluated.output = runner.border(model_.output);
+  return evaluated;
 }
 
-}  // namespace
+int64_t WholePlacement::output_width() {
+  return model_.task == Task::kLoss ? 0 : runner()->border(model_.output).size(-1);
+}
 
 Metrics evaluate(const Model& model, Placement& placement, const Dataset& source, int64_t records, const Batch& batch,
-                 Range lanes, uint64_t seed, int64_t step, Channel& channel) {
-  ModelRunner& runner = placement.runner();
-  const bool reads_output = model.task != Task::kLoss;
-  const int64_t classes = reads_output ? runner.border(model.output).size(-1) : 0;
+                 uint64_t seed, int64_t step, Channel& channel) {
+  const int64_t classes = placement.output_width();
   Metrics mine(model.task, classes);
   std::vector<at::Tensor> tensors;
   for (int64_t m = 0; m * batch.micro_batch_size < records; ++m) {
     const int lane = static_cast<int>(m % batch.lanes);
-    if (!lanes.contains(lane)) continue;
+    if (!placement.computes(lane)) continue;
     read_eval(source, model.data, m * batch.micro_batch_size, records, tensors);
-    Pass pass{seed, step, lane, 0, m * batch.micro_batch_size, 0, false};
     if (model.check) model.check(tensors);
-    const auto data = placement.placed(tensors);
-    runner.forward_all(pass, data);
-    placement.settle("evaluation");
-    const Loss loss = runner.loss();
-    mine.add(loss.sum, loss.count, reads_output ? runner.border(model.output) : at::Tensor(), data, model.data);
+    const Pass pass{seed, step, lane, 0, m * batch.micro_batch_size, 0, false};
+    if (const auto evaluated = placement.forward(pass, tensors))
+      mine.add(evaluated->loss.sum, evaluated->loss.count, evaluated->output, evaluated->data, model.data);
   }
   if (channel.size() == 1) return mine;
   Metrics all(model.task, classes);
-  for (const std::string& part : gather(mine.bytes(), channel)) all.merge(part);
+  for (const std::string& part : gather_bytes(mine.bytes(), channel)) all.merge(part);
   return all;
 }
 

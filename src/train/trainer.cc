@@ -28,12 +28,12 @@ StepReport Trainer::step() {
 Metrics Trainer::evaluate() {
   const int64_t most = job_.train.eval_batches * batch_.lanes * batch_.micro_batch_size;
   return tutti::evaluate(model_, engine_->placement(), *data_.held_out, std::min(most, data_.held_out->size()), batch_,
-                         lanes_, job_.train.seed, step_, *main_channel_);
+                         job_.train.seed, step_, *main_channel_);
 }
 
 Metrics Trainer::evaluate_test() {
-  return tutti::evaluate(model_, engine_->placement(), *data_.test, data_.test->size(), batch_, lanes_, job_.train.seed,
-                         step_, *main_channel_);
+  return tutti::evaluate(model_, engine_->placement(), *data_.test, data_.test->size(), batch_, job_.train.seed, step_,
+                         *main_channel_);
 }
 
 Judgement Trainer::watch(double value) {

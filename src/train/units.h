@@ -13,19 +13,29 @@
 
 namespace tutti {
 
-class Units {
+/// Where units' values lie, whoever holds them: what an update needs of them.
+class UnitValues {
+ public:
+  virtual ~UnitValues() = default;
+  /// At `offset` floats from the unit's start.
+  virtual float* parameters(int unit, int64_t offset) const = 0;
+  virtual std::vector<float*> slots(int unit, int64_t offset) const = 0;
+};
+
+/// All units whole.
+class Units final : public UnitValues {
  public:
   /// Allocates all units and initialises the parameters by (seed, name); slots start at zero. With a `device` (which
   /// must outlive it) they lie in its memory, and the host keeps a mirror of them.
   Units(const Model& model, const ModelShape& shape, const std::vector<std::string>& slots, uint64_t seed,
         Accounts& accounts, Device* device = nullptr);
-  ~Units();
+  ~Units() override;
   Units(const Units&) = delete;
   Units& operator=(const Units&) = delete;
 
   float* parameters(int unit) const { return parameters_[unit].data(); }
-  /// Pointers to the unit's slots, at `offset` floats from its start.
-  std::vector<float*> slots(int unit, int64_t offset) const;
+  float* parameters(int unit, int64_t offset) const override { return parameters_[unit].data() + offset; }
+  std::vector<float*> slots(int unit, int64_t offset) const override;
 
   /// Every parameter and slot, in model order; spans into this object. On a device they are of the mirror: as of the
   /// last upload or copy_out() that has run, and until the next.

@@ -74,22 +74,30 @@ std::vector<RuleScalars> Updater::rules(const StepScalars& scalars, int64_t prop
   return all;
 }
 
-void Updater::update(const Units& units, int unit, size_t parameter, std::span<const GradientPiece> pieces,
-                     StepScalars scalars, int64_t proposals) const {
+Norms Updater::measure(const UnitValues& units, int unit, size_t parameter, std::span<const GradientPiece> pieces,
+                       StepScalars scalars) const {
+  Norms norms;
   const Rule& rule = rules_[unit][parameter];
-  if (rule.frozen) return;
+  if (rule.role != Role::kTrained || rule.frozen || !two_passes()) return norms;
   scalars.lr *= rule.lr;
   scalars.weight_decay = rule.weight_decay;
-  if (rule.role == Role::kTrained && optimizer_->two_passes()) {
-    Norms norms;
-    for (const GradientPiece& piece : pieces) {
-      const auto slots = units.slots(unit, piece.at);
-      optimizer_->measure(units.parameters(unit) + piece.at, piece.gradient, slots, piece.size, scalars, norms);
-    }
-    scalars.trust = trust_ratio(norms);
-  }
   for (const GradientPiece& piece : pieces) {
-    float* values = units.parameters(unit) + piece.at;
+    const auto slots = units.slots(unit, piece.at);
+    optimizer_->measure(units.parameters(unit, piece.at), piece.gradient, slots, piece.size, scalars, norms);
+  }
+  return norms;
+}
+
+void Updater::update(const UnitValues& units, int unit, size_t parameter, std::span<const GradientPiece> pieces,
+                     StepScalars scalars, int64_t proposals, const Norms* norms) const {
+  const Rule& rule = rules_[unit][parameter];
+  if (rule.frozen) return;
+  if (rule.role == Role::kTrained && two_passes())
+    scalars.trust = trust_ratio(norms != nullptr ? *norms : measure(units, unit, parameter, pieces, scalars));
+  scalars.lr *= rule.lr;
+  scalars.weight_decay = rule.weight_decay;
+  for (const GradientPiece& piece : pieces) {
+    float* values = units.parameters(unit, piece.at);
     const auto many = static_cast<float>(proposals);
     switch (rule.role) {
       case Role::kTrained: {

@@ -32,9 +32,15 @@ class Updater {
   size_t rule_count() const { return distinct_.size(); }
   /// Whether the parameter's gradient counts in norms: it is trained and not frozen.
   bool counts(int unit, size_t parameter) const;
-  /// `pieces` cover the parameter. `proposals`: micro-batches of a step, for buffers.
-  void update(const Units& units, int unit, size_t parameter, std::span<const GradientPiece> pieces,
-              StepScalars scalars, int64_t proposals) const;
+  /// `proposals`: micro-batches of a step, for buffers. The pieces cover the parameter, or what this rank holds of it:
+  /// then an optimizer of two passes needs the `norms` over all of it, measure()'s of all ranks that hold some.
+  void update(const UnitValues& units, int unit, size_t parameter, std::span<const GradientPiece> pieces,
+              StepScalars scalars, int64_t proposals, const Norms* norms = nullptr) const;
+  /// Whether update() looks at a whole parameter before it changes any of it (LAMB).
+  bool two_passes() const { return optimizer_->two_passes(); }
+  /// The first of two passes, once a step: it changes the slots. Of a parameter that is not trained nothing.
+  Norms measure(const UnitValues& units, int unit, size_t parameter, std::span<const GradientPiece> pieces,
+                StepScalars scalars) const;
 
  private:
   struct Rule {

@@ -31,7 +31,7 @@ struct KeyedMask {
   static constexpr int kMostRowsAtOnce = 2;
   uint32_t domain[2];  ///< of (seed, purpose): the key that streams are drawn with
   uint64_t step, place;
-  int64_t first_sample, rows_per_sample, groups;
+  int64_t first_sample, first_row, rows_per_sample, groups;
   const StepKeys* keys;
   uint32_t threshold;
   float scale;
@@ -40,6 +40,7 @@ struct KeyedMask {
       : step(dropout.step),
         place(uint64_t{dropout.block} << 44 | uint64_t{dropout.site} << 40),
         first_sample(dropout.first_sample),
+        first_row(dropout.first_row),
         rows_per_sample(dropout.rows_per_sample),
         groups((cols + 63) / 64),
         keys(dropout.keys),
@@ -66,6 +67,7 @@ struct KeyedMask {
     }
 
     __device__ void draw(int64_t row, float (&factors)[n]) {
+      row += mask_.first_row;
       enter(row);
       const int64_t blocks = ((row - sample_begin_) * mask_.groups + column_ / 64) * 16;
       if constexpr (n == 1) {

@@ -52,9 +52,10 @@ class Masks {
         threshold_(static_cast<uint32_t>(dropout.rate * 0x1p32)),
         scale_(static_cast<float>(1 / (1 - dropout.rate))) {}
 
-  void enter_row(int64_t row) {
+  void enter_row(int64_t array_row) {
+    const int64_t row = dropout_.first_row + array_row;
     row_ = row % dropout_.rows_per_sample;
-    if (row_ != 0 && row != 0) return;
+    if (row_ != 0 && array_row != 0) return;
     const uint64_t sample = static_cast<uint64_t>(dropout_.first_sample + row / dropout_.rows_per_sample);
     const uint64_t place = uint64_t{dropout_.block} << 44 | uint64_t{dropout_.site} << 40 | sample;
     stream_ = philox_stream({dropout_.seed, Purpose::kDropout, dropout_.step, place});
@@ -181,6 +182,38 @@ void embed_backward(const int64_t* tokens, const float* dout, float* dtoken, flo
   });
 }
 
+void positions(const float* x, const float* position, float* out, int64_t rows, int64_t first_row, int64_t length,
+               int64_t cols, const Dropout* dropout) {
+  const auto sum = [&](int64_t r, int64_t c, auto lanes) {
+    return lanes.load(x + r * cols + c) + load_or_zero(position, (first_row + r) % length * cols + c, lanes);
+  };
+  if (off(dropout)) {
+    for (int64_t r = 0; r < rows; ++r)
+      for_vectors(cols, [&](int64_t c, auto lanes) { lanes.store(out + r * cols + c, sum(r, c, lanes)); });
+    return;
+  }
+  masked(*dropout, rows, cols, [&](int64_t r, int64_t c, auto lanes, F factor) {
+    lanes.store(out + r * cols + c, sum(r, c, lanes) * factor);
+  });
+}
+
+void positions_backward(const float* dout, float* dx, float* dposition, int64_t rows, int64_t first_row, int64_t length,
+                        int64_t cols, const Dropout* dropout) {
+  clear(dposition, length * cols);
+  const auto leave = [&](int64_t r, int64_t c, auto lanes, F d) {
+    lanes.store(dx + r * cols + c, d);
+    add_to(dposition, (first_row + r) % length * cols + c, d, lanes);
+  };
+  if (off(dropout)) {
+    for (int64_t r = 0; r < rows; ++r)
+      for_vectors(cols, [&](int64_t c, auto lanes) { leave(r, c, lanes, lanes.load(dout + r * cols + c)); });
+    return;
+  }
+  masked(*dropout, rows, cols, [&](int64_t r, int64_t c, auto lanes, F factor) {
+    leave(r, c, lanes, lanes.load(dout + r * cols + c) * factor);
+  });
+}
+
 }  // namespace
 
 void fill_dropout(Kernels& table) {
@@ -188,6 +221,8 @@ void fill_dropout(Kernels& table) {
   table.dropout_backward = dropout_backward;
   table.embed = embed;
   table.embed_backward = embed_backward;
+  table.vocabulary.positions = positions;
+  table.vocabulary.positions_backward = positions_backward;
 }
 
 }  // namespace tutti::TUTTI_ISA

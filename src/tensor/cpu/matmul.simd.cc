@@ -262,7 +262,8 @@ int64_t matmul_work(int64_t m, int64_t n, int64_t k) {
 }  // namespace
 
 void fill_matmul(Kernels& table) {
-  table.matmul = {product<false, true>, product<false, false>, product<true, false>, matmul_work};
+  table.matmul = {product<false, true>, product<false, false>, product<true, false>,
+                  matmul_work,          product<false, true>,  product<false, false>};
 }
 
 }  // namespace tutti::TUTTI_ISA

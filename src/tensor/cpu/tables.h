@@ -12,6 +12,7 @@
   void fill_attention(Kernels& table);          \
   void fill_attention_backward(Kernels& table); \
   void fill_loss(Kernels& table);               \
+  void fill_vocabulary(Kernels& table);         \
   void fill_matmul(Kernels& table);             \
   }
 

@@ -78,7 +78,7 @@ class StrictJson {
 TEST_F(CheckpointTest, TheFileIsWhatTheFormatSays) {
   OwnedState saved(1, 0.5f);
   const std::string path = folder_ + "/x.safetensors";
-  const FileStamp stamp = write_safetensors(path, saved.state.entries);
+  const FileStamp stamp = write_safetensors(path, source_of(saved.state)).file;
   const std::string bytes = slurp(path);
   EXPECT_EQ(stamp.bytes, static_cast<int64_t>(bytes.size()));
   uint64_t length = 0;

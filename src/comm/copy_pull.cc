@@ -1,0 +1,105 @@
+// Who can be read is read; who cannot sends what it holds.
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "comm/posted.h"
+#include "comm/pulls.h"
+
+namespace tutti {
+
+struct CopyPull::Impl {
+  struct Piece {
+    const std::byte* from;
+    std::byte* to;
+    size_t bytes;
+  };
+  struct Message {
+    int peer;
+    uint32_t part;               // its number among the copies
+    std::span<std::byte> bytes;  // of a send: only read
+  };
+  struct Giver {
+    int rank;
+    std::vector<Piece> pieces;
+  };
+
+  CopyTransfer transfer;
+  Transport& transport;
+  int me;
+  int flag;
+  bool read = false;          // others read my window
+  std::vector<Giver> givers;  // whose windows I read; my own first
+  std::vector<Message> receives, sends;
+
+  Impl(CopyTransfer t, Transport& net, std::span<std::byte> arena, std::byte* target)
+      : transfer(std::move(t)),
+        transport(net),
+        me(net.rank()),
+        flag(flag_of(transfer.unit, transfer.updated ? kUpdatedReady : kCopyReady)) {
+    TUTTI_CHECK(transfer.unit >= 0 && transfer.unit < kFlaggedUnits, "{}: no flags left for it", transfer.name);
+    for (size_t c = 0; c < transfer.copies.size(); ++c)
+      prepare(transfer.copies[c], static_cast<uint32_t>(c), arena, target);
+    TUTTI_CHECK(!read || arena.data() == transport.window().data(),
+                "{}: the arena is not the window that the others read", transfer.name);
+    // Everybody begins with another rank, so that no window is everyone's first.
+    const int ranks = transport.size();
+    std::sort(givers.begin(), givers.end(), [&](const Giver& a, const Giver& b) {
+      return (a.rank - me + ranks) % ranks < (b.rank - me + ranks) % ranks;
+    });
+  }
+
+  void prepare(const CopyTransfer::Copy& copy, uint32_t part, std::span<std::byte> arena, std::byte* target) {
+    if (copy.bytes == 0 || (copy.from != me && copy.to != me)) return;
+    const auto bytes = static_cast<size_t>(copy.bytes);
+    const auto inside = [&](std::span<const std::byte> memory) {
+      TUTTI_CHECK(copy.offset >= 0 && copy.offset + bytes <= memory.size(),
+                  "{}: what rank {} holds ends outside its window", transfer.name, copy.from);
+    };
+    if (copy.to != me) {
+      inside(arena);
+      if (transport.window_of(copy.to).empty()) {
+        sends.push_back({copy.to, part, arena.subspan(copy.offset, bytes)});
+      } else {
+        read = true;
+      }
+      return;
+    }
+    TUTTI_CHECK(target != nullptr, "{}: rank {} has no memory for it", transfer.name, me);
+    const std::span<const std::byte> memory = copy.from == me ? arena : transport.window_of(copy.from);
+    if (memory.empty()) {
+      receives.push_back({copy.from, part, {target + copy.at, bytes}});
+      return;
+    }
+    inside(memory);
+    const auto same = [&](const Giver& giver) { return giver.rank == copy.from; };
+    auto giver = std::find_if(givers.begin(), givers.end(), same);
+    if (giver == givers.end()) giver = givers.insert(givers.end(), {copy.from, {}});
+    giver->pieces.push_back({memory.data() + copy.offset, target + copy.at, bytes});
+  }
+
+  void run(uint64_t step, Deadline deadline) {
+    Posted arriving(transport), leaving(transport);
+    for (const Message& m : receives) arriving.recv(m.peer, Tag{transfer.id, m.part, step}, m.bytes);
+    if (read) transport.raise(flag, step + 1);
+    for (const Message& m : sends) leaving.send(m.peer, Tag{transfer.id, m.part, step}, m.bytes);
+    for (const Giver& giver : givers) {
+      if (giver.rank != me) transport.await(giver.rank, flag, step + 1, deadline, transfer.name);
+      for (const Piece& piece : giver.pieces) {
+        if (piece.from != piece.to) std::memcpy(piece.to, piece.from, piece.bytes);
+      }
+    }
+    arriving.wait_all(deadline);
+    leaving.wait_all(deadline);
+  }
+};
+
+CopyPull::CopyPull(CopyTransfer transfer, Transport& transport, std::span<std::byte> arena, std::byte* target)
+    : impl_(std::make_unique<Impl>(std::move(transfer), transport, arena, target)) {}
+CopyPull::~CopyPull() = default;
+
+void CopyPull::run(uint64_t step, Deadline deadline) {
+  named(impl_->transfer.name, step, [&] { impl_->run(step, deadline); });
+}
+
+}  // namespace tutti

@@ -1,0 +1,210 @@
+// All ranks know who holds what, so nobody asks: each goes through entries and parts in the same order and does its
+// share, and a message's receiver waits for its sender only. The rank that has come least far never waits for one
+// behind it: there is no cycle.
+#include "state/collect.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "base/error.h"
+#include "comm/gather.h"
+#include "state/checkpoint.h"
+
+namespace tutti {
+namespace {
+
+/// A piece as the other ranks are told of it.
+struct Told {
+  uint64_t entry;
+  int64_t begin, end;
+};
+
+template <class T>
+std::string_view bytes_of(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
+template <class T>
+T take(std::string_view& bytes) {
+  TUTTI_CHECK(bytes.size() >= sizeof(T), "a rank told {} bytes less than it should", sizeof(T) - bytes.size());
+  T value;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  bytes.remove_prefix(sizeof value);
+  return value;
+}
+
+Digest digest_of(const std::vector<EntryShape>& entries, const StateCounters& counters) {
+  StateHasher hasher(entries.size());
+  for (const EntryShape& entry : entries) hasher.add(entry, {});
+  const std::string text = hasher.finish(counters);
+  return sha256(std::as_bytes(std::span(text)));
+}
+
+std::string title(const EntryShape& entry) { return fmt::format("{} ({})", entry.name, entry.slot); }
+
+}  // namespace
+
+Collector::Collector(std::vector<EntryShape> entries, std::vector<StatePiece> mine, Channel& channel)
+    : entries_(std::move(entries)), mine_(std::move(mine)), channel_(channel), parts_(entries_.size()) {
+  const Digest shapes = digest_of(entries_, {});
+  std::string told(bytes_of(shapes));
+  for (const StatePiece& piece : mine_) {
+    const bool fits = piece.entry < entries_.size() && 0 <= piece.range.begin && !piece.range.empty() &&
+                      piece.range.end <= entries_[piece.entry].size() &&
+                      static_cast<int64_t>(piece.values.size()) == piece.range.size();
+    TUTTI_CHECK(fits, "a piece [{}, {}) of {} values of entry {} of {}", piece.range.begin, piece.range.end,
+                piece.values.size(), piece.entry, entries_.size());
+    told += bytes_of(Told{piece.entry, piece.range.begin, piece.range.end});
+  }
+  for (size_t e = 0; e <= entries_.size(); ++e)
+    first_piece_.push_back(
+        static_cast<size_t>(std::lower_bound(mine_.begin(), mine_.end(), e,
+                                             [](const StatePiece& p, size_t entry) { return p.entry < entry; }) -
+                            mine_.begin()));
+
+  std::vector<std::vector<std::pair<int, Range>>> held(entries_.size());  // (rank, elements), by entry
+  const std::vector<std::string> all = gather_bytes(told, channel_);
+  for (int r = 0; r < channel_.size(); ++r) {
+    std::string_view rest = all[r];
+    if (take<Digest>(rest) != shapes)
+      throw Error(fmt::format("rank {} and rank {} list other entries of the state: this must never happen", r,
+                              channel_.rank()));
+    while (!rest.empty()) {
+      const Told piece = take<Told>(rest);
+      held[piece.entry].emplace_back(r, Range{piece.begin, piece.end});
+    }
+  }
+  for (size_t e = 0; e < entries_.size(); ++e) {
+    const int64_t size = entries_[e].size();
+    std::set<int64_t> borders = {0, size};
+    for (int64_t at = kHashedRange; at < size; at += kHashedRange) borders.insert(at);
+    for (const auto& [rank, range] : held[e]) borders.insert({range.begin, range.end});
+    for (auto border = borders.begin(); std::next(border) != borders.end(); ++border) {
+      Part part{{*border, *std::next(border)}, {}};
+      for (const auto& [rank, range] : held[e])
+        if (range.contains(part.range.begin)) part.holders.push_back(rank);
+      if (part.holders.empty())
+        throw Error(fmt::format("no rank holds elements {} to {} of {}: this must never happen", part.range.begin,
+                                part.range.end, title(entries_[e])));
+      parts_[e].push_back(std::move(part));
+    }
+  }
+}
+
+bool Collector::holds(const Part& part) const {
+  return std::binary_search(part.holders.begin(), part.holders.end(), channel_.rank());
+}
+
+std::span<float> Collector::values(size_t entry, Range range) const {
+  for (size_t p = first_piece_[entry]; p < first_piece_[entry + 1]; ++p)
+    if (const StatePiece& piece = mine_[p]; piece.range.contains(range.begin))
+      return piece.values.subspan(static_cast<size_t>(range.begin - piece.range.begin),
+                                  static_cast<size_t>(range.size()));
+  TUTTI_CHECK(false, "{} is not held here at {}", title(entries_[entry]), range.begin);
+}
+
+/// The parts of each hashed range.
+std::vector<std::span<const Collector::Part>> Collector::ranges_of(size_t entry) const {
+  std::vector<std::span<const Part>> ranges;
+  const std::span<const Part> all = parts_[entry];
+  for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
+    while (end < all.size() && all[end].range.begin / kHashedRange == all[begin].range.begin / kHashedRange) ++end;
+    ranges.push_back(all.subspan(begin, end - begin));
+  }
+  return ranges;
+}
+
+/// Of a range that no one rank may hold whole, made by the giver of its first part.
+Digest Collector::joined_digest(size_t entry, std::span<const Part> parts) {
+  const int joiner = giver(parts.front());
+  Sha256 sha;
+  std::vector<float> received;
+  for (const Part& part : parts) {
+    const bool there = std::binary_search(part.holders.begin(), part.holders.end(), joiner);
+    if (channel_.rank() == joiner && there) {
+      sha.add(std::as_bytes(values(entry, part.range)));
+    } else if (channel_.rank() == joiner) {
+      received.resize(static_cast<size_t>(part.range.size()));
+      channel_.recv(giver(part), std::as_writable_bytes(std::span(received)));
+      sha.add(std::as_bytes(std::span(received)));
+    } else if (!there && channel_.rank() == giver(part)) {
+      channel_.send(joiner, std::as_bytes(values(entry, part.range)));
+    }
+  }
+  return sha.finish();
+}
+
+std::string Collector::hash(const StateCounters& counters) {
+  const Digest all_but_values = digest_of(entries_, counters);
+  std::string mine(bytes_of(all_but_values));
+  for (size_t e = 0; e < entries_.size(); ++e)
+    for (const std::span<const Part> parts : ranges_of(e)) {
+      for (const Part& part : parts)
+        if (holds(part)) mine += bytes_of(sha256(std::as_bytes(values(e, part.range))));
+      if (parts.size() == 1) continue;
+      const Digest joined = joined_digest(e, parts);
+      if (channel_.rank() == giver(parts.front())) mine += bytes_of(joined);
+    }
+
+  const std::vector<std::string> told = gather_bytes(mine, channel_);
+  std::vector<std::string_view> rest(told.begin(), told.end());
+  for (int r = 0; r < channel_.size(); ++r)
+    if (take<Digest>(rest[r]) != all_but_values)
+      throw Error(
+          fmt::format("rank {} and rank {} count other steps or samples: this must never happen", r, channel_.rank()));
+  StateHasher hasher(entries_.size());
+  std::vector<Digest> digests;
+  for (size_t e = 0; e < entries_.size(); ++e) {
+    digests.clear();
+    for (const std::span<const Part> parts : ranges_of(e)) {
+      Digest digest{};
+      for (const Part& part : parts) {
+        digest = take<Digest>(rest[giver(part)]);
+        for (size_t h = 1; h < part.holders.size(); ++h)
+          if (take<Digest>(rest[part.holders[h]]) != digest)
+            throw Error(
+                fmt::format("rank {} and rank {} hold other values of {} from element {} to {}: this must never "
+                            "happen",
+                            giver(part), part.holders[h], title(entries_[e]), part.range.begin, part.range.end));
+      }
+      digests.push_back(parts.size() == 1 ? digest : take<Digest>(rest[giver(parts.front())]));
+    }
+    hasher.add(entries_[e], digests);
+  }
+  return hasher.finish(counters);
+}
+
+/// Rank 0's: the entry where it lies, or in `buffer` with what the others send.
+std::span<const float> Collector::collected(size_t entry, std::vector<float>& buffer) {
+  const Range whole{0, entries_[entry].size()};
+  if (first_piece_[entry] < first_piece_[entry + 1] && mine_[first_piece_[entry]].range == whole)
+    return values(entry, whole);
+  buffer.resize(static_cast<size_t>(whole.size()));
+  for (size_t p = first_piece_[entry]; p < first_piece_[entry + 1]; ++p)
+    std::copy(mine_[p].values.begin(), mine_[p].values.end(), buffer.begin() + mine_[p].range.begin);
+  for (const Part& part : parts_[entry]) {
+    if (holds(part)) continue;
+    const auto to =
+        std::span(buffer).subspan(static_cast<size_t>(part.range.begin), static_cast<size_t>(part.range.size()));
+    channel_.recv(giver(part), std::as_writable_bytes(to));
+  }
+  return buffer;
+}
+
+void Collector::give(size_t entry) {
+  for (const Part& part : parts_[entry])
+    if (giver(part) == channel_.rank()) channel_.send(0, std::as_bytes(values(entry, part.range)));
+}
+
+std::string Collector::save(const std::string& folder, const StateCounters& counters, const std::string& job_toml) {
+  if (channel_.rank() != 0) {
+    for (size_t e = 0; e < entries_.size(); ++e) give(e);
+    return "";
+  }
+  std::vector<float> buffer;
+  return save_checkpoint(
+      folder, StateSource{entries_, counters, [&](size_t entry) { return collected(entry, buffer); }}, job_toml);
+}
+
+}  // namespace tutti

@@ -1,0 +1,54 @@
+// A state that is spread over ranks, some of it on several of them: its hash and its checkpoint, the same as those of
+// one rank that holds everything. Nobody holds more than one entry besides its own pieces.
+//
+//   part     elements of an entry between two borders of pieces or of hashed ranges: a rank holds all of it or nothing
+//   holders  the ranks that have a part: all must have the same bits
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comm/collectives.h"
+#include "state/state.h"
+
+namespace tutti {
+
+class Collector {
+ public:
+  /// Collective. `entries` is the same on all ranks; `mine` are this rank's pieces of them, in order, whose values are
+  /// read in the calls below and stay the caller's. The channel must outlive it. Throws Error where nobody holds some
+  /// element, or the ranks' entries differ.
+  Collector(std::vector<EntryShape> entries, std::vector<StatePiece> mine, Channel& channel);
+
+  /// state_hash() of the whole. Collective; every rank returns it. Every holder hashes what it holds: Error naming two
+  /// ranks and the entry whose bits differ, or whose counters do.
+  std::string hash(const StateCounters& counters);
+  /// save_checkpoint() of the whole by rank 0, to which the others send. Collective; the path on rank 0, empty
+  /// elsewhere. Rank 0's failures are its own: the others may have sent all they had, or fail waiting for it.
+  std::string save(const std::string& folder, const StateCounters& counters, const std::string& job_toml);
+
+  const std::vector<EntryShape>& entries() const { return entries_; }
+  const std::vector<StatePiece>& pieces() const { return mine_; }
+
+ private:
+  struct Part {
+    Range range;               // of the entry's elements; inside one hashed range
+    std::vector<int> holders;  // ascending
+  };
+  /// Whose values count where they are collected.
+  static int giver(const Part& part) { return part.holders.front(); }
+  bool holds(const Part& part) const;
+  std::span<float> values(size_t entry, Range range) const;
+  std::vector<std::span<const Part>> ranges_of(size_t entry) const;
+  Digest joined_digest(size_t entry, std::span<const Part> parts);
+  std::span<const float> collected(size_t entry, std::vector<float>& buffer);
+  void give(size_t entry);
+
+  const std::vector<EntryShape> entries_;
+  const std::vector<StatePiece> mine_;
+  Channel& channel_;
+  std::vector<std::vector<Part>> parts_;  // [entry], ascending
+  std::vector<size_t> first_piece_;       // [entry] into mine_; one more at the end
+};
+
+}  // namespace tutti
