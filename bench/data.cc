@@ -32,7 +32,7 @@ LoaderOptions whole(std::shared_ptr<const Dataset> data, std::vector<Border> bor
   options.data = std::move(data);
   options.borders = std::move(borders);
   options.batch = {.lanes = 1, .micro_batches = 1, .micro_batch_size = kBatchSize};
-  options.lanes = {0, 1};
+  options.sequence = {{0, 0}};
   return options;
 }
 

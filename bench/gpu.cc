@@ -132,7 +132,7 @@ void write_batches(const Job& job, const Model& model, const std::string& path) 
   options.data = data.train;
   options.borders = model.data;
   options.batch = batch;
-  options.lanes = {0, batch.lanes};
+  options.sequence = lane_by_lane({0, batch.lanes}, batch);
   options.order = make_order(job, *data.train);
   Loader loader(std::move(options), clock, nullptr);
   std::ofstream file(path, std::ios::binary);

@@ -32,14 +32,14 @@ struct CopyPull::Impl {
   std::vector<Giver> givers;  // whose windows I read; my own first
   std::vector<Message> receives, sends;
 
-  Impl(CopyTransfer t, Transport& net, std::span<std::byte> arena, std::byte* target)
+  Impl(CopyTransfer t, Transport& net, std::span<std::byte> arena, const std::vector<std::byte*>& targets)
       : transfer(std::move(t)),
         transport(net),
         me(net.rank()),
         flag(flag_of(transfer.unit, transfer.updated ? kUpdatedReady : kCopyReady)) {
     TUTTI_CHECK(transfer.unit >= 0 && transfer.unit < kFlaggedUnits, "{}: no flags left for it", transfer.name);
     for (size_t c = 0; c < transfer.copies.size(); ++c)
-      prepare(transfer.copies[c], static_cast<uint32_t>(c), arena, target);
+      prepare(transfer.copies[c], static_cast<uint32_t>(c), arena, targets);
     TUTTI_CHECK(!read || arena.data() == transport.window().data(),
                 "{}: the arena is not the window that the others read", transfer.name);
     // Everybody begins with another rank, so that no window is everyone's first.
@@ -49,7 +49,8 @@ struct CopyPull::Impl {
     });
   }
 
-  void prepare(const CopyTransfer::Copy& copy, uint32_t part, std::span<std::byte> arena, std::byte* target) {
+  void prepare(const CopyTransfer::Copy& copy, uint32_t part, std::span<std::byte> arena,
+               const std::vector<std::byte*>& targets) {
     if (copy.bytes == 0 || (copy.from != me && copy.to != me)) return;
     const auto bytes = static_cast<size_t>(copy.bytes);
     const auto inside = [&](std::span<const std::byte> memory) {
@@ -65,7 +66,8 @@ struct CopyPull::Impl {
       }
       return;
     }
-    TUTTI_CHECK(target != nullptr, "{}: rank {} has no memory for it", transfer.name, me);
+    TUTTI_CHECK(copy.write < static_cast<int>(targets.size()), "{}: rank {} has no memory for it", transfer.name, me);
+    std::byte* target = targets[copy.write];
     const std::span<const std::byte> memory = copy.from == me ? arena : transport.window_of(copy.from);
     if (memory.empty()) {
       receives.push_back({copy.from, part, {target + copy.at, bytes}});
@@ -94,8 +96,9 @@ struct CopyPull::Impl {
   }
 };
 
-CopyPull::CopyPull(CopyTransfer transfer, Transport& transport, std::span<std::byte> arena, std::byte* target)
-    : impl_(std::make_unique<Impl>(std::move(transfer), transport, arena, target)) {}
+CopyPull::CopyPull(CopyTransfer transfer, Transport& transport, std::span<std::byte> arena,
+                   const std::vector<std::byte*>& targets)
+    : impl_(std::make_unique<Impl>(std::move(transfer), transport, arena, targets)) {}
 CopyPull::~CopyPull() = default;
 
 void CopyPull::run(uint64_t step, Deadline deadline) {

@@ -9,6 +9,7 @@
 #include "comm/fold.h"
 #include "comm/posted.h"
 #include "comm/tree.h"
+#include "grid/mesh.h"
 
 namespace tutti {
 namespace {
@@ -114,15 +115,7 @@ void ColumnExchange::scatter(std::span<float* const> sums, int64_t floats, std::
 }
 
 int64_t ColumnExchange::scratch_bytes(int columns, int ranks, int64_t floats) {
-  int64_t most = 0;
-  for (int member = 0; member < ranks; ++member) {
-    size_t partials = 0;
-    for (int other = 0; other < ranks; ++other) {
-      if (other != member) partials += subtrees(lanes_of(other, ranks, columns), columns).size();
-    }
-    most = std::max(most, static_cast<int64_t>(partials) * lanes_of(member, ranks, columns).size());
-  }
-  return most * (floats / columns) * kFloat;
+  return arriving_parts(columns, ranks) * (floats / columns) * kFloat;
 }
 
 }  // namespace tutti

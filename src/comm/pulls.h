@@ -53,8 +53,9 @@ class SumPull {
 
 class CopyPull {
  public:
-  /// `target`: where `to`-offsets of this rank count from; null where it receives nothing.
-  CopyPull(CopyTransfer transfer, Transport& transport, std::span<std::byte> arena, std::byte* target);
+  /// `targets`: what `at` counts from, by Copy::write; empty where it receives nothing.
+  CopyPull(CopyTransfer transfer, Transport& transport, std::span<std::byte> arena,
+           const std::vector<std::byte*>& targets);
   ~CopyPull();
   void run(uint64_t step, Deadline deadline);
 

@@ -131,13 +131,13 @@ struct SumPull::Impl {
     return at;
   }
 
-  int64_t level_size() const { return transfer.rounds == 1 ? slice.size() : level_floats(transfer, member()); }
   int member() const { return member_of(transfer, me); }
 
   /// Whether my stack lies on these floats.
   bool overwrites(const float* at, int64_t floats) const {
-    return !slice.empty() && std::any_of(levels.begin(), levels.end(),
-                                         [&](const float* level) { return meet(level, level_size(), at, floats); });
+    const int64_t size = level_floats(transfer, member());
+    return size > 0 &&
+           std::any_of(levels.begin(), levels.end(), [&](const float* level) { return meet(level, size, at, floats); });
   }
 
   void prepare_giving() {

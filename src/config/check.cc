@@ -1,5 +1,5 @@
-// What needs more than one value of a job to be judged: the model, the loss, training and the layout (check_data.cc has
-// the data, check_device.cc what computes). Every fault is collected.
+// What needs more than one value of a job to be judged: the model, the loss and training (check_data.cc has the data,
+// check_device.cc what computes, check_layout.cc the mesh). Every fault is collected.
 #include "config/check.h"
 
 #include <fmt/format.h>
@@ -170,11 +170,7 @@ void JobCheck::train() {
           fmt::format("train.sample_bytes = {} but train.prompt is empty: a sample starts from a prompt",
                       train.sample_bytes));
   }
-  if (train.tensor_slices > 1 && job_.model.kind == "gpt" && job_.model.heads % train.tensor_slices != 0) {
-    fault({"train.tensor_slices", "model.heads"},
-          fmt::format("model.heads = {} cannot be cut into train.tensor_slices = {}", job_.model.heads,
-                      train.tensor_slices));
-  }
+  slices();
   const double samples = static_cast<double>(train.lanes) * static_cast<double>(train.micro_batches) *
                          static_cast<double>(train.micro_batch_size) * static_cast<double>(train.steps);
   if (samples > 1e18) {
@@ -195,51 +191,6 @@ void JobCheck::numerics(const Machine& machine) {
     fault({"numerics.reduce", "layout.fold"},
           "layout.fold = \"root\" but numerics.reduce = \"ring\": a ring has no root that folds the tree");
   }
-}
-
-void JobCheck::layout() {
-  const auto& layout = job_.layout;
-  const auto& train = job_.train;
-  if (layout.ranks > train.lanes) {
-    fault({"layout.ranks", "train.lanes"},
-          fmt::format(
-              "layout.ranks = {} but train.lanes = {}: a rank owns at least one lane; ask for at most {} ranks, or "
-              "for more lanes, which is another job",
-              layout.ranks, train.lanes, train.lanes));
-  }
-  if (layout.hosts > layout.ranks) {
-    fault({"layout.hosts", "layout.ranks"},
-          fmt::format("layout.hosts = {} but layout.ranks = {}: a host has at least one rank", layout.hosts,
-                      layout.ranks));
-  }
-  if (layout.transport == "inproc" && layout.workers == "process") {
-    fault({"layout.transport", "layout.workers"},
-          "layout.transport = \"inproc\" but layout.workers = \"process\": inproc reaches only threads of one process; "
-          "use "
-          "\"shm\" or \"tcp\"");
-  }
-  if (layout.transport == "shm" && layout.workers == "thread") {
-    fault(
-        {"layout.transport", "layout.workers"},
-        "layout.transport = \"shm\" but layout.workers = \"thread\": threads share all their memory; use \"inproc\" or "
-        "\"tcp\"");
-  }
-  if (layout.tensor > train.tensor_slices) {
-    fault({"layout.tensor", "train.tensor_slices"},
-          fmt::format("layout.tensor = {} but train.tensor_slices = {}: a rank owns at least one slice", layout.tensor,
-                      train.tensor_slices));
-  }
-  const int64_t shares = layout.tensor * layout.pipeline;
-  if (shares > 0 && layout.ranks % shares != 0) {
-    fault(
-        {"layout.ranks", "layout.tensor", "layout.pipeline"},
-        fmt::format("layout.ranks = {} is no multiple of layout.tensor x layout.pipeline = {}", layout.ranks, shares));
-  }
-  if (layout.fold == "owner" && train.micro_batches > 1 && job_.numerics.order != "micro") {
-    fault({"layout.fold", "train.micro_batches"},
-          "layout.fold = \"owner\" needs train.micro_batches = 1 or numerics.order = \"micro\"");
-  }
-  if (layout.address.empty()) fault({"layout.address"}, "layout.address is empty: name an address to listen on");
 }
 
 std::vector<std::string> faults_of(const Job& job, const Machine& machine) {

@@ -27,6 +27,12 @@ void JobCheck::device(const Machine& machine) {
                         "which only \"nccl\" carries",
                         layout.transport));
     }
+    if (const MeshCause cause = mesh_cause(job_); !cause.key.empty()) {
+      fault(
+          {cause.key.c_str(), "numerics.device"},
+          fmt::format("{} but numerics.device = \"cuda\": it is not built for GPUs yet; set numerics.device = \"cpu\"",
+                      cause.text));
+    }
     return;
   }
   if (layout.transport == "nccl") {

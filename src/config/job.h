@@ -169,6 +169,9 @@ struct Job {
   std::map<std::string, std::string> origin;
 };
 
+/// Whether a job runs on a mesh (plan/mesh.h): anything but plain data parallelism with sums per lane.
+bool needs_mesh(const Job& job);
+
 /// A `--set section.key=value`. The value is TOML; a bare word is a string.
 struct Setting {
   std::string key, value;
@@ -201,11 +204,12 @@ struct Machine {
 
 /// Resolves `auto` values once, from what this process may use: device, ranks, isa, matmul, transport, fold. Origin
 /// "resolved".
-/// Then checks what needs all values: a batch that cannot be cut as asked, more ranks than lanes, a device that is not
-/// there, values not built yet. Throws ConfigError.
+/// Then checks what needs all values: a batch that cannot be cut as asked, ranks that make up no mesh or more data
+/// ranks than lanes, a device that is not there, values not built yet. Throws ConfigError.
 void resolve(Job& job, const Machine& machine);
 /// For the job of a run that goes on, before resolve(): what its file says and has no meaning on the device or in the
-/// precision that it goes on with (a GPU's keys on a CPU, a loss scale outside of float16) takes its default again.
+/// precision that it goes on with (a GPU's keys on a CPU, a loss scale outside of float16), or on its mesh (a schedule
+/// without stages), takes its default again.
 /// What was --set stays, and is refused.
 void forget_idle_keys(Job& job, const Machine& machine);
 /// Cores by affinity and the quotas of control groups (config/machine.h), and the ISA and maker of this processor. Its

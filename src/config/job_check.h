@@ -9,6 +9,16 @@
 
 namespace tutti {
 
+/// The first of the settings for which plain data parallelism does not do: its key, and "layout.zero = 2". Empty: there
+/// is none.
+struct MeshCause {
+  std::string key, text;
+};
+MeshCause mesh_cause(const Job& job);
+
+/// Why a key of the layout says nothing to this job ("layout.pipeline = 1: ..."); "" where it does.
+std::string idle_reason(const Job& job, const std::string& key);
+
 class JobCheck {
  public:
   explicit JobCheck(const Job& job) : job_(job) {}
@@ -34,6 +44,11 @@ class JobCheck {
   void images();
   void columns();
   void precision(const Machine& machine);
+  void slices();
+  void mesh();
+  void uneven_mesh();
+  void beside_mesh();
+  void idle_keys();
   const Job& job_;
 };
 

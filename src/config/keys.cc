@@ -302,7 +302,9 @@ void add_layout(std::vector<Key>& keys) {
       .one_of({"collective", "ps"})
       .only_default_yet()
       .layout();
-  rows.add(&C::ranks, "ranks", 0, "0: one per core this process may use, or one per GPU; at most the lanes")
+  rows.add(&C::ranks, "ranks", 0,
+           "0: one per core this process may use, or one per GPU, in whole replicas of tensor x pipeline; at most "
+           "one of these per lane")
       .range(0, 65536)
       .layout();
   rows.add(&C::plan, "plan", "given", "`auto`: the planner chooses what is not set")

@@ -5,6 +5,7 @@
 #include "config/check.h"
 #include "config/columns.h"
 #include "config/job.h"
+#include "config/job_check.h"
 #include "config/schema.h"
 
 namespace tutti {
@@ -25,6 +26,13 @@ std::string automatic_norm(const std::string& kind) {
 
 std::string automatic_device(const Machine& machine) { return machine.gpus.empty() ? "cpu" : "cuda"; }
 
+/// As many whole replicas as there are places for, at least one and at most one a lane.
+int64_t automatic_ranks(const Job& job, int64_t places) {
+  const auto axis = [](int64_t ranks) { return std::clamp<int64_t>(ranks, 1, 65536); };
+  const int64_t replica = axis(job.layout.tensor) * axis(job.layout.pipeline);
+  return std::clamp<int64_t>(places / replica, 1, std::max<int64_t>(1, job.train.lanes)) * replica;
+}
+
 /// Sizes that the columns of a table say, where the job does not.
 void settle_sizes(Job& job, const ColumnSizes& columns) {
   const auto settle = [&](const char* name, int64_t& field, int64_t value) {
@@ -44,7 +52,8 @@ void forget_idle_keys(Job& job, const Machine& machine) {
   const bool automatic = job.numerics.device == "auto";
   const bool cpu = (automatic ? automatic_device(machine) : job.numerics.device) == "cpu";
   for (const Key& key : keys()) {
-    const bool idle = (key.gpu && cpu) || (key.float16 && job.numerics.precision != "float16");
+    const bool idle = (key.gpu && cpu) || (key.float16 && job.numerics.precision != "float16") ||
+                      !idle_reason(job, key.full_name()).empty();
     std::string& origin = job.origin[key.full_name()];
     if (!idle || origin == "--set") continue;
     key.set(job, key.fallback);
@@ -62,7 +71,7 @@ void resolve(Job& job, const Machine& machine) {
   settle("numerics.device", job.numerics.device, automatic, automatic_device(machine));
   const bool cuda = job.numerics.device == "cuda";
   const int64_t places = cuda ? static_cast<int64_t>(machine.gpus.size()) : machine.cores;
-  settle("layout.ranks", job.layout.ranks, 0, std::max<int64_t>(1, std::min<int64_t>(places, job.train.lanes)));
+  settle("layout.ranks", job.layout.ranks, 0, automatic_ranks(job, places));
   settle("layout.transport", job.layout.transport, automatic,
          cuda                             ? "nccl"
          : job.layout.workers == "thread" ? "inproc"

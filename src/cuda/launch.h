@@ -80,4 +80,17 @@ template <class A>
 void embed_backward(Queue& queue, const int64_t* tokens, const A* dout, float* dtoken, float* dposition, int64_t rows,
                     int64_t length, int64_t vocab, int64_t cols, const Dropout* dropout);
 
+/// VocabularyKernelsFor's embed and embed_backward.
+void embed_slice(Queue& queue, const int64_t* tokens, const float* table, float* out, int64_t rows, int64_t cols,
+                 int64_t first, int64_t count);
+template <class A>
+void embed_slice_backward(Queue& queue, const int64_t* tokens, const A* dout, float* dtable, int64_t rows, int64_t cols,
+                          int64_t first, int64_t count);
+template <class A>
+void positions(Queue& queue, const A* x, const float* position, A* out, int64_t rows, int64_t first_row, int64_t length,
+               int64_t cols, const Dropout* dropout);
+template <class A>
+void positions_backward(Queue& queue, const A* dout, A* dx, float* dposition, int64_t rows, int64_t first_row,
+                        int64_t length, int64_t cols, const Dropout* dropout);
+
 }  // namespace tutti::rows

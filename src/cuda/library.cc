@@ -8,6 +8,7 @@
 #include "cuda/nccl.h"
 #include "cuda/row_kernels.h"
 #include "cuda/state.h"
+#include "cuda/vocabulary.h"
 
 namespace tutti {
 namespace {
@@ -20,6 +21,7 @@ const KernelsFor<A>* kernels_for() {
     fill_matmul(table);
     fill_attention(table);
     fill_loss(table);
+    fill_vocabulary(table);
     return table;
   }();
   return &kernels;

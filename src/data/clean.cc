@@ -12,11 +12,11 @@ using As = Column::Role;
 using Scale = Column::Scale;
 
 /// What one rank knows of one column.
-struct Share {
+struct ColumnShare {
   int64_t count = 0;
   double low = std::numeric_limits<double>::infinity(), high = -std::numeric_limits<double>::infinity();
   ExactSum sum;
-  void merge(const Share& other) {
+  void merge(const ColumnShare& other) {
     count += other.count;
     low = std::min(low, other.low);
     high = std::max(high, other.high);
@@ -50,9 +50,9 @@ std::vector<const Column*> number_columns(const Table& table) {
 std::vector<ColumnStatistics> statistics_of(const Table& table, std::span<const int64_t> records,
                                             const DataGroup& group) {
   const auto columns = static_cast<size_t>(table.number_columns);
-  std::vector<Share> shares(columns);
+  std::vector<ColumnShare> shares(columns);
   for_each_number(table, records, group, [&](size_t k, double value) {
-    Share& share = shares[k];
+    ColumnShare& share = shares[k];
     share.count += 1;
     share.low = std::min(share.low, value);
     share.high = std::max(share.high, value);
@@ -61,13 +61,13 @@ std::vector<ColumnStatistics> statistics_of(const Table& table, std::span<const 
   shares = merged(std::move(shares), group);
   std::vector<ColumnStatistics> statistics(columns);
   for (size_t k = 0; k < columns; ++k) {
-    const Share& share = shares[k];
+    const ColumnShare& share = shares[k];
     statistics[k] = {.count = share.count, .low = share.low, .high = share.high};
     if (share.count > 0) statistics[k].mean = share.sum.value() / static_cast<double>(share.count);
   }
   // Squares of distances, once the mean is known: squares of the values themselves would cancel where the mean is
   // large against the deviation (years, times).
-  std::vector<Share> squares(columns);
+  std::vector<ColumnShare> squares(columns);
   for_each_number(table, records, group, [&](size_t k, double value) {
     const double distance = value - statistics[k].mean;
     squares[k].sum.add(distance * distance);

@@ -1,15 +1,18 @@
 // The loader of ranks that read by a partition of the records.
 //   N ranks, a step of S samples; reader(s) = partition(record(s)), owner(s) = the rank that computes sample s
 //   1. on its thread, every rank reads the rows of the samples it is the reader of, in sample order
-//   2. at the first next() of the step all ranks learn each other's lanes and whether all could read
-//   3. an owner's samples are a range, so its rows lie side by side at every reader: they are sent as they lie
-//   4. an owner deals the rows it received to its micro-batches in sample order
-// Every rank computes records and readers of all S samples, so nobody has to be told how much will come.
+//   2. at the first next() of all, ranks learn each other's sequences; at that of a step, whether all could read
+//   3. a reader sends an owner's rows in the order of the owner's sequence: as they lie where they lie side by side (an
+//      owner of a range of lanes), else put together first
+//   4. an owner deals the rows it received to its micro-batches in that order
+// A sample may have several owners: the ranks of a mesh that share a replica. Every rank computes records and readers
+// of all S samples, so nobody has to be told how much will come.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 
 #include "base/error.h"
+#include "comm/gather.h"
 #include "data/feed.h"
 #include "data/read_ahead.h"
 
@@ -21,7 +24,6 @@ constexpr int64_t kSteps = 2;
 
 /// What a rank tells the others before rows travel.
 struct Status {
-  int64_t first_lane = 0, last_lane = 0;
   char fault[240] = {};  ///< empty: all was read
 };
 
@@ -38,18 +40,23 @@ class ExchangingFeed final : public Feed {
         cancel_(cancel),
         steps_(kSteps),
         incoming_(static_cast<size_t>(channel_.size())),
+        outgoing_(static_cast<size_t>(channel_.size())),
         ahead_(
             kSteps, [this](int64_t step) { read_step(step); }, clock, cancel) {
-    for (int64_t i = 0; i < shape_.micro_batches; ++i) micro_batches_.push_back(allocate(options_.borders));
+    // Those of a step may be held on into the next one's, or further.
+    const int64_t sets = 1 + (shape_.in_flight - 1 + shape_.micro_batches - 1) / shape_.micro_batches;
+    sets_.resize(static_cast<size_t>(sets));
+    for (auto& set : sets_)
+      for (int64_t i = 0; i < shape_.micro_batches; ++i) set.push_back(allocate(options_.borders));
     for (size_t k = 0; k < options_.borders.size(); ++k) {
-      row_bytes_.push_back(micro_batches_[0][k].nbytes() / static_cast<size_t>(shape_.rows));
+      row_bytes_.push_back(sets_[0][0][k].nbytes() / static_cast<size_t>(shape_.rows));
     }
   }
 
   const std::vector<at::Tensor>& next(int64_t index) override {
     const int64_t micro = index % shape_.micro_batches;
     if (micro == 0) exchange(index / shape_.micro_batches);
-    const std::vector<at::Tensor>& tensors = micro_batches_[static_cast<size_t>(micro)];
+    const std::vector<at::Tensor>& tensors = set_of(index / shape_.micro_batches)[static_cast<size_t>(micro)];
     if (options_.augment) options_.augment->apply(tensors, shape_.first_sample(index));
     digest_ += digests_[static_cast<size_t>(micro)];
     return tensors;
@@ -66,6 +73,8 @@ class ExchangingFeed final : public Feed {
     int64_t capacity = 0;
   };
   Step& step_of(int64_t step) { return steps_[static_cast<size_t>(step % kSteps)]; }
+  using MicroBatches = std::vector<std::vector<at::Tensor>>;
+  MicroBatches& set_of(int64_t step) { return sets_[static_cast<size_t>(step) % sets_.size()]; }
 
   void read_step(int64_t number) {
     Step& step = step_of(number);
@@ -100,20 +109,13 @@ class ExchangingFeed final : public Feed {
 
   void exchange(int64_t number) {
     const Time begin = clock_.now();
-    const std::vector<Range> samples = agree(number);
+    agree(number);
     const Step& step = step_of(number);
     const auto ranks = static_cast<size_t>(channel_.size());
     const auto me = static_cast<size_t>(channel_.rank());
-    // Rows of `from` among the samples of a range.
-    const auto count = [&step](Range range, size_t from) {
-      return std::count(step.readers.begin() + range.begin, step.readers.begin() + range.end, static_cast<int>(from));
-    };
-    std::vector<int64_t> first(ranks), sent(ranks), received(ranks);
-    for (size_t r = 0; r < ranks; ++r) {
-      first[r] = count({0, samples[r].begin}, me);
-      sent[r] = count(samples[r], me);
-      received[r] = count(samples[me], r);
-    }
+    const std::vector<std::vector<int64_t>> sent = rows_for_owners(step);
+    std::vector<size_t> received(ranks);
+    for (int64_t sample : samples_[me]) ++received[static_cast<size_t>(step.readers[static_cast<size_t>(sample)])];
     std::vector<const std::byte*> from(ranks);
     for (size_t k = 0; k < options_.borders.size(); ++k) {
       if (!travels(options_.borders[k])) continue;
@@ -121,24 +123,25 @@ class ExchangingFeed final : public Feed {
       std::vector<std::span<const std::byte>> out(ranks);
       std::vector<std::span<std::byte>> in(ranks);
       for (size_t r = 0; r < ranks; ++r) {
+        out[r] = together(step, k, sent[r], outgoing_[r]);
         if (r == me) continue;
-        incoming_[r].resize(std::max(incoming_[r].size(), static_cast<size_t>(received[r]) * bytes));
-        out[r] = {row(step, k, first[r]), static_cast<size_t>(sent[r]) * bytes};
-        in[r] = std::span(incoming_[r]).first(static_cast<size_t>(received[r]) * bytes);
+        incoming_[r].resize(std::max(incoming_[r].size(), received[r] * bytes));
+        in[r] = std::span(incoming_[r]).first(received[r] * bytes);
       }
       channel_.all_to_all(out, in);
-      for (size_t r = 0; r < ranks; ++r) from[r] = r == me ? row(step, k, first[r]) : incoming_[r].data();
-      deal(step, samples[me], k, from);
+      for (size_t r = 0; r < ranks; ++r) from[r] = r == me ? out[r].data() : incoming_[r].data();
+      deal(step, set_of(number), k, from);
     }
-    sum_digests(number, step, samples[me]);
+    sum_digests(number, step);
     ahead_.release(number + 1);
     stalled_.fetch_add((clock_.now() - begin).count());
   }
 
-  /// Waits until all ranks have read the step; the samples, counted from the step's first, that each computes.
-  std::vector<Range> agree(int64_t number) {
+  /// Waits until all ranks have read the step.
+  void agree(int64_t number) {
     const int64_t step = shape_.first_step + number;
-    Status mine{shape_.lanes.begin, shape_.lanes.end, {}};
+    if (samples_.empty()) learn_sequences();
+    Status mine;
     try {
       ahead_.await(number, step);
     } catch (const std::exception& error) {
@@ -148,37 +151,76 @@ class ExchangingFeed final : public Feed {
     }
     std::vector<Status> all(static_cast<size_t>(channel_.size()));
     channel_.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-    std::vector<Range> samples;
-    const int64_t per_lane = int64_t{shape_.batch.micro_batches} * shape_.rows;
     for (size_t r = 0; r < all.size(); ++r) {
       if (all[r].fault[0] != '\0') {
         throw Error(fmt::format("rank {} could not read the data of step {}: {}", r, step, all[r].fault));
       }
-      samples.push_back({all[r].first_lane * per_lane, all[r].last_lane * per_lane});
     }
-    return samples;
+  }
+
+  void learn_sequences() {
+    const auto bytes = std::as_bytes(std::span(shape_.sequence));
+    const std::string mine(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    for (const std::string& told : gather_bytes(mine, channel_)) {
+      std::vector<MicroBatch> sequence(told.size() / sizeof(MicroBatch));
+      std::memcpy(sequence.data(), told.data(), told.size());
+      std::vector<int64_t>& samples = samples_.emplace_back();
+      for (const MicroBatch& one : sequence) {
+        const int64_t first = first_sample(shape_.batch, 0, one.lane, one.micro);
+        for (int64_t i = 0; i < shape_.rows; ++i) samples.push_back(first + i);
+      }
+    }
+  }
+
+  /// By owner: the rows read here that it computes, in its order.
+  std::vector<std::vector<int64_t>> rows_for_owners(const Step& step) const {
+    std::vector<int64_t> row_of(step.readers.size());
+    int64_t rows = 0;
+    for (size_t i = 0; i < row_of.size(); ++i) row_of[i] = step.readers[i] == channel_.rank() ? rows++ : -1;
+    std::vector<std::vector<int64_t>> sent;
+    for (const std::vector<int64_t>& samples : samples_) {
+      sent.emplace_back();
+      for (int64_t sample : samples)
+        if (const int64_t row = row_of[static_cast<size_t>(sample)]; row >= 0) sent.back().push_back(row);
+    }
+    return sent;
+  }
+
+  /// The rows of tensor k side by side: where they lie, or in `buffer`.
+  std::span<const std::byte> together(const Step& step, size_t k, const std::vector<int64_t>& rows,
+                                      std::vector<std::byte>& buffer) const {
+    if (rows.empty()) return {};
+    const size_t bytes = row_bytes_[k];
+    const auto gap = [](int64_t a, int64_t b) { return b != a + 1; };
+    if (std::adjacent_find(rows.begin(), rows.end(), gap) == rows.end())
+      return {row(step, k, rows.front()), rows.size() * bytes};
+    buffer.resize(std::max(buffer.size(), rows.size() * bytes));
+    for (size_t i = 0; i < rows.size(); ++i) std::memcpy(buffer.data() + i * bytes, row(step, k, rows[i]), bytes);
+    return std::span(buffer).first(rows.size() * bytes);
   }
 
   /// Copies the rows of tensor k to this rank's micro-batches; from[r] is where those of reader r begin.
-  void deal(const Step& step, Range samples, size_t k, std::vector<const std::byte*>& from) {
+  void deal(const Step& step, const MicroBatches& micro_batches, size_t k, std::vector<const std::byte*>& from) {
     const size_t bytes = row_bytes_[k];
-    const int* reader = step.readers.data() + samples.begin;
-    for (const std::vector<at::Tensor>& tensors : micro_batches_) {
+    const int64_t* sample = samples_[static_cast<size_t>(channel_.rank())].data();
+    for (const std::vector<at::Tensor>& tensors : micro_batches) {
       auto* to = static_cast<std::byte*>(tensors[k].mutable_data_ptr());
       for (int64_t i = 0; i < shape_.rows; ++i, to += bytes) {
-        const std::byte*& at = from[static_cast<size_t>(*reader++)];
+        const std::byte*& at = from[static_cast<size_t>(step.readers[static_cast<size_t>(*sample++)])];
         std::memcpy(to, at, bytes);
         at += bytes;
       }
     }
   }
 
-  void sum_digests(int64_t number, const Step& step, Range samples) {
-    digests_.assign(micro_batches_.size(), 0);
+  void sum_digests(int64_t number, const Step& step) {
+    digests_.assign(static_cast<size_t>(shape_.micro_batches), 0);
     const int64_t first = (shape_.first_step + number) * shape_.batch.samples();
-    for (int64_t i = samples.begin; i < samples.end; ++i) {
-      digests_[static_cast<size_t>((i - samples.begin) / shape_.rows)] +=
-          order_digest(static_cast<uint64_t>(first + i), static_cast<uint64_t>(step.records[static_cast<size_t>(i)]));
+    const std::vector<int64_t>& samples = samples_[static_cast<size_t>(channel_.rank())];
+    for (size_t i = 0; i < samples.size(); ++i) {
+      digests_[i / static_cast<size_t>(shape_.rows)] +=
+          order_digest(static_cast<uint64_t>(first + samples[i]),
+                       static_cast<uint64_t>(step.records[static_cast<size_t>(samples[i])]));
     }
   }
 
@@ -188,10 +230,12 @@ class ExchangingFeed final : public Feed {
   Clock& clock_;
   const Cancel* const cancel_;
   std::vector<Step> steps_;
-  std::vector<std::vector<std::byte>> incoming_;        // by reader
-  std::vector<std::vector<at::Tensor>> micro_batches_;  // of the step that is handed out
-  std::vector<size_t> row_bytes_;                       // by tensor
-  std::vector<uint64_t> digests_;                       // by micro-batch
+  std::vector<std::vector<std::byte>> incoming_;  // by reader
+  std::vector<std::vector<std::byte>> outgoing_;  // by owner
+  std::vector<std::vector<int64_t>> samples_;     // by owner: those of a step, from its first, in the owner's order
+  std::vector<MicroBatches> sets_;                // of the step that is handed out and of those still held
+  std::vector<size_t> row_bytes_;                 // by tensor
+  std::vector<uint64_t> digests_;                 // by micro-batch
   std::atomic<uint64_t> digest_{0};
   std::atomic<int64_t> stalled_{0};
   ReadAhead ahead_;  // last: its thread uses all of the above

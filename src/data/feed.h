@@ -9,11 +9,12 @@
 
 namespace tutti {
 
-/// Micro-batches of one rank, counted from 0 at the loader's first step: step by step, lane by lane, micro by micro.
+/// Micro-batches of one rank, counted from 0 at the loader's first step: step by step, each in the order of the
+/// sequence.
 class Feed {
  public:
   virtual ~Feed() = default;
-  /// Micro-batch `index`, called with 0, 1, 2, ...; valid until the next call.
+  /// Micro-batch `index`, called with 0, 1, 2, ...; valid until that of `index + in_flight`.
   virtual const std::vector<at::Tensor>& next(int64_t index) = 0;
   virtual Duration stalled() const = 0;
   /// Over all micro-batches handed out.
@@ -25,13 +26,16 @@ struct FeedShape {
   explicit FeedShape(const LoaderOptions& options);
   int64_t rows;           ///< of a micro-batch
   int64_t micro_batches;  ///< of this rank, a step
-  /// The position of the first sample of this rank's micro-batch `index`.
+  /// Which one micro-batch `index` is.
+  const MicroBatch& at(int64_t index) const { return sequence[static_cast<size_t>(index % micro_batches)]; }
+  /// The position of its first sample.
   int64_t first_sample(int64_t index) const;
   int64_t step(int64_t index) const { return first_step + index / micro_batches; }
 
   Batch batch;
-  Range lanes;
+  std::vector<MicroBatch> sequence;
   int64_t first_step;
+  int in_flight;
 };
 
 std::unique_ptr<Feed> make_reading_feed(LoaderOptions options, Clock& clock, const Cancel* cancel);

@@ -1,5 +1,5 @@
-// The loader of a rank that reads what it computes: a ring of depth + 1 micro-batches between two threads. The reader
-// fills ahead, next() hands out; the extra one is the micro-batch that the caller holds.
+// The loader of a rank that reads what it computes: a ring of depth + in_flight micro-batches between two threads. The
+// reader fills ahead, next() hands out; the latter are those that the caller holds.
 #include "data/loader.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class ReadingFeed final : public Feed {
             static_cast<int64_t>(slots_.size()), [this](int64_t index) { fill(index); }, clock, cancel) {}
 
   const std::vector<at::Tensor>& next(int64_t index) override {
-    ahead_.release(index);
+    ahead_.release(std::max<int64_t>(0, index + 1 - shape_.in_flight));
     ahead_.await(index, shape_.step(index));
     const Slot& slot = slot_of(index);
     digest_ += slot.digest;
@@ -41,14 +41,14 @@ class ReadingFeed final : public Feed {
   };
   static std::vector<Slot> slots(const LoaderOptions& options) {
     std::vector<Slot> made;
-    for (int i = 0; i <= options.depth; ++i) made.push_back({allocate(options.borders), 0});
+    for (int i = 0; i < options.depth + options.in_flight; ++i) made.push_back({allocate(options.borders), 0});
     return made;
   }
   Slot& slot_of(int64_t index) { return slots_[static_cast<size_t>(index) % slots_.size()]; }
 
   void fill(int64_t index) {
     const int64_t first = shape_.first_sample(index);
-    if (index % shape_.micro_batches == 0 || first == order_end_) look_ahead(index, first);
+    if (index == look_at_) look_ahead(index, first);
     const auto records = std::span<const int64_t>(order_).subspan(order_.size() - (order_end_ - first), shape_.rows);
     Slot& slot = slot_of(index);
     options_.data->read_rows(records, slot.tensors, 0);
@@ -59,13 +59,15 @@ class ReadingFeed final : public Feed {
     }
   }
 
-  /// This rank's samples of a step lie side by side; those of the next step begin elsewhere.
+  /// As far as the micro-batches' samples lie side by side.
   void look_ahead(int64_t index, int64_t first) {
-    const int64_t left = shape_.micro_batches - index % shape_.micro_batches;
-    const int64_t count = std::min(left, std::max<int64_t>(1, kOrderAhead / shape_.rows)) * shape_.rows;
-    order_.resize(static_cast<size_t>(count));
+    const int64_t most = std::max<int64_t>(1, kOrderAhead / shape_.rows);
+    int64_t count = 1;
+    while (count < most && shape_.first_sample(index + count) == first + count * shape_.rows) ++count;
+    order_.resize(static_cast<size_t>(count * shape_.rows));
     options_.order.records(static_cast<uint64_t>(first), order_);
-    order_end_ = first + count;
+    order_end_ = first + count * shape_.rows;
+    look_at_ = index + count;
   }
 
   const LoaderOptions options_;
@@ -73,6 +75,7 @@ class ReadingFeed final : public Feed {
   std::vector<Slot> slots_;
   std::vector<int64_t> order_;  // the reader's: records of the samples that end before order_end_
   int64_t order_end_ = 0;
+  int64_t look_at_ = 0;  // the first micro-batch behind them
   std::atomic<uint64_t> digest_{0};
   ReadAhead ahead_;  // last: its thread uses all of the above
 };
@@ -81,13 +84,21 @@ class ReadingFeed final : public Feed {
 
 FeedShape::FeedShape(const LoaderOptions& options)
     : rows(options.batch.micro_batch_size),
-      micro_batches(options.lanes.size() * options.batch.micro_batches),
+      micro_batches(static_cast<int64_t>(options.sequence.size())),
       batch(options.batch),
-      lanes(options.lanes),
-      first_step(options.first_step) {}
+      sequence(options.sequence),
+      first_step(options.first_step),
+      in_flight(options.in_flight) {}
 
 int64_t FeedShape::first_sample(int64_t index) const {
-  return tutti::first_sample(batch, step(index), static_cast<int>(lanes.begin), 0) + index % micro_batches * rows;
+  return tutti::first_sample(batch, step(index), at(index).lane, at(index).micro);
+}
+
+std::vector<MicroBatch> lane_by_lane(Range lanes, const Batch& batch) {
+  std::vector<MicroBatch> sequence;
+  for (int lane = static_cast<int>(lanes.begin); lane < lanes.end; ++lane)
+    for (int micro = 0; micro < batch.micro_batches; ++micro) sequence.push_back({lane, micro});
+  return sequence;
 }
 
 std::unique_ptr<Feed> make_reading_feed(LoaderOptions options, Clock& clock, const Cancel* cancel) {
@@ -95,18 +106,16 @@ std::unique_ptr<Feed> make_reading_feed(LoaderOptions options, Clock& clock, con
 }
 
 struct Loader::Impl {
-  Batch batch;
-  Range lanes;
-  int64_t first_step;
+  FeedShape shape;
   std::unique_ptr<Feed> feed;
   int64_t taken = 0;
 };
 
 Loader::Loader(LoaderOptions options, Clock& clock, const Cancel* cancel)
-    : impl_(std::make_unique<Impl>(options.batch, options.lanes, options.first_step)) {
-  TUTTI_CHECK(options.depth > 0 && !options.lanes.empty() && options.batch.micro_batches > 0,
-              "a loader of depth {} for {} lanes of {} micro-batches", options.depth, options.lanes.size(),
-              options.batch.micro_batches);
+    : impl_(std::make_unique<Impl>(FeedShape(options))) {
+  TUTTI_CHECK(options.depth > 0 && options.in_flight > 0 && !options.sequence.empty(),
+              "a loader of depth {} and {} in flight for {} micro-batches a step", options.depth, options.in_flight,
+              options.sequence.size());
   if (options.data->size() == 0) throw Error("the data has no records to train on");
   const bool alone = !options.partition || options.channel == nullptr || options.channel->size() == 1;
   impl_->feed = (alone ? make_reading_feed : make_exchanging_feed)(std::move(options), clock, cancel);
@@ -116,13 +125,11 @@ Loader::~Loader() = default;
 
 const std::vector<at::Tensor>& Loader::next(int64_t step, int lane, int micro) {
   Impl& s = *impl_;
-  const int64_t per_step = s.lanes.size() * s.batch.micro_batches;
-  const int64_t next_step = s.first_step + s.taken / per_step;
-  const int64_t next_lane = s.lanes.begin + s.taken % per_step / s.batch.micro_batches;
-  const int64_t next_micro = s.taken % s.batch.micro_batches;
-  TUTTI_CHECK(step == next_step && lane == next_lane && micro == next_micro,
+  const int64_t next_step = s.shape.step(s.taken);
+  const MicroBatch& next = s.shape.at(s.taken);
+  TUTTI_CHECK(step == next_step && lane == next.lane && micro == next.micro,
               "micro-batch (step {}, lane {}, micro {}) asked for, (step {}, lane {}, micro {}) is next", step, lane,
-              micro, next_step, next_lane, next_micro);
+              micro, next_step, next.lane, next.micro);
   return s.feed->next(s.taken++);
 }
 

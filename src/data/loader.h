@@ -10,6 +10,7 @@
 #include "data/dataset.h"
 #include "data/partition.h"
 #include "grid/grid.h"
+#include "grid/mesh.h"
 #include "grid/order.h"
 
 namespace tutti {
@@ -18,10 +19,11 @@ struct LoaderOptions {
   std::shared_ptr<const Dataset> data;
   std::vector<Border> borders;
   Batch batch;
-  Range lanes;  ///< this rank's
+  std::vector<MicroBatch> sequence;  ///< this rank's micro-batches of a step, in the order in which it takes them
   Order order;
   int64_t first_step = 0;
   int depth = 4;                           ///< micro-batches kept ready
+  int in_flight = 1;                       ///< how many micro-batches are held at a time, the newest included
   std::shared_ptr<const Augment> augment;  ///< null: none
   /// Not empty: this rank reads the records that the partition gives it, for whichever rank computes them, and the
   /// ranks exchange rows at the first next() of a step, over `channel` (which then belongs to the thread that calls
@@ -30,16 +32,19 @@ struct LoaderOptions {
   Channel* channel = nullptr;
 };
 
-/// Hands out the micro-batches of this rank's lanes in the order in which the plan loads them: step by step, lane by
-/// lane, micro by micro.
+/// Lane by lane, micro by micro.
+std::vector<MicroBatch> lane_by_lane(Range lanes, const Batch& batch);
+
+/// Hands out this rank's micro-batches in the order in which the plan loads them: step by step, each in the order of
+/// the sequence.
 class Loader {
  public:
   /// Reading starts at once.
   Loader(LoaderOptions options, Clock& clock, const Cancel* cancel);
   ~Loader();
 
-  /// The next micro-batch; blocks until it is ready. Its tensors stay valid and unchanged until the next call of
-  /// next(). Rethrows what reading threw; with a partition every rank does, naming the rank that read.
+  /// The next micro-batch; blocks until it is ready. Its tensors stay valid and unchanged until the in_flight-th call
+  /// of next() from here. Rethrows what reading threw; with a partition every rank does, naming the rank that read.
   const std::vector<at::Tensor>& next(int64_t step, int lane, int micro);
   /// Time next() spent waiting, in all.
   Duration stalled() const;

@@ -148,6 +148,17 @@ int stack_levels(const std::vector<Round>& rounds) {
   return levels;
 }
 
+int64_t arriving_parts(int columns, int ranks) {
+  int64_t most = 0;
+  for (int member = 0; member < ranks; ++member) {
+    size_t partials = 0;
+    for (int other = 0; other < ranks; ++other)
+      if (other != member) partials += subtrees(lanes_of(other, ranks, columns), columns).size();
+    most = std::max(most, static_cast<int64_t>(partials) * lanes_of(member, ranks, columns).size());
+  }
+  return most;
+}
+
 std::vector<Range> cut_by_cost(const std::vector<double>& costs, int parts) {
   const int n = static_cast<int>(costs.size());
   TUTTI_CHECK(parts >= 1 && parts <= n, "{} parts of {}", parts, n);

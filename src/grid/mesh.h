@@ -82,6 +82,10 @@ std::vector<Round> sum_rounds(const SumOptions& options);
 /// Levels of the owner's stack: at least 1.
 int stack_levels(const std::vector<Round>& rounds);
 
+/// A sum over `columns` columns that `ranks` tensor ranks hold: how many of its parts (of which there are `columns`)
+/// arrive at one of them from the others, at most.
+int64_t arriving_parts(int columns, int ranks);
+
 /// Cuts `costs` into `parts` contiguous, non-empty ranges so that the most expensive is as cheap as possible.
 std::vector<Range> cut_by_cost(const std::vector<double>& costs, int parts);
 

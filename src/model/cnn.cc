@@ -7,12 +7,28 @@
 
 namespace tutti {
 
+namespace {
+
+/// Behind the head of every column.
+void add_loss(Model& model, const Job& job, const Border& logits) {
+  for (size_t column = 1; column <= static_cast<size_t>(model.columns); ++column)
+    model.blocks[model.blocks.size() - column].segments.push_back(loss_segment(job, logits, model.data));
+  model.check = class_check(job, logits, model.data);
+}
+
+}  // namespace
+
 Model make_cnn(const Job& job) {
   const CnnPlan plan = cnn_plan(job);
   Model model;
-  model.blocks = cnn_blocks(plan, job.model);
   model.data = data_borders(job);
   model.task = Task::kClasses;
+  if (job.train.tensor_slices > 1) {
+    add_cnn_columns(plan, job, model);
+    add_loss(model, job, cnn_logits(plan));
+    return model;
+  }
+  model.blocks = cnn_blocks(plan, job.model);
   if (job.model.autograd || job.numerics.device == "cuda") {  // the hand-written segments are the CPU's
     add_cnn_reference(plan, job, model);
   } else {
@@ -23,8 +39,7 @@ Model make_cnn(const Job& job) {
       model.blocks[i + 1].segments.push_back(make_cnn_block(plan, i, tables));
     model.blocks.back().segments.push_back(make_cnn_head(plan, tables));
   }
-  model.blocks.back().segments.push_back(loss_segment(job, cnn_logits(plan), model.data));
-  model.check = class_check(job, cnn_logits(plan), model.data);
+  add_loss(model, job, cnn_logits(plan));
   return model;
 }
 

@@ -15,7 +15,8 @@
 
 namespace tutti {
 
-/// Throws Error for what such a network cannot have: an image too small for the stages, rms norm.
+/// With train.tensor_slices > 1 it has as many columns, under autograd (model/column_block.h). Throws Error for what
+/// such a network cannot have: an image too small for the stages, rms norm, channels and classes that cannot be cut.
 Model make_cnn(const Job& job);
 
 }  // namespace tutti

@@ -11,6 +11,7 @@
 #include "model/adaptor.h"
 #include "model/dropout.h"
 #include "model/init.h"
+#include "model/wiring.h"
 
 namespace tutti {
 
@@ -29,6 +30,8 @@ void add_norm(std::vector<Parameter>& parameters, const std::string& norm, int64
   parameters.push_back({"norm.variance", {width}, {Init::Kind::kOnes, 1, {}}, "", Role::kMeanBuffer});
 }
 
+std::string norm_of(const Job& job) { return job.model.norm == "auto" ? "none" : job.model.norm; }
+
 at::Tensor normalised(const std::string& norm, const at::Tensor& x, Tensors p, bool training) {
   if (norm == "layer") return at::layer_norm(x, {x.size(-1)}, p[2], p[3], kNormEps);
   if (norm == "rms") return at::rms_norm(x.to(at::kFloat), {x.size(-1)}, p[2], kNormEps);
@@ -36,23 +39,37 @@ at::Tensor normalised(const std::string& norm, const at::Tensor& x, Tensors p, b
   return x;
 }
 
-at::Tensor dropped(const at::Tensor& x, double rate, const Pass& pass) {
+/// Of a column, its units of the mask of the whole layer.
+at::Tensor dropped(const at::Tensor& x, double rate, const Pass& pass, const Columns& columns) {
   if (rate == 0 || !pass.training) return x;
-  const Dropout dropout{
-      rate, pass.seed, static_cast<uint64_t>(pass.step), static_cast<uint32_t>(pass.block), 0, pass.first_sample,
-      1,    pass.keys};
-  return x * keyed_mask(dropout, x);
+  const auto layer = static_cast<uint32_t>(pass.block / columns.slices);
+  const Dropout dropout{rate, pass.seed, static_cast<uint64_t>(pass.step), layer, 0, pass.first_sample, 1, pass.keys};
+  if (columns.slices == 1) return x * keyed_mask(dropout, x);
+  const int64_t width = x.size(1);
+  const at::Tensor mask = keyed_mask(dropout, x.new_empty({x.size(0), columns.slices * width}));
+  return x * mask.narrow(1, columns.column * width, width);
 }
 
+using Layer = std::function<at::Tensor(const Pass&, Tensors, const at::Tensor&)>;
+
+Layer dense_layer(const Job& job, const Columns& columns) {
+  return [norm = norm_of(job), activation = job.model.activation, rate = job.model.dropout, columns](
+             const Pass& pass, Tensors p, const at::Tensor& x) {
+    const at::Tensor y = normalised(norm, at::linear(x, p[0], p[1]), p, pass.training);
+    return dropped(activate(activation, y), rate, pass, columns);
+  };
+}
+
+at::Tensor linear_layer(const Pass&, Tensors p, const at::Tensor& x) { return at::linear(x, p[0], p[1]); }
+
 Block layer_block(const Job& job, std::string name, std::vector<Parameter> parameters, const Border& in,
-                  const Border& out, const std::vector<Border>& passed,
-                  std::function<at::Tensor(const Pass&, Tensors, const at::Tensor&)> layer) {
+                  const Border& out, const std::vector<Border>& passed, Layer layer) {
   std::vector<Border> inputs = {in}, outputs = {out};
   inputs.insert(inputs.end(), passed.begin(), passed.end());
   outputs.insert(outputs.end(), passed.begin(), passed.end());
   AdaptOptions options = built_in_options(job);
   options.splits = true;
-  options.flops = 2.0 * static_cast<double>(in.dims[0] * in.dims[1] * out.dims[1]);
+  options.flops = 2.0 * static_cast<double>(elements(in) * out.dims[1]);
   TensorFunction function = [layer = std::move(layer)](const Pass& pass, Tensors p, Tensors tensors) {
     std::vector<at::Tensor> results = {layer(pass, p, tensors[0])};
     for (size_t i = 1; i < tensors.size(); ++i) results.push_back(tensors[i].clone());
@@ -60,6 +77,30 @@ Block layer_block(const Job& job, std::string name, std::vector<Parameter> param
   };
   return adapt(std::move(name), std::move(parameters), std::move(function), std::move(inputs), std::move(outputs),
                std::move(options));
+}
+
+/// Of a sample, gathered or not.
+int64_t inputs_of(const Border& in) { return in.dims.size() == 3 ? in.dims[0] * in.dims[2] : in.dims[1]; }
+
+std::vector<Parameter> dense_parameters(const Job& job, const Border& in, const Border& out) {
+  std::vector<Parameter> parameters = linear_parameters(job, "", inputs_of(in), out.dims[1]);
+  const std::string norm = norm_of(job);
+  if (norm == "batch" && out.dims[0] < 2)
+    throw Error(
+        "model.norm = \"batch\" with train.micro_batch_size = 1: a single sample has no deviation to divide by");
+  add_norm(parameters, norm, out.dims[1]);
+  return parameters;
+}
+
+Block layer_column(const Job& job, const Block& whole, const Border& in, const Border& out, const Columns& columns,
+                   Layer layer) {
+  Block block = column_block(whole, columns);
+  if (in.dims.size() == 3)
+    layer = [layer = std::move(layer)](const Pass& pass, Tensors p, const at::Tensor& x) {
+      return layer(pass, p, joined_parts(x));
+    };
+  return layer_block(job, std::move(block.name), std::move(block.parameters), in, column_part(out, columns.slices), {},
+                     std::move(layer));
 }
 
 }  // namespace
@@ -71,24 +112,29 @@ std::vector<Parameter> linear_parameters(const Job& job, const std::string& pref
 
 Block dense_block(const Job& job, std::string name, const Border& in, const Border& out,
                   const std::vector<Border>& passed) {
-  std::vector<Parameter> parameters = linear_parameters(job, "", in.dims[1], out.dims[1]);
-  const std::string norm = job.model.norm == "auto" ? "none" : job.model.norm;
-  if (norm == "batch" && in.dims[0] < 2)
-    throw Error(
-        "model.norm = \"batch\" with train.micro_batch_size = 1: a single sample has no deviation to divide by");
-  add_norm(parameters, norm, out.dims[1]);
-  auto layer = [norm, activation = job.model.activation, rate = job.model.dropout](const Pass& pass, Tensors p,
-                                                                                   const at::Tensor& x) {
-    const at::Tensor y = normalised(norm, at::linear(x, p[0], p[1]), p, pass.training);
-    return dropped(activate(activation, y), rate, pass);
-  };
-  return layer_block(job, std::move(name), std::move(parameters), in, out, passed, std::move(layer));
+  return layer_block(job, std::move(name), dense_parameters(job, in, out), in, out, passed, dense_layer(job, {}));
 }
 
 Block linear_block(const Job& job, std::string name, const Border& in, const Border& out,
                    const std::vector<Border>& passed) {
   return layer_block(job, std::move(name), linear_parameters(job, "", in.dims[1], out.dims[1]), in, out, passed,
-                     [](const Pass&, Tensors p, const at::Tensor& x) { return at::linear(x, p[0], p[1]); });
+                     linear_layer);
+}
+
+Block dense_column(const Job& job, const std::string& name, const Border& in, const Border& out,
+                   const Columns& columns) {
+  if (const std::string norm = norm_of(job); norm != "none" && norm != "batch")
+    throw Error(
+        fmt::format("train.tensor_slices = {} but model.norm = \"{}\" goes over all units of a layer, which are cut; "
+                    "use batch or none",
+                    columns.slices, norm));
+  return layer_column(job, {name, dense_parameters(job, in, out), {}}, in, out, columns, dense_layer(job, columns));
+}
+
+Block linear_column(const Job& job, const std::string& name, const Border& in, const Border& out,
+                    const Columns& columns) {
+  return layer_column(job, {name, linear_parameters(job, "", inputs_of(in), out.dims[1]), {}}, in, out, columns,
+                      linear_layer);
 }
 
 void add_dense(Model& model, const Job& job, const std::string& prefix, const std::vector<int64_t>& widths,

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "model/gpt_reference.h"
 #include "model/gpt_segments.h"
+#include "model/gpt_slices.h"
 #include "model/loss.h"
 
 namespace tutti {
@@ -23,11 +25,14 @@ RotaryTable rotary_of(const GptShape& shape, bool on_device) {
 
 template <class A>
 Model make_gpt(const Job& job, const KernelsFor<A>& kernels) {
+  const bool sliced = job.train.tensor_slices > 1;
+  if (job.model.autograd && sliced)
+    throw Error(
+        fmt::format("train.tensor_slices = {} but model.autograd is true: it has no slices", job.train.tensor_slices));
   if (job.model.autograd) return make_gpt_reference(job);
   GptShape shape = gpt_shape(job.model, job.train.micro_batch_size);
   shape.type = c10::CppTypeToScalarType<A>::value;
   Model model;
-  model.blocks = gpt_blocks(job.model);
   model.data = gpt_data(shape);
   model.tokens_per_sample = shape.length;
   model.task = Task::kTokens;
@@ -36,6 +41,12 @@ Model make_gpt(const Job& job, const KernelsFor<A>& kernels) {
     check_ids(ids(data[1]), shape.rows(), shape.vocab, true, "target");
   };
   const RotaryTable rotary = rotary_of(shape, job.numerics.device == "cuda");
+  if (sliced) {
+    model.columns = static_cast<int>(job.train.tensor_slices);
+    model.blocks = gpt_slice_blocks(job, shape, kernels, rotary);
+    return model;
+  }
+  model.blocks = gpt_blocks(job.model);
   model.blocks.front().segments.push_back(make_gpt_embed(shape, kernels));
   for (int64_t i = 0; i < shape.layers; ++i) {
     auto& segments = model.blocks[static_cast<size_t>(i) + 1].segments;

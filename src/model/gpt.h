@@ -16,7 +16,8 @@
 namespace tutti {
 
 /// With activations of type A, where `kernels` run. With model.autograd the same model through ATen and autograd
-/// (gpt_reference.h), which uses none of the kernels. Throws Error for sizes and names that do not make a GPT.
+/// (gpt_reference.h), which uses none of the kernels. With train.tensor_slices in that many columns (gpt_slices.h):
+/// "logits" is then a column's slice of them. Throws Error for sizes and names that do not make a GPT.
 template <class A>
 Model make_gpt(const Job& job, const KernelsFor<A>& kernels);
 

@@ -36,12 +36,6 @@ void GptNorm<A>::forward(const Context& context, const A* x, const Saved& saved)
 }
 
 template <class A>
-void GptNorm<A>::backward(const Context& context, const A* dy, const A* x, const Saved& saved, const A* residual,
-                          A* dx) const {
-  backward(context, SideGradients(context.gradients), dy, x, saved, residual, dx);
-}
-
-template <class A>
 void GptNorm<A>::backward(const Context& context, const SideGradients& sides, const A* dy, const A* x,
                           const Saved& saved, const A* residual, A* dx) const {
   const float* weight = floats(context.parameters, place_.weight);

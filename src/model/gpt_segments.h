@@ -82,10 +82,9 @@ class GptNorm {
   Saved saved(Carver& memory) const;
   void forward(const Context& context, const A* x, const Saved& saved) const;
   /// dx = residual (may be null) + the gradient of x; may be in place, as layer_norm_backward says. Those of weight and
-  /// bias go to `sides`, or to the context's.
+  /// bias go to `sides`.
   void backward(const Context& context, const SideGradients& sides, const A* dy, const A* x, const Saved& saved,
                 const A* residual, A* dx) const;
-  void backward(const Context& context, const A* dy, const A* x, const Saved& saved, const A* residual, A* dx) const;
 
  private:
   const GptShape& shape_;  // of the segment that it is a part of

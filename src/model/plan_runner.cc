@@ -1,5 +1,7 @@
 #include "model/plan_runner.h"
 
+#include <c10/util/accumulate.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -38,6 +40,11 @@ struct Place {
   int64_t gradient_in(const Buffer& buffer) const { return gradient - (buffer.range.empty() ? 0 : buffer.range.begin); }
 };
 
+// Bytes that a segment wants.
+struct Declared {
+  int64_t saved, work, deferred;
+};
+
 }  // namespace
 
 struct PlanRunner::Impl {
@@ -46,7 +53,11 @@ struct PlanRunner::Impl {
       : model(model), program(program), memory(std::move(memory)), options(std::move(options)), ledger(accounts) {
     segments = wire(model);
     first.resize(model.blocks.size());
-    for (size_t s = segments.size(); s-- > 0;) first[segments[s].block] = static_cast<int>(s);
+    for (const SegmentWiring& w : segments) {
+      if (w.segment == 0) first[w.block] = static_cast<int>(declared.size());
+      const Segment& s = *model.blocks[w.block].segments[w.segment];
+      declared.push_back({s.saved_bytes(), s.work_bytes(), s.deferred_bytes()});
+    }
     const auto owner = owners(model);
     places.resize(model.blocks.size());
     for (size_t b = 0; b < model.blocks.size(); ++b)
@@ -72,35 +83,35 @@ struct PlanRunner::Impl {
   }
 
   // A program's buffers are few and stay where they are, so their views are kept.
-  at::Tensor view(int buffer, int64_t offset, const Border& border) {
-    check_room(buffer, offset, border_bytes(border), border.name);
+  at::Tensor view(int buffer, int64_t offset, const std::vector<int64_t>& dims, at::ScalarType type,
+                  const std::string& what) {
+    check_room(buffer, offset, c10::multiply_integers(dims) * static_cast<int64_t>(c10::elementSize(type)), what);
     auto& known = views[{buffer, offset}];
     for (const at::Tensor& tensor : known)
-      if (tensor.scalar_type() == border.type && tensor.sizes() == at::IntArrayRef(border.dims)) return tensor;
-    return known.emplace_back(view_on(options.device, memory(buffer) + offset, border.dims, border.type));
+      if (tensor.scalar_type() == type && tensor.sizes() == at::IntArrayRef(dims)) return tensor;
+    return known.emplace_back(view_on(options.device, memory(buffer) + offset, dims, type));
   }
-  // `types`: those that the tensors have instead of the borders'.
+  // `types`: those that the tensors have instead of the borders'. Undefined where there is no buffer.
   std::vector<at::Tensor> tensors(const std::vector<int>& buffers, const std::vector<Border>& borders,
                                   const std::vector<at::ScalarType>& types = {}) {
     TUTTI_CHECK(buffers.size() == borders.size(), "{} buffers for {} borders", buffers.size(), borders.size());
     std::vector<at::Tensor> all(buffers.size());
-    for (size_t i = 0; i < buffers.size(); ++i) {
-      if (buffers[i] < 0) continue;
-      Border border{borders[i].name, borders[i].dims, types.empty() ? borders[i].type : types[i]};
-      all[i] = view(buffers[i], 0, border);
-    }
+    for (size_t i = 0; i < buffers.size(); ++i)
+      if (buffers[i] >= 0)
+        all[i] = view(buffers[i], 0, borders[i].dims, types.empty() ? borders[i].type : types[i], borders[i].name);
     return all;
   }
   std::vector<at::Tensor> inputs(const Instruction& i, Tensors data) {
     const SegmentWiring& w = wiring(i);
-    std::vector<int> buffers = i.flow.in;
-    TUTTI_CHECK(buffers.size() == w.inputs.size(), "{}: {} inputs of {}", to_string(i), buffers.size(),
+    TUTTI_CHECK(i.flow.in.size() == w.inputs.size(), "{} has {} buffers for {} inputs", to_string(i), i.flow.in.size(),
                 w.inputs.size());
-    for (size_t k = 0; k < buffers.size(); ++k)
-      if (w.sources[k].data) buffers[k] = -1;
-    auto all = tensors(buffers, w.inputs);
-    for (size_t k = 0; k < all.size(); ++k)
-      if (w.sources[k].data) all[k] = data[w.sources[k].index];
+    std::vector<at::Tensor> all(w.inputs.size());
+    for (size_t k = 0; k < all.size(); ++k) {
+      if (w.sources[k].data)
+        all[k] = data[w.sources[k].index];
+      else if (i.flow.in[k] >= 0)
+        all[k] = view(i.flow.in[k], 0, w.inputs[k].dims, w.inputs[k].type, w.inputs[k].name);
+    }
     return all;
   }
   std::span<std::byte> bytes(int buffer, int64_t count, const char* what) const {
@@ -125,6 +136,11 @@ struct PlanRunner::Impl {
     parameters.clear();
     low.clear();
     for (Place& place : places[i.block]) {
+      // A weight part needs no values: where slices are gathered, there are none.
+      if (i.part == Part::kWeight) {
+        parameters.emplace_back();
+        continue;
+      }
       const int buffer = buffer_of(i, i.flow.parameters, place);
       const int64_t offset = place.offset_in(program.buffers[buffer]);
       check_room(buffer, offset * int64_t{sizeof(float)}, place.shape->size * int64_t{sizeof(float)},
@@ -141,24 +157,24 @@ struct PlanRunner::Impl {
     std::vector<at::Tensor> all;
     for (const Place& place : places[i.block]) {
       const int buffer = buffer_of(i, i.flow.gradients, place);
-      all.push_back(view(buffer, place.gradient_in(program.buffers[buffer]) * int64_t{sizeof(float)},
-                         {place.shape->name, place.shape->dims}));
+      all.push_back(view(buffer, place.gradient_in(program.buffers[buffer]) * int64_t{sizeof(float)}, place.shape->dims,
+                         at::kFloat, place.shape->name));
     }
     return all;
   }
 
   Context context(const Instruction& i, const Pass& pass, Tensors gradients, std::shared_ptr<void>& kept) {
     point_parameters(i);
-    const Segment& s = segment(i);
+    const Declared& declares = declared[first[i.block] + i.segment];
     Context context{pass,
                     parameters,
                     gradients,
-                    bytes(i.flow.saved, s.saved_bytes(), "saved values"),
-                    bytes(i.flow.work, s.work_bytes(), "work"),
+                    bytes(i.flow.saved, declares.saved, "saved values"),
+                    bytes(i.flow.work, declares.work, "work"),
                     kept,
                     options.loss_scale,
                     low};
-    if (i.part != Part::kBoth) context.deferred = bytes(i.flow.deferred, s.deferred_bytes(), "deferred values");
+    if (i.part != Part::kBoth) context.deferred = bytes(i.flow.deferred, declares.deferred, "deferred values");
     context.pass.block = i.block;
     return context;
   }
@@ -169,7 +185,8 @@ struct PlanRunner::Impl {
   RunnerOptions options;
   Ledger ledger;  // what ATen allocates in a segment
   std::vector<SegmentWiring> segments;
-  std::vector<int> first;  // of each block
+  std::vector<Declared> declared;  // by segment
+  std::vector<int> first;          // segment of each block
   std::vector<std::vector<Place>> places;
   std::set<Key> again;                        // forwards that come twice
   std::map<Key, std::shared_ptr<void>> kept;  // graphs of the micro-batches in flight
@@ -246,7 +263,8 @@ Loss PlanRunner::loss(const Instruction& forward) const {
 at::Tensor PlanRunner::output(const Instruction& forward, const std::string& name) const {
   const auto& borders = impl_->wiring(forward).outputs;
   for (size_t i = 0; i < borders.size(); ++i)
-    if (borders[i].name == name) return impl_->view(forward.flow.out[i], 0, borders[i]);
+    if (borders[i].name == name)
+      return impl_->view(forward.flow.out[i], 0, borders[i].dims, borders[i].type, borders[i].name);
   return {};
 }
 

@@ -102,7 +102,8 @@ Calibration parse_calibration(const std::string& text, const std::string& source
     c.source = source;
     c.cores = node.at("cores").get<int>();
     c.matmul = node.at("matmul_flops").get<std::vector<double>>();
-    if (c.cores < 1 || c.matmul.size() != static_cast<size_t>(c.cores)) throw Error("not one matmul rate for each core");
+    if (c.cores < 1 || c.matmul.size() != static_cast<size_t>(c.cores))
+      throw Error("not one matmul rate for each core");
     if (std::any_of(c.matmul.begin(), c.matmul.end(), [](double rate) { return !(rate > 0); }))
       throw Error("a rate is not above 0");
     c.copy = rates_of(node.at("copy_bytes"));
@@ -115,8 +116,8 @@ Calibration parse_calibration(const std::string& text, const std::string& source
       if (!c.transports.contains(name)) throw Error(fmt::format("transport {} is missing", name));
     return c;
   } catch (const std::exception& e) {
-    throw Error(fmt::format("{}: no calibration of this version: {}; write it again with `tutti calibrate`", source,
-                            e.what()));
+    throw Error(
+        fmt::format("{}: no calibration of this version: {}; write it again with `tutti calibrate`", source, e.what()));
   }
 }
 

@@ -1,5 +1,5 @@
-// What an instruction costs: seconds of work, what it works with, and the bytes it brings to its rank. Pure functions of
-// a calibration (plan/calibration.h), the model's shape and the plan's options; the simulator (plan/simulate.h) runs
+// What an instruction costs: seconds of work, what it works with, and the bytes it brings to its rank. Pure functions
+// of a calibration (plan/calibration.h), the model's shape and the plan's options; the simulator (plan/simulate.h) runs
 // programs on them.
 //
 // Work of all ranks is even where their roles are: a slice is the unit divided by the shards, whatever the borders of
@@ -57,7 +57,8 @@ struct CostOptions {
   std::vector<std::vector<SegmentSeconds>> measured;
 };
 
-SegmentSeconds segment_seconds(const BlockShape& block, int segment, const CostOptions& options);
+/// Measured, or by FLOPs and by the bytes that it reads and writes.
+SegmentSeconds segment_seconds(const ModelShape& model, int block, int segment, const CostOptions& options);
 
 /// For plans of plan/mesh.h.
 CostModel mesh_cost(const ModelShape& model, const MeshOptions& options, const CostOptions& cost);

@@ -41,8 +41,20 @@ class Expressions {
     for (int micro = 1; micro < micro_batches; ++micro) e = sum(e, term(static_cast<int>(begin), micro));
     return e;
   }
+  /// The job's sum where order = "micro": the tree over the lanes' micro-batches `micro`, those from left to right.
+  int job_by_micro(int64_t lanes, int micro_batches) {
+    int e = lanes_of_micro(0, lanes, 0);
+    for (int micro = 1; micro < micro_batches; ++micro) e = sum(e, lanes_of_micro(0, lanes, micro));
+    return e;
+  }
 
  private:
+  int lanes_of_micro(int64_t begin, int64_t end, int micro) {
+    if (end - begin == 1) return term(static_cast<int>(begin), micro);
+    const int64_t middle = begin + tree_left(end - begin);
+    const int left = lanes_of_micro(begin, middle, micro);
+    return sum(left, lanes_of_micro(middle, end, micro));
+  }
   int number(std::pair<int, int> key) {
     const auto [it, fresh] = numbers_.try_emplace(key, static_cast<int>(all_.size()));
     if (fresh) all_.push_back(key);

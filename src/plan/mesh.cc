@@ -65,7 +65,7 @@ class RankMaker {
         groups_(groups),
         at_(options.mesh.at(rank)),
         columns_(places.columns[at_.tensor]),
-        program_(rank, options.overlap, options.mesh.pipeline > 1),
+        program_(rank, options.overlap, options.mesh.pipeline > 1, goes_back(options)),
         sums_(options.sums()),
         rounds_(sum_rounds(sums_)),
         sequence_(options.forward_only ? std::vector<MicroBatch>{{0, 0}} : sequence_of(sums_, at_.data)) {
@@ -88,6 +88,10 @@ class RankMaker {
 
  private:
   // ---------------------------------------------------------------- what there is to do
+
+  static bool goes_back(const MeshOptions& options) {
+    return options.mesh.pipeline > 1 && schedule_of(options) == "zbv";
+  }
 
   bool has_aliases() const {
     for (const BlockShape& block : model_.blocks)
@@ -229,16 +233,33 @@ class RankMaker {
     size_t widest = 1;
     for (const Pass& pass : passes_) widest = std::max(widest, units_of(pass).size());
     gathered_slots_ = static_cast<size_t>(options_.depth) + widest;
-    for (size_t p = 0; p < passes_.size(); ++p)
-      for (int unit : units_of(passes_[p])) {
-        size_t use = uses_.size();
-        const size_t oldest = uses_.size() > gathered_slots_ ? uses_.size() - gathered_slots_ : 0;
-        for (size_t u = uses_.size(); u-- > oldest;)
-          if (uses_[u].unit == unit) use = u;
-        if (use == uses_.size()) uses_.push_back({unit, p, p});
-        uses_[use].last = p;
-        passes_[p].gathers.push_back(static_cast<int>(use));
+    for (size_t p = 0; p < passes_.size(); ++p) {
+      const std::vector<int> units = units_of(passes_[p]);
+      // What is still there may be used again, unless what this pass has gathered anew takes its slot.
+      std::vector<size_t> found;
+      for (size_t fresh = 0;; ++fresh) {
+        found.clear();
+        for (int unit : units) found.push_back(still_gathered(unit, fresh));
+        if (static_cast<size_t>(std::count(found.begin(), found.end(), kNone)) <= fresh) break;
       }
+      for (size_t k = 0; k < units.size(); ++k) {
+        if (found[k] == kNone) {
+          found[k] = uses_.size();
+          uses_.push_back({units[k], p, p});
+        }
+        uses_[found[k]].last = p;
+        passes_[p].gathers.push_back(static_cast<int>(found[k]));
+      }
+    }
+  }
+
+  static constexpr size_t kNone = SIZE_MAX;
+  /// The use of a unit whose slot will not have been taken after `fresh` further ones.
+  size_t still_gathered(int unit, size_t fresh) const {
+    const size_t end = uses_.size() + fresh, oldest = end > gathered_slots_ ? end - gathered_slots_ : 0;
+    for (size_t u = uses_.size(); u-- > oldest;)
+      if (uses_[u].unit == unit) return u;
+    return kNone;
   }
 
   // ---------------------------------------------------------------- where things lie
@@ -610,8 +631,8 @@ class RankMaker {
     }
     if (pass.layer == 0 || same_rank(layer_before(pass).chunk)) return;
     each_border(layer_before(pass), [&](int column, int output, uint32_t number) {
-      transfer(Op::kRecv, MeshProgram::kActivationsIn, pass, received(pass, column, output), number,
-               places_.stage[pass.chunk - 1]);
+      transfer(Op::kRecv, MeshProgram::kActivationsIn, pass, received(pass, column, output),
+               border_bytes(pass.layer - 1, output), number, places_.stage[pass.chunk - 1]);
     });
   }
 
@@ -620,8 +641,8 @@ class RankMaker {
     if (ends || same_rank(pass.chunk + 1)) return;
     each_border(pass, [&](int column, int output, uint32_t number) {
       transfer(Op::kSend, MeshProgram::kActivationsOut, pass,
-               after_exchange(pass, column, last_segment(pass.layer), output, false), number,
-               places_.stage[pass.chunk + 1]);
+               after_exchange(pass, column, last_segment(pass.layer), output, false), border_bytes(pass.layer, output),
+               number, places_.stage[pass.chunk + 1]);
     });
   }
 
@@ -630,7 +651,8 @@ class RankMaker {
     each_border(pass, [&](int column, int output, uint32_t number) {
       const int to = grad_out(pass, column, last_segment(pass.layer), output);
       if (to >= 0)
-        transfer(Op::kRecv, MeshProgram::kGradientsIn, pass, to, number + 1, places_.stage[pass.chunk + 1]);
+        transfer(Op::kRecv, MeshProgram::kGradientsIn, pass, to, border_bytes(pass.layer, output), number + 1,
+                 places_.stage[pass.chunk + 1]);
     });
   }
 
@@ -641,7 +663,7 @@ class RankMaker {
       for (size_t i = 0; i < inputs.size(); ++i)
         if (!inputs[i].data && inputs[i].index == output && inputs[i].wanted)
           transfer(Op::kSend, MeshProgram::kGradientsOut, pass, grad_in(pass, column, 0, static_cast<int>(i)),
-                   number + 1, places_.stage[pass.chunk - 1]);
+                   border_bytes(pass.layer - 1, output), number + 1, places_.stage[pass.chunk - 1]);
     });
   }
 
@@ -667,12 +689,19 @@ class RankMaker {
       }
   }
 
-  void transfer(Op op, int queue, const Pass& pass, int buffer, uint32_t id, int stage) {
+  /// Of a tensor at the end of a layer, and of its gradient.
+  int64_t border_bytes(int layer, int output) const {
+    return model_.blocks[model_.block_at(layer, 0)].segments[last_segment(layer)].outputs[output].read_bytes;
+  }
+
+  void transfer(Op op, int queue, const Pass& pass, int buffer, int64_t bytes, uint32_t id, int stage) {
     Instruction i = named(op, pass, -1, -1);
     i.id = id;
+    i.bytes = bytes;
     i.peer = options_.mesh.rank({at_.data, at_.tensor, stage});
     (op == Op::kSend ? i.reads : i.writes) = {buffer};
-    program_.add(queue, std::move(i));
+    const bool down = pass.chunk >= options_.mesh.pipeline;
+    program_.add(goes_back(options_) && down ? queue + MeshProgram::kBack : queue, std::move(i));
   }
 
   Flow flow(const Pass& pass, int column, int segment, bool again) {
@@ -721,6 +750,7 @@ class RankMaker {
   void exchange(const Pass& pass, int segment, int output, bool again) {
     const OutputShape& out = model_.blocks[model_.block_at(pass.layer, 0)].segments[segment].outputs[output];
     Instruction i = meeting_of_columns(pass, segment);
+    i.output = output;
     i.again = again;
     i.exchange = out.exchange;
     for (int64_t c = columns_.begin; c < columns_.end; ++c) {
@@ -728,6 +758,14 @@ class RankMaker {
       const int to = after_exchange(pass, static_cast<int>(c), segment, output, again);
       if (out.exchange == Exchange::kScatter || c == columns_.begin) i.flow.out.push_back(to);
     }
+    add_exchange(std::move(i), out.bytes);
+  }
+
+  /// `bytes`: of a column's partial sum.
+  void add_exchange(Instruction i, int64_t bytes) {
+    const int64_t parts = arriving_parts(model_.columns, options_.mesh.tensor);
+    if (i.exchange == Exchange::kScatter && parts > 0)
+      i.flow.work = buffer(BufferKind::kMessage, parts * (bytes / model_.columns), "arriving sums");
     program_.add(MeshProgram::kCompute, std::move(i));
   }
 
@@ -765,6 +803,7 @@ class RankMaker {
       if (!next.exists) continue;
       TUTTI_CHECK(next.here, "a chunk ends with an exchange");
       Instruction i = meeting_of_columns(pass, segment);
+      i.output = static_cast<int>(o);
       i.part = Part::kInput;
       i.exchange = outputs[o].exchange == Exchange::kGather ? Exchange::kScatter : Exchange::kGather;
       for (int64_t c = columns_.begin; c < columns_.end; ++c) {
@@ -772,7 +811,8 @@ class RankMaker {
         const int to = grad_out(pass, static_cast<int>(c), segment, static_cast<int>(o));
         if (i.exchange == Exchange::kScatter || c == columns_.begin) i.flow.out.push_back(to);
       }
-      program_.add(MeshProgram::kCompute, std::move(i));
+      const auto& inputs = model_.blocks[model_.block_at(next.pass.layer, 0)].segments[next.segment].inputs;
+      add_exchange(std::move(i), inputs[next.input].grad_bytes);
     }
   }
 

@@ -34,6 +34,7 @@ Accesses accesses_of(const Instruction& i) {
     case Op::kExchange:
       add_all(a.writes, f.out);
       if (i.exchange == Exchange::kScatter) add_all(a.writes, f.in);
+      add_all(a.writes, {f.work});
       break;
     case Op::kForward:
       for (int out : f.out)
@@ -56,10 +57,10 @@ Accesses accesses_of(const Instruction& i) {
   return a;
 }
 
-MeshProgram::MeshProgram(int rank, bool overlap, bool pipeline) {
+MeshProgram::MeshProgram(int rank, bool overlap, bool pipeline, bool back) {
   program_.rank = rank;
   program_.queues.push_back({"compute", {}});
-  queue_of_use_.assign(6, 0);
+  queue_of_use_.assign(kUses + kBack, 0);
   const auto make = [&](int use, const char* name) {
     queue_of_use_[use] = static_cast<int>(program_.queues.size());
     program_.queues.push_back({name, {}});
@@ -70,6 +71,12 @@ MeshProgram::MeshProgram(int rank, bool overlap, bool pipeline) {
     make(kActivationsOut, "activations out");
     make(kGradientsIn, "gradients in");
     make(kGradientsOut, "gradients out");
+  }
+  if (back) {
+    make(kActivationsIn + kBack, "activations in, back");
+    make(kActivationsOut + kBack, "activations out, back");
+    make(kGradientsIn + kBack, "gradients in, back");
+    make(kGradientsOut + kBack, "gradients out, back");
   }
   waited_for_.assign(program_.queues.size(), std::vector<int>(program_.queues.size(), 0));
 }

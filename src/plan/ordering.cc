@@ -228,23 +228,30 @@ void Ordering::number_clocks() {
     for (int event : at(plan_, place).waits) take(clock, signalled_by[place.rank][event]);
   };
   // Instructions that meet act only once all ranks have entered: all of them follow what any rank did before, but none
-  // follows another's part in the meeting itself. A send may be buffered after all: it follows nothing of its receiver.
+  // follows another's part in the meeting itself. In a mesh, Reduce and Gather wait for those alone whose values they
+  // take, and a send may be buffered after all: there only Recv follows what its sender did.
   std::vector<int> clock(streams);
+  const auto keep = [&](const Place& place) {
+    std::copy(clock.begin(), clock.end(), clocks_.begin() + static_cast<std::ptrdiff_t>(clock_place(place)));
+  };
   for (const auto& places : sequence_) {
     std::fill(clock.begin(), clock.end(), 0);
-    const bool letter = places.size() == 2 && !meets(at(plan_, places[0]).op);
-    if (letter) {
-      const size_t send = at(plan_, places[0]).op == Op::kSend ? 0 : 1;
+    const Op op = at(plan_, places[0]).op;
+    if (op == Op::kSend || op == Op::kRecv) {
+      const size_t send = op == Op::kSend ? 0 : 1;
       enter(clock, places[send]);
-      std::copy(clock.begin(), clock.end(), clocks_.begin() + static_cast<std::ptrdiff_t>(clock_place(places[send])));
+      keep(places[send]);
       enter(clock, places[1 - send]);
-      std::copy(clock.begin(), clock.end(),
-                clocks_.begin() + static_cast<std::ptrdiff_t>(clock_place(places[1 - send])));
-      continue;
-    }
-    for (const Place& place : places) enter(clock, place);
-    for (const Place& place : places) {
-      std::copy(clock.begin(), clock.end(), clocks_.begin() + static_cast<std::ptrdiff_t>(clock_place(place)));
+      keep(places[1 - send]);
+    } else if (!plan_.groups.empty() && (op == Op::kReduce || op == Op::kGather)) {
+      for (const Place& place : places) {
+        std::fill(clock.begin(), clock.end(), 0);
+        enter(clock, place);
+        keep(place);
+      }
+    } else {
+      for (const Place& place : places) enter(clock, place);
+      for (const Place& place : places) keep(place);
     }
   }
   last_.assign(node_.size(), std::vector<int>(streams, 0));

@@ -102,9 +102,11 @@ struct Instruction {
   int round = -1;      ///< Reduce: which round of the unit's sum (plan/mesh.h)
   int group = -1;      ///< who meets: a place in Plan::groups; -1: all ranks
   int peer = -1;       ///< Send, Recv
+  int64_t bytes = 0;   ///< Send, Recv: how many travel, from the buffer's start
   /// Exchange: what is done. flow.in: my columns' buffers in order; flow.out: the one whole buffer (gather), or my
   /// columns' parts (scatter).
   Exchange exchange = Exchange::kNone;
+  int output = -1;  ///< Exchange: of the segment's outputs
   Flow flow;
 };
 

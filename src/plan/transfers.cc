@@ -180,60 +180,65 @@ bool Transfers::follows_update(int rank, const Instruction& gather) const {
   return false;
 }
 
+/// What a rank takes into one of the buffers it writes: each piece from those of its replica that hold it.
+void Transfers::copy_into(CopyTransfer& transfer, const Instruction& own, int rank, int write) const {
+  const Mesh& mesh = options_.mesh;
+  const Coordinates home = places_.home(model_, own.block);
+  const int shards = static_cast<int>(places_.slices[own.block].size());
+  const int first = mesh.at(rank).data / shards * shards;
+  const Buffer& target = plan_.programs[rank].buffers[own.writes[write]];
+  for (const auto& [range, place] : pieces_of(target, own.block, rank)) {
+    for (int shard = 0; shard < shards; ++shard) {
+      const Range part = overlap(range, owned_slice(places_, own.block, first + shard));
+      if (part.empty()) continue;
+      const int from = mesh.rank({first + shard, home.tensor, home.pipeline});
+      const Instruction* offer = find(from, own.id);
+      if (offer == nullptr || offer->reads.empty()) refuse(own, from, "reads no slice");
+      if (from == rank && offer->reads[0] == own.writes[write]) continue;
+      const Buffer& slice = plan_.programs[from].buffers[offer->reads[0]];
+      if (!slice.window) refuse(own, from, fmt::format("'{}' is not in the window", slice.name));
+      if (!holds(slice, part)) {
+        refuse(own, from, fmt::format("'{}' does not hold floats [{}, {})", slice.name, part.begin, part.end));
+      }
+      transfer.copies.push_back({from, rank, window_place(slice, part.begin),
+                                 (place + part.begin - range.begin - held(target).begin) * kFloat, part.size() * kFloat,
+                                 write});
+    }
+  }
+}
+
+std::vector<std::pair<Range, int64_t>> Transfers::pieces_of(const Buffer& target, int unit, int rank) const {
+  const BlockShape& block = model_.blocks[unit];
+  if (target.range.empty() || target.range.begin < block.unit_size) {
+    const Range range = overlap(held(target), {0, block.unit_size});
+    return {{range, range.begin}};
+  }
+  std::vector<std::pair<Range, int64_t>> pieces;
+  for (const Share& share : shares_at(rank, unit)) {
+    const ParameterShape& parameter = block.parameters[share.parameter];
+    const int64_t place = parameter.extra_gradients[share.extra];
+    if (holds(target, {place, place + parameter.size})) {
+      pieces.push_back({{parameter.offset, parameter.offset + parameter.size}, place});
+    }
+  }
+  return pieces;
+}
+
 CopyTransfer Transfers::copy(const Instruction& gather) const {
   const int unit = gather.block;
   CopyTransfer transfer;
   transfer.id = gather.id;
   transfer.unit = unit;
   transfer.ranks = members(gather);
-  const Mesh& mesh = options_.mesh;
-  const Coordinates home = places_.home(model_, unit);
-  const int shards = static_cast<int>(places_.slices[unit].size());
-  transfer.updated = follows_update(mesh.rank(home), gather);
+  transfer.updated = follows_update(options_.mesh.rank(places_.home(model_, unit)), gather);
   const char* what = "parameters";
 
   for (int rank : transfer.ranks) {
     const Instruction* own = find(rank, gather.id);
     if (own == nullptr) refuse(gather, rank, "takes no part");
-    if (own->writes.empty()) continue;
-    if (own->writes.size() > 1) refuse(gather, rank, "writes more than one buffer");
-    const Buffer& target = plan_.programs[rank].buffers[own->writes[0]];
-    if (target.kind == BufferKind::kGradient) what = "gradients";
-    // (floats of the unit, where they begin in gradient space)
-    std::vector<std::pair<Range, int64_t>> pieces;
-    const int64_t unit_size = model_.blocks[unit].unit_size;
-    if (!target.range.empty() && target.range.begin >= unit_size) {
-      for (const Share& share : shares_at(rank, unit)) {
-        const ParameterShape& parameter = model_.blocks[unit].parameters[share.parameter];
-        pieces.push_back(
-            {{parameter.offset, parameter.offset + parameter.size}, parameter.extra_gradients[share.extra]});
-      }
-    } else {
-      const Range range = overlap(held(target), {0, unit_size});
-      pieces.push_back({range, range.begin});
-    }
-    const int first = mesh.at(rank).data / shards * shards;
-    for (const auto& [range, place] : pieces) {
-      if (!holds(target, {place, place + range.size()})) {
-        refuse(gather, rank,
-               fmt::format("'{}' does not hold floats [{}, {})", target.name, place, place + range.size()));
-      }
-      for (int shard = 0; shard < shards; ++shard) {
-        const Range part = overlap(range, owned_slice(places_, unit, first + shard));
-        if (part.empty()) continue;
-        const int from = mesh.rank({first + shard, home.tensor, home.pipeline});
-        const Instruction* offer = find(from, gather.id);
-        if (offer == nullptr || offer->reads.empty()) refuse(gather, from, "reads no slice");
-        if (from == rank && offer->reads[0] == own->writes[0]) continue;
-        const Buffer& slice = plan_.programs[from].buffers[offer->reads[0]];
-        if (!slice.window) refuse(gather, from, fmt::format("'{}' is not in the window", slice.name));
-        if (!holds(slice, part)) {
-          refuse(gather, from, fmt::format("'{}' does not hold floats [{}, {})", slice.name, part.begin, part.end));
-        }
-        transfer.copies.push_back({from, rank, window_place(slice, part.begin),
-                                   (place + part.begin - range.begin - held(target).begin) * kFloat,
-                                   part.size() * kFloat});
-      }
+    for (size_t w = 0; w < own->writes.size(); ++w) {
+      if (plan_.programs[rank].buffers[own->writes[w]].kind == BufferKind::kGradient) what = "gradients";
+      copy_into(transfer, *own, rank, static_cast<int>(w));
     }
   }
   transfer.name = fmt::format("gather {} of unit {}", what, unit);

@@ -54,6 +54,7 @@ struct CopyTransfer {
     int64_t offset = 0;    ///< bytes in from's window
     int64_t at = 0;        ///< bytes from the start of to's buffer
     int64_t bytes = 0;
+    int write = 0;  ///< which of to's `writes`: copies of shared parameters lie in one buffer for each block
   };
   std::vector<Copy> copies;  ///< from == to where a rank copies its own
 };
@@ -77,11 +78,15 @@ class Transfers {
   const Instruction* find(int rank, uint32_t id) const;
   /// Shares of `unit` in the blocks that run at a rank's place, in block order.
   std::vector<Share> shares_at(int rank, int unit) const;
+  /// What of a unit's parameters a buffer of the rank holds: floats of the unit, and where in gradient space the buffer
+  /// has them (a copy of shared parameters lies where their gradients do).
+  std::vector<std::pair<Range, int64_t>> pieces_of(const Buffer& target, int unit, int rank) const;
   const std::vector<int>& members(const Instruction& instruction) const;
 
  private:
   Range slice_at(int rank, int unit) const;
   SumSource source(const Instruction& reduce, Range to, int64_t from, Coordinates home) const;
+  void copy_into(CopyTransfer& transfer, const Instruction& own, int rank, int write) const;
   bool follows_update(int rank, const Instruction& gather) const;
 
   const Plan& plan_;

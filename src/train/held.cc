@@ -30,7 +30,8 @@ std::vector<EntryShape> state_entries(const ModelShape& shape, const std::vector
   for (const BlockShape& block : shape.blocks)
     for (const ParameterShape& p : block.parameters) {
       entries.push_back({p.name, "parameter", p.dims});
-      for (size_t k = 0; p.role == Role::kTrained && k < slots.size(); ++k) entries.push_back({p.name, slots[k], p.dims});
+      for (size_t k = 0; p.role == Role::kTrained && k < slots.size(); ++k)
+        entries.push_back({p.name, slots[k], p.dims});
     }
   return entries;
 }

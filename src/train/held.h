@@ -76,8 +76,8 @@ class MeshUnits final : public UnitValues {
   const std::vector<std::string> slot_names_;
   std::vector<UnitMemory> memory_;
   Device* const device_;
-  std::unique_ptr<Arena> moments_;          // null: all have a place
-  std::vector<std::vector<Copy>> copies_;   // [unit][slot + 1]
+  std::unique_ptr<Arena> moments_;         // null: all have a place
+  std::vector<std::vector<Copy>> copies_;  // [unit][slot + 1]
   std::span<std::byte> mirror_;
   Stream stream_;
   std::vector<EntryShape> entries_;

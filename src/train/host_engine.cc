@@ -1,6 +1,5 @@
 // A step on the host's cores, read aloud: the plan's instructions are walked by the executor; each handler below says
 // what one of them means.
-#include <cmath>
 #include <optional>
 
 #include "base/error.h"
@@ -8,6 +7,7 @@
 #include "exec/executor.h"
 #include "tensor/threads.h"
 #include "train/channels.h"
+#include "train/commit.h"
 #include "train/engine.h"
 #include "train/nonfinite.h"
 
@@ -64,7 +64,6 @@ class HostEngine final : public Engine {
   void fold(const Instruction& instruction);
   void norm(const Instruction& instruction);
   void vote();
-  void share_unit_squares();
   void update(const Instruction& instruction, uint64_t round);
   Pass pass_of(const Instruction& i) const {
     return placement_->pass_of(p_.job.train.seed, request_.step, i.lane, i.micro);
@@ -178,28 +177,10 @@ void HostEngine::norm(const Instruction& i) {
 /// The commit: after it every rank knows the same norm, loss and decision.
 void HostEngine::vote() {
   mine_.stop = p_.context.control.stop.load() != 0 ? 1 : 0;
-  std::vector<Vote> votes(p_.context.size);
-  channel_.all_gather(std::as_bytes(std::span(&mine_, 1)), std::as_writable_bytes(std::span(votes)));
-  all_ = merge(votes);
+  all_ = vote_of(mine_, channel_);
   if (!all_.finite()) throw NonFinite();
-  const TrainConfig& train = p_.job.train;
-  scalars_.step = request_.updates;
-  scalars_.lr = request_.lr;
-  const double factor = train.clip_by == "norm" ? clip_factor(all_.gradient_norm(), train.clip) : 1;
-  scalars_.gradient_scale = factor / all_.divisor();
-  if (train.clip_by == "value") scalars_.clip_value = train.clip;
-  if (train.clip_by == "unit") share_unit_squares();
-}
-
-/// Every rank summed the squares of its slices; a unit's are all ranks'.
-void HostEngine::share_unit_squares() {
-  const size_t units = unit_squares_.size();
-  std::vector<ExactSum> all(units * p_.context.size);
-  channel_.all_gather(std::as_bytes(std::span(unit_squares_)), std::as_writable_bytes(std::span(all)));
-  for (size_t u = 0; u < units; ++u) {
-    unit_squares_[u] = {};
-    for (int r = 0; r < p_.context.size; ++r) unit_squares_[u].merge(all[r * units + u]);
-  }
+  scalars_ = scalars_of(p_.job.train, request_, all_);
+  if (p_.job.train.clip_by == "unit") share_unit_squares(unit_squares_, channel_);
 }
 
 /// Every parameter of the unit, slice by slice: gradients are read where their owner left them.
@@ -208,10 +189,7 @@ void HostEngine::update(const Instruction& i, uint64_t round) {
   const ReductionSpec& spec = specs_[bucket];
   const int64_t base = p_.places.offset_in_bucket[unit];
   StepScalars scalars = scalars_;
-  if (p_.job.train.clip_by == "unit") {
-    const double norm = std::sqrt(unit_squares_[unit].value()) / all_.divisor();
-    scalars.gradient_scale *= clip_factor(norm, p_.job.train.clip);
-  }
+  if (p_.job.train.clip_by == "unit") scalars.gradient_scale *= unit_clip(p_.job.train, unit_squares_[unit], all_);
   const auto& parameters = p_.shape.blocks[unit].parameters;
   std::vector<GradientPiece> pieces;
   for (size_t p = 0; p < parameters.size(); ++p) {

@@ -15,16 +15,26 @@ namespace {
 
 bool all_finite(const at::Tensor& values) { return values.isfinite().all().item<bool>(); }
 
+/// All micro-batches, since the other ranks wait for this one's part of each.
+NonFinitePlace find_in_losses(Placement& placement, const LoaderOptions& options, Loader& loader, uint64_t seed) {
+  NonFinitePlace first{-1, 0, -1, 1};
+  for (const auto [lane, micro] : options.sequence) {
+    const Pass pass = placement.pass_of(seed, options.first_step, lane, micro);
+    const auto evaluated = placement.forward(pass, loader.next(options.first_step, lane, micro));
+    if (first.lane < 0 && evaluated && !std::isfinite(evaluated->loss.sum)) first = {lane, micro, -1, 0};
+  }
+  return first;
+}
+
 }  // namespace
 
 NonFinitePlace find_nonfinite(const Model& model, const ModelShape& shape, Placement& placement, LoaderOptions options,
                               uint64_t seed, RankContext& context) {
-  const Batch batch = options.batch;
-  const Range lanes = options.lanes;
   const int64_t step = options.first_step;
-  ModelRunner& runner = placement.runner();
   options.depth = 1;
-  Loader loader(std::move(options), context.clock, &context.control.cancel);
+  Loader loader(options, context.clock, &context.control.cancel);
+  if (placement.runner() == nullptr) return find_in_losses(placement, options, loader, seed);
+  ModelRunner& runner = *placement.runner();
   std::vector<at::Tensor> gradients;
   std::vector<float*> pointers;
   for (const BlockShape& block : shape.blocks) {
@@ -32,20 +42,19 @@ NonFinitePlace find_nonfinite(const Model& model, const ModelShape& shape, Place
     pointers.push_back(static_cast<float*>(gradients.back().data_ptr()));
   }
   int blocks = static_cast<int>(model.blocks.size());
-  for (int lane = static_cast<int>(lanes.begin); lane < lanes.end; ++lane)
-    for (int micro = 0; micro < batch.micro_batches; ++micro) {
-      const auto tensors = placement.placed(loader.next(step, lane, micro));
-      const Pass pass = placement.pass_of(seed, step, lane, micro);
-      runner.forward_all(pass, tensors);
-      placement.settle("repeated forward");
-      if (!std::isfinite(runner.loss().sum)) return {lane, micro, runner.first_nonfinite_block(), 0};
-      for (int b = blocks - 1; b >= 0; --b) {
-        for (int s = static_cast<int>(model.blocks[b].segments.size()) - 1; s >= 0; --s)
-          runner.backward(b, s, pass, tensors, pointers);
-        placement.settle("repeated backward");
-        if (!all_finite(gradients[b])) return {lane, micro, b, 1};
-      }
+  for (const auto [lane, micro] : options.sequence) {
+    const auto tensors = placement.placed(loader.next(step, lane, micro));
+    const Pass pass = placement.pass_of(seed, step, lane, micro);
+    runner.forward_all(pass, tensors);
+    placement.settle("repeated forward");
+    if (!std::isfinite(runner.loss().sum)) return {lane, micro, runner.first_nonfinite_block(), 0};
+    for (int b = blocks - 1; b >= 0; --b) {
+      for (int s = static_cast<int>(model.blocks[b].segments.size()) - 1; s >= 0; --s)
+        runner.backward(b, s, pass, tensors, pointers);
+      placement.settle("repeated backward");
+      if (!all_finite(gradients[b])) return {lane, micro, b, 1};
     }
+  }
   return {};
 }
 
@@ -53,12 +62,17 @@ std::string describe_nonfinite(const std::vector<NonFinitePlace>& places, int64_
   const NonFinitePlace* first = nullptr;
   for (const NonFinitePlace& place : places)
     if (place.lane >= 0 && (first == nullptr || place.lane < first->lane)) first = &place;
+  const auto unsure = [](const NonFinitePlace& place) { return place.gradient != 0; };
+  if (first == nullptr && std::any_of(places.begin(), places.end(), unsure))
+    return fmt::format("step {}: a gradient is not finite, though every loss is; lower train.lr or set train.clip",
+                       step);
   if (first == nullptr)  // every lane alone is finite: their sum overflowed
     return fmt::format(
         "step {}: the sum of the gradients over all lanes is not finite; lower train.lr or set train.clip", step);
-  std::string block = first->block >= 0 ? shape.blocks[first->block].name : "the loss";
-  std::string where = fmt::format("step {}, lane {}, micro-batch {}", step, first->lane, first->micro);
+  const std::string block = first->block >= 0 ? shape.blocks[first->block].name : "";
+  const std::string where = fmt::format("step {}, lane {}, micro-batch {}", step, first->lane, first->micro);
   if (first->gradient != 0) return fmt::format("{}: the gradient of block {} is not finite", where, block);
+  if (first->block < 0) return fmt::format("{}: the loss is not finite", where);
   return fmt::format("{}: the loss is not finite; the first block with a non-finite output is {}", where, block);
 }
 

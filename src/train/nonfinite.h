@@ -9,7 +9,7 @@
 #include "data/loader.h"
 #include "launch/local.h"
 #include "plan/shape.h"
-#include "train/engine.h"
+#include "train/placement.h"
 
 namespace tutti {
 
@@ -18,13 +18,14 @@ struct NonFinite : std::exception {
   const char* what() const noexcept override { return "a loss or gradient is not finite"; }
 };
 
-/// Travels as bytes. lane < 0: this rank's lanes are all finite.
+/// Travels as bytes. lane < 0: nothing was found in this rank's micro-batches.
 struct NonFinitePlace {
   int32_t lane = -1, micro = 0, block = -1;
-  int32_t gradient = 0;  ///< 1: the loss was finite, a gradient was not
+  int32_t gradient = 0;  ///< 1: the loss was finite, a gradient was not (or, with lane < 0, may not have been)
 };
 
-/// Repeats this rank's lanes of step options.first_step and returns the first place that is not finite.
+/// Repeats this rank's micro-batches of step options.first_step and returns the first place that is not finite. Where
+/// the model is cut over ranks, they do so together and look at losses alone.
 NonFinitePlace find_nonfinite(const Model& model, const ModelShape& shape, Placement& placement, LoaderOptions options,
                               uint64_t seed, RankContext& context);
 

@@ -239,10 +239,8 @@ void Session::save() {
         writer_ended_ = true;
       });
   } else {
-    if (first_) {
-      const std::string path = save_checkpoint(folder_.checkpoints(), trainer_.state(), to_toml(job_));
-      reporter_->event({{"event", "saved"}, {"step", trainer_.committed()}, {"path", path}});
-    }
+    const std::string path = trainer_.save(folder_.checkpoints(), to_toml(job_));
+    if (first_) reporter_->event({{"event", "saved"}, {"step", trainer_.committed()}, {"path", path}});
     // A large state may take longer than layout.timeout to write; that rank 0 is alive its heartbeats say.
     context_.rendezvous.exchange({}, Deadline::never());
   }
@@ -262,8 +260,8 @@ void Session::settle() {
 void Session::save_best() {
   const Time begin = context_.clock.now();
   settle();
+  const std::string kept = trainer_.save(folder_.best(), to_toml(job_));
   if (first_) {
-    const std::string kept = save_checkpoint(folder_.best(), trainer_.state(), to_toml(job_));
     for (const auto& entry : std::filesystem::directory_iterator(folder_.best())) {
       const bool older = entry.path().filename().string().starts_with("step-") && entry.path() != kept;
       if (older) std::filesystem::remove_all(entry.path());
@@ -307,6 +305,15 @@ double Session::matmul_share() {
   return stepping_ > 0 ? flops / stepping_ / limit : 0;
 }
 
+/// Where state is cut over ranks, one rank that samples has it from the checkpoint; else null.
+std::unique_ptr<Units> Session::whole_units() {
+  if (!trainer_.cut()) return nullptr;
+  auto units = std::make_unique<Units>(model_, trainer_.shape(), trainer_.slots(), job_.train.seed, sampled_);
+  State state = units->state({});
+  load_checkpoint(latest_checkpoint(folder_.checkpoints()), state);
+  return units;
+}
+
 void Session::finish(double seconds) {
   settle();
   if (trainer_.on_device()) context_.rendezvous.exchange({}, Deadline::never());  // rank 0 may still have written
@@ -317,8 +324,9 @@ void Session::finish(double seconds) {
   }
   const uint64_t order = trainer_.order_digest();
   write_trace(trainer_, folder_, context_.rank, origin_);
-  if (first_ && !stop_ && job_.model.kind == "gpt" && job_.train.sample_bytes > 0) {
-    Sampler sampler(job_, options_.make_model, trainer_.units(), trainer_.data().tokenizer,
+  if (first_ && !stop_ && job_.model.kind == "gpt" && job_.train.sample_bytes > 0 && job_.train.tensor_slices == 1) {
+    const std::unique_ptr<Units> whole = whole_units();
+    Sampler sampler(job_, options_.make_model, whole ? *whole : trainer_.units(), trainer_.data().tokenizer,
                     trainer_.placement().options());
     reporter_->event(
         {{"event", "sample"}, {"text", sampler.text(job_.train.prompt, job_.train.sample_bytes, job_.train.seed)}});

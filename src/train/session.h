@@ -37,6 +37,7 @@ class Session {
   void save();
   void save_best();
   void settle();
+  std::unique_ptr<Units> whole_units();
   void finish(double seconds);
   nlohmann::json seconds_by_kind() const;
   double matmul_share();
@@ -60,6 +61,7 @@ class Session {
   std::exception_ptr write_failure_;
   double stepping_ = 0, evaluating_ = 0, saving_ = 0;
   int64_t steps_ = 0;
+  Accounts sampled_;  // what whole_units() takes
 };
 
 }  // namespace tutti

@@ -69,7 +69,18 @@ std::function<State()> Trainer::state_beside() {
   };
 }
 
+std::string Trainer::save(const std::string& folder, const std::string& job_toml) {
+  if (mesh_) return mesh_->state().save(folder, counters(), job_toml);
+  return context_.rank == 0 ? save_checkpoint(folder, state(), job_toml) : "";
+}
+
+int64_t Trainer::forecast_bytes() const {
+  if (on_device()) return forecast_bytes_;
+  return mesh_ ? mesh_->forecast(!transport_->window().empty()) : forecast_memory(program()).total();
+}
+
 std::string Trainer::agreed_hash() {
+  if (mesh_) return mesh_->state().hash(counters());
   std::string mine = state_hash(state());
   std::string all(mine.size() * context_.size, ' ');
   main_channel_->all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));

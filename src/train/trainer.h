@@ -21,6 +21,7 @@
 #include "optim/schedule.h"
 #include "plan/check.h"
 #include "train/engine.h"
+#include "train/mesh_rank.h"
 #include "train/metrics.h"
 #include "train/rank_device.h"
 #include "train/units.h"
@@ -58,19 +59,25 @@ class Trainer {
   std::string agreed_hash();
 
   int64_t committed() const { return step_; }
+  /// Writes a checkpoint of the state as it is now; the path on rank 0. Collective where the state is cut over ranks,
+  /// else rank 0's alone.
+  std::string save(const std::string& folder, const std::string& job_toml);
+  /// Whole, where it is not cut over ranks.
   State state() const;
+  bool cut() const { return mesh_ != nullptr; }
   /// The state as it is now, to be read on another thread while steps go on: call it there, it waits for the copy. Null
   /// where state lies in the host's memory: then state() must be used before the next step.
   std::function<State()> state_beside();
-  const Units& units() const { return *units_; }
+  const Units& units() const { return *units_; }  ///< where state is not cut
+  std::vector<std::string> slots() const { return updater_->slots(); }
   Placement& placement() { return engine_->placement(); }
   const Split& data() const { return data_; }
   const ModelShape& shape() const { return shape_; }
-  const Plan& plan() const { return plan_; }
-  const Program& program() const { return plan_.programs[context_.rank]; }
+  const Plan& plan() const { return mesh_ ? mesh_->plan() : plan_; }
+  const Program& program() const { return plan().programs[context_.rank]; }
   const Accounts& accounts() const { return accounts_; }
   /// Bytes that this rank was expected to take, of its device if it has one.
-  int64_t forecast_bytes() const { return on_device() ? forecast_bytes_ : forecast_memory(program()).total(); }
+  int64_t forecast_bytes() const;
   const Trace& trace() const { return trace_; }
   double traced_seconds() const { return engine_->traced_seconds(); }
   Duration loader_stall() const { return loader_->stalled(); }
@@ -85,6 +92,8 @@ class Trainer {
   LoaderOptions loader_options() const;
   Plan make_plan() const;
   void measure();
+  void set_up_mesh(const std::string& checkpoint);
+  void resume_from(const StateCounters& counters);
   void check_device_memory();
   void load(const std::string& checkpoint);
   void connect();
@@ -103,8 +112,9 @@ class Trainer {
   ModelShape shape_;
   Plan plan_;
   GradientPlaces places_;
-  std::unique_ptr<Units> units_;
+  std::unique_ptr<Units> units_;  // null where state is cut over ranks
   std::unique_ptr<Updater> updater_;
+  std::unique_ptr<MeshRank> mesh_;  // null: plain data parallelism
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Channel> main_channel_, loader_channel_;
   Order order_;

@@ -39,6 +39,10 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const
     check_device_memory();  // by what segments declare, before a dry run takes any of it
   }
   measure();
+  if (needs_mesh(job)) {
+    set_up_mesh(checkpoint);
+    return;
+  }
   plan_ = make_plan();
   if (auto faults = check_plan(plan_, shape_, batch_.micro_batches); !faults.empty())
     throw ConfigError(std::move(faults));
@@ -58,6 +62,16 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const
 }
 
 Trainer::~Trainer() = default;
+
+/// Where state is cut, memory comes after the connection: some of it lies in the transport's window.
+void Trainer::set_up_mesh(const std::string& checkpoint) {
+  mesh_ = std::make_unique<MeshRank>(job_, model_, shape_, *updater_, context_.rank);
+  connect();
+  mesh_->place(*transport_, *main_channel_, accounts_);
+  if (!checkpoint.empty()) resume_from(mesh_->load(checkpoint));
+  loader_ = std::make_unique<Loader>(loader_options(), context_.clock, &context_.control.cancel);
+  engine_ = mesh_->make_engine(context_, accounts_, trace_, *transport_, *loader_);
+}
 
 Plan Trainer::make_plan() const {
   return plan_ddp(shape_, {.ranks = context_.size,
@@ -101,8 +115,12 @@ void Trainer::load(const std::string& checkpoint) {
   State loaded = units_->state({});
   load_checkpoint(checkpoint, loaded);
   units_->upload();
-  step_ = loaded.counters.step;
-  const std::string& text = loaded.counters.schedule;
+  resume_from(loaded.counters);
+}
+
+void Trainer::resume_from(const StateCounters& counters) {
+  step_ = counters.step;
+  const std::string& text = counters.schedule;
   const size_t cut = text.find(';');
   watched_ = watched_from(text.substr(0, cut));
   if (cut == std::string::npos) return;
@@ -131,7 +149,7 @@ LoaderOptions Trainer::loader_options() const {
   options.data = data_.train;
   options.borders = model_.data;
   options.batch = batch_;
-  options.lanes = lanes_;
+  options.sequence = mesh_ ? mesh_->sequence() : lane_by_lane(lanes_, batch_);
   options.order = order_;
   options.first_step = step_;
   if (job_.augment.any())
@@ -144,7 +162,7 @@ LoaderOptions Trainer::loader_options() const {
 /// Checks that all ranks hold the same plan on the same kind of processor, and opens the transport of the host's
 /// messages.
 void Trainer::connect() {
-  const uint64_t hash = plan_hash(plan_);
+  const uint64_t hash = plan_hash(plan());
   const Deadline deadline = context_.clock.after(timeout_of(job_));
   std::string mine = fmt::format("plan {:016x} processor {}", hash, golden_digest());
   if (device_ != nullptr) mine += " device " + describe_kind(device_->device->info());
@@ -157,7 +175,9 @@ void Trainer::connect() {
   options.kind = device_ == nullptr ? job_.layout.transport : job_.layout.workers == "thread" ? "inproc" : "shm";
   for (int r = 0; r < context_.size; ++r)
     options.hosts.push_back(host_of(r, context_.size, static_cast<int>(job_.layout.hosts)));
-  options.window_bytes = device_ != nullptr ? 0 : static_cast<size_t>(window_bytes_of(plan_, context_.rank, places_));
+  options.window_bytes = device_ != nullptr ? 0
+                         : mesh_           ? static_cast<size_t>(mesh_->window_bytes())
+                                           : static_cast<size_t>(window_bytes_of(plan_, context_.rank, places_));
   options.address = job_.layout.address;
   options.port = static_cast<int>(job_.layout.port);
   options.connections = static_cast<int>(job_.layout.connections);

@@ -21,4 +21,16 @@ template <class A>
 void launch_cross_entropy_backward(const A* logits, const int64_t* targets, const float* lse, const double* scale,
                                    A* dlogits, int64_t rows, int64_t cols, cudaStream_t stream);
 
+// Of slices of a vocabulary: ids [first, first + count). A target that is not negative is some slice's.
+
+template <class A>
+void launch_statistics(const A* logits, const int64_t* targets, float* statistics, int64_t rows, int64_t first,
+                       int64_t count, cudaStream_t stream);
+/// losses: scratch, one for each row.
+void launch_joined_cross_entropy(const float* statistics, const int64_t* targets, float* lse, double* losses,
+                                 double* result, int64_t rows, int64_t slices, cudaStream_t stream);
+template <class A>
+void launch_slice_cross_entropy_backward(const A* logits, const int64_t* targets, const float* lse, const double* scale,
+                                         A* dlogits, int64_t rows, int64_t first, int64_t count, cudaStream_t stream);
+
 }  // namespace tutti

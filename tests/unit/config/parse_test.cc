@@ -106,7 +106,7 @@ steps = 4
 kind = "gtp"
 dropout = 1
 [layout]
-zero = 2
+kind = "ps"
 )",
                       {{"train.lanez", "3"}, {"train.warmup", "1.5"}}),
             (Faults{
@@ -121,7 +121,7 @@ zero = 2
                 "my.toml:13: model.kind = \"gtp\" is not one of \"gpt\", \"mlp\", \"cnn\", \"wide-deep\", "
                 "\"autoencoder\", \"script\", \"custom\"; did you mean \"gpt\"?",
                 "my.toml:14: model.dropout = 1.0 is out of range: it must be at least 0 and below 1",
-                "my.toml:16: layout.zero = 2 is not built yet; built: 0",
+                "my.toml:16: layout.kind = \"ps\" is not built yet; built: \"collective\"",
                 "--set train.lanez=3: unknown key train.lanez; did you mean train.lanes?",
                 "--set train.warmup=1.5: train.warmup must be an integer, not 1.5",
             }));
@@ -159,20 +159,12 @@ TEST(Parse, SectionsAndKeysOfTheWrongShapeAreRefused) {
 
 TEST(Parse, EveryValueThatIsNotBuiltYetIsRefusedByName) {
   for (const auto& [key, value, built] : std::vector<std::array<std::string, 3>>{
-           {"train.tensor_slices", "2", "1"},
            {"numerics.precision", "\"float8\"", "\"float32\", \"bfloat16\", \"float16\""},
-           {"numerics.order", "\"micro\"", "\"lane\""},
            {"numerics.codec", "\"int8\"", "\"none\""},
            {"layout.kind", "\"ps\"", "\"collective\""},
            {"layout.plan", "\"auto\"", "\"given\""},
            {"layout.transport", "\"ucx\"", "\"auto\", \"inproc\", \"shm\", \"tcp\", \"nccl\""},
            {"layout.transport", "\"mpi\"", "\"auto\", \"inproc\", \"shm\", \"tcp\", \"nccl\""},
-           {"layout.zero", "3", "0"},
-           {"layout.tensor", "2", "1"},
-           {"layout.pipeline", "2", "1"},
-           {"layout.schedule", "\"gpipe\"", "\"1f1b\""},
-           {"layout.recompute", "\"full\"", "\"none\""},
-           {"layout.fold", "\"owner\"", "\"auto\", \"local\", \"root\""},
            {"elastic.enabled", "true", "false"},
            {"ps.servers", "2", "1"},
            {"ps.workers", "3", "2"},

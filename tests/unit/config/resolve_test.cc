@@ -138,7 +138,7 @@ TEST(Resolve, ValuesThatContradictEachOtherAreRefused) {
 TEST(Resolve, ValuesSetByAProgramAreCheckedToo) {
   Job job = load_job("gpt-kjv", {});
   job.train.lr = -1;
-  job.layout.zero = 2;
+  job.layout.zero = 4;
   job.layout.tensor = 3;
   try {
     resolve(job, kFour);
@@ -146,9 +146,9 @@ TEST(Resolve, ValuesSetByAProgramAreCheckedToo) {
   } catch (const ConfigError& error) {
     EXPECT_EQ(error.faults(),
               (Faults{"train.lr = -1.0 is out of range: it must be from 0 to 1000000",
-                      "layout.zero = 2 is not built yet; built: 0", "layout.tensor = 3 is not built yet; built: 1",
-                      "layout.tensor = 3 but train.tensor_slices = 1: a rank owns at least one slice",
-                      "layout.ranks = 4 is no multiple of layout.tensor x layout.pipeline = 3"}));
+                      "layout.zero = 4 is out of range: it must be from 0 to 3",
+                      "layout.tensor = 3 but train.tensor_slices = 1: a rank owns at least one slice; ask for at most "
+                      "1, or for more slices, which is another job"}));
   }
 }
 

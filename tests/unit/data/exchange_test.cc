@@ -3,6 +3,7 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <mutex>
 
 #include "base/error.h"
@@ -57,7 +58,7 @@ LoaderOptions options_of(const std::shared_ptr<const Dataset>& data, Range lanes
   options.data = data;
   options.borders = borders(augmented);
   options.batch = kBatch;
-  options.lanes = lanes;
+  options.sequence = lane_by_lane(lanes, kBatch);
   options.first_step = 3;
   if (augmented) {
     AugmentConfig config{};
@@ -135,6 +136,39 @@ TEST(Exchange, EveryPartitionOverAnyRanksGivesTheTensorsAndDigestOfReadingAlone)
         }
         EXPECT_EQ(digests, expected);
       }
+    }
+  }
+}
+
+TEST(Exchange, RanksOfAMeshGetTheirSequencesThoughSomeShareThemAndKeepWhatIsInFlight) {
+  constexpr int kRanks = 4, kInFlight = 7;
+  for (const bool micro : {false, true}) {
+    for (const Way& way : kWays) {
+      SCOPED_TRACE(fmt::format("{} {}, order by micro {}", way.partition, way.by, micro));
+      testing_support::over(kThreads, kRanks, [&](TestRank& me) {
+        const auto data = std::make_shared<Records>(61);
+        // Two data ranks of round-robin lanes, each of two stages.
+        const auto sequence = sequence_of({.batch = kBatch, .ranks = 2, .owner = true, .micro = micro}, me.rank % 2);
+        Channel channel(me.transport, me.clock, 0, std::chrono::seconds(20));
+        LoaderOptions options = options_of(data, {}, false);
+        options.sequence = sequence;
+        Loader alone(options, me.clock, nullptr);
+        options.partition = partition_of(way, data, kRanks);
+        options.channel = &channel;
+        options.in_flight = kInFlight;
+        Loader loader(std::move(options), me.clock, nullptr);
+        std::deque<std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>> held;  // what was given, a copy
+        for (int64_t step = 3; step < 3 + kSteps; ++step)
+          for (const auto& [lane, micro_batch] : sequence) {
+            std::vector<at::Tensor> copies;
+            for (const at::Tensor& tensor : alone.next(step, lane, micro_batch)) copies.push_back(tensor.clone());
+            held.emplace_back(loader.next(step, lane, micro_batch), std::move(copies));
+            if (held.size() > kInFlight) held.pop_front();
+            for (const auto& [given, expected] : held)
+              for (size_t k = 0; k < given.size(); ++k) ASSERT_TRUE(at::equal(given[k], expected[k])) << k;
+          }
+        EXPECT_EQ(loader.digest(), alone.digest());
+      });
     }
   }
 }

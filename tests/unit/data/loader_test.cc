@@ -38,7 +38,7 @@ LoaderOptions options_of(std::shared_ptr<const Dataset> data, Range lanes, int64
   options.data = std::move(data);
   options.borders = kBorders;
   options.batch = kBatch;
-  options.lanes = lanes;
+  options.sequence = lane_by_lane(lanes, kBatch);
   options.first_step = first_step;
   options.depth = depth;
   return options;
@@ -73,6 +73,41 @@ TEST(Loader, HandsOutTheRecordsOfItsLanesInPlanOrderFromAnyStep) {
       }
     }
   }
+}
+
+TEST(Loader, HandsOutAnySequenceOfMicroBatches) {
+  SystemClock clock;
+  auto data = std::make_shared<Numbers>(50);
+  const std::vector<std::vector<MicroBatch>> sequences = {
+      {{0, 0}, {2, 0}, {0, 1}, {2, 1}}, {{3, 1}}, {{3, 1}, {0, 0}, {0, 1}, {1, 0}, {3, 0}}, {{1, 1}, {2, 0}}};
+  for (const auto& sequence : sequences) {
+    LoaderOptions options = options_of(data, {}, 3, 2);
+    options.sequence = sequence;
+    Loader loader(std::move(options), clock, nullptr);
+    for (int64_t step = 3; step < 10; ++step)
+      for (const auto& [lane, micro] : sequence)
+        ASSERT_EQ(values(loader.next(step, lane, micro)), expected(step, lane, micro, 50));
+  }
+}
+
+TEST(Loader, LeavesAsManyMicroBatchesAloneAsAreInFlight) {
+  SystemClock clock;
+  auto data = std::make_shared<Numbers>(1000);
+  LoaderOptions options = options_of(data, {0, 4}, 0, 2);
+  options.in_flight = 3;
+  Loader loader(std::move(options), clock, nullptr);
+  const auto &first = loader.next(0, 0, 0), &second = loader.next(0, 0, 1), &third = loader.next(0, 1, 0);
+  Signal never;
+  // Held 3 + ready 2 micro-batches of 3 records.
+  ASSERT_EQ(clock.wait(
+                never, [&] { return data->reads() >= 15; }, clock.after(std::chrono::seconds(20)), nullptr),
+            WaitResult::kReady);
+  EXPECT_EQ(clock.wait(
+                never, [&] { return data->reads() > 15; }, clock.after(std::chrono::milliseconds(30)), nullptr),
+            WaitResult::kTimedOut);
+  EXPECT_EQ(values(first), expected(0, 0, 0, 1000));
+  EXPECT_EQ(values(second), expected(0, 0, 1, 1000));
+  EXPECT_EQ(values(third), expected(0, 1, 0, 1000));
 }
 
 TEST(Loader, ReadsAheadByItsDepthAndNoFurtherAndLeavesTheHeldMicroBatchAlone) {

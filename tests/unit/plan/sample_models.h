@@ -23,8 +23,13 @@ inline ModelShape sample_model(int blocks, bool tied) {
       block.gradient_size = block.unit_size;
     }
     const int segments = 1 + b % 2;
-    for (int s = 0; s < segments; ++s)
-      block.segments.push_back({"s" + std::to_string(s), 1000 + b, 300 - b, 64 * (b + 1), 1e3});
+    for (int s = 0; s < segments; ++s) {
+      SegmentShape segment;
+      segment.name = "s" + std::to_string(s);
+      segment.saved_bytes = 1000 + b, segment.work_bytes = 300 - b, segment.border_bytes = 64 * (b + 1);
+      segment.flops = 1e3;
+      block.segments.push_back(std::move(segment));
+    }
     model.blocks.push_back(block);
   }
   if (tied && blocks > 1) {

@@ -49,24 +49,41 @@ void for_all(Check check) {
 }
 
 /// How many micro-batches a stage keeps at most, from the beginning of forward to the end of backward.
-int most_in_flight(const Numbers& n, const std::vector<Cell>& cells, int chunk = -1) {
+int most_in_flight(const Numbers& n, const std::vector<Cell>& cells) {
   int now = 0, most = 0;
   for (const Cell& cell : cells) {
-    if (chunk >= 0 && cell.chunk != chunk) continue;
     if (cell.kind == CellKind::kForward) most = std::max(most, ++now);
     if (cell.kind == n.last()) --now;
   }
   return most;
 }
 
+/// A chunk's micro-batches take the lowest slot that is free: who had it before, -1 for nobody.
+std::vector<int> slots_before(const Numbers& n, const std::vector<Cell>& cells, int chunk) {
+  std::vector<int> before(n.micro_batches, -1);
+  std::vector<std::pair<int, bool>> slots;  // its last user, in use
+  for (const Cell& cell : cells) {
+    if (cell.chunk != chunk) continue;
+    if (cell.kind == CellKind::kForward) {
+      auto slot = std::find_if(slots.begin(), slots.end(), [](const auto& one) { return !one.second; });
+      if (slot == slots.end()) slot = slots.insert(slot, {-1, false});
+      before[cell.micro] = slot->first;
+      *slot = {cell.micro, true};
+    } else if (cell.kind == n.last()) {
+      std::find(slots.begin(), slots.end(), std::pair(cell.micro, true))->second = false;
+    }
+  }
+  return before;
+}
+
 /// Stages with a compute queue and one queue each for activations in and out and gradients in and out. A send and its
 /// receive end together, when both are at the head of their queues. A chunk has as many slots as it has micro-batches
-/// in flight; each holds what came in for a micro-batch and what it sends on.
+/// in flight; each holds what came in for a micro-batch and what it sends on, until the next one takes it.
 class Rendezvous {
  public:
   Rendezvous(const Numbers& n, const Cells& cells, const std::vector<Hop>& sends, const std::vector<Hop>& receives)
       : n_(n), cells_(cells) {
-    for (int chunk = 0; chunk < n.all(); ++chunk) slots_.push_back(most_in_flight(n, cells[n.stage(chunk)], chunk));
+    for (int chunk = 0; chunk < n.all(); ++chunk) before_.push_back(slots_before(n, cells[n.stage(chunk)], chunk));
     for (const Hop& hop : sends) queues_[{hop.source, gradients(hop), true}].hops.push_back(hop);
     for (const Hop& hop : receives) queues_[{hop.target, gradients(hop), false}].hops.push_back(hop);
   }
@@ -109,7 +126,7 @@ class Rendezvous {
     if (!forward && !done_.contains({CellKind::kForward, chunk, micro})) return false;
     const int from = forward ? chunk - 1 : chunk + 1, to = forward ? chunk + 1 : chunk - 1;
     if (from >= 0 && from < n_.all() && !arrived(kind, chunk, from, micro)) return false;
-    const int before = micro - slots_[chunk];  // whose slot this micro-batch has
+    const int before = before_[chunk][micro];
     if (before < 0) return true;
     if (forward && !done_.contains({n_.last(), chunk, before})) return false;
     return to < 0 || to == n_.all() || n_.stage(to) == n_.stage(chunk) || sent_.contains({kind, chunk, before});
@@ -118,7 +135,7 @@ class Rendezvous {
     if (queue.next == queue.hops.size()) return false;
     const Hop& hop = queue.hops[queue.next];
     Queue& peer = queues_.at({hop.target, gradients(hop), false});
-    const int before = hop.to.micro - slots_[hop.to.chunk];
+    const int before = before_[hop.to.chunk][hop.to.micro];
     if (!done_.contains(key(hop.from)) || !(peer.hops.at(peer.next) == hop)) return false;
     if (before >= 0 && !done_.contains({n_.last(), hop.to.chunk, before})) return false;
     sent_.insert(key(hop.from));
@@ -129,7 +146,7 @@ class Rendezvous {
 
   const Numbers& n_;
   const Cells& cells_;
-  std::vector<int> slots_;                               // by chunk
+  std::vector<std::vector<int>> before_;                 // [chunk][micro]: who had its slot
   std::map<std::tuple<int, bool, bool>, Queue> queues_;  // stage, gradients, out
   std::set<Key> done_, sent_;
 };

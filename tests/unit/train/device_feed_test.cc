@@ -44,7 +44,7 @@ struct Case {
     options.order = {.seed = kSeed, .n = 1000, .weights = nullptr};
     options.borders = model.data;
     options.batch = kBatch;
-    options.lanes = kLanes;
+    options.sequence = lane_by_lane(kLanes, kBatch);
     loader = std::make_unique<Loader>(std::move(options), clock, nullptr);
     feed = std::make_unique<DeviceFeed>(model, kBatch, kLanes, *loader, device, at::kCPU, accounts);
     stream = device.make_stream();

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "base/philox.h"
 #include "model/make_model.h"
 #include "support/flat_model.h"
@@ -62,9 +64,8 @@ nlohmann::json report_of(const std::string& loss, int64_t rows, int lanes, const
     FlatModel flat(make_model(job_of(loss, rows, dropout)), 4);
     Channel channel(me.transport, me.clock, 64, std::chrono::seconds(20));
     const Batch batch{lanes, 1, static_cast<int>(rows)};
-    HostPlacement placement(*flat.runner, batch);
-    const Metrics metrics =
-        evaluate(flat.model, placement, Points(), records, batch, owned[static_cast<size_t>(me.rank)], 1, 7, channel);
+    HostPlacement placement(flat.model, *flat.runner, batch, owned[static_cast<size_t>(me.rank)]);
+    const Metrics metrics = evaluate(flat.model, placement, Points(), records, batch, 1, 7, channel);
     reports[static_cast<size_t>(me.rank)] = metrics.report();
   });
   for (const auto& report : reports) EXPECT_EQ(report.dump(), reports[0].dump());
@@ -86,6 +87,54 @@ TEST(Evaluate, IsTheSameForEveryDealOfTheLanes) {
     EXPECT_EQ(report_of(loss, 4, 5, {{0, 1}, {1, 4}, {4, 5}}).dump(), expected.dump());
     // A rank whose lanes get no micro-batch takes part all the same.
     EXPECT_EQ(report_of(loss, 4, 9, dealt(9, 3)).dump(), report_of(loss, 4, 9, dealt(9, 1)).dump());
+  }
+}
+
+/// A model that is cut over two ranks as far as evaluation can tell: both take part, the odd one has the results.
+class CutPlacement final : public Placement {
+ public:
+  CutPlacement(Placement& whole, Channel& channel, std::set<int> lanes)
+      : whole_(whole), channel_(channel), lanes_(std::move(lanes)) {}
+  bool computes(int lane) const override { return lanes_.contains(lane); }
+  std::optional<Evaluated> forward(const Pass& pass, const std::vector<at::Tensor>& data) override {
+    const bool last = channel_.rank() % 2 == 1;
+    int64_t sample = pass.first_sample;
+    const auto bytes = std::as_writable_bytes(std::span(&sample, 1));
+    if (last) {
+      channel_.recv(channel_.rank() - 1, bytes);
+    } else {
+      channel_.send(channel_.rank() + 1, bytes);
+    }
+    EXPECT_EQ(sample, pass.first_sample);
+    if (!last) return std::nullopt;
+    return whole_.forward(pass, data);
+  }
+  int64_t output_width() override { return whole_.output_width(); }
+  ModelRunner* runner() override { return nullptr; }
+  Pass pass_of(uint64_t seed, int64_t step, int lane, int micro) const override {
+    return whole_.pass_of(seed, step, lane, micro);
+  }
+
+ private:
+  Placement& whole_;
+  Channel& channel_;
+  const std::set<int> lanes_;
+};
+
+TEST(Evaluate, CountsAMicroBatchOfAModelThatIsCutOverRanksOnce) {
+  for (const char* loss : {"cross-entropy", "mse"}) {
+    std::vector<std::string> reports(4);
+    over({"inproc", "inproc", true, false}, 4, [&](TestRank& me) {
+      FlatModel flat(make_model(job_of(loss, 4, 0)), 4);
+      Channel channel(me.transport, me.clock, 64, std::chrono::seconds(20));
+      const Batch batch{5, 1, 4};
+      HostPlacement whole(flat.model, *flat.runner, batch, {0, 5});
+      CutPlacement cut(whole, channel, me.rank / 2 == 0 ? std::set<int>{0, 2, 4} : std::set<int>{1, 3});
+      reports[static_cast<size_t>(me.rank)] =
+          evaluate(flat.model, cut, Points(), kRecords, batch, 1, 7, channel).report().dump();
+    });
+    const std::string expected = report_of(loss, 4, 5, dealt(5, 1), kRecords, 0).dump();
+    for (const std::string& report : reports) EXPECT_EQ(report, expected);
   }
 }
 

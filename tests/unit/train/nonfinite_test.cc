@@ -49,11 +49,27 @@ class NonFiniteTest : public testing::Test {
     options.data = std::move(data);
     options.borders = model_.data;
     options.batch = batch_;
-    options.lanes = lanes;
+    options.sequence = lane_by_lane(lanes, batch_);
     options.first_step = step;
-    HostPlacement placement(*runner_, batch_);
+    HostPlacement whole(model_, *runner_, batch_, lanes);
+    Cut in_parts(whole);
+    Placement& placement = cut_ ? static_cast<Placement&>(in_parts) : whole;
     return find_nonfinite(model_, shape_, placement, std::move(options), kSeed, context);
   }
+  /// A placement that has no runner to offer.
+  struct Cut final : Placement {
+    explicit Cut(HostPlacement& all) : whole(all) {}
+    bool computes(int) const override { return true; }
+    std::optional<Evaluated> forward(const Pass& pass, const std::vector<at::Tensor>& data) override {
+      return whole.forward(pass, data);
+    }
+    int64_t output_width() override { return whole.output_width(); }
+    ModelRunner* runner() override { return nullptr; }
+    Pass pass_of(uint64_t seed, int64_t step, int lane, int micro) const override {
+      return whole.pass_of(seed, step, lane, micro);
+    }
+    HostPlacement& whole;
+  };
   static Job job() {
     Job job = parse_job("", "job", {});
     job.model.kind = "mlp";
@@ -79,6 +95,7 @@ class NonFiniteTest : public testing::Test {
   Control control_;
   ThreadRendezvous rendezvous_{1, clock_, nullptr};
   std::unique_ptr<Rendezvous> view_;
+  bool cut_ = false;
 };
 
 TEST_F(NonFiniteTest, NothingIsFoundWhereAllIsFinite) {
@@ -100,6 +117,18 @@ TEST_F(NonFiniteTest, TheLaneAndMicroBatchOfABadRecordAreFound) {
         EXPECT_EQ(find(data, {lane, lane + 1}, step).lane, lane);
         EXPECT_EQ(find(data, {(lane + 1) % 4, (lane + 1) % 4 + 1}, step).lane, -1) << "another rank's lanes are finite";
       }
+}
+
+TEST_F(NonFiniteTest, OfAModelThatIsCutTheLossIsFound) {
+  cut_ = true;
+  const auto position = static_cast<uint64_t>(first_sample(batch_, 2, 1, 1));
+  auto data = std::make_shared<Spiked>(record_at(kSeed, position, kRecords), std::numeric_limits<float>::infinity());
+  const NonFinitePlace place = find(data, {0, 4}, 2), none = find(std::make_shared<Spiked>(-1, 0.0f), {0, 4});
+  EXPECT_EQ(describe_nonfinite({none, place}, 3, shape_), "step 3, lane 1, micro-batch 1: the loss is not finite");
+  EXPECT_EQ(describe_nonfinite({none, {}}, 3, shape_),
+            "step 3: a gradient is not finite, though every loss is; lower train.lr or set train.clip");
+  units_.parameters(0)[0] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(find(data, {1, 4}).lane, 1) << "the first of many";
 }
 
 TEST_F(NonFiniteTest, TheFirstBlockThatSpoilsTheValuesIsFound) {

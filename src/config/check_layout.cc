@@ -1,0 +1,285 @@
+// Whether ranks, lanes and slices make up the mesh that a job asks for, and what a mesh does not go with. A refusal
+// names the nearest values that work.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+
+#include "config/job_check.h"
+#include "config/schema.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr size_t kNamed = 4;  // values that a refusal names
+
+std::vector<int64_t> divisors(int64_t number) {
+  std::vector<int64_t> found;
+  for (int64_t low = 1; low * low <= number; ++low) {
+    if (number % low != 0) continue;
+    found.push_back(low);
+    if (low * low != number) found.push_back(number / low);
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+/// "pipeline = 1, 2 or 4": those of `values` (ascending) that are nearest to what was asked for; "" without any.
+std::string nearest_values(std::string_view name, int64_t asked, std::vector<int64_t> values) {
+  if (values.empty()) return "";
+  std::stable_sort(values.begin(), values.end(),
+                   [&](int64_t a, int64_t b) { return std::abs(a - asked) < std::abs(b - asked); });
+  if (values.size() > kNamed) values.resize(kNamed);
+  std::sort(values.begin(), values.end());
+  const int64_t last = values.back();
+  values.pop_back();
+  if (values.empty()) return fmt::format("{} = {}", name, last);
+  return fmt::format("{} = {} or {}", name, fmt::join(values, ", "), last);
+}
+
+/// "; these work: pipeline = 1, 2 or 4; ranks = 3 or 6".
+std::string these_work(std::vector<std::string> ways) {
+  std::erase(ways, "");
+  return ways.empty() ? "" : fmt::format("; these work: {}", fmt::join(ways, "; "));
+}
+
+std::string setting(const Job& job, const std::string& section, const std::string& name) {
+  const Key* key = find_key(section, name);
+  return fmt::format("{} = {}", key->full_name(), value_text(key->get(job)));
+}
+
+int64_t gpt_mlp_width(const ModelConfig& model) {
+  if (model.mlp_width > 0) return model.mlp_width;
+  return model.activation == "swiglu" ? ((8 * model.width + 2) / 3 + 15) / 16 * 16 : 4 * model.width;
+}
+
+/// What a tensor-sliced model cuts: the names of its sizes, and the sizes.
+std::vector<std::pair<std::string, int64_t>> cut_sizes(const Job& job) {
+  const ModelConfig& model = job.model;
+  std::vector<std::pair<std::string, int64_t>> sizes;
+  if (model.kind == "gpt") {
+    sizes = {{"model.heads", model.heads}};
+    if (model.kv_heads > 0) sizes.emplace_back("model.kv_heads", model.kv_heads);
+    sizes.emplace_back("model.mlp_width", gpt_mlp_width(model));
+    sizes.emplace_back("model.vocab", model.vocab);
+    sizes.emplace_back("train.micro_batch_size x model.context", job.train.micro_batch_size * model.context);
+  } else {
+    const bool mlp = model.kind == "mlp";
+    for (int64_t size : mlp ? model.hidden : model.channels) {
+      sizes.emplace_back(mlp ? "model.hidden" : "model.channels", size);
+    }
+  }
+  return sizes;
+}
+
+}  // namespace
+
+MeshCause mesh_cause(const Job& job) {
+  for (const auto& [section, name] : std::vector<std::pair<std::string, std::string>>{{"layout", "zero"},
+                                                                                      {"layout", "tensor"},
+                                                                                      {"layout", "pipeline"},
+                                                                                      {"train", "tensor_slices"},
+                                                                                      {"layout", "recompute"},
+                                                                                      {"layout", "offload"},
+                                                                                      {"numerics", "order"}}) {
+    const Key* key = find_key(section, name);
+    if (key->get(job) != key->fallback) return {key->full_name(), setting(job, section, name)};
+  }
+  if (job.layout.fold == "owner") return {"layout.fold", setting(job, "layout", "fold")};
+  return {};
+}
+
+bool needs_mesh(const Job& job) { return !mesh_cause(job).key.empty(); }
+
+std::string idle_reason(const Job& job, const std::string& key) {
+  const LayoutConfig& layout = job.layout;
+  if ((key == "layout.schedule" || key == "layout.chunks" || key == "layout.cut") && layout.pipeline == 1) {
+    return "layout.pipeline = 1: there are no stages to order or cut";
+  }
+  if (key == "layout.chunks" && layout.schedule != "interleaved") {
+    return fmt::format("layout.schedule = \"{}\": only \"interleaved\" has chunks of one's own number",
+                       layout.schedule);
+  }
+  if (key == "layout.shards" && layout.zero == 0) return "layout.zero = 0: nothing is sliced";
+  if (key == "layout.depth" && layout.zero < 3) {
+    return fmt::format("layout.zero = {}: only ZeRO-3 gathers units", layout.zero);
+  }
+  return "";
+}
+
+void JobCheck::idle_keys() {
+  for (const Key& key : keys()) {
+    const std::string reason = idle_reason(job_, key.full_name());
+    if (reason.empty() || key.get(job_) == key.fallback) continue;
+    fault({key.full_name().c_str()},
+          fmt::format("{} but {}; leave it out", setting(job_, key.section, key.name), reason));
+  }
+}
+
+void JobCheck::slices() {
+  const int64_t slices = job_.train.tensor_slices;
+  const std::string& kind = job_.model.kind;
+  if (slices <= 1) return;
+  if (kind != "gpt" && kind != "mlp" && kind != "cnn") {
+    return fault({"train.tensor_slices", "model.kind"},
+                 fmt::format("train.tensor_slices = {} but model.kind = \"{}\": gpt, mlp and cnn are defined in slices"
+                             "; these work: tensor_slices = 1",
+                             slices, kind));
+  }
+  const auto sizes = cut_sizes(job_);
+  int64_t common = 0;
+  for (const auto& [name, size] : sizes) {
+    if (size <= 0) return;  // named by values()
+    common = std::gcd(common, size);
+  }
+  for (const auto& [name, size] : sizes) {
+    if (size % slices == 0) continue;
+    fault({"train.tensor_slices", name.c_str()},
+          fmt::format("{} = {} cannot be cut into train.tensor_slices = {}{}", name, size, slices,
+                      these_work({nearest_values("tensor_slices", slices, divisors(common))})));
+  }
+  const LossConfig& loss = job_.loss;
+  if (kind == "gpt" && (loss.kind != "cross-entropy" || loss.label_smoothing > 0 || !loss.class_weights.empty())) {
+    fault({"train.tensor_slices", "loss.kind", "loss.label_smoothing", "loss.class_weights"},
+          fmt::format("train.tensor_slices = {} needs loss.kind = \"cross-entropy\" without smoothing and weights: it "
+                      "is what a slice of the vocabulary can say of the whole",
+                      slices));
+  }
+}
+
+void JobCheck::mesh() {
+  const LayoutConfig& layout = job_.layout;
+  const int64_t lanes = job_.train.lanes, slices = job_.train.tensor_slices;
+  const auto counts = [](int64_t axis) { return axis >= 1 && axis <= 65536; };
+  if (!counts(layout.ranks) || !counts(layout.tensor) || !counts(layout.pipeline)) return;  // named by values()
+  if (layout.tensor > slices) {
+    fault(
+        {"layout.tensor", "train.tensor_slices"},
+        fmt::format("layout.tensor = {} but train.tensor_slices = {}: a rank owns at least one slice; ask for at most "
+                    "{}, or for more slices, which is another job",
+                    layout.tensor, slices, slices));
+  }
+  const int64_t shares = layout.tensor * layout.pipeline, data = layout.ranks / shares;
+  if (layout.ranks % shares != 0) return uneven_mesh();
+  if (data > lanes && shares == 1) {
+    fault({"layout.ranks", "train.lanes"},
+          fmt::format(
+              "layout.ranks = {} but train.lanes = {}: a rank owns at least one lane; ask for at most {} ranks, or "
+              "for more lanes, which is another job",
+              layout.ranks, lanes, lanes));
+  } else if (data > lanes) {
+    fault({"layout.ranks", "layout.tensor", "layout.pipeline", "train.lanes"},
+          fmt::format("layout.ranks = {} with layout.tensor x layout.pipeline = {} x {} has {} data ranks but "
+                      "train.lanes = {}: a data rank owns at least one lane; ask for at most {} ranks, or for more "
+                      "lanes, which is another job",
+                      layout.ranks, layout.tensor, layout.pipeline, data, lanes, lanes * shares));
+  }
+  if (layout.zero > 0 && layout.shards > 0 && data % layout.shards != 0) {
+    fault({"layout.shards", "layout.ranks"},
+          fmt::format("layout.shards = {} with {} data ranks: every slice has as many replicas as the others{}",
+                      layout.shards, data, these_work({nearest_values("shards", layout.shards, divisors(data))})));
+  }
+}
+
+void JobCheck::uneven_mesh() {
+  const LayoutConfig& layout = job_.layout;
+  const auto works = [&](int64_t ranks, int64_t tensor, int64_t pipeline) {
+    const int64_t shares = tensor * pipeline;
+    return tensor <= job_.train.tensor_slices && ranks > 0 && ranks % shares == 0 && ranks / shares <= job_.train.lanes;
+  };
+  std::vector<int64_t> tensors, pipelines, ranks;
+  for (int64_t part : divisors(layout.ranks)) {
+    if (layout.tensor > 1 && works(layout.ranks, part, layout.pipeline)) tensors.push_back(part);
+    if (layout.pipeline > 1 && works(layout.ranks, layout.tensor, part)) pipelines.push_back(part);
+  }
+  const int64_t shares = layout.tensor * layout.pipeline, below = layout.ranks / shares * shares;
+  for (int64_t many : {below, below + shares}) {
+    if (works(many, layout.tensor, layout.pipeline)) ranks.push_back(many);
+  }
+  const std::string asked =
+      layout.pipeline == 1 ? setting(job_, "layout", "tensor")
+      : layout.tensor == 1 ? setting(job_, "layout", "pipeline")
+                           : fmt::format("layout.tensor x layout.pipeline = {} x {}", layout.tensor, layout.pipeline);
+  fault({"layout.pipeline", "layout.tensor", "layout.ranks"},
+        fmt::format("{} with layout.ranks = {}: data ranks are ranks / (tensor x pipeline), a whole number{}", asked,
+                    layout.ranks,
+                    these_work({nearest_values("tensor", layout.tensor, tensors),
+                                nearest_values("pipeline", layout.pipeline, pipelines),
+                                nearest_values("ranks", layout.ranks, ranks)})));
+}
+
+void JobCheck::beside_mesh() {
+  const LayoutConfig& layout = job_.layout;
+  const MeshCause cause = mesh_cause(job_);
+  const char* key = cause.key.c_str();
+  if (layout.fold == "owner" && job_.train.micro_batches > 1 && job_.numerics.order != "micro") {
+    fault(
+        {"layout.fold", "train.micro_batches"},
+        fmt::format("layout.fold = \"owner\" but train.micro_batches = {} and numerics.order = \"lane\": a lane's sum "
+                    "is not there until its last micro-batch; these work: fold = \"local\"; micro_batches = 1; "
+                    "order = \"micro\" (the last two are another job)",
+                    job_.train.micro_batches));
+  }
+  if (layout.zero > 0 && job_.train.optimizer == "lamb") {
+    fault({"layout.zero", "train.optimizer"},
+          fmt::format("layout.zero = {} but train.optimizer = \"lamb\": its steps go by norms of whole parameters, and "
+                      "a rank holds slices; these work: zero = 0",
+                      layout.zero));
+  }
+  if (!layout.cut.empty() && layout.pipeline > 1) {
+    const int64_t chunks = layout.schedule == "zbv" ? 2 : layout.schedule == "interleaved" ? layout.chunks : 1;
+    const int64_t named = 1 + std::count(layout.cut.begin(), layout.cut.end(), ','), parts = layout.pipeline * chunks;
+    if (named != parts - 1) {
+      fault({"layout.cut", "layout.pipeline"},
+            fmt::format("layout.cut names {} beginnings but {} stages of {} parts have {} after the first", named,
+                        layout.pipeline, chunks, parts - 1));
+    }
+  }
+  if (cause.key.empty()) return;
+  if (layout.fold == "root") {
+    fault({"layout.fold", key}, fmt::format("layout.fold = \"root\" but {}: a root sums for plain data parallelism "
+                                            "alone; these work: fold = \"local\"",
+                                            cause.text));
+  }
+  if (job_.numerics.reduce == "ring") {
+    fault({"numerics.reduce", key}, fmt::format("numerics.reduce = \"ring\" but {}: a ring sums for plain data "
+                                                "parallelism alone; these work: reduce = \"exact\"",
+                                                cause.text));
+  }
+  if (layout.partition != "lanes") {
+    fault(
+        {"layout.partition", key},
+        fmt::format("layout.partition = \"{}\" but {}: records are not exchanged on a mesh yet; these work: partition "
+                    "= \"lanes\"",
+                    layout.partition, cause.text));
+  }
+}
+
+void JobCheck::layout() {
+  const auto& layout = job_.layout;
+  mesh();
+  idle_keys();
+  beside_mesh();
+  if (layout.hosts > layout.ranks) {
+    fault({"layout.hosts", "layout.ranks"},
+          fmt::format("layout.hosts = {} but layout.ranks = {}: a host has at least one rank", layout.hosts,
+                      layout.ranks));
+  }
+  if (layout.transport == "inproc" && layout.workers == "process") {
+    fault({"layout.transport", "layout.workers"},
+          "layout.transport = \"inproc\" but layout.workers = \"process\": inproc reaches only threads of one process; "
+          "use \"shm\" or \"tcp\"");
+  }
+  if (layout.transport == "shm" && layout.workers == "thread") {
+    fault(
+        {"layout.transport", "layout.workers"},
+        "layout.transport = \"shm\" but layout.workers = \"thread\": threads share all their memory; use \"inproc\" or "
+        "\"tcp\"");
+  }
+  if (layout.address.empty()) fault({"layout.address"}, "layout.address is empty: name an address to listen on");
+}
+
+}  // namespace tutti

@@ -1,0 +1,12 @@
+// Embedding and loss over slices of a vocabulary on a GPU.
+#pragma once
+
+#include "tensor/kernels.h"
+
+namespace tutti {
+
+/// Sets table.vocabulary. result and scale lie in the device's memory.
+template <class A>
+void fill_vocabulary(KernelsFor<A>& table);
+
+}  // namespace tutti

@@ -1,0 +1,156 @@
+// Since conflicting accesses are ordered (plan/mesh_races.h), one interleaving stands for all.
+#include "plan/mesh_values.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "base/error.h"
+#include "plan/mesh_flow.h"
+#include "plan/mesh_units.h"
+
+namespace tutti {
+
+namespace {
+
+/// Every segment runs once forward and once back, in one piece or two, on every micro-batch.
+class Census {
+ public:
+  Census(const ModelShape& model, const MeshOptions& options) : model_(model), options_(options) {
+    for (const BlockShape& block : model.blocks) {
+      first_.push_back(segments_);
+      segments_ += block.segments.size();
+    }
+    done_.assign(segments_ * options.batch.lanes * options.batch.micro_batches, {});
+  }
+  void count(Place place, const Instruction& i, PlaceFaults& faults) {
+    if (i.again) return;
+    auto& done = done_[number(i.block, i.segment, i.lane, i.micro)];
+    const bool twice = (i.op == Op::kForward && done[0]++ > 0) ||
+                       (i.op == Op::kBackward && i.part != Part::kWeight && done[1]++ > 0) ||
+                       (i.op == Op::kBackward && i.part != Part::kInput && done[2]++ > 0);
+    if (twice) faults.add(place, "is done a second time");
+  }
+  void end(std::vector<std::string>& faults) const {
+    const Batch batch = options_.forward_only ? Batch{1, 1, 1} : options_.batch;
+    for (int b = 0; b < static_cast<int>(first_.size()); ++b) {
+      for (int s = 0; s < static_cast<int>(model_.blocks[b].segments.size()); ++s) {
+        for (int lane = 0; lane < batch.lanes; ++lane) {
+          for (int micro = 0; micro < batch.micro_batches; ++micro) {
+            const auto& done = done_[number(b, s, lane, micro)];
+            const bool whole = done[0] > 0 && (options_.forward_only || (done[1] > 0 && done[2] > 0));
+            if (!whole)
+              faults.push_back(fmt::format("block {}.{} lane {} micro {}: {} is missing", b, s, lane, micro,
+                                           done[0] == 0 ? "Forward" : "Backward"));
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  size_t number(int block, int segment, int lane, int micro) const {
+    return ((first_[block] + segment) * options_.batch.lanes + lane) * options_.batch.micro_batches + micro;
+  }
+  const ModelShape& model_;
+  const MeshOptions& options_;
+  std::vector<size_t> first_;
+  size_t segments_ = 0;
+  std::vector<std::array<int, 3>> done_;  // forward, input part, weight part
+};
+
+class Interpreter {
+ public:
+  Interpreter(const Plan& plan, const ModelShape& model, const MeshOptions& options, const Ordering& ordering,
+              const Transfers& transfers, const Copies& copies)
+      : plan_(plan),
+        ordering_(ordering),
+        place_faults_(plan, faults_),
+        census_(model, options),
+        flow_(plan, model, place_faults_),
+        units_(plan, model, options, ordering, transfers, copies, place_faults_) {}
+
+  std::vector<std::string> run() {
+    for (const auto& places : ordering_.sequence()) {
+      switch (at(plan_, places[0]).op) {
+        case Op::kReduce:
+          units_.reduce(places);
+          break;
+        case Op::kGather:
+          units_.gather(places);
+          break;
+        case Op::kExchange:
+          flow_.exchange(places);
+          break;
+        case Op::kSend:
+          flow_.transfer(places[0], places[1]);
+          break;
+        case Op::kRecv:
+          flow_.transfer(places[1], places[0]);
+          break;
+        default:
+          for (const Place& place : places) step(place);
+      }
+      if (faults_.size() > kEnough) return std::move(faults_);
+    }
+    census_.end(faults_);
+    units_.end(faults_);
+    return std::move(faults_);
+  }
+
+ private:
+  static constexpr size_t kEnough = 100;
+
+  void step(Place place) {
+    const Instruction& i = at(plan_, place);
+    switch (i.op) {
+      case Op::kLoad:
+        return flow_.load(place);
+      case Op::kForward:
+        census_.count(place, i, place_faults_);
+        units_.need_parameters(place);
+        units_.mark_loss(place);
+        return flow_.forward(place);
+      case Op::kBackward:
+        census_.count(place, i, place_faults_);
+        units_.need_parameters(place);
+        flow_.backward(place);
+        return units_.write_gradients(place);
+      case Op::kFold:
+        return units_.fold(place);
+      case Op::kNorm:
+        return units_.norm(place);
+      case Op::kVote:
+        return units_.vote(place);
+      case Op::kUpdate:
+        return units_.update(place);
+      case Op::kFetch:
+        return units_.fetch(place);
+      case Op::kEvict:
+        return units_.evict(place);
+      default:
+        return;
+    }
+  }
+
+  const Plan& plan_;
+  const Ordering& ordering_;
+  std::vector<std::string> faults_;
+  PlaceFaults place_faults_;
+  Census census_;
+  FlowValues flow_;
+  UnitValues units_;
+};
+
+}  // namespace
+
+std::vector<std::string> check_mesh_values(const Plan& plan, const ModelShape& model, const MeshOptions& options,
+                                           const Ordering& ordering, const Transfers& transfers, const Copies& copies) {
+  try {
+    return Interpreter(plan, model, options, ordering, transfers, copies).run();
+  } catch (const Error& error) {  // a transfer whose buffers do not fit
+    return {error.what()};
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,419 @@
+// Read aloud like host_engine.cc: each handler says what an instruction means on the host. Where things lie is said by
+// the program, what travels by plan/transfers.h; nothing is decided here.
+#include "train/mesh_engine.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "comm/exchange.h"
+#include "comm/fold.h"
+#include "comm/posted.h"
+#include "comm/pulls.h"
+#include "exec/executor.h"
+#include "model/plan_runner.h"
+#include "plan/transfers.h"
+#include "tensor/threads.h"
+#include "train/channels.h"
+#include "train/commit.h"
+#include "train/nonfinite.h"
+
+namespace tutti {
+
+namespace {
+
+/// What a rank's reduces hold for messages.
+int64_t message_bytes(const MeshParts& parts) {
+  return message_bytes(parts.plan, parts.shape, parts.options, parts.context.rank, !parts.transport.window().empty());
+}
+
+class MeshEngine final : public Engine, public Placement {
+ public:
+  explicit MeshEngine(const MeshParts& parts)
+      : p_(parts),
+        timeout_(timeout_of(parts.job)),
+        at_(parts.options.mesh.at(parts.context.rank)),
+        forward_program_(parts.forward_plan.programs[parts.context.rank]),
+        transfers_(parts.plan, parts.shape, parts.options),
+        forward_transfers_(parts.forward_plan, parts.shape, parts.forward_options),
+        places_(transfers_.places()),
+        scratch_(BufferKind::kMessage, static_cast<size_t>(message_bytes(parts)), parts.accounts),
+        scratch_bytes_(scratch_.take(scratch_.left())),
+        channel_(parts.transport, parts.context.clock, kDataChannel, timeout_),
+        runner_(parts.model, parts.shape, parts.program(), [this](int b) { return p_.memory.of(b); }, parts.accounts),
+        forward_runner_(parts.model, parts.shape, forward_program_, [this](int b) { return p_.memory.of_forward(b); },
+                        parts.accounts),
+        unit_squares_(parts.shape.blocks.size()) {
+    for (const Queue& queue : p_.program().queues)
+      for (const Instruction& i : queue.instructions) prepare(i, false);
+    for (const Queue& queue : forward_program_.queues)
+      for (const Instruction& i : queue.instructions) prepare(i, true);
+    find_chunks();
+    const int threads = static_cast<int>(p_.job.numerics.threads);
+    const auto start = [threads] { prepare_compute_thread(threads); };
+    Clock& clock = p_.context.clock;
+    const Cancel* cancel = &p_.context.control.cancel;
+    executor_ = std::make_unique<Executor>(p_.program(), handlers(), clock, cancel, &p_.trace, start);
+    forward_executor_ =
+        std::make_unique<Executor>(forward_program_, forward_handlers(), clock, cancel, nullptr, start);
+    make_copies();
+  }
+
+  StepVerdict run(const StepRequest& request) override {
+    request_ = request;
+    mine_ = {};
+    std::fill(unit_squares_.begin(), unit_squares_.end(), ExactSum{});
+    StepVerdict verdict;
+    try {
+      executor_->run(round_++);
+    } catch (const NonFinite&) {
+      verdict.finite = false;
+    }
+    verdict.loss = all_.mean_loss();
+    verdict.gradient_norm = all_.gradient_norm();
+    verdict.stop = all_.stop != 0;
+    return verdict;
+  }
+  Placement& placement() override { return *this; }
+  uint64_t order_digest() const override { return reports() ? p_.loader.digest() : 0; }
+
+  bool computes(int lane) const override;
+  std::optional<Evaluated> forward(const Pass& pass, const std::vector<at::Tensor>& data) override;
+  int64_t output_width() override;
+  ModelRunner* runner() override { return nullptr; }
+  Pass pass_of(uint64_t seed, int64_t step, int lane, int micro) const override {
+    return {seed, step, lane, micro, first_sample(p_.options.batch, step, lane, micro)};
+  }
+
+ private:
+  void prepare(const Instruction& i, bool forward_only);
+  void find_chunks();
+  void make_copies();
+  Handlers handlers();
+  Handlers forward_handlers();
+  /// Meetings and messages, which are the same in both programs; `sequence` is a step's round.
+  void set_meetings(Handlers& on, bool forward_only);
+  void exchange(const Instruction& i, uint64_t round, bool forward_only);
+  void message(const Instruction& i, std::byte* memory, uint64_t round);
+  std::span<const at::Tensor> data_of(const Instruction& i, bool forward_only) const;
+  void load(const Instruction& i, const std::vector<at::Tensor>& batch, bool forward_only);
+  void fold(const Instruction& i);
+  void norm(const Instruction& i);
+  void vote();
+  void update(const Instruction& i);
+  bool owns(int lane) const;
+  int64_t exchanged_bytes_of(const Instruction& i) const;
+  Range owned(int unit) const { return places_.slices[unit][at_.data % reduce_shards_of(p_.options)]; }
+  /// Where float 0 of the unit's reduced gradient would lie, from the buffer that holds it or a slice of it.
+  const float* gradient(int buffer) const {
+    return p_.memory.floats(buffer) - p_.program().buffers[buffer].range.begin;
+  }
+  /// One rank of a replica speaks for it: the last stage's, of the first columns.
+  bool reports() const { return at_.pipeline == last_stage() && at_.tensor == 0; }
+  int last_stage() const { return places_.stage.back(); }
+  Deadline deadline() const { return p_.context.clock.after(timeout_); }
+  bool counts_loss(const Instruction& i) const {
+    return !i.again && p_.shape.blocks[i.block].column == 0 && is_end(i);
+  }
+  bool is_end(const Instruction& i) const {
+    return p_.shape.blocks[i.block].layer + 1 == p_.shape.layers() &&
+           i.segment + 1 == static_cast<int>(p_.shape.blocks[i.block].segments.size());
+  }
+
+  const MeshParts p_;
+  const Duration timeout_;
+  const Coordinates at_;
+  const Program& forward_program_;
+  const Transfers transfers_, forward_transfers_;
+  const MeshPlaces& places_;
+  Arena scratch_;  // of reduces, which run one after another
+  std::span<std::byte> scratch_bytes_;
+  Channel channel_;
+  PlanRunner runner_, forward_runner_;
+  std::unordered_map<uint32_t, std::unique_ptr<SumPull>> sums_;
+  std::unordered_map<uint32_t, std::unique_ptr<CopyPull>> copies_, forward_copies_;
+  std::set<uint32_t> refreshes_;  // gathers behind the unit's Update
+  std::unordered_map<uint32_t, std::unique_ptr<ColumnExchange>> exchanges_, forward_exchanges_;
+  std::unordered_map<int, std::vector<at::Tensor>> data_, forward_data_;  // by the first data buffer of a slot
+  std::unordered_map<int, int> slot_of_, forward_slot_of_;                // data buffer -> first of its slot
+  std::vector<std::vector<Range>> chunks_;                                // by unit, of my slice; those that count
+  std::unique_ptr<Executor> executor_, forward_executor_;
+
+  StepRequest request_;
+  uint64_t round_ = 0;
+  Vote mine_, all_;
+  std::vector<ExactSum> unit_squares_;
+  StepScalars scalars_;
+  Pass forward_pass_;
+  const std::vector<at::Tensor>* forward_batch_ = nullptr;
+  std::optional<Evaluated> evaluated_;
+};
+
+/// Makes what an instruction runs with; all addresses are known from here on.
+void MeshEngine::prepare(const Instruction& i, bool forward_only) {
+  const auto memory = [&](int b) { return forward_only ? p_.memory.of_forward(b) : p_.memory.of(b); };
+  const Plan& plan = forward_only ? p_.forward_plan : p_.plan;
+  switch (i.op) {
+    case Op::kReduce: {
+      std::vector<float*> levels;
+      const bool whole = !i.writes.empty() && p_.program().buffers[i.writes[0]].range.empty();
+      for (int b : i.writes) levels.push_back(p_.memory.floats(b) + (whole ? owned(i.block).begin : 0));
+      sums_[i.id] = std::make_unique<SumPull>(transfers_.sum(i), p_.transport, p_.memory.window(), std::move(levels),
+                                              scratch_bytes_);
+      break;
+    }
+    case Op::kGather: {
+      std::vector<std::byte*> targets;
+      for (int b : i.writes) targets.push_back(memory(b));
+      CopyTransfer transfer = (forward_only ? forward_transfers_ : transfers_).copy(i);
+      if (transfer.updated) refreshes_.insert(i.id);
+      (forward_only ? forward_copies_ : copies_)[i.id] =
+          std::make_unique<CopyPull>(std::move(transfer), p_.transport, p_.memory.window(), std::move(targets));
+      break;
+    }
+    case Op::kExchange:
+      (forward_only ? forward_exchanges_ : exchanges_)[i.id] =
+          std::make_unique<ColumnExchange>(i.id, plan.groups[i.group], p_.shape.columns, p_.transport);
+      break;
+    case Op::kLoad: {
+      auto& tensors = (forward_only ? forward_data_ : data_)[i.writes[0]];
+      if (!tensors.empty()) break;
+      for (size_t d = 0; d < p_.model.data.size(); ++d) {
+        const Border& border = p_.model.data[d];
+        tensors.push_back(at::from_blob(memory(i.writes[d]), border.dims, at::TensorOptions().dtype(border.type)));
+        (forward_only ? forward_slot_of_ : slot_of_)[i.writes[d]] = i.writes[0];
+      }
+      break;
+    }
+    default:
+      break;
+  }
+}
+
+void MeshEngine::find_chunks() {
+  chunks_.resize(p_.shape.blocks.size());
+  for (size_t u = 0; u < p_.shape.blocks.size(); ++u) {
+    const int unit = static_cast<int>(u);
+    if (places_.home(p_.shape, unit) != Coordinates{0, at_.tensor, at_.pipeline}) continue;
+    const auto& parameters = p_.shape.blocks[u].parameters;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (!p_.updater.counts(unit, i)) continue;
+      for (const Range& chunk : chunks_of({{parameters[i].offset, parameters[i].offset + parameters[i].size}}))
+        if (owned(unit).contains(chunk.begin)) chunks_[u].push_back(chunk);
+    }
+  }
+}
+
+/// Copies of shared parameters are refreshed behind every Update; the first ones are made here.
+void MeshEngine::make_copies() {
+  for (uint32_t id : refreshes_) copies_.at(id)->run(0, deadline());
+}
+
+Handlers MeshEngine::handlers() {
+  Handlers on;
+  auto set = [&on](Op op, Handler handler) { on[static_cast<int>(op)] = std::move(handler); };
+  set(Op::kLoad, [this](const Instruction& i, uint64_t) {
+    load(i, p_.loader.next(request_.step, i.lane, i.micro), false);
+  });
+  set(Op::kForward, [this](const Instruction& i, uint64_t) {
+    runner_.forward(i, pass_of(p_.job.train.seed, request_.step, i.lane, i.micro), data_of(i, false));
+    if (!counts_loss(i)) return;
+    const Loss loss = runner_.loss(i);
+    mine_.loss.add(loss.sum);
+    mine_.targets.add(loss.count);
+  });
+  set(Op::kBackward, [this](const Instruction& i, uint64_t) {
+    runner_.backward(i, pass_of(p_.job.train.seed, request_.step, i.lane, i.micro), data_of(i, false));
+  });
+  set(Op::kFold, [this](const Instruction& i, uint64_t) { fold(i); });
+  set(Op::kReduce, [this](const Instruction& i, uint64_t round) { sums_.at(i.id)->run(round, deadline()); });
+  set(Op::kNorm, [this](const Instruction& i, uint64_t) { norm(i); });
+  set(Op::kVote, [this](const Instruction&, uint64_t) { vote(); });
+  set(Op::kUpdate, [this](const Instruction& i, uint64_t) { update(i); });
+  set_meetings(on, false);
+  return on;
+}
+
+Handlers MeshEngine::forward_handlers() {
+  Handlers on;
+  auto set = [&on](Op op, Handler handler) { on[static_cast<int>(op)] = std::move(handler); };
+  set(Op::kLoad, [this](const Instruction& i, uint64_t) { load(i, *forward_batch_, true); });
+  set(Op::kForward, [this](const Instruction& i, uint64_t) {
+    forward_runner_.forward(i, forward_pass_, data_of(i, true));
+    if (p_.shape.blocks[i.block].column != 0 || !reports()) return;
+    if (at::Tensor output = forward_runner_.output(i, p_.model.output); output.defined()) evaluated_->output = output;
+    if (is_end(i)) evaluated_->loss = forward_runner_.loss(i);
+  });
+  set_meetings(on, true);
+  return on;
+}
+
+void MeshEngine::set_meetings(Handlers& on, bool forward_only) {
+  auto set = [&on](Op op, Handler handler) { on[static_cast<int>(op)] = std::move(handler); };
+  set(Op::kGather, [this, forward_only](const Instruction& i, uint64_t round) {
+    // Round r reads what r updates have left; behind its own Update, one more.
+    const bool updated = !forward_only && refreshes_.contains(i.id);
+    (forward_only ? forward_copies_ : copies_).at(i.id)->run(updated ? round + 1 : round, deadline());
+  });
+  set(Op::kExchange, [this, forward_only](const Instruction& i, uint64_t round) { exchange(i, round, forward_only); });
+  const auto travel = [this, forward_only](const Instruction& i, uint64_t round) {
+    const int b = i.op == Op::kSend ? i.reads[0] : i.writes[0];
+    message(i, forward_only ? p_.memory.of_forward(b) : p_.memory.of(b), round);
+  };
+  set(Op::kSend, travel);
+  set(Op::kRecv, travel);
+}
+
+void MeshEngine::exchange(const Instruction& i, uint64_t round, bool forward_only) {
+  const auto memory = [&](int b) { return forward_only ? p_.memory.of_forward(b) : p_.memory.of(b); };
+  const auto& buffers = forward_only ? forward_program_.buffers : p_.program().buffers;
+  ColumnExchange& exchange = *(forward_only ? forward_exchanges_ : exchanges_).at(i.id);
+  const int64_t bytes = exchanged_bytes_of(i);
+  if (i.exchange == Exchange::kGather) {
+    std::vector<const std::byte*> parts;
+    for (int b : i.flow.in) parts.push_back(memory(b));
+    return exchange.gather(parts, static_cast<size_t>(bytes), memory(i.flow.out[0]), round, deadline());
+  }
+  std::vector<float*> sums, parts;
+  for (int b : i.flow.in) sums.push_back(reinterpret_cast<float*>(memory(b)));
+  for (int b : i.flow.out) parts.push_back(reinterpret_cast<float*>(memory(b)));
+  std::span<std::byte> scratch;
+  if (i.flow.work >= 0) scratch = {memory(i.flow.work), static_cast<size_t>(buffers[i.flow.work].bytes)};
+  exchange.scatter(sums, bytes / static_cast<int64_t>(sizeof(float)), parts, round, deadline(), scratch);
+}
+
+void MeshEngine::message(const Instruction& i, std::byte* memory, uint64_t round) {
+  named(to_string(i), round, [&] {
+    Posted posted(p_.transport);
+    const std::span<std::byte> bytes(memory, static_cast<size_t>(i.bytes));
+    const Tag tag{i.id, 0, round};
+    if (i.op == Op::kSend) {
+      posted.send(i.peer, tag, bytes);
+    } else {
+      posted.recv(i.peer, tag, bytes);
+    }
+    posted.wait_all(deadline());
+  });
+}
+
+/// Of a column's part (gather), or of its partial sum (scatter).
+int64_t MeshEngine::exchanged_bytes_of(const Instruction& i) const {
+  const SegmentShape& segment = p_.shape.blocks[i.block].segments[i.segment];
+  for (size_t o = 0; o < segment.outputs.size(); ++o) {
+    const OutputShape& out = segment.outputs[o];
+    if (static_cast<int>(o) != i.output) continue;
+    if (i.part != Part::kInput) return out.bytes;
+    // A gradient goes the other way: partial sums of what was gathered, or parts of what was scattered.
+    return i.exchange == Exchange::kScatter ? out.read_bytes / out.read_element_bytes * int64_t{sizeof(float)}
+                                            : out.read_bytes;
+  }
+  TUTTI_CHECK(false, "{} has no output {}", to_string(i), i.output);
+}
+
+/// A segment that reads no data gets none.
+std::span<const at::Tensor> MeshEngine::data_of(const Instruction& i, bool forward_only) const {
+  const auto& slots = forward_only ? forward_slot_of_ : slot_of_;
+  for (int b : i.flow.in)
+    if (const auto it = slots.find(b); it != slots.end())
+      return (forward_only ? forward_data_ : data_).at(it->second);
+  return {};
+}
+
+void MeshEngine::load(const Instruction& i, const std::vector<at::Tensor>& batch, bool forward_only) {
+  auto& tensors = (forward_only ? forward_data_ : data_).at(i.writes[0]);
+  for (size_t d = 0; d < batch.size(); ++d)
+    std::memcpy(tensors[d].data_ptr(), batch[d].const_data_ptr(), static_cast<size_t>(batch[d].nbytes()));
+}
+
+void MeshEngine::fold(const Instruction& i) {
+  for (const Add& add : i.adds) {
+    const Range range = p_.program().buffers[add.into].range;
+    add_into(p_.memory.floats(add.into), p_.memory.floats(add.from),
+             range.empty() ? p_.shape.blocks[i.block].gradient_size : range.size());
+  }
+}
+
+void MeshEngine::norm(const Instruction& i) {
+  const float* values = gradient(i.reads[0]);
+  for (const Range& chunk : chunks_[i.block]) {
+    const double squares = sum_squares(values + chunk.begin, chunk.size());
+    mine_.squares.add(squares);
+    if (p_.job.train.clip_by == "unit") unit_squares_[i.block].add(squares);
+  }
+}
+
+/// The commit: after it every rank knows the same norm, loss and decision.
+void MeshEngine::vote() {
+  mine_.stop = p_.context.control.stop.load() != 0 ? 1 : 0;
+  all_ = vote_of(mine_, channel_);
+  if (!all_.finite()) throw NonFinite();
+  scalars_ = scalars_of(p_.job.train, request_, all_);
+  if (p_.job.train.clip_by == "unit") share_unit_squares(unit_squares_, channel_);
+}
+
+/// What this rank owns of the unit.
+void MeshEngine::update(const Instruction& i) {
+  const int unit = i.block;
+  const float* values = gradient(i.reads[1]);
+  StepScalars scalars = scalars_;
+  if (p_.job.train.clip_by == "unit") scalars.gradient_scale *= unit_clip(p_.job.train, unit_squares_[unit], all_);
+  const auto& parameters = p_.shape.blocks[unit].parameters;
+  const Range held = p_.units.held(unit).moments;
+  const int64_t proposals = int64_t{p_.options.batch.lanes} * p_.options.batch.micro_batches;
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    const Range part{std::max(held.begin, parameters[p].offset),
+                     std::min(held.end, parameters[p].offset + parameters[p].size)};
+    if (part.empty()) continue;
+    const GradientPiece piece{part.begin, part.size(), values + part.begin};
+    p_.updater.update(p_.units, unit, p, std::span(&piece, 1), scalars, proposals);
+  }
+}
+
+/// Where slices are gathered, all data ranks must do it together: then all go through every lane.
+bool MeshEngine::computes(int lane) const {
+  if (p_.options.zero == 3 && p_.options.mesh.shards > 1) return true;
+  return owns(lane);
+}
+
+bool MeshEngine::owns(int lane) const {
+  const std::vector<int> lanes = lanes_of(p_.options.sums(), at_.data);
+  return std::find(lanes.begin(), lanes.end(), lane) != lanes.end();
+}
+
+std::optional<Evaluated> MeshEngine::forward(const Pass& pass, const std::vector<at::Tensor>& data) {
+  forward_pass_ = pass;
+  forward_batch_ = &data;
+  evaluated_.emplace();
+  evaluated_->data = data;
+  forward_executor_->run(round_);
+  if (!reports() || !owns(pass.lane)) return std::nullopt;
+  return evaluated_;
+}
+
+int64_t MeshEngine::output_width() {
+  if (p_.model.task == Task::kLoss) return 0;
+  for (const Block& block : p_.model.blocks)
+    for (const auto& segment : block.segments)
+      for (const Border& border : segment->outputs())
+        if (border.name == p_.model.output) return border.dims.back();
+  throw Error(fmt::format("the model has no border {}", p_.model.output));
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> make_mesh_engine(const MeshParts& parts) { return std::make_unique<MeshEngine>(parts); }
+
+int64_t message_bytes(const Plan& plan, const ModelShape& shape, const MeshOptions& options, int rank, bool windows) {
+  const Transfers transfers(plan, shape, options);
+  int64_t bytes = 0;
+  for (const Queue& queue : plan.programs[rank].queues)
+    for (const Instruction& i : queue.instructions)
+      if (i.op == Op::kReduce) bytes = std::max(bytes, SumPull::scratch_bytes(transfers.sum(i), rank, windows));
+  return align_up(bytes, 256);
+}
+
+}  // namespace tutti

@@ -1,0 +1,239 @@
+// Which meshes a job may ask for: what makes up the ranks, what is refused and with which values that work.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "config/job.h"
+
+namespace tutti {
+
+namespace {
+
+using Faults = std::vector<std::string>;
+using Settings = std::vector<Setting>;
+const Machine kEight{8, true, true};
+
+// gpt-kjv has 8 lanes, 6 heads, width 192, vocab 256.
+Job resolved(const Settings& settings, const Machine& machine = kEight, const char* name = "gpt-kjv") {
+  Job job = load_job(name, settings);
+  resolve(job, machine);
+  return job;
+}
+
+Faults faults_of(const Settings& settings, const Machine& machine = kEight, const char* name = "gpt-kjv") {
+  try {
+    resolved(settings, machine, name);
+  } catch (const ConfigError& error) {
+    return error.faults();
+  }
+  return {};
+}
+
+Settings with(Settings settings, const Settings& more) {
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
+/// One setting each that plain data parallelism does not do.
+const std::vector<std::pair<Settings, std::string>> kMeshes = {
+    {{{"layout.zero", "1"}}, "layout.zero = 1"},
+    {{{"train.tensor_slices", "2"}, {"layout.tensor", "2"}}, "layout.tensor = 2"},
+    {{{"layout.pipeline", "2"}}, "layout.pipeline = 2"},
+    {{{"train.tensor_slices", "2"}}, "train.tensor_slices = 2"},
+    {{{"layout.recompute", "selective"}}, "layout.recompute = \"selective\""},
+    {{{"layout.offload", "optimizer"}}, "layout.offload = \"optimizer\""},
+    {{{"numerics.order", "micro"}}, "numerics.order = \"micro\""},
+    {{{"layout.fold", "owner"}, {"train.micro_batches", "1"}}, "layout.fold = \"owner\""},
+};
+
+}  // namespace
+
+TEST(NeedsMesh, EverythingButPlainDataParallelism) {
+  EXPECT_FALSE(needs_mesh(resolved({})));
+  EXPECT_FALSE(needs_mesh(resolved({{"layout.fold", "root"}})));
+  EXPECT_FALSE(needs_mesh(resolved({{"numerics.reduce", "ring"}, {"layout.partition", "hash"}})));
+  for (const auto& [settings, text] : kMeshes) EXPECT_TRUE(needs_mesh(resolved(settings))) << text;
+}
+
+TEST(Layout, AutomaticRanksAreWholeReplicasAndAtMostOneALane) {
+  const Settings six = {{"train.tensor_slices", "2"}, {"layout.tensor", "2"}, {"layout.pipeline", "3"}};
+  EXPECT_EQ(resolved({{"layout.pipeline", "3"}}).layout.ranks, 6);
+  EXPECT_EQ(resolved({{"layout.pipeline", "3"}}, {64, true, true}).layout.ranks, 24);
+  EXPECT_EQ(resolved(six).layout.ranks, 6);
+  EXPECT_EQ(resolved(six, {2, true, true}).layout.ranks, 6) << "one replica, however few the cores";
+}
+
+TEST(Layout, MeshesThatMakeUpTheRanksAreTaken) {
+  for (const Settings& settings : std::vector<Settings>{
+           {{"layout.ranks", "16"}, {"layout.pipeline", "2"}},
+           {{"layout.ranks", "32"}, {"layout.pipeline", "4"}, {"layout.schedule", "zbv"}, {"layout.zero", "1"}},
+           {{"layout.ranks", "8"},
+            {"layout.pipeline", "2"},
+            {"layout.schedule", "interleaved"},
+            {"layout.chunks", "3"}},
+           {{"layout.ranks", "3"}, {"layout.pipeline", "3"}, {"layout.cut", "\"blocks.1,blocks.3\""}},
+           {{"layout.ranks", "6"}, {"layout.zero", "3"}, {"layout.shards", "3"}, {"layout.depth", "2"}},
+           {{"layout.ranks", "3"},
+            {"layout.tensor", "3"},
+            {"train.tensor_slices", "6"},
+            {"model.vocab", "258"},
+            {"train.micro_batch_size", "6"}},
+           {{"layout.ranks", "5"}, {"layout.fold", "owner"}, {"train.micro_batches", "4"}, {"numerics.order", "micro"}},
+           {{"train.optimizer", "lamb"}, {"layout.pipeline", "2"}},
+       }) {
+    EXPECT_EQ(faults_of(settings), Faults{}) << settings[1].key;
+  }
+}
+
+TEST(Layout, AMeshThatDoesNotMakeUpTheRanksIsRefusedWithThoseThatDo) {
+  EXPECT_EQ(faults_of({{"layout.ranks", "4"}, {"layout.pipeline", "3"}}),
+            Faults{"layout.pipeline = 3 with layout.ranks = 4: data ranks are ranks / (tensor x pipeline), a whole "
+                   "number; these work: pipeline = 1, 2 or 4; ranks = 3 or 6"});
+  EXPECT_EQ(faults_of({{"layout.ranks", "9"}, {"layout.tensor", "2"}, {"train.tensor_slices", "2"}}),
+            Faults{"layout.tensor = 2 with layout.ranks = 9: data ranks are ranks / (tensor x pipeline), a whole "
+                   "number; these work: ranks = 8 or 10"})
+      << "tensor = 1 has more data ranks than lanes, 3 and 9 more ranks than slices";
+  EXPECT_EQ(
+      faults_of(
+          {{"layout.ranks", "8"}, {"layout.tensor", "2"}, {"layout.pipeline", "3"}, {"train.tensor_slices", "2"}}),
+      Faults{"layout.tensor x layout.pipeline = 2 x 3 with layout.ranks = 8: data ranks are ranks / (tensor x "
+             "pipeline), a whole number; these work: pipeline = 1, 2 or 4; ranks = 6 or 12"});
+  EXPECT_EQ(faults_of({{"layout.ranks", "1"}, {"layout.pipeline", "2"}}),
+            Faults{"layout.pipeline = 2 with layout.ranks = 1: data ranks are ranks / (tensor x pipeline), a whole "
+                   "number; these work: pipeline = 1; ranks = 2"});
+}
+
+TEST(Layout, DataRanksAreAtMostTheLanes) {
+  EXPECT_EQ(faults_of({{"layout.ranks", "36"}, {"layout.pipeline", "4"}}),
+            Faults{"layout.ranks = 36 with layout.tensor x layout.pipeline = 1 x 4 has 9 data ranks but train.lanes = "
+                   "8: a data rank owns at least one lane; ask for at most 32 ranks, or for more lanes, which is "
+                   "another job"});
+}
+
+TEST(Layout, TensorRanksAreAtMostTheSlices) {
+  EXPECT_EQ(faults_of({{"layout.tensor", "2"}}),
+            Faults{"layout.tensor = 2 but train.tensor_slices = 1: a rank owns at least one slice; ask for at most 1, "
+                   "or for more slices, which is another job"});
+}
+
+TEST(Layout, ShardsDivideTheDataRanks) {
+  EXPECT_EQ(faults_of({{"layout.ranks", "8"}, {"layout.pipeline", "2"}, {"layout.zero", "2"}, {"layout.shards", "3"}}),
+            Faults{"layout.shards = 3 with 4 data ranks: every slice has as many replicas as the others; these work: "
+                   "shards = 1, 2 or 4"});
+  EXPECT_EQ(faults_of({{"layout.ranks", "4"}, {"layout.zero", "2"}, {"layout.shards", "8"}}).size(), 1u);
+}
+
+TEST(Layout, KeysThatSayNothingAreRefused) {
+  EXPECT_EQ(faults_of({{"layout.schedule", "zbv"}}),
+            Faults{"layout.schedule = \"zbv\" but layout.pipeline = 1: there are no stages to order or cut; leave it "
+                   "out"});
+  EXPECT_EQ(faults_of({{"layout.cut", "\"blocks.2\""}}).size(), 1u);
+  EXPECT_EQ(faults_of({{"layout.chunks", "4"}}).size(), 1u);
+  EXPECT_EQ(faults_of({{"layout.chunks", "4"}, {"layout.pipeline", "2"}, {"layout.schedule", "gpipe"}}),
+            Faults{"layout.chunks = 4 but layout.schedule = \"gpipe\": only \"interleaved\" has chunks of one's own "
+                   "number; leave it out"});
+  EXPECT_EQ(faults_of({{"layout.shards", "2"}}),
+            Faults{"layout.shards = 2 but layout.zero = 0: nothing is sliced; leave it out"});
+  EXPECT_EQ(faults_of({{"layout.depth", "2"}, {"layout.zero", "2"}}),
+            Faults{"layout.depth = 2 but layout.zero = 2: only ZeRO-3 gathers units; leave it out"});
+}
+
+TEST(Layout, WhatOnlyPlainDataParallelismDoesIsRefusedOnAMesh) {
+  for (const auto& [settings, text] : kMeshes) {
+    EXPECT_EQ(faults_of(with(settings, {{"numerics.reduce", "ring"}})),
+              Faults{"numerics.reduce = \"ring\" but " + text +
+                     ": a ring sums for plain data parallelism alone; these work: reduce = \"exact\""});
+    EXPECT_EQ(faults_of(with(settings, {{"layout.partition", "hash"}})),
+              Faults{"layout.partition = \"hash\" but " + text +
+                     ": records are not exchanged on a mesh yet; these work: partition = \"lanes\""});
+    if (settings[0].key == "layout.fold") continue;
+    EXPECT_EQ(faults_of(with(settings, {{"layout.fold", "root"}})),
+              Faults{"layout.fold = \"root\" but " + text +
+                     ": a root sums for plain data parallelism alone; these work: fold = \"local\""});
+  }
+}
+
+TEST(Layout, OwnersNeedALaneToBeOneMicroBatch) {
+  EXPECT_EQ(faults_of({{"layout.fold", "owner"}, {"train.micro_batches", "2"}}),
+            Faults{"layout.fold = \"owner\" but train.micro_batches = 2 and numerics.order = \"lane\": a lane's sum is "
+                   "not there until its last micro-batch; these work: fold = \"local\"; micro_batches = 1; order = "
+                   "\"micro\" (the last two are another job)"});
+}
+
+TEST(Layout, LambIsRefusedWhereParametersAreSliced) {
+  EXPECT_EQ(faults_of({{"train.optimizer", "lamb"}, {"layout.zero", "1"}}),
+            Faults{"layout.zero = 1 but train.optimizer = \"lamb\": its steps go by norms of whole parameters, and a "
+                   "rank holds slices; these work: zero = 0"});
+}
+
+TEST(Layout, ACutNamesEveryBeginningButTheFirst) {
+  EXPECT_EQ(faults_of({{"layout.pipeline", "2"}, {"layout.schedule", "zbv"}, {"layout.cut", "\"blocks.1,blocks.2\""}}),
+            Faults{"layout.cut names 2 beginnings but 2 stages of 2 parts have 3 after the first"});
+}
+
+TEST(Slices, EverySizeThatDoesNotDivideIsNamedWithTheSlicesThatWork) {
+  EXPECT_EQ(faults_of({{"train.tensor_slices", "4"}}),
+            Faults{"model.heads = 6 cannot be cut into train.tensor_slices = 4; these work: tensor_slices = 1 or 2"});
+  EXPECT_EQ(faults_of({{"train.tensor_slices", "6"}, {"model.mlp_width", "500"}, {"model.kv_heads", "3"}}).size(), 4u)
+      << "kv_heads, mlp_width, vocab and rows";
+  EXPECT_EQ(faults_of({{"train.tensor_slices", "2"}, {"loss.label_smoothing", "0.1"}}).size(), 1u);
+  EXPECT_EQ(faults_of({{"train.tensor_slices", "5"}}, kEight, "fashion-mlp").size(),
+            resolved({}, kEight, "fashion-mlp").model.hidden.size());
+  EXPECT_EQ(faults_of({{"train.tensor_slices", "2"}}, kEight, "fashion-mlp"), Faults{});
+  EXPECT_EQ(faults_of({{"train.tensor_slices", "2"}}, kEight, "fashion-cnn"), Faults{});
+}
+
+TEST(Slices, AModelThatIsNotDefinedInSlicesIsRefused) {
+  Job job = load_job("fashion-mlp", {{"train.tensor_slices", "2"}});
+  job.model.kind = "custom";
+  try {
+    resolve(job, kEight);
+    ADD_FAILURE() << "resolved";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.faults(),
+              Faults{"train.tensor_slices = 2 but model.kind = \"custom\": gpt, mlp and cnn are defined "
+                     "in slices; these work: tensor_slices = 1"});
+  }
+}
+
+TEST(Layout, AMeshOfGpusIsRefused) {
+  Machine machine = kEight;
+  machine.gpus.assign(8, Gpu{"NVIDIA H200", int64_t{141} << 30, int64_t{140} << 30, 9, 0});
+  for (const auto& [settings, text] : kMeshes) {
+    EXPECT_EQ(faults_of(settings, machine),
+              Faults{text + " but numerics.device = \"cuda\": it is not built for GPUs yet; set numerics.device = "
+                            "\"cpu\""});
+  }
+}
+
+TEST(Layout, AFaultNamesTheLineOfTheMesh) {
+  Job job = parse_job("base = \"gpt-kjv\"\n[layout]\nranks = 4\npipeline = 3\n", "my.toml", {});
+  try {
+    resolve(job, kEight);
+    ADD_FAILURE() << "resolved";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(std::string(error.what()).rfind("my.toml:4: layout.pipeline = 3 with layout.ranks = 4: ", 0), 0u)
+        << error.what();
+  }
+}
+
+TEST(ForgetIdleKeys, ARunThatLeavesItsMeshKeepsNothingOfIt) {
+  const std::string text = to_toml(resolved({{"layout.ranks", "4"},
+                                             {"layout.pipeline", "2"},
+                                             {"layout.schedule", "interleaved"},
+                                             {"layout.chunks", "3"},
+                                             {"layout.zero", "3"},
+                                             {"layout.depth", "2"},
+                                             {"layout.shards", "2"}}));
+  Job same = parse_job(text, "job.toml", {});
+  forget_idle_keys(same, kEight);
+  resolve(same, kEight);
+  EXPECT_EQ(to_toml(same), text);
+  Job plain = parse_job(text, "job.toml", {{"layout.pipeline", "1"}, {"layout.zero", "0"}});
+  forget_idle_keys(plain, kEight);
+  resolve(plain, kEight);
+  EXPECT_EQ(plain.layout.schedule, "1f1b");
+  EXPECT_EQ(plain.layout.shards, 0);
+  EXPECT_FALSE(needs_mesh(plain));
+}
+
+}  // namespace tutti

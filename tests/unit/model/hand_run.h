@@ -1,0 +1,210 @@
+// Runs one micro-batch of a model by hand, without plan or runner: segment by segment, of a tensor-sliced model column
+// by column, with backward in one part or two.
+#pragma once
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/wiring.h"
+
+namespace tutti::test {
+
+struct HandOptions {
+  bool split = false;     ///< all input parts, then all weight parts
+  bool in_place = false;  ///< the gradient of an input overwrites the output's, where their shapes allow it
+};
+
+struct HandResult {
+  std::vector<double> losses;                      ///< of each column
+  std::vector<std::vector<at::Tensor>> gradients;  ///< [block][parameter], of shared ones each user's own
+  std::vector<at::Tensor> grad_in;                 ///< of all segments' wanted inputs, in backward's order
+  std::vector<std::vector<at::Tensor>> outputs;    ///< [segment of wire()][output], before the exchange
+};
+
+class HandRun {
+ public:
+  /// parameters[block][parameter]; of shared ones the owner's.
+  HandRun(const Model& model, std::vector<std::vector<at::Tensor>> parameters, std::vector<at::Tensor> data, Pass pass)
+      : model_(model), parameters_(std::move(parameters)), data_(std::move(data)), pass_(pass), segments_(wire(model)) {
+    for (size_t i = 0; i < segments_.size(); ++i) {
+      const auto column = static_cast<size_t>(segments_[i].block % model.columns);
+      columns_.resize(static_cast<size_t>(model.columns));
+      columns_[column].push_back(i);
+    }
+  }
+
+  HandResult run(HandOptions options = {}) const {
+    std::vector<Slot> slots(segments_.size());
+    HandResult result;
+    result.gradients.resize(model_.blocks.size());
+    for (size_t b = 0; b < model_.blocks.size(); ++b)
+      for (const at::Tensor& p : parameters_[b]) result.gradients[b].push_back(at::full_like(p, 77));
+    const size_t length = columns_[0].size();
+    for (size_t place = 0; place < length; ++place) {
+      for (const auto& column : columns_) forward(column, place, slots);
+      exchange_forward(place, slots);
+    }
+    for (const auto& column : columns_)
+      result.losses.push_back(slots[column.back()].out.back().const_data_ptr<double>()[0]);
+    for (const Slot& slot : slots) result.outputs.push_back(slot.out);
+    for (size_t place = length; place-- > 0;) {
+      for (const auto& column : columns_) backward(column[place], slots, options, result);
+      if (place > 0) exchange_backward(place, slots);
+    }
+    if (options.split)
+      for (size_t i = 0; i < segments_.size(); ++i) weight_part(i, slots[i], result);
+    return result;
+  }
+
+ private:
+  struct Slot {
+    std::vector<at::Tensor> in, out, read, grad_out, grad_in;  // read: out as the next segment reads it
+    at::Tensor saved, deferred;
+    std::shared_ptr<void> kept;
+  };
+
+  const Segment& segment(size_t i) const {
+    return *model_.blocks[static_cast<size_t>(segments_[i].block)].segments[static_cast<size_t>(segments_[i].segment)];
+  }
+  static std::span<std::byte> bytes(const at::Tensor& memory) {
+    return {static_cast<std::byte*>(memory.data_ptr()), static_cast<size_t>(memory.numel())};
+  }
+  // As large as it was asked for, and never what a call before left there: all bits set are NaN.
+  static at::Tensor dirty(int64_t size) { return at::full({size}, 255, at::kByte); }
+
+  template <class Call>
+  void with_context(size_t i, Slot& slot, Tensors gradients, Call call) const {
+    const SegmentWiring& w = segments_[i];
+    Pass pass = pass_;
+    pass.block = w.block;
+    const at::Tensor work = dirty(segment(i).work_bytes());
+    Context context{pass,     parameters_[static_cast<size_t>(w.block)], gradients, bytes(slot.saved), bytes(work),
+                    slot.kept};
+    if (slot.deferred.defined()) context.deferred = bytes(slot.deferred);
+    call(context);
+  }
+
+  void forward(const std::vector<size_t>& column, size_t place, std::vector<Slot>& slots) const {
+    const size_t i = column[place];
+    const SegmentWiring& w = segments_[i];
+    Slot& slot = slots[i];
+    for (size_t k = 0; k < w.inputs.size(); ++k) {
+      const auto index = static_cast<size_t>(w.sources[k].index);
+      slot.in.push_back(w.sources[k].data ? data_[index] : slots[column[place - 1]].read[index].view(w.inputs[k].dims));
+    }
+    for (const Border& b : w.outputs) slot.out.push_back(at::empty(b.dims, b.type));
+    slot.saved = dirty(segment(i).saved_bytes());
+    with_context(i, slot, {}, [&](Context& context) { segment(i).forward(context, slot.in, slot.out); });
+  }
+
+  void exchange_forward(size_t place, std::vector<Slot>& slots) const {
+    for (size_t k = 0; k < segments_[columns_[0][place]].outputs.size(); ++k) {
+      const Border& border = segments_[columns_[0][place]].outputs[k];
+      std::vector<at::Tensor> parts;
+      for (const auto& column : columns_) parts.push_back(slots[column[place]].out[k].flatten());
+      ASSERT_NE(border.exchange, Exchange::kScatter);
+      for (size_t c = 0; c < columns_.size(); ++c)
+        slots[columns_[c][place]].read.push_back(border.exchange == Exchange::kGather ? at::cat(parts) : parts[c]);
+    }
+  }
+
+  void backward(size_t i, std::vector<Slot>& slots, HandOptions options, HandResult& result) const {
+    const SegmentWiring& w = segments_[i];
+    Slot& slot = slots[i];
+    slot.grad_out.resize(w.outputs.size());
+    for (size_t k = 0; k < w.inputs.size(); ++k) {
+      const bool shared =
+          options.in_place && k == 0 && slot.grad_out[0].defined() && slot.grad_out[0].sizes() == slot.in[0].sizes();
+      if (!w.wanted[k]) {
+        slot.grad_in.emplace_back();
+      } else if (shared) {
+        slot.grad_in.push_back(slot.grad_out[0]);
+      } else {
+        slot.grad_in.push_back(at::full_like(slot.in[k], 77));
+      }
+    }
+    if (options.split) {
+      EXPECT_TRUE(segment(i).splits()) << segment(i).name();
+      slot.deferred = dirty(segment(i).deferred_bytes());
+      with_context(i, slot, {}, [&](Context& context) {
+        segment(i).backward_input(context, slot.in, slot.out, slot.grad_out, slot.grad_in);
+      });
+    } else {
+      with_context(i, slot, result.gradients[static_cast<size_t>(w.block)], [&](Context& context) {
+        segment(i).backward(context, slot.in, slot.out, slot.grad_out, slot.grad_in);
+      });
+    }
+    for (const at::Tensor& grad : slot.grad_in)
+      if (grad.defined()) result.grad_in.push_back(grad.clone());
+    for (size_t k = 0; k < slot.grad_out.size(); ++k)  // it is no longer there
+      if (slot.grad_out[k].defined() &&
+          !(options.in_place && k == 0 && !slot.grad_in.empty() && slot.grad_in[0].is_same(slot.grad_out[0])))
+        slot.grad_out[k].fill_(std::nan(""));
+    if (w.before >= 0 && columns_.size() == 1) hand_back(i, slots);
+  }
+
+  void hand_back(size_t i, std::vector<Slot>& slots) const {
+    const SegmentWiring& w = segments_[i];
+    Slot& before = slots[static_cast<size_t>(w.before)];
+    before.grad_out.resize(before.out.size());
+    for (size_t k = 0; k < w.inputs.size(); ++k)
+      if (w.wanted[k])
+        before.grad_out[static_cast<size_t>(w.sources[k].index)] =
+            slots[i].grad_in[k].view(before.out[static_cast<size_t>(w.sources[k].index)].sizes());
+  }
+
+  // The gradient of what was gathered is summed over the columns' tree, of which each takes its part.
+  void exchange_backward(size_t place, std::vector<Slot>& slots) const {
+    if (columns_.size() == 1) return;
+    for (size_t k = 0; k < segments_[columns_[0][place]].inputs.size(); ++k) {
+      const SegmentWiring& w = segments_[columns_[0][place]];
+      if (!w.wanted[k]) continue;
+      const auto index = static_cast<size_t>(w.sources[k].index);
+      const bool gathered = segments_[columns_[0][place - 1]].outputs[index].exchange == Exchange::kGather;
+      std::vector<at::Tensor> all;
+      for (const auto& column : columns_) all.push_back(slots[column[place]].grad_in[k].flatten());
+      const at::Tensor sum = gathered ? folded(all) : at::Tensor();
+      for (size_t c = 0; c < columns_.size(); ++c) {
+        Slot& before = slots[columns_[c][place - 1]];
+        before.grad_out.resize(before.out.size());
+        const at::Tensor mine = gathered ? sum.chunk(static_cast<int64_t>(columns_.size()))[c].clone() : all[c];
+        before.grad_out[index] = mine.view(before.out[index].sizes());
+      }
+    }
+  }
+
+  static at::Tensor folded(std::span<const at::Tensor> parts) {
+    if (parts.size() == 1) return parts[0];
+    size_t left = 1;
+    while (left * 2 < parts.size()) left *= 2;
+    return folded(parts.first(left)) + folded(parts.subspan(left));
+  }
+
+  void weight_part(size_t i, Slot& slot, HandResult& result) const {
+    with_context(i, slot, result.gradients[static_cast<size_t>(segments_[i].block)],
+                 [&](Context& context) { segment(i).backward_weight(context, slot.in, slot.out); });
+  }
+
+  const Model& model_;
+  std::vector<std::vector<at::Tensor>> parameters_;
+  std::vector<at::Tensor> data_;
+  Pass pass_;
+  std::vector<SegmentWiring> segments_;
+  std::vector<std::vector<size_t>> columns_;  // places in segments_
+};
+
+inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+}
+
+}  // namespace tutti::test

@@ -1,0 +1,131 @@
+// Backward in two parts gives the bits of backward in one: of every gradient, with the weight parts after all input
+// parts, when work memory and the gradients of outputs have long been overwritten.
+#include "cnn_case.h"
+#include "gpt_case.h"
+#include "hand_run.h"
+#include "model/make_model.h"
+#include "unit/model/named_case.h"
+
+namespace tutti::test {
+namespace {
+
+void expect_same(const HandResult& whole, const HandResult& split, const Model& model) {
+  ASSERT_EQ(whole.grad_in.size(), split.grad_in.size());
+  for (size_t i = 0; i < whole.grad_in.size(); ++i)
+    EXPECT_TRUE(same_bits(whole.grad_in[i], split.grad_in[i])) << "input's gradient " << i << " from the end";
+  for (size_t b = 0; b < model.blocks.size(); ++b)
+    for (size_t p = 0; p < model.blocks[b].parameters.size(); ++p) {
+      const std::string name = model.blocks[b].name + "." + model.blocks[b].parameters[p].name;
+      EXPECT_TRUE(same_bits(whole.gradients[b][p], split.gradients[b][p])) << name;
+      EXPECT_FALSE(split.gradients[b][p].eq(77).any().item<bool>()) << name << " was not written whole";
+      EXPECT_TRUE(split.gradients[b][p].isfinite().all().item<bool>()) << name;
+    }
+}
+
+std::vector<std::vector<at::Tensor>> parameters_of(const TwinCase& c) {
+  std::vector<std::vector<at::Tensor>> all;
+  for (const auto& block : owners(c.model)) {
+    auto& list = all.emplace_back();
+    for (const Owner& owner : block) {
+      const auto b = static_cast<size_t>(owner.block);
+      const ParameterShape& p = c.shape.blocks[b].parameters[static_cast<size_t>(owner.own_index)];
+      list.push_back(c.values[b].narrow(0, p.offset, p.size).view(p.dims));
+    }
+  }
+  return all;
+}
+
+void expect_splits(const TwinCase& c) {
+  at::set_num_threads(1);
+  const HandRun run(c.model, parameters_of(c), c.data, c.pass);
+  const HandResult whole = run.run();
+  expect_same(whole, run.run({.split = true, .in_place = false}), c.model);
+  expect_same(whole, run.run({.split = false, .in_place = true}), c.model);
+  expect_same(whole, run.run({.split = true, .in_place = true}), c.model);
+}
+
+TEST(SplitBackward, OfTheGptHasTheBitsOfTheWhole) {
+  for (const double dropout : {0.0, 0.3})
+    for (const bool tied : {false, true})
+      for (const bool llama : {false, true})
+        for (const MatmulKind matmul : {MatmulKind::kOwn, MatmulKind::kMkl}) {
+          SCOPED_TRACE(fmt::format("dropout {}{}{}", dropout, tied ? ", tied" : "", llama ? ", llama" : ""));
+          ModelConfig config = llama ? small_llama() : small_gpt();
+          config.dropout = dropout;
+          config.tied = tied;
+          expect_splits(GptCase(config, Isa::kAvx2, matmul));
+        }
+}
+
+TEST(SplitBackward, OfTheGptHasTheBitsOfTheWholeForEachOptionAlone) {
+  const auto with = [](auto change) {
+    ModelConfig config = small_gpt();
+    change(config);
+    expect_splits(GptCase(config, Isa::kAvx2));
+  };
+  with([](ModelConfig& c) { c.norm = "rms"; });
+  with([](ModelConfig& c) { c.positions = "rotary"; });
+  with([](ModelConfig& c) { c.activation = "swiglu"; });
+  with([](ModelConfig& c) { c.activation = "relu"; });
+  with([](ModelConfig& c) { c.bias = false; });
+  with([](ModelConfig& c) { c.vocab = c.width; });  // then the gradient of the logits may be overwritten
+}
+
+TEST(SplitBackward, OfTheCnnHasTheBitsOfTheWhole) {
+  for (const bool autograd : {false, true})
+    for (const char* norm : {"batch", "group", "layer", "none"})
+      for (const bool residual : {true, false}) {
+        SCOPED_TRACE(fmt::format("{} norm{}{}", norm, residual ? ", residual" : "", autograd ? ", autograd" : ""));
+        Job job = small_cnn();
+        job.model.depth = 2;  // shortcuts with and without a convolution
+        job.model.norm = norm;
+        job.model.residual = residual;
+        job.model.dropout = 0.3;
+        job.model.autograd = autograd;
+        expect_splits(CnnCase(job));
+      }
+}
+
+class MlpCase : public TwinCase {
+ public:
+  explicit MlpCase(const Job& job) : TwinCase(make_model(job)) {
+    double phase = 0;
+    for (at::Tensor& unit : values) unit.copy_(named_case::wave({unit.numel()}, phase += 1, 0.4).add(0.5));
+    for (const Border& border : model.data)
+      data.push_back(border.type == at::kLong ? at::full(border.dims, 1, at::kLong)
+                                              : named_case::wave(border.dims, phase += 1));
+  }
+};
+
+TEST(SplitBackward, OfDenseLayersHasTheBitsOfTheWhole) {
+  for (const char* norm : {"none", "batch", "layer", "rms"})
+    for (const char* loss : {"cross-entropy", "mse"}) {
+      SCOPED_TRACE(fmt::format("{} norm, {}", norm, loss));
+      Job job = named_case::resolved(R"(
+[model]
+kind = "mlp"
+inputs = 3
+hidden = [17, 17, 5]
+classes = 4
+outputs = 2
+dropout = 0.2
+init = "he-uniform"
+[data]
+kind = "points"
+[train]
+micro_batch_size = 6
+)");
+      job.model.norm = norm;
+      job.loss.kind = loss;
+      expect_splits(MlpCase(job));
+    }
+}
+
+TEST(SplitBackward, OnlyAttentionIsComputedAgainBySelectiveRecompute) {
+  const GptCase gpt(small_gpt(), Isa::kAvx2);
+  for (const Block& block : gpt.model.blocks)
+    for (const auto& segment : block.segments) EXPECT_EQ(segment->attention(), segment->name() == "attention");
+}
+
+}  // namespace
+}  // namespace tutti::test

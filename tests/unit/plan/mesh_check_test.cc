@@ -1,0 +1,87 @@
+#include "plan/mesh_check.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdio>
+#include <random>
+
+#include "plan/transfers.h"
+#include "unit/plan/sample_meshes.h"
+
+namespace tutti {
+
+using test::mesh_model;
+using test::MeshModel;
+using test::name_of;
+
+namespace {
+
+const char* const kSchedules[] = {"gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"};
+
+/// All meshes of up to 8 ranks, everything else drawn.
+template <class F>
+int sweep(uint64_t seed, int rounds, F&& f) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](uint64_t n) { return static_cast<int>(random() % n); };
+  int count = 0;
+  for (int round = 0; round < rounds; ++round) {
+    for (int data = 1; data <= 8; ++data) {
+      for (int tensor = 1; data * tensor <= 8; ++tensor) {
+        for (int pipeline = 1; data * tensor * pipeline <= 8; ++pipeline) {
+          MeshModel m;
+          m.layers = 3 + below(5);
+          m.columns = tensor + below(3);
+          if (8 % m.columns != 0) m.columns = tensor <= 2 ? 2 : tensor <= 4 ? 4 : 8;
+          m.tied = below(2) == 0;
+          MeshOptions o;
+          o.mesh = {data, tensor, pipeline, 1};
+          o.zero = below(4);
+          if (o.zero > 0) {
+            o.mesh.shards = data;
+            if (data % 2 == 0 && below(3) == 0) o.mesh.shards = data / 2;
+          }
+          o.batch = {data + below(4), 1 + below(3), 1};
+          if (below(2) == 0) o.batch.lanes = data * (1 + below(3));
+          o.owner = below(3) == 0;
+          o.micro = below(3) == 0;
+          o.schedule = kSchedules[below(5)];
+          o.chunks = 1 + below(2);
+          o.recompute = static_cast<Recompute>(below(3));
+          o.overlap = below(3) > 0;
+          o.depth = below(3);
+          const ModelShape model = mesh_model(m);
+          if (!mesh_faults(model, o).empty()) continue;
+          ++count;
+          f(m, model, o);
+        }
+      }
+    }
+  }
+  return count;
+}
+
+uint64_t any_seed() {
+  const uint64_t given = GTEST_FLAG_GET(random_seed), seed = given != 0 ? given : 1 + std::random_device{}() % 99999;
+  std::printf("seed %lu\n", seed);
+  return seed;
+}
+
+}  // namespace
+
+TEST(MeshCheck, WhatTheGeneratorMakesIsProved) {
+  const uint64_t seed = any_seed();
+  double slowest = 0;
+  const int count = sweep(seed, 12, [&](const MeshModel& m, const ModelShape& model, const MeshOptions& o) {
+    SCOPED_TRACE(fmt::format("seed {}: {}", seed, name_of(m, o)));
+    const Plan plan = plan_mesh(model, o);
+    const auto start = std::chrono::steady_clock::now();
+    const auto faults = check_mesh(plan, model, o);
+    slowest = std::max(slowest, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    EXPECT_TRUE(faults.empty()) << faults.size() << " faults: " << faults[0];
+  });
+  std::printf("%d layouts, the slowest in %.1f ms\n", count, 1e3 * slowest);
+  EXPECT_GT(count, 200);
+}
+
+}  // namespace tutti

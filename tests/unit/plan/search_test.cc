@@ -1,0 +1,150 @@
+#include "plan/search.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "plan/timeline_svg.h"
+#include "support/gpt_model_shape.h"
+
+namespace tutti {
+
+namespace {
+
+SearchRequest request_of(int ranks, Batch batch = {8, 2, 1}) {
+  SearchRequest request;
+  request.ranks = ranks;
+  request.base.batch = batch;
+  request.cost.calibration = default_calibration("cpu", 8);
+  return request;
+}
+
+ModelShape gpt(int columns = 2) { return test::gpt_model_shape({.layers = 6, .length = 128, .columns = columns}); }
+
+bool rejected(const SearchResult& result, const std::string& reason, const std::string& layout) {
+  return std::any_of(result.rejected.begin(), result.rejected.end(), [&](const Rejection& r) {
+    return r.reason.find(reason) != std::string::npos &&
+           std::find(r.layouts.begin(), r.layouts.end(), layout) != r.layouts.end();
+  });
+}
+
+}  // namespace
+
+TEST(Search, EveryMeshOfTheRanksIsRankedOrRejectedWithAReason) {
+  const SearchResult result = search_layouts(gpt(), request_of(8));
+  std::set<std::string> meshes;
+  const auto note = [&](const std::string& name) { meshes.insert(name.substr(0, name.find(','))); };
+  for (const Candidate& c : result.best) note(layout_name(c.options));
+  for (const Rejection& r : result.rejected)
+    for (const std::string& name : r.layouts) note(name);
+  EXPECT_EQ(meshes.size(), 10u);  // 8 = d * t * p
+  EXPECT_TRUE(std::is_sorted(result.best.begin(), result.best.end(),
+                             [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; }));
+  EXPECT_TRUE(rejected(result, "4 tensor ranks", "data 2 x tensor 4 x pipeline 1"));
+  EXPECT_TRUE(rejected(result, "fold = \"owner\"", "data 8 x tensor 1 x pipeline 1, fold owner"));
+  for (const Candidate& c : result.best) {
+    EXPECT_EQ(c.options.mesh.ranks(), 8);
+    EXPECT_TRUE(mesh_faults(gpt(), c.options).empty());
+    EXPECT_GT(c.seconds, 0);
+    EXPECT_GT(c.memory.total(), 0);
+  }
+}
+
+TEST(Search, WhatIsGivenIsKept) {
+  SearchRequest request = request_of(8);
+  request.space.pipeline = 4;
+  request.space.zero = 1;
+  request.space.schedule = "zero-bubble";
+  const SearchResult result = search_layouts(gpt(), request);
+  ASSERT_FALSE(result.best.empty());
+  for (const Candidate& c : result.best) {
+    EXPECT_EQ(c.options.mesh.pipeline, 4);
+    EXPECT_EQ(c.options.zero, 1);
+    EXPECT_EQ(c.options.schedule, "zero-bubble");
+  }
+}
+
+TEST(Search, AMemoryLimitIsKeptByWhatIsFound) {
+  SearchRequest request = request_of(8);
+  const SearchResult all = search_layouts(gpt(), request);
+  int64_t least = all.best.front().memory.total(), most = least;
+  for (const Candidate& c : all.best) {
+    least = std::min(least, c.memory.total());
+    most = std::max(most, c.memory.total());
+  }
+  ASSERT_LT(least, most);
+  request.memory = least + (most - least) / 20;
+  const SearchResult some = search_layouts(gpt(), request);
+  ASSERT_FALSE(some.best.empty());
+  EXPECT_LT(some.best.size(), all.best.size() * 3);
+  for (const Candidate& c : some.best) EXPECT_LE(c.memory.total(), request.memory) << layout_name(c.options);
+  EXPECT_FALSE(some.nearest.empty());
+}
+
+TEST(Search, WhereNothingFitsTheNearestAreNamed) {
+  SearchRequest request = request_of(4);
+  request.memory = 1 << 20;
+  Job job = parse_job("", "empty", {});
+  try {
+    choose_layout(job, gpt(), request);
+    ADD_FAILURE() << "something fits into a mebibyte";
+  } catch (const ConfigError& e) {
+    EXPECT_EQ(e.faults()[0], "no layout of 4 ranks fits into 1 MiB a rank; the nearest:");
+    ASSERT_GT(e.faults().size(), 1u);
+    EXPECT_NE(e.faults()[1].find(" needs "), std::string::npos) << e.faults()[1];
+  }
+  EXPECT_EQ(job.layout.pipeline, 1);
+}
+
+TEST(Search, TheChoiceIsWrittenIntoTheJobWhereItSaysNothing) {
+  Job job = parse_job("[layout]\npipeline = 2\n", "job.toml", {});
+  const Candidate chosen = choose_layout(job, gpt(), request_of(4));
+  EXPECT_EQ(job.layout.pipeline, 2);
+  EXPECT_EQ(job.origin["layout.pipeline"], "job.toml:2");
+  EXPECT_EQ(job.layout.ranks, 4);
+  EXPECT_EQ(job.origin["layout.ranks"], "planned");
+  EXPECT_EQ(job.layout.tensor, chosen.options.mesh.tensor);
+  EXPECT_EQ(job.layout.zero, chosen.options.zero);
+  EXPECT_EQ(job.layout.schedule, chosen.options.schedule);
+}
+
+TEST(Search, TheJobMayRefuseForItsOwnReasons) {
+  SearchRequest request = request_of(4);
+  request.refuse = [](const MeshOptions& o) { return o.zero > 0 ? "lamb" : ""; };
+  const SearchResult result = search_layouts(gpt(), request);
+  for (const Candidate& c : result.best) EXPECT_EQ(c.options.zero, 0);
+  EXPECT_TRUE(rejected(result, "lamb", "data 4 x tensor 1 x pipeline 1, zero 1"));
+}
+
+TEST(Search, SlicesStayInsideHostsOrGoOverAll) {
+  SearchRequest request = request_of(8);
+  for (int rank = 0; rank < 8; ++rank) request.cost.hosts.push_back(rank / 4);
+  request.space.pipeline = request.space.tensor = 1;
+  request.space.zero = 1;
+  std::set<int> shards;
+  for (const Candidate& c : search_layouts(gpt(), request).best) shards.insert(c.options.mesh.shards);
+  EXPECT_EQ(shards, (std::set<int>{4, 8}));
+}
+
+TEST(Search, TheLargestMicroBatchLeavesRoomForTheState) {
+  MemoryForecast memory;
+  memory.bytes[static_cast<size_t>(BufferKind::kParameter)] = 100;
+  memory.bytes[static_cast<size_t>(BufferKind::kSaved)] = 40;  // of 4 samples
+  EXPECT_EQ(largest_micro_batch(memory, 4, 200), 10);
+  EXPECT_EQ(largest_micro_batch(memory, 4, 100), 0);
+}
+
+TEST(Search, APictureHasEveryRankAndMicroBatch) {
+  SearchRequest request = request_of(4, {4, 1, 1});
+  MeshOptions options = request.base;
+  options.mesh = {1, 1, 4, 1};
+  const Rehearsal shown = rehearse(gpt(), request, options, false);
+  const std::string svg = timeline_svg(shown.programs, shown.simulation, "four stages");
+  EXPECT_TRUE(svg.starts_with("<svg"));
+  for (const char* text : {"four stages", "rank 0", "rank 3", "Forward", "Backward", "Update"})
+    EXPECT_NE(svg.find(text), std::string::npos) << text;
+}
+
+}  // namespace tutti
