@@ -11,10 +11,12 @@
 #include <iterator>
 #include <set>
 
+#include "app/calibrate_command.h"
 #include "app/crossval.h"
 #include "app/data_command.h"
 #include "app/doctor.h"
 #include "app/generate.h"
+#include "app/plan_command.h"
 #include "app/plot_command.h"
 #include "app/program.h"
 #include "app/tokenize.h"
@@ -176,6 +178,26 @@ int tutti_main(int argc, char** argv) {
       fmt::print(stderr, "tutti: it would not run here: {}\n", prepared.machine.no_gpu);
     return 0;
   });
+
+  PlanArguments plans;
+  CLI::App* plan =
+      app.add_subcommand("plan", "search the layouts of a job: predicted step time, memory, bytes per link");
+  plan->add_option("job", plans.job, "built-in name or TOML file")->required();
+  plan->add_option("--ranks", plans.ranks, "number of ranks (default: as a run would have)")
+      ->check(CLI::Range(int64_t{1}, int64_t{65536}));
+  plan->add_option("--memory", plans.memory, "of a rank, like 16GiB (default: its share of this machine's)");
+  plan->add_option("--hosts", plans.hosts, "a file with a line a host: name [slots=N]");
+  plan->add_option("--picture", plans.picture, "an SVG file for the timeline of the best layout");
+  plan->add_option("--set", plans.set, "section.key=value; layout keys that are set are not searched")
+      ->allow_extra_args(false);
+  plan->add_option("--calibration", plans.calibration, "a file of `tutti calibrate --out`");
+  plan->add_flag("--quick", plans.quick, "do not time the model's segments");
+  on(plan, [&] { return plan_command(plans, own_model); });
+
+  std::string calibration;
+  CLI::App* calibrate = app.add_subcommand("calibrate", "measure this machine for `plan`");
+  calibrate->add_option("--out", calibration, "the file (default: in the user's cache folder)");
+  on(calibrate, [&] { return calibrate_command(calibration); });
 
   std::string path, prompt = "In the beginning", root = ".";
   int64_t length = 400, step = -1;

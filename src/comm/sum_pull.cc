@@ -57,7 +57,7 @@ std::vector<Given> given(const SumTransfer& transfer, int from, Range slice) {
   return all;
 }
 
-/// Where float `at` of a contribution lies, in a rank's memory or in its copy of it.
+/// Where float `at` of a contribution lies in the memory of the rank that makes it.
 const float* float_at(const SumTransfer& transfer, size_t source, size_t term, int64_t at,
                       std::span<const std::byte> memory) {
   const SumSource& from = transfer.sources[source];

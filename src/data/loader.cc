@@ -113,10 +113,10 @@ struct Loader::Impl {
 
 Loader::Loader(LoaderOptions options, Clock& clock, const Cancel* cancel)
     : impl_(std::make_unique<Impl>(FeedShape(options))) {
-  TUTTI_CHECK(options.depth > 0 && options.in_flight > 0 && !options.sequence.empty(),
-              "a loader of depth {} and {} in flight for {} micro-batches a step", options.depth, options.in_flight,
-              options.sequence.size());
+  TUTTI_CHECK(options.depth > 0 && options.in_flight > 0, "a loader of depth {} and {} in flight", options.depth,
+              options.in_flight);
   if (options.data->size() == 0) throw Error("the data has no records to train on");
+  if (options.sequence.empty()) return;
   const bool alone = !options.partition || options.channel == nullptr || options.channel->size() == 1;
   impl_->feed = (alone ? make_reading_feed : make_exchanging_feed)(std::move(options), clock, cancel);
 }
@@ -125,6 +125,7 @@ Loader::~Loader() = default;
 
 const std::vector<at::Tensor>& Loader::next(int64_t step, int lane, int micro) {
   Impl& s = *impl_;
+  TUTTI_CHECK(s.feed, "micro-batch (step {}, lane {}, micro {}) asked for, this rank has none", step, lane, micro);
   const int64_t next_step = s.shape.step(s.taken);
   const MicroBatch& next = s.shape.at(s.taken);
   TUTTI_CHECK(step == next_step && lane == next.lane && micro == next.micro,
@@ -133,8 +134,8 @@ const std::vector<at::Tensor>& Loader::next(int64_t step, int lane, int micro) {
   return s.feed->next(s.taken++);
 }
 
-Duration Loader::stalled() const { return impl_->feed->stalled(); }
+Duration Loader::stalled() const { return impl_->feed ? impl_->feed->stalled() : Duration{0}; }
 
-uint64_t Loader::digest() const { return impl_->feed->digest(); }
+uint64_t Loader::digest() const { return impl_->feed ? impl_->feed->digest() : 0; }
 
 }  // namespace tutti

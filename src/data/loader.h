@@ -19,7 +19,8 @@ struct LoaderOptions {
   std::shared_ptr<const Dataset> data;
   std::vector<Border> borders;
   Batch batch;
-  std::vector<MicroBatch> sequence;  ///< this rank's micro-batches of a step, in the order in which it takes them
+  /// This rank's micro-batches of a step, in the order in which it takes them; none: no data is read.
+  std::vector<MicroBatch> sequence;
   Order order;
   int64_t first_step = 0;
   int depth = 4;                           ///< micro-batches kept ready

@@ -308,16 +308,22 @@ class RankMaker {
     return false;
   }
 
-  /// (block, owner) of shared parameters whose owners live on other ranks.
-  std::vector<std::pair<int, int>> remote_shares() const {
+  /// (block, owner) of shared parameters whose gradients lie apart from the owner's own.
+  std::vector<std::pair<int, int>> shares_apart() const {
     std::set<std::pair<int, int>> all;
     for (int layer = 0; layer < model_.layers(); ++layer)
       for (int64_t c = columns_.begin; mine(layer) && c < columns_.end; ++c) {
         const int block = model_.block_at(layer, static_cast<int>(c));
         for (const Share& share : model_.blocks[block].shares)
-          if (!is_home(share.unit)) all.insert({block, share.unit});
+          if (!together(block, share.unit)) all.insert({block, share.unit});
       }
     return {all.begin(), all.end()};
+  }
+  /// Those of them whose owners live on other ranks.
+  std::vector<std::pair<int, int>> remote_shares() const {
+    std::vector<std::pair<int, int>> all = shares_apart();
+    std::erase_if(all, [&](const auto& share) { return is_home(share.second); });
+    return all;
   }
 
   /// Where a block's gradients of an owner's parameters lie among the owner's: they follow one another.
@@ -507,21 +513,22 @@ class RankMaker {
   /// The gradient buffer of a unit at a level of the rank's fold stack, or scratch.
   int gradient(int unit, int level, int round) {
     const BlockShape& block = model_.blocks[unit];
-    const int64_t bytes = align_up(block.gradient_size, kAlign) * kFloat;
-    const bool foreign = has_local_writers(unit);
+    const bool apart = has_writers_apart(unit);
+    const int64_t bytes = align_up(apart ? block.unit_size : block.gradient_size, kAlign) * kFloat;
+    const bool foreign = has_local_writers(unit) || apart;
     if (!kept() && !foreign) {
       const int turns = options_.overlap ? 2 : 1;
       const auto [it, fresh] = passing_.try_emplace({unit, round}, 0);
       if (fresh) it->second = static_cast<int>(passing_.size() - 1) % turns;
       return window(program_.named(fmt::format("passing {}", it->second), BufferKind::kGradient, bytes), -1, 0);
     }
-    if (level < 0) {
-      if (foreign) return program_.named(fmt::format("scratch {}", unit), BufferKind::kGradient, bytes, unit);
-      return program_.named("scratch", BufferKind::kGradient, bytes);
-    }
-    const int made = program_.named(fmt::format("{} {} of {}", level < partials_ ? "partial" : "private", level, unit),
-                                    BufferKind::kGradient, bytes, unit);
-    return level < partials_ ? window(made, level, level) : made;
+    if (level < 0 && !foreign) return program_.named("scratch", BufferKind::kGradient, bytes);
+    const std::string name = level < 0 ? fmt::format("scratch {}", unit)
+                                       : fmt::format("{} {} of {}", level < partials_ ? "partial" : "private", level,
+                                                     unit);
+    const int made = program_.named(name, BufferKind::kGradient, bytes, unit);
+    if (apart) program_.at(made).range = {0, block.unit_size};
+    return level >= 0 && level < partials_ ? window(made, level, level) : made;
   }
 
   int window(int made, int partial, int level) {
@@ -543,10 +550,23 @@ class RankMaker {
     return made;
   }
 
+  /// Whether a block's gradients of an owner's parameters lie behind the owner's own: in one chunk their passes follow
+  /// one another, so that what one micro-batch left there is added up before the next one writes it.
+  bool together(int block, int owner) const {
+    return is_home(owner) && places_.home(model_, block) == places_.home(model_, owner) &&
+           chunk_of(block) == chunk_of(owner);
+  }
+  int chunk_of(int block) const { return places_.chunk_of_layer[model_.blocks[block].layer]; }
+
   bool has_local_writers(int unit) const {
     for (size_t b = 0; b < model_.blocks.size(); ++b)
       for (const Share& share : model_.blocks[b].shares)
-        if (share.unit == unit && places_.home(model_, static_cast<int>(b)) == places_.home(model_, unit)) return true;
+        if (share.unit == unit && together(static_cast<int>(b), unit)) return true;
+    return false;
+  }
+  bool has_writers_apart(int unit) const {
+    for (const auto& [block, owner] : shares_apart())
+      if (owner == unit) return true;
     return false;
   }
 
@@ -839,33 +859,49 @@ class RankMaker {
     std::vector<UnitBuffer> all;
     if (model_.blocks[block].gradient_size > 0) all.push_back({block, gradient(block, route.level, route.round)});
     for (int owner : owners_of(block))
-      all.push_back({owner, is_home(owner) ? gradient(owner, route.level, route.round)
-                                           : foreign_gradient(block, owner, route.level)});
+      all.push_back({owner, together(block, owner) ? gradient(owner, route.level, route.round)
+                                                   : foreign_gradient(block, owner, route.level)});
     return all;
   }
 
   void fold_and_reduce(const Pass& pass) {
     const Route& route = routes_[pass.micro];
-    std::set<int> reduced;  // units of this layer, some of them of other homes
+    std::set<int> complete;  // units whose gradients of this round are all there; some are of other homes
     for (int64_t c = columns_.begin; c < columns_.end; ++c) {
       const int block = model_.block_at(pass.layer, static_cast<int>(c));
-      if (model_.blocks[block].gradient_size > 0) {
+      if (model_.blocks[block].gradient_size > 0)
         fold(pass, block, route, [&](int level) { return gradient(block, level, route.round); });
-        reduced.insert(block);
-      }
-      for (int owner : owners_of(block)) {
-        if (is_home(owner)) continue;
-        fold(pass, owner, route, [&](int level) { return foreign_gradient(block, owner, level); });
-        (model_.blocks[owner].layer == pass.layer ? reduced : later_).insert(owner);
-      }
+      for (int owner : owners_of(block))
+        if (!together(block, owner))
+          fold(pass, owner, route, [&](int level) { return foreign_gradient(block, owner, level); });
+      if (!route.last) continue;
+      if (model_.blocks[block].gradient_size > 0 && wrote(block, block, route.round)) complete.insert(block);
+      for (int owner : owners_of(block))
+        if (wrote(block, owner, route.round))
+          (is_home(owner) || model_.blocks[owner].layer == pass.layer ? complete : later_).insert(owner);
     }
     if (!route.last) return;
     catch_up(route.round);
-    for (int unit : reduced) reduce(unit, route.round);
-    // Shared parameters of other layers: when the rank has done all of the round, since their owners come to it last.
+    for (int unit : complete) reduce(unit, route.round);
+    // Shared parameters of other layers and ranks: when the rank has done all of the round, since their owners come to
+    // it last.
     if (later_.empty() || has_more(pass, route.round)) return;
     for (int unit : later_) reduce(unit, route.round);
     later_.clear();
+  }
+
+  /// Notes that a block has written a unit's gradient of a round; whether it was the last one here to do so.
+  bool wrote(int block, int unit, int round) {
+    auto& writers = writers_[{unit, round}];
+    if (writers.empty())
+      for (int layer = 0; layer < model_.layers(); ++layer)
+        for (int64_t c = columns_.begin; mine(layer) && c < columns_.end; ++c) {
+          const int other = model_.block_at(layer, static_cast<int>(c));
+          const auto owners = owners_of(other);
+          if (other == unit || std::find(owners.begin(), owners.end(), unit) != owners.end()) writers.insert(other);
+        }
+    writers.erase(block);
+    return writers.empty();
   }
 
   /// Whether a later pass still makes gradients of the round.
@@ -937,11 +973,8 @@ class RankMaker {
     const int64_t own = std::count_if(all.begin(), all.end(),
                                       [&](const Contribution& c) { return c.data_rank == at_.data; });
     for (int p = 0; p < own; ++p) {
-      if (is_home(unit)) {
-        list.push_back(gradient(unit, p, round));
-        continue;
-      }
-      for (const auto& [block, owner] : remote_shares())
+      if (is_home(unit)) list.push_back(gradient(unit, p, round));
+      for (const auto& [block, owner] : shares_apart())
         if (owner == unit) list.push_back(foreign_gradient(block, owner, p));
     }
     return list;
@@ -1012,7 +1045,8 @@ class RankMaker {
     Instruction i;
     i.op = Op::kUpdate;
     i.block = unit;
-    const int from = options_.zero == 0 ? gradient(unit, 0, static_cast<int>(rounds_.size()) - 1) : stack(unit)[0];
+    const bool whole = options_.zero == 0 && options_.mesh.data > 1;
+    const int from = whole ? gradient(unit, 0, static_cast<int>(rounds_.size()) - 1) : stack(unit)[0];
     i.reads = {verdict_, from, parameter_.at(unit), moment_.at(unit)};
     i.writes = {parameter_.at(unit), moment_.at(unit)};
     program_.add(MeshProgram::kCompute, std::move(i));
@@ -1058,6 +1092,7 @@ class RankMaker {
   int caught_up_ = 0;  // rounds before it were met in
   uint32_t exchanges_ = 0;
   std::set<int> loaded_, later_;
+  std::map<std::pair<int, int>, std::set<int>> writers_;  // (unit, round): who has still to write its gradient here
   std::map<int, int> parameter_, moment_;
   std::map<std::pair<int, int>, int> copy_;     // (block, owner)
   std::map<std::pair<int, int>, int> passing_;  // (unit, round): which of the windows that gradients pass through

@@ -23,6 +23,8 @@ class PlaceFaults {
 class FlowValues {
  public:
   FlowValues(const Plan& plan, const ModelShape& model, PlaceFaults& faults);
+  /// Something else was written there.
+  void forget(int rank, int b) { held_[rank][b] = {}; }
   void load(Place place);
   void forward(Place place);
   void backward(Place place);

@@ -44,8 +44,7 @@ Accesses accesses_of(const Instruction& i) {
     case Op::kBackward:
       add_all(a.reads, f.out);
       add_all(a.reads, f.grad_out);
-      for (int grad : f.grad_in)
-        if (!listed(f.grad_out, grad)) add_all(a.writes, {grad});
+      add_all(a.writes, f.grad_in);
       for (const UnitBuffer& u : f.gradients) add_all(a.writes, {u.buffer});
       add_all(a.reads, {f.saved});
       add_all(i.part == Part::kInput ? a.writes : a.reads, {f.deferred});

@@ -110,6 +110,17 @@ UnitValues::UnitValues(const Plan& plan, const ModelShape& model, const MeshOpti
     unit.norms.assign(transfers.places().slices[u].size(), 0);
     unit.updates.assign(options.mesh.data, 0);
   }
+  for (const Program& program : plan.programs) {
+    Commit& commit = commits_[program.rank];
+    for (const Queue& queue : program.queues) {
+      for (const Instruction& i : queue.instructions) {
+        if (i.writes.empty()) continue;
+        if (i.op == Op::kForward) commit.losses = i.writes[0];
+        if (i.op == Op::kNorm) commit.squares = i.writes[0];
+        if (i.op == Op::kVote) commit.verdict = i.writes[0];
+      }
+    }
+  }
   // A step begins with the parameters and moments of the one before.
   for (size_t r = 0; r < plan.programs.size(); ++r) {
     auto& holdings = holdings_.emplace_back(plan.programs[r].buffers.size());
@@ -249,19 +260,27 @@ void UnitValues::norm(Place place) {
   const size_t slice = options_.mesh.at(place.rank).data % slices.size();
   total_over(place, i.reads[0], i.block, slices[slice]);
   ++units_[i.block].norms[slice];
-  Commit& commit = commits_[place.rank];
-  commit.before.push_back(place);
-  if (!listed(commit.squares, i.writes[0])) commit.squares.push_back(i.writes[0]);
+  commits_[place.rank].before.push_back(place);
+}
+
+void UnitValues::guard(Place place, int b, bool word) {
+  const Commit& commit = commits_[place.rank];
+  const Op op = at(plan_, place).op;
+  const auto theirs = [&](int buffer, Op maker) { return b == buffer && (op != maker || !word); };
+  if (theirs(commit.losses, Op::kForward) || theirs(commit.squares, Op::kNorm) || theirs(commit.verdict, Op::kVote)) {
+    faults_.add(place, fmt::format("writes '{}', which is not for it", buffer(place.rank, b).name));
+  }
+  const bool maker = word && (op == Op::kForward || op == Op::kNorm || op == Op::kVote);
+  if (maker && b != (op == Op::kForward ? commit.losses : op == Op::kNorm ? commit.squares : commit.verdict)) {
+    faults_.add(place, fmt::format("writes '{}', others of its kind elsewhere", buffer(place.rank, b).name));
+  }
 }
 
 void UnitValues::mark_loss(Place place) {
   const Instruction& i = at(plan_, place);
   const BlockShape& block = model_.blocks[i.block];
   const bool last = block.layer + 1 == model_.layers() && i.segment + 1 == static_cast<int>(block.segments.size());
-  if (i.writes.size() != (last && !i.again ? 1 : 0))
-    return faults_.add(place, "the loss has one place, others have none");
-  auto& losses = commits_[place.rank].losses;
-  if (!i.writes.empty() && !listed(losses, i.writes[0])) losses.push_back(i.writes[0]);
+  if (i.writes.size() != (last && !i.again ? 1 : 0)) faults_.add(place, "the loss has one place, others have none");
 }
 
 /// The commit: every norm is known and every slice is held when the vote begins.
@@ -271,11 +290,9 @@ void UnitValues::vote(Place place) {
   for (const Place& p : commit.before) {
     if (!ordering_.before(p, place)) faults_.add(place, "does not follow " + name_of(plan_, p));
   }
-  for (const auto* list : {&commit.squares, &commit.losses}) {
-    if (list->size() > 1) faults_.add(place, "squares or losses are in several places");
-    for (int b : *list) {
-      if (!listed(i.reads, b)) faults_.add(place, fmt::format("does not read '{}'", buffer(place.rank, b).name));
-    }
+  for (int b : {commit.squares, commit.losses}) {
+    if (b >= 0 && !listed(i.reads, b))
+      faults_.add(place, fmt::format("does not read '{}'", buffer(place.rank, b).name));
   }
   if (i.writes.size() != 1) faults_.add(place, "writes one verdict");
   commit.votes.push_back(place);

@@ -40,6 +40,11 @@ class UnitValues {
  public:
   UnitValues(const Plan& plan, const ModelShape& model, const MeshOptions& options, const Ordering& ordering,
              const Transfers& transfers, const Copies& copies, PlaceFaults& faults);
+  /// Something else was written there.
+  void forget(int rank, int b) { holding(rank, b).reset(-1, BufferKind::kWork); }
+  /// Losses, squares and the verdict lie in buffers of their own: only those may write there that make them, and say so
+  /// in `writes` (word).
+  void guard(Place place, int b, bool word);
   void need_parameters(Place place);
   void write_gradients(Place place);
   void fold(Place place);
@@ -93,8 +98,8 @@ class UnitValues {
   std::vector<std::vector<Holding>> holdings_;  // [rank][buffer]
   std::vector<std::vector<int>> tier_;  // [rank][unit]: the version of moments in the second tier; -1: none there
   struct Commit {
-    std::vector<Place> before;  // what the vote must follow
-    std::vector<int> squares, losses;
+    std::vector<Place> before;                    // what the vote must follow
+    int squares = -1, losses = -1, verdict = -1;  // buffers
     std::vector<Place> votes;
   };
   std::vector<Commit> commits_;  // by rank

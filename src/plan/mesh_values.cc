@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "base/error.h"
 #include "plan/mesh_flow.h"
+#include "plan/mesh_structure.h"
 #include "plan/mesh_units.h"
 
 namespace tutti {
@@ -72,6 +74,7 @@ class Interpreter {
 
   std::vector<std::string> run() {
     for (const auto& places : ordering_.sequence()) {
+      for (const Place& place : places) forget(place);
       switch (at(plan_, places[0]).op) {
         case Op::kReduce:
           units_.reduce(places);
@@ -100,6 +103,21 @@ class Interpreter {
 
  private:
   static constexpr size_t kEnough = 100;
+
+  /// What lies in a buffer as one kind of value is no longer there once another kind is written.
+  void forget(Place place) {
+    const Instruction& i = at(plan_, place);
+    const bool of_units = i.op == Op::kReduce || i.op == Op::kGather || i.op == Op::kUpdate || i.op == Op::kFetch;
+    for (int b : touched_by(i).writes) {
+      bool unit = of_units;
+      for (const UnitBuffer& g : i.flow.gradients) unit |= g.buffer == b;
+      for (const Add& add : i.adds) unit |= add.into == b;
+      const bool word = std::find(i.writes.begin(), i.writes.end(), b) != i.writes.end();
+      if (unit || (word && i.op != Op::kLoad && i.op != Op::kRecv)) flow_.forget(place.rank, b);
+      if (!unit) units_.forget(place.rank, b);
+      units_.guard(place, b, word);
+    }
+  }
 
   void step(Place place) {
     const Instruction& i = at(plan_, place);

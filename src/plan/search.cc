@@ -21,6 +21,7 @@ namespace {
 constexpr size_t kEnoughInstructions = 4'000'000;  // some ten seconds
 constexpr size_t kAtLeast = 24;                    // candidates, however large
 constexpr size_t kRefined = 12;                    // simulated with all ranks in the end
+constexpr double kAsGood = 1.02;                   // no prediction is better than that
 constexpr int kManyRanks = 64;                     // from here on one rank stands for its role
 
 const std::vector<std::string> kSchedules = {"1f1b", "gpipe", "interleaved", "zero-bubble", "zbv"};
@@ -28,6 +29,14 @@ const std::vector<std::string> kSchedules = {"1f1b", "gpipe", "interleaved", "ze
 bool is_plain(const ModelShape& model, const MeshOptions& o) {
   return o.mesh.tensor * o.mesh.pipeline == 1 && o.zero == 0 && model.columns == 1 && !o.owner && !o.micro &&
          !o.offload && o.recompute == Recompute::kNone;
+}
+
+/// How much machinery a layout asks for.
+int machinery(const Candidate& c) {
+  const MeshOptions& o = c.options;
+  if (c.plain) return 0;
+  return 1 + o.zero + (o.mesh.pipeline > 1 ? 2 : 0) + (o.mesh.tensor > 1 ? 2 : 0) + (o.owner ? 1 : 0) +
+         2 * static_cast<int>(o.recompute);
 }
 
 class Search {
@@ -226,11 +235,11 @@ class Search {
   void refine() {
     const auto faster = [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; };
     std::stable_sort(result_.best.begin(), result_.best.end(), faster);
-    if (request_.ranks > kManyRanks) return;
     std::vector<Candidate> fit;
     for (size_t i = 0; i < result_.best.size(); ++i) {
       Candidate& c = result_.best[i];
-      if (i < kRefined) c = describe(c.options, rehearse(model_, request_, c.options, false).simulation);
+      if (i < kRefined && request_.ranks <= kManyRanks)
+        c = describe(c.options, rehearse(model_, request_, c.options, false).simulation);
       if (request_.memory == 0 || c.memory.total() <= request_.memory) {
         fit.push_back(std::move(c));
       } else {
@@ -239,6 +248,12 @@ class Search {
     }
     result_.best = std::move(fit);
     std::stable_sort(result_.best.begin(), result_.best.end(), faster);
+    if (result_.best.empty()) return;
+    const double as_good = result_.best.front().seconds * kAsGood;
+    auto simplest = result_.best.begin();
+    for (auto it = simplest; it != result_.best.end() && it->seconds <= as_good; ++it)
+      if (machinery(*it) < machinery(*simplest)) simplest = it;
+    std::rotate(result_.best.begin(), simplest, simplest + 1);
   }
 
   const ModelShape& model_;

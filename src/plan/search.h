@@ -55,10 +55,12 @@ struct Rejection {
 };
 
 struct SearchResult {
-  std::vector<Candidate> best;      ///< all that were simulated, the fastest first
+  std::vector<Candidate> best;      ///< all that were simulated and fit, the fastest first; but see below
   std::vector<Candidate> nearest;   ///< those that need more memory than there is, the smallest first; seconds are 0
   std::vector<Rejection> rejected;  ///< grouped by reason
 };
+/// Of the layouts that are predicted to be within 2 % of the fastest, the simplest comes first: no prediction is
+/// better.
 SearchResult search_layouts(const ModelShape& model, const SearchRequest& request);
 
 /// "data 2 x tensor 1 x pipeline 4, 1f1b, zero 1": only what is not the default is named.

@@ -16,7 +16,7 @@ using namespace svg;
 namespace {
 
 constexpr double kWidth = 1200, kLeft = 168, kRight = 28, kTop = 92;
-constexpr double kRow = 24, kThin = 7, kGap = 2, kRankGap = 9;
+constexpr double kRow = 24, kThin = 8, kGap = 2, kRankGap = 9;
 constexpr double kPlot = kWidth - kLeft - kRight;
 
 /// What a bar shows, in the order of the legend. Compute in blues and greens, what travels in warm tones.
@@ -161,7 +161,7 @@ std::string timeline_svg(std::span<const Program> programs, const Simulation& si
       const bool compute = q == 0;
       const double height = compute ? kRow : kThin;
       labels += text_at(kLeft - 10, y + height / 2 + (compute ? 4.5 : 3), queue.name, kFaint,
-                        compute ? " text-anchor=\"end\" font-size=\"12\"" : " text-anchor=\"end\" font-size=\"8\"");
+                        compute ? " text-anchor=\"end\" font-size=\"12\"" : " text-anchor=\"end\" font-size=\"9\"");
       grounds += fmt::format("<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" rx=\"2\" fill=\"#f3f5f7\"/>\n",
                              kLeft, y, kPlot, height);
       for (const Bar& bar : bars_of(queue, simulation.ranks[r].queues[q], 0.4 / scale)) {

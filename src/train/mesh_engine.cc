@@ -28,7 +28,7 @@ namespace {
 
 /// What a rank's reduces hold for messages.
 int64_t message_bytes(const MeshParts& parts) {
-  return message_bytes(parts.plan, parts.shape, parts.options, parts.context.rank, !parts.transport.window().empty());
+  return message_bytes(parts.plan, parts.shape, parts.options, parts.context.rank, reaches_all(parts.transport));
 }
 
 class MeshEngine final : public Engine, public Placement {
@@ -160,7 +160,7 @@ void MeshEngine::prepare(const Instruction& i, bool forward_only) {
   switch (i.op) {
     case Op::kReduce: {
       std::vector<float*> levels;
-      const bool whole = !i.writes.empty() && p_.program().buffers[i.writes[0]].range.empty();
+      const bool whole = !i.writes.empty() && p_.program().buffers[i.writes[0]].partial >= 0;
       for (int b : i.writes) levels.push_back(p_.memory.floats(b) + (whole ? owned(i.block).begin : 0));
       sums_[i.id] = std::make_unique<SumPull>(transfers_.sum(i), p_.transport, p_.memory.window(), std::move(levels),
                                               scratch_bytes_);
@@ -406,6 +406,12 @@ int64_t MeshEngine::output_width() {
 }  // namespace
 
 std::unique_ptr<Engine> make_mesh_engine(const MeshParts& parts) { return std::make_unique<MeshEngine>(parts); }
+
+bool reaches_all(const Transport& transport) {
+  for (int r = 0; r < transport.size(); ++r)
+    if (transport.window_of(r).empty()) return false;
+  return true;
+}
 
 int64_t message_bytes(const Plan& plan, const ModelShape& shape, const MeshOptions& options, int rank, bool windows) {
   const Transfers transfers(plan, shape, options);

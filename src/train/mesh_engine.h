@@ -33,6 +33,8 @@ struct MeshParts {
 /// Collective: copies of shared parameters on other ranks than their owners' are made here.
 std::unique_ptr<Engine> make_mesh_engine(const MeshParts& parts);
 
+/// Whether every rank's window can be read.
+bool reaches_all(const Transport& transport);
 /// What the rank's transfers hold for messages besides the program's buffers.
 int64_t message_bytes(const Plan& plan, const ModelShape& shape, const MeshOptions& options, int rank, bool windows);
 

@@ -76,7 +76,7 @@ std::string Trainer::save(const std::string& folder, const std::string& job_toml
 
 int64_t Trainer::forecast_bytes() const {
   if (on_device()) return forecast_bytes_;
-  return mesh_ ? mesh_->forecast(!transport_->window().empty()) : forecast_memory(program()).total();
+  return mesh_ ? mesh_->forecast(reaches_all(*transport_)) : forecast_memory(program()).total();
 }
 
 std::string Trainer::agreed_hash() {

@@ -44,6 +44,10 @@ TYPED_TEST(GpuMatmul, ProductsOfALayerAgreeWithAten) {
     EXPECT_LT(distance(this->template run<A>(this->matmul.nn, dy, w, rows, in, out), at::matmul(edy, ew)), rounded);
     EXPECT_LT(distance(this->template run<float>(this->matmul.tn, dy, x, out, in, rows), at::matmul(edy.t(), ex)),
               this->sums);
+    EXPECT_LT(distance(this->template run<float>(this->matmul.nt_sums, x, w, rows, out, in), at::matmul(ex, ew.t())),
+              this->sums);
+    EXPECT_LT(distance(this->template run<float>(this->matmul.nn_sums, dy, w, rows, in, out), at::matmul(edy, ew)),
+              this->sums);
     EXPECT_EQ(this->matmul.work(rows, out, in), 0);
   }
 }

@@ -119,4 +119,52 @@ void expect_close(const Result& got, const Result& want, double tolerance, const
                             << ", on the CPU " << want.values[at] << "; the largest is " << top;
 }
 
+/// Operations on both sides.
+template <class A>
+class RowTest : public GpuTest {
+ protected:
+  Floats values(int64_t n, float scale = 1) {
+    Floats all = random_floats(random, static_cast<size_t>(n), scale);
+    for (float& v : all) v = static_cast<float>(static_cast<A>(v));
+    return all;
+  }
+
+  /// Runs the operation on both sides; one tolerance for each of its results, in the order it asks for them.
+  template <class Op>
+  void compare(const std::string& what, const std::vector<double>& tolerances, Op&& op) {
+    SCOPED_TRACE(fmt::format("{}, seed {}", what, kSeed));
+    CpuSide cpu;
+    op(cpu);
+    const std::vector<Result> want = cpu.results(), got = on_gpu(op, 0), again = on_gpu(op, 0), shifted = on_gpu(op, 1);
+    ASSERT_EQ(want.size(), tolerances.size());
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      expect_close<A>(got[i], want[i], tolerances[i], fmt::format("result {}", i));
+      expect_same_bits(again[i].values, got[i].values, fmt::format("result {} repeated", i));
+      expect_same_bits(shifted[i].values, got[i].values, fmt::format("result {} unaligned", i));
+    }
+  }
+
+  template <class Op>
+  std::vector<Result> on_gpu(Op&& op, int64_t shift = 0) {
+    GpuSide<A> side(library, *device, stream, shift);
+    op(side);
+    return side.results();
+  }
+
+  /// Results of activations of op(side, rows) do not depend on the number of rows.
+  template <class Op>
+  void compare_rows(const std::string& what, int64_t rows, int64_t fewer, Op&& op) {
+    const std::vector<Result> all = on_gpu([&](auto& side) { op(side, rows); });
+    const std::vector<Result> some = on_gpu([&](auto& side) { op(side, fewer); });
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!all[i].activations) continue;
+      const Floats first(all[i].values.begin(), all[i].values.begin() + static_cast<int64_t>(some[i].values.size()));
+      expect_same_bits(some[i].values, first, fmt::format("{}: result {} of {} rows", what, i, fewer));
+    }
+  }
+
+  std::mt19937_64 random{kSeed};
+};
+
 }  // namespace tutti

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "model/wiring.h"
+#include "unit/model/named_case.h"
 
 namespace tutti::test {
 
@@ -33,9 +34,18 @@ struct HandResult {
 
 class HandRun {
  public:
-  /// parameters[block][parameter]; of shared ones the owner's.
-  HandRun(const Model& model, std::vector<std::vector<at::Tensor>> parameters, std::vector<at::Tensor> data, Pass pass)
-      : model_(model), parameters_(std::move(parameters)), data_(std::move(data)), pass_(pass), segments_(wire(model)) {
+  /// parameters[block][parameter]; of shared ones the owner's. Runs where the data lies. `low`: of the matmuls.
+  HandRun(const Model& model, std::vector<std::vector<at::Tensor>> parameters, std::vector<at::Tensor> data, Pass pass,
+          at::ScalarType low = at::kFloat)
+      : model_(model),
+        parameters_(std::move(parameters)),
+        low_(parameters_.size()),
+        data_(std::move(data)),
+        pass_(pass),
+        segments_(wire(model)) {
+    for (size_t b = 0; b < parameters_.size(); ++b)
+      for (const at::Tensor& p : parameters_[b])
+        if (low != at::kFloat) low_[b].push_back(p.to(low));
     for (size_t i = 0; i < segments_.size(); ++i) {
       const auto column = static_cast<size_t>(segments_[i].block % model.columns);
       columns_.resize(static_cast<size_t>(model.columns));
@@ -55,7 +65,7 @@ class HandRun {
       exchange_forward(place, slots);
     }
     for (const auto& column : columns_)
-      result.losses.push_back(slots[column.back()].out.back().const_data_ptr<double>()[0]);
+      result.losses.push_back(slots[column.back()].out.back().cpu().const_data_ptr<double>()[0]);
     for (const Slot& slot : slots) result.outputs.push_back(slot.out);
     for (size_t place = length; place-- > 0;) {
       for (const auto& column : columns_) backward(column[place], slots, options, result);
@@ -80,7 +90,7 @@ class HandRun {
     return {static_cast<std::byte*>(memory.data_ptr()), static_cast<size_t>(memory.numel())};
   }
   // As large as it was asked for, and never what a call before left there: all bits set are NaN.
-  static at::Tensor dirty(int64_t size) { return at::full({size}, 255, at::kByte); }
+  at::Tensor dirty(int64_t size) const { return at::full({size}, 255, data_[0].options().dtype(at::kByte)); }
 
   template <class Call>
   void with_context(size_t i, Slot& slot, Tensors gradients, Call call) const {
@@ -90,6 +100,7 @@ class HandRun {
     const at::Tensor work = dirty(segment(i).work_bytes());
     Context context{pass,     parameters_[static_cast<size_t>(w.block)], gradients, bytes(slot.saved), bytes(work),
                     slot.kept};
+    context.low = low_[static_cast<size_t>(w.block)];
     if (slot.deferred.defined()) context.deferred = bytes(slot.deferred);
     call(context);
   }
@@ -102,7 +113,7 @@ class HandRun {
       const auto index = static_cast<size_t>(w.sources[k].index);
       slot.in.push_back(w.sources[k].data ? data_[index] : slots[column[place - 1]].read[index].view(w.inputs[k].dims));
     }
-    for (const Border& b : w.outputs) slot.out.push_back(at::empty(b.dims, b.type));
+    for (const Border& b : w.outputs) slot.out.push_back(at::empty(b.dims, data_[0].options().dtype(b.type)));
     slot.saved = dirty(segment(i).saved_bytes());
     with_context(i, slot, {}, [&](Context& context) { segment(i).forward(context, slot.in, slot.out); });
   }
@@ -196,7 +207,7 @@ class HandRun {
   }
 
   const Model& model_;
-  std::vector<std::vector<at::Tensor>> parameters_;
+  std::vector<std::vector<at::Tensor>> parameters_, low_;
   std::vector<at::Tensor> data_;
   Pass pass_;
   std::vector<SegmentWiring> segments_;
@@ -204,7 +215,48 @@ class HandRun {
 };
 
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.sizes() == b.sizes() && std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+  const at::Tensor x = a.cpu(), y = b.cpu();
+  return x.sizes() == y.sizes() && std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+}
+
+/// Every block's parameters away from zeros and ones; of shared ones the owner's.
+inline std::vector<std::vector<at::Tensor>> waves(const Model& model, at::Device device) {
+  std::vector<std::vector<at::Tensor>> all;
+  const auto owner = owners(model);
+  for (size_t b = 0; b < model.blocks.size(); ++b) {
+    all.emplace_back();
+    for (size_t i = 0; i < owner[b].size(); ++i) {
+      const Parameter& p = model.blocks[b].parameters[i];
+      if (!p.shared_with.empty()) {
+        const Owner& o = owner[b][i];
+        all[b].push_back(all[static_cast<size_t>(o.block)][static_cast<size_t>(o.parameter)]);
+        continue;
+      }
+      const double phase = static_cast<double>(b) + 0.1 * static_cast<double>(i);
+      at::Tensor values = named_case::wave(p.dims, phase, 0.3);
+      all[b].push_back((p.dims.size() > 1 ? values : values.add(0.8)).to(device));
+    }
+  }
+  return all;
+}
+
+/// Backward in two parts, in place or not, against backward in one.
+inline void expect_same_parts(const HandRun& run, const Model& model) {
+  const HandResult whole = run.run();
+  for (const HandOptions options : {HandOptions{true, false}, {false, true}, {true, true}}) {
+    const HandResult other = run.run(options);
+    ASSERT_EQ(whole.grad_in.size(), other.grad_in.size());
+    for (size_t i = 0; i < whole.grad_in.size(); ++i)
+      EXPECT_TRUE(same_bits(whole.grad_in[i], other.grad_in[i])) << "input's gradient " << i << " from the end";
+    for (size_t b = 0; b < model.blocks.size(); ++b)
+      for (size_t p = 0; p < model.blocks[b].parameters.size(); ++p) {
+        const std::string name = model.blocks[b].name + "." + model.blocks[b].parameters[p].name;
+        const at::Tensor& gradient = other.gradients[b][p];
+        EXPECT_TRUE(same_bits(whole.gradients[b][p], gradient)) << name;
+        EXPECT_FALSE(gradient.eq(77).any().item<bool>()) << name << " was not written whole";
+        EXPECT_TRUE(gradient.isfinite().all().item<bool>()) << name;
+      }
+  }
 }
 
 }  // namespace tutti::test

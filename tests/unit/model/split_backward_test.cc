@@ -4,23 +4,9 @@
 #include "gpt_case.h"
 #include "hand_run.h"
 #include "model/make_model.h"
-#include "unit/model/named_case.h"
 
 namespace tutti::test {
 namespace {
-
-void expect_same(const HandResult& whole, const HandResult& split, const Model& model) {
-  ASSERT_EQ(whole.grad_in.size(), split.grad_in.size());
-  for (size_t i = 0; i < whole.grad_in.size(); ++i)
-    EXPECT_TRUE(same_bits(whole.grad_in[i], split.grad_in[i])) << "input's gradient " << i << " from the end";
-  for (size_t b = 0; b < model.blocks.size(); ++b)
-    for (size_t p = 0; p < model.blocks[b].parameters.size(); ++p) {
-      const std::string name = model.blocks[b].name + "." + model.blocks[b].parameters[p].name;
-      EXPECT_TRUE(same_bits(whole.gradients[b][p], split.gradients[b][p])) << name;
-      EXPECT_FALSE(split.gradients[b][p].eq(77).any().item<bool>()) << name << " was not written whole";
-      EXPECT_TRUE(split.gradients[b][p].isfinite().all().item<bool>()) << name;
-    }
-}
 
 std::vector<std::vector<at::Tensor>> parameters_of(const TwinCase& c) {
   std::vector<std::vector<at::Tensor>> all;
@@ -38,10 +24,7 @@ std::vector<std::vector<at::Tensor>> parameters_of(const TwinCase& c) {
 void expect_splits(const TwinCase& c) {
   at::set_num_threads(1);
   const HandRun run(c.model, parameters_of(c), c.data, c.pass);
-  const HandResult whole = run.run();
-  expect_same(whole, run.run({.split = true, .in_place = false}), c.model);
-  expect_same(whole, run.run({.split = false, .in_place = true}), c.model);
-  expect_same(whole, run.run({.split = true, .in_place = true}), c.model);
+  expect_same_parts(run, c.model);
 }
 
 TEST(SplitBackward, OfTheGptHasTheBitsOfTheWhole) {

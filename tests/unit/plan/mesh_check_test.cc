@@ -7,12 +7,14 @@
 #include <random>
 
 #include "plan/transfers.h"
+#include "unit/plan/mesh_runner.h"
 #include "unit/plan/sample_meshes.h"
 
 namespace tutti {
 
 using test::mesh_model;
 using test::MeshModel;
+using test::MeshRunner;
 using test::name_of;
 
 namespace {
@@ -67,6 +69,15 @@ uint64_t any_seed() {
   return seed;
 }
 
+/// What the job says: one rank, without any of what a layout may choose.
+MeshOptions one_rank(const MeshOptions& o) {
+  MeshOptions one;
+  one.batch = o.batch;
+  one.micro = o.micro;
+  one.overlap = false;
+  return one;
+}
+
 }  // namespace
 
 TEST(MeshCheck, WhatTheGeneratorMakesIsProved) {
@@ -82,6 +93,26 @@ TEST(MeshCheck, WhatTheGeneratorMakesIsProved) {
   });
   std::printf("%d layouts, the slowest in %.1f ms\n", count, 1e3 * slowest);
   EXPECT_GT(count, 200);
+}
+
+TEST(MeshCheck, WhatTheGeneratorMakesGivesTheValuesOfOneRankInAnyInterleaving) {
+  const uint64_t seed = any_seed();
+  const int count = sweep(seed, 1, [&](const MeshModel& m, const ModelShape& model, const MeshOptions& o) {
+    if (o.mesh.ranks() > 4 && o.mesh.data > 2) return;
+    SCOPED_TRACE(fmt::format("seed {}: {}", seed, name_of(m, o)));
+    const Plan plan = plan_mesh(model, o), single = plan_mesh(model, one_rank(o));
+    std::string problem;
+    MeshRunner one(single, model, one_rank(o), 0);
+    ASSERT_EQ(one.run(2), "");
+    const auto expected = one.state(problem);
+    for (uint64_t k = 0; k < 2; ++k) {
+      MeshRunner runner(plan, model, o, seed * 2 + k);
+      ASSERT_EQ(runner.run(2), "");
+      EXPECT_TRUE(runner.state(problem) == expected);
+      EXPECT_EQ(problem, "");
+    }
+  });
+  EXPECT_GT(count, 15);
 }
 
 }  // namespace tutti

@@ -1,0 +1,269 @@
+#include "app/plan_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "app/doctor_host.h"
+#include "app/segment_times.h"
+#include "app/train_command.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "device/library.h"
+#include "model/dry_run.h"
+#include "optim/optimizer.h"
+#include "plan/search.h"
+#include "plan/timeline_svg.h"
+#include "tensor/threads.h"
+#include "train/mesh_rank.h"
+#include "train/prepare.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr size_t kShown = 10;
+constexpr size_t kNamed = 3;  // layouts of a rejection
+
+/// A job that is resolved without the layout that is searched.
+struct Planned {
+  Job asked;  ///< as written
+  Job job;
+  Machine machine;
+  int ranks = 1;
+};
+
+Planned plan_job(const PlanArguments& arguments) {
+  Planned planned;
+  planned.asked = load_job(arguments.job, parse_settings(arguments.set, arguments.ranks));
+  planned.job = planned.asked;
+  Job& job = planned.job;
+  forget_layout(job);
+  // What has no meaning without a mesh would be refused.
+  job.layout.cut = "", job.layout.depth = 1, job.layout.hosts = 1, job.layout.ranks = 0;
+  planned.machine = this_machine();
+  add_gpus(planned.machine, job.numerics.device);
+  if (job.numerics.device == "cuda" && planned.machine.gpus.empty()) planned.machine.gpus.push_back({.name = "GPU"});
+  resolve(job, planned.machine);
+  planned.ranks = static_cast<int>(planned.asked.layout.ranks > 0 ? planned.asked.layout.ranks : job.layout.ranks);
+  return planned;
+}
+
+/// The job with a candidate's layout, as a run would have it.
+Job with_layout(const Planned& planned, const MeshOptions& options) {
+  Job job = planned.job;
+  job.layout.ranks = planned.ranks;
+  set_layout(job, options);
+  if (options.mesh.pipeline > 1) job.layout.cut = planned.asked.layout.cut;
+  if (options.zero == 3) job.layout.depth = planned.asked.layout.depth;
+  return job;
+}
+
+std::string refusal(const Planned& planned, const MeshOptions& options) {
+  Job job = with_layout(planned, options);
+  try {
+    resolve(job, planned.machine);
+    return "";
+  } catch (const ConfigError& e) {
+    return e.faults().front();
+  }
+}
+
+std::vector<int> hosts_of(const PlanArguments& arguments, const Planned& planned) {
+  if (!arguments.hosts.empty()) return parse_hosts(read_file(arguments.hosts), arguments.hosts, planned.ranks);
+  std::vector<int> hosts;
+  const auto n = static_cast<int>(std::min<int64_t>(planned.asked.layout.hosts, planned.ranks));
+  if (n > 1)
+    for (int rank = 0; rank < planned.ranks; ++rank) hosts.push_back(host_of(rank, planned.ranks, n));
+  return hosts;
+}
+
+/// A rank's share of the memory of a machine like this one.
+int64_t memory_share(const Planned& planned, const std::vector<int>& hosts) {
+  std::map<int, int64_t> ranks;
+  for (int host : hosts) ++ranks[host];
+  int64_t most = hosts.empty() ? planned.ranks : 1;
+  for (const auto& [host, n] : ranks) most = std::max(most, n);
+  if (planned.job.numerics.device == "cuda") {
+    const auto gpus = static_cast<int64_t>(planned.machine.gpus.size());
+    return planned.machine.gpus.front().total_bytes / std::max<int64_t>(1, (most + gpus - 1) / gpus);
+  }
+  return look_at_host().memory_limit / most;
+}
+
+void print_best(const SearchResult& result) {
+  fmt::print("{:>3} {:>10} {:>8} {:>8} {:>10} {:>10} {:>10} {:>10}  {}\n", "", "step", "bubble", "exposed", "peak",
+             "data", "tensor", "pipeline", "layout");
+  fmt::print("{:>3} {:>10} {:>8} {:>8} {:>10} {:>32}\n", "", "", "", "", "a rank", "a link and step");
+  for (size_t i = 0; i < std::min(kShown, result.best.size()); ++i) {
+    const Candidate& c = result.best[i];
+    const auto link = [&](Axis axis) {
+      const double bytes = c.link[static_cast<size_t>(axis)];
+      return bytes > 0 ? bytes_text(bytes) : std::string("-");
+    };
+    const bool long_step = c.seconds >= 10;
+    fmt::print("{:>3} {:>7.4g} {:>2} {:>6.1f} % {:>6.1f} % {:>10} {:>10} {:>10} {:>10}  {}\n", i + 1,
+               long_step ? c.seconds : c.seconds * 1e3, long_step ? "s" : "ms", 100 * c.bubble, 100 * c.exposed,
+               bytes_text(static_cast<double>(c.memory.total())), link(Axis::kData), link(Axis::kTensor),
+               link(Axis::kPipeline), layout_name(c.options));
+  }
+}
+
+void print_rejected(const SearchResult& result) {
+  if (result.rejected.empty()) return;
+  fmt::print("\nrejected\n");
+  for (const Rejection& r : result.rejected) {
+    fmt::print("{:>5}  {}\n", r.layouts.size(), r.reason);
+    for (size_t i = 0; i < std::min(kNamed, r.layouts.size()); ++i) fmt::print("         {}\n", r.layouts[i]);
+    if (r.layouts.size() > kNamed) fmt::print("         ...\n");
+  }
+}
+
+void print_largest(const SearchResult& result, const SearchRequest& request) {
+  const Candidate* largest = nullptr;
+  int64_t size = 0;
+  for (const Candidate& c : result.best) {
+    const int64_t fits = largest_micro_batch(c.memory, request.base.batch.micro_batch_size, request.memory);
+    if (fits > size) size = fits, largest = &c;
+  }
+  if (largest == nullptr) return;
+  const Candidate& best = result.best.front();
+  fmt::print("\nlargest micro-batch in {}: {} samples on the best layout, {} on {}\n",
+             bytes_text(static_cast<double>(request.memory)),
+             largest_micro_batch(best.memory, request.base.batch.micro_batch_size, request.memory), size,
+             layout_name(largest->options));
+}
+
+CostOptions cost_of(const PlanArguments& arguments, const Planned& planned, const Model& model) {
+  const bool gpu = planned.job.numerics.device == "cuda";
+  CostOptions cost;
+  cost.calibration = load_calibration(arguments.calibration.empty() ? calibration_path() : arguments.calibration,
+                                      planned.job.numerics.device, planned.machine.cores);
+  cost.transport = planned.job.layout.transport;
+  cost.hosts = hosts_of(arguments, planned);
+  cost.own_processors = gpu;
+  if (!arguments.quick && !gpu) cost.measured = time_segments(model);
+  return cost;
+}
+
+void print_header(const Planned& planned, const ModelShape& shape, const SearchRequest& request) {
+  const TrainConfig& t = planned.job.train;
+  const CostOptions& cost = request.cost;
+  fmt::print("job      {}: {} lanes x {} x {}, {}, {:.4g} M parameters\n", planned.job.name, t.lanes, t.micro_batches,
+             t.micro_batch_size, t.optimizer, static_cast<double>(shape.parameter_count()) / 1e6);
+  const bool measured = cost.calibration.source != "default";
+  fmt::print("machine  {}\n",
+             measured ? fmt::format("{} cores, calibrated: {}", cost.calibration.cores, cost.calibration.source)
+                      : std::string("not calibrated: rates are assumed; `tutti calibrate` measures them"));
+  if (cost.measured.empty()) {
+    fmt::print("segments by their FLOPs and bytes\n");
+  } else {
+    SegmentSeconds all;
+    for (const auto& block : cost.measured)
+      for (const SegmentSeconds& s : block) all.forward += s.forward, all.input += s.input, all.weight += s.weight;
+    fmt::print("segments measured: a micro-batch takes {:.4g} ms forward, {:.4g} ms back\n", all.forward * 1e3,
+               (all.input + all.weight) * 1e3);
+  }
+  const std::set<int> hosts(cost.hosts.begin(), cost.hosts.end());
+  fmt::print("ranks    {}{}, {}, at most {} each\n\n", request.ranks,
+             hosts.size() > 1 ? fmt::format(" on {} hosts", hosts.size()) : "", cost.transport,
+             bytes_text(static_cast<double>(request.memory)));
+}
+
+}  // namespace
+
+int64_t parse_bytes(const std::string& text) {
+  static const std::map<std::string, double> kUnits = {
+      {"", 1},      {"B", 1},        {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
+      {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  std::string unit = end;
+  unit.erase(0, unit.find_first_not_of(' '));
+  const auto found = kUnits.find(unit);
+  if (end == text.c_str() || found == kUnits.end() || !(number > 0) || number * found->second > 9e18)
+    throw ConfigError({fmt::format("{}: not a number of bytes; say it like 16GiB or 500MB", text)});
+  return static_cast<int64_t>(number * found->second);
+}
+
+std::vector<int> parse_hosts(const std::string& text, const std::string& source, int ranks) {
+  std::vector<int> slots;  // 0: not said
+  std::vector<std::string> faults;
+  std::istringstream lines(text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    line.erase(std::min(line.find('#'), line.size()));
+    std::istringstream words(line);
+    std::string name, said, more;
+    if (!(words >> name)) continue;
+    int count = 0;
+    if (words >> said) {
+      const std::string digits = said.starts_with("slots=") ? said.substr(6) : "";
+      if (digits.empty() || digits.size() > 6 || digits.find_first_not_of("0123456789") != std::string::npos ||
+          (count = std::stoi(digits)) == 0 || words >> more)
+        faults.push_back(fmt::format("{}:{}: expected a name and slots=N, not \"{}\"", source, number, line));
+    }
+    slots.push_back(count);
+  }
+  if (slots.empty() && faults.empty()) faults.push_back(fmt::format("{}: it names no host", source));
+  if (!faults.empty()) throw ConfigError(std::move(faults));
+  int left = ranks, open = 0;
+  for (int count : slots) left -= count, open += count == 0 ? 1 : 0;
+  if (open == 0 && left > 0) throw ConfigError({fmt::format("{}: {} slots for {} ranks", source, ranks - left, ranks)});
+  std::vector<int> hosts;
+  int opened = 0;
+  for (size_t h = 0; h < slots.size(); ++h) {
+    const int count = slots[h] > 0 ? slots[h] : static_cast<int>(lanes_of(opened++, open, std::max(left, 0)).size());
+    for (int i = 0; i < count && static_cast<int>(hosts.size()) < ranks; ++i) hosts.push_back(static_cast<int>(h));
+  }
+  return hosts;
+}
+
+int plan_command(const PlanArguments& arguments, const MakeModel& make_model) {
+  const Planned planned = plan_job(arguments);
+  const Job& job = planned.job;
+  choose_library_isa(job.numerics.isa);
+  prepare_compute_thread(static_cast<int>(job.numerics.threads));
+  const Model model = prepared_model(job, make_model, /*fresh=*/false);
+  ModelShape shape = describe(model);
+  if (job.numerics.device == "cpu") dry_run(model, shape);
+
+  SearchRequest request;
+  request.ranks = planned.ranks;
+  request.bucket_floats = job.layout.bucket_floats;
+  request.space = given_layout(planned.asked);
+  request.cost = cost_of(arguments, planned, model);
+  Job base = planned.asked;  // the cut and the depth as written
+  base.layout.ranks = base.layout.tensor = base.layout.pipeline = 1;
+  base.train = job.train;
+  base.numerics = job.numerics;
+  request.base =
+      mesh_options(base, shape, static_cast<int>(make_optimizer(job.train, job.numerics.isa)->slots().size()));
+  request.base.windows = request.cost.hosts.empty() && job.layout.transport != "tcp";
+  request.memory = arguments.memory.empty() ? memory_share(planned, request.cost.hosts) : parse_bytes(arguments.memory);
+  request.refuse = [&](const MeshOptions& options) { return refusal(planned, options); };
+
+  print_header(planned, shape, request);
+  std::fflush(stdout);
+  const SearchResult result = search_layouts(shape, request);
+  if (result.best.empty()) throw ConfigError(no_layout_faults(result, request));
+  print_best(result);
+  print_rejected(result);
+  print_largest(result, request);
+  if (!arguments.picture.empty()) {
+    const MeshOptions& options = result.best.front().options;
+    const Rehearsal shown = rehearse(shape, request, options, false);
+    write_file_atomic(arguments.picture, timeline_svg(shown.programs, shown.simulation,
+                                                      fmt::format("{}: {}", job.name, layout_name(options))));
+    fmt::print("\n{}\n", arguments.picture);
+  }
+  return 0;
+}
+
+}  // namespace tutti

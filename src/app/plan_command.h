@@ -1,0 +1,32 @@
+// `tutti plan JOB --ranks N`: the layouts of a job on N ranks, ranked by their predicted step.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "train/run.h"
+
+namespace tutti {
+
+struct PlanArguments {
+  std::string job;
+  int64_t ranks = 0;             ///< 0: as the job says
+  std::string memory;            ///< of a rank: "16GiB"; empty: its share of this machine's
+  std::string hosts;             ///< a file: a line a host, "name [slots=N]"
+  std::string picture;           ///< an SVG file to write
+  std::vector<std::string> set;  ///< section.key=value; layout keys that are set are not searched
+  std::string calibration;       ///< empty: calibration_path()
+  bool quick = false;            ///< segments are not timed
+};
+
+/// Prints the best ten, what was rejected and why, and the largest micro-batch. Throws ConfigError when nothing fits.
+int plan_command(const PlanArguments& arguments, const MakeModel& make_model);
+
+/// "16GiB", "512 MiB", "1.5GB", "1000000". Throws ConfigError.
+int64_t parse_bytes(const std::string& text);
+/// The host of each of `ranks` ranks by the text of a hosts file: filled in order; hosts without slots take equal parts
+/// of what those with slots leave. Throws ConfigError naming `source` and the line.
+std::vector<int> parse_hosts(const std::string& text, const std::string& source, int ranks);
+
+}  // namespace tutti
