@@ -514,20 +514,23 @@ class RankMaker {
   int gradient(int unit, int level, int round) {
     const BlockShape& block = model_.blocks[unit];
     const bool apart = has_writers_apart(unit);
-    const int64_t bytes = align_up(apart ? block.unit_size : block.gradient_size, kAlign) * kFloat;
+    const int64_t bytes = align_up(block.gradient_size, kAlign) * kFloat;
     const bool foreign = has_local_writers(unit) || apart;
     if (!kept() && !foreign) {
       const int turns = options_.overlap ? 2 : 1;
       const auto [it, fresh] = passing_.try_emplace({unit, round}, 0);
-      if (fresh) it->second = static_cast<int>(passing_.size() - 1) % turns;
-      return window(program_.named(fmt::format("passing {}", it->second), BufferKind::kGradient, bytes), -1, 0);
+      if (fresh) it->second = passed_[block.column]++ % turns;
+      return window(program_.named(fmt::format("passing {} column {}", it->second, block.column),
+                                   BufferKind::kGradient, bytes),
+                    -1, 0);
     }
-    if (level < 0 && !foreign) return program_.named("scratch", BufferKind::kGradient, bytes);
+    // The columns of a layer go back side by side, layers one after the other.
+    if (level < 0 && !foreign)
+      return program_.named(fmt::format("scratch of column {}", block.column), BufferKind::kGradient, bytes);
     const std::string name = level < 0 ? fmt::format("scratch {}", unit)
                                        : fmt::format("{} {} of {}", level < partials_ ? "partial" : "private", level,
                                                      unit);
     const int made = program_.named(name, BufferKind::kGradient, bytes, unit);
-    if (apart) program_.at(made).range = {0, block.unit_size};
     return level >= 0 && level < partials_ ? window(made, level, level) : made;
   }
 
@@ -1096,6 +1099,7 @@ class RankMaker {
   std::map<int, int> parameter_, moment_;
   std::map<std::pair<int, int>, int> copy_;     // (block, owner)
   std::map<std::pair<int, int>, int> passing_;  // (unit, round): which of the windows that gradients pass through
+  std::map<int, int> passed_;                   // by column: how many did
   std::vector<int> gathered_;
   int work_ = -1, losses_ = -1, squares_ = -1, verdict_ = -1;
 };

@@ -107,6 +107,15 @@ class Structure {
     };
     for (int b : touched_by(i).reads) want(inside(b, program.buffers.size()), "reads a buffer that is not there");
     for (int b : touched_by(i).writes) want(inside(b, program.buffers.size()), "writes a buffer that is not there");
+    for (const auto* list : {&i.flow.parameters, &i.flow.gradients}) {
+      for (const UnitBuffer& u : *list) {
+        want(inside(u.unit, model_.blocks.size()) && inside(u.buffer, program.buffers.size()),
+             "names no unit's buffer");
+      }
+    }
+    for (const auto* list : {&i.flow.in, &i.flow.out}) {
+      for (int b : *list) want(inside(b, program.buffers.size()), "has no buffer for a tensor");
+    }
     want(i.group < static_cast<int>(plan_.groups.size()), "names no group");
     const bool segment = i.op == Op::kForward || i.op == Op::kBackward || i.op == Op::kExchange;
     const bool unit = segment || i.op == Op::kFold || i.op == Op::kReduce || i.op == Op::kGather || i.op == Op::kNorm ||

@@ -31,14 +31,19 @@ void UnitValues::fold(Place place) {
                                      buffer(place.rank, add.from).name, buffer(place.rank, add.into).name));
       continue;
     }
+    const Buffer &left = buffer(place.rank, add.into), &right = buffer(place.rank, add.from);
+    const int64_t bytes = (left.range.empty() ? model_.blocks[i.block].gradient_size : left.range.size()) * kFloat;
+    if (left.range != right.range || left.bytes < bytes || right.bytes < bytes) {
+      faults_.add(place, fmt::format("'{}' and '{}' are not both {} bytes of the unit", left.name, right.name, bytes));
+    }
     bool defined = true;
     for (size_t k = 0; k < into.pieces.size(); ++k) {
       Piece& piece = into.pieces[k];
       defined &= piece.range == from.pieces[k].range;
       for (size_t p = 0; p < piece.worth.size(); ++p) {
-        const int left = piece.worth[p], right = from.pieces[k].worth[p];
-        defined &= (left == kUndefined) == (right == kUndefined);
-        piece.worth[p] = expressions_.sum(left, right);
+        const int other = from.pieces[k].worth[p];
+        defined &= (piece.worth[p] == kUndefined) == (other == kUndefined);
+        piece.worth[p] = expressions_.sum(piece.worth[p], other);
       }
     }
     if (!defined) faults_.add(place, "adds what was not written");
@@ -87,6 +92,13 @@ void UnitValues::add_round(Place place, const SumTransfer& transfer, Range slice
           contribution(place, term, {part.begin - source.to.begin, part.end - source.to.begin}, transfer.unit));
     }
     const Source& own = units_[transfer.unit].sources[s];
+    for (const auto& worth : terms) {
+      for (int p = 0; p < static_cast<int>(worth.size()); ++p) {
+        const bool foreign = p < own.first_part || p >= own.first_part + own.parts;
+        if (!foreign || worth[p] == kUndefined) continue;
+        return faults_.add(place, "what it reads is added up with further users' gradients already");
+      }
+    }
     for (int p = own.first_part; p < own.first_part + own.parts; ++p) {
       for (const LevelSum& sum : transfer.sums) {
         std::vector<int> worth;

@@ -283,13 +283,9 @@ void UnitValues::mark_loss(Place place) {
   if (i.writes.size() != (last && !i.again ? 1 : 0)) faults_.add(place, "the loss has one place, others have none");
 }
 
-/// The commit: every norm is known and every slice is held when the vote begins.
 void UnitValues::vote(Place place) {
   const Instruction& i = at(plan_, place);
   Commit& commit = commits_[place.rank];
-  for (const Place& p : commit.before) {
-    if (!ordering_.before(p, place)) faults_.add(place, "does not follow " + name_of(plan_, p));
-  }
   for (int b : {commit.squares, commit.losses}) {
     if (b >= 0 && !listed(i.reads, b))
       faults_.add(place, fmt::format("does not read '{}'", buffer(place.rank, b).name));
@@ -370,6 +366,12 @@ void UnitValues::end(std::vector<std::string>& faults) {
   }
   const int version = options_.forward_only ? 0 : 1;
   for (int r = 0; r < static_cast<int>(plan_.programs.size()); ++r) {
+    // The commit: every norm is known and every slice is held when the vote begins.
+    for (const Place& vote : commits_[r].votes) {
+      for (const Place& p : commits_[r].before) {
+        if (!ordering_.before(p, vote)) faults_.add(vote, "does not follow " + name_of(plan_, p));
+      }
+    }
     if (commits_[r].votes.size() != static_cast<size_t>(version))
       faults.push_back(fmt::format("rank {}: votes {} times", r, commits_[r].votes.size()));
     const auto& buffers = plan_.programs[r].buffers;

@@ -21,6 +21,7 @@ namespace {
 constexpr size_t kEnoughInstructions = 4'000'000;  // some ten seconds
 constexpr size_t kAtLeast = 24;                    // candidates, however large
 constexpr size_t kRefined = 12;                    // simulated with all ranks in the end
+constexpr size_t kNearest = 8;                     // planned to be named where nothing fits
 constexpr double kAsGood = 1.02;                   // no prediction is better than that
 constexpr int kManyRanks = 64;                     // from here on one rank stands for its role
 
@@ -77,6 +78,7 @@ class Search {
       instructions += try_recomputes(candidate.options);
     }
     refine();
+    if (result_.best.empty() && result_.nearest.empty()) measure_hopeless();
     std::stable_sort(result_.nearest.begin(), result_.nearest.end(),
                      [](const Candidate& a, const Candidate& b) { return a.memory.total() < b.memory.total(); });
     for (auto& [reason, layouts] : rejected_) result_.rejected.push_back({reason, std::move(layouts)});
@@ -184,9 +186,14 @@ class Search {
 
   /// No recompute unless it is needed to fit. Returns the instructions that were planned.
   size_t try_recomputes(MeshOptions options) {
-    const SlotSizes sizes{4, 4, request_.base.offload ? 0.0 : 4.0 * request_.base.optimizer_slots};
-    const double apart = options.mesh.tensor * options.mesh.pipeline;
-    const double least = state_bytes(floats_ / apart, options.mesh.shards, options.zero, sizes);
+    const std::string too_much =
+        fmt::format("needs more than {} a rank", bytes_text(static_cast<double>(request_.memory)));
+    if (const double least = least_bytes(options);
+        request_.memory > 0 && least > static_cast<double>(request_.memory)) {
+      reject(too_much, options);
+      hopeless_.emplace_back(least, options);
+      return 0;
+    }
     std::vector<Recompute> ways{options.recompute};
     if (!request_.space.recompute && request_.memory > 0) {
       if (attention_) ways.push_back(Recompute::kSelective);
@@ -196,8 +203,6 @@ class Search {
     Candidate candidate;
     for (Recompute way : ways) {
       options.recompute = way;
-      const bool hopeless = request_.memory > 0 && least > 4.0 * static_cast<double>(request_.memory);
-      if (hopeless) break;  // not even near
       const Rehearsal tried = rehearse(model_, request_, options, true);
       for (const Program& program : tried.programs)
         for (const Queue& queue : program.queues) instructions += queue.instructions.size();
@@ -207,12 +212,30 @@ class Search {
         return instructions;
       }
     }
-    reject(fmt::format("needs more than {} a rank", bytes_text(static_cast<double>(request_.memory))), options);
-    if (instructions > 0) {
-      candidate.seconds = 0;
-      result_.nearest.push_back(std::move(candidate));
-    }
+    reject(too_much, options);
+    candidate.seconds = 0;
+    result_.nearest.push_back(std::move(candidate));
     return instructions;
+  }
+
+  /// What the state alone takes on the mean rank of a mesh; gradients that pass through are never whole.
+  double least_bytes(const MeshOptions& options) const {
+    const bool passes = options.owner || options.micro;
+    const SlotSizes sizes{4, passes ? 0.0 : 4.0, request_.base.offload ? 0.0 : 4.0 * request_.base.optimizer_slots};
+    return state_bytes(floats_ / (options.mesh.tensor * options.mesh.pipeline), options.mesh.shards, options.zero,
+                       sizes);
+  }
+
+  /// Where nothing fits, what comes nearest among the layouts that were not worth a plan.
+  void measure_hopeless() {
+    std::stable_sort(hopeless_.begin(), hopeless_.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (size_t i = 0; i < std::min(kNearest, hopeless_.size()); ++i) {
+      MeshOptions options = hopeless_[i].second;
+      if (!request_.space.recompute) options.recompute = Recompute::kFull;
+      result_.nearest.push_back(describe(options, rehearse(model_, request_, options, true).simulation));
+      result_.nearest.back().seconds = 0;
+    }
   }
 
   Candidate describe(const MeshOptions& options, const Simulation& simulation) const {
@@ -263,6 +286,7 @@ class Search {
   std::vector<double> exchanged_;
   SearchResult result_;
   std::map<std::string, std::vector<std::string>> rejected_;
+  std::vector<std::pair<double, MeshOptions>> hopeless_;  // with their least bytes
 };
 
 }  // namespace

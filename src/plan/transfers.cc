@@ -105,11 +105,17 @@ SumSource Transfers::source(const Instruction& reduce, Range to, int64_t from, C
     const int rank = options_.mesh.rank(home);
     const Instruction* own = find(rank, reduce.id);
     if (own == nullptr) refuse(reduce, rank, "takes no part");
+    // What a block writes apart from the owner's own gradient lies in the smaller of two buffers that have room for it.
+    int64_t least = INT64_MAX;
+    for (int b : own->reads) {
+      const Buffer& buffer = plan_.programs[rank].buffers[b];
+      if (holds(buffer, wanted)) least = std::min(least, buffer.bytes);
+    }
     int left = contribution.partial;
     const Buffer* found = nullptr;
     for (int b : own->reads) {
       const Buffer& buffer = plan_.programs[rank].buffers[b];
-      if (holds(buffer, wanted) && left-- == 0) found = &buffer;
+      if (holds(buffer, wanted) && buffer.bytes == least && left-- == 0) found = &buffer;
     }
     if (found == nullptr) {
       refuse(reduce, rank,
