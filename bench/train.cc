@@ -3,6 +3,7 @@
 //   STEPS     runs that many steps; answers {"seconds": [...], "loss": x, "pids": [...], "flops": per step, "stall":
 //             seconds that the rank that waited longest for its data waited, in all}
 //   matmul    measures what the ranks' matmuls reach together; answers {"gflops": x}
+//   memory    answers {"ranks": [{"pid", "forecast", "total", and a kind's peak by its name}]}, in bytes
 // and sleeps in between.
 #include <fmt/format.h>
 #include <unistd.h>
@@ -21,6 +22,17 @@
 
 namespace tutti {
 namespace {
+
+nlohmann::json memory_of(const Trainer& trainer) {
+  const Accounts& accounts = trainer.accounts();
+  nlohmann::json memory{
+      {"pid", ::getpid()}, {"forecast", trainer.forecast_bytes()}, {"total", accounts.peak_total()}};
+  for (int k = 0; k < kBufferKinds; ++k) {
+    const auto kind = static_cast<BufferKind>(k);
+    memory[kind_name(kind)] = accounts.peak(kind);
+  }
+  return memory;
+}
 
 void serve(const Job& job, RankContext& context) {
   Model model = make_model(job);
@@ -41,6 +53,10 @@ void serve(const Job& job, RankContext& context) {
       double sum = 0;
       for (const Card& card : rates) sum += std::stod(card.bytes);
       answer["gflops"] = sum;
+    } else if (order == "memory") {
+      for (const Card& card : context.rendezvous.exchange({.bytes = memory_of(trainer).dump()}, Deadline::never())) {
+        answer["ranks"].push_back(nlohmann::json::parse(card.bytes));
+      }
     } else {
       answer["pids"] = {::getpid()};
       for (int r = 1; r < context.size; ++r) answer["pids"].push_back(std::stoi(cards[r].bytes));

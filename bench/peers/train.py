@@ -2,7 +2,8 @@
 JSON {"seconds": [slowest rank's time of each step], "loss": x, "pids": [...]}. Every peer runs in its fastest configuration.
 
 usage: train.py eager|compile [--batch N] [--context T]               one process, OMP_NUM_THREADS=2
-       torchrun --nproc-per-node=2 train.py ddp|zero2 ...             two ranks, OMP_NUM_THREADS=1
+       torchrun --nproc-per-node=2 train.py MODE ...                  two ranks, OMP_NUM_THREADS=1
+MODE: ddp, fsdp2, pipeline (1F1B) of PyTorch; zero1, zero2, zero3 of DeepSpeed
 """
 import argparse
 import json
@@ -20,6 +21,7 @@ import torch.nn.functional as F
 
 LAYERS, WIDTH, HEADS, VOCAB = 6, 384, 6, 256
 LR, DECAY, CLIP = 3e-4, 0.01, 1.0
+MICRO_BATCHES = 8  # of the pipeline
 
 
 class Block(nn.Module):
@@ -41,13 +43,16 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, context):
+    """The whole model, or one stage of a pipeline."""
+
+    def __init__(self, context, stage=0, stages=1):
         super().__init__()
-        self.tok = nn.Embedding(VOCAB, WIDTH)
-        self.pos = nn.Parameter(torch.randn(context, WIDTH) * 0.02)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.norm = nn.LayerNorm(WIDTH)
-        self.head = nn.Linear(WIDTH, VOCAB)
+        first, last = stage == 0, stage == stages - 1
+        self.tok = nn.Embedding(VOCAB, WIDTH) if first else None
+        self.pos = nn.Parameter(torch.randn(context, WIDTH) * 0.02) if first else None
+        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS // stages))
+        self.norm = nn.LayerNorm(WIDTH) if last else None
+        self.head = nn.Linear(WIDTH, VOCAB) if last else None
         for m in self.modules():
             if isinstance(m, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(m.weight, std=0.02)
@@ -55,10 +60,11 @@ class GPT(nn.Module):
                 nn.init.zeros_(m.bias)
 
     def forward(self, x):
-        x = self.tok(x) + self.pos[: x.shape[1]]
+        if self.tok is not None:
+            x = self.tok(x) + self.pos[: x.shape[1]]
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x))
+        return x if self.head is None else self.head(self.norm(x))
 
 
 def batch(step, n, context):
@@ -73,36 +79,87 @@ def loss_of(logits, y):
     return F.cross_entropy(logits.reshape(-1, VOCAB), y.reshape(-1))
 
 
-def stepper(mode, n, context, rank, world):
+def optimizer_of(model):
+    return torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=DECAY, fused=True)
+
+
+def deepspeed_stepper(stage, n, context, mine, world):
+    import deepspeed
+
+    config = {
+        "train_batch_size": n,
+        "train_micro_batch_size_per_gpu": n // world,
+        "gradient_clipping": CLIP,
+        "zero_optimization": {"stage": stage},
+        "optimizer": {"type": "AdamW", "params": {"lr": LR, "weight_decay": DECAY}},  # its own CPU Adam
+        "steps_per_print": 10**9,
+    }
     model = GPT(context)
+    engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+
+    def step(i):
+        x, y = batch(i, n, context)
+        loss = loss_of(engine(x[mine]), y[mine])
+        engine.backward(loss)
+        engine.step()
+        return loss.item()
+
+    return step
+
+
+def pipeline_stepper(n, context, rank, world):
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    model = GPT(context, rank, world)
+    size = n // MICRO_BATCHES
+    hidden = torch.zeros(size, context, WIDTH)
+    inputs = torch.zeros(size, context, dtype=torch.long) if rank == 0 else hidden
+    outputs = torch.zeros(size, context, VOCAB) if rank == world - 1 else hidden
+    stage = PipelineStage(model, rank, world, torch.device("cpu"), input_args=(inputs,), output_args=(outputs,))
+    schedule = Schedule1F1B(stage, n_microbatches=MICRO_BATCHES, loss_fn=loss_of)
+    parameters = list(model.parameters())
+    optimizer = optimizer_of(model)
+
+    def step(i):
+        x, y = batch(i, n, context)
+        losses = []
+        if rank == 0:
+            schedule.step(x)
+        else:
+            schedule.step(target=y, losses=losses)
+        # The norm goes over both stages.
+        square = torch.stack([p.grad.norm() for p in parameters]).norm() ** 2
+        dist.all_reduce(square)
+        torch._foreach_mul_([p.grad for p in parameters], torch.clamp(CLIP / (square.sqrt() + 1e-6), max=1.0))
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        loss = torch.stack(losses).mean() if losses else torch.zeros(())
+        dist.all_reduce(loss)
+        return loss.item()
+
+    return step
+
+
+def stepper(mode, n, context, rank, world):
     mine = slice(rank * n // world, (rank + 1) * n // world)
-    if mode == "zero2":
-        import deepspeed
-
-        config = {
-            "train_batch_size": n,
-            "train_micro_batch_size_per_gpu": n // world,
-            "gradient_clipping": CLIP,
-            "zero_optimization": {"stage": 2},
-            "optimizer": {"type": "AdamW", "params": {"lr": LR, "weight_decay": DECAY}},  # its own CPU Adam
-            "steps_per_print": 10**9,
-        }
-        engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
-
-        def step(i):
-            x, y = batch(i, n, context)
-            loss = loss_of(engine(x[mine]), y[mine])
-            engine.backward(loss)
-            engine.step()
-            return loss.item()
-
-        return step
-    net = model
+    if mode.startswith("zero"):
+        return deepspeed_stepper(int(mode[-1]), n, context, mine, world)
+    if mode == "pipeline":
+        return pipeline_stepper(n, context, rank, world)
+    net = model = GPT(context)
     if mode == "ddp":
         net = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    elif mode == "fsdp2":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (world,))
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
     elif mode == "compile":
         net = torch.compile(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=DECAY, fused=True)
+    optimizer = optimizer_of(model)
 
     def step(i):
         x, y = batch(i, n, context)
@@ -118,17 +175,17 @@ def stepper(mode, n, context, rank, world):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("mode", choices=["eager", "compile", "ddp", "zero2"])
+    parser.add_argument("mode", choices=["eager", "compile", "ddp", "fsdp2", "pipeline", "zero1", "zero2", "zero3"])
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--context", type=int, default=256)
     arguments = parser.parse_args()
     torch.manual_seed(0)
     rank, world = 0, 1
-    if arguments.mode == "zero2":
+    if arguments.mode.startswith("zero"):
         import deepspeed
 
         deepspeed.init_distributed(dist_backend="gloo", verbose=False)
-    elif arguments.mode == "ddp":
+    elif arguments.mode not in ("eager", "compile"):
         dist.init_process_group("gloo")
     if dist.is_initialized():
         rank, world = dist.get_rank(), dist.get_world_size()

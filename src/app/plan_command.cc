@@ -10,11 +10,13 @@
 #include <sstream>
 
 #include "app/doctor_host.h"
+#include "app/layouts_json.h"
 #include "app/segment_times.h"
 #include "app/train_command.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "device/library.h"
+#include "model/adaptor.h"
 #include "model/dry_run.h"
 #include "optim/optimizer.h"
 #include "plan/search.h"
@@ -22,6 +24,7 @@
 #include "tensor/threads.h"
 #include "train/mesh_rank.h"
 #include "train/prepare.h"
+#include "train/rank_device.h"
 
 namespace tutti {
 
@@ -230,9 +233,14 @@ int plan_command(const PlanArguments& arguments, const MakeModel& make_model) {
   const Job& job = planned.job;
   choose_library_isa(job.numerics.isa);
   prepare_compute_thread(static_cast<int>(job.numerics.threads));
+  RankDevice device = open_rank_device(job, 0);
   const Model model = prepared_model(job, make_model, /*fresh=*/false);
   ModelShape shape = describe(model);
-  if (job.numerics.device == "cpu") dry_run(model, shape);
+  if (device) {
+    dry_run(model, shape, *device.device, device.place(), compute_type(job));
+  } else {
+    dry_run(model, shape);
+  }
 
   SearchRequest request;
   request.ranks = planned.ranks;
@@ -256,6 +264,7 @@ int plan_command(const PlanArguments& arguments, const MakeModel& make_model) {
   print_best(result);
   print_rejected(result);
   print_largest(result, request);
+  if (!arguments.json.empty()) write_file_atomic(arguments.json, layouts_json(job, result));
   if (!arguments.picture.empty()) {
     const MeshOptions& options = result.best.front().options;
     const Rehearsal shown = rehearse(shape, request, options, false);

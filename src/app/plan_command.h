@@ -15,6 +15,7 @@ struct PlanArguments {
   std::string memory;            ///< of a rank: "16GiB"; empty: its share of this machine's
   std::string hosts;             ///< a file: a line a host, "name [slots=N]"
   std::string picture;           ///< an SVG file to write
+  std::string json;              ///< a file for all layouts (app/layouts_json.h)
   std::vector<std::string> set;  ///< section.key=value; layout keys that are set are not searched
   std::string calibration;       ///< empty: calibration_path()
   bool quick = false;            ///< segments are not timed

@@ -188,6 +188,7 @@ int tutti_main(int argc, char** argv) {
   plan->add_option("--memory", plans.memory, "of a rank, like 16GiB (default: its share of this machine's)");
   plan->add_option("--hosts", plans.hosts, "a file with a line a host: name [slots=N]");
   plan->add_option("--picture", plans.picture, "an SVG file for the timeline of the best layout");
+  plan->add_option("--json", plans.json, "a file for all layouts that were simulated");
   plan->add_option("--set", plans.set, "section.key=value; layout keys that are set are not searched")
       ->allow_extra_args(false);
   plan->add_option("--calibration", plans.calibration, "a file of `tutti calibrate --out`");

@@ -134,7 +134,8 @@ struct LayoutConfig {
   std::string partition;     // lanes | even | round-robin | hash | feature | own: which rank reads a record
   std::string partition_by;  // feature: the column, or "class"
   std::string cut;           // "blocks.2,blocks.4": where the pipeline's chunks begin; empty: by cost
-  std::string offload;       // none | optimizer: what lives in the second tier
+  std::string offload;       // none | optimizer | all: what lives in the second tier
+  std::string offload_folder;
   int64_t ranks, hosts, zero, tensor, pipeline, port, connections, bucket_floats;
   int64_t shards;  // ZeRO: over how many data ranks state is sliced; 0: all
   int64_t chunks;  // interleaved: chunks of a stage

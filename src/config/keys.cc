@@ -346,8 +346,12 @@ void add_layout(std::vector<Key>& keys) {
            "activations computed again in backward instead of kept: of attention, or of everything")
       .one_of({"none", "selective", "full"})
       .layout();
-  rows.add(&C::offload, "offload", "none", "the optimizer's values live in a file (CPU) or in pinned host memory (GPU)")
-      .one_of({"none", "optimizer"})
+  rows.add(&C::offload, "offload", "none",
+           "what lives outside of memory and comes in when it is used: the optimizer's values, or parameters too")
+      .one_of({"none", "optimizer", "all"})
+      .layout();
+  rows.add(&C::offload_folder, "offload_folder", "",
+           "where the file of offloaded values is; empty: in the system's folder for temporary files")
       .layout();
   rows.add(&C::fold, "fold", "auto", "where the lanes' gradients are summed: same bits everywhere")
       .one_of({"auto", "local", "owner", "root"})

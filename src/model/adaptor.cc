@@ -168,7 +168,10 @@ std::vector<at::Tensor> AutogradSegment::bound(Tensors parameters, bool training
     if (role(i) != Role::kTrained) values[i] = values[i].detach().clone();
   if (spec_.bind) return spec_.bind(values);
   for (size_t i = 0; i < values.size(); ++i)
-    if (role(i) == Role::kTrained) values[i] = leaf(values[i], training);
+    if (role(i) == Role::kTrained) {
+      const bool copied = spec_.options.splits && training && values[i].dim() == 1;
+      values[i] = leaf(copied ? values[i].detach().clone() : values[i], training);
+    }
   return values;
 }
 

@@ -37,9 +37,9 @@ struct AdaptOptions {
   /// and parameters are float32 all the same.
   at::ScalarType precision = at::kFloat;
   double flops = 0;  ///< forward, per micro-batch
-  /// Backward may run in two parts. The weight part walks the graph a second time for the parameters' gradients, which
-  /// costs what lies between the outputs and the parameters: little in a segment of one layer. Without parameters there
-  /// is no weight part, and nothing needs to be said.
+  /// Backward may run in two parts. The weight part walks the graph a second time for the parameters' gradients, when
+  /// the parameters' values may be gone: those of one dim (a norm's) are copied in forward, so all that may be said of
+  /// is one layer, whose weights no other gradient needs. Without parameters there is no weight part.
   bool splits = false;
 };
 

@@ -40,19 +40,21 @@ class Column {
 
   Block stem(const Block& whole, const Border& images, const Border& x) const {
     Block block = column_block(whole, columns_);
-    add(block, "stem", 0, each_, {images}, {part(x)}, plan_.stem.flops(),
+    add(block, "stem", 0, each_, {images}, {joined_part(x, columns_)}, plan_.stem.flops(),
         [*this](const Pass& pass, Tensors p, Tensors in) {
           return Results{cnn_pooled(shape_, layer(plan_.stem, pass, p, in[0]))};
         });
+    block.segments.push_back(join_segment(x, columns_));
     return block;
   }
 
   Block plain(const Block& whole, const CnnBlockShape& of, const Border& from, const Border& x) const {
     Block block = column_block(whole, columns_);
-    add(block, "block", 0, each_, {gathered(from)}, {part(x)}, of.layers[0].flops(),
+    add(block, "block", 0, each_, {from}, {joined_part(x, columns_)}, of.layers[0].flops(),
         [*this, of](const Pass& pass, Tensors p, Tensors in) {
-          return Results{activate(shape_.activation, layer(of.layers[0], pass, p, joined_parts(in[0])))};
+          return Results{activate(shape_.activation, layer(of.layers[0], pass, p, in[0]))};
         });
+    block.segments.push_back(join_segment(x, columns_));
     return block;
   }
 
@@ -67,45 +69,46 @@ class Column {
     beside.exchange = Exchange::kNone;
     const size_t count = of.shortcut ? 2 * each_ : each_;
     const double flops = of.layers[0].flops() + (of.shortcut ? of.shortcut->flops() : 0);
-    add(block, "first", 0, count, {gathered(from)}, {part(hidden), beside}, flops,
+    add(block, "first", 0, count, {from}, {column_part(hidden, columns_.slices), beside}, flops,
         [*this, of](const Pass& pass, Tensors p, Tensors in) {
-          const at::Tensor all = joined_parts(in[0]);
-          return Results{activate(shape_.activation, layer(of.layers[0], pass, p, all)),
-                         of.shortcut ? layer(*of.shortcut, pass, p.subspan(each_), all)
-                                     : in[0].select(0, columns_.column).clone()};
+          return Results{activate(shape_.activation, layer(of.layers[0], pass, p, in[0])),
+                         of.shortcut ? layer(*of.shortcut, pass, p.subspan(each_), in[0]) : own(in[0])};
         });
-    add(block, "second", count, each_, {gathered(hidden), beside}, {part(x)}, of.layers[1].flops(),
-        [*this, of](const Pass& pass, Tensors p, Tensors in) {
+    add(block, "second", count, each_, {gathered_parts(hidden, columns_.slices), beside}, {joined_part(x, columns_)},
+        of.layers[1].flops(), [*this, of](const Pass& pass, Tensors p, Tensors in) {
           return Results{activate(shape_.activation, layer(of.layers[1], pass, p, joined_parts(in[0])) + in[1])};
         });
+    block.segments.push_back(join_segment(x, columns_));
     return block;
   }
 
   Block head(const Block& whole, const Border& from, const Border& logits) const {
     Block block = column_block(whole, columns_);
-    Border parts = logits;
-    parts.name = "parts";
-    add(block, "head", 0, block.parameters.size(), {gathered(from)}, {part(parts)}, 0,
+    add(block, "head", 0, block.parameters.size(), {from}, {joined_part(logits, columns_)}, 0,
         [*this](const Pass& pass, Tensors p, Tensors in) {
           // One mask for all columns: they drop features of the same vector.
           const int layer = pass.block / static_cast<int>(columns_.slices);
-          return Results{cnn_classified(shape_, pass, layer, p, joined_parts(in[0]))};
+          return Results{cnn_classified(shape_, pass, layer, p, in[0])};
         });
-    block.segments.push_back(join_segment(parts.name, logits, columns_));
+    block.segments.push_back(join_segment(logits, columns_, Whole::kSame));
     return block;
   }
 
  private:
   using Results = std::vector<at::Tensor>;
 
-  Border part(const Border& whole) const { return column_part(whole, columns_.slices); }
-  Border gathered(const Border& whole) const { return gathered_parts(whole, columns_.slices); }
+  /// The column's channels.
+  at::Tensor own(const at::Tensor& x) const {
+    const int64_t channels = x.size(1) / columns_.slices;
+    return x.narrow(1, columns_.column * channels, channels).clone();
+  }
   at::Tensor layer(const ConvShape& whole, const Pass& pass, Tensors p, const at::Tensor& x) const {
     return cnn_layer(shape_, whole, shape_.groups(whole.out) / columns_.slices, pass, p, x);
   }
   void add(Block& block, const char* name, size_t first, size_t count, std::vector<Border> in, std::vector<Border> out,
            double flops, TensorFunction function) const {
     AdaptOptions options = options_;
+    options.splits = true;
     options.flops = flops * static_cast<double>(shape_.batch) / static_cast<double>(columns_.slices);
     block.segments.push_back(
         cnn_segment(std::move(options), name, block, first, count, std::move(in), std::move(out), std::move(function)));

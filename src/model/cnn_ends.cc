@@ -25,7 +25,8 @@ class CnnStem final : public Segment {
   int64_t work_bytes() const override { return work(Carver{}).bytes; }
   bool splits() const override { return true; }
   int64_t deferred_bytes() const override {
-    return shape_.batch * pooled() * static_cast<int64_t>(sizeof(float));  // of what comes out: all else is weight part
+    Work w{};
+    return between(Carver{}, w).bytes;
   }
   double flops() const override { return layer_.conv.flops() * static_cast<double>(shape_.batch); }
 
@@ -49,27 +50,54 @@ class CnnStem final : public Segment {
   }
 
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors) const override {
-    weight_part(context, floats(in[0]), floats(grad_out[0]));
+    const Work w = work(Carver(context.work));
+    norm_gradients(context, SideGradients(context.gradients), w, floats(grad_out[0]));
+    weight_gradient(context, w, floats(in[0]), floats(grad_out[0]));
   }
   void backward_input(Context& context, Tensors, Tensors, Tensors grad_out, Tensors) const override {
-    defer(grad_out[0], context.deferred.data());
+    Work w = work(Carver(context.work));
+    const Between d = between(Carver(context.deferred), w);
+    defer(grad_out[0], d.dout);
+    norm_gradients(context, d.sides, w, d.dout);
   }
   void backward_weight(Context& context, Tensors in, Tensors) const override {
-    weight_part(context, floats(in[0]), reinterpret_cast<const float*>(context.deferred.data()));
+    Work w = work(Carver(context.work));
+    const Between d = between(Carver(context.deferred), w);
+    weight_gradient(context, w, floats(in[0]), d.dout);
+    d.sides.hand_over(context.gradients);
   }
 
  private:
-  void weight_part(const Context& context, const float* images, const float* dout) const {
+  struct Work;
+
+  /// What the input part leaves for the weight part: besides these, the norm's factors that `w` points to from here on.
+  struct Between {
+    SideGradients sides;
+    float* dout;
+    int64_t bytes;
+  };
+  Between between(Carver memory, Work& w) const {
+    Between d{SideGradients({}, memory), nullptr, 0};
+    layer_.defer(memory, d.sides, w.layer);
+    d.dout = memory.floats(shape_.batch * pooled());
+    d.bytes = memory.bytes();
+    return d;
+  }
+
+  void norm_gradients(const Context& context, const SideGradients& sides, const Work& w, const float* dout) const {
     const ConvShape& conv = layer_.conv;
     const CnnLayer::Saved s = saved(Carver(context.saved)).layer;
-    const Work w = work(Carver(context.work));
     const int64_t stride = 2 * conv.out;
-    clear(w);
     for (int64_t b = 0; b < shape_.batch; ++b) {
       k_.pool_sums(dout + b * pooled(), s.image(b, conv), layer_.affine(s, b), layer_.mean(s, b), act_, shape_.pool,
                    w.sums + b * stride, conv.height, conv.width, conv.out);
     }
-    layer_.backward(context, SideGradients(context.gradients), s, w.layer, w.sums, w.sums + conv.out, stride);
+    layer_.backward(context, sides, s, w.layer, w.sums, w.sums + conv.out, stride);
+  }
+  void weight_gradient(const Context& context, const Work& w, const float* images, const float* dout) const {
+    const ConvShape& conv = layer_.conv;
+    const CnnLayer::Saved s = saved(Carver(context.saved)).layer;
+    clear(w);
     for (int64_t b = 0; b < shape_.batch; ++b) {
       k_.pool_backward(dout + b * pooled(), s.image(b, conv), layer_.affine(s, b), layer_.gradient(s, w.layer, b), act_,
                        shape_.pool, w.padded_gradient, conv.height, conv.width, conv.out);

@@ -74,7 +74,6 @@ std::unique_ptr<Segment> cnn_segment(AdaptOptions options, std::string name, con
   spec.parameters = static_cast<int>(count);
   for (size_t i = first; i < first + count; ++i) spec.roles.push_back(block.parameters[i].role);
   spec.options = std::move(options);
-  spec.options.splits = true;
   spec.function = std::move(function);
   return std::make_unique<AutogradSegment>(std::move(spec));
 }
@@ -85,6 +84,7 @@ void add_cnn_reference(const CnnPlan& plan, const Job& job, Model& model) {
   const auto add = [&](Block& to, const char* name, Border in, Border out, double flops, auto function) {
     AdaptOptions options = built_in_options(job);
     options.flops = flops * batch;
+    options.splits = !shape.residual || &to == &model.blocks.front() || &to == &model.blocks.back();  // one layer
     to.segments.push_back(cnn_segment(std::move(options), name, to, 0, to.parameters.size(), {std::move(in)},
                                       {std::move(out)}, of_one(std::move(function))));
   };

@@ -13,10 +13,10 @@ void add_cnn_reference(const CnnPlan& plan, const Job& job, Model& model);
 
 /// The same network in train.tensor_slices columns (model/column_block.h): every convolution by its output channels,
 /// the last layer by classes. `model` has its data and gets blocks with all segments up to the logits.
-///   stem    images -> x, gathered
-///   block   x -> x, gathered; residual blocks are two segments:
+///   stem    images -> parts, gathered; join: parts -> x
+///   block   x -> parts, gathered; join: parts -> x. Residual blocks begin in two segments:
 ///     first   x -> hidden, gathered; beside: the column's channels of the shortcut
-///     second  hidden, beside -> x, gathered
+///     second  hidden, beside -> parts
 ///   head    x -> parts, gathered; join: parts -> logits
 /// Throws Error with every reason why it cannot be cut: norms whose groups span columns are one.
 void add_cnn_columns(const CnnPlan& plan, const Job& job, Model& model);

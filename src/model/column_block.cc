@@ -8,11 +8,16 @@ namespace tutti {
 
 namespace {
 
+constexpr const char* kParts = "parts";
+
 class Join final : public Segment {
  public:
-  Join(const std::string& parts, Border whole, const Columns& columns)
-      : in_(gathered_parts(whole, columns.slices)), out_(std::move(whole)), column_(columns.column) {
-    in_.name = parts;
+  Join(Border whole, const Columns& columns, Whole gradient)
+      : in_(gathered_parts(whole, columns.slices)),
+        out_(std::move(whole)),
+        column_(columns.column),
+        gradient_(gradient) {
+    in_.name = kParts;
   }
 
   std::string name() const override { return "join"; }
@@ -22,6 +27,10 @@ class Join final : public Segment {
 
   void forward(Context&, Tensors in, Tensors out) const override { parts(out[0]).copy_(in[0]); }
   void backward(Context&, Tensors, Tensors, Tensors grad_out, Tensors grad_in) const override {
+    if (gradient_ == Whole::kSummed) {
+      grad_in[0].copy_(parts(grad_out[0]));
+      return;
+    }
     grad_in[0].zero_();
     grad_in[0].select(0, column_).copy_(parts(grad_out[0]).select(0, column_));
   }
@@ -40,6 +49,7 @@ class Join final : public Segment {
 
   Border in_, out_;
   int64_t column_;
+  Whole gradient_;
 };
 
 /// Glorot goes by the fans of the whole matrix; the others do not by its first dim.
@@ -88,8 +98,14 @@ Border gathered_parts(const Border& whole, int64_t slices) {
 
 at::Tensor joined_parts(const at::Tensor& gathered) { return gathered.transpose(0, 1).flatten(1, 2); }
 
-std::unique_ptr<Segment> join_segment(const std::string& parts, const Border& whole, const Columns& columns) {
-  return std::make_unique<Join>(parts, whole, columns);
+std::unique_ptr<Segment> join_segment(const Border& whole, const Columns& columns, Whole gradient) {
+  return std::make_unique<Join>(whole, columns, gradient);
+}
+
+Border joined_part(const Border& whole, const Columns& columns) {
+  Border part = column_part(whole, columns.slices);
+  part.name = kParts;
+  return part;
 }
 
 }  // namespace tutti

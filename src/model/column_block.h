@@ -1,6 +1,6 @@
 // Models that are defined in S = train.tensor_slices columns by cutting every layer's outputs (its units, channels,
 // classes): column c computes the c-th of S equal parts from all of its inputs, with its own rows of the weights, and
-// the parts are gathered for the next layer. What is shared by the MLP and the CNN is here.
+// the parts are gathered and joined for the next layer. What is shared by the MLP and the CNN is here.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +30,18 @@ void check_cut(const std::string& what, int64_t size, int64_t slices, std::vecto
 Border column_part(const Border& whole, int64_t slices);
 /// The same as the next segment reads it: [S, B, C / S, ...].
 Border gathered_parts(const Border& whole, int64_t slices);
-/// Of gathered parts [S, B, C / S, ...] the whole [B, C, ...].
+/// Of gathered parts the whole.
 at::Tensor joined_parts(const at::Tensor& gathered);
 
-/// Reads gathered parts of `whole` as `parts` and puts it out, for a loss that every column computes. Each computes the
-/// same gradient; since those of gathered tensors are summed over the columns, a column hands back its own part of it
-/// and zeros.
-std::unique_ptr<Segment> join_segment(const std::string& parts, const Border& whole, const Columns& columns);
+/// How the columns' gradients of a whole tensor that each of them holds make up the gradient.
+enum class Whole {
+  kSummed,  ///< each column brings what its own part of the next layer adds to it
+  kSame,    ///< each brings all of it: they compute the same loss. A column hands back its own part, and zeros
+};
+/// Ends a block: reads gathered parts of `whole`, from a border named "parts", and puts it out. Behind it nothing is
+/// exchanged, so a pipeline may be cut there.
+std::unique_ptr<Segment> join_segment(const Border& whole, const Columns& columns, Whole gradient = Whole::kSummed);
+/// The border that it reads, as the column's layer puts it out.
+Border joined_part(const Border& whole, const Columns& columns);
 
 }  // namespace tutti

@@ -11,7 +11,6 @@
 #include "model/adaptor.h"
 #include "model/dropout.h"
 #include "model/init.h"
-#include "model/wiring.h"
 
 namespace tutti {
 
@@ -69,7 +68,7 @@ Block layer_block(const Job& job, std::string name, std::vector<Parameter> param
   outputs.insert(outputs.end(), passed.begin(), passed.end());
   AdaptOptions options = built_in_options(job);
   options.splits = true;
-  options.flops = 2.0 * static_cast<double>(elements(in) * out.dims[1]);
+  options.flops = 2.0 * static_cast<double>(in.dims[0] * in.dims[1] * out.dims[1]);
   TensorFunction function = [layer = std::move(layer)](const Pass& pass, Tensors p, Tensors tensors) {
     std::vector<at::Tensor> results = {layer(pass, p, tensors[0])};
     for (size_t i = 1; i < tensors.size(); ++i) results.push_back(tensors[i].clone());
@@ -79,11 +78,8 @@ Block layer_block(const Job& job, std::string name, std::vector<Parameter> param
                std::move(options));
 }
 
-/// Of a sample, gathered or not.
-int64_t inputs_of(const Border& in) { return in.dims.size() == 3 ? in.dims[0] * in.dims[2] : in.dims[1]; }
-
 std::vector<Parameter> dense_parameters(const Job& job, const Border& in, const Border& out) {
-  std::vector<Parameter> parameters = linear_parameters(job, "", inputs_of(in), out.dims[1]);
+  std::vector<Parameter> parameters = linear_parameters(job, "", in.dims[1], out.dims[1]);
   const std::string norm = norm_of(job);
   if (norm == "batch" && out.dims[0] < 2)
     throw Error(
@@ -93,14 +89,12 @@ std::vector<Parameter> dense_parameters(const Job& job, const Border& in, const 
 }
 
 Block layer_column(const Job& job, const Block& whole, const Border& in, const Border& out, const Columns& columns,
-                   Layer layer) {
-  Block block = column_block(whole, columns);
-  if (in.dims.size() == 3)
-    layer = [layer = std::move(layer)](const Pass& pass, Tensors p, const at::Tensor& x) {
-      return layer(pass, p, joined_parts(x));
-    };
-  return layer_block(job, std::move(block.name), std::move(block.parameters), in, column_part(out, columns.slices), {},
-                     std::move(layer));
+                   Whole gradient, Layer layer) {
+  Block part = column_block(whole, columns);
+  Block block = layer_block(job, std::move(part.name), std::move(part.parameters), in, joined_part(out, columns), {},
+                            std::move(layer));
+  block.segments.push_back(join_segment(out, columns, gradient));
+  return block;
 }
 
 }  // namespace
@@ -128,12 +122,13 @@ Block dense_column(const Job& job, const std::string& name, const Border& in, co
         fmt::format("train.tensor_slices = {} but model.norm = \"{}\" goes over all units of a layer, which are cut; "
                     "use batch or none",
                     columns.slices, norm));
-  return layer_column(job, {name, dense_parameters(job, in, out), {}}, in, out, columns, dense_layer(job, columns));
+  return layer_column(job, {name, dense_parameters(job, in, out), {}}, in, out, columns, Whole::kSummed,
+                      dense_layer(job, columns));
 }
 
 Block linear_column(const Job& job, const std::string& name, const Border& in, const Border& out,
-                    const Columns& columns) {
-  return layer_column(job, {name, linear_parameters(job, "", inputs_of(in), out.dims[1]), {}}, in, out, columns,
+                    const Columns& columns, Whole gradient) {
+  return layer_column(job, {name, linear_parameters(job, "", in.dims[1], out.dims[1]), {}}, in, out, columns, gradient,
                       linear_layer);
 }
 

@@ -18,12 +18,12 @@ Block dense_block(const Job& job, std::string name, const Border& in, const Bord
 Block linear_block(const Job& job, std::string name, const Border& in, const Border& out,
                    const std::vector<Border>& passed = {});
 
-/// A column of the dense (or only the linear) block `name` whose whole output is `out`: its part, gathered. `in` is
-/// whole, or gathered parts. The function is the whole block's. Throws Error for a norm over all units of a layer.
+/// A column of the dense (or only the linear) block `name`; `in` and `out` are whole. The columns' function together is
+/// the whole block's; `gradient` as join_segment has it. Throws Error for a norm over all units of a layer.
 Block dense_column(const Job& job, const std::string& name, const Border& in, const Border& out,
                    const Columns& columns);
 Block linear_column(const Job& job, const std::string& name, const Border& in, const Border& out,
-                    const Columns& columns);
+                    const Columns& columns, Whole gradient);
 
 /// Blocks PREFIX.0, PREFIX.1, ... of the given widths; `last` becomes the border behind them.
 void add_dense(Model& model, const Job& job, const std::string& prefix, const std::vector<int64_t>& widths,

@@ -30,14 +30,10 @@ void add_columns(Model& model, const Job& job, const Border& output) {
     const Border out{"hidden", {job.train.micro_batch_size, job.model.hidden[i]}};
     for (int64_t column = 0; column < slices; ++column)
       model.blocks.push_back(dense_column(job, fmt::format("layers.{}", i), last, out, {slices, column}));
-    last = gathered_parts(out, slices);
+    last = out;
   }
-  Border parts = output;
-  parts.name = "parts";
   for (int64_t column = 0; column < slices; ++column) {
-    const Columns columns{slices, column};
-    Block& head = model.blocks.emplace_back(linear_column(job, "head", last, parts, columns));
-    head.segments.push_back(join_segment(parts.name, output, columns));
+    Block& head = model.blocks.emplace_back(linear_column(job, "head", last, output, {slices, column}, Whole::kSame));
     head.segments.push_back(loss_segment(job, output, model.data));
   }
 }

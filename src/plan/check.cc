@@ -282,7 +282,8 @@ int64_t MemoryForecast::total() const { return std::accumulate(std::begin(bytes)
 
 MemoryForecast forecast_memory(const Program& program) {
   MemoryForecast forecast;
-  for (const Buffer& buffer : program.buffers) forecast.bytes[static_cast<int>(buffer.kind)] += buffer.bytes;
+  for (const Buffer& buffer : program.buffers)
+    if (!buffer.offloaded) forecast.bytes[static_cast<int>(buffer.kind)] += buffer.bytes;
   return forecast;
 }
 

@@ -65,7 +65,8 @@ class RankMaker {
         groups_(groups),
         at_(options.mesh.at(rank)),
         columns_(places.columns[at_.tensor]),
-        program_(rank, options.overlap, options.mesh.pipeline > 1, goes_back(options)),
+        program_(rank, options.overlap, options.mesh.pipeline > 1, goes_back(options),
+                 options.overlap && (options.offload || options.offload_parameters)),
         sums_(options.sums()),
         rounds_(sum_rounds(sums_)),
         sequence_(options.forward_only ? std::vector<MicroBatch>{{0, 0}} : sequence_of(sums_, at_.data)) {
@@ -105,6 +106,8 @@ class RankMaker {
   int reduce_shards() const { return reduce_shards_of(options_); }
   bool sliced() const { return options_.mesh.shards > 1; }
   bool gathers() const { return options_.zero == 3 && sliced(); }
+  /// Whether passes find parameters in slots that are filled ahead of them, by gathers or from the second tier.
+  bool brought() const { return gathers() || options_.offload_parameters; }
   /// My slice of a unit's sum.
   Range slice(int unit) const { return places_.slices[unit][at_.data % reduce_shards()]; }
   bool is_home(int unit) const {
@@ -229,7 +232,7 @@ class RankMaker {
   }
 
   void make_uses() {
-    if (!gathers()) return;
+    if (!brought()) return;
     size_t widest = 1;
     for (const Pass& pass : passes_) widest = std::max(widest, units_of(pass).size());
     gathered_slots_ = static_cast<size_t>(options_.depth) + widest;
@@ -277,11 +280,13 @@ class RankMaker {
         parameter.range = held;
         parameter.bytes = held.size() * kFloat;
       }
+      parameter.offloaded = options_.offload_parameters;
       parameter_[unit] = program_.add_buffer(parameter);
       if (options_.forward_only) continue;
       Buffer moment{fmt::format("moments {}", unit), BufferKind::kMoment,
                     align_up(held.size(), kAlign) * kFloat * options_.optimizer_slots, unit, -1, -1};
       if (sliced()) moment.range = held;
+      moment.offloaded = options_.offload;
       moment_[unit] = program_.add_buffer(moment);
     }
     for (const auto& [block, owner] : remote_shares()) {
@@ -504,7 +509,7 @@ class RankMaker {
   }
 
   int parameters(int unit, const Pass& pass) {
-    if (!gathers()) return parameter_.at(unit);
+    if (!brought()) return parameter_.at(unit);
     for (int use : pass.gathers)
       if (uses_[use].unit == unit) return gathered_[use % gathered_slots_];
     TUTTI_CHECK(false, "unit {} is not gathered", unit);
@@ -611,13 +616,15 @@ class RankMaker {
       if (!free || (!options_.overlap && uses_[use].first > p)) break;
       const int unit = uses_[use].unit;
       Instruction i;
-      i.op = Op::kGather;
+      i.op = gathers() ? Op::kGather : Op::kFetch;
       i.block = unit;
-      i.id = kGatherIds + static_cast<uint32_t>(home_number()) * kPerHome + static_cast<uint32_t>(use);
-      i.group = group_of(replica(unit));
+      if (gathers()) {
+        i.id = kGatherIds + static_cast<uint32_t>(home_number()) * kPerHome + static_cast<uint32_t>(use);
+        i.group = group_of(replica(unit));
+      }
       i.reads = {parameter_.at(unit)};
       i.writes = {gathered_[use % gathered_slots_]};
-      program_.add(MeshProgram::kData, std::move(i));
+      program_.add(gathers() ? MeshProgram::kData : MeshProgram::kDisk, std::move(i));
       ++gathered_uses_;
     }
   }
@@ -1030,13 +1037,19 @@ class RankMaker {
 
   void commit() {
     catch_up(static_cast<int>(rounds_.size()));
+    const std::vector<int> units = my_units();
+    // Two units' values come in while the sums are still on their way, then one behind every Update.
+    for (size_t u = 0; u < units.size() && u < kFetchAhead; ++u) fetch(units[u], u);
     Instruction vote;
     vote.op = Op::kVote;
     vote.id = kVoteId;
     vote.reads = {losses_, squares_};
     vote.writes = {verdict_};
     program_.add(MeshProgram::kData, std::move(vote));
-    for (int unit : my_units()) update(unit);
+    for (size_t u = 0; u < units.size(); ++u) {
+      update(units[u], u);
+      if (u + kFetchAhead < units.size()) fetch(units[u + kFetchAhead], u + kFetchAhead);
+    }
     std::set<int> refreshed;
     for (int unit : my_units())
       if ((sliced() && options_.zero < 3) || has_remote_users(unit)) refreshed.insert(unit);
@@ -1044,15 +1057,45 @@ class RankMaker {
     for (int unit : refreshed) refresh(unit);
   }
 
-  void update(int unit) {
+  static constexpr size_t kFetchAhead = 2;
+
+  /// Where Update finds a unit's values in memory.
+  int updated_parameters(int unit, size_t turn) {
+    if (!options_.offload_parameters) return parameter_.at(unit);
+    return buffer(BufferKind::kParameter, program_.at(parameter_.at(unit)).bytes, "fetched parameters {}",
+                  turn % kFetchAhead);
+  }
+  int updated_moments(int unit, size_t turn) {
+    if (!options_.offload) return moment_.at(unit);
+    return buffer(BufferKind::kMoment, program_.at(moment_.at(unit)).bytes, "fetched moments {}", turn % kFetchAhead);
+  }
+
+  void fetch(int unit, size_t turn) { travel_to_tier(Op::kFetch, unit, turn); }
+
+  void travel_to_tier(Op op, int unit, size_t turn) {
+    Instruction i;
+    i.op = op;
+    i.block = unit;
+    const auto add = [&](int tier, int memory) {
+      (op == Op::kFetch ? i.reads : i.writes).push_back(tier);
+      (op == Op::kFetch ? i.writes : i.reads).push_back(memory);
+    };
+    if (options_.offload_parameters) add(parameter_.at(unit), updated_parameters(unit, turn));
+    if (options_.offload) add(moment_.at(unit), updated_moments(unit, turn));
+    if (!i.reads.empty()) program_.add(MeshProgram::kDisk, std::move(i));
+  }
+
+  void update(int unit, size_t turn) {
     Instruction i;
     i.op = Op::kUpdate;
     i.block = unit;
     const bool whole = options_.zero == 0 && options_.mesh.data > 1;
     const int from = whole ? gradient(unit, 0, static_cast<int>(rounds_.size()) - 1) : stack(unit)[0];
-    i.reads = {verdict_, from, parameter_.at(unit), moment_.at(unit)};
-    i.writes = {parameter_.at(unit), moment_.at(unit)};
+    const int parameters = updated_parameters(unit, turn), moments = updated_moments(unit, turn);
+    i.reads = {verdict_, from, parameters, moments};
+    i.writes = {parameters, moments};
     program_.add(MeshProgram::kCompute, std::move(i));
+    travel_to_tier(Op::kEvict, unit, turn);
   }
 
   /// New values for those that hold them whole: data ranks of ZeRO-1 and 2, copies of shared parameters.
@@ -1168,6 +1211,18 @@ std::vector<int> users_and_owners(const ModelShape& model, const MeshOptions& op
   return ranks;
 }
 
+namespace {
+
+bool shares_over_ranks(const ModelShape& model, const MeshOptions& options) {
+  const MeshPlaces places = mesh_places(model, options);
+  for (size_t b = 0; b < model.blocks.size(); ++b)
+    for (const Share& share : model.blocks[b].shares)
+      if (places.home(model, static_cast<int>(b)) != places.home(model, share.unit)) return true;
+  return false;
+}
+
+}  // namespace
+
 std::vector<std::string> mesh_faults(const ModelShape& model, const MeshOptions& options) {
   std::vector<std::string> faults;
   const Mesh& mesh = options.mesh;
@@ -1193,6 +1248,10 @@ std::vector<std::string> mesh_faults(const ModelShape& model, const MeshOptions&
                                  options.batch.lanes, mesh.data));
   if (options.owner && options.batch.micro_batches > 1 && !options.micro)
     faults.push_back("fold = \"owner\" needs micro_batches = 1 or order = \"micro\"");
+  if (options.offload_parameters && mesh.shards > 1)
+    faults.push_back("ZeRO's slices are read by other ranks, so parameters cannot be offloaded; offload the optimizer");
+  if (options.offload_parameters && faults.empty() && shares_over_ranks(model, options))
+    faults.push_back("parameters that other ranks share are read there, so they cannot be offloaded");
   if (mesh.shards < 1 || mesh.data % mesh.shards != 0)
     faults.push_back(fmt::format("{} data ranks cannot be cut into shards of {}", mesh.data, mesh.shards));
   if (schedule == "zero-bubble" || schedule == "zbv") {

@@ -23,10 +23,10 @@ class MeshProgram {
   /// Queues by what they are for; those that the rank does not have are compute. Where a stage has two neighbours on
   /// one side of a chunk (zbv goes up and down again), messages of the second have queues of their own, kBack behind
   /// the first's: in one queue they could wait for each other in a circle.
-  enum QueueUse { kCompute, kData, kActivationsIn, kActivationsOut, kGradientsIn, kGradientsOut, kUses };
-  static constexpr int kBack = 4;
+  enum QueueUse { kCompute, kData, kActivationsIn, kActivationsOut, kGradientsIn, kGradientsOut, kDisk, kUses };
+  static constexpr int kBack = 5;
 
-  MeshProgram(int rank, bool overlap, bool pipeline, bool back);
+  MeshProgram(int rank, bool overlap, bool pipeline, bool back, bool disk);
 
   int add_buffer(Buffer buffer);
   int add_buffer(std::string name, BufferKind kind, int64_t bytes, int unit = -1);

@@ -105,8 +105,13 @@ class Structure {
       if (!holds) fault_at(place, "{}", what);
       return holds;
     };
-    for (int b : touched_by(i).reads) want(inside(b, program.buffers.size()), "reads a buffer that is not there");
-    for (int b : touched_by(i).writes) want(inside(b, program.buffers.size()), "writes a buffer that is not there");
+    const Touched touched = touched_by(i);
+    for (const auto* list : {&touched.reads, &touched.writes}) {
+      for (int b : *list) {
+        if (!want(inside(b, program.buffers.size()), "touches a buffer that is not there")) continue;
+        want(!program.buffers[b].offloaded || i.op == Op::kFetch || i.op == Op::kEvict, "touches the second tier");
+      }
+    }
     for (const auto* list : {&i.flow.parameters, &i.flow.gradients}) {
       for (const UnitBuffer& u : *list) {
         want(inside(u.unit, model_.blocks.size()) && inside(u.buffer, program.buffers.size()),

@@ -82,7 +82,6 @@ UnitValues::UnitValues(const Plan& plan, const ModelShape& model, const MeshOpti
       copies_(copies),
       faults_(faults),
       units_(model.blocks.size()),
-      tier_(plan.programs.size(), std::vector<int>(model.blocks.size(), 0)),
       commits_(plan.programs.size()) {
   const Batch& batch = options.batch;
   expected_ = options.micro ? expressions_.job_by_micro(batch.lanes, batch.micro_batches)
@@ -252,150 +251,23 @@ bool UnitValues::total_over(Place place, int b, int unit, Range range) {
   return true;
 }
 
-void UnitValues::norm(Place place) {
+/// Fetch and Evict: what the second tier has of a unit comes into memory, or goes back.
+void UnitValues::move(Place place) {
   const Instruction& i = at(plan_, place);
-  if (i.reads.size() != 1 || i.writes.size() != 1) return faults_.add(place, "reads one gradient and writes one sum");
-  if (!is_home(place.rank, i.block)) return faults_.add(place, "its unit is not this rank's");
-  const auto& slices = transfers_.places().slices[i.block];
-  const size_t slice = options_.mesh.at(place.rank).data % slices.size();
-  total_over(place, i.reads[0], i.block, slices[slice]);
-  ++units_[i.block].norms[slice];
-  commits_[place.rank].before.push_back(place);
-}
-
-void UnitValues::guard(Place place, int b, bool word) {
-  const Commit& commit = commits_[place.rank];
-  const Op op = at(plan_, place).op;
-  const auto theirs = [&](int buffer, Op maker) { return b == buffer && (op != maker || !word); };
-  if (theirs(commit.losses, Op::kForward) || theirs(commit.squares, Op::kNorm) || theirs(commit.verdict, Op::kVote)) {
-    faults_.add(place, fmt::format("writes '{}', which is not for it", buffer(place.rank, b).name));
-  }
-  const bool maker = word && (op == Op::kForward || op == Op::kNorm || op == Op::kVote);
-  if (maker && b != (op == Op::kForward ? commit.losses : op == Op::kNorm ? commit.squares : commit.verdict)) {
-    faults_.add(place, fmt::format("writes '{}', others of its kind elsewhere", buffer(place.rank, b).name));
-  }
-}
-
-void UnitValues::mark_loss(Place place) {
-  const Instruction& i = at(plan_, place);
-  const BlockShape& block = model_.blocks[i.block];
-  const bool last = block.layer + 1 == model_.layers() && i.segment + 1 == static_cast<int>(block.segments.size());
-  if (i.writes.size() != (last && !i.again ? 1 : 0)) faults_.add(place, "the loss has one place, others have none");
-}
-
-void UnitValues::vote(Place place) {
-  const Instruction& i = at(plan_, place);
-  Commit& commit = commits_[place.rank];
-  for (int b : {commit.squares, commit.losses}) {
-    if (b >= 0 && !listed(i.reads, b))
-      faults_.add(place, fmt::format("does not read '{}'", buffer(place.rank, b).name));
-  }
-  if (i.writes.size() != 1) faults_.add(place, "writes one verdict");
-  commit.votes.push_back(place);
-}
-
-void UnitValues::update(Place place) {
-  const Instruction& i = at(plan_, place);
-  const Commit& commit = commits_[place.rank];
-  if (commit.votes.size() != 1 || !ordering_.before(commit.votes[0], place))
-    return faults_.add(place, "does not follow the vote");
-  if (!is_home(place.rank, i.block)) return faults_.add(place, "its unit is not this rank's");
-  const Range range = updated_range(place.rank, i.block);
-  ++units_[i.block].updates[options_.mesh.at(place.rank).data];
-  const auto of_kind = [&](const std::vector<int>& list, BufferKind kind) {
-    std::vector<int> found;
-    for (int b : list) {
-      if (buffer(place.rank, b).kind == kind) found.push_back(b);
-    }
-    return found;
-  };
-  const auto gradient = of_kind(i.reads, BufferKind::kGradient), parameter = of_kind(i.reads, BufferKind::kParameter),
-             moment = of_kind(i.reads, BufferKind::kMoment);
-  const auto& verdict = at(plan_, commit.votes[0]).writes;
-  if (gradient.size() != 1 || parameter.size() != 1 || moment.size() != 1 ||
-      of_kind(i.reads, BufferKind::kWork) != verdict)
-    return faults_.add(place, "reads a verdict, a gradient, parameters and moments, one each");
-  if (parameter != of_kind(i.writes, BufferKind::kParameter) || moment != of_kind(i.writes, BufferKind::kMoment) ||
-      i.writes.size() != 2)
-    return faults_.add(place, "writes the parameters and moments that it reads");
-  total_over(place, gradient[0], i.block, range);
-  if (!version_over(place.rank, parameter[0], i.block, BufferKind::kParameter, range, 0)) {
-    faults_.add(place, fmt::format("'{}' does not hold this step's parameters", buffer(place.rank, parameter[0]).name));
-  }
-  if (!version_over(place.rank, moment[0], i.block, BufferKind::kMoment, {0, 1}, 0)) {
-    faults_.add(place, fmt::format("'{}' does not hold this step's moments", buffer(place.rank, moment[0]).name));
-  }
-  const int64_t bytes = range.size() * static_cast<int64_t>(sizeof(float)) * options_.optimizer_slots;
-  if (buffer(place.rank, moment[0]).bytes < bytes) {
-    faults_.add(place,
-                fmt::format("'{}' has no room for {} bytes of moments", buffer(place.rank, moment[0]).name, bytes));
-  }
-  holding(place.rank, parameter[0]).write(range, {1});
-  holding(place.rank, moment[0]).write({0, 1}, {1});
-}
-
-void UnitValues::fetch(Place place) {
-  const Instruction& i = at(plan_, place);
-  for (int b : i.writes) {
-    holding(place.rank, b).reset(i.block, buffer(place.rank, b).kind);
-    holding(place.rank, b).write({0, 1}, {tier_[place.rank][i.block]});
-  }
-}
-
-void UnitValues::evict(Place place) {
-  const Instruction& i = at(plan_, place);
-  for (int b : i.reads) {
-    const Holding& h = holding(place.rank, b);
-    if (h.unit != i.block || h.pieces.empty()) return faults_.add(place, "has nothing of its unit to put away");
-    tier_[place.rank][i.block] = h.pieces[0].worth[0];
-  }
-}
-
-void UnitValues::end(std::vector<std::string>& faults) {
-  for (int u = 0; u < static_cast<int>(units_.size()) && !options_.forward_only; ++u) {
-    if (model_.blocks[u].gradient_size == 0) continue;
-    for (size_t s = 0; s < units_[u].norms.size(); ++s) {
-      const bool counts = !transfers_.places().slices[u][s].empty();
-      if (units_[u].norms[s] == 1 || (!counts && units_[u].norms[s] == 0)) continue;
-      faults.push_back(fmt::format("squares of unit {} slice {} are counted {} times", u, s, units_[u].norms[s]));
-    }
-    for (size_t d = 0; d < units_[u].updates.size(); ++d) {
-      if (units_[u].updates[d] == 1) continue;
-      faults.push_back(fmt::format("unit {} is updated {} times by its data rank {}", u, units_[u].updates[d], d));
-    }
-  }
-  const int version = options_.forward_only ? 0 : 1;
-  for (int r = 0; r < static_cast<int>(plan_.programs.size()); ++r) {
-    // The commit: every norm is known and every slice is held when the vote begins.
-    for (const Place& vote : commits_[r].votes) {
-      for (const Place& p : commits_[r].before) {
-        if (!ordering_.before(p, vote)) faults_.add(vote, "does not follow " + name_of(plan_, p));
-      }
-    }
-    if (commits_[r].votes.size() != static_cast<size_t>(version))
-      faults.push_back(fmt::format("rank {}: votes {} times", r, commits_[r].votes.size()));
-    const auto& buffers = plan_.programs[r].buffers;
-    std::vector<bool> kept(model_.blocks.size(), false);
-    for (int b = 0; b < static_cast<int>(buffers.size()); ++b) {
-      const int unit = buffers[b].unit;
-      bool current = true;
-      if (unit >= 0 && buffers[b].kind == BufferKind::kMoment) {
-        kept[unit] = true;
-        current = version_over(r, b, unit, BufferKind::kMoment, {0, 1}, version);
-      }
-      if (unit >= 0 && buffers[b].kind == BufferKind::kParameter) {
-        for (const auto& [range, place] : transfers_.pieces_of(buffers[b], unit, r)) {
-          current &= version_over(r, b, unit, BufferKind::kParameter, {place, place + range.size()}, version);
-        }
-      }
-      if (!current)
-        faults.push_back(fmt::format("rank {}: '{}' is not up to date when the step ends", r, buffers[b].name));
-    }
-    for (int u = 0; u < static_cast<int>(units_.size()) && !options_.forward_only; ++u) {
-      const bool mine = model_.blocks[u].gradient_size > 0 && is_home(r, u) && !kept[u];
-      if (mine && tier_[r][u] != 1)
-        faults.push_back(fmt::format("rank {}: the moments of unit {} are not put away", r, u));
-    }
+  if (i.reads.size() != i.writes.size() || i.reads.empty()) return faults_.add(place, "moves nothing, or to nowhere");
+  for (size_t k = 0; k < i.reads.size(); ++k) {
+    const Buffer &from = buffer(place.rank, i.reads[k]), &to = buffer(place.rank, i.writes[k]);
+    const bool moments = from.kind == BufferKind::kMoment;
+    const int64_t floats = moments ? updated_range(place.rank, i.block).size() * options_.optimizer_slots
+                                   : model_.blocks[i.block].unit_size;
+    const int64_t bytes = floats * static_cast<int64_t>(sizeof(float));
+    if (from.offloaded != (i.op == Op::kFetch) || to.offloaded == from.offloaded)
+      faults_.add(place, fmt::format("'{}' and '{}' are not in the two tiers", from.name, to.name));
+    if (from.bytes < bytes || to.bytes < bytes || from.kind != to.kind || (!moments && from.range != to.range))
+      faults_.add(place, fmt::format("'{}' and '{}' do not both hold unit {}", from.name, to.name, i.block));
+    if (holding(place.rank, i.reads[k]).unit != i.block)
+      faults_.add(place, fmt::format("'{}' does not hold unit {}", from.name, i.block));
+    holding(place.rank, i.writes[k]) = holding(place.rank, i.reads[k]);
   }
 }
 

@@ -53,8 +53,7 @@ class UnitValues {
   void norm(Place place);
   void vote(Place place);
   void update(Place place);
-  void fetch(Place place);
-  void evict(Place place);
+  void move(Place place);
   void mark_loss(Place place);
   /// Faults that are seen only when the step is over.
   void end(std::vector<std::string>& faults);
@@ -96,7 +95,6 @@ class UnitValues {
   int expected_ = 0;
   std::vector<Unit> units_;
   std::vector<std::vector<Holding>> holdings_;  // [rank][buffer]
-  std::vector<std::vector<int>> tier_;  // [rank][unit]: the version of moments in the second tier; -1: none there
   struct Commit {
     std::vector<Place> before;                    // what the vote must follow
     int squares = -1, losses = -1, verdict = -1;  // buffers

@@ -107,7 +107,8 @@ class Interpreter {
   /// What lies in a buffer as one kind of value is no longer there once another kind is written.
   void forget(Place place) {
     const Instruction& i = at(plan_, place);
-    const bool of_units = i.op == Op::kReduce || i.op == Op::kGather || i.op == Op::kUpdate || i.op == Op::kFetch;
+    const bool of_units =
+        i.op == Op::kReduce || i.op == Op::kGather || i.op == Op::kUpdate || i.op == Op::kFetch || i.op == Op::kEvict;
     for (int b : touched_by(i).writes) {
       bool unit = of_units;
       for (const UnitBuffer& g : i.flow.gradients) unit |= g.buffer == b;
@@ -143,9 +144,8 @@ class Interpreter {
       case Op::kUpdate:
         return units_.update(place);
       case Op::kFetch:
-        return units_.fetch(place);
       case Op::kEvict:
-        return units_.evict(place);
+        return units_.move(place);
       default:
         return;
     }

@@ -55,6 +55,7 @@ struct Buffer {
   Range range{};              ///< floats of the unit that it holds, where that is not all: slices
   bool window = false;        ///< lies where other ranks may read it; it begins there at window_offset
   int64_t window_offset = 0;  ///< bytes
+  bool offloaded = false;     ///< lies in the second tier: Fetch reads it there, Evict writes it
 };
 
 /// Of Backward: the whole, or one of its parts.

@@ -287,33 +287,43 @@ int64_t exchanged_bytes(const Program& program, const Instruction& i, const Mesh
 
 }  // namespace
 
-int64_t link_bytes(const Plan& plan, const ModelShape& model, const MeshOptions& options, int from, int to) {
+LinkBytes link_bytes(const Plan& plan, const ModelShape& model, const MeshOptions& options) {
   const Transfers transfers(plan, model, options);
-  const Program& program = plan.programs[from];
-  int64_t bytes = 0;
-  for (const Queue& queue : program.queues) {
-    for (const Instruction& i : queue.instructions) {
-      if (i.op == Op::kSend && i.peer == to) bytes += program.buffers[i.reads[0]].bytes;
-      const auto& ranks = transfers.members(i);
-      if (!meets(i.op) || std::find(ranks.begin(), ranks.end(), to) == ranks.end()) continue;
-      if (i.op == Op::kExchange) bytes += exchanged_bytes(program, i, options, model.columns, to);
-      if (i.op == Op::kReduce) {
-        const SumTransfer sum = transfers.sum(i);
-        const Range slice = sum.slices[std::find(ranks.begin(), ranks.end(), to) - ranks.begin()];
-        for (const SumSource& source : sum.sources) {
-          for (const auto& term : source.terms) {
-            if (term.rank == from) bytes += overlap(slice, source.to).size() * kFloat;
+  LinkBytes bytes(plan.programs.size(), std::vector<int64_t>(plan.programs.size(), 0));
+  for (const Program& program : plan.programs) {
+    for (const Queue& queue : program.queues) {
+      for (const Instruction& i : queue.instructions) {
+        if (i.op == Op::kSend) bytes[program.rank][i.peer] += program.buffers[i.reads[0]].bytes;
+        if (i.op == Op::kExchange) {
+          for (int to : transfers.members(i)) {
+            if (to != program.rank) bytes[program.rank][to] += exchanged_bytes(program, i, options, model.columns, to);
           }
         }
-      }
-      if (i.op == Op::kGather) {
-        for (const auto& copy : transfers.copy(i).copies) {
-          if (copy.from == from && copy.to == to) bytes += copy.bytes;
+        const bool first = transfers.members(i).front() == program.rank;  // counts for all
+        if (i.op == Op::kReduce && first) {
+          const SumTransfer sum = transfers.sum(i);
+          for (size_t m = 0; m < sum.ranks.size(); ++m) {
+            for (const SumSource& source : sum.sources) {
+              const int64_t taken = overlap(sum.slices[m], source.to).size() * kFloat;
+              for (const auto& term : source.terms) {
+                if (term.rank != sum.ranks[m]) bytes[term.rank][sum.ranks[m]] += taken;
+              }
+            }
+          }
+        }
+        if (i.op == Op::kGather && first) {
+          for (const auto& copy : transfers.copy(i).copies) {
+            if (copy.from != copy.to) bytes[copy.from][copy.to] += copy.bytes;
+          }
         }
       }
     }
   }
-  return from == to ? 0 : bytes;
+  return bytes;
+}
+
+int64_t link_bytes(const Plan& plan, const ModelShape& model, const MeshOptions& options, int from, int to) {
+  return link_bytes(plan, model, options)[from][to];
 }
 
 }  // namespace tutti

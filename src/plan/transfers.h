@@ -100,7 +100,9 @@ class Transfers {
   std::vector<std::vector<Spot>> signalled_by_;            // by rank and event
 };
 
-/// Payload bytes that rank `from` sends `to` in a step, or that `to` reads in from's window.
+/// Payload bytes that a rank sends another in a step, or that the other reads in its window: [from][to].
+using LinkBytes = std::vector<std::vector<int64_t>>;
+LinkBytes link_bytes(const Plan& plan, const ModelShape& model, const MeshOptions& options);
 int64_t link_bytes(const Plan& plan, const ModelShape& model, const MeshOptions& options, int from, int to);
 
 }  // namespace tutti

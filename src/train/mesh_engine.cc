@@ -260,6 +260,23 @@ void MeshEngine::set_meetings(Handlers& on, bool forward_only) {
     (forward_only ? forward_copies_ : copies_).at(i.id)->run(updated ? round + 1 : round, deadline());
   });
   set(Op::kExchange, [this, forward_only](const Instruction& i, uint64_t round) { exchange(i, round, forward_only); });
+  const auto memory = [this, forward_only](int b) {
+    return forward_only ? p_.memory.of_forward(b) : p_.memory.of(b);
+  };
+  const auto tier = [this, memory, forward_only](const Instruction& i, uint64_t) {
+    const auto& buffers = forward_only ? forward_program_.buffers : p_.program().buffers;
+    for (size_t k = 0; k < i.reads.size(); ++k) {
+      const bool fetches = i.op == Op::kFetch;
+      const auto bytes = static_cast<size_t>(buffers[fetches ? i.reads[k] : i.writes[k]].bytes);
+      if (fetches) {
+        p_.memory.fetch(memory(i.reads[k]), {memory(i.writes[k]), bytes});
+      } else {
+        p_.memory.evict(memory(i.writes[k]), {memory(i.reads[k]), bytes});
+      }
+    }
+  };
+  set(Op::kFetch, tier);
+  set(Op::kEvict, tier);
   const auto travel = [this, forward_only](const Instruction& i, uint64_t round) {
     const int b = i.op == Op::kSend ? i.reads[0] : i.writes[0];
     message(i, forward_only ? p_.memory.of_forward(b) : p_.memory.of(b), round);
@@ -355,6 +372,25 @@ void MeshEngine::vote() {
   if (p_.job.train.clip_by == "unit") share_unit_squares(unit_squares_, channel_);
 }
 
+/// A unit's values where an Update finds them: resident or fetched.
+class UpdatedUnit final : public UnitValues {
+ public:
+  UpdatedUnit(float* parameters, float* moments, Range held, int slots)
+      : parameters_(parameters), moments_(moments), held_(held), slots_(slots) {}
+  float* parameters(int, int64_t offset) const override { return parameters_ + offset; }
+  std::vector<float*> slots(int, int64_t offset) const override {
+    std::vector<float*> all;
+    for (int k = 0; k < slots_; ++k)
+      all.push_back(moments_ + k * align_up(held_.size(), kAlign) + (offset - held_.begin));
+    return all;
+  }
+
+ private:
+  float *parameters_, *moments_;  // of the unit's first float; of the first one held
+  Range held_;
+  int slots_;
+};
+
 /// What this rank owns of the unit.
 void MeshEngine::update(const Instruction& i) {
   const int unit = i.block;
@@ -362,14 +398,16 @@ void MeshEngine::update(const Instruction& i) {
   StepScalars scalars = scalars_;
   if (p_.job.train.clip_by == "unit") scalars.gradient_scale *= unit_clip(p_.job.train, unit_squares_[unit], all_);
   const auto& parameters = p_.shape.blocks[unit].parameters;
-  const Range held = p_.units.held(unit).moments;
+  const Held& held = p_.units.held(unit);
+  const UpdatedUnit units(p_.memory.floats(i.reads[2]) - held.parameters.begin, p_.memory.floats(i.reads[3]),
+                          held.moments, p_.options.optimizer_slots);
   const int64_t proposals = int64_t{p_.options.batch.lanes} * p_.options.batch.micro_batches;
   for (size_t p = 0; p < parameters.size(); ++p) {
-    const Range part{std::max(held.begin, parameters[p].offset),
-                     std::min(held.end, parameters[p].offset + parameters[p].size)};
+    const Range part{std::max(held.moments.begin, parameters[p].offset),
+                     std::min(held.moments.end, parameters[p].offset + parameters[p].size)};
     if (part.empty()) continue;
     const GradientPiece piece{part.begin, part.size(), values + part.begin};
-    p_.updater.update(p_.units, unit, p, std::span(&piece, 1), scalars, proposals);
+    p_.updater.update(units, unit, p, std::span(&piece, 1), scalars, proposals);
   }
 }
 

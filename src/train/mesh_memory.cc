@@ -7,11 +7,13 @@ namespace tutti {
 
 namespace {
 
+constexpr int64_t kPage = 4096;
+
 /// What segments declare of a buffer: the dry run's measure of what ATen allocates stands in the plan, too.
 std::vector<int64_t> declared_bytes(const Model& model, const Program& program) {
   std::vector<int64_t> bytes;
   for (const Buffer& b : program.buffers)
-    bytes.push_back(b.kind == BufferKind::kSaved || b.name == "work" ? 0 : b.bytes);
+    bytes.push_back(b.kind == BufferKind::kSaved || b.name == "work" || b.offloaded ? 0 : b.bytes);
   const auto widen = [&](int buffer, int64_t wanted) {
     if (buffer >= 0) bytes[buffer] = std::max(bytes[buffer], align_up(wanted, 256));
   };
@@ -36,7 +38,8 @@ int64_t window_bytes_of(const Program& program) {
 }
 
 MeshMemory::MeshMemory(const Model& model, const Program& program, const Program& forward,
-                       std::span<std::byte> window, Accounts& accounts, MemorySource* source)
+                       std::span<std::byte> window, const std::string& tier_folder, Accounts& accounts,
+                       MemorySource* source)
     : memory_(program.buffers.size(), nullptr), forward_memory_(forward.buffers.size(), nullptr) {
   std::vector<int64_t> bytes = declared_bytes(model, program);
   std::map<std::string, int> names;
@@ -75,13 +78,34 @@ MeshMemory::MeshMemory(const Model& model, const Program& program, const Program
   const auto take = [&](BufferKind kind, int64_t count) -> std::byte* {
     return count > 0 ? arena[static_cast<int>(kind)]->take(static_cast<size_t>(count)).data() : nullptr;
   };
+  int64_t tier_bytes = 0;
+  for (const Buffer& b : program.buffers) tier_bytes += b.offloaded ? align_up(b.bytes, kPage) : 0;
+  if (tier_bytes > 0) tier_ = std::make_unique<FileTier>(tier_folder, tier_bytes);
+  int64_t tier_at = 0;
   for (size_t b = 0; b < program.buffers.size(); ++b) {
     const Buffer& buffer = program.buffers[b];
+    if (buffer.offloaded) {
+      memory_[b] = tier_->mapped().data() + tier_at;
+      tier_at += align_up(buffer.bytes, kPage);
+      continue;
+    }
     memory_[b] = buffer.window ? window_.data() + buffer.window_offset : take(buffer.kind, bytes[b]);
   }
   for (size_t b = 0; b < forward.buffers.size(); ++b)
     if (const auto it = names.find(forward.buffers[b].name); it != names.end()) forward_memory_[b] = memory_[it->second];
   for (int b : missing) forward_memory_[b] = take(forward.buffers[b].kind, forward_bytes[b]);
+}
+
+void MeshMemory::fetch(const std::byte* offloaded, std::span<std::byte> into) const {
+  tier_->read(offloaded - tier_->mapped().data(), into);
+}
+
+void MeshMemory::evict(std::byte* offloaded, std::span<const std::byte> from) const {
+  tier_->write(offloaded - tier_->mapped().data(), from);
+}
+
+void MeshMemory::forget_tier() const {
+  if (tier_) tier_->forget();
 }
 
 }  // namespace tutti

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "exec/memory.h"
+#include "exec/tier.h"
 #include "model/segment.h"
 #include "plan/program.h"
 
@@ -20,20 +21,27 @@ class MeshMemory {
   /// `window`: of the transport; empty: it has none. `forward`: a program of evaluation, which finds its buffers by name
   /// among those of `program`. What ATen allocates itself inside of segments gets no memory here. All arguments must
   /// outlive it.
+  /// Offloaded buffers lie in a file in `tier_folder`.
   MeshMemory(const Model& model, const Program& program, const Program& forward, std::span<std::byte> window,
-             Accounts& accounts, MemorySource* source = nullptr);
+             const std::string& tier_folder, Accounts& accounts, MemorySource* source = nullptr);
 
   std::byte* of(int buffer) const { return memory_[buffer]; }
   std::byte* of_forward(int buffer) const { return forward_memory_[buffer]; }
   float* floats(int buffer) const { return reinterpret_cast<float*>(memory_[buffer]); }
   /// What the transfers' offsets count from.
   std::span<std::byte> window() const { return window_; }
+  /// Between an offloaded buffer and another one's memory.
+  void fetch(const std::byte* offloaded, std::span<std::byte> into) const;
+  void evict(std::byte* offloaded, std::span<const std::byte> from) const;
+  /// Lets memory go in which offloaded values were looked at.
+  void forget_tier() const;
 
  private:
   Accounts uncounted_;  // of the window, which counts as what it holds
   std::vector<std::unique_ptr<Arena>> arenas_;
   std::span<std::byte> window_;
-  std::vector<std::byte*> memory_, forward_memory_;  // by buffer
+  std::unique_ptr<FileTier> tier_;                   // null: nothing is offloaded
+  std::vector<std::byte*> memory_, forward_memory_;  // by buffer; offloaded ones are where the tier is mapped
 };
 
 }  // namespace tutti

@@ -55,6 +55,7 @@ MeshOptions mesh_options(const Job& job, const ModelShape& shape, int slots) {
   options.depth = static_cast<int>(layout.depth);
   options.optimizer_slots = slots;
   options.offload = layout.offload != "none";
+  options.offload_parameters = layout.offload == "all";
   return options;
 }
 
@@ -88,7 +89,8 @@ std::vector<MicroBatch> MeshRank::sequence() const {
 
 void MeshRank::place(Transport& transport, Channel& channel, Accounts& accounts) {
   const Program& program = plan_.programs[rank_];
-  memory_ = std::make_unique<MeshMemory>(model_, program, forward_plan_.programs[rank_], transport.window(), accounts);
+  memory_ = std::make_unique<MeshMemory>(model_, program, forward_plan_.programs[rank_], transport.window(),
+                                         job_.layout.offload_folder, accounts);
   const std::vector<Held> held = held_by(shape_, options_, rank_);
   std::vector<UnitMemory> memory(held.size());
   for (size_t b = 0; b < program.buffers.size(); ++b) {
@@ -104,6 +106,7 @@ void MeshRank::place(Transport& transport, Channel& channel, Accounts& accounts)
   }
   units_ = std::make_unique<MeshUnits>(model_, shape_, held, updater_.slots(), job_.train.seed, std::move(memory),
                                        accounts);
+  memory_->forget_tier();
   collector_ = std::make_unique<Collector>(units_->entries(), units_->pieces(), channel);
 }
 

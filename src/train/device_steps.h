@@ -1,0 +1,75 @@
+// The rhythm of steps on a device: issued instruction by instruction, or captured once and launched again; waited for
+// with an end. And the copies of the state that leave beside them.
+//
+// The first steps are issued singly: libraries choose their kernels, the pool takes its size. Then the step is captured,
+// on a stream of its own, so that what ATen holds for it lies apart from what later steps allocate. Every kTraceEvery-th
+// step is still issued one by one, with its times taken: the same bits, as verify shows.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/function_ref.h"
+#include "base/wait.h"
+#include "device/group.h"
+#include "exec/stream_executor.h"
+#include "launch/local.h"
+
+namespace tutti {
+
+class DeviceSteps {
+ public:
+  struct Parts {
+    Device& device;
+    Stream compute;
+    RankContext& context;
+    Duration timeout;
+    Trace& trace;
+    bool captures;                     ///< steps may be captured
+    std::vector<DeviceGroup*> groups;  ///< all that steps may wait in
+  };
+  /// All parts must outlive it.
+  explicit DeviceSteps(Parts parts);
+  ~DeviceSteps();
+  DeviceSteps(const DeviceSteps&) = delete;
+  DeviceSteps& operator=(const DeviceSteps&) = delete;
+
+  /// Puts a step on the streams, behind what is on compute: what `first` puts on the stream it is given, then the
+  /// program.
+  void launch(StreamExecutor& executor, FunctionRef<void(Stream)> first);
+  /// All that is on compute by now is what finish() waits for.
+  void mark();
+  /// Throws CommError when the device does not get on, or a peer is lost.
+  void finish(StreamExecutor& executor, uint64_t step);
+  /// Waits until all that is on compute has run.
+  void settle(const std::string& operation, uint64_t step);
+  double traced_seconds() const { return traced_; }
+
+  /// Puts `copy` on a stream of its own behind the last step. The returned function waits for it, on any thread.
+  std::function<void()> copy_out(uint64_t step, FunctionRef<void(Stream)> copy);
+  /// The stream goes on when what was copied out has left.
+  void await_copies(Stream stream);
+
+  /// Ends what is on the device without waiting for it; only destruction is left after it.
+  void let_go();
+
+ private:
+  void capture(StreamExecutor& executor, FunctionRef<void(Stream)> first);
+  void leave_capture();
+  void await(const StreamExecutor* executor, const std::string& operation, uint64_t step);
+  [[noreturn]] void give_up(const StreamExecutor* executor, const std::string& operation, uint64_t step, Time since,
+                            const std::string& reason);
+
+  Parts p_;
+  Stream captures_, copies_;
+  StreamEvent done_, copied_out_;
+  CapturedStep captured_;
+  int64_t rounds_ = 0;
+  bool timed_ = false;
+  Time begun_{}, issued_{};
+  double traced_ = 0;                 // seconds
+  Duration longest_{0}, typical_{0};  // the longest step, and how long the last one was waited for
+};
+
+}  // namespace tutti
