@@ -4,7 +4,7 @@ import statistics
 
 from rows import BIN, Resident
 
-FORWARD_MS, STEPS = 30, 3
+FORWARD_MS, STEPS = 30, 5
 LIMIT = 2.0  # points
 SCHEDULES = ["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"]
 
@@ -27,6 +27,3 @@ def rows(table):
             table.row(name, statistics.median(away), LIMIT, "points", [LIMIT / max(a, 0.01) for a in away], 1,
                       f"idle {100 * statistics.median(answer['idle']):.2f} %, formula {100 * answer['formula']:.2f} %, "
                       f"vote {100 * statistics.median(answer['vote']):.2f} % of the step")
-
-
-run = rows

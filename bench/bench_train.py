@@ -13,7 +13,7 @@ def ours(*settings):
 
 
 def peer(mode, *options):
-    if mode in ("ddp", "zero2"):
+    if mode not in ("eager", "compile"):
         return Resident(mode, torchrun(2, SCRIPT, mode, *options), PEER_ENV)
     return Resident(mode, [PEERS / "bin/python", SCRIPT, mode, *options], {**PEER_ENV, "OMP_NUM_THREADS": "2"})
 

@@ -80,8 +80,8 @@ class Table:
     def wants(self, name):
         return self.only in name
 
-    def row(self, name, ours, peer, unit, ratios, target, note=""):
-        ratio = statistics.median(ratios)
+    def row(self, name, ours, peer, unit, ratios, target, note="", of=statistics.median):
+        ratio = of(ratios)
         low, high = sorted(ratios)[len(ratios) // 10], sorted(ratios)[-1 - len(ratios) // 10]
         met = ratio >= target
         self.rows.append({"name": name, "ours": ours, "peer": peer, "unit": unit, "ratio": round(ratio, 4),

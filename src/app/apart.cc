@@ -11,12 +11,30 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <span>
 
 #include "base/error.h"
 
 namespace tutti {
 
-Apart start_apart(const RunOptions& options) {
+namespace {
+
+/// Sets what the process says, and returns its exit code.
+using Work = std::function<int(std::string& text)>;
+
+[[noreturn]] void answer(const Work& work, int fd) noexcept {
+  std::string text;
+  int code = 1;
+  try {
+    code = work(text);
+  } catch (const std::exception& e) {
+    text = e.what();
+  }
+  write_all(fd, std::as_bytes(std::span(text)), "the answer");
+  ::_exit(code);
+}
+
+Apart start(const Work& work) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("make", "a pipe");
   Fd read_end(ends[0]), write_end(ends[1]);
@@ -26,17 +44,27 @@ Apart start_apart(const RunOptions& options) {
   if (child > 0) return {child, std::move(read_end)};
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);  // it died before that
-  std::string text;
-  int code = 1;
-  try {
+  answer(work, write_end.get());
+}
+
+}  // namespace
+
+Apart start_apart(const RunOptions& options) {
+  return start([&](std::string& text) {
     const RunResult result = run(options);
-    code = !result.ok ? 1 : result.stopped ? 130 : 0;
     text = result.ok ? result.hash : result.failures.front();
-  } catch (const std::exception& e) {
-    text = e.what();
-  }
-  (void)!::write(write_end.get(), text.data(), text.size());
-  ::_exit(code);
+    return !result.ok ? 1 : result.stopped ? 130 : 0;
+  });
+}
+
+std::string answer_apart(const std::function<std::string()>& work) {
+  Apart apart = start([&](std::string& text) {
+    text = work();
+    return 0;
+  });
+  RunResult result = finish_apart(apart);
+  if (!result.ok) throw Error(result.failures.front());
+  return result.hash;
 }
 
 RunResult finish_apart(Apart& apart) {

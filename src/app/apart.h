@@ -4,6 +4,8 @@
 
 #include <sys/types.h>
 
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "base/file.h"
@@ -20,6 +22,8 @@ struct Apart {
 Apart start_apart(const RunOptions& options);
 /// Waits for one to end. A run that failed has its first failure.
 RunResult finish_apart(Apart& apart);
+/// What `work` returns, worked out in a process of its own. Throws Error with what it threw.
+std::string answer_apart(const std::function<std::string()>& work);
 /// The index of one that has ended, or is about to: waits for it. Not for an empty list.
 size_t wait_any(const std::vector<Apart>& running);
 

@@ -164,7 +164,7 @@ void print_header(const Planned& planned, const ModelShape& shape, const SearchR
              measured ? fmt::format("{} cores, calibrated: {}", cost.calibration.cores, cost.calibration.source)
                       : std::string("not calibrated: rates are assumed; `tutti calibrate` measures them"));
   if (cost.measured.empty()) {
-    fmt::print("segments by their FLOPs and bytes\n");
+    fmt::print("segments not run: by the FLOPs and bytes that they declare\n");
   } else {
     SegmentSeconds all;
     for (const auto& block : cost.measured)
@@ -176,6 +176,43 @@ void print_header(const Planned& planned, const ModelShape& shape, const SearchR
   fmt::print("ranks    {}{}, {}, at most {} each\n\n", request.ranks,
              hosts.size() > 1 ? fmt::format(" on {} hosts", hosts.size()) : "", cost.transport,
              bytes_text(static_cast<double>(request.memory)));
+}
+
+/// All that the search needs.
+struct Question {
+  Planned planned;
+  ModelShape shape;
+  SearchRequest request;
+};
+
+Question pose(const PlanArguments& arguments, const MakeModel& make_model) {
+  Question question{plan_job(arguments), {}, {}};
+  const Planned& planned = question.planned;
+  const Job& job = planned.job;
+  choose_library_isa(job.numerics.isa);
+  prepare_compute_thread(static_cast<int>(job.numerics.threads));
+  RankDevice device = open_rank_device(job, 0);
+  const Model model = prepared_model(job, make_model, /*fresh=*/false);
+  ModelShape& shape = question.shape;
+  shape = describe(model);
+  if (!arguments.quick && device) dry_run(model, shape, *device.device, device.place(), compute_type(job));
+  if (!arguments.quick && !device) dry_run(model, shape);
+
+  SearchRequest& request = question.request;
+  request.ranks = planned.ranks;
+  request.bucket_floats = job.layout.bucket_floats;
+  request.space = given_layout(planned.asked);
+  request.cost = cost_of(arguments, planned, model);
+  Job base = planned.asked;  // the cut and the depth as written
+  base.layout.ranks = base.layout.tensor = base.layout.pipeline = 1;
+  base.train = job.train;
+  base.numerics = job.numerics;
+  request.base =
+      mesh_options(base, shape, static_cast<int>(make_optimizer(job.train, job.numerics.isa)->slots().size()));
+  request.base.windows = request.cost.hosts.empty() && job.layout.transport != "tcp";
+  request.memory = arguments.memory.empty() ? memory_share(planned, request.cost.hosts) : parse_bytes(arguments.memory);
+  request.refuse = [planned](const MeshOptions& options) { return refusal(planned, options); };
+  return question;
 }
 
 }  // namespace
@@ -229,34 +266,7 @@ std::vector<int> parse_hosts(const std::string& text, const std::string& source,
 }
 
 int plan_command(const PlanArguments& arguments, const MakeModel& make_model) {
-  const Planned planned = plan_job(arguments);
-  const Job& job = planned.job;
-  choose_library_isa(job.numerics.isa);
-  prepare_compute_thread(static_cast<int>(job.numerics.threads));
-  RankDevice device = open_rank_device(job, 0);
-  const Model model = prepared_model(job, make_model, /*fresh=*/false);
-  ModelShape shape = describe(model);
-  if (device) {
-    dry_run(model, shape, *device.device, device.place(), compute_type(job));
-  } else {
-    dry_run(model, shape);
-  }
-
-  SearchRequest request;
-  request.ranks = planned.ranks;
-  request.bucket_floats = job.layout.bucket_floats;
-  request.space = given_layout(planned.asked);
-  request.cost = cost_of(arguments, planned, model);
-  Job base = planned.asked;  // the cut and the depth as written
-  base.layout.ranks = base.layout.tensor = base.layout.pipeline = 1;
-  base.train = job.train;
-  base.numerics = job.numerics;
-  request.base =
-      mesh_options(base, shape, static_cast<int>(make_optimizer(job.train, job.numerics.isa)->slots().size()));
-  request.base.windows = request.cost.hosts.empty() && job.layout.transport != "tcp";
-  request.memory = arguments.memory.empty() ? memory_share(planned, request.cost.hosts) : parse_bytes(arguments.memory);
-  request.refuse = [&](const MeshOptions& options) { return refusal(planned, options); };
-
+  const auto [planned, shape, request] = pose(arguments, make_model);
   print_header(planned, shape, request);
   std::fflush(stdout);
   const SearchResult result = search_layouts(shape, request);
@@ -264,15 +274,25 @@ int plan_command(const PlanArguments& arguments, const MakeModel& make_model) {
   print_best(result);
   print_rejected(result);
   print_largest(result, request);
-  if (!arguments.json.empty()) write_file_atomic(arguments.json, layouts_json(job, result));
+  if (!arguments.json.empty()) write_file_atomic(arguments.json, layouts_json(planned.job, result));
   if (!arguments.picture.empty()) {
     const MeshOptions& options = result.best.front().options;
     const Rehearsal shown = rehearse(shape, request, options, false);
     write_file_atomic(arguments.picture, timeline_svg(shown.programs, shown.simulation,
-                                                      fmt::format("{}: {}", job.name, layout_name(options))));
+                                                      fmt::format("{}: {}", planned.job.name, layout_name(options))));
     fmt::print("\n{}\n", arguments.picture);
   }
   return 0;
+}
+
+Job planned_job(const PlanArguments& arguments, const MakeModel& make_model) {
+  const auto [planned, shape, request] = pose(arguments, make_model);
+  const SearchResult result = search_layouts(shape, request);
+  if (result.best.empty()) throw ConfigError(no_layout_faults(result, request));
+  Job job = with_layout(planned, result.best.front().options);
+  job.layout.hosts = planned.asked.layout.hosts;
+  resolve(job, planned.machine);
+  return job;
 }
 
 }  // namespace tutti

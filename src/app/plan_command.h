@@ -18,11 +18,15 @@ struct PlanArguments {
   std::string json;              ///< a file for all layouts (app/layouts_json.h)
   std::vector<std::string> set;  ///< section.key=value; layout keys that are set are not searched
   std::string calibration;       ///< empty: calibration_path()
-  bool quick = false;            ///< segments are not timed
+  bool quick = false;            ///< nothing of the model is run: neither timed nor its memory measured
 };
 
 /// Prints the best ten, what was rejected and why, and the largest micro-batch. Throws ConfigError when nothing fits.
 int plan_command(const PlanArguments& arguments, const MakeModel& make_model);
+
+/// For layout.plan = "auto": the job resolved, with the best layout. Runs ATen unless `quick`: a process that goes on
+/// to fork ranks asks for it in a child.
+Job planned_job(const PlanArguments& arguments, const MakeModel& make_model);
 
 /// "16GiB", "512 MiB", "1.5GB", "1000000". Throws ConfigError.
 int64_t parse_bytes(const std::string& text);

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "device/library.h"
+#include "grid/mesh.h"
 #include "observe/progress.h"
 #include "observe/tensorboard.h"
 #include "state/manifest.h"
@@ -35,6 +36,20 @@ void print_device(const Job& job, const Machine& machine) {
              l.prefetch ? "on" : "off");
 }
 
+/// What a mesh has besides its ranks; empty for plain data parallelism.
+std::string mesh_text(const Job& job) {
+  if (!needs_mesh(job)) return "";
+  const LayoutConfig& l = job.layout;
+  const Mesh mesh = mesh_of(l);
+  std::string text = fmt::format(", data {} x tensor {} x pipeline {}", mesh.data, mesh.tensor, mesh.pipeline);
+  if (mesh.pipeline > 1) text += ", " + l.schedule;
+  if (l.zero > 0) text += fmt::format(", zero {}", l.zero);
+  if (mesh.shards > 1 && mesh.shards < mesh.data) text += fmt::format(" over {}", mesh.shards);
+  if (l.recompute != "none") text += ", recompute " + l.recompute;
+  if (l.offload != "none") text += ", offload " + l.offload;
+  return text;
+}
+
 void print_header(const Prepared& prepared) {
   const Job& job = prepared.job;
   const TrainConfig& t = job.train;
@@ -42,8 +57,9 @@ void print_header(const Prepared& prepared) {
   fmt::print("job     {}: {} steps of {} lanes x {} x {}, {}, seed {}, {} {}, {} matmul\n", job.name, t.steps, t.lanes,
              t.micro_batches, t.micro_batch_size, t.optimizer, t.seed, job.numerics.precision, job.numerics.isa,
              job.numerics.matmul);
-  fmt::print("layout  {} {} rank{}, {}{}, overlap {}, fold {}\n", l.ranks, l.workers, l.ranks == 1 ? "" : "s",
-             l.transport, l.hosts > 1 ? fmt::format(", {} hosts", l.hosts) : "", l.overlap ? "on" : "off", l.fold);
+  fmt::print("layout  {} {} rank{}{}, {}{}, overlap {}, fold {}\n", l.ranks, l.workers, l.ranks == 1 ? "" : "s",
+             mesh_text(job), l.transport, l.hosts > 1 ? fmt::format(", {} hosts", l.hosts) : "",
+             l.overlap ? "on" : "off", l.fold);
   print_device(job, prepared.machine);
   for (const std::string& change : prepared.changes)
     fmt::print("notice  {}: from here on the bits differ from those of a run without this change\n", change);

@@ -192,7 +192,7 @@ int tutti_main(int argc, char** argv) {
   plan->add_option("--set", plans.set, "section.key=value; layout keys that are set are not searched")
       ->allow_extra_args(false);
   plan->add_option("--calibration", plans.calibration, "a file of `tutti calibrate --out`");
-  plan->add_flag("--quick", plans.quick, "do not time the model's segments");
+  plan->add_flag("--quick", plans.quick, "run nothing of the model: go by what its segments declare");
   on(plan, [&] { return plan_command(plans, own_model); });
 
   std::string calibration;

@@ -80,11 +80,12 @@ struct CopyPull::Impl {
     giver->pieces.push_back({memory.data() + copy.offset, target + copy.at, bytes});
   }
 
-  void run(uint64_t step, Deadline deadline) {
+  void run(uint64_t step, Deadline deadline, const std::function<void()>& begun) {
     Posted arriving(transport), leaving(transport);
     for (const Message& m : receives) arriving.recv(m.peer, Tag{transfer.id, m.part, step}, m.bytes);
     if (read) transport.raise(flag, step + 1);
     for (const Message& m : sends) leaving.send(m.peer, Tag{transfer.id, m.part, step}, m.bytes);
+    if (begun) begun();
     for (const Giver& giver : givers) {
       if (giver.rank != me) transport.await(giver.rank, flag, step + 1, deadline, transfer.name);
       for (const Piece& piece : giver.pieces) {
@@ -101,8 +102,8 @@ CopyPull::CopyPull(CopyTransfer transfer, Transport& transport, std::span<std::b
     : impl_(std::make_unique<Impl>(std::move(transfer), transport, arena, targets)) {}
 CopyPull::~CopyPull() = default;
 
-void CopyPull::run(uint64_t step, Deadline deadline) {
-  named(impl_->transfer.name, step, [&] { impl_->run(step, deadline); });
+void CopyPull::run(uint64_t step, Deadline deadline, const std::function<void()>& begun) {
+  named(impl_->transfer.name, step, [&] { impl_->run(step, deadline, begun); });
 }
 
 }  // namespace tutti

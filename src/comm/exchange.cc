@@ -29,7 +29,7 @@ ColumnExchange::ColumnExchange(uint32_t id, std::vector<int> ranks, int columns,
 }
 
 void ColumnExchange::gather(std::span<const std::byte* const> parts, size_t part_bytes, std::byte* whole,
-                            uint64_t sequence, Deadline deadline) {
+                            uint64_t sequence, Deadline deadline, const std::function<void()>& begun) {
   const Range mine = columns_of(me_);
   TUTTI_CHECK(static_cast<int64_t>(parts.size()) == mine.size(), "exchange {}: {} parts of {} columns", id_,
               parts.size(), mine.size());
@@ -48,6 +48,7 @@ void ColumnExchange::gather(std::span<const std::byte* const> parts, size_t part
       if (parts[c] != to) std::memcpy(to, parts[c], part_bytes);
     }
     for (int k = 1; k < members(); ++k) posted.send(ranks_[(me_ + k) % members()], tag, place(mine));
+    if (begun) begun();
     posted.wait_all(deadline);
   });
 }
@@ -55,7 +56,8 @@ void ColumnExchange::gather(std::span<const std::byte* const> parts, size_t part
 // For the others' parts, a subtree of my columns is folded into the first of them and sent from there. My own parts
 // are finished from the columns themselves: their subtrees come out of the same fold.
 void ColumnExchange::scatter(std::span<float* const> sums, int64_t floats, std::span<float* const> parts,
-                             uint64_t sequence, Deadline deadline, std::span<std::byte> scratch) {
+                             uint64_t sequence, Deadline deadline, std::span<std::byte> scratch,
+                             const std::function<void()>& begun) {
   const Range mine = columns_of(me_);
   TUTTI_CHECK(static_cast<int64_t>(sums.size()) == mine.size() && parts.size() == sums.size(),
               "exchange {}: {} sums and {} parts of {} columns", id_, sums.size(), parts.size(), mine.size());
@@ -104,6 +106,7 @@ void ColumnExchange::scatter(std::span<float* const> sums, int64_t floats, std::
     std::vector<Range> ranges;
     for (const Leaf& leaf : leaves) ranges.push_back(leaf.columns);
     const std::vector<FoldStep> order = fold_order(ranges, {0, columns_});
+    if (begun) begun();
     arriving.wait_all(deadline);
     for (size_t c = 0; c < parts.size(); ++c) {
       std::vector<const float*> terms;

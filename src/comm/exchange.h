@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -27,13 +28,14 @@ class ColumnExchange {
   ColumnExchange(uint32_t id, std::vector<int> ranks, int columns, Transport& transport);
 
   /// parts: my columns' bytes each (equal sizes); whole: all columns'. A part may lie where it belongs in `whole`.
+  /// `begun` is called once all that this rank sends is under way, before the first wait for another.
   void gather(std::span<const std::byte* const> parts, size_t part_bytes, std::byte* whole, uint64_t sequence,
-              Deadline deadline);
+              Deadline deadline, const std::function<void()>& begun = {});
   /// sums: my columns' partial sums of `floats` each (scratch after it); parts: my columns' floats / S each, apart from
   /// the sums. `scratch`: scratch_bytes() at least, for partials that arrive; exchanges that never run at the same time
   /// may share it.
   void scatter(std::span<float* const> sums, int64_t floats, std::span<float* const> parts, uint64_t sequence,
-               Deadline deadline, std::span<std::byte> scratch);
+               Deadline deadline, std::span<std::byte> scratch, const std::function<void()>& begun = {});
   /// Enough for every member.
   static int64_t scratch_bytes(int columns, int ranks, int64_t floats);
 

@@ -18,6 +18,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -41,7 +42,8 @@ class SumPull {
   SumPull(SumTransfer transfer, Transport& transport, std::span<std::byte> arena, std::vector<float*> levels,
           std::span<std::byte> scratch);
   ~SumPull();
-  void run(uint64_t step, Deadline deadline);
+  /// `begun` is called once all that this rank gives is ready or under way, before the first wait for another.
+  void run(uint64_t step, Deadline deadline, const std::function<void()>& begun = {});
   /// Private memory that rank `rank` needs: for messages where not all ranks of the transfer reach each other's
   /// windows; else for the slice, where others own it too and must have read it before it is overwritten in place.
   static int64_t scratch_bytes(const SumTransfer& transfer, int rank, bool windows);
@@ -57,7 +59,7 @@ class CopyPull {
   CopyPull(CopyTransfer transfer, Transport& transport, std::span<std::byte> arena,
            const std::vector<std::byte*>& targets);
   ~CopyPull();
-  void run(uint64_t step, Deadline deadline);
+  void run(uint64_t step, Deadline deadline, const std::function<void()>& begun = {});  ///< as SumPull's
 
  private:
   struct Impl;

@@ -270,7 +270,7 @@ struct SumPull::Impl {
     return levels.at(level) + positions[s] + (at - parts[s].begin);
   }
 
-  void run(uint64_t step, Deadline deadline) {
+  void run(uint64_t step, Deadline deadline, const std::function<void()>& begun) {
     const uint64_t turn = step * transfer.rounds + transfer.round + 1;
     const auto raise = [&](UnitFlag flag) { transport.raise(flag_of(transfer.unit, flag), turn); };
     const auto await = [&](const std::vector<int>& peers, UnitFlag flag) {
@@ -280,6 +280,7 @@ struct SumPull::Impl {
     for (const Message& m : receives) arriving.recv(m.peer, Tag{transfer.id, m.part, step}, m.bytes);
     if (!takers.empty()) raise(kSumReady);
     for (const Message& m : sends) leaving.send(m.peer, Tag{transfer.id, m.part, step}, m.bytes);
+    if (begun) begun();
     if (sends_first) leaving.wait_all(deadline);
     await(givers, kSumReady);
     size_t next = 0;
@@ -302,8 +303,8 @@ SumPull::SumPull(SumTransfer transfer, Transport& transport, std::span<std::byte
     : impl_(std::make_unique<Impl>(std::move(transfer), transport, arena, std::move(levels), scratch)) {}
 SumPull::~SumPull() = default;
 
-void SumPull::run(uint64_t step, Deadline deadline) {
-  named(impl_->transfer.name, step, [&] { impl_->run(step, deadline); });
+void SumPull::run(uint64_t step, Deadline deadline, const std::function<void()>& begun) {
+  named(impl_->transfer.name, step, [&] { impl_->run(step, deadline, begun); });
 }
 
 int64_t SumPull::scratch_bytes(const SumTransfer& transfer, int rank, bool windows) {

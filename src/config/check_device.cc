@@ -27,11 +27,11 @@ void JobCheck::device(const Machine& machine) {
                         "which only \"nccl\" carries",
                         layout.transport));
     }
-    if (const MeshCause cause = mesh_cause(job_); !cause.key.empty()) {
-      fault(
-          {cause.key.c_str(), "numerics.device"},
-          fmt::format("{} but numerics.device = \"cuda\": it is not built for GPUs yet; set numerics.device = \"cpu\"",
-                      cause.text));
+    if (layout.offload != "none") {
+      fault({"layout.offload", "numerics.device"},
+            fmt::format("layout.offload = \"{}\" but numerics.device = \"cuda\": what a step fetches comes into the "
+                        "host's memory alone; these work: offload = \"none\"; device = \"cpu\"",
+                        layout.offload));
     }
     return;
   }

@@ -129,6 +129,7 @@ class NcclGroup final : public DeviceGroup {
     TUTTI_CUDA_CALL(cudaSetDevice, device_);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    if (options.blocks > 0) config.minCTAs = 1, config.maxCTAs = options.blocks;
     const Time begin = clock_.now();
     try {
       const ncclResult_t result = nccl_.init(&comm_, size_, id, rank_, &config);

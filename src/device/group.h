@@ -22,8 +22,9 @@ struct DeviceReceive {
   size_t bytes;
 };
 
-/// All ranks put the same operations on it in the same order. Nothing here waits for peers: a lost one shows in fault()
-/// and in a stream that does not get on, which the waiter ends by abort().
+/// All ranks put the same sums on it in the same order, and each two the same messages between them; what a rank puts on
+/// it runs one after the other, on whichever streams. Nothing here waits for peers once there has been an exchange with
+/// them: a lost one shows in fault() and in a stream that does not get on, which the waiter ends by abort().
 class DeviceGroup {
  public:
   virtual ~DeviceGroup() = default;
@@ -46,6 +47,7 @@ struct GroupOptions {
   std::string id;       ///< of DeviceLibrary::group_id, one for all ranks
   bool shares = false;  ///< ranks of some host are on one device (tests)
   int host = 0;
+  int blocks = 0;  ///< of a device's multiprocessors, at most so many work for it at a time; 0: as the library likes
 };
 
 }  // namespace tutti

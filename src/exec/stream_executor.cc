@@ -6,30 +6,33 @@
 
 namespace tutti {
 
-std::vector<Place> issue_order(const Program& program) {
-  std::vector<Place> order;
+std::vector<QueuePlace> issue_order(const Program& program) {
+  std::vector<QueuePlace> order;
   std::vector<bool> recorded(program.events);
   std::vector<size_t> next(program.queues.size());
   const auto ready = [&](const Instruction& i) {
     return std::all_of(i.waits.begin(), i.waits.end(), [&](int event) { return recorded[event]; });
   };
-  size_t left = 0;
-  for (const Queue& queue : program.queues) left += queue.instructions.size();
-  while (left > 0) {
-    const size_t before = left;
-    for (size_t q = 0; q < program.queues.size(); ++q) {
-      const auto& instructions = program.queues[q].instructions;
-      while (next[q] < instructions.size() && ready(instructions[next[q]])) {
-        const Instruction& i = instructions[next[q]];
-        order.push_back({static_cast<int>(q), static_cast<int>(next[q])});
-        ++next[q];
-        --left;
-        if (i.signal < 0) continue;
-        recorded[i.signal] = true;
-        if (q > 0) break;  // what waited for it on an earlier queue comes first
-      }
+  const auto take = [&](size_t q) {
+    const auto& instructions = program.queues[q].instructions;
+    if (next[q] == instructions.size() || !ready(instructions[next[q]])) return false;
+    const int index = static_cast<int>(next[q]++);
+    if (instructions[index].signal >= 0) recorded[instructions[index].signal] = true;
+    order.push_back({static_cast<int>(q), index});
+    return true;
+  };
+  size_t all = 0;
+  for (const Queue& queue : program.queues) all += queue.instructions.size();
+  while (order.size() < all) {
+    const size_t before = order.size();
+    for (size_t taken = SIZE_MAX; taken != order.size();) {
+      taken = order.size();
+      for (size_t q = 1; q < program.queues.size(); ++q)
+        while (take(q)) {
+        }
     }
-    if (left == before) throw Error("the program waits for an event that nothing signals");
+    take(0);
+    if (order.size() == before) throw Error("the program waits for an event that nothing signals");
   }
   return order;
 }
@@ -43,7 +46,7 @@ StreamExecutor::StreamExecutor(const Program& program, StreamHandlers handlers, 
       order_(issue_order(program)) {
   TUTTI_CHECK(streams_.size() == program.queues.size(), "{} streams for {} queues", streams_.size(),
               program.queues.size());
-  for (const Place& place : order_) {
+  for (const QueuePlace& place : order_) {
     const Op op = program.queues[place.queue].instructions[place.index].op;
     TUTTI_CHECK(handlers_[static_cast<int>(op)], "no handler for {}", op_name(op));
   }
@@ -71,7 +74,7 @@ void StreamExecutor::issue(Stream first, bool timed) {
   const auto stream_of = [&](size_t q) { return q == 0 ? first : streams_[q]; };
   device_.record(begun_, first);
   for (size_t q = 1; q < streams_.size(); ++q) device_.wait(streams_[q], begun_);
-  for (const Place& place : order_) {
+  for (const QueuePlace& place : order_) {
     const Instruction& i = program_.queues[place.queue].instructions[place.index];
     const Stream stream = stream_of(static_cast<size_t>(place.queue));
     for (int event : i.waits) device_.wait(stream, events_[event]);
@@ -103,7 +106,7 @@ double StreamExecutor::collect(Trace& trace, uint64_t step, Time begin) const {
 
 std::string StreamExecutor::unfinished() const {
   if (!timed_) return {};
-  for (const Place& place : order_)
+  for (const QueuePlace& place : order_)
     if (!device_.done(timings_[place.queue][place.index].end))
       return describe(program_.queues[place.queue].instructions[place.index]);
   return {};

@@ -14,14 +14,15 @@
 namespace tutti {
 
 /// Where an instruction stands in a program.
-struct Place {
+struct QueuePlace {
   int queue = 0, index = 0;
-  bool operator==(const Place&) const = default;
+  bool operator==(const QueuePlace&) const = default;
 };
 
-/// All instructions, each after those of its queue before it and after the signallers of what it waits for; queue 0 as
-/// far ahead as that allows. Throws Error when there is no such order (plan/check.h rejects such plans).
-std::vector<Place> issue_order(const Program& program);
+/// All instructions, each after those of its queue before it and after the signallers of what it waits for; those of
+/// other queues than 0 as soon as that allows: peers may wait for them, and do so longest behind the compute. Throws
+/// Error when there is no such order (plan/check.h rejects such plans).
+std::vector<QueuePlace> issue_order(const Program& program);
 
 /// Puts the instruction's work on the stream.
 using StreamHandler = std::function<void(const Instruction&, Stream)>;
@@ -53,7 +54,7 @@ class StreamExecutor {
   StreamHandlers handlers_;
   Device& device_;
   std::vector<Stream> streams_;
-  std::vector<Place> order_;
+  std::vector<QueuePlace> order_;
   std::vector<StreamEvent> events_;           // of the program
   StreamEvent begun_;                         // on the first stream
   std::vector<StreamEvent> ended_;            // by queue

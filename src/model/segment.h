@@ -132,7 +132,8 @@ class Segment {
   virtual int64_t deferred_bytes() const { return 0; }  ///< of Context::deferred
   /// Writes grad_in; of context.gradients nothing.
   virtual void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const;
-  /// Writes context.gradients, from what backward_input left in `deferred`. grad_out is no longer there.
+  /// Writes context.gradients, from what backward_input left in `deferred`. grad_out is no longer there, nor are the
+  /// parameters' values.
   virtual void backward_weight(Context& context, Tensors in, Tensors out) const;
   /// Attention: what layout.recompute = "selective" computes again.
   virtual bool attention() const { return false; }

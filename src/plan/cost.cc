@@ -317,7 +317,7 @@ class DdpCosts : public Costs {
   std::vector<int> everyone_;
 };
 
-CostModel make(std::shared_ptr<const Costs> costs, const CostOptions& options,
+CostModel make(const std::shared_ptr<const Costs>& costs, const CostOptions& options,
                std::function<Work(const Program&, const Instruction&)> work) {
   CostModel model{std::move(work), {}, options.hosts};
   if (!options.own_processors)

@@ -30,7 +30,7 @@ constexpr int64_t kFloat = sizeof(float);
 // Numbers of meetings, by kind; below them are those of one rank alone.
 constexpr uint32_t kVoteId = 1u << 22, kReduceIds = kVoteId + 1, kGradientGatherIds = 1u << 24, kRefreshIds = 3u << 23,
                    kGatherIds = 1u << 28, kExchangeIds = 2u << 28, kSendIds = 3u << 28;
-constexpr uint32_t kPerHome = 1u << 18;
+constexpr uint32_t kPerHome = 1u << 16;
 
 enum class Phase : uint8_t { kForward, kBoth, kInput, kWeight };
 
@@ -66,7 +66,7 @@ class RankMaker {
         at_(options.mesh.at(rank)),
         columns_(places.columns[at_.tensor]),
         program_(rank, options.overlap, options.mesh.pipeline > 1, goes_back(options),
-                 options.overlap && (options.offload || options.offload_parameters)),
+                 options.overlap && (options.offload || options.offload_parameters), shares_far()),
         sums_(options.sums()),
         rounds_(sum_rounds(sums_)),
         sequence_(options.forward_only ? std::vector<MicroBatch>{{0, 0}} : sequence_of(sums_, at_.data)) {
@@ -80,6 +80,7 @@ class RankMaker {
     make_uses();
     losses_ = program_.add_buffer("losses", BufferKind::kWork, 256);
     squares_ = program_.add_buffer("squares", BufferKind::kWork, 256);
+    shared_squares_ = program_.add_buffer("shared squares", BufferKind::kWork, 256);
     verdict_ = program_.add_buffer("verdict", BufferKind::kWork, 256);
     place_state();
     for (size_t p = 0; p < passes_.size(); ++p) run(p);
@@ -133,10 +134,10 @@ class RankMaker {
         size_t end = i;
         while (end < part.size() && part[end].lane == part[i].lane) ++end;
         const size_t sums =
-            sums_.owner ? 0
-                        : sums_after_lane(part[i].lane, lanes_of(at_.data, sums_.ranks, sums_.batch.lanes),
-                                          sums_.batch.lanes)
-                              .size();
+            sums_.owner
+                ? 0
+                : sums_after_lane(part[i].lane, lanes_of(at_.data, sums_.ranks, sums_.batch.lanes), sums_.batch.lanes)
+                      .size();
         const bool away = end - i == 1 && sums > 0;
         for (size_t m = i; m < end; ++m) {
           Route route;
@@ -172,6 +173,8 @@ class RankMaker {
     const size_t chunks = places_.chunks.size();
     std::vector<std::vector<bool>> used(chunks);
     slot_.assign(chunks, std::vector<int>(sequence_.size(), 0));
+    std::vector<std::vector<bool>> pending(chunks);
+    again_slot_ = slot_;
     std::vector<bool> data_used;
     data_slot_.assign(sequence_.size(), -1);
     std::vector<int> data_users(sequence_.size(), 0);
@@ -189,7 +192,10 @@ class RankMaker {
       if (cell.kind == CellKind::kForward) {
         slot_[cell.chunk][cell.micro] = take(used[cell.chunk]);
         if (reads_data(cell.chunk) && data_slot_[cell.micro] < 0) data_slot_[cell.micro] = take(data_used);
+      } else if (cell.kind == CellKind::kInput) {
+        again_slot_[cell.chunk][cell.micro] = take(pending[cell.chunk]);
       } else if (is_end(cell)) {
+        if (cell.kind == CellKind::kWeight) pending[cell.chunk][again_slot_[cell.chunk][cell.micro]] = false;
         used[cell.chunk][slot_[cell.chunk][cell.micro]] = false;
         if (reads_data(cell.chunk) && --data_users[cell.micro] == 0) data_used[data_slot_[cell.micro]] = false;
       }
@@ -283,8 +289,12 @@ class RankMaker {
       parameter.offloaded = options_.offload_parameters;
       parameter_[unit] = program_.add_buffer(parameter);
       if (options_.forward_only) continue;
-      Buffer moment{fmt::format("moments {}", unit), BufferKind::kMoment,
-                    align_up(held.size(), kAlign) * kFloat * options_.optimizer_slots, unit, -1, -1};
+      Buffer moment{fmt::format("moments {}", unit),
+                    BufferKind::kMoment,
+                    align_up(held.size(), kAlign) * kFloat * options_.optimizer_slots,
+                    unit,
+                    -1,
+                    -1};
       if (sliced()) moment.range = held;
       moment.offloaded = options_.offload;
       moment_[unit] = program_.add_buffer(moment);
@@ -303,6 +313,23 @@ class RankMaker {
     for (const auto& block : model_.blocks)
       for (const auto& segment : block.segments) work = std::max(work, segment.work_bytes);
     if (work > 0) work_ = program_.add_buffer("work", BufferKind::kWork, work);
+  }
+
+  /// Whether a block of another layer on other ranks uses parameters of the unit.
+  bool shared_far(int unit) const {
+    for (size_t b = 0; b < model_.blocks.size(); ++b)
+      for (const Share& share : model_.blocks[b].shares)
+        if (share.unit == unit && model_.blocks[b].layer != model_.blocks[unit].layer &&
+            places_.home(model_, static_cast<int>(b)) != places_.home(model_, unit))
+          return true;
+    return false;
+  }
+  bool shares_far() const {
+    for (int unit : my_units())
+      if (shared_far(unit)) return true;
+    for (const auto& [block, owner] : remote_shares())
+      if (shared_far(owner)) return true;
+    return false;
   }
 
   bool has_remote_users(int unit) const {
@@ -359,12 +386,19 @@ class RankMaker {
     return options_.recompute == Recompute::kFull && layer > 0 && layer + 1 < model_.layers();
   }
 
-  int saved(const Pass& pass, int column, int segment) {
+  /// Names what is computed again. Where backward runs in two parts, it stays until the second of them.
+  std::string again_place(const Pass& pass, bool again) const {
+    if (!again || !splits_backward(schedule_of(options_))) return "";
+    return fmt::format(" layer {} slot {}", pass.layer, again_slot_[pass.chunk][pass.micro]);
+  }
+
+  int saved(const Pass& pass, int column, int segment, bool again) {
     const int block = model_.block_at(pass.layer, column);
     const SegmentShape& shape = model_.blocks[block].segments[segment];
     if (shape.saved_bytes == 0) return -1;
     if (recomputed(pass.layer, shape))
-      return buffer(BufferKind::kSaved, shape.saved_bytes, "saved again {}.{}", segment, column);
+      return buffer(BufferKind::kSaved, shape.saved_bytes, "saved again {}.{}{}", segment, column,
+                    again_place(pass, again));
     return buffer(BufferKind::kSaved, shape.saved_bytes, "saved {}.{} slot {}", block, segment, slot(pass));
   }
 
@@ -381,7 +415,8 @@ class RankMaker {
       return buffer(BufferKind::kWork, out.bytes, "partial sum {}.{} column {}", segment, output, column);
     const bool last = segment + 1 == static_cast<int>(shape.segments.size());
     if (transient(pass, last, again))
-      return buffer(BufferKind::kBorder, out.bytes, "border again {}.{} column {}", segment, output, column);
+      return buffer(BufferKind::kBorder, out.bytes, "border again {}.{} column {}{}", segment, output, column,
+                    again_place(pass, again));
     return buffer(BufferKind::kBorder, out.bytes, "border {}.{}.{} slot {}", block, segment, output, slot(pass));
   }
 
@@ -399,11 +434,15 @@ class RankMaker {
     const bool last = segment + 1 == static_cast<int>(shape.segments.size());
     const bool gone = transient(pass, last, again);
     if (out.exchange == Exchange::kGather) {
-      if (gone) return buffer(BufferKind::kBorder, out.read_bytes, "whole again {}.{}", segment, output);
+      if (gone)
+        return buffer(BufferKind::kBorder, out.read_bytes, "whole again {}.{}{}", segment, output,
+                      again_place(pass, again));
       return buffer(BufferKind::kBorder, out.read_bytes, "whole {}.{}.{} slot {}", pass.layer, segment, output,
                     slot(pass));
     }
-    if (gone) return buffer(BufferKind::kBorder, out.read_bytes, "part again {}.{} column {}", segment, output, column);
+    if (gone)
+      return buffer(BufferKind::kBorder, out.read_bytes, "part again {}.{} column {}{}", segment, output, column,
+                    again_place(pass, again));
     return buffer(BufferKind::kBorder, out.read_bytes, "part {}.{}.{} slot {}", block, segment, output, slot(pass));
   }
 
@@ -454,7 +493,7 @@ class RankMaker {
     if (first)
       return buffer(BufferKind::kBorder, bytes, "gradient out {}.{} column {} slot {}", pass.chunk, input, column,
                     slot(pass));
-    if (shared_by_alias_)
+    if (model_.columns > 1 || shared_by_alias_)
       return buffer(BufferKind::kBorder, bytes, "gradient {}.{} column {} turn {}", segment, input, column,
                     pass.layer % 2);
     return buffer(BufferKind::kBorder, bytes, "gradient {} turn {}", input, turn(pass.layer, segment));
@@ -492,8 +531,7 @@ class RankMaker {
 
   /// The gradient of one of a segment's outputs as its backward reads it; -1: none comes.
   int grad_out(const Pass& pass, int column, int segment, int output) {
-    const OutputShape& out =
-        model_.blocks[model_.block_at(pass.layer, column)].segments[segment].outputs[output];
+    const OutputShape& out = model_.blocks[model_.block_at(pass.layer, column)].segments[segment].outputs[output];
     const Consumer next = consumer(pass, segment, output);
     if (!next.exists) return -1;
     if (!next.here)
@@ -525,16 +563,16 @@ class RankMaker {
       const int turns = options_.overlap ? 2 : 1;
       const auto [it, fresh] = passing_.try_emplace({unit, round}, 0);
       if (fresh) it->second = passed_[block.column]++ % turns;
-      return window(program_.named(fmt::format("passing {} column {}", it->second, block.column),
-                                   BufferKind::kGradient, bytes),
-                    -1, 0);
+      return window(
+          program_.named(fmt::format("passing {} column {}", it->second, block.column), BufferKind::kGradient, bytes),
+          -1, 0);
     }
     // The columns of a layer go back side by side, layers one after the other.
     if (level < 0 && !foreign)
       return program_.named(fmt::format("scratch of column {}", block.column), BufferKind::kGradient, bytes);
-    const std::string name = level < 0 ? fmt::format("scratch {}", unit)
-                                       : fmt::format("{} {} of {}", level < partials_ ? "partial" : "private", level,
-                                                     unit);
+    const std::string name = level < 0
+                                 ? fmt::format("scratch {}", unit)
+                                 : fmt::format("{} {} of {}", level < partials_ ? "partial" : "private", level, unit);
     const int made = program_.named(name, BufferKind::kGradient, bytes, unit);
     return level >= 0 && level < partials_ ? window(made, level, level) : made;
   }
@@ -551,8 +589,9 @@ class RankMaker {
   int foreign_gradient(int block, int owner, int level) {
     const Range range = extras_of(block, owner);
     const bool shared = level < partials_ && level >= 0;
-    const int made = program_.named(fmt::format("{} {} of {} for {}", shared ? "partial" : "private", level, owner, block),
-                                    BufferKind::kGradient, range.size() * kFloat, owner);
+    const int made =
+        program_.named(fmt::format("{} {} of {} for {}", shared ? "partial" : "private", level, owner, block),
+                       BufferKind::kGradient, range.size() * kFloat, owner);
     program_.at(made).range = range;
     if (shared) window(made, level, level);
     return made;
@@ -619,7 +658,9 @@ class RankMaker {
       i.op = gathers() ? Op::kGather : Op::kFetch;
       i.block = unit;
       if (gathers()) {
-        i.id = kGatherIds + static_cast<uint32_t>(home_number()) * kPerHome + static_cast<uint32_t>(use);
+        const int replica_number = home_number() * (options_.mesh.data / options_.mesh.shards) +
+                                   at_.data / options_.mesh.shards;
+        i.id = kGatherIds + static_cast<uint32_t>(replica_number) * kPerHome + static_cast<uint32_t>(use);
         i.group = group_of(replica(unit));
       }
       i.reads = {parameter_.at(unit)};
@@ -702,8 +743,8 @@ class RankMaker {
   template <class F>
   void each_border(const Pass& end, F&& f) {
     const auto& inputs = model_.blocks[model_.block_at(end.layer + 1, 0)].segments[0].inputs;
-    const int outputs = static_cast<int>(
-        model_.blocks[model_.block_at(end.layer, 0)].segments[last_segment(end.layer)].outputs.size());
+    const int outputs =
+        static_cast<int>(model_.blocks[model_.block_at(end.layer, 0)].segments[last_segment(end.layer)].outputs.size());
     for (int64_t column = columns_.begin; column < columns_.end; ++column)
       for (int output = 0; output < outputs; ++output) {
         bool read = false;
@@ -714,8 +755,8 @@ class RankMaker {
         number = (number * static_cast<uint32_t>(model_.columns) + static_cast<uint32_t>(column)) *
                      static_cast<uint32_t>(outputs) +
                  static_cast<uint32_t>(output);
-        f(static_cast<int>(column), output, kSendIds + 2 * (number * static_cast<uint32_t>(options_.mesh.data) +
-                                                             static_cast<uint32_t>(at_.data)));
+        f(static_cast<int>(column), output,
+          kSendIds + 2 * (number * static_cast<uint32_t>(options_.mesh.data) + static_cast<uint32_t>(at_.data)));
       }
   }
 
@@ -743,7 +784,7 @@ class RankMaker {
       flow.in.push_back(read(pass, column, segment, static_cast<int>(i), again));
     for (size_t o = 0; o < s.outputs.size(); ++o)
       flow.out.push_back(written(pass, column, segment, static_cast<int>(o), again));
-    flow.saved = saved(pass, column, segment);
+    flow.saved = saved(pass, column, segment, again || pass.phase != Phase::kForward);
     flow.work = work_;
     if (pass.phase != Phase::kWeight) {
       if (shape.unit_size > 0) flow.parameters.push_back({block, parameters(block, pass)});
@@ -803,8 +844,7 @@ class RankMaker {
     Instruction i = named(Op::kExchange, pass, model_.block_at(pass.layer, 0), segment);
     i.id = kExchangeIds + static_cast<uint32_t>(at_.pipeline * options_.mesh.data + at_.data) * kPerHome + exchanges_++;
     std::vector<int> ranks;
-    for (int t = 0; t < options_.mesh.tensor; ++t)
-      ranks.push_back(options_.mesh.rank({at_.data, t, at_.pipeline}));
+    for (int t = 0; t < options_.mesh.tensor; ++t) ranks.push_back(options_.mesh.rank({at_.data, t, at_.pipeline}));
     i.group = group_of(ranks);
     return i;
   }
@@ -859,8 +899,8 @@ class RankMaker {
         i.flow.grad_in.push_back(grad_in(pass, column, segment, static_cast<int>(in)));
     }
     if (i.part != Part::kBoth && shape.deferred_bytes > 0)
-      i.flow.deferred = buffer(BufferKind::kSaved, shape.deferred_bytes, "deferred {}.{} slot {}", block, segment,
-                               slot(pass));
+      i.flow.deferred =
+          buffer(BufferKind::kSaved, shape.deferred_bytes, "deferred {}.{} slot {}", block, segment, slot(pass));
     if (i.part != Part::kInput) i.flow.gradients = gradients(block, routes_[pass.micro]);
     program_.add(MeshProgram::kCompute, std::move(i));
   }
@@ -887,17 +927,11 @@ class RankMaker {
       if (!route.last) continue;
       if (model_.blocks[block].gradient_size > 0 && wrote(block, block, route.round)) complete.insert(block);
       for (int owner : owners_of(block))
-        if (wrote(block, owner, route.round))
-          (is_home(owner) || model_.blocks[owner].layer == pass.layer ? complete : later_).insert(owner);
+        if (wrote(block, owner, route.round)) complete.insert(owner);
     }
     if (!route.last) return;
     catch_up(route.round);
     for (int unit : complete) reduce(unit, route.round);
-    // Shared parameters of other layers and ranks: when the rank has done all of the round, since their owners come to
-    // it last.
-    if (later_.empty() || has_more(pass, route.round)) return;
-    for (int unit : later_) reduce(unit, route.round);
-    later_.clear();
   }
 
   /// Notes that a block has written a unit's gradient of a round; whether it was the last one here to do so.
@@ -912,13 +946,6 @@ class RankMaker {
         }
     writers.erase(block);
     return writers.empty();
-  }
-
-  /// Whether a later pass still makes gradients of the round.
-  bool has_more(const Pass& pass, int round) const {
-    for (const Pass* p = &pass + 1; p <= &passes_.back(); ++p)
-      if ((p->phase == Phase::kBoth || p->phase == Phase::kWeight) && routes_[p->micro].round == round) return true;
-    return false;
   }
 
   template <class F>
@@ -964,12 +991,13 @@ class RankMaker {
     i.op = Op::kReduce;
     i.block = unit;
     i.round = round;
-    i.id = kReduceIds + static_cast<uint32_t>(unit) * static_cast<uint32_t>(rounds_.size()) +
-           static_cast<uint32_t>(round);
+    i.id =
+        kReduceIds + static_cast<uint32_t>(unit) * static_cast<uint32_t>(rounds_.size()) + static_cast<uint32_t>(round);
     i.group = group_of(everyone(unit));
     i.reads = contributions(unit, round);
     if (is_home(unit)) i.writes = stack(unit);
-    program_.add(MeshProgram::kData, std::move(i));
+    // Those who share a parameter over stages come to its sum at other times: nothing else may wait behind it.
+    program_.add(shared_far(unit) ? MeshProgram::kShared : MeshProgram::kData, std::move(i));
     const bool whole = round + 1 == static_cast<int>(rounds_.size());
     if (!whole || !is_home(unit)) return;
     if (at_.data < reduce_shards()) norm(unit);
@@ -980,8 +1008,8 @@ class RankMaker {
   std::vector<int> contributions(int unit, int round) {
     std::vector<int> list;
     const auto& all = rounds_[round].contributions;
-    const int64_t own = std::count_if(all.begin(), all.end(),
-                                      [&](const Contribution& c) { return c.data_rank == at_.data; });
+    const int64_t own =
+        std::count_if(all.begin(), all.end(), [&](const Contribution& c) { return c.data_rank == at_.data; });
     for (int p = 0; p < own; ++p) {
       if (is_home(unit)) list.push_back(gradient(unit, p, round));
       for (const auto& [block, owner] : shares_apart())
@@ -995,8 +1023,9 @@ class RankMaker {
     i.op = Op::kNorm;
     i.block = unit;
     i.reads = {stack(unit)[0]};
-    i.writes = {squares_};
-    program_.add(MeshProgram::kData, std::move(i));
+    const bool far = shared_far(unit);
+    i.writes = {far ? shared_squares_ : squares_};
+    program_.add(far ? MeshProgram::kShared : MeshProgram::kData, std::move(i));
   }
 
   void gather_gradient(int unit) {
@@ -1023,15 +1052,10 @@ class RankMaker {
     for (; caught_up_ < until; ++caught_up_) {
       const int round = caught_up_;
       if (!parts[round].empty()) continue;
-      std::vector<int> units = my_units();
-      std::sort(units.begin(), units.end(), [&](int a, int b) {
-        const auto key = [&](int u) { return std::pair(-model_.blocks[u].layer, u); };
-        return key(a) < key(b);
-      });
-      std::set<int> remote;
-      for (const auto& [block, owner] : remote_shares()) remote.insert(owner);
-      for (int unit : units) reduce(unit, round);
-      for (int unit : remote) reduce(unit, round);
+      std::set<std::pair<int, int>> units;  // as backward comes to them: by layer from the last, then by number
+      for (int unit : my_units()) units.insert({-model_.blocks[unit].layer, unit});
+      for (const auto& [block, owner] : remote_shares()) units.insert({-model_.blocks[owner].layer, owner});
+      for (const auto& [layer, unit] : units) reduce(unit, round);
     }
   }
 
@@ -1043,9 +1067,9 @@ class RankMaker {
     Instruction vote;
     vote.op = Op::kVote;
     vote.id = kVoteId;
-    vote.reads = {losses_, squares_};
+    vote.reads = {losses_, squares_, shared_squares_};
     vote.writes = {verdict_};
-    program_.add(MeshProgram::kData, std::move(vote));
+    program_.add(MeshProgram::kData, std::move(vote), MeshProgram::kShared);
     for (size_t u = 0; u < units.size(); ++u) {
       update(units[u], u);
       if (u + kFetchAhead < units.size()) fetch(units[u + kFetchAhead], u + kFetchAhead);
@@ -1130,28 +1154,27 @@ class RankMaker {
   std::vector<Route> routes_;  // by micro-batch of the sequence
   int partials_ = 0;
   std::vector<Cell> cells_;
-  std::vector<std::vector<int>> slot_;  // [chunk][micro]
-  std::vector<int> data_slot_;          // by micro
+  std::vector<std::vector<int>> slot_;        // [chunk][micro]
+  std::vector<std::vector<int>> again_slot_;  // [chunk][micro]: from the input to the weight part
+  std::vector<int> data_slot_;                // by micro
   std::vector<Pass> passes_;
   std::vector<Use> uses_;
   size_t gathered_slots_ = 0, gathered_uses_ = 0;
   int caught_up_ = 0;  // rounds before it were met in
   uint32_t exchanges_ = 0;
-  std::set<int> loaded_, later_;
+  std::set<int> loaded_;
   std::map<std::pair<int, int>, std::set<int>> writers_;  // (unit, round): who has still to write its gradient here
   std::map<int, int> parameter_, moment_;
   std::map<std::pair<int, int>, int> copy_;     // (block, owner)
   std::map<std::pair<int, int>, int> passing_;  // (unit, round): which of the windows that gradients pass through
   std::map<int, int> passed_;                   // by column: how many did
   std::vector<int> gathered_;
-  int work_ = -1, losses_ = -1, squares_ = -1, verdict_ = -1;
+  int work_ = -1, losses_ = -1, squares_ = -1, shared_squares_ = -1, verdict_ = -1;
 };
 
 }  // namespace
 
-int reduce_shards_of(const MeshOptions& options) {
-  return options.zero == 0 ? options.mesh.data : options.mesh.shards;
-}
+int reduce_shards_of(const MeshOptions& options) { return options.zero == 0 ? options.mesh.data : options.mesh.shards; }
 
 std::string schedule_of(const MeshOptions& options) { return options.mesh.pipeline == 1 ? "1f1b" : options.schedule; }
 
@@ -1186,7 +1209,8 @@ MeshPlaces mesh_places(const ModelShape& model, const MeshOptions& options) {
     for (int64_t layer = places.chunks[chunk].begin; layer < places.chunks[chunk].end; ++layer)
       places.chunk_of_layer.push_back(chunk);
   }
-  for (int t = 0; t < options.mesh.tensor; ++t) places.columns.push_back(lanes_of(t, options.mesh.tensor, model.columns));
+  for (int t = 0; t < options.mesh.tensor; ++t)
+    places.columns.push_back(lanes_of(t, options.mesh.tensor, model.columns));
   for (const BlockShape& block : model.blocks) {
     std::vector<Range> parameters;
     for (const ParameterShape& p : block.parameters) parameters.push_back({p.offset, p.offset + p.size});
@@ -1218,6 +1242,14 @@ bool shares_over_ranks(const ModelShape& model, const MeshOptions& options) {
   for (size_t b = 0; b < model.blocks.size(); ++b)
     for (const Share& share : model.blocks[b].shares)
       if (places.home(model, static_cast<int>(b)) != places.home(model, share.unit)) return true;
+  return false;
+}
+
+bool shares_over_chunks(const ModelShape& model, const MeshOptions& options) {
+  const MeshPlaces places = mesh_places(model, options);
+  for (const BlockShape& block : model.blocks)
+    for (const Share& share : block.shares)
+      if (places.chunk_of_layer[block.layer] != places.chunk_of_layer[model.blocks[share.unit].layer]) return true;
   return false;
 }
 
@@ -1254,7 +1286,16 @@ std::vector<std::string> mesh_faults(const ModelShape& model, const MeshOptions&
     faults.push_back("parameters that other ranks share are read there, so they cannot be offloaded");
   if (mesh.shards < 1 || mesh.data % mesh.shards != 0)
     faults.push_back(fmt::format("{} data ranks cannot be cut into shards of {}", mesh.data, mesh.shards));
-  if (schedule == "zero-bubble" || schedule == "zbv") {
+  if (chunks > mesh.pipeline && (options.owner || options.micro) && options.batch.lanes % mesh.data != 0)
+    faults.push_back(fmt::format("stages of several chunks sum more than once in a step, which {} data ranks with "
+                                 "unequal parts of {} lanes would do in different orders",
+                                 mesh.data, options.batch.lanes));
+  if (faults.empty() && chunks > mesh.pipeline && (options.owner || options.micro) &&
+      shares_over_chunks(model, options))
+    faults.push_back(fmt::format("schedule = \"{}\" has several chunks a stage: a parameter that two of them share can be "
+                                 "summed only once in a step, not with fold = \"owner\" or order = \"micro\"",
+                                 schedule));
+  if (splits_backward(schedule)) {
     std::set<std::string> whole;
     for (const BlockShape& block : model.blocks)
       for (const SegmentShape& segment : block.segments)

@@ -24,9 +24,10 @@ std::vector<std::string> check_mesh(const Plan& plan, const ModelShape& model, c
   } catch (const Error& error) {
     return {error.what()};
   }
-  faults = check_mesh_races(plan, ordering, copies);
+  const TouchedByAll touched = touched_by_all(plan);
+  faults = check_mesh_races(plan, ordering, copies, touched);
   if (!faults.empty()) return faults;
-  return check_mesh_values(plan, model, options, ordering, transfers, copies);
+  return check_mesh_values(plan, model, options, ordering, transfers, copies, touched);
 }
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// The end of a step: Norm, Vote and Update of UnitValues, and what must hold when all is done.
+// The end of a step: Norm, Vote and Update of UnitSymbols, and what must hold when all is done.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ bool listed(const std::vector<int>& list, int value) {
 
 }  // namespace
 
-void UnitValues::norm(Place place) {
+void UnitSymbols::norm(Place place) {
   const Instruction& i = at(plan_, place);
   if (i.reads.size() != 1 || i.writes.size() != 1) return faults_.add(place, "reads one gradient and writes one sum");
   if (!is_home(place.rank, i.block)) return faults_.add(place, "its unit is not this rank's");
@@ -26,30 +26,34 @@ void UnitValues::norm(Place place) {
   commits_[place.rank].before.push_back(place);
 }
 
-void UnitValues::guard(Place place, int b, bool word) {
+void UnitSymbols::guard(Place place, int b, bool word) {
   const Commit& commit = commits_[place.rank];
   const Op op = at(plan_, place).op;
   const auto theirs = [&](int buffer, Op maker) { return b == buffer && (op != maker || !word); };
-  if (theirs(commit.losses, Op::kForward) || theirs(commit.squares, Op::kNorm) || theirs(commit.verdict, Op::kVote)) {
+  const bool squares = std::any_of(commit.squares.begin(), commit.squares.end(),
+                                   [&](int buffer) { return theirs(buffer, Op::kNorm); });
+  if (theirs(commit.losses, Op::kForward) || squares || theirs(commit.verdict, Op::kVote)) {
     faults_.add(place, fmt::format("writes '{}', which is not for it", buffer(place.rank, b).name));
   }
   const bool maker = word && (op == Op::kForward || op == Op::kNorm || op == Op::kVote);
-  if (maker && b != (op == Op::kForward ? commit.losses : op == Op::kNorm ? commit.squares : commit.verdict)) {
+  if (maker && b != (op == Op::kForward ? commit.losses : op == Op::kNorm ? commit.squares[place.queue] : commit.verdict)) {
     faults_.add(place, fmt::format("writes '{}', others of its kind elsewhere", buffer(place.rank, b).name));
   }
 }
 
-void UnitValues::mark_loss(Place place) {
+void UnitSymbols::mark_loss(Place place) {
   const Instruction& i = at(plan_, place);
   const BlockShape& block = model_.blocks[i.block];
   const bool last = block.layer + 1 == model_.layers() && i.segment + 1 == static_cast<int>(block.segments.size());
   if (i.writes.size() != (last && !i.again ? 1 : 0)) faults_.add(place, "the loss has one place, others have none");
 }
 
-void UnitValues::vote(Place place) {
+void UnitSymbols::vote(Place place) {
   const Instruction& i = at(plan_, place);
   Commit& commit = commits_[place.rank];
-  for (int b : {commit.squares, commit.losses}) {
+  std::vector<int> needed = commit.squares;
+  needed.push_back(commit.losses);
+  for (int b : needed) {
     if (b >= 0 && !listed(i.reads, b))
       faults_.add(place, fmt::format("does not read '{}'", buffer(place.rank, b).name));
   }
@@ -57,7 +61,7 @@ void UnitValues::vote(Place place) {
   commit.votes.push_back(place);
 }
 
-void UnitValues::update(Place place) {
+void UnitSymbols::update(Place place) {
   const Instruction& i = at(plan_, place);
   const Commit& commit = commits_[place.rank];
   if (commit.votes.size() != 1 || !ordering_.before(commit.votes[0], place))
@@ -97,7 +101,7 @@ void UnitValues::update(Place place) {
   holding(place.rank, moment[0]).write({0, 1}, {1});
 }
 
-void UnitValues::end(std::vector<std::string>& faults) {
+void UnitSymbols::end(std::vector<std::string>& faults) {
   for (int u = 0; u < static_cast<int>(units_.size()) && !options_.forward_only; ++u) {
     if (model_.blocks[u].gradient_size == 0) continue;
     for (size_t s = 0; s < units_[u].norms.size(); ++s) {

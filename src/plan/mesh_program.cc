@@ -56,7 +56,7 @@ Accesses accesses_of(const Instruction& i) {
   return a;
 }
 
-MeshProgram::MeshProgram(int rank, bool overlap, bool pipeline, bool back, bool disk) {
+MeshProgram::MeshProgram(int rank, bool overlap, bool pipeline, bool back, bool disk, bool shared) {
   program_.rank = rank;
   program_.queues.push_back({"compute", {}});
   queue_of_use_.assign(kUses + kBack, 0);
@@ -78,6 +78,7 @@ MeshProgram::MeshProgram(int rank, bool overlap, bool pipeline, bool back, bool 
     make(kGradientsOut + kBack, "gradients out, back");
   }
   if (disk) make(kDisk, "disk");
+  if (shared) make(kShared, "shared");
   waited_for_.assign(program_.queues.size(), std::vector<int>(program_.queues.size(), 0));
 }
 
@@ -106,18 +107,22 @@ int MeshProgram::named(const std::string& name, BufferKind kind, int64_t bytes, 
 }
 
 void MeshProgram::wait_for(const Access& earlier, int queue, Instruction& instruction) {
-  if (earlier.queue < 0 || earlier.queue == queue || earlier.index < waited_for_[queue][earlier.queue]) return;
+  if (earlier.queue < 0 || earlier.index < 0 || earlier.queue == queue || earlier.index < waited_for_[queue][earlier.queue]) return;
   Instruction& other = program_.queues[earlier.queue].instructions[earlier.index];
   if (other.signal < 0) other.signal = program_.events++;
   instruction.waits.push_back(other.signal);
   waited_for_[queue][earlier.queue] = earlier.index + 1;
 }
 
-void MeshProgram::add(int use, Instruction instruction) {
+void MeshProgram::add(int use, Instruction instruction, int behind) {
   const int queue = queue_of_use_[use];
   if (instruction.id == 0) instruction.id = next_id_++;
   const Accesses touched = accesses_of(instruction);
   std::vector<Access> earlier;
+  if (behind >= 0) {
+    const int other = queue_of_use_[behind];
+    earlier.push_back({other, static_cast<int>(program_.queues[other].instructions.size()) - 1});
+  }
   for (int b : touched.reads) earlier.push_back(history_[b].writer);
   for (int b : touched.writes) {
     earlier.push_back(history_[b].writer);

@@ -23,10 +23,10 @@ class MeshProgram {
   /// Queues by what they are for; those that the rank does not have are compute. Where a stage has two neighbours on
   /// one side of a chunk (zbv goes up and down again), messages of the second have queues of their own, kBack behind
   /// the first's: in one queue they could wait for each other in a circle.
-  enum QueueUse { kCompute, kData, kActivationsIn, kActivationsOut, kGradientsIn, kGradientsOut, kDisk, kUses };
-  static constexpr int kBack = 5;
+  enum QueueUse { kCompute, kData, kActivationsIn, kActivationsOut, kGradientsIn, kGradientsOut, kDisk, kShared, kUses };
+  static constexpr int kBack = 6;
 
-  MeshProgram(int rank, bool overlap, bool pipeline, bool back, bool disk);
+  MeshProgram(int rank, bool overlap, bool pipeline, bool back, bool disk, bool shared);
 
   int add_buffer(Buffer buffer);
   int add_buffer(std::string name, BufferKind kind, int64_t bytes, int unit = -1);
@@ -34,8 +34,8 @@ class MeshProgram {
   int named(const std::string& name, BufferKind kind, int64_t bytes, int unit = -1);
   Buffer& at(int buffer) { return program_.buffers[buffer]; }
 
-  /// Without an id it gets one of this rank's own.
-  void add(int use, Instruction instruction);
+  /// Without an id it gets one of this rank's own. `behind`: a queue all of whose instructions so far must have ended.
+  void add(int use, Instruction instruction, int behind = -1);
   /// Gives windows their places.
   Program finish();
 

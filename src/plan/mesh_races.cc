@@ -10,8 +10,6 @@
 
 #include <algorithm>
 
-#include "plan/mesh_structure.h"
-
 namespace tutti {
 
 namespace {
@@ -27,8 +25,8 @@ struct RemoteRead {
 
 class Races {
  public:
-  Races(const Plan& plan, const Ordering& ordering, const Copies& copies)
-      : plan_(plan), ordering_(ordering), copies_(copies) {
+  Races(const Plan& plan, const Ordering& ordering, const Copies& copies, const TouchedByAll& touched)
+      : plan_(plan), ordering_(ordering), copies_(copies), touched_(touched) {
     for (const Program& program : plan.programs) {
       history_.emplace_back(program.buffers.size());
       written_.emplace_back(program.buffers.size());
@@ -47,7 +45,7 @@ class Races {
 
  private:
   void visit(Place place) {
-    const Touched own = touched_by(at(plan_, place));
+    const Touched& own = touched_[place.rank][place.queue][place.index];
     for (int b : own.reads) read(place, place, place.rank, b);
     for (int b : own.writes) write(place, b);
   }
@@ -113,6 +111,7 @@ class Races {
   const Plan& plan_;
   const Ordering& ordering_;
   const Copies& copies_;
+  const TouchedByAll& touched_;
   std::vector<std::vector<History>> history_;             // [rank][buffer]
   std::vector<std::vector<std::vector<Place>>> written_;  // [rank][buffer]: all writes into windows
   std::vector<RemoteRead> remote_;
@@ -132,8 +131,9 @@ int window_buffer(const Program& program, int64_t offset) {
   return -1;
 }
 
-std::vector<std::string> check_mesh_races(const Plan& plan, const Ordering& ordering, const Copies& copies) {
-  return Races(plan, ordering, copies).check();
+std::vector<std::string> check_mesh_races(const Plan& plan, const Ordering& ordering, const Copies& copies,
+                                          const TouchedByAll& touched) {
+  return Races(plan, ordering, copies, touched).check();
 }
 
 }  // namespace tutti

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/mesh_structure.h"
 #include "plan/ordering.h"
 #include "plan/transfers.h"
 
@@ -13,7 +14,8 @@ namespace tutti {
 using Copies = std::unordered_map<uint32_t, CopyTransfer>;
 
 /// The plan's form must be sound.
-std::vector<std::string> check_mesh_races(const Plan& plan, const Ordering& ordering, const Copies& copies);
+std::vector<std::string> check_mesh_races(const Plan& plan, const Ordering& ordering, const Copies& copies,
+                                          const TouchedByAll& touched);
 
 /// The buffer of a rank in whose window a byte lies; -1: none.
 int window_buffer(const Program& program, int64_t offset);

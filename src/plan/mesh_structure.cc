@@ -139,7 +139,7 @@ class Structure {
       const bool mine = options_.forward_only || std::find(lanes.begin(), lanes.end(), i.lane) != lanes.end();
       want(mine, "its lane is another rank's");
     }
-    if (i.op == Op::kForward || i.op == Op::kBackward) check_flow(program, place, i);
+    if (i.op == Op::kForward || i.op == Op::kBackward) check_flow(program, place, i, touched);
     want(i.op != Op::kAcquire, "has no place in a mesh");
     const bool compute = i.op == Op::kLoad || segment || i.op == Op::kFold || i.op == Op::kUpdate;
     want(!compute || place.queue == 0, "stands on another queue than compute");
@@ -153,7 +153,7 @@ class Structure {
   }
 
   /// As many tensors as the segment declares, and what it writes is nothing else that it uses.
-  void check_flow(const Program& program, Place place, const Instruction& i) {
+  void check_flow(const Program& program, Place place, const Instruction& i, const Touched& own) {
     const SegmentShape& shape = model_.blocks[i.block].segments[i.segment];
     const Flow& f = i.flow;
     const bool gradients = i.op == Op::kBackward && i.part != Part::kWeight;
@@ -168,7 +168,6 @@ class Structure {
     sized(f.saved, shape.saved_bytes, "what it saves");
     sized(f.work, shape.work_bytes, "its work");
     if (i.op == Op::kBackward && i.part != Part::kBoth) sized(f.deferred, shape.deferred_bytes, "what it defers");
-    const Touched own = touched_by(i);
     for (int b : own.writes) {
       if (inside(b, program.buffers.size()) && listed(own.reads, b))
         fault_at(place, "writes '{}' while it reads it", program.buffers[b].name);
@@ -254,6 +253,19 @@ Touched touched_by(const Instruction& i) {
     add(i.part == Part::kWeight ? a.reads : a.writes, f.deferred);
   }
   return a;
+}
+
+TouchedByAll touched_by_all(const Plan& plan) {
+  TouchedByAll all;
+  for (const Program& program : plan.programs) {
+    auto& queues = all.emplace_back();
+    for (const Queue& queue : program.queues) {
+      auto& list = queues.emplace_back();
+      list.reserve(queue.instructions.size());
+      for (const Instruction& i : queue.instructions) list.push_back(touched_by(i));
+    }
+  }
+  return all;
 }
 
 std::vector<std::string> check_mesh_structure(const Plan& plan, const ModelShape& model, const MeshOptions& options) {

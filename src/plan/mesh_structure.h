@@ -15,5 +15,8 @@ struct Touched {
   std::vector<int> reads, writes;
 };
 Touched touched_by(const Instruction& instruction);
+/// The same of all instructions of a plan: [rank][queue][index].
+using TouchedByAll = std::vector<std::vector<std::vector<Touched>>>;
+TouchedByAll touched_by_all(const Plan& plan);
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// What moves gradients and parameters between buffers and ranks: Fold, Reduce and Gather of UnitValues.
+// What moves gradients and parameters between buffers and ranks: Fold, Reduce and Gather of UnitSymbols.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ int64_t float_at(const Buffer& buffer, int64_t offset) {
 
 }  // namespace
 
-void UnitValues::fold(Place place) {
+void UnitSymbols::fold(Place place) {
   const Instruction& i = at(plan_, place);
   if (i.adds.empty()) faults_.add(place, "adds nothing");
   for (const Add& add : i.adds) {
@@ -38,7 +38,7 @@ void UnitValues::fold(Place place) {
     }
     bool defined = true;
     for (size_t k = 0; k < into.pieces.size(); ++k) {
-      Piece& piece = into.pieces[k];
+      UnitPiece& piece = into.pieces[k];
       defined &= piece.range == from.pieces[k].range;
       for (size_t p = 0; p < piece.worth.size(); ++p) {
         const int other = from.pieces[k].worth[p];
@@ -50,14 +50,14 @@ void UnitValues::fold(Place place) {
   }
 }
 
-int UnitValues::level_buffer(const Instruction& reduce, int rank, int level) const {
+int UnitSymbols::level_buffer(const Instruction& reduce, int rank, int level) const {
   for (int b : reduce.writes) {
     if (buffer(rank, b).level == level) return b;
   }
   return -1;
 }
 
-UnitValues::Levels UnitValues::stack_of(const Instruction& reduce, int rank, Range slice, int levels) {
+UnitSymbols::Levels UnitSymbols::stack_of(const Instruction& reduce, int rank, Range slice, int levels) {
   Levels stack(levels, std::vector<int>(units_[reduce.block].parts, kUndefined));
   for (int level = 0; level < levels && reduce.round > 0; ++level) {
     const int b = level_buffer(reduce, rank, level);
@@ -68,7 +68,7 @@ UnitValues::Levels UnitValues::stack_of(const Instruction& reduce, int rank, Ran
   return stack;
 }
 
-std::vector<int> UnitValues::contribution(Place place, const SumSource::Term& term, Range at_term, int unit) {
+std::vector<int> UnitSymbols::contribution(Place place, const SumSource::Term& term, Range at_term, int unit) {
   std::vector<int> nothing(units_[unit].parts, kUndefined);
   const int b = window_buffer(plan_.programs[term.rank], term.offset);
   const int64_t begin = float_at(buffer(term.rank, b), term.offset) + at_term.begin;
@@ -81,7 +81,7 @@ std::vector<int> UnitValues::contribution(Place place, const SumSource::Term& te
 }
 
 /// The round's additions, for every source that the slice has a part of.
-void UnitValues::add_round(Place place, const SumTransfer& transfer, Range slice, Levels& levels) {
+void UnitSymbols::add_round(Place place, const SumTransfer& transfer, Range slice, Levels& levels) {
   for (size_t s = 0; s < transfer.sources.size(); ++s) {
     const SumSource& source = transfer.sources[s];
     const Range part = overlap(slice, source.to);
@@ -110,7 +110,7 @@ void UnitValues::add_round(Place place, const SumTransfer& transfer, Range slice
   }
 }
 
-void UnitValues::reduce(const std::vector<Place>& places) {
+void UnitSymbols::reduce(const std::vector<Place>& places) {
   const SumTransfer transfer = transfers_.sum(at(plan_, places[0]));
   std::vector<Levels> results;
   for (size_t m = 0; m < places.size(); ++m) {
@@ -146,12 +146,12 @@ void UnitValues::reduce(const std::vector<Place>& places) {
   }
 }
 
-void UnitValues::gather(const std::vector<Place>& places) {
+void UnitSymbols::gather(const std::vector<Place>& places) {
   struct Write {
     int rank, buffer;
     int64_t shift;
     BufferKind kind;
-    std::vector<Piece> pieces;
+    std::vector<UnitPiece> pieces;
   };
   std::vector<Write> writes;
   const Instruction& first = at(plan_, places[0]);
@@ -180,7 +180,7 @@ void UnitValues::gather(const std::vector<Place>& places) {
   for (const Write& w : writes) {
     Holding& h = holding(w.rank, w.buffer);
     if (h.unit != first.block || h.kind != w.kind) h.reset(first.block, w.kind);
-    for (const Piece& piece : w.pieces) h.write({piece.range.begin + w.shift, piece.range.end + w.shift}, piece.worth);
+    for (const UnitPiece& piece : w.pieces) h.write({piece.range.begin + w.shift, piece.range.end + w.shift}, piece.worth);
   }
 }
 

@@ -25,16 +25,16 @@ void Holding::reset(int new_unit, BufferKind new_kind) {
 }
 
 void Holding::cut(Range range, const std::vector<int>& fresh) {
-  const auto same = [&](const Piece& p) { return p.range == range; };
+  const auto same = [&](const UnitPiece& p) { return p.range == range; };
   if (std::any_of(pieces.begin(), pieces.end(), same)) return;
-  std::vector<Piece> cut;
+  std::vector<UnitPiece> cut;
   int64_t next = range.begin;  // of the range, what is not there yet
   const auto fill = [&](int64_t until) {
     until = std::min(until, range.end);
     if (next < until) cut.push_back({{next, until}, fresh});
     next = std::max(next, until);
   };
-  for (Piece& piece : pieces) {
+  for (UnitPiece& piece : pieces) {
     if (piece.range.begin >= range.begin) fill(piece.range.begin);
     for (int64_t begin = piece.range.begin; begin < piece.range.end;) {
       int64_t end = piece.range.end;
@@ -53,26 +53,26 @@ void Holding::cut(Range range, const std::vector<int>& fresh) {
 void Holding::write(Range range, const std::vector<int>& worth) {
   if (range.empty()) return;
   cut(range, worth);
-  std::erase_if(pieces, [&](const Piece& p) { return range.begin < p.range.begin && p.range.end <= range.end; });
-  for (Piece& piece : pieces) {
+  std::erase_if(pieces, [&](const UnitPiece& p) { return range.begin < p.range.begin && p.range.end <= range.end; });
+  for (UnitPiece& piece : pieces) {
     if (piece.range.begin == range.begin) piece = {range, worth};
   }
 }
 
-std::vector<Piece> Holding::over(Range range) const {
-  std::vector<Piece> list;
+std::vector<UnitPiece> Holding::over(Range range) const {
+  std::vector<UnitPiece> list;
   int64_t next = range.begin;
-  for (const Piece& piece : pieces) {
+  for (const UnitPiece& piece : pieces) {
     const Range part = overlap(piece.range, range);
     if (part.empty()) continue;
     if (part.begin != next) return {};
     list.push_back({part, piece.worth});
     next = part.end;
   }
-  return next == range.end ? list : std::vector<Piece>{};
+  return next == range.end ? list : std::vector<UnitPiece>{};
 }
 
-UnitValues::UnitValues(const Plan& plan, const ModelShape& model, const MeshOptions& options, const Ordering& ordering,
+UnitSymbols::UnitSymbols(const Plan& plan, const ModelShape& model, const MeshOptions& options, const Ordering& ordering,
                        const Transfers& transfers, const Copies& copies, PlaceFaults& faults)
     : plan_(plan),
       model_(model),
@@ -112,10 +112,11 @@ UnitValues::UnitValues(const Plan& plan, const ModelShape& model, const MeshOpti
   for (const Program& program : plan.programs) {
     Commit& commit = commits_[program.rank];
     for (const Queue& queue : program.queues) {
+      commit.squares.push_back(-1);
       for (const Instruction& i : queue.instructions) {
         if (i.writes.empty()) continue;
         if (i.op == Op::kForward) commit.losses = i.writes[0];
-        if (i.op == Op::kNorm) commit.squares = i.writes[0];
+        if (i.op == Op::kNorm) commit.squares.back() = i.writes[0];
         if (i.op == Op::kVote) commit.verdict = i.writes[0];
       }
     }
@@ -139,20 +140,20 @@ UnitValues::UnitValues(const Plan& plan, const ModelShape& model, const MeshOpti
   }
 }
 
-bool UnitValues::is_home(int rank, int unit) const {
+bool UnitSymbols::is_home(int rank, int unit) const {
   Coordinates place = options_.mesh.at(rank);
   place.data = 0;
   return place == transfers_.places().home(model_, unit);
 }
 
 /// Without ZeRO every data rank updates all.
-Range UnitValues::updated_range(int rank, int unit) const {
+Range UnitSymbols::updated_range(int rank, int unit) const {
   if (options_.zero == 0) return {0, model_.blocks[unit].unit_size};
   return owned_slice(transfers_.places(), unit, options_.mesh.at(rank).data);
 }
 
 /// The block's own unit, where it has one, then those whose parameters it shares.
-std::vector<int> UnitValues::units_of(int block, bool gradients) const {
+std::vector<int> UnitSymbols::units_of(int block, bool gradients) const {
   const BlockShape& shape = model_.blocks[block];
   std::vector<int> units;
   if ((gradients ? shape.gradient_size : shape.unit_size) > 0) units.push_back(block);
@@ -162,15 +163,15 @@ std::vector<int> UnitValues::units_of(int block, bool gradients) const {
   return units;
 }
 
-bool UnitValues::version_over(int rank, int b, int unit, BufferKind kind, Range range, int version) {
+bool UnitSymbols::version_over(int rank, int b, int unit, BufferKind kind, Range range, int version) {
   const Holding& h = holding(rank, b);
   if (h.unit != unit || h.kind != kind) return range.empty();
   const auto pieces = h.over(range);
   return (range.empty() || !pieces.empty()) &&
-         std::all_of(pieces.begin(), pieces.end(), [&](const Piece& p) { return p.worth[0] == version; });
+         std::all_of(pieces.begin(), pieces.end(), [&](const UnitPiece& p) { return p.worth[0] == version; });
 }
 
-void UnitValues::need_parameters(Place place) {
+void UnitSymbols::need_parameters(Place place) {
   const Instruction& i = at(plan_, place);
   const std::vector<int> wanted = units_of(i.block, false);
   std::vector<int> given;
@@ -193,7 +194,7 @@ void UnitValues::need_parameters(Place place) {
   }
 }
 
-void UnitValues::write_gradients(Place place) {
+void UnitSymbols::write_gradients(Place place) {
   const Instruction& i = at(plan_, place);
   if (i.part == Part::kInput) {
     if (!i.flow.gradients.empty()) faults_.add(place, "writes gradients in its input part");
@@ -222,21 +223,21 @@ void UnitValues::write_gradients(Place place) {
         continue;
       }
       h.cut(source.lies, std::vector<int>(units_[g.unit].parts, kUndefined));
-      for (Piece& piece : h.pieces) {
+      for (UnitPiece& piece : h.pieces) {
         if (!overlap(piece.range, source.lies).empty()) piece.worth[source.first_part + i.segment] = term;
       }
     }
   }
 }
 
-bool UnitValues::total_over(Place place, int b, int unit, Range range) {
+bool UnitSymbols::total_over(Place place, int b, int unit, Range range) {
   const Holding& h = holding(place.rank, b);
   const auto pieces = h.over(range);
   if (!range.empty() && (h.unit != unit || h.kind != BufferKind::kGradient || pieces.empty())) {
     faults_.add(place, fmt::format("'{}' does not hold the gradient of unit {}", buffer(place.rank, b).name, unit));
     return false;
   }
-  for (const Piece& piece : pieces) {
+  for (const UnitPiece& piece : pieces) {
     for (const Source& source : units_[unit].sources) {
       if (overlap(piece.range, source.to).empty()) continue;
       for (int p = 0; p < source.parts; ++p) {
@@ -252,7 +253,7 @@ bool UnitValues::total_over(Place place, int b, int unit, Range range) {
 }
 
 /// Fetch and Evict: what the second tier has of a unit comes into memory, or goes back.
-void UnitValues::move(Place place) {
+void UnitSymbols::move(Place place) {
   const Instruction& i = at(plan_, place);
   if (i.reads.size() != i.writes.size() || i.reads.empty()) return faults_.add(place, "moves nothing, or to nowhere");
   for (size_t k = 0; k < i.reads.size(); ++k) {

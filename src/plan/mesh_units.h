@@ -17,7 +17,7 @@
 
 namespace tutti {
 
-struct Piece {
+struct UnitPiece {
   Range range;
   std::vector<int> worth;  ///< of gradients: by part; of parameters and moments: the version, 0 or (updated) 1
 };
@@ -26,19 +26,19 @@ struct Piece {
 struct Holding {
   int unit = -1;
   BufferKind kind = BufferKind::kWork;
-  std::vector<Piece> pieces;
+  std::vector<UnitPiece> pieces;
 
   void reset(int new_unit, BufferKind new_kind);
   /// Cuts pieces so that `range` is covered by whole ones; where nothing was, `fresh` is.
   void cut(Range range, const std::vector<int>& fresh);
   void write(Range range, const std::vector<int>& worth);
   /// The pieces over `range`, cut to it; empty: it is not covered.
-  std::vector<Piece> over(Range range) const;
+  std::vector<UnitPiece> over(Range range) const;
 };
 
-class UnitValues {
+class UnitSymbols {
  public:
-  UnitValues(const Plan& plan, const ModelShape& model, const MeshOptions& options, const Ordering& ordering,
+  UnitSymbols(const Plan& plan, const ModelShape& model, const MeshOptions& options, const Ordering& ordering,
              const Transfers& transfers, const Copies& copies, PlaceFaults& faults);
   /// Something else was written there.
   void forget(int rank, int b) { holding(rank, b).reset(-1, BufferKind::kWork); }
@@ -97,7 +97,8 @@ class UnitValues {
   std::vector<std::vector<Holding>> holdings_;  // [rank][buffer]
   struct Commit {
     std::vector<Place> before;                    // what the vote must follow
-    int squares = -1, losses = -1, verdict = -1;  // buffers
+    int losses = -1, verdict = -1;  // buffers
+    std::vector<int> squares;       // by queue
     std::vector<Place> votes;
   };
   std::vector<Commit> commits_;  // by rank

@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "plan/mesh_flow.h"
-#include "plan/mesh_structure.h"
 #include "plan/mesh_units.h"
 
 namespace tutti {
@@ -64,8 +63,9 @@ class Census {
 class Interpreter {
  public:
   Interpreter(const Plan& plan, const ModelShape& model, const MeshOptions& options, const Ordering& ordering,
-              const Transfers& transfers, const Copies& copies)
+              const Transfers& transfers, const Copies& copies, const TouchedByAll& touched)
       : plan_(plan),
+        touched_(touched),
         ordering_(ordering),
         place_faults_(plan, faults_),
         census_(model, options),
@@ -109,7 +109,7 @@ class Interpreter {
     const Instruction& i = at(plan_, place);
     const bool of_units =
         i.op == Op::kReduce || i.op == Op::kGather || i.op == Op::kUpdate || i.op == Op::kFetch || i.op == Op::kEvict;
-    for (int b : touched_by(i).writes) {
+    for (int b : touched_[place.rank][place.queue][place.index].writes) {
       bool unit = of_units;
       for (const UnitBuffer& g : i.flow.gradients) unit |= g.buffer == b;
       for (const Add& add : i.adds) unit |= add.into == b;
@@ -152,20 +152,22 @@ class Interpreter {
   }
 
   const Plan& plan_;
+  const TouchedByAll& touched_;
   const Ordering& ordering_;
   std::vector<std::string> faults_;
   PlaceFaults place_faults_;
   Census census_;
   FlowValues flow_;
-  UnitValues units_;
+  UnitSymbols units_;
 };
 
 }  // namespace
 
 std::vector<std::string> check_mesh_values(const Plan& plan, const ModelShape& model, const MeshOptions& options,
-                                           const Ordering& ordering, const Transfers& transfers, const Copies& copies) {
+                                           const Ordering& ordering, const Transfers& transfers, const Copies& copies,
+                                           const TouchedByAll& touched) {
   try {
-    return Interpreter(plan, model, options, ordering, transfers, copies).run();
+    return Interpreter(plan, model, options, ordering, transfers, copies, touched).run();
   } catch (const Error& error) {  // a transfer whose buffers do not fit
     return {error.what()};
   }

@@ -11,6 +11,7 @@ namespace tutti {
 
 /// Faults of meaning in a plan whose form, order and accesses are sound.
 std::vector<std::string> check_mesh_values(const Plan& plan, const ModelShape& model, const MeshOptions& options,
-                                           const Ordering& ordering, const Transfers& transfers, const Copies& copies);
+                                           const Ordering& ordering, const Transfers& transfers, const Copies& copies,
+                                           const TouchedByAll& touched);
 
 }  // namespace tutti

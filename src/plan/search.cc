@@ -29,7 +29,7 @@ const std::vector<std::string> kSchedules = {"1f1b", "gpipe", "interleaved", "ze
 
 bool is_plain(const ModelShape& model, const MeshOptions& o) {
   return o.mesh.tensor * o.mesh.pipeline == 1 && o.zero == 0 && model.columns == 1 && !o.owner && !o.micro &&
-         !o.offload && o.recompute == Recompute::kNone;
+         !o.offload && !o.offload_parameters && o.recompute == Recompute::kNone;
 }
 
 /// How much machinery a layout asks for.
@@ -221,7 +221,8 @@ class Search {
   /// What the state alone takes on the mean rank of a mesh; gradients that pass through are never whole.
   double least_bytes(const MeshOptions& options) const {
     const bool passes = options.owner || options.micro;
-    const SlotSizes sizes{4, passes ? 0.0 : 4.0, request_.base.offload ? 0.0 : 4.0 * request_.base.optimizer_slots};
+    const SlotSizes sizes{options.offload_parameters ? 0.0 : 4.0, passes ? 0.0 : 4.0,
+                          request_.base.offload ? 0.0 : 4.0 * request_.base.optimizer_slots};
     return state_bytes(floats_ / (options.mesh.tensor * options.mesh.pipeline), options.mesh.shards, options.zero,
                        sizes);
   }

@@ -16,7 +16,8 @@ DeviceCommit::DeviceCommit(const Parts& parts)
   const int units = static_cast<int>(p_.shape.blocks.size());
   rule_count_ = p_.updater.rule_count();
   const size_t input_bytes = sizeof(StepInputs) + rule_count_ * sizeof(RuleScalars);
-  inputs_ = reinterpret_cast<StepInputs*>(arrays_.take<std::byte>(BufferKind::kWork, static_cast<int64_t>(input_bytes)));
+  inputs_ =
+      reinterpret_cast<StepInputs*>(arrays_.take<std::byte>(BufferKind::kWork, static_cast<int64_t>(input_bytes)));
   outcome_ = reinterpret_cast<StepOutcome*>(arrays_.take<std::byte>(BufferKind::kWork, outcome_bytes(units)));
   layout_.units = units;
   layout_.micro_batches = batch_.lanes * batch_.micro_batches;

@@ -22,16 +22,16 @@ size_t micro_batch_bytes(const Model& model) {
 
 }  // namespace
 
-DeviceFeed::DeviceFeed(const Model& model, const Batch& batch, Range lanes, Loader& loader, Device& device,
+DeviceFeed::DeviceFeed(const Model& model, const std::vector<MicroBatch>& sequence, Loader& loader, Device& device,
                        at::Device place, Accounts& accounts)
     : model_(model),
-      batch_(batch),
-      lanes_(lanes),
+      sequence_(sequence),
       loader_(loader),
       device_(device),
       bytes_(micro_batch_bytes(model)),
-      count_(static_cast<size_t>(lanes.size() * batch.micro_batches)),
-      arena_(BufferKind::kData, static_cast<size_t>(device_bytes(model, batch, lanes)), accounts, &device),
+      count_(sequence.size()),
+      arena_(BufferKind::kData, static_cast<size_t>(device_bytes(model, static_cast<int64_t>(count_))), accounts,
+             &device),
       place_(arena_.take(bytes_ * count_)),
       stream_(device.make_stream()) {
   for (Stage& stage : stages_) {
@@ -45,6 +45,7 @@ DeviceFeed::DeviceFeed(const Model& model, const Batch& batch, Range lanes, Load
     at += rounded(border_bytes(border));
   }
   for (size_t k = 0; k < count_; ++k) {
+    index_[{sequence_[k].lane, sequence_[k].micro}] = k;
     tensors_.emplace_back();
     for (size_t i = 0; i < model.data.size(); ++i)
       tensors_.back().push_back(at::for_blob(place_.data() + k * bytes_ + offsets_[i], model.data[i].dims)
@@ -55,19 +56,17 @@ DeviceFeed::DeviceFeed(const Model& model, const Batch& batch, Range lanes, Load
 }
 
 // Where steps read, and two stages.
-int64_t DeviceFeed::device_bytes(const Model& model, const Batch& batch, Range lanes) {
-  return 3 * static_cast<int64_t>(micro_batch_bytes(model)) * lanes.size() * batch.micro_batches;
+int64_t DeviceFeed::device_bytes(const Model& model, int64_t micro_batches) {
+  return 3 * static_cast<int64_t>(micro_batch_bytes(model)) * micro_batches;
 }
 
 DeviceFeed::~DeviceFeed() {
   for (Stage& stage : stages_) device_.give_back_pinned(stage.pinned);
 }
 
-size_t DeviceFeed::index(int lane, int micro) const {
-  return static_cast<size_t>((lane - lanes_.begin) * batch_.micro_batches + micro);
+const std::vector<at::Tensor>& DeviceFeed::tensors(int lane, int micro) const {
+  return tensors_[index_.at({lane, micro})];
 }
-
-const std::vector<at::Tensor>& DeviceFeed::tensors(int lane, int micro) const { return tensors_[index(lane, micro)]; }
 
 void DeviceFeed::stage(int64_t step) {
   Stage& stage = stages_[step % 2];
@@ -75,14 +74,13 @@ void DeviceFeed::stage(int64_t step) {
   stage.step = step;
   stage.failure = nullptr;
   try {
-    for (int lane = static_cast<int>(lanes_.begin); lane < lanes_.end; ++lane)
-      for (int micro = 0; micro < batch_.micro_batches; ++micro) {
-        const auto& tensors = loader_.next(step, lane, micro);
-        if (model_.check) model_.check(tensors);
-        std::byte* to = stage.pinned.data() + index(lane, micro) * bytes_;
-        for (size_t i = 0; i < tensors.size(); ++i)
-          std::memcpy(to + offsets_[i], tensors[i].const_data_ptr(), tensors[i].nbytes());
-      }
+    for (size_t k = 0; k < count_; ++k) {
+      const auto& tensors = loader_.next(step, sequence_[k].lane, sequence_[k].micro);
+      if (model_.check) model_.check(tensors);
+      std::byte* to = stage.pinned.data() + k * bytes_;
+      for (size_t i = 0; i < tensors.size(); ++i)
+        std::memcpy(to + offsets_[i], tensors[i].const_data_ptr(), tensors[i].nbytes());
+    }
     stage.digest = loader_.digest();
     device_.copy(stream_, stage.memory.data(), stage.pinned.data(), stage.pinned.size());
     device_.record(stage.arrived, stream_);

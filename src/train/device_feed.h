@@ -4,7 +4,9 @@
 #pragma once
 
 #include <exception>
+#include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "data/loader.h"
@@ -15,12 +17,13 @@ namespace tutti {
 
 class DeviceFeed {
  public:
-  /// `place` is the device for ATen. All of them must outlive it.
-  DeviceFeed(const Model& model, const Batch& batch, Range lanes, Loader& loader, Device& device, at::Device place,
-             Accounts& accounts);
+  /// `sequence`: a step's micro-batches as the loader hands them out; `place` is the device for ATen. All others must
+  /// outlive it.
+  DeviceFeed(const Model& model, const std::vector<MicroBatch>& sequence, Loader& loader, Device& device,
+             at::Device place, Accounts& accounts);
   ~DeviceFeed();
   /// What one takes of the device.
-  static int64_t device_bytes(const Model& model, const Batch& batch, Range lanes);
+  static int64_t device_bytes(const Model& model, int64_t micro_batches);
   DeviceFeed(const DeviceFeed&) = delete;
   DeviceFeed& operator=(const DeviceFeed&) = delete;
 
@@ -45,11 +48,10 @@ class DeviceFeed {
     std::exception_ptr failure;
     uint64_t digest = 0;  // of the loader behind it
   };
-  size_t index(int lane, int micro) const;
 
   const Model& model_;
-  const Batch batch_;
-  const Range lanes_;
+  const std::vector<MicroBatch> sequence_;
+  std::map<std::pair<int, int>, size_t> index_;  // of (lane, micro) in it
   Loader& loader_;
   Device& device_;
   std::vector<size_t> offsets_;  // of each tensor of a micro-batch

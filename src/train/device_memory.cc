@@ -5,9 +5,13 @@
 #include <algorithm>
 
 #include "device/reduction.h"
+#include "device/transfers.h"
 #include "plan/check.h"
 #include "train/device_engine.h"
 #include "train/device_feed.h"
+#include "train/device_mesh_engine.h"
+#include "train/low_copies.h"
+#include "train/mesh_groups.h"
 
 namespace tutti {
 
@@ -43,10 +47,30 @@ DeviceForecast device_forecast(const Job& job, const Model& model, const ModelSh
   for (size_t b = 0; b < plan.buckets.size(); ++b)
     forecast.messages +=
         DeviceReduction::scratch_bytes(reduction_spec(plan, shape, places, static_cast<int>(b), job), rank);
-  forecast.input = DeviceFeed::device_bytes(model, batch_of(job.train), plan.programs[rank].lanes);
+  forecast.input = DeviceFeed::device_bytes(model, plan.programs[rank].lanes.size() * job.train.micro_batches);
   if (job.layout.graph && capture_faults(model).empty()) forecast.captured = pool_forecast(model, shape);
   forecast.libraries = kTables + kPage * static_cast<int64_t>(plan.buckets.size()) * partials_of(rank, plan) +
                        kLibraries + (plan.ranks > 1 ? kCollectives : 0);
+  return forecast;
+}
+
+DeviceForecast device_forecast(const Job& job, const Model& model, const Plan& plan, const Plan& forward_plan,
+                               const ModelShape& shape, const MeshOptions& options, int rank) {
+  const Program &program = plan.programs[rank], &forward = forward_plan.programs[rank];
+  DeviceForecast forecast;
+  forecast.plan = forecast_memory(program);
+  forecast.low = LowCopies::bytes(program, forward, precision_of(job.numerics));
+  const Transfers transfers(plan, shape, options);
+  int64_t loads = 0;
+  for (const Queue& queue : program.queues)
+    for (const Instruction& i : queue.instructions) {
+      if (i.op == Op::kReduce)
+        forecast.messages = std::max(forecast.messages, DeviceSum::scratch_bytes(transfers.sum(i), rank));
+      if (i.op == Op::kLoad) ++loads;
+    }
+  forecast.input = DeviceFeed::device_bytes(model, loads);
+  if (job.layout.graph && capture_faults(model, job.layout).empty()) forecast.captured = aten_bytes(model, program);
+  forecast.libraries = kTables + kLibraries + kCollectives * MeshGroups::count(plan, forward_plan, options.mesh, rank);
   return forecast;
 }
 

@@ -1,9 +1,9 @@
 // The rhythm of steps on a device: issued instruction by instruction, or captured once and launched again; waited for
 // with an end. And the copies of the state that leave beside them.
 //
-// The first steps are issued singly: libraries choose their kernels, the pool takes its size. Then the step is captured,
-// on a stream of its own, so that what ATen holds for it lies apart from what later steps allocate. Every kTraceEvery-th
-// step is still issued one by one, with its times taken: the same bits, as verify shows.
+// The first steps are issued singly: libraries choose their kernels, the pool takes its size. Then the step is
+// captured, on a stream of its own, so that what ATen holds for it lies apart from what later steps allocate. Every
+// kTraceEvery-th step is still issued one by one, with its times taken: the same bits, as verify shows.
 #pragma once
 
 #include <functional>

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <mutex>
 #include <set>
 #include <unordered_map>
 
@@ -14,6 +16,7 @@
 #include "comm/fold.h"
 #include "comm/posted.h"
 #include "comm/pulls.h"
+#include "comm/roll_call.h"
 #include "exec/executor.h"
 #include "model/plan_runner.h"
 #include "plan/transfers.h"
@@ -26,7 +29,14 @@ namespace tutti {
 
 namespace {
 
-/// What a rank's reduces hold for messages.
+/// What a queue's reduces hold for messages: they run one after another.
+int64_t queue_message_bytes(const Transfers& transfers, const Queue& queue, int rank, bool windows) {
+  int64_t bytes = 0;
+  for (const Instruction& i : queue.instructions)
+    if (i.op == Op::kReduce) bytes = std::max(bytes, SumPull::scratch_bytes(transfers.sum(i), rank, windows));
+  return align_up(bytes, 256);
+}
+
 int64_t message_bytes(const MeshParts& parts) {
   return message_bytes(parts.plan, parts.shape, parts.options, parts.context.rank, reaches_all(parts.transport));
 }
@@ -42,14 +52,21 @@ class MeshEngine final : public Engine, public Placement {
         forward_transfers_(parts.forward_plan, parts.shape, parts.forward_options),
         places_(transfers_.places()),
         scratch_(BufferKind::kMessage, static_cast<size_t>(message_bytes(parts)), parts.accounts),
-        scratch_bytes_(scratch_.take(scratch_.left())),
         channel_(parts.transport, parts.context.clock, kDataChannel, timeout_),
-        runner_(parts.model, parts.shape, parts.program(), [this](int b) { return p_.memory.of(b); }, parts.accounts),
-        forward_runner_(parts.model, parts.shape, forward_program_, [this](int b) { return p_.memory.of_forward(b); },
-                        parts.accounts),
+        roll_call_(parts.plan, parts.context.rank, parts.transport, parts.context.clock, kRollCall),
+        forward_roll_call_(parts.forward_plan, parts.context.rank, parts.transport, parts.context.clock,
+                           kForwardRollCall),
+        runner_(
+            parts.model, parts.shape, parts.program(), [this](int b) { return p_.memory.of(b); }, parts.accounts),
+        forward_runner_(
+            parts.model, parts.shape, forward_program_, [this](int b) { return p_.memory.of_forward(b); },
+            parts.accounts),
         unit_squares_(parts.shape.blocks.size()) {
-    for (const Queue& queue : p_.program().queues)
+    for (const Queue& queue : p_.program().queues) {
+      const int64_t bytes = queue_message_bytes(transfers_, queue, p_.context.rank, reaches_all(p_.transport));
+      queue_scratch_ = scratch_.take(static_cast<size_t>(bytes));
       for (const Instruction& i : queue.instructions) prepare(i, false);
+    }
     for (const Queue& queue : forward_program_.queues)
       for (const Instruction& i : queue.instructions) prepare(i, true);
     find_chunks();
@@ -58,8 +75,7 @@ class MeshEngine final : public Engine, public Placement {
     Clock& clock = p_.context.clock;
     const Cancel* cancel = &p_.context.control.cancel;
     executor_ = std::make_unique<Executor>(p_.program(), handlers(), clock, cancel, &p_.trace, start);
-    forward_executor_ =
-        std::make_unique<Executor>(forward_program_, forward_handlers(), clock, cancel, nullptr, start);
+    forward_executor_ = std::make_unique<Executor>(forward_program_, forward_handlers(), clock, cancel, nullptr, start);
     make_copies();
   }
 
@@ -72,6 +88,9 @@ class MeshEngine final : public Engine, public Placement {
       executor_->run(round_++);
     } catch (const NonFinite&) {
       verdict.finite = false;
+    } catch (const CommError&) {
+      roll_call_.rethrow();
+      throw;
     }
     verdict.loss = all_.mean_loss();
     verdict.gradient_norm = all_.gradient_norm();
@@ -90,7 +109,7 @@ class MeshEngine final : public Engine, public Placement {
   }
 
  private:
-  void prepare(const Instruction& i, bool forward_only);
+  void prepare(const Instruction& i, size_t queue, bool forward_only);
   void find_chunks();
   void make_copies();
   Handlers handlers();
@@ -98,7 +117,9 @@ class MeshEngine final : public Engine, public Placement {
   /// Meetings and messages, which are the same in both programs; `sequence` is a step's round.
   void set_meetings(Handlers& on, bool forward_only);
   void exchange(const Instruction& i, uint64_t round, bool forward_only);
-  void message(const Instruction& i, std::byte* memory, uint64_t round);
+  void message(const Instruction& i, std::byte* memory, uint64_t round, const std::function<void()>& begun);
+  /// Tells what this rank is about to do; what is returned hears whether the others do the same, and throws if not.
+  std::function<void()> call_roll(const Instruction& i, bool forward_only);
   std::span<const at::Tensor> data_of(const Instruction& i, bool forward_only) const;
   void load(const Instruction& i, const std::vector<at::Tensor>& batch, bool forward_only);
   void fold(const Instruction& i);
@@ -116,9 +137,7 @@ class MeshEngine final : public Engine, public Placement {
   bool reports() const { return at_.pipeline == last_stage() && at_.tensor == 0; }
   int last_stage() const { return places_.stage.back(); }
   Deadline deadline() const { return p_.context.clock.after(timeout_); }
-  bool counts_loss(const Instruction& i) const {
-    return !i.again && p_.shape.blocks[i.block].column == 0 && is_end(i);
-  }
+  bool counts_loss(const Instruction& i) const { return !i.again && p_.shape.blocks[i.block].column == 0 && is_end(i); }
   bool is_end(const Instruction& i) const {
     return p_.shape.blocks[i.block].layer + 1 == p_.shape.layers() &&
            i.segment + 1 == static_cast<int>(p_.shape.blocks[i.block].segments.size());
@@ -130,13 +149,16 @@ class MeshEngine final : public Engine, public Placement {
   const Program& forward_program_;
   const Transfers transfers_, forward_transfers_;
   const MeshPlaces& places_;
-  Arena scratch_;  // of reduces, which run one after another
-  std::span<std::byte> scratch_bytes_;
+  Arena scratch_;                       // of reduces
+  std::span<std::byte> queue_scratch_;  // the part of the queue that is being prepared
   Channel channel_;
+  RollCall roll_call_, forward_roll_call_;
   PlanRunner runner_, forward_runner_;
   std::unordered_map<uint32_t, std::unique_ptr<SumPull>> sums_;
   std::unordered_map<uint32_t, std::unique_ptr<CopyPull>> copies_, forward_copies_;
-  std::set<uint32_t> refreshes_;  // gathers behind the unit's Update
+  std::set<uint32_t> refreshes_;            // gathers behind the unit's Update
+  std::set<std::pair<int, int>> gathered_;  // (unit, group) of gathers before it
+  std::set<uint32_t> repeats_;              // gathers that wait for nobody: one of the step has waited before
   std::unordered_map<uint32_t, std::unique_ptr<ColumnExchange>> exchanges_, forward_exchanges_;
   std::unordered_map<int, std::vector<at::Tensor>> data_, forward_data_;  // by the first data buffer of a slot
   std::unordered_map<int, int> slot_of_, forward_slot_of_;                // data buffer -> first of its slot
@@ -146,6 +168,7 @@ class MeshEngine final : public Engine, public Placement {
   StepRequest request_;
   uint64_t round_ = 0;
   Vote mine_, all_;
+  std::mutex squares_mutex_;
   std::vector<ExactSum> unit_squares_;
   StepScalars scalars_;
   Pass forward_pass_;
@@ -154,7 +177,7 @@ class MeshEngine final : public Engine, public Placement {
 };
 
 /// Makes what an instruction runs with; all addresses are known from here on.
-void MeshEngine::prepare(const Instruction& i, bool forward_only) {
+void MeshEngine::prepare(const Instruction& i, size_t queue, bool forward_only) {
   const auto memory = [&](int b) { return forward_only ? p_.memory.of_forward(b) : p_.memory.of(b); };
   const Plan& plan = forward_only ? p_.forward_plan : p_.plan;
   switch (i.op) {
@@ -163,7 +186,7 @@ void MeshEngine::prepare(const Instruction& i, bool forward_only) {
       const bool whole = !i.writes.empty() && p_.program().buffers[i.writes[0]].partial >= 0;
       for (int b : i.writes) levels.push_back(p_.memory.floats(b) + (whole ? owned(i.block).begin : 0));
       sums_[i.id] = std::make_unique<SumPull>(transfers_.sum(i), p_.transport, p_.memory.window(), std::move(levels),
-                                              scratch_bytes_);
+                                              queue_scratch_);
       break;
     }
     case Op::kGather: {
@@ -171,6 +194,9 @@ void MeshEngine::prepare(const Instruction& i, bool forward_only) {
       for (int b : i.writes) targets.push_back(memory(b));
       CopyTransfer transfer = (forward_only ? forward_transfers_ : transfers_).copy(i);
       if (transfer.updated) refreshes_.insert(i.id);
+      if (!forward_only && !transfer.updated && !gathered_.insert({i.block, i.group}).second &&
+          reaches_all(p_.transport))
+        repeats_.insert(i.id);
       (forward_only ? forward_copies_ : copies_)[i.id] =
           std::make_unique<CopyPull>(std::move(transfer), p_.transport, p_.memory.window(), std::move(targets));
       break;
@@ -216,9 +242,8 @@ void MeshEngine::make_copies() {
 Handlers MeshEngine::handlers() {
   Handlers on;
   auto set = [&on](Op op, Handler handler) { on[static_cast<int>(op)] = std::move(handler); };
-  set(Op::kLoad, [this](const Instruction& i, uint64_t) {
-    load(i, p_.loader.next(request_.step, i.lane, i.micro), false);
-  });
+  set(Op::kLoad,
+      [this](const Instruction& i, uint64_t) { load(i, p_.loader.next(request_.step, i.lane, i.micro), false); });
   set(Op::kForward, [this](const Instruction& i, uint64_t) {
     runner_.forward(i, pass_of(p_.job.train.seed, request_.step, i.lane, i.micro), data_of(i, false));
     if (!counts_loss(i)) return;
@@ -230,9 +255,13 @@ Handlers MeshEngine::handlers() {
     runner_.backward(i, pass_of(p_.job.train.seed, request_.step, i.lane, i.micro), data_of(i, false));
   });
   set(Op::kFold, [this](const Instruction& i, uint64_t) { fold(i); });
-  set(Op::kReduce, [this](const Instruction& i, uint64_t round) { sums_.at(i.id)->run(round, deadline()); });
+  set(Op::kReduce,
+      [this](const Instruction& i, uint64_t round) { sums_.at(i.id)->run(round, deadline(), call_roll(i, false)); });
   set(Op::kNorm, [this](const Instruction& i, uint64_t) { norm(i); });
-  set(Op::kVote, [this](const Instruction&, uint64_t) { vote(); });
+  set(Op::kVote, [this](const Instruction& i, uint64_t) {
+    call_roll(i, false)();
+    vote();
+  });
   set(Op::kUpdate, [this](const Instruction& i, uint64_t) { update(i); });
   set_meetings(on, false);
   return on;
@@ -257,12 +286,12 @@ void MeshEngine::set_meetings(Handlers& on, bool forward_only) {
   set(Op::kGather, [this, forward_only](const Instruction& i, uint64_t round) {
     // Round r reads what r updates have left; behind its own Update, one more.
     const bool updated = !forward_only && refreshes_.contains(i.id);
-    (forward_only ? forward_copies_ : copies_).at(i.id)->run(updated ? round + 1 : round, deadline());
+    std::function<void()> hear = call_roll(i, forward_only);
+    if (!forward_only && repeats_.contains(i.id)) hear = {};  // the next one on its way does
+    (forward_only ? forward_copies_ : copies_).at(i.id)->run(updated ? round + 1 : round, deadline(), hear);
   });
   set(Op::kExchange, [this, forward_only](const Instruction& i, uint64_t round) { exchange(i, round, forward_only); });
-  const auto memory = [this, forward_only](int b) {
-    return forward_only ? p_.memory.of_forward(b) : p_.memory.of(b);
-  };
+  const auto memory = [this, forward_only](int b) { return forward_only ? p_.memory.of_forward(b) : p_.memory.of(b); };
   const auto tier = [this, memory, forward_only](const Instruction& i, uint64_t) {
     const auto& buffers = forward_only ? forward_program_.buffers : p_.program().buffers;
     for (size_t k = 0; k < i.reads.size(); ++k) {
@@ -279,7 +308,7 @@ void MeshEngine::set_meetings(Handlers& on, bool forward_only) {
   set(Op::kEvict, tier);
   const auto travel = [this, forward_only](const Instruction& i, uint64_t round) {
     const int b = i.op == Op::kSend ? i.reads[0] : i.writes[0];
-    message(i, forward_only ? p_.memory.of_forward(b) : p_.memory.of(b), round);
+    message(i, forward_only ? p_.memory.of_forward(b) : p_.memory.of(b), round, call_roll(i, forward_only));
   };
   set(Op::kSend, travel);
   set(Op::kRecv, travel);
@@ -289,21 +318,28 @@ void MeshEngine::exchange(const Instruction& i, uint64_t round, bool forward_onl
   const auto memory = [&](int b) { return forward_only ? p_.memory.of_forward(b) : p_.memory.of(b); };
   const auto& buffers = forward_only ? forward_program_.buffers : p_.program().buffers;
   ColumnExchange& exchange = *(forward_only ? forward_exchanges_ : exchanges_).at(i.id);
+  const std::function<void()> hear = call_roll(i, forward_only);
   const int64_t bytes = exchanged_bytes_of(i);
   if (i.exchange == Exchange::kGather) {
     std::vector<const std::byte*> parts;
     for (int b : i.flow.in) parts.push_back(memory(b));
-    return exchange.gather(parts, static_cast<size_t>(bytes), memory(i.flow.out[0]), round, deadline());
+    return exchange.gather(parts, static_cast<size_t>(bytes), memory(i.flow.out[0]), round, deadline(), hear);
   }
   std::vector<float*> sums, parts;
   for (int b : i.flow.in) sums.push_back(reinterpret_cast<float*>(memory(b)));
   for (int b : i.flow.out) parts.push_back(reinterpret_cast<float*>(memory(b)));
   std::span<std::byte> scratch;
   if (i.flow.work >= 0) scratch = {memory(i.flow.work), static_cast<size_t>(buffers[i.flow.work].bytes)};
-  exchange.scatter(sums, bytes / static_cast<int64_t>(sizeof(float)), parts, round, deadline(), scratch);
+  exchange.scatter(sums, bytes / static_cast<int64_t>(sizeof(float)), parts, round, deadline(), scratch, hear);
 }
 
-void MeshEngine::message(const Instruction& i, std::byte* memory, uint64_t round) {
+std::function<void()> MeshEngine::call_roll(const Instruction& i, bool forward_only) {
+  RollCall& roll = forward_only ? forward_roll_call_ : roll_call_;
+  roll.tell(i, static_cast<uint64_t>(request_.step) + 1, deadline());
+  return [this, &roll, &i] { roll.hear(i, deadline()); };
+}
+
+void MeshEngine::message(const Instruction& i, std::byte* memory, uint64_t round, const std::function<void()>& begun) {
   named(to_string(i), round, [&] {
     Posted posted(p_.transport);
     const std::span<std::byte> bytes(memory, static_cast<size_t>(i.bytes));
@@ -313,6 +349,7 @@ void MeshEngine::message(const Instruction& i, std::byte* memory, uint64_t round
     } else {
       posted.recv(i.peer, tag, bytes);
     }
+    begun();
     posted.wait_all(deadline());
   });
 }
@@ -335,8 +372,7 @@ int64_t MeshEngine::exchanged_bytes_of(const Instruction& i) const {
 std::span<const at::Tensor> MeshEngine::data_of(const Instruction& i, bool forward_only) const {
   const auto& slots = forward_only ? forward_slot_of_ : slot_of_;
   for (int b : i.flow.in)
-    if (const auto it = slots.find(b); it != slots.end())
-      return (forward_only ? forward_data_ : data_).at(it->second);
+    if (const auto it = slots.find(b); it != slots.end()) return (forward_only ? forward_data_ : data_).at(it->second);
   return {};
 }
 
@@ -356,6 +392,7 @@ void MeshEngine::fold(const Instruction& i) {
 
 void MeshEngine::norm(const Instruction& i) {
   const float* values = gradient(i.reads[0]);
+  const std::lock_guard lock(squares_mutex_);  // sums over stages have a queue of their own
   for (const Range& chunk : chunks_[i.block]) {
     const double squares = sum_squares(values + chunk.begin, chunk.size());
     mine_.squares.add(squares);
@@ -427,7 +464,12 @@ std::optional<Evaluated> MeshEngine::forward(const Pass& pass, const std::vector
   forward_batch_ = &data;
   evaluated_.emplace();
   evaluated_->data = data;
-  forward_executor_->run(round_);
+  try {
+    forward_executor_->run(round_);
+  } catch (const CommError&) {
+    forward_roll_call_.rethrow();
+    throw;
+  }
   if (!reports() || !owns(pass.lane)) return std::nullopt;
   return evaluated_;
 }
@@ -452,12 +494,9 @@ bool reaches_all(const Transport& transport) {
 }
 
 int64_t message_bytes(const Plan& plan, const ModelShape& shape, const MeshOptions& options, int rank, bool windows) {
-  const Transfers transfers(plan, shape, options);
   int64_t bytes = 0;
-  for (const Queue& queue : plan.programs[rank].queues)
-    for (const Instruction& i : queue.instructions)
-      if (i.op == Op::kReduce) bytes = std::max(bytes, SumPull::scratch_bytes(transfers.sum(i), rank, windows));
-  return align_up(bytes, 256);
+  for (int64_t queue : message_bytes_by_queue(plan, shape, options, rank, windows)) bytes += queue;
+  return bytes;
 }
 
 }  // namespace tutti

@@ -37,9 +37,16 @@ int64_t window_bytes_of(const Program& program) {
   return bytes;
 }
 
-MeshMemory::MeshMemory(const Model& model, const Program& program, const Program& forward,
-                       std::span<std::byte> window, const std::string& tier_folder, Accounts& accounts,
-                       MemorySource* source)
+int64_t aten_bytes(const Model& model, const Program& program) {
+  const std::vector<int64_t> declared = declared_bytes(model, program);
+  int64_t bytes = 0;
+  for (size_t b = 0; b < declared.size(); ++b)
+    if (!program.buffers[b].offloaded) bytes += std::max<int64_t>(0, program.buffers[b].bytes - declared[b]);
+  return bytes;
+}
+
+MeshMemory::MeshMemory(const Model& model, const Program& program, const Program& forward, std::span<std::byte> window,
+                       const std::string& tier_folder, Accounts& accounts, MemorySource* source)
     : memory_(program.buffers.size(), nullptr), forward_memory_(forward.buffers.size(), nullptr) {
   std::vector<int64_t> bytes = declared_bytes(model, program);
   std::map<std::string, int> names;
@@ -92,7 +99,8 @@ MeshMemory::MeshMemory(const Model& model, const Program& program, const Program
     memory_[b] = buffer.window ? window_.data() + buffer.window_offset : take(buffer.kind, bytes[b]);
   }
   for (size_t b = 0; b < forward.buffers.size(); ++b)
-    if (const auto it = names.find(forward.buffers[b].name); it != names.end()) forward_memory_[b] = memory_[it->second];
+    if (const auto it = names.find(forward.buffers[b].name); it != names.end())
+      forward_memory_[b] = memory_[it->second];
   for (int b : missing) forward_memory_[b] = take(forward.buffers[b].kind, forward_bytes[b]);
 }
 

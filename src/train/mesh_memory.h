@@ -15,13 +15,14 @@ namespace tutti {
 
 /// Bytes of the window that the rank's program wants.
 int64_t window_bytes_of(const Program& program);
+/// Bytes that ATen will take itself inside of the program's segments: by the plan's account, but not MeshMemory's.
+int64_t aten_bytes(const Model& model, const Program& program);
 
 class MeshMemory {
  public:
-  /// `window`: of the transport; empty: it has none. `forward`: a program of evaluation, which finds its buffers by name
-  /// among those of `program`. What ATen allocates itself inside of segments gets no memory here. All arguments must
-  /// outlive it.
-  /// Offloaded buffers lie in a file in `tier_folder`.
+  /// `window`: of the transport; empty: it has none. `forward`: a program of evaluation, which finds its buffers by
+  /// name among those of `program`. What ATen allocates itself inside of segments gets no memory here. All arguments
+  /// must outlive it. Offloaded buffers lie in a file in `tier_folder`.
   MeshMemory(const Model& model, const Program& program, const Program& forward, std::span<std::byte> window,
              const std::string& tier_folder, Accounts& accounts, MemorySource* source = nullptr);
 

@@ -8,6 +8,7 @@
 #include "plan/check.h"
 #include "plan/mesh_check.h"
 #include "state/checkpoint.h"
+#include "train/device_mesh_engine.h"
 
 namespace tutti {
 
@@ -69,7 +70,7 @@ MeshRank::MeshRank(const Job& job, const Model& model, const ModelShape& shape, 
       forward_options_(options_) {
   if (auto faults = mesh_faults(shape, options_); !faults.empty()) throw ConfigError(std::move(faults));
   plan_ = plan_mesh(shape, options_);
-  //TMP if (auto faults = check_mesh(plan_, shape, options_); !faults.empty()) throw ConfigError(std::move(faults));
+  if (auto faults = check_mesh(plan_, shape, options_); !faults.empty()) throw ConfigError(std::move(faults));
   forward_options_.forward_only = true;
   forward_plan_ = plan_mesh(shape, forward_options_);
 }
@@ -80,6 +81,10 @@ int64_t MeshRank::forecast(bool windows) const {
   return forecast_memory(plan_.programs[rank_]).total() + message_bytes(plan_, shape_, options_, rank_, windows);
 }
 
+DeviceForecast MeshRank::device_forecast() const {
+  return tutti::device_forecast(job_, model_, plan_, forward_plan_, shape_, options_, rank_);
+}
+
 std::vector<MicroBatch> MeshRank::sequence() const {
   std::vector<MicroBatch> loads;
   for (const Instruction& i : plan_.programs[rank_].queues[0].instructions)
@@ -87,10 +92,10 @@ std::vector<MicroBatch> MeshRank::sequence() const {
   return loads;
 }
 
-void MeshRank::place(Transport& transport, Channel& channel, Accounts& accounts) {
+void MeshRank::place(Transport& transport, Channel& channel, Accounts& accounts, Device* device) {
   const Program& program = plan_.programs[rank_];
   memory_ = std::make_unique<MeshMemory>(model_, program, forward_plan_.programs[rank_], transport.window(),
-                                         job_.layout.offload_folder, accounts);
+                                         job_.layout.offload_folder, accounts, device);
   const std::vector<Held> held = held_by(shape_, options_, rank_);
   std::vector<UnitMemory> memory(held.size());
   for (size_t b = 0; b < program.buffers.size(); ++b) {
@@ -105,19 +110,22 @@ void MeshRank::place(Transport& transport, Channel& channel, Accounts& accounts)
       memory[buffer.unit].slots.push_back(values + k * align_up(held[buffer.unit].moments.size(), kAlign));
   }
   units_ = std::make_unique<MeshUnits>(model_, shape_, held, updater_.slots(), job_.train.seed, std::move(memory),
-                                       accounts);
+                                       accounts, device);
   memory_->forget_tier();
   collector_ = std::make_unique<Collector>(units_->entries(), units_->pieces(), channel);
 }
 
 StateCounters MeshRank::load(const std::string& checkpoint) {
-  return load_checkpoint(checkpoint, units_->entries(), units_->pieces());
+  StateCounters counters = load_checkpoint(checkpoint, units_->entries(), units_->pieces());
+  units_->upload();
+  return counters;
 }
 
 std::unique_ptr<Engine> MeshRank::make_engine(RankContext& context, Accounts& accounts, Trace& trace,
-                                              Transport& transport, Loader& loader) {
-  return make_mesh_engine({job_, model_, context, shape_, plan_, forward_plan_, options_, forward_options_, accounts,
-                           trace, *memory_, *units_, updater_, transport, loader});
+                                              Transport& transport, Loader& loader, const RankDevice* device) {
+  const MeshParts parts{job_,     model_, context,  shape_,  plan_,    forward_plan_, options_, forward_options_,
+                        accounts, trace,  *memory_, *units_, updater_, transport,     loader};
+  return device != nullptr ? make_device_mesh_engine(parts, *device) : make_mesh_engine(parts);
 }
 
 }  // namespace tutti

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "state/collect.h"
+#include "train/device_engine.h"
 #include "train/mesh_engine.h"
 
 namespace tutti {
@@ -24,15 +25,18 @@ class MeshRank {
   int64_t window_bytes() const;
   /// Bytes that the rank will take.
   int64_t forecast(bool windows) const;
+  DeviceForecast device_forecast() const;
+  /// Bytes of ATen's temporaries on a device.
+  int64_t pool_bytes() const { return aten_bytes(model_, plan_.programs[rank_]); }
   /// Micro-batches of a step in the order in which the program loads them.
   std::vector<MicroBatch> sequence() const;
 
-  /// Takes memory and initialises what this rank holds. Collective.
-  void place(Transport& transport, Channel& channel, Accounts& accounts);
+  /// Takes memory and initialises what this rank holds: on the device, where there is one. Collective.
+  void place(Transport& transport, Channel& channel, Accounts& accounts, Device* device = nullptr);
   StateCounters load(const std::string& checkpoint);
   /// Collective; after load().
   std::unique_ptr<Engine> make_engine(RankContext& context, Accounts& accounts, Trace& trace, Transport& transport,
-                                      Loader& loader);
+                                      Loader& loader, const RankDevice* device = nullptr);
   Collector& state() { return *collector_; }
 
  private:

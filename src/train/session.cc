@@ -16,7 +16,7 @@
 #include "state/checkpoint.h"
 #include "tensor/kernels.h"
 #include "tensor/rate.h"
-#include "train/device_engine.h"
+#include "train/device_mesh_engine.h"
 #include "train/sample.h"
 
 namespace tutti {
@@ -140,7 +140,7 @@ void Session::announce() {
     event["skew"] = to_text(skew_of(trainer_.partition(), *data.train, context_.size));
   reporter_->event(event);
   if (trainer_.on_device() && job_.layout.graph)
-    if (const auto faults = capture_faults(model_); !faults.empty())
+    if (const auto faults = capture_faults(model_, job_.layout); !faults.empty())
       reporter_->event(
           {{"event", "notice"},
            {"text", fmt::format("steps are issued one by one, not captured: {}", fmt::join(faults, "; "))}});
@@ -228,7 +228,7 @@ void Session::save() {
   if (!options_.keep) return;
   const Time begin = context_.clock.now();
   settle();
-  if (trainer_.on_device()) {
+  if (trainer_.on_device() && !trainer_.cut()) {
     if (first_)
       writer_ = std::thread([this, copied = trainer_.state_beside()] {
         try {
@@ -326,8 +326,10 @@ void Session::finish(double seconds) {
   write_trace(trainer_, folder_, context_.rank, origin_);
   if (first_ && !stop_ && job_.model.kind == "gpt" && job_.train.sample_bytes > 0 && job_.train.tensor_slices == 1) {
     const std::unique_ptr<Units> whole = whole_units();
-    Sampler sampler(job_, options_.make_model, whole ? *whole : trainer_.units(), trainer_.data().tokenizer,
-                    trainer_.placement().options());
+    Job job = job_;
+    if (whole) job.numerics.device = "cpu", job.numerics.precision = "float32";  // a device may have no room for it
+    Sampler sampler(job, options_.make_model, whole ? *whole : trainer_.units(), trainer_.data().tokenizer,
+                    whole ? RunnerOptions{} : trainer_.placement().options());
     reporter_->event(
         {{"event", "sample"}, {"text", sampler.text(job_.train.prompt, job_.train.sample_bytes, job_.train.seed)}});
   }

@@ -61,7 +61,7 @@ State Trainer::state() const {
 }
 
 std::function<State()> Trainer::state_beside() {
-  std::function<void()> copied = engine_->copy_out();
+  std::function<void()> copied = mesh_ ? nullptr : engine_->copy_out();
   if (!copied) return nullptr;
   return [this, copied = std::move(copied), counters = counters()] {
     copied();
@@ -69,8 +69,14 @@ std::function<State()> Trainer::state_beside() {
   };
 }
 
+/// As it is now, wherever it lies.
+Collector& Trainer::cut_state() {
+  if (const std::function<void()> copied = engine_->copy_out()) copied();
+  return mesh_->state();
+}
+
 std::string Trainer::save(const std::string& folder, const std::string& job_toml) {
-  if (mesh_) return mesh_->state().save(folder, counters(), job_toml);
+  if (mesh_) return cut_state().save(folder, counters(), job_toml);
   return context_.rank == 0 ? save_checkpoint(folder, state(), job_toml) : "";
 }
 
@@ -80,7 +86,7 @@ int64_t Trainer::forecast_bytes() const {
 }
 
 std::string Trainer::agreed_hash() {
-  if (mesh_) return mesh_->state().hash(counters());
+  if (mesh_) return cut_state().hash(counters());
   std::string mine = state_hash(state());
   std::string all(mine.size() * context_.size, ' ');
   main_channel_->all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));

@@ -66,7 +66,8 @@ class Trainer {
   State state() const;
   bool cut() const { return mesh_ != nullptr; }
   /// The state as it is now, to be read on another thread while steps go on: call it there, it waits for the copy. Null
-  /// where state lies in the host's memory: then state() must be used before the next step.
+  /// where state lies in the host's memory or is cut over ranks: then state() or save() must be used before the next
+  /// step.
   std::function<State()> state_beside();
   const Units& units() const { return *units_; }  ///< where state is not cut
   std::vector<std::string> slots() const { return updater_->slots(); }
@@ -94,10 +95,11 @@ class Trainer {
   void measure();
   void set_up_mesh(const std::string& checkpoint);
   void resume_from(const StateCounters& counters);
-  void check_device_memory();
+  void check_device_memory(const DeviceForecast& forecast);
   void load(const std::string& checkpoint);
   void connect();
   StateCounters counters() const;
+  Collector& cut_state();
   [[noreturn]] void explain_nonfinite();
 
   const Job& job_;

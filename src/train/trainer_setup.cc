@@ -34,9 +34,13 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const
   order_ = make_order(job, *data_.train);
   partition_ = make_partition(job.layout, data_.train, context.size, own);
   if (job.layout.workers == "thread") check_thread_ranks(model_);
-  if (device_ != nullptr) {
-    plan_ = make_plan();
-    check_device_memory();  // by what segments declare, before a dry run takes any of it
+  if (device_ != nullptr) {  // by what segments declare, before a dry run takes any of it
+    if (needs_mesh(job)) {
+      check_device_memory(MeshRank(job, model, shape_, *updater_, context.rank).device_forecast());
+    } else {
+      plan_ = make_plan();
+      check_device_memory(device_forecast(job, model, shape_, plan_, context.rank));
+    }
   }
   measure();
   if (needs_mesh(job)) {
@@ -48,7 +52,7 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const
     throw ConfigError(std::move(faults));
   places_ = gradient_places(plan_, shape_);
   if (device_ != nullptr) {
-    check_device_memory();
+    check_device_memory(device_forecast(job, model, shape_, plan_, context.rank));
     device_->device->reserve_pool(pool_forecast(model_, shape_));
   }
   Device* memory = device_ != nullptr ? device_->device.get() : nullptr;
@@ -66,11 +70,16 @@ Trainer::~Trainer() = default;
 /// Where state is cut, memory comes after the connection: some of it lies in the transport's window.
 void Trainer::set_up_mesh(const std::string& checkpoint) {
   mesh_ = std::make_unique<MeshRank>(job_, model_, shape_, *updater_, context_.rank);
+  Device* memory = device_ != nullptr ? device_->device.get() : nullptr;
+  if (memory != nullptr) {
+    check_device_memory(mesh_->device_forecast());
+    memory->reserve_pool(mesh_->pool_bytes());
+  }
   connect();
-  mesh_->place(*transport_, *main_channel_, accounts_);
+  mesh_->place(*transport_, *main_channel_, accounts_, memory);
   if (!checkpoint.empty()) resume_from(mesh_->load(checkpoint));
   loader_ = std::make_unique<Loader>(loader_options(), context_.clock, &context_.control.cancel);
-  engine_ = mesh_->make_engine(context_, accounts_, trace_, *transport_, *loader_);
+  engine_ = mesh_->make_engine(context_, accounts_, trace_, *transport_, *loader_, device_);
 }
 
 Plan Trainer::make_plan() const {
@@ -90,7 +99,7 @@ void Trainer::measure() {
 
 /// Before anything large is taken, on every rank at the same time: what is free then, and what ATen's pools have taken
 /// for the steps, is for all ranks of the device.
-void Trainer::check_device_memory() {
+void Trainer::check_device_memory(const DeviceForecast& forecast) {
   const Device& device = *device_->device;
   const std::string mine = fmt::format("{} {} {}", device.free_bytes(), device.pool().reserved, device.info().uuid);
   int64_t free = device.free_bytes(), reserved = 0;
@@ -105,7 +114,6 @@ void Trainer::check_device_memory() {
     free = std::min(free, its_free);
     reserved += its_reserved;
   }
-  const DeviceForecast forecast = device_forecast(job_, model_, shape_, plan_, context_.rank);
   const std::string fault = memory_fault(forecast, free + reserved, sharing, device.info().name);
   if (!fault.empty()) throw ConfigError({fault});
   forecast_bytes_ = forecast.total();
@@ -176,8 +184,8 @@ void Trainer::connect() {
   for (int r = 0; r < context_.size; ++r)
     options.hosts.push_back(host_of(r, context_.size, static_cast<int>(job_.layout.hosts)));
   options.window_bytes = device_ != nullptr ? 0
-                         : mesh_           ? static_cast<size_t>(mesh_->window_bytes())
-                                           : static_cast<size_t>(window_bytes_of(plan_, context_.rank, places_));
+                         : mesh_            ? static_cast<size_t>(mesh_->window_bytes())
+                                            : static_cast<size_t>(window_bytes_of(plan_, context_.rank, places_));
   options.address = job_.layout.address;
   options.port = static_cast<int>(job_.layout.port);
   options.connections = static_cast<int>(job_.layout.connections);

@@ -1,13 +1,10 @@
 // Ranks that die, are stopped or are cut off, for real: all others end in time, name the rank and the reason, and leave
 // nothing behind.
-#include <arpa/inet.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-
 #include <map>
 #include <set>
 
 #include "support/command.h"
+#include "support/sockets.h"
 
 namespace tutti {
 namespace {
@@ -24,18 +21,6 @@ struct Layout {
 };
 void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
 std::string name_of(const testing::TestParamInfo<Layout>& info) { return info.param.name; }
-
-/// Descriptors of a process that are sockets, by their inodes.
-std::map<int, std::string> sockets_of(pid_t pid) {
-  std::map<int, std::string> sockets;
-  std::error_code gone;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", gone)) {
-    const std::string target = std::filesystem::read_symlink(entry.path(), gone);
-    if (target.starts_with("socket:["))
-      sockets[std::stoi(entry.path().filename())] = target.substr(8, target.size() - 9);
-  }
-  return sockets;
-}
 
 /// Inodes of all listening tcp sockets of this machine.
 std::set<std::string> listeners() {
@@ -130,20 +115,6 @@ TEST_P(LostRank, StoppedEndsAllOthersAfterTheTimeoutAndIsNamed) {
   EXPECT_TRUE(running.cause().starts_with(fmt::format("tutti: rank 1 (pid {}) was silent for", running.pid(1))))
       << running.command().err();
   running.expect_nothing_left();
-}
-
-/// Shuts every internet socket of a process down, from outside.
-int cut_sockets(pid_t pid) {
-  Fd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  int cut = 0;
-  for (const auto& [number, inode] : sockets_of(pid)) {
-    Fd socket(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), number, 0)));
-    int domain = 0;
-    socklen_t length = sizeof domain;
-    ::getsockopt(socket.get(), SOL_SOCKET, SO_DOMAIN, &domain, &length);
-    if (domain == AF_INET && ::shutdown(socket.get(), SHUT_RDWR) == 0) ++cut;
-  }
-  return cut;
 }
 
 class CutRank : public testing::TestWithParam<Layout> {};

@@ -70,7 +70,7 @@ TEST_F(PlanCommands, CalibrateWritesWhatPlanReads) {
 TEST_F(PlanCommands, PlanSaysThatNothingWasMeasured) {
   const std::string out = plan({"--ranks", "2", "--quick"});
   EXPECT_TRUE(has(out, "not calibrated")) << out;
-  EXPECT_TRUE(has(out, "segments by their FLOPs and bytes")) << out;
+  EXPECT_TRUE(has(out, "by the FLOPs and bytes that they declare")) << out;
 }
 
 TEST_F(PlanCommands, PlanRanksLayoutsAndSaysWhyOthersAreNot) {

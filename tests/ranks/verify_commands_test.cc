@@ -94,23 +94,48 @@ class Commands : public testing::Test {
   Arguments data_;
 };
 
-TEST_F(Commands, VerifyFindsOneStateOverItsLayouts) {
-  Command verify(Arguments{"verify", job_, "--steps", "2"} + data_);
-  EXPECT_EQ(verify.wait(), 0) << verify.out();
+/// What the rows of a verify that must succeed say in a column, and that their hashes are one.
+std::vector<std::set<std::string>> columns_of(const Arguments& arguments) {
+  Command verify(Arguments{"verify"} + arguments);
+  EXPECT_EQ(verify.wait(Seconds(150)), 0) << verify.out();
   EXPECT_TRUE(verify.says("layouts, one state")) << verify.out();
-  std::set<std::string> hashes, kinds;
+  std::vector<std::set<std::string>> columns(9);
   for (const std::string& line : lines_of(verify.out())) {
     std::istringstream fields(line);
     std::vector<std::string> words;
     for (std::string word; fields >> word;) words.push_back(word);
-    if (words.size() != 8 || words[7].size() != 64) continue;
-    hashes.insert(words[7]);
-    kinds.insert({words[0], words[1], words[2], words[3], words[6]});
+    if (words.size() != 9 || words[8].size() != 64) continue;
+    for (size_t i = 0; i < words.size(); ++i) columns[i].insert(words[i]);
   }
-  EXPECT_EQ(hashes.size(), 1u) << verify.out();
-  for (const char* kind : {"1", "2", "3", "process", "thread", "shm", "tcp", "inproc", "on", "off", "lanes", "even",
-                           "round-robin", "hash"})
-    EXPECT_TRUE(kinds.contains(kind)) << kind;
+  EXPECT_EQ(columns[8].size(), 1u) << verify.out();
+  EXPECT_TRUE(verify.says("left out")) << verify.out();
+  return columns;
+}
+
+TEST_F(Commands, VerifyFindsOneStateOverItsLayouts) {
+  const auto columns = columns_of(Arguments{job_, "--steps", "2"} + data_);
+  const auto expect = [&](size_t column, const std::set<std::string>& values) {
+    EXPECT_TRUE(std::includes(columns[column].begin(), columns[column].end(), values.begin(), values.end()))
+        << testing::PrintToString(columns[column]);
+  };
+  expect(0, {"1", "2", "3", "6"});
+  expect(1, {"process", "thread"});
+  expect(2, {"inproc", "shm", "tcp"});
+  expect(3, {"off", "on"});
+  expect(5, {"local", "owner", "root"});
+  expect(6, {"even", "hash", "lanes", "round-robin"});
+  expect(7, {"-", "1x1x1,full", "1x1x3,gpipe", "2x1x1,zero1", "3x1x1,zero3,depth2,full"});
+}
+
+TEST_F(Commands, VerifyGoesOverTheMeshesOfASlicedJobAndSaysWhatDoesNotSuitIt) {
+  const auto columns = columns_of(Arguments{job_, "--steps", "1"} + data_ +
+                                  set({"train.tensor_slices=2", "train.lanes=2", "train.optimizer=lamb"}));
+  std::set<std::string> meshes;
+  for (const std::string& mesh : columns[7]) meshes.insert(mesh.substr(0, mesh.find(',')));
+  EXPECT_EQ(meshes, (std::set<std::string>{"1x1x1", "1x1x2", "1x1x3", "1x2x1", "1x2x2", "1x2x3", "2x1x1", "2x1x2",
+                                           "2x1x3", "2x2x1", "2x2x2"}));
+  for (const std::string& mesh : columns[7]) EXPECT_EQ(mesh.find("zero1"), std::string::npos) << mesh;
+  EXPECT_FALSE(columns[5].contains("root"));
 }
 
 TEST_F(Commands, VerifyFailsWhereTheBitsDependOnTheLayout) {

@@ -102,10 +102,10 @@ std::vector<Stream> streams_for(const Program& program, NotingDevice& device) {
 }
 
 /// What is wrong with the order in which the program is issued; empty: nothing.
-std::string fault_of(const Program& program, const std::vector<Place>& order) {
+std::string fault_of(const Program& program, const std::vector<QueuePlace>& order) {
   std::vector<int> next(program.queues.size());
   std::vector<bool> recorded(program.events);
-  for (const Place& place : order) {
+  for (const QueuePlace& place : order) {
     if (next[place.queue]++ != place.index) return fmt::format("queue {} is out of order", place.queue);
     const Instruction& i = program.queues[place.queue].instructions[place.index];
     for (int event : i.waits)
@@ -125,7 +125,7 @@ size_t at(const std::vector<std::string>& notes, const std::string& note) {
 }
 
 TEST(IssueOrder, IsTheOnlyOneWhereThereIsOne) {
-  EXPECT_EQ(issue_order(ping_pong()), (std::vector<Place>{{0, 0}, {1, 0}, {0, 1}}));
+  EXPECT_EQ(issue_order(ping_pong()), (std::vector<QueuePlace>{{0, 0}, {1, 0}, {0, 1}}));
 }
 
 TEST(IssueOrder, OfEveryDdpProgramHasEventsRecordedBeforeTheyAreWaitedFor) {
@@ -139,7 +139,7 @@ TEST(IssueOrder, OfEveryDdpProgramHasEventsRecordedBeforeTheyAreWaitedFor) {
               const ModelShape model = test::sample_model(5, tied);
               const Plan plan = plan_ddp(model, {ranks, lanes, micro_batches, overlap, bucket_floats});
               for (const Program& program : plan.programs) {
-                const std::vector<Place> order = issue_order(program);
+                const std::vector<QueuePlace> order = issue_order(program);
                 EXPECT_EQ(fault_of(program, order), "")
                     << ranks << " ranks, " << lanes << " lanes, " << micro_batches << " micro-batches, overlap "
                     << overlap << ", buckets of " << bucket_floats << ", rank " << program.rank;
@@ -156,7 +156,7 @@ TEST(IssueOrder, ComputeIsIssuedAsFarAheadAsItCanBe) {
   program.events = 1;
   program.queues = {{"compute", {make(Op::kForward, 1), make(Op::kBackward, 2), make(Op::kUpdate, 3, {0})}},
                     {"data", {make(Op::kReduce, 10, {}, 0), make(Op::kGather, 11)}}};
-  EXPECT_EQ(issue_order(program), (std::vector<Place>{{0, 0}, {0, 1}, {1, 0}, {0, 2}, {1, 1}}));
+  EXPECT_EQ(issue_order(program), (std::vector<QueuePlace>{{0, 0}, {0, 1}, {1, 0}, {0, 2}, {1, 1}}));
 }
 
 TEST(IssueOrder, AnEventThatNothingSignalsIsAnError) {

@@ -46,7 +46,7 @@ struct Case {
     options.batch = kBatch;
     options.sequence = lane_by_lane(kLanes, kBatch);
     loader = std::make_unique<Loader>(std::move(options), clock, nullptr);
-    feed = std::make_unique<DeviceFeed>(model, kBatch, kLanes, *loader, device, at::kCPU, accounts);
+    feed = std::make_unique<DeviceFeed>(model, lane_by_lane(kLanes, kBatch), *loader, device, at::kCPU, accounts);
     stream = device.make_stream();
   }
   SystemClock clock;

@@ -1,0 +1,231 @@
+// Who tells whom, and under which numbers, is worked out once, at the start. Queues are numbered over the whole plan,
+// by their names without directions: "activations in" hears what "activations out" tells.
+#include "comm/roll_call.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "comm/posted.h"
+
+namespace tutti {
+namespace {
+
+constexpr Duration kGrace = std::chrono::seconds(1);
+
+/// What is told. The text is for people, and cut where it is too long.
+struct Record {
+  uint64_t step = 0;
+  uint32_t id = 0;
+  int32_t op = 0, block = -1, round = -1;
+  char text[72] = {};
+  bool same(const Record& other) const {
+    return step == other.step && id == other.id && op == other.op && block == other.block && round == other.round;
+  }
+};
+
+Record record_of(const Instruction& i) {
+  Record record;
+  record.id = i.id;
+  record.op = static_cast<int32_t>(i.op == Op::kRecv ? Op::kSend : i.op);
+  record.block = i.block;
+  record.round = i.round;
+  const std::string text = to_string(i);
+  std::memcpy(record.text, text.data(), std::min(text.size(), sizeof(record.text) - 1));
+  return record;
+}
+
+std::string without_direction(std::string name) {
+  for (const char* direction : {" in", " out"}) {
+    if (const size_t at = name.find(direction); at != std::string::npos) name.erase(at, std::strlen(direction));
+  }
+  return name;
+}
+
+/// A record under way.
+struct Letter {
+  Record record;  // of a receive: what arrives
+  Ticket ticket;
+};
+struct Told {
+  int peer;
+  uint32_t operation;
+  uint64_t count = 0;
+  std::deque<Letter> leaving;
+};
+struct Expected {
+  Letter letter;
+  Record mine;
+  uint64_t meeting;  // of the queue in this step, from 1
+};
+struct Heard {
+  int peer;
+  uint32_t operation;
+  uint64_t count = 0;
+  std::deque<Expected> arriving;
+};
+
+/// An instruction's part in the roll call.
+struct Place {
+  int queue = 0;
+  Record record;
+  Told* to = nullptr;
+  Heard* from = nullptr;
+};
+struct Turn {
+  uint64_t step = UINT64_MAX, meetings = 0;
+};
+
+/// As named() of comm/posted.h; the name is made when there is something to say.
+template <class F>
+void naming(const Instruction& instruction, uint64_t step, F&& f) {
+  try {
+    f();
+  } catch (const CommError&) {
+    named(to_string(instruction), step, [] { throw; });
+  }
+}
+
+}  // namespace
+
+struct RollCall::Impl {
+  Transport& transport;
+  Clock& clock;
+  const int me;
+  std::vector<std::string> names;  // by queue
+  std::vector<Turn> turns;         // by queue
+  std::map<std::pair<uint32_t, int>, Told> told;
+  std::map<std::pair<uint32_t, int>, Heard> heard;
+  std::unordered_map<uint32_t, Place> places;
+  mutable std::mutex mutex;
+  std::string fault;
+
+  Impl(const Plan& plan, int rank, Transport& net, Clock& time, uint32_t base) : transport(net), clock(time), me(rank) {
+    const Program& program = plan.programs[rank];
+    turns.resize(program.queues.size());
+    std::set<std::string> ways;
+    for (const Program& any : plan.programs)
+      for (const Queue& queue : any.queues) ways.insert(without_direction(queue.name));
+    for (const Queue& queue : program.queues) {
+      const auto number = std::distance(ways.begin(), ways.find(without_direction(queue.name)));
+      for (const Instruction& i : queue.instructions)
+        place(plan, i, static_cast<int>(names.size()), base + static_cast<uint32_t>(number));
+      names.push_back(queue.name);
+    }
+  }
+
+  void place(const Plan& plan, const Instruction& i, int queue, uint32_t operation) {
+    Place place{queue, record_of(i)};
+    const auto tells = [&](int peer) {
+      place.to = &told.try_emplace({operation, peer}, peer, operation).first->second;
+    };
+    const auto hears = [&](int peer) {
+      place.from = &heard.try_emplace({operation, peer}, peer, operation).first->second;
+    };
+    if (i.op == Op::kSend) tells(i.peer);
+    if (i.op == Op::kRecv) hears(i.peer);
+    if (meets(i.op)) {
+      std::vector<int> ranks;
+      for (int r = 0; i.group < 0 && r < plan.ranks; ++r) ranks.push_back(r);
+      if (i.group >= 0) ranks = plan.groups[i.group];
+      const size_t size = ranks.size(), at = std::find(ranks.begin(), ranks.end(), me) - ranks.begin();
+      TUTTI_CHECK(at < size, "{}: rank {} is not of its group", to_string(i), me);
+      if (size > 1) tells(ranks[(at + 1) % size]), hears(ranks[(at + size - 1) % size]);
+    }
+    if (place.to != nullptr || place.from != nullptr) places.emplace(i.id, place);
+  }
+
+  void tell(const Place& place, uint64_t step, Deadline deadline) {
+    Turn& turn = turns[place.queue];
+    if (turn.step != step) turn = {step, 0};
+    ++turn.meetings;
+    Record record = place.record;
+    record.step = step;
+    if (Heard* from = place.from; from != nullptr) {
+      Expected& next = from->arriving.emplace_back(Expected{{}, record, turn.meetings});
+      const auto bytes = std::as_writable_bytes(std::span(&next.letter.record, 1));
+      next.letter.ticket = transport.post_recv(from->peer, {from->operation, 0, from->count++}, bytes);
+    }
+    if (Told* to = place.to; to != nullptr) {
+      while (!to->leaving.empty()) {
+        const Ticket ticket = to->leaving.front().ticket;
+        transport.wait(ticket, deadline);
+        to->leaving.pop_front();
+      }
+      Letter& next = to->leaving.emplace_back(Letter{record, {}});
+      next.ticket =
+          transport.post_send(to->peer, {to->operation, 0, to->count++}, std::as_bytes(std::span(&next.record, 1)));
+    }
+  }
+
+  void hear(const Place& place, Deadline deadline) {
+    if (place.from == nullptr) return;
+    auto& arriving = place.from->arriving;
+    while (!arriving.empty()) {
+      transport.wait(arriving.front().letter.ticket, deadline);
+      const Expected next = arriving.front();
+      arriving.pop_front();
+      if (!next.letter.record.same(next.mine)) differ(place, next);
+    }
+  }
+
+  [[noreturn]] void differ(const Place& place, const Expected& expected) {
+    Record theirs = expected.letter.record;
+    theirs.text[sizeof(theirs.text) - 1] = '\0';
+    const Record& mine = expected.mine;
+    std::string other = theirs.text;
+    if (theirs.step != mine.step) other += fmt::format(" of step {}", theirs.step);
+    const std::string text =
+        fmt::format("rank {} is at {} where rank {} is at {} (queue {}, meeting {} of step {})", place.from->peer,
+                    other, me, mine.text, names[place.queue], expected.meeting, mine.step);
+    {
+      const std::lock_guard lock(mutex);
+      if (fault.empty()) fault = text;
+    }
+    throw Error(text);
+  }
+
+  void end(Ticket ticket, Deadline deadline) {
+    try {
+      transport.wait(ticket, deadline);
+    } catch (const Error&) {  // nobody is left to hear of it
+    }
+  }
+};
+
+RollCall::RollCall(const Plan& plan, int rank, Transport& transport, Clock& clock, uint32_t base)
+    : impl_(std::make_unique<Impl>(plan, rank, transport, clock, base)) {}
+
+RollCall::~RollCall() {
+  const Deadline deadline = impl_->clock.after(kGrace);
+  for (auto& [key, to] : impl_->told)
+    for (Letter& letter : to.leaving) impl_->end(letter.ticket, deadline);
+  for (auto& [key, from] : impl_->heard)
+    for (Expected& expected : from.arriving) impl_->end(expected.letter.ticket, deadline);
+}
+
+void RollCall::tell(const Instruction& instruction, uint64_t step, Deadline deadline) {
+  const auto found = impl_->places.find(instruction.id);
+  if (found == impl_->places.end()) return;
+  naming(instruction, step, [&] { impl_->tell(found->second, step, deadline); });
+}
+
+void RollCall::hear(const Instruction& instruction, Deadline deadline) {
+  const auto found = impl_->places.find(instruction.id);
+  if (found == impl_->places.end()) return;
+  const uint64_t step = impl_->turns[found->second.queue].step;
+  naming(instruction, step, [&] { impl_->hear(found->second, deadline); });
+}
+
+void RollCall::rethrow() const {
+  const std::lock_guard lock(impl_->mutex);
+  if (!impl_->fault.empty()) throw Error(impl_->fault);
+}
+
+}  // namespace tutti

@@ -1,0 +1,73 @@
+// What a Reduce and a Gather of a mesh's plan (plan/transfers.h) do on a device: comm/pulls.h's job, put on a stream.
+// No rank reads another's memory: what a contributor's window holds is sent from there.
+//
+// All addresses are worked out in the constructors: run() only puts work on the stream, the same on every call, so that
+// it can be captured. Device, group, window, levels, targets and scratch must outlive them.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "device/group.h"
+#include "device/state_kernels.h"
+#include "plan/transfers.h"
+
+namespace tutti {
+
+class DeviceSum {
+ public:
+  /// `window`: of this rank's memory, what offsets count from. `levels`: an owner's stack, each level_floats() long;
+  /// level 0 may lie on this rank's own contribution, float on float. `scratch`: scratch_bytes() of it, shared by sums
+  /// that never run at the same time. `group`: of all ranks; null for one alone.
+  DeviceSum(const SumTransfer& transfer, int rank, std::byte* window, std::vector<float*> levels, std::byte* scratch,
+            DeviceGroup* group, const StateKernels& kernels);
+  /// After it this rank's contributions are free and what it owns is summed.
+  void run(Stream stream);
+  static int64_t scratch_bytes(const SumTransfer& transfer, int rank);
+
+ private:
+  struct Fold {
+    float* out;
+    std::vector<const float*> terms;
+    std::vector<FoldStep> order;
+    int64_t size;
+  };
+  struct Part {
+    Range floats;                     // what I own of a source
+    int64_t position = 0;             // where it begins in a level
+    std::vector<const float*> terms;  // where its first float lies
+  };
+  void give(const SumTransfer& transfer, int rank, const std::byte* window);
+  void take(const SumTransfer& transfer, int rank, Range slice, const std::byte* window, float* scratch);
+  void add(const SumTransfer& transfer, Range piece, const std::vector<float*>& levels);
+  void add(const LevelSum& sum, const std::vector<const Part*>& parts, Range piece, const std::vector<float*>& levels);
+
+  DeviceGroup* group_;
+  const StateKernels& kernels_;
+  std::vector<Part> parts_;  // by source
+  std::vector<DeviceSend> sends_;
+  std::vector<DeviceReceive> receives_;
+  std::vector<Fold> folds_;
+};
+
+class DeviceCopies {
+ public:
+  /// `targets`: where the buffers lie that this rank writes.
+  DeviceCopies(const CopyTransfer& transfer, int rank, std::byte* window, const std::vector<std::byte*>& targets,
+               Device& device, DeviceGroup* group);
+  void run(Stream stream);
+
+ private:
+  struct Own {
+    std::byte* to;
+    const std::byte* from;
+    size_t bytes;
+  };
+  Device& device_;
+  DeviceGroup* group_;
+  std::vector<Own> own_;
+  std::vector<DeviceSend> sends_;
+  std::vector<DeviceReceive> receives_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,423 @@
+// Read aloud like mesh_engine.cc: each handler says what an instruction means on a device. Where things lie is said by
+// the program, what travels by plan/transfers.h, over which group by train/mesh_groups.h; when a step is issued,
+// captured and waited for by train/device_steps.h.
+#include "train/device_mesh_engine.h"
+
+#include <exception>
+#include <set>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "device/columns.h"
+#include "device/transfers.h"
+#include "exec/stream_executor.h"
+#include "model/adaptor.h"
+#include "model/device_tensor.h"
+#include "model/plan_runner.h"
+#include "train/channels.h"
+#include "train/device_commit.h"
+#include "train/device_feed.h"
+#include "train/device_steps.h"
+#include "train/low_copies.h"
+#include "train/mesh_groups.h"
+#include "train/mesh_place.h"
+
+namespace tutti {
+
+namespace {
+
+/// One of the two programs of a rank, of steps or of evaluation, and what its instructions run with.
+struct Side {
+  const Program& program;
+  const std::function<std::byte*(int)> memory;
+  PlanRunner runner;
+  std::unordered_map<uint32_t, std::unique_ptr<DeviceSum>> sums;
+  std::unordered_map<uint32_t, std::unique_ptr<DeviceCopies>> copies;
+  std::unordered_map<uint32_t, DeviceColumns> exchanges;
+  std::unordered_map<uint32_t, DeviceGroup*> links;       // of sends and receives
+  std::unordered_map<int, int> slot_of;                   // data buffer -> first of its slot
+  std::unordered_map<int, std::vector<at::Tensor>> data;  // by first buffer of a slot
+  std::unique_ptr<StreamExecutor> executor;
+  /// Whether the instruction's segment reads the micro-batch's data; then the slot, else -1.
+  int slot(const Instruction& i) const {
+    for (int b : i.flow.in)
+      if (const auto it = slot_of.find(b); it != slot_of.end()) return it->second;
+    return -1;
+  }
+};
+
+class DeviceMeshEngine final : public Engine, public Placement {
+ public:
+  DeviceMeshEngine(const MeshParts& parts, const RankDevice& rank);
+  ~DeviceMeshEngine() override;
+
+  StepVerdict run(const StepRequest& request) override;
+  Placement& placement() override { return *this; }
+  uint64_t order_digest() const override { return place_.reports() && feed_ ? feed_->digest() : 0; }
+  std::function<void()> copy_out() override {
+    return steps_.copy_out(static_cast<uint64_t>(step_), [this](Stream stream) { p_.units.copy_out(stream); });
+  }
+  double traced_seconds() const override { return steps_.traced_seconds(); }
+
+  bool computes(int lane) const override { return place_.computes(lane); }
+  std::optional<Evaluated> forward(const Pass& pass, const std::vector<at::Tensor>& data) override;
+  int64_t output_width() override { return place_.output_width(); }
+  ModelRunner* runner() override { return nullptr; }
+  /// `step` is for torch's generator alone, from which no captured step draws.
+  Pass pass_of(uint64_t seed, int64_t step, int lane, int micro) const override {
+    return {seed, step, lane, micro, first_sample(p_.options.batch, 0, lane, micro), 0, true, &commit_.inputs()->keys};
+  }
+  RunnerOptions options() const override { return {on_, &device_, {}, compute_type(p_.job), nullptr}; }
+
+ private:
+  std::vector<Stream> make_streams() const;
+  DeviceSteps::Parts step_parts() const;
+  RunnerOptions runner_options(const std::function<std::byte*(int)>& memory) const;
+  void greet();
+  void prepare(Side& side, const Transfers& transfers);
+  void prepare(Side& side, const Transfers& transfers, const Instruction& i, const std::string& queue);
+  void prepare_reduce(Side& side, const Transfers& transfers, const Instruction& i);
+  void prepare_exchange(Side& side, const Instruction& i);
+  void prepare_update(const Side& side, const Instruction& i);
+  void make_copies();
+  void set_meetings(StreamHandlers& on, Side& side);
+  StreamHandlers handlers();
+  StreamHandlers forward_handlers();
+  std::span<const at::Tensor> data_of(const Instruction& i) const;
+  void fold(const Instruction& i, Stream stream);
+  /// Where float 0 of the unit's reduced gradient would lie, from the buffer that holds it or a slice of it.
+  const float* gradient(int buffer) const {
+    return p_.memory.floats(buffer) - p_.program().buffers[buffer].range.begin;
+  }
+
+  const MeshParts p_;
+  const StateKernels& state_;
+  Device& device_;
+  const at::Device on_;
+  const Precision precision_;
+  const MeshPlace place_;
+  const Stream compute_;
+  const std::vector<Stream> streams_;  // by queue
+  DeviceArrays arrays_;
+  DeviceCommit commit_;
+  const LowCopies low_;
+  const MeshGroups groups_;
+  DeviceSteps steps_;
+  std::byte* scratch_ = nullptr;  // of reduces, which run one after another
+  Side train_, forward_;
+  std::vector<ChunkList> squares_;        // by unit, of my slice
+  std::vector<UpdateArguments> updates_;  // by unit
+  std::set<uint32_t> refreshes_;          // gathers behind the unit's Update
+  uint32_t first_update_ = 0;             // id of the instruction
+  std::unique_ptr<DeviceFeed> feed_;      // null: no segment here reads data
+  int64_t step_ = 0;
+
+  Pass forward_pass_;
+  const std::vector<at::Tensor>* forward_batch_ = nullptr;
+  const Instruction* forward_end_ = nullptr;
+  at::Tensor forward_output_;
+};
+
+DeviceMeshEngine::DeviceMeshEngine(const MeshParts& parts, const RankDevice& rank)
+    : p_(parts),
+      state_(rank.library->state),
+      device_(*rank.device),
+      on_(rank.place()),
+      precision_(precision_of(parts.job.numerics)),
+      place_(parts.model, parts.shape, parts.options, parts.context.rank),
+      compute_(rank.compute),
+      streams_(make_streams()),
+      arrays_(device_, compute_, parts.accounts),
+      commit_({parts.job, parts.shape, parts.updater, parts.context, parts.accounts, device_, state_, compute_}),
+      low_(parts.program(), parts.forward_plan.programs[parts.context.rank], parts.memory, parts.shape, precision_,
+           state_, device_, parts.accounts),
+      groups_({parts.job, parts.context, *rank.library, device_, parts.plan, parts.forward_plan, parts.options.mesh,
+               timeout_of(parts.job)}),
+      steps_(step_parts()),
+      train_{parts.program(),
+             [this](int b) { return p_.memory.of(b); },
+             {parts.model, parts.shape, parts.program(), [this](int b) { return p_.memory.of(b); }, parts.accounts,
+              runner_options([this](int b) { return p_.memory.of(b); })}},
+      forward_{parts.forward_plan.programs[parts.context.rank],
+               [this](int b) { return p_.memory.of_forward(b); },
+               {parts.model, parts.shape, parts.forward_plan.programs[parts.context.rank],
+                [this](int b) { return p_.memory.of_forward(b); }, parts.accounts,
+                runner_options([this](int b) { return p_.memory.of_forward(b); })}},
+      squares_(parts.shape.blocks.size()),
+      updates_(parts.shape.blocks.size()) {
+  device_.make_current(compute_);
+  greet();
+  prepare(train_, Transfers(p_.plan, p_.shape, p_.options));
+  prepare(forward_, Transfers(p_.forward_plan, p_.shape, p_.forward_options));
+  train_.executor = std::make_unique<StreamExecutor>(train_.program, handlers(), device_, streams_);
+  forward_.executor = std::make_unique<StreamExecutor>(forward_.program, forward_handlers(), device_, streams_);
+  std::vector<MicroBatch> sequence;
+  for (const Instruction& i : train_.program.queues[0].instructions)
+    if (i.op == Op::kLoad) sequence.push_back({i.lane, i.micro});
+  if (!sequence.empty()) feed_ = std::make_unique<DeviceFeed>(p_.model, sequence, p_.loader, device_, on_, p_.accounts);
+  low_.write_all(compute_);
+  make_copies();
+  steps_.settle("first copies", 0);
+}
+
+// An exception may have left work on the streams that waits for peers: giving memory back would wait with it, and the
+// rank would never say what happened.
+DeviceMeshEngine::~DeviceMeshEngine() {
+  if (std::uncaught_exceptions() > 0) steps_.let_go();
+}
+
+std::vector<Stream> DeviceMeshEngine::make_streams() const {
+  std::vector<Stream> streams{compute_};
+  while (streams.size() < p_.program().queues.size()) streams.push_back(device_.make_stream());
+  return streams;
+}
+
+DeviceSteps::Parts DeviceMeshEngine::step_parts() const {
+  const bool captures = p_.job.layout.graph && device_.captures() && capture_faults(p_.model, p_.job.layout).empty();
+  return {device_, compute_, p_.context, timeout_of(p_.job), p_.trace, captures, groups_.all()};
+}
+
+RunnerOptions DeviceMeshEngine::runner_options(const std::function<std::byte*(int)>& memory) const {
+  RunnerOptions options;
+  options.device = on_;
+  options.precision = compute_type(p_.job);
+  options.loss_scale = commit_.inputs()->loss_scale;
+  if (precision_ != Precision::kFloat32) options.low_memory = [this, memory](int b) { return low_.of(memory(b)); };
+  return options;
+}
+
+void DeviceMeshEngine::greet() {
+  if (p_.context.size == 1) return;
+  groups_.greet(compute_, arrays_.take<std::byte>(BufferKind::kWork, MeshGroups::greeting_bytes(p_.context.size)));
+  steps_.settle("greeting", 0);
+}
+
+/// Makes what instructions run with; all addresses are known from here on.
+void DeviceMeshEngine::prepare(Side& side, const Transfers& transfers) {
+  int64_t bytes = 0;
+  for (const Queue& queue : side.program.queues)
+    for (const Instruction& i : queue.instructions)
+      if (i.op == Op::kReduce) bytes = std::max(bytes, DeviceSum::scratch_bytes(transfers.sum(i), p_.context.rank));
+  if (bytes > 0) scratch_ = arrays_.take<std::byte>(BufferKind::kMessage, align_up(bytes, 256));
+  for (const Queue& queue : side.program.queues)
+    for (const Instruction& i : queue.instructions) prepare(side, transfers, i, queue.name);
+}
+
+void DeviceMeshEngine::prepare(Side& side, const Transfers& transfers, const Instruction& i, const std::string& queue) {
+  std::byte* window = p_.memory.window().data();
+  switch (i.op) {
+    case Op::kReduce:
+      return prepare_reduce(side, transfers, i);
+    case Op::kGather: {
+      std::vector<std::byte*> targets;
+      for (int b : i.writes) targets.push_back(side.memory(b));
+      const CopyTransfer transfer = transfers.copy(i);
+      if (transfer.updated && &side == &train_) refreshes_.insert(i.id);
+      side.copies[i.id] =
+          std::make_unique<DeviceCopies>(transfer, p_.context.rank, window, targets, device_, groups_.world());
+      return;
+    }
+    case Op::kExchange:
+      return prepare_exchange(side, i);
+    case Op::kSend:
+    case Op::kRecv:
+      side.links[i.id] = &groups_.link(link_of(i, queue, p_.context.rank));
+      return;
+    case Op::kLoad: {
+      auto& tensors = side.data[i.writes[0]];
+      if (!tensors.empty()) return;
+      for (size_t d = 0; d < p_.model.data.size(); ++d) {
+        const Border& border = p_.model.data[d];
+        tensors.push_back(view_on(on_, side.memory(i.writes[d]), border.dims, border.type));
+        side.slot_of[i.writes[d]] = i.writes[0];
+      }
+      return;
+    }
+    case Op::kUpdate:
+      return prepare_update(side, i);
+    default:
+      return;
+  }
+}
+
+void DeviceMeshEngine::prepare_reduce(Side& side, const Transfers& transfers, const Instruction& i) {
+  const Range owned = place_.owned(i.block);
+  std::vector<float*> levels;
+  const bool whole = !i.writes.empty() && side.program.buffers[i.writes[0]].partial >= 0;
+  for (int b : i.writes) levels.push_back(reinterpret_cast<float*>(side.memory(b)) + (whole ? owned.begin : 0));
+  side.sums[i.id] = std::make_unique<DeviceSum>(transfers.sum(i), p_.context.rank, p_.memory.window().data(),
+                                                std::move(levels), scratch_, groups_.world(), state_);
+  if (!place_.is_home(i.block) || squares_[i.block].count > 0) return;
+  std::vector<StateChunk> chunks;
+  for (const StateChunk& chunk : commit_.tables().units[i.block].counted)
+    if (owned.contains(chunk.at)) chunks.push_back(chunk);
+  squares_[i.block] = commit_.on_device(chunks);
+}
+
+void DeviceMeshEngine::prepare_exchange(Side& side, const Instruction& i) {
+  const DeviceColumns::Members members{p_.shape.columns, groups_.columns(), device_, state_};
+  const int64_t bytes = place_.exchanged_bytes(i);
+  std::vector<std::byte*> in, out;
+  for (int b : i.flow.in) in.push_back(side.memory(b));
+  for (int b : i.flow.out) out.push_back(side.memory(b));
+  if (i.exchange == Exchange::kGather) {
+    side.exchanges.emplace(i.id, DeviceColumns::gather(members, in, bytes, out[0]));
+    return;
+  }
+  std::vector<float*> sums;
+  for (std::byte* sum : in) sums.push_back(reinterpret_cast<float*>(sum));
+  const bool narrow = place_.scattered_element_bytes(i) < static_cast<int64_t>(sizeof(float));
+  std::byte* scratch = i.flow.work >= 0 ? side.memory(i.flow.work) : nullptr;
+  side.exchanges.emplace(i.id, DeviceColumns::scatter(members, sums, bytes / static_cast<int64_t>(sizeof(float)), out,
+                                                      scratch, narrow ? precision_ : Precision::kFloat32));
+}
+
+/// Of what this rank holds of the unit.
+void DeviceMeshEngine::prepare_update(const Side& side, const Instruction& i) {
+  if (first_update_ == 0) first_update_ = i.id;
+  const int unit = i.block;
+  const Held& held = p_.units.held(unit);
+  UpdateArguments& update = updates_[unit] = commit_.update_of(unit, held.moments);
+  if (update.chunk_count == 0) return;
+  float* parameters = p_.units.parameters(unit, held.parameters.begin);
+  update.parameters = parameters - held.parameters.begin;
+  update.gradients = gradient(i.reads[1]);
+  const auto slots = p_.units.slots(unit, held.moments.begin);
+  for (size_t k = 0; k < slots.size(); ++k) update.slots[k] = slots[k] - held.moments.begin;
+  // Slices that are gathered have none: their copies lie where they are gathered.
+  if (void* low = low_.of(side.memory(i.writes[0])); low != nullptr)
+    update.low = static_cast<uint16_t*>(low) - held.parameters.begin;
+}
+
+/// Copies of shared parameters are refreshed behind every Update; the first ones are made here.
+void DeviceMeshEngine::make_copies() {
+  for (uint32_t id : refreshes_)
+    for (const Queue& queue : train_.program.queues)
+      for (const Instruction& i : queue.instructions) {
+        if (i.id != id || i.op != Op::kGather) continue;
+        train_.copies.at(id)->run(compute_);
+        for (int b : i.writes) low_.write(compute_, train_.program.buffers[b], i.block, train_.memory(b));
+      }
+}
+
+StreamHandlers DeviceMeshEngine::handlers() {
+  StreamHandlers on;
+  auto set = [&on](Op op, StreamHandler handler) { on[static_cast<int>(op)] = std::move(handler); };
+  set(Op::kLoad, [](const Instruction&, Stream) {});  // the feed put all of the step's in their place
+  set(Op::kForward, [this](const Instruction& i, Stream stream) {
+    train_.runner.forward(i, pass_of(p_.job.train.seed, step_, i.lane, i.micro), data_of(i));
+    if (!place_.counts_loss(i)) return;
+    const at::Tensor loss = train_.runner.output(i, "loss");
+    commit_.count_loss(stream, i.lane, i.micro, static_cast<const double*>(loss.const_data_ptr()));
+  });
+  set(Op::kBackward, [this](const Instruction& i, Stream) {
+    train_.runner.backward(i, pass_of(p_.job.train.seed, step_, i.lane, i.micro), data_of(i));
+  });
+  set(Op::kFold, [this](const Instruction& i, Stream stream) { fold(i, stream); });
+  set(Op::kReduce, [this](const Instruction& i, Stream stream) { train_.sums.at(i.id)->run(stream); });
+  set(Op::kNorm, [this](const Instruction& i, Stream stream) {
+    commit_.count_squares(stream, gradient(i.reads[0]), squares_[i.block]);
+  });
+  set(Op::kVote, [this](const Instruction&, Stream stream) { commit_.decide(stream, groups_.world()); });
+  set(Op::kUpdate, [this](const Instruction& i, Stream stream) {
+    if (i.id == first_update_) steps_.await_copies(stream);  // not written before it has left
+    if (updates_[i.block].chunk_count > 0) state_.update(stream, updates_[i.block]);
+  });
+  set_meetings(on, train_);
+  return on;
+}
+
+StreamHandlers DeviceMeshEngine::forward_handlers() {
+  StreamHandlers on;
+  auto set = [&on](Op op, StreamHandler handler) { on[static_cast<int>(op)] = std::move(handler); };
+  set(Op::kLoad, [this](const Instruction& i, Stream stream) {
+    const auto& tensors = forward_.data.at(i.writes[0]);
+    for (size_t d = 0; d < tensors.size(); ++d) {
+      const at::Tensor& from = (*forward_batch_)[d];
+      device_.copy(stream, tensors[d].data_ptr(), from.const_data_ptr(), from.nbytes());
+    }
+  });
+  set(Op::kForward, [this](const Instruction& i, Stream) {
+    const int slot = forward_.slot(i);
+    forward_.runner.forward(i, forward_pass_, slot < 0 ? std::span<const at::Tensor>{} : forward_.data.at(slot));
+    if (p_.shape.blocks[i.block].column != 0 || !place_.reports()) return;
+    if (at::Tensor output = forward_.runner.output(i, p_.model.output); output.defined()) forward_output_ = output;
+    if (place_.is_end(i)) forward_end_ = &i;
+  });
+  set_meetings(on, forward_);
+  return on;
+}
+
+/// Meetings and messages, which are the same in both programs.
+void DeviceMeshEngine::set_meetings(StreamHandlers& on, Side& side) {
+  auto set = [&on](Op op, StreamHandler handler) { on[static_cast<int>(op)] = std::move(handler); };
+  set(Op::kGather, [this, &side](const Instruction& i, Stream stream) {
+    side.copies.at(i.id)->run(stream);
+    for (int b : i.writes) low_.write(stream, side.program.buffers[b], i.block, side.memory(b));
+  });
+  set(Op::kExchange, [&side](const Instruction& i, Stream stream) { side.exchanges.at(i.id).run(stream); });
+  set(Op::kSend, [&side](const Instruction& i, Stream stream) {
+    const DeviceSend send{1, side.memory(i.reads[0]), static_cast<size_t>(i.bytes)};
+    side.links.at(i.id)->exchange(stream, std::span(&send, 1), {});
+  });
+  set(Op::kRecv, [&side](const Instruction& i, Stream stream) {
+    const DeviceReceive receive{0, side.memory(i.writes[0]), static_cast<size_t>(i.bytes)};
+    side.links.at(i.id)->exchange(stream, {}, std::span(&receive, 1));
+  });
+}
+
+/// A segment that reads no data gets none.
+std::span<const at::Tensor> DeviceMeshEngine::data_of(const Instruction& i) const {
+  if (train_.slot(i) < 0) return {};
+  return feed_->tensors(i.lane, i.micro);
+}
+
+void DeviceMeshEngine::fold(const Instruction& i, Stream stream) {
+  for (const Add& add : i.adds) {
+    const Range range = p_.program().buffers[add.into].range;
+    state_.add_into(stream, p_.memory.floats(add.into), p_.memory.floats(add.from),
+                    range.empty() ? p_.shape.blocks[i.block].gradient_size : range.size());
+  }
+}
+
+StepVerdict DeviceMeshEngine::run(const StepRequest& request) {
+  step_ = request.step;
+  commit_.begin(request);
+  if (feed_) feed_->use(step_, compute_);
+  steps_.launch(*train_.executor, [this](Stream first) { commit_.clear(first); });
+  commit_.end();
+  steps_.mark();
+  if (feed_ && p_.job.layout.prefetch) feed_->place(step_ + 1, compute_);
+  steps_.finish(*train_.executor, static_cast<uint64_t>(step_));
+  return commit_.verdict(request);
+}
+
+std::optional<Evaluated> DeviceMeshEngine::forward(const Pass& pass, const std::vector<at::Tensor>& data) {
+  forward_pass_ = pass;
+  forward_batch_ = &data;
+  forward_.executor->issue(compute_, false);
+  steps_.settle("evaluation", static_cast<uint64_t>(step_));
+  if (!place_.reports() || !place_.owns(pass.lane)) return std::nullopt;
+  Evaluated evaluated;
+  evaluated.data = forward_.data.begin()->second;
+  evaluated.output = forward_output_;
+  evaluated.loss = forward_.runner.loss(*forward_end_);
+  return evaluated;
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> make_device_mesh_engine(const MeshParts& parts, const RankDevice& device) {
+  return std::make_unique<DeviceMeshEngine>(parts, device);
+}
+
+// A captured step's branches are put on queues that the device chooses. Ranks of one data axis meet in one order; where
+// compute itself waits for others, it could stand behind a meeting that they reach later.
+std::vector<std::string> capture_faults(const Model& model, const LayoutConfig& layout) {
+  std::vector<std::string> faults = capture_faults(model);
+  if (layout.pipeline > 1) faults.push_back("stages of a pipeline wait for each other inside of a step");
+  if (layout.tensor > 1) faults.push_back("tensor ranks wait for each other inside of a step");
+  return faults;
+}
+
+}  // namespace tutti

@@ -1,0 +1,148 @@
+// Meshes on devices without a GPU: on devices that are the host's own memory, with streams that run beside each other,
+// their steps give the bits of the host's engine on one rank, for every layout.
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "support/device_jobs.h"
+#include "support/device_ranks.h"
+#include "support/stream_device.h"
+
+namespace tutti {
+namespace {
+
+using namespace testing_support;  // NOLINT(google-build-using-namespace)
+
+/// "zero=3 pipeline=2 train.lanes=4": those without a section are of the layout.
+std::vector<Setting> settings_of(const std::string& text) {
+  std::vector<Setting> settings;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    const size_t at = word.find('=');
+    const std::string name = word.substr(0, at);
+    settings.push_back({name.find('.') == std::string::npos ? "layout." + name : name, word.substr(at + 1)});
+  }
+  return settings;
+}
+
+struct Outcome {
+  std::string hash;
+  uint64_t order = 0;
+  std::vector<double> losses;
+  double evaluated = 0;
+  int64_t takes_in_steps = 0;
+};
+
+/// A job of so many ranks, four steps and an evaluation; `on_device`: on streams of the host's memory.
+Outcome trained(const std::string& text, int ranks, const std::string& settings, bool on_device) {
+  const Job job = device_job(text + "clip = 0.0\neval_batches = 1\n", ranks, settings_of(settings));
+  Outcome outcome;
+  const auto body = [&](Trainer& trainer, const RankContext& context, const StreamDevice* device) {
+    Outcome mine;
+    mine.losses.push_back(trainer.step().loss);
+    mine.losses.push_back(trainer.step().loss);
+    mine.evaluated = trainer.evaluate().loss();
+    const int64_t takes = device != nullptr ? device->takes() : 0;
+    mine.losses.push_back(trainer.step().loss);
+    mine.losses.push_back(trainer.step().loss);
+    mine.takes_in_steps = device != nullptr ? device->takes() - takes : 0;
+    mine.hash = trainer.agreed_hash();
+    if (getenv("DUMP")) trainer.save(std::string(getenv("DUMP")) + (on_device ? "/dev" : "/host"), "");
+    mine.order = trainer.order_digest();
+    if (context.rank == 0) outcome = mine;
+  };
+  if (on_device) {
+    expect_ok(on_device_ranks(
+        job, "",
+        [&](DeviceRank& rank) { body(rank.trainer, rank.context, static_cast<const StreamDevice*>(&rank.device)); },
+        stream_library(), make_model, [] { return std::make_unique<StreamDevice>(); }));
+    return outcome;
+  }
+  LaunchOptions launch;
+  launch.ranks = ranks;
+  launch.threads = true;
+  expect_ok(launch_local(launch, [&](RankContext& context) {
+    const Model model = make_model(job);
+    Trainer trainer(job, model, context, "");
+    body(trainer, context, nullptr);
+  }));
+  return outcome;
+}
+
+struct Case {
+  std::string name;
+  const char* job;
+  std::string settings;              // what the job is
+  std::vector<std::string> layouts;  // "RANKS SETTINGS"
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+class DeviceMesh : public testing::TestWithParam<Case> {};
+
+TEST_P(DeviceMesh, EveryLayoutGivesTheBitsOfOneRankOnTheHost) {
+  const Outcome host = trained(GetParam().job, 1, GetParam().settings, false);
+  ASSERT_EQ(host.hash.size(), 64u);
+  for (const std::string& layout : GetParam().layouts) {
+    if (const char* only = getenv("ONLY"); only && layout != only) continue;
+    SCOPED_TRACE(layout);
+    const size_t space = layout.find(' ');
+    const Outcome device =
+        trained(GetParam().job, std::stoi(layout.substr(0, space)), GetParam().settings + layout.substr(space), getenv("HOSTRUN") == nullptr);
+    EXPECT_EQ(device.hash, host.hash);
+    EXPECT_EQ(device.order, host.order);
+    EXPECT_EQ(device.evaluated, host.evaluated);
+    EXPECT_EQ(device.takes_in_steps, 0);
+    ASSERT_EQ(device.losses.size(), host.losses.size());
+    for (size_t i = 0; i < host.losses.size(); ++i) EXPECT_NEAR(device.losses[i], host.losses[i], 1e-12);
+  }
+}
+
+const std::vector<Case> kCases = {
+    {"Zero",
+     kSmallGpt,
+     "",
+     {"1 zero=3", "2 zero=0 recompute=full", "2 zero=1", "2 zero=2 overlap=false", "3 zero=1", "5 zero=2", "5 zero=3",
+      "4 zero=1 shards=2", "4 zero=2 shards=2"}},
+    {"ZeroOfLanesThatDivide",
+     kSmallGpt,
+     "train.lanes=4",
+     {"2 zero=3", "4 zero=3 depth=3", "4 zero=3 shards=2 recompute=selective",
+      "4 zero=3 overlap=false recompute=full"}},
+    {"Pipeline",
+     kSmallGpt,
+     "model.tied=false",
+     {"2 pipeline=2 schedule=gpipe", "2 pipeline=2", "2 pipeline=2 schedule=interleaved", "3 pipeline=3",
+      "2 pipeline=2 schedule=zero-bubble", "2 pipeline=2 schedule=zbv"}},
+    {"TiedPipeline",
+     kSmallGpt,
+     "model.layers=4",
+     {"2 pipeline=2", "4 pipeline=4 schedule=zero-bubble", "3 pipeline=3 schedule=interleaved",
+      "2 pipeline=2 schedule=zbv", "4 pipeline=2 schedule=zbv zero=1", "5 pipeline=5"}},
+    {"Hybrids",
+     kSmallGpt,
+     "train.lanes=4",
+     {"4 pipeline=2 zero=3", "4 pipeline=2 zero=2 schedule=interleaved recompute=full", "4 pipeline=2 overlap=false"}},
+    {"Columns",
+     kSmallGpt,
+     "train.tensor_slices=2 train.lanes=4",
+     {"1 zero=0", "2 tensor=2", "2 tensor=2 overlap=false recompute=selective", "2 zero=3", "4 tensor=2 zero=2",
+      "4 tensor=2 pipeline=2 schedule=zero-bubble", "4 tensor=2 zero=3 recompute=full"}},
+    {"FourColumns",
+     kSmallGpt,
+     "train.tensor_slices=4 model.heads=4 train.lanes=4",
+     {"2 tensor=2", "3 tensor=3", "4 tensor=4"}},
+    {"Rounds",
+     kSmallGpt,
+     "numerics.order=micro train.lanes=4",
+     {"1 zero=0", "2 zero=0", "4 zero=2 fold=owner", "4 zero=3 fold=owner shards=2", "3 zero=1 fold=owner",
+      "4 pipeline=2 zero=3 schedule=gpipe"}},
+    {"MlpWithBuffers",
+     kSmallMlp,
+     "train.micro_batches=1",
+     {"3 fold=owner", "3 zero=2 fold=owner", "2 pipeline=2 recompute=full", "5 zero=1"}},
+};
+
+INSTANTIATE_TEST_SUITE_P(Of, DeviceMesh, testing::ValuesIn(kCases), [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace tutti
