@@ -109,7 +109,7 @@ class MeshEngine final : public Engine, public Placement {
   }
 
  private:
-  void prepare(const Instruction& i, size_t queue, bool forward_only);
+  void prepare(const Instruction& i, bool forward_only);
   void find_chunks();
   void make_copies();
   Handlers handlers();
@@ -177,7 +177,7 @@ class MeshEngine final : public Engine, public Placement {
 };
 
 /// Makes what an instruction runs with; all addresses are known from here on.
-void MeshEngine::prepare(const Instruction& i, size_t queue, bool forward_only) {
+void MeshEngine::prepare(const Instruction& i, bool forward_only) {
   const auto memory = [&](int b) { return forward_only ? p_.memory.of_forward(b) : p_.memory.of(b); };
   const Plan& plan = forward_only ? p_.forward_plan : p_.plan;
   switch (i.op) {
