@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "app/layout_choice.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "device/library.h"
@@ -146,9 +147,11 @@ Prepared prepare(const TrainArguments& arguments, bool elsewhere) {
   return prepared;
 }
 
-int train_command(const TrainArguments& arguments, const MakeModel& make_model, const OwnPartition& partition) {
+int train_command(const TrainArguments& given, const MakeModel& make_model, const OwnPartition& partition) {
   RunOptions options;
+  const TrainArguments arguments = with_planned_layout(given, make_model);
   const Prepared prepared = prepare(arguments);
+  refuse_bad_mesh(prepared.job, make_model, arguments.resume.empty());
   options.job = prepared.job;
   options.make_model = make_model;
   options.partition = partition;

@@ -130,8 +130,16 @@ class Sweep {
     }
   }
 
+  /// All where there are stages alone; else one by turns, and first the one that any number of layers allows.
+  std::vector<std::string> schedules_of(const LayoutConfig& row, bool first) {
+    if (row.pipeline == 1) return {row.schedule};
+    if (row.ranks == row.pipeline) return {std::begin(kSchedules), std::end(kSchedules)};
+    std::vector<std::string> schedules{turn(kSchedules, schedules_++)};
+    if (first && schedules[0] != kSchedules[0]) schedules.insert(schedules.begin(), kSchedules[0]);
+    return schedules;
+  }
+
   void mesh(int64_t data, int64_t tensor, int64_t pipeline) {
-    const bool stages_alone = pipeline > 1 && data * tensor == 1;
     for (int64_t zero = 0; zero <= (data > 1 ? 3 : 0); ++zero) {
       LayoutConfig row = meshed(data, tensor, pipeline);
       row.zero = zero;
@@ -140,12 +148,11 @@ class Sweep {
         add(row);
         continue;
       }
-      for (const char* schedule : kSchedules) {
-        if (pipeline > 1) row.schedule = stages_alone ? schedule : turn(kSchedules, schedules_++);
+      for (const std::string& schedule : schedules_of(row, zero == 0)) {
+        row.schedule = schedule;
         row.recompute = turn(kRecomputes, recomputes_++);
         if (zero == 3) row.depth = 1 + static_cast<int64_t>(depths_++ % 2);
         add(row);
-        if (!stages_alone) break;
       }
       if (zero > 0 && data % 2 == 0 && data > 2) {
         row.shards = 2;

@@ -309,7 +309,6 @@ void add_layout(std::vector<Key>& keys) {
       .layout();
   rows.add(&C::plan, "plan", "given", "`auto`: the planner chooses what is not set")
       .one_of({"given", "auto"})
-      .only_default_yet()
       .layout();
   rows.add(&C::workers, "workers", "process", "what a rank is").one_of({"process", "thread"}).layout();
   rows.add(&C::hosts, "hosts", 1, "ranks are grouped into hosts in order, where no launcher says it")

@@ -5,13 +5,11 @@
 #include <algorithm>
 
 #include "device/reduction.h"
-#include "device/transfers.h"
 #include "plan/check.h"
 #include "train/device_engine.h"
 #include "train/device_feed.h"
 #include "train/device_mesh_engine.h"
-#include "train/low_copies.h"
-#include "train/mesh_groups.h"
+#include "train/device_travel.h"
 
 namespace tutti {
 
@@ -60,14 +58,9 @@ DeviceForecast device_forecast(const Job& job, const Model& model, const Plan& p
   DeviceForecast forecast;
   forecast.plan = forecast_memory(program);
   forecast.low = LowCopies::bytes(program, forward, precision_of(job.numerics));
-  const Transfers transfers(plan, shape, options);
+  forecast.messages = DeviceTravel::scratch_bytes(Transfers(plan, shape, options), program);
   int64_t loads = 0;
-  for (const Queue& queue : program.queues)
-    for (const Instruction& i : queue.instructions) {
-      if (i.op == Op::kReduce)
-        forecast.messages = std::max(forecast.messages, DeviceSum::scratch_bytes(transfers.sum(i), rank));
-      if (i.op == Op::kLoad) ++loads;
-    }
+  for (const Instruction& i : program.queues[0].instructions) loads += i.op == Op::kLoad ? 1 : 0;
   forecast.input = DeviceFeed::device_bytes(model, loads);
   if (job.layout.graph && capture_faults(model, job.layout).empty()) forecast.captured = aten_bytes(model, program);
   forecast.libraries = kTables + kLibraries + kCollectives * MeshGroups::count(plan, forward_plan, options.mesh, rank);

@@ -4,12 +4,9 @@
 #include "train/device_mesh_engine.h"
 
 #include <exception>
-#include <set>
 #include <unordered_map>
 
 #include "base/error.h"
-#include "device/columns.h"
-#include "device/transfers.h"
 #include "exec/stream_executor.h"
 #include "model/adaptor.h"
 #include "model/device_tensor.h"
@@ -18,9 +15,7 @@
 #include "train/device_commit.h"
 #include "train/device_feed.h"
 #include "train/device_steps.h"
-#include "train/low_copies.h"
-#include "train/mesh_groups.h"
-#include "train/mesh_place.h"
+#include "train/device_travel.h"
 
 namespace tutti {
 
@@ -29,16 +24,13 @@ namespace {
 /// One of the two programs of a rank, of steps or of evaluation, and what its instructions run with.
 struct Side {
   const Program& program;
-  const std::function<std::byte*(int)> memory;
   PlanRunner runner;
-  std::unordered_map<uint32_t, std::unique_ptr<DeviceSum>> sums;
-  std::unordered_map<uint32_t, std::unique_ptr<DeviceCopies>> copies;
-  std::unordered_map<uint32_t, DeviceColumns> exchanges;
-  std::unordered_map<uint32_t, DeviceGroup*> links;       // of sends and receives
-  std::unordered_map<int, int> slot_of;                   // data buffer -> first of its slot
-  std::unordered_map<int, std::vector<at::Tensor>> data;  // by first buffer of a slot
-  std::unique_ptr<StreamExecutor> executor;
-  /// Whether the instruction's segment reads the micro-batch's data; then the slot, else -1.
+  DeviceTravel travel;
+  std::unordered_map<int, std::vector<at::Tensor>> data = {};  // by the first data buffer of a slot
+  std::unordered_map<int, int> slot_of = {};                   // data buffer -> first of its slot
+  std::unique_ptr<StreamExecutor> executor = nullptr;
+
+  /// The slot that the instruction's segment reads data from; -1: it reads none.
   int slot(const Instruction& i) const {
     for (int b : i.flow.in)
       if (const auto it = slot_of.find(b); it != slot_of.end()) return it->second;
@@ -72,15 +64,13 @@ class DeviceMeshEngine final : public Engine, public Placement {
  private:
   std::vector<Stream> make_streams() const;
   DeviceSteps::Parts step_parts() const;
-  RunnerOptions runner_options(const std::function<std::byte*(int)>& memory) const;
+  Side make_side(bool forward_only);
   void greet();
-  void prepare(Side& side, const Transfers& transfers);
-  void prepare(Side& side, const Transfers& transfers, const Instruction& i, const std::string& queue);
-  void prepare_reduce(Side& side, const Transfers& transfers, const Instruction& i);
-  void prepare_exchange(Side& side, const Instruction& i);
-  void prepare_update(const Side& side, const Instruction& i);
+  void find_data(Side& side, const std::function<std::byte*(int)>& memory);
+  void prepare_norm(const Instruction& i);
+  void prepare_update(const Instruction& i);
   void make_copies();
-  void set_meetings(StreamHandlers& on, Side& side);
+  void set_travel(StreamHandlers& on, Side& side);
   StreamHandlers handlers();
   StreamHandlers forward_handlers();
   std::span<const at::Tensor> data_of(const Instruction& i) const;
@@ -103,11 +93,9 @@ class DeviceMeshEngine final : public Engine, public Placement {
   const LowCopies low_;
   const MeshGroups groups_;
   DeviceSteps steps_;
-  std::byte* scratch_ = nullptr;  // of reduces, which run one after another
   Side train_, forward_;
   std::vector<ChunkList> squares_;        // by unit, of my slice
   std::vector<UpdateArguments> updates_;  // by unit
-  std::set<uint32_t> refreshes_;          // gathers behind the unit's Update
   uint32_t first_update_ = 0;             // id of the instruction
   std::unique_ptr<DeviceFeed> feed_;      // null: no segment here reads data
   int64_t step_ = 0;
@@ -134,21 +122,19 @@ DeviceMeshEngine::DeviceMeshEngine(const MeshParts& parts, const RankDevice& ran
       groups_({parts.job, parts.context, *rank.library, device_, parts.plan, parts.forward_plan, parts.options.mesh,
                timeout_of(parts.job)}),
       steps_(step_parts()),
-      train_{parts.program(),
-             [this](int b) { return p_.memory.of(b); },
-             {parts.model, parts.shape, parts.program(), [this](int b) { return p_.memory.of(b); }, parts.accounts,
-              runner_options([this](int b) { return p_.memory.of(b); })}},
-      forward_{parts.forward_plan.programs[parts.context.rank],
-               [this](int b) { return p_.memory.of_forward(b); },
-               {parts.model, parts.shape, parts.forward_plan.programs[parts.context.rank],
-                [this](int b) { return p_.memory.of_forward(b); }, parts.accounts,
-                runner_options([this](int b) { return p_.memory.of_forward(b); })}},
+      train_(make_side(false)),
+      forward_(make_side(true)),
       squares_(parts.shape.blocks.size()),
       updates_(parts.shape.blocks.size()) {
   device_.make_current(compute_);
   greet();
-  prepare(train_, Transfers(p_.plan, p_.shape, p_.options));
-  prepare(forward_, Transfers(p_.forward_plan, p_.shape, p_.forward_options));
+  find_data(train_, [this](int b) { return p_.memory.of(b); });
+  find_data(forward_, [this](int b) { return p_.memory.of_forward(b); });
+  for (const Queue& queue : train_.program.queues)
+    for (const Instruction& i : queue.instructions) {
+      if (i.op == Op::kNorm) prepare_norm(i);
+      if (i.op == Op::kUpdate) prepare_update(i);
+    }
   train_.executor = std::make_unique<StreamExecutor>(train_.program, handlers(), device_, streams_);
   forward_.executor = std::make_unique<StreamExecutor>(forward_.program, forward_handlers(), device_, streams_);
   std::vector<MicroBatch> sequence;
@@ -177,13 +163,18 @@ DeviceSteps::Parts DeviceMeshEngine::step_parts() const {
   return {device_, compute_, p_.context, timeout_of(p_.job), p_.trace, captures, groups_.all()};
 }
 
-RunnerOptions DeviceMeshEngine::runner_options(const std::function<std::byte*(int)>& memory) const {
+Side DeviceMeshEngine::make_side(bool forward_only) {
+  const auto memory = [this, forward_only](int b) { return forward_only ? p_.memory.of_forward(b) : p_.memory.of(b); };
+  const Plan& plan = forward_only ? p_.forward_plan : p_.plan;
+  const Program& program = plan.programs[p_.context.rank];
   RunnerOptions options;
   options.device = on_;
   options.precision = compute_type(p_.job);
   options.loss_scale = commit_.inputs()->loss_scale;
   if (precision_ != Precision::kFloat32) options.low_memory = [this, memory](int b) { return low_.of(memory(b)); };
-  return options;
+  return {program, PlanRunner(p_.model, p_.shape, program, memory, p_.accounts, std::move(options)),
+          DeviceTravel({plan, forward_only ? p_.forward_options : p_.options, p_.shape, p_.context.rank, memory,
+                        p_.memory.window().data(), place_, groups_, low_, precision_, device_, state_, arrays_})};
 }
 
 void DeviceMeshEngine::greet() {
@@ -192,88 +183,27 @@ void DeviceMeshEngine::greet() {
   steps_.settle("greeting", 0);
 }
 
-/// Makes what instructions run with; all addresses are known from here on.
-void DeviceMeshEngine::prepare(Side& side, const Transfers& transfers) {
-  int64_t bytes = 0;
-  for (const Queue& queue : side.program.queues)
-    for (const Instruction& i : queue.instructions)
-      if (i.op == Op::kReduce) bytes = std::max(bytes, DeviceSum::scratch_bytes(transfers.sum(i), p_.context.rank));
-  if (bytes > 0) scratch_ = arrays_.take<std::byte>(BufferKind::kMessage, align_up(bytes, 256));
-  for (const Queue& queue : side.program.queues)
-    for (const Instruction& i : queue.instructions) prepare(side, transfers, i, queue.name);
-}
-
-void DeviceMeshEngine::prepare(Side& side, const Transfers& transfers, const Instruction& i, const std::string& queue) {
-  std::byte* window = p_.memory.window().data();
-  switch (i.op) {
-    case Op::kReduce:
-      return prepare_reduce(side, transfers, i);
-    case Op::kGather: {
-      std::vector<std::byte*> targets;
-      for (int b : i.writes) targets.push_back(side.memory(b));
-      const CopyTransfer transfer = transfers.copy(i);
-      if (transfer.updated && &side == &train_) refreshes_.insert(i.id);
-      side.copies[i.id] =
-          std::make_unique<DeviceCopies>(transfer, p_.context.rank, window, targets, device_, groups_.world());
-      return;
+void DeviceMeshEngine::find_data(Side& side, const std::function<std::byte*(int)>& memory) {
+  for (const Instruction& i : side.program.queues[0].instructions) {
+    if (i.op != Op::kLoad || side.data.contains(i.writes[0])) continue;
+    for (size_t d = 0; d < p_.model.data.size(); ++d) {
+      const Border& border = p_.model.data[d];
+      side.data[i.writes[0]].push_back(view_on(on_, memory(i.writes[d]), border.dims, border.type));
+      side.slot_of[i.writes[d]] = i.writes[0];
     }
-    case Op::kExchange:
-      return prepare_exchange(side, i);
-    case Op::kSend:
-    case Op::kRecv:
-      side.links[i.id] = &groups_.link(link_of(i, queue, p_.context.rank));
-      return;
-    case Op::kLoad: {
-      auto& tensors = side.data[i.writes[0]];
-      if (!tensors.empty()) return;
-      for (size_t d = 0; d < p_.model.data.size(); ++d) {
-        const Border& border = p_.model.data[d];
-        tensors.push_back(view_on(on_, side.memory(i.writes[d]), border.dims, border.type));
-        side.slot_of[i.writes[d]] = i.writes[0];
-      }
-      return;
-    }
-    case Op::kUpdate:
-      return prepare_update(side, i);
-    default:
-      return;
   }
 }
 
-void DeviceMeshEngine::prepare_reduce(Side& side, const Transfers& transfers, const Instruction& i) {
-  const Range owned = place_.owned(i.block);
-  std::vector<float*> levels;
-  const bool whole = !i.writes.empty() && side.program.buffers[i.writes[0]].partial >= 0;
-  for (int b : i.writes) levels.push_back(reinterpret_cast<float*>(side.memory(b)) + (whole ? owned.begin : 0));
-  side.sums[i.id] = std::make_unique<DeviceSum>(transfers.sum(i), p_.context.rank, p_.memory.window().data(),
-                                                std::move(levels), scratch_, groups_.world(), state_);
-  if (!place_.is_home(i.block) || squares_[i.block].count > 0) return;
+/// Of what this rank owns of the unit's sum.
+void DeviceMeshEngine::prepare_norm(const Instruction& i) {
   std::vector<StateChunk> chunks;
   for (const StateChunk& chunk : commit_.tables().units[i.block].counted)
-    if (owned.contains(chunk.at)) chunks.push_back(chunk);
+    if (place_.owned(i.block).contains(chunk.at)) chunks.push_back(chunk);
   squares_[i.block] = commit_.on_device(chunks);
 }
 
-void DeviceMeshEngine::prepare_exchange(Side& side, const Instruction& i) {
-  const DeviceColumns::Members members{p_.shape.columns, groups_.columns(), device_, state_};
-  const int64_t bytes = place_.exchanged_bytes(i);
-  std::vector<std::byte*> in, out;
-  for (int b : i.flow.in) in.push_back(side.memory(b));
-  for (int b : i.flow.out) out.push_back(side.memory(b));
-  if (i.exchange == Exchange::kGather) {
-    side.exchanges.emplace(i.id, DeviceColumns::gather(members, in, bytes, out[0]));
-    return;
-  }
-  std::vector<float*> sums;
-  for (std::byte* sum : in) sums.push_back(reinterpret_cast<float*>(sum));
-  const bool narrow = place_.scattered_element_bytes(i) < static_cast<int64_t>(sizeof(float));
-  std::byte* scratch = i.flow.work >= 0 ? side.memory(i.flow.work) : nullptr;
-  side.exchanges.emplace(i.id, DeviceColumns::scatter(members, sums, bytes / static_cast<int64_t>(sizeof(float)), out,
-                                                      scratch, narrow ? precision_ : Precision::kFloat32));
-}
-
 /// Of what this rank holds of the unit.
-void DeviceMeshEngine::prepare_update(const Side& side, const Instruction& i) {
+void DeviceMeshEngine::prepare_update(const Instruction& i) {
   if (first_update_ == 0) first_update_ = i.id;
   const int unit = i.block;
   const Held& held = p_.units.held(unit);
@@ -285,19 +215,13 @@ void DeviceMeshEngine::prepare_update(const Side& side, const Instruction& i) {
   const auto slots = p_.units.slots(unit, held.moments.begin);
   for (size_t k = 0; k < slots.size(); ++k) update.slots[k] = slots[k] - held.moments.begin;
   // Slices that are gathered have none: their copies lie where they are gathered.
-  if (void* low = low_.of(side.memory(i.writes[0])); low != nullptr)
+  if (void* low = low_.of(p_.memory.of(i.writes[0])); low != nullptr)
     update.low = static_cast<uint16_t*>(low) - held.parameters.begin;
 }
 
 /// Copies of shared parameters are refreshed behind every Update; the first ones are made here.
 void DeviceMeshEngine::make_copies() {
-  for (uint32_t id : refreshes_)
-    for (const Queue& queue : train_.program.queues)
-      for (const Instruction& i : queue.instructions) {
-        if (i.id != id || i.op != Op::kGather) continue;
-        train_.copies.at(id)->run(compute_);
-        for (int b : i.writes) low_.write(compute_, train_.program.buffers[b], i.block, train_.memory(b));
-      }
+  for (const Instruction* refresh : train_.travel.refreshes()) train_.travel.put(*refresh, compute_);
 }
 
 StreamHandlers DeviceMeshEngine::handlers() {
@@ -314,7 +238,6 @@ StreamHandlers DeviceMeshEngine::handlers() {
     train_.runner.backward(i, pass_of(p_.job.train.seed, step_, i.lane, i.micro), data_of(i));
   });
   set(Op::kFold, [this](const Instruction& i, Stream stream) { fold(i, stream); });
-  set(Op::kReduce, [this](const Instruction& i, Stream stream) { train_.sums.at(i.id)->run(stream); });
   set(Op::kNorm, [this](const Instruction& i, Stream stream) {
     commit_.count_squares(stream, gradient(i.reads[0]), squares_[i.block]);
   });
@@ -323,7 +246,7 @@ StreamHandlers DeviceMeshEngine::handlers() {
     if (i.id == first_update_) steps_.await_copies(stream);  // not written before it has left
     if (updates_[i.block].chunk_count > 0) state_.update(stream, updates_[i.block]);
   });
-  set_meetings(on, train_);
+  set_travel(on, train_);
   return on;
 }
 
@@ -344,26 +267,13 @@ StreamHandlers DeviceMeshEngine::forward_handlers() {
     if (at::Tensor output = forward_.runner.output(i, p_.model.output); output.defined()) forward_output_ = output;
     if (place_.is_end(i)) forward_end_ = &i;
   });
-  set_meetings(on, forward_);
+  set_travel(on, forward_);
   return on;
 }
 
-/// Meetings and messages, which are the same in both programs.
-void DeviceMeshEngine::set_meetings(StreamHandlers& on, Side& side) {
-  auto set = [&on](Op op, StreamHandler handler) { on[static_cast<int>(op)] = std::move(handler); };
-  set(Op::kGather, [this, &side](const Instruction& i, Stream stream) {
-    side.copies.at(i.id)->run(stream);
-    for (int b : i.writes) low_.write(stream, side.program.buffers[b], i.block, side.memory(b));
-  });
-  set(Op::kExchange, [&side](const Instruction& i, Stream stream) { side.exchanges.at(i.id).run(stream); });
-  set(Op::kSend, [&side](const Instruction& i, Stream stream) {
-    const DeviceSend send{1, side.memory(i.reads[0]), static_cast<size_t>(i.bytes)};
-    side.links.at(i.id)->exchange(stream, std::span(&send, 1), {});
-  });
-  set(Op::kRecv, [&side](const Instruction& i, Stream stream) {
-    const DeviceReceive receive{0, side.memory(i.writes[0]), static_cast<size_t>(i.bytes)};
-    side.links.at(i.id)->exchange(stream, {}, std::span(&receive, 1));
-  });
+void DeviceMeshEngine::set_travel(StreamHandlers& on, Side& side) {
+  for (Op op : {Op::kReduce, Op::kGather, Op::kExchange, Op::kSend, Op::kRecv})
+    on[static_cast<int>(op)] = [&side](const Instruction& i, Stream stream) { side.travel.put(i, stream); };
 }
 
 /// A segment that reads no data gets none.

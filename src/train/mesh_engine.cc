@@ -494,8 +494,9 @@ bool reaches_all(const Transport& transport) {
 }
 
 int64_t message_bytes(const Plan& plan, const ModelShape& shape, const MeshOptions& options, int rank, bool windows) {
+  const Transfers transfers(plan, shape, options);
   int64_t bytes = 0;
-  for (int64_t queue : message_bytes_by_queue(plan, shape, options, rank, windows)) bytes += queue;
+  for (const Queue& queue : plan.programs[rank].queues) bytes += queue_message_bytes(transfers, queue, rank, windows);
   return bytes;
 }
 

@@ -13,7 +13,15 @@ namespace tutti {
 namespace {
 
 // Kernels of several groups wait beside each other and beside the compute: together they leave it most of a device.
+constexpr const char* kSharedQueue = "shared";
 constexpr int kLinkBlocks = 4, kMeetingBlocks = 16;
+
+bool has_shared_queue(const Plan& plan) {
+  for (const Program& program : plan.programs)
+    for (const Queue& queue : program.queues)
+      if (queue.name == kSharedQueue) return true;
+  return false;
+}
 
 /// Ids as text: each behind its length.
 std::string packed(const std::vector<std::string>& ids) {
@@ -71,7 +79,9 @@ MeshGroups::MeshGroups(const Parts& parts) {
   const std::vector<Link> links = links_of(parts.plan, parts.forward_plan);
   std::vector<std::string> made;
   const auto make = [&] { made.push_back(parts.library.group_id(options.shares)); };
-  if (rank == 0) make();
+  const bool shared = has_shared_queue(parts.plan);
+  const int of_all = shared ? 2 : 1;
+  for (int k = 0; rank == 0 && k < of_all; ++k) make();
   if (parts.mesh.tensor > 1 && at.tensor == 0) make();
   for (const Link& link : links)
     if (link.from == rank) make();
@@ -85,15 +95,17 @@ MeshGroups::MeshGroups(const Parts& parts) {
     return parts.library.join(parts.device, options, parts.context.clock, deadline, &parts.context.control.cancel);
   };
   world_ = join(rank, size, ids[0].at(0), kMeetingBlocks);
+  if (shared) shared_ = join(rank, size, ids[0].at(1), kMeetingBlocks);
   if (parts.mesh.tensor > 1) {
     const int first = parts.mesh.rank({at.data, 0, at.pipeline});
-    columns_ = join(at.tensor, parts.mesh.tensor, ids[first].at(first == 0 ? 1 : 0), kMeetingBlocks);
+    columns_ = join(at.tensor, parts.mesh.tensor, ids[first].at(first == 0 ? of_all : 0), kMeetingBlocks);
   }
   std::map<int, size_t> next;  // by sender: its next link's id
   for (const Link& link : links) {
     const auto [it, fresh] = next.try_emplace(link.from, 0);
     if (fresh)
-      it->second = (link.from == 0 ? 1 : 0) + (parts.mesh.tensor > 1 && parts.mesh.at(link.from).tensor == 0 ? 1 : 0);
+      it->second =
+          (link.from == 0 ? of_all : 0) + (parts.mesh.tensor > 1 && parts.mesh.at(link.from).tensor == 0 ? 1 : 0);
     const std::string& id = ids[link.from].at(it->second++);
     if (link.from != rank && link.to != rank) continue;
     links_.emplace_back(link, join(link.from == rank ? 0 : 1, 2, id, kLinkBlocks));
@@ -106,9 +118,13 @@ DeviceGroup& MeshGroups::link(const Link& link) const {
   return *found->second;
 }
 
+DeviceGroup* MeshGroups::meeting(const std::string& queue) const {
+  return queue == kSharedQueue ? shared_.get() : world_.get();
+}
+
 std::vector<DeviceGroup*> MeshGroups::all() const {
   std::vector<DeviceGroup*> groups;
-  for (DeviceGroup* group : {world_.get(), columns_.get()})
+  for (DeviceGroup* group : {world_.get(), shared_.get(), columns_.get()})
     if (group != nullptr) groups.push_back(group);
   for (const auto& [link, group] : links_) groups.push_back(group.get());
   return groups;
@@ -118,7 +134,7 @@ void MeshGroups::greet(Stream stream, std::byte* scratch) const {
   for (DeviceGroup* group : all()) {
     std::vector<DeviceSend> sends;
     std::vector<DeviceReceive> receives;
-    const bool link = group != world_.get() && group != columns_.get();
+    const bool link = group != world_.get() && group != shared_.get() && group != columns_.get();
     for (int peer = 0; peer < group->size(); ++peer) {
       if (peer == group->rank()) continue;
       if (!link || group->rank() == 0) sends.push_back({peer, scratch + peer * 256, 1});
@@ -131,7 +147,7 @@ void MeshGroups::greet(Stream stream, std::byte* scratch) const {
 
 int MeshGroups::count(const Plan& plan, const Plan& forward, const Mesh& mesh, int rank) {
   if (mesh.ranks() == 1) return 0;
-  int groups = 1 + (mesh.tensor > 1 ? 1 : 0);
+  int groups = (has_shared_queue(plan) ? 2 : 1) + (mesh.tensor > 1 ? 1 : 0);
   for (const Link& link : links_of(plan, forward)) groups += link.from == rank || link.to == rank ? 1 : 0;
   return groups;
 }

@@ -1,7 +1,8 @@
 // The connections of a mesh's ranks on their devices. Two operations of one group never overtake each other, on
 // whichever streams they stand, so everything that may wait apart has a group of its own:
 //
-//   world     reduces, gathers and the vote: the data queue's
+//   world     reduces, gathers and the vote of one queue: the data's; those over stages have a queue of their own, and
+//             a second group
 //   columns   exchanges of the tensor axis, among its ranks
 //   link      messages of one kind from one rank to another, one group of two for each: in a pipeline activations come
 //             in while others still go out
@@ -44,7 +45,9 @@ class MeshGroups {
   /// Collective: joins all of this rank's groups, one after the other in an order that is the same everywhere.
   explicit MeshGroups(const Parts& parts);
 
-  DeviceGroup* world() const { return world_.get(); }      ///< null: one rank
+  DeviceGroup* world() const { return world_.get(); }  ///< null: one rank
+  /// Of all ranks, for what stands on that queue.
+  DeviceGroup* meeting(const std::string& queue) const;
   DeviceGroup* columns() const { return columns_.get(); }  ///< member t has tensor coordinate t; null: one tensor rank
   /// The sender is its member 0, the receiver 1.
   DeviceGroup& link(const Link& link) const;
@@ -58,7 +61,7 @@ class MeshGroups {
   static int count(const Plan& plan, const Plan& forward, const Mesh& mesh, int rank);
 
  private:
-  std::unique_ptr<DeviceGroup> world_, columns_;
+  std::unique_ptr<DeviceGroup> world_, shared_, columns_;
   std::vector<std::pair<Link, std::unique_ptr<DeviceGroup>>> links_;
 };
 

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/fp_mode.h"
 #include "support/host_library.h"
 
 namespace tutti::testing_support {
@@ -45,6 +46,7 @@ class StreamWork {
 
  private:
   void run() {
+    set_fp_mode();
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [&] { return ends_ || !work_.empty(); });
