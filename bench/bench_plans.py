@@ -12,7 +12,8 @@ MB = 1e6
 SMALL = ["model.layers=4", "model.width=128", "model.heads=4", "model.context=128", "train.lanes=4", "train.micro_batches=4",
          "train.micro_batch_size=2"]
 SLICES = ["train.tensor_slices=2"]
-TRIVIAL = ["model.layers=1", "model.width=16", "model.heads=1", "model.context=16", "train.lanes=4", "train.micro_batch_size=1"]
+# The same with next to nothing in it: what a process takes beside the plan's buffers.
+TRIVIAL = [*SMALL, "model.width=16", "model.heads=2", "model.context=16"]
 # By name: ranks and what is set beside the defaults. `job` is no part of the layout.
 LAYOUTS = {
     "DDP": (2, {}),
@@ -31,6 +32,7 @@ LAYOUTS = {
     "zbv": (2, {"pipeline": 2, "schedule": "zbv"}),
     "1F1B, recompute": (2, {"pipeline": 2, "recompute": "full"}),
     "ZeRO-2, recompute attention": (2, {"zero": 2, "recompute": "selective"}),
+    "ZeRO-1, optimizer offloaded": (2, {"zero": 1, "offload": "optimizer"}),
     "ZeRO-1 x pipeline": (4, {"zero": 1, "pipeline": 2}),
     "ZeRO-2 x tensor": (4, {"zero": 2, "tensor": 2, "job": SLICES}),
     "tensor x pipeline": (4, {"tensor": 2, "pipeline": 2, "job": SLICES}),
@@ -76,19 +78,18 @@ def held(name, ranks, *settings):
 
 
 def memory(table):
-    arenas, sets = "peak arenas of every layout : predicted", "PSS of every layout : predicted + a trivial job's"
+    arenas, sets = "peak arenas of every layout : predicted", "PSS of every layout : predicted + a trivial model's"
     if not (table.wants(arenas) or table.wants(sets)):
         return
-    bases, peaks, proportional = {}, {}, {}
+    peaks, proportional = {}, {}
     try:
         for name, (ranks, layout) in LAYOUTS.items():
-            if ranks not in bases:
-                accounts, pss = held("a trivial job", ranks, *TRIVIAL)
-                bases[ranks] = pss - sum(total(accounts, ["total"]))
+            accounts, pss = held(f"{name}, a trivial model", ranks, *TRIVIAL, *settings_of(layout))
+            base = pss - sum(total(accounts, ["total"]))
             accounts, pss = held(name, ranks, *SMALL, *settings_of(layout))
             worst = max(accounts, key=lambda rank: abs(rank["total"] - rank["forecast"]) / rank["forecast"])
             peaks[name] = (worst["total"], worst["forecast"])
-            proportional[name] = (pss, bases[ranks] + sum(total(accounts, ["forecast"])))
+            proportional[name] = (pss, base + sum(total(accounts, ["forecast"])))
     except (RuntimeError, OSError) as error:
         return missing(table, {arenas: 0.98, sets: 0.9}, error)
     for name, pairs, target in ((arenas, peaks, 0.98), (sets, proportional, 0.9)):

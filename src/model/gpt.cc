@@ -43,6 +43,7 @@ Model make_gpt(const Job& job, const KernelsFor<A>& kernels) {
   const RotaryTable rotary = rotary_of(shape, job.numerics.device == "cuda");
   if (sliced) {
     model.columns = static_cast<int>(job.train.tensor_slices);
+    model.output_sliced = true;
     model.blocks = gpt_slice_blocks(job, shape, kernels, rotary);
     return model;
   }

@@ -172,6 +172,7 @@ struct Model {
   int64_t tokens_per_sample = 1;
   Task task = Task::kLoss;
   std::string output = "logits";  ///< the border that evaluation reads
+  bool output_sliced = false;     ///< with columns: each has its part of the output's last dim
   /// Looks at a micro-batch's tensors in the host's memory before a device gets them, which cannot throw: ids out of
   /// range. Empty: there is nothing that could be wrong.
   std::function<void(std::span<const at::Tensor>)> check = {};

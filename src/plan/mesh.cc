@@ -378,7 +378,6 @@ class RankMaker {
   }
 
   bool recomputed(int layer, const SegmentShape& segment) const {
-    if (options_.forward_only) return true;  // nothing is kept
     if (options_.recompute == Recompute::kNone || layer == 0 || layer + 1 == model_.layers()) return false;
     return options_.recompute == Recompute::kFull || segment.attention;
   }

@@ -71,8 +71,9 @@ class Structure {
     std::vector<Range> windows;
     for (const Buffer& b : program.buffers) {
       if (b.bytes < 0 || b.unit >= static_cast<int>(model_.blocks.size())) fault(program.rank, "what is '{}'?", b.name);
-      if (b.range.size() * static_cast<int64_t>(sizeof(float)) > b.bytes) {
-        fault(program.rank, "'{}' has {} bytes for {} floats", b.name, b.bytes, b.range.size());
+      const int64_t floats = b.range.size() * (b.kind == BufferKind::kMoment ? options_.optimizer_slots : 1);
+      if (floats * static_cast<int64_t>(sizeof(float)) > b.bytes) {
+        fault(program.rank, "'{}' has {} bytes for {} floats", b.name, b.bytes, floats);
       }
       if (b.window && b.bytes > 0) windows.push_back({b.window_offset, b.window_offset + b.bytes});
     }

@@ -7,8 +7,7 @@ namespace tutti {
 Metrics evaluate(const Model& model, Placement& placement, const Dataset& source, int64_t records, const Batch& batch,
                  uint64_t seed, int64_t step, Channel& channel) {
   const int64_t classes = placement.output_width();
-  const Task task = model.columns > 1 ? Task::kLoss : model.task;
-  Metrics mine(task, classes);
+  Metrics mine(model.task, classes);
   std::vector<at::Tensor> tensors;
   for (int64_t m = 0; m * batch.micro_batch_size < records; ++m) {
     const int lane = static_cast<int>(m % batch.lanes);
@@ -20,7 +19,7 @@ Metrics evaluate(const Model& model, Placement& placement, const Dataset& source
       mine.add(evaluated->loss.sum, evaluated->loss.count, evaluated->output, evaluated->data, model.data);
   }
   if (channel.size() == 1) return mine;
-  Metrics all(task, classes);
+  Metrics all(model.task, classes);
   for (const std::string& part : gather_bytes(mine.bytes(), channel)) all.merge(part);
   return all;
 }

@@ -2,11 +2,14 @@
 // the program, what travels by plan/transfers.h; nothing is decided here.
 #include "train/mesh_engine.h"
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <set>
 #include <unordered_map>
@@ -40,6 +43,8 @@ int64_t queue_message_bytes(const Transfers& transfers, const Queue& queue, int 
 int64_t message_bytes(const MeshParts& parts) {
   return message_bytes(parts.plan, parts.shape, parts.options, parts.context.rank, reaches_all(parts.transport));
 }
+
+constexpr uint32_t kOutputId = (1u << 22) - 1;  // below the instructions that meet
 
 class MeshEngine final : public Engine, public Placement {
  public:
@@ -127,6 +132,7 @@ class MeshEngine final : public Engine, public Placement {
   void vote();
   void update(const Instruction& i);
   bool owns(int lane) const;
+  at::Tensor whole_output();
   int64_t exchanged_bytes_of(const Instruction& i) const;
   Range owned(int unit) const { return places_.slices[unit][at_.data % reduce_shards_of(p_.options)]; }
   /// Where float 0 of the unit's reduced gradient would lie, from the buffer that holds it or a slice of it.
@@ -174,6 +180,8 @@ class MeshEngine final : public Engine, public Placement {
   Pass forward_pass_;
   const std::vector<at::Tensor>* forward_batch_ = nullptr;
   std::optional<Evaluated> evaluated_;
+  std::map<int, at::Tensor> outputs_;  // by column, of the forward under way
+  uint64_t evaluations_ = 0;
 };
 
 /// Makes what an instruction runs with; all addresses are known from here on.
@@ -273,9 +281,9 @@ Handlers MeshEngine::forward_handlers() {
   set(Op::kLoad, [this](const Instruction& i, uint64_t) { load(i, *forward_batch_, true); });
   set(Op::kForward, [this](const Instruction& i, uint64_t) {
     forward_runner_.forward(i, forward_pass_, data_of(i, true));
-    if (p_.shape.blocks[i.block].column != 0 || !reports()) return;
-    if (at::Tensor output = forward_runner_.output(i, p_.model.output); output.defined()) evaluated_->output = output;
-    if (is_end(i)) evaluated_->loss = forward_runner_.loss(i);
+    const int column = p_.shape.blocks[i.block].column;
+    if (at::Tensor output = forward_runner_.output(i, p_.model.output); output.defined()) outputs_[column] = output;
+    if (is_end(i) && column == 0) evaluated_->loss = forward_runner_.loss(i);
   });
   set_meetings(on, true);
   return on;
@@ -464,14 +472,43 @@ std::optional<Evaluated> MeshEngine::forward(const Pass& pass, const std::vector
   forward_batch_ = &data;
   evaluated_.emplace();
   evaluated_->data = data;
+  outputs_.clear();
   try {
     forward_executor_->run(round_);
   } catch (const CommError&) {
     forward_roll_call_.rethrow();
     throw;
   }
+  if (p_.model.task != Task::kLoss && at_.pipeline == last_stage()) evaluated_->output = whole_output();
   if (!reports() || !owns(pass.lane)) return std::nullopt;
   return evaluated_;
+}
+
+/// What evaluation reads: where columns have parts of it, those of all tensor ranks come to the first.
+at::Tensor MeshEngine::whole_output() {
+  if (!p_.model.output_sliced) return outputs_.contains(0) ? outputs_.at(0) : at::Tensor();
+  const uint64_t sequence = evaluations_++;
+  const auto bytes = [](const at::Tensor& t) {
+    return std::span(static_cast<std::byte*>(t.data_ptr()), static_cast<size_t>(t.nbytes()));
+  };
+  const Mesh& mesh = p_.options.mesh;
+  named("output of an evaluation", sequence, [&] {
+    Posted posted(p_.transport);
+    for (int t = 1; t < mesh.tensor; ++t)
+      for (int64_t c = places_.columns[t].begin; c < places_.columns[t].end; ++c) {
+        const int column = static_cast<int>(c);
+        const Tag tag{kOutputId, static_cast<uint32_t>(column), sequence};
+        if (at_.tensor == t) posted.send(mesh.rank({at_.data, 0, at_.pipeline}), tag, bytes(outputs_.at(column)));
+        if (at_.tensor != 0) continue;
+        outputs_[column] = at::empty_like(outputs_.at(0));
+        posted.recv(mesh.rank({at_.data, t, at_.pipeline}), tag, bytes(outputs_.at(column)));
+      }
+    posted.wait_all(deadline());
+  });
+  if (at_.tensor != 0) return {};
+  std::vector<at::Tensor> parts;
+  for (const auto& [column, part] : outputs_) parts.push_back(part);
+  return at::cat(parts, -1);
 }
 
 int64_t MeshEngine::output_width() {
@@ -479,7 +516,8 @@ int64_t MeshEngine::output_width() {
   for (const Block& block : p_.model.blocks)
     for (const auto& segment : block.segments)
       for (const Border& border : segment->outputs())
-        if (border.name == p_.model.output) return border.dims.back();
+        if (border.name == p_.model.output)
+          return border.dims.back() * (p_.model.output_sliced ? p_.model.columns : 1);
   throw Error(fmt::format("the model has no border {}", p_.model.output));
 }
 

@@ -4,6 +4,7 @@
 
 #include <sstream>
 
+#include "support/command.h"
 #include "support/device_jobs.h"
 #include "support/device_ranks.h"
 #include "support/stream_device.h"
@@ -47,7 +48,6 @@ Outcome trained(const std::string& text, int ranks, const std::string& settings,
     mine.losses.push_back(trainer.step().loss);
     mine.takes_in_steps = device != nullptr ? device->takes() - takes : 0;
     mine.hash = trainer.agreed_hash();
-    if (getenv("DUMP")) trainer.save(std::string(getenv("DUMP")) + (on_device ? "/dev" : "/host"), "");
     mine.order = trainer.order_digest();
     if (context.rank == 0) outcome = mine;
   };
@@ -83,17 +83,74 @@ TEST_P(DeviceMesh, EveryLayoutGivesTheBitsOfOneRankOnTheHost) {
   const Outcome host = trained(GetParam().job, 1, GetParam().settings, false);
   ASSERT_EQ(host.hash.size(), 64u);
   for (const std::string& layout : GetParam().layouts) {
-    if (const char* only = getenv("ONLY"); only && layout != only) continue;
     SCOPED_TRACE(layout);
     const size_t space = layout.find(' ');
     const Outcome device =
-        trained(GetParam().job, std::stoi(layout.substr(0, space)), GetParam().settings + layout.substr(space), getenv("HOSTRUN") == nullptr);
+        trained(GetParam().job, std::stoi(layout.substr(0, space)), GetParam().settings + layout.substr(space), true);
     EXPECT_EQ(device.hash, host.hash);
     EXPECT_EQ(device.order, host.order);
     EXPECT_EQ(device.evaluated, host.evaluated);
     EXPECT_EQ(device.takes_in_steps, 0);
     ASSERT_EQ(device.losses.size(), host.losses.size());
     for (size_t i = 0; i < host.losses.size(); ++i) EXPECT_NEAR(device.losses[i], host.losses[i], 1e-12);
+  }
+}
+
+/// Clipping by the norm of the gradient: the sum of squares is of all ranks' slices.
+TEST_P(DeviceMesh, ClippingDoesNotDependOnTheLayout) {
+  for (const char* by : {"norm", "unit"}) {
+    const std::string settings =
+        GetParam().settings + " train.clip=0.01 train.optimizer=sgd train.clip_by=" + std::string(by) + " ";
+    const Outcome one = trained(GetParam().job, 1, settings + " recompute=full", true);
+    EXPECT_NE(one.hash,
+              trained(GetParam().job, 1, GetParam().settings + " train.optimizer=sgd recompute=full", true).hash);
+    const std::string& layout = GetParam().layouts.back();
+    const size_t space = layout.find(' ');
+    EXPECT_EQ(trained(GetParam().job, std::stoi(layout.substr(0, space)), settings + layout.substr(space), true).hash,
+              one.hash)
+        << by << ": " << layout;
+  }
+}
+
+/// A checkpoint of a mesh is that of any other layout: it goes on where another one stopped.
+TEST(DeviceMeshState, GoesOnFromTheCheckpointOfAnotherLayout) {
+  TempFolder folder;
+  const auto run = [&](int ranks, const std::string& settings, const std::string& from, int steps, bool saves) {
+    const Job job = device_job(kSmallGpt, ranks, settings_of("train.lanes=4 " + settings));
+    std::string hash, path;
+    expect_ok(on_device_ranks(
+        job, from,
+        [&](DeviceRank& rank) {
+          for (int i = 0; i < steps; ++i) rank.trainer.step();
+          const std::string mine = rank.trainer.agreed_hash();
+          const std::string saved = saves ? rank.trainer.save(folder / "checkpoints", "") : "";
+          if (rank.first()) hash = mine, path = saved;
+        },
+        stream_library(), make_model, [] { return std::make_unique<StreamDevice>(); }));
+    return std::pair(hash, path);
+  };
+  const std::string straight = run(1, "", "", 4, false).first;
+  const std::string half = run(4, "pipeline=2 zero=3", "", 2, true).second;
+  EXPECT_EQ(run(2, "zero=1", half, 2, false).first, straight);
+  EXPECT_EQ(run(4, "pipeline=4 schedule=zero-bubble", half, 2, false).first, straight);
+}
+
+TEST(DeviceMeshForecast, IsWhatARankTakes) {
+  for (const char* settings : {"zero=3", "pipeline=2", "zero=1 recompute=full"}) {
+    const Job job = device_job(kLargerGpt, 2, settings_of(settings));
+    expect_ok(on_device_ranks(
+        job, "",
+        [&](DeviceRank& rank) {
+          rank.trainer.step();
+          const auto& device = static_cast<const StreamDevice&>(rank.device);
+          const auto taken = static_cast<double>(device.held_bytes());
+          // What the libraries of a GPU take beside it, this device does not.
+          const int64_t libraries = rank.trainer.forecast_bytes() / (int64_t{100} << 20) * (int64_t{100} << 20);
+          const auto forecast = static_cast<double>(rank.trainer.forecast_bytes() - libraries);
+          EXPECT_GT(forecast, 0.9 * taken) << settings;
+          EXPECT_LT(forecast, 1.3 * taken + (2 << 20)) << settings;
+        },
+        stream_library(), make_model, [] { return std::make_unique<StreamDevice>(); }));
   }
 }
 

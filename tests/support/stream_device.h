@@ -150,6 +150,7 @@ class StreamDevice final : public Device {
   void reset_pool_peak() override {}
 
   int64_t takes() const { return host_.takes(); }
+  int64_t held_bytes() const { return host_.held_bytes(); }
 
  private:
   struct Event {
