@@ -25,8 +25,7 @@ namespace {
 
 nlohmann::json memory_of(const Trainer& trainer) {
   const Accounts& accounts = trainer.accounts();
-  nlohmann::json memory{
-      {"pid", ::getpid()}, {"forecast", trainer.forecast_bytes()}, {"total", accounts.peak_total()}};
+  nlohmann::json memory{{"pid", ::getpid()}, {"forecast", trainer.forecast_bytes()}, {"total", accounts.peak_total()}};
   for (int k = 0; k < kBufferKinds; ++k) {
     const auto kind = static_cast<BufferKind>(k);
     memory[kind_name(kind)] = accounts.peak(kind);

@@ -3,7 +3,11 @@
 // captured and waited for by train/device_steps.h.
 #include "train/device_mesh_engine.h"
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
+
 #include <exception>
+#include <map>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -74,6 +78,7 @@ class DeviceMeshEngine final : public Engine, public Placement {
   StreamHandlers handlers();
   StreamHandlers forward_handlers();
   std::span<const at::Tensor> data_of(const Instruction& i) const;
+  at::Tensor whole_output();
   void fold(const Instruction& i, Stream stream);
   /// Where float 0 of the unit's reduced gradient would lie, from the buffer that holds it or a slice of it.
   const float* gradient(int buffer) const {
@@ -103,7 +108,7 @@ class DeviceMeshEngine final : public Engine, public Placement {
   Pass forward_pass_;
   const std::vector<at::Tensor>* forward_batch_ = nullptr;
   const Instruction* forward_end_ = nullptr;
-  at::Tensor forward_output_;
+  std::map<int, at::Tensor> outputs_;  // by column, of the forward under way
 };
 
 DeviceMeshEngine::DeviceMeshEngine(const MeshParts& parts, const RankDevice& rank)
@@ -263,9 +268,9 @@ StreamHandlers DeviceMeshEngine::forward_handlers() {
   set(Op::kForward, [this](const Instruction& i, Stream) {
     const int slot = forward_.slot(i);
     forward_.runner.forward(i, forward_pass_, slot < 0 ? std::span<const at::Tensor>{} : forward_.data.at(slot));
-    if (p_.shape.blocks[i.block].column != 0 || !place_.reports()) return;
-    if (at::Tensor output = forward_.runner.output(i, p_.model.output); output.defined()) forward_output_ = output;
-    if (place_.is_end(i)) forward_end_ = &i;
+    const int column = p_.shape.blocks[i.block].column;
+    if (at::Tensor output = forward_.runner.output(i, p_.model.output); output.defined()) outputs_[column] = output;
+    if (place_.is_end(i) && column == 0) forward_end_ = &i;
   });
   set_travel(on, forward_);
   return on;
@@ -305,14 +310,37 @@ StepVerdict DeviceMeshEngine::run(const StepRequest& request) {
 std::optional<Evaluated> DeviceMeshEngine::forward(const Pass& pass, const std::vector<at::Tensor>& data) {
   forward_pass_ = pass;
   forward_batch_ = &data;
+  outputs_.clear();
   forward_.executor->issue(compute_, false);
+  at::Tensor output;
+  if (p_.model.task != Task::kLoss && place_.ends()) output = whole_output();
   steps_.settle("evaluation", static_cast<uint64_t>(step_));
   if (!place_.reports() || !place_.owns(pass.lane)) return std::nullopt;
   Evaluated evaluated;
   evaluated.data = forward_.data.begin()->second;
-  evaluated.output = forward_output_;
+  evaluated.output = output;
   evaluated.loss = forward_.runner.loss(*forward_end_);
   return evaluated;
+}
+
+/// What evaluation reads: where columns have parts of it, those of all tensor ranks come to the first.
+at::Tensor DeviceMeshEngine::whole_output() {
+  if (!p_.model.output_sliced) return outputs_.contains(0) ? outputs_.at(0) : at::Tensor();
+  std::vector<DeviceSend> sends;
+  std::vector<DeviceReceive> receives;
+  const int tensor = place_.at().tensor;
+  for (int t = 1; t < p_.options.mesh.tensor; ++t)
+    for (int64_t c = place_.places().columns[t].begin; c < place_.places().columns[t].end; ++c) {
+      at::Tensor& part = outputs_[static_cast<int>(c)];
+      if (tensor == 0) part = at::empty_like(outputs_.at(0));
+      if (tensor == 0) receives.push_back({t, part.data_ptr(), part.nbytes()});
+      if (tensor == t) sends.push_back({0, part.data_ptr(), part.nbytes()});
+    }
+  if (groups_.columns() != nullptr) groups_.columns()->exchange(compute_, sends, receives);
+  if (tensor != 0) return {};
+  std::vector<at::Tensor> parts;
+  for (const auto& [column, part] : outputs_) parts.push_back(part);
+  return at::cat(parts, -1);
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ int64_t MeshPlace::output_width() const {
   for (const Block& block : model_.blocks)
     for (const auto& segment : block.segments)
       for (const Border& border : segment->outputs())
-        if (border.name == model_.output) return border.dims.back();
+        if (border.name == model_.output) return border.dims.back() * (model_.output_sliced ? model_.columns : 1);
   throw Error(fmt::format("the model has no border {}", model_.output));
 }
 

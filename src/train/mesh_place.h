@@ -20,7 +20,8 @@ class MeshPlace {
   bool counts_loss(const Instruction& forward) const;
   bool is_end(const Instruction& forward) const;
   /// One rank of a replica speaks for it: the last stage's, of the first columns.
-  bool reports() const { return at_.pipeline == places_.stage.back() && at_.tensor == 0; }
+  bool reports() const { return ends() && at_.tensor == 0; }
+  bool ends() const { return at_.pipeline == places_.stage.back(); }  ///< of the last stage
   bool owns(int lane) const;
   /// Whether it takes part in the lane's evaluation: where slices are gathered, all data ranks must do it together.
   bool computes(int lane) const { return (options_.zero == 3 && options_.mesh.shards > 1) || owns(lane); }

@@ -85,6 +85,23 @@ TEST_P(Capture, OfAStepFindsNoFaultAndGivesTheSameBits) {
     }
 }
 
+TEST_P(Capture, OfAStepInSlicesFindsNoFaultAndThatOfAPipelineIsNotTried) {
+  for (const std::vector<Setting>& settings : {std::vector<Setting>{{"layout.zero", "1"}},
+                                               {{"layout.zero", "2"}, {"layout.overlap", "false"}},
+                                               {{"layout.zero", "3"}, {"train.lanes", "4"}},
+                                               {{"layout.recompute", "full"}},
+                                               {{"layout.pipeline", "2"}}}) {
+    const Job job = graph_job(GetParam(), 2, settings);
+    const Watched run = watched(job);
+    const int captured = job.layout.pipeline > 1 ? 0 : 2;
+    ASSERT_EQ(run.failure, "") << settings[0].key;
+    EXPECT_EQ(run.captured, captured) << settings[0].key;
+    EXPECT_EQ(run.launched, captured) << settings[0].key;
+    EXPECT_EQ(run.faults, std::vector<std::string>{}) << settings[0].key;
+    EXPECT_EQ(run.hash, plain_hash(job)) << settings[0].key;
+  }
+}
+
 TEST_P(Capture, WaitsForACopyOfTheStateThatIsUnderWay) {
   const Watched run = watched(graph_job(GetParam(), 2), make_model, /*copies=*/true);
   ASSERT_EQ(run.failure, "");

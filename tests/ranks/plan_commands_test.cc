@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "plan/calibration.h"
 #include "support/command.h"
@@ -96,6 +98,22 @@ TEST_F(PlanCommands, LayoutKeysThatAreSetAreNotSearched) {
   const std::string svg = read_file(picture);
   for (const char* text : {"tiny: data 1 x tensor 1 x pipeline 4, gpipe", "rank 3", "activations in", "</svg>"})
     EXPECT_TRUE(has(svg, text)) << text;
+}
+
+TEST_F(PlanCommands, JsonHoldsEveryLayoutThatWasSimulatedTheBestFirst) {
+  const std::string path = folder_ / "plan.json";
+  const std::string out = plan({"--ranks", "2", "--quick", "--json", path});
+  const nlohmann::json layouts = nlohmann::json::parse(read_file(path))["layouts"];
+  ASSERT_GT(layouts.size(), 10u);
+  EXPECT_TRUE(has(out, "  " + layouts[0]["name"].get<std::string>() + "\n")) << out;
+  std::set<std::string> different;
+  for (const auto& layout : layouts) {
+    EXPECT_GT(layout["seconds"].get<double>(), 0) << layout;
+    EXPECT_GT(layout["bytes"].get<int64_t>(), 0) << layout;
+    EXPECT_EQ(layout["layout"]["ranks"], 2) << layout;
+    different.insert(layout["layout"].dump());
+  }
+  EXPECT_EQ(different.size(), layouts.size());
 }
 
 TEST_F(PlanCommands, AMemoryLimitThatNothingFitsIsRefusedWithTheNearest) {
