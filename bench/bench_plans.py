@@ -116,9 +116,10 @@ def zero3_share(table):
         table.row(name, most[0] / MB, limit * most[1] / MB, "MB", [limit * most[1] / most[0]], 1)
 
 
-def planned(folder, calibration):
-    """The layouts of the timed job on 2 ranks as `tutti plan` predicts them now, its choice first."""
-    out, layouts = f"{folder}/plan.json", []
+def planned(folder):
+    """The layouts of the timed job on 2 ranks as `tutti plan` predicts them on the machine as it is now, its choice first."""
+    out, calibration, layouts = f"{folder}/plan.json", f"{folder}/calibration.json", []
+    subprocess.run([BIN / "tutti", "calibrate", "--out", calibration], check=True, capture_output=True)
     # What fits without it is never recomputed unless asked for.
     for asked in ([], ["layout.recompute=selective"], ["layout.recompute=full"]):
         settings = [part for setting in [*TIMED_JOB, *asked] for part in ("--set", setting)]
@@ -138,7 +139,7 @@ def same(candidate, layout):
 
 
 def predictions(table):
-    """Every layout's step in turns, `tutti plan` among them: the machine's speed drifts, and both must see the same one."""
+    """Every layout's step in turns, `tutti calibrate` and `plan` among them: the machine's speed drifts, and both must see the same one."""
     errors, choice = "step of every layout : predicted", "the planner's choice : the best measured"
     if not (table.wants(errors) or table.wants(choice)):
         return
@@ -146,16 +147,14 @@ def predictions(table):
     running, measured, predicted = {}, {}, {}
     try:
         with tempfile.TemporaryDirectory() as folder:
-            calibration = f"{folder}/calibration.json"
-            subprocess.run([BIN / "tutti", "calibrate", "--out", calibration], check=True, capture_output=True)
-            chosen = planned(folder, calibration)[0]
+            chosen = planned(folder)[0]
             picked = next((name for name, layout in layouts.items() if same(chosen, layout)), chosen["name"])
             layouts.setdefault(picked, {key: value for key, value in chosen["layout"].items() if key != "ranks"})
             for name, layout in layouts.items():
                 running[name] = resident(name, 2, *TIMED_JOB, *settings_of(layout))
                 running[name].ask(2)
             for _ in range(table.pairs):
-                candidates = planned(folder, calibration)
+                candidates = planned(folder)
                 for name, layout in layouts.items():
                     found = [c["seconds"] for c in candidates if same(c, layout)]
                     if not found:

@@ -5,7 +5,7 @@
 #include <array>
 #include <cmath>
 #include <map>
-#include <utility>
+#include <tuple>
 
 #include "base/svg.h"
 #include "exec/trace.h"
@@ -16,8 +16,10 @@ using namespace svg;
 
 namespace {
 
-constexpr double kWidth = 1200, kLeft = 152, kRight = 28, kTop = 92, kRow = 26, kGap = 5, kRankGap = 12;
+constexpr double kWidth = 1200, kLeft = 220, kRight = 28, kTop = 92, kRow = 26, kGap = 5, kRankGap = 12;
 constexpr double kPlot = kWidth - kLeft - kRight;
+
+using Row = std::tuple<int, bool, std::string>;  // rank, whether it is not compute (which comes first), queue
 
 struct Colour {
   const char* name;
@@ -34,7 +36,13 @@ constexpr std::array<Colour, kOps> kColours = {{{"Load", "#a9b4c0"},
                                                 {"Norm", "#c58fd6"},
                                                 {"Gather", "#f2c94c"},
                                                 {"Vote", "#eb5757"},
-                                                {"Update", "#5aa846"}}};
+                                                {"Update", "#5aa846"},
+                                                {"Send", "#d9a441"},
+                                                {"Recv", "#d9a441"},
+                                                {"Exchange", "#e07a5f"},
+                                                {"Fetch", "#8d7b68"},
+                                                {"Evict", "#b3a290"}}};
+static_assert(kColours.back().name != nullptr, "every instruction has a colour");
 
 const char* fill_of(const std::string& name) {
   for (const Colour& c : kColours) {
@@ -70,19 +78,21 @@ std::string svg_trace(const std::vector<TraceEvent>& all, uint64_t step) {
   }
   std::stable_sort(events.begin(), events.end(), [](const auto& a, const auto& b) { return a.begin_us < b.begin_us; });
 
-  std::map<std::pair<int, std::string>, double> rows;  // (rank, queue) -> y
-  for (const TraceEvent& e : events) rows.emplace(std::pair(e.rank, e.queue), 0);
+  const auto row_of = [](const TraceEvent& e) { return Row{e.rank, e.queue != "compute", e.queue}; };
+  std::map<Row, double> rows;  // their y
+  for (const TraceEvent& e : events) rows.emplace(row_of(e), 0);
   std::string lines, labels;
   double y = kTop;
-  int rank = rows.begin()->first.first - 1;
+  int rank = std::get<0>(rows.begin()->first) - 1;
   for (auto& [row, top] : rows) {
-    if (row.first != rank) {
+    const auto& [row_rank, communicates, queue] = row;
+    if (row_rank != rank) {
       if (y > kTop) y += kRankGap;
-      labels += text_at(24, y + kRow / 2 + 4.5, fmt::format("rank {}", row.first), kInk, " font-weight=\"600\"");
-      rank = row.first;
+      labels += text_at(24, y + kRow / 2 + 4.5, fmt::format("rank {}", row_rank), kInk, " font-weight=\"600\"");
+      rank = row_rank;
     }
     top = y;
-    labels += text_at(kLeft - 12, y + kRow / 2 + 4.5, row.second, kFaint, " text-anchor=\"end\"");
+    labels += text_at(kLeft - 12, y + kRow / 2 + 4.5, queue, kFaint, " text-anchor=\"end\"");
     lines += fmt::format("<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" rx=\"3\" fill=\"#f3f5f7\"/>\n", kLeft,
                          y, kPlot, kRow);
     y += kRow + kGap;
@@ -112,7 +122,7 @@ std::string svg_trace(const std::vector<TraceEvent>& all, uint64_t step) {
     bars += fmt::format(
         "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\"{} fill=\"{}\"><title>{}, {:.3f} "
         "ms</title></rect>\n",
-        x, rows.at({e.rank, e.queue}), drawn, kRow, width > 6 ? " rx=\"2\"" : "", fill_of(e.name), escaped(e.detail),
+        x, rows.at(row_of(e)), drawn, kRow, width > 6 ? " rx=\"2\"" : "", fill_of(e.name), escaped(e.detail),
         (e.end_us - e.begin_us) / 1000);
   }
   return opening(kWidth, bottom + 34) + text_at(24, 32, title, kInk, " font-size=\"17\" font-weight=\"600\"") +
