@@ -8,6 +8,7 @@ import argparse
 import json
 import pathlib
 import platform
+import signal
 import subprocess
 import sys
 
@@ -99,6 +100,7 @@ def main():
     parser.add_argument("--pairs", type=int, default=7, help="pairs of each comparison")
     parser.add_argument("--only", default="", help="only comparisons whose name contains this")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # resident processes are stopped: they would stay
     suites = arguments.suites or ["comm", "train"]
     install_peers(suites)
     table = Table(arguments.pairs, arguments.only)

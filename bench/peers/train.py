@@ -6,6 +6,7 @@ usage: train.py eager|compile [--batch N] [--context T]               one proces
 MODE: ddp, fsdp2, pipeline (1F1B) of PyTorch; zero1, zero2, zero3 of DeepSpeed
 """
 import argparse
+import glob
 import json
 import os
 import sys
@@ -214,6 +215,9 @@ def main():
         if world > 1:
             dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
         if rank == 0:
+            # DeepSpeed's shared memory, which a killed peer would leave behind; both ranks have it mapped by now.
+            for left in glob.glob(f"/dev/shm/deepspeed_*_{os.environ.get('MASTER_PORT')}_*"):
+                os.unlink(left)
             print(json.dumps({"seconds": slowest.tolist(), "loss": loss, "pids": pids}), flush=True)
     if world > 1:
         dist.destroy_process_group()

@@ -19,11 +19,6 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 
-Range overlap(Range a, Range b) {
-  const Range both{std::max(a.begin, b.begin), std::min(a.end, b.end)};
-  return both.empty() ? Range{} : both;
-}
-
 int member_of(const SumTransfer& transfer, int rank) {
   const auto found = std::find(transfer.ranks.begin(), transfer.ranks.end(), rank);
   TUTTI_CHECK(found != transfer.ranks.end(), "{}: rank {} takes no part", transfer.name, rank);

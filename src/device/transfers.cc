@@ -13,11 +13,6 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 
-Range overlap(Range a, Range b) {
-  const Range both{std::max(a.begin, b.begin), std::min(a.end, b.end)};
-  return both.empty() ? Range{} : both;
-}
-
 size_t bytes_of(Range floats) { return static_cast<size_t>(floats.size() * kFloat); }
 
 size_t member_of(const SumTransfer& transfer, int rank) {

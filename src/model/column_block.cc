@@ -52,16 +52,20 @@ class Join final : public Segment {
   Whole gradient_;
 };
 
-/// Glorot goes by the fans of the whole matrix; the others do not by its first dim.
-void keep_deviation(Init& init, const std::vector<int64_t>& whole, const std::vector<int64_t>& part) {
-  if (init.kind != Init::Kind::kGlorotUniform && init.kind != Init::Kind::kGlorotNormal) return;
-  init.scale *= std::sqrt(static_cast<double>(part[0] + part[1]) / static_cast<double>(whole[0] + whole[1]));
-}
-
 }  // namespace
 
 std::string column_name(const std::string& block, int64_t column) {
   return column == 0 ? block : fmt::format("{}.slice{}", block, column);
+}
+
+void keep_deviation(Init& init, const std::vector<int64_t>& whole, const std::vector<int64_t>& part) {
+  const bool glorot = init.kind == Init::Kind::kGlorotUniform || init.kind == Init::Kind::kGlorotNormal;
+  const bool he = init.kind == Init::Kind::kHeUniform || init.kind == Init::Kind::kHeNormal;
+  if (!glorot && !he) return;
+  const auto fans = [&](const std::vector<int64_t>& dims) {
+    return static_cast<double>(glorot ? dims[0] + dims[1] : dims[1]);
+  };
+  init.scale *= std::sqrt(fans(part) / fans(whole));
 }
 
 Block column_block(const Block& whole, const Columns& columns) {

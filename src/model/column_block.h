@@ -19,6 +19,9 @@ struct Columns {
 /// "head" of column 0, "head.slice1" of column 1.
 std::string column_name(const std::string& block, int64_t column);
 
+/// For a part of a matrix: Glorot and He go by the fans of what they fill, and are to go by those of the whole.
+void keep_deviation(Init& init, const std::vector<int64_t>& whole, const std::vector<int64_t>& part);
+
 /// The column's part of a whole block without segments: of every parameter the c-th of S parts of its first dim.
 /// Initial values keep the deviation of the whole (Glorot's goes by the fans); orthogonal ones are so within a column.
 Block column_block(const Block& whole, const Columns& columns);

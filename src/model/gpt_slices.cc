@@ -3,10 +3,8 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <cmath>
-
 #include "base/error.h"
+#include "model/column_block.h"
 #include "model/gpt_slice_segments.h"
 
 namespace tutti {
@@ -22,31 +20,9 @@ size_t cut_dim(const std::string& name) {
   return name == "proj.weight" || name == "fc2.weight" ? 1 : kShared;
 }
 
-/// Glorot and He go by the fans of the matrix that they fill; a slice is a part of a larger one.
-void keep_deviation(Init& init, const std::vector<int64_t>& whole, const std::vector<int64_t>& slice) {
-  const auto fans = [&](const std::vector<int64_t>& dims) {
-    const bool both = init.kind == Init::Kind::kGlorotUniform || init.kind == Init::Kind::kGlorotNormal;
-    return static_cast<double>(both ? dims[0] + dims[1] : dims[1]);
-  };
-  switch (init.kind) {
-    case Init::Kind::kGlorotUniform:
-    case Init::Kind::kGlorotNormal:
-    case Init::Kind::kHeUniform:
-    case Init::Kind::kHeNormal:
-      init.scale *= std::sqrt(fans(slice) / fans(whole));
-      break;
-    default:
-      break;
-  }
-}
-
-std::string slice_name(const std::string& block, int64_t column) {
-  return column == 0 ? block : fmt::format("{}.slice{}", block, column);
-}
-
 Block slice_block(const Block& whole, int64_t slices, int64_t column) {
   Block block;
-  block.name = slice_name(whole.name, column);
+  block.name = column_name(whole.name, column);
   for (Parameter parameter : whole.parameters) {
     const size_t dim = cut_dim(parameter.name);
     if (dim == kShared) {
@@ -55,7 +31,7 @@ Block slice_block(const Block& whole, int64_t slices, int64_t column) {
       const std::vector<int64_t> dims = parameter.dims;
       parameter.dims[dim] /= slices;
       if (dims.size() == 2) keep_deviation(parameter.init, dims, parameter.dims);
-      if (!parameter.shared_with.empty()) parameter.shared_with = slice_name("embed", column) + "/tok.weight";
+      if (!parameter.shared_with.empty()) parameter.shared_with = column_name("embed", column) + "/tok.weight";
     }
     block.parameters.push_back(std::move(parameter));
   }
@@ -66,10 +42,7 @@ template <class A>
 void check(const Job& job, const GptShape& shape, const KernelsFor<A>& kernels) {
   const int64_t slices = job.train.tensor_slices;
   std::vector<std::string> faults;
-  const auto cut = [&](const char* what, int64_t size) {
-    if (size % slices != 0)
-      faults.push_back(fmt::format("{} = {} cannot be cut into train.tensor_slices = {}", what, size, slices));
-  };
+  const auto cut = [&](const char* what, int64_t size) { check_cut(what, size, slices, faults); };
   cut("model.heads", shape.heads);
   cut("model.kv_heads", shape.kv_heads);
   cut("model.mlp_width", shape.hidden);

@@ -66,6 +66,9 @@ std::string schedule_of(const MeshOptions& options);
 /// All data ranks of a unit's home and of the homes of those that share its parameters, ascending.
 std::vector<int> users_and_owners(const ModelShape& model, const MeshOptions& options, const MeshPlaces& places,
                                   int unit);
+/// All ranks that meet anywhere in the mesh's programs, each list ascending: Plan::groups.
+std::vector<std::vector<int>> mesh_groups(const ModelShape& model, const MeshOptions& options,
+                                          const MeshPlaces& places);
 
 /// Why this model cannot run on this mesh, a reason a line; empty: it can.
 std::vector<std::string> mesh_faults(const ModelShape& model, const MeshOptions& options);

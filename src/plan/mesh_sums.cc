@@ -11,8 +11,6 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 
-Range overlap(Range a, Range b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
-
 /// The float of gradient space that lies at a byte of the window.
 int64_t float_at(const Buffer& buffer, int64_t offset) {
   return buffer.range.begin + (offset - buffer.window_offset) / kFloat;

@@ -11,8 +11,6 @@ namespace tutti {
 
 namespace {
 
-Range overlap(Range a, Range b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
-
 bool listed(const std::vector<int>& list, int value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }

@@ -16,11 +16,6 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 
-Range overlap(Range a, Range b) {
-  const Range both{std::max(a.begin, b.begin), std::min(a.end, b.end)};
-  return both.empty() ? Range{} : both;
-}
-
 /// Floats of the unit's gradient space that a buffer holds.
 Range held(const Buffer& buffer) { return buffer.range.empty() ? Range{0, buffer.bytes / kFloat} : buffer.range; }
 

@@ -3,14 +3,9 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "plan/transfers.h"
 
 namespace tutti {
-
-namespace {
-
-Range overlap(Range a, Range b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
-
-}  // namespace
 
 std::vector<Held> held_by(const ModelShape& shape, const MeshOptions& options, int rank) {
   const MeshPlaces places = mesh_places(shape, options);

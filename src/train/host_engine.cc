@@ -9,7 +9,6 @@
 #include "train/channels.h"
 #include "train/commit.h"
 #include "train/engine.h"
-#include "train/nonfinite.h"
 
 namespace tutti {
 
@@ -21,7 +20,7 @@ class HostEngine final : public Engine {
       : p_(parts),
         timeout_(timeout_of(parts.job)),
         channel_(parts.transport, parts.context.clock, kDataChannel, timeout_),
-        unit_squares_(parts.shape.blocks.size()) {
+        commit_(parts.job.train, parts.context, channel_, parts.shape.blocks.size()) {
     place_gradients();
     make_reductions();
     std::vector<float*> parameters;
@@ -34,19 +33,8 @@ class HostEngine final : public Engine {
   }
 
   StepVerdict run(const StepRequest& request) override {
-    request_ = request;
-    mine_ = {};
-    std::fill(unit_squares_.begin(), unit_squares_.end(), ExactSum{});
-    StepVerdict verdict;
-    try {
-      executor_->run(round_++);
-    } catch (const NonFinite&) {
-      verdict.finite = false;
-    }
-    verdict.loss = all_.mean_loss();
-    verdict.gradient_norm = all_.gradient_norm();
-    verdict.stop = all_.stop != 0;
-    return verdict;
+    step_ = request.step;
+    return commit_.run(request, [this] { executor_->run(round_++); });
   }
   Placement& placement() override { return *placement_; }
   uint64_t order_digest() const override { return p_.loader.digest(); }
@@ -63,15 +51,13 @@ class HostEngine final : public Engine {
   std::vector<Chunk> chunks_to_norm(const Bucket& bucket, Range slice) const;
   void fold(const Instruction& instruction);
   void norm(const Instruction& instruction);
-  void vote();
   void update(const Instruction& instruction, uint64_t round);
-  Pass pass_of(const Instruction& i) const {
-    return placement_->pass_of(p_.job.train.seed, request_.step, i.lane, i.micro);
-  }
+  Pass pass_of(const Instruction& i) const { return placement_->pass_of(p_.job.train.seed, step_, i.lane, i.micro); }
 
   const EngineParts p_;
   const Duration timeout_;
   Channel channel_;
+  HostCommit commit_;
   std::unique_ptr<Arena> window_arena_;
   std::span<std::byte> window_;
   std::optional<GradientMemory> gradients_;  // made once the window is there
@@ -82,12 +68,9 @@ class HostEngine final : public Engine {
   std::unique_ptr<HostPlacement> placement_;
   std::unique_ptr<Executor> executor_;
 
-  StepRequest request_;
+  int64_t step_ = 0;
   uint64_t round_ = 0;  // steps run so far: the transports count from 0
   const std::vector<at::Tensor>* micro_batch_ = nullptr;
-  Vote mine_, all_;
-  std::vector<ExactSum> unit_squares_;  // by unit, for train.clip_by = "unit": mine, then all ranks'
-  StepScalars scalars_;
 };
 
 /// In the transport's window where it has one, so that others read partial sums there; what nobody reads lies apart.
@@ -133,13 +116,10 @@ Handlers HostEngine::handlers() {
   Handlers on;
   auto set = [&on](Op op, Handler handler) { on[static_cast<int>(op)] = std::move(handler); };
   auto deadline = [this] { return p_.context.clock.after(timeout_); };
-  set(Op::kLoad,
-      [this](const Instruction& i, uint64_t) { micro_batch_ = &p_.loader.next(request_.step, i.lane, i.micro); });
+  set(Op::kLoad, [this](const Instruction& i, uint64_t) { micro_batch_ = &p_.loader.next(step_, i.lane, i.micro); });
   set(Op::kForward, [this](const Instruction& i, uint64_t) {
     runner_->forward(i.block, i.segment, pass_of(i), *micro_batch_);
-    if (!is_last(p_.model, i)) return;
-    mine_.loss.add(runner_->loss().sum);
-    mine_.targets.add(runner_->loss().count);
+    if (is_last(p_.model, i)) commit_.count_loss(runner_->loss());
   });
   set(Op::kBackward, [this](const Instruction& i, uint64_t) {
     runner_->backward(i.block, i.segment, pass_of(i), *micro_batch_, gradients_->of_backward(i));
@@ -153,7 +133,7 @@ Handlers HostEngine::handlers() {
   set(Op::kNorm, [this](const Instruction& i, uint64_t) { norm(i); });
   set(Op::kGather,
       [this, deadline](const Instruction& i, uint64_t round) { reductions_[i.bucket]->gather(round, deadline()); });
-  set(Op::kVote, [this](const Instruction&, uint64_t) { vote(); });
+  set(Op::kVote, [this](const Instruction&, uint64_t) { commit_.vote(); });
   set(Op::kUpdate, [this](const Instruction& i, uint64_t round) { update(i, round); });
   return on;
 }
@@ -167,20 +147,8 @@ void HostEngine::fold(const Instruction& i) {
 void HostEngine::norm(const Instruction& i) {
   const float* slice = reductions_[i.bucket]->view(p_.context.rank);
   const int64_t begin = specs_[i.bucket].slices[p_.context.rank].begin;
-  for (const auto& [chunk, unit] : my_chunks_[i.bucket]) {
-    const double squares = sum_squares(slice + (chunk.begin - begin), chunk.size());
-    mine_.squares.add(squares);
-    if (p_.job.train.clip_by == "unit") unit_squares_[unit].add(squares);
-  }
-}
-
-/// The commit: after it every rank knows the same norm, loss and decision.
-void HostEngine::vote() {
-  mine_.stop = p_.context.control.stop.load() != 0 ? 1 : 0;
-  all_ = vote_of(mine_, channel_);
-  if (!all_.finite()) throw NonFinite();
-  scalars_ = scalars_of(p_.job.train, request_, all_);
-  if (p_.job.train.clip_by == "unit") share_unit_squares(unit_squares_, channel_);
+  for (const auto& [chunk, unit] : my_chunks_[i.bucket])
+    commit_.count_squares(unit, slice + (chunk.begin - begin), chunk.size());
 }
 
 /// Every parameter of the unit, slice by slice: gradients are read where their owner left them.
@@ -188,8 +156,7 @@ void HostEngine::update(const Instruction& i, uint64_t round) {
   const int unit = i.block, bucket = p_.places.bucket_of[unit];
   const ReductionSpec& spec = specs_[bucket];
   const int64_t base = p_.places.offset_in_bucket[unit];
-  StepScalars scalars = scalars_;
-  if (p_.job.train.clip_by == "unit") scalars.gradient_scale *= unit_clip(p_.job.train, unit_squares_[unit], all_);
+  const StepScalars scalars = commit_.scalars(unit);
   const auto& parameters = p_.shape.blocks[unit].parameters;
   std::vector<GradientPiece> pieces;
   for (size_t p = 0; p < parameters.size(); ++p) {

@@ -162,7 +162,6 @@ TEST(Parse, EveryValueThatIsNotBuiltYetIsRefusedByName) {
            {"numerics.precision", "\"float8\"", "\"float32\", \"bfloat16\", \"float16\""},
            {"numerics.codec", "\"int8\"", "\"none\""},
            {"layout.kind", "\"ps\"", "\"collective\""},
-           {"layout.plan", "\"auto\"", "\"given\""},
            {"layout.transport", "\"ucx\"", "\"auto\", \"inproc\", \"shm\", \"tcp\", \"nccl\""},
            {"layout.transport", "\"mpi\"", "\"auto\", \"inproc\", \"shm\", \"tcp\", \"nccl\""},
            {"elastic.enabled", "true", "false"},

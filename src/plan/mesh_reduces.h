@@ -1,0 +1,42 @@
+// From the gradients of micro-batches to a unit's sum in its owners' slices: folds behind each backward, and a Reduce
+// when all that a round adds to the unit is there.
+#pragma once
+
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "plan/mesh_state.h"
+
+namespace tutti {
+
+class MeshReduces {
+ public:
+  /// All must outlive it.
+  MeshReduces(const MeshWork& work, MeshState& state, MeshProgram& program);
+
+  /// What follows the (weight part of the) backward of a layer.
+  void after(const MeshPass& pass);
+  /// A rank without a lane in a round still owns slices: it meets the others there, in the rounds' order, up to
+  /// `until`.
+  void catch_up(int until);
+
+ private:
+  template <class F>
+  void fold(const MeshPass& pass, int unit, F&& at_level);
+  bool wrote(int block, int unit, int round);
+  void reduce(int unit, int round);
+  std::vector<int> contributions(int unit, int round);
+  void norm(int unit);
+  void gather_gradient(int unit);
+
+  const MeshWork& work_;
+  const MeshHomes& homes_;
+  MeshState& state_;
+  MeshProgram& program_;
+  int caught_up_ = 0;                                     // rounds before it were met in
+  std::map<std::pair<int, int>, std::set<int>> writers_;  // (unit, round): who has still to write its gradient here
+};
+
+}  // namespace tutti

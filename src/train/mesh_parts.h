@@ -1,0 +1,33 @@
+// What the engines of a mesh share with their trainer, which outlives them.
+#pragma once
+
+#include "data/loader.h"
+#include "exec/trace.h"
+#include "launch/local.h"
+#include "plan/mesh.h"
+#include "train/held.h"
+#include "train/mesh_memory.h"
+#include "train/update.h"
+
+namespace tutti {
+
+struct MeshParts {
+  const Job& job;
+  const Model& model;
+  RankContext& context;
+  const ModelShape& shape;
+  const Plan& plan;
+  const Plan& forward_plan;  ///< of evaluation
+  const MeshOptions& options;
+  const MeshOptions& forward_options;
+  Accounts& accounts;
+  Trace& trace;
+  const MeshMemory& memory;
+  const MeshUnits& units;
+  const Updater& updater;
+  Transport& transport;
+  Loader& loader;
+  const Program& program() const { return plan.programs[context.rank]; }
+};
+
+}  // namespace tutti
