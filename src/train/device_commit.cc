@@ -1,5 +1,7 @@
 #include "train/device_commit.h"
 
+#include <limits>
+
 #include <cmath>
 #include <cstring>
 
@@ -85,6 +87,12 @@ void DeviceCommit::begin(const StepRequest& request) {
 
 void DeviceCommit::clear(Stream stream) {
   p_.device.zero(stream, votes_, static_cast<size_t>(layout_.size()) * sizeof(double));
+}
+
+void DeviceCommit::spoil(Stream stream) {
+  const std::vector<double> votes(static_cast<size_t>(layout_.size()), std::numeric_limits<double>::quiet_NaN());
+  p_.device.copy(stream, votes_, votes.data(), votes.size() * sizeof(double));
+  p_.device.synchronise(stream);
 }
 
 void DeviceCommit::count_loss(Stream stream, int lane, int micro, const double* loss) {

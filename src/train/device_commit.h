@@ -51,6 +51,8 @@ class DeviceCommit {
   void begin(const StepRequest& request);
   // What a step puts on its streams, the same every time:
   void clear(Stream stream);  ///< the votes; before all others
+  /// Instead of clear(): votes by which nothing of the step will be written. Waits for the stream.
+  void spoil(Stream stream);
   /// `loss`: the sum and its count.
   void count_loss(Stream stream, int lane, int micro, const double* loss);
   void count_squares(Stream stream, const float* values, const ChunkList& chunks);

@@ -74,6 +74,7 @@ class DeviceMeshEngine final : public Engine, public Placement {
   void prepare_norm(const Instruction& i);
   void prepare_update(const Instruction& i);
   void make_copies();
+  void rehearse();
   void set_travel(StreamHandlers& on, Side& side);
   StreamHandlers handlers();
   StreamHandlers forward_handlers();
@@ -104,6 +105,8 @@ class DeviceMeshEngine final : public Engine, public Placement {
   uint32_t first_update_ = 0;             // id of the instruction
   std::unique_ptr<DeviceFeed> feed_;      // null: no segment here reads data
   int64_t step_ = 0;
+  bool rehearsing_ = false;
+  Stream shared_;  // of sums over stages; none where there are none
 
   Pass forward_pass_;
   const std::vector<at::Tensor>* forward_batch_ = nullptr;
@@ -132,6 +135,8 @@ DeviceMeshEngine::DeviceMeshEngine(const MeshParts& parts, const RankDevice& ran
       squares_(parts.shape.blocks.size()),
       updates_(parts.shape.blocks.size()) {
   device_.make_current(compute_);
+  for (size_t q = 0; q < streams_.size(); ++q)
+    if (p_.program().queues[q].name == "shared") shared_ = streams_[q];
   greet();
   find_data(train_, [this](int b) { return p_.memory.of(b); });
   find_data(forward_, [this](int b) { return p_.memory.of_forward(b); });
@@ -149,6 +154,7 @@ DeviceMeshEngine::DeviceMeshEngine(const MeshParts& parts, const RankDevice& ran
   low_.write_all(compute_);
   make_copies();
   steps_.settle("first copies", 0);
+  if (p_.options.mesh.pipeline > 1) rehearse();
 }
 
 // An exception may have left work on the streams that waits for peers: giving memory back would wait with it, and the
@@ -222,11 +228,26 @@ void DeviceMeshEngine::prepare_update(const Instruction& i) {
   // Slices that are gathered have none: their copies lie where they are gathered.
   if (void* low = low_.of(p_.memory.of(i.writes[0])); low != nullptr)
     update.low = static_cast<uint16_t*>(low) - held.parameters.begin;
+  else
+    update.precision = Precision::kFloat32;
 }
 
 /// Copies of shared parameters are refreshed behind every Update; the first ones are made here.
 void DeviceMeshEngine::make_copies() {
   for (const Instruction* refresh : train_.travel.refreshes()) train_.travel.put(*refresh, compute_);
+}
+
+/// A step without the messages between stages, of which nothing is written. The first use of a kernel may wait for the
+/// whole device: in a first step that would be for messages that peers send only after this rank's next ones.
+void DeviceMeshEngine::rehearse() {
+  rehearsing_ = true;
+  StepRequest request;
+  request.step = 0;
+  commit_.begin(request);
+  commit_.spoil(compute_);
+  train_.executor->issue(compute_, false);
+  steps_.settle("rehearsal", 0);
+  rehearsing_ = false;
 }
 
 StreamHandlers DeviceMeshEngine::handlers() {
@@ -278,7 +299,11 @@ StreamHandlers DeviceMeshEngine::forward_handlers() {
 
 void DeviceMeshEngine::set_travel(StreamHandlers& on, Side& side) {
   for (Op op : {Op::kReduce, Op::kGather, Op::kExchange, Op::kSend, Op::kRecv})
-    on[static_cast<int>(op)] = [&side](const Instruction& i, Stream stream) { side.travel.put(i, stream); };
+    on[static_cast<int>(op)] = [this, &side](const Instruction& i, Stream stream) {
+      const bool far = i.op == Op::kSend || i.op == Op::kRecv ||
+                       (shared_.handle != nullptr && stream.handle == shared_.handle);
+      if (!rehearsing_ || !far) side.travel.put(i, stream);
+    };
 }
 
 /// A segment that reads no data gets none.
