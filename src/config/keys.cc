@@ -307,9 +307,7 @@ void add_layout(std::vector<Key>& keys) {
            "one of these per lane")
       .range(0, 65536)
       .layout();
-  rows.add(&C::plan, "plan", "given", "`auto`: the planner chooses what is not set")
-      .one_of({"given", "auto"})
-      .layout();
+  rows.add(&C::plan, "plan", "given", "`auto`: the planner chooses what is not set").one_of({"given", "auto"}).layout();
   rows.add(&C::workers, "workers", "process", "what a rank is").one_of({"process", "thread"}).layout();
   rows.add(&C::hosts, "hosts", 1, "ranks are grouped into hosts in order, where no launcher says it")
       .range(1, 65536)

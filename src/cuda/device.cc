@@ -282,8 +282,8 @@ class CudaDevice final : public Device {
 }  // namespace
 
 int cuda_device_count() {
-  // Read when CUDA starts. Streams beyond the queues of the hardware share them: then what waits for a peer on one could
-  // hold up what the peer waits for on another.
+  // Read when CUDA starts. Streams beyond the queues of the hardware share them: then what waits for a peer on one
+  // could hold up what the peer waits for on another.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/1);
   int count = 0, driver = 0, runtime = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);

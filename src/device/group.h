@@ -22,9 +22,9 @@ struct DeviceReceive {
   size_t bytes;
 };
 
-/// All ranks put the same sums on it in the same order, and each two the same messages between them; what a rank puts on
-/// it runs one after the other, on whichever streams. Nothing here waits for peers once there has been an exchange with
-/// them: a lost one shows in fault() and in a stream that does not get on, which the waiter ends by abort().
+/// All ranks put the same sums on it in the same order, and each two the same messages between them; what a rank puts
+/// on it runs one after the other, on whichever streams. Nothing here waits for peers once there has been an exchange
+/// with them: a lost one shows in fault() and in a stream that does not get on, which the waiter ends by abort().
 class DeviceGroup {
  public:
   virtual ~DeviceGroup() = default;

@@ -41,7 +41,7 @@ struct MeshOptions {
   int optimizer_slots = 2;
   bool offload = false;             ///< moments live in the second tier and come in for Update alone
   bool offload_parameters = false;  ///< parameters do, too, and come in ahead of every use
-  bool windows = true;   ///< ranks can read each other's memory: nothing is received into scratch
+  bool windows = true;              ///< ranks can read each other's memory: nothing is received into scratch
   /// Forward alone, of one micro-batch, for evaluation.
   bool forward_only = false;
 

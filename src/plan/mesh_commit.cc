@@ -30,13 +30,15 @@ void UnitSymbols::guard(Place place, int b, bool word) {
   const Commit& commit = commits_[place.rank];
   const Op op = at(plan_, place).op;
   const auto theirs = [&](int buffer, Op maker) { return b == buffer && (op != maker || !word); };
-  const bool squares = std::any_of(commit.squares.begin(), commit.squares.end(),
-                                   [&](int buffer) { return theirs(buffer, Op::kNorm); });
+  const bool squares =
+      std::any_of(commit.squares.begin(), commit.squares.end(), [&](int buffer) { return theirs(buffer, Op::kNorm); });
   if (theirs(commit.losses, Op::kForward) || squares || theirs(commit.verdict, Op::kVote)) {
     faults_.add(place, fmt::format("writes '{}', which is not for it", buffer(place.rank, b).name));
   }
   const bool maker = word && (op == Op::kForward || op == Op::kNorm || op == Op::kVote);
-  if (maker && b != (op == Op::kForward ? commit.losses : op == Op::kNorm ? commit.squares[place.queue] : commit.verdict)) {
+  if (maker && b != (op == Op::kForward ? commit.losses
+                     : op == Op::kNorm  ? commit.squares[place.queue]
+                                        : commit.verdict)) {
     faults_.add(place, fmt::format("writes '{}', others of its kind elsewhere", buffer(place.rank, b).name));
   }
 }

@@ -108,9 +108,10 @@ std::vector<std::string> mesh_faults(const ModelShape& model, const MeshOptions&
     faults.push_back(fmt::format("{} data ranks cannot be cut into shards of {}", mesh.data, mesh.shards));
   if (options.mesh.pipeline > 1 && !options.overlap && (options.owner || options.micro) &&
       options.batch.lanes % options.mesh.data != 0)
-    faults.push_back(fmt::format("without overlap, stages whose {} data ranks have unequal parts of {} lanes would wait "
-                                 "for each other's sums in a circle: overlap = true",
-                                 options.mesh.data, options.batch.lanes));
+    faults.push_back(
+        fmt::format("without overlap, stages whose {} data ranks have unequal parts of {} lanes would wait "
+                    "for each other's sums in a circle: overlap = true",
+                    options.mesh.data, options.batch.lanes));
   if (chunks > mesh.pipeline) add_chunk_faults(model, options, faults);
   if (splits_backward(schedule)) add_split_faults(model, schedule, faults);
   return faults;

@@ -107,7 +107,9 @@ int MeshProgram::named(const std::string& name, BufferKind kind, int64_t bytes, 
 }
 
 void MeshProgram::wait_for(const Access& earlier, int queue, Instruction& instruction) {
-  if (earlier.queue < 0 || earlier.index < 0 || earlier.queue == queue || earlier.index < waited_for_[queue][earlier.queue]) return;
+  if (earlier.queue < 0 || earlier.index < 0 || earlier.queue == queue ||
+      earlier.index < waited_for_[queue][earlier.queue])
+    return;
   Instruction& other = program_.queues[earlier.queue].instructions[earlier.index];
   if (other.signal < 0) other.signal = program_.events++;
   instruction.waits.push_back(other.signal);

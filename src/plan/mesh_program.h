@@ -23,7 +23,17 @@ class MeshProgram {
   /// Queues by what they are for; those that the rank does not have are compute. Where a stage has two neighbours on
   /// one side of a chunk (zbv goes up and down again), messages of the second have queues of their own, kBack behind
   /// the first's: in one queue they could wait for each other in a circle.
-  enum QueueUse { kCompute, kData, kActivationsIn, kActivationsOut, kGradientsIn, kGradientsOut, kDisk, kShared, kUses };
+  enum QueueUse {
+    kCompute,
+    kData,
+    kActivationsIn,
+    kActivationsOut,
+    kGradientsIn,
+    kGradientsOut,
+    kDisk,
+    kShared,
+    kUses
+  };
   static constexpr int kBack = 6;
 
   MeshProgram(int rank, bool overlap, bool pipeline, bool back, bool disk, bool shared);
@@ -52,7 +62,7 @@ class MeshProgram {
   Program program_;
   std::vector<int> queue_of_use_;
   std::map<std::string, int> names_;
-  std::vector<History> history_;             // by buffer
+  std::vector<History> history_;              // by buffer
   std::vector<std::vector<int>> waited_for_;  // [queue][other]: how many of the other's instructions it has waited for
   uint32_t next_id_ = 1;
 };

@@ -178,7 +178,8 @@ void UnitSymbols::gather(const std::vector<Place>& places) {
   for (const Write& w : writes) {
     Holding& h = holding(w.rank, w.buffer);
     if (h.unit != first.block || h.kind != w.kind) h.reset(first.block, w.kind);
-    for (const UnitPiece& piece : w.pieces) h.write({piece.range.begin + w.shift, piece.range.end + w.shift}, piece.worth);
+    for (const UnitPiece& piece : w.pieces)
+      h.write({piece.range.begin + w.shift, piece.range.end + w.shift}, piece.worth);
   }
 }
 

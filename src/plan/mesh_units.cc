@@ -70,8 +70,9 @@ std::vector<UnitPiece> Holding::over(Range range) const {
   return next == range.end ? list : std::vector<UnitPiece>{};
 }
 
-UnitSymbols::UnitSymbols(const Plan& plan, const ModelShape& model, const MeshOptions& options, const Ordering& ordering,
-                       const Transfers& transfers, const Copies& copies, PlaceFaults& faults)
+UnitSymbols::UnitSymbols(const Plan& plan, const ModelShape& model, const MeshOptions& options,
+                         const Ordering& ordering, const Transfers& transfers, const Copies& copies,
+                         PlaceFaults& faults)
     : plan_(plan),
       model_(model),
       options_(options),

@@ -39,7 +39,7 @@ struct Holding {
 class UnitSymbols {
  public:
   UnitSymbols(const Plan& plan, const ModelShape& model, const MeshOptions& options, const Ordering& ordering,
-             const Transfers& transfers, const Copies& copies, PlaceFaults& faults);
+              const Transfers& transfers, const Copies& copies, PlaceFaults& faults);
   /// Something else was written there.
   void forget(int rank, int b) { holding(rank, b).reset(-1, BufferKind::kWork); }
   /// Losses, squares and the verdict lie in buffers of their own: only those may write there that make them, and say so
@@ -96,7 +96,7 @@ class UnitSymbols {
   std::vector<Unit> units_;
   std::vector<std::vector<Holding>> holdings_;  // [rank][buffer]
   struct Commit {
-    std::vector<Place> before;                    // what the vote must follow
+    std::vector<Place> before;      // what the vote must follow
     int losses = -1, verdict = -1;  // buffers
     std::vector<int> squares;       // by queue
     std::vector<Place> votes;

@@ -105,7 +105,8 @@ class Hasher {
     for (int64_t value : {static_cast<int64_t>(b.kind), b.bytes}) add(value);
     for (int value : {b.unit, b.partial, b.level}) add(static_cast<int64_t>(value));
     for (int64_t value : {b.range.begin, b.range.end, static_cast<int64_t>(b.window), b.window_offset,
-                          static_cast<int64_t>(b.offloaded)}) add(value);
+                          static_cast<int64_t>(b.offloaded)})
+      add(value);
   }
   uint64_t finish() {
     const Digest digest = sha_.finish();

@@ -1,9 +1,8 @@
 #include "train/device_commit.h"
 
-#include <limits>
-
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/error.h"
 #include "train/device_engine.h"

@@ -300,8 +300,8 @@ StreamHandlers DeviceMeshEngine::forward_handlers() {
 void DeviceMeshEngine::set_travel(StreamHandlers& on, Side& side) {
   for (Op op : {Op::kReduce, Op::kGather, Op::kExchange, Op::kSend, Op::kRecv})
     on[static_cast<int>(op)] = [this, &side](const Instruction& i, Stream stream) {
-      const bool far = i.op == Op::kSend || i.op == Op::kRecv ||
-                       (shared_.handle != nullptr && stream.handle == shared_.handle);
+      const bool far =
+          i.op == Op::kSend || i.op == Op::kRecv || (shared_.handle != nullptr && stream.handle == shared_.handle);
       if (!rehearsing_ || !far) side.travel.put(i, stream);
     };
 }
