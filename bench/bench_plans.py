@@ -5,6 +5,7 @@ import statistics
 import subprocess
 import tempfile
 
+import bench_schedules
 from bench_train import ours, pss_mb, step_ms, versus
 from rows import BIN, Resident
 
@@ -56,6 +57,7 @@ def run(table):
     zero3_share(table)
     predictions(table)
     beside_peers(table)
+    bench_schedules.rows(table)
 
 
 def missing(table, targets, reason):

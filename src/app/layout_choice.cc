@@ -80,7 +80,15 @@ std::string mesh_answer(const Job& job, const MakeModel& make_model, bool fresh)
 }  // namespace
 
 TrainArguments with_planned_layout(TrainArguments arguments, const MakeModel& make_model) {
-  if (!arguments.resume.empty() || !arguments.job_text.empty()) return arguments;
+  if (!arguments.resume.empty()) {
+    for (const std::string& setting : arguments.set)
+      if (setting.starts_with("layout.plan=") && setting.find("auto") != std::string::npos)
+        throw ConfigError({fmt::format("--set {} with --resume: a run that goes on keeps its layout, but for what is set; "
+                                       "ask `tutti plan` and set what it names",
+                                       setting)});
+    return arguments;
+  }
+  if (!arguments.job_text.empty()) return arguments;
   const Job asked_for = load_job(arguments.job, parse_settings(arguments.set, arguments.ranks));
   if (asked_for.layout.plan != "auto") return arguments;
   PlanArguments plan;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <sstream>
@@ -145,6 +146,9 @@ void print_largest(const SearchResult& result, const SearchRequest& request) {
 CostOptions cost_of(const PlanArguments& arguments, const Planned& planned, const Model& model) {
   const bool gpu = planned.job.numerics.device == "cuda";
   CostOptions cost;
+  if (!arguments.calibration.empty() && !std::filesystem::exists(arguments.calibration))
+    throw ConfigError({fmt::format("--calibration {}: there is no such file; `tutti calibrate --out {}` makes it",
+                                   arguments.calibration, arguments.calibration)});
   cost.calibration = load_calibration(arguments.calibration.empty() ? calibration_path() : arguments.calibration,
                                       planned.job.numerics.device, planned.machine.cores);
   cost.transport = planned.job.layout.transport;

@@ -34,11 +34,11 @@ void add_cut_faults(const ModelShape& model, const MeshOptions& options, int chu
   const int stages = options.mesh.pipeline, each = chunks / stages;
   const std::vector<int>& cut = options.cut;
   if (model.layers() < chunks)
-    faults.push_back(fmt::format("{} stages of {} chunks need {} layers, but the model has {}", stages, each, chunks,
-                                 model.layers()));
+    faults.push_back(fmt::format("{} stages{} need {} blocks, but the model has {}", stages,
+                                 each > 1 ? fmt::format(" of {} chunks", each) : "", chunks, model.layers()));
   if (!cut.empty() && static_cast<int>(cut.size()) + 1 != chunks)
-    faults.push_back(fmt::format("the cut makes {} parts, but {} stages with {} chunks each need {}", cut.size() + 1,
-                                 stages, each, chunks));
+    faults.push_back(fmt::format("the cut makes {} parts, but {} stages{} need {}", cut.size() + 1, stages,
+                                 each > 1 ? fmt::format(" of {} chunks", each) : "", chunks));
   if (!std::is_sorted(cut.begin(), cut.end(), std::less_equal<>()) ||
       (!cut.empty() && (cut.front() < 1 || cut.back() >= model.layers())))
     faults.push_back("the cut's blocks must come one after the other, behind the first");
