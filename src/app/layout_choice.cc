@@ -83,9 +83,10 @@ TrainArguments with_planned_layout(TrainArguments arguments, const MakeModel& ma
   if (!arguments.resume.empty()) {
     for (const std::string& setting : arguments.set)
       if (setting.starts_with("layout.plan=") && setting.find("auto") != std::string::npos)
-        throw ConfigError({fmt::format("--set {} with --resume: a run that goes on keeps its layout, but for what is set; "
-                                       "ask `tutti plan` and set what it names",
-                                       setting)});
+        throw ConfigError(
+            {fmt::format("--set {} with --resume: a run that goes on keeps its layout, but for what is set; "
+                         "ask `tutti plan` and set what it names",
+                         setting)});
     return arguments;
   }
   if (!arguments.job_text.empty()) return arguments;

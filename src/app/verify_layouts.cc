@@ -109,6 +109,7 @@ class Sweep {
   static constexpr int64_t kSizes[] = {1, 2, 3, 4, 8};
   static constexpr const char* kSchedules[] = {"1f1b", "gpipe", "interleaved", "zero-bubble", "zbv"};
   static constexpr const char* kRecomputes[] = {"none", "full", "none", "selective"};
+  static constexpr const char* kOffloads[] = {"none", "none", "none", "none", "optimizer"};
 
   template <size_t N>
   static const char* turn(const char* const (&names)[N], size_t at) {
@@ -126,6 +127,11 @@ class Sweep {
     for (const char* recompute : {"selective", "full"}) {
       LayoutConfig row = meshed(1, 1, 1);
       row.recompute = recompute;
+      add(row);
+    }
+    for (const char* offload : {"optimizer", "all"}) {
+      LayoutConfig row = meshed(1, 1, 1);
+      row.offload = offload;
       add(row);
     }
   }
@@ -151,9 +157,11 @@ class Sweep {
       for (const std::string& schedule : schedules_of(row, zero == 0)) {
         row.schedule = schedule;
         row.recompute = turn(kRecomputes, recomputes_++);
+        row.offload = turn(kOffloads, offloads_++);
         if (zero == 3) row.depth = 1 + static_cast<int64_t>(depths_++ % 2);
         add(row);
       }
+      row.offload = "none";
       if (zero > 0 && data % 2 == 0 && data > 2) {
         row.shards = 2;
         add(row);
@@ -183,7 +191,7 @@ class Sweep {
   const int64_t lanes_, slices_;
   const bool device_;
   std::vector<LayoutConfig> rows_;
-  size_t schedules_ = 0, recomputes_ = 0, depths_ = 0;
+  size_t schedules_ = 0, recomputes_ = 0, offloads_ = 0, depths_ = 0;
 };
 
 }  // namespace

@@ -27,11 +27,10 @@ void JobCheck::device(const Machine& machine) {
                         "which only \"nccl\" carries",
                         layout.transport));
     }
-    if (layout.offload != "none") {
-      fault({"layout.offload", "numerics.device"},
-            fmt::format("layout.offload = \"{}\" but numerics.device = \"cuda\": what a step fetches comes into the "
-                        "host's memory alone; these work: offload = \"none\"; device = \"cpu\"",
-                        layout.offload));
+    if (!layout.offload_folder.empty()) {
+      fault({"layout.offload_folder", "numerics.device"},
+            "layout.offload_folder is set but numerics.device = \"cuda\": offloaded values lie in the host's memory "
+            "there, not in a file; leave it out");
     }
     return;
   }

@@ -28,7 +28,7 @@ const float* float_at(const SumSource& source, const SumSource::Term& term, int6
 
 }  // namespace
 
-DeviceSum::DeviceSum(const SumTransfer& transfer, int rank, std::byte* window, std::vector<float*> levels,
+DeviceSum::DeviceSum(const SumTransfer& transfer, int rank, std::byte* window, const std::vector<float*>& levels,
                      std::byte* scratch, DeviceGroup* group, const StateKernels& kernels)
     : group_(group), kernels_(kernels) {
   const Range slice = transfer.slices[member_of(transfer, rank)];

@@ -19,8 +19,8 @@ class DeviceSum {
   /// `window`: of this rank's memory, what offsets count from. `levels`: an owner's stack, each level_floats() long;
   /// level 0 may lie on this rank's own contribution, float on float. `scratch`: scratch_bytes() of it, shared by sums
   /// that never run at the same time. `group`: of all ranks; null for one alone.
-  DeviceSum(const SumTransfer& transfer, int rank, std::byte* window, std::vector<float*> levels, std::byte* scratch,
-            DeviceGroup* group, const StateKernels& kernels);
+  DeviceSum(const SumTransfer& transfer, int rank, std::byte* window, const std::vector<float*>& levels,
+            std::byte* scratch, DeviceGroup* group, const StateKernels& kernels);
   /// After it this rank's contributions are free and what it owns is summed.
   void run(Stream stream);
   static int64_t scratch_bytes(const SumTransfer& transfer, int rank);

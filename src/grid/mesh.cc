@@ -159,27 +159,4 @@ int64_t arriving_parts(int columns, int ranks) {
   return most;
 }
 
-std::vector<Range> cut_by_cost(const std::vector<double>& costs, int parts) {
-  const int n = static_cast<int>(costs.size());
-  TUTTI_CHECK(parts >= 1 && parts <= n, "{} parts of {}", parts, n);
-  std::vector<double> until(n + 1, 0);
-  std::partial_sum(costs.begin(), costs.end(), until.begin() + 1);
-  // best[k][i]: the least possible cost of the most expensive of k parts over the first i.
-  std::vector<std::vector<double>> best(parts + 1, std::vector<double>(n + 1, 1e300));
-  std::vector<std::vector<int>> from(parts + 1, std::vector<int>(n + 1, 0));
-  best[0][0] = 0;
-  for (int k = 1; k <= parts; ++k)
-    for (int i = k; i <= n; ++i)
-      for (int j = k - 1; j < i; ++j) {
-        const double worst = std::max(best[k - 1][j], until[i] - until[j]);
-        if (worst < best[k][i]) best[k][i] = worst, from[k][i] = j;
-      }
-  std::vector<Range> cuts(parts);
-  for (int k = parts, end = n; k > 0; --k) {
-    cuts[k - 1] = {from[k][end], end};
-    end = from[k][end];
-  }
-  return cuts;
-}
-
 }  // namespace tutti

@@ -86,7 +86,4 @@ int stack_levels(const std::vector<Round>& rounds);
 /// arrive at one of them from the others, at most.
 int64_t arriving_parts(int columns, int ranks);
 
-/// Cuts `costs` into `parts` contiguous, non-empty ranges so that the most expensive is as cheap as possible.
-std::vector<Range> cut_by_cost(const std::vector<double>& costs, int parts);
-
 }  // namespace tutti

@@ -90,7 +90,8 @@ std::vector<std::string> no_layout_faults(const SearchResult& result, const Sear
   faults.push_back(
       fmt::format("no layout of {} rank{} can run this job:", request.ranks, request.ranks == 1 ? "" : "s"));
   if (result.rejected.empty())
-    faults.push_back(fmt::format("  what is set of tensor, pipeline and shards does not make up {} ranks", request.ranks));
+    faults.push_back(
+        fmt::format("  what is set of tensor, pipeline and shards does not make up {} ranks", request.ranks));
   for (const Rejection& r : result.rejected)
     faults.push_back(fmt::format("  {} ({}{})", r.reason, r.layouts.front(),
                                  r.layouts.size() > 1 ? fmt::format(" and {} more", r.layouts.size() - 1) : ""));

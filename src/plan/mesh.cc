@@ -126,7 +126,7 @@ void RankMaker::bring_for(size_t pass) {
     }
     i.reads = {state_.parameter(use.unit)};
     i.writes = {state_.brought(brought_)};
-    program_.add(homes_.gathers() ? MeshProgram::kData : MeshProgram::kDisk, std::move(i));
+    program_.add(homes_.gathers() ? MeshProgram::kData : MeshProgram::kTier, std::move(i));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "grid/cut.h"
 #include "plan/mesh.h"
 #include "plan/schedule.h"
 
@@ -29,7 +30,8 @@ std::vector<std::vector<Range>> slices_of_units(const ModelShape& model, int par
   return slices;
 }
 
-std::vector<Range> chunks_of_layers(const ModelShape& model, const std::vector<int>& cut, int chunks) {
+std::vector<Range> chunks_of_layers(const ModelShape& model, const std::vector<int>& cut,
+                                    const std::vector<int>& stages) {
   if (cut.empty()) {
     std::vector<double> costs;
     for (int layer = 0; layer < model.layers(); ++layer) {
@@ -37,7 +39,7 @@ std::vector<Range> chunks_of_layers(const ModelShape& model, const std::vector<i
       for (const SegmentShape& segment : model.blocks[model.block_at(layer, 0)].segments) flops += segment.flops;
       costs.push_back(flops);
     }
-    return cut_by_cost(costs, chunks);
+    return cut_by_cost(costs, stages);
   }
   std::vector<Range> ranges;
   int begin = 0;
@@ -64,12 +66,11 @@ MeshPlaces mesh_places(const ModelShape& model, const MeshOptions& options) {
   MeshPlaces places;
   const std::string schedule = schedule_of(options);
   const int stages = options.mesh.pipeline, chunks = stages * chunks_of(schedule, options.chunks);
-  places.chunks = chunks_of_layers(model, options.cut, chunks);
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    places.stage.push_back(stage_of(schedule, stages, chunk));
+  for (int chunk = 0; chunk < chunks; ++chunk) places.stage.push_back(stage_of(schedule, stages, chunk));
+  places.chunks = chunks_of_layers(model, options.cut, places.stage);
+  for (int chunk = 0; chunk < chunks; ++chunk)
     for (int64_t layer = places.chunks[chunk].begin; layer < places.chunks[chunk].end; ++layer)
       places.chunk_of_layer.push_back(chunk);
-  }
   for (int t = 0; t < options.mesh.tensor; ++t)
     places.columns.push_back(lanes_of(t, options.mesh.tensor, model.columns));
   places.slices = slices_of_units(model, reduce_shards_of(options));

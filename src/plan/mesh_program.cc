@@ -56,7 +56,7 @@ Accesses accesses_of(const Instruction& i) {
   return a;
 }
 
-MeshProgram::MeshProgram(int rank, bool overlap, bool pipeline, bool back, bool disk, bool shared) {
+MeshProgram::MeshProgram(int rank, bool overlap, bool pipeline, bool back, bool tier, bool shared) {
   program_.rank = rank;
   program_.queues.push_back({"compute", {}});
   queue_of_use_.assign(kUses + kBack, 0);
@@ -77,7 +77,7 @@ MeshProgram::MeshProgram(int rank, bool overlap, bool pipeline, bool back, bool 
     make(kGradientsIn + kBack, "gradients in, back");
     make(kGradientsOut + kBack, "gradients out, back");
   }
-  if (disk) make(kDisk, "disk");
+  if (tier) make(kTier, "tier");
   if (shared) make(kShared, "shared");
   waited_for_.assign(program_.queues.size(), std::vector<int>(program_.queues.size(), 0));
 }

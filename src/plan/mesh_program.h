@@ -30,13 +30,13 @@ class MeshProgram {
     kActivationsOut,
     kGradientsIn,
     kGradientsOut,
-    kDisk,
+    kTier,
     kShared,
     kUses
   };
   static constexpr int kBack = 6;
 
-  MeshProgram(int rank, bool overlap, bool pipeline, bool back, bool disk, bool shared);
+  MeshProgram(int rank, bool overlap, bool pipeline, bool back, bool tier, bool shared);
 
   int add_buffer(Buffer buffer);
   int add_buffer(std::string name, BufferKind kind, int64_t bytes, int unit = -1);

@@ -47,7 +47,7 @@ void MeshUpdates::travel(Op op, int unit, size_t turn) {
   };
   if (options_.offload_parameters) add(state_.parameter(unit), state_.updated_parameters(unit, turn));
   if (options_.offload) add(state_.moment(unit), state_.updated_moments(unit, turn));
-  if (!i.reads.empty()) program_.add(MeshProgram::kDisk, std::move(i));
+  if (!i.reads.empty()) program_.add(MeshProgram::kTier, std::move(i));
 }
 
 void MeshUpdates::update(int unit, size_t turn) {

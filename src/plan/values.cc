@@ -107,6 +107,12 @@ class Interpreter {
         return vote(place);
       case Op::kUpdate:
         return update(place, i);
+      case Op::kSend:
+      case Op::kRecv:
+      case Op::kExchange:
+      case Op::kFetch:
+      case Op::kEvict:
+        return fault(place, "is not of data parallelism");
     }
   }
 

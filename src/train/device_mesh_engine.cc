@@ -220,12 +220,11 @@ void DeviceMeshEngine::prepare_update(const Instruction& i) {
   const Held& held = p_.units.held(unit);
   UpdateArguments& update = updates_[unit] = commit_.update_of(unit, held.moments);
   if (update.chunk_count == 0) return;
-  float* parameters = p_.units.parameters(unit, held.parameters.begin);
-  update.parameters = parameters - held.parameters.begin;
+  update.parameters = p_.memory.floats(i.reads[2]) - held.parameters.begin;
   update.gradients = gradient(i.reads[1]);
-  const auto slots = p_.units.slots(unit, held.moments.begin);
-  for (size_t k = 0; k < slots.size(); ++k) update.slots[k] = slots[k] - held.moments.begin;
-  // Slices that are gathered have none: their copies lie where they are gathered.
+  for (int k = 0; k < p_.options.optimizer_slots; ++k)
+    update.slots[k] = p_.memory.floats(i.reads[3]) + k * align_up(held.moments.size(), kAlign) - held.moments.begin;
+  // What is gathered or fetched has none here: its copies lie where it comes to.
   if (void* low = low_.of(p_.memory.of(i.writes[0])); low != nullptr)
     update.low = static_cast<uint16_t*>(low) - held.parameters.begin;
   else
@@ -298,7 +297,7 @@ StreamHandlers DeviceMeshEngine::forward_handlers() {
 }
 
 void DeviceMeshEngine::set_travel(StreamHandlers& on, Side& side) {
-  for (Op op : {Op::kReduce, Op::kGather, Op::kExchange, Op::kSend, Op::kRecv})
+  for (Op op : {Op::kReduce, Op::kGather, Op::kExchange, Op::kSend, Op::kRecv, Op::kFetch, Op::kEvict})
     on[static_cast<int>(op)] = [this, &side](const Instruction& i, Stream stream) {
       const bool far =
           i.op == Op::kSend || i.op == Op::kRecv || (shared_.handle != nullptr && stream.handle == shared_.handle);

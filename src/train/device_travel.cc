@@ -65,7 +65,7 @@ void DeviceTravel::prepare_reduce(const Instruction& i, const Transfers& transfe
   const bool whole = !i.writes.empty() && program_.buffers[i.writes[0]].partial >= 0;
   for (int b : i.writes)
     levels.push_back(reinterpret_cast<float*>(p_.memory(b)) + (whole ? p_.place.owned(i.block).begin : 0));
-  sums_[i.id] = std::make_unique<DeviceSum>(transfers.sum(i), p_.rank, p_.window, std::move(levels), scratch,
+  sums_[i.id] = std::make_unique<DeviceSum>(transfers.sum(i), p_.rank, p_.window, levels, scratch,
                                             p_.groups.meeting(queue), p_.kernels);
 }
 
@@ -88,16 +88,26 @@ void DeviceTravel::prepare_exchange(const Instruction& i) {
                                                   narrow ? p_.precision : Precision::kFloat32));
 }
 
+void DeviceTravel::write_low(const Instruction& i, Stream stream) const {
+  for (int b : i.writes)
+    if (program_.buffers[b].kind == BufferKind::kParameter)
+      p_.low.write(stream, program_.buffers[b], i.block, p_.memory(b));
+}
+
+void DeviceTravel::copy_tier(const Instruction& i, Stream stream) const {
+  for (size_t k = 0; k < i.reads.size(); ++k) {
+    const int from = i.reads[k], to = i.writes[k], tier = i.op == Op::kFetch ? from : to;
+    p_.device.copy(stream, p_.memory(to), p_.memory(from), static_cast<size_t>(program_.buffers[tier].bytes));
+  }
+}
+
 void DeviceTravel::put(const Instruction& i, Stream stream) {
   switch (i.op) {
     case Op::kReduce:
       return sums_.at(i.id)->run(stream);
     case Op::kGather:
       copies_.at(i.id)->run(stream);
-      for (int b : i.writes)
-        if (program_.buffers[b].kind == BufferKind::kParameter)
-          p_.low.write(stream, program_.buffers[b], i.block, p_.memory(b));
-      return;
+      return write_low(i, stream);
     case Op::kExchange:
       return exchanges_.at(i.id).run(stream);
     case Op::kSend: {
@@ -108,6 +118,11 @@ void DeviceTravel::put(const Instruction& i, Stream stream) {
       const DeviceReceive receive{0, p_.memory(i.writes[0]), static_cast<size_t>(i.bytes)};
       return links_.at(i.id)->exchange(stream, {}, std::span(&receive, 1));
     }
+    case Op::kFetch:
+      copy_tier(i, stream);
+      return write_low(i, stream);
+    case Op::kEvict:
+      return copy_tier(i, stream);
     default:
       TUTTI_CHECK(false, "{} does not travel", to_string(i));
   }

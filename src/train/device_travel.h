@@ -1,5 +1,5 @@
-// What travels between the devices of a mesh in one program: its reduces, gathers, exchanges and messages, put on
-// streams. All addresses are worked out in the constructor.
+// What travels between the devices of a mesh, and between a device and its host, in one program: reduces, gathers,
+// exchanges, messages and offloaded values, put on streams. All addresses are worked out in the constructor.
 #pragma once
 
 #include <functional>
@@ -36,7 +36,8 @@ class DeviceTravel {
   /// All parts but the plan's programs of other ranks must outlive it.
   explicit DeviceTravel(const Parts& parts);
 
-  /// Reduce, Gather, Exchange, Send or Recv of the program. Low copies of gathered parameters come along.
+  /// Reduce, Gather, Exchange, Send, Recv, Fetch or Evict of the program. Low copies of parameters that are gathered or
+  /// fetched come along.
   void put(const Instruction& instruction, Stream stream);
   /// Gathers behind their unit's Update, by their numbers.
   const std::vector<const Instruction*>& refreshes() const { return refreshes_; }
@@ -47,6 +48,8 @@ class DeviceTravel {
   void prepare(const Instruction& i, const Transfers& transfers, const std::string& queue, std::byte* scratch);
   void prepare_reduce(const Instruction& i, const Transfers& transfers, const std::string& queue, std::byte* scratch);
   void prepare_exchange(const Instruction& i);
+  void write_low(const Instruction& i, Stream stream) const;
+  void copy_tier(const Instruction& i, Stream stream) const;
 
   const Parts p_;
   const Program& program_;

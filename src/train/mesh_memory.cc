@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace tutti {
 
@@ -46,8 +47,8 @@ int64_t aten_bytes(const Model& model, const Program& program) {
 }
 
 MeshMemory::MeshMemory(const Model& model, const Program& program, const Program& forward, std::span<std::byte> window,
-                       const std::string& tier_folder, Accounts& accounts, MemorySource* source)
-    : memory_(program.buffers.size(), nullptr), forward_memory_(forward.buffers.size(), nullptr) {
+                       const std::string& tier_folder, Accounts& accounts, Device* device)
+    : device_(device), memory_(program.buffers.size(), nullptr), forward_memory_(forward.buffers.size(), nullptr) {
   std::vector<int64_t> bytes = declared_bytes(model, program);
   std::map<std::string, int> names;
   for (size_t b = 0; b < program.buffers.size(); ++b) names[program.buffers[b].name] = static_cast<int>(b);
@@ -70,7 +71,7 @@ MeshMemory::MeshMemory(const Model& model, const Program& program, const Program
   if (const auto wanted = static_cast<size_t>(window_bytes_of(program)); wanted > 0) {
     window_ = window;
     if (window.empty()) {
-      arenas_.push_back(std::make_unique<Arena>(BufferKind::kMessage, wanted, uncounted_, source));
+      arenas_.push_back(std::make_unique<Arena>(BufferKind::kMessage, wanted, uncounted_, device));
       window_ = arenas_.back()->take(wanted);
     }
     for (int kind = 0; kind < kBufferKinds; ++kind)
@@ -79,7 +80,7 @@ MeshMemory::MeshMemory(const Model& model, const Program& program, const Program
   std::vector<Arena*> arena(kBufferKinds, nullptr);
   for (int kind = 0; kind < kBufferKinds; ++kind) {
     if (total[kind] == 0) continue;
-    arenas_.push_back(std::make_unique<Arena>(static_cast<BufferKind>(kind), total[kind], accounts, source));
+    arenas_.push_back(std::make_unique<Arena>(static_cast<BufferKind>(kind), total[kind], accounts, device));
     arena[kind] = arenas_.back().get();
   }
   const auto take = [&](BufferKind kind, int64_t count) -> std::byte* {
@@ -87,13 +88,11 @@ MeshMemory::MeshMemory(const Model& model, const Program& program, const Program
   };
   int64_t tier_bytes = 0;
   for (const Buffer& b : program.buffers) tier_bytes += b.offloaded ? align_up(b.bytes, kPage) : 0;
-  if (tier_bytes > 0) tier_ = std::make_unique<FileTier>(tier_folder, tier_bytes);
-  int64_t tier_at = 0;
+  std::byte* tier = tier_bytes > 0 ? make_tier(tier_folder, tier_bytes) : nullptr;
   for (size_t b = 0; b < program.buffers.size(); ++b) {
     const Buffer& buffer = program.buffers[b];
     if (buffer.offloaded) {
-      memory_[b] = tier_->mapped().data() + tier_at;
-      tier_at += align_up(buffer.bytes, kPage);
+      memory_[b] = std::exchange(tier, tier + align_up(buffer.bytes, kPage));
       continue;
     }
     memory_[b] = buffer.window ? window_.data() + buffer.window_offset : take(buffer.kind, bytes[b]);
@@ -102,6 +101,16 @@ MeshMemory::MeshMemory(const Model& model, const Program& program, const Program
     if (const auto it = names.find(forward.buffers[b].name); it != names.end())
       forward_memory_[b] = memory_[it->second];
   for (int b : missing) forward_memory_[b] = take(forward.buffers[b].kind, forward_bytes[b]);
+}
+
+MeshMemory::~MeshMemory() {
+  if (!pinned_.empty()) device_->give_back_pinned(pinned_);
+}
+
+std::byte* MeshMemory::make_tier(const std::string& folder, int64_t bytes) {
+  if (device_ != nullptr) return (pinned_ = device_->take_pinned(static_cast<size_t>(bytes))).data();
+  tier_ = std::make_unique<FileTier>(folder, bytes);
+  return tier_->mapped().data();
 }
 
 void MeshMemory::fetch(const std::byte* offloaded, std::span<std::byte> into) const {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "exec/memory.h"
+#include "exec/device.h"
 #include "exec/tier.h"
 #include "model/segment.h"
 #include "plan/program.h"
@@ -22,27 +22,35 @@ class MeshMemory {
  public:
   /// `window`: of the transport; empty: it has none. `forward`: a program of evaluation, which finds its buffers by
   /// name among those of `program`. What ATen allocates itself inside of segments gets no memory here. All arguments
-  /// must outlive it. Offloaded buffers lie in a file in `tier_folder`.
+  /// must outlive it. With a `device` all is its memory. Offloaded buffers lie in a file in `tier_folder`, beside a
+  /// device in pinned memory of the host.
   MeshMemory(const Model& model, const Program& program, const Program& forward, std::span<std::byte> window,
-             const std::string& tier_folder, Accounts& accounts, MemorySource* source = nullptr);
+             const std::string& tier_folder, Accounts& accounts, Device* device = nullptr);
+  ~MeshMemory();
+  MeshMemory(const MeshMemory&) = delete;
+  MeshMemory& operator=(const MeshMemory&) = delete;
 
   std::byte* of(int buffer) const { return memory_[buffer]; }
   std::byte* of_forward(int buffer) const { return forward_memory_[buffer]; }
   float* floats(int buffer) const { return reinterpret_cast<float*>(memory_[buffer]); }
   /// What the transfers' offsets count from.
   std::span<std::byte> window() const { return window_; }
-  /// Between an offloaded buffer and another one's memory.
+  /// Between an offloaded buffer in the file and another one's memory.
   void fetch(const std::byte* offloaded, std::span<std::byte> into) const;
   void evict(std::byte* offloaded, std::span<const std::byte> from) const;
   /// Lets memory go in which offloaded values were looked at.
   void forget_tier() const;
 
  private:
+  std::byte* make_tier(const std::string& folder, int64_t bytes);
+
+  Device* const device_;
   Accounts uncounted_;  // of the window, which counts as what it holds
   std::vector<std::unique_ptr<Arena>> arenas_;
   std::span<std::byte> window_;
-  std::unique_ptr<FileTier> tier_;                   // null: nothing is offloaded
-  std::vector<std::byte*> memory_, forward_memory_;  // by buffer; offloaded ones are where the tier is mapped
+  std::unique_ptr<FileTier> tier_;                   // null: nothing is offloaded, or beside a device
+  std::span<std::byte> pinned_;                      // the tier beside a device
+  std::vector<std::byte*> memory_, forward_memory_;  // by buffer; offloaded ones are in the tier, mapped or pinned
 };
 
 }  // namespace tutti

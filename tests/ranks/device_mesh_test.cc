@@ -136,7 +136,7 @@ TEST(DeviceMeshState, GoesOnFromTheCheckpointOfAnotherLayout) {
 }
 
 TEST(DeviceMeshForecast, IsWhatARankTakes) {
-  for (const char* settings : {"zero=3", "pipeline=2", "zero=1 recompute=full"}) {
+  for (const char* settings : {"zero=3", "pipeline=2", "zero=1 recompute=full", "zero=2 offload=optimizer"}) {
     const Job job = device_job(kLargerGpt, 2, settings_of(settings));
     expect_ok(on_device_ranks(
         job, "",
@@ -179,6 +179,15 @@ const std::vector<Case> kCases = {
      kSmallGpt,
      "train.lanes=4",
      {"4 pipeline=2 zero=3", "4 pipeline=2 zero=2 schedule=interleaved recompute=full", "4 pipeline=2 overlap=false"}},
+    {"Offload",
+     kSmallGpt,
+     "train.lanes=4",
+     {"1 offload=optimizer", "1 offload=all", "1 offload=all overlap=false recompute=full", "2 offload=optimizer",
+      "2 offload=optimizer zero=1", "4 offload=optimizer zero=3", "4 offload=optimizer pipeline=2 zero=2"}},
+    {"OffloadOverStages",
+     kSmallGpt,
+     "model.tied=false",
+     {"2 offload=all pipeline=2", "2 offload=all pipeline=2 schedule=zbv", "2 offload=optimizer pipeline=2"}},
     {"Columns",
      kSmallGpt,
      "train.tensor_slices=2 train.lanes=4",
