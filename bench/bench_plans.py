@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 
 import bench_schedules
+from bench_gpu import NO_GPU, has_gpu
 from bench_train import ours, pss_mb, step_ms, versus
 from rows import BIN, Resident
 
@@ -43,6 +44,23 @@ TIMED = ["DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3", "tensor", "1F1B", "interleaved", "
 TIMED_TOO = {"GPipe, 2 stages": {"pipeline": 2, "schedule": "gpipe"}, "zero-bubble, 2 stages": {"pipeline": 2, "schedule": "zero-bubble"}}
 TIMED_JOB = ["train.lanes=2", "train.micro_batches=4", "train.micro_batch_size=2", *SLICES]
 
+# On a GPU that all ranks share.
+DEVICE_JOB = ["train.lanes=4", "train.micro_batches=2", "train.micro_batch_size=4"]
+DEVICE_LAYOUTS = {
+    "one rank, full recompute": {"ranks": 1, "recompute": "full"},
+    "one rank, all offloaded": {"ranks": 1, "offload": "all"},
+    "DDP": {"ranks": 2},
+    "ZeRO-1": {"ranks": 2, "zero": 1},
+    "ZeRO-3": {"ranks": 2, "zero": 3},
+    "ZeRO-2, optimizer offloaded": {"ranks": 2, "zero": 2, "offload": "optimizer"},
+    "1F1B": {"ranks": 2, "pipeline": 2},
+    "zbv": {"ranks": 2, "pipeline": 2, "schedule": "zbv"},
+    "tensor": {"ranks": 2, "tensor": 2, "job": SLICES},
+    "ZeRO-3 on 4": {"ranks": 4, "zero": 3},
+    "ZeRO-1 x pipeline": {"ranks": 4, "zero": 1, "pipeline": 2},
+    "tensor x pipeline": {"ranks": 4, "tensor": 2, "pipeline": 2, "job": SLICES},
+}
+
 
 def settings_of(layout):
     return layout.get("job", []) + [f"layout.{key}={value}" for key, value in layout.items() if key != "job"]
@@ -54,6 +72,7 @@ def resident(name, ranks, *settings):
 
 def run(table):
     memory(table)
+    device_memory(table)
     zero3_share(table)
     predictions(table)
     beside_peers(table)
@@ -100,6 +119,41 @@ def memory(table):
         measured, predicted = pairs[worst]
         if table.wants(name):
             table.row(name, measured / MB, predicted / MB, "MB", list(near.values()), target, f"worst of {len(near)}: {worst}", of=min)
+
+
+def taken_of_device(layout, folder):
+    """What a run takes of the GPU at most, and what its ranks forecast together, in bytes."""
+    used = subprocess.Popen(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0", "-lms", "50"],
+                            stdout=subprocess.PIPE, text=True)
+    before = int(used.stdout.readline())
+    settings = [part for setting in [*DEVICE_JOB, *settings_of(layout)] for part in ("--set", setting)]
+    done = subprocess.run([BIN / "tutti", "train", "gpt2-124m", "--steps", "6", "--out", folder, *settings], capture_output=True, text=True)
+    used.terminate()
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr)
+    most = max(int(line) for line in used.communicate()[0].split())
+    with open(f"{folder}/events.jsonl") as events:
+        start = next(event for line in events if (event := json.loads(line))["event"] == "start")
+    return (most - before) * 2**20, start["device_bytes_forecast"]
+
+
+def device_memory(table):
+    name, target = "device memory of every layout : predicted", 0.9
+    if not table.wants(name):
+        return
+    if not has_gpu():
+        return table.missing(name, target, NO_GPU)
+    near, shown = {}, {}
+    try:
+        for layout, settings in DEVICE_LAYOUTS.items():
+            with tempfile.TemporaryDirectory() as folder:
+                taken, forecast = shown[layout] = taken_of_device(settings, f"{folder}/run")
+            near[layout] = 1 - abs(taken - forecast) / forecast
+            print(f"    {layout:40} taken {taken / MB:8.0f} MB, predicted {forecast / MB:8.0f} MB", flush=True)
+    except (RuntimeError, OSError) as error:
+        return table.missing(name, target, error)
+    worst = min(near, key=near.get)
+    table.row(name, shown[worst][0] / MB, shown[worst][1] / MB, "MB", list(near.values()), target, f"worst of {len(near)}: {worst}", of=min)
 
 
 def zero3_share(table):
@@ -187,14 +241,14 @@ def beside_peers(table):
     small = ["train.micro_batch_size=1", "model.context=64"]
     options = ["--batch", "2", "--context", "64"]
     # Batch 16 as 8 micro-batches of 2.
-    pipeline = ["layout.pipeline=2", "train.micro_batches=4", "train.micro_batch_size=2"]
+    pipeline = ["layout.pipeline=2", "layout.schedule=zbv", "train.micro_batches=4", "train.micro_batch_size=2"]
     compared = [
         (["layout.zero=3"], 2, [
             ("gpt-bench, ZeRO-3 on 2 ranks : FSDP2 (Gloo)", "fsdp2", [], 1.25),
             ("gpt-bench, ZeRO-3 on 2 ranks : DeepSpeed ZeRO-3", "zero3", [], 1.2)]),
         (["layout.zero=2"], 2, [("gpt-bench, ZeRO-2 on 2 ranks : DeepSpeed ZeRO-2", "zero2", [], 1.2)]),
         (["layout.zero=1"], 2, [("gpt-bench, ZeRO-1 on 2 ranks : DeepSpeed ZeRO-1", "zero1", [], 1.2)]),
-        (pipeline, 2, [("gpt-bench, 1F1B on 2 ranks : torch.distributed.pipelining", "pipeline", [], 1.4)]),
+        (pipeline, 2, [("gpt-bench, pipeline on 2 ranks : torch.distributed.pipelining, 1F1B", "pipeline", [], 1.4)]),
         ([*small, "layout.zero=3"], 10, [("batch 2, context 64, ZeRO-3 on 2 ranks : FSDP2 (Gloo)", "fsdp2", options, 3)]),
         ([*small, "layout.zero=2"], 10, [("batch 2, context 64, ZeRO-2 on 2 ranks : DeepSpeed ZeRO-2", "zero2", options, 2)]),
     ]

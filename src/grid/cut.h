@@ -7,8 +7,8 @@
 
 namespace tutti {
 
-/// Cuts `costs` into contiguous, non-empty ranges, one for each of `homes`, so that the home that has the most to do has
-/// as little as possible, then the most expensive range.
+/// Cuts `costs` into contiguous, non-empty ranges, one for each of `homes`, so that the home that has the most to do
+/// has as little as possible, then the most expensive range.
 std::vector<Range> cut_by_cost(const std::vector<double>& costs, const std::vector<int>& homes);
 
 }  // namespace tutti

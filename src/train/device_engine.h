@@ -39,9 +39,10 @@ struct DeviceForecast {
   int64_t total() const { return plan.total() + low + messages + input + captured + libraries; }
 };
 DeviceForecast device_forecast(const Job& job, const Model& model, const ModelShape& shape, const Plan& plan, int rank);
-/// What to say when `free` bytes are not enough for `sharing` ranks with that forecast; empty: they are. Names the
-/// largest holders and what would help.
-std::string memory_fault(const DeviceForecast& forecast, int64_t free, int sharing, const std::string& device);
+/// What to say when `free` bytes are not enough for the ranks of a device; empty: they are. Names the largest holders
+/// of a rank with that forecast and what would help.
+std::string memory_fault(const DeviceForecast& forecast, int64_t free, const DeviceShare& share,
+                         const std::string& device);
 
 std::unique_ptr<Engine> make_device_engine(const EngineParts& parts, const RankDevice& device);
 

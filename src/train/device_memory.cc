@@ -67,9 +67,9 @@ DeviceForecast device_forecast(const Job& job, const Model& model, const Plan& p
   return forecast;
 }
 
-std::string memory_fault(const DeviceForecast& forecast, int64_t free, int sharing, const std::string& device) {
-  const int64_t wanted = forecast.total() * sharing;
-  if (wanted <= free) return {};
+std::string memory_fault(const DeviceForecast& forecast, int64_t free, const DeviceShare& share,
+                         const std::string& device) {
+  if (share.bytes <= free) return {};
   std::vector<std::pair<int64_t, std::string>> holders;
   for (int k = 0; k < kBufferKinds; ++k)
     holders.emplace_back(forecast.plan.bytes[k], kind_name(static_cast<BufferKind>(k)));
@@ -82,12 +82,12 @@ std::string memory_fault(const DeviceForecast& forecast, int64_t free, int shari
   std::vector<std::string> largest;
   for (size_t i = 0; i < 4; ++i)
     if (holders[i].first > 0) largest.push_back(fmt::format("{} {}", holders[i].second, gib(holders[i].first)));
-  std::string ranks =
-      sharing > 1 ? fmt::format("{} ranks of {} each", sharing, gib(forecast.total())) : gib(forecast.total());
+  const std::string ranks =
+      share.ranks > 1 ? fmt::format("{} for {} ranks", gib(share.bytes), share.ranks) : gib(share.bytes);
   return fmt::format(
-      "the job needs {} of {}, which has {} free; the largest parts of a rank: {}. A smaller train.micro_batch_size "
+      "the job needs {} of {}, which has {} free; the largest parts of {}: {}. A smaller train.micro_batch_size "
       "with more train.micro_batches needs less (and is another job){}",
-      ranks, device, gib(free), fmt::join(largest, ", "),
+      ranks, device, gib(free), share.ranks > 1 ? "this rank" : "it", fmt::join(largest, ", "),
       forecast.captured > 0 ? ", as does layout.graph = false" : "");
 }
 

@@ -20,6 +20,12 @@ struct RankDevice {
   at::Device place() const;
 };
 
+/// The ranks of one device, and the bytes that they will take of it together.
+struct DeviceShare {
+  int ranks = 0;
+  int64_t bytes = 0;
+};
+
 /// Rank r takes device r mod their number. Empty unless the job's device is cuda.
 RankDevice open_rank_device(const Job& job, int rank);
 

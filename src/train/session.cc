@@ -127,6 +127,7 @@ void Session::announce() {
                     {"tokens_per_step", batch_of(job_.train).samples() * model_.tokens_per_sample},
                     {"unit", model_.task == Task::kTokens ? "tok" : "samples"},
                     {"bytes_forecast", trainer_.forecast_bytes()},
+                    {"device_bytes_forecast", trainer_.device_share().bytes},
                     {"startup_seconds", seconds_since(origin_, context_.clock)}});
   const Split& data = trainer_.data();
   json event{{"event", "data"},

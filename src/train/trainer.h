@@ -79,6 +79,7 @@ class Trainer {
   const Accounts& accounts() const { return accounts_; }
   /// Bytes that this rank was expected to take, of its device if it has one.
   int64_t forecast_bytes() const;
+  const DeviceShare& device_share() const { return share_; }  ///< by forecast; of nothing on the host's cores
   const Trace& trace() const { return trace_; }
   double traced_seconds() const { return engine_->traced_seconds(); }
   Duration loader_stall() const { return loader_->stalled(); }
@@ -125,6 +126,7 @@ class Trainer {
   std::unique_ptr<Engine> engine_;
 
   int64_t forecast_bytes_ = 0;
+  DeviceShare share_;
   int64_t step_ = 0;  // steps committed
   Watched watched_;
   LossScale scale_;

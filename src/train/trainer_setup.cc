@@ -101,20 +101,22 @@ void Trainer::measure() {
 /// for the steps, is for all ranks of the device.
 void Trainer::check_device_memory(const DeviceForecast& forecast) {
   const Device& device = *device_->device;
-  const std::string mine = fmt::format("{} {} {}", device.free_bytes(), device.pool().reserved, device.info().uuid);
+  const std::string mine =
+      fmt::format("{} {} {} {}", device.free_bytes(), device.pool().reserved, forecast.total(), device.info().uuid);
   int64_t free = device.free_bytes(), reserved = 0;
-  int sharing = 0;
+  share_ = {};
   for (const Card& card : context_.rendezvous.exchange({.bytes = mine}, Deadline::never())) {
     std::istringstream text(card.bytes);
-    int64_t its_free = 0, its_reserved = 0;
+    int64_t its_free = 0, its_reserved = 0, its_forecast = 0;
     std::string uuid;
-    text >> its_free >> its_reserved >> uuid;
+    text >> its_free >> its_reserved >> its_forecast >> uuid;
     if (uuid != device.info().uuid) continue;
-    ++sharing;
+    ++share_.ranks;
+    share_.bytes += its_forecast;
     free = std::min(free, its_free);
     reserved += its_reserved;
   }
-  const std::string fault = memory_fault(forecast, free + reserved, sharing, device.info().name);
+  const std::string fault = memory_fault(forecast, free + reserved, share_, device.info().name);
   if (!fault.empty()) throw ConfigError({fault});
   forecast_bytes_ = forecast.total();
 }

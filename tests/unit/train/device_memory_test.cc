@@ -202,16 +202,16 @@ TEST(RanksOnDevice, CountsThoseThatTakeTheSame) {
 TEST(MemoryFault, ThereIsNoneWhileAllFits) {
   DeviceForecast f;
   f.low = 3 * kGiB;
-  EXPECT_EQ(memory_fault(f, 3 * kGiB, 1, "a GPU"), "");
-  EXPECT_NE(memory_fault(f, 3 * kGiB - 1, 1, "a GPU"), "");
+  EXPECT_EQ(memory_fault(f, 3 * kGiB, {1, f.total()}, "a GPU"), "");
+  EXPECT_NE(memory_fault(f, 3 * kGiB - 1, {1, f.total()}, "a GPU"), "");
 }
 
 TEST(MemoryFault, RanksOfOneDeviceAreJudgedTogether) {
   DeviceForecast f;
   f.low = 3 * kGiB;
-  EXPECT_EQ(memory_fault(f, 12 * kGiB, 4, "a GPU"), "");
-  const std::string fault = memory_fault(f, 12 * kGiB - 1, 4, "a GPU");
-  EXPECT_NE(fault.find("4 ranks of 3.0 GiB each"), std::string::npos) << fault;
+  EXPECT_EQ(memory_fault(f, 12 * kGiB, {4, 12 * kGiB}, "a GPU"), "");
+  const std::string fault = memory_fault(f, 12 * kGiB - 1, {4, 12 * kGiB}, "a GPU");
+  EXPECT_NE(fault.find("12.0 GiB for 4 ranks"), std::string::npos) << fault;
 }
 
 TEST(MemoryFault, NamesTheDeviceWhatIsFreeAndTheLargestHoldersInOrder) {
@@ -222,7 +222,7 @@ TEST(MemoryFault, NamesTheDeviceWhatIsFreeAndTheLargestHoldersInOrder) {
   f.messages = 5 * kGiB;
   f.input = kGiB / 2;
   f.libraries = kGiB;
-  const std::string fault = memory_fault(f, 16 * kGiB, 1, "NVIDIA H200");
+  const std::string fault = memory_fault(f, 16 * kGiB, {1, f.total()}, "NVIDIA H200");
   const auto at = [&](const std::string& text) {
     const size_t found = fault.find(text);
     EXPECT_NE(found, std::string::npos) << "\"" << text << "\" is not in: " << fault;
@@ -241,9 +241,10 @@ TEST(MemoryFault, NamesTheDeviceWhatIsFreeAndTheLargestHoldersInOrder) {
 TEST(MemoryFault, OffersToDoWithoutTheGraphWhereThatHelps) {
   DeviceForecast f;
   f.low = 4 * kGiB;
-  EXPECT_EQ(memory_fault(f, kGiB, 1, "a GPU").find("layout.graph"), std::string::npos) << "nothing is captured";
+  EXPECT_EQ(memory_fault(f, kGiB, {1, f.total()}, "a GPU").find("layout.graph"), std::string::npos)
+      << "nothing is captured";
   f.captured = kGiB;
-  EXPECT_NE(memory_fault(f, kGiB, 1, "a GPU").find("layout.graph = false"), std::string::npos);
+  EXPECT_NE(memory_fault(f, kGiB, {1, f.total()}, "a GPU").find("layout.graph = false"), std::string::npos);
 }
 
 /// Shapes are all that is wanted of it.
