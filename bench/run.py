@@ -58,7 +58,7 @@ def write_docs(path, rows):
     so does the machine of a table without any."""
     tables = {"cpu": {}, "gpu": {}}
     machines = {"cpu": "", "gpu": ""}
-    names = {name for name, _ in bench_gpu.ALL}
+    names = {name for name, _ in [*bench_gpu.ALL, bench_plans.DEVICE_MEMORY]}
     kind = "cpu"
     for line in path.read_text().splitlines() if path.exists() else []:
         if line.startswith("## "):

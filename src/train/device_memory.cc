@@ -15,9 +15,9 @@ namespace tutti {
 
 namespace {
 
-// The context, cuBLAS and cuDNN with their kernels, and NCCL's buffers, as seen on an H200.
+// The context, cuBLAS and cuDNN with their kernels; NCCL's kernels, and its buffers for a group: as seen on an H200.
 constexpr int64_t kMiB = int64_t{1} << 20;
-constexpr int64_t kLibraries = 700 * kMiB, kCollectives = 300 * kMiB;
+constexpr int64_t kLibraries = 700 * kMiB, kCollectives = 150 * kMiB, kMeeting = 175 * kMiB, kLink = 72 * kMiB;
 constexpr int64_t kTables = kMiB, kPage = 4096;  // what kernels look up; a bucket's partial begins on a page
 
 std::string gib(int64_t bytes) { return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30)); }
@@ -48,7 +48,7 @@ DeviceForecast device_forecast(const Job& job, const Model& model, const ModelSh
   forecast.input = DeviceFeed::device_bytes(model, plan.programs[rank].lanes.size() * job.train.micro_batches);
   if (job.layout.graph && capture_faults(model).empty()) forecast.captured = pool_forecast(model, shape);
   forecast.libraries = kTables + kPage * static_cast<int64_t>(plan.buckets.size()) * partials_of(rank, plan) +
-                       kLibraries + (plan.ranks > 1 ? kCollectives : 0);
+                       kLibraries + (plan.ranks > 1 ? kCollectives + kMeeting : 0);
   return forecast;
 }
 
@@ -63,7 +63,9 @@ DeviceForecast device_forecast(const Job& job, const Model& model, const Plan& p
   for (const Instruction& i : program.queues[0].instructions) loads += i.op == Op::kLoad ? 1 : 0;
   forecast.input = DeviceFeed::device_bytes(model, loads);
   if (job.layout.graph && capture_faults(model, job.layout).empty()) forecast.captured = aten_bytes(model, program);
-  forecast.libraries = kTables + kLibraries + kCollectives * MeshGroups::count(plan, forward_plan, options.mesh, rank);
+  const MeshGroups::Count groups = MeshGroups::count(plan, forward_plan, options.mesh, rank);
+  forecast.libraries = kTables + kLibraries + (groups.meetings > 0 ? kCollectives : 0) + kMeeting * groups.meetings +
+                       kLink * groups.links;
   return forecast;
 }
 

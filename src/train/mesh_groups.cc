@@ -145,10 +145,11 @@ void MeshGroups::greet(Stream stream, std::byte* scratch) const {
   }
 }
 
-int MeshGroups::count(const Plan& plan, const Plan& forward, const Mesh& mesh, int rank) {
-  if (mesh.ranks() == 1) return 0;
-  int groups = (has_shared_queue(plan) ? 2 : 1) + (mesh.tensor > 1 ? 1 : 0);
-  for (const Link& link : links_of(plan, forward)) groups += link.from == rank || link.to == rank ? 1 : 0;
+MeshGroups::Count MeshGroups::count(const Plan& plan, const Plan& forward, const Mesh& mesh, int rank) {
+  Count groups;
+  if (mesh.ranks() == 1) return groups;
+  groups.meetings = (has_shared_queue(plan) ? 2 : 1) + (mesh.tensor > 1 ? 1 : 0);
+  for (const Link& link : links_of(plan, forward)) groups.links += link.from == rank || link.to == rank ? 1 : 0;
   return groups;
 }
 

@@ -57,8 +57,11 @@ class MeshGroups {
   void greet(Stream stream, std::byte* scratch) const;
   /// Bytes of greet()'s scratch.
   static int64_t greeting_bytes(int ranks) { return 2 * int64_t{ranks} * 256; }
-  /// How many a rank joins.
-  static int count(const Plan& plan, const Plan& forward, const Mesh& mesh, int rank);
+  /// How many a rank joins: with everybody or its columns, and with one other.
+  struct Count {
+    int meetings = 0, links = 0;
+  };
+  static Count count(const Plan& plan, const Plan& forward, const Mesh& mesh, int rank);
 
  private:
   std::unique_ptr<DeviceGroup> world_, shared_, columns_;

@@ -81,7 +81,7 @@ std::string Trainer::save(const std::string& folder, const std::string& job_toml
 }
 
 int64_t Trainer::forecast_bytes() const {
-  if (on_device()) return forecast_bytes_;
+  if (on_device()) return device_forecast_.total();
   return mesh_ ? mesh_->forecast(reaches_all(*transport_)) : forecast_memory(program()).total();
 }
 

@@ -20,7 +20,7 @@
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "plan/check.h"
-#include "train/engine.h"
+#include "train/device_engine.h"
 #include "train/mesh_rank.h"
 #include "train/metrics.h"
 #include "train/rank_device.h"
@@ -79,7 +79,8 @@ class Trainer {
   const Accounts& accounts() const { return accounts_; }
   /// Bytes that this rank was expected to take, of its device if it has one.
   int64_t forecast_bytes() const;
-  const DeviceShare& device_share() const { return share_; }  ///< by forecast; of nothing on the host's cores
+  const DeviceForecast& device_forecast() const { return device_forecast_; }  ///< of nothing on the host's cores
+  const DeviceShare& device_share() const { return share_; }                  ///< by all ranks' forecasts
   const Trace& trace() const { return trace_; }
   double traced_seconds() const { return engine_->traced_seconds(); }
   Duration loader_stall() const { return loader_->stalled(); }
@@ -125,7 +126,7 @@ class Trainer {
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<Engine> engine_;
 
-  int64_t forecast_bytes_ = 0;
+  DeviceForecast device_forecast_;
   DeviceShare share_;
   int64_t step_ = 0;  // steps committed
   Watched watched_;

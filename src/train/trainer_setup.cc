@@ -39,7 +39,7 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const
       check_device_memory(MeshRank(job, model, shape_, *updater_, context.rank).device_forecast());
     } else {
       plan_ = make_plan();
-      check_device_memory(device_forecast(job, model, shape_, plan_, context.rank));
+      check_device_memory(tutti::device_forecast(job, model, shape_, plan_, context.rank));
     }
   }
   measure();
@@ -52,7 +52,7 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const
     throw ConfigError(std::move(faults));
   places_ = gradient_places(plan_, shape_);
   if (device_ != nullptr) {
-    check_device_memory(device_forecast(job, model, shape_, plan_, context.rank));
+    check_device_memory(tutti::device_forecast(job, model, shape_, plan_, context.rank));
     device_->device->reserve_pool(pool_forecast(model_, shape_));
   }
   Device* memory = device_ != nullptr ? device_->device.get() : nullptr;
@@ -118,7 +118,7 @@ void Trainer::check_device_memory(const DeviceForecast& forecast) {
   }
   const std::string fault = memory_fault(forecast, free + reserved, share_, device.info().name);
   if (!fault.empty()) throw ConfigError({fault});
-  forecast_bytes_ = forecast.total();
+  device_forecast_ = forecast;
 }
 
 void Trainer::load(const std::string& checkpoint) {

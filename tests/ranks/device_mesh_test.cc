@@ -145,8 +145,8 @@ TEST(DeviceMeshForecast, IsWhatARankTakes) {
           const auto& device = static_cast<const StreamDevice&>(rank.device);
           const auto taken = static_cast<double>(device.held_bytes());
           // What the libraries of a GPU take beside it, this device does not.
-          const int64_t libraries = rank.trainer.forecast_bytes() / (int64_t{100} << 20) * (int64_t{100} << 20);
-          const auto forecast = static_cast<double>(rank.trainer.forecast_bytes() - libraries);
+          const DeviceForecast& all = rank.trainer.device_forecast();
+          const auto forecast = static_cast<double>(all.total() - all.libraries);
           EXPECT_GT(forecast, 0.9 * taken) << settings;
           EXPECT_LT(forecast, 1.3 * taken + (2 << 20)) << settings;
         },
