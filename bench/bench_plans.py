@@ -11,11 +11,10 @@ from bench_train import ours, pss_mb, step_ms, versus
 from rows import BIN, Resident
 
 MB = 1e6
-SMALL = ["model.layers=4", "model.width=128", "model.heads=4", "model.context=128", "train.lanes=4", "train.micro_batches=4",
-         "train.micro_batch_size=2"]
+HELD = ["train.lanes=4", "train.micro_batches=2", "train.micro_batch_size=2"]
 SLICES = ["train.tensor_slices=2"]
-# The same with next to nothing in it: what a process takes beside the plan's buffers.
-TRIVIAL = [*SMALL, "model.width=16", "model.heads=2", "model.context=16"]
+# Plain data parallelism with next to nothing in it: what processes take beside the plan's buffers.
+TRIVIAL = [*HELD, "model.layers=4", "model.width=16", "model.heads=2", "model.context=16"]
 # By name: ranks and what is set beside the defaults. `job` is no part of the layout.
 LAYOUTS = {
     "DDP": (2, {}),
@@ -99,18 +98,19 @@ def held(name, ranks, *settings):
 
 
 def memory(table):
-    arenas, sets = "peak arenas of every layout : predicted", "PSS of every layout : predicted + a trivial model's"
+    arenas, sets = "peak arenas of every layout : predicted", "PSS of every layout : predicted + an empty process's"
     if not (table.wants(arenas) or table.wants(sets)):
         return
-    peaks, proportional = {}, {}
+    base, peaks, proportional = {}, {}, {}
     try:
         for name, (ranks, layout) in LAYOUTS.items():
-            accounts, pss = held(f"{name}, a trivial model", ranks, *TRIVIAL, *settings_of(layout))
-            base = pss - sum(total(accounts, ["total"]))
-            accounts, pss = held(name, ranks, *SMALL, *settings_of(layout))
+            if ranks not in base:
+                accounts, pss = held(f"a trivial model on {ranks} ranks", ranks, *TRIVIAL)
+                base[ranks] = pss - sum(total(accounts, ["total"]))
+            accounts, pss = held(name, ranks, *HELD, *settings_of(layout))
             worst = max(accounts, key=lambda rank: abs(rank["total"] - rank["forecast"]) / rank["forecast"])
             peaks[name] = (worst["total"], worst["forecast"])
-            proportional[name] = (pss, base + sum(total(accounts, ["forecast"])))
+            proportional[name] = (pss, base[ranks] + sum(total(accounts, ["forecast"])))
     except (RuntimeError, OSError) as error:
         return missing(table, {arenas: 0.98, sets: 0.9}, error)
     for name, pairs, target in ((arenas, peaks, 0.98), (sets, proportional, 0.9)):

@@ -95,6 +95,7 @@ class Trainer {
   LoaderOptions loader_options() const;
   Plan make_plan() const;
   void measure();
+  void set_up_data_parallel(const std::string& checkpoint);
   void set_up_mesh(const std::string& checkpoint);
   void resume_from(const StateCounters& counters);
   void check_device_memory(const DeviceForecast& forecast);

@@ -1,5 +1,6 @@
 // What a trainer does before its first step: data, plan and state, then the connections and the engine.
 #include <fmt/format.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <sstream>
@@ -45,27 +46,32 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const
   measure();
   if (needs_mesh(job)) {
     set_up_mesh(checkpoint);
-    return;
+  } else {
+    set_up_data_parallel(checkpoint);
   }
+  ::malloc_trim(0);  // what the dry run and the planning took: the steps want none of it
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::set_up_data_parallel(const std::string& checkpoint) {
   plan_ = make_plan();
   if (auto faults = check_plan(plan_, shape_, batch_.micro_batches); !faults.empty())
     throw ConfigError(std::move(faults));
   places_ = gradient_places(plan_, shape_);
   if (device_ != nullptr) {
-    check_device_memory(tutti::device_forecast(job, model, shape_, plan_, context.rank));
+    check_device_memory(tutti::device_forecast(job_, model_, shape_, plan_, context_.rank));
     device_->device->reserve_pool(pool_forecast(model_, shape_));
   }
   Device* memory = device_ != nullptr ? device_->device.get() : nullptr;
-  units_ = std::make_unique<Units>(model_, shape_, updater_->slots(), job.train.seed, accounts_, memory);
+  units_ = std::make_unique<Units>(model_, shape_, updater_->slots(), job_.train.seed, accounts_, memory);
   if (!checkpoint.empty()) load(checkpoint);
   connect();
-  loader_ = std::make_unique<Loader>(loader_options(), context.clock, &context.control.cancel);
+  loader_ = std::make_unique<Loader>(loader_options(), context_.clock, &context_.control.cancel);
   const EngineParts parts{job_,   model_,    context_, shape_,  plan_,     places_,     batch_,
                           lanes_, accounts_, trace_,   *units_, *updater_, *transport_, *loader_};
   engine_ = device_ != nullptr ? make_device_engine(parts, *device_) : make_host_engine(parts);
 }
-
-Trainer::~Trainer() = default;
 
 /// Where state is cut, memory comes after the connection: some of it lies in the transport's window.
 void Trainer::set_up_mesh(const std::string& checkpoint) {
