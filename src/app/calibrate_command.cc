@@ -207,7 +207,7 @@ void print(const Calibration& c) {
   row("copy, GB/s", c.copy);
   row("fold, GB/s", c.fold);
   row("update (adamw), GB/s", c.update);
-  fmt::print("{:28} {:>12.2f}\n\n", "file, GB/s", c.disk / 1e9);
+  fmt::print("{:28} {:>12.2f}\n\n", "file, GB/s", c.tier / 1e9);
   fmt::print("{:10}", "message");
   for (const MessageSample& s : c.transports.at("shm").messages)
     fmt::print(" {:>11}", bytes_text(static_cast<double>(s.bytes)));
@@ -244,7 +244,7 @@ int calibrate_command(const std::string& out) {
   c.copy = rates_of(machine.cores, 2 * kBytes, copying);
   c.fold = rates_of(machine.cores, 3 * kBytes, folding);
   c.update = rates_of(machine.cores, 7 * kBytes, updating);
-  c.disk = disk_rate(folder);
+  c.tier = disk_rate(folder);
   write_file_atomic(path, to_json(c));
   print(c);
   fmt::print("\n{}\n", path);

@@ -13,6 +13,7 @@
 #include "config/schema.h"
 #include "config/value.h"
 #include "device/child.h"
+#include "exec/tier.h"
 #include "plan/search.h"
 #include "tensor/threads.h"
 #include "train/mesh_rank.h"
@@ -40,27 +41,56 @@ std::vector<std::string> asked(FunctionRef<std::string()> work, const char* what
   throw Error(fmt::format("{}: {}", what, answer.text));
 }
 
-/// How far two meshes are from each other.
-double distance(const Mesh& a, const Mesh& b) {
+/// How far two layouts are from each other.
+double distance(const MeshOptions& a, const MeshOptions& b) {
   const auto apart = [](int x, int y) { return std::abs(std::log2(static_cast<double>(x) / y)); };
-  return apart(a.tensor, b.tensor) + apart(a.pipeline, b.pipeline);
+  return apart(a.mesh.tensor, b.mesh.tensor) + apart(a.mesh.pipeline, b.mesh.pipeline) +
+         std::abs(a.zero - b.zero) / 2.0 + (a.schedule != b.schedule ? 1 : 0);
 }
 
+/// Of so many ranks, the nearest first; with the schedule and the ZeRO stage asked for, or with the plainest.
 std::vector<std::string> nearest_meshes(const ModelShape& shape, const MeshOptions& options, int ranks) {
   std::vector<std::pair<double, std::string>> all;
-  for (int tensor = 1; tensor <= ranks; ++tensor)
-    for (int pipeline = 1; tensor * pipeline <= ranks; ++pipeline) {
+  const auto consider = [&](const Mesh& mesh, int zero, const std::string& schedule) {
+    MeshOptions other = options;
+    other.mesh = mesh;
+    other.mesh.shards = zero > 0 ? mesh.data : 1;
+    other.zero = zero;
+    other.schedule = schedule;
+    other.cut.clear();
+    const std::pair found{distance(other, options), layout_name(other)};
+    if (mesh_faults(shape, other).empty() && std::find(all.begin(), all.end(), found) == all.end())
+      all.push_back(found);
+  };
+  for (int tensor = 1; tensor <= std::min(ranks, shape.columns); ++tensor)
+    for (int pipeline = 1; tensor * pipeline <= ranks && pipeline <= shape.layers(); ++pipeline) {
       if (ranks % (tensor * pipeline) != 0) continue;
-      MeshOptions other = options;
-      other.mesh = {ranks / (tensor * pipeline), tensor, pipeline, 1};
-      if (options.zero > 0) other.mesh.shards = other.mesh.data;
-      other.cut.clear();
-      if (mesh_faults(shape, other).empty()) all.emplace_back(distance(other.mesh, options.mesh), layout_name(other));
+      const Mesh mesh{ranks / (tensor * pipeline), tensor, pipeline, 1};
+      for (int zero = mesh.data > 1 ? options.zero : 0; zero >= 0; --zero)
+        for (const std::string& schedule : {options.schedule, std::string("1f1b")}) consider(mesh, zero, schedule);
     }
   std::sort(all.begin(), all.end());
   std::vector<std::string> names;
   for (size_t i = 0; i < std::min<size_t>(3, all.size()); ++i) names.push_back(all[i].second);
   return names;
+}
+
+/// Where offloaded values would go is looked at before any rank starts.
+std::vector<std::string> tier_faults(const Job& job, const ModelShape& shape, const MeshOptions& options) {
+  if (!options.offload && !options.offload_parameters) return {};
+  const std::string& folder = job.layout.offload_folder;
+  int64_t bytes = 0;
+  for (const Program& program : plan_mesh(shape, options).programs)
+    for (const Buffer& buffer : program.buffers) bytes += buffer.offloaded ? buffer.bytes : 0;
+  try {
+    if (bytes > 0) const FileTier tier(folder, bytes);
+  } catch (const Error& e) {
+    return {
+        fmt::format("layout.offload = \"{}\", layout.offload_folder = \"{}\": {}; another folder works, or "
+                    "offload = \"none\"",
+                    job.layout.offload, folder, e.what())};
+  }
+  return {};
 }
 
 std::string mesh_answer(const Job& job, const MakeModel& make_model, bool fresh) {
@@ -70,10 +100,13 @@ std::string mesh_answer(const Job& job, const MakeModel& make_model, bool fresh)
   const int slots = static_cast<int>(make_optimizer(job.train, job.numerics.isa)->slots().size());
   const MeshOptions options = mesh_options(job, shape, slots);
   std::vector<std::string> faults = mesh_faults(shape, options);
-  if (faults.empty()) return "";
-  const auto nearest = nearest_meshes(shape, options, static_cast<int>(job.layout.ranks));
-  if (!nearest.empty())
-    faults.push_back(fmt::format("with {} ranks these work: {}", job.layout.ranks, fmt::join(nearest, "; ")));
+  if (faults.empty()) return fmt::format("{}", fmt::join(tier_faults(job, shape, options), "\n"));
+  for (std::string& fault : faults) fault = fmt::format("{}: {}", layout_name(options), fault);
+  for (int ranks = static_cast<int>(job.layout.ranks); ranks > 0; --ranks)
+    if (const auto nearest = nearest_meshes(shape, options, ranks); !nearest.empty()) {
+      faults.push_back(fmt::format("with {} ranks these work: {}", ranks, fmt::join(nearest, "; ")));
+      break;
+    }
   return fmt::format("{}", fmt::join(faults, "\n"));
 }
 

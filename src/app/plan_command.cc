@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <numeric>
 #include <set>
 #include <sstream>
 
@@ -16,6 +17,10 @@
 #include "app/train_command.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "config/check.h"
+#include "config/job_check.h"
+#include "config/schema.h"
+#include "config/value.h"
 #include "device/library.h"
 #include "model/adaptor.h"
 #include "model/dry_run.h"
@@ -40,11 +45,22 @@ struct Planned {
   Job job;
   Machine machine;
   int ranks = 1;
+  bool cuda() const { return job.numerics.device == "cuda"; }
+  /// A job of a GPU on a host that has none: one that nobody knows stands for it.
+  bool elsewhere() const { return cuda() && machine.gpus.front().total_bytes == 0; }
+  /// The job whose model is looked at: without a GPU that of the CPU, which has the same units and FLOPs.
+  Job described() const {
+    Job here = job;
+    if (elsewhere()) here.numerics.device = "cpu", here.numerics.precision = "float32";
+    return here;
+  }
 };
 
-Planned plan_job(const PlanArguments& arguments) {
+Planned plan_job(const PlanArguments& arguments, bool elsewhere) {
   Planned planned;
   planned.asked = load_job(arguments.job, parse_settings(arguments.set, arguments.ranks));
+  if (!arguments.hosts.empty() && planned.asked.layout.ranks == 0)
+    planned.asked.layout.ranks = host_slots(read_file(arguments.hosts), arguments.hosts);
   planned.job = planned.asked;
   Job& job = planned.job;
   forget_layout(job);
@@ -52,7 +68,7 @@ Planned plan_job(const PlanArguments& arguments) {
   job.layout.cut = "", job.layout.depth = 1, job.layout.hosts = 1, job.layout.ranks = 0;
   planned.machine = this_machine();
   add_gpus(planned.machine, job.numerics.device);
-  if (job.numerics.device == "cuda" && planned.machine.gpus.empty()) planned.machine.gpus.push_back({.name = "GPU"});
+  if (elsewhere && planned.cuda() && planned.machine.gpus.empty()) planned.machine.gpus.push_back({.name = "GPU"});
   resolve(job, planned.machine);
   planned.ranks = static_cast<int>(planned.asked.layout.ranks > 0 ? planned.asked.layout.ranks : job.layout.ranks);
   return planned;
@@ -68,8 +84,20 @@ Job with_layout(const Planned& planned, const MeshOptions& options) {
   return job;
 }
 
+/// What was set has a meaning on the layout: a run would refuse it else.
+std::string idle_setting(const Job& asked, const Job& job) {
+  for (const Key& key : keys()) {
+    if (key.section != "layout" || key.get(asked) == key.fallback) continue;
+    if (const std::string reason = idle_reason(job, key.full_name()); !reason.empty())
+      return fmt::format("{} = {} is set, which has no meaning with {}", key.full_name(), value_text(key.get(asked)),
+                         reason);
+  }
+  return "";
+}
+
 std::string refusal(const Planned& planned, const MeshOptions& options) {
   Job job = with_layout(planned, options);
+  if (std::string idle = idle_setting(planned.asked, job); !idle.empty()) return idle;
   try {
     resolve(job, planned.machine);
     return "";
@@ -87,13 +115,13 @@ std::vector<int> hosts_of(const PlanArguments& arguments, const Planned& planned
   return hosts;
 }
 
-/// A rank's share of the memory of a machine like this one.
+/// A rank's share of the memory of a machine like this one; 0: that is not known.
 int64_t memory_share(const Planned& planned, const std::vector<int>& hosts) {
   std::map<int, int64_t> ranks;
   for (int host : hosts) ++ranks[host];
   int64_t most = hosts.empty() ? planned.ranks : 1;
   for (const auto& [host, n] : ranks) most = std::max(most, n);
-  if (planned.job.numerics.device == "cuda") {
+  if (planned.cuda()) {
     const auto gpus = static_cast<int64_t>(planned.machine.gpus.size());
     return planned.machine.gpus.front().total_bytes / std::max<int64_t>(1, (most + gpus - 1) / gpus);
   }
@@ -129,6 +157,7 @@ void print_rejected(const SearchResult& result) {
 }
 
 void print_largest(const SearchResult& result, const SearchRequest& request) {
+  if (request.memory == 0) return;
   const Candidate* largest = nullptr;
   int64_t size = 0;
   for (const Candidate& c : result.best) {
@@ -144,18 +173,37 @@ void print_largest(const SearchResult& result, const SearchRequest& request) {
 }
 
 CostOptions cost_of(const PlanArguments& arguments, const Planned& planned, const Model& model) {
-  const bool gpu = planned.job.numerics.device == "cuda";
   CostOptions cost;
+  if (!arguments.calibration.empty() && planned.cuda())
+    throw ConfigError(
+        {fmt::format("--calibration {} but numerics.device = \"cuda\": it holds rates of a CPU, those of a "
+                     "GPU are assumed; leave it out, or set numerics.device = \"cpu\"",
+                     arguments.calibration)});
   if (!arguments.calibration.empty() && !std::filesystem::exists(arguments.calibration))
     throw ConfigError({fmt::format("--calibration {}: there is no such file; `tutti calibrate --out {}` makes it",
                                    arguments.calibration, arguments.calibration)});
-  cost.calibration = load_calibration(arguments.calibration.empty() ? calibration_path() : arguments.calibration,
-                                      planned.job.numerics.device, planned.machine.cores);
+  cost.calibration = planned.cuda()
+                         ? default_calibration("cuda", 1, planned.job.numerics.precision != "float32")
+                         : load_calibration(arguments.calibration.empty() ? calibration_path() : arguments.calibration,
+                                            planned.machine.cores);
   cost.transport = planned.job.layout.transport;
   cost.hosts = hosts_of(arguments, planned);
-  cost.own_processors = gpu;
-  if (!arguments.quick && !gpu) cost.measured = time_segments(model);
+  cost.own_processors = planned.cuda();
+  if (!arguments.quick && !planned.cuda()) cost.measured = time_segments(model);
   return cost;
+}
+
+/// What the rates are of.
+std::string machine_text(const Planned& planned, const Calibration& c) {
+  if (planned.cuda())
+    return fmt::format(
+        "{}; assumed are {:.0f} TFLOP/s in {}, {:.0f} TB/s of memory, {:.0f} GB/s between GPUs, {:.0f} GB/s to the "
+        "host",
+        planned.elsewhere() ? "no GPU here" : planned.machine.gpus.front().name, c.matmul.front() / 1e12,
+        planned.job.numerics.precision, c.copy.alone / 1e12, 1 / message_seconds(c.transports.at("nccl"), 1e9),
+        c.tier / 1e9);
+  return c.source != "default" ? fmt::format("{} cores, calibrated: {}", c.cores, c.source)
+                               : "not calibrated: rates are assumed; `tutti calibrate` measures them";
 }
 
 void print_header(const Planned& planned, const ModelShape& shape, const SearchRequest& request) {
@@ -163,12 +211,10 @@ void print_header(const Planned& planned, const ModelShape& shape, const SearchR
   const CostOptions& cost = request.cost;
   fmt::print("job      {}: {} lanes x {} x {}, {}, {:.4g} M parameters\n", planned.job.name, t.lanes, t.micro_batches,
              t.micro_batch_size, t.optimizer, static_cast<double>(shape.parameter_count()) / 1e6);
-  const bool measured = cost.calibration.source != "default";
-  fmt::print("machine  {}\n",
-             measured ? fmt::format("{} cores, calibrated: {}", cost.calibration.cores, cost.calibration.source)
-                      : std::string("not calibrated: rates are assumed; `tutti calibrate` measures them"));
+  fmt::print("machine  {}\n", machine_text(planned, cost.calibration));
   if (cost.measured.empty()) {
-    fmt::print("segments not run: by the FLOPs and bytes that they declare\n");
+    const bool wider = planned.elsewhere() && planned.job.numerics.precision != "float32";
+    fmt::print("segments not run: by the FLOPs and bytes that they declare{}\n", wider ? " in float32" : "");
   } else {
     SegmentSeconds all;
     for (const auto& block : cost.measured)
@@ -177,9 +223,10 @@ void print_header(const Planned& planned, const ModelShape& shape, const SearchR
                (all.input + all.weight) * 1e3);
   }
   const std::set<int> hosts(cost.hosts.begin(), cost.hosts.end());
-  fmt::print("ranks    {}{}, {}, at most {} each\n\n", request.ranks,
+  fmt::print("ranks    {}{}, {}, {}\n\n", request.ranks,
              hosts.size() > 1 ? fmt::format(" on {} hosts", hosts.size()) : "", cost.transport,
-             bytes_text(static_cast<double>(request.memory)));
+             request.memory > 0 ? fmt::format("at most {} each", bytes_text(static_cast<double>(request.memory)))
+                                : "memory without a limit: --memory sets one");
 }
 
 /// All that the search needs.
@@ -189,18 +236,19 @@ struct Question {
   SearchRequest request;
 };
 
-Question pose(const PlanArguments& arguments, const MakeModel& make_model) {
-  Question question{plan_job(arguments), {}, {}};
+/// `elsewhere`: it will not run here, so that this host may lack the GPU that the job asks for.
+Question pose(const PlanArguments& arguments, const MakeModel& make_model, bool elsewhere) {
+  Question question{plan_job(arguments, elsewhere), {}, {}};
   const Planned& planned = question.planned;
   const Job& job = planned.job;
   choose_library_isa(job.numerics.isa);
   prepare_compute_thread(static_cast<int>(job.numerics.threads));
-  RankDevice device = open_rank_device(job, 0);
-  const Model model = prepared_model(job, make_model, /*fresh=*/false);
+  const RankDevice device = planned.elsewhere() ? RankDevice() : open_rank_device(job, 0);
+  const Model model = prepared_model(planned.described(), make_model, /*fresh=*/false);
   ModelShape& shape = question.shape;
   shape = describe(model);
   if (!arguments.quick && device) dry_run(model, shape, *device.device, device.place(), compute_type(job));
-  if (!arguments.quick && !device) dry_run(model, shape);
+  if (!arguments.quick && !planned.cuda()) dry_run(model, shape);
 
   SearchRequest& request = question.request;
   request.ranks = planned.ranks;
@@ -235,8 +283,11 @@ int64_t parse_bytes(const std::string& text) {
   return static_cast<int64_t>(number * found->second);
 }
 
-std::vector<int> parse_hosts(const std::string& text, const std::string& source, int ranks) {
-  std::vector<int> slots;  // 0: not said
+namespace {
+
+/// By host; 0: not said.
+std::vector<int> parse_slots(const std::string& text, const std::string& source) {
+  std::vector<int> slots;
   std::vector<std::string> faults;
   std::istringstream lines(text);
   int number = 0;
@@ -257,6 +308,18 @@ std::vector<int> parse_hosts(const std::string& text, const std::string& source,
   }
   if (slots.empty() && faults.empty()) faults.push_back(fmt::format("{}: it names no host", source));
   if (!faults.empty()) throw ConfigError(std::move(faults));
+  return slots;
+}
+
+}  // namespace
+
+int host_slots(const std::string& text, const std::string& source) {
+  const std::vector<int> slots = parse_slots(text, source);
+  return std::find(slots.begin(), slots.end(), 0) != slots.end() ? 0 : std::accumulate(slots.begin(), slots.end(), 0);
+}
+
+std::vector<int> parse_hosts(const std::string& text, const std::string& source, int ranks) {
+  const std::vector<int> slots = parse_slots(text, source);
   int left = ranks, open = 0;
   for (int count : slots) left -= count, open += count == 0 ? 1 : 0;
   if (open == 0 && left > 0) throw ConfigError({fmt::format("{}: {} slots for {} ranks", source, ranks - left, ranks)});
@@ -270,7 +333,7 @@ std::vector<int> parse_hosts(const std::string& text, const std::string& source,
 }
 
 int plan_command(const PlanArguments& arguments, const MakeModel& make_model) {
-  const auto [planned, shape, request] = pose(arguments, make_model);
+  const auto [planned, shape, request] = pose(arguments, make_model, /*elsewhere=*/true);
   print_header(planned, shape, request);
   std::fflush(stdout);
   const SearchResult result = search_layouts(shape, request);
@@ -290,7 +353,7 @@ int plan_command(const PlanArguments& arguments, const MakeModel& make_model) {
 }
 
 Job planned_job(const PlanArguments& arguments, const MakeModel& make_model) {
-  const auto [planned, shape, request] = pose(arguments, make_model);
+  const auto [planned, shape, request] = pose(arguments, make_model, /*elsewhere=*/false);
   const SearchResult result = search_layouts(shape, request);
   if (result.best.empty()) throw ConfigError(no_layout_faults(result, request));
   Job job = with_layout(planned, result.best.front().options);

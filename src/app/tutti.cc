@@ -8,7 +8,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <map>
 #include <set>
 
 #include "app/calibrate_command.h"
@@ -66,6 +66,20 @@ int sample_command(const std::string& path, const std::string& prompt, int64_t l
   return 0;
 }
 
+/// Those that every rank has kept, ascending: records are bounded, and on a device not all steps are traced.
+std::vector<uint64_t> traced_steps(const std::vector<TraceEvent>& events) {
+  std::map<uint64_t, std::set<int>> ranks;
+  std::set<int> all;
+  for (const TraceEvent& event : events) {
+    ranks[event.step].insert(event.rank);
+    all.insert(event.rank);
+  }
+  std::vector<uint64_t> steps;
+  for (const auto& [step, those] : ranks)
+    if (those == all) steps.push_back(step);
+  return steps;
+}
+
 /// Merges the ranks' records into trace.json (Chrome, Perfetto) and trace.svg (the step in the middle of what was
 /// kept).
 int trace_command(const std::string& path, int64_t step) {
@@ -82,9 +96,15 @@ int trace_command(const std::string& path, int64_t step) {
     }
   }
   if (events.empty()) throw Error(fmt::format("{}: it has no trace (a run writes it when it ends)", path));
-  std::set<uint64_t> steps;  // on a device not all are traced
-  for (const TraceEvent& event : events) steps.insert(event.step);
-  const uint64_t shown = step >= 0 ? static_cast<uint64_t>(step) : *std::next(steps.begin(), steps.size() / 2);
+  const std::vector<uint64_t> steps = traced_steps(events);
+  if (step >= 0 && !std::binary_search(steps.begin(), steps.end(), static_cast<uint64_t>(step)))
+    throw ConfigError(
+        {steps.empty()
+             ? fmt::format("--step {}: no step was traced on all ranks", step)
+             : fmt::format("--step {}: steps {} to {} were traced on all ranks{}", step, steps.front(), steps.back(),
+                           steps.back() - steps.front() >= steps.size() ? ", not every one" : "")});
+  if (steps.empty()) throw Error(fmt::format("{}: no step was traced on all ranks", path));
+  const uint64_t shown = step >= 0 ? static_cast<uint64_t>(step) : steps[steps.size() / 2];
   write_file_atomic(folder.path + "/trace.json", chrome_trace(events));
   write_file_atomic(folder.path + "/trace.svg", svg_trace(events, shown));
   fmt::print("{}/trace.json  {} instructions, for ui.perfetto.dev or chrome://tracing\n", folder.path, events.size());
@@ -185,13 +205,14 @@ int tutti_main(int argc, char** argv) {
   plan->add_option("job", plans.job, "built-in name or TOML file")->required();
   plan->add_option("--ranks", plans.ranks, "number of ranks (default: as a run would have)")
       ->check(CLI::Range(int64_t{1}, int64_t{65536}));
-  plan->add_option("--memory", plans.memory, "of a rank, like 16GiB (default: its share of this machine's)");
+  plan->add_option("--memory", plans.memory,
+                   "of a rank, like 16GiB (default: its share of this machine's; without the job's GPU no limit)");
   plan->add_option("--hosts", plans.hosts, "a file with a line a host: name [slots=N]");
   plan->add_option("--picture", plans.picture, "an SVG file for the timeline of the best layout");
   plan->add_option("--json", plans.json, "a file for all layouts that were simulated");
   plan->add_option("--set", plans.set, "section.key=value; layout keys that are set are not searched")
       ->allow_extra_args(false);
-  plan->add_option("--calibration", plans.calibration, "a file of `tutti calibrate --out`");
+  plan->add_option("--calibration", plans.calibration, "a file of `tutti calibrate --out`; a GPU's rates are assumed");
   plan->add_flag("--quick", plans.quick, "run nothing of the model: go by what its segments declare");
   on(plan, [&] { return plan_command(plans, own_model); });
 

@@ -45,7 +45,7 @@ Suited suited_to(const Prepared& prepared, const MakeModel& make_model) {
   return suited;
 }
 
-constexpr int kMeshWidth = 32;
+constexpr int kMeshWidth = 36;
 
 }  // namespace
 

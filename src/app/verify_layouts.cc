@@ -89,7 +89,8 @@ class Sweep {
       : base_(job.layout),
         lanes_(job.train.lanes),
         slices_(job.train.tensor_slices),
-        device_(job.numerics.device == "cuda") {
+        device_(job.numerics.device == "cuda"),
+        cut_(job.model.kind == "gpt" ? "blocks.0" : "") {
     base_.hosts = 1, base_.partition = "lanes", base_.fold = "local";
   }
 
@@ -134,6 +135,10 @@ class Sweep {
       row.offload = offload;
       add(row);
     }
+    // By hand, as uneven as can be.
+    LayoutConfig split = meshed(1, 1, 2);
+    split.cut = cut_;
+    if (!cut_.empty()) add(split);
   }
 
   /// All where there are stages alone; else one by turns, and first the one that any number of layers allows.
@@ -163,9 +168,9 @@ class Sweep {
       }
       row.offload = "none";
       if (zero > 0 && data % 2 == 0 && data > 2) {
-        row.shards = 2;
+        row.shards = 2, row.hosts = data / 2;  // slices inside of a host, replicas between them
         add(row);
-        row.shards = 0;
+        row.shards = 0, row.hosts = 1;
       }
       if (zero > 1 && tensor * pipeline == 1) {
         row.fold = "owner";
@@ -190,6 +195,7 @@ class Sweep {
   LayoutConfig base_;
   const int64_t lanes_, slices_;
   const bool device_;
+  const std::string cut_;  // where a second stage may begin; empty: blocks have names of their own
   std::vector<LayoutConfig> rows_;
   size_t schedules_ = 0, recomputes_ = 0, offloads_ = 0, depths_ = 0;
 };
@@ -238,6 +244,7 @@ std::string mesh_word(const Job& job) {
   if (l.zero > 0 && mesh.shards != mesh.data) word += fmt::format("/{}", mesh.shards);
   if (l.depth != 1) word += fmt::format(",depth{}", l.depth);
   if (l.recompute != "none") word += "," + l.recompute;
+  if (l.offload != "none") word += l.offload == "all" ? ",offload-all" : ",offload";
   return word;
 }
 

@@ -103,6 +103,9 @@ std::string idle_reason(const Job& job, const std::string& key) {
     return fmt::format("layout.schedule = \"{}\": only \"interleaved\" has chunks of one's own number",
                        layout.schedule);
   }
+  if (key == "layout.offload_folder" && layout.offload == "none") {
+    return "layout.offload = \"none\": nothing is offloaded";
+  }
   if (key == "layout.shards" && layout.zero == 0) return "layout.zero = 0: nothing is sliced";
   if (key == "layout.depth" && layout.zero < 3) {
     return fmt::format("layout.zero = {}: only ZeRO-3 gathers units", layout.zero);
@@ -186,9 +189,12 @@ void JobCheck::mesh() {
 
 void JobCheck::uneven_mesh() {
   const LayoutConfig& layout = job_.layout;
+  // Of other models the blocks are not known here.
+  const int64_t blocks = job_.model.kind == "gpt" ? job_.model.layers + 2 : INT64_MAX;
   const auto works = [&](int64_t ranks, int64_t tensor, int64_t pipeline) {
     const int64_t shares = tensor * pipeline;
-    return tensor <= job_.train.tensor_slices && ranks > 0 && ranks % shares == 0 && ranks / shares <= job_.train.lanes;
+    return pipeline <= blocks && tensor <= job_.train.tensor_slices && ranks > 0 && ranks % shares == 0 &&
+           ranks / shares <= job_.train.lanes;
   };
   std::vector<int64_t> tensors, pipelines, ranks;
   for (int64_t part : divisors(layout.ranks)) {

@@ -344,11 +344,14 @@ void add_layout(std::vector<Key>& keys) {
       .one_of({"none", "selective", "full"})
       .layout();
   rows.add(&C::offload, "offload", "none",
-           "what lives outside of memory and comes in when it is used: the optimizer's values, or parameters too")
+           "what lives in a second tier and comes in when it is used: the optimizer's values, or parameters too. The "
+           "tier is "
+           "a file, of a GPU pinned memory of the host")
       .one_of({"none", "optimizer", "all"})
       .layout();
   rows.add(&C::offload_folder, "offload_folder", "",
-           "where the file of offloaded values is; empty: in the system's folder for temporary files")
+           "where the file of offloaded values is; empty: in the system's folder for temporary files. On a GPU there "
+           "is none")
       .layout();
   rows.add(&C::fold, "fold", "auto", "where the lanes' gradients are summed: same bits everywhere")
       .one_of({"auto", "local", "owner", "root"})

@@ -58,7 +58,7 @@ DeviceColumns DeviceColumns::scatter(const Members& members, const std::vector<f
     }
     const Range theirs = exchange.columns_of(to);
     for (const Range& tree : subtrees(mine, columns)) {
-      Fold fold{sum_of(tree.begin) + theirs.begin * part, {}, {}, theirs.size() * part};
+      PlacedFold fold{sum_of(tree.begin) + theirs.begin * part, {}, {}, theirs.size() * part};
       std::vector<Range> ranges;
       for (int64_t c = tree.begin; c < tree.end; ++c) {
         fold.terms.push_back(sum_of(c) + theirs.begin * part);
@@ -76,7 +76,7 @@ DeviceColumns DeviceColumns::scatter(const Members& members, const std::vector<f
   const std::vector<FoldStep> order = fold_order(ranges, {0, columns});
   for (size_t c = 0; c < parts.size(); ++c) {
     const int64_t at = static_cast<int64_t>(c) * part;
-    Fold fold{reinterpret_cast<float*>(parts[c]), {}, order, part};
+    PartFold fold{{reinterpret_cast<float*>(parts[c]), {}, order, part}};
     if (precision != Precision::kFloat32) {  // the sum rounds once, from a place that nobody needs any more
       fold.narrow = parts[c];
       fold.out = sums[0] + mine.begin * part + at;
@@ -88,14 +88,16 @@ DeviceColumns DeviceColumns::scatter(const Members& members, const std::vector<f
 }
 
 void DeviceColumns::run(Stream stream) {
-  for (const Own& own : own_) m_.device.copy(stream, own.to, own.from, own.bytes);
-  const auto put = [&](const Fold& fold) {
+  for (const PlacedCopy& own : own_) m_.device.copy(stream, own.to, own.from, own.bytes);
+  const auto put = [&](const PlacedFold& fold) {
     m_.kernels.fold(stream, fold.out, fold.terms, fold.order, fold.size);
-    if (fold.narrow != nullptr) m_.kernels.cast(stream, fold.out, fold.narrow, fold.size, precision_);
   };
-  for (const Fold& fold : before_) put(fold);
+  for (const PlacedFold& fold : before_) put(fold);
   if (!sends_.empty() || !receives_.empty()) m_.group->exchange(stream, sends_, receives_);
-  for (const Fold& fold : after_) put(fold);
+  for (const PartFold& fold : after_) {
+    put(fold);
+    if (fold.narrow != nullptr) m_.kernels.cast(stream, fold.out, fold.narrow, fold.size, precision_);
+  }
 }
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "device/group.h"
+#include "device/placed.h"
 #include "device/state_kernels.h"
 #include "grid/grid.h"
 
@@ -31,17 +32,9 @@ class DeviceColumns {
   void run(Stream stream);
 
  private:
-  struct Fold {
-    float* out;
-    std::vector<const float*> terms;
-    std::vector<FoldStep> order;
-    int64_t size;
+  /// The end of a column's part.
+  struct PartFold : PlacedFold {
     void* narrow = nullptr;  // where the sum goes in 16 bits
-  };
-  struct Own {
-    std::byte* to;
-    const std::byte* from;
-    size_t bytes;
   };
   explicit DeviceColumns(const Members& members) : m_(members) {}
   int ranks() const { return m_.group != nullptr ? m_.group->size() : 1; }
@@ -50,8 +43,9 @@ class DeviceColumns {
 
   Members m_;
   Precision precision_ = Precision::kFloat32;
-  std::vector<Own> own_;
-  std::vector<Fold> before_, after_;  // the exchange
+  std::vector<PlacedCopy> own_;
+  std::vector<PlacedFold> before_;  // the exchange
+  std::vector<PartFold> after_;
   std::vector<DeviceSend> sends_;
   std::vector<DeviceReceive> receives_;
 };

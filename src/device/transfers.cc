@@ -94,7 +94,7 @@ void DeviceSum::add(const LevelSum& sum, const std::vector<const Part*>& parts, 
   const auto at_level = [&](int level, const Part& part) {
     return levels.at(static_cast<size_t>(level)) + part.position + (piece.begin - part.floats.begin);
   };
-  Fold fold{at_level(sum.level, *parts.at(0)), {}, {}, piece.size()};
+  PlacedFold fold{at_level(sum.level, *parts.at(0)), {}, {}, piece.size()};
   for (const Part* part : parts)
     for (int term : sum.terms)
       fold.terms.push_back(term < 0 ? at_level(-1 - term, *part)
@@ -108,7 +108,7 @@ void DeviceSum::add(const LevelSum& sum, const std::vector<const Part*>& parts, 
 
 void DeviceSum::run(Stream stream) {
   if (!sends_.empty() || !receives_.empty()) group_->exchange(stream, sends_, receives_);
-  for (const Fold& fold : folds_) kernels_.fold(stream, fold.out, fold.terms, fold.order, fold.size);
+  for (const PlacedFold& fold : folds_) kernels_.fold(stream, fold.out, fold.terms, fold.order, fold.size);
 }
 
 int64_t DeviceSum::scratch_bytes(const SumTransfer& transfer, int rank) {
@@ -140,7 +140,7 @@ DeviceCopies::DeviceCopies(const CopyTransfer& transfer, int rank, std::byte* wi
 }
 
 void DeviceCopies::run(Stream stream) {
-  for (const Own& own : own_) device_.copy(stream, own.to, own.from, own.bytes);
+  for (const PlacedCopy& own : own_) device_.copy(stream, own.to, own.from, own.bytes);
   if (!sends_.empty() || !receives_.empty()) group_->exchange(stream, sends_, receives_);
 }
 

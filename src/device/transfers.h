@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/group.h"
+#include "device/placed.h"
 #include "device/state_kernels.h"
 #include "plan/transfers.h"
 
@@ -26,12 +27,6 @@ class DeviceSum {
   static int64_t scratch_bytes(const SumTransfer& transfer, int rank);
 
  private:
-  struct Fold {
-    float* out;
-    std::vector<const float*> terms;
-    std::vector<FoldStep> order;
-    int64_t size;
-  };
   struct Part {
     Range floats;                     // what I own of a source
     int64_t position = 0;             // where it begins in a level
@@ -47,7 +42,7 @@ class DeviceSum {
   std::vector<Part> parts_;  // by source
   std::vector<DeviceSend> sends_;
   std::vector<DeviceReceive> receives_;
-  std::vector<Fold> folds_;
+  std::vector<PlacedFold> folds_;
 };
 
 class DeviceCopies {
@@ -58,14 +53,9 @@ class DeviceCopies {
   void run(Stream stream);
 
  private:
-  struct Own {
-    std::byte* to;
-    const std::byte* from;
-    size_t bytes;
-  };
   Device& device_;
   DeviceGroup* group_;
-  std::vector<Own> own_;
+  std::vector<PlacedCopy> own_;
   std::vector<DeviceSend> sends_;
   std::vector<DeviceReceive> receives_;
 };

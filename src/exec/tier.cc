@@ -22,7 +22,11 @@ namespace {
 }  // namespace
 
 FileTier::FileTier(const std::string& folder, int64_t bytes) {
-  const std::string place = folder.empty() ? std::filesystem::temp_directory_path().string() : folder;
+  std::error_code missing;
+  const std::string place = folder.empty() ? std::filesystem::temp_directory_path(missing).string() : folder;
+  if (missing)
+    throw Error(fmt::format("offloaded values: no folder for temporary files ({}): set layout.offload_folder",
+                            missing.message()));
   file_ = ::open(place.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (file_ < 0) fail(fmt::format("no file in {}", place), errno);
   // Room is taken now: a disk that is full later would end a step.

@@ -54,7 +54,7 @@ std::vector<int> even_ends(const std::vector<double>& until, int parts) {
 }  // namespace
 
 // Where a home has one part, the even cut is the best. Where it has several, their sum counts: from the even cut ends
-// move by one as long as that makes it better.
+// move by one, alone or with their neighbours (then parts between them slide along), as long as that makes it better.
 std::vector<Range> cut_by_cost(const std::vector<double>& costs, const std::vector<int>& homes) {
   const int n = static_cast<int>(costs.size()), parts = static_cast<int>(homes.size());
   TUTTI_CHECK(parts >= 1 && parts <= n, "{} parts of {}", parts, n);
@@ -65,17 +65,18 @@ std::vector<Range> cut_by_cost(const std::vector<double>& costs, const std::vect
   CutCost best = cut_cost(ends, until, homes);
   for (bool better = several; better;) {
     better = false;
-    for (int part = 0; part + 1 < parts; ++part)
-      for (int by : {-1, 1}) {
-        std::vector<int> moved = ends;
-        moved[part] += by;
-        if (moved[part] <= (part > 0 ? moved[part - 1] : 0) || moved[part] >= moved[part + 1]) continue;
-        if (const CutCost cost = cut_cost(moved, until, homes); cost < best) {
-          best = cost;
-          ends = moved;
-          better = true;
+    for (int first = 0; first + 1 < parts; ++first)
+      for (int last = first; last + 1 < parts; ++last)
+        for (int by : {-1, 1}) {
+          std::vector<int> moved = ends;
+          for (int part = first; part <= last; ++part) moved[part] += by;
+          if (moved[first] <= (first > 0 ? moved[first - 1] : 0) || moved[last] >= moved[last + 1]) continue;
+          if (const CutCost cost = cut_cost(moved, until, homes); cost < best) {
+            best = cost;
+            ends = moved;
+            better = true;
+          }
         }
-      }
   }
   std::vector<Range> cuts;
   for (int begin = 0; int end : ends) cuts.push_back({std::exchange(begin, end), end});

@@ -4,6 +4,7 @@
 //   W lanes, N ranks (N <= W), M micro-batches a lane, B samples a micro-batch; a step consumes W*M*B samples
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -19,6 +20,12 @@ struct Range {
   bool contains(int64_t i) const { return begin <= i && i < end; }
   bool operator==(const Range&) const = default;
 };
+
+/// What two ranges have in common; begins at 0 where that is nothing.
+inline Range overlap(Range a, Range b) {
+  const Range both{std::max(a.begin, b.begin), std::min(a.end, b.end)};
+  return both.empty() ? Range{} : both;
+}
 
 struct Batch {
   int lanes = 1, micro_batches = 1, micro_batch_size = 1;

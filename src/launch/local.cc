@@ -259,12 +259,13 @@ class Supervisor {
 
   void end_the_cancelled() {
     if (cancelled_at_ == Time{} || clock_.now() < cancelled_at_ + kGrace) return;
-    for (int r = 0; r < options_.ranks; ++r) kill_rank(r);
+    for (int r = 0; r < options_.ranks; ++r)
+      if (kill_rank(r)) result_.deaf.push_back(r);
   }
 
-  void kill_rank(int r) {
-    if (options_.threads || members_[r].ended || std::exchange(killed_[r], true)) return;
-    ::kill(members_[r].pid, SIGKILL);
+  bool kill_rank(int r) {
+    if (options_.threads || members_[r].ended || std::exchange(killed_[r], true)) return false;
+    return ::kill(members_[r].pid, SIGKILL) == 0;
   }
 
   /// The same sentence from several ranks is said once.

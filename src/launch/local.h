@@ -47,8 +47,9 @@ struct LaunchOptions {
 /// signal 9 (Killed)"; empty: all ranks returned.
 struct LaunchResult {
   std::vector<std::string> failures;
-  bool stopped = false;  ///< by Ctrl-C or SIGTERM
-  std::string result;    ///< Control::result
+  bool stopped = false;   ///< by Ctrl-C or SIGTERM
+  std::string result;     ///< Control::result
+  std::vector<int> deaf;  ///< ranks that were cancelled, did not end by themselves, and were killed
   bool ok() const { return failures.empty(); }
 };
 

@@ -49,16 +49,16 @@ TransportRates transport_of(const json& node) {
 
 }  // namespace
 
-Calibration default_calibration(const std::string& device, int cores) {
+Calibration default_calibration(const std::string& device, int cores, bool narrow) {
   Calibration c;
   c.source = "default";
   c.cores = std::max(1, cores);
   const bool gpu = device == "cuda";
-  c.matmul.assign(static_cast<size_t>(c.cores), gpu ? 4e13 : 6e10);
+  c.matmul.assign(static_cast<size_t>(c.cores), !gpu ? 6e10 : narrow ? 4e14 : 4e13);
   c.copy = gpu ? Rates{3e12, 3e12} : Rates{1.6e10, 8e9};
   c.fold = gpu ? Rates{2.5e12, 2.5e12} : Rates{1.6e10, 8e9};
   c.update = gpu ? Rates{2.5e12, 2.5e12} : Rates{1.2e10, 7e9};
-  c.disk = gpu ? 2e10 : 1e9;  // a GPU's second tier is the host's memory
+  c.tier = gpu ? 5e10 : 1e9;
   c.transports["inproc"] = straight(2e-6, 6e9, 5e-7);
   c.transports["shm"] = straight(2e-6, 6e9, 5e-7);
   c.transports["tcp"] = straight(2e-5, 2e9, 0);
@@ -87,7 +87,7 @@ std::string to_json(const Calibration& c) {
                {"copy_bytes", rates_json(c.copy)},
                {"fold_bytes", rates_json(c.fold)},
                {"update_bytes", rates_json(c.update)},
-               {"disk_bytes", c.disk},
+               {"disk_bytes", c.tier},
                {"transports", transports}})
              .dump(1) +
          "\n";
@@ -109,20 +109,22 @@ Calibration parse_calibration(const std::string& text, const std::string& source
     c.copy = rates_of(node.at("copy_bytes"));
     c.fold = rates_of(node.at("fold_bytes"));
     c.update = rates_of(node.at("update_bytes"));
-    c.disk = node.at("disk_bytes").get<double>();
-    if (!(c.disk > 0)) throw Error("a rate is not above 0");
+    c.tier = node.at("disk_bytes").get<double>();
+    if (!(c.tier > 0)) throw Error("a rate is not above 0");
     for (const auto& [name, rates] : node.at("transports").items()) c.transports[name] = transport_of(rates);
     for (const char* name : {"inproc", "shm", "tcp", "network"})
       if (!c.transports.contains(name)) throw Error(fmt::format("transport {} is missing", name));
     return c;
+  } catch (const json::exception&) {
+    throw Error(fmt::format("{}: it is no file of `tutti calibrate`; write it again with it", source));
   } catch (const std::exception& e) {
     throw Error(
         fmt::format("{}: no calibration of this version: {}; write it again with `tutti calibrate`", source, e.what()));
   }
 }
 
-Calibration load_calibration(const std::string& path, const std::string& device, int cores) {
-  if (device == "cuda" || !std::filesystem::exists(path)) return default_calibration(device, cores);
+Calibration load_calibration(const std::string& path, int cores) {
+  if (!std::filesystem::exists(path)) return default_calibration("cpu", cores);
   return parse_calibration(read_file(path), path);
 }
 

@@ -30,7 +30,7 @@ class Prices {
   double copy(double bytes) const { return bytes / c_.copy.alone; }  // read and written
   double fold(double bytes) const { return bytes / c_.fold.alone; }
   double update(double floats, int slots) const { return floats * kFloat * (3 + 2 * slots) / c_.update.alone; }
-  double disk(double bytes) const { return bytes / c_.disk; }
+  double tier(double bytes) const { return bytes / c_.tier; }
 
   int host(int rank) const { return options_.hosts.empty() ? 0 : options_.hosts[static_cast<size_t>(rank)]; }
   const TransportRates& between(int a, int b) const {
@@ -164,7 +164,7 @@ class MeshCosts : public Costs {
         return exchange(program, i);
       case Op::kFetch:
       case Op::kEvict:
-        return memory(prices.disk(std::max(bytes_of(program, i.reads), bytes_of(program, i.writes))));
+        return memory(prices.tier(std::max(bytes_of(program, i.reads), bytes_of(program, i.writes))));
     }
     return {};
   }

@@ -73,9 +73,26 @@ std::string layout_name(const MeshOptions& o) {
   if (o.zero > 0 && o.mesh.shards != o.mesh.data) name += fmt::format(" over {}", o.mesh.shards);
   if (o.recompute != Recompute::kNone)
     name += fmt::format(", recompute {}", kRecomputes[static_cast<size_t>(o.recompute)]);
+  if (o.offload) name += o.offload_parameters ? ", offload all" : ", offload optimizer";
   if (o.owner) name += ", fold owner";
   return name;
 }
+
+namespace {
+
+/// "pipeline 8, schedule gpipe".
+std::string set_text(const SearchSpace& space) {
+  std::vector<std::string> all;
+  const auto add = [&](const char* name, const auto& value) {
+    if (value) all.push_back(fmt::format("{} {}", name, *value));
+  };
+  add("tensor", space.tensor), add("pipeline", space.pipeline), add("zero", space.zero), add("shards", space.shards);
+  add("schedule", space.schedule), add("chunks", space.chunks), add("fold", space.fold);
+  if (space.recompute) all.push_back(fmt::format("recompute {}", kRecomputes[static_cast<size_t>(*space.recompute)]));
+  return fmt::format("{}", fmt::join(all, ", "));
+}
+
+}  // namespace
 
 std::vector<std::string> no_layout_faults(const SearchResult& result, const SearchRequest& request) {
   std::vector<std::string> faults;
@@ -87,11 +104,13 @@ std::vector<std::string> no_layout_faults(const SearchResult& result, const Sear
                                    bytes_text(static_cast<double>(result.nearest[i].memory.total()))));
     return faults;
   }
+  const std::string set = set_text(request.space);
   faults.push_back(
-      fmt::format("no layout of {} rank{} can run this job:", request.ranks, request.ranks == 1 ? "" : "s"));
+      fmt::format("no layout of {} rank{} can run this job{}:", request.ranks, request.ranks == 1 ? "" : "s",
+                  set.empty() ? "" : fmt::format(" with what is set ({}; left out, it is searched)", set)));
   if (result.rejected.empty())
     faults.push_back(
-        fmt::format("  what is set of tensor, pipeline and shards does not make up {} ranks", request.ranks));
+        fmt::format("  tensor x pipeline ranks do not divide {} ranks, or shards their data ranks", request.ranks));
   for (const Rejection& r : result.rejected)
     faults.push_back(fmt::format("  {} ({}{})", r.reason, r.layouts.front(),
                                  r.layouts.size() > 1 ? fmt::format(" and {} more", r.layouts.size() - 1) : ""));

@@ -121,7 +121,8 @@ void RankMaker::bring_for(size_t pass) {
     i.op = homes_.gathers() ? Op::kGather : Op::kFetch;
     i.block = use.unit;
     if (homes_.gathers()) {
-      i.id = kGatherIds + static_cast<uint32_t>(replica) * kPerHome + static_cast<uint32_t>(brought_);
+      i.id = kGatherIds + static_cast<uint32_t>(brought_ * static_cast<size_t>(mesh.ranks() / mesh.shards)) +
+             static_cast<uint32_t>(replica);
       i.group = homes_.replica(use.unit);
     }
     i.reads = {state_.parameter(use.unit)};
@@ -174,9 +175,10 @@ void RankMaker::forward(const MeshPass& pass, bool again) {
 }
 
 Instruction RankMaker::meeting_of_columns(const MeshPass& pass, int segment, int output) {
-  const int number = homes_.at.pipeline * options_.mesh.data + homes_.at.data;
+  const Mesh& mesh = options_.mesh;
+  const auto number = static_cast<uint32_t>(homes_.at.pipeline * mesh.data + homes_.at.data);
   Instruction i = work_.instruction(Op::kExchange, pass, model_.block_at(pass.layer, 0), segment);
-  i.id = kExchangeIds + static_cast<uint32_t>(number) * kPerHome + exchanges_++;
+  i.id = kExchangeIds + exchanges_++ * static_cast<uint32_t>(mesh.pipeline * mesh.data) + number;
   i.group = homes_.tensor_ranks();
   i.output = output;
   return i;

@@ -48,6 +48,7 @@ void UnitSymbols::mark_loss(Place place) {
   const BlockShape& block = model_.blocks[i.block];
   const bool last = block.layer + 1 == model_.layers() && i.segment + 1 == static_cast<int>(block.segments.size());
   if (i.writes.size() != (last && !i.again ? 1 : 0)) faults_.add(place, "the loss has one place, others have none");
+  if (last && !i.again) commits_[place.rank].before.push_back(place);
 }
 
 void UnitSymbols::vote(Place place) {
@@ -71,36 +72,26 @@ void UnitSymbols::update(Place place) {
   if (!is_home(place.rank, i.block)) return faults_.add(place, "its unit is not this rank's");
   const Range range = updated_range(place.rank, i.block);
   ++units_[i.block].updates[options_.mesh.at(place.rank).data];
-  const auto of_kind = [&](const std::vector<int>& list, BufferKind kind) {
-    std::vector<int> found;
-    for (int b : list) {
-      if (buffer(place.rank, b).kind == kind) found.push_back(b);
-    }
-    return found;
-  };
-  const auto gradient = of_kind(i.reads, BufferKind::kGradient), parameter = of_kind(i.reads, BufferKind::kParameter),
-             moment = of_kind(i.reads, BufferKind::kMoment);
-  const auto& verdict = at(plan_, commit.votes[0]).writes;
-  if (gradient.size() != 1 || parameter.size() != 1 || moment.size() != 1 ||
-      of_kind(i.reads, BufferKind::kWork) != verdict)
-    return faults_.add(place, "reads a verdict, a gradient, parameters and moments, one each");
-  if (parameter != of_kind(i.writes, BufferKind::kParameter) || moment != of_kind(i.writes, BufferKind::kMoment) ||
-      i.writes.size() != 2)
+  const auto is = [&](size_t k, BufferKind kind) { return buffer(place.rank, i.reads[k]).kind == kind; };
+  if (i.reads.size() != 4 || std::vector<int>{i.reads[0]} != at(plan_, commit.votes[0]).writes ||
+      !is(1, BufferKind::kGradient) || !is(2, BufferKind::kParameter) || !is(3, BufferKind::kMoment))
+    return faults_.add(place, "reads the verdict, a gradient, parameters and moments, in this order");
+  const int gradient = i.reads[1], parameter = i.reads[2], moment = i.reads[3];
+  if (i.writes != std::vector<int>{parameter, moment})
     return faults_.add(place, "writes the parameters and moments that it reads");
-  total_over(place, gradient[0], i.block, range);
-  if (!version_over(place.rank, parameter[0], i.block, BufferKind::kParameter, range, 0)) {
-    faults_.add(place, fmt::format("'{}' does not hold this step's parameters", buffer(place.rank, parameter[0]).name));
+  total_over(place, gradient, i.block, range);
+  if (!version_over(place.rank, parameter, i.block, BufferKind::kParameter, range, 0)) {
+    faults_.add(place, fmt::format("'{}' does not hold this step's parameters", buffer(place.rank, parameter).name));
   }
-  if (!version_over(place.rank, moment[0], i.block, BufferKind::kMoment, {0, 1}, 0)) {
-    faults_.add(place, fmt::format("'{}' does not hold this step's moments", buffer(place.rank, moment[0]).name));
+  if (!version_over(place.rank, moment, i.block, BufferKind::kMoment, {0, 1}, 0)) {
+    faults_.add(place, fmt::format("'{}' does not hold this step's moments", buffer(place.rank, moment).name));
   }
   const int64_t bytes = range.size() * static_cast<int64_t>(sizeof(float)) * options_.optimizer_slots;
-  if (buffer(place.rank, moment[0]).bytes < bytes) {
-    faults_.add(place,
-                fmt::format("'{}' has no room for {} bytes of moments", buffer(place.rank, moment[0]).name, bytes));
+  if (buffer(place.rank, moment).bytes < bytes) {
+    faults_.add(place, fmt::format("'{}' has no room for {} bytes of moments", buffer(place.rank, moment).name, bytes));
   }
-  holding(place.rank, parameter[0]).write(range, {1});
-  holding(place.rank, moment[0]).write({0, 1}, {1});
+  holding(place.rank, parameter).write(range, {1});
+  holding(place.rank, moment).write({0, 1}, {1});
 }
 
 void UnitSymbols::end(std::vector<std::string>& faults) {
@@ -118,10 +109,10 @@ void UnitSymbols::end(std::vector<std::string>& faults) {
   }
   const int version = options_.forward_only ? 0 : 1;
   for (int r = 0; r < static_cast<int>(plan_.programs.size()); ++r) {
-    // The commit: every norm is known and every slice is held when the vote begins.
+    // The commit: every loss and norm is known and every slice is held when the rank comes to the vote.
     for (const Place& vote : commits_[r].votes) {
       for (const Place& p : commits_[r].before) {
-        if (!ordering_.before(p, vote)) faults_.add(vote, "does not follow " + name_of(plan_, p));
+        if (!ordering_.before_entry(p, vote)) faults_.add(vote, "does not follow " + name_of(plan_, p));
       }
     }
     if (commits_[r].votes.size() != static_cast<size_t>(version))

@@ -41,7 +41,7 @@ void add_cut_faults(const ModelShape& model, const MeshOptions& options, int chu
                                  each > 1 ? fmt::format(" of {} chunks", each) : "", chunks));
   if (!std::is_sorted(cut.begin(), cut.end(), std::less_equal<>()) ||
       (!cut.empty() && (cut.front() < 1 || cut.back() >= model.layers())))
-    faults.push_back("the cut's blocks must come one after the other, behind the first");
+    faults.push_back("layout.cut: its blocks must come one after the other, behind the model's first");
 }
 
 /// Lanes and columns over their axes.

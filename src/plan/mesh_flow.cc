@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "grid/mesh.h"
+
 namespace tutti {
 
 namespace {
@@ -10,6 +12,8 @@ Symbol of(Symbol symbol, const Instruction& i) {
   if (symbol) symbol.lane = i.lane, symbol.micro = i.micro;
   return symbol;
 }
+
+bool is_gradient(const Instruction& exchange) { return exchange.part == Part::kInput; }
 
 }  // namespace
 
@@ -97,18 +101,24 @@ void FlowValues::backward(Place place) {
   }
 }
 
-/// All members must bring the same tensor of the same micro-batch, each its columns in order.
+/// All members must bring the tensor that is named, of the same micro-batch, each its columns in order.
 void FlowValues::exchange(const std::vector<Place>& places) {
   const Instruction& first = at(plan_, places[0]);
+  const Symbol tensor = symbols_.brought(model_.blocks[first.block], first.segment, first.output, is_gradient(first));
+  const int64_t arriving = arriving_parts(model_.columns, static_cast<int>(places.size())) * symbols_.bytes(tensor);
   int column = 0;
-  Symbol tensor;
   std::vector<std::vector<Symbol>> made(places.size());
   bool sound = true;
   for (size_t p = 0; p < places.size(); ++p) {
     const Instruction& i = at(plan_, places[p]);
+    if (i.output != first.output || is_gradient(i) != is_gradient(first))
+      faults_.add(places[p], fmt::format("is about another tensor than {}", name_of(plan_, places[0])));
+    const int64_t room = i.flow.work < 0 ? 0 : buffer(places[p], i.flow.work).bytes;
+    if (first.exchange == Exchange::kScatter && room * model_.columns < arriving)
+      faults_.add(places[p],
+                  fmt::format("has {} bytes for sums that arrive, it needs {}", room, arriving / model_.columns));
     for (int b : i.flow.in) {
       const Symbol& there = held_[places[p].rank][b];
-      if (column == 0) tensor = there;
       Symbol wanted = tensor;
       wanted.column = column++;
       wanted.lane = i.lane, wanted.micro = i.micro;
@@ -142,9 +152,11 @@ void FlowValues::transfer(Place send, Place receive) {
   // A buffer may be larger: it also holds others at other times.
   if (buffer(send, from.reads[0]).bytes < from.bytes || buffer(receive, to.writes[0]).bytes < to.bytes)
     faults_.add(receive, fmt::format("{} bytes do not fit into their buffers", to.bytes));
-  if (!held_[send.rank][from.reads[0]])
-    faults_.add(send, fmt::format("'{}' is empty", buffer(send, from.reads[0]).name));
-  held_[receive.rank][to.writes[0]] = held_[send.rank][from.reads[0]];
+  const Symbol& sent = held_[send.rank][from.reads[0]];
+  if (!sent) faults_.add(send, fmt::format("'{}' is empty", buffer(send, from.reads[0]).name));
+  if (sent && from.bytes != symbols_.bytes(sent))
+    faults_.add(send, fmt::format("sends {} bytes of a tensor of {}", from.bytes, symbols_.bytes(sent)));
+  held_[receive.rank][to.writes[0]] = sent;
 }
 
 }  // namespace tutti

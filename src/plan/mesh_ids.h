@@ -10,9 +10,8 @@ inline constexpr uint32_t kVoteId = 1u << 22;
 inline constexpr uint32_t kReduceIds = kVoteId + 1;       ///< + unit and round
 inline constexpr uint32_t kGradientGatherIds = 1u << 24;  ///< + unit
 inline constexpr uint32_t kRefreshIds = 3u << 23;         ///< + unit
-inline constexpr uint32_t kGatherIds = 1u << 28;          ///< + replica of a home * kPerHome + use
-inline constexpr uint32_t kExchangeIds = 2u << 28;        ///< + stage and data rank * kPerHome + turn
+inline constexpr uint32_t kGatherIds = 1u << 28;          ///< + use and replica of a home
+inline constexpr uint32_t kExchangeIds = 2u << 28;        ///< + turn, stage and data rank
 inline constexpr uint32_t kSendIds = 3u << 28;            ///< + border of a chunk, micro-batch and data rank
-inline constexpr uint32_t kPerHome = 1u << 16;
 
 }  // namespace tutti

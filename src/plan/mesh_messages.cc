@@ -1,11 +1,16 @@
 #include "plan/mesh_messages.h"
 
+#include <algorithm>
+
 #include "plan/mesh_ids.h"
 
 namespace tutti {
 
 MeshMessages::MeshMessages(const MeshWork& work, MeshBorders& borders, MeshProgram& program)
-    : work_(work), homes_(work.homes), borders_(borders), program_(program) {}
+    : work_(work), homes_(work.homes), borders_(borders), program_(program) {
+  for (int layer = 0; layer < homes_.model.layers(); ++layer)
+    widest_ = std::max(widest_, homes_.segments(layer).back().outputs.size());
+}
 
 void MeshMessages::receive_activations(const MeshPass& first) {
   if (first.layer == 0 || homes_.runs(first.chunk - 1)) return;
@@ -56,7 +61,7 @@ void MeshMessages::each_border(const MeshPass& end, F&& f) {
       for (const InputShape& in : inputs) read = read || (!in.data && in.index == output);
       if (!read) continue;
       const uint32_t border =
-          (micro * number(homes_.model.columns) + number(column)) * number(outputs.size()) + number(output);
+          (micro * number(homes_.model.columns) + number(column)) * number(widest_) + number(output);
       f(static_cast<int>(column), output, outputs[output].read_bytes,
         kSendIds + 2 * (border * number(homes_.options.mesh.data) + number(homes_.at.data)));
     }

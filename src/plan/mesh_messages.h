@@ -1,6 +1,7 @@
 // Between the stages of a pipeline: borders at the ends of chunks, forward, and their gradients, back.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "plan/mesh_borders.h"
@@ -27,6 +28,7 @@ class MeshMessages {
   const MeshHomes& homes_;
   MeshBorders& borders_;
   MeshProgram& program_;
+  size_t widest_ = 0;  // tensors at the end of a layer, at most
 };
 
 }  // namespace tutti

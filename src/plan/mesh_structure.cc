@@ -150,7 +150,10 @@ class Structure {
     want(i.op != Op::kSend || (i.reads.size() == 1 && i.writes.empty()), "sends one buffer");
     want(i.op != Op::kRecv || (i.writes.size() == 1 && i.reads.empty()), "receives one buffer");
     want((i.op != Op::kSend && i.op != Op::kRecv) || inside(i.peer, plan_.programs.size()), "has no peer");
-    want(i.op != Op::kExchange || i.exchange != Exchange::kNone, "does nothing");
+    if (i.op == Op::kExchange && inside(i.segment, model_.blocks[i.block].segments.size())) {
+      want(i.exchange != Exchange::kNone, "does nothing");
+      want(inside(i.output, model_.blocks[i.block].segments[i.segment].outputs.size()), "names no output");
+    }
   }
 
   /// As many tensors as the segment declares, and what it writes is nothing else that it uses.

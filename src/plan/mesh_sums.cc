@@ -49,10 +49,9 @@ void UnitSymbols::fold(Place place) {
 }
 
 int UnitSymbols::level_buffer(const Instruction& reduce, int rank, int level) const {
-  for (int b : reduce.writes) {
-    if (buffer(rank, b).level == level) return b;
-  }
-  return -1;
+  if (level >= static_cast<int>(reduce.writes.size())) return -1;
+  const int b = reduce.writes[level];
+  return buffer(rank, b).level == level ? b : -1;
 }
 
 UnitSymbols::Levels UnitSymbols::stack_of(const Instruction& reduce, int rank, Range slice, int levels) {
@@ -133,7 +132,8 @@ void UnitSymbols::reduce(const std::vector<Place>& places) {
       // In place the slice lies in its own first contribution; else it has a buffer of its own.
       const bool in_place = transfer.rounds == 1 && !i.reads.empty() && i.reads[0] == b;
       const int64_t bytes = (in_place ? slice.end : level_floats(transfer, static_cast<int>(m))) * kFloat;
-      if ((!in_place && held != slice) || buffer(rank, b).bytes < bytes) {
+      const bool whole = buffer(rank, b).partial >= 0;  // then the sum goes where the slice lies in the unit
+      if ((!in_place && held != slice) || whole != in_place || buffer(rank, b).bytes < bytes) {
         faults_.add(places[m], fmt::format("'{}' has no room for its slice", buffer(rank, b).name));
         continue;
       }

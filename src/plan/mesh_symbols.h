@@ -43,6 +43,10 @@ class Symbols {
   explicit Symbols(const ModelShape& model);
   const SegmentSymbols& of(int block, int segment) const { return all_[block][segment]; }
   int64_t bytes(const Symbol& symbol) const;
+  /// What column 0 brings to an exchange of that output of a block's segment, or of its gradient.
+  Symbol brought(const BlockShape& block, int segment, int output, bool gradient) const {
+    return {gradient ? Symbol::Kind::kGradientRead : Symbol::Kind::kWritten, first_[block.layer][segment] + output, 0};
+  }
   /// What an exchange makes of the symbols of one column: nothing, where none is due.
   Symbol exchanged(const Symbol& symbol, Exchange exchange) const;
 

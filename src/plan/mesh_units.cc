@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <utility>
 
 namespace tutti {
@@ -263,7 +264,8 @@ void UnitSymbols::move(Place place) {
     const int64_t bytes = floats * static_cast<int64_t>(sizeof(float));
     if (from.offloaded != (i.op == Op::kFetch) || to.offloaded == from.offloaded)
       faults_.add(place, fmt::format("'{}' and '{}' are not in the two tiers", from.name, to.name));
-    if (from.bytes < bytes || to.bytes < bytes || from.kind != to.kind || (!moments && from.range != to.range))
+    const auto& [tier, memory] = i.op == Op::kFetch ? std::tie(from, to) : std::tie(to, from);
+    if (tier.bytes < bytes || memory.bytes < tier.bytes || from.kind != to.kind || (!moments && from.range != to.range))
       faults_.add(place, fmt::format("'{}' and '{}' do not both hold unit {}", from.name, to.name, i.block));
     if (holding(place.rank, i.reads[k]).unit != i.block)
       faults_.add(place, fmt::format("'{}' does not hold unit {}", from.name, i.block));

@@ -14,10 +14,12 @@ namespace tutti {
 
 namespace {
 
-/// Every segment runs once forward and once back, in one piece or two, on every micro-batch.
+/// Every segment runs once forward and once back, in one piece or two, on every micro-batch; in evaluation forward, on
+/// one of every data rank's.
 class Census {
  public:
-  Census(const ModelShape& model, const MeshOptions& options) : model_(model), options_(options) {
+  Census(const ModelShape& model, const MeshOptions& options)
+      : model_(model), options_(options), forwards_(options.forward_only ? options.mesh.data : 1) {
     for (const BlockShape& block : model.blocks) {
       first_.push_back(segments_);
       segments_ += block.segments.size();
@@ -27,7 +29,7 @@ class Census {
   void count(Place place, const Instruction& i, PlaceFaults& faults) {
     if (i.again) return;
     auto& done = done_[number(i.block, i.segment, i.lane, i.micro)];
-    const bool twice = (i.op == Op::kForward && done[0]++ > 0) ||
+    const bool twice = (i.op == Op::kForward && done[0]++ >= forwards_) ||
                        (i.op == Op::kBackward && i.part != Part::kWeight && done[1]++ > 0) ||
                        (i.op == Op::kBackward && i.part != Part::kInput && done[2]++ > 0);
     if (twice) faults.add(place, "is done a second time");
@@ -39,10 +41,10 @@ class Census {
         for (int lane = 0; lane < batch.lanes; ++lane) {
           for (int micro = 0; micro < batch.micro_batches; ++micro) {
             const auto& done = done_[number(b, s, lane, micro)];
-            const bool whole = done[0] > 0 && (options_.forward_only || (done[1] > 0 && done[2] > 0));
+            const bool whole = done[0] == forwards_ && (options_.forward_only || (done[1] > 0 && done[2] > 0));
             if (!whole)
               faults.push_back(fmt::format("block {}.{} lane {} micro {}: {} is missing", b, s, lane, micro,
-                                           done[0] == 0 ? "Forward" : "Backward"));
+                                           done[0] < forwards_ ? "Forward" : "Backward"));
           }
         }
       }
@@ -55,6 +57,7 @@ class Census {
   }
   const ModelShape& model_;
   const MeshOptions& options_;
+  const int forwards_;
   std::vector<size_t> first_;
   size_t segments_ = 0;
   std::vector<std::array<int, 3>> done_;  // forward, input part, weight part

@@ -263,6 +263,14 @@ void Ordering::number_clocks() {
   }
 }
 
+bool Ordering::before_entry(Place a, Place b) const {
+  const auto ended_with = [&](const Place& p) { return a == p || before(a, p); };
+  if (b.index > 0 && ended_with({b.rank, b.queue, b.index - 1})) return true;
+  const std::vector<Place> signalled_by = signallers(plan_.programs[b.rank], b.rank);
+  const auto& waits = at(plan_, b).waits;
+  return std::any_of(waits.begin(), waits.end(), [&](int event) { return ended_with(signalled_by[event]); });
+}
+
 bool Ordering::follows(Place b, int rank) const {
   const int* ended = clock(b) + first_stream_[rank];
   return std::any_of(ended, ended + node_[rank].size(), [](int count) { return count > 0; });

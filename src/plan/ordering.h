@@ -30,6 +30,8 @@ class Ordering {
   const std::vector<std::vector<Place>>& sequence() const { return sequence_; }
   /// Whether a has ended before b acts, in every interleaving.
   bool before(Place a, Place b) const { return clock(b)[stream(a)] > a.index; }
+  /// Whether a has ended before b's rank comes to b: of what meets, before it gives what it has.
+  bool before_entry(Place a, Place b) const;
   /// Whether something that `rank` does in the same step has ended before b acts.
   bool follows(Place b, int rank) const;
   /// Whether a has ended before `rank` ends the step.

@@ -267,17 +267,13 @@ int64_t level_floats(const SumTransfer& transfer, int member) {
 
 namespace {
 
-int64_t exchanged_bytes(const Program& program, const Instruction& i, const MeshOptions& options, int columns, int to) {
-  int64_t bytes = 0;
-  const auto of = [&](int tensor) { return lanes_of(tensor, options.mesh.tensor, columns); };
-  if (i.exchange == Exchange::kGather) {
-    for (int b : i.flow.in) bytes += program.buffers[b].bytes;
-  } else if (!i.flow.in.empty()) {
-    const auto partials = subtrees(of(options.mesh.at(program.rank).tensor), columns).size();
-    const int64_t part = program.buffers[i.flow.in[0]].bytes / columns;
-    bytes = static_cast<int64_t>(partials) * part * of(options.mesh.at(to).tensor).size();
-  }
-  return bytes;
+int64_t exchanged_bytes(const ModelShape& model, const MeshOptions& options, const Instruction& i, int from, int to) {
+  const OutputShape& out = model.blocks[i.block].segments[i.segment].outputs[i.output];
+  const auto of = [&](int rank) { return lanes_of(options.mesh.at(rank).tensor, options.mesh.tensor, model.columns); };
+  const bool gradient = i.part == Part::kInput;
+  if (i.exchange == Exchange::kGather) return of(from).size() * (gradient ? out.read_bytes : out.bytes);
+  const int64_t sum = gradient ? out.read_bytes / out.read_element_bytes * kFloat : out.bytes;
+  return static_cast<int64_t>(subtrees(of(from), model.columns).size()) * (sum / model.columns) * of(to).size();
 }
 
 }  // namespace
@@ -288,10 +284,10 @@ LinkBytes link_bytes(const Plan& plan, const ModelShape& model, const MeshOption
   for (const Program& program : plan.programs) {
     for (const Queue& queue : program.queues) {
       for (const Instruction& i : queue.instructions) {
-        if (i.op == Op::kSend) bytes[program.rank][i.peer] += program.buffers[i.reads[0]].bytes;
+        if (i.op == Op::kSend) bytes[program.rank][i.peer] += i.bytes;
         if (i.op == Op::kExchange) {
           for (int to : transfers.members(i)) {
-            if (to != program.rank) bytes[program.rank][to] += exchanged_bytes(program, i, options, model.columns, to);
+            if (to != program.rank) bytes[program.rank][to] += exchanged_bytes(model, options, i, program.rank, to);
           }
         }
         const bool first = transfers.members(i).front() == program.rank;  // counts for all

@@ -2,7 +2,6 @@
 // so that the checker, the census of bytes and comm/pulls.h mean the same thing.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <unordered_map>
@@ -12,12 +11,6 @@
 #include "plan/mesh.h"
 
 namespace tutti {
-
-/// What two ranges have in common; begins at 0 where that is nothing.
-inline Range overlap(Range a, Range b) {
-  const Range both{std::max(a.begin, b.begin), std::min(a.end, b.end)};
-  return both.empty() ? Range{} : both;
-}
 
 /// One of the sums of a Reduce: what a unit's own gradient or a further user's gradient of a shared parameter adds.
 struct SumSource {

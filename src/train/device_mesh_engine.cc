@@ -3,23 +3,20 @@
 // captured and waited for by train/device_steps.h.
 #include "train/device_mesh_engine.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/empty_like.h>
-
 #include <exception>
-#include <map>
-#include <unordered_map>
 
 #include "base/error.h"
 #include "exec/stream_executor.h"
 #include "model/adaptor.h"
-#include "model/device_tensor.h"
 #include "model/plan_runner.h"
 #include "train/channels.h"
+#include "train/data_slots.h"
 #include "train/device_commit.h"
 #include "train/device_feed.h"
 #include "train/device_steps.h"
 #include "train/device_travel.h"
+#include "train/device_updates.h"
+#include "train/mesh_output.h"
 
 namespace tutti {
 
@@ -30,16 +27,8 @@ struct Side {
   const Program& program;
   PlanRunner runner;
   DeviceTravel travel;
-  std::unordered_map<int, std::vector<at::Tensor>> data = {};  // by the first data buffer of a slot
-  std::unordered_map<int, int> slot_of = {};                   // data buffer -> first of its slot
+  DataSlots data;
   std::unique_ptr<StreamExecutor> executor = nullptr;
-
-  /// The slot that the instruction's segment reads data from; -1: it reads none.
-  int slot(const Instruction& i) const {
-    for (int b : i.flow.in)
-      if (const auto it = slot_of.find(b); it != slot_of.end()) return it->second;
-    return -1;
-  }
 };
 
 class DeviceMeshEngine final : public Engine, public Placement {
@@ -70,21 +59,13 @@ class DeviceMeshEngine final : public Engine, public Placement {
   DeviceSteps::Parts step_parts() const;
   Side make_side(bool forward_only);
   void greet();
-  void find_data(Side& side, const std::function<std::byte*(int)>& memory);
-  void prepare_norm(const Instruction& i);
-  void prepare_update(const Instruction& i);
   void make_copies();
   void rehearse();
   void set_travel(StreamHandlers& on, Side& side);
   StreamHandlers handlers();
   StreamHandlers forward_handlers();
   std::span<const at::Tensor> data_of(const Instruction& i) const;
-  at::Tensor whole_output();
   void fold(const Instruction& i, Stream stream);
-  /// Where float 0 of the unit's reduced gradient would lie, from the buffer that holds it or a slice of it.
-  const float* gradient(int buffer) const {
-    return p_.memory.floats(buffer) - p_.program().buffers[buffer].range.begin;
-  }
 
   const MeshParts p_;
   const StateKernels& state_;
@@ -100,10 +81,9 @@ class DeviceMeshEngine final : public Engine, public Placement {
   const MeshGroups groups_;
   DeviceSteps steps_;
   Side train_, forward_;
-  std::vector<ChunkList> squares_;        // by unit, of my slice
-  std::vector<UpdateArguments> updates_;  // by unit
-  uint32_t first_update_ = 0;             // id of the instruction
-  std::unique_ptr<DeviceFeed> feed_;      // null: no segment here reads data
+  DeviceUpdates updates_;
+  OutputParts outputs_;
+  std::unique_ptr<DeviceFeed> feed_;  // null: no segment here reads data
   int64_t step_ = 0;
   bool rehearsing_ = false;
   Stream shared_;  // of sums over stages; none where there are none
@@ -111,7 +91,6 @@ class DeviceMeshEngine final : public Engine, public Placement {
   Pass forward_pass_;
   const std::vector<at::Tensor>* forward_batch_ = nullptr;
   const Instruction* forward_end_ = nullptr;
-  std::map<int, at::Tensor> outputs_;  // by column, of the forward under way
 };
 
 DeviceMeshEngine::DeviceMeshEngine(const MeshParts& parts, const RankDevice& rank)
@@ -132,19 +111,12 @@ DeviceMeshEngine::DeviceMeshEngine(const MeshParts& parts, const RankDevice& ran
       steps_(step_parts()),
       train_(make_side(false)),
       forward_(make_side(true)),
-      squares_(parts.shape.blocks.size()),
-      updates_(parts.shape.blocks.size()) {
+      updates_(p_, place_, low_, state_, commit_),
+      outputs_(p_.model, place_, move_on_stream(groups_.columns(), compute_)) {
   device_.make_current(compute_);
   for (size_t q = 0; q < streams_.size(); ++q)
     if (p_.program().queues[q].name == "shared") shared_ = streams_[q];
   greet();
-  find_data(train_, [this](int b) { return p_.memory.of(b); });
-  find_data(forward_, [this](int b) { return p_.memory.of_forward(b); });
-  for (const Queue& queue : train_.program.queues)
-    for (const Instruction& i : queue.instructions) {
-      if (i.op == Op::kNorm) prepare_norm(i);
-      if (i.op == Op::kUpdate) prepare_update(i);
-    }
   train_.executor = std::make_unique<StreamExecutor>(train_.program, handlers(), device_, streams_);
   forward_.executor = std::make_unique<StreamExecutor>(forward_.program, forward_handlers(), device_, streams_);
   std::vector<MicroBatch> sequence;
@@ -185,50 +157,14 @@ Side DeviceMeshEngine::make_side(bool forward_only) {
   if (precision_ != Precision::kFloat32) options.low_memory = [this, memory](int b) { return low_.of(memory(b)); };
   return {program, PlanRunner(p_.model, p_.shape, program, memory, p_.accounts, std::move(options)),
           DeviceTravel({plan, forward_only ? p_.forward_options : p_.options, p_.shape, p_.context.rank, memory,
-                        p_.memory.window().data(), place_, groups_, low_, precision_, device_, state_, arrays_})};
+                        p_.memory.window().data(), place_, groups_, low_, precision_, device_, state_, arrays_}),
+          DataSlots(p_.model, program, memory, on_)};
 }
 
 void DeviceMeshEngine::greet() {
   if (p_.context.size == 1) return;
   groups_.greet(compute_, arrays_.take<std::byte>(BufferKind::kWork, MeshGroups::greeting_bytes(p_.context.size)));
   steps_.settle("greeting", 0);
-}
-
-void DeviceMeshEngine::find_data(Side& side, const std::function<std::byte*(int)>& memory) {
-  for (const Instruction& i : side.program.queues[0].instructions) {
-    if (i.op != Op::kLoad || side.data.contains(i.writes[0])) continue;
-    for (size_t d = 0; d < p_.model.data.size(); ++d) {
-      const Border& border = p_.model.data[d];
-      side.data[i.writes[0]].push_back(view_on(on_, memory(i.writes[d]), border.dims, border.type));
-      side.slot_of[i.writes[d]] = i.writes[0];
-    }
-  }
-}
-
-/// Of what this rank owns of the unit's sum.
-void DeviceMeshEngine::prepare_norm(const Instruction& i) {
-  std::vector<StateChunk> chunks;
-  for (const StateChunk& chunk : commit_.tables().units[i.block].counted)
-    if (place_.owned(i.block).contains(chunk.at)) chunks.push_back(chunk);
-  squares_[i.block] = commit_.on_device(chunks);
-}
-
-/// Of what this rank holds of the unit.
-void DeviceMeshEngine::prepare_update(const Instruction& i) {
-  if (first_update_ == 0) first_update_ = i.id;
-  const int unit = i.block;
-  const Held& held = p_.units.held(unit);
-  UpdateArguments& update = updates_[unit] = commit_.update_of(unit, held.moments);
-  if (update.chunk_count == 0) return;
-  update.parameters = p_.memory.floats(i.reads[2]) - held.parameters.begin;
-  update.gradients = gradient(i.reads[1]);
-  for (int k = 0; k < p_.options.optimizer_slots; ++k)
-    update.slots[k] = p_.memory.floats(i.reads[3]) + k * align_up(held.moments.size(), kAlign) - held.moments.begin;
-  // What is gathered or fetched has none here: its copies lie where it comes to.
-  if (void* low = low_.of(p_.memory.of(i.writes[0])); low != nullptr)
-    update.low = static_cast<uint16_t*>(low) - held.parameters.begin;
-  else
-    update.precision = Precision::kFloat32;
 }
 
 /// Copies of shared parameters are refreshed behind every Update; the first ones are made here.
@@ -263,13 +199,11 @@ StreamHandlers DeviceMeshEngine::handlers() {
     train_.runner.backward(i, pass_of(p_.job.train.seed, step_, i.lane, i.micro), data_of(i));
   });
   set(Op::kFold, [this](const Instruction& i, Stream stream) { fold(i, stream); });
-  set(Op::kNorm, [this](const Instruction& i, Stream stream) {
-    commit_.count_squares(stream, gradient(i.reads[0]), squares_[i.block]);
-  });
+  set(Op::kNorm, [this](const Instruction& i, Stream stream) { updates_.put_norm(i, stream); });
   set(Op::kVote, [this](const Instruction&, Stream stream) { commit_.decide(stream, groups_.world()); });
   set(Op::kUpdate, [this](const Instruction& i, Stream stream) {
-    if (i.id == first_update_) steps_.await_copies(stream);  // not written before it has left
-    if (updates_[i.block].chunk_count > 0) state_.update(stream, updates_[i.block]);
+    if (updates_.is_first(i)) steps_.await_copies(stream);  // not written before it has left
+    updates_.put_update(i, stream);
   });
   set_travel(on, train_);
   return on;
@@ -279,17 +213,16 @@ StreamHandlers DeviceMeshEngine::forward_handlers() {
   StreamHandlers on;
   auto set = [&on](Op op, StreamHandler handler) { on[static_cast<int>(op)] = std::move(handler); };
   set(Op::kLoad, [this](const Instruction& i, Stream stream) {
-    const auto& tensors = forward_.data.at(i.writes[0]);
+    const auto& tensors = forward_.data.filled_by(i);
     for (size_t d = 0; d < tensors.size(); ++d) {
       const at::Tensor& from = (*forward_batch_)[d];
       device_.copy(stream, tensors[d].data_ptr(), from.const_data_ptr(), from.nbytes());
     }
   });
   set(Op::kForward, [this](const Instruction& i, Stream) {
-    const int slot = forward_.slot(i);
-    forward_.runner.forward(i, forward_pass_, slot < 0 ? std::span<const at::Tensor>{} : forward_.data.at(slot));
+    forward_.runner.forward(i, forward_pass_, forward_.data.read_by(i));
     const int column = p_.shape.blocks[i.block].column;
-    if (at::Tensor output = forward_.runner.output(i, p_.model.output); output.defined()) outputs_[column] = output;
+    outputs_.add(column, forward_.runner.output(i, p_.model.output));
     if (place_.is_end(i) && column == 0) forward_end_ = &i;
   });
   set_travel(on, forward_);
@@ -307,7 +240,7 @@ void DeviceMeshEngine::set_travel(StreamHandlers& on, Side& side) {
 
 /// A segment that reads no data gets none.
 std::span<const at::Tensor> DeviceMeshEngine::data_of(const Instruction& i) const {
-  if (train_.slot(i) < 0) return {};
+  if (train_.data.read_by(i).empty()) return {};
   return feed_->tensors(i.lane, i.micro);
 }
 
@@ -337,34 +270,14 @@ std::optional<Evaluated> DeviceMeshEngine::forward(const Pass& pass, const std::
   outputs_.clear();
   forward_.executor->issue(compute_, false);
   at::Tensor output;
-  if (p_.model.task != Task::kLoss && place_.ends()) output = whole_output();
+  if (p_.model.task != Task::kLoss && place_.ends()) output = outputs_.whole();
   steps_.settle("evaluation", static_cast<uint64_t>(step_));
   if (!place_.reports() || !place_.owns(pass.lane)) return std::nullopt;
   Evaluated evaluated;
-  evaluated.data = forward_.data.begin()->second;
+  evaluated.data = forward_.data.first();
   evaluated.output = output;
   evaluated.loss = forward_.runner.loss(*forward_end_);
   return evaluated;
-}
-
-/// What evaluation reads: where columns have parts of it, those of all tensor ranks come to the first.
-at::Tensor DeviceMeshEngine::whole_output() {
-  if (!p_.model.output_sliced) return outputs_.contains(0) ? outputs_.at(0) : at::Tensor();
-  std::vector<DeviceSend> sends;
-  std::vector<DeviceReceive> receives;
-  const int tensor = place_.at().tensor;
-  for (int t = 1; t < p_.options.mesh.tensor; ++t)
-    for (int64_t c = place_.places().columns[t].begin; c < place_.places().columns[t].end; ++c) {
-      at::Tensor& part = outputs_[static_cast<int>(c)];
-      if (tensor == 0) part = at::empty_like(outputs_.at(0));
-      if (tensor == 0) receives.push_back({t, part.data_ptr(), part.nbytes()});
-      if (tensor == t) sends.push_back({0, part.data_ptr(), part.nbytes()});
-    }
-  if (groups_.columns() != nullptr) groups_.columns()->exchange(compute_, sends, receives);
-  if (tensor != 0) return {};
-  std::vector<at::Tensor> parts;
-  for (const auto& [column, part] : outputs_) parts.push_back(part);
-  return at::cat(parts, -1);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "plan/transfers.h"
 
 namespace tutti {
 

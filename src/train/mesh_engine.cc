@@ -2,10 +2,7 @@
 // the program, what travels by plan/transfers.h (MeshTravel); nothing is decided here.
 #include "train/mesh_engine.h"
 
-#include <ATen/ops/from_blob.h>
-
 #include <cstring>
-#include <unordered_map>
 
 #include "base/error.h"
 #include "comm/fold.h"
@@ -13,6 +10,7 @@
 #include "tensor/threads.h"
 #include "train/channels.h"
 #include "train/commit.h"
+#include "train/data_slots.h"
 #include "train/mesh_output.h"
 
 namespace tutti {
@@ -22,8 +20,6 @@ namespace {
 /// One of the two programs of a rank, of steps or of evaluation, and what its instructions run with.
 struct Side {
   Side(const MeshParts& parts, const MeshPlace& place, bool forward_only);
-  /// A segment that reads no data gets none.
-  std::span<const at::Tensor> data_of(const Instruction& i) const;
   void load(const Instruction& i, const std::vector<at::Tensor>& batch);
   /// Throws what the roll call has found where it explains why others were lost.
   void run(uint64_t round);
@@ -32,8 +28,7 @@ struct Side {
   const std::function<std::byte*(int)> memory;
   PlanRunner runner;
   MeshTravel travel;
-  std::unordered_map<int, std::vector<at::Tensor>> data = {};  // by the first data buffer of a slot
-  std::unordered_map<int, int> slot_of = {};                   // data buffer -> first of its slot
+  DataSlots data;
   std::unique_ptr<Executor> executor = nullptr;
 };
 
@@ -80,10 +75,6 @@ class MeshEngine final : public Engine, public Placement {
   void fold(const Instruction& i);
   void norm(const Instruction& i);
   void update(const Instruction& i);
-  /// Where float 0 of the unit's reduced gradient would lie, from the buffer that holds it or a slice of it.
-  const float* gradient(int buffer) const {
-    return p_.memory.floats(buffer) - p_.program().buffers[buffer].range.begin;
-  }
 
   const MeshParts p_;
   const MeshPlace place_;
@@ -104,26 +95,11 @@ Side::Side(const MeshParts& parts, const MeshPlace& place, bool forward_only)
     : program((forward_only ? parts.forward_plan : parts.plan).programs[parts.context.rank]),
       memory([from = &parts.memory, forward_only](int b) { return forward_only ? from->of_forward(b) : from->of(b); }),
       runner(parts.model, parts.shape, program, memory, parts.accounts),
-      travel(parts, place, forward_only) {
-  for (const Instruction& i : program.queues[0].instructions) {
-    if (i.op != Op::kLoad || data.contains(i.writes[0])) continue;
-    for (size_t d = 0; d < parts.model.data.size(); ++d) {
-      const Border& border = parts.model.data[d];
-      const auto options = at::TensorOptions().dtype(border.type);
-      data[i.writes[0]].push_back(at::from_blob(memory(i.writes[d]), border.dims, options));
-      slot_of[i.writes[d]] = i.writes[0];
-    }
-  }
-}
-
-std::span<const at::Tensor> Side::data_of(const Instruction& i) const {
-  for (int b : i.flow.in)
-    if (const auto it = slot_of.find(b); it != slot_of.end()) return data.at(it->second);
-  return {};
-}
+      travel(parts, place, forward_only),
+      data(parts.model, program, memory, at::kCPU) {}
 
 void Side::load(const Instruction& i, const std::vector<at::Tensor>& batch) {
-  const auto& tensors = data.at(i.writes[0]);
+  const auto& tensors = data.filled_by(i);
   for (size_t d = 0; d < batch.size(); ++d)
     std::memcpy(tensors[d].data_ptr(), batch[d].const_data_ptr(), static_cast<size_t>(batch[d].nbytes()));
 }
@@ -144,7 +120,7 @@ MeshEngine::MeshEngine(const MeshParts& parts)
       commit_(parts.job.train, parts.context, channel_, parts.shape.blocks.size()),
       steps_(p_, place_, false),
       forward_(p_, place_, true),
-      outputs_(p_, place_) {
+      outputs_(p_.model, place_, move_by_transport(p_, place_)) {
   find_chunks();
   const int threads = static_cast<int>(p_.job.numerics.threads);
   const auto start = [threads] { prepare_compute_thread(threads); };
@@ -176,11 +152,11 @@ Handlers MeshEngine::handlers() {
   const auto set = [&on](Op op, Handler handler) { on[static_cast<int>(op)] = std::move(handler); };
   set(Op::kLoad, [this](const Instruction& i, uint64_t) { steps_.load(i, p_.loader.next(step_, i.lane, i.micro)); });
   set(Op::kForward, [this](const Instruction& i, uint64_t) {
-    steps_.runner.forward(i, pass_of(i), steps_.data_of(i));
+    steps_.runner.forward(i, pass_of(i), steps_.data.read_by(i));
     if (place_.counts_loss(i)) commit_.count_loss(steps_.runner.loss(i));
   });
   set(Op::kBackward,
-      [this](const Instruction& i, uint64_t) { steps_.runner.backward(i, pass_of(i), steps_.data_of(i)); });
+      [this](const Instruction& i, uint64_t) { steps_.runner.backward(i, pass_of(i), steps_.data.read_by(i)); });
   set(Op::kFold, [this](const Instruction& i, uint64_t) { fold(i); });
   set(Op::kNorm, [this](const Instruction& i, uint64_t) { norm(i); });
   set(Op::kVote, [this](const Instruction& i, uint64_t) {
@@ -197,7 +173,7 @@ Handlers MeshEngine::forward_handlers() {
   const auto set = [&on](Op op, Handler handler) { on[static_cast<int>(op)] = std::move(handler); };
   set(Op::kLoad, [this](const Instruction& i, uint64_t) { forward_.load(i, *forward_batch_); });
   set(Op::kForward, [this](const Instruction& i, uint64_t) {
-    forward_.runner.forward(i, forward_pass_, forward_.data_of(i));
+    forward_.runner.forward(i, forward_pass_, forward_.data.read_by(i));
     const int column = p_.shape.blocks[i.block].column;
     outputs_.add(column, forward_.runner.output(i, p_.model.output));
     if (place_.is_end(i) && column == 0) evaluated_.loss = forward_.runner.loss(i);
@@ -222,14 +198,14 @@ void MeshEngine::fold(const Instruction& i) {
 }
 
 void MeshEngine::norm(const Instruction& i) {
-  const float* values = gradient(i.reads[0]);
+  const float* values = p_.gradient(i.reads[0]);
   for (const Range& chunk : chunks_[i.block]) commit_.count_squares(i.block, values + chunk.begin, chunk.size());
 }
 
 /// What this rank owns of the unit.
 void MeshEngine::update(const Instruction& i) {
   const int unit = i.block;
-  const float* values = gradient(i.reads[1]);
+  const float* values = p_.gradient(i.reads[1]);
   const StepScalars scalars = commit_.scalars(unit);
   const auto& parameters = p_.shape.blocks[unit].parameters;
   const Held& held = p_.units.held(unit);

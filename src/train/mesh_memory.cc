@@ -114,11 +114,11 @@ std::byte* MeshMemory::make_tier(const std::string& folder, int64_t bytes) {
 }
 
 void MeshMemory::fetch(const std::byte* offloaded, std::span<std::byte> into) const {
-  tier_->read(offloaded - tier_->mapped().data(), into);
+  if (!into.empty()) tier_->read(offloaded - tier_->mapped().data(), into);  // plain SGD has no moments: no tier
 }
 
 void MeshMemory::evict(std::byte* offloaded, std::span<const std::byte> from) const {
-  tier_->write(offloaded - tier_->mapped().data(), from);
+  if (!from.empty()) tier_->write(offloaded - tier_->mapped().data(), from);
 }
 
 void MeshMemory::forget_tier() const {

@@ -1,17 +1,35 @@
 // What evaluation reads of a forward on a mesh: Model::output, whose columns may lie on several tensor ranks.
 #pragma once
 
+#include <functional>
 #include <map>
+#include <vector>
 
+#include "device/group.h"
 #include "train/mesh_parts.h"
 #include "train/mesh_place.h"
 
 namespace tutti {
 
+/// A column's part between the first tensor rank and the one that has it.
+struct OutputMessage {
+  int peer;  ///< the other's tensor coordinate
+  int column;
+  at::Tensor part;
+};
+/// Collective over the tensor ranks of the last stage.
+using MoveOutput =
+    std::function<void(const std::vector<OutputMessage>& sends, const std::vector<OutputMessage>& receives)>;
+/// Over the transport; all is there when it returns. Parts and place must outlive it.
+MoveOutput move_by_transport(const MeshParts& parts, const MeshPlace& place);
+/// On the stream, over the tensor axis's group; null: one tensor rank.
+MoveOutput move_on_stream(DeviceGroup* columns, Stream stream);
+
 class OutputParts {
  public:
-  /// Both must outlive it.
-  OutputParts(const MeshParts& parts, const MeshPlace& place) : p_(parts), place_(place) {}
+  /// Model and place must outlive it.
+  OutputParts(const Model& model, const MeshPlace& place, MoveOutput move)
+      : model_(model), place_(place), move_(std::move(move)) {}
 
   /// For a new forward.
   void clear() { parts_.clear(); }
@@ -24,10 +42,10 @@ class OutputParts {
  private:
   void bring();
 
-  const MeshParts& p_;
+  const Model& model_;
   const MeshPlace& place_;
+  const MoveOutput move_;
   std::map<int, at::Tensor> parts_;  // by column
-  uint64_t turns_ = 0;
 };
 
 }  // namespace tutti

@@ -28,6 +28,8 @@ struct MeshParts {
   Transport& transport;
   Loader& loader;
   const Program& program() const { return plan.programs[context.rank]; }
+  /// Where float 0 of a unit's reduced gradient would lie, from the buffer that holds it or a slice of it.
+  const float* gradient(int buffer) const { return memory.floats(buffer) - program().buffers[buffer].range.begin; }
 };
 
 }  // namespace tutti

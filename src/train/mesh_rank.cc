@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "comm/pulls.h"
 #include "plan/check.h"
 #include "plan/mesh_check.h"
 #include "state/checkpoint.h"
@@ -69,10 +70,19 @@ MeshRank::MeshRank(const Job& job, const Model& model, const ModelShape& shape, 
       options_(mesh_options(job, shape, static_cast<int>(updater.slots().size()))),
       forward_options_(options_) {
   if (auto faults = mesh_faults(shape, options_); !faults.empty()) throw ConfigError(std::move(faults));
-  plan_ = plan_mesh(shape, options_);
-  if (auto faults = check_mesh(plan_, shape, options_); !faults.empty()) throw ConfigError(std::move(faults));
+  if (shape.blocks.size() > kFlaggedUnits)
+    throw ConfigError(
+        {fmt::format("the model has {} units, but a mesh has flags for {}; fewer layers or tensor_slices work, or "
+                     "plain data parallelism",
+                     shape.blocks.size(), kFlaggedUnits)});
+  const auto proved = [&shape](const MeshOptions& options) {
+    Plan plan = plan_mesh(shape, options);
+    if (auto faults = check_mesh(plan, shape, options); !faults.empty()) throw ConfigError(std::move(faults));
+    return plan;
+  };
+  plan_ = proved(options_);
   forward_options_.forward_only = true;
-  forward_plan_ = plan_mesh(shape, forward_options_);
+  forward_plan_ = proved(forward_options_);
 }
 
 int64_t MeshRank::window_bytes() const { return window_bytes_of(plan_.programs[rank_]); }

@@ -99,6 +99,12 @@ void cut_metrics(const RunFolder& folder, int64_t step) {
   write_file_atomic(folder.metrics(), kept);
 }
 
+void remove_traces(const RunFolder& folder) {
+  const fs::path traces = fs::path(folder.trace(0)).parent_path();
+  fs::remove_all(traces);
+  fs::create_directory(traces);
+}
+
 bool has_metrics(const RunFolder& folder) {
   std::error_code error;
   return fs::file_size(folder.metrics(), error) > 0 && !error;

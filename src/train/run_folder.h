@@ -35,6 +35,8 @@ Fd lock_run(const RunFolder& folder);
 std::string checkpoint_of(const RunFolder& folder);
 /// Keeps the metrics of the first `step` steps (a run that goes on from a checkpoint repeats the later ones).
 void cut_metrics(const RunFolder& folder, int64_t step);
+/// Removes the ranks' traces of an earlier start, which had other times and may have had more ranks.
+void remove_traces(const RunFolder& folder);
 /// Whether a step was committed and written down.
 bool has_metrics(const RunFolder& folder);
 /// Removes what a killed rank was writing and nobody will finish: a checkpoint's hidden files, temporary files.

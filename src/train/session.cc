@@ -82,7 +82,10 @@ Session::Session(const RunOptions& options, const RunFolder& folder, const Model
       first_(context.rank == 0),
       last_(options.stop_at >= 0 ? options.stop_at : options.job.train.steps),
       watches_(job_.train.schedule == "plateau" || job_.train.early_stop > 0 || job_.train.keep_best) {
-  if (first_ && !options.resume.empty()) cut_metrics(folder, trainer.committed());
+  if (first_ && !options.resume.empty()) {
+    cut_metrics(folder, trainer.committed());
+    if (trainer.committed() < last_) remove_traces(folder);
+  }
   reporter_ = std::make_unique<Reporter>(options, folder, first_);
 }
 

@@ -138,6 +138,13 @@ const std::vector<Case> kCases = {
          "ranks=4 pipeline=2 fold=owner schedule=zero-bubble workers=thread",
          "ranks=6 pipeline=3 zero=1 schedule=gpipe workers=thread",
      }},
+    {"MlpWithoutMomentsOffloaded",
+     kSmallMlp,
+     "train.optimizer=sgd",
+     {
+         "ranks=2 offload=optimizer workers=thread",
+         "ranks=2 offload=all",
+     }},
     {"MlpInTwoSlicesClippedByUnit",
      kSmallMlp,
      "train.tensor_slices=2 model.norm=none train.clip_by=unit train.clip=0.05",

@@ -41,6 +41,13 @@ class PlanCommands : public testing::Test {
     EXPECT_EQ(command.wait(), 0) << command.err();
     return command.out();
   }
+  /// The same on a host whose GPUs, if it has any, are hidden.
+  std::string plan_without_gpu(const Arguments& arguments) {
+    Command command(Arguments{"plan", job_, "--set", "numerics.device=cuda"} + arguments,
+                    [] { ::setenv("CUDA_VISIBLE_DEVICES", "", 1); });
+    EXPECT_EQ(command.wait(), 0) << command.err();
+    return command.out();
+  }
   /// stderr of `tutti plan` that must be refused.
   std::string refused(const Arguments& arguments) {
     Command command(Arguments{"plan", job_, "--quick"} + arguments);
@@ -129,6 +136,39 @@ TEST_F(PlanCommands, WhatCannotBeReadIsRefusedByName) {
   EXPECT_TRUE(has(refused({"--ranks", "2", "--hosts", hosts}), hosts + ":2: expected a name and slots=N"));
   const std::string few = folder_.write("few", "a slots=1\n");
   EXPECT_TRUE(has(refused({"--ranks", "2", "--hosts", few}), "1 slots for 2 ranks"));
+}
+
+TEST_F(PlanCommands, AJobOfAGpuIsPlannedWithoutOneByAssumedRates) {
+  const std::string out = plan_without_gpu({"--ranks", "4"});
+  for (const char* text : {"no GPU here; assumed are 40 TFLOP/s in float32", "segments not run", "4, nccl, ",
+                           "memory without a limit", "data 4 x tensor 1 x pipeline 1"})
+    EXPECT_TRUE(has(out, text)) << text << " is not in\n" << out;
+  EXPECT_FALSE(has(out, "largest micro-batch")) << out;
+  const std::string narrow =
+      plan_without_gpu({"--ranks", "4", "--memory", "1GiB", "--set", "numerics.precision=bfloat16"});
+  for (const char* text : {"400 TFLOP/s in bfloat16", "at most 1 GiB each", "largest micro-batch in 1 GiB"})
+    EXPECT_TRUE(has(narrow, text)) << text << " is not in\n" << narrow;
+}
+
+TEST_F(PlanCommands, WhatWillRunHereNeedsItsGpuToBePlanned) {
+  Command command({"train", job_, "--ranks", "2", "--set", "layout.plan=auto", "--set", "numerics.device=cuda"},
+                  [] { ::setenv("CUDA_VISIBLE_DEVICES", "", 1); });
+  EXPECT_EQ(command.wait(), 2) << command.out();
+  EXPECT_TRUE(has(command.err(), "numerics.device = \"cuda\" but ")) << command.err();
+}
+
+TEST_F(PlanCommands, ACpusCalibrationIsRefusedForAGpu) {
+  const std::string path = folder_.write("c.json", to_json(default_calibration("cpu", 2)));
+  EXPECT_TRUE(has(refused({"--ranks", "2", "--set", "numerics.device=cuda", "--calibration", path}),
+                  "--calibration " + path + " but numerics.device = \"cuda\""));
+}
+
+TEST_F(PlanCommands, OffloadIsInTheLayoutsNameAndOnAQueueOfItsOwn) {
+  const std::string picture = folder_ / "p.svg";
+  const std::string out = plan(
+      {"--ranks", "2", "--quick", "--picture", picture, "--set", "layout.offload=optimizer", "--set", "layout.zero=1"});
+  EXPECT_TRUE(has(out, "zero 1, offload optimizer")) << out;
+  EXPECT_TRUE(has(read_file(picture), ">tier<"));
 }
 
 TEST_F(PlanCommands, HostsMakeLinksDearer) {

@@ -1,4 +1,6 @@
 // Going on from a checkpoint: the same as never having stopped, on any number of ranks; and what is refused.
+#include <set>
+
 #include "support/command.h"
 
 namespace tutti {
@@ -72,6 +74,22 @@ TEST_F(Resume, RepeatsWhatCameAfterTheLastCheckpoint) {
   EXPECT_EQ(resume({"--ranks", "3"}), straight);
   EXPECT_EQ(metric_of(run_, "step", "loss"), metric_of(folder_ / "straight", "step", "loss"));
   EXPECT_EQ(metric_of(run_, "eval", "held_out_loss"), metric_of(folder_ / "straight", "eval", "held_out_loss"));
+}
+
+TEST_F(Resume, OnFewerRanksIsTracedWithoutThoseOfTheFirstStart) {
+  train("run", {"--ranks", "3", "--steps", "3"});
+  EXPECT_TRUE(std::filesystem::exists(run_ + "/trace/rank-2.jsonl"));
+  resume({"--ranks", "2", "--steps", "5"});
+  Command command({"trace", run_});
+  ASSERT_EQ(command.wait(), 0) << command.err();
+  std::set<int> ranks, steps;
+  const auto trace = nlohmann::json::parse(read_file(run_ + "/trace.json"));
+  for (const auto& event : trace["traceEvents"]) {
+    ranks.insert(event["pid"].get<int>());
+    if (event["ph"] == "X") steps.insert(event["args"]["step"].get<int>());
+  }
+  EXPECT_EQ(ranks, (std::set<int>{0, 1}));
+  EXPECT_EQ(steps, (std::set<int>{0, 1}));  // counted from the start
 }
 
 TEST_F(Resume, OfAFinishedRunChangesNothing) {

@@ -38,6 +38,11 @@ TEST(CutByCost, AHomeOfSeveralPartsCountsTheirSum) {
   ends_of(costs, v);
 }
 
+TEST(CutByCost, PartsSlideWhereNoEndHelpsAlone) {
+  // Six layers and a head of three: moving one end at a time stops at a home of 4.
+  EXPECT_EQ(ends_of({0, 1, 1, 1, 1, 1, 1, 3}, {0, 1, 2, 2, 1, 0}), (std::vector<int64_t>{1, 2, 4, 5, 7, 8}));
+}
+
 TEST(CutByCost, EveryPartHasSomething) {
   EXPECT_EQ(ends_of({1, 0, 0, 0}, {0, 1, 1, 0}), (std::vector<int64_t>{1, 2, 3, 4}));
   EXPECT_DEATH(cut_by_cost({1, 1}, {0, 1, 2}), "3 parts of 2");

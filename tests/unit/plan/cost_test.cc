@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
+#include <string>
 
 #include "base/error.h"
 #include "support/gpt_model_shape.h"
@@ -64,6 +66,20 @@ TEST(Cost, MoreQueuesThanCoresShareThem) {
   EXPECT_EQ(shared.pace(Resource::kMatmul, 2), 0.8);
   EXPECT_EQ(shared.pace(Resource::kMatmul, 4), 0.4);
   EXPECT_EQ(shared.pace(Resource::kMemory, 2), cost.calibration.copy.all / cost.calibration.copy.alone);
+}
+
+TEST(Cost, OffloadedValuesComeFromAFileOrOverAGpusLink) {
+  const ModelShape model = test::gpt_model_shape({});
+  Program program;
+  program.buffers.resize(1);
+  program.buffers[0].bytes = 1'000'000'000;
+  Instruction fetch;
+  fetch.op = Op::kFetch, fetch.reads = {0};
+  for (const auto& [device, seconds] : std::map<std::string, double>{{"cpu", 1}, {"cuda", 0.02}}) {
+    CostOptions cost;
+    cost.calibration = default_calibration(device, 1);
+    EXPECT_NEAR(mesh_cost(model, {}, cost).work(program, fetch).seconds, seconds, 1e-5) << device;
+  }
 }
 
 TEST(Cost, MeasuredSecondsOfSegmentsReplaceTheFormula) {

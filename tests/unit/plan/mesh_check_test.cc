@@ -261,6 +261,10 @@ TEST(MeshCheck, WhatTheGeneratorMakesIsProved) {
     const auto faults = check_mesh(plan, model, o);
     slowest = std::max(slowest, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     EXPECT_TRUE(faults.empty()) << faults.size() << " faults: " << faults[0];
+    MeshOptions forward = o;
+    forward.forward_only = true;
+    const auto of_evaluation = check_mesh(plan_mesh(model, forward), model, forward);
+    EXPECT_TRUE(of_evaluation.empty()) << "evaluation: " << of_evaluation[0];
   });
   std::printf("%d layouts, the slowest in %.1f ms\n", count, 1e3 * slowest);
   EXPECT_GT(count, 200);

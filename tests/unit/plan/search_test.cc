@@ -52,6 +52,16 @@ TEST(Search, EveryMeshOfTheRanksIsRankedOrRejectedWithAReason) {
   }
 }
 
+TEST(Search, LayoutsThatDifferInOffloadHaveNamesOfTheirOwn) {
+  MeshOptions options;
+  options.mesh = {2, 1, 1, 1};
+  EXPECT_EQ(layout_name(options), "data 2 x tensor 1 x pipeline 1");
+  options.offload = true;
+  EXPECT_EQ(layout_name(options), "data 2 x tensor 1 x pipeline 1, offload optimizer");
+  options.offload_parameters = options.owner = true;
+  EXPECT_EQ(layout_name(options), "data 2 x tensor 1 x pipeline 1, offload all, fold owner");
+}
+
 TEST(Search, TheSimplestOfThoseThatAreAsGoodComesFirst) {
   SearchRequest request = request_of(2, {2, 1, 1});
   const ModelShape model = gpt(1);

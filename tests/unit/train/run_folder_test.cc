@@ -116,6 +116,14 @@ TEST_F(RunFolderTest, KeepsTheMetricsOfTheStepsThatAreKept) {
   EXPECT_EQ(read_file(folder.metrics()), "{\"step\":1}\n{\"step\":2}\n{\"event\":\"eval\",\"step\":2}\n");
 }
 
+TEST_F(RunFolderTest, LosesTheTracesOfAnEarlierStart) {
+  const RunFolder folder = create_run("run", job_);
+  const auto fresh = names("run");
+  for (int rank : {0, 1, 7}) write(folder.trace(rank), "{}\n");
+  remove_traces(folder);
+  EXPECT_EQ(names("run"), fresh);
+}
+
 TEST_F(RunFolderTest, GoesOnFromItsHighestStepOrNotAtAll) {
   const RunFolder folder = create_run("run", job_);
   EXPECT_EQ(fault([&] { checkpoint_of(folder); }), "run: it has no checkpoint to go on from");
