@@ -97,7 +97,8 @@ void DeviceTravel::write_low(const Instruction& i, Stream stream) const {
 void DeviceTravel::copy_tier(const Instruction& i, Stream stream) const {
   for (size_t k = 0; k < i.reads.size(); ++k) {
     const int from = i.reads[k], to = i.writes[k], tier = i.op == Op::kFetch ? from : to;
-    p_.device.copy(stream, p_.memory(to), p_.memory(from), static_cast<size_t>(program_.buffers[tier].bytes));
+    const auto bytes = static_cast<size_t>(program_.buffers[tier].bytes);
+    if (bytes > 0) p_.device.copy(stream, p_.memory(to), p_.memory(from), bytes);
   }
 }
 

@@ -114,7 +114,8 @@ std::byte* MeshMemory::make_tier(const std::string& folder, int64_t bytes) {
 }
 
 void MeshMemory::fetch(const std::byte* offloaded, std::span<std::byte> into) const {
-  if (!into.empty()) tier_->read(offloaded - tier_->mapped().data(), into);  // plain SGD has no moments: no tier
+  // A rank that holds no moments (its slices are empty, or the optimizer has none) has no tier.
+  if (!into.empty()) tier_->read(offloaded - tier_->mapped().data(), into);
 }
 
 void MeshMemory::evict(std::byte* offloaded, std::span<const std::byte> from) const {

@@ -205,7 +205,7 @@ const std::vector<Case> kCases = {
     {"MlpWithBuffers",
      kSmallMlp,
      "train.micro_batches=1",
-     {"3 fold=owner", "3 zero=2 fold=owner", "2 pipeline=2 recompute=full", "5 zero=1"}},
+     {"3 fold=owner", "3 zero=2 fold=owner", "2 pipeline=2 recompute=full", "5 zero=1", "5 zero=1 offload=optimizer"}},
 };
 
 INSTANTIATE_TEST_SUITE_P(Of, DeviceMesh, testing::ValuesIn(kCases), [](const auto& info) { return info.param.name; });
