@@ -1,5 +1,6 @@
 #include "model/plan_runner.h"
 
+#include <ATen/ops/isfinite.h>
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
@@ -266,6 +267,14 @@ at::Tensor PlanRunner::output(const Instruction& forward, const std::string& nam
     if (borders[i].name == name)
       return impl_->view(forward.flow.out[i], 0, borders[i].dims, borders[i].type, borders[i].name);
   return {};
+}
+
+bool PlanRunner::finite(const Instruction& forward) const {
+  for (const Border& border : impl_->wiring(forward).outputs)
+    if (const at::Tensor values = output(forward, border.name);
+        at::isFloatingType(values.scalar_type()) && !values.isfinite().all().item<bool>())
+      return false;
+  return true;
 }
 
 }  // namespace tutti

@@ -62,6 +62,7 @@ class MeshEngine final : public Engine, public Placement {
   bool computes(int lane) const override { return place_.computes(lane); }
   std::optional<Evaluated> forward(const Pass& pass, const std::vector<at::Tensor>& data) override;
   int64_t output_width() override { return place_.output_width(); }
+  void watch(int* block) override { watched_ = block; }
   ModelRunner* runner() override { return nullptr; }
   Pass pass_of(uint64_t seed, int64_t step, int lane, int micro) const override {
     return {seed, step, lane, micro, first_sample(p_.options.batch, step, lane, micro)};
@@ -88,6 +89,7 @@ class MeshEngine final : public Engine, public Placement {
   uint64_t round_ = 0;  // steps run so far
   Pass forward_pass_;
   const std::vector<at::Tensor>* forward_batch_ = nullptr;
+  int* watched_ = nullptr;
   Evaluated evaluated_;
 };
 
@@ -177,6 +179,7 @@ Handlers MeshEngine::forward_handlers() {
     const int column = p_.shape.blocks[i.block].column;
     outputs_.add(column, forward_.runner.output(i, p_.model.output));
     if (place_.is_end(i) && column == 0) evaluated_.loss = forward_.runner.loss(i);
+    if (watched_ != nullptr && *watched_ < 0 && !forward_.runner.finite(i)) *watched_ = i.block;
   });
   forward_.travel.set(on);
   return on;

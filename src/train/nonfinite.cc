@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "data/loader.h"
 
@@ -20,9 +21,13 @@ NonFinitePlace find_in_losses(Placement& placement, const LoaderOptions& options
   NonFinitePlace first{-1, 0, -1, 1};
   for (const auto [lane, micro] : options.sequence) {
     const Pass pass = placement.pass_of(seed, options.first_step, lane, micro);
+    int block = -1;
+    placement.watch(&block);
     const auto evaluated = placement.forward(pass, loader.next(options.first_step, lane, micro));
-    if (first.lane < 0 && evaluated && !std::isfinite(evaluated->loss.sum)) first = {lane, micro, -1, 0};
+    const bool loss = evaluated && !std::isfinite(evaluated->loss.sum);
+    if (first.lane < 0 && (loss || block >= 0)) first = {lane, micro, block, 0};
   }
+  placement.watch(nullptr);
   return first;
 }
 
@@ -60,8 +65,12 @@ NonFinitePlace find_nonfinite(const Model& model, const ModelShape& shape, Place
 
 std::string describe_nonfinite(const std::vector<NonFinitePlace>& places, int64_t step, const ModelShape& shape) {
   const NonFinitePlace* first = nullptr;
+  // Of a model that is cut several ranks see the same micro-batch: the first block of them all is where it began.
+  const auto order = [](const NonFinitePlace& place) {
+    return std::tuple(place.lane, place.micro, static_cast<uint32_t>(place.block));
+  };
   for (const NonFinitePlace& place : places)
-    if (place.lane >= 0 && (first == nullptr || place.lane < first->lane)) first = &place;
+    if (place.lane >= 0 && (first == nullptr || order(place) < order(*first))) first = &place;
   const auto unsure = [](const NonFinitePlace& place) { return place.gradient != 0; };
   if (first == nullptr && std::any_of(places.begin(), places.end(), unsure))
     return fmt::format("step {}: a gradient is not finite, though every loss is; lower train.lr or set train.clip",

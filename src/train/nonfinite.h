@@ -25,11 +25,11 @@ struct NonFinitePlace {
 };
 
 /// Repeats this rank's micro-batches of step options.first_step and returns the first place that is not finite. Where
-/// the model is cut over ranks, they do so together and look at losses alone.
+/// the model is cut over ranks, they do so together and look at losses and outputs, not at gradients.
 NonFinitePlace find_nonfinite(const Model& model, const ModelShape& shape, Placement& placement, LoaderOptions options,
                               uint64_t seed, RankContext& context);
 
-/// The message for the place with the lowest lane.
+/// The message for the first place: by lane, micro-batch and block.
 std::string describe_nonfinite(const std::vector<NonFinitePlace>& places, int64_t step, const ModelShape& shape);
 
 }  // namespace tutti

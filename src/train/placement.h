@@ -29,6 +29,9 @@ class Placement {
   virtual std::optional<Evaluated> forward(const Pass& pass, const std::vector<at::Tensor>& data) = 0;
   /// The last dim of Model::output; 0 where the model names none.
   virtual int64_t output_width() = 0;
+  /// Where the model is cut: the first block on this rank that the next forward() gives an output that is not finite is
+  /// noted in `block`, which must outlive it. Without one (null) nothing is looked at.
+  virtual void watch(int* /*block*/) {}
   /// The whole model on this rank; null where it is cut.
   virtual ModelRunner* runner() = 0;
   /// A micro-batch in the host's memory as the runner takes it.

@@ -98,8 +98,10 @@ std::string Trainer::agreed_hash() {
 }
 
 void Trainer::explain_nonfinite() {
+  LoaderOptions options = loader_options();
+  if (mesh_) options.sequence = mesh_->passes();
   NonFinitePlace mine =
-      find_nonfinite(model_, shape_, engine_->placement(), loader_options(), job_.train.seed, context_);
+      find_nonfinite(model_, shape_, engine_->placement(), std::move(options), job_.train.seed, context_);
   std::vector<NonFinitePlace> places(context_.size);
   main_channel_->all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(places)));
   throw Error(describe_nonfinite(places, step_ + 1, shape_));  // steps are counted from 1 for people

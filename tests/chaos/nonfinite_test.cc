@@ -27,7 +27,7 @@ clip = 0
 schedule = "constant"
 )";
 
-TEST(NonFinite, LossNamesStepLaneAndBlockTheSameOnAnyNumberOfRanks) {
+TEST(NonFinite, LossNamesStepLaneAndBlockTheSameOnAnyLayout) {
   TempFolder folder;
   const std::string job = folder.write("diverging.toml", kDiverging);
   std::string expected;
@@ -35,7 +35,10 @@ TEST(NonFinite, LossNamesStepLaneAndBlockTheSameOnAnyNumberOfRanks) {
                                   {"layout.ranks=2"},
                                   {"layout.ranks=3", "layout.transport=tcp"},
                                   {"layout.ranks=5", "layout.hosts=2"},
-                                  {"layout.ranks=4", "layout.workers=thread"}}) {
+                                  {"layout.ranks=4", "layout.workers=thread"},
+                                  {"layout.ranks=3", "layout.zero=2"},
+                                  {"layout.ranks=2", "layout.pipeline=2", "layout.schedule=zbv"},
+                                  {"layout.ranks=4", "layout.pipeline=2", "layout.zero=1"}}) {
     const std::string run = folder / ("run" + layout[0] + layout.back());
     Command command(Arguments{"train", job, "--out", run} + set(layout));
     EXPECT_EQ(command.wait(), 1) << command.out();
