@@ -77,7 +77,7 @@ std::vector<std::string> nearest_meshes(const ModelShape& shape, const MeshOptio
 
 /// Where offloaded values would go is looked at before any rank starts.
 std::vector<std::string> tier_faults(const Job& job, const ModelShape& shape, const MeshOptions& options) {
-  if (!options.offload && !options.offload_parameters) return {};
+  if (!options.offload) return {};
   const std::string& folder = job.layout.offload_folder;
   int64_t bytes = 0;
   for (const Program& program : plan_mesh(shape, options).programs)

@@ -10,8 +10,9 @@ namespace tutti {
 /// that goes on keeps its layout.
 TrainArguments with_planned_layout(TrainArguments arguments, const MakeModel& make_model);
 
-/// Throws ConfigError naming why the model cannot run on the job's mesh and the nearest meshes of as many ranks on
-/// which it can. `fresh`: its first values come from the job.
+/// Throws ConfigError naming why the model cannot run on the job's mesh and the nearest ones on which it can, of as
+/// many ranks or else of fewer; or that its offloaded values find no place. `fresh`: its first values come from the
+/// job.
 void refuse_bad_mesh(const Job& job, const MakeModel& make_model, bool fresh);
 
 }  // namespace tutti

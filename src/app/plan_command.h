@@ -27,8 +27,7 @@ struct PlanArguments {
 int plan_command(const PlanArguments& arguments, const MakeModel& make_model);
 
 /// For layout.plan = "auto": the job resolved, with the best layout. It will run here, so the host must have the GPU
-/// that it asks for. Runs ATen unless `quick`: a process that goes on
-/// to fork ranks asks for it in a child.
+/// that it asks for. Runs ATen unless `quick`: a process that goes on to fork ranks asks for it in a child.
 Job planned_job(const PlanArguments& arguments, const MakeModel& make_model);
 
 /// "16GiB", "512 MiB", "1.5GB", "1000000". Throws ConfigError.

@@ -97,13 +97,11 @@ int trace_command(const std::string& path, int64_t step) {
   }
   if (events.empty()) throw Error(fmt::format("{}: it has no trace (a run writes it when it ends)", path));
   const std::vector<uint64_t> steps = traced_steps(events);
+  if (steps.empty()) throw Error(fmt::format("{}: no step was traced on all ranks", path));
   if (step >= 0 && !std::binary_search(steps.begin(), steps.end(), static_cast<uint64_t>(step)))
     throw ConfigError(
-        {steps.empty()
-             ? fmt::format("--step {}: no step was traced on all ranks", step)
-             : fmt::format("--step {}: steps {} to {} were traced on all ranks{}", step, steps.front(), steps.back(),
-                           steps.back() - steps.front() >= steps.size() ? ", not every one" : "")});
-  if (steps.empty()) throw Error(fmt::format("{}: no step was traced on all ranks", path));
+        {fmt::format("--step {}: steps {} to {} were traced on all ranks{}", step, steps.front(), steps.back(),
+                     steps.back() - steps.front() >= steps.size() ? ", not every one" : "")});
   const uint64_t shown = step >= 0 ? static_cast<uint64_t>(step) : steps[steps.size() / 2];
   write_file_atomic(folder.path + "/trace.json", chrome_trace(events));
   write_file_atomic(folder.path + "/trace.svg", svg_trace(events, shown));

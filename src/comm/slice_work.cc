@@ -22,10 +22,10 @@ SliceBlock block_of(const ReductionSpec& spec, Range range) {
   auto first = std::partition_point(spec.pieces.begin(), spec.pieces.end(),
                                     [&](const Piece& p) { return p.dst + p.size <= range.begin; });
   for (; first != spec.pieces.end() && first->dst < range.end; ++first) {
-    const int64_t begin = std::max(first->dst, range.begin), end = std::min(first->dst + first->size, range.end);
-    if (begin >= end) continue;
-    SumJob job{begin, end - begin, {}};
-    for (int64_t src : first->src) job.src.push_back(src + begin - first->dst);
+    const Range part = overlap(range, {first->dst, first->dst + first->size});
+    if (part.empty()) continue;
+    SumJob job{part.begin, part.size(), {}};
+    for (int64_t src : first->src) job.src.push_back(src + part.begin - first->dst);
     if (!block.jobs.empty() && continues(block.jobs.back(), job)) {
       block.jobs.back().size += job.size;
     } else {

@@ -1,6 +1,5 @@
 #include "model/plan_runner.h"
 
-#include <ATen/ops/isfinite.h>
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
@@ -271,9 +270,7 @@ at::Tensor PlanRunner::output(const Instruction& forward, const std::string& nam
 
 bool PlanRunner::finite(const Instruction& forward) const {
   for (const Border& border : impl_->wiring(forward).outputs)
-    if (const at::Tensor values = output(forward, border.name);
-        at::isFloatingType(values.scalar_type()) && !values.isfinite().all().item<bool>())
-      return false;
+    if (!all_finite(output(forward, border.name))) return false;
   return true;
 }
 

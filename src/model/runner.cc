@@ -178,6 +178,10 @@ Loss ModelRunner::loss() const {
   return {values.const_data_ptr<double>()[0], values.const_data_ptr<double>()[1]};
 }
 
+bool all_finite(const at::Tensor& values) {
+  return !at::isFloatingType(values.scalar_type()) || values.isfinite().all().item<bool>();
+}
+
 const at::Tensor& ModelRunner::border(const std::string& name) const {
   for (size_t s = slots_.size(); s-- > 0;)
     for (size_t i = 0; i < slots_[s].outputs.size(); ++i)
@@ -188,7 +192,7 @@ const at::Tensor& ModelRunner::border(const std::string& name) const {
 int ModelRunner::first_nonfinite_block() const {
   for (const Slot& s : slots_)
     for (const at::Tensor& out : s.outputs)
-      if (at::isFloatingType(out.scalar_type()) && !out.isfinite().all().item<bool>()) return s.wiring.block;
+      if (!all_finite(out)) return s.wiring.block;
   return -1;
 }
 

@@ -33,6 +33,9 @@ struct RunnerOptions {
   std::function<void*(int buffer)> low_memory = {};
 };
 
+/// What has no floating point is. Waits for a device.
+bool all_finite(const at::Tensor& values);
+
 /// For models of one column whose segments exchange nothing and pass nothing on; all others have a plan
 /// (model/plan_runner.h). One micro-batch is in flight at a time: forward through all segments in order, then (in
 /// training) backward through all in reverse order, before the next begins. Not thread-safe.

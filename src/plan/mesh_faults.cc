@@ -33,12 +33,12 @@ bool shares_over_chunks(const ModelShape& model, const MeshOptions& options) {
 void add_cut_faults(const ModelShape& model, const MeshOptions& options, int chunks, std::vector<std::string>& faults) {
   const int stages = options.mesh.pipeline, each = chunks / stages;
   const std::vector<int>& cut = options.cut;
+  const std::string asked =
+      each > 1 ? fmt::format("{} stages of {} chunks", stages, each) : fmt::format("{} stages", stages);
   if (model.layers() < chunks)
-    faults.push_back(fmt::format("{} stages{} need {} blocks, but the model has {}", stages,
-                                 each > 1 ? fmt::format(" of {} chunks", each) : "", chunks, model.layers()));
+    faults.push_back(fmt::format("{} need {} blocks, but the model has {}", asked, chunks, model.layers()));
   if (!cut.empty() && static_cast<int>(cut.size()) + 1 != chunks)
-    faults.push_back(fmt::format("the cut makes {} parts, but {} stages{} need {}", cut.size() + 1, stages,
-                                 each > 1 ? fmt::format(" of {} chunks", each) : "", chunks));
+    faults.push_back(fmt::format("the cut makes {} parts, but {} need {}", cut.size() + 1, asked, chunks));
   if (!std::is_sorted(cut.begin(), cut.end(), std::less_equal<>()) ||
       (!cut.empty() && (cut.front() < 1 || cut.back() >= model.layers())))
     faults.push_back("layout.cut: its blocks must come one after the other, behind the model's first");

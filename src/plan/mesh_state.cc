@@ -159,8 +159,8 @@ int64_t MeshState::further_floats(int unit) const {
   const Range own = homes_.slice(unit);
   int64_t floats = 0;
   for (const ParameterShape& p : model_.blocks[unit].parameters) {
-    const Range part{std::max(own.begin, p.offset), std::min(own.end, p.offset + p.size)};
-    if (!part.empty()) floats += part.size() * static_cast<int64_t>(p.extra_gradients.size());
+    const Range part = overlap(own, {p.offset, p.offset + p.size});
+    floats += part.size() * static_cast<int64_t>(p.extra_gradients.size());
   }
   return floats;
 }

@@ -49,6 +49,7 @@ std::vector<Place> signallers(const Program& program, int rank) {
 Ordering::Ordering(const Plan& plan, std::vector<std::string>& faults) : plan_(plan) {
   int instructions = 0;
   for (const Program& program : plan.programs) {
+    signalled_by_.push_back(signallers(program, static_cast<int>(first_stream_.size())));
     first_stream_.push_back(streams_);
     streams_ += static_cast<int>(program.queues.size());
     auto& queues = node_.emplace_back();
@@ -174,12 +175,11 @@ void Ordering::sort(std::vector<std::string>& faults) {
     ++open[to];
   };
   for (size_t r = 0; r < node_.size(); ++r) {
-    const std::vector<Place> signalled_by = signallers(plan_.programs[r], static_cast<int>(r));
     for (size_t q = 0; q < node_[r].size(); ++q) {
       for (size_t i = 0; i < node_[r][q].size(); ++i) {
         if (i > 0) edge(node_[r][q][i - 1], node_[r][q][i]);
         for (int event : plan_.programs[r].queues[q].instructions[i].waits) {
-          const Place& s = signalled_by[event];
+          const Place& s = signalled_by_[r][event];
           edge(node_[s.rank][s.queue][s.index], node_[r][q][i]);
         }
       }
@@ -215,8 +215,6 @@ void Ordering::sort(std::vector<std::string>& faults) {
 void Ordering::number_clocks() {
   const auto streams = static_cast<size_t>(streams_);
   clocks_.assign(static_cast<size_t>(first_clock_.back() + node_.back().back().size()) * streams, 0);
-  std::vector<std::vector<Place>> signalled_by;
-  for (size_t r = 0; r < node_.size(); ++r) signalled_by.push_back(signallers(plan_.programs[r], static_cast<int>(r)));
   // What has ended once `place` has: what had ended when it began, and itself.
   const auto take = [&](std::vector<int>& clock, const Place& place) {
     const int* begun = this->clock(place);
@@ -225,7 +223,7 @@ void Ordering::number_clocks() {
   };
   const auto enter = [&](std::vector<int>& clock, const Place& place) {
     if (place.index > 0) take(clock, {place.rank, place.queue, place.index - 1});
-    for (int event : at(plan_, place).waits) take(clock, signalled_by[place.rank][event]);
+    for (int event : at(plan_, place).waits) take(clock, signalled_by_[place.rank][event]);
   };
   // Instructions that meet act only once all ranks have entered: all of them follow what any rank did before, but none
   // follows another's part in the meeting itself. In a mesh, Reduce and Gather wait for those alone whose values they
@@ -266,9 +264,8 @@ void Ordering::number_clocks() {
 bool Ordering::before_entry(Place a, Place b) const {
   const auto ended_with = [&](const Place& p) { return a == p || before(a, p); };
   if (b.index > 0 && ended_with({b.rank, b.queue, b.index - 1})) return true;
-  const std::vector<Place> signalled_by = signallers(plan_.programs[b.rank], b.rank);
   const auto& waits = at(plan_, b).waits;
-  return std::any_of(waits.begin(), waits.end(), [&](int event) { return ended_with(signalled_by[event]); });
+  return std::any_of(waits.begin(), waits.end(), [&](int event) { return ended_with(signalled_by_[b.rank][event]); });
 }
 
 bool Ordering::follows(Place b, int rank) const {

@@ -53,6 +53,7 @@ class Ordering {
   std::vector<int> first_stream_;                    // by rank: the number of its queue 0 among all queues
   std::vector<std::vector<std::vector<int>>> node_;  // [rank][queue][index] -> node
   std::vector<std::vector<Place>> members_;          // by node
+  std::vector<std::vector<Place>> signalled_by_;     // by rank and event
   std::vector<std::vector<Place>> sequence_;
   int streams_ = 0;
   std::vector<int> first_clock_;        // by stream: the number of its first instruction among all

@@ -265,15 +265,20 @@ int64_t level_floats(const SumTransfer& transfer, int member) {
   return floats;
 }
 
+int64_t exchanged_bytes(const OutputShape& output, const Instruction& exchange) {
+  if (exchange.part != Part::kInput) return output.bytes;
+  return exchange.exchange == Exchange::kScatter ? output.read_bytes / output.read_element_bytes * kFloat
+                                                 : output.read_bytes;
+}
+
 namespace {
 
-int64_t exchanged_bytes(const ModelShape& model, const MeshOptions& options, const Instruction& i, int from, int to) {
-  const OutputShape& out = model.blocks[i.block].segments[i.segment].outputs[i.output];
+/// Of an Exchange, from one tensor rank to another.
+int64_t link_bytes(const ModelShape& model, const MeshOptions& options, const Instruction& i, int from, int to) {
   const auto of = [&](int rank) { return lanes_of(options.mesh.at(rank).tensor, options.mesh.tensor, model.columns); };
-  const bool gradient = i.part == Part::kInput;
-  if (i.exchange == Exchange::kGather) return of(from).size() * (gradient ? out.read_bytes : out.bytes);
-  const int64_t sum = gradient ? out.read_bytes / out.read_element_bytes * kFloat : out.bytes;
-  return static_cast<int64_t>(subtrees(of(from), model.columns).size()) * (sum / model.columns) * of(to).size();
+  const int64_t tensor = exchanged_bytes(model.blocks[i.block].segments[i.segment].outputs[i.output], i);
+  if (i.exchange == Exchange::kGather) return of(from).size() * tensor;
+  return static_cast<int64_t>(subtrees(of(from), model.columns).size()) * (tensor / model.columns) * of(to).size();
 }
 
 }  // namespace
@@ -287,7 +292,7 @@ LinkBytes link_bytes(const Plan& plan, const ModelShape& model, const MeshOption
         if (i.op == Op::kSend) bytes[program.rank][i.peer] += i.bytes;
         if (i.op == Op::kExchange) {
           for (int to : transfers.members(i)) {
-            if (to != program.rank) bytes[program.rank][to] += exchanged_bytes(model, options, i, program.rank, to);
+            if (to != program.rank) bytes[program.rank][to] += link_bytes(model, options, i, program.rank, to);
           }
         }
         const bool first = transfers.members(i).front() == program.rank;  // counts for all

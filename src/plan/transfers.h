@@ -100,6 +100,10 @@ class Transfers {
   std::vector<std::vector<Spot>> signalled_by_;            // by rank and event
 };
 
+/// Bytes of a tensor of one column that a member brings to an Exchange: a gradient goes the other way, partial sums of
+/// what was gathered, or parts of what was scattered.
+int64_t exchanged_bytes(const OutputShape& output, const Instruction& exchange);
+
 /// Payload bytes that a rank sends another in a step, or that the other reads in its window: [from][to].
 using LinkBytes = std::vector<std::vector<int64_t>>;
 LinkBytes link_bytes(const Plan& plan, const ModelShape& model, const MeshOptions& options);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "plan/transfers.h"
 
 namespace tutti {
 
@@ -38,13 +39,8 @@ const OutputShape& MeshPlace::output_of(const Instruction& exchange) const {
   return outputs[exchange.output];
 }
 
-/// A gradient goes the other way: partial sums of what was gathered, or parts of what was scattered.
 int64_t MeshPlace::exchanged_bytes(const Instruction& exchange) const {
-  const OutputShape& out = output_of(exchange);
-  if (exchange.part != Part::kInput) return out.bytes;
-  return exchange.exchange == Exchange::kScatter
-             ? out.read_bytes / out.read_element_bytes * static_cast<int64_t>(sizeof(float))
-             : out.read_bytes;
+  return tutti::exchanged_bytes(output_of(exchange), exchange);
 }
 
 int64_t MeshPlace::scattered_element_bytes(const Instruction& exchange) const {

@@ -1,6 +1,5 @@
 #include "train/nonfinite.h"
 
-#include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
@@ -13,8 +12,6 @@
 namespace tutti {
 
 namespace {
-
-bool all_finite(const at::Tensor& values) { return values.isfinite().all().item<bool>(); }
 
 /// All micro-batches, since the other ranks wait for this one's part of each.
 NonFinitePlace find_in_losses(Placement& placement, const LoaderOptions& options, Loader& loader, uint64_t seed) {

@@ -7,28 +7,11 @@
 
 #include "launch/local.h"
 #include "model/make_model.h"
+#include "support/mesh_job.h"
 #include "train/trainer.h"
 
 namespace tutti {
 namespace {
-
-constexpr const char* kJob = R"(
-[model]
-kind = "mlp"
-inputs = 4
-hidden = [16, 16, 16]
-classes = 4
-[data]
-kind = "points"
-[train]
-lanes = 4
-micro_batches = 2
-micro_batch_size = 2
-tensor_slices = 2
-steps = 4
-[layout]
-ranks = 2
-)";
 
 struct Case {
   std::string name;
@@ -41,7 +24,7 @@ class MeshLoss : public ::testing::TestWithParam<std::tuple<Case, std::string>> 
 TEST_P(MeshLoss, EndsTheOthersWhereverTheyWait) {
   auto [which, transport] = GetParam();
   which.layout.push_back({"layout.transport", transport});
-  Job job = parse_job(kJob, "job", which.layout);
+  Job job = parse_job(testing_support::kMeshMlp, "job", which.layout);
   resolve(job, this_machine());
   const LaunchResult result = launch_local({.ranks = 2}, [&](RankContext& context) {
     const Model model = make_model(job);

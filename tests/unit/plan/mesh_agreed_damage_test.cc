@@ -15,14 +15,8 @@ using test::MeshModel;
 
 namespace {
 
-struct Planned {
-  ModelShape model;
-  MeshOptions options;
-  Plan plan;
-
-  Planned(ModelShape shape, const Mesh& mesh, int zero, Batch batch) : model(std::move(shape)) {
-    options.mesh = mesh, options.zero = zero, options.batch = batch;
-  }
+struct Planned : test::PlannedMesh {
+  using PlannedMesh::PlannedMesh;
   Planned& make() {
     EXPECT_TRUE(mesh_faults(model, options).empty());
     plan = plan_mesh(model, options);

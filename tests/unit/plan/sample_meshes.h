@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/mesh.h"
@@ -135,5 +136,16 @@ inline std::string name_of(const MeshModel& m, const MeshOptions& o) {
       static_cast<int>(o.recompute), o.overlap ? " overlap" : "", o.depth, o.offload ? " offload" : "",
       o.offload_parameters ? " parameters offloaded" : "");
 }
+
+/// A model on a mesh, to be planned once its other options are set.
+struct PlannedMesh {
+  ModelShape model;
+  MeshOptions options;
+  Plan plan;
+
+  PlannedMesh(ModelShape shape, const Mesh& mesh, int zero, Batch batch) : model(std::move(shape)) {
+    options.mesh = mesh, options.zero = zero, options.batch = batch;
+  }
+};
 
 }  // namespace tutti::test

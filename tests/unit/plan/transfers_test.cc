@@ -11,13 +11,10 @@ using test::MeshModel;
 
 namespace {
 
-struct Planned {
-  ModelShape model;
-  MeshOptions options;
-  Plan plan;
-
-  Planned(const MeshModel& m, const Mesh& mesh, int zero, Batch batch, bool owner = false) : model(mesh_model(m)) {
-    options.mesh = mesh, options.zero = zero, options.batch = batch, options.owner = owner;
+struct Planned : test::PlannedMesh {
+  Planned(const MeshModel& m, const Mesh& mesh, int zero, Batch batch, bool owner = false)
+      : PlannedMesh(mesh_model(m), mesh, zero, batch) {
+    options.owner = owner;
     plan = plan_mesh(model, options);
   }
   const Instruction& get(int rank, Op op, int unit, int n = 0) const {

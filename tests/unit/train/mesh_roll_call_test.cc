@@ -6,30 +6,11 @@
 #include "base/error.h"
 #include "launch/local.h"
 #include "model/make_model.h"
+#include "support/mesh_job.h"
 #include "train/trainer.h"
 
 namespace tutti {
 namespace {
-
-constexpr const char* kJob = R"(
-[model]
-kind = "mlp"
-inputs = 4
-hidden = [16, 16, 16]
-classes = 4
-[data]
-kind = "points"
-[train]
-lanes = 4
-micro_batches = 2
-micro_batch_size = 2
-tensor_slices = 2
-steps = 4
-[layout]
-workers = "thread"
-ranks = 2
-timeout = 1000
-)";
 
 struct Case {
   std::string name;
@@ -59,7 +40,9 @@ Names swap_two(const Program& program, const Case& which) {
 }
 
 LaunchResult train(const Case& which, int altered, Names& names) {
-  Job job = parse_job(kJob, "job", which.layout);
+  std::vector<Setting> settings = which.layout;
+  settings.insert(settings.end(), {{"layout.workers", "thread"}, {"layout.timeout", "1000"}});
+  Job job = parse_job(testing_support::kMeshMlp, "job", settings);
   resolve(job, this_machine());
   return launch_local({.ranks = 2, .threads = true, .timeout = std::chrono::seconds(1000)}, [&](RankContext& context) {
     const Model model = make_model(job);
