@@ -24,9 +24,15 @@ std::string layouts_json(const Job& job, const SearchResult& result) {
                        {"seconds", c.seconds},
                        {"bubble", c.bubble},
                        {"exposed", c.exposed},
-                       {"bytes", c.memory.total()}});
+                       {"bytes", c.memory.total()},
+                       {"link_bytes",
+                        {{"data", c.link[static_cast<size_t>(Axis::kData)]},
+                         {"tensor", c.link[static_cast<size_t>(Axis::kTensor)]},
+                         {"pipeline", c.link[static_cast<size_t>(Axis::kPipeline)]}}}});
   }
-  return nlohmann::ordered_json{{"layouts", layouts}}.dump(1) + "\n";
+  nlohmann::ordered_json rejected = nlohmann::json::array();
+  for (const Rejection& r : result.rejected) rejected.push_back({{"reason", r.reason}, {"layouts", r.layouts}});
+  return nlohmann::ordered_json{{"layouts", layouts}, {"rejected", rejected}}.dump(1) + "\n";
 }
 
 }  // namespace tutti

@@ -149,7 +149,7 @@ void print_best(const SearchResult& result) {
 void print_rejected(const SearchResult& result) {
   if (result.rejected.empty()) return;
   fmt::print("\nrejected\n");
-  for (const Rejection& r : result.rejected) {
+  for (const Rejection& r : merged(result.rejected)) {
     fmt::print("{:>5}  {}\n", r.layouts.size(), r.reason);
     for (size_t i = 0; i < std::min(kNamed, r.layouts.size()); ++i) fmt::print("         {}\n", r.layouts[i]);
     if (r.layouts.size() > kNamed) fmt::print("         ...\n");
@@ -191,6 +191,15 @@ CostOptions cost_of(const PlanArguments& arguments, const Planned& planned, cons
   cost.own_processors = planned.cuda();
   if (!arguments.quick && !planned.cuda()) cost.measured = time_segments(model);
   return cost;
+}
+
+/// How many hosts there are, where ranks are grouped into them as layout.hosts does; else 1: sums have one level then.
+int hosts_in_order(const std::vector<int>& hosts) {
+  const auto ranks = static_cast<int>(hosts.size());
+  const int count = hosts.empty() ? 1 : hosts.back() + 1;
+  for (int rank = 0; rank < ranks; ++rank)
+    if (hosts[static_cast<size_t>(rank)] != host_of(rank, ranks, count)) return 1;
+  return count;
 }
 
 /// What the rates are of.
@@ -261,6 +270,7 @@ Question pose(const PlanArguments& arguments, const MakeModel& make_model, bool 
   base.numerics = job.numerics;
   request.base =
       mesh_options(base, shape, static_cast<int>(make_optimizer(job.train, job.numerics.isa)->slots().size()));
+  request.base.hosts = hosts_in_order(request.cost.hosts);
   request.base.windows = request.cost.hosts.empty() && job.layout.transport != "tcp";
   request.memory = arguments.memory.empty() ? memory_share(planned, request.cost.hosts) : parse_bytes(arguments.memory);
   request.refuse = [planned](const MeshOptions& options) { return refusal(planned, options); };

@@ -167,10 +167,13 @@ class Sweep {
         add(row);
       }
       row.offload = "none";
-      if (zero > 0 && data % 2 == 0 && data > 2) {
-        row.shards = 2, row.hosts = data / 2;  // slices inside of a host, replicas between them
+      if (data % 2 == 0 && data > 2) {
+        row.hosts = data / 2 * pipeline;  // of two data ranks: sums have two levels
+        row.shards = zero > 0 ? 2 : 0;    // slices inside of a host, replicas between them
         add(row);
-        row.shards = 0, row.hosts = 1;
+        row.shards = 0;  // slices over hosts
+        if (zero == 3) add(row);
+        row.hosts = 1;
       }
       if (zero > 1 && tensor * pipeline == 1) {
         row.fold = "owner";

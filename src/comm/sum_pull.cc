@@ -156,7 +156,7 @@ struct SumPull::Impl {
     std::stable_sort(sends.begin(), sends.end(), [](const auto& a, const auto& b) { return a.block < b.block; });
     TUTTI_CHECK(takers.empty() || arena.data() == transport.window().data(),
                 "{}: the arena is not the window that the others read", transfer.name);
-    TUTTI_CHECK(!stage || transfer.rounds == 1, "{}: the stack lies on what others read", transfer.name);
+    TUTTI_CHECK(!stage || transfer.in_place(), "{}: the stack lies on what others read", transfer.name);
     if (stage) staged = take_scratch(slice.size());
   }
 
@@ -209,7 +209,7 @@ struct SumPull::Impl {
   /// reads.
   void check_own(size_t s, const float* base) const {
     if (!overwrites(base, parts[s].size())) return;
-    TUTTI_CHECK(transfer.rounds == 1 && base == levels[0] + (parts[s].begin - slice.begin),
+    TUTTI_CHECK(transfer.in_place() && base == levels[0] + (parts[s].begin - slice.begin),
                 "{}: the stack lies on a contribution", transfer.name);
   }
 
@@ -306,7 +306,7 @@ int64_t SumPull::scratch_bytes(const SumTransfer& transfer, int rank, bool windo
   const int member = member_of(transfer, rank);
   const Range slice = transfer.slices[member];
   int64_t floats = 0;
-  for (size_t m = 0; windows && transfer.rounds == 1 && m < transfer.ranks.size(); ++m) {
+  for (size_t m = 0; windows && transfer.in_place() && m < transfer.ranks.size(); ++m) {
     const bool other = static_cast<int>(m) != member;
     if (other && !overlap(slice, transfer.slices[m]).empty()) floats = align_up(slice.size(), kAlign);
   }

@@ -60,6 +60,18 @@ void add_to_first(LevelSum& sum) {
   sum.level = 0;
 }
 
+/// All parts are added up to one.
+Round only_round(std::vector<Contribution> contributions) {
+  LevelSum sum;
+  std::vector<Range> parts;
+  for (const Contribution& c : contributions) {
+    sum.terms.push_back(static_cast<int>(parts.size()));
+    parts.push_back(c.lanes);
+  }
+  sum.order = order_over(parts);
+  return {std::move(contributions), {std::move(sum)}};
+}
+
 }  // namespace
 
 Mesh mesh_of(const LayoutConfig& layout) {
@@ -139,6 +151,21 @@ std::vector<Round> sum_rounds(const SumOptions& options) {
       rounds.push_back(std::move(round));
     }
   return rounds;
+}
+
+Round round_inside(const SumOptions& options, int together, int group) {
+  std::vector<Contribution> parts;
+  for (int d = group * together; d < (group + 1) * together; ++d)
+    parts.push_back({d, lanes_of(d, options.ranks, options.batch.lanes), 0});
+  return only_round(std::move(parts));
+}
+
+Round round_between(const SumOptions& options, int together, int position) {
+  std::vector<Contribution> parts;
+  const int groups = options.ranks / together;
+  for (int g = 0; g < groups; ++g)
+    parts.push_back({g * together + position, lanes_of(g, groups, options.batch.lanes), 0});
+  return only_round(std::move(parts));
 }
 
 int stack_levels(const std::vector<Round>& rounds) {

@@ -125,7 +125,7 @@ class Costs {
 class MeshCosts : public Costs {
  public:
   MeshCosts(const ModelShape& model, const MeshOptions& options, const CostOptions& cost)
-      : Costs(model, cost), options_(options), columns_(model.columns) {
+      : Costs(model, cost), options_(options), places_(mesh_places(model, options)), columns_(model.columns) {
     const std::vector<Round> rounds = sum_rounds(options.sums());
     for (const Round& round : rounds) {
       std::vector<int> of(static_cast<size_t>(options.mesh.data), 0);
@@ -189,6 +189,7 @@ class MeshCosts : public Costs {
   Work reduce(const Program& program, const Instruction& i) const {
     Work work = memory(prices.arrive(program.rank, {}, 0));
     if (i.writes.empty()) return work;  // it only contributes
+    if (places_.by_hosts(i.block)) return reduce_by_hosts(program, i);
     const auto round = static_cast<size_t>(std::max(i.round, 0));
     const std::vector<int>& of = contributions_[round];
     const int me = options_.mesh.at(program.rank).data;
@@ -199,6 +200,22 @@ class MeshCosts : public Costs {
     work.link = from.empty() ? 0 : slice * others / static_cast<double>(from.size());
     work.received = slice * others;
     work.seconds += prices.arrive(program.rank, from, work.link) + prices.fold(slice * touched_[round]);
+    return work;
+  }
+
+  Work reduce_by_hosts(const Program& program, const Instruction& i) const {
+    const int together = places_.host_ranks, me = options_.mesh.at(program.rank).data;
+    const bool inside = i.round == 0;
+    std::vector<int> from;
+    for (int peer : peers(program.rank, Axis::kData, false)) {
+      const int data = options_.mesh.at(peer).data;
+      if (inside ? data / together == me / together : data % together == me % together) from.push_back(peer);
+    }
+    Work work = memory(0);
+    work.link = gradient(i.block) * kFloat / (inside ? together : shards());
+    work.received = work.link * static_cast<double>(from.size());
+    work.seconds +=
+        prices.arrive(program.rank, from, work.link) + prices.fold(work.link * (static_cast<double>(from.size()) + 2));
     return work;
   }
 
@@ -242,6 +259,7 @@ class MeshCosts : public Costs {
   }
 
   MeshOptions options_;
+  MeshPlaces places_;
   int columns_;
   std::vector<std::vector<int>> contributions_;  // [round][data rank]
   std::vector<double> touched_;                  // by round

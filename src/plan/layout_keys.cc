@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cctype>
+#include <map>
+
 #include "base/error.h"
 #include "plan/search.h"
 
@@ -94,6 +97,24 @@ std::string set_text(const SearchSpace& space) {
 
 }  // namespace
 
+std::vector<Rejection> merged(const std::vector<Rejection>& rejected) {
+  std::map<std::string, size_t> kinds;
+  std::vector<Rejection> all;
+  for (const Rejection& r : rejected) {
+    std::string kind;
+    for (char c : r.reason)
+      if (std::isdigit(static_cast<unsigned char>(c)) == 0) kind += c;
+    const auto [it, fresh] = kinds.try_emplace(std::move(kind), all.size());
+    if (fresh) {
+      all.push_back(r);
+    } else {
+      auto& layouts = all[it->second].layouts;
+      layouts.insert(layouts.end(), r.layouts.begin(), r.layouts.end());
+    }
+  }
+  return all;
+}
+
 std::vector<std::string> no_layout_faults(const SearchResult& result, const SearchRequest& request) {
   std::vector<std::string> faults;
   if (!result.nearest.empty()) {
@@ -111,7 +132,11 @@ std::vector<std::string> no_layout_faults(const SearchResult& result, const Sear
   if (result.rejected.empty())
     faults.push_back(
         fmt::format("  tensor x pipeline ranks do not divide {} ranks, or shards their data ranks", request.ranks));
-  for (const Rejection& r : result.rejected)
+  if (request.ranks > result.lanes * result.slices * result.blocks)
+    faults.push_back(fmt::format("  it has work for {} ranks at most: {} lanes x {} slices x {} blocks",
+                                 result.lanes * result.slices * result.blocks, result.lanes, result.slices,
+                                 result.blocks));
+  for (const Rejection& r : merged(result.rejected))
     faults.push_back(fmt::format("  {} ({}{})", r.reason, r.layouts.front(),
                                  r.layouts.size() > 1 ? fmt::format(" and {} more", r.layouts.size() - 1) : ""));
   return faults;

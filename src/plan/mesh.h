@@ -42,11 +42,17 @@ struct MeshOptions {
   bool offload = false;             ///< moments live in the second tier and come in for Update alone
   bool offload_parameters = false;  ///< parameters do, too, and come in ahead of every use
   bool windows = true;              ///< ranks can read each other's memory: nothing is received into scratch
+  int hosts = 1;                    ///< ranks are grouped into hosts in order
   /// Forward alone, of one micro-batch, for evaluation.
   bool forward_only = false;
 
   SumOptions sums() const { return {batch, mesh.data, owner, micro}; }
 };
+
+/// Sums in two levels: so many data ranks of a host make slices of their host's sum, then those of all hosts that have
+/// the same slice exchange what they made. 0: all data ranks sum at once; a host has one of them, or not whole
+/// subtrees, or slices that its ranks do not own.
+int host_ranks_of(const MeshOptions& options);
 
 /// Where everything is. A pure function of model and options, the same on all ranks.
 struct MeshPlaces {
@@ -54,12 +60,17 @@ struct MeshPlaces {
   std::vector<int> stage;     ///< by chunk
   std::vector<int> chunk_of_layer;
   std::vector<Range> columns;              ///< by tensor coordinate
-  std::vector<std::vector<Range>> slices;  ///< [unit][of reduce_shards]: floats, covering [0, unit_size)
+  std::vector<std::vector<Range>> slices;  ///< [unit][of reduce_shards]: floats, together [0, unit_size)
+  int host_ranks = 0;                      ///< host_ranks_of
+  std::vector<bool> at_once;               ///< by unit: its users may be anywhere, so that it is not summed by hosts
 
   Coordinates home(const ModelShape& model, int unit) const;  ///< data = 0
+  bool by_hosts(int unit) const { return host_ranks > 0 && !at_once[unit]; }
+  /// What the ranks at a position (of host_ranks) of all hosts own of a unit, together.
+  Range host_slice(int unit, int position) const;
 };
 MeshPlaces mesh_places(const ModelShape& model, const MeshOptions& options);
-/// Into how many slices a unit's sum is cut: the shards, or with zero = 0 one a data rank.
+/// Into how many slices a unit's sum is cut: the shards, or with zero = 0 one a data rank (of a host, with two levels).
 int reduce_shards_of(const MeshOptions& options);
 /// The schedule that is run: a pipeline of one stage has nothing to choose.
 std::string schedule_of(const MeshOptions& options);

@@ -92,6 +92,18 @@ int MeshHomes::replica(int unit) const {
 
 int MeshHomes::data_ranks(int unit) const { return group_of(ranks_at(unit, {0, options.mesh.data})); }
 
+int MeshHomes::host_ranks(int unit) const {
+  const int first = at.data / places.host_ranks * places.host_ranks;
+  return group_of(ranks_at(unit, {first, first + places.host_ranks}));
+}
+
+int MeshHomes::position_ranks(int unit) const {
+  std::vector<int> ranks;
+  const std::vector<int> all = ranks_at(unit, {0, options.mesh.data});
+  for (size_t d = at.data % places.host_ranks; d < all.size(); d += places.host_ranks) ranks.push_back(all[d]);
+  return group_of(ranks);
+}
+
 int MeshHomes::tensor_ranks() const {
   std::vector<int> ranks;
   for (int t = 0; t < options.mesh.tensor; ++t) ranks.push_back(options.mesh.rank({at.data, t, at.pipeline}));

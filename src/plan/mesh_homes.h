@@ -69,7 +69,9 @@ class MeshHomes {
   /// The ranks that hold the slices of my replica of a unit.
   int replica(int unit) const;
   int data_ranks(int unit) const;
-  int tensor_ranks() const;  ///< those of my stage and data coordinate
+  int host_ranks(int unit) const;      ///< of my host: those that sum first, where sums have two levels
+  int position_ranks(int unit) const;  ///< of all hosts: those that own what I own of my host's sum
+  int tensor_ranks() const;            ///< those of my stage and data coordinate
   /// All data ranks of a unit's home and of the homes of those that share its parameters.
   int users_and_owners(int unit) const { return everyone_.at(unit); }
 

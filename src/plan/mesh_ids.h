@@ -7,8 +7,8 @@
 namespace tutti {
 
 inline constexpr uint32_t kVoteId = 1u << 22;
-inline constexpr uint32_t kReduceIds = kVoteId + 1;       ///< + unit and round
-inline constexpr uint32_t kGradientGatherIds = 1u << 24;  ///< + unit
+inline constexpr uint32_t kReduceIds = kVoteId + 1;       ///< + unit and round, or host or position
+inline constexpr uint32_t kGradientGatherIds = 1u << 24;  ///< + unit and host
 inline constexpr uint32_t kRefreshIds = 3u << 23;         ///< + unit
 inline constexpr uint32_t kGatherIds = 1u << 28;          ///< + use and replica of a home
 inline constexpr uint32_t kExchangeIds = 2u << 28;        ///< + turn, stage and data rank

@@ -1,5 +1,6 @@
 // Where everything is: layers in chunks on stages, columns on tensor ranks, slices on data ranks, and who meets whom.
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <set>
 #include <utility>
@@ -12,8 +13,16 @@ namespace tutti {
 
 namespace {
 
+/// What ranks of one position own lies side by side: data rank h * L + i of H hosts of L has slice i * H + h.
+std::vector<Range> dealt_by_position(const std::vector<Range>& slices, size_t host_ranks) {
+  const size_t hosts = slices.size() / host_ranks;
+  std::vector<Range> dealt;
+  for (size_t d = 0; d < slices.size(); ++d) dealt.push_back(slices[d % host_ranks * hosts + d / host_ranks]);
+  return dealt;
+}
+
 /// Most layers are alike: what was cut for one stands for those with the same parameters.
-std::vector<std::vector<Range>> slices_of_units(const ModelShape& model, int parts) {
+std::vector<std::vector<Range>> slices_of_units(const ModelShape& model, int parts, int host_ranks) {
   std::map<std::pair<int64_t, std::vector<std::pair<int64_t, int64_t>>>, std::vector<Range>> cut;
   std::vector<std::vector<Range>> slices;
   for (const BlockShape& block : model.blocks) {
@@ -25,6 +34,7 @@ std::vector<std::vector<Range>> slices_of_units(const ModelShape& model, int par
     }
     const auto [it, fresh] = cut.try_emplace({block.unit_size, std::move(key)});
     if (fresh) it->second = slices_of(parameters, block.unit_size, parts);
+    if (fresh && host_ranks > 0) it->second = dealt_by_position(it->second, static_cast<size_t>(host_ranks));
     slices.push_back(it->second);
   }
   return slices;
@@ -50,7 +60,31 @@ std::vector<Range> chunks_of_layers(const ModelShape& model, const std::vector<i
 
 }  // namespace
 
-int reduce_shards_of(const MeshOptions& options) { return options.zero == 0 ? options.mesh.data : options.mesh.shards; }
+int host_ranks_of(const MeshOptions& options) {
+  const Mesh& mesh = options.mesh;
+  const bool once = !options.owner && (!options.micro || options.batch.micro_batches == 1);
+  if (options.hosts < 2 || !once || mesh.ranks() % (options.hosts * mesh.tensor) != 0) return 0;
+  const int together = mesh.ranks() / options.hosts / mesh.tensor;
+  if (together < 2 || together >= mesh.data || mesh.data % together != 0) return 0;
+  // A host's lanes are one subtree: as many as a power of two, and no host has more of them.
+  const int hosts = mesh.data / together;
+  if (options.batch.lanes % mesh.data != 0 || !std::has_single_bit(static_cast<unsigned>(options.batch.lanes / hosts)))
+    return 0;
+  // Every host gets whole sums: with many small hosts these are more bytes than slices from and to everyone.
+  if (options.zero == 0) return hosts <= 2 * together ? together : 0;
+  return mesh.shards == together || mesh.shards == mesh.data ? together : 0;
+}
+
+int reduce_shards_of(const MeshOptions& options) {
+  if (options.zero > 0) return options.mesh.shards;
+  const int together = host_ranks_of(options);
+  return together > 0 ? together : options.mesh.data;
+}
+
+Range MeshPlaces::host_slice(int unit, int position) const {
+  const auto& all = slices[unit];
+  return {all[position].begin, all[all.size() - host_ranks + position].end};
+}
 
 std::string schedule_of(const MeshOptions& options) { return options.mesh.pipeline == 1 ? "1f1b" : options.schedule; }
 
@@ -73,7 +107,11 @@ MeshPlaces mesh_places(const ModelShape& model, const MeshOptions& options) {
       places.chunk_of_layer.push_back(chunk);
   for (int t = 0; t < options.mesh.tensor; ++t)
     places.columns.push_back(lanes_of(t, options.mesh.tensor, model.columns));
-  places.slices = slices_of_units(model, reduce_shards_of(options));
+  places.host_ranks = host_ranks_of(options);
+  places.slices = slices_of_units(model, reduce_shards_of(options), places.host_ranks);
+  for (const BlockShape& block : model.blocks)
+    places.at_once.push_back(std::any_of(block.parameters.begin(), block.parameters.end(),
+                                         [](const ParameterShape& p) { return !p.extra_gradients.empty(); }));
   return places;
 }
 
@@ -109,6 +147,13 @@ std::vector<std::vector<int>> mesh_groups(const ModelShape& model, const MeshOpt
       for (int d = 0; d < mesh.data; ++d) all.push_back(mesh.rank({d, t, p}));
       for (int d = 0; d < mesh.data; d += mesh.shards)
         groups.insert(std::vector<int>(all.begin() + d, all.begin() + d + mesh.shards));
+      for (int d = 0; d < mesh.data && places.host_ranks > 0; d += places.host_ranks)
+        groups.insert(std::vector<int>(all.begin() + d, all.begin() + d + places.host_ranks));
+      for (int i = 0; i < places.host_ranks; ++i) {
+        std::vector<int> between;
+        for (int d = i; d < mesh.data; d += places.host_ranks) between.push_back(all[d]);
+        groups.insert(std::move(between));
+      }
       groups.insert(std::move(all));
     }
   for (size_t u = 0; u < model.blocks.size(); ++u)

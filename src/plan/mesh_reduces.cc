@@ -61,21 +61,47 @@ void MeshReduces::catch_up(int until) {
 }
 
 void MeshReduces::reduce(int unit, int round) {
-  const auto rounds = static_cast<uint32_t>(work_.rounds.size());
-  Instruction i;
-  i.op = Op::kReduce;
-  i.block = unit;
-  i.round = round;
-  i.id = kReduceIds + static_cast<uint32_t>(unit) * rounds + static_cast<uint32_t>(round);
-  i.group = homes_.users_and_owners(unit);
-  i.reads = contributions(unit, round);
-  if (homes_.is_home(unit)) i.writes = state_.stack(unit);
-  // Those who share a parameter over stages come to its sum at other times: nothing else may wait behind it.
-  program_.add(homes_.shared_far(unit) ? MeshProgram::kShared : MeshProgram::kData, std::move(i));
-  const bool whole = static_cast<uint32_t>(round) + 1 == rounds;
+  if (homes_.places.by_hosts(unit)) {
+    reduce_by_hosts(unit);
+  } else {
+    Instruction i;
+    i.round = round;
+    i.group = homes_.users_and_owners(unit);
+    i.reads = contributions(unit, round);
+    if (homes_.is_home(unit)) i.writes = state_.stack(unit);
+    add_reduce(std::move(i), unit, static_cast<uint32_t>(round));
+  }
+  const bool whole = static_cast<size_t>(round) + 1 == work_.rounds.size();
   if (!whole || !homes_.is_home(unit)) return;
   if (homes_.at.data < homes_.reduce_shards()) norm(unit);
   if (homes_.options.zero == 0 && homes_.options.mesh.data > 1) gather_gradient(unit);
+}
+
+/// My host's sum lies in place of my own part of it; from there it goes to those of the other hosts.
+void MeshReduces::reduce_by_hosts(int unit) {
+  const int data = homes_.at.data, together = homes_.places.host_ranks, hosts = homes_.options.mesh.data / together;
+  Instruction inside;
+  inside.round = 0;
+  inside.group = homes_.host_ranks(unit);
+  inside.reads = inside.writes = {state_.gradient(unit, 0, 0)};
+  add_reduce(std::move(inside), unit, static_cast<uint32_t>(data / together));
+  Instruction between;
+  between.round = 1;
+  between.group = homes_.position_ranks(unit);
+  between.reads = {state_.gradient(unit, 0, 0)};
+  between.writes = state_.stack(unit);
+  add_reduce(std::move(between), unit, static_cast<uint32_t>(hosts + data % together));
+}
+
+/// `number`: of those that meet for the unit's sum.
+void MeshReduces::add_reduce(Instruction reduce, int unit, uint32_t number) {
+  const int together = homes_.places.host_ranks;
+  const size_t meetings = together > 0 ? homes_.options.mesh.data / together + together : work_.rounds.size();
+  reduce.op = Op::kReduce;
+  reduce.block = unit;
+  reduce.id = kReduceIds + static_cast<uint32_t>(unit * meetings) + number;
+  // Those who share a parameter over stages come to its sum at other times: nothing else may wait behind it.
+  program_.add(homes_.shared_far(unit) ? MeshProgram::kShared : MeshProgram::kData, std::move(reduce));
 }
 
 /// What this rank has for a round of a unit's sum: nothing, where it had no lane.
@@ -103,8 +129,9 @@ void MeshReduces::gather_gradient(int unit) {
   Instruction i;
   i.op = Op::kGather;
   i.block = unit;
-  i.id = kGradientGatherIds + static_cast<uint32_t>(unit);
-  i.group = homes_.data_ranks(unit);
+  const int together = homes_.reduce_shards(), replicas = homes_.options.mesh.data / together;
+  i.id = kGradientGatherIds + static_cast<uint32_t>(unit * replicas + homes_.at.data / together);
+  i.group = homes_.places.host_ranks > 0 ? homes_.host_ranks(unit) : homes_.data_ranks(unit);
   i.reads = {state_.stack(unit)[0]};
   i.writes = {state_.gradient(unit, 0, static_cast<int>(work_.rounds.size()) - 1)};
   program_.add(MeshProgram::kData, std::move(i));

@@ -27,6 +27,8 @@ class MeshReduces {
   void fold(const MeshPass& pass, int unit, F&& at_level);
   bool wrote(int block, int unit, int round);
   void reduce(int unit, int round);
+  void reduce_by_hosts(int unit);
+  void add_reduce(Instruction reduce, int unit, uint32_t number);
   std::vector<int> contributions(int unit, int round);
   void norm(int unit);
   void gather_gradient(int unit);

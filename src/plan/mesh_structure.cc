@@ -22,7 +22,11 @@ bool inside(int value, size_t size) { return value >= 0 && value < static_cast<i
 class Structure {
  public:
   Structure(const Plan& plan, const ModelShape& model, const MeshOptions& options)
-      : plan_(plan), model_(model), options_(options), places_(mesh_places(model, options)) {}
+      : plan_(plan),
+        model_(model),
+        options_(options),
+        places_(mesh_places(model, options)),
+        rounds_(sum_rounds(options.sums()).size()) {}
 
   std::vector<std::string> check() {
     if (static_cast<int>(plan_.programs.size()) != options_.mesh.ranks() || plan_.ranks != options_.mesh.ranks()) {
@@ -145,7 +149,7 @@ class Structure {
     const bool compute = i.op == Op::kLoad || segment || i.op == Op::kFold || i.op == Op::kUpdate;
     want(!compute || place.queue == 0, "stands on another queue than compute");
     want(i.op == Op::kFold || i.adds.empty(), "adds without being a fold");
-    want(i.op != Op::kReduce || inside(i.round, sum_rounds(options_.sums()).size()), "names no round");
+    want(i.op != Op::kReduce || inside(i.round, places_.by_hosts(i.block) ? 2 : rounds_), "names no round");
     want(i.op != Op::kVote || i.group < 0, "is for all ranks");
     want(i.op != Op::kSend || (i.reads.size() == 1 && i.writes.empty()), "sends one buffer");
     want(i.op != Op::kRecv || (i.writes.size() == 1 && i.reads.empty()), "receives one buffer");
@@ -212,6 +216,7 @@ class Structure {
   const ModelShape& model_;
   const MeshOptions& options_;
   const MeshPlaces places_;
+  const size_t rounds_;
   std::vector<std::string> faults_;
 };
 

@@ -130,10 +130,9 @@ void UnitSymbols::reduce(const std::vector<Place>& places) {
       }
       const Range slice = transfer.slices[m], held = buffer(rank, b).range;
       // In place the slice lies in its own first contribution; else it has a buffer of its own.
-      const bool in_place = transfer.rounds == 1 && !i.reads.empty() && i.reads[0] == b;
+      const bool in_place = transfer.in_place() && !i.reads.empty() && i.reads[0] == b;
       const int64_t bytes = (in_place ? slice.end : level_floats(transfer, static_cast<int>(m))) * kFloat;
-      const bool whole = buffer(rank, b).partial >= 0;  // then the sum goes where the slice lies in the unit
-      if ((!in_place && held != slice) || whole != in_place || buffer(rank, b).bytes < bytes) {
+      if ((!in_place && held != slice) || (in_place && !held.empty()) || buffer(rank, b).bytes < bytes) {
         faults_.add(places[m], fmt::format("'{}' has no room for its slice", buffer(rank, b).name));
         continue;
       }

@@ -82,6 +82,7 @@ class Search {
     std::stable_sort(result_.nearest.begin(), result_.nearest.end(),
                      [](const Candidate& a, const Candidate& b) { return a.memory.total() < b.memory.total(); });
     for (auto& [reason, layouts] : rejected_) result_.rejected.push_back({reason, std::move(layouts)});
+    result_.lanes = request_.base.batch.lanes, result_.slices = model_.columns, result_.blocks = model_.layers();
     return std::move(result_);
   }
 

@@ -58,7 +58,11 @@ struct SearchResult {
   std::vector<Candidate> best;      ///< all that were simulated and fit, the fastest first; but see below
   std::vector<Candidate> nearest;   ///< those that need more memory than there is, the smallest first; seconds are 0
   std::vector<Rejection> rejected;  ///< grouped by reason
+  /// The most that a job can use: a data rank has a lane, a tensor rank a slice and a stage a block.
+  int lanes = 1, slices = 1, blocks = 1;
 };
+/// For people: reasons that differ in numbers alone are one, with the numbers of the first layout that it names.
+std::vector<Rejection> merged(const std::vector<Rejection>& rejected);
 /// Of the layouts that are predicted to be within 2 % of the fastest, the simplest comes first: no prediction is
 /// better.
 SearchResult search_layouts(const ModelShape& model, const SearchRequest& request);

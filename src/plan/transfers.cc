@@ -91,11 +91,19 @@ std::vector<Share> Transfers::shares_at(int rank, int unit) const {
   return list;
 }
 
+Round Transfers::round_of(const Instruction& reduce) const {
+  if (!places_.by_hosts(reduce.block)) return rounds_[reduce.round];
+  const int data = options_.mesh.at(members(reduce).front()).data, together = places_.host_ranks;
+  return reduce.round == 0 ? round_inside(options_.sums(), together, data / together)
+                           : round_between(options_.sums(), together, data % together);
+}
+
 /// What the data ranks of `home` have for the floats `to`: it begins at float `from` of the gradient space.
-SumSource Transfers::source(const Instruction& reduce, Range to, int64_t from, Coordinates home) const {
+SumSource Transfers::source(const Instruction& reduce, const Round& round, Range to, int64_t from,
+                            Coordinates home) const {
   SumSource source{to, {}};
   const Range wanted{from, from + to.size()};
-  for (const Contribution& contribution : rounds_[reduce.round].contributions) {
+  for (const Contribution& contribution : round.contributions) {
     home.data = contribution.data_rank;
     const int rank = options_.mesh.rank(home);
     const Instruction* own = find(rank, reduce.id);
@@ -129,14 +137,20 @@ SumTransfer Transfers::sum(const Instruction& reduce) const {
   transfer.id = reduce.id;
   transfer.name = fmt::format("reduce unit {} round {}", unit, reduce.round);
   transfer.ranks = members(reduce);
-  for (int rank : transfer.ranks) transfer.slices.push_back(slice_at(rank, unit));
   transfer.unit = unit, transfer.round = reduce.round;
-  transfer.rounds = static_cast<int>(rounds_.size());
+  transfer.by_hosts = places_.by_hosts(unit);
+  transfer.rounds = transfer.by_hosts ? 2 : static_cast<int>(rounds_.size());
   transfer.levels = stack_levels(rounds_);
-  transfer.sums = rounds_[reduce.round].sums;
+  for (int rank : transfer.ranks) {
+    const bool of_host = transfer.by_hosts && !transfer.last();
+    const int position = of_host ? options_.mesh.at(rank).data % places_.host_ranks : 0;
+    transfer.slices.push_back(of_host ? places_.host_slice(unit, position) : slice_at(rank, unit));
+  }
+  const Round round = round_of(reduce);
+  transfer.sums = round.sums;
 
   const BlockShape& block = model_.blocks[unit];
-  transfer.sources.push_back(source(reduce, {0, block.unit_size}, 0, places_.home(model_, unit)));
+  transfer.sources.push_back(source(reduce, round, {0, block.unit_size}, 0, places_.home(model_, unit)));
   for (size_t p = 0; p < block.parameters.size(); ++p) {
     const ParameterShape& parameter = block.parameters[p];
     for (size_t e = 0; e < parameter.extra_gradients.size(); ++e) {
@@ -147,7 +161,7 @@ SumTransfer Transfers::sum(const Instruction& reduce) const {
       const auto user = std::find_if(model_.blocks.begin(), model_.blocks.end(), uses);
       if (user == model_.blocks.end()) throw Error(fmt::format("nobody uses '{}' as user {}", parameter.name, e));
       const int user_block = static_cast<int>(user - model_.blocks.begin());
-      transfer.sources.push_back(source(reduce, {parameter.offset, parameter.offset + parameter.size},
+      transfer.sources.push_back(source(reduce, round, {parameter.offset, parameter.offset + parameter.size},
                                         parameter.extra_gradients[e], places_.home(model_, user_block)));
     }
   }
@@ -263,6 +277,12 @@ int64_t level_floats(const SumTransfer& transfer, int member) {
     floats += overlap(slice, transfer.sources[s].to).size();
   }
   return floats;
+}
+
+int64_t slice_offset(const SumTransfer& transfer, const Instruction& reduce, int rank) {
+  const bool in_place = !reduce.reads.empty() && !reduce.writes.empty() && reduce.reads[0] == reduce.writes[0];
+  const auto member = std::find(transfer.ranks.begin(), transfer.ranks.end(), rank) - transfer.ranks.begin();
+  return in_place ? transfer.slices.at(member).begin : 0;
 }
 
 int64_t exchanged_bytes(const OutputShape& output, const Instruction& exchange) {

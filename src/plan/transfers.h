@@ -32,8 +32,11 @@ struct SumTransfer {
   std::vector<SumSource> sources;
   std::vector<LevelSum> sums;
   int unit = 0, round = 0, rounds = 1;
-  int levels = 1;  ///< of an owner's stack
+  int levels = 1;         ///< of an owner's stack
+  bool by_hosts = false;  ///< two rounds of other ranks each: first the sum of every host, then the sum of these
   bool last() const { return round + 1 == rounds; }
+  /// Whether nothing is kept from round to round: then a sum may lie on a contribution to it.
+  bool in_place() const { return rounds == 1 || by_hosts; }
 };
 SumTransfer sum_transfer(const Plan& plan, const ModelShape& model, const MeshOptions& options,
                          const Instruction& reduce);
@@ -41,6 +44,9 @@ SumTransfer sum_transfer(const Plan& plan, const ModelShape& model, const MeshOp
 /// Floats of one level of an owner's stack: its slice, then its part of every further source, where sums take more than
 /// one round.
 int64_t level_floats(const SumTransfer& transfer, int member);
+
+/// Floats from the start of what a rank's Reduce writes to its slice there: in place it lies where it does in the unit.
+int64_t slice_offset(const SumTransfer& transfer, const Instruction& reduce, int rank);
 
 /// Ranges that travel in a Gather.
 struct CopyTransfer {
@@ -85,7 +91,8 @@ class Transfers {
 
  private:
   Range slice_at(int rank, int unit) const;
-  SumSource source(const Instruction& reduce, Range to, int64_t from, Coordinates home) const;
+  Round round_of(const Instruction& reduce) const;
+  SumSource source(const Instruction& reduce, const Round& round, Range to, int64_t from, Coordinates home) const;
   void copy_into(CopyTransfer& transfer, const Instruction& own, int rank, int write) const;
   bool follows_update(int rank, const Instruction& gather) const;
 

@@ -61,12 +61,11 @@ void DeviceTravel::prepare(const Instruction& i, const Transfers& transfers, con
 
 void DeviceTravel::prepare_reduce(const Instruction& i, const Transfers& transfers, const std::string& queue,
                                   std::byte* scratch) {
+  const SumTransfer transfer = transfers.sum(i);
   std::vector<float*> levels;
-  const bool whole = !i.writes.empty() && program_.buffers[i.writes[0]].partial >= 0;
-  for (int b : i.writes)
-    levels.push_back(reinterpret_cast<float*>(p_.memory(b)) + (whole ? p_.place.owned(i.block).begin : 0));
-  sums_[i.id] = std::make_unique<DeviceSum>(transfers.sum(i), p_.rank, p_.window, levels, scratch,
-                                            p_.groups.meeting(queue), p_.kernels);
+  for (int b : i.writes) levels.push_back(reinterpret_cast<float*>(p_.memory(b)) + slice_offset(transfer, i, p_.rank));
+  sums_[i.id] =
+      std::make_unique<DeviceSum>(transfer, p_.rank, p_.window, levels, scratch, p_.groups.meeting(queue), p_.kernels);
 }
 
 void DeviceTravel::prepare_exchange(const Instruction& i) {

@@ -55,6 +55,7 @@ MeshOptions mesh_options(const Job& job, const ModelShape& shape, int slots) {
                                                         : Recompute::kNone;
   options.overlap = layout.overlap;
   options.depth = static_cast<int>(layout.depth);
+  options.hosts = static_cast<int>(layout.hosts);
   options.optimizer_slots = slots;
   options.offload = layout.offload != "none";
   options.offload_parameters = layout.offload == "all";

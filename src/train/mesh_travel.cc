@@ -64,11 +64,11 @@ void MeshTravel::prepare(const Instruction& i, std::span<std::byte> scratch) {
 }
 
 void MeshTravel::prepare_reduce(const Instruction& i, std::span<std::byte> scratch) {
-  const bool whole = !i.writes.empty() && program_.buffers[i.writes[0]].partial >= 0;
+  SumTransfer transfer = transfers_.sum(i);
   std::vector<float*> levels;
-  for (int b : i.writes) levels.push_back(floats(b) + (whole ? place_.owned(i.block).begin : 0));
+  for (int b : i.writes) levels.push_back(floats(b) + slice_offset(transfer, i, program_.rank));
   sums_[i.id] =
-      std::make_unique<SumPull>(transfers_.sum(i), p_.transport, p_.memory.window(), std::move(levels), scratch);
+      std::make_unique<SumPull>(std::move(transfer), p_.transport, p_.memory.window(), std::move(levels), scratch);
 }
 
 void MeshTravel::prepare_gather(const Instruction& i) {

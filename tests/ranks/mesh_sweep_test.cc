@@ -66,6 +66,8 @@ std::string draw_layout(Draw& draw) {
   }
   if (zero > 0 && data % 2 == 0) s += fmt::format(" shards={}", draw.of({0, 1, 2}));
   if (zero == 3) s += fmt::format(" depth={}", draw.of({1, 2, 4}));
+  const int hosts = draw.of({1, 2, 4});
+  if (hosts <= data * tensor * pipeline) s += fmt::format(" hosts={}", hosts);
   return s + draw.of({" workers=thread", " workers=thread", " workers=thread transport=tcp", "", " transport=tcp"});
 }
 

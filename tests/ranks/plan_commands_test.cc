@@ -87,14 +87,14 @@ TEST_F(PlanCommands, PlanRanksLayoutsAndSaysWhyOthersAreNot) {
   const std::string out = plan({"--ranks", "4", "--memory", "1GiB"});
   EXPECT_TRUE(has(out, "segments measured")) << out;
   for (const char* text : {"  1 ", " 10 ", "data 2 x tensor 1 x pipeline 2", "rejected",
-                           "4 tensor ranks but the model is defined in 1 slices", "largest micro-batch in 1 GiB"})
+                           "2 tensor ranks but the model is defined in 1 slices", "largest micro-batch in 1 GiB"})
     EXPECT_TRUE(has(out, text)) << text << " is not in\n" << out;
 }
 
 TEST_F(PlanCommands, MoreRanksThanLanesAreStages) {
   const std::string out = plan({"--ranks", "6", "--set", "train.lanes=2", "--quick"});
   EXPECT_TRUE(has(out, "pipeline 6") || has(out, "pipeline 3")) << out;
-  EXPECT_TRUE(has(out, "6 data ranks but 2 lanes")) << out;
+  EXPECT_TRUE(has(out, "3 data ranks but 2 lanes")) << out;
 }
 
 TEST_F(PlanCommands, LayoutKeysThatAreSetAreNotSearched) {
@@ -111,7 +111,7 @@ TEST_F(PlanCommands, LayoutKeysThatAreSetAreNotSearched) {
 TEST_F(PlanCommands, JsonHoldsEveryLayoutThatWasSimulatedTheBestFirst) {
   const std::string path = folder_ / "plan.json";
   const std::string out = plan({"--ranks", "2", "--quick", "--json", path});
-  const nlohmann::json layouts = nlohmann::json::parse(read_file(path))["layouts"];
+  const nlohmann::json all = nlohmann::json::parse(read_file(path)), &layouts = all["layouts"];
   ASSERT_GT(layouts.size(), 10u);
   EXPECT_TRUE(has(out, "  " + layouts[0]["name"].get<std::string>() + "\n")) << out;
   std::set<std::string> different;
@@ -119,9 +119,14 @@ TEST_F(PlanCommands, JsonHoldsEveryLayoutThatWasSimulatedTheBestFirst) {
     EXPECT_GT(layout["seconds"].get<double>(), 0) << layout;
     EXPECT_GT(layout["bytes"].get<int64_t>(), 0) << layout;
     EXPECT_EQ(layout["layout"]["ranks"], 2) << layout;
+    const bool staged = layout["layout"]["pipeline"] == 2;
+    EXPECT_GT(layout["link_bytes"][staged ? "pipeline" : "data"].get<double>(), 0) << layout;
+    EXPECT_EQ(layout["link_bytes"]["tensor"].get<double>(), 0) << layout;
     different.insert(layout["layout"].dump());
   }
   EXPECT_EQ(different.size(), layouts.size());
+  ASSERT_FALSE(all["rejected"].empty());
+  EXPECT_TRUE(has(all["rejected"].dump(), "2 tensor ranks but the model is defined in 1 slices")) << all["rejected"];
 }
 
 TEST_F(PlanCommands, AMemoryLimitThatNothingFitsIsRefusedWithTheNearest) {

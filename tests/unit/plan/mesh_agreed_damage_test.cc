@@ -105,12 +105,6 @@ TEST(MeshAgreedDamage, AnUpdateFindsWhatItReadsByPlace) {
   p.expect("in this order");
 }
 
-TEST(MeshAgreedDamage, ASumThatWouldBeginElsewhereThanItsSliceIsNamed) {
-  Planned p = slices();
-  p.each(Op::kReduce, [](Program& program, Instruction& i) { program.buffers[i.writes[0]].partial = -1; });
-  p.expect("has no room for its slice");
-}
-
 TEST(MeshAgreedDamage, AFetchOfMoreThanItsMemoryHoldsIsNamed) {
   Planned p(mesh_model({4, 1, true}), {2, 1, 1, 2}, 2, {2, 1, 1});
   p.options.offload = true;

@@ -55,6 +55,7 @@ int sweep(uint64_t seed, int rounds, F&& f) {
           o.depth = below(3);
           o.offload = below(4) == 0;
           o.offload_parameters = below(4) == 0;
+          o.hosts = 1 << below(3);
           const ModelShape model = mesh_model(m);
           if (!mesh_faults(model, o).empty()) continue;
           ++count;

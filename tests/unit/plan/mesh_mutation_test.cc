@@ -104,7 +104,7 @@ class Mutator {
 
   std::string damage_words(Plan& plan, Program& program, Instruction& i) {
     const int buffers = static_cast<int>(program.buffers.size());
-    switch (below(14)) {
+    switch (below(16)) {
       case 0:
         if (i.reads.empty()) return "";
         return retarget(pick(i.reads), 0, buffers, "a read");
@@ -147,6 +147,12 @@ class Mutator {
       case 11:
         return i.group < 0 ? "" : retarget(i.group, -1, static_cast<int>(plan.groups.size()) + 1, "the group");
       case 12:
+        return i.output < 0 ? "" : retarget(i.output, 0, 3, "the output");
+      case 13:
+        if (i.bytes == 0) return "";
+        i.bytes = below(2) == 0 ? i.bytes / 2 : i.bytes + 256;
+        return "resize what travels";
+      case 14:
         i.id += static_cast<uint32_t>(1 + below(3));
         return "another id";
       default: {
@@ -252,6 +258,9 @@ std::vector<Case> cases() {
   add({5, 1, true}, {1, 1, 2, 1}, {4, 1, 1}, 0, "zbv");
   add({5, 1, false}, {4, 1, 1, 2}, {4, 1, 1}, 1, "1f1b");
   add({4, 1, true}, {2, 1, 1, 2}, {2, 1, 1}, 2, "1f1b").offload = true;
+  add({4, 1, true}, {4, 1, 1, 2}, {4, 2, 1}, 1, "1f1b").hosts = 2;
+  add({4, 1, true}, {4, 1, 1, 4}, {4, 1, 1}, 2, "1f1b").hosts = 2;
+  add({4, 1, false}, {4, 1, 1, 1}, {8, 1, 1}, 0, "1f1b").hosts = 2;
   MeshOptions& both = add({4, 1, true}, {2, 1, 1, 1}, {2, 2, 1}, 0, "1f1b");
   both.offload = both.offload_parameters = true;
   return list;

@@ -130,11 +130,11 @@ inline ModelShape mesh_model(const MeshModel& m) {
 inline std::string name_of(const MeshModel& m, const MeshOptions& o) {
   return fmt::format(
       "{} layers, {} columns{}, {}x{}x{} shards {} zero {} lanes {} micro-batches {}{}{} {} chunks {} recompute {}{} "
-      "depth {}{}{}",
+      "depth {}{}{} hosts {}",
       m.layers, m.columns, m.tied ? " tied" : "", o.mesh.data, o.mesh.tensor, o.mesh.pipeline, o.mesh.shards, o.zero,
       o.batch.lanes, o.batch.micro_batches, o.owner ? " owner" : "", o.micro ? " by micro" : "", o.schedule, o.chunks,
       static_cast<int>(o.recompute), o.overlap ? " overlap" : "", o.depth, o.offload ? " offload" : "",
-      o.offload_parameters ? " parameters offloaded" : "");
+      o.offload_parameters ? " parameters offloaded" : "", o.hosts);
 }
 
 /// A model on a mesh, to be planned once its other options are set.

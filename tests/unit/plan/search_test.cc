@@ -1,5 +1,6 @@
 #include "plan/search.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -117,6 +118,28 @@ TEST(Search, WhereNothingFitsTheNearestAreNamed) {
     EXPECT_NE(e.faults()[1].find(" needs "), std::string::npos) << e.faults()[1];
   }
   EXPECT_EQ(job.layout.pipeline, 1);
+}
+
+TEST(Search, MoreRanksThanTheJobHasWorkForAreRefusedWithTheMost) {
+  SearchRequest request = request_of(256);
+  const ModelShape model = gpt();
+  const SearchResult result = search_layouts(model, request);
+  ASSERT_TRUE(result.best.empty());
+  const std::vector<std::string> faults = no_layout_faults(result, request);
+  const int most = request.base.batch.lanes * model.columns * model.layers();
+  ASSERT_LT(most, 256);
+  EXPECT_EQ(faults[0], "no layout of 256 ranks can run this job:");
+  EXPECT_EQ(faults[1], fmt::format("  it has work for {} ranks at most: {} lanes x {} slices x {} blocks", most,
+                                   request.base.batch.lanes, model.columns, model.layers()));
+  EXPECT_LT(faults.size(), 10u) << "a reason for every number";
+}
+
+TEST(Search, ReasonsThatDifferInNumbersAloneAreOne) {
+  const auto all = merged({{"16 stages of 6", {"a", "b"}}, {"8 stages of 6", {"c"}}, {"no stages", {"d"}}});
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].reason, "16 stages of 6");
+  EXPECT_EQ(all[0].layouts, (std::vector<std::string>{"a", "b", "c"}));
+  EXPECT_EQ(all[1].reason, "no stages");
 }
 
 TEST(Search, TheChoiceIsWrittenIntoTheJobWhereItSaysNothing) {

@@ -181,6 +181,7 @@ TEST(Simulate, FoldedAndUnfoldedAgreeExactlyOn256Ranks) {
     int zero;
     const char* schedule;
     bool own;
+    int hosts = 1;
   };
   for (const Case& c : std::vector<Case>{{{16, 2, 8, 16}, 1, "1f1b", true},
                                          {{16, 2, 8, 16}, 3, "1f1b", true},
@@ -188,15 +189,21 @@ TEST(Simulate, FoldedAndUnfoldedAgreeExactlyOn256Ranks) {
                                          {{32, 4, 2, 1}, 0, "1f1b", true},
                                          {{8, 4, 8, 8}, 1, "zero-bubble", true},
                                          {{256, 1, 1, 256}, 3, "1f1b", true},
+                                         {{64, 1, 4, 16}, 2, "gpipe", true, 16},
+                                         {{32, 4, 2, 1}, 0, "1f1b", true, 8},
+                                         {{256, 1, 1, 256}, 3, "1f1b", true, 32},
                                          {{16, 4, 4, 16}, 1, "interleaved", false}}) {
     const ModelShape model = test::gpt_model_shape({.layers = 8, .length = 256, .columns = 4});
     MeshOptions options;
     options.mesh = c.mesh, options.zero = c.zero, options.schedule = c.schedule;
     options.chunks = 2;
     options.batch = {256, 1, 1};
+    options.hosts = c.hosts;
     const std::vector<std::string> faults = mesh_faults(model, options);
     ASSERT_TRUE(faults.empty()) << faults.front();
+    ASSERT_EQ(host_ranks_of(options) > 0, c.hosts > 1);
     CostOptions cost;
+    for (int rank = 0; rank < 256; ++rank) cost.hosts.push_back(host_of(rank, 256, c.hosts));
     cost.calibration = default_calibration("cpu", 8);
     cost.own_processors = c.own;
     const CostModel model_cost = mesh_cost(model, options, cost);
@@ -216,15 +223,22 @@ TEST(Simulate, FoldedAndUnfoldedAgreeExactlyOn256Ranks) {
 
 /// Slices of real units end on borders of chunks, those of the cost model do not: some floats a unit apart.
 TEST(Simulate, WhatRanksReceiveIsWhatTheirLinksCarry) {
-  for (const auto& [mesh, zero] : std::vector<std::pair<Mesh, int>>{{{4, 1, 1, 4}, 1},
-                                                                    {{4, 1, 1, 2}, 2},
-                                                                    {{2, 1, 2, 1}, 0},
-                                                                    {{2, 1, 2, 2}, 3},
-                                                                    {{1, 4, 1, 1}, 0},
-                                                                    {{2, 2, 2, 2}, 1}}) {
+  struct Case {
+    Mesh mesh;
+    int zero, hosts = 1;
+  };
+  for (const auto& [mesh, zero, hosts] : std::vector<Case>{{{4, 1, 1, 4}, 1},
+                                                           {{4, 1, 1, 2}, 2},
+                                                           {{2, 1, 2, 1}, 0},
+                                                           {{2, 1, 2, 2}, 3},
+                                                           {{1, 4, 1, 1}, 0},
+                                                           {{2, 2, 2, 2}, 1},
+                                                           {{4, 1, 1, 4}, 1, 2},
+                                                           {{4, 1, 1, 2}, 3, 2},
+                                                           {{4, 1, 2, 1}, 0, 4}}) {
     const ModelShape model = test::gpt_model_shape({.layers = 2, .width = 256, .hidden = 1024, .columns = 4});
     MeshOptions options;
-    options.mesh = mesh, options.zero = zero, options.batch = {4, 1, 1};
+    options.mesh = mesh, options.zero = zero, options.batch = {4, 1, 1}, options.hosts = hosts;
     const Plan plan = plan_mesh(model, options);
     CostOptions cost;
     cost.calibration = default_calibration("cpu", 8);
@@ -236,7 +250,7 @@ TEST(Simulate, WhatRanksReceiveIsWhatTheirLinksCarry) {
       for (double bytes : s.ranks[static_cast<size_t>(to)].received) received += bytes;
       EXPECT_NEAR(received, carried, 0.01 * carried)
           << "rank " << to << " of data " << mesh.data << " x tensor " << mesh.tensor << " x pipeline " << mesh.pipeline
-          << ", zero " << zero;
+          << ", zero " << zero << ", hosts " << hosts;
     }
   }
 }

@@ -121,6 +121,55 @@ TEST(Transfers, TwoRanksOfZeroOneMoveHalfOfEverythingTwice) {
   EXPECT_EQ(link_bytes(p.plan, p.model, p.options, 1, 0), floats * kFloat);
 }
 
+/// What goes between the two halves of the ranks in a step.
+int64_t between_hosts(const Planned& p) {
+  const int ranks = p.options.mesh.ranks();
+  const LinkBytes links = link_bytes(p.plan, p.model, p.options);
+  int64_t bytes = 0;
+  for (int from = 0; from < ranks / 2; ++from)
+    for (int to = ranks / 2; to < ranks; ++to) bytes += links[from][to] + links[to][from];
+  return bytes;
+}
+
+TEST(Transfers, HostsSendEachOtherOneSum) {
+  const Mesh inside{8, 1, 1, 4}, over_all{8, 1, 1, 8}, whole{8, 1, 1, 1};
+  const Batch batch{8, 2, 1};
+  const auto on_hosts = [](Planned p, int hosts) {
+    p.options.hosts = hosts;
+    p.plan = plan_mesh(p.model, p.options);
+    return between_hosts(p);
+  };
+  const MeshModel model{4, 1, false};
+  int64_t bytes = 0;
+  for (const BlockShape& block : mesh_model(model).blocks) bytes += block.unit_size * kFloat;
+  // Slices inside a host: its sum, once; without levels every rank sends every owner there its part.
+  EXPECT_EQ(on_hosts(Planned(model, inside, 1, batch), 2), 2 * bytes);
+  EXPECT_EQ(on_hosts(Planned(model, inside, 1, batch), 1), 2 * 4 * bytes);
+  EXPECT_EQ(on_hosts(Planned(model, whole, 0, batch), 2), 2 * bytes);
+  EXPECT_EQ(on_hosts(Planned(model, whole, 0, batch), 1), (4 + 4) * bytes);
+  // Slices over all: what the other host owns of the sum; new parameters go to every rank of the other host.
+  EXPECT_EQ(on_hosts(Planned(model, over_all, 1, batch), 2), (1 + 4) * bytes);
+  EXPECT_EQ(on_hosts(Planned(model, over_all, 1, batch), 1), (4 + 4) * bytes);
+}
+
+TEST(Transfers, SumsHaveTwoLevelsOnlyWhereHostsHaveWholeSubtreesAndTheirSlices) {
+  const auto together = [](const Mesh& mesh, int zero, int lanes, int hosts) {
+    MeshOptions o;
+    o.mesh = mesh, o.zero = zero, o.batch = {lanes, 1, 1}, o.hosts = hosts;
+    return host_ranks_of(o);
+  };
+  EXPECT_EQ(together({4, 1, 1, 2}, 1, 4, 2), 2);
+  EXPECT_EQ(together({4, 1, 1, 4}, 3, 8, 2), 2);
+  EXPECT_EQ(together({4, 2, 1, 4}, 3, 8, 2), 2);   // two tensor ranks each
+  EXPECT_EQ(together({4, 1, 2, 1}, 0, 8, 4), 2);   // two stages on two hosts each
+  EXPECT_EQ(together({4, 1, 2, 1}, 0, 8, 2), 0);   // a host has a stage: all its data ranks
+  EXPECT_EQ(together({4, 1, 1, 2}, 1, 4, 4), 0);   // one a host
+  EXPECT_EQ(together({4, 1, 1, 2}, 1, 12, 2), 0);  // lanes 0 to 5 are no subtree of 12
+  EXPECT_EQ(together({4, 1, 1, 2}, 1, 6, 2), 0);
+  EXPECT_EQ(together({8, 1, 1, 2}, 1, 8, 2), 0);    // two replicas in a host
+  EXPECT_EQ(together({16, 1, 1, 1}, 0, 16, 8), 0);  // eight whole sums to a host of two
+}
+
 TEST(Transfers, AStageSendsABorderAndGetsItsGradientBack) {
   const Planned p({4, 1, false}, {1, 1, 2, 1}, 0, {3, 2, 1});
   EXPECT_EQ(link_bytes(p.plan, p.model, p.options, 0, 1), 6 * 2048);
