@@ -117,6 +117,18 @@ std::vector<std::vector<MicroBatch>> rounds_of(const SumOptions& options, int da
   return rounds;
 }
 
+std::vector<std::vector<MicroBatch>> rounds_in_step(const SumOptions& options, int data_rank) {
+  auto rounds = rounds_of(options, data_rank);
+  std::vector<size_t> longest(rounds.size(), 0);
+  for (int d = 0; d < options.ranks; ++d) {
+    const auto other = rounds_of(options, d);
+    for (size_t r = 0; r < other.size(); ++r) longest[r] = std::max(longest[r], other[r].size());
+  }
+  for (size_t r = 0; r < rounds.size(); ++r)
+    rounds[r].insert(rounds[r].begin(), longest[r] - rounds[r].size(), MicroBatch{-1, -1});
+  return rounds;
+}
+
 std::vector<MicroBatch> sequence_of(const SumOptions& options, int data_rank) {
   std::vector<MicroBatch> all;
   for (const auto& round : rounds_of(options, data_rank)) all.insert(all.end(), round.begin(), round.end());

@@ -42,7 +42,8 @@ struct SumOptions {
 };
 
 struct MicroBatch {
-  int lane = 0, micro = 0;
+  int lane = 0, micro = 0;  ///< a lane below 0: none, the rank idles
+  bool idle() const { return lane < 0; }
   bool operator==(const MicroBatch&) const = default;
 };
 
@@ -51,6 +52,9 @@ std::vector<int> lanes_of(const SumOptions& options, int data_rank);
 /// What a data rank computes in each round, in order. All ranks have the same number of rounds; in some a rank may have
 /// nothing.
 std::vector<std::vector<MicroBatch>> rounds_of(const SumOptions& options, int data_rank);
+/// The same for ranks that go in step, because they meet in every micro-batch: who has less than others in a round
+/// begins it by idling.
+std::vector<std::vector<MicroBatch>> rounds_in_step(const SumOptions& options, int data_rank);
 /// What it computes in a step, in order: its rounds one after the other.
 std::vector<MicroBatch> sequence_of(const SumOptions& options, int data_rank);
 /// Whether every rank's part of every round is one micro-batch at most: then a gradient passes through to the slices'

@@ -45,10 +45,7 @@ class RankMaker {
       bring_for(p);
       run(work_.passes()[p]);
     }
-    if (!options_.forward_only) {
-      reduces_.catch_up(static_cast<int>(work_.rounds.size()));
-      updates_.commit();
-    }
+    if (!options_.forward_only) updates_.commit();
     return program_.finish();
   }
 
@@ -85,6 +82,10 @@ class RankMaker {
 };
 
 void RankMaker::run(const MeshPass& pass) {
+  if (work_.idle(pass)) {
+    if (pass.phase == Phase::kBoth || pass.phase == Phase::kWeight) reduces_.after(pass);
+    return;
+  }
   if (pass.phase == Phase::kForward) {
     if (work_.is_first(pass)) {
       load(pass);
@@ -117,6 +118,7 @@ void RankMaker::bring_for(size_t pass) {
     const bool free = brought_ < work_.use_slots() || uses[brought_ - work_.use_slots()].last < pass;
     // On one queue a gather ahead of its time would only make compute wait.
     if (!free || (!options_.overlap && use.first > pass)) break;
+    if (use.idle && !homes_.gathers()) continue;
     Instruction i;
     i.op = homes_.gathers() ? Op::kGather : Op::kFetch;
     i.block = use.unit;
@@ -126,7 +128,7 @@ void RankMaker::bring_for(size_t pass) {
       i.group = homes_.replica(use.unit);
     }
     i.reads = {state_.parameter(use.unit)};
-    i.writes = {state_.brought(brought_)};
+    if (!use.idle) i.writes = {state_.brought(brought_)};
     program_.add(homes_.gathers() ? MeshProgram::kData : MeshProgram::kTier, std::move(i));
   }
 }

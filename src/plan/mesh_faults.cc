@@ -53,9 +53,6 @@ void add_batch_faults(const ModelShape& model, const MeshOptions& options, std::
                                  mesh.tensor, model.columns));
   if (lanes < mesh.data)
     faults.push_back(fmt::format("{} data ranks but {} lanes: a rank owns at least one", mesh.data, lanes));
-  if (options.zero == 3 && mesh.shards > 1 && lanes % mesh.data != 0)
-    faults.push_back(fmt::format("ZeRO-3 gathers in step: {} lanes cannot be dealt out evenly over {} data ranks",
-                                 lanes, mesh.data));
   if (options.owner && options.batch.micro_batches > 1 && !options.micro)
     faults.push_back("fold = \"owner\" needs micro_batches = 1 or order = \"micro\"");
 }
@@ -71,12 +68,6 @@ void add_offload_faults(const ModelShape& model, const MeshOptions& options, std
 /// A stage of several chunks that sums more than once in a step.
 void add_chunk_faults(const ModelShape& model, const MeshOptions& options, std::vector<std::string>& faults) {
   if (!options.owner && !options.micro) return;
-  const int ranks = options.mesh.data, lanes = options.batch.lanes;
-  if (lanes % ranks != 0)
-    faults.push_back(
-        fmt::format("stages of several chunks sum more than once in a step, which {} data ranks with unequal parts of "
-                    "{} lanes would do in different orders",
-                    ranks, lanes));
   if (faults.empty() && shares_over_chunks(model, options))
     faults.push_back(
         fmt::format("schedule = \"{}\" has several chunks a stage: a parameter that two of them share can be summed "
@@ -106,12 +97,6 @@ std::vector<std::string> mesh_faults(const ModelShape& model, const MeshOptions&
   add_offload_faults(model, options, faults);
   if (mesh.shards < 1 || mesh.data % mesh.shards != 0)
     faults.push_back(fmt::format("{} data ranks cannot be cut into shards of {}", mesh.data, mesh.shards));
-  if (options.mesh.pipeline > 1 && !options.overlap && (options.owner || options.micro) &&
-      options.batch.lanes % options.mesh.data != 0)
-    faults.push_back(
-        fmt::format("without overlap, stages whose {} data ranks have unequal parts of {} lanes would wait "
-                    "for each other's sums in a circle: overlap = true",
-                    options.mesh.data, options.batch.lanes));
   if (chunks > mesh.pipeline) add_chunk_faults(model, options, faults);
   if (splits_backward(schedule)) add_split_faults(model, schedule, faults);
   return faults;

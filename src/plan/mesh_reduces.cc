@@ -10,7 +10,7 @@ MeshReduces::MeshReduces(const MeshWork& work, MeshState& state, MeshProgram& pr
     : work_(work), homes_(work.homes), state_(state), program_(program) {}
 
 void MeshReduces::after(const MeshPass& pass) {
-  const MeshRoute& route = work_.routes()[pass.micro];
+  const MeshRoute& route = work_.routes()[pass.micro];  // an idle one adds nothing, but meets the others
   std::set<int> complete;  // units whose gradients of this round are all there; some are of other homes
   for (int64_t c = homes_.columns.begin; c < homes_.columns.end; ++c) {
     const int block = homes_.model.block_at(pass.layer, static_cast<int>(c));
@@ -25,7 +25,6 @@ void MeshReduces::after(const MeshPass& pass) {
       if (wrote(block, owner, route.round)) complete.insert(owner);
   }
   if (!route.last) return;
-  catch_up(route.round);
   for (int unit : complete) reduce(unit, route.round);
 }
 
@@ -48,16 +47,6 @@ bool MeshReduces::wrote(int block, int unit, int round) {
     }
   writers.erase(block);
   return writers.empty();
-}
-
-void MeshReduces::catch_up(int until) {
-  for (; caught_up_ < until; ++caught_up_) {
-    if (work_.partials_in(caught_up_) > 0) continue;
-    std::set<std::pair<int, int>> units;  // as backward comes to them: by layer from the last, then by number
-    for (int unit : homes_.units()) units.insert({-homes_.model.blocks[unit].layer, unit});
-    for (const auto& [block, owner] : homes_.remote_shares()) units.insert({-homes_.model.blocks[owner].layer, owner});
-    for (const auto& [layer, unit] : units) reduce(unit, caught_up_);
-  }
 }
 
 void MeshReduces::reduce(int unit, int round) {

@@ -18,9 +18,6 @@ class MeshReduces {
 
   /// What follows the (weight part of the) backward of a layer.
   void after(const MeshPass& pass);
-  /// A rank without a lane in a round still owns slices: it meets the others there, in the rounds' order, up to
-  /// `until`.
-  void catch_up(int until);
 
  private:
   template <class F>
@@ -37,7 +34,6 @@ class MeshReduces {
   const MeshHomes& homes_;
   MeshState& state_;
   MeshProgram& program_;
-  int caught_up_ = 0;                                     // rounds before it were met in
   std::map<std::pair<int, int>, std::set<int>> writers_;  // (unit, round): who has still to write its gradient here
 };
 

@@ -38,13 +38,19 @@ MeshPass::Phase phase_of(CellKind kind) {
   }
 }
 
+std::vector<MicroBatch> sequence_in_step(const SumOptions& options, int data_rank) {
+  std::vector<MicroBatch> all;
+  for (const auto& round : rounds_in_step(options, data_rank)) all.insert(all.end(), round.begin(), round.end());
+  return all;
+}
+
 }  // namespace
 
 MeshWork::MeshWork(const MeshHomes& homes)
     : homes(homes),
       sums(homes.options.sums()),
       rounds(sum_rounds(sums)),
-      sequence(homes.options.forward_only ? std::vector<MicroBatch>{{0, 0}} : sequence_of(sums, homes.at.data)),
+      sequence(homes.options.forward_only ? std::vector<MicroBatch>{{0, 0}} : sequence_in_step(sums, homes.at.data)),
       kept(homes.options.zero < 2 || !passes_through(sums)),
       split(splits_backward(schedule_of(homes.options))),
       comes_back(homes.options.mesh.pipeline > 1 && schedule_of(homes.options) == "zbv") {
@@ -62,9 +68,11 @@ void MeshWork::make_routes() {
                                        [&](const Contribution& c) { return c.data_rank == homes.at.data; })));
   if (homes.options.forward_only) return routes_.push_back({});
   int round = 0;
-  for (const auto& part : rounds_of(sums, homes.at.data)) {
+  for (const auto& part : rounds_in_step(sums, homes.at.data)) {
     int held = 0;
-    for (size_t i = 0; i < part.size();) {
+    size_t i = 0;
+    for (; i < part.size() && part[i].idle(); ++i) routes_.push_back({-1, {}, round, i + 1 == part.size()});
+    while (i < part.size()) {
       size_t end = i;
       while (end < part.size() && part[end].lane == part[i].lane) ++end;
       add_routes({part.begin() + static_cast<std::ptrdiff_t>(i), part.begin() + static_cast<std::ptrdiff_t>(end)},
@@ -196,6 +204,7 @@ void MeshWork::make_uses() {
         uses_.push_back({units[k], p, p});
       }
       uses_[found[k]].last = p;
+      uses_[found[k]].idle &= idle(passes_[p]);
       passes_[p].uses.push_back(static_cast<int>(found[k]));
     }
   }

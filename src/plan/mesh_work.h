@@ -4,6 +4,7 @@
 //   pass    one layer of a cell
 //   slot    the place of a micro-batch in flight, from its chunk's forward to the end of its backward
 //   use     ZeRO-3 and offload: a unit that is brought into memory, whole, for some passes
+//   idle    of a pass: data ranks go in step, and this one has no micro-batch there; it only meets the others
 //   route   where a micro-batch's gradient goes and what is added to what behind its backward
 #pragma once
 
@@ -28,6 +29,7 @@ struct MeshPass {
 struct MeshUse {
   int unit = -1;
   size_t first = 0, last = 0;  ///< passes
+  bool idle = true;            ///< all of them are
 };
 
 /// Levels as in plan/ddp.cc.
@@ -46,10 +48,10 @@ class MeshWork {
   const MeshHomes& homes;
   const SumOptions sums;
   const std::vector<Round> rounds;
-  const std::vector<MicroBatch> sequence;
-  const bool kept;        ///< gradients of a round are held whole until it is over
-  const bool split;       ///< backward runs in two parts
-  const bool comes_back;  ///< chunks go down the stages and up again (zbv)
+  const std::vector<MicroBatch> sequence;  ///< with those in which the rank idles
+  const bool kept;                         ///< gradients of a round are held whole until it is over
+  const bool split;                        ///< backward runs in two parts
+  const bool comes_back;                   ///< chunks go down the stages and up again (zbv)
 
   const std::vector<MeshRoute>& routes() const { return routes_; }  ///< by micro-batch of the sequence
   /// Of the rank, whose sums others read.
@@ -58,6 +60,7 @@ class MeshWork {
   int partials_in(int round) const { return contributed_[round]; }
 
   const std::vector<MeshPass>& passes() const { return passes_; }
+  bool idle(const MeshPass& pass) const { return sequence[pass.micro].idle(); }
   bool is_first(const MeshPass& pass) const { return pass.layer == homes.places.chunks[pass.chunk].begin; }
   bool is_last(const MeshPass& pass) const { return pass.layer + 1 == homes.places.chunks[pass.chunk].end; }
   /// The pass of the layer before, or behind; on whichever rank.

@@ -77,7 +77,7 @@ const std::vector<Case> kCases = {
     {"ZeroOnHosts",
      "numerics.precision=bfloat16",
      {"ranks=4 hosts=2 zero=1 shards=2", "ranks=4 hosts=2 zero=3", "ranks=4 hosts=2 zero=2 graph=false"}},
-    {"ZeroInFloat32", "", {"ranks=2 zero=3 recompute=selective", "ranks=4 zero=1"}},
+    {"ZeroInFloat32", "", {"ranks=2 zero=3 recompute=selective", "ranks=3 zero=3", "ranks=4 zero=1"}},
     {"Pipeline",
      "numerics.precision=bfloat16",
      {"ranks=2 pipeline=2", "ranks=2 pipeline=2 schedule=gpipe", "ranks=2 pipeline=2 schedule=interleaved",

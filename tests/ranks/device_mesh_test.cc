@@ -159,7 +159,7 @@ const std::vector<Case> kCases = {
      kSmallGpt,
      "",
      {"1 zero=3", "2 zero=0 recompute=full", "2 zero=1", "2 zero=2 overlap=false", "3 zero=1", "5 zero=2", "5 zero=3",
-      "4 zero=1 shards=2", "4 zero=2 shards=2"}},
+      "4 zero=1 shards=2", "4 zero=2 shards=2", "3 zero=3", "4 zero=3 shards=2 recompute=full", "4 pipeline=2 zero=3"}},
     {"ZeroOfLanesThatDivide",
      kSmallGpt,
      "train.lanes=4",
