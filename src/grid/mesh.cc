@@ -60,6 +60,12 @@ void add_to_first(LevelSum& sum) {
   sum.level = 0;
 }
 
+std::vector<MicroBatch> in_order(const std::vector<std::vector<MicroBatch>>& rounds) {
+  std::vector<MicroBatch> all;
+  for (const auto& round : rounds) all.insert(all.end(), round.begin(), round.end());
+  return all;
+}
+
 /// All parts are added up to one.
 Round only_round(std::vector<Contribution> contributions) {
   LevelSum sum;
@@ -130,9 +136,11 @@ std::vector<std::vector<MicroBatch>> rounds_in_step(const SumOptions& options, i
 }
 
 std::vector<MicroBatch> sequence_of(const SumOptions& options, int data_rank) {
-  std::vector<MicroBatch> all;
-  for (const auto& round : rounds_of(options, data_rank)) all.insert(all.end(), round.begin(), round.end());
-  return all;
+  return in_order(rounds_of(options, data_rank));
+}
+
+std::vector<MicroBatch> sequence_in_step(const SumOptions& options, int data_rank) {
+  return in_order(rounds_in_step(options, data_rank));
 }
 
 bool passes_through(const SumOptions& options) {

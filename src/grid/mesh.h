@@ -57,6 +57,7 @@ std::vector<std::vector<MicroBatch>> rounds_of(const SumOptions& options, int da
 std::vector<std::vector<MicroBatch>> rounds_in_step(const SumOptions& options, int data_rank);
 /// What it computes in a step, in order: its rounds one after the other.
 std::vector<MicroBatch> sequence_of(const SumOptions& options, int data_rank);
+std::vector<MicroBatch> sequence_in_step(const SumOptions& options, int data_rank);
 /// Whether every rank's part of every round is one micro-batch at most: then a gradient passes through to the slices'
 /// owners and is never kept whole.
 bool passes_through(const SumOptions& options);

@@ -268,10 +268,15 @@ at::Tensor PlanRunner::output(const Instruction& forward, const std::string& nam
   return {};
 }
 
-bool PlanRunner::finite(const Instruction& forward) const {
-  for (const Border& border : impl_->wiring(forward).outputs)
-    if (!all_finite(output(forward, border.name))) return false;
-  return true;
+at::Tensor PlanRunner::finite(const Instruction& forward) const {
+  at::Tensor all;
+  for (const Border& border : impl_->wiring(forward).outputs) {
+    const at::Tensor values = output(forward, border.name);
+    if (!at::isFloatingType(values.scalar_type())) continue;
+    const at::Tensor finite = values.isfinite().all();
+    all = all.defined() ? all.logical_and(finite) : finite;
+  }
+  return all;
 }
 
 }  // namespace tutti

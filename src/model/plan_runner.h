@@ -38,8 +38,9 @@ class PlanRunner {
   Loss loss(const Instruction& forward) const;
   /// The output of that name of the forward instruction; undefined: it has none.
   at::Tensor output(const Instruction& forward, const std::string& name) const;
-  /// Whether all that it left is finite, the loss among it. On the host alone.
-  bool finite(const Instruction& forward) const;
+  /// Whether all that it left is finite, the loss among it: one bool, which on a device is not waited for; undefined:
+  /// it left nothing that might not be.
+  at::Tensor finite(const Instruction& forward) const;
 
  private:
   struct Impl;

@@ -38,12 +38,6 @@ MeshPass::Phase phase_of(CellKind kind) {
   }
 }
 
-std::vector<MicroBatch> sequence_in_step(const SumOptions& options, int data_rank) {
-  std::vector<MicroBatch> all;
-  for (const auto& round : rounds_in_step(options, data_rank)) all.insert(all.end(), round.begin(), round.end());
-  return all;
-}
-
 }  // namespace
 
 MeshWork::MeshWork(const MeshHomes& homes)

@@ -4,6 +4,8 @@
 #include "train/device_mesh_engine.h"
 
 #include <exception>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "exec/stream_executor.h"
@@ -47,6 +49,7 @@ class DeviceMeshEngine final : public Engine, public Placement {
   bool computes(int lane) const override { return place_.computes(lane); }
   std::optional<Evaluated> forward(const Pass& pass, const std::vector<at::Tensor>& data) override;
   int64_t output_width() override { return place_.output_width(); }
+  void watch(int* block) override { watched_ = block; }
   ModelRunner* runner() override { return nullptr; }
   /// `step` is for torch's generator alone, from which no captured step draws.
   Pass pass_of(uint64_t seed, int64_t step, int lane, int micro) const override {
@@ -88,6 +91,8 @@ class DeviceMeshEngine final : public Engine, public Placement {
   bool rehearsing_ = false;
   Stream shared_;  // of sums over stages; none where there are none
 
+  int* watched_ = nullptr;
+  std::vector<std::pair<int, at::Tensor>> finite_;  // by forward, while that is watched: its block, and whether it is
   Pass forward_pass_;
   const std::vector<at::Tensor>* forward_batch_ = nullptr;
   const Instruction* forward_end_ = nullptr;
@@ -224,6 +229,7 @@ StreamHandlers DeviceMeshEngine::forward_handlers() {
     const int column = p_.shape.blocks[i.block].column;
     outputs_.add(column, forward_.runner.output(i, p_.model.output));
     if (place_.is_end(i) && column == 0) forward_end_ = &i;
+    if (watched_ != nullptr) finite_.emplace_back(i.block, forward_.runner.finite(i));
   });
   set_travel(on, forward_);
   return on;
@@ -272,6 +278,8 @@ std::optional<Evaluated> DeviceMeshEngine::forward(const Pass& pass, const std::
   at::Tensor output;
   if (p_.model.task != Task::kLoss && place_.ends()) output = outputs_.whole();
   steps_.settle("evaluation", static_cast<uint64_t>(step_));
+  for (const auto& [block, finite] : std::exchange(finite_, {}))
+    if (*watched_ < 0 && finite.defined() && !finite.item<bool>()) *watched_ = block;
   if (!place_.reports() || !place_.owns(pass.lane)) return std::nullopt;
   Evaluated evaluated;
   evaluated.data = forward_.data.first();

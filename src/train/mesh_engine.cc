@@ -179,7 +179,9 @@ Handlers MeshEngine::forward_handlers() {
     const int column = p_.shape.blocks[i.block].column;
     outputs_.add(column, forward_.runner.output(i, p_.model.output));
     if (place_.is_end(i) && column == 0) evaluated_.loss = forward_.runner.loss(i);
-    if (watched_ != nullptr && *watched_ < 0 && !forward_.runner.finite(i)) *watched_ = i.block;
+    if (watched_ == nullptr || *watched_ >= 0) return;
+    const at::Tensor finite = forward_.runner.finite(i);
+    if (finite.defined() && !finite.item<bool>()) *watched_ = i.block;
   });
   forward_.travel.set(on);
   return on;

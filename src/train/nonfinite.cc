@@ -13,14 +13,21 @@ namespace tutti {
 
 namespace {
 
-/// All micro-batches, since the other ranks wait for this one's part of each.
-NonFinitePlace find_in_losses(Placement& placement, const LoaderOptions& options, Loader& loader, uint64_t seed) {
+/// All micro-batches, since the other ranks wait for this one's part of each; who idles in some repeats its last.
+NonFinitePlace find_in_losses(Placement& placement, const LoaderOptions& options, Loader& loader, size_t turns,
+                              uint64_t seed) {
   NonFinitePlace first{-1, 0, -1, 1};
-  for (const auto [lane, micro] : options.sequence) {
-    const Pass pass = placement.pass_of(seed, options.first_step, lane, micro);
+  Pass pass;
+  const std::vector<at::Tensor>* batch = nullptr;
+  for (size_t turn = 0; turn < turns; ++turn) {
+    const auto [lane, micro] = options.sequence.at(std::min(turn, options.sequence.size() - 1));
+    if (turn < options.sequence.size()) {
+      pass = placement.pass_of(seed, options.first_step, lane, micro);
+      batch = &loader.next(options.first_step, lane, micro);
+    }
     int block = -1;
     placement.watch(&block);
-    const auto evaluated = placement.forward(pass, loader.next(options.first_step, lane, micro));
+    const auto evaluated = placement.forward(pass, *batch);
     const bool loss = evaluated && !std::isfinite(evaluated->loss.sum);
     if (first.lane < 0 && (loss || block >= 0)) first = {lane, micro, block, 0};
   }
@@ -34,8 +41,10 @@ NonFinitePlace find_nonfinite(const Model& model, const ModelShape& shape, Place
                               uint64_t seed, RankContext& context) {
   const int64_t step = options.first_step;
   options.depth = 1;
+  const size_t turns = options.sequence.size();
+  std::erase_if(options.sequence, [](const MicroBatch& m) { return m.idle(); });
   Loader loader(options, context.clock, &context.control.cancel);
-  if (placement.runner() == nullptr) return find_in_losses(placement, options, loader, seed);
+  if (placement.runner() == nullptr) return find_in_losses(placement, options, loader, turns, seed);
   ModelRunner& runner = *placement.runner();
   std::vector<at::Tensor> gradients;
   std::vector<float*> pointers;

@@ -25,7 +25,8 @@ struct NonFinitePlace {
 };
 
 /// Repeats this rank's micro-batches of step options.first_step and returns the first place that is not finite. Where
-/// the model is cut over ranks, they do so together and look at losses and outputs, not at gradients.
+/// the model is cut over ranks, they do so together and look at losses and outputs, not at gradients; the sequence then
+/// has their idle turns, too.
 NonFinitePlace find_nonfinite(const Model& model, const ModelShape& shape, Placement& placement, LoaderOptions options,
                               uint64_t seed, RankContext& context);
 

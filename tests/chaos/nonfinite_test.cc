@@ -37,6 +37,8 @@ TEST(NonFinite, LossNamesStepLaneAndBlockTheSameOnAnyLayout) {
                                   {"layout.ranks=5", "layout.hosts=2"},
                                   {"layout.ranks=4", "layout.workers=thread"},
                                   {"layout.ranks=3", "layout.zero=2"},
+                                  {"layout.ranks=3", "layout.zero=3"},
+                                  {"layout.ranks=4", "layout.pipeline=2", "layout.zero=3"},
                                   {"layout.ranks=2", "layout.pipeline=2", "layout.schedule=zbv"},
                                   {"layout.ranks=4", "layout.pipeline=2", "layout.zero=1"}}) {
     const std::string run = folder / ("run" + layout[0] + layout.back());

@@ -28,7 +28,7 @@ kind = "walk"
 lanes = 4
 micro_batches = 2
 micro_batch_size = 2
-steps = 5
+steps = 10
 clip = 1.0
 sample_bytes = 0
 eval_every = 5
@@ -103,6 +103,21 @@ const std::vector<Case> kCases = {
      "numerics.order=micro numerics.precision=float16",
      {"ranks=2 zero=2", "ranks=4 zero=3 fold=owner", "ranks=4 pipeline=2 zero=1 schedule=gpipe"}},
 };
+
+TEST(GpuMeshState, ALossThatIsNotFiniteIsNamedAsOnOneRank) {
+  TempFolder folder;
+  const Arguments job = Arguments{"train", folder.write("job.toml", kGpt)} + set({"numerics.device=cuda"}) +
+                        settings_of("train.optimizer=sgd train.lr=1e6 train.clip=0 train.schedule=constant");
+  int runs = 0;
+  const auto failure = [&](const std::string& layout) {
+    Command command(job + settings_of(layout) + Arguments{"--out", folder / std::to_string(runs++)});
+    EXPECT_EQ(command.wait(Seconds(120)), 1) << layout << "\n" << command.out();
+    return command.err();
+  };
+  const std::string one = failure("ranks=1");
+  EXPECT_NE(one.find("the first block with a non-finite output is "), std::string::npos) << one;
+  for (const char* layout : {"ranks=3 zero=3", "ranks=2 pipeline=2"}) EXPECT_EQ(failure(layout), one) << layout;
+}
 
 INSTANTIATE_TEST_SUITE_P(Of, GpuMesh, testing::ValuesIn(kCases), [](const auto& info) { return info.param.name; });
 

@@ -34,18 +34,16 @@ struct Outcome {
   int64_t takes_in_steps = 0;
 };
 
-/// A job of so many ranks, four steps and an evaluation; `on_device`: on streams of the host's memory.
+/// A job of so many ranks, ten steps and an evaluation; `on_device`: on streams of the host's memory.
 Outcome trained(const std::string& text, int ranks, const std::string& settings, bool on_device) {
   const Job job = device_job(text + "clip = 0.0\neval_batches = 1\n", ranks, settings_of(settings));
   Outcome outcome;
   const auto body = [&](Trainer& trainer, const RankContext& context, const StreamDevice* device) {
     Outcome mine;
-    mine.losses.push_back(trainer.step().loss);
-    mine.losses.push_back(trainer.step().loss);
+    for (int i = 0; i < 2; ++i) mine.losses.push_back(trainer.step().loss);
     mine.evaluated = trainer.evaluate().loss();
     const int64_t takes = device != nullptr ? device->takes() : 0;
-    mine.losses.push_back(trainer.step().loss);
-    mine.losses.push_back(trainer.step().loss);
+    for (int i = 2; i < 10; ++i) mine.losses.push_back(trainer.step().loss);
     mine.takes_in_steps = device != nullptr ? device->takes() - takes : 0;
     mine.hash = trainer.agreed_hash();
     mine.order = trainer.order_digest();
@@ -133,6 +131,36 @@ TEST(DeviceMeshState, GoesOnFromTheCheckpointOfAnotherLayout) {
   const std::string half = run(4, "pipeline=2 zero=3", "", 2, true).second;
   EXPECT_EQ(run(2, "zero=1", half, 2, false).first, straight);
   EXPECT_EQ(run(4, "pipeline=4 schedule=zero-bubble", half, 2, false).first, straight);
+}
+
+/// A step that is not finite is repeated to name its place: where ranks idle, too.
+TEST(DeviceMeshState, ALossThatIsNotFiniteIsNamedAsOnTheHost) {
+  const auto failure = [](int ranks, const std::string& settings, bool on_device) {
+    const std::string diverging = "train.optimizer=sgd train.lr=1e6 train.clip=0 train.schedule=constant ";
+    const Job job = device_job(kSmallGpt, ranks, settings_of(diverging + settings));
+    const auto all_steps = [](Trainer& trainer) {
+      for (int i = 0; i < 20; ++i) trainer.step();
+    };
+    if (on_device) {
+      const LaunchResult device = on_device_ranks(
+          job, "", [&](DeviceRank& rank) { all_steps(rank.trainer); }, stream_library(), make_model,
+          [] { return std::make_unique<StreamDevice>(); });
+      return device.failures.empty() ? "" : device.failures[0];
+    }
+    LaunchOptions launch;
+    launch.ranks = ranks;
+    launch.threads = true;
+    const LaunchResult host = launch_local(launch, [&](RankContext& context) {
+      const Model model = make_model(job);
+      Trainer trainer(job, model, context, "");
+      all_steps(trainer);
+    });
+    return host.failures.empty() ? "" : host.failures[0];
+  };
+  const std::string host = failure(1, "", false);
+  EXPECT_NE(host.find("the first block with a non-finite output is "), std::string::npos) << host;
+  for (const auto& [ranks, layout] : {std::pair{3, "zero=3"}, {2, "pipeline=2"}, {4, "pipeline=2 zero=3"}})
+    EXPECT_EQ(failure(ranks, layout, true), host) << layout;
 }
 
 TEST(DeviceMeshForecast, IsWhatARankTakes) {

@@ -33,7 +33,7 @@ struct RandomJob {
 RandomJob draw_job(Draw& draw) {
   const bool gpt = !draw.one_in(3);
   const int slices = draw.of({1, 1, 2, 4});
-  std::string s = fmt::format(" train.steps=3 train.eval_every=3 train.seed={} train.lanes={} train.micro_batches={}",
+  std::string s = fmt::format(" train.steps=10 train.eval_every=5 train.seed={} train.lanes={} train.micro_batches={}",
                               draw.of({1, 2, 3}), draw.of({2, 3, 4, 5, 8}), draw.of({1, 2, 3}));
   s += fmt::format(" train.micro_batch_size={} train.tensor_slices={}", draw.of({1, 2, 4}), slices);
   s += fmt::format(" train.optimizer={} train.clip_by={} train.clip=0.1", draw.of({"adamw", "adamw", "lion", "lamb"}),
