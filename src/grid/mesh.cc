@@ -60,12 +60,6 @@ void add_to_first(LevelSum& sum) {
   sum.level = 0;
 }
 
-std::vector<MicroBatch> in_order(const std::vector<std::vector<MicroBatch>>& rounds) {
-  std::vector<MicroBatch> all;
-  for (const auto& round : rounds) all.insert(all.end(), round.begin(), round.end());
-  return all;
-}
-
 /// All parts are added up to one.
 Round only_round(std::vector<Contribution> contributions) {
   LevelSum sum;
@@ -125,22 +119,16 @@ std::vector<std::vector<MicroBatch>> rounds_of(const SumOptions& options, int da
 
 std::vector<std::vector<MicroBatch>> rounds_in_step(const SumOptions& options, int data_rank) {
   auto rounds = rounds_of(options, data_rank);
-  std::vector<size_t> longest(rounds.size(), 0);
-  for (int d = 0; d < options.ranks; ++d) {
-    const auto other = rounds_of(options, d);
-    for (size_t r = 0; r < other.size(); ++r) longest[r] = std::max(longest[r], other[r].size());
-  }
+  const auto longest = rounds_of(options, 0);  // no rank has more lanes than the first
   for (size_t r = 0; r < rounds.size(); ++r)
-    rounds[r].insert(rounds[r].begin(), longest[r] - rounds[r].size(), MicroBatch{-1, -1});
+    rounds[r].insert(rounds[r].begin(), longest[r].size() - rounds[r].size(), MicroBatch{-1, -1});
   return rounds;
 }
 
 std::vector<MicroBatch> sequence_of(const SumOptions& options, int data_rank) {
-  return in_order(rounds_of(options, data_rank));
-}
-
-std::vector<MicroBatch> sequence_in_step(const SumOptions& options, int data_rank) {
-  return in_order(rounds_in_step(options, data_rank));
+  std::vector<MicroBatch> all;
+  for (const auto& round : rounds_in_step(options, data_rank)) all.insert(all.end(), round.begin(), round.end());
+  return all;
 }
 
 bool passes_through(const SumOptions& options) {

@@ -55,9 +55,8 @@ std::vector<std::vector<MicroBatch>> rounds_of(const SumOptions& options, int da
 /// The same for ranks that go in step, because they meet in every micro-batch: who has less than others in a round
 /// begins it by idling.
 std::vector<std::vector<MicroBatch>> rounds_in_step(const SumOptions& options, int data_rank);
-/// What it computes in a step, in order: its rounds one after the other.
+/// What it does in a step, in order: these rounds one after the other.
 std::vector<MicroBatch> sequence_of(const SumOptions& options, int data_rank);
-std::vector<MicroBatch> sequence_in_step(const SumOptions& options, int data_rank);
 /// Whether every rank's part of every round is one micro-batch at most: then a gradient passes through to the slices'
 /// owners and is never kept whole.
 bool passes_through(const SumOptions& options);

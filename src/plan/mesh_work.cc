@@ -44,7 +44,7 @@ MeshWork::MeshWork(const MeshHomes& homes)
     : homes(homes),
       sums(homes.options.sums()),
       rounds(sum_rounds(sums)),
-      sequence(homes.options.forward_only ? std::vector<MicroBatch>{{0, 0}} : sequence_in_step(sums, homes.at.data)),
+      sequence(homes.options.forward_only ? std::vector<MicroBatch>{{0, 0}} : sequence_of(sums, homes.at.data)),
       kept(homes.options.zero < 2 || !passes_through(sums)),
       split(splits_backward(schedule_of(homes.options))),
       comes_back(homes.options.mesh.pipeline > 1 && schedule_of(homes.options) == "zbv") {

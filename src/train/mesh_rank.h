@@ -31,7 +31,7 @@ class MeshRank {
   /// Micro-batches of a step in the order in which the program loads them.
   std::vector<MicroBatch> sequence() const;
   /// All that pass through the ranks of this one's pipeline, whether it loads them or not, and those in which it idles.
-  std::vector<MicroBatch> passes() const { return sequence_in_step(options_.sums(), options_.mesh.at(rank_).data); }
+  std::vector<MicroBatch> passes() const { return sequence_of(options_.sums(), options_.mesh.at(rank_).data); }
 
   /// Takes memory and initialises what this rank holds: on the device, where there is one. Collective.
   void place(Transport& transport, Channel& channel, Accounts& accounts, Device* device = nullptr);

@@ -56,8 +56,7 @@ Links sent(const Job& job) {
 
 Links planned(const Job& job) {
   const ModelShape shape = describe(make_model(job));
-  const MeshOptions options =
-      mesh_options(job, shape, static_cast<int>(make_optimizer(job.train)->slots().size()));
+  const MeshOptions options = mesh_options(job, shape, static_cast<int>(make_optimizer(job.train)->slots().size()));
   return link_bytes(plan_mesh(shape, options), shape, options);
 }
 
