@@ -28,7 +28,8 @@ std::string layouts_json(const Job& job, const SearchResult& result) {
                        {"link_bytes",
                         {{"data", c.link[static_cast<size_t>(Axis::kData)]},
                          {"tensor", c.link[static_cast<size_t>(Axis::kTensor)]},
-                         {"pipeline", c.link[static_cast<size_t>(Axis::kPipeline)]}}}});
+                         {"pipeline", c.link[static_cast<size_t>(Axis::kPipeline)]},
+                         {"hosts", c.link[static_cast<size_t>(Axis::kHosts)]}}}});
   }
   nlohmann::ordered_json rejected = nlohmann::json::array();
   for (const Rejection& r : result.rejected) rejected.push_back({{"reason", r.reason}, {"layouts", r.layouts}});

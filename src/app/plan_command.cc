@@ -129,9 +129,11 @@ int64_t memory_share(const Planned& planned, const std::vector<int>& hosts) {
 }
 
 void print_best(const SearchResult& result) {
-  fmt::print("{:>3} {:>10} {:>8} {:>8} {:>10} {:>10} {:>10} {:>10}  {}\n", "", "step", "bubble", "exposed", "peak",
-             "data", "tensor", "pipeline", "layout");
-  fmt::print("{:>3} {:>10} {:>8} {:>8} {:>10} {:>32}\n", "", "", "", "", "a rank", "a link and step");
+  const auto by_hosts = [](const Candidate& c) { return c.link[static_cast<size_t>(Axis::kHosts)] > 0; };
+  const bool hosts = std::any_of(result.best.begin(), result.best.end(), by_hosts);
+  fmt::print("{:>3} {:>10} {:>8} {:>8} {:>10} {:>10} {}{:>10} {:>10}  {}\n", "", "step", "bubble", "exposed", "peak",
+             "data", hosts ? fmt::format("{:>10} ", "hosts") : "", "tensor", "pipeline", "layout");
+  fmt::print("{:>3} {:>10} {:>8} {:>8} {:>10} {:>{}}\n", "", "", "", "", "a rank", "a link and step", hosts ? 43 : 32);
   for (size_t i = 0; i < std::min(kShown, result.best.size()); ++i) {
     const Candidate& c = result.best[i];
     const auto link = [&](Axis axis) {
@@ -139,10 +141,11 @@ void print_best(const SearchResult& result) {
       return bytes > 0 ? bytes_text(bytes) : std::string("-");
     };
     const bool long_step = c.seconds >= 10;
-    fmt::print("{:>3} {:>7.4g} {:>2} {:>6.1f} % {:>6.1f} % {:>10} {:>10} {:>10} {:>10}  {}\n", i + 1,
+    fmt::print("{:>3} {:>7.4g} {:>2} {:>6.1f} % {:>6.1f} % {:>10} {:>10} {}{:>10} {:>10}  {}\n", i + 1,
                long_step ? c.seconds : c.seconds * 1e3, long_step ? "s" : "ms", 100 * c.bubble, 100 * c.exposed,
-               bytes_text(static_cast<double>(c.memory.total())), link(Axis::kData), link(Axis::kTensor),
-               link(Axis::kPipeline), layout_name(c.options));
+               bytes_text(static_cast<double>(c.memory.total())), link(Axis::kData),
+               hosts ? fmt::format("{:>10} ", link(Axis::kHosts)) : "", link(Axis::kTensor), link(Axis::kPipeline),
+               layout_name(c.options));
   }
 }
 

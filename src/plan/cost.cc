@@ -212,6 +212,7 @@ class MeshCosts : public Costs {
       if (inside ? data / together == me / together : data % together == me % together) from.push_back(peer);
     }
     Work work = memory(0);
+    work.axis = inside ? Axis::kData : Axis::kHosts;
     work.link = gradient(i.block) * kFloat / (inside ? together : shards());
     work.received = work.link * static_cast<double>(from.size());
     work.seconds +=
@@ -278,6 +279,7 @@ class DdpCosts : public Costs {
       partials_.push_back(static_cast<double>(subtrees(program.lanes, plan.lanes).size()));
     for (double partials : partials_) all_ += partials;
     for (int r = 0; r < ranks_; ++r) everyone_.push_back(r);
+    group_hosts(plan, cost);
   }
 
   Work of(const Program& program, const Instruction& i) const {
@@ -294,6 +296,7 @@ class DdpCosts : public Costs {
       case Op::kNorm:
         return memory(prices.copy(slice(i.bucket).own));
       case Op::kReduce: {
+        if (host_ranks_ > 0) return reduce_by_hosts(program, i);
         const double mine = partials_[static_cast<size_t>(program.rank)];
         const double bytes = slice(i.bucket).partial;
         Work work = memory(prices.fold(bytes * (all_ + 1)));
@@ -303,6 +306,7 @@ class DdpCosts : public Costs {
         return work;
       }
       case Op::kGather: {
+        if (host_ranks_ > 0) return between_hosts(program, slice(i.bucket).own);
         Work work = memory(0);
         work.link = ranks_ > 1 ? slice(i.bucket).own : 0;
         work.received = work.link * (ranks_ - 1);
@@ -318,6 +322,42 @@ class DdpCosts : public Costs {
   struct Bytes {
     double own, partial;
   };
+  /// Two levels, as in comm/groups.h: hosts of as many ranks each, in order, whose ranks read each other's windows.
+  void group_hosts(const Plan& plan, const CostOptions& cost) {
+    const int hosts = cost.hosts.empty() ? 1 : cost.hosts.back() + 1;
+    if (hosts == 1 || hosts == ranks_ || ranks_ % hosts != 0) return;
+    if (cost.calibration.transports.at(cost.transport).flag == 0) return;
+    for (int r = 0; r < ranks_; ++r)
+      if (cost.hosts[static_cast<size_t>(r)] != r / (ranks_ / hosts)) return;
+    host_ranks_ = ranks_ / hosts;
+    for (int first = 0; first < ranks_; first += host_ranks_) {
+      double partials = 0;
+      for (int r = first; r < first + host_ranks_; ++r) partials += partials_[static_cast<size_t>(r)];
+      const Range lanes{plan.programs[static_cast<size_t>(first)].lanes.begin,
+                        plan.programs[static_cast<size_t>(first + host_ranks_ - 1)].lanes.end};
+      in_host_ = std::max(in_host_, partials);
+      leaving_ = std::max(leaving_, static_cast<double>(subtrees(lanes, plan.lanes).size()));
+    }
+  }
+  /// From the rank at my place in every other host.
+  Work between_hosts(const Program& program, double bytes) const {
+    std::vector<int> partners;
+    for (int r = program.rank % host_ranks_; r < ranks_; r += host_ranks_)
+      if (r != program.rank) partners.push_back(r);
+    Work work = memory(prices.arrive(program.rank, partners, bytes));
+    work.axis = Axis::kHosts;
+    work.link = bytes;
+    work.received = bytes * static_cast<double>(partners.size());
+    return work;
+  }
+  /// My host's subtrees of every partner's slice, then my own slice of all.
+  Work reduce_by_hosts(const Program& program, const Instruction& i) const {
+    const double bytes = slice(i.bucket).partial, others = static_cast<double>(ranks_) / host_ranks_ - 1;
+    Work work = between_hosts(program, bytes * leaving_);
+    const double touched = others * (in_host_ + leaving_) + in_host_ + others * leaving_ + 1;
+    work.seconds += prices.fold(bytes * touched);
+    return work;
+  }
   Bytes slice(int bucket) const {
     const Bytes& floats = buckets_[static_cast<size_t>(bucket)];
     return {floats.own * kFloat / ranks_, floats.partial * kFloat / ranks_};
@@ -333,6 +373,8 @@ class DdpCosts : public Costs {
   std::vector<double> partials_;
   double all_ = 0;
   std::vector<int> everyone_;
+  int host_ranks_ = 0;                ///< where sums have two levels
+  double in_host_ = 0, leaving_ = 0;  ///< partials of a host's ranks, and subtrees of its lanes, at most
 };
 
 CostModel make(const std::shared_ptr<const Costs>& costs, const CostOptions& options,

@@ -23,8 +23,9 @@ namespace tutti {
 enum class Resource : uint8_t { kMatmul, kMemory };
 inline constexpr int kResources = 2;
 
-enum class Axis : uint8_t { kData, kTensor, kPipeline };
-inline constexpr int kAxes = 3;
+/// What a link is for; kHosts: the second level of the data axis's sums, where they have two.
+enum class Axis : uint8_t { kData, kTensor, kPipeline, kHosts };
+inline constexpr int kAxes = 4;
 
 struct Work {
   double seconds = 0;  ///< with the cores to itself

@@ -303,4 +303,23 @@ TEST(Simulate, DdpReceivesTheBytesOfARing) {
   EXPECT_NEAR(s.ranks[1].received[0], 2 * 0.75 * 4 * static_cast<double>(floats), 1);
 }
 
+/// Plain data parallelism on hosts of two: a host's sum of a quarter leaves it, and the finished quarter.
+TEST(Simulate, DataParallelHostsExchangeOneSum) {
+  const ModelShape model = test::gpt_model_shape({.layers = 2, .width = 256, .hidden = 1024});
+  const Plan plan = plan_ddp(model, {.ranks = 4, .lanes = 4});
+  double bytes = 0;
+  for (const BlockShape& block : model.blocks) bytes += 4.0 * static_cast<double>(block.unit_size);
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 1, 1}, {0, 0, 0, 1}, {}}) {
+    CostOptions cost;
+    cost.calibration = default_calibration("cpu", 8);
+    cost.hosts = hosts;
+    const Simulation s = simulate(plan.programs, ddp_cost(model, plan, 2, cost));
+    const bool two_levels = hosts == std::vector<int>{0, 0, 1, 1};  // unequal hosts have one
+    for (const RankSimulation& rank : s.ranks) {
+      EXPECT_NEAR(rank.link[static_cast<size_t>(Axis::kHosts)], two_levels ? bytes / 2 : 0, bytes / 20);
+      EXPECT_NEAR(rank.received[static_cast<size_t>(Axis::kData)], two_levels ? 0 : bytes * 3 / 2, bytes / 20);
+    }
+  }
+}
+
 }  // namespace tutti
