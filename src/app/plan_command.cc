@@ -196,15 +196,6 @@ CostOptions cost_of(const PlanArguments& arguments, const Planned& planned, cons
   return cost;
 }
 
-/// How many hosts there are, where ranks are grouped into them as layout.hosts does; else 1: sums have one level then.
-int hosts_in_order(const std::vector<int>& hosts) {
-  const auto ranks = static_cast<int>(hosts.size());
-  const int count = hosts.empty() ? 1 : hosts.back() + 1;
-  for (int rank = 0; rank < ranks; ++rank)
-    if (hosts[static_cast<size_t>(rank)] != host_of(rank, ranks, count)) return 1;
-  return count;
-}
-
 /// What the rates are of.
 std::string machine_text(const Planned& planned, const Calibration& c) {
   if (planned.cuda())

@@ -324,11 +324,9 @@ class DdpCosts : public Costs {
   };
   /// Two levels, as in comm/groups.h: hosts of as many ranks each, in order, whose ranks read each other's windows.
   void group_hosts(const Plan& plan, const CostOptions& cost) {
-    const int hosts = cost.hosts.empty() ? 1 : cost.hosts.back() + 1;
+    const int hosts = hosts_in_order(cost.hosts);
     if (hosts == 1 || hosts == ranks_ || ranks_ % hosts != 0) return;
     if (cost.calibration.transports.at(cost.transport).flag == 0) return;
-    for (int r = 0; r < ranks_; ++r)
-      if (cost.hosts[static_cast<size_t>(r)] != r / (ranks_ / hosts)) return;
     host_ranks_ = ranks_ / hosts;
     for (int first = 0; first < ranks_; first += host_ranks_) {
       double partials = 0;
@@ -386,6 +384,14 @@ CostModel make(const std::shared_ptr<const Costs>& costs, const CostOptions& opt
 }
 
 }  // namespace
+
+int hosts_in_order(const std::vector<int>& hosts) {
+  const auto ranks = static_cast<int>(hosts.size());
+  const int count = hosts.empty() ? 1 : hosts.back() + 1;
+  for (int rank = 0; rank < ranks; ++rank)
+    if (hosts[static_cast<size_t>(rank)] != host_of(rank, ranks, count)) return 1;
+  return count;
+}
 
 SegmentSeconds segment_seconds(const ModelShape& model, int block, int segment, const CostOptions& options) {
   if (!options.measured.empty()) return options.measured[static_cast<size_t>(block)][static_cast<size_t>(segment)];

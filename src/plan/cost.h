@@ -58,6 +58,10 @@ struct CostOptions {
   std::vector<std::vector<SegmentSeconds>> measured;
 };
 
+/// How many hosts there are, where ranks (by rank: its host) are grouped into them as layout.hosts does; else 1: sums
+/// have one level then.
+int hosts_in_order(const std::vector<int>& hosts);
+
 /// Measured, or by FLOPs and by the bytes that it reads and writes.
 SegmentSeconds segment_seconds(const ModelShape& model, int block, int segment, const CostOptions& options);
 
