@@ -98,6 +98,7 @@ WaitResult SystemClock::wait(Signal& signal, FunctionRef<bool()> ready, Deadline
     if (ready()) return WaitResult::kReady;
   }
 
+  const Duration slice = cancel != nullptr ? kSlice : kLongSlice;
   Asleep counted(signal);
   while (true) {
     // The order matters: what ended the wait is read before the last look at ready(), which wins over both.
@@ -107,7 +108,7 @@ WaitResult SystemClock::wait(Signal& signal, FunctionRef<bool()> ready, Deadline
     if (ready()) return WaitResult::kReady;
     if (stop) return WaitResult::kCancelled;
     if (time >= deadline.at) return WaitResult::kTimedOut;
-    futex_wait(signal.sequence, seen, std::min<Duration>(kSlice, deadline.at - time));
+    futex_wait(signal.sequence, seen, std::min(slice, deadline.at - time));
   }
 }
 

@@ -56,8 +56,8 @@ class Clock {
   /// Blocks until ready() is true, the deadline passes, or `cancel` (if given) is set. ready() is called on the waiting
   /// thread (a test scheduler may call it on another while the waiter stands still), must be cheap and free of side
   /// effects; whoever makes it true calls notify(signal) afterwards. A ready() that is true always wins over a deadline
-  /// that has passed or a cancel that is set. A missed notify costs at most kSlice, never a hang: sleeps are cut into
-  /// slices.
+  /// that has passed or a cancel that is set. A missed notify costs at most a slice, never a hang: sleeps are cut into
+  /// slices, short ones where there is a cancel, which notifies nobody.
   virtual WaitResult wait(Signal& signal, FunctionRef<bool()> ready, Deadline deadline, const Cancel* cancel) = 0;
   virtual void notify(Signal& signal) = 0;
 
@@ -70,7 +70,7 @@ class Clock {
   /// Sleeps for d, or until cancelled.
   WaitResult sleep(Duration d, const Cancel* cancel);
 
-  static constexpr Duration kSlice = std::chrono::milliseconds(50);
+  static constexpr Duration kSlice = std::chrono::milliseconds(50), kLongSlice = std::chrono::seconds(1);
 };
 
 /// Spins for `spin` (then yields, then sleeps on a futex, which works across processes). Thread-safe.

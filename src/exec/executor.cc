@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/prompt.h"
 
 namespace tutti {
 
@@ -154,6 +155,7 @@ Executor::Executor(const Program& program, Handlers handlers, Clock& clock, cons
   for (uint32_t q = 1; q < program.queues.size(); ++q) {
     impl_->alive.fetch_add(1);
     impl_->threads.emplace_back([impl = impl_.get(), q, thread_start, thread_end] {
+      wake_promptly();
       if (thread_start) thread_start();
       try {
         impl->serve(q);

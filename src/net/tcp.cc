@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/prompt.h"
 #include "net/quiet_thread.h"
 #include "net/tcp_connect.h"
 #include "net/tcp_connection.h"
@@ -137,6 +138,7 @@ void Tcp::watch(Connection& connection) {
 }
 
 void Tcp::serve() {
+  wake_promptly();
   while (!stop_) {
     epoll_event events[64];
     const int n = ::epoll_wait(epoll_.get(), events, 64, 0);
