@@ -241,7 +241,7 @@ def beside_peers(table):
     small = ["train.micro_batch_size=1", "model.context=64"]
     options = ["--batch", "2", "--context", "64"]
     # Batch 16 as 8 micro-batches of 2.
-    pipeline = ["layout.pipeline=2", "layout.schedule=zbv", "train.micro_batches=4", "train.micro_batch_size=2"]
+    pipeline = ["layout.pipeline=2", "layout.schedule=zbv", "layout.in_flight=4", "train.micro_batches=4", "train.micro_batch_size=2"]
     compared = [
         (["layout.zero=3"], 2, [
             ("gpt-bench, ZeRO-3 on 2 ranks : FSDP2 (Gloo)", "fsdp2", [], 1.25),

@@ -14,6 +14,7 @@
 #include "config/value.h"
 #include "device/child.h"
 #include "exec/tier.h"
+#include "plan/schedule.h"
 #include "plan/search.h"
 #include "tensor/threads.h"
 #include "train/mesh_rank.h"
@@ -57,6 +58,7 @@ std::vector<std::string> nearest_meshes(const ModelShape& shape, const MeshOptio
     other.mesh.shards = zero > 0 ? mesh.data : 1;
     other.zero = zero;
     other.schedule = schedule;
+    if (!splits_backward(schedule)) other.in_flight = 0;
     other.cut.clear();
     const std::pair found{distance(other, options), layout_name(other)};
     if (mesh_faults(shape, other).empty() && std::find(all.begin(), all.end(), found) == all.end())

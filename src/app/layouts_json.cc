@@ -19,6 +19,7 @@ std::string layouts_json(const Job& job, const SearchResult& result) {
                          {"shards", l.shards},
                          {"schedule", l.schedule},
                          {"chunks", l.chunks},
+                         {"in_flight", l.in_flight},
                          {"recompute", l.recompute},
                          {"fold", l.fold}}},
                        {"seconds", c.seconds},

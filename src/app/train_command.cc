@@ -44,6 +44,7 @@ std::string mesh_text(const Job& job) {
   const Mesh mesh = mesh_of(l);
   std::string text = fmt::format(", data {} x tensor {} x pipeline {}", mesh.data, mesh.tensor, mesh.pipeline);
   if (mesh.pipeline > 1) text += ", " + l.schedule;
+  if (l.in_flight > 0) text += fmt::format(", {} in flight", l.in_flight);
   if (l.zero > 0) text += fmt::format(", zero {}", l.zero);
   if (mesh.shards > 1 && mesh.shards < mesh.data) text += fmt::format(" over {}", mesh.shards);
   if (l.recompute != "none") text += ", recompute " + l.recompute;

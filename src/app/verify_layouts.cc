@@ -10,6 +10,7 @@
 #include "grid/mesh.h"
 #include "model/wiring.h"
 #include "optim/optimizer.h"
+#include "plan/schedule.h"
 #include "train/mesh_rank.h"
 
 namespace tutti {
@@ -161,6 +162,7 @@ class Sweep {
       }
       for (const std::string& schedule : schedules_of(row, zero == 0)) {
         row.schedule = schedule;
+        row.in_flight = pipeline > 1 && splits_backward(schedule) && fitted_++ % 3 == 1 ? pipeline + 1 : 0;
         row.recompute = turn(kRecomputes, recomputes_++);
         row.offload = turn(kOffloads, offloads_++);
         if (zero == 3) row.depth = 1 + static_cast<int64_t>(depths_++ % 2);
@@ -200,7 +202,7 @@ class Sweep {
   const bool device_;
   const std::string cut_;  // where a second stage may begin; empty: blocks have names of their own
   std::vector<LayoutConfig> rows_;
-  size_t schedules_ = 0, recomputes_ = 0, offloads_ = 0, depths_ = 0;
+  size_t schedules_ = 0, recomputes_ = 0, offloads_ = 0, depths_ = 0, fitted_ = 0;
 };
 
 }  // namespace
@@ -243,6 +245,7 @@ std::string mesh_word(const Job& job) {
   const Mesh mesh = mesh_of(l);
   std::string word = fmt::format("{}x{}x{}", mesh.data, mesh.tensor, mesh.pipeline);
   if (mesh.pipeline > 1) word += "," + l.schedule;
+  if (l.in_flight > 0) word += fmt::format("/{}", l.in_flight);
   if (l.zero > 0) word += fmt::format(",zero{}", l.zero);
   if (l.zero > 0 && mesh.shards != mesh.data) word += fmt::format("/{}", mesh.shards);
   if (l.depth != 1) word += fmt::format(",depth{}", l.depth);

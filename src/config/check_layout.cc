@@ -96,11 +96,16 @@ bool needs_mesh(const Job& job) { return !mesh_cause(job).key.empty(); }
 
 std::string idle_reason(const Job& job, const std::string& key) {
   const LayoutConfig& layout = job.layout;
-  if ((key == "layout.schedule" || key == "layout.chunks" || key == "layout.cut") && layout.pipeline == 1) {
+  if ((key == "layout.schedule" || key == "layout.chunks" || key == "layout.in_flight" || key == "layout.cut") &&
+      layout.pipeline == 1) {
     return "layout.pipeline = 1: there are no stages to order or cut";
   }
   if (key == "layout.chunks" && layout.schedule != "interleaved") {
     return fmt::format("layout.schedule = \"{}\": only \"interleaved\" has chunks of one's own number",
+                       layout.schedule);
+  }
+  if (key == "layout.in_flight" && layout.schedule != "zero-bubble" && layout.schedule != "zbv") {
+    return fmt::format("layout.schedule = \"{}\": only \"zero-bubble\" and \"zbv\" are made to measure",
                        layout.schedule);
   }
   if (key == "layout.offload_folder" && layout.offload == "none") {

@@ -139,6 +139,7 @@ struct LayoutConfig {
   int64_t ranks, hosts, zero, tensor, pipeline, port, connections, bucket_floats;
   int64_t shards;  // ZeRO: over how many data ranks state is sliced; 0: all
   int64_t chunks;  // interleaved: chunks of a stage
+  int64_t in_flight;  // zero-bubble, zbv: micro-batches of a chunk; 0: the published order
   int64_t depth;   // ZeRO-3: units gathered ahead of their use
   double timeout;  // seconds
   bool overlap;

@@ -336,6 +336,11 @@ void add_layout(std::vector<Key>& keys) {
       .one_of({"gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"})
       .layout();
   rows.add(&C::chunks, "chunks", 2, "interleaved: parts of the model that a stage has").range(2, 64).layout();
+  rows.add(&C::in_flight, "in_flight", 0,
+           "zero-bubble, zbv: micro-batches that a part of the model keeps, in an order made to measure for parts of "
+           "unequal cost; more keep stages from waiting and take memory; 0: the published order")
+      .range(0, 65536)
+      .layout();
   rows.add(&C::cut, "cut", "",
            "blocks with which the pipeline's later parts begin (`blocks.2,blocks.4`); empty: by cost")
       .layout();

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "plan/schedule.h"
 #include "plan/search.h"
 
 namespace tutti {
@@ -33,6 +34,7 @@ SearchSpace given_layout(const Job& job) {
   if (given(job, "zero")) space.zero = static_cast<int>(l.zero);
   if (given(job, "shards")) space.shards = static_cast<int>(l.shards);
   if (given(job, "chunks")) space.chunks = static_cast<int>(l.chunks);
+  if (given(job, "in_flight")) space.in_flight = static_cast<int>(l.in_flight);
   if (given(job, "schedule")) space.schedule = l.schedule;
   if (given(job, "fold") && l.fold != "auto") space.fold = l.fold;
   if (given(job, "recompute")) space.recompute = recompute_of(l.recompute);
@@ -44,10 +46,12 @@ void forget_layout(Job& job) {
   l.tensor = l.pipeline = 1;
   l.zero = l.shards = 0;
   l.chunks = 2;
+  l.in_flight = 0;
   l.schedule = "1f1b";
   l.fold = "auto";
   l.recompute = "none";
-  for (const char* key : {"tensor", "pipeline", "zero", "shards", "chunks", "schedule", "fold", "recompute"})
+  for (const char* key : {"tensor", "pipeline", "zero", "shards", "chunks", "in_flight", "schedule", "fold",
+                          "recompute"})
     job.origin[std::string("layout.") + key] = "default";
 }
 
@@ -65,6 +69,7 @@ void set_layout(Job& job, const MeshOptions& o) {
   set("shards", l.shards, o.zero == 0 || o.mesh.shards == o.mesh.data ? int64_t{0} : int64_t{o.mesh.shards});
   set("schedule", l.schedule, std::string(o.mesh.pipeline == 1 ? "1f1b" : o.schedule));
   set("chunks", l.chunks, o.mesh.pipeline > 1 && o.schedule == "interleaved" ? int64_t{o.chunks} : int64_t{2});
+  set("in_flight", l.in_flight, o.mesh.pipeline > 1 && splits_backward(o.schedule) ? int64_t{o.in_flight} : int64_t{0});
   set("recompute", l.recompute, std::string(kRecomputes[static_cast<size_t>(o.recompute)]));
   if (o.owner || l.fold != "root") set("fold", l.fold, std::string(o.owner ? "owner" : "local"));
 }
@@ -72,6 +77,7 @@ void set_layout(Job& job, const MeshOptions& o) {
 std::string layout_name(const MeshOptions& o) {
   std::string name = fmt::format("data {} x tensor {} x pipeline {}", o.mesh.data, o.mesh.tensor, o.mesh.pipeline);
   if (o.mesh.pipeline > 1) name += ", " + o.schedule;
+  if (o.mesh.pipeline > 1 && o.in_flight > 0) name += fmt::format(", {} in flight", o.in_flight);
   if (o.zero > 0) name += fmt::format(", zero {}", o.zero);
   if (o.zero > 0 && o.mesh.shards != o.mesh.data) name += fmt::format(" over {}", o.mesh.shards);
   if (o.recompute != Recompute::kNone)
@@ -90,7 +96,8 @@ std::string set_text(const SearchSpace& space) {
     if (value) all.push_back(fmt::format("{} {}", name, *value));
   };
   add("tensor", space.tensor), add("pipeline", space.pipeline), add("zero", space.zero), add("shards", space.shards);
-  add("schedule", space.schedule), add("chunks", space.chunks), add("fold", space.fold);
+  add("schedule", space.schedule), add("chunks", space.chunks);
+  add("in_flight", space.in_flight), add("fold", space.fold);
   if (space.recompute) all.push_back(fmt::format("recompute {}", kRecomputes[static_cast<size_t>(*space.recompute)]));
   return fmt::format("{}", fmt::join(all, ", "));
 }

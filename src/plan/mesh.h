@@ -34,6 +34,7 @@ struct MeshOptions {
   bool micro = false;  ///< order = "micro"
   std::string schedule = "1f1b";
   int chunks = 1;        ///< a stage, for interleaved
+  int in_flight = 0;     ///< micro-batches that a chunk keeps, in an order made to measure; 0: the published order
   std::vector<int> cut;  ///< the first layer of each chunk but the first; empty: cut by cost
   Recompute recompute = Recompute::kNone;
   bool overlap = true;

@@ -103,13 +103,30 @@ void MeshWork::add_routes(const std::vector<MicroBatch>& lane, bool ends_round, 
 std::vector<Cell> MeshWork::make_cells() const {
   const std::string name = schedule_of(homes.options);
   const int chunks = static_cast<int>(homes.places.chunks.size());
+  const int stages = homes.options.mesh.pipeline, micros = static_cast<int>(sequence.size());
+  if (!homes.options.forward_only && split && homes.options.in_flight > 0)
+    return fit_schedule(name, stages, micros, chunk_costs(), homes.options.in_flight)[homes.at.pipeline];
   if (!homes.options.forward_only)
-    return make_schedule(name, homes.options.mesh.pipeline, chunks_of(name, homes.options.chunks),
-                         static_cast<int>(sequence.size()))[homes.at.pipeline];
+    return make_schedule(name, stages, chunks_of(name, homes.options.chunks), micros)[homes.at.pipeline];
   std::vector<Cell> cells;
   for (int chunk = 0; chunk < chunks; ++chunk)
     if (homes.runs(chunk)) cells.push_back({CellKind::kForward, chunk, 0});
   return cells;
+}
+
+/// By what the segments declare, so that all ranks find the same order.
+std::vector<CellCosts> MeshWork::chunk_costs() const {
+  std::vector<CellCosts> costs;
+  for (const Range& layers : homes.places.chunks) {
+    double flops = 1, again = 0;  // a chunk without any costs something, too
+    for (int64_t layer = layers.begin; layer < layers.end; ++layer)
+      for (const SegmentShape& segment : homes.segments(static_cast<int>(layer))) {
+        flops += segment.flops;
+        if (recomputed(static_cast<int>(layer), segment)) again += segment.flops;
+      }
+    costs.push_back({flops, again + flops, flops});
+  }
+  return costs;
 }
 
 void MeshWork::find_slots(const std::vector<Cell>& cells) {

@@ -85,6 +85,7 @@ class MeshWork {
   void make_routes();
   void add_routes(const std::vector<MicroBatch>& lane, bool ends_round, int round, int& held);
   std::vector<Cell> make_cells() const;
+  std::vector<CellCosts> chunk_costs() const;
   void find_slots(const std::vector<Cell>& cells);
   void make_passes(const std::vector<Cell>& cells);
   void make_uses();

@@ -103,7 +103,8 @@ void v_shape(Writer& writer, int stages, int stage, int micro_batches) {
   while (writer.count(kWeight, 0) < all) put({kWeight}, 0);
 }
 
-/// What a cell waits for, besides the one before it on its stage.
+}  // namespace
+
 std::vector<Cell> needs_of(const Cell& cell, int all_chunks) {
   if (cell.kind == kForward) {
     if (cell.chunk == 0) return {};
@@ -114,7 +115,7 @@ std::vector<Cell> needs_of(const Cell& cell, int all_chunks) {
   return {{kForward, cell.chunk, cell.micro}, {cell.kind, cell.chunk + 1, cell.micro}};
 }
 
-double cost_of(CellKind kind, const CellCosts& costs) {
+double cell_cost(CellKind kind, const CellCosts& costs) {
   switch (kind) {
     case kForward:
       return costs.forward;
@@ -127,8 +128,6 @@ double cost_of(CellKind kind, const CellCosts& costs) {
   }
   return costs.input + costs.weight;
 }
-
-}  // namespace
 
 bool splits_backward(const std::string& schedule) { return schedule == "zero-bubble" || schedule == "zbv"; }
 
@@ -171,7 +170,7 @@ std::vector<std::vector<Cell>> make_schedule(const std::string& schedule, int st
 std::vector<Hop> hops_of(const std::string& schedule, int stages, int chunks,
                          const std::vector<std::vector<Cell>>& cells) {
   const int all = stages * chunks_of(schedule, chunks);
-  const auto times = time_cells(schedule, stages, chunks, cells, {});
+  const auto times = time_cells(schedule, stages, chunks, cells);
   std::vector<std::pair<double, Hop>> timed;
   for (int stage = 0; stage < stages; ++stage) {
     for (size_t i = 0; i < cells[stage].size(); ++i) {
@@ -193,7 +192,8 @@ std::vector<Hop> hops_of(const std::string& schedule, int stages, int chunks,
 }
 
 std::vector<std::vector<CellTime>> time_cells(const std::string& schedule, int stages, int chunks,
-                                              const std::vector<std::vector<Cell>>& cells, const CellCosts& costs) {
+                                              const std::vector<std::vector<Cell>>& cells,
+                                              const std::vector<CellCosts>& costs, double hop) {
   const int all = stages * chunks_of(schedule, chunks);
   int micro_batches = 0;
   for (const auto& own : cells) {
@@ -214,10 +214,10 @@ std::vector<std::vector<CellTime>> time_cells(const std::string& schedule, int s
         for (const Cell& need : needs_of(cell, all)) {
           const double end = ends[number(need)];
           ready = ready && end >= 0;
-          begin = std::max(begin, stage_of(schedule, stages, need.chunk) == stage ? end : end + costs.hop);
+          begin = std::max(begin, stage_of(schedule, stages, need.chunk) == stage ? end : end + hop);
         }
         if (!ready) break;
-        times[stage].push_back({begin, begin + cost_of(cell.kind, costs)});
+        times[stage].push_back({begin, begin + cell_cost(cell.kind, costs[costs.size() == 1 ? 0 : cell.chunk])});
         ends[number(cell)] = times[stage].back().end;
         moved = true;
       }

@@ -36,7 +36,7 @@ bool splits_backward(const std::string& schedule);
 int chunks_of(const std::string& schedule, int chunks);
 /// Which stage a chunk is on.
 int stage_of(const std::string& schedule, int stages, int chunk);
-/// By stage, its cells in order. `schedule`: gpipe | 1f1b | interleaved | zero-bubble | zbv. With fewer micro-batches
+/// By stage, its cells in order, as published. `schedule`: gpipe | 1f1b | interleaved | zero-bubble | zbv. With fewer micro-batches
 /// than a schedule wants (the table above), or none that P divides, it is as good as it can be with the others left
 /// out.
 std::vector<std::vector<Cell>> make_schedule(const std::string& schedule, int stages, int chunks, int micro_batches);
@@ -48,7 +48,8 @@ struct Hop {
   bool operator==(const Hop&) const = default;
 };
 /// All hops of a schedule in one order. Queues that send or receive what is theirs in this order, be they one per
-/// stage, direction and side or more, never deadlock under unbuffered sends; the order of a stage's sends is that of
+/// stage, direction and side or more (of fit_schedule: also one each down the V and up again), never deadlock under
+/// unbuffered sends; the order of a stage's sends is that of
 /// its cells, that of its receives need not be (zbv: two neighbours send to it).
 std::vector<Hop> hops_of(const std::string& schedule, int stages, int chunks,
                          const std::vector<std::vector<Cell>>& cells);
@@ -56,13 +57,25 @@ std::vector<Hop> hops_of(const std::string& schedule, int stages, int chunks,
 struct CellTime {
   double begin = 0, end = 0;
 };
+/// Of a forward and of the two parts of a backward.
 struct CellCosts {
-  double forward = 1, input = 1, weight = 1, hop = 0;
+  double forward = 1, input = 1, weight = 1;
 };
-/// When each cell begins and ends if a forward takes `forward`, and the two parts of backward take `input` and
-/// `weight`; sending takes `hop` and holds up nobody but the receiver. [stage][cell].
+double cell_cost(CellKind kind, const CellCosts& costs);
+/// What a cell waits for, besides the one before it on its stage.
+std::vector<Cell> needs_of(const Cell& cell, int all_chunks);
+/// When each cell begins and ends, [stage][cell]. `costs` are by chunk, or the first stands for all; sending takes
+/// `hop` and holds up nobody but the receiver.
 std::vector<std::vector<CellTime>> time_cells(const std::string& schedule, int stages, int chunks,
-                                              const std::vector<std::vector<Cell>>& cells, const CellCosts& costs);
+                                              const std::vector<std::vector<Cell>>& cells,
+                                              const std::vector<CellCosts>& costs = {{}}, double hop = 0);
+
+/// An order made to measure for chunks of unequal costs, where the published one makes stages wait: every stage does
+/// what is there, and a weight part where nothing else is. A chunk keeps at most `in_flight` micro-batches; the more,
+/// the less stages wait for each other, also for one that is late. `schedule`: one that splits backward; `costs` are by
+/// chunk.
+std::vector<std::vector<Cell>> fit_schedule(const std::string& schedule, int stages, int micro_batches,
+                                            const std::vector<CellCosts>& costs, int in_flight);
 
 /// The share of the stages' time in which they are idle: of the time from the first cell of all to the last, or (zbv)
 /// from the first cell of each stage to its last, because the next step's first cells fill in the rest.

@@ -23,6 +23,7 @@ constexpr size_t kAtLeast = 24;                    // candidates, however large
 constexpr size_t kRefined = 12;                    // simulated with all ranks in the end
 constexpr size_t kNearest = 8;                     // planned to be named where nothing fits
 constexpr double kAsGood = 1.02;                   // no prediction is better than that
+constexpr int kManyStages = 16;                    // from here on orders made to measure take too long
 constexpr int kManyRanks = 64;                     // from here on one rank stands for its role
 
 const std::vector<std::string> kSchedules = {"1f1b", "gpipe", "interleaved", "zero-bubble", "zbv"};
@@ -114,8 +115,18 @@ class Search {
       if (options.mesh.pipeline > 1 && space.schedule.value_or(schedule) != schedule) continue;
       options.schedule = schedule;
       options.chunks = space.chunks.value_or(2);
-      list_zero(options, all);
+      for (int in_flight : in_flight_of(options)) {
+        options.in_flight = in_flight;
+        list_zero(options, all);
+      }
     }
+  }
+  /// As published, or with room for unequal stages.
+  std::vector<int> in_flight_of(const MeshOptions& options) const {
+    if (options.mesh.pipeline == 1 || !splits_backward(options.schedule)) return {0};
+    if (request_.space.in_flight) return {*request_.space.in_flight};
+    if (options.mesh.pipeline > kManyStages) return {0};
+    return {0, 2 * options.mesh.pipeline};
   }
   void list_zero(MeshOptions options, std::vector<MeshOptions>& all) const {
     const SearchSpace& space = request_.space;

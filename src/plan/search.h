@@ -18,7 +18,7 @@ namespace tutti {
 
 /// What is given; what is not is searched.
 struct SearchSpace {
-  std::optional<int> tensor, pipeline, zero, shards, chunks;
+  std::optional<int> tensor, pipeline, zero, shards, chunks, in_flight;
   std::optional<std::string> schedule, fold;  ///< fold: local | owner | root
   std::optional<Recompute> recompute;
 };

@@ -49,6 +49,7 @@ MeshOptions mesh_options(const Job& job, const ModelShape& shape, int slots) {
   options.micro = job.numerics.order == "micro";
   options.schedule = layout.schedule;
   options.chunks = static_cast<int>(layout.chunks);
+  options.in_flight = static_cast<int>(layout.in_flight);
   options.cut = layers_of(layout.cut, shape);
   options.recompute = layout.recompute == "full"        ? Recompute::kFull
                       : layout.recompute == "selective" ? Recompute::kSelective

@@ -198,7 +198,7 @@ const std::vector<Case> kCases = {
      kSmallGpt,
      "model.tied=false",
      {"2 pipeline=2 schedule=gpipe", "2 pipeline=2", "2 pipeline=2 schedule=interleaved", "3 pipeline=3",
-      "2 pipeline=2 schedule=zero-bubble", "2 pipeline=2 schedule=zbv"}},
+      "2 pipeline=2 schedule=zero-bubble", "2 pipeline=2 schedule=zbv", "2 pipeline=2 schedule=zbv in_flight=4"}},
     {"TiedPipeline",
      kSmallGpt,
      "model.layers=4",

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "model/make_model.h"
 #include "optim/optimizer.h"
+#include "plan/schedule.h"
 #include "support/layout_runs.h"
 #include "train/mesh_rank.h"
 
@@ -63,6 +64,7 @@ std::string draw_layout(Draw& draw) {
     const std::string schedule = draw.of({"1f1b", "gpipe", "interleaved", "zero-bubble", "zbv"});
     s += " schedule=" + schedule;
     if (schedule == "interleaved") s += fmt::format(" chunks={}", draw.of({1, 2, 3}));
+    if (splits_backward(schedule)) s += fmt::format(" in_flight={}", draw.of({0, 1, 2, 3, 5}));
   }
   if (zero > 0 && data % 2 == 0) s += fmt::format(" shards={}", draw.of({0, 1, 2}));
   if (zero == 3) s += fmt::format(" depth={}", draw.of({1, 2, 4}));

@@ -131,6 +131,10 @@ TEST(Layout, KeysThatSayNothingAreRefused) {
   EXPECT_EQ(faults_of({{"layout.chunks", "4"}, {"layout.pipeline", "2"}, {"layout.schedule", "gpipe"}}),
             Faults{"layout.chunks = 4 but layout.schedule = \"gpipe\": only \"interleaved\" has chunks of one's own "
                    "number; leave it out"});
+  EXPECT_EQ(faults_of({{"layout.in_flight", "4"}}).size(), 1u);
+  EXPECT_EQ(faults_of({{"layout.in_flight", "4"}, {"layout.pipeline", "2"}}),
+            Faults{"layout.in_flight = 4 but layout.schedule = \"1f1b\": only \"zero-bubble\" and \"zbv\" are made to "
+                   "measure; leave it out"});
   EXPECT_EQ(faults_of({{"layout.shards", "2"}}),
             Faults{"layout.shards = 2 but layout.zero = 0: nothing is sliced; leave it out"});
   EXPECT_EQ(faults_of({{"layout.depth", "2"}, {"layout.zero", "2"}}),

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <random>
 
+#include "plan/schedule.h"
 #include "plan/transfers.h"
 #include "unit/plan/mesh_runner.h"
 #include "unit/plan/sample_meshes.h"
@@ -50,6 +51,7 @@ int sweep(uint64_t seed, int rounds, F&& f) {
           o.micro = below(3) == 0;
           o.schedule = kSchedules[below(5)];
           o.chunks = 1 + below(2);
+          if (splits_backward(o.schedule)) o.in_flight = below(2 * pipeline + 2);
           o.recompute = static_cast<Recompute>(below(3));
           o.overlap = below(3) > 0;
           o.depth = below(3);

@@ -256,6 +256,7 @@ std::vector<Case> cases() {
   add({4, 2, true}, {2, 2, 1, 2}, {2, 2, 1}, 1, "1f1b").overlap = false;
   add({4, 2, true}, {1, 2, 2, 1}, {2, 1, 1}, 0, "1f1b").recompute = Recompute::kFull;
   add({5, 1, true}, {1, 1, 2, 1}, {4, 1, 1}, 0, "zbv");
+  add({6, 1, true}, {1, 1, 2, 1}, {5, 1, 1}, 0, "zbv").in_flight = 3;
   add({5, 1, false}, {4, 1, 1, 2}, {4, 1, 1}, 1, "1f1b");
   add({4, 1, true}, {2, 1, 1, 2}, {2, 1, 1}, 2, "1f1b").offload = true;
   add({4, 1, true}, {4, 1, 1, 2}, {4, 2, 1}, 1, "1f1b").hosts = 2;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <tuple>
@@ -21,6 +22,7 @@ Key key(const Cell& cell) { return {cell.kind, cell.chunk, cell.micro}; }
 struct Numbers {
   std::string schedule;
   int stages, chunks, micro_batches;
+  int in_flight = 0;
   int all() const { return stages * chunks_of(schedule, chunks); }
   int stage(int chunk) const { return stage_of(schedule, stages, chunk); }
   CellKind back() const { return splits_backward(schedule) ? CellKind::kInput : CellKind::kBackward; }
@@ -29,13 +31,26 @@ struct Numbers {
 
 std::ostream& operator<<(std::ostream& out, const Numbers& n) {
   return out << n.schedule << ", " << n.stages << " stages of " << n.chunks << " chunks, " << n.micro_batches
-             << " micro-batches";
+             << " micro-batches, " << n.in_flight << " in flight";
 }
 
-Cells cells_of(const Numbers& n) { return make_schedule(n.schedule, n.stages, n.chunks, n.micro_batches); }
+/// Of the orders made to measure: some chunk is dear, another nearly free.
+std::vector<CellCosts> uneven(const Numbers& n) {
+  std::vector<CellCosts> costs;
+  for (int chunk = 0; chunk < n.all(); ++chunk) {
+    const double forward = 0.1 + (chunk * 7 + n.stages) % 5;
+    costs.push_back({forward, 1.2 * forward, 0.9 * forward});
+  }
+  return costs;
+}
+
+Cells cells_of(const Numbers& n) {
+  if (n.in_flight > 0) return fit_schedule(n.schedule, n.stages, n.micro_batches, uneven(n), n.in_flight);
+  return make_schedule(n.schedule, n.stages, n.chunks, n.micro_batches);
+}
 
 template <typename Check>
-void for_all(Check check) {
+void for_all_published(Check check) {
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"}) {
     for (int stages = 1; stages <= 8; ++stages) {
       for (int chunks = 1; chunks <= (std::string(schedule) == "interleaved" ? 4 : 1); ++chunks) {
@@ -46,6 +61,32 @@ void for_all(Check check) {
       }
     }
   }
+}
+
+template <typename Check>
+void for_all_fitted(Check check) {
+  for (const char* schedule : {"zero-bubble", "zbv"}) {
+    for (int stages = 1; stages <= 8; ++stages) {
+      for (int in_flight : {1, 2, stages, stages + 1, 2 * stages}) {
+        for (int micro_batches : {1, 2, 5, 8, 16}) {
+          check(Numbers{schedule, stages, 1, micro_batches, in_flight});
+          if (testing::Test::HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+template <typename Check>
+void for_all(Check check) {
+  for_all_published(check);
+  for_all_fitted(check);
+}
+
+double last_end(const std::vector<std::vector<CellTime>>& times) {
+  double end = 0;
+  for (const auto& own : times) end = std::max(end, own.back().end);
+  return end;
 }
 
 /// How many micro-batches a stage keeps at most, from the beginning of forward to the end of backward.
@@ -77,15 +118,17 @@ std::vector<int> slots_before(const Numbers& n, const std::vector<Cell>& cells, 
 }
 
 /// Stages with a compute queue and one queue each for activations in and out and gradients in and out. A send and its
-/// receive end together, when both are at the head of their queues. A chunk has as many slots as it has micro-batches
+/// receive end together, when both are at the head of their queues; `apart`: what goes down the V and up again has
+/// queues of its own, as in plan/mesh_messages.cc. A chunk has as many slots as it has micro-batches
 /// in flight; each holds what came in for a micro-batch and what it sends on, until the next one takes it.
 class Rendezvous {
  public:
-  Rendezvous(const Numbers& n, const Cells& cells, const std::vector<Hop>& sends, const std::vector<Hop>& receives)
-      : n_(n), cells_(cells) {
+  Rendezvous(const Numbers& n, const Cells& cells, const std::vector<Hop>& sends, const std::vector<Hop>& receives,
+             bool apart = false)
+      : n_(n), cells_(cells), apart_(apart) {
     for (int chunk = 0; chunk < n.all(); ++chunk) before_.push_back(slots_before(n, cells[n.stage(chunk)], chunk));
-    for (const Hop& hop : sends) queues_[{hop.source, gradients(hop), true}].hops.push_back(hop);
-    for (const Hop& hop : receives) queues_[{hop.target, gradients(hop), false}].hops.push_back(hop);
+    for (const Hop& hop : sends) queues_[sender(hop)].hops.push_back(hop);
+    for (const Hop& hop : receives) queues_[receiver(hop)].hops.push_back(hop);
   }
 
   /// Whether all queues come to their end.
@@ -114,7 +157,11 @@ class Rendezvous {
     size_t next = 0;
   };
 
+  using Name = std::tuple<int, bool, bool, bool>;  // stage, gradients, out, up the V
+  bool up(const Cell& cell) const { return apart_ && cell.chunk >= n_.stages; }
   static bool gradients(const Hop& hop) { return hop.from.kind != CellKind::kForward; }
+  Name sender(const Hop& hop) const { return {hop.source, gradients(hop), true, up(hop.from)}; }
+  Name receiver(const Hop& hop) const { return {hop.target, gradients(hop), false, up(hop.to)}; }
   bool arrived(CellKind kind, int chunk, int from, int micro) const {
     const Key made{kind, from, micro};
     return n_.stage(chunk) == n_.stage(from) ? done_.contains(made) : sent_.contains(made);
@@ -134,7 +181,7 @@ class Rendezvous {
   bool sends(Queue& queue) {
     if (queue.next == queue.hops.size()) return false;
     const Hop& hop = queue.hops[queue.next];
-    Queue& peer = queues_.at({hop.target, gradients(hop), false});
+    Queue& peer = queues_.at(receiver(hop));
     const int before = before_[hop.to.chunk][hop.to.micro];
     if (!done_.contains(key(hop.from)) || !(peer.hops.at(peer.next) == hop)) return false;
     if (before >= 0 && !done_.contains({n_.last(), hop.to.chunk, before})) return false;
@@ -146,13 +193,14 @@ class Rendezvous {
 
   const Numbers& n_;
   const Cells& cells_;
-  std::vector<std::vector<int>> before_;                 // [chunk][micro]: who had its slot
-  std::map<std::tuple<int, bool, bool>, Queue> queues_;  // stage, gradients, out
+  std::vector<std::vector<int>> before_;  // [chunk][micro]: who had its slot
+  const bool apart_;
+  std::map<Name, Queue> queues_;
   std::set<Key> done_, sent_;
 };
 
 double measured(const Numbers& n) {
-  return idle_share(n.schedule, time_cells(n.schedule, n.stages, n.chunks, cells_of(n), {}));
+  return idle_share(n.schedule, time_cells(n.schedule, n.stages, n.chunks, cells_of(n)));
 }
 
 }  // namespace
@@ -191,7 +239,7 @@ TEST(Schedule, UnbufferedSendsInTheOrderOfHopsNeverDeadlock) {
   for_all([](const Numbers& n) {
     const Cells cells = cells_of(n);
     const std::vector<Hop> hops = hops_of(n.schedule, n.stages, n.chunks, cells);
-    EXPECT_TRUE(Rendezvous(n, cells, hops, hops).runs()) << n;
+    EXPECT_TRUE(Rendezvous(n, cells, hops, hops, n.in_flight > 0).runs()) << n;
   });
 }
 
@@ -230,7 +278,7 @@ TEST(Schedule, AStagesSendsComeInTheOrderOfItsCells) {
 }
 
 TEST(Schedule, AStageKeepsNoMoreThanTheLiteratureSays) {
-  for_all([](const Numbers& n) {
+  for_all_published([](const Numbers& n) {
     const Cells cells = cells_of(n);
     for (int stage = 0; stage < n.stages; ++stage) {
       const int chunks = chunks_of(n.schedule, n.chunks);
@@ -245,7 +293,7 @@ TEST(Schedule, AStageKeepsNoMoreThanTheLiteratureSays) {
 }
 
 TEST(Schedule, TheBubbleIsThatOfTheFormula) {
-  for_all([](const Numbers& n) {
+  for_all_published([](const Numbers& n) {
     // Megatron's order is made for whole groups of P micro-batches; others wait for what a full group would have done.
     if (n.schedule == "interleaved" && n.chunks > 1 && n.micro_batches % n.stages != 0) return;
     EXPECT_NEAR(measured(n), bubble_formula(n.schedule, n.stages, n.chunks, n.micro_batches), 1e-12) << n;
@@ -268,11 +316,7 @@ TEST(Schedule, AGroupThatIsNotFullCostsInterleavedLessThanAFullOne) {
       for (int many = 1; many <= 24; ++many) {
         const auto last = [&](int micro_batches) {
           const Numbers n{"interleaved", stages, chunks, micro_batches};
-          double end = 0;
-          for (const auto& own : time_cells(n.schedule, stages, chunks, cells_of(n), {})) {
-            end = std::max(end, own.back().end);
-          }
-          return end;
+          return last_end(time_cells(n.schedule, stages, chunks, cells_of(n)));
         };
         EXPECT_LE(last(many), last((many + stages - 1) / stages * stages)) << stages << ' ' << chunks << ' ' << many;
       }
@@ -280,9 +324,60 @@ TEST(Schedule, AGroupThatIsNotFullCostsInterleavedLessThanAFullOne) {
   }
 }
 
+TEST(FitSchedule, AChunkKeepsNoMoreThanIsAllowed) {
+  for_all_fitted([](const Numbers& n) {
+    const Cells cells = cells_of(n);
+    for (int chunk = 0; chunk < n.all(); ++chunk) {
+      std::vector<Cell> own;
+      std::copy_if(cells[n.stage(chunk)].begin(), cells[n.stage(chunk)].end(), std::back_inserter(own),
+                   [&](const Cell& cell) { return cell.chunk == chunk; });
+      EXPECT_LE(most_in_flight(n, own), n.in_flight) << n << ", chunk " << chunk;
+    }
+  });
+}
+
+TEST(FitSchedule, AStagesWeightPartsOfAMicroBatchGoFromItsLastChunkToItsFirst) {
+  for_all_fitted([](const Numbers& n) {
+    for (const auto& own : cells_of(n)) {
+      std::map<int, int> last;  // chunk by micro-batch
+      for (const Cell& cell : own) {
+        if (cell.kind != CellKind::kWeight) continue;
+        ASSERT_LT(cell.chunk, last.try_emplace(cell.micro, n.all()).first->second) << n;
+        last[cell.micro] = cell.chunk;
+      }
+    }
+  });
+}
+
+TEST(FitSchedule, EvenChunksWithRoomTakeHardlyLongerThanThePublishedOrder) {
+  for (const char* schedule : {"zero-bubble", "zbv"}) {
+    for (int stages = 1; stages <= 8; ++stages) {
+      for (int micro_batches = 1; micro_batches <= 24; ++micro_batches) {
+        const Numbers n{schedule, stages, 1, micro_batches};
+        const std::vector<CellCosts> even(n.all());
+        const Cells fitted = fit_schedule(schedule, stages, micro_batches, even, 2 * stages);
+        EXPECT_LE(last_end(time_cells(schedule, stages, 1, fitted)),
+                  1.03 * last_end(time_cells(schedule, stages, 1, cells_of(n))))
+            << n;
+      }
+    }
+  }
+}
+
+// Of a small GPT on two stages: two, one, two and one blocks, the head behind the last.
+TEST(FitSchedule, UnevenChunksKeepTheirStagesBusy) {
+  const std::vector<CellCosts> costs{{41, 47, 39}, {20, 24, 19}, {41, 47, 39}, {21, 25, 20}};
+  double work = 0;
+  for (int chunk : {0, 3})
+    work += 8 * (costs[chunk].forward + costs[chunk].input + costs[chunk].weight);
+  const auto end = [&](const Cells& cells) { return last_end(time_cells("zbv", 2, 1, cells, costs)); };
+  EXPECT_GT(end(make_schedule("zbv", 2, 1, 8)), 1.03 * work);
+  EXPECT_LT(end(fit_schedule("zbv", 2, 8, costs, 4)), 1.015 * work);
+}
+
 TEST(TimeCells, CostsAndHopsAreCounted) {
   const Numbers n{"1f1b", 2, 1, 1};
-  const auto times = time_cells(n.schedule, 2, 1, cells_of(n), {.forward = 2, .input = 3, .weight = 4, .hop = 0.5});
+  const auto times = time_cells(n.schedule, 2, 1, cells_of(n), {{.forward = 2, .input = 3, .weight = 4}}, 0.5);
   EXPECT_EQ(times[0][0].end, 2);
   EXPECT_EQ(times[1][0].begin, 2.5);
   EXPECT_EQ(times[1][1].begin, 4.5);
@@ -293,7 +388,7 @@ TEST(TimeCells, CostsAndHopsAreCounted) {
 
 TEST(TimeCells, AnInputPartLeavesBeforeTheWeightPart) {
   const Numbers n{"zero-bubble", 2, 1, 1};
-  const auto times = time_cells(n.schedule, 2, 1, cells_of(n), {.forward = 2, .input = 3, .weight = 4, .hop = 0.5});
+  const auto times = time_cells(n.schedule, 2, 1, cells_of(n), {{.forward = 2, .input = 3, .weight = 4}}, 0.5);
   EXPECT_EQ(times[1][2].end, 11.5);
   EXPECT_EQ(times[0][1].begin, 8);
   EXPECT_EQ(times[0][2].end, 15);
