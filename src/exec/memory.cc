@@ -49,6 +49,8 @@ Arena::Arena(BufferKind kind, size_t bytes, Accounts& accounts, MemorySource* so
     throw Error(fmt::format("cannot get {} bytes of {} memory: {}", bytes, kind_name(kind), std::strerror(errno)));
   }
   memory_ = {static_cast<std::byte*>(memory), bytes};
+  // Only advice. A matmul reads a row of a matrix, and so a page, per step: with small pages it waits for their tables.
+  ::madvise(memory, bytes, MADV_HUGEPAGE);
 }
 
 Arena::Arena(BufferKind kind, std::span<std::byte> memory, Accounts& accounts)
