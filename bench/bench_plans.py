@@ -190,7 +190,8 @@ def planned(folder):
 
 def same(candidate, layout):
     """Whether a candidate of `tutti plan` is the layout: what is not set has its default."""
-    defaults = {"tensor": 1, "pipeline": 1, "zero": 0, "shards": 0, "schedule": "1f1b", "chunks": 2, "recompute": "none", "fold": "local"}
+    defaults = {"tensor": 1, "pipeline": 1, "zero": 0, "shards": 0, "schedule": "1f1b", "chunks": 2, "in_flight": 0,
+                "recompute": "none", "fold": "local"}
     return all(candidate["layout"][key] == layout.get(key, default) for key, default in defaults.items())
 
 

@@ -137,11 +137,11 @@ struct LayoutConfig {
   std::string offload;       // none | optimizer | all: what lives in the second tier
   std::string offload_folder;
   int64_t ranks, hosts, zero, tensor, pipeline, port, connections, bucket_floats;
-  int64_t shards;  // ZeRO: over how many data ranks state is sliced; 0: all
-  int64_t chunks;  // interleaved: chunks of a stage
+  int64_t shards;     // ZeRO: over how many data ranks state is sliced; 0: all
+  int64_t chunks;     // interleaved: chunks of a stage
   int64_t in_flight;  // zero-bubble, zbv: micro-batches of a chunk; 0: the published order
-  int64_t depth;   // ZeRO-3: units gathered ahead of their use
-  double timeout;  // seconds
+  int64_t depth;      // ZeRO-3: units gathered ahead of their use
+  double timeout;     // seconds
   bool overlap;
   bool graph;     // cuda: a steady step is captured once and launched again
   bool prefetch;  // cuda: the next step's input travels to the device while this one runs

@@ -50,8 +50,8 @@ void forget_layout(Job& job) {
   l.schedule = "1f1b";
   l.fold = "auto";
   l.recompute = "none";
-  for (const char* key : {"tensor", "pipeline", "zero", "shards", "chunks", "in_flight", "schedule", "fold",
-                          "recompute"})
+  for (const char* key :
+       {"tensor", "pipeline", "zero", "shards", "chunks", "in_flight", "schedule", "fold", "recompute"})
     job.origin[std::string("layout.") + key] = "default";
 }
 

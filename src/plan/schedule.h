@@ -36,9 +36,9 @@ bool splits_backward(const std::string& schedule);
 int chunks_of(const std::string& schedule, int chunks);
 /// Which stage a chunk is on.
 int stage_of(const std::string& schedule, int stages, int chunk);
-/// By stage, its cells in order, as published. `schedule`: gpipe | 1f1b | interleaved | zero-bubble | zbv. With fewer micro-batches
-/// than a schedule wants (the table above), or none that P divides, it is as good as it can be with the others left
-/// out.
+/// By stage, its cells in order, as published. `schedule`: gpipe | 1f1b | interleaved | zero-bubble | zbv. With fewer
+/// micro-batches than a schedule wants (the table above), or none that P divides, it is as good as it can be with the
+/// others left out.
 std::vector<std::vector<Cell>> make_schedule(const std::string& schedule, int stages, int chunks, int micro_batches);
 
 /// What a cell hands to a cell of another stage: activations, or (its `from` is no forward) gradients.

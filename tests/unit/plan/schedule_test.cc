@@ -368,8 +368,7 @@ TEST(FitSchedule, EvenChunksWithRoomTakeHardlyLongerThanThePublishedOrder) {
 TEST(FitSchedule, UnevenChunksKeepTheirStagesBusy) {
   const std::vector<CellCosts> costs{{41, 47, 39}, {20, 24, 19}, {41, 47, 39}, {21, 25, 20}};
   double work = 0;
-  for (int chunk : {0, 3})
-    work += 8 * (costs[chunk].forward + costs[chunk].input + costs[chunk].weight);
+  for (int chunk : {0, 3}) work += 8 * (costs[chunk].forward + costs[chunk].input + costs[chunk].weight);
   const auto end = [&](const Cells& cells) { return last_end(time_cells("zbv", 2, 1, cells, costs)); };
   EXPECT_GT(end(make_schedule("zbv", 2, 1, 8)), 1.03 * work);
   EXPECT_LT(end(fit_schedule("zbv", 2, 8, costs, 4)), 1.015 * work);
