@@ -2,9 +2,7 @@
 // alone and beside each other, by threads.
 #include "app/calibrate_command.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <barrier>
@@ -17,8 +15,10 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/terminal.h"
 #include "comm/fold.h"
 #include "config/job.h"
+#include "exec/tier.h"
 #include "launch/local.h"
 #include "net/make.h"
 #include "optim/optimizer.h"
@@ -184,16 +184,14 @@ std::function<void()> updating() {
   };
 }
 
-double disk_rate(const std::string& folder) {
-  const std::string path = folder + "/calibrate.tmp";
-  const Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!file) throw_errno("write", path);
-  std::filesystem::remove(path);
+/// Of the file where offloaded values go if nothing else is said.
+double tier_rate() {
   std::vector<std::byte> bytes(32 << 20);
+  const FileTier tier("", static_cast<int64_t>(bytes.size()));
   SystemClock clock;
   const Time begin = clock.now();
-  write_all(file.get(), bytes, path);
-  if (::pread(file.get(), bytes.data(), bytes.size(), 0) < 0) throw_errno("read", path);
+  tier.write(0, bytes);
+  tier.read(0, bytes);
   return 2.0 * static_cast<double>(bytes.size()) / seconds_since(clock, begin);
 }
 
@@ -230,8 +228,8 @@ int calibrate_command(const std::string& out) {
   const Machine machine = this_machine();
   if (!machine.avx2) throw Error("this processor has no AVX2, which Tutti's kernels need");
   const std::string path = out.empty() ? calibration_path() : out;
-  const std::string folder = std::filesystem::absolute(path).parent_path().string();
-  std::filesystem::create_directories(folder);
+  if (out.empty()) std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  refuse_bad_output(path);
   const std::string isa = machine.avx512 ? "avx512" : "avx2";
   choose_library_isa(isa);
   Calibration c = default_calibration("cpu", machine.cores);
@@ -244,10 +242,10 @@ int calibrate_command(const std::string& out) {
   c.copy = rates_of(machine.cores, 2 * kBytes, copying);
   c.fold = rates_of(machine.cores, 3 * kBytes, folding);
   c.update = rates_of(machine.cores, 7 * kBytes, updating);
-  c.tier = disk_rate(folder);
-  write_file_atomic(path, to_json(c));
+  c.tier = tier_rate();
+  write_output(path, to_json(c));
   print(c);
-  fmt::print("\n{}\n", path);
+  show(stdout, fmt::format("\n{}\n", path));
   return 0;
 }
 

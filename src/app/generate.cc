@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/philox.h"
+#include "base/terminal.h"
 #include "data/arrays.h"
 #include "model/autoencoder.h"
 #include "tensor/threads.h"
@@ -31,6 +32,7 @@ void draw_codes(float* to, int64_t first, int64_t width, uint64_t seed) {
 }  // namespace
 
 int generate_command(const std::string& run, int64_t count, uint64_t seed, const std::string& out) {
+  refuse_bad_output(out);
   const Job job = job_on_host(run);
   if (job.model.kind != "autoencoder")
     throw Error(fmt::format("{}: a model of kind {} generates no samples; an autoencoder does", run, job.model.kind));
@@ -49,7 +51,7 @@ int generate_command(const std::string& run, int64_t count, uint64_t seed, const
                 values.begin() + first * inputs);
   }
   write_npy(out, {count, inputs}, values);
-  fmt::print("{}  {} samples of {} values\n", out, count, inputs);
+  show(is_stdout(out) ? stderr : stdout, fmt::format("{}  {} samples of {} values\n", out, count, inputs));
   return 0;
 }
 

@@ -17,6 +17,7 @@
 #include "app/train_command.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/terminal.h"
 #include "config/check.h"
 #include "config/job_check.h"
 #include "config/schema.h"
@@ -337,6 +338,8 @@ std::vector<int> parse_hosts(const std::string& text, const std::string& source,
 }
 
 int plan_command(const PlanArguments& arguments, const MakeModel& make_model) {
+  for (const std::string& out : {arguments.json, arguments.picture})
+    if (!out.empty()) refuse_bad_output(out);
   const auto [planned, shape, request] = pose(arguments, make_model, /*elsewhere=*/true);
   print_header(planned, shape, request);
   std::fflush(stdout);
@@ -345,13 +348,13 @@ int plan_command(const PlanArguments& arguments, const MakeModel& make_model) {
   print_best(result);
   print_rejected(result);
   print_largest(result, request);
-  if (!arguments.json.empty()) write_file_atomic(arguments.json, layouts_json(planned.job, result));
+  if (!arguments.json.empty()) write_output(arguments.json, layouts_json(planned.job, result));
   if (!arguments.picture.empty()) {
     const MeshOptions& options = result.best.front().options;
     const Rehearsal shown = rehearse(shape, request, options, false);
-    write_file_atomic(arguments.picture, timeline_svg(shown.programs, shown.simulation,
-                                                      fmt::format("{}: {}", planned.job.name, layout_name(options))));
-    fmt::print("\n{}\n", arguments.picture);
+    write_output(arguments.picture, timeline_svg(shown.programs, shown.simulation,
+                                                 fmt::format("{}: {}", planned.job.name, layout_name(options))));
+    show(stdout, fmt::format("\n{}\n", arguments.picture));
   }
   return 0;
 }

@@ -6,6 +6,8 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/terminal.h"
 #include "data/sources.h"
 #include "data/tokenizer.h"
 
@@ -20,8 +22,12 @@ void check(const TokenizeArguments& arguments) {
   if (arguments.vocab != 0 && arguments.vocab < 256) {
     faults.push_back(fmt::format("--vocab {}: at least 256, the bytes", arguments.vocab));
   }
-  if (arguments.out.empty()) faults.emplace_back("tokenize needs -o, the file to write");
   if (!faults.empty()) throw ConfigError(std::move(faults));
+}
+
+/// What is said beside the output.
+void say(const TokenizeArguments& arguments, const std::string& line) {
+  show(is_stdout(arguments.out) ? stderr : stdout, line + "\n");
 }
 
 class Stopwatch {
@@ -36,12 +42,12 @@ void learn(const TokenizeArguments& arguments, const std::string& text) {
   const Stopwatch watch;
   const Tokenizer tokenizer = Tokenizer::train(text, arguments.vocab);
   const double seconds = watch.seconds();
-  tokenizer.save(arguments.out);
-  fmt::print("{}: {} tokens learned from {:.2f} MB in {:.2f} s\n", arguments.out, tokenizer.vocab(),
-             static_cast<double>(text.size()) / 1e6, seconds);
+  write_output(arguments.out, tokenizer.json());
+  say(arguments, fmt::format("{}: {} tokens learned from {:.2f} MB in {:.2f} s", arguments.out, tokenizer.vocab(),
+                             static_cast<double>(text.size()) / 1e6, seconds));
   if (tokenizer.vocab() < arguments.vocab) {
-    fmt::print("the text has no pairs for the other {} of --vocab {}\n", arguments.vocab - tokenizer.vocab(),
-               arguments.vocab);
+    say(arguments, fmt::format("the text has no pairs for the other {} of --vocab {}",
+                               arguments.vocab - tokenizer.vocab(), arguments.vocab));
   }
 }
 
@@ -52,14 +58,16 @@ void encode(const TokenizeArguments& arguments, const std::string& text) {
   const double seconds = watch.seconds();
   write_tokens(arguments.out, tokens, tokenizer.vocab());
   const auto bytes = static_cast<double>(text.size());
-  fmt::print("{}: {} tokens of a vocabulary of {}, {:.2f} bytes per token, {:.1f} MB/s\n", arguments.out, tokens.size(),
-             tokenizer.vocab(), bytes / static_cast<double>(std::max<size_t>(tokens.size(), 1)), bytes / 1e6 / seconds);
+  say(arguments, fmt::format("{}: {} tokens of a vocabulary of {}, {:.2f} bytes per token, {:.1f} MB/s", arguments.out,
+                             tokens.size(), tokenizer.vocab(),
+                             bytes / static_cast<double>(std::max<size_t>(tokens.size(), 1)), bytes / 1e6 / seconds));
 }
 
 }  // namespace
 
 int tokenize_command(const TokenizeArguments& arguments) {
   check(arguments);
+  refuse_bad_output(arguments.out);
   const std::string text = read_gz(resolve_path(arguments.file));
   if (arguments.vocab != 0) {
     learn(arguments, text);

@@ -5,6 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <charconv>
+#include <climits>
+#include <cstdio>
 #include <cstring>
 
 #include "base/error.h"
@@ -26,11 +29,16 @@ class Temporary {
     for (int attempt = 0; !fd; ++attempt) {
       name = fmt::format("{}.tmp-{}-{}", path, getpid(), attempt);
       fd.reset(open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-      if (!fd && errno != EEXIST) throw_errno("create", name);
+      if (!fd && errno != EEXIST) throw_errno("create", path);
     }
   }
   ~Temporary() {
     if (!renamed) unlink(name.c_str());
+  }
+  /// Writes the bytes to disk; a failure names `path`, the file that they are for.
+  void fill(std::span<const std::byte> bytes, const std::string& path) const {
+    write_all(fd.get(), bytes, path);
+    if (fsync(fd.get()) != 0) throw_errno("sync", path);
   }
   Temporary(const Temporary&) = delete;
   Temporary& operator=(const Temporary&) = delete;
@@ -40,7 +48,87 @@ class Temporary {
   bool renamed = false;
 };
 
+/// The descriptor that a name stands for; -1: none. Opened by such a name, a file that the shell has opened to append
+/// to would be written from its start.
+int named_descriptor(const std::string& path) {
+  if (path == "/dev/stdout") return STDOUT_FILENO;
+  if (path == "/dev/stderr") return STDERR_FILENO;
+  for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
+    if (!path.starts_with(folder)) continue;
+    int fd = -1;
+    const char* end = path.data() + path.size();
+    const auto parsed = std::from_chars(path.data() + folder.size(), end, fd);
+    if (parsed.ec == std::errc() && parsed.ptr == end) return fd;
+  }
+  return -1;
+}
+
+/// Where the links at the end of a path lead, which need not exist.
+std::string target_of(const std::string& path) {
+  std::string target = path;
+  for (int links = 0; links < 40; ++links) {
+    char to[PATH_MAX];
+    const ssize_t length = readlink(target.c_str(), to, sizeof to);
+    if (length < 0) return target;  // no link
+    const std::string next(to, static_cast<size_t>(length));
+    target = next.starts_with('/') ? next : parent_of(target) + "/" + next;
+  }
+  errno = ELOOP;
+  throw_errno("write", path);
+}
+
+/// A user's output file before anything is written.
+struct Output {
+  std::string target;  ///< behind links
+  bool exists = false;
+  struct stat there {};
+};
+
+Output look_at_output(const std::string& path) {
+  if (path.empty()) throw Error("the output needs a file's name, not an empty one");
+  Output output{target_of(path)};
+  if (stat(output.target.c_str(), &output.there) == 0) {
+    output.exists = true;
+    const mode_t mode = output.there.st_mode;
+    if (S_ISDIR(mode)) throw Error(fmt::format("cannot write {}: it is a folder", path));
+    // Root may write to any file, but a file that its owner has made read-only is not to be replaced by chance.
+    if (S_ISREG(mode) && (mode & 0222) == 0)
+      throw Error(fmt::format("cannot write {}: it is read-only; `chmod u+w` it, or name another file", path));
+    if (S_ISREG(mode) && access(output.target.c_str(), W_OK) != 0) throw_errno("write", path);
+    return output;
+  }
+  if (errno != ENOENT) throw_errno("write", path);
+  const std::string folder = parent_of(output.target);
+  if (access(folder.c_str(), F_OK) != 0)
+    throw Error(fmt::format("cannot write {}: there is no folder {}", path, folder));
+  if (access(folder.c_str(), W_OK) != 0) throw_errno("write", path);
+  return output;
+}
+
+/// Puts a new file in the place of the old one. False, and nothing is changed, where the new one could not be what the
+/// old one was.
+bool replaced(const Output& output, std::span<const std::byte> bytes, const std::string& path) {
+  if (output.exists && (output.there.st_nlink > 1 || access(parent_of(output.target).c_str(), W_OK) != 0)) return false;
+  Temporary temporary(output.target);
+  if (output.exists) {
+    if (fchown(temporary.fd.get(), output.there.st_uid, output.there.st_gid) != 0) return false;
+    if (fchmod(temporary.fd.get(), output.there.st_mode & 07777) != 0) throw_errno("set the mode of", path);
+  }
+  temporary.fill(bytes, path);
+  if (rename(temporary.name.c_str(), output.target.c_str()) != 0) {
+    if (errno == EBUSY) return false;  // a file that is mounted, as into a container
+    throw_errno("write", path);
+  }
+  temporary.renamed = true;
+  return true;
+}
+
 }  // namespace
+
+std::string special_kind(unsigned mode) {
+  if (S_ISREG(mode)) return "";
+  return S_ISDIR(mode) ? "a folder" : S_ISFIFO(mode) ? "a pipe" : S_ISSOCK(mode) ? "a socket" : "a device";
+}
 
 void Fd::reset(int fd) {
   if (fd_ >= 0) close(fd_);
@@ -57,9 +145,14 @@ std::string read_file(const std::string& path) {
   if (!fd) throw_errno("open", path);
   struct stat info {};
   if (fstat(fd.get(), &info) != 0) throw_errno("read", path);
+  if (S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode)) throw Error(fmt::format("{}: a device, not a file", path));
+  constexpr size_t kMostPiped = size_t{1} << 30;
   std::string text(static_cast<size_t>(info.st_size), '\0');
   size_t done = 0;
   while (true) {
+    if (!S_ISREG(info.st_mode) && done > kMostPiped)
+      throw Error(fmt::format("{}: more than 1 GiB came through {} and there is no end to it; make it a file", path,
+                              special_kind(info.st_mode)));
     if (done == text.size()) text.resize(done + 4096);  // also how the end of a file without a size (/proc) is found
     const ssize_t n = read(fd.get(), text.data() + done, text.size() - done);
     if (n < 0 && errno == EINTR) continue;
@@ -88,8 +181,7 @@ void sync_directory(const std::string& path) {
 
 void write_file_atomic(const std::string& path, std::span<const std::byte> bytes) {
   Temporary temporary(path);
-  write_all(temporary.fd.get(), bytes, temporary.name);
-  if (fsync(temporary.fd.get()) != 0) throw_errno("sync", temporary.name);
+  temporary.fill(bytes, path);
   if (rename(temporary.name.c_str(), path.c_str()) != 0) throw_errno("rename onto", path);
   temporary.renamed = true;
   sync_directory(parent_of(path));
@@ -98,5 +190,27 @@ void write_file_atomic(const std::string& path, std::span<const std::byte> bytes
 void write_file_atomic(const std::string& path, std::string_view text) {
   write_file_atomic(path, std::as_bytes(std::span(text.data(), text.size())));
 }
+
+void write_output(const std::string& path, std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
+  // What the command has said so far comes first.
+  if (const int fd = named_descriptor(path); fd >= 0) {
+    std::fflush(nullptr);
+    return write_all(fd, bytes, path);
+  }
+  const Output output = look_at_output(path);
+  const bool special = output.exists && !S_ISREG(output.there.st_mode);
+  if (!special && replaced(output, bytes, path)) return;
+  const Fd fd(open(output.target.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC | (special ? 0 : O_TRUNC)));
+  if (!fd) throw_errno("write", path);
+  write_all(fd.get(), bytes, path);
+  if (!special && fsync(fd.get()) != 0) throw_errno("sync", path);
+}
+
+void refuse_bad_output(const std::string& path) {
+  if (named_descriptor(path) < 0) look_at_output(path);
+}
+
+bool is_stdout(const std::string& path) { return named_descriptor(path) == STDOUT_FILENO; }
 
 }  // namespace tutti

@@ -37,11 +37,27 @@ class Fd {
 /// "cannot <what> <path>: <strerror(errno)>" as an Error.
 [[noreturn]] void throw_errno(std::string_view what, std::string_view path);
 
+/// "a folder", "a pipe", "a device" or "a socket", by the mode that stat tells; "" for a regular file.
+std::string special_kind(unsigned mode);
+
+/// The whole file. Devices are refused, since many have no end, and so is what comes through a pipe once it is more
+/// than 1 GiB.
 std::string read_file(const std::string& path);
 /// Writes beside the path, syncs, renames: readers see the old file or the new one. Removes the temporary when it
 /// fails.
 void write_file_atomic(const std::string& path, std::span<const std::byte> bytes);
 void write_file_atomic(const std::string& path, std::string_view text);
+
+/// Writes a file that the user named (-o), and takes nothing from him that he did not name: a device, a pipe or a
+/// descriptor (/dev/stdout, /dev/fd/3) is written through, a link is followed, a file is replaced as a whole and keeps
+/// its mode and owner. One with other names (hard links), or in a folder where nothing may be created, is overwritten
+/// in place. Throws Error naming the path: a folder, a read-only file (also for root), a missing folder, a full disk.
+void write_output(const std::string& path, std::string_view bytes);
+/// Throws what write_output would throw before it writes: for commands that work long for their output.
+void refuse_bad_output(const std::string& path);
+/// Whether an output of this name goes to stdout, where a command's words would get into it.
+bool is_stdout(const std::string& path);
+
 /// write(2) until all is written.
 void write_all(int fd, std::span<const std::byte> bytes, const std::string& path);
 void sync_directory(const std::string& path);

@@ -118,7 +118,7 @@ void write_npy(const std::string& path, const std::vector<int64_t>& dims, std::s
   bytes += {'\1', '\0', static_cast<char>(header.size() & 0xff), static_cast<char>(header.size() >> 8)};
   bytes += header;
   bytes.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
-  write_file_atomic(path, bytes);
+  write_output(path, bytes);
 }
 
 }  // namespace tutti

@@ -69,7 +69,8 @@ Tokenizer Tokenizer::train(std::string_view text, int64_t vocab) {
 
 Tokenizer Tokenizer::load(const std::string& path) { return Tokenizer(std::make_unique<Impl>(read_tokenizer(path))); }
 
-void Tokenizer::save(const std::string& path) const { write_file_atomic(path, tokenizer_json(impl_->bpe)); }
+std::string Tokenizer::json() const { return tokenizer_json(impl_->bpe); }
+void Tokenizer::save(const std::string& path) const { write_file_atomic(path, json()); }
 
 int64_t Tokenizer::vocab() const { return static_cast<int64_t>(impl_->bpe.tokens.size()); }
 

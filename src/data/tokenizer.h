@@ -18,7 +18,8 @@ class Tokenizer {
   /// A tokenizer.json (of `save`, or of the tokenizers package with a byte-level BPE), or GPT-2's own vocabulary: a
   /// folder with vocab.json and merges.txt (or encoder.json and vocab.bpe). Throws Error naming the file and the fault.
   static Tokenizer load(const std::string& path);
-  /// A tokenizer.json that the tokenizers package reads, too.
+  /// The text of a tokenizer.json, which the tokenizers package reads, too.
+  std::string json() const;
   void save(const std::string& path) const;
 
   Tokenizer(Tokenizer&&) noexcept;

@@ -74,7 +74,7 @@ void write_tokens(const std::string& path, const std::vector<int32_t>& tokens, i
   } else {
     append<int32_t>(bytes, tokens);
   }
-  write_file_atomic(path, bytes);
+  write_output(path, bytes);
 }
 
 std::vector<int32_t> read_tokens(const std::string& path) {

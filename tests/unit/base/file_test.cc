@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -99,6 +100,100 @@ TEST_F(Files, AFullDiskIsAnErrorThatNamesIt) {
               open_event_file("/dev/full")->write({{"a", 1}});
             }),
             "cannot write /dev/full: No space left on device");
+}
+
+TEST_F(Files, AnEndlessFileIsRefused) {
+  EXPECT_EQ(message_of([&] { read_file("/dev/zero"); }), "/dev/zero: a device, not a file");
+  EXPECT_EQ(special_kind(S_IFREG), "");
+  EXPECT_EQ(special_kind(S_IFIFO), "a pipe");
+}
+
+TEST_F(Files, AnOutputIsWrittenAsAFile) {
+  write_output(path("new"), "one");
+  EXPECT_EQ(read_file(path("new")), "one");
+  write_output(path("new"), "two");
+  EXPECT_EQ(read_file(path("new")), "two");
+  EXPECT_EQ(files(), 1u);
+}
+
+TEST_F(Files, AnOutputFollowsLinksAndKeepsModeAndOwner) {
+  write_file_atomic(path("kept"), "old");
+  ASSERT_EQ(chmod(path("kept").c_str(), 0640), 0);
+  std::filesystem::create_directory(path("below"));
+  std::filesystem::create_symlink("../kept", path("below/link"));
+  std::filesystem::create_symlink("below/link", path("link"));
+  write_output(path("link"), "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(path("link")));
+  EXPECT_TRUE(std::filesystem::is_symlink(path("below/link")));
+  EXPECT_EQ(read_file(path("kept")), "new");
+  struct stat info {};
+  ASSERT_EQ(stat(path("kept").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0640u);
+
+  std::filesystem::create_symlink("not yet", path("ahead"));
+  write_output(path("ahead"), "made");
+  EXPECT_TRUE(std::filesystem::is_symlink(path("ahead")));
+  EXPECT_EQ(read_file(path("not yet")), "made");
+
+  std::filesystem::create_symlink("circle", path("circle"));
+  EXPECT_EQ(message_of([&] { write_output(path("circle"), "x"); }),
+            "cannot write " + path("circle") + ": Too many levels of symbolic links");
+}
+
+TEST_F(Files, AnOutputWithOtherNamesStaysOneFile) {
+  write_file_atomic(path("a"), "the old and longer text");
+  std::filesystem::create_hard_link(path("a"), path("b"));
+  write_output(path("a"), "new");
+  EXPECT_EQ(read_file(path("b")), "new");
+}
+
+TEST_F(Files, AnOutputGoesThroughWhatIsNoFile) {
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  Fd reader(open(path("pipe").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  write_output(path("pipe"), "through");
+  char got[8] = {};
+  EXPECT_EQ(read(reader.get(), got, sizeof got), 7);
+  EXPECT_STREQ(got, "through");
+  EXPECT_TRUE(std::filesystem::is_fifo(path("pipe")));
+
+  // By links of our own: were they replaced after all, the system would keep its devices.
+  std::filesystem::create_symlink("/dev/null", path("null"));
+  write_output(path("null"), "gone");
+  EXPECT_TRUE(std::filesystem::is_character_file(path("null")));
+  std::filesystem::create_symlink("/dev/full", path("full"));
+  EXPECT_EQ(message_of([&] { write_output(path("full"), "x"); }),
+            "cannot write " + path("full") + ": No space left on device");
+  EXPECT_TRUE(std::filesystem::is_character_file(path("full")));
+}
+
+TEST_F(Files, AnOutputToADescriptorIsAppendedWhereThatIs) {
+  write_file_atomic(path("log"), "before\n");
+  Fd log(open(path("log").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  write_output("/dev/fd/" + std::to_string(log.get()), "a\n");
+  write_output("/proc/self/fd/" + std::to_string(log.get()), "b\n");
+  EXPECT_EQ(read_file(path("log")), "before\na\nb\n");
+  EXPECT_TRUE(is_stdout("/dev/stdout") && is_stdout("/dev/fd/1"));
+  EXPECT_FALSE(is_stdout("/dev/stderr") || is_stdout("/dev/fd/1x") || is_stdout("out"));
+}
+
+TEST_F(Files, AnOutputThatMayNotBeWrittenIsRefusedBeforehandToo) {
+  write_file_atomic(path("mine"), "precious");
+  ASSERT_EQ(chmod(path("mine").c_str(), 0444), 0);
+  const auto refused = [&](const std::string& name) {
+    const std::string message = message_of([&] { write_output(name, "x"); });
+    EXPECT_EQ(message, message_of([&] { refuse_bad_output(name); }));
+    return message;
+  };
+  EXPECT_EQ(refused(path("mine")),
+            "cannot write " + path("mine") + ": it is read-only; `chmod u+w` it, or name another file");
+  EXPECT_EQ(read_file(path("mine")), "precious");
+  EXPECT_EQ(refused(folder), "cannot write " + folder + ": it is a folder");
+  EXPECT_EQ(refused(path("no/x")), "cannot write " + path("no/x") + ": there is no folder " + path("no"));
+  EXPECT_EQ(refused(path("mine/x")), "cannot write " + path("mine/x") + ": Not a directory");
+  EXPECT_EQ(refused(""), "the output needs a file's name, not an empty one");
+  refuse_bad_output(path("fine"));
+  refuse_bad_output("/dev/stdout");
+  EXPECT_EQ(files(), 1u);
 }
 
 TEST_F(Files, AnFdClosesWhatItOwnsOnce) {
