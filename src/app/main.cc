@@ -1,3 +1,9 @@
 #include "app/program.h"
 
-int main(int argc, char** argv) { return tutti::tutti_main(argc, argv); }
+namespace tutti {
+
+extern const char* const kBuild;  // cmake/commit.cmake
+
+}  // namespace tutti
+
+int main(int argc, char** argv) { return tutti::tutti_main(argc, argv, tutti::kBuild); }

@@ -14,7 +14,7 @@ namespace tutti {
 int train_main(int argc, char** argv, const MakeModel& make_model, const std::string& job,
                const OwnPartition& partition = {});
 
-/// The `tutti` command.
-int tutti_main(int argc, char** argv);
+/// The `tutti` command. `build` is what --version says of its sources.
+int tutti_main(int argc, char** argv, const std::string& build);
 
 }  // namespace tutti

@@ -1,17 +1,16 @@
 // The `tutti` command: reads arguments, calls one function per command, and turns every failure into a message and an
 // exit code.
 #include <fmt/format.h>
-#include <unistd.h>
+#include <torch/headeronly/version.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <set>
 
 #include "app/calibrate_command.h"
+#include "app/command_line.h"
 #include "app/crossval.h"
 #include "app/data_command.h"
 #include "app/doctor.h"
@@ -24,6 +23,7 @@
 #include "app/verify.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/terminal.h"
 #include "exec/trace.h"
 #include "model/make_model.h"
 #include "tensor/threads.h"
@@ -35,10 +35,13 @@ namespace tutti {
 
 namespace {
 
+constexpr uint64_t kMostRanks = 65536, kMostSteps = uint64_t{1} << 40;
+
 void add_train_options(CLI::App& app, TrainArguments& arguments, bool resumable = true) {
-  app.add_option("--ranks", arguments.ranks, "number of ranks (default: one per usable core, at most the lanes)");
+  app.add_option("--ranks", arguments.ranks, "number of ranks (default: one per usable core, at most the lanes)")
+      ->transform(whole(0, kMostRanks));
   app.add_option("--steps", arguments.steps, "stop at this step; changes nothing else")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+      ->transform(whole(0, kMostSteps));
   app.add_option("--set", arguments.set, "section.key=value, a TOML value (a bare word is a string)")
       ->allow_extra_args(false);
   app.add_option("--out", arguments.out, "folder of the run (default: runs/<job>-<n>)");
@@ -62,7 +65,7 @@ int sample_command(const std::string& path, const std::string& prompt, int64_t l
   std::shared_ptr<const Tokenizer> tokenizer;
   if (std::filesystem::exists(folder.tokenizer()))
     tokenizer = std::make_shared<const Tokenizer>(Tokenizer::load(folder.tokenizer()));
-  fmt::print("{}\n", Sampler(job, make_model, trained.units(), tokenizer).text(prompt, length, seed, temperature));
+  show(stdout, Sampler(job, make_model, trained.units(), tokenizer).text(prompt, length, seed, temperature) + "\n");
   return 0;
 }
 
@@ -105,39 +108,29 @@ int trace_command(const std::string& path, int64_t step) {
   const uint64_t shown = step >= 0 ? static_cast<uint64_t>(step) : steps[steps.size() / 2];
   write_file_atomic(folder.path + "/trace.json", chrome_trace(events));
   write_file_atomic(folder.path + "/trace.svg", svg_trace(events, shown));
-  fmt::print("{}/trace.json  {} instructions, for ui.perfetto.dev or chrome://tracing\n", folder.path, events.size());
-  fmt::print("{}/trace.svg   step {}\n", folder.path, shown);
+  show(stdout, fmt::format("{}/trace.json  {} instructions, for ui.perfetto.dev or chrome://tracing\n", folder.path,
+                           events.size()));
+  show(stdout, fmt::format("{}/trace.svg   step {}\n", folder.path, shown));
   return 0;
 }
 
-int docs_command(const std::string& root) {
-  write_file_atomic(root + "/docs/job.md", job_reference());
-  fmt::print("{}/docs/job.md\n", root);
+int docs_command(const std::string& out) {
+  if (out.empty()) {
+    show(stdout, job_reference());
+  } else {
+    write_output(out, job_reference());
+    if (!is_stdout(out)) show(stdout, out + "\n");
+  }
   return 0;
 }
 
-/// Runs f; a failure becomes its message on stderr and a code.
-int guarded(const std::function<int()>& f) {
-  try {
-    return f();
-  } catch (const ConfigError& e) {
-    for (const std::string& fault : e.faults()) fmt::print(stderr, "tutti: {}\n", fault);
-    return 2;
-  } catch (const std::exception& e) {
-    fmt::print(stderr, "tutti: {}\n", e.what());
-    return 1;
-  }
-}
-
-/// -1: go on. Otherwise the exit code: 0 after --help, 2 for what cannot be read.
-int parse(CLI::App& app, int argc, char** argv) {
-  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond ulimit -f then fails with a reason and a path
-  try {
-    app.parse(argc, argv);
-    return -1;
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
-  }
+/// "tutti 0.1.0 (commit abc1234), LibTorch 2.11.0, avx512": what two runs must agree on to have the same bits.
+std::string version_text(const std::string& build) {
+  const Machine machine = this_machine();
+  return fmt::format("tutti {}, LibTorch {}, {}", build, TORCH_VERSION,
+                     machine.avx512 ? "avx512"
+                     : machine.avx2 ? "avx2"
+                                    : "no AVX2");
 }
 
 }  // namespace
@@ -152,9 +145,11 @@ int train_main(int argc, char** argv, const MakeModel& make_model, const std::st
   return guarded([&] { return train_command(arguments, make_model, partition); });
 }
 
-int tutti_main(int argc, char** argv) {
+int tutti_main(int argc, char** argv, const std::string& build) {
   CLI::App app("Tutti: distributed training whose result does not depend on the layout", "tutti");
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
+  app.set_version_flag(
+      "--version", [&build] { return version_text(build); }, "the version, its commit, LibTorch and instructions");
   int code = 0;
   auto on = [&code](CLI::App* command, const std::function<int()>& f) {
     command->callback([&code, f] { code = guarded(f); });
@@ -174,7 +169,8 @@ int tutti_main(int argc, char** argv) {
   int64_t verify_steps = 0;
   CLI::App* verify = app.add_subcommand("verify", "run a job over a set of layouts and compare the states");
   verify->add_option("job", arguments.job, "built-in name or TOML file")->required();
-  verify->add_option("--steps", verify_steps, "steps on each layout (default: 3, on a GPU 6)");
+  verify->add_option("--steps", verify_steps, "steps on each layout (default: 3, on a GPU 6)")
+      ->transform(whole(1, kMostSteps));
   verify->add_option("--set", arguments.set, "section.key=value")->allow_extra_args(false);
   on(verify, [&] { return verify_command(arguments, verify_steps, own_model); });
 
@@ -188,12 +184,12 @@ int tutti_main(int argc, char** argv) {
   CLI::App* explain_job = app.add_subcommand("explain", "the complete job, every default, where each value came from");
   explain_job->add_option("job", arguments.job, "built-in name or TOML file")->required();
   explain_job->add_option("--set", arguments.set, "section.key=value")->allow_extra_args(false);
-  explain_job->add_option("--ranks", arguments.ranks, "number of ranks");
+  explain_job->add_option("--ranks", arguments.ranks, "number of ranks")->transform(whole(0, kMostRanks));
   on(explain_job, [&] {
     const Prepared prepared = prepare(arguments, /*elsewhere=*/true);
-    fmt::print("{}", explain(prepared.job));
+    show(stdout, explain(prepared.job));
     if (prepared.job.numerics.device == "cuda" && !prepared.machine.no_gpu.empty())
-      fmt::print(stderr, "tutti: it would not run here: {}\n", prepared.machine.no_gpu);
+      complain(fmt::format("it would not run here: {}", prepared.machine.no_gpu));
     return 0;
   });
 
@@ -202,7 +198,7 @@ int tutti_main(int argc, char** argv) {
       app.add_subcommand("plan", "search the layouts of a job: predicted step time, memory, bytes per link");
   plan->add_option("job", plans.job, "built-in name or TOML file")->required();
   plan->add_option("--ranks", plans.ranks, "number of ranks (default: as a run would have)")
-      ->check(CLI::Range(int64_t{1}, int64_t{65536}));
+      ->transform(whole(1, kMostRanks));
   plan->add_option("--memory", plans.memory,
                    "of a rank, like 16GiB (default: its share of this machine's; without the job's GPU no limit)");
   plan->add_option("--hosts", plans.hosts, "a file with a line a host: name [slots=N]");
@@ -219,7 +215,7 @@ int tutti_main(int argc, char** argv) {
   calibrate->add_option("--out", calibration, "the file (default: in the user's cache folder)");
   on(calibrate, [&] { return calibrate_command(calibration); });
 
-  std::string path, prompt = "In the beginning", root = ".";
+  std::string path, prompt = "In the beginning";
   int64_t length = 400, step = -1;
   double temperature = 0.8;
   uint64_t seed = 1;
@@ -228,16 +224,16 @@ int tutti_main(int argc, char** argv) {
   sample->add_option("--prompt", prompt, "what it starts from")->capture_default_str();
   sample->add_option("--bytes", length, "how many bytes to draw")
       ->capture_default_str()
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
+      ->transform(whole(0, uint64_t{1} << 30));
   sample->add_option("--temperature", temperature, "1: as learned; lower: bolder")
       ->capture_default_str()
-      ->check(CLI::Range(1e-3, 1e3));
-  sample->add_option("--seed", seed, "of the draws")->capture_default_str();
+      ->transform(real(1e-3, 1e3));
+  sample->add_option("--seed", seed, "of the draws")->capture_default_str()->transform(whole(0, UINT64_MAX));
   on(sample, [&] { return sample_command(path, prompt, length, temperature, seed); });
 
   CLI::App* trace = app.add_subcommand("trace", "what every rank executed when, as a Perfetto trace and an SVG");
   trace->add_option("run", path, "folder of the run")->required();
-  trace->add_option("--step", step, "the step to draw (default: one from the middle)");
+  trace->add_option("--step", step, "the step to draw (default: one from the middle)")->transform(whole(0, kMostSteps));
   on(trace, [&] { return trace_command(path, step); });
 
   std::vector<std::string> runs;
@@ -252,13 +248,13 @@ int tutti_main(int argc, char** argv) {
   int64_t folds = 5;
   CLI::App* crossval = app.add_subcommand("crossval", "k-fold cross-validation: the job once for every fold");
   crossval->add_option("job", arguments.job, "built-in name or TOML file")->required();
-  crossval->add_option("--folds", folds, "number of folds")->capture_default_str()->check(CLI::Range(2, 1000));
+  crossval->add_option("--folds", folds, "number of folds")->capture_default_str()->transform(whole(2, 1000));
   add_train_options(*crossval, arguments, false);
   on(crossval, [&] { return crossval_command(arguments, folds, own_model); });
 
   CLI::App* data = app.add_subcommand("data", "what a job's data is: parts, classes, faults, statistics, order");
   data->add_option("job", arguments.job, "built-in name or TOML file")->required();
-  data->add_option("--ranks", arguments.ranks, "number of ranks");
+  data->add_option("--ranks", arguments.ranks, "number of ranks")->transform(whole(0, kMostRanks));
   data->add_option("--set", arguments.set, "section.key=value")->allow_extra_args(false);
   on(data, [&] { return data_command(arguments); });
 
@@ -267,27 +263,38 @@ int tutti_main(int argc, char** argv) {
   generate->add_option("run", path, "folder of the run")->required();
   generate->add_option("--count", count, "number of samples")
       ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 32));
-  generate->add_option("--seed", seed, "of the draws")->capture_default_str();
+      ->transform(whole(1, uint64_t{1} << 32));
+  generate->add_option("--seed", seed, "of the draws")->capture_default_str()->transform(whole(0, UINT64_MAX));
   generate->add_option("-o,--out", out, "the .npy file")->required();
   on(generate, [&] { return generate_command(path, count, seed, out); });
 
   TokenizeArguments tokens;
   CLI::App* tokenize = app.add_subcommand("tokenize", "learn a byte-level BPE tokenizer, or encode a text with one");
   tokenize->add_option("file", tokens.file, "the text; kjv: the King James text")->required();
-  tokenize->add_option("--vocab", tokens.vocab, "learn so many tokens and write a tokenizer.json");
+  tokenize->add_option("--vocab", tokens.vocab, "learn so many tokens and write a tokenizer.json")
+      ->transform(whole(256, 1 << 20));
   tokenize->add_option("--tokenizer", tokens.tokenizer,
                        "encode with it (a tokenizer.json, or a folder with GPT-2's "
                        "vocabulary) and write a file of tokens");
   tokenize->add_option("-o,--out", tokens.out, "the file to write")->required();
   on(tokenize, [&] { return tokenize_command(tokens); });
 
-  CLI::App* docs = app.add_subcommand("docs", "write the generated references");
-  docs->add_option("--root", root, "the repository")->capture_default_str();
-  on(docs, [&] { return docs_command(root); });
+  std::string reference;
+  CLI::App* docs = app.add_subcommand("docs", "the reference of all keys of a job, as Markdown");
+  docs->add_option("-o,--out", reference, "a file for it (default: it is printed)");
+  on(docs, [&] { return docs_command(reference); });
+
+  std::string about;
+  CLI::App* help = app.add_subcommand("help", "the commands, or the options of one");
+  help->add_option("command", about, "the command");
+  const auto print_help = [&] {
+    show(stdout, help_of(app, about));
+    return 0;
+  };
+  on(help, print_help);
 
   if (int refused = parse(app, argc, argv); refused >= 0) return refused;
-  return code;
+  return app.get_subcommands().empty() ? guarded(print_help) : code;
 }
 
 }  // namespace tutti
