@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/terminal.h"
 #include "observe/summary.h"
 
 namespace tutti {
@@ -63,20 +64,14 @@ class Progress final : public EventSink {
     double left = done > 0 ? elapsed / done * (all - done) : 0;
     double seconds = e.at("seconds");
     smooth_ = smooth_ == 0 ? seconds : 0.9 * smooth_ + 0.1 * seconds;
-    std::string text = fmt::format("loss {:.4f}  {} {}/s  {} left", e.at("loss").get<double>(),
-                                   short_count(static_cast<double>(tokens_) / smooth_), unit_, short_duration(left));
+    const std::string loss = fmt::format("loss {:.4f}", e.at("loss").get<double>());
+    const std::string rate = fmt::format("{} {}/s", short_count(static_cast<double>(tokens_) / smooth_), unit_);
+    const std::string ends = fmt::format("{} left", short_duration(left));
     if (terminal_) {
       if (now - drawn_ < std::chrono::milliseconds(100) && step_ != last_) return;
       drawn_ = now;
-      constexpr int kWidth = 30;
-      int full = static_cast<int>(done / all * kWidth * 8);
-      std::string bar;
-      const char* eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
-      for (int i = 0; i < full / 8; ++i) bar += "█";
-      bar += eighths[full % 8];
-      int blank = kWidth - full / 8 - (full % 8 != 0 ? 1 : 0);
-      fmt::print(out_, "\r\033[K{}{}▕ {}/{}  {}", bar, std::string(blank, ' '), step_, last_, text);
-      std::fflush(out_);
+      const Bar bar{done / all, fmt::format("{}/{}", step_, last_), loss, rate, ends};
+      put("\r\033[K" + bar_text(bar, terminal_columns(out_)));
       drawing_ = true;
       return;
     }
@@ -85,13 +80,17 @@ class Progress final : public EventSink {
                now - printed_ > std::chrono::seconds(10);
     if (!due) return;
     printed_ = now;
-    line(fmt::format("step {:>5}/{}  {}", step_, last_, text));
+    line(fmt::format("step {:>5}/{}  {}  {}  {}", step_, last_, loss, rate, ends));
   }
 
   void line(const std::string& text) {
-    if (drawing_) fmt::print(out_, "\n");
+    put(fmt::format("{}{}\n", drawing_ ? "\n" : "", terminal_ ? printable(text) : text));
     drawing_ = false;
-    fmt::print(out_, "{}\n", text);
+  }
+
+  /// A disk that is full or a terminal that is gone does not stop the training.
+  void put(const std::string& text) {
+    (void)std::fwrite(text.data(), 1, text.size(), out_);
     std::fflush(out_);
   }
 
@@ -104,7 +103,31 @@ class Progress final : public EventSink {
   Steady::time_point begin_, printed_, drawn_;
 };
 
+constexpr int kMostCells = 30, kFewestCells = 4;
+
+/// So many cells, filled from the left in eighths.
+std::string cells(double done, int count) {
+  const int full = static_cast<int>(std::clamp(done, 0.0, 1.0) * count * 8);
+  const char* eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  std::string text;
+  for (int i = 0; i < full / 8; ++i) text += "█";
+  text += eighths[full % 8];
+  return text + std::string(count - full / 8 - (full % 8 != 0 ? 1 : 0), ' ') + "▕ ";
+}
+
 }  // namespace
+
+std::string bar_text(const Bar& bar, int columns) {
+  constexpr int kBorder = 2;                  // between the cells and the words
+  const int room = std::max(columns - 1, 0);  // many terminals wrap once the last column is written
+  const std::string shorter = bar.count + "  " + bar.loss;
+  for (const std::string& words : {shorter + "  " + bar.rate + "  " + bar.left, shorter + "  " + bar.left, shorter}) {
+    const int left = room - static_cast<int>(words.size()) - kBorder;
+    if (left >= kFewestCells) return cells(bar.done, std::min(kMostCells, left)) + words;
+  }
+  const std::string& words = static_cast<int>(shorter.size()) <= room ? shorter : bar.count;
+  return words.substr(0, static_cast<size_t>(room));
+}
 
 std::unique_ptr<EventSink> make_progress(std::FILE* out, bool terminal) {
   return std::make_unique<Progress>(out, terminal);

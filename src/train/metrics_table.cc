@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMostConfused = 20, kMostName = 24;
+constexpr size_t kMostClasses = 100, kMostConfused = 20, kMostName = 24;
 
 /// Columns on a screen: one per code point of UTF-8.
 size_t width_of(const std::string& text) {
@@ -87,12 +87,14 @@ std::string metrics_table(const json& report, const std::vector<std::string>& na
   if (const auto list = report.find("per_class"); list != report.end() && !list->empty()) {
     Table table;
     table.row({"class", "precision", "recall", "f1", "auc", "count"});
-    for (size_t c = 0; c < list->size(); ++c) {
+    for (size_t c = 0; c < std::min(kMostClasses, list->size()); ++c) {
       const json& of = (*list)[c];
       table.row({class_name(names, c), number(of.at("precision")), number(of.at("recall")), number(of.at("f1")),
                  number(of.at("auc")), number(of.at("count"))});
     }
     out += (out.empty() ? "" : "\n") + table.text();
+    if (list->size() > kMostClasses)
+      out += fmt::format("and {} more: metrics.jsonl has them\n", list->size() - kMostClasses);
   }
   if (const auto rows = report.find("confusion");
       rows != report.end() && !rows->empty() && rows->size() <= kMostConfused) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -194,9 +195,9 @@ TEST(PlainLines, TellWhereTheTimeWentAndTheShareOfTheMatmulLimit) {
   event["samples_per_second"] = 512.0;
   screen.write(event);
   EXPECT_NE(screen.text().find("loader stall 1.00 %\n"
-                               "time    forward       10.00 s   25.0 %  ▪▪▪▪▪▪▪▪▪▪\n"
-                               "        backward      20.00 s   50.0 %  ▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪\n"
-                               "        wait          10.00 s   25.0 %  ▪▪▪▪▪▪▪▪▪▪\n"
+                               "time    forward       10.00 s   20.0 %  ▪▪▪▪▪▪▪▪\n"
+                               "        backward      20.00 s   40.0 %  ▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪\n"
+                               "        wait          10.00 s   20.0 %  ▪▪▪▪▪▪▪▪\n"
                                "        odd            0.00 s    0.0 %\n"
                                "speed   512 samples/s in the steps, 62.5 % of the matmul limit\n"),
             std::string::npos)
@@ -226,6 +227,66 @@ TEST(Bar, IsRedrawnOnOneLineAndFullAtTheEnd) {
   EXPECT_EQ(count(drawn, "█"), 30u) << drawn;
   EXPECT_NE(drawn.find("4/4  loss 1.0000  2.0 k tok/s  0:00 left"), std::string::npos) << drawn;
   EXPECT_EQ(drawn.find('\n'), std::string::npos);
+}
+
+/// Columns of a line that has no wide characters.
+int width_of(const std::string& text) {
+  return static_cast<int>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+TEST(Bar, IsNeverAsWideAsTheTerminal) {
+  const Bar bars[] = {{0.3, "12/400", "loss 1.2345", "10.2 k tok/s", "0:10 left"},
+                      {1, "1000000/1000000", "loss 12345.6789", "999.99 G samples/s", "100:02:03 left"}};
+  for (const Bar& bar : bars)
+    for (int columns = 1; columns < 200; ++columns)
+      EXPECT_LT(width_of(bar_text(bar, columns)), columns) << bar_text(bar, columns);
+}
+
+TEST(Bar, GivesUpTheRateThenTheTimeThenItselfThenTheLoss) {
+  const Bar bar{0.5, "12/400", "loss 1.2345", "10.2 k tok/s", "0:10 left"};
+  EXPECT_EQ(bar_text(bar, 200).substr(0, 45), "███████████████");
+  EXPECT_EQ(bar_text(bar, 51), "██  ▕ 12/400  loss 1.2345  10.2 k tok/s  0:10 left");
+  EXPECT_EQ(bar_text(bar, 50), "████████▌        ▕ 12/400  loss 1.2345  0:10 left");
+  EXPECT_EQ(bar_text(bar, 40), "███▌   ▕ 12/400  loss 1.2345  0:10 left");
+  EXPECT_EQ(bar_text(bar, 30), "████    ▕ 12/400  loss 1.2345");
+  EXPECT_EQ(bar_text(bar, 20), "12/400  loss 1.2345");
+  EXPECT_EQ(bar_text(bar, 19), "12/400");
+  EXPECT_EQ(bar_text(bar, 4), "12/");
+  EXPECT_EQ(bar_text(bar, 0), "");
+}
+
+TEST(Terminal, IsNotGivenControlCharactersOfASampleOrTheData) {
+  for (const bool terminal : {true, false}) {
+    Screen screen(terminal);
+    screen.write({{"event", "sample"}, {"text", "a\x1b[31mb\x07\nc"}});
+    EXPECT_EQ(screen.text(), terminal ? "\na\\x1b[31mb\\x07\nc\n\n" : "\na\x1b[31mb\x07\nc\n\n");
+  }
+}
+
+TEST(PlainLines, CutALongListOfFaults) {
+  Screen screen(false);
+  screen.write({{"event", "data"},
+                {"records", 5},
+                {"held_out", 0},
+                {"test", 0},
+                {"skipped", 3000},
+                {"faults", std::vector<std::string>(3000, "a fault")}});
+  EXPECT_EQ(count(screen.text(), "\n"), 22u);
+  EXPECT_NE(screen.text().find("\n        and 2980 more\n"), std::string::npos) << screen.text();
+}
+
+TEST(PlainLines, TellWhatOverlapsWhereTheTimesAreMoreThanTheRun) {
+  for (const double reduce : {10.0, 20.0}) {
+    Screen screen(false);
+    screen.write(start(0, 100));
+    json event = end(100, false);
+    event["seconds_by_kind"] = {{"backward", 20.0}, {"forward", 20.0}, {"reduce", reduce}};
+    screen.write(event);
+    EXPECT_EQ(
+        screen.text().find("        120 % in all: reduce goes on alongside the other kinds\n") != std::string::npos,
+        reduce == 20)
+        << screen.text();
+  }
 }
 
 TEST(Bar, DoesNotDrawFasterThanEyesCanSee) {
