@@ -1,10 +1,12 @@
 #include "app/data_command.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
 
+#include "base/terminal.h"
 #include "data/partition.h"
 #include "data/resample.h"
 
@@ -18,17 +20,17 @@ std::string classes_of(const Dataset& data, const std::vector<std::string>& name
   std::map<int64_t, int64_t> counts;
   for (int64_t i = 0; i < std::min(data.size(), kMostRecords); ++i) ++counts[data.label(i)];
   if (counts.empty() || counts.begin()->first < 0) return "";
-  std::string text;
+  std::vector<std::string> texts;
   for (const auto& [label, count] : counts) {
     const bool named = label < static_cast<int64_t>(names.size());
-    text += fmt::format("  {} {}", named ? names[static_cast<size_t>(label)] : std::to_string(label), count);
+    texts.push_back(fmt::format("{} {}", named ? names[static_cast<size_t>(label)] : std::to_string(label), count));
   }
-  return text;
+  return fmt::format("  {}", fmt::join(first_few(std::move(texts)), "  "));
 }
 
 void print_part(const char* name, const Dataset* data, const DataReport& report) {
   if (data == nullptr || data->size() == 0) return;
-  fmt::print("{:10} {} records{}\n", name, data->size(), classes_of(*data, report.classes));
+  show(stdout, fmt::format("{:10} {} records{}\n", name, data->size(), classes_of(*data, report.classes)));
 }
 
 }  // namespace
@@ -39,13 +41,14 @@ int data_command(const TrainArguments& arguments) {
   print_part("train", split.train.get(), split.report);
   print_part("held out", split.held_out.get(), split.report);
   print_part("test", split.test.get(), split.report);
-  for (const std::string& line : split.report.statistics) fmt::print("{:10} {}\n", "scaled by", line);
+  for (const std::string& line : first_few(split.report.statistics))
+    show(stdout, fmt::format("{:10} {}\n", "scaled by", line));
   if (split.report.skipped > 0) fmt::print("{:10} {} records\n", "skipped", split.report.skipped);
-  for (const std::string& fault : split.report.faults) fmt::print("{:10} {}\n", "", fault);
+  for (const std::string& fault : first_few(split.report.faults)) show(stdout, fmt::format("{:10} {}\n", "", fault));
   const int ranks = static_cast<int>(job.layout.ranks);
   if (const Partition partition = make_partition(job.layout, split.train, ranks))
-    fmt::print("\npartition of the training records by \"{}\" over {} ranks\n{}", job.layout.partition, ranks,
-               to_text(skew_of(partition, *split.train, ranks)));
+    show(stdout, fmt::format("\npartition of the training records by \"{}\" over {} ranks\n{}", job.layout.partition,
+                             ranks, to_text(skew_of(partition, *split.train, ranks))));
   const Order order = make_order(job, *split.train);
   const int64_t samples = std::min(split.train->size(), kMostRecords);
   uint64_t digest = 0;

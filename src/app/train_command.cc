@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 
 #include "app/layout_choice.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/terminal.h"
 #include "device/library.h"
 #include "grid/mesh.h"
 #include "observe/progress.h"
@@ -22,19 +24,25 @@ namespace tutti {
 
 namespace {
 
-/// Which processor: a GPU with what runs on it, or that there is none.
+/// A part of the header and of the end.
+template <typename... Args>
+void say(fmt::format_string<Args...> format, Args&&... args) {
+  show(stdout, fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// Which processor: a GPU with what runs on it, or why the one that is to be expected here is not used.
 void print_device(const Job& job, const Machine& machine) {
   const LayoutConfig& l = job.layout;
   if (job.numerics.device != "cuda") {
-    if (!machine.no_gpu.empty()) fmt::print("device  cpu: {}\n", machine.no_gpu);
+    if (!machine.no_gpu.empty() && expects_gpu()) say("device  cpu: {}\n", machine.no_gpu);
     return;
   }
   const auto gpus = static_cast<int64_t>(machine.gpus.size());
   const int64_t used = std::min(gpus, l.ranks);
-  fmt::print("device  {}{} ({:.1f} GiB){}, graph {}, prefetch {}\n", used > 1 ? fmt::format("{} x ", used) : "",
-             machine.gpus.front().name, static_cast<double>(machine.gpus.front().total_bytes) / (1 << 30),
-             l.ranks > gpus ? fmt::format(", {} ranks on {} of them", l.ranks, gpus) : "", l.graph ? "on" : "off",
-             l.prefetch ? "on" : "off");
+  say("device  {}{} ({:.1f} GiB){}, graph {}, prefetch {}\n", used > 1 ? fmt::format("{} x ", used) : "",
+      machine.gpus.front().name, static_cast<double>(machine.gpus.front().total_bytes) / (1 << 30),
+      l.ranks > gpus ? fmt::format(", {} ranks on {} of them", l.ranks, gpus) : "", l.graph ? "on" : "off",
+      l.prefetch ? "on" : "off");
 }
 
 /// What a mesh has besides its ranks; empty for plain data parallelism.
@@ -56,18 +64,17 @@ void print_header(const Prepared& prepared) {
   const Job& job = prepared.job;
   const TrainConfig& t = job.train;
   const LayoutConfig& l = job.layout;
-  fmt::print("job     {}: {} steps of {} lanes x {} x {}, {}, seed {}, {} {}, {} matmul\n", job.name, t.steps, t.lanes,
-             t.micro_batches, t.micro_batch_size, t.optimizer, t.seed, job.numerics.precision, job.numerics.isa,
-             job.numerics.matmul);
-  fmt::print("layout  {} {} rank{}{}, {}{}, overlap {}, fold {}\n", l.ranks, l.workers, l.ranks == 1 ? "" : "s",
-             mesh_text(job), l.transport, l.hosts > 1 ? fmt::format(", {} hosts", l.hosts) : "",
-             l.overlap ? "on" : "off", l.fold);
+  say("job     {}: {} steps of {} lanes x {} x {}, {}, seed {}, {} {}, {} matmul\n", job.name, t.steps, t.lanes,
+      t.micro_batches, t.micro_batch_size, t.optimizer, t.seed, job.numerics.precision, job.numerics.isa,
+      job.numerics.matmul);
+  say("layout  {} {} rank{}{}, {}{}, overlap {}, fold {}\n", l.ranks, l.workers, l.ranks == 1 ? "" : "s",
+      mesh_text(job), l.transport, l.hosts > 1 ? fmt::format(", {} hosts", l.hosts) : "", l.overlap ? "on" : "off",
+      l.fold);
   print_device(job, prepared.machine);
   for (const std::string& change : prepared.changes)
-    fmt::print("notice  {}: from here on the bits differ from those of a run without this change\n", change);
+    say("notice  {}: from here on the bits differ from those of a run without this change\n", change);
   if (job.numerics.reduce != "exact")
-    fmt::print(
-        "inexact numerics.reduce = \"{}\": the order of additions follows the number of ranks, so the bits depend on "
+    say("inexact numerics.reduce = \"{}\": the order of additions follows the number of ranks, so the bits depend on "
         "the layout\n",
         job.numerics.reduce);
 }
@@ -149,6 +156,8 @@ Prepared prepare(const TrainArguments& arguments, bool elsewhere) {
 }
 
 int train_command(const TrainArguments& given, const MakeModel& make_model, const OwnPartition& partition) {
+  // A training outlives whoever reads its output: what counts is in the run's folder. The exit code tells of the loss.
+  std::signal(SIGPIPE, SIG_IGN);
   RunOptions options;
   const TrainArguments arguments = with_planned_layout(given, make_model);
   const Prepared prepared = prepare(arguments);
@@ -167,19 +176,19 @@ int train_command(const TrainArguments& given, const MakeModel& make_model, cons
     return sinks;
   };
   options.started = [](int rank, int pid) {
-    fmt::print("rank {} pid {}\n", rank, pid);
+    say("rank {} pid {}\n", rank, pid);
     std::fflush(stdout);
   };
   print_header(prepared);
   std::fflush(stdout);
   RunResult result = run(options);
   if (!result.ok) {
-    fmt::print(stderr, "\n");
-    for (const std::string& failure : result.failures) fmt::print(stderr, "tutti: {}\n", failure);
+    show(stderr, "\n");
+    for (const std::string& failure : first_few(result.failures)) complain(failure);
     return 1;
   }
-  fmt::print("run     {}\n", result.folder);
-  fmt::print("state sha256 {}\n", result.hash);
+  say("run     {}\n", result.folder);
+  say("state sha256 {}\n", result.hash);
   std::fflush(stdout);
   return result.stopped ? 130 : 0;
 }

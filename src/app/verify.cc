@@ -9,6 +9,7 @@
 
 #include "app/apart.h"
 #include "app/verify_layouts.h"
+#include "base/terminal.h"
 
 namespace tutti {
 
@@ -72,13 +73,13 @@ int verify_command(const TrainArguments& arguments, int64_t steps, const MakeMod
     differ += same ? 0 : 1;
     ++ran;
     const std::string own = device ? fmt::format("{:5} {:8} ", l.graph ? "on" : "off", l.prefetch ? "on" : "off") : "";
-    fmt::print("{:>5}  {:8} {:9} {:7} {:>5}  {:6} {:11} {}{:{}} {}{}\n", l.ranks, l.workers, l.transport,
-               l.overlap ? "on" : "off", l.hosts, l.fold, l.partition, own, mesh_word(options.job), kMeshWidth,
-               result.ok ? result.hash : result.failures.front(), same ? "" : "   DIFFERS");
+    show(stdout, fmt::format("{:>5}  {:8} {:9} {:7} {:>5}  {:6} {:11} {}{:{}} {}{}\n", l.ranks, l.workers, l.transport,
+                             l.overlap ? "on" : "off", l.hosts, l.fold, l.partition, own, mesh_word(options.job),
+                             kMeshWidth, result.ok ? result.hash : result.failures.front(), same ? "" : "   DIFFERS"));
     std::fflush(stdout);
   }
   if (!suited.left_out.empty()) fmt::print("\nleft out, since the job or its model does not go with them:\n");
-  for (const std::string& line : suited.left_out) fmt::print("{}\n", line);
+  for (const std::string& line : first_few(suited.left_out)) fmt::print("{}\n", line);
   if (differ == 0) {
     fmt::print("\n{} layouts, one state\n", ran);
   } else {

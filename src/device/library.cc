@@ -20,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLibrary = "libtutti_cuda.so";
+constexpr const char* kDriverVersion = "/proc/driver/nvidia/version";  // there in containers, too
 
 bool exists(const fs::path& path) {
   std::error_code none;
@@ -52,7 +53,7 @@ void open_torch_cuda() {
 
 /// Why there is no driver.
 std::string no_driver() {
-  if (exists("/proc/driver/nvidia/version"))
+  if (exists(kDriverVersion))
     return "this container is not given its host's GPUs (no /dev/nvidiactl); start it with --gpus all";
   return "this host has no NVIDIA driver (no /dev/nvidiactl); run on a GPU host";
 }
@@ -93,6 +94,8 @@ std::vector<DeviceInfo> from_text(const std::string& text) {
 }  // namespace
 
 bool has_gpu_driver() { return exists("/dev/nvidiactl") || exists("/dev/dxg"); }
+
+bool expects_gpu() { return has_gpu_driver() || exists(kDriverVersion); }
 
 std::string torch_folder() {
   void* torch = ::dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);

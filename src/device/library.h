@@ -46,6 +46,8 @@ struct DeviceLibrary {
 
 /// Whether a GPU's driver is on this host at all: a look at files, nothing is opened.
 bool has_gpu_driver();
+/// Whether somebody would expect a GPU here: it has a driver, or it is a container on a host that has one.
+bool expects_gpu();
 
 /// Opens libtorch_cuda and libtutti_cuda, once a process. The latter lies in ../lib of the command's folder, in that
 /// folder, or where TUTTI_CUDA_LIBRARY says. Throws Error naming what is missing and how to mend it.
