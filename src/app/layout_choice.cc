@@ -42,11 +42,11 @@ std::vector<std::string> asked(FunctionRef<std::string()> work, const char* what
   throw Error(fmt::format("{}: {}", what, answer.text));
 }
 
-/// How far two layouts are from each other.
+/// How far layout a is from b, which was asked for.
 double distance(const MeshOptions& a, const MeshOptions& b) {
   const auto apart = [](int x, int y) { return std::abs(std::log2(static_cast<double>(x) / y)); };
   return apart(a.mesh.tensor, b.mesh.tensor) + apart(a.mesh.pipeline, b.mesh.pipeline) +
-         std::abs(a.zero - b.zero) / 2.0 + (a.schedule != b.schedule ? 1 : 0);
+         std::abs(a.zero - b.zero) / 2.0 + (a.mesh.pipeline > 1 && a.schedule != b.schedule ? 1 : 0);
 }
 
 /// Of so many ranks, the nearest first; with the schedule and the ZeRO stage asked for, or with the plainest.
@@ -60,9 +60,10 @@ std::vector<std::string> nearest_meshes(const ModelShape& shape, const MeshOptio
     other.schedule = schedule;
     if (!splits_backward(schedule)) other.in_flight = 0;
     other.cut.clear();
-    const std::pair found{distance(other, options), layout_name(other)};
-    if (mesh_faults(shape, other).empty() && std::find(all.begin(), all.end(), found) == all.end())
-      all.push_back(found);
+    // Layouts that differ in what has no meaning on them (the schedule of one stage) have one name.
+    const std::string name = layout_name(other);
+    const bool known = std::any_of(all.begin(), all.end(), [&](const auto& one) { return one.second == name; });
+    if (!known && mesh_faults(shape, other).empty()) all.emplace_back(distance(other, options), name);
   };
   for (int tensor = 1; tensor <= std::min(ranks, shape.columns); ++tensor)
     for (int pipeline = 1; tensor * pipeline <= ranks && pipeline <= shape.layers(); ++pipeline) {

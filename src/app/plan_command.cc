@@ -9,6 +9,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <span>
 #include <sstream>
 
 #include "app/doctor_host.h"
@@ -38,7 +39,7 @@ namespace tutti {
 namespace {
 
 constexpr size_t kShown = 10;
-constexpr size_t kNamed = 3;  // layouts of a rejection
+constexpr size_t kReasons = 20, kNamed = 3;  // for rejections, and layouts of one
 
 /// A job that is resolved without the layout that is searched.
 struct Planned {
@@ -153,11 +154,13 @@ void print_best(const SearchResult& result) {
 void print_rejected(const SearchResult& result) {
   if (result.rejected.empty()) return;
   fmt::print("\nrejected\n");
-  for (const Rejection& r : merged(result.rejected)) {
+  const std::vector<Rejection> reasons = merged(result.rejected);
+  for (const Rejection& r : std::span(reasons).first(std::min(kReasons, reasons.size()))) {
     fmt::print("{:>5}  {}\n", r.layouts.size(), r.reason);
     for (size_t i = 0; i < std::min(kNamed, r.layouts.size()); ++i) fmt::print("         {}\n", r.layouts[i]);
     if (r.layouts.size() > kNamed) fmt::print("         ...\n");
   }
+  if (reasons.size() > kReasons) fmt::print("and {} more reasons\n", reasons.size() - kReasons);
 }
 
 void print_largest(const SearchResult& result, const SearchRequest& request) {
@@ -283,7 +286,7 @@ int64_t parse_bytes(const std::string& text) {
   std::string unit = end;
   unit.erase(0, unit.find_first_not_of(' '));
   const auto found = kUnits.find(unit);
-  if (end == text.c_str() || found == kUnits.end() || !(number > 0) || number * found->second > 9e18)
+  if (end == text.c_str() || found == kUnits.end() || !(number * found->second >= 1) || number * found->second > 9e18)
     throw ConfigError({fmt::format("{}: not a number of bytes; say it like 16GiB or 500MB", text)});
   return static_cast<int64_t>(number * found->second);
 }
