@@ -106,6 +106,12 @@ void JobCheck::columns() {
   const ColumnSizes sizes = sizes_of(parse_columns(data.columns, texts));
   for (const std::string& text : texts) fault({"data.columns"}, text);
   if (!texts.empty()) return;
+  if (data.resample == "column" && !table) {
+    fault({"data.resample", "data.kind"},
+          fmt::format("data.resample = \"column\" but data.kind = \"{}\": only csv and jsonl have columns", data.kind));
+  } else if (data.resample == "column" && sizes.weights != 1) {
+    fault({"data.resample"}, "data.resample = \"column\" needs a column with the role weight");
+  }
   if (table == data.columns.empty()) {
     return fault(
         {"data.columns", "data.kind"},
@@ -141,9 +147,6 @@ void JobCheck::columns() {
     agrees("model.inputs", job_.model.inputs, sizes.numbers);
   if (classes) agrees("model.classes", job_.model.classes, sizes.classes);
   if (!classes && kind != "autoencoder" && kind != "gpt") agrees("model.outputs", job_.model.outputs, sizes.targets);
-  if (data.resample == "column" && sizes.weights != 1) {
-    fault({"data.resample"}, "data.resample = \"column\" needs a column with the role weight");
-  }
 }
 
 }  // namespace tutti

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "base/error.h"
@@ -52,7 +53,13 @@ struct Parse {
 
 void Parse::set(const Key& key, const TomlEntry& entry, const std::string& place, const std::string& origin) {
   const auto value = entry.value ? convert(key, *entry.value) : std::nullopt;
-  if (!value) {
+  const auto* word = entry.value ? std::get_if<std::string>(&*entry.value) : nullptr;
+  const bool digits = word && !word->empty() && word->find_first_not_of("+-0123456789") == std::string::npos;
+  if (!value && digits && key.type() == ValueType::kInteger) {  // with more of them than 64 bits hold
+    const std::string range = key.limits.text();
+    faults.push_back(fmt::format("{}: {} = {} is out of range: it must be {}{}", place, key.full_name(), *word, range,
+                                 std::isfinite(key.limits.high) ? "" : " and below 2^63"));
+  } else if (!value) {
     faults.push_back(fmt::format("{}: {} must be {}, not {}", place, key.full_name(), type_name(key.type()),
                                  entry.value ? value_text(*entry.value) : entry.kind));
   } else if (const std::string fault = fault_of(key, *value); !fault.empty()) {
@@ -176,7 +183,11 @@ Job load_job(const std::string& name, const std::vector<Setting>& settings) {
   if (!std::filesystem::exists(name, none)) {
     throw ConfigError({fmt::format("{} is neither a built-in job nor a file; {}", name, unknown_builtin(name))});
   }
-  if (std::filesystem::is_directory(name, none)) throw ConfigError({name + " is a folder, not a job file"});
+  // Also because a pipe could be read only once, and a job is read by the planner and then by the run.
+  const auto type = std::filesystem::status(name, none).type();
+  if (type == std::filesystem::file_type::directory) throw ConfigError({name + " is a folder, not a job file"});
+  if (type != std::filesystem::file_type::regular)
+    throw ConfigError({name + " is a pipe or a device; a job is a regular file"});
   return parse(read_file(name), stem(name), name, false, settings);
 }
 

@@ -19,9 +19,8 @@ std::string read_unchanged(const std::string& path) {
   if (!fd) throw_errno("open", path);
   struct stat before {};
   if (fstat(fd.get(), &before) != 0) throw_errno("read", path);
-  if (!S_ISREG(before.st_mode)) {
-    throw Error(fmt::format("{}: {}, not a file", path, S_ISDIR(before.st_mode) ? "a folder" : "a device"));
-  }
+  if (const std::string kind = special_kind(before.st_mode); !kind.empty())
+    throw Error(fmt::format("{}: {}, not a file", path, kind));
   std::string bytes(static_cast<size_t>(before.st_size), '\0');
   size_t done = 0;
   while (done < bytes.size()) {

@@ -210,6 +210,26 @@ TEST(Settings, FaultsRepeatWhatWasTyped) {
   EXPECT_EQ(faults_of("", {{"train.steps", "1\nother = 2"}}).size(), 1u);
 }
 
+TEST(Settings, NumbersThatNoComputerHoldsAreOutOfRange) {
+  const std::string many = "99999999999999999999999";
+  const std::string seed = "--set train.seed=", steps = "--set train.steps=";
+  EXPECT_EQ(faults_of("", {{"train.seed", many}}),
+            Faults{seed + many + ": train.seed = " + many + " is out of range: it must be at least 0 and below 2^63"});
+  EXPECT_EQ(faults_of("", {{"train.steps", "-" + many}}),
+            Faults{steps + "-" + many + ": train.steps = -" + many + " is out of range: it must be from 1 to 1e12"});
+  for (const Setting& setting : std::vector<Setting>{{"train.seed", "-1"},
+                                                     {"train.seed", "9223372036854775808"},
+                                                     {"train.seed", "1.5"},
+                                                     {"train.seed", "nan"},
+                                                     {"train.lr", "nan"},
+                                                     {"train.lr", "-inf"},
+                                                     {"train.lr", "1e999"},
+                                                     {"layout.timeout", "nan"},
+                                                     {"loss.class_weights", "[1, nan]"},
+                                                     {"model.hidden", "[" + many + "]"}})
+    EXPECT_EQ(faults_of("", {setting}).size(), 1u) << setting.key << "=" << setting.value;
+}
+
 TEST(BuiltIn, EveryOneLoadsResolvesAndHasADescription) {
   ASSERT_GE(builtin_jobs().size(), 3u);
   for (const auto& [name, description] : builtin_jobs()) {
@@ -254,6 +274,7 @@ TEST(Load, AnUnknownNameSuggestsTheNearestBuiltIn) {
               "gtp-kjv is neither a built-in job nor a file; did you mean gpt-kjv?; built-in jobs: " + names_of_jobs());
   }
   EXPECT_THROW(load_job("/", {}), ConfigError);
+  EXPECT_THROW(load_job("/dev/zero", {}), ConfigError);
 }
 
 TEST(Parse, DamagedFilesGiveAJobOrFaultsAndNothingElse) {

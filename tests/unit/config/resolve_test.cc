@@ -135,6 +135,22 @@ TEST(Resolve, ValuesThatContradictEachOtherAreRefused) {
   EXPECT_EQ(faults_of({{"model.kind", "mlp"}}).size(), 3u);  // tied, data and sample
 }
 
+TEST(Resolve, OnlyTablesHaveAColumnToResampleBy) {
+  for (const std::string kind : {"idx", "numpy", "images"}) {
+    Job job =
+        parse_job("[model]\nkind = \"mlp\"\ninputs = 784\n[data]\nkind = \"" + kind + "\"\nresample = \"column\"\n",
+                  "my.toml", {});
+    try {
+      resolve(job, kFour);
+      ADD_FAILURE() << "resolved " << kind;
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.faults(), Faults{"my.toml:6: data.resample = \"column\" but data.kind = \"" + kind +
+                                       "\": only csv and jsonl have columns"});
+    }
+  }
+  EXPECT_EQ(faults_of({{"data.resample", "column"}}).size(), 1u);
+}
+
 TEST(Resolve, ValuesSetByAProgramAreCheckedToo) {
   Job job = load_job("gpt-kjv", {});
   job.train.lr = -1;
