@@ -33,23 +33,21 @@ std::vector<std::pair<std::string, double>> in_order(const json& seconds) {
   return list;
 }
 
-/// A line per kind of work, with a bar of its share of the run's seconds; then what overlaps, if it shows.
-std::string time_text(const json& seconds, double whole) {
+/// A line per kind of work, with a bar of its share. Reductions have a thread of their own: what the others had to wait
+/// for them is `wait`, and without them the shares add up to all of the time.
+std::string time_text(const json& seconds) {
   const auto kinds = in_order(seconds);
   double all = 0;
   size_t width = 0;
-  for (const auto& [kind, n] : kinds) all += n, width = std::max(width, kind.size());
+  for (const auto& [kind, n] : kinds) all += kind == "reduce" ? 0 : n, width = std::max(width, kind.size());
   std::string text;
   for (const auto& [kind, n] : kinds) {
-    const double share = whole > 0 ? n / whole : 0;
+    const double share = all > 0 ? n / all : 0;
     std::string bar;
     for (int i = 0; i < static_cast<int>(std::lround(share * 40)); ++i) bar += "▪";
-    text += fmt::format("\n{:<8}{:<{}}  {:>9.2f} s  {:>5.1f} %{}{}", text.empty() ? "time" : "", kind, width, n,
-                        100 * share, bar.empty() ? "" : "  ", bar);
+    text += fmt::format("\n{:<8}{:<{}}  {:>9.2f} s  {:>5.1f} %{}{}{}", text.empty() ? "time" : "", kind, width, n,
+                        100 * share, bar.empty() ? "" : "  ", bar, kind == "reduce" ? "  alongside the others" : "");
   }
-  const double percent = whole > 0 ? 100 * all / whole : 0;
-  if (percent >= 100.5)
-    text += fmt::format("\n        {:.0f} % in all: reduce goes on alongside the other kinds", percent);
   return text;
 }
 
@@ -135,7 +133,7 @@ std::string end_text(const json& e, int64_t steps, int64_t tokens_per_step, cons
       e.at("stopped").get<bool>() ? "stopped" : "finished", e.at("step").get<int64_t>(), short_duration(seconds),
       short_count(seconds > 0 ? tokens / seconds : 0), unit, short_bytes(e.at("peak_bytes").at("total").get<double>()),
       kinds, seconds > 0 ? 100 * number(e, "loader_stall_seconds", 0) / seconds : 0);
-  if (const auto time = e.find("seconds_by_kind"); time != e.end()) text += time_text(*time, seconds);
+  if (const auto time = e.find("seconds_by_kind"); time != e.end()) text += time_text(*time);
   std::string speed;
   if (e.contains("samples_per_second"))
     speed = fmt::format("{} samples/s in the steps", short_count(number(e, "samples_per_second", 0)));
