@@ -5,6 +5,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -24,8 +25,10 @@ class Pty {
     resize(columns);
     reader_ = std::thread([this] {
       char part[4096];
-      for (ssize_t n = 0; (n = ::read(master_.get(), part, sizeof part)) > 0;)
+      for (ssize_t n = 0; (n = ::read(master_.get(), part, sizeof part)) > 0;) {
+        const std::lock_guard lock(mutex_);
         text_.append(part, static_cast<size_t>(n));
+      }
     });
   }
   ~Pty() { (void)text(); }
@@ -36,8 +39,14 @@ class Pty {
     size.ws_col = static_cast<unsigned short>(columns);
     ::ioctl(master_.get(), TIOCSWINSZ, &size);
   }
+  /// The terminal as a file.
+  std::string name() const { return ::ptsname(master_.get()); }
   /// In the child: its stdout is the terminal.
   void attach() const { ::dup2(slave_.get(), STDOUT_FILENO); }
+  std::string so_far() const {
+    const std::lock_guard lock(mutex_);
+    return text_;
+  }
   /// All that was written, once every process has closed its end.
   const std::string& text() {
     slave_.reset();
@@ -47,6 +56,7 @@ class Pty {
 
  private:
   Fd master_, slave_;
+  mutable std::mutex mutex_;
   std::string text_;
   std::thread reader_;
 };
