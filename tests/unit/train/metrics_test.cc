@@ -334,11 +334,11 @@ TEST(MetricsTable, ShortensLongNamesAndLeavesLargeConfusionsOut) {
 }
 
 TEST(MetricsTable, HasTheFirstHundredOfManyClasses) {
-  Metrics metrics(Task::kClasses, 3000);
-  add(metrics, at::zeros({1, 3000}), longs({0}));
+  Metrics metrics(Task::kClasses, 1000);
+  add(metrics, at::zeros({1, 1000}), longs({0}));
   const std::string table = metrics_table(metrics.report(), {});
   EXPECT_LT(std::count(table.begin(), table.end(), '\n'), 120);
-  EXPECT_TRUE(table.ends_with("and 2900 more: metrics.jsonl has them\n")) << table.substr(table.size() - 200);
+  EXPECT_TRUE(table.ends_with("and 900 more: metrics.jsonl has them\n")) << table.substr(table.size() - 200);
 }
 
 }  // namespace
