@@ -14,6 +14,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/message.h"
 
 namespace tutti {
 
@@ -28,7 +29,7 @@ using Work = std::function<int(std::string& text)>;
   try {
     code = work(text);
   } catch (const std::exception& e) {
-    text = e.what();
+    text = message_of(e);
   }
   write_all(fd, std::as_bytes(std::span(text)), "the answer");
   ::_exit(code);

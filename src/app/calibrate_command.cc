@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/terminal.h"
 #include "comm/fold.h"
 #include "config/job.h"
@@ -23,7 +24,6 @@
 #include "net/make.h"
 #include "optim/optimizer.h"
 #include "plan/calibration.h"
-#include "plan/search.h"
 #include "tensor/kernels.h"
 #include "tensor/rate.h"
 #include "tensor/threads.h"
@@ -228,7 +228,10 @@ int calibrate_command(const std::string& out) {
   const Machine machine = this_machine();
   if (!machine.avx2) throw Error("this processor has no AVX2, which Tutti's kernels need");
   const std::string path = out.empty() ? calibration_path() : out;
-  if (out.empty()) std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  std::error_code error;
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  if (out.empty()) std::filesystem::create_directories(folder, error);
+  if (error) throw Error(fmt::format("cannot make {}: {}", folder, error.message()));
   refuse_bad_output(path);
   const std::string isa = machine.avx512 ? "avx512" : "avx2";
   choose_library_isa(isa);

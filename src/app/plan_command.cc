@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <map>
 #include <numeric>
 #include <set>
@@ -18,6 +17,7 @@
 #include "app/train_command.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/terminal.h"
 #include "config/check.h"
 #include "config/job_check.h"
@@ -186,7 +186,7 @@ CostOptions cost_of(const PlanArguments& arguments, const Planned& planned, cons
         {fmt::format("--calibration {} but numerics.device = \"cuda\": it holds rates of a CPU, those of a "
                      "GPU are assumed; leave it out, or set numerics.device = \"cpu\"",
                      arguments.calibration)});
-  if (!arguments.calibration.empty() && !std::filesystem::exists(arguments.calibration))
+  if (!arguments.calibration.empty() && !path_exists(arguments.calibration))
     throw ConfigError({fmt::format("--calibration {}: there is no such file; `tutti calibrate --out {}` makes it",
                                    arguments.calibration, arguments.calibration)});
   cost.calibration = planned.cuda()

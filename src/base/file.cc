@@ -5,10 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <climits>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include "base/error.h"
 
@@ -138,6 +140,25 @@ void Fd::reset(int fd) {
 void throw_errno(std::string_view what, std::string_view path) {
   const int reason = errno;
   throw Error(fmt::format("cannot {} {}: {}", what, path, std::strerror(reason)));
+}
+
+PathKind kind_at(const std::string& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return PathKind::kNothing;
+    throw_errno("look at", path);
+  }
+  return S_ISREG(info.st_mode) ? PathKind::kFile : S_ISDIR(info.st_mode) ? PathKind::kFolder : PathKind::kOther;
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    names.push_back(it->path().filename().string());
+  if (error) throw Error(fmt::format("cannot read {}: {}", folder, error.message()));
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 std::string read_file(const std::string& path) {

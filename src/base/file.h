@@ -37,6 +37,16 @@ class Fd {
 /// "cannot <what> <path>: <strerror(errno)>" as an Error.
 [[noreturn]] void throw_errno(std::string_view what, std::string_view path);
 
+/// What a path leads to, links followed. What cannot be looked at (a folder that may not be entered, a name that is too
+/// long, links in a circle) is an Error.
+enum class PathKind { kNothing, kFile, kFolder, kOther };
+PathKind kind_at(const std::string& path);
+inline bool path_exists(const std::string& path) { return kind_at(path) != PathKind::kNothing; }
+inline bool is_file(const std::string& path) { return kind_at(path) == PathKind::kFile; }
+inline bool is_folder(const std::string& path) { return kind_at(path) == PathKind::kFolder; }
+/// The names in a folder, ascending.
+std::vector<std::string> names_in(const std::string& folder);
+
 /// "a folder", "a pipe", "a device" or "a socket", by the mode that stat tells; "" for a regular file.
 std::string special_kind(unsigned mode);
 

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <limits>
 #include <map>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "data/bad_records.h"
 #include "data/pages.h"
 #include "data/sources.h"
@@ -187,10 +187,10 @@ Pair read_pair(const Job& job, const std::string& given, std::string labels, boo
   const std::string mnist = test ? "t10k" : "train";
   std::string path = resolve_path(given);
   const bool idx = job.data.kind == "idx";
-  if (idx && std::filesystem::is_directory(path)) {
+  if (idx && is_folder(path)) {
     const auto named = [&](const std::string& name) {
       const std::string file = path + "/" + mnist + name;
-      return std::filesystem::exists(file) ? file : file + ".gz";
+      return path_exists(file) ? file : file + ".gz";
     };
     if (labels.empty()) labels = named("-labels-idx1-ubyte");
     path = named("-images-idx3-ubyte");

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/message.h"
 #include "comm/gather.h"
 #include "data/feed.h"
 #include "data/read_ahead.h"
@@ -146,7 +147,7 @@ class ExchangingFeed final : public Feed {
       ahead_.await(number, step);
     } catch (const std::exception& error) {
       if (cancel_ != nullptr && cancel_->cancelled()) throw;
-      const std::string fault = *error.what() != '\0' ? error.what() : "unknown";
+      const std::string said = message_of(error), fault = said.empty() ? "unknown" : said;
       std::memcpy(mine.fault, fault.data(), std::min(fault.size(), sizeof mine.fault - 1));
     }
     std::vector<Status> all(static_cast<size_t>(channel_.size()));

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "data/image_file.h"
 #include "data/scaling.h"
 #include "data/sources.h"
@@ -12,8 +13,6 @@
 
 namespace tutti {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr int64_t kMostKept = int64_t{1} << 30;  // bytes of decoded images
 constexpr size_t kFaultsTold = 10;
@@ -28,7 +27,7 @@ struct Folder {
   std::vector<ImageFile> files;
 };
 
-bool is_image(const fs::path& path) {
+bool is_image(const std::filesystem::path& path) {
   std::string ending = path.extension().string();
   std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
   return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
@@ -36,12 +35,10 @@ bool is_image(const fs::path& path) {
 
 /// Classes and files in the order of their names. `known` classes must be the ones there are.
 Folder list_folder(const std::string& path, int64_t classes, const std::vector<std::string>& known) {
-  if (!fs::is_directory(path)) throw Error(fmt::format("{}: no such folder", path));
+  if (!is_folder(path)) throw Error(fmt::format("{}: no such folder", path));
   Folder folder;
-  for (const auto& entry : fs::directory_iterator(path))
-    if (std::string name = entry.path().filename().string(); entry.is_directory() && !name.starts_with("."))
-      folder.classes.push_back(std::move(name));
-  std::sort(folder.classes.begin(), folder.classes.end());
+  for (std::string& name : names_in(path))
+    if (!name.starts_with(".") && is_folder(path + "/" + name)) folder.classes.push_back(std::move(name));
   if (!known.empty()) {
     for (const std::string& name : folder.classes)
       if (std::find(known.begin(), known.end(), name) == known.end())
@@ -51,13 +48,11 @@ Folder list_folder(const std::string& path, int64_t classes, const std::vector<s
   if (classes > 0 && static_cast<int64_t>(folder.classes.size()) != classes)
     throw Error(fmt::format("{}: {} folders of classes, but model.classes = {}", path, folder.classes.size(), classes));
   for (size_t c = 0; c < folder.classes.size(); ++c) {
-    std::vector<std::string> names;
     const std::string inside = path + "/" + folder.classes[c];
-    if (!fs::is_directory(inside)) continue;
-    for (const auto& entry : fs::directory_iterator(inside))
-      if (entry.is_regular_file() && is_image(entry.path())) names.push_back(entry.path().string());
-    std::sort(names.begin(), names.end());
-    for (std::string& name : names) folder.files.push_back({std::move(name), static_cast<int64_t>(c)});
+    if (!is_folder(inside)) continue;
+    for (const std::string& name : names_in(inside))
+      if (is_image(name) && is_file(inside + "/" + name))
+        folder.files.push_back({inside + "/" + name, static_cast<int64_t>(c)});
   }
   if (folder.files.empty()) throw Error(fmt::format("{}: no PNG or JPEG images in its folders", path));
   return folder;

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/message.h"
 #include "base/wait.h"
 
 namespace tutti {
@@ -30,7 +31,7 @@ constexpr char kAnswer = '+', kFailure = '-';
   try {
     text = kAnswer + work();
   } catch (const std::exception& error) {
-    text = kFailure + std::string(error.what());
+    text = kFailure + message_of(error);
   }
   try {
     write_all(pipe, std::as_bytes(std::span(text)), "a pipe");

@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/message.h"
 
 namespace tutti {
 
@@ -63,7 +64,7 @@ int run_rank(RankContext& context, const std::function<void(RankContext&)>& body
     message = e.what();
     code = kLostPeer;
   } catch (const std::exception& e) {
-    message = e.what();
+    message = message_of(e);
     code = kFailed;
   }
   // A wait that ended because of the cancel has nothing to say that the launcher does not know.

@@ -7,9 +7,9 @@
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
 
-#include <filesystem>
-
 #include "base/error.h"
+#include "base/file.h"
+#include "base/message.h"
 #include "model/adaptor.h"
 #include "model/borders.h"
 #include "model/draw_watch.h"
@@ -32,13 +32,13 @@ auto naming(const std::string& path, const char* what, F&& f) {
   } catch (const c10::Error& error) {
     fail(path, fmt::format("{}: {}", what, error.what_without_backtrace()));
   } catch (const std::exception& error) {
-    fail(path, fmt::format("{}: {}", what, error.what()));
+    fail(path, fmt::format("{}: {}", what, message_of(error)));
   }
 }
 
 torch::jit::Module load(const std::string& path) {
   if (path.empty()) throw Error("model.path is empty but model.kind = \"script\": name a TorchScript file");
-  if (!std::filesystem::is_regular_file(path)) fail(path, "there is no such file");
+  if (!is_file(path)) fail(path, "there is no such file");
   auto module = naming(path, "is no TorchScript file", [&] { return torch::jit::load(path, at::kCPU); });
   if (!module.find_method("forward")) fail(path, "its module has no method forward");
   return module;

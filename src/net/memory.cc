@@ -6,15 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <limits>
-#include <sstream>
 #include <utility>
 
 #include "base/error.h"
+#include "base/memory.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -28,44 +25,10 @@ namespace tutti {
 
 namespace {
 
-constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
-
 std::string mebibytes(size_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
 
 [[noreturn]] void refuse(const std::string& what, size_t bytes, const std::string& reason) {
   throw Error(fmt::format("{}: cannot allocate {}: {}", what, mebibytes(bytes), reason));
-}
-
-/// The first number in a file, or kNoLimit ("max", no such file).
-size_t read_number(const std::string& path) {
-  std::ifstream in(path);
-  size_t value = 0;
-  return in >> value ? value : kNoLimit;
-}
-
-size_t left_by_system() {
-  std::ifstream in("/proc/meminfo");
-  std::string key, unit;
-  size_t kib = 0;
-  while (in >> key >> kib) {
-    std::getline(in, unit);
-    if (key == "MemAvailable:") return kib * 1024;
-  }
-  return kNoLimit;
-}
-
-/// Reclaimable page cache counts as used in memory.current, so it is given back here.
-size_t left_by_group(const std::string& folder) {
-  const size_t limit = read_number(folder + "/memory.max");
-  const size_t used = read_number(folder + "/memory.current");
-  if (limit == kNoLimit || used == kNoLimit) return kNoLimit;
-  size_t cache = 0;
-  std::ifstream in(folder + "/memory.stat");
-  std::string key;
-  for (size_t value = 0; in >> key >> value;) {
-    if (key == "inactive_file" || key == "active_file") cache += value;
-  }
-  return limit > used - std::min(used, cache) ? limit - (used - std::min(used, cache)) : 0;
 }
 
 void populate(std::byte* address, size_t bytes, bool write, const std::string& what) {
@@ -101,21 +64,6 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
 
 Mapping::~Mapping() {
   if (address_ != nullptr) ::munmap(address_, bytes_);
-}
-
-size_t available_memory() {
-  size_t available = left_by_system();
-  std::ifstream in("/proc/self/cgroup");
-  for (std::string line; std::getline(in, line);) {
-    if (!line.starts_with("0::")) continue;
-    // Every group on the way up may have a limit of its own.
-    for (std::string path = line.substr(3);; path.resize(path.rfind('/'))) {
-      if (path == "/") path.clear();
-      available = std::min(available, left_by_group("/sys/fs/cgroup" + path));
-      if (path.empty()) break;
-    }
-  }
-  return available;
 }
 
 void check_available(size_t bytes, const std::string& what) {

@@ -40,8 +40,6 @@ SharedMemory allocate_shared(size_t bytes, bool owner_writes_alone, const std::s
 /// Maps a segment that somebody else made; an Error unless it has `bytes` bytes and is sealed.
 Mapping map_shared(int fd, size_t bytes, bool writable, const std::string& what);
 
-/// Bytes this process could still allocate: what the system and its control group leave.
-size_t available_memory();
 /// An Error that says how much is missing unless `bytes` are available.
 void check_available(size_t bytes, const std::string& what);
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -124,7 +123,7 @@ Calibration parse_calibration(const std::string& text, const std::string& source
 }
 
 Calibration load_calibration(const std::string& path, int cores) {
-  if (!std::filesystem::exists(path)) return default_calibration("cpu", cores);
+  if (!path_exists(path)) return default_calibration("cpu", cores);
   return parse_calibration(read_file(path), path);
 }
 

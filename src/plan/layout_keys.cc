@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "plan/schedule.h"
 #include "plan/search.h"
 
@@ -155,13 +156,6 @@ Candidate choose_layout(Job& job, const ModelShape& model, SearchRequest request
   if (result.best.empty()) throw ConfigError(no_layout_faults(result, request));
   set_layout(job, result.best.front().options);
   return std::move(result.best.front());
-}
-
-std::string bytes_text(double bytes) {
-  const char* names[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  size_t at = 0;
-  while (bytes >= 1024 && at + 1 < std::size(names)) bytes /= 1024, ++at;
-  return at == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.3g} {}", bytes, names[at]);
 }
 
 }  // namespace tutti

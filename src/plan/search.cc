@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "plan/ddp.h"
 #include "plan/schedule.h"
 

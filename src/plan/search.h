@@ -87,7 +87,4 @@ Candidate choose_layout(Job& job, const ModelShape& model, SearchRequest request
 /// What choose_layout and `tutti plan` say when there is no layout.
 std::vector<std::string> no_layout_faults(const SearchResult& result, const SearchRequest& request);
 
-/// "1.5 GiB".
-std::string bytes_text(double bytes);
-
 }  // namespace tutti

@@ -9,6 +9,7 @@
 #include <new>
 
 #include "base/error.h"
+#include "base/message.h"
 
 namespace tutti {
 
@@ -67,7 +68,7 @@ class AccountingAllocator final : public c10::Allocator {
     if (bytes == 0) return {nullptr, nullptr, &give_back, c10::Device(c10::DeviceType::CPU)};
     void* begin = nullptr;
     if (bytes > SIZE_MAX - kHeaderBytes || posix_memalign(&begin, kHeaderBytes, bytes + kHeaderBytes) != 0)
-      throw Error(fmt::format("no memory: ATen asked for {} bytes", bytes));
+      throw Error(memory_ran_out(static_cast<double>(bytes)));
     auto* header = new (begin) Header{nullptr, current_kind, static_cast<int64_t>(bytes)};
     if (current_ledger != nullptr) {
       header->ledger = *current_ledger;

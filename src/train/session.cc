@@ -266,9 +266,11 @@ void Session::save_best() {
   settle();
   const std::string kept = trainer_.save(folder_.best(), to_toml(job_));
   if (first_) {
-    for (const auto& entry : std::filesystem::directory_iterator(folder_.best())) {
-      const bool older = entry.path().filename().string().starts_with("step-") && entry.path() != kept;
-      if (older) std::filesystem::remove_all(entry.path());
+    for (const std::string& name : names_in(folder_.best())) {
+      const std::string path = folder_.best() + "/" + name;
+      std::error_code error;
+      if (name.starts_with("step-") && path != kept) std::filesystem::remove_all(path, error);
+      if (error) throw Error(fmt::format("cannot remove {}: {}", path, error.message()));
     }
     reporter_->event({{"event", "saved"}, {"step", trainer_.committed()}, {"path", kept}});
   }

@@ -57,6 +57,28 @@ TEST_F(Files, WhatWasWrittenIsReadBack) {
   EXPECT_EQ(files(), 1u);
 }
 
+TEST_F(Files, APathIsAFileAFolderSomethingElseOrNothing) {
+  write_file_atomic(path("file"), "");
+  std::filesystem::create_symlink("file", path("link"));
+  std::filesystem::create_symlink("nowhere", path("dangling"));
+  EXPECT_EQ(kind_at(path("file")), PathKind::kFile);
+  EXPECT_EQ(kind_at(path("link")), PathKind::kFile);
+  EXPECT_EQ(kind_at(folder), PathKind::kFolder);
+  EXPECT_EQ(kind_at("/dev/null"), PathKind::kOther);
+  for (const std::string& nothing : {path("none"), path("dangling"), path("file/below"), std::string()})
+    EXPECT_EQ(kind_at(nothing), PathKind::kNothing) << nothing;
+  EXPECT_EQ(names_in(folder), (std::vector<std::string>{"dangling", "file", "link"}));
+}
+
+TEST_F(Files, WhatCannotBeLookedAtIsNamedWithTheReason) {
+  const std::string longest = path(std::string(300, 'x'));
+  EXPECT_EQ(message_of([&] { path_exists(longest); }), "cannot look at " + longest + ": File name too long");
+  std::filesystem::create_symlink("circle", path("circle"));
+  EXPECT_EQ(message_of([&] { is_file(path("circle")); }),
+            "cannot look at " + path("circle") + ": Too many levels of symbolic links");
+  EXPECT_EQ(message_of([&] { names_in(path("none")); }), "cannot read " + path("none") + ": No such file or directory");
+}
+
 TEST_F(Files, AFileWithoutASizeIsReadToItsEnd) { EXPECT_GT(read_file("/proc/self/status").size(), 100u); }
 
 TEST_F(Files, FailuresNameThePathTheOperationAndTheReason) {

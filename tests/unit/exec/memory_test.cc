@@ -1,13 +1,32 @@
 #include "exec/memory.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
+#include "exec/tier.h"
 
 namespace tutti {
+
+TEST(FileTier, ThatHasNoRoomSaysForHowMuchHoweverLittleItIs) {
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit limit{4096, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  std::string said;
+  try {
+    const FileTier tier(testing::TempDir(), 12 << 10);
+  } catch (const Error& error) {
+    said = error.what();
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(said, "offloaded values: no room for 12 KiB in " + testing::TempDir() + ": File too large");
+}
 
 TEST(Accounts, RememberThePeakPerKindAndOfTheSum) {
   Accounts accounts;

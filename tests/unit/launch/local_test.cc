@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <mutex>
+#include <new>
 #include <set>
 
 #include "base/error.h"
@@ -70,6 +71,15 @@ TEST_P(Launch, ReportsWhatARankThrewAndEndsTheOthers) {
     wait_for_cancel(context);
   });
   EXPECT_EQ(result.failures, Failures{"the cat sat on rank 1"});
+}
+
+TEST_P(Launch, SaysThatMemoryRanOutInWords) {
+  const LaunchResult result = launch(2, [](RankContext& context) {
+    if (context.rank == 1) throw std::bad_alloc();
+    wait_for_cancel(context);
+  });
+  ASSERT_EQ(result.failures.size(), 1u);
+  EXPECT_TRUE(result.failures[0].starts_with("memory ran out: ")) << result.failures[0];
 }
 
 TEST_P(Launch, SaysOnceWhatAllRanksFound) {

@@ -1,0 +1,15 @@
+// How much memory is left, and sizes in words.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace tutti {
+
+/// Bytes this process could still allocate: what the system and its control group leave.
+size_t available_memory();
+
+/// "512 B", "1.5 MiB", "2 GiB": three digits.
+std::string bytes_text(double bytes);
+
+}  // namespace tutti

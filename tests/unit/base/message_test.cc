@@ -1,0 +1,77 @@
+// What is said of an exception that is not ours.
+#include "base/message.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/memory.h"
+
+namespace tutti {
+namespace {
+
+using nlohmann::json;
+
+std::string said(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const std::exception& failure) {
+    return message_of(failure);
+  }
+  return "nothing was thrown";
+}
+
+TEST(Message, OfMemoryThatRanOutSaysWhatIsLeftAndWhatTakesLess) {
+  for (const size_t bytes : {size_t{1} << 62, SIZE_MAX / 2 + 1}) {  // bad_alloc, length_error
+    const std::string text = said([&] { std::vector<char> all(bytes); });
+    EXPECT_TRUE(text.starts_with("memory ran out")) << text;
+    EXPECT_NE(text.find("iB are available on this machine"), std::string::npos) << text;
+    EXPECT_NE(text.find("a smaller train.micro_batch_size"), std::string::npos) << text;
+  }
+  const std::string known = memory_ran_out(0x1p42);
+  EXPECT_TRUE(known.starts_with("memory ran out where 4 TiB were asked for: ")) << known;
+}
+
+TEST(Message, OfAPathNamesItAndTheReason) {
+  EXPECT_EQ(said([] { std::filesystem::remove_all(std::string(300, 'x')); }),
+            "cannot use " + std::string(300, 'x') + ": File name too long");
+}
+
+TEST(Message, OfOursIsItselfAndOfTorchWithoutItsStack) {
+  EXPECT_EQ(said([] { throw Error("the file is empty\nor is it"); }), "the file is empty\nor is it");
+  EXPECT_EQ(said([] { throw std::runtime_error("bad shape\nException raised from f at x.cpp:1\nframe #0"); }),
+            "bad shape");
+}
+
+TEST(Message, OfJsonHasNothingOfTheParsers) {
+  const auto fault = [](const std::function<void()>& act) {
+    try {
+      act();
+    } catch (const json::exception& failure) {
+      return json_fault(failure);
+    }
+    return std::string("nothing was thrown");
+  };
+  EXPECT_EQ(fault([] { (void)json::parse("{\"a\": x}"); }), "not JSON from byte 7 on");
+  EXPECT_EQ(fault([] { (void)json(7).at("a"); }), "a value is missing, or is not of the kind that belongs there");
+}
+
+TEST(Message, NamesThatAreNoUtf8BecomeUtf8) {
+  EXPECT_EQ(as_utf8("caf\xc3\xa9 \"x\"\n"), "caf\xc3\xa9 \"x\"\n");
+  EXPECT_EQ(as_utf8("caf\xe9"), "caf_");
+  EXPECT_EQ(as_utf8("\xff\xfe.toml"), "__.toml");
+}
+
+TEST(Message, SizesHaveThreeDigitsAndTheirUnit) {
+  EXPECT_EQ(bytes_text(0), "0 B");
+  EXPECT_EQ(bytes_text(999), "999 B");
+  EXPECT_EQ(bytes_text(1536), "1.5 KiB");
+  EXPECT_EQ(bytes_text(1010.0 * 1024 * 1024), "0.986 GiB");
+  EXPECT_EQ(bytes_text(0x1p50), "1.02e+03 TiB");
+}
+
+}  // namespace
+}  // namespace tutti
