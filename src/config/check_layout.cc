@@ -290,6 +290,14 @@ void JobCheck::layout() {
         "layout.transport = \"shm\" but layout.workers = \"thread\": threads share all their memory; use \"inproc\" or "
         "\"tcp\"");
   }
+  constexpr int64_t kLastPort = 65535;
+  const bool listens = layout.transport == "tcp" || layout.hosts > 1;
+  if (listens && layout.port > 0 && layout.port <= kLastPort && layout.port + layout.ranks - 1 > kLastPort) {
+    fault({"layout.port", "layout.ranks"},
+          fmt::format("layout.port = {} with layout.ranks = {}: rank r listens on port + r, and the last port is {}; "
+                      "ask for at most {}, or for 0, which is any free one",
+                      layout.port, layout.ranks, kLastPort, kLastPort + 1 - layout.ranks));
+  }
   if (layout.address.empty()) fault({"layout.address"}, "layout.address is empty: name an address to listen on");
 }
 

@@ -2,9 +2,12 @@
 // and not by a time-out later; the windows of a host are added up before the first of them is allocated.
 #include "net/make.h"
 
+#include <sys/random.h>
+
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "net/inproc.h"
 #include "net/memory.h"
 #include "net/mixed.h"
@@ -12,6 +15,12 @@
 #include "net/tcp.h"
 
 namespace tutti {
+
+uint64_t new_token() {
+  uint64_t token = 0;
+  if (::getrandom(&token, sizeof token, 0) != sizeof token) throw_errno("draw", "the run's token");
+  return token;
+}
 
 std::string transport_terms(const TransportOptions& options, const Epoch& epoch) {
   return fmt::format("{}\n{} transport, run {:016x}, epoch {}, plan {:016x}, {} connections, hosts [{}]",

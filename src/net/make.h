@@ -18,6 +18,9 @@ struct TransportOptions {
   int connections = 2;  ///< tcp: per pair of ranks; large messages are striped over them
 };
 
+/// A run's token, which nobody can guess, from the system.
+uint64_t new_token();
+
 /// What a rank tells all others first: its window's size on a line of its own, then what must be equal on all ranks.
 std::string transport_terms(const TransportOptions& options, const Epoch& epoch);
 

@@ -1,5 +1,6 @@
 // All sockets are non-blocking from the start and served by one loop, so a stranger who connects and says nothing, or
-// nonsense, holds nobody up.
+// nonsense, holds nobody up. Strangers may crowd a peer out of those that wait to be admitted: whoever was closed
+// before it was admitted dials again.
 #include "net/tcp_connect.h"
 
 #include <arpa/inet.h>
@@ -21,6 +22,9 @@ namespace tutti {
 namespace {
 
 constexpr size_t kMaxStrangers = 128;  // accepted and not yet admitted; the oldest goes first
+// Accepted at once. Those that have said who they are get their turn before so many come that they are crowded out.
+constexpr int kArrivals = 32;
+constexpr Duration kPause = std::chrono::milliseconds(10);  // before a peer is dialled again
 
 struct Address {
   sockaddr_storage storage{};
@@ -72,6 +76,12 @@ void tune(int socket) {
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
+/// A connection that was closed before it was admitted.
+struct Redial {
+  Time at;
+  int peer, connection;
+};
+
 /// A connection on its way to being admitted.
 struct Candidate {
   Fd fd;
@@ -101,8 +111,10 @@ class Connector {
   TcpMesh run();
 
  private:
-  void dial(int peer, int connection, const std::string& where);
-  void accept_all();
+  void dial(int peer, int connection);
+  void dial_again(const Candidate& candidate);
+  void redial_due();
+  void accept_some();
   bool serve(Candidate& candidate);
   bool read_answer(Candidate& candidate, size_t bytes);
   bool admit_accepted(Candidate& candidate);
@@ -122,6 +134,9 @@ class Connector {
   const Time start_ = clock_.now();
   Fd epoll_, listener_;
   std::list<Candidate> candidates_;
+  std::vector<Card> deck_;  // where every rank listens
+  std::vector<Redial> redials_;
+  int closed_ = 0;  // connections of mine, before they were admitted
   int missing_ = 0;
   TcpMesh mesh_;
 };
@@ -142,7 +157,8 @@ void Connector::watch(int fd, uint32_t events, void* what) {
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) throw_errno("watch", "tcp socket");
 }
 
-void Connector::dial(int peer, int connection, const std::string& where) {
+void Connector::dial(int peer, int connection) {
+  const std::string& where = deck_[peer].bytes;
   const size_t cut = where.rfind(' ');
   const Address address = resolve(where.substr(0, cut), std::stoi(where.substr(cut + 1)));
   Candidate& candidate = candidates_.emplace_back();
@@ -156,8 +172,22 @@ void Connector::dial(int peer, int connection, const std::string& where) {
   watch(candidate.fd.get(), EPOLLOUT, &candidate);
 }
 
-void Connector::accept_all() {
-  while (true) {
+/// After a pause: a peer that is crowded needs the time, and one that is gone refuses the next connection.
+void Connector::dial_again(const Candidate& candidate) {
+  ++closed_;
+  redials_.push_back({clock_.now() + kPause, candidate.peer, candidate.connection});
+}
+
+void Connector::redial_due() {
+  const auto later = std::partition(redials_.begin(), redials_.end(),
+                                    [now = clock_.now()](const Redial& redial) { return redial.at > now; });
+  const std::vector<Redial> due(later, redials_.end());
+  redials_.erase(later, redials_.end());
+  for (const Redial& redial : due) dial(redial.peer, redial.connection);
+}
+
+void Connector::accept_some() {
+  for (int n = 0; n < kArrivals; ++n) {
     Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     const bool out_of_descriptors = !fd && (errno == EMFILE || errno == ENFILE);
     if (!fd && !out_of_descriptors) return;
@@ -222,6 +252,10 @@ bool Connector::serve(Candidate& candidate) {
     int error = 0;
     socklen_t length = sizeof(error);
     ::getsockopt(candidate.fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    if (error == ECONNRESET) {
+      dial_again(candidate);
+      return false;
+    }
     if (error != 0) fail(candidate.peer, std::strerror(error));
     const Hello hello{.epoch = epoch_.epoch,
                       .run = epoch_.run,
@@ -229,7 +263,8 @@ bool Connector::serve(Candidate& candidate) {
                       .rank = rank_,
                       .connection = candidate.connection};
     if (::send(candidate.fd.get(), &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello)) {
-      fail(candidate.peer, std::strerror(errno));
+      dial_again(candidate);
+      return false;
     }
     candidate.greeted = true;
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, candidate.fd.get(), nullptr);
@@ -237,8 +272,8 @@ bool Connector::serve(Candidate& candidate) {
     return true;
   }
   if (!read_answer(candidate, sizeof(Welcome))) {
-    if (!candidate.fd) fail(candidate.peer, fmt::format("rank {} refused the connection", candidate.peer));
-    return true;
+    if (!candidate.fd) dial_again(candidate);
+    return static_cast<bool>(candidate.fd);
   }
   Welcome welcome;
   std::memcpy(&welcome, candidate.answer, sizeof(welcome));
@@ -251,27 +286,32 @@ bool Connector::serve(Candidate& candidate) {
 
 void Connector::wait_for_events() {
   const Time now = clock_.now();
-  if (clock_.wait_fd(epoll_.get(), {std::min(deadline_.at, now + Clock::kSlice)}) == WaitResult::kReady) return;
+  Time until = std::min(deadline_.at, now + Clock::kSlice);
+  for (const Redial& redial : redials_) until = std::min(until, redial.at);
+  clock_.wait_fd(epoll_.get(), {until});
+  // Whether or not something is ready: strangers that come without end must not outlast a cancel or the deadline.
+  const bool cancelled = cancel_ != nullptr && cancel_->cancelled();
+  if (!cancelled && now < deadline_.at) return;
   int peer = 0;
   auto complete = [&](int r) {
     return std::all_of(mesh_.sockets[r].begin(), mesh_.sockets[r].end(), [](const Fd& fd) { return bool(fd); });
   };
   while (peer < rendezvous_.size() && complete(peer)) ++peer;
-  if (cancel_ != nullptr && cancel_->cancelled()) fail(peer, cancel_->reason());
-  if (now >= deadline_.at) fail(peer, "timed out");
+  if (cancelled) fail(peer, cancel_->reason());
+  if (closed_ == 0) fail(peer, "timed out");
+  fail(peer, fmt::format("timed out; {} connections of this rank were closed before they were admitted", closed_));
 }
 
 TcpMesh Connector::run() {
   listener_ = listen_on(options_.address, options_.port == 0 ? 0 : options_.port + rank_);
-  const std::vector<Card> deck =
-      rendezvous_.exchange({.bytes = fmt::format("{} {}", options_.address, port_of(listener_.get()))}, deadline_);
+  deck_ = rendezvous_.exchange({.bytes = fmt::format("{} {}", options_.address, port_of(listener_.get()))}, deadline_);
   watch(listener_.get(), EPOLLIN, nullptr);
   mesh_.sockets.resize(rendezvous_.size());
   for (int r = 0; r < rendezvous_.size(); ++r) {
     if (r == rank_ || !reach_[r]) continue;
     mesh_.sockets[r].resize(options_.connections);
     missing_ += options_.connections;
-    for (int c = 0; r < rank_ && c < options_.connections; ++c) dial(r, c, deck[r].bytes);
+    for (int c = 0; r < rank_ && c < options_.connections; ++c) dial(r, c);
   }
   while (missing_ > 0) {
     wait_for_events();
@@ -287,7 +327,8 @@ TcpMesh Connector::run() {
       if (serve(*candidate)) continue;
       candidates_.remove_if([&](const Candidate& c) { return &c == candidate; });
     }
-    if (arrivals) accept_all();
+    if (arrivals) accept_some();
+    redial_due();
   }
   return std::move(mesh_);
 }

@@ -1,7 +1,6 @@
 // What a trainer does before its first step: data, plan and state, then the connections and the engine.
 #include <fmt/format.h>
 #include <malloc.h>
-#include <unistd.h>
 
 #include <sstream>
 
@@ -197,10 +196,9 @@ void Trainer::connect() {
   options.address = job_.layout.address;
   options.port = static_cast<int>(job_.layout.port);
   options.connections = static_cast<int>(job_.layout.connections);
-  // Every rank must have the same run number; rank 0 draws it from its process and time.
-  uint64_t run =
-      static_cast<uint64_t>(::getpid()) << 32 ^ static_cast<uint64_t>(context_.clock.now().time_since_epoch().count());
-  run = std::stoull(context_.rendezvous.exchange({.bytes = std::to_string(run)}, deadline)[0].bytes);
+  // Every rank must have the same token: rank 0's.
+  const std::string drawn = std::to_string(new_token());
+  const uint64_t run = std::stoull(context_.rendezvous.exchange({.bytes = drawn}, deadline)[0].bytes);
   transport_ =
       make_transport(options, {run, 0, hash}, context_.rendezvous, context_.clock, &context_.control.cancel, deadline);
   main_channel_ = std::make_unique<Channel>(*transport_, context_.clock, kMainChannel, timeout_of(job_));

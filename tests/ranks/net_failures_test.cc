@@ -15,6 +15,7 @@
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "base/error.h"
 #include "net/tcp_wire.h"
@@ -81,6 +82,15 @@ sockaddr_in loopback(int port) {
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   return address;
+}
+
+/// Binds to a port of loopback (0: any) and returns the port; -1: it is in use.
+int bind_loopback(const Fd& socket, int port) {
+  sockaddr_in address = loopback(port);
+  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) return -1;
+  socklen_t length = sizeof(address);
+  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
+  return ntohs(address.sin_port);
 }
 
 int port_in(const Card& card) { return std::stoi(card.bytes.substr(card.bytes.rfind(' ') + 1)); }
@@ -260,6 +270,85 @@ TEST(TcpStrangers, WithoutTheTokenAreRefusedAndHoldNobodyUp) {
       });
 }
 
+TEST(TcpStrangers, ThatCrowdAPeerOutMakeItDialAgain) {
+  const TransportOptions options{.kind = "tcp", .connections = 1};
+  const auto errors = run_threads(2, [&](int rank, Rendezvous& rendezvous) {
+    SystemClock clock;
+    if (rank == 1) {
+      auto transport =
+          make_transport(options, kTestEpoch, rendezvous, clock, nullptr, clock.after(std::chrono::seconds(20)));
+      rendezvous.exchange({}, Deadline::never());
+      return;
+    }
+    // Rank 0 is played by hand: it closes the first connections as it would those of strangers, at each stage.
+    const Fd listener = loopback_socket();
+    sockaddr_in address = loopback(0);
+    ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    ASSERT_EQ(::listen(listener.get(), 8), 0);
+    const timeval limit{10, 0};
+    ASSERT_EQ(::setsockopt(listener.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
+    socklen_t length = sizeof(address);
+    ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+    rendezvous.exchange({.bytes = transport_terms(options, kTestEpoch)}, Deadline::never());
+    rendezvous.exchange({.bytes = fmt::format("127.0.0.1 {}", ntohs(address.sin_port))}, Deadline::never());
+    for (int n = 0; n < 4; ++n) {
+      Fd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      ASSERT_TRUE(socket) << "it does not dial again after " << n;
+      Hello hello;
+      if (n == 0) continue;                                                    // before it has said anything
+      if (n == 1) ASSERT_EQ(::recv(socket.get(), &hello, 1, MSG_WAITALL), 1);  // what is unread makes it a reset
+      if (n >= 2) ASSERT_EQ(::recv(socket.get(), &hello, sizeof(hello), MSG_WAITALL), ssize_t{sizeof(hello)});
+      if (n < 3) continue;
+      const Welcome welcome{.rank = 0};
+      send_all(socket, &welcome, sizeof(welcome));
+      rendezvous.exchange({}, Deadline::never());
+    }
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(2));
+}
+
+TEST(TcpStrangers, ThatConnectAndCloseWithoutEndKeepNoRankFromItsPeers) {
+  constexpr int kRanks = 4, kStrangers = 4;
+  Fd holder = loopback_socket();
+  const int port = bind_loopback(holder, 0);  // the ports behind it are free as a rule; a busy one would be named
+  holder.reset();
+  std::atomic<bool> over{false};
+  std::vector<std::thread> strangers;
+  for (int s = 0; s < kStrangers; ++s) {
+    strangers.emplace_back([&, s] {
+      for (int n = s; !over; ++n) {
+        const Fd socket = loopback_socket();
+        const sockaddr_in address = loopback(port + n % kRanks);
+        (void)!::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+      }
+    });
+  }
+  for (int round = 0; round < 10; ++round) {
+    const auto errors = run_threads(kRanks, [&](int, Rendezvous& rendezvous) {
+      SystemClock clock;
+      auto transport = make_transport({.kind = "tcp", .port = port}, kTestEpoch, rendezvous, clock, nullptr,
+                                      clock.after(std::chrono::seconds(30)));
+      rendezvous.exchange({}, Deadline::never());
+    });
+    EXPECT_EQ(errors, std::vector<std::string>(kRanks));
+  }
+  over = true;
+  for (std::thread& stranger : strangers) stranger.join();
+}
+
+TEST(TcpStrangers, CannotGuessTheToken) {
+  std::set<uint64_t> tokens, upper, lower;
+  for (int i = 0; i < 1000; ++i) {
+    const uint64_t token = new_token();
+    tokens.insert(token);
+    upper.insert(token >> 48);
+    lower.insert(token & 0xffff);
+  }
+  EXPECT_EQ(tokens.size(), 1000u);
+  EXPECT_GT(upper.size(), 900u);  // a process's number or a clock would move either half only
+  EXPECT_GT(lower.size(), 900u);
+}
+
 TEST(TcpStrangers, MessagesOfAnotherRunEpochOrPlanAreDroppedAndCounted) {
   play_rank_one(
       [](SystemClock& clock, Transport& transport) {
@@ -306,15 +395,6 @@ TEST(TcpStrangers, APeerThatTalksNonsenseIsAnErrorAndNotACrash) {
         const std::string noise(1000, 'x');
         send_all(socket, noise.data(), noise.size());
       });
-}
-
-/// Binds to a port of loopback (0: any) and returns the port; -1: it is in use.
-int bind_loopback(const Fd& socket, int port) {
-  sockaddr_in address = loopback(port);
-  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) return -1;
-  socklen_t length = sizeof(address);
-  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
-  return ntohs(address.sin_port);
 }
 
 TEST(TcpPort, ABusyOneIsNamed) {

@@ -174,6 +174,15 @@ TEST(Layout, ACutNamesEveryBeginningButTheFirst) {
             Faults{"layout.cut names 2 beginnings but 2 stages of 2 parts have 3 after the first"});
 }
 
+TEST(Layout, TheLastRankHasAPortToo) {
+  const auto faults = faults_of({{"layout.port", "65535"}, {"layout.ranks", "3"}, {"layout.transport", "tcp"}});
+  EXPECT_EQ(faults, Faults{"layout.port = 65535 with layout.ranks = 3: rank r listens on port + r, and the last port "
+                           "is 65535; ask for at most 65533, or for 0, which is any free one"});
+  EXPECT_EQ(faults_of({{"layout.port", "65534"}, {"layout.ranks", "3"}, {"layout.hosts", "2"}}).size(), 1u);
+  EXPECT_EQ(faults_of({{"layout.port", "65533"}, {"layout.ranks", "3"}, {"layout.transport", "tcp"}}), Faults{});
+  EXPECT_EQ(faults_of({{"layout.port", "65535"}, {"layout.ranks", "3"}, {"layout.transport", "shm"}}), Faults{});
+}
+
 TEST(Slices, EverySizeThatDoesNotDivideIsNamedWithTheSlicesThatWork) {
   EXPECT_EQ(faults_of({{"train.tensor_slices", "4"}}),
             Faults{"model.heads = 6 cannot be cut into train.tensor_slices = 4; these work: tensor_slices = 1 or 2"});
