@@ -3,13 +3,13 @@
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/message.h"
 
 namespace tutti {
 namespace {
@@ -222,7 +222,7 @@ Bpe read_json(const std::string& path) {
     reader.read_vocab(model["vocab"]);
     reader.read_merges(model["merges"]);
   } catch (const json::exception& error) {
-    reader.fail("a value of the wrong type ({})", error.what());
+    reader.fail("{}", json_fault(error));
   }
   return reader.take();
 }
@@ -259,12 +259,11 @@ std::string characters_of(const std::string& bytes) {
 }  // namespace
 
 Bpe read_tokenizer(const std::string& path) {
-  namespace fs = std::filesystem;
-  if (!fs::is_directory(path)) return read_json(path);
-  const fs::path folder(path);
-  if (fs::exists(folder / "tokenizer.json")) return read_json(folder / "tokenizer.json");
+  if (!is_folder(path)) return read_json(path);
+  const std::string folder = path + "/";
+  if (path_exists(folder + "tokenizer.json")) return read_json(folder + "tokenizer.json");
   for (const auto& [vocab, merges] : {std::pair{"vocab.json", "merges.txt"}, std::pair{"encoder.json", "vocab.bpe"}}) {
-    if (fs::exists(folder / vocab)) return read_pair(folder / vocab, folder / merges);
+    if (path_exists(folder + vocab)) return read_pair(folder + vocab, folder + merges);
   }
   throw Error(fmt::format(
       "{}: a folder without tokenizer.json, vocab.json and merges.txt, or encoder.json and vocab.bpe", path));

@@ -37,8 +37,8 @@ void numbers_of(const json& event, const Visit& visit) {
 
 Curve read_curve(const std::string& run, const std::string& metric) {
   const std::string path = run + "/metrics.jsonl";
-  if (!std::filesystem::is_directory(run)) throw Error(fmt::format("{} is no folder of a run", run));
-  if (!std::filesystem::exists(path)) throw Error(fmt::format("{} has no metrics.jsonl: it is no run's folder", run));
+  if (!is_folder(run)) throw Error(fmt::format("{} is no folder of a run", run));
+  if (!path_exists(path)) throw Error(fmt::format("{} has no metrics.jsonl: it is no run's folder", run));
   const std::string text = read_file(path);
 
   Curve curve;
@@ -62,7 +62,7 @@ Curve read_curve(const std::string& run, const std::string& metric) {
           append(kind == "step" ? curve.training : curve.held_out, step, value);
       });
     } catch (const json::exception&) {
-      throw Error(fmt::format("{}:{}: not a line of metrics", path, number));
+      throw Error(fmt::format("{}:{}: not a line of metrics; remove that line", path, number));
     }
   }
   if (!curve.training.empty() || !curve.held_out.empty()) return curve;

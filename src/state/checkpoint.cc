@@ -85,8 +85,8 @@ StateCounters load_checkpoint(const std::string& checkpoint, const std::vector<E
   const std::string found =
       read_safetensors(checkpoint + "/" + kStateFile, manifest.state_file, entries, pieces, manifest.counters);
   if (found != manifest.state_sha256) {
-    throw Error(fmt::format("{}/{}: the state's hash is {}, the manifest says {}", checkpoint, kManifestFile, found,
-                            manifest.state_sha256));
+    damaged_checkpoint(checkpoint + "/" + kManifestFile,
+                       fmt::format("the state's hash is {}, it says {}", found, manifest.state_sha256));
   }
   return manifest.counters;
 }
@@ -106,7 +106,7 @@ std::string latest_checkpoint(const std::string& folder) {
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     const int64_t step = step_of(it->path().filename().string());
-    if (step > highest && fs::exists(it->path() / kManifestFile)) {
+    if (step > highest && path_exists(it->path().string() + "/" + kManifestFile)) {
       highest = step;
       newest = it->path().string();
     }

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/message.h"
 
 namespace tutti {
 
@@ -22,7 +23,7 @@ void write_manifest(const std::string& checkpoint, const Manifest& manifest) {
       {"files", files},
       {"job", manifest.job_toml},
   };
-  write_file_atomic(checkpoint + "/" + kManifestFile, text.dump(2) + "\n");
+  write_file_atomic(checkpoint + "/" + kManifestFile, text.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
 Manifest read_manifest(const std::string& checkpoint) {
@@ -41,8 +42,7 @@ Manifest read_manifest(const std::string& checkpoint) {
         .job_toml = text.at("job").get<std::string>(),
     };
   } catch (const json::exception& fault) {
-    const std::string reason = fault.what();  // the parser quotes all that it read behind a semicolon
-    throw Error(fmt::format("{}: malformed: {}", path, reason.substr(0, reason.find(';'))));
+    damaged_checkpoint(path, json_fault(fault));
   }
 }
 

@@ -21,7 +21,7 @@ struct Manifest {
 /// Writes and syncs CHECKPOINT/manifest.json.
 void write_manifest(const std::string& checkpoint, const Manifest& manifest);
 
-/// Throws Error naming the file: missing, malformed, of another version.
+/// Throws Error naming the file: missing, damaged, of another version.
 Manifest read_manifest(const std::string& checkpoint);
 
 }  // namespace tutti

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/message.h"
 
 namespace tutti {
 namespace {
@@ -63,8 +64,8 @@ void check_stamp(int fd, const FileStamp& stamp, const std::string& path) {
   struct stat info {};
   if (fstat(fd, &info) != 0) throw_errno("read", path);
   if (info.st_size != stamp.bytes) {
-    throw Error(fmt::format("{}: {} bytes where the manifest says {}{}", path, info.st_size, stamp.bytes,
-                            info.st_size < stamp.bytes ? ": truncated" : ""));
+    damaged_checkpoint(path, fmt::format("{} bytes where the manifest says {}{}", info.st_size, stamp.bytes,
+                                         info.st_size < stamp.bytes ? ": truncated" : ""));
   }
   Sha256 sha;
   std::vector<std::byte> buffer(kReadAtOnce);
@@ -74,7 +75,7 @@ void check_stamp(int fd, const FileStamp& stamp, const std::string& path) {
     sha.add(part);
   }
   if (const std::string found = hex(sha.finish()); found != stamp.sha256) {
-    throw Error(fmt::format("{}: damaged: SHA-256 is {}, the manifest says {}", path, found, stamp.sha256));
+    damaged_checkpoint(path, fmt::format("its SHA-256 is {}, the manifest says {}", found, stamp.sha256));
   }
 }
 
@@ -160,6 +161,11 @@ std::vector<Digest> read_entry(int fd, uint64_t at, int64_t size, std::span<cons
 
 }  // namespace
 
+void damaged_checkpoint(const std::string& file, const std::string& why) {
+  throw Error(fmt::format("{}: damaged: {}; remove the folder {} to go on from the checkpoint before it", file, why,
+                          file.substr(0, file.rfind('/'))));
+}
+
 WrittenState write_safetensors(const std::string& path, const StateSource& source) {
   Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!fd) throw_errno("create", path);
@@ -220,7 +226,8 @@ std::vector<FileTensor> read_tensors(const std::string& path, const std::functio
     }
     return tensors;
   } catch (const json::exception& fault) {
-    throw Error(fmt::format("{}: malformed header: {}", path, fault.what()));
+    throw Error(fmt::format("{}: damaged: its header is no safetensors header ({}); copy or save the file again", path,
+                            json_fault(fault)));
   }
 }
 
@@ -245,7 +252,7 @@ std::string read_safetensors(const std::string& path, const FileStamp& stamp, co
                 pieces.size());
     return hasher.finish(counters);
   } catch (const json::exception& fault) {
-    throw Error(fmt::format("{}: malformed header: {}", path, fault.what()));
+    damaged_checkpoint(path, fmt::format("its header is no safetensors header ({})", json_fault(fault)));
   }
 }
 

@@ -17,6 +17,9 @@ struct FileStamp {
   std::string sha256;  ///< hex
 };
 
+/// An Error that names a file of a checkpoint, what is wrong with it, and how to go on without it.
+[[noreturn]] void damaged_checkpoint(const std::string& file, const std::string& why);
+
 struct WrittenState {
   FileStamp file;
   std::string state_sha256;  ///< StateHasher's

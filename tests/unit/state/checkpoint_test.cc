@@ -96,10 +96,10 @@ TEST_F(CheckpointTest, AManifestThatIsMissingMalformedAlteredOrOfAnotherVersionI
     return copy.dump();
   };
   EXPECT_EQ(fault_of(altered("version", 2)), file + ": version 2; this program reads version 1");
-  EXPECT_TRUE(contains(fault_of(manifest.dump().substr(0, 50)), file + ": malformed"));
-  EXPECT_TRUE(contains(fault_of("[]"), file + ": malformed"));
-  EXPECT_TRUE(contains(fault_of(altered("cursor", "many")), file + ": malformed"));
-  EXPECT_TRUE(contains(fault_of(altered("step", 4)), file + ": the state's hash is"));
+  EXPECT_TRUE(contains(fault_of(manifest.dump().substr(0, 50)), file + ": damaged: "));
+  EXPECT_TRUE(contains(fault_of("[]"), file + ": damaged: "));
+  EXPECT_TRUE(contains(fault_of(altered("cursor", "many")), file + ": damaged: "));
+  EXPECT_TRUE(contains(fault_of(altered("step", 4)), file + ": damaged: the state's hash is"));
   EXPECT_EQ(fault_of(manifest.dump()), "no fault");
   std::filesystem::remove(file);
   EXPECT_EQ(load_fault(path, state.state), "cannot open " + file + ": No such file or directory");
