@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/message.h"
 #include "base/terminal.h"
 #include "config/nearest.h"
 
@@ -136,10 +137,10 @@ int guarded(const std::function<int()>& f) {
     for (const std::string& fault : first_few(e.faults())) complain(fault);
     return 2;
   } catch (const std::system_error& e) {
-    if (flushed()) complain(e.what());  // else it was about the output, and that is said
+    if (flushed()) complain(message_of(e));  // else it was about the output, and that is said
     return 1;
   } catch (const std::exception& e) {
-    complain(e.what());
+    complain(message_of(e));
     return 1;
   }
 }

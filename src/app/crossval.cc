@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -24,11 +23,11 @@ using nlohmann::json;
 
 /// The last evaluation's numbers.
 std::map<std::string, double> last_metrics(const std::string& run) {
-  std::ifstream lines(RunFolder{run, false}.metrics());
+  std::ifstream lines(RunFolder{run}.metrics());
   json last;
   for (std::string line; std::getline(lines, line);) {
     json record = json::parse(line, nullptr, false);
-    if (!record.is_discarded() && record.value("event", "") == "eval") last = std::move(record);
+    if (record.is_object() && record.value("event", json()) == "eval") last = std::move(record);
   }
   if (last.is_null()) throw Error(fmt::format("{}: it was not evaluated", run));
   std::map<std::string, double> metrics;
@@ -155,8 +154,8 @@ int crossval_command(const TrainArguments& arguments, int64_t folds, const MakeM
   options.stop_at = arguments.steps;
   const int64_t ranks = options.job.layout.ranks;
   const size_t at_once = static_cast<size_t>(std::max<int64_t>(1, this_machine().cores / ranks));
-  const RunFolder made = create_run(arguments.out, options.job);
-  const std::string& folder = made.path;
+  const LockedRun made = create_run(arguments.out, options.job);
+  const std::string& folder = made.folder.path;
   fmt::print("{}: {} folds, {} at once, {} rank{} each\n\n", options.job.name, folds, at_once, ranks,
              ranks == 1 ? "" : "s");
 
@@ -165,9 +164,9 @@ int crossval_command(const TrainArguments& arguments, int64_t folds, const MakeM
     // As with a run: one that failed before its first step leaves no folder behind.
     bool any = false;
     for (int64_t fold = 0; fold < done.started; ++fold) {
-      any = any || std::filesystem::exists(fold_folder(folder, fold));
+      any = any || path_exists(fold_folder(folder, fold));
     }
-    if (!any) remove_run(made);
+    if (!any) remove_run(made.folder);
     throw Error(done.failure);
   }
   if (done.stopped) return 130;

@@ -83,15 +83,31 @@ bool sets(const std::vector<Setting>& settings, const std::string& key) {
   return std::any_of(settings.begin(), settings.end(), [&](const Setting& s) { return s.key == key; });
 }
 
+/// The job that the run's last checkpoint was trained with.
+Job trained_job(const RunFolder& folder) {
+  const std::string checkpoint = checkpoint_of(folder);
+  return parse_job(read_manifest(checkpoint).job_toml, checkpoint + "/" + kManifestFile, {});
+}
+
 Job resumed_job(const TrainArguments& arguments, std::vector<Setting> settings) {
   // The run's transport was chosen for the workers and the device it had, its ranks for that one's number.
   const bool moves = sets(settings, "numerics.device");
   if ((moves || sets(settings, "layout.workers")) && !sets(settings, "layout.transport"))
     settings.push_back({"layout.transport", "auto"});
   if (moves && !sets(settings, "layout.ranks")) settings.push_back({"layout.ranks", "0"});
-  RunFolder folder = open_run(arguments.resume);
-  std::string text = read_file(folder.job());
-  Job before = parse_job(text, folder.job(), {}), job = parse_job(text, folder.job(), settings);
+  const RunFolder folder = open_run(arguments.resume);
+  const Job before = job_of_run(folder), trained = trained_job(folder);
+  // The checkpoint is the truth: a job.toml that was edited since is another job.
+  if (auto edited = job_differences(trained, before); !edited.empty()) {
+    for (std::string& fault : edited)
+      fault = fmt::format("--resume {}: {} as {} says", arguments.resume, fault, folder.job());
+    edited.push_back(fmt::format(
+        "--resume {}: a run goes on with the job that it began with: undo the change (or remove {}, and it is "
+        "restored), or start a new run with `tutti train {}`",
+        arguments.resume, folder.job(), folder.job()));
+    throw ConfigError(std::move(edited));
+  }
+  Job job = job_of_run(folder, settings);
   if (auto changed = job_differences(before, job); !changed.empty()) {
     for (std::string& fault : changed)
       fault = fmt::format("--resume {}: {}; only [layout], the device and the precision may change", arguments.resume,
@@ -121,8 +137,8 @@ std::vector<Setting> parse_settings(const std::vector<std::string>& texts, int64
 
 Job job_on_host(const std::string& run) {
   const RunFolder folder = open_run(run);
-  Job job = parse_job(read_file(folder.job()), folder.job(),
-                      {{"numerics.device", "cpu"}, {"numerics.precision", "float32"}, {"layout.transport", "auto"}});
+  Job job =
+      job_of_run(folder, {{"numerics.device", "cpu"}, {"numerics.precision", "float32"}, {"layout.transport", "auto"}});
   const Machine machine = this_machine();
   forget_idle_keys(job, machine);
   resolve(job, machine);
@@ -148,16 +164,18 @@ Prepared prepare(const TrainArguments& arguments, bool elsewhere) {
   if (!arguments.resume.empty()) forget_idle_keys(job, prepared.machine);
   resolve(job, prepared.machine);
   choose_library_isa(job.numerics.isa);
-  if (!arguments.resume.empty()) {
-    const std::string checkpoint = checkpoint_of(open_run(arguments.resume));
-    prepared.changes = device_differences(parse_job(read_manifest(checkpoint).job_toml, checkpoint, {}), job);
-  }
+  if (!arguments.resume.empty()) prepared.changes = device_differences(trained_job(open_run(arguments.resume)), job);
   return prepared;
 }
 
 int train_command(const TrainArguments& given, const MakeModel& make_model, const OwnPartition& partition) {
   // A training outlives whoever reads its output: what counts is in the run's folder. The exit code tells of the loss.
   std::signal(SIGPIPE, SIG_IGN);
+  if (!given.resume.empty() && !given.out.empty())
+    throw ConfigError(
+        {fmt::format("--resume {} --out {}: a run goes on in its own folder; leave out --out, or copy {} to "
+                     "{} and resume the copy",
+                     given.resume, given.out, given.resume, given.out)});
   RunOptions options;
   const TrainArguments arguments = with_planned_layout(given, make_model);
   const Prepared prepared = prepare(arguments);

@@ -36,6 +36,9 @@ namespace tutti {
 namespace {
 
 constexpr uint64_t kMostRanks = 65536, kMostSteps = uint64_t{1} << 40;
+/// An option that a shell filled in from a variable that was not set is not one that was left out.
+const CLI::Validator kNotEmpty(
+    [](const std::string& text) { return text.empty() ? std::string("it is empty (an unset variable?)") : ""; }, "");
 
 void add_train_options(CLI::App& app, TrainArguments& arguments, bool resumable = true) {
   app.add_option("--ranks", arguments.ranks, "number of ranks (default: one per usable core, at most the lanes)")
@@ -44,10 +47,11 @@ void add_train_options(CLI::App& app, TrainArguments& arguments, bool resumable 
       ->transform(whole(0, kMostSteps));
   app.add_option("--set", arguments.set, "section.key=value, a TOML value (a bare word is a string)")
       ->allow_extra_args(false);
-  app.add_option("--out", arguments.out, "folder of the run (default: runs/<job>-<n>)");
+  app.add_option("--out", arguments.out, "folder of the run (default: runs/<job>-<n>)")->check(kNotEmpty);
   if (resumable)
     app.add_option("--resume", arguments.resume,
-                   "go on with this run; only [layout] keys, device and precision may be set beside it");
+                   "go on with this run; only [layout] keys, device and precision may be set beside it")
+        ->check(kNotEmpty);
 }
 
 int jobs_command() {
@@ -63,7 +67,7 @@ int sample_command(const std::string& path, const std::string& prompt, int64_t l
   prepare_compute_thread(1);
   const Trained trained(path, 1, job.numerics, make_model);
   std::shared_ptr<const Tokenizer> tokenizer;
-  if (std::filesystem::exists(folder.tokenizer()))
+  if (path_exists(folder.tokenizer()))
     tokenizer = std::make_shared<const Tokenizer>(Tokenizer::load(folder.tokenizer()));
   show(stdout, Sampler(job, make_model, trained.units(), tokenizer).text(prompt, length, seed, temperature) + "\n");
   return 0;
@@ -88,7 +92,7 @@ std::vector<uint64_t> traced_steps(const std::vector<TraceEvent>& events) {
 int trace_command(const std::string& path, int64_t step) {
   RunFolder folder = open_run(path);
   std::vector<TraceEvent> events;
-  for (int rank = 0; std::filesystem::exists(folder.trace(rank)); ++rank) {
+  for (int rank = 0; path_exists(folder.trace(rank)); ++rank) {
     std::ifstream lines(folder.trace(rank));
     for (std::string line; std::getline(lines, line);) {
       try {

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/message.h"
 #include "config/builtin.h"
 #include "config/job.h"
 #include "config/nearest.h"
@@ -147,7 +148,8 @@ void Parse::read_setting(const Setting& setting) {
   set(*key, *entry, place, "--set");
 }
 
-std::string stem(const std::string& source) { return std::filesystem::path(source).stem().string(); }
+/// A name for the job, which its checkpoints store as JSON; a file's may have any bytes.
+std::string stem(const std::string& source) { return as_utf8(std::filesystem::path(source).stem().string()); }
 
 Job parse(std::string_view text, const std::string& name, const std::string& source, bool builtin,
           const std::vector<Setting>& settings) {
@@ -179,15 +181,14 @@ Job load_job(const std::string& name, const std::vector<Setting>& settings) {
   if (const BuiltinFile* file = find_builtin(name)) {
     return parse(file->text, name, "built-in " + name, true, settings);
   }
-  std::error_code none;
-  if (!std::filesystem::exists(name, none)) {
+  if (name.empty()) throw ConfigError({fmt::format("the job's name is empty; {}", unknown_builtin(name))});
+  const PathKind kind = kind_at(name);
+  if (kind == PathKind::kNothing) {
     throw ConfigError({fmt::format("{} is neither a built-in job nor a file; {}", name, unknown_builtin(name))});
   }
+  if (kind == PathKind::kFolder) throw ConfigError({name + " is a folder, not a job file"});
   // Also because a pipe could be read only once, and a job is read by the planner and then by the run.
-  const auto type = std::filesystem::status(name, none).type();
-  if (type == std::filesystem::file_type::directory) throw ConfigError({name + " is a folder, not a job file"});
-  if (type != std::filesystem::file_type::regular)
-    throw ConfigError({name + " is a pipe or a device; a job is a regular file"});
+  if (kind == PathKind::kOther) throw ConfigError({name + " is a pipe or a device; a job is a regular file"});
   return parse(read_file(name), stem(name), name, false, settings);
 }
 

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "launch/local.h"
+#include "state/manifest.h"
 #include "train/prepare.h"
 #include "train/run_folder.h"
 #include "train/session.h"
@@ -30,20 +31,25 @@ void train_rank(const RunOptions& options, const RunFolder& folder, const std::s
 
 RunResult run(const RunOptions& options) {
   const Job& job = options.job;
+  if (job.layout.ranks > Control::kMaxRanks)
+    throw ConfigError(
+        {fmt::format("layout.ranks = {}: one command starts at most {} ranks", job.layout.ranks, Control::kMaxRanks)});
   RunFolder folder;
+  Fd lock;
   std::string checkpoint;
-  bool fresh = false;
+  const bool fresh = options.resume.empty() && options.keep;
   if (!options.resume.empty()) {
     folder = open_run(options.resume);
+    lock = lock_run(folder);
     checkpoint = checkpoint_of(folder);
-  } else if (options.keep) {
-    fresh = true;
-    folder = create_run(options.out, job);
+    remove_unfinished(folder);  // of a run whose launcher was killed
+    if (!path_exists(folder.job())) write_file_atomic(folder.job(), read_manifest(checkpoint).job_toml);
+  } else if (fresh) {
+    LockedRun made = create_run(options.out, job);
+    folder = std::move(made.folder);
+    lock = std::move(made.lock);
   }
-  Fd lock;
-  if (options.keep) lock = lock_run(folder);
-  if (!checkpoint.empty()) remove_unfinished(folder);  // of a run whose launcher was killed
-  const Time origin = SystemClock().now();             // of the traces: the same for all ranks
+  const Time origin = SystemClock().now();  // of the traces: the same for all ranks
   LaunchOptions launch;
   launch.ranks = static_cast<int>(job.layout.ranks);
   launch.threads = job.layout.workers == "thread";

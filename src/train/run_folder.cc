@@ -4,7 +4,11 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -22,12 +26,58 @@ namespace {
 
 /// Why a folder that holds something cannot take a new run.
 std::string occupied(const RunFolder& folder) {
-  const std::string& path = folder.path;
-  if (!fs::exists(folder.job())) return fmt::format("--out {}: the folder is not empty", path);
+  if (!path_exists(folder.job())) return "the folder is not empty";
   if (latest_checkpoint(folder.checkpoints()).empty())
-    return fmt::format("--out {}: a run that ended without a checkpoint is in it; remove it or choose another folder",
-                       path);
-  return fmt::format("--out {}: a run is in it already; choose another folder, or go on with --resume {}", path, path);
+    return "a run that ended without a checkpoint is in it; remove it or choose another folder";
+  return fmt::format("a run is in it already; choose another folder, or go on with --resume {}", folder.path);
+}
+
+/// Makes a folder and those above it that are missing; returns the ones it made, outermost first.
+std::vector<std::string> make_folders(const std::string& path) {
+  std::vector<std::string> made;
+  fs::path name;
+  for (const fs::path& part : fs::path(path)) {
+    name /= part;
+    if (::mkdir(name.c_str(), 0777) == 0) {
+      made.push_back(name);
+    } else if (const int reason = errno; !is_folder(name)) {
+      for (; !made.empty(); made.pop_back()) ::rmdir(made.back().c_str());
+      throw Error(fmt::format("cannot make {}: {}", path, std::strerror(reason == EEXIST ? ENOTDIR : reason)));
+    }
+  }
+  return made;
+}
+
+/// Nothing where another process has the lock.
+Fd try_lock(const std::string& path) {
+  Fd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) throw_errno("open", path);
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return fd;
+  if (errno != EWOULDBLOCK) throw_errno("lock", path);
+  return {};
+}
+
+bool leads_to(const std::string& path, const Fd& folder) {
+  struct stat by_name {
+  }, opened{};
+  return ::stat(path.c_str(), &by_name) == 0 && ::fstat(folder.get(), &opened) == 0 &&
+         by_name.st_dev == opened.st_dev && by_name.st_ino == opened.st_ino;
+}
+
+/// Makes a folder that is empty or missing this process's own. Returns why it cannot be; else "".
+std::string claim(const std::string& path, LockedRun& run) {
+  const PathKind kind = kind_at(path);
+  if (kind == PathKind::kFile || kind == PathKind::kOther) return "it exists and is not a folder";
+  std::vector<std::string> made = make_folders(path);
+  Fd lock = try_lock(path);
+  // Who has the lock decides what becomes of the folder, also of one that was made here.
+  if (!lock) return "a run is going on in it; choose another folder";
+  // Its last holder may have removed it before the lock was had.
+  if (!leads_to(path, lock)) return claim(path, run);
+  RunFolder folder{path, std::move(made)};
+  if (!names_in(path).empty()) return occupied(folder);
+  run = {std::move(folder), std::move(lock)};
+  return "";
 }
 
 bool unfinished(const std::string& name) {
@@ -36,39 +86,42 @@ bool unfinished(const std::string& name) {
 
 }  // namespace
 
-RunFolder create_run(const std::string& path, const Job& job) {
-  RunFolder folder{path, false};
-  for (int n = 1; folder.path.empty(); ++n)
-    if (std::string candidate = fmt::format("runs/{}-{}", job.name, n); !fs::exists(candidate)) folder.path = candidate;
-  std::error_code error;
-  if (fs::exists(folder.path) && !fs::is_directory(folder.path))
-    throw Error(fmt::format("--out {}: it exists and is not a folder", folder.path));
-  if (fs::exists(folder.path) && !fs::is_empty(folder.path, error)) throw Error(occupied(folder));
-  folder.made = !fs::exists(folder.path);
+LockedRun create_run(const std::string& path, const Job& job) {
+  LockedRun run;
+  if (!path.empty()) {
+    if (const std::string reason = claim(path, run); !reason.empty())
+      throw Error(fmt::format("--out {}: {}", path, reason));
+  }
+  // A name that another start takes in this moment is not free any more.
+  for (int n = 1; !run.lock; ++n)
+    if (const std::string free = fmt::format("runs/{}-{}", job.name, n); !path_exists(free)) claim(free, run);
   try {
-    fs::create_directories(folder.path + "/trace", error);
-    if (!error) fs::create_directories(folder.checkpoints(), error);
-    if (error) throw Error(fmt::format("cannot make {}: {}", folder.path, error.message()));
-    write_file_atomic(folder.job(), to_toml(job));
+    for (const std::string& inside : {run.folder.path + "/trace", run.folder.checkpoints()}) make_folders(inside);
+    write_file_atomic(run.folder.job(), to_toml(job));
   } catch (...) {
-    remove_run(folder);
+    remove_run(run.folder);
     throw;
   }
-  return folder;
+  return run;
 }
 
 RunFolder open_run(const std::string& path) {
-  RunFolder folder{path, false};
-  if (!fs::is_directory(path)) throw Error(fmt::format("{}: no such run", path));
-  if (!fs::exists(folder.job())) throw Error(fmt::format("{}: not a run (it has no job.toml)", path));
+  RunFolder folder{path};
+  if (path.empty()) throw Error("the name of the run is empty");
+  if (!is_folder(path)) throw Error(fmt::format("{}: no such run", path));
+  if (!path_exists(folder.job()) && latest_checkpoint(folder.checkpoints()).empty())
+    throw Error(fmt::format("{}: not a run (it has no job.toml)", path));
   return folder;
 }
 
+Job job_of_run(const RunFolder& folder, const std::vector<Setting>& settings) {
+  if (path_exists(folder.job())) return parse_job(read_file(folder.job()), folder.job(), settings);
+  const std::string checkpoint = checkpoint_of(folder);
+  return parse_job(read_manifest(checkpoint).job_toml, checkpoint + "/" + kManifestFile, settings);
+}
+
 Fd lock_run(const RunFolder& folder) {
-  Fd fd(::open(folder.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd) throw_errno("open", folder.path);
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return fd;
-  if (errno != EWOULDBLOCK) throw_errno("lock", folder.path);
+  if (Fd lock = try_lock(folder.path)) return lock;
   throw Error(fmt::format("{}: another process is training in it", folder.path));
 }
 
@@ -80,7 +133,7 @@ std::string checkpoint_of(const RunFolder& folder) {
   std::error_code error;
   for (fs::directory_iterator it(folder.checkpoints(), error), end; !error && it != end; it.increment(error)) {
     const std::string path = it->path().string();
-    if (it->path().filename().string().starts_with("step-") && later(path) && !fs::exists(it->path() / kManifestFile))
+    if (it->path().filename().string().starts_with("step-") && later(path) && !path_exists(path + "/" + kManifestFile))
       throw Error(fmt::format("{}: damaged: it has no {}; remove the folder to go on from the checkpoint before it",
                               path, kManifestFile));
   }
@@ -89,20 +142,24 @@ std::string checkpoint_of(const RunFolder& folder) {
 }
 
 void cut_metrics(const RunFolder& folder, int64_t step) {
-  if (!fs::exists(folder.metrics())) return;
+  if (!path_exists(folder.metrics())) return;
   std::istringstream lines(read_file(folder.metrics()));
   std::string kept, line;
   while (std::getline(lines, line)) {
     auto record = nlohmann::json::parse(line, nullptr, false);
-    if (!record.is_discarded() && record.value("step", int64_t{0}) <= step) kept += line + "\n";
+    if (!record.is_object()) continue;
+    const auto at = record.find("step");
+    if (at == record.end() || (at->is_number() && at->get<double>() <= static_cast<double>(step))) kept += line + "\n";
   }
   write_file_atomic(folder.metrics(), kept);
 }
 
 void remove_traces(const RunFolder& folder) {
   const fs::path traces = fs::path(folder.trace(0)).parent_path();
-  fs::remove_all(traces);
-  fs::create_directory(traces);
+  std::error_code error;
+  fs::remove_all(traces, error);
+  if (!error) fs::create_directory(traces, error);
+  if (error) throw Error(fmt::format("cannot empty {}: {}", traces.string(), error.message()));
 }
 
 bool has_metrics(const RunFolder& folder) {
@@ -125,7 +182,7 @@ void remove_run(const RunFolder& folder) {
   for (const std::string& path : {folder.path + "/trace", folder.checkpoints(), folder.best(), folder.tensorboard(),
                                   folder.tokenizer(), folder.job(), folder.metrics(), folder.events()})
     fs::remove_all(path, ignored);
-  if (folder.made) fs::remove(folder.path, ignored);
+  for (auto made = folder.made.rbegin(); made != folder.made.rend(); ++made) ::rmdir(made->c_str());
 }
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/file.h"
 #include "config/job.h"
@@ -11,7 +12,7 @@ namespace tutti {
 
 struct RunFolder {
   std::string path;
-  bool made = false;  ///< by create_run; an empty folder that was there is the user's own
+  std::vector<std::string> made{};  ///< by create_run, outermost first; a folder that was there is the user's own
   std::string job() const { return path + "/job.toml"; }
   std::string metrics() const { return path + "/metrics.jsonl"; }
   std::string events() const { return path + "/events.jsonl"; }
@@ -22,11 +23,20 @@ struct RunFolder {
   std::string trace(int rank) const { return path + "/trace/rank-" + std::to_string(rank) + ".jsonl"; }
 };
 
-/// Makes the folder and writes the job into it. Empty `path`: runs/<job>-<first free number>. A folder that holds
-/// anything is refused. Nothing is left behind when it fails.
-RunFolder create_run(const std::string& path, const Job& job);
+/// A run's folder that no other process writes into for as long as the lock is held.
+struct LockedRun {
+  RunFolder folder;
+  Fd lock;
+};
+/// Makes the folder, locks it, and only then writes the job into it: of several that start at the same time in one
+/// folder, one gets it. Empty `path`: runs/<job>-<first free number>. A folder that holds anything, or in which a run
+/// is going on, is refused. Nothing is left behind when it fails.
+LockedRun create_run(const std::string& path, const Job& job);
 /// An existing run; Error when it is none.
 RunFolder open_run(const std::string& path);
+/// The run's job with these settings: from job.toml, or where that is missing from the last checkpoint, which has it
+/// too.
+Job job_of_run(const RunFolder& folder, const std::vector<Setting>& settings = {});
 /// Held while a run writes into its folder, by the launcher and its ranks, and gone with the last of them. Error when
 /// another run holds it.
 Fd lock_run(const RunFolder& folder);
@@ -41,7 +51,8 @@ void remove_traces(const RunFolder& folder);
 bool has_metrics(const RunFolder& folder);
 /// Removes what a killed rank was writing and nobody will finish: a checkpoint's hidden files, temporary files.
 void remove_unfinished(const RunFolder& folder);
-/// Removes everything that create_run and a run make.
+/// Removes everything that create_run and a run make, and of the folders above it those that it made and that are
+/// empty.
 void remove_run(const RunFolder& folder);
 
 }  // namespace tutti

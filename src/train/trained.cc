@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -17,11 +16,9 @@ namespace tutti {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 Job plain_job(const std::string& run, int64_t micro_batch_size, const NumericsConfig& numerics) {
   const RunFolder folder = open_run(run);
-  Job job = parse_job(read_file(folder.job()), folder.job(), {});
+  Job job = job_of_run(folder);
   job.augment = {};
   job.numerics = numerics;
   job.train.micro_batch_size = micro_batch_size;
@@ -32,9 +29,9 @@ Job plain_job(const std::string& run, int64_t micro_batch_size, const NumericsCo
 }  // namespace
 
 std::string tensors_path(const std::string& path) {
-  if (fs::is_regular_file(path)) return path;
-  if (fs::exists(path + "/" + kStateFile)) return path + "/" + kStateFile;
-  if (fs::is_directory(path)) {
+  if (is_file(path)) return path;
+  if (path_exists(path + "/" + kStateFile)) return path + "/" + kStateFile;
+  if (is_folder(path)) {
     if (const std::string latest = latest_checkpoint(path + "/checkpoints"); !latest.empty())
       return latest + "/" + kStateFile;
   }

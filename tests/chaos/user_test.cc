@@ -1,6 +1,11 @@
 // What a careless user does with the real command: each mistake is one clear message before the first step, and what
 // can go on goes on to the same bits.
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <atomic>
 #include <cmath>
+#include <thread>
 
 #include "support/command.h"
 
@@ -42,6 +47,29 @@ TEST_F(User, ANameThatIsNoFolderIsRefused) {
     const std::string said = refused({"train", job});
     EXPECT_TRUE(says(said, "no slashes and no control characters")) << said;
   }
+}
+
+TEST_F(User, AJobFileWhoseNameIsNoUtf8TrainsAndIsResumed) {
+  const std::string job = folder_.write("caf\xe9.toml", "base = \"mlp-points\"\n");
+  Command command({"train", job, "--ranks", "2", "--steps", "2", "--out", run_});
+  ASSERT_EQ(command.wait(), 0) << command.err();
+  EXPECT_TRUE(command.says("caf_")) << command.out();
+  Command again({"train", "--resume", run_, "--steps", "2"});
+  ASSERT_EQ(again.wait(), 0) << again.err();
+  EXPECT_EQ(again.hash(), command.hash());
+}
+
+TEST_F(User, MoreRanksThanACommandStartsAreRefused) {
+  const std::string said = refused(Arguments{"train", "mlp-points", "--ranks", "300"} + set({"train.lanes=300"}));
+  EXPECT_EQ(said, "tutti: layout.ranks = 300: one command starts at most 256 ranks\n");
+}
+
+TEST_F(User, ARunThatFailsBeforeItsFirstStepLeavesNoFolderAboveIt) {
+  Command command(Arguments{"train", "gpt-kjv", "--ranks", "1", "--out", folder_ / "a/b/c"} +
+                  set({"data.path=/no/such/file"}));
+  EXPECT_EQ(command.wait(), 1) << command.out();
+  EXPECT_TRUE(command.says("/no/such/file")) << command.err();
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path())) << command.err();
 }
 
 TEST_F(User, ASampleOfAWalkThatHasNoBytesIsRefused) {
@@ -122,6 +150,50 @@ early_stop = 2
   ASSERT_EQ(again.wait(), 0) << again.err();
   EXPECT_TRUE(again.says("finished at step 9")) << again.out();
   EXPECT_EQ(again.hash(), first.hash());
+}
+
+sockaddr_in loopback(int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+/// The first of so many ports of loopback in a row that nobody listens on.
+int free_ports(int count) {
+  for (int first = 20000 + ::getpid() % 20000;; first += count) {
+    bool all = true;
+    for (int port = first; port < first + count; ++port) {
+      const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      sockaddr_in address = loopback(port);
+      all = all && ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    }
+    if (all) return first;
+  }
+}
+
+TEST_F(User, StrangersAtAFixedPortChangeNothing) {
+  const Arguments train =
+      Arguments{"train", "mlp-points", "--ranks", "3", "--steps", "3"} + set({"layout.transport=tcp"});
+  const int port = free_ports(3);
+  std::atomic<bool> over{false};
+  std::atomic<int> met{0};  // connections that were accepted
+  std::thread stranger([&] {
+    for (int n = 0; !over; ++n) {
+      const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      sockaddr_in address = loopback(port + n % 3);
+      if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) ++met;
+    }
+  });
+  Command command(train + Arguments{"--out", run_} + set({"layout.port=" + std::to_string(port)}));
+  EXPECT_EQ(command.wait(), 0) << command.err();
+  over = true;
+  stranger.join();
+  EXPECT_GT(met, 0);
+  Command alone(train + Arguments{"--out", folder_ / "alone"});
+  EXPECT_EQ(alone.wait(), 0) << alone.err();
+  EXPECT_EQ(command.hash(), alone.hash());
 }
 
 }  // namespace

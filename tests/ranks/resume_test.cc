@@ -1,6 +1,9 @@
 // Going on from a checkpoint: the same as never having stopped, on any number of ranks; and what is refused.
+#include <fmt/format.h>
+
 #include <set>
 
+#include "config/job.h"
 #include "support/command.h"
 
 namespace tutti {
@@ -119,6 +122,47 @@ TEST_F(Resume, WithAnotherJobIsRefusedNamingEveryKey) {
   EXPECT_EQ(said.find("overlap"), std::string::npos) << said;
 }
 
+TEST_F(Resume, OfAnEditedJobIsRefusedNamingEveryKeyAndItsLayoutIsFree) {
+  train("run", {"--steps", "1"});
+  const std::string file = run_ + "/job.toml", whole = read_file(file);
+  const auto edited = [&](const std::string& from, const std::string& to) {
+    std::string text = whole;
+    for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+      text.replace(at, from.size(), to);
+    write_file_atomic(file, text);
+  };
+  edited("lr = 0.01", "lr = 0.5");
+  const std::string said = refused(2, run_);
+  EXPECT_NE(said.find("train.lr is 0.01, not 0.5 as " + file + " says"), std::string::npos) << said;
+  EXPECT_NE(said.find("start a new run with `tutti train " + file + "`"), std::string::npos) << said;
+  EXPECT_EQ(metric_of(run_, "step", "loss").size(), 1u);
+  edited("overlap = true", "overlap = false");
+  const std::string straight = train("straight", {"--ranks", "1", "--steps", "2"});
+  EXPECT_EQ(resume({"--steps", "2"}), straight);
+  // One that is missing is restored, one that is damaged is not overwritten.
+  std::filesystem::remove(file);
+  EXPECT_EQ(resume({"--steps", "2"}), straight);
+  EXPECT_EQ(job_differences(load_job(file, {}), parse_job(whole, file, {})), std::vector<std::string>{});
+  write_file_atomic(file, whole.substr(0, whole.find("seed =") + 6));
+  EXPECT_NE(refused(2, run_).find(file + ":"), std::string::npos);
+  EXPECT_TRUE(read_file(file).ends_with("seed ="));
+}
+
+TEST_F(Resume, WithAnEmptyNameOrAnotherFolderIsRefused) {
+  for (const Arguments& words : std::vector<Arguments>{{"--resume", ""}, {job_, "--out", ""}}) {
+    Command command(Arguments{"train"} + words);
+    EXPECT_EQ(command.wait(), 2) << testing::PrintToString(words) << command.out();
+    EXPECT_TRUE(command.says("it is empty")) << testing::PrintToString(words) << command.err();
+  }
+  Command nameless({"train", ""});
+  EXPECT_EQ(nameless.wait(), 2);
+  EXPECT_TRUE(nameless.says("the job's name is empty")) << nameless.err();
+  train("run", {"--steps", "1"});
+  const std::string other = folder_ / "other";
+  EXPECT_NE(refused(2, run_, {"--out", other}).find("--resume " + run_ + " --out " + other + ": "), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(other));
+}
+
 TEST_F(Resume, OfWhatIsNoRunIsRefused) {
   EXPECT_NE(refused(1, folder_ / "nothing").find("nothing: no such run"), std::string::npos);
   std::filesystem::create_directory(folder_ / "empty");
@@ -167,7 +211,7 @@ TEST_F(DamagedCheckpoint, WithAFlippedByteIsRefused) {
   file.seekp(-1000, std::ios::end);
   file.put(flipped);
   file.close();
-  expect_refused(state_, "damaged: SHA-256 is ");
+  expect_refused(state_, "damaged: its SHA-256 is ");
 }
 
 TEST_F(DamagedCheckpoint, ThatIsTruncatedIsRefused) {
@@ -190,7 +234,9 @@ TEST_F(DamagedCheckpoint, WithoutItsManifestIsRefusedAndNoOlderOneIsTakenInItsPl
 
 TEST_F(DamagedCheckpoint, WithAnUnreadableManifestIsRefused) {
   std::filesystem::resize_file(manifest_, std::filesystem::file_size(manifest_) / 2);
-  expect_refused(manifest_, "malformed");
+  expect_refused(manifest_, fmt::format("damaged: not JSON from byte {} on; remove the folder {} to go on from the "
+                                        "checkpoint before it",
+                                        std::filesystem::file_size(manifest_) + 1, checkpoint_));
 }
 
 }  // namespace
