@@ -1,4 +1,6 @@
-// The picture: axes on the left, a legend on the right, one colour per run.
+// The picture: axes and curves, and a legend beside them, or below them in columns where there are many runs.
+//   colours     up to 8 runs have Okabe and Ito's; more have hues at equal distances, in turn darker and lighter, and
+//               lines in one of four patterns, so that neighbours in hue differ in both
 //   smoothing   twice the mean of up to k values on either side, k a fiftieth of the run. Near its start only as many
 //               as there are on the left: the steep beginning of a curve is not flattened
 //   thinning    of every pixel column the first, lowest, highest and last point: what a screen shows of all of them
@@ -12,6 +14,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numbers>
 
 #include "base/svg.h"
 
@@ -23,12 +26,48 @@ namespace {
 
 using Points = std::vector<std::pair<double, double>>;
 
-constexpr double kWidth = 1160, kLeft = 76, kTop = 64, kPlotWidth = 760, kPlotHeight = 470, kLegend = 868;
-constexpr double kBottom = kTop + kPlotHeight, kRight = kLeft + kPlotWidth;
+constexpr double kWidth = 1160, kLeft = 76, kTop = 64, kPlotHeight = 470, kBottom = kTop + kPlotHeight;
+constexpr double kBeside = 836, kBelow = 1136;  // where the plot ends on the right, with the legend beside and below
+constexpr double kEntryWidth = 284, kEntryHeight = 48;  // of the legend
+constexpr size_t kNameWidth = 26;                       // characters
 constexpr double kLogarithmicFrom = 50;
 /// Okabe and Ito's colours, told apart with any kind of colour vision; yellow, too light on white, darkened.
 constexpr std::array<const char*, 8> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                  "#e69f00", "#56b4e9", "#8c7a00", "#3d3d3d"};
+constexpr std::array<const char*, 4> kPatterns = {"", "10 4", "2 4", "12 4 2 4"};  // the first: a solid line
+
+/// Of one of n runs.
+struct Style {
+  std::string colour, pattern;
+};
+
+/// From OKLCH, in which equal distances of hue look alike.
+std::string colour_of(double lightness, double chroma, double hue) {
+  const double a = chroma * std::cos(hue), b = chroma * std::sin(hue);
+  const double l = std::pow(lightness + 0.3963377774 * a + 0.2158037573 * b, 3);
+  const double m = std::pow(lightness - 0.1055613458 * a - 0.0638541728 * b, 3);
+  const double s = std::pow(lightness - 0.0894841775 * a - 1.2914855480 * b, 3);
+  const auto byte = [](double linear) {
+    const double x = std::clamp(linear, 0.0, 1.0);
+    return std::lround(255 * (x <= 0.0031308 ? 12.92 * x : 1.055 * std::pow(x, 1 / 2.4) - 0.055));
+  };
+  return fmt::format("#{:02x}{:02x}{:02x}", byte(4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s),
+                     byte(-1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s),
+                     byte(-0.0041960863 * l - 0.7034186147 * m + 1.7076147010 * s));
+}
+
+Style style_of(size_t i, size_t n) {
+  if (n <= kColours.size()) return {kColours[i], ""};
+  const double hue = 2 * std::numbers::pi * static_cast<double>(i) / static_cast<double>(n);
+  return {colour_of(i % 2 == 0 ? 0.50 : 0.68, 0.14, hue), kPatterns[i % kPatterns.size()]};
+}
+
+std::string dashes(const Style& style) {
+  return style.pattern.empty() ? "" : fmt::format(" stroke-dasharray=\"{}\"", style.pattern);
+}
+
+bool legend_below(size_t runs) { return runs > kColours.size(); }
+double right_of(size_t runs) { return legend_below(runs) ? kBelow : kBeside; }
 
 Points drawable(const Points& points) {
   Points kept;
@@ -39,13 +78,16 @@ Points drawable(const Points& points) {
 
 Points smoothed(Points points) {
   const size_t n = points.size(), reach = n / 50;
+  double low = std::numeric_limits<double>::infinity(), high = -low;  // no mean is outside, but its rounding may be
+  for (const auto& [x, y] : points) low = std::min(low, y), high = std::max(high, y);
   std::vector<double> sums(n + 1);  // of the values before i, less the first: small numbers for flat curves
   for (int twice = 0; twice < 2 && reach > 0; ++twice) {
     const double base = points[0].second;
     for (size_t i = 0; i < n; ++i) sums[i + 1] = sums[i] + (points[i].second - base);
     for (size_t i = 0; i < n; ++i) {
       const size_t k = std::min(i, reach), end = std::min(n, i + k + 1);
-      points[i].second = base + (sums[end] - sums[i - k]) / static_cast<double>(end - (i - k));
+      const double mean = base + (sums[end] - sums[i - k]) / static_cast<double>(end - (i - k));
+      points[i].second = std::clamp(mean, low, high);
     }
   }
   return points;
@@ -66,11 +108,12 @@ struct Axis {
       for (double k = std::ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; ++k) list.push_back(k * step);
       return list;
     }
-    const bool fine = std::log10(high / low) <= 3;
-    for (double power = std::floor(std::log10(low)); power <= std::log10(high); ++power)
+    const double decades = std::log10(high / low);
+    const double stride = std::max(1.0, tick_step(decades, most));  // of the powers, where they are many
+    for (double power = std::floor(std::log10(low) / stride) * stride; power <= std::log10(high); power += stride)
       for (double factor : {1.0, 2.0, 5.0}) {
         const double v = factor * std::pow(10, power);
-        if (v >= low * (1 - 1e-9) && v <= high * (1 + 1e-9) && (fine || factor == 1)) list.push_back(v);
+        if (v >= low * (1 - 1e-9) && v <= high * (1 + 1e-9) && (decades <= 3 || factor == 1)) list.push_back(v);
       }
     return list;
   }
@@ -78,13 +121,14 @@ struct Axis {
 
 struct Run {
   std::string name;
-  const char* colour = "";
+  Style style;
   Points original, smooth, held_out;
   bool empty() const { return original.empty() && held_out.empty(); }
 };
 
 Axis steps_of(const std::vector<Run>& runs) {
-  Axis axis{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), kLeft, kRight};
+  Axis axis{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), kLeft,
+            right_of(runs.size())};
   for (const Run& run : runs)
     for (const Points* points : {&run.original, &run.held_out}) {
       if (points->empty()) continue;
@@ -147,7 +191,7 @@ Points placed(const Points& points, const Axis& x, const Axis& y) {
 
 std::string polyline(const Points& pixels, const char* kind, const Run& run, const std::string& style) {
   std::string svg =
-      fmt::format("<polyline class=\"{}\" fill=\"none\" stroke=\"{}\"{} points=\"", kind, run.colour, style);
+      fmt::format("<polyline class=\"{}\" fill=\"none\" stroke=\"{}\"{} points=\"", kind, run.style.colour, style);
   for (const auto& [x, y] : pixels) svg += fmt::format("{:.1f},{:.1f} ", x, y);
   if (svg.back() == ' ') svg.pop_back();
   return svg + fmt::format("\"><title>{}</title></polyline>\n", escaped(run.name));
@@ -167,10 +211,10 @@ std::string training(const Run& run, const Axis& x, const Axis& y) {
   if (run.smooth.empty()) return "";
   const Points pixels = placed(run.smooth, x, y);
   std::string svg =
-      polyline(pixels, "training", run, " stroke-width=\"2\" stroke-linejoin=\"round\" stroke-linecap=\"round\"");
+      polyline(pixels, "training", run, " stroke-width=\"2\" stroke-linejoin=\"round\"" + dashes(run.style));
   if (pixels.size() == 1)
     svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n", pixels[0].first, pixels[0].second,
-                       run.colour);
+                       run.style.colour);
   return svg;
 }
 
@@ -184,7 +228,7 @@ std::string held_out(const Run& run, const Axis& x, const Axis& y) {
     last = pixels[i].first;
     svg += fmt::format(
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.6\" fill=\"#ffffff\" stroke=\"{}\" stroke-width=\"1.8\"/>\n",
-        pixels[i].first, pixels[i].second, run.colour);
+        pixels[i].first, pixels[i].second, run.style.colour);
   }
   return svg;
 }
@@ -201,7 +245,7 @@ std::string axes(const Axis& x, const Axis& y) {
   std::string svg;
   for (double v : y.ticks(8)) {
     const double at = y.at(v);
-    svg += fmt::format("<line x1=\"{}\" y1=\"{:.1f}\" x2=\"{}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", kLeft, at, kRight, at,
+    svg += fmt::format("<line x1=\"{}\" y1=\"{:.1f}\" x2=\"{}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", kLeft, at, x.to, at,
                        kGrid);
     svg += text_at(kLeft - 10, at + 4, value_label(v), kFaint, " text-anchor=\"end\"");
   }
@@ -211,44 +255,64 @@ std::string axes(const Axis& x, const Axis& y) {
                        kBottom + 5, kFaint);
     svg += text_at(at, kBottom + 21, step_label(v), kFaint, " text-anchor=\"middle\"");
   }
-  svg += fmt::format("<line x1=\"{0}\" y1=\"{1}\" x2=\"{2}\" y2=\"{1}\" stroke=\"{3}\"/>\n", kLeft, kBottom, kRight,
-                     kFaint);
-  return svg + text_at(kRight, kBottom + 42, "step", kFaint, " text-anchor=\"end\"");
+  svg +=
+      fmt::format("<line x1=\"{0}\" y1=\"{1}\" x2=\"{2}\" y2=\"{1}\" stroke=\"{3}\"/>\n", kLeft, kBottom, x.to, kFaint);
+  if (y.logarithmic) svg += text_at(24, 56, "logarithmic", kFaint);
+  return svg + text_at(x.to, kBottom + 42, "step", kFaint, " text-anchor=\"end\"");
 }
 
+/// A long name loses its middle: runs of one kind begin alike and end in what tells them apart.
 std::string shortened(const std::string& name, size_t most) {
-  size_t at = 0, n = 0;
-  for (; at < name.size(); ++at) {
-    const bool begins = (static_cast<unsigned char>(name[at]) & 0xc0) != 0x80;
-    if (begins && n++ == most) return name.substr(0, at) + "…";
-  }
-  return name;
+  std::vector<size_t> begins;  // of its characters
+  for (size_t at = 0; at < name.size(); ++at)
+    if ((static_cast<unsigned char>(name[at]) & 0xc0) != 0x80) begins.push_back(at);
+  if (begins.size() <= most) return name;
+  const size_t head = (most - 1) / 2, tail = most - 1 - head;
+  return name.substr(0, begins[head]) + "…" + name.substr(begins[begins.size() - tail]);
 }
 
-std::string legend(const std::vector<Run>& runs) {
+std::string last_values(const Run& run) {
+  if (run.empty()) return "no values";
+  std::string text;
+  if (!run.smooth.empty()) text = fmt::format("training {:#.4g}", run.smooth.back().second);
+  if (!run.held_out.empty())
+    text += fmt::format("{}held-out {:#.4g}", text.empty() ? "" : ", ", run.held_out.back().second);
+  return text;
+}
+
+/// Entries one below the other beside the plot, or in columns below it.
+struct Legend {
+  double left, top;
+  size_t rows;  ///< of a column
+  double bottom() const { return top + kEntryHeight * static_cast<double>(rows); }
+};
+
+Legend legend_of(size_t runs, double below) {
+  if (!legend_below(runs)) return {kBeside + 32, kTop + 8, runs};
+  const auto columns = static_cast<size_t>(kWidth / kEntryWidth);
+  return {24, below, (runs + columns - 1) / columns};
+}
+
+std::string drawn(const Legend& legend, const std::vector<Run>& runs) {
   std::string svg;
-  double y = kTop + 8;
-  for (const Run& run : runs) {
-    svg += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"14\" height=\"4\" rx=\"2\" fill=\"{}\"/>\n", kLegend, y - 6,
-                       run.colour);
-    svg += text_at(kLegend + 24, y, shortened(run.name, 28), kInk, " font-weight=\"600\" font-size=\"13\"");
-    if (run.empty()) svg += text_at(kLegend + 24, y + 18, "no values", kFaint);
-    if (!run.smooth.empty())
-      svg += text_at(kLegend + 24, y + 18, fmt::format("training {:#.4g}", run.smooth.back().second), kFaint);
-    if (!run.held_out.empty())
-      svg += text_at(kLegend + (run.smooth.empty() ? 24 : 130), y + 18,
-                     fmt::format("held-out {:#.4g}", run.held_out.back().second), kFaint);
-    y += 48;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const Run& run = runs[i];
+    const double x = legend.left + kEntryWidth * static_cast<double>(i / legend.rows);
+    const double y = legend.top + kEntryHeight * static_cast<double>(i % legend.rows);
+    svg += fmt::format("<path class=\"sample\" d=\"M{} {}h28\" stroke=\"{}\" stroke-width=\"3\"{}/>\n", x, y - 4,
+                       run.style.colour, dashes(run.style));
+    svg += text_at(x + 36, y, shortened(run.name, kNameWidth), kInk, " font-weight=\"600\" font-size=\"13\"");
+    svg += text_at(x + 36, y + 18, last_values(run), kFaint);
   }
   return svg;
 }
 
 /// What the kinds of line mean, above the plot.
-std::string key(const std::vector<Run>& runs) {
+std::string key(const std::vector<Run>& runs, double right) {
   const bool trained = std::any_of(runs.begin(), runs.end(), [](const Run& r) { return !r.original.empty(); });
   const bool evaluated = std::any_of(runs.begin(), runs.end(), [](const Run& r) { return !r.held_out.empty(); });
   std::string svg;
-  double x = kRight;
+  double x = right;
   const auto entry = [&](const std::string& text, const std::string& sample) {
     x -= 6.4 * static_cast<double>(text.size());
     svg += text_at(x, 36, text, kFaint);
@@ -270,28 +334,30 @@ std::string key(const std::vector<Run>& runs) {
 std::string plot_svg(const std::vector<Curve>& curves, const std::string& metric) {
   std::vector<Run> runs;
   for (const Curve& curve : curves) {
-    Run run{
-        curve.name, kColours[runs.size() % kColours.size()], drawable(curve.training), {}, drawable(curve.held_out)};
+    Run run{curve.name, style_of(runs.size(), curves.size()), drawable(curve.training), {}, drawable(curve.held_out)};
     run.smooth = smoothed(run.original);
     runs.push_back(std::move(run));
   }
   std::string title = metric;
   std::replace(title.begin(), title.end(), '_', ' ');
   const bool empty = std::all_of(runs.begin(), runs.end(), [](const Run& r) { return r.empty(); });
-  const double height = std::max(empty ? 150 : kBottom + 62, kTop + 48 * static_cast<double>(runs.size()) + 20);
-  std::string svg = opening(kWidth, height) + text_at(24, 38, title, kInk, " font-size=\"17\" font-weight=\"600\"");
+  const double bottom = empty ? 150 : kBottom + 62;
+  const Legend legend = legend_of(runs.size(), bottom + 16);
+  std::string svg = opening(kWidth, std::max(bottom, legend.bottom())) +
+                    text_at(24, 38, title, kInk, " font-size=\"17\" font-weight=\"600\"");
   if (empty)
-    return svg + text_at(24, kTop + 32, "no values to draw", kInk, " font-size=\"15\"") + legend(runs) + "</svg>\n";
+    return svg + text_at(24, kTop + 32, "no values to draw", kInk, " font-size=\"15\"") + drawn(legend, runs) +
+           "</svg>\n";
   const Axis x = steps_of(runs), y = values_of(runs);
-  svg += key(runs) + axes(x, y);
+  svg += key(runs, x.to) + axes(x, y);
   svg += fmt::format(
       "<clipPath id=\"plot\"><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/></clipPath>\n<g "
       "clip-path=\"url(#plot)\">\n",
-      kLeft - 6, kTop - 6, kPlotWidth + 12, kPlotHeight + 6);
+      kLeft - 6, kTop - 6, x.to - kLeft + 12, kPlotHeight + 6);
   svg += originals(runs, x, y);
   for (const Run& run : runs) svg += training(run, x, y);
   for (const Run& run : runs) svg += held_out(run, x, y);
-  return svg + "</g>\n" + legend(runs) + "</svg>\n";
+  return svg + "</g>\n" + drawn(legend, runs) + "</svg>\n";
 }
 
 }  // namespace tutti

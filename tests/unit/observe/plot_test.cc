@@ -7,6 +7,8 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <set>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -50,7 +52,7 @@ std::vector<std::pair<double, double>> pixels(const std::string& svg, const std:
 }
 
 TEST(Plot, HasAPolylineOfEachKindPerRunInAColourOfItsOwn) {
-  for (size_t runs = 1; runs <= 8; ++runs) {
+  for (size_t runs : {1, 2, 8, 9, 12, 30, 100}) {
     std::vector<Curve> curves;
     for (size_t i = 0; i < runs; ++i)
       curves.push_back(falling("run " + std::to_string(i), 100 + 300 * static_cast<int64_t>(i)));
@@ -59,15 +61,14 @@ TEST(Plot, HasAPolylineOfEachKindPerRunInAColourOfItsOwn) {
     for (const char* kind : {"original", "training", "held-out"})
       EXPECT_EQ(count(svg, std::string("<polyline class=\"") + kind + "\""), runs) << kind;
     for (size_t i = 0; i < runs; ++i) EXPECT_EQ(count(svg, ">run " + std::to_string(i) + "</text>"), 1u);
-    EXPECT_EQ(count(svg, "width=\"14\" height=\"4\""), runs);
+    EXPECT_EQ(count(svg, "class=\"sample\""), runs);
   }
 }
 
 TEST(Plot, PutsTheLastValuesIntoTheLegend) {
   const Curve curve{"x", {{1, 3}, {2, 2.5}}, {{2, 2.75}}};
   const std::string svg = plot_svg({curve}, "loss");
-  EXPECT_NE(svg.find(">training 2.500</text>"), std::string::npos) << svg;
-  EXPECT_NE(svg.find(">held-out 2.750</text>"), std::string::npos) << svg;
+  EXPECT_NE(svg.find(">training 2.500, held-out 2.750</text>"), std::string::npos) << svg;
 }
 
 TEST(Plot, EscapesNamesAndShortensLongOnes) {
@@ -76,7 +77,70 @@ TEST(Plot, EscapesNamesAndShortensLongOnes) {
   EXPECT_NE(svg.find(">a&lt;b&gt;&amp;&quot;c&quot;</text>"), std::string::npos);
   EXPECT_NE(svg.find(">l&lt;oss</text>"), std::string::npos);
   EXPECT_EQ(svg.find("a<b"), std::string::npos);
-  EXPECT_NE(svg.find(">" + std::string(28, 'x') + "…</text>"), std::string::npos);
+  EXPECT_NE(svg.find(">" + std::string(12, 'x') + "…" + std::string(13, 'x') + "</text>"), std::string::npos);
+}
+
+/// An attribute of every tag that has this text in it.
+std::vector<std::string> all_of(const std::string& svg, const std::string& tag, const std::string& name) {
+  std::vector<std::string> values;
+  for (size_t at = svg.find(tag); at != std::string::npos; at = svg.find(tag, at + 1)) {
+    const std::string whole = svg.substr(at, svg.find('>', at) - at);
+    const size_t value = whole.find(" " + name + "=\"");
+    values.push_back(value == std::string::npos ? "" : whole.substr(value + name.size() + 3));
+    values.back().resize(std::min(values.back().size(), values.back().find('"')));
+  }
+  return values;
+}
+
+TEST(Plot, ManyRunsShareNoColourAndTheLegendDoesNotOverlap) {
+  for (size_t runs : {2, 8, 9, 12, 30, 100}) {
+    std::vector<Curve> curves;
+    for (size_t i = 0; i < runs; ++i)
+      curves.push_back(falling("a-long-name-that-all-of-these-runs-share-" + std::to_string(i), 50));
+    const std::string svg = plot_svg(curves, "loss");
+    expect_whole(svg);
+    const auto colours = all_of(svg, "class=\"training\"", "stroke");
+    EXPECT_EQ(std::set<std::string>(colours.begin(), colours.end()).size(), runs);
+    EXPECT_EQ(all_of(svg, "class=\"sample\"", "stroke"), colours);
+    const auto patterns = all_of(svg, "class=\"training\"", "stroke-dasharray");
+    EXPECT_EQ(all_of(svg, "class=\"sample\"", "stroke-dasharray"), patterns);
+    for (size_t i = 0; i + 1 < runs && runs > 8; ++i) EXPECT_NE(patterns[i], patterns[i + 1]);
+
+    // Every entry has a cell of its own, within the picture and outside of the plot.
+    const double width = std::stod(all_of(svg, "<svg", "width").at(0)),
+                 height = std::stod(all_of(svg, "<svg", "height").at(0));
+    const double bottom = 64 + 470, right = std::stod(all_of(svg, "<line", "x2").at(0));
+    std::vector<std::pair<double, double>> places;
+    for (const std::string& d : all_of(svg, "class=\"sample\"", "d"))
+      places.emplace_back(std::stod(d.substr(1)), std::stod(d.substr(d.find(' '))));
+    for (size_t i = 0; i < runs; ++i) {
+      const auto [x, y] = places[i];
+      EXPECT_LE(x + 284, width + 1);
+      EXPECT_LE(y + 22, height);
+      EXPECT_TRUE(x > right || y > bottom + 50) << i;
+      for (size_t j = 0; j < i; ++j)
+        EXPECT_TRUE(std::abs(x - places[j].first) >= 284 || std::abs(y - places[j].second) >= 40) << i << " on " << j;
+      EXPECT_EQ(count(svg, "share-" + std::to_string(i) + "</text>"), 1u) << "what tells the names apart is left out";
+    }
+  }
+}
+
+TEST(Plot, ALogarithmicAxisHasReadableLabelsOverAnyNumberOfDecades) {
+  for (double decades : {1.8, 2.0, 3.0, 3.2, 7.0, 12.0, 40.0, 150.0}) {
+    for (double low : {1e-70, 3e-3, 7.0}) {
+      const Curve curve{"x", {{1, low}, {2, low * std::pow(10, decades)}}, {}};
+      const std::string svg = plot_svg({curve}, "loss");
+      if (low * std::pow(10, decades) > 1e99) continue;
+      expect_whole(svg);
+      EXPECT_EQ(count(svg, ">logarithmic</text>"), 1u);
+      std::vector<double> at;
+      for (size_t from = svg.find("<text x=\"66.0\""); from != std::string::npos;
+           from = svg.find("<text x=\"66.0\"", from + 1))
+        at.push_back(std::stod(svg.substr(svg.find(" y=\"", from) + 4)));
+      EXPECT_GE(at.size(), 3u) << decades << " decades from " << low;
+      for (size_t i = 0; i + 1 < at.size(); ++i) EXPECT_GE(at[i] - at[i + 1], 14) << decades << " decades from " << low;
+    }
+  }
 }
 
 TEST(Plot, LeavesOutWhatIsNotFinite) {
