@@ -60,10 +60,14 @@ void JobCheck::split() {
   const auto& data = job_.data;
   const bool generated = is_generated(data);
   if (job_.train.eval_batches > 0 && data.held_out <= 0 && data.folds < 2) {
+    const TrainConfig& train = job_.train;
+    const bool watches = train.schedule == "plateau" || train.early_stop > 0 || train.keep_best;
+    const std::string way = watches ? "set data.held_out: this job goes by its evaluations"
+                                    : fmt::format("set train.eval_batches = 0{} for no evaluation",
+                                                  train.eval_every > 0 ? " and train.eval_every = 0" : "");
     fault({"data.held_out", "train.eval_batches"},
-          fmt::format("data.held_out = 0 but train.eval_batches = {}: nothing is kept to evaluate on; set "
-                      "train.eval_batches = 0 for no evaluation",
-                      job_.train.eval_batches));
+          fmt::format("data.held_out = 0 but train.eval_batches = {}: nothing is kept to evaluate on; {}",
+                      train.eval_batches, way));
   }
   if (data.folds > 1 && data.fold >= data.folds) {
     fault({"data.fold", "data.folds"}, fmt::format("data.fold = {} but data.folds = {}", data.fold, data.folds));

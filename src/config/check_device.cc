@@ -1,10 +1,42 @@
 // What a job may ask of the device that computes it, and of the ranks that share devices.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "config/job_check.h"
 #include "config/schema.h"
 
 namespace tutti {
+
+namespace {
+
+bool is_narrow(const Job& job) { return job.numerics.precision == "bfloat16" || job.numerics.precision == "float16"; }
+
+/// Whether somebody wrote the key down, with whatever value.
+bool is_said(const Key& key, const Job& job) {
+  const auto origin = job.origin.find(key.full_name());
+  return origin != job.origin.end() && (origin->second == "--set" || origin->second.find(':') != std::string::npos);
+}
+
+/// All that a job must say, and leave out, to be computed by a CPU: whoever does so is not refused again.
+std::string way_to_cpu(const Job& job) {
+  std::vector<std::string> set, without;
+  const auto to = [&](const char* key, const char* value) { set.push_back(fmt::format("{} = \"{}\"", key, value)); };
+  const bool cuda = job.numerics.device == "cuda";
+  if (cuda) to("numerics.device", "cpu");
+  if (is_narrow(job)) to("numerics.precision", "float32");
+  for (const Key& key : keys()) {
+    if (key.float16 && key.get(job) != key.fallback)
+      set.push_back(fmt::format("{} = {}", key.full_name(), value_text(key.fallback)));
+    if (key.gpu && cuda && (is_said(key, job) || key.get(job) != key.fallback)) without.push_back(key.full_name());
+  }
+  const auto transport = job.origin.find("layout.transport");
+  const bool chosen = transport != job.origin.end() && transport->second == "resolved";
+  if (cuda && job.layout.transport == "nccl" && !chosen) to("layout.transport", "auto");
+  const std::string left = without.empty() ? "" : fmt::format(", and leave out {}", fmt::join(without, " and "));
+  return fmt::format("set {}{}", fmt::join(set, " and "), left);
+}
+
+}  // namespace
 
 void JobCheck::device(const Machine& machine) {
   precision(machine);
@@ -13,8 +45,7 @@ void JobCheck::device(const Machine& machine) {
     if (machine.gpus.empty()) {
       const std::string reason =
           machine.no_gpu.empty() ? "no GPU of this host is known; run on a GPU host" : machine.no_gpu;
-      fault({"numerics.device"},
-            fmt::format("numerics.device = \"cuda\" but {}, or set numerics.device = \"cpu\"", reason));
+      fault({"numerics.device"}, fmt::format("numerics.device = \"cuda\" but {}, or {}", reason, way_to_cpu(job_)));
     }
     if (layout.workers == "thread") {
       fault({"layout.workers", "numerics.device"},
@@ -36,15 +67,12 @@ void JobCheck::device(const Machine& machine) {
   }
   if (layout.transport == "nccl") {
     fault({"layout.transport", "numerics.device"},
-          "layout.transport = \"nccl\" but numerics.device = \"cpu\": it carries GPUs' memory alone; use \"shm\", "
-          "\"tcp\" or \"inproc\"");
+          fmt::format("layout.transport = \"nccl\" but numerics.device = \"cpu\": it carries GPUs' memory alone; use "
+                      "\"{}\" or \"tcp\"",
+                      layout.workers == "thread" ? "inproc" : "shm"));
   }
   for (const Key& key : keys()) {
-    if (!key.gpu) continue;
-    const auto origin = job_.origin.find(key.full_name());
-    const bool said =
-        origin != job_.origin.end() && (origin->second == "--set" || origin->second.find(':') != std::string::npos);
-    if (!said && key.get(job_) == key.fallback) continue;
+    if (!key.gpu || (!is_said(key, job_) && key.get(job_) == key.fallback)) continue;
     fault({key.full_name().c_str()},
           fmt::format("{} = {} but numerics.device = \"cpu\": it is of a GPU alone; leave it "
                       "out",
@@ -54,15 +82,14 @@ void JobCheck::device(const Machine& machine) {
 
 void JobCheck::precision(const Machine& machine) {
   const NumericsConfig& numerics = job_.numerics;
-  const bool narrow = numerics.precision == "bfloat16" || numerics.precision == "float16";
-  if (narrow && numerics.device == "cpu") {
+  if (is_narrow(job_) && numerics.device == "cpu") {
     const auto origin = job_.origin.find("numerics.device");
     const bool chosen = origin != job_.origin.end() && origin->second == "resolved" && !machine.no_gpu.empty();
     const std::string text =
         fmt::format("numerics.precision = \"{}\" but numerics.device = \"cpu\"", numerics.precision);
     fault({"numerics.precision", "numerics.device"},
-          chosen ? fmt::format("{}, because {}, or set numerics.precision = \"float32\"", text, machine.no_gpu)
-                 : fmt::format("{}: 16 bits are of a GPU alone; use \"float32\"", text));
+          chosen ? fmt::format("{}, because {}, or {}", text, machine.no_gpu, way_to_cpu(job_))
+                 : fmt::format("{}: 16 bits are of a GPU alone; {}", text, way_to_cpu(job_)));
   }
   if (numerics.precision == "float16") return;
   for (const Key& key : keys()) {

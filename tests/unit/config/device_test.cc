@@ -1,6 +1,8 @@
 // How a job asks for a GPU: what `auto` becomes on machines with and without one, and every request that is refused.
 #include <gtest/gtest.h>
 
+#include <regex>
+
 #include "base/error.h"
 #include "config/job.h"
 
@@ -91,8 +93,56 @@ TEST(DeviceKey, SixteenBitsOnACpuAreRefused) {
                      "run on a GPU host, or set numerics.precision = \"float32\""});
     EXPECT_EQ(faults_of({{"numerics.precision", precision}, {"numerics.device", "cpu"}}, with_gpus(1)),
               Faults{std::string("numerics.precision = \"") + precision +
-                     "\" but numerics.device = \"cpu\": 16 bits are of a GPU alone; use \"float32\""});
+                     "\" but numerics.device = \"cpu\": 16 bits are of a GPU alone; set "
+                     "numerics.precision = \"float32\""});
   }
+}
+
+/// The settings that a fault tells to make: every `key = value` behind its last "set ".
+std::vector<Setting> hint_of(const std::string& fault) {
+  const std::string hint = fault.substr(fault.rfind("set "));
+  const std::regex setting(R"(([a-z]+\.[a-z_0-9]+) = ("[^"]*"|[-.0-9a-z]+))");
+  std::vector<Setting> settings;
+  for (std::sregex_iterator it(hint.begin(), hint.end(), setting), end; it != end; ++it)
+    settings.push_back({(*it)[1], (*it)[2]});
+  return settings;
+}
+
+TEST(DeviceKey, WhoDoesWhatARefusalSaysIsNotRefusedAgain) {
+  using Settings = std::vector<Setting>;
+  const Setting none{"data.held_out", "0"}, cpu{"numerics.device", "cpu"};
+  const auto refused = [](const std::string& name, const Settings& settings) {
+    Job job = load_job(name, settings);
+    try {
+      resolve(job, kCpu);
+    } catch (const ConfigError& error) {
+      return error.faults();
+    }
+    return Faults{};
+  };
+  for (const auto& [name, settings] : std::vector<std::pair<std::string, Settings>>{
+           {"gpt2-124m", {}},
+           {"gpt2-124m", {{"layout.transport", "nccl"}}},
+           {"gpt2-124m", {{"numerics.precision", "float16"}, {"numerics.loss_scale", "1024"}}},
+           {"gpt2-124m", {{"numerics.precision", "float32"}}},
+           {"gpt2-124m", {cpu, {"numerics.precision", "float16"}, {"numerics.scale_growth", "7"}}},
+           {"gpt2-124m", {cpu}},
+           {"gpt-kjv", {{"numerics.device", "cuda"}}},
+           {"gpt-kjv", {{"numerics.precision", "bfloat16"}}},
+           {"gpt-kjv", {none}},
+           {"gpt-kjv", {none, {"train.eval_every", "0"}}},
+       }) {
+    const Faults faults = refused(name, settings);
+    ASSERT_EQ(faults.size(), 1u) << name;
+    Settings followed = settings;
+    for (Setting& setting : hint_of(faults[0])) followed.push_back(std::move(setting));
+    EXPECT_GT(followed.size(), settings.size()) << faults[0];
+    EXPECT_EQ(refused(name, followed), Faults{}) << "who followed " << faults[0];
+  }
+  const Faults gpus_own = refused("gpt2-124m", {{"layout.graph", "false"}});
+  EXPECT_TRUE(gpus_own.at(0).ends_with(
+      "or set numerics.device = \"cpu\" and numerics.precision = \"float32\", and leave out layout.graph"))
+      << gpus_own[0];
 }
 
 TEST(DeviceKey, TheLossScaleIsOfFloat16Alone) {
@@ -114,7 +164,7 @@ TEST(DeviceKey, WorkersAndTransportMustFitTheDevice) {
   }
   EXPECT_EQ(faults_of({{"layout.transport", "nccl"}}, kCpu),
             Faults{"layout.transport = \"nccl\" but numerics.device = \"cpu\": it carries GPUs' memory alone; use "
-                   "\"shm\", \"tcp\" or \"inproc\""});
+                   "\"shm\" or \"tcp\""});
 }
 
 TEST(DeviceKey, AGpusKeySetInACpusJobIsRefused) {

@@ -82,7 +82,7 @@ TEST(Resolve, EveryFaultOfTheWholeIsListedAtOnce) {
       (Faults{
           "model.width = 192 cannot be cut into model.heads = 5: a head is a whole number of elements",
           "data.held_out = 0 but train.eval_batches = 4: nothing is kept to evaluate on; set train.eval_batches = 0 "
-          "for no evaluation",
+          "and train.eval_every = 0 for no evaluation",
           "layout.ranks = 9 but train.lanes = 8: a rank owns at least one lane; ask for at most 8 ranks, or for more "
           "lanes, which is another job",
           "layout.hosts = 10 but layout.ranks = 9: a host has at least one rank",
