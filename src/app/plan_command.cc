@@ -349,6 +349,8 @@ int plan_command(const PlanArguments& arguments, const MakeModel& make_model) {
   const SearchResult result = search_layouts(shape, request);
   if (result.best.empty()) throw ConfigError(no_layout_faults(result, request));
   print_best(result);
+  if (const std::string warning = idle_warning(result.best.front()); !warning.empty())
+    fmt::print("\nwarning  of the first layout: {}\n", warning);
   print_rejected(result);
   print_largest(result, request);
   if (!arguments.json.empty()) write_output(arguments.json, layouts_json(planned.job, result));

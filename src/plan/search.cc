@@ -309,6 +309,39 @@ SearchResult search_layouts(const ModelShape& model, const SearchRequest& reques
   return Search(model, request).run();
 }
 
+// Whatever else a layout waits for, what the schedule's formula says is the part that more micro-batches make smaller;
+// where that is not most of it, lanes or stages are unequal.
+std::string idle_warning(const Candidate& candidate) {
+  constexpr double kMuch = 0.2;
+  if (candidate.bubble <= kMuch) return "";
+  const MeshOptions& o = candidate.options;
+  const int stages = o.mesh.pipeline, lanes = (o.batch.lanes + o.mesh.data - 1) / o.mesh.data;
+  const auto formula = [&](int micro_batches) {
+    return stages > 1 ? bubble_formula(o.schedule, stages, o.chunks, lanes * micro_batches) : 0;
+  };
+  const std::string idle = fmt::format("its ranks idle for {:.0f} % of the step: ", 100 * candidate.bubble);
+  if (formula(o.batch.micro_batches) > candidate.bubble / 2) {
+    int enough = o.batch.micro_batches;
+    while (formula(enough) > kMuch) ++enough;
+    const std::string more =
+        enough > o.batch.micro_batches
+            ? fmt::format("train.micro_batches = {} (another job) brings it to about a fifth; fewer ranks idle less",
+                          enough)
+            : "more train.micro_batches (another job) or fewer ranks idle less";
+    return idle + fmt::format(
+                      "{} micro-batches are too few for {} stages, which wait for the first to arrive and the "
+                      "last to leave; {}",
+                      lanes * o.batch.micro_batches, stages, more);
+  }
+  if (o.batch.lanes % o.mesh.data != 0)
+    return idle + fmt::format(
+                      "{} lanes are not shared out evenly over {} data ranks, and those with fewer wait; a "
+                      "number of data ranks that divides train.lanes has none to wait for",
+                      o.batch.lanes, o.mesh.data);
+  return idle + (stages > 1 ? "its stages take unequal time; fewer stages, or another layout.cut, are more alike"
+                            : "its ranks have unequal work");
+}
+
 Rehearsal rehearse(const ModelShape& model, const SearchRequest& request, const MeshOptions& options, bool folded) {
   Rehearsal rehearsal;
   if (is_plain(model, options) && options.mesh.data <= kManyRanks) {

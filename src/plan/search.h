@@ -61,6 +61,9 @@ struct SearchResult {
   /// The most that a job can use: a data rank has a lane, a tensor rank a slice and a stage a block.
   int lanes = 1, slices = 1, blocks = 1;
 };
+/// What to say of a layout whose ranks have nothing to do for more than a fifth of the step: why, and what mends it.
+/// "": they are busier.
+std::string idle_warning(const Candidate& candidate);
 /// For people: reasons that differ in numbers alone are one, with the numbers of the first layout that it names.
 std::vector<Rejection> merged(const std::vector<Rejection>& rejected);
 /// Of the layouts that are predicted to be within 2 % of the fastest, the simplest comes first: no prediction is

@@ -97,6 +97,12 @@ TEST_F(PlanCommands, MoreRanksThanLanesAreStages) {
   EXPECT_TRUE(has(out, "3 data ranks but 2 lanes")) << out;
 }
 
+TEST_F(PlanCommands, AFirstLayoutThatIdlesIsSaid) {
+  const Arguments pipeline = {"--quick", "--ranks", "4", "--set", "layout.pipeline=4", "--set", "layout.schedule=1f1b"};
+  EXPECT_TRUE(has(plan(pipeline + set({"train.lanes=1"})), "\nwarning  of the first layout: its ranks idle for "));
+  EXPECT_FALSE(has(plan(pipeline + set({"train.lanes=1", "train.micro_batches=64"})), "warning"));
+}
+
 TEST_F(PlanCommands, LayoutKeysThatAreSetAreNotSearched) {
   const std::string picture = folder_ / "p.svg";
   const std::string out = plan({"--ranks", "4", "--quick", "--picture", picture, "--set", "layout.pipeline=4", "--set",

@@ -63,6 +63,31 @@ TEST(Search, LayoutsThatDifferInOffloadHaveNamesOfTheirOwn) {
   EXPECT_EQ(layout_name(options), "data 2 x tensor 1 x pipeline 1, offload all, fold owner");
 }
 
+TEST(Search, ALayoutThatIdlesForMoreThanAFifthSaysWhyAndWhatMendsIt) {
+  // 8 stages and one lane: few micro-batches leave most stages waiting, and many do not.
+  const ModelShape model = test::gpt_model_shape({.layers = 14, .length = 128});
+  const auto first = [&](int micro_batches) {
+    SearchRequest request = request_of(8, {1, micro_batches, 1});
+    request.space.schedule = "1f1b";
+    return search_layouts(model, request).best.front();
+  };
+  const std::string warning = idle_warning(first(2));
+  EXPECT_TRUE(warning.find("2 micro-batches are too few for 8 stages") != std::string::npos) << warning;
+  EXPECT_TRUE(warning.find("train.micro_batches = 28 (another job) brings it to about a fifth") != std::string::npos)
+      << warning;
+  EXPECT_LT(first(28).bubble, 0.3);
+  EXPECT_EQ(idle_warning(first(64)), "");
+
+  Candidate uneven;
+  uneven.options.mesh = {4, 1, 1, 1};
+  uneven.options.batch = {5, 1, 1};
+  uneven.bubble = 0.3;
+  EXPECT_TRUE(
+      idle_warning(uneven).starts_with("its ranks idle for 30 % of the step: 5 lanes are not shared out evenly"));
+  uneven.bubble = 0.2;
+  EXPECT_EQ(idle_warning(uneven), "");
+}
+
 TEST(Search, TheSimplestOfThoseThatAreAsGoodComesFirst) {
   SearchRequest request = request_of(2, {2, 1, 1});
   const ModelShape model = gpt(1);
