@@ -41,6 +41,7 @@ int data_command(const TrainArguments& arguments) {
   print_part("train", split.train.get(), split.report);
   print_part("held out", split.held_out.get(), split.report);
   print_part("test", split.test.get(), split.report);
+  if (!split.report.notice.empty()) fmt::print("{:10} {}\n", "notice", split.report.notice);
   for (const std::string& line : first_few(split.report.statistics))
     show(stdout, fmt::format("{:10} {}\n", "scaled by", line));
   if (split.report.skipped > 0) fmt::print("{:10} {} records\n", "skipped", split.report.skipped);

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "config/columns.h"
@@ -68,6 +69,12 @@ void JobCheck::split() {
     fault({"data.held_out", "train.eval_batches"},
           fmt::format("data.held_out = 0 but train.eval_batches = {}: nothing is kept to evaluate on; {}",
                       train.eval_batches, way));
+  }
+  if (data.held_out > 1 && data.held_out != std::floor(data.held_out)) {
+    fault({"data.held_out"},
+          fmt::format("data.held_out = {}: below 1 it is a fraction of the records, from 1 on their number, which is "
+                      "whole",
+                      data.held_out));
   }
   if (data.folds > 1 && data.fold >= data.folds) {
     fault({"data.fold", "data.folds"}, fmt::format("data.fold = {} but data.folds = {}", data.fold, data.folds));

@@ -58,7 +58,7 @@ struct DataConfig {
   std::string path;    // text: a file, or "kjv"; idx: an images file or a folder with MNIST's names, or "fashion-mnist"
   std::string labels;  // idx, numpy: the file of the labels, where the folder does not say it
   std::string test, test_labels;         // evaluated once, at the end
-  double held_out;                       // fraction of the records kept for evaluation
+  double held_out;                       // fraction of the records kept for evaluation; from 1 on their number
   int64_t folds, fold;                   // > 1: the held-out records are fold `fold` of so many
   std::vector<std::string> columns;      // csv, jsonl: "name: role options" (config/columns.h)
   std::string delimiter;                 // csv: auto | one character

@@ -171,7 +171,11 @@ void add_data(std::vector<Key>& keys) {
            "idx, numpy: the file of the labels, unless `path` is a folder with MNIST's names");
   rows.add(&C::test, "test", "", "file or folder that is evaluated once, at the end");
   rows.add(&C::test_labels, "test_labels", "", "idx, numpy: its labels");
-  rows.add(&C::held_out, "held_out", 0.05, "fraction of the records kept for evaluation").fraction();
+  rows.add(&C::held_out, "held_out", 0.05,
+           "records kept for evaluation. Below 1: a fraction, by which each is drawn by itself; from 1 on (`1.0` too): "
+           "exactly "
+           "so many")
+      .range(0, 1e12);
   rows.add(&C::folds, "folds", 0, "above 1: the held-out records are one of so many folds (`tutti crossval`)")
       .range(0, 1000);
   rows.add(&C::fold, "fold", 0, "which of the folds, from 0").range(0, 999);

@@ -40,6 +40,7 @@ struct DataReport {
   std::vector<std::string> classes;  ///< names; empty: they are numbers or there are none
   int64_t skipped = 0;               ///< malformed records (data.bad = "skip"), dropped ones included
   std::vector<std::string> faults;   ///< the first few of them, "file:line:column: what"
+  std::string notice;                ///< held_out_notice (data/sources.h)
   /// "age mean 38.2 deviation 13.1": statistics of the training records that features were scaled by.
   std::vector<std::string> statistics;
 };

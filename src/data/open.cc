@@ -1,4 +1,6 @@
 // From a job to its data: the source that data.kind names, and its split.
+#include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "base/error.h"
@@ -61,10 +63,10 @@ Split generated(const std::shared_ptr<const Dataset>& source, const DataConfig& 
     throw Error(
         fmt::format("data.test = \"{}\" but data.kind = \"{}\": its records are generated, the held-out ones too",
                     data.test, data.kind));
-  const double fraction = data.held_out;
+  const int64_t held = data.held_out >= 1 ? std::llround(data.held_out) : data.held_out > 0 ? kGeneratedHeldOut : 0;
   Split split;
   split.train = std::make_shared<Ranged>(source, 0, kGenerated);
-  split.held_out = std::make_shared<Ranged>(source, kGenerated, fraction > 0 ? kGeneratedHeldOut : 0);
+  split.held_out = std::make_shared<Ranged>(source, kGenerated, held);
   return split;
 }
 
@@ -122,30 +124,44 @@ std::shared_ptr<const Dataset> pick(std::shared_ptr<const Dataset> source, std::
 
 Parts split_records(const Job& job, int64_t records, const std::string& path) {
   const DataConfig& data = job.data;
-  const uint64_t seed = job.train.seed;
+  const uint64_t seed = job.train.seed, n = static_cast<uint64_t>(records);
+  const bool folds = data.folds > 1, counted = !folds && data.held_out >= 1;
+  if (counted && data.held_out > static_cast<double>(records))
+    throw Error(fmt::format("{}: data.held_out = {}, but there are {} records", path, data.held_out, records));
   Parts parts;
   for (int64_t record = 0; record < records; ++record) {
     const auto key = static_cast<uint64_t>(record);
-    const bool out = data.folds > 1 ? fold_of(seed, key, static_cast<uint64_t>(records), data.folds) == data.fold
-                                    : held_out(seed, key, data.held_out);
+    const bool out = folds     ? fold_of(seed, key, n, data.folds) == data.fold
+                     : counted ? held_out_of(seed, key, n, static_cast<uint64_t>(data.held_out))
+                               : held_out(seed, key, data.held_out);
     (out ? parts.held_out : parts.train).push_back(record);
   }
-  const bool wanted = data.folds > 1 || data.held_out > 0;
+  const bool wanted = folds || data.held_out > 0;
   if (parts.train.empty() || (parts.held_out.empty() && wanted)) {
-    throw Error(fmt::format("{}: {} of {} records leaves none for {}", path,
-                            data.folds > 1 ? fmt::format("fold {} of {}", data.fold, data.folds)
-                                           : fmt::format("data.held_out = {}", data.held_out),
-                            records, parts.train.empty() ? "training" : "evaluation"));
+    throw Error(fmt::format(
+        "{}: {} of {} records leaves none for {}", path,
+        folds ? fmt::format("fold {} of {}", data.fold, data.folds) : fmt::format("data.held_out = {}", data.held_out),
+        records, parts.train.empty() ? "training" : "evaluation"));
   }
   return parts;
 }
 
-Split open_data(const Job& job, const DataGroup& group) {
+std::string held_out_notice(double asked, int64_t records, int64_t held) {
+  if (asked >= 1 && static_cast<double>(held) == asked) return "";
+  if (asked >= 1) return fmt::format("data.held_out = {}, but {} are left of them: outliers were dropped", asked, held);
+  const double expected = asked * static_cast<double>(records);
+  if (std::abs(static_cast<double>(held) - expected) <= std::max(1.0, expected / 4)) return "";
+  return fmt::format(
+      "data.held_out = {} of {} records would be {:.3g}, but {} came out: each is drawn by itself; data.held_out = {} "
+      "holds out exactly so many",
+      asked, records, expected, held, std::max<int64_t>(1, std::llround(expected)));
+}
+
+namespace {
+
+/// What has an end, unlike what is generated.
+Split open_finite(const Job& job, const DataGroup& group) {
   const DataConfig& data = job.data;
-  const uint64_t seed = job.train.seed;
-  if (data.kind == "walk") return generated(make_walk(seed, job.model.context, job.model.vocab), data);
-  if (data.kind == "points") return generated(make_points(seed, job.model.inputs, job.model.classes), data);
-  if (data.kind == "clicks") return generated(make_clicks(seed), data);
   if (data.kind == "idx" || data.kind == "numpy") return open_arrays(job, group);
   if (data.kind == "images") return open_images(job, group);
   const std::string path = resolve_path(data.path);
@@ -154,6 +170,20 @@ Split open_data(const Job& job, const DataGroup& group) {
   if (data.kind == "jsonl" && job.model.kind == "gpt") return open_jsonl_text(job);
   if (data.kind == "csv" || data.kind == "jsonl") return open_table(job, group);
   throw Error(fmt::format("data.kind = \"{}\" is not known", data.kind));
+}
+
+}  // namespace
+
+Split open_data(const Job& job, const DataGroup& group) {
+  const DataConfig& data = job.data;
+  const uint64_t seed = job.train.seed;
+  if (data.kind == "walk") return generated(make_walk(seed, job.model.context, job.model.vocab), data);
+  if (data.kind == "points") return generated(make_points(seed, job.model.inputs, job.model.classes), data);
+  if (data.kind == "clicks") return generated(make_clicks(seed), data);
+  Split split = open_finite(job, group);
+  const int64_t held = split.held_out->size();
+  if (data.folds < 2) split.report.notice = held_out_notice(data.held_out, split.train->size() + held, held);
+  return split;
 }
 
 }  // namespace tutti

@@ -10,11 +10,15 @@
 namespace tutti {
 
 /// Which records are trained on and which are held out: by key, data.held_out of them, or the fold data.fold of
-/// data.folds. Throws Error naming `path` when a part that is needed has none.
+/// data.folds. Throws Error naming `path` when a part that is needed has none, or more are asked for than there are.
 struct Parts {
   std::vector<int64_t> train, held_out;
 };
 Parts split_records(const Job& job, int64_t records, const std::string& path);
+
+/// What to say where `held` of all `records` are held out and data.held_out = `asked` let one expect another number:
+/// for a fraction more than a quarter of it, and more than one record, away; for a number any other. "": nothing.
+std::string held_out_notice(double asked, int64_t records, int64_t held);
 
 /// Some records of a dataset, in the given order.
 std::shared_ptr<const Dataset> pick(std::shared_ptr<const Dataset> source, std::vector<int64_t> records);

@@ -16,7 +16,8 @@ namespace tutti {
 namespace {
 
 constexpr uint64_t kByRecord = 0;             // the second word of a split's keys
-constexpr uint64_t kFoldPass = ~uint64_t{0};  // a pass that no sample reaches
+constexpr uint64_t kFoldPass = ~uint64_t{0};  // passes that no sample reaches
+constexpr uint64_t kCountPass = kFoldPass - 1;
 
 uint64_t high_product(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
@@ -168,6 +169,10 @@ bool held_out(uint64_t seed, uint64_t record, double fraction) {
   const auto block = philox({seed, Purpose::kSplit, record, kByRecord}, 0);
   const uint64_t word = uint64_t{block[1]} << 32 | block[0];
   return static_cast<double>(word >> 11) * 0x1p-53 < fraction;
+}
+
+bool held_out_of(uint64_t seed, uint64_t record, uint64_t n, uint64_t count) {
+  return Permutation(seed, kCountPass, n)(record) < count;
 }
 
 }  // namespace tutti

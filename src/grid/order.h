@@ -64,4 +64,7 @@ int64_t fold_of(uint64_t seed, uint64_t record, uint64_t n, int64_t folds);
 /// Whether record i is held out: keyed by (seed, i), with probability about `fraction`.
 bool held_out(uint64_t seed, uint64_t record, double fraction);
 
+/// Whether record i is one of exactly `count` among n: the first ones of a keyed order of their own.
+bool held_out_of(uint64_t seed, uint64_t record, uint64_t n, uint64_t count);
+
 }  // namespace tutti

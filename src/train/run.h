@@ -45,7 +45,7 @@ RunResult run(const RunOptions& options);
 ///                                                                           also in metrics.jsonl
 ///   eval   {step, held_out_loss, metrics, bigram_loss or truth_loss}        also in metrics.jsonl
 ///   test   {step, metrics, classes}                                         also in metrics.jsonl
-///   notice {text}: something asked for by default is not done, and why
+///   notice {text}: something asked for is not done, or came out otherwise, and why
 ///   saved  {step, path}     sample {text}     early_stop {step, watch, best, best_step}
 ///   end    {step, seconds, stopped, peak_bytes per kind, loader_stall_seconds, seconds_by_kind, samples_per_second,
 ///           matmul_share, order, state_sha256}

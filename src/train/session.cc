@@ -143,6 +143,7 @@ void Session::announce() {
   if (first_ && trainer_.partition())
     event["skew"] = to_text(skew_of(trainer_.partition(), *data.train, context_.size));
   reporter_->event(event);
+  if (!data.report.notice.empty()) reporter_->event({{"event", "notice"}, {"text", data.report.notice}});
   if (trainer_.on_device() && job_.layout.graph)
     if (const auto faults = capture_faults(model_, job_.layout); !faults.empty())
       reporter_->event(

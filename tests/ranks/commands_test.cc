@@ -2,6 +2,7 @@
 #include <cmath>
 #include <set>
 
+#include "grid/order.h"
 #include "support/small_data.h"
 
 namespace tutti {
@@ -146,6 +147,24 @@ TEST_F(TrainerCommands, DataNamesWhatIsSkipped) {
   EXPECT_NE(said.find("skipped    1 records"), std::string::npos) << said;
   EXPECT_NE(said.find(table + ":3:"), std::string::npos) << said;
   EXPECT_NE(said.find("no "), std::string::npos) << said;
+}
+
+TEST_F(TrainerCommands, DataAndTrainSayWhereFewerAreHeldOutThanAskedFor) {
+  const auto held = [](uint64_t seed) {
+    int count = 0;
+    for (uint64_t i = 0; i < 16; ++i) count += held_out(seed, i, 0.25);
+    return count;
+  };
+  uint64_t seed = 1;
+  while (held(seed) != 1) ++seed;
+  const Arguments few = Arguments{job_, "--ranks", "2"} + set(write_images(folder_, "few", 16, 8, 4)) +
+                        set({"data.held_out=0.25", "train.steps=1", fmt::format("train.seed={}", seed)});
+  const std::string said = "data.held_out = 0.25 of 16 records would be 4, but 1 came out";
+  EXPECT_NE(output(Arguments{"data"} + few).find(said), std::string::npos);
+  EXPECT_NE(output(Arguments{"train", "--out", run_} + few).find("notice  " + said), std::string::npos);
+  const std::string exact = output(Arguments{"data"} + few + set({"data.held_out=4"}));
+  EXPECT_NE(exact.find("held out   4 records"), std::string::npos) << exact;
+  EXPECT_EQ(exact.find("notice"), std::string::npos) << exact;
 }
 
 TEST_F(TrainerCommands, GenerateMakesRecordsThatCanBeTrainedOn) {

@@ -91,6 +91,14 @@ TEST(Resolve, EveryFaultOfTheWholeIsListedAtOnce) {
       }));
 }
 
+TEST(Resolve, HeldOutIsAFractionOrAWholeNumberOfRecords) {
+  for (const char* value : {"0.99", "1", "1.0", "4", "1000"})
+    EXPECT_EQ(faults_of({{"data.held_out", value}}), Faults{});
+  EXPECT_EQ(
+      faults_of({{"data.held_out", "1.5"}}),
+      Faults{"data.held_out = 1.5: below 1 it is a fraction of the records, from 1 on their number, which is whole"});
+}
+
 TEST(Resolve, AFaultNamesTheLineThatTheValueCameFrom) {
   Job job = parse_job("base = \"gpt-kjv\"\n[layout]\nranks = 9\n", "my.toml", {});
   try {

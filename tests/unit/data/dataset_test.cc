@@ -92,6 +92,41 @@ TEST_F(DataTest, TheSplitIsAPartitionOfTheRecordsAndKeyedByTheSeed) {
   EXPECT_EQ(open_data(job).held_out->size(), 0);
 }
 
+TEST_F(DataTest, ANumberOfHeldOutRecordsIsExactAndAFractionThatComesOutFarFromItIsSaid) {
+  std::string bytes;
+  for (int i = 0; i < 16; ++i) bytes += fmt::format("{:04}", i);
+  Job job = text_job(write("t", bytes + "."));
+  std::set<int64_t> drawn;
+  job.data.held_out = 0.25;
+  for (job.train.seed = 1; job.train.seed < 300; ++job.train.seed) {
+    if (fault(job).find("leaves none") != std::string::npos) continue;
+    const Split split = open_data(job);
+    const int64_t held = split.held_out->size();
+    drawn.insert(held);
+    EXPECT_EQ(split.report.notice.empty(), held >= 3 && held <= 5) << held << ": " << split.report.notice;
+    if (held == 1)
+      EXPECT_EQ(split.report.notice,
+                "data.held_out = 0.25 of 16 records would be 4, but 1 came out: each is drawn by itself; data.held_out "
+                "= 4 holds out exactly so many");
+  }
+  EXPECT_TRUE(drawn.contains(1)) << "no seed shows the case";
+  for (int count : {1, 4, 15}) {
+    job.data.held_out = count;
+    for (job.train.seed = 1; job.train.seed < 20; ++job.train.seed) {
+      const Split split = open_data(job);
+      EXPECT_EQ(split.held_out->size(), count);
+      EXPECT_EQ(split.train->size(), 16 - count);
+      EXPECT_EQ(split.report.notice, "");
+    }
+  }
+  job.data.held_out = 16;
+  EXPECT_EQ(fault(job), job.data.path + ": data.held_out = 16 of 16 records leaves none for training");
+  job.data.held_out = 17;
+  EXPECT_EQ(fault(job), job.data.path + ": data.held_out = 17, but there are 16 records");
+  job.data.kind = "walk";
+  EXPECT_EQ(open_data(job).held_out->size(), 17);
+}
+
 TEST_F(DataTest, EveryFaultOfAFileNamesTheFileAndTheFault) {
   const std::string none = folder_ + "/none";
   EXPECT_EQ(fault(text_job(none)), "cannot open " + none + ": No such file or directory");

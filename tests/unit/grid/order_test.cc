@@ -105,6 +105,22 @@ TEST(Order, HoldsOutAboutTheFractionAskedFor) {
   }
 }
 
+TEST(Order, ANumberOfHeldOutRecordsIsExactAndKeyed) {
+  for (uint64_t n : {1, 2, 16, 1000}) {
+    for (uint64_t count : {uint64_t{0}, uint64_t{1}, n / 4, n}) {
+      uint64_t held = 0;
+      for (uint64_t i = 0; i < n; ++i) held += held_out_of(3, i, n, count);
+      EXPECT_EQ(held, count) << n;
+    }
+  }
+  int differs = 0;
+  for (uint64_t i = 0; i < 1000; ++i) {
+    if (held_out_of(3, i, 1000, 100)) EXPECT_TRUE(held_out_of(3, i, 1000, 200));
+    differs += held_out_of(3, i, 1000, 500) != held_out_of(4, i, 1000, 500);
+  }
+  EXPECT_GT(differs, 300);
+}
+
 TEST(Order, ALargerFractionHoldsOutTheSameRecordsAndMore) {
   int differs = 0;
   for (uint64_t i = 0; i < 1000; ++i) {
