@@ -154,7 +154,7 @@ class ExchangingFeed final : public Feed {
     channel_.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
     for (size_t r = 0; r < all.size(); ++r) {
       if (all[r].fault[0] != '\0') {
-        throw Error(fmt::format("rank {} could not read the data of step {}: {}", r, step, all[r].fault));
+        throw Error(fmt::format("rank {} could not read the data of step {}: {}", r, step + 1, all[r].fault));
       }
     }
   }

@@ -36,7 +36,8 @@ void ReadAhead::await(int64_t item, int64_t step) {
     const WaitResult result = clock_.wait(ready_, there, Deadline::never(), cancel_);
     stalled_.fetch_add((clock_.now() - begin).count());
     if (result != WaitResult::kReady) {
-      throw Error(fmt::format("waiting for the data of step {} was given up: {}", step, cancel_->reason()));
+      // Steps are counted from 1 for people.
+      throw Error(fmt::format("waiting for the data of step {} was given up: {}", step + 1, cancel_->reason()));
     }
   }
   if (filled_.load() <= item) std::rethrow_exception(error_);

@@ -48,14 +48,14 @@ std::vector<TraceRecord> Trace::records() const {
 
 std::string describe(const Instruction& instruction) { return to_string(instruction); }
 
-std::vector<TraceEvent> trace_events(const Trace& trace, const Program& program, Time origin) {
+std::vector<TraceEvent> trace_events(const Trace& trace, const Program& program, Time origin, uint64_t before) {
   const auto micros = [&](Time t) { return std::chrono::duration<double, std::micro>(t - origin).count(); };
   std::vector<TraceEvent> events;
   for (const TraceRecord& r : trace.records()) {
     const Queue& queue = program.queues.at(r.queue);
     const Instruction& instruction = queue.instructions.at(r.index);
-    events.push_back({program.rank, queue.name, op_name(instruction.op), describe(instruction), r.step, micros(r.begin),
-                      micros(r.end)});
+    events.push_back({program.rank, queue.name, op_name(instruction.op), describe(instruction), before + r.step + 1,
+                      micros(r.begin), micros(r.end)});
   }
   return events;
 }

@@ -15,7 +15,7 @@ namespace tutti {
 
 struct TraceRecord {
   Time begin, end;
-  uint64_t step = 0;
+  uint64_t step = 0;  ///< of this trace, from 0
   uint32_t queue = 0;
   uint32_t index = 0;  ///< of the instruction in its queue
   Op op = Op::kLoad;   ///< of the instruction
@@ -47,10 +47,11 @@ class Trace {
 struct TraceEvent {
   int rank = 0;
   std::string queue, name, detail;
-  uint64_t step = 0;
+  uint64_t step = 0;  ///< of the run, from 1, as in metrics.jsonl
   double begin_us = 0, end_us = 0;
 };
-std::vector<TraceEvent> trace_events(const Trace& trace, const Program& program, Time origin);
+/// `before`: the steps that were committed when the trace began.
+std::vector<TraceEvent> trace_events(const Trace& trace, const Program& program, Time origin, uint64_t before);
 std::string describe(const Instruction& instruction);  ///< "Forward block 3.1 lane 2 micro 0"
 /// One line of rank-R.jsonl, without its end. Parsing throws Error on a line that is none.
 std::string trace_line(const TraceEvent& event);

@@ -79,7 +79,7 @@ void DeviceSteps::finish(StreamExecutor& executor, uint64_t step) {
   await(&executor, "step", step);
   typical_ = p_.context.clock.now() - waiting;
   // In the first step libraries load and choose: it stands for no other.
-  if (timed_ && rounds_ > 0) traced_ += executor.collect(p_.trace, step, issued_);
+  if (timed_ && rounds_ > 0) traced_ += executor.collect(p_.trace, static_cast<uint64_t>(rounds_), issued_);
   ++rounds_;
   if (rounds_ > kWarmSteps) longest_ = std::max(longest_, p_.context.clock.now() - begun_);
 }

@@ -56,9 +56,10 @@ json peaks(const Accounts& accounts) {
   return kinds;
 }
 
-void write_trace(const Trainer& trainer, const RunFolder& folder, int rank, Time origin) {
+void write_trace(const Trainer& trainer, const RunFolder& folder, int rank, Time origin, int64_t before) {
   std::string text;
-  for (const TraceEvent& e : trace_events(trainer.trace(), trainer.program(), origin)) text += trace_line(e) + "\n";
+  for (const TraceEvent& e : trace_events(trainer.trace(), trainer.program(), origin, static_cast<uint64_t>(before)))
+    text += trace_line(e) + "\n";
   write_file_atomic(folder.trace(rank), text);
 }
 
@@ -330,7 +331,7 @@ void Session::finish(double seconds) {
     return;
   }
   const uint64_t order = trainer_.order_digest();
-  write_trace(trainer_, folder_, context_.rank, origin_);
+  write_trace(trainer_, folder_, context_.rank, origin_, trainer_.committed() - steps_);
   if (first_ && !stop_ && job_.model.kind == "gpt" && job_.train.sample_bytes > 0 && job_.train.tensor_slices == 1) {
     const std::unique_ptr<Units> whole = whole_units();
     Job job = job_;

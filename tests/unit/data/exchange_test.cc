@@ -190,7 +190,7 @@ TEST(Exchange, WhatOneReaderThrowsEveryRankThrowsNamingIt) {
       errors[static_cast<size_t>(me.rank)] = error.what();
     }
   });
-  EXPECT_NE(errors[0].find("rank 1 could not read the data of step"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[0].find("rank 1 could not read the data of step 5:"), std::string::npos) << errors[0];
   EXPECT_NE(errors[0].find("images.idx: record 30 is torn"), std::string::npos) << errors[0];
   EXPECT_EQ(errors[1], errors[0]);
   EXPECT_EQ(errors[2], errors[0]);

@@ -78,13 +78,13 @@ TEST(Trace, EventsCarryTheProgramsNamesAndTimesFromTheOrigin) {
   program.queues = {{"compute", {}}, {"data", {reduce}}};
   Trace trace;
   trace.add({at_us(150), at_us(175), 9, 1, 0});
-  const auto events = trace_events(trace, program, at_us(100));
+  const auto events = trace_events(trace, program, at_us(100), 30);
   ASSERT_EQ(events.size(), 1u);
   EXPECT_EQ(events[0].rank, 2);
   EXPECT_EQ(events[0].queue, "data");
   EXPECT_EQ(events[0].name, "Reduce");
   EXPECT_EQ(events[0].detail, "Reduce bucket 4");
-  EXPECT_EQ(events[0].step, 9u);
+  EXPECT_EQ(events[0].step, 40u) << "the 10th of a trace that began after 30";
   EXPECT_DOUBLE_EQ(events[0].begin_us, 50);
   EXPECT_DOUBLE_EQ(events[0].end_us, 75);
 }
