@@ -205,6 +205,7 @@ int train_command(const TrainArguments& given, const MakeModel& make_model, cons
     for (const std::string& failure : first_few(result.failures)) complain(failure);
     return 1;
   }
+  if (!result.nothing_left.empty()) say("notice  {}: there is nothing left to do\n", result.nothing_left);
   say("run     {}\n", result.folder);
   say("state sha256 {}\n", result.hash);
   std::fflush(stdout);

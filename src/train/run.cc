@@ -1,5 +1,11 @@
 #include "train/run.h"
 
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
 #include "base/error.h"
 #include "base/file.h"
 #include "launch/local.h"
@@ -27,9 +33,28 @@ void train_rank(const RunOptions& options, const RunFolder& folder, const std::s
   }
 }
 
+/// Why a run has nothing left to do up to step `last`; "" where it has. One that was stopped or killed at its last step
+/// may still have to evaluate: only what came to its own end counts.
+std::string nothing_left(const Job& job, const RunFolder& folder, const std::string& checkpoint, int64_t last) {
+  const int64_t step = read_manifest(checkpoint).counters.step;
+  bool ended = false, early = false;
+  std::istringstream lines(path_exists(folder.events()) ? read_file(folder.events()) : "");
+  for (std::string line; std::getline(lines, line);) {
+    const auto event = nlohmann::json::parse(line, nullptr, false);
+    const bool here = event.is_object() && event.value("step", int64_t{-1}) == step;
+    const std::string kind = here ? event.value("event", "") : "";
+    ended = kind == "end" && !event.value("stopped", true);
+    early |= kind == "early_stop";
+  }
+  if (!ended || (step < last && !early)) return "";
+  if (step < last) return fmt::format("it stopped early at step {}", step);
+  return fmt::format("it is at step {}{}", step, step >= job.train.steps ? ", its last" : " already");
+}
+
 }  // namespace
 
-RunResult run(const RunOptions& options) {
+RunResult run(const RunOptions& given) {
+  RunOptions options = given;
   const Job& job = options.job;
   if (job.layout.ranks > Control::kMaxRanks)
     throw ConfigError(
@@ -37,13 +62,22 @@ RunResult run(const RunOptions& options) {
   RunFolder folder;
   Fd lock;
   std::string checkpoint;
+  std::string nothing;
   const bool fresh = options.resume.empty() && options.keep;
   if (!options.resume.empty()) {
     folder = open_run(options.resume);
     lock = lock_run(folder);
     checkpoint = checkpoint_of(folder);
-    remove_unfinished(folder);  // of a run whose launcher was killed
-    if (!path_exists(folder.job())) write_file_atomic(folder.job(), read_manifest(checkpoint).job_toml);
+    nothing = nothing_left(job, folder, checkpoint, last_step(options));
+    if (!nothing.empty()) {
+      // Its ranks load the state and agree on its hash; they write nothing and report nothing.
+      options.keep = false;
+      options.sinks = nullptr;
+      options.started = nullptr;
+    } else {
+      remove_unfinished(folder);  // of a run whose launcher was killed
+      if (!path_exists(folder.job())) write_file_atomic(folder.job(), read_manifest(checkpoint).job_toml);
+    }
   } else if (fresh) {
     LockedRun made = create_run(options.out, job);
     folder = std::move(made.folder);
@@ -62,7 +96,7 @@ RunResult run(const RunOptions& options) {
     // A run that failed before its first step leaves no folder behind: the next try may use the same --out.
     if (fresh && !has_metrics(folder)) remove_run(folder);
   }
-  return {launched.ok(), launched.stopped, launched.failures, launched.result, folder.path};
+  return {launched.ok(), launched.stopped, launched.failures, launched.result, folder.path, nothing};
 }
 
 }  // namespace tutti

@@ -27,12 +27,18 @@ struct RunOptions {
   OwnPartition partition;  ///< for layout.partition = "own"
   std::function<void(int rank, int pid)> started;
 };
+inline int64_t last_step(const RunOptions& options) {
+  return options.stop_at >= 0 ? options.stop_at : options.job.train.steps;
+}
 
 struct RunResult {
   bool ok = false, stopped = false;
   std::vector<std::string> failures;  ///< the cause first
   std::string hash;
   std::string folder;
+  /// Why a run that was to go on had nothing left to do ("it is at step 12, its last"): all of it is as it was. "": it
+  /// had.
+  std::string nothing_left;
 };
 
 /// Forks: call it before any ATen work in this process (thread ranks excepted).

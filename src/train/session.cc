@@ -81,9 +81,9 @@ Session::Session(const RunOptions& options, const RunFolder& folder, const Model
       context_(context),
       origin_(origin),
       first_(context.rank == 0),
-      last_(options.stop_at >= 0 ? options.stop_at : options.job.train.steps),
+      last_(last_step(options)),
       watches_(job_.train.schedule == "plateau" || job_.train.early_stop > 0 || job_.train.keep_best) {
-  if (first_ && !options.resume.empty()) {
+  if (first_ && options.keep && !options.resume.empty()) {
     cut_metrics(folder, trainer.committed());
     if (trainer.committed() < last_) remove_traces(folder);
   }
@@ -331,7 +331,7 @@ void Session::finish(double seconds) {
     return;
   }
   const uint64_t order = trainer_.order_digest();
-  write_trace(trainer_, folder_, context_.rank, origin_, trainer_.committed() - steps_);
+  if (steps_ > 0) write_trace(trainer_, folder_, context_.rank, origin_, trainer_.committed() - steps_);
   if (first_ && !stop_ && job_.model.kind == "gpt" && job_.train.sample_bytes > 0 && job_.train.tensor_slices == 1) {
     const std::unique_ptr<Units> whole = whole_units();
     Job job = job_;

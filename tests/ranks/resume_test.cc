@@ -1,6 +1,7 @@
 // Going on from a checkpoint: the same as never having stopped, on any number of ranks; and what is refused.
 #include <fmt/format.h>
 
+#include <map>
 #include <set>
 
 #include "config/job.h"
@@ -95,12 +96,35 @@ TEST_F(Resume, OnFewerRanksIsTracedWithoutThoseOfTheFirstStart) {
   EXPECT_EQ(steps, (std::set<int>{4, 5})) << "as in metrics.jsonl";
 }
 
-TEST_F(Resume, OfAFinishedRunChangesNothing) {
+/// Every file of a folder: its bytes and when it was written.
+auto contents(const std::string& folder) {
+  std::map<std::string, std::pair<std::string, std::filesystem::file_time_type>> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
+    files[entry.path()] = {entry.is_regular_file() ? read_file(entry.path()) : "", entry.last_write_time()};
+  return files;
+}
+
+TEST_F(Resume, OfARunAtItsLastStepLeavesEverythingAsItIs) {
   const std::string hash = train("run", {"--ranks", "2"});
-  const std::string metrics = read_file(run_ + "/metrics.jsonl");
-  EXPECT_EQ(resume({"--ranks", "3"}), hash);
-  EXPECT_TRUE(read_file(run_ + "/metrics.jsonl").starts_with(metrics));
-  EXPECT_EQ(metric_of(run_, "step", "loss").size(), 12u);
+  const auto before = contents(run_);
+  for (const Arguments& arguments : {Arguments{}, {"--ranks", "3"}, {"--steps", "5"}}) {
+    Command command(Arguments{"train", "--resume", run_} + arguments);
+    EXPECT_EQ(command.wait(), 0) << command.err();
+    EXPECT_EQ(command.hash(), hash);
+    EXPECT_TRUE(command.says("it is at step 12, its last: there is nothing left to do")) << command.out();
+    EXPECT_TRUE(contents(run_) == before);
+  }
+}
+
+TEST_F(Resume, OfARunThatDiedBeforeItsEndAtItsLastStepEndsIt) {
+  const std::string hash = train("run", {"--ranks", "2"});
+  const std::string trace = read_file(run_ + "/trace/rank-0.jsonl");
+  auto events = lines_in(run_ + "/events.jsonl");
+  events.pop_back();
+  folder_.write("run/events.jsonl", events.front() + "\n" + events.back() + "\n");
+  EXPECT_EQ(resume({"--ranks", "1"}), hash);
+  EXPECT_EQ(nlohmann::json::parse(lines_in(run_ + "/events.jsonl").back()).at("event"), "end");
+  EXPECT_EQ(read_file(run_ + "/trace/rank-0.jsonl"), trace);
 }
 
 TEST_F(Resume, PastTheJobsStepsKeepsTheLastLearningRate) {

@@ -86,6 +86,12 @@ TEST_F(ResumeTrainer, InPartsOnOtherRanksStopsEarlyAtTheSameStepInTheSameState) 
   };
   EXPECT_EQ(best("run"), best("straight"));
   EXPECT_EQ(best("run").size(), 1u);
+
+  const std::string metrics = read_file(folder_ / "run/metrics.jsonl"),
+                    events = read_file(folder_ / "run/events.jsonl");
+  EXPECT_EQ(resume({"--ranks", "3"}), straight) << "one that stopped early has nothing left to do";
+  EXPECT_EQ(read_file(folder_ / "run/metrics.jsonl"), metrics);
+  EXPECT_EQ(read_file(folder_ / "run/events.jsonl"), events);
 }
 
 TEST_F(ResumeTrainer, RepeatsWhatCameAfterTheLastCheckpoint) {
