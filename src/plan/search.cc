@@ -323,15 +323,16 @@ std::string idle_warning(const Candidate& candidate) {
   if (formula(o.batch.micro_batches) > candidate.bubble / 2) {
     int enough = o.batch.micro_batches;
     while (formula(enough) > kMuch) ++enough;
+    const int passed = lanes * o.batch.micro_batches;
     const std::string more =
         enough > o.batch.micro_batches
-            ? fmt::format("train.micro_batches = {} (another job) brings it to about a fifth; fewer ranks idle less",
+            ? fmt::format("where stages cost alike, train.micro_batches = {} (another job) brings it to a fifth",
                           enough)
-            : "more train.micro_batches (another job) or fewer ranks idle less";
+            : "more train.micro_batches (another job) idle less";
     return idle + fmt::format(
-                      "{} micro-batches are too few for {} stages, which wait for the first to arrive and the "
-                      "last to leave; {}",
-                      lanes * o.batch.micro_batches, stages, more);
+                      "{} too few for {} stages, which wait for the first to arrive and the last to leave; {}; "
+                      "fewer ranks idle less, too",
+                      passed == 1 ? "1 micro-batch is" : fmt::format("{} micro-batches are", passed), stages, more);
   }
   if (o.batch.lanes % o.mesh.data != 0)
     return idle + fmt::format(

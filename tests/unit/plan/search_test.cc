@@ -73,7 +73,7 @@ TEST(Search, ALayoutThatIdlesForMoreThanAFifthSaysWhyAndWhatMendsIt) {
   };
   const std::string warning = idle_warning(first(2));
   EXPECT_TRUE(warning.find("2 micro-batches are too few for 8 stages") != std::string::npos) << warning;
-  EXPECT_TRUE(warning.find("train.micro_batches = 28 (another job) brings it to about a fifth") != std::string::npos)
+  EXPECT_TRUE(warning.find("train.micro_batches = 28 (another job) brings it to a fifth") != std::string::npos)
       << warning;
   EXPECT_LT(first(28).bubble, 0.3);
   EXPECT_EQ(idle_warning(first(64)), "");
