@@ -10,6 +10,7 @@
 
 #include "app/plan_command.h"
 #include "base/error.h"
+#include "config/job_check.h"
 #include "config/schema.h"
 #include "config/value.h"
 #include "device/child.h"
@@ -88,10 +89,12 @@ std::vector<std::string> tier_faults(const Job& job, const ModelShape& shape, co
   try {
     if (bytes > 0) const FileTier tier(folder, bytes);
   } catch (const Error& e) {
+    Job kept = job;
+    kept.layout.offload = "none";
     return {
         fmt::format("layout.offload = \"{}\", layout.offload_folder = \"{}\": {}; another folder works, or "
-                    "offload = \"none\"",
-                    job.layout.offload, folder, e.what())};
+                    "offload = \"none\"{}",
+                    job.layout.offload, folder, e.what(), without_idle(kept))};
   }
   return {};
 }

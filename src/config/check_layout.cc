@@ -118,6 +118,13 @@ std::string idle_reason(const Job& job, const std::string& key) {
   return "";
 }
 
+std::string without_idle(const Job& job) {
+  std::vector<std::string> idle;
+  for (const Key& key : keys())
+    if (key.get(job) != key.fallback && !idle_reason(job, key.full_name()).empty()) idle.push_back(key.full_name());
+  return idle.empty() ? "" : fmt::format(" without {}", fmt::join(idle, " and "));
+}
+
 void JobCheck::idle_keys() {
   for (const Key& key : keys()) {
     const std::string reason = idle_reason(job_, key.full_name());
@@ -198,8 +205,10 @@ void JobCheck::uneven_mesh() {
   const int64_t blocks = job_.model.kind == "gpt" ? job_.model.layers + 2 : INT64_MAX;
   const auto works = [&](int64_t ranks, int64_t tensor, int64_t pipeline) {
     const int64_t shares = tensor * pipeline;
-    return pipeline <= blocks && tensor <= job_.train.tensor_slices && ranks > 0 && ranks % shares == 0 &&
-           ranks / shares <= job_.train.lanes;
+    Job other = job_;
+    other.layout.ranks = ranks, other.layout.tensor = tensor, other.layout.pipeline = pipeline;
+    return without_idle(other).empty() && ranks >= layout.hosts && pipeline <= blocks &&
+           tensor <= job_.train.tensor_slices && ranks > 0 && ranks % shares == 0 && ranks / shares <= job_.train.lanes;
   };
   std::vector<int64_t> tensors, pipelines, ranks;
   for (int64_t part : divisors(layout.ranks)) {
@@ -235,10 +244,12 @@ void JobCheck::beside_mesh() {
                     job_.train.micro_batches));
   }
   if (layout.zero > 0 && job_.train.optimizer == "lamb") {
+    Job whole = job_;
+    whole.layout.zero = 0;
     fault({"layout.zero", "train.optimizer"},
           fmt::format("layout.zero = {} but train.optimizer = \"lamb\": its steps go by norms of whole parameters, and "
-                      "a rank holds slices; these work: zero = 0",
-                      layout.zero));
+                      "a rank holds slices; these work: zero = 0{}",
+                      layout.zero, without_idle(whole)));
   }
   if (!layout.cut.empty() && layout.pipeline > 1) {
     const int64_t chunks = layout.schedule == "zbv" ? 2 : layout.schedule == "interleaved" ? layout.chunks : 1;

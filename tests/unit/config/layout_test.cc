@@ -102,6 +102,20 @@ TEST(Layout, AMeshThatDoesNotMakeUpTheRanksIsRefusedWithThoseThatDo) {
                    "number; these work: pipeline = 1; ranks = 2"});
 }
 
+TEST(Layout, WhatIsSaidToWorkIsNotRefusedForKeysThatThenSayNothing) {
+  const auto hint = [](const Settings& settings) {
+    const Faults faults = faults_of(settings);
+    return faults.size() == 1 ? faults[0].substr(faults[0].find("these work: ")) : "";
+  };
+  const Settings uneven = {{"layout.ranks", "4"}, {"layout.pipeline", "3"}, {"layout.schedule", "gpipe"}};
+  EXPECT_EQ(hint(uneven), "these work: pipeline = 2 or 4; ranks = 3 or 6") << "one stage has no schedule";
+  EXPECT_EQ(hint({{"layout.ranks", "5"}, {"layout.pipeline", "2"}, {"layout.hosts", "5"}}),
+            "these work: pipeline = 1 or 5; ranks = 6")
+      << "4 ranks are fewer than the hosts";
+  EXPECT_EQ(hint({{"train.optimizer", "lamb"}, {"layout.zero", "3"}, {"layout.depth", "2"}}),
+            "these work: zero = 0 without layout.depth");
+}
+
 TEST(Layout, DataRanksAreAtMostTheLanes) {
   EXPECT_EQ(faults_of({{"layout.ranks", "36"}, {"layout.pipeline", "4"}}),
             Faults{"layout.ranks = 36 with layout.tensor x layout.pipeline = 1 x 4 has 9 data ranks but train.lanes = "
