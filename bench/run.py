@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`./tutti bench [comm|train|data|plans|build|gpu]...`: side-by-side tables; every target is a row.
+"""`./tutti bench [comm|train|data|plans|build|gpu|chaos]...`: side-by-side tables; every target is a row.
 
 A pair is a block of work of two resident processes that take turns, the other one stopped; a ratio is the median over the pairs, with
 its spread (10th to 90th percentile). Ratios are written so that larger is better. Exits 0 when every row was measured or explained.
@@ -14,6 +14,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import bench_build
+import bench_chaos
 import bench_comm
 import bench_data
 import bench_gpu
@@ -22,7 +23,7 @@ import bench_train
 from rows import ROOT, Table
 
 SUITES = {"comm": bench_comm.run, "train": bench_train.run, "data": bench_data.run, "plans": bench_plans.run,
-          "build": bench_build.run, "gpu": bench_gpu.run}
+          "build": bench_build.run, "gpu": bench_gpu.run, "chaos": bench_chaos.run}
 
 
 def machine():
@@ -85,7 +86,7 @@ def write_docs(path, rows):
 def install_peers(suites):
     """An unpacked bundle installs nothing: there the peer is the host's own PyTorch."""
     setup = pathlib.Path(__file__).parent / "peers" / "setup"
-    if not setup.exists() or (suites == ["gpu"] and not bench_gpu.has_gpu()):
+    if not setup.exists() or suites == ["chaos"] or (suites == ["gpu"] and not bench_gpu.has_gpu()):
         return
     done = subprocess.run([setup], capture_output=True, text=True)
     if done.returncode != 0:
@@ -97,7 +98,7 @@ def main():
     parser.add_argument("suites", nargs="*", choices=[*SUITES, []], help="which tables (default: comm and train)")
     parser.add_argument("--json", help="write the rows to this file")
     parser.add_argument("--docs", action="store_true", help="write docs/performance.md")
-    parser.add_argument("--pairs", type=int, default=7, help="pairs of each comparison")
+    parser.add_argument("--pairs", type=int, default=7, help="pairs of each comparison; of chaos: parts of 45 seconds")
     parser.add_argument("--only", default="", help="only comparisons whose name contains this")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # resident processes are stopped: they would stay

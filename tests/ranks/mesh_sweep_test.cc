@@ -1,37 +1,16 @@
 // Layouts at random: jobs, meshes and options that nothing refuses must end in the state of one rank.
-#include <random>
-
-#include "base/error.h"
-#include "model/make_model.h"
-#include "optim/optimizer.h"
-#include "plan/schedule.h"
-#include "support/layout_runs.h"
-#include "train/mesh_rank.h"
+#include "support/random_jobs.h"
 
 namespace tutti {
 namespace {
 
 using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
-class Draw {
- public:
-  explicit Draw(uint64_t seed) : engine_(seed) {}
-  template <class T>
-  T of(std::initializer_list<T> values) {
-    return *(values.begin() + engine_() % values.size());
-  }
-  std::string of(std::initializer_list<const char*> values) { return *(values.begin() + engine_() % values.size()); }
-  bool one_in(uint64_t n) { return engine_() % n == 0; }
-
- private:
-  std::mt19937_64 engine_;
-};
-
 struct RandomJob {
   std::string text, settings;
 };
 
-RandomJob draw_job(Draw& draw) {
+RandomJob draw_mesh_job(Draw& draw) {
   const bool gpt = !draw.one_in(3);
   const int slices = draw.of({1, 1, 2, 4});
   std::string s = fmt::format(" train.steps=10 train.eval_every=5 train.seed={} train.lanes={} train.micro_batches={}",
@@ -54,7 +33,7 @@ RandomJob draw_job(Draw& draw) {
   return {kSmallMlp, s};
 }
 
-std::string draw_layout(Draw& draw) {
+std::string draw_mesh(Draw& draw) {
   const int data = draw.of({1, 1, 2, 2, 3, 4}), tensor = draw.of({1, 1, 2, 4}), pipeline = draw.of({1, 2, 2, 3, 4});
   const int zero = draw.of({0, 1, 2, 3});
   std::string s = fmt::format("ranks={} tensor={} pipeline={} zero={} recompute={} fold={} overlap={}",
@@ -73,24 +52,16 @@ std::string draw_layout(Draw& draw) {
   return s + draw.of({" workers=thread", " workers=thread", " workers=thread transport=tcp", "", " transport=tcp"});
 }
 
-/// Whether neither the job's rules nor the mesh's refuse it.
-bool legal(const RandomJob& random, const std::string& layout) {
-  std::vector<Setting> settings;
-  const Arguments arguments = settings_of(random.settings + " " + layout);
-  for (size_t i = 1; i < arguments.size(); i += 2) {
-    const size_t equals = arguments[i].find('=');
-    settings.push_back({arguments[i].substr(0, equals), arguments[i].substr(equals + 1)});
-  }
-  try {
-    Job job = parse_job(random.text, "job.toml", settings);
-    resolve(job, this_machine());
-    if (job.layout.ranks > 8) return false;
-    const ModelShape shape = describe(make_model(job));
-    const auto slots = static_cast<int>(make_optimizer(job.train)->slots().size());
-    return mesh_faults(shape, mesh_options(job, shape, slots)).empty();
-  } catch (const Error&) {
-    return false;
-  }
+constexpr int64_t kMostRanks = 8;
+
+bool is_legal(const RandomJob& random, const std::string& layout) {
+  return legal([&] {
+    Arguments arguments = settings_of(random.settings + " " + layout);
+    std::erase(arguments, "--set");
+    Job job = parse_job(random.text, "job.toml", as_settings(arguments));
+    if (job.layout.ranks > kMostRanks) throw Error("too many");
+    return job;
+  });
 }
 
 /// Each of several sweeps has a seed of its own; TUTTI_TEST_SEED repeats one.
@@ -104,10 +75,10 @@ TEST_P(RandomMeshes, EndInTheStateOfOneRank) {
   Draw draw(seed);
   TempFolder folder;
   for (int cases = 0, runs = 0; cases < 6;) {
-    const RandomJob random = draw_job(draw);
+    const RandomJob random = draw_mesh_job(draw);
     std::vector<std::string> layouts;
     for (int tries = 0; tries < 60 && layouts.size() < 2; ++tries)
-      if (std::string layout = draw_layout(draw); legal(random, layout)) layouts.push_back(std::move(layout));
+      if (std::string layout = draw_mesh(draw); is_legal(random, layout)) layouts.push_back(std::move(layout));
     if (layouts.empty()) continue;
     const Arguments job = Arguments{folder.write("job.toml", random.text)} + settings_of(random.settings);
     SCOPED_TRACE(fmt::format("seed {}, job{}", seed, random.settings));
