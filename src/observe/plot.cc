@@ -76,18 +76,28 @@ Points drawable(const Points& points) {
   return kept;
 }
 
+/// The windows' sums are made without subtractions, which would drown what is small: suffix sums of a window's older
+/// part, and a running sum of what came since.
 Points smoothed(Points points) {
   const size_t n = points.size(), reach = n / 50;
-  double low = std::numeric_limits<double>::infinity(), high = -low;  // no mean is outside, but its rounding may be
+  if (reach == 0) return points;
+  double low = points[0].second, high = low;
   for (const auto& [x, y] : points) low = std::min(low, y), high = std::max(high, y);
-  std::vector<double> sums(n + 1);  // of the values before i, less the first: small numbers for flat curves
-  for (int twice = 0; twice < 2 && reach > 0; ++twice) {
-    const double base = points[0].second;
-    for (size_t i = 0; i < n; ++i) sums[i + 1] = sums[i] + (points[i].second - base);
+  std::vector<double> values(n), older(n);
+  for (int twice = 0; twice < 2; ++twice) {
+    for (size_t i = 0; i < n; ++i) values[i] = points[i].second;
+    size_t border = 0, end = 0;  // of the older part, and of the window
+    double newer = 0;
     for (size_t i = 0; i < n; ++i) {
-      const size_t k = std::min(i, reach), end = std::min(n, i + k + 1);
-      const double mean = base + (sums[end] - sums[i - k]) / static_cast<double>(end - (i - k));
-      points[i].second = std::clamp(mean, low, high);
+      const size_t k = std::min(i, reach), begin = i - k;
+      for (; end < std::min(n, i + k + 1); ++end) newer += values[end];
+      if (begin >= border) {
+        newer = 0;
+        for (size_t at = border = end; at-- > begin;) older[at] = newer += values[at];
+        newer = 0;
+      }
+      const double mean = (older[begin] + newer) / static_cast<double>(end - begin);
+      points[i].second = std::clamp(mean, low, high);  // no mean is outside, but its rounding may be
     }
   }
   return points;
@@ -239,7 +249,7 @@ std::string step_label(double v) {
   return fmt::format("{:g}", std::abs(v) < 1e-9 ? 0 : v);
 }
 
-std::string value_label(double v) { return std::abs(v) < 1e-12 ? "0" : fmt::format("{:.5g}", v); }
+std::string value_label(double v) { return v == 0 ? "0" : fmt::format("{:.5g}", v); }
 
 std::string axes(const Axis& x, const Axis& y) {
   std::string svg;
@@ -297,8 +307,9 @@ std::string drawn(const Legend& legend, const std::vector<Run>& runs) {
   std::string svg;
   for (size_t i = 0; i < runs.size(); ++i) {
     const Run& run = runs[i];
-    const double x = legend.left + kEntryWidth * static_cast<double>(i / legend.rows);
-    const double y = legend.top + kEntryHeight * static_cast<double>(i % legend.rows);
+    const size_t column = i / legend.rows, row = i % legend.rows;
+    const double x = legend.left + kEntryWidth * static_cast<double>(column);
+    const double y = legend.top + kEntryHeight * static_cast<double>(row);
     svg += fmt::format("<path class=\"sample\" d=\"M{} {}h28\" stroke=\"{}\" stroke-width=\"3\"{}/>\n", x, y - 4,
                        run.style.colour, dashes(run.style));
     svg += text_at(x + 36, y, shortened(run.name, kNameWidth), kInk, " font-weight=\"600\" font-size=\"13\"");

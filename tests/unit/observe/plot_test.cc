@@ -133,6 +133,7 @@ TEST(Plot, ALogarithmicAxisHasReadableLabelsOverAnyNumberOfDecades) {
       if (low * std::pow(10, decades) > 1e99) continue;
       expect_whole(svg);
       EXPECT_EQ(count(svg, ">logarithmic</text>"), 1u);
+      EXPECT_EQ(count(svg, "text-anchor=\"end\">0</text>"), 0u) << "there is no zero";
       std::vector<double> at;
       for (size_t from = svg.find("<text x=\"66.0\""); from != std::string::npos;
            from = svg.find("<text x=\"66.0\"", from + 1))
@@ -213,6 +214,14 @@ TEST(Plot, DrawsASinglePointAsADot) {
   const std::string svg = plot_svg({Curve{"x", {{5, 1}}, {}}}, "loss");
   expect_whole(svg);
   EXPECT_EQ(count(svg, "<circle "), 1u);
+}
+
+TEST(Plot, SmoothsWhatFallsByManyDecades) {
+  Curve curve{"x", {}, {}};
+  for (int i = 0; i < 1000; ++i) curve.training.emplace_back(i, std::pow(10, -0.04 * i) * (1 + 0.1 * (i % 2)));
+  const auto smooth = pixels(plot_svg({curve}, "loss"), "training");
+  for (size_t i = 0; i + 1 < smooth.size(); ++i) EXPECT_LT(smooth[i].second, smooth[i + 1].second + 1) << i;
+  EXPECT_NEAR(smooth[smooth.size() / 2].second, (smooth.front().second + smooth.back().second) / 2, 30);
 }
 
 TEST(Plot, SmoothsNoiseAwayAndKeepsTheSteepBeginning) {
