@@ -83,6 +83,18 @@ WaitResult Clock::sleep(Duration d, const Cancel* cancel) {
 
 Time SystemClock::now() const { return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now()); }
 
+Time AwakeTime::look(Time now) {
+  if (now - looked_.load(std::memory_order_acquire) > kTick) {
+    // What was slept is published before the look that found it: a thread that sees the look subtracts the sleep.
+    std::lock_guard lock(mutex_);
+    const Duration between = now - looked_.load(std::memory_order_relaxed);
+    if (between > kMostBetweenLooks)
+      slept_.store(slept_.load(std::memory_order_relaxed) + between - kMostBetweenLooks, std::memory_order_relaxed);
+    if (between > Duration{0}) looked_.store(now, std::memory_order_release);
+  }
+  return now - slept_.load(std::memory_order_relaxed);
+}
+
 WaitResult SystemClock::wait(Signal& signal, FunctionRef<bool()> ready, Deadline deadline, const Cancel* cancel) {
   if (ready()) return WaitResult::kReady;
 
@@ -104,7 +116,7 @@ WaitResult SystemClock::wait(Signal& signal, FunctionRef<bool()> ready, Deadline
     // The order matters: what ended the wait is read before the last look at ready(), which wins over both.
     const uint32_t seen = signal.sequence.load(std::memory_order_seq_cst);
     const bool stop = cancel != nullptr && cancel->cancelled();
-    const Time time = now();
+    const Time time = awake();
     if (ready()) return WaitResult::kReady;
     if (stop) return WaitResult::kCancelled;
     if (time >= deadline.at) return WaitResult::kTimedOut;
@@ -122,12 +134,12 @@ WaitResult SystemClock::wait_fd(int epoll_fd, Deadline deadline) {
   pollfd watched{epoll_fd, POLLIN, 0};
   while (true) {
     const bool endless = deadline.at == Time::max();
-    const Time time = endless ? Time{} : now();
-    const timespec left = to_timespec(endless ? Duration{0} : deadline.at - time);
-    const int n = ppoll(&watched, 1, endless ? nullptr : &left, nullptr);
+    const Duration left = endless ? Duration{0} : deadline.at - awake();
+    const timespec slice = to_timespec(std::min(left, kLongSlice));
+    const int n = ppoll(&watched, 1, endless ? nullptr : &slice, nullptr);
     if (n > 0) return WaitResult::kReady;
-    if (n == 0) return WaitResult::kTimedOut;
-    TUTTI_CHECK(errno == EINTR, "ppoll on descriptor {}: {}", epoll_fd, std::strerror(errno));
+    if (n == 0 && left <= Duration{0}) return WaitResult::kTimedOut;
+    TUTTI_CHECK(n == 0 || errno == EINTR, "ppoll on descriptor {}: {}", epoll_fd, std::strerror(errno));
   }
 }
 

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <string>
 
 #include "base/function_ref.h"
@@ -19,7 +20,8 @@ namespace tutti {
 using Duration = std::chrono::nanoseconds;
 using Time = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 
-/// The point in time after which a wait gives up. Deadlines are absolute: they can be handed down through calls.
+/// The point of a clock's awake() after which a wait gives up. Deadlines are absolute: they can be handed down through
+/// calls.
 struct Deadline {
   Time at = Time::max();
   static Deadline never() { return {}; }
@@ -51,7 +53,12 @@ enum class WaitResult { kReady, kTimedOut, kCancelled };
 class Clock {
  public:
   virtual ~Clock() = default;
+  /// The same for all processes of the host: for what is measured, and for what is compared between ranks.
   virtual Time now() const = 0;
+  /// now() without the time in which this process was stopped (Ctrl-Z, a freezer): what deadlines are made and judged
+  /// by. Who slept must not blame others for not answering meanwhile. A process that was stopped while others were not
+  /// is given up by them: their time went on.
+  virtual Time awake() const { return now(); }
 
   /// Blocks until ready() is true, the deadline passes, or `cancel` (if given) is set. ready() is called on the waiting
   /// thread (a test scheduler may call it on another while the waiter stands still), must be cheap and free of side
@@ -65,25 +72,45 @@ class Clock {
   /// epoll_wait(.., 0)), or the deadline passes. For I/O threads only; a virtual clock refuses it.
   virtual WaitResult wait_fd(int epoll_fd, Deadline deadline) = 0;
 
-  Deadline after(Duration d) const { return {now() + d}; }
+  Deadline after(Duration d) const { return {awake() + d}; }
+  bool passed(Deadline deadline) const { return awake() >= deadline.at; }
 
   /// Sleeps for d, or until cancelled.
   WaitResult sleep(Duration d, const Cancel* cancel);
 
-  static constexpr Duration kSlice = std::chrono::milliseconds(50), kLongSlice = std::chrono::seconds(1);
+  static constexpr Duration kSlice = std::chrono::milliseconds(50), kLongSlice = std::chrono::milliseconds(200);
+};
+
+/// Tells the time awake from the times at which a process looked at its clock. One that runs looks every few
+/// milliseconds, and every Clock::kLongSlice while all of its threads wait: between two looks that are further apart it
+/// was stopped, or had no core, and no more than kMostBetweenLooks of that counts. Thread-safe.
+class AwakeTime {
+ public:
+  static constexpr Duration kMostBetweenLooks = 2 * Clock::kLongSlice;
+  explicit AwakeTime(Time start) : looked_(start) {}
+  /// `now` does not fall below the start.
+  Time look(Time now);
+
+ private:
+  static constexpr Duration kTick = std::chrono::milliseconds(10);  // looks that are closer write nothing
+  std::mutex mutex_;
+  std::atomic<Time> looked_;
+  std::atomic<Duration> slept_{Duration{0}};
 };
 
 /// Spins for `spin` (then yields, then sleeps on a futex, which works across processes). Thread-safe.
 class SystemClock final : public Clock {
  public:
-  explicit SystemClock(Duration spin = std::chrono::microseconds(20)) : spin_(spin) {}
+  explicit SystemClock(Duration spin = std::chrono::microseconds(20)) : spin_(spin), awake_(now()) {}
   Time now() const override;
+  Time awake() const override { return awake_.look(now()); }
   WaitResult wait(Signal& signal, FunctionRef<bool()> ready, Deadline deadline, const Cancel* cancel) override;
   void notify(Signal& signal) override;
   WaitResult wait_fd(int epoll_fd, Deadline deadline) override;
 
  private:
   Duration spin_;
+  mutable AwakeTime awake_;
 };
 
 }  // namespace tutti

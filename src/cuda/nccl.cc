@@ -119,7 +119,7 @@ class NcclGroup final : public DeviceGroup {
         size_(options.size),
         clock_(clock),
         cancel_(cancel),
-        patience_(std::clamp<Duration>(deadline.at == Time::max() ? kLongest : deadline.at - clock.now(), kTeardown,
+        patience_(std::clamp<Duration>(deadline.at == Time::max() ? kLongest : deadline.at - clock.awake(), kTeardown,
                                        kLongest)) {
     ncclUniqueId id;
     if (options.id.size() != sizeof(id.internal)) {
@@ -214,7 +214,7 @@ class NcclGroup final : public DeviceGroup {
         if (state == ncclSuccess) return;
         if (state != ncclInProgress) fail(operation, begin, nccl_.describe(state));
       }
-      if (clock_.now() >= deadline.at) fail(operation, begin, "timed out");
+      if (clock_.passed(deadline)) fail(operation, begin, "timed out");
       if (clock_.sleep(pause, cancel_) == WaitResult::kCancelled) {
         fail(operation, begin, fmt::format("cancelled: {}", cancel_->reason()));
       }
@@ -245,7 +245,7 @@ class NcclGroup final : public DeviceGroup {
   bool finalized(ncclComm_t comm) {
     const Deadline deadline = clock_.after(kTeardown);
     ncclResult_t state = nccl_.finalize(comm);
-    while (state == ncclInProgress && clock_.now() < deadline.at) {
+    while (state == ncclInProgress && !clock_.passed(deadline)) {
       clock_.sleep(kLastPause, nullptr);
       if (nccl_.async_error(comm, &state) != ncclSuccess) return false;
     }
@@ -259,7 +259,7 @@ class NcclGroup final : public DeviceGroup {
       done->store(true);
     });
     const Deadline deadline = clock_.after(kTeardown);
-    while (!done->load() && clock_.now() < deadline.at) clock_.sleep(kLastPause, nullptr);
+    while (!done->load() && !clock_.passed(deadline)) clock_.sleep(kLastPause, nullptr);
     done->load() ? thread.join() : thread.detach();
   }
 

@@ -69,7 +69,7 @@ class ProcessRendezvous final : public Rendezvous {
 
   void wait_ready(Deadline deadline) {
     while (true) {
-      const Time now = clock_.now();
+      const Time now = clock_.awake();
       const bool cancelled = cancel_ != nullptr && cancel_->cancelled();
       if (clock_.wait_fd(epoll_.get(), {std::min(deadline.at, now + Clock::kSlice)}) == WaitResult::kReady) return;
       if (cancelled) fail(cancel_->reason());

@@ -212,14 +212,14 @@ void Shm::await(int peer, int index, uint64_t value, Deadline deadline, std::str
     // what this thread sleeps on, hence the short slices while something is posted.
     Deadline slice = deadline;
     const bool sliced = outstanding_.load(std::memory_order_relaxed) > 0;
-    if (sliced) slice.at = std::min(deadline.at, clock_.now() + std::chrono::milliseconds(1));
+    if (sliced) slice.at = std::min(deadline.at, clock_.after(std::chrono::milliseconds(1)).at);
     auto ready = [&] { return raised() || owner.left.load() != 0 || broken_ || work(); };
     const WaitResult result = clock_.wait(flag.signal, ready, slice, cancel_);
     const bool left = owner.left.load() != 0;
     if (raised()) return;
     if (result == WaitResult::kReady && work()) progress();
     std::string reason;
-    if (clock_.now() >= deadline.at) reason = "timed out";
+    if (clock_.passed(deadline)) reason = "timed out";
     if (left) reason = fmt::format("rank {} has left", peer);
     if (broken_) reason = failed_before();
     if (cancel_ != nullptr && cancel_->cancelled()) reason = cancel_->reason();

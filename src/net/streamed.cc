@@ -62,7 +62,7 @@ void Streamed::wait(Ticket ticket, Deadline deadline) {
     progress();
     // A stream of work for others must not keep this wait from its end.
     if (op->pending() && cancel_ != nullptr && cancel_->cancelled()) result = WaitResult::kCancelled;
-    if (op->pending() && clock_.now() >= deadline.at) result = WaitResult::kTimedOut;
+    if (op->pending() && clock_.passed(deadline)) result = WaitResult::kTimedOut;
     if (result != WaitResult::kReady) break;
   }
   CommFailure failure;

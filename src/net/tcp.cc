@@ -348,7 +348,7 @@ void Tcp::end_of_stream(Connection& connection, int error) {
   bool last = true;
   for (const Connection& other : peer.connections) last &= !other.fd;
   if (!in_order || last) return give_up(connection.peer, reason);
-  peer.closing = std::min(peer.closing, clock_.now() + kGrace);
+  peer.closing = std::min(peer.closing, clock_.after(kGrace).at);
 }
 
 void Tcp::give_up(int peer, const std::string& reason) {
@@ -367,7 +367,7 @@ void Tcp::give_up(int peer, const std::string& reason) {
 
 void Tcp::give_up_closing() {
   for (size_t r = 0; r < peers_.size(); ++r) {
-    if (peers_[r].closing != Time::max() && clock_.now() >= peers_[r].closing) {
+    if (peers_[r].closing != Time::max() && clock_.passed({peers_[r].closing})) {
       give_up(static_cast<int>(r), fmt::format("connection to rank {} was closed", r));
     }
   }

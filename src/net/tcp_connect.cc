@@ -175,12 +175,12 @@ void Connector::dial(int peer, int connection) {
 /// After a pause: a peer that is crowded needs the time, and one that is gone refuses the next connection.
 void Connector::dial_again(const Candidate& candidate) {
   ++closed_;
-  redials_.push_back({clock_.now() + kPause, candidate.peer, candidate.connection});
+  redials_.push_back({clock_.awake() + kPause, candidate.peer, candidate.connection});
 }
 
 void Connector::redial_due() {
   const auto later = std::partition(redials_.begin(), redials_.end(),
-                                    [now = clock_.now()](const Redial& redial) { return redial.at > now; });
+                                    [now = clock_.awake()](const Redial& redial) { return redial.at > now; });
   const std::vector<Redial> due(later, redials_.end());
   redials_.erase(later, redials_.end());
   for (const Redial& redial : due) dial(redial.peer, redial.connection);
@@ -285,7 +285,7 @@ bool Connector::serve(Candidate& candidate) {
 }
 
 void Connector::wait_for_events() {
-  const Time now = clock_.now();
+  const Time now = clock_.awake();
   Time until = std::min(deadline_.at, now + Clock::kSlice);
   for (const Redial& redial : redials_) until = std::min(until, redial.at);
   clock_.wait_fd(epoll_.get(), {until});

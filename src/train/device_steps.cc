@@ -60,7 +60,7 @@ void DeviceSteps::capture(StreamExecutor& executor, FunctionRef<void(Stream)> fi
 }
 
 void DeviceSteps::launch(StreamExecutor& executor, FunctionRef<void(Stream)> first) {
-  begun_ = p_.context.clock.now();
+  begun_ = p_.context.clock.awake();
   timed_ = rounds_ < kWarmSteps || rounds_ % kTraceEvery == 0 || !p_.captures;
   if (!timed_ && captured_.handle == nullptr) capture(executor, first);
   issued_ = p_.context.clock.now();
@@ -75,13 +75,13 @@ void DeviceSteps::launch(StreamExecutor& executor, FunctionRef<void(Stream)> fir
 void DeviceSteps::mark() { p_.device.record(done_, p_.compute); }
 
 void DeviceSteps::finish(StreamExecutor& executor, uint64_t step) {
-  const Time waiting = p_.context.clock.now();
+  const Time waiting = p_.context.clock.awake();
   await(&executor, "step", step);
-  typical_ = p_.context.clock.now() - waiting;
+  typical_ = p_.context.clock.awake() - waiting;
   // In the first step libraries load and choose: it stands for no other.
   if (timed_ && rounds_ > 0) traced_ += executor.collect(p_.trace, static_cast<uint64_t>(rounds_), issued_);
   ++rounds_;
-  if (rounds_ > kWarmSteps) longest_ = std::max(longest_, p_.context.clock.now() - begun_);
+  if (rounds_ > kWarmSteps) longest_ = std::max(longest_, p_.context.clock.awake() - begun_);
 }
 
 void DeviceSteps::settle(const std::string& operation, uint64_t step) {
@@ -102,7 +102,7 @@ void DeviceSteps::await(const StreamExecutor* executor, const std::string& opera
     if (cancel.cancelled()) give_up(executor, operation, step, since, cancel.reason());
     for (DeviceGroup* group : p_.groups)
       if (const std::string fault = group->fault(); !fault.empty()) give_up(executor, operation, step, since, fault);
-    if (now >= deadline.at) give_up(executor, operation, step, since, "timed out");
+    if (clock.passed(deadline)) give_up(executor, operation, step, since, "timed out");
     if (!soon) clock.sleep(kPoll, nullptr);
   }
 }
@@ -131,10 +131,10 @@ std::function<void()> DeviceSteps::copy_out(uint64_t step, FunctionRef<void(Stre
   // Waited for on another thread than the steps': it touches nothing of theirs.
   return [&device = p_.device, event = copied_out_, &context = p_.context, step,
           patience = p_.timeout + kPatience * longest_] {
-    const Time since = context.clock.now();
+    const Time since = context.clock.awake();
     while (!device.done(event)) {
       const Cancel& cancel = context.control.cancel;
-      const Duration waited = context.clock.now() - since;
+      const Duration waited = context.clock.awake() - since;
       if (cancel.cancelled() || waited > patience)
         throw CommError({context.rank, "copy of the state out of " + device.info().name, -1, step, waited,
                          cancel.cancelled() ? cancel.reason() : "timed out"});

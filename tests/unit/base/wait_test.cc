@@ -148,6 +148,34 @@ TEST_P(WaitWithSpin, AWaitThatThrowsIsNoLongerCountedAsASleeper) {
   EXPECT_EQ(signal.sleepers, 0u);
 }
 
+TEST(AwakeTime, IsTheTimeWhileSomebodyLooks) {
+  const Time start(1000s);
+  AwakeTime awake(start);
+  for (Time now = start; now < start + 10s; now += Clock::kLongSlice) EXPECT_EQ(awake.look(now), now);
+}
+
+TEST(AwakeTime, LeavesOutAStopThatIsLongerThanTheTimeBetweenLooks) {
+  const Time start(1000s);
+  AwakeTime awake(start);
+  EXPECT_EQ(awake.look(start + 3600s), start + AwakeTime::kMostBetweenLooks);
+  EXPECT_EQ(awake.look(start + 3600s + 5ms), start + AwakeTime::kMostBetweenLooks + 5ms);
+  EXPECT_EQ(awake.look(start + 7200s), start + 2 * AwakeTime::kMostBetweenLooks)
+      << "the look after 5 ms is too close to be noted";
+}
+
+TEST(AwakeTime, IsTheSameForAllThreadsAfterAStop) {
+  const Time start(1000s);
+  for (int turn = 0; turn < 200; ++turn) {
+    AwakeTime awake(start);
+    std::atomic<int> late{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i)
+      threads.emplace_back([&] { late += awake.look(start + 60s) > start + AwakeTime::kMostBetweenLooks ? 1 : 0; });
+    for (auto& thread : threads) thread.join();
+    ASSERT_EQ(late, 0);
+  }
+}
+
 // Each turn begins when the other side is counted asleep, so every one needs its wake. A lost wake costs a slice; if
 // they were lost, the turns would take longer than the deadline, which is far above what they need on a busy machine.
 constexpr uint64_t kTurns = 400;
