@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -139,7 +140,11 @@ void Fd::reset(int fd) {
 
 void throw_errno(std::string_view what, std::string_view path) {
   const int reason = errno;
-  throw Error(fmt::format("cannot {} {}: {}", what, path, std::strerror(reason)));
+  std::string hint;
+  rlimit limit{};
+  if (reason == EMFILE && ::getrlimit(RLIMIT_NOFILE, &limit) == 0)
+    hint = fmt::format(" (the limit is {}; raise it with `ulimit -n`)", limit.rlim_cur);
+  throw Error(fmt::format("cannot {} {}: {}{}", what, path, std::strerror(reason), hint));
 }
 
 PathKind kind_at(const std::string& path) {

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/file.h"
 
 namespace tutti {
 
@@ -37,7 +38,10 @@ FrameProgress FrameReader::read(int socket, Frame& frame) {
     const bool in_head = have_ < sizeof(Head);
     const size_t want = in_head ? sizeof(Head) - have_ : sizeof(Head) + head_.bytes - have_;
     if (!in_head && want == 0) {
-      if (partial_.fds.size() != head_.fds) throw Error("rendezvous: descriptors were lost (too many open files?)");
+      if (partial_.fds.size() != head_.fds) {
+        errno = EMFILE;  // the one reason for which the system drops descriptors that were sent
+        throw_errno("take", "a descriptor that was sent");
+      }
       partial_.kind = head_.kind;
       partial_.rank = head_.rank;
       frame = std::move(partial_);

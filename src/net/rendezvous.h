@@ -36,6 +36,8 @@ class RendezvousServer {
  public:
   explicit RendezvousServer(std::vector<Fd> sockets);
   ~RendezvousServer();
+  /// Why a worker could not be served, if it is the launcher's own fault (it had no descriptors left); else empty.
+  std::string fault() const;
 
  private:
   struct Impl;

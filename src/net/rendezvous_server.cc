@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <mutex>
 #include <thread>
 
 #include "base/error.h"
@@ -17,6 +18,10 @@ namespace tutti {
 struct RendezvousServer::Impl {
   explicit Impl(std::vector<Fd> sockets);
   ~Impl();
+  std::string fault() const {
+    std::lock_guard lock(mutex_);
+    return fault_;
+  }
 
  private:
   struct Worker {
@@ -36,6 +41,8 @@ struct RendezvousServer::Impl {
   std::vector<Worker> workers_;
   Fd epoll_, stop_;
   SystemClock clock_;
+  mutable std::mutex mutex_;
+  std::string fault_;  // the first
   std::thread thread_;
 };
 
@@ -86,7 +93,9 @@ void RendezvousServer::Impl::serve_worker(int rank, bool readable) {
     FrameProgress progress = FrameProgress::kClosed;
     try {
       progress = worker.reader.read(worker.socket.get(), *frame);
-    } catch (const Error&) {  // a worker that talks nonsense is as good as gone, and its peers hear so
+    } catch (const Error& error) {  // a worker that cannot be understood is as good as gone, and its peers hear so
+      std::lock_guard lock(mutex_);
+      if (fault_.empty()) fault_ = fmt::format("the launcher lost rank {}: {}", rank, error.what());
     }
     if (progress == FrameProgress::kBlocked) return;
     if (progress == FrameProgress::kClosed || frame->kind != kCard || worker.card != nullptr) return lose(rank);
@@ -145,5 +154,6 @@ void RendezvousServer::Impl::deal() {
 
 RendezvousServer::RendezvousServer(std::vector<Fd> sockets) : impl_(std::make_unique<Impl>(std::move(sockets))) {}
 RendezvousServer::~RendezvousServer() = default;
+std::string RendezvousServer::fault() const { return impl_->fault(); }
 
 }  // namespace tutti
