@@ -126,6 +126,9 @@ Parts split_records(const Job& job, int64_t records, const std::string& path) {
   const DataConfig& data = job.data;
   const uint64_t seed = job.train.seed, n = static_cast<uint64_t>(records);
   const bool folds = data.folds > 1, counted = !folds && data.held_out >= 1;
+  // Every fold finds this, the first one too: not the one whose turn comes hours later.
+  if (folds && data.folds > records)
+    throw Error(fmt::format("{}: it has {} records, too few for {} folds", path, records, data.folds));
   if (counted && data.held_out > static_cast<double>(records))
     throw Error(fmt::format("{}: data.held_out = {}, but there are {} records", path, data.held_out, records));
   Parts parts;
