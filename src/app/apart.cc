@@ -11,23 +11,30 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
 #include <span>
 
 #include "base/error.h"
 #include "base/message.h"
+#include "base/stop_signals.h"
 
 namespace tutti {
 
 namespace {
 
-/// Sets what the process says, and returns its exit code.
-using Work = std::function<int(std::string& text)>;
+using nlohmann::json;
+
+/// What the process says when it ends.
+using Work = std::function<std::string()>;
+constexpr int kAnswered = 0, kThrew = 1;  // exit codes
 
 [[noreturn]] void answer(const Work& work, int fd) noexcept {
   std::string text;
-  int code = 1;
+  int code = kThrew;
   try {
-    code = work(text);
+    text = work();
+    code = kAnswered;
   } catch (const std::exception& e) {
     text = message_of(e);
   }
@@ -48,27 +55,8 @@ Apart start(const Work& work) {
   answer(work, write_end.get());
 }
 
-}  // namespace
-
-Apart start_apart(const RunOptions& options) {
-  return start([&](std::string& text) {
-    const RunResult result = run(options);
-    text = result.ok ? result.hash : result.failures.front();
-    return !result.ok ? 1 : result.stopped ? 130 : 0;
-  });
-}
-
-std::string answer_apart(const std::function<std::string()>& work) {
-  Apart apart = start([&](std::string& text) {
-    text = work();
-    return 0;
-  });
-  RunResult result = finish_apart(apart);
-  if (!result.ok) throw Error(result.failures.front());
-  return result.hash;
-}
-
-RunResult finish_apart(Apart& apart) {
+/// Waits for the end. Throws Error with what the process threw, or how it died.
+std::string finish(Apart& apart) {
   std::string text;
   std::array<char, 512> part{};
   while (true) {
@@ -80,26 +68,60 @@ RunResult finish_apart(Apart& apart) {
   int status = 0;
   while (::waitpid(apart.pid, &status, 0) < 0 && errno == EINTR) {
   }
+  if (WIFSIGNALED(status))
+    throw Error(fmt::format("process {} was killed by signal {} ({})", apart.pid, WTERMSIG(status),
+                            ::strsignal(WTERMSIG(status))));
+  if (WEXITSTATUS(status) != kAnswered) throw Error(text);
+  return text;
+}
+
+}  // namespace
+
+Apart start_apart(const RunOptions& options) {
+  return start([&] {
+    const RunResult result = run(options);
+    return json{{"ok", result.ok},
+                {"stopped_by", result.stopped_by},
+                {"failures", result.failures},
+                {"hash", result.hash},
+                {"folder", result.folder}}
+        .dump(-1, ' ', false, json::error_handler_t::replace);
+  });
+}
+
+RunResult finish_apart(Apart& apart) {
   RunResult result;
-  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  result.ok = code == 0 || code == 130;
-  result.stopped = code == 130;
-  if (result.ok) {
-    result.hash = text;
-  } else {
-    result.failures.push_back(text.empty() ? "the run ended without a word" : text);
+  try {
+    const json told = json::parse(finish(apart));
+    told.at("ok").get_to(result.ok);
+    told.at("stopped_by").get_to(result.stopped_by);
+    told.at("failures").get_to(result.failures);
+    told.at("hash").get_to(result.hash);
+    told.at("folder").get_to(result.folder);
+  } catch (const Error& error) {
+    result.failures.emplace_back(error.what());
   }
   return result;
 }
 
-size_t wait_any(const std::vector<Apart>& running) {
+std::string answer_apart(const std::function<std::string()>& work) {
+  Apart apart = start([&] {
+    die_of_stop_signals();
+    return work();
+  });
+  return finish(apart);
+}
+
+std::optional<size_t> wait_any(const std::vector<Apart>& running, int also, Duration at_most) {
   std::vector<pollfd> waits;
   for (const Apart& apart : running) waits.push_back({apart.answer.get(), POLLIN, 0});
-  while (::poll(waits.data(), waits.size(), -1) < 0 && errno == EINTR) {
+  waits.push_back({also, POLLIN, 0});
+  const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(at_most);
+  while (::poll(waits.data(), waits.size(), static_cast<int>(limit.count())) < 0 && errno == EINTR) {
   }
-  for (size_t i = 0; i < waits.size(); ++i)
+  for (size_t i = 0; i < running.size(); ++i)
     if (waits[i].revents != 0) return i;
-  return 0;
+  return std::nullopt;
 }
 
 }  // namespace tutti

@@ -5,10 +5,12 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/file.h"
+#include "base/wait.h"
 #include "train/run.h"
 
 namespace tutti {
@@ -20,11 +22,12 @@ struct Apart {
 
 /// Starts run(options) in a child, which dies with this process, and its ranks with it.
 Apart start_apart(const RunOptions& options);
-/// Waits for one to end. A run that failed has its first failure.
+/// Waits for one to end, and returns what its run did.
 RunResult finish_apart(Apart& apart);
 /// What `work` returns, worked out in a process of its own. Throws Error with what it threw.
 std::string answer_apart(const std::function<std::string()>& work);
-/// The index of one that has ended, or is about to: waits for it. Not for an empty list.
-size_t wait_any(const std::vector<Apart>& running);
+/// The index of one that has ended, or is about to. None: the descriptor `also` became readable first, or the time was
+/// over.
+std::optional<size_t> wait_any(const std::vector<Apart>& running, int also, Duration at_most);
 
 }  // namespace tutti

@@ -7,10 +7,12 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "app/layout_choice.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/stop_signals.h"
 #include "base/terminal.h"
 #include "device/library.h"
 #include "grid/mesh.h"
@@ -117,6 +119,22 @@ Job resumed_job(const TrainArguments& arguments, std::vector<Setting> settings) 
   return job;
 }
 
+/// The last words, and the exit code. One message is enough: what other ranks said follows from it, and is in
+/// events.jsonl. A run that was stopped at once has said so.
+int report(const RunResult& result) {
+  const int stopped = result.stopped_by != 0 ? stop_code(result.stopped_by) : 0;
+  if (!result.ok && stopped == 0) {
+    show(stderr, "\n");
+    complain(result.failures.front());
+  }
+  if (!result.ok) return stopped != 0 ? stopped : 1;
+  if (!result.nothing_left.empty()) say("notice  {}: there is nothing left to do\n", result.nothing_left);
+  say("run     {}\n", result.folder);
+  say("state sha256 {}\n", result.hash);
+  std::fflush(stdout);
+  return stopped;
+}
+
 }  // namespace
 
 std::vector<Setting> parse_settings(const std::vector<std::string>& texts, int64_t ranks) {
@@ -177,6 +195,7 @@ int train_command(const TrainArguments& given, const MakeModel& make_model, cons
                      "{} and resume the copy",
                      given.resume, given.out, given.resume, given.out)});
   RunOptions options;
+  std::optional<EndOnStop> nothing_begun(std::in_place);
   const TrainArguments arguments = with_planned_layout(given, make_model);
   const Prepared prepared = prepare(arguments);
   refuse_bad_mesh(prepared.job, make_model, arguments.resume.empty());
@@ -193,23 +212,18 @@ int train_command(const TrainArguments& given, const MakeModel& make_model, cons
     if (!folder.empty()) sinks.push_back(open_tensorboard(folder + "/tensorboard"));
     return sinks;
   };
-  options.started = [](int rank, int pid) {
-    say("rank {} pid {}\n", rank, pid);
-    std::fflush(stdout);
+  options.started = [](int rank, int pid) { print_line(stdout, fmt::format("rank {} pid {}", rank, pid)); };
+  // On a terminal the bar's line is left as it is.
+  options.say = [terminal](const std::string& words) {
+    if (terminal) show(stderr, "\n");
+    complain(words);
   };
+  options.abandon = [](const RunResult& result) { ::_exit(report(result)); };
   print_header(prepared);
   std::fflush(stdout);
-  RunResult result = run(options);
-  if (!result.ok) {
-    show(stderr, "\n");
-    for (const std::string& failure : first_few(result.failures)) complain(failure);
-    return 1;
-  }
-  if (!result.nothing_left.empty()) say("notice  {}: there is nothing left to do\n", result.nothing_left);
-  say("run     {}\n", result.folder);
-  say("state sha256 {}\n", result.hash);
-  std::fflush(stdout);
-  return result.stopped ? 130 : 0;
+  const HeldStops held;  // also while the last lines are printed
+  nothing_begun.reset();
+  return report(run(options));
 }
 
 }  // namespace tutti

@@ -1,6 +1,7 @@
 // `tutti train`, apart from how its arguments were read.
 #pragma once
 
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,8 @@ inline Job job_of(const TrainArguments& arguments) { return prepare(arguments).j
 /// The job of a run, resolved for this host's cores whatever it was trained on: for commands that only use the model.
 Job job_on_host(const std::string& run);
 
-/// Trains, prints the header and the hash; returns the exit code (0; 1 failed; 130 stopped by Ctrl-C). Output that
-/// cannot be written does not end a training: the caller finds it when it flushes stdout.
+/// Trains, prints the header and the hash; returns the exit code (0; 1 failed; stopped: 130 by Ctrl-C, 143 by SIGTERM,
+/// 129 by SIGHUP). Output that cannot be written does not end a training: the caller finds it when it flushes stdout.
 int train_command(const TrainArguments& arguments, const MakeModel& make_model, const OwnPartition& partition = {});
 
 }  // namespace tutti

@@ -68,6 +68,11 @@ void show(std::FILE* out, std::string_view text) {
   (void)std::fwrite(safe.data(), 1, safe.size(), out);
 }
 
+void print_line(std::FILE* out, std::string_view line) {
+  show(out, fmt::format("{}\n", line));
+  (void)std::fflush(out);
+}
+
 void complain(std::string_view text) {
   const std::string line = fmt::format("tutti: {}\n", printable(text));
   (void)std::fwrite(line.data(), 1, line.size(), stderr);

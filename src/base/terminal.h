@@ -19,6 +19,8 @@ std::vector<std::string> first_few(std::vector<std::string> lines, size_t most =
 /// Writes the text: printable where `out` is a terminal, byte for byte elsewhere. Never throws: that it could not be
 /// written is left for flushed() to say.
 void show(std::FILE* out, std::string_view text);
+/// Shows a line at once.
+void print_line(std::FILE* out, std::string_view line);
 /// "tutti: text" as a line on stderr, always printable.
 void complain(std::string_view text);
 /// Flushes stdout. False: something of what was written to it since the start is lost, and stderr says so.

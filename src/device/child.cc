@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/message.h"
+#include "base/stop_signals.h"
 #include "base/wait.h"
 
 namespace tutti {
@@ -64,7 +65,7 @@ std::optional<int> reap(pid_t child, Clock& clock, Deadline deadline) {
     int status = 0;
     const pid_t ended = ::waitpid(child, &status, WNOHANG);
     if (ended == child) return status;
-    if ((ended < 0 && errno != EINTR) || clock.now() >= deadline.at) return std::nullopt;
+    if ((ended < 0 && errno != EINTR) || clock.passed(deadline)) return std::nullopt;
     clock.sleep(std::chrono::milliseconds(2), nullptr);
   }
 }
@@ -88,6 +89,7 @@ ChildAnswer in_child(FunctionRef<std::string()> work, double seconds) {
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(1);  // it died before that
+    die_of_stop_signals();
     answer(work, write_end.get());
   }
   write_end.reset();

@@ -16,11 +16,14 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/message.h"
+#include "base/stop_signals.h"
+#include "launch/stop.h"
 
 namespace tutti {
 
@@ -34,6 +37,12 @@ constexpr int kFailed = 1, kLostPeer = 2, kCancelled = 3;
 
 int64_t nanoseconds(Time t) { return t.time_since_epoch().count(); }
 
+/// Takes one of the signals that wait for this process.
+bool took(const sigset_t& signals) {
+  const timespec now{};
+  return ::sigtimedwait(&signals, nullptr, &now) > 0;
+}
+
 /// Calls the body; when an exception leaves it, notes when at the latest that was.
 void call(RankContext& context, const std::function<void(RankContext&)>& body) {
   try {
@@ -44,16 +53,17 @@ void call(RankContext& context, const std::function<void(RankContext&)>& body) {
   }
 }
 
-/// Runs a rank's function with a heartbeat beside it; returns its exit code and leaves its message in the control
-/// block.
-int run_rank(RankContext& context, const std::function<void(RankContext&)>& body) {
+/// Runs a rank's function with a heartbeat beside it, which also looks for the signals by which this rank alone is
+/// asked to stop, whatever the function is doing; returns its exit code and leaves its message in the control block.
+int run_rank(RankContext& context, const std::function<void(RankContext&)>& body, const sigset_t& requests) {
   Control::Rank& me = context.control.ranks[context.rank];
   Signal wake;
   std::atomic<bool> ended{false};
   std::thread heart([&] {
     auto over = [&] { return ended.load(); };
     do {
-      me.beat.store(nanoseconds(context.clock.now()));
+      me.beats.fetch_add(1);
+      if (took(requests)) me.asked.store(1);
     } while (context.clock.wait(wake, over, context.clock.after(kBeat), nullptr) != WaitResult::kReady);
   });
   int code = 0;
@@ -83,6 +93,8 @@ struct Member {
   pid_t pid = 0;
   std::thread thread;
   bool ended = false;
+  uint64_t beats = 0;  // counted when it was last heard, by the launcher's own time awake
+  Time heard{};
 };
 
 class Supervisor {
@@ -92,13 +104,13 @@ class Supervisor {
     void* memory = ::mmap(nullptr, sizeof(Control), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw_errno("map", "the launcher's control block");
     control_ = new (memory) Control;
-    sigset_t wanted;
-    sigemptyset(&wanted);
-    for (int s : {SIGCHLD, SIGINT, SIGTERM}) sigaddset(&wanted, s);
-    ::pthread_sigmask(SIG_BLOCK, &wanted, &old_mask_);
+    sigset_t wanted = stop_set();
+    sigaddset(&wanted, SIGCHLD);
     signals_ = Fd(::signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC));
     ends_ = Fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+    if (!signals_ || !ends_ || !epoll_) throw_errno("make", "the launcher's descriptors");
+    ::pthread_sigmask(SIG_BLOCK, &wanted, &old_mask_);
     for (int fd : {signals_.get(), ends_.get()}) {
       epoll_event event{};
       event.events = EPOLLIN;
@@ -112,33 +124,41 @@ class Supervisor {
   }
 
   LaunchResult run() {
-    for (auto& rank : control_->ranks) rank.beat.store(nanoseconds(clock_.now()));
-    if (options_.threads) {
-      start_threads();
-    } else {
-      start_processes();
+    for (Member& member : members_) member.heard = clock_.awake();
+    try {
+      options_.threads ? start_threads() : start_processes();
+    } catch (const std::exception& e) {  // a limit of the system's: those that have started end as with any failure
+      fail(e.what());
+      for (Member& member : members_) member.ended = member.pid == 0 && !member.thread.joinable();
     }
-    if (options_.started)
+    if (options_.started && causes_.empty())
       for (int r = 0; r < options_.ranks; ++r) options_.started(r, options_.threads ? ::getpid() : members_[r].pid);
     while (running() > 0) {
       clock_.wait_fd(epoll_.get(), clock_.after(std::chrono::milliseconds(100)));
-      take_signals();
+      take_requests();
+      take_faults();
       take_ends();
       watch_beats(options_.timeout);
       end_the_cancelled();
     }
     for (auto& member : members_)
       if (member.thread.joinable()) member.thread.join();
+    take_faults();
+    return result();
+  }
+
+ private:
+  LaunchResult result() {
     result_.failures = std::move(causes_);
     // Who lost a peer because that had lost another comes behind it.
     std::sort(consequences_.begin(), consequences_.end());
     for (auto& [time, message] : consequences_) result_.failures.push_back(std::move(message));
-    result_.stopped = control_->stop.load() != 0;
+    result_.signal = first_ ? first_->signal : 0;
+    result_.heeded = control_->heeded.load() != 0;
     result_.result = control_->result;
     return std::move(result_);
   }
 
- private:
   int running() const {
     return static_cast<int>(std::count_if(members_.begin(), members_.end(), [](const Member& m) { return !m.ended; }));
   }
@@ -163,18 +183,18 @@ class Supervisor {
       if (pid == 0) {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (::getppid() != parent) ::_exit(kCancelled);
-        // A terminal sends the first to the whole group, a scheduler the second to all processes: the launcher decides.
-        for (int s : {SIGINT, SIGTERM}) std::signal(s, SIG_IGN);
+        const sigset_t requests = take_stop_signals();
         std::signal(SIGXFSZ, SIG_IGN);  // a write beyond ulimit -f then fails with a reason and a path
-        ::pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
         Fd socket = std::move(theirs[r]);
         mine.clear();
         theirs.clear();
         int code = kFailed;
-        {
+        try {
           auto rendezvous = make_process_rendezvous(r, options_.ranks, std::move(socket), clock_, &control_->cancel);
           RankContext context{r, options_.ranks, clock_, *control_, *rendezvous};
-          code = run_rank(context, body_);
+          code = run_rank(context, body_, requests);
+        } catch (const std::exception& e) {  // what it runs in could not be made
+          std::snprintf(control_->ranks[r].message, sizeof control_->ranks[r].message, "rank %d: %s", r, e.what());
         }
         std::fflush(nullptr);
         ::_exit(code);
@@ -185,6 +205,20 @@ class Supervisor {
     server_ = std::make_unique<RendezvousServer>(std::move(mine));
   }
 
+  /// In a rank. A terminal sends SIGINT and SIGHUP to the whole group, and the launcher decides. SIGTERM may be meant
+  /// for this rank alone: it stays blocked, and the heart takes it. Returns what it is to look for.
+  sigset_t take_stop_signals() {
+    sigset_t requests, mask = old_mask_;
+    sigemptyset(&requests);
+    for (int signal : stop_signals()) {
+      if (signal == SIGTERM) sigaddset(&requests, signal);
+      if (signal != SIGTERM) std::signal(signal, SIG_IGN);
+      signal == SIGTERM ? sigaddset(&mask, signal) : sigdelset(&mask, signal);
+    }
+    ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+    return requests;
+  }
+
   void start_threads() {
     threads_ = std::make_unique<ThreadRendezvous>(options_.ranks, clock_, &control_->cancel);
     codes_.assign(options_.ranks, 0);
@@ -192,18 +226,40 @@ class Supervisor {
       members_[r].thread = std::thread([this, r] {
         auto rendezvous = threads_->view(r);
         RankContext context{r, options_.ranks, clock_, *control_, *rendezvous};
-        codes_[r] = run_rank(context, body_);
+        sigset_t none;  // the launcher takes them all
+        sigemptyset(&none);
+        codes_[r] = run_rank(context, body_, none);
         uint64_t one = 1;
         (void)!::write(ends_.get(), &one, sizeof one);
       });
   }
 
-  void take_signals() {
+  void take_requests() {
     signalfd_siginfo info{};
-    while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
-      if (info.ssi_signo == SIGCHLD) continue;
-      if (control_->stop.exchange(1) != 0) fail("stopped at once by a second Ctrl-C");
-    }
+    while (::read(signals_.get(), &info, sizeof info) == sizeof info)
+      if (info.ssi_signo != SIGCHLD) heed({static_cast<int>(info.ssi_signo), clock_.now()});
+    for (int r = 0; r < options_.ranks; ++r)
+      if (control_->ranks[r].asked.exchange(0) != 0) heed({SIGTERM, clock_.now(), r});
+  }
+
+  void heed(const StopRequest& request) {
+    if (control_->cancel.cancelled()) return;  // it is ending
+    const auto has_begun = [](const Control::Rank& rank) { return rank.begun.load() != 0; };
+    const bool begun = std::any_of(control_->ranks, control_->ranks + options_.ranks, has_begun);
+    const StopAction action = decide_stop(request, first_, begun);
+    if (!first_) first_ = request;
+    if (action == StopAction::kNone) return;
+    const std::string words = stop_words(request, action, begun);
+    if (options_.say) options_.say(words);
+    control_->stop.store(1);
+    result_.at_once = action == StopAction::kAtOnce;
+    if (result_.at_once) fail(words);
+  }
+
+  /// What kept the launcher from serving a rank is the cause of all that follows.
+  void take_faults() {
+    if (server_ == nullptr) return;
+    if (const std::string fault = server_->fault(); !fault.empty()) fail(fault);
   }
 
   void take_ends() {
@@ -250,8 +306,11 @@ class Supervisor {
     if (control_->cancel.cancelled()) return;
     for (int r = 0; r < options_.ranks; ++r) {
       const Control::Rank& rank = control_->ranks[r];
-      Duration silent(nanoseconds(clock_.now()) - rank.beat.load());
-      if (members_[r].ended || rank.done.load() != 0 || silent < std::max(limit, 3 * kBeat)) continue;
+      Member& member = members_[r];
+      const Time now = clock_.awake();
+      if (const uint64_t beats = rank.beats.load(); beats != member.beats) member.beats = beats, member.heard = now;
+      const Duration silent = now - member.heard;
+      if (member.ended || rank.done.load() != 0 || silent < std::max(limit, 3 * kBeat)) continue;
       fail(fmt::format("rank {} (pid {}) was silent for {:.1f} s (stopped, or stuck in the system)", r, members_[r].pid,
                        std::chrono::duration<double>(silent).count()));
       kill_rank(r);  // it cannot hear the cancel
@@ -260,6 +319,7 @@ class Supervisor {
 
   void end_the_cancelled() {
     if (cancelled_at_ == Time{} || clock_.now() < cancelled_at_ + kGrace) return;
+    if (options_.threads && options_.abandon && running() > 0) options_.abandon(result());
     for (int r = 0; r < options_.ranks; ++r)
       if (kill_rank(r)) result_.deaf.push_back(r);
   }
@@ -290,6 +350,7 @@ class Supervisor {
   std::vector<int> codes_;
   std::array<bool, Control::kMaxRanks> killed_{};
   Time cancelled_at_{};
+  std::optional<StopRequest> first_;
   // What a rank says of a lost peer comes behind what happened to that peer, in whichever order the two are learnt.
   std::vector<std::string> causes_;
   std::vector<std::pair<int64_t, std::string>> consequences_;  // by the time of the failure
@@ -307,7 +368,13 @@ void RankContext::failing() const {
 
 LaunchResult launch_local(const LaunchOptions& options, const std::function<void(RankContext&)>& body) {
   TUTTI_CHECK(options.ranks >= 1 && options.ranks <= Control::kMaxRanks, "{} ranks", options.ranks);
-  return Supervisor(options, body).run();
+  try {
+    return Supervisor(options, body).run();
+  } catch (const Error& e) {  // it could not be made: no rank was started
+    LaunchResult nothing;
+    nothing.failures = {e.what()};
+    return nothing;
+  }
 }
 
 }  // namespace tutti

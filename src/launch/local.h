@@ -15,11 +15,13 @@ namespace tutti {
 struct Control {
   static constexpr int kMaxRanks = 256;
   Cancel cancel;
-  std::atomic<uint32_t> stop{0};  ///< Ctrl-C: finish the step, save, end
-  char result[256] = {};          ///< what rank 0 hands back to the launcher
+  std::atomic<uint32_t> stop{0};    ///< Ctrl-C and its like: finish the step, save, end
+  std::atomic<uint32_t> heeded{0};  ///< rank 0 ended because of it, with something left to do
+  char result[256] = {};            ///< what rank 0 hands back to the launcher
   struct Rank {
-    std::atomic<int64_t> beat{0};  ///< steady-clock nanoseconds of the last heartbeat
-    std::atomic<uint64_t> step{0};
+    std::atomic<uint64_t> beats{0};     ///< counts its heartbeats
+    std::atomic<uint32_t> begun{0};     ///< its first step has begun: there will be something to save
+    std::atomic<uint32_t> asked{0};     ///< it was sent a SIGTERM
     std::atomic<uint32_t> done{0};      ///< left its function: silence is no longer a fault
     std::atomic<int64_t> failed_at{0};  ///< steady-clock nanoseconds; 0: it has not
     char message[1024] = {};            ///< what its function threw
@@ -32,22 +34,33 @@ struct RankContext {
   Clock& clock;
   Control& control;
   Rendezvous& rendezvous;
+  /// Once every rank is ready for its first step. A request to stop that comes before this ends the run at once.
+  void begin() const { control.ranks[rank].begun.store(1); }
   /// Notes the time of a failure. Call it before what others wait for is torn down: who lost whom is told by it.
   void failing() const;
 };
+
+struct LaunchResult;
 
 struct LaunchOptions {
   int ranks = 1;
   bool threads = false;
   Duration timeout = std::chrono::seconds(30);     ///< silence before a rank is given up
   std::function<void(int rank, int pid)> started;  ///< in the launcher, for each rank, once all are started
+  std::function<void(const std::string&)> say;     ///< in the launcher: the answer to a request to stop, at once
+  /// Thread ranks cannot be killed. When one does not hear the cancel this is called, in the launcher, to end the whole
+  /// process; without it the launcher waits.
+  std::function<void(const LaunchResult&)> abandon;
 };
 
-/// How the run ended. `failures` are messages fit for the user, the cause first: "rank 1 (pid 4711) was killed by
-/// signal 9 (Killed)"; empty: all ranks returned.
+/// How the run ended. `failures` are messages fit for the user: "rank 1 (pid 4711) was killed by signal 9 (Killed)".
+/// The first is the cause, and all that a user should have to read; the others are its echoes. Empty: all ranks
+/// returned.
 struct LaunchResult {
   std::vector<std::string> failures;
-  bool stopped = false;   ///< by Ctrl-C or SIGTERM
+  int signal = 0;         ///< that asked for a stop first; 0: none
+  bool at_once = false;   ///< signals ended the run without saving; the failure says so, and has been said
+  bool heeded = false;    ///< Control::heeded
   std::string result;     ///< Control::result
   std::vector<int> deaf;  ///< ranks that were cancelled, did not end by themselves, and were killed
   bool ok() const { return failures.empty(); }
@@ -55,9 +68,10 @@ struct LaunchResult {
 
 /// Runs `body` on every rank and returns when all have ended: nothing of theirs is left over. Processes are forked:
 /// call it before any ATen or OpenMP work in this process. A rank that dies, throws or falls silent cancels all others:
-/// they end within a second, and are killed if they do not. Ranks die with the launcher (PR_SET_PDEATHSIG). SIGINT and
-/// SIGTERM set Control::stop; a second one cancels. An exception in body is reported with its message; it never
-/// crosses.
+/// they end within a second, and are killed if they do not. Ranks die with the launcher (PR_SET_PDEATHSIG). SIGINT,
+/// SIGTERM and SIGHUP to the launcher, and SIGTERM to a rank, are requests to stop (launch/stop.h). An exception in
+/// body is reported with its message; it never crosses. Time in which the whole run was stopped counts for nobody's
+/// silence.
 LaunchResult launch_local(const LaunchOptions& options, const std::function<void(RankContext&)>& body);
 
 }  // namespace tutti

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/stop_signals.h"
 #include "launch/local.h"
 #include "state/manifest.h"
 #include "train/prepare.h"
@@ -24,6 +25,9 @@ void train_rank(const RunOptions& options, const RunFolder& folder, const std::s
   RankDevice device = open_rank_device(options.job, context.rank);
   Model model = prepared_model(options.job, options.make_model, checkpoint.empty());
   Trainer trainer(options.job, model, context, checkpoint, options.partition, &device);
+  // Ready together: who is asked to stop before this has touched no file of the run.
+  context.rendezvous.exchange({}, Deadline::never());
+  context.begin();
   try {
     Session(options, folder, model, trainer, origin, context).run();
   } catch (...) {
@@ -50,6 +54,18 @@ std::string nothing_left(const Job& job, const RunFolder& folder, const std::str
   return fmt::format("it is at step {}{}", step, step >= job.train.steps ? ", its last" : " already");
 }
 
+/// Puts the folder of a run in order that did not end well.
+void clean_up(const RunFolder& folder, bool fresh, const LaunchResult& launched) {
+  remove_unfinished(folder);
+  // A run that failed before its first step leaves no folder behind: the next try may use the same --out.
+  if (fresh && !has_metrics(folder)) return remove_run(folder);
+  try {
+    open_event_file(folder.events())->write({{"event", "failed"}, {"failures", launched.failures}});
+  } catch (const Error&) {
+    // A disk that is full may have been the cause, which the user is told.
+  }
+}
+
 }  // namespace
 
 RunResult run(const RunOptions& given) {
@@ -63,6 +79,7 @@ RunResult run(const RunOptions& given) {
   std::string checkpoint;
   std::string nothing;
   const bool fresh = options.resume.empty() && options.keep;
+  const HeldStops held;  // until the launcher takes them: a folder that is half made would stay behind
   if (!options.resume.empty()) {
     folder = open_run(options.resume);
     lock = lock_run(folder);
@@ -88,14 +105,15 @@ RunResult run(const RunOptions& given) {
   launch.threads = job.layout.workers == "thread";
   launch.timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(job.layout.timeout));
   launch.started = options.started;
-  LaunchResult launched =
-      launch_local(launch, [&](RankContext& context) { train_rank(options, folder, checkpoint, origin, context); });
-  if (!launched.ok() && options.keep) {
-    remove_unfinished(folder);
-    // A run that failed before its first step leaves no folder behind: the next try may use the same --out.
-    if (fresh && !has_metrics(folder)) remove_run(folder);
-  }
-  return {launched.ok(), launched.stopped, launched.failures, launched.result, folder.path, nothing};
+  launch.say = options.say;
+  const auto ended = [&](const LaunchResult& launched) -> RunResult {
+    if (!launched.ok() && options.keep) clean_up(folder, fresh, launched);
+    const bool stopped = launched.at_once || (launched.ok() && launched.heeded);
+    return {launched.ok(), stopped ? launched.signal : 0, launched.failures, launched.result, folder.path, nothing};
+  };
+  if (options.abandon) launch.abandon = [&](const LaunchResult& launched) { options.abandon(ended(launched)); };
+  return ended(
+      launch_local(launch, [&](RankContext& context) { train_rank(options, folder, checkpoint, origin, context); }));
 }
 
 }  // namespace tutti

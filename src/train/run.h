@@ -26,14 +26,18 @@ struct RunOptions {
   std::function<std::vector<std::unique_ptr<EventSink>>(const std::string& folder)> sinks;
   OwnPartition partition;  ///< for layout.partition = "own"
   std::function<void(int rank, int pid)> started;
+  std::function<void(const std::string&)> say;  ///< LaunchOptions::say
+  /// Reports a run whose thread ranks do not end, and ends the process; without it the run waits for them.
+  std::function<void(const struct RunResult&)> abandon;
 };
 inline int64_t last_step(const RunOptions& options) {
   return options.stop_at >= 0 ? options.stop_at : options.job.train.steps;
 }
 
 struct RunResult {
-  bool ok = false, stopped = false;
-  std::vector<std::string> failures;  ///< the cause first
+  bool ok = false;
+  int stopped_by = 0;                 ///< the signal that ended it: saved if ok, else before its first step or at once
+  std::vector<std::string> failures;  ///< the cause first; the others follow from it
   std::string hash;
   std::string folder;
   /// Why a run that was to go on had nothing left to do ("it is at step 12, its last"): all of it is as it was. "": it
@@ -52,6 +56,7 @@ RunResult run(const RunOptions& options);
 ///   eval   {step, held_out_loss, metrics, bigram_loss or truth_loss}        also in metrics.jsonl
 ///   test   {step, metrics, classes}                                         also in metrics.jsonl
 ///   notice {text}: something asked for is not done, or came out otherwise, and why
+///   failed {failures}: all that the ranks said, the cause first; of a run that has made a step, by the launcher
 ///   saved  {step, path}     sample {text}     early_stop {step, watch, best, best_step}
 ///   end    {step, seconds, stopped, peak_bytes per kind, loader_stall_seconds, seconds_by_kind, samples_per_second,
 ///           matmul_share, order, state_sha256}

@@ -67,7 +67,8 @@ Sampler::Sampler(const Job& job, const MakeModel& make_model, const Units& units
 
 Sampler::~Sampler() = default;
 
-std::string Sampler::text(const std::string& prompt, int64_t length, uint64_t seed, double temperature) {
+std::string Sampler::text(const std::string& prompt, int64_t length, uint64_t seed, double temperature,
+                          const std::function<bool()>& enough) {
   const Job& job = impl_->job;
   if (prompt.empty()) throw Error("a sample needs a prompt of at least one byte");
   int64_t context = job.model.context;
@@ -78,7 +79,7 @@ std::string Sampler::text(const std::string& prompt, int64_t length, uint64_t se
   Pass pass;
   pass.training = false;
   const size_t whole = prompt.size() + static_cast<size_t>(length);
-  for (uint64_t n = 0; text.size() < whole; ++n) {
+  for (uint64_t n = 0; text.size() < whole && !(enough && enough()); ++n) {
     const int64_t seen = std::min<int64_t>(context, static_cast<int64_t>(written.size()));
     std::copy(written.end() - seen, written.end(), tokens.data_ptr<int64_t>());
     data[0] = tokens.to(impl_->device);

@@ -1,6 +1,7 @@
 // Text from a trained GPT: one byte or token at a time, keyed by the seed.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -18,8 +19,10 @@ class Sampler {
   Sampler(const Job& job, const MakeModel& make_model, const Units& units,
           std::shared_ptr<const Tokenizer> tokenizer = nullptr, const RunnerOptions& options = {});
   ~Sampler();
-  /// The prompt followed by `length` drawn bytes (tokens until at least so many bytes are there).
-  std::string text(const std::string& prompt, int64_t length, uint64_t seed, double temperature = 0.8);
+  /// The prompt followed by `length` drawn bytes (tokens until at least so many bytes are there), or by fewer:
+  /// `enough`, if given, is asked before every draw.
+  std::string text(const std::string& prompt, int64_t length, uint64_t seed, double temperature = 0.8,
+                   const std::function<bool()>& enough = {});
 
  private:
   struct Impl;

@@ -112,13 +112,24 @@ void Session::run() {
       save();
       saved = step;
     }
+    if (evaluated == step || saved == step) goes_on();  // asked meanwhile, it takes no further step
   }
   const double seconds = seconds_since(begin, context_.clock);
-  const bool whole = options_.keep && !stop_;
-  if (whole && job_.train.eval_batches > 0 && evaluated != trainer_.committed()) evaluate();
+  // Saved first: what follows may take long, and whoever ends it then loses no step.
   if (saved != trainer_.committed()) save();
-  if (whole && trainer_.data().test) test();
+  if (job_.train.eval_batches > 0 && evaluated != trainer_.committed() && goes_on()) evaluate();
+  if (trainer_.data().test && goes_on()) test();
   finish(seconds);
+}
+
+/// Whether what is no step is still wanted: all ranks find the same answer, though a request to stop reaches them at
+/// different times. Collective.
+bool Session::goes_on() {
+  if (!options_.keep || stop_) return false;
+  const std::string mine = context_.control.stop.load() != 0 ? "stop" : "";
+  for (const Card& card : context_.rendezvous.exchange({.bytes = mine}, Deadline::never()))
+    stop_ |= !card.bytes.empty();
+  return !stop_;
 }
 
 void Session::announce() {
@@ -327,7 +338,7 @@ void Session::finish(double seconds) {
   if (trainer_.on_device()) context_.rendezvous.exchange({}, Deadline::never());  // rank 0 may still have written
   const std::string hash = trainer_.agreed_hash();
   if (!options_.keep) {
-    if (first_) std::snprintf(context_.control.result, sizeof context_.control.result, "%s", hash.c_str());
+    if (first_) hand_back(hash);
     return;
   }
   const uint64_t order = trainer_.order_digest();
@@ -338,8 +349,10 @@ void Session::finish(double seconds) {
     if (whole) job.numerics.device = "cpu", job.numerics.precision = "float32";  // a device may have no room for it
     Sampler sampler(job, options_.make_model, whole ? *whole : trainer_.units(), trainer_.data().tokenizer,
                     whole ? RunnerOptions{} : trainer_.placement().options());
-    reporter_->event(
-        {{"event", "sample"}, {"text", sampler.text(job_.train.prompt, job_.train.sample_bytes, job_.train.seed)}});
+    const auto asked = [&] { return context_.control.stop.load() != 0; };
+    const std::string text = sampler.text(job_.train.prompt, job_.train.sample_bytes, job_.train.seed, 0.8, asked);
+    stop_ = asked();  // half a sample shows nothing
+    if (!stop_) reporter_->event({{"event", "sample"}, {"text", text}});
   }
   const double share = matmul_share();
   if (!first_) return;
@@ -355,7 +368,13 @@ void Session::finish(double seconds) {
                     {"matmul_share", share},
                     {"order", fmt::format("{:016x}", order)},
                     {"state_sha256", hash}});
+  hand_back(hash);
+}
+
+/// To the launcher, by rank 0: the state, and whether all that was asked for was done.
+void Session::hand_back(const std::string& hash) {
   std::snprintf(context_.control.result, sizeof context_.control.result, "%s", hash.c_str());
+  context_.control.heeded.store(stop_ ? 1 : 0);
 }
 
 }  // namespace tutti

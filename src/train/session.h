@@ -31,6 +31,7 @@ class Session {
   void announce();
   void check_watched() const;
   int64_t take_step();
+  bool goes_on();
   nlohmann::json evaluate();
   void watch(const nlohmann::json& metrics);
   void test();
@@ -39,6 +40,7 @@ class Session {
   void settle();
   std::unique_ptr<Units> whole_units();
   void finish(double seconds);
+  void hand_back(const std::string& hash);
   nlohmann::json seconds_by_kind() const;
   double matmul_share();
 

@@ -20,7 +20,6 @@ StepReport Trainer::step() {
   if (!verdict.finite && !may_skip(scale_, job_.numerics)) explain_nonfinite();
   scale_ = next_loss_scale(scale_, verdict.finite, job_.numerics);
   ++step_;
-  context_.control.ranks[context_.rank].step.store(step_);
   const double taken = std::chrono::duration<double>(context_.clock.now() - begin).count();
   return {step_, verdict.loss, verdict.gradient_norm, lr, taken, verdict.stop, !verdict.finite};
 }

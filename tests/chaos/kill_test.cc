@@ -67,10 +67,18 @@ class Running {
     testing::Test::RecordProperty("seconds_to_end", std::to_string(taken.count()));
     return taken;
   }
+  /// The one message; what other ranks say because of it is only in the events.
   std::string cause() {
+    std::vector<std::string> said;
     for (const std::string& line : lines_of(command_.err()))
-      if (!line.empty()) return line;
-    return "";
+      if (!line.empty()) said.push_back(line);
+    EXPECT_EQ(said.size(), 1u) << command_.err();
+    const auto events = lines_in(run() + "/events.jsonl");
+    const auto failed = nlohmann::json::parse(events.empty() ? "{}" : events.back());
+    EXPECT_EQ(failed.value("event", ""), "failed");
+    if (!said.empty() && failed.contains("failures"))
+      EXPECT_EQ(said[0], "tutti: " + failed.at("failures").at(0).get<std::string>());
+    return said.empty() ? "" : said[0];
   }
   void expect_nothing_left() {
     EXPECT_TRUE(eventually([&] { return command_.processes().empty(); }, Seconds(5)));

@@ -114,6 +114,39 @@ TEST_F(TrainerCommands, CrossvalThatIsInterruptedSavesItsFoldsAndLeavesNobodyBeh
   EXPECT_FALSE(std::filesystem::exists(run_ + "/crossval.json"));
 }
 
+TEST_F(TrainerCommands, CrossvalPassesOnASignalThatItAloneGets) {
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const std::string run = folder_ / std::to_string(signal);
+    Command crossval(Arguments{"crossval", job_, "--folds", "3", "--out", run} + data_ +
+                     set({"train.steps=1000000", "train.checkpoint_every=1"}));
+    ASSERT_TRUE(reaches(run + "/fold-0", 3)) << crossval.err();
+    crossval.signal(signal);
+    EXPECT_EQ(crossval.wait(), 128 + signal) << crossval.err();
+    EXPECT_EQ(lines_of(crossval.err()).size(), 1u) << crossval.err();
+    EXPECT_TRUE(crossval.says("0 of 3 folds are done")) << crossval.out();
+    EXPECT_TRUE(crossval.says("tutti train --resume " + run + "/fold-0")) << crossval.out();
+    EXPECT_TRUE(std::filesystem::exists(run + "/fold-0/checkpoints/latest/manifest.json"));
+    EXPECT_EQ(half_written(run), std::vector<std::string>{});
+    EXPECT_TRUE(eventually([&] { return crossval.processes().empty(); }));
+  }
+}
+
+TEST_F(TrainerCommands, CrossvalThatIsStoppedKeepsTheFoldsThatAreDone) {
+  Command crossval(Arguments{"crossval", job_, "--folds", "40", "--out", run_} + data_ + set({"train.steps=200"}));
+  ASSERT_TRUE(eventually([&] { return crossval.says("fold 0  "); })) << crossval.err();
+  crossval.signal(SIGTERM);
+  EXPECT_EQ(crossval.wait(), 143) << crossval.err();
+  EXPECT_TRUE(crossval.says("of 40 folds are done")) << crossval.out();
+  EXPECT_TRUE(crossval.says("tutti plot " + run_ + "/fold-0")) << crossval.out();
+  EXPECT_EQ(half_written(run_), std::vector<std::string>{});
+}
+
+TEST_F(TrainerCommands, CrossvalOfTooManyFoldsIsRefusedAtTheFirst) {
+  const std::string said = refused(Arguments{"crossval", job_, "--folds", "64", "--out", run_} + data_);
+  EXPECT_NE(said.find("it has 61 records, too few for 64 folds"), std::string::npos) << said;
+  EXPECT_FALSE(std::filesystem::exists(run_));
+}
+
 TEST_F(TrainerCommands, DataTellsPartsClassesStatisticsPartitionAndOrder) {
   const std::string said = output(Arguments{"data", job_, "--ranks", "3"} + data_ +
                                   set({"layout.partition=hash", "data.scale=standardise"}));

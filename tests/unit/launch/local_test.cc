@@ -32,7 +32,9 @@ void wait_for_cancel(RankContext& context) {
   throw Error("nobody cancelled");
 }
 
+/// As a rank in its steps does.
 void wait_for_stop(RankContext& context) {
+  context.begin();
   Signal signal;
   auto stopped = [&] { return context.control.stop.load() != 0; };
   if (context.clock.wait(signal, stopped, context.clock.after(seconds(30)), &context.control.cancel) !=
@@ -62,7 +64,7 @@ TEST_P(Launch, RunsEveryRankOnceAndHandsBackTheResult) {
   });
   EXPECT_TRUE(result.ok()) << result.failures.front();
   EXPECT_EQ(result.result, "0123");
-  EXPECT_FALSE(result.stopped);
+  EXPECT_EQ(result.signal, 0);
 }
 
 TEST_P(Launch, ReportsWhatARankThrewAndEndsTheOthers) {
@@ -132,24 +134,54 @@ TEST_P(Launch, SaysNothingOfPeersThatWereLostToTheCancel) {
   EXPECT_EQ(result.failures, Failures{"the cause"});
 }
 
-TEST_P(Launch, StopsOnSigintAndTheRanksReturnInOrder) {
-  const LaunchResult result = launch(2, [](RankContext& context) {
-    if (context.rank == 1) ::kill(GetParam() ? ::getpid() : ::getppid(), SIGINT);
-    wait_for_stop(context);
-  });
-  EXPECT_TRUE(result.ok());
-  EXPECT_TRUE(result.stopped);
+TEST_P(Launch, StopsOnASignalWithALineAtOnceAndTheRanksReturnInOrder) {
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    Failures said;
+    LaunchOptions options{.ranks = 2, .threads = GetParam()};
+    options.say = [&](const std::string& words) { said.push_back(words); };
+    const LaunchResult result = launch_local(options, [&](RankContext& context) {
+      context.begin();
+      context.rendezvous.exchange({}, context.clock.after(seconds(30)));
+      if (context.rank == 1) ::kill(GetParam() ? ::getpid() : ::getppid(), signal);
+      wait_for_stop(context);
+      if (context.rank == 0) context.control.heeded.store(1);
+    });
+    EXPECT_TRUE(result.ok());
+    EXPECT_TRUE(result.heeded);
+    EXPECT_EQ(result.signal, signal);
+    ASSERT_EQ(said.size(), 1u);
+    EXPECT_NE(said[0].find("finishing the step and saving"), std::string::npos) << said[0];
+  }
 }
 
-TEST_P(Launch, ASecondSignalCancels) {
+TEST_P(Launch, EndsAtOnceWhenAskedBeforeTheFirstStep) {
   const LaunchResult result = launch(2, [](RankContext& context) {
-    const pid_t launcher = GetParam() ? ::getpid() : ::getppid();
-    if (context.rank == 1) ::kill(launcher, SIGTERM);
-    wait_for_stop(context);
-    if (context.rank == 1) ::kill(launcher, SIGINT);
+    if (context.rank == 1) ::kill(GetParam() ? ::getpid() : ::getppid(), SIGTERM);
     wait_for_cancel(context);
   });
-  EXPECT_EQ(result.failures, Failures{"stopped at once by a second Ctrl-C"});
+  EXPECT_EQ(result.failures, Failures{"SIGTERM: stopped before the first step; there is nothing to save"});
+  EXPECT_TRUE(result.at_once);
+  EXPECT_EQ(result.signal, SIGTERM);
+}
+
+TEST_P(Launch, ManySignalsAtOnceAreOneRequestAndALaterCtrlCEndsAtOnce) {
+  const LaunchResult result = launch(2, [](RankContext& context) {
+    context.begin();
+    context.rendezvous.exchange({}, context.clock.after(seconds(30)));
+    const pid_t launcher = GetParam() ? ::getpid() : ::getppid();
+    if (context.rank == 1)
+      for (int i = 0; i < 20; ++i)
+        for (int signal : {SIGTERM, SIGINT, SIGHUP}) ::kill(launcher, signal);
+    wait_for_stop(context);
+    // As an impatient user does, until it is heard: what comes too early is no second thought.
+    while (!context.control.cancel.cancelled()) {
+      if (context.rank == 1) ::kill(launcher, SIGINT);
+      context.clock.sleep(std::chrono::milliseconds(20), &context.control.cancel);
+    }
+    wait_for_cancel(context);
+  });
+  EXPECT_EQ(result.failures, Failures{"Ctrl-C: stopped at once; what came after the last checkpoint is lost"});
+  EXPECT_TRUE(result.at_once);
 }
 
 TEST_P(Launch, LeavesTheProcessAsItWas) {
@@ -254,15 +286,64 @@ TEST_F(LaunchProcesses, KillWithinTheSecondWhoDoesNotHearTheCancel) {
   EXPECT_LT(taken_, seconds(1));  // the header's promise, counted from the start here
 }
 
-TEST_F(LaunchProcesses, SurviveASigtermThatAllOfThemGet) {
+TEST_F(LaunchProcesses, SurviveSignalsThatAllOfThemGet) {
   const LaunchResult result = launch(2, [](RankContext& context) {
-    ::raise(SIGTERM);
-    ::raise(SIGINT);
+    context.begin();
+    for (int signal : {SIGTERM, SIGINT, SIGHUP}) ::kill(::getpid(), signal);
     if (context.rank == 0) ::kill(::getppid(), SIGTERM);
     wait_for_stop(context);
   });
   EXPECT_TRUE(result.ok()) << result.failures.front();
-  EXPECT_TRUE(result.stopped);
+  EXPECT_EQ(result.signal, SIGTERM);
+}
+
+TEST_F(LaunchProcesses, StopTogetherWhenOneOfThemGetsASigterm) {
+  Failures said;
+  LaunchOptions options{.ranks = 3};
+  options.say = [&](const std::string& words) { said.push_back(words); };
+  const LaunchResult result = launch_local(options, [](RankContext& context) {
+    context.begin();
+    if (context.rank == 2) ::kill(::getpid(), SIGTERM);
+    wait_for_stop(context);
+  });
+  EXPECT_TRUE(result.ok()) << result.failures.front();
+  EXPECT_EQ(result.signal, SIGTERM);
+  EXPECT_EQ(said, Failures{"SIGTERM to rank 2: finishing the step and saving; Ctrl-C stops at once"});
+}
+
+TEST_F(LaunchProcesses, EndAtOnceBeforeTheFirstStepThoughOneIsDeaf) {
+  const LaunchResult result = launch(2, [](RankContext& context) {
+    if (context.rank == 1) ::kill(::getppid(), SIGINT);
+    while (true) ::pause();  // a FIFO that nobody opens
+  });
+  EXPECT_TRUE(result.at_once);
+  EXPECT_EQ(result.deaf, (std::vector<int>{0, 1}));
+}
+
+TEST_F(LaunchProcesses, LeaveIgnoredSignalsIgnored) {
+  std::signal(SIGHUP, SIG_IGN);  // as under nohup
+  const LaunchResult result = launch(2, [](RankContext& context) {
+    context.begin();
+    if (context.rank == 0) ::kill(::getppid(), SIGHUP);
+    context.rendezvous.exchange({}, context.clock.after(seconds(30)));
+    if (context.rank == 0) ::kill(::getppid(), SIGTERM);
+    wait_for_stop(context);
+  });
+  std::signal(SIGHUP, SIG_DFL);
+  EXPECT_TRUE(result.ok()) << result.failures.front();
+  EXPECT_EQ(result.signal, SIGTERM);
+}
+
+TEST(LaunchThreads, ADeafOneEndsTheWholeProcessWhereThatIsAskedFor) {
+  const auto deaf = [] {
+    LaunchOptions options{.ranks = 2, .threads = true};
+    options.abandon = [](const LaunchResult& result) { ::_exit(result.at_once ? 42 : 1); };
+    launch_local(options, [](RankContext& context) {
+      if (context.rank == 1) ::kill(::getpid(), SIGINT);
+      while (true) ::pause();
+    });
+  };
+  EXPECT_EXIT(deaf(), testing::ExitedWithCode(42), "");
 }
 
 }  // namespace
