@@ -60,7 +60,8 @@ class DeviceSession : public testing::Test {
       sinks.push_back(std::make_unique<Listener>(heard));
       return sinks;
     };
-    const RunFolder folder = create_run(folder_ / name, job);
+    const LockedRun made = create_run(folder_ / name, job);
+    const RunFolder& folder = made.folder;
     if (before) before(folder);
     return on_device_ranks(
         job, "",
