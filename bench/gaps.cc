@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 
 #include "base/error.h"
@@ -65,6 +66,19 @@ class Cupti {
   void* handle_;
 };
 
+std::vector<Idle::Part> parts_of(const std::vector<Work>& work) {
+  std::map<std::string, Idle::Part> by_name;
+  for (const Work& item : work) {
+    Idle::Part& part = by_name.try_emplace(item.name, Idle::Part{item.name, 0, 0}).first->second;
+    part.seconds += static_cast<double>(item.end - item.begin) * 1e-9;
+    ++part.count;
+  }
+  std::vector<Idle::Part> parts;
+  for (auto& [name, part] : by_name) parts.push_back(std::move(part));
+  std::sort(parts.begin(), parts.end(), [](const Idle::Part& a, const Idle::Part& b) { return a.seconds > b.seconds; });
+  return parts;
+}
+
 /// Sorts the work, and joins what overlaps.
 Idle idle_of(std::vector<Work>& work) {
   Idle idle;
@@ -88,6 +102,7 @@ Idle idle_of(std::vector<Work>& work) {
   std::sort(idle.longest.begin(), idle.longest.end(),
             [](const Idle::Gap& a, const Idle::Gap& b) { return a.seconds > b.seconds; });
   idle.longest.resize(std::min<size_t>(idle.longest.size(), 8));
+  idle.parts = parts_of(work);
   return idle;
 }
 
@@ -102,22 +117,23 @@ struct GapRecorder::Impl {
 
   void take(const CUpti_Activity& record) {
     if (!keeps) return;
-    const auto add = [this](uint64_t begin, uint64_t end, const char* name) {
+    const auto add = [this](uint64_t begin, uint64_t end, std::string name) {
       if (begin == 0 || end < begin) {
         ++dropped;
       } else {
-        work.push_back({begin, end, name == nullptr ? "" : name});
+        work.push_back({begin, end, std::move(name)});
       }
     };
     if (record.kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL || record.kind == CUPTI_ACTIVITY_KIND_KERNEL) {
       const auto& kernel = reinterpret_cast<const CUpti_ActivityKernel10&>(record);
-      add(kernel.start, kernel.end, kernel.name);
+      add(kernel.start, kernel.end, kernel.name == nullptr ? "" : kernel.name);
     } else if (record.kind == CUPTI_ACTIVITY_KIND_MEMSET) {
       const auto& fill = reinterpret_cast<const CUpti_ActivityMemset4&>(record);
-      add(fill.start, fill.end, "fill");
+      add(fill.start, fill.end, fmt::format("fill of {} bytes", fill.bytes));
     } else if (record.kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
       const auto& copy = reinterpret_cast<const CUpti_ActivityMemcpy6&>(record);
-      if (copy.copyKind == CUPTI_ACTIVITY_MEMCPY_KIND_DTOD) add(copy.start, copy.end, "copy");
+      if (copy.copyKind == CUPTI_ACTIVITY_MEMCPY_KIND_DTOD)
+        add(copy.start, copy.end, fmt::format("copy of {} bytes", copy.bytes));
     }
   }
 

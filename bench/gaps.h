@@ -1,5 +1,5 @@
-// How long a GPU stood idle between kernels, from CUPTI's records of what ran on it. In a process of its own: being
-// watched slows a step down a little.
+// How long a GPU stood idle between kernels, and what each of them took, from CUPTI's records of what ran on it. In a
+// process of its own: being watched slows a step down a little.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,12 @@ struct Idle {
     std::string before, after;  ///< the kernels around it
   };
   std::vector<Gap> longest;  ///< at most eight, the longest first
+  struct Part {
+    std::string name;  ///< of a kernel; of a fill or copy with its bytes
+    double seconds;
+    int64_t count;
+  };
+  std::vector<Part> parts;  ///< all that ran, summed by name, the largest first
 
   double share() const { return span > 0 ? 1 - busy / span : 1; }
 };

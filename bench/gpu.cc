@@ -3,7 +3,8 @@
 //   memory      answers {"tensors": peak bytes that the run accounts for, "taken": bytes of the device that the process
 //               took since it first asked, with all that libraries keep for themselves}
 // `tutti-bench-gpu gaps JOB ...` is the same with CUPTI watching, and reads also
-//   gaps STEPS  runs them; answers {"share": of the time without work on the device, "busy", "span", "records", ...}
+//   gaps STEPS  runs them; answers {"share": of the time without work on the device, "busy", "span", "records", ...,
+//               "parts": [{"name": of a kernel, "seconds", "count"}, the largest first]}
 // `tutti-bench-gpu write FOLDER JOB ...` writes what a peer needs to train the same and ends:
 //   job.json             sizes, optimizer and the learning rate of every step
 //   weights.safetensors  the job's initial values
@@ -92,6 +93,8 @@ class Server {
                 {"records", idle.records}, {"dropped", idle.dropped}, {"longest", json::array()}};
     for (const Idle::Gap& gap : idle.longest)
       answer["longest"].push_back({{"us", gap.seconds * 1e6}, {"before", gap.before}, {"after", gap.after}});
+    for (const Idle::Part& part : idle.parts)
+      answer["parts"].push_back({{"name", part.name}, {"seconds", part.seconds}, {"count", part.count}});
     return answer;
   }
 
