@@ -1,5 +1,6 @@
-// Matrices are views of the caller's memory: a transposed operand is a view with swapped strides, which cuBLAS reads as
-// it lies. The views never see autograd: the guard sends each product straight to ATen's CUDA kernel.
+// 16-bit operands go to cuBLASLt (lt_matmul.h), and what it does not take to ATen. There, matrices are views of the
+// caller's memory: a transposed operand is a view with swapped strides, which cuBLAS reads as it lies. The views never
+// see autograd: the guard sends each product straight to ATen's CUDA kernel.
 #include "cuda/matmul.h"
 
 #include <ATen/Context.h>
@@ -15,6 +16,7 @@
 #include <type_traits>
 
 #include "cuda/errors.h"
+#include "cuda/lt_matmul.h"
 
 namespace tutti {
 
@@ -33,12 +35,27 @@ at::Tensor matrix(const T* data, int64_t rows, int64_t cols, bool transposed = f
 }
 
 template <class A, class C>
+constexpr LtProduct lt_product(bool a_transposed, bool b_transposed, int64_t m, int64_t n, int64_t k,
+                               LtEpilogue epilogue = LtEpilogue::kNone, bool residual = false) {
+  return {c10::CppTypeToScalarType<A>::value,
+          c10::CppTypeToScalarType<C>::value,
+          a_transposed,
+          b_transposed,
+          m,
+          n,
+          k,
+          epilogue,
+          residual};
+}
+
+template <class A, class C>
 void product(const A* a, bool a_transposed, const A* b, bool b_transposed, C* c, int64_t m, int64_t n, int64_t k) {
   if (m == 0 || n == 0) return;
   if (k == 0) {
     TUTTI_CUDA_CALL(cudaMemsetAsync, c, 0, m * n * sizeof(C), c10::cuda::getCurrentCUDAStream());
     return;
   }
+  if (lt_multiply(lt_product<A, C>(a_transposed, b_transposed, m, n, k), {a, b, c})) return;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   at::Tensor out = matrix(c, m, n);
   const at::Tensor left = matrix(a, m, k, a_transposed), right = matrix(b, k, n, b_transposed);
@@ -50,6 +67,30 @@ void product(const A* a, bool a_transposed, const A* b, bool b_transposed, C* c,
   } else {
     at::mm_out(out, left, right, c10::CppTypeToScalarType<C>::value);
   }
+}
+
+template <class A>
+bool linear(const A* x, const A* weight, const A* bias, const A* residual, A* y, int64_t rows, int64_t out,
+            int64_t in) {
+  const LtEpilogue epilogue = bias != nullptr ? LtEpilogue::kBias : LtEpilogue::kNone;
+  return lt_multiply(lt_product<A, A>(false, true, rows, out, in, epilogue, residual != nullptr),
+                     {x, weight, y, bias, residual});
+}
+
+template <class A>
+bool linear_activation(const A* x, const A* weight, const A* bias, A* left, A* active, int64_t rows, int64_t out,
+                       int64_t in, Activation kind) {
+  if (kind != Activation::kGeluTanh || bias == nullptr) return false;
+  return lt_multiply(lt_product<A, A>(false, true, rows, out, in, LtEpilogue::kBiasGelu),
+                     {x, weight, active, bias, nullptr, left});
+}
+
+template <class A>
+bool linear_activation_backward(const A* dy, const A* weight, const A* left, A* dleft, int64_t rows, int64_t out,
+                                int64_t in, Activation kind) {
+  if (kind != Activation::kGeluTanh) return false;
+  return lt_multiply(lt_product<A, A>(false, false, rows, in, out, LtEpilogue::kGeluGradient),
+                     {dy, weight, dleft, nullptr, nullptr, const_cast<A*>(left)});
 }
 
 }  // namespace
@@ -72,6 +113,7 @@ void fill_matmul(KernelsFor<A>& table) {
     product(a, false, b, false, c, m, n, k);
   };
   table.matmul.work = [](int64_t, int64_t, int64_t) -> int64_t { return 0; };
+  table.fused = {linear<A>, linear_activation<A>, linear_activation_backward<A>};
 }
 
 template void fill_matmul(KernelsFor<float>&);

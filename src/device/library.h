@@ -20,7 +20,7 @@ namespace tutti {
 
 /// What the library exports, by `extern "C" const DeviceLibrary* tutti_device_library()`.
 struct DeviceLibrary {
-  static constexpr int kVersion = 3;  ///< grows with every change of these headers
+  static constexpr int kVersion = 4;  ///< grows with every change of these headers
   int version = kVersion;
   /// How many devices this host has. Makes this process one that must not fork any more. Throws Error saying what is
   /// missing (no driver, a driver too old for the runtime, no device).

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/deferred.h"
+#include "model/gpt_linear.h"
 #include "model/gpt_segments.h"
 
 namespace tutti {
@@ -38,19 +39,16 @@ class GptAttention final : public Segment {
     const Saved s = saved(Carver(context.saved));
     float* scratch = work(Carver(context.work)).scratch;
     const A* x = data<A>(in[0]);
-    A* y = data<A>(out[0]);
-    const auto p = [&](int place) { return floats(context.parameters, place); };
-    const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kAttention);
     norm_.forward(context, x, s.norm);
-    kernels_.matmul.nt(s.norm.normal, weight<A>(context, places_.qkv.weight), s.qkv, rows, columns(), width, scratch);
-    const float* bias = p(places_.qkv.bias);
+    const GptLinear<A> qkv{context, kernels_, places_.qkv, rows, columns(), width, scratch};
+    const float* bias = qkv.forward(s.norm.normal, s.qkv);
     if (rotary_.defined()) {
       kernels_.rotary(s.qkv, bias, floats(rotary_), rotary_shape());
       bias = nullptr;
     }
     kernels_.attention(s.qkv, bias, s.mixed, s.lse, scratch, shape_.attention());
-    kernels_.matmul.nt(s.mixed, weight<A>(context, places_.proj.weight), y, rows, width, width, scratch);
-    kernels_.bias_residual(y, p(places_.proj.bias), x, y, rows, width, &dropout);
+    const GptLinear<A> proj{context, kernels_, places_.proj, rows, width, width, scratch};
+    proj.forward_residual(s.mixed, x, data<A>(out[0]), gpt_dropout(shape_, context.pass, GptDropoutSite::kAttention));
   }
 
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors grad_in) const override {

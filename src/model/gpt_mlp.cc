@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "model/deferred.h"
+#include "model/gpt_linear.h"
 #include "model/gpt_segments.h"
 
 namespace tutti {
@@ -31,23 +32,19 @@ class GptMlp final : public Segment {
   }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
-    const int64_t rows = shape_.rows(), width = shape_.width, hidden = shape_.hidden;
     const Saved s = saved(Carver(context.saved));
     float* scratch = work(Carver(context.work)).scratch;
     const A* x = data<A>(in[0]);
-    A* y = data<A>(out[0]);
-    const auto p = [&](int place) { return floats(context.parameters, place); };
-    const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kMlp);
+    const GptLinear<A> fc1 = this->fc1(context, scratch);
     norm_.forward(context, x, s.norm);
-    kernels_.matmul.nt(s.norm.normal, weight<A>(context, places_.fc1.weight), s.left, rows, shape_.fc1_columns(), width,
-                       scratch);
     if (shape_.gated()) {
-      kernels_.bias_swiglu(s.left, p(places_.fc1.bias), s.active, rows, hidden);
+      const float* bias = fc1.forward(s.norm.normal, s.left);
+      kernels_.bias_swiglu(s.left, bias, s.active, shape_.rows(), shape_.hidden);
     } else {
-      kernels_.bias_activation(s.left, p(places_.fc1.bias), s.active, rows, hidden, activation_);
+      fc1.forward_activation(s.norm.normal, s.left, s.active, activation_);
     }
-    kernels_.matmul.nt(s.active, weight<A>(context, places_.fc2.weight), y, rows, width, hidden, scratch);
-    kernels_.bias_residual(y, p(places_.fc2.bias), x, y, rows, width, &dropout);
+    fc2(context, scratch)
+        .forward_residual(s.active, x, data<A>(out[0]), gpt_dropout(shape_, context.pass, GptDropoutSite::kMlp));
   }
 
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors grad_in) const override {
@@ -96,19 +93,26 @@ class GptMlp final : public Segment {
     kernels_.dropout_backward(dy, d.dfc2, d.sides(places_.fc2.bias), rows, width, &dropout);
     if (dropout.rate == 0 && !whole) defer(grad_out[0], d.dfc2);
     const A* dfc2 = dropout.rate == 0 ? dy : d.dfc2;
-    kernels_.matmul.nn(dfc2, weight<A>(context, places_.fc2.weight), w.dactive, rows, hidden, width, w.scratch);
-    if (whole) fc2_weight(context, dfc2);
     float* dbias = d.sides(places_.fc1.bias);
     if (shape_.gated()) {
+      kernels_.matmul.nn(dfc2, weight<A>(context, places_.fc2.weight), w.dactive, rows, hidden, width, w.scratch);
       kernels_.swiglu_backward(w.dactive, s.left, d.dfc1, dbias, rows, hidden);
     } else {
-      kernels_.activation_backward(w.dactive, s.left, d.dfc1, dbias, rows, hidden, activation_);
+      fc2(context, w.scratch).backward_activation(dfc2, s.left, d.dfc1, dbias, activation_);
     }
+    if (whole) fc2_weight(context, dfc2);
     kernels_.matmul.nn(d.dfc1, weight<A>(context, places_.fc1.weight), w.narrow, rows, width, shape_.fc1_columns(),
                        w.scratch);
     if (whole) fc1_weight(context, d.dfc1);
     A* dx = grad_in[0].defined() ? data<A>(grad_in[0]) : w.narrow;
     norm_.backward(context, d.sides, w.narrow, data<A>(in[0]), s.norm, dy, dx);
+  }
+
+  GptLinear<A> fc1(const Context& context, float* scratch) const {
+    return {context, kernels_, places_.fc1, shape_.rows(), shape_.fc1_columns(), shape_.width, scratch};
+  }
+  GptLinear<A> fc2(const Context& context, float* scratch) const {
+    return {context, kernels_, places_.fc2, shape_.rows(), shape_.width, shape_.hidden, scratch};
   }
 
   void fc2_weight(const Context& context, const A* dfc2) const {
@@ -137,7 +141,8 @@ class GptMlp final : public Segment {
   struct Work {
     float* scratch;  // of the matmuls
     A* narrow;       // first the gradient behind dropout, then that of the norm's output
-    A *dactive, *dfc1;
+    A* dactive;      // where the activation is gated
+    A* dfc1;
     int64_t bytes;
   };
   Work work(Carver memory) const {
@@ -146,8 +151,8 @@ class GptMlp final : public Segment {
     w.scratch = memory.floats(std::max(kernels_.matmul.layer_work(rows, width, shape_.fc1_columns()),
                                        kernels_.matmul.layer_work(rows, shape_.hidden, width)));
     w.narrow = memory.take<A>(rows * width);
-    w.dactive = memory.take<A>(rows * shape_.hidden);
-    w.dfc1 = shape_.gated() ? memory.take<A>(rows * shape_.fc1_columns()) : w.dactive;
+    w.dactive = memory.take<A>(shape_.gated() ? rows * shape_.hidden : 0);
+    w.dfc1 = memory.take<A>(rows * shape_.fc1_columns());
     w.bytes = memory.bytes();
     return w;
   }

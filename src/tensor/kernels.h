@@ -102,11 +102,29 @@ struct VocabularyKernelsFor {
                                  A* dlogits, int64_t rows, int64_t first, int64_t count);
 };
 
+/// A linear layer's products [rows, in] and [rows, out], weight [out, in], with what stands beside them in one kernel.
+/// Null where a device has none. False, and nothing is done, where these sizes, arrays or this activation have none: a
+/// rule of type, shape and alignment alone. Biases are read as the matmul reads weights; what comes out is rounded
+/// once.
+template <class A>
+struct FusedFor {
+  /// y = x weight^T + bias + residual; bias and residual may be null.
+  bool (*linear)(const A* x, const A* weight, const A* bias, const A* residual, A* y, int64_t rows, int64_t out,
+                 int64_t in);
+  /// left = x weight^T + bias, which is what activation_backward wants of it; active = f(left).
+  bool (*linear_activation)(const A* x, const A* weight, const A* bias, A* left, A* active, int64_t rows, int64_t out,
+                            int64_t in, Activation kind);
+  /// dleft = (dy weight) f'(left) of [rows, in].
+  bool (*linear_activation_backward)(const A* dy, const A* weight, const A* left, A* dleft, int64_t rows, int64_t out,
+                                     int64_t in, Activation kind);
+};
+
 /// Weights and biases of norms, biases of linear layers, embeddings and all gradients of parameters are float32 for
 /// every A: a matmul alone reads a weight as A.
 template <class A>
 struct KernelsFor {
   MatmulFor<A> matmul;
+  FusedFor<A> fused;
 
   // A bias or beta that is null counts as zeros; its gradient may be null, and is then not computed.
 

@@ -1,6 +1,9 @@
 // The GPU's matmuls against ATen in float64 on the CPU. Tolerances, of the largest value: float32 sums of up to 3072
 // products 5e-6 (TF32 would be off by 1e-4); tensor cores align the products of a step before they add them, which
 // costs some bits: 3e-5; a result of 16 bits is rounded once more.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/matmul.h>
 
 #include "gpu/compare.h"
@@ -66,6 +69,77 @@ TYPED_TEST(GpuMatmul, RepeatsBitForBit) {
       expect_same_bits(this->template run<A>(this->matmul.nt, x, w, rows, out, in), nt, "nt");
       expect_same_bits(this->template run<A>(this->matmul.nn, dy, w, rows, in, out), nn, "nn");
       expect_same_bits(this->template run<float>(this->matmul.tn, dy, x, out, in, rows), tn, "tn");
+    }
+  }
+}
+
+/// What the fused products leave.
+template <class A>
+struct Fused {
+  bool linear, activation, backward;
+  std::vector<A> biased, added, left, active, dleft;
+};
+
+template <class A>
+class GpuFused : public GpuMatmul<A> {
+ protected:
+  Fused<A> run_all(const Layer& layer, const std::vector<A>& x, const std::vector<A>& w, const std::vector<A>& bias,
+                   const std::vector<A>& residual) {
+    const auto& [rows, in, out] = layer;
+    const FusedFor<A>& fused = table_of<A>(this->library).fused;
+    const auto array = [&](const std::vector<A>& values) { return GpuArray<A>(*this->device, this->stream, values); };
+    const GpuArray<A> gx = array(x), gw = array(w), gbias = array(bias), gresidual = array(residual);
+    const GpuArray<A> biased = array(unwritten<A>(rows * out)), added = array(unwritten<A>(rows * out)),
+                      left = array(unwritten<A>(rows * out)), active = array(unwritten<A>(rows * out)),
+                      dleft = array(unwritten<A>(rows * out));
+    Fused<A> all{};
+    all.linear = fused.linear(gx.data(), gw.data(), gbias.data(), nullptr, biased.data(), rows, out, in) &&
+                 fused.linear(gx.data(), gw.data(), gbias.data(), gresidual.data(), added.data(), rows, out, in);
+    all.activation = fused.linear_activation(gx.data(), gw.data(), gbias.data(), left.data(), active.data(), rows, out,
+                                             in, Activation::kGeluTanh);
+    // x is the gradient of what a layer from `out` to `in` puts out: its weight is [in, out], which w's memory holds.
+    all.backward = fused.linear_activation_backward(gx.data(), gw.data(), gresidual.data(), dleft.data(), rows, in, out,
+                                                    Activation::kGeluTanh);
+    EXPECT_FALSE(fused.linear_activation(gx.data(), gw.data(), gbias.data(), left.data(), active.data(), rows, out, in,
+                                         Activation::kSilu));
+    all.biased = biased.get(), all.added = added.get(), all.left = left.get(), all.active = active.get(),
+    all.dleft = dleft.get();
+    return all;
+  }
+};
+TYPED_TEST_SUITE(GpuFused, Activations);
+
+// cuBLASLt's GELU is good to 16 bits: twice the rounding.
+TYPED_TEST(GpuFused, AgreeWithAtenAndRepeatBitForBit) {
+  using A = TypeParam;
+  std::mt19937_64 random(kSeed);
+  for (const Layer& layer : kLayers) {
+    const auto& [rows, in, out] = layer;
+    SCOPED_TRACE(fmt::format("rows {} in {} out {}, seed {}", rows, in, out, kSeed));
+    const std::vector<A> x = normals<A>(random, rows * in), w = normals<A>(random, out * in, 0.1f),
+                         bias = normals<A>(random, out), residual = normals<A>(random, rows * out);
+    const Fused<A> got = this->run_all(layer, x, w, bias, residual);
+    const bool fits = !std::is_same_v<A, float> && in % 8 == 0 && out % 8 == 0;
+    EXPECT_EQ(got.linear, fits);
+    EXPECT_EQ(got.activation, fits);
+    EXPECT_EQ(got.backward, fits);
+    if (!fits) continue;
+    const at::Tensor ex = exact(x, {rows, in}), eresidual = exact(residual, {rows, out});
+    const at::Tensor sum = at::matmul(ex, exact(w, {out, in}).t()) + exact(bias, {out});
+    const double rounded = this->sums + kRounding<A>;
+    EXPECT_LT(distance(got.biased, sum), rounded);
+    EXPECT_LT(distance(got.added, sum + eresidual), rounded);
+    EXPECT_LT(distance(got.left, sum), rounded);
+    EXPECT_LT(distance(got.active, at::gelu(sum, "tanh")), 2 * rounded);
+    EXPECT_LT(distance(got.dleft, at::gelu_backward(at::matmul(ex, exact(w, {in, out})), eresidual, "tanh")),
+              2 * rounded);
+    for (int again = 0; again < 3; ++again) {
+      const Fused<A> repeated = this->run_all(layer, x, w, bias, residual);
+      expect_same_bits(repeated.biased, got.biased, "with bias");
+      expect_same_bits(repeated.added, got.added, "with bias and residual");
+      expect_same_bits(repeated.left, got.left, "before GELU");
+      expect_same_bits(repeated.active, got.active, "with GELU");
+      expect_same_bits(repeated.dleft, got.dleft, "with GELU's derivative");
     }
   }
 }

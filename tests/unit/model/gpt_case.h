@@ -53,8 +53,9 @@ class GptCase : public TwinCase {
 
   GptCase(const ModelConfig& config, Isa isa, MatmulKind matmul = MatmulKind::kOwn)
       : GptCase(gpt_job(config, kBatch), isa, matmul) {}
-  GptCase(const Job& job, Isa isa, MatmulKind matmul = MatmulKind::kOwn)
-      : TwinCase(make_gpt(job, kernels(isa, matmul))) {
+  GptCase(const Job& job, Isa isa, MatmulKind matmul = MatmulKind::kOwn) : GptCase(job, kernels(isa, matmul)) {}
+  /// The table must outlive it.
+  GptCase(const Job& job, const Kernels& table) : TwinCase(make_gpt(job, table)) {
     const ModelConfig& config = job.model;
     for (size_t b = 0; b < model.blocks.size(); ++b) {
       float* unit = units[b];

@@ -34,6 +34,63 @@ TEST(Gpt, RunTwiceGivesEqualBitsWithDropoutToo) {
   }
 }
 
+/// The CPU's kernels with fused products that are made of them, as a device has them in one kernel. They count.
+int fused_calls = 0;
+Kernels with_fused_products() {
+  Kernels table = kernels(isa());
+  table.fused.linear = [](const float* x, const float* weight, const float* bias, const float* residual, float* y,
+                          int64_t rows, int64_t out, int64_t in) {
+    const Kernels& k = kernels(isa());
+    ++fused_calls;
+    std::vector<float> work(static_cast<size_t>(k.matmul.work(rows, out, in)));
+    k.matmul.nt(x, weight, y, rows, out, in, work.data());
+    if (residual != nullptr) {
+      k.bias_residual(y, bias, residual, y, rows, out, nullptr);
+    } else if (bias != nullptr) {
+      k.add_bias(y, bias, rows, out);
+    }
+    return true;
+  };
+  table.fused.linear_activation = [](const float* x, const float* weight, const float* bias, float* left, float* active,
+                                     int64_t rows, int64_t out, int64_t in, Activation kind) {
+    const Kernels& k = kernels(isa());
+    ++fused_calls;
+    std::vector<float> work(static_cast<size_t>(k.matmul.work(rows, out, in)));
+    k.matmul.nt(x, weight, left, rows, out, in, work.data());
+    k.bias_activation(left, bias, active, rows, out, kind);
+    return true;
+  };
+  table.fused.linear_activation_backward = [](const float* dy, const float* weight, const float* left, float* dleft,
+                                              int64_t rows, int64_t out, int64_t in, Activation kind) {
+    const Kernels& k = kernels(isa());
+    ++fused_calls;
+    std::vector<float> work(static_cast<size_t>(k.matmul.work(rows, in, out)));
+    k.matmul.nn(dy, weight, dleft, rows, in, out, work.data());
+    k.activation_backward(dleft, left, dleft, nullptr, rows, in, kind);
+    return true;
+  };
+  return table;
+}
+
+// A bias's gradient is then a sum of its own over the same rows, in another order.
+TEST(Gpt, FusedProductsAreAskedForTheSameLayers) {
+  const Kernels fused = with_fused_products();
+  for (ModelConfig c : {small_gpt(), small_llama()}) {
+    for (const double dropout : {0.0, 0.1}) {
+      c.dropout = dropout;
+      GptCase apart(c, isa()), together(gpt_job(c, GptCase::kBatch), fused);
+      fused_calls = 0;
+      EXPECT_EQ(together.forward().sum, apart.forward().sum);
+      together.backward();
+      apart.backward();
+      expect_same_gradients(together, apart, 1e-6);
+      const bool biased = c.bias, gated = c.activation == "swiglu";
+      const int64_t residuals = dropout == 0 ? 2 : 0, of_layer = (biased ? 1 : 0) + residuals + (gated ? 0 : 2);
+      EXPECT_EQ(fused_calls, c.layers * of_layer);
+    }
+  }
+}
+
 TEST(Gpt, DropoutDependsOnStepAndSampleAndOnNeitherLaneNorMicroBatch) {
   ModelConfig c = small_gpt();
   c.dropout = 0.1;
