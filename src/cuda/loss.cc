@@ -18,6 +18,13 @@ void fill_loss(KernelsFor<A>& table) {
     launch_cross_entropy_backward(stored(logits), targets, lse, scale, stored(dlogits), rows, cols,
                                   c10::cuda::getCurrentCUDAStream());
   };
+  table.cross_entropy_in_place = [](A* logits, const int64_t* targets, const double* scale, double* result,
+                                    int64_t rows, int64_t cols) {
+    CurrentQueue queue;
+    void* const losses = queue.take(rows * sizeof(double));
+    launch_cross_entropy_in_place(stored(logits), targets, scale, static_cast<double*>(losses), result, rows, cols,
+                                  queue.stream);
+  };
 }
 
 template void fill_loss(KernelsFor<float>&);

@@ -46,7 +46,8 @@ SegmentShape describe_segment(const Segment& segment, const SegmentWiring& wirin
   shape.flops = segment.flops();
   for (size_t i = 0; i < wiring.inputs.size(); ++i)
     shape.inputs.push_back({wiring.sources[i].data, wiring.sources[i].index, wiring.wanted[i],
-                            wiring.wanted[i] ? elements(wiring.inputs[i]) * size_of(wiring.grad_types[i]) : 0});
+                            wiring.wanted[i] ? elements(wiring.inputs[i]) * size_of(wiring.grad_types[i]) : 0,
+                            segment.consumes(i)});
   for (size_t i = 0; i < wiring.outputs.size(); ++i) {
     shape.outputs.push_back(describe_output(wiring, i, columns));
     if (wiring.same_as[i] < 0) shape.border_bytes += shape.outputs.back().bytes;

@@ -166,14 +166,21 @@ class GptLoss final : public Segment {
     return memory.bytes();
   }
   bool splits() const override { return true; }
+  /// The head's backward does not look at the logits again.
+  bool consumes(size_t input) const override { return input == 0; }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
+    if (at_once(context)) {
+      kernels_.cross_entropy_in_place(data<A>(in[0]), ids(in[1]), context.loss_scale,
+                                      static_cast<double*>(out[0].data_ptr()), shape_.rows(), shape_.vocab);
+      return;
+    }
     kernels_.cross_entropy(data<A>(in[0]), ids(in[1]), Carver(context.saved).floats(shape_.rows()),
                            static_cast<double*>(out[0].data_ptr()), shape_.rows(), shape_.vocab);
   }
 
   void backward(Context& context, Tensors in, Tensors, Tensors, Tensors grad_in) const override {
-    if (!grad_in[0].defined()) return;
+    if (!grad_in[0].defined() || at_once(context)) return;
     kernels_.cross_entropy_backward(data<A>(in[0]), ids(in[1]), Carver(context.saved).floats(shape_.rows()),
                                     context.loss_scale, data<A>(grad_in[0]), shape_.rows(), shape_.vocab);
   }
@@ -183,6 +190,11 @@ class GptLoss final : public Segment {
   void backward_weight(Context&, Tensors, Tensors) const override {}
 
  private:
+  /// Whether forward makes the gradient too.
+  bool at_once(const Context& context) const {
+    return context.consume && context.pass.training && kernels_.cross_entropy_in_place != nullptr;
+  }
+
   GptShape shape_;
   const KernelsFor<A>& kernels_;
 };

@@ -20,13 +20,16 @@ std::unique_ptr<Arena> make_arena(BufferKind kind, int64_t bytes, Accounts& acco
   return bytes > 0 ? std::make_unique<Arena>(kind, bytes, accounts, source) : nullptr;
 }
 
-// Gradients of borders live in two buffers by turns: a segment reads one and writes the other. Bytes of each buffer.
-std::array<int64_t, 2> grad_border_bytes(const std::vector<SegmentWiring>& segments) {
+// Gradients of borders live in two buffers by turns: a segment reads one and writes the other. Those of consumed inputs
+// live in neither. Bytes of each buffer.
+std::array<int64_t, 2> grad_border_bytes(const Model& model, const std::vector<SegmentWiring>& segments, bool consume) {
   std::array<int64_t, 2> bytes{};
   for (size_t s = 0; s < segments.size(); ++s) {
+    const SegmentWiring& w = segments[s];
+    const Segment& segment = *model.blocks[w.block].segments[w.segment];
     int64_t sum = 0;
-    for (size_t i = 0; i < segments[s].inputs.size(); ++i)
-      if (segments[s].wanted[i]) sum += rounded_bytes(segments[s].inputs[i]);
+    for (size_t i = 0; i < w.inputs.size(); ++i)
+      if (w.wanted[i] && !(consume && segment.consumes(i))) sum += rounded_bytes(w.inputs[i]);
     bytes[s % 2] = std::max(bytes[s % 2], sum);
   }
   return bytes;
@@ -51,7 +54,7 @@ ModelRunner::ModelRunner(const Model& model, const ModelShape& shape, std::span<
     saved_total += align_up(segment.saved_bytes(), kLine);
     work_max = std::max(work_max, align_up(segment.work_bytes(), kLine));
   }
-  const auto grad_bytes = grad_border_bytes(segments);
+  const auto grad_bytes = grad_border_bytes(model, segments, options_.consume);
   borders_ = make_arena(BufferKind::kBorder, border_total + grad_bytes[0] + grad_bytes[1], accounts, options_.memory);
   saved_ = make_arena(BufferKind::kSaved, saved_total, accounts, options_.memory);
   work_ = make_arena(BufferKind::kWork, work_max, accounts, options_.memory);
@@ -70,6 +73,10 @@ ModelRunner::ModelRunner(const Model& model, const ModelShape& shape, std::span<
       slot.outputs.push_back(view(borders_->take(rounded_bytes(out)).data(), out.dims, out.type));
     std::byte* grad = grads[s % 2].data();
     for (size_t i = 0; i < w.inputs.size(); ++i) {
+      if (w.wanted[i] && options_.consume && slot.segment->consumes(i)) {
+        slot.grad_inputs.push_back(slots_.back().outputs[w.sources[i].index]);
+        continue;
+      }
       slot.grad_inputs.push_back(w.wanted[i] ? view(grad, w.inputs[i].dims, w.inputs[i].type) : at::Tensor());
       if (w.wanted[i]) grad += rounded_bytes(w.inputs[i]);
     }
@@ -114,6 +121,7 @@ Context ModelRunner::context(int block, Slot& slot, const Pass& pass, Tensors gr
   Context context{pass,      parameters_[block], gradients,           slot.saved,
                   slot.work, slot.kept,          options_.loss_scale, low_[block]};
   context.pass.block = block;
+  context.consume = options_.consume;
   return context;
 }
 

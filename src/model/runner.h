@@ -28,6 +28,9 @@ struct RunnerOptions {
   std::vector<void*> low;          ///< by unit: the copies of its parameters; empty: precision is float32
   at::ScalarType precision = at::kFloat;
   const double* loss_scale = nullptr;  ///< Context's
+  /// Of ModelRunner: gradients take the memory of inputs that segments consume. Then these borders hold no values after
+  /// a forward in training.
+  bool consume = false;
   /// Of PlanRunner: where the copies, in `precision`, of a parameter buffer's values lie, one behind the other as they
   /// do there. Empty: precision is float32.
   std::function<void*(int buffer)> low_memory = {};

@@ -96,6 +96,9 @@ struct Context {
   const double* loss_scale = nullptr;
   std::span<const at::Tensor> low = {};  ///< the parameters in the precision of the matmuls; empty: it is float32
   std::span<std::byte> deferred = {};  ///< deferred_bytes of memory: what the input part leaves, the weight part finds
+  /// The gradients of inputs that the segment consumes are to lie in these inputs' memory. A forward in training may
+  /// leave them there already.
+  bool consume = false;
   /// A parameter as a matmul reads it.
   const at::Tensor& weight(size_t place) const { return low.empty() ? parameters[place] : low[place]; }
 };
@@ -135,6 +138,9 @@ class Segment {
   /// Writes context.gradients, from what backward_input left in `deferred`. grad_out is no longer there, nor are the
   /// parameters' values.
   virtual void backward_weight(Context& context, Tensors in, Tensors out) const;
+  /// Whether an input is needed no more once its gradient is made, by this segment or by the one whose output it is: a
+  /// runner may then have the gradient take its memory (Context::consume).
+  virtual bool consumes(size_t /*input*/) const { return false; }
   /// Attention: what layout.recompute = "selective" computes again.
   virtual bool attention() const { return false; }
 };

@@ -86,6 +86,7 @@ class ProgramMaker {
 
   void make_model_buffers() {
     int64_t widest = 0, work = 0;
+    int64_t before = 0;  // bytes of the border in front of a segment, as far as its gradient has memory of its own
     for (size_t u = 0; u < model_.blocks.size(); ++u) {
       const BlockShape& block = model_.blocks[u];
       const int64_t bytes = align_up(block.unit_size, kAlign) * kFloat;
@@ -97,10 +98,13 @@ class ProgramMaker {
         const SegmentShape& segment = block.segments[s];
         saved_.push_back(add_buffer(fmt::format("saved {}.{}", u, s), BufferKind::kSaved, segment.saved_bytes));
         border_.push_back(add_buffer(fmt::format("border {}.{}", u, s), BufferKind::kBorder, segment.border_bytes));
-        widest = std::max(widest, segment.border_bytes);
+        for (const InputShape& input : segment.inputs) before -= input.consumed ? input.grad_bytes : 0;
+        widest = std::max(widest, before);
+        before = segment.border_bytes;
         work = std::max(work, segment.work_bytes);
       }
     }
+    widest = std::max(widest, before);
     data_ = add_buffer("data", BufferKind::kData, options_.data_bytes);
     // Gradients of borders: one comes in while the other goes out.
     holds_ = {add_buffer("work", BufferKind::kWork, work),

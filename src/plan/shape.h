@@ -48,6 +48,7 @@ struct InputShape {
   int index = -1;
   bool wanted = false;     ///< backward makes its gradient
   int64_t grad_bytes = 0;  ///< of it
+  bool consumed = false;   ///< a runner of plain data parallelism lets its gradient take its memory
 };
 
 struct SegmentShape {

@@ -184,6 +184,10 @@ struct KernelsFor {
   void (*cross_entropy_backward)(const A* logits, const int64_t* targets, const float* lse, const double* scale,
                                  A* dlogits, int64_t rows, int64_t cols);
 
+  /// Both in one pass: leaves the gradient in logits. The same bits. Null where a device does not have it.
+  void (*cross_entropy_in_place)(A* logits, const int64_t* targets, const double* scale, double* result, int64_t rows,
+                                 int64_t cols);
+
   /// out[r] = dropout(token[tokens[r]] + position[r % length]); dropout and position may be null.
   void (*embed)(const int64_t* tokens, const float* token, const float* position, A* out, int64_t rows, int64_t length,
                 int64_t cols, const Dropout* dropout);

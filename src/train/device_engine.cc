@@ -168,6 +168,7 @@ void DeviceEngine::make_runner() {
   options.memory = &device_;
   options.precision = compute_type(p_.job);
   options.loss_scale = commit_.inputs()->loss_scale;
+  options.consume = true;
   for (size_t u = 0; u < p_.shape.blocks.size(); ++u) {
     const int unit = static_cast<int>(u);
     parameters.push_back(p_.units.parameters(unit));

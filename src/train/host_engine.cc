@@ -25,7 +25,9 @@ class HostEngine final : public Engine {
     make_reductions();
     std::vector<float*> parameters;
     for (size_t u = 0; u < p_.shape.blocks.size(); ++u) parameters.push_back(p_.units.parameters(static_cast<int>(u)));
-    runner_ = std::make_unique<ModelRunner>(p_.model, p_.shape, parameters, p_.accounts);
+    RunnerOptions options;
+    options.consume = true;
+    runner_ = std::make_unique<ModelRunner>(p_.model, p_.shape, parameters, p_.accounts, options);
     placement_ = std::make_unique<HostPlacement>(p_.model, *runner_, p_.batch, p_.lanes);
     const int threads = static_cast<int>(p_.job.numerics.threads);
     executor_ = std::make_unique<Executor>(p_.program(), handlers(), p_.context.clock, &p_.context.control.cancel,

@@ -135,6 +135,28 @@ TYPED_TEST(GpuLoss, RepeatsBitForBitInPlaceAndAtAnyAddress) {
   }
 }
 
+TYPED_TEST(GpuLoss, BothAtOnceHaveTheBitsOfOneAfterTheOther) {
+  using A = TypeParam;
+  std::mt19937_64 random(kSeed);
+  for (const int64_t cols : {1, 257, 1000, 4095, 4096, 50304}) {
+    for (const int64_t shift : {0, 1}) {
+      SCOPED_TRACE(fmt::format("cols {} shift {} seed {}", cols, shift, kSeed));
+      const int64_t rows = 33;
+      const std::vector<A> logits = normals<A>(random, shift + rows * cols, 3);
+      const std::vector<int64_t> ids = some_targets(rows, cols);
+      const Lost<A> apart = this->run({logits.begin() + shift, logits.end()}, ids, cols, 0.25, shift);
+      const GpuArray<A> x(*this->device, this->stream, logits);
+      const GpuArray<int64_t> targets(*this->device, this->stream, ids);
+      const GpuArray<double> result(*this->device, this->stream, std::vector<double>(2, NAN)),
+          scale(*this->device, this->stream, std::vector<double>(1, 0.25));
+      this->table.cross_entropy_in_place(x.data() + shift, targets.data(), scale.data(), result.data(), rows, cols);
+      expect_same_bits(result.get(), apart.result, "result");
+      const std::vector<A> gradient = x.get();
+      expect_same_bits({gradient.begin() + shift, gradient.end()}, apart.gradient, "gradient");
+    }
+  }
+}
+
 TYPED_TEST(GpuLoss, ARowsBitsDoNotDependOnTheRowsAroundIt) {
   using A = TypeParam;
   std::mt19937_64 random(kSeed);

@@ -20,6 +20,10 @@ void launch_cross_entropy(const A* logits, const int64_t* targets, float* lse, d
 template <class A>
 void launch_cross_entropy_backward(const A* logits, const int64_t* targets, const float* lse, const double* scale,
                                    A* dlogits, int64_t rows, int64_t cols, cudaStream_t stream);
+/// Both at once, into logits. losses: scratch, one for each row.
+template <class A>
+void launch_cross_entropy_in_place(A* logits, const int64_t* targets, const double* scale, double* losses,
+                                   double* result, int64_t rows, int64_t cols, cudaStream_t stream);
 
 // Of slices of a vocabulary: ids [first, first + count). A target that is not negative is some slice's.
 

@@ -1,4 +1,6 @@
 // What the GPT promises by itself: repeatable bits, keyed dropout, gradients that are the loss's slope, refusals.
+#include <ATen/ops/equal.h>
+
 #include <cstring>
 
 #include "base/error.h"
@@ -88,6 +90,28 @@ TEST(Gpt, FusedProductsAreAskedForTheSameLayers) {
       const int64_t residuals = dropout == 0 ? 2 : 0, of_layer = (biased ? 1 : 0) + residuals + (gated ? 0 : 2);
       EXPECT_EQ(fused_calls, c.layers * of_layer);
     }
+  }
+}
+
+TEST(Gpt, AConsumedBorderLeavesTheBitsAndTakesLessMemory) {
+  ModelConfig c = small_gpt();
+  c.vocab = 300;      // the logits are the widest border
+  Accounts accounts;  // outlives the runner
+  GptCase kept(c, isa()), consumed(c, isa());
+  RunnerOptions options;
+  options.consume = true;
+  consumed.runner = std::make_unique<ModelRunner>(consumed.model, consumed.shape, consumed.units, accounts, options);
+  EXPECT_LT(accounts.peak(BufferKind::kBorder), kept.accounts.peak(BufferKind::kBorder));
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(consumed.forward().sum, kept.forward().sum);
+    consumed.backward();
+    kept.backward();
+    EXPECT_TRUE(same(consumed, kept));
+    // An evaluation in between finds its logits.
+    kept.pass.training = consumed.pass.training = false;
+    EXPECT_EQ(consumed.forward().sum, kept.forward().sum);
+    EXPECT_TRUE(at::equal(consumed.runner->border("logits"), kept.runner->border("logits")));
+    kept.pass.training = consumed.pass.training = true;
   }
 }
 

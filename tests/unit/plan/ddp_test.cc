@@ -162,4 +162,17 @@ TEST(Ddp, TheForecastCountsEveryKind) {
   EXPECT_EQ(f.total(), (2 + 4 + 5) * kAlign * 4 + 3002 + 576 + 300 + 77);
 }
 
+TEST(Ddp, TheForecastCountsNoGradientOfAConsumedBorder) {
+  ModelShape model = sample_model(2, false);
+  SegmentShape& last = model.blocks[1].segments[1];
+  last.border_bytes = 8;
+  const auto borders = [&] {
+    return forecast_memory(plan_ddp(model, options_of(1, 4, 1)).programs[0])
+        .bytes[static_cast<int>(BufferKind::kBorder)];
+  };
+  EXPECT_EQ(borders(), 64 + 128 + 8 + 2 * 128);
+  last.inputs.push_back({.data = false, .index = 0, .wanted = true, .grad_bytes = 128, .consumed = true});
+  EXPECT_EQ(borders(), 64 + 128 + 8 + 2 * 64);
+}
+
 }  // namespace tutti
