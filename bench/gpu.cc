@@ -2,6 +2,7 @@
 //   STEPS       runs that many steps; answers {"seconds": of all of them, "losses": [...], "tokens": a step}
 //   memory      answers {"tensors": peak bytes that the run accounts for, "taken": bytes of the device that the process
 //               took since it first asked, with all that libraries keep for themselves}
+//   matmuls     answers {"rows": for src/cuda/lt_choices.cc: the fastest algorithm of every matmul so far}
 // `tutti-bench-gpu gaps JOB ...` is the same with CUPTI watching, and reads also
 //   gaps STEPS  runs them; answers {"share": of the time without work on the device, "busy", "span", "records", ...,
 //               "parts": [{"name": of a kernel, "seconds", "count"}, the largest first]}
@@ -61,6 +62,9 @@ class Server {
       if (line == "memory") {
         answer["tensors"] = trainer_->accounts().peak_total() + (device_ ? device_.device->pool().peak : 0);
         answer["taken"] = device_ ? free_before_ - device_.device->free_bytes() : 0;
+      } else if (line == "matmuls") {
+        if (!device_ || device_.library->measure_matmuls == nullptr) throw Error("there are no matmuls to choose");
+        answer["rows"] = device_.library->measure_matmuls();
       } else if (line.starts_with("gaps ")) {
         answer = idle(std::stoi(line.substr(5)));
       } else {

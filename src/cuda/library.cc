@@ -4,6 +4,7 @@
 #include "cuda/attention.h"
 #include "cuda/device.h"
 #include "cuda/loss.h"
+#include "cuda/lt_matmul.h"
 #include "cuda/matmul.h"
 #include "cuda/nccl.h"
 #include "cuda/row_kernels.h"
@@ -44,6 +45,7 @@ extern "C" __attribute__((visibility("default"))) const tutti::DeviceLibrary* tu
       .state = cuda_state_kernels(),
       .group_id = nccl_group_id,
       .join = join_nccl,
+      .measure_matmuls = measure_lt_products,
   };
   return &library;
 }

@@ -7,6 +7,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <string>
 
 namespace tutti {
 
@@ -47,5 +48,9 @@ struct LtArrays {
 /// the one that lt_choices.h names, else the library's first choice. Those that would add partial sums in an order that
 /// is not fixed are never taken. The first call of a product must not be captured.
 bool lt_multiply(const LtProduct& product, const LtArrays& arrays);
+
+/// Times the algorithms of every product that this process has multiplied, on random values, and returns the rows that
+/// lt_choices.h should have for this GPU. Waits for the device.
+std::string measure_lt_products();
 
 }  // namespace tutti

@@ -42,6 +42,9 @@ struct DeviceLibrary {
   /// Collective. Waits for all ranks, at most until the deadline or the cancel: then CommError.
   std::unique_ptr<DeviceGroup> (*join)(Device& device, const GroupOptions& options, Clock& clock, Deadline deadline,
                                        const Cancel* cancel);
+  /// Times the algorithms of every matmul that this process has run on its device, and says which is the fastest of
+  /// each: rows for the table that the library was built with. Null where there is no choice.
+  std::string (*measure_matmuls)() = nullptr;
 };
 
 /// Whether a GPU's driver is on this host at all: a look at files, nothing is opened.
