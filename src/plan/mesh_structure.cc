@@ -131,7 +131,8 @@ class Structure {
     const bool unit = segment || i.op == Op::kFold || i.op == Op::kReduce || i.op == Op::kGather || i.op == Op::kNorm ||
                       i.op == Op::kUpdate || i.op == Op::kFetch || i.op == Op::kEvict;
     if (unit && !want(inside(i.block, model_.blocks.size()), "names no block")) return;
-    if (segment && want(inside(i.segment, model_.blocks[i.block].segments.size()), "names no segment")) {
+    if (segment && !want(inside(i.segment, model_.blocks[i.block].segments.size()), "names no segment")) return;
+    if (segment) {
       want(inside(i.lane, options_.batch.lanes) && inside(i.micro, options_.batch.micro_batches),
            "names no micro-batch");
       const Coordinates home = places_.home(model_, i.block), here = options_.mesh.at(place.rank);
@@ -154,7 +155,7 @@ class Structure {
     want(i.op != Op::kSend || (i.reads.size() == 1 && i.writes.empty()), "sends one buffer");
     want(i.op != Op::kRecv || (i.writes.size() == 1 && i.reads.empty()), "receives one buffer");
     want((i.op != Op::kSend && i.op != Op::kRecv) || inside(i.peer, plan_.programs.size()), "has no peer");
-    if (i.op == Op::kExchange && inside(i.segment, model_.blocks[i.block].segments.size())) {
+    if (i.op == Op::kExchange) {
       want(i.exchange != Exchange::kNone, "does nothing");
       want(inside(i.output, model_.blocks[i.block].segments[i.segment].outputs.size()), "names no output");
     }
@@ -192,7 +193,7 @@ class Structure {
     }
     std::vector<int> written;
     const auto write = [&](int b) {
-      if (b < 0) return;
+      if (!inside(b, program.buffers.size())) return;  // none, or one that has been found at fault
       if (std::find(written.begin(), written.end(), b) != written.end())
         fault_at(place, "writes '{}' twice", program.buffers[b].name);
       written.push_back(b);

@@ -48,7 +48,11 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const
   } else {
     set_up_data_parallel(checkpoint);
   }
-  ::malloc_trim(0);  // what the dry run and the planning took: the steps want none of it
+  // What the dry run and the planning took: the steps want none of it. A sanitizer has an allocator of its own beside
+  // glibc's, which ranks that are threads would then set up in each other's way.
+#if !__has_feature(address_sanitizer)
+  ::malloc_trim(0);
+#endif
 }
 
 Trainer::~Trainer() = default;
