@@ -1,13 +1,11 @@
 // What a careless user does with the real command: each mistake is one clear message before the first step, and what
 // can go on goes on to the same bits.
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include <atomic>
 #include <cmath>
 #include <thread>
 
 #include "support/command.h"
+#include "support/sockets.h"
 
 namespace tutti {
 namespace {
@@ -150,27 +148,6 @@ early_stop = 2
   ASSERT_EQ(again.wait(), 0) << again.err();
   EXPECT_TRUE(again.says("it stopped early at step 9: there is nothing left to do")) << again.out();
   EXPECT_EQ(again.hash(), first.hash());
-}
-
-sockaddr_in loopback(int port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
-}
-
-/// The first of so many ports of loopback in a row that nobody listens on.
-int free_ports(int count) {
-  for (int first = 20000 + ::getpid() % 20000;; first += count) {
-    bool all = true;
-    for (int port = first; port < first + count; ++port) {
-      const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      sockaddr_in address = loopback(port);
-      all = all && ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
-    }
-    if (all) return first;
-  }
 }
 
 TEST_F(User, StrangersAtAFixedPortChangeNothing) {

@@ -19,6 +19,7 @@
 
 #include "base/error.h"
 #include "net/tcp_wire.h"
+#include "support/sockets.h"
 #include "support/transports.h"
 
 namespace tutti {
@@ -75,14 +76,6 @@ std::multiset<std::string> open_descriptors() {
 }
 
 Fd loopback_socket() { return Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
-
-sockaddr_in loopback(int port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
-}
 
 /// Binds to a port of loopback (0: any) and returns the port; -1: it is in use.
 int bind_loopback(const Fd& socket, int port) {
@@ -309,9 +302,7 @@ TEST(TcpStrangers, ThatCrowdAPeerOutMakeItDialAgain) {
 
 TEST(TcpStrangers, ThatConnectAndCloseWithoutEndKeepNoRankFromItsPeers) {
   constexpr int kRanks = 4, kStrangers = 4;
-  Fd holder = loopback_socket();
-  const int port = bind_loopback(holder, 0);  // the ports behind it are free as a rule; a busy one would be named
-  holder.reset();
+  const int port = free_ports(kRanks);
   std::atomic<bool> over{false};
   std::vector<std::thread> strangers;
   for (int s = 0; s < kStrangers; ++s) {

@@ -1,7 +1,8 @@
-// Sockets of other processes: found, and shut from outside.
+// Ports of loopback; sockets of other processes, found, and shut from outside.
 #pragma once
 
 #include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -38,6 +39,27 @@ inline int cut_sockets(pid_t pid) {
     if (domain == AF_INET && ::shutdown(socket.get(), SHUT_RDWR) == 0) ++cut;
   }
   return cut;
+}
+
+inline sockaddr_in loopback(int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+/// The first of so many ports of loopback in a row that nobody has, below those that the system gives to connections.
+inline int free_ports(int count) {
+  for (int first = 12000 + ::getpid() % 15000;; first += count) {
+    bool all = true;
+    for (int port = first; port < first + count; ++port) {
+      const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      sockaddr_in address = loopback(port);
+      all = all && ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    }
+    if (all) return first;
+  }
 }
 
 }  // namespace tutti::testing_support
