@@ -155,19 +155,18 @@ TEST_F(User, StrangersAtAFixedPortChangeNothing) {
       Arguments{"train", "mlp-points", "--ranks", "3", "--steps", "3"} + set({"layout.transport=tcp"});
   const int port = free_ports(3);
   std::atomic<bool> over{false};
-  std::atomic<int> met{0};  // connections that were accepted
+  // How many get in while the ranks connect is luck; TcpStrangers (ranks/net_failures_test.cc) plays one by hand.
   std::thread stranger([&] {
     for (int n = 0; !over; ++n) {
       const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
       sockaddr_in address = loopback(port + n % 3);
-      if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) ++met;
+      (void)!::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
     }
   });
   Command command(train + Arguments{"--out", run_} + set({"layout.port=" + std::to_string(port)}));
   EXPECT_EQ(command.wait(), 0) << command.err();
   over = true;
   stranger.join();
-  EXPECT_GT(met, 0);
   Command alone(train + Arguments{"--out", folder_ / "alone"});
   EXPECT_EQ(alone.wait(), 0) << alone.err();
   EXPECT_EQ(command.hash(), alone.hash());
