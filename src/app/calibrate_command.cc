@@ -23,7 +23,7 @@
 #include "launch/local.h"
 #include "net/make.h"
 #include "optim/optimizer.h"
-#include "plan/calibration.h"
+#include "plan/search/calibration.h"
 #include "tensor/kernels.h"
 #include "tensor/rate.h"
 #include "tensor/threads.h"

@@ -1,4 +1,4 @@
-// `tutti calibrate`: measures this machine for the planner (plan/calibration.h).
+// `tutti calibrate`: measures this machine for the planner (plan/search/calibration.h).
 #pragma once
 
 #include <string>

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "config/job.h"
-#include "plan/search.h"
+#include "plan/search/choose.h"
 
 namespace tutti {
 

@@ -24,15 +24,15 @@
 #include "config/schema.h"
 #include "config/value.h"
 #include "device/library.h"
+#include "engine/device/rank_device.h"
 #include "model/adaptor.h"
 #include "model/dry_run.h"
 #include "optim/optimizer.h"
-#include "plan/search.h"
-#include "plan/timeline_svg.h"
+#include "plan/search/choose.h"
+#include "plan/search/timeline_svg.h"
 #include "tensor/threads.h"
 #include "train/mesh_rank.h"
 #include "train/prepare.h"
-#include "train/rank_device.h"
 
 namespace tutti {
 

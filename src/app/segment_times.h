@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "model/segment.h"
-#include "plan/cost.h"
+#include "plan/search/cost.h"
 
 namespace tutti {
 

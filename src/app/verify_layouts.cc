@@ -10,7 +10,7 @@
 #include "grid/mesh.h"
 #include "model/wiring.h"
 #include "optim/optimizer.h"
-#include "plan/schedule.h"
+#include "plan/make/schedule.h"
 #include "train/mesh_rank.h"
 
 namespace tutti {

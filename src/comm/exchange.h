@@ -1,4 +1,5 @@
-// Exchanges between the columns of a tensor-sliced model (Exchange in plan/shape.h), over the ranks of the tensor axis.
+// Exchanges between the columns of a tensor-sliced model (Exchange in plan/ir/shape.h), over the ranks of the tensor
+// axis.
 //
 //   S columns, T ranks; member t has columns lanes_of(t, T, S)
 //   gather    every member ends with all columns' parts, in column order

@@ -1,6 +1,6 @@
-// Reduce and Gather of a mesh's plan (plan/transfers.h): every rank takes what it needs from the others' arenas. Where
-// windows reach (inproc, shm) it reads there; elsewhere (tcp, other hosts) those who have it send it. All ranks of a
-// transfer run it in the same order and with the same numbers; nothing depends on which way the bytes go.
+// Reduce and Gather of a mesh's plan (plan/make/transfers.h): every rank takes what it needs from the others' arenas.
+// Where windows reach (inproc, shm) it reads there; elsewhere (tcp, other hosts) those who have it send it. All ranks
+// of a transfer run it in the same order and with the same numbers; nothing depends on which way the bytes go.
 //
 //   sum    1. this rank's contributions are ready; wait for those of the others
 //          2. fold my slice of every source by the transfer's LevelSums into my stack; after the last round add the
@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "net/transport.h"
-#include "plan/transfers.h"
+#include "plan/make/transfers.h"
 
 namespace tutti {
 

@@ -14,7 +14,7 @@
 #include <memory>
 
 #include "net/transport.h"
-#include "plan/program.h"
+#include "plan/ir/program.h"
 
 namespace tutti {
 

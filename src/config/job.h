@@ -171,7 +171,7 @@ struct Job {
   std::map<std::string, std::string> origin;
 };
 
-/// Whether a job runs on a mesh (plan/mesh.h): anything but plain data parallelism with sums per lane.
+/// Whether a job runs on a mesh (plan/make/mesh.h): anything but plain data parallelism with sums per lane.
 bool needs_mesh(const Job& job);
 
 /// A `--set section.key=value`. The value is TOML; a bare word is a string.

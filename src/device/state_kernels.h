@@ -22,7 +22,7 @@ enum class Precision : int32_t { kFloat32, kBfloat16, kFloat16 };
 
 enum class UpdateKind : int32_t { kSgd, kAdagrad, kRmsprop, kAdam, kAdamw, kLion, kLamb };
 
-/// What the elements of a parameter have in common in one step. Made by the host for every step (train/update.h).
+/// What the elements of a parameter have in common in one step. Made by the host for every step (engine/update.h).
 struct RuleScalars {
   enum Role : int32_t { kTrained, kFrozen, kMeanBuffer, kSumBuffer };
   Role role = kTrained;

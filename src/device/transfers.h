@@ -1,5 +1,5 @@
-// What a Reduce and a Gather of a mesh's plan (plan/transfers.h) do on a device: comm/pulls.h's job, put on a stream.
-// No rank reads another's memory: what a contributor's window holds is sent from there.
+// What a Reduce and a Gather of a mesh's plan (plan/make/transfers.h) do on a device: comm/pulls.h's job, put on a
+// stream. No rank reads another's memory: what a contributor's window holds is sent from there.
 //
 // All addresses are worked out in the constructors: run() only puts work on the stream, the same on every call, so that
 // it can be captured. Device, group, window, levels, targets and scratch must outlive them.
@@ -11,7 +11,7 @@
 #include "device/group.h"
 #include "device/placed.h"
 #include "device/state_kernels.h"
-#include "plan/transfers.h"
+#include "plan/make/transfers.h"
 
 namespace tutti {
 

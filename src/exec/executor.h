@@ -8,7 +8,7 @@
 
 #include "base/wait.h"
 #include "exec/trace.h"
-#include "plan/program.h"
+#include "plan/ir/program.h"
 
 namespace tutti {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#include "plan/program.h"
+#include "plan/ir/program.h"
 
 namespace tutti {
 

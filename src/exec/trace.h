@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/wait.h"
-#include "plan/program.h"
+#include "plan/ir/program.h"
 
 namespace tutti {
 

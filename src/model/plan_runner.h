@@ -10,7 +10,7 @@
 
 #include "model/runner.h"
 #include "model/segment.h"
-#include "plan/program.h"
+#include "plan/ir/program.h"
 
 namespace tutti {
 

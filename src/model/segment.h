@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/shape.h"
+#include "plan/ir/shape.h"
 #include "tensor/kernels.h"
 
 namespace tutti {

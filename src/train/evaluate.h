@@ -3,8 +3,8 @@
 
 #include "comm/collectives.h"
 #include "data/dataset.h"
+#include "engine/placement.h"
 #include "train/metrics.h"
-#include "train/placement.h"
 
 namespace tutti {
 

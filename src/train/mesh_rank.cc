@@ -6,10 +6,10 @@
 
 #include "base/error.h"
 #include "comm/pulls.h"
-#include "plan/check.h"
-#include "plan/mesh_check.h"
+#include "engine/device/mesh.h"
+#include "plan/check/ddp.h"
+#include "plan/check/prove.h"
 #include "state/checkpoint.h"
-#include "train/device_mesh_engine.h"
 
 namespace tutti {
 

@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
+#include "engine/device/ddp.h"
+#include "engine/host/mesh.h"
 #include "state/collect.h"
-#include "train/device_engine.h"
-#include "train/mesh_engine.h"
 
 namespace tutti {
 

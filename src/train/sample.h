@@ -6,9 +6,9 @@
 #include <string>
 
 #include "data/tokenizer.h"
+#include "engine/units.h"
 #include "model/runner.h"
 #include "train/run.h"
-#include "train/units.h"
 
 namespace tutti {
 

@@ -13,10 +13,10 @@
 #include "data/sources.h"
 #include "data/tokenizer.h"
 #include "device/rate.h"
+#include "engine/device/mesh.h"
 #include "state/checkpoint.h"
 #include "tensor/kernels.h"
 #include "tensor/rate.h"
-#include "train/device_mesh_engine.h"
 #include "train/sample.h"
 
 namespace tutti {

@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
+#include "engine/units.h"
 #include "model/runner.h"
 #include "train/run.h"
-#include "train/units.h"
 
 namespace tutti {
 

@@ -7,9 +7,9 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "engine/nonfinite.h"
 #include "state/checkpoint.h"
 #include "train/evaluate.h"
-#include "train/nonfinite.h"
 
 namespace tutti {
 

@@ -12,6 +12,10 @@
 #include "config/job.h"
 #include "data/dataset.h"
 #include "data/loader.h"
+#include "engine/device/ddp.h"
+#include "engine/device/rank_device.h"
+#include "engine/units.h"
+#include "engine/update.h"
 #include "exec/trace.h"
 #include "launch/local.h"
 #include "model/runner.h"
@@ -19,13 +23,9 @@
 #include "optim/loss_scale.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
-#include "plan/check.h"
-#include "train/device_engine.h"
+#include "plan/check/ddp.h"
 #include "train/mesh_rank.h"
 #include "train/metrics.h"
-#include "train/rank_device.h"
-#include "train/units.h"
-#include "train/update.h"
 
 namespace tutti {
 

@@ -6,14 +6,14 @@
 
 #include "base/error.h"
 #include "data/resample.h"
+#include "engine/channels.h"
+#include "engine/device/ddp.h"
 #include "model/adaptor.h"
 #include "model/dry_run.h"
 #include "net/make.h"
-#include "plan/ddp.h"
+#include "plan/make/ddp.h"
 #include "state/checkpoint.h"
 #include "tensor/threads.h"
-#include "train/channels.h"
-#include "train/device_engine.h"
 #include "train/trainer.h"
 
 namespace tutti {

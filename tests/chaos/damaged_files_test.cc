@@ -20,7 +20,7 @@
 #include "exec/trace.h"
 #include "model/script.h"
 #include "observe/plot.h"
-#include "plan/calibration.h"
+#include "plan/search/calibration.h"
 #include "state/checkpoint.h"
 #include "state/manifest.h"
 #include "support/command.h"

@@ -3,10 +3,10 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "engine/device/mesh.h"
 #include "support/capturing_device.h"
 #include "support/device_jobs.h"
 #include "support/device_ranks.h"
-#include "train/device_mesh_engine.h"
 
 namespace tutti {
 namespace {

@@ -1,12 +1,11 @@
 // The device engine without a GPU: on devices that are the host's own memory its steps give the bits of the host's
 // engine, for every number of ranks.
-#include "train/device_engine.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cmath>
 
+#include "engine/device/ddp.h"
 #include "launch/local.h"
 #include "model/make_model.h"
 #include "support/device_jobs.h"

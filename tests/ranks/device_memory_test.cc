@@ -3,9 +3,9 @@
 #include <atomic>
 
 #include "base/error.h"
+#include "engine/device/ddp.h"
 #include "support/device_jobs.h"
 #include "support/device_ranks.h"
-#include "train/device_engine.h"
 
 namespace tutti {
 namespace {

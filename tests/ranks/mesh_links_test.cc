@@ -5,7 +5,7 @@
 #include "launch/local.h"
 #include "model/make_model.h"
 #include "optim/optimizer.h"
-#include "plan/transfers.h"
+#include "plan/make/transfers.h"
 #include "support/layout_runs.h"
 #include "train/mesh_rank.h"
 #include "train/trainer.h"

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "plan/calibration.h"
+#include "plan/search/calibration.h"
 #include "support/command.h"
 
 namespace tutti::testing_support {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "plan/shape.h"
+#include "plan/ir/shape.h"
 
 namespace tutti::test {
 

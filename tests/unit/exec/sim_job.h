@@ -14,8 +14,8 @@
 #include "comm/fold.h"
 #include "comm/reduction.h"
 #include "exec/executor.h"
-#include "plan/check.h"
-#include "plan/ddp.h"
+#include "plan/check/ddp.h"
+#include "plan/make/ddp.h"
 #include "support/sim_transport.h"
 
 namespace tutti::test {

@@ -10,8 +10,8 @@
 #include <set>
 
 #include "base/error.h"
-#include "plan/check.h"
-#include "plan/ddp.h"
+#include "plan/check/ddp.h"
+#include "plan/make/ddp.h"
 #include "unit/plan/sample_models.h"
 
 namespace tutti {

@@ -1,9 +1,8 @@
-#include "plan/check.h"
-
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
-#include "plan/ddp.h"
+#include "plan/check/ddp.h"
+#include "plan/make/ddp.h"
 #include "unit/plan/sample_models.h"
 
 namespace tutti {

@@ -1,4 +1,4 @@
-#include "plan/cost.h"
+#include "plan/search/cost.h"
 
 #include <gtest/gtest.h>
 

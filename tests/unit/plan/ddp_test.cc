@@ -1,9 +1,9 @@
-#include "plan/ddp.h"
+#include "plan/make/ddp.h"
 
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
-#include "plan/check.h"
+#include "plan/check/ddp.h"
 #include "unit/plan/plan_runner.h"
 #include "unit/plan/sample_models.h"
 

@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "plan/mesh_check.h"
-#include "plan/transfers.h"
+#include "plan/check/prove.h"
+#include "plan/make/transfers.h"
 #include "unit/plan/sample_meshes.h"
 
 namespace tutti {

@@ -1,5 +1,3 @@
-#include "plan/mesh_check.h"
-
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
@@ -7,8 +5,9 @@
 #include <cstdio>
 #include <random>
 
-#include "plan/schedule.h"
-#include "plan/transfers.h"
+#include "plan/check/prove.h"
+#include "plan/make/schedule.h"
+#include "plan/make/transfers.h"
 #include "unit/plan/mesh_runner.h"
 #include "unit/plan/sample_meshes.h"
 

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <random>
 
-#include "plan/mesh_check.h"
+#include "plan/check/prove.h"
 #include "unit/plan/mesh_runner.h"
 #include "unit/plan/sample_meshes.h"
 

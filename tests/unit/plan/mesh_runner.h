@@ -17,7 +17,7 @@
 #include <tuple>
 #include <vector>
 
-#include "plan/transfers.h"
+#include "plan/make/transfers.h"
 
 namespace tutti::test {
 

@@ -17,8 +17,8 @@
 #include <cstdio>
 #include <random>
 
-#include "plan/check.h"
-#include "plan/ddp.h"
+#include "plan/check/ddp.h"
+#include "plan/make/ddp.h"
 #include "unit/plan/plan_runner.h"
 #include "unit/plan/sample_models.h"
 

@@ -16,8 +16,8 @@
 #include <tuple>
 #include <vector>
 
-#include "plan/program.h"
-#include "plan/shape.h"
+#include "plan/ir/program.h"
+#include "plan/ir/shape.h"
 
 namespace tutti::test {
 

@@ -1,8 +1,8 @@
-#include "plan/program.h"
+#include "plan/ir/program.h"
 
 #include <gtest/gtest.h>
 
-#include "plan/ddp.h"
+#include "plan/make/ddp.h"
 #include "unit/plan/sample_models.h"
 
 namespace tutti {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "plan/mesh.h"
+#include "plan/make/mesh.h"
 
 namespace tutti::test {
 

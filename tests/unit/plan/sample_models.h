@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "plan/ddp.h"
-#include "plan/shape.h"
+#include "plan/ir/shape.h"
+#include "plan/make/ddp.h"
 
 namespace tutti::test {
 

@@ -1,5 +1,3 @@
-#include "plan/search.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +5,8 @@
 #include <set>
 
 #include "base/error.h"
-#include "plan/timeline_svg.h"
+#include "plan/search/choose.h"
+#include "plan/search/timeline_svg.h"
 #include "support/gpt_model_shape.h"
 
 namespace tutti {

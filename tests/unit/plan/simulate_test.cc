@@ -1,13 +1,13 @@
-#include "plan/simulate.h"
+#include "plan/search/simulate.h"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
 
 #include "base/error.h"
-#include "plan/ddp.h"
-#include "plan/schedule.h"
-#include "plan/transfers.h"
+#include "plan/make/ddp.h"
+#include "plan/make/schedule.h"
+#include "plan/make/transfers.h"
 #include "support/gpt_model_shape.h"
 #include "unit/plan/sample_models.h"
 

@@ -1,4 +1,4 @@
-#include "plan/transfers.h"
+#include "plan/make/transfers.h"
 
 #include <gtest/gtest.h>
 

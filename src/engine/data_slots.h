@@ -1,0 +1,37 @@
+// The data of micro-batches in flight, where a mesh's program has it: a Load fills the data buffers of a slot, the
+// segments of its micro-batch read them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "model/segment.h"
+#include "plan/ir/program.h"
+
+namespace tutti {
+
+class DataSlots {
+ public:
+  /// `memory`: where a buffer of the program lies, on the device `on`.
+  DataSlots(const Model& model, const Program& program, const std::function<std::byte*(int buffer)>& memory,
+            at::Device on);
+
+  /// Model::data in the slot that the Load fills.
+  const std::vector<at::Tensor>& filled_by(const Instruction& load) const {
+    return slots_[slot_of_.at(load.writes[0])];
+  }
+  /// ... in the slot that the instruction's segment reads; none where it reads no data.
+  std::span<const at::Tensor> read_by(const Instruction& instruction) const;
+  /// ... in the slot that is filled first.
+  const std::vector<at::Tensor>& first() const { return slots_.at(0); }
+
+ private:
+  std::vector<std::vector<at::Tensor>> slots_;  // in the order of the first Loads into them
+  std::unordered_map<int, size_t> slot_of_;     // by data buffer
+};
+
+}  // namespace tutti

@@ -1,0 +1,37 @@
+// What is known of a job's device before any of it is used.
+#include <fmt/format.h>
+
+#include "engine/device/ddp.h"
+
+namespace tutti {
+
+Precision precision_of(const NumericsConfig& numerics) {
+  if (numerics.precision == "bfloat16") return Precision::kBfloat16;
+  return numerics.precision == "float16" ? Precision::kFloat16 : Precision::kFloat32;
+}
+
+std::string describe_kind(const DeviceInfo& info) {
+  return fmt::format("{} sm_{}{} runtime {} cudnn {} cublas {}", info.name, info.major, info.minor, info.runtime,
+                     info.cudnn, info.cublas);
+}
+
+int ranks_on_device(const Job& job, int rank, int devices) {
+  int count = 0;
+  for (int64_t r = 0; r < job.layout.ranks; ++r) count += r % devices == rank % devices ? 1 : 0;
+  return count;
+}
+
+std::vector<std::string> capture_faults(const Model& model) {
+  std::vector<std::string> faults;
+  for (const Block& block : model.blocks)
+    for (const auto& segment : block.segments) {
+      if (segment->draws()) {
+        faults.push_back(fmt::format("{}/{} draws from torch's generator", block.name, segment->name()));
+      } else if (!segment->captures()) {
+        faults.push_back(fmt::format("{}/{} does not say that it can be captured", block.name, segment->name()));
+      }
+    }
+  return faults;
+}
+
+}  // namespace tutti

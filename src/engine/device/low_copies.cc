@@ -1,0 +1,80 @@
+#include "engine/device/low_copies.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+namespace tutti {
+
+namespace {
+
+constexpr int64_t kNarrow = 2;  // bytes
+
+/// Buffers of a program that segments read parameters from.
+std::set<int> read_parameters(const Program& program) {
+  std::set<int> buffers;
+  for (const Queue& queue : program.queues)
+    for (const Instruction& i : queue.instructions)
+      if (i.op == Op::kForward || i.op == Op::kBackward)
+        for (const UnitBuffer& u : i.flow.parameters) buffers.insert(u.buffer);
+  return buffers;
+}
+
+int64_t copy_bytes(int64_t floats) { return align_up(floats * kNarrow, 256); }
+
+struct Copied {
+  int buffer = -1;
+  bool forward = false;  // of the program of evaluation alone
+  int64_t floats = 0;
+};
+/// By name: buffers of one name are one memory, as large as the larger of them.
+std::map<std::string, Copied> copied_buffers(const Program& program, const Program& forward) {
+  std::map<std::string, Copied> all;
+  for (const Program* p : {&program, &forward})
+    for (int b : read_parameters(*p)) {
+      const Buffer& buffer = p->buffers[b];
+      const auto [it, fresh] = all.try_emplace(buffer.name, Copied{b, p == &forward, 0});
+      it->second.floats = std::max(it->second.floats, buffer.bytes / static_cast<int64_t>(sizeof(float)));
+    }
+  return all;
+}
+
+}  // namespace
+
+LowCopies::LowCopies(const Program& program, const Program& forward, const MeshMemory& memory, const ModelShape& shape,
+                     Precision precision, const StateKernels& kernels, Device& device, Accounts& accounts)
+    : shape_(shape), precision_(precision), kernels_(kernels) {
+  const int64_t all = bytes(program, forward, precision);
+  if (all == 0) return;
+  arena_ = std::make_unique<Arena>(BufferKind::kParameter, static_cast<size_t>(all), accounts, &device);
+  for (const auto& [name, copied] : copied_buffers(program, forward)) {
+    const void* at = copied.forward ? memory.of_forward(copied.buffer) : memory.of(copied.buffer);
+    copies_[at] = {arena_->take(static_cast<size_t>(copy_bytes(copied.floats))).data(), copied.floats};
+  }
+}
+
+int64_t LowCopies::bytes(const Program& program, const Program& forward, Precision precision) {
+  int64_t bytes = 0;
+  if (precision != Precision::kFloat32)
+    for (const auto& [name, copied] : copied_buffers(program, forward)) bytes += copy_bytes(copied.floats);
+  return bytes;
+}
+
+void* LowCopies::of(const void* buffer) const {
+  const auto found = copies_.find(buffer);
+  return found == copies_.end() ? nullptr : found->second.memory;
+}
+
+void LowCopies::write(Stream stream, const Buffer& buffer, int unit, const void* memory) const {
+  const auto found = copies_.find(memory);
+  if (found == copies_.end()) return;
+  const int64_t floats = buffer.range.empty() ? shape_.blocks[unit].unit_size : buffer.range.size();
+  kernels_.cast(stream, static_cast<const float*>(memory), found->second.memory, floats, precision_);
+}
+
+void LowCopies::write_all(Stream stream) const {
+  for (const auto& [memory, copy] : copies_)
+    kernels_.cast(stream, static_cast<const float*>(memory), copy.memory, copy.floats, precision_);
+}
+
+}  // namespace tutti

@@ -1,0 +1,38 @@
+// Copies in 16 bits of the parameters that a mesh's programs compute with: one behind each buffer that a segment reads
+// parameters from, of the same floats. Who writes the buffer writes the copy behind it.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "device/state_kernels.h"
+#include "engine/memory.h"
+
+namespace tutti {
+
+class LowCopies {
+ public:
+  /// All must outlive it. In float32 there are none.
+  LowCopies(const Program& program, const Program& forward, const MeshMemory& memory, const ModelShape& shape,
+            Precision precision, const StateKernels& kernels, Device& device, Accounts& accounts);
+  /// Of the buffer that lies there; null: it has none.
+  void* of(const void* buffer) const;
+  /// Brings the copy of a buffer that holds values of `unit` up to date.
+  void write(Stream stream, const Buffer& buffer, int unit, const void* memory) const;
+  /// All of them, from what is in the buffers of the program.
+  void write_all(Stream stream) const;
+  static int64_t bytes(const Program& program, const Program& forward, Precision precision);
+
+ private:
+  struct Copy {
+    std::byte* memory;
+    int64_t floats;
+  };
+  const ModelShape& shape_;
+  const Precision precision_;
+  const StateKernels& kernels_;
+  std::unique_ptr<Arena> arena_;
+  std::map<const void*, Copy> copies_;  // by where the buffer lies
+};
+
+}  // namespace tutti

@@ -1,0 +1,160 @@
+#include "engine/host/travel.h"
+
+#include <algorithm>
+
+#include "comm/posted.h"
+#include "engine/channels.h"
+
+namespace tutti {
+
+namespace {
+
+/// What a queue's reduces hold for messages: they run one after another.
+int64_t queue_message_bytes(const Transfers& transfers, const Queue& queue, int rank, bool windows) {
+  int64_t bytes = 0;
+  for (const Instruction& i : queue.instructions)
+    if (i.op == Op::kReduce) bytes = std::max(bytes, SumPull::scratch_bytes(transfers.sum(i), rank, windows));
+  return align_up(bytes, 256);
+}
+
+int64_t message_bytes(const Transfers& transfers, const Program& program, bool windows) {
+  int64_t bytes = 0;
+  for (const Queue& queue : program.queues) bytes += queue_message_bytes(transfers, queue, program.rank, windows);
+  return bytes;
+}
+
+}  // namespace
+
+bool reaches_all(const Transport& transport) {
+  for (int r = 0; r < transport.size(); ++r)
+    if (transport.window_of(r).empty()) return false;
+  return true;
+}
+
+int64_t message_bytes(const Plan& plan, const ModelShape& shape, const MeshOptions& options, int rank, bool windows) {
+  return message_bytes(Transfers(plan, shape, options), plan.programs[rank], windows);
+}
+
+MeshTravel::MeshTravel(const MeshParts& parts, const MeshPlace& place, bool forward_only)
+    : p_(parts),
+      place_(place),
+      forward_only_(forward_only),
+      plan_(forward_only ? parts.forward_plan : parts.plan),
+      program_(plan_.programs[parts.context.rank]),
+      timeout_(timeout_of(parts.job)),
+      windows_(reaches_all(parts.transport)),
+      transfers_(plan_, parts.shape, forward_only ? parts.forward_options : parts.options),
+      scratch_(BufferKind::kMessage, static_cast<size_t>(message_bytes(transfers_, program_, windows_)),
+               parts.accounts),
+      roll_call_(plan_, parts.context.rank, parts.transport, parts.context.clock,
+                 forward_only ? kForwardRollCall : kRollCall) {
+  for (const Queue& queue : program_.queues) {
+    const int64_t bytes = queue_message_bytes(transfers_, queue, program_.rank, windows_);
+    const std::span<std::byte> scratch = scratch_.take(static_cast<size_t>(bytes));
+    for (const Instruction& i : queue.instructions) prepare(i, scratch);
+  }
+}
+
+/// Makes what an instruction runs with; all addresses are known from here on.
+void MeshTravel::prepare(const Instruction& i, std::span<std::byte> scratch) {
+  if (i.op == Op::kReduce) prepare_reduce(i, scratch);
+  if (i.op == Op::kGather) prepare_gather(i);
+  if (i.op == Op::kExchange)
+    exchanges_[i.id] = std::make_unique<ColumnExchange>(i.id, plan_.groups[i.group], p_.shape.columns, p_.transport);
+}
+
+void MeshTravel::prepare_reduce(const Instruction& i, std::span<std::byte> scratch) {
+  SumTransfer transfer = transfers_.sum(i);
+  std::vector<float*> levels;
+  for (int b : i.writes) levels.push_back(floats(b) + slice_offset(transfer, i, program_.rank));
+  sums_[i.id] =
+      std::make_unique<SumPull>(std::move(transfer), p_.transport, p_.memory.window(), std::move(levels), scratch);
+}
+
+void MeshTravel::prepare_gather(const Instruction& i) {
+  std::vector<std::byte*> targets;
+  for (int b : i.writes) targets.push_back(memory(b));
+  CopyTransfer transfer = transfers_.copy(i);
+  if (transfer.updated) {
+    refreshes_.insert(i.id);
+  } else if (!forward_only_ && !gathered_.insert({i.block, i.group}).second && windows_) {
+    repeats_.insert(i.id);
+  }
+  copies_[i.id] = std::make_unique<CopyPull>(std::move(transfer), p_.transport, p_.memory.window(), std::move(targets));
+}
+
+void MeshTravel::set(Handlers& on) {
+  const auto set = [&on](Op op, Handler handler) { on[static_cast<int>(op)] = std::move(handler); };
+  set(Op::kReduce, [this](const Instruction& i, uint64_t round) {
+    const std::function<void()> hear = call_roll(i);
+    sums_.at(i.id)->run(round, deadline(), hear);
+  });
+  set(Op::kGather, [this](const Instruction& i, uint64_t round) { gather(i, round); });
+  set(Op::kExchange, [this](const Instruction& i, uint64_t round) { exchange(i, round); });
+  for (Op op : {Op::kSend, Op::kRecv}) set(op, [this](const Instruction& i, uint64_t round) { message(i, round); });
+  for (Op op : {Op::kFetch, Op::kEvict}) set(op, [this](const Instruction& i, uint64_t) { fetch_or_evict(i); });
+}
+
+void MeshTravel::refresh() {
+  for (uint32_t id : refreshes_) copies_.at(id)->run(0, deadline());
+}
+
+/// Round r reads what r updates have left; behind its own Update, one more.
+void MeshTravel::gather(const Instruction& i, uint64_t round) {
+  std::function<void()> hear = call_roll(i);
+  if (repeats_.contains(i.id)) hear = {};  // the next one on its way does
+  copies_.at(i.id)->run(refreshes_.contains(i.id) ? round + 1 : round, deadline(), hear);
+}
+
+void MeshTravel::exchange(const Instruction& i, uint64_t round) {
+  ColumnExchange& exchange = *exchanges_.at(i.id);
+  const std::function<void()> hear = call_roll(i);
+  const int64_t bytes = place_.exchanged_bytes(i);
+  if (i.exchange == Exchange::kGather) {
+    std::vector<const std::byte*> parts;
+    for (int b : i.flow.in) parts.push_back(memory(b));
+    return exchange.gather(parts, static_cast<size_t>(bytes), memory(i.flow.out[0]), round, deadline(), hear);
+  }
+  std::vector<float*> sums, parts;
+  for (int b : i.flow.in) sums.push_back(floats(b));
+  for (int b : i.flow.out) parts.push_back(floats(b));
+  std::span<std::byte> scratch;
+  if (i.flow.work >= 0) scratch = {memory(i.flow.work), static_cast<size_t>(program_.buffers[i.flow.work].bytes)};
+  exchange.scatter(sums, bytes / static_cast<int64_t>(sizeof(float)), parts, round, deadline(), scratch, hear);
+}
+
+void MeshTravel::message(const Instruction& i, uint64_t round) {
+  const std::function<void()> hear = call_roll(i);
+  named(to_string(i), round, [&] {
+    Posted posted(p_.transport);
+    const std::span<std::byte> bytes(memory(i.op == Op::kSend ? i.reads[0] : i.writes[0]),
+                                     static_cast<size_t>(i.bytes));
+    const Tag tag{i.id, 0, round};
+    if (i.op == Op::kSend) {
+      posted.send(i.peer, tag, bytes);
+    } else {
+      posted.recv(i.peer, tag, bytes);
+    }
+    hear();
+    posted.wait_all(deadline());
+  });
+}
+
+void MeshTravel::fetch_or_evict(const Instruction& i) {
+  for (size_t k = 0; k < i.reads.size(); ++k) {
+    const int from = i.reads[k], to = i.writes[k];
+    const auto bytes = static_cast<size_t>(program_.buffers[i.op == Op::kFetch ? from : to].bytes);
+    if (i.op == Op::kFetch) {
+      p_.memory.fetch(memory(from), {memory(to), bytes});
+    } else {
+      p_.memory.evict(memory(to), {memory(from), bytes});
+    }
+  }
+}
+
+std::function<void()> MeshTravel::call_roll(const Instruction& i) {
+  roll_call_.tell(i, static_cast<uint64_t>(step_) + 1, deadline());
+  return [this, &i] { roll_call_.hear(i, deadline()); };
+}
+
+}  // namespace tutti

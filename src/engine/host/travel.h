@@ -1,0 +1,78 @@
+// All that moves between the ranks of a mesh on the host's cores, or to and from the second tier: what Reduce, Gather,
+// Exchange, Send, Recv, Fetch and Evict mean there. What travels is said by plan/make/transfers.h; before ranks meet
+// they make sure that they mean the same (comm/roll_call.h).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <utility>
+
+#include "comm/exchange.h"
+#include "comm/pulls.h"
+#include "comm/roll_call.h"
+#include "engine/parts.h"
+#include "engine/place.h"
+#include "exec/executor.h"
+#include "plan/make/transfers.h"
+
+namespace tutti {
+
+/// Whether every rank's window can be read.
+bool reaches_all(const Transport& transport);
+/// What the rank's transfers hold for messages besides the program's buffers.
+int64_t message_bytes(const Plan& plan, const ModelShape& shape, const MeshOptions& options, int rank, bool windows);
+
+/// Of one of a rank's two programs: of steps, or of evaluation.
+class MeshTravel {
+ public:
+  /// All arguments must outlive it.
+  MeshTravel(const MeshParts& parts, const MeshPlace& place, bool forward_only);
+
+  /// Handlers of what travels.
+  void set(Handlers& on);
+  /// What follows belongs to this step.
+  void begin(int64_t step) { step_ = step; }
+  /// Roll call alone, for what meets elsewhere.
+  void meet(const Instruction& i) { call_roll(i)(); }
+  /// The Gathers that come behind an Update, as if there had been one. Collective.
+  void refresh();
+  /// Throws what the roll call has found, if it has, where a transfer has failed.
+  void rethrow() const { roll_call_.rethrow(); }
+
+ private:
+  void prepare(const Instruction& i, std::span<std::byte> scratch);
+  void prepare_reduce(const Instruction& i, std::span<std::byte> scratch);
+  void prepare_gather(const Instruction& i);
+  void gather(const Instruction& i, uint64_t round);
+  void exchange(const Instruction& i, uint64_t round);
+  void message(const Instruction& i, uint64_t round);
+  void fetch_or_evict(const Instruction& i);
+  /// Tells what this rank is about to do; what is returned hears whether the others do the same, and throws if not.
+  std::function<void()> call_roll(const Instruction& i);
+  std::byte* memory(int buffer) const { return forward_only_ ? p_.memory.of_forward(buffer) : p_.memory.of(buffer); }
+  float* floats(int buffer) const { return reinterpret_cast<float*>(memory(buffer)); }
+  Deadline deadline() const { return p_.context.clock.after(timeout_); }
+
+  const MeshParts p_;
+  const MeshPlace& place_;
+  const bool forward_only_;
+  const Plan& plan_;
+  const Program& program_;
+  const Duration timeout_;
+  const bool windows_;  // every rank's can be read
+  const Transfers transfers_;
+  Arena scratch_;  // of reduces
+  RollCall roll_call_;
+  std::unordered_map<uint32_t, std::unique_ptr<SumPull>> sums_;
+  std::unordered_map<uint32_t, std::unique_ptr<CopyPull>> copies_;
+  std::unordered_map<uint32_t, std::unique_ptr<ColumnExchange>> exchanges_;
+  std::set<uint32_t> refreshes_;            // gathers behind the unit's Update
+  std::set<std::pair<int, int>> gathered_;  // (unit, group) of gathers before it
+  std::set<uint32_t> repeats_;              // gathers that wait for nobody: one of the step has waited before
+  int64_t step_ = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,162 @@
+#include "plan/check/flow.h"
+
+#include <fmt/format.h>
+
+#include "grid/mesh.h"
+
+namespace tutti {
+
+namespace {
+
+Symbol of(Symbol symbol, const Instruction& i) {
+  if (symbol) symbol.lane = i.lane, symbol.micro = i.micro;
+  return symbol;
+}
+
+bool is_gradient(const Instruction& exchange) { return exchange.part == Part::kInput; }
+
+}  // namespace
+
+FlowValues::FlowValues(const Plan& plan, const ModelShape& model, PlaceFaults& faults)
+    : plan_(plan), model_(model), symbols_(model), faults_(faults) {
+  for (const Program& program : plan.programs) held_.emplace_back(program.buffers.size());
+}
+
+void FlowValues::need(Place place, int b, Symbol wanted, const char* what) {
+  if (!wanted && b < 0) return;
+  if (b < 0) return faults_.add(place, fmt::format("has no {}", what));
+  if (!wanted)
+    return faults_.add(place, fmt::format("is given '{}' as {}, which nobody makes", buffer(place, b).name, what));
+  if (held_[place.rank][b] == wanted) return;
+  const Symbol& there = held_[place.rank][b];
+  faults_.add(
+      place, fmt::format("'{}' is not {} of lane {} micro {}{}", buffer(place, b).name, what, wanted.lane, wanted.micro,
+                         there ? fmt::format(", but something of lane {} micro {}", there.lane, there.micro)
+                               : ": nothing is in it"));
+}
+
+void FlowValues::put(Place place, int b, const Symbol& made, const char* what) {
+  if (b < 0) {
+    if (made) faults_.add(place, fmt::format("has nowhere to write {}", what));
+    return;
+  }
+  if (const int64_t bytes = symbols_.bytes(made); buffer(place, b).bytes < bytes) {
+    faults_.add(place, fmt::format("'{}' has {} bytes, {} needs {}", buffer(place, b).name, buffer(place, b).bytes,
+                                   what, bytes));
+  }
+  held_[place.rank][b] = made;
+}
+
+void FlowValues::load(Place place) {
+  const Instruction& i = at(plan_, place);
+  if (i.writes.size() != model_.data_bytes.size()) return faults_.add(place, "does not write all tensors of the data");
+  for (size_t d = 0; d < i.writes.size(); ++d) {
+    put(place, i.writes[d], of({Symbol::Kind::kData, static_cast<int>(d)}, i), "the data");
+  }
+}
+
+void FlowValues::forward(Place place) {
+  const Instruction& i = at(plan_, place);
+  const SegmentSymbols& s = symbols_.of(i.block, i.segment);
+  const SegmentShape& shape = model_.blocks[i.block].segments[i.segment];
+  for (size_t k = 0; k < s.in.size(); ++k) need(place, i.flow.in[k], of(s.in[k], i), "its input");
+  if (i.flow.work >= 0) put(place, i.flow.work, {}, "");
+  for (size_t o = 0; o < s.out.size(); ++o) {
+    const int from = shape.outputs[o].same_as;
+    if (from < 0) {
+      put(place, i.flow.out[o], of(s.out[o], i), "its output");
+    } else if (i.flow.out[o] != i.flow.in[from]) {
+      faults_.add(place, fmt::format("does not pass '{}' on", shape.outputs[o].name));
+    }
+  }
+  put(place, i.flow.saved, shape.saved_bytes > 0 ? of(s.saved, i) : Symbol{}, "what it saves");
+}
+
+void FlowValues::backward(Place place) {
+  const Instruction& i = at(plan_, place);
+  const SegmentSymbols& s = symbols_.of(i.block, i.segment);
+  const SegmentShape& shape = model_.blocks[i.block].segments[i.segment];
+  for (size_t k = 0; k < s.in.size(); ++k) need(place, i.flow.in[k], of(s.in[k], i), "its input");
+  for (size_t o = 0; o < s.out.size(); ++o) {
+    // Partial sums are scratch once they are added up: no backward may want them.
+    if (shape.outputs[o].exchange != Exchange::kScatter) need(place, i.flow.out[o], of(s.out[o], i), "its output");
+  }
+  if (shape.saved_bytes > 0) need(place, i.flow.saved, of(s.saved, i), "what its forward saved");
+  if (i.flow.work >= 0) put(place, i.flow.work, {}, "");
+  const bool defers = i.part != Part::kBoth && shape.deferred_bytes > 0;
+  if (i.part == Part::kWeight) {
+    if (defers) need(place, i.flow.deferred, of(s.deferred, i), "what its input part left");
+    return;
+  }
+  for (size_t o = 0; o < s.out.size(); ++o)
+    need(place, i.flow.grad_out[o], of(s.grad_out[o], i), "the gradient of its output");
+  if (defers) put(place, i.flow.deferred, of(s.deferred, i), "what it leaves for later");
+  for (size_t k = 0; k < s.in.size(); ++k) {
+    if (s.passed[k] < 0) {
+      if (!s.grad_in[k] && i.flow.grad_in[k] >= 0) faults_.add(place, "makes a gradient that nobody wants");
+      put(place, i.flow.grad_in[k], of(s.grad_in[k], i), "the gradient of its input");
+    } else if (i.flow.grad_in[k] != (s.grad_in[k] ? i.flow.grad_out[s.passed[k]] : -1)) {
+      faults_.add(place, "does not pass a gradient on");
+    }
+  }
+}
+
+/// All members must bring the tensor that is named, of the same micro-batch, each its columns in order.
+void FlowValues::exchange(const std::vector<Place>& places) {
+  const Instruction& first = at(plan_, places[0]);
+  const Symbol tensor = symbols_.brought(model_.blocks[first.block], first.segment, first.output, is_gradient(first));
+  const int64_t arriving = arriving_parts(model_.columns, static_cast<int>(places.size())) * symbols_.bytes(tensor);
+  int column = 0;
+  std::vector<std::vector<Symbol>> made(places.size());
+  bool sound = true;
+  for (size_t p = 0; p < places.size(); ++p) {
+    const Instruction& i = at(plan_, places[p]);
+    if (i.output != first.output || is_gradient(i) != is_gradient(first))
+      faults_.add(places[p], fmt::format("is about another tensor than {}", name_of(plan_, places[0])));
+    const int64_t room = i.flow.work < 0 ? 0 : buffer(places[p], i.flow.work).bytes;
+    if (first.exchange == Exchange::kScatter && room * model_.columns < arriving)
+      faults_.add(places[p],
+                  fmt::format("has {} bytes for sums that arrive, it needs {}", room, arriving / model_.columns));
+    for (int b : i.flow.in) {
+      const Symbol& there = held_[places[p].rank][b];
+      Symbol wanted = tensor;
+      wanted.column = column++;
+      wanted.lane = i.lane, wanted.micro = i.micro;
+      made[p].push_back(symbols_.exchanged(there, first.exchange));
+      if (there == wanted && made[p].back()) continue;
+      faults_.add(places[p], fmt::format("'{}' is not what column {} brings", buffer(places[p], b).name, column - 1));
+      sound = false;
+    }
+  }
+  if (sound && column != model_.columns) {
+    faults_.add(places[0], fmt::format("has {} columns of {}", column, model_.columns));
+    sound = false;
+  }
+  for (size_t p = 0; p < places.size(); ++p) {
+    const Instruction& i = at(plan_, places[p]);
+    if (i.exchange == Exchange::kScatter) {
+      for (int b : i.flow.in) held_[places[p].rank][b] = {};
+    }
+    const size_t count = i.exchange == Exchange::kGather ? 1 : i.flow.in.size();
+    if (i.flow.out.size() != count) {
+      faults_.add(places[p], fmt::format("writes {} tensors, not {}", i.flow.out.size(), count));
+      continue;
+    }
+    for (size_t k = 0; k < count; ++k) put(places[p], i.flow.out[k], sound ? made[p][k] : Symbol{}, "its result");
+  }
+}
+
+void FlowValues::transfer(Place send, Place receive) {
+  const Instruction &from = at(plan_, send), &to = at(plan_, receive);
+  if (from.bytes != to.bytes) faults_.add(receive, fmt::format("expects {} bytes, {} are sent", to.bytes, from.bytes));
+  // A buffer may be larger: it also holds others at other times.
+  if (buffer(send, from.reads[0]).bytes < from.bytes || buffer(receive, to.writes[0]).bytes < to.bytes)
+    faults_.add(receive, fmt::format("{} bytes do not fit into their buffers", to.bytes));
+  const Symbol& sent = held_[send.rank][from.reads[0]];
+  if (!sent) faults_.add(send, fmt::format("'{}' is empty", buffer(send, from.reads[0]).name));
+  if (sent && from.bytes != symbols_.bytes(sent))
+    faults_.add(send, fmt::format("sends {} bytes of a tensor of {}", from.bytes, symbols_.bytes(sent)));
+  held_[receive.rank][to.writes[0]] = sent;
+}
+
+}  // namespace tutti

@@ -1,0 +1,276 @@
+#include "plan/check/ordering.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <deque>
+#include <numeric>
+#include <unordered_map>
+
+namespace tutti {
+
+const Instruction& at(const Plan& plan, Place place) {
+  return plan.programs[place.rank].queues[place.queue].instructions[place.index];
+}
+
+std::string name_of(const Plan& plan, Place place) {
+  return fmt::format("rank {} queue {} #{} {}", place.rank, plan.programs[place.rank].queues[place.queue].name,
+                     place.index, to_string(at(plan, place)));
+}
+
+namespace {
+
+/// Acquire stands in the same order everywhere but waits for the peers' step before, not for their Acquire.
+bool joins(Op op) { return meets(op) && op != Op::kAcquire; }
+
+std::vector<Place> meetings_of(const Plan& plan, int rank, int queue) {
+  std::vector<Place> list;
+  const auto& instructions = plan.programs[rank].queues[queue].instructions;
+  for (size_t i = 0; i < instructions.size(); ++i) {
+    if (meets(instructions[i].op)) list.push_back({rank, queue, static_cast<int>(i)});
+  }
+  return list;
+}
+
+/// The instruction that signals each event of a rank.
+std::vector<Place> signallers(const Program& program, int rank) {
+  std::vector<Place> list(program.events);
+  for (size_t q = 0; q < program.queues.size(); ++q) {
+    const auto& instructions = program.queues[q].instructions;
+    for (size_t i = 0; i < instructions.size(); ++i) {
+      if (instructions[i].signal >= 0) list[instructions[i].signal] = {rank, static_cast<int>(q), static_cast<int>(i)};
+    }
+  }
+  return list;
+}
+
+}  // namespace
+
+Ordering::Ordering(const Plan& plan, std::vector<std::string>& faults) : plan_(plan) {
+  int instructions = 0;
+  for (const Program& program : plan.programs) {
+    signalled_by_.push_back(signallers(program, static_cast<int>(first_stream_.size())));
+    first_stream_.push_back(streams_);
+    streams_ += static_cast<int>(program.queues.size());
+    auto& queues = node_.emplace_back();
+    for (const Queue& queue : program.queues) {
+      queues.emplace_back(queue.instructions.size(), -1);
+      first_clock_.push_back(instructions);
+      instructions += static_cast<int>(queue.instructions.size());
+    }
+  }
+  if (plan.groups.empty()) {
+    match_meetings(faults);
+  } else {
+    match_groups(faults);
+  }
+  if (!faults.empty()) return;
+  for (size_t r = 0; r < node_.size(); ++r) {
+    for (size_t q = 0; q < node_[r].size(); ++q) {
+      for (size_t i = 0; i < node_[r][q].size(); ++i) {
+        if (node_[r][q][i] >= 0) continue;
+        node_[r][q][i] = static_cast<int>(members_.size());
+        members_.push_back({{static_cast<int>(r), static_cast<int>(q), static_cast<int>(i)}});
+      }
+    }
+  }
+  sort(faults);
+  if (faults.empty()) number_clocks();
+}
+
+void Ordering::match_meetings(std::vector<std::string>& faults) {
+  const auto& first = plan_.programs[0];
+  for (size_t r = 1; r < plan_.programs.size(); ++r) {
+    const auto& program = plan_.programs[r];
+    bool equal = program.queues.size() == first.queues.size();
+    for (size_t q = 0; equal && q < program.queues.size(); ++q) equal = program.queues[q].name == first.queues[q].name;
+    if (!equal) faults.push_back(fmt::format("rank {}: its queues are not those of rank 0", r));
+  }
+  if (!faults.empty()) return;
+  for (int q = 0; q < static_cast<int>(first.queues.size()); ++q) {
+    const std::vector<Place> model = meetings_of(plan_, 0, q);
+    std::vector<std::vector<Place>> together;
+    for (const Place& place : model) together.push_back({place});
+    for (int r = 1; r < static_cast<int>(plan_.programs.size()); ++r) {
+      const std::vector<Place> own = meetings_of(plan_, r, q);
+      if (own.size() != model.size()) {
+        faults.push_back(fmt::format("rank {} queue {}: {} instructions meet others, on rank 0 {}", r,
+                                     first.queues[q].name, own.size(), model.size()));
+      }
+      for (size_t k = 0; k < std::min(own.size(), model.size()); ++k) {
+        const Instruction &a = at(plan_, model[k]), &b = at(plan_, own[k]);
+        if (a.op == b.op && a.id == b.id && a.bucket == b.bucket) {
+          together[k].push_back(own[k]);
+          continue;
+        }
+        faults.push_back(
+            fmt::format("{} (id {}) meets {} (id {})", name_of(plan_, own[k]), b.id, name_of(plan_, model[k]), a.id));
+        break;
+      }
+    }
+    if (!faults.empty()) return;
+    for (const auto& places : together) {
+      if (joins(at(plan_, places[0]).op)) join(places);
+    }
+  }
+}
+
+void Ordering::join(std::vector<Place> places) {
+  for (const Place& p : places) node_[p.rank][p.queue][p.index] = static_cast<int>(members_.size());
+  members_.push_back(std::move(places));
+}
+
+/// In a mesh the id alone says who meets whom; that all see their meetings in one order follows when there is no
+/// circle.
+void Ordering::match_groups(std::vector<std::string>& faults) {
+  std::unordered_map<uint32_t, std::vector<Place>> meetings, letters;
+  std::vector<uint32_t> ids;  // in the order in which they are first seen
+  for (int r = 0; r < static_cast<int>(plan_.programs.size()); ++r) {
+    for (int q = 0; q < static_cast<int>(plan_.programs[r].queues.size()); ++q) {
+      const auto& instructions = plan_.programs[r].queues[q].instructions;
+      for (int k = 0; k < static_cast<int>(instructions.size()); ++k) {
+        const Op op = instructions[k].op;
+        if (op == Op::kSend || op == Op::kRecv) letters[instructions[k].id].push_back({r, q, k});
+        if (!joins(op)) continue;
+        auto& places = meetings[instructions[k].id];
+        if (places.empty()) ids.push_back(instructions[k].id);
+        places.push_back({r, q, k});
+      }
+    }
+  }
+  std::vector<int> all(plan_.programs.size());
+  std::iota(all.begin(), all.end(), 0);
+  for (uint32_t id : ids) {
+    const auto& places = meetings[id];
+    const Instruction& first = at(plan_, places[0]);
+    std::vector<int> ranks;
+    for (const Place& place : places) {
+      ranks.push_back(place.rank);
+      const Instruction& i = at(plan_, place);
+      const bool equal = i.op == first.op && i.group == first.group && i.block == first.block &&
+                         i.round == first.round && i.segment == first.segment && i.exchange == first.exchange;
+      if (!equal)
+        faults.push_back(fmt::format("{} meets {} (id {})", name_of(plan_, place), name_of(plan_, places[0]), id));
+    }
+    const auto& group = first.group < 0 ? all : plan_.groups[first.group];
+    if (ranks != group) {
+      faults.push_back(fmt::format("{} (id {}): ranks [{}] come to it, its group is [{}]", name_of(plan_, places[0]),
+                                   id, fmt::join(ranks, " "), fmt::join(group, " ")));
+    }
+    join(places);
+  }
+  for (auto& [id, places] : letters) {
+    const bool pair = places.size() == 2 && at(plan_, places[0]).peer == places[1].rank &&
+                      at(plan_, places[1]).peer == places[0].rank && at(plan_, places[0]).op != at(plan_, places[1]).op;
+    if (!pair) faults.push_back(fmt::format("{} (id {}): has no partner", name_of(plan_, places[0]), id));
+    if (pair) join(std::move(places));
+  }
+}
+
+void Ordering::sort(std::vector<std::string>& faults) {
+  std::vector<std::vector<int>> next(members_.size());
+  std::vector<int> open(members_.size(), 0);
+  const auto edge = [&](int from, int to) {
+    next[from].push_back(to);
+    ++open[to];
+  };
+  for (size_t r = 0; r < node_.size(); ++r) {
+    for (size_t q = 0; q < node_[r].size(); ++q) {
+      for (size_t i = 0; i < node_[r][q].size(); ++i) {
+        if (i > 0) edge(node_[r][q][i - 1], node_[r][q][i]);
+        for (int event : plan_.programs[r].queues[q].instructions[i].waits) {
+          const Place& s = signalled_by_[r][event];
+          edge(node_[s.rank][s.queue][s.index], node_[r][q][i]);
+        }
+      }
+    }
+  }
+  std::deque<int> ready;
+  for (size_t n = 0; n < open.size(); ++n) {
+    if (open[n] == 0) ready.push_back(static_cast<int>(n));
+  }
+  while (!ready.empty()) {
+    const int n = ready.front();
+    ready.pop_front();
+    sequence_.push_back(members_[n]);
+    for (int m : next[n]) {
+      if (--open[m] == 0) ready.push_back(m);
+    }
+  }
+  if (sequence_.size() == members_.size()) return;
+  // What is left waits for itself: the first of each queue is enough to find the circle.
+  std::string circle;
+  for (size_t r = 0; r < node_.size(); ++r) {
+    for (size_t q = 0; q < node_[r].size(); ++q) {
+      const auto& nodes = node_[r][q];
+      const auto stuck = std::find_if(nodes.begin(), nodes.end(), [&](int n) { return open[n] > 0; });
+      if (stuck == nodes.end()) continue;
+      const Place place{static_cast<int>(r), static_cast<int>(q), static_cast<int>(stuck - nodes.begin())};
+      circle += (circle.empty() ? "" : "; ") + name_of(plan_, place);
+    }
+  }
+  faults.push_back("deadlock: these wait for each other: " + circle);
+}
+
+void Ordering::number_clocks() {
+  const auto streams = static_cast<size_t>(streams_);
+  clocks_.assign(static_cast<size_t>(first_clock_.back() + node_.back().back().size()) * streams, 0);
+  // What has ended once `place` has: what had ended when it began, and itself.
+  const auto take = [&](std::vector<int>& clock, const Place& place) {
+    const int* begun = this->clock(place);
+    for (size_t s = 0; s < streams; ++s) clock[s] = std::max(clock[s], begun[s]);
+    clock[stream(place)] = std::max(clock[stream(place)], place.index + 1);
+  };
+  const auto enter = [&](std::vector<int>& clock, const Place& place) {
+    if (place.index > 0) take(clock, {place.rank, place.queue, place.index - 1});
+    for (int event : at(plan_, place).waits) take(clock, signalled_by_[place.rank][event]);
+  };
+  // Instructions that meet act only once all ranks have entered: all of them follow what any rank did before, but none
+  // follows another's part in the meeting itself. In a mesh, Reduce and Gather wait for those alone whose values they
+  // take, and a send may be buffered after all: there only Recv follows what its sender did.
+  std::vector<int> clock(streams);
+  const auto keep = [&](const Place& place) {
+    std::copy(clock.begin(), clock.end(), clocks_.begin() + static_cast<std::ptrdiff_t>(clock_place(place)));
+  };
+  for (const auto& places : sequence_) {
+    std::fill(clock.begin(), clock.end(), 0);
+    const Op op = at(plan_, places[0]).op;
+    if (op == Op::kSend || op == Op::kRecv) {
+      const size_t send = op == Op::kSend ? 0 : 1;
+      enter(clock, places[send]);
+      keep(places[send]);
+      enter(clock, places[1 - send]);
+      keep(places[1 - send]);
+    } else if (!plan_.groups.empty() && (op == Op::kReduce || op == Op::kGather)) {
+      for (const Place& place : places) {
+        std::fill(clock.begin(), clock.end(), 0);
+        enter(clock, place);
+        keep(place);
+      }
+    } else {
+      for (const Place& place : places) enter(clock, place);
+      for (const Place& place : places) keep(place);
+    }
+  }
+  last_.assign(node_.size(), std::vector<int>(streams, 0));
+  for (int r = 0; r < static_cast<int>(node_.size()); ++r) {
+    for (int q = 0; q < static_cast<int>(node_[r].size()); ++q) {
+      const int size = static_cast<int>(node_[r][q].size());
+      if (size > 0) take(last_[r], {r, q, size - 1});
+    }
+  }
+}
+
+bool Ordering::before_entry(Place a, Place b) const {
+  const auto ended_with = [&](const Place& p) { return a == p || before(a, p); };
+  if (b.index > 0 && ended_with({b.rank, b.queue, b.index - 1})) return true;
+  const auto& waits = at(plan_, b).waits;
+  return std::any_of(waits.begin(), waits.end(), [&](int event) { return ended_with(signalled_by_[b.rank][event]); });
+}
+
+bool Ordering::follows(Place b, int rank) const {
+  const int* ended = clock(b) + first_stream_[rank];
+  return std::any_of(ended, ended + node_[rank].size(), [](int count) { return count > 0; });
+}
+
+}  // namespace tutti

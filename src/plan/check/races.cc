@@ -1,0 +1,139 @@
+// The last writes of every buffer and the reads since then, in the ordering's sequence. Of reads and writes on one
+// queue the last one stands for those before it.
+//
+// A Reduce ends when its windows are free again: it counts as an access of the rank itself. A Gather does not: its
+// sources may be read until those who copy from them have ended it, so the reader's Gather is an access, too, and a
+// write of the next step must know of its end.
+#include "plan/check/races.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tutti {
+
+namespace {
+
+struct History {
+  std::vector<Place> writes, reads;
+};
+
+struct RemoteRead {
+  int rank, buffer;  // what is read
+  Place reader;
+};
+
+class Races {
+ public:
+  Races(const Plan& plan, const Ordering& ordering, const Copies& copies, const TouchedByAll& touched)
+      : plan_(plan), ordering_(ordering), copies_(copies), touched_(touched) {
+    for (const Program& program : plan.programs) {
+      history_.emplace_back(program.buffers.size());
+      written_.emplace_back(program.buffers.size());
+    }
+  }
+
+  std::vector<std::string> check() {
+    for (const auto& places : ordering_.sequence()) {
+      together_ = &places;
+      for (const Place& place : places) visit(place);
+      if (at(plan_, places[0]).op == Op::kGather) read_windows(places);
+    }
+    check_next_step();
+    return std::move(faults_);
+  }
+
+ private:
+  void visit(Place place) {
+    const Touched& own = touched_[place.rank][place.queue][place.index];
+    for (int b : own.reads) read(place, place, place.rank, b);
+    for (int b : own.writes) write(place, b);
+  }
+
+  void read_windows(const std::vector<Place>& places) {
+    const auto place_of = [&](int rank) {
+      return *std::find_if(places.begin(), places.end(), [&](const Place& p) { return p.rank == rank; });
+    };
+    for (const auto& copy : copies_.at(at(plan_, places[0]).id).copies) {
+      if (copy.from == copy.to) continue;
+      const int buffer = window_buffer(plan_.programs[copy.from], copy.offset);
+      const Place reader = place_of(copy.to);
+      read(reader, place_of(copy.from), copy.from, buffer);
+      remote_.push_back({copy.from, buffer, reader});
+    }
+  }
+
+  /// `ready`: what is written before it is there for `reader`.
+  void read(Place reader, Place ready, int rank, int buffer) {
+    History& h = history_[rank][buffer];
+    for (const Place& w : h.writes) require(w, ready, reader, rank, buffer);
+    keep(h.reads, reader);
+  }
+  void write(Place place, int buffer) {
+    History& h = history_[place.rank][buffer];
+    for (const Place& w : h.writes) require(w, place, place, place.rank, buffer);
+    for (const Place& r : h.reads) require(r, place, place, place.rank, buffer);
+    std::erase_if(h.reads, [&](const Place& r) { return !meeting(r); });
+    h.writes = {place};
+    if (plan_.programs[place.rank].buffers[buffer].window) written_[place.rank][buffer].push_back(place);
+  }
+  static void keep(std::vector<Place>& list, Place place) {
+    for (Place& old : list) {
+      if (old.rank == place.rank && old.queue == place.queue) {
+        old = place;
+        return;
+      }
+    }
+    list.push_back(place);
+  }
+  bool meeting(Place p) const { return std::find(together_->begin(), together_->end(), p) != together_->end(); }
+
+  void require(Place first, Place second, Place who, int rank, int buffer) {
+    if (first == second || first == who || ordering_.before(first, second)) return;
+    if (meeting(first)) return;  // members of a meeting touch different slices
+    fault(first, who, rank, buffer, "are not ordered");
+  }
+  void fault(Place first, Place second, int rank, int buffer, const char* what) {
+    faults_.push_back(fmt::format("{} and {} {}, both touch '{}' of rank {}", name_of(plan_, first),
+                                  name_of(plan_, second), what, plan_.programs[rank].buffers[buffer].name, rank));
+  }
+
+  /// A rank begins its next step when its own queues have ended this one.
+  void check_next_step() {
+    for (const RemoteRead& read : remote_) {
+      if (ordering_.ends_within(read.reader, read.rank)) continue;
+      for (const Place& w : written_[read.rank][read.buffer]) {
+        if (at(plan_, w).id == at(plan_, read.reader).id || ordering_.follows(w, read.reader.rank)) continue;
+        fault(read.reader, w, read.rank, read.buffer, "of the next step are not ordered");
+      }
+    }
+  }
+  const Plan& plan_;
+  const Ordering& ordering_;
+  const Copies& copies_;
+  const TouchedByAll& touched_;
+  std::vector<std::vector<History>> history_;             // [rank][buffer]
+  std::vector<std::vector<std::vector<Place>>> written_;  // [rank][buffer]: all writes into windows
+  std::vector<RemoteRead> remote_;
+  const std::vector<Place>* together_ = nullptr;
+  std::vector<std::string> faults_;
+};
+
+}  // namespace
+
+int window_buffer(const Program& program, int64_t offset) {
+  for (size_t b = 0; b < program.buffers.size(); ++b) {
+    const Buffer& buffer = program.buffers[b];
+    if (buffer.window && buffer.window_offset <= offset && offset < buffer.window_offset + buffer.bytes) {
+      return static_cast<int>(b);
+    }
+  }
+  return -1;
+}
+
+std::vector<std::string> check_mesh_races(const Plan& plan, const Ordering& ordering, const Copies& copies,
+                                          const TouchedByAll& touched) {
+  return Races(plan, ordering, copies, touched).check();
+}
+
+}  // namespace tutti

@@ -1,0 +1,285 @@
+#include "plan/check/structure.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "plan/check/ordering.h"
+#include "plan/make/transfers.h"
+
+namespace tutti {
+
+namespace {
+
+bool listed(const std::vector<int>& list, int value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+bool inside(int value, size_t size) { return value >= 0 && value < static_cast<int>(size); }
+
+class Structure {
+ public:
+  Structure(const Plan& plan, const ModelShape& model, const MeshOptions& options)
+      : plan_(plan),
+        model_(model),
+        options_(options),
+        places_(mesh_places(model, options)),
+        rounds_(sum_rounds(options.sums()).size()) {}
+
+  std::vector<std::string> check() {
+    if (static_cast<int>(plan_.programs.size()) != options_.mesh.ranks() || plan_.ranks != options_.mesh.ranks()) {
+      return {fmt::format("{} programs for {} ranks", plan_.programs.size(), options_.mesh.ranks())};
+    }
+    for (const auto& group : plan_.groups) {
+      bool ascending = !group.empty();
+      for (size_t k = 0; k < group.size(); ++k) {
+        ascending &= inside(group[k], plan_.programs.size()) && (k == 0 || group[k - 1] < group[k]);
+      }
+      if (!ascending) faults_.push_back("a group is not a list of ranks, ascending");
+    }
+    for (size_t r = 0; r < plan_.programs.size(); ++r) {
+      const Program& program = plan_.programs[r];
+      if (program.rank != static_cast<int>(r)) fault(r, "its program is that of rank {}", program.rank);
+      if (program.queues.empty()) fault(r, "it has no queue");
+      check_buffers(program);
+      check_events(program);
+      std::unordered_set<uint32_t> ids;
+      each(program, [&](Place place, const Instruction& i) {
+        if (!ids.insert(i.id).second) fault_at(place, "its id {} is not its own", i.id);
+        check_instruction(program, place, i);
+      });
+    }
+    return std::move(faults_);
+  }
+
+ private:
+  template <typename... Args>
+  void fault(size_t rank, fmt::format_string<Args...> format, Args&&... args) {
+    faults_.push_back(fmt::format("rank {}: {}", rank, fmt::format(format, std::forward<Args>(args)...)));
+  }
+  template <typename... Args>
+  void fault_at(Place place, fmt::format_string<Args...> format, Args&&... args) {
+    faults_.push_back(name_of(plan_, place) + ": " + fmt::format(format, std::forward<Args>(args)...));
+  }
+  template <class F>
+  static void each(const Program& program, F&& f) {
+    for (int q = 0; q < static_cast<int>(program.queues.size()); ++q) {
+      const auto& list = program.queues[q].instructions;
+      for (int k = 0; k < static_cast<int>(list.size()); ++k) f(Place{program.rank, q, k}, list[k]);
+    }
+  }
+
+  void check_buffers(const Program& program) {
+    std::vector<Range> windows;
+    for (const Buffer& b : program.buffers) {
+      if (b.bytes < 0 || b.unit >= static_cast<int>(model_.blocks.size())) fault(program.rank, "what is '{}'?", b.name);
+      const int64_t floats = b.range.size() * (b.kind == BufferKind::kMoment ? options_.optimizer_slots : 1);
+      if (floats * static_cast<int64_t>(sizeof(float)) > b.bytes) {
+        fault(program.rank, "'{}' has {} bytes for {} floats", b.name, b.bytes, floats);
+      }
+      if (b.window && b.bytes > 0) windows.push_back({b.window_offset, b.window_offset + b.bytes});
+    }
+    std::sort(windows.begin(), windows.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+    for (size_t k = 0; k < windows.size(); ++k) {
+      const bool apart = k == 0 || windows[k - 1].end <= windows[k].begin;
+      if (!apart || windows[k].begin % kAlign != 0)
+        fault(program.rank, "buffers of its window overlap or are not aligned");
+    }
+  }
+
+  void check_events(const Program& program) {
+    std::vector<int> signalled(program.events, 0);
+    each(program, [&](Place place, const Instruction& i) {
+      if (i.signal < 0) return;
+      if (!inside(i.signal, signalled.size())) return fault_at(place, "signals event {}, which is not there", i.signal);
+      if (++signalled[i.signal] > 1) fault_at(place, "signals event {} again", i.signal);
+    });
+    each(program, [&](Place place, const Instruction& i) {
+      for (int event : i.waits) {
+        if (!inside(event, signalled.size()) || signalled[event] != 1) {
+          fault_at(place, "waits for event {}, which nobody signals", event);
+        }
+      }
+    });
+  }
+
+  void check_instruction(const Program& program, Place place, const Instruction& i) {
+    const auto want = [&](bool holds, const char* what) {
+      if (!holds) fault_at(place, "{}", what);
+      return holds;
+    };
+    const Touched touched = touched_by(i);
+    for (const auto* list : {&touched.reads, &touched.writes}) {
+      for (int b : *list) {
+        if (!want(inside(b, program.buffers.size()), "touches a buffer that is not there")) continue;
+        want(!program.buffers[b].offloaded || i.op == Op::kFetch || i.op == Op::kEvict, "touches the second tier");
+      }
+    }
+    for (const auto* list : {&i.flow.parameters, &i.flow.gradients}) {
+      for (const UnitBuffer& u : *list) {
+        want(inside(u.unit, model_.blocks.size()) && inside(u.buffer, program.buffers.size()),
+             "names no unit's buffer");
+      }
+    }
+    for (const auto* list : {&i.flow.in, &i.flow.out}) {
+      for (int b : *list) want(inside(b, program.buffers.size()), "has no buffer for a tensor");
+    }
+    want(i.group < static_cast<int>(plan_.groups.size()), "names no group");
+    const bool segment = i.op == Op::kForward || i.op == Op::kBackward || i.op == Op::kExchange;
+    const bool unit = segment || i.op == Op::kFold || i.op == Op::kReduce || i.op == Op::kGather || i.op == Op::kNorm ||
+                      i.op == Op::kUpdate || i.op == Op::kFetch || i.op == Op::kEvict;
+    if (unit && !want(inside(i.block, model_.blocks.size()), "names no block")) return;
+    if (segment && !want(inside(i.segment, model_.blocks[i.block].segments.size()), "names no segment")) return;
+    if (segment) {
+      want(inside(i.lane, options_.batch.lanes) && inside(i.micro, options_.batch.micro_batches),
+           "names no micro-batch");
+      const Coordinates home = places_.home(model_, i.block), here = options_.mesh.at(place.rank);
+      const bool mine = i.op == Op::kExchange ? home.pipeline == here.pipeline
+                                              : home.pipeline == here.pipeline && home.tensor == here.tensor;
+      want(mine, "its block is not this rank's");
+    }
+    if (segment || i.op == Op::kLoad) {
+      const auto lanes = lanes_of(options_.sums(), options_.mesh.at(place.rank).data);
+      const bool mine = options_.forward_only || std::find(lanes.begin(), lanes.end(), i.lane) != lanes.end();
+      want(mine, "its lane is another rank's");
+    }
+    if (i.op == Op::kForward || i.op == Op::kBackward) check_flow(program, place, i, touched);
+    want(i.op != Op::kAcquire, "has no place in a mesh");
+    const bool compute = i.op == Op::kLoad || segment || i.op == Op::kFold || i.op == Op::kUpdate;
+    want(!compute || place.queue == 0, "stands on another queue than compute");
+    want(i.op == Op::kFold || i.adds.empty(), "adds without being a fold");
+    want(i.op != Op::kReduce || inside(i.round, places_.by_hosts(i.block) ? 2 : rounds_), "names no round");
+    want(i.op != Op::kVote || i.group < 0, "is for all ranks");
+    want(i.op != Op::kSend || (i.reads.size() == 1 && i.writes.empty()), "sends one buffer");
+    want(i.op != Op::kRecv || (i.writes.size() == 1 && i.reads.empty()), "receives one buffer");
+    want((i.op != Op::kSend && i.op != Op::kRecv) || inside(i.peer, plan_.programs.size()), "has no peer");
+    if (i.op == Op::kExchange) {
+      want(i.exchange != Exchange::kNone, "does nothing");
+      want(inside(i.output, model_.blocks[i.block].segments[i.segment].outputs.size()), "names no output");
+    }
+  }
+
+  /// As many tensors as the segment declares, and what it writes is nothing else that it uses.
+  void check_flow(const Program& program, Place place, const Instruction& i, const Touched& own) {
+    const SegmentShape& shape = model_.blocks[i.block].segments[i.segment];
+    const Flow& f = i.flow;
+    const bool gradients = i.op == Op::kBackward && i.part != Part::kWeight;
+    const bool counts = f.in.size() == shape.inputs.size() && f.out.size() == shape.outputs.size() &&
+                        f.grad_in.size() == (gradients ? shape.inputs.size() : 0) &&
+                        f.grad_out.size() == (gradients ? shape.outputs.size() : 0);
+    if (!counts) return fault_at(place, "has not the tensors of its segment");
+    const auto sized = [&](int b, int64_t bytes, const char* what) {
+      const int64_t there = inside(b, program.buffers.size()) ? program.buffers[b].bytes : 0;
+      if (there < bytes) fault_at(place, "has {} bytes for {}, it needs {}", there, what, bytes);
+    };
+    sized(f.saved, shape.saved_bytes, "what it saves");
+    sized(f.work, shape.work_bytes, "its work");
+    if (i.op == Op::kBackward && i.part != Part::kBoth) sized(f.deferred, shape.deferred_bytes, "what it defers");
+    for (int b : own.writes) {
+      if (inside(b, program.buffers.size()) && listed(own.reads, b))
+        fault_at(place, "writes '{}' while it reads it", program.buffers[b].name);
+    }
+    // Memory that is passed on is the only one that may be both.
+    for (size_t o = 0; i.op == Op::kForward && o < f.out.size(); ++o) {
+      const int from = shape.outputs[o].same_as;
+      if (f.out[o] >= 0 && from < 0 && listed(f.in, f.out[o])) fault_at(place, "writes its input");
+    }
+    for (size_t k = 0; k < f.grad_in.size(); ++k) {
+      bool passed = false;
+      for (const OutputShape& out : shape.outputs) passed |= out.same_as == static_cast<int>(k);
+      if (f.grad_in[k] >= 0 && !passed && listed(f.grad_out, f.grad_in[k])) fault_at(place, "writes what it reads");
+    }
+    std::vector<int> written;
+    const auto write = [&](int b) {
+      if (!inside(b, program.buffers.size())) return;  // none, or one that has been found at fault
+      if (std::find(written.begin(), written.end(), b) != written.end())
+        fault_at(place, "writes '{}' twice", program.buffers[b].name);
+      written.push_back(b);
+    };
+    if (i.op == Op::kForward) {
+      for (size_t o = 0; o < f.out.size(); ++o) {
+        if (shape.outputs[o].same_as < 0) write(f.out[o]);
+      }
+    }
+    if (i.op == Op::kForward) write(f.saved);
+    if (i.part == Part::kInput) write(f.deferred);
+    write(f.work);
+    for (int b : f.grad_in) {
+      if (!listed(f.grad_out, b)) write(b);
+    }
+    for (const UnitBuffer& g : f.gradients) write(g.buffer);
+    for (int b : i.writes) write(b);
+  }
+
+  const Plan& plan_;
+  const ModelShape& model_;
+  const MeshOptions& options_;
+  const MeshPlaces places_;
+  const size_t rounds_;
+  std::vector<std::string> faults_;
+};
+
+void add(std::vector<int>& list, int buffer) {
+  if (buffer != -1 && std::find(list.begin(), list.end(), buffer) == list.end()) list.push_back(buffer);
+}
+void add(std::vector<int>& list, const std::vector<int>& buffers) {
+  for (int b : buffers) add(list, b);
+}
+
+}  // namespace
+
+Touched touched_by(const Instruction& i) {
+  Touched a;
+  add(a.reads, i.reads);
+  add(a.writes, i.writes);
+  add(a.writes, i.holds);
+  for (const Add& sum : i.adds) {
+    add(a.reads, sum.from);
+    add(a.reads, sum.into);
+    add(a.writes, sum.into);
+  }
+  const Flow& f = i.flow;
+  add(a.reads, f.in);
+  for (const UnitBuffer& p : f.parameters) add(a.reads, p.buffer);
+  for (const UnitBuffer& g : f.gradients) add(a.writes, g.buffer);
+  add(a.writes, f.work);
+  if (i.op == Op::kExchange) {
+    add(a.writes, f.out);
+    if (i.exchange == Exchange::kScatter) add(a.writes, f.in);
+  } else if (i.op == Op::kForward) {
+    for (int out : f.out) {
+      if (!listed(f.in, out)) add(a.writes, out);  // else it is passed on
+    }
+    add(a.writes, f.saved);
+  } else {
+    add(a.reads, f.out);
+    add(a.reads, f.saved);
+    add(a.reads, f.grad_out);
+    for (int grad : f.grad_in) {
+      if (!listed(f.grad_out, grad)) add(a.writes, grad);
+    }
+    add(i.part == Part::kWeight ? a.reads : a.writes, f.deferred);
+  }
+  return a;
+}
+
+TouchedByAll touched_by_all(const Plan& plan) {
+  TouchedByAll all;
+  for (const Program& program : plan.programs) {
+    auto& queues = all.emplace_back();
+    for (const Queue& queue : program.queues) {
+      auto& list = queues.emplace_back();
+      list.reserve(queue.instructions.size());
+      for (const Instruction& i : queue.instructions) list.push_back(touched_by(i));
+    }
+  }
+  return all;
+}
+
+std::vector<std::string> check_mesh_structure(const Plan& plan, const ModelShape& model, const MeshOptions& options) {
+  return Structure(plan, model, options).check();
+}
+
+}  // namespace tutti

@@ -1,0 +1,156 @@
+#include "plan/check/symbols.h"
+
+#include <utility>
+
+namespace tutti {
+
+namespace {
+
+using Kind = Symbol::Kind;
+
+/// The segment before one in its column: (layer, segment); layer -1: there is none.
+std::pair<int, int> before(const ModelShape& model, int layer, int segment) {
+  if (segment > 0) return {layer, segment - 1};
+  if (layer == 0) return {-1, -1};
+  return {layer - 1, static_cast<int>(model.blocks[model.block_at(layer - 1, 0)].segments.size()) - 1};
+}
+
+}  // namespace
+
+Symbols::Symbols(const ModelShape& model)
+    : all_(model.blocks.size()), data_bytes_(model.data_bytes), columns_(model.columns) {
+  for (int layer = 0; layer < model.layers(); ++layer) {
+    first_.emplace_back();
+    const auto& segments = model.blocks[model.block_at(layer, 0)].segments;
+    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
+      first_.back().push_back(static_cast<int>(tensors_.size()));
+      for (const OutputShape& out : segments[s].outputs) tensors_.push_back({out, 0, false});
+      const auto [l, p] = before(model, layer, s);
+      for (const InputShape& in : segments[s].inputs) {
+        if (in.data || !in.wanted || l < 0) continue;
+        Tensor& tensor = tensors_[first_[l][p] + in.index];
+        tensor.wanted = true;
+        tensor.grad_bytes = in.grad_bytes;
+      }
+      add_forward(model, layer, s);
+      saved_bytes_.push_back(segments[s].saved_bytes);
+      deferred_bytes_.push_back(segments[s].deferred_bytes);
+    }
+  }
+  for (int layer = 0; layer < model.layers(); ++layer) {
+    const auto& segments = model.blocks[model.block_at(layer, 0)].segments;
+    for (int s = 0; s < static_cast<int>(segments.size()); ++s) add_gradients(model, layer, s);
+  }
+}
+
+Symbol Symbols::read(const SegmentSymbols& writer, int tensor, int output, int column) const {
+  switch (tensors_[tensor].shape.exchange) {
+    case Exchange::kGather:
+      return {Kind::kWhole, tensor};
+    case Exchange::kScatter:
+      return {Kind::kPart, tensor, column};
+    default:
+      return writer.out[output];
+  }
+}
+
+void Symbols::add_forward(const ModelShape& model, int layer, int segment) {
+  const auto [l, p] = before(model, layer, segment);
+  for (int column = 0; column < model.columns; ++column) {
+    const int block = model.block_at(layer, column);
+    const SegmentShape& shape = model.blocks[block].segments[segment];
+    SegmentSymbols own;
+    const int number = static_cast<int>(saved_bytes_.size());
+    own.saved = {Kind::kSaved, number, column};
+    own.deferred = {Kind::kDeferred, number, column};
+    own.passed.assign(shape.inputs.size(), -1);
+    for (const InputShape& in : shape.inputs) {
+      if (in.data || l < 0) {
+        own.in.push_back({Kind::kData, in.index});
+      } else {
+        own.in.push_back(read(all_[model.block_at(l, column)][p], first_[l][p] + in.index, in.index, column));
+      }
+    }
+    for (size_t o = 0; o < shape.outputs.size(); ++o) {
+      const int from = shape.outputs[o].same_as;
+      if (from >= 0) own.passed[from] = static_cast<int>(o);
+      own.out.push_back(from >= 0 ? own.in[from]
+                                  : Symbol{Kind::kWritten, first_[layer][segment] + static_cast<int>(o), column});
+    }
+    all_[block].push_back(std::move(own));
+  }
+}
+
+void Symbols::add_gradients(const ModelShape& model, int layer, int segment) {
+  const auto [l, p] = before(model, layer, segment);
+  for (int column = 0; column < model.columns; ++column) {
+    const int block = model.block_at(layer, column);
+    const SegmentShape& shape = model.blocks[block].segments[segment];
+    SegmentSymbols& own = all_[block][segment];
+    for (size_t i = 0; i < shape.inputs.size(); ++i) {
+      Symbol made;
+      const bool lost = own.passed[i] >= 0 && !tensors_[first_[layer][segment] + own.passed[i]].wanted;
+      if (shape.inputs[i].wanted && l >= 0 && !lost) {
+        const int index = shape.inputs[i].index, tensor = first_[l][p] + index;
+        const bool plain = tensors_[tensor].shape.exchange == Exchange::kNone;
+        made = plain ? all_[model.block_at(l, column)][p].grad_out[index] : Symbol{Kind::kGradientRead, tensor, column};
+      }
+      own.grad_in.push_back(made);
+    }
+    for (size_t o = 0; o < shape.outputs.size(); ++o) {
+      const int tensor = first_[layer][segment] + static_cast<int>(o);
+      const int from = shape.outputs[o].same_as;
+      Symbol read;
+      if (tensors_[tensor].wanted && from >= 0) {
+        read = own.grad_in[from];
+      } else if (tensors_[tensor].wanted) {
+        const bool sum = shape.outputs[o].exchange == Exchange::kScatter;
+        read = sum ? Symbol{Kind::kGradientWhole, tensor} : Symbol{Kind::kGradient, tensor, column};
+      }
+      own.grad_out.push_back(read);
+    }
+  }
+}
+
+int64_t Symbols::bytes(const Symbol& symbol) const {
+  switch (symbol.kind) {
+    case Kind::kNothing:
+      return 0;
+    case Kind::kData:
+      return data_bytes_[symbol.tensor];
+    case Kind::kWritten:
+      return tensors_[symbol.tensor].shape.bytes;
+    case Kind::kWhole:
+    case Kind::kPart:
+      return tensors_[symbol.tensor].shape.read_bytes;
+    case Kind::kGradient:
+      return tensors_[symbol.tensor].shape.exchange == Exchange::kNone ? tensors_[symbol.tensor].grad_bytes
+                                                                       : tensors_[symbol.tensor].shape.bytes;
+    case Kind::kGradientWhole:
+      return tensors_[symbol.tensor].grad_bytes * columns_;
+    case Kind::kGradientRead:
+      return tensors_[symbol.tensor].grad_bytes;
+    case Kind::kSaved:
+      return saved_bytes_[symbol.tensor];
+    case Kind::kDeferred:
+      return deferred_bytes_[symbol.tensor];
+  }
+  return 0;
+}
+
+Symbol Symbols::exchanged(const Symbol& symbol, Exchange exchange) const {
+  Symbol made = symbol;
+  if (symbol.kind != Kind::kWritten && symbol.kind != Kind::kGradientRead) return {};
+  const Exchange declared = tensors_[symbol.tensor].shape.exchange;
+  if (symbol.kind == Kind::kWritten) {
+    if (declared != exchange) return {};
+    made.kind = exchange == Exchange::kGather ? Kind::kWhole : Kind::kPart;
+  } else {
+    if (declared == Exchange::kNone || declared == exchange) return {};
+    made.kind = exchange == Exchange::kGather ? Kind::kGradientWhole : Kind::kGradient;
+  }
+  if (exchange == Exchange::kGather) made.column = -1;
+  return made;
+}
+
+}  // namespace tutti

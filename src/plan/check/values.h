@@ -1,0 +1,17 @@
+// The meaning of a mesh's programs: they run once, in one order that respects everything, on symbols instead of
+// numbers.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan/check/races.h"
+
+namespace tutti {
+
+/// Faults of meaning in a plan whose form, order and accesses are sound.
+std::vector<std::string> check_mesh_values(const Plan& plan, const ModelShape& model, const MeshOptions& options,
+                                           const Ordering& ordering, const Transfers& transfers, const Copies& copies,
+                                           const TouchedByAll& touched);
+
+}  // namespace tutti

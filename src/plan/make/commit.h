@@ -1,0 +1,28 @@
+// The commit of a step on a rank of a mesh: the vote, an Update of every unit that lives here, with what is offloaded
+// fetched ahead of it and put back behind it, and new values for those that hold copies.
+#pragma once
+
+#include "plan/make/memory.h"
+
+namespace tutti {
+
+class MeshUpdates {
+ public:
+  /// All must outlive it.
+  MeshUpdates(const MeshWork& work, MeshState& state, MeshProgram& program);
+  void commit();
+
+ private:
+  void vote();
+  void travel(Op op, int unit, size_t turn);
+  void update(int unit, size_t turn);
+  void refresh(int unit);
+
+  const MeshWork& work_;
+  const MeshHomes& homes_;
+  const MeshOptions& options_;
+  MeshState& state_;
+  MeshProgram& program_;
+};
+
+}  // namespace tutti

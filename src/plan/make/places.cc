@@ -1,0 +1,164 @@
+// Where everything is: layers in chunks on stages, columns on tensor ranks, slices on data ranks, and who meets whom.
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "grid/cut.h"
+#include "plan/make/mesh.h"
+#include "plan/make/schedule.h"
+
+namespace tutti {
+
+namespace {
+
+/// What ranks of one position own lies side by side: data rank h * L + i of H hosts of L has slice i * H + h.
+std::vector<Range> dealt_by_position(const std::vector<Range>& slices, size_t host_ranks) {
+  const size_t hosts = slices.size() / host_ranks;
+  std::vector<Range> dealt;
+  for (size_t d = 0; d < slices.size(); ++d) dealt.push_back(slices[d % host_ranks * hosts + d / host_ranks]);
+  return dealt;
+}
+
+/// Most layers are alike: what was cut for one stands for those with the same parameters.
+std::vector<std::vector<Range>> slices_of_units(const ModelShape& model, int parts, int host_ranks) {
+  std::map<std::pair<int64_t, std::vector<std::pair<int64_t, int64_t>>>, std::vector<Range>> cut;
+  std::vector<std::vector<Range>> slices;
+  for (const BlockShape& block : model.blocks) {
+    std::vector<std::pair<int64_t, int64_t>> key;
+    std::vector<Range> parameters;
+    for (const ParameterShape& p : block.parameters) {
+      key.emplace_back(p.offset, p.size);
+      parameters.push_back({p.offset, p.offset + p.size});
+    }
+    const auto [it, fresh] = cut.try_emplace({block.unit_size, std::move(key)});
+    if (fresh) it->second = slices_of(parameters, block.unit_size, parts);
+    if (fresh && host_ranks > 0) it->second = dealt_by_position(it->second, static_cast<size_t>(host_ranks));
+    slices.push_back(it->second);
+  }
+  return slices;
+}
+
+std::vector<Range> chunks_of_layers(const ModelShape& model, const std::vector<int>& cut,
+                                    const std::vector<int>& stages) {
+  if (cut.empty()) {
+    std::vector<double> costs;
+    for (int layer = 0; layer < model.layers(); ++layer) {
+      double flops = 1;  // a layer without any costs something, too
+      for (const SegmentShape& segment : model.blocks[model.block_at(layer, 0)].segments) flops += segment.flops;
+      costs.push_back(flops);
+    }
+    return cut_by_cost(costs, stages);
+  }
+  std::vector<Range> ranges;
+  int begin = 0;
+  for (int next : cut) ranges.push_back({std::exchange(begin, next), next});
+  ranges.push_back({begin, model.layers()});
+  return ranges;
+}
+
+}  // namespace
+
+int host_ranks_of(const MeshOptions& options) {
+  const Mesh& mesh = options.mesh;
+  const bool once = !options.owner && (!options.micro || options.batch.micro_batches == 1);
+  if (options.hosts < 2 || !once || mesh.ranks() % (options.hosts * mesh.tensor) != 0) return 0;
+  const int together = mesh.ranks() / options.hosts / mesh.tensor;
+  if (together < 2 || together >= mesh.data || mesh.data % together != 0) return 0;
+  // A host's lanes are one subtree: as many as a power of two, and no host has more of them.
+  const int hosts = mesh.data / together;
+  if (options.batch.lanes % mesh.data != 0 || !std::has_single_bit(static_cast<unsigned>(options.batch.lanes / hosts)))
+    return 0;
+  // Every host gets whole sums: with many small hosts these are more bytes than slices from and to everyone.
+  if (options.zero == 0) return hosts <= 2 * together ? together : 0;
+  return mesh.shards == together || mesh.shards == mesh.data ? together : 0;
+}
+
+int reduce_shards_of(const MeshOptions& options) {
+  if (options.zero > 0) return options.mesh.shards;
+  const int together = host_ranks_of(options);
+  return together > 0 ? together : options.mesh.data;
+}
+
+Range MeshPlaces::host_slice(int unit, int position) const {
+  const auto& all = slices[unit];
+  return {all[position].begin, all[all.size() - host_ranks + position].end};
+}
+
+std::string schedule_of(const MeshOptions& options) { return options.mesh.pipeline == 1 ? "1f1b" : options.schedule; }
+
+Coordinates MeshPlaces::home(const ModelShape& model, int unit) const {
+  const BlockShape& block = model.blocks[unit];
+  Coordinates c;
+  c.pipeline = stage[chunk_of_layer[block.layer]];
+  while (!columns[c.tensor].contains(block.column)) ++c.tensor;
+  return c;
+}
+
+MeshPlaces mesh_places(const ModelShape& model, const MeshOptions& options) {
+  MeshPlaces places;
+  const std::string schedule = schedule_of(options);
+  const int stages = options.mesh.pipeline, chunks = stages * chunks_of(schedule, options.chunks);
+  for (int chunk = 0; chunk < chunks; ++chunk) places.stage.push_back(stage_of(schedule, stages, chunk));
+  places.chunks = chunks_of_layers(model, options.cut, places.stage);
+  for (int chunk = 0; chunk < chunks; ++chunk)
+    for (int64_t layer = places.chunks[chunk].begin; layer < places.chunks[chunk].end; ++layer)
+      places.chunk_of_layer.push_back(chunk);
+  for (int t = 0; t < options.mesh.tensor; ++t)
+    places.columns.push_back(lanes_of(t, options.mesh.tensor, model.columns));
+  places.host_ranks = host_ranks_of(options);
+  places.slices = slices_of_units(model, reduce_shards_of(options), places.host_ranks);
+  for (const BlockShape& block : model.blocks)
+    places.at_once.push_back(std::any_of(block.parameters.begin(), block.parameters.end(),
+                                         [](const ParameterShape& p) { return !p.extra_gradients.empty(); }));
+  return places;
+}
+
+std::vector<int> users_and_owners(const ModelShape& model, const MeshOptions& options, const MeshPlaces& places,
+                                  int unit) {
+  std::vector<Coordinates> homes{places.home(model, unit)};
+  for (size_t b = 0; b < model.blocks.size(); ++b)
+    for (const Share& share : model.blocks[b].shares) {
+      if (share.unit != unit) continue;
+      const Coordinates user = places.home(model, static_cast<int>(b));
+      if (std::find(homes.begin(), homes.end(), user) == homes.end()) homes.push_back(user);
+    }
+  std::vector<int> ranks;
+  for (Coordinates home : homes)
+    for (home.data = 0; home.data < options.mesh.data; ++home.data) ranks.push_back(options.mesh.rank(home));
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+std::vector<std::vector<int>> mesh_groups(const ModelShape& model, const MeshOptions& options,
+                                          const MeshPlaces& places) {
+  const Mesh& mesh = options.mesh;
+  std::set<std::vector<int>> groups;
+  for (int p = 0; p < mesh.pipeline; ++p)
+    for (int d = 0; d < mesh.data; ++d) {
+      std::vector<int> tensor;
+      for (int t = 0; t < mesh.tensor; ++t) tensor.push_back(mesh.rank({d, t, p}));
+      groups.insert(std::move(tensor));
+    }
+  for (int p = 0; p < mesh.pipeline; ++p)
+    for (int t = 0; t < mesh.tensor; ++t) {
+      std::vector<int> all;
+      for (int d = 0; d < mesh.data; ++d) all.push_back(mesh.rank({d, t, p}));
+      for (int d = 0; d < mesh.data; d += mesh.shards)
+        groups.insert(std::vector<int>(all.begin() + d, all.begin() + d + mesh.shards));
+      for (int d = 0; d < mesh.data && places.host_ranks > 0; d += places.host_ranks)
+        groups.insert(std::vector<int>(all.begin() + d, all.begin() + d + places.host_ranks));
+      for (int i = 0; i < places.host_ranks; ++i) {
+        std::vector<int> between;
+        for (int d = i; d < mesh.data; d += places.host_ranks) between.push_back(all[d]);
+        groups.insert(std::move(between));
+      }
+      groups.insert(std::move(all));
+    }
+  for (size_t u = 0; u < model.blocks.size(); ++u)
+    groups.insert(users_and_owners(model, options, places, static_cast<int>(u)));
+  return {groups.begin(), groups.end()};
+}
+
+}  // namespace tutti

@@ -1,0 +1,40 @@
+// From the gradients of micro-batches to a unit's sum in its owners' slices: folds behind each backward, and a Reduce
+// when all that a round adds to the unit is there.
+#pragma once
+
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "plan/make/memory.h"
+
+namespace tutti {
+
+class MeshReduces {
+ public:
+  /// All must outlive it.
+  MeshReduces(const MeshWork& work, MeshState& state, MeshProgram& program);
+
+  /// What follows the (weight part of the) backward of a layer.
+  void after(const MeshPass& pass);
+
+ private:
+  template <class F>
+  void fold(const MeshPass& pass, int unit, F&& at_level);
+  bool wrote(int block, int unit, int round);
+  void reduce(int unit, int round);
+  void reduce_by_hosts(int unit);
+  void add_reduce(Instruction reduce, int unit, uint32_t number);
+  std::vector<int> contributions(int unit, int round);
+  void norm(int unit);
+  void gather_gradient(int unit);
+
+  const MeshWork& work_;
+  const MeshHomes& homes_;
+  MeshState& state_;
+  MeshProgram& program_;
+  std::map<std::pair<int, int>, std::set<int>> writers_;  // (unit, round): who has still to write its gradient here
+};
+
+}  // namespace tutti

@@ -1,0 +1,251 @@
+#include "plan/make/work.h"
+
+#include <algorithm>
+#include <set>
+
+namespace tutti {
+
+namespace {
+
+constexpr size_t kNone = SIZE_MAX;
+
+/// Places that are taken and given back: the lowest free one, or a new one.
+class Slots {
+ public:
+  int take() {
+    size_t slot = 0;
+    while (slot < taken_.size() && taken_[slot]) ++slot;
+    if (slot == taken_.size()) taken_.push_back(true);
+    taken_[slot] = true;
+    return static_cast<int>(slot);
+  }
+  void give(int slot) { taken_[slot] = false; }
+
+ private:
+  std::vector<bool> taken_;
+};
+
+MeshPass::Phase phase_of(CellKind kind) {
+  switch (kind) {
+    case CellKind::kForward:
+      return MeshPass::Phase::kForward;
+    case CellKind::kBackward:
+      return MeshPass::Phase::kBoth;
+    case CellKind::kInput:
+      return MeshPass::Phase::kInput;
+    default:
+      return MeshPass::Phase::kWeight;
+  }
+}
+
+}  // namespace
+
+MeshWork::MeshWork(const MeshHomes& homes)
+    : homes(homes),
+      sums(homes.options.sums()),
+      rounds(sum_rounds(sums)),
+      sequence(homes.options.forward_only ? std::vector<MicroBatch>{{0, 0}} : sequence_of(sums, homes.at.data)),
+      kept(homes.options.zero < 2 || !passes_through(sums)),
+      split(splits_backward(schedule_of(homes.options))),
+      comes_back(homes.options.mesh.pipeline > 1 && schedule_of(homes.options) == "zbv") {
+  make_routes();
+  const std::vector<Cell> cells = make_cells();
+  find_slots(cells);
+  make_passes(cells);
+  if (homes.brought()) make_uses();
+}
+
+void MeshWork::make_routes() {
+  for (const Round& round : rounds)
+    contributed_.push_back(
+        static_cast<int>(std::count_if(round.contributions.begin(), round.contributions.end(),
+                                       [&](const Contribution& c) { return c.data_rank == homes.at.data; })));
+  if (homes.options.forward_only) return routes_.push_back({});
+  int round = 0;
+  for (const auto& part : rounds_in_step(sums, homes.at.data)) {
+    int held = 0;
+    size_t i = 0;
+    for (; i < part.size() && part[i].idle(); ++i) routes_.push_back({-1, {}, round, i + 1 == part.size()});
+    while (i < part.size()) {
+      size_t end = i;
+      while (end < part.size() && part[end].lane == part[i].lane) ++end;
+      add_routes({part.begin() + static_cast<std::ptrdiff_t>(i), part.begin() + static_cast<std::ptrdiff_t>(end)},
+                 end == part.size(), round, held);
+      i = end;
+    }
+    partials_ = std::max(partials_, held);
+    ++round;
+  }
+}
+
+/// Of a lane's micro-batches in a round: they are added up, then the lanes as the tree says. `held`: levels in use.
+void MeshWork::add_routes(const std::vector<MicroBatch>& lane, bool ends_round, int round, int& held) {
+  const int number = lane[0].lane, lanes = sums.batch.lanes;
+  const size_t additions =
+      sums.owner ? 0 : sums_after_lane(number, lanes_of(homes.at.data, sums.ranks, lanes), lanes).size();
+  const bool away = lane.size() == 1 && additions > 0;  // it is added at once, so it needs no level
+  for (size_t m = 0; m < lane.size(); ++m) {
+    const bool last = m + 1 == lane.size();
+    MeshRoute route;
+    route.round = round;
+    route.level = m > 0 || away ? -1 : held;
+    route.last = last && ends_round;
+    if (m > 0) route.folds.emplace_back(held, -1);
+    for (size_t k = 0; last && k < additions; ++k) {
+      const int from = held - static_cast<int>(k);
+      route.folds.emplace_back(from - 1, k == 0 && away ? -1 : from);
+    }
+    routes_.push_back(std::move(route));
+  }
+  held += 1 - static_cast<int>(additions);
+}
+
+std::vector<Cell> MeshWork::make_cells() const {
+  const std::string name = schedule_of(homes.options);
+  const int chunks = static_cast<int>(homes.places.chunks.size());
+  const int stages = homes.options.mesh.pipeline, micros = static_cast<int>(sequence.size());
+  if (!homes.options.forward_only && split && homes.options.in_flight > 0)
+    return fit_schedule(name, stages, micros, chunk_costs(), homes.options.in_flight)[homes.at.pipeline];
+  if (!homes.options.forward_only)
+    return make_schedule(name, stages, chunks_of(name, homes.options.chunks), micros)[homes.at.pipeline];
+  std::vector<Cell> cells;
+  for (int chunk = 0; chunk < chunks; ++chunk)
+    if (homes.runs(chunk)) cells.push_back({CellKind::kForward, chunk, 0});
+  return cells;
+}
+
+/// By what the segments declare, so that all ranks find the same order.
+std::vector<CellCosts> MeshWork::chunk_costs() const {
+  std::vector<CellCosts> costs;
+  for (const Range& layers : homes.places.chunks) {
+    double flops = 1, again = 0;  // a chunk without any costs something, too
+    for (int64_t layer = layers.begin; layer < layers.end; ++layer)
+      for (const SegmentShape& segment : homes.segments(static_cast<int>(layer))) {
+        flops += segment.flops;
+        if (recomputed(static_cast<int>(layer), segment)) again += segment.flops;
+      }
+    costs.push_back({flops, again + flops, flops});
+  }
+  return costs;
+}
+
+void MeshWork::find_slots(const std::vector<Cell>& cells) {
+  const size_t chunks = homes.places.chunks.size(), micros = sequence.size();
+  std::vector<Slots> flying(chunks), parts(chunks);
+  Slots data;
+  slot_.assign(chunks, std::vector<int>(micros, 0));
+  part_slot_ = slot_;
+  data_slot_.assign(micros, -1);
+  std::vector<int> data_users(micros, 0);
+  for (const Cell& cell : cells)
+    if (cell.kind == CellKind::kForward && reads_data(cell.chunk)) ++data_users[cell.micro];
+  for (const Cell& cell : cells) {
+    int &slot = slot_[cell.chunk][cell.micro], &part = part_slot_[cell.chunk][cell.micro];
+    if (cell.kind == CellKind::kForward) {
+      slot = flying[cell.chunk].take();
+      if (reads_data(cell.chunk) && data_slot_[cell.micro] < 0) data_slot_[cell.micro] = data.take();
+      continue;
+    }
+    if (cell.kind == CellKind::kInput) {
+      part = parts[cell.chunk].take();
+      continue;
+    }
+    if (cell.kind == CellKind::kWeight) parts[cell.chunk].give(part);
+    flying[cell.chunk].give(slot);
+    if (reads_data(cell.chunk) && --data_users[cell.micro] == 0) data.give(data_slot_[cell.micro]);
+  }
+}
+
+bool MeshWork::reads_data(int chunk) const {
+  const Range layers = homes.places.chunks[chunk];
+  for (int64_t layer = layers.begin; layer < layers.end; ++layer)
+    for (const SegmentShape& segment : homes.segments(static_cast<int>(layer)))
+      for (const InputShape& in : segment.inputs)
+        if (in.data) return true;
+  return false;
+}
+
+void MeshWork::make_passes(const std::vector<Cell>& cells) {
+  for (const Cell& cell : cells) {
+    const Range layers = homes.places.chunks[cell.chunk];
+    const bool forward = cell.kind == CellKind::kForward;
+    for (int64_t i = 0; i < layers.size(); ++i) {
+      const int64_t layer = forward ? layers.begin + i : layers.end - 1 - i;
+      passes_.push_back({cell.chunk, static_cast<int>(layer), cell.micro, phase_of(cell.kind), {}});
+    }
+  }
+}
+
+MeshPass MeshWork::beside(const MeshPass& pass, int layers) const {
+  MeshPass other = pass;
+  other.layer += layers;
+  other.chunk = homes.places.chunk_of_layer[other.layer];
+  return other;
+}
+
+/// The units whose values a pass reads: its blocks' own and those whose parameters they share, where they live here.
+std::vector<int> MeshWork::units_of(const MeshPass& pass) const {
+  std::set<int> units;
+  if (pass.phase == MeshPass::Phase::kWeight) return {};
+  for (int64_t c = homes.columns.begin; c < homes.columns.end; ++c) {
+    const int block = homes.model.block_at(pass.layer, static_cast<int>(c));
+    if (homes.model.blocks[block].unit_size > 0) units.insert(block);
+    for (int owner : homes.owners_of(block))
+      if (homes.is_home(owner)) units.insert(owner);
+  }
+  return {units.begin(), units.end()};
+}
+
+void MeshWork::make_uses() {
+  size_t widest = 1;
+  for (const MeshPass& pass : passes_) widest = std::max(widest, units_of(pass).size());
+  use_slots_ = static_cast<size_t>(homes.options.depth) + widest;
+  for (size_t p = 0; p < passes_.size(); ++p) {
+    const std::vector<int> units = units_of(passes_[p]);
+    // What is still there may be used again, unless what this pass has brought anew takes its slot.
+    std::vector<size_t> found;
+    for (size_t fresh = 0;; ++fresh) {
+      found.clear();
+      for (int unit : units) found.push_back(still_there(unit, fresh));
+      if (static_cast<size_t>(std::count(found.begin(), found.end(), kNone)) <= fresh) break;
+    }
+    for (size_t k = 0; k < units.size(); ++k) {
+      if (found[k] == kNone) {
+        found[k] = uses_.size();
+        uses_.push_back({units[k], p, p});
+      }
+      uses_[found[k]].last = p;
+      uses_[found[k]].idle &= idle(passes_[p]);
+      passes_[p].uses.push_back(static_cast<int>(found[k]));
+    }
+  }
+}
+
+/// The use of a unit whose slot will not have been taken after `fresh` further ones.
+size_t MeshWork::still_there(int unit, size_t fresh) const {
+  const size_t end = uses_.size() + fresh, oldest = end > use_slots_ ? end - use_slots_ : 0;
+  for (size_t u = uses_.size(); u-- > oldest;)
+    if (uses_[u].unit == unit) return u;
+  return kNone;
+}
+
+bool MeshWork::recomputed(int layer, const SegmentShape& segment) const {
+  if (homes.options.recompute == Recompute::kNone || layer == 0 || layer + 1 == homes.model.layers()) return false;
+  return homes.options.recompute == Recompute::kFull || segment.attention;
+}
+
+bool MeshWork::recomputed_whole(int layer) const {
+  return homes.options.recompute == Recompute::kFull && layer > 0 && layer + 1 < homes.model.layers();
+}
+
+Instruction MeshWork::instruction(Op op, const MeshPass& pass, int block, int segment) const {
+  Instruction i;
+  i.op = op;
+  i.block = block;
+  i.segment = segment;
+  i.lane = sequence[pass.micro].lane;
+  i.micro = sequence[pass.micro].micro;
+  return i;
+}
+
+}  // namespace tutti

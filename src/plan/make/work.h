@@ -1,0 +1,105 @@
+// What a rank of a mesh has to do in a step, before any instruction is made:
+//
+//   cell    the schedule's: a chunk's work on one micro-batch, forward or back
+//   pass    one layer of a cell
+//   slot    the place of a micro-batch in flight, from its chunk's forward to the end of its backward
+//   use     ZeRO-3 and offload: a unit that is brought into memory, whole, for some passes
+//   idle    of a pass: data ranks go in step, and this one has no micro-batch there; it only meets the others
+//   route   where a micro-batch's gradient goes and what is added to what behind its backward
+#pragma once
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "plan/make/homes.h"
+#include "plan/make/schedule.h"
+
+namespace tutti {
+
+/// A layer's work on one micro-batch, in all columns of the rank.
+struct MeshPass {
+  enum class Phase : uint8_t { kForward, kBoth, kInput, kWeight };
+  int chunk = 0, layer = 0;
+  int micro = 0;  ///< its number in the sequence
+  Phase phase = Phase::kForward;
+  std::vector<int> uses;  ///< numbers of those that it reads
+};
+
+struct MeshUse {
+  int unit = -1;
+  size_t first = 0, last = 0;  ///< passes
+  bool idle = true;            ///< all of them are
+};
+
+/// Levels as in plan/make/ddp.cc.
+struct MeshRoute {
+  int level = 0;                           ///< -1: scratch
+  std::vector<std::pair<int, int>> folds;  ///< level += level
+  int round = 0;
+  bool last = false;  ///< of the round
+};
+
+class MeshWork {
+ public:
+  /// `homes` must outlive it.
+  explicit MeshWork(const MeshHomes& homes);
+
+  const MeshHomes& homes;
+  const SumOptions sums;
+  const std::vector<Round> rounds;
+  const std::vector<MicroBatch> sequence;  ///< with those in which the rank idles
+  const bool kept;                         ///< gradients of a round are held whole until it is over
+  const bool split;                        ///< backward runs in two parts
+  const bool comes_back;                   ///< chunks go down the stages and up again (zbv)
+
+  const std::vector<MeshRoute>& routes() const { return routes_; }  ///< by micro-batch of the sequence
+  /// Of the rank, whose sums others read.
+  int partials() const { return partials_; }
+  /// How many of them it has in a round; 0: it has no lane there.
+  int partials_in(int round) const { return contributed_[round]; }
+
+  const std::vector<MeshPass>& passes() const { return passes_; }
+  bool idle(const MeshPass& pass) const { return sequence[pass.micro].idle(); }
+  bool is_first(const MeshPass& pass) const { return pass.layer == homes.places.chunks[pass.chunk].begin; }
+  bool is_last(const MeshPass& pass) const { return pass.layer + 1 == homes.places.chunks[pass.chunk].end; }
+  /// The pass of the layer before, or behind; on whichever rank.
+  MeshPass beside(const MeshPass& pass, int layers) const;
+  int slot(const MeshPass& pass) const { return slot_[pass.chunk][pass.micro]; }
+  /// ... of what is kept from the input part of backward to the weight part.
+  int part_slot(const MeshPass& pass) const { return part_slot_[pass.chunk][pass.micro]; }
+  int data_slot(int micro) const { return data_slot_[micro]; }
+  bool reads_data(int chunk) const;
+  /// Whether backward computes the segment, or all of the layer, a second time.
+  bool recomputed(int layer, const SegmentShape& segment) const;
+  bool recomputed_whole(int layer) const;
+
+  const std::vector<MeshUse>& uses() const { return uses_; }
+  /// How many can be in memory at a time; use u is in the u-th, modulo their number.
+  size_t use_slots() const { return use_slots_; }
+
+  /// Of a pass, with its lane and micro-batch.
+  Instruction instruction(Op op, const MeshPass& pass, int block = -1, int segment = -1) const;
+
+ private:
+  void make_routes();
+  void add_routes(const std::vector<MicroBatch>& lane, bool ends_round, int round, int& held);
+  std::vector<Cell> make_cells() const;
+  std::vector<CellCosts> chunk_costs() const;
+  void find_slots(const std::vector<Cell>& cells);
+  void make_passes(const std::vector<Cell>& cells);
+  void make_uses();
+  std::vector<int> units_of(const MeshPass& pass) const;
+  size_t still_there(int unit, size_t fresh) const;
+
+  std::vector<MeshRoute> routes_;
+  int partials_ = 0;
+  std::vector<int> contributed_;
+  std::vector<std::vector<int>> slot_, part_slot_;  // [chunk][micro]
+  std::vector<int> data_slot_;                      // by micro
+  std::vector<MeshPass> passes_;
+  std::vector<MeshUse> uses_;
+  size_t use_slots_ = 0;
+};
+
+}  // namespace tutti

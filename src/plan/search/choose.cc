@@ -1,0 +1,382 @@
+// The search goes from cheap to dear: meshes are listed, refused by rules, and estimated by a formula; in the order of
+// these estimates they are planned and simulated with one rank a role until enough instructions were, and the best of
+// them once more with all ranks.
+#include "plan/search/choose.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "plan/make/ddp.h"
+#include "plan/make/schedule.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr size_t kEnoughInstructions = 4'000'000;  // some ten seconds
+constexpr size_t kAtLeast = 24;                    // candidates, however large
+constexpr size_t kRefined = 12;                    // simulated with all ranks in the end
+constexpr size_t kNearest = 8;                     // planned to be named where nothing fits
+constexpr double kAsGood = 1.02;                   // no prediction is better than that
+constexpr int kManyStages = 16;                    // from here on orders made to measure take too long
+constexpr int kManyRanks = 64;                     // from here on one rank stands for its role
+
+const std::vector<std::string> kSchedules = {"1f1b", "gpipe", "interleaved", "zero-bubble", "zbv"};
+
+bool is_plain(const ModelShape& model, const MeshOptions& o) {
+  return o.mesh.tensor * o.mesh.pipeline == 1 && o.zero == 0 && model.columns == 1 && !o.owner && !o.micro &&
+         !o.offload && !o.offload_parameters && o.recompute == Recompute::kNone;
+}
+
+/// How much machinery a layout asks for.
+int machinery(const Candidate& c) {
+  const MeshOptions& o = c.options;
+  if (c.plain) return 0;
+  return 1 + o.zero + (o.mesh.pipeline > 1 ? 2 : 0) + (o.mesh.tensor > 1 ? 2 : 0) + (o.owner ? 1 : 0) +
+         2 * static_cast<int>(o.recompute);
+}
+
+class Search {
+ public:
+  Search(const ModelShape& model, const SearchRequest& request) : model_(model), request_(request) {
+    for (size_t b = 0; b < model.blocks.size(); ++b) {
+      floats_ += static_cast<double>(model.blocks[b].unit_size);
+      for (size_t s = 0; s < model.blocks[b].segments.size(); ++s) {
+        const SegmentSeconds seconds = segment_seconds(model, static_cast<int>(b), static_cast<int>(s), request.cost);
+        forward_ += seconds.forward;
+        backward_ += seconds.input + seconds.weight;
+        attention_ |= model.blocks[b].segments[s].attention;
+        for (const OutputShape& o : model.blocks[b].segments[s].outputs)
+          if (o.exchange != Exchange::kNone) exchanged_.push_back(static_cast<double>(std::max(o.bytes, o.read_bytes)));
+      }
+    }
+  }
+
+  SearchResult run() {
+    struct Estimated {
+      double seconds;
+      MeshOptions options;
+    };
+    std::vector<Estimated> listed;
+    for (MeshOptions& options : list()) {
+      if (!allowed(options)) continue;
+      const double seconds = estimate(options);
+      listed.push_back({seconds, std::move(options)});
+    }
+    std::stable_sort(listed.begin(), listed.end(), [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+    size_t instructions = 0, tried = 0;
+    for (const Estimated& candidate : listed) {
+      if (instructions > kEnoughInstructions && tried >= kAtLeast) {
+        reject("slower than the others by an estimate: not simulated", candidate.options);
+        continue;
+      }
+      ++tried;
+      instructions += try_recomputes(candidate.options);
+    }
+    refine();
+    if (result_.best.empty() && result_.nearest.empty()) measure_hopeless();
+    std::stable_sort(result_.nearest.begin(), result_.nearest.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.memory.total() < b.memory.total(); });
+    for (auto& [reason, layouts] : rejected_) result_.rejected.push_back({reason, std::move(layouts)});
+    result_.lanes = request_.base.batch.lanes, result_.slices = model_.columns, result_.blocks = model_.layers();
+    return std::move(result_);
+  }
+
+ private:
+  void reject(const std::string& reason, const MeshOptions& options) {
+    rejected_[reason].push_back(layout_name(options));
+  }
+
+  /// All layouts of the space, with recompute left at what is given, or none.
+  std::vector<MeshOptions> list() const {
+    const SearchSpace& space = request_.space;
+    std::vector<MeshOptions> all;
+    for (int pipeline = 1; pipeline <= request_.ranks; ++pipeline) {
+      if (request_.ranks % pipeline != 0 || space.pipeline.value_or(pipeline) != pipeline) continue;
+      for (int tensor = 1; tensor <= request_.ranks / pipeline; ++tensor) {
+        if (request_.ranks / pipeline % tensor != 0 || space.tensor.value_or(tensor) != tensor) continue;
+        MeshOptions options = request_.base;
+        options.mesh = {request_.ranks / pipeline / tensor, tensor, pipeline, 1};
+        options.recompute = space.recompute.value_or(Recompute::kNone);
+        list_schedules(options, all);
+      }
+    }
+    return all;
+  }
+  void list_schedules(MeshOptions options, std::vector<MeshOptions>& all) const {
+    const SearchSpace& space = request_.space;
+    for (const std::string& schedule : kSchedules) {
+      if (options.mesh.pipeline == 1 && schedule != "1f1b") continue;  // nothing to choose
+      if (options.mesh.pipeline > 1 && space.schedule.value_or(schedule) != schedule) continue;
+      options.schedule = schedule;
+      options.chunks = space.chunks.value_or(2);
+      for (int in_flight : in_flight_of(options)) {
+        options.in_flight = in_flight;
+        list_zero(options, all);
+      }
+    }
+  }
+  /// As published, or with room for unequal stages.
+  std::vector<int> in_flight_of(const MeshOptions& options) const {
+    if (options.mesh.pipeline == 1 || !splits_backward(options.schedule)) return {0};
+    if (request_.space.in_flight) return {*request_.space.in_flight};
+    if (options.mesh.pipeline > kManyStages) return {0};
+    return {0, 2 * options.mesh.pipeline};
+  }
+  void list_zero(MeshOptions options, std::vector<MeshOptions>& all) const {
+    const SearchSpace& space = request_.space;
+    for (int zero = 0; zero <= 3; ++zero) {
+      if (space.zero.value_or(zero) != zero) continue;
+      if (options.mesh.data == 1 && zero > 0 && !space.zero) continue;  // nothing to slice
+      options.zero = zero;
+      for (int shards : shards_of(options)) {
+        options.mesh.shards = shards;
+        for (const char* fold : {"local", "owner"}) {
+          // A sum over one data rank is made nowhere else.
+          if (space.fold ? (*space.fold == "owner") != (std::string(fold) == "owner")
+                         : options.mesh.data == 1 && std::string(fold) == "owner")
+            continue;
+          options.owner = std::string(fold) == "owner";
+          all.push_back(options);
+        }
+      }
+    }
+  }
+  /// ZeRO slices over all data ranks, or inside the hosts.
+  std::vector<int> shards_of(const MeshOptions& options) const {
+    const SearchSpace& space = request_.space;
+    const int data = options.mesh.data;
+    if (options.zero == 0) return {1};
+    if (space.shards) return {*space.shards == 0 ? data : *space.shards};
+    const std::set<int> hosts(request_.cost.hosts.begin(), request_.cost.hosts.end());
+    const auto n = static_cast<int>(std::max<size_t>(hosts.size(), 1));
+    if (n > 1 && data % n == 0 && data / n > 1) return {data, data / n};
+    return {data};
+  }
+
+  bool allowed(const MeshOptions& options) {
+    const auto faults = mesh_faults(model_, options);
+    for (const std::string& fault : faults) reject(fault, options);
+    if (!faults.empty()) return false;
+    if (request_.space.fold == "root" && !is_plain(model_, options)) {
+      reject("fold = \"root\" is for plain data parallelism alone", options);
+      return false;
+    }
+    if (request_.refuse) {
+      if (const std::string reason = request_.refuse(options); !reason.empty()) {
+        reject(reason, options);
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /// A step's seconds by a formula, to order candidates: work, bubble, and what travels.
+  double estimate(const MeshOptions& o) const {
+    const double apart = o.mesh.tensor * o.mesh.pipeline, data = o.mesh.data;
+    const double micros = std::ceil(static_cast<double>(o.batch.lanes) / data) * o.batch.micro_batches;
+    const double bubble =
+        o.mesh.pipeline > 1 ? bubble_formula(o.schedule, o.mesh.pipeline, o.chunks, static_cast<int>(micros)) : 0;
+    double seconds = (forward_ + backward_) * micros / apart / (1 - std::min(bubble, 0.99));
+    const TransportRates& rates =
+        request_.cost.calibration.transports.at(request_.cost.hosts.empty() ? request_.cost.transport : "network");
+    if (o.mesh.tensor > 1)
+      for (double bytes : exchanged_)
+        seconds += 2 * micros * (o.mesh.tensor - 1) * message_seconds(rates, bytes / o.mesh.tensor) /
+                   (apart * model_.columns / o.mesh.tensor);
+    const double moved = floats_ * 4 / apart * (data - 1) / data;
+    const double each = message_seconds(rates, 1 << 20) / (1 << 20);
+    seconds += moved * each * (o.owner ? micros + 1 : 2);
+    if (o.zero == 3) seconds += moved * each * 2 * micros;
+    return seconds;
+  }
+
+  /// No recompute unless it is needed to fit. Returns the instructions that were planned.
+  size_t try_recomputes(MeshOptions options) {
+    const std::string too_much =
+        fmt::format("needs more than {} a rank", bytes_text(static_cast<double>(request_.memory)));
+    if (const double least = least_bytes(options);
+        request_.memory > 0 && least > static_cast<double>(request_.memory)) {
+      reject(too_much, options);
+      hopeless_.emplace_back(least, options);
+      return 0;
+    }
+    std::vector<Recompute> ways{options.recompute};
+    if (!request_.space.recompute && request_.memory > 0) {
+      if (attention_) ways.push_back(Recompute::kSelective);
+      ways.push_back(Recompute::kFull);
+    }
+    size_t instructions = 0;
+    Candidate candidate;
+    for (Recompute way : ways) {
+      options.recompute = way;
+      const Rehearsal tried = rehearse(model_, request_, options, true);
+      for (const Program& program : tried.programs)
+        for (const Queue& queue : program.queues) instructions += queue.instructions.size();
+      candidate = describe(options, tried.simulation);
+      if (request_.memory == 0 || candidate.memory.total() <= request_.memory) {
+        result_.best.push_back(std::move(candidate));
+        return instructions;
+      }
+    }
+    reject(too_much, options);
+    candidate.seconds = 0;
+    result_.nearest.push_back(std::move(candidate));
+    return instructions;
+  }
+
+  /// What the state alone takes on the mean rank of a mesh; gradients that pass through are never whole.
+  double least_bytes(const MeshOptions& options) const {
+    const bool passes = options.owner || options.micro;
+    const SlotSizes sizes{options.offload_parameters ? 0.0 : 4.0, passes ? 0.0 : 4.0,
+                          request_.base.offload ? 0.0 : 4.0 * request_.base.optimizer_slots};
+    return state_bytes(floats_ / (options.mesh.tensor * options.mesh.pipeline), options.mesh.shards, options.zero,
+                       sizes);
+  }
+
+  /// Where nothing fits, what comes nearest among the layouts that were not worth a plan.
+  void measure_hopeless() {
+    std::stable_sort(hopeless_.begin(), hopeless_.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (size_t i = 0; i < std::min(kNearest, hopeless_.size()); ++i) {
+      MeshOptions options = hopeless_[i].second;
+      if (!request_.space.recompute) options.recompute = Recompute::kFull;
+      result_.nearest.push_back(describe(options, rehearse(model_, request_, options, true).simulation));
+      result_.nearest.back().seconds = 0;
+    }
+  }
+
+  Candidate describe(const MeshOptions& options, const Simulation& simulation) const {
+    Candidate c;
+    c.options = options;
+    c.plain = is_plain(model_, options);
+    c.seconds = simulation.seconds;
+    c.bubble = simulation.bubble_share();
+    c.exposed = simulation.exposed_share();
+    for (const RankSimulation& rank : simulation.ranks) {
+      if (rank.memory.total() >= c.memory.total()) c.memory = rank.memory;
+      for (int axis = 0; axis < kAxes; ++axis) {
+        c.link[axis] = std::max(c.link[axis], rank.link[static_cast<size_t>(axis)]);
+        c.received[axis] = std::max(c.received[axis], rank.received[static_cast<size_t>(axis)]);
+      }
+    }
+    return c;
+  }
+
+  void refine() {
+    const auto faster = [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; };
+    std::stable_sort(result_.best.begin(), result_.best.end(), faster);
+    std::vector<Candidate> fit;
+    for (size_t i = 0; i < result_.best.size(); ++i) {
+      Candidate& c = result_.best[i];
+      if (i < kRefined && request_.ranks <= kManyRanks)
+        c = describe(c.options, rehearse(model_, request_, c.options, false).simulation);
+      if (request_.memory == 0 || c.memory.total() <= request_.memory) {
+        fit.push_back(std::move(c));
+      } else {
+        reject(fmt::format("needs more than {} a rank", bytes_text(static_cast<double>(request_.memory))), c.options);
+      }
+    }
+    result_.best = std::move(fit);
+    std::stable_sort(result_.best.begin(), result_.best.end(), faster);
+    if (result_.best.empty()) return;
+    const double as_good = result_.best.front().seconds * kAsGood;
+    auto simplest = result_.best.begin();
+    for (auto it = simplest; it != result_.best.end() && it->seconds <= as_good; ++it)
+      if (machinery(*it) < machinery(*simplest)) simplest = it;
+    std::rotate(result_.best.begin(), simplest, simplest + 1);
+  }
+
+  const ModelShape& model_;
+  const SearchRequest& request_;
+  double floats_ = 0, forward_ = 0, backward_ = 0;  // of the model and one micro-batch
+  bool attention_ = false;
+  std::vector<double> exchanged_;
+  SearchResult result_;
+  std::map<std::string, std::vector<std::string>> rejected_;
+  std::vector<std::pair<double, MeshOptions>> hopeless_;  // with their least bytes
+};
+
+}  // namespace
+
+SearchResult search_layouts(const ModelShape& model, const SearchRequest& request) {
+  return Search(model, request).run();
+}
+
+// Whatever else a layout waits for, what the schedule's formula says is the part that more micro-batches make smaller;
+// where that is not most of it, lanes or stages are unequal.
+std::string idle_warning(const Candidate& candidate) {
+  constexpr double kMuch = 0.2;
+  if (candidate.bubble <= kMuch) return "";
+  const MeshOptions& o = candidate.options;
+  const int stages = o.mesh.pipeline, lanes = (o.batch.lanes + o.mesh.data - 1) / o.mesh.data;
+  const auto formula = [&](int micro_batches) {
+    return stages > 1 ? bubble_formula(o.schedule, stages, o.chunks, lanes * micro_batches) : 0;
+  };
+  const std::string idle = fmt::format("its ranks idle for {:.0f} % of the step: ", 100 * candidate.bubble);
+  if (formula(o.batch.micro_batches) > candidate.bubble / 2) {
+    int enough = o.batch.micro_batches;
+    while (formula(enough) > kMuch) ++enough;
+    const int passed = lanes * o.batch.micro_batches;
+    const std::string more =
+        enough > o.batch.micro_batches
+            ? fmt::format("where stages cost alike, train.micro_batches = {} (another job) brings it to a fifth",
+                          enough)
+            : "more train.micro_batches (another job) idle less";
+    return idle + fmt::format(
+                      "{} too few for {} stages, which wait for the first to arrive and the last to leave; {}; "
+                      "fewer ranks idle less, too",
+                      passed == 1 ? "1 micro-batch is" : fmt::format("{} micro-batches are", passed), stages, more);
+  }
+  if (o.batch.lanes % o.mesh.data != 0)
+    return idle + fmt::format(
+                      "{} lanes are not shared out evenly over {} data ranks, and those with fewer wait; a "
+                      "number of data ranks that divides train.lanes has none to wait for",
+                      o.batch.lanes, o.mesh.data);
+  return idle + (stages > 1 ? "its stages take unequal time; fewer stages, or another layout.cut, are more alike"
+                            : "its ranks have unequal work");
+}
+
+Rehearsal rehearse(const ModelShape& model, const SearchRequest& request, const MeshOptions& options, bool folded) {
+  Rehearsal rehearsal;
+  if (is_plain(model, options) && options.mesh.data <= kManyRanks) {
+    int64_t data = 0;
+    for (int64_t bytes : model.data_bytes) data += bytes;
+    Plan plan = plan_ddp(model, {.ranks = options.mesh.data,
+                                 .lanes = options.batch.lanes,
+                                 .micro_batches = options.batch.micro_batches,
+                                 .overlap = options.overlap,
+                                 .bucket_floats = request.bucket_floats,
+                                 .optimizer_slots = options.optimizer_slots,
+                                 .data_bytes = data});
+    rehearsal.simulation = simulate(plan.programs, ddp_cost(model, plan, options.optimizer_slots, request.cost));
+    rehearsal.programs = std::move(plan.programs);
+    return rehearsal;
+  }
+  const CostModel cost = mesh_cost(model, options, request.cost);
+  if (!folded && options.mesh.ranks() <= kManyRanks) {
+    rehearsal.programs = plan_mesh(model, options).programs;
+    rehearsal.simulation = simulate(rehearsal.programs, cost);
+  } else {
+    rehearsal.programs = folded_programs(model, options);
+    rehearsal.simulation = simulate(rehearsal.programs, cost, folded_weights(options, cost));
+  }
+  return rehearsal;
+}
+
+int64_t largest_micro_batch(const MemoryForecast& now, int64_t micro_batch_size, int64_t memory) {
+  double fixed = 0;
+  for (BufferKind kind : {BufferKind::kParameter, BufferKind::kGradient, BufferKind::kMoment})
+    fixed += static_cast<double>(now.bytes[static_cast<size_t>(kind)]);
+  const double grows = (static_cast<double>(now.total()) - fixed) / static_cast<double>(micro_batch_size);
+  const double left = static_cast<double>(memory) - fixed;
+  return left <= 0 ? 0 : static_cast<int64_t>(left / std::max(grows, 1.0));
+}
+
+}  // namespace tutti

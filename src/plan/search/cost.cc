@@ -1,0 +1,423 @@
+// How the seconds of a transfer come about:
+//
+//   windows    (inproc, shm) a rank reads where the others wrote: its own copies and sums at the memory's rate, and a
+//              flag each for "it is there" and "I have it"
+//   messages   (tcp, between hosts) one message from every peer, one after the other, then the copies and sums
+#include "plan/search/cost.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "base/error.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr double kFloat = sizeof(float);
+/// What the executor itself takes: an instruction's events, the trace.
+constexpr double kInstruction = 2e-6;
+
+/// Prices of one machine.
+class Prices {
+ public:
+  explicit Prices(const CostOptions& options) : options_(options), c_(options.calibration) {
+    TUTTI_CHECK(c_.transports.contains(options.transport), "no rates of transport {}", options.transport);
+    TUTTI_CHECK(c_.transports.contains("network"), "no rates between hosts");
+  }
+
+  double copy(double bytes) const { return bytes / c_.copy.alone; }  // read and written
+  double fold(double bytes) const { return bytes / c_.fold.alone; }
+  double update(double floats, int slots) const { return floats * kFloat * (3 + 2 * slots) / c_.update.alone; }
+  double tier(double bytes) const { return bytes / c_.tier; }
+
+  int host(int rank) const { return options_.hosts.empty() ? 0 : options_.hosts[static_cast<size_t>(rank)]; }
+  const TransportRates& between(int a, int b) const {
+    return c_.transports.at(host(a) == host(b) ? options_.transport : "network");
+  }
+  double message(int a, int b, double bytes) const { return message_seconds(between(a, b), bytes); }
+  /// What it takes until `bytes` of every peer are here, without the copies and sums made of them.
+  double arrive(int rank, const std::vector<int>& peers, double bytes) const {
+    double seconds = 0, flag = 0;
+    for (int peer : peers) {
+      const TransportRates& rates = between(rank, peer);
+      if (rates.flag > 0) {
+        flag = 2 * rates.flag;
+      } else if (bytes > 0) {
+        seconds += message_seconds(rates, bytes);
+      }
+    }
+    return seconds + flag;
+  }
+  /// A small all-reduce of so many ranks.
+  double meet(int ranks) const {
+    bool apart = false;
+    for (int host : options_.hosts) apart |= host != options_.hosts.front();
+    const TransportRates& rates = c_.transports.at(apart ? "network" : options_.transport);
+    return 2 * std::ceil(std::log2(std::max(ranks, 1))) * message_seconds(rates, 64);
+  }
+
+  /// By active queues: what is left of the speed that one alone has.
+  double pace(Resource resource, int active) const {
+    const int at_once = std::clamp(active, 1, c_.cores);
+    double share = 0;
+    if (resource == Resource::kMatmul) {
+      share = c_.matmul[static_cast<size_t>(at_once - 1)] / c_.matmul.front();
+    } else {
+      const double part = c_.cores > 1 ? (at_once - 1.0) / (c_.cores - 1.0) : 0;
+      share = 1 + (c_.copy.all / c_.copy.alone - 1) * part;
+    }
+    return active > c_.cores ? share * c_.cores / active : share;
+  }
+
+ private:
+  CostOptions options_;
+  const Calibration& c_ = options_.calibration;
+};
+
+double bytes_of(const Program& program, const std::vector<int>& buffers) {
+  double bytes = 0;
+  for (int buffer : buffers)
+    if (buffer >= 0) bytes += static_cast<double>(program.buffers[static_cast<size_t>(buffer)].bytes);
+  return bytes;
+}
+
+/// What both kinds of plan have in common.
+class Costs {
+ public:
+  Costs(const ModelShape& model, const CostOptions& options) : prices(options) {
+    for (size_t b = 0; b < model.blocks.size(); ++b) {
+      units_.push_back(
+          {static_cast<double>(model.blocks[b].unit_size), static_cast<double>(model.blocks[b].gradient_size)});
+      segments_.emplace_back();
+      for (size_t s = 0; s < model.blocks[b].segments.size(); ++s)
+        segments_.back().push_back(segment_seconds(model, static_cast<int>(b), static_cast<int>(s), options));
+    }
+  }
+
+  Work compute(const Instruction& i) const {
+    const SegmentSeconds& s = segments_[static_cast<size_t>(i.block)][static_cast<size_t>(i.segment)];
+    double seconds = s.forward;
+    if (i.op == Op::kBackward)
+      seconds = i.part == Part::kInput ? s.input : i.part == Part::kWeight ? s.weight : s.input + s.weight;
+    return {seconds + kInstruction, Resource::kMatmul};
+  }
+  Work fold(const Program& program, const Instruction& i) const {
+    double bytes = 0;
+    for (const Add& add : i.adds) bytes += 3.0 * bytes_of(program, {add.from});
+    return memory(prices.fold(bytes));
+  }
+  static Work memory(double seconds) { return {seconds + kInstruction, Resource::kMemory}; }
+  double unit(int unit) const { return units_[static_cast<size_t>(unit)].own; }
+  double gradient(int unit) const { return units_[static_cast<size_t>(unit)].gradient; }
+
+  Prices prices;
+
+ private:
+  struct Unit {
+    double own, gradient;
+  };
+  std::vector<Unit> units_;
+  std::vector<std::vector<SegmentSeconds>> segments_;
+};
+
+class MeshCosts : public Costs {
+ public:
+  MeshCosts(const ModelShape& model, const MeshOptions& options, const CostOptions& cost)
+      : Costs(model, cost), options_(options), places_(mesh_places(model, options)), columns_(model.columns) {
+    const std::vector<Round> rounds = sum_rounds(options.sums());
+    for (const Round& round : rounds) {
+      std::vector<int> of(static_cast<size_t>(options.mesh.data), 0);
+      for (const Contribution& c : round.contributions) ++of[static_cast<size_t>(c.data_rank)];
+      contributions_.push_back(std::move(of));
+      double touched = 0;  // terms read and sums written
+      for (const LevelSum& sum : round.sums) touched += static_cast<double>(sum.terms.size()) + 1;
+      touched_.push_back(touched);
+    }
+  }
+
+  Work of(const Program& program, const Instruction& i) const {
+    switch (i.op) {
+      case Op::kForward:
+      case Op::kBackward:
+        return compute(i);
+      case Op::kFold:
+        return fold(program, i);
+      case Op::kLoad:
+        return memory(prices.copy(2 * bytes_of(program, i.writes)));
+      case Op::kReduce:
+        return reduce(program, i);
+      case Op::kNorm:
+        return memory(prices.copy(unit(i.block) * kFloat / shards()));
+      case Op::kGather:
+        return gather(program, i);
+      case Op::kVote:
+      case Op::kAcquire:
+        return memory(prices.meet(options_.mesh.ranks()));
+      case Op::kUpdate:
+        return memory(prices.update(unit(i.block) / (options_.zero > 0 ? shards() : 1), options_.optimizer_slots));
+      case Op::kSend:
+      case Op::kRecv:
+        return hand_over(program, i);
+      case Op::kExchange:
+        return exchange(program, i);
+      case Op::kFetch:
+      case Op::kEvict:
+        return memory(prices.tier(std::max(bytes_of(program, i.reads), bytes_of(program, i.writes))));
+    }
+    return {};
+  }
+
+ private:
+  double shards() const { return reduce_shards_of(options_); }
+  /// The others of the rank's axis, of the data axis (those that have the other slices, or all) or the tensor axis.
+  std::vector<int> peers(int rank, Axis axis, bool group) const {
+    const Coordinates me = options_.mesh.at(rank);
+    const int together = reduce_shards_of(options_);
+    std::vector<int> list;
+    const int n = axis == Axis::kData ? options_.mesh.data : options_.mesh.tensor;
+    for (int k = 0; k < n; ++k) {
+      Coordinates other = me;
+      (axis == Axis::kData ? other.data : other.tensor) = k;
+      if (other == me || (group && me.data / together != k / together)) continue;
+      list.push_back(options_.mesh.rank(other));
+    }
+    return list;
+  }
+
+  Work reduce(const Program& program, const Instruction& i) const {
+    Work work = memory(prices.arrive(program.rank, {}, 0));
+    if (i.writes.empty()) return work;  // it only contributes
+    if (places_.by_hosts(i.block)) return reduce_by_hosts(program, i);
+    const auto round = static_cast<size_t>(std::max(i.round, 0));
+    const std::vector<int>& of = contributions_[round];
+    const int me = options_.mesh.at(program.rank).data;
+    const double slice = gradient(i.block) * kFloat / shards();
+    double others = 0;
+    for (size_t d = 0; d < of.size(); ++d) others += static_cast<int>(d) == me ? 0 : of[d];
+    const std::vector<int> from = peers(program.rank, Axis::kData, false);
+    work.link = from.empty() ? 0 : slice * others / static_cast<double>(from.size());
+    work.received = slice * others;
+    work.seconds += prices.arrive(program.rank, from, work.link) + prices.fold(slice * touched_[round]);
+    return work;
+  }
+
+  Work reduce_by_hosts(const Program& program, const Instruction& i) const {
+    const int together = places_.host_ranks, me = options_.mesh.at(program.rank).data;
+    const bool inside = i.round == 0;
+    std::vector<int> from;
+    for (int peer : peers(program.rank, Axis::kData, false)) {
+      const int data = options_.mesh.at(peer).data;
+      if (inside ? data / together == me / together : data % together == me % together) from.push_back(peer);
+    }
+    Work work = memory(0);
+    work.axis = inside ? Axis::kData : Axis::kHosts;
+    work.link = gradient(i.block) * kFloat / (inside ? together : shards());
+    work.received = work.link * static_cast<double>(from.size());
+    work.seconds +=
+        prices.arrive(program.rank, from, work.link) + prices.fold(work.link * (static_cast<double>(from.size()) + 2));
+    return work;
+  }
+
+  Work gather(const Program& program, const Instruction& i) const {
+    const double whole = std::min(bytes_of(program, i.writes), unit(i.block) * kFloat);
+    const bool owns = !i.reads.empty();
+    const std::vector<int> from = peers(program.rank, Axis::kData, true);
+    Work work = memory(prices.copy(2 * whole));
+    work.link = whole / shards();
+    work.received = whole - (owns ? work.link : 0);
+    work.seconds += prices.arrive(program.rank, from, work.link);
+    return work;
+  }
+
+  Work hand_over(const Program& program, const Instruction& i) const {
+    const double bytes = bytes_of(program, i.op == Op::kSend ? i.reads : i.writes);
+    Work work = memory(prices.message(program.rank, i.peer, bytes));
+    work.axis = Axis::kPipeline;
+    if (i.op == Op::kRecv) work.received = work.link = bytes;
+    return work;
+  }
+
+  Work exchange(const Program& program, const Instruction& i) const {
+    const std::vector<int> from = peers(program.rank, Axis::kTensor, false);
+    const double in = bytes_of(program, i.flow.in), out = bytes_of(program, i.flow.out);
+    const auto mine = static_cast<double>(std::max<size_t>(i.flow.in.size(), 1));
+    Work work;
+    if (i.exchange == Exchange::kScatter) {
+      // Of every column the parts of my columns; one partial comes of each peer, which folded its columns first.
+      const double part = in / mine / columns_;
+      work = memory(prices.fold(part * mine * (columns_ + 1.0)));
+      work.link = from.empty() ? 0 : part * mine;
+    } else {
+      work = memory(prices.copy(2 * out));
+      work.link = from.empty() ? 0 : (out - in) / static_cast<double>(from.size());
+    }
+    work.axis = Axis::kTensor;
+    work.received = work.link * static_cast<double>(from.size());
+    for (int peer : from) work.seconds += prices.message(program.rank, peer, work.link);
+    return work;
+  }
+
+  MeshOptions options_;
+  MeshPlaces places_;
+  int columns_;
+  std::vector<std::vector<int>> contributions_;  // [round][data rank]
+  std::vector<double> touched_;                  // by round
+};
+
+class DdpCosts : public Costs {
+ public:
+  DdpCosts(const ModelShape& model, const Plan& plan, int slots, const CostOptions& cost)
+      : Costs(model, cost), ranks_(plan.ranks), slots_(slots) {
+    for (const Bucket& bucket : plan.buckets) {
+      double floats = 0;
+      for (int unit : bucket.units) floats += this->unit(unit);
+      buckets_.push_back({floats, static_cast<double>(bucket.partial_size)});
+    }
+    for (const Program& program : plan.programs)
+      partials_.push_back(static_cast<double>(subtrees(program.lanes, plan.lanes).size()));
+    for (double partials : partials_) all_ += partials;
+    for (int r = 0; r < ranks_; ++r) everyone_.push_back(r);
+    group_hosts(plan, cost);
+  }
+
+  Work of(const Program& program, const Instruction& i) const {
+    switch (i.op) {
+      case Op::kForward:
+      case Op::kBackward:
+        return compute(i);
+      case Op::kFold:
+        return fold(program, i);
+      case Op::kLoad:
+        return memory(prices.copy(2 * bytes_of(program, i.writes)));
+      case Op::kUpdate:
+        return memory(prices.update(unit(i.block), slots_));
+      case Op::kNorm:
+        return memory(prices.copy(slice(i.bucket).own));
+      case Op::kReduce: {
+        if (host_ranks_ > 0) return reduce_by_hosts(program, i);
+        const double mine = partials_[static_cast<size_t>(program.rank)];
+        const double bytes = slice(i.bucket).partial;
+        Work work = memory(prices.fold(bytes * (all_ + 1)));
+        work.received = bytes * (all_ - mine);
+        work.link = ranks_ > 1 ? work.received / (ranks_ - 1) : 0;
+        work.seconds += prices.arrive(program.rank, peers(program.rank), work.link);
+        return work;
+      }
+      case Op::kGather: {
+        if (host_ranks_ > 0) return between_hosts(program, slice(i.bucket).own);
+        Work work = memory(0);
+        work.link = ranks_ > 1 ? slice(i.bucket).own : 0;
+        work.received = work.link * (ranks_ - 1);
+        work.seconds += prices.arrive(program.rank, peers(program.rank), work.link);
+        return work;
+      }
+      default:
+        return memory(prices.meet(i.op == Op::kVote ? ranks_ : 1));
+    }
+  }
+
+ private:
+  struct Bytes {
+    double own, partial;
+  };
+  /// Two levels, as in comm/groups.h: hosts of as many ranks each, in order, whose ranks read each other's windows.
+  void group_hosts(const Plan& plan, const CostOptions& cost) {
+    const int hosts = hosts_in_order(cost.hosts);
+    if (hosts == 1 || hosts == ranks_ || ranks_ % hosts != 0) return;
+    if (cost.calibration.transports.at(cost.transport).flag == 0) return;
+    host_ranks_ = ranks_ / hosts;
+    for (int first = 0; first < ranks_; first += host_ranks_) {
+      double partials = 0;
+      for (int r = first; r < first + host_ranks_; ++r) partials += partials_[static_cast<size_t>(r)];
+      const Range lanes{plan.programs[static_cast<size_t>(first)].lanes.begin,
+                        plan.programs[static_cast<size_t>(first + host_ranks_ - 1)].lanes.end};
+      in_host_ = std::max(in_host_, partials);
+      leaving_ = std::max(leaving_, static_cast<double>(subtrees(lanes, plan.lanes).size()));
+    }
+  }
+  /// From the rank at my place in every other host.
+  Work between_hosts(const Program& program, double bytes) const {
+    std::vector<int> partners;
+    for (int r = program.rank % host_ranks_; r < ranks_; r += host_ranks_)
+      if (r != program.rank) partners.push_back(r);
+    Work work = memory(prices.arrive(program.rank, partners, bytes));
+    work.axis = Axis::kHosts;
+    work.link = bytes;
+    work.received = bytes * static_cast<double>(partners.size());
+    return work;
+  }
+  /// My host's subtrees of every partner's slice, then my own slice of all.
+  Work reduce_by_hosts(const Program& program, const Instruction& i) const {
+    const double bytes = slice(i.bucket).partial, others = static_cast<double>(ranks_) / host_ranks_ - 1;
+    Work work = between_hosts(program, bytes * leaving_);
+    const double touched = others * (in_host_ + leaving_) + in_host_ + others * leaving_ + 1;
+    work.seconds += prices.fold(bytes * touched);
+    return work;
+  }
+  Bytes slice(int bucket) const {
+    const Bytes& floats = buckets_[static_cast<size_t>(bucket)];
+    return {floats.own * kFloat / ranks_, floats.partial * kFloat / ranks_};
+  }
+  std::vector<int> peers(int rank) const {
+    std::vector<int> list = everyone_;
+    std::erase(list, rank);
+    return list;
+  }
+
+  int ranks_, slots_;
+  std::vector<Bytes> buckets_;  // floats
+  std::vector<double> partials_;
+  double all_ = 0;
+  std::vector<int> everyone_;
+  int host_ranks_ = 0;                ///< where sums have two levels
+  double in_host_ = 0, leaving_ = 0;  ///< partials of a host's ranks, and subtrees of its lanes, at most
+};
+
+CostModel make(const std::shared_ptr<const Costs>& costs, const CostOptions& options,
+               std::function<Work(const Program&, const Instruction&)> work) {
+  CostModel model{std::move(work), {}, options.hosts};
+  if (!options.own_processors)
+    model.pace = [costs](Resource resource, int active) { return costs->prices.pace(resource, active); };
+  return model;
+}
+
+}  // namespace
+
+int hosts_in_order(const std::vector<int>& hosts) {
+  const auto ranks = static_cast<int>(hosts.size());
+  const int count = hosts.empty() ? 1 : hosts.back() + 1;
+  for (int rank = 0; rank < ranks; ++rank)
+    if (hosts[static_cast<size_t>(rank)] != host_of(rank, ranks, count)) return 1;
+  return count;
+}
+
+SegmentSeconds segment_seconds(const ModelShape& model, int block, int segment, const CostOptions& options) {
+  if (!options.measured.empty()) return options.measured[static_cast<size_t>(block)][static_cast<size_t>(segment)];
+  const BlockShape& b = model.blocks[static_cast<size_t>(block)];
+  const SegmentShape& s = b.segments[static_cast<size_t>(segment)];
+  const Calibration& c = options.calibration;
+  const double matmul = s.flops / c.matmul.front();
+  const double touched = 2.0 * static_cast<double>(s.border_bytes + s.saved_bytes) / c.copy.alone;
+  const double gradient = kFloat * static_cast<double>(b.unit_size) / static_cast<double>(b.segments.size());
+  return {matmul + touched, matmul + touched, matmul + touched / 2 + gradient / c.copy.alone};
+}
+
+CostModel mesh_cost(const ModelShape& model, const MeshOptions& options, const CostOptions& cost) {
+  auto costs = std::make_shared<const MeshCosts>(model, options, cost);
+  return make(costs, cost, [costs](const Program& p, const Instruction& i) { return costs->of(p, i); });
+}
+
+CostModel ddp_cost(const ModelShape& model, const Plan& plan, int optimizer_slots, const CostOptions& cost) {
+  auto costs = std::make_shared<const DdpCosts>(model, plan, optimizer_slots, cost);
+  return make(costs, cost, [costs](const Program& p, const Instruction& i) { return costs->of(p, i); });
+}
+
+double state_bytes(double parameters, int ranks, int zero, const SlotSizes& sizes) {
+  const double n = ranks;
+  return parameters * (sizes.parameter / (zero >= 3 ? n : 1) + sizes.gradient / (zero >= 2 ? n : 1) +
+                       sizes.optimizer / (zero >= 1 ? n : 1));
+}
+
+}  // namespace tutti

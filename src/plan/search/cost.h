@@ -1,0 +1,80 @@
+// What an instruction costs: seconds of work, what it works with, and the bytes it brings to its rank. Pure functions
+// of a calibration (plan/search/calibration.h), the model's shape and the plan's options; the simulator
+// (plan/search/simulate.h) runs programs on them.
+//
+// Work of all ranks is even where their roles are: a slice is the unit divided by the shards, whatever the borders of
+// chunks make of it. So ranks of equal role cost the same, and one of them can stand for all.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "plan/ir/program.h"
+#include "plan/ir/shape.h"
+#include "plan/make/mesh.h"
+#include "plan/search/calibration.h"
+
+namespace tutti {
+
+/// What ranks that share a host's cores slow each other down in.
+enum class Resource : uint8_t { kMatmul, kMemory };
+inline constexpr int kResources = 2;
+
+/// What a link is for; kHosts: the second level of the data axis's sums, where they have two.
+enum class Axis : uint8_t { kData, kTensor, kPipeline, kHosts };
+inline constexpr int kAxes = 4;
+
+struct Work {
+  double seconds = 0;  ///< with the cores to itself
+  Resource resource = Resource::kMemory;
+  Axis axis = Axis::kData;  ///< of what it receives
+  double received = 0;      ///< bytes
+  double link = 0;          ///< of them from each peer
+};
+
+/// The seam of the simulator: tests bring their own.
+struct CostModel {
+  std::function<Work(const Program&, const Instruction&)> work;
+  /// How fast work goes when `active` queues of a host are at work, 1: as Work says. Empty: every rank has a processor
+  /// of its own, and moving bytes takes nothing of it.
+  std::function<double(Resource resource, int active)> pace;
+  std::vector<int> hosts;  ///< by rank; empty: all on one
+};
+
+/// Of a segment on one micro-batch, measured.
+struct SegmentSeconds {
+  double forward = 0, input = 0, weight = 0;
+};
+
+struct CostOptions {
+  Calibration calibration;
+  std::string transport = "shm";  ///< inside a host; between hosts it is "network"
+  std::vector<int> hosts;         ///< by rank; empty: all on one
+  bool own_processors = false;    ///< GPUs: nothing is shared
+  /// [block][segment]; empty: by FLOPs and bytes.
+  std::vector<std::vector<SegmentSeconds>> measured;
+};
+
+/// How many hosts there are, where ranks (by rank: its host) are grouped into them as layout.hosts does; else 1: sums
+/// have one level then.
+int hosts_in_order(const std::vector<int>& hosts);
+
+/// Measured, or by FLOPs and by the bytes that it reads and writes.
+SegmentSeconds segment_seconds(const ModelShape& model, int block, int segment, const CostOptions& options);
+
+/// For plans of plan/make/mesh.h.
+CostModel mesh_cost(const ModelShape& model, const MeshOptions& options, const CostOptions& cost);
+/// For plans of plan/make/ddp.h.
+CostModel ddp_cost(const ModelShape& model, const Plan& plan, int optimizer_slots, const CostOptions& cost);
+
+/// Bytes of a parameter, its gradient and its optimizer state.
+struct SlotSizes {
+  double parameter = 4, gradient = 4, optimizer = 8;
+};
+/// What a rank of a ZeRO stage keeps of `parameters`, sliced over `ranks`.
+double state_bytes(double parameters, int ranks, int zero, const SlotSizes& sizes);
+
+}  // namespace tutti

@@ -1,0 +1,161 @@
+// Between a job's [layout] and the search: which keys are given, and how a candidate is written back and named.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cctype>
+#include <map>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "plan/make/schedule.h"
+#include "plan/search/choose.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr const char* kRecomputes[] = {"none", "selective", "full"};
+
+bool given(const Job& job, const char* key) {
+  const auto found = job.origin.find(std::string("layout.") + key);
+  return found != job.origin.end() && found->second != "default" && found->second != "resolved";
+}
+
+Recompute recompute_of(const std::string& name) {
+  return name == "full" ? Recompute::kFull : name == "selective" ? Recompute::kSelective : Recompute::kNone;
+}
+
+}  // namespace
+
+SearchSpace given_layout(const Job& job) {
+  const LayoutConfig& l = job.layout;
+  SearchSpace space;
+  if (given(job, "tensor")) space.tensor = static_cast<int>(l.tensor);
+  if (given(job, "pipeline")) space.pipeline = static_cast<int>(l.pipeline);
+  if (given(job, "zero")) space.zero = static_cast<int>(l.zero);
+  if (given(job, "shards")) space.shards = static_cast<int>(l.shards);
+  if (given(job, "chunks")) space.chunks = static_cast<int>(l.chunks);
+  if (given(job, "in_flight")) space.in_flight = static_cast<int>(l.in_flight);
+  if (given(job, "schedule")) space.schedule = l.schedule;
+  if (given(job, "fold") && l.fold != "auto") space.fold = l.fold;
+  if (given(job, "recompute")) space.recompute = recompute_of(l.recompute);
+  return space;
+}
+
+void forget_layout(Job& job) {
+  LayoutConfig& l = job.layout;
+  l.tensor = l.pipeline = 1;
+  l.zero = l.shards = 0;
+  l.chunks = 2;
+  l.in_flight = 0;
+  l.schedule = "1f1b";
+  l.fold = "auto";
+  l.recompute = "none";
+  for (const char* key :
+       {"tensor", "pipeline", "zero", "shards", "chunks", "in_flight", "schedule", "fold", "recompute"})
+    job.origin[std::string("layout.") + key] = "default";
+}
+
+void set_layout(Job& job, const MeshOptions& o) {
+  LayoutConfig& l = job.layout;
+  const auto set = [&](const char* key, auto& field, const auto& value) {
+    if (field == value) return;
+    field = value;
+    job.origin[std::string("layout.") + key] = "planned";
+  };
+  set("ranks", l.ranks, int64_t{o.mesh.ranks()});
+  set("tensor", l.tensor, int64_t{o.mesh.tensor});
+  set("pipeline", l.pipeline, int64_t{o.mesh.pipeline});
+  set("zero", l.zero, int64_t{o.zero});
+  set("shards", l.shards, o.zero == 0 || o.mesh.shards == o.mesh.data ? int64_t{0} : int64_t{o.mesh.shards});
+  set("schedule", l.schedule, std::string(o.mesh.pipeline == 1 ? "1f1b" : o.schedule));
+  set("chunks", l.chunks, o.mesh.pipeline > 1 && o.schedule == "interleaved" ? int64_t{o.chunks} : int64_t{2});
+  set("in_flight", l.in_flight, o.mesh.pipeline > 1 && splits_backward(o.schedule) ? int64_t{o.in_flight} : int64_t{0});
+  set("recompute", l.recompute, std::string(kRecomputes[static_cast<size_t>(o.recompute)]));
+  if (o.owner || l.fold != "root") set("fold", l.fold, std::string(o.owner ? "owner" : "local"));
+}
+
+std::string layout_name(const MeshOptions& o) {
+  std::string name = fmt::format("data {} x tensor {} x pipeline {}", o.mesh.data, o.mesh.tensor, o.mesh.pipeline);
+  if (o.mesh.pipeline > 1) name += ", " + o.schedule;
+  if (o.mesh.pipeline > 1 && o.in_flight > 0) name += fmt::format(", {} in flight", o.in_flight);
+  if (o.zero > 0) name += fmt::format(", zero {}", o.zero);
+  if (o.zero > 0 && o.mesh.shards != o.mesh.data) name += fmt::format(" over {}", o.mesh.shards);
+  if (o.recompute != Recompute::kNone)
+    name += fmt::format(", recompute {}", kRecomputes[static_cast<size_t>(o.recompute)]);
+  if (o.offload) name += o.offload_parameters ? ", offload all" : ", offload optimizer";
+  if (o.owner) name += ", fold owner";
+  return name;
+}
+
+namespace {
+
+/// "pipeline 8, schedule gpipe".
+std::string set_text(const SearchSpace& space) {
+  std::vector<std::string> all;
+  const auto add = [&](const char* name, const auto& value) {
+    if (value) all.push_back(fmt::format("{} {}", name, *value));
+  };
+  add("tensor", space.tensor), add("pipeline", space.pipeline), add("zero", space.zero), add("shards", space.shards);
+  add("schedule", space.schedule), add("chunks", space.chunks);
+  add("in_flight", space.in_flight), add("fold", space.fold);
+  if (space.recompute) all.push_back(fmt::format("recompute {}", kRecomputes[static_cast<size_t>(*space.recompute)]));
+  return fmt::format("{}", fmt::join(all, ", "));
+}
+
+}  // namespace
+
+std::vector<Rejection> merged(const std::vector<Rejection>& rejected) {
+  std::map<std::string, size_t> kinds;
+  std::vector<Rejection> all;
+  for (const Rejection& r : rejected) {
+    std::string kind;
+    for (char c : r.reason)
+      if (std::isdigit(static_cast<unsigned char>(c)) == 0) kind += c;
+    const auto [it, fresh] = kinds.try_emplace(std::move(kind), all.size());
+    if (fresh) {
+      all.push_back(r);
+    } else {
+      auto& layouts = all[it->second].layouts;
+      layouts.insert(layouts.end(), r.layouts.begin(), r.layouts.end());
+    }
+  }
+  return all;
+}
+
+std::vector<std::string> no_layout_faults(const SearchResult& result, const SearchRequest& request) {
+  std::vector<std::string> faults;
+  if (!result.nearest.empty()) {
+    faults.push_back(fmt::format("no layout of {} rank{} fits into {} a rank; the nearest:", request.ranks,
+                                 request.ranks == 1 ? "" : "s", bytes_text(static_cast<double>(request.memory))));
+    for (size_t i = 0; i < std::min<size_t>(3, result.nearest.size()); ++i)
+      faults.push_back(fmt::format("  {} needs {}", layout_name(result.nearest[i].options),
+                                   bytes_text(static_cast<double>(result.nearest[i].memory.total()))));
+    return faults;
+  }
+  const std::string set = set_text(request.space);
+  faults.push_back(
+      fmt::format("no layout of {} rank{} can run this job{}:", request.ranks, request.ranks == 1 ? "" : "s",
+                  set.empty() ? "" : fmt::format(" with what is set ({}; left out, it is searched)", set)));
+  if (result.rejected.empty())
+    faults.push_back(
+        fmt::format("  tensor x pipeline ranks do not divide {} ranks, or shards their data ranks", request.ranks));
+  if (request.ranks > result.lanes * result.slices * result.blocks)
+    faults.push_back(fmt::format("  it has work for {} ranks at most: {} lanes x {} slices x {} blocks",
+                                 result.lanes * result.slices * result.blocks, result.lanes, result.slices,
+                                 result.blocks));
+  for (const Rejection& r : merged(result.rejected))
+    faults.push_back(fmt::format("  {} ({}{})", r.reason, r.layouts.front(),
+                                 r.layouts.size() > 1 ? fmt::format(" and {} more", r.layouts.size() - 1) : ""));
+  return faults;
+}
+
+Candidate choose_layout(Job& job, const ModelShape& model, SearchRequest request) {
+  request.space = given_layout(job);
+  SearchResult result = search_layouts(model, request);
+  if (result.best.empty()) throw ConfigError(no_layout_faults(result, request));
+  set_layout(job, result.best.front().options);
+  return std::move(result.best.front());
+}
+
+}  // namespace tutti

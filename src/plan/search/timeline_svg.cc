@@ -1,0 +1,209 @@
+// Neighbouring instructions of one micro-batch and kind are drawn as one bar: a stage's forward, not its segments.
+#include "plan/search/timeline_svg.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "base/svg.h"
+
+namespace tutti {
+
+using namespace svg;
+
+namespace {
+
+constexpr double kWidth = 1200, kLeft = 168, kRight = 28, kTop = 92;
+constexpr double kRow = 24, kThin = 8, kGap = 2, kRankGap = 9;
+constexpr double kPlot = kWidth - kLeft - kRight;
+
+/// What a bar shows, in the order of the legend. Compute in blues and greens, what travels in warm tones.
+struct Kind {
+  const char *name, *fill, *ink;
+};
+constexpr Kind kKinds[] = {{"Load", "#a9b4c0", kInk},
+                           {"Forward", "#5b8def", "#ffffff"},
+                           {"Recompute", "#a9c4f7", kInk},
+                           {"Backward", "#2f5fb3", "#ffffff"},
+                           {"Input part", "#2f5fb3", "#ffffff"},
+                           {"Weight part", "#2a9d8f", "#ffffff"},
+                           {"Fold", "#49b6a6", kInk},
+                           {"Norm", "#c58fd6", kInk},
+                           {"Update", "#5aa846", "#ffffff"},
+                           {"Reduce", "#f2994a", kInk},
+                           {"Gather", "#f2c94c", kInk},
+                           {"Exchange", "#e07a5f", kInk},
+                           {"Send", "#d9a441", kInk},
+                           {"Vote", "#eb5757", "#ffffff"},
+                           {"Disk", "#8d7b68", "#ffffff"}};
+enum : size_t {
+  kLoad,
+  kForward,
+  kRecompute,
+  kBackward,
+  kInput,
+  kWeight,
+  kFold,
+  kNorm,
+  kUpdate,
+  kReduce,
+  kGather,
+  kExchange,
+  kSend,
+  kVote,
+  kDisk
+};
+
+size_t kind_of(const Instruction& i) {
+  switch (i.op) {
+    case Op::kLoad:
+      return kLoad;
+    case Op::kForward:
+      return i.again ? kRecompute : kForward;
+    case Op::kBackward:
+      return i.part == Part::kInput ? kInput : i.part == Part::kWeight ? kWeight : kBackward;
+    case Op::kFold:
+      return kFold;
+    case Op::kNorm:
+      return kNorm;
+    case Op::kUpdate:
+      return kUpdate;
+    case Op::kReduce:
+      return kReduce;
+    case Op::kGather:
+      return kGather;
+    case Op::kExchange:
+      return kExchange;
+    case Op::kSend:
+    case Op::kRecv:
+      return kSend;
+    case Op::kFetch:
+    case Op::kEvict:
+      return kDisk;
+    case Op::kVote:
+    case Op::kAcquire:
+      return kVote;
+  }
+  return kLoad;
+}
+
+struct Bar {
+  double begin = 0, end = 0;
+  size_t kind = 0;
+  int lane = -1, micro = -1;
+  int first = 0, last = 0;  // instructions of the queue
+};
+
+std::vector<Bar> bars_of(const Queue& queue, const std::vector<InstructionTime>& times, double smallest) {
+  std::vector<Bar> bars;
+  for (size_t i = 0; i < queue.instructions.size(); ++i) {
+    const Instruction& instruction = queue.instructions[i];
+    const Bar bar{times[i].begin,    times[i].end,        kind_of(instruction), instruction.lane,
+                  instruction.micro, static_cast<int>(i), static_cast<int>(i)};
+    if (bar.end <= bar.begin) continue;
+    Bar* before = bars.empty() ? nullptr : &bars.back();
+    if (before != nullptr && before->kind == bar.kind && before->lane == bar.lane && before->micro == bar.micro &&
+        bar.begin - before->end < smallest) {
+      before->end = bar.end;
+      before->last = bar.last;
+    } else {
+      bars.push_back(bar);
+    }
+  }
+  return bars;
+}
+
+/// Micro-batches of a rank in the order in which it first meets them: what pipelines are numbered by.
+std::vector<std::pair<int, int>> sequence_of(const Program& program) {
+  std::vector<std::pair<int, int>> sequence;
+  for (const Instruction& i : program.queues[0].instructions)
+    if (i.op == Op::kForward &&
+        std::find(sequence.begin(), sequence.end(), std::pair(i.lane, i.micro)) == sequence.end())
+      sequence.emplace_back(i.lane, i.micro);
+  return sequence;
+}
+
+std::string legend(const std::set<size_t>& used) {
+  std::string svg;
+  double x = kLeft;
+  for (size_t kind : used) {
+    const Kind& k = kKinds[kind];
+    svg += fmt::format("<rect x=\"{:.1f}\" y=\"52\" width=\"12\" height=\"12\" rx=\"2.5\" fill=\"{}\"/>\n", x, k.fill);
+    svg += text_at(x + 17, 62.5, k.name, kInk, " font-size=\"12\"");
+    x += 17 + 6.8 * static_cast<double>(std::string(k.name).size()) + 18;
+  }
+  return svg;
+}
+
+std::string time_text(double seconds) {
+  return seconds < 1e-3 ? fmt::format("{:.3g} us", seconds * 1e6)
+         : seconds < 1  ? fmt::format("{:.4g} ms", seconds * 1e3)
+                        : fmt::format("{:.4g} s", seconds);
+}
+
+}  // namespace
+
+std::string timeline_svg(std::span<const Program> programs, const Simulation& simulation, const std::string& title) {
+  const double span = std::max(simulation.seconds, 1e-9), scale = kPlot / span;
+  std::string grounds, bars, labels;
+  std::set<size_t> used;
+  double y = kTop;
+  for (size_t r = 0; r < programs.size(); ++r) {
+    const Program& program = programs[r];
+    const auto sequence = sequence_of(program);
+    if (r > 0) y += kRankGap;
+    labels += text_at(24, y + kRow / 2 + 4.5, fmt::format("rank {}", program.rank), kInk, " font-weight=\"600\"");
+    for (size_t q = 0; q < program.queues.size(); ++q) {
+      const Queue& queue = program.queues[q];
+      if (queue.instructions.empty()) continue;
+      const bool compute = q == 0;
+      const double height = compute ? kRow : kThin;
+      labels += text_at(kLeft - 10, y + height / 2 + (compute ? 4.5 : 3), queue.name, kFaint,
+                        compute ? " text-anchor=\"end\" font-size=\"12\"" : " text-anchor=\"end\" font-size=\"9\"");
+      grounds += fmt::format("<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" rx=\"2\" fill=\"#f3f5f7\"/>\n",
+                             kLeft, y, kPlot, height);
+      for (const Bar& bar : bars_of(queue, simulation.ranks[r].queues[q], 0.4 / scale)) {
+        used.insert(bar.kind);
+        const double x = kLeft + bar.begin * scale, width = std::max((bar.end - bar.begin) * scale, 0.5);
+        const double drawn = width > 3 ? width - 0.6 : width;
+        const Instruction& first = queue.instructions[static_cast<size_t>(bar.first)];
+        bars += fmt::format(
+            "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\"{} fill=\"{}\"><title>{}{}, "
+            "{}</title></rect>\n",
+            x, y, drawn, height, compute && width > 6 ? " rx=\"2\"" : "", kKinds[bar.kind].fill,
+            escaped(to_string(first)), bar.last > bar.first ? fmt::format(" and {} more", bar.last - bar.first) : "",
+            time_text(bar.end - bar.begin));
+        const auto number = std::find(sequence.begin(), sequence.end(), std::pair(bar.lane, bar.micro));
+        if (!compute || number == sequence.end() || bar.kind == kLoad) continue;
+        const std::string text = std::to_string(number - sequence.begin());
+        if (width > 6.5 * static_cast<double>(text.size()) + 5)
+          bars += text_at(x + drawn / 2, y + kRow / 2 + 4, text, kKinds[bar.kind].ink,
+                          " text-anchor=\"middle\" font-size=\"11\"");
+      }
+      y += height + kGap;
+    }
+  }
+  const double bottom = y + 4;
+  const double unit = span < 1e-3 ? 1e-6 : span < 1 ? 1e-3 : 1;
+  const double tick = tick_step(span / unit);
+  for (int k = 0; k * tick <= span / unit * (1 + 1e-9); ++k) {
+    const double x = kLeft + k * tick * unit * scale;
+    grounds += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"{3}\"/>\n", x,
+                           kTop - 6, bottom, kGrid);
+    labels += text_at(x, bottom + 18, fmt::format("{:.6g}", k * tick), kFaint, " text-anchor=\"middle\"");
+  }
+  labels += text_at(kLeft - 10, bottom + 18,
+                    unit == 1      ? "s"
+                    : unit == 1e-3 ? "ms"
+                                   : "us",
+                    kFaint, " text-anchor=\"end\"");
+  const std::string right = fmt::format("{}, bubble {:.1f} %, exposed communication {:.1f} %", time_text(span),
+                                        100 * simulation.bubble_share(), 100 * simulation.exposed_share());
+  return opening(kWidth, bottom + 34) + text_at(24, 32, title, kInk, " font-size=\"17\" font-weight=\"600\"") +
+         text_at(kWidth - kRight, 32, right, kFaint, " font-size=\"13\" text-anchor=\"end\"") + legend(used) + grounds +
+         bars + labels + "</svg>\n";
+}
+
+}  // namespace tutti
