@@ -21,7 +21,10 @@ struct GptShape {
 
   int64_t rows() const { return batch * length; }
   int64_t dim() const { return width / heads; }
-  AttentionShape attention() const { return {batch, length, heads, dim(), kv_heads}; }
+  /// Of one of `slices` equal shares of the heads.
+  AttentionShape attention(int64_t slices = 1) const {
+    return {batch, length, heads / slices, dim(), kv_heads / slices};
+  }
   bool gated() const { return activation == "swiglu"; }
   /// What fc1 puts out: hidden, or gate and up of that size each.
   int64_t fc1_columns() const { return gated() ? 2 * hidden : hidden; }

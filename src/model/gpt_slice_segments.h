@@ -1,4 +1,5 @@
-// The segments of one column of the sliced GPT (gpt_slices.h), written like the whole one's (gpt_segments.h).
+// The segments of one column of the sliced GPT (gpt_slices.h), written like the whole one's (gpt_segments.h), with
+// which they share the cores of attention and the mlp (gpt_core.h).
 #pragma once
 
 #include <memory>
@@ -18,12 +19,6 @@ struct GptSlice {
   int64_t first_row() const { return column * rows(); }
   int64_t vocab() const { return whole.vocab / slices; }
   int64_t first_token() const { return column * vocab(); }
-  int64_t mixed() const { return whole.width / slices; }  ///< what its heads put out
-  int64_t hidden() const { return whole.hidden / slices; }
-  int64_t fc1_columns() const { return whole.fc1_columns() / slices; }
-  AttentionShape attention() const {
-    return {whole.batch, whole.length, whole.heads / slices, whole.dim(), whole.kv_heads / slices};
-  }
   /// The stream as the norms see it: its rows have no samples.
   GptShape lines() const;
   /// Of its rows: they draw what they draw in the whole model.

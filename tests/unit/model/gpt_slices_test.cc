@@ -53,8 +53,11 @@ at::Tensor slice_of(const std::string& name, const at::Tensor& whole, const Mode
 class SlicedCase : public ColumnsCase {
  public:
   /// With the weights and data of `whole`.
-  SlicedCase(Job job, int64_t slices, const GptCase& whole, Isa isa, MatmulKind matmul = MatmulKind::kOwn)
-      : ColumnsCase(make_gpt(with(job, slices), kernels(isa, matmul))), config(job.model), slices(slices) {
+  SlicedCase(const Job& job, int64_t slices, const GptCase& whole, Isa isa, MatmulKind matmul = MatmulKind::kOwn)
+      : SlicedCase(job, slices, whole, kernels(isa, matmul)) {}
+  /// The table must outlive it.
+  SlicedCase(const Job& job, int64_t slices, const GptCase& whole, const Kernels& table)
+      : ColumnsCase(make_gpt(with(job, slices), table)), config(job.model), slices(slices) {
     data = whole.data;
     each([&](int block, const ParameterShape& p, const std::string& name, int unsliced, const ParameterShape& q) {
       const at::Tensor values = whole.values[unsliced].narrow(0, q.offset, q.size).view(q.dims);
@@ -255,6 +258,25 @@ TEST(GptSlices, GiveEqualBitsAgainAndInTwoParts) {
         EXPECT_TRUE(once.gradients[b].equal(parts.gradients[b])) << once.shape.blocks[b].name;
     }
   }
+}
+
+TEST(GptSlices, LeaveTheFusedKernelsToTheWholeModel) {
+  static int calls = 0;
+  const auto refuse = [](auto...) {
+    ++calls;
+    return false;
+  };
+  Kernels table = kernels(isa());
+  table.fused = {refuse, refuse, refuse};
+  const Job job = gpt_job(four_heads(), GptCase::kBatch);
+  GptCase whole(job, table);
+  SlicedCase sliced(job, 2, whole, table);
+  sliced.forward();
+  sliced.backward();
+  EXPECT_EQ(calls, 0);
+  whole.forward();
+  whole.backward();
+  EXPECT_EQ(calls, job.model.layers * 5);  // four linear layers forward, and the activation back
 }
 
 TEST(GptSlices, ShareWhatIsAddedToRowsAndCutTheRest) {
