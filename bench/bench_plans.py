@@ -13,11 +13,11 @@ from rows import BIN, Resident
 MB = 1e6
 HELD = ["train.lanes=4", "train.micro_batches=2", "train.micro_batch_size=2"]
 SLICES = ["train.tensor_slices=2"]
-# Plain data parallelism with next to nothing in it: what processes take beside the plan's buffers.
+# Data parallelism with next to nothing in it: what processes take beside the plan's buffers.
 TRIVIAL = [*HELD, "model.layers=4", "model.width=16", "model.heads=2", "model.context=16"]
 # By name: ranks and what is set beside the defaults. `job` is no part of the layout.
 LAYOUTS = {
-    "DDP": (2, {}),
+    "DDP": (2, {"zero": 0}),
     "ZeRO-1": (2, {"zero": 1}),
     "ZeRO-2": (2, {"zero": 2}),
     "ZeRO-3": (2, {"zero": 3}),
@@ -165,7 +165,7 @@ def zero3_share(table):
             continue
         try:
             most = [max(total(held(name, 4, *job, f"train.lanes={lanes}", *layout)[0], ["parameter", "gradient", "moment"]))
-                    for layout in (["layout.zero=3", "layout.depth=1", f"layout.fold={fold}"], [])]
+                    for layout in (["layout.zero=3", "layout.depth=1", f"layout.fold={fold}"], ["layout.zero=0"])]
         except (RuntimeError, OSError) as error:
             table.missing(name, 1, error)
             continue

@@ -4,7 +4,9 @@
 //
 //   tutti-bench-comm --ranks N --lanes W --transport shm|tcp --kind exact|ring|root|memcpy --hosts H
 //
-// The time of an iteration is the slowest rank's, from a common start: reduce, gather, release. `memcpy` is the limit
+// What is run are the comm instructions of a plan of data parallelism over one unit of BYTES. The time of an
+// iteration is the slowest rank's, from a common start, until the rank may read the whole sum: over windows a sum in
+// place whose slices are read where their owners made them, over tcp one that returns its blocks. `memcpy` is the limit
 // to compare with: all ranks copy BYTES from private to private memory at once.
 #include <poll.h>
 #include <sched.h>
@@ -20,9 +22,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "comm/reduction.h"
-#include "grid/grid.h"
+#include "comm/lending.h"
+#include "comm/pulls.h"
 #include "net/make.h"
+#include "plan/make/mesh.h"
 
 namespace tutti {
 namespace {
@@ -65,32 +68,30 @@ void start_together(Board& board, int ranks) {
 // Small whole numbers: their sums are exact in any order.
 float value(int64_t lane, int64_t i) { return static_cast<float>((i * 7 + lane * 13) & 255); }
 
-ReductionSpec make_spec(const Options& options, int64_t floats) {
-  ReductionSpec spec;
-  spec.lanes = options.lanes;
-  spec.partial_size = spec.result_size = floats;
-  spec.pieces = {{0, floats, {0}}};
-  spec.slices = slices_of({{0, floats}}, floats, options.ranks);
-  if (floats < options.ranks * kChunk) {  // too few chunks to share: cut on cache lines
-    for (int r = 0; r < options.ranks; ++r) {
-      spec.slices[r] = {std::min(floats, floats * r / options.ranks / kAlign * kAlign),
-                        r + 1 == options.ranks ? floats : floats * (r + 1) / options.ranks / kAlign * kAlign};
-    }
-  }
-  spec.kind = options.kind == "ring" ? ReduceKind::kRing : ReduceKind::kExact;
-  spec.fold = options.kind == "root" ? FoldAt::kRoot : FoldAt::kOwner;
-  for (int r = 0; r < options.ranks; ++r) {
-    spec.hosts.push_back(host_of(r, options.ranks, options.hosts));
-    spec.owned.push_back(lanes_of(r, options.ranks, options.lanes));
-    spec.offsets.emplace_back();
-    for (size_t p = 0; p < subtrees(spec.owned[r], spec.lanes).size(); ++p) {
-      spec.offsets[r].push_back(static_cast<int64_t>(p) * align_up(floats * 4, 4096));
-    }
-  }
-  return spec;
+/// A model of one unit of that many floats, and nothing else.
+ModelShape one_unit(int64_t floats) {
+  BlockShape block;
+  block.name = "unit";
+  block.parameters.push_back({.name = "unit.weight", .dims = {floats}, .offset = 0, .size = floats});
+  block.unit_size = block.gradient_size = align_up(floats, kAlign);
+  block.segments.resize(1);
+  ModelShape model;
+  model.blocks.push_back(block);
+  return model;
 }
 
-/// One rank: a transport and a reduction for the size in use.
+Plan plan_of(const Options& options, int64_t floats) {
+  MeshOptions mesh;
+  mesh.mesh.data = options.ranks;
+  mesh.batch.lanes = options.lanes;
+  mesh.windows = options.transport != "tcp";
+  mesh.hosts = options.hosts;
+  mesh.root = options.kind == "root";
+  mesh.ring = options.kind == "ring";
+  return plan_mesh(one_unit(floats), mesh);
+}
+
+/// One rank: a transport and, for the size in use, what the comm instructions of its program do.
 class Rank {
  public:
   Rank(const Options& options, int rank, Rendezvous& rendezvous, Board& board)
@@ -110,9 +111,12 @@ class Rank {
 
  private:
   Deadline deadline() const { return clock_.after(std::chrono::seconds(30)); }
+  const Program& program() const { return plan_.programs[rank_]; }
 
   void prepare(int64_t bytes) {
-    reduction_.reset();
+    copies_.clear();
+    sums_.clear();
+    lending_.reset();
     transport_.reset();
     bytes_ = bytes;
     step_ = 0;
@@ -122,61 +126,119 @@ class Rank {
       to_.assign(bytes, 0);
       return;
     }
-    const ReductionSpec spec = make_spec(options_, bytes / 4);
-    const size_t arena_bytes = spec.offsets[rank_].back() + align_up(bytes, 4096);
-    TransportOptions transport{.kind = options_.transport, .hosts = spec.hosts};
-    if (options_.transport != "tcp") transport.window_bytes = arena_bytes;
+    plan_ = plan_of(options_, bytes / 4);
+    make_arena();
+    lending_ = std::make_unique<Lending>(plan_, rank_, *transport_);
+    make_pulls();
+    fill();
+    all_reduce();
+    verify();
+    for (int r = 0; r < options_.ranks; ++r) {
+      if (r != rank_) board_.sent[rank_][r] = static_cast<int64_t>(transport_->sent_bytes(r));
+    }
+  }
+
+  void make_arena() {
+    int64_t arena_bytes = 0;
+    for (const Buffer& b : program().buffers)
+      if (b.window) arena_bytes = std::max(arena_bytes, b.window_offset + b.bytes);
+    TransportOptions transport{.kind = options_.transport};
+    for (int r = 0; r < options_.ranks; ++r) transport.hosts.push_back(host_of(r, options_.ranks, options_.hosts));
+    if (options_.transport != "tcp") transport.window_bytes = static_cast<size_t>(arena_bytes);
     transport_ = make_transport(transport, Epoch{1, epoch_++, 1}, rendezvous_, clock_, nullptr, deadline());
     arena_ = transport_->window();
     if (arena_.empty()) {
       to_.resize(arena_bytes);
       arena_ = std::as_writable_bytes(std::span(to_));
     }
-    reduction_ = make_reduction(spec, *transport_, arena_);
-    fill(spec, arena_);
-    all_reduce();
-    verify(spec);
-    for (int r = 0; r < options_.ranks; ++r) {
-      if (r != rank_) board_.sent[rank_][r] = static_cast<int64_t>(transport_->sent_bytes(r));
-    }
   }
 
-  void fill(const ReductionSpec& spec, std::span<std::byte> arena) const {
-    const std::vector<Range> parts = subtrees(spec.owned[rank_], spec.lanes);
+  float* floats(int buffer) const {
+    return reinterpret_cast<float*>(arena_.data() + program().buffers[buffer].window_offset);
+  }
+
+  void make_pulls() {
+    bool windows = true;
+    for (int r = 0; r < options_.ranks; ++r) windows = windows && !transport_->window_of(r).empty();
+    int64_t scratch_bytes = 0;
+    for (const Instruction* i : instructions(Op::kReduce))
+      scratch_bytes = std::max(scratch_bytes, SumPull::scratch_bytes(plan_.sums[i->transfer], rank_, windows));
+    from_.resize(scratch_bytes);
+    for (const Instruction* i : instructions(Op::kReduce)) {
+      const SumTransfer& transfer = plan_.sums[i->transfer];
+      const auto member = std::find(transfer.ranks.begin(), transfer.ranks.end(), rank_) - transfer.ranks.begin();
+      // One unit and one round, or two by hosts: the sum is made in place, in this rank's first term.
+      float* slice = floats(operands_of(*i, OperandRole::kTerm)[0]->buffer) + transfer.units[0].slices[member].begin;
+      sums_.push_back(make_sum_pull(transfer, {i->id, i->parcel, to_string(*i)}, *transport_, arena_, {{slice}},
+                                    std::as_writable_bytes(std::span(from_))));
+      by_hosts_ = transfer.by_hosts;
+    }
+    for (const Instruction* i : instructions(Op::kGather))
+      copies_.push_back(std::make_unique<CopyPull>(
+          plan_.copies[i->transfer], TransferName{i->id, i->parcel, to_string(*i)}, *transport_, arena_,
+          [this](int buffer) { return reinterpret_cast<std::byte*>(floats(buffer)); }));
+  }
+
+  std::vector<const Instruction*> instructions(Op op) const {
+    std::vector<const Instruction*> found;
+    for (const Queue& queue : program().queues)
+      for (const Instruction& i : queue.instructions)
+        if (i.op == op) found.push_back(&i);
+    return found;
+  }
+
+  /// What this rank adds to the sum: one term per subtree of its lanes.
+  std::vector<std::span<float>> terms() const {
+    std::vector<std::span<float>> all;
+    for (const Operand* term : operands_of(*instructions(Op::kReduce)[0], OperandRole::kTerm))
+      all.emplace_back(floats(term->buffer), static_cast<size_t>(bytes_ / 4));
+    return all;
+  }
+
+  void fill() const {
+    const std::vector<Range> parts = subtrees(lanes_of(rank_, options_.ranks, options_.lanes), options_.lanes);
+    const auto all = terms();
     for (size_t p = 0; p < parts.size(); ++p) {
-      auto* to = reinterpret_cast<float*>(arena.data() + spec.offsets[rank_][p]);
-      for (int64_t i = 0; i < spec.partial_size; ++i) {
-        to[i] = 0;
-        for (int64_t lane = parts[p].begin; lane < parts[p].end; ++lane) to[i] += value(lane, i);
+      for (size_t i = 0; i < all[p].size(); ++i) {
+        all[p][i] = 0;
+        for (int64_t lane = parts[p].begin; lane < parts[p].end; ++lane)
+          all[p][i] += value(lane, static_cast<int64_t>(i));
       }
     }
   }
 
-  void verify(const ReductionSpec& spec) const {
-    for (int s = 0; s < options_.ranks; ++s) {
-      const float* got = reduction_->view(s);
-      for (int64_t i = spec.slices[s].begin; i < spec.slices[s].end; ++i) {
+  /// Reads the whole sum where the plan's Update does: here, or in the windows of those who made slices of it.
+  void verify() const {
+    for (const Operand* part : operands_of(*instructions(Op::kUpdate)[0], OperandRole::kGradient)) {
+      const int owner = part->rank < 0 ? rank_ : part->rank;
+      const std::span<const std::byte> memory = owner == rank_ ? arena_ : transport_->window_of(owner);
+      const auto* sum =
+          reinterpret_cast<const float*>(memory.data() + plan_.programs[owner].buffers[part->buffer].window_offset);
+      for (int64_t i = part->range.begin; i < std::min(part->range.end, bytes_ / 4); ++i) {
         float expected = 0;
-        for (int64_t lane = 0; lane < spec.lanes; ++lane) expected += value(lane, i);
-        if (got[i - spec.slices[s].begin] != expected) {
-          throw Error(fmt::format("rank {}: float {} of {} is {} and should be {}", rank_, i, spec.result_size,
-                                  got[i - spec.slices[s].begin], expected));
+        for (int64_t lane = 0; lane < options_.lanes; ++lane) expected += value(lane, i);
+        if (sum[i] != expected) {
+          throw Error(
+              fmt::format("rank {}: float {} of {} is {} and should be {}", rank_, i, bytes_ / 4, sum[i], expected));
         }
       }
     }
-    reduction_->release(step_ - 1);
+    for (const Instruction* i : instructions(Op::kRelease)) lending_->release(i->parcel, step_ - 1);
   }
 
   /// As a backward pass does between two reductions: every rank has just written its whole gradient. Not timed.
   void rewrite() {
-    reduction_->await_release(step_ - 1, deadline());
-    std::memset(arena_.data(), 0, arena_.size());
+    start_together(board_, options_.ranks);  // nobody copies from it any more: in a step the vote says so
+    for (const Instruction* i : instructions(Op::kAcquire)) lending_->acquire(i->parcel, step_, deadline());
+    for (const std::span<float> term : terms()) std::memset(term.data(), 0, term.size_bytes());
   }
 
   void all_reduce() {
-    reduction_->reduce(step_, deadline());
-    reduction_->gather(step_, deadline());
-    if (step_ > 0) reduction_->release(step_);  // verify() releases the first one
+    for (const auto& sum : sums_) sum->run(step_, deadline());
+    if (by_hosts_) start_together(board_, options_.ranks);  // the others' slices are made: the vote says so, too
+    for (const auto& copy : copies_) copy->run(step_, deadline());
+    if (step_ > 0)  // verify() releases the first one
+      for (const Instruction* i : instructions(Op::kRelease)) lending_->release(i->parcel, step_);
     ++step_;
   }
 
@@ -188,9 +250,13 @@ class Rank {
   Board& board_;
   SystemClock clock_;
   std::unique_ptr<Transport> transport_;
-  std::unique_ptr<Reduction> reduction_;
-  std::vector<char> from_, to_;
-  std::span<std::byte> arena_;  // the gradients
+  Plan plan_;
+  std::unique_ptr<Lending> lending_;
+  std::vector<std::unique_ptr<SumPull>> sums_;
+  std::vector<std::unique_ptr<CopyPull>> copies_;
+  bool by_hosts_ = false;
+  std::vector<char> from_, to_;  // of memcpy; else scratch of the sums, and gradients where there is no window
+  std::span<std::byte> arena_;   // the gradients
   int64_t bytes_ = -1;
   uint64_t step_ = 0;
   uint32_t epoch_ = 1;

@@ -15,11 +15,12 @@
 #include "config/value.h"
 #include "device/child.h"
 #include "exec/tier.h"
+#include "optim/optimizer.h"
 #include "plan/make/schedule.h"
 #include "plan/search/choose.h"
 #include "tensor/threads.h"
-#include "train/mesh_rank.h"
 #include "train/prepare.h"
+#include "train/rank_plan.h"
 
 namespace tutti {
 
@@ -139,10 +140,13 @@ TrainArguments with_planned_layout(TrainArguments arguments, const MakeModel& ma
   const auto choose = [&] {
     const Job job = planned_job(plan, make_model);
     std::string text = fmt::format("layout.ranks={}\n", job.layout.ranks);
-    for (const Key& key : keys())
-      if (const auto origin = job.origin.find(key.full_name());
-          origin != job.origin.end() && origin->second == "planned" && key.get(job) != key.fallback)
+    for (const Key& key : keys()) {
+      const auto origin = job.origin.find(key.full_name());
+      const bool planned = origin != job.origin.end() && origin->second == "planned" && key.get(job) != key.fallback;
+      // Left out, an automatic key would be chosen once more, and perhaps otherwise.
+      if (planned || (key.automatic && key.section == "layout"))
         text += fmt::format("{}={}\n", key.full_name(), value_text(key.get(job)));
+    }
     return text;
   };
   for (std::string& setting : asked(choose, "layout.plan = \"auto\"")) arguments.set.push_back(std::move(setting));
@@ -151,7 +155,7 @@ TrainArguments with_planned_layout(TrainArguments arguments, const MakeModel& ma
 }
 
 void refuse_bad_mesh(const Job& job, const MakeModel& make_model, bool fresh) {
-  if (!needs_mesh(job) || job.numerics.device != "cpu") return;
+  if (!model_may_refuse(job) || job.numerics.device != "cpu") return;
   auto faults = asked([&] { return mesh_answer(job, make_model, fresh); }, "the layout");
   if (!faults.empty()) throw ConfigError(std::move(faults));
 }

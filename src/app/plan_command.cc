@@ -31,8 +31,8 @@
 #include "plan/search/choose.h"
 #include "plan/search/timeline_svg.h"
 #include "tensor/threads.h"
-#include "train/mesh_rank.h"
 #include "train/prepare.h"
+#include "train/rank_plan.h"
 
 namespace tutti {
 
@@ -259,7 +259,6 @@ Question pose(const PlanArguments& arguments, const MakeModel& make_model, bool 
 
   SearchRequest& request = question.request;
   request.ranks = planned.ranks;
-  request.bucket_floats = job.layout.bucket_floats;
   request.space = given_layout(planned.asked);
   request.cost = cost_of(arguments, planned, model);
   Job base = planned.asked;  // the cut and the depth as written
@@ -269,7 +268,8 @@ Question pose(const PlanArguments& arguments, const MakeModel& make_model, bool 
   request.base =
       mesh_options(base, shape, static_cast<int>(make_optimizer(job.train, job.numerics.isa)->slots().size()));
   request.base.hosts = hosts_in_order(request.cost.hosts);
-  request.base.windows = request.cost.hosts.empty() && job.layout.transport != "tcp";
+  const bool grouped = request.cost.hosts.empty() || request.base.hosts > 1;
+  request.base.windows = grouped && job.layout.transport != "tcp";
   request.memory = arguments.memory.empty() ? memory_share(planned, request.cost.hosts) : parse_bytes(arguments.memory);
   request.refuse = [planned](const MeshOptions& options) { return refusal(planned, options); };
   return question;

@@ -47,12 +47,13 @@ void print_device(const Job& job, const Machine& machine) {
       l.prefetch ? "on" : "off");
 }
 
-/// What a mesh has besides its ranks; empty for plain data parallelism.
+/// How ranks share the work.
 std::string mesh_text(const Job& job) {
-  if (!needs_mesh(job)) return "";
   const LayoutConfig& l = job.layout;
   const Mesh mesh = mesh_of(l);
-  std::string text = fmt::format(", data {} x tensor {} x pipeline {}", mesh.data, mesh.tensor, mesh.pipeline);
+  std::string text;
+  if (mesh.tensor * mesh.pipeline > 1)
+    text = fmt::format(", data {} x tensor {} x pipeline {}", mesh.data, mesh.tensor, mesh.pipeline);
   if (mesh.pipeline > 1) text += ", " + l.schedule;
   if (l.in_flight > 0) text += fmt::format(", {} in flight", l.in_flight);
   if (l.zero > 0) text += fmt::format(", zero {}", l.zero);

@@ -11,7 +11,7 @@
 #include "model/wiring.h"
 #include "optim/optimizer.h"
 #include "plan/make/schedule.h"
-#include "train/mesh_rank.h"
+#include "train/rank_plan.h"
 
 namespace tutti {
 
@@ -80,6 +80,7 @@ LayoutConfig layout_of(LayoutConfig layout, const Row& row) {
   layout.partition = row.partition;
   layout.graph = row.graph;
   layout.prefetch = row.prefetch;
+  layout.zero = 0;
   return layout;
 }
 
@@ -92,7 +93,7 @@ class Sweep {
         slices_(job.train.tensor_slices),
         device_(job.numerics.device == "cuda"),
         cut_(job.model.kind == "gpt" ? "blocks.0" : "") {
-    base_.hosts = 1, base_.partition = "lanes", base_.fold = "local";
+    base_.hosts = 1, base_.partition = "lanes", base_.fold = "local", base_.zero = 0;
   }
 
   std::vector<LayoutConfig> run() {
@@ -232,7 +233,7 @@ std::vector<std::string> layout_faults(const Job& job, const std::vector<LayoutC
     Job asked = job;
     asked.layout = layout;
     std::vector<std::string> faults = faults_of(asked, machine);
-    if (faults.empty() && needs_mesh(asked)) faults = mesh_faults(shape, mesh_options(asked, shape, slots));
+    if (faults.empty()) faults = mesh_faults(shape, mesh_options(asked, shape, slots));
     if (layout.workers == "thread" && !on_threads.empty()) faults.push_back(on_threads);
     all.push_back(faults.empty() ? "" : faults.front());
   }
@@ -240,7 +241,6 @@ std::vector<std::string> layout_faults(const Job& job, const std::vector<LayoutC
 }
 
 std::string mesh_word(const Job& job) {
-  if (!needs_mesh(job)) return "-";
   const LayoutConfig& l = job.layout;
   const Mesh mesh = mesh_of(l);
   std::string word = fmt::format("{}x{}x{}", mesh.data, mesh.tensor, mesh.pipeline);

@@ -1,4 +1,4 @@
-// The layouts that `tutti verify` compares: the hand-picked ones of plain data parallelism, and a sweep of meshes.
+// The layouts that `tutti verify` compares: some of data parallelism picked by hand, and a sweep of meshes.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-/// What the job alone bounds; a pure function. Plain data parallelism by hand; then every data x tensor x pipeline mesh
+/// What the job alone bounds; a pure function. Data parallelism by hand; then every data x tensor x pipeline mesh
 /// of at most 8 ranks (4 on a GPU) with every ZeRO stage, and stages alone with every schedule. What is left
 /// (recompute, shards, fold, depth, overlap, workers and transport) takes turns over the rows, so that each meets many
 /// meshes.
@@ -19,8 +19,8 @@ std::vector<LayoutConfig> verify_layouts(const Job& job);
 std::vector<std::string> layout_faults(const Job& job, const std::vector<LayoutConfig>& layouts, const Machine& machine,
                                        const MakeModel& make_model);
 
-/// "2x1x4,zbv,zero3": data x tensor x pipeline ranks and what of the mesh is not the default; "-" for plain data
-/// parallelism.
+/// "2x1x4,zbv,zero3": data x tensor x pipeline ranks and what of the mesh is not the default; "-" for data
+/// parallelism without slices.
 std::string mesh_word(const Job& job);
 
 }  // namespace tutti

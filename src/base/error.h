@@ -31,7 +31,7 @@ class ConfigError : public Error {
 /// Who failed to do what with whom. Recoverable: the state of a rank that throws it is whole.
 struct CommFailure {
   int rank = -1;          ///< who noticed
-  std::string operation;  ///< "reduce bucket 3", "barrier", ...
+  std::string operation;  ///< "reduce parcel 3", "barrier", ...
   int peer = -1;          ///< who was waited for; -1: nobody in particular
   uint64_t sequence = 0;  ///< the operation's number in its queue (the step, for a plan's instruction)
   std::chrono::nanoseconds waited{0};

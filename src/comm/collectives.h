@@ -1,4 +1,4 @@
-// Collectives on spans, written once on Transport messages (windows are used by comm/reduction.h). Every rank calls the
+// Collectives on spans, written once on Transport messages (windows are used by comm/pulls.h). Every rank calls the
 // same operations in the same order on one Channel; a channel belongs to one queue (thread) at a time.
 #pragma once
 

@@ -24,7 +24,8 @@ struct CopyPull::Impl {
     std::vector<Piece> pieces;
   };
 
-  CopyTransfer transfer;
+  const CopyTransfer& transfer;
+  const TransferName name;
   Transport& transport;
   int me;
   int flag;
@@ -32,16 +33,18 @@ struct CopyPull::Impl {
   std::vector<Giver> givers;  // whose windows I read; my own first
   std::vector<Message> receives, sends;
 
-  Impl(CopyTransfer t, Transport& net, std::span<std::byte> arena, const std::vector<std::byte*>& targets)
-      : transfer(std::move(t)),
+  Impl(const CopyTransfer& t, TransferName called, Transport& net, std::span<std::byte> arena,
+       const std::function<std::byte*(int)>& memory)
+      : transfer(t),
+        name(std::move(called)),
         transport(net),
         me(net.rank()),
-        flag(flag_of(transfer.unit, transfer.updated ? kUpdatedReady : kCopyReady)) {
-    TUTTI_CHECK(transfer.unit >= 0 && transfer.unit < kFlaggedUnits, "{}: no flags left for it", transfer.name);
+        flag(flag_of(name.parcel, transfer.updated ? kUpdatedReady : kCopyReady)) {
+    TUTTI_CHECK(name.parcel >= 0 && name.parcel < kFlaggedParcels, "{}: no flags left for it", name.text);
     for (size_t c = 0; c < transfer.copies.size(); ++c)
-      prepare(transfer.copies[c], static_cast<uint32_t>(c), arena, targets);
+      prepare(transfer.copies[c], static_cast<uint32_t>(c), arena, memory);
     TUTTI_CHECK(!read || arena.data() == transport.window().data(),
-                "{}: the arena is not the window that the others read", transfer.name);
+                "{}: the arena is not the window that the others read", name.text);
     // Everybody begins with another rank, so that no window is everyone's first.
     const int ranks = transport.size();
     std::sort(givers.begin(), givers.end(), [&](const Giver& a, const Giver& b) {
@@ -50,12 +53,12 @@ struct CopyPull::Impl {
   }
 
   void prepare(const CopyTransfer::Copy& copy, uint32_t part, std::span<std::byte> arena,
-               const std::vector<std::byte*>& targets) {
+               const std::function<std::byte*(int)>& memory_at) {
     if (copy.bytes == 0 || (copy.from != me && copy.to != me)) return;
     const auto bytes = static_cast<size_t>(copy.bytes);
     const auto inside = [&](std::span<const std::byte> memory) {
       TUTTI_CHECK(copy.offset >= 0 && copy.offset + bytes <= memory.size(),
-                  "{}: what rank {} holds ends outside its window", transfer.name, copy.from);
+                  "{}: what rank {} holds ends outside its window", name.text, copy.from);
     };
     if (copy.to != me) {
       inside(arena);
@@ -66,8 +69,7 @@ struct CopyPull::Impl {
       }
       return;
     }
-    TUTTI_CHECK(copy.write < static_cast<int>(targets.size()), "{}: rank {} has no memory for it", transfer.name, me);
-    std::byte* target = targets[copy.write];
+    std::byte* target = memory_at(copy.buffer);
     const std::span<const std::byte> memory = copy.from == me ? arena : transport.window_of(copy.from);
     if (memory.empty()) {
       receives.push_back({copy.from, part, {target + copy.at, bytes}});
@@ -82,12 +84,12 @@ struct CopyPull::Impl {
 
   void run(uint64_t step, Deadline deadline, const std::function<void()>& begun) {
     Posted arriving(transport), leaving(transport);
-    for (const Message& m : receives) arriving.recv(m.peer, Tag{transfer.id, m.part, step}, m.bytes);
+    for (const Message& m : receives) arriving.recv(m.peer, Tag{name.id, m.part, step}, m.bytes);
     if (read) transport.raise(flag, step + 1);
-    for (const Message& m : sends) leaving.send(m.peer, Tag{transfer.id, m.part, step}, m.bytes);
+    for (const Message& m : sends) leaving.send(m.peer, Tag{name.id, m.part, step}, m.bytes);
     if (begun) begun();
     for (const Giver& giver : givers) {
-      if (giver.rank != me) transport.await(giver.rank, flag, step + 1, deadline, transfer.name);
+      if (giver.rank != me) transport.await(giver.rank, flag, step + 1, deadline, name.text);
       for (const Piece& piece : giver.pieces) {
         if (piece.from != piece.to) std::memcpy(piece.to, piece.from, piece.bytes);
       }
@@ -97,13 +99,13 @@ struct CopyPull::Impl {
   }
 };
 
-CopyPull::CopyPull(CopyTransfer transfer, Transport& transport, std::span<std::byte> arena,
-                   const std::vector<std::byte*>& targets)
-    : impl_(std::make_unique<Impl>(std::move(transfer), transport, arena, targets)) {}
+CopyPull::CopyPull(const CopyTransfer& transfer, TransferName name, Transport& transport, std::span<std::byte> arena,
+                   const std::function<std::byte*(int)>& memory)
+    : impl_(std::make_unique<Impl>(transfer, std::move(name), transport, arena, memory)) {}
 CopyPull::~CopyPull() = default;
 
 void CopyPull::run(uint64_t step, Deadline deadline, const std::function<void()>& begun) {
-  named(impl_->transfer.name, step, [&] { impl_->run(step, deadline, begun); });
+  named(impl_->name.text, step, [&] { impl_->run(step, deadline, begun); });
 }
 
 }  // namespace tutti

@@ -19,8 +19,7 @@ struct Neighbours {
 void ring_reduce_scatter(Transport& transport, Tag tag, std::span<float> data, const std::vector<Range>& slices,
                          std::span<float> scratch, Deadline deadline) {
   const Neighbours ring{transport.rank(), transport.size()};
-  for (int hop = 0; hop + 1 < ring.size; ++hop) {
-    tag.part = static_cast<uint32_t>(hop);
+  for (int hop = 0; hop + 1 < ring.size; ++hop, ++tag.part) {
     const Range out = slices[ring.back(1 + hop)], in = slices[ring.back(2 + hop)];
     Posted posted(transport);
     posted.recv(ring.previous(), tag, std::as_writable_bytes(scratch.first(in.size())));
@@ -33,8 +32,7 @@ void ring_reduce_scatter(Transport& transport, Tag tag, std::span<float> data, c
 void ring_all_gather(Transport& transport, Tag tag, std::span<float> data, const std::vector<Range>& slices,
                      Deadline deadline) {
   const Neighbours ring{transport.rank(), transport.size()};
-  for (int hop = 0; hop + 1 < ring.size; ++hop) {
-    tag.part = static_cast<uint32_t>(hop);
+  for (int hop = 0; hop + 1 < ring.size; ++hop, ++tag.part) {
     const Range out = slices[ring.back(hop)], in = slices[ring.back(1 + hop)];
     Posted posted(transport);
     posted.recv(ring.previous(), tag, std::as_writable_bytes(data.subspan(in.begin, in.size())));

@@ -11,7 +11,7 @@
 namespace tutti {
 
 /// N-1 hops: rank r sends slice r-1-t and adds slice r-2-t, so that it ends with the sum of slice r in data[slices[r]].
-/// `scratch` holds the largest slice. `tag.part` is the hop.
+/// `scratch` holds the largest slice. Hop t has the tag's part + t.
 void ring_reduce_scatter(Transport& transport, Tag tag, std::span<float> data, const std::vector<Range>& slices,
                          std::span<float> scratch, Deadline deadline);
 /// N-1 hops: rank r hands on slice r-t.

@@ -1,5 +1,5 @@
-// Who tells whom, and under which numbers, is worked out once, at the start. Queues are numbered over the whole plan,
-// by their names without directions: "activations in" hears what "activations out" tells.
+// Who tells whom, and under which numbers, is worked out once, at the start. Queues are numbered by the way that their
+// messages go: who receives activations hears what those tell who send them.
 #include "comm/roll_call.h"
 
 #include <algorithm>
@@ -8,7 +8,6 @@
 #include <deque>
 #include <map>
 #include <mutex>
-#include <set>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -23,10 +22,11 @@ constexpr Duration kGrace = std::chrono::seconds(1);
 struct Record {
   uint64_t step = 0;
   uint32_t id = 0;
-  int32_t op = 0, block = -1, round = -1;
+  int32_t op = 0, block = -1, parcel = -1, round = -1;
   char text[72] = {};
   bool same(const Record& other) const {
-    return step == other.step && id == other.id && op == other.op && block == other.block && round == other.round;
+    return step == other.step && id == other.id && op == other.op && block == other.block && parcel == other.parcel &&
+           round == other.round;
   }
 };
 
@@ -35,17 +35,11 @@ Record record_of(const Instruction& i) {
   record.id = i.id;
   record.op = static_cast<int32_t>(i.op == Op::kRecv ? Op::kSend : i.op);
   record.block = i.block;
+  record.parcel = i.parcel;
   record.round = i.round;
   const std::string text = to_string(i);
   std::memcpy(record.text, text.data(), std::min(text.size(), sizeof(record.text) - 1));
   return record;
-}
-
-std::string without_direction(std::string name) {
-  for (const char* direction : {" in", " out"}) {
-    if (const size_t at = name.find(direction); at != std::string::npos) name.erase(at, std::strlen(direction));
-  }
-  return name;
 }
 
 /// A record under way.
@@ -109,13 +103,9 @@ struct RollCall::Impl {
   Impl(const Plan& plan, int rank, Transport& net, Clock& time, uint32_t base) : transport(net), clock(time), me(rank) {
     const Program& program = plan.programs[rank];
     turns.resize(program.queues.size());
-    std::set<std::string> ways;
-    for (const Program& any : plan.programs)
-      for (const Queue& queue : any.queues) ways.insert(without_direction(queue.name));
     for (const Queue& queue : program.queues) {
-      const auto number = std::distance(ways.begin(), ways.find(without_direction(queue.name)));
-      for (const Instruction& i : queue.instructions)
-        place(plan, i, static_cast<int>(names.size()), base + static_cast<uint32_t>(number));
+      const auto number = static_cast<uint32_t>(way_of(queue.use));
+      for (const Instruction& i : queue.instructions) place(plan, i, static_cast<int>(names.size()), base + number);
       names.push_back(queue.name);
     }
   }
@@ -130,10 +120,8 @@ struct RollCall::Impl {
     };
     if (i.op == Op::kSend) tells(i.peer);
     if (i.op == Op::kRecv) hears(i.peer);
-    if (meets(i.op)) {
-      std::vector<int> ranks;
-      for (int r = 0; i.group < 0 && r < plan.ranks; ++r) ranks.push_back(r);
-      if (i.group >= 0) ranks = plan.groups[i.group];
+    if (meets(i.op) && i.op != Op::kAcquire) {
+      const std::vector<int> ranks = members_of(plan, i);
       const size_t size = ranks.size(), at = std::find(ranks.begin(), ranks.end(), me) - ranks.begin();
       TUTTI_CHECK(at < size, "{}: rank {} is not of its group", to_string(i), me);
       if (size > 1) tells(ranks[(at + 1) % size]), hears(ranks[(at + size - 1) % size]);

@@ -77,22 +77,11 @@ std::vector<std::pair<std::string, int64_t>> cut_sizes(const Job& job) {
 
 }  // namespace
 
-MeshCause mesh_cause(const Job& job) {
-  for (const auto& [section, name] : std::vector<std::pair<std::string, std::string>>{{"layout", "zero"},
-                                                                                      {"layout", "tensor"},
-                                                                                      {"layout", "pipeline"},
-                                                                                      {"train", "tensor_slices"},
-                                                                                      {"layout", "recompute"},
-                                                                                      {"layout", "offload"},
-                                                                                      {"numerics", "order"}}) {
-    const Key* key = find_key(section, name);
-    if (key->get(job) != key->fallback) return {key->full_name(), setting(job, section, name)};
-  }
-  if (job.layout.fold == "owner") return {"layout.fold", setting(job, "layout", "fold")};
-  return {};
+bool model_may_refuse(const Job& job) {
+  const LayoutConfig& layout = job.layout;
+  return layout.tensor > 1 || layout.pipeline > 1 || layout.offload != "none" || layout.fold == "owner" ||
+         job.train.tensor_slices > 1;
 }
-
-bool needs_mesh(const Job& job) { return !mesh_cause(job).key.empty(); }
 
 std::string idle_reason(const Job& job, const std::string& key) {
   const LayoutConfig& layout = job.layout;
@@ -111,7 +100,7 @@ std::string idle_reason(const Job& job, const std::string& key) {
   if (key == "layout.offload_folder" && layout.offload == "none") {
     return "layout.offload = \"none\": nothing is offloaded";
   }
-  if (key == "layout.shards" && layout.zero == 0) return "layout.zero = 0: nothing is sliced";
+  if (key == "layout.shards" && layout.zero <= 0) return "layout.zero = 0: nothing is sliced";
   if (key == "layout.depth" && layout.zero < 3) {
     return fmt::format("layout.zero = {}: only ZeRO-3 gathers units", layout.zero);
   }
@@ -233,8 +222,6 @@ void JobCheck::uneven_mesh() {
 
 void JobCheck::beside_mesh() {
   const LayoutConfig& layout = job_.layout;
-  const MeshCause cause = mesh_cause(job_);
-  const char* key = cause.key.c_str();
   if (layout.fold == "owner" && job_.train.micro_batches > 1 && job_.numerics.order != "micro") {
     fault(
         {"layout.fold", "train.micro_batches"},
@@ -260,23 +247,39 @@ void JobCheck::beside_mesh() {
                         layout.pipeline, chunks, parts - 1));
     }
   }
-  if (cause.key.empty()) return;
+  // These sum whole gradients of one data rank each, once in a step.
   if (layout.fold == "root") {
-    fault({"layout.fold", key}, fmt::format("layout.fold = \"root\" but {}: a root sums for plain data parallelism "
-                                            "alone; these work: fold = \"local\"",
-                                            cause.text));
+    refuse_beside("layout.fold", "a root sums whole gradients once in a step", "fold = \"local\"",
+                  {"layout.zero", "layout.tensor", "layout.pipeline", "numerics.order"});
   }
   if (job_.numerics.reduce == "ring") {
-    fault({"numerics.reduce", key}, fmt::format("numerics.reduce = \"ring\" but {}: a ring sums for plain data "
-                                                "parallelism alone; these work: reduce = \"exact\"",
-                                                cause.text));
+    refuse_beside("numerics.reduce", "a ring sums whole gradients once in a step", "reduce = \"exact\"",
+                  {"layout.zero", "layout.tensor", "layout.pipeline", "numerics.order", "train.tensor_slices"});
   }
   if (layout.partition != "lanes") {
-    fault(
-        {"layout.partition", key},
-        fmt::format("layout.partition = \"{}\" but {}: records are not exchanged on a mesh yet; these work: partition "
-                    "= \"lanes\"",
-                    layout.partition, cause.text));
+    refuse_beside("layout.partition", "records are exchanged between data ranks alone", "partition = \"lanes\"",
+                  {"layout.tensor", "layout.pipeline"});
+  }
+}
+
+/// Refuses what the job has under `asked` beside the first of the `others` that is not off. Both ways out are named.
+void JobCheck::refuse_beside(const char* asked, const char* why, const char* works,
+                             std::initializer_list<const char*> others) {
+  const auto key_of = [](const std::string& full_name) {
+    const size_t dot = full_name.find('.');
+    return find_key(full_name.substr(0, dot), full_name.substr(dot + 1));
+  };
+  const Key* key = key_of(asked);
+  for (const char* name : others) {
+    const Key* other = key_of(name);
+    const Value off = other->automatic ? Value(int64_t{0}) : other->fallback;
+    if (other->get(job_) == off || other->get(job_) == other->fallback) continue;
+    Job without = job_;
+    other->set(without, off);
+    return fault({asked, name},
+                 fmt::format("{} but {}: {}; these work: {}; {} = {}{}{}", setting(job_, key->section, key->name),
+                             setting(job_, other->section, other->name), why, works, other->name, value_text(off),
+                             without_idle(without), other->layout ? "" : " (which is another job)"));
   }
 }
 

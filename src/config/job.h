@@ -129,6 +129,9 @@ struct NumericsConfig {
   int64_t threads;
 };
 
+/// An integer that says "auto" in a job file, until it is resolved.
+inline constexpr int64_t kAutomatic = -1;
+
 struct LayoutConfig {
   std::string kind, plan, workers, transport, schedule, recompute, fold, address;
   std::string partition;     // lanes | even | round-robin | hash | feature | own: which rank reads a record
@@ -171,8 +174,8 @@ struct Job {
   std::map<std::string, std::string> origin;
 };
 
-/// Whether a job runs on a mesh (plan/make/mesh.h): anything but plain data parallelism with sums per lane.
-bool needs_mesh(const Job& job);
+/// Whether a model may not run on the job's layout: the rest of what is refused does not need it.
+bool model_may_refuse(const Job& job);
 
 /// A `--set section.key=value`. The value is TOML; a bare word is a string.
 struct Setting {

@@ -9,13 +9,6 @@
 
 namespace tutti {
 
-/// The first of the settings for which plain data parallelism does not do: its key, and "layout.zero = 2". Empty: there
-/// is none.
-struct MeshCause {
-  std::string key, text;
-};
-MeshCause mesh_cause(const Job& job);
-
 /// Why a key of the layout says nothing to this job ("layout.pipeline = 1: ..."); "" where it does.
 std::string idle_reason(const Job& job, const std::string& key);
 /// What a hint at this job must add: " without layout.shards and layout.depth", the keys that are set and would say
@@ -51,6 +44,7 @@ class JobCheck {
   void mesh();
   void uneven_mesh();
   void beside_mesh();
+  void refuse_beside(const char* asked, const char* why, const char* works, std::initializer_list<const char*> others);
   void idle_keys();
   const Job& job_;
 };

@@ -48,7 +48,7 @@ class Row {
   Key& key_;
 };
 
-/// Adds the keys of one section, whose fields lie in `part` of a Job.
+/// Adds the keys of one section, whose fields are in `part` of a Job.
 template <class Part>
 class Rows {
  public:
@@ -71,6 +71,24 @@ class Rows {
     };
     keys_.push_back(std::move(key));
     return Row(keys_.back());
+  }
+
+  /// An integer whose default is "auto".
+  Row add_automatic(int64_t Part::*field, std::string name, std::string help) {
+    const Row row = add(field, std::move(name), kAutomatic, std::move(help));
+    Key& key = keys_.back();
+    key.automatic = true;
+    key.fallback = std::string("auto");
+    key.allowed = {"auto"};
+    key.get = [part = part_, field](const Job& job) {
+      const int64_t value = job.*part.*field;
+      return value == kAutomatic ? Value(std::string("auto")) : Value(value);
+    };
+    key.set = [part = part_, field](Job& job, const Value& value) {
+      const auto* number = std::get_if<int64_t>(&value);
+      job.*part.*field = number != nullptr ? *number : kAutomatic;
+    };
+    return row;
   }
 
  private:
@@ -327,7 +345,10 @@ void add_layout(std::vector<Key>& keys) {
   rows.add(&C::prefetch, "prefetch", true, "cuda: the next step's input travels to the GPU while this one runs")
       .layout()
       .gpu();
-  rows.add(&C::zero, "zero", 0, "ZeRO stage: what data-parallel ranks share out").range(0, 3).layout();
+  rows.add_automatic(&C::zero, "zero",
+                     "ZeRO stage: what data-parallel ranks share out; `auto`: 1 where it costs nothing, else 0")
+      .range(0, 3)
+      .layout();
   rows.add(&C::shards, "shards", 0, "ZeRO: over how many data ranks state is sliced; 0: all; fewer: replicas of slices")
       .range(0, 65536)
       .layout();

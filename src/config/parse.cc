@@ -61,7 +61,8 @@ void Parse::set(const Key& key, const TomlEntry& entry, const std::string& place
     faults.push_back(fmt::format("{}: {} = {} is out of range: it must be {}{}", place, key.full_name(), *word, range,
                                  std::isfinite(key.limits.high) ? "" : " and below 2^63"));
   } else if (!value) {
-    faults.push_back(fmt::format("{}: {} must be {}, not {}", place, key.full_name(), type_name(key.type()),
+    const std::string wanted = type_name(key.type()) + (key.automatic ? " or \"auto\"" : "");
+    faults.push_back(fmt::format("{}: {} must be {}, not {}", place, key.full_name(), wanted,
                                  entry.value ? value_text(*entry.value) : entry.kind));
   } else if (const std::string fault = fault_of(key, *value); !fault.empty()) {
     faults.push_back(place + ": " + fault);

@@ -33,8 +33,9 @@ This page is made by `./tutti docs`; edit `src/config/keys.cc` instead.
 
 std::string code(const std::string& text) { return "`" + text + "`"; }
 
-std::string short_type(ValueType type) {
-  switch (type) {
+std::string short_type(const Key& key) {
+  if (key.automatic) return "integer or `auto`";
+  switch (key.type()) {
     case ValueType::kInteger:
       return "integer";
     case ValueType::kNumber:
@@ -66,6 +67,7 @@ std::string values_of(const Key& key) {
     (is_built ? built : later).push_back(code(word));
   }
   std::string text = fmt::format("{}", fmt::join(built, ", "));
+  if (key.automatic) text += ", " + key.limits.text();
   return later.empty() ? text : text + fmt::format("; *not built yet*: {}", fmt::join(later, ", "));
 }
 
@@ -80,8 +82,8 @@ std::string job_reference() {
     text += "| key | type | default | values | meaning |\n|---|---|---|---|---|\n";
     for (const auto& key : keys()) {
       if (key.section != section.name) continue;
-      text += fmt::format("| `{}` | {} | {} | {} | {} |\n", key.name, short_type(key.type()),
-                          code(value_text(key.fallback)), values_of(key), key.help);
+      text += fmt::format("| `{}` | {} | {} | {} | {} |\n", key.name, short_type(key), code(value_text(key.fallback)),
+                          values_of(key), key.help);
     }
   }
   return text;

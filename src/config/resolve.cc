@@ -33,6 +33,18 @@ int64_t automatic_ranks(const Job& job, int64_t places) {
   return std::clamp<int64_t>(places / replica, 1, std::max<int64_t>(1, job.train.lanes)) * replica;
 }
 
+/// ZeRO-1 moves the bytes that a sum to everybody does, and a rank updates only its slices: it is faster wherever new
+/// parameters can be read in the windows of those who made them. By messages they would come after the backward pass,
+/// which hides the gradients' way back.
+int64_t automatic_zero(const Job& job) {
+  const LayoutConfig& layout = job.layout;
+  const int64_t data = layout.ranks / std::max<int64_t>(1, layout.tensor * layout.pipeline);
+  const bool windows = layout.transport == "shm" || layout.transport == "inproc";
+  const bool sliced = job.train.optimizer != "lamb" && layout.offload != "all" && layout.fold != "root" &&
+                      job.numerics.reduce == "exact";
+  return data > 1 && layout.hosts == 1 && windows && sliced ? 1 : 0;
+}
+
 /// Sizes that the columns of a table say, where the job does not.
 void settle_sizes(Job& job, const ColumnSizes& columns) {
   const auto settle = [&](const char* name, int64_t& field, int64_t value) {
@@ -82,6 +94,7 @@ void resolve(Job& job, const Machine& machine) {
   settle("model.norm", job.model.norm, automatic, automatic_norm(job.model.kind));
   settle("loss.kind", job.loss.kind, automatic, automatic_loss(job, columns));
   settle("layout.fold", job.layout.fold, automatic, "local");
+  settle("layout.zero", job.layout.zero, kAutomatic, automatic_zero(job));
   settle("numerics.isa", job.numerics.isa, automatic, machine.avx512 ? "avx512" : "avx2");
   settle("numerics.matmul", job.numerics.matmul, automatic, machine.amd && machine.avx512 ? "own" : "mkl");
 

@@ -98,6 +98,7 @@ std::string nearest_section(std::string_view name) {
 
 std::optional<Value> convert(const Key& key, const Value& value) {
   if (type_of(value) == key.type()) return value;
+  if (key.automatic && value == key.fallback) return value;
   if (key.type() == ValueType::kNumber && type_of(value) == ValueType::kInteger) {
     return static_cast<double>(std::get<int64_t>(value));
   }

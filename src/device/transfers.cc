@@ -17,7 +17,7 @@ size_t bytes_of(Range floats) { return static_cast<size_t>(floats.size() * kFloa
 
 size_t member_of(const SumTransfer& transfer, int rank) {
   const auto found = std::find(transfer.ranks.begin(), transfer.ranks.end(), rank);
-  TUTTI_CHECK(found != transfer.ranks.end(), "{}: rank {} takes no part", transfer.name, rank);
+  TUTTI_CHECK(found != transfer.ranks.end(), "rank {} takes no part in a sum", rank);
   return static_cast<size_t>(found - transfer.ranks.begin());
 }
 
@@ -28,18 +28,53 @@ const float* float_at(const SumSource& source, const SumSource::Term& term, int6
 
 }  // namespace
 
-DeviceSum::DeviceSum(const SumTransfer& transfer, int rank, std::byte* window, const std::vector<float*>& levels,
-                     std::byte* scratch, DeviceGroup* group, const StateKernels& kernels)
+DeviceSum::DeviceSum(const SumTransfer& transfer, int rank, std::byte* window,
+                     const std::vector<std::vector<float*>>& levels, std::byte* scratch, DeviceGroup* group,
+                     const StateKernels& kernels)
     : group_(group), kernels_(kernels) {
-  const Range slice = transfer.slices[member_of(transfer, rank)];
-  TUTTI_CHECK(slice.empty() || static_cast<int>(levels.size()) == transfer.levels, "{}: {} levels for a stack of {}",
-              transfer.name, levels.size(), transfer.levels);
+  if (!transfer.ordered) {
+    add_up(transfer, rank, window);
+    return;
+  }
   give(transfer, rank, window);
-  take(transfer, rank, slice, window, reinterpret_cast<float*>(scratch));
-  std::set<int64_t> borders{slice.begin, slice.end};
-  for (const Part& part : parts_)
-    if (!part.floats.empty()) borders.insert({part.floats.begin, part.floats.end});
-  for (auto it = borders.begin(); std::next(it) != borders.end(); ++it) add(transfer, {*it, *std::next(it)}, levels);
+  auto* free = reinterpret_cast<float*>(scratch);
+  for (size_t u = 0; u < transfer.units.size(); ++u) {
+    const Range slice = transfer.units[u].slices[member_of(transfer, rank)];
+    TUTTI_CHECK(slice.empty() || static_cast<int>(levels.at(u).size()) == transfer.levels,
+                "{} levels for a stack of {}", levels.at(u).size(), transfer.levels);
+    const std::vector<Part> parts = take(transfer.units[u], rank, slice, window, free);
+    std::set<int64_t> borders{slice.begin, slice.end};
+    for (const Part& part : parts)
+      if (!part.floats.empty()) borders.insert({part.floats.begin, part.floats.end});
+    for (auto it = borders.begin(); std::next(it) != borders.end(); ++it)
+      add(transfer, parts, {*it, *std::next(it)}, levels[u]);
+  }
+}
+
+/// Without an order: what this rank has for a unit is added up in its first term; the group does the rest.
+void DeviceSum::add_up(const SumTransfer& transfer, int rank, std::byte* window) {
+  for (const UnitSum& unit : transfer.units) {
+    std::vector<float*> firsts;  // by source
+    for (const SumSource& source : unit.sources) {
+      firsts.push_back(nullptr);
+      for (const SumSource::Term& term : source.terms) {
+        if (term.rank != rank) continue;
+        auto* at = reinterpret_cast<float*>(window + term.offset);
+        if (firsts.back() == nullptr) {
+          firsts.back() = at;
+        } else {
+          folds_.push_back({firsts.back(), {firsts.back(), at}, {{0, 1}}, source.to.size()});
+        }
+      }
+    }
+    TUTTI_CHECK(std::find(firsts.begin(), firsts.end(), nullptr) == firsts.end(),
+                "rank {} has nothing to add to a sum without an order", rank);
+    for (size_t s = 1; s < firsts.size(); ++s) {
+      float* to = firsts[0] + unit.sources[s].to.begin;
+      folds_.push_back({to, {to, firsts[s]}, {{0, 1}}, unit.sources[s].to.size()});
+    }
+    wholes_.push_back({firsts[0], unit.sources[0].to.size()});
+  }
 }
 
 /// Everybody begins with another owner, so that no rank is everyone's first.
@@ -47,19 +82,22 @@ void DeviceSum::give(const SumTransfer& transfer, int rank, const std::byte* win
   const size_t members = transfer.ranks.size(), me = member_of(transfer, rank);
   for (size_t k = 1; k < members; ++k) {
     const size_t owner = (me + k) % members;
-    for (const SumSource& source : transfer.sources) {
-      const Range floats = overlap(transfer.slices[owner], source.to);
-      for (const SumSource::Term& term : source.terms)
-        if (term.rank == rank && !floats.empty())
-          sends_.push_back({transfer.ranks[owner], float_at(source, term, floats.begin, window), bytes_of(floats)});
-    }
+    for (const UnitSum& unit : transfer.units)
+      for (const SumSource& source : unit.sources) {
+        const Range floats = overlap(unit.slices[owner], source.to);
+        for (const SumSource::Term& term : source.terms)
+          if (term.rank == rank && !floats.empty())
+            sends_.push_back({transfer.ranks[owner], float_at(source, term, floats.begin, window), bytes_of(floats)});
+      }
   }
 }
 
-void DeviceSum::take(const SumTransfer& transfer, int rank, Range slice, const std::byte* window, float* scratch) {
+std::vector<DeviceSum::Part> DeviceSum::take(const UnitSum& unit, int rank, Range slice, const std::byte* window,
+                                             float*& scratch) {
   int64_t position = 0;
-  for (const SumSource& source : transfer.sources) {
-    Part& part = parts_.emplace_back(Part{overlap(slice, source.to), position, {}});
+  std::vector<Part> parts;
+  for (const SumSource& source : unit.sources) {
+    Part& part = parts.emplace_back(Part{overlap(slice, source.to), position, {}});
     position += part.floats.size();
     for (const SumSource::Term& term : source.terms) {
       if (part.floats.empty()) continue;
@@ -72,17 +110,19 @@ void DeviceSum::take(const SumTransfer& transfer, int rank, Range slice, const s
       scratch += align_up(part.floats.size(), kAlign);
     }
   }
+  return parts;
 }
 
-void DeviceSum::add(const SumTransfer& transfer, Range piece, const std::vector<float*>& levels) {
+void DeviceSum::add(const SumTransfer& transfer, const std::vector<Part>& parts, Range piece,
+                    const std::vector<float*>& levels) {
   std::vector<const Part*> adding;
-  for (const Part& part : parts_)
+  for (const Part& part : parts)
     if (part.floats.contains(piece.begin)) adding.push_back(&part);
   for (const LevelSum& sum : transfer.sums) {
     if (transfer.last() && sum.level == 0) {
       add(sum, adding, piece, levels);
     } else {
-      TUTTI_CHECK(transfer.rounds > 1, "{}: more than its sum in the only round", transfer.name);
+      TUTTI_CHECK(transfer.rounds > 1, "more than the sum in the only round");
       for (const Part* part : adding) add(sum, {part}, piece, levels);
     }
   }
@@ -109,19 +149,23 @@ void DeviceSum::add(const LevelSum& sum, const std::vector<const Part*>& parts, 
 void DeviceSum::run(Stream stream) {
   if (!sends_.empty() || !receives_.empty()) group_->exchange(stream, sends_, receives_);
   for (const PlacedFold& fold : folds_) kernels_.fold(stream, fold.out, fold.terms, fold.order, fold.size);
+  for (const Whole& whole : wholes_)
+    if (group_ != nullptr) group_->sum(stream, whole.values, whole.size);
 }
 
 int64_t DeviceSum::scratch_bytes(const SumTransfer& transfer, int rank) {
-  const Range slice = transfer.slices[member_of(transfer, rank)];
   int64_t floats = 0;
-  for (const SumSource& source : transfer.sources)
-    for (const SumSource::Term& term : source.terms)
-      if (term.rank != rank) floats += align_up(overlap(slice, source.to).size(), kAlign);
-  return floats * kFloat;
+  for (const UnitSum& unit : transfer.units) {
+    const Range slice = unit.slices[member_of(transfer, rank)];
+    for (const SumSource& source : unit.sources)
+      for (const SumSource::Term& term : source.terms)
+        if (term.rank != rank) floats += align_up(overlap(slice, source.to).size(), kAlign);
+  }
+  return transfer.ordered ? floats * kFloat : 0;
 }
 
 DeviceCopies::DeviceCopies(const CopyTransfer& transfer, int rank, std::byte* window,
-                           const std::vector<std::byte*>& targets, Device& device, DeviceGroup* group)
+                           const std::function<std::byte*(int)>& memory, Device& device, DeviceGroup* group)
     : device_(device), group_(group) {
   for (const CopyTransfer::Copy& copy : transfer.copies) {
     const auto bytes = static_cast<size_t>(copy.bytes);
@@ -130,7 +174,7 @@ DeviceCopies::DeviceCopies(const CopyTransfer& transfer, int rank, std::byte* wi
       sends_.push_back({copy.to, window + copy.offset, bytes});
       continue;
     }
-    std::byte* to = targets.at(static_cast<size_t>(copy.write)) + copy.at;
+    std::byte* to = memory(copy.buffer) + copy.at;
     if (copy.from != rank) {
       receives_.push_back({copy.from, to, bytes});
     } else if (to != window + copy.offset) {

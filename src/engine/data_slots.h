@@ -1,4 +1,4 @@
-// The data of micro-batches in flight, where a mesh's program has it: a Load fills the data buffers of a slot, the
+// The data of micro-batches in flight, where a program has it: a Load fills the data buffers of a slot, the
 // segments of its micro-batch read them.
 #pragma once
 
@@ -20,16 +20,18 @@ class DataSlots {
   DataSlots(const Model& model, const Program& program, const std::function<std::byte*(int buffer)>& memory,
             at::Device on);
 
-  /// Model::data in the slot that the Load fills.
-  const std::vector<at::Tensor>& filled_by(const Instruction& load) const {
-    return slots_[slot_of_.at(load.writes[0])];
-  }
+  /// Model::data in the slot that the Load fills; empty where the slot's memory is lent.
+  const std::vector<at::Tensor>& filled_by(const Instruction& load) const;
+  /// The slot that the Load fills is this memory until the next Load.
+  void lend(const Instruction& load, const std::vector<at::Tensor>& tensors);
   /// ... in the slot that the instruction's segment reads; none where it reads no data.
   std::span<const at::Tensor> read_by(const Instruction& instruction) const;
   /// ... in the slot that is filled first.
   const std::vector<at::Tensor>& first() const { return slots_.at(0); }
 
  private:
+  size_t slot_of(const Instruction& load) const;
+  const Program& program_;
   std::vector<std::vector<at::Tensor>> slots_;  // in the order of the first Loads into them
   std::unordered_map<int, size_t> slot_of_;     // by data buffer
 };

@@ -1,75 +1,62 @@
-// What runs a rank's steps: on the host's cores (host_engine.cc) or on a device (device_engine.cc). Both walk the same
-// program; a Trainer owns one and everything that is the same for both.
+// Runs a rank's programs: its steps, and evaluations between them. What segments compute is here; everything else is
+// the backend's (engine/backend.h): on the host's cores or on a device. Both walk the same plan.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <vector>
 
-#include "comm/collectives.h"
-#include "config/job.h"
-#include "data/loader.h"
-#include "engine/gradients.h"
+#include "engine/backend.h"
+#include "engine/nonfinite.h"
 #include "engine/placement.h"
-#include "engine/units.h"
-#include "engine/update.h"
-#include "engine/vote.h"
-#include "exec/trace.h"
-#include "grid/grid.h"
-#include "launch/local.h"
-#include "plan/ir/program.h"
 
 namespace tutti {
 
-/// What an engine shares with its trainer, which outlives it.
-struct EngineParts {
-  const Job& job;
-  const Model& model;
-  RankContext& context;
-  const ModelShape& shape;
-  const Plan& plan;
-  const GradientPlaces& places;
-  Batch batch;
-  Range lanes;
-  Accounts& accounts;
-  Trace& trace;
-  Units& units;
-  const Updater& updater;
-  Transport& transport;
-  Loader& loader;
-  const Program& program() const { return plan.programs[context.rank]; }
-};
+struct RankDevice;
 
-struct StepRequest {
-  int64_t step = 0;     ///< steps committed before it
-  int64_t updates = 0;  ///< of them, those that updated: in float16 some are skipped
-  double lr = 0;
-  double loss_scale = 1;
-};
-
-/// The same on every rank.
-struct StepVerdict {
-  double loss = 0, gradient_norm = 0;
-  bool finite = true;  ///< false: nothing of the step was written
-  bool stop = false;   ///< a rank was asked to stop
-};
-
-class Engine {
+class Engine final : public Placement {
  public:
-  virtual ~Engine() = default;
-  /// The plan once, over all ranks. Throws CommError when a peer is lost. After a step that was not finite the host's
-  /// engine can run no further one.
-  virtual StepVerdict run(const StepRequest& request) = 0;
-  virtual Placement& placement() = 0;
-  /// Of what the steps so far were computed from: the loader may be a step ahead.
-  virtual uint64_t order_digest() const = 0;
-  /// Of the steps that the trace has, where that is not all of them; else 0.
-  virtual double traced_seconds() const { return 0; }
-  /// Begins to copy the state out beside the next steps. The returned function waits for the copy; from another thread,
-  /// too. Null: state is in the host's memory and may be read until the next step.
-  virtual std::function<void()> copy_out() { return nullptr; }
-};
+  /// On the device, where there is one; units and memory of the parts are there then. Collective.
+  explicit Engine(const EngineParts& parts, const RankDevice* device = nullptr);
+  ~Engine() override;
 
-std::unique_ptr<Engine> make_host_engine(const EngineParts& parts);
+  /// The plan once, over all ranks. Throws CommError when a peer is lost. After a step that was not finite the host's
+  /// cores can run no further one, but for search().
+  StepVerdict run(const StepRequest& request);
+  /// Runs the last step, which was not finite, once more on micro-batches from `loader`: the first place on this rank
+  /// that is not. Collective.
+  NonFinitePlace search(const StepRequest& request, Loader& loader);
+
+  uint64_t order_digest() const { return station_.reports() ? backend_->order_digest() : 0; }
+  double traced_seconds() const { return backend_->traced_seconds(); }
+  std::function<void()> copy_out() { return backend_->copy_out(); }
+
+  bool computes(int lane) const override { return station_.computes(lane); }
+  std::optional<Evaluated> forward(const Pass& pass, const std::vector<at::Tensor>& data) override;
+  int64_t output_width() override { return station_.output_width(); }
+  /// For a further runner over the same units.
+  RunnerOptions options() const;
+
+ private:
+  void compute(Which which, const Instruction& instruction, const Turn& turn);
+  void evaluate(const Instruction& forward);
+  void look_at(const Instruction& instruction);
+  PlanRunner& runner(Which which) { return which == Which::kSteps ? *steps_ : *forward_; }
+
+  const EngineParts p_;
+  const Station station_;
+  const std::unique_ptr<Backend> backend_;
+  const RunnerOptions options_;
+  std::unique_ptr<PlanRunner> steps_, forward_;
+  OutputParts outputs_;
+  int64_t step_ = 0;
+  Pass forward_pass_;
+  const Instruction* forward_end_ = nullptr;
+  bool searching_ = false;
+  struct Looked {
+    NonFinitePlace place;
+    at::Tensor finite;
+  };
+  std::vector<Looked> looked_;  // at what instructions left, in their order
+};
 
 }  // namespace tutti

@@ -1,33 +1,15 @@
 #include "engine/memory.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
+
+#include "model/plan_runner.h"
 
 namespace tutti {
 
 namespace {
 
 constexpr int64_t kPage = 4096;
-
-/// What segments declare of a buffer: the dry run's measure of what ATen allocates stands in the plan, too.
-std::vector<int64_t> declared_bytes(const Model& model, const Program& program) {
-  std::vector<int64_t> bytes;
-  for (const Buffer& b : program.buffers)
-    bytes.push_back(b.kind == BufferKind::kSaved || b.name == "work" || b.offloaded ? 0 : b.bytes);
-  const auto widen = [&](int buffer, int64_t wanted) {
-    if (buffer >= 0) bytes[buffer] = std::max(bytes[buffer], align_up(wanted, 256));
-  };
-  for (const Queue& queue : program.queues)
-    for (const Instruction& i : queue.instructions) {
-      if (i.op != Op::kForward && i.op != Op::kBackward) continue;
-      const Segment& segment = *model.blocks[i.block].segments[i.segment];
-      widen(i.flow.saved, segment.saved_bytes());
-      widen(i.flow.deferred, segment.deferred_bytes());
-      widen(i.flow.work, segment.work_bytes());
-    }
-  return bytes;
-}
 
 }  // namespace
 
@@ -42,25 +24,41 @@ int64_t aten_bytes(const Model& model, const Program& program) {
   const std::vector<int64_t> declared = declared_bytes(model, program);
   int64_t bytes = 0;
   for (size_t b = 0; b < declared.size(); ++b)
-    if (!program.buffers[b].offloaded) bytes += std::max<int64_t>(0, program.buffers[b].bytes - declared[b]);
+    if (!program.buffers[b].offloaded && !program.buffers[b].lent)
+      bytes += std::max<int64_t>(0, program.buffers[b].bytes - declared[b]);
   return bytes;
 }
 
-MeshMemory::MeshMemory(const Model& model, const Program& program, const Program& forward, std::span<std::byte> window,
-                       const std::string& tier_folder, Accounts& accounts, Device* device)
-    : device_(device), memory_(program.buffers.size(), nullptr), forward_memory_(forward.buffers.size(), nullptr) {
+std::vector<float*> levels_of(const Plan& plan, const Instruction& reduce, const UnitSum& unit, int rank,
+                              const std::function<float*(int)>& floats) {
+  const auto terms = operands_of(reduce, OperandRole::kTerm, unit.unit);
+  const std::vector<int>& ranks = plan.sums[reduce.transfer].ranks;
+  const auto member = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+  std::vector<float*> levels;
+  for (const Operand* sum : operands_of(reduce, OperandRole::kSum, unit.unit)) {
+    const bool in_place = !terms.empty() && terms[0]->buffer == sum->buffer;
+    levels.push_back(floats(sum->buffer) + (in_place ? unit.slices[member].begin : 0));
+  }
+  return levels;
+}
+
+ProgramMemory::ProgramMemory(const Model& model, const Program& program, const Program& forward,
+                             std::shared_ptr<Window> window, const std::string& tier_folder, Accounts& accounts,
+                             Device* device)
+    : device_(device),
+      held_(std::move(window)),
+      memory_(program.buffers.size(), nullptr),
+      forward_memory_(forward.buffers.size(), nullptr) {
   std::vector<int64_t> bytes = declared_bytes(model, program);
-  std::map<std::string, int> names;
-  for (size_t b = 0; b < program.buffers.size(); ++b) names[program.buffers[b].name] = static_cast<int>(b);
   // Evaluation beside the steps: what it needs more of than they do.
   const std::vector<int64_t> forward_bytes = declared_bytes(model, forward);
   std::vector<int> missing;
   for (size_t b = 0; b < forward.buffers.size(); ++b) {
-    const auto it = names.find(forward.buffers[b].name);
-    if (it == names.end()) {
+    const int same = forward.buffers[b].same_as;
+    if (same < 0) {
       missing.push_back(static_cast<int>(b));
-    } else if (!program.buffers[it->second].window) {
-      bytes[it->second] = std::max(bytes[it->second], forward_bytes[b]);
+    } else if (!program.buffers[same].window) {
+      bytes[same] = std::max(bytes[same], forward_bytes[b]);
     }
   }
   std::vector<int64_t> total(kBufferKinds, 0), window_total(kBufferKinds, 0);
@@ -69,8 +67,8 @@ MeshMemory::MeshMemory(const Model& model, const Program& program, const Program
   for (int b : missing) total[static_cast<int>(forward.buffers[b].kind)] += forward_bytes[b];
 
   if (const auto wanted = static_cast<size_t>(window_bytes_of(program)); wanted > 0) {
-    window_ = window;
-    if (window.empty()) {
+    if (held_ != nullptr) window_ = held_->bytes();
+    if (window_.empty()) {
       arenas_.push_back(std::make_unique<Arena>(BufferKind::kMessage, wanted, uncounted_, device));
       window_ = arenas_.back()->take(wanted);
     }
@@ -98,31 +96,30 @@ MeshMemory::MeshMemory(const Model& model, const Program& program, const Program
     memory_[b] = buffer.window ? window_.data() + buffer.window_offset : take(buffer.kind, bytes[b]);
   }
   for (size_t b = 0; b < forward.buffers.size(); ++b)
-    if (const auto it = names.find(forward.buffers[b].name); it != names.end())
-      forward_memory_[b] = memory_[it->second];
+    if (const int same = forward.buffers[b].same_as; same >= 0) forward_memory_[b] = memory_[same];
   for (int b : missing) forward_memory_[b] = take(forward.buffers[b].kind, forward_bytes[b]);
 }
 
-MeshMemory::~MeshMemory() {
+ProgramMemory::~ProgramMemory() {
   if (!pinned_.empty()) device_->give_back_pinned(pinned_);
 }
 
-std::byte* MeshMemory::make_tier(const std::string& folder, int64_t bytes) {
+std::byte* ProgramMemory::make_tier(const std::string& folder, int64_t bytes) {
   if (device_ != nullptr) return (pinned_ = device_->take_pinned(static_cast<size_t>(bytes))).data();
   tier_ = std::make_unique<FileTier>(folder, bytes);
   return tier_->mapped().data();
 }
 
-void MeshMemory::fetch(const std::byte* offloaded, std::span<std::byte> into) const {
+void ProgramMemory::fetch(const std::byte* offloaded, std::span<std::byte> into) const {
   // A rank that holds no moments (its slices are empty, or the optimizer has none) has no tier.
   if (!into.empty()) tier_->read(offloaded - tier_->mapped().data(), into);
 }
 
-void MeshMemory::evict(std::byte* offloaded, std::span<const std::byte> from) const {
+void ProgramMemory::evict(std::byte* offloaded, std::span<const std::byte> from) const {
   if (!from.empty()) tier_->write(offloaded - tier_->mapped().data(), from);
 }
 
-void MeshMemory::forget_tier() const {
+void ProgramMemory::forget_tier() const {
   if (tier_) tier_->forget();
 }
 

@@ -1,7 +1,9 @@
-// The memory of a mesh's program: every buffer that it names, and nothing else. Those that other ranks read lie in the
-// transport's window where it has one; the rest in arenas by kind.
+// The memory of a rank's programs: every buffer that it names, and nothing else. Those that other ranks read are in the
+// rank's window, if its transport has one; the rest in arenas by kind. All of it outlives the transport: what is state
+// in it can be read, and moved to another plan's memory, when the connections are gone.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,32 +11,45 @@
 #include "exec/device.h"
 #include "exec/tier.h"
 #include "model/segment.h"
+#include "net/transport.h"
 #include "plan/ir/program.h"
 
 namespace tutti {
 
+/// One of the two programs of a rank.
+enum class Which : uint8_t { kSteps, kEvaluation };
+
 /// Bytes of the window that the rank's program wants.
 int64_t window_bytes_of(const Program& program);
-/// Bytes that ATen will take itself inside of the program's segments: by the plan's account, but not MeshMemory's.
+/// Bytes that ATen will take itself inside of the program's segments: by the plan's account, but not ProgramMemory's.
 int64_t aten_bytes(const Model& model, const Program& program);
 
-class MeshMemory {
- public:
-  /// `window`: of the transport; empty: it has none. `forward`: a program of evaluation, which finds its buffers by
-  /// name among those of `program`. What ATen allocates itself inside of segments gets no memory here. All arguments
-  /// must outlive it. With a `device` all is its memory. Offloaded buffers lie in a file in `tier_folder`, beside a
-  /// device in pinned memory of the host.
-  MeshMemory(const Model& model, const Program& program, const Program& forward, std::span<std::byte> window,
-             const std::string& tier_folder, Accounts& accounts, Device* device = nullptr);
-  ~MeshMemory();
-  MeshMemory(const MeshMemory&) = delete;
-  MeshMemory& operator=(const MeshMemory&) = delete;
+/// Where a rank makes its slice of a unit's sum in a Reduce, level by level: in a buffer of its own, or in place, in
+/// its own first term.
+std::vector<float*> levels_of(const Plan& plan, const Instruction& reduce, const UnitSum& unit, int rank,
+                              const std::function<float*(int buffer)>& floats);
 
-  std::byte* of(int buffer) const { return memory_[buffer]; }
-  std::byte* of_forward(int buffer) const { return forward_memory_[buffer]; }
+class ProgramMemory {
+ public:
+  /// `window`: the transport's, which is kept; null: it has none. `forward`: a program of evaluation, which shares
+  /// buffers of `program`. What ATen allocates itself inside of segments gets no memory here. All arguments
+  /// must outlive it. With a `device` all is its memory. Offloaded buffers are in a file in `tier_folder`, with a
+  /// device in pinned memory of the host.
+  ProgramMemory(const Model& model, const Program& program, const Program& forward, std::shared_ptr<Window> window,
+                const std::string& tier_folder, Accounts& accounts, Device* device = nullptr);
+  ~ProgramMemory();
+  ProgramMemory(const ProgramMemory&) = delete;
+  ProgramMemory& operator=(const ProgramMemory&) = delete;
+
+  std::byte* of(Which which, int buffer) const {
+    return which == Which::kSteps ? memory_[buffer] : forward_memory_[buffer];
+  }
+  std::byte* of(int buffer) const { return memory_[buffer]; }  ///< of the steps' program
   float* floats(int buffer) const { return reinterpret_cast<float*>(memory_[buffer]); }
   /// What the transfers' offsets count from.
   std::span<std::byte> window() const { return window_; }
+  /// The same, for another transport; null: there was none.
+  const std::shared_ptr<Window>& held_window() const { return held_; }
   /// Between an offloaded buffer in the file and another one's memory.
   void fetch(const std::byte* offloaded, std::span<std::byte> into) const;
   void evict(std::byte* offloaded, std::span<const std::byte> from) const;
@@ -45,6 +60,7 @@ class MeshMemory {
   std::byte* make_tier(const std::string& folder, int64_t bytes);
 
   Device* const device_;
+  const std::shared_ptr<Window> held_;
   Accounts uncounted_;  // of the window, which counts as what it holds
   std::vector<std::unique_ptr<Arena>> arenas_;
   std::span<std::byte> window_;

@@ -5,13 +5,12 @@
 
 #include "comm/posted.h"
 #include "engine/channels.h"
-#include "plan/make/ids.h"
 
 namespace tutti {
 
 namespace {
 
-constexpr uint32_t kOutputId = kVoteId - 1;  // below the instructions that meet
+constexpr uint32_t kOutputId = kOutputMessages;
 
 std::span<std::byte> bytes_of(const at::Tensor& t) {
   return {static_cast<std::byte*>(t.data_ptr()), static_cast<size_t>(t.nbytes())};
@@ -19,12 +18,11 @@ std::span<std::byte> bytes_of(const at::Tensor& t) {
 
 }  // namespace
 
-MoveOutput move_by_transport(const MeshParts& parts, const MeshPlace& place) {
-  return [&p = parts, &place, turns = uint64_t{0}](const std::vector<OutputMessage>& sends,
-                                                   const std::vector<OutputMessage>& receives) mutable {
+MoveOutput move_by_transport(const EngineParts& parts, const Station& station) {
+  return [&p = parts, &station, turns = uint64_t{0}](const std::vector<OutputMessage>& sends,
+                                                     const std::vector<OutputMessage>& receives) mutable {
     const uint64_t turn = turns++;
-    const Coordinates& at = place.at();
-    const auto rank = [&](int tensor) { return p.options.mesh.rank({at.data, tensor, at.pipeline}); };
+    const auto rank = [&](int tensor) { return station.rank_beside(tensor); };
     const auto tag = [&](int column) { return Tag{kOutputId, static_cast<uint32_t>(column), turn}; };
     named("output of an evaluation", turn, [&] {
       Posted posted(p.transport);
@@ -53,7 +51,7 @@ void OutputParts::add(int column, const at::Tensor& part) {
 at::Tensor OutputParts::whole() {
   if (!model_.output_sliced) return parts_.contains(0) ? parts_.at(0) : at::Tensor();
   bring();
-  if (place_.at().tensor != 0) return {};
+  if (station_.at().tensor != 0) return {};
   std::vector<at::Tensor> all;
   for (const auto& [column, part] : parts_) all.push_back(part);
   return at::cat(all, -1);
@@ -62,10 +60,9 @@ at::Tensor OutputParts::whole() {
 /// All tensor ranks' parts to the first of them.
 void OutputParts::bring() {
   std::vector<OutputMessage> sends, receives;
-  const int tensor = place_.at().tensor;
-  const std::vector<Range>& columns = place_.places().columns;
-  for (int t = 1; t < static_cast<int>(columns.size()); ++t)
-    for (int64_t c = columns[t].begin; c < columns[t].end; ++c) {
+  const int tensor = station_.at().tensor;
+  for (int t = 1; t < station_.tensor_ranks(); ++t)
+    for (int64_t c = station_.columns(t).begin; c < station_.columns(t).end; ++c) {
       const int column = static_cast<int>(c);
       if (tensor == 0) receives.push_back({t, column, parts_[column] = at::empty_like(parts_.at(0))});
       if (tensor == t) sends.push_back({0, column, parts_.at(column)});

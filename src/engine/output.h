@@ -1,4 +1,4 @@
-// What evaluation reads of a forward on a mesh: Model::output, whose columns may lie on several tensor ranks.
+// What evaluation reads of a forward: Model::output, whose columns may lie on several tensor ranks.
 #pragma once
 
 #include <functional>
@@ -7,7 +7,7 @@
 
 #include "device/group.h"
 #include "engine/parts.h"
-#include "engine/place.h"
+#include "engine/station.h"
 
 namespace tutti {
 
@@ -20,16 +20,16 @@ struct OutputMessage {
 /// Collective over the tensor ranks of the last stage.
 using MoveOutput =
     std::function<void(const std::vector<OutputMessage>& sends, const std::vector<OutputMessage>& receives)>;
-/// Over the transport; all is there when it returns. Parts and place must outlive it.
-MoveOutput move_by_transport(const MeshParts& parts, const MeshPlace& place);
+/// Over the transport; all is there when it returns. Parts and station must outlive it.
+MoveOutput move_by_transport(const EngineParts& parts, const Station& station);
 /// On the stream, over the tensor axis's group; null: one tensor rank.
 MoveOutput move_on_stream(DeviceGroup* columns, Stream stream);
 
 class OutputParts {
  public:
-  /// Model and place must outlive it.
-  OutputParts(const Model& model, const MeshPlace& place, MoveOutput move)
-      : model_(model), place_(place), move_(std::move(move)) {}
+  /// Model and station must outlive it.
+  OutputParts(const Model& model, const Station& station, MoveOutput move)
+      : model_(model), station_(station), move_(std::move(move)) {}
 
   /// For a new forward.
   void clear() { parts_.clear(); }
@@ -43,7 +43,7 @@ class OutputParts {
   void bring();
 
   const Model& model_;
-  const MeshPlace& place_;
+  const Station& station_;
   const MoveOutput move_;
   std::map<int, at::Tensor> parts_;  // by column
 };

@@ -1,48 +1,58 @@
 #include "engine/units.h"
 
+#include <algorithm>
+
+#include "base/error.h"
+
 namespace tutti {
 
 namespace {
 
-size_t unit_bytes(const ModelShape& shape) {
-  size_t bytes = 0;
-  for (const auto& block : shape.blocks) bytes += align_up(block.unit_size, kAlign) * sizeof(float);
-  return bytes;
-}
-
-std::span<float> floats_at(std::span<std::byte> bytes, size_t& at, int64_t n) {
-  const std::span<std::byte> taken = bytes.subspan(at, static_cast<size_t>(n) * sizeof(float));
-  at += static_cast<size_t>(align_up(n, kAlign)) * sizeof(float);
-  return {reinterpret_cast<float*>(taken.data()), static_cast<size_t>(n)};
+/// The shape lists only a block's own parameters; the model also those that it shares.
+const Parameter& own_parameter(const Block& block, size_t own) {
+  for (const Parameter& parameter : block.parameters)
+    if (parameter.shared_with.empty() && own-- == 0) return parameter;
+  TUTTI_CHECK(false, "block {} has no such parameter", block.name);
 }
 
 }  // namespace
 
-Units::Units(const Model& model, const ModelShape& shape, const std::vector<std::string>& slots, uint64_t seed,
-             Accounts& accounts, Device* device)
+std::vector<Held> held_by(const Plan& plan, int rank) {
+  std::vector<Held> held;
+  for (const Ownership& unit : plan.ownership)
+    held.push_back({range_of(unit.parameters, rank), range_of(unit.moments, rank)});
+  return held;
+}
+
+std::vector<Held> all_held(const ModelShape& shape) {
+  std::vector<Held> held;
+  for (const BlockShape& block : shape.blocks) held.push_back({{0, block.unit_size}, {0, block.unit_size}});
+  return held;
+}
+
+Units::Units(const Model& model, const ModelShape& shape, std::vector<Held> held, std::vector<std::string> slots,
+             uint64_t seed, std::vector<UnitMemory> memory, Accounts& accounts, Device* device)
     : shape_(shape),
-      slot_names_(slots),
-      device_(device),
-      parameter_arena_(BufferKind::kParameter, unit_bytes(shape), accounts, device),
-      moment_arena_(BufferKind::kMoment, unit_bytes(shape) * slots.size(), accounts, device),
-      parameter_bytes_(parameter_arena_.take(unit_bytes(shape))),
-      moment_bytes_(moment_arena_.take(unit_bytes(shape) * slots.size())) {
-  if (device != nullptr) {
-    mirror_ = device->take_pinned(parameter_bytes_.size() + moment_bytes_.size());
-    copies_ = device->make_stream();
-  }
-  size_t parameter_at = 0, moment_at = 0;
-  for (size_t b = 0; b < shape.blocks.size(); ++b) {
-    const BlockShape& block = shape.blocks[b];
-    parameters_.push_back(floats_at(parameter_bytes_, parameter_at, block.unit_size));
-    slots_.emplace_back();
-    for (size_t k = 0; k < slots.size(); ++k)
-      slots_.back().push_back(floats_at(moment_bytes_, moment_at, block.unit_size));
-    size_t own = 0;  // shape lists only the block's own parameters; the model also those it shares
-    for (const Parameter& parameter : model.blocks[b].parameters) {
-      if (!parameter.shared_with.empty()) continue;
-      const ParameterShape& p = block.parameters[own++];
-      initialise(parameter, p.name, seed, on_host(parameters_.back().subspan(p.offset, p.size)));
+      held_(std::move(held)),
+      slot_names_(std::move(slots)),
+      memory_(std::move(memory)),
+      device_(device) {
+  TUTTI_CHECK(held_.size() == shape.blocks.size() && (memory_.empty() || memory_.size() == held_.size()),
+              "{} units, {} held, {} placed", shape.blocks.size(), held_.size(), memory_.size());
+  take_memory(accounts);
+  place_copies();
+  for (const EntryPlace& place : entry_places(shape, slot_names_)) {
+    const size_t entry = entries_.size();
+    entries_.push_back(place.shape);
+    const Range part = overlap(range(place.unit, place.slot), place.floats);
+    if (part.empty()) continue;
+    const std::span<float> values = on_host(place.unit, place.slot, part);
+    const int64_t begin = part.begin - place.floats.begin;
+    pieces_.push_back({entry, {begin, begin + part.size()}, values});
+    if (place.slot < 0) {
+      initialise_range(own_parameter(model.blocks[place.unit], place.parameter), place.shape.name, seed, begin, values);
+    } else {
+      std::fill(values.begin(), values.end(), 0.0f);
     }
   }
   upload();
@@ -52,44 +62,104 @@ Units::~Units() {
   if (device_ != nullptr) device_->give_back_pinned(mirror_);
 }
 
+void Units::take_memory(Accounts& accounts) {
+  memory_.resize(held_.size());
+  const auto floats = [](Range range) { return align_up(range.size(), kAlign); };
+  int64_t parameters = 0, moments = 0;
+  const auto lacks_values = [this](size_t u) {
+    return !held_[u].parameters.empty() && memory_[u].parameters == nullptr;
+  };
+  const auto lacks_slots = [this](size_t u) { return !held_[u].moments.empty() && memory_[u].slots.empty(); };
+  for (size_t u = 0; u < held_.size(); ++u) {
+    TUTTI_CHECK(memory_[u].slots.empty() || memory_[u].slots.size() == slot_names_.size(),
+                "unit {} has places for {} slots of {}", u, memory_[u].slots.size(), slot_names_.size());
+    if (lacks_values(u)) parameters += floats(held_[u].parameters);
+    if (lacks_slots(u)) moments += floats(held_[u].moments) * static_cast<int64_t>(slot_names_.size());
+  }
+  const auto arena = [&](BufferKind kind, int64_t wanted) {
+    return wanted == 0 ? nullptr
+                       : std::make_unique<Arena>(kind, static_cast<size_t>(wanted) * sizeof(float), accounts, device_);
+  };
+  parameters_ = arena(BufferKind::kParameter, parameters);
+  moments_ = arena(BufferKind::kMoment, moments);
+  for (size_t u = 0; u < held_.size(); ++u) {
+    if (lacks_values(u)) memory_[u].parameters = parameters_->take_floats(floats(held_[u].parameters)).data();
+    if (!lacks_slots(u)) continue;
+    for (size_t k = 0; k < slot_names_.size(); ++k)
+      memory_[u].slots.push_back(moments_->take_floats(floats(held_[u].moments)).data());
+  }
+}
+
+/// What lies on the device and where its mirror is; without a device nothing.
+void Units::place_copies() {
+  if (device_ == nullptr) return;
+  size_t at = 0;
+  for (size_t u = 0; u < held_.size(); ++u) {
+    const int unit = static_cast<int>(u);
+    copies_.emplace_back();
+    for (int slot = -1; slot < static_cast<int>(slot_names_.size()); ++slot) {
+      const int64_t size = range(unit, slot).size();
+      copies_.back().push_back({size > 0 ? values(unit, slot) : nullptr, size, at});
+      at += static_cast<size_t>(align_up(size, kAlign));
+    }
+  }
+  mirror_ = device_->take_pinned(std::max<size_t>(at, kAlign) * sizeof(float));
+  std::fill(mirror_.begin(), mirror_.end(), std::byte{0});
+  stream_ = device_->make_stream();
+}
+
+std::span<float> Units::on_host(int unit, int slot, Range part) const {
+  const int64_t at = part.begin - range(unit, slot).begin;
+  const auto size = static_cast<size_t>(part.size());
+  if (device_ == nullptr) return {values(unit, slot) + at, size};
+  return {reinterpret_cast<float*>(mirror_.data()) + copy_of(unit, slot).mirror_at + at, size};
+}
+
+float* Units::parameters(int unit, int64_t offset) const {
+  const Range& range = held_[unit].parameters;
+  TUTTI_CHECK(range.contains(offset), "parameters of {} at {}: [{}, {}) is held", shape_.blocks[unit].name, offset,
+              range.begin, range.end);
+  return memory_[unit].parameters + (offset - range.begin);
+}
+
 std::vector<float*> Units::slots(int unit, int64_t offset) const {
+  const Range& range = held_[unit].moments;
+  TUTTI_CHECK(range.contains(offset), "moments of {} at {}: [{}, {}) is held", shape_.blocks[unit].name, offset,
+              range.begin, range.end);
   std::vector<float*> pointers;
-  for (const auto& slot : slots_[unit]) pointers.push_back(slot.data() + offset);
+  for (float* slot : memory_[unit].slots) pointers.push_back(slot + (offset - range.begin));
   return pointers;
 }
 
-std::span<float> Units::on_host(std::span<float> values) const {
-  if (device_ == nullptr) return values;
-  const auto* at = reinterpret_cast<const std::byte*>(values.data());
-  const bool moment =
-      !moment_bytes_.empty() && at >= moment_bytes_.data() && at < moment_bytes_.data() + moment_bytes_.size();
-  std::byte* host = moment ? mirror_.data() + parameter_bytes_.size() + (at - moment_bytes_.data())
-                           : mirror_.data() + (at - parameter_bytes_.data());
-  return {reinterpret_cast<float*>(host), values.size()};
-}
+bool Units::whole() const { return held_ == all_held(shape_); }
 
 State Units::state(const StateCounters& counters) const {
-  State state;
-  state.counters = counters;
-  for (size_t b = 0; b < shape_.blocks.size(); ++b)
-    for (const ParameterShape& p : shape_.blocks[b].parameters) {
-      state.entries.push_back({p.name, "parameter", p.dims, on_host(parameters_[b].subspan(p.offset, p.size))});
-      for (size_t k = 0; p.role == Role::kTrained && k < slot_names_.size(); ++k)
-        state.entries.push_back({p.name, slot_names_[k], p.dims, on_host(slots_[b][k].subspan(p.offset, p.size))});
-    }
+  TUTTI_CHECK(pieces_.size() == entries_.size(), "{} pieces of {} entries are not the whole state", pieces_.size(),
+              entries_.size());
+  State state{{}, counters};
+  for (const StatePiece& piece : pieces_) {
+    const EntryShape& entry = entries_[piece.entry];
+    state.entries.push_back({entry.name, entry.slot, entry.dims, piece.values});
+  }
   return state;
 }
 
 void Units::copy_out(Stream stream) const {
-  device_->copy(stream, mirror_.data(), parameter_bytes_.data(), parameter_bytes_.size());
-  device_->copy(stream, mirror_.data() + parameter_bytes_.size(), moment_bytes_.data(), moment_bytes_.size());
+  for (const auto& unit : copies_)
+    for (const Copy& copy : unit)
+      if (copy.size > 0)
+        device_->copy(stream, mirror_.data() + copy.mirror_at * sizeof(float), copy.values,
+                      static_cast<size_t>(copy.size) * sizeof(float));
 }
 
 void Units::upload() const {
   if (device_ == nullptr) return;
-  device_->copy(copies_, parameter_bytes_.data(), mirror_.data(), parameter_bytes_.size());
-  device_->copy(copies_, moment_bytes_.data(), mirror_.data() + parameter_bytes_.size(), moment_bytes_.size());
-  device_->synchronise(copies_);
+  for (const auto& unit : copies_)
+    for (const Copy& copy : unit)
+      if (copy.size > 0)
+        device_->copy(stream_, copy.values, mirror_.data() + copy.mirror_at * sizeof(float),
+                      static_cast<size_t>(copy.size) * sizeof(float));
+  device_->synchronise(stream_);
 }
 
 }  // namespace tutti

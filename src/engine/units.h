@@ -1,19 +1,21 @@
-// The values of a model on one rank: every unit's parameters and optimizer slots in flat, private, accounted memory of
+// The values of a model on one rank: what it holds of every unit's parameters and optimizer slots, in flat memory of
 // the host or of a device.
 #pragma once
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "exec/device.h"
 #include "exec/memory.h"
 #include "model/segment.h"
-#include "state/state.h"
+#include "plan/ir/program.h"
+#include "state/holdings.h"
 
 namespace tutti {
 
-/// Where units' values lie, whoever holds them: what an update needs of them.
+/// Where units' values are, whoever holds them: what an update needs of them.
 class UnitValues {
  public:
   virtual ~UnitValues() = default;
@@ -22,42 +24,76 @@ class UnitValues {
   virtual std::vector<float*> slots(int unit, int64_t offset) const = 0;
 };
 
-/// All units whole.
+/// Floats of a unit, counted from its start; empty: nothing. `moments` is what this rank updates.
+struct Held {
+  Range parameters, moments;
+  bool operator==(const Held&) const = default;
+};
+/// By unit, as the plan says.
+std::vector<Held> held_by(const Plan& plan, int rank);
+/// Everything.
+std::vector<Held> all_held(const ModelShape& shape);
+
+/// Where the values of a unit are: the first float held. What is given no place gets one.
+struct UnitMemory {
+  float* parameters = nullptr;
+  std::vector<float*> slots;  ///< by slot
+};
+
 class Units final : public UnitValues {
  public:
-  /// Allocates all units and initialises the parameters by (seed, name); slots start at zero. With a `device` (which
-  /// must outlive it) they lie in its memory, and the host keeps a mirror of them.
-  Units(const Model& model, const ModelShape& shape, const std::vector<std::string>& slots, uint64_t seed,
-        Accounts& accounts, Device* device = nullptr);
+  /// Initialises the held parameters by (seed, name); slots start at zero. `memory` is by unit, or empty; it stays the
+  /// caller's and is on the `device` where there is one (which must outlive this); then the host keeps a mirror of all
+  /// pieces.
+  Units(const Model& model, const ModelShape& shape, std::vector<Held> held, std::vector<std::string> slots,
+        uint64_t seed, std::vector<UnitMemory> memory, Accounts& accounts, Device* device = nullptr);
   ~Units() override;
   Units(const Units&) = delete;
   Units& operator=(const Units&) = delete;
 
-  float* parameters(int unit) const { return parameters_[unit].data(); }
-  float* parameters(int unit, int64_t offset) const override { return parameters_[unit].data() + offset; }
+  const Held& held(int unit) const { return held_[unit]; }
+  /// Only of what is held.
+  float* parameters(int unit, int64_t offset) const override;
   std::vector<float*> slots(int unit, int64_t offset) const override;
 
-  /// Every parameter and slot, in model order; spans into this object. On a device they are of the mirror: as of the
-  /// last upload or copy_out() that has run, and until the next.
+  const std::vector<EntryShape>& entries() const { return entries_; }
+  /// What this rank holds of the entries, in their order. On a device the spans are of the mirror: as of the last
+  /// upload or copy_out() that has run, and until the next.
+  const std::vector<StatePiece>& pieces() const { return pieces_; }
+  /// Whether this rank holds all of every unit.
+  bool whole() const;
+  /// Every parameter and slot, in model order, where it holds all; spans as in pieces().
   State state(const StateCounters& counters) const;
-  /// On a device: what was written into state()'s spans becomes the units' values. Else nothing.
+  /// On a device: what was written into the pieces becomes the units' values. Else nothing.
   void upload() const;
-  /// On a device: puts a copy of all values into the mirror on a stream.
+  /// On a device: puts a copy of all pieces into the mirror on a stream.
   void copy_out(Stream stream) const;
 
  private:
-  /// The same bytes in host memory: an arena's span there, and the pinned memory behind it.
-  std::span<float> on_host(std::span<float> values) const;
+  /// A range of a unit in one slot (-1: the parameters) and where it lies in the mirror.
+  struct Copy {
+    float* values;
+    int64_t size;
+    size_t mirror_at;  // floats
+  };
+  void take_memory(Accounts& accounts);
+  void place_copies();
+  std::span<float> on_host(int unit, int slot, Range range) const;
+  const Copy& copy_of(int unit, int slot) const { return copies_[unit][slot + 1]; }
+  float* values(int unit, int slot) const { return slot < 0 ? memory_[unit].parameters : memory_[unit].slots[slot]; }
+  Range range(int unit, int slot) const { return slot < 0 ? held_[unit].parameters : held_[unit].moments; }
 
   const ModelShape& shape_;
-  std::vector<std::string> slot_names_;
-  Device* device_;
-  Arena parameter_arena_, moment_arena_;
-  std::span<std::byte> parameter_bytes_, moment_bytes_;  // of the two arenas, whole
-  std::vector<std::span<float>> parameters_;
-  std::vector<std::vector<std::span<float>>> slots_;  // [unit][slot]
-  std::span<std::byte> mirror_;                       // parameters, then moments
-  Stream copies_;
+  const std::vector<Held> held_;
+  const std::vector<std::string> slot_names_;
+  std::vector<UnitMemory> memory_;
+  Device* const device_;
+  std::unique_ptr<Arena> parameters_, moments_;  // of those that were given no place
+  std::vector<std::vector<Copy>> copies_;        // [unit][slot + 1]
+  std::span<std::byte> mirror_;
+  Stream stream_;
+  std::vector<EntryShape> entries_;
+  std::vector<StatePiece> pieces_;
 };
 
 }  // namespace tutti

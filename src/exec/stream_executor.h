@@ -21,7 +21,7 @@ struct QueuePlace {
 
 /// All instructions, each after those of its queue before it and after the signallers of what it waits for; those of
 /// other queues than 0 as soon as that allows: peers may wait for them, and do so longest behind the compute. Throws
-/// Error when there is no such order (plan/check/ddp.h rejects such plans).
+/// Error when there is no such order (plan/check/prove.h rejects such plans).
 std::vector<QueuePlace> issue_order(const Program& program);
 
 /// Puts the instruction's work on the stream.

@@ -41,7 +41,8 @@ constexpr std::array<Colour, kOps> kColours = {{{"Load", "#a9b4c0"},
                                                 {"Recv", "#d9a441"},
                                                 {"Exchange", "#e07a5f"},
                                                 {"Fetch", "#8d7b68"},
-                                                {"Evict", "#b3a290"}}};
+                                                {"Evict", "#b3a290"},
+                                                {"Release", "#c9b48f"}}};
 static_assert(kColours.back().name != nullptr, "every instruction has a colour");
 
 const char* fill_of(const std::string& name) {

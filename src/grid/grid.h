@@ -30,6 +30,7 @@ inline Range overlap(Range a, Range b) {
 struct Batch {
   int lanes = 1, micro_batches = 1, micro_batch_size = 1;
   int64_t samples() const { return int64_t{lanes} * micro_batches * micro_batch_size; }
+  bool operator==(const Batch&) const = default;
 };
 
 Batch batch_of(const TrainConfig& train);

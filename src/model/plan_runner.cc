@@ -87,9 +87,11 @@ struct PlanRunner::Impl {
                   const std::string& what) {
     check_room(buffer, offset, c10::multiply_integers(dims) * static_cast<int64_t>(c10::elementSize(type)), what);
     auto& known = views[{buffer, offset}];
-    for (const at::Tensor& tensor : known)
-      if (tensor.scalar_type() == type && tensor.sizes() == at::IntArrayRef(dims)) return tensor;
-    return known.emplace_back(view_on(options.device, memory(buffer) + offset, dims, type));
+    std::byte* const at = memory(buffer) + offset;
+    for (at::Tensor& tensor : known)
+      if (tensor.scalar_type() == type && tensor.sizes() == at::IntArrayRef(dims))
+        return tensor.data_ptr() == at ? tensor : tensor = view_on(options.device, at, dims, type);
+    return known.emplace_back(view_on(options.device, at, dims, type));
   }
   // `types`: those that the tensors have instead of the borders'. Undefined where there is no buffer.
   std::vector<at::Tensor> tensors(const std::vector<int>& buffers, const std::vector<Border>& borders,
@@ -174,6 +176,8 @@ struct PlanRunner::Impl {
                     kept,
                     options.loss_scale,
                     low};
+    for (size_t k = 0; k < i.flow.grad_in.size() && k < i.flow.in.size(); ++k)
+      context.consume = context.consume || (i.flow.grad_in[k] >= 0 && i.flow.grad_in[k] == i.flow.in[k]);
     if (i.part != Part::kBoth) context.deferred = bytes(i.flow.deferred, declares.deferred, "deferred values");
     context.pass.block = i.block;
     return context;
@@ -193,6 +197,24 @@ struct PlanRunner::Impl {
   std::map<std::pair<int, int64_t>, std::vector<at::Tensor>> views;
   std::vector<at::Tensor> parameters, low;  // of the running instruction
 };
+
+std::vector<int64_t> declared_bytes(const Model& model, const Program& program) {
+  std::vector<int64_t> bytes;
+  for (const Buffer& b : program.buffers)
+    bytes.push_back(b.kind == BufferKind::kSaved || b.temporaries || b.offloaded || b.lent ? 0 : b.bytes);
+  const auto widen = [&](int buffer, int64_t wanted) {
+    if (buffer >= 0) bytes[buffer] = std::max(bytes[buffer], align_up(wanted, 256));
+  };
+  for (const Queue& queue : program.queues)
+    for (const Instruction& i : queue.instructions) {
+      if (i.op != Op::kForward && i.op != Op::kBackward) continue;
+      const Segment& segment = *model.blocks[i.block].segments[i.segment];
+      widen(i.flow.saved, segment.saved_bytes());
+      widen(i.flow.deferred, segment.deferred_bytes());
+      widen(i.flow.work, segment.work_bytes());
+    }
+  return bytes;
+}
 
 PlanRunner::PlanRunner(const Model& model, const ModelShape& shape, const Program& program,
                        std::function<std::byte*(int buffer)> memory, Accounts& accounts, RunnerOptions options)
@@ -268,15 +290,28 @@ at::Tensor PlanRunner::output(const Instruction& forward, const std::string& nam
   return {};
 }
 
-at::Tensor PlanRunner::finite(const Instruction& forward) const {
+namespace {
+
+at::Tensor all_of(const std::vector<at::Tensor>& tensors) {
   at::Tensor all;
-  for (const Border& border : impl_->wiring(forward).outputs) {
-    const at::Tensor values = output(forward, border.name);
+  for (const at::Tensor& values : tensors) {
     if (!at::isFloatingType(values.scalar_type())) continue;
     const at::Tensor finite = values.isfinite().all();
     all = all.defined() ? all.logical_and(finite) : finite;
   }
   return all;
+}
+
+}  // namespace
+
+at::Tensor PlanRunner::finite(const Instruction& forward) const {
+  std::vector<at::Tensor> outputs;
+  for (const Border& border : impl_->wiring(forward).outputs) outputs.push_back(output(forward, border.name));
+  return all_of(outputs);
+}
+
+at::Tensor PlanRunner::finite_gradients(const Instruction& backward) const {
+  return backward.part == Part::kInput ? at::Tensor() : all_of(impl_->gradients(backward));
 }
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Runs the segments of a model as a mesh's program says: every tensor lies in the buffer that the instruction names.
+// Runs the segments of a model as a program says: every tensor is in the buffer that the instruction names.
 // The program decides what is where and what is in flight; this class makes tensors of it.
 #pragma once
 
@@ -14,13 +14,17 @@
 
 namespace tutti {
 
+/// What a buffer needs by what segments declare, for each buffer of a program: the dry run's measure of what ATen
+/// allocates itself stands in the plan, too.
+std::vector<int64_t> declared_bytes(const Model& model, const Program& program);
+
 /// Any number of micro-batches may be in flight, each in buffers of its own. Not thread-safe.
 class PlanRunner {
  public:
-  /// `memory(buffer)`: where a buffer of the program lies, for good, 256-byte aligned. It is asked when an instruction
-  /// first names the buffer. A buffer of saved or work bytes needs only what the segment declares itself: what the dry
-  /// run measured besides is ATen's own. Model, shape, program and accounts must outlive the runner. Of the options
-  /// `memory` and `low` are not used: low_memory says where copies of parameters lie.
+  /// `memory(buffer)`: where a buffer of the program is, 256-byte aligned; what other instructions still need stays
+  /// there. A buffer of saved or work bytes needs only what the segment declares itself: what the dry run measured
+  /// besides is ATen's own. Model, shape, program and accounts must outlive the runner. Of the options `memory` and
+  /// `low` are not used: low_memory says where copies of parameters lie.
   PlanRunner(const Model& model, const ModelShape& shape, const Program& program,
              std::function<std::byte*(int buffer)> memory, Accounts& accounts, RunnerOptions options = {});
   ~PlanRunner();
@@ -41,6 +45,8 @@ class PlanRunner {
   /// Whether all that it left is finite, the loss among it: one bool, which on a device is not waited for; undefined:
   /// it left nothing that might not be.
   at::Tensor finite(const Instruction& forward) const;
+  /// The same of the gradients that the backward instruction has written.
+  at::Tensor finite_gradients(const Instruction& backward) const;
 
  private:
   struct Impl;

@@ -41,9 +41,8 @@ struct Pair {
 
 /// What a rank shares with all others; handed round as the card of the rendezvous.
 struct Member {
-  Member(int size, size_t window_bytes, const std::string& what)
-      : window(allocate_private(window_bytes, what)), from(size) {}
-  Mapping window;
+  Member(int size, std::shared_ptr<Window> w) : window(std::move(w)), from(size) {}
+  const std::shared_ptr<Window> window;
   Signal signal;
   std::atomic<bool> left{false};
   std::vector<Pair> from;  // [source]: messages to me
@@ -80,10 +79,11 @@ class Inproc final : public Transport {
   }
   void wait(Ticket ticket, Deadline deadline) override;
 
-  std::span<std::byte> window() override { return {me().window.data(), me().window.size()}; }
+  std::span<std::byte> window() override { return me().window->bytes(); }
+  std::shared_ptr<Window> held_window() override { return me().window; }
   std::span<const std::byte> window_of(int peer) const override {
     if (hosts_[peer] != hosts_[rank_]) return {};
-    return {members_[peer]->window.data(), members_[peer]->window.size()};
+    return members_[peer]->window->bytes();
   }
   void raise(int index, uint64_t value) override { raise_flag(clock_, me().flags[index], value); }
   void await(int peer, int index, uint64_t value, Deadline deadline, std::string_view what) override;
@@ -285,7 +285,8 @@ void Inproc::await(int peer, int index, uint64_t value, Deadline deadline, std::
 std::unique_ptr<Transport> make_inproc(const TransportOptions& options, Rendezvous& rendezvous, Clock& clock,
                                        const Cancel* cancel, Deadline deadline) {
   const int rank = rendezvous.rank(), size = rendezvous.size();
-  auto mine = std::make_shared<Member>(size, options.window_bytes, fmt::format("window of rank {}", rank));
+  auto mine = std::make_shared<Member>(
+      size, window_for(options.window, options.window_bytes, false, fmt::format("window of rank {}", rank)));
   std::vector<std::shared_ptr<Member>> members;
   for (Card& card : rendezvous.exchange({.object = mine}, deadline)) {
     members.push_back(std::static_pointer_cast<Member>(card.object));

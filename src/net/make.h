@@ -13,6 +13,7 @@ struct TransportOptions {
   std::string kind = "shm";  ///< inproc | shm | tcp
   std::vector<int> hosts;    ///< host of every rank; empty: all on one. Windows reach only ranks of the same host
   size_t window_bytes = 0;   ///< my window (ranks may differ); allocated for real here, or Error: never a SIGBUS later
+  std::shared_ptr<Window> window;  ///< that of a transport before, of the same kind and so many bytes; null: a new one
   std::string address = "127.0.0.1";  ///< tcp: where to listen
   int port = 0;         ///< tcp: first port (rank r listens on port + r); 0: any. A busy port is an Error naming it
   int connections = 2;  ///< tcp: per pair of ranks; large messages are striped over them

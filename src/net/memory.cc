@@ -94,6 +94,20 @@ SharedMemory allocate_shared(size_t bytes, bool owner_writes_alone, const std::s
   return {std::move(fd), std::move(mapping)};
 }
 
+std::shared_ptr<MappedWindow> window_for(const std::shared_ptr<Window>& given, size_t bytes, bool shared,
+                                         const std::string& what) {
+  if (given == nullptr) {
+    if (shared) return std::make_shared<MappedWindow>(allocate_shared(bytes, true, what));
+    return std::make_shared<MappedWindow>(SharedMemory{{}, allocate_private(bytes, what)});
+  }
+  const auto window = std::dynamic_pointer_cast<MappedWindow>(given);
+  const bool fits =
+      window != nullptr && window->bytes().size() == bytes && (bytes == 0 || bool(window->fd()) == shared);
+  if (!fits)
+    throw Error(fmt::format("{}: the one that is given is not of this transport's kind, or not {} bytes", what, bytes));
+  return window;
+}
+
 Mapping map_shared(int fd, size_t bytes, bool writable, const std::string& what) {
   if (bytes == 0) return {};
   struct stat info {};

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "base/file.h"
+#include "net/transport.h"
 
 namespace tutti {
 
@@ -31,6 +34,21 @@ struct SharedMemory {
   Fd fd;
   Mapping mapping;
 };
+
+/// A window of one process, or one that others map. Which of the two is the transport's to know.
+class MappedWindow final : public Window {
+ public:
+  explicit MappedWindow(SharedMemory memory) : memory_(std::move(memory)) {}
+  std::span<std::byte> bytes() const override { return {memory_.mapping.data(), memory_.mapping.size()}; }
+  const Fd& fd() const { return memory_.fd; }  ///< none where it is of one process
+
+ private:
+  const SharedMemory memory_;
+};
+/// The one that is given, or a new one of so many bytes that others can map if it is `shared`. Throws Error where the
+/// one that is given is of another kind or size.
+std::shared_ptr<MappedWindow> window_for(const std::shared_ptr<Window>& given, size_t bytes, bool shared,
+                                         const std::string& what);
 
 /// Zeroed pages for this process alone, all of them present. `what` goes into the Error when they cannot be had.
 Mapping allocate_private(size_t bytes, const std::string& what);

@@ -29,6 +29,7 @@ class Mixed final : public Transport {
   }
 
   std::span<std::byte> window() override { return shm_->window(); }
+  std::shared_ptr<Window> held_window() override { return shm_->held_window(); }
   std::span<const std::byte> window_of(int peer) const override { return shm_->window_of(peer); }
   void raise(int index, uint64_t value) override { shm_->raise(index, value); }
   void await(int peer, int index, uint64_t value, Deadline deadline, std::string_view what) override {

@@ -52,7 +52,8 @@ RingEnd ring_end(Control& owner, int from, int ranks) {
 
 /// A rank of my host; empty for the others. Mappings of mine are the owner's.
 struct Neighbour {
-  Mapping control_memory, window;
+  Mapping control_memory, window_memory;  // of my own the control area alone
+  std::span<std::byte> window;
   RingEnd to, from;
   std::deque<Op*> sends;
   Incoming* arriving = nullptr;
@@ -62,8 +63,11 @@ struct Neighbour {
 
 class Shm final : public Streamed {
  public:
-  Shm(int rank, std::vector<Neighbour> ranks, const Epoch& epoch, Clock& clock, const Cancel* cancel)
-      : Streamed(rank, static_cast<int>(ranks.size()), epoch, clock, cancel), ranks_(std::move(ranks)) {}
+  Shm(int rank, std::vector<Neighbour> ranks, std::shared_ptr<Window> window, const Epoch& epoch, Clock& clock,
+      const Cancel* cancel)
+      : Streamed(rank, static_cast<int>(ranks.size()), epoch, clock, cancel),
+        ranks_(std::move(ranks)),
+        window_(std::move(window)) {}
 
   ~Shm() override {
     me().left.store(1, std::memory_order_seq_cst);
@@ -74,10 +78,9 @@ class Shm final : public Streamed {
   }
 
   std::string name() const override { return "shm"; }
-  std::span<std::byte> window() override { return {ranks_[rank_].window.data(), ranks_[rank_].window.size()}; }
-  std::span<const std::byte> window_of(int peer) const override {
-    return {ranks_[peer].window.data(), ranks_[peer].window.size()};
-  }
+  std::span<std::byte> window() override { return window_->bytes(); }
+  std::shared_ptr<Window> held_window() override { return window_; }
+  std::span<const std::byte> window_of(int peer) const override { return ranks_[peer].window; }
   void raise(int index, uint64_t value) override { raise_flag(clock_, me().flags[index], value); }
   void await(int peer, int index, uint64_t value, Deadline deadline, std::string_view what) override;
 
@@ -99,6 +102,7 @@ class Shm final : public Streamed {
   Incoming& begin_message(int peer);
 
   std::vector<Neighbour> ranks_;
+  const std::shared_ptr<Window> window_;
   std::atomic<uint64_t> seen_{0};  // how often my bell had been rung when the rings were last moved on
 };
 
@@ -248,9 +252,9 @@ std::unique_ptr<Streamed> make_shm(const TransportOptions& options, const Epoch&
   const int rank = rendezvous.rank(), size = rendezvous.size();
   const size_t control_size = control_bytes(size);
   SharedMemory control = allocate_shared(control_size, false, fmt::format("control area of rank {}", rank));
-  SharedMemory window = allocate_shared(options.window_bytes, true, fmt::format("window of rank {}", rank));
+  const auto window = window_for(options.window, options.window_bytes, true, fmt::format("window of rank {}", rank));
   Card mine{.bytes = std::to_string(options.window_bytes), .fds = {control.fd.get()}};
-  if (window.fd) mine.fds.push_back(window.fd.get());
+  if (window->fd()) mine.fds.push_back(window->fd().get());
   std::vector<Card> deck = rendezvous.exchange(mine, deadline);
 
   std::vector<Neighbour> ranks(size);
@@ -259,14 +263,15 @@ std::unique_ptr<Streamed> make_shm(const TransportOptions& options, const Epoch&
       if (!options.hosts.empty() && options.hosts[r] != options.hosts[rank]) continue;
       if (r == rank) {
         ranks[r].control_memory = std::move(control.mapping);
-        ranks[r].window = std::move(window.mapping);
+        ranks[r].window = window->bytes();
         continue;
       }
       ranks[r].control_memory =
           map_shared(deck[r].fds.at(0), control_size, true, fmt::format("control area of rank {}", r));
       if (deck[r].fds.size() > 1) {
-        ranks[r].window =
-            map_shared(deck[r].fds[1], std::stoull(deck[r].bytes), false, fmt::format("window of rank {}", r));
+        Mapping& memory = ranks[r].window_memory;
+        memory = map_shared(deck[r].fds[1], std::stoull(deck[r].bytes), false, fmt::format("window of rank {}", r));
+        ranks[r].window = {memory.data(), memory.size()};
       }
     }
   } catch (...) {
@@ -279,7 +284,7 @@ std::unique_ptr<Streamed> make_shm(const TransportOptions& options, const Epoch&
     ranks[r].to = ring_end(ranks[r].control(), rank, size);
     ranks[r].from = ring_end(ranks[rank].control(), r, size);
   }
-  return std::make_unique<Shm>(rank, std::move(ranks), epoch, clock, cancel);
+  return std::make_unique<Shm>(rank, std::move(ranks), window, epoch, clock, cancel);
 }
 
 }  // namespace tutti

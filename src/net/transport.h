@@ -49,6 +49,14 @@ struct Ticket {
   uint64_t id = 0;
 };
 
+/// Memory of a rank that others may read through its transport. It lives as long as somebody holds it: what it has
+/// outlives the transport that it was made for, and a later one may show it again.
+class Window {
+ public:
+  virtual ~Window() = default;
+  virtual std::span<std::byte> bytes() const = 0;
+};
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -60,8 +68,10 @@ class Transport {
   virtual Ticket post_recv(int peer, Tag tag, std::span<std::byte> bytes) = 0;
   virtual void wait(Ticket ticket, Deadline deadline) = 0;
 
-  /// My window, writable by me alone; empty where the transport has none. Page-aligned, zero at first.
+  /// My window, writable by me alone; empty where the transport has none. Page-aligned, zero when it is made.
   virtual std::span<std::byte> window() { return {}; }
+  /// ... to be kept beyond the transport.
+  virtual std::shared_ptr<Window> held_window() { return nullptr; }
   /// A peer's window for reading (mine too); empty where it cannot be reached.
   virtual std::span<const std::byte> window_of(int /*peer*/) const { return {}; }
   /// Raises my counter `index` (0 <= index < kFlags) to `value` (release) and wakes who waits for it. Only for windows.

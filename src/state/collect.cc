@@ -41,6 +41,15 @@ Digest digest_of(const std::vector<EntryShape>& entries, const StateCounters& co
   return sha256(std::as_bytes(std::span(text)));
 }
 
+/// Elements of an entry among a rank's pieces.
+std::span<float> values_in(std::span<const StatePiece> pieces, size_t entry, Range range) {
+  for (const StatePiece& piece : pieces)
+    if (piece.entry == entry && piece.range.begin <= range.begin && range.end <= piece.range.end)
+      return piece.values.subspan(static_cast<size_t>(range.begin - piece.range.begin),
+                                  static_cast<size_t>(range.size()));
+  TUTTI_CHECK(false, "elements {} to {} of entry {} are not held here", range.begin, range.end, entry);
+}
+
 std::string title(const EntryShape& entry) { return fmt::format("{} ({})", entry.name, entry.slot); }
 
 }  // namespace
@@ -64,6 +73,7 @@ Collector::Collector(std::vector<EntryShape> entries, std::vector<StatePiece> mi
                             mine_.begin()));
 
   std::vector<std::vector<std::pair<int, Range>>> held(entries_.size());  // (rank, elements), by entry
+  holdings_.resize(static_cast<size_t>(channel_.size()));
   const std::vector<std::string> all = gather_bytes(told, channel_);
   for (int r = 0; r < channel_.size(); ++r) {
     std::string_view rest = all[r];
@@ -73,6 +83,7 @@ Collector::Collector(std::vector<EntryShape> entries, std::vector<StatePiece> mi
     while (!rest.empty()) {
       const Told piece = take<Told>(rest);
       held[piece.entry].emplace_back(r, Range{piece.begin, piece.end});
+      holdings_[r].push_back({piece.entry, {piece.begin, piece.end}});
     }
   }
   for (size_t e = 0; e < entries_.size(); ++e) {
@@ -97,11 +108,8 @@ bool Collector::holds(const Part& part) const {
 }
 
 std::span<float> Collector::values(size_t entry, Range range) const {
-  for (size_t p = first_piece_[entry]; p < first_piece_[entry + 1]; ++p)
-    if (const StatePiece& piece = mine_[p]; piece.range.contains(range.begin))
-      return piece.values.subspan(static_cast<size_t>(range.begin - piece.range.begin),
-                                  static_cast<size_t>(range.size()));
-  TUTTI_CHECK(false, "{} is not held here at {}", title(entries_[entry]), range.begin);
+  return values_in(std::span(mine_).subspan(first_piece_[entry], first_piece_[entry + 1] - first_piece_[entry]), entry,
+                   range);
 }
 
 /// The parts of each hashed range.
@@ -175,36 +183,45 @@ std::string Collector::hash(const StateCounters& counters) {
   return hasher.finish(counters);
 }
 
-/// Rank 0's: the entry where it lies, or in `buffer` with what the others send.
-std::span<const float> Collector::collected(size_t entry, std::vector<float>& buffer) {
+/// Rank 0's: the entry where it is, or in `buffer` with what the others send.
+std::span<const float> Collector::collected(size_t entry, std::span<const Move> moves, std::vector<float>& buffer) {
   const Range whole{0, entries_[entry].size()};
-  if (first_piece_[entry] < first_piece_[entry + 1] && mine_[first_piece_[entry]].range == whole)
-    return values(entry, whole);
+  if (moves.size() == 1 && moves[0].from == 0) return values(entry, whole);
   buffer.resize(static_cast<size_t>(whole.size()));
-  for (size_t p = first_piece_[entry]; p < first_piece_[entry + 1]; ++p)
-    std::copy(mine_[p].values.begin(), mine_[p].values.end(), buffer.begin() + mine_[p].range.begin);
-  for (const Part& part : parts_[entry]) {
-    if (holds(part)) continue;
-    const auto to =
-        std::span(buffer).subspan(static_cast<size_t>(part.range.begin), static_cast<size_t>(part.range.size()));
-    channel_.recv(giver(part), std::as_writable_bytes(to));
-  }
+  const StatePiece all{entry, whole, buffer};
+  move_values({moves.begin(), moves.end()}, mine_, std::span(&all, 1), channel_);
   return buffer;
 }
 
-void Collector::give(size_t entry) {
-  for (const Part& part : parts_[entry])
-    if (giver(part) == channel_.rank()) channel_.send(0, std::as_bytes(values(entry, part.range)));
-}
-
 std::string Collector::save(const std::string& folder, const StateCounters& counters, const std::string& job_toml) {
+  const std::vector<Move> all = moves(holdings_, held_by_one(entries_, 0, channel_.size()));
   if (channel_.rank() != 0) {
-    for (size_t e = 0; e < entries_.size(); ++e) give(e);
+    move_values(all, mine_, {}, channel_);
     return "";
   }
   std::vector<float> buffer;
-  return save_checkpoint(
-      folder, StateSource{entries_, counters, [&](size_t entry) { return collected(entry, buffer); }}, job_toml);
+  size_t next = 0;
+  const auto values = [&](size_t entry) {
+    const size_t begin = next;
+    while (next < all.size() && all[next].entry == entry) ++next;
+    return collected(entry, std::span(all).subspan(begin, next - begin), buffer);
+  };
+  return save_checkpoint(folder, StateSource{entries_, counters, values}, job_toml);
+}
+
+void move_values(const std::vector<Move>& moves, std::span<const StatePiece> from, std::span<const StatePiece> to,
+                 Channel& channel) {
+  for (const Move& move : moves) {
+    const bool gives = move.from == channel.rank(), takes = move.to == channel.rank();
+    if (gives && takes) {
+      const std::span<float> source = values_in(from, move.entry, move.range);
+      std::copy(source.begin(), source.end(), values_in(to, move.entry, move.range).begin());
+    } else if (gives) {
+      channel.send(move.to, std::as_bytes(values_in(from, move.entry, move.range)));
+    } else if (takes) {
+      channel.recv(move.from, std::as_writable_bytes(values_in(to, move.entry, move.range)));
+    }
+  }
 }
 
 }  // namespace tutti

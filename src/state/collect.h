@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "comm/collectives.h"
-#include "state/state.h"
+#include "state/holdings.h"
 
 namespace tutti {
 
@@ -41,14 +41,19 @@ class Collector {
   std::span<float> values(size_t entry, Range range) const;
   std::vector<std::span<const Part>> ranges_of(size_t entry) const;
   Digest joined_digest(size_t entry, std::span<const Part> parts);
-  std::span<const float> collected(size_t entry, std::vector<float>& buffer);
-  void give(size_t entry);
+  std::span<const float> collected(size_t entry, std::span<const Move> moves, std::vector<float>& buffer);
 
   const std::vector<EntryShape> entries_;
   const std::vector<StatePiece> mine_;
   Channel& channel_;
+  Holdings holdings_;
   std::vector<std::vector<Part>> parts_;  // [entry], ascending
   std::vector<size_t> first_piece_;       // [entry] into mine_; one more at the end
 };
+
+/// Moves values between two layouts of one set of ranks, as moves() says. `from` and `to` are this rank's pieces in
+/// each. Collective.
+void move_values(const std::vector<Move>& moves, std::span<const StatePiece> from, std::span<const StatePiece> to,
+                 Channel& channel);
 
 }  // namespace tutti

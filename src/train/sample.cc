@@ -32,8 +32,11 @@ struct Sampler::Impl {
     model = make_model(job);
     shape = describe(model);
     std::vector<float*> parameters;
-    for (size_t b = 0; b < shape.blocks.size(); ++b) parameters.push_back(units.parameters(static_cast<int>(b)));
-    runner = std::make_unique<ModelRunner>(model, shape, parameters, accounts, options);
+    for (size_t b = 0; b < shape.blocks.size(); ++b)
+      parameters.push_back(shape.blocks[b].unit_size > 0 ? units.parameters(static_cast<int>(b), 0) : nullptr);
+    RunnerOptions own = options;
+    own.training = false;
+    runner = std::make_unique<ModelRunner>(model, shape, parameters, accounts, std::move(own));
   }
 
   /// Tokens that can be written: the model may have room for more than the tokenizer learned.

@@ -13,7 +13,7 @@
 #include "data/sources.h"
 #include "data/tokenizer.h"
 #include "device/rate.h"
-#include "engine/device/mesh.h"
+#include "engine/device/device_backend.h"
 #include "state/checkpoint.h"
 #include "tensor/kernels.h"
 #include "tensor/rate.h"
@@ -98,7 +98,7 @@ void Session::run() {
   check_watched();
   announce();
   // One that was ended early has nothing left to do.
-  early_ = job_.train.early_stop > 0 && trainer_.watched().stale >= job_.train.early_stop;
+  early_ = job_.train.early_stop > 0 && trainer_.progress().watched.stale >= job_.train.early_stop;
   int64_t saved = options_.resume.empty() ? -1 : trainer_.committed(), evaluated = -1;
   const Time begin = context_.clock.now();
   while (trainer_.committed() < last_ && !stop_ && !early_) {
@@ -188,7 +188,7 @@ int64_t Session::take_step() {
              {"tokens_per_second", static_cast<double>(tokens) / report.seconds}};
   if (job_.numerics.precision == "float16") {
     event["skipped"] = report.skipped;
-    event["loss_scale"] = trainer_.loss_scale().scale;
+    event["loss_scale"] = trainer_.progress().scale.scale;
   }
   reporter_->metric(event);
   return report.step;
@@ -245,9 +245,9 @@ void Session::save() {
   if (!options_.keep) return;
   const Time begin = context_.clock.now();
   settle();
-  if (trainer_.on_device() && !trainer_.cut()) {
+  if (std::function<State()> copied = trainer_.state_beside()) {
     if (first_)
-      writer_ = std::thread([this, copied = trainer_.state_beside()] {
+      writer_ = std::thread([this, copied = std::move(copied)] {
         try {
           written_ = save_checkpoint(folder_.checkpoints(), copied(), to_toml(job_));
         } catch (...) {
@@ -311,7 +311,7 @@ json Session::seconds_by_kind() const {
 /// The floating-point operations of the steps against what all ranks' matmuls reach at the same time.
 double Session::matmul_share() {
   const Matmul& matmul = kernels(isa_of(job_.numerics.isa), matmul_of(job_.numerics.matmul)).matmul;
-  const RunnerOptions options = trainer_.placement().options();
+  const RunnerOptions options = trainer_.runner_options();
   const double rate = trainer_.on_device() ? matmul_gflops(*trainer_.device()->device, trainer_.device()->compute,
                                                            options.device, options.precision)
                                            : matmul_gflops(matmul, context_.clock);
@@ -324,12 +324,12 @@ double Session::matmul_share() {
   return stepping_ > 0 ? flops / stepping_ / limit : 0;
 }
 
-/// Where state is cut over ranks, one rank that samples has it from the checkpoint; else null.
+/// Where parameters are cut over ranks, one rank that samples has them from the checkpoint; else null.
 std::unique_ptr<Units> Session::whole_units() {
-  if (!trainer_.cut()) return nullptr;
-  auto units = std::make_unique<Units>(model_, trainer_.shape(), trainer_.slots(), job_.train.seed, sampled_);
-  State state = units->state({});
-  load_checkpoint(latest_checkpoint(folder_.checkpoints()), state);
+  if (trainer_.whole()) return nullptr;
+  auto units = std::make_unique<Units>(model_, trainer_.shape(), all_held(trainer_.shape()), trainer_.slots(),
+                                       job_.train.seed, std::vector<UnitMemory>{}, sampled_);
+  load_checkpoint(latest_checkpoint(folder_.checkpoints()), units->entries(), units->pieces());
   return units;
 }
 
@@ -348,7 +348,7 @@ void Session::finish(double seconds) {
     Job job = job_;
     if (whole) job.numerics.device = "cpu", job.numerics.precision = "float32";  // a device may have no room for it
     Sampler sampler(job, options_.make_model, whole ? *whole : trainer_.units(), trainer_.data().tokenizer,
-                    whole ? RunnerOptions{} : trainer_.placement().options());
+                    whole ? RunnerOptions{} : trainer_.runner_options());
     const auto asked = [&] { return context_.control.stop.load() != 0; };
     const std::string text = sampler.text(job_.train.prompt, job_.train.sample_bytes, job_.train.seed, 0.8, asked);
     stop_ = asked();  // half a sample shows nothing

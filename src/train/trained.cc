@@ -70,13 +70,17 @@ Trained::Trained(const std::string& run, int64_t micro_batch_size, const Numeric
     : job_(plain_job(run, micro_batch_size, numerics)), model_(make_model(job_)) {
   start_from(model_, run, "*");
   shape_ = describe(model_);
-  units_ = std::make_unique<Units>(model_, shape_, std::vector<std::string>{}, job_.train.seed, accounts_);
+  units_ = std::make_unique<Units>(model_, shape_, all_held(shape_), std::vector<std::string>{}, job_.train.seed,
+                                   std::vector<UnitMemory>{}, accounts_);
   std::vector<float*> parameters;
-  for (size_t b = 0; b < shape_.blocks.size(); ++b) parameters.push_back(units_->parameters(static_cast<int>(b)));
-  runner_ = std::make_unique<ModelRunner>(model_, shape_, parameters, accounts_);
+  for (size_t b = 0; b < shape_.blocks.size(); ++b)
+    parameters.push_back(shape_.blocks[b].unit_size > 0 ? units_->parameters(static_cast<int>(b), 0) : nullptr);
+  RunnerOptions options;
+  options.training = false;
+  runner_ = std::make_unique<ModelRunner>(model_, shape_, parameters, accounts_, options);
 }
 
-const at::Tensor& Trained::output(Tensors data) {
+at::Tensor Trained::output(Tensors data) {
   Pass pass;
   pass.training = false;
   runner_->forward_all(pass, data.first(model_.data.size()));

@@ -20,7 +20,7 @@ class Trained {
   Trained(const Trained&) = delete;
 
   /// The model's output for a micro-batch's data tensors; valid until the next call.
-  const at::Tensor& output(Tensors data);
+  at::Tensor output(Tensors data);
   const Job& job() const { return job_; }
   const Model& model() const { return model_; }
   const Units& units() const { return *units_; }

@@ -12,20 +12,19 @@
 #include "config/job.h"
 #include "data/dataset.h"
 #include "data/loader.h"
-#include "engine/device/ddp.h"
+#include "engine/device/forecast.h"
 #include "engine/device/rank_device.h"
+#include "engine/engine.h"
 #include "engine/units.h"
 #include "engine/update.h"
 #include "exec/trace.h"
 #include "launch/local.h"
-#include "model/runner.h"
 #include "model/segment.h"
-#include "optim/loss_scale.h"
 #include "optim/optimizer.h"
-#include "optim/schedule.h"
-#include "plan/check/ddp.h"
-#include "train/mesh_rank.h"
+#include "state/collect.h"
 #include "train/metrics.h"
+#include "train/progress.h"
+#include "train/rank_plan.h"
 
 namespace tutti {
 
@@ -52,29 +51,28 @@ class Trainer {
   Metrics evaluate_test();
   /// Takes note of an evaluation's watched metric: the schedule follows it from the next step on.
   Judgement watch(double value);
-  const Watched& watched() const { return watched_; }
   /// What was trained on in which order since this trainer started, over all ranks. Collective.
   uint64_t order_digest();
   /// Every rank's state hash is compared; throws Error when one differs. Collective.
   std::string agreed_hash();
 
-  int64_t committed() const { return step_; }
-  /// Writes a checkpoint of the state as it is now; the path on rank 0. Collective where the state is cut over ranks,
-  /// else rank 0's alone.
+  int64_t committed() const { return progress_.step; }
+  const Progress& progress() const { return progress_; }
+  /// Writes a checkpoint of the state as it is now; the path on rank 0. Collective.
   std::string save(const std::string& folder, const std::string& job_toml);
-  /// Whole, where it is not cut over ranks.
-  State state() const;
-  bool cut() const { return mesh_ != nullptr; }
-  /// The state as it is now, to be read on another thread while steps go on: call it there, it waits for the copy. Null
-  /// where state lies in the host's memory or is cut over ranks: then state() or save() must be used before the next
-  /// step.
+  /// This rank's part of the state as it is now, to be read on another thread while steps go on: call it there, it
+  /// waits for the copy. Null where state is in the host's memory, or rank 0 does not hold all of it: then save() must
+  /// be used before the next step.
   std::function<State()> state_beside();
-  const Units& units() const { return *units_; }  ///< where state is not cut
+  /// Whether this rank holds all parameters.
+  bool whole() const;
+  const Units& units() const { return *units_; }
   std::vector<std::string> slots() const { return updater_->slots(); }
-  Placement& placement() { return engine_->placement(); }
+  Placement& placement() { return *engine_; }
+  RunnerOptions runner_options() const { return engine_->options(); }
   const Split& data() const { return data_; }
   const ModelShape& shape() const { return shape_; }
-  const Plan& plan() const { return mesh_ ? mesh_->plan() : plan_; }
+  const Plan& plan() const { return plan_.steps; }
   const Program& program() const { return plan().programs[context_.rank]; }
   const Accounts& accounts() const { return accounts_; }
   /// Bytes that this rank was expected to take, of its device if it has one.
@@ -88,40 +86,34 @@ class Trainer {
   const Transport& transport() const { return *transport_; }
   bool on_device() const { return device_ != nullptr; }
   const RankDevice* device() const { return device_; }  ///< null: the host's cores
-  const LossScale& loss_scale() const { return scale_; }
 
  private:
   DataGroup data_group() const;
   LoaderOptions loader_options() const;
-  Plan make_plan() const;
   void measure();
-  void set_up_data_parallel(const std::string& checkpoint);
-  void set_up_mesh(const std::string& checkpoint);
-  void resume_from(const StateCounters& counters);
-  void check_device_memory(const DeviceForecast& forecast);
-  void load(const std::string& checkpoint);
+  void place(const std::string& checkpoint);
+  void check_device_memory();
   void connect();
-  StateCounters counters() const;
-  Collector& cut_state();
-  [[noreturn]] void explain_nonfinite();
+  /// As it is now, wherever it is.
+  Collector& state();
+  [[noreturn]] void explain_nonfinite(const StepRequest& request);
 
   const Job& job_;
   const Model& model_;
   RankContext& context_;
   RankDevice* const device_;  // null: the host's cores
   Batch batch_;
-  Range lanes_;
   Accounts accounts_;
   Trace trace_;
   Split data_;
   ModelShape shape_;
-  Plan plan_;
-  GradientPlaces places_;
-  std::unique_ptr<Units> units_;  // null where state is cut over ranks
   std::unique_ptr<Updater> updater_;
-  std::unique_ptr<MeshRank> mesh_;  // null: plain data parallelism
+  RankPlan plan_;
+  std::unique_ptr<ProgramMemory> memory_;
+  std::unique_ptr<Units> units_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Channel> main_channel_, loader_channel_;
+  std::unique_ptr<Collector> collector_;
   Order order_;
   Partition partition_;
   std::unique_ptr<Loader> loader_;
@@ -129,9 +121,7 @@ class Trainer {
 
   DeviceForecast device_forecast_;
   DeviceShare share_;
-  int64_t step_ = 0;  // steps committed
-  Watched watched_;
-  LossScale scale_;
+  Progress progress_;
 };
 
 }  // namespace tutti

@@ -7,11 +7,11 @@
 #include "base/error.h"
 #include "data/resample.h"
 #include "engine/channels.h"
-#include "engine/device/ddp.h"
+#include "engine/device/kind.h"
 #include "model/adaptor.h"
 #include "model/dry_run.h"
+#include "model/wiring.h"
 #include "net/make.h"
-#include "plan/make/ddp.h"
 #include "state/checkpoint.h"
 #include "tensor/threads.h"
 #include "train/trainer.h"
@@ -25,29 +25,31 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const
       context_(context),
       device_(device != nullptr && *device ? device : nullptr),
       batch_(batch_of(job.train)),
-      lanes_(lanes_of(context.rank, context.size, batch_.lanes)),
       data_(open_data(job, data_group())),
       shape_(describe(model)),
-      scale_(first_loss_scale(job.numerics)) {
+      progress_(first_progress(job)) {
   prepare_compute_thread(static_cast<int>(job.numerics.threads));
   updater_ = std::make_unique<Updater>(job, shape_);
   order_ = make_order(job, *data_.train);
   partition_ = make_partition(job.layout, data_.train, context.size, own);
   if (job.layout.workers == "thread") check_thread_ranks(model_);
+  const auto plan = [this] { plan_ = plan_ranks(job_, shape_, static_cast<int>(updater_->slots().size())); };
   if (device_ != nullptr) {  // by what segments declare, before a dry run takes any of it
-    if (needs_mesh(job)) {
-      check_device_memory(MeshRank(job, model, shape_, *updater_, context.rank).device_forecast());
-    } else {
-      plan_ = make_plan();
-      check_device_memory(tutti::device_forecast(job, model, shape_, plan_, context.rank));
-    }
+    plan();
+    check_device_memory();
   }
   measure();
-  if (needs_mesh(job)) {
-    set_up_mesh(checkpoint);
-  } else {
-    set_up_data_parallel(checkpoint);
+  plan();
+  if (device_ != nullptr) {
+    check_device_memory();
+    device_->device->reserve_pool(aten_bytes(model_, program()));
   }
+  connect();
+  place(checkpoint);
+  loader_ = std::make_unique<Loader>(loader_options(), context_.clock, &context_.control.cancel);
+  const EngineParts parts{job_,   model_,   context_, shape_,    plan_.steps, plan_.evaluation, accounts_,
+                          trace_, *memory_, *units_,  *updater_, *transport_, *loader_};
+  engine_ = std::make_unique<Engine>(parts, device_);
   // What the dry run and the planning took: the steps want none of it. A sanitizer has an allocator of its own beside
   // glibc's, which ranks that are threads would then set up in each other's way.
 #if !__has_feature(address_sanitizer)
@@ -57,48 +59,31 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const
 
 Trainer::~Trainer() = default;
 
-void Trainer::set_up_data_parallel(const std::string& checkpoint) {
-  plan_ = make_plan();
-  if (auto faults = check_plan(plan_, shape_, batch_.micro_batches); !faults.empty())
-    throw ConfigError(std::move(faults));
-  places_ = gradient_places(plan_, shape_);
-  if (device_ != nullptr) {
-    check_device_memory(tutti::device_forecast(job_, model_, shape_, plan_, context_.rank));
-    device_->device->reserve_pool(pool_forecast(model_, shape_));
+/// Takes the memory that the programs name, and gives the units their places in it and their values.
+void Trainer::place(const std::string& checkpoint) {
+  Device* device = device_ != nullptr ? device_->device.get() : nullptr;
+  const Program& program = this->program();
+  memory_ = std::make_unique<ProgramMemory>(model_, program, plan_.evaluation.programs[context_.rank],
+                                            transport_->held_window(), job_.layout.offload_folder, accounts_, device);
+  const std::vector<Held> held = held_by(plan(), context_.rank);
+  std::vector<UnitMemory> memory(held.size());
+  for (size_t b = 0; b < program.buffers.size(); ++b) {
+    const Buffer& buffer = program.buffers[b];
+    if (buffer.unit < 0 || held[buffer.unit].parameters.empty()) continue;
+    float* values = memory_->floats(static_cast<int>(b));
+    // Copies of shared parameters are placed elsewhere.
+    if (buffer.kind == BufferKind::kParameter && buffer.placed.empty()) memory[buffer.unit].parameters = values;
+    if (buffer.kind != BufferKind::kMoment) continue;
+    for (int k = 0; k < plan().optimizer_slots; ++k)
+      memory[buffer.unit].slots.push_back(values + k * align_up(held[buffer.unit].moments.size(), kAlign));
   }
-  Device* memory = device_ != nullptr ? device_->device.get() : nullptr;
-  units_ = std::make_unique<Units>(model_, shape_, updater_->slots(), job_.train.seed, accounts_, memory);
-  if (!checkpoint.empty()) load(checkpoint);
-  connect();
-  loader_ = std::make_unique<Loader>(loader_options(), context_.clock, &context_.control.cancel);
-  const EngineParts parts{job_,   model_,    context_, shape_,  plan_,     places_,     batch_,
-                          lanes_, accounts_, trace_,   *units_, *updater_, *transport_, *loader_};
-  engine_ = device_ != nullptr ? make_device_engine(parts, *device_) : make_host_engine(parts);
-}
-
-/// Where state is cut, memory comes after the connection: some of it lies in the transport's window.
-void Trainer::set_up_mesh(const std::string& checkpoint) {
-  mesh_ = std::make_unique<MeshRank>(job_, model_, shape_, *updater_, context_.rank);
-  Device* memory = device_ != nullptr ? device_->device.get() : nullptr;
-  if (memory != nullptr) {
-    check_device_memory(mesh_->device_forecast());
-    memory->reserve_pool(mesh_->pool_bytes());
-  }
-  connect();
-  mesh_->place(*transport_, *main_channel_, accounts_, memory);
-  if (!checkpoint.empty()) resume_from(mesh_->load(checkpoint));
-  loader_ = std::make_unique<Loader>(loader_options(), context_.clock, &context_.control.cancel);
-  engine_ = mesh_->make_engine(context_, accounts_, trace_, *transport_, *loader_, device_);
-}
-
-Plan Trainer::make_plan() const {
-  return plan_ddp(shape_, {.ranks = context_.size,
-                           .lanes = batch_.lanes,
-                           .micro_batches = batch_.micro_batches,
-                           .overlap = job_.layout.overlap,
-                           .bucket_floats = job_.layout.bucket_floats,
-                           .optimizer_slots = static_cast<int>(updater_->slots().size()),
-                           .data_bytes = 0});
+  units_ = std::make_unique<Units>(model_, shape_, held, updater_->slots(), job_.train.seed, std::move(memory),
+                                   accounts_, device);
+  memory_->forget_tier();
+  collector_ = std::make_unique<Collector>(units_->entries(), units_->pieces(), *main_channel_);
+  if (checkpoint.empty()) return;
+  progress_ = progress_from(job_, load_checkpoint(checkpoint, units_->entries(), units_->pieces()));
+  units_->upload();
 }
 
 void Trainer::measure() {
@@ -108,7 +93,8 @@ void Trainer::measure() {
 
 /// Before anything large is taken, on every rank at the same time: what is free then, and what ATen's pools have taken
 /// for the steps, is for all ranks of the device.
-void Trainer::check_device_memory(const DeviceForecast& forecast) {
+void Trainer::check_device_memory() {
+  const DeviceForecast forecast = tutti::device_forecast(job_, model_, plan_.steps, plan_.evaluation, context_.rank);
   const Device& device = *device_->device;
   const std::string mine =
       fmt::format("{} {} {} {}", device.free_bytes(), device.pool().reserved, forecast.total(), device.info().uuid);
@@ -130,28 +116,6 @@ void Trainer::check_device_memory(const DeviceForecast& forecast) {
   device_forecast_ = forecast;
 }
 
-void Trainer::load(const std::string& checkpoint) {
-  State loaded = units_->state({});
-  load_checkpoint(checkpoint, loaded);
-  units_->upload();
-  resume_from(loaded.counters);
-}
-
-void Trainer::resume_from(const StateCounters& counters) {
-  step_ = counters.step;
-  const std::string& text = counters.schedule;
-  const size_t cut = text.find(';');
-  watched_ = watched_from(text.substr(0, cut));
-  if (cut == std::string::npos) return;
-  const LossScale before = loss_scale_from(text.substr(cut + 1));
-  // One that goes on in another precision has a scale of its own, but steps that were skipped stay skipped.
-  if (job_.numerics.precision == "float16" && before.scale > 1) {
-    scale_ = before;
-  } else {
-    scale_.skipped = before.skipped;
-  }
-}
-
 /// The launcher's rendezvous serves before the transport is there. Reading may take its time; that a rank is alive its
 /// heartbeats say.
 DataGroup Trainer::data_group() const {
@@ -168,9 +132,9 @@ LoaderOptions Trainer::loader_options() const {
   options.data = data_.train;
   options.borders = model_.data;
   options.batch = batch_;
-  options.sequence = mesh_ ? mesh_->sequence() : lane_by_lane(lanes_, batch_);
+  options.sequence = loads_of(program());
   options.order = order_;
-  options.first_step = step_;
+  options.first_step = progress_.step;
   if (job_.augment.any())
     options.augment = std::make_shared<const Augment>(job_.augment, job_.model.image, job_.train.seed);
   options.partition = partition_;
@@ -194,9 +158,7 @@ void Trainer::connect() {
   options.kind = device_ == nullptr ? job_.layout.transport : job_.layout.workers == "thread" ? "inproc" : "shm";
   for (int r = 0; r < context_.size; ++r)
     options.hosts.push_back(host_of(r, context_.size, static_cast<int>(job_.layout.hosts)));
-  options.window_bytes = device_ != nullptr ? 0
-                         : mesh_            ? static_cast<size_t>(mesh_->window_bytes())
-                                            : static_cast<size_t>(window_bytes_of(plan_, context_.rank, places_));
+  options.window_bytes = device_ != nullptr ? 0 : static_cast<size_t>(window_bytes_of(program()));
   options.address = job_.layout.address;
   options.port = static_cast<int>(job_.layout.port);
   options.connections = static_cast<int>(job_.layout.connections);

@@ -1,4 +1,4 @@
-// Ranks that share one GPU through NCCL: their reduction has the bits of the tree, at once and as a captured step; a
+// Ranks that share one GPU through NCCL: their sums have the bits of the tree, at once and as a captured step; a
 // rank that is killed or never comes is an error within its deadline.
 //
 // Every rank is a process of its own that runs this very test again: one that has opened CUDA cannot be forked.
@@ -13,8 +13,9 @@
 #include <fstream>
 #include <thread>
 
+#include "base/error.h"
 #include "device/library.h"
-#include "support/device_bucket.h"
+#include "support/device_parcel.h"
 
 namespace tutti {
 namespace {
@@ -120,60 +121,62 @@ void expect_all_well(const std::vector<int>& statuses) {
   for (size_t r = 0; r < statuses.size(); ++r) EXPECT_EQ(statuses[r], 0) << "rank " << r;
 }
 
-ReductionCase gpu_case(int ranks, int lanes, FoldAt fold, ReduceKind kind = ReduceKind::kExact) {
-  ReductionCase c{.ranks = ranks, .lanes = lanes, .fold = fold, .kind = kind, .result_size = 50'003, .shared = true};
-  c.seed = 1000 * ranks + lanes;  // equal in all processes
+SumCase gpu_case(int ranks, int lanes, bool root = false, bool ordered = true) {
+  SumCase c =
+      plain_case(ranks, lanes, {50'003, 70}, static_cast<uint64_t>(1000 * ranks + lanes));  // equal in all processes
+  c.units[0].further = {{{700, 40'001}, false}};
+  for (auto& unit : c.units)
+    if (root) unit.slices = root_slices(unit.size, ranks);
+  c.ordered = ordered;
   return c;
 }
 
 void reduce_all_layouts(GpuRank& me) {
   auto group = me.join();
   for (int lanes : {me.size, me.size + 1, 7}) {
-    for (FoldAt fold : {FoldAt::kOwner, FoldAt::kRoot}) {
-      const ReductionCase c = gpu_case(me.size, lanes, fold);
-      DeviceBucket bucket(c, *me.device, group.get(), me.library.state);
+    for (bool root : {false, true}) {
+      const SumCase c = gpu_case(me.size, lanes, root);
+      DeviceParcel parcel(c, *me.device, group.get(), me.library.state);
       for (uint64_t step = 0; step < 2; ++step) {
-        bucket.fill(me.stream, step);
-        bucket.reduction().reduce(me.stream);
-        EXPECT_EQ(bucket.wrong(me.stream, step, bucket.spec().slices[me.rank]).bits, 0)
+        parcel.fill(me.stream, step);
+        parcel.sum(me.stream);
+        EXPECT_EQ(parcel.wrong_slices(me.stream, step).bits, 0)
             << "own slice: " << c.text() << " rank " << me.rank << " step " << step;
-        bucket.reduction().gather(me.stream);
-        EXPECT_EQ(bucket.wrong(me.stream, step, {0, c.result_size}).bits, 0)
-            << c.text() << " rank " << me.rank << " step " << step;
+        parcel.gather(me.stream);
+        EXPECT_EQ(parcel.wrong(me.stream, step).bits, 0) << c.text() << " rank " << me.rank << " step " << step;
       }
     }
-    const ReductionCase ring = gpu_case(me.size, lanes, FoldAt::kOwner, ReduceKind::kRing);
-    DeviceBucket bucket(ring, *me.device, group.get(), me.library.state);
-    bucket.fill(me.stream, 0);
-    bucket.reduction().reduce(me.stream);
-    bucket.reduction().gather(me.stream);
-    EXPECT_EQ(bucket.wrong(me.stream, 0, {0, ring.result_size}).far, 0) << ring.text() << " rank " << me.rank;
+    const SumCase ring = gpu_case(me.size, lanes, false, false);
+    DeviceParcel parcel(ring, *me.device, group.get(), me.library.state);
+    parcel.fill(me.stream, 0);
+    parcel.sum(me.stream);
+    EXPECT_EQ(parcel.wrong(me.stream, 0).far, 0) << ring.text() << " rank " << me.rank;
   }
   EXPECT_EQ(group->fault(), "");
 }
 
-TEST(Nccl, ReductionOfTwoRanksHasTheBitsOfTheTree) { expect_all_well(on_gpu_ranks(2, reduce_all_layouts)); }
-TEST(Nccl, ReductionOfFourRanksHasTheBitsOfTheTree) { expect_all_well(on_gpu_ranks(4, reduce_all_layouts)); }
+TEST(Nccl, SumsOfTwoRanksHaveTheBitsOfTheTree) { expect_all_well(on_gpu_ranks(2, reduce_all_layouts)); }
+TEST(Nccl, SumsOfFourRanksHaveTheBitsOfTheTree) { expect_all_well(on_gpu_ranks(4, reduce_all_layouts)); }
 
-TEST(Nccl, ACapturedReductionHasTheBitsOfTheTree) {
+TEST(Nccl, ACapturedSumHasTheBitsOfTheTree) {
   expect_all_well(on_gpu_ranks(2, [](GpuRank& me) {
     auto group = me.join();
-    const ReductionCase c = gpu_case(2, 3, FoldAt::kOwner);
-    DeviceBucket bucket(c, *me.device, group.get(), me.library.state);
+    const SumCase c = gpu_case(2, 3);
+    DeviceParcel parcel(c, *me.device, group.get(), me.library.state);
     const auto step = [&] {
-      bucket.reduction().reduce(me.stream);
-      bucket.reduction().gather(me.stream);
+      parcel.sum(me.stream);
+      parcel.gather(me.stream);
     };
-    bucket.fill(me.stream, 0);
+    parcel.fill(me.stream, 0);
     step();
     me.device->synchronise(me.stream);
     me.device->begin_capture(me.stream);
     step();
     const CapturedStep captured = me.device->end_capture(me.stream);
     for (uint64_t s = 1; s < 4; ++s) {
-      bucket.fill(me.stream, s);
+      parcel.fill(me.stream, s);
       me.device->launch(captured, me.stream);
-      EXPECT_EQ(bucket.wrong(me.stream, s, {0, c.result_size}).bits, 0) << "launch " << s << " rank " << me.rank;
+      EXPECT_EQ(parcel.wrong(me.stream, s).bits, 0) << "launch " << s << " rank " << me.rank;
     }
     me.device->destroy(captured);
     const Time begin = me.clock.now();
@@ -204,11 +207,11 @@ TEST(Nccl, SumsVotesExactlyWhereOneRankHasThem) {
 TEST(Nccl, AKilledRankIsNoticedAndTheOthersCanLeave) {
   const std::vector<int> statuses = on_gpu_ranks(3, [](GpuRank& me) {
     auto group = me.join();
-    const ReductionCase c = gpu_case(3, 3, FoldAt::kOwner);
-    DeviceBucket bucket(c, *me.device, group.get(), me.library.state);
-    bucket.fill(me.stream, 0);
-    bucket.reduction().reduce(me.stream);
-    bucket.reduction().gather(me.stream);
+    const SumCase c = gpu_case(3, 3);
+    DeviceParcel parcel(c, *me.device, group.get(), me.library.state);
+    parcel.fill(me.stream, 0);
+    parcel.sum(me.stream);
+    parcel.gather(me.stream);
     me.device->synchronise(me.stream);
     if (me.rank == 2) {
       me.clock.sleep(500ms, nullptr);  // the others have ended the exchange too
@@ -217,7 +220,7 @@ TEST(Nccl, AKilledRankIsNoticedAndTheOthersCanLeave) {
     const StreamEvent event = me.device->make_event(false);
     std::string why;
     try {
-      bucket.reduction().reduce(me.stream);
+      parcel.sum(me.stream);
     } catch (const CommError& e) {
       why = e.what();
     }
@@ -235,7 +238,7 @@ TEST(Nccl, AKilledRankIsNoticedAndTheOthersCanLeave) {
     EXPECT_LT(me.seconds_since(aborted), 9) << "abort was given up on";
     EXPECT_TRUE(me.reached(event, 10s)) << "the stream did not get on after the abort";
     EXPECT_EQ(group->fault(), "aborted");
-    EXPECT_THROW(bucket.reduction().reduce(me.stream), CommError);
+    EXPECT_THROW(parcel.sum(me.stream), CommError);
     group->abort();
   });
   if (statuses.empty()) return;  // a rank

@@ -3,7 +3,7 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "engine/device/mesh.h"
+#include "engine/device/device_backend.h"
 #include "support/capturing_device.h"
 #include "support/device_jobs.h"
 #include "support/device_ranks.h"

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cmath>
 
-#include "engine/device/ddp.h"
+#include "engine/device/kind.h"
 #include "launch/local.h"
 #include "model/make_model.h"
 #include "support/device_jobs.h"

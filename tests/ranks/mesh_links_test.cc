@@ -5,9 +5,9 @@
 #include "launch/local.h"
 #include "model/make_model.h"
 #include "optim/optimizer.h"
-#include "plan/make/transfers.h"
+#include "plan/search/link_bytes.h"
 #include "support/layout_runs.h"
-#include "train/mesh_rank.h"
+#include "train/rank_plan.h"
 #include "train/trainer.h"
 
 namespace tutti {
@@ -57,7 +57,7 @@ Links sent(const Job& job) {
 Links planned(const Job& job) {
   const ModelShape shape = describe(make_model(job));
   const MeshOptions options = mesh_options(job, shape, static_cast<int>(make_optimizer(job.train)->slots().size()));
-  return link_bytes(plan_mesh(shape, options), shape, options);
+  return link_bytes(plan_mesh(shape, options), shape);
 }
 
 TEST(MeshLinks, CarryWhatThePlanSaysToTheByte) {

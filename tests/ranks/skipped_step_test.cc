@@ -86,16 +86,18 @@ class SkippedStep : public testing::Test {
         job, checkpoint,
         [&](DeviceRank& rank) {
           Outcome mine;
-          mine.values.push_back(values_of(rank.trainer.state()));
+          const auto values = [&] { return values_of(rank.trainer.state_beside()()); };
+          mine.values.push_back(values());
           while (rank.trainer.committed() < steps) {
             mine.reports.push_back(rank.trainer.step());
-            mine.scales.push_back(rank.trainer.loss_scale());
-            mine.values.push_back(values_of(rank.trainer.state()));
+            mine.scales.push_back(rank.trainer.progress().scale);
+            mine.values.push_back(values());
           }
           mine.hash = rank.trainer.agreed_hash();
-          mine.state.counters = rank.trainer.state().counters;
+          mine.state.counters = counters_of(job, rank.trainer.progress());
+          const std::string saved = save_in.empty() ? "" : rank.trainer.save(save_in, to_toml(job));
           if (!rank.first()) return;
-          if (!save_in.empty()) saved_ = save_checkpoint(save_in, rank.trainer.state(), to_toml(job));
+          saved_ = saved;
           outcome = std::move(mine);
         },
         overflowing_library());

@@ -13,7 +13,7 @@
 #include "plan/make/schedule.h"
 #include "support/layout_runs.h"
 #include "support/small_data.h"
-#include "train/mesh_rank.h"
+#include "train/rank_plan.h"
 
 namespace tutti::testing_support {
 

@@ -153,14 +153,14 @@ class TimedStage {
     set(Op::kSend, [this](const Instruction& i, uint64_t step) {
       named(to_string(i), step, [&] {
         Posted posted(*transport_);
-        posted.send(i.peer, {i.id, 0, step}, std::span(memory_[i.reads[0]]).first(i.bytes));
+        posted.send(i.peer, {i.id, 0, step}, std::span(memory_[buffer_of(i, OperandRole::kMessage)]).first(i.bytes));
         posted.wait_all(deadline());
       });
     });
     set(Op::kRecv, [this](const Instruction& i, uint64_t step) {
       named(to_string(i), step, [&] {
         Posted posted(*transport_);
-        posted.recv(i.peer, {i.id, 0, step}, std::span(memory_[i.writes[0]]).first(i.bytes));
+        posted.recv(i.peer, {i.id, 0, step}, std::span(memory_[buffer_of(i, OperandRole::kMessage)]).first(i.bytes));
         posted.wait_all(deadline());
       });
     });

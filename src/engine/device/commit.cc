@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "engine/device/ddp.h"
+#include "engine/device/kind.h"
 
 namespace tutti {
 

@@ -11,7 +11,8 @@
 #include "device/state_kernels.h"
 #include "engine/device/arrays.h"
 #include "engine/device/tables.h"
-#include "engine/engine.h"
+#include "engine/verdict.h"
+#include "launch/local.h"
 
 namespace tutti {
 

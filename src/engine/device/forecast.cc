@@ -1,15 +1,14 @@
-// What a rank will take of its device, known before it takes any of it.
+#include "engine/device/forecast.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
-#include "device/reduction.h"
-#include "engine/device/ddp.h"
+#include "engine/device/device_backend.h"
 #include "engine/device/feed.h"
-#include "engine/device/mesh.h"
+#include "engine/device/kind.h"
 #include "engine/device/travel.h"
-#include "plan/check/ddp.h"
 
 namespace tutti {
 
@@ -18,52 +17,24 @@ namespace {
 // The context, cuBLAS and cuDNN with their kernels; NCCL's kernels, and its buffers for a group: as seen on an H200.
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kLibraries = 700 * kMiB, kCollectives = 150 * kMiB, kMeeting = 175 * kMiB, kLink = 72 * kMiB;
-constexpr int64_t kTables = kMiB, kPage = 4096;  // what kernels look up; a bucket's partial begins on a page
+constexpr int64_t kTables = kMiB;  // what kernels look up
 
 std::string gib(int64_t bytes) { return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30)); }
 
 }  // namespace
 
-int64_t pool_forecast(const Model& model, const ModelShape& shape) {
-  int64_t saved = 0, work = 0;
-  for (size_t b = 0; b < model.blocks.size(); ++b)
-    for (size_t s = 0; s < model.blocks[b].segments.size(); ++s) {
-      const Segment& segment = *model.blocks[b].segments[s];
-      saved += shape.blocks[b].segments[s].saved_bytes - segment.saved_bytes();
-      work = std::max(work, shape.blocks[b].segments[s].work_bytes - segment.work_bytes());
-    }
-  return saved + work;
-}
-
-DeviceForecast device_forecast(const Job& job, const Model& model, const ModelShape& shape, const Plan& plan,
-                               int rank) {
-  DeviceForecast forecast;
-  forecast.plan = forecast_memory(plan.programs[rank]);
-  if (precision_of(job.numerics) != Precision::kFloat32)
-    for (const BlockShape& block : shape.blocks) forecast.low += 2 * block.unit_size;
-  const GradientPlaces places = gradient_places(plan, shape);
-  for (size_t b = 0; b < plan.buckets.size(); ++b)
-    forecast.messages +=
-        DeviceReduction::scratch_bytes(reduction_spec(plan, shape, places, static_cast<int>(b), job), rank);
-  forecast.input = DeviceFeed::device_bytes(model, plan.programs[rank].lanes.size() * job.train.micro_batches);
-  if (job.layout.graph && capture_faults(model).empty()) forecast.captured = pool_forecast(model, shape);
-  forecast.libraries = kTables + kPage * static_cast<int64_t>(plan.buckets.size()) * partials_of(rank, plan) +
-                       kLibraries + (plan.ranks > 1 ? kCollectives + kMeeting : 0);
-  return forecast;
-}
-
 DeviceForecast device_forecast(const Job& job, const Model& model, const Plan& plan, const Plan& forward_plan,
-                               const ModelShape& shape, const MeshOptions& options, int rank) {
+                               int rank) {
   const Program &program = plan.programs[rank], &forward = forward_plan.programs[rank];
   DeviceForecast forecast;
   forecast.plan = forecast_memory(program);
   forecast.low = LowCopies::bytes(program, forward, precision_of(job.numerics));
-  forecast.messages = DeviceTravel::scratch_bytes(Transfers(plan, shape, options), program);
+  forecast.messages = DeviceTravel::scratch_bytes(plan, program);
   int64_t loads = 0;
   for (const Instruction& i : program.queues[0].instructions) loads += i.op == Op::kLoad ? 1 : 0;
   forecast.input = DeviceFeed::device_bytes(model, loads);
   if (job.layout.graph && capture_faults(model, job.layout).empty()) forecast.captured = aten_bytes(model, program);
-  const MeshGroups::Count groups = MeshGroups::count(plan, forward_plan, options.mesh, rank);
+  const DeviceGroups::Count groups = DeviceGroups::count(plan, forward_plan, rank);
   forecast.libraries = kTables + kLibraries + (groups.meetings > 0 ? kCollectives : 0) + kMeeting * groups.meetings +
                        kLink * groups.links;
   return forecast;

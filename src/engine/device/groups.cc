@@ -6,20 +6,19 @@
 #include <set>
 
 #include "base/error.h"
-#include "engine/device/ddp.h"
+#include "engine/device/kind.h"
 
 namespace tutti {
 
 namespace {
 
 // Kernels of several groups wait beside each other and beside the compute: together they leave it most of a device.
-constexpr const char* kSharedQueue = "shared";
 constexpr int kLinkBlocks = 4, kMeetingBlocks = 16;
 
 bool has_shared_queue(const Plan& plan) {
   for (const Program& program : plan.programs)
     for (const Queue& queue : program.queues)
-      if (queue.name == kSharedQueue) return true;
+      if (queue.use == QueueUse::kShared) return true;
   return false;
 }
 
@@ -48,11 +47,9 @@ std::vector<std::string> unpacked(const std::string& text) {
 
 }  // namespace
 
-Link link_of(const Instruction& instruction, const std::string& queue, int rank) {
-  Link link{rank, instruction.peer, queue};
+Link link_of(const Instruction& instruction, QueueUse queue, int rank) {
+  Link link{rank, instruction.peer, way_of(queue)};
   if (instruction.op == Op::kRecv) std::swap(link.from, link.to);
-  for (const char* side : {" in", " out"})
-    if (const size_t at = link.kind.find(side); at != std::string::npos) link.kind.erase(at, std::strlen(side));
   return link;
 }
 
@@ -62,14 +59,14 @@ std::vector<Link> links_of(const Plan& plan, const Plan& forward) {
     for (const Program& program : p->programs)
       for (const Queue& queue : program.queues)
         for (const Instruction& i : queue.instructions)
-          if (i.op == Op::kSend) links.insert(link_of(i, queue.name, program.rank));
+          if (i.op == Op::kSend) links.insert(link_of(i, queue.use, program.rank));
   return {links.begin(), links.end()};
 }
 
-MeshGroups::MeshGroups(const Parts& parts) {
+DeviceGroups::DeviceGroups(const Parts& parts) {
   const int rank = parts.context.rank, size = parts.context.size;
   if (size == 1) return;
-  const Coordinates at = parts.mesh.at(rank);
+  const Coordinates at = parts.plan.mesh.at(rank);
   GroupOptions options;
   options.host = host_of(rank, size, static_cast<int>(parts.job.layout.hosts));
   for (int r = 0; r < size; ++r) options.shares |= ranks_on_device(parts.job, r, parts.library.count()) > 1;
@@ -82,7 +79,7 @@ MeshGroups::MeshGroups(const Parts& parts) {
   const bool shared = has_shared_queue(parts.plan);
   const int of_all = shared ? 2 : 1;
   for (int k = 0; rank == 0 && k < of_all; ++k) make();
-  if (parts.mesh.tensor > 1 && at.tensor == 0) make();
+  if (parts.plan.mesh.tensor > 1 && at.tensor == 0) make();
   for (const Link& link : links)
     if (link.from == rank) make();
   const Deadline deadline = parts.context.clock.after(parts.timeout);
@@ -96,33 +93,34 @@ MeshGroups::MeshGroups(const Parts& parts) {
   };
   world_ = join(rank, size, ids[0].at(0), kMeetingBlocks);
   if (shared) shared_ = join(rank, size, ids[0].at(1), kMeetingBlocks);
-  if (parts.mesh.tensor > 1) {
-    const int first = parts.mesh.rank({at.data, 0, at.pipeline});
-    columns_ = join(at.tensor, parts.mesh.tensor, ids[first].at(first == 0 ? of_all : 0), kMeetingBlocks);
+  if (parts.plan.mesh.tensor > 1) {
+    const int first = parts.plan.mesh.rank({at.data, 0, at.pipeline});
+    columns_ = join(at.tensor, parts.plan.mesh.tensor, ids[first].at(first == 0 ? of_all : 0), kMeetingBlocks);
   }
   std::map<int, size_t> next;  // by sender: its next link's id
   for (const Link& link : links) {
     const auto [it, fresh] = next.try_emplace(link.from, 0);
     if (fresh)
-      it->second =
-          (link.from == 0 ? of_all : 0) + (parts.mesh.tensor > 1 && parts.mesh.at(link.from).tensor == 0 ? 1 : 0);
+      it->second = (link.from == 0 ? of_all : 0) +
+                   (parts.plan.mesh.tensor > 1 && parts.plan.mesh.at(link.from).tensor == 0 ? 1 : 0);
     const std::string& id = ids[link.from].at(it->second++);
     if (link.from != rank && link.to != rank) continue;
     links_.emplace_back(link, join(link.from == rank ? 0 : 1, 2, id, kLinkBlocks));
   }
 }
 
-DeviceGroup& MeshGroups::link(const Link& link) const {
+DeviceGroup& DeviceGroups::link(const Link& link) const {
   const auto found = std::find_if(links_.begin(), links_.end(), [&](const auto& l) { return l.first == link; });
-  TUTTI_CHECK(found != links_.end(), "no group for {} from rank {} to rank {}", link.kind, link.from, link.to);
+  TUTTI_CHECK(found != links_.end(), "no group for {} from rank {} to rank {}", queue_name(link.way), link.from,
+              link.to);
   return *found->second;
 }
 
-DeviceGroup* MeshGroups::meeting(const std::string& queue) const {
-  return queue == kSharedQueue ? shared_.get() : world_.get();
+DeviceGroup* DeviceGroups::meeting(QueueUse queue) const {
+  return queue == QueueUse::kShared ? shared_.get() : world_.get();
 }
 
-std::vector<DeviceGroup*> MeshGroups::all() const {
+std::vector<DeviceGroup*> DeviceGroups::all() const {
   std::vector<DeviceGroup*> groups;
   for (DeviceGroup* group : {world_.get(), shared_.get(), columns_.get()})
     if (group != nullptr) groups.push_back(group);
@@ -130,7 +128,7 @@ std::vector<DeviceGroup*> MeshGroups::all() const {
   return groups;
 }
 
-void MeshGroups::greet(Stream stream, std::byte* scratch) const {
+void DeviceGroups::greet(Stream stream, std::byte* scratch) const {
   for (DeviceGroup* group : all()) {
     std::vector<DeviceSend> sends;
     std::vector<DeviceReceive> receives;
@@ -145,10 +143,10 @@ void MeshGroups::greet(Stream stream, std::byte* scratch) const {
   }
 }
 
-MeshGroups::Count MeshGroups::count(const Plan& plan, const Plan& forward, const Mesh& mesh, int rank) {
+DeviceGroups::Count DeviceGroups::count(const Plan& plan, const Plan& forward, int rank) {
   Count groups;
-  if (mesh.ranks() == 1) return groups;
-  groups.meetings = (has_shared_queue(plan) ? 2 : 1) + (mesh.tensor > 1 ? 1 : 0);
+  if (plan.ranks == 1) return groups;
+  groups.meetings = (has_shared_queue(plan) ? 2 : 1) + (plan.mesh.tensor > 1 ? 1 : 0);
   for (const Link& link : links_of(plan, forward)) groups.links += link.from == rank || link.to == rank ? 1 : 0;
   return groups;
 }

@@ -15,22 +15,22 @@
 
 #include "device/library.h"
 #include "launch/local.h"
-#include "plan/make/mesh.h"
+#include "plan/ir/program.h"
 
 namespace tutti {
 
-/// Messages of a queue's kind ("activations") from one rank to another. Ordered alike on all ranks.
+/// Messages of one way (activations, gradients) from one rank to another. Ordered alike on all ranks.
 struct Link {
   int from = 0, to = 0;
-  std::string kind;
+  QueueUse way = QueueUse::kActivationsIn;
   auto operator<=>(const Link&) const = default;
 };
 /// Which link a Send or Recv on that queue of a rank goes over.
-Link link_of(const Instruction& instruction, const std::string& queue, int rank);
+Link link_of(const Instruction& instruction, QueueUse queue, int rank);
 /// All of both plans, ascending.
 std::vector<Link> links_of(const Plan& plan, const Plan& forward);
 
-class MeshGroups {
+class DeviceGroups {
  public:
   struct Parts {
     const Job& job;
@@ -39,15 +39,14 @@ class MeshGroups {
     Device& device;
     const Plan& plan;
     const Plan& forward_plan;
-    const Mesh& mesh;
     Duration timeout;
   };
   /// Collective: joins all of this rank's groups, one after the other in an order that is the same everywhere.
-  explicit MeshGroups(const Parts& parts);
+  explicit DeviceGroups(const Parts& parts);
 
   DeviceGroup* world() const { return world_.get(); }  ///< null: one rank
   /// Of all ranks, for what stands on that queue.
-  DeviceGroup* meeting(const std::string& queue) const;
+  DeviceGroup* meeting(QueueUse queue) const;
   DeviceGroup* columns() const { return columns_.get(); }  ///< member t has tensor coordinate t; null: one tensor rank
   /// The sender is its member 0, the receiver 1.
   DeviceGroup& link(const Link& link) const;
@@ -61,7 +60,7 @@ class MeshGroups {
   struct Count {
     int meetings = 0, links = 0;
   };
-  static Count count(const Plan& plan, const Plan& forward, const Mesh& mesh, int rank);
+  static Count count(const Plan& plan, const Plan& forward, int rank);
 
  private:
   std::unique_ptr<DeviceGroup> world_, shared_, columns_;

@@ -1,7 +1,6 @@
-// What is known of a job's device before any of it is used.
-#include <fmt/format.h>
+#include "engine/device/kind.h"
 
-#include "engine/device/ddp.h"
+#include <fmt/format.h>
 
 namespace tutti {
 

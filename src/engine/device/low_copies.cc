@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <string>
 
 namespace tutti {
 
@@ -27,28 +26,36 @@ struct Copied {
   bool forward = false;  // of the program of evaluation alone
   int64_t floats = 0;
 };
-/// By name: buffers of one name are one memory, as large as the larger of them.
-std::map<std::string, Copied> copied_buffers(const Program& program, const Program& forward) {
-  std::map<std::string, Copied> all;
-  for (const Program* p : {&program, &forward})
-    for (int b : read_parameters(*p)) {
-      const Buffer& buffer = p->buffers[b];
-      const auto [it, fresh] = all.try_emplace(buffer.name, Copied{b, p == &forward, 0});
-      it->second.floats = std::max(it->second.floats, buffer.bytes / static_cast<int64_t>(sizeof(float)));
+/// Buffers that share memory are one, as large as the larger of them.
+std::vector<Copied> copied_buffers(const Program& program, const Program& forward) {
+  std::map<int, Copied> shared;
+  std::vector<Copied> all;
+  const auto floats = [](const Buffer& buffer) { return buffer.bytes / static_cast<int64_t>(sizeof(float)); };
+  for (int b : read_parameters(program)) shared[b] = {b, false, floats(program.buffers[b])};
+  for (int b : read_parameters(forward)) {
+    const Buffer& buffer = forward.buffers[b];
+    if (buffer.same_as < 0) {
+      all.push_back({b, true, floats(buffer)});
+    } else {
+      Copied& copied = shared.try_emplace(buffer.same_as, Copied{buffer.same_as, false, 0}).first->second;
+      copied.floats = std::max(copied.floats, floats(buffer));
     }
+  }
+  for (const auto& [b, copied] : shared) all.push_back(copied);
   return all;
 }
 
 }  // namespace
 
-LowCopies::LowCopies(const Program& program, const Program& forward, const MeshMemory& memory, const ModelShape& shape,
-                     Precision precision, const StateKernels& kernels, Device& device, Accounts& accounts)
+LowCopies::LowCopies(const Program& program, const Program& forward, const ProgramMemory& memory,
+                     const ModelShape& shape, Precision precision, const StateKernels& kernels, Device& device,
+                     Accounts& accounts)
     : shape_(shape), precision_(precision), kernels_(kernels) {
   const int64_t all = bytes(program, forward, precision);
   if (all == 0) return;
   arena_ = std::make_unique<Arena>(BufferKind::kParameter, static_cast<size_t>(all), accounts, &device);
-  for (const auto& [name, copied] : copied_buffers(program, forward)) {
-    const void* at = copied.forward ? memory.of_forward(copied.buffer) : memory.of(copied.buffer);
+  for (const Copied& copied : copied_buffers(program, forward)) {
+    const void* at = memory.of(copied.forward ? Which::kEvaluation : Which::kSteps, copied.buffer);
     copies_[at] = {arena_->take(static_cast<size_t>(copy_bytes(copied.floats))).data(), copied.floats};
   }
 }
@@ -56,7 +63,7 @@ LowCopies::LowCopies(const Program& program, const Program& forward, const MeshM
 int64_t LowCopies::bytes(const Program& program, const Program& forward, Precision precision) {
   int64_t bytes = 0;
   if (precision != Precision::kFloat32)
-    for (const auto& [name, copied] : copied_buffers(program, forward)) bytes += copy_bytes(copied.floats);
+    for (const Copied& copied : copied_buffers(program, forward)) bytes += copy_bytes(copied.floats);
   return bytes;
 }
 

@@ -13,7 +13,7 @@ namespace tutti {
 class LowCopies {
  public:
   /// All must outlive it. In float32 there are none.
-  LowCopies(const Program& program, const Program& forward, const MeshMemory& memory, const ModelShape& shape,
+  LowCopies(const Program& program, const Program& forward, const ProgramMemory& memory, const ModelShape& shape,
             Precision precision, const StateKernels& kernels, Device& device, Accounts& accounts);
   /// Of the buffer that lies there; null: it has none.
   void* of(const void* buffer) const;

@@ -31,14 +31,4 @@ StateTables state_tables(const ModelShape& shape, const Updater& updater) {
   return tables;
 }
 
-std::vector<StateChunk> counted_in(const StateTables& tables, const Bucket& bucket, Range slice) {
-  std::vector<StateChunk> all;
-  for (size_t k = 0; k < bucket.units.size(); ++k)
-    for (StateChunk chunk : tables.units[bucket.units[k]].counted) {
-      chunk.at += bucket.unit_offset[k];
-      if (slice.contains(chunk.at)) all.push_back(chunk);
-    }
-  return all;
-}
-
 }  // namespace tutti

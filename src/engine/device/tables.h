@@ -7,7 +7,6 @@
 #include "device/state_kernels.h"
 #include "engine/update.h"
 #include "grid/grid.h"
-#include "plan/ir/program.h"
 #include "plan/ir/shape.h"
 
 namespace tutti {
@@ -24,8 +23,5 @@ struct StateTables {
   int64_t places() const { return unit_chunks.back(); }
 };
 StateTables state_tables(const ModelShape& shape, const Updater& updater);
-
-/// The counted chunks that begin in `slice` of a bucket; `at` from the bucket's start.
-std::vector<StateChunk> counted_in(const StateTables& tables, const Bucket& bucket, Range slice);
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// What travels between the devices of a mesh, and between a device and its host, in one program: reduces, gathers,
+// What travels between devices, and between a device and its host, in one program: reduces, gathers,
 // exchanges, messages and offloaded values, put on streams. All addresses are worked out in the constructor.
 #pragma once
 
@@ -12,7 +12,7 @@
 #include "engine/device/arrays.h"
 #include "engine/device/groups.h"
 #include "engine/device/low_copies.h"
-#include "engine/place.h"
+#include "engine/station.h"
 
 namespace tutti {
 
@@ -20,33 +20,32 @@ class DeviceTravel {
  public:
   struct Parts {
     const Plan& plan;
-    const MeshOptions& options;
     const ModelShape& shape;
     int rank;
     std::function<std::byte*(int buffer)> memory;
     std::byte* window;
-    const MeshPlace& place;
-    const MeshGroups& groups;
+    const Station& station;
+    const DeviceGroups& groups;
     const LowCopies& low;
     Precision precision;
     Device& device;
     const StateKernels& kernels;
     DeviceArrays& arrays;
   };
-  /// All parts but the plan's programs of other ranks must outlive it.
+  /// All parts must outlive it.
   explicit DeviceTravel(const Parts& parts);
 
   /// Reduce, Gather, Exchange, Send, Recv, Fetch or Evict of the program. Low copies of parameters that are gathered or
   /// fetched come along.
   void put(const Instruction& instruction, Stream stream);
-  /// Gathers behind their unit's Update, by their numbers.
+  /// Gathers after the Updates, by their numbers.
   const std::vector<const Instruction*>& refreshes() const { return refreshes_; }
   /// Bytes that a rank's reduces receive into.
-  static int64_t scratch_bytes(const Transfers& transfers, const Program& program);
+  static int64_t scratch_bytes(const Plan& plan, const Program& program);
 
  private:
-  void prepare(const Instruction& i, const Transfers& transfers, const std::string& queue, std::byte* scratch);
-  void prepare_reduce(const Instruction& i, const Transfers& transfers, const std::string& queue, std::byte* scratch);
+  void prepare(const Instruction& i, QueueUse queue, std::byte* scratch);
+  void prepare_reduce(const Instruction& i, QueueUse queue, std::byte* scratch);
   void prepare_exchange(const Instruction& i);
   void write_low(const Instruction& i, Stream stream) const;
   void copy_tier(const Instruction& i, Stream stream) const;

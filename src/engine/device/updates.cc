@@ -2,10 +2,9 @@
 
 namespace tutti {
 
-DeviceUpdates::DeviceUpdates(const MeshParts& parts, const MeshPlace& place, const LowCopies& low,
-                             const StateKernels& kernels, DeviceCommit& commit)
+DeviceUpdates::DeviceUpdates(const EngineParts& parts, const LowCopies& low, const StateKernels& kernels,
+                             DeviceCommit& commit)
     : p_(parts),
-      place_(place),
       low_(low),
       kernels_(kernels),
       commit_(commit),
@@ -19,10 +18,12 @@ DeviceUpdates::DeviceUpdates(const MeshParts& parts, const MeshPlace& place, con
 }
 
 void DeviceUpdates::prepare_norm(const Instruction& i) {
-  std::vector<StateChunk> chunks;
-  for (const StateChunk& chunk : commit_.tables().units[i.block].counted)
-    if (place_.owned(i.block).contains(chunk.at)) chunks.push_back(chunk);
-  squares_[i.block] = commit_.on_device(chunks);
+  for (const Operand* sum : operands_of(i, OperandRole::kSum)) {
+    std::vector<StateChunk> chunks;
+    for (const StateChunk& chunk : commit_.tables().units[sum->unit].counted)
+      if (sum->range.contains(chunk.at)) chunks.push_back(chunk);
+    squares_[sum->unit] = commit_.on_device(chunks);
+  }
 }
 
 void DeviceUpdates::prepare_update(const Instruction& i) {
@@ -31,19 +32,21 @@ void DeviceUpdates::prepare_update(const Instruction& i) {
   const Held& held = p_.units.held(unit);
   UpdateArguments& update = updates_[unit] = commit_.update_of(unit, held.moments);
   if (update.chunk_count == 0) return;
-  update.parameters = p_.memory.floats(i.reads[2]) - held.parameters.begin;
-  update.gradients = p_.gradient(i.reads[1]);
-  for (int k = 0; k < p_.options.optimizer_slots; ++k)
-    update.slots[k] = p_.memory.floats(i.reads[3]) + k * align_up(held.moments.size(), kAlign) - held.moments.begin;
+  update.parameters = p_.memory.floats(buffer_of(i, OperandRole::kParameter)) - held.parameters.begin;
+  update.gradients = p_.gradient(buffer_of(i, OperandRole::kGradient));
+  for (int k = 0; k < p_.plan.optimizer_slots; ++k)
+    update.slots[k] = p_.memory.floats(buffer_of(i, OperandRole::kMoment)) + k * align_up(held.moments.size(), kAlign) -
+                      held.moments.begin;
   // What is gathered or fetched has none here: its copies lie where it comes to.
-  if (void* low = low_.of(p_.memory.of(i.writes[0])); low != nullptr)
+  if (void* low = low_.of(p_.memory.of(buffer_of(i, OperandRole::kParameter))); low != nullptr)
     update.low = static_cast<uint16_t*>(low) - held.parameters.begin;
   else
     update.precision = Precision::kFloat32;
 }
 
 void DeviceUpdates::put_norm(const Instruction& norm, Stream stream) {
-  commit_.count_squares(stream, p_.gradient(norm.reads[0]), squares_[norm.block]);
+  for (const Operand* sum : operands_of(norm, OperandRole::kSum))
+    commit_.count_squares(stream, p_.gradient(sum->buffer), squares_[sum->unit]);
 }
 
 void DeviceUpdates::put_update(const Instruction& update, Stream stream) const {

@@ -1,4 +1,4 @@
-// Norm and Update of a mesh's program on a device: of what this rank owns of a unit's sum, and of what it holds of the
+// Norm and Update on a device: of what this rank owns of a unit's sum, and of what it holds of the
 // unit. All addresses are worked out in the constructor.
 #pragma once
 
@@ -7,15 +7,13 @@
 #include "engine/device/commit.h"
 #include "engine/device/low_copies.h"
 #include "engine/parts.h"
-#include "engine/place.h"
 
 namespace tutti {
 
 class DeviceUpdates {
  public:
   /// All must outlive it.
-  DeviceUpdates(const MeshParts& parts, const MeshPlace& place, const LowCopies& low, const StateKernels& kernels,
-                DeviceCommit& commit);
+  DeviceUpdates(const EngineParts& parts, const LowCopies& low, const StateKernels& kernels, DeviceCommit& commit);
 
   void put_norm(const Instruction& norm, Stream stream);
   void put_update(const Instruction& update, Stream stream) const;
@@ -26,8 +24,7 @@ class DeviceUpdates {
   void prepare_norm(const Instruction& i);
   void prepare_update(const Instruction& i);
 
-  const MeshParts& p_;
-  const MeshPlace& place_;
+  const EngineParts& p_;
   const LowCopies& low_;
   const StateKernels& kernels_;
   DeviceCommit& commit_;

@@ -8,9 +8,10 @@
 
 #include "comm/collectives.h"
 #include "config/job.h"
-#include "engine/engine.h"
+#include "engine/verdict.h"
 #include "engine/vote.h"
-#include "model/segment.h"
+#include "launch/local.h"
+#include "model/runner.h"
 #include "optim/optimizer.h"
 
 namespace tutti {

@@ -10,18 +10,14 @@ namespace tutti {
 namespace {
 
 /// What a queue's reduces hold for messages: they run one after another.
-int64_t queue_message_bytes(const Transfers& transfers, const Queue& queue, int rank, bool windows) {
+int64_t queue_message_bytes(const Plan& plan, const Queue& queue, int rank, bool windows) {
   int64_t bytes = 0;
   for (const Instruction& i : queue.instructions)
-    if (i.op == Op::kReduce) bytes = std::max(bytes, SumPull::scratch_bytes(transfers.sum(i), rank, windows));
+    if (i.op == Op::kReduce) bytes = std::max(bytes, SumPull::scratch_bytes(plan.sums[i.transfer], rank, windows));
   return align_up(bytes, 256);
 }
 
-int64_t message_bytes(const Transfers& transfers, const Program& program, bool windows) {
-  int64_t bytes = 0;
-  for (const Queue& queue : program.queues) bytes += queue_message_bytes(transfers, queue, program.rank, windows);
-  return bytes;
-}
+TransferName name_of(const Instruction& i) { return {i.id, i.parcel, to_string(i)}; }
 
 }  // namespace
 
@@ -31,59 +27,59 @@ bool reaches_all(const Transport& transport) {
   return true;
 }
 
-int64_t message_bytes(const Plan& plan, const ModelShape& shape, const MeshOptions& options, int rank, bool windows) {
-  return message_bytes(Transfers(plan, shape, options), plan.programs[rank], windows);
+int64_t message_bytes(const Plan& plan, int rank, bool windows) {
+  int64_t bytes = 0;
+  for (const Queue& queue : plan.programs[rank].queues) bytes += queue_message_bytes(plan, queue, rank, windows);
+  return bytes;
 }
 
-MeshTravel::MeshTravel(const MeshParts& parts, const MeshPlace& place, bool forward_only)
+HostTravel::HostTravel(const EngineParts& parts, const Station& station, Which which)
     : p_(parts),
-      place_(place),
-      forward_only_(forward_only),
-      plan_(forward_only ? parts.forward_plan : parts.plan),
-      program_(plan_.programs[parts.context.rank]),
+      station_(station),
+      which_(which),
+      plan_(parts.plan_of(which)),
+      program_(parts.program(which)),
       timeout_(timeout_of(parts.job)),
       windows_(reaches_all(parts.transport)),
-      transfers_(plan_, parts.shape, forward_only ? parts.forward_options : parts.options),
-      scratch_(BufferKind::kMessage, static_cast<size_t>(message_bytes(transfers_, program_, windows_)),
+      scratch_(BufferKind::kMessage, static_cast<size_t>(message_bytes(plan_, program_.rank, windows_)),
                parts.accounts),
       roll_call_(plan_, parts.context.rank, parts.transport, parts.context.clock,
-                 forward_only ? kForwardRollCall : kRollCall) {
+                 which == Which::kSteps ? kRollCall : kForwardRollCall) {
   for (const Queue& queue : program_.queues) {
-    const int64_t bytes = queue_message_bytes(transfers_, queue, program_.rank, windows_);
+    const int64_t bytes = queue_message_bytes(plan_, queue, program_.rank, windows_);
     const std::span<std::byte> scratch = scratch_.take(static_cast<size_t>(bytes));
     for (const Instruction& i : queue.instructions) prepare(i, scratch);
   }
 }
 
 /// Makes what an instruction runs with; all addresses are known from here on.
-void MeshTravel::prepare(const Instruction& i, std::span<std::byte> scratch) {
+void HostTravel::prepare(const Instruction& i, std::span<std::byte> scratch) {
   if (i.op == Op::kReduce) prepare_reduce(i, scratch);
   if (i.op == Op::kGather) prepare_gather(i);
   if (i.op == Op::kExchange)
     exchanges_[i.id] = std::make_unique<ColumnExchange>(i.id, plan_.groups[i.group], p_.shape.columns, p_.transport);
 }
 
-void MeshTravel::prepare_reduce(const Instruction& i, std::span<std::byte> scratch) {
-  SumTransfer transfer = transfers_.sum(i);
-  std::vector<float*> levels;
-  for (int b : i.writes) levels.push_back(floats(b) + slice_offset(transfer, i, program_.rank));
-  sums_[i.id] =
-      std::make_unique<SumPull>(std::move(transfer), p_.transport, p_.memory.window(), std::move(levels), scratch);
+void HostTravel::prepare_reduce(const Instruction& i, std::span<std::byte> scratch) {
+  const SumTransfer& transfer = plan_.sums[i.transfer];
+  std::vector<std::vector<float*>> levels;
+  for (const UnitSum& unit : transfer.units)
+    levels.push_back(levels_of(plan_, i, unit, program_.rank, [this](int b) { return floats(b); }));
+  sums_[i.id] = make_sum_pull(transfer, name_of(i), p_.transport, p_.memory.window(), std::move(levels), scratch);
 }
 
-void MeshTravel::prepare_gather(const Instruction& i) {
-  std::vector<std::byte*> targets;
-  for (int b : i.writes) targets.push_back(memory(b));
-  CopyTransfer transfer = transfers_.copy(i);
+void HostTravel::prepare_gather(const Instruction& i) {
+  const CopyTransfer& transfer = plan_.copies[i.transfer];
   if (transfer.updated) {
     refreshes_.insert(i.id);
-  } else if (!forward_only_ && !gathered_.insert({i.block, i.group}).second && windows_) {
+  } else if (which_ == Which::kSteps && !gathered_.insert({i.parcel, i.group}).second && windows_) {
     repeats_.insert(i.id);
   }
-  copies_[i.id] = std::make_unique<CopyPull>(std::move(transfer), p_.transport, p_.memory.window(), std::move(targets));
+  copies_[i.id] = std::make_unique<CopyPull>(transfer, name_of(i), p_.transport, p_.memory.window(),
+                                             [this](int b) { return memory(b); });
 }
 
-void MeshTravel::set(Handlers& on) {
+void HostTravel::set(Handlers& on) {
   const auto set = [&on](Op op, Handler handler) { on[static_cast<int>(op)] = std::move(handler); };
   set(Op::kReduce, [this](const Instruction& i, uint64_t round) {
     const std::function<void()> hear = call_roll(i);
@@ -95,21 +91,21 @@ void MeshTravel::set(Handlers& on) {
   for (Op op : {Op::kFetch, Op::kEvict}) set(op, [this](const Instruction& i, uint64_t) { fetch_or_evict(i); });
 }
 
-void MeshTravel::refresh() {
+void HostTravel::refresh() {
   for (uint32_t id : refreshes_) copies_.at(id)->run(0, deadline());
 }
 
 /// Round r reads what r updates have left; behind its own Update, one more.
-void MeshTravel::gather(const Instruction& i, uint64_t round) {
+void HostTravel::gather(const Instruction& i, uint64_t round) {
   std::function<void()> hear = call_roll(i);
   if (repeats_.contains(i.id)) hear = {};  // the next one on its way does
   copies_.at(i.id)->run(refreshes_.contains(i.id) ? round + 1 : round, deadline(), hear);
 }
 
-void MeshTravel::exchange(const Instruction& i, uint64_t round) {
+void HostTravel::exchange(const Instruction& i, uint64_t round) {
   ColumnExchange& exchange = *exchanges_.at(i.id);
   const std::function<void()> hear = call_roll(i);
-  const int64_t bytes = place_.exchanged_bytes(i);
+  const int64_t bytes = station_.exchanged_bytes(i);
   if (i.exchange == Exchange::kGather) {
     std::vector<const std::byte*> parts;
     for (int b : i.flow.in) parts.push_back(memory(b));
@@ -123,12 +119,11 @@ void MeshTravel::exchange(const Instruction& i, uint64_t round) {
   exchange.scatter(sums, bytes / static_cast<int64_t>(sizeof(float)), parts, round, deadline(), scratch, hear);
 }
 
-void MeshTravel::message(const Instruction& i, uint64_t round) {
+void HostTravel::message(const Instruction& i, uint64_t round) {
   const std::function<void()> hear = call_roll(i);
   named(to_string(i), round, [&] {
     Posted posted(p_.transport);
-    const std::span<std::byte> bytes(memory(i.op == Op::kSend ? i.reads[0] : i.writes[0]),
-                                     static_cast<size_t>(i.bytes));
+    const std::span<std::byte> bytes(memory(buffer_of(i, OperandRole::kMessage)), static_cast<size_t>(i.bytes));
     const Tag tag{i.id, 0, round};
     if (i.op == Op::kSend) {
       posted.send(i.peer, tag, bytes);
@@ -140,19 +135,20 @@ void MeshTravel::message(const Instruction& i, uint64_t round) {
   });
 }
 
-void MeshTravel::fetch_or_evict(const Instruction& i) {
-  for (size_t k = 0; k < i.reads.size(); ++k) {
-    const int from = i.reads[k], to = i.writes[k];
-    const auto bytes = static_cast<size_t>(program_.buffers[i.op == Op::kFetch ? from : to].bytes);
+void HostTravel::fetch_or_evict(const Instruction& i) {
+  const auto stored = operands_of(i, OperandRole::kStored), resident = operands_of(i, OperandRole::kResident);
+  for (size_t k = 0; k < stored.size(); ++k) {
+    const auto bytes = static_cast<size_t>(program_.buffers[stored[k]->buffer].bytes);
+    std::byte *tier = memory(stored[k]->buffer), *there = memory(resident[k]->buffer);
     if (i.op == Op::kFetch) {
-      p_.memory.fetch(memory(from), {memory(to), bytes});
+      p_.memory.fetch(tier, {there, bytes});
     } else {
-      p_.memory.evict(memory(to), {memory(from), bytes});
+      p_.memory.evict(tier, {there, bytes});
     }
   }
 }
 
-std::function<void()> MeshTravel::call_roll(const Instruction& i) {
+std::function<void()> HostTravel::call_roll(const Instruction& i) {
   roll_call_.tell(i, static_cast<uint64_t>(step_) + 1, deadline());
   return [this, &i] { roll_call_.hear(i, deadline()); };
 }

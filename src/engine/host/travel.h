@@ -1,6 +1,6 @@
-// All that moves between the ranks of a mesh on the host's cores, or to and from the second tier: what Reduce, Gather,
-// Exchange, Send, Recv, Fetch and Evict mean there. What travels is said by plan/make/transfers.h; before ranks meet
-// they make sure that they mean the same (comm/roll_call.h).
+// All that moves between ranks on the host's cores, or to and from the second tier: what Reduce, Gather, Exchange,
+// Send, Recv, Fetch and Evict mean there. What travels is said by the plan; before ranks meet they make sure that they
+// mean the same (comm/roll_call.h).
 #pragma once
 
 #include <functional>
@@ -14,22 +14,21 @@
 #include "comm/pulls.h"
 #include "comm/roll_call.h"
 #include "engine/parts.h"
-#include "engine/place.h"
+#include "engine/station.h"
 #include "exec/executor.h"
-#include "plan/make/transfers.h"
 
 namespace tutti {
 
 /// Whether every rank's window can be read.
 bool reaches_all(const Transport& transport);
 /// What the rank's transfers hold for messages besides the program's buffers.
-int64_t message_bytes(const Plan& plan, const ModelShape& shape, const MeshOptions& options, int rank, bool windows);
+int64_t message_bytes(const Plan& plan, int rank, bool windows);
 
 /// Of one of a rank's two programs: of steps, or of evaluation.
-class MeshTravel {
+class HostTravel {
  public:
   /// All arguments must outlive it.
-  MeshTravel(const MeshParts& parts, const MeshPlace& place, bool forward_only);
+  HostTravel(const EngineParts& parts, const Station& station, Which which);
 
   /// Handlers of what travels.
   void set(Handlers& on);
@@ -37,7 +36,7 @@ class MeshTravel {
   void begin(int64_t step) { step_ = step; }
   /// Roll call alone, for what meets elsewhere.
   void meet(const Instruction& i) { call_roll(i)(); }
-  /// The Gathers that come behind an Update, as if there had been one. Collective.
+  /// The Gathers that come after an Update, as if there had been one. Collective.
   void refresh();
   /// Throws what the roll call has found, if it has, where a transfer has failed.
   void rethrow() const { roll_call_.rethrow(); }
@@ -52,25 +51,24 @@ class MeshTravel {
   void fetch_or_evict(const Instruction& i);
   /// Tells what this rank is about to do; what is returned hears whether the others do the same, and throws if not.
   std::function<void()> call_roll(const Instruction& i);
-  std::byte* memory(int buffer) const { return forward_only_ ? p_.memory.of_forward(buffer) : p_.memory.of(buffer); }
+  std::byte* memory(int buffer) const { return p_.memory.of(which_, buffer); }
   float* floats(int buffer) const { return reinterpret_cast<float*>(memory(buffer)); }
   Deadline deadline() const { return p_.context.clock.after(timeout_); }
 
-  const MeshParts p_;
-  const MeshPlace& place_;
-  const bool forward_only_;
+  const EngineParts& p_;
+  const Station& station_;
+  const Which which_;
   const Plan& plan_;
   const Program& program_;
   const Duration timeout_;
   const bool windows_;  // every rank's can be read
-  const Transfers transfers_;
-  Arena scratch_;  // of reduces
+  Arena scratch_;       // of reduces
   RollCall roll_call_;
   std::unordered_map<uint32_t, std::unique_ptr<SumPull>> sums_;
   std::unordered_map<uint32_t, std::unique_ptr<CopyPull>> copies_;
   std::unordered_map<uint32_t, std::unique_ptr<ColumnExchange>> exchanges_;
-  std::set<uint32_t> refreshes_;            // gathers behind the unit's Update
-  std::set<std::pair<int, int>> gathered_;  // (unit, group) of gathers before it
+  std::set<uint32_t> refreshes_;            // gathers after the Updates
+  std::set<std::pair<int, int>> gathered_;  // (parcel, group) of gathers before it
   std::set<uint32_t> repeats_;              // gathers that wait for nobody: one of the step has waited before
   int64_t step_ = 0;
 };

@@ -13,6 +13,12 @@ Symbol of(Symbol symbol, const Instruction& i) {
   return symbol;
 }
 
+/// What a forward leaves in the place of an input whose gradient this is.
+Symbol consumed_for(Symbol gradient) {
+  if (gradient) gradient.kind = Symbol::Kind::kConsumed;
+  return gradient;
+}
+
 bool is_gradient(const Instruction& exchange) { return exchange.part == Part::kInput; }
 
 }  // namespace
@@ -49,10 +55,13 @@ void FlowValues::put(Place place, int b, const Symbol& made, const char* what) {
 
 void FlowValues::load(Place place) {
   const Instruction& i = at(plan_, place);
-  if (i.writes.size() != model_.data_bytes.size()) return faults_.add(place, "does not write all tensors of the data");
-  for (size_t d = 0; d < i.writes.size(); ++d) {
-    put(place, i.writes[d], of({Symbol::Kind::kData, static_cast<int>(d)}, i), "the data");
-  }
+  const auto tensors = operands_of(i, OperandRole::kData);
+  if (tensors.size() != model_.data_bytes.size()) return faults_.add(place, "does not write all tensors of the data");
+  // What the loader lends is one micro-batch at a time.
+  for (size_t b = 0; b < held_[place.rank].size(); ++b)
+    if (buffer(place, static_cast<int>(b)).lent) held_[place.rank][b] = {};
+  for (size_t d = 0; d < tensors.size(); ++d)
+    put(place, tensors[d]->buffer, of({Symbol::Kind::kData, static_cast<int>(d)}, i), "the data");
 }
 
 void FlowValues::forward(Place place) {
@@ -70,16 +79,25 @@ void FlowValues::forward(Place place) {
     }
   }
   put(place, i.flow.saved, shape.saved_bytes > 0 ? of(s.saved, i) : Symbol{}, "what it saves");
+  for (size_t k = 0; k < i.flow.grad_in.size(); ++k)
+    if (i.flow.grad_in[k] >= 0) put(place, i.flow.grad_in[k], of(consumed_for(s.grad_in[k]), i), "what it consumes");
 }
 
 void FlowValues::backward(Place place) {
   const Instruction& i = at(plan_, place);
   const SegmentSymbols& s = symbols_.of(i.block, i.segment);
   const SegmentShape& shape = model_.blocks[i.block].segments[i.segment];
-  for (size_t k = 0; k < s.in.size(); ++k) need(place, i.flow.in[k], of(s.in[k], i), "its input");
+  for (size_t k = 0; k < s.in.size(); ++k) {
+    // One that its forward consumed is there no more.
+    const bool consumed = k < i.flow.grad_in.size() && i.flow.grad_in[k] == i.flow.in[k] && s.passed[k] < 0;
+    need(place, i.flow.in[k], of(consumed ? consumed_for(s.grad_in[k]) : s.in[k], i), "its input");
+  }
   for (size_t o = 0; o < s.out.size(); ++o) {
-    // Partial sums are scratch once they are added up: no backward may want them.
-    if (shape.outputs[o].exchange != Exchange::kScatter) need(place, i.flow.out[o], of(s.out[o], i), "its output");
+    // Partial sums are scratch once they are added up: no backward may want them. One that the next segment consumed is
+    // its gradient by now, and no backward may want it either.
+    const bool consumed = s.consumed[o] && o < i.flow.grad_out.size() && i.flow.grad_out[o] == i.flow.out[o];
+    if (shape.outputs[o].exchange == Exchange::kScatter) continue;
+    need(place, i.flow.out[o], of(consumed ? s.grad_out[o] : s.out[o], i), "its output");
   }
   if (shape.saved_bytes > 0) need(place, i.flow.saved, of(s.saved, i), "what its forward saved");
   if (i.flow.work >= 0) put(place, i.flow.work, {}, "");
@@ -150,13 +168,14 @@ void FlowValues::transfer(Place send, Place receive) {
   const Instruction &from = at(plan_, send), &to = at(plan_, receive);
   if (from.bytes != to.bytes) faults_.add(receive, fmt::format("expects {} bytes, {} are sent", to.bytes, from.bytes));
   // A buffer may be larger: it also holds others at other times.
-  if (buffer(send, from.reads[0]).bytes < from.bytes || buffer(receive, to.writes[0]).bytes < to.bytes)
+  const int source = buffer_of(from, OperandRole::kMessage), target = buffer_of(to, OperandRole::kMessage);
+  if (buffer(send, source).bytes < from.bytes || buffer(receive, target).bytes < to.bytes)
     faults_.add(receive, fmt::format("{} bytes do not fit into their buffers", to.bytes));
-  const Symbol& sent = held_[send.rank][from.reads[0]];
-  if (!sent) faults_.add(send, fmt::format("'{}' is empty", buffer(send, from.reads[0]).name));
+  const Symbol& sent = held_[send.rank][source];
+  if (!sent) faults_.add(send, fmt::format("'{}' is empty", buffer(send, source).name));
   if (sent && from.bytes != symbols_.bytes(sent))
     faults_.add(send, fmt::format("sends {} bytes of a tensor of {}", from.bytes, symbols_.bytes(sent)));
-  held_[receive.rank][to.writes[0]] = sent;
+  held_[receive.rank][target] = sent;
 }
 
 }  // namespace tutti

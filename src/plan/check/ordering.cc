@@ -23,15 +23,6 @@ namespace {
 /// Acquire stands in the same order everywhere but waits for the peers' step before, not for their Acquire.
 bool joins(Op op) { return meets(op) && op != Op::kAcquire; }
 
-std::vector<Place> meetings_of(const Plan& plan, int rank, int queue) {
-  std::vector<Place> list;
-  const auto& instructions = plan.programs[rank].queues[queue].instructions;
-  for (size_t i = 0; i < instructions.size(); ++i) {
-    if (meets(instructions[i].op)) list.push_back({rank, queue, static_cast<int>(i)});
-  }
-  return list;
-}
-
 /// The instruction that signals each event of a rank.
 std::vector<Place> signallers(const Program& program, int rank) {
   std::vector<Place> list(program.events);
@@ -59,11 +50,7 @@ Ordering::Ordering(const Plan& plan, std::vector<std::string>& faults) : plan_(p
       instructions += static_cast<int>(queue.instructions.size());
     }
   }
-  if (plan.groups.empty()) {
-    match_meetings(faults);
-  } else {
-    match_groups(faults);
-  }
+  match_meetings(faults);
   if (!faults.empty()) return;
   for (size_t r = 0; r < node_.size(); ++r) {
     for (size_t q = 0; q < node_[r].size(); ++q) {
@@ -78,51 +65,13 @@ Ordering::Ordering(const Plan& plan, std::vector<std::string>& faults) : plan_(p
   if (faults.empty()) number_clocks();
 }
 
-void Ordering::match_meetings(std::vector<std::string>& faults) {
-  const auto& first = plan_.programs[0];
-  for (size_t r = 1; r < plan_.programs.size(); ++r) {
-    const auto& program = plan_.programs[r];
-    bool equal = program.queues.size() == first.queues.size();
-    for (size_t q = 0; equal && q < program.queues.size(); ++q) equal = program.queues[q].name == first.queues[q].name;
-    if (!equal) faults.push_back(fmt::format("rank {}: its queues are not those of rank 0", r));
-  }
-  if (!faults.empty()) return;
-  for (int q = 0; q < static_cast<int>(first.queues.size()); ++q) {
-    const std::vector<Place> model = meetings_of(plan_, 0, q);
-    std::vector<std::vector<Place>> together;
-    for (const Place& place : model) together.push_back({place});
-    for (int r = 1; r < static_cast<int>(plan_.programs.size()); ++r) {
-      const std::vector<Place> own = meetings_of(plan_, r, q);
-      if (own.size() != model.size()) {
-        faults.push_back(fmt::format("rank {} queue {}: {} instructions meet others, on rank 0 {}", r,
-                                     first.queues[q].name, own.size(), model.size()));
-      }
-      for (size_t k = 0; k < std::min(own.size(), model.size()); ++k) {
-        const Instruction &a = at(plan_, model[k]), &b = at(plan_, own[k]);
-        if (a.op == b.op && a.id == b.id && a.bucket == b.bucket) {
-          together[k].push_back(own[k]);
-          continue;
-        }
-        faults.push_back(
-            fmt::format("{} (id {}) meets {} (id {})", name_of(plan_, own[k]), b.id, name_of(plan_, model[k]), a.id));
-        break;
-      }
-    }
-    if (!faults.empty()) return;
-    for (const auto& places : together) {
-      if (joins(at(plan_, places[0]).op)) join(places);
-    }
-  }
-}
-
 void Ordering::join(std::vector<Place> places) {
   for (const Place& p : places) node_[p.rank][p.queue][p.index] = static_cast<int>(members_.size());
   members_.push_back(std::move(places));
 }
 
-/// In a mesh the id alone says who meets whom; that all see their meetings in one order follows when there is no
-/// circle.
-void Ordering::match_groups(std::vector<std::string>& faults) {
+/// The id alone says who meets whom; that all see their meetings in one order follows when there is no circle.
+void Ordering::match_meetings(std::vector<std::string>& faults) {
   std::unordered_map<uint32_t, std::vector<Place>> meetings, letters;
   std::vector<uint32_t> ids;  // in the order in which they are first seen
   for (int r = 0; r < static_cast<int>(plan_.programs.size()); ++r) {
@@ -147,8 +96,9 @@ void Ordering::match_groups(std::vector<std::string>& faults) {
     for (const Place& place : places) {
       ranks.push_back(place.rank);
       const Instruction& i = at(plan_, place);
-      const bool equal = i.op == first.op && i.group == first.group && i.block == first.block &&
-                         i.round == first.round && i.segment == first.segment && i.exchange == first.exchange;
+      const bool equal = i.op == first.op && i.group == first.group && i.parcel == first.parcel &&
+                         i.block == first.block && i.round == first.round && i.segment == first.segment &&
+                         i.exchange == first.exchange;
       if (!equal)
         faults.push_back(fmt::format("{} meets {} (id {})", name_of(plan_, place), name_of(plan_, places[0]), id));
     }
@@ -226,8 +176,8 @@ void Ordering::number_clocks() {
     for (int event : at(plan_, place).waits) take(clock, signalled_by_[place.rank][event]);
   };
   // Instructions that meet act only once all ranks have entered: all of them follow what any rank did before, but none
-  // follows another's part in the meeting itself. In a mesh, Reduce and Gather wait for those alone whose values they
-  // take, and a send may be buffered after all: there only Recv follows what its sender did.
+  // follows another's part in the meeting itself. Reduce and Gather wait for those alone whose values they take, and a
+  // send may be buffered after all: only Recv follows what its sender did.
   std::vector<int> clock(streams);
   const auto keep = [&](const Place& place) {
     std::copy(clock.begin(), clock.end(), clocks_.begin() + static_cast<std::ptrdiff_t>(clock_place(place)));
@@ -241,7 +191,7 @@ void Ordering::number_clocks() {
       keep(places[send]);
       enter(clock, places[1 - send]);
       keep(places[1 - send]);
-    } else if (!plan_.groups.empty() && (op == Op::kReduce || op == Op::kGather)) {
+    } else if (op == Op::kReduce || op == Op::kGather) {
       for (const Place& place : places) {
         std::fill(clock.begin(), clock.end(), 0);
         enter(clock, place);

@@ -17,7 +17,7 @@ struct Place {
 };
 
 const Instruction& at(const Plan& plan, Place place);
-/// "rank 1 queue data #3 Reduce bucket 2".
+/// "rank 1 queue data #3 Reduce parcel 2".
 std::string name_of(const Plan& plan, Place place);
 
 class Ordering {
@@ -44,7 +44,6 @@ class Ordering {
   }
   const int* clock(Place p) const { return clocks_.data() + clock_place(p); }
   void match_meetings(std::vector<std::string>& faults);
-  void match_groups(std::vector<std::string>& faults);
   void join(std::vector<Place> places);
   void sort(std::vector<std::string>& faults);
   void number_clocks();

@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "plan/make/mesh.h"
+#include "plan/ir/program.h"
 
 namespace tutti {
 
-std::vector<std::string> check_mesh(const Plan& plan, const ModelShape& model, const MeshOptions& options);
+std::vector<std::string> prove(const Plan& plan, const ModelShape& model);
 
 }  // namespace tutti

@@ -3,12 +3,15 @@
 //
 // A Reduce ends when its windows are free again: it counts as an access of the rank itself. A Gather does not: its
 // sources may be read until those who copy from them have ended it, so the reader's Gather is an access, too, and a
-// write of the next step must know of its end.
+// write of the next step must know of its end. So is an Update that borrows: what it reads is lent until its rank has
+// released the parcel.
 #include "plan/check/races.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+
+#include "plan/check/transfers.h"
 
 namespace tutti {
 
@@ -25,8 +28,8 @@ struct RemoteRead {
 
 class Races {
  public:
-  Races(const Plan& plan, const Ordering& ordering, const Copies& copies, const TouchedByAll& touched)
-      : plan_(plan), ordering_(ordering), copies_(copies), touched_(touched) {
+  Races(const Plan& plan, const Ordering& ordering, const TouchedByAll& touched)
+      : plan_(plan), ordering_(ordering), touched_(touched) {
     for (const Program& program : plan.programs) {
       history_.emplace_back(program.buffers.size());
       written_.emplace_back(program.buffers.size());
@@ -40,6 +43,7 @@ class Races {
       if (at(plan_, places[0]).op == Op::kGather) read_windows(places);
     }
     check_next_step();
+    check_borrows();
     return std::move(faults_);
   }
 
@@ -48,13 +52,18 @@ class Races {
     const Touched& own = touched_[place.rank][place.queue][place.index];
     for (int b : own.reads) read(place, place, place.rank, b);
     for (int b : own.writes) write(place, b);
+    for (const Operand& operand : at(plan_, place).operands) {
+      if (operand.rank < 0) continue;
+      read(place, place, operand.rank, operand.buffer);
+      borrowed_.push_back({operand.rank, operand.buffer, place});
+    }
   }
 
   void read_windows(const std::vector<Place>& places) {
     const auto place_of = [&](int rank) {
       return *std::find_if(places.begin(), places.end(), [&](const Place& p) { return p.rank == rank; });
     };
-    for (const auto& copy : copies_.at(at(plan_, places[0]).id).copies) {
+    for (const auto& copy : plan_.copies[at(plan_, places[0]).transfer].copies) {
       if (copy.from == copy.to) continue;
       const int buffer = window_buffer(plan_.programs[copy.from], copy.offset);
       const Place reader = place_of(copy.to);
@@ -98,6 +107,47 @@ class Races {
                                   name_of(plan_, second), what, plan_.programs[rank].buffers[buffer].name, rank));
   }
 
+  /// What others borrow until their step ends is theirs until they release it: whoever lent it acquires it before it
+  /// writes there again.
+  void check_borrows() {
+    for (const RemoteRead& borrow : borrowed_) {
+      const int parcel = parcel_of(borrow.reader);
+      if (!released(borrow.reader, parcel)) {
+        faults_.push_back(name_of(plan_, borrow.reader) + ": what it borrows is never released");
+        continue;
+      }
+      std::vector<Place> acquired;
+      for (const Place& w : written_[borrow.rank][borrow.buffer])
+        if (at(plan_, w).op == Op::kAcquire && at(plan_, w).parcel == parcel) acquired.push_back(w);
+      const auto after = [&](const Place& w) {
+        return std::any_of(acquired.begin(), acquired.end(),
+                           [&](const Place& a) { return a == w || ordering_.before(a, w); });
+      };
+      for (const Place& w : written_[borrow.rank][borrow.buffer])
+        if (!after(w)) fault(borrow.reader, w, borrow.rank, borrow.buffer, "of the next step are not ordered");
+    }
+  }
+  /// The parcel of sums that an Update's unit is in.
+  int parcel_of(Place update) const {
+    for (size_t p = 0; p < plan_.parcels.size(); ++p)
+      for (const UnitRange& part : plan_.parcels[p])
+        if (part.unit == at(plan_, update).block) return static_cast<int>(p);
+    return -1;
+  }
+  /// Whether a Release of the parcel comes after the reader on its rank, once.
+  bool released(Place reader, int parcel) const {
+    int releases = 0;
+    const auto& queues = plan_.programs[reader.rank].queues;
+    for (int q = 0; q < static_cast<int>(queues.size()); ++q)
+      for (int k = 0; k < static_cast<int>(queues[q].instructions.size()); ++k) {
+        const Instruction& i = queues[q].instructions[k];
+        if (i.op != Op::kRelease || i.parcel != parcel) continue;
+        if (!ordering_.before(reader, {reader.rank, q, k})) return false;
+        ++releases;
+      }
+    return releases == 1;
+  }
+
   /// A rank begins its next step when its own queues have ended this one.
   void check_next_step() {
     for (const RemoteRead& read : remote_) {
@@ -110,30 +160,18 @@ class Races {
   }
   const Plan& plan_;
   const Ordering& ordering_;
-  const Copies& copies_;
   const TouchedByAll& touched_;
   std::vector<std::vector<History>> history_;             // [rank][buffer]
   std::vector<std::vector<std::vector<Place>>> written_;  // [rank][buffer]: all writes into windows
-  std::vector<RemoteRead> remote_;
+  std::vector<RemoteRead> remote_, borrowed_;
   const std::vector<Place>* together_ = nullptr;
   std::vector<std::string> faults_;
 };
 
 }  // namespace
 
-int window_buffer(const Program& program, int64_t offset) {
-  for (size_t b = 0; b < program.buffers.size(); ++b) {
-    const Buffer& buffer = program.buffers[b];
-    if (buffer.window && buffer.window_offset <= offset && offset < buffer.window_offset + buffer.bytes) {
-      return static_cast<int>(b);
-    }
-  }
-  return -1;
-}
-
-std::vector<std::string> check_mesh_races(const Plan& plan, const Ordering& ordering, const Copies& copies,
-                                          const TouchedByAll& touched) {
-  return Races(plan, ordering, copies, touched).check();
+std::vector<std::string> check_races(const Plan& plan, const Ordering& ordering, const TouchedByAll& touched) {
+  return Races(plan, ordering, touched).check();
 }
 
 }  // namespace tutti

@@ -6,8 +6,9 @@
 #include <unordered_set>
 #include <utility>
 
+#include "plan/check/operands.h"
 #include "plan/check/ordering.h"
-#include "plan/make/transfers.h"
+#include "plan/check/ranks.h"
 
 namespace tutti {
 
@@ -21,17 +22,11 @@ bool inside(int value, size_t size) { return value >= 0 && value < static_cast<i
 
 class Structure {
  public:
-  Structure(const Plan& plan, const ModelShape& model, const MeshOptions& options)
-      : plan_(plan),
-        model_(model),
-        options_(options),
-        places_(mesh_places(model, options)),
-        rounds_(sum_rounds(options.sums()).size()) {}
+  Structure(const Plan& plan, const ModelShape& model) : plan_(plan), model_(model) {}
 
   std::vector<std::string> check() {
-    if (static_cast<int>(plan_.programs.size()) != options_.mesh.ranks() || plan_.ranks != options_.mesh.ranks()) {
-      return {fmt::format("{} programs for {} ranks", plan_.programs.size(), options_.mesh.ranks())};
-    }
+    faults_ = check_ranks(plan_, model_);
+    if (!faults_.empty()) return std::move(faults_);
     for (const auto& group : plan_.groups) {
       bool ascending = !group.empty();
       for (size_t k = 0; k < group.size(); ++k) {
@@ -75,10 +70,12 @@ class Structure {
     std::vector<Range> windows;
     for (const Buffer& b : program.buffers) {
       if (b.bytes < 0 || b.unit >= static_cast<int>(model_.blocks.size())) fault(program.rank, "what is '{}'?", b.name);
-      const int64_t floats = b.range.size() * (b.kind == BufferKind::kMoment ? options_.optimizer_slots : 1);
+      const int64_t floats = b.range.size() * (b.kind == BufferKind::kMoment ? plan_.optimizer_slots : 1);
       if (floats * static_cast<int64_t>(sizeof(float)) > b.bytes) {
         fault(program.rank, "'{}' has {} bytes for {} floats", b.name, b.bytes, floats);
       }
+      if (b.lent && (b.kind != BufferKind::kData || b.window))
+        fault(program.rank, "'{}' is lent by the loader, which lends data alone", b.name);
       if (b.window && b.bytes > 0) windows.push_back({b.window_offset, b.window_offset + b.bytes});
     }
     std::sort(windows.begin(), windows.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
@@ -115,6 +112,7 @@ class Structure {
       for (int b : *list) {
         if (!want(inside(b, program.buffers.size()), "touches a buffer that is not there")) continue;
         want(!program.buffers[b].offloaded || i.op == Op::kFetch || i.op == Op::kEvict, "touches the second tier");
+        want(!program.buffers[b].lent || i.op == Op::kLoad || list == &touched.reads, "writes the loader's memory");
       }
     }
     for (const auto* list : {&i.flow.parameters, &i.flow.gradients}) {
@@ -123,37 +121,41 @@ class Structure {
              "names no unit's buffer");
       }
     }
+    check_operands(plan_, model_, place, faults_);
     for (const auto* list : {&i.flow.in, &i.flow.out}) {
       for (int b : *list) want(inside(b, program.buffers.size()), "has no buffer for a tensor");
     }
     want(i.group < static_cast<int>(plan_.groups.size()), "names no group");
     const bool segment = i.op == Op::kForward || i.op == Op::kBackward || i.op == Op::kExchange;
-    const bool unit = segment || i.op == Op::kFold || i.op == Op::kReduce || i.op == Op::kGather || i.op == Op::kNorm ||
-                      i.op == Op::kUpdate || i.op == Op::kFetch || i.op == Op::kEvict;
+    const bool unit = segment || i.op == Op::kFold || i.op == Op::kUpdate || i.op == Op::kFetch || i.op == Op::kEvict;
+    const bool parcel =
+        i.op == Op::kReduce || i.op == Op::kGather || i.op == Op::kNorm || i.op == Op::kAcquire || i.op == Op::kRelease;
+    if (!want(parcel == inside(i.parcel, plan_.parcels.size()), "names no parcel, or one that it does not move"))
+      return;
     if (unit && !want(inside(i.block, model_.blocks.size()), "names no block")) return;
     if (segment && !want(inside(i.segment, model_.blocks[i.block].segments.size()), "names no segment")) return;
     if (segment) {
-      want(inside(i.lane, options_.batch.lanes) && inside(i.micro, options_.batch.micro_batches),
-           "names no micro-batch");
-      const Coordinates home = places_.home(model_, i.block), here = options_.mesh.at(place.rank);
+      want(inside(i.lane, plan_.batch.lanes) && inside(i.micro, plan_.batch.micro_batches), "names no micro-batch");
+      const Coordinates home = plan_.homes[i.block], here = plan_.places[place.rank].at;
       const bool mine = i.op == Op::kExchange ? home.pipeline == here.pipeline
                                               : home.pipeline == here.pipeline && home.tensor == here.tensor;
       want(mine, "its block is not this rank's");
     }
     if (segment || i.op == Op::kLoad) {
-      const auto lanes = lanes_of(options_.sums(), options_.mesh.at(place.rank).data);
-      const bool mine = options_.forward_only || std::find(lanes.begin(), lanes.end(), i.lane) != lanes.end();
+      const bool mine = !plan_.training || listed(plan_.places[place.rank].lanes, i.lane);
       want(mine, "its lane is another rank's");
     }
     if (i.op == Op::kForward || i.op == Op::kBackward) check_flow(program, place, i, touched);
-    want(i.op != Op::kAcquire, "has no place in a mesh");
     const bool compute = i.op == Op::kLoad || segment || i.op == Op::kFold || i.op == Op::kUpdate;
     want(!compute || place.queue == 0, "stands on another queue than compute");
     want(i.op == Op::kFold || i.adds.empty(), "adds without being a fold");
-    want(i.op != Op::kReduce || inside(i.round, places_.by_hosts(i.block) ? 2 : rounds_), "names no round");
+    if (i.op == Op::kReduce && want(inside(i.transfer, plan_.sums.size()), "names no sum"))
+      want(i.round == plan_.sums[i.transfer].round, "is another round than its sum");
+    want(i.op != Op::kGather || inside(i.transfer, plan_.copies.size()), "names no copies");
     want(i.op != Op::kVote || i.group < 0, "is for all ranks");
-    want(i.op != Op::kSend || (i.reads.size() == 1 && i.writes.empty()), "sends one buffer");
-    want(i.op != Op::kRecv || (i.writes.size() == 1 && i.reads.empty()), "receives one buffer");
+    const auto message = [&](Access access) { return i.operands.size() == 1 && i.operands[0].access == access; };
+    want(i.op != Op::kSend || message(Access::kRead), "sends one buffer");
+    want(i.op != Op::kRecv || message(Access::kWrite), "receives one buffer");
     want((i.op != Op::kSend && i.op != Op::kRecv) || inside(i.peer, plan_.programs.size()), "has no peer");
     if (i.op == Op::kExchange) {
       want(i.exchange != Exchange::kNone, "does nothing");
@@ -167,7 +169,8 @@ class Structure {
     const Flow& f = i.flow;
     const bool gradients = i.op == Op::kBackward && i.part != Part::kWeight;
     const bool counts = f.in.size() == shape.inputs.size() && f.out.size() == shape.outputs.size() &&
-                        f.grad_in.size() == (gradients ? shape.inputs.size() : 0) &&
+                        (f.grad_in.size() == (gradients ? shape.inputs.size() : 0) ||
+                         (i.op == Op::kForward && f.grad_in.size() == shape.inputs.size())) &&
                         f.grad_out.size() == (gradients ? shape.outputs.size() : 0);
     if (!counts) return fault_at(place, "has not the tensors of its segment");
     const auto sized = [&](int b, int64_t bytes, const char* what) {
@@ -177,14 +180,25 @@ class Structure {
     sized(f.saved, shape.saved_bytes, "what it saves");
     sized(f.work, shape.work_bytes, "its work");
     if (i.op == Op::kBackward && i.part != Part::kBoth) sized(f.deferred, shape.deferred_bytes, "what it defers");
+    // A gradient may take the memory of its own input alone, and only where the segment consumes it.
+    const auto consumed = [&](int b) {
+      int times = 0, at = -1;
+      for (size_t k = 0; k < f.in.size(); ++k)
+        if (f.in[k] == b) ++times, at = static_cast<int>(k);
+      return times == 1 && f.grad_in.size() == f.in.size() && f.grad_in[at] == b && shape.inputs[at].consumed;
+    };
     for (int b : own.writes) {
-      if (inside(b, program.buffers.size()) && listed(own.reads, b))
+      if (inside(b, program.buffers.size()) && listed(own.reads, b) && !consumed(b) && !listed(losses_of(i), b))
         fault_at(place, "writes '{}' while it reads it", program.buffers[b].name);
     }
     // Memory that is passed on is the only one that may be both.
     for (size_t o = 0; i.op == Op::kForward && o < f.out.size(); ++o) {
       const int from = shape.outputs[o].same_as;
       if (f.out[o] >= 0 && from < 0 && listed(f.in, f.out[o])) fault_at(place, "writes its input");
+    }
+    for (size_t k = 0; i.op == Op::kForward && k < f.grad_in.size(); ++k) {
+      if (f.grad_in[k] != -1 && f.grad_in[k] != f.in[k])
+        fault_at(place, "makes a gradient that takes no input's memory");
     }
     for (size_t k = 0; k < f.grad_in.size(); ++k) {
       bool passed = false;
@@ -210,60 +224,21 @@ class Structure {
       if (!listed(f.grad_out, b)) write(b);
     }
     for (const UnitBuffer& g : f.gradients) write(g.buffer);
-    for (int b : i.writes) write(b);
+    for (const Operand& operand : i.operands) write(operand.buffer);
+  }
+
+  static std::vector<int> losses_of(const Instruction& i) {
+    std::vector<int> buffers;
+    for (const Operand* loss : operands_of(i, OperandRole::kLoss)) buffers.push_back(loss->buffer);
+    return buffers;
   }
 
   const Plan& plan_;
   const ModelShape& model_;
-  const MeshOptions& options_;
-  const MeshPlaces places_;
-  const size_t rounds_;
   std::vector<std::string> faults_;
 };
 
-void add(std::vector<int>& list, int buffer) {
-  if (buffer != -1 && std::find(list.begin(), list.end(), buffer) == list.end()) list.push_back(buffer);
-}
-void add(std::vector<int>& list, const std::vector<int>& buffers) {
-  for (int b : buffers) add(list, b);
-}
-
 }  // namespace
-
-Touched touched_by(const Instruction& i) {
-  Touched a;
-  add(a.reads, i.reads);
-  add(a.writes, i.writes);
-  add(a.writes, i.holds);
-  for (const Add& sum : i.adds) {
-    add(a.reads, sum.from);
-    add(a.reads, sum.into);
-    add(a.writes, sum.into);
-  }
-  const Flow& f = i.flow;
-  add(a.reads, f.in);
-  for (const UnitBuffer& p : f.parameters) add(a.reads, p.buffer);
-  for (const UnitBuffer& g : f.gradients) add(a.writes, g.buffer);
-  add(a.writes, f.work);
-  if (i.op == Op::kExchange) {
-    add(a.writes, f.out);
-    if (i.exchange == Exchange::kScatter) add(a.writes, f.in);
-  } else if (i.op == Op::kForward) {
-    for (int out : f.out) {
-      if (!listed(f.in, out)) add(a.writes, out);  // else it is passed on
-    }
-    add(a.writes, f.saved);
-  } else {
-    add(a.reads, f.out);
-    add(a.reads, f.saved);
-    add(a.reads, f.grad_out);
-    for (int grad : f.grad_in) {
-      if (!listed(f.grad_out, grad)) add(a.writes, grad);
-    }
-    add(i.part == Part::kWeight ? a.reads : a.writes, f.deferred);
-  }
-  return a;
-}
 
 TouchedByAll touched_by_all(const Plan& plan) {
   TouchedByAll all;
@@ -278,8 +253,8 @@ TouchedByAll touched_by_all(const Plan& plan) {
   return all;
 }
 
-std::vector<std::string> check_mesh_structure(const Plan& plan, const ModelShape& model, const MeshOptions& options) {
-  return Structure(plan, model, options).check();
+std::vector<std::string> check_structure(const Plan& plan, const ModelShape& model) {
+  return Structure(plan, model).check();
 }
 
 }  // namespace tutti

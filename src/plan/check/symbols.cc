@@ -24,12 +24,13 @@ Symbols::Symbols(const ModelShape& model)
     const auto& segments = model.blocks[model.block_at(layer, 0)].segments;
     for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
       first_.back().push_back(static_cast<int>(tensors_.size()));
-      for (const OutputShape& out : segments[s].outputs) tensors_.push_back({out, 0, false});
+      for (const OutputShape& out : segments[s].outputs) tensors_.push_back({out, 0, false, false});
       const auto [l, p] = before(model, layer, s);
       for (const InputShape& in : segments[s].inputs) {
         if (in.data || !in.wanted || l < 0) continue;
         Tensor& tensor = tensors_[first_[l][p] + in.index];
         tensor.wanted = true;
+        tensor.consumed = in.consumed;
         tensor.grad_bytes = in.grad_bytes;
       }
       add_forward(model, layer, s);
@@ -108,6 +109,7 @@ void Symbols::add_gradients(const ModelShape& model, int layer, int segment) {
         read = sum ? Symbol{Kind::kGradientWhole, tensor} : Symbol{Kind::kGradient, tensor, column};
       }
       own.grad_out.push_back(read);
+      own.consumed.push_back(tensors_[tensor].consumed);
     }
   }
 }
@@ -129,6 +131,7 @@ int64_t Symbols::bytes(const Symbol& symbol) const {
     case Kind::kGradientWhole:
       return tensors_[symbol.tensor].grad_bytes * columns_;
     case Kind::kGradientRead:
+    case Kind::kConsumed:
       return tensors_[symbol.tensor].grad_bytes;
     case Kind::kSaved:
       return saved_bytes_[symbol.tensor];

@@ -23,6 +23,7 @@ struct Symbol {
     kGradient,
     kGradientWhole,
     kGradientRead,
+    kConsumed,  ///< what a forward leaves of an input that it consumes: its backward makes the gradient of it
     kSaved,
     kDeferred
   };
@@ -35,6 +36,7 @@ struct Symbol {
 struct SegmentSymbols {
   std::vector<Symbol> in, out, grad_in, grad_out;  ///< a gradient that nobody makes is nothing
   std::vector<int> passed;                         ///< by input: the output that passes its memory on; -1: none
+  std::vector<bool> consumed;                      ///< by output: its reader may give its memory to its gradient
   Symbol saved, deferred;
 };
 
@@ -55,6 +57,7 @@ class Symbols {
     OutputShape shape;
     int64_t grad_bytes = 0;  ///< as the reader makes it
     bool wanted = false;     ///< its reader makes a gradient
+    bool consumed = false;   ///< ... in its memory, if it is asked to
   };
   void add_forward(const ModelShape& model, int layer, int segment);
   void add_gradients(const ModelShape& model, int layer, int segment);

@@ -18,12 +18,12 @@ bool listed(const std::vector<int>& list, int value) {
 
 }  // namespace
 
-void Holding::reset(int new_unit, BufferKind new_kind) {
+void UnitHolding::reset(int new_unit, BufferKind new_kind) {
   unit = new_unit, kind = new_kind;
   pieces.clear();
 }
 
-void Holding::cut(Range range, const std::vector<int>& fresh) {
+void UnitHolding::cut(Range range, const std::vector<int>& fresh) {
   const auto same = [&](const UnitPiece& p) { return p.range == range; };
   if (std::any_of(pieces.begin(), pieces.end(), same)) return;
   std::vector<UnitPiece> cut;
@@ -49,7 +49,7 @@ void Holding::cut(Range range, const std::vector<int>& fresh) {
   pieces = std::move(cut);
 }
 
-void Holding::write(Range range, const std::vector<int>& worth) {
+void UnitHolding::write(Range range, const std::vector<int>& worth) {
   if (range.empty()) return;
   cut(range, worth);
   std::erase_if(pieces, [&](const UnitPiece& p) { return range.begin < p.range.begin && p.range.end <= range.end; });
@@ -58,7 +58,7 @@ void Holding::write(Range range, const std::vector<int>& worth) {
   }
 }
 
-std::vector<UnitPiece> Holding::over(Range range) const {
+std::vector<UnitPiece> UnitHolding::over(Range range) const {
   std::vector<UnitPiece> list;
   int64_t next = range.begin;
   for (const UnitPiece& piece : pieces) {
@@ -71,21 +71,16 @@ std::vector<UnitPiece> Holding::over(Range range) const {
   return next == range.end ? list : std::vector<UnitPiece>{};
 }
 
-UnitSymbols::UnitSymbols(const Plan& plan, const ModelShape& model, const MeshOptions& options,
-                         const Ordering& ordering, const Transfers& transfers, const Copies& copies,
-                         PlaceFaults& faults)
+UnitSymbols::UnitSymbols(const Plan& plan, const ModelShape& model, const Ordering& ordering, PlaceFaults& faults)
     : plan_(plan),
       model_(model),
-      options_(options),
       ordering_(ordering),
-      transfers_(transfers),
-      copies_(copies),
       faults_(faults),
       units_(model.blocks.size()),
       commits_(plan.programs.size()) {
-  const Batch& batch = options.batch;
-  expected_ = options.micro ? expressions_.job_by_micro(batch.lanes, batch.micro_batches)
-                            : expressions_.job(0, batch.lanes, batch.micro_batches);
+  const Batch& batch = plan.batch;
+  expected_ = plan.micro_order ? expressions_.job_by_micro(batch.lanes, batch.micro_batches)
+                               : expressions_.job(0, batch.lanes, batch.micro_batches);
   for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
     const BlockShape& block = model.blocks[u];
     Unit& unit = units_[u];
@@ -106,18 +101,19 @@ UnitSymbols::UnitSymbols(const Plan& plan, const ModelShape& model, const MeshOp
         }
       }
     }
-    unit.norms.assign(transfers.places().slices[u].size(), 0);
-    unit.updates.assign(options.mesh.data, 0);
+    unit.norms.assign(plan.ownership[u].sums.size(), 0);
   }
   for (const Program& program : plan.programs) {
     Commit& commit = commits_[program.rank];
     for (const Queue& queue : program.queues) {
       commit.squares.push_back(-1);
       for (const Instruction& i : queue.instructions) {
-        if (i.writes.empty()) continue;
-        if (i.op == Op::kForward) commit.losses = i.writes[0];
-        if (i.op == Op::kNorm) commit.squares.back() = i.writes[0];
-        if (i.op == Op::kVote) commit.verdict = i.writes[0];
+        if (i.op == Op::kForward && !i.operands.empty()) commit.losses = buffer_of(i, OperandRole::kLoss);
+        if (i.op == Op::kNorm) commit.squares.back() = buffer_of(i, OperandRole::kSquares);
+        if (i.op != Op::kVote) continue;
+        commit.verdict = buffer_of(i, OperandRole::kVerdict);
+        if (commit.losses < 0) commit.losses = buffer_of(i, OperandRole::kLoss);  // it adds none to them
+        for (const Operand* squares : operands_of(i, OperandRole::kSquares)) commit.counted.push_back(squares->buffer);
       }
     }
   }
@@ -132,24 +128,12 @@ UnitSymbols::UnitSymbols(const Plan& plan, const ModelShape& model, const MeshOp
         holdings[b].write({0, 1}, {0});
       } else if (buffer.kind == BufferKind::kParameter) {
         holdings[b].reset(buffer.unit, buffer.kind);
-        for (const auto& [range, place] : transfers.pieces_of(buffer, buffer.unit, static_cast<int>(r))) {
+        for (const auto& [range, place] : placed_in(buffer, model.blocks[buffer.unit].unit_size)) {
           holdings[b].write({place, place + range.size()}, {0});
         }
       }
     }
   }
-}
-
-bool UnitSymbols::is_home(int rank, int unit) const {
-  Coordinates place = options_.mesh.at(rank);
-  place.data = 0;
-  return place == transfers_.places().home(model_, unit);
-}
-
-/// Without ZeRO every data rank updates all.
-Range UnitSymbols::updated_range(int rank, int unit) const {
-  if (options_.zero == 0) return {0, model_.blocks[unit].unit_size};
-  return owned_slice(transfers_.places(), unit, options_.mesh.at(rank).data);
 }
 
 /// The block's own unit, where it has one, then those whose parameters it shares.
@@ -164,7 +148,7 @@ std::vector<int> UnitSymbols::units_of(int block, bool gradients) const {
 }
 
 bool UnitSymbols::version_over(int rank, int b, int unit, BufferKind kind, Range range, int version) {
-  const Holding& h = holding(rank, b);
+  const UnitHolding& h = holding(rank, b);
   if (h.unit != unit || h.kind != kind) return range.empty();
   const auto pieces = h.over(range);
   return (range.empty() || !pieces.empty()) &&
@@ -212,7 +196,7 @@ void UnitSymbols::write_gradients(Place place) {
     const Buffer& target = buffer(place.rank, g.buffer);
     const Range held =
         target.range.empty() ? Range{0, target.bytes / static_cast<int64_t>(sizeof(float))} : target.range;
-    Holding& h = holding(place.rank, g.buffer);
+    UnitHolding& h = holding(place.rank, g.buffer);
     if (h.unit != g.unit || h.kind != BufferKind::kGradient) h.reset(g.unit, BufferKind::kGradient);
     const bool kind = target.kind == BufferKind::kGradient && (target.unit < 0 || target.unit == g.unit);
     if (!kind) faults_.add(place, fmt::format("'{}' is not for the gradient of unit {}", target.name, g.unit));
@@ -230,11 +214,11 @@ void UnitSymbols::write_gradients(Place place) {
   }
 }
 
-bool UnitSymbols::total_over(Place place, int b, int unit, Range range) {
-  const Holding& h = holding(place.rank, b);
+bool UnitSymbols::total_over(Place place, int b, int unit, Range range, Place who) {
+  const UnitHolding& h = holding(place.rank, b);
   const auto pieces = h.over(range);
   if (!range.empty() && (h.unit != unit || h.kind != BufferKind::kGradient || pieces.empty())) {
-    faults_.add(place, fmt::format("'{}' does not hold the gradient of unit {}", buffer(place.rank, b).name, unit));
+    faults_.add(who, fmt::format("'{}' does not hold the gradient of unit {}", buffer(place.rank, b).name, unit));
     return false;
   }
   for (const UnitPiece& piece : pieces) {
@@ -243,8 +227,8 @@ bool UnitSymbols::total_over(Place place, int b, int unit, Range range) {
       for (int p = 0; p < source.parts; ++p) {
         const int worth = piece.worth[source.first_part + p];
         if (worth == expected_ || worth == kFaulty) continue;
-        faults_.add(place, fmt::format("block {} segment {} gives {}, the job says {}", source.block, p,
-                                       expressions_.text(worth), expressions_.text(expected_)));
+        faults_.add(who, fmt::format("block {} segment {} gives {}, the job says {}", source.block, p,
+                                     expressions_.text(worth), expressions_.text(expected_)));
         return false;
       }
     }
@@ -255,21 +239,24 @@ bool UnitSymbols::total_over(Place place, int b, int unit, Range range) {
 /// Fetch and Evict: what the second tier has of a unit comes into memory, or goes back.
 void UnitSymbols::move(Place place) {
   const Instruction& i = at(plan_, place);
-  if (i.reads.size() != i.writes.size() || i.reads.empty()) return faults_.add(place, "moves nothing, or to nowhere");
-  for (size_t k = 0; k < i.reads.size(); ++k) {
-    const Buffer &from = buffer(place.rank, i.reads[k]), &to = buffer(place.rank, i.writes[k]);
+  const auto stored = operands_of(i, OperandRole::kStored), resident = operands_of(i, OperandRole::kResident);
+  if (stored.size() != resident.size() || stored.empty()) return faults_.add(place, "moves nothing, or to nowhere");
+  for (size_t k = 0; k < stored.size(); ++k) {
+    const bool fetch = i.op == Op::kFetch;
+    const int source = (fetch ? stored : resident)[k]->buffer, target = (fetch ? resident : stored)[k]->buffer;
+    const Buffer &from = buffer(place.rank, source), &to = buffer(place.rank, target);
     const bool moments = from.kind == BufferKind::kMoment;
-    const int64_t floats = moments ? updated_range(place.rank, i.block).size() * options_.optimizer_slots
-                                   : model_.blocks[i.block].unit_size;
+    const int64_t held = range_of(plan_.ownership[i.block].moments, place.rank).size();
+    const int64_t floats = moments ? held * plan_.optimizer_slots : model_.blocks[i.block].unit_size;
     const int64_t bytes = floats * static_cast<int64_t>(sizeof(float));
-    if (from.offloaded != (i.op == Op::kFetch) || to.offloaded == from.offloaded)
+    if (from.offloaded != fetch || to.offloaded == from.offloaded)
       faults_.add(place, fmt::format("'{}' and '{}' are not in the two tiers", from.name, to.name));
-    const auto& [tier, memory] = i.op == Op::kFetch ? std::tie(from, to) : std::tie(to, from);
+    const auto& [tier, memory] = fetch ? std::tie(from, to) : std::tie(to, from);
     if (tier.bytes < bytes || memory.bytes < tier.bytes || from.kind != to.kind || (!moments && from.range != to.range))
       faults_.add(place, fmt::format("'{}' and '{}' do not both hold unit {}", from.name, to.name, i.block));
-    if (holding(place.rank, i.reads[k]).unit != i.block)
+    if (holding(place.rank, source).unit != i.block)
       faults_.add(place, fmt::format("'{}' does not hold unit {}", from.name, i.block));
-    holding(place.rank, i.writes[k]) = holding(place.rank, i.reads[k]);
+    holding(place.rank, target) = holding(place.rank, source);
   }
 }
 

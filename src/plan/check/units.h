@@ -7,13 +7,13 @@
 //   piece    floats of gradient space whose parts, or version, are the same
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
 #include "plan/check/expressions.h"
 #include "plan/check/flow.h"
-#include "plan/check/races.h"
-#include "plan/make/transfers.h"
+#include "plan/check/transfers.h"
 
 namespace tutti {
 
@@ -23,7 +23,7 @@ struct UnitPiece {
 };
 
 /// What a buffer holds of a unit, in ascending order.
-struct Holding {
+struct UnitHolding {
   int unit = -1;
   BufferKind kind = BufferKind::kWork;
   std::vector<UnitPiece> pieces;
@@ -38,8 +38,7 @@ struct Holding {
 
 class UnitSymbols {
  public:
-  UnitSymbols(const Plan& plan, const ModelShape& model, const MeshOptions& options, const Ordering& ordering,
-              const Transfers& transfers, const Copies& copies, PlaceFaults& faults);
+  UnitSymbols(const Plan& plan, const ModelShape& model, const Ordering& ordering, PlaceFaults& faults);
   /// Something else was written there.
   void forget(int rank, int b) { holding(rank, b).reset(-1, BufferKind::kWork); }
   /// Losses, squares and the verdict lie in buffers of their own: only those may write there that make them, and say so
@@ -67,38 +66,40 @@ class UnitSymbols {
   struct Unit {
     std::vector<Source> sources;
     int parts = 0;
-    std::vector<int> norms;    ///< by slice
-    std::vector<int> updates;  ///< by data coordinate
+    std::vector<int> norms;      ///< by range of its sum's owners
+    std::map<int, int> updates;  ///< by rank
   };
   const Buffer& buffer(int rank, int b) const { return plan_.programs[rank].buffers[b]; }
-  Holding& holding(int rank, int b) { return holdings_[rank][b]; }
+  UnitHolding& holding(int rank, int b) { return holdings_[rank][b]; }
   std::vector<int> units_of(int block, bool gradients) const;
-  bool is_home(int rank, int unit) const;
-  Range updated_range(int rank, int unit) const;
-  int level_buffer(const Instruction& reduce, int rank, int level) const;
+  int level_buffer(const Instruction& reduce, int rank, int unit, int level) const;
   /// Whether the gradient there is the job's sum; says why not.
-  bool total_over(Place place, int b, int unit, Range range);
+  bool total_over(Place place, int b, int unit, Range range) { return total_over(place, b, unit, range, place); }
+  /// ... of the rank of `place`; `who` asks.
+  bool total_over(Place place, int b, int unit, Range range, Place who);
+  void check_gradients(Place update, Range range);
   bool version_over(int rank, int b, int unit, BufferKind kind, Range range, int version);
   using Levels = std::vector<std::vector<int>>;  // by level: the worth of every part of a slice
-  Levels stack_of(const Instruction& reduce, int rank, Range slice, int levels);
-  void add_round(Place place, const SumTransfer& transfer, Range slice, Levels& levels);
+  Levels stack_of(const Instruction& reduce, int rank, int unit, Range slice, int levels);
+  void add_round(Place place, const SumTransfer& transfer, const UnitSum& sum, Range slice, Levels& levels);
+  void reduce(const std::vector<Place>& places, const SumTransfer& transfer, const UnitSum& sum);
+  void return_sums(const std::vector<Place>& places, const UnitSum& sum);
+  bool lands_right(const Buffer& target, int unit, Range floats, int64_t lands) const;
   std::vector<int> contribution(Place place, const SumSource::Term& term, Range at_term, int unit);
 
   const Plan& plan_;
   const ModelShape& model_;
-  const MeshOptions& options_;
   const Ordering& ordering_;
-  const Transfers& transfers_;
-  const Copies& copies_;
   PlaceFaults& faults_;
   Expressions expressions_;
   int expected_ = 0;
   std::vector<Unit> units_;
-  std::vector<std::vector<Holding>> holdings_;  // [rank][buffer]
+  std::vector<std::vector<UnitHolding>> holdings_;  // [rank][buffer]
   struct Commit {
     std::vector<Place> before;      // what the vote must follow
     int losses = -1, verdict = -1;  // buffers
-    std::vector<int> squares;       // by queue
+    std::vector<int> squares;       // by queue: where its Norms add to; -1: it has none
+    std::vector<int> counted;       // what the vote takes for squares
     std::vector<Place> votes;
   };
   std::vector<Commit> commits_;  // by rank

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 
-#include "base/error.h"
 #include "plan/check/flow.h"
 #include "plan/check/units.h"
 
@@ -18,13 +17,13 @@ namespace {
 /// one of every data rank's.
 class Census {
  public:
-  Census(const ModelShape& model, const MeshOptions& options)
-      : model_(model), options_(options), forwards_(options.forward_only ? options.mesh.data : 1) {
+  Census(const Plan& plan, const ModelShape& model)
+      : model_(model), plan_(plan), forwards_(plan.training ? 1 : plan.mesh.data) {
     for (const BlockShape& block : model.blocks) {
       first_.push_back(segments_);
       segments_ += block.segments.size();
     }
-    done_.assign(segments_ * options.batch.lanes * options.batch.micro_batches, {});
+    done_.assign(segments_ * plan.batch.lanes * plan.batch.micro_batches, {});
   }
   void count(Place place, const Instruction& i, PlaceFaults& faults) {
     if (i.again) return;
@@ -35,13 +34,13 @@ class Census {
     if (twice) faults.add(place, "is done a second time");
   }
   void end(std::vector<std::string>& faults) const {
-    const Batch batch = options_.forward_only ? Batch{1, 1, 1} : options_.batch;
+    const Batch batch = plan_.training ? plan_.batch : Batch{1, 1, 1};
     for (int b = 0; b < static_cast<int>(first_.size()); ++b) {
       for (int s = 0; s < static_cast<int>(model_.blocks[b].segments.size()); ++s) {
         for (int lane = 0; lane < batch.lanes; ++lane) {
           for (int micro = 0; micro < batch.micro_batches; ++micro) {
             const auto& done = done_[number(b, s, lane, micro)];
-            const bool whole = done[0] == forwards_ && (options_.forward_only || (done[1] > 0 && done[2] > 0));
+            const bool whole = done[0] == forwards_ && (!plan_.training || (done[1] > 0 && done[2] > 0));
             if (!whole)
               faults.push_back(fmt::format("block {}.{} lane {} micro {}: {} is missing", b, s, lane, micro,
                                            done[0] < forwards_ ? "Forward" : "Backward"));
@@ -53,10 +52,10 @@ class Census {
 
  private:
   size_t number(int block, int segment, int lane, int micro) const {
-    return ((first_[block] + segment) * options_.batch.lanes + lane) * options_.batch.micro_batches + micro;
+    return ((first_[block] + segment) * plan_.batch.lanes + lane) * plan_.batch.micro_batches + micro;
   }
   const ModelShape& model_;
-  const MeshOptions& options_;
+  const Plan& plan_;
   const int forwards_;
   std::vector<size_t> first_;
   size_t segments_ = 0;
@@ -65,15 +64,14 @@ class Census {
 
 class Interpreter {
  public:
-  Interpreter(const Plan& plan, const ModelShape& model, const MeshOptions& options, const Ordering& ordering,
-              const Transfers& transfers, const Copies& copies, const TouchedByAll& touched)
+  Interpreter(const Plan& plan, const ModelShape& model, const Ordering& ordering, const TouchedByAll& touched)
       : plan_(plan),
         touched_(touched),
         ordering_(ordering),
         place_faults_(plan, faults_),
-        census_(model, options),
+        census_(plan, model),
         flow_(plan, model, place_faults_),
-        units_(plan, model, options, ordering, transfers, copies, place_faults_) {}
+        units_(plan, model, ordering, place_faults_) {}
 
   std::vector<std::string> run() {
     for (const auto& places : ordering_.sequence()) {
@@ -116,7 +114,9 @@ class Interpreter {
       bool unit = of_units;
       for (const UnitBuffer& g : i.flow.gradients) unit |= g.buffer == b;
       for (const Add& add : i.adds) unit |= add.into == b;
-      const bool word = std::find(i.writes.begin(), i.writes.end(), b) != i.writes.end();
+      const bool word = std::any_of(i.operands.begin(), i.operands.end(), [b](const Operand& operand) {
+        return operand.rank < 0 && operand.buffer == b && operand.access != Access::kRead;
+      });
       if (unit || (word && i.op != Op::kLoad && i.op != Op::kRecv)) flow_.forget(place.rank, b);
       if (!unit) units_.forget(place.rank, b);
       units_.guard(place, b, word);
@@ -166,14 +166,9 @@ class Interpreter {
 
 }  // namespace
 
-std::vector<std::string> check_mesh_values(const Plan& plan, const ModelShape& model, const MeshOptions& options,
-                                           const Ordering& ordering, const Transfers& transfers, const Copies& copies,
-                                           const TouchedByAll& touched) {
-  try {
-    return Interpreter(plan, model, options, ordering, transfers, copies, touched).run();
-  } catch (const Error& error) {  // a transfer whose buffers do not fit
-    return {error.what()};
-  }
+std::vector<std::string> check_values(const Plan& plan, const ModelShape& model, const Ordering& ordering,
+                                      const TouchedByAll& touched) {
+  return Interpreter(plan, model, ordering, touched).run();
 }
 
 }  // namespace tutti

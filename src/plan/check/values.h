@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "plan/check/races.h"
+#include "plan/check/ordering.h"
+#include "plan/check/structure.h"
 
 namespace tutti {
 
 /// Faults of meaning in a plan whose form, order and accesses are sound.
-std::vector<std::string> check_mesh_values(const Plan& plan, const ModelShape& model, const MeshOptions& options,
-                                           const Ordering& ordering, const Transfers& transfers, const Copies& copies,
-                                           const TouchedByAll& touched);
+std::vector<std::string> check_values(const Plan& plan, const ModelShape& model, const Ordering& ordering,
+                                      const TouchedByAll& touched);
 
 }  // namespace tutti

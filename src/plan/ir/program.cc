@@ -1,10 +1,11 @@
-// Names, hash and readable form of a plan.
+// Names and readable form of a plan, and what is looked up in it.
 #include "plan/ir/program.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "base/hash.h"
+#include <algorithm>
+#include <numeric>
 
 namespace tutti {
 
@@ -40,6 +41,8 @@ const char* op_name(Op op) {
       return "Fetch";
     case Op::kEvict:
       return "Evict";
+    case Op::kRelease:
+      return "Release";
   }
   return "?";
 }
@@ -66,88 +69,82 @@ const char* kind_name(BufferKind kind) {
   return "?";
 }
 
-namespace {
+const char* role_name(OperandRole role) {
+  static constexpr const char* kNames[kRoles] = {"data",   "loss",    "squares", "verdict",  "term",
+                                                 "sum",    "part",    "whole",   "gradient", "parameter",
+                                                 "moment", "message", "stored",  "resident", "lent"};
+  return kNames[static_cast<size_t>(role)];
+}
 
-/// Every list is preceded by its length, so that two different plans never feed the same bytes.
-class Hasher {
- public:
-  void add(int64_t value) { sha_.add(static_cast<uint64_t>(value)); }
-  void add(const std::string& text) {
-    add(static_cast<int64_t>(text.size()));
-    sha_.add(std::string_view(text));
-  }
-  template <typename T>
-  void add_all(const std::vector<T>& values) {
-    add(static_cast<int64_t>(values.size()));
-    for (const T& value : values) add(static_cast<int64_t>(value));
-  }
-  void add(const Instruction& i) {
-    for (int64_t value : {static_cast<int64_t>(i.op), static_cast<int64_t>(i.id)}) add(value);
-    for (int value : {i.block, i.segment, i.lane, i.micro, i.bucket, i.signal}) add(static_cast<int64_t>(value));
-    for (const auto* list : {&i.waits, &i.reads, &i.writes, &i.holds}) add_all(*list);
-    add(static_cast<int64_t>(i.adds.size()));
-    for (const Add& a : i.adds) {
-      add(static_cast<int64_t>(a.into));
-      add(static_cast<int64_t>(a.from));
-    }
-    for (int value :
-         {static_cast<int>(i.part), static_cast<int>(i.again), i.round, i.group, i.peer, static_cast<int>(i.exchange)})
-      add(static_cast<int64_t>(value));
-    for (const auto* list : {&i.flow.in, &i.flow.out, &i.flow.grad_out, &i.flow.grad_in}) add_all(*list);
-    for (int value : {i.flow.saved, i.flow.deferred, i.flow.work}) add(static_cast<int64_t>(value));
-    for (const auto* list : {&i.flow.parameters, &i.flow.gradients}) {
-      add(static_cast<int64_t>(list->size()));
-      for (const UnitBuffer& u : *list) add(static_cast<int64_t>(u.unit)), add(static_cast<int64_t>(u.buffer));
-    }
-  }
-  void add(const Buffer& b) {
-    add(b.name);
-    for (int64_t value : {static_cast<int64_t>(b.kind), b.bytes}) add(value);
-    for (int value : {b.unit, b.partial, b.level}) add(static_cast<int64_t>(value));
-    for (int64_t value : {b.range.begin, b.range.end, static_cast<int64_t>(b.window), b.window_offset,
-                          static_cast<int64_t>(b.offloaded)})
-      add(value);
-  }
-  uint64_t finish() {
-    const Digest digest = sha_.finish();
-    uint64_t value = 0;
-    for (int i = 0; i < 8; ++i) value |= static_cast<uint64_t>(digest[i]) << (8 * i);
-    return value;
-  }
+const char* queue_name(QueueUse use) {
+  static constexpr const char* kNames[kQueueUses] = {"compute",
+                                                     "data",
+                                                     "shared",
+                                                     "tier",
+                                                     "activations in",
+                                                     "activations out",
+                                                     "gradients in",
+                                                     "gradients out",
+                                                     "activations in, back",
+                                                     "activations out, back",
+                                                     "gradients in, back",
+                                                     "gradients out, back"};
+  return kNames[static_cast<size_t>(use)];
+}
 
- private:
-  Sha256 sha_;
-};
+QueueUse way_of(QueueUse use) {
+  switch (use) {
+    case QueueUse::kActivationsOut:
+      return QueueUse::kActivationsIn;
+    case QueueUse::kGradientsOut:
+      return QueueUse::kGradientsIn;
+    case QueueUse::kActivationsOutBack:
+      return QueueUse::kActivationsInBack;
+    case QueueUse::kGradientsOutBack:
+      return QueueUse::kGradientsInBack;
+    default:
+      return use;
+  }
+}
 
-}  // namespace
+std::vector<const Operand*> operands_of(const Instruction& instruction, OperandRole role, int unit) {
+  std::vector<const Operand*> found;
+  for (const Operand& operand : instruction.operands)
+    if (operand.role == role && (unit < 0 || operand.unit == unit)) found.push_back(&operand);
+  return found;
+}
 
-uint64_t plan_hash(const Plan& plan) {
-  Hasher hash;
-  for (int64_t value : {int64_t{plan.lanes}, int64_t{plan.ranks}, static_cast<int64_t>(plan.buckets.size())}) {
-    hash.add(value);
-  }
-  for (const Bucket& bucket : plan.buckets) {
-    hash.add_all(bucket.units);
-    hash.add_all(bucket.unit_offset);
-    hash.add(bucket.partial_size);
-  }
-  hash.add(static_cast<int64_t>(plan.groups.size()));
-  for (const auto& group : plan.groups) hash.add_all(group);
-  hash.add(static_cast<int64_t>(plan.programs.size()));
-  for (const Program& program : plan.programs) {
-    for (int64_t value : {int64_t{program.rank}, program.lanes.begin, program.lanes.end, int64_t{program.events}}) {
-      hash.add(value);
-    }
-    hash.add(static_cast<int64_t>(program.buffers.size()));
-    for (const Buffer& buffer : program.buffers) hash.add(buffer);
-    hash.add(static_cast<int64_t>(program.queues.size()));
-    for (const Queue& queue : program.queues) {
-      hash.add(queue.name);
-      hash.add(static_cast<int64_t>(queue.instructions.size()));
-      for (const Instruction& instruction : queue.instructions) hash.add(instruction);
-    }
-  }
-  return hash.finish();
+int buffer_of(const Instruction& instruction, OperandRole role) {
+  for (const Operand& operand : instruction.operands)
+    if (operand.role == role) return operand.buffer;
+  return -1;
+}
+
+std::vector<PlacedRange> placed_in(const Buffer& buffer, int64_t unit_size) {
+  if (!buffer.placed.empty()) return buffer.placed;
+  // A buffer without a range holds the unit from its start, as far as it reaches: an empty slice holds nothing.
+  const Range room{0, buffer.bytes / static_cast<int64_t>(sizeof(float))};
+  const Range held = overlap(buffer.range.empty() ? room : buffer.range, {0, unit_size});
+  return {{held, held.begin}};
+}
+
+Range range_of(const std::vector<Owned>& owners, int rank) {
+  for (const Owned& owned : owners)
+    if (std::find(owned.ranks.begin(), owned.ranks.end(), rank) != owned.ranks.end()) return owned.range;
+  return {};
+}
+
+std::vector<int> members_of(const Plan& plan, const Instruction& instruction) {
+  if (instruction.group >= 0) return plan.groups[static_cast<size_t>(instruction.group)];
+  std::vector<int> all(static_cast<size_t>(plan.ranks));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+bool is_home(const Plan& plan, int rank, int block) {
+  Coordinates at = plan.places[static_cast<size_t>(rank)].at;
+  at.data = 0;
+  return at == plan.homes[static_cast<size_t>(block)];
 }
 
 std::string to_string(const Instruction& i) {
@@ -160,26 +157,24 @@ std::string to_string(const Instruction& i) {
   if (i.segment >= 0) text += fmt::format(".{}", i.segment);
   if (i.lane >= 0) text += fmt::format(" lane {}", i.lane);
   if (i.micro >= 0) text += fmt::format(" micro {}", i.micro);
-  if (i.bucket >= 0) text += fmt::format(" bucket {}", i.bucket);
+  if (i.parcel >= 0) text += fmt::format(" parcel {}", i.parcel);
   if (i.round >= 0) text += fmt::format(" round {}", i.round);
   if (i.peer >= 0) text += fmt::format(" {} rank {}", i.op == Op::kSend ? "to" : "from", i.peer);
   return text;
 }
 
 std::string to_string(const Program& program) {
-  const auto names = [&program](const std::vector<int>& buffers) {
-    std::vector<std::string> list;
-    for (int b : buffers) list.push_back(program.buffers.at(b).name);
-    return fmt::format("{}", fmt::join(list, ", "));
+  const auto name = [&program](const Operand& operand) {
+    return operand.rank < 0 ? program.buffers.at(operand.buffer).name
+                            : fmt::format("buffer {} of rank {}", operand.buffer, operand.rank);
   };
-  std::string text = fmt::format("rank {} lanes [{}, {})\n", program.rank, program.lanes.begin, program.lanes.end);
+  std::string text = fmt::format("rank {}\n", program.rank);
   for (const Queue& queue : program.queues) {
     text += fmt::format("queue {}\n", queue.name);
     for (const Instruction& i : queue.instructions) {
       text += fmt::format("  #{:<5} {}", i.id, to_string(i));
       if (!i.waits.empty()) text += fmt::format("  after e{}", fmt::join(i.waits, " e"));
-      if (!i.reads.empty()) text += "  reads " + names(i.reads);
-      if (!i.writes.empty()) text += "  writes " + names(i.writes);
+      for (const Operand& operand : i.operands) text += fmt::format("  {} {}", role_name(operand.role), name(operand));
       for (const Add& a : i.adds) {
         text += fmt::format("  {} += {}", program.buffers.at(a.into).name, program.buffers.at(a.from).name);
       }

@@ -1,6 +1,6 @@
-// The plan: one program per rank, as data. A program is instructions on named in-order queues, the buffers they touch
-// and the events that order queues among each other. Programs are made by generators (plan/make/ddp.h), proved by
-// plan/check/ddp.h and walked by exec/executor.h. One program is one step; it is run again for every step.
+// The plan: one program per rank, as data. A program is instructions on in-order queues, the buffers they touch and the
+// events that order queues among each other. Programs are made by plan/make/mesh.h, proved by plan/check/prove.h and
+// walked by exec/executor.h. One program is one step; it is run again for every step.
 #pragma once
 
 #include <cstdint>
@@ -9,32 +9,32 @@
 
 #include "grid/grid.h"
 #include "plan/ir/shape.h"
+#include "plan/ir/transfers.h"
 
 namespace tutti {
 
 enum class Op : uint8_t {
   kLoad,      ///< compute: take the micro-batch (lane, micro) from the loader
   kForward,   ///< compute: one segment of one block on (lane, micro)
-  kBackward,  ///< compute: the same segment back; writes the block's gradient into buffer `writes[0]`, whole (beta =
-              ///< 0), and those of shared parameters into the buffers of their owners' units behind it
+  kBackward,  ///< compute: the same segment back; writes gradients whole (beta = 0), those of shared parameters for
+              ///< their owners
   kFold,      ///< compute: the additions `adds` on buffers of one unit, in order
-  kAcquire,   ///< comm: waits until no peer reads the bucket's partials of the step before
-  kReduce,    ///< comm: my slice of the bucket is reduced over all ranks
-  kNorm,      ///< comm: chunk sums of squares of my slice
-  kGather,    ///< comm: all slices of the bucket become readable
-  kVote,      ///< comm: one small all-reduce over all ranks (norm, loss, counts, stop): the commit of the step
-  kUpdate,    ///< compute: the optimizer on one unit; then `bucket`'s readers are released after its last unit
-  // Programs of a mesh (plan/make/mesh.h) know no buckets: their Reduce, Norm, Gather and Update name a unit (`block`),
-  // and they have these besides:
-  kSend,      ///< the buffer `reads[0]` to `peer`, whose Recv has the same id; nothing is buffered
-  kRecv,      ///< the buffer `writes[0]` from `peer`
+  kAcquire,   ///< data: waits until no rank reads what it borrowed of the parcel in the step before
+  kReduce,    ///< data: the members' slices of a parcel's sum are made
+  kNorm,      ///< data: chunk sums of squares of my slices of a parcel
+  kGather,    ///< data: ranges are copied to those who hold them whole
+  kVote,      ///< data: one small all-reduce over all ranks (norm, loss, counts, stop): the commit of the step
+  kUpdate,    ///< compute: the optimizer on one unit
+  kSend,      ///< a message to `peer`, whose Recv has the same id; nothing is buffered
+  kRecv,      ///< ... from `peer`
   kExchange,  ///< tensor axis: borders of all columns meet as the segment declares (Exchange in plan/ir/shape.h)
   kFetch,     ///< disk or host-to-device: a unit's offloaded values come in
   kEvict,     ///< ... and go out
+  kRelease,   ///< this rank has read what it borrowed of a parcel; whoever lent it may write there again
 };
-inline constexpr int kOps = 15;
+inline constexpr int kOps = 16;
 const char* op_name(Op op);
-/// Instructions that stand in the same order, with the same id and bucket, on every rank (of their group, where they
+/// Instructions that stand in the same order, with the same id and parcel, on every rank (of their group, where they
 /// have one).
 inline bool meets(Op op) {
   return op == Op::kAcquire || op == Op::kReduce || op == Op::kGather || op == Op::kVote || op == Op::kExchange;
@@ -44,18 +44,67 @@ enum class BufferKind : uint8_t { kParameter, kGradient, kMoment, kSaved, kBorde
 inline constexpr int kBufferKinds = 8;
 const char* kind_name(BufferKind kind);
 
+/// Floats of a unit and where they stand in another order of them.
+struct PlacedRange {
+  Range range;
+  int64_t at = 0;
+  bool operator==(const PlacedRange&) const = default;
+};
+
 struct Buffer {
   std::string name;
   BufferKind kind = BufferKind::kWork;
   int64_t bytes = 0;
-  int unit = -1;     ///< gradients and parameters: the unit they belong to; scratch shared by all units: -1
-  int partial = -1;  ///< gradients: the partial of the rank this is (lies in the window); -1: private memory
-  int level = -1;    ///< gradients: its place in the rank's fold stack; -1: scratch
-  // Programs of a mesh:
+  int unit = -1;              ///< gradients and parameters: the unit they belong to; scratch shared by all units: -1
+  int level = -1;             ///< gradients: its place in the rank's fold stack; -1: scratch
   Range range{};              ///< floats of the unit that it holds, where that is not all: slices
-  bool window = false;        ///< lies where other ranks may read it; it begins there at window_offset
+  bool window = false;        ///< other ranks may read it; it begins at window_offset of the rank's window
   int64_t window_offset = 0;  ///< bytes
-  bool offloaded = false;     ///< lies in the second tier: Fetch reads it there, Evict writes it
+  bool offloaded = false;     ///< is in the second tier: Fetch reads it there, Evict writes it
+  bool lent = false;          ///< data: the loader's memory, not the rank's
+  int same_as = -1;           ///< in a program of evaluation: the buffer of the steps' program whose memory it is
+  /// Work: temporaries of segments. What ATen takes of them itself needs no memory here.
+  bool temporaries = false;
+  /// Parameters: of a copy of shared ones, which floats of the unit it has, and where in the unit's gradient space
+  /// (`range`) they stand. Empty: every float stands at its own place.
+  std::vector<PlacedRange> placed;
+  bool operator==(const Buffer&) const = default;
+};
+/// What a buffer of parameters holds of its unit, of `unit_size` floats.
+std::vector<PlacedRange> placed_in(const Buffer& buffer, int64_t unit_size);
+
+/// What a buffer is to an instruction.
+enum class OperandRole : uint8_t {
+  kData,       ///< Load: a tensor of the micro-batch
+  kLoss,       ///< the losses of the step: the model's last Forward adds to them, Vote reads them
+  kSquares,    ///< the squares of the step: Norm adds to them, Vote reads them
+  kVerdict,    ///< what Vote has found: Update reads it
+  kTerm,       ///< Reduce: what this rank adds to a unit's sum
+  kSum,        ///< Reduce: a level of an owner's stack of sums; Norm: the finished sum
+  kPart,       ///< Gather: what this rank has of the values
+  kWhole,      ///< Gather: where all of them come together
+  kGradient,   ///< Update: the unit's sum, or a range of it; that of another rank is borrowed
+  kParameter,  ///< Update
+  kMoment,     ///< Update
+  kMessage,    ///< Send, Recv
+  kStored,     ///< Fetch, Evict: where values are in the second tier
+  kResident,   ///< ... and in memory, one for each that is stored
+  kLent,       ///< Acquire: what others borrowed in the step before; Release: what this rank has borrowed
+};
+inline constexpr int kRoles = 15;
+const char* role_name(OperandRole role);
+
+enum class Access : uint8_t { kRead, kWrite, kUpdate };  ///< kUpdate: both
+
+/// A buffer as one instruction uses it.
+struct Operand {
+  OperandRole role = OperandRole::kData;
+  Access access = Access::kRead;
+  int buffer = -1;  ///< of this rank's program, or of that of `rank`
+  int unit = -1;    ///< whose values they are, where they are a unit's
+  Range range{};    ///< floats of the unit; empty: all that the buffer holds
+  int rank = -1;    ///< whose memory it is, where that is another rank's; -1: this one's
+  bool operator==(const Operand&) const = default;
 };
 
 /// Of Backward: the whole, or one of its parts.
@@ -67,11 +116,13 @@ struct UnitBuffer {
   bool operator==(const UnitBuffer&) const = default;
 };
 
-/// What Forward and Backward of a mesh's program run on: buffers of one tensor each, in the order in which the segment
+/// What Forward and Backward run on: buffers of one tensor each, in the order in which the segment
 /// declares its borders; -1: there is none.
 struct Flow {
-  std::vector<int> in, out;            ///< of the data, too; an output that is an input's memory has its buffer
-  std::vector<int> grad_out, grad_in;  ///< Backward
+  std::vector<int> in, out;  ///< of the data, too; an output that is an input's memory has its buffer
+  /// Backward. A gradient that takes the memory of the input it is of (which the segment consumes) has its buffer; then
+  /// the segment's Forward names it, too: from there on the buffer is the gradient's.
+  std::vector<int> grad_out, grad_in;
   int saved = -1, deferred = -1, work = -1;
   std::vector<UnitBuffer> parameters;  ///< the block's own unit, then those it shares parameters of
   std::vector<UnitBuffer> gradients;   ///< where Backward writes: the own unit's, then those of the shared parameters
@@ -88,16 +139,13 @@ struct Instruction {
   Op op = Op::kLoad;
   uint32_t id =
       0;  ///< unique in the program; the same number on all ranks for instructions that meet (reduce, gather, vote...)
-  int block = -1, segment = -1, lane = -1, micro = -1, bucket = -1;
-  std::vector<int> waits;  ///< events that must have been signalled in this step
-  int signal = -1;         ///< event signalled when done; -1: none
-  /// Buffers. Backward's `writes` are gradients only: a buffer with unit = -1 gets the block's own, one with a unit
-  /// that unit's. A block without parameters that shares none writes none. Fold has neither: its buffers stand in
-  /// `adds`.
-  std::vector<int> reads, writes;
-  std::vector<int> holds;  ///< buffers of this queue alone: temporaries and border gradients
-  std::vector<Add> adds;
-  // Programs of a mesh:
+  int block = -1, segment = -1, lane = -1, micro = -1;
+  std::vector<int> waits;         ///< events that must have been signalled in this step
+  int signal = -1;                ///< event signalled when done; -1: none
+  std::vector<Add> adds;          ///< of a Fold
+  std::vector<Operand> operands;  ///< of all but what is in `flow` and `adds`
+  int parcel = -1;                ///< Reduce, Norm, Gather, Acquire, Release: a place in Plan::parcels
+  int transfer = -1;              ///< Reduce: a place in Plan::sums; Gather: in Plan::copies
   Part part = Part::kBoth;
   bool again = false;  ///< Forward: computed a second time for Backward (recompute)
   int round = -1;      ///< Reduce: which round of the unit's sum (plan/make/mesh.h)
@@ -109,36 +157,97 @@ struct Instruction {
   Exchange exchange = Exchange::kNone;
   int output = -1;  ///< Exchange: of the segment's outputs
   Flow flow;
+  bool operator==(const Instruction&) const = default;
 };
+
+/// The operands of one role, of one unit where that is named, in their order.
+std::vector<const Operand*> operands_of(const Instruction& instruction, OperandRole role, int unit = -1);
+/// The only operand of that role: its buffer; -1: there is none.
+int buffer_of(const Instruction& instruction, OperandRole role);
+
+/// What a queue is for. A rank has those that it needs; what would stand on another stands on compute.
+enum class QueueUse : uint8_t {
+  kCompute,
+  kData,    ///< sums and gathers of the data axis, the vote
+  kShared,  ///< sums over stages: those who share a parameter come to them at other times
+  kTier,    ///< offloaded values
+  kActivationsIn,
+  kActivationsOut,
+  kGradientsIn,
+  kGradientsOut,
+  // Where a stage has two neighbours on one side of a chunk (zbv goes down and up again), messages of the second have
+  // queues of their own: in one queue they could wait for each other in a circle.
+  kActivationsInBack,
+  kActivationsOutBack,
+  kGradientsInBack,
+  kGradientsOutBack,
+};
+inline constexpr int kQueueUses = 12;
+const char* queue_name(QueueUse use);
+/// The way that messages of a queue go: the same for those who send and those who receive. Others are their own way.
+QueueUse way_of(QueueUse use);
 
 struct Queue {
-  std::string name;  ///< "compute", "data" (the data axis), ...
+  std::string name;  ///< queue_name(), for people
   std::vector<Instruction> instructions;
-};
-
-/// Units reduced together: small ones merged, in the order in which backward completes them. Blocks without parameters
-/// are in no bucket.
-struct Bucket {
-  std::vector<int> units;            ///< descending block order
-  std::vector<int64_t> unit_offset;  ///< floats: where each unit's partial begins in the bucket's partial
-  int64_t partial_size = 0;          ///< floats
+  QueueUse use = QueueUse::kCompute;
+  bool operator==(const Queue&) const = default;
 };
 
 struct Program {
   int rank = 0;
-  Range lanes;                ///< of the DDP generator; a mesh deals lanes out by Plan::mesh
   std::vector<Queue> queues;  ///< [0] is compute
   std::vector<Buffer> buffers;
   int events = 0;
+  bool operator==(const Program&) const = default;
 };
 
-struct Plan {
-  int lanes = 1, ranks = 1;
-  std::vector<Bucket> buckets;
-  std::vector<Program> programs;
-  /// Of a mesh: ranks that meet, ascending. Empty for the DDP generator's plans.
-  std::vector<std::vector<int>> groups;
+/// A range of a unit and the ranks that have it, ascending.
+struct Owned {
+  Range range;
+  std::vector<int> ranks;
+  bool operator==(const Owned&) const = default;
 };
+/// Who has what of a unit: ascending ranges that cover it, some of them empty.
+struct Ownership {
+  std::vector<Owned> sums;        ///< who makes its sum, and counts its squares
+  std::vector<Owned> parameters;  ///< whose values are its own, not copies
+  std::vector<Owned> moments;     ///< who updates it
+  bool operator==(const Ownership&) const = default;
+};
+/// What a rank has; empty: nothing.
+Range range_of(const std::vector<Owned>& owners, int rank);
+
+/// Where a rank stands.
+struct RankPlace {
+  Coordinates at;
+  Range columns;           ///< of a tensor-sliced model
+  std::vector<int> lanes;  ///< whose micro-batches pass through it
+  bool operator==(const RankPlace&) const = default;
+};
+
+/// The programs, and what they mean: nobody has to know how they were made.
+struct Plan {
+  int ranks = 1;
+  std::vector<Program> programs;
+  std::vector<std::vector<int>> groups;  ///< ranks that meet, ascending
+  Mesh mesh;
+  Batch batch;
+  bool micro_order = false;  ///< the job's sum: lanes are added after each micro-batch, not once
+  bool training = true;      ///< false: forward alone, of one micro-batch, for evaluation
+  int optimizer_slots = 0;
+  std::vector<RankPlace> places;     ///< by rank
+  std::vector<Coordinates> homes;    ///< by block: where it runs, on every data rank
+  std::vector<Ownership> ownership;  ///< by unit
+  std::vector<Parcel> parcels;
+  std::vector<SumTransfer> sums;
+  std::vector<CopyTransfer> copies;
+};
+
+/// The ranks that an instruction meets, itself among them.
+std::vector<int> members_of(const Plan& plan, const Instruction& instruction);
+/// Whether a unit's (or block's) home is where the rank stands.
+bool is_home(const Plan& plan, int rank, int block);
 
 /// SHA-256 based; equal on all ranks or the run does not start.
 uint64_t plan_hash(const Plan& plan);

@@ -12,6 +12,13 @@ namespace tutti {
 /// Of a parameter: trained, or a buffer with the rule that joins the micro-batches' proposals (model/segment.h).
 enum class Role { kTrained, kMeanBuffer, kSumBuffer };
 
+/// How the commit of a step changes a value of the state. Before the vote neither is changed.
+enum class Commit : uint8_t {
+  kInPlace,  ///< Update reads it and writes it where it is: parameters, an optimizer's slots, sums
+  kSwapped,  ///< the step has made the next value elsewhere, which takes its place: BatchNorm's statistics
+};
+inline Commit commit_of(Role role) { return role == Role::kMeanBuffer ? Commit::kSwapped : Commit::kInPlace; }
+
 struct ParameterShape {
   std::string name;  ///< "blocks.0.attention.qkv.weight"
   std::vector<int64_t> dims;
@@ -48,7 +55,7 @@ struct InputShape {
   int index = -1;
   bool wanted = false;     ///< backward makes its gradient
   int64_t grad_bytes = 0;  ///< of it
-  bool consumed = false;   ///< a runner of plain data parallelism lets its gradient take its memory
+  bool consumed = false;   ///< its gradient may take its memory (Segment::consumes)
 };
 
 struct SegmentShape {

@@ -32,11 +32,16 @@ MeshBorders::MeshBorders(const MeshWork& work, MeshProgram& program)
   int64_t bytes = 0;
   for (const BlockShape& block : model_.blocks)
     for (const SegmentShape& segment : block.segments) bytes = std::max(bytes, segment.work_bytes);
-  if (bytes > 0) work_buffer_ = program_.add_buffer("work", BufferKind::kWork, bytes);
+  if (bytes == 0) return;
+  work_buffer_ = program_.add_buffer("work", BufferKind::kWork, bytes);
+  program_.at(work_buffer_).temporaries = true;
 }
 
 int MeshBorders::data(int micro, int index) {
-  return buffer(BufferKind::kData, model_.data_bytes[index], "data {} slot {}", index, work_.data_slot(micro));
+  const int made =
+      buffer(BufferKind::kData, model_.data_bytes[index], "data {} slot {}", index, work_.data_slot(micro));
+  program_.at(made).lent = work_.lends_data();
+  return made;
 }
 
 /// Names what is computed again. Where backward runs in two parts, it stays until the second of them.
@@ -117,6 +122,7 @@ int MeshBorders::grad_in(const MeshPass& pass, int column, int segment, int inpu
   if (!shape.inputs[input].wanted) return -1;
   for (size_t o = 0; o < shape.outputs.size(); ++o)
     if (shape.outputs[o].same_as == input) return grad_out(pass, column, segment, static_cast<int>(o));
+  if (consumes(pass, column, segment, input)) return read(pass, column, segment, input, false);
   const int64_t bytes = shape.inputs[input].grad_bytes;
   if (segment == 0 && work_.is_first(pass))
     return buffer(BufferKind::kBorder, bytes, "gradient out {}.{} column {} slot {}", pass.chunk, input, column,
@@ -125,6 +131,20 @@ int MeshBorders::grad_in(const MeshPass& pass, int column, int segment, int inpu
     return buffer(BufferKind::kBorder, bytes, "gradient {}.{} column {} turn {}", segment, input, column,
                   pass.layer % 2);
   return buffer(BufferKind::kBorder, bytes, "gradient {} turn {}", input, turn(pass.layer, segment));
+}
+
+bool MeshBorders::consumes(const MeshPass& pass, int column, int segment, int input) const {
+  const InputShape& in = homes_.segment(pass.layer, column, segment).inputs[input];
+  if (!in.consumed || !in.wanted || homes_.options.forward_only || work_.split) return false;
+  const MeshPass writer = segment > 0 ? pass : work_.beside(pass, -1);
+  if (!homes_.runs(writer.chunk)) return false;
+  const SegmentShape& shape = homes_.segment(pass.layer, column, segment);
+  const SegmentShape& before =
+      homes_.segment(writer.layer, column, segment > 0 ? segment - 1 : homes_.last_segment(writer.layer));
+  // What is computed again reads its inputs, or writes its outputs, a second time; what comes of an exchange may be
+  // read by other columns.
+  return !work_.recomputed(pass.layer, shape) && !work_.recomputed(writer.layer, before) &&
+         before.outputs[in.index].exchange == Exchange::kNone;
 }
 
 MeshBorders::Consumer MeshBorders::consumer(const MeshPass& pass, int segment, int output) const {

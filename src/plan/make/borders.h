@@ -34,6 +34,8 @@ class MeshBorders {
   /// What comes from the stage before: its last segment's outputs.
   int received(const MeshPass& pass, int column, int output);
 
+  /// Whether the gradient of an input takes its memory.
+  bool consumes(const MeshPass& pass, int column, int segment, int input) const;
   /// The gradient that a segment's backward writes for one of its inputs; -1: it makes none.
   int grad_in(const MeshPass& pass, int column, int segment, int input);
   /// The gradient of one of its outputs as its backward reads it; -1: none comes.

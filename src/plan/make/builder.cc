@@ -2,83 +2,22 @@
 
 #include <algorithm>
 
+#include "plan/ir/touched.h"
+
 namespace tutti {
 
 namespace {
 
 constexpr int64_t kLine = 256, kPage = 4096;  // bytes
 
-bool listed(const std::vector<int>& list, int buffer) {
-  return std::find(list.begin(), list.end(), buffer) != list.end();
-}
-
-void add_all(std::vector<int>& to, const std::vector<int>& buffers) {
-  for (int b : buffers)
-    if (b >= 0 && !listed(to, b)) to.push_back(b);
-}
-
 }  // namespace
 
-Accesses accesses_of(const Instruction& i) {
-  Accesses a;
-  add_all(a.reads, i.reads);
-  add_all(a.writes, i.writes);
-  for (const Add& add : i.adds) {
-    add_all(a.reads, {add.into, add.from});
-    add_all(a.writes, {add.into});
-  }
-  const Flow& f = i.flow;
-  add_all(a.reads, f.in);
-  for (const UnitBuffer& u : f.parameters) add_all(a.reads, {u.buffer});
-  switch (i.op) {
-    case Op::kExchange:
-      add_all(a.writes, f.out);
-      if (i.exchange == Exchange::kScatter) add_all(a.writes, f.in);
-      add_all(a.writes, {f.work});
-      break;
-    case Op::kForward:
-      for (int out : f.out)
-        if (!listed(f.in, out)) add_all(a.writes, {out});
-      add_all(a.writes, {f.saved, f.work});
-      break;
-    case Op::kBackward:
-      add_all(a.reads, f.out);
-      add_all(a.reads, f.grad_out);
-      add_all(a.writes, f.grad_in);
-      for (const UnitBuffer& u : f.gradients) add_all(a.writes, {u.buffer});
-      add_all(a.reads, {f.saved});
-      add_all(i.part == Part::kInput ? a.writes : a.reads, {f.deferred});
-      add_all(a.writes, {f.work});
-      break;
-    default:
-      break;
-  }
-  return a;
-}
-
-MeshProgram::MeshProgram(int rank, bool overlap, bool pipeline, bool back, bool tier, bool shared) {
+MeshProgram::MeshProgram(int rank, const std::vector<QueueUse>& queues) {
   program_.rank = rank;
-  program_.queues.push_back({"compute", {}});
-  queue_of_use_.assign(kUses + kBack, 0);
-  const auto make = [&](int use, const char* name) {
-    queue_of_use_[use] = static_cast<int>(program_.queues.size());
-    program_.queues.push_back({name, {}});
-  };
-  if (overlap) make(kData, "data");
-  if (pipeline) {
-    make(kActivationsIn, "activations in");
-    make(kActivationsOut, "activations out");
-    make(kGradientsIn, "gradients in");
-    make(kGradientsOut, "gradients out");
+  for (QueueUse use : queues) {
+    queue_of_use_[static_cast<size_t>(use)] = static_cast<int>(program_.queues.size());
+    program_.queues.push_back({queue_name(use), {}, use});
   }
-  if (back) {
-    make(kActivationsIn + kBack, "activations in, back");
-    make(kActivationsOut + kBack, "activations out, back");
-    make(kGradientsIn + kBack, "gradients in, back");
-    make(kGradientsOut + kBack, "gradients out, back");
-  }
-  if (tier) make(kTier, "tier");
-  if (shared) make(kShared, "shared");
   waited_for_.assign(program_.queues.size(), std::vector<int>(program_.queues.size(), 0));
 }
 
@@ -106,7 +45,7 @@ int MeshProgram::named(const std::string& name, BufferKind kind, int64_t bytes, 
   return it->second;
 }
 
-void MeshProgram::wait_for(const Access& earlier, int queue, Instruction& instruction) {
+void MeshProgram::wait_for(const Spot& earlier, int queue, Instruction& instruction) {
   if (earlier.queue < 0 || earlier.index < 0 || earlier.queue == queue ||
       earlier.index < waited_for_[queue][earlier.queue])
     return;
@@ -116,13 +55,13 @@ void MeshProgram::wait_for(const Access& earlier, int queue, Instruction& instru
   waited_for_[queue][earlier.queue] = earlier.index + 1;
 }
 
-void MeshProgram::add(int use, Instruction instruction, int behind) {
-  const int queue = queue_of_use_[use];
+void MeshProgram::add(QueueUse use, Instruction instruction, QueueUse behind) {
+  const int queue = queue_of_use_[static_cast<size_t>(use)];
   if (instruction.id == 0) instruction.id = next_id_++;
-  const Accesses touched = accesses_of(instruction);
-  std::vector<Access> earlier;
-  if (behind >= 0) {
-    const int other = queue_of_use_[behind];
+  const Touched touched = touched_by(instruction);
+  std::vector<Spot> earlier;
+  if (behind != QueueUse::kCompute) {
+    const int other = queue_of_use_[static_cast<size_t>(behind)];
     earlier.push_back({other, static_cast<int>(program_.queues[other].instructions.size()) - 1});
   }
   for (int b : touched.reads) earlier.push_back(history_[b].writer);
@@ -131,12 +70,12 @@ void MeshProgram::add(int use, Instruction instruction, int behind) {
     earlier.insert(earlier.end(), history_[b].readers.begin(), history_[b].readers.end());
   }
   // The latest of a queue is waited for first: it stands for those before it.
-  std::sort(earlier.begin(), earlier.end(), [](const Access& a, const Access& b) { return a.index > b.index; });
-  for (const Access& access : earlier) wait_for(access, queue, instruction);
-  const Access here{queue, static_cast<int>(program_.queues[queue].instructions.size())};
+  std::sort(earlier.begin(), earlier.end(), [](const Spot& a, const Spot& b) { return a.index > b.index; });
+  for (const Spot& access : earlier) wait_for(access, queue, instruction);
+  const Spot here{queue, static_cast<int>(program_.queues[queue].instructions.size())};
   for (int b : touched.reads) {
     auto& readers = history_[b].readers;
-    std::erase_if(readers, [&](const Access& a) { return a.queue == queue; });
+    std::erase_if(readers, [&](const Spot& a) { return a.queue == queue; });
     readers.push_back(here);
   }
   for (int b : touched.writes) history_[b] = {here, {}};

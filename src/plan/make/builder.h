@@ -11,32 +11,10 @@
 
 namespace tutti {
 
-/// Buffers that an instruction of a mesh's program touches: its `reads` and `writes`, and what its flow says. One that
-/// it uses up (a partial sum that an exchange adds to, temporaries) counts as written.
-struct Accesses {
-  std::vector<int> reads, writes;
-};
-Accesses accesses_of(const Instruction& instruction);
-
 class MeshProgram {
  public:
-  /// Queues by what they are for; those that the rank does not have are compute. Where a stage has two neighbours on
-  /// one side of a chunk (zbv goes up and down again), messages of the second have queues of their own, kBack behind
-  /// the first's: in one queue they could wait for each other in a circle.
-  enum QueueUse {
-    kCompute,
-    kData,
-    kActivationsIn,
-    kActivationsOut,
-    kGradientsIn,
-    kGradientsOut,
-    kTier,
-    kShared,
-    kUses
-  };
-  static constexpr int kBack = 6;
-
-  MeshProgram(int rank, bool overlap, bool pipeline, bool back, bool tier, bool shared);
+  /// Instructions of a queue that the rank does not have go to compute.
+  MeshProgram(int rank, const std::vector<QueueUse>& queues);
 
   int add_buffer(Buffer buffer);
   int add_buffer(std::string name, BufferKind kind, int64_t bytes, int unit = -1);
@@ -44,23 +22,25 @@ class MeshProgram {
   int named(const std::string& name, BufferKind kind, int64_t bytes, int unit = -1);
   Buffer& at(int buffer) { return program_.buffers[buffer]; }
 
-  /// Without an id it gets one of this rank's own. `behind`: a queue all of whose instructions so far must have ended.
-  void add(int use, Instruction instruction, int behind = -1);
+  /// Without an id it gets one of this rank's own. `behind`: another queue all of whose instructions so far must have
+  /// ended.
+  void add(QueueUse use, Instruction instruction, QueueUse behind = QueueUse::kCompute);
   /// Gives windows their places.
   Program finish();
+  const std::vector<Queue>& queues() const { return program_.queues; }
 
  private:
-  struct Access {
+  struct Spot {
     int queue = -1, index = -1;
   };
   struct History {
-    Access writer;
-    std::vector<Access> readers;  // since
+    Spot writer;
+    std::vector<Spot> readers;  // since
   };
-  void wait_for(const Access& earlier, int queue, Instruction& instruction);
+  void wait_for(const Spot& earlier, int queue, Instruction& instruction);
 
   Program program_;
-  std::vector<int> queue_of_use_;
+  std::vector<int> queue_of_use_ = std::vector<int>(kQueueUses, 0);
   std::map<std::string, int> names_;
   std::vector<History> history_;              // by buffer
   std::vector<std::vector<int>> waited_for_;  // [queue][other]: how many of the other's instructions it has waited for

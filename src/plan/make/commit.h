@@ -10,13 +10,17 @@ class MeshUpdates {
  public:
   /// All must outlive it.
   MeshUpdates(const MeshWork& work, MeshState& state, MeshProgram& program);
+  /// What others borrowed in the step before is waited for before anything is written there again.
+  void acquire();
   void commit();
 
  private:
   void vote();
   void travel(Op op, int unit, size_t turn);
   void update(int unit, size_t turn);
-  void refresh(int unit);
+  std::vector<Operand> gradients(int unit);
+  void release(int parcel);
+  void refresh(int parcel);
 
   const MeshWork& work_;
   const MeshHomes& homes_;

@@ -6,10 +6,13 @@
 
 namespace tutti {
 
+/// A borrowed buffer before all programs are there: then it gets its number in its own rank's.
+inline constexpr int kUnknownBuffer = -1;
+
 inline constexpr uint32_t kVoteId = 1u << 22;
-inline constexpr uint32_t kReduceIds = kVoteId + 1;       ///< + unit and round, or host or position
-inline constexpr uint32_t kGradientGatherIds = 1u << 24;  ///< + unit and host
-inline constexpr uint32_t kRefreshIds = 3u << 23;         ///< + unit
+inline constexpr uint32_t kReduceIds = kVoteId + 1;       ///< + parcel and round, or host or position
+inline constexpr uint32_t kGradientGatherIds = 1u << 24;  ///< + parcel and host
+inline constexpr uint32_t kRefreshIds = 3u << 23;         ///< + parcel
 inline constexpr uint32_t kGatherIds = 1u << 28;          ///< + use and replica of a home
 inline constexpr uint32_t kExchangeIds = 2u << 28;        ///< + turn, stage and data rank
 inline constexpr uint32_t kSendIds = 3u << 28;            ///< + border of a chunk, micro-batch and data rank

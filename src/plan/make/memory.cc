@@ -54,6 +54,11 @@ void MeshState::place_copies() {
     Buffer copy{fmt::format("copy of {} for {}", owner, block), BufferKind::kParameter, 0, owner};
     copy.range = homes_.extras_of(block, owner);
     copy.bytes = copy.range.size() * kFloat;
+    for (const Share& share : model_.blocks[block].shares) {
+      if (share.unit != owner) continue;
+      const ParameterShape& p = model_.blocks[owner].parameters[share.parameter];
+      copy.placed.push_back({{p.offset, p.offset + p.size}, p.extra_gradients[share.extra]});
+    }
     copy_[{block, owner}] = program_.add_buffer(copy);
   }
 }
@@ -97,7 +102,7 @@ int MeshState::gradient(int unit, int level, int round) {
   const bool partial = level < work_.partials();
   const int made = program_.named(fmt::format("{} {} of {}", partial ? "partial" : "private", level, unit),
                                   BufferKind::kGradient, bytes, unit);
-  return partial ? window(made, level, level) : made;
+  return partial ? window(made, level) : made;
 }
 
 /// Gradients that go to the slices' owners at once pass through a few windows, which all units use in turn.
@@ -106,13 +111,12 @@ int MeshState::passing(int unit, int round, int64_t bytes) {
   const auto [it, fresh] = passing_.try_emplace({unit, round}, 0);
   if (fresh) it->second = passed_[column]++ % turns;
   return window(program_.named(fmt::format("passing {} column {}", it->second, column), BufferKind::kGradient, bytes),
-                -1, 0);
+                0);
 }
 
-int MeshState::window(int made, int partial, int level) {
+int MeshState::window(int made, int level) {
   Buffer& b = program_.at(made);
   b.window = true;
-  b.partial = partial;
   b.level = level;
   return made;
 }
@@ -124,7 +128,7 @@ int MeshState::gradient_apart(int block, int owner, int level) {
       program_.named(fmt::format("{} {} of {} for {}", partial ? "partial" : "private", level, owner, block),
                      BufferKind::kGradient, range.size() * kFloat, owner);
   program_.at(made).range = range;
-  return partial ? window(made, level, level) : made;
+  return partial ? window(made, level) : made;
 }
 
 std::vector<UnitBuffer> MeshState::gradients(int block, const MeshRoute& route) {

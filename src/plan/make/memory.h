@@ -47,7 +47,7 @@ class MeshState {
   void place_copies();
   void place_uses();
   int passing(int unit, int round, int64_t bytes);
-  int window(int made, int partial, int level);
+  int window(int made, int level);
   int64_t further_floats(int unit) const;
 
   const MeshWork& work_;

@@ -9,6 +9,7 @@
 #include "plan/make/mesh.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #include "plan/make/ids.h"
 #include "plan/make/messages.h"
 #include "plan/make/sums.h"
+#include "plan/make/transfers.h"
 
 namespace tutti {
 
@@ -32,8 +34,7 @@ class RankMaker {
         options_(options),
         homes_(model, options, places, groups, rank),
         work_(homes_),
-        program_(rank, options.overlap, options.mesh.pipeline > 1, work_.comes_back,
-                 options.overlap && (options.offload || options.offload_parameters), homes_.shares_far()),
+        program_(rank, queues()),
         state_(work_, program_),
         borders_(work_, program_),
         messages_(work_, borders_, program_),
@@ -41,6 +42,7 @@ class RankMaker {
         updates_(work_, state_, program_) {}
 
   Program make() {
+    if (!options_.forward_only) updates_.acquire();
     for (size_t p = 0; p < work_.passes().size(); ++p) {
       bring_for(p);
       run(work_.passes()[p]);
@@ -50,6 +52,7 @@ class RankMaker {
   }
 
  private:
+  std::vector<QueueUse> queues() const;
   void run(const MeshPass& pass);
   void bring_for(size_t pass);
   void load(const MeshPass& pass);
@@ -80,6 +83,20 @@ class RankMaker {
   uint32_t exchanges_ = 0;
   std::set<int> loaded_;  // micro-batches
 };
+
+std::vector<QueueUse> RankMaker::queues() const {
+  std::vector<QueueUse> uses{QueueUse::kCompute};
+  if (options_.overlap) uses.push_back(QueueUse::kData);
+  if (options_.mesh.pipeline > 1)
+    uses.insert(uses.end(),
+                {QueueUse::kActivationsIn, QueueUse::kActivationsOut, QueueUse::kGradientsIn, QueueUse::kGradientsOut});
+  if (work_.comes_back)
+    uses.insert(uses.end(), {QueueUse::kActivationsInBack, QueueUse::kActivationsOutBack, QueueUse::kGradientsInBack,
+                             QueueUse::kGradientsOutBack});
+  if (options_.overlap && (options_.offload || options_.offload_parameters)) uses.push_back(QueueUse::kTier);
+  if (homes_.shares_far()) uses.push_back(QueueUse::kShared);
+  return uses;
+}
 
 void RankMaker::run(const MeshPass& pass) {
   if (work_.idle(pass)) {
@@ -121,15 +138,24 @@ void RankMaker::bring_for(size_t pass) {
     if (use.idle && !homes_.gathers()) continue;
     Instruction i;
     i.op = homes_.gathers() ? Op::kGather : Op::kFetch;
-    i.block = use.unit;
     if (homes_.gathers()) {
+      i.parcel = homes_.places.alone_in[use.unit];
       i.id = kGatherIds + static_cast<uint32_t>(brought_ * static_cast<size_t>(mesh.ranks() / mesh.shards)) +
              static_cast<uint32_t>(replica);
       i.group = homes_.replica(use.unit);
     }
-    i.reads = {state_.parameter(use.unit)};
-    if (!use.idle) i.writes = {state_.brought(brought_)};
-    program_.add(homes_.gathers() ? MeshProgram::kData : MeshProgram::kTier, std::move(i));
+    const auto operand = [&](OperandRole role, Access access, int buffer) {
+      i.operands.push_back({role, access, buffer, use.unit});
+    };
+    if (homes_.gathers()) {
+      operand(OperandRole::kPart, Access::kRead, state_.parameter(use.unit));
+      if (!use.idle) operand(OperandRole::kWhole, Access::kWrite, state_.brought(brought_));
+    } else {
+      i.block = use.unit;
+      operand(OperandRole::kStored, Access::kRead, state_.parameter(use.unit));
+      operand(OperandRole::kResident, Access::kWrite, state_.brought(brought_));
+    }
+    program_.add(homes_.gathers() ? QueueUse::kData : QueueUse::kTier, std::move(i));
   }
 }
 
@@ -137,8 +163,8 @@ void RankMaker::load(const MeshPass& pass) {
   if (!work_.reads_data(pass.chunk) || !loaded_.insert(pass.micro).second) return;
   Instruction i = work_.instruction(Op::kLoad, pass);
   for (size_t d = 0; d < model_.data_bytes.size(); ++d)
-    i.writes.push_back(borders_.data(pass.micro, static_cast<int>(d)));
-  program_.add(MeshProgram::kCompute, std::move(i));
+    i.operands.push_back({OperandRole::kData, Access::kWrite, borders_.data(pass.micro, static_cast<int>(d))});
+  program_.add(QueueUse::kCompute, std::move(i));
 }
 
 Flow RankMaker::flow(const MeshPass& pass, int column, int segment, bool again) {
@@ -168,8 +194,13 @@ void RankMaker::forward(const MeshPass& pass, bool again) {
       Instruction i = work_.instruction(Op::kForward, pass, model_.block_at(pass.layer, column), s);
       i.again = again;
       i.flow = flow(pass, column, s, again);
-      if (ends && !again) i.writes.push_back(state_.losses);
-      program_.add(MeshProgram::kCompute, std::move(i));
+      for (size_t in = 0; !again && in < i.flow.in.size(); ++in)
+        if (borders_.consumes(pass, column, s, static_cast<int>(in))) {
+          i.flow.grad_in.resize(i.flow.in.size(), -1);
+          i.flow.grad_in[in] = i.flow.in[in];
+        }
+      if (ends && !again) i.operands.push_back({OperandRole::kLoss, Access::kUpdate, state_.losses});
+      program_.add(QueueUse::kCompute, std::move(i));
     });
     for (size_t o = 0; o < segments[s].outputs.size(); ++o)
       if (segments[s].outputs[o].exchange != Exchange::kNone) exchange(pass, s, static_cast<int>(o), again);
@@ -191,7 +222,7 @@ void RankMaker::add_exchange(Instruction exchange, int64_t bytes) {
   const int64_t parts = arriving_parts(model_.columns, options_.mesh.tensor);
   if (exchange.exchange == Exchange::kScatter && parts > 0)
     exchange.flow.work = borders_.arriving_sums(parts * (bytes / model_.columns));
-  program_.add(MeshProgram::kCompute, std::move(exchange));
+  program_.add(QueueUse::kCompute, std::move(exchange));
 }
 
 void RankMaker::exchange(const MeshPass& pass, int segment, int output, bool again) {
@@ -248,26 +279,90 @@ void RankMaker::backward(const MeshPass& pass, int column, int segment, bool aga
   }
   if (i.part != Part::kBoth) i.flow.deferred = borders_.deferred(pass, column, segment);
   if (i.part != Part::kInput) i.flow.gradients = state_.gradients(block, work_.routes()[pass.micro]);
-  program_.add(MeshProgram::kCompute, std::move(i));
+  program_.add(QueueUse::kCompute, std::move(i));
+}
+
+/// Who has what of a unit: by data rank of its home, in slices or whole.
+Ownership ownership_of(const ModelShape& model, const MeshOptions& options, const MeshPlaces& places, int unit) {
+  const std::vector<Range>& slices = places.slices[unit];
+  Coordinates home = places.home(model, unit);
+  std::vector<Owned> cut(slices.size());
+  Owned whole{{0, model.blocks[unit].unit_size}, {}};
+  for (size_t s = 0; s < slices.size(); ++s) cut[s].range = slices[s];
+  for (home.data = 0; home.data < options.mesh.data; ++home.data) {
+    cut[home.data % slices.size()].ranks.push_back(options.mesh.rank(home));
+    whole.ranks.push_back(options.mesh.rank(home));
+  }
+  const bool sliced = options.mesh.shards > 1;
+  return {cut, sliced && options.zero == 3 ? cut : std::vector{whole}, sliced ? cut : std::vector{whole}};
+}
+
+/// Updates that borrow name buffers of other ranks' programs: the first partials of their units.
+void resolve_borrows(Plan& plan) {
+  std::vector<std::map<int, int>> first(plan.programs.size());  // by rank and unit
+  for (size_t r = 0; r < first.size(); ++r)
+    for (size_t b = 0; b < plan.programs[r].buffers.size(); ++b) {
+      const Buffer& buffer = plan.programs[r].buffers[b];
+      if (buffer.kind == BufferKind::kGradient && buffer.window && buffer.level == 0 && buffer.range.empty())
+        first[r][buffer.unit] = static_cast<int>(b);
+    }
+  for (Program& program : plan.programs)
+    for (Queue& queue : program.queues)
+      for (Instruction& i : queue.instructions)
+        for (Operand& operand : i.operands)
+          if (operand.rank >= 0) operand.buffer = first[operand.rank].at(operand.unit);
 }
 
 }  // namespace
 
 Plan plan_mesh(const ModelShape& model, const MeshOptions& options) {
-  const MeshPlaces places = mesh_places(model, options);
+  MeshPlaces places = mesh_places(model, options);
+  add_schedule(model, options, places);
   Plan plan;
-  plan.lanes = options.batch.lanes;
   plan.ranks = options.mesh.ranks();
   plan.groups = mesh_groups(model, options, places);
-  for (int rank = 0; rank < plan.ranks; ++rank)
+  plan.mesh = options.mesh;
+  plan.batch = options.batch;
+  plan.micro_order = options.micro;
+  plan.training = !options.forward_only;
+  plan.optimizer_slots = options.optimizer_slots;
+  plan.parcels = places.parcels;
+  for (int block = 0; block < static_cast<int>(model.blocks.size()); ++block) {
+    plan.homes.push_back(places.home(model, block));
+    plan.ownership.push_back(ownership_of(model, options, places, block));
+  }
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    const Coordinates at = options.mesh.at(rank);
+    plan.places.push_back({at, places.columns[at.tensor], lanes_of(options.sums(), at.data)});
     plan.programs.push_back(RankMaker(model, options, places, plan.groups, rank).make());
+  }
+  resolve_borrows(plan);
+  add_transfers(plan, model, options, places);
   return plan;
 }
 
-Program plan_mesh_rank(const ModelShape& model, const MeshOptions& options, int rank) {
-  const MeshPlaces places = mesh_places(model, options);
+Plan plan_evaluation(const ModelShape& model, const MeshOptions& options, const Plan& steps) {
+  MeshOptions forward = options;
+  forward.forward_only = true;
+  Plan plan = plan_mesh(model, forward);
+  for (size_t r = 0; r < plan.programs.size(); ++r) {
+    std::map<std::string, int> named;  // by the generator's own names, which are the same for the same use
+    const auto& buffers = steps.programs[r].buffers;
+    for (size_t b = 0; b < buffers.size(); ++b) named[buffers[b].name] = static_cast<int>(b);
+    for (Buffer& buffer : plan.programs[r].buffers)
+      if (const auto it = named.find(buffer.name); it != named.end()) buffer.same_as = it->second;
+  }
+  return plan;
+}
+
+std::vector<Program> plan_some_ranks(const ModelShape& model, const MeshOptions& options,
+                                     const std::vector<int>& ranks) {
+  MeshPlaces places = mesh_places(model, options);
+  add_schedule(model, options, places);
   const auto groups = mesh_groups(model, options, places);
-  return RankMaker(model, options, places, groups, rank).make();
+  std::vector<Program> programs;
+  for (int rank : ranks) programs.push_back(RankMaker(model, options, places, groups, rank).make());
+  return programs;
 }
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// The generator of everything but plain DDP: a mesh of data, tensor and pipeline ranks with any ZeRO stage, schedule,
-// recompute and offload, over the same units. docs/parallelism.md has a picture of each.
+// The generator of plans: a mesh of data, tensor and pipeline ranks with any ZeRO stage, schedule, recompute and
+// offload. Data parallelism is the mesh N x 1 x 1. docs/parallelism.md has a picture of each.
 //
 //   stage      pipeline coordinate; it runs one or more chunks (contiguous layers), as plan/make/schedule.h says
 //   column     a logical tensor slice; tensor coordinate t runs columns lanes_of(t, T, S) of every layer of its chunks
@@ -21,6 +21,7 @@
 #include "grid/mesh.h"
 #include "plan/ir/program.h"
 #include "plan/ir/shape.h"
+#include "plan/make/schedule.h"
 
 namespace tutti {
 
@@ -42,8 +43,12 @@ struct MeshOptions {
   int optimizer_slots = 2;
   bool offload = false;             ///< moments live in the second tier and come in for Update alone
   bool offload_parameters = false;  ///< parameters do, too, and come in ahead of every use
-  bool windows = true;              ///< ranks can read each other's memory: nothing is received into scratch
+  bool windows = true;              ///< ranks of a host can read each other's memory
+  bool device = false;              ///< ranks compute on devices: what is summed travels as the devices' groups do it
   int hosts = 1;                    ///< ranks are grouped into hosts in order
+  bool root = false;                ///< fold = "root": the first data rank makes all sums
+  bool ring = false;                ///< reduce = "ring": sums have no order
+  int64_t merged_floats = 1 << 20;  ///< units are merged into a parcel until it has so many
   /// Forward alone, of one micro-batch, for evaluation.
   bool forward_only = false;
 
@@ -67,10 +72,19 @@ struct MeshPlaces {
 
   Coordinates home(const ModelShape& model, int unit) const;  ///< data = 0
   bool by_hosts(int unit) const { return host_ranks > 0 && !at_once[unit]; }
+  /// What travels together: the parcels of sums, then one for every unit that is merged with others there.
+  std::vector<Parcel> parcels;
+  std::vector<int> parcel_of;            ///< by unit: that of its sum; -1: it has no parameters
+  std::vector<int> alone_in;             ///< by unit: that which is its alone
+  std::vector<std::vector<Cell>> cells;  ///< by stage, in order: what add_schedule() has found
   /// What the ranks at a position (of host_ranks) of all hosts own of a unit, together.
   Range host_slice(int unit, int position) const;
 };
 MeshPlaces mesh_places(const ModelShape& model, const MeshOptions& options);
+/// Finds the order of every stage's work, once for all ranks.
+void add_schedule(const ModelShape& model, const MeshOptions& options, MeshPlaces& places);
+/// Whether backward computes a segment of a layer a second time.
+bool recomputed(const ModelShape& model, const MeshOptions& options, int layer, const SegmentShape& segment);
 /// Into how many slices a unit's sum is cut: the shards, or with zero = 0 one a data rank (of a host, with two levels).
 int reduce_shards_of(const MeshOptions& options);
 /// The schedule that is run: a pipeline of one stage has nothing to choose.
@@ -82,12 +96,29 @@ std::vector<int> users_and_owners(const ModelShape& model, const MeshOptions& op
 std::vector<std::vector<int>> mesh_groups(const ModelShape& model, const MeshOptions& options,
                                           const MeshPlaces& places);
 
+/// How a unit's sum comes to all data ranks, where each of them wants it whole.
+enum class Spread : uint8_t {
+  kNone,      ///< it does not: owners update their slices, or there is one data rank
+  kBorrowed,  ///< every rank reads the slices in their owners' windows
+  kReturned,  ///< its Reduce returns it, by messages
+  kGathered,  ///< a Gather copies it
+};
+struct UnitSpread {
+  Spread between = Spread::kNone;  ///< after a sum over all data ranks, or between hosts
+  Spread inside = Spread::kNone;   ///< of a host, where sums have two levels
+};
+UnitSpread spread_of(const MeshOptions& options, const MeshPlaces& places, int unit);
+
 /// Why this model cannot run on this mesh, a reason a line; empty: it can.
 std::vector<std::string> mesh_faults(const ModelShape& model, const MeshOptions& options);
 
 /// All ranks' programs. The options must have no mesh_faults.
 Plan plan_mesh(const ModelShape& model, const MeshOptions& options);
-/// One rank's program alone, for simulating many.
-Program plan_mesh_rank(const ModelShape& model, const MeshOptions& options, int rank);
+/// The same ranks' programs for evaluation: forward alone, of one micro-batch, in the memory of the steps' buffers
+/// where they have such.
+Plan plan_evaluation(const ModelShape& model, const MeshOptions& options, const Plan& steps);
+/// The programs of some ranks alone, for simulating many. They have no transfers, and do not know what they borrow.
+std::vector<Program> plan_some_ranks(const ModelShape& model, const MeshOptions& options,
+                                     const std::vector<int>& ranks);
 
 }  // namespace tutti

@@ -6,6 +6,24 @@
 
 namespace tutti {
 
+namespace {
+
+/// The queue of the messages of a stage's second neighbour on the same side.
+QueueUse back_of(QueueUse use) {
+  switch (use) {
+    case QueueUse::kActivationsIn:
+      return QueueUse::kActivationsInBack;
+    case QueueUse::kActivationsOut:
+      return QueueUse::kActivationsOutBack;
+    case QueueUse::kGradientsIn:
+      return QueueUse::kGradientsInBack;
+    default:
+      return QueueUse::kGradientsOutBack;
+  }
+}
+
+}  // namespace
+
 MeshMessages::MeshMessages(const MeshWork& work, MeshBorders& borders, MeshProgram& program)
     : work_(work), homes_(work.homes), borders_(borders), program_(program) {
   for (int layer = 0; layer < homes_.model.layers(); ++layer)
@@ -15,7 +33,7 @@ MeshMessages::MeshMessages(const MeshWork& work, MeshBorders& borders, MeshProgr
 void MeshMessages::receive_activations(const MeshPass& first) {
   if (first.layer == 0 || homes_.runs(first.chunk - 1)) return;
   each_border(work_.beside(first, -1), [&](int column, int output, int64_t bytes, uint32_t id) {
-    add(Op::kRecv, MeshProgram::kActivationsIn, first, borders_.received(first, column, output), bytes, id,
+    add(Op::kRecv, QueueUse::kActivationsIn, first, borders_.received(first, column, output), bytes, id,
         first.chunk - 1);
   });
 }
@@ -24,7 +42,7 @@ void MeshMessages::send_activations(const MeshPass& last) {
   if (last.layer + 1 == homes_.model.layers() || homes_.runs(last.chunk + 1)) return;
   each_border(last, [&](int column, int output, int64_t bytes, uint32_t id) {
     const int from = borders_.after_exchange(last, column, homes_.last_segment(last.layer), output, false);
-    add(Op::kSend, MeshProgram::kActivationsOut, last, from, bytes, id, last.chunk + 1);
+    add(Op::kSend, QueueUse::kActivationsOut, last, from, bytes, id, last.chunk + 1);
   });
 }
 
@@ -32,7 +50,7 @@ void MeshMessages::receive_gradients(const MeshPass& last) {
   if (last.layer + 1 == homes_.model.layers() || homes_.runs(last.chunk + 1)) return;
   each_border(last, [&](int column, int output, int64_t bytes, uint32_t id) {
     const int to = borders_.grad_out(last, column, homes_.last_segment(last.layer), output);
-    if (to >= 0) add(Op::kRecv, MeshProgram::kGradientsIn, last, to, bytes, id + 1, last.chunk + 1);
+    if (to >= 0) add(Op::kRecv, QueueUse::kGradientsIn, last, to, bytes, id + 1, last.chunk + 1);
   });
 }
 
@@ -42,8 +60,8 @@ void MeshMessages::send_gradients(const MeshPass& first) {
   each_border(work_.beside(first, -1), [&](int column, int output, int64_t bytes, uint32_t id) {
     for (size_t i = 0; i < inputs.size(); ++i)
       if (!inputs[i].data && inputs[i].index == output && inputs[i].wanted)
-        add(Op::kSend, MeshProgram::kGradientsOut, first, borders_.grad_in(first, column, 0, static_cast<int>(i)),
-            bytes, id + 1, first.chunk - 1);
+        add(Op::kSend, QueueUse::kGradientsOut, first, borders_.grad_in(first, column, 0, static_cast<int>(i)), bytes,
+            id + 1, first.chunk - 1);
   });
 }
 
@@ -67,15 +85,15 @@ void MeshMessages::each_border(const MeshPass& end, F&& f) {
     }
 }
 
-void MeshMessages::add(Op op, int queue, const MeshPass& pass, int buffer, int64_t bytes, uint32_t id, int chunk) {
+void MeshMessages::add(Op op, QueueUse queue, const MeshPass& pass, int buffer, int64_t bytes, uint32_t id, int chunk) {
   const Mesh& mesh = homes_.options.mesh;
   Instruction i = work_.instruction(op, pass);
   i.id = id;
   i.bytes = bytes;
   i.peer = mesh.rank({homes_.at.data, homes_.at.tensor, homes_.places.stage[chunk]});
-  (op == Op::kSend ? i.reads : i.writes) = {buffer};
+  i.operands = {{OperandRole::kMessage, op == Op::kSend ? Access::kRead : Access::kWrite, buffer}};
   const bool back = work_.comes_back && pass.chunk >= mesh.pipeline;
-  program_.add(back ? queue + MeshProgram::kBack : queue, std::move(i));
+  program_.add(back ? back_of(queue) : queue, std::move(i));
 }
 
 }  // namespace tutti

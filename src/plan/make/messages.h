@@ -22,7 +22,7 @@ class MeshMessages {
  private:
   template <class F>
   void each_border(const MeshPass& end, F&& f);
-  void add(Op op, int queue, const MeshPass& pass, int buffer, int64_t bytes, uint32_t id, int chunk);
+  void add(Op op, QueueUse queue, const MeshPass& pass, int buffer, int64_t bytes, uint32_t id, int chunk);
 
   const MeshWork& work_;
   const MeshHomes& homes_;

@@ -40,6 +40,16 @@ std::vector<std::vector<Range>> slices_of_units(const ModelShape& model, int par
   return slices;
 }
 
+/// Who owns what of each parcel's units where one rank makes all sums: the first.
+std::vector<std::vector<Range>> slices_at_root(const ModelShape& model, int parts) {
+  std::vector<std::vector<Range>> slices;
+  for (const BlockShape& block : model.blocks) {
+    slices.emplace_back(static_cast<size_t>(parts), Range{block.unit_size, block.unit_size});
+    slices.back()[0] = {0, block.unit_size};
+  }
+  return slices;
+}
+
 std::vector<Range> chunks_of_layers(const ModelShape& model, const std::vector<int>& cut,
                                     const std::vector<int>& stages) {
   if (cut.empty()) {
@@ -58,12 +68,46 @@ std::vector<Range> chunks_of_layers(const ModelShape& model, const std::vector<i
   return ranges;
 }
 
+/// Small units of a chunk are summed together. Who has further users, or passes its gradients on at once, travels
+/// alone.
+void add_parcels(const ModelShape& model, const MeshOptions& options, MeshPlaces& places) {
+  const size_t units = model.blocks.size();
+  places.parcel_of.assign(units, -1);
+  places.alone_in.assign(units, -1);
+  const bool kept = options.zero < 2 || !passes_through(options.sums());
+  const auto merges = [&](size_t unit) { return kept && !places.at_once[unit]; };
+  int64_t floats = 0;  // of the parcel that is open
+  size_t last = 0;     // its last unit
+  bool open = false;
+  for (size_t unit = units; unit-- > 0;) {
+    if (model.blocks[unit].gradient_size == 0) continue;
+    const auto where = [&](size_t u) {
+      return std::pair(places.chunk_of_layer[model.blocks[u].layer], places.home(model, static_cast<int>(u)));
+    };
+    const bool joins = open && merges(unit) && where(unit) == where(last);
+    if (!joins) places.parcels.emplace_back(), floats = 0;
+    places.parcels.back().push_back({static_cast<int>(unit), {0, model.blocks[unit].unit_size}});
+    places.parcel_of[unit] = static_cast<int>(places.parcels.size()) - 1;
+    floats += model.blocks[unit].gradient_size;
+    last = unit;
+    open = merges(unit) && floats < options.merged_floats;
+  }
+  for (size_t unit = 0; unit < units; ++unit) {
+    if (places.parcel_of[unit] < 0) continue;
+    places.alone_in[unit] = places.parcel_of[unit];
+    if (places.parcels[static_cast<size_t>(places.parcel_of[unit])].size() == 1) continue;
+    places.alone_in[unit] = static_cast<int>(places.parcels.size());
+    places.parcels.push_back({{static_cast<int>(unit), {0, model.blocks[unit].unit_size}}});
+  }
+}
+
 }  // namespace
 
 int host_ranks_of(const MeshOptions& options) {
   const Mesh& mesh = options.mesh;
   const bool once = !options.owner && (!options.micro || options.batch.micro_batches == 1);
-  if (options.hosts < 2 || !once || mesh.ranks() % (options.hosts * mesh.tensor) != 0) return 0;
+  if (options.hosts < 2 || !once || options.root || options.ring || mesh.ranks() % (options.hosts * mesh.tensor) != 0)
+    return 0;
   const int together = mesh.ranks() / options.hosts / mesh.tensor;
   if (together < 2 || together >= mesh.data || mesh.data % together != 0) return 0;
   // A host's lanes are one subtree: as many as a power of two, and no host has more of them.
@@ -108,11 +152,62 @@ MeshPlaces mesh_places(const ModelShape& model, const MeshOptions& options) {
   for (int t = 0; t < options.mesh.tensor; ++t)
     places.columns.push_back(lanes_of(t, options.mesh.tensor, model.columns));
   places.host_ranks = host_ranks_of(options);
-  places.slices = slices_of_units(model, reduce_shards_of(options), places.host_ranks);
+  places.slices = options.root ? slices_at_root(model, options.mesh.data)
+                               : slices_of_units(model, reduce_shards_of(options), places.host_ranks);
   for (const BlockShape& block : model.blocks)
     places.at_once.push_back(std::any_of(block.parameters.begin(), block.parameters.end(),
                                          [](const ParameterShape& p) { return !p.extra_gradients.empty(); }));
+  add_parcels(model, options, places);
   return places;
+}
+
+bool recomputed(const ModelShape& model, const MeshOptions& options, int layer, const SegmentShape& segment) {
+  if (options.recompute == Recompute::kNone || layer == 0 || layer + 1 == model.layers()) return false;
+  return options.recompute == Recompute::kFull || segment.attention;
+}
+
+void add_schedule(const ModelShape& model, const MeshOptions& options, MeshPlaces& places) {
+  const std::string name = schedule_of(options);
+  const int chunks = static_cast<int>(places.chunks.size()), stages = options.mesh.pipeline;
+  if (options.forward_only) {
+    places.cells.assign(static_cast<size_t>(stages), {});
+    for (int chunk = 0; chunk < chunks; ++chunk)
+      places.cells[static_cast<size_t>(places.stage[chunk])].push_back({CellKind::kForward, chunk, 0});
+    return;
+  }
+  const int micros = static_cast<int>(sequence_of(options.sums(), 0).size());  // data ranks go in step
+  if (!splits_backward(name) || options.in_flight == 0) {
+    places.cells = make_schedule(name, stages, chunks_of(name, options.chunks), micros);
+    return;
+  }
+  // By what the segments declare, so that all ranks find the same order.
+  std::vector<CellCosts> costs;
+  for (const Range& layers : places.chunks) {
+    double flops = 1, again = 0;  // a chunk without any costs something, too
+    for (int64_t layer = layers.begin; layer < layers.end; ++layer)
+      for (const SegmentShape& segment : model.blocks[model.block_at(static_cast<int>(layer), 0)].segments) {
+        flops += segment.flops;
+        if (recomputed(model, options, static_cast<int>(layer), segment)) again += segment.flops;
+      }
+    costs.push_back({flops, again + flops, flops});
+  }
+  places.cells = fit_schedule(name, stages, micros, costs, options.in_flight);
+}
+
+UnitSpread spread_of(const MeshOptions& options, const MeshPlaces& places, int unit) {
+  if (options.zero > 0 || options.mesh.data == 1) return {};
+  const Spread host = options.windows && !options.device ? Spread::kBorrowed : Spread::kGathered;
+  if (places.by_hosts(unit)) return {Spread::kNone, host};  // every host has made all of it
+  // What is kept from round to round has a stack of its own, whose sums are no terms of it.
+  const bool in_place = sum_rounds(options.sums()).size() == 1;
+  if (options.ring) return {Spread::kReturned, Spread::kNone};
+  if (!in_place || options.device) return {Spread::kGathered, Spread::kNone};
+  // What is returned goes to all who take part in the sum; users on other stages or tensor ranks have no room for it.
+  const bool far = places.at_once[static_cast<size_t>(unit)] && options.mesh.tensor * options.mesh.pipeline > 1;
+  if (far && !options.windows) return {Spread::kGathered, Spread::kNone};
+  if (options.hosts == 1) return {options.windows ? Spread::kBorrowed : Spread::kReturned, Spread::kNone};
+  // Some ranks reach each other's windows and some do not.
+  return {options.windows ? Spread::kGathered : Spread::kReturned, Spread::kNone};
 }
 
 std::vector<int> users_and_owners(const ModelShape& model, const MeshOptions& options, const MeshPlaces& places,

@@ -25,7 +25,8 @@ void MeshReduces::after(const MeshPass& pass) {
       if (wrote(block, owner, route.round)) complete.insert(owner);
   }
   if (!route.last) return;
-  for (int unit : complete) reduce(unit, route.round);
+  for (int unit : complete)
+    if (completes(unit, route.round)) reduce(homes_.places.parcels[homes_.places.parcel_of[unit]], route.round);
 }
 
 template <class F>
@@ -34,7 +35,7 @@ void MeshReduces::fold(const MeshPass& pass, int unit, F&& at_level) {
   if (folds.empty()) return;
   Instruction i = work_.instruction(Op::kFold, pass, unit);
   for (const auto& [into, from] : folds) i.adds.push_back({at_level(into), at_level(from)});
-  program_.add(MeshProgram::kCompute, std::move(i));
+  program_.add(QueueUse::kCompute, std::move(i));
 }
 
 /// Notes that a block has written a unit's gradient of a round; whether it was the last one here to do so.
@@ -49,81 +50,117 @@ bool MeshReduces::wrote(int block, int unit, int round) {
   return writers.empty();
 }
 
-void MeshReduces::reduce(int unit, int round) {
-  if (homes_.places.by_hosts(unit)) {
-    reduce_by_hosts(unit);
+/// Whether all units of its parcel are complete with it.
+bool MeshReduces::completes(int unit, int round) {
+  const int parcel = homes_.places.parcel_of[unit];
+  return ++complete_[{parcel, round}] == homes_.places.parcels[parcel].size();
+}
+
+void MeshReduces::reduce(const Parcel& parcel, int round) {
+  const int first = parcel.front().unit;  // those of a parcel have one home and one way
+  const UnitSpread spread = spread_of(homes_.options, homes_.places, first);
+  if (homes_.places.by_hosts(first)) {
+    reduce_by_hosts(parcel);
   } else {
     Instruction i;
     i.round = round;
-    i.group = homes_.users_and_owners(unit);
-    i.reads = contributions(unit, round);
-    if (homes_.is_home(unit)) i.writes = state_.stack(unit);
-    add_reduce(std::move(i), unit, static_cast<uint32_t>(round));
+    i.group = homes_.users_and_owners(first);
+    for (const UnitRange& part : parcel) {
+      const std::vector<Operand> terms = contributions(part.unit, round);
+      i.operands.insert(i.operands.end(), terms.begin(), terms.end());
+      if (homes_.is_home(part.unit)) add_sums(i, part.unit);
+    }
+    add_reduce(std::move(i), parcel, static_cast<uint32_t>(round));
   }
   const bool whole = static_cast<size_t>(round) + 1 == work_.rounds.size();
-  if (!whole || !homes_.is_home(unit)) return;
-  if (homes_.at.data < homes_.reduce_shards()) norm(unit);
-  if (homes_.options.zero == 0 && homes_.options.mesh.data > 1) gather_gradient(unit);
+  if (!whole || !homes_.is_home(first)) return;
+  if (homes_.at.data < homes_.reduce_shards()) norm(parcel);
+  if ((homes_.places.by_hosts(first) ? spread.inside : spread.between) == Spread::kGathered) gather_gradient(parcel);
 }
 
-/// My host's sum lies in place of my own part of it; from there it goes to those of the other hosts.
-void MeshReduces::reduce_by_hosts(int unit) {
+/// Where a rank makes its slice of a unit's sum, level by level.
+void MeshReduces::add_sums(Instruction& reduce, int unit) {
+  for (int level : state_.stack(unit)) reduce.operands.push_back({OperandRole::kSum, Access::kUpdate, level, unit});
+}
+
+/// My host's sum takes the place of my own part of it; from there it goes to those of the other hosts.
+void MeshReduces::reduce_by_hosts(const Parcel& parcel) {
   const int data = homes_.at.data, together = homes_.places.host_ranks, hosts = homes_.options.mesh.data / together;
-  Instruction inside;
+  const int first = parcel.front().unit;
+  Instruction inside, between;
   inside.round = 0;
-  inside.group = homes_.host_ranks(unit);
-  inside.reads = inside.writes = {state_.gradient(unit, 0, 0)};
-  add_reduce(std::move(inside), unit, static_cast<uint32_t>(data / together));
-  Instruction between;
+  inside.group = homes_.host_ranks(first);
   between.round = 1;
-  between.group = homes_.position_ranks(unit);
-  between.reads = {state_.gradient(unit, 0, 0)};
-  between.writes = state_.stack(unit);
-  add_reduce(std::move(between), unit, static_cast<uint32_t>(hosts + data % together));
+  between.group = homes_.position_ranks(first);
+  for (const auto& [unit, range] : parcel) {
+    const int own = state_.gradient(unit, 0, 0);
+    inside.operands.push_back({OperandRole::kTerm, Access::kRead, own, unit, range});
+    inside.operands.push_back({OperandRole::kSum, Access::kUpdate, own, unit});
+    between.operands.push_back({OperandRole::kTerm, Access::kRead, own, unit, range});
+    add_sums(between, unit);
+  }
+  add_reduce(std::move(inside), parcel, static_cast<uint32_t>(data / together));
+  add_reduce(std::move(between), parcel, static_cast<uint32_t>(hosts + data % together));
 }
 
-/// `number`: of those that meet for the unit's sum.
-void MeshReduces::add_reduce(Instruction reduce, int unit, uint32_t number) {
-  const int together = homes_.places.host_ranks;
+/// `number`: of those that meet for the parcel's sum.
+void MeshReduces::add_reduce(Instruction reduce, const Parcel& parcel, uint32_t number) {
+  const int together = homes_.places.host_ranks, unit = parcel.front().unit;
   const size_t meetings = together > 0 ? homes_.options.mesh.data / together + together : work_.rounds.size();
   reduce.op = Op::kReduce;
-  reduce.block = unit;
-  reduce.id = kReduceIds + static_cast<uint32_t>(unit * meetings) + number;
+  reduce.parcel = homes_.places.parcel_of[unit];
+  reduce.id = kReduceIds + static_cast<uint32_t>(reduce.parcel * meetings) + number;
   // Those who share a parameter over stages come to its sum at other times: nothing else may wait behind it.
-  program_.add(homes_.shared_far(unit) ? MeshProgram::kShared : MeshProgram::kData, std::move(reduce));
+  program_.add(homes_.shared_far(unit) ? QueueUse::kShared : QueueUse::kData, std::move(reduce));
 }
 
 /// What this rank has for a round of a unit's sum: nothing, where it had no lane.
-std::vector<int> MeshReduces::contributions(int unit, int round) {
-  std::vector<int> list;
+std::vector<Operand> MeshReduces::contributions(int unit, int round) {
+  std::vector<Operand> list;
+  const auto add = [&](int buffer, Range range) {
+    list.push_back({OperandRole::kTerm, Access::kRead, buffer, unit, range});
+  };
   for (int p = 0; p < work_.partials_in(round); ++p) {
-    if (homes_.is_home(unit)) list.push_back(state_.gradient(unit, p, round));
+    if (homes_.is_home(unit)) {
+      add(state_.gradient(unit, p, round), {0, homes_.model.blocks[unit].unit_size});
+      for (int block : homes_.blocks()) {
+        const auto& owners = homes_.owners_of(block);
+        if (std::find(owners.begin(), owners.end(), unit) != owners.end() && homes_.together(block, unit))
+          add(state_.gradient(unit, p, round), homes_.extras_of(block, unit));
+      }
+    }
     for (const auto& [block, owner] : homes_.shares_apart())
-      if (owner == unit) list.push_back(state_.gradient_apart(block, owner, p));
+      if (owner == unit) add(state_.gradient_apart(block, owner, p), homes_.extras_of(block, owner));
   }
   return list;
 }
 
-void MeshReduces::norm(int unit) {
-  const bool far = homes_.shared_far(unit);
+void MeshReduces::norm(const Parcel& parcel) {
+  const bool far = homes_.shared_far(parcel.front().unit);
   Instruction i;
   i.op = Op::kNorm;
-  i.block = unit;
-  i.reads = {state_.stack(unit)[0]};
-  i.writes = {far ? state_.shared_squares : state_.squares};
-  program_.add(far ? MeshProgram::kShared : MeshProgram::kData, std::move(i));
+  i.parcel = homes_.places.parcel_of[parcel.front().unit];
+  for (const UnitRange& part : parcel)
+    i.operands.push_back(
+        {OperandRole::kSum, Access::kRead, state_.stack(part.unit)[0], part.unit, homes_.slice(part.unit)});
+  i.operands.push_back({OperandRole::kSquares, Access::kUpdate, far ? state_.shared_squares : state_.squares});
+  program_.add(far ? QueueUse::kShared : QueueUse::kData, std::move(i));
 }
 
-void MeshReduces::gather_gradient(int unit) {
+void MeshReduces::gather_gradient(const Parcel& parcel) {
+  const int first = parcel.front().unit;
   Instruction i;
   i.op = Op::kGather;
-  i.block = unit;
+  i.parcel = homes_.places.parcel_of[first];
   const int together = homes_.reduce_shards(), replicas = homes_.options.mesh.data / together;
-  i.id = kGradientGatherIds + static_cast<uint32_t>(unit * replicas + homes_.at.data / together);
-  i.group = homes_.places.host_ranks > 0 ? homes_.host_ranks(unit) : homes_.data_ranks(unit);
-  i.reads = {state_.stack(unit)[0]};
-  i.writes = {state_.gradient(unit, 0, static_cast<int>(work_.rounds.size()) - 1)};
-  program_.add(MeshProgram::kData, std::move(i));
+  i.id = kGradientGatherIds + static_cast<uint32_t>(i.parcel * replicas + homes_.at.data / together);
+  i.group = homes_.places.host_ranks > 0 ? homes_.host_ranks(first) : homes_.data_ranks(first);
+  for (const auto& [unit, range] : parcel) {
+    i.operands.push_back({OperandRole::kPart, Access::kRead, state_.stack(unit)[0], unit, homes_.slice(unit)});
+    i.operands.push_back({OperandRole::kWhole, Access::kUpdate,
+                          state_.gradient(unit, 0, static_cast<int>(work_.rounds.size()) - 1), unit, range});
+  }
+  program_.add(QueueUse::kData, std::move(i));
 }
 
 }  // namespace tutti

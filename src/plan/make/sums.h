@@ -23,18 +23,21 @@ class MeshReduces {
   template <class F>
   void fold(const MeshPass& pass, int unit, F&& at_level);
   bool wrote(int block, int unit, int round);
-  void reduce(int unit, int round);
-  void reduce_by_hosts(int unit);
-  void add_reduce(Instruction reduce, int unit, uint32_t number);
-  std::vector<int> contributions(int unit, int round);
-  void norm(int unit);
-  void gather_gradient(int unit);
+  bool completes(int unit, int round);
+  void reduce(const Parcel& parcel, int round);
+  void reduce_by_hosts(const Parcel& parcel);
+  void add_reduce(Instruction reduce, const Parcel& parcel, uint32_t number);
+  std::vector<Operand> contributions(int unit, int round);
+  void add_sums(Instruction& reduce, int unit);
+  void norm(const Parcel& parcel);
+  void gather_gradient(const Parcel& parcel);
 
   const MeshWork& work_;
   const MeshHomes& homes_;
   MeshState& state_;
   MeshProgram& program_;
   std::map<std::pair<int, int>, std::set<int>> writers_;  // (unit, round): who has still to write its gradient here
+  std::map<std::pair<int, int>, size_t> complete_;        // (parcel, round): how many of its units are
 };
 
 }  // namespace tutti

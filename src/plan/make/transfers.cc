@@ -1,14 +1,15 @@
-// A transfer is read off the instructions of one id on all ranks of its group: who reads a buffer there offers it, who
-// writes one takes. The mesh says the rest: which data ranks contribute, in which order, and who owns which slice.
 #include "plan/make/transfers.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
+#include <map>
+#include <tuple>
+#include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
+#include "plan/make/ids.h"
 
 namespace tutti {
 
@@ -19,10 +20,7 @@ constexpr int64_t kFloat = sizeof(float);
 /// Floats of the unit's gradient space that a buffer holds.
 Range held(const Buffer& buffer) { return buffer.range.empty() ? Range{0, buffer.bytes / kFloat} : buffer.range; }
 
-bool holds(const Buffer& buffer, Range range) {
-  const Range own = held(buffer);
-  return own.begin <= range.begin && range.end <= own.end && (range.end - own.begin) * kFloat <= buffer.bytes;
-}
+bool contains(Range outer, Range inner) { return outer.begin <= inner.begin && inner.end <= outer.end; }
 
 /// Bytes from the window's start to the float `at` of the unit.
 int64_t window_place(const Buffer& buffer, int64_t at) {
@@ -33,124 +31,116 @@ int64_t window_place(const Buffer& buffer, int64_t at) {
   throw Error(fmt::format("rank {} {}: {}", rank, to_string(i), what));
 }
 
-}  // namespace
+class Transfers {
+ public:
+  Transfers(Plan& plan, const ModelShape& model, const MeshOptions& options, const MeshPlaces& places)
+      : plan_(plan),
+        model_(model),
+        options_(options),
+        places_(places),
+        rounds_(sum_rounds(options.sums())),
+        by_id_(plan.programs.size()) {}
 
-Range owned_slice(const MeshPlaces& places, int unit, int data) {
-  const auto& slices = places.slices[unit];
-  return slices[data % slices.size()];
-}
-
-Transfers::Transfers(const Plan& plan, const ModelShape& model, const MeshOptions& options)
-    : plan_(plan),
-      model_(model),
-      options_(options),
-      places_(mesh_places(model, options)),
-      rounds_(sum_rounds(options.sums())),
-      all_(plan.programs.size()),
-      by_id_(plan.programs.size()) {
-  std::iota(all_.begin(), all_.end(), 0);
-  for (size_t r = 0; r < plan.programs.size(); ++r) {
-    const Program& program = plan.programs[r];
-    signalled_by_.emplace_back(program.events, std::pair{0, -1});
-    for (int q = 0; q < static_cast<int>(program.queues.size()); ++q) {
-      const auto& instructions = program.queues[q].instructions;
-      for (int k = 0; k < static_cast<int>(instructions.size()); ++k) {
-        by_id_[r].emplace(instructions[k].id, std::pair{q, k});
-        if (instructions[k].signal >= 0) signalled_by_[r][instructions[k].signal] = {q, k};
-      }
-    }
+  void add() {
+    for (size_t r = 0; r < plan_.programs.size(); ++r)
+      for (Queue& queue : plan_.programs[r].queues)
+        for (Instruction& i : queue.instructions)
+          if (i.op == Op::kReduce || i.op == Op::kGather) by_id_[r].emplace(i.id, &i);
+    for (Program& program : plan_.programs)
+      for (Queue& queue : program.queues)
+        for (Instruction& i : queue.instructions) {
+          if (i.op == Op::kReduce) i.transfer = number(i, [&] { return place(plan_.sums, sum(i)); });
+          if (i.op == Op::kGather) i.transfer = number(i, [&] { return place(plan_.copies, copy(i)); });
+        }
   }
-}
 
-const Instruction* Transfers::find(int rank, uint32_t id) const {
-  const auto it = by_id_[rank].find(id);
-  if (it == by_id_[rank].end()) return nullptr;
-  return &plan_.programs[rank].queues[it->second.first].instructions[it->second.second];
-}
-
-const std::vector<int>& Transfers::members(const Instruction& instruction) const {
-  return instruction.group < 0 ? all_ : plan_.groups[instruction.group];
-}
-
-Range Transfers::slice_at(int rank, int unit) const {
-  Coordinates place = options_.mesh.at(rank);
-  const int data = std::exchange(place.data, 0);
-  return place == places_.home(model_, unit) ? owned_slice(places_, unit, data) : Range{};
-}
-
-std::vector<Share> Transfers::shares_at(int rank, int unit) const {
-  std::vector<Share> list;
-  Coordinates place = options_.mesh.at(rank);
-  place.data = 0;
-  for (size_t b = 0; b < model_.blocks.size(); ++b) {
-    if (model_.blocks[b].shares.empty() || places_.home(model_, static_cast<int>(b)) != place) continue;
-    for (const Share& share : model_.blocks[b].shares) {
-      if (share.unit == unit) list.push_back(share);
-    }
+ private:
+  /// All who meet share a transfer: the first one makes it.
+  template <class F>
+  int number(const Instruction& i, F&& make) {
+    const auto [it, fresh] = numbers_.try_emplace(i.id, -1);
+    if (fresh) it->second = make();
+    return it->second;
   }
-  return list;
-}
+  /// Gathers of one unit into the same memory are many, but one transfer.
+  template <class T>
+  int place(std::vector<T>& list, T transfer) {
+    if constexpr (std::is_same_v<T, CopyTransfer>) {
+      auto& alike = copies_of_group_[transfer.ranks];
+      for (int other : alike)
+        if (list[static_cast<size_t>(other)] == transfer) return other;
+      alike.push_back(static_cast<int>(list.size()));
+    }
+    list.push_back(std::move(transfer));
+    return static_cast<int>(list.size()) - 1;
+  }
 
-Round Transfers::round_of(const Instruction& reduce) const {
-  if (!places_.by_hosts(reduce.block)) return rounds_[reduce.round];
-  const int data = options_.mesh.at(members(reduce).front()).data, together = places_.host_ranks;
+  const Instruction* find(int rank, uint32_t id) const {
+    const auto it = by_id_[static_cast<size_t>(rank)].find(id);
+    return it == by_id_[static_cast<size_t>(rank)].end() ? nullptr : it->second;
+  }
+  const Buffer& buffer(int rank, int b) const { return plan_.programs[rank].buffers[b]; }
+
+  SumTransfer sum(const Instruction& reduce) const;
+  Round round_of(const Instruction& reduce, bool by_hosts) const;
+  UnitSum unit_sum(const Instruction& reduce, const SumTransfer& transfer, const Round& round, int unit) const;
+  SumSource source(const Instruction& reduce, const Round& round, int unit, Range to, int64_t from, int block) const;
+  CopyTransfer copy(const Instruction& gather) const;
+  void copy_into(CopyTransfer& transfer, const Instruction& own, int rank, const Operand& whole) const;
+
+  Plan& plan_;
+  const ModelShape& model_;
+  const MeshOptions& options_;
+  const MeshPlaces& places_;
+  const std::vector<Round> rounds_;
+  std::vector<std::unordered_map<uint32_t, Instruction*>> by_id_;  // by rank
+  std::unordered_map<uint32_t, int> numbers_;
+  std::map<std::vector<int>, std::vector<int>> copies_of_group_;
+};
+
+Round Transfers::round_of(const Instruction& reduce, bool by_hosts) const {
+  if (!by_hosts) return rounds_[reduce.round];
+  const int data = options_.mesh.at(members_of(plan_, reduce).front()).data, together = places_.host_ranks;
   return reduce.round == 0 ? round_inside(options_.sums(), together, data / together)
                            : round_between(options_.sums(), together, data % together);
 }
 
-/// What the data ranks of `home` have for the floats `to`: it begins at float `from` of the gradient space.
-SumSource Transfers::source(const Instruction& reduce, const Round& round, Range to, int64_t from,
-                            Coordinates home) const {
+/// What the data ranks of a block's home have for the floats `to`: it begins at float `from` of the gradient space.
+SumSource Transfers::source(const Instruction& reduce, const Round& round, int unit, Range to, int64_t from,
+                            int block) const {
   SumSource source{to, {}};
+  Coordinates home = plan_.homes[block];
   const Range wanted{from, from + to.size()};
   for (const Contribution& contribution : round.contributions) {
     home.data = contribution.data_rank;
     const int rank = options_.mesh.rank(home);
     const Instruction* own = find(rank, reduce.id);
     if (own == nullptr) refuse(reduce, rank, "takes no part");
-    // What a block writes apart from the owner's own gradient lies in the smaller of two buffers that have room for it.
-    int64_t least = INT64_MAX;
-    for (int b : own->reads) {
-      const Buffer& buffer = plan_.programs[rank].buffers[b];
-      if (holds(buffer, wanted)) least = std::min(least, buffer.bytes);
-    }
     int left = contribution.partial;
-    const Buffer* found = nullptr;
-    for (int b : own->reads) {
-      const Buffer& buffer = plan_.programs[rank].buffers[b];
-      if (holds(buffer, wanted) && buffer.bytes == least && left-- == 0) found = &buffer;
-    }
-    if (found == nullptr) {
+    const Operand* found = nullptr;
+    for (const Operand* term : operands_of(*own, OperandRole::kTerm, unit))
+      if (contains(term->range, wanted) && left-- == 0) found = term;
+    if (found == nullptr)
       refuse(reduce, rank,
              fmt::format("partial {} of floats [{}, {}) is in no buffer that it reads", contribution.partial,
                          wanted.begin, wanted.end));
-    }
-    if (!found->window) refuse(reduce, rank, fmt::format("'{}' is not in the window", found->name));
-    source.terms.push_back({rank, window_place(*found, from)});
+    if (!buffer(rank, found->buffer).window)
+      refuse(reduce, rank, fmt::format("'{}' is not in the window", buffer(rank, found->buffer).name));
+    source.terms.push_back({rank, window_place(buffer(rank, found->buffer), from)});
   }
   return source;
 }
 
-SumTransfer Transfers::sum(const Instruction& reduce) const {
-  const int unit = reduce.block;
-  SumTransfer transfer;
-  transfer.id = reduce.id;
-  transfer.name = fmt::format("reduce unit {} round {}", unit, reduce.round);
-  transfer.ranks = members(reduce);
-  transfer.unit = unit, transfer.round = reduce.round;
-  transfer.by_hosts = places_.by_hosts(unit);
-  transfer.rounds = transfer.by_hosts ? 2 : static_cast<int>(rounds_.size());
-  transfer.levels = stack_levels(rounds_);
+UnitSum Transfers::unit_sum(const Instruction& reduce, const SumTransfer& transfer, const Round& round,
+                            int unit) const {
+  UnitSum sum{unit, {}, {}};
   for (int rank : transfer.ranks) {
     const bool of_host = transfer.by_hosts && !transfer.last();
-    const int position = of_host ? options_.mesh.at(rank).data % places_.host_ranks : 0;
-    transfer.slices.push_back(of_host ? places_.host_slice(unit, position) : slice_at(rank, unit));
+    sum.slices.push_back(of_host ? places_.host_slice(unit, options_.mesh.at(rank).data % places_.host_ranks)
+                                 : range_of(plan_.ownership[unit].sums, rank));
   }
-  const Round round = round_of(reduce);
-  transfer.sums = round.sums;
-
   const BlockShape& block = model_.blocks[unit];
-  transfer.sources.push_back(source(reduce, round, {0, block.unit_size}, 0, places_.home(model_, unit)));
+  sum.sources.push_back(source(reduce, round, unit, {0, block.unit_size}, 0, unit));
   for (size_t p = 0; p < block.parameters.size(); ++p) {
     const ParameterShape& parameter = block.parameters[p];
     for (size_t e = 0; e < parameter.extra_gradients.size(); ++e) {
@@ -160,186 +150,80 @@ SumTransfer Transfers::sum(const Instruction& reduce) const {
       };
       const auto user = std::find_if(model_.blocks.begin(), model_.blocks.end(), uses);
       if (user == model_.blocks.end()) throw Error(fmt::format("nobody uses '{}' as user {}", parameter.name, e));
-      const int user_block = static_cast<int>(user - model_.blocks.begin());
-      transfer.sources.push_back(source(reduce, round, {parameter.offset, parameter.offset + parameter.size},
-                                        parameter.extra_gradients[e], places_.home(model_, user_block)));
+      sum.sources.push_back(source(reduce, round, unit, {parameter.offset, parameter.offset + parameter.size},
+                                   parameter.extra_gradients[e], static_cast<int>(user - model_.blocks.begin())));
     }
   }
-  return transfer;
+  return sum;
 }
 
-/// Whether the unit's Update on that rank comes before the Gather there: by queue order or by what is waited for.
-bool Transfers::follows_update(int rank, const Instruction& gather) const {
-  const auto& queues = plan_.programs[rank].queues;
-  const auto it = by_id_[rank].find(gather.id);
-  if (it == by_id_[rank].end()) return false;
-  std::vector<int> until(queues.size(), 0), seen(queues.size(), 0);  // how many of each queue come before
-  until[it->second.first] = it->second.second;
-  const auto take_waits = [&](const Instruction& i) {
-    for (int event : i.waits) {
-      const auto& [queue, index] = signalled_by_[rank][event];
-      until[queue] = std::max(until[queue], index + 1);
-    }
-  };
-  take_waits(*find(rank, gather.id));
-  for (bool more = true; more;) {
-    more = false;
-    for (size_t q = 0; q < queues.size(); ++q) {
-      for (; seen[q] < until[q]; ++seen[q], more = true) {
-        const Instruction& i = queues[q].instructions[seen[q]];
-        if (i.op == Op::kUpdate && i.block == gather.block) return true;
-        take_waits(i);
-      }
-    }
-  }
-  return false;
+SumTransfer Transfers::sum(const Instruction& reduce) const {
+  const Parcel& parcel = plan_.parcels[reduce.parcel];
+  SumTransfer transfer;
+  transfer.ranks = members_of(plan_, reduce);
+  transfer.round = reduce.round;
+  transfer.by_hosts = places_.by_hosts(parcel.front().unit);
+  transfer.rounds = transfer.by_hosts ? 2 : static_cast<int>(rounds_.size());
+  transfer.levels = stack_levels(rounds_);
+  transfer.ordered = !options_.ring;
+  const Round round = round_of(reduce, transfer.by_hosts);
+  transfer.sums = round.sums;
+  for (const UnitRange& part : parcel) transfer.units.push_back(unit_sum(reduce, transfer, round, part.unit));
+  if (spread_of(options_, places_, parcel.front().unit).between == Spread::kReturned)
+    transfer.returned = Return::kBlocks;
+  return transfer;
 }
 
 /// What a rank takes into one of the buffers it writes: each piece from those of its replica that hold it.
-void Transfers::copy_into(CopyTransfer& transfer, const Instruction& own, int rank, int write) const {
+void Transfers::copy_into(CopyTransfer& transfer, const Instruction& own, int rank, const Operand& whole) const {
   const Mesh& mesh = options_.mesh;
-  const Coordinates home = places_.home(model_, own.block);
-  const int shards = static_cast<int>(places_.slices[own.block].size());
-  const int first = mesh.at(rank).data / shards * shards;
-  const Buffer& target = plan_.programs[rank].buffers[own.writes[write]];
-  for (const auto& [range, place] : pieces_of(target, own.block, rank)) {
+  const int unit = whole.unit, shards = static_cast<int>(places_.slices[unit].size()),
+            first = mesh.at(rank).data / shards * shards;
+  const Buffer& target = buffer(rank, whole.buffer);
+  // What a use brings has a buffer for units of all sizes.
+  std::vector<PlacedRange> pieces = placed_in(target, model_.blocks[unit].unit_size);
+  for (const auto& [range, place] : pieces) {
     for (int shard = 0; shard < shards; ++shard) {
-      const Range part = overlap(range, owned_slice(places_, own.block, first + shard));
+      Coordinates home = plan_.homes[unit];
+      home.data = first + shard;
+      const int from = mesh.rank(home);
+      const Range part = overlap(range, range_of(plan_.ownership[unit].sums, from));
       if (part.empty()) continue;
-      const int from = mesh.rank({first + shard, home.tensor, home.pipeline});
       const Instruction* offer = find(from, own.id);
-      if (offer == nullptr || offer->reads.empty()) refuse(own, from, "reads no slice");
-      if (from == rank && offer->reads[0] == own.writes[write]) continue;
-      const Buffer& slice = plan_.programs[from].buffers[offer->reads[0]];
+      const auto parts =
+          offer == nullptr ? std::vector<const Operand*>{} : operands_of(*offer, OperandRole::kPart, unit);
+      if (parts.empty()) refuse(own, from, "reads no slice");
+      if (from == rank && parts[0]->buffer == whole.buffer) continue;
+      const Buffer& slice = buffer(from, parts[0]->buffer);
       if (!slice.window) refuse(own, from, fmt::format("'{}' is not in the window", slice.name));
-      if (!holds(slice, part)) {
+      if (!contains(held(slice), part))
         refuse(own, from, fmt::format("'{}' does not hold floats [{}, {})", slice.name, part.begin, part.end));
-      }
-      transfer.copies.push_back({from, rank, window_place(slice, part.begin),
-                                 (place + part.begin - range.begin - held(target).begin) * kFloat, part.size() * kFloat,
-                                 write});
+      transfer.copies.push_back({from, rank, window_place(slice, part.begin), whole.buffer,
+                                 (place + part.begin - range.begin - held(target).begin) * kFloat,
+                                 part.size() * kFloat});
     }
   }
-}
-
-std::vector<std::pair<Range, int64_t>> Transfers::pieces_of(const Buffer& target, int unit, int rank) const {
-  const BlockShape& block = model_.blocks[unit];
-  if (target.range.empty() || target.range.begin < block.unit_size) {
-    const Range range = overlap(held(target), {0, block.unit_size});
-    return {{range, range.begin}};
-  }
-  std::vector<std::pair<Range, int64_t>> pieces;
-  for (const Share& share : shares_at(rank, unit)) {
-    const ParameterShape& parameter = block.parameters[share.parameter];
-    const int64_t place = parameter.extra_gradients[share.extra];
-    if (holds(target, {place, place + parameter.size})) {
-      pieces.push_back({{parameter.offset, parameter.offset + parameter.size}, place});
-    }
-  }
-  return pieces;
 }
 
 CopyTransfer Transfers::copy(const Instruction& gather) const {
-  const int unit = gather.block;
   CopyTransfer transfer;
-  transfer.id = gather.id;
-  transfer.unit = unit;
-  transfer.ranks = members(gather);
-  transfer.updated = follows_update(options_.mesh.rank(places_.home(model_, unit)), gather);
-  const char* what = "parameters";
-
+  transfer.ranks = members_of(plan_, gather);
   for (int rank : transfer.ranks) {
     const Instruction* own = find(rank, gather.id);
     if (own == nullptr) refuse(gather, rank, "takes no part");
-    for (size_t w = 0; w < own->writes.size(); ++w) {
-      if (plan_.programs[rank].buffers[own->writes[w]].kind == BufferKind::kGradient) what = "gradients";
-      copy_into(transfer, *own, rank, static_cast<int>(w));
+    transfer.updated = own->id >= kRefreshIds && own->id < kGatherIds;
+    for (const Operand* whole : operands_of(*own, OperandRole::kWhole)) {
+      transfer.gradients = transfer.gradients || buffer(rank, whole->buffer).kind == BufferKind::kGradient;
+      copy_into(transfer, *own, rank, *whole);
     }
   }
-  transfer.name = fmt::format("gather {} of unit {}", what, unit);
   return transfer;
-}
-
-SumTransfer sum_transfer(const Plan& plan, const ModelShape& model, const MeshOptions& options,
-                         const Instruction& reduce) {
-  return Transfers(plan, model, options).sum(reduce);
-}
-
-CopyTransfer copy_transfer(const Plan& plan, const ModelShape& model, const MeshOptions& options,
-                           const Instruction& gather) {
-  return Transfers(plan, model, options).copy(gather);
-}
-
-int64_t level_floats(const SumTransfer& transfer, int member) {
-  const Range slice = transfer.slices[member];
-  int64_t floats = slice.size();
-  for (size_t s = 1; transfer.rounds > 1 && s < transfer.sources.size(); ++s) {
-    floats += overlap(slice, transfer.sources[s].to).size();
-  }
-  return floats;
-}
-
-int64_t slice_offset(const SumTransfer& transfer, const Instruction& reduce, int rank) {
-  const bool in_place = !reduce.reads.empty() && !reduce.writes.empty() && reduce.reads[0] == reduce.writes[0];
-  const auto member = std::find(transfer.ranks.begin(), transfer.ranks.end(), rank) - transfer.ranks.begin();
-  return in_place ? transfer.slices.at(member).begin : 0;
-}
-
-int64_t exchanged_bytes(const OutputShape& output, const Instruction& exchange) {
-  if (exchange.part != Part::kInput) return output.bytes;
-  return exchange.exchange == Exchange::kScatter ? output.read_bytes / output.read_element_bytes * kFloat
-                                                 : output.read_bytes;
-}
-
-namespace {
-
-/// Of an Exchange, from one tensor rank to another.
-int64_t link_bytes(const ModelShape& model, const MeshOptions& options, const Instruction& i, int from, int to) {
-  const auto of = [&](int rank) { return lanes_of(options.mesh.at(rank).tensor, options.mesh.tensor, model.columns); };
-  const int64_t tensor = exchanged_bytes(model.blocks[i.block].segments[i.segment].outputs[i.output], i);
-  if (i.exchange == Exchange::kGather) return of(from).size() * tensor;
-  return static_cast<int64_t>(subtrees(of(from), model.columns).size()) * (tensor / model.columns) * of(to).size();
 }
 
 }  // namespace
 
-LinkBytes link_bytes(const Plan& plan, const ModelShape& model, const MeshOptions& options) {
-  const Transfers transfers(plan, model, options);
-  LinkBytes bytes(plan.programs.size(), std::vector<int64_t>(plan.programs.size(), 0));
-  for (const Program& program : plan.programs) {
-    for (const Queue& queue : program.queues) {
-      for (const Instruction& i : queue.instructions) {
-        if (i.op == Op::kSend) bytes[program.rank][i.peer] += i.bytes;
-        if (i.op == Op::kExchange) {
-          for (int to : transfers.members(i)) {
-            if (to != program.rank) bytes[program.rank][to] += link_bytes(model, options, i, program.rank, to);
-          }
-        }
-        const bool first = transfers.members(i).front() == program.rank;  // counts for all
-        if (i.op == Op::kReduce && first) {
-          const SumTransfer sum = transfers.sum(i);
-          for (size_t m = 0; m < sum.ranks.size(); ++m) {
-            for (const SumSource& source : sum.sources) {
-              const int64_t taken = overlap(sum.slices[m], source.to).size() * kFloat;
-              for (const auto& term : source.terms) {
-                if (term.rank != sum.ranks[m]) bytes[term.rank][sum.ranks[m]] += taken;
-              }
-            }
-          }
-        }
-        if (i.op == Op::kGather && first) {
-          for (const auto& copy : transfers.copy(i).copies) {
-            if (copy.from != copy.to) bytes[copy.from][copy.to] += copy.bytes;
-          }
-        }
-      }
-    }
-  }
-  return bytes;
-}
-
-int64_t link_bytes(const Plan& plan, const ModelShape& model, const MeshOptions& options, int from, int to) {
-  return link_bytes(plan, model, options)[from][to];
+void add_transfers(Plan& plan, const ModelShape& model, const MeshOptions& options, const MeshPlaces& places) {
+  Transfers(plan, model, options, places).add();
 }
 
 }  // namespace tutti

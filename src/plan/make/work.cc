@@ -49,7 +49,7 @@ MeshWork::MeshWork(const MeshHomes& homes)
       split(splits_backward(schedule_of(homes.options))),
       comes_back(homes.options.mesh.pipeline > 1 && schedule_of(homes.options) == "zbv") {
   make_routes();
-  const std::vector<Cell> cells = make_cells();
+  const std::vector<Cell>& cells = homes.places.cells[homes.at.pipeline];
   find_slots(cells);
   make_passes(cells);
   if (homes.brought()) make_uses();
@@ -100,35 +100,6 @@ void MeshWork::add_routes(const std::vector<MicroBatch>& lane, bool ends_round, 
   held += 1 - static_cast<int>(additions);
 }
 
-std::vector<Cell> MeshWork::make_cells() const {
-  const std::string name = schedule_of(homes.options);
-  const int chunks = static_cast<int>(homes.places.chunks.size());
-  const int stages = homes.options.mesh.pipeline, micros = static_cast<int>(sequence.size());
-  if (!homes.options.forward_only && split && homes.options.in_flight > 0)
-    return fit_schedule(name, stages, micros, chunk_costs(), homes.options.in_flight)[homes.at.pipeline];
-  if (!homes.options.forward_only)
-    return make_schedule(name, stages, chunks_of(name, homes.options.chunks), micros)[homes.at.pipeline];
-  std::vector<Cell> cells;
-  for (int chunk = 0; chunk < chunks; ++chunk)
-    if (homes.runs(chunk)) cells.push_back({CellKind::kForward, chunk, 0});
-  return cells;
-}
-
-/// By what the segments declare, so that all ranks find the same order.
-std::vector<CellCosts> MeshWork::chunk_costs() const {
-  std::vector<CellCosts> costs;
-  for (const Range& layers : homes.places.chunks) {
-    double flops = 1, again = 0;  // a chunk without any costs something, too
-    for (int64_t layer = layers.begin; layer < layers.end; ++layer)
-      for (const SegmentShape& segment : homes.segments(static_cast<int>(layer))) {
-        flops += segment.flops;
-        if (recomputed(static_cast<int>(layer), segment)) again += segment.flops;
-      }
-    costs.push_back({flops, again + flops, flops});
-  }
-  return costs;
-}
-
 void MeshWork::find_slots(const std::vector<Cell>& cells) {
   const size_t chunks = homes.places.chunks.size(), micros = sequence.size();
   std::vector<Slots> flying(chunks), parts(chunks);
@@ -154,6 +125,10 @@ void MeshWork::find_slots(const std::vector<Cell>& cells) {
     flying[cell.chunk].give(slot);
     if (reads_data(cell.chunk) && --data_users[cell.micro] == 0) data.give(data_slot_[cell.micro]);
   }
+}
+
+bool MeshWork::lends_data() const {
+  return !homes.options.device && std::all_of(data_slot_.begin(), data_slot_.end(), [](int slot) { return slot <= 0; });
 }
 
 bool MeshWork::reads_data(int chunk) const {
@@ -230,8 +205,7 @@ size_t MeshWork::still_there(int unit, size_t fresh) const {
 }
 
 bool MeshWork::recomputed(int layer, const SegmentShape& segment) const {
-  if (homes.options.recompute == Recompute::kNone || layer == 0 || layer + 1 == homes.model.layers()) return false;
-  return homes.options.recompute == Recompute::kFull || segment.attention;
+  return tutti::recomputed(homes.model, homes.options, layer, segment);
 }
 
 bool MeshWork::recomputed_whole(int layer) const {

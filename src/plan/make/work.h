@@ -32,7 +32,8 @@ struct MeshUse {
   bool idle = true;            ///< all of them are
 };
 
-/// Levels as in plan/make/ddp.cc.
+/// Where a micro-batch's gradient goes, and what is added up behind it. Levels are places of the rank's fold stack
+/// (grid/grid.h).
 struct MeshRoute {
   int level = 0;                           ///< -1: scratch
   std::vector<std::pair<int, int>> folds;  ///< level += level
@@ -70,6 +71,8 @@ class MeshWork {
   int part_slot(const MeshPass& pass) const { return part_slot_[pass.chunk][pass.micro]; }
   int data_slot(int micro) const { return data_slot_[micro]; }
   bool reads_data(int chunk) const;
+  /// Whether the loader's memory serves as it is: one micro-batch is in work at a time.
+  bool lends_data() const;
   /// Whether backward computes the segment, or all of the layer, a second time.
   bool recomputed(int layer, const SegmentShape& segment) const;
   bool recomputed_whole(int layer) const;
@@ -84,8 +87,6 @@ class MeshWork {
  private:
   void make_routes();
   void add_routes(const std::vector<MicroBatch>& lane, bool ends_round, int round, int& held);
-  std::vector<Cell> make_cells() const;
-  std::vector<CellCosts> chunk_costs() const;
   void find_slots(const std::vector<Cell>& cells);
   void make_passes(const std::vector<Cell>& cells);
   void make_uses();

@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "plan/make/ddp.h"
 #include "plan/make/schedule.h"
 
 namespace tutti {
@@ -29,16 +28,9 @@ constexpr int kManyRanks = 64;                     // from here on one rank stan
 
 const std::vector<std::string> kSchedules = {"1f1b", "gpipe", "interleaved", "zero-bubble", "zbv"};
 
-bool is_plain(const ModelShape& model, const MeshOptions& o) {
-  return o.mesh.tensor * o.mesh.pipeline == 1 && o.zero == 0 && model.columns == 1 && !o.owner && !o.micro &&
-         !o.offload && !o.offload_parameters && o.recompute == Recompute::kNone;
-}
-
-/// How much machinery a layout asks for.
-int machinery(const Candidate& c) {
-  const MeshOptions& o = c.options;
-  if (c.plain) return 0;
-  return 1 + o.zero + (o.mesh.pipeline > 1 ? 2 : 0) + (o.mesh.tensor > 1 ? 2 : 0) + (o.owner ? 1 : 0) +
+/// How much machinery a layout asks for. ZeRO-1 asks for none: every rank has its slices of the sums anyway.
+int machinery(const MeshOptions& o) {
+  return std::max(0, o.zero - 1) + (o.mesh.pipeline > 1 ? 2 : 0) + (o.mesh.tensor > 1 ? 2 : 0) + (o.owner ? 1 : 0) +
          2 * static_cast<int>(o.recompute);
 }
 
@@ -137,12 +129,12 @@ class Search {
       options.zero = zero;
       for (int shards : shards_of(options)) {
         options.mesh.shards = shards;
-        for (const char* fold : {"local", "owner"}) {
-          // A sum over one data rank is made nowhere else.
-          if (space.fold ? (*space.fold == "owner") != (std::string(fold) == "owner")
-                         : options.mesh.data == 1 && std::string(fold) == "owner")
+        for (const std::string fold : {"local", "owner", "root"}) {
+          // A sum over one data rank is made nowhere else, and a root alone is slower than all: it is only run when
+          // asked.
+          if (space.fold ? *space.fold != fold : fold == "root" || (fold == "owner" && options.mesh.data == 1))
             continue;
-          options.owner = std::string(fold) == "owner";
+          options.owner = fold == "owner", options.root = fold == "root";
           all.push_back(options);
         }
       }
@@ -164,10 +156,6 @@ class Search {
     const auto faults = mesh_faults(model_, options);
     for (const std::string& fault : faults) reject(fault, options);
     if (!faults.empty()) return false;
-    if (request_.space.fold == "root" && !is_plain(model_, options)) {
-      reject("fold = \"root\" is for plain data parallelism alone", options);
-      return false;
-    }
     if (request_.refuse) {
       if (const std::string reason = request_.refuse(options); !reason.empty()) {
         reject(reason, options);
@@ -255,7 +243,6 @@ class Search {
   Candidate describe(const MeshOptions& options, const Simulation& simulation) const {
     Candidate c;
     c.options = options;
-    c.plain = is_plain(model_, options);
     c.seconds = simulation.seconds;
     c.bubble = simulation.bubble_share();
     c.exposed = simulation.exposed_share();
@@ -289,7 +276,7 @@ class Search {
     const double as_good = result_.best.front().seconds * kAsGood;
     auto simplest = result_.best.begin();
     for (auto it = simplest; it != result_.best.end() && it->seconds <= as_good; ++it)
-      if (machinery(*it) < machinery(*simplest)) simplest = it;
+      if (machinery(it->options) < machinery(simplest->options)) simplest = it;
     std::rotate(result_.best.begin(), simplest, simplest + 1);
   }
 
@@ -345,20 +332,6 @@ std::string idle_warning(const Candidate& candidate) {
 
 Rehearsal rehearse(const ModelShape& model, const SearchRequest& request, const MeshOptions& options, bool folded) {
   Rehearsal rehearsal;
-  if (is_plain(model, options) && options.mesh.data <= kManyRanks) {
-    int64_t data = 0;
-    for (int64_t bytes : model.data_bytes) data += bytes;
-    Plan plan = plan_ddp(model, {.ranks = options.mesh.data,
-                                 .lanes = options.batch.lanes,
-                                 .micro_batches = options.batch.micro_batches,
-                                 .overlap = options.overlap,
-                                 .bucket_floats = request.bucket_floats,
-                                 .optimizer_slots = options.optimizer_slots,
-                                 .data_bytes = data});
-    rehearsal.simulation = simulate(plan.programs, ddp_cost(model, plan, options.optimizer_slots, request.cost));
-    rehearsal.programs = std::move(plan.programs);
-    return rehearsal;
-  }
   const CostModel cost = mesh_cost(model, options, request.cost);
   if (!folded && options.mesh.ranks() <= kManyRanks) {
     rehearsal.programs = plan_mesh(model, options).programs;

@@ -28,10 +28,9 @@ SearchSpace given_layout(const Job& job);
 void forget_layout(Job& job);
 
 struct SearchRequest {
-  MeshOptions base;  ///< what is not searched: batch, order, cut, overlap, depth, offload, optimizer slots
+  MeshOptions base;  ///< what is not searched: batch, order, cut, overlap, depth, offload, parcels, optimizer slots
   int ranks = 1;
   int64_t memory = 0;  ///< bytes that a rank may take at its peak; 0: no limit
-  int64_t bucket_floats = 1 << 20;
   SearchSpace space;
   CostOptions cost;
   /// Why the job refuses a layout for reasons that the mesh does not know; "": it does not.
@@ -42,7 +41,6 @@ struct SearchRequest {
 /// the rank with most.
 struct Candidate {
   MeshOptions options;
-  bool plain = false;  ///< run by the DDP generator
   double seconds = 0, bubble = 0, exposed = 0;
   MemoryForecast memory;
   double link[kAxes] = {};      ///< bytes that come over a link of the axis in a step

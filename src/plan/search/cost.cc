@@ -83,6 +83,13 @@ double bytes_of(const Program& program, const std::vector<int>& buffers) {
   return bytes;
 }
 
+double bytes_of(const Program& program, const Instruction& i, OperandRole role) {
+  double bytes = 0;
+  for (const Operand* operand : operands_of(i, role))
+    bytes += static_cast<double>(program.buffers[static_cast<size_t>(operand->buffer)].bytes);
+  return bytes;
+}
+
 /// What both kinds of plan have in common.
 class Costs {
  public:
@@ -145,18 +152,20 @@ class MeshCosts : public Costs {
       case Op::kFold:
         return fold(program, i);
       case Op::kLoad:
-        return memory(prices.copy(2 * bytes_of(program, i.writes)));
+        return memory(prices.copy(2 * bytes_of(program, i, OperandRole::kData)));
       case Op::kReduce:
         return reduce(program, i);
       case Op::kNorm:
-        return memory(prices.copy(unit(i.block) * kFloat / shards()));
+        return memory(prices.copy(units(i.parcel) * kFloat / shards()));
       case Op::kGather:
         return gather(program, i);
       case Op::kVote:
       case Op::kAcquire:
         return memory(prices.meet(options_.mesh.ranks()));
+      case Op::kRelease:
+        return memory(0);
       case Op::kUpdate:
-        return memory(prices.update(unit(i.block) / (options_.zero > 0 ? shards() : 1), options_.optimizer_slots));
+        return update(program, i);
       case Op::kSend:
       case Op::kRecv:
         return hand_over(program, i);
@@ -164,13 +173,36 @@ class MeshCosts : public Costs {
         return exchange(program, i);
       case Op::kFetch:
       case Op::kEvict:
-        return memory(prices.tier(std::max(bytes_of(program, i.reads), bytes_of(program, i.writes))));
+        return memory(prices.tier(
+            std::max(bytes_of(program, i, OperandRole::kStored), bytes_of(program, i, OperandRole::kResident))));
     }
     return {};
   }
 
  private:
   double shards() const { return reduce_shards_of(options_); }
+  /// Floats of a parcel's units, and of their gradients.
+  double units(int parcel) const {
+    double floats = 0;
+    for (const UnitRange& part : places_.parcels[static_cast<size_t>(parcel)]) floats += unit(part.unit);
+    return floats;
+  }
+  double gradients(int parcel) const {
+    double floats = 0;
+    for (const UnitRange& part : places_.parcels[static_cast<size_t>(parcel)]) floats += gradient(part.unit);
+    return floats;
+  }
+  /// What it borrows of others it reads as it goes, where they have left it.
+  Work update(const Program& program, const Instruction& i) const {
+    Work work = memory(prices.update(unit(i.block) / (options_.zero > 0 ? shards() : 1), options_.optimizer_slots));
+    double borrowed = 0;
+    for (const Operand& operand : i.operands)
+      if (operand.rank >= 0) borrowed += static_cast<double>(operand.range.size()) * kFloat;
+    const std::vector<int> from = peers(program.rank, Axis::kData, true);
+    work.received = borrowed;
+    work.link = from.empty() ? 0 : borrowed / static_cast<double>(from.size());
+    return work;
+  }
   /// The others of the rank's axis, of the data axis (those that have the other slices, or all) or the tensor axis.
   std::vector<int> peers(int rank, Axis axis, bool group) const {
     const Coordinates me = options_.mesh.at(rank);
@@ -188,18 +220,24 @@ class MeshCosts : public Costs {
 
   Work reduce(const Program& program, const Instruction& i) const {
     Work work = memory(prices.arrive(program.rank, {}, 0));
-    if (i.writes.empty()) return work;  // it only contributes
-    if (places_.by_hosts(i.block)) return reduce_by_hosts(program, i);
+    if (buffer_of(i, OperandRole::kSum) < 0) return work;  // it only contributes
+    if (places_.by_hosts(places_.parcels[static_cast<size_t>(i.parcel)].front().unit))
+      return reduce_by_hosts(program, i);
     const auto round = static_cast<size_t>(std::max(i.round, 0));
     const std::vector<int>& of = contributions_[round];
     const int me = options_.mesh.at(program.rank).data;
-    const double slice = gradient(i.block) * kFloat / shards();
+    const double slice = gradients(i.parcel) * kFloat / shards();
     double others = 0;
     for (size_t d = 0; d < of.size(); ++d) others += static_cast<int>(d) == me ? 0 : of[d];
     const std::vector<int> from = peers(program.rank, Axis::kData, false);
     work.link = from.empty() ? 0 : slice * others / static_cast<double>(from.size());
     work.received = slice * others;
     work.seconds += prices.arrive(program.rank, from, work.link) + prices.fold(slice * touched_[round]);
+    const int first = places_.parcels[static_cast<size_t>(i.parcel)].front().unit;
+    if (spread_of(options_, places_, first).between != Spread::kReturned) return work;
+    work.seconds += prices.arrive(program.rank, from, slice);
+    work.link += slice;
+    work.received += slice * static_cast<double>(from.size());
     return work;
   }
 
@@ -213,7 +251,7 @@ class MeshCosts : public Costs {
     }
     Work work = memory(0);
     work.axis = inside ? Axis::kData : Axis::kHosts;
-    work.link = gradient(i.block) * kFloat / (inside ? together : shards());
+    work.link = gradients(i.parcel) * kFloat / (inside ? together : shards());
     work.received = work.link * static_cast<double>(from.size());
     work.seconds +=
         prices.arrive(program.rank, from, work.link) + prices.fold(work.link * (static_cast<double>(from.size()) + 2));
@@ -221,8 +259,8 @@ class MeshCosts : public Costs {
   }
 
   Work gather(const Program& program, const Instruction& i) const {
-    const double whole = std::min(bytes_of(program, i.writes), unit(i.block) * kFloat);
-    const bool owns = !i.reads.empty();
+    const double whole = std::min(bytes_of(program, i, OperandRole::kWhole), units(i.parcel) * kFloat);
+    const bool owns = buffer_of(i, OperandRole::kPart) >= 0;
     const std::vector<int> from = peers(program.rank, Axis::kData, true);
     Work work = memory(prices.copy(2 * whole));
     work.link = whole / shards();
@@ -232,7 +270,7 @@ class MeshCosts : public Costs {
   }
 
   Work hand_over(const Program& program, const Instruction& i) const {
-    const double bytes = bytes_of(program, i.op == Op::kSend ? i.reads : i.writes);
+    const double bytes = bytes_of(program, i, OperandRole::kMessage);
     Work work = memory(prices.message(program.rank, i.peer, bytes));
     work.axis = Axis::kPipeline;
     if (i.op == Op::kRecv) work.received = work.link = bytes;
@@ -266,115 +304,6 @@ class MeshCosts : public Costs {
   std::vector<double> touched_;                  // by round
 };
 
-class DdpCosts : public Costs {
- public:
-  DdpCosts(const ModelShape& model, const Plan& plan, int slots, const CostOptions& cost)
-      : Costs(model, cost), ranks_(plan.ranks), slots_(slots) {
-    for (const Bucket& bucket : plan.buckets) {
-      double floats = 0;
-      for (int unit : bucket.units) floats += this->unit(unit);
-      buckets_.push_back({floats, static_cast<double>(bucket.partial_size)});
-    }
-    for (const Program& program : plan.programs)
-      partials_.push_back(static_cast<double>(subtrees(program.lanes, plan.lanes).size()));
-    for (double partials : partials_) all_ += partials;
-    for (int r = 0; r < ranks_; ++r) everyone_.push_back(r);
-    group_hosts(plan, cost);
-  }
-
-  Work of(const Program& program, const Instruction& i) const {
-    switch (i.op) {
-      case Op::kForward:
-      case Op::kBackward:
-        return compute(i);
-      case Op::kFold:
-        return fold(program, i);
-      case Op::kLoad:
-        return memory(prices.copy(2 * bytes_of(program, i.writes)));
-      case Op::kUpdate:
-        return memory(prices.update(unit(i.block), slots_));
-      case Op::kNorm:
-        return memory(prices.copy(slice(i.bucket).own));
-      case Op::kReduce: {
-        if (host_ranks_ > 0) return reduce_by_hosts(program, i);
-        const double mine = partials_[static_cast<size_t>(program.rank)];
-        const double bytes = slice(i.bucket).partial;
-        Work work = memory(prices.fold(bytes * (all_ + 1)));
-        work.received = bytes * (all_ - mine);
-        work.link = ranks_ > 1 ? work.received / (ranks_ - 1) : 0;
-        work.seconds += prices.arrive(program.rank, peers(program.rank), work.link);
-        return work;
-      }
-      case Op::kGather: {
-        if (host_ranks_ > 0) return between_hosts(program, slice(i.bucket).own);
-        Work work = memory(0);
-        work.link = ranks_ > 1 ? slice(i.bucket).own : 0;
-        work.received = work.link * (ranks_ - 1);
-        work.seconds += prices.arrive(program.rank, peers(program.rank), work.link);
-        return work;
-      }
-      default:
-        return memory(prices.meet(i.op == Op::kVote ? ranks_ : 1));
-    }
-  }
-
- private:
-  struct Bytes {
-    double own, partial;
-  };
-  /// Two levels, as in comm/groups.h: hosts of as many ranks each, in order, whose ranks read each other's windows.
-  void group_hosts(const Plan& plan, const CostOptions& cost) {
-    const int hosts = hosts_in_order(cost.hosts);
-    if (hosts == 1 || hosts == ranks_ || ranks_ % hosts != 0) return;
-    if (cost.calibration.transports.at(cost.transport).flag == 0) return;
-    host_ranks_ = ranks_ / hosts;
-    for (int first = 0; first < ranks_; first += host_ranks_) {
-      double partials = 0;
-      for (int r = first; r < first + host_ranks_; ++r) partials += partials_[static_cast<size_t>(r)];
-      const Range lanes{plan.programs[static_cast<size_t>(first)].lanes.begin,
-                        plan.programs[static_cast<size_t>(first + host_ranks_ - 1)].lanes.end};
-      in_host_ = std::max(in_host_, partials);
-      leaving_ = std::max(leaving_, static_cast<double>(subtrees(lanes, plan.lanes).size()));
-    }
-  }
-  /// From the rank at my place in every other host.
-  Work between_hosts(const Program& program, double bytes) const {
-    std::vector<int> partners;
-    for (int r = program.rank % host_ranks_; r < ranks_; r += host_ranks_)
-      if (r != program.rank) partners.push_back(r);
-    Work work = memory(prices.arrive(program.rank, partners, bytes));
-    work.axis = Axis::kHosts;
-    work.link = bytes;
-    work.received = bytes * static_cast<double>(partners.size());
-    return work;
-  }
-  /// My host's subtrees of every partner's slice, then my own slice of all.
-  Work reduce_by_hosts(const Program& program, const Instruction& i) const {
-    const double bytes = slice(i.bucket).partial, others = static_cast<double>(ranks_) / host_ranks_ - 1;
-    Work work = between_hosts(program, bytes * leaving_);
-    const double touched = others * (in_host_ + leaving_) + in_host_ + others * leaving_ + 1;
-    work.seconds += prices.fold(bytes * touched);
-    return work;
-  }
-  Bytes slice(int bucket) const {
-    const Bytes& floats = buckets_[static_cast<size_t>(bucket)];
-    return {floats.own * kFloat / ranks_, floats.partial * kFloat / ranks_};
-  }
-  std::vector<int> peers(int rank) const {
-    std::vector<int> list = everyone_;
-    std::erase(list, rank);
-    return list;
-  }
-
-  int ranks_, slots_;
-  std::vector<Bytes> buckets_;  // floats
-  std::vector<double> partials_;
-  double all_ = 0;
-  std::vector<int> everyone_;
-  int host_ranks_ = 0;                ///< where sums have two levels
-  double in_host_ = 0, leaving_ = 0;  ///< partials of a host's ranks, and subtrees of its lanes, at most
-};
-
 CostModel make(const std::shared_ptr<const Costs>& costs, const CostOptions& options,
                std::function<Work(const Program&, const Instruction&)> work) {
   CostModel model{std::move(work), {}, options.hosts};
@@ -406,11 +335,6 @@ SegmentSeconds segment_seconds(const ModelShape& model, int block, int segment, 
 
 CostModel mesh_cost(const ModelShape& model, const MeshOptions& options, const CostOptions& cost) {
   auto costs = std::make_shared<const MeshCosts>(model, options, cost);
-  return make(costs, cost, [costs](const Program& p, const Instruction& i) { return costs->of(p, i); });
-}
-
-CostModel ddp_cost(const ModelShape& model, const Plan& plan, int optimizer_slots, const CostOptions& cost) {
-  auto costs = std::make_shared<const DdpCosts>(model, plan, optimizer_slots, cost);
   return make(costs, cost, [costs](const Program& p, const Instruction& i) { return costs->of(p, i); });
 }
 

@@ -65,10 +65,7 @@ int hosts_in_order(const std::vector<int>& hosts);
 /// Measured, or by FLOPs and by the bytes that it reads and writes.
 SegmentSeconds segment_seconds(const ModelShape& model, int block, int segment, const CostOptions& options);
 
-/// For plans of plan/make/mesh.h.
 CostModel mesh_cost(const ModelShape& model, const MeshOptions& options, const CostOptions& cost);
-/// For plans of plan/make/ddp.h.
-CostModel ddp_cost(const ModelShape& model, const Plan& plan, int optimizer_slots, const CostOptions& cost);
 
 /// Bytes of a parameter, its gradient and its optimizer state.
 struct SlotSizes {

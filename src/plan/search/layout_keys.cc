@@ -32,7 +32,7 @@ SearchSpace given_layout(const Job& job) {
   SearchSpace space;
   if (given(job, "tensor")) space.tensor = static_cast<int>(l.tensor);
   if (given(job, "pipeline")) space.pipeline = static_cast<int>(l.pipeline);
-  if (given(job, "zero")) space.zero = static_cast<int>(l.zero);
+  if (given(job, "zero") && l.zero != kAutomatic) space.zero = static_cast<int>(l.zero);
   if (given(job, "shards")) space.shards = static_cast<int>(l.shards);
   if (given(job, "chunks")) space.chunks = static_cast<int>(l.chunks);
   if (given(job, "in_flight")) space.in_flight = static_cast<int>(l.in_flight);
@@ -72,7 +72,7 @@ void set_layout(Job& job, const MeshOptions& o) {
   set("chunks", l.chunks, o.mesh.pipeline > 1 && o.schedule == "interleaved" ? int64_t{o.chunks} : int64_t{2});
   set("in_flight", l.in_flight, o.mesh.pipeline > 1 && splits_backward(o.schedule) ? int64_t{o.in_flight} : int64_t{0});
   set("recompute", l.recompute, std::string(kRecomputes[static_cast<size_t>(o.recompute)]));
-  if (o.owner || l.fold != "root") set("fold", l.fold, std::string(o.owner ? "owner" : "local"));
+  set("fold", l.fold, std::string(o.root ? "root" : o.owner ? "owner" : "local"));
 }
 
 std::string layout_name(const MeshOptions& o) {
@@ -84,7 +84,7 @@ std::string layout_name(const MeshOptions& o) {
   if (o.recompute != Recompute::kNone)
     name += fmt::format(", recompute {}", kRecomputes[static_cast<size_t>(o.recompute)]);
   if (o.offload) name += o.offload_parameters ? ", offload all" : ", offload optimizer";
-  if (o.owner) name += ", fold owner";
+  if (o.owner || o.root) name += o.owner ? ", fold owner" : ", fold root";
   return name;
 }
 

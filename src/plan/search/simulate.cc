@@ -322,10 +322,9 @@ Simulation simulate(std::span<const Program> programs, const CostModel& cost, st
 }
 
 std::vector<Program> folded_programs(const ModelShape& model, const MeshOptions& options) {
-  std::vector<Program> programs;
-  for (int stage = 0; stage < options.mesh.pipeline; ++stage)
-    programs.push_back(plan_mesh_rank(model, options, options.mesh.rank({0, 0, stage})));
-  return programs;
+  std::vector<int> first;  // of each stage
+  for (int stage = 0; stage < options.mesh.pipeline; ++stage) first.push_back(options.mesh.rank({0, 0, stage}));
+  return plan_some_ranks(model, options, first);
 }
 
 std::vector<int> folded_weights(const MeshOptions& options, const CostModel& cost) {

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "plan/check/ddp.h"
+#include "plan/ir/memory.h"
 #include "plan/make/mesh.h"
 #include "plan/search/cost.h"
 

@@ -84,6 +84,7 @@ size_t kind_of(const Instruction& i) {
       return kDisk;
     case Op::kVote:
     case Op::kAcquire:
+    case Op::kRelease:
       return kVote;
   }
   return kLoad;

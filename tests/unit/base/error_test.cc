@@ -10,8 +10,8 @@ TEST(Error, ConfigErrorListsEveryFaultOnItsLine) {
 }
 
 TEST(Error, CommErrorNamesRankOperationPeerSequenceAndTime) {
-  CommError error({1, "reduce bucket 3", 2, 7, std::chrono::milliseconds(1500), "timed out"});
-  EXPECT_STREQ(error.what(), "rank 1: reduce bucket 3 #7 with rank 2: timed out (waited 1.500 s)");
+  CommError error({1, "reduce parcel 3", 2, 7, std::chrono::milliseconds(1500), "timed out"});
+  EXPECT_STREQ(error.what(), "rank 1: reduce parcel 3 #7 with rank 2: timed out (waited 1.500 s)");
 }
 
 }  // namespace tutti

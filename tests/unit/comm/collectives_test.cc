@@ -3,10 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "comm/fold.h"
 #include "net/make.h"
 #include "support/forked_ranks.h"
-#include "support/reduction_case.h"
+#include "support/lane_values.h"
 
 namespace tutti {
 namespace {
@@ -77,12 +78,11 @@ TEST_P(Collectives, AllToAllHandsEveryRankWhatEachOtherHasForItOfAnySize) {
 
 TEST_P(Collectives, AllReduceIsTheTreeOverRanksWhateverTheSize) {
   run_channels(GetParam(), [](Channel& channel) {
-    const ReductionCase tree{.ranks = channel.size(), .lanes = channel.size(), .seed = 9};
     for (int64_t n : {0, 1, 5, 4096, 4097, 50'000}) {
       std::vector<float> x = values_of(channel.rank(), n);
       channel.all_reduce(x);
       int64_t wrong = 0;
-      for (int64_t i = 0; i < n; ++i) wrong += x[i] != tree_value(tree, 0, 0, channel.size(), i);
+      for (int64_t i = 0; i < n; ++i) wrong += x[i] != tree_value(9, 0, 0, channel.size(), i);
       EXPECT_EQ(wrong, 0) << n;
     }
   });
@@ -90,7 +90,6 @@ TEST_P(Collectives, AllReduceIsTheTreeOverRanksWhateverTheSize) {
 
 TEST_P(Collectives, ReduceScatterLeavesEachRankItsSlice) {
   run_channels(GetParam(), [](Channel& channel) {
-    const ReductionCase tree{.ranks = channel.size(), .lanes = channel.size(), .seed = 9};
     std::vector<Range> slices;  // of all sizes, the first one empty
     for (int64_t r = 0; r < channel.size(); ++r) slices.push_back({r * r * 50, (r + 1) * (r + 1) * 50});
     slices[0].end = slices[0].begin;
@@ -98,11 +97,11 @@ TEST_P(Collectives, ReduceScatterLeavesEachRankItsSlice) {
     channel.reduce_scatter(x, slices);
     const Range mine = slices[channel.rank()];
     for (int64_t i = mine.begin; i < mine.end; ++i) {
-      ASSERT_EQ(x[i], tree_value(tree, 0, 0, channel.size(), i)) << i;
+      ASSERT_EQ(x[i], tree_value(9, 0, 0, channel.size(), i)) << i;
     }
     channel.all_gather_slices(x, slices);
     for (int64_t i = slices.back().begin; i < slices.back().end; ++i) {
-      ASSERT_EQ(x[i], tree_value(tree, 0, 0, channel.size(), i)) << i;
+      ASSERT_EQ(x[i], tree_value(9, 0, 0, channel.size(), i)) << i;
     }
   });
 }

@@ -5,20 +5,16 @@
 
 #include <bit>
 #include <cstring>
+#include <random>
 
-#include "support/reduction_case.h"
+#include "base/error.h"
+#include "support/lane_values.h"
 #include "support/transports.h"
 
 namespace tutti {
 namespace {
 
 using namespace testing_support;
-
-float tree_of(uint64_t seed, uint64_t step, int64_t first, int64_t n, int64_t i) {
-  if (n == 1) return lane_value(seed, step, first, i);
-  const int64_t left = tree_left(n);
-  return tree_of(seed, step, first, left, i) + tree_of(seed, step, first + left, n - left, i);
-}
 
 std::vector<int> all_of(const TestRank& me) {
   std::vector<int> ranks;
@@ -67,7 +63,7 @@ void expect_scattered(TestRank& me, int columns, uint64_t seed) {
     int64_t wrong = 0;
     for (int64_t c = 0; c < mine.size(); ++c) {
       for (int64_t k = 0; k < part; ++k) {
-        const float want = tree_of(seed, step, 0, columns, (mine.begin + c) * part + k);
+        const float want = tree_value(seed, step, 0, columns, (mine.begin + c) * part + k);
         wrong += std::bit_cast<uint32_t>(parts[c][k]) != std::bit_cast<uint32_t>(want);
       }
     }

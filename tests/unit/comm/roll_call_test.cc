@@ -11,9 +11,9 @@ using namespace testing_support;
 
 constexpr uint32_t kBase = 1 << 20;
 
-Instruction meeting(Op op, uint32_t id, int unit, int group, int round = -1) {
+Instruction meeting(Op op, uint32_t id, int parcel, int group, int round = -1) {
   Instruction i;
-  i.op = op, i.id = id, i.block = unit, i.group = group, i.round = round;
+  i.op = op, i.id = id, i.parcel = parcel, i.group = group, i.round = round;
   return i;
 }
 
@@ -31,15 +31,16 @@ Plan three_ranks() {
   for (int r = 0; r < 3; ++r) {
     Program program;
     program.rank = r;
-    Queue compute{"compute", {meeting(Op::kVote, 10, -1, -1)}}, data{"data", {}};
+    Queue compute{"compute", {meeting(Op::kVote, 10, -1, -1)}}, data{"data", {}, QueueUse::kData};
     data.instructions = {meeting(Op::kReduce, 11, 3, 1, 0), meeting(Op::kGather, 12, 2, 1)};
     if (r < 2) data.instructions.push_back(meeting(Op::kReduce, 13, 1, 0, 0));
     data.instructions.push_back(meeting(Op::kReduce, 14, 0, 1, 0));
     program.queues = {compute, data};
     if (r == 0) {
-      program.queues.push_back({"activations out", {message(Op::kSend, 0, 2), message(Op::kSend, 1, 2)}});
+      program.queues.push_back(
+          {"activations out", {message(Op::kSend, 0, 2), message(Op::kSend, 1, 2)}, QueueUse::kActivationsOut});
     } else {
-      program.queues.push_back({"activations in", {}});
+      program.queues.push_back({"activations in", {}, QueueUse::kActivationsIn});
     }
     if (r == 2) program.queues.back().instructions = {message(Op::kRecv, 0, 0), message(Op::kRecv, 1, 0)};
     plan.programs.push_back(std::move(program));
@@ -101,8 +102,9 @@ TEST_P(RollCalls, WhatWasNotHeardIsHeardWithTheNext) {
     roll.tell(data.back(), 1, Deadline::never());
     roll.hear(data.back(), Deadline::never());
   });
-  expect_said(errors, {"rank 1 is at Reduce unit 0 round 0 where rank 2 is at Gather unit 2 (queue data, meeting 2",
-                       "rank 0 is at Gather unit 2 where rank 1 is at Reduce unit 0 round 0 (queue data, meeting 2"});
+  expect_said(errors,
+              {"rank 1 is at Reduce parcel 0 round 0 where rank 2 is at Gather parcel 2 (queue data, meeting 2",
+               "rank 0 is at Gather parcel 2 where rank 1 is at Reduce parcel 0 round 0 (queue data, meeting 2"});
 }
 
 TEST_P(RollCalls, SwappedMeetingsAreNamed) {
@@ -111,16 +113,17 @@ TEST_P(RollCalls, SwappedMeetingsAreNamed) {
   std::swap(data[0], data[1]);
   expect_said(
       call(GetParam(), plan, call_all),
-      {"rank 0 is at Reduce unit 3 round 0 where rank 1 is at Gather unit 2 (queue data, meeting 1 of step 1)",
-       "rank 1 is at Gather unit 2 where rank 2 is at Reduce unit 3 round 0 (queue data, meeting 1 of step 1)"});
+      {"rank 0 is at Reduce parcel 3 round 0 where rank 1 is at Gather parcel 2 (queue data, meeting 1 of step 1)",
+       "rank 1 is at Gather parcel 2 where rank 2 is at Reduce parcel 3 round 0 (queue data, meeting 1 of step 1)"});
 }
 
 TEST_P(RollCalls, MeetingsOfDifferentGroupsCannotWaitForEachOther) {
   Plan plan = three_ranks();
   auto& data = plan.programs[1].queues[1].instructions;
   std::swap(data[2], data[3]);
-  expect_said(call(GetParam(), plan, call_all),
-              {"rank 0 is at Reduce unit 1 round 0 where rank 1 is at Reduce unit 0 round 0 (queue data, meeting 3"});
+  expect_said(
+      call(GetParam(), plan, call_all),
+      {"rank 0 is at Reduce parcel 1 round 0 where rank 1 is at Reduce parcel 0 round 0 (queue data, meeting 3"});
 }
 
 TEST_P(RollCalls, ARankThatLeavesOneOutIsFoundAtTheNext) {
@@ -129,8 +132,8 @@ TEST_P(RollCalls, ARankThatLeavesOneOutIsFoundAtTheNext) {
   data.erase(data.begin() + 1);
   expect_said(
       call(GetParam(), plan, call_all),
-      {"rank 1 is at Gather unit 2 where rank 2 is at Reduce unit 0 round 0 (queue data, meeting 2 of step 1)",
-       "rank 2 is at Reduce unit 0 round 0 where rank 0 is at Gather unit 2 (queue data, meeting 2 of step 1)"});
+      {"rank 1 is at Gather parcel 2 where rank 2 is at Reduce parcel 0 round 0 (queue data, meeting 2 of step 1)",
+       "rank 2 is at Reduce parcel 0 round 0 where rank 0 is at Gather parcel 2 (queue data, meeting 2 of step 1)"});
 }
 
 TEST_P(RollCalls, AReceiverNamesWhatIsSentInstead) {

@@ -1,6 +1,8 @@
 // Which meshes a job may ask for: what makes up the ranks, what is refused and with which values that work.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "base/error.h"
 #include "config/job.h"
 
@@ -33,25 +35,80 @@ Settings with(Settings settings, const Settings& more) {
   return settings;
 }
 
-/// One setting each that plain data parallelism does not do.
+/// Settings that once made a job a mesh, one each.
 const std::vector<std::pair<Settings, std::string>> kMeshes = {
     {{{"layout.zero", "1"}}, "layout.zero = 1"},
     {{{"train.tensor_slices", "2"}, {"layout.tensor", "2"}}, "layout.tensor = 2"},
     {{{"layout.pipeline", "2"}}, "layout.pipeline = 2"},
+    {{{"numerics.order", "micro"}}, "numerics.order = \"micro\""},
     {{{"train.tensor_slices", "2"}}, "train.tensor_slices = 2"},
     {{{"layout.recompute", "selective"}}, "layout.recompute = \"selective\""},
     {{{"layout.offload", "optimizer"}}, "layout.offload = \"optimizer\""},
-    {{{"numerics.order", "micro"}}, "numerics.order = \"micro\""},
     {{{"layout.fold", "owner"}, {"train.micro_batches", "1"}}, "layout.fold = \"owner\""},
 };
 
 }  // namespace
 
-TEST(NeedsMesh, EverythingButPlainDataParallelism) {
-  EXPECT_FALSE(needs_mesh(resolved({})));
-  EXPECT_FALSE(needs_mesh(resolved({{"layout.fold", "root"}})));
-  EXPECT_FALSE(needs_mesh(resolved({{"numerics.reduce", "ring"}, {"layout.partition", "hash"}})));
-  for (const auto& [settings, text] : kMeshes) EXPECT_TRUE(needs_mesh(resolved(settings))) << text;
+TEST(ModelMayRefuse, WhatDependsOnItsBlocksOrOnAFolder) {
+  for (const Settings& settings : std::vector<Settings>{{},
+                                                        {{"layout.fold", "root"}},
+                                                        {{"layout.zero", "3"}},
+                                                        {{"layout.recompute", "full"}},
+                                                        {{"numerics.order", "micro"}},
+                                                        {{"numerics.reduce", "ring"}, {"layout.partition", "hash"}}})
+    EXPECT_FALSE(model_may_refuse(resolved(settings))) << settings.size();
+  for (const Settings& settings : std::vector<Settings>{{{"layout.pipeline", "2"}},
+                                                        {{"train.tensor_slices", "2"}, {"layout.tensor", "2"}},
+                                                        {{"train.tensor_slices", "2"}},
+                                                        {{"layout.offload", "optimizer"}},
+                                                        {{"layout.offload", "all"}},
+                                                        {{"layout.fold", "owner"}, {"train.micro_batches", "1"}}})
+    EXPECT_TRUE(model_may_refuse(resolved(settings))) << settings[0].key;
+}
+
+TEST(AutomaticZero, IsOneWhereDataRanksOfOneHostShareWindows) {
+  const auto zero = [](const Settings& settings) { return resolved(settings).layout.zero; };
+  EXPECT_EQ(zero({{"layout.ranks", "2"}}), 1) << "shm";
+  EXPECT_EQ(zero({{"layout.ranks", "2"}, {"layout.workers", "thread"}}), 1) << "inproc";
+  EXPECT_EQ(zero({{"layout.ranks", "4"}, {"layout.pipeline", "2"}}), 1) << "two data ranks";
+  EXPECT_EQ(zero({{"layout.ranks", "2"}, {"layout.zero", "auto"}}), 1) << "as if it were left out";
+  EXPECT_EQ(zero({{"layout.ranks", "2"}, {"layout.offload", "optimizer"}}), 1);
+}
+
+TEST(AutomaticZero, IsNoneElsewhere) {
+  const auto zero = [](const Settings& settings) { return resolved(settings).layout.zero; };
+  EXPECT_EQ(zero({{"layout.ranks", "1"}}), 0) << "one rank";
+  EXPECT_EQ(zero({{"layout.ranks", "2"}, {"layout.pipeline", "2"}}), 0) << "one data rank";
+  EXPECT_EQ(zero({{"layout.ranks", "2"}, {"layout.transport", "tcp"}}), 0);
+  EXPECT_EQ(zero({{"layout.ranks", "4"}, {"layout.hosts", "2"}}), 0);
+  EXPECT_EQ(zero({{"layout.ranks", "2"}, {"layout.fold", "root"}}), 0);
+  EXPECT_EQ(zero({{"layout.ranks", "2"}, {"numerics.reduce", "ring"}}), 0);
+  EXPECT_EQ(zero({{"layout.ranks", "2"}, {"layout.offload", "all"}}), 0);
+  EXPECT_EQ(zero({{"layout.ranks", "2"}, {"train.optimizer", "lamb"}}), 0);
+}
+
+TEST(AutomaticZero, IsSaidToBeResolvedAndGivesWayToANumber) {
+  EXPECT_EQ(resolved({{"layout.ranks", "2"}}).origin.at("layout.zero"), "resolved");
+  for (const char* stage : {"0", "1", "2", "3"}) {
+    const Job job = resolved({{"layout.ranks", "2"}, {"layout.zero", stage}});
+    EXPECT_EQ(std::to_string(job.layout.zero), stage);
+    EXPECT_EQ(job.origin.at("layout.zero"), "--set");
+  }
+}
+
+TEST(AutomaticZero, TakesNothingButItsStagesAndAuto) {
+  EXPECT_EQ(faults_of({{"layout.zero", "two"}}),
+            Faults{"--set layout.zero=two: layout.zero must be an integer or \"auto\", not \"two\""});
+  EXPECT_EQ(faults_of({{"layout.zero", "1.5"}}),
+            Faults{"--set layout.zero=1.5: layout.zero must be an integer or \"auto\", not 1.5"});
+  EXPECT_EQ(faults_of({{"layout.zero", "7"}}),
+            Faults{"--set layout.zero=7: layout.zero = 7 is out of range: it must be from 0 to 3"});
+  EXPECT_EQ(faults_of({{"layout.zero", "-1"}}),
+            Faults{"--set layout.zero=-1: layout.zero = -1 is out of range: it must be from 0 to 3"})
+      << "as auto is stored";
+  EXPECT_EQ(faults_of({{"layout.zero", "99999999999999999999"}}),
+            Faults{"--set layout.zero=99999999999999999999: layout.zero = 99999999999999999999 is out of range: it "
+                   "must be from 0 to 3"});
 }
 
 TEST(Layout, AutomaticRanksAreWholeReplicasAndAtMostOneALane) {
@@ -149,25 +206,57 @@ TEST(Layout, KeysThatSayNothingAreRefused) {
   EXPECT_EQ(faults_of({{"layout.in_flight", "4"}, {"layout.pipeline", "2"}}),
             Faults{"layout.in_flight = 4 but layout.schedule = \"1f1b\": only \"zero-bubble\" and \"zbv\" are made to "
                    "measure; leave it out"});
-  EXPECT_EQ(faults_of({{"layout.shards", "2"}}),
+  EXPECT_EQ(faults_of({{"layout.shards", "2"}, {"layout.zero", "0"}}),
             Faults{"layout.shards = 2 but layout.zero = 0: nothing is sliced; leave it out"});
   EXPECT_EQ(faults_of({{"layout.depth", "2"}, {"layout.zero", "2"}}),
             Faults{"layout.depth = 2 but layout.zero = 2: only ZeRO-3 gathers units; leave it out"});
 }
 
-TEST(Layout, WhatOnlyPlainDataParallelismDoesIsRefusedOnAMesh) {
+/// Where what is asked for is refused, of kMeshes.
+std::set<std::string> refused_beside(const Setting& asked) {
+  std::set<std::string> refused;
   for (const auto& [settings, text] : kMeshes) {
-    EXPECT_EQ(faults_of(with(settings, {{"numerics.reduce", "ring"}})),
-              Faults{"numerics.reduce = \"ring\" but " + text +
-                     ": a ring sums for plain data parallelism alone; these work: reduce = \"exact\""});
-    EXPECT_EQ(faults_of(with(settings, {{"layout.partition", "hash"}})),
-              Faults{"layout.partition = \"hash\" but " + text +
-                     ": records are not exchanged on a mesh yet; these work: partition = \"lanes\""});
-    if (settings[0].key == "layout.fold") continue;
-    EXPECT_EQ(faults_of(with(settings, {{"layout.fold", "root"}})),
-              Faults{"layout.fold = \"root\" but " + text +
-                     ": a root sums for plain data parallelism alone; these work: fold = \"local\""});
+    if (settings[0].key == asked.key) continue;
+    const Faults faults = faults_of(with(settings, {asked}));
+    EXPECT_LE(faults.size(), 1u) << text;
+    if (faults.empty()) continue;
+    EXPECT_NE(faults[0].find(asked.key + " = \"" + asked.value + "\" but " + text + ": "), std::string::npos)
+        << faults[0];
+    refused.insert(text);
   }
+  return refused;
+}
+
+TEST(Layout, ARootARingAndPartitionsAreRefusedWhereTheyCannotWorkAndOnlyThere) {
+  const std::string zero = "layout.zero = 1", tensor = "layout.tensor = 2", pipeline = "layout.pipeline = 2",
+                    micro = "numerics.order = \"micro\"", slices = "train.tensor_slices = 2";
+  EXPECT_EQ(refused_beside({"layout.fold", "root"}), (std::set{zero, tensor, pipeline, micro}));
+  EXPECT_EQ(refused_beside({"numerics.reduce", "ring"}), (std::set{zero, tensor, pipeline, micro, slices}));
+  EXPECT_EQ(refused_beside({"layout.partition", "hash"}), (std::set{tensor, pipeline}));
+}
+
+TEST(Layout, ARefusalOfARootOrARingNamesBothWaysOut) {
+  EXPECT_EQ(
+      faults_of({{"layout.fold", "root"}, {"layout.zero", "2"}}),
+      Faults{"layout.fold = \"root\" but layout.zero = 2: a root sums whole gradients once in a step; these work: "
+             "fold = \"local\"; zero = 0"});
+  EXPECT_EQ(faults_of({{"numerics.reduce", "ring"}, {"layout.zero", "3"}, {"layout.depth", "2"}}),
+            Faults{"numerics.reduce = \"ring\" but layout.zero = 3: a ring sums whole gradients once in a step; these "
+                   "work: reduce = \"exact\"; zero = 0 without layout.depth"});
+  EXPECT_EQ(faults_of({{"numerics.reduce", "ring"}, {"numerics.order", "micro"}}),
+            Faults{"numerics.reduce = \"ring\" but numerics.order = \"micro\": a ring sums whole gradients once in a "
+                   "step; these work: reduce = \"exact\"; order = \"lane\" (which is another job)"});
+  EXPECT_EQ(faults_of({{"layout.partition", "even"}, {"layout.pipeline", "2"}}),
+            Faults{"layout.partition = \"even\" but layout.pipeline = 2: records are exchanged between data ranks "
+                   "alone; these work: partition = \"lanes\"; pipeline = 1"});
+}
+
+TEST(Layout, ARootARingAndPartitionsWorkWhereZeroIsLeftToItself) {
+  for (const Setting& asked : Settings{{"layout.fold", "root"}, {"numerics.reduce", "ring"}}) {
+    EXPECT_EQ(faults_of({asked, {"layout.ranks", "4"}}), Faults{}) << asked.value;
+    EXPECT_EQ(resolved({asked, {"layout.ranks", "4"}}).layout.zero, 0) << asked.value;
+  }
+  EXPECT_EQ(resolved({{"layout.partition", "hash"}, {"layout.ranks", "4"}}).layout.zero, 1);
 }
 
 TEST(Layout, OwnersNeedALaneToBeOneMicroBatch) {
@@ -259,7 +348,12 @@ TEST(ForgetIdleKeys, ARunThatLeavesItsMeshKeepsNothingOfIt) {
   resolve(plain, kEight);
   EXPECT_EQ(plain.layout.schedule, "1f1b");
   EXPECT_EQ(plain.layout.shards, 0);
-  EXPECT_FALSE(needs_mesh(plain));
+  EXPECT_EQ(plain.layout.depth, 1);
+  Job automatic = parse_job(text, "job.toml", {{"layout.zero", "auto"}, {"layout.transport", "tcp"}});
+  forget_idle_keys(automatic, kEight);
+  resolve(automatic, kEight);
+  EXPECT_EQ(automatic.layout.zero, 0);
+  EXPECT_EQ(automatic.layout.shards, 0);
 }
 
 }  // namespace tutti

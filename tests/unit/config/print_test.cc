@@ -160,4 +160,9 @@ TEST(Reference, HasARowForEveryKey) {
   }
 }
 
+TEST(Reference, AnAutomaticKeyIsAnIntegerOrAuto) {
+  EXPECT_NE(job_reference().find("\n| `zero` | integer or `auto` | `\"auto\"` | `auto`, from 0 to 3 | "),
+            std::string::npos);
+}
+
 }  // namespace tutti

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "support/reduction_case.h"
+#include "support/lane_values.h"
 
 namespace tutti {
 namespace {

@@ -1,15 +1,18 @@
 // What a rank will take of its device: by hand for a small model, and what is said when there is not enough of it. And
 // which models' steps can be captured. (tests/ranks/device_memory_test.cc has what ranks then take.)
+#include "engine/device/forecast.h"
+
 #include <c10/util/BFloat16.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 
 #include "base/error.h"
-#include "engine/device/ddp.h"
+#include "engine/device/kind.h"
+#include "engine/memory.h"
 #include "model/gpt.h"
 #include "model/make_model.h"
-#include "plan/make/ddp.h"
+#include "plan/make/mesh.h"
 #include "support/device_jobs.h"
 
 namespace tutti {
@@ -85,11 +88,15 @@ Job small_job(int64_t ranks, int64_t lanes, int64_t micro_batches) {
 }
 
 DeviceForecast forecast_of(const Job& job, const Model& model, const ModelShape& shape, int rank = 0, int slots = 2) {
-  const Plan plan = plan_ddp(shape, {.ranks = static_cast<int>(job.layout.ranks),
-                                     .lanes = static_cast<int>(job.train.lanes),
-                                     .micro_batches = static_cast<int>(job.train.micro_batches),
-                                     .optimizer_slots = slots});
-  return device_forecast(job, model, shape, plan, rank);
+  MeshOptions options;
+  options.mesh = {static_cast<int>(job.layout.ranks), 1, 1, 1};
+  options.batch = batch_of(job.train);
+  options.optimizer_slots = slots;
+  options.device = true;
+  options.windows = false;
+  options.ring = job.numerics.reduce == "ring";
+  const Plan plan = plan_mesh(shape, options), forward = plan_evaluation(shape, options, plan);
+  return device_forecast(job, model, plan, forward, rank);
 }
 
 int64_t bytes(const DeviceForecast& forecast, BufferKind kind) { return forecast.plan.bytes[static_cast<int>(kind)]; }
@@ -148,19 +155,25 @@ TEST(DeviceForecast, RanksThatSendHaveMessagesAndTheirLibrary) {
   EXPECT_EQ(forecast_of(ring, model, shape).messages, 0);
 }
 
-TEST(PoolForecast, IsWhatTheDryRunFoundBesideWhatSegmentsDeclare) {
+TEST(AtenBytes, AreWhatTheDryRunFoundBesideWhatSegmentsDeclare) {
   const Model model = described();
   ModelShape shape = describe(model);
-  EXPECT_EQ(pool_forecast(model, shape), 0);
-  shape.blocks[0].segments[0].saved_bytes += 10;
-  shape.blocks[1].segments[0].saved_bytes += 20;
-  EXPECT_EQ(pool_forecast(model, shape), 30) << "all are kept until backward";
-  shape.blocks[0].segments[0].work_bytes += 1000;
-  shape.blocks[1].segments[1].work_bytes += 400;
-  EXPECT_EQ(pool_forecast(model, shape), 30 + 1000) << "one segment works at a time";
+  const auto bytes = [&] {
+    MeshOptions options;
+    options.batch = {1, 1, 1};
+    options.device = true;
+    return aten_bytes(model, plan_mesh(shape, options).programs[0]);
+  };
+  EXPECT_EQ(bytes(), 0);
+  shape.blocks[0].segments[0].saved_bytes += 10 * 256;
+  shape.blocks[1].segments[0].saved_bytes += 20 * 256;
+  EXPECT_EQ(bytes(), 30 * 256) << "all are kept until backward";
+  shape.blocks[0].segments[0].work_bytes += 100 * 256;
+  shape.blocks[1].segments[1].work_bytes += 40 * 256;
+  EXPECT_EQ(bytes(), (30 + 100) * 256) << "one segment works at a time";
 }
 
-TEST(PoolForecast, IsForecastOnceMoreForACapturedStepAlone) {
+TEST(AtenBytes, AreForecastOnceMoreForACapturedStepAlone) {
   for (bool can_capture : {true, false})
     for (bool graph : {true, false}) {
       const Model model =

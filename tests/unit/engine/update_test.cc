@@ -39,7 +39,8 @@ Job job_with(const std::string& train) { return parse_job("[train]\n" + train, "
 /// A model's values after updates by keyed gradients.
 class Updated {
  public:
-  explicit Updated(const Job& job) : updater_(job, shape_), units_(model_, shape_, updater_.slots(), 5, accounts_) {}
+  explicit Updated(const Job& job)
+      : updater_(job, shape_), units_(model_, shape_, all_held(shape_), updater_.slots(), 5, {}, accounts_) {}
 
   /// One step; every parameter's gradient is cut at the given chunks.
   /// `on_ranks`: as if each piece were on a rank of its own.

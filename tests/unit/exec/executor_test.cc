@@ -207,7 +207,7 @@ TEST(Executor, AHandlersErrorIsPreferredOverACancelledWait) {
     EXPECT_EQ(clock.wait(
                   signal, [&] { return ended.load(); }, clock.after(std::chrono::seconds(20)), nullptr),
               WaitResult::kReady);
-    throw CommError({3, "reduce bucket 0", 1, step, {}, "connection closed"});
+    throw CommError({3, "reduce parcel 0", 1, step, {}, "connection closed"});
   };
   const auto at_end = [&] {
     ended = true;

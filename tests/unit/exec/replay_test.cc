@@ -117,8 +117,8 @@ TEST(Replay, EveryLayoutGivesTheBitsOfOneRank) {
   for (int ranks = 1; ranks <= 5; ++ranks) {
     for (bool overlap : {false, true}) {
       for (bool windows : {false, true}) {
-        for (FoldAt fold : {FoldAt::kOwner, FoldAt::kRoot}) {
-          expect_state_of_one_rank({.ranks = ranks, .overlap = overlap, .windows = windows, .fold = fold, .seed = 100});
+        for (bool root : {false, true}) {
+          expect_state_of_one_rank({.ranks = ranks, .overlap = overlap, .windows = windows, .root = root, .seed = 100});
         }
       }
     }

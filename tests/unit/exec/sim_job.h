@@ -1,4 +1,4 @@
-// A whole job without torch: plan, executor, channels and reductions of all ranks in one process, under the test
+// A whole job without torch: plan, executor, channels and sums of all ranks in one process, under the test
 // scheduler and over the simulated network. The model is arithmetic on floats whose gradients depend on the parameters,
 // the sample and the activation, so that any sum in another order, any stale or half-written read shows in the
 // parameters' bits.
@@ -7,15 +7,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <numeric>
+#include <map>
 
 #include "base/exact_sum.h"
 #include "comm/collectives.h"
 #include "comm/fold.h"
-#include "comm/reduction.h"
+#include "comm/lending.h"
+#include "comm/pulls.h"
 #include "exec/executor.h"
-#include "plan/check/ddp.h"
-#include "plan/make/ddp.h"
+#include "plan/check/prove.h"
+#include "plan/make/mesh.h"
 #include "support/sim_transport.h"
 
 namespace tutti::test {
@@ -25,7 +26,7 @@ struct SimJob {
   uint64_t steps = 3;
   bool overlap = true;
   bool windows = false;
-  FoldAt fold = FoldAt::kOwner;
+  bool root = false;  ///< rank 0 makes all sums
   uint64_t seed = 0;  ///< of the layout's chances: turns, delays, how long work takes. Not part of the job.
   std::vector<Fault> faults;
   int cut_rank = -1;
@@ -49,6 +50,7 @@ inline ModelShape sim_model() {
   for (size_t b = 0; b < sizes.size(); ++b) {
     BlockShape block;
     block.name = fmt::format("block {}", b);
+    block.layer = static_cast<int>(b);
     block.segments.resize(b == 1 ? 2 : 1);
     for (size_t p = 0; p < sizes[b].size(); ++p) {
       ParameterShape parameter;
@@ -65,6 +67,14 @@ inline ModelShape sim_model() {
   return model;
 }
 
+/// Bytes of the window that a rank's program wants.
+inline int64_t window_bytes(const Program& program) {
+  int64_t bytes = 0;
+  for (const Buffer& b : program.buffers)
+    if (b.window) bytes = std::max(bytes, b.window_offset + b.bytes);
+  return bytes;
+}
+
 /// One rank: what the handlers of its program work on.
 class SimRank {
  public:
@@ -78,19 +88,18 @@ class SimRank {
         cancel_(cancel),
         transport_(std::move(transport)),
         channel_(*transport_, scheduler, 16, job.timeout),
-        own_memory_(transport_->window().empty() ? partial_floats(plan) * partials(program_.lanes) : 0),
-        arena_(own_memory_.empty() ? transport_->window() : std::as_writable_bytes(std::span(own_memory_))) {
+        own_memory_(transport_->window().empty() ? window_bytes(program_) / 4 : 0),
+        arena_(own_memory_.empty() ? transport_->window() : std::as_writable_bytes(std::span(own_memory_))),
+        lending_(plan, rank(), *transport_) {
     for (const BlockShape& block : model.blocks) {
       parameters_.emplace_back(block.unit_size);
       for (int64_t i = 0; i < block.unit_size; ++i) parameters_.back()[i] = 0.01f * static_cast<float>(i % 17);
     }
     for (const Buffer& buffer : program_.buffers) {
-      private_.emplace_back(buffer.kind == BufferKind::kGradient && buffer.partial < 0 ? buffer.bytes / 4 : 0);
+      private_.emplace_back(buffer.kind == BufferKind::kGradient && !buffer.window ? buffer.bytes / 4 : 0);
     }
-    for (size_t b = 0; b < plan.buckets.size(); ++b) {
-      specs_.push_back(spec(static_cast<int>(b)));
-      reductions_.push_back(make_reduction(specs_.back(), *transport_, arena_));
-    }
+    for (const Queue& queue : program_.queues)
+      for (const Instruction& i : queue.instructions) prepare(i);
   }
 
   void train() {
@@ -111,65 +120,34 @@ class SimRank {
   }
   int rank() const { return transport_->rank(); }
 
-  /// Floats of all buckets' partials, one of each.
-  static int64_t partial_floats(const Plan& plan) {
-    return std::accumulate(plan.buckets.begin(), plan.buckets.end(), int64_t{0},
-                           [](int64_t sum, const Bucket& bucket) { return sum + bucket.partial_size; });
-  }
-
  private:
   struct Vote {
     ExactSum squares, activations;
   };
 
-  int64_t partials(Range lanes) const { return static_cast<int64_t>(subtrees(lanes, job_.lanes).size()); }
-  int64_t bucket_start(int bucket) const {
-    int64_t start = 0;
-    for (int b = 0; b < bucket; ++b) start += plan_.buckets[b].partial_size;
-    return start;
-  }
-  /// Bucket of a unit, and where the unit begins in the bucket's partial.
-  std::pair<int, int64_t> place(int unit) const {
-    for (size_t b = 0; b < plan_.buckets.size(); ++b) {
-      for (size_t k = 0; k < plan_.buckets[b].units.size(); ++k) {
-        if (plan_.buckets[b].units[k] == unit) return {static_cast<int>(b), plan_.buckets[b].unit_offset[k]};
-      }
-    }
-    return {-1, 0};
-  }
-
-  ReductionSpec spec(int number) const {
-    const Bucket& bucket = plan_.buckets[number];
-    ReductionSpec spec;
-    spec.bucket = number;
-    spec.lanes = job_.lanes;
-    spec.partial_size = spec.result_size = bucket.partial_size;
-    spec.fold = job_.fold;
-    std::vector<Range> parameters;
-    for (size_t k = 0; k < bucket.units.size(); ++k) {
-      for (const ParameterShape& p : model_.blocks[bucket.units[k]].parameters) {
-        const int64_t at = bucket.unit_offset[k] + p.offset;
-        spec.pieces.push_back({at, p.size, {at}});
-        parameters.push_back({at, at + p.size});
-      }
-    }
-    for (int r = 0; r < job_.ranks; ++r) {
-      spec.owned.push_back(lanes_of(r, job_.ranks, job_.lanes));
-      spec.hosts.push_back(0);
-      spec.offsets.emplace_back();
-      for (int64_t p = 0; p < partials(spec.owned.back()); ++p) {
-        spec.offsets.back().push_back(4 * (p * partial_floats(plan_) + bucket_start(number)));
-      }
-    }
-    spec.slices = slices_of(parameters, spec.result_size, job_.ranks);
-    return spec;
-  }
-
-  float* gradient(int buffer, int unit) {
+  float* gradient(int buffer) {
     const Buffer& b = program_.buffers[buffer];
-    if (b.partial < 0) return private_[buffer].data();
-    const auto [bucket, offset] = place(unit);
-    return reinterpret_cast<float*>(arena_.data()) + b.partial * partial_floats(plan_) + bucket_start(bucket) + offset;
+    return b.window ? reinterpret_cast<float*>(arena_.data() + b.window_offset) : private_[buffer].data();
+  }
+
+  void prepare(const Instruction& i) {
+    const TransferName name{i.id, i.parcel, to_string(i)};
+    if (i.op == Op::kGather) {
+      copies_[i.id] = std::make_unique<CopyPull>(plan_.copies[i.transfer], name, *transport_, arena_,
+                                                 [this](int b) { return reinterpret_cast<std::byte*>(gradient(b)); });
+    }
+    if (i.op != Op::kReduce) return;
+    const SumTransfer& transfer = plan_.sums[i.transfer];
+    const auto member = std::find(transfer.ranks.begin(), transfer.ranks.end(), rank()) - transfer.ranks.begin();
+    std::vector<std::vector<float*>> levels;  // in place: the step has one round
+    for (const UnitSum& unit : transfer.units) {
+      const Operand& sum = *operands_of(i, OperandRole::kSum, unit.unit).at(0);
+      levels.push_back({gradient(sum.buffer) + unit.slices[member].begin});
+    }
+    const bool windows = !transport_->window().empty();
+    auto& scratch = scratch_[i.id];
+    scratch.resize(static_cast<size_t>(SumPull::scratch_bytes(transfer, rank(), windows)));
+    sums_[i.id] = make_sum_pull(transfer, name, *transport_, arena_, std::move(levels), scratch);
   }
 
   /// Work takes a while, drawn from the seed: mostly short, at times longer than a peer's whole step. Meanwhile others
@@ -202,26 +180,24 @@ class SimRank {
     });
     set(Op::kBackward, [this](const Instruction& i, uint64_t) { backward(i); });
     set(Op::kFold, [this](const Instruction& i, uint64_t) {
-      for (const Add& add : i.adds) {
-        add_into(gradient(add.into, i.block), gradient(add.from, i.block), model_.blocks[i.block].gradient_size);
-      }
+      for (const Add& add : i.adds)
+        add_into(gradient(add.into), gradient(add.from), model_.blocks[i.block].gradient_size);
     });
-    set(Op::kAcquire, [this, deadline](const Instruction& i, uint64_t step) {
-      if (step > 0) reductions_[i.bucket]->await_release(step - 1, deadline());
-    });
-    set(Op::kReduce,
-        [this, deadline](const Instruction& i, uint64_t step) { reductions_[i.bucket]->reduce(step, deadline()); });
+    set(Op::kAcquire,
+        [this, deadline](const Instruction& i, uint64_t step) { lending_.acquire(i.parcel, step, deadline()); });
+    set(Op::kReduce, [this, deadline](const Instruction& i, uint64_t step) { sums_.at(i.id)->run(step, deadline()); });
     set(Op::kNorm, [this](const Instruction& i, uint64_t) {
-      const Range slice = specs_[i.bucket].slices[rank()];
-      for (const Piece& piece : specs_[i.bucket].pieces) {
-        for (int64_t at = std::max(piece.dst, slice.begin); at < std::min(piece.dst + piece.size, slice.end); ++at) {
-          const double g = reductions_[i.bucket]->view(rank())[at - slice.begin];
-          mine_.squares.add(g * g);
+      for (const Operand* sum : operands_of(i, OperandRole::kSum))
+        for (const ParameterShape& p : model_.blocks[sum->unit].parameters) {
+          const Range mine = overlap(sum->range, {p.offset, p.offset + p.size});
+          for (int64_t at = mine.begin; at < mine.end; ++at) {
+            const double g = gradient(sum->buffer)[at];
+            mine_.squares.add(g * g);
+          }
         }
-      }
     });
     set(Op::kGather,
-        [this, deadline](const Instruction& i, uint64_t step) { reductions_[i.bucket]->gather(step, deadline()); });
+        [this, deadline](const Instruction& i, uint64_t step) { copies_.at(i.id)->run(step, deadline()); });
     set(Op::kVote, [this](const Instruction&, uint64_t) {
       std::vector<Vote> votes(job_.ranks);
       channel_.all_gather(std::as_bytes(std::span(&mine_, 1)), std::as_writable_bytes(std::span(votes)));
@@ -233,14 +209,15 @@ class SimRank {
       scale_ = static_cast<float>(0.1 / (1 + std::sqrt(all.squares.value()) + std::abs(all.activations.value())));
       scheduler_.record(fmt::format("the vote says {:a}", scale_));
     });
-    set(Op::kUpdate, [this](const Instruction& i, uint64_t step) { update(i, step); });
+    set(Op::kUpdate, [this](const Instruction& i, uint64_t) { update(i); });
+    set(Op::kRelease, [this](const Instruction& i, uint64_t step) { lending_.release(i.parcel, step); });
     return on;
   }
 
   void backward(const Instruction& i) {
-    if (i.writes.empty()) return;
+    if (i.flow.gradients.empty()) return;
     const BlockShape& block = model_.blocks[i.block];
-    float* const out = gradient(i.writes[0], i.block);
+    float* const out = gradient(i.flow.gradients[0].buffer);
     for (size_t p = 0; p < block.parameters.size(); ++p) {
       if (p % block.segments.size() != static_cast<size_t>(i.segment)) continue;
       const ParameterShape& parameter = block.parameters[p];
@@ -253,17 +230,18 @@ class SimRank {
     }
   }
 
-  void update(const Instruction& i, uint64_t step) {
-    const auto [bucket, base] = place(i.block);
-    const ReductionSpec& spec = specs_[bucket];
-    for (const ParameterShape& p : model_.blocks[i.block].parameters) {
-      for (int64_t k = p.offset; k < p.offset + p.size; ++k) {
-        int owner = 0;
-        while (!spec.slices[owner].contains(base + k)) ++owner;
-        parameters_[i.block][k] -= scale_ * reductions_[bucket]->view(owner)[base + k - spec.slices[owner].begin];
+  /// Reads the sum where the plan says: here, or in the windows of those who made slices of it.
+  void update(const Instruction& i) {
+    for (const Operand* part : operands_of(i, OperandRole::kGradient)) {
+      const int owner = part->rank < 0 ? rank() : part->rank;
+      const std::span<const std::byte> memory = owner == rank() ? arena_ : transport_->window_of(owner);
+      const auto* sum =
+          reinterpret_cast<const float*>(memory.data() + plan_.programs[owner].buffers[part->buffer].window_offset);
+      for (const ParameterShape& p : model_.blocks[i.block].parameters) {
+        const Range mine = overlap(part->range, {p.offset, p.offset + p.size});
+        for (int64_t k = mine.begin; k < mine.end; ++k) parameters_[i.block][k] -= scale_ * sum[k];
       }
     }
-    if (plan_.buckets[bucket].units.back() == i.block) reductions_[bucket]->release(step);
   }
 
   const SimJob& job_;
@@ -277,8 +255,10 @@ class SimRank {
   std::vector<float> own_memory_;
   std::span<std::byte> arena_;
   std::vector<std::vector<float>> parameters_, private_;
-  std::vector<ReductionSpec> specs_;
-  std::vector<std::unique_ptr<Reduction>> reductions_;
+  Lending lending_;
+  std::map<uint32_t, std::vector<std::byte>> scratch_;  // by instruction, as are the transfers
+  std::map<uint32_t, std::unique_ptr<SumPull>> sums_;
+  std::map<uint32_t, std::unique_ptr<CopyPull>> copies_;
   uint64_t sample_ = 0, works_ = 0;
   float activation_ = 0, scale_ = 0;
   Vote mine_;
@@ -286,23 +266,24 @@ class SimRank {
 
 inline SimOutcome run_job(const SimJob& job) {
   const ModelShape model = sim_model();
-  const Plan plan = plan_ddp(model, {.ranks = job.ranks,
-                                     .lanes = job.lanes,
-                                     .micro_batches = job.micro_batches,
-                                     .overlap = job.overlap,
-                                     .bucket_floats = 700});
-  EXPECT_EQ(plan.buckets.size(), 2u);  // the last two units merged, the first alone
-  for (const std::string& fault : check_plan(plan, model, job.micro_batches)) ADD_FAILURE() << fault;
+  MeshOptions mesh;
+  mesh.mesh.data = job.ranks;
+  mesh.batch = {job.lanes, job.micro_batches, 1};
+  mesh.overlap = job.overlap;
+  mesh.windows = job.windows;
+  mesh.root = job.root;
+  mesh.merged_floats = 700;
+  const Plan plan = plan_mesh(model, mesh);
+  EXPECT_EQ(plan.sums.size(), 2u);  // the last two units merged, the first alone
+  for (const std::string& fault : prove(plan, model)) ADD_FAILURE() << fault;
 
   TestScheduler scheduler(job.seed);
   Cancel cancel;
   SimOptions options{.ranks = job.ranks, .seed = job.seed, .faults = job.faults};
   options.epoch.plan = plan_hash(plan);
   if (job.windows) {
-    for (const Program& program : plan.programs) {
-      const size_t floats = subtrees(program.lanes, job.lanes).size() * SimRank::partial_floats(plan);
-      options.window_bytes = std::max(options.window_bytes, 4 * floats);
-    }
+    for (const Program& program : plan.programs)
+      options.window_bytes = std::max(options.window_bytes, static_cast<size_t>(window_bytes(program)));
   }
   SimNetwork network(scheduler, options, &cancel);
   if (job.cut_rank >= 0) network.cut(job.cut_rank, job.cut_at);

@@ -10,9 +10,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "plan/check/ddp.h"
-#include "plan/make/ddp.h"
-#include "unit/plan/sample_models.h"
+#include "unit/plan/sample_meshes.h"
 
 namespace tutti {
 namespace {
@@ -118,6 +116,12 @@ std::string fault_of(const Program& program, const std::vector<QueuePlace>& orde
   return "";
 }
 
+Plan two_ranks(bool tied) {
+  MeshOptions options;
+  options.mesh.data = 2, options.batch = {5, 2, 1};
+  return plan_mesh(test::mesh_model({4, 1, tied}), options);
+}
+
 size_t at(const std::vector<std::string>& notes, const std::string& note) {
   const auto found = std::find(notes.begin(), notes.end(), note);
   EXPECT_NE(found, notes.end()) << note;
@@ -128,21 +132,21 @@ TEST(IssueOrder, IsTheOnlyOneWhereThereIsOne) {
   EXPECT_EQ(issue_order(ping_pong()), (std::vector<QueuePlace>{{0, 0}, {1, 0}, {0, 1}}));
 }
 
-TEST(IssueOrder, OfEveryDdpProgramHasEventsRecordedBeforeTheyAreWaitedFor) {
+TEST(IssueOrder, OfEveryProgramHasEventsRecordedBeforeTheyAreWaitedFor) {
   int programs = 0, crossing = 0;
   for (bool tied : {false, true})
     for (int ranks : {1, 2, 3, 5})
       for (int lanes : {5, 8})
         for (int micro_batches : {1, 3})
           for (bool overlap : {false, true})
-            for (int64_t bucket_floats : {1, 60, 1 << 20}) {
-              const ModelShape model = test::sample_model(5, tied);
-              const Plan plan = plan_ddp(model, {ranks, lanes, micro_batches, overlap, bucket_floats});
-              for (const Program& program : plan.programs) {
+            for (int64_t merged_floats : {0, 9000, 1 << 20}) {
+              MeshOptions options;
+              options.mesh.data = ranks, options.batch = {lanes, micro_batches, 1};
+              options.overlap = overlap, options.merged_floats = merged_floats;
+              const test::MeshModel model{5, 1, tied};
+              for (const Program& program : plan_mesh(test::mesh_model(model), options).programs) {
                 const std::vector<QueuePlace> order = issue_order(program);
-                EXPECT_EQ(fault_of(program, order), "")
-                    << ranks << " ranks, " << lanes << " lanes, " << micro_batches << " micro-batches, overlap "
-                    << overlap << ", buckets of " << bucket_floats << ", rank " << program.rank;
+                EXPECT_EQ(fault_of(program, order), "") << test::name_of(model, options) << ", rank " << program.rank;
                 ++programs;
                 crossing += program.events > 0 ? 1 : 0;
               }
@@ -187,7 +191,7 @@ TEST(StreamExecutor, WaitsAndRecordsStandAroundTheirInstructionsAndFirstJoinsAll
 }
 
 TEST(StreamExecutor, EveryFurtherIssueIsTheSame) {
-  const Program program = plan_ddp(test::sample_model(4, true), {2, 5, 2, true, 60}).programs[1];
+  const Program program = two_ranks(true).programs[1];
   NotingDevice device;
   const std::vector<Stream> streams = streams_for(program, device);
   StreamExecutor executor(program, noting(device), device, streams);
@@ -233,7 +237,7 @@ TEST(StreamExecutor, EveryQueueBeginsAfterFirstAndEndsBeforeWhatComesNext) {
 }
 
 TEST(StreamExecutor, NothingIsWaitedForOnTheHost) {
-  const Program program = plan_ddp(test::sample_model(4, false), {2, 5, 2, true, 60}).programs[0];
+  const Program program = two_ranks(false).programs[0];
   NotingDevice device;
   const std::vector<Stream> streams = streams_for(program, device);
   StreamExecutor executor(program, noting(device), device, streams);

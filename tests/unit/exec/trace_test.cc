@@ -32,14 +32,14 @@ std::vector<TraceEvent> synthetic() {
         if (lane % 2 == 0) continue;
         t = add("compute", "Fold", " unit " + std::to_string(b) + where, t, 110);
         comm = std::max(comm, t + 40);
-        comm = add("data", "Reduce", " bucket " + std::to_string(5 - b), comm, 620);
-        comm = add("data", "Norm", " bucket " + std::to_string(5 - b), comm, 70);
-        comm = add("data", "Gather", " bucket " + std::to_string(5 - b), comm, 260);
+        comm = add("data", "Reduce", " parcel " + std::to_string(5 - b), comm, 620);
+        comm = add("data", "Norm", " parcel " + std::to_string(5 - b), comm, 70);
+        comm = add("data", "Gather", " parcel " + std::to_string(5 - b), comm, 260);
       }
     }
     comm = add("data", "Vote", "", comm, 180);
     for (int b = 5; b >= 0; --b) comm = add("compute", "Update", " unit " + std::to_string(b), comm, 210);
-    for (int b = 0; b < 6; ++b) add("data", "Acquire", " bucket " + std::to_string(b), 12000 + rank * 130 + b * 20, 15);
+    for (int b = 0; b < 6; ++b) add("data", "Acquire", " parcel " + std::to_string(b), 12000 + rank * 130 + b * 20, 15);
   }
   return events;
 }
@@ -74,7 +74,7 @@ TEST(Trace, EventsCarryTheProgramsNamesAndTimesFromTheOrigin) {
   Program program;
   program.rank = 2;
   Instruction reduce;
-  reduce.op = Op::kReduce, reduce.bucket = 4;
+  reduce.op = Op::kReduce, reduce.parcel = 4;
   program.queues = {{"compute", {}}, {"data", {reduce}}};
   Trace trace;
   trace.add({at_us(150), at_us(175), 9, 1, 0});
@@ -83,14 +83,14 @@ TEST(Trace, EventsCarryTheProgramsNamesAndTimesFromTheOrigin) {
   EXPECT_EQ(events[0].rank, 2);
   EXPECT_EQ(events[0].queue, "data");
   EXPECT_EQ(events[0].name, "Reduce");
-  EXPECT_EQ(events[0].detail, "Reduce bucket 4");
+  EXPECT_EQ(events[0].detail, "Reduce parcel 4");
   EXPECT_EQ(events[0].step, 40u) << "the 10th of a trace that began after 30";
   EXPECT_DOUBLE_EQ(events[0].begin_us, 50);
   EXPECT_DOUBLE_EQ(events[0].end_us, 75);
 }
 
 TEST(Trace, ALineParsesBackToItsEvent) {
-  const TraceEvent event{3, "data", "Reduce", "Reduce \"x\" \\ bucket 1", 12, 1.25, 3.5};
+  const TraceEvent event{3, "data", "Reduce", "Reduce \"x\" \\ parcel 1", 12, 1.25, 3.5};
   const TraceEvent back = parse_trace_line(trace_line(event));
   EXPECT_EQ(trace_line(back), trace_line(event));
   EXPECT_EQ(back.detail, event.detail);

@@ -11,6 +11,7 @@
 
 #include "base/philox.h"
 #include "model/plan_runner.h"
+#include "model/wiring.h"
 #include "support/flat_model.h"
 #include "unit/model/named_case.h"
 

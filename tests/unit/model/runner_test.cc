@@ -108,17 +108,6 @@ TEST(ModelRunner, EvaluationLeavesNothingBehindAndChangesNothing) {
   EXPECT_EQ(flat.accounts.current(BufferKind::kSaved), arena);
 }
 
-TEST(ModelRunner, NamesTheFirstBlockThatIsNotFinite) {
-  FlatModel flat(tied_model(), 3);
-  const List data = tied_data();
-  flat.runner->forward_all({}, data);
-  EXPECT_EQ(flat.runner->first_nonfinite_block(), -1);
-  flat.unit_pointers[1][0] = INFINITY;
-  flat.runner->forward_all({}, data);
-  EXPECT_FALSE(std::isfinite(flat.runner->loss().sum));
-  EXPECT_EQ(flat.runner->first_nonfinite_block(), 1);
-}
-
 TEST(ModelRunner, BordersAreAccounted) {
   FlatModel flat(tied_model(), 3);
   // x and skip twice and logits, each on 256-byte borders, and the loss; then two gradient sets: (x, skip) and (logits

@@ -64,11 +64,11 @@ TEST_P(Windows, AnAwaitThrowsAtItsDeadlineNamingPeerAndWhat) {
         const int peer = two_hosts ? me.rank : 1 - me.rank;
         me.transport.raise(0, 4);
         try {
-          me.transport.await(peer, 0, 5, me.clock.after(std::chrono::milliseconds(30)), "reduce bucket 3");
+          me.transport.await(peer, 0, 5, me.clock.after(std::chrono::milliseconds(30)), "reduce parcel 3");
           ADD_FAILURE() << "nothing was thrown";
         } catch (const CommError& e) {
           EXPECT_EQ(e.failure().peer, peer);
-          EXPECT_EQ(e.failure().operation, "reduce bucket 3");
+          EXPECT_EQ(e.failure().operation, "reduce parcel 3");
           EXPECT_EQ(e.failure().reason, "timed out");
           EXPECT_GE(e.failure().waited, std::chrono::milliseconds(30));
         }
@@ -116,6 +116,52 @@ TEST(ShmWindow, OfAPeerCannotBeWritten) {
                                      EXPECT_EQ(WTERMSIG(status), SIGSEGV);
                                    }));
   EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
+}
+
+TEST(ShmWindow, OutlivesItsTransportAndIsShownByTheNext) {
+  for (const char* kind : {"shm", "inproc"}) {
+    const RankBody body = [kind](int rank, Rendezvous& rendezvous) {
+      SystemClock clock;
+      const auto connect = [&](const TransportOptions& options, uint32_t epoch) {
+        return make_transport(options, {1, epoch, 7}, rendezvous, clock, nullptr,
+                              clock.after(std::chrono::seconds(20)));
+      };
+      TransportOptions options{.kind = kind, .window_bytes = 8192};
+      auto first = connect(options, 1);
+      options.window = first->held_window();
+      options.window->bytes()[100] = static_cast<std::byte>(rank + 1);
+      rendezvous.exchange({}, Deadline::never());
+      first.reset();
+      EXPECT_EQ(options.window->bytes()[100], static_cast<std::byte>(rank + 1)) << "the transport is gone";
+      auto second = connect(options, 2);
+      EXPECT_EQ(second->window().data(), options.window->bytes().data());
+      EXPECT_EQ(second->window_of(1 - rank)[100], static_cast<std::byte>(2 - rank));
+      rendezvous.exchange({}, Deadline::never());
+    };
+    if (std::string(kind) == "shm") {
+      EXPECT_EQ(run_forked(2, body), (std::vector<int>{0, 0}));
+    } else {
+      EXPECT_EQ(run_threads(2, body), std::vector<std::string>(2));
+    }
+  }
+}
+
+TEST(ShmWindow, OfAnotherSizeOrKindIsRefused) {
+  const auto ended = run_threads(1, [](int, Rendezvous& rendezvous) {
+    SystemClock clock;
+    const auto connect = [&](const TransportOptions& options) {
+      return make_transport(options, kTestEpoch, rendezvous, clock, nullptr, Deadline::never());
+    };
+    TransportOptions options{.kind = "inproc", .window_bytes = 8192};
+    options.window = connect(options)->held_window();
+    EXPECT_NO_THROW(connect(options));
+    TransportOptions other = options;
+    other.window_bytes = 4096;
+    EXPECT_THROW(connect(other), Error);
+    other = options, other.kind = "shm";
+    EXPECT_THROW(connect(other), Error);
+  });
+  EXPECT_EQ(ended, std::vector<std::string>(1));
 }
 
 TEST(ShmWindow, MayDifferInSizeFromRankToRank) {

@@ -74,7 +74,8 @@ TEST(Cost, OffloadedValuesComeFromAFileOrOverAGpusLink) {
   program.buffers.resize(1);
   program.buffers[0].bytes = 1'000'000'000;
   Instruction fetch;
-  fetch.op = Op::kFetch, fetch.reads = {0};
+  fetch.op = Op::kFetch;
+  fetch.operands = {{OperandRole::kStored, Access::kRead, 0}, {OperandRole::kResident, Access::kWrite, 0}};
   for (const auto& [device, seconds] : std::map<std::string, double>{{"cpu", 1}, {"cuda", 0.02}}) {
     CostOptions cost;
     cost.calibration = default_calibration(device, 1);

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "plan/check/prove.h"
-#include "plan/make/transfers.h"
+#include "plan/search/link_bytes.h"
 #include "unit/plan/sample_meshes.h"
 
 namespace tutti {
@@ -24,7 +24,7 @@ struct Planned : test::PlannedMesh {
     return *this;
   }
   std::string said() const {
-    const auto faults = check_mesh(plan, model, options);
+    const auto faults = prove(plan, model);
     return faults.empty() ? "" : faults[0];
   }
   /// Of all ranks: f(program, instruction).
@@ -99,10 +99,17 @@ TEST(MeshAgreedDamage, AnExchangeWithoutRoomForWhatArrivesIsNamed) {
   p.expect("has 64 bytes for sums that arrive");
 }
 
-TEST(MeshAgreedDamage, AnUpdateFindsWhatItReadsByPlace) {
+TEST(MeshAgreedDamage, AnUpdateThatTakesMomentsForParametersIsNamed) {
   Planned p = slices();
-  p.each(Op::kUpdate, [](Program&, Instruction& i) { std::swap(i.reads[2], i.reads[3]); });
-  p.expect("in this order");
+  p.each(Op::kUpdate, [](Program&, Instruction& i) {
+    for (Operand& operand : i.operands) {
+      if (operand.role == OperandRole::kParameter)
+        operand.role = OperandRole::kMoment;
+      else if (operand.role == OperandRole::kMoment)
+        operand.role = OperandRole::kParameter;
+    }
+  });
+  p.expect("updates parameters and moments of its unit");
 }
 
 TEST(MeshAgreedDamage, AFetchOfMoreThanItsMemoryHoldsIsNamed) {
@@ -135,8 +142,8 @@ TEST(MeshAgreedDamage, LinksCarryTheBytesOfTensorsNotOfBuffers) {
   p.model.blocks[0].segments[0].outputs[0].bytes = p.model.blocks[0].segments[0].outputs[0].read_bytes = 100;
   p.model.blocks[1].segments[0].inputs[0].grad_bytes = 100;
   p.make();
-  EXPECT_EQ(link_bytes(p.plan, p.model, p.options, 0, 1), 300);
-  EXPECT_EQ(link_bytes(p.plan, p.model, p.options, 1, 0), 300);
+  EXPECT_EQ(link_bytes(p.plan, p.model)[0][1], 300);
+  EXPECT_EQ(link_bytes(p.plan, p.model)[1][0], 300);
 }
 
 }  // namespace tutti

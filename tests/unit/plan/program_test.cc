@@ -2,91 +2,67 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/make/ddp.h"
-#include "unit/plan/sample_models.h"
+#include "plan/ir/touched.h"
+#include "unit/plan/sample_meshes.h"
 
 namespace tutti {
-
-using test::sample_model;
-
-namespace {
-
-Plan sample_plan() {
-  DdpOptions options;
-  options.ranks = 2, options.lanes = 5, options.micro_batches = 2;
-  return plan_ddp(sample_model(3, true), options);
-}
-
-}  // namespace
-
-TEST(Program, PlanHashIsAFunctionOfThePlan) { EXPECT_EQ(plan_hash(sample_plan()), plan_hash(sample_plan())); }
-
-TEST(Program, PlanHashSeesEveryField) {
-  const uint64_t original = plan_hash(sample_plan());
-  std::vector<std::function<void(Plan&)>> changes = {
-      [](Plan& p) { ++p.lanes; },
-      [](Plan& p) { ++p.ranks; },
-      [](Plan& p) { p.buckets[0].units.pop_back(); },
-      [](Plan& p) { ++p.buckets[0].unit_offset[0]; },
-      [](Plan& p) { ++p.buckets[0].partial_size; },
-      [](Plan& p) { p.programs.pop_back(); },
-      [](Plan& p) { ++p.programs[1].rank; },
-      [](Plan& p) { ++p.programs[1].lanes.end; },
-      [](Plan& p) { ++p.programs[1].events; },
-      [](Plan& p) { p.programs[1].queues[1].name = "d"; },
-      [](Plan& p) { p.programs[1].buffers[3].name += "x"; },
-      [](Plan& p) { p.programs[1].buffers[3].kind = BufferKind::kMessage; },
-      [](Plan& p) { ++p.programs[1].buffers[3].bytes; },
-      [](Plan& p) { ++p.programs[1].buffers[3].unit; },
-      [](Plan& p) { ++p.programs[1].buffers[3].partial; },
-      [](Plan& p) { ++p.programs[1].buffers[3].level; },
-  };
-  const std::vector<std::function<void(Instruction&)>> instruction_changes = {
-      [](Instruction& i) { i.op = Op::kNorm; },
-      [](Instruction& i) { ++i.id; },
-      [](Instruction& i) { ++i.block; },
-      [](Instruction& i) { ++i.segment; },
-      [](Instruction& i) { ++i.lane; },
-      [](Instruction& i) { ++i.micro; },
-      [](Instruction& i) { ++i.bucket; },
-      [](Instruction& i) { i.waits.push_back(0); },
-      [](Instruction& i) { ++i.signal; },
-      [](Instruction& i) { i.reads.push_back(0); },
-      [](Instruction& i) { i.writes.push_back(0); },
-      [](Instruction& i) { i.holds.push_back(0); },
-      [](Instruction& i) {
-        i.adds.push_back({0, 0});
-      },
-  };
-  for (const auto& change : instruction_changes) {
-    changes.push_back([change](Plan& p) { change(p.programs[1].queues[0].instructions[7]); });
-  }
-  for (size_t k = 0; k < changes.size(); ++k) {
-    Plan plan = sample_plan();
-    changes[k](plan);
-    EXPECT_NE(plan_hash(plan), original) << "change " << k;
-  }
-}
 
 TEST(Program, InstructionsReadAsTheyAreSpoken) {
   Instruction i;
   i.op = Op::kForward, i.block = 3, i.segment = 1, i.lane = 2, i.micro = 0;
   EXPECT_EQ(to_string(i), "Forward block 3.1 lane 2 micro 0");
   Instruction u;
-  u.op = Op::kUpdate, u.block = 3, u.bucket = 1;
-  EXPECT_EQ(to_string(u), "Update unit 3 bucket 1");
+  u.op = Op::kUpdate, u.block = 3;
+  EXPECT_EQ(to_string(u), "Update unit 3");
+  Instruction r;
+  r.op = Op::kReduce, r.parcel = 2, r.round = 1;
+  EXPECT_EQ(to_string(r), "Reduce parcel 2 round 1");
+}
+
+TEST(Program, TheDumpOfAMeshSaysWhatOperandsAreAndWhoseMemoryIsBorrowed) {
+  MeshOptions options;
+  options.mesh.data = 2;
+  options.batch = {2, 1, 1};
+  const std::string text = to_string(plan_mesh(test::mesh_model({3, 1, false}), options).programs[0]);
+  for (const char* part :
+       {"Acquire parcel 0  lent partial 0 of 2", "Reduce parcel 0 round 0", "term partial 0 of 1", "  gradient buffer ",
+        " of rank 1  verdict verdict  parameter parameter 1", "Release parcel 0"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+}
+
+TEST(Program, AnInstructionTouchesItsOwnRanksMemoryAlone) {
+  Instruction i;
+  i.op = Op::kUpdate;
+  i.operands = {{OperandRole::kGradient, Access::kRead, 1, 0},
+                {OperandRole::kGradient, Access::kRead, 2, 0, {}, 3},
+                {OperandRole::kParameter, Access::kUpdate, 4, 0},
+                {OperandRole::kMoment, Access::kWrite, 5, 0}};
+  const Touched touched = touched_by(i);
+  EXPECT_EQ(touched.reads, (std::vector<int>{1, 4}));
+  EXPECT_EQ(touched.writes, (std::vector<int>{4, 5}));
+}
+
+TEST(Program, ABufferHoldsOfAUnitWhatItReachesAndAnEmptySliceNothing) {
+  Buffer whole, slice, nothing;
+  whole.bytes = 1024, slice.bytes = 512, slice.range = {64, 128}, nothing.range = {128, 128};
+  EXPECT_EQ(placed_in(whole, 200), (std::vector<PlacedRange>{{{0, 200}, 0}}));
+  EXPECT_EQ(placed_in(whole, 300), (std::vector<PlacedRange>{{{0, 256}, 0}}));
+  EXPECT_EQ(placed_in(slice, 300), (std::vector<PlacedRange>{{{64, 128}, 64}}));
+  EXPECT_TRUE(placed_in(nothing, 300).front().range.empty());
 }
 
 TEST(Program, TheDumpNamesBuffersAndEvents) {
-  const std::string text = to_string(sample_plan().programs[0]);
-  for (const char* line : {"rank 0 lanes [0, 3)", "queue compute", "queue data", "partial 0 of 2 += scratch",
-                           "Reduce bucket 0  after e", "Vote  -> e"}) {
+  MeshOptions options;
+  options.mesh.data = 2, options.batch = {5, 2, 1};
+  const std::string text = to_string(plan_mesh(test::mesh_model({3, 1, true}), options).programs[0]);
+  for (const char* line : {"rank 0\n", "queue compute", "queue data", "partial 0 of 1 += scratch",
+                           "Reduce parcel 0 round 0  after e", "Vote  "}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
   }
 }
 
 TEST(Shape, ParameterCountLeavesOutPaddingAndSharedGradients) {
-  EXPECT_EQ(sample_model(3, true).parameter_count(), 20 + 27 + 34);
+  EXPECT_EQ(test::mesh_model({3, 1, true}).parameter_count(), 9000 + 100 + 4600 + 70);
 }
 
 }  // namespace tutti

@@ -16,6 +16,7 @@ struct MeshModel {
   int columns = 1;
   bool tied = false;  ///< the last layer uses the first one's parameter
   bool splits = true;
+  bool consumes = false;  ///< segments consume some of their inputs; the last layer has one for the loss
 };
 
 namespace detail {
@@ -66,7 +67,8 @@ inline void share(ModelShape& model, int user, int owner, int parameter) {
 }  // namespace detail
 
 /// An embedding, layers of three segments with a residual that is passed on, one layer without parameters of its own,
-/// and a head that reads the data again. Where there are columns they meet twice a layer, and share a norm's weight.
+/// and a head that reads the data again (or, where that consumes, a head and its loss). Where there are columns they
+/// meet twice a layer, and share a norm's weight.
 inline ModelShape mesh_model(const MeshModel& m) {
   using detail::output;
   using detail::segment;
@@ -89,9 +91,16 @@ inline ModelShape mesh_model(const MeshModel& m) {
       } else if (layer + 1 == m.layers) {
         if (!m.tied) detail::add_parameter(block, "table", 5000);
         SegmentShape s = segment("head", m.splits);
-        s.inputs = {{false, 0, true, part}, {true, 1, false, 0}};
+        s.inputs = {{false, 0, true, part, m.consumes}, {true, 1, false, 0}};
         s.outputs = {output("loss", 16, m.columns, Exchange::kNone)};
         block.segments = {s};
+        if (m.consumes) {
+          SegmentShape loss = segment("loss", m.splits);
+          loss.inputs = {{false, 0, true, part, true}, {true, 1, false, 0}};
+          loss.outputs = s.outputs;
+          block.segments[0].outputs = {output("logits", part, m.columns, Exchange::kNone)};
+          block.segments.push_back(loss);
+        }
       } else {
         if (layer != 2) {
           if (column == 0) detail::add_parameter(block, "norm", 100);
@@ -103,10 +112,10 @@ inline ModelShape mesh_model(const MeshModel& m) {
         norm.outputs = {output("h", part, m.columns, Exchange::kGather),
                         output("x", part, m.columns, Exchange::kNone, 0)};
         mix.attention = true;
-        mix.inputs = {{false, 0, true, kPart}, {false, 1, true, part}};
+        mix.inputs = {{false, 0, true, kPart, m.consumes}, {false, 1, true, part}};
         mix.outputs = {output("y", kPart, m.columns, Exchange::kScatter),
                        output("x", part, m.columns, Exchange::kNone, 1)};
-        sum.inputs = {{false, 0, true, part}, {false, 1, true, part}};
+        sum.inputs = {{false, 0, true, part, m.consumes}, {false, 1, true, part}};
         sum.outputs = {output("x", part, m.columns, Exchange::kNone)};
         block.segments = {norm, mix, sum};
       }
@@ -129,12 +138,15 @@ inline ModelShape mesh_model(const MeshModel& m) {
 
 inline std::string name_of(const MeshModel& m, const MeshOptions& o) {
   return fmt::format(
-      "{} layers, {} columns{}, {}x{}x{} shards {} zero {} lanes {} micro-batches {}{}{} {} chunks {} recompute {}{} "
-      "depth {}{}{} hosts {}",
-      m.layers, m.columns, m.tied ? " tied" : "", o.mesh.data, o.mesh.tensor, o.mesh.pipeline, o.mesh.shards, o.zero,
-      o.batch.lanes, o.batch.micro_batches, o.owner ? " owner" : "", o.micro ? " by micro" : "", o.schedule, o.chunks,
-      static_cast<int>(o.recompute), o.overlap ? " overlap" : "", o.depth, o.offload ? " offload" : "",
-      o.offload_parameters ? " parameters offloaded" : "", o.hosts);
+      "{} layers, {} columns{}{}, {}x{}x{} shards {} zero {} lanes {} micro-batches {}{}{} {} chunks {} in flight {} "
+      "recompute {}{} "
+      "depth {}{}{} hosts {}{}{}{}{} merged {}",
+      m.layers, m.columns, m.tied ? " tied" : "", m.consumes ? " consuming" : "", o.mesh.data, o.mesh.tensor,
+      o.mesh.pipeline, o.mesh.shards, o.zero, o.batch.lanes, o.batch.micro_batches, o.owner ? " owner" : "",
+      o.micro ? " by micro" : "", o.schedule, o.chunks, o.in_flight, static_cast<int>(o.recompute),
+      o.overlap ? " overlap" : "", o.depth, o.offload ? " offload" : "",
+      o.offload_parameters ? " parameters offloaded" : "", o.hosts, o.windows ? "" : " no windows",
+      o.device ? " device" : "", o.root ? " root" : "", o.ring ? " ring" : "", o.merged_floats);
 }
 
 /// A model on a mesh, to be planned once its other options are set.

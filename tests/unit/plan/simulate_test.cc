@@ -5,11 +5,9 @@
 #include <chrono>
 
 #include "base/error.h"
-#include "plan/make/ddp.h"
 #include "plan/make/schedule.h"
-#include "plan/make/transfers.h"
+#include "plan/search/link_bytes.h"
 #include "support/gpt_model_shape.h"
-#include "unit/plan/sample_models.h"
 
 namespace tutti {
 
@@ -35,6 +33,12 @@ CostModel seconds_by_lane(bool per_rank = false) {
     return Work{(i.lane < 0 ? 1.0 : i.lane) * (per_rank ? p.rank + 1 : 1)};
   };
   return cost;
+}
+
+MeshOptions data_parallel(int ranks, int lanes) {
+  MeshOptions options;
+  options.mesh.data = ranks, options.batch.lanes = lanes;
+  return options;
 }
 
 /// The cells of a schedule as programs of one rank a stage: sends and receives on queues of their own.
@@ -243,10 +247,10 @@ TEST(Simulate, WhatRanksReceiveIsWhatTheirLinksCarry) {
     CostOptions cost;
     cost.calibration = default_calibration("cpu", 8);
     const Simulation s = simulate(plan.programs, mesh_cost(model, options, cost));
+    const LinkBytes links = link_bytes(plan, model);
     for (int to = 0; to < mesh.ranks(); ++to) {
       double carried = 0, received = 0;
-      for (int from = 0; from < mesh.ranks(); ++from)
-        carried += static_cast<double>(link_bytes(plan, model, options, from, to));
+      for (int from = 0; from < mesh.ranks(); ++from) carried += static_cast<double>(links[from][to]);
       for (double bytes : s.ranks[static_cast<size_t>(to)].received) received += bytes;
       EXPECT_NEAR(received, carried, 0.01 * carried)
           << "rank " << to << " of data " << mesh.data << " x tensor " << mesh.tensor << " x pipeline " << mesh.pipeline
@@ -276,44 +280,49 @@ TEST(Simulate, SeventyBillionParametersOn4096RanksTakeSeconds) {
   EXPECT_NEAR(s.bubble_share(), bubble_formula("1f1b", 8, 1, 16), 0.1);
 }
 
-TEST(Simulate, DdpTakesLessWhereItOverlaps) {
+TEST(Simulate, DataParallelismTakesLessWhereItOverlaps) {
   const ModelShape model = test::gpt_model_shape({.layers = 4, .batch = 4});
   CostOptions cost;
   cost.calibration = default_calibration("cpu", 8);
   double seconds[2];
   for (bool overlap : {false, true}) {
-    const DdpOptions options{.ranks = 4, .lanes = 4, .overlap = overlap, .bucket_floats = 1};
-    const Plan plan = plan_ddp(model, options);
-    const Simulation s = simulate(plan.programs, ddp_cost(model, plan, 2, cost));
+    MeshOptions options = data_parallel(4, 4);
+    options.overlap = overlap, options.merged_floats = 0;
+    const Simulation s = simulate(plan_mesh(model, options).programs, mesh_cost(model, options, cost));
     seconds[overlap] = s.seconds;
     for (const RankSimulation& rank : s.ranks) EXPECT_GT(rank.received[0], 0);
   }
   EXPECT_LT(seconds[1], seconds[0]);
 }
 
-TEST(Simulate, DdpReceivesTheBytesOfARing) {
+TEST(Simulate, DataParallelismReceivesTheBytesOfARing) {
   const ModelShape model = test::gpt_model_shape({.layers = 2});
   CostOptions cost;
   cost.calibration = default_calibration("cpu", 4);
-  const Plan plan = plan_ddp(model, {.ranks = 4, .lanes = 8});
-  const Simulation s = simulate(plan.programs, ddp_cost(model, plan, 2, cost));
   int64_t floats = 0;
   for (const BlockShape& block : model.blocks) floats += block.unit_size;
-  // Three quarters of the gradient to be reduced, three quarters of the sums.
-  EXPECT_NEAR(s.ranks[1].received[0], 2 * 0.75 * 4 * static_cast<double>(floats), 1);
+  for (const bool windows : {true, false}) {  // sums are borrowed, or returned
+    MeshOptions options = data_parallel(4, 8);
+    options.windows = windows;
+    const Simulation s = simulate(plan_mesh(model, options).programs, mesh_cost(model, options, cost));
+    // Three quarters of the gradient to be reduced, three quarters of the sums.
+    EXPECT_NEAR(s.ranks[1].received[0], 2 * 0.75 * 4 * static_cast<double>(floats), 1e-3 * static_cast<double>(floats));
+  }
 }
 
-/// Plain data parallelism on hosts of two: a host's sum of a quarter leaves it, and the finished quarter.
+/// Data parallelism on hosts of two: a host's sum of a quarter leaves it, and the finished quarter.
 TEST(Simulate, DataParallelHostsExchangeOneSum) {
   const ModelShape model = test::gpt_model_shape({.layers = 2, .width = 256, .hidden = 1024});
-  const Plan plan = plan_ddp(model, {.ranks = 4, .lanes = 4});
   double bytes = 0;
   for (const BlockShape& block : model.blocks) bytes += 4.0 * static_cast<double>(block.unit_size);
   for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 1, 1}, {0, 0, 0, 1}, {}}) {
     CostOptions cost;
     cost.calibration = default_calibration("cpu", 8);
     cost.hosts = hosts;
-    const Simulation s = simulate(plan.programs, ddp_cost(model, plan, 2, cost));
+    MeshOptions options = data_parallel(4, 4);
+    options.hosts = hosts_in_order(hosts);
+    options.windows = hosts.empty() || options.hosts > 1;
+    const Simulation s = simulate(plan_mesh(model, options).programs, mesh_cost(model, options, cost));
     const bool two_levels = hosts == std::vector<int>{0, 0, 1, 1};  // unequal hosts have one
     for (const RankSimulation& rank : s.ranks) {
       EXPECT_NEAR(rank.link[static_cast<size_t>(Axis::kHosts)], two_levels ? bytes / 2 : 0, bytes / 20);

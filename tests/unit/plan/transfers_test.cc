@@ -1,7 +1,9 @@
-#include "plan/make/transfers.h"
+// Which ranges of whose windows go where in the sums and copies of a plan, and how many bytes that are.
+#include "plan/ir/transfers.h"
 
 #include <gtest/gtest.h>
 
+#include "plan/search/link_bytes.h"
 #include "unit/plan/sample_meshes.h"
 
 namespace tutti {
@@ -15,16 +17,20 @@ struct Planned : test::PlannedMesh {
   Planned(const MeshModel& m, const Mesh& mesh, int zero, Batch batch, bool owner = false)
       : PlannedMesh(mesh_model(m), mesh, zero, batch) {
     options.owner = owner;
+    options.merged_floats = 0;
     plan = plan_mesh(model, options);
   }
-  const Instruction& get(int rank, Op op, int unit, int n = 0) const {
-    for (const Queue& queue : plan.programs[rank].queues) {
-      for (const Instruction& i : queue.instructions) {
-        if (i.op == op && i.block == unit && n-- == 0) return i;
-      }
-    }
+  /// The first of its op on a rank that moves the unit.
+  const Instruction& get(int rank, Op op, int unit) const {
+    for (const Queue& queue : plan.programs[rank].queues)
+      for (const Instruction& i : queue.instructions)
+        if (i.op == op && plan.parcels[i.parcel].front().unit == unit) return i;
     throw std::out_of_range("no such instruction");
   }
+  const SumTransfer& sum(int unit) const { return plan.sums[get(0, Op::kReduce, unit).transfer]; }
+  const CopyTransfer& copy(int unit) const { return plan.copies[get(0, Op::kGather, unit).transfer]; }
+  /// The first buffer that an instruction has for a role.
+  int first(int rank, Op op, int unit, OperandRole role) const { return buffer_of(get(rank, op, unit), role); }
   const Buffer& buffer(int rank, int b) const { return plan.programs[rank].buffers[b]; }
 };
 
@@ -34,65 +40,73 @@ constexpr int64_t kFloat = sizeof(float);
 
 TEST(Transfers, EveryDataRankContributesWholeGradientsAndOwnsItsSlice) {
   const Planned p({4, 1, false}, {2, 1, 1, 2}, 1, {3, 1, 1});
-  const Instruction& reduce = p.get(0, Op::kReduce, 1);
-  const SumTransfer sum = sum_transfer(p.plan, p.model, p.options, reduce);
+  const SumTransfer& sum = p.sum(1);
   EXPECT_EQ(sum.ranks, (std::vector<int>{0, 1}));
-  EXPECT_EQ(sum.slices[0].begin, 0);
-  EXPECT_EQ(sum.slices[0].end, sum.slices[1].begin);
-  EXPECT_EQ(sum.slices[1].end, p.model.blocks[1].unit_size);
+  ASSERT_EQ(sum.units.size(), 1u);
+  const UnitSum& unit = sum.units[0];
+  EXPECT_EQ(unit.unit, 1);
+  EXPECT_EQ(unit.slices[0].begin, 0);
+  EXPECT_EQ(unit.slices[0].end, unit.slices[1].begin);
+  EXPECT_EQ(unit.slices[1].end, p.model.blocks[1].unit_size);
   // Lanes 0 and 1 are one subtree of rank 0, lane 2 is rank 1's.
-  ASSERT_EQ(sum.sources.size(), 1u);
-  ASSERT_EQ(sum.sources[0].terms.size(), 2u);
+  ASSERT_EQ(unit.sources.size(), 1u);
+  ASSERT_EQ(unit.sources[0].terms.size(), 2u);
   for (int rank : {0, 1}) {
-    EXPECT_EQ(sum.sources[0].terms[rank].rank, rank);
-    EXPECT_EQ(sum.sources[0].terms[rank].offset, p.buffer(rank, p.get(rank, Op::kReduce, 1).reads[0]).window_offset);
+    EXPECT_EQ(unit.sources[0].terms[rank].rank, rank);
+    EXPECT_EQ(unit.sources[0].terms[rank].offset,
+              p.buffer(rank, p.first(rank, Op::kReduce, 1, OperandRole::kTerm)).window_offset);
   }
   EXPECT_TRUE(sum.last());
-  EXPECT_EQ(level_floats(sum, 0), sum.slices[0].size());
+  EXPECT_TRUE(sum.ordered);
+  EXPECT_EQ(sum.returned, Return::kNone);
+  EXPECT_EQ(level_floats(sum, unit, 0), unit.slices[0].size());
 }
 
 TEST(Transfers, AFurtherUserOnTheSameRanksContributesFromBehindTheUnit) {
   const Planned p({4, 1, true}, {2, 1, 1, 2}, 1, {2, 1, 1});
-  const SumTransfer sum = sum_transfer(p.plan, p.model, p.options, p.get(0, Op::kReduce, 0));
-  ASSERT_EQ(sum.sources.size(), 2u);
-  EXPECT_EQ(sum.sources[1].to, (Range{0, 9000}));
+  const std::vector<SumSource>& sources = p.sum(0).units[0].sources;
+  ASSERT_EQ(sources.size(), 2u);
+  EXPECT_EQ(sources[1].to, (Range{0, 9000}));
   const int64_t extra = p.model.blocks[0].parameters[0].extra_gradients[0];
-  EXPECT_EQ(sum.sources[1].terms[1].offset - sum.sources[0].terms[1].offset, extra * kFloat);
+  EXPECT_EQ(sources[1].terms[1].offset - sources[0].terms[1].offset, extra * kFloat);
 }
 
 TEST(Transfers, AFurtherUserOnAnotherStageContributesFromItsOwnBuffer) {
   const Planned p({4, 1, true}, {2, 1, 2, 2}, 1, {2, 1, 1});
-  const SumTransfer sum = sum_transfer(p.plan, p.model, p.options, p.get(0, Op::kReduce, 0));
+  const SumTransfer& sum = p.sum(0);
+  const UnitSum& unit = sum.units[0];
   EXPECT_EQ(sum.ranks, (std::vector<int>{0, 1, 2, 3}));
-  EXPECT_TRUE(sum.slices[2].empty());
-  ASSERT_EQ(sum.sources.size(), 2u);
-  EXPECT_EQ(sum.sources[1].terms[1].rank, 3);
-  EXPECT_EQ(sum.sources[1].terms[1].offset, p.buffer(3, p.get(3, Op::kReduce, 0).reads[0]).window_offset);
+  EXPECT_TRUE(unit.slices[2].empty());
+  ASSERT_EQ(unit.sources.size(), 2u);
+  EXPECT_EQ(unit.sources[1].terms[1].rank, 3);
+  EXPECT_EQ(unit.sources[1].terms[1].offset, p.buffer(3, p.first(3, Op::kReduce, 0, OperandRole::kTerm)).window_offset);
 }
 
 TEST(Transfers, WhereSumsTakeRoundsALevelHoldsThePartsOfFurtherUsersToo) {
   const Planned p({4, 1, true}, {2, 1, 1, 2}, 2, {4, 1, 1}, true);
-  const SumTransfer sum = sum_transfer(p.plan, p.model, p.options, p.get(0, Op::kReduce, 0));
+  const SumTransfer& sum = p.sum(0);
   EXPECT_EQ(sum.rounds, 2);
   EXPECT_FALSE(sum.last());
-  EXPECT_EQ(level_floats(sum, 0), 2 * sum.slices[0].size());
+  EXPECT_EQ(level_floats(sum, sum.units[0], 0), 2 * sum.units[0].slices[0].size());
 }
 
 TEST(Transfers, AGatherAfterUpdateTakesTheOthersSlicesOfMyReplica) {
   const Planned p({4, 1, false}, {4, 1, 1, 2}, 1, {4, 1, 1});
-  const CopyTransfer copy = copy_transfer(p.plan, p.model, p.options, p.get(0, Op::kGather, 1));
+  const CopyTransfer& copy = p.copy(1);
   EXPECT_TRUE(copy.updated);
+  EXPECT_FALSE(copy.gradients);
   ASSERT_EQ(copy.copies.size(), 4u);  // its own slice lies in the same memory
   for (const auto& c : copy.copies) {
     EXPECT_EQ(c.from / 2, c.to / 2);
     EXPECT_NE(c.from, c.to);
-    EXPECT_EQ(c.offset - p.buffer(c.from, p.get(c.from, Op::kGather, 1).reads[0]).window_offset, c.at);
+    const Buffer& source = p.buffer(c.from, p.first(c.from, Op::kGather, 1, OperandRole::kPart));
+    EXPECT_EQ(c.offset - source.window_offset, c.at);
   }
 }
 
 TEST(Transfers, AGatherAheadOfForwardFillsASlotFromSlices) {
   const Planned p({4, 1, false}, {2, 1, 1, 2}, 3, {2, 1, 1});
-  const CopyTransfer copy = copy_transfer(p.plan, p.model, p.options, p.get(0, Op::kGather, 1));
+  const CopyTransfer& copy = p.copy(1);
   EXPECT_FALSE(copy.updated);
   int64_t bytes = 0;
   for (const auto& c : copy.copies) bytes += c.to == 0 ? c.bytes : 0;
@@ -102,14 +116,16 @@ TEST(Transfers, AGatherAheadOfForwardFillsASlotFromSlices) {
 TEST(Transfers, CopiesOfSharedParametersGoToOneBufferForEachBlock) {
   const Planned p({4, 4, false}, {1, 2, 1, 1}, 0, {1, 1, 1});
   const int unit = p.model.block_at(1, 0);
-  const CopyTransfer copy = copy_transfer(p.plan, p.model, p.options, p.get(0, Op::kGather, unit));
+  const CopyTransfer& copy = p.copy(unit);
   ASSERT_EQ(copy.copies.size(), 4u);  // norm and bias for columns 2 and 3, on rank 1
-  EXPECT_EQ(copy.copies[0].write, 0);
-  EXPECT_EQ(copy.copies[3].write, 1);
+  const auto wholes = operands_of(p.get(1, Op::kGather, unit), OperandRole::kWhole);
+  ASSERT_EQ(wholes.size(), 2u);
+  EXPECT_EQ(copy.copies[0].buffer, wholes[0]->buffer);
+  EXPECT_EQ(copy.copies[3].buffer, wholes[1]->buffer);
   EXPECT_EQ(copy.copies[0].bytes, 100 * kFloat);
   EXPECT_EQ(copy.copies[3].bytes, 70 * kFloat);
   EXPECT_EQ(copy.copies[1].at, p.model.blocks[unit].parameters[2].extra_gradients[1] * kFloat -
-                                   p.buffer(1, p.get(1, Op::kGather, unit).writes[0]).range.begin * kFloat);
+                                   p.buffer(1, wholes[0]->buffer).range.begin * kFloat);
 }
 
 TEST(Transfers, TwoRanksOfZeroOneMoveHalfOfEverythingTwice) {
@@ -117,14 +133,14 @@ TEST(Transfers, TwoRanksOfZeroOneMoveHalfOfEverythingTwice) {
   int64_t floats = 0;
   for (const BlockShape& block : p.model.blocks) floats += block.unit_size;
   // To the other goes its slice of my gradient and my slice of the parameters.
-  EXPECT_EQ(link_bytes(p.plan, p.model, p.options, 0, 1), floats * kFloat);
-  EXPECT_EQ(link_bytes(p.plan, p.model, p.options, 1, 0), floats * kFloat);
+  EXPECT_EQ(link_bytes(p.plan, p.model)[0][1], floats * kFloat);
+  EXPECT_EQ(link_bytes(p.plan, p.model)[1][0], floats * kFloat);
 }
 
 /// What goes between the two halves of the ranks in a step.
 int64_t between_hosts(const Planned& p) {
   const int ranks = p.options.mesh.ranks();
-  const LinkBytes links = link_bytes(p.plan, p.model, p.options);
+  const LinkBytes links = link_bytes(p.plan, p.model);
   int64_t bytes = 0;
   for (int from = 0; from < ranks / 2; ++from)
     for (int to = ranks / 2; to < ranks; ++to) bytes += links[from][to] + links[to][from];
@@ -172,16 +188,16 @@ TEST(Transfers, SumsHaveTwoLevelsOnlyWhereHostsHaveWholeSubtreesAndTheirSlices) 
 
 TEST(Transfers, AStageSendsABorderAndGetsItsGradientBack) {
   const Planned p({4, 1, false}, {1, 1, 2, 1}, 0, {3, 2, 1});
-  EXPECT_EQ(link_bytes(p.plan, p.model, p.options, 0, 1), 6 * 2048);
-  EXPECT_EQ(link_bytes(p.plan, p.model, p.options, 1, 0), 6 * 2048);
+  EXPECT_EQ(link_bytes(p.plan, p.model)[0][1], 6 * 2048);
+  EXPECT_EQ(link_bytes(p.plan, p.model)[1][0], 6 * 2048);
 }
 
 TEST(Transfers, ColumnsExchangeAllButTheirOwn) {
   const Planned p({3, 2, false}, {1, 2, 1, 1}, 0, {1, 1, 1});
   // Forward and backward: a gather of 1024 bytes, and half of 2048 bytes of partial sums; then what is shared.
   const int64_t shared = (100 + 70) * kFloat;
-  EXPECT_EQ(link_bytes(p.plan, p.model, p.options, 1, 0), 4 * 1024 + shared);
-  EXPECT_EQ(link_bytes(p.plan, p.model, p.options, 0, 1), 4 * 1024 + shared);
+  EXPECT_EQ(link_bytes(p.plan, p.model)[1][0], 4 * 1024 + shared);
+  EXPECT_EQ(link_bytes(p.plan, p.model)[0][1], 4 * 1024 + shared);
 }
 
 }  // namespace tutti

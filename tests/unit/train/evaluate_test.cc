@@ -55,6 +55,24 @@ kind = "points"
   return job;
 }
 
+/// A whole model on a rank, which computes some of the lanes.
+class WholePlacement final : public Placement {
+ public:
+  WholePlacement(const Model& model, ModelRunner& runner, Range lanes)
+      : model_(model), runner_(runner), lanes_(lanes) {}
+  bool computes(int lane) const override { return lanes_.contains(lane); }
+  std::optional<Evaluated> forward(const Pass& pass, const std::vector<at::Tensor>& data) override {
+    runner_.forward_all(pass, data);
+    return Evaluated{runner_.loss(), runner_.border(model_.output), data};
+  }
+  int64_t output_width() override { return runner_.border(model_.output).size(-1); }
+
+ private:
+  const Model& model_;
+  ModelRunner& runner_;
+  const Range lanes_;
+};
+
 /// What rank 0 reports; all ranks must report the same.
 nlohmann::json report_of(const std::string& loss, int64_t rows, int lanes, const std::vector<Range>& owned,
                          int64_t records = kRecords, double dropout = 0.3) {
@@ -64,7 +82,7 @@ nlohmann::json report_of(const std::string& loss, int64_t rows, int lanes, const
     FlatModel flat(make_model(job_of(loss, rows, dropout)), 4);
     Channel channel(me.transport, me.clock, 64, std::chrono::seconds(20));
     const Batch batch{lanes, 1, static_cast<int>(rows)};
-    HostPlacement placement(flat.model, *flat.runner, batch, owned[static_cast<size_t>(me.rank)]);
+    WholePlacement placement(flat.model, *flat.runner, owned[static_cast<size_t>(me.rank)]);
     const Metrics metrics = evaluate(flat.model, placement, Points(), records, batch, 1, 7, channel);
     reports[static_cast<size_t>(me.rank)] = metrics.report();
   });
@@ -110,10 +128,6 @@ class CutPlacement final : public Placement {
     return whole_.forward(pass, data);
   }
   int64_t output_width() override { return whole_.output_width(); }
-  ModelRunner* runner() override { return nullptr; }
-  Pass pass_of(uint64_t seed, int64_t step, int lane, int micro) const override {
-    return whole_.pass_of(seed, step, lane, micro);
-  }
 
  private:
   Placement& whole_;
@@ -128,7 +142,7 @@ TEST(Evaluate, CountsAMicroBatchOfAModelThatIsCutOverRanksOnce) {
       FlatModel flat(make_model(job_of(loss, 4, 0)), 4);
       Channel channel(me.transport, me.clock, 64, std::chrono::seconds(20));
       const Batch batch{5, 1, 4};
-      HostPlacement whole(flat.model, *flat.runner, batch, {0, 5});
+      WholePlacement whole(flat.model, *flat.runner, {0, 5});
       CutPlacement cut(whole, channel, me.rank / 2 == 0 ? std::set<int>{0, 2, 4} : std::set<int>{1, 3});
       reports[static_cast<size_t>(me.rank)] =
           evaluate(flat.model, cut, Points(), kRecords, batch, 1, 7, channel).report().dump();

@@ -58,7 +58,7 @@ class TrainedTest : public testing::Test {
     const Model model = make_model(job);
     const ModelShape shape = describe(model);
     Accounts accounts;
-    Units units(model, shape, {"m"}, seed, accounts);
+    Units units(model, shape, all_held(shape), {"m"}, seed, {}, accounts);
     State state = units.state({step, 0, ""});
     for (StateEntry& entry : state.entries)
       if (entry.name.ends_with("norm.mean")) std::fill(entry.values.begin(), entry.values.end(), 0.25F);

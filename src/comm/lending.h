@@ -1,0 +1,27 @@
+// What a rank lets others read in its window beyond the end of a sum: an Update that borrows reads there until its rank
+// releases the parcel, and the lender acquires the parcel before it writes there again, in the next step.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "net/transport.h"
+#include "plan/ir/program.h"
+
+namespace tutti {
+
+class Lending {
+ public:
+  /// Who borrows of this rank is read off the plan's operands.
+  Lending(const Plan& plan, int rank, Transport& transport);
+  /// Waits until everyone that borrowed of the parcel in step `step` - 1 has released it.
+  void acquire(int parcel, uint64_t step, Deadline deadline);
+  /// This rank has read what it wanted in this step.
+  void release(int parcel, uint64_t step);
+
+ private:
+  Transport& transport_;
+  std::vector<std::vector<int>> borrowers_;  // by parcel
+};
+
+}  // namespace tutti

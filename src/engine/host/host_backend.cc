@@ -1,0 +1,268 @@
+// Each handler below says what an instruction means on the host's cores. Where things are is said by the program, what
+// travels by the plan's transfers (engine/host/travel.h); nothing is decided here.
+#include <cstring>
+
+#include "base/error.h"
+#include "comm/fold.h"
+#include "comm/lending.h"
+#include "engine/backend.h"
+#include "engine/channels.h"
+#include "engine/data_slots.h"
+#include "engine/host/commit.h"
+#include "engine/host/travel.h"
+#include "tensor/threads.h"
+
+namespace tutti {
+
+namespace {
+
+/// A program of the rank and what its instructions run with.
+struct Side {
+  Side(const EngineParts& parts, const Station& station, Which which);
+  /// The micro-batch is copied into its slot, or, where only one is in work at a time, used where it is.
+  void load(const Instruction& i, const std::vector<at::Tensor>& batch);
+  /// Throws what the roll call has found where it explains why others were lost.
+  void run(Executor& executor, uint64_t round) const;
+
+  const Which which;
+  const Program& program;
+  HostTravel travel;
+  DataSlots data;
+};
+
+/// A unit's values where an Update finds them: resident or fetched.
+class UpdatedUnit final : public UnitValues {
+ public:
+  UpdatedUnit(float* parameters, float* moments, Range held, int slots)
+      : parameters_(parameters), moments_(moments), held_(held), slots_(slots) {}
+  float* parameters(int, int64_t offset) const override { return parameters_ + offset; }
+  std::vector<float*> slots(int, int64_t offset) const override {
+    std::vector<float*> all;
+    for (int k = 0; k < slots_; ++k)
+      all.push_back(moments_ + k * align_up(held_.size(), kAlign) + (offset - held_.begin));
+    return all;
+  }
+
+ private:
+  float *parameters_, *moments_;  // of the unit's first float; of the first one held
+  Range held_;
+  int slots_;
+};
+
+class HostBackend final : public Backend {
+ public:
+  HostBackend(const EngineParts& parts, const Station& station);
+
+  RunnerOptions runner_options(Which) override { return {}; }
+  void start(Compute compute) override;
+  std::span<const at::Tensor> data(Which which, const Instruction& i) const override {
+    return (which == Which::kSteps ? steps_ : forward_).data.read_by(i);
+  }
+  Pass pass_of(uint64_t seed, int64_t step, int lane, int micro) const override {
+    return {seed, step, lane, micro, first_sample(p_.plan.batch, step, lane, micro)};
+  }
+  void count_loss(const Instruction&, const at::Tensor& loss, const Turn&) override {
+    commit_.count_loss({loss.const_data_ptr<double>()[0], loss.const_data_ptr<double>()[1]});
+  }
+  StepVerdict run(const StepRequest& request) override;
+  void repeat(const StepRequest& request, Loader& loader) override;
+  void evaluate(const std::vector<at::Tensor>& batch) override;
+  std::vector<at::Tensor> evaluated() const override { return *batch_; }
+  MoveOutput move_output() override { return move_by_transport(p_, station_); }
+  uint64_t order_digest() const override { return p_.loader.digest(); }
+
+ private:
+  std::unique_ptr<Executor> make_executor(Which which);
+  Handlers handlers(Side& side);
+  void add_step_handlers(Handlers& on);
+  void find_chunks();
+  void fold(const Instruction& i);
+  void norm(const Instruction& i);
+  void update(const Instruction& i);
+  const float* gradient(const Operand& operand) const;
+  Deadline deadline() const { return p_.context.clock.after(timeout_of(p_.job)); }
+
+  const EngineParts& p_;
+  const Station& station_;
+  Channel channel_;
+  HostCommit commit_;
+  Side steps_, forward_;
+  Lending lending_;
+  Compute compute_;
+  std::unique_ptr<Executor> step_executor_, forward_executor_;
+  std::vector<std::vector<Range>> chunks_;  // by unit, of what I own of its sum; those that count in norms
+  Loader* loader_;
+  int64_t step_ = 0;
+  uint64_t round_ = 0;  // steps run so far
+  bool repeating_ = false;
+  const std::vector<at::Tensor>* batch_ = nullptr;  // of an evaluation
+};
+
+Side::Side(const EngineParts& parts, const Station& station, Which which)
+    : which(which),
+      program(parts.program(which)),
+      travel(parts, station, which),
+      data(
+          parts.model, program, [&memory = parts.memory, which](int b) { return memory.of(which, b); }, at::kCPU) {}
+
+void Side::load(const Instruction& i, const std::vector<at::Tensor>& batch) {
+  const auto& tensors = data.filled_by(i);
+  if (tensors.empty()) return data.lend(i, batch);
+  for (size_t d = 0; d < batch.size(); ++d)
+    std::memcpy(tensors[d].data_ptr(), batch[d].const_data_ptr(), static_cast<size_t>(batch[d].nbytes()));
+}
+
+void Side::run(Executor& executor, uint64_t round) const {
+  try {
+    executor.run(round);
+  } catch (const CommError&) {
+    travel.rethrow();
+    throw;
+  }
+}
+
+HostBackend::HostBackend(const EngineParts& parts, const Station& station)
+    : p_(parts),
+      station_(station),
+      channel_(parts.transport, parts.context.clock, kDataChannel, timeout_of(parts.job)),
+      commit_(parts.job.train, parts.context, channel_, parts.shape.blocks.size()),
+      steps_(p_, station_, Which::kSteps),
+      forward_(p_, station_, Which::kEvaluation),
+      lending_(p_.plan, p_.context.rank, p_.transport),
+      loader_(&p_.loader) {
+  find_chunks();
+}
+
+void HostBackend::start(Compute compute) {
+  compute_ = std::move(compute);
+  step_executor_ = make_executor(Which::kSteps);
+  forward_executor_ = make_executor(Which::kEvaluation);
+  // Copies of shared parameters are refreshed after every Update; the first ones are made here.
+  steps_.travel.refresh();
+}
+
+std::unique_ptr<Executor> HostBackend::make_executor(Which which) {
+  Side& side = which == Which::kSteps ? steps_ : forward_;
+  Handlers on = handlers(side);
+  if (which == Which::kSteps) add_step_handlers(on);
+  Trace* trace = which == Which::kSteps && !repeating_ ? &p_.trace : nullptr;
+  return std::make_unique<Executor>(
+      side.program, std::move(on), p_.context.clock, &p_.context.control.cancel, trace,
+      [threads = static_cast<int>(p_.job.numerics.threads)] { prepare_compute_thread(threads); });
+}
+
+void HostBackend::find_chunks() {
+  chunks_.resize(p_.shape.blocks.size());
+  for (size_t u = 0; u < p_.shape.blocks.size(); ++u) {
+    const int unit = static_cast<int>(u);
+    const Range owned = range_of(p_.plan.ownership[u].sums, p_.context.rank);
+    const auto& parameters = p_.shape.blocks[u].parameters;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (!p_.updater.counts(unit, i)) continue;
+      for (const Range& chunk : chunks_of({{parameters[i].offset, parameters[i].offset + parameters[i].size}}))
+        if (owned.contains(chunk.begin)) chunks_[u].push_back(chunk);
+    }
+  }
+}
+
+/// Of both programs.
+Handlers HostBackend::handlers(Side& side) {
+  Handlers on;
+  const auto set = [&on](Op op, Handler handler) { on[static_cast<int>(op)] = std::move(handler); };
+  set(Op::kLoad, [this, &side](const Instruction& i, uint64_t) {
+    side.load(i, side.which == Which::kSteps ? loader_->next(step_, i.lane, i.micro) : *batch_);
+  });
+  for (Op op : {Op::kForward, Op::kBackward})
+    set(op, [this, &side](const Instruction& i, uint64_t round) { compute_(side.which, i, {round}); });
+  side.travel.set(on);
+  return on;
+}
+
+void HostBackend::add_step_handlers(Handlers& on) {
+  const auto set = [&on](Op op, Handler handler) { on[static_cast<int>(op)] = std::move(handler); };
+  set(Op::kFold, [this](const Instruction& i, uint64_t) { fold(i); });
+  set(Op::kNorm, [this](const Instruction& i, uint64_t) { norm(i); });
+  set(Op::kVote, [this](const Instruction& i, uint64_t) {
+    steps_.travel.meet(i);
+    commit_.vote();
+  });
+  set(Op::kUpdate, [this](const Instruction& i, uint64_t) { update(i); });
+  // Of a step that is repeated nobody has borrowed anything: it was not committed.
+  set(Op::kAcquire, [this](const Instruction& i, uint64_t round) {
+    if (!repeating_) lending_.acquire(i.parcel, round, deadline());
+  });
+  set(Op::kRelease, [this](const Instruction& i, uint64_t round) { lending_.release(i.parcel, round); });
+}
+
+StepVerdict HostBackend::run(const StepRequest& request) {
+  step_ = request.step;
+  steps_.travel.begin(step_);
+  forward_.travel.begin(step_);
+  return commit_.run(request, [this] { steps_.run(*step_executor_, round_++); });
+}
+
+void HostBackend::repeat(const StepRequest& request, Loader& loader) {
+  repeating_ = true;
+  loader_ = &loader;
+  step_executor_ = make_executor(Which::kSteps);  // one that has failed runs no further step
+  const StepVerdict verdict = run(request);
+  TUTTI_CHECK(!verdict.finite, "a step that was not finite is, the second time");
+}
+
+void HostBackend::evaluate(const std::vector<at::Tensor>& batch) {
+  batch_ = &batch;
+  forward_.run(*forward_executor_, round_);
+}
+
+void HostBackend::fold(const Instruction& i) {
+  for (const Add& add : i.adds) {
+    const Range range = steps_.program.buffers[add.into].range;
+    add_into(p_.memory.floats(add.into), p_.memory.floats(add.from),
+             range.empty() ? p_.shape.blocks[i.block].gradient_size : range.size());
+  }
+}
+
+void HostBackend::norm(const Instruction& i) {
+  for (const Operand* sum : operands_of(i, OperandRole::kSum)) {
+    const float* values = p_.gradient(sum->buffer);
+    for (const Range& chunk : chunks_[sum->unit]) commit_.count_squares(sum->unit, values + chunk.begin, chunk.size());
+  }
+}
+
+/// Where float 0 of the unit would be, in this rank's memory or in the window of the one it is borrowed from.
+const float* HostBackend::gradient(const Operand& operand) const {
+  if (operand.rank < 0) return p_.gradient(operand.buffer);
+  const Buffer& buffer = p_.plan.programs[operand.rank].buffers[operand.buffer];
+  return reinterpret_cast<const float*>(p_.transport.window_of(operand.rank).data() + buffer.window_offset) -
+         buffer.range.begin;
+}
+
+/// What this rank updates of the unit, piece by piece: gradients are read where their owners left them.
+void HostBackend::update(const Instruction& i) {
+  const int unit = i.block;
+  const StepScalars scalars = commit_.scalars(unit);
+  const auto& parameters = p_.shape.blocks[unit].parameters;
+  const Held& held = p_.units.held(unit);
+  const UpdatedUnit units(p_.memory.floats(buffer_of(i, OperandRole::kParameter)) - held.parameters.begin,
+                          p_.memory.floats(buffer_of(i, OperandRole::kMoment)), held.moments, p_.plan.optimizer_slots);
+  const int64_t proposals = int64_t{p_.plan.batch.lanes} * p_.plan.batch.micro_batches;
+  const auto gradients = operands_of(i, OperandRole::kGradient);
+  std::vector<GradientPiece> pieces;
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    const Range updated = overlap(held.moments, {parameters[p].offset, parameters[p].offset + parameters[p].size});
+    pieces.clear();
+    for (const Operand* operand : gradients) {
+      const Range part = overlap(updated, operand->range);
+      if (!part.empty()) pieces.push_back({part.begin, part.size(), gradient(*operand) + part.begin});
+    }
+    if (!pieces.empty()) p_.updater.update(units, unit, p, pieces, scalars, proposals);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_host_backend(const EngineParts& parts, const Station& station) {
+  return std::make_unique<HostBackend>(parts, station);
+}
+
+}  // namespace tutti

@@ -1,0 +1,22 @@
+// What a step is asked for and what it came to.
+#pragma once
+
+#include <cstdint>
+
+namespace tutti {
+
+struct StepRequest {
+  int64_t step = 0;     ///< steps committed before it
+  int64_t updates = 0;  ///< of them, those that updated: in float16 some are skipped
+  double lr = 0;
+  double loss_scale = 1;
+};
+
+/// The same on every rank.
+struct StepVerdict {
+  double loss = 0, gradient_norm = 0;
+  bool finite = true;  ///< false: nothing of the step was written
+  bool stop = false;   ///< a rank was asked to stop
+};
+
+}  // namespace tutti

@@ -1,0 +1,14 @@
+// Whether the operands of an instruction are those that its op knows: roles, accesses, units and ranges, and memory
+// that is there. Part of plan/check/structure.h.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan/check/ordering.h"
+
+namespace tutti {
+
+void check_operands(const Plan& plan, const ModelShape& model, Place place, std::vector<std::string>& faults);
+
+}  // namespace tutti

@@ -1,0 +1,15 @@
+// What a program takes of a rank's memory, by the plan's own account.
+#pragma once
+
+#include "plan/ir/program.h"
+
+namespace tutti {
+
+/// Bytes per kind.
+struct MemoryForecast {
+  int64_t bytes[kBufferKinds] = {};
+  int64_t total() const;
+};
+MemoryForecast forecast_memory(const Program& program);
+
+}  // namespace tutti

@@ -1,0 +1,60 @@
+#include "plan/ir/touched.h"
+
+#include <algorithm>
+
+namespace tutti {
+
+namespace {
+
+bool listed(const std::vector<int>& list, int value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+void add(std::vector<int>& list, int buffer) {
+  if (buffer != -1 && std::find(list.begin(), list.end(), buffer) == list.end()) list.push_back(buffer);
+}
+void add(std::vector<int>& list, const std::vector<int>& buffers) {
+  for (int b : buffers) add(list, b);
+}
+
+}  // namespace
+
+Touched touched_by(const Instruction& i) {
+  Touched a;
+  for (const Operand& operand : i.operands) {
+    if (operand.rank >= 0) continue;
+    if (operand.access != Access::kWrite) add(a.reads, operand.buffer);
+    if (operand.access != Access::kRead) add(a.writes, operand.buffer);
+  }
+  for (const Add& sum : i.adds) {
+    add(a.reads, sum.from);
+    add(a.reads, sum.into);
+    add(a.writes, sum.into);
+  }
+  const Flow& f = i.flow;
+  add(a.reads, f.in);
+  for (const UnitBuffer& p : f.parameters) add(a.reads, p.buffer);
+  for (const UnitBuffer& g : f.gradients) add(a.writes, g.buffer);
+  add(a.writes, f.work);
+  if (i.op == Op::kExchange) {
+    add(a.writes, f.out);
+    if (i.exchange == Exchange::kScatter) add(a.writes, f.in);
+  } else if (i.op == Op::kForward) {
+    for (int out : f.out) {
+      if (!listed(f.in, out)) add(a.writes, out);  // else it is passed on
+    }
+    add(a.writes, f.saved);
+    add(a.writes, f.grad_in);  // in the place of inputs that are consumed
+  } else {
+    add(a.reads, f.out);
+    add(a.reads, f.saved);
+    add(a.reads, f.grad_out);
+    for (int grad : f.grad_in) {
+      if (!listed(f.grad_out, grad)) add(a.writes, grad);
+    }
+    add(i.part == Part::kWeight ? a.reads : a.writes, f.deferred);
+  }
+  return a;
+}
+
+}  // namespace tutti

@@ -1,0 +1,87 @@
+// What a Reduce and a Gather of a plan move: which ranges of whose windows go where. They are data of the plan, made
+// once by the generator, so that the checker, the count of bytes and those who do it (comm/pulls.h,
+// device/transfers.h) mean the same thing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "grid/mesh.h"
+
+namespace tutti {
+
+/// Floats of a unit.
+struct UnitRange {
+  int unit = 0;
+  Range range;
+  bool operator==(const UnitRange&) const = default;
+};
+/// What travels together: small units are merged, in the order in which backward completes them.
+using Parcel = std::vector<UnitRange>;
+
+/// One of the sums of a unit: what its own gradient or a further user's gradient of a shared parameter adds.
+struct SumSource {
+  Range to;  ///< floats of the unit that it adds to; of the first source: all of them
+  struct Term {
+    int rank = 0;
+    int64_t offset = 0;  ///< bytes in the rank's window: where the float for to.begin is
+    bool operator==(const Term&) const = default;
+  };
+  std::vector<Term> terms;  ///< by contribution of the round
+  bool operator==(const SumSource&) const = default;
+};
+
+/// A unit's part of a sum.
+struct UnitSum {
+  int unit = 0;
+  std::vector<Range> slices;  ///< by member of SumTransfer::ranks: what it makes of the unit; empty: nothing
+  std::vector<SumSource> sources;
+  bool operator==(const UnitSum&) const = default;
+};
+
+/// How the sums that a member has made come to the others.
+enum class Return : uint8_t {
+  kNone,    ///< they do not, or a Gather takes them, or others borrow them where they are
+  kBlocks,  ///< every block goes to all other members as soon as it is made, into its place in their first term
+};
+
+/// A round of a parcel's sum: every owner makes its slices, for every source, by the same additions; after the last
+/// round the sources' sums are added from left to right.
+struct SumTransfer {
+  std::vector<int> ranks;     ///< all that take part, ascending: those that contribute and those that own
+  std::vector<UnitSum> units;  ///< of the parcel, in its order
+  std::vector<LevelSum> sums;
+  int round = 0, rounds = 1;
+  int levels = 1;         ///< of an owner's stack
+  bool by_hosts = false;  ///< two rounds of other ranks each: first the sum of every host, then the sum of these
+  bool ordered = true;    ///< false: the terms may be added in any order (numerics.reduce = "ring")
+  Return returned = Return::kNone;
+  bool last() const { return round + 1 == rounds; }
+  /// Whether nothing is kept from round to round: then a sum may overwrite a term of it.
+  bool in_place() const { return rounds == 1 || by_hosts; }
+  bool operator==(const SumTransfer&) const = default;
+};
+
+/// Floats of one level of an owner's stack for a unit: its slice, then its part of every further source, where sums
+/// take more than one round.
+int64_t level_floats(const SumTransfer& transfer, const UnitSum& unit, int member);
+
+/// Ranges that travel in a Gather.
+struct CopyTransfer {
+  bool updated = false;    ///< it comes after the units' Updates in the step
+  bool gradients = false;  ///< else parameters
+  std::vector<int> ranks;  ///< ascending
+  struct Copy {
+    int from = 0, to = 0;  ///< ranks
+    int64_t offset = 0;    ///< bytes in from's window
+    int buffer = 0;        ///< of to's program
+    int64_t at = 0;        ///< bytes from the buffer's start
+    int64_t bytes = 0;
+    bool operator==(const Copy&) const = default;
+  };
+  std::vector<Copy> copies;  ///< from == to where a rank copies its own
+  bool operator==(const CopyTransfer&) const = default;
+};
+
+}  // namespace tutti

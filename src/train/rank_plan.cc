@@ -1,0 +1,91 @@
+#include "train/rank_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "comm/pulls.h"
+#include "plan/check/prove.h"
+
+namespace tutti {
+
+namespace {
+
+/// "blocks.2,blocks.4" as layers.
+std::vector<int> layers_of(const std::string& cut, const ModelShape& shape) {
+  std::vector<int> layers;
+  for (size_t begin = 0; !cut.empty() && begin <= cut.size();) {
+    const size_t end = std::min(cut.find(',', begin), cut.size());
+    std::string name = cut.substr(begin, end - begin);
+    name.erase(0, name.find_first_not_of(' '));
+    name.erase(name.find_last_not_of(' ') + 1);
+    const auto found = std::find_if(shape.blocks.begin(), shape.blocks.end(),
+                                    [&](const BlockShape& b) { return b.name == name && b.column == 0; });
+    if (found == shape.blocks.end()) {
+      std::string known;
+      for (const BlockShape& b : shape.blocks)
+        if (b.column == 0) known += (known.empty() ? "" : ", ") + b.name;
+      throw ConfigError({fmt::format("layout.cut: the model has no block \"{}\"; it has {}", name, known)});
+    }
+    layers.push_back(found->layer);
+    begin = end + 1;
+  }
+  return layers;
+}
+
+}  // namespace
+
+MeshOptions mesh_options(const Job& job, const ModelShape& shape, int slots) {
+  const LayoutConfig& layout = job.layout;
+  MeshOptions options;
+  options.mesh = mesh_of(layout);
+  options.batch = batch_of(job.train);
+  options.zero = static_cast<int>(layout.zero);
+  options.owner = layout.fold == "owner";
+  options.micro = job.numerics.order == "micro";
+  options.schedule = layout.schedule;
+  options.chunks = static_cast<int>(layout.chunks);
+  options.in_flight = static_cast<int>(layout.in_flight);
+  options.cut = layers_of(layout.cut, shape);
+  options.recompute = layout.recompute == "full"        ? Recompute::kFull
+                      : layout.recompute == "selective" ? Recompute::kSelective
+                                                        : Recompute::kNone;
+  options.overlap = layout.overlap;
+  options.depth = static_cast<int>(layout.depth);
+  options.hosts = static_cast<int>(layout.hosts);
+  options.device = job.numerics.device == "cuda";
+  options.windows = layout.transport != "tcp";
+  options.root = layout.fold == "root";
+  options.ring = job.numerics.reduce == "ring";
+  options.merged_floats = layout.bucket_floats;
+  options.optimizer_slots = slots;
+  options.offload = layout.offload != "none";
+  options.offload_parameters = layout.offload == "all";
+  return options;
+}
+
+RankPlan plan_ranks(const Job& job, const ModelShape& shape, int slots) {
+  const MeshOptions options = mesh_options(job, shape, slots);
+  if (auto faults = mesh_faults(shape, options); !faults.empty()) throw ConfigError(std::move(faults));
+  RankPlan plan;
+  plan.steps = plan_mesh(shape, options);
+  if (plan.steps.parcels.size() > static_cast<size_t>(kFlaggedParcels))
+    throw ConfigError(
+        {fmt::format("the model's units travel in {} parcels, but ranks have flags for {}; fewer layers "
+                     "or tensor_slices work, or a larger layout.bucket_floats",
+                     plan.steps.parcels.size(), kFlaggedParcels)});
+  plan.evaluation = plan_evaluation(shape, options, plan.steps);
+  for (const Plan* made : {&plan.steps, &plan.evaluation})
+    if (auto faults = prove(*made, shape); !faults.empty()) throw ConfigError(std::move(faults));
+  return plan;
+}
+
+std::vector<MicroBatch> loads_of(const Program& program) {
+  std::vector<MicroBatch> loads;
+  for (const Instruction& i : program.queues[0].instructions)
+    if (i.op == Op::kLoad) loads.push_back({i.lane, i.micro});
+  return loads;
+}
+
+}  // namespace tutti

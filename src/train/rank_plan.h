@@ -1,0 +1,21 @@
+// The plans of a job: of its steps and of its evaluations, proved. Pure functions, so every rank makes all programs.
+#pragma once
+
+#include "config/job.h"
+#include "plan/make/mesh.h"
+
+namespace tutti {
+
+/// What the job's layout asks for. `slots`: of the optimizer.
+MeshOptions mesh_options(const Job& job, const ModelShape& shape, int slots);
+
+struct RankPlan {
+  Plan steps, evaluation;
+};
+/// Throws ConfigError naming why the model does not run on this layout.
+RankPlan plan_ranks(const Job& job, const ModelShape& shape, int slots);
+
+/// Micro-batches of a step in the order in which a rank's program loads them.
+std::vector<MicroBatch> loads_of(const Program& program);
+
+}  // namespace tutti
