@@ -1,6 +1,6 @@
-// What a run has come to besides the values of its units: steps, what evaluations have shown, the loss scale. It commits
-// as a slot that is swapped in does (Commit in plan/ir/shape.h): a step or an evaluation makes the next one, a pure
-// function of the one before, which it then replaces as a whole.
+// What a run has come to besides the values of its units: steps, what evaluations have shown, the loss scale. It
+// commits as a slot that is swapped in does (Commit in plan/ir/shape.h): a step or an evaluation makes the next one, a
+// pure function of the one before, which it then replaces as a whole.
 #pragma once
 
 #include "config/job.h"

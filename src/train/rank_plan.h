@@ -12,8 +12,8 @@ MeshOptions mesh_options(const Job& job, const ModelShape& shape, int slots);
 struct RankPlan {
   Plan steps, evaluation;
 };
-/// Throws ConfigError naming why the model does not run on this layout.
-RankPlan plan_ranks(const Job& job, const ModelShape& shape, int slots);
+/// `on_device`: the ranks compute on devices. Throws ConfigError naming why the model does not run on this layout.
+RankPlan plan_ranks(const Job& job, const ModelShape& shape, int slots, bool on_device);
 
 /// Micro-batches of a step in the order in which a rank's program loads them.
 std::vector<MicroBatch> loads_of(const Program& program);

@@ -33,7 +33,9 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const
   order_ = make_order(job, *data_.train);
   partition_ = make_partition(job.layout, data_.train, context.size, own);
   if (job.layout.workers == "thread") check_thread_ranks(model_);
-  const auto plan = [this] { plan_ = plan_ranks(job_, shape_, static_cast<int>(updater_->slots().size())); };
+  const auto plan = [this] {
+    plan_ = plan_ranks(job_, shape_, static_cast<int>(updater_->slots().size()), on_device());
+  };
   if (device_ != nullptr) {  // by what segments declare, before a dry run takes any of it
     plan();
     check_device_memory();

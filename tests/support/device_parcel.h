@@ -15,6 +15,7 @@ class DeviceParcel {
   DeviceParcel(const SumCase& c, Device& device, DeviceGroup* group, const StateKernels& kernels)
       : case_(c),
         device_(device),
+        kernels_(kernels),
         me_(group == nullptr ? 0 : group->rank()),
         copies_(c.copies()),
         arena_(device.take(BufferKind::kGradient, static_cast<size_t>(c.arena_bytes()))) {
@@ -25,7 +26,7 @@ class DeviceParcel {
     if (scratch > 0) scratch_ = device.take(BufferKind::kMessage, static_cast<size_t>(scratch));
     make_levels();
     for (const SumTransfer& t : transfers_)
-      sums_.push_back(std::make_unique<DeviceSum>(t, me_, arena_.data(), levels_, scratch_.data(), group, kernels));
+      sums_.push_back(std::make_unique<DeviceSum>(t, me_, arena_.data(), levels_, scratch_.data(), group, kernels_));
     if (c.made_in_place() && me_ < c.data_ranks())
       gather_ = std::make_unique<DeviceCopies>(
           copies_, me_, arena_.data(), [this](int) { return arena_.data(); }, device, group);
@@ -110,6 +111,7 @@ class DeviceParcel {
 
   const SumCase& case_;
   Device& device_;
+  const StateKernels kernels_;
   const int me_;
   const CopyTransfer copies_;
   std::vector<SumTransfer> transfers_;

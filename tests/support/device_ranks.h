@@ -15,10 +15,12 @@
 
 namespace tutti::testing_support {
 
-/// A job of thread ranks. Resolved for the CPU: what a job of the CPU may not say is set on it afterwards.
+/// A job of thread ranks. Resolved for the CPU: what a job of the CPU may not say is set on it afterwards. Unless it is
+/// said, the ZeRO stage is what `auto` is on a GPU.
 inline Job device_job(const std::string& text, int ranks, const std::vector<Setting>& settings = {}) {
   Job job = parse_job(text, "job", settings);
   job.numerics.device = "cpu";
+  if (job.layout.zero == kAutomatic) job.layout.zero = 0;
   job.layout.workers = "thread";
   job.layout.ranks = ranks;
   resolve(job, this_machine());

@@ -110,12 +110,10 @@ void FlowValues::backward(Place place) {
     need(place, i.flow.grad_out[o], of(s.grad_out[o], i), "the gradient of its output");
   if (defers) put(place, i.flow.deferred, of(s.deferred, i), "what it leaves for later");
   for (size_t k = 0; k < s.in.size(); ++k) {
-    if (s.passed[k] < 0) {
-      if (!s.grad_in[k] && i.flow.grad_in[k] >= 0) faults_.add(place, "makes a gradient that nobody wants");
-      put(place, i.flow.grad_in[k], of(s.grad_in[k], i), "the gradient of its input");
-    } else if (i.flow.grad_in[k] != (s.grad_in[k] ? i.flow.grad_out[s.passed[k]] : -1)) {
+    if (s.passed[k] >= 0 && i.flow.grad_in[k] != (s.grad_in[k] ? i.flow.grad_out[s.passed[k]] : -1))
       faults_.add(place, "does not pass a gradient on");
-    }
+    if (!s.grad_in[k] && i.flow.grad_in[k] >= 0) faults_.add(place, "makes a gradient that nobody wants");
+    put(place, i.flow.grad_in[k], of(s.grad_in[k], i), "the gradient of its input");
   }
 }
 

@@ -187,8 +187,14 @@ class Structure {
         if (f.in[k] == b) ++times, at = static_cast<int>(k);
       return times == 1 && f.grad_in.size() == f.in.size() && f.grad_in[at] == b && shape.inputs[at].consumed;
     };
+    const auto passed = [&](int b) {
+      for (size_t o = 0; o < f.grad_out.size(); ++o)
+        if (const int from = shape.outputs[o].same_as; from >= 0 && f.grad_out[o] == b && f.grad_in[from] == b) return true;
+      return false;
+    };
     for (int b : own.writes) {
-      if (inside(b, program.buffers.size()) && listed(own.reads, b) && !consumed(b) && !listed(losses_of(i), b))
+      if (inside(b, program.buffers.size()) && listed(own.reads, b) && !consumed(b) && !passed(b) &&
+          !listed(losses_of(i), b))
         fault_at(place, "writes '{}' while it reads it", program.buffers[b].name);
     }
     // Memory that is passed on is the only one that may be both.
@@ -199,11 +205,6 @@ class Structure {
     for (size_t k = 0; i.op == Op::kForward && k < f.grad_in.size(); ++k) {
       if (f.grad_in[k] != -1 && f.grad_in[k] != f.in[k])
         fault_at(place, "makes a gradient that takes no input's memory");
-    }
-    for (size_t k = 0; k < f.grad_in.size(); ++k) {
-      bool passed = false;
-      for (const OutputShape& out : shape.outputs) passed |= out.same_as == static_cast<int>(k);
-      if (f.grad_in[k] >= 0 && !passed && listed(f.grad_out, f.grad_in[k])) fault_at(place, "writes what it reads");
     }
     std::vector<int> written;
     const auto write = [&](int b) {

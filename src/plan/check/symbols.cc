@@ -100,11 +100,8 @@ void Symbols::add_gradients(const ModelShape& model, int layer, int segment) {
     }
     for (size_t o = 0; o < shape.outputs.size(); ++o) {
       const int tensor = first_[layer][segment] + static_cast<int>(o);
-      const int from = shape.outputs[o].same_as;
-      Symbol read;
-      if (tensors_[tensor].wanted && from >= 0) {
-        read = own.grad_in[from];
-      } else if (tensors_[tensor].wanted) {
+      Symbol read;  // also of memory that is passed on: the segment may add to it
+      if (tensors_[tensor].wanted) {
         const bool sum = shape.outputs[o].exchange == Exchange::kScatter;
         read = sum ? Symbol{Kind::kGradientWhole, tensor} : Symbol{Kind::kGradient, tensor, column};
       }

@@ -1,9 +1,10 @@
 // The hash of a plan covers every field of everything in it: each struct is taken apart by structured bindings, which
 // do not compile when a field was added and not named here.
+#include "base/hash.h"
+
 #include <string>
 #include <vector>
 
-#include "base/hash.h"
 #include "plan/ir/program.h"
 
 namespace tutti {

@@ -49,9 +49,7 @@ Touched touched_by(const Instruction& i) {
     add(a.reads, f.out);
     add(a.reads, f.saved);
     add(a.reads, f.grad_out);
-    for (int grad : f.grad_in) {
-      if (!listed(f.grad_out, grad)) add(a.writes, grad);
-    }
+    add(a.writes, f.grad_in);  // to one that is passed on its own part may be added
     add(i.part == Part::kWeight ? a.reads : a.writes, f.deferred);
   }
   return a;

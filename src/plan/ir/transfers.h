@@ -49,7 +49,7 @@ enum class Return : uint8_t {
 /// A round of a parcel's sum: every owner makes its slices, for every source, by the same additions; after the last
 /// round the sources' sums are added from left to right.
 struct SumTransfer {
-  std::vector<int> ranks;     ///< all that take part, ascending: those that contribute and those that own
+  std::vector<int> ranks;      ///< all that take part, ascending: those that contribute and those that own
   std::vector<UnitSum> units;  ///< of the parcel, in its order
   std::vector<LevelSum> sums;
   int round = 0, rounds = 1;

@@ -44,8 +44,7 @@ LinkBytes link_bytes(const Plan& plan, const ModelShape& model) {
         if (i.op == Op::kSend) bytes[program.rank][i.peer] += i.bytes;
         if (i.op == Op::kExchange)
           for (int to : members)
-            if (to != program.rank)
-              bytes[program.rank][to] += exchange_bytes(plan, model, i, program.rank, to);
+            if (to != program.rank) bytes[program.rank][to] += exchange_bytes(plan, model, i, program.rank, to);
         for (const Operand& operand : i.operands)
           if (operand.rank >= 0) bytes[operand.rank][program.rank] += operand.range.size() * kFloat;
         if (members.front() != program.rank) continue;  // the first counts for all

@@ -46,7 +46,7 @@ class MeshSegments {
       for (size_t o = 0; o < i.flow.grad_out.size(); ++o)
         if (i.flow.grad_out[o] >= 0) h = add_hashes(h, memory_.tensor(rank, i.flow.grad_out[o], gradient_bytes(i, o)));
       for (size_t k = 0; k < i.flow.grad_in.size(); ++k)
-        if (i.flow.grad_in[k] >= 0 && !passes_on(shape, k))
+        if (i.flow.grad_in[k] >= 0)  // to one that is passed on it adds
           memory_.fill(rank, i.flow.grad_in[k], shape.inputs[k].grad_bytes, hash_of(h, k));
       left = defers ? hash_of(h, 55) : 0;
       if (defers && i.part == Part::kInput) memory_.fill(rank, i.flow.deferred, shape.deferred_bytes, left);
@@ -109,10 +109,6 @@ class MeshSegments {
   static constexpr int kConsumed = 99;
 
   const SegmentShape& segment(const Instruction& i) const { return model_.blocks[i.block].segments[i.segment]; }
-  static bool passes_on(const SegmentShape& shape, size_t input) {
-    return std::any_of(shape.outputs.begin(), shape.outputs.end(),
-                       [&](const OutputShape& out) { return out.same_as == static_cast<int>(input); });
-  }
   /// What a tensor that is filled with `h` reads as.
   static uint64_t as_tensor(uint64_t h, int64_t bytes) {
     uint64_t found = 3;

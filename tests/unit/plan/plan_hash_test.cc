@@ -112,8 +112,8 @@ class Change {
     all(range, at);
   }
   void leaf(Buffer& buffer) {
-    auto& [name, kind, bytes, unit, level, range, window, window_offset, offloaded, lent, same_as, temporaries, placed] =
-        buffer;
+    auto& [name, kind, bytes, unit, level, range, window, window_offset, offloaded, lent, same_as, temporaries,
+           placed] = buffer;
     all(name, kind, bytes, unit, level, range, window, window_offset, offloaded, lent, same_as, temporaries, placed);
   }
   void leaf(Operand& operand) {
@@ -211,7 +211,8 @@ TEST(PlanHash, SeesEveryFieldOfEverything) {
 
 TEST(PlanHash, SeesWhereOneListEndsAndTheNextBegins) {
   Plan first = sample(), second = sample();
-  Flow &one = first.programs[0].queues[0].instructions[0].flow, &other = second.programs[0].queues[0].instructions[0].flow;
+  Flow &one = first.programs[0].queues[0].instructions[0].flow,
+       &other = second.programs[0].queues[0].instructions[0].flow;
   one.in = {1, 2}, one.out = {};
   other.in = {1}, other.out = {2};
   EXPECT_NE(plan_hash(first), plan_hash(second));
