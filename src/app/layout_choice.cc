@@ -105,9 +105,11 @@ std::string mesh_answer(const Job& job, const MakeModel& make_model, bool fresh)
   const Model model = prepared_model(job, make_model, fresh);
   const ModelShape shape = describe(model);
   const int slots = static_cast<int>(make_optimizer(job.train, job.numerics.isa)->slots().size());
-  const MeshOptions options = mesh_options(job, shape, slots);
+  MeshOptions options = mesh_options(job, shape, slots);
   std::vector<std::string> faults = mesh_faults(shape, options);
   if (faults.empty()) return fmt::format("{}", fmt::join(tier_faults(job, shape, options), "\n"));
+  // A ZeRO stage that nobody asked for is not named.
+  if (job.origin.at("layout.zero") == "resolved") options.zero = 0, options.mesh.shards = 1;
   for (std::string& fault : faults) fault = fmt::format("{}: {}", layout_name(options), fault);
   for (int ranks = static_cast<int>(job.layout.ranks); ranks > 0; --ranks)
     if (const auto nearest = nearest_meshes(shape, options, ranks); !nearest.empty()) {

@@ -37,6 +37,7 @@ Outcome trained(const char* text, int ranks, bool on_device, const std::vector<S
   job.numerics.device = "cpu";
   job.layout.workers = "thread";
   job.layout.ranks = ranks;
+  job.layout.zero = 0;  // as it is on a GPU
   resolve(job, this_machine());
   job.layout.prefetch = prefetch;
   Outcome outcome;

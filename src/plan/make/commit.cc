@@ -10,22 +10,12 @@ namespace tutti {
 MeshUpdates::MeshUpdates(const MeshWork& work, MeshState& state, MeshProgram& program)
     : work_(work), homes_(work.homes), options_(work.homes.options), state_(state), program_(program) {}
 
-namespace {
-
-/// How a unit's sum comes to this rank in the end.
-Spread last_spread(const MeshHomes& homes, int unit) {
-  const UnitSpread spread = spread_of(homes.options, homes.places, unit);
-  return homes.places.by_hosts(unit) ? spread.inside : spread.between;
-}
-
-}  // namespace
-
 void MeshUpdates::acquire() {
   for (size_t p = 0; p < homes_.places.parcels.size(); ++p) {
     const Parcel& parcel = homes_.places.parcels[p];
     const int first = parcel.front().unit;
     if (!homes_.is_home(first) || homes_.places.parcel_of[first] != static_cast<int>(p) ||
-        last_spread(homes_, first) != Spread::kBorrowed)
+        spread(first) != Spread::kBorrowed)
       continue;
     Instruction i;
     i.op = Op::kAcquire;
@@ -48,7 +38,7 @@ void MeshUpdates::commit() {
     travel(Op::kEvict, units[u], u);
     if (u + kAhead < units.size()) travel(Op::kFetch, units[u + kAhead], u + kAhead);
     const int parcel = homes_.places.parcel_of[units[u]];
-    if (last_spread(homes_, units[u]) == Spread::kBorrowed && ++updated[parcel] == homes_.places.parcels[parcel].size())
+    if (spread(units[u]) == Spread::kBorrowed && ++updated[parcel] == homes_.places.parcels[parcel].size())
       release(parcel);
   }
   std::set<int> refreshed;  // parcels
@@ -92,7 +82,7 @@ std::vector<Operand> MeshUpdates::gradients(int unit) {
   };
   const Range all{0, homes_.model.blocks[unit].unit_size};
   const int whole = state_.gradient(unit, 0, static_cast<int>(work_.rounds.size()) - 1);
-  switch (last_spread(homes_, unit)) {
+  switch (spread(unit)) {
     case Spread::kNone:
       return {operand(state_.stack(unit)[0], options_.zero == 0 ? all : homes_.slice(unit))};
     case Spread::kReturned:

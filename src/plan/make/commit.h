@@ -15,6 +15,7 @@ class MeshUpdates {
   void commit();
 
  private:
+  Spread spread(int unit) const { return spread_of(options_, homes_.places, unit); }
   void vote();
   void travel(Op op, int unit, size_t turn);
   void update(int unit, size_t turn);

@@ -96,18 +96,15 @@ std::vector<int> users_and_owners(const ModelShape& model, const MeshOptions& op
 std::vector<std::vector<int>> mesh_groups(const ModelShape& model, const MeshOptions& options,
                                           const MeshPlaces& places);
 
-/// How a unit's sum comes to all data ranks, where each of them wants it whole.
+/// How a unit's sum comes to all data ranks, where each of them wants it whole; to those of its host, where sums have
+/// two levels.
 enum class Spread : uint8_t {
   kNone,      ///< it does not: owners update their slices, or there is one data rank
   kBorrowed,  ///< every rank reads the slices in their owners' windows
   kReturned,  ///< its Reduce returns it, by messages
   kGathered,  ///< a Gather copies it
 };
-struct UnitSpread {
-  Spread between = Spread::kNone;  ///< after a sum over all data ranks, or between hosts
-  Spread inside = Spread::kNone;   ///< of a host, where sums have two levels
-};
-UnitSpread spread_of(const MeshOptions& options, const MeshPlaces& places, int unit);
+Spread spread_of(const MeshOptions& options, const MeshPlaces& places, int unit);
 
 /// Why this model cannot run on this mesh, a reason a line; empty: it can.
 std::vector<std::string> mesh_faults(const ModelShape& model, const MeshOptions& options);

@@ -194,20 +194,20 @@ void add_schedule(const ModelShape& model, const MeshOptions& options, MeshPlace
   places.cells = fit_schedule(name, stages, micros, costs, options.in_flight);
 }
 
-UnitSpread spread_of(const MeshOptions& options, const MeshPlaces& places, int unit) {
-  if (options.zero > 0 || options.mesh.data == 1) return {};
-  const Spread host = options.windows && !options.device ? Spread::kBorrowed : Spread::kGathered;
-  if (places.by_hosts(unit)) return {Spread::kNone, host};  // every host has made all of it
+Spread spread_of(const MeshOptions& options, const MeshPlaces& places, int unit) {
+  if (options.zero > 0 || options.mesh.data == 1) return Spread::kNone;
+  // Every host has made all of it.
+  if (places.host_ranks > 0) return options.windows && !options.device ? Spread::kBorrowed : Spread::kGathered;
   // What is kept from round to round has a stack of its own, whose sums are no terms of it.
   const bool in_place = sum_rounds(options.sums()).size() == 1;
-  if (options.ring) return {Spread::kReturned, Spread::kNone};
-  if (!in_place || options.device) return {Spread::kGathered, Spread::kNone};
+  if (options.ring) return Spread::kReturned;
+  if (!in_place || options.device) return Spread::kGathered;
   // What is returned goes to all who take part in the sum; users on other stages or tensor ranks have no room for it.
   const bool far = places.at_once[static_cast<size_t>(unit)] && options.mesh.tensor * options.mesh.pipeline > 1;
-  if (far && !options.windows) return {Spread::kGathered, Spread::kNone};
-  if (options.hosts == 1) return {options.windows ? Spread::kBorrowed : Spread::kReturned, Spread::kNone};
+  if (far && !options.windows) return Spread::kGathered;
+  if (options.hosts == 1) return options.windows ? Spread::kBorrowed : Spread::kReturned;
   // Some ranks reach each other's windows and some do not.
-  return {options.windows ? Spread::kGathered : Spread::kReturned, Spread::kNone};
+  return options.windows ? Spread::kGathered : Spread::kReturned;
 }
 
 std::vector<int> users_and_owners(const ModelShape& model, const MeshOptions& options, const MeshPlaces& places,

@@ -58,7 +58,6 @@ bool MeshReduces::completes(int unit, int round) {
 
 void MeshReduces::reduce(const Parcel& parcel, int round) {
   const int first = parcel.front().unit;  // those of a parcel have one home and one way
-  const UnitSpread spread = spread_of(homes_.options, homes_.places, first);
   if (homes_.places.by_hosts(first)) {
     reduce_by_hosts(parcel);
   } else {
@@ -75,7 +74,7 @@ void MeshReduces::reduce(const Parcel& parcel, int round) {
   const bool whole = static_cast<size_t>(round) + 1 == work_.rounds.size();
   if (!whole || !homes_.is_home(first)) return;
   if (homes_.at.data < homes_.reduce_shards()) norm(parcel);
-  if ((homes_.places.by_hosts(first) ? spread.inside : spread.between) == Spread::kGathered) gather_gradient(parcel);
+  if (spread_of(homes_.options, homes_.places, first) == Spread::kGathered) gather_gradient(parcel);
 }
 
 /// Where a rank makes its slice of a unit's sum, level by level.

@@ -234,7 +234,7 @@ class MeshCosts : public Costs {
     work.received = slice * others;
     work.seconds += prices.arrive(program.rank, from, work.link) + prices.fold(slice * touched_[round]);
     const int first = places_.parcels[static_cast<size_t>(i.parcel)].front().unit;
-    if (spread_of(options_, places_, first).between != Spread::kReturned) return work;
+    if (spread_of(options_, places_, first) != Spread::kReturned) return work;
     work.seconds += prices.arrive(program.rank, from, slice);
     work.link += slice;
     work.received += slice * static_cast<double>(from.size());

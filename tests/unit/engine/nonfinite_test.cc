@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "model/make_model.h"
 #include "support/device_ranks.h"
+#include "support/stream_device.h"
 #include "train/trainer.h"
 
 namespace tutti {
@@ -111,7 +112,7 @@ std::string said(const Job& job, Spoil& spoil, bool on_device = false) {
   launch.ranks = static_cast<int>(job.layout.ranks);
   launch.threads = true;
   expect_ok(launch_local(launch, [&](RankContext& context) {
-    RankDevice device{&host_library(), on_device ? host_memory() : nullptr};
+    RankDevice device{&stream_library(), on_device ? std::make_unique<StreamDevice>() : nullptr};
     if (on_device) device.compute = device.device->make_stream();
     const Model model = spoilt_model(job, spoil);
     Trainer trainer(job, model, context, "", {}, on_device ? &device : nullptr);

@@ -41,7 +41,8 @@ Names swap_two(const Program& program, const Case& which) {
 
 LaunchResult train(const Case& which, int altered, Names& names) {
   std::vector<Setting> settings = which.layout;
-  settings.insert(settings.end(), {{"layout.workers", "thread"}, {"layout.timeout", "1000"}});
+  settings.insert(settings.end(),
+                  {{"layout.workers", "thread"}, {"layout.timeout", "1000"}, {"layout.bucket_floats", "1"}});
   Job job = parse_job(testing_support::kMeshMlp, "job", settings);
   resolve(job, this_machine());
   return launch_local({.ranks = 2, .threads = true, .timeout = std::chrono::seconds(1000)}, [&](RankContext& context) {

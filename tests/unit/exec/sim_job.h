@@ -46,12 +46,14 @@ struct SimOutcome {
 /// Four blocks: one of several chunks, one with two segments, one without parameters, one small.
 inline ModelShape sim_model() {
   ModelShape model;
+  model.data_bytes = {8};
   const std::vector<std::vector<int64_t>> sizes{{9000, 40}, {700, 33}, {}, {5}};
   for (size_t b = 0; b < sizes.size(); ++b) {
     BlockShape block;
     block.name = fmt::format("block {}", b);
     block.layer = static_cast<int>(b);
     block.segments.resize(b == 1 ? 2 : 1);
+    if (b == 0) block.segments[0].inputs = {{.data = true, .index = 0}};
     for (size_t p = 0; p < sizes[b].size(); ++p) {
       ParameterShape parameter;
       parameter.name = fmt::format("{}.{}", b, p);
