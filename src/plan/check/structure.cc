@@ -189,7 +189,8 @@ class Structure {
     };
     const auto passed = [&](int b) {
       for (size_t o = 0; o < f.grad_out.size(); ++o)
-        if (const int from = shape.outputs[o].same_as; from >= 0 && f.grad_out[o] == b && f.grad_in[from] == b) return true;
+        if (const int from = shape.outputs[o].same_as; from >= 0 && f.grad_out[o] == b && f.grad_in[from] == b)
+          return true;
       return false;
     };
     for (int b : own.writes) {

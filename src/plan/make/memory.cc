@@ -102,7 +102,9 @@ int MeshState::gradient(int unit, int level, int round) {
   const bool partial = level < work_.partials();
   const int made = program_.named(fmt::format("{} {} of {}", partial ? "partial" : "private", level, unit),
                                   BufferKind::kGradient, bytes, unit);
-  return partial ? window(made, level) : made;
+  program_.at(made).level = level;
+  program_.at(made).window |= partial;
+  return made;
 }
 
 /// Gradients that go to the slices' owners at once pass through a few windows, which all units use in turn.
@@ -127,8 +129,11 @@ int MeshState::gradient_apart(int block, int owner, int level) {
   const int made =
       program_.named(fmt::format("{} {} of {} for {}", partial ? "partial" : "private", level, owner, block),
                      BufferKind::kGradient, range.size() * kFloat, owner);
-  program_.at(made).range = range;
-  return partial ? window(made, level) : made;
+  Buffer& b = program_.at(made);
+  b.range = range;
+  b.level = level;
+  b.window |= partial;
+  return made;
 }
 
 std::vector<UnitBuffer> MeshState::gradients(int block, const MeshRoute& route) {

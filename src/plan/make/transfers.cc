@@ -169,8 +169,7 @@ SumTransfer Transfers::sum(const Instruction& reduce) const {
   const Round round = round_of(reduce, transfer.by_hosts);
   transfer.sums = round.sums;
   for (const UnitRange& part : parcel) transfer.units.push_back(unit_sum(reduce, transfer, round, part.unit));
-  if (spread_of(options_, places_, parcel.front().unit) == Spread::kReturned)
-    transfer.returned = Return::kBlocks;
+  if (spread_of(options_, places_, parcel.front().unit) == Spread::kReturned) transfer.returned = Return::kBlocks;
   return transfer;
 }
 

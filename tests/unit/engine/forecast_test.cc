@@ -99,6 +99,9 @@ DeviceForecast forecast_of(const Job& job, const Model& model, const ModelShape&
   return device_forecast(job, model, plan, forward, rank);
 }
 
+/// What a buffer of that size takes.
+int64_t rounded(int64_t bytes) { return align_up(bytes, 256); }
+
 int64_t bytes(const DeviceForecast& forecast, BufferKind kind) { return forecast.plan.bytes[static_cast<int>(kind)]; }
 
 TEST(DeviceForecast, OfASmallModelIsTheSumDoneByHand) {
@@ -108,10 +111,10 @@ TEST(DeviceForecast, OfASmallModelIsTheSumDoneByHand) {
   EXPECT_EQ(bytes(f, BufferKind::kParameter), 4 * (64 + 832));
   EXPECT_EQ(bytes(f, BufferKind::kMoment), 2 * 4 * (64 + 832));
   EXPECT_EQ(bytes(f, BufferKind::kGradient), 4 * (64 + 832));
-  EXPECT_EQ(bytes(f, BufferKind::kSaved), 1000 + 2000);
-  EXPECT_EQ(bytes(f, BufferKind::kWork), 700);
-  const int64_t h = 4 * kRows * 8, logits = 4 * kRows * 100, loss = 16;
-  EXPECT_EQ(bytes(f, BufferKind::kBorder), h + logits + loss + 2 * logits);
+  EXPECT_EQ(bytes(f, BufferKind::kSaved), rounded(1000) + rounded(2000));
+  EXPECT_EQ(bytes(f, BufferKind::kWork), rounded(700) + 4 * 256) << "and the step's few numbers";
+  const int64_t h = rounded(4 * kRows * 8), logits = rounded(4 * kRows * 100), loss = 256;
+  EXPECT_EQ(bytes(f, BufferKind::kBorder), h + logits + loss + logits + h) << "and the gradients of two of them";
   EXPECT_EQ(f.low, 0) << "float32 has no copies";
   EXPECT_EQ(f.messages, 0) << "one rank alone";
   EXPECT_EQ(f.input, 3 * (256 + 256)) << "x and targets, each on a 256-byte border: in their place and in two stages";
@@ -136,7 +139,7 @@ TEST(DeviceForecast, SixteenBitsHaveCopiesOfTheUnits) {
   for (const char* precision : {"bfloat16", "float16"}) {
     Job job = small_job(1, 1, 1);
     job.numerics.precision = precision;
-    EXPECT_EQ(forecast_of(job, model, shape).low, 2 * (64 + 832)) << precision;
+    EXPECT_EQ(forecast_of(job, model, shape).low, rounded(2 * 64) + rounded(2 * 832)) << precision;
   }
 }
 
@@ -170,7 +173,7 @@ TEST(AtenBytes, AreWhatTheDryRunFoundBesideWhatSegmentsDeclare) {
   EXPECT_EQ(bytes(), 30 * 256) << "all are kept until backward";
   shape.blocks[0].segments[0].work_bytes += 100 * 256;
   shape.blocks[1].segments[1].work_bytes += 40 * 256;
-  EXPECT_EQ(bytes(), (30 + 100) * 256) << "one segment works at a time";
+  EXPECT_EQ(bytes(), 30 * 256 + rounded(300 + 100 * 256) - rounded(700)) << "one segment works at a time";
 }
 
 TEST(AtenBytes, AreForecastOnceMoreForACapturedStepAlone) {
@@ -183,8 +186,8 @@ TEST(AtenBytes, AreForecastOnceMoreForACapturedStepAlone) {
       Job job = small_job(1, 1, 1);
       job.layout.graph = graph;
       const DeviceForecast f = forecast_of(job, model, shape);
-      EXPECT_EQ(f.captured, can_capture && graph ? 5000 : 0);
-      EXPECT_EQ(bytes(f, BufferKind::kSaved), 1000 + 2000 + 5000);
+      EXPECT_EQ(f.captured, can_capture && graph ? rounded(6000) - rounded(1000) : 0);
+      EXPECT_EQ(bytes(f, BufferKind::kSaved), rounded(1000 + 5000) + rounded(2000));
     }
 }
 
@@ -285,7 +288,7 @@ TEST(DeviceForecast, GrowsWithTheMicroBatchWhereItMust) {
   for (BufferKind kind : {BufferKind::kParameter, BufferKind::kMoment, BufferKind::kGradient})
     EXPECT_EQ(bytes(small, kind), bytes(large, kind)) << kind_name(kind);
   EXPECT_EQ(bytes(large, BufferKind::kSaved), 3 * bytes(small, BufferKind::kSaved));
-  EXPECT_EQ(bytes(large, BufferKind::kBorder) - 16, 3 * (bytes(small, BufferKind::kBorder) - 16)) << "but the loss";
+  EXPECT_EQ(bytes(large, BufferKind::kBorder) - 256, 3 * (bytes(small, BufferKind::kBorder) - 256)) << "but the loss";
   EXPECT_EQ(large.input, 3 * small.input);
   EXPECT_GT(large.total(), small.total());
 }
@@ -299,7 +302,9 @@ TEST(DeviceForecast, SixteenBitsHalveWhatAGptKeeps) {
     EXPECT_GE(ratio, 0.5) << kind_name(kind);
     EXPECT_LE(ratio, 0.53) << kind_name(kind) << ": statistics of rows stay float32, which are few";
   }
-  EXPECT_EQ(narrow.low, bytes(wide, BufferKind::kParameter) / 2);
+  const int64_t half = bytes(wide, BufferKind::kParameter) / 2;
+  EXPECT_GE(narrow.low, half);
+  EXPECT_LE(narrow.low, half + 4 * 256) << "each unit's copy is rounded up";
 }
 
 TEST(CaptureFaults, BuiltInModelsHaveNone) {

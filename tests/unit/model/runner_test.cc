@@ -110,9 +110,9 @@ TEST(ModelRunner, EvaluationLeavesNothingBehindAndChangesNothing) {
 
 TEST(ModelRunner, BordersAreAccounted) {
   FlatModel flat(tied_model(), 3);
-  // x and skip twice and logits, each on 256-byte borders, and the loss; then two gradient sets: (x, skip) and (logits
-  // or x, skip).
-  EXPECT_EQ(flat.accounts.current(BufferKind::kBorder), (4 * 256 + 512 + 256) + (512 + 512));
+  // x and skip twice and logits, each on 256-byte borders, and the loss; then gradients of two inputs, which take
+  // turns: (x or logits, x) and (skip, skip).
+  EXPECT_EQ(flat.accounts.current(BufferKind::kBorder), (4 * 256 + 512 + 256) + (512 + 256 + 2 * 256));
   EXPECT_THROW(flat.runner->border("hidden"), Error);
 }
 
