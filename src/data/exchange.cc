@@ -1,7 +1,7 @@
 // The loader of ranks that read by a partition of the records.
 //   N ranks, a step of S samples; reader(s) = partition(record(s)), owner(s) = the rank that computes sample s
 //   1. on its thread, every rank reads the rows of the samples it is the reader of, in sample order
-//   2. at the first next() of all, ranks learn each other's sequences; at that of a step, whether all could read
+//   2. when the first step begins, ranks learn each other's sequences; when any does, whether all could read
 //   3. a reader sends an owner's rows in the order of the owner's sequence: as they lie where they lie side by side (an
 //      owner of a range of lanes), else put together first
 //   4. an owner deals the rows it received to its micro-batches in that order
@@ -54,9 +54,14 @@ class ExchangingFeed final : public Feed {
     }
   }
 
+  void begin(int64_t number) override {
+    if (number == begun_) return;
+    begun_ = number;
+    exchange(number);
+  }
   const std::vector<at::Tensor>& next(int64_t index) override {
     const int64_t micro = index % shape_.micro_batches;
-    if (micro == 0) exchange(index / shape_.micro_batches);
+    begin(index / shape_.micro_batches);
     const std::vector<at::Tensor>& tensors = set_of(index / shape_.micro_batches)[static_cast<size_t>(micro)];
     if (options_.augment) options_.augment->apply(tensors, shape_.first_sample(index));
     digest_ += digests_[static_cast<size_t>(micro)];
@@ -230,6 +235,7 @@ class ExchangingFeed final : public Feed {
   Channel& channel_;
   Clock& clock_;
   const Cancel* const cancel_;
+  int64_t begun_ = -1;  // the last step whose rows were exchanged
   std::vector<Step> steps_;
   std::vector<std::vector<std::byte>> incoming_;  // by reader
   std::vector<std::vector<std::byte>> outgoing_;  // by owner

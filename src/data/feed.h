@@ -14,6 +14,8 @@ namespace tutti {
 class Feed {
  public:
   virtual ~Feed() = default;
+  /// What ranks must do together before the first micro-batch of a step, counted from the loader's first; once a step.
+  virtual void begin(int64_t /*number*/) {}
   /// Micro-batch `index`, called with 0, 1, 2, ...; valid until that of `index + in_flight`.
   virtual const std::vector<at::Tensor>& next(int64_t index) = 0;
   virtual Duration stalled() const = 0;
@@ -39,7 +41,8 @@ struct FeedShape {
 };
 
 std::unique_ptr<Feed> make_reading_feed(LoaderOptions options, Clock& clock, const Cancel* cancel);
-/// Collective over options.channel: every rank's next() of a step's first micro-batch exchanges the step's rows.
+/// Collective over options.channel: every rank's begin() of a step, or its next() of the first micro-batch, exchanges
+/// the step's rows.
 std::unique_ptr<Feed> make_exchanging_feed(LoaderOptions options, Clock& clock, const Cancel* cancel);
 
 }  // namespace tutti

@@ -134,6 +134,10 @@ const std::vector<at::Tensor>& Loader::next(int64_t step, int lane, int micro) {
   return s.feed->next(s.taken++);
 }
 
+void Loader::begin(int64_t step) {
+  if (impl_->feed) impl_->feed->begin(step - impl_->shape.first_step);
+}
+
 Duration Loader::stalled() const { return impl_->feed ? impl_->feed->stalled() : Duration{0}; }
 
 uint64_t Loader::digest() const { return impl_->feed ? impl_->feed->digest() : 0; }

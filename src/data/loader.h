@@ -27,7 +27,7 @@ struct LoaderOptions {
   int in_flight = 1;                       ///< how many micro-batches are held at a time, the newest included
   std::shared_ptr<const Augment> augment;  ///< null: none
   /// Not empty: this rank reads the records that the partition gives it, for whichever rank computes them, and the
-  /// ranks exchange rows at the first next() of a step, over `channel` (which then belongs to the thread that calls
+  /// ranks exchange rows when a step begins, over `channel` (which then belongs to the thread that calls begin() and
   /// next()).
   Partition partition;
   Channel* channel = nullptr;
@@ -44,6 +44,9 @@ class Loader {
   Loader(LoaderOptions options, Clock& clock, const Cancel* cancel);
   ~Loader();
 
+  /// Before a step's first next(): with a partition the ranks exchange the step's rows. Collective then, so it must not
+  /// wait for what a rank does only after its own; left out, the first next() does it.
+  void begin(int64_t step);
   /// The next micro-batch; blocks until it is ready. Its tensors stay valid and unchanged until the in_flight-th call
   /// of next() from here. Rethrows what reading threw; with a partition every rank does, naming the rank that read.
   const std::vector<at::Tensor>& next(int64_t step, int lane, int micro);

@@ -30,7 +30,9 @@ auto naming(const std::string& path, const char* what, F&& f) {
   try {
     return f();
   } catch (const c10::Error& error) {
-    fail(path, fmt::format("{}: {}", what, error.what_without_backtrace()));
+    const std::string said = error.what_without_backtrace();
+    const bool internal = said.find("INTERNAL ASSERT") != std::string::npos;  // says nothing of the file
+    fail(path, fmt::format("{}: {}", what, internal ? "LibTorch makes nothing of it" : said));
   } catch (const std::exception& error) {
     fail(path, fmt::format("{}: {}", what, message_of(error)));
   }

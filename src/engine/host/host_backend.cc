@@ -196,6 +196,8 @@ void HostBackend::add_step_handlers(Handlers& on) {
 
 StepVerdict HostBackend::run(const StepRequest& request) {
   step_ = request.step;
+  // Not at the first Load: a rank that idles comes to it after meetings in which the others wait for it.
+  loader_->begin(step_);
   steps_.travel.begin(step_);
   forward_.travel.begin(step_);
   return commit_.run(request, [this] { steps_.run(*step_executor_, round_++); });
