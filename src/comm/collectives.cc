@@ -83,7 +83,8 @@ void Channel::broadcast(std::span<std::byte> bytes, int root) {
   ++sequence_;
 }
 
-void Channel::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
+void Channel::all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
+                         const std::function<void()>& begun) {
   TUTTI_CHECK(all.size() == mine.size() * size(), "all_gather of {} bytes from {} ranks into {}", mine.size(), size(),
               all.size());
   named("all_gather", sequence_, [&] {
@@ -98,6 +99,7 @@ void Channel::all_gather(std::span<const std::byte> mine, std::span<std::byte> a
     if (mine.data() != all.data() + rank() * mine.size()) {
       std::copy(mine.begin(), mine.end(), all.begin() + rank() * mine.size());
     }
+    if (begun) begun();
     posted.wait_all(deadline());
   });
   ++sequence_;

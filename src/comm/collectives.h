@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -25,8 +26,9 @@ class Channel {
 
   void barrier();
   void broadcast(std::span<std::byte> bytes, int root);
-  /// all[r*mine.size() ...] = rank r's bytes. Equal sizes.
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
+  /// all[r*mine.size() ...] = rank r's bytes. Equal sizes. `begun` is called when all messages are posted, before the
+  /// first is waited for.
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const std::function<void()>& begun = {});
   /// Sends to[r] to rank r and receives from[r] from it, for every other rank; sizes agree in pairs and may be zero.
   void all_to_all(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from);
   /// Rank r ends with slice r of the sum in data[slices[r]]; the rest of data is scratch after it. Exact: every rank is

@@ -101,6 +101,7 @@ const std::vector<Arguments> kThree = {
     {"layout.ranks=3", "layout.transport=tcp", "layout.fold=root", "layout.overlap=false"},
     {"layout.ranks=3", "layout.workers=thread", "layout.fold=root"},
     {"layout.ranks=3", "layout.workers=thread", "layout.hosts=2", "layout.overlap=false"},
+    {"layout.ranks=3", "layout.workers=thread", "layout.zero=3", "layout.overlap=false", "layout.partition=hash"},
 };
 const std::vector<Arguments> kFour = {
     {"layout.ranks=4"},

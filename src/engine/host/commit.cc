@@ -39,10 +39,10 @@ void HostCommit::count_squares(int unit, const float* gradient, int64_t size) {
   if (by_unit()) unit_squares_[unit].add(squares);
 }
 
-void HostCommit::vote() {
+void HostCommit::vote(const std::function<void()>& begun) {
   mine_.stop = context_.control.stop.load() != 0 ? 1 : 0;
   std::vector<Vote> votes(channel_.size());
-  channel_.all_gather(std::as_bytes(std::span(&mine_, 1)), std::as_writable_bytes(std::span(votes)));
+  channel_.all_gather(std::as_bytes(std::span(&mine_, 1)), std::as_writable_bytes(std::span(votes)), begun);
   all_ = merge(votes);
   if (!all_.finite()) throw NonFinite();
   scalars_ = {};

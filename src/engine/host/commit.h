@@ -28,7 +28,7 @@ class HostCommit {
   /// Of a chunk of the unit's reduced gradient. From any thread.
   void count_squares(int unit, const float* gradient, int64_t size);
   /// After it every rank knows the same norm, loss and decision; one that is not finite ends the step. Collective.
-  void vote();
+  void vote(const std::function<void()>& begun);
   /// What the unit's update is computed with.
   StepScalars scalars(int unit) const;
 

@@ -182,10 +182,7 @@ void HostBackend::add_step_handlers(Handlers& on) {
   const auto set = [&on](Op op, Handler handler) { on[static_cast<int>(op)] = std::move(handler); };
   set(Op::kFold, [this](const Instruction& i, uint64_t) { fold(i); });
   set(Op::kNorm, [this](const Instruction& i, uint64_t) { norm(i); });
-  set(Op::kVote, [this](const Instruction& i, uint64_t) {
-    steps_.travel.meet(i);
-    commit_.vote();
-  });
+  set(Op::kVote, [this](const Instruction& i, uint64_t) { commit_.vote(steps_.travel.meet(i)); });
   set(Op::kUpdate, [this](const Instruction& i, uint64_t) { update(i); });
   // Of a step that is repeated nobody has borrowed anything: it was not committed.
   set(Op::kAcquire, [this](const Instruction& i, uint64_t round) {

@@ -34,8 +34,8 @@ class HostTravel {
   void set(Handlers& on);
   /// What follows belongs to this step.
   void begin(int64_t step) { step_ = step; }
-  /// Roll call alone, for what meets elsewhere.
-  void meet(const Instruction& i) { call_roll(i)(); }
+  /// The roll call of what meets elsewhere: tells now, and hears when what is returned is called.
+  std::function<void()> meet(const Instruction& i) { return call_roll(i); }
   /// The Gathers that come after an Update, as if there had been one. Collective.
   void refresh();
   /// Throws what the roll call has found, if it has, where a transfer has failed.

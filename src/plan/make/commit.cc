@@ -46,7 +46,11 @@ void MeshUpdates::commit() {
     if ((homes_.sliced() && options_.zero < 3) || homes_.has_remote_users(unit))
       refreshed.insert(homes_.places.parcel_of[unit]);
   for (const auto& [block, owner] : homes_.remote_shares()) refreshed.insert(homes_.places.parcel_of[owner]);
-  for (int parcel : refreshed) refresh(parcel);
+  // Nothing is left that the last one could go on beside: on compute it wakes no thread. Where homes differ, so may the
+  // last one.
+  const bool alone = options_.mesh.tensor * options_.mesh.pipeline == 1 && !options_.device;
+  for (int parcel : refreshed)
+    refresh(parcel, alone && parcel == *refreshed.rbegin() ? QueueUse::kCompute : QueueUse::kData);
 }
 
 void MeshUpdates::vote() {
@@ -122,7 +126,7 @@ void MeshUpdates::release(int parcel) {
 }
 
 /// New values for those that hold them whole: data ranks of ZeRO-1 and 2, copies of shared parameters.
-void MeshUpdates::refresh(int number) {
+void MeshUpdates::refresh(int number, QueueUse queue) {
   const Parcel& parcel = homes_.places.parcels[number];
   Instruction i;
   i.op = Op::kGather;
@@ -139,7 +143,7 @@ void MeshUpdates::refresh(int number) {
         if (owner == unit) i.operands.push_back({OperandRole::kWhole, Access::kWrite, state_.copy(block, owner), unit});
     }
   }
-  program_.add(QueueUse::kData, std::move(i));
+  program_.add(queue, std::move(i));
 }
 
 }  // namespace tutti

@@ -21,7 +21,7 @@ class MeshUpdates {
   void update(int unit, size_t turn);
   std::vector<Operand> gradients(int unit);
   void release(int parcel);
-  void refresh(int parcel);
+  void refresh(int parcel, QueueUse queue);
 
   const MeshWork& work_;
   const MeshHomes& homes_;
