@@ -166,10 +166,8 @@ class Rank {
     from_.resize(scratch_bytes);
     for (const Instruction* i : instructions(Op::kReduce)) {
       const SumTransfer& transfer = plan_.sums[i->transfer];
-      const auto member = std::find(transfer.ranks.begin(), transfer.ranks.end(), rank_) - transfer.ranks.begin();
-      // One unit and one round, or two by hosts: the sum is made in place, in this rank's first term.
-      float* slice = floats(operands_of(*i, OperandRole::kTerm)[0]->buffer) + transfer.units[0].slices[member].begin;
-      sums_.push_back(make_sum_pull(transfer, {i->id, i->parcel, to_string(*i)}, *transport_, arena_, {{slice}},
+      const auto levels = levels_of(plan_, *i, transfer.units[0], rank_, [this](int b) { return floats(b); });
+      sums_.push_back(make_sum_pull(transfer, {i->id, i->parcel, to_string(*i)}, *transport_, arena_, {levels},
                                     std::as_writable_bytes(std::span(from_))));
       by_hosts_ = transfer.by_hosts;
     }

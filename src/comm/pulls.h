@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "net/transport.h"
-#include "plan/ir/transfers.h"
+#include "plan/ir/program.h"
 
 namespace tutti {
 
@@ -44,6 +44,11 @@ struct TransferName {
   std::string text;  ///< "reduce parcel 3 round 0"
 };
 
+/// Where a rank makes its slice of a unit's sum in a Reduce, level by level: in place, in what it adds to it, or in a
+/// buffer of its own. `floats`: where a buffer of its program is.
+std::vector<float*> levels_of(const Plan& plan, const Instruction& reduce, const UnitSum& unit, int rank,
+                              const std::function<float*(int buffer)>& floats);
+
 class SumPull {
  public:
   virtual ~SumPull() = default;
@@ -54,9 +59,9 @@ class SumPull {
   static int64_t scratch_bytes(const SumTransfer& transfer, int rank, bool windows);
 };
 /// `arena`: this rank's, that transfer offsets count from: the transport's window where it has one. `levels`: by unit
-/// my stack, level_floats() each (empty where I own nothing); with one round, level 0 has just my slice's floats and
-/// may be the slice's place in my own first term. `scratch`: scratch_bytes() at least; sums that never run at the same
-/// time may share it. All must outlive it.
+/// my stack, level_floats() each (empty where I own nothing); with one round, or by hosts, a level has just my slice's
+/// floats and may be the slice's place in one of my own terms of it. `scratch`: scratch_bytes() at least; sums that
+/// never run at the same time may share it. All must outlive it.
 std::unique_ptr<SumPull> make_sum_pull(const SumTransfer& transfer, TransferName name, Transport& transport,
                                        std::span<std::byte> arena, std::vector<std::vector<float*>> levels,
                                        std::span<std::byte> scratch);

@@ -112,8 +112,8 @@ struct Own {
   float* at_level(int level, size_t source, int64_t at) const {
     return levels.at(level) + positions[source] + (at - parts[source].begin);
   }
-  /// Where float `at` of my slice is made, where that takes one round.
-  float* in_place(int64_t at) const { return levels.at(0) + (at - slice.begin); }
+  /// Where float `at` of my slice is made, where nothing is kept from round to round.
+  float* in_place(int64_t at, int level = 0) const { return levels.at(level) + (at - slice.begin); }
 };
 
 class TreePull final : public SumPull {
@@ -191,7 +191,7 @@ class TreePull final : public SumPull {
                 "{}: the arena is not the window that the others read", name_.text);
     for (size_t u = 0; u < units_.size(); ++u) {
       if (!stage[u]) continue;
-      TUTTI_CHECK(transfer_.in_place(), "{}: the stack covers what others read", name_.text);
+      TUTTI_CHECK(transfer_.in_place() && transfer_.levels == 1, "{}: the stack covers what others read", name_.text);
       units_[u].staged = take_scratch(units_[u].slice.size());
     }
   }
@@ -216,7 +216,7 @@ class TreePull final : public SumPull {
         }
         own.bases[s][t] = float_at(unit, s, t, own.parts[s].begin, memory);
         check_inside(memory, own.bases[s][t], own.parts[s].size());
-        if (rank == me_) check_own(own, s, own.bases[s][t]);
+        if (rank == me_) check_own(own, s, t);
         if (rank != me_ && std::find(givers_.begin(), givers_.end(), rank) == givers_.end()) givers_.push_back(rank);
       }
     }
@@ -244,12 +244,17 @@ class TreePull final : public SumPull {
                 "{}: a contribution ends outside its window", name_.text);
   }
 
-  /// A sum may overwrite one of its terms, float by float; on anything else of mine it would overwrite what it still
-  /// reads.
-  void check_own(const Own& own, size_t s, const float* base) const {
+  /// A sum may overwrite one of its terms, float by float; on anything else of mine it would overwrite what is still to
+  /// be read.
+  void check_own(const Own& own, size_t s, size_t term) const {
+    const float* base = own.bases[s][term];
     if (!own.overwrites(base, own.parts[s].size())) return;
-    TUTTI_CHECK(transfer_.in_place() && base == own.in_place(own.parts[s].begin), "{}: the stack covers a contribution",
-                name_.text);
+    const auto takes_its_place = [&](const LevelSum& sum) {
+      return std::find(sum.terms.begin(), sum.terms.end(), static_cast<int>(term)) != sum.terms.end() &&
+             base == own.in_place(own.parts[s].begin, sum.level);
+    };
+    TUTTI_CHECK(transfer_.in_place() && std::any_of(transfer_.sums.begin(), transfer_.sums.end(), takes_its_place),
+                "{}: the stack covers a contribution", name_.text);
   }
 
   void prepare_folds() {
@@ -397,6 +402,18 @@ std::unique_ptr<SumPull> make_sum_pull(const SumTransfer& transfer, TransferName
                                        std::span<std::byte> scratch) {
   if (!transfer.ordered) return make_ring_pull(transfer, std::move(name), transport, arena, scratch);
   return std::make_unique<TreePull>(transfer, std::move(name), transport, arena, std::move(levels), scratch);
+}
+
+std::vector<float*> levels_of(const Plan& plan, const Instruction& reduce, const UnitSum& unit, int rank,
+                              const std::function<float*(int)>& floats) {
+  const Program& program = plan.programs[rank];
+  const Range slice = unit.slices[member_of(plan.sums[reduce.transfer], to_string(reduce), rank)];
+  std::vector<float*> levels;
+  for (const Operand* sum : operands_of(reduce, OperandRole::kSum, unit.unit)) {
+    const bool whole = program.buffers[sum->buffer].range.empty();
+    levels.push_back(floats(sum->buffer) + (whole ? slice.begin : 0));
+  }
+  return levels;
 }
 
 int64_t SumPull::scratch_bytes(const SumTransfer& transfer, int rank, bool windows) {

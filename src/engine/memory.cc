@@ -29,19 +29,6 @@ int64_t aten_bytes(const Model& model, const Program& program) {
   return bytes;
 }
 
-std::vector<float*> levels_of(const Plan& plan, const Instruction& reduce, const UnitSum& unit, int rank,
-                              const std::function<float*(int)>& floats) {
-  const auto terms = operands_of(reduce, OperandRole::kTerm, unit.unit);
-  const std::vector<int>& ranks = plan.sums[reduce.transfer].ranks;
-  const auto member = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
-  std::vector<float*> levels;
-  for (const Operand* sum : operands_of(reduce, OperandRole::kSum, unit.unit)) {
-    const bool in_place = !terms.empty() && terms[0]->buffer == sum->buffer;
-    levels.push_back(floats(sum->buffer) + (in_place ? unit.slices[member].begin : 0));
-  }
-  return levels;
-}
-
 ProgramMemory::ProgramMemory(const Model& model, const Program& program, const Program& forward,
                              std::shared_ptr<Window> window, const std::string& tier_folder, Accounts& accounts,
                              Device* device)

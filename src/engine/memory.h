@@ -24,11 +24,6 @@ int64_t window_bytes_of(const Program& program);
 /// Bytes that ATen will take itself inside of the program's segments: by the plan's account, but not ProgramMemory's.
 int64_t aten_bytes(const Model& model, const Program& program);
 
-/// Where a rank makes its slice of a unit's sum in a Reduce, level by level: in a buffer of its own, or in place, in
-/// its own first term.
-std::vector<float*> levels_of(const Plan& plan, const Instruction& reduce, const UnitSum& unit, int rank,
-                              const std::function<float*(int buffer)>& floats);
-
 class ProgramMemory {
  public:
   /// `window`: the transport's, which is kept; null: it has none. `forward`: a program of evaluation, which shares

@@ -60,6 +60,13 @@ void add_to_first(LevelSum& sum) {
   sum.level = 0;
 }
 
+/// What a data rank has for a round after which it has all its lanes.
+void add_contributions(const SumOptions& options, int data_rank, Round& round) {
+  int partial = 0;
+  for (const Range& own : subtrees(lanes_of(data_rank, options.ranks, options.batch.lanes), options.batch.lanes))
+    round.contributions.push_back({data_rank, own, partial++});
+}
+
 /// All parts are added up to one.
 Round only_round(std::vector<Contribution> contributions) {
   LevelSum sum;
@@ -146,12 +153,11 @@ std::vector<Round> sum_rounds(const SumOptions& options) {
       Round round;
       const int64_t done = int64_t{turn} * options.ranks;
       for (int d = 0; d < options.ranks; ++d) {
-        if (options.owner) {
-          if (done + d < lanes) round.contributions.push_back({d, {done + d, done + d + 1}, 0});
-          continue;
+        if (!options.owner) {
+          add_contributions(options, d, round);
+        } else if (done + d < lanes) {
+          round.contributions.push_back({d, {done + d, done + d + 1}, 0});
         }
-        const std::vector<Range> own = subtrees(lanes_of(d, options.ranks, lanes), lanes);
-        for (size_t p = 0; p < own.size(); ++p) round.contributions.push_back({d, own[p], static_cast<int>(p)});
       }
       const int base = step > 0 ? 1 : 0;
       round.sums = merge_round(options.owner ? done : 0, round.contributions, lanes, base);
@@ -161,18 +167,37 @@ std::vector<Round> sum_rounds(const SumOptions& options) {
   return rounds;
 }
 
-Round round_inside(const SumOptions& options, int together, int group) {
-  std::vector<Contribution> parts;
-  for (int d = group * together; d < (group + 1) * together; ++d)
-    parts.push_back({d, lanes_of(d, options.ranks, options.batch.lanes), 0});
-  return only_round(std::move(parts));
+std::vector<Range> subtrees_of_host(const SumOptions& options, int together, int host) {
+  const int64_t lanes = options.batch.lanes;
+  const int first = host * together, last = first + together - 1;
+  return subtrees({lanes_of(first, options.ranks, lanes).begin, lanes_of(last, options.ranks, lanes).end}, lanes);
+}
+
+Round round_inside(const SumOptions& options, int together, int host) {
+  Round round;
+  for (int d = host * together; d < (host + 1) * together; ++d) add_contributions(options, d, round);
+  for (const Range& tree : subtrees_of_host(options, together, host)) {
+    LevelSum sum{static_cast<int>(round.sums.size()), {}, {}};
+    std::vector<Range> parts;
+    for (size_t c = 0; c < round.contributions.size(); ++c) {
+      const Range lanes = round.contributions[c].lanes;
+      if (!tree.contains(lanes.begin)) continue;
+      sum.terms.push_back(static_cast<int>(c));
+      parts.push_back(lanes);
+    }
+    sum.order = order_over(parts);
+    round.sums.push_back(std::move(sum));
+  }
+  return round;
 }
 
 Round round_between(const SumOptions& options, int together, int position) {
   std::vector<Contribution> parts;
-  const int groups = options.ranks / together;
-  for (int g = 0; g < groups; ++g)
-    parts.push_back({g * together + position, lanes_of(g, groups, options.batch.lanes), 0});
+  for (int host = 0; host < options.ranks / together; ++host) {
+    int partial = 0;
+    for (const Range& tree : subtrees_of_host(options, together, host))
+      parts.push_back({host * together + position, tree, partial++});
+  }
   return only_round(std::move(parts));
 }
 

@@ -83,9 +83,10 @@ struct Round {
   std::vector<LevelSum> sums;               ///< after the last round level 0 is the step's sum
 };
 std::vector<Round> sum_rounds(const SumOptions& options);
-/// A sum in two levels, where a step has one round and every data rank one partial: what the ranks of a group add,
-/// whose lanes are a subtree, and what those of one position in all groups of `together` ranks then do.
-Round round_inside(const SumOptions& options, int together, int group);
+/// A sum in two levels, where a step has one round: the ranks of a host, `together` of the data axis, add up each of
+/// the maximal subtrees of its lanes, into a level of its own; then those of one position in all hosts add these up.
+std::vector<Range> subtrees_of_host(const SumOptions& options, int together, int host);
+Round round_inside(const SumOptions& options, int together, int host);
 Round round_between(const SumOptions& options, int together, int position);
 /// Levels of the owner's stack: at least 1.
 int stack_levels(const std::vector<Round>& rounds);

@@ -167,13 +167,9 @@ class PlannedSums {
 
   std::unique_ptr<SumPull> make_sum(const Instruction& i) {
     const SumTransfer& transfer = plan_.sums[i.transfer];
-    const auto member = std::find(transfer.ranks.begin(), transfer.ranks.end(), me_) - transfer.ranks.begin();
     std::vector<std::vector<float*>> levels;
-    for (const UnitSum& unit : transfer.units) {
-      const Operand& sum = *operands_of(i, OperandRole::kSum, unit.unit).at(0);
-      EXPECT_EQ(sum.buffer, operands_of(i, OperandRole::kTerm, unit.unit).at(0)->buffer) << "it is made in place";
-      levels.push_back({floats(sum.buffer) + unit.slices[member].begin});
-    }
+    for (const UnitSum& unit : transfer.units)
+      levels.push_back(levels_of(plan_, i, unit, me_, [this](int b) { return floats(b); }));
     return make_sum_pull(transfer, name_of(i), transport_, arena_, std::move(levels), scratch_);
   }
 

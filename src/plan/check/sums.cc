@@ -52,7 +52,8 @@ int UnitSymbols::level_buffer(const Instruction& reduce, int rank, int unit, int
   const auto stack = operands_of(reduce, OperandRole::kSum, unit);
   if (level >= static_cast<int>(stack.size())) return -1;
   const int b = stack[level]->buffer;
-  return buffer(rank, b).level == level ? b : -1;
+  // What hosts make in a first round nobody finds by its level again.
+  return plan_.sums[reduce.transfer].by_hosts || buffer(rank, b).level == level ? b : -1;
 }
 
 UnitSymbols::Levels UnitSymbols::stack_of(const Instruction& reduce, int rank, int unit, Range slice, int levels) {
@@ -141,16 +142,18 @@ void UnitSymbols::reduce(const std::vector<Place>& places, const SumTransfer& tr
         continue;
       }
       const Range slice = sum.slices[m], held = buffer(rank, b).range;
-      // In place the slice overwrites its own first term; else it has a buffer of its own.
-      const auto terms = operands_of(i, OperandRole::kTerm, sum.unit);
-      const bool in_place = transfer.in_place() && !terms.empty() && terms[0]->buffer == b;
+      // In place the slice overwrites a term, or is where one would be; else it has a buffer of its own.
+      const bool in_place = transfer.in_place() && held.empty();
       const int64_t bytes = (in_place ? slice.end : level_floats(transfer, sum, static_cast<int>(m))) * kFloat;
-      if ((!in_place && held != slice) || (in_place && !held.empty()) || buffer(rank, b).bytes < bytes) {
+      if ((!in_place && held != slice) || buffer(rank, b).bytes < bytes) {
         faults_.add(places[m], fmt::format("'{}' has no room for its slice", buffer(rank, b).name));
         continue;
       }
+      const auto terms = operands_of(i, OperandRole::kTerm, sum.unit);
+      const bool added =
+          std::any_of(terms.begin(), terms.end(), [b](const Operand* term) { return term->buffer == b; });
       UnitHolding& h = holding(rank, b);
-      if (!in_place) h.reset(sum.unit, BufferKind::kGradient);
+      if (!in_place || !added) h.reset(sum.unit, BufferKind::kGradient);
       h.write(slice, results[m][level]);
     }
   }

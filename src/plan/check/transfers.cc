@@ -53,7 +53,8 @@ class TransferCheck {
     for (const UnitSum& unit : sum.units) summed.push_back(unit.unit);
     if (sum.ranks != ranks || units != summed) return fault(places[0], "is not the sum of its ranks and its parcel");
     for (const Place& place : places) check_round(place, sum);
-    if (sum.by_hosts && (sum.rounds != 2 || sum.levels != 1)) fault(places[0], "is a sum by hosts of other rounds");
+    if (sum.by_hosts && (sum.rounds != 2 || (sum.last() && sum.levels != 1)))
+      fault(places[0], "is a sum by hosts of other rounds");
     for (const UnitSum& unit : sum.units) {
       if (unit.slices.size() != ranks.size() || unit.sources.empty())
         return fault(places[0], "does not say what its ranks make of a unit");

@@ -145,6 +145,20 @@ std::vector<UnitBuffer> MeshState::gradients(int block, const MeshRoute& route) 
   return all;
 }
 
+int MeshState::host_sum(int unit, Range tree) {
+  const int64_t lanes = work_.sums.batch.lanes;
+  int level = 0;
+  for (const Range& own : subtrees(tutti::lanes_of(homes_.at.data, work_.sums.ranks, lanes), lanes)) {
+    if (tree.contains(own.begin)) return gradient(unit, level, 0);
+    ++level;
+  }
+  // As large as a contribution, of which it has the place.
+  return window(
+      program_.named(fmt::format("lanes {} to {} of {}", tree.begin, tree.end - 1, unit), BufferKind::kGradient,
+                     align_up(model_.blocks[unit].gradient_size, kAlign) * kFloat, unit),
+      level);
+}
+
 std::vector<int> MeshState::stack(int unit) {
   const bool once = work_.rounds.size() == 1;
   if (once && work_.kept) return {gradient(unit, 0, 0)};  // in place

@@ -55,9 +55,9 @@ struct MeshOptions {
   SumOptions sums() const { return {batch, mesh.data, owner, micro}; }
 };
 
-/// Sums in two levels: so many data ranks of a host make slices of their host's sum, then those of all hosts that have
-/// the same slice exchange what they made. 0: all data ranks sum at once; a host has one of them, or not whole
-/// subtrees, or slices that its ranks do not own.
+/// Sums in two levels: so many data ranks of a host make slices of the sums over the host's subtrees, then those of all
+/// hosts that have the same slice exchange what they made. 0: all data ranks sum at once; a host has one of them, or
+/// slices that its ranks do not own, or more would travel.
 int host_ranks_of(const MeshOptions& options);
 
 /// Where everything is. A pure function of model and options, the same on all ranks.

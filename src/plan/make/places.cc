@@ -101,6 +101,24 @@ void add_parcels(const ModelShape& model, const MeshOptions& options, MeshPlaces
   }
 }
 
+/// Whether in two levels fewer units come to every host, which then gets all subtrees of the others whole. In one level
+/// each of its ranks gets the others' part of its slice, and their slices of the sum.
+bool whole_sums_are_less(const SumOptions& sums, int together) {
+  const int hosts = sums.ranks / together;
+  std::vector<int64_t> trees, partials;
+  for (int host = 0; host < hosts; ++host) {
+    trees.push_back(static_cast<int64_t>(subtrees_of_host(sums, together, host).size()));
+    partials.push_back(static_cast<int64_t>(round_inside(sums, together, host).contributions.size()));
+  }
+  const int64_t all_trees = std::accumulate(trees.begin(), trees.end(), int64_t{0});
+  const int64_t all_partials = std::accumulate(partials.begin(), partials.end(), int64_t{0});
+  for (int host = 0; host < hosts; ++host) {
+    const int64_t slices = all_partials - partials[host] + sums.ranks - together;  // a rank, each of 1 / ranks
+    if ((all_trees - trees[host]) * sums.ranks > slices * together) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 int host_ranks_of(const MeshOptions& options) {
@@ -110,13 +128,8 @@ int host_ranks_of(const MeshOptions& options) {
     return 0;
   const int together = mesh.ranks() / options.hosts / mesh.tensor;
   if (together < 2 || together >= mesh.data || mesh.data % together != 0) return 0;
-  // A host's lanes are one subtree: as many as a power of two, and no host has more of them.
-  const int hosts = mesh.data / together;
-  if (options.batch.lanes % mesh.data != 0 || !std::has_single_bit(static_cast<unsigned>(options.batch.lanes / hosts)))
-    return 0;
-  // Every host gets whole sums: with many small hosts these are more bytes than slices from and to everyone.
-  if (options.zero == 0) return hosts <= 2 * together ? together : 0;
-  return mesh.shards == together || mesh.shards == mesh.data ? together : 0;
+  if (options.zero > 0) return mesh.shards == together || mesh.shards == mesh.data ? together : 0;
+  return whole_sums_are_less(options.sums(), together) ? together : 0;
 }
 
 int reduce_shards_of(const MeshOptions& options) {

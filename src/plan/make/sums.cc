@@ -82,7 +82,8 @@ void MeshReduces::add_sums(Instruction& reduce, int unit) {
   for (int level : state_.stack(unit)) reduce.operands.push_back({OperandRole::kSum, Access::kUpdate, level, unit});
 }
 
-/// My host's sum takes the place of my own part of it; from there it goes to those of the other hosts.
+/// The sum over a subtree of my host takes the place of what I add to it; from there it goes to those of the other
+/// hosts.
 void MeshReduces::reduce_by_hosts(const Parcel& parcel) {
   const int data = homes_.at.data, together = homes_.places.host_ranks, hosts = homes_.options.mesh.data / together;
   const int first = parcel.front().unit;
@@ -92,10 +93,13 @@ void MeshReduces::reduce_by_hosts(const Parcel& parcel) {
   between.round = 1;
   between.group = homes_.position_ranks(first);
   for (const auto& [unit, range] : parcel) {
-    const int own = state_.gradient(unit, 0, 0);
-    inside.operands.push_back({OperandRole::kTerm, Access::kRead, own, unit, range});
-    inside.operands.push_back({OperandRole::kSum, Access::kUpdate, own, unit});
-    between.operands.push_back({OperandRole::kTerm, Access::kRead, own, unit, range});
+    const std::vector<Operand> terms = contributions(unit, 0);
+    inside.operands.insert(inside.operands.end(), terms.begin(), terms.end());
+    for (const Range& tree : subtrees_of_host(work_.sums, together, data / together)) {
+      const int sum = state_.host_sum(unit, tree);
+      inside.operands.push_back({OperandRole::kSum, Access::kUpdate, sum, unit});
+      between.operands.push_back({OperandRole::kTerm, Access::kRead, sum, unit, range});
+    }
     add_sums(between, unit);
   }
   add_reduce(std::move(inside), parcel, static_cast<uint32_t>(data / together));

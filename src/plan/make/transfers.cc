@@ -164,9 +164,9 @@ SumTransfer Transfers::sum(const Instruction& reduce) const {
   transfer.round = reduce.round;
   transfer.by_hosts = places_.by_hosts(parcel.front().unit);
   transfer.rounds = transfer.by_hosts ? 2 : static_cast<int>(rounds_.size());
-  transfer.levels = stack_levels(rounds_);
   transfer.ordered = !options_.ring;
   const Round round = round_of(reduce, transfer.by_hosts);
+  transfer.levels = transfer.by_hosts ? static_cast<int>(round.sums.size()) : stack_levels(rounds_);
   transfer.sums = round.sums;
   for (const UnitRange& part : parcel) transfer.units.push_back(unit_sum(reduce, transfer, round, part.unit));
   if (spread_of(options_, places_, parcel.front().unit) == Spread::kReturned) transfer.returned = Return::kBlocks;

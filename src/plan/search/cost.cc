@@ -249,12 +249,18 @@ class MeshCosts : public Costs {
       const int data = options_.mesh.at(peer).data;
       if (inside ? data / together == me / together : data % together == me % together) from.push_back(peer);
     }
+    const SumOptions sums = options_.sums();
+    const Round round =
+        inside ? round_inside(sums, together, me / together) : round_between(sums, together, me % together);
+    double others = 0;
+    const double touched = static_cast<double>(round.contributions.size() + round.sums.size());
+    for (const Contribution& c : round.contributions) others += c.data_rank == me ? 0 : 1;
+    const double slice = gradients(i.parcel) * kFloat / (inside ? together : shards());
     Work work = memory(0);
     work.axis = inside ? Axis::kData : Axis::kHosts;
-    work.link = gradients(i.parcel) * kFloat / (inside ? together : shards());
-    work.received = work.link * static_cast<double>(from.size());
-    work.seconds +=
-        prices.arrive(program.rank, from, work.link) + prices.fold(work.link * (static_cast<double>(from.size()) + 2));
+    work.received = slice * others;
+    work.link = work.received / static_cast<double>(from.size());
+    work.seconds += prices.arrive(program.rank, from, work.link) + prices.fold(slice * touched);
     return work;
   }
 

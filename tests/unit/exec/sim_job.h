@@ -140,12 +140,9 @@ class SimRank {
     }
     if (i.op != Op::kReduce) return;
     const SumTransfer& transfer = plan_.sums[i.transfer];
-    const auto member = std::find(transfer.ranks.begin(), transfer.ranks.end(), rank()) - transfer.ranks.begin();
-    std::vector<std::vector<float*>> levels;  // in place: the step has one round
-    for (const UnitSum& unit : transfer.units) {
-      const Operand& sum = *operands_of(i, OperandRole::kSum, unit.unit).at(0);
-      levels.push_back({gradient(sum.buffer) + unit.slices[member].begin});
-    }
+    std::vector<std::vector<float*>> levels;
+    for (const UnitSum& unit : transfer.units)
+      levels.push_back(levels_of(plan_, i, unit, rank(), [this](int b) { return gradient(b); }));
     const bool windows = !transport_->window().empty();
     auto& scratch = scratch_[i.id];
     scratch.resize(static_cast<size_t>(SumPull::scratch_bytes(transfer, rank(), windows)));

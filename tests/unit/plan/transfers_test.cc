@@ -163,12 +163,16 @@ TEST(Transfers, HostsSendEachOtherOneSum) {
   EXPECT_EQ(on_hosts(Planned(model, inside, 1, batch), 1), 2 * 4 * bytes);
   EXPECT_EQ(on_hosts(Planned(model, whole, 0, batch), 2), 2 * bytes);
   EXPECT_EQ(on_hosts(Planned(model, whole, 0, batch), 1), (4 + 4) * bytes);
+  // Six lanes a host, of twelve: two subtrees leave it.
+  const Batch uneven{12, 1, 1};
+  EXPECT_EQ(on_hosts(Planned(model, {4, 1, 1, 2}, 1, uneven), 2), 2 * 2 * bytes);
+  EXPECT_EQ(on_hosts(Planned(model, {4, 1, 1, 1}, 0, uneven), 2), 2 * 2 * bytes);
   // Slices over all: what the other host owns of the sum; new parameters go to every rank of the other host.
   EXPECT_EQ(on_hosts(Planned(model, over_all, 1, batch), 2), (1 + 4) * bytes);
   EXPECT_EQ(on_hosts(Planned(model, over_all, 1, batch), 1), (4 + 4) * bytes);
 }
 
-TEST(Transfers, SumsHaveTwoLevelsOnlyWhereHostsHaveWholeSubtreesAndTheirSlices) {
+TEST(Transfers, SumsHaveTwoLevelsOnlyWhereLessTravelsAndHostsHaveTheirSlices) {
   const auto together = [](const Mesh& mesh, int zero, int lanes, int hosts) {
     MeshOptions o;
     o.mesh = mesh, o.zero = zero, o.batch = {lanes, 1, 1}, o.hosts = hosts;
@@ -176,12 +180,12 @@ TEST(Transfers, SumsHaveTwoLevelsOnlyWhereHostsHaveWholeSubtreesAndTheirSlices) 
   };
   EXPECT_EQ(together({4, 1, 1, 2}, 1, 4, 2), 2);
   EXPECT_EQ(together({4, 1, 1, 4}, 3, 8, 2), 2);
-  EXPECT_EQ(together({4, 2, 1, 4}, 3, 8, 2), 2);   // two tensor ranks each
-  EXPECT_EQ(together({4, 1, 2, 1}, 0, 8, 4), 2);   // two stages on two hosts each
-  EXPECT_EQ(together({4, 1, 2, 1}, 0, 8, 2), 0);   // a host has a stage: all its data ranks
-  EXPECT_EQ(together({4, 1, 1, 2}, 1, 4, 4), 0);   // one a host
-  EXPECT_EQ(together({4, 1, 1, 2}, 1, 12, 2), 0);  // lanes 0 to 5 are no subtree of 12
-  EXPECT_EQ(together({4, 1, 1, 2}, 1, 6, 2), 0);
+  EXPECT_EQ(together({4, 2, 1, 4}, 3, 8, 2), 2);    // two tensor ranks each
+  EXPECT_EQ(together({4, 1, 2, 1}, 0, 8, 4), 2);    // two stages on two hosts each
+  EXPECT_EQ(together({4, 1, 2, 1}, 0, 8, 2), 0);    // a host has a stage: all its data ranks
+  EXPECT_EQ(together({4, 1, 1, 2}, 1, 4, 4), 0);    // one a host
+  EXPECT_EQ(together({4, 1, 1, 2}, 1, 12, 2), 2);   // lanes 0 to 5 are two subtrees of 12
+  EXPECT_EQ(together({4, 1, 1, 1}, 0, 5, 2), 2);    // ranks have unequal numbers of lanes
   EXPECT_EQ(together({8, 1, 1, 2}, 1, 8, 2), 0);    // two replicas in a host
   EXPECT_EQ(together({16, 1, 1, 1}, 0, 16, 8), 0);  // eight whole sums to a host of two
 }
