@@ -15,12 +15,6 @@ constexpr int64_t kFloat = sizeof(float);
 
 size_t bytes_of(Range floats) { return static_cast<size_t>(floats.size() * kFloat); }
 
-size_t member_of(const SumTransfer& transfer, int rank) {
-  const auto found = std::find(transfer.ranks.begin(), transfer.ranks.end(), rank);
-  TUTTI_CHECK(found != transfer.ranks.end(), "rank {} takes no part in a sum", rank);
-  return static_cast<size_t>(found - transfer.ranks.begin());
-}
-
 /// Where float `at` of the unit lies in the contribution of a rank whose window this is.
 const float* float_at(const SumSource& source, const SumSource::Term& term, int64_t at, const std::byte* window) {
   return reinterpret_cast<const float*>(window + term.offset) + (at - source.to.begin);

@@ -67,7 +67,7 @@ struct Buffer {
   bool temporaries = false;
   /// Parameters: of a copy of shared ones, which floats of the unit it has, and where in the unit's gradient space
   /// (`range`) they stand. Empty: every float stands at its own place.
-  std::vector<PlacedRange> placed;
+  std::vector<PlacedRange> placed = {};
   bool operator==(const Buffer&) const = default;
 };
 /// What a buffer of parameters holds of its unit, of `unit_size` floats.

@@ -1,6 +1,16 @@
 #include "plan/ir/transfers.h"
 
+#include <algorithm>
+
+#include "base/error.h"
+
 namespace tutti {
+
+size_t member_of(const SumTransfer& transfer, int rank) {
+  const auto found = std::find(transfer.ranks.begin(), transfer.ranks.end(), rank);
+  TUTTI_CHECK(found != transfer.ranks.end(), "rank {} takes no part in a sum", rank);
+  return static_cast<size_t>(found - transfer.ranks.begin());
+}
 
 int64_t level_floats(const SumTransfer& transfer, const UnitSum& unit, int member) {
   const Range slice = unit.slices[static_cast<size_t>(member)];

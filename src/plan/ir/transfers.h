@@ -63,6 +63,8 @@ struct SumTransfer {
   bool operator==(const SumTransfer&) const = default;
 };
 
+/// A rank's place among those that take part in a sum; one that does not is a broken promise.
+size_t member_of(const SumTransfer& transfer, int rank);
 /// Floats of one level of an owner's stack for a unit: its slice, then its part of every further source, where sums
 /// take more than one round.
 int64_t level_floats(const SumTransfer& transfer, const UnitSum& unit, int member);

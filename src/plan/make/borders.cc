@@ -18,7 +18,7 @@ bool has_aliases(const ModelShape& model) {
 
 }  // namespace
 
-MeshBorders::MeshBorders(const MeshWork& work, MeshProgram& program)
+MeshBorders::MeshBorders(const MeshWork& work, MeshBuilder& program)
     : work_(work),
       homes_(work.homes),
       model_(work.homes.model),

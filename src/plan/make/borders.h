@@ -17,7 +17,7 @@ namespace tutti {
 class MeshBorders {
  public:
   /// Both must outlive it.
-  MeshBorders(const MeshWork& work, MeshProgram& program);
+  MeshBorders(const MeshWork& work, MeshBuilder& program);
 
   int work() const { return work_buffer_; }  ///< temporaries; -1: none
   int data(int micro, int index);
@@ -62,7 +62,7 @@ class MeshBorders {
   const MeshWork& work_;
   const MeshHomes& homes_;
   const ModelShape& model_;
-  MeshProgram& program_;
+  MeshBuilder& program_;
   const bool by_segment_;           // gradients of inputs cannot just take turns
   std::vector<int> first_segment_;  // by layer: how many segments come before it
   int work_buffer_ = -1;

@@ -12,7 +12,7 @@ constexpr int64_t kLine = 256, kPage = 4096;  // bytes
 
 }  // namespace
 
-MeshProgram::MeshProgram(int rank, const std::vector<QueueUse>& queues) {
+MeshBuilder::MeshBuilder(int rank, const std::vector<QueueUse>& queues) {
   program_.rank = rank;
   for (QueueUse use : queues) {
     queue_of_use_[static_cast<size_t>(use)] = static_cast<int>(program_.queues.size());
@@ -21,14 +21,14 @@ MeshProgram::MeshProgram(int rank, const std::vector<QueueUse>& queues) {
   waited_for_.assign(program_.queues.size(), std::vector<int>(program_.queues.size(), 0));
 }
 
-int MeshProgram::add_buffer(Buffer buffer) {
+int MeshBuilder::add_buffer(Buffer buffer) {
   buffer.bytes = align_up(buffer.bytes, kLine);
   program_.buffers.push_back(std::move(buffer));
   history_.emplace_back();
   return static_cast<int>(program_.buffers.size()) - 1;
 }
 
-int MeshProgram::add_buffer(std::string name, BufferKind kind, int64_t bytes, int unit) {
+int MeshBuilder::add_buffer(std::string name, BufferKind kind, int64_t bytes, int unit) {
   Buffer buffer;
   buffer.name = std::move(name);
   buffer.kind = kind;
@@ -37,7 +37,7 @@ int MeshProgram::add_buffer(std::string name, BufferKind kind, int64_t bytes, in
   return add_buffer(std::move(buffer));
 }
 
-int MeshProgram::named(const std::string& name, BufferKind kind, int64_t bytes, int unit) {
+int MeshBuilder::named(const std::string& name, BufferKind kind, int64_t bytes, int unit) {
   const auto [it, fresh] = names_.try_emplace(name, -1);
   if (fresh) it->second = add_buffer(name, kind, bytes, unit);
   Buffer& b = program_.buffers[it->second];
@@ -45,7 +45,7 @@ int MeshProgram::named(const std::string& name, BufferKind kind, int64_t bytes, 
   return it->second;
 }
 
-void MeshProgram::wait_for(const Spot& earlier, int queue, Instruction& instruction) {
+void MeshBuilder::wait_for(const Spot& earlier, int queue, Instruction& instruction) {
   if (earlier.queue < 0 || earlier.index < 0 || earlier.queue == queue ||
       earlier.index < waited_for_[queue][earlier.queue])
     return;
@@ -55,7 +55,7 @@ void MeshProgram::wait_for(const Spot& earlier, int queue, Instruction& instruct
   waited_for_[queue][earlier.queue] = earlier.index + 1;
 }
 
-void MeshProgram::add(QueueUse use, Instruction instruction, QueueUse behind) {
+void MeshBuilder::add(QueueUse use, Instruction instruction, QueueUse behind) {
   const int queue = queue_of_use_[static_cast<size_t>(use)];
   if (instruction.id == 0) instruction.id = next_id_++;
   const Touched touched = touched_by(instruction);
@@ -82,7 +82,7 @@ void MeshProgram::add(QueueUse use, Instruction instruction, QueueUse behind) {
   program_.queues[queue].instructions.push_back(std::move(instruction));
 }
 
-Program MeshProgram::finish() {
+Program MeshBuilder::finish() {
   int64_t offset = 0;
   for (Buffer& b : program_.buffers) {
     if (!b.window) continue;

@@ -11,10 +11,10 @@
 
 namespace tutti {
 
-class MeshProgram {
+class MeshBuilder {
  public:
   /// Instructions of a queue that the rank does not have go to compute.
-  MeshProgram(int rank, const std::vector<QueueUse>& queues);
+  MeshBuilder(int rank, const std::vector<QueueUse>& queues);
 
   int add_buffer(Buffer buffer);
   int add_buffer(std::string name, BufferKind kind, int64_t bytes, int unit = -1);

@@ -7,10 +7,10 @@
 
 namespace tutti {
 
-MeshUpdates::MeshUpdates(const MeshWork& work, MeshState& state, MeshProgram& program)
+MeshCommit::MeshCommit(const MeshWork& work, MeshMemory& state, MeshBuilder& program)
     : work_(work), homes_(work.homes), options_(work.homes.options), state_(state), program_(program) {}
 
-void MeshUpdates::acquire() {
+void MeshCommit::acquire() {
   for (size_t p = 0; p < homes_.places.parcels.size(); ++p) {
     const Parcel& parcel = homes_.places.parcels[p];
     const int first = parcel.front().unit;
@@ -26,8 +26,8 @@ void MeshUpdates::acquire() {
   }
 }
 
-void MeshUpdates::commit() {
-  constexpr size_t kAhead = MeshState::kFetchAhead;
+void MeshCommit::commit() {
+  constexpr size_t kAhead = MeshMemory::kFetchAhead;
   const std::vector<int>& units = homes_.units();
   // The first units' values come in while the sums are still on their way, then one behind every Update.
   for (size_t u = 0; u < units.size() && u < kAhead; ++u) travel(Op::kFetch, units[u], u);
@@ -53,7 +53,7 @@ void MeshUpdates::commit() {
     refresh(parcel, alone && parcel == *refreshed.rbegin() ? QueueUse::kCompute : QueueUse::kData);
 }
 
-void MeshUpdates::vote() {
+void MeshCommit::vote() {
   Instruction i;
   i.op = Op::kVote;
   i.id = kVoteId;
@@ -65,7 +65,7 @@ void MeshUpdates::vote() {
 }
 
 /// Offloaded values of a unit, between the second tier and where Update finds them.
-void MeshUpdates::travel(Op op, int unit, size_t turn) {
+void MeshCommit::travel(Op op, int unit, size_t turn) {
   Instruction i;
   i.op = op;
   i.block = unit;
@@ -80,7 +80,7 @@ void MeshUpdates::travel(Op op, int unit, size_t turn) {
 }
 
 /// Where this rank finds what it updates a unit with.
-std::vector<Operand> MeshUpdates::gradients(int unit) {
+std::vector<Operand> MeshCommit::gradients(int unit) {
   const auto operand = [unit](int buffer, Range range, int rank = -1) {
     return Operand{OperandRole::kGradient, Access::kRead, buffer, unit, range, rank};
   };
@@ -107,7 +107,7 @@ std::vector<Operand> MeshUpdates::gradients(int unit) {
   return list;
 }
 
-void MeshUpdates::update(int unit, size_t turn) {
+void MeshCommit::update(int unit, size_t turn) {
   Instruction i;
   i.op = Op::kUpdate;
   i.block = unit;
@@ -118,7 +118,7 @@ void MeshUpdates::update(int unit, size_t turn) {
   program_.add(QueueUse::kCompute, std::move(i));
 }
 
-void MeshUpdates::release(int parcel) {
+void MeshCommit::release(int parcel) {
   Instruction i;
   i.op = Op::kRelease;
   i.parcel = parcel;
@@ -126,7 +126,7 @@ void MeshUpdates::release(int parcel) {
 }
 
 /// New values for those that hold them whole: data ranks of ZeRO-1 and 2, copies of shared parameters.
-void MeshUpdates::refresh(int number, QueueUse queue) {
+void MeshCommit::refresh(int number, QueueUse queue) {
   const Parcel& parcel = homes_.places.parcels[number];
   Instruction i;
   i.op = Op::kGather;

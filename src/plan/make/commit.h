@@ -6,10 +6,10 @@
 
 namespace tutti {
 
-class MeshUpdates {
+class MeshCommit {
  public:
   /// All must outlive it.
-  MeshUpdates(const MeshWork& work, MeshState& state, MeshProgram& program);
+  MeshCommit(const MeshWork& work, MeshMemory& state, MeshBuilder& program);
   /// What others borrowed in the step before is waited for before anything is written there again.
   void acquire();
   void commit();
@@ -26,8 +26,8 @@ class MeshUpdates {
   const MeshWork& work_;
   const MeshHomes& homes_;
   const MeshOptions& options_;
-  MeshState& state_;
-  MeshProgram& program_;
+  MeshMemory& state_;
+  MeshBuilder& program_;
 };
 
 }  // namespace tutti

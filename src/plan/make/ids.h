@@ -1,5 +1,5 @@
 // Numbers of instructions that meet, by kind: functions of what they are about, so that all ranks have the same. Below
-// them are those of one rank alone (MeshProgram gives them).
+// them are those of one rank alone (MeshBuilder gives them).
 #pragma once
 
 #include <cstdint>

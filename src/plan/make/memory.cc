@@ -16,7 +16,7 @@ int64_t unit_bytes(const BlockShape& block) { return align_up(block.unit_size, k
 
 }  // namespace
 
-MeshState::MeshState(const MeshWork& work, MeshProgram& program)
+MeshMemory::MeshMemory(const MeshWork& work, MeshBuilder& program)
     : losses(program.add_buffer("losses", BufferKind::kWork, kNumbers)),
       squares(program.add_buffer("squares", BufferKind::kWork, kNumbers)),
       shared_squares(program.add_buffer("shared squares", BufferKind::kWork, kNumbers)),
@@ -31,7 +31,7 @@ MeshState::MeshState(const MeshWork& work, MeshProgram& program)
   if (!work_.uses().empty()) place_uses();
 }
 
-void MeshState::place_unit(int unit) {
+void MeshMemory::place_unit(int unit) {
   const Range held = homes_.held(unit);
   Buffer parameter{fmt::format("parameter {}", unit), BufferKind::kParameter, unit_bytes(model_.blocks[unit]), unit};
   parameter.window = homes_.sliced() || homes_.has_remote_users(unit);
@@ -49,7 +49,7 @@ void MeshState::place_unit(int unit) {
   moment_[unit] = program_.add_buffer(moment);
 }
 
-void MeshState::place_copies() {
+void MeshMemory::place_copies() {
   for (const auto& [block, owner] : homes_.remote_shares()) {
     Buffer copy{fmt::format("copy of {} for {}", owner, block), BufferKind::kParameter, 0, owner};
     copy.range = homes_.extras_of(block, owner);
@@ -63,33 +63,33 @@ void MeshState::place_copies() {
   }
 }
 
-void MeshState::place_uses() {
+void MeshMemory::place_uses() {
   int64_t widest = 0;
   for (const MeshUse& use : work_.uses()) widest = std::max(widest, unit_bytes(model_.blocks[use.unit]));
   for (size_t s = 0; s < work_.use_slots(); ++s)
     brought_.push_back(program_.add_buffer(fmt::format("gathered {}", s), BufferKind::kParameter, widest));
 }
 
-int MeshState::parameters(int unit, const MeshPass& pass) const {
+int MeshMemory::parameters(int unit, const MeshPass& pass) const {
   if (!homes_.brought()) return parameter_.at(unit);
   for (int use : pass.uses)
     if (work_.uses()[use].unit == unit) return brought(static_cast<size_t>(use));
   TUTTI_CHECK(false, "unit {} is not gathered", unit);
 }
 
-int MeshState::updated_parameters(int unit, size_t turn) {
+int MeshMemory::updated_parameters(int unit, size_t turn) {
   if (!options_.offload_parameters) return parameter_.at(unit);
   return program_.named(fmt::format("fetched parameters {}", turn % kFetchAhead), BufferKind::kParameter,
                         program_.at(parameter_.at(unit)).bytes);
 }
 
-int MeshState::updated_moments(int unit, size_t turn) {
+int MeshMemory::updated_moments(int unit, size_t turn) {
   if (!options_.offload) return moment_.at(unit);
   return program_.named(fmt::format("fetched moments {}", turn % kFetchAhead), BufferKind::kMoment,
                         program_.at(moment_.at(unit)).bytes);
 }
 
-int MeshState::gradient(int unit, int level, int round) {
+int MeshMemory::gradient(int unit, int level, int round) {
   const BlockShape& block = model_.blocks[unit];
   const int64_t bytes = align_up(block.gradient_size, kAlign) * kFloat;
   // What others write, too, is all there only when their passes are over.
@@ -108,7 +108,7 @@ int MeshState::gradient(int unit, int level, int round) {
 }
 
 /// Gradients that go to the slices' owners at once pass through a few windows, which all units use in turn.
-int MeshState::passing(int unit, int round, int64_t bytes) {
+int MeshMemory::passing(int unit, int round, int64_t bytes) {
   const int column = model_.blocks[unit].column, turns = options_.overlap ? 2 : 1;
   const auto [it, fresh] = passing_.try_emplace({unit, round}, 0);
   if (fresh) it->second = passed_[column]++ % turns;
@@ -116,14 +116,14 @@ int MeshState::passing(int unit, int round, int64_t bytes) {
                 0);
 }
 
-int MeshState::window(int made, int level) {
+int MeshMemory::window(int made, int level) {
   Buffer& b = program_.at(made);
   b.window = true;
   b.level = level;
   return made;
 }
 
-int MeshState::gradient_apart(int block, int owner, int level) {
+int MeshMemory::gradient_apart(int block, int owner, int level) {
   const Range range = homes_.extras_of(block, owner);
   const bool partial = level >= 0 && level < work_.partials();
   const int made =
@@ -136,7 +136,7 @@ int MeshState::gradient_apart(int block, int owner, int level) {
   return made;
 }
 
-std::vector<UnitBuffer> MeshState::gradients(int block, const MeshRoute& route) {
+std::vector<UnitBuffer> MeshMemory::gradients(int block, const MeshRoute& route) {
   std::vector<UnitBuffer> all;
   if (model_.blocks[block].gradient_size > 0) all.push_back({block, gradient(block, route.level, route.round)});
   for (int owner : homes_.owners_of(block))
@@ -145,7 +145,7 @@ std::vector<UnitBuffer> MeshState::gradients(int block, const MeshRoute& route) 
   return all;
 }
 
-int MeshState::host_sum(int unit, Range tree) {
+int MeshMemory::host_sum(int unit, Range tree) {
   const int64_t lanes = work_.sums.batch.lanes;
   int level = 0;
   for (const Range& own : subtrees(tutti::lanes_of(homes_.at.data, work_.sums.ranks, lanes), lanes)) {
@@ -159,7 +159,7 @@ int MeshState::host_sum(int unit, Range tree) {
       level);
 }
 
-std::vector<int> MeshState::stack(int unit) {
+std::vector<int> MeshMemory::stack(int unit) {
   const bool once = work_.rounds.size() == 1;
   if (once && work_.kept) return {gradient(unit, 0, 0)};  // in place
   const Range own = homes_.slice(unit);
@@ -178,7 +178,7 @@ std::vector<int> MeshState::stack(int unit) {
 }
 
 /// Floats that the further users of shared parameters take in one level of a stack.
-int64_t MeshState::further_floats(int unit) const {
+int64_t MeshMemory::further_floats(int unit) const {
   const Range own = homes_.slice(unit);
   int64_t floats = 0;
   for (const ParameterShape& p : model_.blocks[unit].parameters) {

@@ -11,10 +11,10 @@
 
 namespace tutti {
 
-class MeshState {
+class MeshMemory {
  public:
   /// Both must outlive it. Places parameters, moments and copies; gradients are made when first asked for.
-  MeshState(const MeshWork& work, MeshProgram& program);
+  MeshMemory(const MeshWork& work, MeshBuilder& program);
 
   const int losses, squares;
   const int shared_squares;  ///< of what is shared over stages, whose sums come on a queue of their own
@@ -57,7 +57,7 @@ class MeshState {
   const MeshHomes& homes_;
   const ModelShape& model_;
   const MeshOptions& options_;
-  MeshProgram& program_;
+  MeshBuilder& program_;
   std::map<int, int> parameter_, moment_;
   std::map<std::pair<int, int>, int> copy_;     // (block, owner)
   std::vector<int> brought_;                    // slots

@@ -3,9 +3,9 @@
 //   1. the schedule says in which order its stage works on chunks and micro-batches; cells become passes, one layer
 //      forward, or back; ZeRO-3 gathers what passes need some uses ahead (MeshWork)
 //   2. passes become instructions, put on queues in an order that would be right on one queue: here, with the messages
-//      between stages (MeshMessages), sums (MeshReduces) and the commit (MeshUpdates)
-//   3. what must wait for what on another queue follows from the buffers that both touch (MeshProgram); where things
-//      lie is said by MeshState and MeshBorders
+//      between stages (MeshMessages), sums (MeshSums) and the commit (MeshCommit)
+//   3. what must wait for what on another queue follows from the buffers that both touch (MeshBuilder); where things
+//      lie is said by MeshMemory and MeshBorders
 #include "plan/make/mesh.h"
 
 #include <algorithm>
@@ -73,12 +73,12 @@ class RankMaker {
   const MeshOptions& options_;
   const MeshHomes homes_;
   const MeshWork work_;
-  MeshProgram program_;
-  MeshState state_;
+  MeshBuilder program_;
+  MeshMemory state_;
   MeshBorders borders_;
   MeshMessages messages_;
-  MeshReduces reduces_;
-  MeshUpdates updates_;
+  MeshSums reduces_;
+  MeshCommit updates_;
   size_t brought_ = 0;  // uses that have their instruction
   uint32_t exchanges_ = 0;
   std::set<int> loaded_;  // micro-batches

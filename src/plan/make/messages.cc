@@ -24,7 +24,7 @@ QueueUse back_of(QueueUse use) {
 
 }  // namespace
 
-MeshMessages::MeshMessages(const MeshWork& work, MeshBorders& borders, MeshProgram& program)
+MeshMessages::MeshMessages(const MeshWork& work, MeshBorders& borders, MeshBuilder& program)
     : work_(work), homes_(work.homes), borders_(borders), program_(program) {
   for (int layer = 0; layer < homes_.model.layers(); ++layer)
     widest_ = std::max(widest_, homes_.segments(layer).back().outputs.size());

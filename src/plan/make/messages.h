@@ -12,7 +12,7 @@ namespace tutti {
 class MeshMessages {
  public:
   /// All must outlive it.
-  MeshMessages(const MeshWork& work, MeshBorders& borders, MeshProgram& program);
+  MeshMessages(const MeshWork& work, MeshBorders& borders, MeshBuilder& program);
 
   void receive_activations(const MeshPass& first);
   void send_activations(const MeshPass& last);
@@ -27,7 +27,7 @@ class MeshMessages {
   const MeshWork& work_;
   const MeshHomes& homes_;
   MeshBorders& borders_;
-  MeshProgram& program_;
+  MeshBuilder& program_;
   size_t widest_ = 0;  // tensors at the end of a layer, at most
 };
 

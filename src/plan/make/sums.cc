@@ -6,10 +6,10 @@
 
 namespace tutti {
 
-MeshReduces::MeshReduces(const MeshWork& work, MeshState& state, MeshProgram& program)
+MeshSums::MeshSums(const MeshWork& work, MeshMemory& state, MeshBuilder& program)
     : work_(work), homes_(work.homes), state_(state), program_(program) {}
 
-void MeshReduces::after(const MeshPass& pass) {
+void MeshSums::after(const MeshPass& pass) {
   const MeshRoute& route = work_.routes()[pass.micro];  // an idle one adds nothing, but meets the others
   std::set<int> complete;  // units whose gradients of this round are all there; some are of other homes
   for (int64_t c = homes_.columns.begin; c < homes_.columns.end; ++c) {
@@ -30,7 +30,7 @@ void MeshReduces::after(const MeshPass& pass) {
 }
 
 template <class F>
-void MeshReduces::fold(const MeshPass& pass, int unit, F&& at_level) {
+void MeshSums::fold(const MeshPass& pass, int unit, F&& at_level) {
   const auto& folds = work_.routes()[pass.micro].folds;
   if (folds.empty()) return;
   Instruction i = work_.instruction(Op::kFold, pass, unit);
@@ -39,7 +39,7 @@ void MeshReduces::fold(const MeshPass& pass, int unit, F&& at_level) {
 }
 
 /// Notes that a block has written a unit's gradient of a round; whether it was the last one here to do so.
-bool MeshReduces::wrote(int block, int unit, int round) {
+bool MeshSums::wrote(int block, int unit, int round) {
   auto& writers = writers_[{unit, round}];
   if (writers.empty())
     for (int other : homes_.blocks()) {
@@ -51,12 +51,12 @@ bool MeshReduces::wrote(int block, int unit, int round) {
 }
 
 /// Whether all units of its parcel are complete with it.
-bool MeshReduces::completes(int unit, int round) {
+bool MeshSums::completes(int unit, int round) {
   const int parcel = homes_.places.parcel_of[unit];
   return ++complete_[{parcel, round}] == homes_.places.parcels[parcel].size();
 }
 
-void MeshReduces::reduce(const Parcel& parcel, int round) {
+void MeshSums::reduce(const Parcel& parcel, int round) {
   const int first = parcel.front().unit;  // those of a parcel have one home and one way
   if (homes_.places.by_hosts(first)) {
     reduce_by_hosts(parcel);
@@ -78,13 +78,13 @@ void MeshReduces::reduce(const Parcel& parcel, int round) {
 }
 
 /// Where a rank makes its slice of a unit's sum, level by level.
-void MeshReduces::add_sums(Instruction& reduce, int unit) {
+void MeshSums::add_sums(Instruction& reduce, int unit) {
   for (int level : state_.stack(unit)) reduce.operands.push_back({OperandRole::kSum, Access::kUpdate, level, unit});
 }
 
 /// The sum over a subtree of my host takes the place of what I add to it; from there it goes to those of the other
 /// hosts.
-void MeshReduces::reduce_by_hosts(const Parcel& parcel) {
+void MeshSums::reduce_by_hosts(const Parcel& parcel) {
   const int data = homes_.at.data, together = homes_.places.host_ranks, hosts = homes_.options.mesh.data / together;
   const int first = parcel.front().unit;
   Instruction inside, between;
@@ -107,7 +107,7 @@ void MeshReduces::reduce_by_hosts(const Parcel& parcel) {
 }
 
 /// `number`: of those that meet for the parcel's sum.
-void MeshReduces::add_reduce(Instruction reduce, const Parcel& parcel, uint32_t number) {
+void MeshSums::add_reduce(Instruction reduce, const Parcel& parcel, uint32_t number) {
   const int together = homes_.places.host_ranks, unit = parcel.front().unit;
   const size_t meetings = together > 0 ? homes_.options.mesh.data / together + together : work_.rounds.size();
   reduce.op = Op::kReduce;
@@ -118,7 +118,7 @@ void MeshReduces::add_reduce(Instruction reduce, const Parcel& parcel, uint32_t 
 }
 
 /// What this rank has for a round of a unit's sum: nothing, where it had no lane.
-std::vector<Operand> MeshReduces::contributions(int unit, int round) {
+std::vector<Operand> MeshSums::contributions(int unit, int round) {
   std::vector<Operand> list;
   const auto add = [&](int buffer, Range range) {
     list.push_back({OperandRole::kTerm, Access::kRead, buffer, unit, range});
@@ -138,7 +138,7 @@ std::vector<Operand> MeshReduces::contributions(int unit, int round) {
   return list;
 }
 
-void MeshReduces::norm(const Parcel& parcel) {
+void MeshSums::norm(const Parcel& parcel) {
   const bool far = homes_.shared_far(parcel.front().unit);
   Instruction i;
   i.op = Op::kNorm;
@@ -150,7 +150,7 @@ void MeshReduces::norm(const Parcel& parcel) {
   program_.add(far ? QueueUse::kShared : QueueUse::kData, std::move(i));
 }
 
-void MeshReduces::gather_gradient(const Parcel& parcel) {
+void MeshSums::gather_gradient(const Parcel& parcel) {
   const int first = parcel.front().unit;
   Instruction i;
   i.op = Op::kGather;

@@ -11,10 +11,10 @@
 
 namespace tutti {
 
-class MeshReduces {
+class MeshSums {
  public:
   /// All must outlive it.
-  MeshReduces(const MeshWork& work, MeshState& state, MeshProgram& program);
+  MeshSums(const MeshWork& work, MeshMemory& state, MeshBuilder& program);
 
   /// What follows the (weight part of the) backward of a layer.
   void after(const MeshPass& pass);
@@ -34,8 +34,8 @@ class MeshReduces {
 
   const MeshWork& work_;
   const MeshHomes& homes_;
-  MeshState& state_;
-  MeshProgram& program_;
+  MeshMemory& state_;
+  MeshBuilder& program_;
   std::map<std::pair<int, int>, std::set<int>> writers_;  // (unit, round): who has still to write its gradient here
   std::map<std::pair<int, int>, size_t> complete_;        // (parcel, round): how many of its units are
 };

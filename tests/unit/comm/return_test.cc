@@ -9,7 +9,7 @@ namespace {
 
 using namespace testing_support;
 
-constexpr int64_t kBlock = 512 * 1024;  // sum_pull.cc's
+constexpr int64_t kBlock = 512 * 1024;  // tree_pull.cc's
 
 SumCase returned_case(int ranks, int lanes, std::vector<int64_t> sizes, uint64_t seed = 41) {
   SumCase c = plain_case(ranks, lanes, std::move(sizes), seed);

@@ -3,6 +3,8 @@
 //   part    what I own of a source: floats of the unit, one run of memory in every contribution
 //   block   a cut of an owner's slices: it is folded while the next one still travels
 //   piece   floats of a block that the same sources add to
+#include "comm/tree_pull.h"
+
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -10,8 +12,6 @@
 #include "base/error.h"
 #include "comm/fold.h"
 #include "comm/posted.h"
-#include "comm/pulls.h"
-#include "comm/ring_pull.h"
 #include "comm/tree.h"
 
 namespace tutti {
@@ -23,12 +23,6 @@ constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kBlockFloats = 512 * 1024;
 /// Parts of the messages that return blocks are numbered from here, apart from those that bring contributions.
 constexpr uint32_t kReturnedParts = 1U << 30;
-
-int member_of(const SumTransfer& transfer, const std::string& name, int rank) {
-  const auto found = std::find(transfer.ranks.begin(), transfer.ranks.end(), rank);
-  TUTTI_CHECK(found != transfer.ranks.end(), "{}: rank {} takes no part", name, rank);
-  return static_cast<int>(found - transfer.ranks.begin());
-}
 
 struct Block {
   size_t unit;
@@ -126,7 +120,7 @@ class TreePull final : public SumPull {
         arena_(arena),
         scratch_(scratch),
         me_(transport.rank()),
-        member_(member_of(transfer, name_.text, me_)) {
+        member_(member_of(transfer, me_)) {
     TUTTI_CHECK(name_.parcel >= 0 && name_.parcel < kFlaggedParcels, "{}: no flags left for it", name_.text);
     TUTTI_CHECK(levels.size() == transfer.units.size(), "{}: stacks for {} units of {}", name_.text, levels.size(),
                 transfer.units.size());
@@ -383,7 +377,7 @@ class TreePull final : public SumPull {
   const std::span<std::byte> arena_;
   std::span<std::byte> scratch_;  // what is left of it
   const int me_;
-  const int member_;
+  const size_t member_;
   std::vector<Own> units_;
 
   std::vector<int> givers_, takers_;  // whose windows I read, who reads mine
@@ -397,34 +391,20 @@ class TreePull final : public SumPull {
 
 }  // namespace
 
-std::unique_ptr<SumPull> make_sum_pull(const SumTransfer& transfer, TransferName name, Transport& transport,
-                                       std::span<std::byte> arena, std::vector<std::vector<float*>> levels,
-                                       std::span<std::byte> scratch) {
-  if (!transfer.ordered) return make_ring_pull(transfer, std::move(name), transport, arena, scratch);
+std::unique_ptr<SumPull> make_tree_pull(const SumTransfer& transfer, TransferName name, Transport& transport,
+                                        std::span<std::byte> arena, std::vector<std::vector<float*>> levels,
+                                        std::span<std::byte> scratch) {
   return std::make_unique<TreePull>(transfer, std::move(name), transport, arena, std::move(levels), scratch);
 }
 
-std::vector<float*> levels_of(const Plan& plan, const Instruction& reduce, const UnitSum& unit, int rank,
-                              const std::function<float*(int)>& floats) {
-  const Program& program = plan.programs[rank];
-  const Range slice = unit.slices[member_of(plan.sums[reduce.transfer], to_string(reduce), rank)];
-  std::vector<float*> levels;
-  for (const Operand* sum : operands_of(reduce, OperandRole::kSum, unit.unit)) {
-    const bool whole = program.buffers[sum->buffer].range.empty();
-    levels.push_back(floats(sum->buffer) + (whole ? slice.begin : 0));
-  }
-  return levels;
-}
-
-int64_t SumPull::scratch_bytes(const SumTransfer& transfer, int rank, bool windows) {
-  if (!transfer.ordered) return ring_scratch_bytes(transfer);
-  const int member = member_of(transfer, "a sum", rank);
+int64_t tree_scratch_bytes(const SumTransfer& transfer, int rank, bool windows) {
+  const size_t member = member_of(transfer, rank);
   int64_t floats = 0;
   for (const UnitSum& unit : transfer.units) {
     const Range slice = unit.slices[member];
     bool shared = false;
     for (size_t m = 0; windows && transfer.in_place() && m < transfer.ranks.size(); ++m)
-      shared |= static_cast<int>(m) != member && !overlap(slice, unit.slices[m]).empty();
+      shared |= m != member && !overlap(slice, unit.slices[m]).empty();
     if (shared) floats += align_up(slice.size(), kAlign);
     for (const SumSource& source : unit.sources)
       for (const SumSource::Term& term : source.terms)
