@@ -160,10 +160,10 @@ class MeshCosts : public Costs {
       case Op::kGather:
         return gather(program, i);
       case Op::kVote:
-      case Op::kAcquire:
         return memory(prices.meet(options_.mesh.ranks()));
+      case Op::kAcquire:
       case Op::kRelease:
-        return memory(0);
+        return memory(0);  // flags that are raised long before somebody looks at them
       case Op::kUpdate:
         return update(program, i);
       case Op::kSend:
