@@ -25,6 +25,7 @@
 #include "comm/lending.h"
 #include "comm/pulls.h"
 #include "net/make.h"
+#include "plan/ir/memory.h"
 #include "plan/make/mesh.h"
 
 namespace tutti {
@@ -139,9 +140,7 @@ class Rank {
   }
 
   void make_arena() {
-    int64_t arena_bytes = 0;
-    for (const Buffer& b : program().buffers)
-      if (b.window) arena_bytes = std::max(arena_bytes, b.window_offset + b.bytes);
+    const int64_t arena_bytes = window_bytes(program());
     TransportOptions transport{.kind = options_.transport};
     for (int r = 0; r < options_.ranks; ++r) transport.hosts.push_back(host_of(r, options_.ranks, options_.hosts));
     if (options_.transport != "tcp") transport.window_bytes = static_cast<size_t>(arena_bytes);

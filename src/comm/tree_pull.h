@@ -1,5 +1,5 @@
-// A sum over the fixed tree: every owner reads all terms of its slices, in the windows of those who have them or as their
-// messages arrive, and folds them in the tree's order.
+// A sum over the fixed tree: every owner reads all terms of its slices, in the windows of those who have them or as
+// their messages arrive, and folds them in the tree's order.
 #pragma once
 
 #include "comm/pulls.h"

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "model/plan_runner.h"
+#include "plan/ir/memory.h"
 
 namespace tutti {
 
@@ -12,13 +13,6 @@ namespace {
 constexpr int64_t kPage = 4096;
 
 }  // namespace
-
-int64_t window_bytes_of(const Program& program) {
-  int64_t bytes = 0;
-  for (const Buffer& b : program.buffers)
-    if (b.window) bytes = std::max(bytes, b.window_offset + b.bytes);
-  return bytes;
-}
 
 int64_t aten_bytes(const Model& model, const Program& program) {
   const std::vector<int64_t> declared = declared_bytes(model, program);
@@ -53,7 +47,7 @@ ProgramMemory::ProgramMemory(const Model& model, const Program& program, const P
     (program.buffers[b].window ? window_total : total)[static_cast<int>(program.buffers[b].kind)] += bytes[b];
   for (int b : missing) total[static_cast<int>(forward.buffers[b].kind)] += forward_bytes[b];
 
-  if (const auto wanted = static_cast<size_t>(window_bytes_of(program)); wanted > 0) {
+  if (const auto wanted = static_cast<size_t>(window_bytes(program)); wanted > 0) {
     if (held_ != nullptr) window_ = held_->bytes();
     if (window_.empty()) {
       arenas_.push_back(std::make_unique<Arena>(BufferKind::kMessage, wanted, uncounted_, device));

@@ -19,8 +19,6 @@ namespace tutti {
 /// One of the two programs of a rank.
 enum class Which : uint8_t { kSteps, kEvaluation };
 
-/// Bytes of the window that the rank's program wants.
-int64_t window_bytes_of(const Program& program);
 /// Bytes that ATen will take itself inside of the program's segments: by the plan's account, but not ProgramMemory's.
 int64_t aten_bytes(const Model& model, const Program& program);
 

@@ -12,6 +12,7 @@
 #include "model/dry_run.h"
 #include "model/wiring.h"
 #include "net/make.h"
+#include "plan/ir/memory.h"
 #include "state/checkpoint.h"
 #include "tensor/threads.h"
 #include "train/trainer.h"
@@ -160,7 +161,7 @@ void Trainer::connect() {
   options.kind = device_ == nullptr ? job_.layout.transport : job_.layout.workers == "thread" ? "inproc" : "shm";
   for (int r = 0; r < context_.size; ++r)
     options.hosts.push_back(host_of(r, context_.size, static_cast<int>(job_.layout.hosts)));
-  options.window_bytes = device_ != nullptr ? 0 : static_cast<size_t>(window_bytes_of(program()));
+  options.window_bytes = device_ != nullptr ? 0 : static_cast<size_t>(window_bytes(program()));
   options.address = job_.layout.address;
   options.port = static_cast<int>(job_.layout.port);
   options.connections = static_cast<int>(job_.layout.connections);

@@ -14,6 +14,7 @@
 #include "comm/lending.h"
 #include "comm/pulls.h"
 #include "net/make.h"
+#include "plan/ir/memory.h"
 #include "plan/make/mesh.h"
 #include "plan/search/link_bytes.h"
 #include "support/lane_values.h"
@@ -84,13 +85,6 @@ struct PlannedCase {
     return seed + 1000 * source + 100'000 * static_cast<uint64_t>(unit);
   }
 };
-
-inline int64_t window_bytes(const Program& program) {
-  int64_t bytes = 0;
-  for (const Buffer& b : program.buffers)
-    if (b.window) bytes = std::max(bytes, b.window_offset + b.bytes);
-  return bytes;
-}
 
 /// One rank of a case.
 class PlannedSums {

@@ -1,5 +1,6 @@
 #include "plan/ir/memory.h"
 
+#include <algorithm>
 #include <iterator>
 #include <numeric>
 
@@ -12,6 +13,13 @@ MemoryForecast forecast_memory(const Program& program) {
   for (const Buffer& buffer : program.buffers)
     if (!buffer.offloaded && !buffer.lent) forecast.bytes[static_cast<int>(buffer.kind)] += buffer.bytes;
   return forecast;
+}
+
+int64_t window_bytes(const Program& program) {
+  int64_t bytes = 0;
+  for (const Buffer& b : program.buffers)
+    if (b.window) bytes = std::max(bytes, b.window_offset + b.bytes);
+  return bytes;
 }
 
 }  // namespace tutti

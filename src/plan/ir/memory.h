@@ -11,5 +11,7 @@ struct MemoryForecast {
   int64_t total() const;
 };
 MemoryForecast forecast_memory(const Program& program);
+/// Of the window that the rank's program wants.
+int64_t window_bytes(const Program& program);
 
 }  // namespace tutti

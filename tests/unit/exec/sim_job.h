@@ -16,6 +16,7 @@
 #include "comm/pulls.h"
 #include "exec/executor.h"
 #include "plan/check/prove.h"
+#include "plan/ir/memory.h"
 #include "plan/make/mesh.h"
 #include "support/sim_transport.h"
 
@@ -67,14 +68,6 @@ inline ModelShape sim_model() {
     model.blocks.push_back(block);
   }
   return model;
-}
-
-/// Bytes of the window that a rank's program wants.
-inline int64_t window_bytes(const Program& program) {
-  int64_t bytes = 0;
-  for (const Buffer& b : program.buffers)
-    if (b.window) bytes = std::max(bytes, b.window_offset + b.bytes);
-  return bytes;
 }
 
 /// One rank: what the handlers of its program work on.
