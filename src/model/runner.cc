@@ -78,7 +78,7 @@ struct ModelRunner::Impl {
 };
 
 ModelRunner::ModelRunner(const Model& model, const ModelShape& shape, std::span<float* const> units, Accounts& accounts,
-                         RunnerOptions options)
+                         const RunnerOptions& options)
     : impl_(std::make_unique<Impl>(model, shape, units, accounts, options)) {}
 
 ModelRunner::~ModelRunner() = default;

@@ -41,7 +41,7 @@ class ModelRunner {
   /// `units[b]` are the values of block b's unit (BlockShape::unit_size floats, 64-byte aligned; null where it has
   /// none); they, `model` and `accounts` must outlive the runner. Borders, saved and work memory are taken here.
   ModelRunner(const Model& model, const ModelShape& shape, std::span<float* const> units, Accounts& accounts,
-              RunnerOptions options = {});
+              const RunnerOptions& options = {});
   ~ModelRunner();
 
   /// `data` as Model::data says, the same tensors until the micro-batch's backward ends; where they are in the host's
