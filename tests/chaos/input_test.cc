@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include "support/command.h"
+#include "support/sockets.h"
 
 namespace tutti {
 namespace {
@@ -110,15 +111,10 @@ TEST_F(BadInput, DataThatIsAFolderIsNamed) {
 
 TEST_F(BadInput, ABusyPortIsNamed) {
   Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int port = free_ports(2);  // the second rank's is the next one
+  sockaddr_in address = loopback(port);
   ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   ASSERT_EQ(::listen(listener.get(), 1), 0);
-  socklen_t length = sizeof address;
-  ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
-  const int port = ntohs(address.sin_port);
-
   const std::string said = refused(
       1, Arguments{job_, "--ranks", "2"} + set({"layout.transport=tcp", "layout.port=" + std::to_string(port)}));
   EXPECT_NE(said.find(fmt::format("tutti: port {} on 127.0.0.1 is already in use", port)), std::string::npos) << said;
