@@ -90,7 +90,7 @@ double bytes_of(const Program& program, const Instruction& i, OperandRole role) 
   return bytes;
 }
 
-/// What both kinds of plan have in common.
+/// What an instruction costs by the model alone, whatever the layout.
 class Costs {
  public:
   Costs(const ModelShape& model, const CostOptions& options) : prices(options) {
