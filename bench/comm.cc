@@ -25,8 +25,8 @@
 #include "comm/lending.h"
 #include "comm/pulls.h"
 #include "net/make.h"
-#include "plan/ir/memory.h"
-#include "plan/make/mesh.h"
+#include "plan/ir/plan_memory.h"
+#include "plan/make/plan_mesh.h"
 
 namespace tutti {
 namespace {

@@ -13,9 +13,9 @@
 
 #include "app/train_command.h"
 #include "base/error.h"
-#include "data/arrays.h"
-#include "data/loader.h"
-#include "model/borders.h"
+#include "data/images/arrays.h"
+#include "data/load/loader.h"
+#include "model/core/data_borders.h"
 
 namespace tutti {
 namespace {

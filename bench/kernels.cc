@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "model/gpt.h"
-#include "model/runner.h"
+#include "model/core/runner.h"
+#include "model/gpt/gpt.h"
 #include "tensor/matmul.h"
 
 namespace tutti {

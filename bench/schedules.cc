@@ -2,7 +2,7 @@
 // (tests/support/timed_pipeline.h). Reads lines "SCHEDULE STAGES MICRO_BATCHES FORWARD_MS STEPS" and answers each with
 // a line of JSON:
 //
-//   idle      the stages' idle share of every step, as idle_share in plan/make/schedule.h counts it
+//   idle      the stages' idle share of every step, as idle_share in plan/make/pipeline_schedule.h counts it
 //   formula   the published one
 //   vote      of every step, from its first cell to the vote's end, the share that a stage spends in the vote: the
 //             barrier before the update, which the other two do not count

@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "base/file.h"
-#include "data/tokenizer.h"
+#include "data/text/tokenizer.h"
 
 namespace {
 

@@ -3,4 +3,4 @@
 
 #include <torch/nn.h>
 
-#include "model/module.h"  // adapt for modules
+#include "model/adapt/module.h"  // adapt for modules

@@ -2,8 +2,8 @@
 // as a function. For modules of torch::nn include <tutti/nn.h> too.
 #pragma once
 
-#include "app/program.h"    // train_main
-#include "config/job.h"     // Job
-#include "model/adaptor.h"  // adapt for functions
-#include "model/loss.h"     // cross_entropy_block
-#include "model/segment.h"  // Model, Block, Border, Parameter, Init; Segment for a forward and backward of one's own
+#include "app/tutti_main.h"       // train_main
+#include "config/job.h"           // Job
+#include "model/adapt/adaptor.h"  // adapt for functions
+#include "model/core/segment.h"  // Model, Block, Border, Parameter, Init; Segment for a forward and backward of one's own
+#include "model/loss/loss.h"     // cross_entropy_block

@@ -13,9 +13,9 @@
 #include <sstream>
 #include <thread>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/memory.h"
 #include "base/terminal.h"
 #include "comm/fold.h"
 #include "config/job.h"

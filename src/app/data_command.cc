@@ -7,8 +7,8 @@
 #include <map>
 
 #include "base/terminal.h"
-#include "data/partition.h"
-#include "data/resample.h"
+#include "data/core/resample.h"
+#include "data/load/partition.h"
 
 namespace tutti {
 

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "device/child.h"
+#include "device/device_rate.h"
 #include "device/library.h"
-#include "device/rate.h"
 
 namespace tutti {
 

@@ -16,7 +16,7 @@
 #include "device/child.h"
 #include "exec/tier.h"
 #include "optim/optimizer.h"
-#include "plan/make/schedule.h"
+#include "plan/make/pipeline_schedule.h"
 #include "plan/search/choose.h"
 #include "tensor/threads.h"
 #include "train/prepare.h"

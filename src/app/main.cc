@@ -1,4 +1,4 @@
-#include "app/program.h"
+#include "app/tutti_main.h"
 
 namespace tutti {
 

@@ -10,8 +10,8 @@
 #include <typeinfo>
 
 #include "base/wait.h"
-#include "model/adaptor.h"
-#include "model/wiring.h"
+#include "model/adapt/adaptor.h"
+#include "model/core/wiring.h"
 
 namespace tutti {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "model/segment.h"
+#include "model/core/segment.h"
 #include "plan/search/cost.h"
 
 namespace tutti {

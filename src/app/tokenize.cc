@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/terminal.h"
-#include "data/sources.h"
-#include "data/tokenizer.h"
+#include "data/core/sources.h"
+#include "data/text/tokenizer.h"
 
 namespace tutti {
 namespace {

@@ -16,7 +16,7 @@
 #include "base/terminal.h"
 #include "device/library.h"
 #include "grid/mesh.h"
-#include "observe/progress.h"
+#include "observe/progress_bar.h"
 #include "observe/tensorboard.h"
 #include "state/manifest.h"
 #include "tensor/threads.h"

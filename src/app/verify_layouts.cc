@@ -8,9 +8,9 @@
 #include "base/error.h"
 #include "config/check.h"
 #include "grid/mesh.h"
-#include "model/wiring.h"
+#include "model/core/wiring.h"
 #include "optim/optimizer.h"
-#include "plan/make/schedule.h"
+#include "plan/make/pipeline_schedule.h"
 #include "train/rank_plan.h"
 
 namespace tutti {

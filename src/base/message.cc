@@ -9,8 +9,8 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "base/bytes.h"
 #include "base/error.h"
-#include "base/memory.h"
 
 namespace tutti {
 

@@ -24,8 +24,9 @@ enum class Purpose : uint32_t {
 /// Names one stream of draws: (seed, purpose, a, b). What a and b are depends on the purpose:
 ///   init: a = hash64(parameter name), b = 0       element i of the parameter is draw i
 ///   dropout: tensor/cpu/dropout.simd.cc; order: a = pass over the data, b = 0; split: a = record, b: grid/order.cc
-///   resample: a = b = 0, block i is sample i       data: data/generated.cc       augment: data/augment.cc
-///   latent: a = sample, b = 0, draw i is element i of its code       sample: the texts and codes of a trained model
+///   resample: a = b = 0, block i is sample i       data: data/tables/generated.cc       augment:
+///   data/images/augment.cc latent: a = sample, b = 0, draw i is element i of its code       sample: the texts and
+///   codes of a trained model
 struct PhiloxKey {
   uint64_t seed = 0;
   Purpose purpose = Purpose::kTest;

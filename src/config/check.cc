@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "config/groups.h"
 #include "config/job_check.h"
+#include "config/parameter_groups.h"
 #include "config/schema.h"
 
 namespace tutti {

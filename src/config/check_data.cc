@@ -6,8 +6,8 @@
 #include <cmath>
 #include <map>
 
-#include "config/columns.h"
 #include "config/job_check.h"
+#include "config/table_columns.h"
 
 namespace tutti {
 

@@ -60,7 +60,7 @@ struct DataConfig {
   std::string test, test_labels;         // evaluated once, at the end
   double held_out;                       // fraction of the records kept for evaluation; from 1 on their number
   int64_t folds, fold;                   // > 1: the held-out records are fold `fold` of so many
-  std::vector<std::string> columns;      // csv, jsonl: "name: role options" (config/columns.h)
+  std::vector<std::string> columns;      // csv, jsonl: "name: role options" (config/table_columns.h)
   std::string delimiter;                 // csv: auto | one character
   bool header;                           // csv: the first line names the columns
   std::string scale;                     // idx, images, numpy: none | unit (by 255) | standardise | min-max
@@ -95,7 +95,7 @@ struct TrainConfig {
   std::string optimizer;  // sgd | adagrad | rmsprop | adam | adamw | lion | lamb
   double lr, beta1, beta2, eps, weight_decay, momentum;
   bool nesterov;
-  std::vector<std::string> groups;  // "pattern option=value..." (config/groups.h)
+  std::vector<std::string> groups;  // "pattern option=value..." (config/parameter_groups.h)
   std::string schedule;             // constant | step | exponential | linear | polynomial | cosine | one-cycle |
                                     // inverse-sqrt | plateau
   int64_t warmup;                   // steps

@@ -3,10 +3,10 @@
 
 #include "base/error.h"
 #include "config/check.h"
-#include "config/columns.h"
 #include "config/job.h"
 #include "config/job_check.h"
 #include "config/schema.h"
+#include "config/table_columns.h"
 
 namespace tutti {
 

@@ -1,14 +1,14 @@
 // The one symbol that libtutti_cuda.so exports.
 #include "device/library.h"
 
-#include "cuda/attention.h"
-#include "cuda/device.h"
-#include "cuda/loss.h"
+#include "cuda/cuda_attention.h"
+#include "cuda/cuda_device.h"
+#include "cuda/cuda_loss.h"
+#include "cuda/cuda_matmul.h"
+#include "cuda/cuda_state.h"
 #include "cuda/lt_matmul.h"
-#include "cuda/matmul.h"
 #include "cuda/nccl.h"
 #include "cuda/row_kernels.h"
-#include "cuda/state.h"
 #include "cuda/vocabulary.h"
 
 namespace tutti {

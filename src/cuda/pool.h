@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/memory.h"
+#include "cuda/cuda_memory.h"
 #include "exec/device.h"
 #include "exec/region_pool.h"
 

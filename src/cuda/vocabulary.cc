@@ -1,7 +1,7 @@
 #include "cuda/vocabulary.h"
 
 #include "cuda/current_queue.h"
-#include "cuda/kernels/loss.h"
+#include "cuda/kernels/loss_kernels.h"
 
 namespace tutti {
 

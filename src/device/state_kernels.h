@@ -12,7 +12,7 @@
 
 #include "comm/fold.h"
 #include "exec/device.h"
-#include "optim/update.h"
+#include "optim/update_kernels.h"
 #include "tensor/kernels.h"
 
 namespace tutti {
@@ -22,7 +22,7 @@ enum class Precision : int32_t { kFloat32, kBfloat16, kFloat16 };
 
 enum class UpdateKind : int32_t { kSgd, kAdagrad, kRmsprop, kAdam, kAdamw, kLion, kLamb };
 
-/// What the elements of a parameter have in common in one step. Made by the host for every step (engine/update.h).
+/// What the elements of a parameter have in common in one step. Made by the host for every step (engine/updater.h).
 struct RuleScalars {
   enum Role : int32_t { kTrained, kFrozen, kMeanBuffer, kSumBuffer };
   Role role = kTrained;
@@ -109,7 +109,7 @@ struct StateKernels {
   void (*commit)(Stream stream, const double* votes, const VoteLayout& layout, const StepInputs* inputs,
                  StepOutcome* outcome);
   /// The unit's parameters, slots and low copy; nothing where outcome->finite is 0. Element by element the operations
-  /// of optim/update.h.
+  /// of optim/update_kernels.h.
   void (*update)(Stream stream, const UpdateArguments& arguments);
   /// to[i] = from[i] in `precision`.
   void (*cast)(Stream stream, const float* from, void* to, int64_t n, Precision precision);

@@ -14,7 +14,7 @@
 #include "engine/parts.h"
 #include "engine/station.h"
 #include "engine/verdict.h"
-#include "model/plan_runner.h"
+#include "model/core/plan_runner.h"
 
 namespace tutti {
 

@@ -1,6 +1,6 @@
 #include "engine/data_slots.h"
 
-#include "model/device_tensor.h"
+#include "model/core/device_tensor.h"
 
 namespace tutti {
 

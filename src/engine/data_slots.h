@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "model/segment.h"
+#include "model/core/segment.h"
 #include "plan/ir/program.h"
 
 namespace tutti {

@@ -1,10 +1,10 @@
 // What an engine shares with its trainer, which outlives it.
 #pragma once
 
-#include "data/loader.h"
-#include "engine/memory.h"
+#include "data/load/loader.h"
+#include "engine/program_memory.h"
 #include "engine/units.h"
-#include "engine/update.h"
+#include "engine/updater.h"
 #include "exec/trace.h"
 #include "launch/local.h"
 

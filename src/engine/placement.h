@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "model/runner.h"
-#include "model/segment.h"
+#include "model/core/runner.h"
+#include "model/core/segment.h"
 
 namespace tutti {
 

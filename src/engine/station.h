@@ -1,7 +1,7 @@
 // What a rank's place in its plan says of its instructions, wherever they run.
 #pragma once
 
-#include "model/segment.h"
+#include "model/core/segment.h"
 #include "plan/ir/program.h"
 
 namespace tutti {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "exec/accounts.h"
 #include "exec/device.h"
-#include "exec/memory.h"
-#include "model/segment.h"
+#include "model/core/segment.h"
 #include "plan/ir/program.h"
 #include "state/holdings.h"
 

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <string>
 
-#include "exec/memory.h"
+#include "exec/accounts.h"
 
 namespace tutti {
 

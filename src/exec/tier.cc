@@ -9,8 +9,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/bytes.h"
 #include "base/error.h"
-#include "base/memory.h"
 
 namespace tutti {
 

@@ -2,12 +2,12 @@
 
 #include "base/error.h"
 #include "device/library.h"
-#include "model/autoencoder.h"
-#include "model/cnn.h"
-#include "model/gpt.h"
-#include "model/mlp.h"
-#include "model/script.h"
-#include "model/wide_deep.h"
+#include "model/adapt/script.h"
+#include "model/cnn/cnn.h"
+#include "model/dense/autoencoder.h"
+#include "model/dense/mlp.h"
+#include "model/dense/wide_deep.h"
+#include "model/gpt/gpt.h"
 
 namespace tutti {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "config/job.h"
-#include "model/segment.h"
+#include "model/core/segment.h"
 
 namespace tutti {
 

@@ -8,11 +8,11 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "net/inproc.h"
-#include "net/memory.h"
 #include "net/mixed.h"
-#include "net/shm.h"
-#include "net/tcp.h"
+#include "net/shm/inproc.h"
+#include "net/shm/shared_memory.h"
+#include "net/shm/shm.h"
+#include "net/tcp/tcp.h"
 
 namespace tutti {
 

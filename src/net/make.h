@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "net/rendezvous.h"
+#include "net/rendezvous/rendezvous.h"
 #include "net/transport.h"
 
 namespace tutti {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/terminal.h"
-#include "train/metrics.h"
+#include "eval/metrics.h"
 
 namespace tutti {
 

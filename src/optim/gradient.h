@@ -1,7 +1,7 @@
 // What all update kernels do to a gradient first. Only for *.simd.cc files.
 #pragma once
 
-#include "optim/update.h"
+#include "optim/update_kernels.h"
 #include "tensor/cpu/vec.h"
 
 namespace tutti::TUTTI_ISA {

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/processor.h"
 #include "grid/grid.h"
-#include "optim/update.h"
+#include "optim/update_kernels.h"
 
 namespace tutti {
 namespace {

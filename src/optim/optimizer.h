@@ -10,7 +10,7 @@
 
 #include "base/exact_sum.h"
 #include "config/job.h"
-#include "optim/update.h"
+#include "optim/update_kernels.h"
 
 namespace tutti {
 

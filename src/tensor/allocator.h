@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "exec/memory.h"
+#include "exec/accounts.h"
 
 namespace tutti {
 

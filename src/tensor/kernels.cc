@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/processor.h"
-#include "tensor/cpu/tables.h"
+#include "tensor/cpu/kernel_tables.h"
 
 namespace tutti {
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "model/loss.h"
-#include "model/wiring.h"
+#include "model/core/wiring.h"
+#include "model/loss/loss.h"
 #include "train/trained.h"
 
 namespace tutti {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "config/job.h"
-#include "plan/make/mesh.h"
+#include "plan/make/plan_mesh.h"
 
 namespace tutti {
 

@@ -8,8 +8,8 @@
 
 #include "base/log.h"
 #include "config/job.h"
-#include "data/partition.h"
-#include "model/segment.h"
+#include "data/load/partition.h"
+#include "model/core/segment.h"
 
 namespace tutti {
 

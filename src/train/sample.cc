@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/philox.h"
-#include "model/runner.h"
+#include "model/core/runner.h"
 
 namespace tutti {
 

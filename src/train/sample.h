@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "data/tokenizer.h"
+#include "data/text/tokenizer.h"
 #include "engine/units.h"
-#include "model/runner.h"
+#include "model/core/runner.h"
 #include "train/run.h"
 
 namespace tutti {

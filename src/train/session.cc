@@ -10,9 +10,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "data/sources.h"
-#include "data/tokenizer.h"
-#include "device/rate.h"
+#include "data/core/sources.h"
+#include "data/text/tokenizer.h"
+#include "device/device_rate.h"
 #include "engine/device/device_backend.h"
 #include "state/checkpoint.h"
 #include "tensor/kernels.h"

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "config/groups.h"
+#include "config/parameter_groups.h"
 #include "state/checkpoint.h"
 #include "state/manifest.h"
 #include "state/safetensors.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "engine/units.h"
-#include "model/runner.h"
+#include "model/core/runner.h"
 #include "train/run.h"
 
 namespace tutti {

@@ -7,9 +7,9 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "engine/host/travel.h"
-#include "plan/ir/memory.h"
-#include "train/evaluate.h"
+#include "engine/host/host_travel.h"
+#include "eval/evaluate.h"
+#include "plan/ir/plan_memory.h"
 
 namespace tutti {
 

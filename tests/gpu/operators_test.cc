@@ -9,12 +9,12 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "eval/metrics.h"
 #include "gpu/model_case.h"
-#include "model/adaptor.h"
-#include "model/class_loss.h"
-#include "model/dropout.h"
-#include "model/keyed_normals.h"
-#include "train/metrics.h"
+#include "model/adapt/adaptor.h"
+#include "model/core/dropout.h"
+#include "model/dense/keyed_normals.h"
+#include "model/loss/class_loss.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 // Backward in two parts gives the bits of backward in one on a GPU, too, in every precision.
 #include "gpu/model_case.h"
-#include "model/adaptor.h"
+#include "model/adapt/adaptor.h"
 #include "unit/model/hand_run.h"
 
 namespace tutti {

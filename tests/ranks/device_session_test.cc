@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <set>
 
-#include "model/adaptor.h"
+#include "model/adapt/adaptor.h"
 #include "state/checkpoint.h"
 #include "support/command.h"
 #include "support/device_ranks.h"

@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "net/tcp_wire.h"
+#include "net/tcp/tcp_wire.h"
 #include "support/sockets.h"
 #include "support/transports.h"
 

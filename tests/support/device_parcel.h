@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "device/transfers.h"
+#include "device/device_transfers.h"
 #include "support/sum_case.h"
 
 namespace tutti::testing_support {

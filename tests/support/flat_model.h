@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "model/runner.h"
+#include "model/core/runner.h"
 
 namespace tutti {
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "base/wait.h"
-#include "net/rendezvous.h"
+#include "net/rendezvous/rendezvous.h"
 
 namespace tutti::testing_support {
 

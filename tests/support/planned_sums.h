@@ -14,8 +14,8 @@
 #include "comm/lending.h"
 #include "comm/pulls.h"
 #include "net/make.h"
-#include "plan/ir/memory.h"
-#include "plan/make/mesh.h"
+#include "plan/ir/plan_memory.h"
+#include "plan/make/plan_mesh.h"
 #include "plan/search/link_bytes.h"
 #include "support/lane_values.h"
 

@@ -10,7 +10,7 @@
 #include "config/job.h"
 #include "model/make_model.h"
 #include "optim/optimizer.h"
-#include "plan/make/schedule.h"
+#include "plan/make/pipeline_schedule.h"
 #include "support/layout_runs.h"
 #include "support/small_data.h"
 #include "train/rank_plan.h"

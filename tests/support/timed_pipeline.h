@@ -1,5 +1,5 @@
-// A pipeline whose blocks wait instead of computing: real programs of plan/make/mesh.h on real executors over tcp, a
-// thread per queue of every stage. Torch-free and asleep most of the time, so that eight stages run on two cores.
+// A pipeline whose blocks wait instead of computing: real programs of plan/make/plan_mesh.h on real executors over tcp,
+// a thread per queue of every stage. Torch-free and asleep most of the time, so that eight stages run on two cores.
 //
 //   t    what a chunk's forward takes; both parts of its backward take as long, together or apart
 //
@@ -19,8 +19,8 @@
 #include "comm/posted.h"
 #include "exec/executor.h"
 #include "net/make.h"
-#include "plan/make/mesh.h"
-#include "plan/make/schedule.h"
+#include "plan/make/pipeline_schedule.h"
+#include "plan/make/plan_mesh.h"
 
 namespace tutti::test {
 

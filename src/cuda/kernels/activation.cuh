@@ -1,6 +1,6 @@
-// Activations of one number with their derivatives, in float32: the formulas of tensor/cpu/activation.h, where their
-// reasons stand. `fast` takes the hardware's exponential and division, whose errors (below 1e-5) vanish in the rounding
-// to 16 bits.
+// Activations of one number with their derivatives, in float32: the formulas of tensor/cpu/activation_math.h, where
+// their reasons stand. `fast` takes the hardware's exponential and division, whose errors (below 1e-5) vanish in the
+// rounding to 16 bits.
 #pragma once
 
 #include <type_traits>

@@ -7,8 +7,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "cuda/cuda_state.h"
 #include "cuda/errors.h"
-#include "cuda/state.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 // Each handler says what an instruction means on a device. Where things are is said by the program, what travels by the
-// plan's transfers, over which group by engine/device/groups.h; when a step is issued, captured and waited for by
-// engine/device/steps.h.
+// plan's transfers, over which group by engine/device/device_groups.h; when a step is issued, captured and waited for
+// by engine/device/device_steps.h.
 #include "engine/device/device_backend.h"
 
 #include <exception>
@@ -10,14 +10,14 @@
 #include "base/error.h"
 #include "engine/channels.h"
 #include "engine/data_slots.h"
-#include "engine/device/commit.h"
-#include "engine/device/feed.h"
+#include "engine/device/device_commit.h"
+#include "engine/device/device_feed.h"
+#include "engine/device/device_steps.h"
+#include "engine/device/device_travel.h"
+#include "engine/device/device_updates.h"
 #include "engine/device/kind.h"
-#include "engine/device/steps.h"
-#include "engine/device/travel.h"
-#include "engine/device/updates.h"
 #include "exec/stream_executor.h"
-#include "model/adaptor.h"
+#include "model/adapt/adaptor.h"
 
 namespace tutti {
 

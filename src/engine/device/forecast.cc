@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "engine/device/device_backend.h"
-#include "engine/device/feed.h"
+#include "engine/device/device_feed.h"
+#include "engine/device/device_travel.h"
 #include "engine/device/kind.h"
-#include "engine/device/travel.h"
 
 namespace tutti {
 

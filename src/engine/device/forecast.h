@@ -5,8 +5,8 @@
 
 #include "config/job.h"
 #include "engine/device/rank_device.h"
-#include "model/segment.h"
-#include "plan/ir/memory.h"
+#include "model/core/segment.h"
+#include "plan/ir/plan_memory.h"
 
 namespace tutti {
 

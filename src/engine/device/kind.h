@@ -6,7 +6,7 @@
 
 #include "config/job.h"
 #include "device/library.h"
-#include "model/segment.h"
+#include "model/core/segment.h"
 
 namespace tutti {
 

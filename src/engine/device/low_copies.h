@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "device/state_kernels.h"
-#include "engine/memory.h"
+#include "engine/program_memory.h"
 
 namespace tutti {
 

@@ -1,6 +1,6 @@
 #include "engine/device/rank_device.h"
 
-#include "model/adaptor.h"
+#include "model/adapt/adaptor.h"
 
 namespace tutti {
 

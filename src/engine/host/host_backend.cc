@@ -1,5 +1,5 @@
 // Each handler below says what an instruction means on the host's cores. Where things are is said by the program, what
-// travels by the plan's transfers (engine/host/travel.h); nothing is decided here.
+// travels by the plan's transfers (engine/host/host_travel.h); nothing is decided here.
 #include <cstring>
 
 #include "base/error.h"
@@ -8,8 +8,8 @@
 #include "engine/backend.h"
 #include "engine/channels.h"
 #include "engine/data_slots.h"
-#include "engine/host/commit.h"
-#include "engine/host/travel.h"
+#include "engine/host/host_commit.h"
+#include "engine/host/host_travel.h"
 #include "tensor/threads.h"
 
 namespace tutti {

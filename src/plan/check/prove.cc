@@ -2,9 +2,9 @@
 // meetings and circles (plan/check/ordering.h), transfers, conflicting accesses, values.
 #include "plan/check/prove.h"
 
+#include "plan/check/check_transfers.h"
 #include "plan/check/races.h"
 #include "plan/check/structure.h"
-#include "plan/check/transfers.h"
 #include "plan/check/values.h"
 
 namespace tutti {

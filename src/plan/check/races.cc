@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-#include "plan/check/transfers.h"
+#include "plan/check/check_transfers.h"
 
 namespace tutti {
 

@@ -7,7 +7,7 @@
 #include <array>
 
 #include "plan/check/flow.h"
-#include "plan/check/units.h"
+#include "plan/check/unit_symbols.h"
 
 namespace tutti {
 

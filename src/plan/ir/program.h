@@ -1,6 +1,6 @@
 // The plan: one program per rank, as data. A program is instructions on in-order queues, the buffers they touch and the
-// events that order queues among each other. Programs are made by plan/make/mesh.h, proved by plan/check/prove.h and
-// walked by exec/executor.h. One program is one step; it is run again for every step.
+// events that order queues among each other. Programs are made by plan/make/plan_mesh.h, proved by plan/check/prove.h
+// and walked by exec/executor.h. One program is one step; it is run again for every step.
 #pragma once
 
 #include <cstdint>
@@ -148,7 +148,7 @@ struct Instruction {
   int transfer = -1;              ///< Reduce: a place in Plan::sums; Gather: in Plan::copies
   Part part = Part::kBoth;
   bool again = false;  ///< Forward: computed a second time for Backward (recompute)
-  int round = -1;      ///< Reduce: which round of the unit's sum (plan/make/mesh.h)
+  int round = -1;      ///< Reduce: which round of the unit's sum (plan/make/plan_mesh.h)
   int group = -1;      ///< who meets: a place in Plan::groups; -1: all ranks
   int peer = -1;       ///< Send, Recv
   int64_t bytes = 0;   ///< Send, Recv: how many travel, from the buffer's start

@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-/// Of a parameter: trained, or a buffer with the rule that joins the micro-batches' proposals (model/segment.h).
+/// Of a parameter: trained, or a buffer with the rule that joins the micro-batches' proposals (model/core/segment.h).
 enum class Role { kTrained, kMeanBuffer, kSumBuffer };
 
 /// How the commit of a step changes a value of the state. Before the vote neither is changed.

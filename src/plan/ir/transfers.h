@@ -1,6 +1,6 @@
 // What a Reduce and a Gather of a plan move: which ranges of whose windows go where. They are data of the plan, made
 // once by the generator, so that the checker, the count of bytes and those who do it (comm/pulls.h,
-// device/transfers.h) mean the same thing.
+// device/device_transfers.h) mean the same thing.
 #pragma once
 
 #include <cstdint>

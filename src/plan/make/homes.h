@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "plan/make/mesh.h"
+#include "plan/make/plan_mesh.h"
 
 namespace tutti {
 

@@ -6,8 +6,8 @@
 #include <functional>
 #include <set>
 
-#include "plan/make/mesh.h"
-#include "plan/make/schedule.h"
+#include "plan/make/pipeline_schedule.h"
+#include "plan/make/plan_mesh.h"
 
 namespace tutti {
 

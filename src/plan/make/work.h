@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "plan/make/homes.h"
-#include "plan/make/schedule.h"
+#include "plan/make/pipeline_schedule.h"
 
 namespace tutti {
 

@@ -10,9 +10,9 @@
 #include <map>
 #include <set>
 
+#include "base/bytes.h"
 #include "base/error.h"
-#include "base/memory.h"
-#include "plan/make/schedule.h"
+#include "plan/make/pipeline_schedule.h"
 
 namespace tutti {
 

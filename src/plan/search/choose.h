@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "config/job.h"
-#include "plan/make/mesh.h"
+#include "plan/make/plan_mesh.h"
 #include "plan/search/cost.h"
 #include "plan/search/simulate.h"
 

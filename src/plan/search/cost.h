@@ -14,7 +14,7 @@
 
 #include "plan/ir/program.h"
 #include "plan/ir/shape.h"
-#include "plan/make/mesh.h"
+#include "plan/make/plan_mesh.h"
 #include "plan/search/calibration.h"
 
 namespace tutti {

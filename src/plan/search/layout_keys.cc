@@ -5,9 +5,9 @@
 #include <cctype>
 #include <map>
 
+#include "base/bytes.h"
 #include "base/error.h"
-#include "base/memory.h"
-#include "plan/make/schedule.h"
+#include "plan/make/pipeline_schedule.h"
 #include "plan/search/choose.h"
 
 namespace tutti {

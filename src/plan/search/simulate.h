@@ -14,8 +14,8 @@
 #include <span>
 #include <vector>
 
-#include "plan/ir/memory.h"
-#include "plan/make/mesh.h"
+#include "plan/ir/plan_memory.h"
+#include "plan/make/plan_mesh.h"
 #include "plan/search/cost.h"
 
 namespace tutti {

@@ -7,7 +7,7 @@
 // dv by tiles of 6 keys, which load and store their running sums once per block.
 #include <cmath>
 
-#include "tensor/cpu/tables.h"
+#include "tensor/cpu/kernel_tables.h"
 #include "tensor/cpu/tile.h"
 
 namespace tutti::TUTTI_ISA {

@@ -1,5 +1,5 @@
 // The activation's gradient behind a norm and a residual sum, with the sums that the norm's own gradient needs.
-#include "tensor/cpu/activation.h"
+#include "tensor/cpu/activation_math.h"
 #include "tensor/cpu/conv_sums.h"
 #include "tensor/cpu/conv_tables.h"
 

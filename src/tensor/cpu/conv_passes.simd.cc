@@ -1,6 +1,6 @@
 // The passes between convolutions on the way forward: moments of an image, and norm, activation and residual sum in one
 // go. An image is still in the cache when they read it.
-#include "tensor/cpu/activation.h"
+#include "tensor/cpu/activation_math.h"
 #include "tensor/cpu/conv_sums.h"
 #include "tensor/cpu/conv_tables.h"
 

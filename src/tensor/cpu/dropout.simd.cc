@@ -5,7 +5,7 @@
 //   column 64 g + 16 j + l of the row is word j of the l-th of these blocks: whole vectors of words, nothing to
 //   transpose
 #include "base/philox.h"
-#include "tensor/cpu/tables.h"
+#include "tensor/cpu/kernel_tables.h"
 #include "tensor/cpu/vec.h"
 
 namespace tutti::TUTTI_ISA {

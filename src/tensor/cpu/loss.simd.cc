@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tensor/cpu/tables.h"
+#include "tensor/cpu/kernel_tables.h"
 #include "tensor/cpu/vec.h"
 
 namespace tutti::TUTTI_ISA {

@@ -17,7 +17,7 @@
 #include <cstring>
 #include <utility>
 
-#include "tensor/cpu/tables.h"
+#include "tensor/cpu/kernel_tables.h"
 #include "tensor/cpu/tile.h"
 
 namespace tutti::TUTTI_ISA {

@@ -1,6 +1,6 @@
 // Norm, activation and a 2 x 2 pool in one go, and back. Which of the four won a maximum is computed again in backward
 // from the norm's input: nothing is stored for it.
-#include "tensor/cpu/activation.h"
+#include "tensor/cpu/activation_math.h"
 #include "tensor/cpu/conv_tables.h"
 
 namespace tutti::TUTTI_ISA {

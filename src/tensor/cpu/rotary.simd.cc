@@ -1,6 +1,6 @@
 // Rotary positions (Su et al.; pairs of halves, as GPT-NeoX and Llama have them). The bias of the layer before is added
 // on the way, and backward sums its gradient: one pass over the array each.
-#include "tensor/cpu/tables.h"
+#include "tensor/cpu/kernel_tables.h"
 #include "tensor/cpu/vec.h"
 
 namespace tutti::TUTTI_ISA {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "tensor/cpu/tables.h"
+#include "tensor/cpu/kernel_tables.h"
 #include "tensor/cpu/vec.h"
 
 namespace tutti::TUTTI_ISA {

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "base/bytes.h"
 #include "base/error.h"
-#include "base/memory.h"
 
 namespace tutti {
 namespace {

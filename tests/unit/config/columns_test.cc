@@ -1,6 +1,6 @@
-#include "config/columns.h"
-
 #include <gtest/gtest.h>
+
+#include "config/table_columns.h"
 
 namespace tutti {
 namespace {

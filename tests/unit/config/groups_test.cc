@@ -1,6 +1,6 @@
-#include "config/groups.h"
-
 #include <gtest/gtest.h>
+
+#include "config/parameter_groups.h"
 
 namespace tutti {
 namespace {

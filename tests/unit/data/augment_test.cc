@@ -1,4 +1,4 @@
-#include "data/augment.h"
+#include "data/images/augment.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -16,7 +16,7 @@
 #include <numbers>
 #include <set>
 
-#include "data/augment_kernels.h"
+#include "data/images/augment_kernels.h"
 
 namespace tutti {
 namespace {

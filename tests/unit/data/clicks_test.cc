@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "config/columns.h"
-#include "data/sources.h"
+#include "config/table_columns.h"
+#include "data/core/sources.h"
 
 namespace tutti {
 namespace {

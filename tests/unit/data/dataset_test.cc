@@ -1,4 +1,4 @@
-#include "data/dataset.h"
+#include "data/core/dataset.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "data/sources.h"
+#include "data/core/sources.h"
 #include "unit/data/files_case.h"
 
 namespace tutti {

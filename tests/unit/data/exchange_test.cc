@@ -7,7 +7,7 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "data/loader.h"
+#include "data/load/loader.h"
 #include "support/transports.h"
 
 namespace tutti {

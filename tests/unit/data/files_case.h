@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "data/dataset.h"
+#include "data/core/dataset.h"
 
 namespace tutti::files_case {
 

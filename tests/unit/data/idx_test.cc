@@ -1,8 +1,8 @@
 // IDX files: plain and compressed, and everything that can be wrong with one.
 #include <algorithm>
 
-#include "data/arrays.h"
-#include "data/sources.h"
+#include "data/core/sources.h"
+#include "data/images/arrays.h"
 #include "unit/data/files_case.h"
 
 namespace tutti {

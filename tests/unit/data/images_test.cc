@@ -9,7 +9,7 @@
 #include <cstdlib>
 
 #include "base/philox.h"
-#include "data/image_file.h"
+#include "data/images/image_file.h"
 #include "unit/data/files_case.h"
 
 namespace tutti {

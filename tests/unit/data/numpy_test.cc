@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "base/file.h"
-#include "data/arrays.h"
+#include "data/images/arrays.h"
 #include "unit/data/files_case.h"
 
 namespace tutti {

@@ -2,8 +2,8 @@
 #include <numeric>
 #include <set>
 
-#include "data/sources.h"
-#include "data/tokenizer.h"
+#include "data/core/sources.h"
+#include "data/text/tokenizer.h"
 #include "unit/data/files_case.h"
 
 namespace tutti {

@@ -1,4 +1,4 @@
-#include "data/pages.h"
+#include "data/core/pages.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-#include "data/arrays.h"
+#include "data/images/arrays.h"
 
 namespace tutti {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/partition.h"
+#include "data/load/partition.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Records drawn by weight: all classes alike, weights of the classes, a column's.
-#include "data/resample.h"
+#include "data/core/resample.h"
 
 #include <map>
 

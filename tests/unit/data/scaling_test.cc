@@ -1,11 +1,11 @@
 // Scaling by statistics of the training records: what it gives, and that no number of ranks changes a bit of it.
-#include "data/scaling.h"
+#include "data/images/scaling.h"
 
 #include <cmath>
 
 #include "base/philox.h"
-#include "data/arrays.h"
-#include "data/sources.h"
+#include "data/core/sources.h"
+#include "data/images/arrays.h"
 #include "unit/data/files_case.h"
 
 namespace tutti {

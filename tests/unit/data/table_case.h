@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "data/table.h"
+#include "data/tables/table.h"
 #include "support/damage.h"
 
 namespace tutti::table_case {

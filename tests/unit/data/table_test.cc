@@ -1,4 +1,4 @@
-#include "data/table.h"
+#include "data/tables/table.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "config/job.h"
-#include "data/sources.h"
+#include "data/core/sources.h"
 #include "unit/data/files_case.h"
 #include "unit/data/table_case.h"
 

@@ -1,4 +1,4 @@
-#include "data/tokenizer.h"
+#include "data/text/tokenizer.h"
 
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "data/pretokenize.h"
-#include "data/tokens.h"
+#include "data/text/pretokenize.h"
+#include "data/text/tokens.h"
 
 namespace tutti {
 namespace {

@@ -1,13 +1,12 @@
 // Sums and copies on devices, among threads with devices on the host: the bits of the tree in every layout, without
 // taking memory or waiting in a step, in few messages.
-#include "device/transfers.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 
 #include "base/error.h"
 #include "comm/pulls.h"
+#include "device/device_transfers.h"
 #include "net/make.h"
 #include "support/device_parcel.h"
 #include "support/forked_ranks.h"

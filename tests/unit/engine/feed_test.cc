@@ -1,12 +1,11 @@
 // Input on its way to a device: staged a step ahead or not, a step finds its own micro-batches where it always does,
 // and what went wrong is told by the step that needs it.
-#include "engine/device/feed.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
 
 #include "base/error.h"
+#include "engine/device/device_feed.h"
 #include "grid/order.h"
 #include "support/host_device.h"
 

@@ -9,10 +9,10 @@
 
 #include "base/error.h"
 #include "engine/device/kind.h"
-#include "engine/memory.h"
-#include "model/gpt.h"
+#include "engine/program_memory.h"
+#include "model/gpt/gpt.h"
 #include "model/make_model.h"
-#include "plan/make/mesh.h"
+#include "plan/make/plan_mesh.h"
 #include "support/device_jobs.h"
 
 namespace tutti {

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "model/make_model.h"
-#include "plan/make/mesh.h"
+#include "plan/make/plan_mesh.h"
 #include "state/checkpoint.h"
 #include "state/collect.h"
 #include "support/host_device.h"

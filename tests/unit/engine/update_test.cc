@@ -1,6 +1,4 @@
 // What the commit does to each parameter: groups, frozen ones, buffers, and LAMB's two passes.
-#include "engine/update.h"
-
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +7,8 @@
 
 #include "base/error.h"
 #include "base/philox.h"
-#include "model/adaptor.h"
+#include "engine/updater.h"
+#include "model/adapt/adaptor.h"
 
 namespace tutti {
 namespace {

@@ -1,5 +1,3 @@
-#include "exec/memory.h"
-
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "exec/accounts.h"
 #include "exec/tier.h"
 
 namespace tutti {

@@ -16,8 +16,8 @@
 #include "comm/pulls.h"
 #include "exec/executor.h"
 #include "plan/check/prove.h"
-#include "plan/ir/memory.h"
-#include "plan/make/mesh.h"
+#include "plan/ir/plan_memory.h"
+#include "plan/make/plan_mesh.h"
 #include "support/sim_transport.h"
 
 namespace tutti::test {

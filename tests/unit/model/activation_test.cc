@@ -1,4 +1,4 @@
-#include "model/activation.h"
+#include "model/core/activation.h"
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/linspace.h>

@@ -1,4 +1,4 @@
-#include "model/adaptor.h"
+#include "model/adapt/adaptor.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
@@ -17,8 +17,8 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/error.h"
-#include "model/loss.h"
-#include "model/wiring.h"
+#include "model/core/wiring.h"
+#include "model/loss/loss.h"
 
 namespace tutti {
 

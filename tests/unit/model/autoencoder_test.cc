@@ -1,5 +1,5 @@
 // The autoencoder against its formulas in ATen, its keyed noise, and its decoder.
-#include "model/autoencoder.h"
+#include "model/dense/autoencoder.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/binary_cross_entropy_with_logits.h>

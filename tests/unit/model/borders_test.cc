@@ -1,9 +1,8 @@
-#include "model/borders.h"
-
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "model/wiring.h"
+#include "model/core/data_borders.h"
+#include "model/core/wiring.h"
 
 namespace tutti {
 

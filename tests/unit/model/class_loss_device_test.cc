@@ -1,5 +1,5 @@
 // The class loss of a GPU, run on the CPU's tensors, against the class loss of the CPU.
-#include "model/class_loss_device.h"
+#include "model/loss/class_loss_device.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>

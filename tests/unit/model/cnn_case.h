@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "model/cnn.h"
+#include "model/cnn/cnn.h"
 #include "tensor/kernels.h"
 #include "twin_case.h"
 

@@ -18,9 +18,9 @@
 #include <span>
 #include <vector>
 
-#include "model/runner.h"
-#include "model/segment.h"
-#include "model/wiring.h"
+#include "model/core/runner.h"
+#include "model/core/segment.h"
+#include "model/core/wiring.h"
 
 namespace tutti::test {
 

@@ -1,10 +1,10 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "model/adaptor.h"
-#include "model/loss.h"
-#include "model/segment.h"
-#include "model/wiring.h"
+#include "model/adapt/adaptor.h"
+#include "model/core/segment.h"
+#include "model/core/wiring.h"
+#include "model/loss/loss.h"
 
 namespace tutti {
 

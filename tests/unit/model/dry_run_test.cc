@@ -1,4 +1,4 @@
-#include "model/dry_run.h"
+#include "model/core/dry_run.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/dropout.h>
@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "base/error.h"
-#include "model/adaptor.h"
-#include "model/loss.h"
+#include "model/adapt/adaptor.h"
+#include "model/loss/loss.h"
 #include "tensor/allocator.h"
 
 namespace tutti {

@@ -4,7 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include "base/philox.h"
-#include "model/gpt.h"
+#include "model/gpt/gpt.h"
 #include "twin_case.h"
 
 namespace tutti::test {

@@ -1,7 +1,7 @@
 // The GPT in columns against the whole one with the same weights. Tolerance: both are float32; heads, hidden units and
 // tokens are summed in other orders, over up to 128 terms and two layers deep, as between the GPT and its twin: 2e-5 of
 // a gradient's largest value.
-#include "model/gpt_slices.h"
+#include "model/gpt/gpt_slices.h"
 
 #include <functional>
 

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "gpt_case.h"
-#include "model/gpt_shape.h"
+#include "model/gpt/gpt_shape.h"
 #include "tensor/allocator.h"
 
 namespace tutti::test {

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "model/device_tensor.h"
-#include "model/wiring.h"
+#include "model/core/device_tensor.h"
+#include "model/core/wiring.h"
 #include "unit/model/named_case.h"
 
 namespace tutti::test {

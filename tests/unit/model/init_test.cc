@@ -1,4 +1,4 @@
-#include "model/init.h"
+#include "model/core/init.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>

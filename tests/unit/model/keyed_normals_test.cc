@@ -1,5 +1,5 @@
 // Normals drawn by operations on tensors against the definition of base/philox.h.
-#include "model/keyed_normals.h"
+#include "model/dense/keyed_normals.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>

@@ -1,4 +1,4 @@
-#include "model/loss.h"
+#include "model/loss/loss.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Reduction.h>
@@ -23,7 +23,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "model/borders.h"
+#include "model/core/data_borders.h"
 
 namespace tutti {
 

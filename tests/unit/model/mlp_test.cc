@@ -1,5 +1,5 @@
 // The multilayer perceptron and its dense layers against plain ATen in the same process.
-#include "model/mlp.h"
+#include "model/dense/mlp.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cross_entropy_loss.h>

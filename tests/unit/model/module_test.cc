@@ -1,5 +1,5 @@
 // The only test that includes torch's layers: they take long to compile.
-#include "model/module.h"
+#include "model/adapt/module.h"
 
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "model/plan_runner.h"
-#include "model/wiring.h"
+#include "model/core/plan_runner.h"
+#include "model/core/wiring.h"
 #include "support/flat_model.h"
 #include "unit/model/named_case.h"
 

@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "model/adaptor.h"
-#include "model/dry_run.h"
+#include "model/adapt/adaptor.h"
+#include "model/core/dry_run.h"
 #include "model/make_model.h"
 #include "unit/model/plan_case.h"
 

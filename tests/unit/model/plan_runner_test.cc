@@ -1,13 +1,13 @@
 // Gradients through buffers that a program names, against ModelRunner's, bit for bit.
-#include "model/plan_runner.h"
+#include "model/core/plan_runner.h"
 
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
-#include "model/loss.h"
+#include "model/adapt/module.h"
+#include "model/loss/loss.h"
 #include "model/make_model.h"
-#include "model/module.h"
 #include "tensor/allocator.h"
 #include "unit/model/named_case.h"
 #include "unit/model/plan_case.h"

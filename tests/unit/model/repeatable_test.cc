@@ -1,5 +1,5 @@
 // What replaces ATen's operations on a GPU, on the CPU against ATen's own.
-#include "model/repeatable.h"
+#include "model/core/repeatable.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>

@@ -1,4 +1,4 @@
-#include "model/runner.h"
+#include "model/core/runner.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -11,8 +11,8 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/error.h"
-#include "model/adaptor.h"
-#include "model/loss.h"
+#include "model/adapt/adaptor.h"
+#include "model/loss/loss.h"
 #include "support/flat_model.h"
 #include "tensor/allocator.h"
 

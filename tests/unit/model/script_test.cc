@@ -1,4 +1,4 @@
-#include "model/script.h"
+#include "model/adapt/script.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>

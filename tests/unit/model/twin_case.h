@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "model/runner.h"
+#include "model/core/runner.h"
 
 namespace tutti::test {
 

@@ -1,5 +1,5 @@
 // Wide-and-deep against the same model written out in ATen.
-#include "model/wide_deep.h"
+#include "model/dense/wide_deep.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/binary_cross_entropy_with_logits.h>

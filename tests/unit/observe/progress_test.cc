@@ -1,6 +1,4 @@
 // What a person sees of a run: plain lines in a file, a bar on a terminal.
-#include "observe/progress.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +7,8 @@
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "observe/progress_bar.h"
 
 namespace tutti {
 namespace {

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "plan/check/prove.h"
-#include "plan/make/schedule.h"
+#include "plan/make/pipeline_schedule.h"
 #include "unit/plan/mesh_runner.h"
 #include "unit/plan/sample_meshes.h"
 

@@ -1,7 +1,5 @@
 // Every schedule for all small numbers of stages, chunks and micro-batches: complete, in order, free of deadlock where
 // sends are unbuffered and memory is as tight as the schedule says, and as idle as the literature says.
-#include "plan/make/schedule.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +7,8 @@
 #include <map>
 #include <set>
 #include <tuple>
+
+#include "plan/make/pipeline_schedule.h"
 
 namespace tutti {
 
@@ -119,7 +119,7 @@ std::vector<int> slots_before(const Numbers& n, const std::vector<Cell>& cells, 
 
 /// Stages with a compute queue and one queue each for activations in and out and gradients in and out. A send and its
 /// receive end together, when both are at the head of their queues; `apart`: what goes down the V and up again has
-/// queues of its own, as in plan/make/messages.cc. A chunk has as many slots as it has micro-batches
+/// queues of its own, as in plan/make/mesh_messages.cc. A chunk has as many slots as it has micro-batches
 /// in flight; each holds what came in for a micro-batch and what it sends on, until the next one takes it.
 class Rendezvous {
  public:

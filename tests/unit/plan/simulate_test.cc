@@ -5,7 +5,7 @@
 #include <chrono>
 
 #include "base/error.h"
-#include "plan/make/schedule.h"
+#include "plan/make/pipeline_schedule.h"
 #include "plan/search/link_bytes.h"
 #include "support/gpt_model_shape.h"
 

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "model/make_model.h"
-#include "plan/make/mesh.h"
+#include "plan/make/plan_mesh.h"
 #include "state/collect.h"
 #include "support/transports.h"
 

@@ -1,5 +1,5 @@
 // Evaluation over lanes: the same metrics however the lanes are dealt to ranks, and what padding adds: nothing.
-#include "train/evaluate.h"
+#include "eval/evaluate.h"
 
 #include <gtest/gtest.h>
 

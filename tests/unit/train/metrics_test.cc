@@ -1,5 +1,5 @@
 // Metrics by hand on small cases, and the same to the last bit however the micro-batches are dealt out.
-#include "train/metrics.h"
+#include "eval/metrics.h"
 
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>

@@ -1,0 +1,74 @@
+#include "cuda/cuda_memory.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "cuda/errors.h"
+
+namespace tutti {
+
+std::string readable_bytes(int64_t bytes) {
+  constexpr double kMiB = 1 << 20, kGiB = 1 << 30;
+  const auto value = static_cast<double>(bytes);
+  if (value >= 0.1 * kGiB) return fmt::format("{:.1f} GiB", value / kGiB);
+  if (value >= 0.1 * kMiB) return fmt::format("{:.1f} MiB", value / kMiB);
+  return fmt::format("{} bytes", bytes);
+}
+
+void* GpuMemory::take(const std::string& holder, size_t bytes) {
+  TUTTI_CUDA_CALL(cudaSetDevice, ordinal_);
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();  // not a fault of the device: what comes next must not find it
+    throw Error(out_of_memory(holder, bytes));
+  }
+  check_cuda(error, "cudaMalloc");
+  const std::lock_guard lock(mutex_);
+  holders_[holder] += static_cast<int64_t>(bytes);
+  blocks_[memory] = {holder, static_cast<int64_t>(bytes)};
+  return memory;
+}
+
+void GpuMemory::give_back(void* memory) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = blocks_.find(memory);
+    TUTTI_CHECK(at != blocks_.end(), "GPU memory that was not taken is given back");
+    holders_[at->second.holder] -= at->second.bytes;
+    blocks_.erase(at);
+  }
+  // Called by destructors: a device that failed says so again here, and was heard before.
+  (void)cudaSetDevice(ordinal_);
+  (void)cudaFree(memory);
+}
+
+GpuMemory::Left GpuMemory::left() const {
+  TUTTI_CUDA_CALL(cudaSetDevice, ordinal_);
+  size_t free = 0, total = 0;
+  TUTTI_CUDA_CALL(cudaMemGetInfo, &free, &total);
+  return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
+
+std::string GpuMemory::out_of_memory(const std::string& holder, size_t bytes) const {
+  const Left left = this->left();
+  std::vector<std::pair<int64_t, std::string>> largest;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, held] : holders_) {
+      if (held > 0) largest.emplace_back(held, name);
+    }
+  }
+  std::sort(largest.begin(), largest.end(), std::greater<>());
+  std::string held;
+  for (const auto& [size, name] : largest) {
+    held += fmt::format("{}{} {}", held.empty() ? "" : ", ", name, readable_bytes(size));
+  }
+  return fmt::format("out of GPU memory: {} wanted for {}; {} of {} are free; held by this rank: {}",
+                     readable_bytes(static_cast<int64_t>(bytes)), holder, readable_bytes(left.free),
+                     readable_bytes(left.total), held.empty() ? "nothing" : held);
+}
+
+}  // namespace tutti

@@ -1,0 +1,51 @@
+// Two counters are all that the two threads share; each side waits for the other's through the clock.
+#include "data/load/read_ahead.h"
+
+#include "base/error.h"
+
+namespace tutti {
+
+ReadAhead::ReadAhead(int64_t slots, std::function<void(int64_t item)> fill, Clock& clock, const Cancel* cancel)
+    : slots_(slots), fill_(std::move(fill)), clock_(clock), cancel_(cancel), thread_([this] { run(); }) {}
+
+ReadAhead::~ReadAhead() {
+  stopping_.store(true);
+  clock_.notify(emptied_);
+  thread_.join();
+}
+
+void ReadAhead::run() {
+  const auto room = [this] { return stopping_.load() || filled_.load() - released_.load() < slots_; };
+  try {
+    while (clock_.wait(emptied_, room, Deadline::never(), cancel_) == WaitResult::kReady && !stopping_.load()) {
+      fill_(filled_.load());
+      filled_.fetch_add(1);
+      clock_.notify(ready_);
+    }
+  } catch (...) {
+    error_ = std::current_exception();
+    failed_.store(true);
+    clock_.notify(ready_);
+  }
+}
+
+void ReadAhead::await(int64_t item, int64_t step) {
+  const auto there = [this, item] { return filled_.load() > item || failed_.load(); };
+  if (!there()) {
+    const Time begin = clock_.now();
+    const WaitResult result = clock_.wait(ready_, there, Deadline::never(), cancel_);
+    stalled_.fetch_add((clock_.now() - begin).count());
+    if (result != WaitResult::kReady) {
+      // Steps are counted from 1 for people.
+      throw Error(fmt::format("waiting for the data of step {} was given up: {}", step + 1, cancel_->reason()));
+    }
+  }
+  if (filled_.load() <= item) std::rethrow_exception(error_);
+}
+
+void ReadAhead::release(int64_t count) {
+  released_.store(count);
+  clock_.notify(emptied_);
+}
+
+}  // namespace tutti

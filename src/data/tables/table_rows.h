@@ -1,0 +1,63 @@
+// Turns the values of a record into a row of a table: where every format's values are checked.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/error.h"
+#include "data/core/bad_records.h"
+#include "data/tables/table.h"
+
+namespace tutti {
+
+/// A value as a message shows it: in quotes, short, without control characters.
+std::string shown(std::string_view value);
+
+/// A record is begin(), then text() or missing() once for every column, then end(). A call that returns false has
+/// reported the record as bad, or dropped it: the next call is begin().
+class TableRows {
+ public:
+  TableRows(std::string path, const DataConfig& config, const std::vector<Column>& columns, DataReport& report,
+            bool probabilities);
+  /// The place of column k in the file, from 1, for messages.
+  void set_place(size_t k, int64_t place) { cells_[k].place = place; }
+  const Column& column(size_t k) const { return columns_[k]; }
+
+  void begin(int64_t line) { line_ = line; }
+  /// An empty or blank value is a missing one.
+  bool text(size_t k, std::string_view value);
+  bool missing(size_t k, const std::string& hint = "");
+  /// The value of column k is bad: `what` says how.
+  bool bad_value(size_t k, const std::string& what);
+  /// The record is no record; `place` is "line:character".
+  void malformed(const std::string& place, const std::string& what);
+  void end();
+
+  Table take() { return std::move(table_); }
+
+ private:
+  struct Cell {
+    int64_t place = 0;
+    size_t slot = 0;  ///< in the row of its kind
+    std::unordered_map<std::string_view, int32_t> by_name;
+  };
+  std::string where(size_t k) const;
+  bool number(size_t k, std::string_view value, float& into);
+  bool id(size_t k, std::string_view value, int32_t& into);
+
+  std::string path_;
+  const std::vector<Column> columns_;
+  std::vector<Cell> cells_;
+  std::string missing_;
+  bool keep_lines_, probabilities_;
+  BadRecords bad_;
+  Table table_;
+  std::vector<float> numbers_, targets_;  ///< the row being filled
+  std::vector<int32_t> ids_;
+  float weight_ = 1;
+  int64_t line_ = 0;
+};
+
+}  // namespace tutti

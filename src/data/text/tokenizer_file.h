@@ -1,0 +1,16 @@
+// Vocabulary files: tokenizer.json as the tokenizers package has it, and GPT-2's two files.
+#pragma once
+
+#include <string>
+
+#include "data/text/bpe.h"
+
+namespace tutti {
+
+/// See Tokenizer::load. What would make the package encode differently from us is a fault, never ignored.
+Bpe read_tokenizer(const std::string& path);
+
+/// The text of a tokenizer.json.
+std::string tokenizer_json(const Bpe& bpe);
+
+}  // namespace tutti

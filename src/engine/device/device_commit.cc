@@ -1,0 +1,127 @@
+#include "engine/device/device_commit.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/error.h"
+#include "engine/device/kind.h"
+
+namespace tutti {
+
+DeviceCommit::DeviceCommit(const Parts& parts)
+    : p_(parts),
+      batch_(batch_of(parts.job.train)),
+      tables_(state_tables(parts.shape, parts.updater)),
+      arrays_(parts.device, parts.stream, parts.accounts) {
+  const int units = static_cast<int>(p_.shape.blocks.size());
+  rule_count_ = p_.updater.rule_count();
+  const size_t input_bytes = sizeof(StepInputs) + rule_count_ * sizeof(RuleScalars);
+  inputs_ =
+      reinterpret_cast<StepInputs*>(arrays_.take<std::byte>(BufferKind::kWork, static_cast<int64_t>(input_bytes)));
+  outcome_ = reinterpret_cast<StepOutcome*>(arrays_.take<std::byte>(BufferKind::kWork, outcome_bytes(units)));
+  layout_.units = units;
+  layout_.micro_batches = batch_.lanes * batch_.micro_batches;
+  layout_.chunks = tables_.places();
+  layout_.unit_chunks = arrays_.copied(tables_.unit_chunks);
+  votes_ = arrays_.take<double>(BufferKind::kWork, layout_.size());
+  pinned_inputs_ = p_.device.take_pinned(input_bytes);
+  pinned_outcome_ = p_.device.take_pinned(static_cast<size_t>(outcome_bytes(units)));
+}
+
+DeviceCommit::~DeviceCommit() {
+  if (!pinned_inputs_.empty()) p_.device.give_back_pinned(pinned_inputs_);
+  if (!pinned_outcome_.empty()) p_.device.give_back_pinned(pinned_outcome_);
+}
+
+ChunkList DeviceCommit::on_device(const std::vector<StateChunk>& chunks) {
+  return {arrays_.copied(chunks), static_cast<int64_t>(chunks.size())};
+}
+
+UpdateArguments DeviceCommit::update_of(int unit, Range held) {
+  const UnitTable& table = tables_.units[unit];
+  std::vector<StateChunk> chunks;
+  for (const StateChunk& chunk : table.chunks)
+    if (held.contains(chunk.at)) chunks.push_back(chunk);
+  UpdateArguments update;
+  if (chunks.empty()) return update;
+  update.kind = p_.updater.kind();
+  update.nesterov = p_.job.train.nesterov;
+  update.unit = unit;
+  update.precision = precision_of(p_.job.numerics);
+  update.chunks = arrays_.copied(chunks);
+  update.chunk_count = static_cast<int64_t>(chunks.size());
+  update.parameter_count = static_cast<int32_t>(table.parameter_chunks.size()) - 1;
+  update.rules = reinterpret_cast<const RuleScalars*>(inputs_ + 1);
+  update.outcome = outcome_;
+  if (update.kind != UpdateKind::kLamb) return update;
+  TUTTI_CHECK(chunks.size() == table.chunks.size(), "LAMB on a slice of unit {}", unit);
+  update.chunk_norms = arrays_.take<double>(BufferKind::kWork, 2 * update.chunk_count);
+  update.trust = arrays_.take<float>(BufferKind::kWork, update.parameter_count);
+  update.parameter_chunks = arrays_.copied(table.parameter_chunks);
+  return update;
+}
+
+void DeviceCommit::begin(const StepRequest& request) {
+  const TrainConfig& train = p_.job.train;
+  StepInputs inputs;
+  inputs.keys = {static_cast<uint64_t>(request.step), first_sample(batch_, request.step, 0, 0)};
+  inputs.loss_scale[0] = request.loss_scale;
+  inputs.clip = train.clip;
+  inputs.clip_by = train.clip == 0           ? ClipBy::kNone
+                   : train.clip_by == "norm" ? ClipBy::kNorm
+                   : train.clip_by == "unit" ? ClipBy::kUnit
+                                             : ClipBy::kNone;
+  inputs.stop = p_.context.control.stop.load() != 0 ? 1 : 0;
+  StepScalars scalars;
+  scalars.step = request.updates;
+  scalars.lr = request.lr;
+  if (train.clip_by == "value") scalars.clip_value = train.clip;
+  const auto rules = p_.updater.rules(scalars, int64_t{batch_.lanes} * batch_.micro_batches);
+  TUTTI_CHECK(rules.size() == rule_count_, "{} rules of {}", rules.size(), rule_count_);
+  std::memcpy(pinned_inputs_.data(), &inputs, sizeof inputs);
+  std::memcpy(pinned_inputs_.data() + sizeof inputs, rules.data(), rules.size() * sizeof(RuleScalars));
+  p_.device.copy(p_.stream, inputs_, pinned_inputs_.data(), pinned_inputs_.size());
+}
+
+void DeviceCommit::clear(Stream stream) {
+  p_.device.zero(stream, votes_, static_cast<size_t>(layout_.size()) * sizeof(double));
+}
+
+void DeviceCommit::spoil(Stream stream) {
+  const std::vector<double> votes(static_cast<size_t>(layout_.size()), std::numeric_limits<double>::quiet_NaN());
+  p_.device.copy(stream, votes_, votes.data(), votes.size() * sizeof(double));
+  p_.device.synchronise(stream);
+}
+
+void DeviceCommit::count_loss(Stream stream, int lane, int micro, const double* loss) {
+  const int64_t number = int64_t{lane} * batch_.micro_batches + micro;
+  p_.device.copy(stream, votes_ + layout_.losses() + number, loss, sizeof(double));
+  p_.device.copy(stream, votes_ + layout_.counts() + number, loss + 1, sizeof(double));
+}
+
+void DeviceCommit::count_squares(Stream stream, const float* values, const ChunkList& chunks) {
+  if (chunks.count > 0) p_.kernels.chunk_squares(stream, values, chunks.chunks, chunks.count, votes_);
+}
+
+void DeviceCommit::decide(Stream stream, DeviceGroup* group) {
+  p_.device.copy(stream, votes_ + layout_.stop(), &inputs_->stop, sizeof(double));
+  if (group != nullptr) group->sum(stream, votes_, layout_.size());
+  p_.kernels.commit(stream, votes_, layout_, inputs_, outcome_);
+}
+
+void DeviceCommit::end() { p_.device.copy(p_.stream, pinned_outcome_.data(), outcome_, pinned_outcome_.size()); }
+
+StepVerdict DeviceCommit::verdict(const StepRequest& request) const {
+  StepOutcome outcome;
+  std::memcpy(&outcome, pinned_outcome_.data(), sizeof outcome);
+  const double divisor = outcome.targets > 0 ? outcome.targets : 1;
+  StepVerdict verdict;
+  verdict.loss = outcome.loss / divisor;
+  verdict.gradient_norm = std::sqrt(outcome.squares) / divisor / request.loss_scale;
+  verdict.finite = outcome.finite != 0;
+  verdict.stop = outcome.stop > 0;
+  return verdict;
+}
+
+}  // namespace tutti

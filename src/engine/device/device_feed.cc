@@ -1,0 +1,108 @@
+#include "engine/device/device_feed.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <cstring>
+
+#include "base/error.h"
+#include "model/core/data_borders.h"
+#include "model/core/wiring.h"
+
+namespace tutti {
+
+namespace {
+
+size_t rounded(int64_t bytes) { return static_cast<size_t>(align_up(bytes, 256)); }
+
+size_t micro_batch_bytes(const Model& model) {
+  size_t bytes = 0;
+  for (const Border& border : model.data) bytes += rounded(border_bytes(border));
+  return bytes;
+}
+
+}  // namespace
+
+DeviceFeed::DeviceFeed(const Model& model, const std::vector<MicroBatch>& sequence, Loader& loader, Device& device,
+                       at::Device place, Accounts& accounts)
+    : model_(model),
+      sequence_(sequence),
+      loader_(loader),
+      device_(device),
+      bytes_(micro_batch_bytes(model)),
+      count_(sequence.size()),
+      arena_(BufferKind::kData, static_cast<size_t>(device_bytes(model, static_cast<int64_t>(count_))), accounts,
+             &device),
+      place_(arena_.take(bytes_ * count_)),
+      stream_(device.make_stream()) {
+  for (Stage& stage : stages_) {
+    stage.memory = arena_.take(bytes_ * count_);
+    stage.pinned = device.take_pinned(bytes_ * count_);
+    stage.arrived = device.make_event(false);
+  }
+  size_t at = 0;
+  for (const Border& border : model.data) {
+    offsets_.push_back(at);
+    at += rounded(border_bytes(border));
+  }
+  for (size_t k = 0; k < count_; ++k) {
+    index_[{sequence_[k].lane, sequence_[k].micro}] = k;
+    tensors_.emplace_back();
+    for (size_t i = 0; i < model.data.size(); ++i)
+      tensors_.back().push_back(at::for_blob(place_.data() + k * bytes_ + offsets_[i], model.data[i].dims)
+                                    .options(at::TensorOptions().dtype(model.data[i].type).device(place))
+                                    .target_device(place)
+                                    .make_tensor());
+  }
+}
+
+// Where steps read, and two stages.
+int64_t DeviceFeed::device_bytes(const Model& model, int64_t micro_batches) {
+  return 3 * static_cast<int64_t>(micro_batch_bytes(model)) * micro_batches;
+}
+
+DeviceFeed::~DeviceFeed() {
+  for (Stage& stage : stages_) device_.give_back_pinned(stage.pinned);
+}
+
+const std::vector<at::Tensor>& DeviceFeed::tensors(int lane, int micro) const {
+  return tensors_[index_.at({lane, micro})];
+}
+
+void DeviceFeed::stage(int64_t step) {
+  Stage& stage = stages_[step % 2];
+  if (stage.step == step) return;
+  stage.step = step;
+  stage.failure = nullptr;
+  try {
+    for (size_t k = 0; k < count_; ++k) {
+      const auto& tensors = loader_.next(step, sequence_[k].lane, sequence_[k].micro);
+      if (model_.check) model_.check(tensors);
+      std::byte* to = stage.pinned.data() + k * bytes_;
+      for (size_t i = 0; i < tensors.size(); ++i)
+        std::memcpy(to + offsets_[i], tensors[i].const_data_ptr(), tensors[i].nbytes());
+    }
+    stage.digest = loader_.digest();
+    device_.copy(stream_, stage.memory.data(), stage.pinned.data(), stage.pinned.size());
+    device_.record(stage.arrived, stream_);
+  } catch (...) {
+    stage.failure = std::current_exception();
+  }
+}
+
+void DeviceFeed::place(int64_t step, Stream stream) {
+  stage(step);
+  const Stage& stage = stages_[step % 2];
+  if (placed_ == step || stage.failure) return;
+  device_.wait(stream, stage.arrived);
+  device_.copy(stream, place_.data(), stage.memory.data(), place_.size());
+  placed_ = step;
+}
+
+void DeviceFeed::use(int64_t step, Stream stream) {
+  place(step, stream);
+  const Stage& stage = stages_[step % 2];
+  if (stage.failure) std::rethrow_exception(stage.failure);
+  digest_ = stage.digest;
+}
+
+}  // namespace tutti

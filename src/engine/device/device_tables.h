@@ -1,0 +1,27 @@
+// What the kernels of a device look up in a step: the chunks of every unit, and where their squares stand among the
+// votes. Pure functions of the plan; the engine copies them to the device once.
+#pragma once
+
+#include <vector>
+
+#include "device/state_kernels.h"
+#include "engine/updater.h"
+#include "grid/grid.h"
+#include "plan/ir/shape.h"
+
+namespace tutti {
+
+struct UnitTable {
+  std::vector<StateChunk> chunks;         ///< of all its parameters
+  std::vector<int64_t> parameter_chunks;  ///< [parameters + 1]: where each one's chunks begin
+  std::vector<StateChunk> counted;        ///< those that count in norms, with their places in the votes
+};
+
+struct StateTables {
+  std::vector<UnitTable> units;
+  std::vector<int64_t> unit_chunks;  ///< [units + 1]: where each unit's places begin
+  int64_t places() const { return unit_chunks.back(); }
+};
+StateTables state_tables(const ModelShape& shape, const Updater& updater);
+
+}  // namespace tutti

@@ -1,0 +1,131 @@
+#include "engine/device/device_travel.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "comm/pulls.h"
+
+namespace tutti {
+
+namespace {
+
+/// For what a queue's reduces receive: they run one after another.
+int64_t queue_scratch_bytes(const Plan& plan, const Queue& queue, int rank) {
+  int64_t bytes = 0;
+  for (const Instruction& i : queue.instructions)
+    if (i.op == Op::kReduce) bytes = std::max(bytes, DeviceSum::scratch_bytes(plan.sums[i.transfer], rank));
+  return align_up(bytes, 256);
+}
+
+}  // namespace
+
+DeviceTravel::DeviceTravel(const Parts& parts) : p_(parts), program_(parts.plan.programs[parts.rank]) {
+  for (const Queue& queue : program_.queues) {
+    auto* scratch = p_.arrays.take<std::byte>(BufferKind::kMessage, queue_scratch_bytes(p_.plan, queue, p_.rank));
+    for (const Instruction& i : queue.instructions) prepare(i, queue.use, scratch);
+  }
+  std::sort(refreshes_.begin(), refreshes_.end(),
+            [](const Instruction* a, const Instruction* b) { return a->id < b->id; });
+}
+
+int64_t DeviceTravel::scratch_bytes(const Plan& plan, const Program& program) {
+  int64_t bytes = 0;
+  for (const Queue& queue : program.queues) bytes += queue_scratch_bytes(plan, queue, program.rank);
+  return bytes;
+}
+
+void DeviceTravel::prepare(const Instruction& i, QueueUse queue, std::byte* scratch) {
+  switch (i.op) {
+    case Op::kReduce:
+      return prepare_reduce(i, queue, scratch);
+    case Op::kGather: {
+      const CopyTransfer& transfer = p_.plan.copies[i.transfer];
+      if (transfer.updated) refreshes_.push_back(&i);
+      copies_[i.id] =
+          std::make_unique<DeviceCopies>(transfer, p_.rank, p_.window, p_.memory, p_.device, p_.groups.meeting(queue));
+      return;
+    }
+    case Op::kExchange:
+      return prepare_exchange(i);
+    case Op::kSend:
+    case Op::kRecv:
+      links_[i.id] = &p_.groups.link(link_of(i, queue, p_.rank));
+      return;
+    default:
+      return;
+  }
+}
+
+void DeviceTravel::prepare_reduce(const Instruction& i, QueueUse queue, std::byte* scratch) {
+  const SumTransfer& transfer = p_.plan.sums[i.transfer];
+  std::vector<std::vector<float*>> levels;
+  for (const UnitSum& unit : transfer.units)
+    levels.push_back(
+        levels_of(p_.plan, i, unit, p_.rank, [this](int b) { return reinterpret_cast<float*>(p_.memory(b)); }));
+  sums_[i.id] =
+      std::make_unique<DeviceSum>(transfer, p_.rank, p_.window, levels, scratch, p_.groups.meeting(queue), p_.kernels);
+}
+
+void DeviceTravel::prepare_exchange(const Instruction& i) {
+  constexpr int64_t kFloat = sizeof(float);
+  const DeviceColumns::Members members{p_.shape.columns, p_.groups.columns(), p_.device, p_.kernels};
+  const int64_t bytes = p_.station.exchanged_bytes(i);
+  std::vector<std::byte*> in, out;
+  for (int b : i.flow.in) in.push_back(p_.memory(b));
+  for (int b : i.flow.out) out.push_back(p_.memory(b));
+  if (i.exchange == Exchange::kGather) {
+    exchanges_.emplace(i.id, DeviceColumns::gather(members, in, bytes, out[0]));
+    return;
+  }
+  std::vector<float*> sums;
+  for (std::byte* sum : in) sums.push_back(reinterpret_cast<float*>(sum));
+  const bool narrow = p_.station.scattered_element_bytes(i) < kFloat;
+  std::byte* scratch = i.flow.work >= 0 ? p_.memory(i.flow.work) : nullptr;
+  exchanges_.emplace(i.id, DeviceColumns::scatter(members, sums, bytes / kFloat, out, scratch,
+                                                  narrow ? p_.precision : Precision::kFloat32));
+}
+
+void DeviceTravel::write_low(const Instruction& i, Stream stream) const {
+  for (const Operand& operand : i.operands)
+    if (operand.access != Access::kRead && program_.buffers[operand.buffer].kind == BufferKind::kParameter)
+      p_.low.write(stream, program_.buffers[operand.buffer], operand.unit, p_.memory(operand.buffer));
+}
+
+void DeviceTravel::copy_tier(const Instruction& i, Stream stream) const {
+  const auto stored = operands_of(i, OperandRole::kStored), resident = operands_of(i, OperandRole::kResident);
+  for (size_t k = 0; k < stored.size(); ++k) {
+    const bool fetch = i.op == Op::kFetch;
+    const int from = (fetch ? stored : resident)[k]->buffer, to = (fetch ? resident : stored)[k]->buffer;
+    const auto bytes = static_cast<size_t>(program_.buffers[stored[k]->buffer].bytes);
+    if (bytes > 0) p_.device.copy(stream, p_.memory(to), p_.memory(from), bytes);
+  }
+}
+
+void DeviceTravel::put(const Instruction& i, Stream stream) {
+  switch (i.op) {
+    case Op::kReduce:
+      return sums_.at(i.id)->run(stream);
+    case Op::kGather:
+      copies_.at(i.id)->run(stream);
+      return write_low(i, stream);
+    case Op::kExchange:
+      return exchanges_.at(i.id).run(stream);
+    case Op::kSend: {
+      const DeviceSend send{1, p_.memory(buffer_of(i, OperandRole::kMessage)), static_cast<size_t>(i.bytes)};
+      return links_.at(i.id)->exchange(stream, std::span(&send, 1), {});
+    }
+    case Op::kRecv: {
+      const DeviceReceive receive{0, p_.memory(buffer_of(i, OperandRole::kMessage)), static_cast<size_t>(i.bytes)};
+      return links_.at(i.id)->exchange(stream, {}, std::span(&receive, 1));
+    }
+    case Op::kFetch:
+      copy_tier(i, stream);
+      return write_low(i, stream);
+    case Op::kEvict:
+      return copy_tier(i, stream);
+    default:
+      TUTTI_CHECK(false, "{} does not travel", to_string(i));
+  }
+}
+
+}  // namespace tutti

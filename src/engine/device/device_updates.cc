@@ -1,0 +1,56 @@
+#include "engine/device/device_updates.h"
+
+namespace tutti {
+
+DeviceUpdates::DeviceUpdates(const EngineParts& parts, const LowCopies& low, const StateKernels& kernels,
+                             DeviceCommit& commit)
+    : p_(parts),
+      low_(low),
+      kernels_(kernels),
+      commit_(commit),
+      squares_(parts.shape.blocks.size()),
+      updates_(parts.shape.blocks.size()) {
+  for (const Queue& queue : p_.program().queues)
+    for (const Instruction& i : queue.instructions) {
+      if (i.op == Op::kNorm) prepare_norm(i);
+      if (i.op == Op::kUpdate) prepare_update(i);
+    }
+}
+
+void DeviceUpdates::prepare_norm(const Instruction& i) {
+  for (const Operand* sum : operands_of(i, OperandRole::kSum)) {
+    std::vector<StateChunk> chunks;
+    for (const StateChunk& chunk : commit_.tables().units[sum->unit].counted)
+      if (sum->range.contains(chunk.at)) chunks.push_back(chunk);
+    squares_[sum->unit] = commit_.on_device(chunks);
+  }
+}
+
+void DeviceUpdates::prepare_update(const Instruction& i) {
+  if (first_ == 0) first_ = i.id;
+  const int unit = i.block;
+  const Held& held = p_.units.held(unit);
+  UpdateArguments& update = updates_[unit] = commit_.update_of(unit, held.moments);
+  if (update.chunk_count == 0) return;
+  update.parameters = p_.memory.floats(buffer_of(i, OperandRole::kParameter)) - held.parameters.begin;
+  update.gradients = p_.gradient(buffer_of(i, OperandRole::kGradient));
+  for (int k = 0; k < p_.plan.optimizer_slots; ++k)
+    update.slots[k] = p_.memory.floats(buffer_of(i, OperandRole::kMoment)) + k * align_up(held.moments.size(), kAlign) -
+                      held.moments.begin;
+  // What is gathered or fetched has none here: its copies lie where it comes to.
+  if (void* low = low_.of(p_.memory.of(buffer_of(i, OperandRole::kParameter))); low != nullptr)
+    update.low = static_cast<uint16_t*>(low) - held.parameters.begin;
+  else
+    update.precision = Precision::kFloat32;
+}
+
+void DeviceUpdates::put_norm(const Instruction& norm, Stream stream) {
+  for (const Operand* sum : operands_of(norm, OperandRole::kSum))
+    commit_.count_squares(stream, p_.gradient(sum->buffer), squares_[sum->unit]);
+}
+
+void DeviceUpdates::put_update(const Instruction& update, Stream stream) const {
+  if (updates_[update.block].chunk_count > 0) kernels_.update(stream, updates_[update.block]);
+}
+
+}  // namespace tutti

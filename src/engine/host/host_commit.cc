@@ -1,0 +1,75 @@
+#include "engine/host/host_commit.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "comm/fold.h"
+#include "engine/nonfinite.h"
+
+namespace tutti {
+
+HostCommit::HostCommit(const TrainConfig& train, RankContext& context, Channel& channel, size_t units)
+    : train_(train), context_(context), channel_(channel), unit_squares_(units) {}
+
+StepVerdict HostCommit::run(const StepRequest& request, const std::function<void()>& step) {
+  request_ = request;
+  mine_ = {};
+  std::fill(unit_squares_.begin(), unit_squares_.end(), ExactSum{});
+  StepVerdict verdict;
+  try {
+    step();
+  } catch (const NonFinite&) {
+    verdict.finite = false;
+  }
+  verdict.loss = all_.mean_loss();
+  verdict.gradient_norm = all_.gradient_norm();
+  verdict.stop = all_.stop != 0;
+  return verdict;
+}
+
+void HostCommit::count_loss(const Loss& loss) {
+  mine_.loss.add(loss.sum);
+  mine_.targets.add(loss.count);
+}
+
+void HostCommit::count_squares(int unit, const float* gradient, int64_t size) {
+  const double squares = sum_squares(gradient, size);
+  const std::lock_guard lock(mutex_);
+  mine_.squares.add(squares);
+  if (by_unit()) unit_squares_[unit].add(squares);
+}
+
+void HostCommit::vote(const std::function<void()>& begun) {
+  mine_.stop = context_.control.stop.load() != 0 ? 1 : 0;
+  std::vector<Vote> votes(channel_.size());
+  channel_.all_gather(std::as_bytes(std::span(&mine_, 1)), std::as_writable_bytes(std::span(votes)), begun);
+  all_ = merge(votes);
+  if (!all_.finite()) throw NonFinite();
+  scalars_ = {};
+  scalars_.step = request_.updates;
+  scalars_.lr = request_.lr;
+  const double factor = train_.clip_by == "norm" ? clip_factor(all_.gradient_norm(), train_.clip) : 1;
+  scalars_.gradient_scale = factor / all_.divisor();
+  if (train_.clip_by == "value") scalars_.clip_value = train_.clip;
+  if (by_unit()) share_unit_squares();
+}
+
+/// Every rank summed the squares of its slices; a unit's are all ranks'.
+void HostCommit::share_unit_squares() {
+  const size_t units = unit_squares_.size();
+  std::vector<ExactSum> all(units * channel_.size());
+  channel_.all_gather(std::as_bytes(std::span(unit_squares_)), std::as_writable_bytes(std::span(all)));
+  for (size_t u = 0; u < units; ++u) {
+    unit_squares_[u] = {};
+    for (int r = 0; r < channel_.size(); ++r) unit_squares_[u].merge(all[r * units + u]);
+  }
+}
+
+StepScalars HostCommit::scalars(int unit) const {
+  StepScalars scalars = scalars_;
+  if (by_unit())
+    scalars.gradient_scale *= clip_factor(std::sqrt(unit_squares_[unit].value()) / all_.divisor(), train_.clip);
+  return scalars;
+}
+
+}  // namespace tutti

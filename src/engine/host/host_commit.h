@@ -1,0 +1,49 @@
+// The commit of a step on the host's cores, the same for both of its engines: what ranks count goes into the vote, and
+// what updates are computed with follows from it.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "comm/collectives.h"
+#include "config/job.h"
+#include "engine/verdict.h"
+#include "engine/vote.h"
+#include "launch/local.h"
+#include "model/core/runner.h"
+#include "optim/optimizer.h"
+
+namespace tutti {
+
+class HostCommit {
+ public:
+  /// All arguments must outlive it.
+  HostCommit(const TrainConfig& train, RankContext& context, Channel& channel, size_t units);
+
+  /// Runs a step, in which vote() is called once, and says what it came to.
+  StepVerdict run(const StepRequest& request, const std::function<void()>& step);
+
+  void count_loss(const Loss& loss);
+  /// Of a chunk of the unit's reduced gradient. From any thread.
+  void count_squares(int unit, const float* gradient, int64_t size);
+  /// After it every rank knows the same norm, loss and decision; one that is not finite ends the step. Collective.
+  void vote(const std::function<void()>& begun);
+  /// What the unit's update is computed with.
+  StepScalars scalars(int unit) const;
+
+ private:
+  void share_unit_squares();
+  bool by_unit() const { return train_.clip_by == "unit"; }
+
+  const TrainConfig& train_;
+  RankContext& context_;
+  Channel& channel_;
+  StepRequest request_;
+  Vote mine_, all_;
+  std::mutex mutex_;                    // of squares: sums over stages have a queue of their own
+  std::vector<ExactSum> unit_squares_;  // by unit, for train.clip_by = "unit": mine, then all ranks'
+  StepScalars scalars_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,65 @@
+// The memory of a rank's programs: every buffer that it names, and nothing else. Those that other ranks read are in the
+// rank's window, if its transport has one; the rest in arenas by kind. All of it outlives the transport: what is state
+// in it can be read, and moved to another plan's memory, when the connections are gone.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "exec/device.h"
+#include "exec/tier.h"
+#include "model/core/segment.h"
+#include "net/transport.h"
+#include "plan/ir/program.h"
+
+namespace tutti {
+
+/// One of the two programs of a rank.
+enum class Which : uint8_t { kSteps, kEvaluation };
+
+/// Bytes that ATen will take itself inside of the program's segments: by the plan's account, but not ProgramMemory's.
+int64_t aten_bytes(const Model& model, const Program& program);
+
+class ProgramMemory {
+ public:
+  /// `window`: the transport's, which is kept; null: it has none. `forward`: a program of evaluation, which shares
+  /// buffers of `program`. What ATen allocates itself inside of segments gets no memory here. All arguments
+  /// must outlive it. With a `device` all is its memory. Offloaded buffers are in a file in `tier_folder`, with a
+  /// device in pinned memory of the host.
+  ProgramMemory(const Model& model, const Program& program, const Program& forward, std::shared_ptr<Window> window,
+                const std::string& tier_folder, Accounts& accounts, Device* device = nullptr);
+  ~ProgramMemory();
+  ProgramMemory(const ProgramMemory&) = delete;
+  ProgramMemory& operator=(const ProgramMemory&) = delete;
+
+  std::byte* of(Which which, int buffer) const {
+    return which == Which::kSteps ? memory_[buffer] : forward_memory_[buffer];
+  }
+  std::byte* of(int buffer) const { return memory_[buffer]; }  ///< of the steps' program
+  float* floats(int buffer) const { return reinterpret_cast<float*>(memory_[buffer]); }
+  /// What the transfers' offsets count from.
+  std::span<std::byte> window() const { return window_; }
+  /// The same, for another transport; null: there was none.
+  const std::shared_ptr<Window>& held_window() const { return held_; }
+  /// Between an offloaded buffer in the file and another one's memory.
+  void fetch(const std::byte* offloaded, std::span<std::byte> into) const;
+  void evict(std::byte* offloaded, std::span<const std::byte> from) const;
+  /// Lets memory go in which offloaded values were looked at.
+  void forget_tier() const;
+
+ private:
+  std::byte* make_tier(const std::string& folder, int64_t bytes);
+
+  Device* const device_;
+  const std::shared_ptr<Window> held_;
+  Accounts uncounted_;  // of the window, which counts as what it holds
+  std::vector<std::unique_ptr<Arena>> arenas_;
+  std::span<std::byte> window_;
+  std::unique_ptr<FileTier> tier_;                   // null: nothing is offloaded, or beside a device
+  std::span<std::byte> pinned_;                      // the tier beside a device
+  std::vector<std::byte*> memory_, forward_memory_;  // by buffer; offloaded ones are in the tier, mapped or pinned
+};
+
+}  // namespace tutti

@@ -1,0 +1,27 @@
+// In a file of its own: the header it needs brings all of ATen.
+#include "model/adapt/autocast.h"
+
+#include <ATen/autocast_mode.h>
+
+namespace tutti {
+
+namespace autocast = at::autocast;
+
+AutocastScope::AutocastScope(at::ScalarType type) : active_(type != at::kFloat) {
+  if (!active_) return;
+  was_enabled_ = autocast::is_autocast_enabled(at::kCUDA);
+  was_type_ = autocast::get_autocast_dtype(at::kCUDA);
+  kept_casts_ = autocast::is_autocast_cache_enabled();
+  autocast::set_autocast_cache_enabled(false);
+  autocast::set_autocast_dtype(at::kCUDA, type);
+  autocast::set_autocast_enabled(at::kCUDA, true);
+}
+
+AutocastScope::~AutocastScope() {
+  if (!active_) return;
+  autocast::set_autocast_enabled(at::kCUDA, was_enabled_);
+  autocast::set_autocast_dtype(at::kCUDA, was_type_);
+  autocast::set_autocast_cache_enabled(kept_casts_);
+}
+
+}  // namespace tutti

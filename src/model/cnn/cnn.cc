@@ -1,0 +1,46 @@
+#include "model/cnn/cnn.h"
+
+#include "model/cnn/cnn_reference.h"
+#include "model/cnn/cnn_segments.h"
+#include "model/core/data_borders.h"
+#include "model/loss/loss.h"
+
+namespace tutti {
+
+namespace {
+
+/// Behind the head of every column.
+void add_loss(Model& model, const Job& job, const Border& logits) {
+  for (size_t column = 1; column <= static_cast<size_t>(model.columns); ++column)
+    model.blocks[model.blocks.size() - column].segments.push_back(loss_segment(job, logits, model.data));
+  model.check = class_check(job, logits, model.data);
+}
+
+}  // namespace
+
+Model make_cnn(const Job& job) {
+  const CnnPlan plan = cnn_plan(job);
+  Model model;
+  model.data = data_borders(job);
+  model.task = Task::kClasses;
+  if (job.train.tensor_slices > 1) {
+    add_cnn_columns(plan, job, model);
+    add_loss(model, job, cnn_logits(plan));
+    return model;
+  }
+  model.blocks = cnn_blocks(plan, job.model);
+  if (job.model.autograd || job.numerics.device == "cuda") {  // the hand-written segments are the CPU's
+    add_cnn_reference(plan, job, model);
+  } else {
+    const Isa isa = isa_of(job.numerics.isa);
+    const CnnTables tables{kernels(isa, matmul_of(job.numerics.matmul)), conv_kernels(isa)};
+    model.blocks.front().segments.push_back(make_cnn_stem(plan, model.data[0], tables));
+    for (size_t i = 0; i < plan.blocks.size(); ++i)
+      model.blocks[i + 1].segments.push_back(make_cnn_block(plan, i, tables));
+    model.blocks.back().segments.push_back(make_cnn_head(plan, tables));
+  }
+  add_loss(model, job, cnn_logits(plan));
+  return model;
+}
+
+}  // namespace tutti

@@ -1,0 +1,307 @@
+// A block of a stage, by hand. Only what the convolutions put out is kept from forward to backward: norm and activation
+// are computed again where an image is copied into the padded form that convolutions read.
+//
+// Backward runs over the micro-batch once per layer, since a norm's gradient needs sums over all of it:
+//   1. d, the gradient behind the last activation, and the sums of the last norm (and the shortcut's)
+//   2. of two layers: image by image the last one's gradients, which give d behind the first activation, and its sums
+//   3. image by image the first layer's gradients and the shortcut's. A shortcut without a convolution costs nothing:
+//      d lies where the input's gradient goes, and the convolution adds to it
+// In two parts, d of every layer and the factors of its norm are kept, and the weight part makes each image's gradient
+// behind the norm again.
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/cnn/cnn_layer.h"
+#include "model/cnn/cnn_segments.h"
+
+namespace tutti {
+
+namespace {
+
+class CnnBlock final : public Segment {
+ public:
+  CnnBlock(const CnnPlan& plan, size_t index, const ConvKernels& kernels)
+      : shape_(plan.shape),
+        block_(plan.blocks[index]),
+        in_(cnn_stream(plan, index)),
+        out_(cnn_stream(plan, index + 1)),
+        act_(activation_of(plan.shape.activation)),
+        k_(kernels) {
+    int first = 0;
+    for (const ConvShape& conv : block_.layers) {
+      layers_.emplace_back(shape_, conv, first);
+      first += shape_.layer_parameters();
+    }
+    if (block_.shortcut) beside_.emplace(shape_, *block_.shortcut, first);
+    adds_input_ = shape_.residual && !block_.shortcut;
+  }
+
+  std::string name() const override { return "block"; }
+  std::vector<Border> inputs() const override { return {in_}; }
+  std::vector<Border> outputs() const override { return {out_}; }
+  int64_t saved_bytes() const override { return saved(Carver{}).bytes; }
+  int64_t work_bytes() const override { return work(Carver{}).bytes; }
+  bool splits() const override { return true; }
+  int64_t deferred_bytes() const override {
+    Work w{};
+    return between(Carver{}, w).bytes;
+  }
+  double flops() const override {
+    double sum = beside_ ? beside_->conv.flops() : 0;
+    for (const CnnLayer& layer : layers_) sum += layer.conv.flops();
+    return sum * static_cast<double>(shape_.batch);
+  }
+
+  void forward(Context& context, Tensors in, Tensors out) const override {
+    const Saved s = saved(Carver(context.saved));
+    const Work w = work(Carver(context.work));
+    const float* x = floats(in[0]);
+    clear(w);
+    const CnnLayer& first = layers_[0];
+    k_.pack_weight(first.weight(context), w.layers[0].panels, first.conv);
+    if (beside_) k_.pack_weight(beside_->weight(context), w.beside.panels, beside_->conv);
+    for (int64_t b = 0; b < shape_.batch; ++b) {
+      k_.pack(x + b * first.conv.inputs(), nullptr, act_, w.padded[0], first.conv.height, first.conv.width,
+              first.conv.in);
+      convolve(context, first, w.padded[0], s.layers[0], w.layers[0], b);
+      if (beside_) convolve(context, *beside_, w.padded[0], s.beside, w.beside, b);
+    }
+    first.statistics(context, s.layers[0], w.layers[0]);
+    if (beside_) beside_->statistics(context, s.beside, w.beside);
+    if (layers_.size() == 2) {
+      const CnnLayer& second = layers_[1];
+      k_.pack_weight(second.weight(context), w.layers[1].panels, second.conv);
+      for (int64_t b = 0; b < shape_.batch; ++b) {
+        pack_hidden(s, b, w.padded[1]);
+        convolve(context, second, w.padded[1], s.layers[1], w.layers[1], b);
+      }
+      second.statistics(context, s.layers[1], w.layers[1]);
+    }
+    for (int64_t b = 0; b < shape_.batch; ++b) {
+      const CnnLayer& last = layers_.back();
+      const CnnLayer::Saved& y = s.layers[layers_.size() - 1];
+      k_.join(y.image(b, last.conv), last.affine(y, b), shortcut(s, x, b), act_,
+              floats(out[0]) + b * last.conv.outputs(), pixels(), block_.channels());
+    }
+  }
+
+  void backward(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const override {
+    run_backward(context, in, out, grad_out, grad_in, SideGradients(context.gradients), work(Carver(context.work)),
+                 true);
+  }
+  void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const override {
+    Work w = work(Carver(context.work));
+    const Between d = between(Carver(context.deferred), w);
+    run_backward(context, in, out, grad_out, grad_in, d.sides, w, false);
+  }
+  void backward_weight(Context& context, Tensors in, Tensors) const override {
+    const Saved s = saved(Carver(context.saved));
+    Work w = work(Carver(context.work));
+    const Between d = between(Carver(context.deferred), w);
+    const size_t end = layers_.size() - 1;
+    clear(w);
+    for (int64_t b = 0; b < shape_.batch; ++b) {
+      if (end == 1) {
+        pack_hidden(s, b, w.padded[1]);
+        weight_gradient(layers_[1], s.layers[1], w.layers[1], w, w.padded[1], w.behind, b);
+      }
+      pack_input(floats(in[0]), b, w.padded[0]);
+      weight_gradient(layers_[0], s.layers[0], w.layers[0], w, w.padded[0], end == 1 ? w.hidden : w.behind, b);
+      if (beside_) weight_gradient(*beside_, s.beside, w.beside, w, w.padded[0], w.behind, b);
+    }
+    for (size_t i = 0; i <= end; ++i)
+      k_.unpack_weight(w.layers[i].gradient_panels, layers_[i].weight_gradient(context), layers_[i].conv);
+    if (beside_) k_.unpack_weight(w.beside.gradient_panels, beside_->weight_gradient(context), beside_->conv);
+    d.sides.hand_over(context.gradients);
+  }
+
+ private:
+  struct Saved;
+  struct Work;
+
+  /// What the input part leaves for the weight part: besides the sides, what `w` points to from here on.
+  struct Between {
+    SideGradients sides;
+    int64_t bytes;
+  };
+  Between between(Carver memory, Work& w) const {
+    Between d{SideGradients({}, memory), 0};
+    for (size_t i = 0; i < layers_.size(); ++i) layers_[i].defer(memory, d.sides, w.layers[i]);
+    if (beside_) beside_->defer(memory, d.sides, w.beside);
+    const int64_t all = shape_.batch * layers_[0].conv.outputs();
+    w.behind = memory.floats(all);
+    if (layers_.size() == 2) w.hidden = memory.floats(all);
+    d.bytes = memory.bytes();
+    return d;
+  }
+
+  /// The input part, and if `whole` the weights' gradients image by image with it.
+  void run_backward(const Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in,
+                    const SideGradients& sides, const Work& w, bool whole) const {
+    TUTTI_CHECK(grad_in[0].defined(), "a block of a cnn stands behind the stem, which wants its gradient");
+    const Saved s = saved(Carver(context.saved));
+    const float* x = floats(in[0]);
+    float *dx = floats(grad_in[0]), *behind = adds_input_ && whole ? dx : w.behind;
+    const CnnLayer& last = layers_.back();
+    const size_t end = layers_.size() - 1;
+    clear(w);
+
+    const int64_t stride = 3 * block_.channels(), each = last.conv.outputs();
+    for (int64_t b = 0; b < shape_.batch; ++b) {
+      k_.join_backward(floats(grad_out[0]) + b * each, floats(out[0]) + b * each, s.layers[end].image(b, last.conv),
+                       last.affine(s.layers[end], b), last.mean(s.layers[end], b), shortcut(s, x, b), act_,
+                       behind + b * each, w.sums + b * stride, pixels(), block_.channels());
+    }
+    last.backward(context, sides, s.layers[end], w.layers[end], w.sums, w.sums + block_.channels(), stride);
+    if (beside_) beside_->backward(context, sides, s.beside, w.beside, w.sums, w.sums + 2 * block_.channels(), stride);
+
+    if (adds_input_ && !whole) std::copy_n(behind, shape_.batch * each, dx);
+
+    if (end == 1) second_backward(context, sides, s, w, behind, whole);
+    first_backward(context, s, w, x, end == 1 ? w.hidden : behind, behind, dx, whole);
+  }
+
+  struct Saved {
+    CnnLayer::Saved layers[2], beside;
+    int64_t bytes;
+  };
+  Saved saved(Carver memory) const {
+    Saved s{};
+    for (size_t i = 0; i < layers_.size(); ++i) s.layers[i] = layers_[i].saved(memory);
+    if (beside_) s.beside = beside_->saved(memory);
+    s.bytes = memory.bytes();
+    return s;
+  }
+
+  struct Work {
+    CnnLayer::Work layers[2], beside;
+    float* padded[2];        // what a layer reads, of one image
+    float* padded_gradient;  // of what a layer puts out
+    float* sums;             // [batch][3][channels]
+    float* behind;  // d of the whole micro-batch behind the last activation, unless it lies in the input's gradient
+    float* hidden;  // behind the first of two
+    int64_t bytes;
+  };
+  Work work(Carver memory) const {
+    Work w{};
+    for (size_t i = 0; i < layers_.size(); ++i) w.layers[i] = layers_[i].work(memory);
+    if (beside_) w.beside = beside_->work(memory);
+    for (size_t i = 0; i < layers_.size(); ++i) w.padded[i] = memory.floats(layers_[i].conv.padded_inputs());
+    w.padded_gradient = memory.floats(layers_[0].conv.padded_outputs());
+    w.sums = memory.floats(shape_.batch * 3 * block_.channels());
+    const int64_t all = shape_.batch * layers_[0].conv.outputs();
+    w.behind = memory.floats(adds_input_ ? 0 : all);
+    w.hidden = memory.floats(layers_.size() == 2 ? all : 0);
+    w.bytes = memory.bytes();
+    return w;
+  }
+  /// The zeros around what the passes fill.
+  void clear(const Work& w) const {
+    for (size_t i = 0; i < layers_.size(); ++i) std::fill_n(w.padded[i], layers_[i].conv.padded_inputs(), 0.0f);
+    std::fill_n(w.padded_gradient, layers_[0].conv.padded_outputs(), 0.0f);
+  }
+
+  int64_t pixels() const { return block_.height() * block_.width(); }
+
+  Shortcut shortcut(const Saved& s, const float* x, int64_t b) const {
+    if (beside_) return {s.beside.image(b, beside_->conv), beside_->affine(s.beside, b), beside_->mean(s.beside, b)};
+    return {adds_input_ ? x + b * layers_[0].conv.inputs() : nullptr, {}, nullptr};
+  }
+
+  void convolve(const Context& context, const CnnLayer& layer, const float* padded, const CnnLayer::Saved& s,
+                const CnnLayer::Work& w, int64_t b) const {
+    float *y = s.image(b, layer.conv), *moments = w.moments + 2 * b * layer.conv.out;
+    k_.forward(padded, w.panels, y, layer.conv);
+    if (layer.needs_moments(context)) k_.moments(y, moments, moments + layer.conv.out, pixels(), layer.conv.out);
+  }
+
+  void pack_hidden(const Saved& s, int64_t b, float* padded) const {
+    const CnnLayer& first = layers_[0];
+    const Affine affine = first.affine(s.layers[0], b);
+    k_.pack(s.layers[0].image(b, first.conv), &affine, act_, padded, block_.height(), block_.width(), first.conv.out);
+  }
+
+  /// From d behind the block's activation to d behind the first layer's.
+  void second_backward(const Context& context, const SideGradients& sides, const Saved& s, const Work& w,
+                       const float* behind, bool whole) const {
+    const CnnLayer &first = layers_[0], &second = layers_[1];
+    const ConvShape& conv = second.conv;
+    const int64_t stride = 2 * conv.in;
+    k_.pack_weight_backward(second.weight(context), w.layers[1].backward_panels, conv);
+    for (int64_t b = 0; b < shape_.batch; ++b) {
+      float* d = w.hidden + b * conv.inputs();
+      if (whole) {
+        pack_hidden(s, b, w.padded[1]);
+        weight_gradient(second, s.layers[1], w.layers[1], w, w.padded[1], behind, b);
+      } else {
+        norm_backward(second, s.layers[1], w.layers[1], w, behind, b);
+      }
+      k_.input_gradient(w.padded_gradient, w.layers[1].backward_panels, d, conv, false);
+      k_.join_backward(d, nullptr, s.layers[0].image(b, first.conv), first.affine(s.layers[0], b),
+                       first.mean(s.layers[0], b), {}, act_, d, w.sums + b * stride, pixels(), conv.in);
+    }
+    if (whole) k_.unpack_weight(w.layers[1].gradient_panels, second.weight_gradient(context), conv);
+    first.backward(context, sides, s.layers[0], w.layers[0], w.sums, w.sums + conv.in, stride);
+  }
+
+  /// From d behind the first layer's activation, and behind the block's for the shortcut, to the input's gradient.
+  void first_backward(const Context& context, const Saved& s, const Work& w, const float* x, const float* d,
+                      const float* behind, float* dx, bool whole) const {
+    const CnnLayer& first = layers_[0];
+    const ConvShape& conv = first.conv;
+    k_.pack_weight_backward(first.weight(context), w.layers[0].backward_panels, conv);
+    if (beside_) k_.pack_weight_backward(beside_->weight(context), w.beside.backward_panels, beside_->conv);
+    for (int64_t b = 0; b < shape_.batch; ++b) {
+      if (whole) pack_input(x, b, w.padded[0]);
+      layer_gradients(first, s.layers[0], w.layers[0], w, d, b, dx, adds_input_, whole);
+      if (beside_) layer_gradients(*beside_, s.beside, w.beside, w, behind, b, dx, true, whole);
+    }
+    if (!whole) return;
+    k_.unpack_weight(w.layers[0].gradient_panels, first.weight_gradient(context), conv);
+    if (beside_) k_.unpack_weight(w.beside.gradient_panels, beside_->weight_gradient(context), beside_->conv);
+  }
+
+  void layer_gradients(const CnnLayer& layer, const CnnLayer::Saved& s, const CnnLayer::Work& lw, const Work& w,
+                       const float* d, int64_t b, float* dx, bool add, bool whole) const {
+    if (whole) {
+      weight_gradient(layer, s, lw, w, w.padded[0], d, b);
+    } else {
+      norm_backward(layer, s, lw, w, d, b);
+    }
+    k_.input_gradient(w.padded_gradient, lw.backward_panels, dx + b * layer.conv.inputs(), layer.conv, add);
+  }
+
+  void pack_input(const float* x, int64_t b, float* padded) const {
+    const ConvShape& conv = layers_[0].conv;
+    k_.pack(x + b * conv.inputs(), nullptr, act_, padded, conv.height, conv.width, conv.in);
+  }
+  /// Leaves in padded_gradient what the convolution's gradients are made of.
+  void norm_backward(const CnnLayer& layer, const CnnLayer::Saved& s, const CnnLayer::Work& lw, const Work& w,
+                     const float* d, int64_t b) const {
+    const ConvShape& conv = layer.conv;
+    k_.norm_backward(d + b * conv.outputs(), s.image(b, conv), layer.gradient(s, lw, b), w.padded_gradient,
+                     conv.out_height(), conv.out_width(), conv.out);
+  }
+  void weight_gradient(const CnnLayer& layer, const CnnLayer::Saved& s, const CnnLayer::Work& lw, const Work& w,
+                       const float* padded, const float* d, int64_t b) const {
+    norm_backward(layer, s, lw, w, d, b);
+    k_.weight_gradient(padded, w.padded_gradient, lw.gradient_panels, layer.conv, b == 0);
+  }
+
+  const CnnShape shape_;
+  const CnnBlockShape block_;
+  const Border in_, out_;
+  const Activation act_;
+  const ConvKernels& k_;
+  std::vector<CnnLayer> layers_;
+  std::optional<CnnLayer> beside_;
+  bool adds_input_ = false;  // the shortcut is the input itself
+};
+
+}  // namespace
+
+std::unique_ptr<Segment> make_cnn_block(const CnnPlan& plan, size_t index, const CnnTables& tables) {
+  return std::make_unique<CnnBlock>(plan, index, tables.conv);
+}
+
+}  // namespace tutti

@@ -1,0 +1,260 @@
+// The stem and the head of the CNN, by hand.
+#include <algorithm>
+
+#include "model/cnn/cnn_layer.h"
+#include "model/cnn/cnn_segments.h"
+
+namespace tutti {
+
+namespace {
+
+class CnnStem final : public Segment {
+ public:
+  CnnStem(const CnnPlan& plan, Border images, const ConvKernels& kernels)
+      : shape_(plan.shape),
+        layer_(plan.shape, plan.stem, 0),
+        in_(std::move(images)),
+        out_(cnn_stream(plan, 0)),
+        act_(activation_of(plan.shape.activation)),
+        k_(kernels) {}
+
+  std::string name() const override { return "stem"; }
+  std::vector<Border> inputs() const override { return {in_}; }
+  std::vector<Border> outputs() const override { return {out_}; }
+  int64_t saved_bytes() const override { return saved(Carver{}).bytes; }
+  int64_t work_bytes() const override { return work(Carver{}).bytes; }
+  bool splits() const override { return true; }
+  int64_t deferred_bytes() const override {
+    Work w{};
+    return between(Carver{}, w).bytes;
+  }
+  double flops() const override { return layer_.conv.flops() * static_cast<double>(shape_.batch); }
+
+  void forward(Context& context, Tensors in, Tensors out) const override {
+    const ConvShape& conv = layer_.conv;
+    const CnnLayer::Saved s = saved(Carver(context.saved)).layer;
+    const Work w = work(Carver(context.work));
+    clear(w);
+    k_.pack_weight(layer_.weight(context), w.layer.panels, conv);
+    for (int64_t b = 0; b < shape_.batch; ++b) {
+      float *y = s.image(b, conv), *moments = w.layer.moments + 2 * b * conv.out;
+      k_.pack_planes(floats(in[0]) + b * conv.inputs(), w.padded, conv.height, conv.width, conv.in);
+      k_.forward(w.padded, w.layer.panels, y, conv);
+      if (layer_.needs_moments(context)) k_.moments(y, moments, moments + conv.out, conv.height * conv.width, conv.out);
+    }
+    layer_.statistics(context, s, w.layer);
+    for (int64_t b = 0; b < shape_.batch; ++b) {
+      k_.pool(s.image(b, conv), layer_.affine(s, b), act_, shape_.pool, floats(out[0]) + b * pooled(), conv.height,
+              conv.width, conv.out);
+    }
+  }
+
+  void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors) const override {
+    const Work w = work(Carver(context.work));
+    norm_gradients(context, SideGradients(context.gradients), w, floats(grad_out[0]));
+    weight_gradient(context, w, floats(in[0]), floats(grad_out[0]));
+  }
+  void backward_input(Context& context, Tensors, Tensors, Tensors grad_out, Tensors) const override {
+    Work w = work(Carver(context.work));
+    const Between d = between(Carver(context.deferred), w);
+    defer(grad_out[0], d.dout);
+    norm_gradients(context, d.sides, w, d.dout);
+  }
+  void backward_weight(Context& context, Tensors in, Tensors) const override {
+    Work w = work(Carver(context.work));
+    const Between d = between(Carver(context.deferred), w);
+    weight_gradient(context, w, floats(in[0]), d.dout);
+    d.sides.hand_over(context.gradients);
+  }
+
+ private:
+  struct Work;
+
+  /// What the input part leaves for the weight part: besides these, the norm's factors that `w` points to from here on.
+  struct Between {
+    SideGradients sides;
+    float* dout;
+    int64_t bytes;
+  };
+  Between between(Carver memory, Work& w) const {
+    Between d{SideGradients({}, memory), nullptr, 0};
+    layer_.defer(memory, d.sides, w.layer);
+    d.dout = memory.floats(shape_.batch * pooled());
+    d.bytes = memory.bytes();
+    return d;
+  }
+
+  void norm_gradients(const Context& context, const SideGradients& sides, const Work& w, const float* dout) const {
+    const ConvShape& conv = layer_.conv;
+    const CnnLayer::Saved s = saved(Carver(context.saved)).layer;
+    const int64_t stride = 2 * conv.out;
+    for (int64_t b = 0; b < shape_.batch; ++b) {
+      k_.pool_sums(dout + b * pooled(), s.image(b, conv), layer_.affine(s, b), layer_.mean(s, b), act_, shape_.pool,
+                   w.sums + b * stride, conv.height, conv.width, conv.out);
+    }
+    layer_.backward(context, sides, s, w.layer, w.sums, w.sums + conv.out, stride);
+  }
+  void weight_gradient(const Context& context, const Work& w, const float* images, const float* dout) const {
+    const ConvShape& conv = layer_.conv;
+    const CnnLayer::Saved s = saved(Carver(context.saved)).layer;
+    clear(w);
+    for (int64_t b = 0; b < shape_.batch; ++b) {
+      k_.pool_backward(dout + b * pooled(), s.image(b, conv), layer_.affine(s, b), layer_.gradient(s, w.layer, b), act_,
+                       shape_.pool, w.padded_gradient, conv.height, conv.width, conv.out);
+      k_.pack_planes(images + b * conv.inputs(), w.padded, conv.height, conv.width, conv.in);
+      k_.weight_gradient(w.padded, w.padded_gradient, w.layer.gradient_panels, conv, b == 0);
+    }
+    k_.unpack_weight(w.layer.gradient_panels, layer_.weight_gradient(context), conv);
+  }
+
+  struct Saved {
+    CnnLayer::Saved layer;
+    int64_t bytes;
+  };
+  Saved saved(Carver memory) const {
+    Saved s{layer_.saved(memory), 0};
+    s.bytes = memory.bytes();
+    return s;
+  }
+  struct Work {
+    CnnLayer::Work layer;
+    float *padded, *padded_gradient, *sums;
+    int64_t bytes;
+  };
+  Work work(Carver memory) const {
+    Work w{};
+    w.layer = layer_.work(memory);
+    w.padded = memory.floats(layer_.conv.padded_inputs());
+    w.padded_gradient = memory.floats(layer_.conv.padded_outputs());
+    w.sums = memory.floats(shape_.batch * 2 * layer_.conv.out);
+    w.bytes = memory.bytes();
+    return w;
+  }
+  void clear(const Work& w) const {
+    std::fill_n(w.padded, layer_.conv.padded_inputs(), 0.0f);
+    std::fill_n(w.padded_gradient, layer_.conv.padded_outputs(), 0.0f);
+  }
+  int64_t pooled() const { return layer_.conv.height / 2 * (layer_.conv.width / 2) * layer_.conv.out; }
+
+  const CnnShape shape_;
+  const CnnLayer layer_;
+  const Border in_, out_;
+  const Activation act_;
+  const ConvKernels& k_;
+};
+
+class CnnHead final : public Segment {
+ public:
+  CnnHead(const CnnPlan& plan, const CnnTables& tables)
+      : shape_(plan.shape),
+        in_(cnn_stream(plan, plan.blocks.size())),
+        out_(cnn_logits(plan)),
+        pixels_(plan.blocks.back().height() * plan.blocks.back().width()),
+        features_(plan.blocks.back().channels()),
+        tables_(tables) {}
+
+  std::string name() const override { return "head"; }
+  std::vector<Border> inputs() const override { return {in_}; }
+  std::vector<Border> outputs() const override { return {out_}; }
+  int64_t saved_bytes() const override { return saved(Carver{}).bytes; }
+  int64_t work_bytes() const override { return work(Carver{}).bytes; }
+  bool splits() const override { return true; }
+  int64_t deferred_bytes() const override {
+    return shape_.batch * shape_.classes * static_cast<int64_t>(sizeof(float));  // of the logits
+  }
+  double flops() const override { return 2.0 * static_cast<double>(shape_.batch * features_ * shape_.classes); }
+
+  void forward(Context& context, Tensors in, Tensors out) const override {
+    const Saved s = saved(Carver(context.saved));
+    const Work w = work(Carver(context.work));
+    const Kernels& k = tables_.kernels;
+    const Dropout dropout = cnn_dropout(shape_, context.pass);
+    for (int64_t b = 0; b < shape_.batch; ++b) {
+      tables_.conv.average(floats(in[0]) + b * pixels_ * features_, s.features + b * features_, pixels_, features_);
+    }
+    if (dropout.rate > 0) {
+      std::fill_n(w.features, shape_.batch * features_, 0.0f);
+      k.bias_residual(s.features, w.features, w.features, s.features, shape_.batch, features_, &dropout);
+    }
+    k.matmul.nt(s.features, floats(context.parameters[0]), floats(out[0]), shape_.batch, shape_.classes, features_,
+                w.scratch);
+    k.add_bias(floats(out[0]), floats(context.parameters[1]), shape_.batch, shape_.classes);
+  }
+
+  void backward(Context& context, Tensors, Tensors, Tensors grad_out, Tensors grad_in) const override {
+    weight_part(context, floats(grad_out[0]));
+    input_part(context, floats(grad_out[0]), floats(grad_in[0]));
+  }
+  void backward_input(Context& context, Tensors, Tensors, Tensors grad_out, Tensors grad_in) const override {
+    defer(grad_out[0], context.deferred.data());
+    input_part(context, floats(grad_out[0]), floats(grad_in[0]));
+  }
+  void backward_weight(Context& context, Tensors, Tensors) const override {
+    weight_part(context, reinterpret_cast<const float*>(context.deferred.data()));
+  }
+
+ private:
+  void weight_part(const Context& context, const float* dlogits) const {
+    const Saved s = saved(Carver(context.saved));
+    const Kernels& k = tables_.kernels;
+    k.column_sums(dlogits, floats(context.gradients[1]), shape_.batch, shape_.classes);
+    k.matmul.tn(dlogits, s.features, floats(context.gradients[0]), shape_.classes, features_, shape_.batch,
+                work(Carver(context.work)).scratch);
+  }
+  void input_part(const Context& context, const float* dlogits, float* dx) const {
+    const Work w = work(Carver(context.work));
+    const Kernels& k = tables_.kernels;
+    const Dropout dropout = cnn_dropout(shape_, context.pass);
+    k.matmul.nn(dlogits, floats(context.parameters[0]), w.features, shape_.batch, features_, shape_.classes, w.scratch);
+    if (dropout.rate > 0) k.dropout_backward(w.features, w.features, w.sums, shape_.batch, features_, &dropout);
+    for (int64_t b = 0; b < shape_.batch; ++b) {
+      tables_.conv.average_backward(w.features + b * features_, dx + b * pixels_ * features_, pixels_, features_);
+    }
+  }
+
+  struct Saved {
+    float* features;
+    int64_t bytes;
+  };
+  Saved saved(Carver memory) const {
+    Saved s{memory.floats(shape_.batch * features_), 0};
+    s.bytes = memory.bytes();
+    return s;
+  }
+  struct Work {
+    float *scratch, *features, *sums;
+    int64_t bytes;
+  };
+  Work work(Carver memory) const {
+    Work w{};
+    w.scratch = memory.floats(tables_.kernels.matmul.layer_work(shape_.batch, features_, shape_.classes));
+    w.features = memory.floats(shape_.batch * features_);
+    w.sums = memory.floats(features_);
+    w.bytes = memory.bytes();
+    return w;
+  }
+
+  const CnnShape shape_;
+  const Border in_, out_;
+  const int64_t pixels_, features_;
+  const CnnTables tables_;
+};
+
+}  // namespace
+
+std::unique_ptr<Segment> make_cnn_stem(const CnnPlan& plan, const Border& images, const CnnTables& tables) {
+  return std::make_unique<CnnStem>(plan, images, tables.conv);
+}
+std::unique_ptr<Segment> make_cnn_head(const CnnPlan& plan, const CnnTables& tables) {
+  return std::make_unique<CnnHead>(plan, tables);
+}
+
+Border cnn_stream(const CnnPlan& plan, size_t index) {
+  if (index == 0)
+    return {"x", {plan.shape.batch, plan.stem.height / 2, plan.stem.width / 2, plan.stem.out}, at::kFloat};
+  const CnnBlockShape& block = plan.blocks[index - 1];
+  return {"x", {plan.shape.batch, block.height(), block.width(), block.channels()}, at::kFloat};
+}
+Border cnn_logits(const CnnPlan& plan) { return {"logits", {plan.shape.batch, plan.shape.classes}, at::kFloat}; }
+
+}  // namespace tutti

@@ -1,0 +1,106 @@
+// Sizes and parameters of the CNN.
+#include "model/cnn/cnn_shape.h"
+
+#include <numeric>
+
+#include "base/error.h"
+#include "model/core/init.h"
+
+namespace tutti {
+
+namespace {
+
+CnnNormKind norm_of(const std::string& name) {
+  if (name == "batch" || name == "auto") return CnnNormKind::kBatch;
+  if (name == "group" || name == "layer") return CnnNormKind::kGroup;
+  if (name == "none") return CnnNormKind::kNone;
+  throw Error(fmt::format("model.norm = \"{}\": a cnn has batch, group, layer or none", name));
+}
+
+// Names are torchvision's; the number is the layer's in its block.
+void add_layer(Block& block, const CnnShape& shape, const ConvShape& conv, const std::string& number,
+               const Init& init) {
+  const std::vector<int64_t> each = {conv.out};
+  block.parameters.push_back({"conv" + number + ".weight", {conv.out, conv.in, conv.kernel, conv.kernel}, init, ""});
+  if (shape.norm == CnnNormKind::kNone) {
+    block.parameters.push_back({"conv" + number + ".bias", each, {Init::Kind::kZeros, 1, {}}, ""});
+    return;
+  }
+  const std::string norm = "norm" + number;
+  block.parameters.push_back({norm + ".weight", each, {Init::Kind::kOnes, 1, {}}, ""});
+  block.parameters.push_back({norm + ".bias", each, {Init::Kind::kZeros, 1, {}}, ""});
+  if (shape.norm != CnnNormKind::kBatch) return;
+  block.parameters.push_back({norm + ".running_mean", each, {Init::Kind::kZeros, 1, {}}, "", Role::kMeanBuffer});
+  block.parameters.push_back({norm + ".running_var", each, {Init::Kind::kOnes, 1, {}}, "", Role::kMeanBuffer});
+}
+
+}  // namespace
+
+int64_t CnnShape::groups(int64_t channels) const { return layer ? 1 : std::gcd<int64_t>(channels, 8); }
+
+CnnPlan cnn_plan(const Job& job) {
+  const ModelConfig& c = job.model;
+  if (c.image.size() != 3)
+    throw Error(fmt::format("model.image of a cnn is channels, height and width: 3 numbers, not {}", c.image.size()));
+  if (c.channels.empty()) throw Error("model.channels of a cnn names no stage");
+  CnnPlan plan{{job.train.micro_batch_size, c.classes, c.image, norm_of(c.norm), c.norm == "layer", c.activation,
+                c.pool == "max" ? Pool::kMax : Pool::kAverage, c.dropout, c.residual},
+               {c.image[1], c.image[2], c.image[0], c.channels[0], 3, 1},
+               {}};
+  int64_t height = c.image[1] / 2, width = c.image[2] / 2, in = c.channels[0];
+  if (height == 0 || width == 0)
+    throw Error(fmt::format("an image of {} x {} is too small for the stem's pool", c.image[1], c.image[2]));
+  for (size_t stage = 0; stage < c.channels.size(); ++stage) {
+    for (int64_t i = 0; i < c.depth; ++i) {
+      const int64_t out = c.channels[stage], stride = stage > 0 && i == 0 ? 2 : 1;
+      CnnBlockShape block;
+      block.name = fmt::format("stages.{}.{}", stage, i);
+      block.layers.push_back({height, width, in, out, 3, stride});
+      height = block.layers[0].out_height();
+      width = block.layers[0].out_width();
+      if (c.residual) {
+        if (stride != 1 || in != out) block.shortcut = block.layers[0], block.shortcut->kernel = 1;
+        block.layers.push_back({height, width, out, out, 3, 1});
+      }
+      plan.blocks.push_back(std::move(block));
+      in = out;
+    }
+  }
+  if (plan.shape.norm == CnnNormKind::kBatch && plan.shape.batch * height * width < 2)
+    throw Error(
+        "model.norm = \"batch\" with train.micro_batch_size = 1 and a last stage of 1 x 1: a single value has no "
+        "deviation to divide by");
+  return plan;
+}
+
+std::vector<Block> cnn_blocks(const CnnPlan& plan, const ModelConfig& config) {
+  const Init init = init_of(config);
+  std::vector<Block> blocks;
+  Block& stem = blocks.emplace_back();
+  stem.name = "stem";
+  add_layer(stem, plan.shape, plan.stem, "", init);
+  for (const CnnBlockShape& shape : plan.blocks) {
+    Block& block = blocks.emplace_back();
+    block.name = shape.name;
+    for (size_t i = 0; i < shape.layers.size(); ++i)
+      add_layer(block, plan.shape, shape.layers[i], std::to_string(i + 1), init);
+    if (shape.shortcut) add_layer(block, plan.shape, *shape.shortcut, "_shortcut", init);
+  }
+  Block& head = blocks.emplace_back();
+  head.name = "head";
+  head.parameters.push_back({"weight", {plan.shape.classes, plan.blocks.back().channels()}, init, ""});
+  head.parameters.push_back({"bias", {plan.shape.classes}, {Init::Kind::kZeros, 1, {}}, ""});
+  return blocks;
+}
+
+Dropout cnn_dropout(const CnnShape& shape, const Pass& pass) {
+  return {pass.training ? shape.dropout : 0.0,
+          pass.seed,
+          static_cast<uint64_t>(pass.step),
+          static_cast<uint32_t>(pass.block),
+          0,
+          pass.first_sample,
+          1};
+}
+
+}  // namespace tutti

@@ -1,0 +1,60 @@
+// What the hand-written CNN and its autograd twin share: sizes, parameters, borders, and how dropout is keyed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/job.h"
+#include "model/core/segment.h"
+#include "tensor/conv.h"
+
+namespace tutti {
+
+enum class CnnNormKind { kBatch, kGroup, kNone };
+
+struct CnnShape {
+  int64_t batch, classes;
+  std::vector<int64_t> image;  // channels, height, width
+  CnnNormKind norm;
+  bool layer;  // group norm of one group
+  std::string activation;
+  Pool pool;
+  double dropout;
+  bool residual;
+  int64_t groups(int64_t channels) const;
+  int norm_parameters() const { return norm == CnnNormKind::kBatch ? 4 : norm == CnnNormKind::kGroup ? 2 : 1; }
+  /// Parameters of a convolution and its norm: the weight, then the norm's scale, shift, running mean and running
+  /// variance as far as it has them, or the bias.
+  int layer_parameters() const { return 1 + norm_parameters(); }
+};
+
+/// A block of a stage: convolutions in turn, and one beside them where the shape changes.
+struct CnnBlockShape {
+  std::string name;
+  std::vector<ConvShape> layers;
+  std::optional<ConvShape> shortcut;
+  int64_t height() const { return layers.back().out_height(); }
+  int64_t width() const { return layers.back().out_width(); }
+  int64_t channels() const { return layers.back().out; }
+};
+
+struct CnnPlan {
+  CnnShape shape;
+  ConvShape stem;  // before the pool
+  std::vector<CnnBlockShape> blocks;
+};
+
+/// Throws Error.
+CnnPlan cnn_plan(const Job& job);
+/// The blocks with their parameters and without segments.
+std::vector<Block> cnn_blocks(const CnnPlan& plan, const ModelConfig& config);
+
+constexpr float kCnnNormEps = 1e-5f;
+constexpr double kCnnMomentum = 0.1;
+
+/// Of the features before the last layer. Its rate is 0 outside of training.
+Dropout cnn_dropout(const CnnShape& shape, const Pass& pass);
+
+}  // namespace tutti

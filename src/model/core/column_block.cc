@@ -1,0 +1,115 @@
+#include "model/core/column_block.h"
+
+#include <cmath>
+
+#include "base/error.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr const char* kParts = "parts";
+
+class Join final : public Segment {
+ public:
+  Join(Border whole, const Columns& columns, Whole gradient)
+      : in_(gathered_parts(whole, columns.slices)),
+        out_(std::move(whole)),
+        column_(columns.column),
+        gradient_(gradient) {
+    in_.name = kParts;
+  }
+
+  std::string name() const override { return "join"; }
+  std::vector<Border> inputs() const override { return {in_}; }
+  std::vector<Border> outputs() const override { return {out_}; }
+  bool splits() const override { return true; }
+
+  void forward(Context&, Tensors in, Tensors out) const override { parts(out[0]).copy_(in[0]); }
+  void backward(Context&, Tensors, Tensors, Tensors grad_out, Tensors grad_in) const override {
+    if (gradient_ == Whole::kSummed) {
+      grad_in[0].copy_(parts(grad_out[0]));
+      return;
+    }
+    grad_in[0].zero_();
+    grad_in[0].select(0, column_).copy_(parts(grad_out[0]).select(0, column_));
+  }
+  void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const override {
+    backward(context, in, out, grad_out, grad_in);
+  }
+  void backward_weight(Context&, Tensors, Tensors) const override {}
+
+ private:
+  /// A view of the whole as the parts lie.
+  at::Tensor parts(const at::Tensor& whole) const {
+    std::vector<int64_t> dims = in_.dims;
+    std::swap(dims[0], dims[1]);
+    return whole.view(dims).transpose(0, 1);
+  }
+
+  Border in_, out_;
+  int64_t column_;
+  Whole gradient_;
+};
+
+}  // namespace
+
+std::string column_name(const std::string& block, int64_t column) {
+  return column == 0 ? block : fmt::format("{}.slice{}", block, column);
+}
+
+void keep_deviation(Init& init, const std::vector<int64_t>& whole, const std::vector<int64_t>& part) {
+  const bool glorot = init.kind == Init::Kind::kGlorotUniform || init.kind == Init::Kind::kGlorotNormal;
+  const bool he = init.kind == Init::Kind::kHeUniform || init.kind == Init::Kind::kHeNormal;
+  if (!glorot && !he) return;
+  const auto fans = [&](const std::vector<int64_t>& dims) {
+    return static_cast<double>(glorot ? dims[0] + dims[1] : dims[1]);
+  };
+  init.scale *= std::sqrt(fans(part) / fans(whole));
+}
+
+Block column_block(const Block& whole, const Columns& columns) {
+  Block block;
+  block.name = column_name(whole.name, columns.column);
+  for (Parameter parameter : whole.parameters) {
+    const std::vector<int64_t> dims = parameter.dims;
+    TUTTI_CHECK(dims[0] % columns.slices == 0, "{} rows of {} in {} columns", dims[0], parameter.name, columns.slices);
+    parameter.dims[0] /= columns.slices;
+    if (dims.size() > 1) keep_deviation(parameter.init, dims, parameter.dims);
+    block.parameters.push_back(std::move(parameter));
+  }
+  return block;
+}
+
+void check_cut(const std::string& what, int64_t size, int64_t slices, std::vector<std::string>& faults) {
+  if (size % slices != 0)
+    faults.push_back(fmt::format("{} = {} cannot be cut into train.tensor_slices = {}", what, size, slices));
+}
+
+Border column_part(const Border& whole, int64_t slices) {
+  Border part = whole;
+  part.dims[1] /= slices;
+  part.exchange = Exchange::kGather;
+  return part;
+}
+
+Border gathered_parts(const Border& whole, int64_t slices) {
+  Border parts = whole;
+  parts.dims[1] /= slices;
+  parts.dims.insert(parts.dims.begin(), slices);
+  return parts;
+}
+
+at::Tensor joined_parts(const at::Tensor& gathered) { return gathered.transpose(0, 1).flatten(1, 2); }
+
+std::unique_ptr<Segment> join_segment(const Border& whole, const Columns& columns, Whole gradient) {
+  return std::make_unique<Join>(whole, columns, gradient);
+}
+
+Border joined_part(const Border& whole, const Columns& columns) {
+  Border part = column_part(whole, columns.slices);
+  part.name = kParts;
+  return part;
+}
+
+}  // namespace tutti

@@ -1,0 +1,84 @@
+#include "model/core/data_borders.h"
+
+#include "base/error.h"
+#include "config/table_columns.h"
+
+namespace tutti {
+
+namespace {
+
+bool is_table(const Job& job) { return job.data.kind == "csv" || job.data.kind == "jsonl"; }
+
+ColumnSizes table_sizes(const Job& job) {
+  std::vector<std::string> faults;
+  const auto columns = parse_columns(job.data.columns, faults);
+  if (!faults.empty()) throw ConfigError(std::move(faults));
+  return sizes_of(columns);
+}
+
+Border features(const Job& job) {
+  if (is_table(job))
+    if (const int64_t numbers = table_sizes(job).numbers; numbers != job.model.inputs)
+      throw Error(fmt::format("model.inputs = {} but data.columns are {} numbers", job.model.inputs, numbers));
+  return {"features", {job.train.micro_batch_size, job.model.inputs}};
+}
+
+Border images(const Job& job) {
+  const auto& image = job.model.image;
+  if (image.size() != 3)
+    throw Error(fmt::format("model.image has {} numbers; it is channels, height, width", image.size()));
+  return {"images", {job.train.micro_batch_size, image[0], image[1], image[2]}};
+}
+
+void add_fields(const Job& job, std::vector<Border>& borders) {
+  int64_t numbers = kClickNumbers, categories = kClickFields;
+  if (job.data.kind != "clicks") {
+    const ColumnSizes sizes = table_sizes(job);
+    numbers = sizes.numbers;
+    categories = static_cast<int64_t>(sizes.categories.size());
+  }
+  borders.push_back({"numbers", {job.train.micro_batch_size, numbers}});
+  borders.push_back({"categories", {job.train.micro_batch_size, categories}, at::kLong});
+}
+
+bool script_reads_features(const Job& job) { return is_table(job) || job.data.kind == "points"; }
+
+Border targets(const Job& job) {
+  const int64_t samples = job.train.micro_batch_size;
+  if (job.model.kind == "gpt") return {"targets", {samples, job.model.context}, at::kLong};
+  if (targets_are_classes(job)) return {"targets", {samples}, at::kLong};
+  return {"targets", {samples, job.model.outputs}};
+}
+
+}  // namespace
+
+bool targets_are_classes(const Job& job) {
+  const std::string& loss = job.loss.kind;
+  return job.model.kind == "gpt" || job.model.kind == "autoencoder" || loss.empty() || loss == "auto" ||
+         loss == "cross-entropy" || loss == "distill";
+}
+
+std::vector<Border> data_borders(const Job& job) {
+  std::vector<Border> borders;
+  const std::string& kind = job.model.kind;
+  if (kind == "gpt")
+    borders.push_back({"tokens", {job.train.micro_batch_size, job.model.context}, at::kLong});
+  else if (kind == "mlp" || kind == "autoencoder" || (kind == "script" && script_reads_features(job)))
+    borders.push_back(features(job));
+  else if (kind == "cnn" || kind == "script")
+    borders.push_back(images(job));
+  else if (kind == "wide-deep")
+    add_fields(job, borders);
+  else
+    throw Error(fmt::format("model.kind = \"{}\" has no data that is known here", kind));
+  borders.push_back(targets(job));
+  if (job.augment.mixup > 0) {
+    Border other = borders.back();
+    other.name = "other_targets";
+    borders.push_back(std::move(other));
+    borders.push_back({"mix", {job.train.micro_batch_size}});
+  }
+  return borders;
+}
+
+}  // namespace tutti

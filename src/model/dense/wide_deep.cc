@@ -1,0 +1,145 @@
+#include "model/dense/wide_deep.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/bitwise_right_shift.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/tensor.h>
+
+#include "base/error.h"
+#include "config/table_columns.h"
+#include "model/adapt/adaptor.h"
+#include "model/core/data_borders.h"
+#include "model/core/device_tensor.h"
+#include "model/core/init.h"
+#include "model/dense/dense.h"
+#include "model/loss/loss.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr uint64_t kCrossFactor = 0x9E3779B97F4A7C15;
+
+std::vector<int64_t> field_sizes(const Job& job) {
+  if (job.data.kind == "clicks") return std::vector<int64_t>(kClickFields, kClickValues);
+  std::vector<std::string> faults;
+  std::vector<int64_t> sizes = sizes_of(parse_columns(job.data.columns, faults)).categories;
+  if (!faults.empty()) throw ConfigError(std::move(faults));
+  if (sizes.empty())
+    throw Error("model.kind = \"wide-deep\" but data.columns has no category to embed; \"mlp\" reads numbers alone");
+  return sizes;
+}
+
+/// Row of the joint table where each field begins, as [1, fields]; `total` counts all rows.
+at::Tensor field_starts(const std::vector<int64_t>& sizes, int64_t& total) {
+  std::vector<int64_t> starts;
+  total = 0;
+  for (int64_t size : sizes) {
+    starts.push_back(total);
+    total += size;
+  }
+  return at::tensor(starts).unsqueeze(0);
+}
+
+/// Pairs (a, b) of a record's fields, a < b, in the order of crossed().
+struct Pairs {
+  DeviceConstant first, second;
+};
+
+Pairs field_pairs(int64_t fields) {
+  std::vector<int64_t> first, second;
+  for (int64_t a = 0; a < fields; ++a)
+    for (int64_t b = a + 1; b < fields; ++b) first.push_back(a), second.push_back(b);
+  return {DeviceConstant(at::tensor(first, at::kLong)), DeviceConstant(at::tensor(second, at::kLong))};
+}
+
+/// crossed() by operations on tensors. kCrosses is a power of two: the remainder is the bits that a shift's sign does
+/// not reach.
+at::Tensor crossed_on_device(const at::Tensor& rows, const Pairs& pairs) {
+  static_assert((kCrosses & (kCrosses - 1)) == 0 && kCrosses <= int64_t{1} << 24);
+  const at::Tensor a = rows.index_select(1, pairs.first.on(rows.device()));
+  const at::Tensor b = rows.index_select(1, pairs.second.on(rows.device()));
+  const at::Tensor product = (a * (int64_t{1} << 32) + b) * static_cast<int64_t>(kCrossFactor);
+  return at::bitwise_right_shift(product, 40) & (kCrosses - 1);
+}
+
+/// The place of every pair of a record's categories among kCrosses.
+at::Tensor crossed(const at::Tensor& rows, const Pairs& pairs) {
+  if (!rows.is_cpu()) return crossed_on_device(rows, pairs);
+  const int64_t records = rows.size(0), fields = rows.size(1);
+  const at::Tensor places = at::empty({records, fields * (fields - 1) / 2}, at::kLong);
+  const auto* from = rows.const_data_ptr<int64_t>();
+  auto* to = places.mutable_data_ptr<int64_t>();
+  for (int64_t r = 0; r < records; ++r, from += fields) {
+    for (int64_t a = 0; a < fields; ++a) {
+      for (int64_t b = a + 1; b < fields; ++b) {
+        const uint64_t pair = static_cast<uint64_t>(from[a]) << 32 | static_cast<uint64_t>(from[b]);
+        *to++ = static_cast<int64_t>((pair * kCrossFactor) >> 40) % kCrosses;
+      }
+    }
+  }
+  return places;
+}
+
+/// `rows` of the joint table, of which there are `total`.
+void check_categories(const at::Tensor& rows, int64_t total) {
+  const at::Tensor all = rows.contiguous();
+  const auto* row = all.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < all.numel(); ++i)
+    if (row[i] < 0 || row[i] >= total)
+      throw Error(fmt::format("category {} of the micro-batch lies in row {} of a table of {}", i, row[i], total));
+}
+
+Block embed_block(const Job& job, const Model& model, const at::Tensor& starts, int64_t rows, const Border& out) {
+  TensorFunction function = [starts = DeviceConstant(starts)](const Pass&, Tensors p, Tensors in) {
+    const at::Tensor vectors = at::embedding(p[0], in[1] + starts.on(in[1].device())).flatten(1);
+    return std::vector<at::Tensor>{at::cat({in[0], vectors}, 1)};
+  };
+  std::vector<Parameter> parameters = {{"weight", {rows, job.model.embedding}, {Init::Kind::kNormal, 0.1, {}}, ""}};
+  return adapt("embed", std::move(parameters), std::move(function), {model.data[0], model.data[1]}, {out},
+               built_in_options(job));
+}
+
+Block head_block(const Job& job, const Model& model, const at::Tensor& starts, int64_t rows, const Border& in,
+                 const Border& out) {
+  const int64_t numbers = model.data[0].dims[1], outputs = out.dims[1];
+  const Init zeros{Init::Kind::kZeros, 1, {}};
+  std::vector<Parameter> parameters = linear_parameters(job, "deep.", in.dims[1], outputs);
+  parameters.push_back({"wide.categories", {rows, outputs}, zeros, ""});
+  parameters.push_back({"wide.crosses", {kCrosses, outputs}, zeros, ""});
+  if (numbers > 0) parameters.push_back({"wide.numbers", {outputs, numbers}, zeros, ""});
+  TensorFunction function = [starts = DeviceConstant(starts), pairs = field_pairs(starts.size(1))](
+                                const Pass&, Tensors p, Tensors x) {
+    const at::Tensor rows_of = (x[2] + starts.on(x[2].device())).contiguous();
+    at::Tensor wide = at::embedding(p[2], rows_of).sum(1) + at::embedding(p[3], crossed(rows_of, pairs)).sum(1);
+    if (p.size() > 4) wide = wide + at::linear(x[1], p[4]);
+    return std::vector<at::Tensor>{at::linear(x[0], p[0], p[1]) + wide};
+  };
+  return adapt("head", std::move(parameters), std::move(function), {in, model.data[0], model.data[1]}, {out},
+               built_in_options(job));
+}
+
+}  // namespace
+
+Model make_wide_deep(const Job& job) {
+  Model model;
+  model.data = data_borders(job);
+  const std::vector<int64_t> sizes = field_sizes(job);
+  int64_t rows = 0;
+  const at::Tensor starts = field_starts(sizes, rows);
+  const int64_t width = model.data[0].dims[1] + static_cast<int64_t>(sizes.size()) * job.model.embedding;
+  Border last{"hidden", {job.train.micro_batch_size, width}};
+  model.blocks.push_back(embed_block(job, model, starts, rows, last));
+  add_dense(model, job, "layers", job.model.hidden, last);
+  const Border output{"logits", {job.train.micro_batch_size, job.model.outputs}};
+  model.blocks.push_back(head_block(job, model, starts, rows, last, output));
+  model.blocks.back().segments.push_back(loss_segment(job, output, model.data));
+  model.check = [starts, rows](Tensors data) { check_categories(data[1] + starts, rows); };
+  model.task = job.loss.kind == "bce" ? Task::kBinary : Task::kValues;
+  return model;
+}
+
+}  // namespace tutti

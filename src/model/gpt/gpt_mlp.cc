@@ -1,0 +1,77 @@
+// The core of the mlp: an activation, or silu(gate) * up of the two halves of what fc1 puts out.
+#include "model/gpt/gpt_core.h"
+
+namespace tutti {
+
+namespace {
+
+GptCoreShape core_shape(const GptShape& shape, int64_t slices) {
+  const GptLayerPlaces places = gpt_layer_places(shape);
+  const int64_t rows = shape.rows(), hidden = shape.hidden / slices;
+  return {.site = GptDropoutSite::kMlp,
+          .norm = places.norm2,
+          .first = places.fc1,
+          .second = places.fc2,
+          .rows = rows,
+          .width = shape.width,
+          .columns = shape.fc1_columns() / slices,
+          .inner = hidden,
+          .inner_gradient = shape.gated() ? rows * hidden : 0,  // else it is made where that of fc1 goes
+          .statistics = 0,
+          .scratch = 0,
+          .middle_flops = 0};
+}
+
+template <class A>
+class MlpCore final : public GptCore<A> {
+ public:
+  using typename GptCore<A>::Memory;
+
+  MlpCore(const GptShape& shape, int64_t slices, const KernelsFor<A>& kernels, const FusedFor<A>& fused)
+      : GptCore<A>(core_shape(shape, slices), kernels, fused),
+        gated_(shape.gated()),
+        activation_(gated_ ? Activation::kSilu : activation_of(shape.activation)) {}
+
+  void forward(const Context& context, const Memory& m, const A* normed) const override {
+    const GptLinear<A> fc1 = this->first(context, m);
+    if (gated_) {
+      const float* bias = fc1.forward(normed, m.first);
+      kernels_.bias_swiglu(m.first, bias, m.inner, this->shape.rows, this->shape.inner);
+    } else {
+      fc1.forward_activation(normed, m.first, m.inner, activation_);
+    }
+  }
+
+  void backward(const Context& context, const Memory& m, const A* dsecond, A* dfirst, float* dbias,
+                bool weight_too) const override {
+    const GptLinear<A> fc2 = this->second(context, m);
+    if (gated_) {
+      fc2.backward(dsecond, m.dinner);
+      kernels_.swiglu_backward(m.dinner, m.first, dfirst, dbias, this->shape.rows, this->shape.inner);
+    } else {
+      fc2.backward_activation(dsecond, m.first, dfirst, dbias, activation_);
+    }
+    if (weight_too) fc2.backward_weight(dsecond, m.inner);
+  }
+
+ private:
+  using GptCore<A>::kernels_;
+
+  const bool gated_;
+  const Activation activation_;
+};
+
+}  // namespace
+
+template <class A>
+GptCorePtr<A> gpt_mlp_core(const GptShape& shape, int64_t slices, const KernelsFor<A>& kernels,
+                           const FusedFor<A>& fused) {
+  return std::make_unique<MlpCore<A>>(shape, slices, kernels, fused);
+}
+
+#define TUTTI_MAKE(A) \
+  template GptCorePtr<A> gpt_mlp_core(const GptShape&, int64_t, const KernelsFor<A>&, const FusedFor<A>&);
+TUTTI_FOR_ACTIVATIONS(TUTTI_MAKE)
+#undef TUTTI_MAKE
+
+}  // namespace tutti

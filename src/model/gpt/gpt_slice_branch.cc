@@ -1,0 +1,93 @@
+// A column's heads of the GPT's attention, or its hidden units of the mlp: a partial sum of what all of them put out.
+#include "model/gpt/gpt_core.h"
+#include "model/gpt/gpt_slice_segments.h"
+
+namespace tutti {
+
+namespace {
+
+template <class A>
+class SliceBranch final : public Segment {
+ public:
+  SliceBranch(const GptSlice& slice, GptCorePtr<A> core) : slice_(slice), core_(std::move(core)) {}
+
+  std::string name() const override { return core_->shape.name(); }
+  std::vector<Border> inputs() const override { return {slice_.all_normed(), slice_.stream()}; }
+  std::vector<Border> outputs() const override { return {slice_.part(), slice_.passed_stream()}; }
+  int64_t saved_bytes() const override {
+    Carver saved, work;
+    core_->memory(saved, work);
+    return saved.bytes();
+  }
+  int64_t work_bytes() const override {
+    Carver saved, work;
+    core_->memory(saved, work);
+    return work.bytes();
+  }
+  bool splits() const override { return true; }
+  int64_t deferred_bytes() const override { return between({}).bytes; }
+  bool attention() const override { return core_->shape.attention(); }
+  double flops() const override { return core_->shape.flops(); }
+
+  void forward(Context& context, Tensors in, Tensors out) const override {
+    const Memory m = memory(context);
+    core_->forward(context, m, data<A>(in[0]));
+    core_->second(context, m).forward_sums(m.inner, floats(out[0]));
+  }
+
+  void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors grad_in) const override {
+    const Memory m = memory(context);
+    const A* dpart = data<A>(grad_out[0]);
+    core_->backward(context, m, dpart, m.dfirst, floats(context.gradients, core_->shape.first.bias), false);
+    core_->weight_part(context, m, data<A>(in[0]), dpart, m.dfirst);
+    core_->first(context, m).backward_sums(m.dfirst, floats(grad_in[0]));  // last: it may lie where dpart does
+  }
+  void backward_input(Context& context, Tensors, Tensors, Tensors grad_out, Tensors grad_in) const override {
+    const Memory m = memory(context);
+    const Between d = between(Carver(context.deferred));
+    defer(grad_out[0], d.dsecond);
+    core_->backward(context, m, d.dsecond, d.dfirst, d.sides(core_->shape.first.bias), false);
+    core_->first(context, m).backward_sums(d.dfirst, floats(grad_in[0]));
+  }
+  void backward_weight(Context& context, Tensors in, Tensors) const override {
+    const Between d = between(Carver(context.deferred));
+    core_->weight_part(context, memory(context), data<A>(in[0]), d.dsecond, d.dfirst);
+    d.sides.hand_over(context.gradients);
+  }
+
+ private:
+  using Memory = typename GptCore<A>::Memory;
+  using Between = typename GptCore<A>::Between;
+  Memory memory(const Context& context) const {
+    Carver saved(context.saved), work(context.work);
+    return core_->memory(saved, work);
+  }
+  Between between(Carver memory) const {
+    return core_->between({{core_->shape.first.bias, core_->shape.columns}}, memory);
+  }
+
+  GptSlice slice_;
+  GptCorePtr<A> core_;
+};
+
+}  // namespace
+
+// Without the fused kernels: the bits of sliced models are those of a bias that is added to a rounded product.
+template <class A>
+std::unique_ptr<Segment> make_slice_attention(const GptSlice& slice, const KernelsFor<A>& kernels,
+                                              const RotaryTable& rotary) {
+  return std::make_unique<SliceBranch<A>>(
+      slice, gpt_attention_core(slice.whole, slice.slices, kernels, FusedFor<A>{}, rotary));
+}
+template <class A>
+std::unique_ptr<Segment> make_slice_mlp(const GptSlice& slice, const KernelsFor<A>& kernels) {
+  return std::make_unique<SliceBranch<A>>(slice, gpt_mlp_core(slice.whole, slice.slices, kernels, FusedFor<A>{}));
+}
+
+#define TUTTI_MAKE(A)                                                                                                \
+  template std::unique_ptr<Segment> make_slice_attention(const GptSlice&, const KernelsFor<A>&, const RotaryTable&); \
+  template std::unique_ptr<Segment> make_slice_mlp(const GptSlice&, const KernelsFor<A>&);
+TUTTI_FOR_ACTIVATIONS(TUTTI_MAKE)
+#undef TUTTI_MAKE
+
+}  // namespace tutti

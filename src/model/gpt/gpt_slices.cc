@@ -1,0 +1,133 @@
+// Cuts the GPT's parameters and puts the columns together.
+#include "model/gpt/gpt_slices.h"
+
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+#include "model/core/column_block.h"
+#include "model/gpt/gpt_slice_segments.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr size_t kShared = 2;  // not cut: no dim of a matrix
+
+/// The dim by which a parameter is cut.
+size_t cut_dim(const std::string& name) {
+  for (const char* by_rows : {"qkv.", "fc1.", "tok.", "head."})
+    if (name.starts_with(by_rows)) return 0;
+  return name == "proj.weight" || name == "fc2.weight" ? 1 : kShared;
+}
+
+Block slice_block(const Block& whole, int64_t slices, int64_t column) {
+  Block block;
+  block.name = column_name(whole.name, column);
+  for (Parameter parameter : whole.parameters) {
+    const size_t dim = cut_dim(parameter.name);
+    if (dim == kShared) {
+      if (column > 0) parameter.shared_with = whole.name + "/" + parameter.name;
+    } else {
+      const std::vector<int64_t> dims = parameter.dims;
+      parameter.dims[dim] /= slices;
+      if (dims.size() == 2) keep_deviation(parameter.init, dims, parameter.dims);
+      if (!parameter.shared_with.empty()) parameter.shared_with = column_name("embed", column) + "/tok.weight";
+    }
+    block.parameters.push_back(std::move(parameter));
+  }
+  return block;
+}
+
+template <class A>
+void check(const Job& job, const GptShape& shape, const KernelsFor<A>& kernels) {
+  const int64_t slices = job.train.tensor_slices;
+  std::vector<std::string> faults;
+  const auto cut = [&](const char* what, int64_t size) { check_cut(what, size, slices, faults); };
+  cut("model.heads", shape.heads);
+  cut("model.kv_heads", shape.kv_heads);
+  cut("model.mlp_width", shape.hidden);
+  cut("model.vocab", shape.vocab);
+  cut("train.micro_batch_size x model.context", shape.rows());
+  if (!plain_cross_entropy(job.loss))
+    faults.push_back(fmt::format(
+        "train.tensor_slices = {} needs loss.kind = \"cross-entropy\" without smoothing and weights", slices));
+  const auto& v = kernels.vocabulary;
+  if (!v.embed || !v.embed_backward || !v.positions || !v.positions_backward || !v.statistics || !v.cross_entropy ||
+      !v.cross_entropy_backward)
+    faults.push_back(
+        fmt::format("train.tensor_slices = {} but numerics.device = \"{}\" has no kernels for slices of a "
+                    "vocabulary",
+                    slices, job.numerics.device));
+  if (!faults.empty()) throw Error(fmt::format("{}", fmt::join(faults, "\n")));
+}
+
+}  // namespace
+
+GptShape GptSlice::lines() const {
+  GptShape shape = whole;
+  shape.batch = rows();
+  shape.length = 1;
+  return shape;
+}
+
+Dropout GptSlice::dropout(const Pass& pass, GptDropoutSite site) const {
+  Dropout dropout = gpt_dropout(whole, pass, site);
+  dropout.block = static_cast<uint32_t>(pass.block / slices);  // the layer: the whole model's block
+  dropout.first_row = first_row();
+  return dropout;
+}
+
+Border GptSlice::stream() const { return {"x", {rows(), whole.width}, whole.type}; }
+Border GptSlice::normed() const { return {"normed", {rows(), whole.width}, whole.type, Exchange::kGather}; }
+Border GptSlice::all_normed() const { return {"normed", {whole.rows(), whole.width}, whole.type}; }
+Border GptSlice::part() const { return {"part", {whole.rows(), whole.width}, at::kFloat, Exchange::kScatter}; }
+Border GptSlice::part_rows() const { return {"part", {rows(), whole.width}, whole.type}; }
+Border GptSlice::passed_stream() const {
+  Border border = stream();
+  border.same_as = border.name;
+  return border;
+}
+Border GptSlice::logits() const { return {"logits", {whole.batch, whole.length, vocab()}, whole.type}; }
+Border GptSlice::statistics() const {
+  return {"statistics", {whole.rows(), kStatistics}, at::kFloat, Exchange::kGather};
+}
+Border GptSlice::all_statistics() const { return {"statistics", {slices, whole.rows(), kStatistics}, at::kFloat}; }
+
+template <class A>
+std::vector<Block> gpt_slice_blocks(const Job& job, const GptShape& shape, const KernelsFor<A>& kernels,
+                                    const RotaryTable& rotary) {
+  check(job, shape, kernels);
+  const int64_t slices = job.train.tensor_slices;
+  const std::vector<Block> whole = gpt_blocks(job.model);
+  const GptLayerPlaces layer = gpt_layer_places(shape);
+  std::vector<Block> blocks;
+  for (size_t i = 0; i < whole.size(); ++i) {
+    for (int64_t column = 0; column < slices; ++column) {
+      const GptSlice slice{shape, slices, column};
+      Block& block = blocks.emplace_back(slice_block(whole[i], slices, column));
+      const auto add = [&](std::unique_ptr<Segment> segment) { block.segments.push_back(std::move(segment)); };
+      if (i == 0) {
+        add(make_slice_embed(slice, kernels));
+        add(make_slice_position(slice, kernels));
+      } else if (i + 1 < whole.size()) {
+        add(make_slice_norm(slice, kernels, "norm1", layer.norm1, true));
+        add(make_slice_attention(slice, kernels, rotary));
+        add(make_slice_join(slice, kernels, "join1", layer.proj.bias, GptDropoutSite::kAttention, layer.norm2));
+        add(make_slice_mlp(slice, kernels));
+        add(make_slice_join(slice, kernels, "join2", layer.fc2.bias, GptDropoutSite::kMlp, GptPlace{}));
+      } else {
+        add(make_slice_norm(slice, kernels, "norm", gpt_head_places(shape).norm, false));
+        add(make_slice_logits(slice, kernels));
+        add(make_slice_loss(slice, kernels));
+      }
+    }
+  }
+  return blocks;
+}
+
+#define TUTTI_MAKE(A) \
+  template std::vector<Block> gpt_slice_blocks(const Job&, const GptShape&, const KernelsFor<A>&, const RotaryTable&);
+TUTTI_FOR_ACTIVATIONS(TUTTI_MAKE)
+#undef TUTTI_MAKE
+
+}  // namespace tutti

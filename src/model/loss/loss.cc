@@ -1,0 +1,144 @@
+#include "model/loss/loss.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Reduction.h>
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
+#include <ATen/ops/huber_loss.h>
+#include <ATen/ops/isnan.h>
+#include <ATen/ops/l1_loss.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+
+#include "base/error.h"
+#include "model/adapt/adaptor.h"
+#include "model/core/wiring.h"
+#include "model/loss/class_loss.h"
+
+namespace tutti {
+
+namespace {
+
+using Elementwise = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& targets)>;
+
+Elementwise elementwise(const LossConfig& config) {
+  const auto each = at::Reduction::None;
+  if (config.kind == "mse") return [](const auto& x, const auto& t) { return at::mse_loss(x, t, each); };
+  if (config.kind == "mae") return [](const auto& x, const auto& t) { return at::l1_loss(x, t, each); };
+  if (config.kind == "huber")
+    return [delta = config.delta](const auto& x, const auto& t) { return at::huber_loss(x, t, each, delta); };
+  if (config.kind == "bce")
+    return [](const auto& x, const auto& t) { return at::binary_cross_entropy_with_logits(x, t, {}, {}, each); };
+  return {};
+}
+
+const Border& find(const std::vector<Border>& data, const std::string& name) {
+  for (const Border& border : data)
+    if (border.name == name) return border;
+  throw Error(fmt::format("the loss wants {}, which the data does not have", name));
+}
+
+void check_same(const std::string& kind, const Border& output, const Border& targets) {
+  if (output.dims != targets.dims || output.type != at::kFloat || targets.type != at::kFloat)
+    throw Error(fmt::format("loss.kind = \"{}\" of {} needs float targets of the same dims, not {}", kind,
+                            to_string(output), to_string(targets)));
+}
+
+// What elements with a target add up to, and how many there are. The others' targets are replaced first: a gradient of
+// zero times NaN would be NaN.
+at::Tensor summed(const Elementwise& loss, const at::Tensor& output, const at::Tensor& targets,
+                  const at::Tensor& valid) {
+  const at::Tensor losses = loss(output, at::where(valid, targets, 0.0)).to(at::kDouble);
+  return at::stack({at::where(valid, losses, 0.0).sum(), valid.to(at::kDouble).sum()});
+}
+
+std::unique_ptr<Segment> autograd_loss(std::string name, std::vector<Border> inputs, TensorFunction function) {
+  AutogradSegment::Spec spec;
+  spec.name = std::move(name);
+  spec.inputs = std::move(inputs);
+  spec.outputs = {{"loss", {2}, at::kDouble}};
+  spec.function = std::move(function);
+  spec.options.captures = true;
+  return std::make_unique<AutogradSegment>(std::move(spec));
+}
+
+ClassLossSpec class_spec(const Job& job, Border output, const std::vector<Border>& data) {
+  ClassLossSpec spec;
+  spec.logits = std::move(output);
+  spec.targets = find(data, "targets");
+  spec.smoothing = job.loss.label_smoothing;
+  spec.weights = job.loss.class_weights;
+  for (const Border& border : data) spec.mixup = spec.mixup || border.name == "mix";
+  spec.data = data;
+  return spec;
+}
+
+}  // namespace
+
+void check_classes(const at::Tensor& targets, int64_t classes) {
+  const at::Tensor all = targets.contiguous();
+  const auto* target = all.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < all.numel(); ++i)
+    if (target[i] < kIgnoredTarget || target[i] >= classes)
+      throw Error(fmt::format("target {} is not one of the {} classes", target[i], classes));
+}
+
+std::function<void(Tensors data)> class_check(const Job& job, const Border& output, const std::vector<Border>& data) {
+  if (elementwise(job.loss)) return {};
+  std::vector<size_t> places;
+  for (size_t i = 0; i < data.size(); ++i)
+    if (data[i].name == "targets" || data[i].name == "other_targets") places.push_back(i);
+  return [places, classes = output.dims.back()](Tensors tensors) {
+    for (const size_t place : places) check_classes(tensors[place], classes);
+  };
+}
+
+std::unique_ptr<Segment> cross_entropy_segment(Border logits, Border targets) {
+  ClassLossSpec spec;
+  spec.logits = std::move(logits);
+  spec.targets = std::move(targets);
+  return class_loss(std::move(spec));
+}
+
+Block cross_entropy_block(std::string name, Border logits, Border targets) {
+  Block block;
+  block.name = std::move(name);
+  block.segments.push_back(cross_entropy_segment(std::move(logits), std::move(targets)));
+  return block;
+}
+
+TensorFunction reconstruction_loss(const LossConfig& config) {
+  return [loss = elementwise(config)](const Pass&, Tensors, Tensors in) {
+    std::vector<int64_t> rows(static_cast<size_t>(in[0].dim()), 1);
+    rows[0] = in[0].size(0);
+    const at::Tensor valid = in[2].ne(kIgnoredTarget).reshape(rows).expand_as(in[0]);
+    return std::vector<at::Tensor>{summed(loss, in[0], in[1].detach(), valid)};
+  };
+}
+
+std::unique_ptr<Segment> loss_segment(const Job& job, Border output, const std::vector<Border>& data) {
+  const std::string& kind = job.loss.kind;
+  Elementwise loss = elementwise(job.loss);
+  if (loss) {
+    const Border& targets = find(data, "targets");
+    check_same(kind, output, targets);
+    return autograd_loss(kind, {std::move(output), targets},
+                         [loss = std::move(loss)](const Pass&, Tensors, Tensors in) {
+                           return std::vector<at::Tensor>{summed(loss, in[0], in[1], at::isnan(in[1]).logical_not())};
+                         });
+  }
+  if (!kind.empty() && kind != "auto" && kind != "cross-entropy" && kind != "distill")
+    throw Error(fmt::format("loss.kind = \"{}\" is not known", kind));
+  return class_loss(class_spec(job, std::move(output), data));
+}
+
+std::unique_ptr<Segment> distill_segment(const Job& job, Border output, const std::vector<Border>& data,
+                                         Teacher teacher) {
+  ClassLossSpec spec = class_spec(job, std::move(output), data);
+  spec.teacher = std::move(teacher);
+  spec.temperature = job.loss.temperature;
+  spec.mix = job.loss.mix;
+  return class_loss(std::move(spec));
+}
+
+}  // namespace tutti

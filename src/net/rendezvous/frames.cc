@@ -1,0 +1,118 @@
+// A frame is a head, to whose first byte the descriptors are attached, and its bytes.
+#include "net/rendezvous/frames.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr uint32_t kMagic = 0x54545246;
+constexpr size_t kMaxFds = 64;
+constexpr uint64_t kMaxBytes = uint64_t{1} << 32;
+
+bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+
+void take_fds(msghdr& message, std::vector<Fd>& fds) {
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+      fds.emplace_back(fd);
+    }
+  }
+}
+
+}  // namespace
+
+FrameProgress FrameReader::read(int socket, Frame& frame) {
+  while (true) {
+    const bool in_head = have_ < sizeof(Head);
+    const size_t want = in_head ? sizeof(Head) - have_ : sizeof(Head) + head_.bytes - have_;
+    if (!in_head && want == 0) {
+      if (partial_.fds.size() != head_.fds) {
+        errno = EMFILE;  // the one reason for which the system drops descriptors that were sent
+        throw_errno("take", "a descriptor that was sent");
+      }
+      partial_.kind = head_.kind;
+      partial_.rank = head_.rank;
+      frame = std::move(partial_);
+      partial_ = Frame{};
+      have_ = 0;
+      return FrameProgress::kMore;
+    }
+    iovec part{};
+    part.iov_base = in_head ? reinterpret_cast<char*>(&head_) + have_ : partial_.bytes.data() + (have_ - sizeof(Head));
+    part.iov_len = want;
+    alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    const ssize_t n = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n < 0) {
+      if (would_block()) return FrameProgress::kBlocked;
+      return FrameProgress::kClosed;
+    }
+    if (n == 0) return FrameProgress::kClosed;
+    take_fds(message, partial_.fds);
+    have_ += static_cast<size_t>(n);
+    if (in_head && have_ == sizeof(Head)) {
+      if (head_.magic != kMagic || head_.fds > kMaxFds || head_.bytes > kMaxBytes) {
+        throw Error("rendezvous: what arrived is no frame");
+      }
+      partial_.bytes.resize(head_.bytes);
+    }
+  }
+}
+
+FrameProgress FrameWriter::write(int socket) {
+  while (!queue_.empty()) {
+    const Frame& frame = *queue_.front();
+    TUTTI_CHECK(frame.fds.size() <= kMaxFds, "{} descriptors in one card", frame.fds.size());
+    FrameReader::Head head{kMagic, frame.kind, frame.rank, static_cast<uint32_t>(frame.fds.size()), frame.bytes.size()};
+    iovec parts[2] = {{&head, sizeof(head)}, {const_cast<char*>(frame.bytes.data()), frame.bytes.size()}};
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = 2;
+    alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
+    if (done_ == 0 && !frame.fds.empty()) {
+      message.msg_control = control;
+      message.msg_controllen = CMSG_SPACE(frame.fds.size() * sizeof(int));
+      cmsghdr* c = CMSG_FIRSTHDR(&message);
+      c->cmsg_level = SOL_SOCKET;
+      c->cmsg_type = SCM_RIGHTS;
+      c->cmsg_len = CMSG_LEN(frame.fds.size() * sizeof(int));
+      for (size_t i = 0; i < frame.fds.size(); ++i) {
+        const int fd = frame.fds[i].get();
+        std::memcpy(CMSG_DATA(c) + i * sizeof(int), &fd, sizeof(int));
+      }
+    }
+    size_t skip = done_;
+    for (iovec& part : parts) {
+      const size_t n = std::min(skip, part.iov_len);
+      part.iov_base = static_cast<char*>(part.iov_base) + n;
+      part.iov_len -= n;
+      skip -= n;
+    }
+    const ssize_t n = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0) return would_block() ? FrameProgress::kBlocked : FrameProgress::kClosed;
+    done_ += static_cast<size_t>(n);
+    if (done_ == sizeof(head) + frame.bytes.size()) {
+      queue_.pop_front();
+      done_ = 0;
+    }
+  }
+  return FrameProgress::kMore;
+}
+
+}  // namespace tutti

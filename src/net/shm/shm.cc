@@ -1,0 +1,290 @@
+// Messages are a stream of heads and bytes in the ring of their pair. There is no thread of its own: whoever waits
+// moves all rings on, both ways, whenever its bell was rung. A bell is rung for new bytes, for room in a ring that was
+// full, and by a rank that leaves.
+#include "net/shm/shm.h"
+
+#include <bit>
+#include <deque>
+
+#include "net/failure.h"
+#include "net/shm/byte_ring.h"
+#include "net/shm/flags.h"
+#include "net/shm/shared_memory.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr size_t kChunk = size_t{32} << 10;  // published at once, so that both copies of a large message overlap
+
+struct Bell {
+  alignas(64) Signal signal;
+  std::atomic<uint64_t> rung{0};
+};
+
+/// The head of a rank's control area. Behind it: a Ring from every rank, then the bytes of the rings.
+struct Control {
+  Bell bell;
+  alignas(64) std::atomic<uint32_t> left{0};
+  Flags flags;
+};
+
+struct MessageHead {
+  Epoch epoch;
+  Tag tag;
+  uint64_t size;
+};
+
+size_t ring_bytes(int ranks) {
+  return std::clamp(std::bit_floor((size_t{2} << 20) / static_cast<size_t>(ranks)), size_t{16} << 10,
+                    size_t{256} << 10);
+}
+
+size_t control_bytes(int ranks) {
+  return sizeof(Control) + static_cast<size_t>(ranks) * (sizeof(Ring) + ring_bytes(ranks));
+}
+
+RingEnd ring_end(Control& owner, int from, int ranks) {
+  auto* rings = reinterpret_cast<Ring*>(&owner + 1);
+  auto* bytes = reinterpret_cast<std::byte*>(rings + ranks);
+  return {rings + from, bytes + static_cast<size_t>(from) * ring_bytes(ranks), ring_bytes(ranks)};
+}
+
+/// A rank of my host; empty for the others. Mappings of mine are the owner's.
+struct Neighbour {
+  Mapping control_memory, window_memory;  // of my own the control area alone
+  std::span<std::byte> window;
+  RingEnd to, from;
+  std::deque<Op*> sends;
+  Incoming* arriving = nullptr;
+  bool reachable() const { return control_memory.data() != nullptr; }
+  Control& control() const { return *reinterpret_cast<Control*>(control_memory.data()); }
+};
+
+class Shm final : public Streamed {
+ public:
+  Shm(int rank, std::vector<Neighbour> ranks, std::shared_ptr<Window> window, const Epoch& epoch, Clock& clock,
+      const Cancel* cancel)
+      : Streamed(rank, static_cast<int>(ranks.size()), epoch, clock, cancel),
+        ranks_(std::move(ranks)),
+        window_(std::move(window)) {}
+
+  ~Shm() override {
+    me().left.store(1, std::memory_order_seq_cst);
+    for (int r = 0; r < size(); ++r) {
+      if (ranks_[r].reachable()) ring_bell(r);
+    }
+    for (Flag& flag : me().flags) clock_.notify(flag.signal);
+  }
+
+  std::string name() const override { return "shm"; }
+  std::span<std::byte> window() override { return window_->bytes(); }
+  std::shared_ptr<Window> held_window() override { return window_; }
+  std::span<const std::byte> window_of(int peer) const override { return ranks_[peer].window; }
+  void raise(int index, uint64_t value) override { raise_flag(clock_, me().flags[index], value); }
+  void await(int peer, int index, uint64_t value, Deadline deadline, std::string_view what) override;
+
+ protected:
+  void begin_send(Op& op) override;
+  Signal& signal() override { return me().bell.signal; }
+  bool work() const override { return me().bell.rung.load(std::memory_order_acquire) != seen_.load(); }
+  void progress() override;
+
+ private:
+  Control& me() const { return ranks_[rank_].control(); }
+  void ring_bell(int rank) {
+    Bell& bell = ranks_[rank].control().bell;
+    bell.rung.fetch_add(1, std::memory_order_seq_cst);
+    clock_.notify(bell.signal);
+  }
+  bool push(int peer);
+  bool pull(int peer);
+  Incoming& begin_message(int peer);
+
+  std::vector<Neighbour> ranks_;
+  const std::shared_ptr<Window> window_;
+  std::atomic<uint64_t> seen_{0};  // how often my bell had been rung when the rings were last moved on
+};
+
+void Shm::begin_send(Op& op) {
+  TUTTI_CHECK(ranks_[op.peer].reachable(), "rank {} is on another host", op.peer);
+  ranks_[op.peer].sends.push_back(&op);
+  push(op.peer);
+}
+
+/// Writes what fits into the ring to a peer. Returns whether a send has ended.
+bool Shm::push(int peer) {
+  Neighbour& neighbour = ranks_[peer];
+  bool ended = false;
+  while (!neighbour.sends.empty()) {
+    Op& op = *neighbour.sends.front();
+    const size_t head = op.begun ? 0 : sizeof(MessageHead);
+    const size_t least = head + (op.size > op.moved ? 1 : 0);
+    size_t room = neighbour.to.room();
+    if (room < least) {
+      neighbour.to.ask_for_room();
+      room = neighbour.to.room();
+      if (room < least) break;
+    }
+    if (!op.begun) {
+      const MessageHead message{epoch_, op.tag, op.size};
+      neighbour.to.write(&message, sizeof(message));
+      op.begun = true;
+    }
+    const size_t n = std::min({room - head, op.size - op.moved, kChunk});
+    neighbour.to.write(op.data + op.moved, n);
+    op.moved += n;
+    neighbour.to.publish();
+    ring_bell(peer);
+    if (op.moved == op.size) {
+      neighbour.sends.pop_front();
+      op.finish();
+      ended = true;
+    }
+  }
+  return ended;
+}
+
+Incoming& Shm::begin_message(int peer) {
+  MessageHead head{};
+  ranks_[peer].from.read(&head, sizeof(head));
+  const bool drop = !belongs(head.epoch);
+  if (drop) count_dropped();
+  return inboxes_[peer].begin(0, head.tag, head.size, drop);
+}
+
+/// Reads what the ring from a peer holds. Returns whether a receive has ended.
+bool Shm::pull(int peer) {
+  Neighbour& neighbour = ranks_[peer];
+  bool ended = false;
+  while (size_t filled = neighbour.from.filled()) {
+    if (neighbour.arriving == nullptr) {
+      if (filled < sizeof(MessageHead)) throw Error(fmt::format("the ring from rank {} is damaged", peer));
+      neighbour.arriving = &begin_message(peer);
+      filled -= sizeof(MessageHead);
+    }
+    Incoming& message = *neighbour.arriving;
+    const size_t n = std::min({filled, message.size - message.received, kChunk});
+    if (n > 0) neighbour.from.read(message.target(message.received), n);
+    message.received += n;
+    neighbour.from.release();
+    if (neighbour.from.asked_for_room()) ring_bell(peer);
+    if (message.complete()) {
+      neighbour.arriving = nullptr;
+      ended |= inboxes_[peer].settle(message);
+    }
+  }
+  return ended;
+}
+
+void Shm::progress() {
+  bool ended = false;
+  {
+    std::lock_guard lock(mutex_);
+    seen_.store(me().bell.rung.load(std::memory_order_seq_cst));
+    if (broken_) return;
+    for (int r = 0; r < size(); ++r) {
+      if (r == rank_ || !ranks_[r].reachable() || lost(r)) continue;
+      const bool left = ranks_[r].control().left.load(std::memory_order_seq_cst) != 0;
+      std::string loss = left ? fmt::format("rank {} has left", r) : "";
+      try {
+        ended |= pull(r);
+      } catch (const Error& e) {
+        loss = e.what();
+      }
+      if (loss.empty()) {
+        ended |= push(r);
+      } else {
+        lose_peer(r, loss);
+        ranks_[r].sends.clear();
+        ended = true;
+      }
+    }
+  }
+  if (ended) clock_.notify(signal());  // another thread may wait for what has ended here
+}
+
+void Shm::await(int peer, int index, uint64_t value, Deadline deadline, std::string_view what) {
+  TUTTI_CHECK(ranks_[peer].reachable(), "rank {} is on another host: no flag for {}", peer, what);
+  Control& owner = ranks_[peer].control();
+  Flag& flag = owner.flags[index];
+  auto raised = [&] { return flag.value.load(std::memory_order_acquire) >= value; };
+  if (raised()) return;
+  const Time start = clock_.now();
+  while (true) {
+    // Messages are moved on meanwhile, so that a peer which sends before it raises its flag gets there. Its bell is not
+    // what this thread sleeps on, hence the short slices while something is posted.
+    Deadline slice = deadline;
+    const bool sliced = outstanding_.load(std::memory_order_relaxed) > 0;
+    if (sliced) slice.at = std::min(deadline.at, clock_.after(std::chrono::milliseconds(1)).at);
+    auto ready = [&] { return raised() || owner.left.load() != 0 || broken_ || work(); };
+    const WaitResult result = clock_.wait(flag.signal, ready, slice, cancel_);
+    const bool left = owner.left.load() != 0;
+    if (raised()) return;
+    if (result == WaitResult::kReady && work()) progress();
+    std::string reason;
+    if (clock_.passed(deadline)) reason = "timed out";
+    if (left) reason = fmt::format("rank {} has left", peer);
+    if (broken_) reason = failed_before();
+    if (cancel_ != nullptr && cancel_->cancelled()) reason = cancel_->reason();
+    if (reason.empty()) continue;
+    release_spans(reason);
+    throw CommError({.rank = rank_,
+                     .operation = std::string(what),
+                     .peer = peer,
+                     .sequence = value,
+                     .waited = clock_.now() - start,
+                     .reason = std::move(reason)});
+  }
+}
+
+void close_all(std::vector<Card>& deck) {
+  for (Card& card : deck) {
+    for (int fd : card.fds) Fd{fd}.reset();
+    card.fds.clear();
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Streamed> make_shm(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous,
+                                   Clock& clock, const Cancel* cancel, Deadline deadline) {
+  const int rank = rendezvous.rank(), size = rendezvous.size();
+  const size_t control_size = control_bytes(size);
+  SharedMemory control = allocate_shared(control_size, false, fmt::format("control area of rank {}", rank));
+  const auto window = window_for(options.window, options.window_bytes, true, fmt::format("window of rank {}", rank));
+  Card mine{.bytes = std::to_string(options.window_bytes), .fds = {control.fd.get()}};
+  if (window->fd()) mine.fds.push_back(window->fd().get());
+  std::vector<Card> deck = rendezvous.exchange(mine, deadline);
+
+  std::vector<Neighbour> ranks(size);
+  try {
+    for (int r = 0; r < size; ++r) {
+      if (!options.hosts.empty() && options.hosts[r] != options.hosts[rank]) continue;
+      if (r == rank) {
+        ranks[r].control_memory = std::move(control.mapping);
+        ranks[r].window = window->bytes();
+        continue;
+      }
+      ranks[r].control_memory =
+          map_shared(deck[r].fds.at(0), control_size, true, fmt::format("control area of rank {}", r));
+      if (deck[r].fds.size() > 1) {
+        Mapping& memory = ranks[r].window_memory;
+        memory = map_shared(deck[r].fds[1], std::stoull(deck[r].bytes), false, fmt::format("window of rank {}", r));
+        ranks[r].window = {memory.data(), memory.size()};
+      }
+    }
+  } catch (...) {
+    close_all(deck);
+    throw;
+  }
+  close_all(deck);
+  for (int r = 0; r < size; ++r) {
+    if (r == rank || !ranks[r].reachable()) continue;
+    ranks[r].to = ring_end(ranks[r].control(), rank, size);
+    ranks[r].from = ring_end(ranks[rank].control(), r, size);
+  }
+  return std::make_unique<Shm>(rank, std::move(ranks), window, epoch, clock, cancel);
+}
+
+}  // namespace tutti

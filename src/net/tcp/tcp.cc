@@ -1,0 +1,384 @@
+// Sending: a message is cut into pieces of kPiece bytes; every connection of the pair takes the next piece whenever it
+// is free. Receiving: the first piece of a message, always on connection 0, begins it; a connection that brings a later
+// piece of a message which has not begun is left unread until it has. The I/O thread alone reads, closes and gives
+// peers up. Small messages are written at once by the thread that posts them.
+#include "net/tcp/tcp.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/prompt.h"
+#include "net/quiet_thread.h"
+#include "net/tcp/tcp_connect.h"
+#include "net/tcp/tcp_connection.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr size_t kPiece = size_t{1} << 20;
+constexpr size_t kInline = size_t{32} << 10;  // up to here the posting thread writes by itself
+constexpr int kTurn = 4;                      // pieces on one connection before the others get their turn
+// A peer that ends in order closes all its connections; what is still on its way on the others is read until then. When
+// only one connection was cut, the peer is lost after this time.
+constexpr Duration kGrace = std::chrono::milliseconds(100);
+
+struct Connection {
+  Fd fd;
+  int peer = -1, index = -1;
+  PieceWriter out;
+  PieceReader in;
+  PieceHead head;               // of the piece that is being read
+  bool have_head = false;       // it has been read
+  bool in_piece = false;        // it has been accepted, its bytes are being read
+  Incoming* message = nullptr;  // they belong to; null: to nothing
+  std::byte* target = nullptr;  // they go to; null: nowhere
+  bool stalled = false;         // its message has not begun
+  bool full = false;            // the socket takes no more for now
+  bool watched = false;
+};
+
+struct Peer {
+  std::vector<Connection> connections;
+  std::deque<Op*> sends;     // not yet wholly handed to connections
+  uint64_t next_number = 0;  // of the messages to this peer
+  uint64_t begun = 0;        // messages from it
+  Time closing = Time::max();
+};
+
+class Tcp final : public Streamed {
+ public:
+  Tcp(int rank, TcpMesh mesh, const Epoch& epoch, Clock& clock, const Cancel* cancel);
+  ~Tcp() override { release_spans("the transport is gone"); }
+  std::string name() const override { return "tcp"; }
+
+ protected:
+  void begin_send(Op& op) override;
+  Signal& signal() override { return signal_; }
+  void stop_moving() override;
+
+ private:
+  void serve();
+  void serve_event(const epoll_event& event);
+  void watch(Connection& connection);
+  void wake();
+
+  void write_peer(Peer& peer);
+  void write_some(Connection& connection);
+  bool take_piece(Peer& peer, Connection& connection);
+
+  void read_some(Connection& connection);
+  bool begin_piece(Connection& connection);
+  void end_piece(Connection& connection);
+  void resume_stalled(Peer& peer);
+
+  void end_of_stream(Connection& connection, int error);
+  void give_up(int peer, const std::string& reason);
+  void give_up_closing();
+
+  std::vector<Peer> peers_;
+  Signal signal_;
+  Fd epoll_, wake_;
+  std::atomic<bool> woken_{false}, stop_{false};
+  std::thread thread_;
+};
+
+Tcp::Tcp(int rank, TcpMesh mesh, const Epoch& epoch, Clock& clock, const Cancel* cancel)
+    : Streamed(rank, static_cast<int>(mesh.sockets.size()), epoch, clock, cancel),
+      peers_(mesh.sockets.size()),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!epoll_ || !wake_) throw_errno("start", "tcp transport");
+  for (uint64_t i = 0; i < mesh.refused; ++i) count_dropped();
+  epoll_event event{};
+  event.events = EPOLLIN;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0) throw_errno("watch", "tcp transport");
+  for (size_t r = 0; r < mesh.sockets.size(); ++r) {
+    peers_[r].connections = std::vector<Connection>(mesh.sockets[r].size());
+    for (size_t c = 0; c < mesh.sockets[r].size(); ++c) {
+      Connection& connection = peers_[r].connections[c];
+      connection.fd = std::move(mesh.sockets[r][c]);
+      connection.peer = static_cast<int>(r);
+      connection.index = static_cast<int>(c);
+      watch(connection);
+    }
+  }
+  thread_ = start_quiet_thread([this] { serve(); });
+}
+
+void Tcp::stop_moving() {
+  stop_ = true;
+  wake();
+  thread_.join();
+}
+
+void Tcp::wake() {
+  if (woken_.exchange(true)) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] ssize_t n = ::write(wake_.get(), &one, sizeof(one));
+}
+
+/// Registers for what the connection waits for: bytes unless stalled, room if full.
+void Tcp::watch(Connection& connection) {
+  epoll_event event{};
+  event.events = EPOLLIN | (connection.full ? EPOLLOUT : 0);
+  event.data.ptr = &connection;
+  if (connection.stalled) {  // a closed socket would be reported for ever
+    if (connection.watched) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.fd.get(), nullptr);
+    connection.watched = false;
+    return;
+  }
+  ::epoll_ctl(epoll_.get(), connection.watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, connection.fd.get(), &event);
+  connection.watched = true;
+}
+
+void Tcp::serve() {
+  wake_promptly();
+  while (!stop_) {
+    epoll_event events[64];
+    const int n = ::epoll_wait(epoll_.get(), events, 64, 0);
+    for (int i = 0; i < n && !stop_; ++i) serve_event(events[i]);
+    if (n > 0) continue;
+    Deadline next;
+    for (const Peer& peer : peers_) next.at = std::min(next.at, peer.closing);
+    clock_.wait_fd(epoll_.get(), next);
+    give_up_closing();
+  }
+}
+
+void Tcp::serve_event(const epoll_event& event) {
+  if (event.data.ptr == nullptr) {
+    uint64_t count = 0;
+    [[maybe_unused]] ssize_t n = ::read(wake_.get(), &count, sizeof(count));
+    woken_ = false;
+    for (Peer& peer : peers_) write_peer(peer);
+    return;
+  }
+  auto& connection = *static_cast<Connection*>(event.data.ptr);
+  if (!connection.fd) return;
+  if (event.events & ~uint32_t{EPOLLOUT}) read_some(connection);
+  if ((event.events & EPOLLOUT) && connection.fd) {
+    connection.full = false;
+    watch(connection);
+    write_peer(peers_[connection.peer]);
+  }
+}
+
+// Writing
+
+void Tcp::begin_send(Op& op) {
+  Peer& peer = peers_[op.peer];
+  TUTTI_CHECK(!peer.connections.empty(), "rank {} is not reached by tcp", op.peer);
+  op.number = peer.next_number++;
+  peer.sends.push_back(&op);
+  Connection& first = peer.connections[0];
+  if (op.size <= kInline && peer.sends.size() == 1 && !first.out.busy()) {
+    take_piece(peer, first);
+    if (first.out.write(first.fd.get()) == IoResult::kDone) {
+      first.out.end();
+      return;
+    }
+  }
+  wake();
+}
+
+/// Gives an idle connection its next piece, if there is one for it. Under the lock.
+bool Tcp::take_piece(Peer& peer, Connection& connection) {
+  if (peer.sends.empty()) return false;
+  Op& op = *peer.sends.front();
+  if (!op.begun && connection.index != 0) return false;
+  op.begun = true;
+  const PieceHead head{.epoch = epoch_.epoch,
+                       .run = epoch_.run,
+                       .plan = epoch_.plan,
+                       .tag = op.tag,
+                       .number = op.number,
+                       .size = op.size,
+                       .offset = op.moved,
+                       .length = std::min(kPiece, op.size - op.moved)};
+  op.moved += head.length;
+  if (op.moved == op.size) peer.sends.pop_front();
+  connection.out.begin(op, head);
+  return true;
+}
+
+void Tcp::write_peer(Peer& peer) {
+  for (Connection& connection : peer.connections) {
+    if (connection.fd && !connection.full) write_some(connection);
+  }
+}
+
+void Tcp::write_some(Connection& connection) {
+  Peer& peer = peers_[connection.peer];
+  bool ended = false;
+  int error = 0;
+  IoResult result = IoResult::kDone;
+  for (int turn = 0; result == IoResult::kDone; ++turn) {
+    if (turn == kTurn) {  // the socket has room, so the next look at epoll leads back here
+      connection.full = true;
+      watch(connection);
+      break;
+    }
+    {
+      std::lock_guard lock(mutex_);
+      if (!connection.out.busy() && !take_piece(peer, connection)) break;
+    }
+    result = connection.out.write(connection.fd.get());
+    error = errno;
+    if (result != IoResult::kDone) break;
+    std::lock_guard lock(mutex_);
+    ended |= connection.out.end();
+  }
+  if (ended) clock_.notify(signal_);
+  if (result == IoResult::kBlocked) {
+    connection.full = true;
+    watch(connection);
+  }
+  if (result == IoResult::kClosed) {
+    give_up(connection.peer,
+            fmt::format("connection to rank {} was closed: {}", connection.peer, std::strerror(error)));
+  }
+}
+
+// Reading
+
+void Tcp::read_some(Connection& connection) {
+  // What was read ahead is not reported by epoll, so a turn ends only where nothing was.
+  for (int turn = 0; connection.fd && (turn < kTurn || !connection.in.idle()); ++turn) {
+    if (!connection.have_head) {
+      const IoResult result = connection.in.read_head(connection.fd.get(), connection.head);
+      if (result == IoResult::kClosed) return end_of_stream(connection, errno);
+      if (result == IoResult::kBlocked) return;
+      connection.have_head = true;
+    }
+    if (!connection.in_piece && !begin_piece(connection)) return;
+    const IoResult result = connection.in.read_piece(connection.fd.get(), connection.target, connection.head.length);
+    if (result == IoResult::kClosed) return end_of_stream(connection, errno);
+    if (result == IoResult::kBlocked) return;
+    end_piece(connection);
+  }
+}
+
+/// Finds where the bytes of the piece go. False: not now, or never.
+bool Tcp::begin_piece(Connection& connection) {
+  const PieceHead& head = connection.head;
+  Peer& peer = peers_[connection.peer];
+  std::string fault;
+  bool began = false;
+  {
+    std::lock_guard lock(mutex_);
+    connection.message = nullptr;
+    connection.target = nullptr;
+    if (head.magic != kPieceMagic || head.offset > head.size || head.length > head.size - head.offset) {
+      fault = "what arrived is no message";
+    } else if (!belongs({head.run, head.epoch, head.plan})) {
+      if (head.offset == 0) count_dropped();
+    } else if (head.offset == 0) {
+      if (connection.index != 0 || head.number != peer.begun) {
+        fault = "messages arrived in the wrong order";
+      } else {
+        try {
+          connection.message = &inboxes_[connection.peer].begin(head.number, head.tag, head.size, false);
+          ++peer.begun;
+          began = true;
+        } catch (const Error& e) {
+          fault = e.what();
+        }
+      }
+    } else if (head.number >= peer.begun) {
+      connection.stalled = true;
+    } else {
+      connection.message = inboxes_[connection.peer].find(head.number);
+      if (connection.message == nullptr) fault = "a piece of a message arrived twice";
+    }
+    if (connection.message != nullptr) connection.target = connection.message->target(head.offset);
+  }
+  if (!fault.empty()) {
+    give_up(connection.peer, fmt::format("connection to rank {} was closed: {}", connection.peer, fault));
+    return false;
+  }
+  if (connection.stalled) {
+    watch(connection);
+    return false;
+  }
+  connection.in_piece = true;
+  if (began) resume_stalled(peer);
+  return connection.fd ? true : false;
+}
+
+void Tcp::resume_stalled(Peer& peer) {
+  for (Connection& other : peer.connections) {
+    if (!other.fd || !other.stalled || other.head.number >= peer.begun) continue;
+    other.stalled = false;
+    watch(other);
+    read_some(other);
+  }
+}
+
+void Tcp::end_piece(Connection& connection) {
+  connection.have_head = connection.in_piece = false;
+  if (connection.message == nullptr) return;
+  bool ended = false;
+  {
+    std::lock_guard lock(mutex_);
+    Incoming& message = *connection.message;
+    message.received += connection.head.length;
+    const bool awaited = message.op != nullptr && message.op->awaited;
+    if (message.complete()) ended = inboxes_[connection.peer].settle(message) && awaited;
+  }
+  if (ended) clock_.notify(signal_);
+}
+
+// Losing a peer
+
+void Tcp::end_of_stream(Connection& connection, int error) {
+  Peer& peer = peers_[connection.peer];
+  std::string reason = fmt::format("connection to rank {} was closed", connection.peer);
+  if (error != 0) reason += fmt::format(": {}", std::strerror(error));
+  const bool in_order = error == 0 && !connection.have_head && connection.in.idle();
+  {
+    std::lock_guard lock(mutex_);
+    connection.fd.reset();
+  }
+  bool last = true;
+  for (const Connection& other : peer.connections) last &= !other.fd;
+  if (!in_order || last) return give_up(connection.peer, reason);
+  peer.closing = std::min(peer.closing, clock_.after(kGrace).at);
+}
+
+void Tcp::give_up(int peer, const std::string& reason) {
+  {
+    std::lock_guard lock(mutex_);
+    lose_peer(peer, reason);
+    peers_[peer].sends.clear();
+    peers_[peer].closing = Time::max();
+    for (Connection& connection : peers_[peer].connections) {
+      connection.out.abandon();
+      connection.fd.reset();
+    }
+  }
+  clock_.notify(signal_);
+}
+
+void Tcp::give_up_closing() {
+  for (size_t r = 0; r < peers_.size(); ++r) {
+    if (peers_[r].closing != Time::max() && clock_.passed({peers_[r].closing})) {
+      give_up(static_cast<int>(r), fmt::format("connection to rank {} was closed", r));
+    }
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Streamed> make_tcp(const TransportOptions& options, const Epoch& epoch, const std::vector<bool>& reach,
+                                   Rendezvous& rendezvous, Clock& clock, const Cancel* cancel, Deadline deadline) {
+  TcpMesh mesh = connect_mesh(options, epoch, reach, rendezvous, clock, cancel, deadline);
+  return std::make_unique<Tcp>(rendezvous.rank(), std::move(mesh), epoch, clock, cancel);
+}
+
+}  // namespace tutti

@@ -1,0 +1,52 @@
+// One socket of a tcp transport: what is half read and half written on it, moved on without blocking and without locks.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "base/file.h"
+#include "net/inbox.h"
+#include "net/tcp/tcp_wire.h"
+
+namespace tutti {
+
+enum class IoResult { kDone, kBlocked, kClosed };
+
+/// The writing half. Belongs to the I/O thread while busy(), to whoever holds the transport's lock otherwise.
+class PieceWriter {
+ public:
+  bool busy() const { return op_ != nullptr; }
+  void begin(Op& op, const PieceHead& head);
+  /// kDone: the piece has left; busy() stays true until end(). kClosed: errno says why.
+  IoResult write(int socket);
+  /// Accounts for the piece in its operation. Returns whether that has ended with it and is awaited. Under
+  /// the lock.
+  bool end();
+  void abandon() { op_ = nullptr; }
+
+ private:
+  Op* op_ = nullptr;
+  PieceHead head_;
+  size_t done_ = 0;  // of head and piece
+};
+
+/// The reading half; belongs to the I/O thread.
+class PieceReader {
+ public:
+  /// Reads until a head is complete (kDone). kClosed: errno says why, 0 for an orderly end.
+  IoResult read_head(int socket, PieceHead& head);
+  /// Reads the piece's bytes to `target`, or nowhere. kDone: all of them.
+  IoResult read_piece(int socket, std::byte* target, size_t length);
+  /// Between two pieces: an end of the stream here loses nothing.
+  bool idle() const { return have_ == used_ && done_ == 0; }
+
+ private:
+  // Heads and small messages are read many at once into this; it is small because large pieces pass it by.
+  static constexpr size_t kStaging = 4096;
+  IoResult fill(int socket);
+  std::array<std::byte, kStaging> staging_;
+  size_t used_ = 0, have_ = 0;  // [used_, have_) of staging_ is unread
+  size_t done_ = 0;             // of the piece that is being read
+};
+
+}  // namespace tutti

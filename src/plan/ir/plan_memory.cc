@@ -1,0 +1,25 @@
+#include "plan/ir/plan_memory.h"
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+
+namespace tutti {
+
+int64_t MemoryForecast::total() const { return std::accumulate(std::begin(bytes), std::end(bytes), int64_t{0}); }
+
+MemoryForecast forecast_memory(const Program& program) {
+  MemoryForecast forecast;
+  for (const Buffer& buffer : program.buffers)
+    if (!buffer.offloaded && !buffer.lent) forecast.bytes[static_cast<int>(buffer.kind)] += buffer.bytes;
+  return forecast;
+}
+
+int64_t window_bytes(const Program& program) {
+  int64_t bytes = 0;
+  for (const Buffer& b : program.buffers)
+    if (b.window) bytes = std::max(bytes, b.window_offset + b.bytes);
+  return bytes;
+}
+
+}  // namespace tutti

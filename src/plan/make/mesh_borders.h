@@ -1,0 +1,71 @@
+// Where the values of passes lie on a rank of a mesh: borders and their gradients, what is saved for backward, data.
+// Buffers by what they are for: made when first asked for, then grown to the largest that is asked for.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/make/mesh_builder.h"
+#include "plan/make/work.h"
+
+namespace tutti {
+
+/// Columns, segments, inputs and outputs by their numbers; `again`: in what is computed a second time for backward.
+class MeshBorders {
+ public:
+  /// Both must outlive it.
+  MeshBorders(const MeshWork& work, MeshBuilder& program);
+
+  int work() const { return work_buffer_; }  ///< temporaries; -1: none
+  int data(int micro, int index);
+  int saved(const MeshPass& pass, int column, int segment, bool again);
+  /// Kept from the input part of backward to the weight part.
+  int deferred(const MeshPass& pass, int column, int segment);
+  int arriving_sums(int64_t bytes);
+
+  /// Where a segment finds one of its inputs.
+  int read(const MeshPass& pass, int column, int segment, int input, bool again);
+  /// What it writes for one of its outputs, and what the next segment of the column reads as that output.
+  int written(const MeshPass& pass, int column, int segment, int output, bool again);
+  int after_exchange(const MeshPass& pass, int column, int segment, int output, bool again);
+  /// What comes from the stage before: its last segment's outputs.
+  int received(const MeshPass& pass, int column, int output);
+
+  /// Whether the gradient of an input takes its memory.
+  bool consumes(const MeshPass& pass, int column, int segment, int input) const;
+  /// The gradient that a segment's backward writes for one of its inputs; -1: it makes none.
+  int grad_in(const MeshPass& pass, int column, int segment, int input);
+  /// The gradient of one of its outputs as its backward reads it; -1: none comes.
+  int grad_out(const MeshPass& pass, int column, int segment, int output);
+
+  /// The segment that reads an output, in the same column.
+  struct Consumer {
+    bool exists = false;  ///< and wants its gradient
+    bool here = false;    ///< on this rank
+    MeshPass pass;
+    int segment = 0, input = -1;
+  };
+  Consumer consumer(const MeshPass& pass, int segment, int output) const;
+
+ private:
+  template <typename... Args>
+  int buffer(BufferKind kind, int64_t bytes, fmt::format_string<Args...> format, Args&&... args) {
+    return program_.named(fmt::format(format, std::forward<Args>(args)...), kind, bytes);
+  }
+  bool transient(const MeshPass& pass, int segment, bool again) const;
+  std::string again_place(const MeshPass& pass, bool again) const;
+  int turn(int layer, int segment) const { return (first_segment_[layer] + segment) % 2; }
+
+  const MeshWork& work_;
+  const MeshHomes& homes_;
+  const ModelShape& model_;
+  MeshBuilder& program_;
+  const bool by_segment_;           // gradients of inputs cannot just take turns
+  std::vector<int> first_segment_;  // by layer: how many segments come before it
+  int work_buffer_ = -1;
+};
+
+}  // namespace tutti

@@ -1,0 +1,33 @@
+// The commit of a step on a rank of a mesh: the vote, an Update of every unit that lives here, with what is offloaded
+// fetched ahead of it and put back behind it, and new values for those that hold copies.
+#pragma once
+
+#include "plan/make/mesh_memory.h"
+
+namespace tutti {
+
+class MeshCommit {
+ public:
+  /// All must outlive it.
+  MeshCommit(const MeshWork& work, MeshMemory& state, MeshBuilder& program);
+  /// What others borrowed in the step before is waited for before anything is written there again.
+  void acquire();
+  void commit();
+
+ private:
+  Spread spread(int unit) const { return spread_of(options_, homes_.places, unit); }
+  void vote();
+  void travel(Op op, int unit, size_t turn);
+  void update(int unit, size_t turn);
+  std::vector<Operand> gradients(int unit);
+  void release(int parcel);
+  void refresh(int parcel, QueueUse queue);
+
+  const MeshWork& work_;
+  const MeshHomes& homes_;
+  const MeshOptions& options_;
+  MeshMemory& state_;
+  MeshBuilder& program_;
+};
+
+}  // namespace tutti

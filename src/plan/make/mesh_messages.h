@@ -1,0 +1,34 @@
+// Between the stages of a pipeline: borders at the ends of chunks, forward, and their gradients, back.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "plan/make/mesh_borders.h"
+
+namespace tutti {
+
+/// Each adds what its pass needs, nothing where the neighbour is on the same rank or there is none.
+class MeshMessages {
+ public:
+  /// All must outlive it.
+  MeshMessages(const MeshWork& work, MeshBorders& borders, MeshBuilder& program);
+
+  void receive_activations(const MeshPass& first);
+  void send_activations(const MeshPass& last);
+  void receive_gradients(const MeshPass& last);
+  void send_gradients(const MeshPass& first);
+
+ private:
+  template <class F>
+  void each_border(const MeshPass& end, F&& f);
+  void add(Op op, QueueUse queue, const MeshPass& pass, int buffer, int64_t bytes, uint32_t id, int chunk);
+
+  const MeshWork& work_;
+  const MeshHomes& homes_;
+  MeshBorders& borders_;
+  MeshBuilder& program_;
+  size_t widest_ = 0;  // tensors at the end of a layer, at most
+};
+
+}  // namespace tutti

@@ -1,0 +1,43 @@
+// From the gradients of micro-batches to a unit's sum in its owners' slices: folds behind each backward, and a Reduce
+// when all that a round adds to the unit is there.
+#pragma once
+
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "plan/make/mesh_memory.h"
+
+namespace tutti {
+
+class MeshSums {
+ public:
+  /// All must outlive it.
+  MeshSums(const MeshWork& work, MeshMemory& state, MeshBuilder& program);
+
+  /// What follows the (weight part of the) backward of a layer.
+  void after(const MeshPass& pass);
+
+ private:
+  template <class F>
+  void fold(const MeshPass& pass, int unit, F&& at_level);
+  bool wrote(int block, int unit, int round);
+  bool completes(int unit, int round);
+  void reduce(const Parcel& parcel, int round);
+  void reduce_by_hosts(const Parcel& parcel);
+  void add_reduce(Instruction reduce, const Parcel& parcel, uint32_t number);
+  std::vector<Operand> contributions(int unit, int round);
+  void add_sums(Instruction& reduce, int unit);
+  void norm(const Parcel& parcel);
+  void gather_gradient(const Parcel& parcel);
+
+  const MeshWork& work_;
+  const MeshHomes& homes_;
+  MeshMemory& state_;
+  MeshBuilder& program_;
+  std::map<std::pair<int, int>, std::set<int>> writers_;  // (unit, round): who has still to write its gradient here
+  std::map<std::pair<int, int>, size_t> complete_;        // (parcel, round): how many of its units are
+};
+
+}  // namespace tutti

@@ -1,0 +1,253 @@
+// The orders are the published ones, written down directly: GPipe (Huang et al.), 1F1B (PipeDream-Flush), Megatron's
+// interleaved 1F1B (Narayanan et al.), ZB-H1 and ZB-V (Qi et al.). A stage's order only says which chunk does what
+// next; the micro-batch is the next one of that chunk, so that micro-batches stay in order by construction. Schedules
+// that are made for certain numbers of micro-batches are written for the next such number, and what does not exist is
+// left out: what remains of an order without deadlock has none.
+#include "plan/make/pipeline_schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+
+#include "base/error.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr CellKind kForward = CellKind::kForward, kBackward = CellKind::kBackward, kInput = CellKind::kInput,
+                   kWeight = CellKind::kWeight;
+
+/// Writes one stage's cells.
+class Writer {
+ public:
+  Writer(std::vector<int> chunks, int micro_batches)
+      : chunks_(std::move(chunks)), counts_(chunks_.size()), micro_batches_(micro_batches) {}
+
+  /// The next micro-batch of the stage's chunk number `local`; left out where there are no more.
+  void put(CellKind kind, int local = 0) {
+    const int micro = counts_[local][static_cast<size_t>(kind)]++;
+    if (micro < micro_batches_) cells.push_back({kind, chunks_[local], micro});
+  }
+  int count(CellKind kind, int local) const { return counts_[local][static_cast<size_t>(kind)]; }
+
+  std::vector<Cell> cells;
+
+ private:
+  std::vector<int> chunks_;
+  std::vector<std::array<int, 4>> counts_;  // by chunk and kind
+  int micro_batches_;
+};
+
+void gpipe(Writer& writer, int micro_batches) {
+  for (int i = 0; i < micro_batches; ++i) writer.put(kForward);
+  for (int i = 0; i < micro_batches; ++i) writer.put(kBackward);
+}
+
+void one_forward_one_backward(Writer& writer, int stages, int stage, int micro_batches) {
+  for (int i = 0; i < stages - 1 - stage; ++i) writer.put(kForward);
+  for (int i = 0; i < micro_batches; ++i) {
+    writer.put(kForward);
+    writer.put(kBackward);
+  }
+}
+
+// Groups of P micro-batches go through one chunk after the other.
+void interleaved(Writer& writer, int stages, int stage, int chunks, int micro_batches) {
+  const int all = (micro_batches + stages - 1) / stages * stages * chunks;
+  const int ahead = std::min(all, 2 * (stages - 1 - stage) + (chunks - 1) * stages);
+  const auto chunk = [&](int i) { return i / stages % chunks; };
+  for (int i = 0; i < ahead; ++i) writer.put(kForward, chunk(i));
+  for (int i = 0; i < all; ++i) {
+    if (ahead + i < all) writer.put(kForward, chunk(ahead + i));
+    writer.put(kBackward, chunks - 1 - chunk(i));
+  }
+}
+
+// 1F1B whose weight parts stay behind by as many micro-batches as the stage has fewer in flight than the first: they
+// fill the end, when the input parts have the shortest way.
+void zero_bubble(Writer& writer, int stages, int stage, int micro_batches) {
+  for (int i = 0; i < stages - 1 - stage; ++i) writer.put(kForward);
+  for (int i = 0; i < micro_batches; ++i) {
+    writer.put(kForward);
+    writer.put(kInput);
+    if (i >= stage) writer.put(kWeight);
+  }
+  for (int i = 0; i < std::min(stage, micro_batches); ++i) writer.put(kWeight);
+}
+
+// Down the V (chunk 0) and up again (chunk 1). Stage s has filled its 2P places when the first micro-batch is back;
+// from then on whole rounds of six cells keep it busy until the forwards are used up, and the weight parts that were
+// put off fill the end.
+void v_shape(Writer& writer, int stages, int stage, int micro_batches) {
+  const int all = std::max(micro_batches, 2 * stages - 1);
+  const auto put = [&](std::initializer_list<CellKind> kinds, int local) {
+    for (CellKind kind : kinds) writer.put(kind, local);
+  };
+  for (int i = 0; i < 2 * (stages - stage) - 1; ++i) put({kForward}, 0);
+  for (int i = 0; i < stage; ++i) {
+    put({kForward}, 1);
+    put({kForward}, 0);
+  }
+  for (int i = 0; i < stages - stage; ++i) put({kForward, kInput, kWeight}, 1);
+  while (writer.count(kForward, 1) < all) {
+    put({kForward, kInput, kWeight}, 0);
+    put({kForward, kInput, kWeight}, 1);
+  }
+  for (int i = 0; i < stage; ++i) {
+    put({kInput}, 0);
+    put({kInput}, 1);
+  }
+  for (int i = 0; i < stages - stage; ++i) put({kInput, kWeight}, 0);
+  while (writer.count(kWeight, 1) < all) put({kWeight}, 1);
+  while (writer.count(kWeight, 0) < all) put({kWeight}, 0);
+}
+
+}  // namespace
+
+std::vector<Cell> needs_of(const Cell& cell, int all_chunks) {
+  if (cell.kind == kForward) {
+    if (cell.chunk == 0) return {};
+    return {{kForward, cell.chunk - 1, cell.micro}};
+  }
+  if (cell.kind == kWeight) return {{kInput, cell.chunk, cell.micro}};
+  if (cell.chunk == all_chunks - 1) return {{kForward, cell.chunk, cell.micro}};
+  return {{kForward, cell.chunk, cell.micro}, {cell.kind, cell.chunk + 1, cell.micro}};
+}
+
+double cell_cost(CellKind kind, const CellCosts& costs) {
+  switch (kind) {
+    case kForward:
+      return costs.forward;
+    case kInput:
+      return costs.input;
+    case kWeight:
+      return costs.weight;
+    case kBackward:
+      break;
+  }
+  return costs.input + costs.weight;
+}
+
+bool splits_backward(const std::string& schedule) { return schedule == "zero-bubble" || schedule == "zbv"; }
+
+int chunks_of(const std::string& schedule, int chunks) {
+  return schedule == "zbv" ? 2 : schedule == "interleaved" ? chunks : 1;
+}
+
+int stage_of(const std::string& schedule, int stages, int chunk) {
+  if (schedule != "zbv") return chunk % stages;
+  return chunk < stages ? chunk : 2 * stages - 1 - chunk;
+}
+
+std::vector<std::vector<Cell>> make_schedule(const std::string& schedule, int stages, int chunks, int micro_batches) {
+  const int many = chunks_of(schedule, chunks);
+  std::vector<std::vector<Cell>> cells;
+  for (int stage = 0; stage < stages; ++stage) {
+    std::vector<int> own;
+    for (int chunk = 0; chunk < stages * many; ++chunk) {
+      if (stage_of(schedule, stages, chunk) == stage) own.push_back(chunk);
+    }
+    Writer writer(std::move(own), micro_batches);
+    if (schedule == "gpipe") {
+      gpipe(writer, micro_batches);
+    } else if (schedule == "zero-bubble") {
+      zero_bubble(writer, stages, stage, micro_batches);
+    } else if (schedule == "zbv") {
+      v_shape(writer, stages, stage, micro_batches);
+    } else if (many > 1) {
+      interleaved(writer, stages, stage, many, micro_batches);
+    } else {
+      TUTTI_CHECK(schedule == "1f1b" || schedule == "interleaved", "no schedule {:?}", schedule);
+      one_forward_one_backward(writer, stages, stage, micro_batches);
+    }
+    cells.push_back(std::move(writer.cells));
+  }
+  return cells;
+}
+
+// By the time at which equal costs let it happen: a time that all queues share cannot go round in a circle.
+std::vector<Hop> hops_of(const std::string& schedule, int stages, int chunks,
+                         const std::vector<std::vector<Cell>>& cells) {
+  const int all = stages * chunks_of(schedule, chunks);
+  const auto times = time_cells(schedule, stages, chunks, cells);
+  std::vector<std::pair<double, Hop>> timed;
+  for (int stage = 0; stage < stages; ++stage) {
+    for (size_t i = 0; i < cells[stage].size(); ++i) {
+      const Cell& from = cells[stage][i];
+      const int next = from.kind == kForward ? from.chunk + 1 : from.chunk - 1;
+      if (from.kind == kWeight || next < 0 || next == all) continue;
+      const int target = stage_of(schedule, stages, next);
+      if (target == stage) continue;
+      timed.push_back({times[stage][i].end, {from, {from.kind, next, from.micro}, stage, target}});
+    }
+  }
+  std::sort(timed.begin(), timed.end(), [](const auto& a, const auto& b) {
+    const auto key = [](const auto& x) { return std::tuple(x.first, x.second.source, x.second.from.kind); };
+    return key(a) < key(b);
+  });
+  std::vector<Hop> hops;
+  for (const auto& [time, hop] : timed) hops.push_back(hop);
+  return hops;
+}
+
+std::vector<std::vector<CellTime>> time_cells(const std::string& schedule, int stages, int chunks,
+                                              const std::vector<std::vector<Cell>>& cells,
+                                              const std::vector<CellCosts>& costs, double hop) {
+  const int all = stages * chunks_of(schedule, chunks);
+  int micro_batches = 0;
+  for (const auto& own : cells) {
+    for (const Cell& cell : own) micro_batches = std::max(micro_batches, cell.micro + 1);
+  }
+  const auto number = [&](const Cell& cell) {
+    return (static_cast<size_t>(cell.kind) * all + cell.chunk) * micro_batches + cell.micro;
+  };
+  std::vector<double> ends(size_t{4} * all * micro_batches, -1);
+  std::vector<std::vector<CellTime>> times(cells.size());
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (int stage = 0; stage < stages; ++stage) {
+      while (times[stage].size() < cells[stage].size()) {
+        const Cell& cell = cells[stage][times[stage].size()];
+        double begin = times[stage].empty() ? 0 : times[stage].back().end;
+        bool ready = true;
+        for (const Cell& need : needs_of(cell, all)) {
+          const double end = ends[number(need)];
+          ready = ready && end >= 0;
+          begin = std::max(begin, stage_of(schedule, stages, need.chunk) == stage ? end : end + hop);
+        }
+        if (!ready) break;
+        times[stage].push_back({begin, begin + cell_cost(cell.kind, costs[costs.size() == 1 ? 0 : cell.chunk])});
+        ends[number(cell)] = times[stage].back().end;
+        moved = true;
+      }
+    }
+  }
+  for (int stage = 0; stage < stages; ++stage) {
+    TUTTI_CHECK(times[stage].size() == cells[stage].size(), "schedule {}: stage {} stops before its cell {}", schedule,
+                stage, times[stage].size());
+  }
+  return times;
+}
+
+double idle_share(const std::string& schedule, const std::vector<std::vector<CellTime>>& times) {
+  double first = times.at(0).at(0).begin, last = 0, spans = 0, busy = 0;
+  for (const auto& own : times) {
+    first = std::min(first, own.front().begin);
+    last = std::max(last, own.back().end);
+    spans += own.back().end - own.front().begin;
+    for (const CellTime& cell : own) busy += cell.end - cell.begin;
+  }
+  return 1 - busy / (schedule == "zbv" ? spans : (last - first) * static_cast<double>(times.size()));
+}
+
+double bubble_formula(const std::string& schedule, int stages, int chunks, int micro_batches) {
+  const double few = std::max(0, stages - micro_batches);
+  const double work = 3.0 * micro_batches * chunks_of(schedule, chunks);
+  double idle = 3.0 * (stages - 1);
+  if (schedule == "zero-bubble") idle = stages - 1 + few;
+  if (schedule == "zbv") idle = std::max(0, 2 * stages - 1 - micro_batches) + few;
+  return idle / (work + idle);
+}
+
+}  // namespace tutti

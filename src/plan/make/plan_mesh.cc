@@ -1,0 +1,368 @@
+// How a rank of a mesh gets its program:
+//
+//   1. the schedule says in which order its stage works on chunks and micro-batches; cells become passes, one layer
+//      forward, or back; ZeRO-3 gathers what passes need some uses ahead (MeshWork)
+//   2. passes become instructions, put on queues in an order that would be right on one queue: here, with the messages
+//      between stages (MeshMessages), sums (MeshSums) and the commit (MeshCommit)
+//   3. what must wait for what on another queue follows from the buffers that both touch (MeshBuilder); where things
+//      lie is said by MeshMemory and MeshBorders
+#include "plan/make/plan_mesh.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "plan/make/ids.h"
+#include "plan/make/make_transfers.h"
+#include "plan/make/mesh_commit.h"
+#include "plan/make/mesh_messages.h"
+#include "plan/make/mesh_sums.h"
+
+namespace tutti {
+
+namespace {
+
+using Phase = MeshPass::Phase;
+
+class RankMaker {
+ public:
+  RankMaker(const ModelShape& model, const MeshOptions& options, const MeshPlaces& places,
+            const std::vector<std::vector<int>>& groups, int rank)
+      : model_(model),
+        options_(options),
+        homes_(model, options, places, groups, rank),
+        work_(homes_),
+        program_(rank, queues()),
+        state_(work_, program_),
+        borders_(work_, program_),
+        messages_(work_, borders_, program_),
+        reduces_(work_, state_, program_),
+        updates_(work_, state_, program_) {}
+
+  Program make() {
+    if (!options_.forward_only) updates_.acquire();
+    for (size_t p = 0; p < work_.passes().size(); ++p) {
+      bring_for(p);
+      run(work_.passes()[p]);
+    }
+    if (!options_.forward_only) updates_.commit();
+    return program_.finish();
+  }
+
+ private:
+  std::vector<QueueUse> queues() const;
+  void run(const MeshPass& pass);
+  void bring_for(size_t pass);
+  void load(const MeshPass& pass);
+  void forward(const MeshPass& pass, bool again);
+  void exchange(const MeshPass& pass, int segment, int output, bool again);
+  void backward(const MeshPass& pass);
+  void backward(const MeshPass& pass, int column, int segment, bool again);
+  void exchange_gradient(const MeshPass& pass, int segment, int output);
+  Flow flow(const MeshPass& pass, int column, int segment, bool again);
+  Instruction meeting_of_columns(const MeshPass& pass, int segment, int output);
+  void add_exchange(Instruction exchange, int64_t bytes);
+  template <class F>
+  void each_column(F&& f) {
+    for (int64_t c = homes_.columns.begin; c < homes_.columns.end; ++c) f(static_cast<int>(c));
+  }
+
+  const ModelShape& model_;
+  const MeshOptions& options_;
+  const MeshHomes homes_;
+  const MeshWork work_;
+  MeshBuilder program_;
+  MeshMemory state_;
+  MeshBorders borders_;
+  MeshMessages messages_;
+  MeshSums reduces_;
+  MeshCommit updates_;
+  size_t brought_ = 0;  // uses that have their instruction
+  uint32_t exchanges_ = 0;
+  std::set<int> loaded_;  // micro-batches
+};
+
+std::vector<QueueUse> RankMaker::queues() const {
+  std::vector<QueueUse> uses{QueueUse::kCompute};
+  if (options_.overlap) uses.push_back(QueueUse::kData);
+  if (options_.mesh.pipeline > 1)
+    uses.insert(uses.end(),
+                {QueueUse::kActivationsIn, QueueUse::kActivationsOut, QueueUse::kGradientsIn, QueueUse::kGradientsOut});
+  if (work_.comes_back)
+    uses.insert(uses.end(), {QueueUse::kActivationsInBack, QueueUse::kActivationsOutBack, QueueUse::kGradientsInBack,
+                             QueueUse::kGradientsOutBack});
+  if (options_.overlap && (options_.offload || options_.offload_parameters)) uses.push_back(QueueUse::kTier);
+  if (homes_.shares_far()) uses.push_back(QueueUse::kShared);
+  return uses;
+}
+
+void RankMaker::run(const MeshPass& pass) {
+  if (work_.idle(pass)) {
+    if (pass.phase == Phase::kBoth || pass.phase == Phase::kWeight) reduces_.after(pass);
+    return;
+  }
+  if (pass.phase == Phase::kForward) {
+    if (work_.is_first(pass)) {
+      load(pass);
+      messages_.receive_activations(pass);
+    }
+    forward(pass, false);
+    if (work_.is_last(pass)) messages_.send_activations(pass);
+    return;
+  }
+  const bool goes_on = pass.phase != Phase::kWeight;  // to the layer before
+  if (goes_on && work_.is_last(pass)) messages_.receive_gradients(pass);
+  if (goes_on && options_.recompute != Recompute::kNone) {
+    MeshPass again = pass;
+    again.phase = Phase::kForward;
+    forward(again, true);
+  }
+  backward(pass);
+  if (goes_on && work_.is_first(pass)) messages_.send_gradients(pass);
+  if (pass.phase != Phase::kInput) reduces_.after(pass);
+}
+
+/// Puts the uses on their queue whose slots are free by now: up to `depth` ahead of the pass that needs them.
+void RankMaker::bring_for(size_t pass) {
+  const Mesh& mesh = options_.mesh;
+  const int home = homes_.at.pipeline * mesh.tensor + homes_.at.tensor;
+  const int replica = home * (mesh.data / mesh.shards) + homes_.at.data / mesh.shards;
+  const std::vector<MeshUse>& uses = work_.uses();
+  for (; brought_ < uses.size(); ++brought_) {
+    const MeshUse& use = uses[brought_];
+    const bool free = brought_ < work_.use_slots() || uses[brought_ - work_.use_slots()].last < pass;
+    // On one queue a gather ahead of its time would only make compute wait.
+    if (!free || (!options_.overlap && use.first > pass)) break;
+    if (use.idle && !homes_.gathers()) continue;
+    Instruction i;
+    i.op = homes_.gathers() ? Op::kGather : Op::kFetch;
+    if (homes_.gathers()) {
+      i.parcel = homes_.places.alone_in[use.unit];
+      i.id = kGatherIds + static_cast<uint32_t>(brought_ * static_cast<size_t>(mesh.ranks() / mesh.shards)) +
+             static_cast<uint32_t>(replica);
+      i.group = homes_.replica(use.unit);
+    }
+    const auto operand = [&](OperandRole role, Access access, int buffer) {
+      i.operands.push_back({role, access, buffer, use.unit});
+    };
+    if (homes_.gathers()) {
+      operand(OperandRole::kPart, Access::kRead, state_.parameter(use.unit));
+      if (!use.idle) operand(OperandRole::kWhole, Access::kWrite, state_.brought(brought_));
+    } else {
+      i.block = use.unit;
+      operand(OperandRole::kStored, Access::kRead, state_.parameter(use.unit));
+      operand(OperandRole::kResident, Access::kWrite, state_.brought(brought_));
+    }
+    program_.add(homes_.gathers() ? QueueUse::kData : QueueUse::kTier, std::move(i));
+  }
+}
+
+void RankMaker::load(const MeshPass& pass) {
+  if (!work_.reads_data(pass.chunk) || !loaded_.insert(pass.micro).second) return;
+  Instruction i = work_.instruction(Op::kLoad, pass);
+  for (size_t d = 0; d < model_.data_bytes.size(); ++d)
+    i.operands.push_back({OperandRole::kData, Access::kWrite, borders_.data(pass.micro, static_cast<int>(d))});
+  program_.add(QueueUse::kCompute, std::move(i));
+}
+
+Flow RankMaker::flow(const MeshPass& pass, int column, int segment, bool again) {
+  const int block = model_.block_at(pass.layer, column);
+  const SegmentShape& shape = model_.blocks[block].segments[segment];
+  Flow flow;
+  for (size_t i = 0; i < shape.inputs.size(); ++i)
+    flow.in.push_back(borders_.read(pass, column, segment, static_cast<int>(i), again));
+  for (size_t o = 0; o < shape.outputs.size(); ++o)
+    flow.out.push_back(borders_.written(pass, column, segment, static_cast<int>(o), again));
+  flow.saved = borders_.saved(pass, column, segment, again || pass.phase != Phase::kForward);
+  flow.work = borders_.work();
+  if (pass.phase == Phase::kWeight) return flow;
+  if (model_.blocks[block].unit_size > 0) flow.parameters.push_back({block, state_.parameters(block, pass)});
+  for (int owner : homes_.owners_of(block))
+    flow.parameters.push_back(
+        {owner, homes_.is_home(owner) ? state_.parameters(owner, pass) : state_.copy(block, owner)});
+  return flow;
+}
+
+void RankMaker::forward(const MeshPass& pass, bool again) {
+  const auto& segments = homes_.segments(pass.layer);
+  for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
+    if (again && !work_.recomputed(pass.layer, segments[s])) continue;
+    const bool ends = pass.layer + 1 == model_.layers() && s == homes_.last_segment(pass.layer);
+    each_column([&](int column) {
+      Instruction i = work_.instruction(Op::kForward, pass, model_.block_at(pass.layer, column), s);
+      i.again = again;
+      i.flow = flow(pass, column, s, again);
+      for (size_t in = 0; !again && in < i.flow.in.size(); ++in)
+        if (borders_.consumes(pass, column, s, static_cast<int>(in))) {
+          i.flow.grad_in.resize(i.flow.in.size(), -1);
+          i.flow.grad_in[in] = i.flow.in[in];
+        }
+      if (ends && !again) i.operands.push_back({OperandRole::kLoss, Access::kUpdate, state_.losses});
+      program_.add(QueueUse::kCompute, std::move(i));
+    });
+    for (size_t o = 0; o < segments[s].outputs.size(); ++o)
+      if (segments[s].outputs[o].exchange != Exchange::kNone) exchange(pass, s, static_cast<int>(o), again);
+  }
+}
+
+Instruction RankMaker::meeting_of_columns(const MeshPass& pass, int segment, int output) {
+  const Mesh& mesh = options_.mesh;
+  const auto number = static_cast<uint32_t>(homes_.at.pipeline * mesh.data + homes_.at.data);
+  Instruction i = work_.instruction(Op::kExchange, pass, model_.block_at(pass.layer, 0), segment);
+  i.id = kExchangeIds + exchanges_++ * static_cast<uint32_t>(mesh.pipeline * mesh.data) + number;
+  i.group = homes_.tensor_ranks();
+  i.output = output;
+  return i;
+}
+
+/// `bytes`: of a column's partial sum.
+void RankMaker::add_exchange(Instruction exchange, int64_t bytes) {
+  const int64_t parts = arriving_parts(model_.columns, options_.mesh.tensor);
+  if (exchange.exchange == Exchange::kScatter && parts > 0)
+    exchange.flow.work = borders_.arriving_sums(parts * (bytes / model_.columns));
+  program_.add(QueueUse::kCompute, std::move(exchange));
+}
+
+void RankMaker::exchange(const MeshPass& pass, int segment, int output, bool again) {
+  const OutputShape& out = homes_.segments(pass.layer)[segment].outputs[output];
+  Instruction i = meeting_of_columns(pass, segment, output);
+  i.again = again;
+  i.exchange = out.exchange;
+  each_column([&](int column) {
+    i.flow.in.push_back(borders_.written(pass, column, segment, output, again));
+    const int to = borders_.after_exchange(pass, column, segment, output, again);
+    if (i.exchange == Exchange::kScatter || i.flow.out.empty()) i.flow.out.push_back(to);
+  });
+  add_exchange(std::move(i), out.bytes);
+}
+
+/// What the next segment's backward left for an output with an exchange, done the other way round.
+void RankMaker::exchange_gradient(const MeshPass& pass, int segment, int output) {
+  const MeshBorders::Consumer next = borders_.consumer(pass, segment, output);
+  if (!next.exists) return;
+  TUTTI_CHECK(next.here, "a chunk ends with an exchange");
+  const bool gathered = homes_.segments(pass.layer)[segment].outputs[output].exchange == Exchange::kGather;
+  Instruction i = meeting_of_columns(pass, segment, output);
+  i.part = Part::kInput;
+  i.exchange = gathered ? Exchange::kScatter : Exchange::kGather;
+  each_column([&](int column) {
+    i.flow.in.push_back(borders_.grad_in(next.pass, column, next.segment, next.input));
+    const int to = borders_.grad_out(pass, column, segment, output);
+    if (i.exchange == Exchange::kScatter || i.flow.out.empty()) i.flow.out.push_back(to);
+  });
+  add_exchange(std::move(i), homes_.segments(next.pass.layer)[next.segment].inputs[next.input].grad_bytes);
+}
+
+void RankMaker::backward(const MeshPass& pass) {
+  const bool again = work_.recomputed_whole(pass.layer);
+  for (int s = homes_.last_segment(pass.layer); s >= 0; --s) {
+    const auto& outputs = homes_.segments(pass.layer)[s].outputs;
+    for (size_t o = 0; pass.phase != Phase::kWeight && o < outputs.size(); ++o)
+      if (outputs[o].exchange != Exchange::kNone) exchange_gradient(pass, s, static_cast<int>(o));
+    each_column([&](int column) { backward(pass, column, s, again); });
+  }
+}
+
+void RankMaker::backward(const MeshPass& pass, int column, int segment, bool again) {
+  const int block = model_.block_at(pass.layer, column);
+  const SegmentShape& shape = model_.blocks[block].segments[segment];
+  Instruction i = work_.instruction(Op::kBackward, pass, block, segment);
+  i.part = pass.phase == Phase::kBoth ? Part::kBoth : pass.phase == Phase::kInput ? Part::kInput : Part::kWeight;
+  i.flow = flow(pass, column, segment, again);
+  if (i.part != Part::kWeight) {
+    for (size_t o = 0; o < shape.outputs.size(); ++o)
+      i.flow.grad_out.push_back(borders_.grad_out(pass, column, segment, static_cast<int>(o)));
+    for (size_t in = 0; in < shape.inputs.size(); ++in)
+      i.flow.grad_in.push_back(borders_.grad_in(pass, column, segment, static_cast<int>(in)));
+  }
+  if (i.part != Part::kBoth) i.flow.deferred = borders_.deferred(pass, column, segment);
+  if (i.part != Part::kInput) i.flow.gradients = state_.gradients(block, work_.routes()[pass.micro]);
+  program_.add(QueueUse::kCompute, std::move(i));
+}
+
+/// Who has what of a unit: by data rank of its home, in slices or whole.
+Ownership ownership_of(const ModelShape& model, const MeshOptions& options, const MeshPlaces& places, int unit) {
+  const std::vector<Range>& slices = places.slices[unit];
+  Coordinates home = places.home(model, unit);
+  std::vector<Owned> cut(slices.size());
+  Owned whole{{0, model.blocks[unit].unit_size}, {}};
+  for (size_t s = 0; s < slices.size(); ++s) cut[s].range = slices[s];
+  for (home.data = 0; home.data < options.mesh.data; ++home.data) {
+    cut[home.data % slices.size()].ranks.push_back(options.mesh.rank(home));
+    whole.ranks.push_back(options.mesh.rank(home));
+  }
+  const bool sliced = options.mesh.shards > 1;
+  return {cut, sliced && options.zero == 3 ? cut : std::vector{whole}, sliced ? cut : std::vector{whole}};
+}
+
+/// Updates that borrow name buffers of other ranks' programs: the first partials of their units.
+void resolve_borrows(Plan& plan) {
+  std::vector<std::map<int, int>> first(plan.programs.size());  // by rank and unit
+  for (size_t r = 0; r < first.size(); ++r)
+    for (size_t b = 0; b < plan.programs[r].buffers.size(); ++b) {
+      const Buffer& buffer = plan.programs[r].buffers[b];
+      if (buffer.kind == BufferKind::kGradient && buffer.window && buffer.level == 0 && buffer.range.empty())
+        first[r][buffer.unit] = static_cast<int>(b);
+    }
+  for (Program& program : plan.programs)
+    for (Queue& queue : program.queues)
+      for (Instruction& i : queue.instructions)
+        for (Operand& operand : i.operands)
+          if (operand.rank >= 0) operand.buffer = first[operand.rank].at(operand.unit);
+}
+
+}  // namespace
+
+Plan plan_mesh(const ModelShape& model, const MeshOptions& options) {
+  MeshPlaces places = mesh_places(model, options);
+  add_schedule(model, options, places);
+  Plan plan;
+  plan.ranks = options.mesh.ranks();
+  plan.groups = mesh_groups(model, options, places);
+  plan.mesh = options.mesh;
+  plan.batch = options.batch;
+  plan.micro_order = options.micro;
+  plan.training = !options.forward_only;
+  plan.optimizer_slots = options.optimizer_slots;
+  plan.parcels = places.parcels;
+  for (int block = 0; block < static_cast<int>(model.blocks.size()); ++block) {
+    plan.homes.push_back(places.home(model, block));
+    plan.ownership.push_back(ownership_of(model, options, places, block));
+  }
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    const Coordinates at = options.mesh.at(rank);
+    plan.places.push_back({at, places.columns[at.tensor], lanes_of(options.sums(), at.data)});
+    plan.programs.push_back(RankMaker(model, options, places, plan.groups, rank).make());
+  }
+  resolve_borrows(plan);
+  add_transfers(plan, model, options, places);
+  return plan;
+}
+
+Plan plan_evaluation(const ModelShape& model, const MeshOptions& options, const Plan& steps) {
+  MeshOptions forward = options;
+  forward.forward_only = true;
+  Plan plan = plan_mesh(model, forward);
+  for (size_t r = 0; r < plan.programs.size(); ++r) {
+    std::map<std::string, int> named;  // by the generator's own names, which are the same for the same use
+    const auto& buffers = steps.programs[r].buffers;
+    for (size_t b = 0; b < buffers.size(); ++b) named[buffers[b].name] = static_cast<int>(b);
+    for (Buffer& buffer : plan.programs[r].buffers)
+      if (const auto it = named.find(buffer.name); it != named.end()) buffer.same_as = it->second;
+  }
+  return plan;
+}
+
+std::vector<Program> plan_some_ranks(const ModelShape& model, const MeshOptions& options,
+                                     const std::vector<int>& ranks) {
+  MeshPlaces places = mesh_places(model, options);
+  add_schedule(model, options, places);
+  const auto groups = mesh_groups(model, options, places);
+  std::vector<Program> programs;
+  for (int rank : ranks) programs.push_back(RankMaker(model, options, places, groups, rank).make());
+  return programs;
+}
+
+}  // namespace tutti
