@@ -1,13 +1,15 @@
-// tutti-bench-comm: a resident program that times all-reduces of gradients that already lie where the transport wants
-// them. It forks its ranks once, then reads lines "BYTES ITERS" and answers each with a line of JSON; between lines all
-// ranks sleep.
+// tutti-bench-comm: a resident program that times all-reduces of gradients that already lie where
+// the transport wants them. It forks its ranks once, then reads lines "BYTES ITERS" and answers
+// each with a line of JSON; between lines all ranks sleep.
 //
-//   tutti-bench-comm --ranks N --lanes W --transport shm|tcp --kind exact|ring|root|memcpy --hosts H
+//   tutti-bench-comm --ranks N --lanes W --transport shm|tcp --kind exact|ring|root|memcpy --hosts
+//   H
 //
-// What is run are the comm instructions of a plan of data parallelism over one unit of BYTES. The time of an
-// iteration is the slowest rank's, from a common start, until the rank may read the whole sum: over windows a sum in
-// place whose slices are read where their owners made them, over tcp one that returns its blocks. `memcpy` is the limit
-// to compare with: all ranks copy BYTES from private to private memory at once.
+// What is run are the comm instructions of a plan of data parallelism over one unit of BYTES. The
+// time of an iteration is the slowest rank's, from a common start, until the rank may read the
+// whole sum: over windows a sum in place whose slices are read where their owners made them, over
+// tcp one that returns its blocks. `memcpy` is the limit to compare with: all ranks copy BYTES from
+// private to private memory at once.
 #include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -49,7 +51,8 @@ struct Board {
   double micros[kMaxRanks][kMaxIterations];
 };
 
-// A common start. Spins, for a sleeping rank would start late; where ranks outnumber cores the others must get a turn.
+// A common start. Spins, for a sleeping rank would start late; where ranks outnumber cores the
+// others must get a turn.
 void start_together(Board& board, int ranks) {
   const uint32_t round = board.round.load(std::memory_order_acquire);
   if (board.arrived.fetch_add(1) + 1 == static_cast<uint32_t>(ranks)) {
@@ -73,7 +76,8 @@ float value(int64_t lane, int64_t i) { return static_cast<float>((i * 7 + lane *
 ModelShape one_unit(int64_t floats) {
   BlockShape block;
   block.name = "unit";
-  block.parameters.push_back({.name = "unit.weight", .dims = {floats}, .offset = 0, .size = floats});
+  block.parameters.push_back(
+      {.name = "unit.weight", .dims = {floats}, .offset = 0, .size = floats});
   block.unit_size = block.gradient_size = align_up(floats, kAlign);
   block.segments.resize(1);
   ModelShape model;
@@ -142,9 +146,11 @@ class Rank {
   void make_arena() {
     const int64_t arena_bytes = window_bytes(program());
     TransportOptions transport{.kind = options_.transport};
-    for (int r = 0; r < options_.ranks; ++r) transport.hosts.push_back(host_of(r, options_.ranks, options_.hosts));
+    for (int r = 0; r < options_.ranks; ++r)
+      transport.hosts.push_back(host_of(r, options_.ranks, options_.hosts));
     if (options_.transport != "tcp") transport.window_bytes = static_cast<size_t>(arena_bytes);
-    transport_ = make_transport(transport, Epoch{1, epoch_++, 1}, rendezvous_, clock_, nullptr, deadline());
+    transport_ =
+        make_transport(transport, Epoch{1, epoch_++, 1}, rendezvous_, clock_, nullptr, deadline());
     arena_ = transport_->window();
     if (arena_.empty()) {
       to_.resize(arena_bytes);
@@ -161,19 +167,21 @@ class Rank {
     for (int r = 0; r < options_.ranks; ++r) windows = windows && !transport_->window_of(r).empty();
     int64_t scratch_bytes = 0;
     for (const Instruction* i : instructions(Op::kReduce))
-      scratch_bytes = std::max(scratch_bytes, SumPull::scratch_bytes(plan_.sums[i->transfer], rank_, windows));
+      scratch_bytes =
+          std::max(scratch_bytes, SumPull::scratch_bytes(plan_.sums[i->transfer], rank_, windows));
     from_.resize(scratch_bytes);
     for (const Instruction* i : instructions(Op::kReduce)) {
       const SumTransfer& transfer = plan_.sums[i->transfer];
-      const auto levels = levels_of(plan_, *i, transfer.units[0], rank_, [this](int b) { return floats(b); });
-      sums_.push_back(make_sum_pull(transfer, {i->id, i->parcel, to_string(*i)}, *transport_, arena_, {levels},
-                                    std::as_writable_bytes(std::span(from_))));
+      const auto levels =
+          levels_of(plan_, *i, transfer.units[0], rank_, [this](int b) { return floats(b); });
+      sums_.push_back(make_sum_pull(transfer, {i->id, i->parcel, to_string(*i)}, *transport_,
+                                    arena_, {levels}, std::as_writable_bytes(std::span(from_))));
       by_hosts_ = transfer.by_hosts;
     }
     for (const Instruction* i : instructions(Op::kGather))
       copies_.push_back(std::make_unique<CopyPull>(
-          plan_.copies[i->transfer], TransferName{i->id, i->parcel, to_string(*i)}, *transport_, arena_,
-          [this](int buffer) { return reinterpret_cast<std::byte*>(floats(buffer)); }));
+          plan_.copies[i->transfer], TransferName{i->id, i->parcel, to_string(*i)}, *transport_,
+          arena_, [this](int buffer) { return reinterpret_cast<std::byte*>(floats(buffer)); }));
   }
 
   std::vector<const Instruction*> instructions(Op op) const {
@@ -193,7 +201,8 @@ class Rank {
   }
 
   void fill() const {
-    const std::vector<Range> parts = subtrees(lanes_of(rank_, options_.ranks, options_.lanes), options_.lanes);
+    const std::vector<Range> parts =
+        subtrees(lanes_of(rank_, options_.ranks, options_.lanes), options_.lanes);
     const auto all = terms();
     for (size_t p = 0; p < parts.size(); ++p) {
       for (size_t i = 0; i < all[p].size(); ++i) {
@@ -204,35 +213,41 @@ class Rank {
     }
   }
 
-  /// Reads the whole sum where the plan's Update does: here, or in the windows of those who made slices of it.
+  /// Reads the whole sum where the plan's Update does: here, or in the windows of those who made
+  /// slices of it.
   void verify() const {
     for (const Operand* part : operands_of(*instructions(Op::kUpdate)[0], OperandRole::kGradient)) {
       const int owner = part->rank < 0 ? rank_ : part->rank;
-      const std::span<const std::byte> memory = owner == rank_ ? arena_ : transport_->window_of(owner);
-      const auto* sum =
-          reinterpret_cast<const float*>(memory.data() + plan_.programs[owner].buffers[part->buffer].window_offset);
+      const std::span<const std::byte> memory =
+          owner == rank_ ? arena_ : transport_->window_of(owner);
+      const auto* sum = reinterpret_cast<const float*>(
+          memory.data() + plan_.programs[owner].buffers[part->buffer].window_offset);
       for (int64_t i = part->range.begin; i < std::min(part->range.end, bytes_ / 4); ++i) {
         float expected = 0;
         for (int64_t lane = 0; lane < options_.lanes; ++lane) expected += value(lane, i);
         if (sum[i] != expected) {
-          throw Error(
-              fmt::format("rank {}: float {} of {} is {} and should be {}", rank_, i, bytes_ / 4, sum[i], expected));
+          throw Error(fmt::format("rank {}: float {} of {} is {} and should be {}", rank_, i,
+                                  bytes_ / 4, sum[i], expected));
         }
       }
     }
     for (const Instruction* i : instructions(Op::kRelease)) lending_->release(i->parcel, step_ - 1);
   }
 
-  /// As a backward pass does between two reductions: every rank has just written its whole gradient. Not timed.
+  /// As a backward pass does between two reductions: every rank has just written its whole
+  /// gradient. Not timed.
   void rewrite() {
-    start_together(board_, options_.ranks);  // nobody copies from it any more: in a step the vote says so
-    for (const Instruction* i : instructions(Op::kAcquire)) lending_->acquire(i->parcel, step_, deadline());
+    // nobody copies from it any more: in a step the vote says so
+    start_together(board_, options_.ranks);
+    for (const Instruction* i : instructions(Op::kAcquire))
+      lending_->acquire(i->parcel, step_, deadline());
     for (const std::span<float> term : terms()) std::memset(term.data(), 0, term.size_bytes());
   }
 
   void all_reduce() {
     for (const auto& sum : sums_) sum->run(step_, deadline());
-    if (by_hosts_) start_together(board_, options_.ranks);  // the others' slices are made: the vote says so, too
+    // the others' slices are made: the vote says so, too
+    if (by_hosts_) start_together(board_, options_.ranks);
     for (const auto& copy : copies_) copy->run(step_, deadline());
     if (step_ > 0)  // verify() releases the first one
       for (const Instruction* i : instructions(Op::kRelease)) lending_->release(i->parcel, step_);
@@ -252,17 +267,20 @@ class Rank {
   std::vector<std::unique_ptr<SumPull>> sums_;
   std::vector<std::unique_ptr<CopyPull>> copies_;
   bool by_hosts_ = false;
-  std::vector<char> from_, to_;  // of memcpy; else scratch of the sums, and gradients where there is no window
-  std::span<std::byte> arena_;   // the gradients
+  // of memcpy; else scratch of the sums, and gradients where there is no window
+  std::vector<char> from_, to_;
+  std::span<std::byte> arena_;  // the gradients
   int64_t bytes_ = -1;
   uint64_t step_ = 0;
   uint32_t epoch_ = 1;
 };
 
-int run_rank(const Options& options, int rank, Fd rendezvous_socket, const Fd& commands, Board& board) {
+int run_rank(const Options& options, int rank, Fd rendezvous_socket, const Fd& commands,
+             Board& board) {
   try {
     SystemClock clock;
-    auto rendezvous = make_process_rendezvous(rank, options.ranks, std::move(rendezvous_socket), clock, nullptr);
+    auto rendezvous =
+        make_process_rendezvous(rank, options.ranks, std::move(rendezvous_socket), clock, nullptr);
     Rank worker(options, rank, *rendezvous, board);
     Request request;
     while (::read(commands.get(), &request, sizeof(request)) == sizeof(request)) {
@@ -276,10 +294,12 @@ int run_rank(const Options& options, int rank, Fd rendezvous_socket, const Fd& c
   }
 }
 
-// A core for each rank where there are enough, as mpirun does: two ranks on one core would measure the scheduler.
+// A core for each rank where there are enough, as mpirun does: two ranks on one core would measure
+// the scheduler.
 void pin(const Options& options, int rank) {
   cpu_set_t allowed;
-  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) < options.ranks) return;
+  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) < options.ranks)
+    return;
   int left = rank;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (!CPU_ISSET(cpu, &allowed) || left-- > 0) continue;
@@ -298,7 +318,8 @@ struct Team {
 
 std::pair<Fd, Fd> socket_pair() {
   int pair[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) throw_errno("socketpair", "");
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+    throw_errno("socketpair", "");
   return {Fd(pair[0]), Fd(pair[1])};
 }
 
@@ -342,12 +363,15 @@ void await_answers(const Team& team) {
   }
 }
 
-nlohmann::json measure(const Options& options, const Request& request, Team& team, const Board& board) {
-  for (const Fd& fd : team.commands) write_all(fd.get(), std::as_bytes(std::span(&request, 1)), "rank");
+nlohmann::json measure(const Options& options, const Request& request, Team& team,
+                       const Board& board) {
+  for (const Fd& fd : team.commands)
+    write_all(fd.get(), std::as_bytes(std::span(&request, 1)), "rank");
   await_answers(team);
   std::vector<double> slowest(request.iterations, 0);
   for (int64_t it = 0; it < request.iterations; ++it) {
-    for (int r = 0; r < options.ranks; ++r) slowest[it] = std::max(slowest[it], board.micros[r][it]);
+    for (int r = 0; r < options.ranks; ++r)
+      slowest[it] = std::max(slowest[it], board.micros[r][it]);
   }
   std::sort(slowest.begin(), slowest.end());
   int64_t sent = 0, most_between_hosts = 0;
@@ -387,26 +411,31 @@ Options parse(int argc, char** argv) {
   }
   const std::vector<std::string> kinds{"exact", "ring", "root", "memcpy"};
   if (argc % 2 == 0) throw Error(fmt::format("{} has no value", argv[argc - 1]));
-  if (std::find(kinds.begin(), kinds.end(), options.kind) == kinds.end()) throw Error("no such kind: " + options.kind);
-  if (options.transport != "shm" && options.transport != "tcp") throw Error("no such transport: " + options.transport);
-  if (options.ranks < 1 || options.ranks > kMaxRanks || options.lanes < options.ranks || options.hosts < 1 ||
-      options.hosts > options.ranks) {
-    throw Error(
-        fmt::format("cannot run {} ranks on {} lanes and {} hosts", options.ranks, options.lanes, options.hosts));
+  if (std::find(kinds.begin(), kinds.end(), options.kind) == kinds.end())
+    throw Error("no such kind: " + options.kind);
+  if (options.transport != "shm" && options.transport != "tcp")
+    throw Error("no such transport: " + options.transport);
+  if (options.ranks < 1 || options.ranks > kMaxRanks || options.lanes < options.ranks ||
+      options.hosts < 1 || options.hosts > options.ranks) {
+    throw Error(fmt::format("cannot run {} ranks on {} lanes and {} hosts", options.ranks,
+                            options.lanes, options.hosts));
   }
   return options;
 }
 
 int bench(int argc, char** argv) {
   const Options options = parse(argc, argv);
-  void* memory = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw_errno("mmap", "the board");
   auto& board = *new (memory) Board;
   Team team = fork_ranks(options, board);
   Request request;
   while (std::cin >> request.bytes >> request.iterations) {
-    if (request.bytes < 4 || request.bytes % 4 != 0 || request.iterations < 1 || request.iterations > kMaxIterations) {
-      throw Error(fmt::format("cannot run {} iterations of {} bytes", request.iterations, request.bytes));
+    if (request.bytes < 4 || request.bytes % 4 != 0 || request.iterations < 1 ||
+        request.iterations > kMaxIterations) {
+      throw Error(
+          fmt::format("cannot run {} iterations of {} bytes", request.iterations, request.bytes));
     }
     std::cout << measure(options, request, team, board).dump() << std::endl;
   }

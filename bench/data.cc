@@ -1,5 +1,6 @@
 // A resident loader for interleaved benchmarks: `tutti-bench-data` reads lines
-//   rows      2 KB records, uint8, in memory, by the keyed order through a Loader; answers {"rate": records/s}
+//   rows      2 KB records, uint8, in memory, by the keyed order through a Loader; answers {"rate":
+//             records/s}
 //   gather    a plain loop that copies random records of the same array into batches; the same
 //   fashion   Fashion-MNIST with crop, flip and normalisation through a Loader; the same
 //   resume    answers {"seconds": from making a Loader at sample 10^9 to its first micro-batch}
@@ -24,7 +25,9 @@ constexpr int64_t kRecord = 2048, kRecords = 262144, kBatchSize = 256;
 constexpr double kSeconds = 0.6;  // of one measurement
 constexpr int64_t kWarm = 64, kLook = 16;
 
-double seconds_since(Time begin, Clock& clock) { return std::chrono::duration<double>(clock.now() - begin).count(); }
+double seconds_since(Time begin, Clock& clock) {
+  return std::chrono::duration<double>(clock.now() - begin).count();
+}
 
 LoaderOptions whole(std::shared_ptr<const Dataset> data, std::vector<Border> borders) {
   LoaderOptions options;
@@ -65,7 +68,8 @@ double gather_rate(const std::vector<uint8_t>& records, Clock& clock) {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        std::memcpy(batch.data() + row * kRecord, records.data() + state % kRecords * kRecord, kRecord);
+        std::memcpy(batch.data() + row * kRecord, records.data() + state % kRecords * kRecord,
+                    kRecord);
       }
       sink += batch[state % batch.size()];
     }
@@ -96,7 +100,8 @@ class Bench {
   const Array& records() {
     if (!records_) {
       std::vector<uint8_t> values(kRecords * kRecord);
-      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<uint8_t>(i * 2654435761u >> 24);
+      for (size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<uint8_t>(i * 2654435761u >> 24);
       records_ = std::make_shared<Array>(Array{"memory", {kRecords, kRecord}, std::move(values)});
       rows_ = make_arrays(records_, nullptr, {Scaling{}});
     }
@@ -116,7 +121,8 @@ class Bench {
                      "augment.flip=0.5"};
     const Job job = job_of(arguments);
     LoaderOptions options = whole(open_data(job).train, data_borders(job));
-    options.augment = std::make_shared<Augment>(job.augment, std::vector<int64_t>{1, 28, 28}, job.train.seed);
+    options.augment =
+        std::make_shared<Augment>(job.augment, std::vector<int64_t>{1, 28, 28}, job.train.seed);
     return options;
   }
 
@@ -137,7 +143,9 @@ int main() {
       if (line == "resume") {
         fmt::print("{{\"seconds\": {}}}\n", bench.resume());
       } else if (line == "rows" || line == "gather" || line == "fashion") {
-        const double rate = line == "rows" ? bench.rows() : line == "gather" ? bench.gather() : bench.fashion();
+        const double rate = line == "rows"     ? bench.rows()
+                            : line == "gather" ? bench.gather()
+                                               : bench.fashion();
         fmt::print("{{\"rate\": {}}}\n", rate);
       } else {
         throw Error(fmt::format("\"{}\": known are rows, gather, fashion and resume", line));

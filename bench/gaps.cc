@@ -1,5 +1,5 @@
-// CUPTI hands its records over in buffers, on a thread of its own, to functions without an argument: hence the one
-// recorder of the process.
+// CUPTI hands its records over in buffers, on a thread of its own, to functions without an
+// argument: hence the one recorder of the process.
 #include "gaps.h"
 
 #include <cupti.h>
@@ -19,8 +19,8 @@ namespace tutti {
 namespace {
 
 constexpr size_t kBufferBytes = 8 << 20, kBufferAlignment = 8;
-constexpr CUpti_ActivityKind kWatched[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
-                                           CUPTI_ACTIVITY_KIND_MEMSET};
+constexpr CUpti_ActivityKind kWatched[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+                                           CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET};
 
 struct Work {
   uint64_t begin, end;  // nanoseconds
@@ -75,7 +75,8 @@ std::vector<Idle::Part> parts_of(const std::vector<Work>& work) {
   }
   std::vector<Idle::Part> parts;
   for (auto& [name, part] : by_name) parts.push_back(std::move(part));
-  std::sort(parts.begin(), parts.end(), [](const Idle::Part& a, const Idle::Part& b) { return a.seconds > b.seconds; });
+  std::sort(parts.begin(), parts.end(),
+            [](const Idle::Part& a, const Idle::Part& b) { return a.seconds > b.seconds; });
   return parts;
 }
 
@@ -84,12 +85,14 @@ Idle idle_of(std::vector<Work>& work) {
   Idle idle;
   idle.records = static_cast<int64_t>(work.size());
   if (work.empty()) return idle;
-  std::sort(work.begin(), work.end(), [](const Work& a, const Work& b) { return a.begin < b.begin; });
+  std::sort(work.begin(), work.end(),
+            [](const Work& a, const Work& b) { return a.begin < b.begin; });
   uint64_t busy = 0, until = work.front().begin;
   const Work* last = &work.front();
   for (const Work& item : work) {
     if (item.begin > until) {
-      idle.longest.push_back({static_cast<double>(item.begin - until) * 1e-9, last->name, item.name});
+      idle.longest.push_back(
+          {static_cast<double>(item.begin - until) * 1e-9, last->name, item.name});
       until = item.begin;
     }
     if (item.end <= until) continue;
@@ -124,7 +127,8 @@ struct GapRecorder::Impl {
         work.push_back({begin, end, std::move(name)});
       }
     };
-    if (record.kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL || record.kind == CUPTI_ACTIVITY_KIND_KERNEL) {
+    if (record.kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL ||
+        record.kind == CUPTI_ACTIVITY_KIND_KERNEL) {
       const auto& kernel = reinterpret_cast<const CUpti_ActivityKernel10&>(record);
       add(kernel.start, kernel.end, kernel.name == nullptr ? "" : kernel.name);
     } else if (record.kind == CUPTI_ACTIVITY_KIND_MEMSET) {
@@ -142,7 +146,8 @@ struct GapRecorder::Impl {
     CUpti_Activity* record = nullptr;
     while (cupti.next_record(buffer, valid, &record) == CUPTI_SUCCESS) take(*record);
     size_t lost = 0;
-    if (cupti.dropped_records(context, stream, &lost) == CUPTI_SUCCESS && keeps) dropped += static_cast<int64_t>(lost);
+    if (cupti.dropped_records(context, stream, &lost) == CUPTI_SUCCESS && keeps)
+      dropped += static_cast<int64_t>(lost);
   }
 
   static std::atomic<Impl*> only;
@@ -152,8 +157,10 @@ struct GapRecorder::Impl {
     *size = *buffer == nullptr ? 0 : kBufferBytes;
     *records = 0;
   }
-  static void CUPTIAPI take_buffer(CUcontext context, uint32_t stream, uint8_t* buffer, size_t, size_t valid) {
-    if (Impl* impl = only.load(); impl != nullptr && valid > 0) impl->take(context, stream, buffer, valid);
+  static void CUPTIAPI take_buffer(CUcontext context, uint32_t stream, uint8_t* buffer, size_t,
+                                   size_t valid) {
+    if (Impl* impl = only.load(); impl != nullptr && valid > 0)
+      impl->take(context, stream, buffer, valid);
     std::free(buffer);
   }
 };
@@ -163,8 +170,10 @@ std::atomic<GapRecorder::Impl*> GapRecorder::Impl::only{nullptr};
 GapRecorder::GapRecorder() : impl_(std::make_unique<Impl>()) {
   Impl::only = impl_.get();
   const Cupti& cupti = impl_->cupti;
-  cupti.check(cupti.register_callbacks(Impl::give_buffer, Impl::take_buffer), "cuptiActivityRegisterCallbacks");
-  for (const CUpti_ActivityKind kind : kWatched) cupti.check(cupti.enable(kind), "cuptiActivityEnable");
+  cupti.check(cupti.register_callbacks(Impl::give_buffer, Impl::take_buffer),
+              "cuptiActivityRegisterCallbacks");
+  for (const CUpti_ActivityKind kind : kWatched)
+    cupti.check(cupti.enable(kind), "cuptiActivityEnable");
 }
 
 GapRecorder::~GapRecorder() {

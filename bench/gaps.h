@@ -1,5 +1,5 @@
-// How long a GPU stood idle between kernels, and what each of them took, from CUPTI's records of what ran on it. In a
-// process of its own: being watched slows a step down a little.
+// How long a GPU stood idle between kernels, and what each of them took, from CUPTI's records of
+// what ran on it. In a process of its own: being watched slows a step down a little.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,11 @@
 namespace tutti {
 
 struct Idle {
-  double busy = 0, span = 0;  ///< seconds in which something ran; from the first beginning to the last end
-  int64_t records = 0;        ///< kernels, fills and copies within the device
-  int64_t dropped = 0;        ///< records that CUPTI lost or had no times for: then busy is too small
+  /// seconds in which something ran; from the first beginning to the last end
+  double busy = 0, span = 0;
+  int64_t records = 0;  ///< kernels, fills and copies within the device
+  /// records that CUPTI lost or had no times for: then busy is too small
+  int64_t dropped = 0;
   struct Gap {
     double seconds;
     std::string before, after;  ///< the kernels around it
@@ -28,11 +30,12 @@ struct Idle {
   double share() const { return span > 0 ? 1 - busy / span : 1; }
 };
 
-/// Copies to and from the host run beside the compute and do not count as work: what waits for them is idle.
+/// Copies to and from the host run beside the compute and do not count as work: what waits for them
+/// is idle.
 class GapRecorder {
  public:
-  /// Before the first CUDA call of the process, so that captured steps are recorded too. Throws Error where CUPTI is
-  /// missing or refuses.
+  /// Before the first CUDA call of the process, so that captured steps are recorded too. Throws
+  /// Error where CUPTI is missing or refuses.
   GapRecorder();
   ~GapRecorder();
   GapRecorder(const GapRecorder&) = delete;

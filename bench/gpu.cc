@@ -1,15 +1,21 @@
-// A resident trainer for ./tutti bench gpu. `tutti-bench-gpu train JOB [section.key=value]...` reads lines
-//   STEPS       runs that many steps; answers {"seconds": of all of them, "losses": [...], "tokens": a step}
-//   memory      answers {"tensors": peak bytes that the run accounts for, "taken": bytes of the device that the process
-//               took since it first asked, with all that libraries keep for themselves}
-//   matmuls     answers {"rows": for src/cuda/lt_choices.cc: the fastest algorithm of every matmul so far}
+// A resident trainer for ./tutti bench gpu. `tutti-bench-gpu train JOB [section.key=value]...`
+// reads lines
+//   STEPS       runs that many steps; answers {"seconds": of all of them, "losses": [...],
+//               "tokens": a step}
+//   memory      answers {"tensors": peak bytes that the run accounts for, "taken": bytes of the
+//               device that the process took since it first asked, with all that libraries keep for
+//               themselves}
+//   matmuls     answers {"rows": for src/cuda/lt_choices.cc: the fastest algorithm of every matmul
+//               so far}
 // `tutti-bench-gpu gaps JOB ...` is the same with CUPTI watching, and reads also
-//   gaps STEPS  runs them; answers {"share": of the time without work on the device, "busy", "span", "records", ...,
-//               "parts": [{"name": of a kernel, "seconds", "count"}, the largest first]}
+//   gaps STEPS  runs them; answers {"share": of the time without work on the device, "busy",
+//               "span", "records", ..., "parts": [{"name": of a kernel, "seconds", "count"}, the
+//               largest first]}
 // `tutti-bench-gpu write FOLDER JOB ...` writes what a peer needs to train the same and ends:
 //   job.json             sizes, optimizer and the learning rate of every step
 //   weights.safetensors  the job's initial values
-//   batches.bin          int64: for every step tokens [batch, context], then targets [batch, context]
+//   batches.bin          int64: for every step tokens [batch, context], then targets [batch,
+//                        context]
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -38,10 +44,11 @@ using nlohmann::json;
 
 /// The CUDA runtime that LibTorch brought along.
 void wait_for_device() {
-  static const auto synchronize =
-      reinterpret_cast<int (*)()>(::dlsym(::dlopen("libcudart.so.13", RTLD_NOW), "cudaDeviceSynchronize"));
+  static const auto synchronize = reinterpret_cast<int (*)()>(
+      ::dlsym(::dlopen("libcudart.so.13", RTLD_NOW), "cudaDeviceSynchronize"));
   if (synchronize == nullptr) throw Error("libcudart.so.13 has no cudaDeviceSynchronize");
-  if (const int code = synchronize(); code != 0) throw Error(fmt::format("cudaDeviceSynchronize: error {}", code));
+  if (const int code = synchronize(); code != 0)
+    throw Error(fmt::format("cudaDeviceSynchronize: error {}", code));
 }
 
 class Server {
@@ -53,17 +60,20 @@ class Server {
     model_ = make_model(job);
     trainer_.emplace(job, model_, context, "", OwnPartition{}, device_ ? &device_ : nullptr);
     const Batch batch = batch_of(job.train);
-    tokens_ = batch.lanes * batch.micro_batches * job.train.micro_batch_size * model_.tokens_per_sample;
+    tokens_ =
+        batch.lanes * batch.micro_batches * job.train.micro_batch_size * model_.tokens_per_sample;
   }
 
   void run() {
     for (std::string line; std::getline(std::cin, line);) {
       json answer;
       if (line == "memory") {
-        answer["tensors"] = trainer_->accounts().peak_total() + (device_ ? device_.device->pool().peak : 0);
+        answer["tensors"] =
+            trainer_->accounts().peak_total() + (device_ ? device_.device->pool().peak : 0);
         answer["taken"] = device_ ? free_before_ - device_.device->free_bytes() : 0;
       } else if (line == "matmuls") {
-        if (!device_ || device_.library->measure_matmuls == nullptr) throw Error("there are no matmuls to choose");
+        if (!device_ || device_.library->measure_matmuls == nullptr)
+          throw Error("there are no matmuls to choose");
         answer["rows"] = device_.library->measure_matmuls();
       } else if (line.starts_with("gaps ")) {
         answer = idle(std::stoi(line.substr(5)));
@@ -96,9 +106,11 @@ class Server {
     json answer{{"share", idle.share()},   {"busy", idle.busy},       {"span", idle.span},
                 {"records", idle.records}, {"dropped", idle.dropped}, {"longest", json::array()}};
     for (const Idle::Gap& gap : idle.longest)
-      answer["longest"].push_back({{"us", gap.seconds * 1e6}, {"before", gap.before}, {"after", gap.after}});
+      answer["longest"].push_back(
+          {{"us", gap.seconds * 1e6}, {"before", gap.before}, {"after", gap.after}});
     for (const Idle::Part& part : idle.parts)
-      answer["parts"].push_back({{"name", part.name}, {"seconds", part.seconds}, {"count", part.count}});
+      answer["parts"].push_back(
+          {{"name", part.name}, {"seconds", part.seconds}, {"count", part.count}});
     return answer;
   }
 
@@ -149,9 +161,11 @@ void write_batches(const Job& job, const Model& model, const std::string& path) 
       for (int micro = 0; micro < batch.micro_batches; ++micro) {
         const auto& tensors = loader.next(step, lane, micro);
         for (int k = 0; k < 2; ++k)
-          parts[k].append(static_cast<const char*>(tensors[k].const_data_ptr()), tensors[k].nbytes());
+          parts[k].append(static_cast<const char*>(tensors[k].const_data_ptr()),
+                          tensors[k].nbytes());
       }
-    for (const std::string& part : parts) file.write(part.data(), static_cast<std::streamsize>(part.size()));
+    for (const std::string& part : parts)
+      file.write(part.data(), static_cast<std::streamsize>(part.size()));
   }
   if (!file.flush()) throw Error(fmt::format("{} could not be written", path));
 }
@@ -170,14 +184,16 @@ void write_for_peer(const Job& job, const std::string& folder) {
            {"eps", train.eps},
            {"weight_decay", train.weight_decay},
            {"clip", train.clip}};
-  for (int64_t step = 0; step < train.steps; ++step) out["rates"].push_back(learning_rate(train, step));
+  for (int64_t step = 0; step < train.steps; ++step)
+    out["rates"].push_back(learning_rate(train, step));
   write_file_atomic(folder + "/job.json", out.dump());
   write_weights(job, model, folder + "/weights.safetensors");
   write_batches(job, model, folder + "/batches.bin");
 }
 
 int serve(const std::vector<std::string>& words) {
-  const bool writes = !words.empty() && words[0] == "write", watched = !words.empty() && words[0] == "gaps";
+  const bool writes = !words.empty() && words[0] == "write",
+             watched = !words.empty() && words[0] == "gaps";
   const size_t at = writes ? 2 : 1;
   if (words.size() <= at || (!writes && !watched && words[0] != "train"))
     throw Error("usage: tutti-bench-gpu train|gaps|write FOLDER JOB [section.key=value]...");
@@ -187,7 +203,9 @@ int serve(const std::vector<std::string>& words) {
   arguments.set.emplace_back("layout.timeout=3600");
   arguments.ranks = 1;
   // Weights and batches are the same wherever they are made.
-  if (writes) arguments.set.insert(arguments.set.end(), {"numerics.device=cpu", "numerics.precision=float32"});
+  if (writes)
+    arguments.set.insert(arguments.set.end(),
+                         {"numerics.device=cpu", "numerics.precision=float32"});
   const Job job = job_of(arguments);
   if (writes) {
     write_for_peer(job, words[1]);
@@ -195,8 +213,10 @@ int serve(const std::vector<std::string>& words) {
   }
   LaunchOptions options;
   options.timeout = std::chrono::hours(1);
-  const LaunchResult result = launch_local(options, [&](RankContext& context) { Server(job, context, watched).run(); });
-  for (const std::string& failure : result.failures) fmt::print(stderr, "tutti-bench-gpu: {}\n", failure);
+  const LaunchResult result =
+      launch_local(options, [&](RankContext& context) { Server(job, context, watched).run(); });
+  for (const std::string& failure : result.failures)
+    fmt::print(stderr, "tutti-bench-gpu: {}\n", failure);
   return result.ok() ? 0 : 1;
 }
 

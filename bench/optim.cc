@@ -1,9 +1,10 @@
-// tutti-bench-optim: how near the optimizers come to the speed of memory. Reads lines "OPTIMIZER PAIRS" (an optimizer's
-// name, or sgd-momentum, rmsprop-momentum) and answers each with a line of JSON: of every pair, the bytes per second of
-// one step and of each stream kernel, taken in turns on the same arrays by one thread per core.
+// tutti-bench-optim: how near the optimizers come to the speed of memory. Reads lines "OPTIMIZER
+// PAIRS" (an optimizer's name, or sgd-momentum, rmsprop-momentum) and answers each with a line of
+// JSON: of every pair, the bytes per second of one step and of each stream kernel, taken in turns
+// on the same arrays by one thread per core.
 //
-// Bytes are what must move: reads of parameters, gradients and slots, writes of parameters and slots. lamb's two passes
-// count both. The kernels of the limit:
+// Bytes are what must move: reads of parameters, gradients and slots, writes of parameters and
+// slots. lamb's two passes count both. The kernels of the limit:
 //   copy      a = b, written past the caches
 //   triad     a = b + s c, written past the caches
 //   in-place  reads and writes as many arrays as the optimizer, in place
@@ -46,7 +47,9 @@ double seconds(int threads, const std::function<void(int64_t, int64_t)>& body) {
 /// Arrays that one pass reads and writes.
 struct Mix {
   int read, written;
-  double bytes() const { return (read + written) * static_cast<double>(sizeof(float)) * kParameters; }
+  double bytes() const {
+    return (read + written) * static_cast<double>(sizeof(float)) * kParameters;
+  }
 };
 
 struct Arrays {
@@ -64,7 +67,8 @@ struct Arrays {
   void fill(int threads) const {
     seconds(threads, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        for (int k = 0; k < kArrays; ++k) all[k][i] = 0.01f + 1e-6f * static_cast<float>((i * (2 * k + 1)) % 1013);
+        for (int k = 0; k < kArrays; ++k)
+          all[k][i] = 0.01f + 1e-6f * static_cast<float>((i * (2 * k + 1)) % 1013);
       }
     });
   }
@@ -94,8 +98,8 @@ class Bench {
     const auto optimizer = make_optimizer(config_of(name));
     const int slots = static_cast<int>(optimizer->slots().size());
     const bool two = optimizer->two_passes();
-    const std::vector<Mix> passes =
-        two ? std::vector<Mix>{{2 + slots, slots}, {1 + slots, 1}} : std::vector<Mix>{{2 + slots, 1 + slots}};
+    const std::vector<Mix> passes = two ? std::vector<Mix>{{2 + slots, slots}, {1 + slots, 1}}
+                                        : std::vector<Mix>{{2 + slots, 1 + slots}};
     arrays_.fill(threads_);
     int64_t step = 1;
     const std::vector<std::pair<const char*, std::function<double()>>> contestants = {
@@ -144,13 +148,15 @@ class Bench {
 
   /// Bytes per second of a whole step: parameters are array 0, gradients 1, slots the others.
   double ours(const Optimizer& optimizer, const std::vector<Mix>& passes, int64_t step) {
-    const StepScalars scalars{.step = step, .lr = 1e-3, .gradient_scale = 0.125, .weight_decay = 0.01};
+    const StepScalars scalars{
+        .step = step, .lr = 1e-3, .gradient_scale = 0.125, .weight_decay = 0.01};
     double bytes = 0, time = 0;
     for (size_t pass = 0; pass < passes.size(); ++pass) {
       bytes += passes[pass].bytes();
       time += seconds(threads_, [&](int64_t begin, int64_t end) {
         std::vector<float*> slots;
-        for (size_t k = 0; k < optimizer.slots().size(); ++k) slots.push_back(arrays_.all[2 + k] + begin);
+        for (size_t k = 0; k < optimizer.slots().size(); ++k)
+          slots.push_back(arrays_.all[2 + k] + begin);
         float *p = arrays_.all[0] + begin, *g = arrays_.all[1] + begin;
         Norms norms;
         if (pass + 1 < passes.size()) {
@@ -171,7 +177,8 @@ class Bench {
 int main_of() {
   Bench bench;
   std::string name;
-  for (int pairs = 0; std::cin >> name >> pairs;) std::cout << bench.measure(name, pairs).dump() << std::endl;
+  for (int pairs = 0; std::cin >> name >> pairs;)
+    std::cout << bench.measure(name, pairs).dump() << std::endl;
   return 0;
 }
 

@@ -1,11 +1,12 @@
-// tutti-bench-schedules: how long the stages of a pipeline are idle when blocks wait instead of computing
-// (tests/support/timed_pipeline.h). Reads lines "SCHEDULE STAGES MICRO_BATCHES FORWARD_MS STEPS" and answers each with
-// a line of JSON:
+// tutti-bench-schedules: how long the stages of a pipeline are idle when blocks wait instead of
+// computing (tests/support/timed_pipeline.h). Reads lines "SCHEDULE STAGES MICRO_BATCHES FORWARD_MS
+// STEPS" and answers each with a line of JSON:
 //
-//   idle      the stages' idle share of every step, as idle_share in plan/make/pipeline_schedule.h counts it
+//   idle      the stages' idle share of every step, as idle_share in plan/make/pipeline_schedule.h
+//             counts it
 //   formula   the published one
-//   vote      of every step, from its first cell to the vote's end, the share that a stage spends in the vote: the
-//             barrier before the update, which the other two do not count
+//   vote      of every step, from its first cell to the vote's end, the share that a stage spends
+//             in the vote: the barrier before the update, which the other two do not count
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -21,14 +22,16 @@ nlohmann::json measure(const test::TimedPipeline& pipeline) {
     vote.push_back(step.vote / (step.length * pipeline.stages));
   }
   return {{"idle", idle},
-          {"formula", bubble_formula(pipeline.schedule, pipeline.stages, pipeline.chunks, pipeline.micro_batches)},
+          {"formula", bubble_formula(pipeline.schedule, pipeline.stages, pipeline.chunks,
+                                     pipeline.micro_batches)},
           {"vote", vote}};
 }
 
 void answer() {
   test::TimedPipeline pipeline;
   int64_t forward_ms = 0;
-  while (std::cin >> pipeline.schedule >> pipeline.stages >> pipeline.micro_batches >> forward_ms >> pipeline.steps) {
+  while (std::cin >> pipeline.schedule >> pipeline.stages >> pipeline.micro_batches >> forward_ms >>
+         pipeline.steps) {
     pipeline.forward = std::chrono::milliseconds(forward_ms);
     std::cout << measure(pipeline).dump() << std::endl;
   }

@@ -1,4 +1,5 @@
-// Loops that do nothing but move memory: the limit that optimizers are compared with. Vectors as wide as the kernels'.
+// Loops that do nothing but move memory: the limit that optimizers are compared with. Vectors as
+// wide as the kernels'.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +7,11 @@
 namespace tutti {
 
 struct StreamKernels {
-  void (*copy)(float* a, const float* b, int64_t n);                   ///< a = b, past the caches
-  void (*triad)(float* a, const float* b, const float* c, int64_t n);  ///< a = b + s c, past the caches
-  /// Reads so many arrays and adds something to the first `written` of them, in place: 1 <= written <= read <= 4.
+  void (*copy)(float* a, const float* b, int64_t n);  ///< a = b, past the caches
+  /// a = b + s c, past the caches
+  void (*triad)(float* a, const float* b, const float* c, int64_t n);
+  /// Reads so many arrays and adds something to the first `written` of them, in place: 1 <= written
+  /// <= read <= 4.
   void (*in_place)(float* const* arrays, int read, int written, int64_t n);
 };
 

@@ -1,5 +1,5 @@
-// n is a multiple of 64 and arrays begin on cache lines. Plain loops: four vectors at once and asking for lines 4 KiB
-// ahead were slower in place.
+// n is a multiple of 64 and arrays begin on cache lines. Plain loops: four vectors at once and
+// asking for lines 4 KiB ahead were slower in place.
 #include "stream.h"
 
 #include "tensor/cpu/vec.h"

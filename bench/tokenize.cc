@@ -1,7 +1,8 @@
 // Trains and encodes for `./tutti bench`: arguments TEXT TOKENIZER, then lines
 //   train VOCAB   {"seconds": ..., "merges": tokens beyond the bytes}
 //   encode        {"seconds": ..., "tokens": ..., "sum": of (place + 1) * token modulo 2^32}
-// The thread's own processor time, and a tokenizer that has seen the text before, as the peer's cache has.
+// The thread's own processor time, and a tokenizer that has seen the text before, as the peer's
+// cache has.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -38,12 +39,14 @@ int main(int argc, char** argv) {
       int64_t vocab = 0;
       words >> vocab;
       const tutti::Tokenizer trained = tutti::Tokenizer::train(text, vocab);
-      fmt::print("{{\"seconds\": {}, \"merges\": {}}}\n", own_time() - begin, trained.vocab() - 256);
+      fmt::print("{{\"seconds\": {}, \"merges\": {}}}\n", own_time() - begin,
+                 trained.vocab() - 256);
     } else {
       const std::vector<int32_t> tokens = tokenizer.encode(text);
       const double seconds = own_time() - begin;
       uint32_t sum = 0;
-      for (size_t i = 0; i < tokens.size(); ++i) sum += static_cast<uint32_t>(i + 1) * static_cast<uint32_t>(tokens[i]);
+      for (size_t i = 0; i < tokens.size(); ++i)
+        sum += static_cast<uint32_t>(i + 1) * static_cast<uint32_t>(tokens[i]);
       fmt::print("{{\"seconds\": {}, \"tokens\": {}, \"sum\": {}}}\n", seconds, tokens.size(), sum);
     }
     std::fflush(stdout);

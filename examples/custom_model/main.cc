@@ -19,13 +19,16 @@ struct Layer : nn::Module {
 // A block per layer: blocks are what gradients are reduced by while the ones before them still run.
 tutti::Model make_model(const tutti::Job& job) {
   const int64_t batch = job.train.micro_batch_size, width = 64;
-  const tutti::Border features{"features", {batch, job.model.inputs}}, targets{"targets", {batch}, at::kLong};
+  const tutti::Border features{"features", {batch, job.model.inputs}},
+      targets{"targets", {batch}, at::kLong};
   const tutti::Border x{"x", {batch, width}}, logits{"logits", {batch, job.model.classes}};
   tutti::Model model;
   model.data = {features, targets};
-  model.blocks.push_back(tutti::adapt("stem", nn::Linear(job.model.inputs, width), {features}, {x}));
+  model.blocks.push_back(
+      tutti::adapt("stem", nn::Linear(job.model.inputs, width), {features}, {x}));
   for (int i = 0; i < 3; ++i)
-    model.blocks.push_back(tutti::adapt("layers." + std::to_string(i), std::make_shared<Layer>(width), {x}, {x}));
+    model.blocks.push_back(
+        tutti::adapt("layers." + std::to_string(i), std::make_shared<Layer>(width), {x}, {x}));
   model.blocks.push_back(tutti::adapt("head", nn::Linear(width, job.model.classes), {x}, {logits}));
   model.blocks.push_back(tutti::cross_entropy_block("loss", logits, targets));
   return model;

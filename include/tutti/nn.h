@@ -1,4 +1,5 @@
-// Blocks from modules of torch::nn. A header of its own because torch's layers take twenty seconds to compile.
+// Blocks from modules of torch::nn. A header of its own because torch's layers take twenty seconds
+// to compile.
 #pragma once
 
 #include <torch/nn.h>

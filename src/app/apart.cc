@@ -117,7 +117,8 @@ std::optional<size_t> wait_any(const std::vector<Apart>& running, int also, Dura
   for (const Apart& apart : running) waits.push_back({apart.answer.get(), POLLIN, 0});
   waits.push_back({also, POLLIN, 0});
   const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(at_most);
-  while (::poll(waits.data(), waits.size(), static_cast<int>(limit.count())) < 0 && errno == EINTR) {
+  while (::poll(waits.data(), waits.size(), static_cast<int>(limit.count())) < 0 &&
+         errno == EINTR) {
   }
   for (size_t i = 0; i < running.size(); ++i)
     if (waits[i].revents != 0) return i;

@@ -1,5 +1,5 @@
-// Runs in processes of their own, so that each starts from a process that has computed nothing, and several can go on
-// side by side.
+// Runs in processes of their own, so that each starts from a process that has computed nothing, and
+// several can go on side by side.
 #pragma once
 
 #include <sys/types.h>
@@ -26,8 +26,8 @@ Apart start_apart(const RunOptions& options);
 RunResult finish_apart(Apart& apart);
 /// What `work` returns, worked out in a process of its own. Throws Error with what it threw.
 std::string answer_apart(const std::function<std::string()>& work);
-/// The index of one that has ended, or is about to. None: the descriptor `also` became readable first, or the time was
-/// over.
+/// The index of one that has ended, or is about to. None: the descriptor `also` became readable
+/// first, or the time was over.
 std::optional<size_t> wait_any(const std::vector<Apart>& running, int also, Duration at_most);
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// Transports are measured first, between forked ranks, before this process does any ATen work; then what cores do,
-// alone and beside each other, by threads.
+// Transports are measured first, between forked ranks, before this process does any ATen work; then
+// what cores do, alone and beside each other, by threads.
 #include "app/calibrate_command.h"
 
 #include <fmt/format.h>
@@ -45,7 +45,8 @@ double lower_quarter(std::vector<double>& seconds) {
   return seconds[seconds.size() / 4];
 }
 
-/// Half a round trip of two ranks; what `there` does is answered by what `back` does. Runs on both ranks.
+/// Half a round trip of two ranks; what `there` does is answered by what `back` does. Runs on both
+/// ranks.
 double half_trip(RankContext& context, const std::function<void(uint64_t)>& there,
                  const std::function<void(uint64_t)>& back, uint64_t& round, int times) {
   std::vector<double> trips;
@@ -61,17 +62,21 @@ double half_trip(RankContext& context, const std::function<void(uint64_t)>& ther
 std::string measure_rank(RankContext& context, const std::string& kind) {
   const auto deadline = [&] { return context.clock.after(std::chrono::seconds(30)); };
   const bool windows = kind != "tcp";
-  auto transport =
-      make_transport({.kind = kind, .hosts = {0, 0}, .window_bytes = windows ? size_t{4096} : 0}, Epoch{1, 1, 1},
-                     context.rendezvous, context.clock, &context.control.cancel, deadline());
+  auto transport = make_transport(
+      {.kind = kind, .hosts = {0, 0}, .window_bytes = windows ? size_t{4096} : 0}, Epoch{1, 1, 1},
+      context.rendezvous, context.clock, &context.control.cancel, deadline());
   const int peer = 1 - context.rank;
   std::vector<std::byte> memory(static_cast<size_t>(kSizes[std::size(kSizes) - 1]));
   uint64_t round = 1;
   std::string text;
   for (int64_t size : kSizes) {
     const std::span<std::byte> bytes(memory.data(), static_cast<size_t>(size));
-    const auto send = [&](uint64_t r) { transport->wait(transport->post_send(peer, {1, 0, r}, bytes), deadline()); };
-    const auto receive = [&](uint64_t r) { transport->wait(transport->post_recv(peer, {1, 0, r}, bytes), deadline()); };
+    const auto send = [&](uint64_t r) {
+      transport->wait(transport->post_send(peer, {1, 0, r}, bytes), deadline());
+    };
+    const auto receive = [&](uint64_t r) {
+      transport->wait(transport->post_recv(peer, {1, 0, r}, bytes), deadline());
+    };
     const int times = size <= 64 << 10 ? 401 : size <= 512 << 10 ? 101 : 15;
     half_trip(context, send, receive, round, 3);
     text += fmt::format("{} {:.4e} ", size, half_trip(context, send, receive, round, times));
@@ -86,12 +91,14 @@ std::string measure_rank(RankContext& context, const std::string& kind) {
 }
 
 TransportRates measure_transport(const std::string& kind) {
-  const LaunchResult launched = launch_local({.ranks = 2, .threads = kind == "inproc"}, [&](RankContext& context) {
-    const std::string text = measure_rank(context, kind);
-    if (context.rank != 0) return;
-    TUTTI_CHECK(text.size() < sizeof(context.control.result), "{} bytes of result", text.size());
-    std::memcpy(context.control.result, text.c_str(), text.size() + 1);
-  });
+  const LaunchResult launched =
+      launch_local({.ranks = 2, .threads = kind == "inproc"}, [&](RankContext& context) {
+        const std::string text = measure_rank(context, kind);
+        if (context.rank != 0) return;
+        TUTTI_CHECK(text.size() < sizeof(context.control.result), "{} bytes of result",
+                    text.size());
+        std::memcpy(context.control.result, text.c_str(), text.size() + 1);
+      });
   if (!launched.ok()) throw Error(fmt::format("{}: {}", kind, launched.failures.front()));
   TransportRates rates;
   std::istringstream text(launched.result);
@@ -102,8 +109,8 @@ TransportRates measure_transport(const std::string& kind) {
   return rates;
 }
 
-/// What each of `threads` threads does per second when all run `work` at once; a call does `each` units. `make` gives a
-/// thread its work.
+/// What each of `threads` threads does per second when all run `work` at once; a call does `each`
+/// units. `make` gives a thread its work.
 double rate_of(int threads, double each, const std::function<std::function<void()>()>& make) {
   SystemClock clock;
   std::barrier meeting(threads);
@@ -136,7 +143,8 @@ Rates rates_of(int cores, double each, const std::function<std::function<void()>
   return {alone, cores > 1 ? std::min(alone, rate_of(cores, each, make)) : alone};
 }
 
-/// Of all numbers of threads up to the cores; of many cores some are measured and the others lie between.
+/// Of all numbers of threads up to the cores; of many cores some are measured and the others lie
+/// between.
 std::vector<double> matmul_rates(int cores, const Matmul& matmul) {
   constexpr int64_t kSide = 768;
   const auto rate = [&](int threads) {
@@ -145,7 +153,9 @@ std::vector<double> matmul_rates(int cores, const Matmul& matmul) {
       auto b = std::make_shared<std::vector<float>>(kSide * kSide, 1.0f);
       auto c = std::make_shared<std::vector<float>>(kSide * kSide);
       auto work = std::make_shared<std::vector<float>>(matmul.work(kSide, kSide, kSide));
-      return [=, &matmul] { matmul.nn(a->data(), b->data(), c->data(), kSide, kSide, kSide, work->data()); };
+      return [=, &matmul] {
+        matmul.nn(a->data(), b->data(), c->data(), kSide, kSide, kSide, work->data());
+      };
     });
   };
   std::vector<double> rates(static_cast<size_t>(cores), 0);
@@ -156,8 +166,8 @@ std::vector<double> matmul_rates(int cores, const Matmul& matmul) {
     const auto at = static_cast<size_t>(n - 1), last = static_cast<size_t>(before - 1);
     rates[at] = std::min(rates[0], rate(n));
     for (size_t k = last + 1; k < at; ++k)
-      rates[k] =
-          rates[last] + (rates[at] - rates[last]) * static_cast<double>(k - last) / static_cast<double>(at - last);
+      rates[k] = rates[last] + (rates[at] - rates[last]) * static_cast<double>(k - last) /
+                                   static_cast<double>(at - last);
     before = n;
   }
   return rates;
@@ -166,17 +176,20 @@ std::vector<double> matmul_rates(int cores, const Matmul& matmul) {
 constexpr size_t kFloats = 4 << 20;  // no cache holds it
 
 std::function<void()> copying() {
-  auto from = std::make_shared<std::vector<float>>(kFloats, 1.0f), to = std::make_shared<std::vector<float>>(kFloats);
+  auto from = std::make_shared<std::vector<float>>(kFloats, 1.0f),
+       to = std::make_shared<std::vector<float>>(kFloats);
   return [=] { std::memcpy(to->data(), from->data(), kFloats * sizeof(float)); };
 }
 std::function<void()> folding() {
-  auto a = std::make_shared<std::vector<float>>(kFloats, 1.0f), b = std::make_shared<std::vector<float>>(kFloats, 0.0f);
+  auto a = std::make_shared<std::vector<float>>(kFloats, 1.0f),
+       b = std::make_shared<std::vector<float>>(kFloats, 0.0f);
   return [=] { add_into(a->data(), b->data(), kFloats); };
 }
 std::function<void()> updating() {
   TrainConfig config = parse_job("", "calibrate", {{"train.optimizer", "adamw"}}).train;
   std::shared_ptr<Optimizer> optimizer = make_optimizer(config);
-  auto values = std::make_shared<std::vector<std::vector<float>>>(4, std::vector<float>(kFloats, 0.1f));
+  auto values =
+      std::make_shared<std::vector<std::vector<float>>>(4, std::vector<float>(kFloats, 0.1f));
   return [=] {
     auto& v = *values;
     float* slots[] = {v[2].data(), v[3].data()};
@@ -196,9 +209,10 @@ double tier_rate() {
 }
 
 void print(const Calibration& c) {
-  fmt::print("{:28} {:>12} {:>12}\n", fmt::format("{} core{}", c.cores, c.cores == 1 ? "" : "s"), "alone",
-             "all at once");
-  fmt::print("{:28} {:>12.1f} {:>12.1f}   each\n", "matmul, GFLOP/s", c.matmul.front() / 1e9, c.matmul.back() / 1e9);
+  fmt::print("{:28} {:>12} {:>12}\n", fmt::format("{} core{}", c.cores, c.cores == 1 ? "" : "s"),
+             "alone", "all at once");
+  fmt::print("{:28} {:>12.1f} {:>12.1f}   each\n", "matmul, GFLOP/s", c.matmul.front() / 1e9,
+             c.matmul.back() / 1e9);
   const auto row = [](const char* name, const Rates& r) {
     fmt::print("{:28} {:>12.2f} {:>12.2f}   each\n", name, r.alone / 1e9, r.all / 1e9);
   };
@@ -217,7 +231,8 @@ void print(const Calibration& c) {
     fmt::print(" {:>11}\n", rates.flag > 0 ? fmt::format("{:.2f} us", rates.flag * 1e6) : "-");
   }
   fmt::print(
-      "network    not measured: {:.0f} us and {:.1f} Gbit/s between hosts are assumed; the file can say better\n",
+      "network    not measured: {:.0f} us and {:.1f} Gbit/s between hosts are assumed; the file "
+      "can say better\n",
       message_seconds(c.transports.at("network"), 1) * 1e6,
       8e-9 / (message_seconds(c.transports.at("network"), 1e12) / 1e12));
 }
@@ -239,8 +254,9 @@ int calibrate_command(const std::string& out) {
   c.source = path;
   for (const char* kind : {"shm", "tcp", "inproc"}) c.transports[kind] = measure_transport(kind);
   prepare_compute_thread(1);
-  c.matmul = matmul_rates(machine.cores,
-                          kernels(isa_of(isa), matmul_of(machine.amd && machine.avx512 ? "own" : "mkl")).matmul);
+  c.matmul = matmul_rates(
+      machine.cores,
+      kernels(isa_of(isa), matmul_of(machine.amd && machine.avx512 ? "own" : "mkl")).matmul);
   constexpr double kBytes = kFloats * sizeof(float);
   c.copy = rates_of(machine.cores, 2 * kBytes, copying);
   c.fold = rates_of(machine.cores, 3 * kBytes, folding);

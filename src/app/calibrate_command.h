@@ -5,7 +5,8 @@
 
 namespace tutti {
 
-/// Writes the measured rates to `out` (empty: calibration_path()) and prints them. About ten seconds.
+/// Writes the measured rates to `out` (empty: calibration_path()) and prints them. About ten
+/// seconds.
 int calibrate_command(const std::string& out);
 
 }  // namespace tutti

@@ -29,7 +29,9 @@ bool is_number(const std::string& text, T& value) {
   return parsed.ec == std::errc() && parsed.ptr == end;
 }
 
-std::string hint(const std::string& near) { return near.empty() ? "" : fmt::format("; did you mean {}?", near); }
+std::string hint(const std::string& near) {
+  return near.empty() ? "" : fmt::format("; did you mean {}?", near);
+}
 
 std::vector<std::string> command_names(const CLI::App& app) {
   std::vector<std::string> names;
@@ -52,8 +54,8 @@ bool is_command(const CLI::App& app, const std::string& word) {
 }
 
 std::string unknown_command(const CLI::App& app, const std::string& word) {
-  return fmt::format("there is no command {}{}; `{} help` lists them", word, hint(nearest(word, command_names(app))),
-                     app.get_name());
+  return fmt::format("there is no command {}{}; `{} help` lists them", word,
+                     hint(nearest(word, command_names(app))), app.get_name());
 }
 
 /// What is wrong with the arguments, in one line.
@@ -63,18 +65,21 @@ std::string fault_of(const CLI::App& app, const CLI::ParseError& error) {
   std::string fault = error.what();
   if (const auto left = app.remaining(/*recurse=*/true); !left.empty()) {
     const std::string word = left.front().substr(0, left.front().find('='));
-    fault = word.starts_with('-') ? fmt::format("unknown option {}{}", word, hint(nearest(word, option_names(command))))
+    fault = word.starts_with('-') ? fmt::format("unknown option {}{}", word,
+                                                hint(nearest(word, option_names(command))))
                                   : fmt::format("{} is one argument too many", word);
   }
-  const std::string help = chosen.empty() ? app.get_name() + " --help" : app.get_name() + " help " + command.get_name();
+  const std::string help =
+      chosen.empty() ? app.get_name() + " --help" : app.get_name() + " help " + command.get_name();
   return fmt::format("{}; `{}` lists what it takes", fault, help);
 }
 
-/// A descriptor that was closed (`>&-`) would be given to the first file that is opened, and what is printed would get
-/// into that file. Opened the wrong way round, its use fails as before.
+/// A descriptor that was closed (`>&-`) would be given to the first file that is opened, and what
+/// is printed would get into that file. Opened the wrong way round, its use fails as before.
 void hold_standard_descriptors() {
   for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
-    if (::fcntl(fd, F_GETFD) < 0) (void)::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+    if (::fcntl(fd, F_GETFD) < 0)
+      (void)::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
 /// The code, unless what was printed got lost.
@@ -99,7 +104,8 @@ CLI::Validator whole(uint64_t low, uint64_t high) {
 CLI::Validator real(double low, double high) {
   const auto check = [low, high](std::string& text) {
     double value = 0;
-    if (is_number(text, value) && std::isfinite(value) && value >= low && value <= high) return std::string();
+    if (is_number(text, value) && std::isfinite(value) && value >= low && value <= high)
+      return std::string();
     return fmt::format("{} is not a number from {} to {}", text, low, high);
   };
   return {check, fmt::format("{} to {}", low, high)};
@@ -109,7 +115,8 @@ int parse(CLI::App& app, int argc, char** argv) {
   hold_standard_descriptors();
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond ulimit -f then fails with a reason and a path
   const std::string word = argc > 1 ? argv[1] : "";
-  if (!command_names(app).empty() && !word.empty() && !word.starts_with('-') && !is_command(app, word)) {
+  if (!command_names(app).empty() && !word.empty() && !word.starts_with('-') &&
+      !is_command(app, word)) {
     complain(unknown_command(app, word));
     return 2;
   }
@@ -125,7 +132,8 @@ int parse(CLI::App& app, int argc, char** argv) {
 
 std::string help_of(const CLI::App& app, const std::string& command) {
   // By itself App::help tells of the command that was given, which is `help`.
-  if (command.empty()) return app.get_formatter()->make_help(&app, app.get_name(), CLI::AppFormatMode::Normal);
+  if (command.empty())
+    return app.get_formatter()->make_help(&app, app.get_name(), CLI::AppFormatMode::Normal);
   if (!is_command(app, command)) throw ConfigError({unknown_command(app, command)});
   return app.get_subcommand(command)->help(app.get_name());
 }

@@ -42,9 +42,10 @@ std::map<std::string, double> last_metrics(const std::string& run) {
   return metrics;
 }
 
-/// Requests to stop, which this process takes and passes on to the folds' launchers: a terminal reaches those as well,
-/// `kill` and a scheduler do not. It then waits for them. The signals are held meanwhile: one can neither end this
-/// process first nor be lost to a fold that is just starting, which inherits the mask.
+/// Requests to stop, which this process takes and passes on to the folds' launchers: a terminal
+/// reaches those as well, `kill` and a scheduler do not. It then waits for them. The signals are
+/// held meanwhile: one can neither end this process first nor be lost to a fold that is just
+/// starting, which inherits the mask.
 class Requests {
  public:
   Requests() {
@@ -57,8 +58,10 @@ class Requests {
 
   void pass_on(const std::vector<Apart>& running) {
     signalfd_siginfo info{};
-    while (::read(signals_.get(), &info, sizeof info) == sizeof info) heed(static_cast<int>(info.ssi_signo), running);
-    // A fold counts from when it heard of the first one, which was later: it is asked until it agrees.
+    while (::read(signals_.get(), &info, sizeof info) == sizeof info)
+      heed(static_cast<int>(info.ssi_signo), running);
+    // A fold counts from when it heard of the first one, which was later: it is asked until it
+    // agrees.
     if (at_once_) send(running, SIGINT);
   }
 
@@ -69,9 +72,12 @@ class Requests {
     if (!first_) first_ = request;
     if (action == StopAction::kNone) return;
     at_once_ = action == StopAction::kAtOnce;
-    print_line(stderr, fmt::format("tutti: {}: {}", stop_name(number),
-                                   at_once_ ? "stopped at once; what came after the folds' last checkpoints is lost"
-                                            : "the folds finish their step and save; Ctrl-C after this stops at once"));
+    print_line(
+        stderr,
+        fmt::format("tutti: {}: {}", stop_name(number),
+                    at_once_
+                        ? "stopped at once; what came after the folds' last checkpoints is lost"
+                        : "the folds finish their step and save; Ctrl-C after this stops at once"));
     // SIGTERM never means "at once", in whichever order it and a terminal's SIGINT reach a fold.
     send(running, SIGTERM);
   }
@@ -93,7 +99,8 @@ Spread spread_of(const std::vector<double>& values) {
   const auto n = static_cast<double>(values.size());
   Spread spread;
   for (double value : values) spread.mean += value / n;
-  for (double value : values) spread.deviation += (value - spread.mean) * (value - spread.mean) / std::max(1.0, n - 1);
+  for (double value : values)
+    spread.deviation += (value - spread.mean) * (value - spread.mean) / std::max(1.0, n - 1);
   spread.deviation = std::sqrt(spread.deviation);
   return spread;
 }
@@ -108,7 +115,8 @@ void print_row(const std::string& head, const std::map<std::string, double>& met
 void report(const std::vector<std::map<std::string, double>>& folds, const std::string& folder) {
   json file{{"folds", folds}, {"mean", json::object()}, {"deviation", json::object()}};
   fmt::print("\n{:14} {:>10} {:>12}\n", "metric", "mean", "deviation");
-  std::map<std::string, std::vector<double>> by_name;  // a small fold may lack one: no auc of a single class
+  // a small fold may lack one: no auc of a single class
+  std::map<std::string, std::vector<double>> by_name;
   for (const auto& fold : folds) {
     for (const auto& [name, value] : fold) by_name[name].push_back(value);
   }
@@ -131,7 +139,9 @@ struct Folds {
   std::string failure;  ///< of the first that failed; no other is started then
 };
 
-std::string fold_folder(const std::string& folder, int64_t fold) { return fmt::format("{}/fold-{}", folder, fold); }
+std::string fold_folder(const std::string& folder, int64_t fold) {
+  return fmt::format("{}/fold-{}", folder, fold);
+}
 
 /// Trains the folds, so many at once, and prints each when it has ended.
 Folds train_folds(RunOptions options, int64_t count, size_t at_once, const std::string& folder) {
@@ -141,7 +151,9 @@ Folds train_folds(RunOptions options, int64_t count, size_t at_once, const std::
   folds.metrics.resize(static_cast<size_t>(count));
   std::vector<Apart> running;
   std::vector<int64_t> fold_of;
-  const auto more = [&] { return folds.started < count && folds.stopped_by == 0 && folds.failure.empty(); };
+  const auto more = [&] {
+    return folds.started < count && folds.stopped_by == 0 && folds.failure.empty();
+  };
   while (more() || !running.empty()) {
     requests.pass_on(running);
     if (folds.stopped_by == 0) folds.stopped_by = requests.signal();
@@ -161,7 +173,8 @@ Folds train_folds(RunOptions options, int64_t count, size_t at_once, const std::
     fold_of.erase(fold_of.begin() + i);
     if (folds.stopped_by == 0) folds.stopped_by = result.stopped_by;
     if (result.stopped_by != 0) continue;
-    if (!result.ok && folds.failure.empty()) folds.failure = fmt::format("fold {}: {}", fold, result.failures.front());
+    if (!result.ok && folds.failure.empty())
+      folds.failure = fmt::format("fold {}: {}", fold, result.failures.front());
     if (!result.ok) continue;
     auto& metrics = folds.metrics[static_cast<size_t>(fold)];
     metrics = last_metrics(fold_folder(folder, fold));
@@ -175,12 +188,15 @@ void report_stop(const Folds& folds, const std::string& folder) {
   std::vector<std::string> done, saved;
   for (int64_t fold = 0; fold < folds.started; ++fold) {
     const std::string path = fold_folder(folder, fold);
-    if (path_exists(path)) (folds.metrics[static_cast<size_t>(fold)].empty() ? saved : done).push_back(path);
+    if (path_exists(path))
+      (folds.metrics[static_cast<size_t>(fold)].empty() ? saved : done).push_back(path);
   }
   print_line(stdout, fmt::format("\n{} of {} folds are done", done.size(), folds.metrics.size()));
-  if (!done.empty()) print_line(stdout, fmt::format("their runs are kept: tutti plot {}", fmt::join(done, " ")));
+  if (!done.empty())
+    print_line(stdout, fmt::format("their runs are kept: tutti plot {}", fmt::join(done, " ")));
   for (const std::string& path : saved)
-    print_line(stdout, fmt::format("to go on with one that was saved: tutti train --resume {}", path));
+    print_line(stdout,
+               fmt::format("to go on with one that was saved: tutti train --resume {}", path));
 }
 
 }  // namespace
@@ -201,8 +217,8 @@ int crossval_command(const TrainArguments& arguments, int64_t folds, const MakeM
   nothing_begun.reset();
   const LockedRun made = create_run(arguments.out, options.job);
   const std::string& folder = made.folder.path;
-  fmt::print("{}: {} folds, {} at once, {} rank{} each\n\n", options.job.name, folds, at_once, ranks,
-             ranks == 1 ? "" : "s");
+  fmt::print("{}: {} folds, {} at once, {} rank{} each\n\n", options.job.name, folds, at_once,
+             ranks, ranks == 1 ? "" : "s");
 
   const Folds done = train_folds(options, folds, at_once, folder);
   // As with a run: one that ended before its first step leaves no folder behind.

@@ -23,14 +23,16 @@ std::string classes_of(const Dataset& data, const std::vector<std::string>& name
   std::vector<std::string> texts;
   for (const auto& [label, count] : counts) {
     const bool named = label < static_cast<int64_t>(names.size());
-    texts.push_back(fmt::format("{} {}", named ? names[static_cast<size_t>(label)] : std::to_string(label), count));
+    texts.push_back(fmt::format(
+        "{} {}", named ? names[static_cast<size_t>(label)] : std::to_string(label), count));
   }
   return fmt::format("  {}", fmt::join(first_few(std::move(texts)), "  "));
 }
 
 void print_part(const char* name, const Dataset* data, const DataReport& report) {
   if (data == nullptr || data->size() == 0) return;
-  show(stdout, fmt::format("{:10} {} records{}\n", name, data->size(), classes_of(*data, report.classes)));
+  show(stdout,
+       fmt::format("{:10} {} records{}\n", name, data->size(), classes_of(*data, report.classes)));
 }
 
 }  // namespace
@@ -45,11 +47,13 @@ int data_command(const TrainArguments& arguments) {
   for (const std::string& line : first_few(split.report.statistics))
     show(stdout, fmt::format("{:10} {}\n", "scaled by", line));
   if (split.report.skipped > 0) fmt::print("{:10} {} records\n", "skipped", split.report.skipped);
-  for (const std::string& fault : first_few(split.report.faults)) show(stdout, fmt::format("{:10} {}\n", "", fault));
+  for (const std::string& fault : first_few(split.report.faults))
+    show(stdout, fmt::format("{:10} {}\n", "", fault));
   const int ranks = static_cast<int>(job.layout.ranks);
   if (const Partition partition = make_partition(job.layout, split.train, ranks))
-    show(stdout, fmt::format("\npartition of the training records by \"{}\" over {} ranks\n{}", job.layout.partition,
-                             ranks, to_text(skew_of(partition, *split.train, ranks))));
+    show(stdout, fmt::format("\npartition of the training records by \"{}\" over {} ranks\n{}",
+                             job.layout.partition, ranks,
+                             to_text(skew_of(partition, *split.train, ranks))));
   const Order order = make_order(job, *split.train);
   const int64_t samples = std::min(split.train->size(), kMostRecords);
   uint64_t digest = 0;

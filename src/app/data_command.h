@@ -5,8 +5,8 @@
 
 namespace tutti {
 
-/// Prints the parts, the classes, what was skipped and why, the statistics, how a partition over the job's ranks would
-/// share the records out, and the digest of the order.
+/// Prints the parts, the classes, what was skipped and why, the statistics, how a partition over
+/// the job's ranks would share the records out, and the digest of the order.
 int data_command(const TrainArguments& arguments);
 
 }  // namespace tutti

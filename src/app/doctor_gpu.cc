@@ -26,7 +26,8 @@ class Copies {
         end_(device.make_event(true)) {}
 
   void measure(GpuRates& rates) {
-    const auto here = device_.take(BufferKind::kWork, bytes_), there = device_.take(BufferKind::kWork, bytes_);
+    const auto here = device_.take(BufferKind::kWork, bytes_),
+               there = device_.take(BufferKind::kWork, bytes_);
     const auto host = device_.take_pinned(bytes_);
     rates.copy = 2 * rate(there.data(), here.data());
     rates.to_device = rate(here.data(), host.data());
@@ -59,7 +60,8 @@ class Copies {
 /// The runtime is loaded with LibTorch's CUDA libraries.
 std::vector<int> peers_of(int ordinal, int devices) {
   using CanAccessPeer = int (*)(int* can, int device, int peer);
-  const auto ask = reinterpret_cast<CanAccessPeer>(::dlsym(RTLD_DEFAULT, "cudaDeviceCanAccessPeer"));
+  const auto ask =
+      reinterpret_cast<CanAccessPeer>(::dlsym(RTLD_DEFAULT, "cudaDeviceCanAccessPeer"));
   std::vector<int> peers;
   for (int peer = 0; ask != nullptr && peer < devices; ++peer) {
     int can = 0;
@@ -78,9 +80,10 @@ std::string measured(const DeviceInfo& info, int devices) {
   const Stream stream = device.make_stream();
   rates.float32 = matmul_gflops(device, stream, place, at::kFloat) * 1e9;
   rates.bfloat16 = matmul_gflops(device, stream, place, at::kBFloat16) * 1e9;
-  const nlohmann::json text = {{"float32", rates.float32}, {"bfloat16", rates.bfloat16},
-                               {"copy", rates.copy},       {"to_device", rates.to_device},
-                               {"to_host", rates.to_host}, {"peers", peers_of(info.ordinal, devices)}};
+  const nlohmann::json text = {
+      {"float32", rates.float32}, {"bfloat16", rates.bfloat16},
+      {"copy", rates.copy},       {"to_device", rates.to_device},
+      {"to_host", rates.to_host}, {"peers", peers_of(info.ordinal, devices)}};
   return text.dump();
 }
 

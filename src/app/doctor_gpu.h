@@ -9,8 +9,9 @@
 namespace tutti {
 
 struct GpuRates {
-  double float32 = 0, bfloat16 = 0;   ///< FLOP/s of ATen's matmul
-  double copy = 0;                    ///< bytes per second that a copy in its own memory reads and writes
+  double float32 = 0, bfloat16 = 0;  ///< FLOP/s of ATen's matmul
+  /// bytes per second that a copy in its own memory reads and writes
+  double copy = 0;
   double to_device = 0, to_host = 0;  ///< bytes per second of the link, from and to pinned memory
   std::vector<int> peers;             ///< ordinals of the devices whose memory it reaches directly
   std::string fault;                  ///< why there are no rates; empty: there are

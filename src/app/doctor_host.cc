@@ -48,7 +48,8 @@ std::string installed_torch(const std::string& folder) {
   std::ifstream file(std::filesystem::path(folder).parent_path() / "version.py");
   for (std::string line; std::getline(file, line);) {
     const size_t begin = line.find('\''), end = line.rfind('\'');
-    if (line.starts_with("__version__ =") && begin < end) return line.substr(begin + 1, end - begin - 1);
+    if (line.starts_with("__version__ =") && begin < end)
+      return line.substr(begin + 1, end - begin - 1);
   }
   return {};
 }
@@ -59,14 +60,17 @@ int64_t limit_of(decltype(RLIMIT_NOFILE) resource) {
   return static_cast<int64_t>(limit.rlim_cur);
 }
 
-/// Bytes per second that all cores together read and write while each copies its own memory; the best of several.
+/// Bytes per second that all cores together read and write while each copies its own memory; the
+/// best of several.
 double copy_rate(int cores, int64_t memory) {
-  const size_t each = static_cast<size_t>(std::clamp<int64_t>(memory / 16 / cores, 1 << 20, 64 << 20));
+  const size_t each =
+      static_cast<size_t>(std::clamp<int64_t>(memory / 16 / cores, 1 << 20, 64 << 20));
   constexpr int kTimes = 6;
   SystemClock clock;
   std::vector<Time> times(kTimes + 1);
   int round = 0;
-  std::barrier meeting(cores, [&]() noexcept { times[static_cast<size_t>(round++)] = clock.now(); });
+  std::barrier meeting(cores,
+                       [&]() noexcept { times[static_cast<size_t>(round++)] = clock.now(); });
   std::vector<std::thread> threads;
   for (int core = 0; core < cores; ++core) {
     threads.emplace_back([&] {
@@ -106,13 +110,15 @@ HostReport look_at_host() {
   report.torch_built = TORCH_VERSION;
   std::error_code none;
   const std::filesystem::path here = std::filesystem::current_path(none);
-  const std::filesystem::path runs = std::filesystem::is_directory(here / "runs", none) ? here / "runs" : here;
+  const std::filesystem::path runs =
+      std::filesystem::is_directory(here / "runs", none) ? here / "runs" : here;
   report.runs_folder = runs.string();
   const auto space = std::filesystem::space(runs, none);
   report.disk_free = none ? 0 : static_cast<int64_t>(space.available);
   report.runs_writable = ::access(runs.c_str(), W_OK) == 0;
   struct statvfs shm {};
-  if (::statvfs("/dev/shm", &shm) == 0) report.shm_size = static_cast<int64_t>(shm.f_blocks * shm.f_frsize);
+  if (::statvfs("/dev/shm", &shm) == 0)
+    report.shm_size = static_cast<int64_t>(shm.f_blocks * shm.f_frsize);
   report.open_files = limit_of(RLIMIT_NOFILE);
   report.locked_memory = limit_of(RLIMIT_MEMLOCK);
   return report;
@@ -126,7 +132,8 @@ void measure_host(HostReport& report) {
   SystemClock clock;
   const Matmul& matmul = kernels(isa_of(isa), matmul_of(report.matmul)).matmul;
   report.matmul_flops = matmul_gflops(matmul, clock) * 1e9;
-  report.copy_bytes = copy_rate(report.cores, std::min(report.memory_available, report.memory_limit));
+  report.copy_bytes =
+      copy_rate(report.cores, std::min(report.memory_available, report.memory_limit));
 }
 
 }  // namespace tutti

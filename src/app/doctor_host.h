@@ -12,8 +12,9 @@ struct HostReport {
   bool avx2 = false, avx512 = false;
   int64_t memory = 0, memory_available = 0;  ///< bytes
   int64_t memory_limit = 0;                  ///< of control groups; = memory: none
-  std::string torch_version;                 ///< what the installed one calls itself; empty: it does not say
-  std::string torch_built;                   ///< what this command was built with
+  /// what the installed one calls itself; empty: it does not say
+  std::string torch_version;
+  std::string torch_built;  ///< what this command was built with
   std::string torch_folder;
   std::string runs_folder;  ///< where runs go, or would be made
   int64_t disk_free = 0;

@@ -1,4 +1,5 @@
-// Both need the model, and so ATen, which must not have run in the process that forks the ranks: a child finds out.
+// Both need the model, and so ATen, which must not have run in the process that forks the ranks: a
+// child finds out.
 #include "app/layout_choice.h"
 
 #include <fmt/format.h>
@@ -48,11 +49,14 @@ std::vector<std::string> asked(FunctionRef<std::string()> work, const char* what
 double distance(const MeshOptions& a, const MeshOptions& b) {
   const auto apart = [](int x, int y) { return std::abs(std::log2(static_cast<double>(x) / y)); };
   return apart(a.mesh.tensor, b.mesh.tensor) + apart(a.mesh.pipeline, b.mesh.pipeline) +
-         std::abs(a.zero - b.zero) / 2.0 + (a.mesh.pipeline > 1 && a.schedule != b.schedule ? 1 : 0);
+         std::abs(a.zero - b.zero) / 2.0 +
+         (a.mesh.pipeline > 1 && a.schedule != b.schedule ? 1 : 0);
 }
 
-/// Of so many ranks, the nearest first; with the schedule and the ZeRO stage asked for, or with the plainest.
-std::vector<std::string> nearest_meshes(const ModelShape& shape, const MeshOptions& options, int ranks) {
+/// Of so many ranks, the nearest first; with the schedule and the ZeRO stage asked for, or with the
+/// plainest.
+std::vector<std::string> nearest_meshes(const ModelShape& shape, const MeshOptions& options,
+                                        int ranks) {
   std::vector<std::pair<double, std::string>> all;
   const auto consider = [&](const Mesh& mesh, int zero, const std::string& schedule) {
     MeshOptions other = options;
@@ -64,15 +68,18 @@ std::vector<std::string> nearest_meshes(const ModelShape& shape, const MeshOptio
     other.cut.clear();
     // Layouts that differ in what has no meaning on them (the schedule of one stage) have one name.
     const std::string name = layout_name(other);
-    const bool known = std::any_of(all.begin(), all.end(), [&](const auto& one) { return one.second == name; });
-    if (!known && mesh_faults(shape, other).empty()) all.emplace_back(distance(other, options), name);
+    const bool known =
+        std::any_of(all.begin(), all.end(), [&](const auto& one) { return one.second == name; });
+    if (!known && mesh_faults(shape, other).empty())
+      all.emplace_back(distance(other, options), name);
   };
   for (int tensor = 1; tensor <= std::min(ranks, shape.columns); ++tensor)
     for (int pipeline = 1; tensor * pipeline <= ranks && pipeline <= shape.layers(); ++pipeline) {
       if (ranks % (tensor * pipeline) != 0) continue;
       const Mesh mesh{ranks / (tensor * pipeline), tensor, pipeline, 1};
       for (int zero = mesh.data > 1 ? options.zero : 0; zero >= 0; --zero)
-        for (const std::string& schedule : {options.schedule, std::string("1f1b")}) consider(mesh, zero, schedule);
+        for (const std::string& schedule : {options.schedule, std::string("1f1b")})
+          consider(mesh, zero, schedule);
     }
   std::sort(all.begin(), all.end());
   std::vector<std::string> names;
@@ -81,7 +88,8 @@ std::vector<std::string> nearest_meshes(const ModelShape& shape, const MeshOptio
 }
 
 /// Where offloaded values would go is looked at before any rank starts.
-std::vector<std::string> tier_faults(const Job& job, const ModelShape& shape, const MeshOptions& options) {
+std::vector<std::string> tier_faults(const Job& job, const ModelShape& shape,
+                                     const MeshOptions& options) {
   if (!options.offload) return {};
   const std::string& folder = job.layout.offload_folder;
   int64_t bytes = 0;
@@ -92,10 +100,10 @@ std::vector<std::string> tier_faults(const Job& job, const ModelShape& shape, co
   } catch (const Error& e) {
     Job kept = job;
     kept.layout.offload = "none";
-    return {
-        fmt::format("layout.offload = \"{}\", layout.offload_folder = \"{}\": {}; another folder works, or "
-                    "offload = \"none\"{}",
-                    job.layout.offload, folder, e.what(), without_idle(kept))};
+    return {fmt::format(
+        "layout.offload = \"{}\", layout.offload_folder = \"{}\": {}; another folder works, or "
+        "offload = \"none\"{}",
+        job.layout.offload, folder, e.what(), without_idle(kept))};
   }
   return {};
 }
@@ -113,7 +121,8 @@ std::string mesh_answer(const Job& job, const MakeModel& make_model, bool fresh)
   for (std::string& fault : faults) fault = fmt::format("{}: {}", layout_name(options), fault);
   for (int ranks = static_cast<int>(job.layout.ranks); ranks > 0; --ranks)
     if (const auto nearest = nearest_meshes(shape, options, ranks); !nearest.empty()) {
-      faults.push_back(fmt::format("with {} ranks these work: {}", ranks, fmt::join(nearest, "; ")));
+      faults.push_back(
+          fmt::format("with {} ranks these work: {}", ranks, fmt::join(nearest, "; ")));
       break;
     }
   return fmt::format("{}", fmt::join(faults, "\n"));
@@ -125,10 +134,10 @@ TrainArguments with_planned_layout(TrainArguments arguments, const MakeModel& ma
   if (!arguments.resume.empty()) {
     for (const std::string& setting : arguments.set)
       if (setting.starts_with("layout.plan=") && setting.find("auto") != std::string::npos)
-        throw ConfigError(
-            {fmt::format("--set {} with --resume: a run that goes on keeps its layout, but for what is set; "
-                         "ask `tutti plan` and set what it names",
-                         setting)});
+        throw ConfigError({fmt::format(
+            "--set {} with --resume: a run that goes on keeps its layout, but for what is set; "
+            "ask `tutti plan` and set what it names",
+            setting)});
     return arguments;
   }
   if (!arguments.job_text.empty()) return arguments;
@@ -144,14 +153,16 @@ TrainArguments with_planned_layout(TrainArguments arguments, const MakeModel& ma
     std::string text = fmt::format("layout.ranks={}\n", job.layout.ranks);
     for (const Key& key : keys()) {
       const auto origin = job.origin.find(key.full_name());
-      const bool planned = origin != job.origin.end() && origin->second == "planned" && key.get(job) != key.fallback;
+      const bool planned =
+          origin != job.origin.end() && origin->second == "planned" && key.get(job) != key.fallback;
       // Left out, an automatic key would be chosen once more, and perhaps otherwise.
       if (planned || (key.automatic && key.section == "layout"))
         text += fmt::format("{}={}\n", key.full_name(), value_text(key.get(job)));
     }
     return text;
   };
-  for (std::string& setting : asked(choose, "layout.plan = \"auto\"")) arguments.set.push_back(std::move(setting));
+  for (std::string& setting : asked(choose, "layout.plan = \"auto\""))
+    arguments.set.push_back(std::move(setting));
   arguments.ranks = 0;
   return arguments;
 }

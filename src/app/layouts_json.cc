@@ -33,7 +33,8 @@ std::string layouts_json(const Job& job, const SearchResult& result) {
                          {"hosts", c.link[static_cast<size_t>(Axis::kHosts)]}}}});
   }
   nlohmann::ordered_json rejected = nlohmann::json::array();
-  for (const Rejection& r : result.rejected) rejected.push_back({{"reason", r.reason}, {"layouts", r.layouts}});
+  for (const Rejection& r : result.rejected)
+    rejected.push_back({{"reason", r.reason}, {"layouts", r.layouts}});
   return nlohmann::ordered_json{{"layouts", layouts}, {"rejected", rejected}}.dump(1) + "\n";
 }
 

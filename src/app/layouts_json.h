@@ -8,9 +8,9 @@
 
 namespace tutti {
 
-/// {"layouts": [{"name", "layout": {key: value}, "seconds", "bubble", "exposed", "bytes", "link_bytes": {axis:
-/// bytes}}], "rejected": [{"reason", "layouts": [name]}]}, layouts in the search's order; `layout` has the keys that
-/// are searched. `job`: without one.
+/// {"layouts": [{"name", "layout": {key: value}, "seconds", "bubble", "exposed", "bytes",
+/// "link_bytes": {axis: bytes}}], "rejected": [{"reason", "layouts": [name]}]}, layouts in the
+/// search's order; `layout` has the keys that are searched. `job`: without one.
 std::string layouts_json(const Job& job, const SearchResult& result);
 
 }  // namespace tutti

@@ -50,7 +50,8 @@ struct Planned {
   bool cuda() const { return job.numerics.device == "cuda"; }
   /// A job of a GPU on a host that has none: one that nobody knows stands for it.
   bool elsewhere() const { return cuda() && machine.gpus.front().total_bytes == 0; }
-  /// The job whose model is looked at: without a GPU that of the CPU, which has the same units and FLOPs.
+  /// The job whose model is looked at: without a GPU that of the CPU, which has the same units and
+  /// FLOPs.
   Job described() const {
     Job here = job;
     if (elsewhere()) here.numerics.device = "cpu", here.numerics.precision = "float32";
@@ -70,9 +71,11 @@ Planned plan_job(const PlanArguments& arguments, bool elsewhere) {
   job.layout.cut = "", job.layout.depth = 1, job.layout.hosts = 1, job.layout.ranks = 0;
   planned.machine = this_machine();
   add_gpus(planned.machine, job.numerics.device);
-  if (elsewhere && planned.cuda() && planned.machine.gpus.empty()) planned.machine.gpus.push_back({.name = "GPU"});
+  if (elsewhere && planned.cuda() && planned.machine.gpus.empty())
+    planned.machine.gpus.push_back({.name = "GPU"});
   resolve(job, planned.machine);
-  planned.ranks = static_cast<int>(planned.asked.layout.ranks > 0 ? planned.asked.layout.ranks : job.layout.ranks);
+  planned.ranks = static_cast<int>(planned.asked.layout.ranks > 0 ? planned.asked.layout.ranks
+                                                                  : job.layout.ranks);
   return planned;
 }
 
@@ -91,8 +94,8 @@ std::string idle_setting(const Job& asked, const Job& job) {
   for (const Key& key : keys()) {
     if (key.section != "layout" || key.get(asked) == key.fallback) continue;
     if (const std::string reason = idle_reason(job, key.full_name()); !reason.empty())
-      return fmt::format("{} = {} is set, which has no meaning with {}", key.full_name(), value_text(key.get(asked)),
-                         reason);
+      return fmt::format("{} = {} is set, which has no meaning with {}", key.full_name(),
+                         value_text(key.get(asked)), reason);
   }
   return "";
 }
@@ -109,11 +112,13 @@ std::string refusal(const Planned& planned, const MeshOptions& options) {
 }
 
 std::vector<int> hosts_of(const PlanArguments& arguments, const Planned& planned) {
-  if (!arguments.hosts.empty()) return parse_hosts(read_file(arguments.hosts), arguments.hosts, planned.ranks);
+  if (!arguments.hosts.empty())
+    return parse_hosts(read_file(arguments.hosts), arguments.hosts, planned.ranks);
   std::vector<int> hosts;
   const auto n = static_cast<int>(std::min<int64_t>(planned.asked.layout.hosts, planned.ranks));
   if (n > 1)
-    for (int rank = 0; rank < planned.ranks; ++rank) hosts.push_back(host_of(rank, planned.ranks, n));
+    for (int rank = 0; rank < planned.ranks; ++rank)
+      hosts.push_back(host_of(rank, planned.ranks, n));
   return hosts;
 }
 
@@ -125,17 +130,22 @@ int64_t memory_share(const Planned& planned, const std::vector<int>& hosts) {
   for (const auto& [host, n] : ranks) most = std::max(most, n);
   if (planned.cuda()) {
     const auto gpus = static_cast<int64_t>(planned.machine.gpus.size());
-    return planned.machine.gpus.front().total_bytes / std::max<int64_t>(1, (most + gpus - 1) / gpus);
+    return planned.machine.gpus.front().total_bytes /
+           std::max<int64_t>(1, (most + gpus - 1) / gpus);
   }
   return look_at_host().memory_limit / most;
 }
 
 void print_best(const SearchResult& result) {
-  const auto by_hosts = [](const Candidate& c) { return c.link[static_cast<size_t>(Axis::kHosts)] > 0; };
+  const auto by_hosts = [](const Candidate& c) {
+    return c.link[static_cast<size_t>(Axis::kHosts)] > 0;
+  };
   const bool hosts = std::any_of(result.best.begin(), result.best.end(), by_hosts);
-  fmt::print("{:>3} {:>10} {:>8} {:>8} {:>10} {:>10} {}{:>10} {:>10}  {}\n", "", "step", "bubble", "exposed", "peak",
-             "data", hosts ? fmt::format("{:>10} ", "hosts") : "", "tensor", "pipeline", "layout");
-  fmt::print("{:>3} {:>10} {:>8} {:>8} {:>10} {:>{}}\n", "", "", "", "", "a rank", "a link and step", hosts ? 43 : 32);
+  fmt::print("{:>3} {:>10} {:>8} {:>8} {:>10} {:>10} {}{:>10} {:>10}  {}\n", "", "step", "bubble",
+             "exposed", "peak", "data", hosts ? fmt::format("{:>10} ", "hosts") : "", "tensor",
+             "pipeline", "layout");
+  fmt::print("{:>3} {:>10} {:>8} {:>8} {:>10} {:>{}}\n", "", "", "", "", "a rank",
+             "a link and step", hosts ? 43 : 32);
   for (size_t i = 0; i < std::min(kShown, result.best.size()); ++i) {
     const Candidate& c = result.best[i];
     const auto link = [&](Axis axis) {
@@ -143,11 +153,11 @@ void print_best(const SearchResult& result) {
       return bytes > 0 ? bytes_text(bytes) : std::string("-");
     };
     const bool long_step = c.seconds >= 10;
-    fmt::print("{:>3} {:>7.4g} {:>2} {:>6.1f} % {:>6.1f} % {:>10} {:>10} {}{:>10} {:>10}  {}\n", i + 1,
-               long_step ? c.seconds : c.seconds * 1e3, long_step ? "s" : "ms", 100 * c.bubble, 100 * c.exposed,
-               bytes_text(static_cast<double>(c.memory.total())), link(Axis::kData),
-               hosts ? fmt::format("{:>10} ", link(Axis::kHosts)) : "", link(Axis::kTensor), link(Axis::kPipeline),
-               layout_name(c.options));
+    fmt::print("{:>3} {:>7.4g} {:>2} {:>6.1f} % {:>6.1f} % {:>10} {:>10} {}{:>10} {:>10}  {}\n",
+               i + 1, long_step ? c.seconds : c.seconds * 1e3, long_step ? "s" : "ms",
+               100 * c.bubble, 100 * c.exposed, bytes_text(static_cast<double>(c.memory.total())),
+               link(Axis::kData), hosts ? fmt::format("{:>10} ", link(Axis::kHosts)) : "",
+               link(Axis::kTensor), link(Axis::kPipeline), layout_name(c.options));
   }
 }
 
@@ -157,7 +167,8 @@ void print_rejected(const SearchResult& result) {
   const std::vector<Rejection> reasons = merged(result.rejected);
   for (const Rejection& r : std::span(reasons).first(std::min(kReasons, reasons.size()))) {
     fmt::print("{:>5}  {}\n", r.layouts.size(), r.reason);
-    for (size_t i = 0; i < std::min(kNamed, r.layouts.size()); ++i) fmt::print("         {}\n", r.layouts[i]);
+    for (size_t i = 0; i < std::min(kNamed, r.layouts.size()); ++i)
+      fmt::print("         {}\n", r.layouts[i]);
     if (r.layouts.size() > kNamed) fmt::print("         ...\n");
   }
   if (reasons.size() > kReasons) fmt::print("and {} more reasons\n", reasons.size() - kReasons);
@@ -168,31 +179,34 @@ void print_largest(const SearchResult& result, const SearchRequest& request) {
   const Candidate* largest = nullptr;
   int64_t size = 0;
   for (const Candidate& c : result.best) {
-    const int64_t fits = largest_micro_batch(c.memory, request.base.batch.micro_batch_size, request.memory);
+    const int64_t fits =
+        largest_micro_batch(c.memory, request.base.batch.micro_batch_size, request.memory);
     if (fits > size) size = fits, largest = &c;
   }
   if (largest == nullptr) return;
   const Candidate& best = result.best.front();
   fmt::print("\nlargest micro-batch in {}: {} samples on the best layout, {} on {}\n",
              bytes_text(static_cast<double>(request.memory)),
-             largest_micro_batch(best.memory, request.base.batch.micro_batch_size, request.memory), size,
-             layout_name(largest->options));
+             largest_micro_batch(best.memory, request.base.batch.micro_batch_size, request.memory),
+             size, layout_name(largest->options));
 }
 
 CostOptions cost_of(const PlanArguments& arguments, const Planned& planned, const Model& model) {
   CostOptions cost;
   if (!arguments.calibration.empty() && planned.cuda())
-    throw ConfigError(
-        {fmt::format("--calibration {} but numerics.device = \"cuda\": it holds rates of a CPU, those of a "
-                     "GPU are assumed; leave it out, or set numerics.device = \"cpu\"",
-                     arguments.calibration)});
+    throw ConfigError({fmt::format(
+        "--calibration {} but numerics.device = \"cuda\": it holds rates of a CPU, those of a "
+        "GPU are assumed; leave it out, or set numerics.device = \"cpu\"",
+        arguments.calibration)});
   if (!arguments.calibration.empty() && !path_exists(arguments.calibration))
-    throw ConfigError({fmt::format("--calibration {}: there is no such file; `tutti calibrate --out {}` makes it",
-                                   arguments.calibration, arguments.calibration)});
-  cost.calibration = planned.cuda()
-                         ? default_calibration("cuda", 1, planned.job.numerics.precision != "float32")
-                         : load_calibration(arguments.calibration.empty() ? calibration_path() : arguments.calibration,
-                                            planned.machine.cores);
+    throw ConfigError(
+        {fmt::format("--calibration {}: there is no such file; `tutti calibrate --out {}` makes it",
+                     arguments.calibration, arguments.calibration)});
+  cost.calibration =
+      planned.cuda() ? default_calibration("cuda", 1, planned.job.numerics.precision != "float32")
+                     : load_calibration(arguments.calibration.empty() ? calibration_path()
+                                                                      : arguments.calibration,
+                                        planned.machine.cores);
   cost.transport = planned.job.layout.transport;
   cost.hosts = hosts_of(arguments, planned);
   cost.own_processors = planned.cuda();
@@ -204,36 +218,42 @@ CostOptions cost_of(const PlanArguments& arguments, const Planned& planned, cons
 std::string machine_text(const Planned& planned, const Calibration& c) {
   if (planned.cuda())
     return fmt::format(
-        "{}; assumed are {:.0f} TFLOP/s in {}, {:.0f} TB/s of memory, {:.0f} GB/s between GPUs, {:.0f} GB/s to the "
+        "{}; assumed are {:.0f} TFLOP/s in {}, {:.0f} TB/s of memory, {:.0f} GB/s between GPUs, "
+        "{:.0f} GB/s to the "
         "host",
-        planned.elsewhere() ? "no GPU here" : planned.machine.gpus.front().name, c.matmul.front() / 1e12,
-        planned.job.numerics.precision, c.copy.alone / 1e12, 1 / message_seconds(c.transports.at("nccl"), 1e9),
-        c.tier / 1e9);
-  return c.source != "default" ? fmt::format("{} cores, calibrated: {}", c.cores, c.source)
-                               : "not calibrated: rates are assumed; `tutti calibrate` measures them";
+        planned.elsewhere() ? "no GPU here" : planned.machine.gpus.front().name,
+        c.matmul.front() / 1e12, planned.job.numerics.precision, c.copy.alone / 1e12,
+        1 / message_seconds(c.transports.at("nccl"), 1e9), c.tier / 1e9);
+  return c.source != "default"
+             ? fmt::format("{} cores, calibrated: {}", c.cores, c.source)
+             : "not calibrated: rates are assumed; `tutti calibrate` measures them";
 }
 
 void print_header(const Planned& planned, const ModelShape& shape, const SearchRequest& request) {
   const TrainConfig& t = planned.job.train;
   const CostOptions& cost = request.cost;
-  fmt::print("job      {}: {} lanes x {} x {}, {}, {:.4g} M parameters\n", planned.job.name, t.lanes, t.micro_batches,
-             t.micro_batch_size, t.optimizer, static_cast<double>(shape.parameter_count()) / 1e6);
+  fmt::print("job      {}: {} lanes x {} x {}, {}, {:.4g} M parameters\n", planned.job.name,
+             t.lanes, t.micro_batches, t.micro_batch_size, t.optimizer,
+             static_cast<double>(shape.parameter_count()) / 1e6);
   fmt::print("machine  {}\n", machine_text(planned, cost.calibration));
   if (cost.measured.empty()) {
     const bool wider = planned.elsewhere() && planned.job.numerics.precision != "float32";
-    fmt::print("segments not run: by the FLOPs and bytes that they declare{}\n", wider ? " in float32" : "");
+    fmt::print("segments not run: by the FLOPs and bytes that they declare{}\n",
+               wider ? " in float32" : "");
   } else {
     SegmentSeconds all;
     for (const auto& block : cost.measured)
-      for (const SegmentSeconds& s : block) all.forward += s.forward, all.input += s.input, all.weight += s.weight;
-    fmt::print("segments measured: a micro-batch takes {:.4g} ms forward, {:.4g} ms back\n", all.forward * 1e3,
-               (all.input + all.weight) * 1e3);
+      for (const SegmentSeconds& s : block)
+        all.forward += s.forward, all.input += s.input, all.weight += s.weight;
+    fmt::print("segments measured: a micro-batch takes {:.4g} ms forward, {:.4g} ms back\n",
+               all.forward * 1e3, (all.input + all.weight) * 1e3);
   }
   const std::set<int> hosts(cost.hosts.begin(), cost.hosts.end());
   fmt::print("ranks    {}{}, {}, {}\n\n", request.ranks,
              hosts.size() > 1 ? fmt::format(" on {} hosts", hosts.size()) : "", cost.transport,
-             request.memory > 0 ? fmt::format("at most {} each", bytes_text(static_cast<double>(request.memory)))
-                                : "memory without a limit: --memory sets one");
+             request.memory > 0
+                 ? fmt::format("at most {} each", bytes_text(static_cast<double>(request.memory)))
+                 : "memory without a limit: --memory sets one");
 }
 
 /// All that the search needs.
@@ -254,7 +274,8 @@ Question pose(const PlanArguments& arguments, const MakeModel& make_model, bool 
   const Model model = prepared_model(planned.described(), make_model, /*fresh=*/false);
   ModelShape& shape = question.shape;
   shape = describe(model);
-  if (!arguments.quick && device) dry_run(model, shape, *device.device, device.place(), compute_type(job));
+  if (!arguments.quick && device)
+    dry_run(model, shape, *device.device, device.place(), compute_type(job));
   if (!arguments.quick && !planned.cuda()) dry_run(model, shape);
 
   SearchRequest& request = question.request;
@@ -265,12 +286,13 @@ Question pose(const PlanArguments& arguments, const MakeModel& make_model, bool 
   base.layout.ranks = base.layout.tensor = base.layout.pipeline = 1;
   base.train = job.train;
   base.numerics = job.numerics;
-  request.base =
-      mesh_options(base, shape, static_cast<int>(make_optimizer(job.train, job.numerics.isa)->slots().size()));
+  request.base = mesh_options(
+      base, shape, static_cast<int>(make_optimizer(job.train, job.numerics.isa)->slots().size()));
   request.base.hosts = hosts_in_order(request.cost.hosts);
   const bool grouped = request.cost.hosts.empty() || request.base.hosts > 1;
   request.base.windows = grouped && job.layout.transport != "tcp";
-  request.memory = arguments.memory.empty() ? memory_share(planned, request.cost.hosts) : parse_bytes(arguments.memory);
+  request.memory = arguments.memory.empty() ? memory_share(planned, request.cost.hosts)
+                                            : parse_bytes(arguments.memory);
   request.refuse = [planned](const MeshOptions& options) { return refusal(planned, options); };
   return question;
 }
@@ -286,7 +308,8 @@ int64_t parse_bytes(const std::string& text) {
   std::string unit = end;
   unit.erase(0, unit.find_first_not_of(' '));
   const auto found = kUnits.find(unit);
-  if (end == text.c_str() || found == kUnits.end() || !(number * found->second >= 1) || number * found->second > 9e18)
+  if (end == text.c_str() || found == kUnits.end() || !(number * found->second >= 1) ||
+      number * found->second > 9e18)
     throw ConfigError({fmt::format("{}: not a number of bytes; say it like 16GiB or 500MB", text)});
   return static_cast<int64_t>(number * found->second);
 }
@@ -308,13 +331,16 @@ std::vector<int> parse_slots(const std::string& text, const std::string& source)
     int count = 0;
     if (words >> said) {
       const std::string digits = said.starts_with("slots=") ? said.substr(6) : "";
-      if (digits.empty() || digits.size() > 6 || digits.find_first_not_of("0123456789") != std::string::npos ||
+      if (digits.empty() || digits.size() > 6 ||
+          digits.find_first_not_of("0123456789") != std::string::npos ||
           (count = std::stoi(digits)) == 0 || words >> more)
-        faults.push_back(fmt::format("{}:{}: expected a name and slots=N, not \"{}\"", source, number, line));
+        faults.push_back(
+            fmt::format("{}:{}: expected a name and slots=N, not \"{}\"", source, number, line));
     }
     slots.push_back(count);
   }
-  if (slots.empty() && faults.empty()) faults.push_back(fmt::format("{}: it names no host", source));
+  if (slots.empty() && faults.empty())
+    faults.push_back(fmt::format("{}: it names no host", source));
   if (!faults.empty()) throw ConfigError(std::move(faults));
   return slots;
 }
@@ -323,19 +349,25 @@ std::vector<int> parse_slots(const std::string& text, const std::string& source)
 
 int host_slots(const std::string& text, const std::string& source) {
   const std::vector<int> slots = parse_slots(text, source);
-  return std::find(slots.begin(), slots.end(), 0) != slots.end() ? 0 : std::accumulate(slots.begin(), slots.end(), 0);
+  return std::find(slots.begin(), slots.end(), 0) != slots.end()
+             ? 0
+             : std::accumulate(slots.begin(), slots.end(), 0);
 }
 
 std::vector<int> parse_hosts(const std::string& text, const std::string& source, int ranks) {
   const std::vector<int> slots = parse_slots(text, source);
   int left = ranks, open = 0;
   for (int count : slots) left -= count, open += count == 0 ? 1 : 0;
-  if (open == 0 && left > 0) throw ConfigError({fmt::format("{}: {} slots for {} ranks", source, ranks - left, ranks)});
+  if (open == 0 && left > 0)
+    throw ConfigError({fmt::format("{}: {} slots for {} ranks", source, ranks - left, ranks)});
   std::vector<int> hosts;
   int opened = 0;
   for (size_t h = 0; h < slots.size(); ++h) {
-    const int count = slots[h] > 0 ? slots[h] : static_cast<int>(lanes_of(opened++, open, std::max(left, 0)).size());
-    for (int i = 0; i < count && static_cast<int>(hosts.size()) < ranks; ++i) hosts.push_back(static_cast<int>(h));
+    const int count = slots[h] > 0
+                          ? slots[h]
+                          : static_cast<int>(lanes_of(opened++, open, std::max(left, 0)).size());
+    for (int i = 0; i < count && static_cast<int>(hosts.size()) < ranks; ++i)
+      hosts.push_back(static_cast<int>(h));
   }
   return hosts;
 }
@@ -357,8 +389,9 @@ int plan_command(const PlanArguments& arguments, const MakeModel& make_model) {
   if (!arguments.picture.empty()) {
     const MeshOptions& options = result.best.front().options;
     const Rehearsal shown = rehearse(shape, request, options, false);
-    write_output(arguments.picture, timeline_svg(shown.programs, shown.simulation,
-                                                 fmt::format("{}: {}", planned.job.name, layout_name(options))));
+    write_output(arguments.picture,
+                 timeline_svg(shown.programs, shown.simulation,
+                              fmt::format("{}: {}", planned.job.name, layout_name(options))));
     show(stdout, fmt::format("\n{}\n", arguments.picture));
   }
   return 0;

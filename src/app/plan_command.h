@@ -11,31 +11,35 @@ namespace tutti {
 
 struct PlanArguments {
   std::string job;
-  int64_t ranks = 0;    ///< 0: as the job says
-  std::string memory;   ///< of a rank: "16GiB"; empty: its share of this machine's; no limit where the GPU is not known
-  std::string hosts;    ///< a file: a line a host, "name [slots=N]"
-  std::string picture;  ///< an SVG file to write
-  std::string json;     ///< a file for all layouts (app/layouts_json.h)
+  int64_t ranks = 0;  ///< 0: as the job says
+  /// of a rank: "16GiB"; empty: its share of this machine's; no limit where the GPU is not known
+  std::string memory;
+  std::string hosts;             ///< a file: a line a host, "name [slots=N]"
+  std::string picture;           ///< an SVG file to write
+  std::string json;              ///< a file for all layouts (app/layouts_json.h)
   std::vector<std::string> set;  ///< section.key=value; layout keys that are set are not searched
   std::string calibration;       ///< empty: calibration_path()
-  bool quick = false;            ///< nothing of the model is run: neither timed nor its memory measured
+  /// nothing of the model is run: neither timed nor its memory measured
+  bool quick = false;
 };
 
-/// Prints the best ten, what was rejected and why, and the largest micro-batch. Throws ConfigError when nothing fits. A
-/// job of a GPU is planned on any host: rates of a GPU are assumed, and only its memory is that of the one that is
-/// here.
+/// Prints the best ten, what was rejected and why, and the largest micro-batch. Throws ConfigError
+/// when nothing fits. A job of a GPU is planned on any host: rates of a GPU are assumed, and only
+/// its memory is that of the one that is here.
 int plan_command(const PlanArguments& arguments, const MakeModel& make_model);
 
-/// For layout.plan = "auto": the job resolved, with the best layout. It will run here, so the host must have the GPU
-/// that it asks for. Runs ATen unless `quick`: a process that goes on to fork ranks asks for it in a child.
+/// For layout.plan = "auto": the job resolved, with the best layout. It will run here, so the host
+/// must have the GPU that it asks for. Runs ATen unless `quick`: a process that goes on to fork
+/// ranks asks for it in a child.
 Job planned_job(const PlanArguments& arguments, const MakeModel& make_model);
 
 /// "16GiB", "512 MiB", "1.5GB", "1000000". Throws ConfigError.
 int64_t parse_bytes(const std::string& text);
 /// All slots of a hosts file; 0: a host does not say how many it has. Throws as parse_hosts does.
 int host_slots(const std::string& text, const std::string& source);
-/// The host of each of `ranks` ranks by the text of a hosts file: filled in order; hosts without slots take equal parts
-/// of what those with slots leave. Throws ConfigError naming `source` and the line.
+/// The host of each of `ranks` ranks by the text of a hosts file: filled in order; hosts without
+/// slots take equal parts of what those with slots leave. Throws ConfigError naming `source` and
+/// the line.
 std::vector<int> parse_hosts(const std::string& text, const std::string& source, int ranks);
 
 }  // namespace tutti

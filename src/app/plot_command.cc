@@ -6,7 +6,8 @@
 
 namespace tutti {
 
-int plot_command(const std::vector<std::string>& runs, const std::string& metric, const std::string& out) {
+int plot_command(const std::vector<std::string>& runs, const std::string& metric,
+                 const std::string& out) {
   refuse_bad_output(out);
   std::vector<Curve> curves;
   for (const std::string& run : runs) curves.push_back(read_curve(run, metric));

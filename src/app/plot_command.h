@@ -6,6 +6,7 @@
 
 namespace tutti {
 
-int plot_command(const std::vector<std::string>& runs, const std::string& metric, const std::string& out);
+int plot_command(const std::vector<std::string>& runs, const std::string& metric,
+                 const std::string& out);
 
 }  // namespace tutti

@@ -22,7 +22,8 @@ constexpr int kTimes = 7;
 // Whole numbers are indices and targets: zero is a valid one of every kind.
 std::vector<at::Tensor> tensors_of(const std::vector<Border>& borders) {
   std::vector<at::Tensor> tensors;
-  for (const Border& b : borders) tensors.push_back(at::full(b.dims, c10::isFloatingType(b.type) ? 0.5 : 0.0, b.type));
+  for (const Border& b : borders)
+    tensors.push_back(at::full(b.dims, c10::isFloatingType(b.type) ? 0.5 : 0.0, b.type));
   return tensors;
 }
 
@@ -44,7 +45,8 @@ std::string key_of(const Block& block, const SegmentWiring& wiring) {
   for (const Border& b : wiring.inputs) key += "; in " + to_string(b);
   for (const Border& b : wiring.outputs) key += "; out " + to_string(b);
   for (bool wanted : wiring.wanted) key += wanted ? " w" : " -";
-  for (const Parameter& p : block.parameters) key += fmt::format("; {} [{}]", p.name, fmt::join(p.dims, ", "));
+  for (const Parameter& p : block.parameters)
+    key += fmt::format("; {} [{}]", p.name, fmt::join(p.dims, ", "));
   return key;
 }
 
@@ -66,7 +68,8 @@ class Bench {
     for (size_t i = 0; i < grad_in_.size(); ++i)
       if (!wiring.wanted[i]) grad_in_[i] = at::Tensor();
     for (size_t i = 0; i < grad_out_.size(); ++i)
-      if (!floating(wiring.outputs[i]) || wiring.outputs[i].name == "loss") grad_out_[i] = at::Tensor();
+      if (!floating(wiring.outputs[i]) || wiring.outputs[i].name == "loss")
+        grad_out_[i] = at::Tensor();
   }
 
   SegmentSeconds run() {

@@ -17,7 +17,8 @@ namespace {
 void check(const TokenizeArguments& arguments) {
   std::vector<std::string> faults;
   if ((arguments.vocab != 0) == !arguments.tokenizer.empty()) {
-    faults.emplace_back("tokenize needs either --vocab (learn a tokenizer) or --tokenizer (encode with one)");
+    faults.emplace_back(
+        "tokenize needs either --vocab (learn a tokenizer) or --tokenizer (encode with one)");
   }
   if (arguments.vocab != 0 && arguments.vocab < 256) {
     faults.push_back(fmt::format("--vocab {}: at least 256, the bytes", arguments.vocab));
@@ -32,7 +33,9 @@ void say(const TokenizeArguments& arguments, const std::string& line) {
 
 class Stopwatch {
  public:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
 
  private:
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
@@ -43,8 +46,8 @@ void learn(const TokenizeArguments& arguments, const std::string& text) {
   const Tokenizer tokenizer = Tokenizer::train(text, arguments.vocab);
   const double seconds = watch.seconds();
   write_output(arguments.out, tokenizer.json());
-  say(arguments, fmt::format("{}: {} tokens learned from {:.2f} MB in {:.2f} s", arguments.out, tokenizer.vocab(),
-                             static_cast<double>(text.size()) / 1e6, seconds));
+  say(arguments, fmt::format("{}: {} tokens learned from {:.2f} MB in {:.2f} s", arguments.out,
+                             tokenizer.vocab(), static_cast<double>(text.size()) / 1e6, seconds));
   if (tokenizer.vocab() < arguments.vocab) {
     say(arguments, fmt::format("the text has no pairs for the other {} of --vocab {}",
                                arguments.vocab - tokenizer.vocab(), arguments.vocab));
@@ -58,9 +61,11 @@ void encode(const TokenizeArguments& arguments, const std::string& text) {
   const double seconds = watch.seconds();
   write_tokens(arguments.out, tokens, tokenizer.vocab());
   const auto bytes = static_cast<double>(text.size());
-  say(arguments, fmt::format("{}: {} tokens of a vocabulary of {}, {:.2f} bytes per token, {:.1f} MB/s", arguments.out,
-                             tokens.size(), tokenizer.vocab(),
-                             bytes / static_cast<double>(std::max<size_t>(tokens.size(), 1)), bytes / 1e6 / seconds));
+  say(arguments,
+      fmt::format("{}: {} tokens of a vocabulary of {}, {:.2f} bytes per token, {:.1f} MB/s",
+                  arguments.out, tokens.size(), tokenizer.vocab(),
+                  bytes / static_cast<double>(std::max<size_t>(tokens.size(), 1)),
+                  bytes / 1e6 / seconds));
 }
 
 }  // namespace

@@ -13,8 +13,8 @@ struct TokenizeArguments {
   std::string out;
 };
 
-/// Prints what was made and how fast; returns the exit code. Throws ConfigError for arguments that do not go together,
-/// Error for files.
+/// Prints what was made and how fast; returns the exit code. Throws ConfigError for arguments that
+/// do not go together, Error for files.
 int tokenize_command(const TokenizeArguments& arguments);
 
 }  // namespace tutti

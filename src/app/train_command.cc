@@ -32,7 +32,8 @@ void say(fmt::format_string<Args...> format, Args&&... args) {
   show(stdout, fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// Which processor: a GPU with what runs on it, or why the one that is to be expected here is not used.
+/// Which processor: a GPU with what runs on it, or why the one that is to be expected here is not
+/// used.
 void print_device(const Job& job, const Machine& machine) {
   const LayoutConfig& l = job.layout;
   if (job.numerics.device != "cuda") {
@@ -41,10 +42,11 @@ void print_device(const Job& job, const Machine& machine) {
   }
   const auto gpus = static_cast<int64_t>(machine.gpus.size());
   const int64_t used = std::min(gpus, l.ranks);
-  say("device  {}{} ({:.1f} GiB){}, graph {}, prefetch {}\n", used > 1 ? fmt::format("{} x ", used) : "",
-      machine.gpus.front().name, static_cast<double>(machine.gpus.front().total_bytes) / (1 << 30),
-      l.ranks > gpus ? fmt::format(", {} ranks on {} of them", l.ranks, gpus) : "", l.graph ? "on" : "off",
-      l.prefetch ? "on" : "off");
+  say("device  {}{} ({:.1f} GiB){}, graph {}, prefetch {}\n",
+      used > 1 ? fmt::format("{} x ", used) : "", machine.gpus.front().name,
+      static_cast<double>(machine.gpus.front().total_bytes) / (1 << 30),
+      l.ranks > gpus ? fmt::format(", {} ranks on {} of them", l.ranks, gpus) : "",
+      l.graph ? "on" : "off", l.prefetch ? "on" : "off");
 }
 
 /// How ranks share the work.
@@ -53,7 +55,8 @@ std::string mesh_text(const Job& job) {
   const Mesh mesh = mesh_of(l);
   std::string text;
   if (mesh.tensor * mesh.pipeline > 1)
-    text = fmt::format(", data {} x tensor {} x pipeline {}", mesh.data, mesh.tensor, mesh.pipeline);
+    text =
+        fmt::format(", data {} x tensor {} x pipeline {}", mesh.data, mesh.tensor, mesh.pipeline);
   if (mesh.pipeline > 1) text += ", " + l.schedule;
   if (l.in_flight > 0) text += fmt::format(", {} in flight", l.in_flight);
   if (l.zero > 0) text += fmt::format(", zero {}", l.zero);
@@ -67,23 +70,26 @@ void print_header(const Prepared& prepared) {
   const Job& job = prepared.job;
   const TrainConfig& t = job.train;
   const LayoutConfig& l = job.layout;
-  say("job     {}: {} steps of {} lanes x {} x {}, {}, seed {}, {} {}, {} matmul\n", job.name, t.steps, t.lanes,
-      t.micro_batches, t.micro_batch_size, t.optimizer, t.seed, job.numerics.precision, job.numerics.isa,
-      job.numerics.matmul);
-  say("layout  {} {} rank{}{}, {}{}, overlap {}, fold {}\n", l.ranks, l.workers, l.ranks == 1 ? "" : "s",
-      mesh_text(job), l.transport, l.hosts > 1 ? fmt::format(", {} hosts", l.hosts) : "", l.overlap ? "on" : "off",
-      l.fold);
+  say("job     {}: {} steps of {} lanes x {} x {}, {}, seed {}, {} {}, {} matmul\n", job.name,
+      t.steps, t.lanes, t.micro_batches, t.micro_batch_size, t.optimizer, t.seed,
+      job.numerics.precision, job.numerics.isa, job.numerics.matmul);
+  say("layout  {} {} rank{}{}, {}{}, overlap {}, fold {}\n", l.ranks, l.workers,
+      l.ranks == 1 ? "" : "s", mesh_text(job), l.transport,
+      l.hosts > 1 ? fmt::format(", {} hosts", l.hosts) : "", l.overlap ? "on" : "off", l.fold);
   print_device(job, prepared.machine);
   for (const std::string& change : prepared.changes)
-    say("notice  {}: from here on the bits differ from those of a run without this change\n", change);
+    say("notice  {}: from here on the bits differ from those of a run without this change\n",
+        change);
   if (job.numerics.reduce != "exact")
-    say("inexact numerics.reduce = \"{}\": the order of additions follows the number of ranks, so the bits depend on "
+    say("inexact numerics.reduce = \"{}\": the order of additions follows the number of ranks, so "
+        "the bits depend on "
         "the layout\n",
         job.numerics.reduce);
 }
 
 bool sets(const std::vector<Setting>& settings, const std::string& key) {
-  return std::any_of(settings.begin(), settings.end(), [&](const Setting& s) { return s.key == key; });
+  return std::any_of(settings.begin(), settings.end(),
+                     [&](const Setting& s) { return s.key == key; });
 }
 
 /// The job that the run's last checkpoint was trained with.
@@ -93,7 +99,8 @@ Job trained_job(const RunFolder& folder) {
 }
 
 Job resumed_job(const TrainArguments& arguments, std::vector<Setting> settings) {
-  // The run's transport was chosen for the workers and the device it had, its ranks for that one's number.
+  // The run's transport was chosen for the workers and the device it had, its ranks for that one's
+  // number.
   const bool moves = sets(settings, "numerics.device");
   if ((moves || sets(settings, "layout.workers")) && !sets(settings, "layout.transport"))
     settings.push_back({"layout.transport", "auto"});
@@ -104,24 +111,25 @@ Job resumed_job(const TrainArguments& arguments, std::vector<Setting> settings) 
   if (auto edited = job_differences(trained, before); !edited.empty()) {
     for (std::string& fault : edited)
       fault = fmt::format("--resume {}: {} as {} says", arguments.resume, fault, folder.job());
-    edited.push_back(fmt::format(
-        "--resume {}: a run goes on with the job that it began with: undo the change (or remove {}, and it is "
-        "restored), or start a new run with `tutti train {}`",
-        arguments.resume, folder.job(), folder.job()));
+    edited.push_back(
+        fmt::format("--resume {}: a run goes on with the job that it began with: undo the change "
+                    "(or remove {}, and it is "
+                    "restored), or start a new run with `tutti train {}`",
+                    arguments.resume, folder.job(), folder.job()));
     throw ConfigError(std::move(edited));
   }
   Job job = job_of_run(folder, settings);
   if (auto changed = job_differences(before, job); !changed.empty()) {
     for (std::string& fault : changed)
-      fault = fmt::format("--resume {}: {}; only [layout], the device and the precision may change", arguments.resume,
-                          fault);
+      fault = fmt::format("--resume {}: {}; only [layout], the device and the precision may change",
+                          arguments.resume, fault);
     throw ConfigError(std::move(changed));
   }
   return job;
 }
 
-/// The last words, and the exit code. One message is enough: what other ranks said follows from it, and is in
-/// events.jsonl. A run that was stopped at once has said so.
+/// The last words, and the exit code. One message is enough: what other ranks said follows from it,
+/// and is in events.jsonl. A run that was stopped at once has said so.
 int report(const RunResult& result) {
   const int stopped = result.stopped_by != 0 ? stop_code(result.stopped_by) : 0;
   if (!result.ok && stopped == 0) {
@@ -129,7 +137,8 @@ int report(const RunResult& result) {
     complain(result.failures.front());
   }
   if (!result.ok) return stopped != 0 ? stopped : 1;
-  if (!result.nothing_left.empty()) say("notice  {}: there is nothing left to do\n", result.nothing_left);
+  if (!result.nothing_left.empty())
+    say("notice  {}: there is nothing left to do\n", result.nothing_left);
   say("run     {}\n", result.folder);
   say("state sha256 {}\n", result.hash);
   std::fflush(stdout);
@@ -156,8 +165,9 @@ std::vector<Setting> parse_settings(const std::vector<std::string>& texts, int64
 
 Job job_on_host(const std::string& run) {
   const RunFolder folder = open_run(run);
-  Job job =
-      job_of_run(folder, {{"numerics.device", "cpu"}, {"numerics.precision", "float32"}, {"layout.transport", "auto"}});
+  Job job = job_of_run(folder, {{"numerics.device", "cpu"},
+                                {"numerics.precision", "float32"},
+                                {"layout.transport", "auto"}});
   const Machine machine = this_machine();
   forget_idle_keys(job, machine);
   resolve(job, machine);
@@ -183,18 +193,21 @@ Prepared prepare(const TrainArguments& arguments, bool elsewhere) {
   if (!arguments.resume.empty()) forget_idle_keys(job, prepared.machine);
   resolve(job, prepared.machine);
   choose_library_isa(job.numerics.isa);
-  if (!arguments.resume.empty()) prepared.changes = device_differences(trained_job(open_run(arguments.resume)), job);
+  if (!arguments.resume.empty())
+    prepared.changes = device_differences(trained_job(open_run(arguments.resume)), job);
   return prepared;
 }
 
-int train_command(const TrainArguments& given, const MakeModel& make_model, const OwnPartition& partition) {
-  // A training outlives whoever reads its output: what counts is in the run's folder. The exit code tells of the loss.
+int train_command(const TrainArguments& given, const MakeModel& make_model,
+                  const OwnPartition& partition) {
+  // A training outlives whoever reads its output: what counts is in the run's folder. The exit code
+  // tells of the loss.
   std::signal(SIGPIPE, SIG_IGN);
   if (!given.resume.empty() && !given.out.empty())
-    throw ConfigError(
-        {fmt::format("--resume {} --out {}: a run goes on in its own folder; leave out --out, or copy {} to "
-                     "{} and resume the copy",
-                     given.resume, given.out, given.resume, given.out)});
+    throw ConfigError({fmt::format(
+        "--resume {} --out {}: a run goes on in its own folder; leave out --out, or copy {} to "
+        "{} and resume the copy",
+        given.resume, given.out, given.resume, given.out)});
   RunOptions options;
   std::optional<EndOnStop> nothing_begun(std::in_place);
   const TrainArguments arguments = with_planned_layout(given, make_model);
@@ -213,7 +226,9 @@ int train_command(const TrainArguments& given, const MakeModel& make_model, cons
     if (!folder.empty()) sinks.push_back(open_tensorboard(folder + "/tensorboard"));
     return sinks;
   };
-  options.started = [](int rank, int pid) { print_line(stdout, fmt::format("rank {} pid {}", rank, pid)); };
+  options.started = [](int rank, int pid) {
+    print_line(stdout, fmt::format("rank {} pid {}", rank, pid));
+  };
   // On a terminal the bar's line is left as it is.
   options.say = [terminal](const std::string& words) {
     if (terminal) show(stderr, "\n");

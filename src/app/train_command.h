@@ -21,21 +21,26 @@ struct TrainArguments {
 /// "a.b=v" into key and value; ConfigError when there is no '='.
 std::vector<Setting> parse_settings(const std::vector<std::string>& texts, int64_t ranks);
 
-/// The job that the arguments mean, resolved for this machine, the library paths chosen for its ISA.
+/// The job that the arguments mean, resolved for this machine, the library paths chosen for its
+/// ISA.
 struct Prepared {
   Job job;
   Machine machine;
-  std::vector<std::string> changes;  ///< of a run that goes on: what of its processor or precision is another now
+  /// of a run that goes on: what of its processor or precision is another now
+  std::vector<std::string> changes;
 };
 /// `elsewhere`: a job for a GPU that this host has not is resolved as if it had one.
 Prepared prepare(const TrainArguments& arguments, bool elsewhere = false);
 inline Job job_of(const TrainArguments& arguments) { return prepare(arguments).job; }
 
-/// The job of a run, resolved for this host's cores whatever it was trained on: for commands that only use the model.
+/// The job of a run, resolved for this host's cores whatever it was trained on: for commands that
+/// only use the model.
 Job job_on_host(const std::string& run);
 
-/// Trains, prints the header and the hash; returns the exit code (0; 1 failed; stopped: 130 by Ctrl-C, 143 by SIGTERM,
-/// 129 by SIGHUP). Output that cannot be written does not end a training: the caller finds it when it flushes stdout.
-int train_command(const TrainArguments& arguments, const MakeModel& make_model, const OwnPartition& partition = {});
+/// Trains, prints the header and the hash; returns the exit code (0; 1 failed; stopped: 130 by
+/// Ctrl-C, 143 by SIGTERM, 129 by SIGHUP). Output that cannot be written does not end a training:
+/// the caller finds it when it flushes stdout.
+int train_command(const TrainArguments& arguments, const MakeModel& make_model,
+                  const OwnPartition& partition = {});
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// The `tutti` command: reads arguments, calls one function per command, and turns every failure into a message and an
-// exit code.
+// The `tutti` command: reads arguments, calls one function per command, and turns every failure
+// into a message and an exit code.
 #include <fmt/format.h>
 #include <torch/headeronly/version.h>
 
@@ -38,42 +38,55 @@ namespace {
 constexpr uint64_t kMostRanks = 65536, kMostSteps = uint64_t{1} << 40;
 /// An option that a shell filled in from a variable that was not set is not one that was left out.
 const CLI::Validator kNotEmpty(
-    [](const std::string& text) { return text.empty() ? std::string("it is empty (an unset variable?)") : ""; }, "");
+    [](const std::string& text) {
+      return text.empty() ? std::string("it is empty (an unset variable?)") : "";
+    },
+    "");
 
 void add_train_options(CLI::App& app, TrainArguments& arguments, bool resumable = true) {
-  app.add_option("--ranks", arguments.ranks, "number of ranks (default: one per usable core, at most the lanes)")
+  app.add_option("--ranks", arguments.ranks,
+                 "number of ranks (default: one per usable core, at most the lanes)")
       ->transform(whole(0, kMostRanks));
   app.add_option("--steps", arguments.steps, "stop at this step; changes nothing else")
       ->transform(whole(0, kMostSteps));
-  app.add_option("--set", arguments.set, "section.key=value, a TOML value (a bare word is a string)")
+  app.add_option("--set", arguments.set,
+                 "section.key=value, a TOML value (a bare word is a string)")
       ->allow_extra_args(false);
-  app.add_option("--out", arguments.out, "folder of the run (default: runs/<job>-<n>)")->check(kNotEmpty);
+  app.add_option("--out", arguments.out, "folder of the run (default: runs/<job>-<n>)")
+      ->check(kNotEmpty);
   if (resumable)
-    app.add_option("--resume", arguments.resume,
-                   "go on with this run; only [layout] keys, device and precision may be set beside it")
+    app.add_option(
+           "--resume", arguments.resume,
+           "go on with this run; only [layout] keys, device and precision may be set beside it")
         ->check(kNotEmpty);
 }
 
 int jobs_command() {
-  for (const auto& [name, description] : builtin_jobs()) fmt::print("{:12} {}\n", name, description);
+  for (const auto& [name, description] : builtin_jobs())
+    fmt::print("{:12} {}\n", name, description);
   return 0;
 }
 
-int sample_command(const std::string& path, const std::string& prompt, int64_t length, double temperature,
-                   uint64_t seed) {
+int sample_command(const std::string& path, const std::string& prompt, int64_t length,
+                   double temperature, uint64_t seed) {
   RunFolder folder = open_run(path);
   const Job job = job_on_host(path);
-  if (job.model.kind != "gpt") throw Error(fmt::format("{}: a model of kind {} writes no text", path, job.model.kind));
+  if (job.model.kind != "gpt")
+    throw Error(fmt::format("{}: a model of kind {} writes no text", path, job.model.kind));
   prepare_compute_thread(1);
   const Trained trained(path, 1, job.numerics, make_model);
   std::shared_ptr<const Tokenizer> tokenizer;
   if (path_exists(folder.tokenizer()))
     tokenizer = std::make_shared<const Tokenizer>(Tokenizer::load(folder.tokenizer()));
-  show(stdout, Sampler(job, make_model, trained.units(), tokenizer).text(prompt, length, seed, temperature) + "\n");
+  show(
+      stdout,
+      Sampler(job, make_model, trained.units(), tokenizer).text(prompt, length, seed, temperature) +
+          "\n");
   return 0;
 }
 
-/// Those that every rank has kept, ascending: records are bounded, and on a device not all steps are traced.
+/// Those that every rank has kept, ascending: records are bounded, and on a device not all steps
+/// are traced.
 std::vector<uint64_t> traced_steps(const std::vector<TraceEvent>& events) {
   std::map<uint64_t, std::set<int>> ranks;
   std::set<int> all;
@@ -87,8 +100,8 @@ std::vector<uint64_t> traced_steps(const std::vector<TraceEvent>& events) {
   return steps;
 }
 
-/// Merges the ranks' records into trace.json (Chrome, Perfetto) and trace.svg (the step in the middle of what was
-/// kept).
+/// Merges the ranks' records into trace.json (Chrome, Perfetto) and trace.svg (the step in the
+/// middle of what was kept).
 int trace_command(const std::string& path, int64_t step) {
   RunFolder folder = open_run(path);
   std::vector<TraceEvent> events;
@@ -102,18 +115,20 @@ int trace_command(const std::string& path, int64_t step) {
       }
     }
   }
-  if (events.empty()) throw Error(fmt::format("{}: it has no trace (a run writes it when it ends)", path));
+  if (events.empty())
+    throw Error(fmt::format("{}: it has no trace (a run writes it when it ends)", path));
   const std::vector<uint64_t> steps = traced_steps(events);
   if (steps.empty()) throw Error(fmt::format("{}: no step was traced on all ranks", path));
   if (step >= 0 && !std::binary_search(steps.begin(), steps.end(), static_cast<uint64_t>(step)))
-    throw ConfigError(
-        {fmt::format("--step {}: steps {} to {} were traced on all ranks{}", step, steps.front(), steps.back(),
-                     steps.back() - steps.front() >= steps.size() ? ", not every one" : "")});
+    throw ConfigError({fmt::format(
+        "--step {}: steps {} to {} were traced on all ranks{}", step, steps.front(), steps.back(),
+        steps.back() - steps.front() >= steps.size() ? ", not every one" : "")});
   const uint64_t shown = step >= 0 ? static_cast<uint64_t>(step) : steps[steps.size() / 2];
   write_file_atomic(folder.path + "/trace.json", chrome_trace(events));
   write_file_atomic(folder.path + "/trace.svg", svg_trace(events, shown));
-  show(stdout, fmt::format("{}/trace.json  {} instructions, for ui.perfetto.dev or chrome://tracing\n", folder.path,
-                           events.size()));
+  show(stdout,
+       fmt::format("{}/trace.json  {} instructions, for ui.perfetto.dev or chrome://tracing\n",
+                   folder.path, events.size()));
   show(stdout, fmt::format("{}/trace.svg   step {}\n", folder.path, shown));
   return 0;
 }
@@ -128,7 +143,8 @@ int docs_command(const std::string& out) {
   return 0;
 }
 
-/// "tutti 0.1.0 (commit abc1234), LibTorch 2.11.0, avx512": what two runs must agree on to have the same bits.
+/// "tutti 0.1.0 (commit abc1234), LibTorch 2.11.0, avx512": what two runs must agree on to have the
+/// same bits.
 std::string version_text(const std::string& build) {
   const Machine machine = this_machine();
   return fmt::format("tutti {}, LibTorch {}, {}", build, TORCH_VERSION,
@@ -153,7 +169,8 @@ int tutti_main(int argc, char** argv, const std::string& build) {
   CLI::App app("Tutti: distributed training whose result does not depend on the layout", "tutti");
   app.require_subcommand(0, 1);
   app.set_version_flag(
-      "--version", [&build] { return version_text(build); }, "the version, its commit, LibTorch and instructions");
+      "--version", [&build] { return version_text(build); },
+      "the version, its commit, LibTorch and instructions");
   int code = 0;
   auto on = [&code](CLI::App* command, const std::function<int()>& f) {
     command->callback([&code, f] { code = guarded(f); });
@@ -166,12 +183,14 @@ int tutti_main(int argc, char** argv, const std::string& build) {
   add_train_options(*train, arguments);
   on(train, [&] {
     if (!arguments.resume.empty() && train->count("job") > 0)
-      throw ConfigError({fmt::format("--resume takes the job from {}: leave out {}", arguments.resume, arguments.job)});
+      throw ConfigError({fmt::format("--resume takes the job from {}: leave out {}",
+                                     arguments.resume, arguments.job)});
     return train_command(arguments, own_model);
   });
 
   int64_t verify_steps = 0;
-  CLI::App* verify = app.add_subcommand("verify", "run a job over a set of layouts and compare the states");
+  CLI::App* verify =
+      app.add_subcommand("verify", "run a job over a set of layouts and compare the states");
   verify->add_option("job", arguments.job, "built-in name or TOML file")->required();
   verify->add_option("--steps", verify_steps, "steps on each layout (default: 3, on a GPU 6)")
       ->transform(whole(1, kMostSteps));
@@ -181,14 +200,17 @@ int tutti_main(int argc, char** argv, const std::string& build) {
   on(app.add_subcommand("jobs", "list the built-in jobs"), jobs_command);
 
   bool as_json = false;
-  CLI::App* doctor = app.add_subcommand("doctor", "what this host offers, what it measures and what is missing");
+  CLI::App* doctor =
+      app.add_subcommand("doctor", "what this host offers, what it measures and what is missing");
   doctor->add_flag("--json", as_json, "as JSON");
   on(doctor, [&] { return doctor_command(as_json); });
 
-  CLI::App* explain_job = app.add_subcommand("explain", "the complete job, every default, where each value came from");
+  CLI::App* explain_job =
+      app.add_subcommand("explain", "the complete job, every default, where each value came from");
   explain_job->add_option("job", arguments.job, "built-in name or TOML file")->required();
   explain_job->add_option("--set", arguments.set, "section.key=value")->allow_extra_args(false);
-  explain_job->add_option("--ranks", arguments.ranks, "number of ranks")->transform(whole(0, kMostRanks));
+  explain_job->add_option("--ranks", arguments.ranks, "number of ranks")
+      ->transform(whole(0, kMostRanks));
   on(explain_job, [&] {
     const Prepared prepared = prepare(arguments, /*elsewhere=*/true);
     show(stdout, explain(prepared.job));
@@ -198,20 +220,24 @@ int tutti_main(int argc, char** argv, const std::string& build) {
   });
 
   PlanArguments plans;
-  CLI::App* plan =
-      app.add_subcommand("plan", "search the layouts of a job: predicted step time, memory, bytes per link");
+  CLI::App* plan = app.add_subcommand(
+      "plan", "search the layouts of a job: predicted step time, memory, bytes per link");
   plan->add_option("job", plans.job, "built-in name or TOML file")->required();
   plan->add_option("--ranks", plans.ranks, "number of ranks (default: as a run would have)")
       ->transform(whole(1, kMostRanks));
   plan->add_option("--memory", plans.memory,
-                   "of a rank, like 16GiB (default: its share of this machine's; without the job's GPU no limit)");
+                   "of a rank, like 16GiB (default: its share of this machine's; without the job's "
+                   "GPU no limit)");
   plan->add_option("--hosts", plans.hosts, "a file with a line a host: name [slots=N]");
   plan->add_option("--picture", plans.picture, "an SVG file for the timeline of the best layout");
   plan->add_option("--json", plans.json, "a file for all layouts that were simulated");
-  plan->add_option("--set", plans.set, "section.key=value; layout keys that are set are not searched")
+  plan->add_option("--set", plans.set,
+                   "section.key=value; layout keys that are set are not searched")
       ->allow_extra_args(false);
-  plan->add_option("--calibration", plans.calibration, "a file of `tutti calibrate --out`; a GPU's rates are assumed");
-  plan->add_flag("--quick", plans.quick, "run nothing of the model: go by what its segments declare");
+  plan->add_option("--calibration", plans.calibration,
+                   "a file of `tutti calibrate --out`; a GPU's rates are assumed");
+  plan->add_flag("--quick", plans.quick,
+                 "run nothing of the model: go by what its segments declare");
   on(plan, [&] { return plan_command(plans, own_model); });
 
   std::string calibration;
@@ -232,12 +258,16 @@ int tutti_main(int argc, char** argv, const std::string& build) {
   sample->add_option("--temperature", temperature, "1: as learned; lower: bolder")
       ->capture_default_str()
       ->transform(real(1e-3, 1e3));
-  sample->add_option("--seed", seed, "of the draws")->capture_default_str()->transform(whole(0, UINT64_MAX));
+  sample->add_option("--seed", seed, "of the draws")
+      ->capture_default_str()
+      ->transform(whole(0, UINT64_MAX));
   on(sample, [&] { return sample_command(path, prompt, length, temperature, seed); });
 
-  CLI::App* trace = app.add_subcommand("trace", "what every rank executed when, as a Perfetto trace and an SVG");
+  CLI::App* trace =
+      app.add_subcommand("trace", "what every rank executed when, as a Perfetto trace and an SVG");
   trace->add_option("run", path, "folder of the run")->required();
-  trace->add_option("--step", step, "the step to draw (default: one from the middle)")->transform(whole(0, kMostSteps));
+  trace->add_option("--step", step, "the step to draw (default: one from the middle)")
+      ->transform(whole(0, kMostSteps));
   on(trace, [&] { return trace_command(path, step); });
 
   std::vector<std::string> runs;
@@ -245,35 +275,44 @@ int tutti_main(int argc, char** argv, const std::string& build) {
   CLI::App* plot = app.add_subcommand("plot", "loss curves of several runs on one picture");
   plot->add_option("runs", runs, "folders of the runs")->required();
   plot->add_option("-o,--out", out, "the SVG file")->capture_default_str();
-  plot->add_option("--metric", metric, "loss, or a metric of the evaluations: accuracy, perplexity, ...")
+  plot->add_option("--metric", metric,
+                   "loss, or a metric of the evaluations: accuracy, perplexity, ...")
       ->capture_default_str();
   on(plot, [&] { return plot_command(runs, metric, out); });
 
   int64_t folds = 5;
-  CLI::App* crossval = app.add_subcommand("crossval", "k-fold cross-validation: the job once for every fold");
+  CLI::App* crossval =
+      app.add_subcommand("crossval", "k-fold cross-validation: the job once for every fold");
   crossval->add_option("job", arguments.job, "built-in name or TOML file")->required();
-  crossval->add_option("--folds", folds, "number of folds")->capture_default_str()->transform(whole(2, 1000));
+  crossval->add_option("--folds", folds, "number of folds")
+      ->capture_default_str()
+      ->transform(whole(2, 1000));
   add_train_options(*crossval, arguments, false);
   on(crossval, [&] { return crossval_command(arguments, folds, own_model); });
 
-  CLI::App* data = app.add_subcommand("data", "what a job's data is: parts, classes, faults, statistics, order");
+  CLI::App* data =
+      app.add_subcommand("data", "what a job's data is: parts, classes, faults, statistics, order");
   data->add_option("job", arguments.job, "built-in name or TOML file")->required();
   data->add_option("--ranks", arguments.ranks, "number of ranks")->transform(whole(0, kMostRanks));
   data->add_option("--set", arguments.set, "section.key=value")->allow_extra_args(false);
   on(data, [&] { return data_command(arguments); });
 
   int64_t count = 1000;
-  CLI::App* generate = app.add_subcommand("generate", "training samples from a trained autoencoder, as a .npy file");
+  CLI::App* generate =
+      app.add_subcommand("generate", "training samples from a trained autoencoder, as a .npy file");
   generate->add_option("run", path, "folder of the run")->required();
   generate->add_option("--count", count, "number of samples")
       ->capture_default_str()
       ->transform(whole(1, uint64_t{1} << 32));
-  generate->add_option("--seed", seed, "of the draws")->capture_default_str()->transform(whole(0, UINT64_MAX));
+  generate->add_option("--seed", seed, "of the draws")
+      ->capture_default_str()
+      ->transform(whole(0, UINT64_MAX));
   generate->add_option("-o,--out", out, "the .npy file")->required();
   on(generate, [&] { return generate_command(path, count, seed, out); });
 
   TokenizeArguments tokens;
-  CLI::App* tokenize = app.add_subcommand("tokenize", "learn a byte-level BPE tokenizer, or encode a text with one");
+  CLI::App* tokenize =
+      app.add_subcommand("tokenize", "learn a byte-level BPE tokenizer, or encode a text with one");
   tokenize->add_option("file", tokens.file, "the text; kjv: the King James text")->required();
   tokenize->add_option("--vocab", tokens.vocab, "learn so many tokens and write a tokenizer.json")
       ->transform(whole(256, 1 << 20));

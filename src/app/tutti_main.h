@@ -1,5 +1,5 @@
-// The command line as a library: the `tutti` command itself, and the same `train` for a C++ program with a model of its
-// own.
+// The command line as a library: the `tutti` command itself, and the same `train` for a C++ program
+// with a model of its own.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace tutti {
 
-/// For a user's program: `prog [--ranks N] [--steps N] [--set section.key=value]... [--out DIR] [--resume RUN]`.
-/// `job` is TOML text (it may start from a built-in with base = "..."). Returns the process's exit code.
-/// `partition` is used where the job says layout.partition = "own".
+/// For a user's program: `prog [--ranks N] [--steps N] [--set section.key=value]... [--out DIR]
+/// [--resume RUN]`. `job` is TOML text (it may start from a built-in with base = "..."). Returns
+/// the process's exit code. `partition` is used where the job says layout.partition = "own".
 int train_main(int argc, char** argv, const MakeModel& make_model, const std::string& job,
                const OwnPartition& partition = {});
 

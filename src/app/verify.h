@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-/// Runs `steps` steps of the job on every layout of the set that its lanes allow; prints a table; returns 0 when all
-/// hashes are equal.
+/// Runs `steps` steps of the job on every layout of the set that its lanes allow; prints a table;
+/// returns 0 when all hashes are equal.
 int verify_command(const TrainArguments& arguments, int64_t steps, const MakeModel& make_model);
 
 }  // namespace tutti

@@ -84,7 +84,8 @@ LayoutConfig layout_of(LayoutConfig layout, const Row& row) {
   return layout;
 }
 
-/// Rows of a sweep. What takes turns does so by counters of its own, so that no two go in step for long.
+/// Rows of a sweep. What takes turns does so by counters of its own, so that no two go in step for
+/// long.
 class Sweep {
  public:
   explicit Sweep(const Job& job)
@@ -102,7 +103,8 @@ class Sweep {
       for (int64_t pipeline : kSizes)
         for (int64_t data : kSizes) {
           const int64_t ranks = data * tensor * pipeline;
-          if (ranks == 1 || ranks > (device_ ? 4 : 8) || data > lanes_ || tensor > slices_) continue;
+          if (ranks == 1 || ranks > (device_ ? 4 : 8) || data > lanes_ || tensor > slices_)
+            continue;
           mesh(data, tensor, pipeline);
         }
     return std::move(rows_);
@@ -110,7 +112,8 @@ class Sweep {
 
  private:
   static constexpr int64_t kSizes[] = {1, 2, 3, 4, 8};
-  static constexpr const char* kSchedules[] = {"1f1b", "gpipe", "interleaved", "zero-bubble", "zbv"};
+  static constexpr const char* kSchedules[] = {"1f1b", "gpipe", "interleaved", "zero-bubble",
+                                               "zbv"};
   static constexpr const char* kRecomputes[] = {"none", "full", "none", "selective"};
   static constexpr const char* kOffloads[] = {"none", "none", "none", "none", "optimizer"};
 
@@ -143,7 +146,8 @@ class Sweep {
     if (!cut_.empty()) add(split);
   }
 
-  /// All where there are stages alone; else one by turns, and first the one that any number of layers allows.
+  /// All where there are stages alone; else one by turns, and first the one that any number of
+  /// layers allows.
   std::vector<std::string> schedules_of(const LayoutConfig& row, bool first) {
     if (row.pipeline == 1) return {row.schedule};
     if (row.ranks == row.pipeline) return {std::begin(kSchedules), std::end(kSchedules)};
@@ -163,7 +167,8 @@ class Sweep {
       }
       for (const std::string& schedule : schedules_of(row, zero == 0)) {
         row.schedule = schedule;
-        row.in_flight = pipeline > 1 && splits_backward(schedule) && fitted_++ % 3 == 1 ? pipeline + 1 : 0;
+        row.in_flight =
+            pipeline > 1 && splits_backward(schedule) && fitted_++ % 3 == 1 ? pipeline + 1 : 0;
         row.recompute = turn(kRecomputes, recomputes_++);
         row.offload = turn(kOffloads, offloads_++);
         if (zero == 3) row.depth = 1 + static_cast<int64_t>(depths_++ % 2);
@@ -193,7 +198,9 @@ class Sweep {
     } else {
       // Threads start fastest.
       row.workers = at % 4 < 2 ? "thread" : "process";
-      row.transport = at % 8 == 1 || at % 8 == 6 ? "tcp" : row.workers == "thread" ? "inproc" : "shm";
+      row.transport = at % 8 == 1 || at % 8 == 6 ? "tcp"
+                      : row.workers == "thread"  ? "inproc"
+                                                 : "shm";
     }
     rows_.push_back(std::move(row));
   }
@@ -210,15 +217,16 @@ class Sweep {
 
 std::vector<LayoutConfig> verify_layouts(const Job& job) {
   std::vector<LayoutConfig> layouts;
-  for (const Row& row : job.numerics.device == "cuda" ? std::span<const Row>(kDeviceRows) : kHostRows)
+  for (const Row& row :
+       job.numerics.device == "cuda" ? std::span<const Row>(kDeviceRows) : kHostRows)
     if (row.ranks <= job.train.lanes) layouts.push_back(layout_of(job.layout, row));
   const auto sweep = Sweep(job).run();
   layouts.insert(layouts.end(), sweep.begin(), sweep.end());
   return layouts;
 }
 
-std::vector<std::string> layout_faults(const Job& job, const std::vector<LayoutConfig>& layouts, const Machine& machine,
-                                       const MakeModel& make_model) {
+std::vector<std::string> layout_faults(const Job& job, const std::vector<LayoutConfig>& layouts,
+                                       const Machine& machine, const MakeModel& make_model) {
   const Model model = make_model(job);
   const ModelShape shape = describe(model);
   const auto slots = static_cast<int>(make_optimizer(job.train)->slots().size());

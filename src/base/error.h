@@ -1,5 +1,6 @@
-// The kinds of failure. A user's mistake is a ConfigError (all faults at once), a lost or silent peer is a CommError
-// (recoverable), anything else a run can meet is an Error. A broken promise inside the program aborts: TUTTI_CHECK.
+// The kinds of failure. A user's mistake is a ConfigError (all faults at once), a lost or silent
+// peer is a CommError (recoverable), anything else a run can meet is an Error. A broken promise
+// inside the program aborts: TUTTI_CHECK.
 #pragma once
 
 #include <fmt/format.h>
@@ -33,9 +34,11 @@ struct CommFailure {
   int rank = -1;          ///< who noticed
   std::string operation;  ///< "reduce parcel 3", "barrier", ...
   int peer = -1;          ///< who was waited for; -1: nobody in particular
-  uint64_t sequence = 0;  ///< the operation's number in its queue (the step, for a plan's instruction)
+  /// the operation's number in its queue (the step, for a plan's instruction)
+  uint64_t sequence = 0;
   std::chrono::nanoseconds waited{0};
-  std::string reason;  ///< "timed out", "connection closed", "rank 1 (pid 77) was killed by signal 9"
+  /// "timed out", "connection closed", "rank 1 (pid 77) was killed by signal 9"
+  std::string reason;
 };
 
 class CommError : public Error {

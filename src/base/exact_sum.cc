@@ -12,7 +12,8 @@ constexpr uint32_t kNan = 1, kPlusInfinity = 2, kMinusInfinity = 4;
 constexpr int kPayload = 32;
 constexpr int64_t kMask = (int64_t{1} << kPayload) - 1;
 constexpr double kTooLarge = 0x1p320;
-constexpr uint32_t kMaxPending = 1u << 30;  // each addition puts less than 2^32 into a limb: 2^62 in all
+// each addition puts less than 2^32 into a limb: 2^62 in all
+constexpr uint32_t kMaxPending = 1u << 30;
 
 }  // namespace
 
@@ -48,7 +49,8 @@ void ExactSum::add(double term) {
 }
 
 void ExactSum::resolve() {
-  // Afterwards every limb but the last is in [0, 2^32); the last carries the sign. One sum has one such form.
+  // Afterwards every limb but the last is in [0, 2^32); the last carries the sign. One sum has one
+  // such form.
   for (int i = 0; i + 1 < kLimbs; ++i) {
     const int64_t carry = limbs_[i] >> kPayload;
     limbs_[i] -= carry << kPayload;
@@ -78,7 +80,8 @@ double ExactSum::value() const {
     return std::numeric_limits<double>::quiet_NaN();
   }
   if (flags_ != 0) {
-    return flags_ == kPlusInfinity ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity();
+    return flags_ == kPlusInfinity ? std::numeric_limits<double>::infinity()
+                                   : -std::numeric_limits<double>::infinity();
   }
   ExactSum magnitude = *this;
   magnitude.resolve();
@@ -90,8 +93,8 @@ double ExactSum::value() const {
   int top = kLimbs - 1;
   while (top > 0 && magnitude.limbs_[top] == 0) --top;
 
-  // The three highest limbs have at least 65 significant bits; a sticky lowest bit stands for all below, so the
-  // conversion to double (to nearest, ties to even) rounds the whole sum once.
+  // The three highest limbs have at least 65 significant bits; a sticky lowest bit stands for all
+  // below, so the conversion to double (to nearest, ties to even) rounds the whole sum once.
   const auto limb = [&](int i) { return i < 0 ? 0 : static_cast<uint64_t>(magnitude.limbs_[i]); };
   auto head = static_cast<unsigned __int128>(limb(top)) << 2 * kPayload;
   head |= limb(top - 1) << kPayload | limb(top - 2);

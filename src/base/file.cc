@@ -51,8 +51,8 @@ class Temporary {
   bool renamed = false;
 };
 
-/// The descriptor that a name stands for; -1: none. Opened by such a name, a file that the shell has opened to append
-/// to would be written from its start.
+/// The descriptor that a name stands for; -1: none. Opened by such a name, a file that the shell
+/// has opened to append to would be written from its start.
 int named_descriptor(const std::string& path) {
   if (path == "/dev/stdout") return STDOUT_FILENO;
   if (path == "/dev/stderr") return STDERR_FILENO;
@@ -94,9 +94,11 @@ Output look_at_output(const std::string& path) {
     output.exists = true;
     const mode_t mode = output.there.st_mode;
     if (S_ISDIR(mode)) throw Error(fmt::format("cannot write {}: it is a folder", path));
-    // Root may write to any file, but a file that its owner has made read-only is not to be replaced by chance.
+    // Root may write to any file, but a file that its owner has made read-only is not to be
+    // replaced by chance.
     if (S_ISREG(mode) && (mode & 0222) == 0)
-      throw Error(fmt::format("cannot write {}: it is read-only; `chmod u+w` it, or name another file", path));
+      throw Error(fmt::format(
+          "cannot write {}: it is read-only; `chmod u+w` it, or name another file", path));
     if (S_ISREG(mode) && access(output.target.c_str(), W_OK) != 0) throw_errno("write", path);
     return output;
   }
@@ -108,14 +110,17 @@ Output look_at_output(const std::string& path) {
   return output;
 }
 
-/// Puts a new file in the place of the old one. False, and nothing is changed, where the new one could not be what the
-/// old one was.
+/// Puts a new file in the place of the old one. False, and nothing is changed, where the new one
+/// could not be what the old one was.
 bool replaced(const Output& output, std::span<const std::byte> bytes, const std::string& path) {
-  if (output.exists && (output.there.st_nlink > 1 || access(parent_of(output.target).c_str(), W_OK) != 0)) return false;
+  if (output.exists &&
+      (output.there.st_nlink > 1 || access(parent_of(output.target).c_str(), W_OK) != 0))
+    return false;
   Temporary temporary(output.target);
   if (output.exists) {
     if (fchown(temporary.fd.get(), output.there.st_uid, output.there.st_gid) != 0) return false;
-    if (fchmod(temporary.fd.get(), output.there.st_mode & 07777) != 0) throw_errno("set the mode of", path);
+    if (fchmod(temporary.fd.get(), output.there.st_mode & 07777) != 0)
+      throw_errno("set the mode of", path);
   }
   temporary.fill(bytes, path);
   if (rename(temporary.name.c_str(), output.target.c_str()) != 0) {
@@ -130,7 +135,10 @@ bool replaced(const Output& output, std::span<const std::byte> bytes, const std:
 
 std::string special_kind(unsigned mode) {
   if (S_ISREG(mode)) return "";
-  return S_ISDIR(mode) ? "a folder" : S_ISFIFO(mode) ? "a pipe" : S_ISSOCK(mode) ? "a socket" : "a device";
+  return S_ISDIR(mode)    ? "a folder"
+         : S_ISFIFO(mode) ? "a pipe"
+         : S_ISSOCK(mode) ? "a socket"
+                          : "a device";
 }
 
 void Fd::reset(int fd) {
@@ -153,13 +161,16 @@ PathKind kind_at(const std::string& path) {
     if (errno == ENOENT || errno == ENOTDIR) return PathKind::kNothing;
     throw_errno("look at", path);
   }
-  return S_ISREG(info.st_mode) ? PathKind::kFile : S_ISDIR(info.st_mode) ? PathKind::kFolder : PathKind::kOther;
+  return S_ISREG(info.st_mode)   ? PathKind::kFile
+         : S_ISDIR(info.st_mode) ? PathKind::kFolder
+                                 : PathKind::kOther;
 }
 
 std::vector<std::string> names_in(const std::string& folder) {
   std::error_code error;
   std::vector<std::string> names;
-  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error))
     names.push_back(it->path().filename().string());
   if (error) throw Error(fmt::format("cannot read {}: {}", folder, error.message()));
   std::sort(names.begin(), names.end());
@@ -171,15 +182,18 @@ std::string read_file(const std::string& path) {
   if (!fd) throw_errno("open", path);
   struct stat info {};
   if (fstat(fd.get(), &info) != 0) throw_errno("read", path);
-  if (S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode)) throw Error(fmt::format("{}: a device, not a file", path));
+  if (S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode))
+    throw Error(fmt::format("{}: a device, not a file", path));
   constexpr size_t kMostPiped = size_t{1} << 30;
   std::string text(static_cast<size_t>(info.st_size), '\0');
   size_t done = 0;
   while (true) {
     if (!S_ISREG(info.st_mode) && done > kMostPiped)
-      throw Error(fmt::format("{}: more than 1 GiB came through {} and there is no end to it; make it a file", path,
-                              special_kind(info.st_mode)));
-    if (done == text.size()) text.resize(done + 4096);  // also how the end of a file without a size (/proc) is found
+      throw Error(fmt::format(
+          "{}: more than 1 GiB came through {} and there is no end to it; make it a file", path,
+          special_kind(info.st_mode)));
+    // also how the end of a file without a size (/proc) is found
+    if (done == text.size()) text.resize(done + 4096);
     const ssize_t n = read(fd.get(), text.data() + done, text.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw_errno("read", path);
@@ -227,7 +241,8 @@ void write_output(const std::string& path, std::string_view text) {
   const Output output = look_at_output(path);
   const bool special = output.exists && !S_ISREG(output.there.st_mode);
   if (!special && replaced(output, bytes, path)) return;
-  const Fd fd(open(output.target.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC | (special ? 0 : O_TRUNC)));
+  const Fd fd(
+      open(output.target.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC | (special ? 0 : O_TRUNC)));
   if (!fd) throw_errno("write", path);
   write_all(fd.get(), bytes, path);
   if (!special && fsync(fd.get()) != 0) throw_errno("sync", path);

@@ -22,7 +22,8 @@ class EventFile final : public EventSink {
   }
 
   void write(const nlohmann::json& event) override {
-    const std::string line = event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    const std::string line =
+        event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
     std::lock_guard lock(mutex_);
     ssize_t n;
     do n = ::write(fd_.get(), line.data(), line.size());
@@ -44,6 +45,8 @@ class EventFile final : public EventSink {
 
 }  // namespace
 
-std::unique_ptr<EventSink> open_event_file(const std::string& path) { return std::make_unique<EventFile>(path); }
+std::unique_ptr<EventSink> open_event_file(const std::string& path) {
+  return std::make_unique<EventFile>(path);
+}
 
 }  // namespace tutti

@@ -19,7 +19,8 @@ std::string memory_ran_out(std::optional<double> wanted) {
   rlimit limit{};
   const bool limited = ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   return fmt::format(
-      "memory ran out{}: {} are available on this machine{}; fewer ranks, a smaller train.micro_batch_size, a smaller "
+      "memory ran out{}: {} are available on this machine{}; fewer ranks, a smaller "
+      "train.micro_batch_size, a smaller "
       "model or less data take less",
       wanted ? fmt::format(" where {} were asked for", bytes_text(*wanted)) : "",
       bytes_text(static_cast<double>(available_memory())),
@@ -35,7 +36,8 @@ std::string message_of(const std::exception& failure) {
   if (const auto* path = dynamic_cast<const std::filesystem::filesystem_error*>(&failure))
     return fmt::format("cannot use {}: {}", path->path1().string(), path->code().message());
   std::string text = failure.what();
-  text.resize(std::min(text.size(), text.find("\nException raised from ")));  // torch's go on with where that was
+  // torch's go on with where that was
+  text.resize(std::min(text.size(), text.find("\nException raised from ")));
   return text;
 }
 
@@ -47,7 +49,8 @@ std::string json_fault(const std::exception& fault) {
 
 std::string as_utf8(const std::string& text) {
   using nlohmann::json;
-  std::string valid = json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
+  std::string valid = json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace))
+                          .get<std::string>();
   constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
   for (size_t at = 0; (at = valid.find(kReplacement, at)) != std::string::npos;)
     valid.replace(at, kReplacement.size(), "_");

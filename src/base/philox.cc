@@ -1,4 +1,5 @@
-// Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3") and the mapping of keys to streams.
+// Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3") and the mapping of
+// keys to streams.
 #include "base/philox.h"
 
 #include <cmath>
@@ -31,8 +32,10 @@ std::array<uint32_t, 4> philox_raw(std::array<uint32_t, 4> counter, std::array<u
 
 PhiloxStream philox_stream(const PhiloxKey& key) {
   // Philox is a bijection of its counter, so for one (seed, purpose) no two (a, b) share a stream.
-  const auto domain = philox_raw({low(key.seed), high(key.seed), static_cast<uint32_t>(key.purpose), 0}, {0, 0});
-  const auto stream = philox_raw({low(key.a), high(key.a), low(key.b), high(key.b)}, {domain[0], domain[1]});
+  const auto domain =
+      philox_raw({low(key.seed), high(key.seed), static_cast<uint32_t>(key.purpose), 0}, {0, 0});
+  const auto stream =
+      philox_raw({low(key.a), high(key.a), low(key.b), high(key.b)}, {domain[0], domain[1]});
   return {{stream[0], stream[1]}, {stream[2], stream[3]}};
 }
 
@@ -53,8 +56,8 @@ uint64_t philox_below(const PhiloxKey& key, uint64_t i, uint64_t n) {
 
 double philox_normal(const PhiloxKey& key, uint64_t i) {
   const auto block = philox(key, i / 2);
-  const double u =
-      static_cast<double>((join(block[0], block[1]) >> 11) + 1) * 0x1p-53;  // (0, 1]: its logarithm is finite
+  const double u = static_cast<double>((join(block[0], block[1]) >> 11) + 1) *
+                   0x1p-53;  // (0, 1]: its logarithm is finite
   const double v = static_cast<double>(join(block[2], block[3]) >> 11) * 0x1p-53;
   const double radius = std::sqrt(-2 * std::log(u)), angle = 2 * std::numbers::pi * v;
   return radius * (i % 2 == 0 ? std::cos(angle) : std::sin(angle));

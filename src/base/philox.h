@@ -1,5 +1,5 @@
-// Philox 4x32-10: the only source of randomness. A draw is a pure function of its key, so it is the same on every
-// layout.
+// Philox 4x32-10: the only source of randomness. A draw is a pure function of its key, so it is the
+// same on every layout.
 #pragma once
 
 #include <array>
@@ -23,10 +23,14 @@ enum class Purpose : uint32_t {
 
 /// Names one stream of draws: (seed, purpose, a, b). What a and b are depends on the purpose:
 ///   init: a = hash64(parameter name), b = 0       element i of the parameter is draw i
-///   dropout: tensor/cpu/dropout.simd.cc; order: a = pass over the data, b = 0; split: a = record, b: grid/order.cc
-///   resample: a = b = 0, block i is sample i       data: data/tables/generated.cc       augment:
-///   data/images/augment.cc latent: a = sample, b = 0, draw i is element i of its code       sample: the texts and
-///   codes of a trained model
+///   dropout: tensor/cpu/dropout.simd.cc
+///   order: a = pass over the data, b = 0          grid/order.cc
+///   split: a = record, b: grid/order.cc
+///   resample: a = b = 0                           block i is sample i
+///   data: data/tables/generated.cc
+///   augment: data/images/augment.cc
+///   latent: a = sample, b = 0                     draw i is element i of its code
+///   sample: the texts and codes of a trained model
 struct PhiloxKey {
   uint64_t seed = 0;
   Purpose purpose = Purpose::kTest;
@@ -40,18 +44,20 @@ std::array<uint32_t, 4> philox(const PhiloxKey& key, uint64_t index);
 /// The raw 10-round function on a counter and a key; for kernels that vectorise it.
 std::array<uint32_t, 4> philox_raw(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
-/// The (key, first two counter words) a stream maps to; word 2 and 3 of the counter are the block index.
+/// The (key, first two counter words) a stream maps to; word 2 and 3 of the counter are the block
+/// index.
 struct PhiloxStream {
   std::array<uint32_t, 2> key;
   std::array<uint32_t, 2> counter;
 };
 PhiloxStream philox_stream(const PhiloxKey& key);
 
-/// Draw i of the stream as a float in [0, 1) with 24 bits, or an unbiased-enough integer below n (64 x 64 -> 128 bit
-/// multiply).
+/// Draw i of the stream as a float in [0, 1) with 24 bits, or an unbiased-enough integer below n
+/// (64 x 64 -> 128 bit multiply).
 float philox_uniform(const PhiloxKey& key, uint64_t i);
 uint64_t philox_below(const PhiloxKey& key, uint64_t i, uint64_t n);
-/// Draw i as a standard normal (Box-Muller in double over the block's words; draws 2k and 2k+1 share a block).
+/// Draw i as a standard normal (Box-Muller in double over the block's words; draws 2k and 2k+1
+/// share a block).
 double philox_normal(const PhiloxKey& key, uint64_t i);
 
 }  // namespace tutti

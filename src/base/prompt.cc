@@ -1,4 +1,5 @@
-// The scheduler gives short turns before long ones. A thread's turn is its sched_runtime, which takes no privilege.
+// The scheduler gives short turns before long ones. A thread's turn is its sched_runtime, which
+// takes no privilege.
 #include "base/prompt.h"
 
 #include <sched.h>

@@ -3,8 +3,9 @@
 
 namespace tutti {
 
-/// The calling thread, which works for moments, runs as soon as it is woken, ahead of one that computes. Linux 6.12 and
-/// later; elsewhere it waits for the end of the other's turn (milliseconds), as ever.
+/// The calling thread, which works for moments, runs as soon as it is woken, ahead of one that
+/// computes. Linux 6.12 and later; elsewhere it waits for the end of the other's turn
+/// (milliseconds), as ever.
 void wake_promptly();
 
 }  // namespace tutti

@@ -8,14 +8,15 @@ namespace tutti {
 
 namespace {
 
-// A handler gets no argument of ours. Who is forked has the handler, too, until it sets another: it ends without a
-// word.
+// A handler gets no argument of ours. Who is forked has the handler, too, until it sets another: it
+// ends without a word.
 volatile pid_t speaker = 0;
 
 /// Only what is safe in a handler.
 void end_now(int signal) {
   if (::getpid() != speaker) ::_exit(stop_code(signal));
-  for (const char* part : {"tutti: ", stop_name(signal), ": stopped before the first step; there is nothing to save\n"})
+  for (const char* part : {"tutti: ", stop_name(signal),
+                           ": stopped before the first step; there is nothing to save\n"})
     (void)!::write(STDERR_FILENO, part, ::strlen(part));
   ::_exit(stop_code(signal));
 }
@@ -26,7 +27,8 @@ std::vector<int> stop_signals() {
   std::vector<int> obeyed;
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction now {};
-    if (::sigaction(signal, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) obeyed.push_back(signal);
+    if (::sigaction(signal, nullptr, &now) == 0 && now.sa_handler != SIG_IGN)
+      obeyed.push_back(signal);
   }
   return obeyed;
 }
@@ -39,7 +41,9 @@ sigset_t stop_set() {
 }
 
 const char* stop_name(int signal) {
-  return signal == SIGINT ? "Ctrl-C" : signal == SIGTERM ? "SIGTERM" : "SIGHUP (the terminal has closed)";
+  return signal == SIGINT    ? "Ctrl-C"
+         : signal == SIGTERM ? "SIGTERM"
+                             : "SIGHUP (the terminal has closed)";
 }
 
 void die_of_stop_signals() {

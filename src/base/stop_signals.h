@@ -1,6 +1,7 @@
-// The signals that ask the command to end: SIGINT (Ctrl-C), SIGTERM (a scheduler, `timeout`), SIGHUP (the terminal has
-// closed). Who handles them when: a process that has made nothing yet ends at once (EndOnStop); one that has something
-// to put in order holds them (HeldStops) and takes them from a signalfd; helpers that it forks die of them.
+// The signals that ask the command to end: SIGINT (Ctrl-C), SIGTERM (a scheduler, `timeout`),
+// SIGHUP (the terminal has closed). Who handles them when: a process that has made nothing yet ends
+// at once (EndOnStop); one that has something to put in order holds them (HeldStops) and takes them
+// from a signalfd; helpers that it forks die of them.
 #pragma once
 
 #include <signal.h>
@@ -9,8 +10,8 @@
 
 namespace tutti {
 
-/// Those that this process obeys. One that it was started to ignore (nohup, a background job of a script) stays
-/// ignored.
+/// Those that this process obeys. One that it was started to ignore (nohup, a background job of a
+/// script) stays ignored.
 std::vector<int> stop_signals();
 /// The same as a set.
 sigset_t stop_set();
@@ -21,7 +22,8 @@ inline int stop_code(int signal) { return 128 + signal; }
 /// In a forked helper that has nothing to put in order: it dies of them, without a word.
 void die_of_stop_signals();
 
-/// While it lives a stop signal says in one line that nothing was begun, and ends the process with its code.
+/// While it lives a stop signal says in one line that nothing was begun, and ends the process with
+/// its code.
 class EndOnStop {
  public:
   EndOnStop();
@@ -33,8 +35,8 @@ class EndOnStop {
   std::vector<int> signals_;
 };
 
-/// While it lives stop signals wait, also in children that are forked meanwhile; those that nobody took are dropped at
-/// the end: what they would have stopped is over.
+/// While it lives stop signals wait, also in children that are forked meanwhile; those that nobody
+/// took are dropped at the end: what they would have stopped is over.
 class HeldStops {
  public:
   HeldStops();

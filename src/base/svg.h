@@ -11,10 +11,12 @@ inline constexpr const char* kGrid = "#dde2e7";
 
 /// Text that may stand between tags and in attributes.
 std::string escaped(const std::string& text);
-/// The opening tag with fonts, and a white ground of the picture's own, so that it is readable on a dark page too.
+/// The opening tag with fonts, and a white ground of the picture's own, so that it is readable on a
+/// dark page too.
 std::string opening(double width, double height);
 /// `more`: attributes, with a space before each.
-std::string text_at(double x, double y, const std::string& text, const char* fill, const std::string& more = "");
+std::string text_at(double x, double y, const std::string& text, const char* fill,
+                    const std::string& more = "");
 /// The smallest of 1, 2, 5 times a power of ten that cuts `span` into at most `most` parts.
 double tick_step(double span, int most = 10);
 

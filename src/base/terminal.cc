@@ -16,8 +16,9 @@ bool is_between(char byte, int low, int high) {
   return value >= low && value <= high;
 }
 
-/// The length of the UTF-8 character that a text starts with; 0: it starts with none. The limits of the second byte
-/// keep out what is longer than it need be, which would be another way to spell ESC.
+/// The length of the UTF-8 character that a text starts with; 0: it starts with none. The limits of
+/// the second byte keep out what is longer than it need be, which would be another way to spell
+/// ESC.
 size_t character_length(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   if (lead < 0x80) return 1;
@@ -33,7 +34,8 @@ size_t character_length(std::string_view text) {
 
 bool is_control(std::string_view character) {
   if (character.size() == 1)
-    return character[0] != '\n' && character[0] != '\t' && (is_between(character[0], 0, 0x1f) || character[0] == 0x7f);
+    return character[0] != '\n' && character[0] != '\t' &&
+           (is_between(character[0], 0, 0x1f) || character[0] == 0x7f);
   return character.size() == 2 && character[0] == '\xc2' && is_between(character[1], 0x80, 0x9f);
 }
 
@@ -84,7 +86,8 @@ bool flushed() {
   const int reason = errno;
   if (flushed && std::ferror(stdout) == 0) return true;
   // An earlier failure has left its mark but not its reason.
-  complain(fmt::format("cannot write the output: {}", flushed ? "a part of it is lost" : std::strerror(reason)));
+  complain(fmt::format("cannot write the output: {}",
+                       flushed ? "a part of it is lost" : std::strerror(reason)));
   return false;
 }
 

@@ -1,9 +1,10 @@
 // Waits on a word: first by looking, then by yielding, then asleep on a futex.
 //
-// Why no wake is lost: a waiter counts itself in `sleepers`, then reads `sequence`, then looks at ready() once more,
-// then sleeps only if `sequence` is still what it read. A notifier publishes, then raises `sequence`, then looks at
-// `sleepers`. All four are sequentially consistent, so a notifier that sees no sleeper raised `sequence` before the
-// waiter read it: the waiter's last look at ready() then sees what was published.
+// Why no wake is lost: a waiter counts itself in `sleepers`, then reads `sequence`, then looks at
+// ready() once more, then sleeps only if `sequence` is still what it read. A notifier publishes,
+// then raises `sequence`, then looks at `sleepers`. All four are sequentially consistent, so a
+// notifier that sees no sleeper raised `sequence` before the waiter read it: the waiter's last look
+// at ready() then sees what was published.
 #include "base/wait.h"
 
 #include <errno.h>
@@ -24,7 +25,8 @@ namespace tutti {
 
 namespace {
 
-constexpr int kYields = 2;              // more would leave a busy core to others for milliseconds each
+// more would leave a busy core to others for milliseconds each
+constexpr int kYields = 2;
 constexpr int kLooksPerTimeCheck = 16;  // reading the clock costs about as much as these
 
 void pause() {
@@ -51,7 +53,9 @@ void futex_wake_all(std::atomic<uint32_t>& word) {
 /// Counted among the sleepers while it lives, also when ready() throws.
 class Asleep {
  public:
-  explicit Asleep(Signal& signal) : signal_(signal) { signal_.sleepers.fetch_add(1, std::memory_order_seq_cst); }
+  explicit Asleep(Signal& signal) : signal_(signal) {
+    signal_.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  }
   ~Asleep() { signal_.sleepers.fetch_sub(1, std::memory_order_seq_cst); }
   Asleep(const Asleep&) = delete;
   Asleep& operator=(const Asleep&) = delete;
@@ -81,21 +85,26 @@ WaitResult Clock::sleep(Duration d, const Cancel* cancel) {
       nobody, [] { return false; }, after(d), cancel);
 }
 
-Time SystemClock::now() const { return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now()); }
+Time SystemClock::now() const {
+  return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
+}
 
 Time AwakeTime::look(Time now) {
   if (now - looked_.load(std::memory_order_acquire) > kTick) {
-    // What was slept is published before the look that found it: a thread that sees the look subtracts the sleep.
+    // What was slept is published before the look that found it: a thread that sees the look
+    // subtracts the sleep.
     std::lock_guard lock(mutex_);
     const Duration between = now - looked_.load(std::memory_order_relaxed);
     if (between > kMostBetweenLooks)
-      slept_.store(slept_.load(std::memory_order_relaxed) + between - kMostBetweenLooks, std::memory_order_relaxed);
+      slept_.store(slept_.load(std::memory_order_relaxed) + between - kMostBetweenLooks,
+                   std::memory_order_relaxed);
     if (between > Duration{0}) looked_.store(now, std::memory_order_release);
   }
   return now - slept_.load(std::memory_order_relaxed);
 }
 
-WaitResult SystemClock::wait(Signal& signal, FunctionRef<bool()> ready, Deadline deadline, const Cancel* cancel) {
+WaitResult SystemClock::wait(Signal& signal, FunctionRef<bool()> ready, Deadline deadline,
+                             const Cancel* cancel) {
   if (ready()) return WaitResult::kReady;
 
   const Time spin_until = now() + spin_;
@@ -113,7 +122,8 @@ WaitResult SystemClock::wait(Signal& signal, FunctionRef<bool()> ready, Deadline
   const Duration slice = cancel != nullptr ? kSlice : kLongSlice;
   Asleep counted(signal);
   while (true) {
-    // The order matters: what ended the wait is read before the last look at ready(), which wins over both.
+    // The order matters: what ended the wait is read before the last look at ready(), which wins
+    // over both.
     const uint32_t seen = signal.sequence.load(std::memory_order_seq_cst);
     const bool stop = cancel != nullptr && cancel->cancelled();
     const Time time = awake();
@@ -130,7 +140,8 @@ void SystemClock::notify(Signal& signal) {
 }
 
 WaitResult SystemClock::wait_fd(int epoll_fd, Deadline deadline) {
-  // An epoll instance is itself readable while it has events; polling it leaves them to be fetched by the caller.
+  // An epoll instance is itself readable while it has events; polling it leaves them to be fetched
+  // by the caller.
   pollfd watched{epoll_fd, POLLIN, 0};
   while (true) {
     const bool endless = deadline.at == Time::max();
@@ -139,7 +150,8 @@ WaitResult SystemClock::wait_fd(int epoll_fd, Deadline deadline) {
     const int n = ppoll(&watched, 1, endless ? nullptr : &slice, nullptr);
     if (n > 0) return WaitResult::kReady;
     if (n == 0 && left <= Duration{0}) return WaitResult::kTimedOut;
-    TUTTI_CHECK(n == 0 || errno == EINTR, "ppoll on descriptor {}: {}", epoll_fd, std::strerror(errno));
+    TUTTI_CHECK(n == 0 || errno == EINTR, "ppoll on descriptor {}: {}", epoll_fd,
+                std::strerror(errno));
   }
 }
 

@@ -1,9 +1,12 @@
-// The one wait primitive. Every blocking point of the program (queues between threads, words in shared memory, sockets,
-// timers) goes through a Clock, so that nothing waits without an end and a test can put all of time under a seed.
+// The one wait primitive. Every blocking point of the program (queues between threads, words in
+// shared memory, sockets, timers) goes through a Clock, so that nothing waits without an end and a
+// test can put all of time under a seed.
 //
 //   Signal   a word that somebody waits on; may lie in shared memory (all zeros is a valid Signal)
-//   Cancel   why everybody must stop waiting; may lie in shared memory (all zeros is "not cancelled")
-//   Clock    now(), wait(), notify(); SystemClock for real, tests/support/test_scheduler.h for tests
+//   Cancel   why everybody must stop waiting; may lie in shared memory (all zeros is "not
+//            cancelled")
+//   Clock    now(), wait(), notify(); SystemClock for real, tests/support/test_scheduler.h for
+//            tests
 #pragma once
 
 #include <atomic>
@@ -20,20 +23,22 @@ namespace tutti {
 using Duration = std::chrono::nanoseconds;
 using Time = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 
-/// The point of a clock's awake() after which a wait gives up. Deadlines are absolute: they can be handed down through
-/// calls.
+/// The point of a clock's awake() after which a wait gives up. Deadlines are absolute: they can be
+/// handed down through calls.
 struct Deadline {
   Time at = Time::max();
   static Deadline never() { return {}; }
 };
 
-/// What a waiter sleeps on. `sequence` grows with every notify; `sleepers` lets notify skip the system call.
+/// What a waiter sleeps on. `sequence` grows with every notify; `sleepers` lets notify skip the
+/// system call.
 struct Signal {
   std::atomic<uint32_t> sequence{0};
   std::atomic<uint32_t> sleepers{0};
 };
 
-/// Set once, by whoever first learns that the run cannot go on; every wait of every rank that shares it returns.
+/// Set once, by whoever first learns that the run cannot go on; every wait of every rank that
+/// shares it returns.
 class Cancel {
  public:
   static constexpr size_t kReasonBytes = 1016;
@@ -53,23 +58,27 @@ enum class WaitResult { kReady, kTimedOut, kCancelled };
 class Clock {
  public:
   virtual ~Clock() = default;
-  /// The same for all processes of the host: for what is measured, and for what is compared between ranks.
+  /// The same for all processes of the host: for what is measured, and for what is compared between
+  /// ranks.
   virtual Time now() const = 0;
-  /// now() without the time in which this process was stopped (Ctrl-Z, a freezer): what deadlines are made and judged
-  /// by. Who slept must not blame others for not answering meanwhile. A process that was stopped while others were not
-  /// is given up by them: their time went on.
+  /// now() without the time in which this process was stopped (Ctrl-Z, a freezer): what deadlines
+  /// are made and judged by. Who slept must not blame others for not answering meanwhile. A process
+  /// that was stopped while others were not is given up by them: their time went on.
   virtual Time awake() const { return now(); }
 
-  /// Blocks until ready() is true, the deadline passes, or `cancel` (if given) is set. ready() is called on the waiting
-  /// thread (a test scheduler may call it on another while the waiter stands still), must be cheap and free of side
-  /// effects; whoever makes it true calls notify(signal) afterwards. A ready() that is true always wins over a deadline
-  /// that has passed or a cancel that is set. A missed notify costs at most a slice, never a hang: sleeps are cut into
-  /// slices, short ones where there is a cancel, which notifies nobody.
-  virtual WaitResult wait(Signal& signal, FunctionRef<bool()> ready, Deadline deadline, const Cancel* cancel) = 0;
+  /// Blocks until ready() is true, the deadline passes, or `cancel` (if given) is set. ready() is
+  /// called on the waiting thread (a test scheduler may call it on another while the waiter stands
+  /// still), must be cheap and free of side effects; whoever makes it true calls notify(signal)
+  /// afterwards. A ready() that is true always wins over a deadline that has passed or a cancel
+  /// that is set. A missed notify costs at most a slice, never a hang: sleeps are cut into slices,
+  /// short ones where there is a cancel, which notifies nobody.
+  virtual WaitResult wait(Signal& signal, FunctionRef<bool()> ready, Deadline deadline,
+                          const Cancel* cancel) = 0;
   virtual void notify(Signal& signal) = 0;
 
-  /// Blocks until one of the file descriptors of the epoll instance is ready (its events are then fetched with
-  /// epoll_wait(.., 0)), or the deadline passes. For I/O threads only; a virtual clock refuses it.
+  /// Blocks until one of the file descriptors of the epoll instance is ready (its events are then
+  /// fetched with epoll_wait(.., 0)), or the deadline passes. For I/O threads only; a virtual clock
+  /// refuses it.
   virtual WaitResult wait_fd(int epoll_fd, Deadline deadline) = 0;
 
   Deadline after(Duration d) const { return {awake() + d}; }
@@ -78,12 +87,14 @@ class Clock {
   /// Sleeps for d, or until cancelled.
   WaitResult sleep(Duration d, const Cancel* cancel);
 
-  static constexpr Duration kSlice = std::chrono::milliseconds(50), kLongSlice = std::chrono::milliseconds(200);
+  static constexpr Duration kSlice = std::chrono::milliseconds(50),
+                            kLongSlice = std::chrono::milliseconds(200);
 };
 
-/// Tells the time awake from the times at which a process looked at its clock. One that runs looks every few
-/// milliseconds, and every Clock::kLongSlice while all of its threads wait: between two looks that are further apart it
-/// was stopped, or had no core, and no more than kMostBetweenLooks of that counts. Thread-safe.
+/// Tells the time awake from the times at which a process looked at its clock. One that runs looks
+/// every few milliseconds, and every Clock::kLongSlice while all of its threads wait: between two
+/// looks that are further apart it was stopped, or had no core, and no more than kMostBetweenLooks
+/// of that counts. Thread-safe.
 class AwakeTime {
  public:
   static constexpr Duration kMostBetweenLooks = 2 * Clock::kLongSlice;
@@ -92,19 +103,23 @@ class AwakeTime {
   Time look(Time now);
 
  private:
-  static constexpr Duration kTick = std::chrono::milliseconds(10);  // looks that are closer write nothing
+  // looks that are closer write nothing
+  static constexpr Duration kTick = std::chrono::milliseconds(10);
   std::mutex mutex_;
   std::atomic<Time> looked_;
   std::atomic<Duration> slept_{Duration{0}};
 };
 
-/// Spins for `spin` (then yields, then sleeps on a futex, which works across processes). Thread-safe.
+/// Spins for `spin` (then yields, then sleeps on a futex, which works across processes).
+/// Thread-safe.
 class SystemClock final : public Clock {
  public:
-  explicit SystemClock(Duration spin = std::chrono::microseconds(20)) : spin_(spin), awake_(now()) {}
+  explicit SystemClock(Duration spin = std::chrono::microseconds(20))
+      : spin_(spin), awake_(now()) {}
   Time now() const override;
   Time awake() const override { return awake_.look(now()); }
-  WaitResult wait(Signal& signal, FunctionRef<bool()> ready, Deadline deadline, const Cancel* cancel) override;
+  WaitResult wait(Signal& signal, FunctionRef<bool()> ready, Deadline deadline,
+                  const Cancel* cancel) override;
   void notify(Signal& signal) override;
   WaitResult wait_fd(int epoll_fd, Deadline deadline) override;
 

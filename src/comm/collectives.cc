@@ -1,5 +1,5 @@
-// Collectives written directly, not in rounds: a rank that is missing is then the very rank that the others wait for,
-// and the error names it. Receives are posted before sends everywhere.
+// Collectives written directly, not in rounds: a rank that is missing is then the very rank that
+// the others wait for, and the error names it. Receives are posted before sends everywhere.
 #include "comm/collectives.h"
 
 #include <algorithm>
@@ -29,7 +29,8 @@ std::vector<Range> even_slices(int64_t n, int parts) {
   std::vector<Range> slices;
   const int64_t lines = (n + kAlign - 1) / kAlign;
   for (int p = 0; p < parts; ++p) {
-    slices.push_back({std::min(n, lines * p / parts * kAlign), std::min(n, lines * (p + 1) / parts * kAlign)});
+    slices.push_back(
+        {std::min(n, lines * p / parts * kAlign), std::min(n, lines * (p + 1) / parts * kAlign)});
   }
   return slices;
 }
@@ -45,7 +46,9 @@ std::vector<FoldStep> order_of_ranks(int ranks) {
 Channel::Channel(Transport& transport, Clock& clock, uint32_t base, Duration timeout)
     : transport_(transport), clock_(clock), base_(base), timeout_(timeout) {}
 
-Tag Channel::next(uint32_t operation, uint32_t part) { return {base_ + operation, part, sequence_}; }
+Tag Channel::next(uint32_t operation, uint32_t part) {
+  return {base_ + operation, part, sequence_};
+}
 
 void Channel::barrier() {
   named("barrier", sequence_, [&] {
@@ -63,7 +66,8 @@ void Channel::barrier() {
   ++sequence_;
 }
 
-// A binomial tree over the ranks counted from the root: the parent of v is v without its lowest bit.
+// A binomial tree over the ranks counted from the root: the parent of v is v without its lowest
+// bit.
 void Channel::broadcast(std::span<std::byte> bytes, int root) {
   named("broadcast", sequence_, [&] {
     const Tag tag = next(kBroadcast);
@@ -85,8 +89,8 @@ void Channel::broadcast(std::span<std::byte> bytes, int root) {
 
 void Channel::all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
                          const std::function<void()>& begun) {
-  TUTTI_CHECK(all.size() == mine.size() * size(), "all_gather of {} bytes from {} ranks into {}", mine.size(), size(),
-              all.size());
+  TUTTI_CHECK(all.size() == mine.size() * size(), "all_gather of {} bytes from {} ranks into {}",
+              mine.size(), size(), all.size());
   named("all_gather", sequence_, [&] {
     const Tag tag = next(kAllGather);
     Posted posted(transport_);
@@ -105,7 +109,8 @@ void Channel::all_gather(std::span<const std::byte> mine, std::span<std::byte> a
   ++sequence_;
 }
 
-void Channel::all_to_all(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from) {
+void Channel::all_to_all(std::span<const std::span<const std::byte>> to,
+                         std::span<const std::span<std::byte>> from) {
   named("all_to_all", sequence_, [&] {
     const Tag tag = next(kAllToAll);
     Posted posted(transport_);
@@ -133,7 +138,8 @@ void Channel::reduce_scatter(std::span<float> data, const std::vector<Range>& sl
       if (r != rank()) posted.recv(r, tag, std::as_writable_bytes(in));
     }
     for (int r = 0; r < size(); ++r) {
-      if (r != rank()) posted.send(r, tag, std::as_bytes(data.subspan(slices[r].begin, slices[r].size())));
+      if (r != rank())
+        posted.send(r, tag, std::as_bytes(data.subspan(slices[r].begin, slices[r].size())));
     }
     posted.wait_all(deadline());
     fold(data.data() + mine.begin, terms, order_of_ranks(size()), mine.size());
@@ -144,7 +150,9 @@ void Channel::reduce_scatter(std::span<float> data, const std::vector<Range>& sl
 void Channel::all_gather_slices(std::span<float> data, const std::vector<Range>& slices) {
   named("all_gather_slices", sequence_, [&] {
     const Tag tag = next(kGatherSlices);
-    const auto bytes = [&](int r) { return std::as_writable_bytes(data.subspan(slices[r].begin, slices[r].size())); };
+    const auto bytes = [&](int r) {
+      return std::as_writable_bytes(data.subspan(slices[r].begin, slices[r].size()));
+    };
     Posted posted(transport_);
     for (int r = 0; r < size(); ++r) {
       if (r != rank()) posted.recv(r, tag, bytes(r));
@@ -184,7 +192,8 @@ void Channel::ring_all_reduce(std::span<float> data) {
   ++sequence_;
 }
 
-// Not counted in the sequence, which would differ between ranks: messages of two ranks match in their order.
+// Not counted in the sequence, which would differ between ranks: messages of two ranks match in
+// their order.
 void Channel::send(int peer, std::span<const std::byte> bytes) {
   named("send", sequence_, [&] {
     Posted posted(transport_);

@@ -1,5 +1,6 @@
-// Collectives on spans, written once on Transport messages (windows are used by comm/pulls.h). Every rank calls the
-// same operations in the same order on one Channel; a channel belongs to one queue (thread) at a time.
+// Collectives on spans, written once on Transport messages (windows are used by comm/pulls.h).
+// Every rank calls the same operations in the same order on one Channel; a channel belongs to one
+// queue (thread) at a time.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +14,12 @@
 
 namespace tutti {
 
-/// One queue's view of a transport: its own space of tags, a sequence that counts calls, a time-out for each.
+/// One queue's view of a transport: its own space of tags, a sequence that counts calls, a time-out
+/// for each.
 class Channel {
  public:
-  /// `operation` ids of this channel's tags start at `base`; channels of one transport must not overlap (each takes
-  /// 16).
+  /// `operation` ids of this channel's tags start at `base`; channels of one transport must not
+  /// overlap (each takes 16).
   Channel(Transport& transport, Clock& clock, uint32_t base, Duration timeout);
   int rank() const { return transport_.rank(); }
   int size() const { return transport_.size(); }
@@ -26,18 +28,21 @@ class Channel {
 
   void barrier();
   void broadcast(std::span<std::byte> bytes, int root);
-  /// all[r*mine.size() ...] = rank r's bytes. Equal sizes. `begun` is called when all messages are posted, before the
-  /// first is waited for.
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, const std::function<void()>& begun = {});
-  /// Sends to[r] to rank r and receives from[r] from it, for every other rank; sizes agree in pairs and may be zero.
-  void all_to_all(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from);
-  /// Rank r ends with slice r of the sum in data[slices[r]]; the rest of data is scratch after it. Exact: every rank is
-  /// one leaf of the tree.
+  /// all[r*mine.size() ...] = rank r's bytes. Equal sizes. `begun` is called when all messages are
+  /// posted, before the first is waited for.
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
+                  const std::function<void()>& begun = {});
+  /// Sends to[r] to rank r and receives from[r] from it, for every other rank; sizes agree in pairs
+  /// and may be zero.
+  void all_to_all(std::span<const std::span<const std::byte>> to,
+                  std::span<const std::span<std::byte>> from);
+  /// Rank r ends with slice r of the sum in data[slices[r]]; the rest of data is scratch after it.
+  /// Exact: every rank is one leaf of the tree.
   void reduce_scatter(std::span<float> data, const std::vector<Range>& slices);
   void all_gather_slices(std::span<float> data, const std::vector<Range>& slices);
   void all_reduce(std::span<float> data);
-  /// The classical ring: (N-1) hops of 1/N each, twice. The order of additions depends on N: `numerics.reduce =
-  /// "ring"`.
+  /// The classical ring: (N-1) hops of 1/N each, twice. The order of additions depends on N:
+  /// `numerics.reduce = "ring"`.
   void ring_all_reduce(std::span<float> data);
   void send(int peer, std::span<const std::byte> bytes);
   void recv(int peer, std::span<std::byte> bytes);

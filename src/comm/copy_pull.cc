@@ -40,7 +40,8 @@ struct CopyPull::Impl {
         transport(net),
         me(net.rank()),
         flag(flag_of(name.parcel, transfer.updated ? kUpdatedReady : kCopyReady)) {
-    TUTTI_CHECK(name.parcel >= 0 && name.parcel < kFlaggedParcels, "{}: no flags left for it", name.text);
+    TUTTI_CHECK(name.parcel >= 0 && name.parcel < kFlaggedParcels, "{}: no flags left for it",
+                name.text);
     for (size_t c = 0; c < transfer.copies.size(); ++c)
       prepare(transfer.copies[c], static_cast<uint32_t>(c), arena, memory);
     TUTTI_CHECK(!read || arena.data() == transport.window().data(),
@@ -70,7 +71,8 @@ struct CopyPull::Impl {
       return;
     }
     std::byte* target = memory_at(copy.buffer);
-    const std::span<const std::byte> memory = copy.from == me ? arena : transport.window_of(copy.from);
+    const std::span<const std::byte> memory =
+        copy.from == me ? arena : transport.window_of(copy.from);
     if (memory.empty()) {
       receives.push_back({copy.from, part, {target + copy.at, bytes}});
       return;
@@ -99,8 +101,8 @@ struct CopyPull::Impl {
   }
 };
 
-CopyPull::CopyPull(const CopyTransfer& transfer, TransferName name, Transport& transport, std::span<std::byte> arena,
-                   const std::function<std::byte*(int)>& memory)
+CopyPull::CopyPull(const CopyTransfer& transfer, TransferName name, Transport& transport,
+                   std::span<std::byte> arena, const std::function<std::byte*(int)>& memory)
     : impl_(std::make_unique<Impl>(transfer, std::move(name), transport, arena, memory)) {}
 CopyPull::~CopyPull() = default;
 

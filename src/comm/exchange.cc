@@ -1,5 +1,5 @@
-// Messages only: what is exchanged lies in private memory. Receives are posted before sends; everybody begins with
-// another member.
+// Messages only: what is exchanged lies in private memory. Receives are posted before sends;
+// everybody begins with another member.
 #include "comm/exchange.h"
 
 #include <algorithm>
@@ -16,11 +16,14 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 
-std::span<std::byte> bytes(float* at, int64_t floats) { return std::as_writable_bytes(std::span(at, floats)); }
+std::span<std::byte> bytes(float* at, int64_t floats) {
+  return std::as_writable_bytes(std::span(at, floats));
+}
 
 }  // namespace
 
-ColumnExchange::ColumnExchange(uint32_t id, std::vector<int> ranks, int columns, Transport& transport)
+ColumnExchange::ColumnExchange(uint32_t id, std::vector<int> ranks, int columns,
+                               Transport& transport)
     : id_(id), ranks_(std::move(ranks)), columns_(columns), transport_(transport) {
   const auto found = std::find(ranks_.begin(), ranks_.end(), transport.rank());
   TUTTI_CHECK(found != ranks_.end(), "exchange {}: rank {} takes no part", id, transport.rank());
@@ -28,11 +31,12 @@ ColumnExchange::ColumnExchange(uint32_t id, std::vector<int> ranks, int columns,
   me_ = static_cast<int>(found - ranks_.begin());
 }
 
-void ColumnExchange::gather(std::span<const std::byte* const> parts, size_t part_bytes, std::byte* whole,
-                            uint64_t sequence, Deadline deadline, const std::function<void()>& begun) {
+void ColumnExchange::gather(std::span<const std::byte* const> parts, size_t part_bytes,
+                            std::byte* whole, uint64_t sequence, Deadline deadline,
+                            const std::function<void()>& begun) {
   const Range mine = columns_of(me_);
-  TUTTI_CHECK(static_cast<int64_t>(parts.size()) == mine.size(), "exchange {}: {} parts of {} columns", id_,
-              parts.size(), mine.size());
+  TUTTI_CHECK(static_cast<int64_t>(parts.size()) == mine.size(),
+              "exchange {}: {} parts of {} columns", id_, parts.size(), mine.size());
   const auto place = [&](Range columns) {
     return std::span(whole + columns.begin * part_bytes, columns.size() * part_bytes);
   };
@@ -47,20 +51,23 @@ void ColumnExchange::gather(std::span<const std::byte* const> parts, size_t part
       std::byte* to = place(mine).data() + c * part_bytes;
       if (parts[c] != to) std::memcpy(to, parts[c], part_bytes);
     }
-    for (int k = 1; k < members(); ++k) posted.send(ranks_[(me_ + k) % members()], tag, place(mine));
+    for (int k = 1; k < members(); ++k)
+      posted.send(ranks_[(me_ + k) % members()], tag, place(mine));
     if (begun) begun();
     posted.wait_all(deadline);
   });
 }
 
-// For the others' parts, a subtree of my columns is folded into the first of them and sent from there. My own parts
-// are finished from the columns themselves: their subtrees come out of the same fold.
-void ColumnExchange::scatter(std::span<float* const> sums, int64_t floats, std::span<float* const> parts,
-                             uint64_t sequence, Deadline deadline, std::span<std::byte> scratch,
-                             const std::function<void()>& begun) {
+// For the others' parts, a subtree of my columns is folded into the first of them and sent from
+// there. My own parts are finished from the columns themselves: their subtrees come out of the same
+// fold.
+void ColumnExchange::scatter(std::span<float* const> sums, int64_t floats,
+                             std::span<float* const> parts, uint64_t sequence, Deadline deadline,
+                             std::span<std::byte> scratch, const std::function<void()>& begun) {
   const Range mine = columns_of(me_);
   TUTTI_CHECK(static_cast<int64_t>(sums.size()) == mine.size() && parts.size() == sums.size(),
-              "exchange {}: {} sums and {} parts of {} columns", id_, sums.size(), parts.size(), mine.size());
+              "exchange {}: {} sums and {} parts of {} columns", id_, sums.size(), parts.size(),
+              mine.size());
   TUTTI_CHECK(floats % columns_ == 0, "exchange {}: {} floats in {} parts", id_, floats, columns_);
   TUTTI_CHECK(scratch_bytes(columns_, members(), floats) <= static_cast<int64_t>(scratch.size()),
               "exchange {}: its scratch is too small", id_);

@@ -1,5 +1,5 @@
-// Picks the instruction set, recognises the small trees, and evaluates all other trees block by block in the
-// first-level cache.
+// Picks the instruction set, recognises the small trees, and evaluates all other trees block by
+// block in the first-level cache.
 #include "comm/fold.h"
 
 #include <algorithm>
@@ -18,8 +18,9 @@ void add(float* out, const float* a, const float* b, int64_t n) {
 }
 
 bool same(std::span<const FoldStep> order, std::initializer_list<FoldStep> other) {
-  return std::equal(order.begin(), order.end(), other.begin(), other.end(),
-                    [](const FoldStep& a, const FoldStep& b) { return a.left == b.left && a.right == b.right; });
+  return std::equal(
+      order.begin(), order.end(), other.begin(), other.end(),
+      [](const FoldStep& a, const FoldStep& b) { return a.left == b.left && a.right == b.right; });
 }
 
 std::optional<TreeShape> shape_of(std::span<const FoldStep> order) {
@@ -30,10 +31,11 @@ std::optional<TreeShape> shape_of(std::span<const FoldStep> order) {
   return std::nullopt;
 }
 
-// Every addition of a block leaves its result in a scratch line of the cache; a line is used again as soon as the
-// accumulator in it has been added to another. The last addition writes `out`, when the block of every term has been
-// read.
-void fold_blocks(float* out, std::span<const float* const> terms, std::span<const FoldStep> order, int64_t n) {
+// Every addition of a block leaves its result in a scratch line of the cache; a line is used again
+// as soon as the accumulator in it has been added to another. The last addition writes `out`, when
+// the block of every term has been read.
+void fold_blocks(float* out, std::span<const float* const> terms, std::span<const FoldStep> order,
+                 int64_t n) {
   constexpr int64_t kBlock = 1024;
   std::vector<int> line(terms.size(), -1), free;
   int lines = 0;
@@ -65,9 +67,10 @@ void add_into(float* a, const float* b, int64_t n) {
   has_avx512() ? isa_avx512::add_into(a, b, n) : isa_avx2::add_into(a, b, n);
 }
 
-void fold(float* out, std::span<const float* const> terms, std::span<const FoldStep> order, int64_t n) {
-  TUTTI_CHECK(!terms.empty() && order.size() + 1 == terms.size(), "a fold of {} terms by {} additions", terms.size(),
-              order.size());
+void fold(float* out, std::span<const float* const> terms, std::span<const FoldStep> order,
+          int64_t n) {
+  TUTTI_CHECK(!terms.empty() && order.size() + 1 == terms.size(),
+              "a fold of {} terms by {} additions", terms.size(), order.size());
   if (terms.size() == 1) {
     if (out != terms[0]) std::memcpy(out, terms[0], n * sizeof(float));
     return;

@@ -1,5 +1,5 @@
-// The loops of comm/fold.h, compiled once for AVX2 and once for AVX-512. Both make the same additions on every element;
-// only the number of elements in a register differs.
+// The loops of comm/fold.h, compiled once for AVX2 and once for AVX-512. Both make the same
+// additions on every element; only the number of elements in a register differs.
 #include <immintrin.h>
 
 #include "comm/fold_kernels.h"
@@ -37,8 +37,9 @@ struct Vector {
 };
 #endif
 
-// One pass over memory, plain on purpose: asking for lines 512 bytes or more ahead, or walking several pages at once,
-// was slower where the arrays fit the last-level cache, and showed no clear gain where they did not.
+// One pass over memory, plain on purpose: asking for lines 512 bytes or more ahead, or walking
+// several pages at once, was slower where the arrays fit the last-level cache, and showed no clear
+// gain where they did not.
 template <typename Tree>
 void sweep(float* out, const float* const* terms, int64_t n, Tree tree) {
   constexpr int64_t kStep = 32;  // two cache lines
@@ -78,8 +79,9 @@ void fold_shape(TreeShape shape, float* out, const float* const* terms, int64_t 
   }
 }
 
-// Element i goes to accumulator i % 32, in order; the accumulators are then folded in halves. A square of a float is
-// exact in double. The tail is filled up with zeros, whose squares change no accumulator.
+// Element i goes to accumulator i % 32, in order; the accumulators are then folded in halves. A
+// square of a float is exact in double. The tail is filled up with zeros, whose squares change no
+// accumulator.
 double sum_squares(const float* x, int64_t n) {
   constexpr int kAccumulators = 32;
   constexpr int kDoubles = Vector::kSize / 2;

@@ -1,4 +1,5 @@
-// The fold kernels of both instruction sets, before the choice: fold.cc picks one, a test compares the two.
+// The fold kernels of both instruction sets, before the choice: fold.cc picks one, a test compares
+// the two.
 #pragma once
 
 #include <cstdint>

@@ -39,6 +39,8 @@ void Lending::acquire(int parcel, uint64_t step, Deadline deadline) {
   });
 }
 
-void Lending::release(int parcel, uint64_t step) { transport_.raise(flag_of(parcel, kReleased), step + 1); }
+void Lending::release(int parcel, uint64_t step) {
+  transport_.raise(flag_of(parcel, kReleased), step + 1);
+}
 
 }  // namespace tutti

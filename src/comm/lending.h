@@ -1,5 +1,6 @@
-// What a rank lets others read in its window beyond the end of a sum: an Update that borrows reads there until its rank
-// releases the parcel, and the lender acquires the parcel before it writes there again, in the next step.
+// What a rank lets others read in its window beyond the end of a sum: an Update that borrows reads
+// there until its rank releases the parcel, and the lender acquires the parcel before it writes
+// there again, in the next step.
 #pragma once
 
 #include <cstdint>

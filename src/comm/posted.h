@@ -12,9 +12,9 @@
 
 namespace tutti {
 
-/// Tickets in the order in which they were posted. Whatever is still under way at its end is waited for with a deadline
-/// that has passed: a span belongs to the transport until its wait returns or throws, so none may be left behind by an
-/// exception.
+/// Tickets in the order in which they were posted. Whatever is still under way at its end is waited
+/// for with a deadline that has passed: a span belongs to the transport until its wait returns or
+/// throws, so none may be left behind by an exception.
 class Posted {
  public:
   explicit Posted(Transport& transport) : transport_(transport) {}

@@ -5,19 +5,22 @@
 
 namespace tutti {
 
-std::unique_ptr<SumPull> make_sum_pull(const SumTransfer& transfer, TransferName name, Transport& transport,
-                                       std::span<std::byte> arena, std::vector<std::vector<float*>> levels,
+std::unique_ptr<SumPull> make_sum_pull(const SumTransfer& transfer, TransferName name,
+                                       Transport& transport, std::span<std::byte> arena,
+                                       std::vector<std::vector<float*>> levels,
                                        std::span<std::byte> scratch) {
-  if (!transfer.ordered) return make_ring_pull(transfer, std::move(name), transport, arena, scratch);
+  if (!transfer.ordered)
+    return make_ring_pull(transfer, std::move(name), transport, arena, scratch);
   return make_tree_pull(transfer, std::move(name), transport, arena, std::move(levels), scratch);
 }
 
 int64_t SumPull::scratch_bytes(const SumTransfer& transfer, int rank, bool windows) {
-  return transfer.ordered ? tree_scratch_bytes(transfer, rank, windows) : ring_scratch_bytes(transfer);
+  return transfer.ordered ? tree_scratch_bytes(transfer, rank, windows)
+                          : ring_scratch_bytes(transfer);
 }
 
-std::vector<float*> levels_of(const Plan& plan, const Instruction& reduce, const UnitSum& unit, int rank,
-                              const std::function<float*(int)>& floats) {
+std::vector<float*> levels_of(const Plan& plan, const Instruction& reduce, const UnitSum& unit,
+                              int rank, const std::function<float*(int)>& floats) {
   const Program& program = plan.programs[rank];
   const Range slice = unit.slices[member_of(plan.sums[reduce.transfer], rank)];
   std::vector<float*> levels;

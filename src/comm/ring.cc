@@ -1,4 +1,5 @@
-// One hop at a time: the receive is posted before the send, so that no two neighbours wait for each other.
+// One hop at a time: the receive is posted before the send, so that no two neighbours wait for each
+// other.
 #include "comm/ring.h"
 
 #include "comm/fold.h"
@@ -16,8 +17,9 @@ struct Neighbours {
 
 }  // namespace
 
-void ring_reduce_scatter(Transport& transport, Tag tag, std::span<float> data, const std::vector<Range>& slices,
-                         std::span<float> scratch, Deadline deadline) {
+void ring_reduce_scatter(Transport& transport, Tag tag, std::span<float> data,
+                         const std::vector<Range>& slices, std::span<float> scratch,
+                         Deadline deadline) {
   const Neighbours ring{transport.rank(), transport.size()};
   for (int hop = 0; hop + 1 < ring.size; ++hop, ++tag.part) {
     const Range out = slices[ring.back(1 + hop)], in = slices[ring.back(2 + hop)];
@@ -29,8 +31,8 @@ void ring_reduce_scatter(Transport& transport, Tag tag, std::span<float> data, c
   }
 }
 
-void ring_all_gather(Transport& transport, Tag tag, std::span<float> data, const std::vector<Range>& slices,
-                     Deadline deadline) {
+void ring_all_gather(Transport& transport, Tag tag, std::span<float> data,
+                     const std::vector<Range>& slices, Deadline deadline) {
   const Neighbours ring{transport.rank(), transport.size()};
   for (int hop = 0; hop + 1 < ring.size; ++hop, ++tag.part) {
     const Range out = slices[ring.back(hop)], in = slices[ring.back(1 + hop)];

@@ -19,16 +19,17 @@ int64_t largest_slice(const SumTransfer& transfer) {
 
 class RingPull final : public SumPull {
  public:
-  RingPull(const SumTransfer& transfer, TransferName name, Transport& transport, std::span<std::byte> arena,
-           std::span<std::byte> scratch)
+  RingPull(const SumTransfer& transfer, TransferName name, Transport& transport,
+           std::span<std::byte> arena, std::span<std::byte> scratch)
       : transfer_(transfer),
         name_(std::move(name)),
         transport_(transport),
-        scratch_(reinterpret_cast<float*>(scratch.data()), static_cast<size_t>(largest_slice(transfer))) {
+        scratch_(reinterpret_cast<float*>(scratch.data()),
+                 static_cast<size_t>(largest_slice(transfer))) {
     TUTTI_CHECK(static_cast<int>(transfer.ranks.size()) == transport.size() && transfer.rounds == 1,
                 "{}: a ring is of all ranks and one round", name_.text);
-    TUTTI_CHECK(static_cast<int64_t>(scratch.size()) >= ring_scratch_bytes(transfer), "{}: its scratch is too small",
-                name_.text);
+    TUTTI_CHECK(static_cast<int64_t>(scratch.size()) >= ring_scratch_bytes(transfer),
+                "{}: its scratch is too small", name_.text);
     for (const UnitSum& unit : transfer.units) {
       Sums& sums = units_.emplace_back();
       for (const SumSource& source : unit.sources) {
@@ -37,7 +38,8 @@ class RingPull final : public SumPull {
           if (term.rank == transport.rank())
             sums.back().emplace_back(reinterpret_cast<float*>(arena.data() + term.offset),
                                      static_cast<size_t>(source.to.size()));
-        TUTTI_CHECK(!sums.back().empty(), "{}: rank {} has nothing to add to a ring", name_.text, transport.rank());
+        TUTTI_CHECK(!sums.back().empty(), "{}: rank {} has nothing to add to a ring", name_.text,
+                    transport.rank());
       }
     }
   }
@@ -52,10 +54,13 @@ class RingPull final : public SumPull {
             add_into(terms[0].data(), terms[t].data(), static_cast<int64_t>(terms[0].size()));
         const std::span<float> whole = units_[u][0][0];
         for (size_t s = 1; s < units_[u].size(); ++s)
-          add_into(whole.data() + unit.sources[s].to.begin, units_[u][s][0].data(), unit.sources[s].to.size());
+          add_into(whole.data() + unit.sources[s].to.begin, units_[u][s][0].data(),
+                   unit.sources[s].to.size());
         const auto number = static_cast<uint32_t>(u) * kHops;
-        ring_reduce_scatter(transport_, {name_.id, number, step}, whole, unit.slices, scratch_, deadline);
-        ring_all_gather(transport_, {name_.id, number + kHops / 2, step}, whole, unit.slices, deadline);
+        ring_reduce_scatter(transport_, {name_.id, number, step}, whole, unit.slices, scratch_,
+                            deadline);
+        ring_all_gather(transport_, {name_.id, number + kHops / 2, step}, whole, unit.slices,
+                        deadline);
       }
     });
   }
@@ -73,8 +78,9 @@ class RingPull final : public SumPull {
 
 }  // namespace
 
-std::unique_ptr<SumPull> make_ring_pull(const SumTransfer& transfer, TransferName name, Transport& transport,
-                                        std::span<std::byte> arena, std::span<std::byte> scratch) {
+std::unique_ptr<SumPull> make_ring_pull(const SumTransfer& transfer, TransferName name,
+                                        Transport& transport, std::span<std::byte> arena,
+                                        std::span<std::byte> scratch) {
   return std::make_unique<RingPull>(transfer, std::move(name), transport, arena, scratch);
 }
 

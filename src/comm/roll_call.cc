@@ -1,5 +1,5 @@
-// Who tells whom, and under which numbers, is worked out once, at the start. Queues are numbered by the way that their
-// messages go: who receives activations hears what those tell who send them.
+// Who tells whom, and under which numbers, is worked out once, at the start. Queues are numbered by
+// the way that their messages go: who receives activations hears what those tell who send them.
 #include "comm/roll_call.h"
 
 #include <algorithm>
@@ -25,8 +25,8 @@ struct Record {
   int32_t op = 0, block = -1, parcel = -1, round = -1;
   char text[72] = {};
   bool same(const Record& other) const {
-    return step == other.step && id == other.id && op == other.op && block == other.block && parcel == other.parcel &&
-           round == other.round;
+    return step == other.step && id == other.id && op == other.op && block == other.block &&
+           parcel == other.parcel && round == other.round;
   }
 };
 
@@ -100,12 +100,14 @@ struct RollCall::Impl {
   mutable std::mutex mutex;
   std::string fault;
 
-  Impl(const Plan& plan, int rank, Transport& net, Clock& time, uint32_t base) : transport(net), clock(time), me(rank) {
+  Impl(const Plan& plan, int rank, Transport& net, Clock& time, uint32_t base)
+      : transport(net), clock(time), me(rank) {
     const Program& program = plan.programs[rank];
     turns.resize(program.queues.size());
     for (const Queue& queue : program.queues) {
       const auto number = static_cast<uint32_t>(way_of(queue.use));
-      for (const Instruction& i : queue.instructions) place(plan, i, static_cast<int>(names.size()), base + number);
+      for (const Instruction& i : queue.instructions)
+        place(plan, i, static_cast<int>(names.size()), base + number);
       names.push_back(queue.name);
     }
   }
@@ -122,7 +124,8 @@ struct RollCall::Impl {
     if (i.op == Op::kRecv) hears(i.peer);
     if (meets(i.op) && i.op != Op::kAcquire) {
       const std::vector<int> ranks = members_of(plan, i);
-      const size_t size = ranks.size(), at = std::find(ranks.begin(), ranks.end(), me) - ranks.begin();
+      const size_t size = ranks.size(),
+                   at = std::find(ranks.begin(), ranks.end(), me) - ranks.begin();
       TUTTI_CHECK(at < size, "{}: rank {} is not of its group", to_string(i), me);
       if (size > 1) tells(ranks[(at + 1) % size]), hears(ranks[(at + size - 1) % size]);
     }
@@ -138,7 +141,8 @@ struct RollCall::Impl {
     if (Heard* from = place.from; from != nullptr) {
       Expected& next = from->arriving.emplace_back(Expected{{}, record, turn.meetings});
       const auto bytes = std::as_writable_bytes(std::span(&next.letter.record, 1));
-      next.letter.ticket = transport.post_recv(from->peer, {from->operation, 0, from->count++}, bytes);
+      next.letter.ticket =
+          transport.post_recv(from->peer, {from->operation, 0, from->count++}, bytes);
     }
     if (Told* to = place.to; to != nullptr) {
       while (!to->leaving.empty()) {
@@ -147,8 +151,8 @@ struct RollCall::Impl {
         to->leaving.pop_front();
       }
       Letter& next = to->leaving.emplace_back(Letter{record, {}});
-      next.ticket =
-          transport.post_send(to->peer, {to->operation, 0, to->count++}, std::as_bytes(std::span(&next.record, 1)));
+      next.ticket = transport.post_send(to->peer, {to->operation, 0, to->count++},
+                                        std::as_bytes(std::span(&next.record, 1)));
     }
   }
 
@@ -169,9 +173,9 @@ struct RollCall::Impl {
     const Record& mine = expected.mine;
     std::string other = theirs.text;
     if (theirs.step != mine.step) other += fmt::format(" of step {}", theirs.step);
-    const std::string text =
-        fmt::format("rank {} is at {} where rank {} is at {} (queue {}, meeting {} of step {})", place.from->peer,
-                    other, me, mine.text, names[place.queue], expected.meeting, mine.step);
+    const std::string text = fmt::format(
+        "rank {} is at {} where rank {} is at {} (queue {}, meeting {} of step {})",
+        place.from->peer, other, me, mine.text, names[place.queue], expected.meeting, mine.step);
     {
       const std::lock_guard lock(mutex);
       if (fault.empty()) fault = text;

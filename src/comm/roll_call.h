@@ -1,13 +1,16 @@
-// Whether the ranks mean the same: at every instruction of a mesh's program where ranks meet (Reduce, Gather, Exchange,
-// Vote, Send and Recv) a rank tells the next one what it is about to do, and hears it from the one before it. A rank
-// whose program went another way is found by the first that waits for it, at once and by name, not by a time-out.
+// Whether the ranks mean the same: at every instruction of a mesh's program where ranks meet
+// (Reduce, Gather, Exchange, Vote, Send and Recv) a rank tells the next one what it is about to do,
+// and hears it from the one before it. A rank whose program went another way is found by the first
+// that waits for it, at once and by name, not by a time-out.
 //
-//   group     who meets; a member tells the next one in the ring of its ranks. A sender tells its receiver
-//   stream    what one rank tells another on one queue, in order; numbered by itself, never by the instruction, so that
-//             what differs arrives and is compared
+//   group     who meets; a member tells the next one in the ring of its ranks. A sender tells its
+//             receiver
+//   stream    what one rank tells another on one queue, in order; numbered by itself, never by the
+//             instruction, so that what differs arrives and is compared
 //
-// Telling does not wait for anybody. Hearing waits for the rank before to come to the meeting; where it is done between
-// a meeting's own posts and its first wait, nothing is waited for that the meeting does not wait for.
+// Telling does not wait for anybody. Hearing waits for the rank before to come to the meeting;
+// where it is done between a meeting's own posts and its first wait, nothing is waited for that the
+// meeting does not wait for.
 #pragma once
 
 #include <cstdint>
@@ -20,19 +23,22 @@ namespace tutti {
 
 class RollCall {
  public:
-  /// `operation` ids of its tags start at `base`: it takes 16. The queues of a program run on threads of their own;
-  /// instructions of one queue are told and heard one after another.
+  /// `operation` ids of its tags start at `base`: it takes 16. The queues of a program run on
+  /// threads of their own; instructions of one queue are told and heard one after another.
   RollCall(const Plan& plan, int rank, Transport& transport, Clock& clock, uint32_t base);
-  /// Gives what is still under way a second to end, then breaks it off; the transport fails with it.
+  /// Gives what is still under way a second to end, then breaks it off; the transport fails with
+  /// it.
   ~RollCall();
 
-  /// `step` is as people count it, and part of what is compared. May wait until what was told before it on its stream
-  /// has left.
+  /// `step` is as people count it, and part of what is compared. May wait until what was told
+  /// before it on its stream has left.
   void tell(const Instruction& instruction, uint64_t step, Deadline deadline);
-  /// After tell(): hears this instruction and what was told on its stream before and not yet heard. Throws an Error
-  /// that names both instructions, ranks, queue and step when they are not the same; a CommError when nothing comes.
+  /// After tell(): hears this instruction and what was told on its stream before and not yet heard.
+  /// Throws an Error that names both instructions, ranks, queue and step when they are not the
+  /// same; a CommError when nothing comes.
   void hear(const Instruction& instruction, Deadline deadline);
-  /// Throws again what hear() has found, if it has: the failure itself, where others have followed from it.
+  /// Throws again what hear() has found, if it has: the failure itself, where others have followed
+  /// from it.
   void rethrow() const;
 
  private:

@@ -1,4 +1,5 @@
-// An accumulator of the tree is known by the first lane of its range: the left side of an addition keeps it.
+// An accumulator of the tree is known by the first lane of its range: the left side of an addition
+// keeps it.
 #include "comm/tree.h"
 
 #include <map>
@@ -19,10 +20,12 @@ std::vector<FoldStep> fold_order(const std::vector<Range>& parts, Range whole) {
   return order;
 }
 
-std::vector<FoldStep> fold_order_of_groups(const std::vector<FoldStep>& order, int terms, int count) {
+std::vector<FoldStep> fold_order_of_groups(const std::vector<FoldStep>& order, int terms,
+                                           int count) {
   std::vector<FoldStep> all;
   for (int group = 0; group < count; ++group) {
-    for (const FoldStep& step : order) all.push_back({step.left + group * terms, step.right + group * terms});
+    for (const FoldStep& step : order)
+      all.push_back({step.left + group * terms, step.right + group * terms});
   }
   const int root = order.empty() ? 0 : order.back().left;
   for (int group = 1; group < count; ++group) all.push_back({root, root + group * terms});

@@ -1,4 +1,5 @@
-// All addresses, messages and additions of a pull are worked out once, at the start; run() walks lists.
+// All addresses, messages and additions of a pull are worked out once, at the start; run() walks
+// lists.
 //
 //   part    what I own of a source: floats of the unit, one run of memory in every contribution
 //   block   a cut of an owner's slices: it is folded while the next one still travels
@@ -18,10 +19,11 @@ namespace tutti {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
-/// A slice is cut into up to four blocks of at least this many floats: the first is folded and on its way back while
-/// the next arrives; more blocks cost more messages than they hide.
+/// A slice is cut into up to four blocks of at least this many floats: the first is folded and on
+/// its way back while the next arrives; more blocks cost more messages than they hide.
 constexpr int64_t kBlockFloats = 512 * 1024;
-/// Parts of the messages that return blocks are numbered from here, apart from those that bring contributions.
+/// Parts of the messages that return blocks are numbered from here, apart from those that bring
+/// contributions.
 constexpr uint32_t kReturnedParts = 1U << 30;
 
 struct Block {
@@ -63,7 +65,9 @@ bool meet(const float* a, int64_t a_floats, const float* b, int64_t b_floats) {
   return a < b + b_floats && b < a + a_floats;
 }
 
-std::span<std::byte> bytes(float* at, int64_t floats) { return std::as_writable_bytes(std::span(at, floats)); }
+std::span<std::byte> bytes(float* at, int64_t floats) {
+  return std::as_writable_bytes(std::span(at, floats));
+}
 
 struct Message {
   int peer;
@@ -72,12 +76,13 @@ struct Message {
   std::span<std::byte> bytes;  // of a send: only read
 };
 void sort_by_block(std::vector<Message>& messages) {
-  std::stable_sort(messages.begin(), messages.end(), [](const auto& a, const auto& b) { return a.block < b.block; });
+  std::stable_sort(messages.begin(), messages.end(),
+                   [](const auto& a, const auto& b) { return a.block < b.block; });
 }
 /// How many of them come up to the end of a block.
 size_t until(const std::vector<Message>& messages, size_t block) {
-  const auto later =
-      std::find_if(messages.begin(), messages.end(), [block](const Message& m) { return m.block > block; });
+  const auto later = std::find_if(messages.begin(), messages.end(),
+                                  [block](const Message& m) { return m.block > block; });
   return static_cast<size_t>(later - messages.begin());
 }
 
@@ -92,16 +97,19 @@ struct FoldCall {
 struct Own {
   Range slice;
   std::vector<float*> levels;
-  std::vector<Range> parts{};                      // by source
-  std::vector<int64_t> positions{};                // by source: where its part begins in a level
-  std::vector<std::vector<const float*>> bases{};  // by source and term: where the part's first float is
-  float* staged = nullptr;                         // the sum waits here until others have read what it overwrites
+  std::vector<Range> parts{};        // by source
+  std::vector<int64_t> positions{};  // by source: where its part begins in a level
+  // by source and term: where the part's first float is
+  std::vector<std::vector<const float*>> bases{};
+  // the sum waits here until others have read what it overwrites
+  float* staged = nullptr;
   int64_t level_size = 0;
 
   /// Whether my stack covers these floats.
   bool overwrites(const float* at, int64_t floats) const {
-    return level_size > 0 && std::any_of(levels.begin(), levels.end(),
-                                         [&](const float* level) { return meet(level, level_size, at, floats); });
+    return level_size > 0 && std::any_of(levels.begin(), levels.end(), [&](const float* level) {
+             return meet(level, level_size, at, floats);
+           });
   }
   float* at_level(int level, size_t source, int64_t at) const {
     return levels.at(level) + positions[source] + (at - parts[source].begin);
@@ -112,8 +120,9 @@ struct Own {
 
 class TreePull final : public SumPull {
  public:
-  TreePull(const SumTransfer& transfer, TransferName name, Transport& transport, std::span<std::byte> arena,
-           std::vector<std::vector<float*>> levels, std::span<std::byte> scratch)
+  TreePull(const SumTransfer& transfer, TransferName name, Transport& transport,
+           std::span<std::byte> arena, std::vector<std::vector<float*>> levels,
+           std::span<std::byte> scratch)
       : transfer_(transfer),
         name_(std::move(name)),
         transport_(transport),
@@ -121,14 +130,16 @@ class TreePull final : public SumPull {
         scratch_(scratch),
         me_(transport.rank()),
         member_(member_of(transfer, me_)) {
-    TUTTI_CHECK(name_.parcel >= 0 && name_.parcel < kFlaggedParcels, "{}: no flags left for it", name_.text);
-    TUTTI_CHECK(levels.size() == transfer.units.size(), "{}: stacks for {} units of {}", name_.text, levels.size(),
-                transfer.units.size());
+    TUTTI_CHECK(name_.parcel >= 0 && name_.parcel < kFlaggedParcels, "{}: no flags left for it",
+                name_.text);
+    TUTTI_CHECK(levels.size() == transfer.units.size(), "{}: stacks for {} units of {}", name_.text,
+                levels.size(), transfer.units.size());
     for (size_t u = 0; u < transfer.units.size(); ++u) {
       Own own{transfer.units[u].slices[member_], std::move(levels[u])};
       own.level_size = own.slice.empty() ? 0 : level_floats(transfer, transfer.units[u], member_);
       TUTTI_CHECK(own.slice.empty() || static_cast<int>(own.levels.size()) == transfer.levels,
-                  "{}: {} levels for a stack of {}", name_.text, own.levels.size(), transfer.levels);
+                  "{}: {} levels for a stack of {}", name_.text, own.levels.size(),
+                  transfer.levels);
       units_.push_back(std::move(own));
     }
     prepare_giving();
@@ -143,7 +154,9 @@ class TreePull final : public SumPull {
   }
 
  private:
-  std::span<const std::byte> memory_of(int rank) const { return rank == me_ ? arena_ : transport_.window_of(rank); }
+  std::span<const std::byte> memory_of(int rank) const {
+    return rank == me_ ? arena_ : transport_.window_of(rank);
+  }
 
   float* take_scratch(int64_t floats) {
     const size_t size = align_up(floats, kAlign) * kFloat;
@@ -154,9 +167,11 @@ class TreePull final : public SumPull {
   }
 
   /// Where float `at` of a contribution is in the memory of the rank that makes it.
-  const float* float_at(size_t unit, size_t source, size_t term, int64_t at, std::span<const std::byte> memory) const {
+  const float* float_at(size_t unit, size_t source, size_t term, int64_t at,
+                        std::span<const std::byte> memory) const {
     const SumSource& from = transfer_.units[unit].sources[source];
-    return reinterpret_cast<const float*>(memory.data() + from.terms[term].offset) + (at - from.to.begin);
+    return reinterpret_cast<const float*>(memory.data() + from.terms[term].offset) +
+           (at - from.to.begin);
   }
 
   void prepare_giving() {
@@ -177,7 +192,9 @@ class TreePull final : public SumPull {
           if (reads) stage[g.unit] = true;
           sends_first_ |= !reads;
         }
-        if (!reads) sends_.push_back({owner, static_cast<uint32_t>(part), g.block, bytes(at, g.floats.size())});
+        if (!reads)
+          sends_.push_back(
+              {owner, static_cast<uint32_t>(part), g.block, bytes(at, g.floats.size())});
       }
     }
     sort_by_block(sends_);
@@ -185,7 +202,8 @@ class TreePull final : public SumPull {
                 "{}: the arena is not the window that the others read", name_.text);
     for (size_t u = 0; u < units_.size(); ++u) {
       if (!stage[u]) continue;
-      TUTTI_CHECK(transfer_.in_place() && transfer_.levels == 1, "{}: the stack covers what others read", name_.text);
+      TUTTI_CHECK(transfer_.in_place() && transfer_.levels == 1,
+                  "{}: the stack covers what others read", name_.text);
       units_[u].staged = take_scratch(units_[u].slice.size());
     }
   }
@@ -211,22 +229,26 @@ class TreePull final : public SumPull {
         own.bases[s][t] = float_at(unit, s, t, own.parts[s].begin, memory);
         check_inside(memory, own.bases[s][t], own.parts[s].size());
         if (rank == me_) check_own(own, s, t);
-        if (rank != me_ && std::find(givers_.begin(), givers_.end(), rank) == givers_.end()) givers_.push_back(rank);
+        if (rank != me_ && std::find(givers_.begin(), givers_.end(), rank) == givers_.end())
+          givers_.push_back(rank);
       }
     }
   }
 
   void prepare_receives() {
     std::sort(givers_.begin(), givers_.end());
-    std::rotate(givers_.begin(), std::upper_bound(givers_.begin(), givers_.end(), me_), givers_.end());
+    std::rotate(givers_.begin(), std::upper_bound(givers_.begin(), givers_.end(), me_),
+                givers_.end());
     for (int rank : transfer_.ranks) {
       if (rank == me_ || !memory_of(rank).empty()) continue;
       const std::vector<Given> all = given(transfer_, rank, member_);
       for (size_t part = 0; part < all.size(); ++part) {
         const Given& g = all[part];
         const Own& own = units_[g.unit];
-        auto* at = const_cast<float*>(own.bases[g.source][g.term]) + (g.floats.begin - own.parts[g.source].begin);
-        receives_.push_back({rank, static_cast<uint32_t>(part), g.block, bytes(at, g.floats.size())});
+        auto* at = const_cast<float*>(own.bases[g.source][g.term]) +
+                   (g.floats.begin - own.parts[g.source].begin);
+        receives_.push_back(
+            {rank, static_cast<uint32_t>(part), g.block, bytes(at, g.floats.size())});
       }
     }
     sort_by_block(receives_);
@@ -238,16 +260,18 @@ class TreePull final : public SumPull {
                 "{}: a contribution ends outside its window", name_.text);
   }
 
-  /// A sum may overwrite one of its terms, float by float; on anything else of mine it would overwrite what is still to
-  /// be read.
+  /// A sum may overwrite one of its terms, float by float; on anything else of mine it would
+  /// overwrite what is still to be read.
   void check_own(const Own& own, size_t s, size_t term) const {
     const float* base = own.bases[s][term];
     if (!own.overwrites(base, own.parts[s].size())) return;
     const auto takes_its_place = [&](const LevelSum& sum) {
-      return std::find(sum.terms.begin(), sum.terms.end(), static_cast<int>(term)) != sum.terms.end() &&
+      return std::find(sum.terms.begin(), sum.terms.end(), static_cast<int>(term)) !=
+                 sum.terms.end() &&
              base == own.in_place(own.parts[s].begin, sum.level);
     };
-    TUTTI_CHECK(transfer_.in_place() && std::any_of(transfer_.sums.begin(), transfer_.sums.end(), takes_its_place),
+    TUTTI_CHECK(transfer_.in_place() &&
+                    std::any_of(transfer_.sums.begin(), transfer_.sums.end(), takes_its_place),
                 "{}: the stack covers a contribution", name_.text);
   }
 
@@ -280,7 +304,8 @@ class TreePull final : public SumPull {
   }
 
   /// The sources' sums, added from left to right, to the level's part of the first.
-  void prepare_fold(const Own& own, const LevelSum& sum, const std::vector<size_t>& sources, Range piece) {
+  void prepare_fold(const Own& own, const LevelSum& sum, const std::vector<size_t>& sources,
+                    Range piece) {
     FoldCall call{nullptr, {}, {}, piece.size()};
     const size_t first = sources[0];
     call.out = own.staged != nullptr ? own.staged + (piece.begin - own.slice.begin)
@@ -291,12 +316,13 @@ class TreePull final : public SumPull {
                                       : own.bases[s].at(term) + (piece.begin - own.parts[s].begin));
     std::vector<FoldStep> order;
     for (const auto& [left, right] : sum.order) order.push_back({left, right});
-    call.order = fold_order_of_groups(order, static_cast<int>(sum.terms.size()), static_cast<int>(sources.size()));
+    call.order = fold_order_of_groups(order, static_cast<int>(sum.terms.size()),
+                                      static_cast<int>(sources.size()));
     folds_.push_back(std::move(call));
   }
 
-  /// A finished block of another owner arrives where my own part of it was, in my first term: so its receive is posted
-  /// once that has left.
+  /// A finished block of another owner arrives where my own part of it was, in my first term: so
+  /// its receive is posted once that has left.
   void prepare_returns() {
     TUTTI_CHECK(transfer_.in_place(), "{}: what is returned has no place", name_.text);
     const auto part = [](size_t b) { return kReturnedParts + static_cast<uint32_t>(b); };
@@ -310,8 +336,8 @@ class TreePull final : public SumPull {
       for (size_t b = 0; b < mine.size(); ++b) {
         const Own& own = units_[mine[b].unit];
         TUTTI_CHECK(own.staged == nullptr, "{}: two ranks return the same floats", name_.text);
-        returned_.push_back(
-            {transfer_.ranks[turn], part(b), b, bytes(own.in_place(mine[b].floats.begin), mine[b].floats.size())});
+        returned_.push_back({transfer_.ranks[turn], part(b), b,
+                             bytes(own.in_place(mine[b].floats.begin), mine[b].floats.size())});
       }
       blocks = std::max(blocks, theirs.size());
     }
@@ -326,19 +352,24 @@ class TreePull final : public SumPull {
 
   std::span<std::byte> in_first_term(const Block& block) const {
     const auto& terms = transfer_.units[block.unit].sources[0].terms;
-    const auto first = std::find_if(terms.begin(), terms.end(), [this](const auto& term) { return term.rank == me_; });
-    TUTTI_CHECK(first != terms.end(), "{}: what is returned to rank {} has no place there", name_.text, me_);
-    auto* at = const_cast<float*>(
-        float_at(block.unit, 0, static_cast<size_t>(first - terms.begin()), block.floats.begin, arena_));
+    const auto first = std::find_if(terms.begin(), terms.end(),
+                                    [this](const auto& term) { return term.rank == me_; });
+    TUTTI_CHECK(first != terms.end(), "{}: what is returned to rank {} has no place there",
+                name_.text, me_);
+    auto* at = const_cast<float*>(float_at(
+        block.unit, 0, static_cast<size_t>(first - terms.begin()), block.floats.begin, arena_));
     check_inside(arena_, at, block.floats.size());
     return bytes(at, block.floats.size());
   }
 
   void run_named(uint64_t step, Deadline deadline, const std::function<void()>& begun) {
     const uint64_t turn = step * transfer_.rounds + transfer_.round + 1;
-    const auto raise = [&](ParcelFlag flag) { transport_.raise(flag_of(name_.parcel, flag), turn); };
+    const auto raise = [&](ParcelFlag flag) {
+      transport_.raise(flag_of(name_.parcel, flag), turn);
+    };
     const auto await = [&](const std::vector<int>& peers, ParcelFlag flag) {
-      for (int peer : peers) transport_.await(peer, flag_of(name_.parcel, flag), turn, deadline, name_.text);
+      for (int peer : peers)
+        transport_.await(peer, flag_of(name_.parcel, flag), turn, deadline, name_.text);
     };
     const auto tag = [&](const Message& m) { return Tag{name_.id, m.part, step}; };
     Posted arriving(transport_), leaving(transport_), back(transport_);
@@ -354,7 +385,8 @@ class TreePull final : public SumPull {
       if (b < returning_until_.size()) {
         leaving.wait_first(sends_until_[b], deadline);
         for (; returning < returning_until_[b]; ++returning)
-          back.recv(returning_[returning].peer, tag(returning_[returning]), returning_[returning].bytes);
+          back.recv(returning_[returning].peer, tag(returning_[returning]),
+                    returning_[returning].bytes);
       }
       for (; b < folds_until_.size() && next < folds_until_[b]; ++next) {
         const FoldCall& call = folds_[next];
@@ -384,17 +416,21 @@ class TreePull final : public SumPull {
   std::vector<Message> receives_, sends_;
   std::vector<size_t> receives_until_, folds_until_;  // by block of mine
   std::vector<FoldCall> folds_;
-  bool sends_first_ = false;                                            // what I send is overwritten by the sum
-  std::vector<Message> returning_, returned_;                           // others' blocks to me, mine to the others
+  // what I send is overwritten by the sum
+  bool sends_first_ = false;
+  // others' blocks to me, mine to the others
+  std::vector<Message> returning_, returned_;
   std::vector<size_t> sends_until_, returning_until_, returned_until_;  // by block of any owner
 };
 
 }  // namespace
 
-std::unique_ptr<SumPull> make_tree_pull(const SumTransfer& transfer, TransferName name, Transport& transport,
-                                        std::span<std::byte> arena, std::vector<std::vector<float*>> levels,
+std::unique_ptr<SumPull> make_tree_pull(const SumTransfer& transfer, TransferName name,
+                                        Transport& transport, std::span<std::byte> arena,
+                                        std::vector<std::vector<float*>> levels,
                                         std::span<std::byte> scratch) {
-  return std::make_unique<TreePull>(transfer, std::move(name), transport, arena, std::move(levels), scratch);
+  return std::make_unique<TreePull>(transfer, std::move(name), transport, arena, std::move(levels),
+                                    scratch);
 }
 
 int64_t tree_scratch_bytes(const SumTransfer& transfer, int rank, bool windows) {
@@ -408,7 +444,8 @@ int64_t tree_scratch_bytes(const SumTransfer& transfer, int rank, bool windows) 
     if (shared) floats += align_up(slice.size(), kAlign);
     for (const SumSource& source : unit.sources)
       for (const SumSource::Term& term : source.terms)
-        if (!windows && term.rank != rank) floats += align_up(overlap(slice, source.to).size(), kAlign);
+        if (!windows && term.rank != rank)
+          floats += align_up(overlap(slice, source.to).size(), kAlign);
   }
   return floats * kFloat;
 }

@@ -1,5 +1,5 @@
-// A sum over the fixed tree: every owner reads all terms of its slices, in the windows of those who have them or as
-// their messages arrive, and folds them in the tree's order.
+// A sum over the fixed tree: every owner reads all terms of its slices, in the windows of those who
+// have them or as their messages arrive, and folds them in the tree's order.
 #pragma once
 
 #include "comm/pulls.h"
@@ -7,8 +7,9 @@
 namespace tutti {
 
 /// As make_sum_pull() says, of a sum that has an order.
-std::unique_ptr<SumPull> make_tree_pull(const SumTransfer& transfer, TransferName name, Transport& transport,
-                                        std::span<std::byte> arena, std::vector<std::vector<float*>> levels,
+std::unique_ptr<SumPull> make_tree_pull(const SumTransfer& transfer, TransferName name,
+                                        Transport& transport, std::span<std::byte> arena,
+                                        std::vector<std::vector<float*>> levels,
                                         std::span<std::byte> scratch);
 int64_t tree_scratch_bytes(const SumTransfer& transfer, int rank, bool windows);
 

@@ -1,5 +1,6 @@
-// What needs more than one value of a job to be judged: the model, the loss and training (check_data.cc has the data,
-// check_device.cc what computes, check_layout.cc the mesh). Every fault is collected.
+// What needs more than one value of a job to be judged: the model, the loss and training
+// (check_data.cc has the data, check_device.cc what computes, check_layout.cc the mesh). Every
+// fault is collected.
 #include "config/check.h"
 
 #include <fmt/format.h>
@@ -27,17 +28,22 @@ void JobCheck::values() {
   const auto misplaced = [](char c) { return c == '/' || static_cast<unsigned char>(c) < ' '; };
   if (std::any_of(job_.name.begin(), job_.name.end(), misplaced)) {
     fault({"name"},
-          fmt::format("name = {:?}: a run's folder has this name, so no slashes and no control characters", job_.name));
+          fmt::format(
+              "name = {:?}: a run's folder has this name, so no slashes and no control characters",
+              job_.name));
   }
   for (const auto& key : keys()) {
-    if (const std::string text = fault_of(key, key.get(job_)); !text.empty()) fault({key.full_name().c_str()}, text);
+    if (const std::string text = fault_of(key, key.get(job_)); !text.empty())
+      fault({key.full_name().c_str()}, text);
   }
 }
 
-void JobCheck::one_of(const char* key, const std::string& value, const std::vector<std::string>& allowed) {
+void JobCheck::one_of(const char* key, const std::string& value,
+                      const std::vector<std::string>& allowed) {
   if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
-  fault({key, "model.kind"}, fmt::format("{} = \"{}\" but model.kind = \"{}\": it takes \"{}\"", key, value,
-                                         job_.model.kind, fmt::join(allowed, "\", \"")));
+  fault({key, "model.kind"},
+        fmt::format("{} = \"{}\" but model.kind = \"{}\": it takes \"{}\"", key, value,
+                    job_.model.kind, fmt::join(allowed, "\", \"")));
 }
 
 void JobCheck::gpt() {
@@ -45,16 +51,19 @@ void JobCheck::gpt() {
   if (model.heads <= 0) return;  // named by values()
   if (model.width % model.heads != 0) {
     fault({"model.width", "model.heads"},
-          fmt::format("model.width = {} cannot be cut into model.heads = {}: a head is a whole number of elements",
+          fmt::format("model.width = {} cannot be cut into model.heads = {}: a head is a whole "
+                      "number of elements",
                       model.width, model.heads));
   } else if (model.positions == "rotary" && model.width / model.heads % 2 != 0) {
     fault({"model.positions", "model.heads"},
-          fmt::format("model.positions = \"rotary\" but a head has {} elements: it turns pairs of them",
-                      model.width / model.heads));
+          fmt::format(
+              "model.positions = \"rotary\" but a head has {} elements: it turns pairs of them",
+              model.width / model.heads));
   }
   if (model.kv_heads > 0 && model.heads % model.kv_heads != 0) {
     fault({"model.kv_heads", "model.heads"},
-          fmt::format("model.heads = {} cannot be shared out over model.kv_heads = {}", model.heads, model.kv_heads));
+          fmt::format("model.heads = {} cannot be shared out over model.kv_heads = {}", model.heads,
+                      model.kv_heads));
   }
 }
 
@@ -65,30 +74,38 @@ void JobCheck::model() {
   if (kind != "gpt" && kind != "custom") {
     if (model.tied) {
       fault({"model.tied"},
-            fmt::format("model.tied = true but model.kind = \"{}\": it has no embedding to tie its head to", kind));
+            fmt::format(
+                "model.tied = true but model.kind = \"{}\": it has no embedding to tie its head to",
+                kind));
     }
     if (model.activation == "swiglu") {
-      fault({"model.activation"}, fmt::format("model.activation = \"swiglu\" but model.kind = \"{}\": it is the gated "
-                                              "layer of a gpt",
-                                              kind));
+      fault({"model.activation"},
+            fmt::format("model.activation = \"swiglu\" but model.kind = \"{}\": it is the gated "
+                        "layer of a gpt",
+                        kind));
     }
   }
   if (kind == "gpt") one_of("model.norm", model.norm, {"layer", "rms"});
   if (kind == "cnn") one_of("model.norm", model.norm, {"batch", "group", "layer", "none"});
   if (kind == "mlp") one_of("model.norm", model.norm, {"none", "layer", "rms", "batch"});
-  if (kind == "wide-deep" || kind == "autoencoder") one_of("model.norm", model.norm, {"none", "layer", "rms", "batch"});
+  if (kind == "wide-deep" || kind == "autoencoder")
+    one_of("model.norm", model.norm, {"none", "layer", "rms", "batch"});
   if (model.image.size() != 3) {
     fault({"model.image"}, "model.image must have three values: channels, height and width");
   } else if (job_.data.kind == "images" && model.image[0] != 1 && model.image[0] != 3) {
-    fault({"model.image"},
-          fmt::format("model.image has {} channels: PNG and JPEG are read as 1 (grey) or 3 (colour)", model.image[0]));
+    fault(
+        {"model.image"},
+        fmt::format("model.image has {} channels: PNG and JPEG are read as 1 (grey) or 3 (colour)",
+                    model.image[0]));
   }
-  if (kind == "cnn" && model.channels.empty()) fault({"model.channels"}, "model.channels is empty: a cnn has a stage");
+  if (kind == "cnn" && model.channels.empty())
+    fault({"model.channels"}, "model.channels is empty: a cnn has a stage");
   if (model.init_only != "*" && model.init_from.empty()) {
     fault({"model.init_only"}, "model.init_only picks from model.init_from, which is empty");
   }
   if (kind == "script" && model.path.empty()) {
-    fault({"model.path"}, "model.path is empty but model.kind = \"script\": name a TorchScript file");
+    fault({"model.path"},
+          "model.path is empty but model.kind = \"script\": name a TorchScript file");
   }
 }
 
@@ -101,31 +118,34 @@ void JobCheck::loss() {
   if (kind == "autoencoder") one_of("loss.kind", loss.kind, {"mse", "bce"});
   if (!classes && (loss.label_smoothing > 0 || !loss.class_weights.empty())) {
     fault({"loss.label_smoothing", "loss.class_weights", "loss.kind"},
-          fmt::format("loss.label_smoothing and loss.class_weights are of \"cross-entropy\", but loss.kind = \"{}\"",
+          fmt::format("loss.label_smoothing and loss.class_weights are of \"cross-entropy\", but "
+                      "loss.kind = \"{}\"",
                       loss.kind));
   }
   const bool only_classes = job_.data.kind == "points" || job_.data.kind == "images";
   if (!classes && only_classes && (kind == "mlp" || kind == "script")) {
-    fault({"loss.kind", "data.kind"},
-          fmt::format("loss.kind = \"{}\" but data.kind = \"{}\": its targets are classes; use \"cross-entropy\"",
-                      loss.kind, job_.data.kind));
+    fault({"loss.kind", "data.kind"}, fmt::format("loss.kind = \"{}\" but data.kind = \"{}\": its "
+                                                  "targets are classes; use \"cross-entropy\"",
+                                                  loss.kind, job_.data.kind));
   }
   const int64_t many = kind == "gpt" ? job_.model.vocab : job_.model.classes;
   if (!loss.class_weights.empty() && static_cast<int64_t>(loss.class_weights.size()) != many) {
-    fault({"loss.class_weights"},
-          fmt::format("loss.class_weights has {} weights for {} classes", loss.class_weights.size(), many));
+    fault({"loss.class_weights"}, fmt::format("loss.class_weights has {} weights for {} classes",
+                                              loss.class_weights.size(), many));
   }
   const auto zero = [](double weight) { return weight == 0; };
-  if (!loss.class_weights.empty() && std::all_of(loss.class_weights.begin(), loss.class_weights.end(), zero)) {
+  if (!loss.class_weights.empty() &&
+      std::all_of(loss.class_weights.begin(), loss.class_weights.end(), zero)) {
     fault({"loss.class_weights"}, "loss.class_weights are all 0: nothing would be learned");
   }
   if ((loss.kind == "distill") != !loss.teacher.empty()) {
-    fault({"loss.teacher", "loss.kind"}, loss.teacher.empty()
-                                             ? "loss.kind = \"distill\" but loss.teacher is empty: name a run"
-                                             : "loss.teacher is set but loss.kind is not \"distill\"");
+    fault({"loss.teacher", "loss.kind"},
+          loss.teacher.empty() ? "loss.kind = \"distill\" but loss.teacher is empty: name a run"
+                               : "loss.teacher is set but loss.kind is not \"distill\"");
   }
   if (job_.augment.mixup > 0 && (!classes || kind == "gpt")) {
-    fault({"augment.mixup", "loss.kind"}, "augment.mixup mixes classes of images; this job has none");
+    fault({"augment.mixup", "loss.kind"},
+          "augment.mixup mixes classes of images; this job has none");
   }
 }
 
@@ -134,62 +154,74 @@ void JobCheck::train() {
   if (train.eval_every > 0 && train.eval_batches == 0) {
     fault(
         {"train.eval_every", "train.eval_batches"},
-        fmt::format("train.eval_every = {} but train.eval_batches = 0: nothing would be evaluated", train.eval_every));
+        fmt::format("train.eval_every = {} but train.eval_batches = 0: nothing would be evaluated",
+                    train.eval_every));
   }
-  if (train.optimizer != "sgd" && (train.nesterov || (train.momentum != 0 && train.optimizer != "rmsprop"))) {
-    fault(
-        {"train.momentum", "train.nesterov", "train.optimizer"},
-        fmt::format("train.momentum and train.nesterov are of \"sgd\", but train.optimizer = \"{}\"", train.optimizer));
+  if (train.optimizer != "sgd" &&
+      (train.nesterov || (train.momentum != 0 && train.optimizer != "rmsprop"))) {
+    fault({"train.momentum", "train.nesterov", "train.optimizer"},
+          fmt::format(
+              "train.momentum and train.nesterov are of \"sgd\", but train.optimizer = \"{}\"",
+              train.optimizer));
   } else if (train.nesterov && train.momentum == 0) {
-    fault({"train.nesterov"}, "train.nesterov = true but train.momentum = 0: there is no momentum to look ahead by");
+    fault({"train.nesterov"},
+          "train.nesterov = true but train.momentum = 0: there is no momentum to look ahead by");
   }
   const bool watches = train.schedule == "plateau" || train.early_stop > 0 || train.keep_best;
   if (watches && train.eval_every == 0) {
     fault({"train.schedule", "train.early_stop", "train.keep_best", "train.eval_every"},
-          fmt::format("{} goes by evaluations, but train.eval_every = 0", train.schedule == "plateau"
-                                                                              ? "train.schedule = \"plateau\""
-                                                                          : train.early_stop > 0 ? "train.early_stop"
-                                                                                                 : "train.keep_best"));
+          fmt::format("{} goes by evaluations, but train.eval_every = 0",
+                      train.schedule == "plateau" ? "train.schedule = \"plateau\""
+                      : train.early_stop > 0      ? "train.early_stop"
+                                                  : "train.keep_best"));
   }
   std::vector<std::string> texts;
   parse_groups(train.groups, texts);
   for (const std::string& text : texts) fault({"train.groups"}, text);
   if (train.sample_bytes > 0 && job_.data.kind == "tokens") {
     fault({"train.sample_bytes", "data.kind"},
-          fmt::format("train.sample_bytes = {} but data.kind = \"tokens\": what text they stand for is not known",
+          fmt::format("train.sample_bytes = {} but data.kind = \"tokens\": what text they stand "
+                      "for is not known",
                       train.sample_bytes));
   } else if (train.sample_bytes > 0 && job_.data.kind == "walk" && job_.model.vocab < 256) {
     fault({"train.sample_bytes", "model.vocab"},
-          fmt::format("train.sample_bytes = {} but model.vocab = {}: a prompt is bytes, which need 256",
-                      train.sample_bytes, job_.model.vocab));
+          fmt::format(
+              "train.sample_bytes = {} but model.vocab = {}: a prompt is bytes, which need 256",
+              train.sample_bytes, job_.model.vocab));
   } else if (train.sample_bytes > 0 && job_.model.kind != "gpt" && job_.model.kind != "custom") {
-    fault({"train.sample_bytes"}, fmt::format("train.sample_bytes = {} but model.kind = \"{}\": it writes no text",
-                                              train.sample_bytes, job_.model.kind));
+    fault({"train.sample_bytes"},
+          fmt::format("train.sample_bytes = {} but model.kind = \"{}\": it writes no text",
+                      train.sample_bytes, job_.model.kind));
   } else if (train.sample_bytes > 0 && train.prompt.empty()) {
     fault({"train.sample_bytes"},
-          fmt::format("train.sample_bytes = {} but train.prompt is empty: a sample starts from a prompt",
-                      train.sample_bytes));
+          fmt::format(
+              "train.sample_bytes = {} but train.prompt is empty: a sample starts from a prompt",
+              train.sample_bytes));
   }
   slices();
-  const double samples = static_cast<double>(train.lanes) * static_cast<double>(train.micro_batches) *
-                         static_cast<double>(train.micro_batch_size) * static_cast<double>(train.steps);
+  const double samples =
+      static_cast<double>(train.lanes) * static_cast<double>(train.micro_batches) *
+      static_cast<double>(train.micro_batch_size) * static_cast<double>(train.steps);
   if (samples > 1e18) {
     fault({"train.steps", "train.lanes", "train.micro_batches", "train.micro_batch_size"},
-          fmt::format("train.steps = {} of {} x {} x {} samples are more than can be counted", train.steps, train.lanes,
-                      train.micro_batches, train.micro_batch_size));
+          fmt::format("train.steps = {} of {} x {} x {} samples are more than can be counted",
+                      train.steps, train.lanes, train.micro_batches, train.micro_batch_size));
   }
 }
 
 void JobCheck::numerics(const Machine& machine) {
   const std::string& isa = job_.numerics.isa;
   if (!machine.avx2 && !machine.avx512) {
-    fault({"numerics.isa"}, "numerics.isa: this processor has neither AVX2 nor AVX-512; one of them is needed");
+    fault({"numerics.isa"},
+          "numerics.isa: this processor has neither AVX2 nor AVX-512; one of them is needed");
   } else if (isa == "avx512" && !machine.avx512) {
-    fault({"numerics.isa"}, "numerics.isa = \"avx512\" but this processor has no AVX-512 (f, bw, cd, dq, vl)");
+    fault({"numerics.isa"},
+          "numerics.isa = \"avx512\" but this processor has no AVX-512 (f, bw, cd, dq, vl)");
   }
   if (job_.numerics.reduce == "ring" && job_.layout.fold == "root") {
     fault({"numerics.reduce", "layout.fold"},
-          "layout.fold = \"root\" but numerics.reduce = \"ring\": a ring has no root that folds the tree");
+          "layout.fold = \"root\" but numerics.reduce = \"ring\": a ring has no root that folds "
+          "the tree");
   }
 }
 

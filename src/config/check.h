@@ -8,7 +8,8 @@
 
 namespace tutti {
 
-/// Everything that is wrong with a resolved job on this machine, each with the line of the file that says it.
+/// Everything that is wrong with a resolved job on this machine, each with the line of the file
+/// that says it.
 std::vector<std::string> faults_of(const Job& job, const Machine& machine);
 
 }  // namespace tutti

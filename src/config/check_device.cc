@@ -9,30 +9,38 @@ namespace tutti {
 
 namespace {
 
-bool is_narrow(const Job& job) { return job.numerics.precision == "bfloat16" || job.numerics.precision == "float16"; }
+bool is_narrow(const Job& job) {
+  return job.numerics.precision == "bfloat16" || job.numerics.precision == "float16";
+}
 
 /// Whether somebody wrote the key down, with whatever value.
 bool is_said(const Key& key, const Job& job) {
   const auto origin = job.origin.find(key.full_name());
-  return origin != job.origin.end() && (origin->second == "--set" || origin->second.find(':') != std::string::npos);
+  return origin != job.origin.end() &&
+         (origin->second == "--set" || origin->second.find(':') != std::string::npos);
 }
 
-/// All that a job must say, and leave out, to be computed by a CPU: whoever does so is not refused again.
+/// All that a job must say, and leave out, to be computed by a CPU: whoever does so is not refused
+/// again.
 std::string way_to_cpu(const Job& job) {
   std::vector<std::string> set, without;
-  const auto to = [&](const char* key, const char* value) { set.push_back(fmt::format("{} = \"{}\"", key, value)); };
+  const auto to = [&](const char* key, const char* value) {
+    set.push_back(fmt::format("{} = \"{}\"", key, value));
+  };
   const bool cuda = job.numerics.device == "cuda";
   if (cuda) to("numerics.device", "cpu");
   if (is_narrow(job)) to("numerics.precision", "float32");
   for (const Key& key : keys()) {
     if (key.float16 && key.get(job) != key.fallback)
       set.push_back(fmt::format("{} = {}", key.full_name(), value_text(key.fallback)));
-    if (key.gpu && cuda && (is_said(key, job) || key.get(job) != key.fallback)) without.push_back(key.full_name());
+    if (key.gpu && cuda && (is_said(key, job) || key.get(job) != key.fallback))
+      without.push_back(key.full_name());
   }
   const auto transport = job.origin.find("layout.transport");
   const bool chosen = transport != job.origin.end() && transport->second == "resolved";
   if (cuda && job.layout.transport == "nccl" && !chosen) to("layout.transport", "auto");
-  const std::string left = without.empty() ? "" : fmt::format(", and leave out {}", fmt::join(without, " and "));
+  const std::string left =
+      without.empty() ? "" : fmt::format(", and leave out {}", fmt::join(without, " and "));
   return fmt::format("set {}{}", fmt::join(set, " and "), left);
 }
 
@@ -43,31 +51,37 @@ void JobCheck::device(const Machine& machine) {
   const LayoutConfig& layout = job_.layout;
   if (job_.numerics.device == "cuda") {
     if (machine.gpus.empty()) {
-      const std::string reason =
-          machine.no_gpu.empty() ? "no GPU of this host is known; run on a GPU host" : machine.no_gpu;
-      fault({"numerics.device"}, fmt::format("numerics.device = \"cuda\" but {}, or {}", reason, way_to_cpu(job_)));
+      const std::string reason = machine.no_gpu.empty()
+                                     ? "no GPU of this host is known; run on a GPU host"
+                                     : machine.no_gpu;
+      fault({"numerics.device"},
+            fmt::format("numerics.device = \"cuda\" but {}, or {}", reason, way_to_cpu(job_)));
     }
     if (layout.workers == "thread") {
       fault({"layout.workers", "numerics.device"},
-            "layout.workers = \"thread\" but numerics.device = \"cuda\": a device belongs to a process; use "
+            "layout.workers = \"thread\" but numerics.device = \"cuda\": a device belongs to a "
+            "process; use "
             "\"process\"");
     }
     if (layout.ranks > 1 && layout.transport != "nccl") {
       fault({"layout.transport", "numerics.device"},
-            fmt::format("layout.transport = \"{}\" but numerics.device = \"cuda\": gradients lie in the GPUs' memory, "
+            fmt::format("layout.transport = \"{}\" but numerics.device = \"cuda\": gradients lie "
+                        "in the GPUs' memory, "
                         "which only \"nccl\" carries",
                         layout.transport));
     }
     if (!layout.offload_folder.empty()) {
       fault({"layout.offload_folder", "numerics.device"},
-            "layout.offload_folder is set but numerics.device = \"cuda\": offloaded values lie in the host's memory "
+            "layout.offload_folder is set but numerics.device = \"cuda\": offloaded values lie in "
+            "the host's memory "
             "there, not in a file; leave it out");
     }
     return;
   }
   if (layout.transport == "nccl") {
     fault({"layout.transport", "numerics.device"},
-          fmt::format("layout.transport = \"nccl\" but numerics.device = \"cpu\": it carries GPUs' memory alone; use "
+          fmt::format("layout.transport = \"nccl\" but numerics.device = \"cpu\": it carries GPUs' "
+                      "memory alone; use "
                       "\"{}\" or \"tcp\"",
                       layout.workers == "thread" ? "inproc" : "shm"));
   }
@@ -84,9 +98,10 @@ void JobCheck::precision(const Machine& machine) {
   const NumericsConfig& numerics = job_.numerics;
   if (is_narrow(job_) && numerics.device == "cpu") {
     const auto origin = job_.origin.find("numerics.device");
-    const bool chosen = origin != job_.origin.end() && origin->second == "resolved" && !machine.no_gpu.empty();
-    const std::string text =
-        fmt::format("numerics.precision = \"{}\" but numerics.device = \"cpu\"", numerics.precision);
+    const bool chosen =
+        origin != job_.origin.end() && origin->second == "resolved" && !machine.no_gpu.empty();
+    const std::string text = fmt::format(
+        "numerics.precision = \"{}\" but numerics.device = \"cpu\"", numerics.precision);
     fault({"numerics.precision", "numerics.device"},
           chosen ? fmt::format("{}, because {}, or {}", text, machine.no_gpu, way_to_cpu(job_))
                  : fmt::format("{}: 16 bits are of a GPU alone; {}", text, way_to_cpu(job_)));
@@ -95,8 +110,8 @@ void JobCheck::precision(const Machine& machine) {
   for (const Key& key : keys()) {
     if (!key.float16 || key.get(job_) == key.fallback) continue;
     fault({key.full_name().c_str(), "numerics.precision"},
-          fmt::format("{} = {} but numerics.precision = \"{}\": only float16 scales its loss", key.full_name(),
-                      value_text(key.get(job_)), numerics.precision));
+          fmt::format("{} = {} but numerics.precision = \"{}\": only float16 scales its loss",
+                      key.full_name(), value_text(key.get(job_)), numerics.precision));
   }
 }
 

@@ -1,5 +1,5 @@
-// Whether ranks, lanes and slices make up the mesh that a job asks for, and what a mesh does not go with. A refusal
-// names the nearest values that work.
+// Whether ranks, lanes and slices make up the mesh that a job asks for, and what a mesh does not go
+// with. A refusal names the nearest values that work.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -27,7 +27,8 @@ std::vector<int64_t> divisors(int64_t number) {
   return found;
 }
 
-/// "pipeline = 1, 2 or 4": those of `values` (ascending) that are nearest to what was asked for; "" without any.
+/// "pipeline = 1, 2 or 4": those of `values` (ascending) that are nearest to what was asked for; ""
+/// without any.
 std::string nearest_values(std::string_view name, int64_t asked, std::vector<int64_t> values) {
   if (values.empty()) return "";
   std::stable_sort(values.begin(), values.end(),
@@ -53,7 +54,8 @@ std::string setting(const Job& job, const std::string& section, const std::strin
 
 int64_t gpt_mlp_width(const ModelConfig& model) {
   if (model.mlp_width > 0) return model.mlp_width;
-  return model.activation == "swiglu" ? ((8 * model.width + 2) / 3 + 15) / 16 * 16 : 4 * model.width;
+  return model.activation == "swiglu" ? ((8 * model.width + 2) / 3 + 15) / 16 * 16
+                                      : 4 * model.width;
 }
 
 /// What a tensor-sliced model cuts: the names of its sizes, and the sizes.
@@ -65,7 +67,8 @@ std::vector<std::pair<std::string, int64_t>> cut_sizes(const Job& job) {
     if (model.kv_heads > 0) sizes.emplace_back("model.kv_heads", model.kv_heads);
     sizes.emplace_back("model.mlp_width", gpt_mlp_width(model));
     sizes.emplace_back("model.vocab", model.vocab);
-    sizes.emplace_back("train.micro_batch_size x model.context", job.train.micro_batch_size * model.context);
+    sizes.emplace_back("train.micro_batch_size x model.context",
+                       job.train.micro_batch_size * model.context);
   } else {
     const bool mlp = model.kind == "mlp";
     for (int64_t size : mlp ? model.hidden : model.channels) {
@@ -79,23 +82,26 @@ std::vector<std::pair<std::string, int64_t>> cut_sizes(const Job& job) {
 
 bool model_may_refuse(const Job& job) {
   const LayoutConfig& layout = job.layout;
-  return layout.tensor > 1 || layout.pipeline > 1 || layout.offload != "none" || layout.fold == "owner" ||
-         job.train.tensor_slices > 1;
+  return layout.tensor > 1 || layout.pipeline > 1 || layout.offload != "none" ||
+         layout.fold == "owner" || job.train.tensor_slices > 1;
 }
 
 std::string idle_reason(const Job& job, const std::string& key) {
   const LayoutConfig& layout = job.layout;
-  if ((key == "layout.schedule" || key == "layout.chunks" || key == "layout.in_flight" || key == "layout.cut") &&
+  if ((key == "layout.schedule" || key == "layout.chunks" || key == "layout.in_flight" ||
+       key == "layout.cut") &&
       layout.pipeline == 1) {
     return "layout.pipeline = 1: there are no stages to order or cut";
   }
   if (key == "layout.chunks" && layout.schedule != "interleaved") {
-    return fmt::format("layout.schedule = \"{}\": only \"interleaved\" has chunks of one's own number",
-                       layout.schedule);
+    return fmt::format(
+        "layout.schedule = \"{}\": only \"interleaved\" has chunks of one's own number",
+        layout.schedule);
   }
   if (key == "layout.in_flight" && layout.schedule != "zero-bubble" && layout.schedule != "zbv") {
-    return fmt::format("layout.schedule = \"{}\": only \"zero-bubble\" and \"zbv\" are made to measure",
-                       layout.schedule);
+    return fmt::format(
+        "layout.schedule = \"{}\": only \"zero-bubble\" and \"zbv\" are made to measure",
+        layout.schedule);
   }
   if (key == "layout.offload_folder" && layout.offload == "none") {
     return "layout.offload = \"none\": nothing is offloaded";
@@ -110,7 +116,8 @@ std::string idle_reason(const Job& job, const std::string& key) {
 std::string without_idle(const Job& job) {
   std::vector<std::string> idle;
   for (const Key& key : keys())
-    if (key.get(job) != key.fallback && !idle_reason(job, key.full_name()).empty()) idle.push_back(key.full_name());
+    if (key.get(job) != key.fallback && !idle_reason(job, key.full_name()).empty())
+      idle.push_back(key.full_name());
   return idle.empty() ? "" : fmt::format(" without {}", fmt::join(idle, " and "));
 }
 
@@ -129,7 +136,8 @@ void JobCheck::slices() {
   if (slices <= 1) return;
   if (kind != "gpt" && kind != "mlp" && kind != "cnn") {
     return fault({"train.tensor_slices", "model.kind"},
-                 fmt::format("train.tensor_slices = {} but model.kind = \"{}\": gpt, mlp and cnn are defined in slices"
+                 fmt::format("train.tensor_slices = {} but model.kind = \"{}\": gpt, mlp and cnn "
+                             "are defined in slices"
                              "; these work: tensor_slices = 1",
                              slices, kind));
   }
@@ -146,9 +154,11 @@ void JobCheck::slices() {
                       these_work({nearest_values("tensor_slices", slices, divisors(common))})));
   }
   const LossConfig& loss = job_.loss;
-  if (kind == "gpt" && (loss.kind != "cross-entropy" || loss.label_smoothing > 0 || !loss.class_weights.empty())) {
+  if (kind == "gpt" &&
+      (loss.kind != "cross-entropy" || loss.label_smoothing > 0 || !loss.class_weights.empty())) {
     fault({"train.tensor_slices", "loss.kind", "loss.label_smoothing", "loss.class_weights"},
-          fmt::format("train.tensor_slices = {} needs loss.kind = \"cross-entropy\" without smoothing and weights: it "
+          fmt::format("train.tensor_slices = {} needs loss.kind = \"cross-entropy\" without "
+                      "smoothing and weights: it "
                       "is what a slice of the vocabulary can say of the whole",
                       slices));
   }
@@ -158,33 +168,38 @@ void JobCheck::mesh() {
   const LayoutConfig& layout = job_.layout;
   const int64_t lanes = job_.train.lanes, slices = job_.train.tensor_slices;
   const auto counts = [](int64_t axis) { return axis >= 1 && axis <= 65536; };
-  if (!counts(layout.ranks) || !counts(layout.tensor) || !counts(layout.pipeline)) return;  // named by values()
+  // named by values()
+  if (!counts(layout.ranks) || !counts(layout.tensor) || !counts(layout.pipeline)) return;
   if (layout.tensor > slices) {
-    fault(
-        {"layout.tensor", "train.tensor_slices"},
-        fmt::format("layout.tensor = {} but train.tensor_slices = {}: a rank owns at least one slice; ask for at most "
-                    "{}, or for more slices, which is another job",
-                    layout.tensor, slices, slices));
+    fault({"layout.tensor", "train.tensor_slices"},
+          fmt::format("layout.tensor = {} but train.tensor_slices = {}: a rank owns at least one "
+                      "slice; ask for at most "
+                      "{}, or for more slices, which is another job",
+                      layout.tensor, slices, slices));
   }
   const int64_t shares = layout.tensor * layout.pipeline, data = layout.ranks / shares;
   if (layout.ranks % shares != 0) return uneven_mesh();
   if (data > lanes && shares == 1) {
     fault({"layout.ranks", "train.lanes"},
-          fmt::format(
-              "layout.ranks = {} but train.lanes = {}: a rank owns at least one lane; ask for at most {} ranks, or "
-              "for more lanes, which is another job",
-              layout.ranks, lanes, lanes));
+          fmt::format("layout.ranks = {} but train.lanes = {}: a rank owns at least one lane; ask "
+                      "for at most {} ranks, or "
+                      "for more lanes, which is another job",
+                      layout.ranks, lanes, lanes));
   } else if (data > lanes) {
     fault({"layout.ranks", "layout.tensor", "layout.pipeline", "train.lanes"},
-          fmt::format("layout.ranks = {} with layout.tensor x layout.pipeline = {} x {} has {} data ranks but "
-                      "train.lanes = {}: a data rank owns at least one lane; ask for at most {} ranks, or for more "
+          fmt::format("layout.ranks = {} with layout.tensor x layout.pipeline = {} x {} has {} "
+                      "data ranks but "
+                      "train.lanes = {}: a data rank owns at least one lane; ask for at most {} "
+                      "ranks, or for more "
                       "lanes, which is another job",
                       layout.ranks, layout.tensor, layout.pipeline, data, lanes, lanes * shares));
   }
   if (layout.zero > 0 && layout.shards > 0 && data % layout.shards != 0) {
     fault({"layout.shards", "layout.ranks"},
-          fmt::format("layout.shards = {} with {} data ranks: every slice has as many replicas as the others{}",
-                      layout.shards, data, these_work({nearest_values("shards", layout.shards, divisors(data))})));
+          fmt::format("layout.shards = {} with {} data ranks: every slice has as many replicas as "
+                      "the others{}",
+                      layout.shards, data,
+                      these_work({nearest_values("shards", layout.shards, divisors(data))})));
   }
 }
 
@@ -197,7 +212,8 @@ void JobCheck::uneven_mesh() {
     Job other = job_;
     other.layout.ranks = ranks, other.layout.tensor = tensor, other.layout.pipeline = pipeline;
     return without_idle(other).empty() && ranks >= layout.hosts && pipeline <= blocks &&
-           tensor <= job_.train.tensor_slices && ranks > 0 && ranks % shares == 0 && ranks / shares <= job_.train.lanes;
+           tensor <= job_.train.tensor_slices && ranks > 0 && ranks % shares == 0 &&
+           ranks / shares <= job_.train.lanes;
   };
   std::vector<int64_t> tensors, pipelines, ranks;
   for (int64_t part : divisors(layout.ranks)) {
@@ -208,43 +224,52 @@ void JobCheck::uneven_mesh() {
   for (int64_t many : {below, below + shares}) {
     if (works(many, layout.tensor, layout.pipeline)) ranks.push_back(many);
   }
-  const std::string asked =
-      layout.pipeline == 1 ? setting(job_, "layout", "tensor")
-      : layout.tensor == 1 ? setting(job_, "layout", "pipeline")
-                           : fmt::format("layout.tensor x layout.pipeline = {} x {}", layout.tensor, layout.pipeline);
-  fault({"layout.pipeline", "layout.tensor", "layout.ranks"},
-        fmt::format("{} with layout.ranks = {}: data ranks are ranks / (tensor x pipeline), a whole number{}", asked,
-                    layout.ranks,
-                    these_work({nearest_values("tensor", layout.tensor, tensors),
-                                nearest_values("pipeline", layout.pipeline, pipelines),
-                                nearest_values("ranks", layout.ranks, ranks)})));
+  const std::string asked = layout.pipeline == 1 ? setting(job_, "layout", "tensor")
+                            : layout.tensor == 1
+                                ? setting(job_, "layout", "pipeline")
+                                : fmt::format("layout.tensor x layout.pipeline = {} x {}",
+                                              layout.tensor, layout.pipeline);
+  fault(
+      {"layout.pipeline", "layout.tensor", "layout.ranks"},
+      fmt::format(
+          "{} with layout.ranks = {}: data ranks are ranks / (tensor x pipeline), a whole number{}",
+          asked, layout.ranks,
+          these_work({nearest_values("tensor", layout.tensor, tensors),
+                      nearest_values("pipeline", layout.pipeline, pipelines),
+                      nearest_values("ranks", layout.ranks, ranks)})));
 }
 
 void JobCheck::beside_mesh() {
   const LayoutConfig& layout = job_.layout;
   if (layout.fold == "owner" && job_.train.micro_batches > 1 && job_.numerics.order != "micro") {
-    fault(
-        {"layout.fold", "train.micro_batches"},
-        fmt::format("layout.fold = \"owner\" but train.micro_batches = {} and numerics.order = \"lane\": a lane's sum "
-                    "is not there until its last micro-batch; these work: fold = \"local\"; micro_batches = 1; "
-                    "order = \"micro\" (the last two are another job)",
-                    job_.train.micro_batches));
+    fault({"layout.fold", "train.micro_batches"},
+          fmt::format("layout.fold = \"owner\" but train.micro_batches = {} and numerics.order = "
+                      "\"lane\": a lane's sum "
+                      "is not there until its last micro-batch; these work: fold = \"local\"; "
+                      "micro_batches = 1; "
+                      "order = \"micro\" (the last two are another job)",
+                      job_.train.micro_batches));
   }
   if (layout.zero > 0 && job_.train.optimizer == "lamb") {
     Job whole = job_;
     whole.layout.zero = 0;
     fault({"layout.zero", "train.optimizer"},
-          fmt::format("layout.zero = {} but train.optimizer = \"lamb\": its steps go by norms of whole parameters, and "
+          fmt::format("layout.zero = {} but train.optimizer = \"lamb\": its steps go by norms of "
+                      "whole parameters, and "
                       "a rank holds slices; these work: zero = 0{}",
                       layout.zero, without_idle(whole)));
   }
   if (!layout.cut.empty() && layout.pipeline > 1) {
-    const int64_t chunks = layout.schedule == "zbv" ? 2 : layout.schedule == "interleaved" ? layout.chunks : 1;
-    const int64_t named = 1 + std::count(layout.cut.begin(), layout.cut.end(), ','), parts = layout.pipeline * chunks;
+    const int64_t chunks = layout.schedule == "zbv"           ? 2
+                           : layout.schedule == "interleaved" ? layout.chunks
+                                                              : 1;
+    const int64_t named = 1 + std::count(layout.cut.begin(), layout.cut.end(), ','),
+                  parts = layout.pipeline * chunks;
     if (named != parts - 1) {
       fault({"layout.cut", "layout.pipeline"},
-            fmt::format("layout.cut names {} beginnings but {} stages of {} parts have {} after the first", named,
-                        layout.pipeline, chunks, parts - 1));
+            fmt::format(
+                "layout.cut names {} beginnings but {} stages of {} parts have {} after the first",
+                named, layout.pipeline, chunks, parts - 1));
     }
   }
   // These sum whole gradients of one data rank each, once in a step.
@@ -253,16 +278,19 @@ void JobCheck::beside_mesh() {
                   {"layout.zero", "layout.tensor", "layout.pipeline", "numerics.order"});
   }
   if (job_.numerics.reduce == "ring") {
-    refuse_beside("numerics.reduce", "a ring sums whole gradients once in a step", "reduce = \"exact\"",
-                  {"layout.zero", "layout.tensor", "layout.pipeline", "numerics.order", "train.tensor_slices"});
+    refuse_beside("numerics.reduce", "a ring sums whole gradients once in a step",
+                  "reduce = \"exact\"",
+                  {"layout.zero", "layout.tensor", "layout.pipeline", "numerics.order",
+                   "train.tensor_slices"});
   }
   if (layout.partition != "lanes") {
-    refuse_beside("layout.partition", "records are exchanged between data ranks alone", "partition = \"lanes\"",
-                  {"layout.tensor", "layout.pipeline"});
+    refuse_beside("layout.partition", "records are exchanged between data ranks alone",
+                  "partition = \"lanes\"", {"layout.tensor", "layout.pipeline"});
   }
 }
 
-/// Refuses what the job has under `asked` beside the first of the `others` that is not off. Both ways out are named.
+/// Refuses what the job has under `asked` beside the first of the `others` that is not off. Both
+/// ways out are named.
 void JobCheck::refuse_beside(const char* asked, const char* why, const char* works,
                              std::initializer_list<const char*> others) {
   const auto key_of = [](const std::string& full_name) {
@@ -276,10 +304,11 @@ void JobCheck::refuse_beside(const char* asked, const char* why, const char* wor
     if (other->get(job_) == off || other->get(job_) == other->fallback) continue;
     Job without = job_;
     other->set(without, off);
-    return fault({asked, name},
-                 fmt::format("{} but {}: {}; these work: {}; {} = {}{}{}", setting(job_, key->section, key->name),
-                             setting(job_, other->section, other->name), why, works, other->name, value_text(off),
-                             without_idle(without), other->layout ? "" : " (which is another job)"));
+    return fault({asked, name}, fmt::format("{} but {}: {}; these work: {}; {} = {}{}{}",
+                                            setting(job_, key->section, key->name),
+                                            setting(job_, other->section, other->name), why, works,
+                                            other->name, value_text(off), without_idle(without),
+                                            other->layout ? "" : " (which is another job)"));
   }
 }
 
@@ -290,29 +319,33 @@ void JobCheck::layout() {
   beside_mesh();
   if (layout.hosts > layout.ranks) {
     fault({"layout.hosts", "layout.ranks"},
-          fmt::format("layout.hosts = {} but layout.ranks = {}: a host has at least one rank", layout.hosts,
-                      layout.ranks));
+          fmt::format("layout.hosts = {} but layout.ranks = {}: a host has at least one rank",
+                      layout.hosts, layout.ranks));
   }
   if (layout.transport == "inproc" && layout.workers == "process") {
     fault({"layout.transport", "layout.workers"},
-          "layout.transport = \"inproc\" but layout.workers = \"process\": inproc reaches only threads of one process; "
+          "layout.transport = \"inproc\" but layout.workers = \"process\": inproc reaches only "
+          "threads of one process; "
           "use \"shm\" or \"tcp\"");
   }
   if (layout.transport == "shm" && layout.workers == "thread") {
-    fault(
-        {"layout.transport", "layout.workers"},
-        "layout.transport = \"shm\" but layout.workers = \"thread\": threads share all their memory; use \"inproc\" or "
-        "\"tcp\"");
+    fault({"layout.transport", "layout.workers"},
+          "layout.transport = \"shm\" but layout.workers = \"thread\": threads share all their "
+          "memory; use \"inproc\" or "
+          "\"tcp\"");
   }
   constexpr int64_t kLastPort = 65535;
   const bool listens = layout.transport == "tcp" || layout.hosts > 1;
-  if (listens && layout.port > 0 && layout.port <= kLastPort && layout.port + layout.ranks - 1 > kLastPort) {
+  if (listens && layout.port > 0 && layout.port <= kLastPort &&
+      layout.port + layout.ranks - 1 > kLastPort) {
     fault({"layout.port", "layout.ranks"},
-          fmt::format("layout.port = {} with layout.ranks = {}: rank r listens on port + r, and the last port is {}; "
+          fmt::format("layout.port = {} with layout.ranks = {}: rank r listens on port + r, and "
+                      "the last port is {}; "
                       "ask for at most {}, or for 0, which is any free one",
                       layout.port, layout.ranks, kLastPort, kLastPort + 1 - layout.ranks));
   }
-  if (layout.address.empty()) fault({"layout.address"}, "layout.address is empty: name an address to listen on");
+  if (layout.address.empty())
+    fault({"layout.address"}, "layout.address is empty: name an address to listen on");
 }
 
 }  // namespace tutti

@@ -1,6 +1,7 @@
-// A job file as a typed value. What is in [model], [loss], [data], [augment], [train] and [numerics] is the job and
-// changes the result; what is in [layout] must not. Every key, its type, default, limits and one line of help stand in
-// one table (config/keys.cc), from which parsing, `explain`, docs/job.md and the nearest-key hints are made.
+// A job file as a typed value. What is in [model], [loss], [data], [augment], [train] and
+// [numerics] is the job and changes the result; what is in [layout] must not. Every key, its type,
+// default, limits and one line of help stand in one table (config/keys.cc), from which parsing,
+// `explain`, docs/job.md and the nearest-key hints are made.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +13,23 @@
 namespace tutti {
 
 struct ModelConfig {
-  std::string kind;  // gpt | mlp | cnn | wide-deep | autoencoder | script | custom (a C++ program brings its own)
+  // gpt | mlp | cnn | wide-deep | autoencoder | script | custom (a C++ program brings its own)
+  std::string kind;
   int64_t layers, width, heads, context, vocab;
-  bool tied;               // gpt: the head uses the token embedding
-  std::string activation;  // gelu | gelu-tanh | relu | silu | tanh | sigmoid | leaky-relu | elu; gpt also swiglu
-  std::string norm;        // auto | layer | rms | batch | group | none
-  std::string positions;   // gpt: learned | rotary
+  bool tied;  // gpt: the head uses the token embedding
+  // gelu | gelu-tanh | relu | silu | tanh | sigmoid | leaky-relu | elu; gpt also swiglu
+  std::string activation;
+  std::string norm;       // auto | layer | rms | batch | group | none
+  std::string positions;  // gpt: learned | rotary
   double rotary_base;
   int64_t kv_heads;   // gpt: heads of keys and values; 0: as many as heads
   int64_t mlp_width;  // gpt: 0: 4 width, of swiglu 8/3 width rounded up to 16
   bool bias;          // gpt: linear layers and norms have biases
   double dropout;
   double init_scale;  // standard deviation of the (truncated) normal; the constant
-  std::string init;  // normal | truncated-normal | glorot-uniform | glorot-normal | he-uniform | he-normal | orthogonal
-                     // | zeros | ones | constant
+  // normal | truncated-normal | glorot-uniform | glorot-normal | he-uniform | he-normal |
+  // orthogonal | zeros | ones | constant
+  std::string init;
   bool scaled_residual;              // GPT-2: residual projections start at init / sqrt(2 layers)
   std::string init_from;             // safetensors file or run whose values replace the drawn ones
   std::string init_only;             // names (glob) that are taken from there
@@ -40,7 +44,8 @@ struct ModelConfig {
   int64_t latent;                    // autoencoder
   bool variational;                  // autoencoder: latent values are drawn; needed to generate
   std::string path;                  // script: the TorchScript file
-  bool autograd;  // build the same model from adapted torch operations instead of the hand-written segments
+  // build the same model from adapted torch operations instead of the hand-written segments
+  bool autograd;
 };
 
 struct LossConfig {
@@ -54,21 +59,27 @@ struct LossConfig {
 };
 
 struct DataConfig {
-  std::string kind;    // text | tokens | walk | points | clicks | idx | csv | jsonl | numpy | images
-  std::string path;    // text: a file, or "kjv"; idx: an images file or a folder with MNIST's names, or "fashion-mnist"
+  // text | tokens | walk | points | clicks | idx | csv | jsonl | numpy | images
+  std::string kind;
+  // text: a file, or "kjv"; idx: an images file or a folder with MNIST's names, or "fashion-mnist"
+  std::string path;
   std::string labels;  // idx, numpy: the file of the labels, where the folder does not say it
-  std::string test, test_labels;         // evaluated once, at the end
-  double held_out;                       // fraction of the records kept for evaluation; from 1 on their number
-  int64_t folds, fold;                   // > 1: the held-out records are fold `fold` of so many
-  std::vector<std::string> columns;      // csv, jsonl: "name: role options" (config/table_columns.h)
-  std::string delimiter;                 // csv: auto | one character
-  bool header;                           // csv: the first line names the columns
-  std::string scale;                     // idx, images, numpy: none | unit (by 255) | standardise | min-max
-  std::string missing;                   // fail | mean | zero | drop
-  std::string outliers;                  // keep | clip | drop
-  double outlier_limit;                  // standard deviations
-  std::string bad;                       // fail | skip
-  std::string tokenizer;                 // text: bytes | bpe (trained on the file) | a tokenizer file
+  std::string test, test_labels;  // evaluated once, at the end
+  // fraction of the records kept for evaluation; from 1 on their number
+  double held_out;
+  int64_t folds, fold;  // > 1: the held-out records are fold `fold` of so many
+  // csv, jsonl: "name: role options" (config/table_columns.h)
+  std::vector<std::string> columns;
+  std::string delimiter;  // csv: auto | one character
+  bool header;            // csv: the first line names the columns
+  // idx, images, numpy: none | unit (by 255) | standardise | min-max
+  std::string scale;
+  std::string missing;   // fail | mean | zero | drop
+  std::string outliers;  // keep | clip | drop
+  double outlier_limit;  // standard deviations
+  std::string bad;       // fail | skip
+  // text: bytes | bpe (trained on the file) | a tokenizer file
+  std::string tokenizer;
   std::string resample;                  // none | balanced | classes | column
   std::vector<double> resample_weights;  // of the classes
 };
@@ -84,8 +95,8 @@ struct AugmentConfig {
   int64_t cutout;  // side of a square of zeros
   double mixup;    // alpha of the beta distribution
   bool any() const {
-    return crop > 0 || flip > 0 || rotate > 0 || scale > 0 || brightness > 0 || contrast > 0 || noise > 0 ||
-           cutout > 0 || mixup > 0;
+    return crop > 0 || flip > 0 || rotate > 0 || scale > 0 || brightness > 0 || contrast > 0 ||
+           noise > 0 || cutout > 0 || mixup > 0;
   }
 };
 
@@ -96,21 +107,24 @@ struct TrainConfig {
   double lr, beta1, beta2, eps, weight_decay, momentum;
   bool nesterov;
   std::vector<std::string> groups;  // "pattern option=value..." (config/parameter_groups.h)
-  std::string schedule;             // constant | step | exponential | linear | polynomial | cosine | one-cycle |
-                                    // inverse-sqrt | plateau
-  int64_t warmup;                   // steps
-  double final_lr;                  // fraction of lr that a schedule ends at
-  double factor;                    // step, exponential, plateau: what lr is multiplied by
-  int64_t every;                    // step, exponential: after so many steps
-  double power;                     // polynomial
-  int64_t cycle;                    // cosine: steps of the first cycle before a restart; 0: no restarts
-  double cycle_growth;              // each cycle is so many times as long as the one before
-  int64_t patience;                 // plateau: evaluations without improvement
-  double clip;                      // 0: off
-  std::string clip_by;              // norm | value | unit
-  int64_t eval_every, eval_batches, checkpoint_every;  // steps (0: only at the end); micro-batches of held-out data per
-                                                       // lane (0: no evaluation at all)
-  std::string watch;                                   // a metric: what plateau, early_stop and keep_best go by
+  // constant | step | exponential | linear | polynomial | cosine | one-cycle | inverse-sqrt |
+  // plateau
+  std::string schedule;
+  int64_t warmup;   // steps
+  double final_lr;  // fraction of lr that a schedule ends at
+  double factor;    // step, exponential, plateau: what lr is multiplied by
+  int64_t every;    // step, exponential: after so many steps
+  double power;     // polynomial
+  // cosine: steps of the first cycle before a restart; 0: no restarts
+  int64_t cycle;
+  double cycle_growth;  // each cycle is so many times as long as the one before
+  int64_t patience;     // plateau: evaluations without improvement
+  double clip;          // 0: off
+  std::string clip_by;  // norm | value | unit
+  // steps (0: only at the end); micro-batches of held-out data per lane (0: no evaluation at all)
+  int64_t eval_every, eval_batches, checkpoint_every;
+  // a metric: what plateau, early_stop and keep_best go by
+  std::string watch;
   int64_t early_stop;  // evaluations without improvement after which the run ends; 0: off
   double min_change;   // what counts as an improvement
   bool keep_best;      // a checkpoint of the best evaluation beside the last
@@ -119,10 +133,11 @@ struct TrainConfig {
 };
 
 struct NumericsConfig {
-  std::string device;     // auto | cpu | cuda
-  std::string precision;  // float32 | bfloat16 | float16 | float8: of activations and of the weights that matmuls read
-  double loss_scale;      // float16: what the loss is multiplied by at first; 0: 65536
-  int64_t scale_growth;   // float16: steps without a skipped one before the scale doubles
+  std::string device;  // auto | cpu | cuda
+  // float32 | bfloat16 | float16 | float8: of activations and of the weights that matmuls read
+  std::string precision;
+  double loss_scale;     // float16: what the loss is multiplied by at first; 0: 65536
+  int64_t scale_growth;  // float16: steps without a skipped one before the scale doubles
   std::string order, reduce, codec;
   std::string isa;     // auto | avx2 | avx512
   std::string matmul;  // auto | mkl | own
@@ -134,10 +149,12 @@ inline constexpr int64_t kAutomatic = -1;
 
 struct LayoutConfig {
   std::string kind, plan, workers, transport, schedule, recompute, fold, address;
-  std::string partition;     // lanes | even | round-robin | hash | feature | own: which rank reads a record
+  // lanes | even | round-robin | hash | feature | own: which rank reads a record
+  std::string partition;
   std::string partition_by;  // feature: the column, or "class"
-  std::string cut;           // "blocks.2,blocks.4": where the pipeline's chunks begin; empty: by cost
-  std::string offload;       // none | optimizer | all: what lives in the second tier
+  // "blocks.2,blocks.4": where the pipeline's chunks begin; empty: by cost
+  std::string cut;
+  std::string offload;  // none | optimizer | all: what lives in the second tier
   std::string offload_folder;
   int64_t ranks, hosts, zero, tensor, pipeline, port, connections, bucket_floats;
   int64_t shards;     // ZeRO: over how many data ranks state is sliced; 0: all
@@ -170,7 +187,8 @@ struct Job {
   LayoutConfig layout{};
   ElasticConfig elastic{};
   PsConfig ps{};
-  /// "section.key" -> where its value came from: "default", "built-in gpt-kjv", "my.toml:12", "--set", "resolved".
+  /// "section.key" -> where its value came from: "default", "built-in gpt-kjv", "my.toml:12",
+  /// "--set", "resolved".
   std::map<std::string, std::string> origin;
 };
 
@@ -182,16 +200,18 @@ struct Setting {
   std::string key, value;
 };
 
-/// Names of the built-in jobs and their one-line descriptions (the first comment line of each file).
+/// Names of the built-in jobs and their one-line descriptions (the first comment line of each
+/// file).
 std::vector<std::pair<std::string, std::string>> builtin_jobs();
 
-/// `name` is a built-in's name or the path of a TOML file (which may say base = "built-in"). Throws ConfigError with
-/// every fault of the file and the settings, each with its line ("my.toml:12: unknown key train.step; did you mean
-/// train.steps?").
+/// `name` is a built-in's name or the path of a TOML file (which may say base = "built-in"). Throws
+/// ConfigError with every fault of the file and the settings, each with its line ("my.toml:12:
+/// unknown key train.step; did you mean train.steps?").
 Job load_job(const std::string& name, const std::vector<Setting>& settings);
-/// From TOML text; `source` names it in messages, and its stem is the job's name where the text has none. An empty text
-/// is the job of all defaults.
-Job parse_job(const std::string& text, const std::string& source, const std::vector<Setting>& settings);
+/// From TOML text; `source` names it in messages, and its stem is the job's name where the text has
+/// none. An empty text is the job of all defaults.
+Job parse_job(const std::string& text, const std::string& source,
+              const std::vector<Setting>& settings);
 
 struct Gpu {
   std::string name;                         // "NVIDIA H200"
@@ -204,32 +224,36 @@ struct Machine {
   bool avx512 = false, avx2 = false;
   bool amd = false;         // made by AMD
   std::vector<Gpu> gpus{};  // those that can be used; rank r is on GPU r mod their number
-  std::string no_gpu{};     // why there are none and what mends it: "this host has no NVIDIA driver; run on a GPU host"
+  // why there are none and what mends it: "this host has no NVIDIA driver; run on a GPU host"
+  std::string no_gpu{};
 };
 
-/// Resolves `auto` values once, from what this process may use: device, ranks, isa, matmul, transport, fold. Origin
-/// "resolved".
-/// Then checks what needs all values: a batch that cannot be cut as asked, ranks that make up no mesh or more data
-/// ranks than lanes, a device that is not there, values not built yet. Throws ConfigError.
+/// Resolves `auto` values once, from what this process may use: device, ranks, isa, matmul,
+/// transport, fold. Origin "resolved". Then checks what needs all values: a batch that cannot be
+/// cut as asked, ranks that make up no mesh or more data ranks than lanes, a device that is not
+/// there, values not built yet. Throws ConfigError.
 void resolve(Job& job, const Machine& machine);
-/// For the job of a run that goes on, before resolve(): what its file says and has no meaning on the device or in the
-/// precision that it goes on with (a GPU's keys on a CPU, a loss scale outside of float16), or on its mesh (a schedule
-/// without stages), takes its default again.
-/// What was --set stays, and is refused.
+/// For the job of a run that goes on, before resolve(): what its file says and has no meaning on
+/// the device or in the precision that it goes on with (a GPU's keys on a CPU, a loss scale outside
+/// of float16), or on its mesh (a schedule without stages), takes its default again. What was --set
+/// stays, and is refused.
 void forget_idle_keys(Job& job, const Machine& machine);
-/// Cores by affinity and the quotas of control groups (config/machine.h), and the ISA and maker of this processor. Its
-/// GPUs are not looked for: add_gpus (device/library.h) does.
+/// Cores by affinity and the quotas of control groups (config/machine.h), and the ISA and maker of
+/// this processor. Its GPUs are not looked for: add_gpus (device/library.h) does.
 Machine this_machine();
 
-/// The complete job as TOML, a line a key with its origin as a comment (`explain`), or bare (job.toml of a run). Both
-/// parse back to the same job. A GPU's keys are left out of a CPU's job, which has no use for them.
+/// The complete job as TOML, a line a key with its origin as a comment (`explain`), or bare
+/// (job.toml of a run). Both parse back to the same job. A GPU's keys are left out of a CPU's job,
+/// which has no use for them.
 std::string explain(const Job& job);
 std::string to_toml(const Job& job);
-/// Keys of the job proper that differ, one line each (what --resume refuses). What belongs to the layout ([layout],
-/// [elastic] and [ps] but its mode and staleness), the name and the origins may differ; so may the device and the
-/// precision (and with it what is float16's alone), which device_differences names.
+/// Keys of the job proper that differ, one line each (what --resume refuses). What belongs to the
+/// layout ([layout], [elastic] and [ps] but its mode and staleness), the name and the origins may
+/// differ; so may the device and the precision (and with it what is float16's alone), which
+/// device_differences names.
 std::vector<std::string> job_differences(const Job& a, const Job& b);
-/// What may change where a run goes on, but changes the bits from there on: "numerics.device: cpu -> cuda".
+/// What may change where a run goes on, but changes the bits from there on: "numerics.device: cpu
+/// -> cuda".
 std::vector<std::string> device_differences(const Job& a, const Job& b);
 /// docs/job.md.
 std::string job_reference();

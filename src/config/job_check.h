@@ -11,8 +11,8 @@ namespace tutti {
 
 /// Why a key of the layout says nothing to this job ("layout.pipeline = 1: ..."); "" where it does.
 std::string idle_reason(const Job& job, const std::string& key);
-/// What a hint at this job must add: " without layout.shards and layout.depth", the keys that are set and would say
-/// nothing to it; "" where there are none.
+/// What a hint at this job must add: " without layout.shards and layout.depth", the keys that are
+/// set and would say nothing to it; "" where there are none.
 std::string without_idle(const Job& job);
 
 class JobCheck {
@@ -44,7 +44,8 @@ class JobCheck {
   void mesh();
   void uneven_mesh();
   void beside_mesh();
-  void refuse_beside(const char* asked, const char* why, const char* works, std::initializer_list<const char*> others);
+  void refuse_beside(const char* asked, const char* why, const char* works,
+                     std::initializer_list<const char*> others);
   void idle_keys();
   const Job& job_;
 };

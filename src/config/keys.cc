@@ -1,4 +1,5 @@
-// The rows of the schema, a line or two a key. To add a key: its field in job.h, its row here, `./tutti docs`.
+// The rows of the schema, a line or two a key. To add a key: its field in job.h, its row here,
+// `./tutti docs`.
 #include <type_traits>
 
 #include "base/error.h"
@@ -64,8 +65,11 @@ class Rows {
     key.fallback = std::move(fallback);
     // Seeds are unsigned in a Job and integers in a file, where they are at most 2^63 - 1.
     using Stored = std::conditional_t<std::is_same_v<T, uint64_t>, int64_t, T>;
-    TUTTI_CHECK(std::holds_alternative<Stored>(key.fallback), "default of {} has another type", key.full_name());
-    key.get = [part = part_, field](const Job& job) { return Value(static_cast<Stored>(job.*part.*field)); };
+    TUTTI_CHECK(std::holds_alternative<Stored>(key.fallback), "default of {} has another type",
+                key.full_name());
+    key.get = [part = part_, field](const Job& job) {
+      return Value(static_cast<Stored>(job.*part.*field));
+    };
     key.set = [part = part_, field](Job& job, const Value& value) {
       job.*part.*field = static_cast<T>(std::get<Stored>(value));
     };
@@ -108,56 +112,69 @@ void add_model(std::vector<Key>& keys) {
   rows.add(&C::kind, "kind", "gpt", "what is trained; `custom`: a C++ program brings its own model")
       .one_of({"gpt", "mlp", "cnn", "wide-deep", "autoencoder", "script", "custom"});
   rows.add(&C::layers, "layers", 4, "gpt: blocks of attention and MLP").range(1, kMany);
-  rows.add(&C::width, "width", 192, "gpt: size of the residual stream, a multiple of `heads`").range(1, kMany);
+  rows.add(&C::width, "width", 192, "gpt: size of the residual stream, a multiple of `heads`")
+      .range(1, kMany);
   rows.add(&C::heads, "heads", 6, "gpt: attention heads").range(1, kMany);
-  rows.add(&C::kv_heads, "kv_heads", 0, "gpt: heads of keys and values (grouped queries); 0: as many as `heads`")
+  rows.add(&C::kv_heads, "kv_heads", 0,
+           "gpt: heads of keys and values (grouped queries); 0: as many as `heads`")
       .range(0, kMany);
   rows.add(&C::context, "context", 128, "gpt: tokens in a sequence").range(1, kMany);
   rows.add(&C::vocab, "vocab", 256, "gpt: number of tokens; bytes need 256").range(2, kMany);
   rows.add(&C::tied, "tied", false, "gpt: the head uses the token embedding");
-  rows.add(&C::positions, "positions", "learned", "gpt: a table of positions, or rotated queries and keys")
+  rows.add(&C::positions, "positions", "learned",
+           "gpt: a table of positions, or rotated queries and keys")
       .one_of({"learned", "rotary"});
-  rows.add(&C::rotary_base, "rotary_base", 10000.0, "gpt: base of the rotary frequencies").range(1, 1e9);
+  rows.add(&C::rotary_base, "rotary_base", 10000.0, "gpt: base of the rotary frequencies")
+      .range(1, 1e9);
   rows.add(&C::mlp_width, "mlp_width", 0,
            "gpt: hidden size; 0: 4 times `width`, with swiglu 8/3 times, rounded up to 16")
       .range(0, kMany);
   rows.add(&C::bias, "bias", true, "gpt: linear layers and layer norms have biases");
   rows.add(&C::activation, "activation", "gelu", "between layers; swiglu: gpt only")
-      .one_of({"gelu", "gelu-tanh", "relu", "silu", "tanh", "sigmoid", "leaky-relu", "elu", "swiglu"});
+      .one_of(
+          {"gelu", "gelu-tanh", "relu", "silu", "tanh", "sigmoid", "leaky-relu", "elu", "swiglu"});
   rows.add(&C::norm, "norm", "auto", "resolved once: gpt layer, cnn batch, others none")
       .one_of({"auto", "layer", "rms", "batch", "group", "none"});
   rows.add(&C::dropout, "dropout", 0.0,
-           "gpt: after embedding, attention and MLP; mlp, wide-deep, autoencoder: after hidden layers; cnn: before the "
+           "gpt: after embedding, attention and MLP; mlp, wide-deep, autoencoder: after hidden "
+           "layers; cnn: before the "
            "last layer")
       .fraction();
   rows.add(&C::init, "init", "normal", "how weights are drawn")
-      .one_of({"normal", "truncated-normal", "glorot-uniform", "glorot-normal", "he-uniform", "he-normal", "orthogonal",
-               "zeros", "ones", "constant"});
+      .one_of({"normal", "truncated-normal", "glorot-uniform", "glorot-normal", "he-uniform",
+               "he-normal", "orthogonal", "zeros", "ones", "constant"});
   rows.add(&C::init_scale, "init_scale", 0.02,
            "standard deviation of `normal` and `truncated-normal`, value of `constant`")
       .range(-1e6, 1e6);
   rows.add(&C::scaled_residual, "scaled_residual", true,
            "gpt: residual projections start smaller by sqrt(2 layers), as in GPT-2");
-  rows.add(&C::init_from, "init_from", "", "a safetensors file or a run: its values replace the drawn ones, by name");
+  rows.add(&C::init_from, "init_from", "",
+           "a safetensors file or a run: its values replace the drawn ones, by name");
   rows.add(&C::init_only, "init_only", "*",
            "names that are taken from `init_from`; * is any part, ? any one character");
-  rows.add(&C::hidden, "hidden", kHidden, "mlp, wide-deep, autoencoder: sizes of the hidden layers").range(1, kMany);
+  rows.add(&C::hidden, "hidden", kHidden, "mlp, wide-deep, autoencoder: sizes of the hidden layers")
+      .range(1, kMany);
   rows.add(&C::inputs, "inputs", 16, "mlp, autoencoder: features of a record").range(1, kMany);
   rows.add(&C::outputs, "outputs", 1, "mlp: values that a regression predicts").range(1, kMany);
   rows.add(&C::classes, "classes", 8, "number of classes").range(2, kMany);
   rows.add(&C::image, "image", kImage,
            "channels, height and width of images; also what [augment] takes flat records for")
       .range(1, kMany);
-  rows.add(&C::channels, "channels", kChannels, "cnn: channels of each stage; every stage halves the image")
+  rows.add(&C::channels, "channels", kChannels,
+           "cnn: channels of each stage; every stage halves the image")
       .range(1, kMany);
   rows.add(&C::depth, "depth", 1, "cnn: blocks of a stage").range(1, kMany);
   rows.add(&C::residual, "residual", true, "cnn: blocks add their input (ResNet)");
-  rows.add(&C::pool, "pool", "max", "cnn: how the stem halves the image").one_of({"max", "average"});
-  rows.add(&C::embedding, "embedding", 8, "wide-deep: size of a category's embedding").range(1, kMany);
+  rows.add(&C::pool, "pool", "max", "cnn: how the stem halves the image")
+      .one_of({"max", "average"});
+  rows.add(&C::embedding, "embedding", 8, "wide-deep: size of a category's embedding")
+      .range(1, kMany);
   rows.add(&C::latent, "latent", 16, "autoencoder: size of the code").range(1, kMany);
-  rows.add(&C::variational, "variational", true, "autoencoder: codes are drawn; needed by `tutti generate`");
+  rows.add(&C::variational, "variational", true,
+           "autoencoder: codes are drawn; needed by `tutti generate`");
   rows.add(&C::path, "path", "", "script: a TorchScript file");
-  rows.add(&C::autograd, "autograd", false, "the same model from adapted torch operations, for comparison");
+  rows.add(&C::autograd, "autograd", false,
+           "the same model from adapted torch operations, for comparison");
 }
 
 void add_loss(std::vector<Key>& keys) {
@@ -165,155 +182,215 @@ void add_loss(std::vector<Key>& keys) {
   Rows<C> rows(keys, "loss", &Job::loss);
   rows.add(&C::kind, "kind", "auto", "resolved once: what suits the model and the data")
       .one_of({"auto", "cross-entropy", "mse", "mae", "huber", "bce", "distill"});
-  rows.add(&C::label_smoothing, "label_smoothing", 0.0, "cross-entropy: share of the target spread over all classes")
+  rows.add(&C::label_smoothing, "label_smoothing", 0.0,
+           "cross-entropy: share of the target spread over all classes")
       .fraction();
-  rows.add(&C::class_weights, "class_weights", kNone, "cross-entropy: a weight for every class; empty: all 1")
+  rows.add(&C::class_weights, "class_weights", kNone,
+           "cross-entropy: a weight for every class; empty: all 1")
       .range(0, 1e6);
-  rows.add(&C::delta, "delta", 1.0, "huber: where the square ends and the line begins").range(1e-6, 1e6);
+  rows.add(&C::delta, "delta", 1.0, "huber: where the square ends and the line begins")
+      .range(1e-6, 1e6);
   rows.add(&C::teacher, "teacher", "", "distill: the run whose latest checkpoint teaches");
-  rows.add(&C::temperature, "temperature", 2.0, "distill: softens both distributions").range(1e-3, 1e3);
-  rows.add(&C::mix, "mix", 0.5, "distill: weight of the teacher; the rest is cross-entropy").range(0, 1);
-  rows.add(&C::kl, "kl", 1.0, "autoencoder: weight of the code's divergence from a standard normal").range(0, 1e6);
+  rows.add(&C::temperature, "temperature", 2.0, "distill: softens both distributions")
+      .range(1e-3, 1e3);
+  rows.add(&C::mix, "mix", 0.5, "distill: weight of the teacher; the rest is cross-entropy")
+      .range(0, 1);
+  rows.add(&C::kl, "kl", 1.0, "autoencoder: weight of the code's divergence from a standard normal")
+      .range(0, 1e6);
 }
 
 void add_data(std::vector<Key>& keys) {
   using C = DataConfig;
   Rows<C> rows(keys, "data", &Job::data);
   rows.add(&C::kind, "kind", "text",
-           "text of a file; a file of tokens; generated walks over the tokens, points or clicks; IDX images; tables; "
+           "text of a file; a file of tokens; generated walks over the tokens, points or clicks; "
+           "IDX images; tables; "
            "NumPy arrays; a folder of PNG and JPEG images, a folder for each class")
-      .one_of({"text", "tokens", "walk", "points", "clicks", "idx", "csv", "jsonl", "numpy", "images"});
+      .one_of(
+          {"text", "tokens", "walk", "points", "clicks", "idx", "csv", "jsonl", "numpy", "images"});
   rows.add(&C::path, "path", "kjv",
-           "file or folder; `kjv`: the King James text, `fashion-mnist`: the images, which set-up installs");
+           "file or folder; `kjv`: the King James text, `fashion-mnist`: the images, which set-up "
+           "installs");
   rows.add(&C::labels, "labels", "",
            "idx, numpy: the file of the labels, unless `path` is a folder with MNIST's names");
   rows.add(&C::test, "test", "", "file or folder that is evaluated once, at the end");
   rows.add(&C::test_labels, "test_labels", "", "idx, numpy: its labels");
   rows.add(&C::held_out, "held_out", 0.05,
-           "records kept for evaluation. Below 1: a fraction, by which each is drawn by itself; from 1 on (`1.0` too): "
+           "records kept for evaluation. Below 1: a fraction, by which each is drawn by itself; "
+           "from 1 on (`1.0` too): "
            "exactly "
            "so many")
       .range(0, 1e12);
-  rows.add(&C::folds, "folds", 0, "above 1: the held-out records are one of so many folds (`tutti crossval`)")
+  rows.add(&C::folds, "folds", 0,
+           "above 1: the held-out records are one of so many folds (`tutti crossval`)")
       .range(0, 1000);
   rows.add(&C::fold, "fold", 0, "which of the folds, from 0").range(0, 999);
-  rows.add(&C::columns, "columns", kNames, "csv, jsonl: the columns that are read, as docs/data.md says");
-  rows.add(&C::delimiter, "delimiter", "auto", "csv: one character; `auto`: a comma, or a tab in .tsv files");
-  rows.add(&C::header, "header", true, "csv: the first line names the columns; else they are 1, 2, 3, ...");
-  rows.add(&C::scale, "scale", "none", "idx, images, numpy: divided by 255, to mean 0 and deviation 1, or to [0, 1]")
+  rows.add(&C::columns, "columns", kNames,
+           "csv, jsonl: the columns that are read, as docs/data.md says");
+  rows.add(&C::delimiter, "delimiter", "auto",
+           "csv: one character; `auto`: a comma, or a tab in .tsv files");
+  rows.add(&C::header, "header", true,
+           "csv: the first line names the columns; else they are 1, 2, 3, ...");
+  rows.add(&C::scale, "scale", "none",
+           "idx, images, numpy: divided by 255, to mean 0 and deviation 1, or to [0, 1]")
       .one_of({"none", "unit", "standardise", "min-max"});
   rows.add(&C::missing, "missing", "fail", "csv, jsonl: what an empty number is")
       .one_of({"fail", "mean", "zero", "drop"});
   rows.add(&C::outliers, "outliers", "keep", "csv, jsonl: what a number far from the mean becomes")
       .one_of({"keep", "clip", "drop"});
-  rows.add(&C::outlier_limit, "outlier_limit", 6.0, "standard deviations that are far").range(0.1, 1e6);
+  rows.add(&C::outlier_limit, "outlier_limit", 6.0, "standard deviations that are far")
+      .range(0.1, 1e6);
   rows.add(&C::bad, "bad", "fail", "a malformed record ends the run, or is skipped and counted")
       .one_of({"fail", "skip"});
-  rows.add(&C::tokenizer, "tokenizer", "bytes", "text: bytes, `bpe` (trained on the file, `vocab` tokens), or a file");
+  rows.add(&C::tokenizer, "tokenizer", "bytes",
+           "text: bytes, `bpe` (trained on the file, `vocab` tokens), or a file");
   rows.add(&C::resample, "resample", "none",
-           "records are drawn by weight: all classes alike, `resample_weights` of the classes, or a column's")
+           "records are drawn by weight: all classes alike, `resample_weights` of the classes, or "
+           "a column's")
       .one_of({"none", "balanced", "classes", "column"});
-  rows.add(&C::resample_weights, "resample_weights", kNone, "a weight for every class").range(0, 1e6);
+  rows.add(&C::resample_weights, "resample_weights", kNone, "a weight for every class")
+      .range(0, 1e6);
 }
 
 void add_augment(std::vector<Key>& keys) {
   using C = AugmentConfig;
   Rows<C> rows(keys, "augment", &Job::augment);
-  rows.add(&C::crop, "crop", 0, "pixels of padding around an image before a random crop of its size").range(0, 1024);
+  rows.add(&C::crop, "crop", 0,
+           "pixels of padding around an image before a random crop of its size")
+      .range(0, 1024);
   rows.add(&C::flip, "flip", 0.0, "probability of a left-right flip").range(0, 1);
   rows.add(&C::rotate, "rotate", 0.0, "degrees, either way").range(0, 180);
   rows.add(&C::scale, "scale", 0.0, "fraction by which the size changes, either way").range(0, 0.9);
-  rows.add(&C::brightness, "brightness", 0.0, "fraction, either way, for each channel").range(0, 10);
+  rows.add(&C::brightness, "brightness", 0.0, "fraction, either way, for each channel")
+      .range(0, 10);
   rows.add(&C::contrast, "contrast", 0.0, "fraction, either way").range(0, 1);
   rows.add(&C::noise, "noise", 0.0, "standard deviation of added noise").range(0, 1e6);
   rows.add(&C::cutout, "cutout", 0, "side of a square set to zero").range(0, 1024);
-  rows.add(&C::mixup, "mixup", 0.0, "alpha of the beta distribution by which two samples are mixed").range(0, 100);
+  rows.add(&C::mixup, "mixup", 0.0, "alpha of the beta distribution by which two samples are mixed")
+      .range(0, 100);
 }
 
 void add_train(std::vector<Key>& keys) {
   using C = TrainConfig;
   Rows<C> rows(keys, "train", &Job::train);
-  rows.add(&C::lanes, "lanes", 8, "parts of a step's batch that are computed side by side; ranks are at most the lanes")
+  rows.add(&C::lanes, "lanes", 8,
+           "parts of a step's batch that are computed side by side; ranks are at most the lanes")
       .range(1, 65536);
-  rows.add(&C::micro_batches, "micro_batches", 1, "micro-batches of a lane, one after another").range(1, kMany);
+  rows.add(&C::micro_batches, "micro_batches", 1, "micro-batches of a lane, one after another")
+      .range(1, kMany);
   rows.add(&C::micro_batch_size, "micro_batch_size", 4, "samples in a micro-batch").range(1, kMany);
-  rows.add(&C::tensor_slices, "tensor_slices", 1, "slices in which split layers are defined").range(1, 1024);
+  rows.add(&C::tensor_slices, "tensor_slices", 1, "slices in which split layers are defined")
+      .range(1, 1024);
   rows.add(&C::steps, "steps", 400, "steps of the whole job; schedules span them").range(1, 1e12);
-  rows.add(&C::seed, "seed", 1, "of initial values, split and order of the data, augmentation and dropout").at_least(0);
+  rows.add(&C::seed, "seed", 1,
+           "of initial values, split and order of the data, augmentation and dropout")
+      .at_least(0);
   rows.add(&C::optimizer, "optimizer", "adamw", "docs/optimizers.md has their formulas")
       .one_of({"sgd", "adagrad", "rmsprop", "adam", "adamw", "lion", "lamb"});
   rows.add(&C::lr, "lr", 1e-3, "learning rate at its highest").range(0, 1e6);
-  rows.add(&C::beta1, "beta1", 0.9, "adam, adamw, lion, lamb: decay of the first moment").fraction();
-  rows.add(&C::beta2, "beta2", 0.999, "adam, adamw, lion, lamb: decay of the second moment; rmsprop: of the squares")
+  rows.add(&C::beta1, "beta1", 0.9, "adam, adamw, lion, lamb: decay of the first moment")
+      .fraction();
+  rows.add(&C::beta2, "beta2", 0.999,
+           "adam, adamw, lion, lamb: decay of the second moment; rmsprop: of the squares")
       .fraction();
   rows.add(&C::eps, "eps", 1e-8, "added to the root of the second moment").range(0, 1);
-  rows.add(&C::weight_decay, "weight_decay", 0.0, "adamw, lion, lamb: decoupled; others: added to the gradient")
+  rows.add(&C::weight_decay, "weight_decay", 0.0,
+           "adamw, lion, lamb: decoupled; others: added to the gradient")
       .range(0, 1e6);
   rows.add(&C::momentum, "momentum", 0.0, "sgd, rmsprop: momentum").fraction();
   rows.add(&C::nesterov, "nesterov", false, "sgd: Nesterov's momentum");
   rows.add(&C::groups, "groups", kNames,
-           "parameters by name, the first that fits: \"*.bias weight_decay=0\", \"embed.* lr=0.1\" (a factor), "
+           "parameters by name, the first that fits: \"*.bias weight_decay=0\", \"embed.* lr=0.1\" "
+           "(a factor), "
            "\"stem.* frozen\"");
   rows.add(&C::schedule, "schedule", "cosine", "course of the learning rate after the warm-up")
-      .one_of({"constant", "step", "exponential", "linear", "polynomial", "cosine", "one-cycle", "inverse-sqrt",
-               "plateau"});
-  rows.add(&C::warmup, "warmup", 0, "steps of linear warm-up; inverse-sqrt falls from there").range(0, 1e12);
+      .one_of({"constant", "step", "exponential", "linear", "polynomial", "cosine", "one-cycle",
+               "inverse-sqrt", "plateau"});
+  rows.add(&C::warmup, "warmup", 0, "steps of linear warm-up; inverse-sqrt falls from there")
+      .range(0, 1e12);
   rows.add(&C::final_lr, "final_lr", 0.1,
-           "linear, polynomial, cosine, one-cycle: the fraction of `lr` it ends at; plateau: the least")
+           "linear, polynomial, cosine, one-cycle: the fraction of `lr` it ends at; plateau: the "
+           "least")
       .range(0, 1);
-  rows.add(&C::factor, "factor", 0.1, "step, exponential, plateau: what the rate is multiplied by").range(0, 1);
+  rows.add(&C::factor, "factor", 0.1, "step, exponential, plateau: what the rate is multiplied by")
+      .range(0, 1);
   rows.add(&C::every, "every", 100, "step, exponential: after so many steps").range(1, 1e12);
   rows.add(&C::power, "power", 2.0, "polynomial: its power").range(0, 100);
-  rows.add(&C::cycle, "cycle", 0, "cosine: steps of the first cycle before it restarts; 0: one cycle").range(0, 1e12);
-  rows.add(&C::cycle_growth, "cycle_growth", 1.0, "cosine: each cycle is so many times as long as the one before")
+  rows.add(&C::cycle, "cycle", 0,
+           "cosine: steps of the first cycle before it restarts; 0: one cycle")
+      .range(0, 1e12);
+  rows.add(&C::cycle_growth, "cycle_growth", 1.0,
+           "cosine: each cycle is so many times as long as the one before")
       .range(1, 100);
-  rows.add(&C::patience, "patience", 3, "plateau: evaluations without improvement before the rate falls")
+  rows.add(&C::patience, "patience", 3,
+           "plateau: evaluations without improvement before the rate falls")
       .range(1, kMany);
   rows.add(&C::clip, "clip", 1.0, "what gradients are clipped to; 0: off").range(0, 1e30);
-  rows.add(&C::clip_by, "clip_by", "norm", "the norm of the whole gradient, of each unit's, or each value")
+  rows.add(&C::clip_by, "clip_by", "norm",
+           "the norm of the whole gradient, of each unit's, or each value")
       .one_of({"norm", "unit", "value"});
-  rows.add(&C::eval_every, "eval_every", 0, "steps between evaluations; 0: only at the end").range(0, 1e12);
-  rows.add(&C::eval_batches, "eval_batches", 4, "held-out micro-batches a lane evaluates; 0: no evaluation")
+  rows.add(&C::eval_every, "eval_every", 0, "steps between evaluations; 0: only at the end")
+      .range(0, 1e12);
+  rows.add(&C::eval_batches, "eval_batches", 4,
+           "held-out micro-batches a lane evaluates; 0: no evaluation")
       .range(0, kMany);
-  rows.add(&C::watch, "watch", "loss", "the held-out metric that plateau, early_stop and keep_best go by")
-      .one_of({"loss", "accuracy", "precision", "recall", "f1", "auc", "perplexity", "mse", "mae", "r2"});
-  rows.add(&C::min_change, "min_change", 0.0, "what an improvement of it must exceed").range(0, 1e6);
-  rows.add(&C::early_stop, "early_stop", 0, "evaluations without improvement after which the run ends; 0: off")
+  rows.add(&C::watch, "watch", "loss",
+           "the held-out metric that plateau, early_stop and keep_best go by")
+      .one_of({"loss", "accuracy", "precision", "recall", "f1", "auc", "perplexity", "mse", "mae",
+               "r2"});
+  rows.add(&C::min_change, "min_change", 0.0, "what an improvement of it must exceed")
+      .range(0, 1e6);
+  rows.add(&C::early_stop, "early_stop", 0,
+           "evaluations without improvement after which the run ends; 0: off")
       .range(0, kMany);
-  rows.add(&C::keep_best, "keep_best", false, "the checkpoint of the best evaluation is kept beside the last");
-  rows.add(&C::checkpoint_every, "checkpoint_every", 0, "steps between checkpoints; 0: only at the end").range(0, 1e12);
+  rows.add(&C::keep_best, "keep_best", false,
+           "the checkpoint of the best evaluation is kept beside the last");
+  rows.add(&C::checkpoint_every, "checkpoint_every", 0,
+           "steps between checkpoints; 0: only at the end")
+      .range(0, 1e12);
   rows.add(&C::prompt, "prompt", "", "gpt: start of the sample printed at the end");
-  rows.add(&C::sample_bytes, "sample_bytes", 0, "gpt: length of that sample; 0: none").range(0, kMany);
+  rows.add(&C::sample_bytes, "sample_bytes", 0, "gpt: length of that sample; 0: none")
+      .range(0, kMany);
 }
 
 void add_numerics(std::vector<Key>& keys) {
   using C = NumericsConfig;
   Rows<C> rows(keys, "numerics", &Job::numerics);
   rows.add(&C::device, "device", "auto",
-           "what computes; resolved once: `cuda` where there is a GPU that can be used (`tutti doctor`)")
+           "what computes; resolved once: `cuda` where there is a GPU that can be used (`tutti "
+           "doctor`)")
       .one_of({"auto", "cpu", "cuda"});
   rows.add(&C::precision, "precision", "float32",
-           "of activations and matmuls, 16 bits on a GPU alone; weights, sums and the optimizer are float32")
+           "of activations and matmuls, 16 bits on a GPU alone; weights, sums and the optimizer "
+           "are float32")
       .one_of({"float32", "bfloat16", "float16", "float8"})
       .later({"float8"});
   rows.add(&C::loss_scale, "loss_scale", 0.0,
-           "float16: what the loss is multiplied by at first; 0: 65536. A step whose gradients overflow is skipped and "
+           "float16: what the loss is multiplied by at first; 0: 65536. A step whose gradients "
+           "overflow is skipped and "
            "halves it")
       .range(0, 1e30)
       .float16();
-  rows.add(&C::scale_growth, "scale_growth", 2000, "float16: steps without a skipped one before the scale doubles")
+  rows.add(&C::scale_growth, "scale_growth", 2000,
+           "float16: steps without a skipped one before the scale doubles")
       .range(1, 1e12)
       .float16();
-  rows.add(&C::threads, "threads", 1, "intra-op threads of a lane").range(1, 1024).only_default_yet();
-  rows.add(&C::order, "order", "lane", "gradients are summed per lane first, or over the lanes after each micro-batch")
+  rows.add(&C::threads, "threads", 1, "intra-op threads of a lane")
+      .range(1, 1024)
+      .only_default_yet();
+  rows.add(&C::order, "order", "lane",
+           "gradients are summed per lane first, or over the lanes after each micro-batch")
       .one_of({"lane", "micro"});
-  rows.add(&C::reduce, "reduce", "exact", "`exact`: the fixed tree; `ring`: the bits depend on the number of ranks")
+  rows.add(&C::reduce, "reduce", "exact",
+           "`exact`: the fixed tree; `ring`: the bits depend on the number of ranks")
       .one_of({"exact", "ring"});
   rows.add(&C::codec, "codec", "none", "compression of gradients on the wire").only_default_yet();
-  rows.add(&C::isa, "isa", "auto", "class of instructions; resolved once: the widest of this processor")
+  rows.add(&C::isa, "isa", "auto",
+           "class of instructions; resolved once: the widest of this processor")
       .one_of({"auto", "avx2", "avx512"});
   rows.add(&C::matmul, "matmul", "auto",
-           "gpt: by MKL or by own kernels; resolved once: own on AMD processors with AVX-512, which MKL does not use")
+           "gpt: by MKL or by own kernels; resolved once: own on AMD processors with AVX-512, "
+           "which MKL does not use")
       .one_of({"auto", "mkl", "own"});
 }
 
@@ -325,13 +402,19 @@ void add_layout(std::vector<Key>& keys) {
       .only_default_yet()
       .layout();
   rows.add(&C::ranks, "ranks", 0,
-           "0: one per core this process may use, or one per GPU, in whole replicas of tensor x pipeline; at most "
+           "0: one per core this process may use, or one per GPU, in whole replicas of tensor x "
+           "pipeline; at most "
            "one of these per lane")
       .range(0, 65536)
       .layout();
-  rows.add(&C::plan, "plan", "given", "`auto`: the planner chooses what is not set").one_of({"given", "auto"}).layout();
-  rows.add(&C::workers, "workers", "process", "what a rank is").one_of({"process", "thread"}).layout();
-  rows.add(&C::hosts, "hosts", 1, "ranks are grouped into hosts in order, where no launcher says it")
+  rows.add(&C::plan, "plan", "given", "`auto`: the planner chooses what is not set")
+      .one_of({"given", "auto"})
+      .layout();
+  rows.add(&C::workers, "workers", "process", "what a rank is")
+      .one_of({"process", "thread"})
+      .layout();
+  rows.add(&C::hosts, "hosts", 1,
+           "ranks are grouped into hosts in order, where no launcher says it")
       .range(1, 65536)
       .layout();
   rows.add(&C::transport, "transport", "auto",
@@ -339,20 +422,30 @@ void add_layout(std::vector<Key>& keys) {
       .one_of({"auto", "inproc", "shm", "tcp", "ucx", "mpi", "nccl"})
       .later({"ucx", "mpi"})
       .layout();
-  rows.add(&C::timeout, "timeout", 30.0, "seconds of silence before a rank is given up").range(0.1, 86400).layout();
-  rows.add(&C::overlap, "overlap", true, "gradients are reduced while backward still runs").layout();
-  rows.add(&C::graph, "graph", true, "cuda: a steady step is captured once and launched again").layout().gpu();
-  rows.add(&C::prefetch, "prefetch", true, "cuda: the next step's input travels to the GPU while this one runs")
+  rows.add(&C::timeout, "timeout", 30.0, "seconds of silence before a rank is given up")
+      .range(0.1, 86400)
+      .layout();
+  rows.add(&C::overlap, "overlap", true, "gradients are reduced while backward still runs")
+      .layout();
+  rows.add(&C::graph, "graph", true, "cuda: a steady step is captured once and launched again")
+      .layout()
+      .gpu();
+  rows.add(&C::prefetch, "prefetch", true,
+           "cuda: the next step's input travels to the GPU while this one runs")
       .layout()
       .gpu();
   rows.add_automatic(&C::zero, "zero",
-                     "ZeRO stage: what data-parallel ranks share out; `auto`: 1 where it costs nothing, else 0")
+                     "ZeRO stage: what data-parallel ranks share out; `auto`: 1 where it costs "
+                     "nothing, else 0")
       .range(0, 3)
       .layout();
-  rows.add(&C::shards, "shards", 0, "ZeRO: over how many data ranks state is sliced; 0: all; fewer: replicas of slices")
+  rows.add(&C::shards, "shards", 0,
+           "ZeRO: over how many data ranks state is sliced; 0: all; fewer: replicas of slices")
       .range(0, 65536)
       .layout();
-  rows.add(&C::depth, "depth", 1, "ZeRO-3: units gathered ahead of their use").range(0, 64).layout();
+  rows.add(&C::depth, "depth", 1, "ZeRO-3: units gathered ahead of their use")
+      .range(0, 64)
+      .layout();
   rows.add(&C::tensor, "tensor", 1, "ranks along the tensor axis").range(1, 65536).layout();
   rows.add(&C::pipeline, "pipeline", 1, "pipeline stages; data ranks = ranks / (tensor x pipeline)")
       .range(1, 65536)
@@ -360,61 +453,86 @@ void add_layout(std::vector<Key>& keys) {
   rows.add(&C::schedule, "schedule", "1f1b", "pipeline schedule")
       .one_of({"gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"})
       .layout();
-  rows.add(&C::chunks, "chunks", 2, "interleaved: parts of the model that a stage has").range(2, 64).layout();
+  rows.add(&C::chunks, "chunks", 2, "interleaved: parts of the model that a stage has")
+      .range(2, 64)
+      .layout();
   rows.add(&C::in_flight, "in_flight", 0,
-           "zero-bubble, zbv: micro-batches that a part of the model keeps, in an order made to measure for parts of "
+           "zero-bubble, zbv: micro-batches that a part of the model keeps, in an order made to "
+           "measure for parts of "
            "unequal cost; more keep stages from waiting and take memory; 0: the published order")
       .range(0, 65536)
       .layout();
   rows.add(&C::cut, "cut", "",
-           "blocks with which the pipeline's later parts begin (`blocks.2,blocks.4`); empty: by cost")
+           "blocks with which the pipeline's later parts begin (`blocks.2,blocks.4`); empty: by "
+           "cost")
       .layout();
   rows.add(&C::recompute, "recompute", "none",
            "activations computed again in backward instead of kept: of attention, or of everything")
       .one_of({"none", "selective", "full"})
       .layout();
   rows.add(&C::offload, "offload", "none",
-           "what lives in a second tier and comes in when it is used: the optimizer's values, or parameters too. The "
+           "what lives in a second tier and comes in when it is used: the optimizer's values, or "
+           "parameters too. The "
            "tier is "
            "a file, of a GPU pinned memory of the host")
       .one_of({"none", "optimizer", "all"})
       .layout();
   rows.add(&C::offload_folder, "offload_folder", "",
-           "where the file of offloaded values is; empty: in the system's folder for temporary files. On a GPU there "
+           "where the file of offloaded values is; empty: in the system's folder for temporary "
+           "files. On a GPU there "
            "is none")
       .layout();
   rows.add(&C::fold, "fold", "auto", "where the lanes' gradients are summed: same bits everywhere")
       .one_of({"auto", "local", "owner", "root"})
       .layout();
   rows.add(&C::partition, "partition", "lanes",
-           "which rank reads a record: the one that computes it, equal parts, in turns, by hash, by a feature, or a "
+           "which rank reads a record: the one that computes it, equal parts, in turns, by hash, "
+           "by a feature, or a "
            "function of one's own")
       .one_of({"lanes", "even", "round-robin", "hash", "feature", "own"})
       .layout();
   rows.add(&C::partition_by, "partition_by", "class", "feature: the column, or `class`").layout();
-  rows.add(&C::bucket_floats, "bucket_floats", 262144, "small units are merged into buckets of about so many floats")
+  rows.add(&C::bucket_floats, "bucket_floats", 262144,
+           "small units are merged into buckets of about so many floats")
       .range(1, 1e12)
       .layout();
   rows.add(&C::address, "address", "127.0.0.1", "tcp: where ranks listen").layout();
-  rows.add(&C::port, "port", 0, "port where ranks find each other; 0: any free one").range(0, 65535).layout();
-  rows.add(&C::connections, "connections", 2, "tcp: connections between two ranks").range(1, 64).layout();
+  rows.add(&C::port, "port", 0, "port where ranks find each other; 0: any free one")
+      .range(0, 65535)
+      .layout();
+  rows.add(&C::connections, "connections", 2, "tcp: connections between two ranks")
+      .range(1, 64)
+      .layout();
 }
 
 void add_elastic(std::vector<Key>& keys) {
   Rows<ElasticConfig> rows(keys, "elastic", &Job::elastic);
-  rows.add(&ElasticConfig::enabled, "enabled", false, "a run goes on after a rank is lost").only_default_yet().layout();
+  rows.add(&ElasticConfig::enabled, "enabled", false, "a run goes on after a rank is lost")
+      .only_default_yet()
+      .layout();
 }
 
 void add_ps(std::vector<Key>& keys) {
   using C = PsConfig;
   Rows<C> rows(keys, "ps", &Job::ps);
-  rows.add(&C::servers, "servers", 1, "ranks that own parameters").range(1, 65536).only_default_yet().layout();
-  rows.add(&C::workers, "workers", 2, "ranks that compute gradients").range(1, 65536).only_default_yet().layout();
+  rows.add(&C::servers, "servers", 1, "ranks that own parameters")
+      .range(1, 65536)
+      .only_default_yet()
+      .layout();
+  rows.add(&C::workers, "workers", 2, "ranks that compute gradients")
+      .range(1, 65536)
+      .only_default_yet()
+      .layout();
   rows.add(&C::mode, "mode", "sync", "how stale a worker's parameters may be; part of the job")
       .one_of({"sync", "async", "bounded"})
       .only_default_yet();
-  rows.add(&C::staleness, "staleness", 0, "bounded: steps; part of the job").range(0, kMany).only_default_yet();
-  rows.add(&C::replicas, "replicas", 1, "copies of a server's parameters").range(1, 64).only_default_yet().layout();
+  rows.add(&C::staleness, "staleness", 0, "bounded: steps; part of the job")
+      .range(0, kMany)
+      .only_default_yet();
+  rows.add(&C::replicas, "replicas", 1, "copies of a server's parameters")
+      .range(1, 64)
+      .only_default_yet()
+      .layout();
 }
 
 }  // namespace
@@ -437,8 +555,8 @@ const std::vector<Section>& sections() {
 const std::vector<Key>& keys() {
   static const std::vector<Key> all = [] {
     std::vector<Key> keys;
-    for (auto add :
-         {add_model, add_loss, add_data, add_augment, add_train, add_numerics, add_layout, add_elastic, add_ps})
+    for (auto add : {add_model, add_loss, add_data, add_augment, add_train, add_numerics,
+                     add_layout, add_elastic, add_ps})
       add(keys);
     return keys;
   }();

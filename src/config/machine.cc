@@ -38,7 +38,8 @@ std::string unescaped(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] == '\\' && i + 3 < text.size()) {
-      out += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
+      out += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 +
+                               (text[i + 3] - '0'));
       i += 3;
     } else {
       out += text[i];
@@ -67,25 +68,29 @@ std::vector<Mount> mounts_of(const std::string& controller, const std::string& m
   return list;
 }
 
-/// The process's group in the hierarchy of a mount: a line "0::/path" is v2's, "4:cpu,cpuacct:/path" the controllers'.
+/// The process's group in the hierarchy of a mount: a line "0::/path" is v2's,
+/// "4:cpu,cpuacct:/path" the controllers'.
 std::string group_of(const std::string& controller, const std::string& groups, bool unified) {
   for (const std::string& line : split(groups, '\n')) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
-    if (unified ? line.compare(0, second + 1, "0::") == 0 : has(split(controllers, ','), controller))
+    if (unified ? line.compare(0, second + 1, "0::") == 0
+                : has(split(controllers, ','), controller))
       return line.substr(second + 1);
   }
   return {};
 }
 
-/// Where the group lies below the mount point; empty (the mount's own group) when it is not in there.
+/// Where the group lies below the mount point; empty (the mount's own group) when it is not in
+/// there.
 std::filesystem::path below(const std::string& group, const std::string& mount_root) {
   const auto path = std::filesystem::path(group).lexically_relative(mount_root);
   return path.empty() || path == "." || *path.begin() == ".." ? std::filesystem::path() : path;
 }
 
-/// quota / period of one group; 0: no limit. A file that says "max" or -1, or is not there, is none.
+/// quota / period of one group; 0: no limit. A file that says "max" or -1, or is not there, is
+/// none.
 double core_limit(const std::filesystem::path& group, bool unified) {
   double quota = 0, period = 0;
   if (unified) {
@@ -104,7 +109,8 @@ double memory_limit(const std::filesystem::path& group, bool unified) {
 }
 
 /// The smallest limit from the process's own group up to the mount's root; infinite: none.
-double smallest_limit(const std::string& controller, double (*limit_of)(const std::filesystem::path&, bool),
+double smallest_limit(const std::string& controller,
+                      double (*limit_of)(const std::filesystem::path&, bool),
                       const std::string& root, const Membership& membership) {
   double smallest = std::numeric_limits<double>::infinity();
   for (const Mount& mount : mounts_of(controller, membership.mounts)) {
@@ -121,14 +127,17 @@ double smallest_limit(const std::string& controller, double (*limit_of)(const st
 
 }  // namespace
 
-Membership this_membership() { return {text_of("/proc/self/mountinfo"), text_of("/proc/self/cgroup")}; }
+Membership this_membership() {
+  return {text_of("/proc/self/mountinfo"), text_of("/proc/self/cgroup")};
+}
 
 int cores_by_affinity() {
   // The kernel refuses a mask smaller than its own: grow until it fits.
   for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
     const size_t bytes = CPU_ALLOC_SIZE(cpus);
     std::vector<cpu_set_t> mask(bytes / sizeof(cpu_set_t) + 1);
-    if (sched_getaffinity(0, bytes, mask.data()) == 0) return std::max(1, CPU_COUNT_S(bytes, mask.data()));
+    if (sched_getaffinity(0, bytes, mask.data()) == 0)
+      return std::max(1, CPU_COUNT_S(bytes, mask.data()));
   }
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }

@@ -1,5 +1,5 @@
-// Words between spaces: a pattern, then options. A text that has a fault yields no group, so later checks see only
-// groups that mean something.
+// Words between spaces: a pattern, then options. A text that has a fault yields no group, so later
+// checks see only groups that mean something.
 #include "config/parameter_groups.h"
 
 #include <fmt/format.h>
@@ -33,7 +33,9 @@ std::vector<std::string_view> words_of(std::string_view text) {
 std::optional<double> number_of(std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value) || value < 0) return {};
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value) ||
+      value < 0)
+    return {};
   return value;
 }
 
@@ -49,9 +51,9 @@ std::string set_option(std::string_view word, ParameterGroup& group) {
   }
   if (name != "lr" && name != "weight_decay") {
     const std::string near = nearest(name, option_names());
-    return fmt::format(
-        "\"{}\" is no option{}", name,
-        near.empty() ? "; known are lr=, weight_decay= and frozen" : fmt::format("; did you mean {}?", near));
+    return fmt::format("\"{}\" is no option{}", name,
+                       near.empty() ? "; known are lr=, weight_decay= and frozen"
+                                    : fmt::format("; did you mean {}?", near));
   }
   if (!valued) return fmt::format("{0} has no value; write {0}=NUMBER", name);
   const auto value = number_of(word.substr(equals + 1));
@@ -66,7 +68,8 @@ std::string set_option(std::string_view word, ParameterGroup& group) {
 
 }  // namespace
 
-std::vector<ParameterGroup> parse_groups(const std::vector<std::string>& texts, std::vector<std::string>& faults) {
+std::vector<ParameterGroup> parse_groups(const std::vector<std::string>& texts,
+                                         std::vector<std::string>& faults) {
   std::vector<ParameterGroup> groups;
   for (const std::string& text : texts) {
     const auto words = words_of(text);
@@ -75,9 +78,10 @@ std::vector<ParameterGroup> parse_groups(const std::vector<std::string>& texts, 
       faults.push_back(fmt::format("train.groups: \"{}\": {}", text, what));
     };
     ParameterGroup group;
-    // No name of a parameter has a "=" in it, so a first word with one is an option whose pattern was forgotten.
-    const bool pattern =
-        !words.empty() && words.front() != "frozen" && words.front().find('=') == std::string_view::npos;
+    // No name of a parameter has a "=" in it, so a first word with one is an option whose pattern
+    // was forgotten.
+    const bool pattern = !words.empty() && words.front() != "frozen" &&
+                         words.front().find('=') == std::string_view::npos;
     if (pattern) {
       group.pattern = words.front();
     } else {
@@ -98,7 +102,8 @@ const ParameterGroup* group_of(const std::vector<ParameterGroup>& groups, std::s
   return nullptr;
 }
 
-// After a mismatch only the last * can give way by one more character: whatever an earlier one took is as good as any.
+// After a mismatch only the last * can give way by one more character: whatever an earlier one took
+// is as good as any.
 bool fits(std::string_view pattern, std::string_view name) {
   size_t p = 0, n = 0, star = std::string_view::npos, taken = 0;
   while (n < name.size()) {

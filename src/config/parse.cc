@@ -1,5 +1,5 @@
-// From TOML text to a Job: defaults, then the base, then the file, then the settings. Every fault is collected, none
-// stops.
+// From TOML text to a Job: defaults, then the base, then the file, then the settings. Every fault
+// is collected, none stops.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -33,10 +33,13 @@ const BuiltinFile* find_builtin(std::string_view name) {
   return nullptr;
 }
 
-std::string hint(const std::string& near) { return near.empty() ? "" : fmt::format("; did you mean {}?", near); }
+std::string hint(const std::string& near) {
+  return near.empty() ? "" : fmt::format("; did you mean {}?", near);
+}
 
 std::string unknown_builtin(const std::string& name) {
-  return fmt::format("{}; built-in jobs: {}", hint(nearest(name, builtin_names())), fmt::join(builtin_names(), ", "))
+  return fmt::format("{}; built-in jobs: {}", hint(nearest(name, builtin_names())),
+                     fmt::join(builtin_names(), ", "))
       .substr(2);
 }
 
@@ -45,20 +48,25 @@ struct Parse {
   Job job;
   std::vector<std::string> faults;
 
-  void set(const Key& key, const TomlEntry& entry, const std::string& place, const std::string& origin);
+  void set(const Key& key, const TomlEntry& entry, const std::string& place,
+           const std::string& origin);
   void read_file(std::string_view text, const std::string& source, bool builtin, int depth);
   void read_entry(const TomlEntry& entry, const std::string& source, bool builtin, int depth);
   void read_top(const TomlEntry& entry, const std::string& place, int depth);
   void read_setting(const Setting& setting);
 };
 
-void Parse::set(const Key& key, const TomlEntry& entry, const std::string& place, const std::string& origin) {
+void Parse::set(const Key& key, const TomlEntry& entry, const std::string& place,
+                const std::string& origin) {
   const auto value = entry.value ? convert(key, *entry.value) : std::nullopt;
   const auto* word = entry.value ? std::get_if<std::string>(&*entry.value) : nullptr;
-  const bool digits = word && !word->empty() && word->find_first_not_of("+-0123456789") == std::string::npos;
-  if (!value && digits && key.type() == ValueType::kInteger) {  // with more of them than 64 bits hold
+  const bool digits =
+      word && !word->empty() && word->find_first_not_of("+-0123456789") == std::string::npos;
+  // with more of them than 64 bits hold
+  if (!value && digits && key.type() == ValueType::kInteger) {
     const std::string range = key.limits.text();
-    faults.push_back(fmt::format("{}: {} = {} is out of range: it must be {}{}", place, key.full_name(), *word, range,
+    faults.push_back(fmt::format("{}: {} = {} is out of range: it must be {}{}", place,
+                                 key.full_name(), *word, range,
                                  std::isfinite(key.limits.high) ? "" : " and below 2^63"));
   } else if (!value) {
     const std::string wanted = type_name(key.type()) + (key.automatic ? " or \"auto\"" : "");
@@ -75,29 +83,33 @@ void Parse::set(const Key& key, const TomlEntry& entry, const std::string& place
 void Parse::read_file(std::string_view text, const std::string& source, bool builtin, int depth) {
   TomlDocument document = read_toml(text);
   if (!document.fault.empty()) {
-    faults.push_back(fmt::format("{}:{}: not TOML: {}", source, document.fault_line, document.fault));
+    faults.push_back(
+        fmt::format("{}:{}: not TOML: {}", source, document.fault_line, document.fault));
   }
   // Wherever it stands, the base comes first: what the file says overrides it.
   auto& entries = document.entries;
-  std::stable_partition(entries.begin(), entries.end(),
-                        [](const auto& entry) { return entry.section.empty() && entry.key == "base"; });
+  std::stable_partition(entries.begin(), entries.end(), [](const auto& entry) {
+    return entry.section.empty() && entry.key == "base";
+  });
   for (const auto& entry : entries) read_entry(entry, source, builtin, depth);
 }
 
 void Parse::read_entry(const TomlEntry& entry, const std::string& source, bool builtin, int depth) {
   const std::string place = fmt::format("{}:{}", source, entry.line);
   const auto is_section = [](const std::string& name) {
-    return std::any_of(sections().begin(), sections().end(), [&](const auto& section) { return section.name == name; });
+    return std::any_of(sections().begin(), sections().end(),
+                       [&](const auto& section) { return section.name == name; });
   };
   if (entry.section.empty()) return read_top(entry, place, depth);
   if (!is_section(entry.section)) {
     if (!entry.key.empty()) return;  // one fault for a section, not one for each of its keys
     const std::string near = nearest_section(entry.section);
-    return faults.push_back(
-        fmt::format("{}: unknown section [{}]{}", place, entry.section, hint(near.empty() ? "" : "[" + near + "]")));
+    return faults.push_back(fmt::format("{}: unknown section [{}]{}", place, entry.section,
+                                        hint(near.empty() ? "" : "[" + near + "]")));
   }
   if (entry.key.empty()) return;
-  if (const Key* key = find_key(entry.section, entry.key)) return set(*key, entry, place, builtin ? source : place);
+  if (const Key* key = find_key(entry.section, entry.key))
+    return set(*key, entry, place, builtin ? source : place);
   faults.push_back(fmt::format("{}: unknown key {}.{}{}", place, entry.section, entry.key,
                                hint(nearest_key(entry.section, entry.key))));
 }
@@ -113,8 +125,8 @@ void Parse::read_top(const TomlEntry& entry, const std::string& place, int depth
     constexpr int kDeepest = 8;  // built-ins may have bases of their own, never in a circle
     const BuiltinFile* base = find_builtin(*word);
     if (!base) {
-      return faults.push_back(
-          fmt::format("{}: base = {} is not a built-in job; {}", place, value_text(*word), unknown_builtin(*word)));
+      return faults.push_back(fmt::format("{}: base = {} is not a built-in job; {}", place,
+                                          value_text(*word), unknown_builtin(*word)));
     }
     TUTTI_CHECK(depth < kDeepest, "the built-in job {} is its own base", *word);
     const std::string name = job.name;
@@ -124,12 +136,12 @@ void Parse::read_top(const TomlEntry& entry, const std::string& place, int depth
   }
   for (const auto& section : sections()) {
     if (section.name != entry.key) continue;
-    return faults.push_back(
-        fmt::format("{}: {} is a section: write [{}] and its keys below", place, entry.key, entry.key));
+    return faults.push_back(fmt::format("{}: {} is a section: write [{}] and its keys below", place,
+                                        entry.key, entry.key));
   }
   const std::string near = nearest(entry.key, {"base", "name"});
-  faults.push_back(
-      fmt::format("{}: unknown key {}{}", place, entry.key, hint(near.empty() ? nearest_key("", entry.key) : near)));
+  faults.push_back(fmt::format("{}: unknown key {}{}", place, entry.key,
+                               hint(near.empty() ? nearest_key("", entry.key) : near)));
 }
 
 void Parse::read_setting(const Setting& setting) {
@@ -150,7 +162,9 @@ void Parse::read_setting(const Setting& setting) {
 }
 
 /// A name for the job, which its checkpoints store as JSON; a file's may have any bytes.
-std::string stem(const std::string& source) { return as_utf8(std::filesystem::path(source).stem().string()); }
+std::string stem(const std::string& source) {
+  return as_utf8(std::filesystem::path(source).stem().string());
+}
 
 Job parse(std::string_view text, const std::string& name, const std::string& source, bool builtin,
           const std::vector<Setting>& settings) {
@@ -182,18 +196,23 @@ Job load_job(const std::string& name, const std::vector<Setting>& settings) {
   if (const BuiltinFile* file = find_builtin(name)) {
     return parse(file->text, name, "built-in " + name, true, settings);
   }
-  if (name.empty()) throw ConfigError({fmt::format("the job's name is empty; {}", unknown_builtin(name))});
+  if (name.empty())
+    throw ConfigError({fmt::format("the job's name is empty; {}", unknown_builtin(name))});
   const PathKind kind = kind_at(name);
   if (kind == PathKind::kNothing) {
-    throw ConfigError({fmt::format("{} is neither a built-in job nor a file; {}", name, unknown_builtin(name))});
+    throw ConfigError(
+        {fmt::format("{} is neither a built-in job nor a file; {}", name, unknown_builtin(name))});
   }
   if (kind == PathKind::kFolder) throw ConfigError({name + " is a folder, not a job file"});
-  // Also because a pipe could be read only once, and a job is read by the planner and then by the run.
-  if (kind == PathKind::kOther) throw ConfigError({name + " is a pipe or a device; a job is a regular file"});
+  // Also because a pipe could be read only once, and a job is read by the planner and then by the
+  // run.
+  if (kind == PathKind::kOther)
+    throw ConfigError({name + " is a pipe or a device; a job is a regular file"});
   return parse(read_file(name), stem(name), name, false, settings);
 }
 
-Job parse_job(const std::string& text, const std::string& source, const std::vector<Setting>& settings) {
+Job parse_job(const std::string& text, const std::string& source,
+              const std::vector<Setting>& settings) {
   return parse(text, stem(source), source, false, settings);
 }
 

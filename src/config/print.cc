@@ -12,7 +12,8 @@ namespace {
 
 constexpr size_t kWidest = 24;  // a longer value pushes only its own comment to the right
 
-/// A CPU's job says nothing of what is a GPU's alone, so that it reads back as one that left it out.
+/// A CPU's job says nothing of what is a GPU's alone, so that it reads back as one that left it
+/// out.
 bool is_idle(const Key& key, const Job& job) {
   return key.gpu && job.numerics.device == "cpu" && key.get(job) == key.fallback;
 }
@@ -68,8 +69,8 @@ std::vector<std::string> job_differences(const Job& a, const Job& b) {
   std::vector<std::string> differences;
   for (const auto& key : keys()) {
     if (key.layout || is_device(key, a, b) || key.get(a) == key.get(b)) continue;
-    differences.push_back(
-        fmt::format("{} is {}, not {}", key.full_name(), value_text(key.get(a)), value_text(key.get(b))));
+    differences.push_back(fmt::format("{} is {}, not {}", key.full_name(), value_text(key.get(a)),
+                                      value_text(key.get(b))));
   }
   return differences;
 }
@@ -78,7 +79,8 @@ std::vector<std::string> device_differences(const Job& a, const Job& b) {
   std::vector<std::string> differences;
   for (const auto& key : keys()) {
     if (!is_device(key, a, b) || key.get(a) == key.get(b)) continue;
-    differences.push_back(fmt::format("{}: {} -> {}", key.full_name(), plain_text(key.get(a)), plain_text(key.get(b))));
+    differences.push_back(fmt::format("{}: {} -> {}", key.full_name(), plain_text(key.get(a)),
+                                      plain_text(key.get(b))));
   }
   return differences;
 }

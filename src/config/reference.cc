@@ -57,7 +57,8 @@ std::string short_type(const Key& key) {
 std::string values_of(const Key& key) {
   if (key.allowed.empty()) {
     std::string text = key.limits.text();
-    if (key.only_fallback_built) text += (text.empty() ? "" : "; ") + std::string("others *not built yet*");
+    if (key.only_fallback_built)
+      text += (text.empty() ? "" : "; ") + std::string("others *not built yet*");
     return text;
   }
   std::vector<std::string> built, later;
@@ -76,14 +77,15 @@ std::string values_of(const Key& key) {
 std::string job_reference() {
   std::string text = kIntroduction;
   text += "\n## Built-in jobs\n\n| name | what it is |\n|---|---|\n";
-  for (const auto& [name, description] : builtin_jobs()) text += fmt::format("| `{}` | {} |\n", name, description);
+  for (const auto& [name, description] : builtin_jobs())
+    text += fmt::format("| `{}` | {} |\n", name, description);
   for (const auto& section : sections()) {
     text += fmt::format("\n## [{}]: {}\n\n", section.name, section.help);
     text += "| key | type | default | values | meaning |\n|---|---|---|---|---|\n";
     for (const auto& key : keys()) {
       if (key.section != section.name) continue;
-      text += fmt::format("| `{}` | {} | {} | {} | {} |\n", key.name, short_type(key), code(value_text(key.fallback)),
-                          values_of(key), key.help);
+      text += fmt::format("| `{}` | {} | {} | {} | {} |\n", key.name, short_type(key),
+                          code(value_text(key.fallback)), values_of(key), key.help);
     }
   }
   return text;

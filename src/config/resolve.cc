@@ -24,7 +24,9 @@ std::string automatic_norm(const std::string& kind) {
   return kind == "gpt" ? "layer" : kind == "cnn" ? "batch" : "none";
 }
 
-std::string automatic_device(const Machine& machine) { return machine.gpus.empty() ? "cpu" : "cuda"; }
+std::string automatic_device(const Machine& machine) {
+  return machine.gpus.empty() ? "cpu" : "cuda";
+}
 
 /// As many whole replicas as there are places for, at least one and at most one a lane.
 int64_t automatic_ranks(const Job& job, int64_t places) {
@@ -33,15 +35,15 @@ int64_t automatic_ranks(const Job& job, int64_t places) {
   return std::clamp<int64_t>(places / replica, 1, std::max<int64_t>(1, job.train.lanes)) * replica;
 }
 
-/// ZeRO-1 moves the bytes that a sum to everybody does, and a rank updates only its slices: it is faster wherever new
-/// parameters can be read in the windows of those who made them. By messages they would come after the backward pass,
-/// which hides the gradients' way back.
+/// ZeRO-1 moves the bytes that a sum to everybody does, and a rank updates only its slices: it is
+/// faster wherever new parameters can be read in the windows of those who made them. By messages
+/// they would come after the backward pass, which hides the gradients' way back.
 int64_t automatic_zero(const Job& job) {
   const LayoutConfig& layout = job.layout;
   const int64_t data = layout.ranks / std::max<int64_t>(1, layout.tensor * layout.pipeline);
   const bool windows = layout.transport == "shm" || layout.transport == "inproc";
-  const bool sliced = job.train.optimizer != "lamb" && layout.offload != "all" && layout.fold != "root" &&
-                      job.numerics.reduce == "exact";
+  const bool sliced = job.train.optimizer != "lamb" && layout.offload != "all" &&
+                      layout.fold != "root" && job.numerics.reduce == "exact";
   return data > 1 && layout.hosts == 1 && windows && sliced ? 1 : 0;
 }
 
@@ -96,7 +98,8 @@ void resolve(Job& job, const Machine& machine) {
   settle("layout.fold", job.layout.fold, automatic, "local");
   settle("layout.zero", job.layout.zero, kAutomatic, automatic_zero(job));
   settle("numerics.isa", job.numerics.isa, automatic, machine.avx512 ? "avx512" : "avx2");
-  settle("numerics.matmul", job.numerics.matmul, automatic, machine.amd && machine.avx512 ? "own" : "mkl");
+  settle("numerics.matmul", job.numerics.matmul, automatic,
+         machine.amd && machine.avx512 ? "own" : "mkl");
 
   if (auto faults = faults_of(job, machine); !faults.empty()) throw ConfigError(std::move(faults));
 }

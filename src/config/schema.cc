@@ -31,7 +31,8 @@ bool in_limits(const Limits& limits, const Value& value) {
   if (const auto* v = std::get_if<int64_t>(&value)) return limits.holds(static_cast<double>(*v));
   if (const auto* v = std::get_if<double>(&value)) return limits.holds(*v);
   if (const auto* v = std::get_if<std::vector<int64_t>>(&value)) {
-    return std::all_of(v->begin(), v->end(), [&](int64_t x) { return limits.holds(static_cast<double>(x)); });
+    return std::all_of(v->begin(), v->end(),
+                       [&](int64_t x) { return limits.holds(static_cast<double>(x)); });
   }
   if (const auto* v = std::get_if<std::vector<double>>(&value)) {
     return std::all_of(v->begin(), v->end(), [&](double x) { return limits.holds(x); });
@@ -49,7 +50,8 @@ std::string not_built(const Key& key, const Value& value) {
     built = quoted(key.allowed);
     for (const auto& word : quoted(key.later)) std::erase(built, word);
   }
-  return fmt::format("{} = {} is not built yet; built: {}", key.full_name(), value_text(value), fmt::join(built, ", "));
+  return fmt::format("{} = {} is not built yet; built: {}", key.full_name(), value_text(value),
+                     fmt::join(built, ", "));
 }
 
 }  // namespace
@@ -61,7 +63,8 @@ bool Limits::holds(double value) const {
 
 std::string Limits::text() const {
   const std::string from = std::isfinite(low) ? "at least " + bound_text(low) : "";
-  const std::string to = std::isfinite(high) ? (below_high ? "below " : "at most ") + bound_text(high) : "";
+  const std::string to =
+      std::isfinite(high) ? (below_high ? "below " : "at most ") + bound_text(high) : "";
   if (from.empty() || to.empty()) return from + to;
   if (!below_high) return fmt::format("from {} to {}", bound_text(low), bound_text(high));
   return from + " and " + to;
@@ -82,7 +85,8 @@ std::string nearest_key(std::string_view section, std::string_view name) {
   }
   // The exact name in another section beats a similar one in this: [model] steps is train.steps.
   const bool elsewhere = contains(everywhere, std::string(name));
-  if (std::string found = nearest(name, here); !found.empty() && !elsewhere) return std::string(section) + "." + found;
+  if (std::string found = nearest(name, here); !found.empty() && !elsewhere)
+    return std::string(section) + "." + found;
   const std::string found = nearest(name, everywhere);
   for (const auto& key : keys()) {
     if (!found.empty() && key.name == found) return key.full_name();
@@ -112,15 +116,16 @@ std::optional<Value> convert(const Key& key, const Value& value) {
 std::string fault_of(const Key& key, const Value& value) {
   if (!in_limits(key.limits, value)) {
     const std::string each = key.type() >= ValueType::kIntegers ? "each" : "it";
-    return fmt::format("{} = {} is out of range: {} must be {}", key.full_name(), value_text(value), each,
-                       key.limits.text().empty() ? "finite" : key.limits.text());
+    return fmt::format("{} = {} is out of range: {} must be {}", key.full_name(), value_text(value),
+                       each, key.limits.text().empty() ? "finite" : key.limits.text());
   }
   if (const auto* word = std::get_if<std::string>(&value); word && !key.allowed.empty()) {
     if (!contains(key.allowed, *word)) {
-      std::string fault = fmt::format("{} = {} is not one of {}", key.full_name(), value_text(value),
-                                      fmt::join(quoted(key.allowed), ", "));
+      std::string fault = fmt::format("{} = {} is not one of {}", key.full_name(),
+                                      value_text(value), fmt::join(quoted(key.allowed), ", "));
       const std::string near = nearest(*word, key.allowed);
-      return near.empty() ? fault : fault + fmt::format("; did you mean {}?", value_text(Value(near)));
+      return near.empty() ? fault
+                          : fault + fmt::format("; did you mean {}?", value_text(Value(near)));
     }
     if (contains(key.later, *word)) return not_built(key, value);
   }

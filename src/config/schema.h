@@ -1,5 +1,5 @@
-// The one table of all keys of a job file. Parsing, checking, `explain`, docs/job.md and the hints at mistyped keys
-// read it.
+// The one table of all keys of a job file. Parsing, checking, `explain`, docs/job.md and the hints
+// at mistyped keys read it.
 #pragma once
 
 #include <functional>
@@ -51,15 +51,15 @@ const std::vector<Section>& sections();
 const std::vector<Key>& keys();
 /// Null when there is none.
 const Key* find_key(std::string_view section, std::string_view name);
-/// The full name of the key nearest to a mistyped one: in its section first, then by its name in any section. "" when
-/// none is near.
+/// The full name of the key nearest to a mistyped one: in its section first, then by its name in
+/// any section. "" when none is near.
 std::string nearest_key(std::string_view section, std::string_view name);
 std::string nearest_section(std::string_view name);
 
 /// The value as the key's type: an integer is a number too. None: of the wrong type.
 std::optional<Value> convert(const Key& key, const Value& value);
-/// What is wrong with a value of the key's type ("train.steps = 0 is out of range: it must be at least 1"); "" when
-/// nothing is.
+/// What is wrong with a value of the key's type ("train.steps = 0 is out of range: it must be at
+/// least 1"); "" when nothing is.
 std::string fault_of(const Key& key, const Value& value);
 
 }  // namespace tutti

@@ -37,7 +37,8 @@ std::vector<std::string> words_of(std::string_view text) {
 /// One text of data.columns, from left to right.
 class ColumnText {
  public:
-  ColumnText(const std::string& text, std::vector<std::string>& faults) : text_(text), faults_(faults) {}
+  ColumnText(const std::string& text, std::vector<std::string>& faults)
+      : text_(text), faults_(faults) {}
 
   Column parse() {
     std::string_view rest = take_name();
@@ -57,7 +58,8 @@ class ColumnText {
     good_ = false;
     faults_.push_back(fmt::format("data.columns: \"{}\": {}", text_, what));
   }
-  void unknown(std::string_view kind, std::string_view word, const std::vector<std::string>& known) {
+  void unknown(std::string_view kind, std::string_view word,
+               const std::vector<std::string>& known) {
     const std::string near = nearest(word, known);
     fault(near.empty() ? fmt::format("{} \"{}\" is none of {}", kind, word, fmt::join(known, ", "))
                        : fmt::format("unknown {} \"{}\"; did you mean {}?", kind, word, near));
@@ -89,7 +91,8 @@ class ColumnText {
   }
 
   bool take_role(std::string_view word) {
-    static const std::vector<std::string> kRoles = {"number", "category", "one-hot", "weight", "target", "text"};
+    static const std::vector<std::string> kRoles = {"number", "category", "one-hot",
+                                                    "weight", "target",   "text"};
     const auto found = std::find(kRoles.begin(), kRoles.end(), word);
     if (found == kRoles.end()) {
       unknown("role", word, kRoles);
@@ -137,7 +140,8 @@ class ColumnText {
     } else {
       unknown_option(word, {"standardise", "min-max", "log"});
     }
-    if (before != Scale::kNone && before != column_.scale) fault("standardise and min-max exclude each other");
+    if (before != Scale::kNone && before != column_.scale)
+      fault("standardise and min-max exclude each other");
   }
 
   /// Values may have blanks in them: where there is a |, all of the rest is values.
@@ -151,7 +155,8 @@ class ColumnText {
     for (const std::string& word : words_of(rest)) {
       const size_t equals = word.find('=');
       const std::string name = word.substr(0, equals);
-      if (equals == std::string::npos || std::find(sized.begin(), sized.end(), name) == sized.end()) {
+      if (equals == std::string::npos ||
+          std::find(sized.begin(), sized.end(), name) == sized.end()) {
         std::vector<std::string> hints = known;
         if (equals == std::string::npos) hints.emplace_back("first|second|...");
         unknown_option(equals == std::string::npos ? word : name + "=", hints);
@@ -170,8 +175,10 @@ class ColumnText {
     int64_t size = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), size);
     const int64_t least = name == "hash" ? 1 : 2;
-    if (error != std::errc() || end != digits.data() + digits.size() || size < least || size > kMostClasses) {
-      fault(fmt::format("{}={} is not a whole number from {} to {}", name, digits, least, kMostClasses));
+    if (error != std::errc() || end != digits.data() + digits.size() || size < least ||
+        size > kMostClasses) {
+      fault(fmt::format("{}={} is not a whole number from {} to {}", name, digits, least,
+                        kMostClasses));
       return;
     }
     column_.size = size;
@@ -212,12 +219,14 @@ void check_together(const std::vector<Column>& columns, std::vector<std::string>
   if (class_targets > 0 && sizes.targets > 1) {
     faults.emplace_back("data.columns: a target of classes must be the only target");
   }
-  if (sizes.texts > 0 && columns.size() > 1) faults.emplace_back("data.columns: a text must be the only column");
+  if (sizes.texts > 0 && columns.size() > 1)
+    faults.emplace_back("data.columns: a text must be the only column");
 }
 
 }  // namespace
 
-std::vector<Column> parse_columns(const std::vector<std::string>& texts, std::vector<std::string>& faults) {
+std::vector<Column> parse_columns(const std::vector<std::string>& texts,
+                                  std::vector<std::string>& faults) {
   std::vector<Column> columns;
   for (const std::string& text : texts) {
     ColumnText one(text, faults);

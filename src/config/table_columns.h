@@ -1,4 +1,5 @@
-// data.columns: the columns of a table that are read and what each becomes. Written "name: role option...":
+// data.columns: the columns of a table that are read and what each becomes. Written "name: role
+// option...":
 //   "age: number standardise"          a feature; also min-max, or neither; log: of log(1 + x)
 //   "city: category hash=64"           an id by hash below 64
 //   "colour: category red|green|blue"  an id by place; any other value is an unknown class
@@ -23,13 +24,15 @@ struct Column {
   Role role = Role::kNumber;
   Scale scale = Scale::kNone;
   bool log = false;
-  int64_t size = 0;                 ///< of a category, one-hot or class target; 0: a number
-  bool hashed = false;              ///< category
-  std::vector<std::string> values;  ///< the named values; empty: hashed, or a whole number below size
+  int64_t size = 0;     ///< of a category, one-hot or class target; 0: a number
+  bool hashed = false;  ///< category
+  /// the named values; empty: hashed, or a whole number below size
+  std::vector<std::string> values;
 };
 
 /// Every fault is added to `faults`, naming the text and, for a word that is none, the nearest.
-std::vector<Column> parse_columns(const std::vector<std::string>& texts, std::vector<std::string>& faults);
+std::vector<Column> parse_columns(const std::vector<std::string>& texts,
+                                  std::vector<std::string>& faults);
 
 /// What the columns add up to.
 struct ColumnSizes {

@@ -6,8 +6,8 @@
 
 namespace tutti::bad_header {
 
-/// toml++ 3.3 asserts, and so would abort, where a section's header does not start with a key: "[=", "[[[a]]]"
-/// (its pull request 301). Here the assertion throws instead.
+/// toml++ 3.3 asserts, and so would abort, where a section's header does not start with a key:
+/// "[=", "[[[a]]]" (its pull request 301). Here the assertion throws instead.
 struct Thrown {};
 [[noreturn]] inline void fail() { throw Thrown{}; }
 
@@ -23,7 +23,8 @@ namespace tutti {
 
 namespace {
 
-/// An array of one kind of values; integers beside numbers are numbers. An empty one is an array of integers.
+/// An array of one kind of values; integers beside numbers are numbers. An empty one is an array of
+/// integers.
 std::optional<Value> list_of(const toml::array& array) {
   std::vector<int64_t> integers;
   std::vector<double> numbers;
@@ -47,7 +48,11 @@ std::string kind_of(const toml::node& node) {
 }
 
 TomlEntry entry_of(std::string section, const toml::key& key, const toml::node& node) {
-  TomlEntry entry{std::move(section), std::string(key.str()), static_cast<int>(key.source().begin.line), {}, {}};
+  TomlEntry entry{std::move(section),
+                  std::string(key.str()),
+                  static_cast<int>(key.source().begin.line),
+                  {},
+                  {}};
   if (auto* v = node.as_integer()) entry.value = v->get();
   if (auto* v = node.as_floating_point()) entry.value = v->get();
   if (auto* v = node.as_boolean()) entry.value = v->get();
@@ -65,12 +70,14 @@ std::vector<TomlEntry> flatten(const toml::table& top) {
       entries.push_back(entry_of("", key, node));
       continue;
     }
-    entries.push_back({std::string(key.str()), "", static_cast<int>(key.source().begin.line), {}, {}});
+    entries.push_back(
+        {std::string(key.str()), "", static_cast<int>(key.source().begin.line), {}, {}});
     for (const auto& [inner_key, inner] : *section) {
       entries.push_back(entry_of(std::string(key.str()), inner_key, inner));
     }
   }
-  std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.line < b.line; });
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const auto& a, const auto& b) { return a.line < b.line; });
   return entries;
 }
 
@@ -83,8 +90,9 @@ int line_of_bad_header(std::string_view text) {
     if (at == std::string::npos || line[at] != '[') continue;
     if (line.compare(at, 2, "[[") == 0) ++at;
     at = line.find_first_not_of(" \t", at + 1);
-    const bool key = at != std::string::npos && (std::isalnum(static_cast<unsigned char>(line[at])) ||
-                                                 std::string_view("_-\"'").find(line[at]) != std::string_view::npos);
+    const bool key = at != std::string::npos &&
+                     (std::isalnum(static_cast<unsigned char>(line[at])) ||
+                      std::string_view("_-\"'").find(line[at]) != std::string_view::npos);
     if (!key) return number;
   }
   return 1;
@@ -104,10 +112,13 @@ TomlDocument read_toml(std::string_view text) {
 
 std::optional<TomlEntry> read_toml_value(const std::string& text) {
   // Exactly one entry: a line break in the text must not smuggle in a second one.
-  auto alone = [](const TomlDocument& document) { return document.fault.empty() && document.entries.size() == 1; };
+  auto alone = [](const TomlDocument& document) {
+    return document.fault.empty() && document.entries.size() == 1;
+  };
   TomlDocument document = read_toml("value = " + text);
   if (!alone(document)) {
-    const bool opens = !text.empty() && std::string_view("\"'[{").find(text.front()) != std::string_view::npos;
+    const bool opens =
+        !text.empty() && std::string_view("\"'[{").find(text.front()) != std::string_view::npos;
     if (opens || text.empty()) return std::nullopt;
     document = read_toml("value = " + value_text(Value(text)));  // refused where it is not UTF-8
   }

@@ -15,7 +15,8 @@ struct TomlEntry {
   std::string key;      ///< "" for a section's header: [section]
   int line = 0;
   std::optional<Value> value;  ///< none: a kind that no job key has, said in `kind`
-  std::string kind;  ///< "a date", "a table", "an array of mixed values"; with a header: "" or what stands in its place
+  /// "a date", "a table", "an array of mixed values"; with a header: "" or what stands in its place
+  std::string kind;
 };
 
 struct TomlDocument {
@@ -27,7 +28,8 @@ struct TomlDocument {
 
 TomlDocument read_toml(std::string_view text);
 
-/// One value as typed after `--set key=`: TOML, or else a bare word that is taken as a string. None: neither.
+/// One value as typed after `--set key=`: TOML, or else a bare word that is taken as a string.
+/// None: neither.
 std::optional<TomlEntry> read_toml_value(const std::string& text);
 
 }  // namespace tutti

@@ -26,7 +26,8 @@ std::string quoted(const std::string& text) {
   return out + '"';
 }
 
-// fmt prints the shortest digits that read back exactly; TOML tells a float from an integer by its point or exponent.
+// fmt prints the shortest digits that read back exactly; TOML tells a float from an integer by its
+// point or exponent.
 std::string number(double value) {
   std::string text = fmt::format("{}", value);
   return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
@@ -37,7 +38,9 @@ struct Text {
   std::string operator()(double v) const { return number(v); }
   std::string operator()(bool v) const { return v ? "true" : "false"; }
   std::string operator()(const std::string& v) const { return quoted(v); }
-  std::string operator()(const std::vector<int64_t>& v) const { return fmt::format("[{}]", fmt::join(v, ", ")); }
+  std::string operator()(const std::vector<int64_t>& v) const {
+    return fmt::format("[{}]", fmt::join(v, ", "));
+  }
   std::string operator()(const std::vector<double>& v) const { return list(v, number); }
   std::string operator()(const std::vector<std::string>& v) const { return list(v, quoted); }
 

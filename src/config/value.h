@@ -8,14 +8,15 @@
 
 namespace tutti {
 
-using Value = std::variant<int64_t, double, bool, std::string, std::vector<int64_t>, std::vector<double>,
-                           std::vector<std::string>>;
+using Value = std::variant<int64_t, double, bool, std::string, std::vector<int64_t>,
+                           std::vector<double>, std::vector<std::string>>;
 
 /// The alternatives of Value, in its order.
 enum class ValueType { kInteger, kNumber, kBoolean, kString, kIntegers, kNumbers, kStrings };
 
 inline ValueType type_of(const Value& value) { return static_cast<ValueType>(value.index()); }
-/// "an integer", "a number", "true or false", "a string", "an array of integers", of numbers, of strings.
+/// "an integer", "a number", "true or false", "a string", "an array of integers", of numbers, of
+/// strings.
 std::string type_name(ValueType type);
 /// The value as TOML; parses back to the same value, to the last bit.
 std::string value_text(const Value& value);

@@ -11,10 +11,12 @@ namespace {
 
 void check_limits(const AttentionShape& shape) {
   if (shape.dim > kLargestHead)
-    throw Error(fmt::format("attention on a GPU takes heads of at most {} elements, not {}", kLargestHead, shape.dim));
+    throw Error(fmt::format("attention on a GPU takes heads of at most {} elements, not {}",
+                            kLargestHead, shape.dim));
   if (shape.batch > kMostSamples || shape.heads > kMostSamples)
-    throw Error(fmt::format("attention on a GPU takes at most {} samples and heads at once, not {} and {}",
-                            kMostSamples, shape.batch, shape.heads));
+    throw Error(
+        fmt::format("attention on a GPU takes at most {} samples and heads at once, not {} and {}",
+                    kMostSamples, shape.batch, shape.heads));
 }
 
 bool empty(const AttentionShape& shape) {
@@ -33,8 +35,8 @@ void attention(A* qkv, const float* bias, A* out, float* lse, float*, const Atte
 }
 
 template <class A>
-void attention_backward(const A* dout, const A* qkv, const A* out, const float* lse, A* dqkv, float* dbias, float*,
-                        const AttentionShape& shape) {
+void attention_backward(const A* dout, const A* qkv, const A* out, const float* lse, A* dqkv,
+                        float* dbias, float*, const AttentionShape& shape) {
   CurrentQueue queue;
   constexpr at::ScalarType type = c10::CppTypeToScalarType<A>::value;
   if (!empty(shape)) {
@@ -43,11 +45,12 @@ void attention_backward(const A* dout, const A* qkv, const A* out, const float* 
       cudnn_attention_backward(type, dout, qkv, out, lse, dqkv, shape);
     } else {
       void* const delta = queue.take(shape.batch * shape.heads * shape.length * sizeof(float));
-      launch_attention_backward(stored(dout), stored(qkv), stored(out), lse, stored(dqkv), static_cast<float*>(delta),
-                                shape, queue.stream);
+      launch_attention_backward(stored(dout), stored(qkv), stored(out), lse, stored(dqkv),
+                                static_cast<float*>(delta), shape, queue.stream);
     }
   }
-  if (dbias) rows::column_sums(queue, stored<A>(dqkv), dbias, shape.batch * shape.length, shape.columns());
+  if (dbias)
+    rows::column_sums(queue, stored<A>(dqkv), dbias, shape.batch * shape.length, shape.columns());
 }
 
 }  // namespace

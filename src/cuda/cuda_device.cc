@@ -23,7 +23,9 @@ namespace {
 cudaStream_t handle(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 cudaEvent_t handle(StreamEvent event) { return static_cast<cudaEvent_t>(event.handle); }
 
-std::string cuda_version(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+std::string cuda_version(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
 
 // LibTorch brings these libraries; a build of it without one of them is no reason not to start.
 std::string cudnn_version() {
@@ -75,7 +77,8 @@ DeviceInfo describe(int ordinal) {
 }
 
 void make_aten_deterministic() {
-  // cuBLAS reads both when it starts, and other values mean other bits. ATen's deterministic mode asks for the first.
+  // cuBLAS reads both when it starts, and other values mean other bits. ATen's deterministic mode
+  // asks for the first.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/1);
   unsetenv("NVIDIA_TF32_OVERRIDE");
   at::Context& context = at::globalContext();
@@ -104,7 +107,8 @@ struct Shared {
   AtenPool pool;
   cudaStream_t zeroing = nullptr;
   std::mutex mutex;
-  std::vector<cudaStream_t> streams;  // of closed handles: the pool knows its regions by stream, so they are used again
+  // of closed handles: the pool knows its regions by stream, so they are used again
+  std::vector<cudaStream_t> streams;
 };
 
 /// Made by the first open and never destroyed: ATen uses the pool until the process has ended.
@@ -122,8 +126,8 @@ Shared& shared(int ordinal) {
     one = new Shared(info);
   }
   if (one->info.ordinal != ordinal) {
-    throw Error(
-        fmt::format("this process has opened GPU {}; GPU {} needs a process of its own", one->info.ordinal, ordinal));
+    throw Error(fmt::format("this process has opened GPU {}; GPU {} needs a process of its own",
+                            one->info.ordinal, ordinal));
   }
   return *one;
 }
@@ -138,7 +142,8 @@ class CudaDevice final : public Device {
   // Never waits: a stream on which something is stuck is left behind.
   ~CudaDevice() override {
     if (abandoned_) return;
-    c10::cuda::setCurrentCUDAStream(c10::cuda::getDefaultCUDAStream(static_cast<c10::DeviceIndex>(ordinal_)));
+    c10::cuda::setCurrentCUDAStream(
+        c10::cuda::getDefaultCUDAStream(static_cast<c10::DeviceIndex>(ordinal_)));
     for (const cudaEvent_t event : events_) (void)cudaEventDestroy(event);
     const std::lock_guard lock(all_.mutex);
     for (const cudaStream_t stream : streams_) {
@@ -168,10 +173,10 @@ class CudaDevice final : public Device {
     const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocDefault);
     if (error == cudaErrorMemoryAllocation) {
       (void)cudaGetLastError();
-      throw Error(
-          fmt::format("cannot get {} of pinned host memory: the host has no more, or a limit on locked memory "
-                      "(ulimit -l, the container's) is too low",
-                      readable_bytes(static_cast<int64_t>(bytes))));
+      throw Error(fmt::format(
+          "cannot get {} of pinned host memory: the host has no more, or a limit on locked memory "
+          "(ulimit -l, the container's) is too low",
+          readable_bytes(static_cast<int64_t>(bytes))));
     }
     check_cuda(error, "cudaHostAlloc");
     std::memset(memory, 0, bytes);
@@ -195,7 +200,8 @@ class CudaDevice final : public Device {
     return {stream};
   }
   void copy(Stream stream, void* to, const void* from, size_t bytes) override {
-    if (bytes > 0) TUTTI_CUDA_CALL(cudaMemcpyAsync, to, from, bytes, cudaMemcpyDefault, handle(stream));
+    if (bytes > 0)
+      TUTTI_CUDA_CALL(cudaMemcpyAsync, to, from, bytes, cudaMemcpyDefault, handle(stream));
   }
   void zero(Stream stream, void* memory, size_t bytes) override {
     if (bytes > 0) TUTTI_CUDA_CALL(cudaMemsetAsync, memory, 0, bytes, handle(stream));
@@ -210,7 +216,8 @@ class CudaDevice final : public Device {
   StreamEvent make_event(bool timed) override {
     TUTTI_CUDA_CALL(cudaSetDevice, ordinal_);
     cudaEvent_t event = nullptr;
-    TUTTI_CUDA_CALL(cudaEventCreateWithFlags, &event, timed ? cudaEventDefault : cudaEventDisableTiming);
+    TUTTI_CUDA_CALL(cudaEventCreateWithFlags, &event,
+                    timed ? cudaEventDefault : cudaEventDisableTiming);
     const std::lock_guard lock(all_.mutex);
     events_.push_back(event);
     return {event};
@@ -242,7 +249,9 @@ class CudaDevice final : public Device {
     TUTTI_CUDA_CALL(cudaEventElapsedTime, &milliseconds, handle(from), handle(to));
     return static_cast<double>(milliseconds) * 1e-3;
   }
-  void synchronise(Stream stream) override { TUTTI_CUDA_CALL(cudaStreamSynchronize, handle(stream)); }
+  void synchronise(Stream stream) override {
+    TUTTI_CUDA_CALL(cudaStreamSynchronize, handle(stream));
+  }
 
   bool captures() const override { return true; }
   // Relaxed: other threads may allocate and query while a step is captured, and so may the pool.
@@ -251,7 +260,8 @@ class CudaDevice final : public Device {
   }
   CapturedStep end_capture(Stream stream) override {
     cudaGraph_t graph = nullptr;
-    check_cuda(cudaStreamEndCapture(handle(stream), &graph), "the step could not be captured: cudaStreamEndCapture");
+    check_cuda(cudaStreamEndCapture(handle(stream), &graph),
+               "the step could not be captured: cudaStreamEndCapture");
     cudaGraphExec_t step = nullptr;
     const cudaError_t error = cudaGraphInstantiate(&step, graph, 0);
     (void)cudaGraphDestroy(graph);
@@ -262,7 +272,8 @@ class CudaDevice final : public Device {
     TUTTI_CUDA_CALL(cudaGraphLaunch, static_cast<cudaGraphExec_t>(step.handle), handle(stream));
   }
   void destroy(CapturedStep step) override {
-    if (step.handle != nullptr && !abandoned_) (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(step.handle));
+    if (step.handle != nullptr && !abandoned_)
+      (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(step.handle));
   }
 
   void reserve_pool(int64_t bytes) override { all_.pool.reserve(bytes); }
@@ -282,8 +293,8 @@ class CudaDevice final : public Device {
 }  // namespace
 
 int cuda_device_count() {
-  // Read when CUDA starts. Streams beyond the queues of the hardware share them: then what waits for a peer on one
-  // could hold up what the peer waits for on another.
+  // Read when CUDA starts. Streams beyond the queues of the hardware share them: then what waits
+  // for a peer on one could hold up what the peer waits for on another.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/1);
   int count = 0, driver = 0, runtime = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
@@ -292,14 +303,16 @@ int cuda_device_count() {
     (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);
     if (driver == 0) throw Error("no NVIDIA driver on this host: install one, or train on the CPU");
-    throw Error(fmt::format("the NVIDIA driver of this host supports CUDA {}, but {} is needed: update the driver",
-                            cuda_version(driver), cuda_version(runtime)));
+    throw Error(fmt::format(
+        "the NVIDIA driver of this host supports CUDA {}, but {} is needed: update the driver",
+        cuda_version(driver), cuda_version(runtime)));
   }
   if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
     (void)cudaGetLastError();
     const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-    throw Error(visible == nullptr ? std::string("there is an NVIDIA driver on this host, but no GPU")
-                                   : fmt::format("no GPU is visible: CUDA_VISIBLE_DEVICES is \"{}\"", visible));
+    throw Error(visible == nullptr
+                    ? std::string("there is an NVIDIA driver on this host, but no GPU")
+                    : fmt::format("no GPU is visible: CUDA_VISIBLE_DEVICES is \"{}\"", visible));
   }
   check_cuda(error, "cudaGetDeviceCount");
   return count;
@@ -315,6 +328,8 @@ std::vector<DeviceInfo> cuda_devices() {
   return devices;
 }
 
-std::unique_ptr<Device> open_cuda(int ordinal) { return std::make_unique<CudaDevice>(shared(ordinal)); }
+std::unique_ptr<Device> open_cuda(int ordinal) {
+  return std::make_unique<CudaDevice>(shared(ordinal));
+}
 
 }  // namespace tutti

@@ -7,23 +7,24 @@ namespace tutti {
 
 template <class A>
 void fill_loss(KernelsFor<A>& table) {
-  table.cross_entropy = [](const A* logits, const int64_t* targets, float* lse, double* result, int64_t rows,
-                           int64_t cols) {
+  table.cross_entropy = [](const A* logits, const int64_t* targets, float* lse, double* result,
+                           int64_t rows, int64_t cols) {
     CurrentQueue queue;
     void* const losses = queue.take(rows * sizeof(double));
-    launch_cross_entropy(stored(logits), targets, lse, static_cast<double*>(losses), result, rows, cols, queue.stream);
+    launch_cross_entropy(stored(logits), targets, lse, static_cast<double*>(losses), result, rows,
+                         cols, queue.stream);
   };
-  table.cross_entropy_backward = [](const A* logits, const int64_t* targets, const float* lse, const double* scale,
-                                    A* dlogits, int64_t rows, int64_t cols) {
+  table.cross_entropy_backward = [](const A* logits, const int64_t* targets, const float* lse,
+                                    const double* scale, A* dlogits, int64_t rows, int64_t cols) {
     launch_cross_entropy_backward(stored(logits), targets, lse, scale, stored(dlogits), rows, cols,
                                   c10::cuda::getCurrentCUDAStream());
   };
-  table.cross_entropy_in_place = [](A* logits, const int64_t* targets, const double* scale, double* result,
-                                    int64_t rows, int64_t cols) {
+  table.cross_entropy_in_place = [](A* logits, const int64_t* targets, const double* scale,
+                                    double* result, int64_t rows, int64_t cols) {
     CurrentQueue queue;
     void* const losses = queue.take(rows * sizeof(double));
-    launch_cross_entropy_in_place(stored(logits), targets, scale, static_cast<double*>(losses), result, rows, cols,
-                                  queue.stream);
+    launch_cross_entropy_in_place(stored(logits), targets, scale, static_cast<double*>(losses),
+                                  result, rows, cols, queue.stream);
   };
 }
 

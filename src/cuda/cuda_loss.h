@@ -5,8 +5,8 @@
 
 namespace tutti {
 
-/// Sets cross_entropy, cross_entropy_backward and cross_entropy_in_place. result and scale lie in the device's memory;
-/// a target that is no column counts as none.
+/// Sets cross_entropy, cross_entropy_backward and cross_entropy_in_place. result and scale lie in
+/// the device's memory; a target that is no column counts as none.
 template <class A>
 void fill_loss(KernelsFor<A>& table);
 

@@ -1,6 +1,7 @@
-// 16-bit operands go to cuBLASLt (lt_matmul.h), and what it does not take to ATen. There, matrices are views of the
-// caller's memory: a transposed operand is a view with swapped strides, which cuBLAS reads as it lies. The views never
-// see autograd: the guard sends each product straight to ATen's CUDA kernel.
+// 16-bit operands go to cuBLASLt (lt_matmul.h), and what it does not take to ATen. There, matrices
+// are views of the caller's memory: a transposed operand is a view with swapped strides, which
+// cuBLAS reads as it lies. The views never see autograd: the guard sends each product straight to
+// ATen's CUDA kernel.
 #include "cuda/cuda_matmul.h"
 
 #include <ATen/Context.h>
@@ -26,7 +27,8 @@ namespace {
 template <class T>
 at::Tensor matrix(const T* data, int64_t rows, int64_t cols, bool transposed = false) {
   const at::Device device(at::kCUDA, c10::cuda::current_device());
-  const std::array<int64_t, 2> sizes{rows, cols}, strides{transposed ? 1 : cols, transposed ? rows : 1};
+  const std::array<int64_t, 2> sizes{rows, cols},
+      strides{transposed ? 1 : cols, transposed ? rows : 1};
   return at::for_blob(const_cast<T*>(data), sizes)
       .strides(at::IntArrayRef(strides))
       .options(at::TensorOptions().device(device).dtype(c10::CppTypeToScalarType<T>::value))
@@ -35,8 +37,9 @@ at::Tensor matrix(const T* data, int64_t rows, int64_t cols, bool transposed = f
 }
 
 template <class A, class C>
-constexpr LtProduct lt_product(bool a_transposed, bool b_transposed, int64_t m, int64_t n, int64_t k,
-                               LtEpilogue epilogue = LtEpilogue::kNone, bool residual = false) {
+constexpr LtProduct lt_product(bool a_transposed, bool b_transposed, int64_t m, int64_t n,
+                               int64_t k, LtEpilogue epilogue = LtEpilogue::kNone,
+                               bool residual = false) {
   return {c10::CppTypeToScalarType<A>::value,
           c10::CppTypeToScalarType<C>::value,
           a_transposed,
@@ -49,7 +52,8 @@ constexpr LtProduct lt_product(bool a_transposed, bool b_transposed, int64_t m, 
 }
 
 template <class A, class C>
-void product(const A* a, bool a_transposed, const A* b, bool b_transposed, C* c, int64_t m, int64_t n, int64_t k) {
+void product(const A* a, bool a_transposed, const A* b, bool b_transposed, C* c, int64_t m,
+             int64_t n, int64_t k) {
   if (m == 0 || n == 0) return;
   if (k == 0) {
     TUTTI_CUDA_CALL(cudaMemsetAsync, c, 0, m * n * sizeof(C), c10::cuda::getCurrentCUDAStream());
@@ -70,24 +74,24 @@ void product(const A* a, bool a_transposed, const A* b, bool b_transposed, C* c,
 }
 
 template <class A>
-bool linear(const A* x, const A* weight, const A* bias, const A* residual, A* y, int64_t rows, int64_t out,
-            int64_t in) {
+bool linear(const A* x, const A* weight, const A* bias, const A* residual, A* y, int64_t rows,
+            int64_t out, int64_t in) {
   const LtEpilogue epilogue = bias != nullptr ? LtEpilogue::kBias : LtEpilogue::kNone;
   return lt_multiply(lt_product<A, A>(false, true, rows, out, in, epilogue, residual != nullptr),
                      {x, weight, y, bias, residual});
 }
 
 template <class A>
-bool linear_activation(const A* x, const A* weight, const A* bias, A* left, A* active, int64_t rows, int64_t out,
-                       int64_t in, Activation kind) {
+bool linear_activation(const A* x, const A* weight, const A* bias, A* left, A* active, int64_t rows,
+                       int64_t out, int64_t in, Activation kind) {
   if (kind != Activation::kGeluTanh || bias == nullptr) return false;
   return lt_multiply(lt_product<A, A>(false, true, rows, out, in, LtEpilogue::kBiasGelu),
                      {x, weight, active, bias, nullptr, left});
 }
 
 template <class A>
-bool linear_activation_backward(const A* dy, const A* weight, const A* left, A* dleft, int64_t rows, int64_t out,
-                                int64_t in, Activation kind) {
+bool linear_activation_backward(const A* dy, const A* weight, const A* left, A* dleft, int64_t rows,
+                                int64_t out, int64_t in, Activation kind) {
   if (kind != Activation::kGeluTanh) return false;
   return lt_multiply(lt_product<A, A>(false, false, rows, in, out, LtEpilogue::kGeluGradient),
                      {dy, weight, dleft, nullptr, nullptr, const_cast<A*>(left)});
@@ -106,12 +110,10 @@ void fill_matmul(KernelsFor<A>& table) {
   table.matmul.tn = [](const A* a, const A* b, float* c, int64_t m, int64_t n, int64_t k, float*) {
     product(a, true, b, false, c, m, n, k);
   };
-  table.matmul.nt_sums = [](const A* a, const A* b, float* c, int64_t m, int64_t n, int64_t k, float*) {
-    product(a, false, b, true, c, m, n, k);
-  };
-  table.matmul.nn_sums = [](const A* a, const A* b, float* c, int64_t m, int64_t n, int64_t k, float*) {
-    product(a, false, b, false, c, m, n, k);
-  };
+  table.matmul.nt_sums = [](const A* a, const A* b, float* c, int64_t m, int64_t n, int64_t k,
+                            float*) { product(a, false, b, true, c, m, n, k); };
+  table.matmul.nn_sums = [](const A* a, const A* b, float* c, int64_t m, int64_t n, int64_t k,
+                            float*) { product(a, false, b, false, c, m, n, k); };
   table.matmul.work = [](int64_t, int64_t, int64_t) -> int64_t { return 0; };
   table.fused = {linear<A>, linear_activation<A>, linear_activation_backward<A>};
 }

@@ -66,9 +66,10 @@ std::string GpuMemory::out_of_memory(const std::string& holder, size_t bytes) co
   for (const auto& [size, name] : largest) {
     held += fmt::format("{}{} {}", held.empty() ? "" : ", ", name, readable_bytes(size));
   }
-  return fmt::format("out of GPU memory: {} wanted for {}; {} of {} are free; held by this rank: {}",
-                     readable_bytes(static_cast<int64_t>(bytes)), holder, readable_bytes(left.free),
-                     readable_bytes(left.total), held.empty() ? "nothing" : held);
+  return fmt::format(
+      "out of GPU memory: {} wanted for {}; {} of {} are free; held by this rank: {}",
+      readable_bytes(static_cast<int64_t>(bytes)), holder, readable_bytes(left.free),
+      readable_bytes(left.total), held.empty() ? "nothing" : held);
 }
 
 }  // namespace tutti

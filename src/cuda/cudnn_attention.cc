@@ -1,5 +1,5 @@
-// One graph per shape, type and direction, built once and kept. cuDNN itself is the library that LibTorch loaded, found
-// at run time: its absence is then an Error, and nothing links against it.
+// One graph per shape, type and direction, built once and kept. cuDNN itself is the library that
+// LibTorch loaded, found at run time: its absence is then an Error, and nothing links against it.
 #include "cuda/cudnn_attention.h"
 
 #include <ATen/cuda/EmptyTensor.h>
@@ -35,7 +35,8 @@ namespace {
 namespace fe = cudnn_frontend;
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-constexpr size_t kOldest = 91800;  // the deterministic backward pass of every architecture we compile for
+// the deterministic backward pass of every architecture we compile for
+constexpr size_t kOldest = 91800;
 
 /// The arrays of a graph. Its users name them by these numbers.
 enum Uid : int64_t { kQ = 1, kK, kV, kOut, kStats, kDout, kDq, kDk, kDv };
@@ -48,7 +49,8 @@ struct Key {
 
   bool operator<(const Key& other) const { return fields() < other.fields(); }
   std::tuple<int, bool, int64_t, int64_t, int64_t, int64_t, int64_t> fields() const {
-    return {static_cast<int>(type), backward, shape.batch, shape.length, shape.heads, shape.dim, shape.kv_heads};
+    return {static_cast<int>(type), backward, shape.batch, shape.length, shape.heads, shape.dim,
+            shape.kv_heads};
   }
 };
 
@@ -60,8 +62,8 @@ struct Plan {
 std::string name(const Key& key) {
   const AttentionShape& s = key.shape;
   return fmt::format("attention {} of {}, batch {}, length {}, heads {}, kv_heads {}, dim {}",
-                     key.backward ? "backward" : "forward", c10::toString(key.type), s.batch, s.length, s.heads,
-                     s.kv_heads, s.dim);
+                     key.backward ? "backward" : "forward", c10::toString(key.type), s.batch,
+                     s.length, s.heads, s.kv_heads, s.dim);
 }
 
 /// 91900 is 9.19.0.
@@ -71,7 +73,8 @@ std::string readable(size_t version) {
 
 void check(fe::error_t status, const char* what, const Key& key) {
   if (status.is_good()) return;
-  throw Error(fmt::format("cuDNN {} failed to {} {}: {}", readable(fe::detail::get_backend_version()), what, name(key),
+  throw Error(fmt::format("cuDNN {} failed to {} {}: {}",
+                          readable(fe::detail::get_backend_version()), what, name(key),
                           status.get_message()));
 }
 
@@ -81,18 +84,20 @@ void open_cudnn() {
   c10::utils::set_env("CUDNN_FRONTEND_CUDART_LIB_NAME", "libcudart.so.13", false);
   fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
   if (!fe::cudnn_dlhandle)
-    throw Error(fmt::format("16-bit attention needs cuDNN 9, which cannot be opened: {}", dlerror()));
+    throw Error(
+        fmt::format("16-bit attention needs cuDNN 9, which cannot be opened: {}", dlerror()));
   const size_t version = fe::detail::get_backend_version();
   if (version < kOldest) {
     throw Error(
-        fmt::format("16-bit attention needs cuDNN {} or newer, this host has {} (pip install nvidia-cudnn-cu13)",
+        fmt::format("16-bit attention needs cuDNN {} or newer, this host has {} (pip install "
+                    "nvidia-cudnn-cu13)",
                     readable(kOldest), readable(version)));
   }
 }
 
 /// `heads` heads of dim elements out of rows of `columns`, as [batch, heads, length, dim].
-fe::graph::Tensor_attributes packed(const char* label, Uid uid, const AttentionShape& s, int64_t heads,
-                                    int64_t columns) {
+fe::graph::Tensor_attributes packed(const char* label, Uid uid, const AttentionShape& s,
+                                    int64_t heads, int64_t columns) {
   return fe::graph::Tensor_attributes()
       .set_name(label)
       .set_uid(uid)
@@ -128,25 +133,27 @@ std::unique_ptr<Plan> build(const Key& key, cudnnHandle_t handle) {
   const Tensor v = graph.tensor(packed("v", kV, s, s.kv_heads, columns));
   const auto out_like = packed("out", kOut, s, s.heads, width);
   if (!key.backward) {
-    const auto [out, stats] = graph.sdpa(q, k, v,
-                                         fe::graph::SDPA_attributes()
-                                             .set_name("attention")
-                                             .set_generate_stats(true)
-                                             .set_attn_scale(scale)
-                                             .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-                                             .set_diagonal_band_right_bound(0));
+    const auto [out, stats] =
+        graph.sdpa(q, k, v,
+                   fe::graph::SDPA_attributes()
+                       .set_name("attention")
+                       .set_generate_stats(true)
+                       .set_attn_scale(scale)
+                       .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+                       .set_diagonal_band_right_bound(0));
     make_output(out, out_like);
     make_output(stats, statistics(s));
   } else {
     const Tensor out = graph.tensor(out_like), stats = graph.tensor(statistics(s));
     const Tensor dout = graph.tensor(packed("dout", kDout, s, s.heads, width));
-    const auto [dq, dk, dv] = graph.sdpa_backward(q, k, v, out, dout, stats,
-                                                  fe::graph::SDPA_backward_attributes()
-                                                      .set_name("attention_backward")
-                                                      .set_attn_scale(scale)
-                                                      .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-                                                      .set_diagonal_band_right_bound(0)
-                                                      .set_deterministic_algorithm(true));
+    const auto [dq, dk, dv] =
+        graph.sdpa_backward(q, k, v, out, dout, stats,
+                            fe::graph::SDPA_backward_attributes()
+                                .set_name("attention_backward")
+                                .set_attn_scale(scale)
+                                .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+                                .set_diagonal_band_right_bound(0)
+                                .set_deterministic_algorithm(true));
     make_output(dq, packed("dq", kDq, s, s.heads, columns));
     make_output(dk, packed("dk", kDk, s, s.kv_heads, columns));
     make_output(dv, packed("dv", kDv, s, s.kv_heads, columns));
@@ -167,7 +174,8 @@ class Plans {
     if (!plan) plan = build(key, handle);
     const at::Device device(at::kCUDA, c10::cuda::current_device());
     // Not at::empty, which fills its memory first where algorithms are to be deterministic.
-    const at::TensorBase workspace = at::detail::empty_cuda({plan->workspace}, at::kByte, device, std::nullopt);
+    const at::TensorBase workspace =
+        at::detail::empty_cuda({plan->workspace}, at::kByte, device, std::nullopt);
     check(plan->graph.execute(handle, arrays, workspace.mutable_data_ptr()), "run", key);
   }
 
@@ -195,16 +203,20 @@ Parts parts(void* qkv, const AttentionShape& s) {
 }  // namespace
 
 bool cudnn_attends(at::ScalarType type, const AttentionShape& shape) {
-  return (type == at::kBFloat16 || type == at::kHalf) && shape.dim % 8 == 0 && shape.dim <= 128 && shape.length >= 64;
+  return (type == at::kBFloat16 || type == at::kHalf) && shape.dim % 8 == 0 && shape.dim <= 128 &&
+         shape.length >= 64;
 }
 
-void cudnn_attention(at::ScalarType type, const void* qkv, void* out, float* lse, const AttentionShape& shape) {
+void cudnn_attention(at::ScalarType type, const void* qkv, void* out, float* lse,
+                     const AttentionShape& shape) {
   const Parts in = parts(const_cast<void*>(qkv), shape);
-  plans().execute({type, false, shape}, {{kQ, in.q}, {kK, in.k}, {kV, in.v}, {kOut, out}, {kStats, lse}});
+  plans().execute({type, false, shape},
+                  {{kQ, in.q}, {kK, in.k}, {kV, in.v}, {kOut, out}, {kStats, lse}});
 }
 
-void cudnn_attention_backward(at::ScalarType type, const void* dout, const void* qkv, const void* out, const float* lse,
-                              void* dqkv, const AttentionShape& shape) {
+void cudnn_attention_backward(at::ScalarType type, const void* dout, const void* qkv,
+                              const void* out, const float* lse, void* dqkv,
+                              const AttentionShape& shape) {
   const Parts in = parts(const_cast<void*>(qkv), shape);
   const Parts gradient = parts(dqkv, shape);
   plans().execute({type, true, shape}, {{kQ, in.q},

@@ -1,5 +1,5 @@
-// Where a kernel of the table runs: the calling thread's current stream, with scratch from ATen's pool; and its arrays
-// as the kernels' files name them.
+// Where a kernel of the table runs: the calling thread's current stream, with scratch from ATen's
+// pool; and its arrays as the kernels' files name them.
 #pragma once
 
 #include <ATen/core/TensorBase.h>
@@ -23,7 +23,8 @@ class CurrentQueue : public rows::Queue {
 
   void* take(size_t bytes) override {
     const at::Device device(at::kCUDA, c10::cuda::current_device());
-    taken_.push_back(at::detail::empty_cuda({static_cast<int64_t>(bytes)}, at::kByte, device, std::nullopt));
+    taken_.push_back(
+        at::detail::empty_cuda({static_cast<int64_t>(bytes)}, at::kByte, device, std::nullopt));
     return taken_.back().mutable_data_ptr();
   }
 

@@ -1,12 +1,13 @@
-// A failed call of the CUDA runtime becomes an Error that names the call and the reason. Light enough for kernels'
-// files: no formatting here.
+// A failed call of the CUDA runtime becomes an Error that names the call and the reason. Light
+// enough for kernels' files: no formatting here.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 namespace tutti {
 
-/// Throws Error: "cudaEventQuery: an illegal memory access was encountered (cudaErrorIllegalAddress)".
+/// Throws Error: "cudaEventQuery: an illegal memory access was encountered
+/// (cudaErrorIllegalAddress)".
 [[noreturn]] void cuda_failed(cudaError_t error, const char* call);
 
 inline void check_cuda(cudaError_t error, const char* call) {

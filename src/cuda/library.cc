@@ -31,7 +31,8 @@ const KernelsFor<A>* kernels_for() {
 }  // namespace
 }  // namespace tutti
 
-extern "C" __attribute__((visibility("default"))) const tutti::DeviceLibrary* tutti_device_library() {
+extern "C" __attribute__((visibility("default"))) const tutti::DeviceLibrary*
+tutti_device_library() {
   using namespace tutti;
   static const DeviceLibrary library{
       .version = DeviceLibrary::kVersion,

@@ -5,8 +5,8 @@ namespace tutti {
 namespace {
 
 constexpr at::ScalarType kLow = at::kBFloat16, kFull = at::kFloat;
-constexpr LtEpilogue kNone = LtEpilogue::kNone, kBias = LtEpilogue::kBias, kGelu = LtEpilogue::kBiasGelu,
-                     kGradient = LtEpilogue::kGeluGradient;
+constexpr LtEpilogue kNone = LtEpilogue::kNone, kBias = LtEpilogue::kBias,
+                     kGelu = LtEpilogue::kBiasGelu, kGradient = LtEpilogue::kGeluGradient;
 
 // cuBLASLt 13.1, GPT-2 124M. Rows as `tutti-bench-gpu` prints them (docs/gpu.md); "was" is the library's first choice.
 // clang-format off

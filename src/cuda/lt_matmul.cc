@@ -19,7 +19,8 @@ class Plans {
   bool multiply(const LtProduct& product, const LtArrays& arrays) {
     const std::lock_guard lock(mutex_);
     auto found = plans_.find(product);
-    if (found == plans_.end()) found = plans_.emplace(product, make_lt_plan(product, handle_)).first;
+    if (found == plans_.end())
+      found = plans_.emplace(product, make_lt_plan(product, handle_)).first;
     const LtPlan& plan = found->second;
     if (plan.chosen) check_lt(plan.run(handle_, arrays, *plan.chosen), "cublasLtMatmul");
     return plan.chosen.has_value();
@@ -45,8 +46,9 @@ Plans& plans() {
 }
 
 bool on_border(std::initializer_list<const void*> arrays) {
-  return std::all_of(arrays.begin(), arrays.end(),
-                     [](const void* array) { return reinterpret_cast<uintptr_t>(array) % kLtBorder == 0; });
+  return std::all_of(arrays.begin(), arrays.end(), [](const void* array) {
+    return reinterpret_cast<uintptr_t>(array) % kLtBorder == 0;
+  });
 }
 
 }  // namespace
@@ -55,14 +57,16 @@ bool lt_multiply(const LtProduct& p, const LtArrays& arrays) {
   if (c10::elementSize(p.in) != 2 || p.m == 0 || p.n == 0 || p.k == 0) return false;
   constexpr int64_t kElements = kLtBorder / 2;
   // Rows of the operands and of the result; those of a float32 result would do with half of it.
-  if ((p.a_transposed ? p.m : p.k) % kElements != 0 || (p.b_transposed ? p.k : p.n) % kElements != 0 ||
-      p.n % kElements != 0)
+  if ((p.a_transposed ? p.m : p.k) % kElements != 0 ||
+      (p.b_transposed ? p.k : p.n) % kElements != 0 || p.n % kElements != 0)
     return false;
-  if (!on_border({arrays.a, arrays.b, arrays.c, arrays.bias, arrays.residual, arrays.aux})) return false;
+  if (!on_border({arrays.a, arrays.b, arrays.c, arrays.bias, arrays.residual, arrays.aux}))
+    return false;
   return plans().multiply(p, arrays);
 }
 
-void for_each_lt_plan(const std::function<void(const LtProduct&, const LtPlan&, cublasLtHandle_t)>& each) {
+void for_each_lt_plan(
+    const std::function<void(const LtProduct&, const LtPlan&, cublasLtHandle_t)>& each) {
   plans().for_each(each);
 }
 

@@ -15,12 +15,14 @@ namespace tutti {
 
 namespace {
 
-/// What is worth timing: what the library offers, and a family of kernels of which it offers few. They differ in what a
-/// block computes (tile), in the pairs of blocks that share operands (cluster) and in the rest (custom).
+/// What is worth timing: what the library offers, and a family of kernels of which it offers few.
+/// They differ in what a block computes (tile), in the pairs of blocks that share operands
+/// (cluster) and in the rest (custom).
 std::vector<LtReady> candidates(const LtProduct& p, const LtPlan& plan, cublasLtHandle_t handle) {
   std::vector<LtReady> list = lt_offered(plan, handle);
   constexpr int32_t kFamily = 66;
-  constexpr uint32_t kTiles[] = {20, 21, 23, 24, 27, 28, 29, 31, 184, 201, 209, 408, 495}, kCustoms = 8;
+  constexpr uint32_t kTiles[] = {20, 21, 23, 24, 27, 28, 29, 31, 184, 201, 209, 408, 495},
+                     kCustoms = 8;
   for (const uint32_t tile : kTiles)
     for (const uint16_t cluster : {CUBLASLT_CLUSTER_SHAPE_2x1x1, CUBLASLT_CLUSTER_SHAPE_1x2x1})
       for (uint32_t custom = 0; custom < kCustoms; ++custom)
@@ -40,12 +42,14 @@ struct RandomArrays {
         bias(values(p.out, p.n)),
         like_c(values(p.out, p.residual || p.epilogue > LtEpilogue::kBias ? p.m * p.n : 0)) {
     arrays = {a.data_ptr(), b.data_ptr(), c.data_ptr()};
-    if (p.epilogue == LtEpilogue::kBias || p.epilogue == LtEpilogue::kBiasGelu) arrays.bias = bias.data_ptr();
+    if (p.epilogue == LtEpilogue::kBias || p.epilogue == LtEpilogue::kBiasGelu)
+      arrays.bias = bias.data_ptr();
     if (p.epilogue > LtEpilogue::kBias) arrays.aux = like_c.data_ptr();
     if (p.residual) arrays.residual = like_c.data_ptr();
   }
   static at::Tensor values(at::ScalarType type, int64_t count) {
-    return at::randn({count}, at::TensorOptions().device(at::kCUDA, c10::cuda::current_device()).dtype(type));
+    return at::randn(
+        {count}, at::TensorOptions().device(at::kCUDA, c10::cuda::current_device()).dtype(type));
   }
   at::Tensor a, b, c, bias, like_c;
   LtArrays arrays{};
@@ -85,14 +89,15 @@ struct Timed {
   std::vector<double> times = {};
   double median() const {
     std::vector<double> sorted = times;
-    std::nth_element(sorted.begin(), sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2), sorted.end());
+    std::nth_element(sorted.begin(), sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2),
+                     sorted.end());
     return sorted[sorted.size() / 2];
   }
 };
 
-/// The fastest of the candidates, and the one that is chosen now. A GPU under load slows down as it heats up, and not
-/// for all kernels alike: candidates take turns, so that all are timed on the same hot GPU, and the slow ones leave
-/// after the first.
+/// The fastest of the candidates, and the one that is chosen now. A GPU under load slows down as it
+/// heats up, and not for all kernels alike: candidates take turns, so that all are timed on the
+/// same hot GPU, and the slow ones leave after the first.
 std::pair<Timed, Timed> fastest(const LtProduct& p, const LtPlan& plan, cublasLtHandle_t handle) {
   constexpr int kRounds = 9, kRuns = 3;
   constexpr double kNear = 1.12;
@@ -100,20 +105,25 @@ std::pair<Timed, Timed> fastest(const LtProduct& p, const LtPlan& plan, cublasLt
   Stopwatch stopwatch;
   std::vector<Timed> all{{*plan.chosen}};
   for (const LtReady& candidate : candidates(p, plan, handle))
-    if (plan.run(handle, random.arrays, candidate) == CUBLAS_STATUS_SUCCESS) all.push_back({candidate});
+    if (plan.run(handle, random.arrays, candidate) == CUBLAS_STATUS_SUCCESS)
+      all.push_back({candidate});
   for (int round = 0; round < kRounds; ++round) {
     for (Timed& timed : all) {
-      const auto run = [&] { check_lt(plan.run(handle, random.arrays, timed.algorithm), "cublasLtMatmul"); };
+      const auto run = [&] {
+        check_lt(plan.run(handle, random.arrays, timed.algorithm), "cublasLtMatmul");
+      };
       timed.times.push_back(stopwatch.time(kRuns, run));
     }
     if (round > 0) continue;
     double best = all.front().median();
     for (const Timed& timed : all) best = std::min(best, timed.median());
-    all.erase(std::remove_if(all.begin() + 1, all.end(), [&](const Timed& t) { return t.median() > kNear * best; }),
+    all.erase(std::remove_if(all.begin() + 1, all.end(),
+                             [&](const Timed& t) { return t.median() > kNear * best; }),
               all.end());
   }
-  const auto first =
-      std::min_element(all.begin(), all.end(), [](const Timed& a, const Timed& b) { return a.median() < b.median(); });
+  const auto first = std::min_element(all.begin(), all.end(), [](const Timed& a, const Timed& b) {
+    return a.median() < b.median();
+  });
   return {*first, all.front()};
 }
 
@@ -123,10 +133,12 @@ std::string row(const LtProduct& p, const LtAlgorithm& a, double now, double bef
     return t == at::kBFloat16 ? "kLow" : t == at::kFloat ? "kFull" : "at::kHalf";
   };
   return fmt::format(
-      "    {{{{{}, {}, {}, {}, {}, {}, {}, {}, {}}}, {{{}, {}, {}, {}, {}, {}, {}, {}, {}}}}},  // {:.4f} ms, was "
+      "    {{{{{}, {}, {}, {}, {}, {}, {}, {}, {}}}, {{{}, {}, {}, {}, {}, {}, {}, {}, {}}}}},  // "
+      "{:.4f} ms, was "
       "{:.4f}\n",
-      type(p.in), type(p.out), p.a_transposed, p.b_transposed, p.m, p.n, p.k, kEpilogues[static_cast<int>(p.epilogue)],
-      p.residual, a.id, a.tile, a.stages, a.split, a.reduction, a.swizzle, a.custom, a.inner, a.cluster, now, before);
+      type(p.in), type(p.out), p.a_transposed, p.b_transposed, p.m, p.n, p.k,
+      kEpilogues[static_cast<int>(p.epilogue)], p.residual, a.id, a.tile, a.stages, a.split,
+      a.reduction, a.swizzle, a.custom, a.inner, a.cluster, now, before);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// A row-major product is the column-major product of the transposes, so operands swap places: cuBLASLt's first operand
-// is b, its result c^T has n rows, and a bias, which it adds along the rows, is one of our columns'.
+// A row-major product is the column-major product of the transposes, so operands swap places:
+// cuBLASLt's first operand is b, its result c^T has n rows, and a bias, which it adds along the
+// rows, is one of our columns'.
 #include "cuda/lt_plan.h"
 
 #include <c10/cuda/CUDAFunctions.h>
@@ -40,11 +41,13 @@ cublasLtEpilogue_t epilogue_of(LtEpilogue epilogue) {
 }
 
 template <class Value>
-void set(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attribute, const Value& value) {
+void set(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attribute,
+         const Value& value) {
   TUTTI_LT_CALL(cublasLtMatmulDescSetAttribute, description, attribute, &value, sizeof value);
 }
 template <class Value>
-void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, const Value& value) {
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+         const Value& value) {
   TUTTI_LT_CALL(cublasLtMatmulPreferenceSetAttribute, preference, attribute, &value, sizeof value);
 }
 
@@ -73,8 +76,8 @@ LtDescription describe(const LtProduct& p) {
   return description;
 }
 
-/// Sums in parts (split-K) are added by a kernel of its own from scratch, or not at all: in place the order is not
-/// fixed.
+/// Sums in parts (split-K) are added by a kernel of its own from scratch, or not at all: in place
+/// the order is not fixed.
 Preference preference() {
   cublasLtMatmulPreference_t made = nullptr;
   TUTTI_LT_CALL(cublasLtMatmulPreferenceCreate, &made);
@@ -82,8 +85,9 @@ Preference preference() {
   set(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kScratch);
   set(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE});
-  for (const auto border : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+  for (const auto border :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     set(made, border, static_cast<uint32_t>(kLtBorder));
   return preference;
 }
@@ -104,18 +108,23 @@ void for_parts(Named& a, Each&& each) {
 }  // namespace
 
 void check_lt(cublasStatus_t status, const char* call) {
-  if (status != CUBLAS_STATUS_SUCCESS) throw Error(fmt::format("{}: {}", call, cublasLtGetStatusString(status)));
+  if (status != CUBLAS_STATUS_SUCCESS)
+    throw Error(fmt::format("{}: {}", call, cublasLtGetStatusString(status)));
 }
 
-cublasStatus_t LtPlan::run(cublasLtHandle_t handle, const LtArrays& arrays, const LtReady& by) const {
-  if (arrays.bias != nullptr) set(description.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, arrays.bias);
-  if (arrays.aux != nullptr) set(description.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, arrays.aux);
+cublasStatus_t LtPlan::run(cublasLtHandle_t handle, const LtArrays& arrays,
+                           const LtReady& by) const {
+  if (arrays.bias != nullptr)
+    set(description.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, arrays.bias);
+  if (arrays.aux != nullptr)
+    set(description.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, arrays.aux);
   CurrentQueue queue;
   const float one = 1, beta = arrays.residual != nullptr ? 1 : 0;
   const void* added = arrays.residual != nullptr ? arrays.residual : arrays.c;
   void* const scratch = by.scratch > 0 ? queue.take(by.scratch) : nullptr;
-  return cublasLtMatmul(handle, description.get(), &one, arrays.b, b.get(), arrays.a, a.get(), &beta, added, c.get(),
-                        arrays.c, c.get(), &by.algorithm, scratch, by.scratch, queue.stream);
+  return cublasLtMatmul(handle, description.get(), &one, arrays.b, b.get(), arrays.a, a.get(),
+                        &beta, added, c.get(), arrays.c, c.get(), &by.algorithm, scratch,
+                        by.scratch, queue.stream);
 }
 
 std::string lt_gpu() {
@@ -128,13 +137,14 @@ std::vector<LtReady> lt_offered(const LtPlan& plan, cublasLtHandle_t handle) {
   std::array<cublasLtMatmulHeuristicResult_t, 32> results{};
   int found = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      handle, plan.description.get(), plan.b.get(), plan.a.get(), plan.c.get(), plan.c.get(), preference().get(),
-      static_cast<int>(results.size()), results.data(), &found);
+      handle, plan.description.get(), plan.b.get(), plan.a.get(), plan.c.get(), plan.c.get(),
+      preference().get(), static_cast<int>(results.size()), results.data(), &found);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
   check_lt(status, "cublasLtMatmulAlgoGetHeuristic");
   std::vector<LtReady> list;
   for (int i = 0; i < found; ++i)
-    if (results[i].state == CUBLAS_STATUS_SUCCESS) list.push_back({results[i].algo, results[i].workspaceSize});
+    if (results[i].state == CUBLAS_STATUS_SUCCESS)
+      list.push_back({results[i].algo, results[i].workspaceSize});
   return list;
 }
 
@@ -142,7 +152,8 @@ LtAlgorithm lt_name(const cublasLtMatmulAlgo_t& algorithm) {
   LtAlgorithm a{};
   const auto get = [&](cublasLtMatmulAlgoConfigAttributes_t part, auto& value) {
     size_t written = 0;
-    TUTTI_LT_CALL(cublasLtMatmulAlgoConfigGetAttribute, &algorithm, part, &value, sizeof value, &written);
+    TUTTI_LT_CALL(cublasLtMatmulAlgoConfigGetAttribute, &algorithm, part, &value, sizeof value,
+                  &written);
   };
   get(CUBLASLT_ALGO_CONFIG_ID, a.id);
   for_parts(a, get);
@@ -153,17 +164,18 @@ std::optional<LtReady> lt_by_name(const LtAlgorithm& name, const LtProduct& p, c
                                   cublasLtHandle_t handle) {
   LtReady made{};
   const cudaDataType_t in = type_of(p.in), out = type_of(p.out);
-  if (cublasLtMatmulAlgoInit(handle, CUBLAS_COMPUTE_32F, CUDA_R_32F, in, in, out, out, name.id, &made.algorithm) !=
-      CUBLAS_STATUS_SUCCESS)
+  if (cublasLtMatmulAlgoInit(handle, CUBLAS_COMPUTE_32F, CUDA_R_32F, in, in, out, out, name.id,
+                             &made.algorithm) != CUBLAS_STATUS_SUCCESS)
     return {};
   bool known = true;
   for_parts(name, [&](cublasLtMatmulAlgoConfigAttributes_t part, const auto& value) {
-    known = known &&
-            cublasLtMatmulAlgoConfigSetAttribute(&made.algorithm, part, &value, sizeof value) == CUBLAS_STATUS_SUCCESS;
+    known = known && cublasLtMatmulAlgoConfigSetAttribute(&made.algorithm, part, &value,
+                                                          sizeof value) == CUBLAS_STATUS_SUCCESS;
   });
   cublasLtMatmulHeuristicResult_t checked{};
-  if (!known || cublasLtMatmulAlgoCheck(handle, plan.description.get(), plan.b.get(), plan.a.get(), plan.c.get(),
-                                        plan.c.get(), &made.algorithm, &checked) != CUBLAS_STATUS_SUCCESS)
+  if (!known || cublasLtMatmulAlgoCheck(handle, plan.description.get(), plan.b.get(), plan.a.get(),
+                                        plan.c.get(), plan.c.get(), &made.algorithm,
+                                        &checked) != CUBLAS_STATUS_SUCCESS)
     return {};
   made.scratch = checked.workspaceSize;
   if (made.scratch > kScratch) return {};
@@ -171,14 +183,16 @@ std::optional<LtReady> lt_by_name(const LtAlgorithm& name, const LtProduct& p, c
 }
 
 LtPlan make_lt_plan(const LtProduct& p, cublasLtHandle_t handle) {
-  LtPlan plan{describe(p), operand(p.in, p.m, p.k, p.a_transposed), operand(p.in, p.k, p.n, p.b_transposed),
-              operand(p.out, p.m, p.n, false)};
+  LtPlan plan{describe(p), operand(p.in, p.m, p.k, p.a_transposed),
+              operand(p.in, p.k, p.n, p.b_transposed), operand(p.out, p.m, p.n, false)};
   const auto choices = lt_choices(lt_gpu(), cublasLtGetVersion());
-  const auto choice = std::find_if(choices.begin(), choices.end(), [&](const LtChoice& c) { return c.product == p; });
+  const auto choice = std::find_if(choices.begin(), choices.end(),
+                                   [&](const LtChoice& c) { return c.product == p; });
   if (choice != choices.end()) {
     plan.chosen = lt_by_name(choice->algorithm, p, plan, handle);
-    TUTTI_CHECK(plan.chosen, "cuBLASLt does not know the algorithm that lt_choices.cc has for {} x {} x {}", p.m, p.n,
-                p.k);
+    TUTTI_CHECK(plan.chosen,
+                "cuBLASLt does not know the algorithm that lt_choices.cc has for {} x {} x {}", p.m,
+                p.n, p.k);
   } else if (const auto list = lt_offered(plan, handle); !list.empty()) {
     plan.chosen = list.front();
   }

@@ -1,5 +1,5 @@
-// How cuBLASLt multiplies one product: its descriptors, and the algorithm. For lt_matmul.cc, which keeps a plan for
-// every product, and lt_measure.cc, which looks for faster algorithms.
+// How cuBLASLt multiplies one product: its descriptors, and the algorithm. For lt_matmul.cc, which
+// keeps a plan for every product, and lt_measure.cc, which looks for faster algorithms.
 #pragma once
 
 #include <cublasLt.h>
@@ -49,15 +49,16 @@ LtPlan make_lt_plan(const LtProduct& product, cublasLtHandle_t handle);
 std::vector<LtReady> lt_offered(const LtPlan& plan, cublasLtHandle_t handle);
 
 /// None where the library has no such algorithm for the product.
-std::optional<LtReady> lt_by_name(const LtAlgorithm& name, const LtProduct& product, const LtPlan& plan,
-                                  cublasLtHandle_t handle);
+std::optional<LtReady> lt_by_name(const LtAlgorithm& name, const LtProduct& product,
+                                  const LtPlan& plan, cublasLtHandle_t handle);
 LtAlgorithm lt_name(const cublasLtMatmulAlgo_t& algorithm);
 
 /// What the records go by.
 std::string lt_gpu();
 
 /// Calls `each` with every product that this process has multiplied.
-void for_each_lt_plan(const std::function<void(const LtProduct&, const LtPlan&, cublasLtHandle_t)>& each);
+void for_each_lt_plan(
+    const std::function<void(const LtProduct&, const LtPlan&, cublasLtHandle_t)>& each);
 
 void check_lt(cublasStatus_t status, const char* call);
 

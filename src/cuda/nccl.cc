@@ -1,5 +1,6 @@
-// Communicators are non-blocking: every call returns at once, and its end is polled for with a deadline. What can still
-// block inside NCCL (tearing down) runs on a thread of its own that is left behind when it takes too long.
+// Communicators are non-blocking: every call returns at once, and its end is polled for with a
+// deadline. What can still block inside NCCL (tearing down) runs on a thread of its own that is
+// left behind when it takes too long.
 #include "cuda/nccl.h"
 
 #include <dlfcn.h>
@@ -21,11 +22,15 @@ namespace tutti {
 namespace {
 
 constexpr int kOldest = NCCL_VERSION(2, 18, 0);
-constexpr Duration kLongest = std::chrono::minutes(10);   // of an operation, when the group has no deadline
+// of an operation, when the group has no deadline
+constexpr Duration kLongest = std::chrono::minutes(10);
 constexpr Duration kTeardown = std::chrono::seconds(10);  // of finalize, destroy and abort each
-constexpr Duration kFirstPause = std::chrono::microseconds(5), kLastPause = std::chrono::milliseconds(1);
+constexpr Duration kFirstPause = std::chrono::microseconds(5),
+                   kLastPause = std::chrono::milliseconds(1);
 
-std::string version_text(int code) { return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100); }
+std::string version_text(int code) {
+  return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
+}
 
 struct Nccl {
   decltype(&ncclGetVersion) get_version;
@@ -57,23 +62,25 @@ struct Nccl {
 template <typename F>
 void find(void* library, const char* name, F& to) {
   to = reinterpret_cast<F>(::dlsym(library, name));
-  if (to == nullptr) throw Error(fmt::format("libnccl.so.2 has no {}: NCCL 2.18 or newer is needed", name));
+  if (to == nullptr)
+    throw Error(fmt::format("libnccl.so.2 has no {}: NCCL 2.18 or newer is needed", name));
 }
 
 Nccl load() {
   void* library = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = ::dlerror();
-    throw Error(
-        fmt::format("ranks on GPUs need NCCL, and it cannot be opened: {}; it comes with torch (the package "
-                    "nvidia-nccl-cu13)",
-                    why == nullptr ? "libnccl.so.2" : why));
+    throw Error(fmt::format(
+        "ranks on GPUs need NCCL, and it cannot be opened: {}; it comes with torch (the package "
+        "nvidia-nccl-cu13)",
+        why == nullptr ? "libnccl.so.2" : why));
   }
   Nccl nccl{};
   find(library, "ncclGetVersion", nccl.get_version);
   int version = 0;
   if (nccl.get_version(&version) != ncclSuccess || version < kOldest) {
-    throw Error(fmt::format("NCCL {} is too old: {} or newer is needed", version_text(version), version_text(kOldest)));
+    throw Error(fmt::format("NCCL {} is too old: {} or newer is needed", version_text(version),
+                            version_text(kOldest)));
   }
   find(library, "ncclGetUniqueId", nccl.get_unique_id);
   find(library, "ncclCommInitRankConfig", nccl.init);
@@ -98,8 +105,8 @@ const Nccl& library() {
 
 bool going(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
-/// Several ranks of one host on one device look to NCCL like ranks of several hosts: it refuses two on one device
-/// otherwise. Read by NCCL when the process makes its first communicator.
+/// Several ranks of one host on one device look to NCCL like ranks of several hosts: it refuses two
+/// on one device otherwise. Read by NCCL when the process makes its first communicator.
 void pretend_hosts(const GroupOptions& options) {
   ::setenv("NCCL_HOSTID", fmt::format("tutti-{}-{}", options.host, options.rank).c_str(), 0);
 }
@@ -112,18 +119,21 @@ void stay_on_this_host() {
 
 class NcclGroup final : public DeviceGroup {
  public:
-  NcclGroup(Device& device, const GroupOptions& options, Clock& clock, Deadline deadline, const Cancel* cancel)
+  NcclGroup(Device& device, const GroupOptions& options, Clock& clock, Deadline deadline,
+            const Cancel* cancel)
       : nccl_(library()),
         device_(device.info().ordinal),
         rank_(options.rank),
         size_(options.size),
         clock_(clock),
         cancel_(cancel),
-        patience_(std::clamp<Duration>(deadline.at == Time::max() ? kLongest : deadline.at - clock.awake(), kTeardown,
-                                       kLongest)) {
+        patience_(std::clamp<Duration>(
+            deadline.at == Time::max() ? kLongest : deadline.at - clock.awake(), kTeardown,
+            kLongest)) {
     ncclUniqueId id;
     if (options.id.size() != sizeof(id.internal)) {
-      throw Error(fmt::format("an NCCL group's id has {} bytes, not {}", sizeof(id.internal), options.id.size()));
+      throw Error(fmt::format("an NCCL group's id has {} bytes, not {}", sizeof(id.internal),
+                              options.id.size()));
     }
     std::memcpy(id.internal, options.id.data(), sizeof(id.internal));
     TUTTI_CUDA_CALL(cudaSetDevice, device_);
@@ -147,7 +157,8 @@ class NcclGroup final : public DeviceGroup {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  void exchange(Stream stream, std::span<const DeviceSend> sends, std::span<const DeviceReceive> receives) override {
+  void exchange(Stream stream, std::span<const DeviceSend> sends,
+                std::span<const DeviceReceive> receives) override {
     put("nccl exchange", [&] {
       const ncclResult_t started = nccl_.group_start();
       if (started != ncclSuccess) return started;
@@ -156,18 +167,24 @@ class NcclGroup final : public DeviceGroup {
         if (going(worst) && !going(result)) worst = result;
       };
       for (const DeviceSend& s : sends) {
-        if (s.bytes > 0 && going(worst)) note(nccl_.send(s.from, s.bytes, ncclUint8, s.peer, comm_, of(stream)));
+        if (s.bytes > 0 && going(worst))
+          note(nccl_.send(s.from, s.bytes, ncclUint8, s.peer, comm_, of(stream)));
       }
       for (const DeviceReceive& r : receives) {
-        if (r.bytes > 0 && going(worst)) note(nccl_.receive(r.to, r.bytes, ncclUint8, r.peer, comm_, of(stream)));
+        if (r.bytes > 0 && going(worst))
+          note(nccl_.receive(r.to, r.bytes, ncclUint8, r.peer, comm_, of(stream)));
       }
       note(nccl_.group_end());  // also after a fault: starts and ends are counted
       return worst;
     });
   }
 
-  void sum(Stream stream, double* values, int64_t n) override { sum_all(stream, values, n, ncclFloat64); }
-  void sum(Stream stream, float* values, int64_t n) override { sum_all(stream, values, n, ncclFloat32); }
+  void sum(Stream stream, double* values, int64_t n) override {
+    sum_all(stream, values, n, ncclFloat64);
+  }
+  void sum(Stream stream, float* values, int64_t n) override {
+    sum_all(stream, values, n, ncclFloat32);
+  }
 
   std::string fault() override {
     std::lock_guard lock(mutex_);
@@ -186,16 +203,19 @@ class NcclGroup final : public DeviceGroup {
 
   void sum_all(Stream stream, void* values, int64_t n, ncclDataType_t type) {
     if (n == 0) return;
-    put("nccl sum", [&] { return nccl_.all_reduce(values, values, n, type, ncclSum, comm_, of(stream)); });
+    put("nccl sum",
+        [&] { return nccl_.all_reduce(values, values, n, type, ncclSum, comm_, of(stream)); });
   }
 
-  /// Hands an operation to NCCL and waits until it is on the stream. Another thread may abort meanwhile.
+  /// Hands an operation to NCCL and waits until it is on the stream. Another thread may abort
+  /// meanwhile.
   void put(const char* operation, FunctionRef<ncclResult_t()> call) {
     const Time begin = clock_.now();
     ncclResult_t result = ncclSuccess;
     {
       std::lock_guard lock(mutex_);
-      if (comm_ == nullptr || failed_) fail(operation, begin, comm_ == nullptr ? "aborted" : "the group has failed");
+      if (comm_ == nullptr || failed_)
+        fail(operation, begin, comm_ == nullptr ? "aborted" : "the group has failed");
       result = call();
     }
     if (!going(result)) fail(operation, begin, nccl_.describe(result));
@@ -223,11 +243,14 @@ class NcclGroup final : public DeviceGroup {
 
   [[noreturn]] void fail(const char* operation, Time begin, std::string reason) {
     failed_ = true;
-    throw CommError(
-        {.rank = rank_, .operation = operation, .waited = clock_.now() - begin, .reason = std::move(reason)});
+    throw CommError({.rank = rank_,
+                     .operation = operation,
+                     .waited = clock_.now() - begin,
+                     .reason = std::move(reason)});
   }
 
-  /// Takes the communicator down; the first call wins. A healthy one waits for its peers to do the same.
+  /// Takes the communicator down; the first call wins. A healthy one waits for its peers to do the
+  /// same.
   void end(bool healthy) {
     ncclComm_t comm = nullptr;
     {
@@ -255,7 +278,8 @@ class NcclGroup final : public DeviceGroup {
   void run_aside(ncclResult_t (*call)(ncclComm_t), ncclComm_t comm) {
     auto done = std::make_shared<std::atomic<bool>>(false);
     std::thread thread([=, device = device_] {
-      if (cudaSetDevice(device) == cudaSuccess) call(comm);  // whatever it says: nothing of the group is used again
+      // whatever it says: nothing of the group is used again
+      if (cudaSetDevice(device) == cudaSuccess) call(comm);
       done->store(true);
     });
     const Deadline deadline = clock_.after(kTeardown);
@@ -278,7 +302,8 @@ class NcclGroup final : public DeviceGroup {
 std::string nccl_version() {
   void* library = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return "";
-  const auto get_version = reinterpret_cast<decltype(&ncclGetVersion)>(::dlsym(library, "ncclGetVersion"));
+  const auto get_version =
+      reinterpret_cast<decltype(&ncclGetVersion)>(::dlsym(library, "ncclGetVersion"));
   int version = 0;
   if (get_version == nullptr || get_version(&version) != ncclSuccess) return "";
   return version_text(version);
@@ -292,8 +317,8 @@ std::string nccl_group_id(bool shares) {
   return {id.internal, sizeof(id.internal)};
 }
 
-std::unique_ptr<DeviceGroup> join_nccl(Device& device, const GroupOptions& options, Clock& clock, Deadline deadline,
-                                       const Cancel* cancel) {
+std::unique_ptr<DeviceGroup> join_nccl(Device& device, const GroupOptions& options, Clock& clock,
+                                       Deadline deadline, const Cancel* cancel) {
   if (options.shares) {
     pretend_hosts(options);
     stay_on_this_host();

@@ -18,20 +18,22 @@ void AtenPool::install() {
   namespace pluggable = torch::cuda::CUDAPluggableAllocator;
   using Allocator = c10::cuda::CUDACachingAllocator::CUDAAllocator;
   if (c10::cuda::CUDACachingAllocator::get()->initialized()) {
-    throw Error("ATen has used the GPU before Tutti opened it: its memory cannot be planned any more");
+    throw Error(
+        "ATen has used the GPU before Tutti opened it: its memory cannot be planned any more");
   }
-  // ATen's note of a block's size and stream is that of the address's first use, so a block is known by its address
-  // alone.
+  // ATen's note of a block's size and stream is that of the address's first use, so a block is
+  // known by its address alone.
   const auto allocator = pluggable::createCustomAllocator(
       [this](size_t bytes, int device, cudaStream_t stream) {
         if (device != memory_.ordinal()) {
-          throw Error(fmt::format("ATen wants memory of GPU {}, but this process has opened GPU {}", device,
-                                  memory_.ordinal()));
+          throw Error(fmt::format("ATen wants memory of GPU {}, but this process has opened GPU {}",
+                                  device, memory_.ordinal()));
         }
         return take(static_cast<int64_t>(bytes), stream);
       },
       [this](void* block, size_t, int, cudaStream_t) { give_back(block); });
-  // ATen's static objects free tensors while the process exits, after ATen has let go of its allocator.
+  // ATen's static objects free tensors while the process exits, after ATen has let go of its
+  // allocator.
   static_cast<void>(new std::shared_ptr<Allocator>(allocator));
   pluggable::changeCurrentAllocator(allocator);
 }
@@ -86,7 +88,8 @@ void AtenPool::give_back(void* block) {
   TUTTI_CHECK(owner != owner_.end(), "ATen gives back memory that it does not have");
   RegionPool& pool = streams_[owner->second];
   const int64_t before = pool.in_use();
-  TUTTI_CHECK(pool.give_back(reinterpret_cast<uintptr_t>(block)), "ATen gives back memory that it does not have");
+  TUTTI_CHECK(pool.give_back(reinterpret_cast<uintptr_t>(block)),
+              "ATen gives back memory that it does not have");
   current_ -= before - pool.in_use();
   owner_.erase(owner);
 }

@@ -1,10 +1,12 @@
-// ATen's allocator on the GPU: blocks of regions that were reserved ahead, so that a steady step allocates nothing.
+// ATen's allocator on the GPU: blocks of regions that were reserved ahead, so that a steady step
+// allocates nothing.
 //
-// What ATen gives back is free at once, while kernels that use it may still be waiting on the stream: all that is put
-// on one stream runs in order, so whoever gets the block next comes after them. That holds within a stream only: a
-// stream's blocks come from regions of its own, and a tensor must not be used on another stream than the one that was
-// current when it was made. A captured step uses its temporaries' addresses again at every launch: what ATen makes
-// outside of it must not be held over a launch (arrays that live longer than a step belong into an arena).
+// What ATen gives back is free at once, while kernels that use it may still be waiting on the
+// stream: all that is put on one stream runs in order, so whoever gets the block next comes after
+// them. That holds within a stream only: a stream's blocks come from regions of its own, and a
+// tensor must not be used on another stream than the one that was current when it was made. A
+// captured step uses its temporaries' addresses again at every launch: what ATen makes outside of
+// it must not be held over a launch (arrays that live longer than a step belong into an arena).
 #pragma once
 
 #include <cstdint>
@@ -23,18 +25,20 @@ namespace tutti {
 /// Thread-safe. Its regions are never given back: ATen frees tensors until the process has ended.
 class AtenPool {
  public:
-  static constexpr int64_t kGrowth = int64_t{64} << 20;  ///< regions it grows by are a multiple of this
+  /// regions it grows by are a multiple of this
+  static constexpr int64_t kGrowth = int64_t{64} << 20;
   static constexpr const char* kHolder = "ATen's temporaries";
 
   explicit AtenPool(GpuMemory& memory) : memory_(memory) {}
   AtenPool(const AtenPool&) = delete;
   AtenPool& operator=(const AtenPool&) = delete;
 
-  /// Makes it ATen's allocator, for the rest of the process. Throws Error when ATen has one in use already.
+  /// Makes it ATen's allocator, for the rest of the process. Throws Error when ATen has one in use
+  /// already.
   void install();
 
-  /// Makes sure that one region of `bytes` is there. A new one goes to the first stream that has no room. From here on
-  /// growth is counted anew.
+  /// Makes sure that one region of `bytes` is there. A new one goes to the first stream that has no
+  /// room. From here on growth is counted anew.
   void reserve(int64_t bytes);
   PoolUse use() const;
   void reset_peak();

@@ -8,26 +8,29 @@ namespace {
 
 template <class A>
 void fill_norms(KernelsFor<A>& table) {
-  table.layer_norm = [](const A* x, const float* gamma, const float* beta, A* y, float* mean, float* rstd, int64_t rows,
-                        int64_t cols, float eps) {
+  table.layer_norm = [](const A* x, const float* gamma, const float* beta, A* y, float* mean,
+                        float* rstd, int64_t rows, int64_t cols, float eps) {
     CurrentQueue queue;
     rows::layer_norm(queue, stored(x), gamma, beta, stored(y), mean, rstd, rows, cols, eps);
   };
-  table.layer_norm_backward = [](const A* dy, const A* x, const float* mean, const float* rstd, const float* gamma,
-                                 const A* residual, A* dx, float* dgamma, float* dbeta, int64_t rows, int64_t cols) {
+  table.layer_norm_backward = [](const A* dy, const A* x, const float* mean, const float* rstd,
+                                 const float* gamma, const A* residual, A* dx, float* dgamma,
+                                 float* dbeta, int64_t rows, int64_t cols) {
     CurrentQueue queue;
-    rows::layer_norm_backward(queue, stored(dy), stored(x), mean, rstd, gamma, stored(residual), stored(dx), dgamma,
-                              dbeta, rows, cols);
+    rows::layer_norm_backward(queue, stored(dy), stored(x), mean, rstd, gamma, stored(residual),
+                              stored(dx), dgamma, dbeta, rows, cols);
   };
-  table.rms_norm = [](const A* x, const float* gamma, A* y, float* rstd, int64_t rows, int64_t cols, float eps) {
+  table.rms_norm = [](const A* x, const float* gamma, A* y, float* rstd, int64_t rows, int64_t cols,
+                      float eps) {
     CurrentQueue queue;
     rows::rms_norm(queue, stored(x), gamma, stored(y), rstd, rows, cols, eps);
   };
-  table.rms_norm_backward = [](const A* dy, const A* x, const float* rstd, const float* gamma, const A* residual, A* dx,
-                               float* dgamma, int64_t rows, int64_t cols) {
+  table.rms_norm_backward = [](const A* dy, const A* x, const float* rstd, const float* gamma,
+                               const A* residual, A* dx, float* dgamma, int64_t rows,
+                               int64_t cols) {
     CurrentQueue queue;
-    rows::rms_norm_backward(queue, stored(dy), stored(x), rstd, gamma, stored(residual), stored(dx), dgamma, rows,
-                            cols);
+    rows::rms_norm_backward(queue, stored(dy), stored(x), rstd, gamma, stored(residual), stored(dx),
+                            dgamma, rows, cols);
   };
 }
 
@@ -41,12 +44,13 @@ void fill_biases(KernelsFor<A>& table) {
     CurrentQueue queue;
     rows::column_sums(queue, stored(x), sums, rows, cols);
   };
-  table.bias_residual = [](const A* y, const float* bias, const A* x, A* out, int64_t rows, int64_t cols,
-                           const Dropout* dropout) {
+  table.bias_residual = [](const A* y, const float* bias, const A* x, A* out, int64_t rows,
+                           int64_t cols, const Dropout* dropout) {
     CurrentQueue queue;
     rows::bias_residual(queue, stored(y), bias, stored(x), stored(out), rows, cols, dropout);
   };
-  table.dropout_backward = [](const A* dy, A* out, float* sums, int64_t rows, int64_t cols, const Dropout* dropout) {
+  table.dropout_backward = [](const A* dy, A* out, float* sums, int64_t rows, int64_t cols,
+                              const Dropout* dropout) {
     CurrentQueue queue;
     rows::dropout_backward(queue, stored(dy), stored(out), sums, rows, cols, dropout);
   };
@@ -54,12 +58,13 @@ void fill_biases(KernelsFor<A>& table) {
 
 template <class A>
 void fill_activations(KernelsFor<A>& table) {
-  table.bias_activation = [](A* h, const float* bias, A* g, int64_t rows, int64_t cols, Activation kind) {
+  table.bias_activation = [](A* h, const float* bias, A* g, int64_t rows, int64_t cols,
+                             Activation kind) {
     CurrentQueue queue;
     rows::bias_activation(queue, stored(h), bias, stored(g), rows, cols, kind);
   };
-  table.activation_backward = [](const A* dg, const A* left, A* dh, float* dbias, int64_t rows, int64_t cols,
-                                 Activation kind) {
+  table.activation_backward = [](const A* dg, const A* left, A* dh, float* dbias, int64_t rows,
+                                 int64_t cols, Activation kind) {
     CurrentQueue queue;
     rows::activation_backward(queue, stored(dg), stored(left), stored(dh), dbias, rows, cols, kind);
   };
@@ -67,7 +72,8 @@ void fill_activations(KernelsFor<A>& table) {
     CurrentQueue queue;
     rows::bias_swiglu(queue, stored(h), bias, stored(g), rows, cols);
   };
-  table.swiglu_backward = [](const A* dg, const A* left, A* dh, float* dbias, int64_t rows, int64_t cols) {
+  table.swiglu_backward = [](const A* dg, const A* left, A* dh, float* dbias, int64_t rows,
+                             int64_t cols) {
     CurrentQueue queue;
     rows::swiglu_backward(queue, stored(dg), stored(left), stored(dh), dbias, rows, cols);
   };
@@ -83,15 +89,17 @@ void fill_embeddings(KernelsFor<A>& table) {
     CurrentQueue queue;
     rows::rotary_backward(queue, stored(dx), angles, dbias, shape);
   };
-  table.embed = [](const int64_t* tokens, const float* token, const float* position, A* out, int64_t rows,
-                   int64_t length, int64_t cols, const Dropout* dropout) {
+  table.embed = [](const int64_t* tokens, const float* token, const float* position, A* out,
+                   int64_t rows, int64_t length, int64_t cols, const Dropout* dropout) {
     CurrentQueue queue;
     rows::embed(queue, tokens, token, position, stored(out), rows, length, cols, dropout);
   };
-  table.embed_backward = [](const int64_t* tokens, const A* dout, float* dtoken, float* dposition, int64_t rows,
-                            int64_t length, int64_t vocab, int64_t cols, const Dropout* dropout) {
+  table.embed_backward = [](const int64_t* tokens, const A* dout, float* dtoken, float* dposition,
+                            int64_t rows, int64_t length, int64_t vocab, int64_t cols,
+                            const Dropout* dropout) {
     CurrentQueue queue;
-    rows::embed_backward(queue, tokens, stored(dout), dtoken, dposition, rows, length, vocab, cols, dropout);
+    rows::embed_backward(queue, tokens, stored(dout), dtoken, dposition, rows, length, vocab, cols,
+                         dropout);
   };
 }
 

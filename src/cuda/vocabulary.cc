@@ -8,41 +8,47 @@ namespace tutti {
 template <class A>
 void fill_vocabulary(KernelsFor<A>& table) {
   auto& vocabulary = table.vocabulary;
-  vocabulary.embed = [](const int64_t* tokens, const float* rows_of_tokens, float* out, int64_t rows, int64_t cols,
-                        int64_t first, int64_t count) {
+  vocabulary.embed = [](const int64_t* tokens, const float* rows_of_tokens, float* out,
+                        int64_t rows, int64_t cols, int64_t first, int64_t count) {
     CurrentQueue queue;
     rows::embed_slice(queue, tokens, rows_of_tokens, out, rows, cols, first, count);
   };
-  vocabulary.embed_backward = [](const int64_t* tokens, const A* dout, float* dtable, int64_t rows, int64_t cols,
-                                 int64_t first, int64_t count) {
+  vocabulary.embed_backward = [](const int64_t* tokens, const A* dout, float* dtable, int64_t rows,
+                                 int64_t cols, int64_t first, int64_t count) {
     CurrentQueue queue;
     rows::embed_slice_backward(queue, tokens, stored(dout), dtable, rows, cols, first, count);
   };
-  vocabulary.positions = [](const A* x, const float* position, A* out, int64_t rows, int64_t first_row, int64_t length,
-                            int64_t cols, const Dropout* dropout) {
+  vocabulary.positions = [](const A* x, const float* position, A* out, int64_t rows,
+                            int64_t first_row, int64_t length, int64_t cols,
+                            const Dropout* dropout) {
     CurrentQueue queue;
-    rows::positions(queue, stored(x), position, stored(out), rows, first_row, length, cols, dropout);
+    rows::positions(queue, stored(x), position, stored(out), rows, first_row, length, cols,
+                    dropout);
   };
-  vocabulary.positions_backward = [](const A* dout, A* dx, float* dposition, int64_t rows, int64_t first_row,
-                                     int64_t length, int64_t cols, const Dropout* dropout) {
+  vocabulary.positions_backward = [](const A* dout, A* dx, float* dposition, int64_t rows,
+                                     int64_t first_row, int64_t length, int64_t cols,
+                                     const Dropout* dropout) {
     CurrentQueue queue;
-    rows::positions_backward(queue, stored(dout), stored(dx), dposition, rows, first_row, length, cols, dropout);
+    rows::positions_backward(queue, stored(dout), stored(dx), dposition, rows, first_row, length,
+                             cols, dropout);
   };
-  vocabulary.statistics = [](const A* logits, const int64_t* targets, float* statistics, int64_t rows, int64_t first,
-                             int64_t count) {
-    launch_statistics(stored(logits), targets, statistics, rows, first, count, c10::cuda::getCurrentCUDAStream());
+  vocabulary.statistics = [](const A* logits, const int64_t* targets, float* statistics,
+                             int64_t rows, int64_t first, int64_t count) {
+    launch_statistics(stored(logits), targets, statistics, rows, first, count,
+                      c10::cuda::getCurrentCUDAStream());
   };
-  vocabulary.cross_entropy = [](const float* statistics, const int64_t* targets, float* lse, double* result,
-                                int64_t rows, int64_t slices) {
+  vocabulary.cross_entropy = [](const float* statistics, const int64_t* targets, float* lse,
+                                double* result, int64_t rows, int64_t slices) {
     CurrentQueue queue;
     void* const losses = queue.take(rows * sizeof(double));
-    launch_joined_cross_entropy(statistics, targets, lse, static_cast<double*>(losses), result, rows, slices,
-                                queue.stream);
+    launch_joined_cross_entropy(statistics, targets, lse, static_cast<double*>(losses), result,
+                                rows, slices, queue.stream);
   };
-  vocabulary.cross_entropy_backward = [](const A* logits, const int64_t* targets, const float* lse, const double* scale,
-                                         A* dlogits, int64_t rows, int64_t first, int64_t count) {
-    launch_slice_cross_entropy_backward(stored(logits), targets, lse, scale, stored(dlogits), rows, first, count,
-                                        c10::cuda::getCurrentCUDAStream());
+  vocabulary.cross_entropy_backward = [](const A* logits, const int64_t* targets, const float* lse,
+                                         const double* scale, A* dlogits, int64_t rows,
+                                         int64_t first, int64_t count) {
+    launch_slice_cross_entropy_backward(stored(logits), targets, lse, scale, stored(dlogits), rows,
+                                        first, count, c10::cuda::getCurrentCUDAStream());
   };
 }
 

@@ -46,7 +46,8 @@ constexpr char kAnswer = '+', kFailure = '-';
 std::optional<std::string> read_all(int pipe, Clock& clock, Deadline deadline) {
   const Fd waits(::epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{.events = EPOLLIN, .data = {}};
-  if (!waits || ::epoll_ctl(waits.get(), EPOLL_CTL_ADD, pipe, &event) != 0) throw_errno("wait for", "a pipe");
+  if (!waits || ::epoll_ctl(waits.get(), EPOLL_CTL_ADD, pipe, &event) != 0)
+    throw_errno("wait for", "a pipe");
   std::string text;
   std::array<char, 4096> part{};
   while (clock.wait_fd(waits.get(), deadline) == WaitResult::kReady) {
@@ -58,8 +59,8 @@ std::optional<std::string> read_all(int pipe, Clock& clock, Deadline deadline) {
   return std::nullopt;
 }
 
-/// The status of a child that has ended; none: it has not by the deadline. One that a driver holds in the kernel may
-/// not end at all, not even when it is killed: it is left behind.
+/// The status of a child that has ended; none: it has not by the deadline. One that a driver holds
+/// in the kernel may not end at all, not even when it is killed: it is left behind.
 std::optional<int> reap(pid_t child, Clock& clock, Deadline deadline) {
   while (true) {
     int status = 0;
@@ -95,7 +96,8 @@ ChildAnswer in_child(FunctionRef<std::string()> work, double seconds) {
   write_end.reset();
   constexpr auto kGrace = std::chrono::seconds(2);  // to die in
   SystemClock clock;
-  const Deadline deadline = clock.after(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)));
+  const Deadline deadline =
+      clock.after(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)));
   const std::optional<std::string> text = read_all(read_end.get(), clock, deadline);
   if (!text) ::kill(child, SIGKILL);
   const std::optional<int> status = reap(child, clock, clock.after(kGrace));

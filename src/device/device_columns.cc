@@ -1,5 +1,6 @@
-// For the others' parts, a subtree of my columns is folded into the first of them and sent from there. My own parts are
-// finished from the columns themselves: their subtrees come out of the same fold.
+// For the others' parts, a subtree of my columns is folded into the first of them and sent from
+// there. My own parts are finished from the columns themselves: their subtrees come out of the same
+// fold.
 #include "device/device_columns.h"
 
 #include <algorithm>
@@ -9,11 +10,12 @@
 
 namespace tutti {
 
-DeviceColumns DeviceColumns::gather(const Members& members, const std::vector<std::byte*>& parts, int64_t bytes,
-                                    std::byte* whole) {
+DeviceColumns DeviceColumns::gather(const Members& members, const std::vector<std::byte*>& parts,
+                                    int64_t bytes, std::byte* whole) {
   DeviceColumns exchange(members);
   const Range mine = exchange.columns_of(exchange.me());
-  TUTTI_CHECK(static_cast<int64_t>(parts.size()) == mine.size(), "{} parts of {} columns", parts.size(), mine.size());
+  TUTTI_CHECK(static_cast<int64_t>(parts.size()) == mine.size(), "{} parts of {} columns",
+              parts.size(), mine.size());
   const auto place = [&](int64_t column) { return whole + column * bytes; };
   const auto size = [&](Range columns) { return static_cast<size_t>(columns.size() * bytes); };
   for (size_t c = 0; c < parts.size(); ++c)
@@ -29,8 +31,9 @@ DeviceColumns DeviceColumns::gather(const Members& members, const std::vector<st
   return exchange;
 }
 
-DeviceColumns DeviceColumns::scatter(const Members& members, const std::vector<float*>& sums, int64_t floats,
-                                     const std::vector<std::byte*>& parts, std::byte* scratch, Precision precision) {
+DeviceColumns DeviceColumns::scatter(const Members& members, const std::vector<float*>& sums,
+                                     int64_t floats, const std::vector<std::byte*>& parts,
+                                     std::byte* scratch, Precision precision) {
   DeviceColumns exchange(members);
   exchange.precision_ = precision;
   const int columns = members.columns, ranks = exchange.ranks(), me = exchange.me();
@@ -39,15 +42,20 @@ DeviceColumns DeviceColumns::scatter(const Members& members, const std::vector<f
               "{} sums and {} parts of {} columns", sums.size(), parts.size(), mine.size());
   TUTTI_CHECK(floats % columns == 0, "{} floats in {} parts", floats, columns);
   const int64_t part = floats / columns;
-  const auto sum_of = [&](int64_t column) { return sums[static_cast<size_t>(column - mine.begin)]; };
-  const auto bytes = [&](Range of) { return static_cast<size_t>(of.size() * part) * sizeof(float); };
+  const auto sum_of = [&](int64_t column) {
+    return sums[static_cast<size_t>(column - mine.begin)];
+  };
+  const auto bytes = [&](Range of) {
+    return static_cast<size_t>(of.size() * part) * sizeof(float);
+  };
 
   struct Leaf {
     Range columns;
     float* base;  // of my first column's part
   };
   std::vector<Leaf> leaves;
-  for (int64_t c = mine.begin; c < mine.end; ++c) leaves.push_back({{c, c + 1}, sum_of(c) + mine.begin * part});
+  for (int64_t c = mine.begin; c < mine.end; ++c)
+    leaves.push_back({{c, c + 1}, sum_of(c) + mine.begin * part});
   auto* free = reinterpret_cast<float*>(scratch);
   for (int k = 1; k < ranks; ++k) {
     const int to = (me + k) % ranks, from = (me + ranks - k) % ranks;
@@ -77,7 +85,8 @@ DeviceColumns DeviceColumns::scatter(const Members& members, const std::vector<f
   for (size_t c = 0; c < parts.size(); ++c) {
     const int64_t at = static_cast<int64_t>(c) * part;
     PartFold fold{{reinterpret_cast<float*>(parts[c]), {}, order, part}};
-    if (precision != Precision::kFloat32) {  // the sum rounds once, from a place that nobody needs any more
+    // the sum rounds once, from a place that nobody needs any more
+    if (precision != Precision::kFloat32) {
       fold.narrow = parts[c];
       fold.out = sums[0] + mine.begin * part + at;
     }
@@ -96,7 +105,8 @@ void DeviceColumns::run(Stream stream) {
   if (!sends_.empty() || !receives_.empty()) m_.group->exchange(stream, sends_, receives_);
   for (const PartFold& fold : after_) {
     put(fold);
-    if (fold.narrow != nullptr) m_.kernels.cast(stream, fold.out, fold.narrow, fold.size, precision_);
+    if (fold.narrow != nullptr)
+      m_.kernels.cast(stream, fold.out, fold.narrow, fold.size, precision_);
   }
 }
 

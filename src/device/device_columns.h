@@ -1,5 +1,5 @@
-// Exchanges between the columns of a tensor-sliced model on a device: comm/exchange.h's job, put on a stream. All
-// addresses are worked out in the constructor.
+// Exchanges between the columns of a tensor-sliced model on a device: comm/exchange.h's job, put on
+// a stream. All addresses are worked out in the constructor.
 #pragma once
 
 #include <vector>
@@ -13,22 +13,24 @@ namespace tutti {
 
 class DeviceColumns {
  public:
-  /// The columns and who has them. `group`: of the tensor axis, member t has lanes_of(t, T, S); null for one alone.
+  /// The columns and who has them. `group`: of the tensor axis, member t has lanes_of(t, T, S);
+  /// null for one alone.
   struct Members {
     int columns = 1;
     DeviceGroup* group = nullptr;
     Device& device;
     const StateKernels& kernels;
   };
-  /// Every member ends with all columns' parts in `whole`, in column order. `parts`: my columns', `bytes` each; one may
-  /// lie where it belongs in `whole`.
-  static DeviceColumns gather(const Members& members, const std::vector<std::byte*>& parts, int64_t bytes,
-                              std::byte* whole);
-  /// Column c ends with the c-th of S equal parts of the sum over the tree of all columns' arrays of `floats`, in
-  /// `precision`. `sums`: my columns', scratch after it; `parts`: where mine go, apart from them. `scratch`:
-  /// ColumnExchange::scratch_bytes().
-  static DeviceColumns scatter(const Members& members, const std::vector<float*>& sums, int64_t floats,
-                               const std::vector<std::byte*>& parts, std::byte* scratch, Precision precision);
+  /// Every member ends with all columns' parts in `whole`, in column order. `parts`: my columns',
+  /// `bytes` each; one may lie where it belongs in `whole`.
+  static DeviceColumns gather(const Members& members, const std::vector<std::byte*>& parts,
+                              int64_t bytes, std::byte* whole);
+  /// Column c ends with the c-th of S equal parts of the sum over the tree of all columns' arrays
+  /// of `floats`, in `precision`. `sums`: my columns', scratch after it; `parts`: where mine go,
+  /// apart from them. `scratch`: ColumnExchange::scratch_bytes().
+  static DeviceColumns scatter(const Members& members, const std::vector<float*>& sums,
+                               int64_t floats, const std::vector<std::byte*>& parts,
+                               std::byte* scratch, Precision precision);
   void run(Stream stream);
 
  private:

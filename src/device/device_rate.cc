@@ -12,7 +12,9 @@ double matmul_gflops(Device& device, Stream stream, at::Device place, at::Scalar
   constexpr int kTimes = 5;
   // As large as leaves a full device room for three of them.
   int64_t size = 8192;
-  while (size > 1024 && 8 * size * size * static_cast<int64_t>(c10::elementSize(type)) > device.free_bytes()) size /= 2;
+  while (size > 1024 &&
+         8 * size * size * static_cast<int64_t>(c10::elementSize(type)) > device.free_bytes())
+    size /= 2;
   device.make_current(stream);
   const auto options = at::TensorOptions().dtype(type).device(place);
   // Random numbers: zeros run faster than anything that trains.

@@ -7,8 +7,9 @@
 
 namespace tutti {
 
-/// GFLOP/s of a matmul of 8192 x 8192 matrices of `type`, or of smaller ones where the device is full: the median of
-/// several. `place` is the device for ATen; `stream` becomes its current one. Waits for it.
+/// GFLOP/s of a matmul of 8192 x 8192 matrices of `type`, or of smaller ones where the device is
+/// full: the median of several. `place` is the device for ATen; `stream` becomes its current one.
+/// Waits for it.
 double matmul_gflops(Device& device, Stream stream, at::Device place, at::ScalarType type);
 
 }  // namespace tutti

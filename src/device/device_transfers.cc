@@ -1,5 +1,6 @@
-// Sender and receiver walk a transfer in the same order, so messages between two ranks match. An exchange ends on a
-// rank's stream when all that it sends has left: what comes behind may overwrite it.
+// Sender and receiver walk a transfer in the same order, so messages between two ranks match. An
+// exchange ends on a rank's stream when all that it sends has left: what comes behind may overwrite
+// it.
 #include "device/device_transfers.h"
 
 #include <algorithm>
@@ -16,15 +17,16 @@ constexpr int64_t kFloat = sizeof(float);
 size_t bytes_of(Range floats) { return static_cast<size_t>(floats.size() * kFloat); }
 
 /// Where float `at` of the unit lies in the contribution of a rank whose window this is.
-const float* float_at(const SumSource& source, const SumSource::Term& term, int64_t at, const std::byte* window) {
+const float* float_at(const SumSource& source, const SumSource::Term& term, int64_t at,
+                      const std::byte* window) {
   return reinterpret_cast<const float*>(window + term.offset) + (at - source.to.begin);
 }
 
 }  // namespace
 
 DeviceSum::DeviceSum(const SumTransfer& transfer, int rank, std::byte* window,
-                     const std::vector<std::vector<float*>>& levels, std::byte* scratch, DeviceGroup* group,
-                     const StateKernels& kernels)
+                     const std::vector<std::vector<float*>>& levels, std::byte* scratch,
+                     DeviceGroup* group, const StateKernels& kernels)
     : group_(group), kernels_(kernels) {
   if (!transfer.ordered) {
     add_up(transfer, rank, window);
@@ -45,7 +47,8 @@ DeviceSum::DeviceSum(const SumTransfer& transfer, int rank, std::byte* window,
   }
 }
 
-/// Without an order: what this rank has for a unit is added up in its first term; the group does the rest.
+/// Without an order: what this rank has for a unit is added up in its first term; the group does
+/// the rest.
 void DeviceSum::add_up(const SumTransfer& transfer, int rank, std::byte* window) {
   for (const UnitSum& unit : transfer.units) {
     std::vector<float*> firsts;  // by source
@@ -81,13 +84,14 @@ void DeviceSum::give(const SumTransfer& transfer, int rank, const std::byte* win
         const Range floats = overlap(unit.slices[owner], source.to);
         for (const SumSource::Term& term : source.terms)
           if (term.rank == rank && !floats.empty())
-            sends_.push_back({transfer.ranks[owner], float_at(source, term, floats.begin, window), bytes_of(floats)});
+            sends_.push_back({transfer.ranks[owner], float_at(source, term, floats.begin, window),
+                              bytes_of(floats)});
       }
   }
 }
 
-std::vector<DeviceSum::Part> DeviceSum::take(const UnitSum& unit, int rank, Range slice, const std::byte* window,
-                                             float*& scratch) {
+std::vector<DeviceSum::Part> DeviceSum::take(const UnitSum& unit, int rank, Range slice,
+                                             const std::byte* window, float*& scratch) {
   int64_t position = 0;
   std::vector<Part> parts;
   for (const SumSource& source : unit.sources) {
@@ -126,23 +130,27 @@ void DeviceSum::add(const SumTransfer& transfer, const std::vector<Part>& parts,
 void DeviceSum::add(const LevelSum& sum, const std::vector<const Part*>& parts, Range piece,
                     const std::vector<float*>& levels) {
   const auto at_level = [&](int level, const Part& part) {
-    return levels.at(static_cast<size_t>(level)) + part.position + (piece.begin - part.floats.begin);
+    return levels.at(static_cast<size_t>(level)) + part.position +
+           (piece.begin - part.floats.begin);
   };
   PlacedFold fold{at_level(sum.level, *parts.at(0)), {}, {}, piece.size()};
   for (const Part* part : parts)
     for (int term : sum.terms)
       fold.terms.push_back(term < 0 ? at_level(-1 - term, *part)
-                                    : part->terms.at(static_cast<size_t>(term)) + (piece.begin - part->floats.begin));
+                                    : part->terms.at(static_cast<size_t>(term)) +
+                                          (piece.begin - part->floats.begin));
   std::vector<FoldStep> order;
   for (const auto& [left, right] : sum.order) order.push_back({left, right});
-  fold.order = fold_order_of_groups(order, static_cast<int>(sum.terms.size()), static_cast<int>(parts.size()));
+  fold.order = fold_order_of_groups(order, static_cast<int>(sum.terms.size()),
+                                    static_cast<int>(parts.size()));
   if (fold.terms.size() == 1 && fold.terms[0] == fold.out) return;  // it is where it should be
   folds_.push_back(std::move(fold));
 }
 
 void DeviceSum::run(Stream stream) {
   if (!sends_.empty() || !receives_.empty()) group_->exchange(stream, sends_, receives_);
-  for (const PlacedFold& fold : folds_) kernels_.fold(stream, fold.out, fold.terms, fold.order, fold.size);
+  for (const PlacedFold& fold : folds_)
+    kernels_.fold(stream, fold.out, fold.terms, fold.order, fold.size);
   for (const Whole& whole : wholes_)
     if (group_ != nullptr) group_->sum(stream, whole.values, whole.size);
 }
@@ -159,7 +167,8 @@ int64_t DeviceSum::scratch_bytes(const SumTransfer& transfer, int rank) {
 }
 
 DeviceCopies::DeviceCopies(const CopyTransfer& transfer, int rank, std::byte* window,
-                           const std::function<std::byte*(int)>& memory, Device& device, DeviceGroup* group)
+                           const std::function<std::byte*(int)>& memory, Device& device,
+                           DeviceGroup* group)
     : device_(device), group_(group) {
   for (const CopyTransfer::Copy& copy : transfer.copies) {
     const auto bytes = static_cast<size_t>(copy.bytes);

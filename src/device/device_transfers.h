@@ -1,8 +1,10 @@
-// What a Reduce and a Gather of a plan (plan/ir/transfers.h) do on a device: comm/pulls.h's job, put on a
-// stream. No rank reads another's memory: what a contributor's window holds is sent from there.
+// What a Reduce and a Gather of a plan (plan/ir/transfers.h) do on a device: comm/pulls.h's job,
+// put on a stream. No rank reads another's memory: what a contributor's window holds is sent from
+// there.
 //
-// All addresses are worked out in the constructors: run() only puts work on the stream, the same on every call, so that
-// it can be captured. Device, group, window, levels, targets and scratch must outlive them.
+// All addresses are worked out in the constructors: run() only puts work on the stream, the same on
+// every call, so that it can be captured. Device, group, window, levels, targets and scratch must
+// outlive them.
 #pragma once
 
 #include <functional>
@@ -18,11 +20,13 @@ namespace tutti {
 
 class DeviceSum {
  public:
-  /// `window`: of this rank's memory, what offsets count from. `levels`: by unit an owner's stack, each level_floats()
-  /// long; level 0 may be on this rank's own contribution, float on float. `scratch`: scratch_bytes() of it, shared by
-  /// sums that never run at the same time. `group`: of all ranks; null for one alone.
-  DeviceSum(const SumTransfer& transfer, int rank, std::byte* window, const std::vector<std::vector<float*>>& levels,
-            std::byte* scratch, DeviceGroup* group, const StateKernels& kernels);
+  /// `window`: of this rank's memory, what offsets count from. `levels`: by unit an owner's stack,
+  /// each level_floats() long; level 0 may be on this rank's own contribution, float on float.
+  /// `scratch`: scratch_bytes() of it, shared by sums that never run at the same time. `group`: of
+  /// all ranks; null for one alone.
+  DeviceSum(const SumTransfer& transfer, int rank, std::byte* window,
+            const std::vector<std::vector<float*>>& levels, std::byte* scratch, DeviceGroup* group,
+            const StateKernels& kernels);
   /// After it this rank's contributions are free and what it owns is summed.
   void run(Stream stream);
   static int64_t scratch_bytes(const SumTransfer& transfer, int rank);
@@ -34,9 +38,12 @@ class DeviceSum {
     std::vector<const float*> terms;  // where its first float lies
   };
   void give(const SumTransfer& transfer, int rank, const std::byte* window);
-  std::vector<Part> take(const UnitSum& unit, int rank, Range slice, const std::byte* window, float*& scratch);
-  void add(const SumTransfer& transfer, const std::vector<Part>& parts, Range piece, const std::vector<float*>& levels);
-  void add(const LevelSum& sum, const std::vector<const Part*>& parts, Range piece, const std::vector<float*>& levels);
+  std::vector<Part> take(const UnitSum& unit, int rank, Range slice, const std::byte* window,
+                         float*& scratch);
+  void add(const SumTransfer& transfer, const std::vector<Part>& parts, Range piece,
+           const std::vector<float*>& levels);
+  void add(const LevelSum& sum, const std::vector<const Part*>& parts, Range piece,
+           const std::vector<float*>& levels);
   void add_up(const SumTransfer& transfer, int rank, std::byte* window);
 
   DeviceGroup* group_;
@@ -55,7 +62,8 @@ class DeviceCopies {
  public:
   /// `memory(buffer)`: where a buffer lies that this rank writes.
   DeviceCopies(const CopyTransfer& transfer, int rank, std::byte* window,
-               const std::function<std::byte*(int buffer)>& memory, Device& device, DeviceGroup* group);
+               const std::function<std::byte*(int buffer)>& memory, Device& device,
+               DeviceGroup* group);
   void run(Stream stream);
 
  private:

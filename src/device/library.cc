@@ -33,37 +33,46 @@ std::string open_fault() {
 }
 
 std::string library_path() {
-  if (const char* given = std::getenv("TUTTI_CUDA_LIBRARY"); given != nullptr && *given != 0) return given;
+  if (const char* given = std::getenv("TUTTI_CUDA_LIBRARY"); given != nullptr && *given != 0)
+    return given;
   const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
-  const std::vector<std::string> places = {folder.parent_path() / "lib" / kLibrary, folder / kLibrary};
+  const std::vector<std::string> places = {folder.parent_path() / "lib" / kLibrary,
+                                           folder / kLibrary};
   for (const std::string& place : places)
     if (exists(place)) return place;
-  throw Error(fmt::format("Tutti's GPU library is not there (looked for {}); `./tutti build --cuda` builds it",
-                          fmt::join(places, " and ")));
+  throw Error(fmt::format(
+      "Tutti's GPU library is not there (looked for {}); `./tutti build --cuda` builds it",
+      fmt::join(places, " and ")));
 }
 
-/// Before any question about CUDA: ATen looks for its CUDA part once. Beside libtorch_cpu first, so that both are of
-/// one version.
+/// Before any question about CUDA: ATen looks for its CUDA part once. Beside libtorch_cpu first, so
+/// that both are of one version.
 void open_torch_cuda() {
   const std::string name = "libtorch_cuda.so", beside = torch_folder() + "/" + name;
   if (::dlopen((exists(beside) ? beside : name).c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
-  throw Error(fmt::format("LibTorch's CUDA libraries cannot be opened ({}); `pip install torch=={}` brings them",
-                          open_fault(), TORCH_VERSION));
+  throw Error(fmt::format(
+      "LibTorch's CUDA libraries cannot be opened ({}); `pip install torch=={}` brings them",
+      open_fault(), TORCH_VERSION));
 }
 
 /// Why there is no driver.
 std::string no_driver() {
   if (exists(kDriverVersion))
-    return "this container is not given its host's GPUs (no /dev/nvidiactl); start it with --gpus all";
+    return "this container is not given its host's GPUs (no /dev/nvidiactl); start it with --gpus "
+           "all";
   return "this host has no NVIDIA driver (no /dev/nvidiactl); run on a GPU host";
 }
 
 std::string to_text(const std::vector<DeviceInfo>& devices) {
   auto list = nlohmann::json::array();
   for (const DeviceInfo& d : devices) {
-    list.push_back(
-        {{"ordinal", d.ordinal}, {"name", d.name}, {"uuid", d.uuid}, {"major", d.major}, {"minor", d.minor}});
-    list.back().update({{"multiprocessors", d.multiprocessors}, {"total", d.total_bytes}, {"free", d.free_bytes}});
+    list.push_back({{"ordinal", d.ordinal},
+                    {"name", d.name},
+                    {"uuid", d.uuid},
+                    {"major", d.major},
+                    {"minor", d.minor}});
+    list.back().update(
+        {{"multiprocessors", d.multiprocessors}, {"total", d.total_bytes}, {"free", d.free_bytes}});
     list.back().update({{"driver", d.driver}, {"runtime", d.runtime}});
     list.back().update({{"cudnn", d.cudnn}, {"cublas", d.cublas}, {"nccl", d.nccl}});
   }
@@ -109,24 +118,26 @@ std::string torch_folder() {
 const DeviceLibrary& open_device_library(const std::string& path) {
   void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    throw Error(fmt::format("Tutti's GPU library {} cannot be opened ({}); `./tutti build --cuda` builds it", path,
-                            open_fault()));
+    throw Error(fmt::format(
+        "Tutti's GPU library {} cannot be opened ({}); `./tutti build --cuda` builds it", path,
+        open_fault()));
   }
-  const auto get = reinterpret_cast<const DeviceLibrary* (*)()>(::dlsym(handle, "tutti_device_library"));
+  const auto get =
+      reinterpret_cast<const DeviceLibrary* (*)()>(::dlsym(handle, "tutti_device_library"));
   const DeviceLibrary* library = get != nullptr ? get() : nullptr;
   if (library == nullptr) {
     ::dlclose(handle);
-    throw Error(
-        fmt::format("{} is not Tutti's GPU library: it has no tutti_device_library; `./tutti build --cuda` "
-                    "builds it",
-                    path));
+    throw Error(fmt::format(
+        "{} is not Tutti's GPU library: it has no tutti_device_library; `./tutti build --cuda` "
+        "builds it",
+        path));
   }
   if (const int version = library->version; version != DeviceLibrary::kVersion) {
     ::dlclose(handle);
-    throw Error(
-        fmt::format("{} has version {} but this command needs version {}; `./tutti build --cuda` builds both "
-                    "alike",
-                    path, version, DeviceLibrary::kVersion));
+    throw Error(fmt::format(
+        "{} has version {} but this command needs version {}; `./tutti build --cuda` builds both "
+        "alike",
+        path, version, DeviceLibrary::kVersion));
   }
   return *library;
 }
@@ -145,20 +156,25 @@ DeviceProbe probe_devices(double seconds) {
   const ChildAnswer answer = in_child([] { return to_text(device_library().devices()); }, seconds);
   if (answer.end == ChildAnswer::End::kThrew) return {{}, answer.text};
   if (!answer.ok()) {
-    return {{}, fmt::format("the NVIDIA driver could not be asked: {}; see `nvidia-smi` and `dmesg`", answer.text)};
+    return {{},
+            fmt::format("the NVIDIA driver could not be asked: {}; see `nvidia-smi` and `dmesg`",
+                        answer.text)};
   }
   DeviceProbe probe{from_text(answer.text), ""};
-  if (probe.devices.empty()) probe.reason = "the NVIDIA driver shows no GPU; see `nvidia-smi` and CUDA_VISIBLE_DEVICES";
+  if (probe.devices.empty())
+    probe.reason = "the NVIDIA driver shows no GPU; see `nvidia-smi` and CUDA_VISIBLE_DEVICES";
   return probe;
 }
 
-// As TUTTI_CUDA_ARCHITECTURES of cmake/cuda.cmake: code for 8.0 runs on all 8.x, for 9.0a on 9.0 alone, for 10.0 on all
-// 10.x.
+// As TUTTI_CUDA_ARCHITECTURES of cmake/cuda.cmake: code for 8.0 runs on all 8.x, for 9.0a on 9.0
+// alone, for 10.0 on all 10.x.
 std::string why_unsuited(const DeviceInfo& device) {
-  const bool runs = device.major == 8 || (device.major == 9 && device.minor == 0) || device.major == 10;
+  const bool runs =
+      device.major == 8 || (device.major == 9 && device.minor == 0) || device.major == 10;
   if (runs) return {};
   return fmt::format(
-      "GPU {} ({}) has compute capability {}.{} and the kernels are built for 8.x, 9.0 and 10.x; leave "
+      "GPU {} ({}) has compute capability {}.{} and the kernels are built for 8.x, 9.0 and 10.x; "
+      "leave "
       "it out of CUDA_VISIBLE_DEVICES",
       device.ordinal, device.name, device.major, device.minor);
 }

@@ -1,5 +1,5 @@
-// Pieces of a transfer whose addresses are known: what device/device_columns.h and device/device_transfers.h make in
-// their constructors and put on a stream on every run.
+// Pieces of a transfer whose addresses are known: what device/device_columns.h and
+// device/device_transfers.h make in their constructors and put on a stream on every run.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,8 @@
-// What happens to a model's state on a device beside forward and backward: sums of gradients, norms, the commit of a
-// step and the optimizers' updates. A table of functions that put their work on a stream; every pointer is the
-// device's memory unless it is said to be the host's. What a step's work depends on lies in the device's memory, so
-// that a step can be captured once and launched again.
+// What happens to a model's state on a device beside forward and backward: sums of gradients,
+// norms, the commit of a step and the optimizers' updates. A table of functions that put their work
+// on a stream; every pointer is the device's memory unless it is said to be the host's. What a
+// step's work depends on lies in the device's memory, so that a step can be captured once and
+// launched again.
 //
 //   StepInputs   what the host decides before a step: copied to the device ahead of it
 //   StepOutcome  what the step found: written by commit(), read by update(), copied back behind it
@@ -22,17 +23,20 @@ enum class Precision : int32_t { kFloat32, kBfloat16, kFloat16 };
 
 enum class UpdateKind : int32_t { kSgd, kAdagrad, kRmsprop, kAdam, kAdamw, kLion, kLamb };
 
-/// What the elements of a parameter have in common in one step. Made by the host for every step (engine/updater.h).
+/// What the elements of a parameter have in common in one step. Made by the host for every step
+/// (engine/updater.h).
 struct RuleScalars {
   enum Role : int32_t { kTrained, kFrozen, kMeanBuffer, kSumBuffer };
   Role role = kTrained;
   Momentum momentum = Momentum::kNone;  ///< sgd
   PlainScalars plain{};                 ///< gradient.scale is StepOutcome's, not this one
-  MomentScalars moments{};              ///< likewise; lamb: step_size is lr, still without its trust ratio
-  float proposals = 1;                  ///< kMeanBuffer: what the sum is divided by
+  /// likewise; lamb: step_size is lr, still without its trust ratio
+  MomentScalars moments{};
+  float proposals = 1;  ///< kMeanBuffer: what the sum is divided by
 };
 
-enum class ClipBy : int32_t { kNone, kNorm, kUnit };  ///< a cut by value stands in the rules' gradient.limit
+/// a cut by value stands in the rules' gradient.limit
+enum class ClipBy : int32_t { kNone, kNorm, kUnit };
 
 struct StepInputs {
   StepKeys keys;
@@ -43,9 +47,10 @@ struct StepInputs {
   int32_t reserved = 0;
 };
 
-/// The layout of the votes' array of doubles, equal on all ranks: chunks' sums of squares, unit by unit; then the
-/// loss's sum and its count of every (lane, micro-batch); then whether a rank was asked to stop. A rank fills in what
-/// is its own and zero elsewhere; the sum over ranks is then exact whatever its order.
+/// The layout of the votes' array of doubles, equal on all ranks: chunks' sums of squares, unit by
+/// unit; then the loss's sum and its count of every (lane, micro-batch); then whether a rank was
+/// asked to stop. A rank fills in what is its own and zero elsewhere; the sum over ranks is then
+/// exact whatever its order.
 struct VoteLayout {
   int32_t units = 0;
   int32_t micro_batches = 0;             ///< of all lanes
@@ -59,16 +64,18 @@ struct VoteLayout {
 
 struct StepOutcome {
   double loss = 0, targets = 0;  ///< sums over all micro-batches, in their order
-  double squares = 0;            ///< of the gradient as it was summed: with the loss scale in it, not divided
-  double stop = 0;               ///< > 0: a rank was asked to
-  int32_t finite = 0;            ///< 0: nothing of this step was written
+  /// of the gradient as it was summed: with the loss scale in it, not divided
+  double squares = 0;
+  double stop = 0;     ///< > 0: a rank was asked to
+  int32_t finite = 0;  ///< 0: nothing of this step was written
   int32_t reserved = 0;
   // Behind it: float gradient_scale[units], what every gradient of a unit is multiplied by.
 };
 
 /// A chunk of a parameter: norms are summed and updates run chunk by chunk.
 struct StateChunk {
-  int64_t at = 0;         ///< floats from the unit's start (update) or from the given array's (squares)
+  /// floats from the unit's start (update) or from the given array's (squares)
+  int64_t at = 0;
   int32_t size = 0;       ///< 1 to kChunk
   int32_t rule = 0;       ///< update: index into the rules
   int32_t parameter = 0;  ///< update: its number in the unit, for lamb's ratios
@@ -82,34 +89,38 @@ struct UpdateArguments {
   float* parameters = nullptr;       ///< the unit's
   const float* gradients = nullptr;  ///< the unit's, reduced
   float* slots[2] = {};              ///< the unit's; null where the optimizer has none
-  void* low = nullptr;               ///< the unit's copy in the matmuls' precision, written along; null in float32
+  /// the unit's copy in the matmuls' precision, written along; null in float32
+  void* low = nullptr;
   Precision precision = Precision::kFloat32;
   const StateChunk* chunks = nullptr;
   int64_t chunk_count = 0;
   const RuleScalars* rules = nullptr;
   const StepOutcome* outcome = nullptr;
   // lamb:
-  double* chunk_norms = nullptr;              ///< scratch: [chunk_count][2]
-  float* trust = nullptr;                     ///< scratch: [parameters]
-  const int64_t* parameter_chunks = nullptr;  ///< [parameter_count + 1]: where each parameter's chunks begin
+  double* chunk_norms = nullptr;  ///< scratch: [chunk_count][2]
+  float* trust = nullptr;         ///< scratch: [parameters]
+  /// [parameter_count + 1]: where each parameter's chunks begin
+  const int64_t* parameter_chunks = nullptr;
   int32_t parameter_count = 0;
 };
 
 struct StateKernels {
   /// As comm/fold.h: bits included. terms and order are the host's, read before it returns.
-  void (*fold)(Stream stream, float* out, std::span<const float* const> terms, std::span<const FoldStep> order,
-               int64_t n);
+  void (*fold)(Stream stream, float* out, std::span<const float* const> terms,
+               std::span<const FoldStep> order, int64_t n);
   void (*add_into)(Stream stream, float* a, const float* b, int64_t n);
   /// votes[chunk.place] = the sum of squares of the chunk in double, in one fixed order.
-  void (*chunk_squares)(Stream stream, const float* x, const StateChunk* chunks, int64_t count, double* votes);
-  /// The commit: sums the votes of all ranks in their order and decides clip factors; outcome->finite is 0 where a sum
-  /// is not finite. `layout.unit_chunks` is the device's.
+  void (*chunk_squares)(Stream stream, const float* x, const StateChunk* chunks, int64_t count,
+                        double* votes);
+  /// The commit: sums the votes of all ranks in their order and decides clip factors;
+  /// outcome->finite is 0 where a sum is not finite. `layout.unit_chunks` is the device's.
   ///   divisor = targets (1 if none); norm = sqrt(squares) / divisor / loss_scale
-  ///   gradient_scale = clip factor / divisor / loss_scale, in double, rounded once; kUnit: by the unit's own squares
-  void (*commit)(Stream stream, const double* votes, const VoteLayout& layout, const StepInputs* inputs,
-                 StepOutcome* outcome);
-  /// The unit's parameters, slots and low copy; nothing where outcome->finite is 0. Element by element the operations
-  /// of optim/update_kernels.h.
+  ///   gradient_scale = clip factor / divisor / loss_scale, in double, rounded once; kUnit: by the
+  ///   unit's own squares
+  void (*commit)(Stream stream, const double* votes, const VoteLayout& layout,
+                 const StepInputs* inputs, StepOutcome* outcome);
+  /// The unit's parameters, slots and low copy; nothing where outcome->finite is 0. Element by
+  /// element the operations of optim/update_kernels.h.
   void (*update)(Stream stream, const UpdateArguments& arguments);
   /// to[i] = from[i] in `precision`.
   void (*cast)(Stream stream, const float* from, void* to, int64_t n, Precision precision);
@@ -117,7 +128,8 @@ struct StateKernels {
 
 /// Bytes of an outcome for so many units.
 inline int64_t outcome_bytes(int units) {
-  return static_cast<int64_t>(sizeof(StepOutcome)) + int64_t{units} * static_cast<int64_t>(sizeof(float));
+  return static_cast<int64_t>(sizeof(StepOutcome)) +
+         int64_t{units} * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// Small things that engine and trainer share: tags of the channels, apart from those of instructions (which have their
-// ids), and the time-out.
+// Small things that engine and trainer share: tags of the channels, apart from those of
+// instructions (which have their ids), and the time-out.
 #pragma once
 
 #include "base/wait.h"
@@ -7,8 +7,9 @@
 
 namespace tutti {
 
-inline constexpr uint32_t kDataChannel = 1 << 20, kMainChannel = kDataChannel + 64, kLoaderChannel = kMainChannel + 64,
-                          kRollCall = kLoaderChannel + 64, kForwardRollCall = kRollCall + 64,
+inline constexpr uint32_t kDataChannel = 1 << 20, kMainChannel = kDataChannel + 64,
+                          kLoaderChannel = kMainChannel + 64, kRollCall = kLoaderChannel + 64,
+                          kForwardRollCall = kRollCall + 64,
                           kOutputMessages = kForwardRollCall + 64;
 
 inline Duration timeout_of(const Job& job) {

@@ -4,8 +4,8 @@
 
 namespace tutti {
 
-DataSlots::DataSlots(const Model& model, const Program& program, const std::function<std::byte*(int buffer)>& memory,
-                     at::Device on)
+DataSlots::DataSlots(const Model& model, const Program& program,
+                     const std::function<std::byte*(int buffer)>& memory, at::Device on)
     : program_(program) {
   for (const Instruction& i : program.queues[0].instructions) {
     if (i.op != Op::kLoad || slot_of_.contains(buffer_of(i, OperandRole::kData))) continue;
@@ -13,13 +13,16 @@ DataSlots::DataSlots(const Model& model, const Program& program, const std::func
     const auto buffers = operands_of(i, OperandRole::kData);
     for (size_t d = 0; d < model.data.size(); ++d) {
       const int b = buffers.at(d)->buffer;
-      if (!program.buffers[b].lent) tensors.push_back(view_on(on, memory(b), model.data[d].dims, model.data[d].type));
+      if (!program.buffers[b].lent)
+        tensors.push_back(view_on(on, memory(b), model.data[d].dims, model.data[d].type));
       slot_of_[b] = slots_.size() - 1;
     }
   }
 }
 
-size_t DataSlots::slot_of(const Instruction& load) const { return slot_of_.at(buffer_of(load, OperandRole::kData)); }
+size_t DataSlots::slot_of(const Instruction& load) const {
+  return slot_of_.at(buffer_of(load, OperandRole::kData));
+}
 
 const std::vector<at::Tensor>& DataSlots::filled_by(const Instruction& load) const {
   static const std::vector<at::Tensor> kNone;

@@ -1,5 +1,5 @@
-// The data of micro-batches in flight, where a program has it: a Load fills the data buffers of a slot, the
-// segments of its micro-batch read them.
+// The data of micro-batches in flight, where a program has it: a Load fills the data buffers of a
+// slot, the segments of its micro-batch read them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,8 @@ namespace tutti {
 class DataSlots {
  public:
   /// `memory`: where a buffer of the program lies, on the device `on`.
-  DataSlots(const Model& model, const Program& program, const std::function<std::byte*(int buffer)>& memory,
-            at::Device on);
+  DataSlots(const Model& model, const Program& program,
+            const std::function<std::byte*(int buffer)>& memory, at::Device on);
 
   /// Model::data in the slot that the Load fills; empty where the slot's memory is lent.
   const std::vector<at::Tensor>& filled_by(const Instruction& load) const;

@@ -8,13 +8,16 @@ namespace tutti {
 
 namespace {
 
-std::unique_ptr<Backend> make_backend(const EngineParts& parts, const Station& station, const RankDevice* device) {
-  return device != nullptr ? make_device_backend(parts, station, *device) : make_host_backend(parts, station);
+std::unique_ptr<Backend> make_backend(const EngineParts& parts, const Station& station,
+                                      const RankDevice* device) {
+  return device != nullptr ? make_device_backend(parts, station, *device)
+                           : make_host_backend(parts, station);
 }
 
 std::unique_ptr<PlanRunner> make_runner(const EngineParts& p, Which which, RunnerOptions options) {
   const auto memory = [&p_memory = p.memory, which](int b) { return p_memory.of(which, b); };
-  return std::make_unique<PlanRunner>(p.model, p.shape, p.program(which), memory, p.accounts, std::move(options));
+  return std::make_unique<PlanRunner>(p.model, p.shape, p.program(which), memory, p.accounts,
+                                      std::move(options));
 }
 
 }  // namespace
@@ -27,7 +30,8 @@ Engine::Engine(const EngineParts& parts, const RankDevice* device)
       steps_(make_runner(p_, Which::kSteps, options_)),
       forward_(make_runner(p_, Which::kEvaluation, backend_->runner_options(Which::kEvaluation))),
       outputs_(p_.model, station_, backend_->move_output()) {
-  backend_->start([this](Which which, const Instruction& i, const Turn& turn) { compute(which, i, turn); });
+  backend_->start(
+      [this](Which which, const Instruction& i, const Turn& turn) { compute(which, i, turn); });
 }
 
 Engine::~Engine() = default;
@@ -52,7 +56,8 @@ void Engine::evaluate(const Instruction& forward) {
   if (station_.is_end(forward) && column == 0) forward_end_ = &forward;
 }
 
-/// Whether what an instruction left is finite is asked of a device here and answered after the step.
+/// Whether what an instruction left is finite is asked of a device here and answered after the
+/// step.
 void Engine::look_at(const Instruction& i) {
   const bool backward = i.op == Op::kBackward;
   if (backward && i.segment > 0) return;  // a block's gradient is whole after its first segment's
@@ -66,7 +71,8 @@ RunnerOptions Engine::options() const {
   options.low.assign(p_.shape.blocks.size(), nullptr);
   const auto& buffers = p_.program().buffers;
   for (size_t b = 0; b < buffers.size(); ++b)
-    if (buffers[b].kind == BufferKind::kParameter && buffers[b].unit >= 0 && buffers[b].placed.empty())
+    if (buffers[b].kind == BufferKind::kParameter && buffers[b].unit >= 0 &&
+        buffers[b].placed.empty())
       options.low[buffers[b].unit] = options.low_memory(static_cast<int>(b));
   return options;
 }
@@ -82,7 +88,8 @@ NonFinitePlace Engine::search(const StepRequest& request, Loader& loader) {
   searching_ = false;
   NonFinitePlace first;
   for (const Looked& looked : std::exchange(looked_, {}))
-    if (!looked.finite.item<bool>() && (first.lane < 0 || computed_before(looked.place, first))) first = looked.place;
+    if (!looked.finite.item<bool>() && (first.lane < 0 || computed_before(looked.place, first)))
+      first = looked.place;
   return first;
 }
 

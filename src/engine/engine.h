@@ -1,5 +1,6 @@
-// Runs a rank's programs: its steps, and evaluations between them. What segments compute is here; everything else is
-// the backend's (engine/backend.h): on the host's cores or on a device. Both walk the same plan.
+// Runs a rank's programs: its steps, and evaluations between them. What segments compute is here;
+// everything else is the backend's (engine/backend.h): on the host's cores or on a device. Both
+// walk the same plan.
 #pragma once
 
 #include <memory>
@@ -19,11 +20,11 @@ class Engine final : public Placement {
   explicit Engine(const EngineParts& parts, const RankDevice* device = nullptr);
   ~Engine() override;
 
-  /// The plan once, over all ranks. Throws CommError when a peer is lost. After a step that was not finite the host's
-  /// cores can run no further one, but for search().
+  /// The plan once, over all ranks. Throws CommError when a peer is lost. After a step that was not
+  /// finite the host's cores can run no further one, but for search().
   StepVerdict run(const StepRequest& request);
-  /// Runs the last step, which was not finite, once more on micro-batches from `loader`: the first place on this rank
-  /// that is not. Collective.
+  /// Runs the last step, which was not finite, once more on micro-batches from `loader`: the first
+  /// place on this rank that is not. Collective.
   NonFinitePlace search(const StepRequest& request, Loader& loader);
 
   uint64_t order_digest() const { return station_.reports() ? backend_->order_digest() : 0; }

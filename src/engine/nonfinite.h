@@ -1,5 +1,5 @@
-// When a loss or a gradient is not finite the step is not committed, so it can be run again (Engine::search) to name
-// the place.
+// When a loss or a gradient is not finite the step is not committed, so it can be run again
+// (Engine::search) to name the place.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,7 @@ struct NonFinitePlace {
 bool computed_before(const NonFinitePlace& a, const NonFinitePlace& b);
 
 /// The message for the first place of all.
-std::string describe_nonfinite(const std::vector<NonFinitePlace>& places, int64_t step, const ModelShape& shape);
+std::string describe_nonfinite(const std::vector<NonFinitePlace>& places, int64_t step,
+                               const ModelShape& shape);
 
 }  // namespace tutti

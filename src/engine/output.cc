@@ -19,15 +19,20 @@ std::span<std::byte> bytes_of(const at::Tensor& t) {
 }  // namespace
 
 MoveOutput move_by_transport(const EngineParts& parts, const Station& station) {
-  return [&p = parts, &station, turns = uint64_t{0}](const std::vector<OutputMessage>& sends,
-                                                     const std::vector<OutputMessage>& receives) mutable {
+  return [&p = parts, &station, turns = uint64_t{0}](
+             const std::vector<OutputMessage>& sends,
+             const std::vector<OutputMessage>& receives) mutable {
     const uint64_t turn = turns++;
     const auto rank = [&](int tensor) { return station.rank_beside(tensor); };
-    const auto tag = [&](int column) { return Tag{kOutputId, static_cast<uint32_t>(column), turn}; };
+    const auto tag = [&](int column) {
+      return Tag{kOutputId, static_cast<uint32_t>(column), turn};
+    };
     named("output of an evaluation", turn, [&] {
       Posted posted(p.transport);
-      for (const OutputMessage& m : sends) posted.send(rank(m.peer), tag(m.column), bytes_of(m.part));
-      for (const OutputMessage& m : receives) posted.recv(rank(m.peer), tag(m.column), bytes_of(m.part));
+      for (const OutputMessage& m : sends)
+        posted.send(rank(m.peer), tag(m.column), bytes_of(m.part));
+      for (const OutputMessage& m : receives)
+        posted.recv(rank(m.peer), tag(m.column), bytes_of(m.part));
       posted.wait_all(p.context.clock.after(timeout_of(p.job)));
     });
   };
@@ -38,8 +43,10 @@ MoveOutput move_on_stream(DeviceGroup* columns, Stream stream) {
     if (columns == nullptr) return;
     std::vector<DeviceSend> out;
     std::vector<DeviceReceive> in;
-    for (const OutputMessage& m : sends) out.push_back({m.peer, m.part.data_ptr(), m.part.nbytes()});
-    for (const OutputMessage& m : receives) in.push_back({m.peer, m.part.data_ptr(), m.part.nbytes()});
+    for (const OutputMessage& m : sends)
+      out.push_back({m.peer, m.part.data_ptr(), m.part.nbytes()});
+    for (const OutputMessage& m : receives)
+      in.push_back({m.peer, m.part.data_ptr(), m.part.nbytes()});
     columns->exchange(stream, out, in);
   };
 }
@@ -64,7 +71,8 @@ void OutputParts::bring() {
   for (int t = 1; t < station_.tensor_ranks(); ++t)
     for (int64_t c = station_.columns(t).begin; c < station_.columns(t).end; ++c) {
       const int column = static_cast<int>(c);
-      if (tensor == 0) receives.push_back({t, column, parts_[column] = at::empty_like(parts_.at(0))});
+      if (tensor == 0)
+        receives.push_back({t, column, parts_[column] = at::empty_like(parts_.at(0))});
       if (tensor == t) sends.push_back({0, column, parts_.at(column)});
     }
   move_(sends, receives);

@@ -18,8 +18,8 @@ struct OutputMessage {
   at::Tensor part;
 };
 /// Collective over the tensor ranks of the last stage.
-using MoveOutput =
-    std::function<void(const std::vector<OutputMessage>& sends, const std::vector<OutputMessage>& receives)>;
+using MoveOutput = std::function<void(const std::vector<OutputMessage>& sends,
+                                      const std::vector<OutputMessage>& receives)>;
 /// Over the transport; all is there when it returns. Parts and station must outlive it.
 MoveOutput move_by_transport(const EngineParts& parts, const Station& station);
 /// On the stream, over the tensor axis's group; null: one tensor rank.
@@ -35,8 +35,8 @@ class OutputParts {
   void clear() { parts_.clear(); }
   /// A column's part; nothing where it is undefined.
   void add(int column, const at::Tensor& part);
-  /// All of it, where columns have parts of it on the first tensor rank alone; undefined elsewhere. Collective over the
-  /// tensor ranks of the last stage.
+  /// All of it, where columns have parts of it on the first tensor rank alone; undefined elsewhere.
+  /// Collective over the tensor ranks of the last stage.
   at::Tensor whole();
 
  private:

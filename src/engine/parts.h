@@ -26,9 +26,14 @@ struct EngineParts {
   Loader& loader;
 
   const Plan& plan_of(Which which) const { return which == Which::kSteps ? plan : forward_plan; }
-  const Program& program(Which which = Which::kSteps) const { return plan_of(which).programs[context.rank]; }
-  /// Where float 0 of a unit's gradient would be, from the buffer of this rank that holds it or a slice of it.
-  const float* gradient(int buffer) const { return memory.floats(buffer) - program().buffers[buffer].range.begin; }
+  const Program& program(Which which = Which::kSteps) const {
+    return plan_of(which).programs[context.rank];
+  }
+  /// Where float 0 of a unit's gradient would be, from the buffer of this rank that holds it or a
+  /// slice of it.
+  const float* gradient(int buffer) const {
+    return memory.floats(buffer) - program().buffers[buffer].range.begin;
+  }
 };
 
 }  // namespace tutti

@@ -24,8 +24,8 @@ int64_t aten_bytes(const Model& model, const Program& program) {
 }
 
 ProgramMemory::ProgramMemory(const Model& model, const Program& program, const Program& forward,
-                             std::shared_ptr<Window> window, const std::string& tier_folder, Accounts& accounts,
-                             Device* device)
+                             std::shared_ptr<Window> window, const std::string& tier_folder,
+                             Accounts& accounts, Device* device)
     : device_(device),
       held_(std::move(window)),
       memory_(program.buffers.size(), nullptr),
@@ -44,7 +44,8 @@ ProgramMemory::ProgramMemory(const Model& model, const Program& program, const P
   }
   std::vector<int64_t> total(kBufferKinds, 0), window_total(kBufferKinds, 0);
   for (size_t b = 0; b < program.buffers.size(); ++b)
-    (program.buffers[b].window ? window_total : total)[static_cast<int>(program.buffers[b].kind)] += bytes[b];
+    (program.buffers[b].window ? window_total : total)[static_cast<int>(program.buffers[b].kind)] +=
+        bytes[b];
   for (int b : missing) total[static_cast<int>(forward.buffers[b].kind)] += forward_bytes[b];
 
   if (const auto wanted = static_cast<size_t>(window_bytes(program)); wanted > 0) {
@@ -59,11 +60,13 @@ ProgramMemory::ProgramMemory(const Model& model, const Program& program, const P
   std::vector<Arena*> arena(kBufferKinds, nullptr);
   for (int kind = 0; kind < kBufferKinds; ++kind) {
     if (total[kind] == 0) continue;
-    arenas_.push_back(std::make_unique<Arena>(static_cast<BufferKind>(kind), total[kind], accounts, device));
+    arenas_.push_back(
+        std::make_unique<Arena>(static_cast<BufferKind>(kind), total[kind], accounts, device));
     arena[kind] = arenas_.back().get();
   }
   const auto take = [&](BufferKind kind, int64_t count) -> std::byte* {
-    return count > 0 ? arena[static_cast<int>(kind)]->take(static_cast<size_t>(count)).data() : nullptr;
+    return count > 0 ? arena[static_cast<int>(kind)]->take(static_cast<size_t>(count)).data()
+                     : nullptr;
   };
   int64_t tier_bytes = 0;
   for (const Buffer& b : program.buffers) tier_bytes += b.offloaded ? align_up(b.bytes, kPage) : 0;
@@ -74,7 +77,8 @@ ProgramMemory::ProgramMemory(const Model& model, const Program& program, const P
       memory_[b] = std::exchange(tier, tier + align_up(buffer.bytes, kPage));
       continue;
     }
-    memory_[b] = buffer.window ? window_.data() + buffer.window_offset : take(buffer.kind, bytes[b]);
+    memory_[b] =
+        buffer.window ? window_.data() + buffer.window_offset : take(buffer.kind, bytes[b]);
   }
   for (size_t b = 0; b < forward.buffers.size(); ++b)
     if (const int same = forward.buffers[b].same_as; same >= 0) forward_memory_[b] = memory_[same];
@@ -86,7 +90,8 @@ ProgramMemory::~ProgramMemory() {
 }
 
 std::byte* ProgramMemory::make_tier(const std::string& folder, int64_t bytes) {
-  if (device_ != nullptr) return (pinned_ = device_->take_pinned(static_cast<size_t>(bytes))).data();
+  if (device_ != nullptr)
+    return (pinned_ = device_->take_pinned(static_cast<size_t>(bytes))).data();
   tier_ = std::make_unique<FileTier>(folder, bytes);
   return tier_->mapped().data();
 }

@@ -1,6 +1,7 @@
-// The memory of a rank's programs: every buffer that it names, and nothing else. Those that other ranks read are in the
-// rank's window, if its transport has one; the rest in arenas by kind. All of it outlives the transport: what is state
-// in it can be read, and moved to another plan's memory, when the connections are gone.
+// The memory of a rank's programs: every buffer that it names, and nothing else. Those that other
+// ranks read are in the rank's window, if its transport has one; the rest in arenas by kind. All of
+// it outlives the transport: what is state in it can be read, and moved to another plan's memory,
+// when the connections are gone.
 #pragma once
 
 #include <functional>
@@ -19,17 +20,19 @@ namespace tutti {
 /// One of the two programs of a rank.
 enum class Which : uint8_t { kSteps, kEvaluation };
 
-/// Bytes that ATen will take itself inside of the program's segments: by the plan's account, but not ProgramMemory's.
+/// Bytes that ATen will take itself inside of the program's segments: by the plan's account, but
+/// not ProgramMemory's.
 int64_t aten_bytes(const Model& model, const Program& program);
 
 class ProgramMemory {
  public:
-  /// `window`: the transport's, which is kept; null: it has none. `forward`: a program of evaluation, which shares
-  /// buffers of `program`. What ATen allocates itself inside of segments gets no memory here. All arguments
-  /// must outlive it. With a `device` all is its memory. Offloaded buffers are in a file in `tier_folder`, with a
-  /// device in pinned memory of the host.
-  ProgramMemory(const Model& model, const Program& program, const Program& forward, std::shared_ptr<Window> window,
-                const std::string& tier_folder, Accounts& accounts, Device* device = nullptr);
+  /// `window`: the transport's, which is kept; null: it has none. `forward`: a program of
+  /// evaluation, which shares buffers of `program`. What ATen allocates itself inside of segments
+  /// gets no memory here. All arguments must outlive it. With a `device` all is its memory.
+  /// Offloaded buffers are in a file in `tier_folder`, with a device in pinned memory of the host.
+  ProgramMemory(const Model& model, const Program& program, const Program& forward,
+                std::shared_ptr<Window> window, const std::string& tier_folder, Accounts& accounts,
+                Device* device = nullptr);
   ~ProgramMemory();
   ProgramMemory(const ProgramMemory&) = delete;
   ProgramMemory& operator=(const ProgramMemory&) = delete;
@@ -57,9 +60,11 @@ class ProgramMemory {
   Accounts uncounted_;  // of the window, which counts as what it holds
   std::vector<std::unique_ptr<Arena>> arenas_;
   std::span<std::byte> window_;
-  std::unique_ptr<FileTier> tier_;                   // null: nothing is offloaded, or beside a device
-  std::span<std::byte> pinned_;                      // the tier beside a device
-  std::vector<std::byte*> memory_, forward_memory_;  // by buffer; offloaded ones are in the tier, mapped or pinned
+  // null: nothing is offloaded, or beside a device
+  std::unique_ptr<FileTier> tier_;
+  std::span<std::byte> pinned_;  // the tier beside a device
+  // by buffer; offloaded ones are in the tier, mapped or pinned
+  std::vector<std::byte*> memory_, forward_memory_;
 };
 
 }  // namespace tutti

@@ -9,7 +9,8 @@
 
 namespace tutti {
 
-Station::Station(const Model& model, const ModelShape& shape, const Plan& plan, const Plan& forward, int rank)
+Station::Station(const Model& model, const ModelShape& shape, const Plan& plan, const Plan& forward,
+                 int rank)
     : model_(model), shape_(shape), plan_(plan), rank_(rank) {
   for (const Queue& queue : forward.programs[rank].queues)
     for (const Instruction& i : queue.instructions)
@@ -22,7 +23,8 @@ bool Station::counts_loss(const Instruction& forward) const {
 
 bool Station::is_end(const Instruction& forward) const {
   const BlockShape& block = shape_.blocks[forward.block];
-  return block.layer + 1 == shape_.layers() && forward.segment + 1 == static_cast<int>(block.segments.size());
+  return block.layer + 1 == shape_.layers() &&
+         forward.segment + 1 == static_cast<int>(block.segments.size());
 }
 
 bool Station::owns(int lane) const {
@@ -32,8 +34,8 @@ bool Station::owns(int lane) const {
 
 const OutputShape& Station::output_of(const Instruction& exchange) const {
   const auto& outputs = shape_.blocks[exchange.block].segments[exchange.segment].outputs;
-  TUTTI_CHECK(exchange.output >= 0 && exchange.output < static_cast<int>(outputs.size()), "{} has no output {}",
-              to_string(exchange), exchange.output);
+  TUTTI_CHECK(exchange.output >= 0 && exchange.output < static_cast<int>(outputs.size()),
+              "{} has no output {}", to_string(exchange), exchange.output);
   return outputs[exchange.output];
 }
 
@@ -51,7 +53,8 @@ int64_t Station::output_width() const {
   for (const Block& block : model_.blocks)
     for (const auto& segment : block.segments)
       for (const Border& border : segment->outputs())
-        if (border.name == model_.output) return border.dims.back() * (model_.output_sliced ? model_.columns : 1);
+        if (border.name == model_.output)
+          return border.dims.back() * (model_.output_sliced ? model_.columns : 1);
   throw Error(fmt::format("the model has no border {}", model_.output));
 }
 

@@ -10,7 +10,8 @@ namespace tutti {
 class Station {
  public:
   /// `forward`: the plan of evaluation.
-  Station(const Model& model, const ModelShape& shape, const Plan& plan, const Plan& forward, int rank);
+  Station(const Model& model, const ModelShape& shape, const Plan& plan, const Plan& forward,
+          int rank);
 
   const Coordinates& at() const { return plan_.places[rank_].at; }
   /// Of a tensor coordinate.
@@ -24,7 +25,8 @@ class Station {
   bool reports() const { return ends() && at().tensor == 0; }
   bool ends() const { return at().pipeline == plan_.homes.back().pipeline; }  ///< of the last stage
   bool owns(int lane) const;
-  /// Whether it takes part in the lane's evaluation: where slices are gathered, all data ranks must do it together.
+  /// Whether it takes part in the lane's evaluation: where slices are gathered, all data ranks must
+  /// do it together.
   bool computes(int lane) const { return gathers_ || owns(lane); }
   /// Bytes of a column's part (gather), or of its partial sum (scatter).
   int64_t exchanged_bytes(const Instruction& exchange) const;

@@ -26,19 +26,22 @@ std::vector<Held> held_by(const Plan& plan, int rank) {
 
 std::vector<Held> all_held(const ModelShape& shape) {
   std::vector<Held> held;
-  for (const BlockShape& block : shape.blocks) held.push_back({{0, block.unit_size}, {0, block.unit_size}});
+  for (const BlockShape& block : shape.blocks)
+    held.push_back({{0, block.unit_size}, {0, block.unit_size}});
   return held;
 }
 
-Units::Units(const Model& model, const ModelShape& shape, std::vector<Held> held, std::vector<std::string> slots,
-             uint64_t seed, std::vector<UnitMemory> memory, Accounts& accounts, Device* device)
+Units::Units(const Model& model, const ModelShape& shape, std::vector<Held> held,
+             std::vector<std::string> slots, uint64_t seed, std::vector<UnitMemory> memory,
+             Accounts& accounts, Device* device)
     : shape_(shape),
       held_(std::move(held)),
       slot_names_(std::move(slots)),
       memory_(std::move(memory)),
       device_(device) {
-  TUTTI_CHECK(held_.size() == shape.blocks.size() && (memory_.empty() || memory_.size() == held_.size()),
-              "{} units, {} held, {} placed", shape.blocks.size(), held_.size(), memory_.size());
+  TUTTI_CHECK(
+      held_.size() == shape.blocks.size() && (memory_.empty() || memory_.size() == held_.size()),
+      "{} units, {} held, {} placed", shape.blocks.size(), held_.size(), memory_.size());
   take_memory(accounts);
   place_copies();
   for (const EntryPlace& place : entry_places(shape, slot_names_)) {
@@ -50,7 +53,8 @@ Units::Units(const Model& model, const ModelShape& shape, std::vector<Held> held
     const int64_t begin = part.begin - place.floats.begin;
     pieces_.push_back({entry, {begin, begin + part.size()}, values});
     if (place.slot < 0) {
-      initialise_range(own_parameter(model.blocks[place.unit], place.parameter), place.shape.name, seed, begin, values);
+      initialise_range(own_parameter(model.blocks[place.unit], place.parameter), place.shape.name,
+                       seed, begin, values);
     } else {
       std::fill(values.begin(), values.end(), 0.0f);
     }
@@ -69,21 +73,27 @@ void Units::take_memory(Accounts& accounts) {
   const auto lacks_values = [this](size_t u) {
     return !held_[u].parameters.empty() && memory_[u].parameters == nullptr;
   };
-  const auto lacks_slots = [this](size_t u) { return !held_[u].moments.empty() && memory_[u].slots.empty(); };
+  const auto lacks_slots = [this](size_t u) {
+    return !held_[u].moments.empty() && memory_[u].slots.empty();
+  };
   for (size_t u = 0; u < held_.size(); ++u) {
     TUTTI_CHECK(memory_[u].slots.empty() || memory_[u].slots.size() == slot_names_.size(),
-                "unit {} has places for {} slots of {}", u, memory_[u].slots.size(), slot_names_.size());
+                "unit {} has places for {} slots of {}", u, memory_[u].slots.size(),
+                slot_names_.size());
     if (lacks_values(u)) parameters += floats(held_[u].parameters);
-    if (lacks_slots(u)) moments += floats(held_[u].moments) * static_cast<int64_t>(slot_names_.size());
+    if (lacks_slots(u))
+      moments += floats(held_[u].moments) * static_cast<int64_t>(slot_names_.size());
   }
   const auto arena = [&](BufferKind kind, int64_t wanted) {
     return wanted == 0 ? nullptr
-                       : std::make_unique<Arena>(kind, static_cast<size_t>(wanted) * sizeof(float), accounts, device_);
+                       : std::make_unique<Arena>(kind, static_cast<size_t>(wanted) * sizeof(float),
+                                                 accounts, device_);
   };
   parameters_ = arena(BufferKind::kParameter, parameters);
   moments_ = arena(BufferKind::kMoment, moments);
   for (size_t u = 0; u < held_.size(); ++u) {
-    if (lacks_values(u)) memory_[u].parameters = parameters_->take_floats(floats(held_[u].parameters)).data();
+    if (lacks_values(u))
+      memory_[u].parameters = parameters_->take_floats(floats(held_[u].parameters)).data();
     if (!lacks_slots(u)) continue;
     for (size_t k = 0; k < slot_names_.size(); ++k)
       memory_[u].slots.push_back(moments_->take_floats(floats(held_[u].moments)).data());
@@ -117,15 +127,15 @@ std::span<float> Units::on_host(int unit, int slot, Range part) const {
 
 float* Units::parameters(int unit, int64_t offset) const {
   const Range& range = held_[unit].parameters;
-  TUTTI_CHECK(range.contains(offset), "parameters of {} at {}: [{}, {}) is held", shape_.blocks[unit].name, offset,
-              range.begin, range.end);
+  TUTTI_CHECK(range.contains(offset), "parameters of {} at {}: [{}, {}) is held",
+              shape_.blocks[unit].name, offset, range.begin, range.end);
   return memory_[unit].parameters + (offset - range.begin);
 }
 
 std::vector<float*> Units::slots(int unit, int64_t offset) const {
   const Range& range = held_[unit].moments;
-  TUTTI_CHECK(range.contains(offset), "moments of {} at {}: [{}, {}) is held", shape_.blocks[unit].name, offset,
-              range.begin, range.end);
+  TUTTI_CHECK(range.contains(offset), "moments of {} at {}: [{}, {}) is held",
+              shape_.blocks[unit].name, offset, range.begin, range.end);
   std::vector<float*> pointers;
   for (float* slot : memory_[unit].slots) pointers.push_back(slot + (offset - range.begin));
   return pointers;
@@ -134,8 +144,8 @@ std::vector<float*> Units::slots(int unit, int64_t offset) const {
 bool Units::whole() const { return held_ == all_held(shape_); }
 
 State Units::state(const StateCounters& counters) const {
-  TUTTI_CHECK(pieces_.size() == entries_.size(), "{} pieces of {} entries are not the whole state", pieces_.size(),
-              entries_.size());
+  TUTTI_CHECK(pieces_.size() == entries_.size(), "{} pieces of {} entries are not the whole state",
+              pieces_.size(), entries_.size());
   State state{{}, counters};
   for (const StatePiece& piece : pieces_) {
     const EntryShape& entry = entries_[piece.entry];

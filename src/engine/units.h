@@ -1,5 +1,5 @@
-// The values of a model on one rank: what it holds of every unit's parameters and optimizer slots, in flat memory of
-// the host or of a device.
+// The values of a model on one rank: what it holds of every unit's parameters and optimizer slots,
+// in flat memory of the host or of a device.
 #pragma once
 
 #include <memory>
@@ -42,11 +42,12 @@ struct UnitMemory {
 
 class Units final : public UnitValues {
  public:
-  /// Initialises the held parameters by (seed, name); slots start at zero. `memory` is by unit, or empty; it stays the
-  /// caller's and is on the `device` where there is one (which must outlive this); then the host keeps a mirror of all
-  /// pieces.
-  Units(const Model& model, const ModelShape& shape, std::vector<Held> held, std::vector<std::string> slots,
-        uint64_t seed, std::vector<UnitMemory> memory, Accounts& accounts, Device* device = nullptr);
+  /// Initialises the held parameters by (seed, name); slots start at zero. `memory` is by unit, or
+  /// empty; it stays the caller's and is on the `device` where there is one (which must outlive
+  /// this); then the host keeps a mirror of all pieces.
+  Units(const Model& model, const ModelShape& shape, std::vector<Held> held,
+        std::vector<std::string> slots, uint64_t seed, std::vector<UnitMemory> memory,
+        Accounts& accounts, Device* device = nullptr);
   ~Units() override;
   Units(const Units&) = delete;
   Units& operator=(const Units&) = delete;
@@ -57,8 +58,8 @@ class Units final : public UnitValues {
   std::vector<float*> slots(int unit, int64_t offset) const override;
 
   const std::vector<EntryShape>& entries() const { return entries_; }
-  /// What this rank holds of the entries, in their order. On a device the spans are of the mirror: as of the last
-  /// upload or copy_out() that has run, and until the next.
+  /// What this rank holds of the entries, in their order. On a device the spans are of the mirror:
+  /// as of the last upload or copy_out() that has run, and until the next.
   const std::vector<StatePiece>& pieces() const { return pieces_; }
   /// Whether this rank holds all of every unit.
   bool whole() const;
@@ -80,8 +81,12 @@ class Units final : public UnitValues {
   void place_copies();
   std::span<float> on_host(int unit, int slot, Range range) const;
   const Copy& copy_of(int unit, int slot) const { return copies_[unit][slot + 1]; }
-  float* values(int unit, int slot) const { return slot < 0 ? memory_[unit].parameters : memory_[unit].slots[slot]; }
-  Range range(int unit, int slot) const { return slot < 0 ? held_[unit].parameters : held_[unit].moments; }
+  float* values(int unit, int slot) const {
+    return slot < 0 ? memory_[unit].parameters : memory_[unit].slots[slot];
+  }
+  Range range(int unit, int slot) const {
+    return slot < 0 ? held_[unit].parameters : held_[unit].moments;
+  }
 
   const ModelShape& shape_;
   const std::vector<Held> held_;

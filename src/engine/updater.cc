@@ -17,7 +17,8 @@ Updater::Updater(const Job& job, const ModelShape& shape)
     numbers_.emplace_back();
     for (const ParameterShape& parameter : block.parameters) {
       Rule rule{parameter.role, 1, job.train.weight_decay, false};
-      for (size_t g = 0; g < groups.size(); ++g) used[g] = used[g] || fits(groups[g].pattern, parameter.name);
+      for (size_t g = 0; g < groups.size(); ++g)
+        used[g] = used[g] || fits(groups[g].pattern, parameter.name);
       if (const ParameterGroup* group = group_of(groups, parameter.name)) {
         rule.lr = group->lr;
         rule.weight_decay = group->weight_decay.value_or(job.train.weight_decay);
@@ -31,11 +32,12 @@ Updater::Updater(const Job& job, const ModelShape& shape)
   }
   for (size_t g = 0; g < groups.size(); ++g) {
     if (used[g]) continue;
-    const auto first =
-        std::find_if(shape.blocks.begin(), shape.blocks.end(), [](const auto& b) { return !b.parameters.empty(); });
-    throw Error(fmt::format(
-        "train.groups: \"{}\" fits no parameter; {}", groups[g].pattern,
-        first == shape.blocks.end() ? "the model has none" : "the first is called " + first->parameters.front().name));
+    const auto first = std::find_if(shape.blocks.begin(), shape.blocks.end(),
+                                    [](const auto& b) { return !b.parameters.empty(); });
+    throw Error(fmt::format("train.groups: \"{}\" fits no parameter; {}", groups[g].pattern,
+                            first == shape.blocks.end()
+                                ? "the model has none"
+                                : "the first is called " + first->parameters.front().name));
   }
 }
 
@@ -46,8 +48,9 @@ bool Updater::counts(int unit, size_t parameter) const {
 
 UpdateKind Updater::kind() const {
   static constexpr std::pair<const char*, UpdateKind> kKinds[] = {
-      {"sgd", UpdateKind::kSgd},   {"adagrad", UpdateKind::kAdagrad}, {"rmsprop", UpdateKind::kRmsprop},
-      {"adam", UpdateKind::kAdam}, {"adamw", UpdateKind::kAdamw},     {"lion", UpdateKind::kLion},
+      {"sgd", UpdateKind::kSgd},         {"adagrad", UpdateKind::kAdagrad},
+      {"rmsprop", UpdateKind::kRmsprop}, {"adam", UpdateKind::kAdam},
+      {"adamw", UpdateKind::kAdamw},     {"lion", UpdateKind::kLion},
       {"lamb", UpdateKind::kLamb}};
   for (const auto& [name, kind] : kKinds)
     if (name_ == name) return kind;
@@ -74,8 +77,8 @@ std::vector<RuleScalars> Updater::rules(const StepScalars& scalars, int64_t prop
   return all;
 }
 
-Norms Updater::measure(const UnitValues& units, int unit, size_t parameter, std::span<const GradientPiece> pieces,
-                       StepScalars scalars) const {
+Norms Updater::measure(const UnitValues& units, int unit, size_t parameter,
+                       std::span<const GradientPiece> pieces, StepScalars scalars) const {
   Norms norms;
   const Rule& rule = rules_[unit][parameter];
   if (rule.role != Role::kTrained || rule.frozen || !two_passes()) return norms;
@@ -83,17 +86,20 @@ Norms Updater::measure(const UnitValues& units, int unit, size_t parameter, std:
   scalars.weight_decay = rule.weight_decay;
   for (const GradientPiece& piece : pieces) {
     const auto slots = units.slots(unit, piece.at);
-    optimizer_->measure(units.parameters(unit, piece.at), piece.gradient, slots, piece.size, scalars, norms);
+    optimizer_->measure(units.parameters(unit, piece.at), piece.gradient, slots, piece.size,
+                        scalars, norms);
   }
   return norms;
 }
 
-void Updater::update(const UnitValues& units, int unit, size_t parameter, std::span<const GradientPiece> pieces,
-                     StepScalars scalars, int64_t proposals, const Norms* norms) const {
+void Updater::update(const UnitValues& units, int unit, size_t parameter,
+                     std::span<const GradientPiece> pieces, StepScalars scalars, int64_t proposals,
+                     const Norms* norms) const {
   const Rule& rule = rules_[unit][parameter];
   if (rule.frozen) return;
   if (rule.role == Role::kTrained && two_passes())
-    scalars.trust = trust_ratio(norms != nullptr ? *norms : measure(units, unit, parameter, pieces, scalars));
+    scalars.trust =
+        trust_ratio(norms != nullptr ? *norms : measure(units, unit, parameter, pieces, scalars));
   scalars.lr *= rule.lr;
   scalars.weight_decay = rule.weight_decay;
   for (const GradientPiece& piece : pieces) {

@@ -1,5 +1,5 @@
-// What the commit of a step does to each parameter: the optimizer's update by its group's settings, nothing where it is
-// frozen, or a buffer's rule.
+// What the commit of a step does to each parameter: the optimizer's update by its group's settings,
+// nothing where it is frozen, or a buffer's rule.
 #pragma once
 
 #include <memory>
@@ -32,15 +32,18 @@ class Updater {
   size_t rule_count() const { return distinct_.size(); }
   /// Whether the parameter's gradient counts in norms: it is trained and not frozen.
   bool counts(int unit, size_t parameter) const;
-  /// `proposals`: micro-batches of a step, for buffers. The pieces cover the parameter, or what this rank holds of it:
-  /// then an optimizer of two passes needs the `norms` over all of it, measure()'s of all ranks that hold some.
-  void update(const UnitValues& units, int unit, size_t parameter, std::span<const GradientPiece> pieces,
-              StepScalars scalars, int64_t proposals, const Norms* norms = nullptr) const;
+  /// `proposals`: micro-batches of a step, for buffers. The pieces cover the parameter, or what
+  /// this rank holds of it: then an optimizer of two passes needs the `norms` over all of it,
+  /// measure()'s of all ranks that hold some.
+  void update(const UnitValues& units, int unit, size_t parameter,
+              std::span<const GradientPiece> pieces, StepScalars scalars, int64_t proposals,
+              const Norms* norms = nullptr) const;
   /// Whether update() looks at a whole parameter before it changes any of it (LAMB).
   bool two_passes() const { return optimizer_->two_passes(); }
-  /// The first of two passes, once a step: it changes the slots. Of a parameter that is not trained nothing.
-  Norms measure(const UnitValues& units, int unit, size_t parameter, std::span<const GradientPiece> pieces,
-                StepScalars scalars) const;
+  /// The first of two passes, once a step: it changes the slots. Of a parameter that is not trained
+  /// nothing.
+  Norms measure(const UnitValues& units, int unit, size_t parameter,
+                std::span<const GradientPiece> pieces, StepScalars scalars) const;
 
  private:
   struct Rule {

@@ -1,5 +1,5 @@
-// The vote: what all ranks tell each other at the end of a step, in one message of constant size. Its completion is the
-// commit of the step: nothing of the step is written before it.
+// The vote: what all ranks tell each other at the end of a step, in one message of constant size.
+// Its completion is the commit of the step: nothing of the step is written before it.
 #pragma once
 
 #include <cmath>

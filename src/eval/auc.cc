@@ -17,17 +17,17 @@ void log_odds(const float* x, int64_t classes, float* out) {
   for (int64_t j = 0; j < classes; ++j)
     if (j != top) rest += std::exp(static_cast<double>(x[j]) - second);
   for (int64_t j = 0; j < classes; ++j) {
-    const double against =
-        j == top ? second + std::log(rest) : x[top] + std::log(all - std::exp(double{x[j]} - x[top]));
+    const double against = j == top ? second + std::log(rest)
+                                    : x[top] + std::log(all - std::exp(double{x[j]} - x[top]));
     const double odds = static_cast<double>(x[j]) - against;
     out[j] = static_cast<float>(std::isnan(odds) ? -std::numeric_limits<double>::infinity() : odds);
   }
 }
 
-// With targets in the order of their scores, 2U = sum over the positives of 2 * (negatives below) + (negatives equal):
-// an integer, divided once by 2 * positives * negatives.
-std::optional<double> auc_of(const std::vector<float>& scores, const std::vector<int32_t>& labels, int64_t first,
-                             int64_t stride, int32_t positive) {
+// With targets in the order of their scores, 2U = sum over the positives of 2 * (negatives below) +
+// (negatives equal): an integer, divided once by 2 * positives * negatives.
+std::optional<double> auc_of(const std::vector<float>& scores, const std::vector<int32_t>& labels,
+                             int64_t first, int64_t stride, int32_t positive) {
   std::vector<std::pair<float, bool>> list(labels.size());
   for (size_t i = 0; i < labels.size(); ++i)
     list[i] = {scores[first + static_cast<int64_t>(i) * stride], labels[i] == positive};
@@ -42,7 +42,8 @@ std::optional<double> auc_of(const std::vector<float>& scores, const std::vector
     positives += up;
   }
   if (positives == 0 || below == 0) return std::nullopt;
-  return static_cast<double>(twice) / (2.0 * static_cast<double>(positives) * static_cast<double>(below));
+  return static_cast<double>(twice) /
+         (2.0 * static_cast<double>(positives) * static_cast<double>(below));
 }
 
 }  // namespace tutti

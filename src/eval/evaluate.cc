@@ -4,8 +4,8 @@
 
 namespace tutti {
 
-Metrics evaluate(const Model& model, Placement& placement, const Dataset& source, int64_t records, const Batch& batch,
-                 uint64_t seed, int64_t step, Channel& channel) {
+Metrics evaluate(const Model& model, Placement& placement, const Dataset& source, int64_t records,
+                 const Batch& batch, uint64_t seed, int64_t step, Channel& channel) {
   const int64_t classes = placement.output_width();
   Metrics mine(model.task, classes);
   std::vector<at::Tensor> tensors;
@@ -16,7 +16,8 @@ Metrics evaluate(const Model& model, Placement& placement, const Dataset& source
     if (model.check) model.check(tensors);
     const Pass pass{seed, step, lane, 0, m * batch.micro_batch_size, 0, false};
     if (const auto evaluated = placement.forward(pass, tensors))
-      mine.add(evaluated->loss.sum, evaluated->loss.count, evaluated->output, evaluated->data, model.data);
+      mine.add(evaluated->loss.sum, evaluated->loss.count, evaluated->output, evaluated->data,
+               model.data);
   }
   if (channel.size() == 1) return mine;
   Metrics all(model.task, classes);

@@ -65,7 +65,9 @@ class Reader {
   }
 
  private:
-  [[noreturn]] static void fail() { throw Error("metrics of another rank: not the bytes of this task's metrics"); }
+  [[noreturn]] static void fail() {
+    throw Error("metrics of another rank: not the bytes of this task's metrics");
+  }
   const char* take(size_t n) {
     if (bytes_.size() - at_ < n) fail();
     at_ += n;
@@ -91,7 +93,8 @@ void for_each_target(const float* output, const at::Tensor& targets, int64_t cla
 Metrics::Metrics(Task task, int64_t classes) : task_(task), classes_(classes) {
   if (task == Task::kBinary) classes_ = 2;
   if (task != Task::kClasses && task != Task::kBinary) return;
-  for (auto* counts : {&hits_, &taken_, &occurring_}) counts->assign(static_cast<size_t>(classes_), 0);
+  for (auto* counts : {&hits_, &taken_, &occurring_})
+    counts->assign(static_cast<size_t>(classes_), 0);
   if (classes_ <= kMostConfused) confusion_.assign(static_cast<size_t>(classes_ * classes_), 0);
 }
 
@@ -111,7 +114,8 @@ void Metrics::add(double loss_sum, double loss_count, const at::Tensor& output, 
   if (task_ == Task::kLoss) return;
   if (task_ == Task::kTokens && !output.is_cpu()) {
     classes_ = output.size(-1);
-    return add_predictions(largest_places(output).to(at::kCPU), named("targets", data, borders).to(at::kCPU));
+    return add_predictions(largest_places(output).to(at::kCPU),
+                           named("targets", data, borders).to(at::kCPU));
   }
   const at::Tensor out = output.to(at::kCPU).to(at::kFloat).contiguous();
   const auto* values = out.const_data_ptr<float>();
@@ -119,8 +123,8 @@ void Metrics::add(double loss_sum, double loss_count, const at::Tensor& output, 
   const at::Tensor targets = named("targets", data, borders).to(at::kCPU).contiguous();
   if (task_ == Task::kTokens) classes_ = out.size(-1);
   const int64_t columns = task_ == Task::kTokens || task_ == Task::kClasses ? classes_ : 1;
-  TUTTI_CHECK(out.numel() == targets.numel() * columns, "an output of {} for {} targets of {}", out.numel(),
-              targets.numel(), columns);
+  TUTTI_CHECK(out.numel() == targets.numel() * columns, "an output of {} for {} targets of {}",
+              out.numel(), targets.numel(), columns);
   if (task_ == Task::kTokens) add_tokens(values, targets);
   if (task_ == Task::kClasses) add_classes(values, targets);
   if (task_ == Task::kBinary) add_binary(values, targets.to(at::kFloat));
@@ -130,19 +134,23 @@ void Metrics::add(double loss_sum, double loss_count, const at::Tensor& output, 
   }
 }
 
-void Metrics::add_reconstruction(const at::Tensor& out, Tensors data, const std::vector<Border>& borders) {
+void Metrics::add_reconstruction(const at::Tensor& out, Tensors data,
+                                 const std::vector<Border>& borders) {
   const at::Tensor original = data[0].to(at::kCPU).to(at::kFloat).contiguous();
   const int64_t rows = out.size(0), row = rows == 0 ? 0 : out.numel() / rows;
   TUTTI_CHECK(original.numel() == out.numel(), "a reconstruction has its original's size");
-  const bool marked = std::any_of(borders.begin(), borders.end(), [](const Border& b) { return b.name == "targets"; });
+  const bool marked = std::any_of(borders.begin(), borders.end(),
+                                  [](const Border& b) { return b.name == "targets"; });
   const at::Tensor marks =
-      marked ? named("targets", data, borders).to(at::kCPU).to(at::kDouble).contiguous() : at::Tensor();
+      marked ? named("targets", data, borders).to(at::kCPU).to(at::kDouble).contiguous()
+             : at::Tensor();
   for (int64_t r = 0; r < rows; ++r) {
     if (marked) {
       const double mark = marks.const_data_ptr<double>()[r * (marks.numel() / rows)];
       if (mark == -1 || std::isnan(mark)) continue;
     }
-    add_values(out.const_data_ptr<float>() + r * row, original.const_data_ptr<float>() + r * row, row);
+    add_values(out.const_data_ptr<float>() + r * row, original.const_data_ptr<float>() + r * row,
+               row);
   }
 }
 
@@ -153,7 +161,8 @@ at::Tensor largest_places(const at::Tensor& output) {
 
 void Metrics::add_predictions(const at::Tensor& predictions, const at::Tensor& targets) {
   const at::Tensor taken = predictions.contiguous(), all = targets.contiguous();
-  TUTTI_CHECK(taken.numel() == all.numel(), "{} predictions for {} targets", taken.numel(), all.numel());
+  TUTTI_CHECK(taken.numel() == all.numel(), "{} predictions for {} targets", taken.numel(),
+              all.numel());
   const auto* wanted = all.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < all.numel(); ++i) {
     if (wanted[i] < 0) continue;
@@ -210,8 +219,8 @@ void Metrics::add_values(const float* output, const float* targets, int64_t n) {
   }
 }
 
-/// Drops the scores for good when there are more targets than auc is computed for. That depends on the number of all
-/// targets alone: whoever holds fewer keeps theirs until the merge.
+/// Drops the scores for good when there are more targets than auc is computed for. That depends on
+/// the number of all targets alone: whoever holds fewer keeps theirs until the merge.
 void Metrics::keep_scores_in_bounds() {
   const int64_t each = task_ == Task::kBinary ? 1 : classes_;
   if (count_ <= std::min(kMostTargets, kMostScores / each)) return;
@@ -223,7 +232,8 @@ std::string Metrics::bytes() const {
   std::string out;
   put(out, static_cast<int64_t>(task_));
   put(out, classes_);
-  for (const ExactSum* sum : {&loss_, &loss_count_, &squares_, &absolutes_, &targets_, &target_squares_})
+  for (const ExactSum* sum :
+       {&loss_, &loss_count_, &squares_, &absolutes_, &targets_, &target_squares_})
     put(out, *sum);
   put(out, count_);
   put(out, correct_);
@@ -247,7 +257,8 @@ void Metrics::merge(const std::string& bytes) {
   correct_ += reader.one<int64_t>();
   for (auto* counts : {&hits_, &taken_, &occurring_, &confusion_}) {
     const auto theirs = reader.many<int64_t>();
-    if (theirs.size() != counts->size()) throw Error("metrics of another rank: counts of another size");
+    if (theirs.size() != counts->size())
+      throw Error("metrics of another rank: counts of another size");
     for (size_t i = 0; i < theirs.size(); ++i) (*counts)[i] += theirs[i];
   }
   const auto scores = reader.many<float>();

@@ -60,7 +60,8 @@ void Metrics::report_classes(json& report) const {
   for (int64_t c = 0; c < classes_; ++c) {
     const int64_t hits = hits_[c], occurring = occurring_[c];
     const Rates of = rates(hits, taken_[c], occurring);
-    const auto own_auc = scored ? auc_of(scores_, labels_, c, classes_, static_cast<int32_t>(c)) : std::nullopt;
+    const auto own_auc =
+        scored ? auc_of(scores_, labels_, c, classes_, static_cast<int32_t>(c)) : std::nullopt;
     correct += hits;
     if (occurring > 0) {
       ++occur;
@@ -102,7 +103,8 @@ void Metrics::report_values(json& report) const {
   const double squares = squares_.value();
   report["mse"] = squares / n;
   report["mae"] = absolutes_.value() / n;
-  // Sum of (t - m)^2 = sum of t^2 - 2m * sum of t + n * m^2, without rounding before the end: nothing cancels wrongly.
+  // Sum of (t - m)^2 = sum of t^2 - 2m * sum of t + n * m^2, without rounding before the end:
+  // nothing cancels wrongly.
   const double sum = targets_.value(), mean = sum / n;
   ExactSum rest = targets_, spread = target_squares_;
   rest.add(-sum);

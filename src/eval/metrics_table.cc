@@ -1,5 +1,5 @@
-// The lines for people of a report: columns are as wide as what stands in them, and zeros of the confusion are dots, so
-// that mistakes are seen at a glance.
+// The lines for people of a report: columns are as wide as what stands in them, and zeros of the
+// confusion are dots, so that mistakes are seen at a glance.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,8 @@ constexpr size_t kMostClasses = 100, kMostConfused = 20, kMostName = 24;
 
 /// Columns on a screen: one per code point of UTF-8.
 size_t width_of(const std::string& text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
 
 /// The first code points of a long name, and a sign that there is more.
@@ -34,9 +35,11 @@ std::string number(const json& value) {
   if (value.is_number_integer()) return fmt::format("{}", value.get<int64_t>());
   if (!value.is_number()) return "-";
   const double x = value;
-  // Shares and losses with four digits; what is far from 1 (an error in the units of the data) with five that count.
-  return x != 0 && (x >= 1000 || x <= -1000 || (x < 0.001 && x > -0.001)) ? fmt::format("{:.5g}", x)
-                                                                          : fmt::format("{:.4f}", x);
+  // Shares and losses with four digits; what is far from 1 (an error in the units of the data) with
+  // five that count.
+  return x != 0 && (x >= 1000 || x <= -1000 || (x < 0.001 && x > -0.001))
+             ? fmt::format("{:.5g}", x)
+             : fmt::format("{:.4f}", x);
 }
 
 /// A table whose first column stands left and the others right.
@@ -74,7 +77,8 @@ std::string class_name(const std::vector<std::string>& names, size_t c) {
 
 std::string metrics_table(const json& report, const std::vector<std::string>& names) {
   Table averages;
-  const char* order[] = {"loss", "perplexity", "accuracy", "precision", "recall", "f1", "auc", "mse", "mae", "r2"};
+  const char* order[] = {"loss", "perplexity", "accuracy", "precision", "recall",
+                         "f1",   "auc",        "mse",      "mae",       "r2"};
   const auto known = [&](const std::string& key) {
     return std::find(std::begin(order), std::end(order), key) != std::end(order);
   };
@@ -89,8 +93,8 @@ std::string metrics_table(const json& report, const std::vector<std::string>& na
     table.row({"class", "precision", "recall", "f1", "auc", "count"});
     for (size_t c = 0; c < std::min(kMostClasses, list->size()); ++c) {
       const json& of = (*list)[c];
-      table.row({class_name(names, c), number(of.at("precision")), number(of.at("recall")), number(of.at("f1")),
-                 number(of.at("auc")), number(of.at("count"))});
+      table.row({class_name(names, c), number(of.at("precision")), number(of.at("recall")),
+                 number(of.at("f1")), number(of.at("auc")), number(of.at("count"))});
     }
     out += (out.empty() ? "" : "\n") + table.text();
     if (list->size() > kMostClasses)

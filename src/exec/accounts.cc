@@ -46,10 +46,12 @@ Arena::Arena(BufferKind kind, size_t bytes, Accounts& accounts, MemorySource* so
   }
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
-    throw Error(fmt::format("cannot get {} bytes of {} memory: {}", bytes, kind_name(kind), std::strerror(errno)));
+    throw Error(fmt::format("cannot get {} bytes of {} memory: {}", bytes, kind_name(kind),
+                            std::strerror(errno)));
   }
   memory_ = {static_cast<std::byte*>(memory), bytes};
-  // Only advice. A matmul reads a row of a matrix, and so a page, per step: with small pages it waits for their tables.
+  // Only advice. A matmul reads a row of a matrix, and so a page, per step: with small pages it
+  // waits for their tables.
   ::madvise(memory, bytes, MADV_HUGEPAGE);
 }
 
@@ -71,8 +73,8 @@ Arena::~Arena() {
 
 std::span<std::byte> Arena::take(size_t bytes) {
   if (bytes > left()) {
-    throw Error(fmt::format("the {} arena of {} bytes has {} left, {} are wanted", kind_name(kind_), memory_.size(),
-                            left(), bytes));
+    throw Error(fmt::format("the {} arena of {} bytes has {} left, {} are wanted", kind_name(kind_),
+                            memory_.size(), left(), bytes));
   }
   const std::span<std::byte> taken = memory_.subspan(used_, bytes);
   // The next one starts on a border; the last may end short of one.

@@ -1,4 +1,5 @@
-// Accounted memory: every byte that training holds belongs to a kind, and the peak per kind is known at the end.
+// Accounted memory: every byte that training holds belongs to a kind, and the peak per kind is
+// known at the end.
 #pragma once
 
 #include <array>
@@ -29,13 +30,14 @@ class Accounts {
 class MemorySource {
  public:
   virtual ~MemorySource() = default;
-  /// Memory that begins on a 256-byte border, all zero. Throws Error naming the kind when it is not to be had.
+  /// Memory that begins on a 256-byte border, all zero. Throws Error naming the kind when it is not
+  /// to be had.
   virtual std::span<std::byte> take(BufferKind kind, size_t bytes) = 0;
   virtual void give_back(std::span<std::byte> memory) = 0;
 };
 
-/// One mapping, bump-allocated in steps of 256 bytes, given back whole. Throws Error naming the kind when the memory is
-/// not to be had.
+/// One mapping, bump-allocated in steps of 256 bytes, given back whole. Throws Error naming the
+/// kind when the memory is not to be had.
 class Arena {
  public:
   /// `source` must outlive it; null: the host's own memory.

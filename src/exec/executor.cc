@@ -1,12 +1,14 @@
 // Threads and memory of the executor:
 //
-//   round    counts run() calls from 1; an event is signalled in this round when its number is the round's, so that
+//   round    counts run() calls from 1; an event is signalled in this round when its number is the
+//            round's, so that
 //   nothing is
 //            reset between steps
-//   stop     set by the first failure or by the destructor; every wait of the executor's own looks at it
+//   stop     set by the first failure or by the destructor; every wait of the executor's own looks
+//            at it
 //
-// run() raises the round, walks queue 0 itself, then waits for the other queues without regard to `cancel`: their
-// handlers use what the caller owns, so the caller may not leave before them.
+// run() raises the round, walks queue 0 itself, then waits for the other queues without regard to
+// `cancel`: their handlers use what the caller owns, so the caller may not leave before them.
 #include "exec/executor.h"
 
 #include <fmt/format.h>
@@ -35,7 +37,8 @@ struct Stopped {};
 }  // namespace
 
 struct Executor::Impl {
-  Impl(const Program& program_, Handlers handlers_, Clock& clock_, const Cancel* cancel_, Trace* trace_)
+  Impl(const Program& program_, Handlers handlers_, Clock& clock_, const Cancel* cancel_,
+       Trace* trace_)
       : program(program_),
         handlers(std::move(handlers_)),
         clock(clock_),
@@ -88,14 +91,16 @@ struct Executor::Impl {
   bool stopped() const { return stop.load(std::memory_order_acquire); }
 
   [[noreturn]] void throw_cancelled(const Queue& queue, const Instruction& next, Time since) const {
-    throw CommError({program.rank, fmt::format("queue {} before {}", queue.name, describe(next)), -1, step,
-                     clock.now() - since, cancel->reason()});
+    throw CommError({program.rank, fmt::format("queue {} before {}", queue.name, describe(next)),
+                     -1, step, clock.now() - since, cancel->reason()});
   }
 
   void await(uint32_t number, const Instruction& instruction, uint64_t now) {
     for (int wanted : instruction.waits) {
       Event& event = events[wanted];
-      const auto ready = [&] { return stopped() || event.round.load(std::memory_order_acquire) == now; };
+      const auto ready = [&] {
+        return stopped() || event.round.load(std::memory_order_acquire) == now;
+      };
       if (ready()) continue;
       const Time since = clock.now();
       if (clock.wait(event.signal, ready, Deadline::never(), cancel) == WaitResult::kCancelled) {
@@ -135,7 +140,8 @@ struct Executor::Impl {
     for (uint64_t next = 1;; ++next) {
       const auto ready = [&] { return stopped() || round.load(std::memory_order_acquire) >= next; };
       while (!ready()) clock.wait(start, ready, Deadline::never(), nullptr);
-      // A round that has begun is walked even when stopped, so that run() counts every queue; the walk ends at once.
+      // A round that has begun is walked even when stopped, so that run() counts every queue; the
+      // walk ends at once.
       if (round.load(std::memory_order_acquire) < next) return;
       walk(number, next);
       running.fetch_sub(1, std::memory_order_acq_rel);
@@ -149,8 +155,9 @@ struct Executor::Impl {
   }
 };
 
-Executor::Executor(const Program& program, Handlers handlers, Clock& clock, const Cancel* cancel, Trace* trace,
-                   const std::function<void()>& thread_start, const std::function<void()>& thread_end)
+Executor::Executor(const Program& program, Handlers handlers, Clock& clock, const Cancel* cancel,
+                   Trace* trace, const std::function<void()>& thread_start,
+                   const std::function<void()>& thread_end)
     : impl_(std::make_unique<Impl>(program, std::move(handlers), clock, cancel, trace)) {
   for (uint32_t q = 1; q < program.queues.size(); ++q) {
     impl_->alive.fetch_add(1);
@@ -171,8 +178,9 @@ Executor::Executor(const Program& program, Handlers handlers, Clock& clock, cons
 
 Executor::~Executor() {
   impl_->halt();
-  // A join is no wait of the clock's: it comes when the threads have nothing left to wait for. A test's clock that has
-  // found a deadlock throws instead of waiting; its threads then end by themselves.
+  // A join is no wait of the clock's: it comes when the threads have nothing left to wait for. A
+  // test's clock that has found a deadlock throws instead of waiting; its threads then end by
+  // themselves.
   try {
     impl_->wait_until_zero(impl_->alive);
   } catch (const Error&) {

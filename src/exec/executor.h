@@ -1,5 +1,6 @@
-// Walks a program: queue 0 on the caller's thread, every other queue on a thread of its own. It never decides anything:
-// what an instruction means is a handler's business, in what order is the plan's.
+// Walks a program: queue 0 on the caller's thread, every other queue on a thread of its own. It
+// never decides anything: what an instruction means is a handler's business, in what order is the
+// plan's.
 #pragma once
 
 #include <array>
@@ -18,19 +19,22 @@ using Handlers = std::array<Handler, kOps>;
 
 class Executor {
  public:
-  /// The program must outlive the executor. `thread_start` runs first on every queue thread (flush-to-zero, thread
-  /// counts), `thread_end` last. An op of the program without a handler is a broken promise.
-  Executor(const Program& program, Handlers handlers, Clock& clock, const Cancel* cancel, Trace* trace,
-           const std::function<void()>& thread_start = {}, const std::function<void()>& thread_end = {});
+  /// The program must outlive the executor. `thread_start` runs first on every queue thread
+  /// (flush-to-zero, thread counts), `thread_end` last. An op of the program without a handler is a
+  /// broken promise.
+  Executor(const Program& program, Handlers handlers, Clock& clock, const Cancel* cancel,
+           Trace* trace, const std::function<void()>& thread_start = {},
+           const std::function<void()>& thread_end = {});
   ~Executor();  ///< stops and joins the queue threads
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  /// Runs the program once. Events are fresh for every step. If a handler throws, the other queues stop at their next
-  /// instruction or wait, and the first exception (by time) is rethrown here, once all queues have stopped. If `cancel`
-  /// is set, the queues stop likewise, with a CommError of the executor's own; a handler's exception is preferred over
-  /// it. After a throw the executor can only be destroyed. A wait for an event never times out by itself: the handlers'
-  /// own waits have deadlines, and an event's signaller is a handler of this process.
+  /// Runs the program once. Events are fresh for every step. If a handler throws, the other queues
+  /// stop at their next instruction or wait, and the first exception (by time) is rethrown here,
+  /// once all queues have stopped. If `cancel` is set, the queues stop likewise, with a CommError
+  /// of the executor's own; a handler's exception is preferred over it. After a throw the executor
+  /// can only be destroyed. A wait for an event never times out by itself: the handlers' own waits
+  /// have deadlines, and an event's signaller is a handler of this process.
   void run(uint64_t step);
 
  private:

@@ -8,12 +8,15 @@ namespace tutti {
 
 void RegionPool::add(uintptr_t start, int64_t bytes) {
   bytes = bytes / kStep * kStep;
-  TUTTI_CHECK(start != 0 && start % kStep == 0 && bytes > 0, "a region of {} bytes at {:#x}", bytes, start);
+  TUTTI_CHECK(start != 0 && start % kStep == 0 && bytes > 0, "a region of {} bytes at {:#x}", bytes,
+              start);
   const auto next = blocks_.lower_bound(start);
-  TUTTI_CHECK(next == blocks_.end() || start + static_cast<uintptr_t>(bytes) <= next->first, "regions overlap");
-  TUTTI_CHECK(next == blocks_.begin() ||
-                  std::prev(next)->first + static_cast<uintptr_t>(std::prev(next)->second.bytes) <= start,
+  TUTTI_CHECK(next == blocks_.end() || start + static_cast<uintptr_t>(bytes) <= next->first,
               "regions overlap");
+  TUTTI_CHECK(
+      next == blocks_.begin() ||
+          std::prev(next)->first + static_cast<uintptr_t>(std::prev(next)->second.bytes) <= start,
+      "regions overlap");
   blocks_.emplace(start, Block{bytes, regions_++, true});
   free_.emplace(bytes, start);
   reserved_ += bytes;
@@ -43,7 +46,9 @@ bool RegionPool::give_back(uintptr_t start) {
   if (at == blocks_.end() || at->second.free) return false;
   in_use_ -= at->second.bytes;
   at->second.free = true;
-  const auto joins = [](const Block& a, const Block& b) { return a.free && b.free && a.region == b.region; };
+  const auto joins = [](const Block& a, const Block& b) {
+    return a.free && b.free && a.region == b.region;
+  };
   if (const auto next = std::next(at); next != blocks_.end() && joins(at->second, next->second)) {
     free_.erase({next->second.bytes, next->first});
     at->second.bytes += next->second.bytes;

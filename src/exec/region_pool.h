@@ -1,5 +1,6 @@
-// Which parts of given memory regions are in use: bookkeeping over addresses alone, so that it works for the memory of
-// any device. Blocks are handed out best fit; what is given back is merged with its free neighbours at once.
+// Which parts of given memory regions are in use: bookkeeping over addresses alone, so that it
+// works for the memory of any device. Blocks are handed out best fit; what is given back is merged
+// with its free neighbours at once.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +10,20 @@
 
 namespace tutti {
 
-/// Not thread-safe. The same sequence of calls gives the same addresses, relative to the regions in order.
+/// Not thread-safe. The same sequence of calls gives the same addresses, relative to the regions in
+/// order.
 class RegionPool {
  public:
-  static constexpr int64_t kStep = 512;  ///< blocks begin on such borders; their sizes are rounded up to it
+  /// blocks begin on such borders; their sizes are rounded up to it
+  static constexpr int64_t kStep = 512;
 
   static int64_t rounded(int64_t bytes) { return (bytes + kStep - 1) / kStep * kStep; }
 
-  /// A region of somebody else's memory, apart from all others; begins on a border. What is behind its last whole step
-  /// is not used.
+  /// A region of somebody else's memory, apart from all others; begins on a border. What is behind
+  /// its last whole step is not used.
   void add(uintptr_t start, int64_t bytes);
-  /// The smallest free block that fits, the lowest of equals, its rest left free. 0: none fits. `bytes` > 0.
+  /// The smallest free block that fits, the lowest of equals, its rest left free. 0: none fits.
+  /// `bytes` > 0.
   uintptr_t take(int64_t bytes);
   /// False: no block in use begins there.
   bool give_back(uintptr_t start);

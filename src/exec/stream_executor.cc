@@ -92,14 +92,15 @@ void StreamExecutor::issue(Stream first, bool timed) {
 double StreamExecutor::collect(Trace& trace, uint64_t step, Time begin) const {
   Time last = begin;
   const auto at = [&](StreamEvent event) {
-    return begin + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(device_.seconds(origin_, event)));
+    return begin + std::chrono::duration_cast<Duration>(
+                       std::chrono::duration<double>(device_.seconds(origin_, event)));
   };
   for (size_t q = 0; q < timings_.size(); ++q)
     for (size_t i = 0; i < timings_[q].size(); ++i) {
       const Time end = at(timings_[q][i].end);
       last = std::max(last, end);
-      trace.add({at(timings_[q][i].begin), end, step, static_cast<uint32_t>(q), static_cast<uint32_t>(i),
-                 program_.queues[q].instructions[i].op});
+      trace.add({at(timings_[q][i].begin), end, step, static_cast<uint32_t>(q),
+                 static_cast<uint32_t>(i), program_.queues[q].instructions[i].op});
     }
   return std::chrono::duration<double>(last - begin).count();
 }

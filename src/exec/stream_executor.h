@@ -1,6 +1,7 @@
-// Puts a program on a device: queues are streams, events are the device's. One host thread issues everything, in an
-// order in which every event is recorded before it is waited for; the device then runs the queues side by side, as the
-// plan says. Like the executor of the host it never decides anything.
+// Puts a program on a device: queues are streams, events are the device's. One host thread issues
+// everything, in an order in which every event is recorded before it is waited for; the device then
+// runs the queues side by side, as the plan says. Like the executor of the host it never decides
+// anything.
 #pragma once
 
 #include <array>
@@ -19,9 +20,10 @@ struct QueuePlace {
   bool operator==(const QueuePlace&) const = default;
 };
 
-/// All instructions, each after those of its queue before it and after the signallers of what it waits for; those of
-/// other queues than 0 as soon as that allows: peers may wait for them, and do so longest behind the compute. Throws
-/// Error when there is no such order (plan/check/prove.h rejects such plans).
+/// All instructions, each after those of its queue before it and after the signallers of what it
+/// waits for; those of other queues than 0 as soon as that allows: peers may wait for them, and do
+/// so longest behind the compute. Throws Error when there is no such order (plan/check/prove.h
+/// rejects such plans).
 std::vector<QueuePlace> issue_order(const Program& program);
 
 /// Puts the instruction's work on the stream.
@@ -30,18 +32,21 @@ using StreamHandlers = std::array<StreamHandler, kOps>;
 
 class StreamExecutor {
  public:
-  /// `program` and `device` must outlive it. streams[q] is queue q's. An op of the program without a handler is a
-  /// broken promise.
-  StreamExecutor(const Program& program, StreamHandlers handlers, Device& device, std::vector<Stream> streams);
+  /// `program` and `device` must outlive it. streams[q] is queue q's. An op of the program without
+  /// a handler is a broken promise.
+  StreamExecutor(const Program& program, StreamHandlers handlers, Device& device,
+                 std::vector<Stream> streams);
 
-  /// Puts the program on the streams once; returns at once. Queues 1 and on begin after what stands on `first` so far,
-  /// and what is put on it next comes after all of them: so the step can be captured through that one stream. `first`
-  /// takes the place of queue 0's stream.
+  /// Puts the program on the streams once; returns at once. Queues 1 and on begin after what stands
+  /// on `first` so far, and what is put on it next comes after all of them: so the step can be
+  /// captured through that one stream. `first` takes the place of queue 0's stream.
   void issue(Stream first, bool timed);
-  /// The times on the device of the last timed issue, which must have run; `begin` is when it began by the host's
-  /// clock. Returns the seconds from its first instruction's begin to its last one's end.
+  /// The times on the device of the last timed issue, which must have run; `begin` is when it began
+  /// by the host's clock. Returns the seconds from its first instruction's begin to its last one's
+  /// end.
   double collect(Trace& trace, uint64_t step, Time begin) const;
-  /// The first instruction of the last timed issue that has not ended on the device, for messages; empty: all have.
+  /// The first instruction of the last timed issue that has not ended on the device, for messages;
+  /// empty: all have.
   std::string unfinished() const;
 
  private:

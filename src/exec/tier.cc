@@ -24,10 +24,12 @@ namespace {
 
 FileTier::FileTier(const std::string& folder, int64_t bytes) {
   std::error_code missing;
-  const std::string place = folder.empty() ? std::filesystem::temp_directory_path(missing).string() : folder;
+  const std::string place =
+      folder.empty() ? std::filesystem::temp_directory_path(missing).string() : folder;
   if (missing)
-    throw Error(fmt::format("offloaded values: no folder for temporary files ({}): set layout.offload_folder",
-                            missing.message()));
+    throw Error(fmt::format(
+        "offloaded values: no folder for temporary files ({}): set layout.offload_folder",
+        missing.message()));
   file_ = ::open(place.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (file_ < 0) fail(fmt::format("no file in {}", place), errno);
   // Room is taken now: a disk that is full later would end a step.
@@ -35,7 +37,8 @@ FileTier::FileTier(const std::string& folder, int64_t bytes) {
     ::close(file_);
     fail(fmt::format("no room for {} in {}", bytes_text(static_cast<double>(bytes)), place), code);
   }
-  void* at = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+  void* at =
+      ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
   if (at == MAP_FAILED) {
     const int code = errno;
     ::close(file_);

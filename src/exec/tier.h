@@ -1,5 +1,5 @@
-// The second tier beside the host's memory: a file without a name, where offloaded values live. What is read and
-// written there goes through the system's page cache and is gone with the process.
+// The second tier beside the host's memory: a file without a name, where offloaded values live.
+// What is read and written there goes through the system's page cache and is gone with the process.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@ namespace tutti {
 
 class FileTier {
  public:
-  /// A file of `bytes` in `folder` (empty: the system's for temporary files), all zero. Throws Error naming the folder
-  /// where it cannot be had: no room, no right to write.
+  /// A file of `bytes` in `folder` (empty: the system's for temporary files), all zero. Throws
+  /// Error naming the folder where it cannot be had: no room, no right to write.
   FileTier(const std::string& folder, int64_t bytes);
   ~FileTier();
   FileTier(const FileTier&) = delete;

@@ -48,14 +48,17 @@ std::vector<TraceRecord> Trace::records() const {
 
 std::string describe(const Instruction& instruction) { return to_string(instruction); }
 
-std::vector<TraceEvent> trace_events(const Trace& trace, const Program& program, Time origin, uint64_t before) {
-  const auto micros = [&](Time t) { return std::chrono::duration<double, std::micro>(t - origin).count(); };
+std::vector<TraceEvent> trace_events(const Trace& trace, const Program& program, Time origin,
+                                     uint64_t before) {
+  const auto micros = [&](Time t) {
+    return std::chrono::duration<double, std::micro>(t - origin).count();
+  };
   std::vector<TraceEvent> events;
   for (const TraceRecord& r : trace.records()) {
     const Queue& queue = program.queues.at(r.queue);
     const Instruction& instruction = queue.instructions.at(r.index);
-    events.push_back({program.rank, queue.name, op_name(instruction.op), describe(instruction), before + r.step + 1,
-                      micros(r.begin), micros(r.end)});
+    events.push_back({program.rank, queue.name, op_name(instruction.op), describe(instruction),
+                      before + r.step + 1, micros(r.begin), micros(r.end)});
   }
   return events;
 }
@@ -69,7 +72,8 @@ std::string trace_line(const TraceEvent& e) {
 TraceEvent parse_trace_line(const std::string& line) {
   try {
     const json j = json::parse(line);
-    return {j.at("rank"), j.at("queue"), j.at("name"), j.at("detail"), j.at("step"), j.at("begin_us"), j.at("end_us")};
+    return {j.at("rank"), j.at("queue"),    j.at("name"),  j.at("detail"),
+            j.at("step"), j.at("begin_us"), j.at("end_us")};
   } catch (const json::exception&) {
     throw Error(fmt::format("not a line of a trace: {}", line.substr(0, 60)));
   }
@@ -88,8 +92,11 @@ std::string chrome_trace(const std::vector<TraceEvent>& events) {
                       {"args", {{"name", fmt::format("rank {}", e.rank)}}}});
     }
     if (fresh) {
-      list.push_back(
-          {{"ph", "M"}, {"name", "thread_name"}, {"pid", e.rank}, {"tid", it->second}, {"args", {{"name", e.queue}}}});
+      list.push_back({{"ph", "M"},
+                      {"name", "thread_name"},
+                      {"pid", e.rank},
+                      {"tid", it->second},
+                      {"args", {{"name", e.queue}}}});
     }
     list.push_back({{"ph", "X"},
                     {"name", e.name},

@@ -1,5 +1,5 @@
-// What ran when: one record per executed instruction, kept in a ring of fixed size, written as Chrome/Perfetto JSON and
-// as SVG; and how long every kind of work took over the whole run.
+// What ran when: one record per executed instruction, kept in a ring of fixed size, written as
+// Chrome/Perfetto JSON and as SVG; and how long every kind of work took over the whole run.
 #pragma once
 
 #include <array>
@@ -43,7 +43,8 @@ class Trace {
   std::vector<Duration> waits_;  // by queue
 };
 
-/// One rank's records with names, as stored in RUN/trace/rank-R.jsonl; times in microseconds from the run's start.
+/// One rank's records with names, as stored in RUN/trace/rank-R.jsonl; times in microseconds from
+/// the run's start.
 struct TraceEvent {
   int rank = 0;
   std::string queue, name, detail;
@@ -51,7 +52,8 @@ struct TraceEvent {
   double begin_us = 0, end_us = 0;
 };
 /// `before`: the steps that were committed when the trace began.
-std::vector<TraceEvent> trace_events(const Trace& trace, const Program& program, Time origin, uint64_t before);
+std::vector<TraceEvent> trace_events(const Trace& trace, const Program& program, Time origin,
+                                     uint64_t before);
 std::string describe(const Instruction& instruction);  ///< "Forward block 3.1 lane 2 micro 0"
 /// One line of rank-R.jsonl, without its end. Parsing throws Error on a line that is none.
 std::string trace_line(const TraceEvent& event);
@@ -59,8 +61,8 @@ TraceEvent parse_trace_line(const std::string& line);
 
 /// Chrome trace format (an object with traceEvents; pid = rank, tid = queue).
 std::string chrome_trace(const std::vector<TraceEvent>& events);
-/// A timeline of one step: a row per (rank, queue), colours per op, a legend and a time axis. Times from the step's
-/// first instruction. A step without events gives a picture that says so.
+/// A timeline of one step: a row per (rank, queue), colours per op, a legend and a time axis. Times
+/// from the step's first instruction. A step without events gives a picture that says so.
 std::string svg_trace(const std::vector<TraceEvent>& events, uint64_t step);
 
 }  // namespace tutti

@@ -14,7 +14,8 @@ namespace {
 /// How bad a cut is: the dearest home, how uneven homes are, the dearest part.
 using CutCost = std::array<double, 3>;
 
-CutCost cut_cost(const std::vector<int>& ends, const std::vector<double>& until, const std::vector<int>& homes) {
+CutCost cut_cost(const std::vector<int>& ends, const std::vector<double>& until,
+                 const std::vector<int>& homes) {
   std::vector<double> home(homes.size(), 0);
   CutCost cost{};
   int begin = 0;
@@ -53,8 +54,9 @@ std::vector<int> even_ends(const std::vector<double>& until, int parts) {
 
 }  // namespace
 
-// Where a home has one part, the even cut is the best. Where it has several, their sum counts: from the even cut ends
-// move by one, alone or with their neighbours (then parts between them slide along), as long as that makes it better.
+// Where a home has one part, the even cut is the best. Where it has several, their sum counts: from
+// the even cut ends move by one, alone or with their neighbours (then parts between them slide
+// along), as long as that makes it better.
 std::vector<Range> cut_by_cost(const std::vector<double>& costs, const std::vector<int>& homes) {
   const int n = static_cast<int>(costs.size()), parts = static_cast<int>(homes.size());
   TUTTI_CHECK(parts >= 1 && parts <= n, "{} parts of {}", parts, n);
@@ -70,7 +72,8 @@ std::vector<Range> cut_by_cost(const std::vector<double>& costs, const std::vect
         for (int by : {-1, 1}) {
           std::vector<int> moved = ends;
           for (int part = first; part <= last; ++part) moved[part] += by;
-          if (moved[first] <= (first > 0 ? moved[first - 1] : 0) || moved[last] >= moved[last + 1]) continue;
+          if (moved[first] <= (first > 0 ? moved[first - 1] : 0) || moved[last] >= moved[last + 1])
+            continue;
           if (const CutCost cost = cut_cost(moved, until, homes); cost < best) {
             best = cost;
             ends = moved;

@@ -30,8 +30,9 @@ void collect_subtrees(Range node, Range owned, std::vector<Range>& out) {
 }
 
 void collect_sums(Range node, const std::vector<Range>& parts, std::vector<TreeSum>& out) {
-  const auto part = std::lower_bound(parts.begin(), parts.end(), node.begin,
-                                     [](const Range& range, int64_t begin) { return range.begin < begin; });
+  const auto part =
+      std::lower_bound(parts.begin(), parts.end(), node.begin,
+                       [](const Range& range, int64_t begin) { return range.begin < begin; });
   if (part != parts.end() && *part == node) return;
   TUTTI_CHECK(node.size() > 1, "no part covers lane {}", node.begin);
   const auto [left, right] = halves(node);
@@ -78,7 +79,8 @@ std::vector<TreeSum> sums_after_lane(int64_t lane, Range owned, int64_t lanes) {
   std::vector<TreeSum> out;
   for (Range node : subtrees(owned, lanes)) {
     if (!node.contains(lane)) continue;
-    // Down from the subtree to the lane: the nodes that end with it are complete now, the innermost first.
+    // Down from the subtree to the lane: the nodes that end with it are complete now, the innermost
+    // first.
     while (node.size() > 1) {
       const auto [left, right] = halves(node);
       if (node.end == lane + 1) out.push_back({left, right});
@@ -115,7 +117,8 @@ std::vector<Range> slices_of(const std::vector<Range>& parameters, int64_t size,
   }
   if (size > borders.back()) borders.push_back(size);
 
-  // The border nearest to an even cut, the lower one of two: even cuts ascend, so the chosen borders do.
+  // The border nearest to an even cut, the lower one of two: even cuts ascend, so the chosen
+  // borders do.
   const auto nearest = [&](int64_t ideal) {
     const auto above = std::lower_bound(borders.begin(), borders.end(), ideal);
     if (above == borders.begin()) return *above;
@@ -125,7 +128,8 @@ std::vector<Range> slices_of(const std::vector<Range>& parameters, int64_t size,
   std::vector<Range> out;
   int64_t begin = 0;
   for (int part = 1; part <= parts; ++part) {
-    const int64_t end = part == parts ? size : nearest(size / parts * part + size % parts * part / parts);
+    const int64_t end =
+        part == parts ? size : nearest(size / parts * part + size % parts * part / parts);
     out.push_back({begin, end});
     begin = end;
   }

@@ -1,7 +1,9 @@
-// The arithmetic of a job: lanes, micro-batches, ownership, the summation tree, cuts of a unit. Pure functions of small
-// numbers, tested exhaustively for small cases. Nothing here knows of processes, memory or models.
+// The arithmetic of a job: lanes, micro-batches, ownership, the summation tree, cuts of a unit.
+// Pure functions of small numbers, tested exhaustively for small cases. Nothing here knows of
+// processes, memory or models.
 //
-//   W lanes, N ranks (N <= W), M micro-batches a lane, B samples a micro-batch; a step consumes W*M*B samples
+//   W lanes, N ranks (N <= W), M micro-batches a lane, B samples a micro-batch; a step consumes
+//   W*M*B samples
 #pragma once
 
 #include <algorithm>
@@ -35,51 +37,55 @@ struct Batch {
 
 Batch batch_of(const TrainConfig& train);
 
-/// The position, in the job's endless order of samples, of the first sample of a micro-batch. Lane-major within the
-/// step:
-/// ((step * W + lane) * M + micro) * B.
+/// The position, in the job's endless order of samples, of the first sample of a micro-batch.
+/// Lane-major within the step: ((step * W + lane) * M + micro) * B.
 int64_t first_sample(const Batch& batch, int64_t step, int lane, int micro);
 
-/// The lanes rank `rank` of `ranks` owns: contiguous, in rank order, sizes differing by at most one (the first ranks
-/// have more).
+/// The lanes rank `rank` of `ranks` owns: contiguous, in rank order, sizes differing by at most one
+/// (the first ranks have more).
 Range lanes_of(int rank, int ranks, int64_t lanes);
 
 /// The left part of the tree over n >= 2 leaves: the largest power of two below n.
 int64_t tree_left(int64_t n);
 
-/// The maximal subtrees of the tree over `lanes` leaves that lie wholly in `owned`, in leaf order. Together they cover
-/// `owned`.
+/// The maximal subtrees of the tree over `lanes` leaves that lie wholly in `owned`, in leaf order.
+/// Together they cover `owned`.
 std::vector<Range> subtrees(Range owned, int64_t lanes);
 
-/// One addition of the tree: into the accumulator of the left range add that of the right. Post-order.
+/// One addition of the tree: into the accumulator of the left range add that of the right.
+/// Post-order.
 struct TreeSum {
   Range left, right;
   bool operator==(const TreeSum&) const = default;
 };
-/// The additions needed to finish the tree over `lanes` leaves when the given subtrees (in leaf order, covering all)
-/// exist.
+/// The additions needed to finish the tree over `lanes` leaves when the given subtrees (in leaf
+/// order, covering all) exist.
 std::vector<TreeSum> tree_sums(const std::vector<Range>& parts, int64_t lanes);
-/// The additions a rank makes when lane `lane` of its `owned` lanes has just completed (all owned lanes left of it
-/// have, too): those of its maximal subtrees that end at this lane and were not yet complete. Applied in order.
+/// The additions a rank makes when lane `lane` of its `owned` lanes has just completed (all owned
+/// lanes left of it have, too): those of its maximal subtrees that end at this lane and were not
+/// yet complete. Applied in order.
 std::vector<TreeSum> sums_after_lane(int64_t lane, Range owned, int64_t lanes);
-/// How many whole gradients a rank holds at most while it goes through its lanes in order (partials kept + the one in
-/// work).
+/// How many whole gradients a rank holds at most while it goes through its lanes in order (partials
+/// kept + the one in work).
 int fold_buffers(Range owned, int64_t lanes);
 
-/// Elements in a chunk: norms are summed and units are cut on chunk borders; chunks restart at every parameter.
+/// Elements in a chunk: norms are summed and units are cut on chunk borders; chunks restart at
+/// every parameter.
 inline constexpr int64_t kChunk = 4096;
-/// Parameters start on this many floats: 256 bytes, what a GPU's matmuls choose their kernels by; 128 in 16 bits.
+/// Parameters start on this many floats: 256 bytes, what a GPU's matmuls choose their kernels by;
+/// 128 in 16 bits.
 inline constexpr int64_t kAlign = 64;
 inline int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/// The chunks of a flat unit whose parameters lie at `parameters` (offset ranges without padding, ascending): every
-/// range is cut into pieces of kChunk, the last one shorter.
+/// The chunks of a flat unit whose parameters lie at `parameters` (offset ranges without padding,
+/// ascending): every range is cut into pieces of kChunk, the last one shorter.
 std::vector<Range> chunks_of(const std::vector<Range>& parameters);
-/// Cuts a unit of `size` floats (padding included) into `parts` contiguous slices on chunk starts, as even as the
-/// borders allow. Slices cover [0, size) in order; some may be empty.
+/// Cuts a unit of `size` floats (padding included) into `parts` contiguous slices on chunk starts,
+/// as even as the borders allow. Slices cover [0, size) in order; some may be empty.
 std::vector<Range> slices_of(const std::vector<Range>& parameters, int64_t size, int parts);
 
-/// Which host a rank is on when `ranks` are grouped into `hosts` in order, sizes differing by at most one.
+/// Which host a rank is on when `ranks` are grouped into `hosts` in order, sizes differing by at
+/// most one.
 int host_of(int rank, int ranks, int hosts);
 /// The ranks of a host.
 Range ranks_of_host(int host, int ranks, int hosts);

@@ -25,9 +25,10 @@ std::vector<std::pair<int, int>> order_over(const std::vector<Range>& parts) {
   return order;
 }
 
-/// From the stack over lanes [0, done) to the one over [0, done + contributions), with levels counted from `base`.
-std::vector<LevelSum> merge_round(int64_t done, const std::vector<Contribution>& contributions, int64_t lanes,
-                                  int base) {
+/// From the stack over lanes [0, done) to the one over [0, done + contributions), with levels
+/// counted from `base`.
+std::vector<LevelSum> merge_round(int64_t done, const std::vector<Contribution>& contributions,
+                                  int64_t lanes, int base) {
   const std::vector<Range> before = done > 0 ? subtrees({0, done}, lanes) : std::vector<Range>{};
   const int64_t now = contributions.empty() ? done : contributions.back().lanes.end;
   const std::vector<Range> after = subtrees({0, now}, lanes);
@@ -63,7 +64,8 @@ void add_to_first(LevelSum& sum) {
 /// What a data rank has for a round after which it has all its lanes.
 void add_contributions(const SumOptions& options, int data_rank, Round& round) {
   int partial = 0;
-  for (const Range& own : subtrees(lanes_of(data_rank, options.ranks, options.batch.lanes), options.batch.lanes))
+  for (const Range& own :
+       subtrees(lanes_of(data_rank, options.ranks, options.batch.lanes), options.batch.lanes))
     round.contributions.push_back({data_rank, own, partial++});
 }
 
@@ -86,17 +88,21 @@ Mesh mesh_of(const LayoutConfig& layout) {
   mesh.tensor = static_cast<int>(layout.tensor);
   mesh.pipeline = static_cast<int>(layout.pipeline);
   mesh.data = static_cast<int>(layout.ranks) / (mesh.tensor * mesh.pipeline);
-  mesh.shards = layout.zero == 0 ? 1 : layout.shards == 0 ? mesh.data : static_cast<int>(layout.shards);
+  mesh.shards = layout.zero == 0     ? 1
+                : layout.shards == 0 ? mesh.data
+                                     : static_cast<int>(layout.shards);
   return mesh;
 }
 
 std::vector<int> lanes_of(const SumOptions& options, int data_rank) {
   std::vector<int> lanes;
   if (options.owner) {
-    for (int lane = data_rank; lane < options.batch.lanes; lane += options.ranks) lanes.push_back(lane);
+    for (int lane = data_rank; lane < options.batch.lanes; lane += options.ranks)
+      lanes.push_back(lane);
   } else {
     const Range range = lanes_of(data_rank, options.ranks, options.batch.lanes);
-    for (int64_t lane = range.begin; lane < range.end; ++lane) lanes.push_back(static_cast<int>(lane));
+    for (int64_t lane = range.begin; lane < range.end; ++lane)
+      lanes.push_back(static_cast<int>(lane));
   }
   return lanes;
 }
@@ -134,12 +140,14 @@ std::vector<std::vector<MicroBatch>> rounds_in_step(const SumOptions& options, i
 
 std::vector<MicroBatch> sequence_of(const SumOptions& options, int data_rank) {
   std::vector<MicroBatch> all;
-  for (const auto& round : rounds_in_step(options, data_rank)) all.insert(all.end(), round.begin(), round.end());
+  for (const auto& round : rounds_in_step(options, data_rank))
+    all.insert(all.end(), round.begin(), round.end());
   return all;
 }
 
 bool passes_through(const SumOptions& options) {
-  return options.owner || (options.batch.lanes <= options.ranks && (options.batch.micro_batches == 1 || options.micro));
+  return options.owner || (options.batch.lanes <= options.ranks &&
+                           (options.batch.micro_batches == 1 || options.micro));
 }
 
 std::vector<Round> sum_rounds(const SumOptions& options) {
@@ -147,7 +155,8 @@ std::vector<Round> sum_rounds(const SumOptions& options) {
   std::vector<Round> rounds;
   const int steps = options.micro ? options.batch.micro_batches : 1;
   const int turns = options.owner ? (options.batch.lanes + options.ranks - 1) / options.ranks : 1;
-  TUTTI_CHECK(!options.owner || options.micro || options.batch.micro_batches == 1, "a lane is more than one round");
+  TUTTI_CHECK(!options.owner || options.micro || options.batch.micro_batches == 1,
+              "a lane is more than one round");
   for (int step = 0; step < steps; ++step)
     for (int turn = 0; turn < turns; ++turn) {
       Round round;
@@ -170,12 +179,15 @@ std::vector<Round> sum_rounds(const SumOptions& options) {
 std::vector<Range> subtrees_of_host(const SumOptions& options, int together, int host) {
   const int64_t lanes = options.batch.lanes;
   const int first = host * together, last = first + together - 1;
-  return subtrees({lanes_of(first, options.ranks, lanes).begin, lanes_of(last, options.ranks, lanes).end}, lanes);
+  return subtrees(
+      {lanes_of(first, options.ranks, lanes).begin, lanes_of(last, options.ranks, lanes).end},
+      lanes);
 }
 
 Round round_inside(const SumOptions& options, int together, int host) {
   Round round;
-  for (int d = host * together; d < (host + 1) * together; ++d) add_contributions(options, d, round);
+  for (int d = host * together; d < (host + 1) * together; ++d)
+    add_contributions(options, d, round);
   for (const Range& tree : subtrees_of_host(options, together, host)) {
     LevelSum sum{static_cast<int>(round.sums.size()), {}, {}};
     std::vector<Range> parts;

@@ -1,5 +1,6 @@
-// One place at a time, the Feistel network waits for each multiplication of its 80 philox rounds; a batch of places
-// goes through it side by side, and those that fall outside of [0, n) walk on together.
+// One place at a time, the Feistel network waits for each multiplication of its 80 philox rounds; a
+// batch of places goes through it side by side, and those that fall outside of [0, n) walk on
+// together.
 #include "grid/order.h"
 
 #include <algorithm>
@@ -34,13 +35,14 @@ Permutation::Permutation(uint64_t seed, uint64_t pass, uint64_t n)
 uint64_t Permutation::operator()(uint64_t i) const {
   TUTTI_CHECK(i < n_, "position {} of a permutation of {}", i, n_);
   const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
-  // The network permutes a domain of less than 4 n; walking on from places outside [0, n) leaves a permutation of [0,
-  // n).
+  // The network permutes a domain of less than 4 n; walking on from places outside [0, n) leaves a
+  // permutation of [0, n).
   do {
     uint64_t left = i >> half_bits_, right = i & mask;
     for (uint32_t round = 0; round < kFeistelRounds; ++round) {
       const auto block =
-          philox_raw({static_cast<uint32_t>(right), round, stream_.counter[0], stream_.counter[1]}, stream_.key);
+          philox_raw({static_cast<uint32_t>(right), round, stream_.counter[0], stream_.counter[1]},
+                     stream_.key);
       const uint64_t mixed = left ^ (block[0] & mask);
       left = right;
       right = mixed;
@@ -51,8 +53,8 @@ uint64_t Permutation::operator()(uint64_t i) const {
 }
 
 void Permutation::places(uint64_t first, std::span<int64_t> out) const {
-  TUTTI_CHECK(first <= n_ && out.size() <= n_ - first, "positions [{}, {}) of a permutation of {}", first,
-              first + out.size(), n_);
+  TUTTI_CHECK(first <= n_ && out.size() <= n_ - first, "positions [{}, {}) of a permutation of {}",
+              first, first + out.size(), n_);
   constexpr size_t kBlock = 256;
   std::array<uint64_t, kBlock> walking;
   std::array<uint32_t, kBlock> index;
@@ -63,8 +65,9 @@ void Permutation::places(uint64_t first, std::span<int64_t> out) const {
     while (count > 0) {
       const size_t padded = (count + kFeistelLanes - 1) / kFeistelLanes * kFeistelLanes;
       std::fill(walking.begin() + count, walking.begin() + padded, 0);
-      has_avx512() ? isa_avx512::feistel(stream_, half_bits_, walking.data(), static_cast<int64_t>(padded))
-                   : isa_avx2::feistel(stream_, half_bits_, walking.data(), static_cast<int64_t>(padded));
+      has_avx512()
+          ? isa_avx512::feistel(stream_, half_bits_, walking.data(), static_cast<int64_t>(padded))
+          : isa_avx2::feistel(stream_, half_bits_, walking.data(), static_cast<int64_t>(padded));
       size_t outside = 0;
       for (size_t k = 0; k < count; ++k) {
         // A place that walks on is written too; its last value wins.
@@ -90,7 +93,8 @@ Alias::Alias(std::span<const double> weights) : keep_(weights.size()), other_(we
     }
     sum += weights[i];
   }
-  if (!(sum > 0) || std::isinf(sum)) throw Error(fmt::format("the weights of all {} records add up to {}", n, sum));
+  if (!(sum > 0) || std::isinf(sum))
+    throw Error(fmt::format("the weights of all {} records add up to {}", n, sum));
   std::vector<uint32_t> small, large;
   for (size_t i = 0; i < n; ++i) {
     keep_[i] = weights[i] / sum * static_cast<double>(n);
@@ -116,7 +120,9 @@ Alias::Alias(std::span<const double> weights) : keep_(weights.size()), other_(we
   for (const uint32_t i : large) keep_[i] = 1;
 }
 
-uint64_t Alias::pick(uint64_t column, double toss) const { return toss < keep_[column] ? column : other_[column]; }
+uint64_t Alias::pick(uint64_t column, double toss) const {
+  return toss < keep_[column] ? column : other_[column];
+}
 
 uint64_t record_at(uint64_t seed, uint64_t position, uint64_t n) {
   return Permutation(seed, position / n, n)(position % n);
@@ -134,11 +140,13 @@ void Order::records(uint64_t first, std::span<int64_t> records) const {
     const PhiloxStream stream = philox_stream({seed, Purpose::kResample, 0, 0});
     for (size_t i = 0; i < records.size(); ++i) {
       const uint64_t position = first + i;
-      const auto block = philox_raw({stream.counter[0], stream.counter[1], static_cast<uint32_t>(position),
-                                     static_cast<uint32_t>(position >> 32)},
-                                    stream.key);
+      const auto block =
+          philox_raw({stream.counter[0], stream.counter[1], static_cast<uint32_t>(position),
+                      static_cast<uint32_t>(position >> 32)},
+                     stream.key);
       const uint64_t column = high_product(uint64_t{block[1]} << 32 | block[0], weights->size());
-      const double toss = static_cast<double>((uint64_t{block[3]} << 32 | block[2]) >> 11) * 0x1p-53;
+      const double toss =
+          static_cast<double>((uint64_t{block[3]} << 32 | block[2]) >> 11) * 0x1p-53;
       records[i] = static_cast<int64_t>(weights->pick(column, toss));
     }
     return;
@@ -152,7 +160,8 @@ void Order::records(uint64_t first, std::span<int64_t> records) const {
   }
 }
 
-// Two rounds of a multiply-xorshift mix: no sum of such numbers stays the same when two samples trade their records.
+// Two rounds of a multiply-xorshift mix: no sum of such numbers stays the same when two samples
+// trade their records.
 uint64_t order_digest(uint64_t position, uint64_t record) {
   uint64_t x = (record + 0x9E3779B97F4A7C15) * 0xBF58476D1CE4E5B9;
   x = (x ^ x >> 32 ^ position * 0xD6E8FEB86659FD93) * 0x94D049BB133111EB;
@@ -162,7 +171,8 @@ uint64_t order_digest(uint64_t position, uint64_t record) {
 
 int64_t fold_of(uint64_t seed, uint64_t record, uint64_t n, int64_t folds) {
   TUTTI_CHECK(folds > 0, "a record of {} folds", folds);
-  return static_cast<int64_t>(Permutation(seed, kFoldPass, n)(record) % static_cast<uint64_t>(folds));
+  return static_cast<int64_t>(Permutation(seed, kFoldPass, n)(record) %
+                              static_cast<uint64_t>(folds));
 }
 
 bool held_out(uint64_t seed, uint64_t record, double fraction) {

@@ -1,4 +1,5 @@
-// The keyed order of data: a permutation of [0, n) computed at any position, without memory, the same for every layout.
+// The keyed order of data: a permutation of [0, n) computed at any position, without memory, the
+// same for every layout.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,8 @@
 
 namespace tutti {
 
-/// A Feistel network with cycle-walking over the smallest even-bit domain that holds n. Keyed by (seed, pass).
+/// A Feistel network with cycle-walking over the smallest even-bit domain that holds n. Keyed by
+/// (seed, pass).
 class Permutation {
  public:
   Permutation(uint64_t seed, uint64_t pass, uint64_t n);
@@ -39,8 +41,8 @@ class Alias {
   std::vector<uint32_t> other_;
 };
 
-/// Sample `position` of the endless order over n records: pass = position / n, place in the pass permuted by (seed,
-/// pass).
+/// Sample `position` of the endless order over n records: pass = position / n, place in the pass
+/// permuted by (seed, pass).
 uint64_t record_at(uint64_t seed, uint64_t position, uint64_t n);
 
 /// The record of every sample of a job.
@@ -57,14 +59,15 @@ struct Order {
 /// A number of one sample; a sum of them names an order, whoever adds them up.
 uint64_t order_digest(uint64_t position, uint64_t record);
 
-/// The fold, below `folds`, of a record among n: the records in a keyed order, dealt out in turn, so sizes differ by at
-/// most one.
+/// The fold, below `folds`, of a record among n: the records in a keyed order, dealt out in turn,
+/// so sizes differ by at most one.
 int64_t fold_of(uint64_t seed, uint64_t record, uint64_t n, int64_t folds);
 
 /// Whether record i is held out: keyed by (seed, i), with probability about `fraction`.
 bool held_out(uint64_t seed, uint64_t record, double fraction);
 
-/// Whether record i is one of exactly `count` among n: the first ones of a keyed order of their own.
+/// Whether record i is one of exactly `count` among n: the first ones of a keyed order of their
+/// own.
 bool held_out_of(uint64_t seed, uint64_t record, uint64_t n, uint64_t count);
 
 }  // namespace tutti

@@ -1,5 +1,6 @@
-// Philox as the Feistel network's round function, kFeistelLanes places at a time. A 64-bit lane holds a 32-bit word of
-// the counter in its lower half; what lies in the upper half is never looked at, so no round needs a mask.
+// Philox as the Feistel network's round function, kFeistelLanes places at a time. A 64-bit lane
+// holds a 32-bit word of the counter in its lower half; what lies in the upper half is never looked
+// at, so no round needs a mask.
 #include "grid/order_kernels.h"
 
 namespace tutti::TUTTI_ISA {

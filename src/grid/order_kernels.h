@@ -1,5 +1,5 @@
-// The Feistel network of grid/order.h over many places at once, for both instruction sets: order.cc picks one, a test
-// compares the two with the network written out.
+// The Feistel network of grid/order.h over many places at once, for both instruction sets: order.cc
+// picks one, a test compares the two with the network written out.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,15 @@
 
 namespace tutti {
 
-inline constexpr uint32_t kFeistelRounds = 8;  // four suffice for large domains; small ones need more to look shuffled
+// four suffice for large domains; small ones need more to look shuffled
+inline constexpr uint32_t kFeistelRounds = 8;
 /// Places are permuted this many at a time.
 inline constexpr int64_t kFeistelLanes = 16;
 
-#define TUTTI_ORDER_KERNELS(isa)                                                                      \
-  namespace isa {                                                                                     \
-  /* Each of `count` places (a multiple of kFeistelLanes) goes once through the network, in place. */ \
-  void feistel(const PhiloxStream& stream, int half_bits, uint64_t* places, int64_t count);           \
+#define TUTTI_ORDER_KERNELS(isa)                                                            \
+  namespace isa {                                                                           \
+  /* `count` places (a multiple of kFeistelLanes) go once through the network, in place. */ \
+  void feistel(const PhiloxStream& stream, int half_bits, uint64_t* places, int64_t count); \
   }
 TUTTI_ORDER_KERNELS(isa_avx2)
 TUTTI_ORDER_KERNELS(isa_avx512)

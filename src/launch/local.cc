@@ -1,5 +1,5 @@
-// One supervisor loop for both kinds of rank: it sleeps on an epoll of (signals, ends of ranks) and looks at
-// heartbeats.
+// One supervisor loop for both kinds of rank: it sleeps on an epoll of (signals, ends of ranks) and
+// looks at heartbeats.
 #include "launch/local.h"
 
 #include <fmt/format.h>
@@ -30,9 +30,11 @@ namespace tutti {
 namespace {
 
 constexpr Duration kBeat = std::chrono::milliseconds(200);
-// From the cancel to SIGKILL: long enough to unwind, short enough that all are gone within the promised second.
+// From the cancel to SIGKILL: long enough to unwind, short enough that all are gone within the
+// promised second.
 constexpr Duration kGrace = std::chrono::milliseconds(600);
-// Exit codes of a rank: it failed by itself; it lost a peer, which may be the cause; the launcher had cancelled it.
+// Exit codes of a rank: it failed by itself; it lost a peer, which may be the cause; the launcher
+// had cancelled it.
 constexpr int kFailed = 1, kLostPeer = 2, kCancelled = 3;
 
 int64_t nanoseconds(Time t) { return t.time_since_epoch().count(); }
@@ -53,9 +55,11 @@ void call(RankContext& context, const std::function<void(RankContext&)>& body) {
   }
 }
 
-/// Runs a rank's function with a heartbeat beside it, which also looks for the signals by which this rank alone is
-/// asked to stop, whatever the function is doing; returns its exit code and leaves its message in the control block.
-int run_rank(RankContext& context, const std::function<void(RankContext&)>& body, const sigset_t& requests) {
+/// Runs a rank's function with a heartbeat beside it, which also looks for the signals by which
+/// this rank alone is asked to stop, whatever the function is doing; returns its exit code and
+/// leaves its message in the control block.
+int run_rank(RankContext& context, const std::function<void(RankContext&)>& body,
+             const sigset_t& requests) {
   Control::Rank& me = context.control.ranks[context.rank];
   Signal wake;
   std::atomic<bool> ended{false};
@@ -64,7 +68,8 @@ int run_rank(RankContext& context, const std::function<void(RankContext&)>& body
     do {
       me.beats.fetch_add(1);
       if (took(requests)) me.asked.store(1);
-    } while (context.clock.wait(wake, over, context.clock.after(kBeat), nullptr) != WaitResult::kReady);
+    } while (context.clock.wait(wake, over, context.clock.after(kBeat), nullptr) !=
+             WaitResult::kReady);
   });
   int code = 0;
   std::string message;
@@ -79,7 +84,8 @@ int run_rank(RankContext& context, const std::function<void(RankContext&)>& body
   }
   // A wait that ended because of the cancel has nothing to say that the launcher does not know.
   const Cancel& cancel = context.control.cancel;
-  if (code != 0 && cancel.cancelled() && message.find(cancel.reason()) != std::string::npos) code = kCancelled;
+  if (code != 0 && cancel.cancelled() && message.find(cancel.reason()) != std::string::npos)
+    code = kCancelled;
   std::snprintf(me.message, sizeof me.message, "%s", message.c_str());
   me.done.store(1);
   ended.store(true);
@@ -101,7 +107,8 @@ class Supervisor {
  public:
   Supervisor(const LaunchOptions& options, const std::function<void(RankContext&)>& body)
       : options_(options), body_(body), members_(options.ranks) {
-    void* memory = ::mmap(nullptr, sizeof(Control), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* memory =
+        ::mmap(nullptr, sizeof(Control), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw_errno("map", "the launcher's control block");
     control_ = new (memory) Control;
     sigset_t wanted = stop_set();
@@ -127,12 +134,14 @@ class Supervisor {
     for (Member& member : members_) member.heard = clock_.awake();
     try {
       options_.threads ? start_threads() : start_processes();
-    } catch (const std::exception& e) {  // a limit of the system's: those that have started end as with any failure
+      // a limit of the system's: those that have started end as with any failure
+    } catch (const std::exception& e) {
       fail(e.what());
       for (Member& member : members_) member.ended = member.pid == 0 && !member.thread.joinable();
     }
     if (options_.started && causes_.empty())
-      for (int r = 0; r < options_.ranks; ++r) options_.started(r, options_.threads ? ::getpid() : members_[r].pid);
+      for (int r = 0; r < options_.ranks; ++r)
+        options_.started(r, options_.threads ? ::getpid() : members_[r].pid);
     while (running() > 0) {
       clock_.wait_fd(epoll_.get(), clock_.after(std::chrono::milliseconds(100)));
       take_requests();
@@ -160,14 +169,16 @@ class Supervisor {
   }
 
   int running() const {
-    return static_cast<int>(std::count_if(members_.begin(), members_.end(), [](const Member& m) { return !m.ended; }));
+    return static_cast<int>(
+        std::count_if(members_.begin(), members_.end(), [](const Member& m) { return !m.ended; }));
   }
 
   void start_processes() {
     std::vector<Fd> mine, theirs;
     for (int r = 0; r < options_.ranks; ++r) {
       int pair[2];
-      if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) throw_errno("make", "a socket pair");
+      if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+        throw_errno("make", "a socket pair");
       mine.emplace_back(pair[0]);
       theirs.emplace_back(pair[1]);
     }
@@ -184,17 +195,20 @@ class Supervisor {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (::getppid() != parent) ::_exit(kCancelled);
         const sigset_t requests = take_stop_signals();
-        std::signal(SIGXFSZ, SIG_IGN);  // a write beyond ulimit -f then fails with a reason and a path
+        // a write beyond ulimit -f then fails with a reason and a path
+        std::signal(SIGXFSZ, SIG_IGN);
         Fd socket = std::move(theirs[r]);
         mine.clear();
         theirs.clear();
         int code = kFailed;
         try {
-          auto rendezvous = make_process_rendezvous(r, options_.ranks, std::move(socket), clock_, &control_->cancel);
+          auto rendezvous = make_process_rendezvous(r, options_.ranks, std::move(socket), clock_,
+                                                    &control_->cancel);
           RankContext context{r, options_.ranks, clock_, *control_, *rendezvous};
           code = run_rank(context, body_, requests);
         } catch (const std::exception& e) {  // what it runs in could not be made
-          std::snprintf(control_->ranks[r].message, sizeof control_->ranks[r].message, "rank %d: %s", r, e.what());
+          std::snprintf(control_->ranks[r].message, sizeof control_->ranks[r].message,
+                        "rank %d: %s", r, e.what());
         }
         std::fflush(nullptr);
         ::_exit(code);
@@ -205,8 +219,9 @@ class Supervisor {
     server_ = std::make_unique<RendezvousServer>(std::move(mine));
   }
 
-  /// In a rank. A terminal sends SIGINT and SIGHUP to the whole group, and the launcher decides. SIGTERM may be meant
-  /// for this rank alone: it stays blocked, and the heart takes it. Returns what it is to look for.
+  /// In a rank. A terminal sends SIGINT and SIGHUP to the whole group, and the launcher decides.
+  /// SIGTERM may be meant for this rank alone: it stays blocked, and the heart takes it. Returns
+  /// what it is to look for.
   sigset_t take_stop_signals() {
     sigset_t requests, mask = old_mask_;
     sigemptyset(&requests);
@@ -285,34 +300,40 @@ class Supervisor {
     if (WIFSIGNALED(status)) {
       int signal = WTERMSIG(status);
       if (killed_[r]) return;  // by us, after the cancel
-      fail(fmt::format("rank {} (pid {}) was killed by signal {} ({})", r, members_[r].pid, signal, strsignal(signal)));
+      fail(fmt::format("rank {} (pid {}) was killed by signal {} ({})", r, members_[r].pid, signal,
+                       strsignal(signal)));
       return;
     }
     const int code = WEXITSTATUS(status);
     if (code == 0 || code == kCancelled) return;
     std::string message = control_->ranks[r].message;
-    if (message.empty()) message = fmt::format("rank {} (pid {}) ended with code {}", r, members_[r].pid, code);
+    if (message.empty())
+      message = fmt::format("rank {} (pid {}) ended with code {}", r, members_[r].pid, code);
     if (code != kLostPeer) return fail(message);
-    // Whoever waited for a silent rank, or for one that did, gave up at about the time that the silence became a fault.
+    // Whoever waited for a silent rank, or for one that did, gave up at about the time that the
+    // silence became a fault.
     watch_beats(options_.timeout / 2);
     const int64_t time = control_->ranks[r].failed_at.load();
-    if (cancelled_at_ != Time{} && time > nanoseconds(cancelled_at_)) return;  // it lost a rank that had been cancelled
+    // it lost a rank that had been cancelled
+    if (cancelled_at_ != Time{} && time > nanoseconds(cancelled_at_)) return;
     consequences_.emplace_back(time, message);
     cancel(message);
   }
 
-  /// A rank that neither ends nor beats is stopped or stuck in the kernel: silence is told from death here.
+  /// A rank that neither ends nor beats is stopped or stuck in the kernel: silence is told from
+  /// death here.
   void watch_beats(Duration limit) {
     if (control_->cancel.cancelled()) return;
     for (int r = 0; r < options_.ranks; ++r) {
       const Control::Rank& rank = control_->ranks[r];
       Member& member = members_[r];
       const Time now = clock_.awake();
-      if (const uint64_t beats = rank.beats.load(); beats != member.beats) member.beats = beats, member.heard = now;
+      if (const uint64_t beats = rank.beats.load(); beats != member.beats)
+        member.beats = beats, member.heard = now;
       const Duration silent = now - member.heard;
       if (member.ended || rank.done.load() != 0 || silent < std::max(limit, 3 * kBeat)) continue;
-      fail(fmt::format("rank {} (pid {}) was silent for {:.1f} s (stopped, or stuck in the system)", r, members_[r].pid,
-                       std::chrono::duration<double>(silent).count()));
+      fail(fmt::format("rank {} (pid {}) was silent for {:.1f} s (stopped, or stuck in the system)",
+                       r, members_[r].pid, std::chrono::duration<double>(silent).count()));
       kill_rank(r);  // it cannot hear the cancel
     }
   }
@@ -331,7 +352,8 @@ class Supervisor {
 
   /// The same sentence from several ranks is said once.
   void fail(const std::string& message) {
-    if (std::find(causes_.begin(), causes_.end(), message) == causes_.end()) causes_.push_back(message);
+    if (std::find(causes_.begin(), causes_.end(), message) == causes_.end())
+      causes_.push_back(message);
     cancel(message);
   }
 
@@ -351,7 +373,8 @@ class Supervisor {
   std::array<bool, Control::kMaxRanks> killed_{};
   Time cancelled_at_{};
   std::optional<StopRequest> first_;
-  // What a rank says of a lost peer comes behind what happened to that peer, in whichever order the two are learnt.
+  // What a rank says of a lost peer comes behind what happened to that peer, in whichever order the
+  // two are learnt.
   std::vector<std::string> causes_;
   std::vector<std::pair<int64_t, std::string>> consequences_;  // by the time of the failure
   std::unique_ptr<RendezvousServer> server_;
@@ -366,7 +389,8 @@ void RankContext::failing() const {
   control.ranks[rank].failed_at.compare_exchange_strong(never, nanoseconds(clock.now()));
 }
 
-LaunchResult launch_local(const LaunchOptions& options, const std::function<void(RankContext&)>& body) {
+LaunchResult launch_local(const LaunchOptions& options,
+                          const std::function<void(RankContext&)>& body) {
   TUTTI_CHECK(options.ranks >= 1 && options.ranks <= Control::kMaxRanks, "{} ranks", options.ranks);
   try {
     return Supervisor(options, body).run();

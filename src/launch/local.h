@@ -1,4 +1,5 @@
-// Starts the ranks of a run on this host, as processes or threads, watches over them, and ends them together.
+// Starts the ranks of a run on this host, as processes or threads, watches over them, and ends them
+// together.
 #pragma once
 
 #include <functional>
@@ -19,8 +20,9 @@ struct Control {
   std::atomic<uint32_t> heeded{0};  ///< rank 0 ended because of it, with something left to do
   char result[256] = {};            ///< what rank 0 hands back to the launcher
   struct Rank {
-    std::atomic<uint64_t> beats{0};     ///< counts its heartbeats
-    std::atomic<uint32_t> begun{0};     ///< its first step has begun: there will be something to save
+    std::atomic<uint64_t> beats{0};  ///< counts its heartbeats
+    /// its first step has begun: there will be something to save
+    std::atomic<uint32_t> begun{0};
     std::atomic<uint32_t> asked{0};     ///< it was sent a SIGTERM
     std::atomic<uint32_t> done{0};      ///< left its function: silence is no longer a fault
     std::atomic<int64_t> failed_at{0};  ///< steady-clock nanoseconds; 0: it has not
@@ -34,9 +36,11 @@ struct RankContext {
   Clock& clock;
   Control& control;
   Rendezvous& rendezvous;
-  /// Once every rank is ready for its first step. A request to stop that comes before this ends the run at once.
+  /// Once every rank is ready for its first step. A request to stop that comes before this ends the
+  /// run at once.
   void begin() const { control.ranks[rank].begun.store(1); }
-  /// Notes the time of a failure. Call it before what others wait for is torn down: who lost whom is told by it.
+  /// Notes the time of a failure. Call it before what others wait for is torn down: who lost whom
+  /// is told by it.
   void failing() const;
 };
 
@@ -45,33 +49,38 @@ struct LaunchResult;
 struct LaunchOptions {
   int ranks = 1;
   bool threads = false;
-  Duration timeout = std::chrono::seconds(30);     ///< silence before a rank is given up
-  std::function<void(int rank, int pid)> started;  ///< in the launcher, for each rank, once all are started
-  std::function<void(const std::string&)> say;     ///< in the launcher: the answer to a request to stop, at once
-  /// Thread ranks cannot be killed. When one does not hear the cancel this is called, in the launcher, to end the whole
-  /// process; without it the launcher waits.
+  Duration timeout = std::chrono::seconds(30);  ///< silence before a rank is given up
+  /// in the launcher, for each rank, once all are started
+  std::function<void(int rank, int pid)> started;
+  /// in the launcher: the answer to a request to stop, at once
+  std::function<void(const std::string&)> say;
+  /// Thread ranks cannot be killed. When one does not hear the cancel this is called, in the
+  /// launcher, to end the whole process; without it the launcher waits.
   std::function<void(const LaunchResult&)> abandon;
 };
 
-/// How the run ended. `failures` are messages fit for the user: "rank 1 (pid 4711) was killed by signal 9 (Killed)".
-/// The first is the cause, and all that a user should have to read; the others are its echoes. Empty: all ranks
-/// returned.
+/// How the run ended. `failures` are messages fit for the user: "rank 1 (pid 4711) was killed by
+/// signal 9 (Killed)". The first is the cause, and all that a user should have to read; the others
+/// are its echoes. Empty: all ranks returned.
 struct LaunchResult {
   std::vector<std::string> failures;
-  int signal = 0;         ///< that asked for a stop first; 0: none
-  bool at_once = false;   ///< signals ended the run without saving; the failure says so, and has been said
+  int signal = 0;  ///< that asked for a stop first; 0: none
+  /// signals ended the run without saving; the failure says so, and has been said
+  bool at_once = false;
   bool heeded = false;    ///< Control::heeded
   std::string result;     ///< Control::result
   std::vector<int> deaf;  ///< ranks that were cancelled, did not end by themselves, and were killed
   bool ok() const { return failures.empty(); }
 };
 
-/// Runs `body` on every rank and returns when all have ended: nothing of theirs is left over. Processes are forked:
-/// call it before any ATen or OpenMP work in this process. A rank that dies, throws or falls silent cancels all others:
-/// they end within a second, and are killed if they do not. Ranks die with the launcher (PR_SET_PDEATHSIG). SIGINT,
-/// SIGTERM and SIGHUP to the launcher, and SIGTERM to a rank, are requests to stop (launch/stop.h). An exception in
-/// body is reported with its message; it never crosses. Time in which the whole run was stopped counts for nobody's
+/// Runs `body` on every rank and returns when all have ended: nothing of theirs is left over.
+/// Processes are forked: call it before any ATen or OpenMP work in this process. A rank that dies,
+/// throws or falls silent cancels all others: they end within a second, and are killed if they do
+/// not. Ranks die with the launcher (PR_SET_PDEATHSIG). SIGINT, SIGTERM and SIGHUP to the launcher,
+/// and SIGTERM to a rank, are requests to stop (launch/stop.h). An exception in body is reported
+/// with its message; it never crosses. Time in which the whole run was stopped counts for nobody's
 /// silence.
-LaunchResult launch_local(const LaunchOptions& options, const std::function<void(RankContext&)>& body);
+LaunchResult launch_local(const LaunchOptions& options,
+                          const std::function<void(RankContext&)>& body);
 
 }  // namespace tutti

@@ -3,7 +3,8 @@
 namespace tutti {
 
 std::string describe_message(bool send, Tag tag) {
-  return fmt::format("{} of operation {} part {}", send ? "send" : "receive", tag.operation, tag.part);
+  return fmt::format("{} of operation {} part {}", send ? "send" : "receive", tag.operation,
+                     tag.part);
 }
 
 std::string describe_end(WaitResult result, const Cancel* cancel) {

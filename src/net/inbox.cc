@@ -32,7 +32,8 @@ Op& OpTable::add(bool send, int peer, Tag tag, std::byte* data, size_t size) {
 
 Op* OpTable::find(Ticket ticket) {
   const uint64_t index = ticket.id & ((uint64_t{1} << kIndexBits) - 1);
-  return ticket.id != 0 && index < ops_.size() && ops_[index].id == ticket.id ? &ops_[index] : nullptr;
+  return ticket.id != 0 && index < ops_.size() && ops_[index].id == ticket.id ? &ops_[index]
+                                                                              : nullptr;
 }
 
 void OpTable::remove(Op& op) {
@@ -53,8 +54,9 @@ void Inbox::match(Incoming& message, Op& op) {
 }
 
 void Inbox::post(Op& op) {
-  auto found = std::find_if(messages_.begin(), messages_.end(),
-                            [&](const Incoming& m) { return m.op == nullptr && !m.dropped && m.tag == op.tag; });
+  auto found = std::find_if(messages_.begin(), messages_.end(), [&](const Incoming& m) {
+    return m.op == nullptr && !m.dropped && m.tag == op.tag;
+  });
   if (found == messages_.end()) {
     posted_.push_back(&op);
     return;
@@ -70,14 +72,16 @@ Incoming& Inbox::begin(uint64_t number, Tag tag, size_t size, bool drop) {
   message.size = size;
   message.dropped = drop;
   if (drop) return message;
-  auto found = std::find_if(posted_.begin(), posted_.end(), [&](const Op* op) { return op->tag == tag; });
+  auto found =
+      std::find_if(posted_.begin(), posted_.end(), [&](const Op* op) { return op->tag == tag; });
   if (found != posted_.end()) {
     Op& op = **found;
     posted_.erase(found);
     match(message, op);
   } else {
     message.heap.reset(new (std::nothrow) std::byte[size]);
-    if (message.heap == nullptr) throw Error(fmt::format("no memory for a message of {} bytes", size));
+    if (message.heap == nullptr)
+      throw Error(fmt::format("no memory for a message of {} bytes", size));
   }
   return message;
 }
@@ -92,7 +96,8 @@ Incoming* Inbox::find(uint64_t number) {
 bool Inbox::settle(Incoming& message) {
   const bool received = message.op != nullptr && !message.dropped;
   if (received) {
-    if (message.heap != nullptr && message.size > 0) std::memcpy(message.op->data, message.heap.get(), message.size);
+    if (message.heap != nullptr && message.size > 0)
+      std::memcpy(message.op->data, message.heap.get(), message.size);
     message.op->finish();
   }
   if (received || message.dropped) {

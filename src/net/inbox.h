@@ -1,5 +1,5 @@
-// Matching of what arrives from one peer with what was posted for it, for transports whose messages come as streams of
-// pieces.
+// Matching of what arrives from one peer with what was posted for it, for transports whose messages
+// come as streams of pieces.
 #pragma once
 
 #include <atomic>
@@ -24,12 +24,14 @@ struct Op {
   Tag tag;
   std::byte* data = nullptr;  ///< of a send: only read
   size_t size = 0;
-  size_t moved = 0;      ///< of a send: bytes that have left, or were handed to a connection to leave
-  size_t settled = 0;    ///< tcp: bytes that have left for good
-  uint64_t number = 0;   ///< tcp: of the message among those to its peer
-  bool begun = false;    ///< its head has been written, or handed to a connection
-  bool awaited = false;  ///< tcp: a thread sleeps until it ends; the ends of others need not wake anybody
-  std::string reason;    ///< why it failed; written before the state
+  /// of a send: bytes that have left, or were handed to a connection to leave
+  size_t moved = 0;
+  size_t settled = 0;   ///< tcp: bytes that have left for good
+  uint64_t number = 0;  ///< tcp: of the message among those to its peer
+  bool begun = false;   ///< its head has been written, or handed to a connection
+  /// tcp: a thread sleeps until it ends; the ends of others need not wake anybody
+  bool awaited = false;
+  std::string reason;  ///< why it failed; written before the state
   std::atomic<OpState> state{OpState::kPending};
 
   bool pending() const { return state.load(std::memory_order_acquire) == OpState::kPending; }
@@ -67,7 +69,8 @@ struct Incoming {
   Tag tag;
   size_t size = 0;
   size_t received = 0;
-  bool dropped = false;               ///< of another epoch, or refused by its receive: its bytes go nowhere
+  /// of another epoch, or refused by its receive: its bytes go nowhere
+  bool dropped = false;
   Op* op = nullptr;                   ///< the receive it was matched with
   std::unique_ptr<std::byte[]> heap;  ///< holds it when no receive was posted in time
 
@@ -81,11 +84,12 @@ class Inbox {
  public:
   /// Matches a receive with the first message of its tag, or keeps it until that begins to arrive.
   void post(Op& op);
-  /// A message begins to arrive. Messages must begin in the order in which they were sent. The reference is valid until
-  /// settle(). Throws Error when there is no memory for it.
+  /// A message begins to arrive. Messages must begin in the order in which they were sent. The
+  /// reference is valid until settle(). Throws Error when there is no memory for it.
   Incoming& begin(uint64_t number, Tag tag, size_t size, bool drop);
   Incoming* find(uint64_t number);
-  /// To be called when all of a message has been received: completes its receive, if one was posted. Returns whether.
+  /// To be called when all of a message has been received: completes its receive, if one was
+  /// posted. Returns whether.
   bool settle(Incoming& message);
   /// Fails every posted receive.
   void fail(const std::string& reason);

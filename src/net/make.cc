@@ -1,5 +1,6 @@
-// Every rank first tells all others what it is about to make: a rank that was started with other options is named here,
-// and not by a time-out later; the windows of a host are added up before the first of them is allocated.
+// Every rank first tells all others what it is about to make: a rank that was started with other
+// options is named here, and not by a time-out later; the windows of a host are added up before the
+// first of them is allocated.
 #include "net/make.h"
 
 #include <sys/random.h>
@@ -23,9 +24,10 @@ uint64_t new_token() {
 }
 
 std::string transport_terms(const TransportOptions& options, const Epoch& epoch) {
-  return fmt::format("{}\n{} transport, run {:016x}, epoch {}, plan {:016x}, {} connections, hosts [{}]",
-                     options.window_bytes, options.kind, epoch.run, epoch.epoch, epoch.plan, options.connections,
-                     fmt::join(options.hosts, " "));
+  return fmt::format(
+      "{}\n{} transport, run {:016x}, epoch {}, plan {:016x}, {} connections, hosts [{}]",
+      options.window_bytes, options.kind, epoch.run, epoch.epoch, epoch.plan, options.connections,
+      fmt::join(options.hosts, " "));
 }
 
 namespace {
@@ -34,16 +36,18 @@ std::string without_window(const std::string& terms) {
   return terms.substr(std::min(terms.find('\n'), terms.size() - 1) + 1);
 }
 
-void agree(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous, Deadline deadline) {
+void agree(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous,
+           Deadline deadline) {
   const std::string terms = transport_terms(options, epoch);
   const std::vector<Card> deck = rendezvous.exchange({.bytes = terms}, deadline);
   size_t host_bytes = 0;
   for (int r = 0; r < rendezvous.size(); ++r) {
     if (without_window(deck[r].bytes) != without_window(terms)) {
-      throw Error(fmt::format("rank {} makes a {}, but rank {} a {}", rendezvous.rank(), without_window(terms), r,
-                              without_window(deck[r].bytes)));
+      throw Error(fmt::format("rank {} makes a {}, but rank {} a {}", rendezvous.rank(),
+                              without_window(terms), r, without_window(deck[r].bytes)));
     }
-    const bool same_host = options.hosts.empty() || options.hosts[r] == options.hosts[rendezvous.rank()];
+    const bool same_host =
+        options.hosts.empty() || options.hosts[r] == options.hosts[rendezvous.rank()];
     if (same_host && options.kind != "tcp") host_bytes += std::stoull(deck[r].bytes);
   }
   check_available(host_bytes, "windows of this host");
@@ -51,8 +55,9 @@ void agree(const TransportOptions& options, const Epoch& epoch, Rendezvous& rend
 
 }  // namespace
 
-std::unique_ptr<Transport> make_transport(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous,
-                                          Clock& clock, const Cancel* cancel, Deadline deadline) {
+std::unique_ptr<Transport> make_transport(const TransportOptions& options, const Epoch& epoch,
+                                          Rendezvous& rendezvous, Clock& clock,
+                                          const Cancel* cancel, Deadline deadline) {
   TUTTI_CHECK(options.hosts.empty() || static_cast<int>(options.hosts.size()) == rendezvous.size(),
               "{} hosts for {} ranks", options.hosts.size(), rendezvous.size());
   TUTTI_CHECK(options.connections >= 1, "{} connections", options.connections);
@@ -60,12 +65,14 @@ std::unique_ptr<Transport> make_transport(const TransportOptions& options, const
   if (options.kind == "inproc") return make_inproc(options, rendezvous, clock, cancel, deadline);
   const int rank = rendezvous.rank(), size = rendezvous.size();
   if (options.kind == "tcp") {
-    return make_tcp(options, epoch, std::vector<bool>(size, true), rendezvous, clock, cancel, deadline);
+    return make_tcp(options, epoch, std::vector<bool>(size, true), rendezvous, clock, cancel,
+                    deadline);
   }
   if (options.kind == "shm") {
     auto shm = make_shm(options, epoch, rendezvous, clock, cancel, deadline);
     std::vector<bool> elsewhere(size, false);
-    for (size_t r = 0; r < options.hosts.size(); ++r) elsewhere[r] = options.hosts[r] != options.hosts[rank];
+    for (size_t r = 0; r < options.hosts.size(); ++r)
+      elsewhere[r] = options.hosts[r] != options.hosts[rank];
     // All ranks or none go on: whether there are other hosts looks the same from everywhere.
     if (std::find(elsewhere.begin(), elsewhere.end(), true) == elsewhere.end()) return shm;
     auto tcp = make_tcp(options, epoch, elsewhere, rendezvous, clock, cancel, deadline);

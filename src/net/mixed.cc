@@ -32,7 +32,8 @@ class Mixed final : public Transport {
   std::shared_ptr<Window> held_window() override { return shm_->held_window(); }
   std::span<const std::byte> window_of(int peer) const override { return shm_->window_of(peer); }
   void raise(int index, uint64_t value) override { shm_->raise(index, value); }
-  void await(int peer, int index, uint64_t value, Deadline deadline, std::string_view what) override {
+  void await(int peer, int index, uint64_t value, Deadline deadline,
+             std::string_view what) override {
     guarded([&] { shm_->await(peer, index, value, deadline, what); });
   }
 
@@ -41,7 +42,9 @@ class Mixed final : public Transport {
 
  private:
   Streamed& of(int peer) const { return hosts_[peer] == hosts_[rank()] ? *shm_ : *tcp_; }
-  Ticket mark(int peer, Ticket ticket) const { return {&of(peer) == tcp_.get() ? ticket.id | kByTcp : ticket.id}; }
+  Ticket mark(int peer, Ticket ticket) const {
+    return {&of(peer) == tcp_.get() ? ticket.id | kByTcp : ticket.id};
+  }
 
   /// A failure of one half gives back the spans of both.
   template <typename F>

@@ -1,4 +1,5 @@
-// shm inside a host and tcp between hosts, as one transport: messages go by whichever reaches the peer.
+// shm inside a host and tcp between hosts, as one transport: messages go by whichever reaches the
+// peer.
 #pragma once
 
 #include <memory>

@@ -14,7 +14,8 @@ Streamed::Streamed(int rank, int size, const Epoch& epoch, Clock& clock, const C
       sent_(static_cast<size_t>(size)) {}
 
 Op& Streamed::add(bool send, int peer, Tag tag, std::byte* data, size_t size) {
-  TUTTI_CHECK(peer >= 0 && peer < this->size() && peer != rank_, "rank {} cannot message rank {}", rank_, peer);
+  TUTTI_CHECK(peer >= 0 && peer < this->size() && peer != rank_, "rank {} cannot message rank {}",
+              rank_, peer);
   outstanding_.fetch_add(1, std::memory_order_relaxed);
   Op& op = ops_.add(send, peer, tag, data, size);
   if (broken_) op.fail(broken_reason_);
@@ -61,7 +62,8 @@ void Streamed::wait(Ticket ticket, Deadline deadline) {
     if (result != WaitResult::kReady || !op->pending()) break;
     progress();
     // A stream of work for others must not keep this wait from its end.
-    if (op->pending() && cancel_ != nullptr && cancel_->cancelled()) result = WaitResult::kCancelled;
+    if (op->pending() && cancel_ != nullptr && cancel_->cancelled())
+      result = WaitResult::kCancelled;
     if (op->pending() && clock_.passed(deadline)) result = WaitResult::kTimedOut;
     if (result != WaitResult::kReady) break;
   }
@@ -77,8 +79,10 @@ void Streamed::wait(Ticket ticket, Deadline deadline) {
                  .waited = clock_.now() - start,
                  .reason = state == OpState::kFailed ? op->reason : describe_end(result, cancel_)};
     }
-    // The error of a broken transport is that of the run when it was cancelled: the cause, not its echo.
-    if (state == OpState::kFailed && cancel_ != nullptr && cancel_->cancelled()) failure.reason = cancel_->reason();
+    // The error of a broken transport is that of the run when it was cancelled: the cause, not its
+    // echo.
+    if (state == OpState::kFailed && cancel_ != nullptr && cancel_->cancelled())
+      failure.reason = cancel_->reason();
     if (state == OpState::kDone) {
       ops_.remove(*op);
       outstanding_.fetch_sub(1, std::memory_order_relaxed);
@@ -90,7 +94,8 @@ void Streamed::wait(Ticket ticket, Deadline deadline) {
 }
 
 void Streamed::release_spans(const std::string& reason) {
-  std::lock_guard releasing(release_mutex_);  // a second thread that fails leaves only after the spans are free
+  // a second thread that fails leaves only after the spans are free
+  std::lock_guard releasing(release_mutex_);
   {
     std::lock_guard lock(mutex_);
     if (broken_) return;

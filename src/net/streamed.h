@@ -1,5 +1,5 @@
-// What shm and tcp have in common: posted operations, matching, waiting, and failing as a whole. A derived class moves
-// bytes.
+// What shm and tcp have in common: posted operations, matching, waiting, and failing as a whole. A
+// derived class moves bytes.
 #pragma once
 
 #include <mutex>
@@ -18,7 +18,9 @@ class Streamed : public Transport {
   Ticket post_send(int peer, Tag tag, std::span<const std::byte> bytes) override;
   Ticket post_recv(int peer, Tag tag, std::span<std::byte> bytes) override;
   void wait(Ticket ticket, Deadline deadline) override;
-  uint64_t sent_bytes(int peer) const override { return sent_[peer].load(std::memory_order_relaxed); }
+  uint64_t sent_bytes(int peer) const override {
+    return sent_[peer].load(std::memory_order_relaxed);
+  }
   uint64_t dropped() const override { return dropped_.load(std::memory_order_relaxed); }
 
   /// Gives back every span: after this nobody touches one, and every wait throws.
@@ -27,9 +29,11 @@ class Streamed : public Transport {
  protected:
   /// Begins to send; under the lock.
   virtual void begin_send(Op& op) = 0;
-  /// What waiting threads sleep on; is notified when an operation ends and when there may be work().
+  /// What waiting threads sleep on; is notified when an operation ends and when there may be
+  /// work().
   virtual Signal& signal() = 0;
-  /// Whether progress() may achieve something: for transports that are moved on by their waiting threads.
+  /// Whether progress() may achieve something: for transports that are moved on by their waiting
+  /// threads.
   virtual bool work() const { return false; }
   virtual void progress() {}
   /// No byte moves after this; called once, without the lock.

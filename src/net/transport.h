@@ -1,19 +1,20 @@
-// A transport moves tagged bytes between the ranks of one epoch. inproc (threads of one process), shm (processes of one
-// host), tcp, and in tests a simulated one, all keep this contract:
+// A transport moves tagged bytes between the ranks of one epoch. inproc (threads of one process),
+// shm (processes of one host), tcp, and in tests a simulated one, all keep this contract:
 //
-//   messages   post_send/post_recv return at once; wait(ticket) blocks until the bytes have left (send) or arrived
-//              (recv). A message is matched by (peer, tag). Two messages with equal tag between the same two ranks are
-//              matched in order. A peer is never the rank itself. Spans must stay alive and untouched until wait
-//              returns or throws. A receive that is posted before the bytes arrive gets them without a further copy.
-//   windows    memory that the other ranks of the host can read (never write). flag(i) is a counter of the owner's
-//              that the others can wait for. Where there is no window (tcp), window() is empty and peers go through
-//              messages.
-//   failure    wait throws CommError at the deadline, when the peer's connection is lost, or when the run is
-//              cancelled, naming peer, tag and time waited. After a throw the transport can only be destroyed, no span
-//              is touched any more, and every other wait throws too. A rank that destroys its transport ends the waits
-//              for it.
-//   epochs     every message carries run, epoch and plan hash; one of another run, epoch or plan is dropped and
-//              counted.
+//   messages   post_send/post_recv return at once; wait(ticket) blocks until the bytes have left
+//              (send) or arrived (recv). A message is matched by (peer, tag). Two messages with
+//              equal tag between the same two ranks are matched in order. A peer is never the rank
+//              itself. Spans must stay alive and untouched until wait returns or throws. A receive
+//              that is posted before the bytes arrive gets them without a further copy.
+//   windows    memory that the other ranks of the host can read (never write). flag(i) is a counter
+//              of the owner's that the others can wait for. Where there is no window (tcp),
+//              window() is empty and peers go through messages.
+//   failure    wait throws CommError at the deadline, when the peer's connection is lost, or when
+//              the run is cancelled, naming peer, tag and time waited. After a throw the transport
+//              can only be destroyed, no span is touched any more, and every other wait throws too.
+//              A rank that destroys its transport ends the waits for it.
+//   epochs     every message carries run, epoch and plan hash; one of another run, epoch or plan is
+//              dropped and counted.
 //   threads    all methods may be called from any thread. Destruction waits for nothing and nobody.
 #pragma once
 
@@ -28,8 +29,8 @@
 
 namespace tutti {
 
-/// What a message belongs to. `operation` is the instruction's id in the plan (or a collective's own number),
-/// `sequence` the step or call number, `part` tells messages of one operation apart.
+/// What a message belongs to. `operation` is the instruction's id in the plan (or a collective's
+/// own number), `sequence` the step or call number, `part` tells messages of one operation apart.
 struct Tag {
   uint32_t operation = 0;
   uint32_t part = 0;
@@ -49,8 +50,8 @@ struct Ticket {
   uint64_t id = 0;
 };
 
-/// Memory of a rank that others may read through its transport. It lives as long as somebody holds it: what it has
-/// outlives the transport that it was made for, and a later one may show it again.
+/// Memory of a rank that others may read through its transport. It lives as long as somebody holds
+/// it: what it has outlives the transport that it was made for, and a later one may show it again.
 class Window {
  public:
   virtual ~Window() = default;
@@ -68,18 +69,22 @@ class Transport {
   virtual Ticket post_recv(int peer, Tag tag, std::span<std::byte> bytes) = 0;
   virtual void wait(Ticket ticket, Deadline deadline) = 0;
 
-  /// My window, writable by me alone; empty where the transport has none. Page-aligned, zero when it is made.
+  /// My window, writable by me alone; empty where the transport has none. Page-aligned, zero when
+  /// it is made.
   virtual std::span<std::byte> window() { return {}; }
   /// ... to be kept beyond the transport.
   virtual std::shared_ptr<Window> held_window() { return nullptr; }
   /// A peer's window for reading (mine too); empty where it cannot be reached.
   virtual std::span<const std::byte> window_of(int /*peer*/) const { return {}; }
-  /// Raises my counter `index` (0 <= index < kFlags) to `value` (release) and wakes who waits for it. Only for windows.
+  /// Raises my counter `index` (0 <= index < kFlags) to `value` (release) and wakes who waits for
+  /// it. Only for windows.
   virtual void raise(int index, uint64_t value);
-  /// Blocks until the peer's counter `index` is at least `value` (acquire). `what` goes into the error.
+  /// Blocks until the peer's counter `index` is at least `value` (acquire). `what` goes into the
+  /// error.
   virtual void await(int peer, int index, uint64_t value, Deadline deadline, std::string_view what);
 
-  /// Payload bytes sent to a peer so far (windows: bytes read from it count for the reader as received, not here).
+  /// Payload bytes sent to a peer so far (windows: bytes read from it count for the reader as
+  /// received, not here).
   virtual uint64_t sent_bytes(int peer) const = 0;
   /// Messages dropped because they belonged to another run, epoch or plan.
   virtual uint64_t dropped() const = 0;

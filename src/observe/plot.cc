@@ -1,10 +1,15 @@
-// The picture: axes and curves, and a legend beside them, or below them in columns where there are many runs.
-//   colours     up to 8 runs have Okabe and Ito's; more have hues at equal distances, in turn darker and lighter, and
-//               lines in one of four patterns, so that neighbours in hue differ in both
-//   smoothing   twice the mean of up to k values on either side, k a fiftieth of the run. Near its start only as many
-//               as there are on the left: the steep beginning of a curve is not flattened
-//   thinning    of every pixel column the first, lowest, highest and last point: what a screen shows of all of them
-//   range       all smoothed and held-out values, and of the original ones all but the outermost hundredth
+// The picture: axes and curves, and a legend beside them, or below them in columns where there are
+// many runs.
+//   colours     up to 8 runs have Okabe and Ito's; more have hues at equal distances, in turn
+//               darker and lighter, and lines in one of four patterns, so that neighbours in hue
+//               differ in both
+//   smoothing   twice the mean of up to k values on either side, k a fiftieth of the run. Near its
+//               start only as many as there are on the left: the steep beginning of a curve is not
+//               flattened
+//   thinning    of every pixel column the first, lowest, highest and last point: what a screen
+//               shows of all of them
+//   range       all smoothed and held-out values, and of the original ones all but the outermost
+//               hundredth
 #include "observe/plot.h"
 
 #include <fmt/format.h>
@@ -26,15 +31,19 @@ namespace {
 
 using Points = std::vector<std::pair<double, double>>;
 
-constexpr double kWidth = 1160, kLeft = 76, kTop = 64, kPlotHeight = 470, kBottom = kTop + kPlotHeight;
-constexpr double kBeside = 836, kBelow = 1136;  // where the plot ends on the right, with the legend beside and below
+constexpr double kWidth = 1160, kLeft = 76, kTop = 64, kPlotHeight = 470,
+                 kBottom = kTop + kPlotHeight;
+// where the plot ends on the right, with the legend beside and below
+constexpr double kBeside = 836, kBelow = 1136;
 constexpr double kEntryWidth = 284, kEntryHeight = 48;  // of the legend
 constexpr size_t kNameWidth = 26;                       // characters
 constexpr double kLogarithmicFrom = 50;
-/// Okabe and Ito's colours, told apart with any kind of colour vision; yellow, too light on white, darkened.
+/// Okabe and Ito's colours, told apart with any kind of colour vision; yellow, too light on white,
+/// darkened.
 constexpr std::array<const char*, 8> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                  "#e69f00", "#56b4e9", "#8c7a00", "#3d3d3d"};
-constexpr std::array<const char*, 4> kPatterns = {"", "10 4", "2 4", "12 4 2 4"};  // the first: a solid line
+// the first: a solid line
+constexpr std::array<const char*, 4> kPatterns = {"", "10 4", "2 4", "12 4 2 4"};
 
 /// Of one of n runs.
 struct Style {
@@ -51,7 +60,8 @@ std::string colour_of(double lightness, double chroma, double hue) {
     const double x = std::clamp(linear, 0.0, 1.0);
     return std::lround(255 * (x <= 0.0031308 ? 12.92 * x : 1.055 * std::pow(x, 1 / 2.4) - 0.055));
   };
-  return fmt::format("#{:02x}{:02x}{:02x}", byte(4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s),
+  return fmt::format("#{:02x}{:02x}{:02x}",
+                     byte(4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s),
                      byte(-1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s),
                      byte(-0.0041960863 * l - 0.7034186147 * m + 1.7076147010 * s));
 }
@@ -76,8 +86,8 @@ Points drawable(const Points& points) {
   return kept;
 }
 
-/// The windows' sums are made without subtractions, which would drown what is small: suffix sums of a window's older
-/// part, and a running sum of what came since.
+/// The windows' sums are made without subtractions, which would drown what is small: suffix sums of
+/// a window's older part, and a running sum of what came since.
 Points smoothed(Points points) {
   const size_t n = points.size(), reach = n / 50;
   if (reach == 0) return points;
@@ -97,7 +107,8 @@ Points smoothed(Points points) {
         newer = 0;
       }
       const double mean = (older[begin] + newer) / static_cast<double>(end - begin);
-      points[i].second = std::clamp(mean, low, high);  // no mean is outside, but its rounding may be
+      // no mean is outside, but its rounding may be
+      points[i].second = std::clamp(mean, low, high);
     }
   }
   return points;
@@ -107,7 +118,8 @@ struct Axis {
   double low = 0, high = 1, from = 0, to = 1;  // values, and pixels of both ends
   bool logarithmic = false;
   double at(double v) const {
-    const double part = logarithmic ? std::log(v / low) / std::log(high / low) : (v - low) / (high - low);
+    const double part =
+        logarithmic ? std::log(v / low) / std::log(high / low) : (v - low) / (high - low);
     return from + part * (to - from);
   }
   /// At most so many, and no closer than `least`.
@@ -115,15 +127,19 @@ struct Axis {
     std::vector<double> list;
     if (!logarithmic) {
       const double step = std::max(tick_step(high - low, most), least);
-      for (double k = std::ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; ++k) list.push_back(k * step);
+      for (double k = std::ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; ++k)
+        list.push_back(k * step);
       return list;
     }
     const double decades = std::log10(high / low);
-    const double stride = std::max(1.0, tick_step(decades, most));  // of the powers, where they are many
-    for (double power = std::floor(std::log10(low) / stride) * stride; power <= std::log10(high); power += stride)
+    // of the powers, where they are many
+    const double stride = std::max(1.0, tick_step(decades, most));
+    for (double power = std::floor(std::log10(low) / stride) * stride; power <= std::log10(high);
+         power += stride)
       for (double factor : {1.0, 2.0, 5.0}) {
         const double v = factor * std::pow(10, power);
-        if (v >= low * (1 - 1e-9) && v <= high * (1 + 1e-9) && (decades <= 3 || factor == 1)) list.push_back(v);
+        if (v >= low * (1 - 1e-9) && v <= high * (1 + 1e-9) && (decades <= 3 || factor == 1))
+          list.push_back(v);
       }
     return list;
   }
@@ -137,8 +153,8 @@ struct Run {
 };
 
 Axis steps_of(const std::vector<Run>& runs) {
-  Axis axis{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), kLeft,
-            right_of(runs.size())};
+  Axis axis{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
+            kLeft, right_of(runs.size())};
   for (const Run& run : runs)
     for (const Points* points : {&run.original, &run.held_out}) {
       if (points->empty()) continue;
@@ -151,8 +167,11 @@ Axis steps_of(const std::vector<Run>& runs) {
 }
 
 Axis values_of(const std::vector<Run>& runs) {
-  Axis axis{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), kBottom, kTop};
-  const auto cover = [&axis](double v) { axis.low = std::min(axis.low, v), axis.high = std::max(axis.high, v); };
+  Axis axis{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
+            kBottom, kTop};
+  const auto cover = [&axis](double v) {
+    axis.low = std::min(axis.low, v), axis.high = std::max(axis.high, v);
+  };
   for (const Run& run : runs) {
     for (const Points* points : {&run.smooth, &run.held_out})
       for (const auto& [step, value] : *points) cover(value);
@@ -160,7 +179,8 @@ Axis values_of(const std::vector<Run>& runs) {
     for (const auto& [step, value] : run.original) values.push_back(value);
     if (values.empty()) continue;
     for (const size_t at : {values.size() / 100, values.size() - 1 - values.size() / 100}) {
-      std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
+      std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at),
+                       values.end());
       cover(values[at]);
     }
   }
@@ -170,7 +190,8 @@ Axis values_of(const std::vector<Run>& runs) {
     axis.low /= room, axis.high *= room;
   } else {
     double room = 0.05 * (axis.high - axis.low);
-    if (room < 1e-9 * std::max(std::abs(axis.high), 1e-9)) room = axis.high == 0 ? 1 : 0.05 * std::abs(axis.high);
+    if (room < 1e-9 * std::max(std::abs(axis.high), 1e-9))
+      room = axis.high == 0 ? 1 : 0.05 * std::abs(axis.high);
     const bool natural_zero = axis.low >= 0;
     axis.low -= room, axis.high += room;
     if (natural_zero) axis.low = std::max(axis.low, 0.0);
@@ -192,16 +213,19 @@ Points placed(const Points& points, const Axis& x, const Axis& y) {
     std::array<size_t, 4> chosen{first, std::min(low, high), std::max(low, high), i - 1};
     const auto end = std::unique(chosen.begin(), chosen.end());
     for (auto it = chosen.begin(); it != end; ++it) {
-      const double value = y.logarithmic ? std::max(points[*it].second, y.low * 1e-3) : points[*it].second;
-      out.emplace_back(x.at(points[*it].first), std::clamp(y.at(value), kTop - 2000, kBottom + 2000));
+      const double value =
+          y.logarithmic ? std::max(points[*it].second, y.low * 1e-3) : points[*it].second;
+      out.emplace_back(x.at(points[*it].first),
+                       std::clamp(y.at(value), kTop - 2000, kBottom + 2000));
     }
   }
   return out;
 }
 
-std::string polyline(const Points& pixels, const char* kind, const Run& run, const std::string& style) {
-  std::string svg =
-      fmt::format("<polyline class=\"{}\" fill=\"none\" stroke=\"{}\"{} points=\"", kind, run.style.colour, style);
+std::string polyline(const Points& pixels, const char* kind, const Run& run,
+                     const std::string& style) {
+  std::string svg = fmt::format("<polyline class=\"{}\" fill=\"none\" stroke=\"{}\"{} points=\"",
+                                kind, run.style.colour, style);
   for (const auto& [x, y] : pixels) svg += fmt::format("{:.1f},{:.1f} ", x, y);
   if (svg.back() == ' ') svg.pop_back();
   return svg + fmt::format("\"><title>{}</title></polyline>\n", escaped(run.name));
@@ -213,31 +237,35 @@ std::string originals(const std::vector<Run>& runs, const Axis& x, const Axis& y
   const std::string style = fmt::format(" stroke-width=\"1\" stroke-opacity=\"{:.2f}\"", opacity);
   std::string svg;
   for (const Run& run : runs)
-    if (run.smooth != run.original) svg += polyline(placed(run.original, x, y), "original", run, style);
+    if (run.smooth != run.original)
+      svg += polyline(placed(run.original, x, y), "original", run, style);
   return svg;
 }
 
 std::string training(const Run& run, const Axis& x, const Axis& y) {
   if (run.smooth.empty()) return "";
   const Points pixels = placed(run.smooth, x, y);
-  std::string svg =
-      polyline(pixels, "training", run, " stroke-width=\"2\" stroke-linejoin=\"round\"" + dashes(run.style));
+  std::string svg = polyline(pixels, "training", run,
+                             " stroke-width=\"2\" stroke-linejoin=\"round\"" + dashes(run.style));
   if (pixels.size() == 1)
-    svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n", pixels[0].first, pixels[0].second,
-                       run.style.colour);
+    svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n",
+                       pixels[0].first, pixels[0].second, run.style.colour);
   return svg;
 }
 
 std::string held_out(const Run& run, const Axis& x, const Axis& y) {
   if (run.held_out.empty()) return "";
   const Points pixels = placed(run.held_out, x, y);
-  std::string svg = polyline(pixels, "held-out", run, " stroke-width=\"1.4\" stroke-dasharray=\"5 3\"");
+  std::string svg =
+      polyline(pixels, "held-out", run, " stroke-width=\"1.4\" stroke-dasharray=\"5 3\"");
   double last = -1e9;
   for (size_t i = 0; i < pixels.size(); ++i) {
-    if (pixels[i].first - last < 8 && i + 1 < pixels.size()) continue;  // dots that touch are no dots
+    // dots that touch are no dots
+    if (pixels[i].first - last < 8 && i + 1 < pixels.size()) continue;
     last = pixels[i].first;
     svg += fmt::format(
-        "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.6\" fill=\"#ffffff\" stroke=\"{}\" stroke-width=\"1.8\"/>\n",
+        "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.6\" fill=\"#ffffff\" stroke=\"{}\" "
+        "stroke-width=\"1.8\"/>\n",
         pixels[i].first, pixels[i].second, run.style.colour);
   }
   return svg;
@@ -255,18 +283,19 @@ std::string axes(const Axis& x, const Axis& y) {
   std::string svg;
   for (double v : y.ticks(8)) {
     const double at = y.at(v);
-    svg += fmt::format("<line x1=\"{}\" y1=\"{:.1f}\" x2=\"{}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", kLeft, at, x.to, at,
-                       kGrid);
+    svg += fmt::format("<line x1=\"{}\" y1=\"{:.1f}\" x2=\"{}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n",
+                       kLeft, at, x.to, at, kGrid);
     svg += text_at(kLeft - 10, at + 4, value_label(v), kFaint, " text-anchor=\"end\"");
   }
   for (double v : x.ticks(10, 1)) {
     const double at = x.at(v);
-    svg += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2}\" stroke=\"{3}\"/>\n", at, kBottom,
-                       kBottom + 5, kFaint);
+    svg +=
+        fmt::format("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2}\" stroke=\"{3}\"/>\n",
+                    at, kBottom, kBottom + 5, kFaint);
     svg += text_at(at, kBottom + 21, step_label(v), kFaint, " text-anchor=\"middle\"");
   }
-  svg +=
-      fmt::format("<line x1=\"{0}\" y1=\"{1}\" x2=\"{2}\" y2=\"{1}\" stroke=\"{3}\"/>\n", kLeft, kBottom, x.to, kFaint);
+  svg += fmt::format("<line x1=\"{0}\" y1=\"{1}\" x2=\"{2}\" y2=\"{1}\" stroke=\"{3}\"/>\n", kLeft,
+                     kBottom, x.to, kFaint);
   if (y.logarithmic) svg += text_at(24, 56, "logarithmic", kFaint);
   return svg + text_at(x.to, kBottom + 42, "step", kFaint, " text-anchor=\"end\"");
 }
@@ -310,9 +339,11 @@ std::string drawn(const Legend& legend, const std::vector<Run>& runs) {
     const size_t column = i / legend.rows, row = i % legend.rows;
     const double x = legend.left + kEntryWidth * static_cast<double>(column);
     const double y = legend.top + kEntryHeight * static_cast<double>(row);
-    svg += fmt::format("<path class=\"sample\" d=\"M{} {}h28\" stroke=\"{}\" stroke-width=\"3\"{}/>\n", x, y - 4,
-                       run.style.colour, dashes(run.style));
-    svg += text_at(x + 36, y, shortened(run.name, kNameWidth), kInk, " font-weight=\"600\" font-size=\"13\"");
+    svg +=
+        fmt::format("<path class=\"sample\" d=\"M{} {}h28\" stroke=\"{}\" stroke-width=\"3\"{}/>\n",
+                    x, y - 4, run.style.colour, dashes(run.style));
+    svg += text_at(x + 36, y, shortened(run.name, kNameWidth), kInk,
+                   " font-weight=\"600\" font-size=\"13\"");
     svg += text_at(x + 36, y + 18, last_values(run), kFaint);
   }
   return svg;
@@ -320,23 +351,28 @@ std::string drawn(const Legend& legend, const std::vector<Run>& runs) {
 
 /// What the kinds of line mean, above the plot.
 std::string key(const std::vector<Run>& runs, double right) {
-  const bool trained = std::any_of(runs.begin(), runs.end(), [](const Run& r) { return !r.original.empty(); });
-  const bool evaluated = std::any_of(runs.begin(), runs.end(), [](const Run& r) { return !r.held_out.empty(); });
+  const bool trained =
+      std::any_of(runs.begin(), runs.end(), [](const Run& r) { return !r.original.empty(); });
+  const bool evaluated =
+      std::any_of(runs.begin(), runs.end(), [](const Run& r) { return !r.held_out.empty(); });
   std::string svg;
   double x = right;
   const auto entry = [&](const std::string& text, const std::string& sample) {
     x -= 6.4 * static_cast<double>(text.size());
     svg += text_at(x, 36, text, kFaint);
     x -= 38;
-    svg += fmt::format("<g transform=\"translate({:.1f} 32)\" stroke=\"{}\" fill=\"none\">{}</g>\n", x, kFaint, sample);
+    svg += fmt::format("<g transform=\"translate({:.1f} 32)\" stroke=\"{}\" fill=\"none\">{}</g>\n",
+                       x, kFaint, sample);
     x -= 20;
   };
   if (evaluated)
     entry("held-out",
           "<path d=\"M0 0H30\" stroke-width=\"1.4\" stroke-dasharray=\"5 3\"/>"
           "<circle cx=\"15\" cy=\"0\" r=\"3.6\" fill=\"#ffffff\" stroke-width=\"1.8\"/>");
-  const bool smooth = std::any_of(runs.begin(), runs.end(), [](const Run& r) { return r.smooth != r.original; });
-  if (trained) entry(smooth ? "training, smoothed" : "training", "<path d=\"M0 0H30\" stroke-width=\"2\"/>");
+  const bool smooth =
+      std::any_of(runs.begin(), runs.end(), [](const Run& r) { return r.smooth != r.original; });
+  if (trained)
+    entry(smooth ? "training, smoothed" : "training", "<path d=\"M0 0H30\" stroke-width=\"2\"/>");
   return svg;
 }
 
@@ -345,7 +381,11 @@ std::string key(const std::vector<Run>& runs, double right) {
 std::string plot_svg(const std::vector<Curve>& curves, const std::string& metric) {
   std::vector<Run> runs;
   for (const Curve& curve : curves) {
-    Run run{curve.name, style_of(runs.size(), curves.size()), drawable(curve.training), {}, drawable(curve.held_out)};
+    Run run{curve.name,
+            style_of(runs.size(), curves.size()),
+            drawable(curve.training),
+            {},
+            drawable(curve.held_out)};
     run.smooth = smoothed(run.original);
     runs.push_back(std::move(run));
   }
@@ -357,8 +397,8 @@ std::string plot_svg(const std::vector<Curve>& curves, const std::string& metric
   std::string svg = opening(kWidth, std::max(bottom, legend.bottom())) +
                     text_at(24, 38, title, kInk, " font-size=\"17\" font-weight=\"600\"");
   if (empty)
-    return svg + text_at(24, kTop + 32, "no values to draw", kInk, " font-size=\"15\"") + drawn(legend, runs) +
-           "</svg>\n";
+    return svg + text_at(24, kTop + 32, "no values to draw", kInk, " font-size=\"15\"") +
+           drawn(legend, runs) + "</svg>\n";
   const Axis x = steps_of(runs), y = values_of(runs);
   svg += key(runs, x.to) + axes(x, y);
   svg += fmt::format(

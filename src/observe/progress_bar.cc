@@ -35,11 +35,13 @@ class Progress final : public EventSink {
     if (kind == "notice") line("notice  " + e.at("text").get<std::string>());
     if (kind == "test") line(test_text(e));
     if (kind == "saved")
-      line(fmt::format("step {:>5}   checkpoint {}", e.at("step").get<int64_t>(), e.at("path").get<std::string>()));
+      line(fmt::format("step {:>5}   checkpoint {}", e.at("step").get<int64_t>(),
+                       e.at("path").get<std::string>()));
     if (kind == "sample") line(fmt::format("\n{}\n", e.at("text").get<std::string>()));
     if (kind == "early_stop")
-      line(fmt::format("step {:>5}   early stop: the best {} was {:.4f}, at step {}", e.at("step").get<int64_t>(),
-                       e.at("watch").get<std::string>(), e.at("best").get<double>(), e.at("best_step").get<int64_t>()));
+      line(fmt::format("step {:>5}   early stop: the best {} was {:.4f}, at step {}",
+                       e.at("step").get<int64_t>(), e.at("watch").get<std::string>(),
+                       e.at("best").get<double>(), e.at("best_step").get<int64_t>()));
     if (kind == "end") line(end_text(e, e.at("step").get<int64_t>() - first_, tokens_, unit_));
   }
 
@@ -51,7 +53,8 @@ class Progress final : public EventSink {
     unit_ = e.value("unit", "tok");
     begin_ = printed_ = Steady::now();
     line(fmt::format("model   {} parameters; {} a rank forecast; ready in {:.2f} s",
-                     short_count(e.at("parameters").get<double>()), short_bytes(e.at("bytes_forecast").get<double>()),
+                     short_count(e.at("parameters").get<double>()),
+                     short_bytes(e.at("bytes_forecast").get<double>()),
                      e.at("startup_seconds").get<double>()));
     header_ = true;
   }
@@ -60,12 +63,14 @@ class Progress final : public EventSink {
     step_ = e.at("step");
     auto now = Steady::now();
     double elapsed = std::chrono::duration<double>(now - begin_).count();
-    double done = static_cast<double>(step_ - first_), all = static_cast<double>(std::max<int64_t>(last_ - first_, 1));
+    double done = static_cast<double>(step_ - first_),
+           all = static_cast<double>(std::max<int64_t>(last_ - first_, 1));
     double left = done > 0 ? elapsed / done * (all - done) : 0;
     double seconds = e.at("seconds");
     smooth_ = smooth_ == 0 ? seconds : 0.9 * smooth_ + 0.1 * seconds;
     const std::string loss = fmt::format("loss {:.4f}", e.at("loss").get<double>());
-    const std::string rate = fmt::format("{} {}/s", short_count(static_cast<double>(tokens_) / smooth_), unit_);
+    const std::string rate =
+        fmt::format("{} {}/s", short_count(static_cast<double>(tokens_) / smooth_), unit_);
     const std::string ends = fmt::format("{} left", short_duration(left));
     if (terminal_) {
       if (now - drawn_ < std::chrono::milliseconds(100) && step_ != last_) return;
@@ -121,7 +126,8 @@ std::string bar_text(const Bar& bar, int columns) {
   constexpr int kBorder = 2;                  // between the cells and the words
   const int room = std::max(columns - 1, 0);  // many terminals wrap once the last column is written
   const std::string shorter = bar.count + "  " + bar.loss;
-  for (const std::string& words : {shorter + "  " + bar.rate + "  " + bar.left, shorter + "  " + bar.left, shorter}) {
+  for (const std::string& words :
+       {shorter + "  " + bar.rate + "  " + bar.left, shorter + "  " + bar.left, shorter}) {
     const int left = room - static_cast<int>(words.size()) - kBorder;
     if (left >= kFewestCells) return cells(bar.done, std::min(kMostCells, left)) + words;
   }

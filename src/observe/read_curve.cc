@@ -1,5 +1,5 @@
-// A curve from the lines of RUN/metrics.jsonl. A last line that is not whole is what a killed process leaves, and
-// ignored.
+// A curve from the lines of RUN/metrics.jsonl. A last line that is not whole is what a killed
+// process leaves, and ignored.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -30,7 +30,8 @@ void numbers_of(const json& event, const Visit& visit) {
     if (value.is_number() && name != "step") visit(name == "held_out_loss" ? "loss" : name, value);
   if (const auto metrics = event.find("metrics"); metrics != event.end())
     for (const auto& [name, value] : metrics->items())
-      if (value.is_number() && !(name == "loss" && event.contains("held_out_loss"))) visit(name, value);
+      if (value.is_number() && !(name == "loss" && event.contains("held_out_loss")))
+        visit(name, value);
 }
 
 }  // namespace
@@ -38,17 +39,20 @@ void numbers_of(const json& event, const Visit& visit) {
 Curve read_curve(const std::string& run, const std::string& metric) {
   const std::string path = run + "/metrics.jsonl";
   if (!is_folder(run)) throw Error(fmt::format("{} is no folder of a run", run));
-  if (!path_exists(path)) throw Error(fmt::format("{} has no metrics.jsonl: it is no run's folder", run));
+  if (!path_exists(path))
+    throw Error(fmt::format("{} has no metrics.jsonl: it is no run's folder", run));
   const std::string text = read_file(path);
 
   Curve curve;
   auto folder = std::filesystem::path(run).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
-  curve.name = folder.filename() == "." ? std::filesystem::absolute(run).lexically_normal().parent_path().filename()
-                                        : folder.filename();
+  curve.name = folder.filename() == "."
+                   ? std::filesystem::absolute(run).lexically_normal().parent_path().filename()
+                   : folder.filename();
   std::set<std::string> offered;
   size_t number = 0;
-  for (size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+  for (size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string::npos;
+       begin = end + 1) {
     ++number;
     try {
       const json event = json::parse(std::string_view(text).substr(begin, end - begin));
@@ -66,8 +70,10 @@ Curve read_curve(const std::string& run, const std::string& metric) {
     }
   }
   if (!curve.training.empty() || !curve.held_out.empty()) return curve;
-  if (offered.empty()) throw Error(fmt::format("{} has no metrics yet: no step was committed", run));
-  throw Error(fmt::format("{} has no metric \"{}\"; it has {}", run, metric, fmt::join(offered, ", ")));
+  if (offered.empty())
+    throw Error(fmt::format("{} has no metrics yet: no step was committed", run));
+  throw Error(
+      fmt::format("{} has no metric \"{}\"; it has {}", run, metric, fmt::join(offered, ", ")));
 }
 
 }  // namespace tutti

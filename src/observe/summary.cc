@@ -25,28 +25,33 @@ double number(const json& object, const char* name, double otherwise) {
 /// Kinds of work in the order in which a step does them; others behind.
 std::vector<std::pair<std::string, double>> in_order(const json& seconds) {
   std::vector<std::pair<std::string, double>> list;
-  const char* order[] = {"load", "forward", "backward", "reduce", "wait", "update", "evaluate", "save"};
+  const char* order[] = {"load", "forward", "backward", "reduce",
+                         "wait", "update",  "evaluate", "save"};
   for (const char* kind : order)
     if (seconds.contains(kind)) list.emplace_back(kind, seconds.at(kind));
   for (const auto& [kind, n] : seconds.items())
-    if (std::find(std::begin(order), std::end(order), kind) == std::end(order)) list.emplace_back(kind, n);
+    if (std::find(std::begin(order), std::end(order), kind) == std::end(order))
+      list.emplace_back(kind, n);
   return list;
 }
 
-/// A line per kind of work, with a bar of its share. Reductions have a thread of their own: what the others had to wait
-/// for them is `wait`, and without them the shares add up to all of the time.
+/// A line per kind of work, with a bar of its share. Reductions have a thread of their own: what
+/// the others had to wait for them is `wait`, and without them the shares add up to all of the
+/// time.
 std::string time_text(const json& seconds) {
   const auto kinds = in_order(seconds);
   double all = 0;
   size_t width = 0;
-  for (const auto& [kind, n] : kinds) all += kind == "reduce" ? 0 : n, width = std::max(width, kind.size());
+  for (const auto& [kind, n] : kinds)
+    all += kind == "reduce" ? 0 : n, width = std::max(width, kind.size());
   std::string text;
   for (const auto& [kind, n] : kinds) {
     const double share = all > 0 ? n / all : 0;
     std::string bar;
     for (int i = 0; i < static_cast<int>(std::lround(share * 40)); ++i) bar += "▪";
-    text += fmt::format("\n{:<8}{:<{}}  {:>9.2f} s  {:>5.1f} %{}{}{}", text.empty() ? "time" : "", kind, width, n,
-                        100 * share, bar.empty() ? "" : "  ", bar, kind == "reduce" ? "  alongside the others" : "");
+    text += fmt::format("\n{:<8}{:<{}}  {:>9.2f} s  {:>5.1f} %{}{}{}", text.empty() ? "time" : "",
+                        kind, width, n, 100 * share, bar.empty() ? "" : "  ", bar,
+                        kind == "reduce" ? "  alongside the others" : "");
   }
   return text;
 }
@@ -77,17 +82,19 @@ std::string short_duration(double seconds) {
 std::string data_text(const json& e) {
   const auto records = [&](const char* part) { return number(e, part, 0); };
   const auto said = [](double n) { return n < 1e7 ? fmt::format("{:.0f}", n) : short_count(n); };
-  std::string text =
-      fmt::format("data    {} records, {} held out", said(records("records")), said(records("held_out")));
+  std::string text = fmt::format("data    {} records, {} held out", said(records("records")),
+                                 said(records("held_out")));
   if (records("test") > 0) text += fmt::format(", {} for the test", said(records("test")));
   if (records("skipped") > 0) text += fmt::format("; {} skipped", said(records("skipped")));
   for (const char* list : {"faults", "statistics"})
     for (const std::string& line : first_few(e.value(list, std::vector<std::string>())))
       text += fmt::format("\n        {}", line);
-  if (const auto skew = e.find("skew"); skew != e.end() && skew->is_string() && !skew->get<std::string>().empty()) {
+  if (const auto skew = e.find("skew");
+      skew != e.end() && skew->is_string() && !skew->get<std::string>().empty()) {
     std::string lines = skew->get<std::string>();
     while (lines.ends_with('\n')) lines.pop_back();
-    for (size_t at = 0; (at = lines.find('\n', at)) != std::string::npos; at += 9) lines.replace(at, 1, "\n        ");
+    for (size_t at = 0; (at = lines.find('\n', at)) != std::string::npos; at += 9)
+      lines.replace(at, 1, "\n        ");
     text += "\n        " + lines;
   }
   return text;
@@ -95,12 +102,14 @@ std::string data_text(const json& e) {
 
 std::string evaluation_text(const json& e) {
   const double loss = number(e, "held_out_loss", NAN);
-  std::string text = fmt::format("step {:>5}   held-out loss {:.4f}", e.at("step").get<int64_t>(), loss);
+  std::string text =
+      fmt::format("step {:>5}   held-out loss {:.4f}", e.at("step").get<int64_t>(), loss);
   if (const auto metrics = e.find("metrics"); metrics != e.end())
     for (const char* name : {"accuracy", "perplexity", "auc", "mae", "r2"})
       if (const auto value = metrics->find(name); value != metrics->end() && value->is_number())
         text += fmt::format("   {} {:.4f}", name, value->get<double>());
-  for (const auto& [field, name] : {std::pair{"bigram_loss", "byte bigram"}, {"truth_loss", "truth"}}) {
+  for (const auto& [field, name] :
+       {std::pair{"bigram_loss", "byte bigram"}, {"truth_loss", "truth"}}) {
     if (!e.contains(field)) continue;
     const double other = number(e, field, NAN);
     text += fmt::format("   {} {:.4f}   {:.4f} nats {}", name, other, std::abs(other - loss),
@@ -114,7 +123,8 @@ std::string test_text(const json& e) {
   std::string text;
   for (const char* name : {"accuracy", "loss"}) {
     if (!metrics.contains(name)) continue;
-    text += fmt::format("{}test {} {:.4f}", text.empty() ? "" : "\n", name, number(metrics, name, NAN));
+    text +=
+        fmt::format("{}test {} {:.4f}", text.empty() ? "" : "\n", name, number(metrics, name, NAN));
     metrics.erase(name);
   }
   std::string table = metrics_table(metrics, e.value("classes", std::vector<std::string>()));
@@ -122,24 +132,29 @@ std::string test_text(const json& e) {
   return table.empty() ? text : text + (text.empty() ? "" : "\n") + table;
 }
 
-std::string end_text(const json& e, int64_t steps, int64_t tokens_per_step, const std::string& unit) {
+std::string end_text(const json& e, int64_t steps, int64_t tokens_per_step,
+                     const std::string& unit) {
   std::string kinds;
   for (const auto& [kind, n] : e.at("peak_bytes").items())
-    if (kind != "total") kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", kind, short_bytes(n.get<double>()));
+    if (kind != "total")
+      kinds +=
+          fmt::format("{}{} {}", kinds.empty() ? "" : ", ", kind, short_bytes(n.get<double>()));
   const double seconds = e.at("seconds");
   const double tokens = static_cast<double>(steps) * static_cast<double>(tokens_per_step);
   std::string text = fmt::format(
       "{} at step {} after {}: {} {}/s; peak memory of rank 0 {} ({}); loader stall {:.2f} %",
-      e.at("stopped").get<bool>() ? "stopped" : "finished", e.at("step").get<int64_t>(), short_duration(seconds),
-      short_count(seconds > 0 ? tokens / seconds : 0), unit, short_bytes(e.at("peak_bytes").at("total").get<double>()),
-      kinds, seconds > 0 ? 100 * number(e, "loader_stall_seconds", 0) / seconds : 0);
+      e.at("stopped").get<bool>() ? "stopped" : "finished", e.at("step").get<int64_t>(),
+      short_duration(seconds), short_count(seconds > 0 ? tokens / seconds : 0), unit,
+      short_bytes(e.at("peak_bytes").at("total").get<double>()), kinds,
+      seconds > 0 ? 100 * number(e, "loader_stall_seconds", 0) / seconds : 0);
   if (const auto time = e.find("seconds_by_kind"); time != e.end()) text += time_text(*time);
   std::string speed;
   if (e.contains("samples_per_second"))
-    speed = fmt::format("{} samples/s in the steps", short_count(number(e, "samples_per_second", 0)));
+    speed =
+        fmt::format("{} samples/s in the steps", short_count(number(e, "samples_per_second", 0)));
   if (e.contains("matmul_share"))
-    speed +=
-        fmt::format("{}{:.1f} % of the matmul limit", speed.empty() ? "" : ", ", 100 * number(e, "matmul_share", 0));
+    speed += fmt::format("{}{:.1f} % of the matmul limit", speed.empty() ? "" : ", ",
+                         100 * number(e, "matmul_share", 0));
   if (!speed.empty()) text += "\nspeed   " + speed;
   return text;
 }

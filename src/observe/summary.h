@@ -1,5 +1,5 @@
-// The longer texts of a run's display, each from one event of train/run.h. Fields that an event does not have are left
-// out. Every text is whole lines without the last one's end.
+// The longer texts of a run's display, each from one event of train/run.h. Fields that an event
+// does not have are left out. Every text is whole lines without the last one's end.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,12 @@ std::string short_duration(double seconds);
 std::string data_text(const nlohmann::json& event);
 /// "step 7   held-out loss 1.5000   accuracy 0.9100": with what the loss is to be compared with.
 std::string evaluation_text(const nlohmann::json& event);
-/// A line "test accuracy 0.9234" (where there is one), a line "test loss 0.2210", and the table of the rest.
+/// A line "test accuracy 0.9234" (where there is one), a line "test loss 0.2210", and the table of
+/// the rest.
 std::string test_text(const nlohmann::json& event);
-/// How the run ended, how fast and in how much memory; then where the time went and the share of the matmul limit.
-/// `steps` were taken, of so many tokens each; `unit` is what those are.
-std::string end_text(const nlohmann::json& event, int64_t steps, int64_t tokens_per_step, const std::string& unit);
+/// How the run ended, how fast and in how much memory; then where the time went and the share of
+/// the matmul limit. `steps` were taken, of so many tokens each; `unit` is what those are.
+std::string end_text(const nlohmann::json& event, int64_t steps, int64_t tokens_per_step,
+                     const std::string& unit);
 
 }  // namespace tutti

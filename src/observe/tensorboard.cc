@@ -2,7 +2,8 @@
 //   uint64  length            uint32  masked CRC of the length
 //   bytes   the Event         uint32  masked CRC of the bytes
 // and the fields of an Event that are used, in protocol-buffer wire format:
-//   1 double wall_time   2 int64 step   3 string file_version   5 Summary { 1 Value { 1 string tag   2 float value } }
+//   1 double wall_time   2 int64 step   3 string file_version   5 Summary { 1 Value { 1 string tag
+//                        2 float value } }
 // All of it little-endian. The first record holds the file's version alone.
 #include "observe/tensorboard.h"
 
@@ -57,7 +58,9 @@ std::string varint(uint64_t value) {
 
 std::string key(int field, Wire wire) { return varint(static_cast<uint64_t>(field) << 3 | wire); }
 
-std::string framed(int field, const std::string& bytes) { return key(field, kBytes) + varint(bytes.size()) + bytes; }
+std::string framed(int field, const std::string& bytes) {
+  return key(field, kBytes) + varint(bytes.size()) + bytes;
+}
 
 std::string record(const std::string& event) {
   const std::string length = raw(static_cast<uint64_t>(event.size()));
@@ -65,13 +68,15 @@ std::string record(const std::string& event) {
 }
 
 std::string now() {
-  const double seconds = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   return key(1, kFixed64) + raw(seconds);
 }
 
 std::string event_of(int64_t step, const Scalars& scalars) {
   std::string summary;
-  for (const auto& [tag, value] : scalars) summary += framed(1, framed(1, tag) + key(2, kFixed32) + raw(value));
+  for (const auto& [tag, value] : scalars)
+    summary += framed(1, framed(1, tag) + key(2, kFixed32) + raw(value));
   return now() + key(2, kVarint) + varint(static_cast<uint64_t>(step)) + framed(5, summary);
 }
 
@@ -80,7 +85,8 @@ void take(const json& fields, const std::string& group, Scalars& to) {
   for (const auto& [name, value] : fields.items()) {
     if (!value.is_number() || name == "step") continue;
     std::string tag = group + "/" + (name == "held_out_loss" ? "loss" : name);
-    const bool known = std::any_of(to.begin(), to.end(), [&](const auto& s) { return s.first == tag; });
+    const bool known =
+        std::any_of(to.begin(), to.end(), [&](const auto& s) { return s.first == tag; });
     if (!known) to.emplace_back(std::move(tag), static_cast<float>(value.get<double>()));
   }
 }
@@ -93,7 +99,10 @@ class TensorBoard final : public EventSink {
 
   void write(const json& e) override {
     const std::string kind = e.at("event");
-    const std::string group = kind == "step" ? "train" : kind == "eval" ? "held_out" : kind == "test" ? "test" : "";
+    const std::string group = kind == "step"   ? "train"
+                              : kind == "eval" ? "held_out"
+                              : kind == "test" ? "test"
+                                               : "";
     if (group.empty()) return;
     Scalars scalars;
     take(e, group, scalars);
@@ -125,10 +134,12 @@ std::unique_ptr<EventSink> open_tensorboard(const std::string& folder) {
   std::error_code fault;
   std::filesystem::create_directories(folder, fault);
   if (fault) throw Error(fmt::format("cannot make {}: {}", folder, fault.message()));
-  auto seconds = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
+  auto seconds = std::chrono::duration_cast<std::chrono::seconds>(
+      std::chrono::system_clock::now().time_since_epoch());
   // A run that goes on gets a file of its own; TensorBoard reads them in the order of their names.
   for (;; ++seconds) {
-    const std::string path = fmt::format("{}/events.out.tfevents.{:010}.tutti", folder, seconds.count());
+    const std::string path =
+        fmt::format("{}/events.out.tfevents.{:010}.tutti", folder, seconds.count());
     Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666));
     if (fd) return std::make_unique<TensorBoard>(std::move(fd), path);
     if (errno != EEXIST) throw_errno("open", path);

@@ -7,7 +7,8 @@
 namespace tutti::TUTTI_ISA {
 
 struct Gradient {
-  explicit Gradient(const GradientScalars& s) : scale(set(s.scale)), high(set(s.limit)), low(set(-s.limit)) {}
+  explicit Gradient(const GradientScalars& s)
+      : scale(set(s.scale)), high(set(s.limit)), low(set(-s.limit)) {}
   /// Scaled and cut; NaN stays NaN.
   F operator()(F g) const { return max(low, min(high, g * scale)); }
   F scale, high, low;

@@ -1,5 +1,6 @@
-// LAMB in two passes: the first moves the moments and measures the parameter and its direction, the second goes that
-// way. The direction is computed twice: writing and reading it would cost more than the arithmetic.
+// LAMB in two passes: the first moves the moments and measures the parameter and its direction, the
+// second goes that way. The direction is computed twice: writing and reading it would cost more
+// than the arithmetic.
 #include "optim/gradient.h"
 
 namespace tutti::TUTTI_ISA {
@@ -7,19 +8,26 @@ namespace {
 
 struct Direction {
   explicit Direction(const MomentScalars& s)
-      : decay(set(s.decay)), first(set(s.correction)), root(set(s.root_correction)), eps(set(s.eps)) {}
-  F operator()(F value, F m, F v) const { return fma(decay, value, m * first / fma(sqrt(v), root, eps)); }
+      : decay(set(s.decay)),
+        first(set(s.correction)),
+        root(set(s.root_correction)),
+        eps(set(s.eps)) {}
+  F operator()(F value, F m, F v) const {
+    return fma(decay, value, m * first / fma(sqrt(v), root, eps));
+  }
   F decay, first, root, eps;
 };
 
-/// Squares in double, where they are exact. A group is 16 elements: element k of a group goes to accumulator k.
+/// Squares in double, where they are exact. A group is 16 elements: element k of a group goes to
+/// accumulator k.
 class Squares {
  public:
   static constexpr int kGroup = 16;
   void add(int vector, F x) {
 #if defined(__AVX512F__)
     const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(x));
-    const __m512d high = _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1)));
+    const __m512d high =
+        _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1)));
     sums_[0] = _mm512_fmadd_pd(low, low, sums_[0]);
     sums_[1] = _mm512_fmadd_pd(high, high, sums_[1]);
 #else
@@ -46,7 +54,8 @@ class Squares {
 #endif
 };
 
-ChunkSquares measure(const float* p, const float* g, float* m, float* v, int64_t n, const MomentScalars& s) {
+ChunkSquares measure(const float* p, const float* g, float* m, float* v, int64_t n,
+                     const MomentScalars& s) {
   const Gradient gradient(s.gradient);
   const Direction direction(s);
   const F beta1 = set(s.beta1), rest1 = set(s.rest1), beta2 = set(s.beta2), rest2 = set(s.rest2);
@@ -74,7 +83,8 @@ void update(float* p, const float* m, const float* v, int64_t n, const MomentSca
   const F step_size = set(s.step_size);
   for_vectors(n, [&](int64_t i, auto lanes) {
     const F value = lanes.load(p + i);
-    lanes.store(p + i, fnma(step_size, direction(value, lanes.load(m + i), lanes.load(v + i)), value));
+    lanes.store(p + i,
+                fnma(step_size, direction(value, lanes.load(m + i), lanes.load(v + i)), value));
   });
 }
 

@@ -43,10 +43,10 @@ LossScale loss_scale_from(const std::string& text) {
   LossScale scale;
   if (text.empty()) return scale;
   int read = 0;
-  if (std::sscanf(text.c_str(), "scale %la good %" SCNd64 " skipped %" SCNd64 "%n", &scale.scale, &scale.good,
-                  &scale.skipped, &read) != 3 ||
-      read != static_cast<int>(text.size()) || !(scale.scale > 0) || std::isinf(scale.scale) || scale.good < 0 ||
-      scale.skipped < 0)
+  if (std::sscanf(text.c_str(), "scale %la good %" SCNd64 " skipped %" SCNd64 "%n", &scale.scale,
+                  &scale.good, &scale.skipped, &read) != 3 ||
+      read != static_cast<int>(text.size()) || !(scale.scale > 0) || std::isinf(scale.scale) ||
+      scale.good < 0 || scale.skipped < 0)
     throw Error(fmt::format("\"{}\" is no record of a loss scale", text));
   return scale;
 }

@@ -7,7 +7,8 @@ namespace {
 template <bool kDecoupled>
 void adam_pass(float* p, const float* g, float* m, float* v, int64_t n, const MomentScalars& s) {
   const Gradient gradient(s.gradient);
-  const F decay = set(s.decay), beta1 = set(s.beta1), rest1 = set(s.rest1), beta2 = set(s.beta2), rest2 = set(s.rest2);
+  const F decay = set(s.decay), beta1 = set(s.beta1), rest1 = set(s.rest1), beta2 = set(s.beta2),
+          rest2 = set(s.rest2);
   const F correction = set(s.root_correction), eps = set(s.eps), step_size = set(s.step_size);
   for_vectors(n, [&](int64_t i, auto lanes) {
     F value = lanes.load(p + i), direction = gradient(lanes.load(g + i));
@@ -27,7 +28,8 @@ F sign(F x) { return select(less(zero(), x), set(1), select(less(x, zero()), set
 
 void lion(float* p, const float* g, float* m, int64_t n, const MomentScalars& s) {
   const Gradient gradient(s.gradient);
-  const F decay = set(s.decay), beta1 = set(s.beta1), rest1 = set(s.rest1), beta2 = set(s.beta2), rest2 = set(s.rest2);
+  const F decay = set(s.decay), beta1 = set(s.beta1), rest1 = set(s.rest1), beta2 = set(s.beta2),
+          rest2 = set(s.rest2);
   const F step_size = set(s.step_size);
   for_vectors(n, [&](int64_t i, auto lanes) {
     const F direction = gradient(lanes.load(g + i)), moment = lanes.load(m + i);

@@ -1,5 +1,5 @@
-// The host side of the optimizers: the scalars of a step are computed in double and rounded to float once; the kernels
-// do the rest.
+// The host side of the optimizers: the scalars of a step are computed in double and rounded to
+// float once; the kernels do the rest.
 #include "optim/optimizer.h"
 
 #include <algorithm>
@@ -31,13 +31,16 @@ float rounded(double value) { return static_cast<float>(value); }
 
 GradientScalars gradient_scalars(const StepScalars& scalars) {
   return {.scale = rounded(scalars.gradient_scale),
-          .limit = scalars.clip_value > 0 ? rounded(scalars.clip_value) : std::numeric_limits<float>::infinity()};
+          .limit = scalars.clip_value > 0 ? rounded(scalars.clip_value)
+                                          : std::numeric_limits<float>::infinity()};
 }
 
-/// What all have in common: the job's values, the kernels, and the number of slots they were promised.
+/// What all have in common: the job's values, the kernels, and the number of slots they were
+/// promised.
 class Fused : public Optimizer {
  public:
-  Fused(const TrainConfig& config, const UpdateKernels& kernels) : config_(config), kernels_(kernels) {}
+  Fused(const TrainConfig& config, const UpdateKernels& kernels)
+      : config_(config), kernels_(kernels) {}
   UpdateScalars scalars(const StepScalars& scalars) const override {
     return {plain(scalars), moments(scalars), Momentum::kNone};
   }
@@ -73,7 +76,9 @@ class Fused : public Optimizer {
         .step_size = rounded(scalars.lr),
     };
   }
-  static float decoupled(const StepScalars& scalars) { return rounded(1 - scalars.lr * scalars.weight_decay); }
+  static float decoupled(const StepScalars& scalars) {
+    return rounded(1 - scalars.lr * scalars.weight_decay);
+  }
 
   TrainConfig config_;
   UpdateKernels kernels_;
@@ -89,7 +94,8 @@ class Sgd final : public Fused {
               const StepScalars& scalars) const override {
     check(slots);
     const UpdateScalars s = this->scalars(scalars);
-    kernels_.sgd(parameters, gradients, slots.empty() ? nullptr : slots[0], n, s.plain, s.momentum, config_.nesterov);
+    kernels_.sgd(parameters, gradients, slots.empty() ? nullptr : slots[0], n, s.plain, s.momentum,
+                 config_.nesterov);
   }
   UpdateScalars scalars(const StepScalars& scalars) const override {
     UpdateScalars s = Fused::scalars(scalars);
@@ -113,12 +119,14 @@ class Rmsprop final : public Fused {
  public:
   using Fused::Fused;
   std::vector<std::string> slots() const override {
-    return config_.momentum == 0 ? std::vector<std::string>{"v"} : std::vector<std::string>{"v", "m"};
+    return config_.momentum == 0 ? std::vector<std::string>{"v"}
+                                 : std::vector<std::string>{"v", "m"};
   }
   void update(float* parameters, const float* gradients, std::span<float* const> slots, int64_t n,
               const StepScalars& scalars) const override {
     check(slots);
-    kernels_.rmsprop(parameters, gradients, slots[0], slots.size() > 1 ? slots[1] : nullptr, n, plain(scalars));
+    kernels_.rmsprop(parameters, gradients, slots[0], slots.size() > 1 ? slots[1] : nullptr, n,
+                     plain(scalars));
   }
 };
 
@@ -166,13 +174,14 @@ class Lamb final : public Fused {
   using Fused::Fused;
   std::vector<std::string> slots() const override { return {"m", "v"}; }
   bool two_passes() const override { return true; }
-  void measure(const float* parameters, const float* gradients, std::span<float* const> slots, int64_t n,
-               const StepScalars& scalars, Norms& norms) const override {
+  void measure(const float* parameters, const float* gradients, std::span<float* const> slots,
+               int64_t n, const StepScalars& scalars, Norms& norms) const override {
     check(slots);
     const MomentScalars values = moments(scalars);
     for (int64_t i = 0; i < n; i += kChunk) {
-      const ChunkSquares squares = kernels_.lamb_measure(parameters + i, gradients + i, slots[0] + i, slots[1] + i,
-                                                         std::min(kChunk, n - i), values);
+      const ChunkSquares squares =
+          kernels_.lamb_measure(parameters + i, gradients + i, slots[0] + i, slots[1] + i,
+                                std::min(kChunk, n - i), values);
       norms.parameter.add(squares.parameter);
       norms.direction.add(squares.direction);
     }
@@ -194,12 +203,13 @@ void Norms::merge(const Norms& other) {
 }
 
 double trust_ratio(const Norms& norms) {
-  const double parameter = std::sqrt(norms.parameter.value()), direction = std::sqrt(norms.direction.value());
+  const double parameter = std::sqrt(norms.parameter.value()),
+               direction = std::sqrt(norms.direction.value());
   return parameter == 0 || direction == 0 ? 1 : parameter / direction;
 }
 
-void Optimizer::measure(const float*, const float*, std::span<float* const>, int64_t, const StepScalars&,
-                        Norms&) const {
+void Optimizer::measure(const float*, const float*, std::span<float* const>, int64_t,
+                        const StepScalars&, Norms&) const {
   TUTTI_CHECK(false, "an optimizer of one pass was asked to measure");
 }
 
@@ -215,6 +225,8 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::string
   throw Error(fmt::format("train.optimizer = \"{}\": not an optimizer", name));
 }
 
-double clip_factor(double norm, double clip) { return clip == 0 ? 1 : std::min(1.0, clip / (norm + 1e-6)); }
+double clip_factor(double norm, double clip) {
+  return clip == 0 ? 1 : std::min(1.0, clip / (norm + 1e-6));
+}
 
 }  // namespace tutti

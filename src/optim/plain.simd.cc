@@ -13,7 +13,8 @@ void sgd_pass(float* p, const float* g, float* m, int64_t n, const PlainScalars&
     F direction = fma(decay, value, gradient(lanes.load(g + i)));
     if constexpr (kMomentum != Momentum::kNone) {
       F moment = direction;
-      if constexpr (kMomentum == Momentum::kNext) moment = fma(momentum, lanes.load(m + i), direction);
+      if constexpr (kMomentum == Momentum::kNext)
+        moment = fma(momentum, lanes.load(m + i), direction);
       lanes.store(m + i, moment);
       direction = kNesterov ? fma(momentum, moment, direction) : moment;
     }
@@ -21,7 +22,8 @@ void sgd_pass(float* p, const float* g, float* m, int64_t n, const PlainScalars&
   });
 }
 
-void sgd(float* p, const float* g, float* m, int64_t n, const PlainScalars& s, Momentum momentum, bool nesterov) {
+void sgd(float* p, const float* g, float* m, int64_t n, const PlainScalars& s, Momentum momentum,
+         bool nesterov) {
   switch (momentum) {
     case Momentum::kNone:
       return sgd_pass<Momentum::kNone, false>(p, g, m, n, s);
@@ -66,7 +68,8 @@ void rmsprop_pass(float* p, const float* g, float* v, float* m, int64_t n, const
 }
 
 void rmsprop(float* p, const float* g, float* v, float* m, int64_t n, const PlainScalars& s) {
-  return m == nullptr ? rmsprop_pass<false>(p, g, v, m, n, s) : rmsprop_pass<true>(p, g, v, m, n, s);
+  return m == nullptr ? rmsprop_pass<false>(p, g, v, m, n, s)
+                      : rmsprop_pass<true>(p, g, v, m, n, s);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Schedules are pure functions of the step and of what evaluations have shown, which is a small value of its own.
+// Schedules are pure functions of the step and of what evaluations have shown, which is a small
+// value of its own.
 #include "optim/schedule.h"
 
 #include <algorithm>
@@ -18,7 +19,8 @@ double half_wave(double p) { return 0.5 * (1 + std::cos(std::numbers::pi * p)); 
 
 double between(double low, double high, double part) { return low + (high - low) * part; }
 
-/// Which part of its cycle step t lies in: [0, 1). Cycle i begins at cycle * (growth^i - 1) / (growth - 1).
+/// Which part of its cycle step t lies in: [0, 1). Cycle i begins at cycle * (growth^i - 1) /
+/// (growth - 1).
 double part_of_cycle(double t, double cycle, double growth) {
   if (growth == 1) return std::fmod(t, cycle) / cycle;
   const auto begin = [&](double i) { return cycle * (std::pow(growth, i) - 1) / (growth - 1); };
@@ -39,7 +41,8 @@ double cosine(const TrainConfig& config, double t, double p) {
 
 double one_cycle_warmup(const TrainConfig& config, int64_t step) {
   constexpr double kStart = 1.0 / 25;
-  return between(kStart, 1, 1 - half_wave(static_cast<double>(step) / static_cast<double>(config.warmup)));
+  return between(kStart, 1,
+                 1 - half_wave(static_cast<double>(step) / static_cast<double>(config.warmup)));
 }
 
 }  // namespace
@@ -97,8 +100,8 @@ Judgement judge(const TrainConfig& config, const Watched& before, double value, 
 
 std::string to_text(const Watched& watched) {
   if (watched == Watched{}) return {};
-  return fmt::format("best {:a} at {} stale {} plateau {} rate {:a}", watched.best, watched.best_step, watched.stale,
-                     watched.plateau, watched.rate);
+  return fmt::format("best {:a} at {} stale {} plateau {} rate {:a}", watched.best,
+                     watched.best_step, watched.stale, watched.plateau, watched.rate);
 }
 
 Watched watched_from(const std::string& text) {

@@ -1,5 +1,5 @@
-// The course of the learning rate, and what depends on held-out metrics: the plateau schedule, early stopping, the best
-// checkpoint. Decisions are pure functions of small values.
+// The course of the learning rate, and what depends on held-out metrics: the plateau schedule,
+// early stopping, the best checkpoint. Decisions are pure functions of small values.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ struct Watched {
   bool operator==(const Watched&) const = default;
 };
 
-/// The text is exact to the last bit and empty for a Watched that saw nothing. Throws Error on text that is none.
+/// The text is exact to the last bit and empty for a Watched that saw nothing. Throws Error on text
+/// that is none.
 std::string to_text(const Watched& watched);
 Watched watched_from(const std::string& text);
 
@@ -33,14 +34,14 @@ struct Judgement {
 /// The value of train.watch at `step`. A value that is not finite is no improvement.
 Judgement judge(const TrainConfig& config, const Watched& before, double value, int64_t step);
 
-/// The learning rate of a step. Warm-up is linear from lr/warmup to lr. Then, with p the part of the way from the
-/// warm-up to train.steps (1 from there on):
+/// The learning rate of a step. Warm-up is linear from lr/warmup to lr. Then, with p the part of
+/// the way from the warm-up to train.steps (1 from there on):
 ///   constant       lr
 ///   step           lr * factor^floor(t / every)        t: steps since the warm-up
 ///   exponential    lr * factor^(t / every)
 ///   linear, polynomial   from lr to final_lr * lr, as (1 - p)^power (linear: power 1)
-///   cosine         from lr to final_lr * lr in half a wave; with cycle > 0 it restarts after cycle, cycle *
-///                  cycle_growth, ... steps
+///   cosine         from lr to final_lr * lr in half a wave; with cycle > 0 it restarts after
+///                  cycle, cycle * cycle_growth, ... steps
 ///   one-cycle      in half waves up from lr / 25 over the warm-up and down to final_lr * lr
 ///   inverse-sqrt   lr * sqrt(max(warmup, 1) / (step + 1))
 ///   plateau        lr * watched.rate, which judge() multiplies by `factor`, at least final_lr

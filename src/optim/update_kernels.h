@@ -1,6 +1,7 @@
-// The fused update kernels: one pass over parameters, gradients and slots. Compiled for AVX2 and AVX-512; every
-// operation in them is rounded correctly (IEEE), so both give the same bits. Torch-free and free of the standard
-// library, so that no inline function of it is compiled for an instruction set that the processor may lack.
+// The fused update kernels: one pass over parameters, gradients and slots. Compiled for AVX2 and
+// AVX-512; every operation in them is rounded correctly (IEEE), so both give the same bits.
+// Torch-free and free of the standard library, so that no inline function of it is compiled for an
+// instruction set that the processor may lack.
 #pragma once
 
 #include <cstdint>
@@ -51,14 +52,17 @@ struct ChunkSquares {
 };
 
 struct UpdateKernels {
-  void (*sgd)(float* p, const float* g, float* m, int64_t n, const PlainScalars& s, Momentum momentum, bool nesterov);
+  void (*sgd)(float* p, const float* g, float* m, int64_t n, const PlainScalars& s,
+              Momentum momentum, bool nesterov);
   void (*adagrad)(float* p, const float* g, float* sum, int64_t n, const PlainScalars& s);
-  void (*rmsprop)(float* p, const float* g, float* v, float* m, int64_t n, const PlainScalars& s);  ///< m: or null
+  /// m: or null
+  void (*rmsprop)(float* p, const float* g, float* v, float* m, int64_t n, const PlainScalars& s);
   void (*adam)(float* p, const float* g, float* m, float* v, int64_t n, const MomentScalars& s);
   void (*adamw)(float* p, const float* g, float* m, float* v, int64_t n, const MomentScalars& s);
   void (*lion)(float* p, const float* g, float* m, int64_t n, const MomentScalars& s);
   /// The sums add element i to accumulator i % 16, in order, and fold the accumulators in halves.
-  ChunkSquares (*lamb_measure)(const float* p, const float* g, float* m, float* v, int64_t n, const MomentScalars& s);
+  ChunkSquares (*lamb_measure)(const float* p, const float* g, float* m, float* v, int64_t n,
+                               const MomentScalars& s);
   void (*lamb_update)(float* p, const float* m, const float* v, int64_t n, const MomentScalars& s);
 };
 

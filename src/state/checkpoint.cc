@@ -1,5 +1,5 @@
-// Everything is written and synced under hidden names (.writing, .latest) first; then two renames show it. What can
-// fail for want of space comes before the first of them.
+// Everything is written and synced under hidden names (.writing, .latest) first; then two renames
+// show it. What can fail for want of space comes before the first of them.
 #include "state/checkpoint.h"
 
 #include <fcntl.h>
@@ -29,7 +29,10 @@ void make_folder(const std::string& path) {
 
 /// The hidden names of a save; gone when it ends, however it ends.
 struct Hidden {
-  explicit Hidden(const std::string& folder) : writing(folder + "/.writing"), latest(folder + "/.latest") { remove(); }
+  explicit Hidden(const std::string& folder)
+      : writing(folder + "/.writing"), latest(folder + "/.latest") {
+    remove();
+  }
   ~Hidden() { remove(); }
   Hidden(const Hidden&) = delete;
   Hidden& operator=(const Hidden&) = delete;
@@ -44,8 +47,11 @@ struct Hidden {
 /// Puts the folder `from` at `to`; where there was one, it ends up at `from`.
 void show(const std::string& from, const std::string& to) {
   if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
-  if (errno == EEXIST && renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
-  if (errno == EINVAL && rename(from.c_str(), to.c_str()) == 0) return;  // a file system without renameat2's flags
+  if (errno == EEXIST &&
+      renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0)
+    return;
+  // a file system without renameat2's flags
+  if (errno == EINVAL && rename(from.c_str(), to.c_str()) == 0) return;
   throw_errno("rename onto", to);
 }
 
@@ -59,7 +65,8 @@ int64_t step_of(const std::string& name) {
 
 }  // namespace
 
-std::string save_checkpoint(const std::string& folder, const StateSource& source, const std::string& job_toml) {
+std::string save_checkpoint(const std::string& folder, const StateSource& source,
+                            const std::string& job_toml) {
   make_folder(folder);
   const std::string name = fmt::format("{}{:08}", kPrefix, source.counters.step);
   std::string path = folder + "/" + name;
@@ -70,23 +77,26 @@ std::string save_checkpoint(const std::string& folder, const StateSource& source
   if (symlink(name.c_str(), hidden.latest.c_str()) != 0) throw_errno("create", hidden.latest);
   sync_directory(folder);
   show(hidden.writing, path);
-  if (rename(hidden.latest.c_str(), (folder + "/latest").c_str()) != 0) throw_errno("rename onto", folder + "/latest");
+  if (rename(hidden.latest.c_str(), (folder + "/latest").c_str()) != 0)
+    throw_errno("rename onto", folder + "/latest");
   sync_directory(folder);
   return path;
 }
 
-std::string save_checkpoint(const std::string& folder, const State& state, const std::string& job_toml) {
+std::string save_checkpoint(const std::string& folder, const State& state,
+                            const std::string& job_toml) {
   return save_checkpoint(folder, source_of(state), job_toml);
 }
 
 StateCounters load_checkpoint(const std::string& checkpoint, const std::vector<EntryShape>& entries,
                               std::span<const StatePiece> pieces) {
   const Manifest manifest = read_manifest(checkpoint);
-  const std::string found =
-      read_safetensors(checkpoint + "/" + kStateFile, manifest.state_file, entries, pieces, manifest.counters);
+  const std::string found = read_safetensors(checkpoint + "/" + kStateFile, manifest.state_file,
+                                             entries, pieces, manifest.counters);
   if (found != manifest.state_sha256) {
-    damaged_checkpoint(checkpoint + "/" + kManifestFile,
-                       fmt::format("the state's hash is {}, it says {}", found, manifest.state_sha256));
+    damaged_checkpoint(
+        checkpoint + "/" + kManifestFile,
+        fmt::format("the state's hash is {}, it says {}", found, manifest.state_sha256));
   }
   return manifest.counters;
 }

@@ -1,6 +1,6 @@
-// All ranks know who holds what, so nobody asks: each goes through entries and parts in the same order and does its
-// share, and a message's receiver waits for its sender only. The rank that has come least far never waits for one
-// behind it: there is no cycle.
+// All ranks know who holds what, so nobody asks: each goes through entries and parts in the same
+// order and does its share, and a message's receiver waits for its sender only. The rank that has
+// come least far never waits for one behind it: there is no cycle.
 #include "state/collect.h"
 
 #include <algorithm>
@@ -27,7 +27,8 @@ std::string_view bytes_of(const T& value) {
 
 template <class T>
 T take(std::string_view& bytes) {
-  TUTTI_CHECK(bytes.size() >= sizeof(T), "a rank told {} bytes less than it should", sizeof(T) - bytes.size());
+  TUTTI_CHECK(bytes.size() >= sizeof(T), "a rank told {} bytes less than it should",
+              sizeof(T) - bytes.size());
   T value;
   std::memcpy(&value, bytes.data(), sizeof value);
   bytes.remove_prefix(sizeof value);
@@ -47,39 +48,48 @@ std::span<float> values_in(std::span<const StatePiece> pieces, size_t entry, Ran
     if (piece.entry == entry && piece.range.begin <= range.begin && range.end <= piece.range.end)
       return piece.values.subspan(static_cast<size_t>(range.begin - piece.range.begin),
                                   static_cast<size_t>(range.size()));
-  TUTTI_CHECK(false, "elements {} to {} of entry {} are not held here", range.begin, range.end, entry);
+  TUTTI_CHECK(false, "elements {} to {} of entry {} are not held here", range.begin, range.end,
+              entry);
 }
 
-std::string title(const EntryShape& entry) { return fmt::format("{} ({})", entry.name, entry.slot); }
+std::string title(const EntryShape& entry) {
+  return fmt::format("{} ({})", entry.name, entry.slot);
+}
 
 }  // namespace
 
-Collector::Collector(std::vector<EntryShape> entries, std::vector<StatePiece> mine, Channel& channel)
-    : entries_(std::move(entries)), mine_(std::move(mine)), channel_(channel), parts_(entries_.size()) {
+Collector::Collector(std::vector<EntryShape> entries, std::vector<StatePiece> mine,
+                     Channel& channel)
+    : entries_(std::move(entries)),
+      mine_(std::move(mine)),
+      channel_(channel),
+      parts_(entries_.size()) {
   const Digest shapes = digest_of(entries_, {});
   std::string told(bytes_of(shapes));
   for (const StatePiece& piece : mine_) {
-    const bool fits = piece.entry < entries_.size() && 0 <= piece.range.begin && !piece.range.empty() &&
-                      piece.range.end <= entries_[piece.entry].size() &&
+    const bool fits = piece.entry < entries_.size() && 0 <= piece.range.begin &&
+                      !piece.range.empty() && piece.range.end <= entries_[piece.entry].size() &&
                       static_cast<int64_t>(piece.values.size()) == piece.range.size();
-    TUTTI_CHECK(fits, "a piece [{}, {}) of {} values of entry {} of {}", piece.range.begin, piece.range.end,
-                piece.values.size(), piece.entry, entries_.size());
+    TUTTI_CHECK(fits, "a piece [{}, {}) of {} values of entry {} of {}", piece.range.begin,
+                piece.range.end, piece.values.size(), piece.entry, entries_.size());
     told += bytes_of(Told{piece.entry, piece.range.begin, piece.range.end});
   }
   for (size_t e = 0; e <= entries_.size(); ++e)
-    first_piece_.push_back(
-        static_cast<size_t>(std::lower_bound(mine_.begin(), mine_.end(), e,
-                                             [](const StatePiece& p, size_t entry) { return p.entry < entry; }) -
-                            mine_.begin()));
+    first_piece_.push_back(static_cast<size_t>(
+        std::lower_bound(mine_.begin(), mine_.end(), e,
+                         [](const StatePiece& p, size_t entry) { return p.entry < entry; }) -
+        mine_.begin()));
 
-  std::vector<std::vector<std::pair<int, Range>>> held(entries_.size());  // (rank, elements), by entry
+  // (rank, elements), by entry
+  std::vector<std::vector<std::pair<int, Range>>> held(entries_.size());
   holdings_.resize(static_cast<size_t>(channel_.size()));
   const std::vector<std::string> all = gather_bytes(told, channel_);
   for (int r = 0; r < channel_.size(); ++r) {
     std::string_view rest = all[r];
     if (take<Digest>(rest) != shapes)
-      throw Error(fmt::format("rank {} and rank {} list other entries of the state: this must never happen", r,
-                              channel_.rank()));
+      throw Error(
+          fmt::format("rank {} and rank {} list other entries of the state: this must never happen",
+                      r, channel_.rank()));
     while (!rest.empty()) {
       const Told piece = take<Told>(rest);
       held[piece.entry].emplace_back(r, Range{piece.begin, piece.end});
@@ -96,8 +106,8 @@ Collector::Collector(std::vector<EntryShape> entries, std::vector<StatePiece> mi
       for (const auto& [rank, range] : held[e])
         if (range.contains(part.range.begin)) part.holders.push_back(rank);
       if (part.holders.empty())
-        throw Error(fmt::format("no rank holds elements {} to {} of {}: this must never happen", part.range.begin,
-                                part.range.end, title(entries_[e])));
+        throw Error(fmt::format("no rank holds elements {} to {} of {}: this must never happen",
+                                part.range.begin, part.range.end, title(entries_[e])));
       parts_[e].push_back(std::move(part));
     }
   }
@@ -108,8 +118,9 @@ bool Collector::holds(const Part& part) const {
 }
 
 std::span<float> Collector::values(size_t entry, Range range) const {
-  return values_in(std::span(mine_).subspan(first_piece_[entry], first_piece_[entry + 1] - first_piece_[entry]), entry,
-                   range);
+  return values_in(
+      std::span(mine_).subspan(first_piece_[entry], first_piece_[entry + 1] - first_piece_[entry]),
+      entry, range);
 }
 
 /// The parts of each hashed range.
@@ -117,7 +128,9 @@ std::vector<std::span<const Collector::Part>> Collector::ranges_of(size_t entry)
   std::vector<std::span<const Part>> ranges;
   const std::span<const Part> all = parts_[entry];
   for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
-    while (end < all.size() && all[end].range.begin / kHashedRange == all[begin].range.begin / kHashedRange) ++end;
+    while (end < all.size() &&
+           all[end].range.begin / kHashedRange == all[begin].range.begin / kHashedRange)
+      ++end;
     ranges.push_back(all.subspan(begin, end - begin));
   }
   return ranges;
@@ -160,7 +173,8 @@ std::string Collector::hash(const StateCounters& counters) {
   for (int r = 0; r < channel_.size(); ++r)
     if (take<Digest>(rest[r]) != all_but_values)
       throw Error(
-          fmt::format("rank {} and rank {} count other steps or samples: this must never happen", r, channel_.rank()));
+          fmt::format("rank {} and rank {} count other steps or samples: this must never happen", r,
+                      channel_.rank()));
   StateHasher hasher(entries_.size());
   std::vector<Digest> digests;
   for (size_t e = 0; e < entries_.size(); ++e) {
@@ -172,9 +186,11 @@ std::string Collector::hash(const StateCounters& counters) {
         for (size_t h = 1; h < part.holders.size(); ++h)
           if (take<Digest>(rest[part.holders[h]]) != digest)
             throw Error(
-                fmt::format("rank {} and rank {} hold other values of {} from element {} to {}: this must never "
+                fmt::format("rank {} and rank {} hold other values of {} from element {} to {}: "
+                            "this must never "
                             "happen",
-                            giver(part), part.holders[h], title(entries_[e]), part.range.begin, part.range.end));
+                            giver(part), part.holders[h], title(entries_[e]), part.range.begin,
+                            part.range.end));
       }
       digests.push_back(parts.size() == 1 ? digest : take<Digest>(rest[giver(parts.front())]));
     }
@@ -184,7 +200,8 @@ std::string Collector::hash(const StateCounters& counters) {
 }
 
 /// Rank 0's: the entry where it is, or in `buffer` with what the others send.
-std::span<const float> Collector::collected(size_t entry, std::span<const Move> moves, std::vector<float>& buffer) {
+std::span<const float> Collector::collected(size_t entry, std::span<const Move> moves,
+                                            std::vector<float>& buffer) {
   const Range whole{0, entries_[entry].size()};
   if (moves.size() == 1 && moves[0].from == 0) return values(entry, whole);
   buffer.resize(static_cast<size_t>(whole.size()));
@@ -193,7 +210,8 @@ std::span<const float> Collector::collected(size_t entry, std::span<const Move> 
   return buffer;
 }
 
-std::string Collector::save(const std::string& folder, const StateCounters& counters, const std::string& job_toml) {
+std::string Collector::save(const std::string& folder, const StateCounters& counters,
+                            const std::string& job_toml) {
   const std::vector<Move> all = moves(holdings_, held_by_one(entries_, 0, channel_.size()));
   if (channel_.rank() != 0) {
     move_values(all, mine_, {}, channel_);
@@ -209,8 +227,8 @@ std::string Collector::save(const std::string& folder, const StateCounters& coun
   return save_checkpoint(folder, StateSource{entries_, counters, values}, job_toml);
 }
 
-void move_values(const std::vector<Move>& moves, std::span<const StatePiece> from, std::span<const StatePiece> to,
-                 Channel& channel) {
+void move_values(const std::vector<Move>& moves, std::span<const StatePiece> from,
+                 std::span<const StatePiece> to, Channel& channel) {
   for (const Move& move : moves) {
     const bool gives = move.from == channel.rank(), takes = move.to == channel.rank();
     if (gives && takes) {

@@ -1,7 +1,9 @@
-// A state that is spread over ranks, some of it on several of them: its hash and its checkpoint, the same as those of
-// one rank that holds everything. Nobody holds more than one entry besides its own pieces.
+// A state that is spread over ranks, some of it on several of them: its hash and its checkpoint,
+// the same as those of one rank that holds everything. Nobody holds more than one entry besides its
+// own pieces.
 //
-//   part     elements of an entry between two borders of pieces or of hashed ranges: a rank holds all of it or nothing
+//   part     elements of an entry between two borders of pieces or of hashed ranges: a rank holds
+//            all of it or nothing
 //   holders  the ranks that have a part: all must have the same bits
 #pragma once
 
@@ -15,17 +17,19 @@ namespace tutti {
 
 class Collector {
  public:
-  /// Collective. `entries` is the same on all ranks; `mine` are this rank's pieces of them, in order, whose values are
-  /// read in the calls below and stay the caller's. The channel must outlive it. Throws Error where nobody holds some
-  /// element, or the ranks' entries differ.
+  /// Collective. `entries` is the same on all ranks; `mine` are this rank's pieces of them, in
+  /// order, whose values are read in the calls below and stay the caller's. The channel must
+  /// outlive it. Throws Error where nobody holds some element, or the ranks' entries differ.
   Collector(std::vector<EntryShape> entries, std::vector<StatePiece> mine, Channel& channel);
 
-  /// state_hash() of the whole. Collective; every rank returns it. Every holder hashes what it holds: Error naming two
-  /// ranks and the entry whose bits differ, or whose counters do.
+  /// state_hash() of the whole. Collective; every rank returns it. Every holder hashes what it
+  /// holds: Error naming two ranks and the entry whose bits differ, or whose counters do.
   std::string hash(const StateCounters& counters);
-  /// save_checkpoint() of the whole by rank 0, to which the others send. Collective; the path on rank 0, empty
-  /// elsewhere. Rank 0's failures are its own: the others may have sent all they had, or fail waiting for it.
-  std::string save(const std::string& folder, const StateCounters& counters, const std::string& job_toml);
+  /// save_checkpoint() of the whole by rank 0, to which the others send. Collective; the path on
+  /// rank 0, empty elsewhere. Rank 0's failures are its own: the others may have sent all they had,
+  /// or fail waiting for it.
+  std::string save(const std::string& folder, const StateCounters& counters,
+                   const std::string& job_toml);
 
   const std::vector<EntryShape>& entries() const { return entries_; }
   const std::vector<StatePiece>& pieces() const { return mine_; }
@@ -41,7 +45,8 @@ class Collector {
   std::span<float> values(size_t entry, Range range) const;
   std::vector<std::span<const Part>> ranges_of(size_t entry) const;
   Digest joined_digest(size_t entry, std::span<const Part> parts);
-  std::span<const float> collected(size_t entry, std::span<const Move> moves, std::vector<float>& buffer);
+  std::span<const float> collected(size_t entry, std::span<const Move> moves,
+                                   std::vector<float>& buffer);
 
   const std::vector<EntryShape> entries_;
   const std::vector<StatePiece> mine_;
@@ -51,9 +56,9 @@ class Collector {
   std::vector<size_t> first_piece_;       // [entry] into mine_; one more at the end
 };
 
-/// Moves values between two layouts of one set of ranks, as moves() says. `from` and `to` are this rank's pieces in
-/// each. Collective.
-void move_values(const std::vector<Move>& moves, std::span<const StatePiece> from, std::span<const StatePiece> to,
-                 Channel& channel);
+/// Moves values between two layouts of one set of ranks, as moves() says. `from` and `to` are this
+/// rank's pieces in each. Collective.
+void move_values(const std::vector<Move>& moves, std::span<const StatePiece> from,
+                 std::span<const StatePiece> to, Channel& channel);
 
 }  // namespace tutti

@@ -33,7 +33,8 @@ struct Last {
 
 }  // namespace
 
-std::vector<EntryPlace> entry_places(const ModelShape& shape, const std::vector<std::string>& slots) {
+std::vector<EntryPlace> entry_places(const ModelShape& shape,
+                                     const std::vector<std::string>& slots) {
   std::vector<EntryPlace> entries;
   for (size_t u = 0; u < shape.blocks.size(); ++u)
     for (size_t i = 0; i < shape.blocks[u].parameters.size(); ++i) {
@@ -58,7 +59,8 @@ Holdings holdings_of(const std::vector<EntryPlace>& entries, const Plan& plan) {
       const Range part = overlap(owned.range, entries[e].floats);
       if (part.empty()) continue;
       for (int rank : owned.ranks)
-        holdings[rank].push_back({e, {part.begin - entries[e].floats.begin, part.end - entries[e].floats.begin}});
+        holdings[rank].push_back(
+            {e, {part.begin - entries[e].floats.begin, part.end - entries[e].floats.begin}});
     }
   }
   return holdings;
@@ -88,10 +90,13 @@ std::vector<Move> moves(const Holdings& from, const Holdings& to) {
       for (const Holder& taker : takers) {
         if (!taker.range.contains(part.begin)) continue;
         if (having.empty())
-          throw Error(fmt::format("nobody holds elements {} to {} of entry {}", part.begin, part.end, entry));
-        const auto own =
-            std::find_if(having.begin(), having.end(), [&](const Holder* giver) { return giver->rank == taker.rank; });
-        const Holder& giver = own != having.end() ? **own : *having[static_cast<size_t>(taker.rank) % having.size()];
+          throw Error(fmt::format("nobody holds elements {} to {} of entry {}", part.begin,
+                                  part.end, entry));
+        const auto own = std::find_if(having.begin(), having.end(), [&](const Holder* giver) {
+          return giver->rank == taker.rank;
+        });
+        const Holder& giver =
+            own != having.end() ? **own : *having[static_cast<size_t>(taker.rank) % having.size()];
         // Others' borders cut nothing: what goes on in the same holdings is one move.
         const auto before = last.find(taker.rank);
         if (before != last.end() && list[before->second.move].from == giver.rank &&

@@ -23,7 +23,8 @@ void write_manifest(const std::string& checkpoint, const Manifest& manifest) {
       {"files", files},
       {"job", manifest.job_toml},
   };
-  write_file_atomic(checkpoint + "/" + kManifestFile, text.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+  write_file_atomic(checkpoint + "/" + kManifestFile,
+                    text.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
 Manifest read_manifest(const std::string& checkpoint) {
@@ -31,7 +32,8 @@ Manifest read_manifest(const std::string& checkpoint) {
   try {
     const json text = json::parse(read_file(path));
     if (const json& version = text.at("version"); version != kManifestVersion) {
-      throw Error(fmt::format("{}: version {}; this program reads version {}", path, version.dump(), kManifestVersion));
+      throw Error(fmt::format("{}: version {}; this program reads version {}", path, version.dump(),
+                              kManifestVersion));
     }
     const json& file = text.at("files").at(kStateFile);
     return {

@@ -19,7 +19,8 @@ namespace {
 
 using nlohmann::json;
 
-static_assert(std::endian::native == std::endian::little, "safetensors are little-endian; so must this machine be");
+static_assert(std::endian::native == std::endian::little,
+              "safetensors are little-endian; so must this machine be");
 
 constexpr size_t kReadAtOnce = size_t{1} << 20;  // hashed while it is in the cache
 constexpr uint64_t kLengthBytes = 8;
@@ -28,7 +29,9 @@ std::string tensor_name(const EntryShape& entry) {
   return entry.slot == "parameter" ? entry.name : entry.name + "@" + entry.slot;
 }
 
-uint64_t bytes_of(const EntryShape& entry) { return static_cast<uint64_t>(entry.size()) * sizeof(float); }
+uint64_t bytes_of(const EntryShape& entry) {
+  return static_cast<uint64_t>(entry.size()) * sizeof(float);
+}
 
 /// The header with its length in front.
 std::string encode_header(const std::vector<EntryShape>& entries) {
@@ -38,7 +41,8 @@ std::string encode_header(const std::vector<EntryShape>& entries) {
     const uint64_t end = offset + bytes_of(entry);
     const bool fresh =
         header
-            .emplace(tensor_name(entry), json{{"dtype", "F32"}, {"shape", entry.dims}, {"data_offsets", {offset, end}}})
+            .emplace(tensor_name(entry),
+                     json{{"dtype", "F32"}, {"shape", entry.dims}, {"data_offsets", {offset, end}}})
             .second;
     TUTTI_CHECK(fresh, "two tensors named {}", tensor_name(entry));
     offset = end;
@@ -54,7 +58,8 @@ void read_at(int fd, std::span<std::byte> bytes, uint64_t offset, const std::str
     const ssize_t n = pread(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw_errno("read", path);
-    if (n == 0) throw Error(fmt::format("{}: ends at byte {}, in the middle of a tensor", path, offset));
+    if (n == 0)
+      throw Error(fmt::format("{}: ends at byte {}, in the middle of a tensor", path, offset));
     bytes = bytes.subspan(static_cast<size_t>(n));
     offset += static_cast<uint64_t>(n);
   }
@@ -64,25 +69,29 @@ void check_stamp(int fd, const FileStamp& stamp, const std::string& path) {
   struct stat info {};
   if (fstat(fd, &info) != 0) throw_errno("read", path);
   if (info.st_size != stamp.bytes) {
-    damaged_checkpoint(path, fmt::format("{} bytes where the manifest says {}{}", info.st_size, stamp.bytes,
-                                         info.st_size < stamp.bytes ? ": truncated" : ""));
+    damaged_checkpoint(
+        path, fmt::format("{} bytes where the manifest says {}{}", info.st_size, stamp.bytes,
+                          info.st_size < stamp.bytes ? ": truncated" : ""));
   }
   Sha256 sha;
   std::vector<std::byte> buffer(kReadAtOnce);
   for (int64_t offset = 0; offset < stamp.bytes; offset += static_cast<int64_t>(kReadAtOnce)) {
-    const std::span part(buffer.data(), std::min(kReadAtOnce, static_cast<size_t>(stamp.bytes - offset)));
+    const std::span part(buffer.data(),
+                         std::min(kReadAtOnce, static_cast<size_t>(stamp.bytes - offset)));
     read_at(fd, part, static_cast<uint64_t>(offset), path);
     sha.add(part);
   }
   if (const std::string found = hex(sha.finish()); found != stamp.sha256) {
-    damaged_checkpoint(path, fmt::format("its SHA-256 is {}, the manifest says {}", found, stamp.sha256));
+    damaged_checkpoint(path,
+                       fmt::format("its SHA-256 is {}, the manifest says {}", found, stamp.sha256));
   }
 }
 
 /// The parsed header and where the data begins.
 std::pair<json, uint64_t> read_header(int fd, int64_t file_bytes, const std::string& path) {
   uint64_t length = 0;
-  if (file_bytes < static_cast<int64_t>(kLengthBytes)) throw Error(fmt::format("{}: too short for a header", path));
+  if (file_bytes < static_cast<int64_t>(kLengthBytes))
+    throw Error(fmt::format("{}: too short for a header", path));
   read_at(fd, std::as_writable_bytes(std::span(&length, 1)), 0, path);
   if (length > static_cast<uint64_t>(file_bytes) - kLengthBytes) {
     throw Error(fmt::format("{}: a header of {} bytes does not fit in the file", path, length));
@@ -96,7 +105,8 @@ std::pair<json, uint64_t> read_header(int fd, int64_t file_bytes, const std::str
 }
 
 /// Where the entry's bytes begin in the data; adds to `faults` when it does not match.
-uint64_t match(const json& header, const EntryShape& entry, uint64_t data_bytes, std::vector<std::string>& faults) {
+uint64_t match(const json& header, const EntryShape& entry, uint64_t data_bytes,
+               std::vector<std::string>& faults) {
   const std::string name = tensor_name(entry);
   if (!header.contains(name)) {
     faults.push_back(fmt::format("{} is missing", name));
@@ -107,27 +117,29 @@ uint64_t match(const json& header, const EntryShape& entry, uint64_t data_bytes,
     faults.push_back(fmt::format("{} is {}, not F32", name, type));
   }
   if (tensor.at("shape") != json(entry.dims)) {
-    faults.push_back(fmt::format("{} is {}, the job has {}", name, tensor.at("shape").dump(), json(entry.dims).dump()));
+    faults.push_back(fmt::format("{} is {}, the job has {}", name, tensor.at("shape").dump(),
+                                 json(entry.dims).dump()));
     return 0;
   }
   const auto begin = tensor.at("data_offsets").at(0).get<uint64_t>();
   const auto end = tensor.at("data_offsets").at(1).get<uint64_t>();
   if (end > data_bytes || begin > end || end - begin != bytes_of(entry)) {
-    faults.push_back(
-        fmt::format("{} lies at [{}, {}) of {} bytes, which does not fit its shape", name, begin, end, data_bytes));
+    faults.push_back(fmt::format("{} lies at [{}, {}) of {} bytes, which does not fit its shape",
+                                 name, begin, end, data_bytes));
   }
   return begin;
 }
 
-std::vector<uint64_t> match_all(json header, const std::vector<EntryShape>& entries, uint64_t data_bytes,
-                                const std::string& path) {
+std::vector<uint64_t> match_all(json header, const std::vector<EntryShape>& entries,
+                                uint64_t data_bytes, const std::string& path) {
   std::vector<std::string> faults;
   std::vector<uint64_t> offsets;
   for (const EntryShape& entry : entries) {
     offsets.push_back(match(header, entry, data_bytes, faults));
     header.erase(tensor_name(entry));
   }
-  for (const auto& extra : header.items()) faults.push_back(fmt::format("{} is not in the job", extra.key()));
+  for (const auto& extra : header.items())
+    faults.push_back(fmt::format("{} is not in the job", extra.key()));
   if (!faults.empty()) {
     std::string list;
     for (const std::string& fault : faults) list += "\n  " + fault;
@@ -136,23 +148,28 @@ std::vector<uint64_t> match_all(json header, const std::vector<EntryShape>& entr
   return offsets;
 }
 
-/// The bytes of `values`, the elements of an entry from `first` on, into the pieces that hold some of them.
+/// The bytes of `values`, the elements of an entry from `first` on, into the pieces that hold some
+/// of them.
 void fill(std::span<const StatePiece> pieces, int64_t first, std::span<const float> values) {
   for (const StatePiece& piece : pieces) {
     const int64_t begin = std::max(first, piece.range.begin);
     const int64_t end = std::min(first + static_cast<int64_t>(values.size()), piece.range.end);
     if (begin < end)
-      std::copy_n(values.data() + (begin - first), end - begin, &piece.values[begin - piece.range.begin]);
+      std::copy_n(values.data() + (begin - first), end - begin,
+                  &piece.values[begin - piece.range.begin]);
   }
 }
 
 /// One entry, range by range. `at`: where it begins in the file.
-std::vector<Digest> read_entry(int fd, uint64_t at, int64_t size, std::span<const StatePiece> pieces,
-                               std::vector<float>& buffer, const std::string& path) {
+std::vector<Digest> read_entry(int fd, uint64_t at, int64_t size,
+                               std::span<const StatePiece> pieces, std::vector<float>& buffer,
+                               const std::string& path) {
   std::vector<Digest> digests;
   for (int64_t first = 0; first < size; first += kHashedRange) {
-    const std::span values(buffer.data(), static_cast<size_t>(std::min(kHashedRange, size - first)));
-    read_at(fd, std::as_writable_bytes(values), at + static_cast<uint64_t>(first) * sizeof(float), path);
+    const std::span values(buffer.data(),
+                           static_cast<size_t>(std::min(kHashedRange, size - first)));
+    read_at(fd, std::as_writable_bytes(values), at + static_cast<uint64_t>(first) * sizeof(float),
+            path);
     digests.push_back(sha256(std::as_bytes(values)));
     fill(pieces, first, values);
   }
@@ -162,8 +179,9 @@ std::vector<Digest> read_entry(int fd, uint64_t at, int64_t size, std::span<cons
 }  // namespace
 
 void damaged_checkpoint(const std::string& file, const std::string& why) {
-  throw Error(fmt::format("{}: damaged: {}; remove the folder {} to go on from the checkpoint before it", file, why,
-                          file.substr(0, file.rfind('/'))));
+  throw Error(
+      fmt::format("{}: damaged: {}; remove the folder {} to go on from the checkpoint before it",
+                  file, why, file.substr(0, file.rfind('/'))));
 }
 
 WrittenState write_safetensors(const std::string& path, const StateSource& source) {
@@ -182,11 +200,14 @@ WrittenState write_safetensors(const std::string& path, const StateSource& sourc
   std::vector<Digest> digests;
   for (size_t e = 0; e < source.entries.size(); ++e) {
     const std::span<const float> values = source.values(e);
-    TUTTI_CHECK(static_cast<int64_t>(values.size()) == source.entries[e].size(), "{} has {} values, not {}",
-                tensor_name(source.entries[e]), values.size(), source.entries[e].size());
+    TUTTI_CHECK(static_cast<int64_t>(values.size()) == source.entries[e].size(),
+                "{} has {} values, not {}", tensor_name(source.entries[e]), values.size(),
+                source.entries[e].size());
     digests.clear();
-    for (size_t at = 0; at < values.size(); at += kHashedRange) {  // hashed twice while it is in the cache
-      const auto range = std::as_bytes(values.subspan(at, std::min<size_t>(kHashedRange, values.size() - at)));
+    // hashed twice while it is in the cache
+    for (size_t at = 0; at < values.size(); at += kHashedRange) {
+      const auto range =
+          std::as_bytes(values.subspan(at, std::min<size_t>(kHashedRange, values.size() - at)));
       digests.push_back(sha256(range));
       put(range);
     }
@@ -198,7 +219,8 @@ WrittenState write_safetensors(const std::string& path, const StateSource& sourc
   return written;
 }
 
-std::vector<FileTensor> read_tensors(const std::string& path, const std::function<bool(const std::string&)>& wanted) {
+std::vector<FileTensor> read_tensors(const std::string& path,
+                                     const std::function<bool(const std::string&)>& wanted) {
   Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) throw_errno("open", path);
   struct stat info {};
@@ -213,32 +235,38 @@ std::vector<FileTensor> read_tensors(const std::string& path, const std::functio
       const auto end = entry.at("data_offsets").at(1).get<uint64_t>();
       if (const auto type = entry.at("dtype").get<std::string>(); type != "F32")
         throw Error(fmt::format("{}: {} is {}, not F32", path, name, type));
-      if (end < begin || end > static_cast<uint64_t>(info.st_size) - data || (end - begin) % sizeof(float) != 0)
+      if (end < begin || end > static_cast<uint64_t>(info.st_size) - data ||
+          (end - begin) % sizeof(float) != 0)
         throw Error(fmt::format("{}: {} lies outside of the file", path, name));
       uint64_t count = 1;
       for (const int64_t dim : tensor.dims)
-        if (dim < 0 || __builtin_mul_overflow(count, static_cast<uint64_t>(dim), &count)) count = UINT64_MAX;
+        if (dim < 0 || __builtin_mul_overflow(count, static_cast<uint64_t>(dim), &count))
+          count = UINT64_MAX;
       if (count != (end - begin) / sizeof(float))
-        throw Error(fmt::format("{}: {} has {} bytes of values, not what its shape says", path, name, end - begin));
+        throw Error(fmt::format("{}: {} has {} bytes of values, not what its shape says", path,
+                                name, end - begin));
       tensor.values.resize(count);
       read_at(fd.get(), std::as_writable_bytes(std::span(tensor.values)), data + begin, path);
       tensors.push_back(std::move(tensor));
     }
     return tensors;
   } catch (const json::exception& fault) {
-    throw Error(fmt::format("{}: damaged: its header is no safetensors header ({}); copy or save the file again", path,
-                            json_fault(fault)));
+    throw Error(fmt::format(
+        "{}: damaged: its header is no safetensors header ({}); copy or save the file again", path,
+        json_fault(fault)));
   }
 }
 
-std::string read_safetensors(const std::string& path, const FileStamp& stamp, const std::vector<EntryShape>& entries,
+std::string read_safetensors(const std::string& path, const FileStamp& stamp,
+                             const std::vector<EntryShape>& entries,
                              std::span<const StatePiece> pieces, const StateCounters& counters) {
   Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) throw_errno("open", path);
   check_stamp(fd.get(), stamp, path);
   try {
     const auto [header, data] = read_header(fd.get(), stamp.bytes, path);
-    const auto offsets = match_all(header, entries, static_cast<uint64_t>(stamp.bytes) - data, path);
+    const auto offsets =
+        match_all(header, entries, static_cast<uint64_t>(stamp.bytes) - data, path);
     StateHasher hasher(entries.size());
     std::vector<float> buffer(kHashedRange);
     size_t next = 0;
@@ -248,11 +276,12 @@ std::string read_safetensors(const std::string& path, const FileStamp& stamp, co
       hasher.add(entries[e], read_entry(fd.get(), data + offsets[e], entries[e].size(),
                                         pieces.subspan(first, next - first), buffer, path));
     }
-    TUTTI_CHECK(next == pieces.size(), "piece {} of {} does not stand in the order of the entries", next,
-                pieces.size());
+    TUTTI_CHECK(next == pieces.size(), "piece {} of {} does not stand in the order of the entries",
+                next, pieces.size());
     return hasher.finish(counters);
   } catch (const json::exception& fault) {
-    damaged_checkpoint(path, fmt::format("its header is no safetensors header ({})", json_fault(fault)));
+    damaged_checkpoint(path,
+                       fmt::format("its header is no safetensors header ({})", json_fault(fault)));
   }
 }
 

@@ -22,16 +22,19 @@ int64_t EntryShape::size() const {
 StateSource source_of(const State& state) {
   StateSource source;
   source.counters = state.counters;
-  for (const StateEntry& entry : state.entries) source.entries.push_back({entry.name, entry.slot, entry.dims});
-  source.values = [&state](size_t entry) { return std::span<const float>(state.entries[entry].values); };
+  for (const StateEntry& entry : state.entries)
+    source.entries.push_back({entry.name, entry.slot, entry.dims});
+  source.values = [&state](size_t entry) {
+    return std::span<const float>(state.entries[entry].values);
+  };
   return source;
 }
 
 std::vector<Digest> range_digests(std::span<const float> values) {
   std::vector<Digest> digests;
   for (size_t begin = 0; begin < values.size(); begin += kHashedRange)
-    digests.push_back(
-        sha256(std::as_bytes(values.subspan(begin, std::min<size_t>(kHashedRange, values.size() - begin)))));
+    digests.push_back(sha256(std::as_bytes(
+        values.subspan(begin, std::min<size_t>(kHashedRange, values.size() - begin)))));
   return digests;
 }
 

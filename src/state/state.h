@@ -1,5 +1,5 @@
-// The state of a run: every value that outlives a step, by name. The hash and the checkpoint are made from the same
-// list, so what is hashed is what is saved.
+// The state of a run: every value that outlives a step, by name. The hash and the checkpoint are
+// made from the same list, so what is hashed is what is saved.
 //
 //   entry   one parameter's values in one slot, whole
 //   piece   what one rank holds of an entry: all of it, or a range (ZeRO)
@@ -39,9 +39,10 @@ struct StatePiece {
 
 /// Values that are not tensors.
 struct StateCounters {
-  int64_t step = 0;      ///< steps committed
-  int64_t cursor = 0;    ///< samples consumed
-  std::string schedule;  ///< state of a schedule that has one; empty for those that are functions of the step
+  int64_t step = 0;    ///< steps committed
+  int64_t cursor = 0;  ///< samples consumed
+  /// state of a schedule that has one; empty for those that are functions of the step
+  std::string schedule;
 };
 
 struct State {
@@ -49,7 +50,8 @@ struct State {
   StateCounters counters;
 };
 
-/// A state that is asked for its entries one by one, in order and once: nobody has to hold it whole.
+/// A state that is asked for its entries one by one, in order and once: nobody has to hold it
+/// whole.
 struct StateSource {
   std::vector<EntryShape> entries;
   StateCounters counters;
@@ -63,7 +65,8 @@ inline constexpr int64_t kHashedRange = (int64_t{1} << 20) / static_cast<int64_t
 /// Of each of an entry's ranges.
 std::vector<Digest> range_digests(std::span<const float> values);
 
-/// SHA-256 over the ordered list of (name, slot, dtype, shape, SHA-256 of each 1 MiB range) and the counters.
+/// SHA-256 over the ordered list of (name, slot, dtype, shape, SHA-256 of each 1 MiB range) and the
+/// counters.
 class StateHasher {
  public:
   explicit StateHasher(size_t entries);

@@ -41,7 +41,8 @@ Ledger::~Ledger() { state_->close(); }
 
 namespace {
 
-// c10 calls an allocator with nothing but a size, so whose bytes they are can only be known by the thread.
+// c10 calls an allocator with nothing but a size, so whose bytes they are can only be known by the
+// thread.
 thread_local const std::shared_ptr<Ledger::State>* current_ledger = nullptr;
 thread_local BufferKind current_kind = BufferKind::kWork;
 
@@ -56,7 +57,8 @@ static_assert(sizeof(Header) <= kHeaderBytes);
 
 void give_back(void* memory) {
   if (memory == nullptr) return;
-  auto* header = std::launder(reinterpret_cast<Header*>(static_cast<std::byte*>(memory) - kHeaderBytes));
+  auto* header =
+      std::launder(reinterpret_cast<Header*>(static_cast<std::byte*>(memory) - kHeaderBytes));
   if (header->ledger) header->ledger->add(header->kind, -header->bytes);
   header->~Header();
   std::free(header);
@@ -67,7 +69,8 @@ class AccountingAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return {nullptr, nullptr, &give_back, c10::Device(c10::DeviceType::CPU)};
     void* begin = nullptr;
-    if (bytes > SIZE_MAX - kHeaderBytes || posix_memalign(&begin, kHeaderBytes, bytes + kHeaderBytes) != 0)
+    if (bytes > SIZE_MAX - kHeaderBytes ||
+        posix_memalign(&begin, kHeaderBytes, bytes + kHeaderBytes) != 0)
       throw Error(memory_ran_out(static_cast<double>(bytes)));
     auto* header = new (begin) Header{nullptr, current_kind, static_cast<int64_t>(bytes)};
     if (current_ledger != nullptr) {
@@ -78,7 +81,9 @@ class AccountingAllocator final : public c10::Allocator {
     return {memory, memory, &give_back, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
-  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
 };
 
 }  // namespace

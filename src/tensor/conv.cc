@@ -20,11 +20,14 @@ int64_t strips(int64_t columns) { return (columns + kConvStrip - 1) / kConvStrip
 }  // namespace
 
 int64_t ConvShape::panels() const { return strips(out) * kConvStrip * in * kernel * kernel; }
-int64_t ConvShape::backward_panels() const { return strips(in) * kConvStrip * out * kernel * kernel; }
+int64_t ConvShape::backward_panels() const {
+  return strips(in) * kConvStrip * out * kernel * kernel;
+}
 
 const ConvKernels& conv_kernels(Isa isa) {
-  static const ConvKernels avx2 = filled(isa_avx2::fill_conv, isa_avx2::fill_conv_weight, isa_avx2::fill_conv_passes,
-                                         isa_avx2::fill_conv_backward, isa_avx2::fill_pool);
+  static const ConvKernels avx2 =
+      filled(isa_avx2::fill_conv, isa_avx2::fill_conv_weight, isa_avx2::fill_conv_passes,
+             isa_avx2::fill_conv_backward, isa_avx2::fill_pool);
   static const ConvKernels avx512 =
       filled(isa_avx512::fill_conv, isa_avx512::fill_conv_weight, isa_avx512::fill_conv_passes,
              isa_avx512::fill_conv_backward, isa_avx512::fill_pool);

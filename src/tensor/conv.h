@@ -1,12 +1,14 @@
-// Convolutions of one image at a time and the passes around them: norm, activation, residual sums, pooling. They work
-// on plain float32 pointers, on one thread, and exist once per instruction set; none allocates.
+// Convolutions of one image at a time and the passes around them: norm, activation, residual sums,
+// pooling. They work on plain float32 pointers, on one thread, and exist once per instruction set;
+// none allocates.
 //
 // What all of them promise:
-//   - An image lies dense as [height, width, channels]. What a convolution reads lies `padded`, as [height + 2,
-//     width + 2, channels], and its rim holds zeros: the passes that fill one write the inside alone.
-//   - An element of a convolution is one chain of FMAs in the order (row, column, channel) of the kernel; sums over an
-//     image run over pixels in four interleaved chains. So bits depend neither on how the work is cut nor on the
-//     instruction set, as far as the activation does not.
+//   - An image lies dense as [height, width, channels]. What a convolution reads lies `padded`, as
+//     [height + 2, width + 2, channels], and its rim holds zeros: the passes that fill one write
+//     the inside alone.
+//   - An element of a convolution is one chain of FMAs in the order (row, column, channel) of the
+//     kernel; sums over an image run over pixels in four interleaved chains. So bits depend neither
+//     on how the work is cut nor on the instruction set, as far as the activation does not.
 //   - NaN and infinity in give NaN or infinity out.
 #pragma once
 
@@ -27,7 +29,8 @@ struct ConvShape {
   int64_t padded_inputs() const { return (height + 2) * (width + 2) * in; }
   int64_t padded_outputs() const { return (out_height() + 2) * (out_width() + 2) * out; }
   int64_t weights() const { return out * in * kernel * kernel; }
-  /// Floats of the weights as the products read them: strips of kConvStrip columns, zeros behind the last.
+  /// Floats of the weights as the products read them: strips of kConvStrip columns, zeros behind
+  /// the last.
   int64_t panels() const;           ///< for forward and the weight's gradient
   int64_t backward_panels() const;  ///< for the input's gradient
   double flops() const { return 2.0 * static_cast<double>(outputs() * in * kernel * kernel); }
@@ -60,43 +63,49 @@ struct ConvKernels {
   void (*pack_weight_backward)(const float* weight, float* panels, const ConvShape& shape);
   /// y [out_height, out_width, out] of a padded image.
   void (*forward)(const float* padded, const float* panels, float* y, const ConvShape& shape);
-  /// dx [height, width, in] of a padded dy. `add`: on top of what stands in dx; a 1 x 1 kernel with a stride, which
-  /// leaves pixels out, needs it.
-  void (*input_gradient)(const float* dy, const float* panels, float* dx, const ConvShape& shape, bool add);
-  /// This image's weight gradient, as panels; added to what stands there unless it is the `first` one.
-  void (*weight_gradient)(const float* padded, const float* dy, float* panels, const ConvShape& shape, bool first);
+  /// dx [height, width, in] of a padded dy. `add`: on top of what stands in dx; a 1 x 1 kernel with
+  /// a stride, which leaves pixels out, needs it.
+  void (*input_gradient)(const float* dy, const float* panels, float* dx, const ConvShape& shape,
+                         bool add);
+  /// This image's weight gradient, as panels; added to what stands there unless it is the `first`
+  /// one.
+  void (*weight_gradient)(const float* padded, const float* dy, float* panels,
+                          const ConvShape& shape, bool first);
   void (*unpack_weight)(const float* panels, float* weight, const ConvShape& shape);
 
   /// mean[c] and squares[c] = the sum of (y - mean)^2 over the pixels of an image.
   void (*moments)(const float* y, float* mean, float* squares, int64_t pixels, int64_t channels);
   /// padded = act(y scale + shift); without an affine a copy of y.
-  void (*pack)(const float* y, const Affine* affine, Activation act, float* padded, int64_t height, int64_t width,
-               int64_t channels);
+  void (*pack)(const float* y, const Affine* affine, Activation act, float* padded, int64_t height,
+               int64_t width, int64_t channels);
   /// The same copy for an image [channels, height, width].
-  void (*pack_planes)(const float* image, float* padded, int64_t height, int64_t width, int64_t channels);
+  void (*pack_planes)(const float* image, float* padded, int64_t height, int64_t width,
+                      int64_t channels);
   /// out = act(y scale + shift + shortcut)
-  void (*join)(const float* y, Affine affine, const Shortcut& shortcut, Activation act, float* out, int64_t pixels,
-               int64_t channels);
-  /// d = dout act'(u), u as join has it. `out`, if given, is what join wrote, and may spare computing u. sums: [c] of
-  /// d, [channels + c] of d (y - mean), and for a shortcut with an affine [2 channels + c] of d (x - its mean). d may
-  /// be dout.
-  void (*join_backward)(const float* dout, const float* out, const float* y, Affine affine, const float* mean,
-                        const Shortcut& shortcut, Activation act, float* d, float* sums, int64_t pixels,
-                        int64_t channels);
+  void (*join)(const float* y, Affine affine, const Shortcut& shortcut, Activation act, float* out,
+               int64_t pixels, int64_t channels);
+  /// d = dout act'(u), u as join has it. `out`, if given, is what join wrote, and may spare
+  /// computing u. sums: [c] of d, [channels + c] of d (y - mean), and for a shortcut with an affine
+  /// [2 channels + c] of d (x - its mean). d may be dout.
+  void (*join_backward)(const float* dout, const float* out, const float* y, Affine affine,
+                        const float* mean, const Shortcut& shortcut, Activation act, float* d,
+                        float* sums, int64_t pixels, int64_t channels);
   /// padded dy of a norm.
-  void (*norm_backward)(const float* d, const float* y, NormGradient gradient, float* padded, int64_t height,
-                        int64_t width, int64_t channels);
+  void (*norm_backward)(const float* d, const float* y, NormGradient gradient, float* padded,
+                        int64_t height, int64_t width, int64_t channels);
 
   /// out [height / 2, width / 2, channels] = pooled act(y scale + shift) over squares of 2 x 2.
-  void (*pool)(const float* y, Affine affine, Activation act, Pool pool, float* out, int64_t height, int64_t width,
-               int64_t channels);
-  /// sums as join_backward makes them, of the d that dout gives behind the pool. The gradient of a maximum goes to the
-  /// first of equals.
-  void (*pool_sums)(const float* dout, const float* y, Affine affine, const float* mean, Activation act, Pool pool,
-                    float* sums, int64_t height, int64_t width, int64_t channels);
+  void (*pool)(const float* y, Affine affine, Activation act, Pool pool, float* out, int64_t height,
+               int64_t width, int64_t channels);
+  /// sums as join_backward makes them, of the d that dout gives behind the pool. The gradient of a
+  /// maximum goes to the first of equals.
+  void (*pool_sums)(const float* dout, const float* y, Affine affine, const float* mean,
+                    Activation act, Pool pool, float* sums, int64_t height, int64_t width,
+                    int64_t channels);
   /// padded dy of the norm under the pool.
-  void (*pool_backward)(const float* dout, const float* y, Affine affine, NormGradient gradient, Activation act,
-                        Pool pool, float* padded, int64_t height, int64_t width, int64_t channels);
+  void (*pool_backward)(const float* dout, const float* y, Affine affine, NormGradient gradient,
+                        Activation act, Pool pool, float* padded, int64_t height, int64_t width,
+                        int64_t channels);
 
   /// out [channels] = the mean over the pixels; and its gradient.
   void (*average)(const float* x, float* out, int64_t pixels, int64_t channels);

@@ -1,12 +1,16 @@
-// The kernels that training spends its time in: matmul, norms, activations, attention, loss, embedding. On the CPU they
-// work on float32, on one thread, and exist once per instruction set; none but MKL's matmuls allocates. On a GPU
-// (src/cuda) they work on activations of A = float, bfloat16 or float16 in the device's memory, are put on the calling
-// thread's current stream, and take what scratch they need from ATen's pool.
+// The kernels that training spends its time in: matmul, norms, activations, attention, loss,
+// embedding. On the CPU they work on float32, on one thread, and exist once per instruction set;
+// none but MKL's matmuls allocates. On a GPU (src/cuda) they work on activations of A = float,
+// bfloat16 or float16 in the device's memory, are put on the calling thread's current stream, and
+// take what scratch they need from ATen's pool.
 //
 // What all of them promise:
-//   - Row-major, dense; rows x cols as the arguments say. Pointers need the alignment of a float only.
-//   - A masked tail runs the code path of the whole vectors: an element's bits do not depend on where a row ends.
-//   - Sums run in one fixed order: repeated calls give equal bits. Bits differ between instruction sets.
+//   - Row-major, dense; rows x cols as the arguments say. Pointers need the alignment of a float
+//     only.
+//   - A masked tail runs the code path of the whole vectors: an element's bits do not depend on
+//     where a row ends.
+//   - Sums run in one fixed order: repeated calls give equal bits. Bits differ between instruction
+//     sets.
 //   - Results are written whole, never added to. NaN and infinity in give NaN or infinity out.
 #pragma once
 
@@ -28,12 +32,14 @@ bool supported(Isa isa);
 /// kGelu: x Phi(x). kGeluTanh: the approximation of GPT-2. kLeakyRelu: slope 0.01 below zero.
 enum class Activation { kGelu, kGeluTanh, kRelu, kSilu, kTanh, kSigmoid, kLeakyRelu, kElu };
 
-/// By its name in `model.activation` ("gelu-tanh", "leaky-relu"); swiglu is a kernel of its own. Throws Error.
+/// By its name in `model.activation` ("gelu-tanh", "leaky-relu"); swiglu is a kernel of its own.
+/// Throws Error.
 Activation activation_of(const std::string& name);
 
-/// A keyed mask. Element (sample, row, col) is kept by a draw keyed by all its fields and nothing else: sample s is
-/// rows [s * rows_per_sample, ...) of the array, numbered first_sample + s. Kept elements are divided by 1 - rate. An
-/// array that holds some rows of a larger one draws what they draw there: its row 0 is the larger one's `first_row`.
+/// A keyed mask. Element (sample, row, col) is kept by a draw keyed by all its fields and nothing
+/// else: sample s is rows [s * rows_per_sample, ...) of the array, numbered first_sample + s. Kept
+/// elements are divided by 1 - rate. An array that holds some rows of a larger one draws what they
+/// draw there: its row 0 is the larger one's `first_row`.
 struct StepKeys;
 struct Dropout {
   double rate = 0;
@@ -43,8 +49,8 @@ struct Dropout {
   uint32_t site = 0;         ///< which of the block's masks; below 16
   int64_t first_sample = 0;  ///< below 2^40
   int64_t rows_per_sample = 1;
-  /// On a GPU: where the step's keys lie in its memory. Then `step` does not count, and first_sample is counted from
-  /// the step's first one. Null on the CPU.
+  /// On a GPU: where the step's keys lie in its memory. Then `step` does not count, and
+  /// first_sample is counted from the step's first one. Null on the CPU.
   const StepKeys* keys = nullptr;
   int64_t first_row = 0;
 };
@@ -55,8 +61,9 @@ struct StepKeys {
   int64_t first_sample = 0;  ///< of the step, in the job's order
 };
 
-/// q, k and v of a causal attention in one array [batch, length, heads + 2 kv_heads, dim], as one matmul leaves them.
-/// Heads h * heads / kv_heads and on, in order, share head h of keys and values.
+/// q, k and v of a causal attention in one array [batch, length, heads + 2 kv_heads, dim], as one
+/// matmul leaves them. Heads h * heads / kv_heads and on, in order, share head h of keys and
+/// values.
 struct AttentionShape {
   int64_t batch, length, heads, dim;
   int64_t kv_heads = heads;
@@ -68,139 +75,156 @@ struct AttentionShape {
   int64_t value_column(int64_t h) const { return (heads + kv_heads + h / group()) * dim; }
 };
 
-/// Rotary positions of x [batch, length, columns]: of each of the first `heads` heads of a row, elements i and
-/// i + dim / 2 are turned as a pair by the row's angle i (dim is even). What is behind these heads is left.
+/// Rotary positions of x [batch, length, columns]: of each of the first `heads` heads of a row,
+/// elements i and i + dim / 2 are turned as a pair by the row's angle i (dim is even). What is
+/// behind these heads is left.
 struct RotaryShape {
   int64_t batch, length, heads, dim, columns;
 };
 
-/// What a model in tensor slices has instead of embed and cross_entropy: the vocabulary is cut, and one slice of it has
-/// the ids [first, first + count). Null where a device has none of them.
+/// What a model in tensor slices has instead of embed and cross_entropy: the vocabulary is cut, and
+/// one slice of it has the ids [first, first + count). Null where a device has none of them.
 template <class A>
 struct VocabularyKernelsFor {
-  /// out[r] = table[tokens[r] - first], zeros where the token is another slice's. table: [count, cols].
-  void (*embed)(const int64_t* tokens, const float* table, float* out, int64_t rows, int64_t cols, int64_t first,
-                int64_t count);
+  /// out[r] = table[tokens[r] - first], zeros where the token is another slice's. table: [count,
+  /// cols].
+  void (*embed)(const int64_t* tokens, const float* table, float* out, int64_t rows, int64_t cols,
+                int64_t first, int64_t count);
   /// dtable, each element summed in the order of the rows.
-  void (*embed_backward)(const int64_t* tokens, const A* dout, float* dtable, int64_t rows, int64_t cols, int64_t first,
-                         int64_t count);
-  /// out[r] = dropout(x[r] + position[(first_row + r) % length]); position may be null, out may be x.
-  void (*positions)(const A* x, const float* position, A* out, int64_t rows, int64_t first_row, int64_t length,
-                    int64_t cols, const Dropout* dropout);
+  void (*embed_backward)(const int64_t* tokens, const A* dout, float* dtable, int64_t rows,
+                         int64_t cols, int64_t first, int64_t count);
+  /// out[r] = dropout(x[r] + position[(first_row + r) % length]); position may be null, out may be
+  /// x.
+  void (*positions)(const A* x, const float* position, A* out, int64_t rows, int64_t first_row,
+                    int64_t length, int64_t cols, const Dropout* dropout);
   /// dposition [length, cols], summed in the order of the rows; may be null. dx may be dout.
-  void (*positions_backward)(const A* dout, A* dx, float* dposition, int64_t rows, int64_t first_row, int64_t length,
-                             int64_t cols, const Dropout* dropout);
-  /// Of each row of a slice's logits [rows, count] three statistics: the largest, the sum of the exponentials of their
-  /// distances to it, the target's logit or 0 where that is another slice's.
-  void (*statistics)(const A* logits, const int64_t* targets, float* statistics, int64_t rows, int64_t first,
-                     int64_t count);
+  void (*positions_backward)(const A* dout, A* dx, float* dposition, int64_t rows,
+                             int64_t first_row, int64_t length, int64_t cols,
+                             const Dropout* dropout);
+  /// Of each row of a slice's logits [rows, count] three statistics: the largest, the sum of the
+  /// exponentials of their distances to it, the target's logit or 0 where that is another slice's.
+  void (*statistics)(const A* logits, const int64_t* targets, float* statistics, int64_t rows,
+                     int64_t first, int64_t count);
   /// cross_entropy of statistics [slices, rows, 3], joined slice by slice.
-  void (*cross_entropy)(const float* statistics, const int64_t* targets, float* lse, double* result, int64_t rows,
-                        int64_t slices);
+  void (*cross_entropy)(const float* statistics, const int64_t* targets, float* lse, double* result,
+                        int64_t rows, int64_t slices);
   /// As the whole vocabulary's, for this slice of the logits.
-  void (*cross_entropy_backward)(const A* logits, const int64_t* targets, const float* lse, const double* scale,
-                                 A* dlogits, int64_t rows, int64_t first, int64_t count);
+  void (*cross_entropy_backward)(const A* logits, const int64_t* targets, const float* lse,
+                                 const double* scale, A* dlogits, int64_t rows, int64_t first,
+                                 int64_t count);
 };
 
-/// A linear layer's products [rows, in] and [rows, out], weight [out, in], with what stands beside them in one kernel.
-/// Null where a device has none. False, and nothing is done, where these sizes, arrays or this activation have none: a
-/// rule of type, shape and alignment alone. Biases are read as the matmul reads weights; what comes out is rounded
-/// once.
+/// A linear layer's products [rows, in] and [rows, out], weight [out, in], with what stands beside
+/// them in one kernel. Null where a device has none. False, and nothing is done, where these sizes,
+/// arrays or this activation have none: a rule of type, shape and alignment alone. Biases are read
+/// as the matmul reads weights; what comes out is rounded once.
 template <class A>
 struct FusedFor {
   /// y = x weight^T + bias + residual; bias and residual may be null.
-  bool (*linear)(const A* x, const A* weight, const A* bias, const A* residual, A* y, int64_t rows, int64_t out,
-                 int64_t in);
+  bool (*linear)(const A* x, const A* weight, const A* bias, const A* residual, A* y, int64_t rows,
+                 int64_t out, int64_t in);
   /// left = x weight^T + bias, which is what activation_backward wants of it; active = f(left).
-  bool (*linear_activation)(const A* x, const A* weight, const A* bias, A* left, A* active, int64_t rows, int64_t out,
-                            int64_t in, Activation kind);
+  bool (*linear_activation)(const A* x, const A* weight, const A* bias, A* left, A* active,
+                            int64_t rows, int64_t out, int64_t in, Activation kind);
   /// dleft = (dy weight) f'(left) of [rows, in].
-  bool (*linear_activation_backward)(const A* dy, const A* weight, const A* left, A* dleft, int64_t rows, int64_t out,
-                                     int64_t in, Activation kind);
+  bool (*linear_activation_backward)(const A* dy, const A* weight, const A* left, A* dleft,
+                                     int64_t rows, int64_t out, int64_t in, Activation kind);
 };
 
-/// Weights and biases of norms, biases of linear layers, embeddings and all gradients of parameters are float32 for
-/// every A: a matmul alone reads a weight as A.
+/// Weights and biases of norms, biases of linear layers, embeddings and all gradients of parameters
+/// are float32 for every A: a matmul alone reads a weight as A.
 template <class A>
 struct KernelsFor {
   MatmulFor<A> matmul;
   FusedFor<A> fused;
 
-  // A bias or beta that is null counts as zeros; its gradient may be null, and is then not computed.
+  // A bias or beta that is null counts as zeros; its gradient may be null, and is then not
+  // computed.
 
   /// y = (x - mean) * rstd * gamma + beta; mean and rstd of each row are kept for backward.
-  void (*layer_norm)(const A* x, const float* gamma, const float* beta, A* y, float* mean, float* rstd, int64_t rows,
-                     int64_t cols, float eps);
+  void (*layer_norm)(const A* x, const float* gamma, const float* beta, A* y, float* mean,
+                     float* rstd, int64_t rows, int64_t cols, float eps);
   /// dx = residual + the norm's gradient; residual may be null or dx itself, dx may be dy.
-  void (*layer_norm_backward)(const A* dy, const A* x, const float* mean, const float* rstd, const float* gamma,
-                              const A* residual, A* dx, float* dgamma, float* dbeta, int64_t rows, int64_t cols);
+  void (*layer_norm_backward)(const A* dy, const A* x, const float* mean, const float* rstd,
+                              const float* gamma, const A* residual, A* dx, float* dgamma,
+                              float* dbeta, int64_t rows, int64_t cols);
   /// y = x * rstd * gamma with rstd = 1 / sqrt(mean(x^2) + eps), kept for backward.
-  void (*rms_norm)(const A* x, const float* gamma, A* y, float* rstd, int64_t rows, int64_t cols, float eps);
+  void (*rms_norm)(const A* x, const float* gamma, A* y, float* rstd, int64_t rows, int64_t cols,
+                   float eps);
   /// As layer_norm_backward.
-  void (*rms_norm_backward)(const A* dy, const A* x, const float* rstd, const float* gamma, const A* residual, A* dx,
-                            float* dgamma, int64_t rows, int64_t cols);
+  void (*rms_norm_backward)(const A* dy, const A* x, const float* rstd, const float* gamma,
+                            const A* residual, A* dx, float* dgamma, int64_t rows, int64_t cols);
 
   /// y += bias
   void (*add_bias)(A* y, const float* bias, int64_t rows, int64_t cols);
   /// out = x + dropout(y + bias); dropout may be null, out may be x or y.
-  void (*bias_residual)(const A* y, const float* bias, const A* x, A* out, int64_t rows, int64_t cols,
-                        const Dropout* dropout);
+  void (*bias_residual)(const A* y, const float* bias, const A* x, A* out, int64_t rows,
+                        int64_t cols, const Dropout* dropout);
   /// out = dropout's gradient of dy, sums = its column sums. Without dropout `out` is not written.
-  void (*dropout_backward)(const A* dy, A* out, float* sums, int64_t rows, int64_t cols, const Dropout* dropout);
+  void (*dropout_backward)(const A* dy, A* out, float* sums, int64_t rows, int64_t cols,
+                           const Dropout* dropout);
   /// sums[c] = sum over rows of x[., c]
   void (*column_sums)(const A* x, float* sums, int64_t rows, int64_t cols);
 
   /// g = f(h + bias) of the activation f; leaves in h what activation_backward wants of it.
-  void (*bias_activation)(A* h, const float* bias, A* g, int64_t rows, int64_t cols, Activation kind);
+  void (*bias_activation)(A* h, const float* bias, A* g, int64_t rows, int64_t cols,
+                          Activation kind);
   /// dh = dg * f', dbias = its column sums; `left` is what bias_activation left; dh may be dg.
-  void (*activation_backward)(const A* dg, const A* left, A* dh, float* dbias, int64_t rows, int64_t cols,
-                              Activation kind);
-  /// SwiGLU: a row of h [rows, 2 cols] is (gate, up), of g [rows, cols] silu(gate) * up, both after bias [2 cols].
-  /// Leaves in h what swiglu_backward wants.
+  void (*activation_backward)(const A* dg, const A* left, A* dh, float* dbias, int64_t rows,
+                              int64_t cols, Activation kind);
+  /// SwiGLU: a row of h [rows, 2 cols] is (gate, up), of g [rows, cols] silu(gate) * up, both after
+  /// bias [2 cols]. Leaves in h what swiglu_backward wants.
   void (*bias_swiglu)(A* h, const float* bias, A* g, int64_t rows, int64_t cols);
   /// `left` is what forward left; dh [rows, 2 cols] may be `left`. dbias = its column sums.
-  void (*swiglu_backward)(const A* dg, const A* left, A* dh, float* dbias, int64_t rows, int64_t cols);
+  void (*swiglu_backward)(const A* dg, const A* left, A* dh, float* dbias, int64_t rows,
+                          int64_t cols);
 
   /// x = the pairs of x + bias [columns], turned, in place. table: of rotary_table.
   void (*rotary)(A* x, const float* bias, const float* table, const RotaryShape& shape);
-  /// Turns gradients back, in place; dbias = the column sums over batch and length of what comes out.
+  /// Turns gradients back, in place; dbias = the column sums over batch and length of what comes
+  /// out.
   void (*rotary_backward)(A* dx, const float* table, float* dbias, const RotaryShape& shape);
 
-  /// First adds bias [columns] to qkv, in place. out is [batch, length, heads, dim]; lse [batch, heads, length] is kept
-  /// for backward (on the CPU the logarithm to base 2 of each row's sum of 2^(score log2(e))). work: attention_work
-  /// floats.
-  void (*attention)(A* qkv, const float* bias, A* out, float* lse, float* work, const AttentionShape& shape);
+  /// First adds bias [columns] to qkv, in place. out is [batch, length, heads, dim]; lse [batch,
+  /// heads, length] is kept for backward (on the CPU the logarithm to base 2 of each row's sum of
+  /// 2^(score log2(e))). work: attention_work floats.
+  void (*attention)(A* qkv, const float* bias, A* out, float* lse, float* work,
+                    const AttentionShape& shape);
   /// Gradients of qkv as attention left it, and their sums over batch and length (dbias).
-  void (*attention_backward)(const A* dout, const A* qkv, const A* out, const float* lse, A* dqkv, float* dbias,
-                             float* work, const AttentionShape& shape);
+  void (*attention_backward)(const A* dout, const A* qkv, const A* out, const float* lse, A* dqkv,
+                             float* dbias, float* work, const AttentionShape& shape);
   /// Floats of scratch for either, for one shape.
   int64_t (*attention_work)(const AttentionShape& shape);
 
-  /// result[0] = the sum over rows of log(sum exp(logits)) - logits[target], result[1] = the number of rows with a
-  /// target. A target below 0 is none. lse [rows] is kept for backward.
-  void (*cross_entropy)(const A* logits, const int64_t* targets, float* lse, double* result, int64_t rows,
-                        int64_t cols);
-  /// The gradient of result[0] times *scale (null: 1); zero in rows without a target. dlogits may be logits.
-  void (*cross_entropy_backward)(const A* logits, const int64_t* targets, const float* lse, const double* scale,
-                                 A* dlogits, int64_t rows, int64_t cols);
+  /// result[0] = the sum over rows of log(sum exp(logits)) - logits[target], result[1] = the number
+  /// of rows with a target. A target below 0 is none. lse [rows] is kept for backward.
+  void (*cross_entropy)(const A* logits, const int64_t* targets, float* lse, double* result,
+                        int64_t rows, int64_t cols);
+  /// The gradient of result[0] times *scale (null: 1); zero in rows without a target. dlogits may
+  /// be logits.
+  void (*cross_entropy_backward)(const A* logits, const int64_t* targets, const float* lse,
+                                 const double* scale, A* dlogits, int64_t rows, int64_t cols);
 
-  /// Both in one pass: leaves the gradient in logits. The same bits. Null where a device does not have it.
-  void (*cross_entropy_in_place)(A* logits, const int64_t* targets, const double* scale, double* result, int64_t rows,
-                                 int64_t cols);
+  /// Both in one pass: leaves the gradient in logits. The same bits. Null where a device does not
+  /// have it.
+  void (*cross_entropy_in_place)(A* logits, const int64_t* targets, const double* scale,
+                                 double* result, int64_t rows, int64_t cols);
 
   /// out[r] = dropout(token[tokens[r]] + position[r % length]); dropout and position may be null.
-  void (*embed)(const int64_t* tokens, const float* token, const float* position, A* out, int64_t rows, int64_t length,
-                int64_t cols, const Dropout* dropout);
-  /// dtoken [vocab, cols] and dposition [length, cols], each element summed in one fixed order of the rows.
-  void (*embed_backward)(const int64_t* tokens, const A* dout, float* dtoken, float* dposition, int64_t rows,
-                         int64_t length, int64_t vocab, int64_t cols, const Dropout* dropout);
+  void (*embed)(const int64_t* tokens, const float* token, const float* position, A* out,
+                int64_t rows, int64_t length, int64_t cols, const Dropout* dropout);
+  /// dtoken [vocab, cols] and dposition [length, cols], each element summed in one fixed order of
+  /// the rows.
+  void (*embed_backward)(const int64_t* tokens, const A* dout, float* dtoken, float* dposition,
+                         int64_t rows, int64_t length, int64_t vocab, int64_t cols,
+                         const Dropout* dropout);
 
   VocabularyKernelsFor<A> vocabulary;
 };
 using Kernels = KernelsFor<float>;
 
-/// The angles of rotary positions: row t of [length, dim] is cos(t w_i), then sin(t w_i), of the dim / 2 frequencies
-/// w_i = base^(-2 i / dim). Computed in float64, rounded once.
+/// The angles of rotary positions: row t of [length, dim] is cos(t w_i), then sin(t w_i), of the
+/// dim / 2 frequencies w_i = base^(-2 i / dim). Computed in float64, rounded once.
 std::vector<float> rotary_table(int64_t length, int64_t dim, double base);
 
 /// The table of an instruction set, which the processor must support, with these matmuls.

@@ -1,5 +1,6 @@
-// A row-major product is the column-major product of the transposes, so operands swap places. Calling sgemm_ and not
-// at::mm_out spares the dispatcher (microseconds a call, which weigh at small shapes); both give the same bits.
+// A row-major product is the column-major product of the transposes, so operands swap places.
+// Calling sgemm_ and not at::mm_out spares the dispatcher (microseconds a call, which weigh at
+// small shapes); both give the same bits.
 #include "tensor/matmul.h"
 
 #include <algorithm>
@@ -7,18 +8,19 @@
 
 #include "base/error.h"
 
-extern "C" void sgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k,
-                       const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
-                       const float* beta, float* c, const int* ldc);
+extern "C" void sgemm_(const char* transa, const char* transb, const int* m, const int* n,
+                       const int* k, const float* alpha, const float* a, const int* lda,
+                       const float* b, const int* ldb, const float* beta, float* c, const int* ldc);
 
 namespace tutti {
 
 namespace {
 
-void column_major(char transa, char transb, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
-                  const float* b, int64_t ldb, float* c) {
+void column_major(char transa, char transb, int64_t m, int64_t n, int64_t k, const float* a,
+                  int64_t lda, const float* b, int64_t ldb, float* c) {
   constexpr int64_t limit = std::numeric_limits<int>::max();
-  TUTTI_CHECK(m <= limit && n <= limit && k <= limit, "a matmul of {} x {} x {} is too large", m, n, k);
+  TUTTI_CHECK(m <= limit && n <= limit && k <= limit, "a matmul of {} x {} x {} is too large", m, n,
+              k);
   const int im = static_cast<int>(m), in = static_cast<int>(n), ik = static_cast<int>(k);
   // A leading dimension of 0 is refused even where nothing is read.
   const int ilda = std::max(1, static_cast<int>(lda)), ildb = std::max(1, static_cast<int>(ldb)),
@@ -41,7 +43,8 @@ int64_t no_work(int64_t, int64_t, int64_t) { return 0; }
 }  // namespace
 
 MatmulKind matmul_of(const std::string& name) {
-  TUTTI_CHECK(name == "mkl" || name == "own", "numerics.matmul is \"{}\", which is not resolved", name);
+  TUTTI_CHECK(name == "mkl" || name == "own", "numerics.matmul is \"{}\", which is not resolved",
+              name);
   return name == "own" ? MatmulKind::kOwn : MatmulKind::kMkl;
 }
 

@@ -1,10 +1,10 @@
-// Row-major float32 matmuls on one thread: the three products of a linear layer, by MKL or by Tutti's own kernels.
-// A table of kernels (kernels.h) holds the one that was asked for.
+// Row-major float32 matmuls on one thread: the three products of a linear layer, by MKL or by
+// Tutti's own kernels. A table of kernels (kernels.h) holds the one that was asked for.
 //
-// What both promise: results are written whole (beta = 0); the same shape gives the same bits. Any size may be 0: a
-// product over k = 0 is all zeros. c overlaps nothing else.
-// Own: an element is one chain of FMAs in the order of k, so its bits do not depend on the other rows and columns nor
-// on the instruction set. MKL: rows do not depend on how many are computed together from 16 rows on.
+// What both promise: results are written whole (beta = 0); the same shape gives the same bits. Any
+// size may be 0: a product over k = 0 is all zeros. c overlaps nothing else. Own: an element is one
+// chain of FMAs in the order of k, so its bits do not depend on the other rows and columns nor on
+// the instruction set. MKL: rows do not depend on how many are computed together from 16 rows on.
 #pragma once
 
 #include <algorithm>
@@ -18,13 +18,16 @@ enum class MatmulKind { kMkl, kOwn };
 /// Of a resolved `numerics.matmul` ("mkl" or "own").
 MatmulKind matmul_of(const std::string& name);
 
-/// Products of arrays of A (float, or a 16-bit type on a GPU); the gradient of a weight is float32 for every A.
+/// Products of arrays of A (float, or a 16-bit type on a GPU); the gradient of a weight is float32
+/// for every A.
 template <class A>
 struct MatmulFor {
   /// work: at least work(m, n, k) floats of scratch, contents undefined before and after.
   template <class C>
-  using Product = void (*)(const A* a, const A* b, C* c, int64_t m, int64_t n, int64_t k, float* work);
-  Product<A> nt;      ///< c [m, n] = a [m, k] * b [n, k]^T: a linear layer's forward, with its weight as b
+  using Product = void (*)(const A* a, const A* b, C* c, int64_t m, int64_t n, int64_t k,
+                           float* work);
+  /// c [m, n] = a [m, k] * b [n, k]^T: a linear layer's forward, with its weight as b
+  Product<A> nt;
   Product<A> nn;      ///< c [m, n] = a [m, k] * b [k, n]: the gradient of its input
   Product<float> tn;  ///< c [m, n] = a [k, m]^T * b [k, n]: the gradient of its weight
   int64_t (*work)(int64_t m, int64_t n, int64_t k);

@@ -6,7 +6,8 @@
 
 namespace tutti {
 
-/// GFLOP/s of one core on a matmul that no cache or shape holds back; the best of several, about 0.2 s.
+/// GFLOP/s of one core on a matmul that no cache or shape holds back; the best of several, about
+/// 0.2 s.
 double matmul_gflops(const Matmul& matmul, Clock& clock);
 
 }  // namespace tutti

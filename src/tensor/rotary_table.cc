@@ -10,7 +10,8 @@ std::vector<float> rotary_table(int64_t length, int64_t dim, double base) {
   TUTTI_CHECK(dim % 2 == 0, "rotary positions turn pairs, but a head has {} elements", dim);
   std::vector<float> table(static_cast<size_t>(length * dim));
   for (int64_t i = 0; i < dim / 2; ++i) {
-    const double frequency = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
+    const double frequency =
+        std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
     for (int64_t t = 0; t < length; ++t) {
       const double angle = static_cast<double>(t) * frequency;
       table[static_cast<size_t>(t * dim + i)] = static_cast<float>(std::cos(angle));

@@ -5,7 +5,8 @@ namespace tutti {
 Progress first_progress(const Job& job) { return {0, {}, first_loss_scale(job.numerics)}; }
 
 StepRequest request_after(const Job& job, const Progress& now) {
-  return {now.step, now.step - now.scale.skipped, learning_rate(job.train, now.step, now.watched), now.scale.scale};
+  return {now.step, now.step - now.scale.skipped, learning_rate(job.train, now.step, now.watched),
+          now.scale.scale};
 }
 
 Progress next_progress(const Job& job, const Progress& now, bool finite) {
@@ -21,7 +22,8 @@ StateCounters counters_of(const Job& job, const Progress& progress) {
 Progress progress_from(const Job& job, const StateCounters& counters) {
   const std::string& text = counters.schedule;
   const size_t cut = text.find(';');
-  Progress progress{counters.step, watched_from(text.substr(0, cut)), first_loss_scale(job.numerics)};
+  Progress progress{counters.step, watched_from(text.substr(0, cut)),
+                    first_loss_scale(job.numerics)};
   if (cut == std::string::npos) return progress;
   const LossScale before = loss_scale_from(text.substr(cut + 1));
   if (job.numerics.precision == "float16" && before.scale > 1) {

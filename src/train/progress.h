@@ -1,6 +1,7 @@
-// What a run has come to besides the values of its units: steps, what evaluations have shown, the loss scale. It
-// commits as a slot that is swapped in does (Commit in plan/ir/shape.h): a step or an evaluation makes the next one, a
-// pure function of the one before, which it then replaces as a whole.
+// What a run has come to besides the values of its units: steps, what evaluations have shown, the
+// loss scale. It commits as a slot that is swapped in does (Commit in plan/ir/shape.h): a step or
+// an evaluation makes the next one, a pure function of the one before, which it then replaces as a
+// whole.
 #pragma once
 
 #include "config/job.h"
@@ -24,8 +25,8 @@ StepRequest request_after(const Job& job, const Progress& now);
 /// `finite`: of the step's loss and gradients; else it wrote nothing.
 Progress next_progress(const Job& job, const Progress& now, bool finite);
 
-/// As a checkpoint holds it. One that goes on in another precision has a loss scale of its own, but steps that were
-/// skipped stay skipped.
+/// As a checkpoint holds it. One that goes on in another precision has a loss scale of its own, but
+/// steps that were skipped stay skipped.
 StateCounters counters_of(const Job& job, const Progress& progress);
 Progress progress_from(const Job& job, const StateCounters& counters);
 

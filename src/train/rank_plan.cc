@@ -20,13 +20,15 @@ std::vector<int> layers_of(const std::string& cut, const ModelShape& shape) {
     std::string name = cut.substr(begin, end - begin);
     name.erase(0, name.find_first_not_of(' '));
     name.erase(name.find_last_not_of(' ') + 1);
-    const auto found = std::find_if(shape.blocks.begin(), shape.blocks.end(),
-                                    [&](const BlockShape& b) { return b.name == name && b.column == 0; });
+    const auto found =
+        std::find_if(shape.blocks.begin(), shape.blocks.end(),
+                     [&](const BlockShape& b) { return b.name == name && b.column == 0; });
     if (found == shape.blocks.end()) {
       std::string known;
       for (const BlockShape& b : shape.blocks)
         if (b.column == 0) known += (known.empty() ? "" : ", ") + b.name;
-      throw ConfigError({fmt::format("layout.cut: the model has no block \"{}\"; it has {}", name, known)});
+      throw ConfigError(
+          {fmt::format("layout.cut: the model has no block \"{}\"; it has {}", name, known)});
     }
     layers.push_back(found->layer);
     begin = end + 1;
@@ -68,14 +70,15 @@ MeshOptions mesh_options(const Job& job, const ModelShape& shape, int slots) {
 RankPlan plan_ranks(const Job& job, const ModelShape& shape, int slots, bool on_device) {
   MeshOptions options = mesh_options(job, shape, slots);
   options.device = on_device;
-  if (auto faults = mesh_faults(shape, options); !faults.empty()) throw ConfigError(std::move(faults));
+  if (auto faults = mesh_faults(shape, options); !faults.empty())
+    throw ConfigError(std::move(faults));
   RankPlan plan;
   plan.steps = plan_mesh(shape, options);
   if (plan.steps.parcels.size() > static_cast<size_t>(kFlaggedParcels))
-    throw ConfigError(
-        {fmt::format("the model's units travel in {} parcels, but ranks have flags for {}; fewer layers "
-                     "or tensor_slices work, or a larger layout.bucket_floats",
-                     plan.steps.parcels.size(), kFlaggedParcels)});
+    throw ConfigError({fmt::format(
+        "the model's units travel in {} parcels, but ranks have flags for {}; fewer layers "
+        "or tensor_slices work, or a larger layout.bucket_floats",
+        plan.steps.parcels.size(), kFlaggedParcels)});
   plan.evaluation = plan_evaluation(shape, options, plan.steps);
   for (const Plan* made : {&plan.steps, &plan.evaluation})
     if (auto faults = prove(*made, shape); !faults.empty()) throw ConfigError(std::move(faults));

@@ -1,4 +1,5 @@
-// The plans of a job: of its steps and of its evaluations, proved. Pure functions, so every rank makes all programs.
+// The plans of a job: of its steps and of its evaluations, proved. Pure functions, so every rank
+// makes all programs.
 #pragma once
 
 #include "config/job.h"
@@ -12,7 +13,8 @@ MeshOptions mesh_options(const Job& job, const ModelShape& shape, int slots);
 struct RankPlan {
   Plan steps, evaluation;
 };
-/// `on_device`: the ranks compute on devices. Throws ConfigError naming why the model does not run on this layout.
+/// `on_device`: the ranks compute on devices. Throws ConfigError naming why the model does not run
+/// on this layout.
 RankPlan plan_ranks(const Job& job, const ModelShape& shape, int slots, bool on_device);
 
 /// Micro-batches of a step in the order in which a rank's program loads them.

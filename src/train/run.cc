@@ -20,8 +20,8 @@ namespace tutti {
 namespace {
 
 /// What one rank does from start to end.
-void train_rank(const RunOptions& options, const RunFolder& folder, const std::string& checkpoint, Time origin,
-                RankContext& context) {
+void train_rank(const RunOptions& options, const RunFolder& folder, const std::string& checkpoint,
+                Time origin, RankContext& context) {
   RankDevice device = open_rank_device(options.job, context.rank);
   Model model = prepared_model(options.job, options.make_model, checkpoint.empty());
   Trainer trainer(options.job, model, context, checkpoint, options.partition, &device);
@@ -36,9 +36,10 @@ void train_rank(const RunOptions& options, const RunFolder& folder, const std::s
   }
 }
 
-/// Why a run has nothing left to do up to step `last`; "" where it has. One that was stopped or killed at its last step
-/// may still have to evaluate: only what came to its own end counts.
-std::string nothing_left(const Job& job, const RunFolder& folder, const std::string& checkpoint, int64_t last) {
+/// Why a run has nothing left to do up to step `last`; "" where it has. One that was stopped or
+/// killed at its last step may still have to evaluate: only what came to its own end counts.
+std::string nothing_left(const Job& job, const RunFolder& folder, const std::string& checkpoint,
+                         int64_t last) {
   const int64_t step = read_manifest(checkpoint).counters.step;
   bool ended = false, early = false;
   std::istringstream lines(path_exists(folder.events()) ? read_file(folder.events()) : "");
@@ -51,13 +52,15 @@ std::string nothing_left(const Job& job, const RunFolder& folder, const std::str
   }
   if (!ended || (step < last && !early)) return "";
   if (step < last) return fmt::format("it stopped early at step {}", step);
-  return fmt::format("it is at step {}{}", step, step >= job.train.steps ? ", its last" : " already");
+  return fmt::format("it is at step {}{}", step,
+                     step >= job.train.steps ? ", its last" : " already");
 }
 
 /// Puts the folder of a run in order that did not end well.
 void clean_up(const RunFolder& folder, bool fresh, const LaunchResult& launched) {
   remove_unfinished(folder);
-  // A run that failed before its first step leaves no folder behind: the next try may use the same --out.
+  // A run that failed before its first step leaves no folder behind: the next try may use the same
+  // --out.
   if (fresh && !has_metrics(folder)) return remove_run(folder);
   try {
     open_event_file(folder.events())->write({{"event", "failed"}, {"failures", launched.failures}});
@@ -72,14 +75,15 @@ RunResult run(const RunOptions& given) {
   RunOptions options = given;
   const Job& job = options.job;
   if (job.layout.ranks > Control::kMaxRanks)
-    throw ConfigError(
-        {fmt::format("layout.ranks = {}: one command starts at most {} ranks", job.layout.ranks, Control::kMaxRanks)});
+    throw ConfigError({fmt::format("layout.ranks = {}: one command starts at most {} ranks",
+                                   job.layout.ranks, Control::kMaxRanks)});
   RunFolder folder;
   Fd lock;
   std::string checkpoint;
   std::string nothing;
   const bool fresh = options.resume.empty() && options.keep;
-  const HeldStops held;  // until the launcher takes them: a folder that is half made would stay behind
+  // until the launcher takes them: a folder that is half made would stay behind
+  const HeldStops held;
   if (!options.resume.empty()) {
     folder = open_run(options.resume);
     lock = lock_run(folder);
@@ -92,7 +96,8 @@ RunResult run(const RunOptions& given) {
       options.started = nullptr;
     } else {
       remove_unfinished(folder);  // of a run whose launcher was killed
-      if (!path_exists(folder.job())) write_file_atomic(folder.job(), read_manifest(checkpoint).job_toml);
+      if (!path_exists(folder.job()))
+        write_file_atomic(folder.job(), read_manifest(checkpoint).job_toml);
     }
   } else if (fresh) {
     LockedRun made = create_run(options.out, job);
@@ -103,17 +108,22 @@ RunResult run(const RunOptions& given) {
   LaunchOptions launch;
   launch.ranks = static_cast<int>(job.layout.ranks);
   launch.threads = job.layout.workers == "thread";
-  launch.timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(job.layout.timeout));
+  launch.timeout =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(job.layout.timeout));
   launch.started = options.started;
   launch.say = options.say;
   const auto ended = [&](const LaunchResult& launched) -> RunResult {
     if (!launched.ok() && options.keep) clean_up(folder, fresh, launched);
     const bool stopped = launched.at_once || (launched.ok() && launched.heeded);
-    return {launched.ok(), stopped ? launched.signal : 0, launched.failures, launched.result, folder.path, nothing};
+    return {launched.ok(),     stopped ? launched.signal : 0,
+            launched.failures, launched.result,
+            folder.path,       nothing};
   };
-  if (options.abandon) launch.abandon = [&](const LaunchResult& launched) { options.abandon(ended(launched)); };
-  return ended(
-      launch_local(launch, [&](RankContext& context) { train_rank(options, folder, checkpoint, origin, context); }));
+  if (options.abandon)
+    launch.abandon = [&](const LaunchResult& launched) { options.abandon(ended(launched)); };
+  return ended(launch_local(launch, [&](RankContext& context) {
+    train_rank(options, folder, checkpoint, origin, context);
+  }));
 }
 
 }  // namespace tutti

@@ -18,16 +18,20 @@ using MakeModel = std::function<Model(const Job&)>;
 struct RunOptions {
   Job job;  ///< resolved
   MakeModel make_model;
-  std::string out;       ///< run folder; empty: none is written when `keep` is false, else the next free one
+  /// run folder; empty: none is written when `keep` is false, else the next free one
+  std::string out;
   std::string resume;    ///< run folder to go on from
   int64_t stop_at = -1;  ///< stop at this step; -1: train.steps
-  bool keep = true;      ///< false: no folder, no checkpoint, no sample, no evaluation (verify, bench)
-  /// Made on rank 0, in its process: where what people watch goes. The folder is empty when none is kept.
+  /// false: no folder, no checkpoint, no sample, no evaluation (verify, bench)
+  bool keep = true;
+  /// Made on rank 0, in its process: where what people watch goes. The folder is empty when none is
+  /// kept.
   std::function<std::vector<std::unique_ptr<EventSink>>(const std::string& folder)> sinks;
   OwnPartition partition;  ///< for layout.partition = "own"
   std::function<void(int rank, int pid)> started;
   std::function<void(const std::string&)> say;  ///< LaunchOptions::say
-  /// Reports a run whose thread ranks do not end, and ends the process; without it the run waits for them.
+  /// Reports a run whose thread ranks do not end, and ends the process; without it the run waits
+  /// for them.
   std::function<void(const struct RunResult&)> abandon;
 };
 inline int64_t last_step(const RunOptions& options) {
@@ -36,12 +40,13 @@ inline int64_t last_step(const RunOptions& options) {
 
 struct RunResult {
   bool ok = false;
-  int stopped_by = 0;                 ///< the signal that ended it: saved if ok, else before its first step or at once
+  /// the signal that ended it: saved if ok, else before its first step or at once
+  int stopped_by = 0;
   std::vector<std::string> failures;  ///< the cause first; the others follow from it
   std::string hash;
   std::string folder;
-  /// Why a run that was to go on had nothing left to do ("it is at step 12, its last"): all of it is as it was. "": it
-  /// had.
+  /// Why a run that was to go on had nothing left to do ("it is at step 12, its last"): all of it
+  /// is as it was. "": it had.
   std::string nothing_left;
 };
 
@@ -51,14 +56,17 @@ RunResult run(const RunOptions& options);
 /// The events a sink gets, as JSON objects with a field "event":
 ///   start  {job, parameters, ranks, steps, first_step, tokens_per_step, unit, memory forecast}
 ///   data   {records, held_out, test, skipped, faults, statistics, skew}
-///   step   {step, loss, gradient_norm, lr, seconds, tokens_per_second; in float16 skipped, loss_scale}
+///   step   {step, loss, gradient_norm, lr, seconds, tokens_per_second; in float16 skipped,
+///          loss_scale}
 ///                                                                           also in metrics.jsonl
 ///   eval   {step, held_out_loss, metrics, bigram_loss or truth_loss}        also in metrics.jsonl
 ///   test   {step, metrics, classes}                                         also in metrics.jsonl
 ///   notice {text}: something asked for is not done, or came out otherwise, and why
-///   failed {failures}: all that the ranks said, the cause first; of a run that has made a step, by the launcher
+///   failed {failures}: all that the ranks said, the cause first; of a run that has made a step, by
+///   the launcher
 ///   saved  {step, path}     sample {text}     early_stop {step, watch, best, best_step}
-///   end    {step, seconds, stopped, peak_bytes per kind, loader_stall_seconds, seconds_by_kind, samples_per_second,
+///   end    {step, seconds, stopped, peak_bytes per kind, loader_stall_seconds, seconds_by_kind,
+///          samples_per_second,
 ///           matmul_share, order, state_sha256}
 
 }  // namespace tutti

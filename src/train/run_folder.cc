@@ -29,7 +29,8 @@ std::string occupied(const RunFolder& folder) {
   if (!path_exists(folder.job())) return "the folder is not empty";
   if (latest_checkpoint(folder.checkpoints()).empty())
     return "a run that ended without a checkpoint is in it; remove it or choose another folder";
-  return fmt::format("a run is in it already; choose another folder, or go on with --resume {}", folder.path);
+  return fmt::format("a run is in it already; choose another folder, or go on with --resume {}",
+                     folder.path);
 }
 
 /// Makes a folder and those above it that are missing; returns the ones it made, outermost first.
@@ -42,7 +43,8 @@ std::vector<std::string> make_folders(const std::string& path) {
       made.push_back(name);
     } else if (const int reason = errno; !is_folder(name)) {
       for (; !made.empty(); made.pop_back()) ::rmdir(made.back().c_str());
-      throw Error(fmt::format("cannot make {}: {}", path, std::strerror(reason == EEXIST ? ENOTDIR : reason)));
+      throw Error(fmt::format("cannot make {}: {}", path,
+                              std::strerror(reason == EEXIST ? ENOTDIR : reason)));
     }
   }
   return made;
@@ -94,9 +96,11 @@ LockedRun create_run(const std::string& path, const Job& job) {
   }
   // A name that another start takes in this moment is not free any more.
   for (int n = 1; !run.lock; ++n)
-    if (const std::string free = fmt::format("runs/{}-{}", job.name, n); !path_exists(free)) claim(free, run);
+    if (const std::string free = fmt::format("runs/{}-{}", job.name, n); !path_exists(free))
+      claim(free, run);
   try {
-    for (const std::string& inside : {run.folder.path + "/trace", run.folder.checkpoints()}) make_folders(inside);
+    for (const std::string& inside : {run.folder.path + "/trace", run.folder.checkpoints()})
+      make_folders(inside);
     write_file_atomic(run.folder.job(), to_toml(job));
   } catch (...) {
     remove_run(run.folder);
@@ -131,13 +135,17 @@ std::string checkpoint_of(const RunFolder& folder) {
     return path.size() != latest.size() ? path.size() > latest.size() : path > latest;
   };
   std::error_code error;
-  for (fs::directory_iterator it(folder.checkpoints(), error), end; !error && it != end; it.increment(error)) {
+  for (fs::directory_iterator it(folder.checkpoints(), error), end; !error && it != end;
+       it.increment(error)) {
     const std::string path = it->path().string();
-    if (it->path().filename().string().starts_with("step-") && later(path) && !path_exists(path + "/" + kManifestFile))
-      throw Error(fmt::format("{}: damaged: it has no {}; remove the folder to go on from the checkpoint before it",
-                              path, kManifestFile));
+    if (it->path().filename().string().starts_with("step-") && later(path) &&
+        !path_exists(path + "/" + kManifestFile))
+      throw Error(fmt::format(
+          "{}: damaged: it has no {}; remove the folder to go on from the checkpoint before it",
+          path, kManifestFile));
   }
-  if (latest.empty()) throw Error(fmt::format("{}: it has no checkpoint to go on from", folder.path));
+  if (latest.empty())
+    throw Error(fmt::format("{}: it has no checkpoint to go on from", folder.path));
   return latest;
 }
 
@@ -149,7 +157,8 @@ void cut_metrics(const RunFolder& folder, int64_t step) {
     auto record = nlohmann::json::parse(line, nullptr, false);
     if (!record.is_object()) continue;
     const auto at = record.find("step");
-    if (at == record.end() || (at->is_number() && at->get<double>() <= static_cast<double>(step))) kept += line + "\n";
+    if (at == record.end() || (at->is_number() && at->get<double>() <= static_cast<double>(step)))
+      kept += line + "\n";
   }
   write_file_atomic(folder.metrics(), kept);
 }
@@ -168,7 +177,8 @@ bool has_metrics(const RunFolder& folder) {
 }
 
 void remove_unfinished(const RunFolder& folder) {
-  for (const std::string& path : {folder.path, folder.checkpoints(), folder.best(), folder.path + "/trace"}) {
+  for (const std::string& path :
+       {folder.path, folder.checkpoints(), folder.best(), folder.path + "/trace"}) {
     std::error_code error;
     std::vector<fs::path> found;
     for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error))
@@ -178,9 +188,11 @@ void remove_unfinished(const RunFolder& folder) {
 }
 
 void remove_run(const RunFolder& folder) {
-  std::error_code ignored;  // a folder that cannot be removed is in the way of the next run, which says so
-  for (const std::string& path : {folder.path + "/trace", folder.checkpoints(), folder.best(), folder.tensorboard(),
-                                  folder.tokenizer(), folder.job(), folder.metrics(), folder.events()})
+  // a folder that cannot be removed is in the way of the next run, which says so
+  std::error_code ignored;
+  for (const std::string& path :
+       {folder.path + "/trace", folder.checkpoints(), folder.best(), folder.tensorboard(),
+        folder.tokenizer(), folder.job(), folder.metrics(), folder.events()})
     fs::remove_all(path, ignored);
   for (auto made = folder.made.rbegin(); made != folder.made.rend(); ++made) ::rmdir(made->c_str());
 }

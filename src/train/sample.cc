@@ -23,24 +23,28 @@ struct Sampler::Impl {
 
   at::Device device;
 
-  Impl(const Job& original, const MakeModel& make_model, const Units& units, std::shared_ptr<const Tokenizer> tokens,
-       const RunnerOptions& options)
+  Impl(const Job& original, const MakeModel& make_model, const Units& units,
+       std::shared_ptr<const Tokenizer> tokens, const RunnerOptions& options)
       : job(original), tokenizer(std::move(tokens)), device(options.device) {
     if (job.data.kind == "tokens")
-      throw Error("the model was trained on a file of tokens: what text they stand for is not known");
+      throw Error(
+          "the model was trained on a file of tokens: what text they stand for is not known");
     job.train.micro_batch_size = 1;
     model = make_model(job);
     shape = describe(model);
     std::vector<float*> parameters;
     for (size_t b = 0; b < shape.blocks.size(); ++b)
-      parameters.push_back(shape.blocks[b].unit_size > 0 ? units.parameters(static_cast<int>(b), 0) : nullptr);
+      parameters.push_back(shape.blocks[b].unit_size > 0 ? units.parameters(static_cast<int>(b), 0)
+                                                         : nullptr);
     RunnerOptions own = options;
     own.training = false;
     runner = std::make_unique<ModelRunner>(model, shape, parameters, accounts, std::move(own));
   }
 
   /// Tokens that can be written: the model may have room for more than the tokenizer learned.
-  int64_t tokens() const { return tokenizer ? std::min(tokenizer->vocab(), job.model.vocab) : job.model.vocab; }
+  int64_t tokens() const {
+    return tokenizer ? std::min(tokenizer->vocab(), job.model.vocab) : job.model.vocab;
+  }
 
   std::vector<int32_t> encode(const std::string& text) const {
     if (tokenizer) return tokenizer->encode(text);
@@ -70,12 +74,13 @@ Sampler::Sampler(const Job& job, const MakeModel& make_model, const Units& units
 
 Sampler::~Sampler() = default;
 
-std::string Sampler::text(const std::string& prompt, int64_t length, uint64_t seed, double temperature,
-                          const std::function<bool()>& enough) {
+std::string Sampler::text(const std::string& prompt, int64_t length, uint64_t seed,
+                          double temperature, const std::function<bool()>& enough) {
   const Job& job = impl_->job;
   if (prompt.empty()) throw Error("a sample needs a prompt of at least one byte");
   int64_t context = job.model.context;
-  at::Tensor tokens = at::zeros({1, context}, at::kLong), targets = at::zeros({1, context}, at::kLong);
+  at::Tensor tokens = at::zeros({1, context}, at::kLong),
+             targets = at::zeros({1, context}, at::kLong);
   std::vector<at::Tensor> data{tokens, targets.to(impl_->device)};
   std::vector<int32_t> written = impl_->encode(prompt);
   std::string text = prompt;

@@ -14,15 +14,15 @@ namespace tutti {
 
 class Sampler {
  public:
-  /// Runs the job's model with one sample a micro-batch on the given units (which must outlive it), where `options`
-  /// says. Throws Error for a model that was trained on a file of tokens.
+  /// Runs the job's model with one sample a micro-batch on the given units (which must outlive it),
+  /// where `options` says. Throws Error for a model that was trained on a file of tokens.
   Sampler(const Job& job, const MakeModel& make_model, const Units& units,
           std::shared_ptr<const Tokenizer> tokenizer = nullptr, const RunnerOptions& options = {});
   ~Sampler();
-  /// The prompt followed by `length` drawn bytes (tokens until at least so many bytes are there), or by fewer:
-  /// `enough`, if given, is asked before every draw.
-  std::string text(const std::string& prompt, int64_t length, uint64_t seed, double temperature = 0.8,
-                   const std::function<bool()>& enough = {});
+  /// The prompt followed by `length` drawn bytes (tokens until at least so many bytes are there),
+  /// or by fewer: `enough`, if given, is asked before every draw.
+  std::string text(const std::string& prompt, int64_t length, uint64_t seed,
+                   double temperature = 0.8, const std::function<bool()>& enough = {});
 
  private:
   struct Impl;

@@ -56,9 +56,11 @@ json peaks(const Accounts& accounts) {
   return kinds;
 }
 
-void write_trace(const Trainer& trainer, const RunFolder& folder, int rank, Time origin, int64_t before) {
+void write_trace(const Trainer& trainer, const RunFolder& folder, int rank, Time origin,
+                 int64_t before) {
   std::string text;
-  for (const TraceEvent& e : trace_events(trainer.trace(), trainer.program(), origin, static_cast<uint64_t>(before)))
+  for (const TraceEvent& e :
+       trace_events(trainer.trace(), trainer.program(), origin, static_cast<uint64_t>(before)))
     text += trace_line(e) + "\n";
   write_file_atomic(folder.trace(rank), text);
 }
@@ -67,12 +69,14 @@ int64_t saved_step(const std::string& checkpoint) {
   return std::stoll(checkpoint.substr(checkpoint.rfind("step-") + 5));
 }
 
-double seconds_since(Time begin, Clock& clock) { return std::chrono::duration<double>(clock.now() - begin).count(); }
+double seconds_since(Time begin, Clock& clock) {
+  return std::chrono::duration<double>(clock.now() - begin).count();
+}
 
 }  // namespace
 
-Session::Session(const RunOptions& options, const RunFolder& folder, const Model& model, Trainer& trainer, Time origin,
-                 RankContext& context)
+Session::Session(const RunOptions& options, const RunFolder& folder, const Model& model,
+                 Trainer& trainer, Time origin, RankContext& context)
     : options_(options),
       job_(options.job),
       folder_(folder),
@@ -82,7 +86,8 @@ Session::Session(const RunOptions& options, const RunFolder& folder, const Model
       origin_(origin),
       first_(context.rank == 0),
       last_(last_step(options)),
-      watches_(job_.train.schedule == "plateau" || job_.train.early_stop > 0 || job_.train.keep_best) {
+      watches_(job_.train.schedule == "plateau" || job_.train.early_stop > 0 ||
+               job_.train.keep_best) {
   if (first_ && options.keep && !options.resume.empty()) {
     cut_metrics(folder, trainer.committed());
     if (trainer.committed() < last_) remove_traces(folder);
@@ -122,8 +127,8 @@ void Session::run() {
   finish(seconds);
 }
 
-/// Whether what is no step is still wanted: all ranks find the same answer, though a request to stop reaches them at
-/// different times. Collective.
+/// Whether what is no step is still wanted: all ranks find the same answer, though a request to
+/// stop reaches them at different times. Collective.
 bool Session::goes_on() {
   if (!options_.keep || stop_) return false;
   const std::string mine = context_.control.stop.load() != 0 ? "stop" : "";
@@ -155,12 +160,13 @@ void Session::announce() {
   if (first_ && trainer_.partition())
     event["skew"] = to_text(skew_of(trainer_.partition(), *data.train, context_.size));
   reporter_->event(event);
-  if (!data.report.notice.empty()) reporter_->event({{"event", "notice"}, {"text", data.report.notice}});
+  if (!data.report.notice.empty())
+    reporter_->event({{"event", "notice"}, {"text", data.report.notice}});
   if (trainer_.on_device() && job_.layout.graph)
     if (const auto faults = capture_faults(model_, job_.layout); !faults.empty())
-      reporter_->event(
-          {{"event", "notice"},
-           {"text", fmt::format("steps are issued one by one, not captured: {}", fmt::join(faults, "; "))}});
+      reporter_->event({{"event", "notice"},
+                        {"text", fmt::format("steps are issued one by one, not captured: {}",
+                                             fmt::join(faults, "; "))}});
   if (first_ && options_.keep && data.tokenizer) data.tokenizer->save(folder_.tokenizer());
 }
 
@@ -168,8 +174,8 @@ void Session::announce() {
 void Session::check_watched() const {
   const auto known = metric_names(model_.task);
   if (!watches_ || std::find(known.begin(), known.end(), job_.train.watch) != known.end()) return;
-  throw Error(
-      fmt::format("train.watch = \"{}\": this model's evaluation has {}", job_.train.watch, fmt::join(known, ", ")));
+  throw Error(fmt::format("train.watch = \"{}\": this model's evaluation has {}", job_.train.watch,
+                          fmt::join(known, ", ")));
 }
 
 int64_t Session::take_step() {
@@ -197,8 +203,10 @@ int64_t Session::take_step() {
 json Session::evaluate() {
   const Time begin = context_.clock.now();
   json metrics = trainer_.evaluate().report();
-  json event{
-      {"event", "eval"}, {"step", trainer_.committed()}, {"held_out_loss", metrics.at("loss")}, {"metrics", metrics}};
+  json event{{"event", "eval"},
+             {"step", trainer_.committed()},
+             {"held_out_loss", metrics.at("loss")},
+             {"metrics", metrics}};
   const Split& data = trainer_.data();
   if (first_ && job_.data.kind == "text" && !data.tokenizer) {
     if (!baseline_) baseline_ = bigram_loss(*data.train, *data.held_out, job_.model.context);
@@ -213,13 +221,14 @@ json Session::evaluate() {
   return metrics;
 }
 
-/// Only the evaluations of train.eval_every are watched: one at the end of a part of a run is no part of the job.
+/// Only the evaluations of train.eval_every are watched: one at the end of a part of a run is no
+/// part of the job.
 void Session::watch(const json& metrics) {
   if (!metrics.contains(job_.train.watch))
-    throw Error(
-        fmt::format("train.watch = \"{}\": the evaluation at step {} has none; its records are of one kind, or "
-                    "there are too few or too many",
-                    job_.train.watch, trainer_.committed()));
+    throw Error(fmt::format(
+        "train.watch = \"{}\": the evaluation at step {} has none; its records are of one kind, or "
+        "there are too few or too many",
+        job_.train.watch, trainer_.committed()));
   const Judgement judgement = trainer_.watch(metrics.at(job_.train.watch));
   if (judgement.improved && job_.train.keep_best) save_best();
   if (!judgement.stop) return;
@@ -257,8 +266,10 @@ void Session::save() {
       });
   } else {
     const std::string path = trainer_.save(folder_.checkpoints(), to_toml(job_));
-    if (first_) reporter_->event({{"event", "saved"}, {"step", trainer_.committed()}, {"path", path}});
-    // A large state may take longer than layout.timeout to write; that rank 0 is alive its heartbeats say.
+    if (first_)
+      reporter_->event({{"event", "saved"}, {"step", trainer_.committed()}, {"path", path}});
+    // A large state may take longer than layout.timeout to write; that rank 0 is alive its
+    // heartbeats say.
     context_.rendezvous.exchange({}, Deadline::never());
   }
   saving_ += seconds_since(begin, context_.clock);
@@ -291,8 +302,8 @@ void Session::save_best() {
   saving_ += seconds_since(begin, context_.clock);
 }
 
-/// Where rank 0's time went; on a device by the shares of those steps that were traced. Reductions run beside the
-/// compute where overlap is on, so kinds may add up to more than the whole.
+/// Where rank 0's time went; on a device by the shares of those steps that were traced. Reductions
+/// run beside the compute where overlap is on, so kinds may add up to more than the whole.
 json Session::seconds_by_kind() const {
   const Trace& trace = trainer_.trace();
   const double traced = trainer_.traced_seconds(), scale = traced > 0 ? stepping_ / traced : 1;
@@ -301,73 +312,87 @@ json Session::seconds_by_kind() const {
     for (Op op : ops) seconds += trace.seconds(op);
     return seconds * scale;
   };
-  return {
-      {"forward", sum({Op::kForward})}, {"backward", sum({Op::kBackward, Op::kFold})},
-      {"load", sum({Op::kLoad})},       {"reduce", sum({Op::kAcquire, Op::kReduce, Op::kNorm, Op::kGather, Op::kVote})},
-      {"update", sum({Op::kUpdate})},   {"wait", trace.waited(0)},
-      {"evaluate", evaluating_},        {"save", saving_}};
+  return {{"forward", sum({Op::kForward})},
+          {"backward", sum({Op::kBackward, Op::kFold})},
+          {"load", sum({Op::kLoad})},
+          {"reduce", sum({Op::kAcquire, Op::kReduce, Op::kNorm, Op::kGather, Op::kVote})},
+          {"update", sum({Op::kUpdate})},
+          {"wait", trace.waited(0)},
+          {"evaluate", evaluating_},
+          {"save", saving_}};
 }
 
-/// The floating-point operations of the steps against what all ranks' matmuls reach at the same time.
+/// The floating-point operations of the steps against what all ranks' matmuls reach at the same
+/// time.
 double Session::matmul_share() {
   const Matmul& matmul = kernels(isa_of(job_.numerics.isa), matmul_of(job_.numerics.matmul)).matmul;
   const RunnerOptions options = trainer_.runner_options();
-  const double rate = trainer_.on_device() ? matmul_gflops(*trainer_.device()->device, trainer_.device()->compute,
-                                                           options.device, options.precision)
-                                           : matmul_gflops(matmul, context_.clock);
+  const double rate = trainer_.on_device()
+                          ? matmul_gflops(*trainer_.device()->device, trainer_.device()->compute,
+                                          options.device, options.precision)
+                          : matmul_gflops(matmul, context_.clock);
   const std::string mine = std::to_string(rate);
   double limit = 0;
   for (const Card& card : context_.rendezvous.exchange({.bytes = mine}, Deadline::never()))
     limit += std::stod(card.bytes) * 1e9;
   const Batch batch = batch_of(job_.train);
-  const double flops = trainer_.shape().flops() * batch.lanes * batch.micro_batches * static_cast<double>(steps_);
+  const double flops =
+      trainer_.shape().flops() * batch.lanes * batch.micro_batches * static_cast<double>(steps_);
   return stepping_ > 0 ? flops / stepping_ / limit : 0;
 }
 
-/// Where parameters are cut over ranks, one rank that samples has them from the checkpoint; else null.
+/// Where parameters are cut over ranks, one rank that samples has them from the checkpoint; else
+/// null.
 std::unique_ptr<Units> Session::whole_units() {
   if (trainer_.whole()) return nullptr;
-  auto units = std::make_unique<Units>(model_, trainer_.shape(), all_held(trainer_.shape()), trainer_.slots(),
-                                       job_.train.seed, std::vector<UnitMemory>{}, sampled_);
+  auto units = std::make_unique<Units>(model_, trainer_.shape(), all_held(trainer_.shape()),
+                                       trainer_.slots(), job_.train.seed, std::vector<UnitMemory>{},
+                                       sampled_);
   load_checkpoint(latest_checkpoint(folder_.checkpoints()), units->entries(), units->pieces());
   return units;
 }
 
 void Session::finish(double seconds) {
   settle();
-  if (trainer_.on_device()) context_.rendezvous.exchange({}, Deadline::never());  // rank 0 may still have written
+  // rank 0 may still have written
+  if (trainer_.on_device()) context_.rendezvous.exchange({}, Deadline::never());
   const std::string hash = trainer_.agreed_hash();
   if (!options_.keep) {
     if (first_) hand_back(hash);
     return;
   }
   const uint64_t order = trainer_.order_digest();
-  if (steps_ > 0) write_trace(trainer_, folder_, context_.rank, origin_, trainer_.committed() - steps_);
-  if (first_ && !stop_ && job_.model.kind == "gpt" && job_.train.sample_bytes > 0 && job_.train.tensor_slices == 1) {
+  if (steps_ > 0)
+    write_trace(trainer_, folder_, context_.rank, origin_, trainer_.committed() - steps_);
+  if (first_ && !stop_ && job_.model.kind == "gpt" && job_.train.sample_bytes > 0 &&
+      job_.train.tensor_slices == 1) {
     const std::unique_ptr<Units> whole = whole_units();
     Job job = job_;
-    if (whole) job.numerics.device = "cpu", job.numerics.precision = "float32";  // a device may have no room for it
-    Sampler sampler(job, options_.make_model, whole ? *whole : trainer_.units(), trainer_.data().tokenizer,
-                    whole ? RunnerOptions{} : trainer_.runner_options());
+    // a device may have no room for it
+    if (whole) job.numerics.device = "cpu", job.numerics.precision = "float32";
+    Sampler sampler(job, options_.make_model, whole ? *whole : trainer_.units(),
+                    trainer_.data().tokenizer, whole ? RunnerOptions{} : trainer_.runner_options());
     const auto asked = [&] { return context_.control.stop.load() != 0; };
-    const std::string text = sampler.text(job_.train.prompt, job_.train.sample_bytes, job_.train.seed, 0.8, asked);
+    const std::string text =
+        sampler.text(job_.train.prompt, job_.train.sample_bytes, job_.train.seed, 0.8, asked);
     stop_ = asked();  // half a sample shows nothing
     if (!stop_) reporter_->event({{"event", "sample"}, {"text", text}});
   }
   const double share = matmul_share();
   if (!first_) return;
   const auto samples = static_cast<double>(batch_of(job_.train).samples() * steps_);
-  reporter_->event({{"event", "end"},
-                    {"step", trainer_.committed()},
-                    {"seconds", seconds},
-                    {"stopped", stop_},
-                    {"peak_bytes", peaks(trainer_.accounts())},
-                    {"loader_stall_seconds", std::chrono::duration<double>(trainer_.loader_stall()).count()},
-                    {"seconds_by_kind", seconds_by_kind()},
-                    {"samples_per_second", stepping_ > 0 ? samples / stepping_ : 0},
-                    {"matmul_share", share},
-                    {"order", fmt::format("{:016x}", order)},
-                    {"state_sha256", hash}});
+  reporter_->event(
+      {{"event", "end"},
+       {"step", trainer_.committed()},
+       {"seconds", seconds},
+       {"stopped", stop_},
+       {"peak_bytes", peaks(trainer_.accounts())},
+       {"loader_stall_seconds", std::chrono::duration<double>(trainer_.loader_stall()).count()},
+       {"seconds_by_kind", seconds_by_kind()},
+       {"samples_per_second", stepping_ > 0 ? samples / stepping_ : 0},
+       {"matmul_share", share},
+       {"order", fmt::format("{:016x}", order)},
+       {"state_sha256", hash}});
   hand_back(hash);
 }
 

@@ -1,5 +1,5 @@
-// What one rank of a run does from its first step to its last: steps, evaluations, checkpoints, and the events that
-// tell of them (train/run.h).
+// What one rank of a run does from its first step to its last: steps, evaluations, checkpoints, and
+// the events that tell of them (train/run.h).
 #pragma once
 
 #include <atomic>
@@ -17,14 +17,16 @@ namespace tutti {
 
 class Reporter;
 
-/// Made once the trainer is ready; files of the run are touched from here on. All that it is given must outlive it.
+/// Made once the trainer is ready; files of the run are touched from here on. All that it is given
+/// must outlive it.
 class Session {
  public:
   /// `origin`: of the traces' times.
-  Session(const RunOptions& options, const RunFolder& folder, const Model& model, Trainer& trainer, Time origin,
-          RankContext& context);
+  Session(const RunOptions& options, const RunFolder& folder, const Model& model, Trainer& trainer,
+          Time origin, RankContext& context);
   ~Session();
-  /// Up to options.stop_at or train.steps, an early stop or a rank that was asked to stop. Collective.
+  /// Up to options.stop_at or train.steps, an early stop or a rank that was asked to stop.
+  /// Collective.
   void run();
 
  private:

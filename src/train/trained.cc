@@ -35,34 +35,39 @@ std::string tensors_path(const std::string& path) {
     if (const std::string latest = latest_checkpoint(path + "/checkpoints"); !latest.empty())
       return latest + "/" + kStateFile;
   }
-  throw Error(fmt::format("{}: neither a safetensors file, nor a checkpoint, nor a run that has one", path));
+  throw Error(fmt::format(
+      "{}: neither a safetensors file, nor a checkpoint, nor a run that has one", path));
 }
 
 void start_from(Model& model, const std::string& given, const std::string& wanted) {
   const std::string path = tensors_path(given);
-  const auto tensors = read_tensors(
-      path, [&](const std::string& name) { return fits(wanted, name) && name.find('@') == std::string::npos; });
+  const auto tensors = read_tensors(path, [&](const std::string& name) {
+    return fits(wanted, name) && name.find('@') == std::string::npos;
+  });
   std::string faults;
   int taken = 0;
   for (Block& block : model.blocks) {
     for (Parameter& parameter : block.parameters) {
       const std::string name = block.name + "." + parameter.name;
       if (!parameter.shared_with.empty() || !fits(wanted, name)) continue;
-      const auto found =
-          std::find_if(tensors.begin(), tensors.end(), [&](const FileTensor& t) { return t.name == name; });
+      const auto found = std::find_if(tensors.begin(), tensors.end(),
+                                      [&](const FileTensor& t) { return t.name == name; });
       if (found == tensors.end()) {
         faults += fmt::format("\n  {} is missing", name);
       } else if (found->dims != parameter.dims) {
-        faults += fmt::format("\n  {} is [{}], the model has [{}]", name, fmt::join(found->dims, ", "),
-                              fmt::join(parameter.dims, ", "));
+        faults += fmt::format("\n  {} is [{}], the model has [{}]", name,
+                              fmt::join(found->dims, ", "), fmt::join(parameter.dims, ", "));
       } else {
-        parameter.init = {Init::Kind::kGiven, 1, std::make_shared<const std::vector<float>>(found->values)};
+        parameter.init = {Init::Kind::kGiven, 1,
+                          std::make_shared<const std::vector<float>>(found->values)};
         ++taken;
       }
     }
   }
-  if (!faults.empty()) throw Error(fmt::format("{}: its tensors do not fit the model:{}", path, faults));
-  if (taken == 0) throw Error(fmt::format("model.init_only = \"{}\" picks no parameter of the model", wanted));
+  if (!faults.empty())
+    throw Error(fmt::format("{}: its tensors do not fit the model:{}", path, faults));
+  if (taken == 0)
+    throw Error(fmt::format("model.init_only = \"{}\" picks no parameter of the model", wanted));
 }
 
 Trained::Trained(const std::string& run, int64_t micro_batch_size, const NumericsConfig& numerics,
@@ -70,11 +75,12 @@ Trained::Trained(const std::string& run, int64_t micro_batch_size, const Numeric
     : job_(plain_job(run, micro_batch_size, numerics)), model_(make_model(job_)) {
   start_from(model_, run, "*");
   shape_ = describe(model_);
-  units_ = std::make_unique<Units>(model_, shape_, all_held(shape_), std::vector<std::string>{}, job_.train.seed,
-                                   std::vector<UnitMemory>{}, accounts_);
+  units_ = std::make_unique<Units>(model_, shape_, all_held(shape_), std::vector<std::string>{},
+                                   job_.train.seed, std::vector<UnitMemory>{}, accounts_);
   std::vector<float*> parameters;
   for (size_t b = 0; b < shape_.blocks.size(); ++b)
-    parameters.push_back(shape_.blocks[b].unit_size > 0 ? units_->parameters(static_cast<int>(b), 0) : nullptr);
+    parameters.push_back(shape_.blocks[b].unit_size > 0 ? units_->parameters(static_cast<int>(b), 0)
+                                                        : nullptr);
   RunnerOptions options;
   options.training = false;
   runner_ = std::make_unique<ModelRunner>(model_, shape_, parameters, accounts_, options);

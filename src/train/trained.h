@@ -12,9 +12,9 @@ namespace tutti {
 
 class Trained {
  public:
-  /// The model of a run with the parameters of its latest checkpoint, for micro-batches of so many samples.
-  /// Augmentation is off and the loss is plain. `job` has the numerics to compute with. Throws Error naming the run:
-  /// none, no checkpoint, parameters that do not fit.
+  /// The model of a run with the parameters of its latest checkpoint, for micro-batches of so many
+  /// samples. Augmentation is off and the loss is plain. `job` has the numerics to compute with.
+  /// Throws Error naming the run: none, no checkpoint, parameters that do not fit.
   Trained(const std::string& run, int64_t micro_batch_size, const NumericsConfig& numerics,
           const MakeModel& make_model);
   Trained(const Trained&) = delete;
@@ -34,12 +34,13 @@ class Trained {
   std::unique_ptr<ModelRunner> runner_;
 };
 
-/// Every parameter of `model` whose full name `wanted` (a pattern) fits starts as the file has it; all of them must be
-/// there. Throws Error naming the file and every one that is missing or shaped otherwise.
+/// Every parameter of `model` whose full name `wanted` (a pattern) fits starts as the file has it;
+/// all of them must be there. Throws Error naming the file and every one that is missing or shaped
+/// otherwise.
 void start_from(Model& model, const std::string& path, const std::string& wanted);
 
-/// The safetensors file that a path means: the file itself, a checkpoint's, or that of a run's latest checkpoint.
-/// Throws Error when there is none.
+/// The safetensors file that a path means: the file itself, a checkpoint's, or that of a run's
+/// latest checkpoint. Throws Error when there is none.
 std::string tensors_path(const std::string& path);
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// One rank of a training run: it plans, connects, and then takes steps. The same class runs alone and among many, on
-// the host's cores and on a device.
+// One rank of a training run: it plans, connects, and then takes steps. The same class runs alone
+// and among many, on the host's cores and on a device.
 #pragma once
 
 #include <functional>
@@ -37,16 +37,17 @@ struct StepReport {
 
 class Trainer {
  public:
-  /// Collective over all ranks of `context`. `model`, `job` and `device` must outlive it. With `checkpoint` the state
-  /// comes from there. `own` is for layout.partition = "own".
+  /// Collective over all ranks of `context`. `model`, `job` and `device` must outlive it. With
+  /// `checkpoint` the state comes from there. `own` is for layout.partition = "own".
   Trainer(const Job& job, const Model& model, RankContext& context, const std::string& checkpoint,
           const OwnPartition& own = {}, RankDevice* device = nullptr);
   ~Trainer();
 
-  /// One step over all ranks. Throws CommError when a peer is lost, Error naming step, lane and block when a loss or
-  /// gradient is not finite.
+  /// One step over all ranks. Throws CommError when a peer is lost, Error naming step, lane and
+  /// block when a loss or gradient is not finite.
   StepReport step();
-  /// Over train.eval_batches of the held-out records a lane, or all test records; the same on every rank and layout.
+  /// Over train.eval_batches of the held-out records a lane, or all test records; the same on every
+  /// rank and layout.
   Metrics evaluate();
   Metrics evaluate_test();
   /// Takes note of an evaluation's watched metric: the schedule follows it from the next step on.
@@ -60,9 +61,9 @@ class Trainer {
   const Progress& progress() const { return progress_; }
   /// Writes a checkpoint of the state as it is now; the path on rank 0. Collective.
   std::string save(const std::string& folder, const std::string& job_toml);
-  /// This rank's part of the state as it is now, to be read on another thread while steps go on: call it there, it
-  /// waits for the copy. Null where state is in the host's memory, or rank 0 does not hold all of it: then save() must
-  /// be used before the next step.
+  /// This rank's part of the state as it is now, to be read on another thread while steps go on:
+  /// call it there, it waits for the copy. Null where state is in the host's memory, or rank 0 does
+  /// not hold all of it: then save() must be used before the next step.
   std::function<State()> state_beside();
   /// Whether this rank holds all parameters.
   bool whole() const;
@@ -77,8 +78,10 @@ class Trainer {
   const Accounts& accounts() const { return accounts_; }
   /// Bytes that this rank was expected to take, of its device if it has one.
   int64_t forecast_bytes() const;
-  const DeviceForecast& device_forecast() const { return device_forecast_; }  ///< of nothing on the host's cores
-  const DeviceShare& device_share() const { return share_; }                  ///< by all ranks' forecasts
+  /// of nothing on the host's cores
+  const DeviceForecast& device_forecast() const { return device_forecast_; }
+  /// by all ranks' forecasts
+  const DeviceShare& device_share() const { return share_; }
   const Trace& trace() const { return trace_; }
   double traced_seconds() const { return engine_->traced_seconds(); }
   Duration loader_stall() const { return loader_->stalled(); }

@@ -1,4 +1,5 @@
-// What a trainer does before its first step: data, plan and state, then the connections and the engine.
+// What a trainer does before its first step: data, plan and state, then the connections and the
+// engine.
 #include <fmt/format.h>
 #include <malloc.h>
 
@@ -19,8 +20,8 @@
 
 namespace tutti {
 
-Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const std::string& checkpoint,
-                 const OwnPartition& own, RankDevice* device)
+Trainer::Trainer(const Job& job, const Model& model, RankContext& context,
+                 const std::string& checkpoint, const OwnPartition& own, RankDevice* device)
     : job_(job),
       model_(model),
       context_(context),
@@ -50,11 +51,12 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const
   connect();
   place(checkpoint);
   loader_ = std::make_unique<Loader>(loader_options(), context_.clock, &context_.control.cancel);
-  const EngineParts parts{job_,   model_,   context_, shape_,    plan_.steps, plan_.evaluation, accounts_,
-                          trace_, *memory_, *units_,  *updater_, *transport_, *loader_};
+  const EngineParts parts{job_,      model_, context_, shape_,  plan_.steps, plan_.evaluation,
+                          accounts_, trace_, *memory_, *units_, *updater_,   *transport_,
+                          *loader_};
   engine_ = std::make_unique<Engine>(parts, device_);
-  // What the dry run and the planning took: the steps want none of it. A sanitizer has an allocator of its own beside
-  // glibc's, which ranks that are threads would then set up in each other's way.
+  // What the dry run and the planning took: the steps want none of it. A sanitizer has an allocator
+  // of its own beside glibc's, which ranks that are threads would then set up in each other's way.
 #if !__has_feature(address_sanitizer)
   ::malloc_trim(0);
 #endif
@@ -62,12 +64,14 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context, const
 
 Trainer::~Trainer() = default;
 
-/// Takes the memory that the programs name, and gives the units their places in it and their values.
+/// Takes the memory that the programs name, and gives the units their places in it and their
+/// values.
 void Trainer::place(const std::string& checkpoint) {
   Device* device = device_ != nullptr ? device_->device.get() : nullptr;
   const Program& program = this->program();
-  memory_ = std::make_unique<ProgramMemory>(model_, program, plan_.evaluation.programs[context_.rank],
-                                            transport_->held_window(), job_.layout.offload_folder, accounts_, device);
+  memory_ = std::make_unique<ProgramMemory>(
+      model_, program, plan_.evaluation.programs[context_.rank], transport_->held_window(),
+      job_.layout.offload_folder, accounts_, device);
   const std::vector<Held> held = held_by(plan(), context_.rank);
   std::vector<UnitMemory> memory(held.size());
   for (size_t b = 0; b < program.buffers.size(); ++b) {
@@ -75,13 +79,15 @@ void Trainer::place(const std::string& checkpoint) {
     if (buffer.unit < 0 || held[buffer.unit].parameters.empty()) continue;
     float* values = memory_->floats(static_cast<int>(b));
     // Copies of shared parameters are placed elsewhere.
-    if (buffer.kind == BufferKind::kParameter && buffer.placed.empty()) memory[buffer.unit].parameters = values;
+    if (buffer.kind == BufferKind::kParameter && buffer.placed.empty())
+      memory[buffer.unit].parameters = values;
     if (buffer.kind != BufferKind::kMoment) continue;
     for (int k = 0; k < plan().optimizer_slots; ++k)
-      memory[buffer.unit].slots.push_back(values + k * align_up(held[buffer.unit].moments.size(), kAlign));
+      memory[buffer.unit].slots.push_back(values +
+                                          k * align_up(held[buffer.unit].moments.size(), kAlign));
   }
-  units_ = std::make_unique<Units>(model_, shape_, held, updater_->slots(), job_.train.seed, std::move(memory),
-                                   accounts_, device);
+  units_ = std::make_unique<Units>(model_, shape_, held, updater_->slots(), job_.train.seed,
+                                   std::move(memory), accounts_, device);
   memory_->forget_tier();
   collector_ = std::make_unique<Collector>(units_->entries(), units_->pieces(), *main_channel_);
   if (checkpoint.empty()) return;
@@ -94,13 +100,14 @@ void Trainer::measure() {
   dry_run(model_, shape_, *device_->device, device_->place(), compute_type(job_));
 }
 
-/// Before anything large is taken, on every rank at the same time: what is free then, and what ATen's pools have taken
-/// for the steps, is for all ranks of the device.
+/// Before anything large is taken, on every rank at the same time: what is free then, and what
+/// ATen's pools have taken for the steps, is for all ranks of the device.
 void Trainer::check_device_memory() {
-  const DeviceForecast forecast = tutti::device_forecast(job_, model_, plan_.steps, plan_.evaluation, context_.rank);
+  const DeviceForecast forecast =
+      tutti::device_forecast(job_, model_, plan_.steps, plan_.evaluation, context_.rank);
   const Device& device = *device_->device;
-  const std::string mine =
-      fmt::format("{} {} {} {}", device.free_bytes(), device.pool().reserved, forecast.total(), device.info().uuid);
+  const std::string mine = fmt::format("{} {} {} {}", device.free_bytes(), device.pool().reserved,
+                                       forecast.total(), device.info().uuid);
   int64_t free = device.free_bytes(), reserved = 0;
   share_ = {};
   for (const Card& card : context_.rendezvous.exchange({.bytes = mine}, Deadline::never())) {
@@ -119,12 +126,14 @@ void Trainer::check_device_memory() {
   device_forecast_ = forecast;
 }
 
-/// The launcher's rendezvous serves before the transport is there. Reading may take its time; that a rank is alive its
-/// heartbeats say.
+/// The launcher's rendezvous serves before the transport is there. Reading may take its time; that
+/// a rank is alive its heartbeats say.
 DataGroup Trainer::data_group() const {
-  return {context_.rank, context_.size, [&rendezvous = context_.rendezvous](const std::string& mine) {
+  return {context_.rank, context_.size,
+          [&rendezvous = context_.rendezvous](const std::string& mine) {
             std::vector<std::string> all;
-            for (const Card& card : rendezvous.exchange({.bytes = mine}, Deadline::never())) all.push_back(card.bytes);
+            for (const Card& card : rendezvous.exchange({.bytes = mine}, Deadline::never()))
+              all.push_back(card.bytes);
             return all;
           }};
 }
@@ -139,14 +148,15 @@ LoaderOptions Trainer::loader_options() const {
   options.order = order_;
   options.first_step = progress_.step;
   if (job_.augment.any())
-    options.augment = std::make_shared<const Augment>(job_.augment, job_.model.image, job_.train.seed);
+    options.augment =
+        std::make_shared<const Augment>(job_.augment, job_.model.image, job_.train.seed);
   options.partition = partition_;
   options.channel = loader_channel_.get();
   return options;
 }
 
-/// Checks that all ranks hold the same plan on the same kind of processor, and opens the transport of the host's
-/// messages.
+/// Checks that all ranks hold the same plan on the same kind of processor, and opens the transport
+/// of the host's messages.
 void Trainer::connect() {
   const uint64_t hash = plan_hash(plan());
   const Deadline deadline = context_.clock.after(timeout_of(job_));
@@ -155,10 +165,13 @@ void Trainer::connect() {
   auto cards = context_.rendezvous.exchange({.bytes = mine}, deadline);
   for (int r = 0; r < context_.size; ++r)
     if (cards[r].bytes != mine)
-      throw Error(fmt::format("rank {} ({}) cannot run with rank {} ({})", r, cards[r].bytes, context_.rank, mine));
+      throw Error(fmt::format("rank {} ({}) cannot run with rank {} ({})", r, cards[r].bytes,
+                              context_.rank, mine));
 
   TransportOptions options;
-  options.kind = device_ == nullptr ? job_.layout.transport : job_.layout.workers == "thread" ? "inproc" : "shm";
+  options.kind = device_ == nullptr                ? job_.layout.transport
+                 : job_.layout.workers == "thread" ? "inproc"
+                                                   : "shm";
   for (int r = 0; r < context_.size; ++r)
     options.hosts.push_back(host_of(r, context_.size, static_cast<int>(job_.layout.hosts)));
   options.window_bytes = device_ != nullptr ? 0 : static_cast<size_t>(window_bytes(program()));
@@ -167,11 +180,14 @@ void Trainer::connect() {
   options.connections = static_cast<int>(job_.layout.connections);
   // Every rank must have the same token: rank 0's.
   const std::string drawn = std::to_string(new_token());
-  const uint64_t run = std::stoull(context_.rendezvous.exchange({.bytes = drawn}, deadline)[0].bytes);
-  transport_ =
-      make_transport(options, {run, 0, hash}, context_.rendezvous, context_.clock, &context_.control.cancel, deadline);
-  main_channel_ = std::make_unique<Channel>(*transport_, context_.clock, kMainChannel, timeout_of(job_));
-  loader_channel_ = std::make_unique<Channel>(*transport_, context_.clock, kLoaderChannel, timeout_of(job_));
+  const uint64_t run =
+      std::stoull(context_.rendezvous.exchange({.bytes = drawn}, deadline)[0].bytes);
+  transport_ = make_transport(options, {run, 0, hash}, context_.rendezvous, context_.clock,
+                              &context_.control.cancel, deadline);
+  main_channel_ =
+      std::make_unique<Channel>(*transport_, context_.clock, kMainChannel, timeout_of(job_));
+  loader_channel_ =
+      std::make_unique<Channel>(*transport_, context_.clock, kLoaderChannel, timeout_of(job_));
 }
 
 }  // namespace tutti

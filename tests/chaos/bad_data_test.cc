@@ -1,5 +1,5 @@
-// Tables with faults, through the real command: each is refused with the place of the fault and nothing is left behind,
-// or, when the job asks for it, the record is skipped and counted.
+// Tables with faults, through the real command: each is refused with the place of the fault and
+// nothing is left behind, or, when the job asks for it, the record is skipped and counted.
 #include "support/command.h"
 
 namespace tutti {
@@ -27,7 +27,8 @@ std::string table_with(const std::string& line) {
   std::string text = "age,city,buys\n";
   for (int i = 0; i < 40; ++i) {
     if (i == 15 && !line.empty()) text += line + "\n";
-    text += fmt::format("{},{},{}\n", 20 + i, i % 3 == 0 ? "Rome" : "Oslo", i % 2 == 0 ? "no" : "yes");
+    text +=
+        fmt::format("{},{},{}\n", 20 + i, i % 3 == 0 ? "Rome" : "Oslo", i % 2 == 0 ? "no" : "yes");
   }
   return text;
 }
@@ -35,7 +36,8 @@ std::string table_with(const std::string& line) {
 class BadData : public testing::Test {
  protected:
   Arguments train(const std::string& path, const Arguments& settings = {}) {
-    return Arguments{"train", job_, "--ranks", "2", "--out", run_} + set({"data.path=" + path}) + set(settings);
+    return Arguments{"train", job_, "--ranks", "2", "--out", run_} + set({"data.path=" + path}) +
+           set(settings);
   }
   /// Runs the command, which must fail and leave no run; returns what it said on stderr.
   std::string refused(const std::string& path, const Arguments& settings = {}) {
@@ -88,12 +90,13 @@ TEST_F(BadData, AFaultOfTheFileEndsTheRunEvenWhereRecordsAreSkipped) {
 }
 
 TEST_F(BadData, SkippedRecordsAreCountedAndNamed) {
-  const std::string path = folder_.write("people.csv", table_with("abc,Rome,yes\n30,Rome\n30,\"Oslo,yes"));
+  const std::string path =
+      folder_.write("people.csv", table_with("abc,Rome,yes\n30,Rome\n30,\"Oslo,yes"));
   Command command(train(path, {"data.bad=skip"}));
   EXPECT_EQ(command.wait(), 0) << command.err();
   EXPECT_TRUE(command.says("3 skipped")) << command.out();
-  for (const char* what :
-       {":17:1 (age): \"abc\" is not a number", ":18:3: 2 columns, not 3", ":19:4: the quote is not closed"}) {
+  for (const char* what : {":17:1 (age): \"abc\" is not a number", ":18:3: 2 columns, not 3",
+                           ":19:4: the quote is not closed"}) {
     EXPECT_TRUE(command.says(path + what)) << command.out();
   }
   // The bits are those of a file that never had them.
@@ -108,10 +111,12 @@ TEST_F(BadData, SkippedRecordsAreCountedAndNamed) {
 
 TEST_F(BadData, AFaultOfAJsonLineNamesItsPlace) {
   std::string good;
-  for (int i = 0; i < 40; ++i) good += fmt::format("{{\"age\": {}, \"city\": \"Rome\", \"buys\": \"no\"}}\n", i);
+  for (int i = 0; i < 40; ++i)
+    good += fmt::format("{{\"age\": {}, \"city\": \"Rome\", \"buys\": \"no\"}}\n", i);
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"{\"age\": ", ":41:9: not JSON: "},
-      {"{\"age\": \"old\", \"city\": \"Rome\", \"buys\": \"no\"}", ":41 (age): \"old\" is text, not a number"},
+      {"{\"age\": \"old\", \"city\": \"Rome\", \"buys\": \"no\"}",
+       ":41 (age): \"old\" is text, not a number"},
       {"[]", ":41:1: an array, not an object"},
   };
   const std::string path = folder_ / "people.jsonl";
@@ -127,7 +132,8 @@ TEST_F(BadData, TheScalesAndTheResultAreTheSameOnEveryNumberOfRanks) {
   std::string first;
   for (const char* ranks : {"1", "2", "3"}) {
     std::filesystem::remove_all(run_);
-    Command command(Arguments{"train", job_, "--ranks", ranks, "--out", run_} + set({"data.path=" + path}));
+    Command command(Arguments{"train", job_, "--ranks", ranks, "--out", run_} +
+                    set({"data.path=" + path}));
     ASSERT_EQ(command.wait(), 0) << command.err();
     if (first.empty()) first = command.hash();
     EXPECT_EQ(command.hash(), first) << ranks;

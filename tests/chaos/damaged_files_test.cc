@@ -1,6 +1,7 @@
-// Every format that is read, damaged by seed: flipped bits, bytes cut out, put in or cut off, and plain noise. A reader
-// takes such a file or throws an Error that names it, in words of ours; it never crashes, aborts or throws anything
-// else. (CSV and JSON lines have the same in tests/unit/data.)
+// Every format that is read, damaged by seed: flipped bits, bytes cut out, put in or cut off, and
+// plain noise. A reader takes such a file or throws an Error that names it, in words of ours; it
+// never crashes, aborts or throws anything else. (CSV and JSON lines have the same in
+// tests/unit/data.)
 #include <ATen/ops/arange.h>
 #include <png.h>
 #include <stdio.h>
@@ -34,18 +35,21 @@ using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
 void expect_our_words(const std::string& text, const std::string& file) {
   EXPECT_NE(text.find(file), std::string::npos) << text;
-  for (const char* raw :
-       {"[json.exception", "std::", "filesystem error", "terminate called", "broken promise", "frame #"})
+  for (const char* raw : {"[json.exception", "std::", "filesystem error", "terminate called",
+                          "broken promise", "frame #"})
     EXPECT_EQ(text.find(raw), std::string::npos) << text;
 }
 
 class DamagedFiles : public testing::Test {
  protected:
   DamagedFiles() {
-    std::fprintf(stderr, "seed %llu\n", static_cast<unsigned long long>(seed_));  // a crash would leave no other trace
+    // a crash would leave no other trace
+    std::fprintf(stderr, "seed %llu\n", static_cast<unsigned long long>(seed_));
   }
-  /// Reads so many damaged versions of what `path` holds. `named`: what the message names, where it is not the path.
-  void each(const std::string& path, int rounds, const std::function<void()>& read, const std::string& named = "") {
+  /// Reads so many damaged versions of what `path` holds. `named`: what the message names, where it
+  /// is not the path.
+  void each(const std::string& path, int rounds, const std::function<void()>& read,
+            const std::string& named = "") {
     SCOPED_TRACE(fmt::format("{}, seed {}", path, seed_));
     const std::string whole = read_file(path);
     ASSERT_NO_THROW(read()) << "undamaged";
@@ -78,14 +82,16 @@ struct SmallState {
                      {"head.bias", "parameter", {7}, values[2]}};
     state.counters = {3, 96, "best 0.5"};
   }
-  std::vector<float> values[3] = {std::vector<float>(30, 1), std::vector<float>(30, 2), std::vector<float>(7, 3)};
+  std::vector<float> values[3] = {std::vector<float>(30, 1), std::vector<float>(30, 2),
+                                  std::vector<float>(7, 3)};
   State state;
 };
 
 TEST_F(DamagedFiles, OfCheckpointsAreRefused) {
   SmallState saved, loaded;
   const std::string checkpoint = save_checkpoint(folder_.path(), saved.state, "name = \"x\"\n");
-  const std::string manifest = checkpoint + "/manifest.json", file = checkpoint + "/state.safetensors";
+  const std::string manifest = checkpoint + "/manifest.json",
+                    file = checkpoint + "/state.safetensors";
   each(manifest, 1000, [&] { read_manifest(checkpoint); });
   each(
       manifest, 300, [&] { load_checkpoint(checkpoint, loaded.state); }, checkpoint);
@@ -94,9 +100,11 @@ TEST_F(DamagedFiles, OfCheckpointsAreRefused) {
   const auto entries = source_of(loaded.state).entries;
   each(file, 1000, [&] {
     const std::string bytes = read_file(file);
-    const FileStamp stamp{static_cast<int64_t>(bytes.size()), hex(sha256(std::as_bytes(std::span(bytes))))};
+    const FileStamp stamp{static_cast<int64_t>(bytes.size()),
+                          hex(sha256(std::as_bytes(std::span(bytes))))};
     std::vector<StatePiece> pieces;
-    for (size_t e = 0; e < entries.size(); ++e) pieces.push_back({e, {0, entries[e].size()}, loaded.values[e]});
+    for (size_t e = 0; e < entries.size(); ++e)
+      pieces.push_back({e, {0, entries[e].size()}, loaded.values[e]});
     read_safetensors(file, stamp, entries, pieces, loaded.state.counters);
   });
   each(file, 1000, [&] { read_tensors(file, [](const std::string&) { return true; }); });
@@ -108,7 +116,8 @@ TEST_F(DamagedFiles, OfARunAreRefusedOrCut) {
   for (int step = 1; step < 6; ++step)
     lines += fmt::format(
         "{{\"event\":\"step\",\"step\":{},\"loss\":{}.5,\"lr\":1e-3}}\n"
-        "{{\"event\":\"eval\",\"step\":{},\"held_out_loss\":1.5,\"metrics\":{{\"accuracy\":0.5}}}}\n",
+        "{{\"event\":\"eval\",\"step\":{},\"held_out_loss\":1.5,\"metrics\":{{\"accuracy\":0.5}}}}"
+        "\n",
         step, step, step);
   folder_.write("run/metrics.jsonl", lines);
   each(
@@ -122,10 +131,11 @@ TEST_F(DamagedFiles, OfARunAreRefusedOrCut) {
 }
 
 TEST_F(DamagedFiles, OfJobsAreRefused) {
-  const std::string path = folder_.write("job.toml",
-                                         "base = \"gpt-kjv\"\nname = \"mine\"\n[model]\nlayers = 2\nwidth = 64\n"
-                                         "[data]\nkind = \"csv\"\ncolumns = [\"a: number\", \"b: target 0|1\"]\n"
-                                         "[train]\nlr = 1e-3\nsteps = 20\n[layout]\noverlap = false\n");
+  const std::string path =
+      folder_.write("job.toml",
+                    "base = \"gpt-kjv\"\nname = \"mine\"\n[model]\nlayers = 2\nwidth = 64\n"
+                    "[data]\nkind = \"csv\"\ncolumns = [\"a: number\", \"b: target 0|1\"]\n"
+                    "[train]\nlr = 1e-3\nsteps = 20\n[layout]\noverlap = false\n");
   each(path, 2000, [&] { load_job(path, {}); });
 }
 
@@ -182,7 +192,8 @@ std::string jpeg_of(uint32_t side, std::vector<uint8_t> grey) {
 TEST_F(DamagedFiles, OfImagesAreRefused) {
   std::vector<uint8_t> grey(16 * 16);
   for (size_t i = 0; i < grey.size(); ++i) grey[i] = static_cast<uint8_t>(37 * i);
-  for (const auto& [name, bytes] : {std::pair{"a.png", png_of(16, grey)}, std::pair{"a.jpg", jpeg_of(16, grey)}}) {
+  for (const auto& [name, bytes] :
+       {std::pair{"a.png", png_of(16, grey)}, std::pair{"a.jpg", jpeg_of(16, grey)}}) {
     const std::string path = folder_.write(name, bytes);
     each(path, 1000, [&] { decode_image(read_file(path), path, 3); });
   }
@@ -200,8 +211,9 @@ TEST_F(DamagedFiles, OfTokensAndTokenizersAreRefused) {
   std::filesystem::create_directory(folder_ / "gpt2");
   std::string merges = "#version: 0.2\n";
   for (const auto& merge : model.at("merges"))
-    merges += merge.is_string() ? merge.get<std::string>() + "\n"
-                                : merge[0].get<std::string>() + " " + merge[1].get<std::string>() + "\n";
+    merges += merge.is_string()
+                  ? merge.get<std::string>() + "\n"
+                  : merge[0].get<std::string>() + " " + merge[1].get<std::string>() + "\n";
   folder_.write("gpt2/vocab.json", model.at("vocab").dump());
   folder_.write("gpt2/merges.txt", merges);
   each(
@@ -225,7 +237,8 @@ TEST_F(DamagedFiles, OfTracesAreRefusedOrDrawn) {
   for (uint64_t round = 0; round < 2000; ++round) {
     SCOPED_TRACE(fmt::format("seed {}, round {}", seed_, round));
     try {
-      const std::vector<TraceEvent> events = {parse_trace_line(line), parse_trace_line(mutated(line, seed_, round))};
+      const std::vector<TraceEvent> events = {parse_trace_line(line),
+                                              parse_trace_line(mutated(line, seed_, round))};
       chrome_trace(events);
       svg_trace(events, 7);
     } catch (const Error& error) {
@@ -240,7 +253,8 @@ TEST_F(DamagedFiles, OfTorchScriptAreRefused) {
   const std::string path = folder_ / "net.pt";
   torch::jit::Module module("net");
   module.register_attribute("training", c10::BoolType::get(), true);
-  module.register_parameter("weight", at::arange(12, at::kFloat).reshape({4, 3}).requires_grad_(), false);
+  module.register_parameter("weight", at::arange(12, at::kFloat).reshape({4, 3}).requires_grad_(),
+                            false);
   module.define("def forward(self, x):\n  return torch.linear(x, self.weight)\n");
   module.save(path);
   Job job = parse_job("", "x.toml",
@@ -267,7 +281,8 @@ TEST_F(DamagedFiles, EndTheCommandWithAMessageAndACode) {
   };
   for (const auto& [path, arguments] : cases) {
     const std::string whole = read_file(path);
-    for (const std::string& bytes : {whole.substr(0, whole.size() / 2) + "\n{\xff" + whole, std::string("\0\1{[", 4)}) {
+    for (const std::string& bytes :
+         {whole.substr(0, whole.size() / 2) + "\n{\xff" + whole, std::string("\0\1{[", 4)}) {
       std::ofstream(path, std::ios::binary) << bytes << "\n";
       Command command(arguments);
       const int code = command.wait();

@@ -1,4 +1,5 @@
-// Disks that fill: the path is named, what was there before is whole, and the run goes on once there is room.
+// Disks that fill: the path is named, what was there before is whole, and the run goes on once
+// there is room.
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -10,8 +11,9 @@ namespace {
 
 using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
-const Arguments kJob = Arguments{"train", "mlp-points"} +
-                       set({"train.steps=2000", "train.eval_every=0", "train.checkpoint_every=50", "train.warmup=0"});
+const Arguments kJob =
+    Arguments{"train", "mlp-points"} +
+    set({"train.steps=2000", "train.eval_every=0", "train.checkpoint_every=50", "train.warmup=0"});
 
 /// Limits files to `bytes`; the way a full disk is played where nothing may be mounted.
 std::function<void()> file_limit(rlim_t bytes) {
@@ -21,9 +23,11 @@ std::function<void()> file_limit(rlim_t bytes) {
   };
 }
 
-/// A file system of its own in a mount namespace of this test's own; false where that is not permitted.
+/// A file system of its own in a mount namespace of this test's own; false where that is not
+/// permitted.
 bool mount_small(const std::string& folder, const std::string& size) {
-  const std::string uid = fmt::format("0 {} 1", ::getuid()), gid = fmt::format("0 {} 1", ::getgid());
+  const std::string uid = fmt::format("0 {} 1", ::getuid()),
+                    gid = fmt::format("0 {} 1", ::getgid());
   if (::unshare(CLONE_NEWNS) != 0) {
     if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
     std::ofstream("/proc/self/setgroups") << "deny";
@@ -95,7 +99,8 @@ TEST(FullDisk, ThatHasNoRoomForACheckpointNamesItAndLeavesNoPartOfIt) {
   TempFolder folder;
   const std::string run = folder / "run";
   // tcp: shared segments would be refused at the start by this limit.
-  Command command(kJob + Arguments{"--ranks", "3", "--out", run} + set({"layout.transport=tcp"}), file_limit(48 << 10));
+  Command command(kJob + Arguments{"--ranks", "3", "--out", run} + set({"layout.transport=tcp"}),
+                  file_limit(48 << 10));
   expect_whole(command, run, "File too large");
   EXPECT_TRUE(command.says("state.safetensors")) << command.err();
   EXPECT_FALSE(std::filesystem::exists(run + "/checkpoints/latest"));

@@ -1,4 +1,5 @@
-// Jobs that cannot run: each is refused with a clear message, a non-zero exit, and nothing left behind.
+// Jobs that cannot run: each is refused with a clear message, a non-zero exit, and nothing left
+// behind.
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -29,8 +30,10 @@ eval_batches = 0
 
 class BadInput : public testing::Test {
  protected:
-  /// Runs `tutti train JOB ...` into a folder that must not exist afterwards; returns what it said on stderr.
-  std::string refused(int code, const Arguments& arguments, const std::function<void()>& before_exec = {}) {
+  /// Runs `tutti train JOB ...` into a folder that must not exist afterwards; returns what it said
+  /// on stderr.
+  std::string refused(int code, const Arguments& arguments,
+                      const std::function<void()>& before_exec = {}) {
     const std::string run = folder_ / "run";
     Command command(Arguments{"train"} + arguments + Arguments{"--out", run}, before_exec);
     EXPECT_EQ(command.wait(), code) << command.out() << command.err();
@@ -40,7 +43,8 @@ class BadInput : public testing::Test {
     return command.err();
   }
   Arguments text(const std::string& path) const {
-    return Arguments{job_, "--ranks", "2"} + set({"data.kind=text", "data.path=" + path, "data.held_out=0"});
+    return Arguments{job_, "--ranks", "2"} +
+           set({"data.kind=text", "data.path=" + path, "data.held_out=0"});
   }
 
   TempFolder folder_;
@@ -48,33 +52,39 @@ class BadInput : public testing::Test {
 };
 
 TEST_F(BadInput, EveryFaultOfAJobIsListedAtOnceWithItsLineAndTheNearestKey) {
-  const std::string job = folder_.write("bad.toml",
-                                        "[model]\nlayer = 2\nwidth = \"wide\"\n[trian]\nsteps = 3\n[train]\n"
-                                        "lanes = 0\nsteps = 2.5\noptimizer = \"adamx\"\n");
+  const std::string job =
+      folder_.write("bad.toml",
+                    "[model]\nlayer = 2\nwidth = \"wide\"\n[trian]\nsteps = 3\n[train]\n"
+                    "lanes = 0\nsteps = 2.5\noptimizer = \"adamx\"\n");
   const auto lines = lines_of(refused(2, {job, "--set", "train.sede=3"}));
   ASSERT_EQ(lines.size(), 7u) << testing::PrintToString(lines);
   EXPECT_EQ(lines[0], "tutti: " + job + ":2: unknown key model.layer; did you mean model.layers?");
   EXPECT_EQ(lines[1], "tutti: " + job + ":3: model.width must be an integer, not \"wide\"");
   EXPECT_EQ(lines[2], "tutti: " + job + ":4: unknown section [trian]; did you mean [train]?");
   const std::string rest = testing::PrintToString(lines);
-  for (const char* fault : {":7: train.lanes = 0 is out of range", ":8: train.steps must be an integer, not 2.5",
-                            ":9: train.optimizer", "train.sede; did you mean train.seed?"})
+  for (const char* fault :
+       {":7: train.lanes = 0 is out of range", ":8: train.steps must be an integer, not 2.5",
+        ":9: train.optimizer", "train.sede; did you mean train.seed?"})
     EXPECT_NE(rest.find(fault), std::string::npos) << fault << " in " << rest;
 }
 
 TEST_F(BadInput, AnUnknownOptionIsRefused) {
   EXPECT_NE(refused(2, {job_, "--rank", "2"}).find("--rank"), std::string::npos);
-  EXPECT_NE(refused(2, {job_, "--set", "train.seed"}).find("expected section.key=value"), std::string::npos);
-  EXPECT_NE(refused(2, {"no-such-job"}).find("neither a built-in job nor a file"), std::string::npos);
+  EXPECT_NE(refused(2, {job_, "--set", "train.seed"}).find("expected section.key=value"),
+            std::string::npos);
+  EXPECT_NE(refused(2, {"no-such-job"}).find("neither a built-in job nor a file"),
+            std::string::npos);
 }
 
 TEST_F(BadInput, AJobThatIsNoTomlIsRefusedWithItsLine) {
-  EXPECT_NE(refused(2, {folder_.write("broken.toml", "[model]\nkind = \n")}).find("broken.toml:2"), std::string::npos);
+  EXPECT_NE(refused(2, {folder_.write("broken.toml", "[model]\nkind = \n")}).find("broken.toml:2"),
+            std::string::npos);
 }
 
 TEST_F(BadInput, ABatchThatCannotBeCutIsRefused) {
   const std::string heads = refused(2, {job_, "--set", "model.heads=3"});
-  EXPECT_NE(heads.find("model.width = 32 cannot be cut into model.heads = 3"), std::string::npos) << heads;
+  EXPECT_NE(heads.find("model.width = 32 cannot be cut into model.heads = 3"), std::string::npos)
+      << heads;
   const std::string empty = refused(2, {job_, "--set", "train.micro_batch_size=0"});
   EXPECT_NE(empty.find("train.micro_batch_size = 0 is out of range"), std::string::npos) << empty;
 }
@@ -90,8 +100,10 @@ TEST_F(BadInput, AMissingDataFileIsNamed) {
 }
 
 TEST_F(BadInput, TheMissingKingJamesTextPointsToSetup) {
-  const std::string said = refused(1, text("kjv"), [] { ::setenv("TUTTI_DATA", "/no/such/folder", 1); });
-  EXPECT_NE(said.find("/no/such/folder/kjv.txt: the King James text is missing; run ./tutti setup"), std::string::npos);
+  const std::string said =
+      refused(1, text("kjv"), [] { ::setenv("TUTTI_DATA", "/no/such/folder", 1); });
+  EXPECT_NE(said.find("/no/such/folder/kjv.txt: the King James text is missing; run ./tutti setup"),
+            std::string::npos);
 }
 
 TEST_F(BadInput, AnEmptyDataFileIsNamed) {
@@ -106,7 +118,8 @@ TEST_F(BadInput, ATruncatedDataFileIsNamed) {
 }
 
 TEST_F(BadInput, DataThatIsAFolderIsNamed) {
-  EXPECT_NE(refused(1, text(folder_.path())).find(folder_.path() + ": a folder, not a file"), std::string::npos);
+  EXPECT_NE(refused(1, text(folder_.path())).find(folder_.path() + ": a folder, not a file"),
+            std::string::npos);
 }
 
 TEST_F(BadInput, ABusyPortIsNamed) {
@@ -115,9 +128,12 @@ TEST_F(BadInput, ABusyPortIsNamed) {
   sockaddr_in address = loopback(port);
   ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   ASSERT_EQ(::listen(listener.get(), 1), 0);
-  const std::string said = refused(
-      1, Arguments{job_, "--ranks", "2"} + set({"layout.transport=tcp", "layout.port=" + std::to_string(port)}));
-  EXPECT_NE(said.find(fmt::format("tutti: port {} on 127.0.0.1 is already in use", port)), std::string::npos) << said;
+  const std::string said =
+      refused(1, Arguments{job_, "--ranks", "2"} +
+                     set({"layout.transport=tcp", "layout.port=" + std::to_string(port)}));
+  EXPECT_NE(said.find(fmt::format("tutti: port {} on 127.0.0.1 is already in use", port)),
+            std::string::npos)
+      << said;
 }
 
 TEST_F(BadInput, SharedSegmentsThatCannotBeAllocatedAreFoundAtTheStart) {

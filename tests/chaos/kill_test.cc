@@ -1,5 +1,5 @@
-// Ranks that die, are stopped or are cut off, for real: all others end in time, name the rank and the reason, and leave
-// nothing behind.
+// Ranks that die, are stopped or are cut off, for real: all others end in time, name the rank and
+// the reason, and leave nothing behind.
 #include <map>
 #include <set>
 
@@ -11,7 +11,8 @@ namespace {
 
 using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
-// The issue promises one second from the loss to the end of every other rank; the launcher then reaps and reports.
+// The issue promises one second from the loss to the end of every other rank; the launcher then
+// reaps and reports.
 constexpr Seconds kPromised(1.0), kBookkeeping(0.25);
 
 struct Layout {
@@ -38,7 +39,8 @@ std::set<std::string> listeners() {
 std::set<std::string> shared_names() {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
-    if (entry.path().filename().string().find("tutti") != std::string::npos) names.insert(entry.path().filename());
+    if (entry.path().filename().string().find("tutti") != std::string::npos)
+      names.insert(entry.path().filename());
   return names;
 }
 
@@ -46,7 +48,8 @@ std::set<std::string> shared_names() {
 class Running {
  public:
   explicit Running(const Layout& layout, const Arguments& more = {})
-      : command_(Arguments{"train"} + kEndlessMlp + Arguments{"--ranks", std::to_string(layout.ranks), "--out", run()} +
+      : command_(Arguments{"train"} + kEndlessMlp +
+                 Arguments{"--ranks", std::to_string(layout.ranks), "--out", run()} +
                  set(layout.settings) + more),
         pids_(command_.ranks(layout.ranks)) {
     EXPECT_TRUE(reaches(run(), 20)) << command_.err();
@@ -82,7 +85,8 @@ class Running {
   }
   void expect_nothing_left() {
     EXPECT_TRUE(eventually([&] { return command_.processes().empty(); }, Seconds(5)));
-    for (const std::string& inode : listeners()) EXPECT_FALSE(inodes_.contains(inode)) << "a port is still open";
+    for (const std::string& inode : listeners())
+      EXPECT_FALSE(inodes_.contains(inode)) << "a port is still open";
     EXPECT_EQ(shared_names(), before_);
     EXPECT_EQ(half_written(run()), std::vector<std::string>{});
   }
@@ -110,7 +114,8 @@ TEST_P(LostRank, KilledEndsAllOthersWithinASecondAndIsNamed) {
     const pid_t pid = running.pid(victim);
     const Seconds taken = running.time_to_end([&] { ::kill(pid, SIGKILL); });
     EXPECT_LT(taken, kPromised + kBookkeeping);
-    EXPECT_EQ(running.cause(), fmt::format("tutti: rank {} (pid {}) was killed by signal 9 (Killed)", victim, pid));
+    EXPECT_EQ(running.cause(),
+              fmt::format("tutti: rank {} (pid {}) was killed by signal 9 (Killed)", victim, pid));
     running.expect_nothing_left();
   }
 }
@@ -120,7 +125,8 @@ TEST_P(LostRank, StoppedEndsAllOthersAfterTheTimeoutAndIsNamed) {
   const Seconds taken = running.time_to_end([&] { ::kill(running.pid(1), SIGSTOP); });
   EXPECT_GT(taken, Seconds(1));  // half of the time-out at least: it is no death
   EXPECT_LT(taken, Seconds(2) + kPromised + kBookkeeping);
-  EXPECT_TRUE(running.cause().starts_with(fmt::format("tutti: rank 1 (pid {}) was silent for", running.pid(1))))
+  EXPECT_TRUE(running.cause().starts_with(
+      fmt::format("tutti: rank 1 (pid {}) was silent for", running.pid(1))))
       << running.command().err();
   running.expect_nothing_left();
 }
@@ -149,7 +155,8 @@ TEST_P(LostRank, DiesWithItsLauncher) {
 
 TEST(Verify, KilledLeavesNoRankOfTheLayoutItWasAt) {
   Command verify(Arguments{"verify"} + kEndlessMlp + Arguments{"--steps", "1000000"});
-  ASSERT_TRUE(eventually([&] { return verify.processes().size() >= 3; }));  // itself, a launcher and its first rank
+  // itself, a launcher and its first rank
+  ASSERT_TRUE(eventually([&] { return verify.processes().size() >= 3; }));
   verify.signal(SIGKILL);
   EXPECT_EQ(verify.wait(), 128 + SIGKILL);
   EXPECT_TRUE(eventually([&] { return verify.processes().empty(); }, Seconds(5)));
@@ -157,21 +164,23 @@ TEST(Verify, KilledLeavesNoRankOfTheLayoutItWasAt) {
 
 TEST(LostRank, KilledWhileItStartsEndsAllOthersAndLeavesNoRun) {
   TempFolder folder;
-  Command command(Arguments{"train"} + kEndlessMlp + Arguments{"--ranks", "3", "--out", folder / "run"});
+  Command command(Arguments{"train"} + kEndlessMlp +
+                  Arguments{"--ranks", "3", "--out", folder / "run"});
   ::kill(command.ranks(3)[2], SIGKILL);
   EXPECT_EQ(command.wait(), 1);
   EXPECT_TRUE(command.says("rank 2")) << command.err();
   EXPECT_TRUE(command.says("was killed by signal 9")) << command.err();
   EXPECT_TRUE(command.processes().empty());
-  if (metric_of(folder / "run", "step", "loss").empty()) EXPECT_FALSE(std::filesystem::exists(folder / "run"));
+  if (metric_of(folder / "run", "step", "loss").empty())
+    EXPECT_FALSE(std::filesystem::exists(folder / "run"));
 }
 
 TEST(LostRank, KilledWhileItSavesLeavesOnlyWholeCheckpointsToGoOnFrom) {
   TempFolder folder;
   const std::string run = folder / "run", writing = run + "/checkpoints/.writing";
-  const Arguments job =
-      Arguments{"train", "mlp-points"} + set({"model.hidden=[900, 900]", "train.steps=1000", "train.eval_every=0",
-                                              "train.checkpoint_every=1", "train.micro_batch_size=1"});
+  const Arguments job = Arguments{"train", "mlp-points"} +
+                        set({"model.hidden=[900, 900]", "train.steps=1000", "train.eval_every=0",
+                             "train.checkpoint_every=1", "train.micro_batch_size=1"});
   Command command(job + Arguments{"--ranks", "2", "--out", run});
   const pid_t writer = command.ranks(2)[0];
   ASSERT_TRUE(reaches(run, 2)) << command.err();
@@ -180,11 +189,13 @@ TEST(LostRank, KilledWhileItSavesLeavesOnlyWholeCheckpointsToGoOnFrom) {
   EXPECT_EQ(command.wait(), 1);
   EXPECT_EQ(half_written(run), std::vector<std::string>{});
 
-  const int64_t next = std::stoll(std::filesystem::read_symlink(run + "/checkpoints/latest").string().substr(5)) + 1;
+  const int64_t next =
+      std::stoll(std::filesystem::read_symlink(run + "/checkpoints/latest").string().substr(5)) + 1;
   Command resumed({"train", "--resume", run, "--steps", std::to_string(next)});
   EXPECT_EQ(resumed.wait(), 0) << resumed.err();
-  Command straight(job + set({"train.checkpoint_every=0"}) +
-                   Arguments{"--ranks", "1", "--out", folder / "straight", "--steps", std::to_string(next)});
+  Command straight(
+      job + set({"train.checkpoint_every=0"}) +
+      Arguments{"--ranks", "1", "--out", folder / "straight", "--steps", std::to_string(next)});
   EXPECT_EQ(straight.wait(), 0) << straight.err();
   EXPECT_EQ(resumed.hash(), straight.hash());
 }

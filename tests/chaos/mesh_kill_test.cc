@@ -1,4 +1,5 @@
-// Ranks of meshes that die, stop, or are asked to end: the others end in time and name them, or all stop at one step.
+// Ranks of meshes that die, stop, or are asked to end: the others end in time and name them, or all
+// stop at one step.
 #include <regex>
 
 #include "support/layout_runs.h"
@@ -18,12 +19,14 @@ struct Case {
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 /// A step takes a few milliseconds; there is no end to them.
-const Arguments kEndless = Arguments{"train"} + kEndlessMlp + set({"train.lanes=4", "model.hidden=[16, 16, 16]"});
+const Arguments kEndless =
+    Arguments{"train"} + kEndlessMlp + set({"train.lanes=4", "model.hidden=[16, 16, 16]"});
 
 class LostMeshRank : public testing::TestWithParam<Case> {
  protected:
   void start(const Arguments& more) {
-    command_ = std::make_unique<Command>(kEndless + settings_of(GetParam().layout) + Arguments{"--out", run_} + more);
+    command_ = std::make_unique<Command>(kEndless + settings_of(GetParam().layout) +
+                                         Arguments{"--out", run_} + more);
     pids_ = command_->ranks(GetParam().ranks);
     ASSERT_TRUE(reaches(run_, 20)) << command_->err();
   }
@@ -57,7 +60,8 @@ TEST_P(LostMeshRank, KilledEndsAllOthersWithinASecondAndIsNamed) {
   const int victim = GetParam().ranks - 1;
   EXPECT_LT(time_to_end(pids_[victim], SIGKILL), kPromised + kBookkeeping);
   EXPECT_EQ(lines_of(command_->err()).at(1),
-            fmt::format("tutti: rank {} (pid {}) was killed by signal 9 (Killed)", victim, pids_[victim]));
+            fmt::format("tutti: rank {} (pid {}) was killed by signal 9 (Killed)", victim,
+                        pids_[victim]));
   expect_nothing_left();
 }
 
@@ -66,7 +70,8 @@ TEST_P(LostMeshRank, StoppedEndsAllOthersAfterTheTimeoutAndIsNamed) {
   const Seconds taken = time_to_end(pids_[1], SIGSTOP);
   EXPECT_GT(taken, Seconds(1));  // half of the time-out at least: it is no death
   EXPECT_LT(taken, Seconds(2) + kPromised + kBookkeeping);
-  EXPECT_TRUE(command_->says(fmt::format("rank 1 (pid {}) was silent for", pids_[1]))) << command_->err();
+  EXPECT_TRUE(command_->says(fmt::format("rank 1 (pid {}) was silent for", pids_[1])))
+      << command_->err();
   expect_nothing_left();
 }
 

@@ -1,4 +1,5 @@
-// A loss or gradient that is not finite stops the job before anything of its step is written, and says where.
+// A loss or gradient that is not finite stops the job before anything of its step is written, and
+// says where.
 #include "support/command.h"
 
 namespace tutti {
@@ -52,18 +53,21 @@ TEST(NonFinite, LossNamesStepLaneAndBlockTheSameOnAnyLayout) {
     EXPECT_EQ(half_written(run), std::vector<std::string>{});
   }
   EXPECT_NE(expected.find("micro-batch"), std::string::npos) << expected;
-  EXPECT_NE(expected.find("the loss is not finite; the first block with a non-finite output is "), std::string::npos);
+  EXPECT_NE(expected.find("the loss is not finite; the first block with a non-finite output is "),
+            std::string::npos);
   EXPECT_NE(expected.find("blocks."), std::string::npos) << expected;
 }
 
 TEST(NonFinite, LossKeepsTheCheckpointsBeforeIt) {
   TempFolder folder;
   const std::string job = folder.write("diverging.toml", kDiverging), run = folder / "run";
-  Command command({"train", job, "--ranks", "2", "--out", run, "--set", "train.checkpoint_every=1"});
+  Command command(
+      {"train", job, "--ranks", "2", "--out", run, "--set", "train.checkpoint_every=1"});
   EXPECT_EQ(command.wait(), 1);
   const size_t committed = metric_of(run, "step", "loss").size();
   ASSERT_GT(committed, 0u);
-  EXPECT_EQ(std::filesystem::read_symlink(run + "/checkpoints/latest"), fmt::format("step-{:08}", committed));
+  EXPECT_EQ(std::filesystem::read_symlink(run + "/checkpoints/latest"),
+            fmt::format("step-{:08}", committed));
   Command again({"train", "--resume", run, "--ranks", "3"});
   EXPECT_EQ(again.wait(), 1);
   EXPECT_EQ(again.err(), command.err());

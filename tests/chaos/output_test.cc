@@ -1,4 +1,5 @@
-// What commands read and write outside of run folders: files of all kinds, and a stdout that takes nothing.
+// What commands read and write outside of run folders: files of all kinds, and a stdout that takes
+// nothing.
 #include <sys/stat.h>
 
 #include "support/command.h"
@@ -31,7 +32,8 @@ class Output : public testing::Test {
     std::filesystem::create_directory(folder_ / "run");
     std::string lines;
     for (int step = 1; step <= 3; ++step)
-      lines += nlohmann::json{{"event", "step"}, {"step", step}, {"loss", 1.0 / step}}.dump() + "\n";
+      lines +=
+          nlohmann::json{{"event", "step"}, {"step", step}, {"loss", 1.0 / step}}.dump() + "\n";
     folder_.write("run/metrics.jsonl", lines);
     return folder_ / "run";
   }
@@ -50,7 +52,8 @@ class Output : public testing::Test {
 TEST_F(Output, GoesThroughPipesAndLinksAndSparesReadOnlyFiles) {
   for (const Arguments& writer : writers()) {
     const std::string what = writer.front() + " " + writer.back();
-    const std::string pipe = folder_ / "pipe", target = folder_.write("target", "old"), link = folder_ / "link";
+    const std::string pipe = folder_ / "pipe", target = folder_.write("target", "old"),
+                      link = folder_ / "link";
     std::filesystem::remove(pipe);
     ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
     std::filesystem::remove(link);
@@ -63,24 +66,28 @@ TEST_F(Output, GoesThroughPipesAndLinksAndSparesReadOnlyFiles) {
     // All of it has room in the pipe, so that nobody waits for a command that does not write there.
     const Fd reader(::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     ASSERT_GT(::fcntl(reader.get(), F_SETPIPE_SZ, 1 << 20), 0);
-    Command through(writer + Arguments{pipe}), linked(writer + Arguments{link}), refused(writer + Arguments{locked});
+    Command through(writer + Arguments{pipe}), linked(writer + Arguments{link}),
+        refused(writer + Arguments{locked});
     EXPECT_EQ(through.wait(), 0) << what << through.err();
     std::string piped(1 << 20, '\0');
-    piped.resize(static_cast<size_t>(std::max<ssize_t>(0, ::read(reader.get(), piped.data(), piped.size()))));
+    piped.resize(static_cast<size_t>(
+        std::max<ssize_t>(0, ::read(reader.get(), piped.data(), piped.size()))));
     EXPECT_TRUE(std::filesystem::is_fifo(pipe)) << what;
     EXPECT_EQ(linked.wait(), 0) << what << linked.err();
     EXPECT_TRUE(std::filesystem::is_symlink(link)) << what;
     EXPECT_GT(piped.size(), 100u) << what;
     EXPECT_EQ(read_file(target), piped) << what;
     EXPECT_EQ(refused.wait(), 1) << what;
-    EXPECT_TRUE(refused.says("cannot write " + locked + ": it is read-only")) << what << refused.err();
+    EXPECT_TRUE(refused.says("cannot write " + locked + ": it is read-only"))
+        << what << refused.err();
     EXPECT_EQ(read_file(locked), "precious") << what;
   }
 }
 
 TEST_F(Output, OfStdoutIsThatAlone) {
   const std::string run = made_run();
-  Command plot({"plot", run, "-o", "/proc/self/fd/1"});  // as /dev/stdout, which a mistake could replace
+  // as /dev/stdout, which a mistake could replace
+  Command plot({"plot", run, "-o", "/proc/self/fd/1"});
   EXPECT_EQ(plot.wait(), 0) << plot.err();
   EXPECT_TRUE(plot.out().starts_with("<svg ")) << plot.out();
   EXPECT_TRUE(plot.out().ends_with("</svg>\n")) << plot.out();
@@ -96,10 +103,12 @@ TEST_F(Output, OfDocsLeavesTheUsersFilesAlone) {
 }
 
 TEST_F(Output, ThatCannotBeWrittenIsAFailure) {
-  for (const Arguments& arguments : {Arguments{"jobs"}, {"explain", "gpt-kjv"}, {"docs"}, {"--help"}, {"--version"}}) {
+  for (const Arguments& arguments :
+       {Arguments{"jobs"}, {"explain", "gpt-kjv"}, {"docs"}, {"--help"}, {"--version"}}) {
     Command command(arguments, stdout_to("/dev/full"));
     EXPECT_EQ(command.wait(), 1) << arguments.front();
-    EXPECT_TRUE(command.err().starts_with("tutti: cannot write the output: ")) << arguments.front() << command.err();
+    EXPECT_TRUE(command.err().starts_with("tutti: cannot write the output: "))
+        << arguments.front() << command.err();
     EXPECT_EQ(lines_of(command.err()).size(), 1u) << command.err();
   }
   // By a link of our own: were it replaced after all, the system would keep its device.
@@ -141,11 +150,13 @@ TEST_F(Output, ToAClosedDescriptorGetsIntoNoFile) {
   EXPECT_TRUE(command.says("cannot write the output")) << command.err();
   for (const std::string name : {"metrics.jsonl", "events.jsonl"})
     for (const std::string& line : lines_in(run + "/" + name))
-      EXPECT_FALSE(nlohmann::json::parse(line, nullptr, false).is_discarded()) << name << ": " << line;
+      EXPECT_FALSE(nlohmann::json::parse(line, nullptr, false).is_discarded())
+          << name << ": " << line;
 }
 
 TEST_F(Output, DeviceIsRefusedAsAnInput) {
-  // A terminal at which nobody types. /dev/zero would be as endless, and a command that read it would take all memory.
+  // A terminal at which nobody types. /dev/zero would be as endless, and a command that read it
+  // would take all memory.
   const Pty endless(80);
   const std::string device = endless.name(), fault = device + ": a device, not a file";
   const auto said = [&](const Arguments& arguments) {
@@ -153,16 +164,21 @@ TEST_F(Output, DeviceIsRefusedAsAnInput) {
     EXPECT_GT(command.wait(Seconds(20)), 0) << command.out();
     return command.err();
   };
-  const std::string tiny = folder_.write("tiny.toml", "base = \"gpt-kjv\"\n[train]\nlanes = 1\n[layout]\nranks = 1\n");
+  const std::string tiny =
+      folder_.write("tiny.toml", "base = \"gpt-kjv\"\n[train]\nlanes = 1\n[layout]\nranks = 1\n");
   const Arguments train{"train", tiny, "--out", folder_ / "run"};
-  EXPECT_NE(said({"train", device}).find(device + " is a pipe or a device; a job is a regular file"),
-            std::string::npos);
-  for (const Arguments& settings : {Arguments{"data.path=" + device},
-                                    {"data.kind=tokens", "data.path=" + device, "train.sample_bytes=0"},
-                                    {"data.tokenizer=" + device}})
+  EXPECT_NE(
+      said({"train", device}).find(device + " is a pipe or a device; a job is a regular file"),
+      std::string::npos);
+  for (const Arguments& settings :
+       {Arguments{"data.path=" + device},
+        {"data.kind=tokens", "data.path=" + device, "train.sample_bytes=0"},
+        {"data.tokenizer=" + device}})
     EXPECT_NE(said(train + set(settings)).find(fault), std::string::npos) << settings.front();
-  EXPECT_NE(said({"tokenize", device, "--vocab", "300", "-o", folder_ / "t"}).find(fault), std::string::npos);
-  EXPECT_NE(said({"plan", "mlp-points", "--quick", "--hosts", device}).find(fault), std::string::npos);
+  EXPECT_NE(said({"tokenize", device, "--vocab", "300", "-o", folder_ / "t"}).find(fault),
+            std::string::npos);
+  EXPECT_NE(said({"plan", "mlp-points", "--quick", "--hosts", device}).find(fault),
+            std::string::npos);
 }
 
 TEST_F(Output, NumbersOfOptionsAreRefusedWithTheirRange) {
@@ -172,9 +188,12 @@ TEST_F(Output, NumbersOfOptionsAreRefusedWithTheirRange) {
     EXPECT_NE(command.err().find(reason), std::string::npos) << command.err();
   };
   const std::string run = folder_ / "run";
-  refused({"sample", run, "--temperature", "nan"}, "--temperature: nan is not a number from 0.001 to 1000");
-  refused({"sample", run, "--seed", "-1"}, "--seed: -1 is not a whole number from 0 to 18446744073709551615");
-  refused({"generate", run, "-o", run, "--seed", "12345678901234567890123"}, "--seed: 12345678901234567890123 is not");
+  refused({"sample", run, "--temperature", "nan"},
+          "--temperature: nan is not a number from 0.001 to 1000");
+  refused({"sample", run, "--seed", "-1"},
+          "--seed: -1 is not a whole number from 0 to 18446744073709551615");
+  refused({"generate", run, "-o", run, "--seed", "12345678901234567890123"},
+          "--seed: 12345678901234567890123 is not");
   refused({"verify", "mlp-points", "--steps", "-3"}, "--steps: -3 is not a whole number from 1 to");
   refused({"trace", run, "--step", "-5"}, "--step: -5 is not a whole number from ");
   refused({"plan", "mlp-points", "--memory", "0.1"}, "0.1: not a number of bytes");

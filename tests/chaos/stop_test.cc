@@ -1,5 +1,5 @@
-// Signals: the step is finished, a checkpoint saved, and the run goes on from it as if nothing had happened; at every
-// phase of a run, from the first moment to the last.
+// Signals: the step is finished, a checkpoint saved, and the run goes on from it as if nothing had
+// happened; at every phase of a run, from the first moment to the last.
 #include <fmt/format.h>
 #include <pty.h>
 #include <sys/resource.h>
@@ -16,13 +16,16 @@ using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
 const Arguments kJob = Arguments{"train"} + kEndlessMlp;
 
-int64_t steps_of(const std::string& run) { return static_cast<int64_t>(metric_of(run, "step", "loss").size()); }
+int64_t steps_of(const std::string& run) {
+  return static_cast<int64_t>(metric_of(run, "step", "loss").size());
+}
 
 /// The hash after so many steps of an uninterrupted run.
 std::string straight(const Arguments& job, int64_t steps) {
   TempFolder folder;
-  Command command(job + Arguments{"--ranks", "1", "--steps", std::to_string(steps), "--out", folder / "run"} +
-                  set({"train.checkpoint_every=0"}));
+  Command command(
+      job + Arguments{"--ranks", "1", "--steps", std::to_string(steps), "--out", folder / "run"} +
+      set({"train.checkpoint_every=0"}));
   EXPECT_EQ(command.wait(), 0) << command.err();
   return command.hash();
 }
@@ -42,13 +45,15 @@ struct Case {
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 class CtrlC : public testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(
-    Of, CtrlC,
-    testing::Values(Case{"Processes", {"layout.ranks=2"}, {"layout.ranks=3"}},
-                    Case{"Threads", {"layout.ranks=3", "layout.workers=thread"}, {"layout.ranks=1"}},
-                    Case{
-                        "Tcp", {"layout.ranks=3", "layout.transport=tcp"}, {"layout.ranks=3", "layout.transport=tcp"}}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Of, CtrlC,
+                         testing::Values(Case{"Processes", {"layout.ranks=2"}, {"layout.ranks=3"}},
+                                         Case{"Threads",
+                                              {"layout.ranks=3", "layout.workers=thread"},
+                                              {"layout.ranks=1"}},
+                                         Case{"Tcp",
+                                              {"layout.ranks=3", "layout.transport=tcp"},
+                                              {"layout.ranks=3", "layout.transport=tcp"}}),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(CtrlC, SavesAndTheRunGoesOnAsIfNeverStopped) {
   TempFolder folder;
@@ -64,7 +69,8 @@ TEST_P(CtrlC, SavesAndTheRunGoesOnAsIfNeverStopped) {
   EXPECT_EQ(half_written(run), std::vector<std::string>{});
   EXPECT_TRUE(stopped.processes().empty());
 
-  Command resumed(Arguments{"train", "--resume", run, "--steps", std::to_string(step + 10)} + set(GetParam().after));
+  Command resumed(Arguments{"train", "--resume", run, "--steps", std::to_string(step + 10)} +
+                  set(GetParam().after));
   EXPECT_EQ(resumed.wait(), 0) << resumed.err();
   EXPECT_EQ(resumed.hash(), straight(kJob, step + 10));
   EXPECT_EQ(steps_of(run), step + 10);
@@ -97,40 +103,51 @@ std::string make_stuck(const TempFolder& folder) {
 }
 
 std::vector<Phase> phases() {
-  const auto ranks_started = [](const Command& command, const std::string&) { return command.ranks(2).size() == 2; };
+  const auto ranks_started = [](const Command& command, const std::string&) {
+    return command.ranks(2).size() == 2;
+  };
   const auto helper_started = [](const Command& command, const std::string&) {
     return eventually([&] { return command.processes().size() >= 2; });
   };
   const auto event = [](const std::string& name) {
-    return [name](const Command&, const std::string& run) { return eventually([&] { return has_event(run, name); }); };
+    return [name](const Command&, const std::string& run) {
+      return eventually([&] { return has_event(run, name); });
+    };
   };
   const auto writing = [](const Command&, const std::string& run) {
-    return reaches(run, 2) && eventually([&] { return std::filesystem::exists(run + "/checkpoints/.writing"); });
+    return reaches(run, 2) &&
+           eventually([&] { return std::filesystem::exists(run + "/checkpoints/.writing"); });
   };
   const auto evaluating = [](const Command&, const std::string& run) {
-    return eventually([&] { return steps_of(run) >= 1 && metric_of(run, "eval", "held_out_loss").empty(); });
+    return eventually(
+        [&] { return steps_of(run) >= 1 && metric_of(run, "eval", "held_out_loss").empty(); });
   };
-  const Arguments gpt = Arguments{"train", "gpt-kjv"} +
-                        set({"data.kind=walk", "model.layers=1", "model.width=16", "model.heads=1", "model.context=16",
-                             "train.lanes=2", "train.micro_batch_size=1", "train.micro_batches=1", "train.steps=2",
-                             "train.eval_every=0", "train.sample_bytes=1048576"});
+  const Arguments gpt =
+      Arguments{"train", "gpt-kjv"} +
+      set({"data.kind=walk", "model.layers=1", "model.width=16", "model.heads=1",
+           "model.context=16", "train.lanes=2", "train.micro_batch_size=1", "train.micro_batches=1",
+           "train.steps=2", "train.eval_every=0", "train.sample_bytes=1048576"});
   const Arguments pipeline{"layout.pipeline=2", "model.init_from=" + std::string(kStuck)};
   return {
       {"Planning", kJob + set(pipeline), helper_started, false},
       {"Model", kJob + set({"model.init_from=" + std::string(kStuck)}), ranks_started, false},
-      {"Data", gpt + set({"data.kind=text", std::string("data.path=") + kStuck + "/state.safetensors"}), ranks_started,
-       false},
+      {"Data",
+       gpt + set({"data.kind=text", std::string("data.path=") + kStuck + "/state.safetensors"}),
+       ranks_started, false},
       {"FirstStep", kJob, event("start")},
       {"Steps", kJob, [](const Command&, const std::string& run) { return reaches(run, 20); }},
       {"Evaluation", kJob + set({"train.eval_every=1", "train.eval_batches=20000"}), evaluating},
-      {"Checkpoint", kJob + set({"model.hidden=[600, 600]", "train.checkpoint_every=1", "train.micro_batch_size=1"}),
+      {"Checkpoint",
+       kJob +
+           set({"model.hidden=[600, 600]", "train.checkpoint_every=1", "train.micro_batch_size=1"}),
        writing},
       {"Sample", gpt, event("saved")},
   };
 }
 
 class Stop : public testing::TestWithParam<Phase> {};
-INSTANTIATE_TEST_SUITE_P(During, Stop, testing::ValuesIn(phases()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(During, Stop, testing::ValuesIn(phases()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(Stop, SaysSoAtOnceSavesWhatThereIsAndLeavesNothingOver) {
   const Phase& phase = GetParam();
@@ -139,7 +156,8 @@ TEST_P(Stop, SaysSoAtOnceSavesWhatThereIsAndLeavesNothingOver) {
     const std::string run = folder / "run", stuck = make_stuck(folder);
     Arguments job = phase.job;
     for (std::string& word : job)
-      if (const size_t at = word.find(kStuck); at != std::string::npos) word.replace(at, strlen(kStuck), stuck);
+      if (const size_t at = word.find(kStuck); at != std::string::npos)
+        word.replace(at, strlen(kStuck), stuck);
     Command command(job + Arguments{"--ranks", "2", "--out", run});
     ASSERT_TRUE(phase.reached(command, run)) << command.out() << command.err();
     command.signal_group(signal);
@@ -148,7 +166,8 @@ TEST_P(Stop, SaysSoAtOnceSavesWhatThereIsAndLeavesNothingOver) {
 
     const auto said = messages(command);
     ASSERT_EQ(said.size(), 1u) << command.err();
-    EXPECT_NE(said[0].find(phase.begun ? "finishing the step and saving" : "stopped before the first step"),
+    EXPECT_NE(said[0].find(phase.begun ? "finishing the step and saving"
+                                       : "stopped before the first step"),
               std::string::npos)
         << said[0];
     EXPECT_EQ(half_written(run), std::vector<std::string>{});
@@ -156,9 +175,11 @@ TEST_P(Stop, SaysSoAtOnceSavesWhatThereIsAndLeavesNothingOver) {
     EXPECT_EQ(std::filesystem::exists(run), phase.begun);
     if (!phase.begun) continue;
     const int64_t step = steps_of(run);
-    EXPECT_TRUE(std::filesystem::exists(run + "/checkpoints/" + fmt::format("step-{:08}", step) + "/manifest.json"));
+    EXPECT_TRUE(std::filesystem::exists(run + "/checkpoints/" + fmt::format("step-{:08}", step) +
+                                        "/manifest.json"));
     if (signal != SIGTERM || phase.name == "Sample" || phase.name == "FirstStep") continue;
-    Command resumed({"train", "--resume", run, "--steps", std::to_string(step + 2), "--ranks", "1"});
+    Command resumed(
+        {"train", "--resume", run, "--steps", std::to_string(step + 2), "--ranks", "1"});
     EXPECT_EQ(resumed.wait(), 0) << resumed.err();
     EXPECT_EQ(resumed.hash(), straight(job + set({"train.eval_every=0"}), step + 2));
   }
@@ -166,8 +187,10 @@ TEST_P(Stop, SaysSoAtOnceSavesWhatThereIsAndLeavesNothingOver) {
 
 TEST(StopThreads, DuringTheStartEndsThemThoughTheyCannotBeKilled) {
   TempFolder folder;
-  Command command(kJob + set({"model.init_from=" + make_stuck(folder), "layout.workers=thread", "layout.ranks=2"}) +
-                  Arguments{"--out", folder / "run"});
+  Command command(
+      kJob +
+      set({"model.init_from=" + make_stuck(folder), "layout.workers=thread", "layout.ranks=2"}) +
+      Arguments{"--out", folder / "run"});
   command.ranks(2);
   command.signal(SIGINT);
   EXPECT_EQ(command.wait(Seconds(20)), 130) << command.err();
@@ -180,11 +203,13 @@ TEST(StopResumed, BeforeItsFirstStepLeavesTheRunAsItWas) {
   const std::string run = folder / "run", data = folder.write("text", std::string(4000, 'a'));
   const Arguments gpt =
       Arguments{"train", "gpt-kjv"} +
-      set({"data.path=" + data, "model.layers=1", "model.width=16", "model.heads=1", "model.context=16",
-           "train.lanes=2", "train.micro_batch_size=1", "train.micro_batches=1", "train.sample_bytes=0"});
+      set({"data.path=" + data, "model.layers=1", "model.width=16", "model.heads=1",
+           "model.context=16", "train.lanes=2", "train.micro_batch_size=1", "train.micro_batches=1",
+           "train.sample_bytes=0"});
   Command first(gpt + Arguments{"--steps", "2", "--out", run});
   ASSERT_EQ(first.wait(), 0) << first.err();
-  const std::string metrics = read_file(run + "/metrics.jsonl"), events = read_file(run + "/events.jsonl");
+  const std::string metrics = read_file(run + "/metrics.jsonl"),
+                    events = read_file(run + "/events.jsonl");
   std::filesystem::remove(data);
   ASSERT_EQ(::mkfifo(data.c_str(), 0600), 0);
   Command resumed({"train", "--resume", run, "--ranks", "2"});
@@ -204,7 +229,8 @@ TEST(StopAtOnce, ByALaterCtrlCWithoutSaving) {
   ASSERT_TRUE(reaches(run, 5)) << command.err();
   ::kill(command.ranks(2)[1], SIGSTOP);  // so that the step is never finished
   command.signal(SIGINT);
-  ASSERT_TRUE(eventually([&] { return command.says("Ctrl-C again stops at once"); })) << command.err();
+  ASSERT_TRUE(eventually([&] { return command.says("Ctrl-C again stops at once"); }))
+      << command.err();
   EXPECT_TRUE(eventually([&] {
     command.signal(SIGINT);
     return command.says("stopped at once");
@@ -222,8 +248,9 @@ TEST(StopOneRank, BySigtermSavesTheWholeRun) {
   ASSERT_TRUE(reaches(run, 5)) << command.err();
   ::kill(command.ranks(3)[1], SIGTERM);
   EXPECT_EQ(command.wait(), 143) << command.err();
-  EXPECT_EQ(messages(command),
-            (Arguments{"tutti: SIGTERM to rank 1: finishing the step and saving; Ctrl-C stops at once"}));
+  EXPECT_EQ(
+      messages(command),
+      (Arguments{"tutti: SIGTERM to rank 1: finishing the step and saving; Ctrl-C stops at once"}));
   EXPECT_TRUE(std::filesystem::exists(run + "/checkpoints/latest/manifest.json"));
 }
 
@@ -231,7 +258,8 @@ TEST(StopIgnored, LeavesARunAloneThatWasStartedToIgnoreTheSignal) {
   TempFolder folder;
   const std::string run = folder / "run";
   Command command(kJob + Arguments{"--ranks", "2", "--out", run}, [] {
-    for (int ignored : {SIGHUP, SIGINT}) ::signal(ignored, SIG_IGN);  // nohup; a background job of a script
+    // nohup; a background job of a script
+    for (int ignored : {SIGHUP, SIGINT}) ::signal(ignored, SIG_IGN);
   });
   ASSERT_TRUE(reaches(run, 5)) << command.err();
   for (int ignored : {SIGHUP, SIGINT}) command.signal_group(ignored);
@@ -257,7 +285,8 @@ TEST(StopByHangup, SavesThoughTheTerminalIsGone) {
     ::_exit(127);
   }
   ASSERT_TRUE(reaches(run, 20));
-  ::close(terminal);  // what an ssh connection that breaks does: SIGHUP, and nothing can be written any more
+  // what an ssh connection that breaks does: SIGHUP, and nothing can be written any more
+  ::close(terminal);
   int status = 0;
   ASSERT_TRUE(eventually([&] { return ::waitpid(pid, &status, WNOHANG) == pid; }));
   ASSERT_TRUE(WIFEXITED(status)) << status;
@@ -268,7 +297,8 @@ TEST(StopByHangup, SavesThoughTheTerminalIsGone) {
 }
 
 class Paused : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Over, Paused, testing::Values("shm", "tcp"), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Over, Paused, testing::Values("shm", "tcp"),
+                         [](const auto& info) { return info.param; });
 
 TEST_P(Paused, AsAWholeForLongerThanTheTimeoutItGoesOn) {
   TempFolder folder;

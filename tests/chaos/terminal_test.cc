@@ -11,10 +11,12 @@ namespace {
 using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
 int width_of(const std::string& text) {
-  return static_cast<int>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+  return static_cast<int>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
-/// What was drawn over and over on one line: the text behind each "\r\033[K" up to the next or the line's end.
+/// What was drawn over and over on one line: the text behind each "\r\033[K" up to the next or the
+/// line's end.
 std::vector<std::string> drawn(const std::string& text) {
   const std::string mark = "\r\033[K";
   std::vector<std::string> bars;
@@ -28,8 +30,9 @@ std::vector<std::string> drawn(const std::string& text) {
 TEST(Terminal, OfFortyColumnsHasABarThatFits) {
   TempFolder folder;
   Pty terminal(40);
-  Command command(Arguments{"train", "mlp-points", "--ranks", "2", "--steps", "300", "--out", folder / "run"},
-                  [&] { terminal.attach(); });
+  Command command(
+      Arguments{"train", "mlp-points", "--ranks", "2", "--steps", "300", "--out", folder / "run"},
+      [&] { terminal.attach(); });
   EXPECT_EQ(command.wait(), 0) << command.err();
   const auto bars = drawn(terminal.text());
   ASSERT_GE(bars.size(), 2u) << terminal.text();
@@ -41,13 +44,15 @@ TEST(Terminal, OfFortyColumnsHasABarThatFits) {
 TEST(Terminal, ThatBecomesNarrowerGetsANarrowerBar) {
   TempFolder folder;
   Pty terminal(200);
-  Command command(Arguments{"train"} + kEndlessMlp + Arguments{"--ranks", "2", "--out", folder / "run"},
-                  [&] { terminal.attach(); });
+  Command command(
+      Arguments{"train"} + kEndlessMlp + Arguments{"--ranks", "2", "--out", folder / "run"},
+      [&] { terminal.attach(); });
   const auto drawings = [&] { return drawn(terminal.so_far()).size(); };
   ASSERT_TRUE(eventually([&] { return drawings() > 0; })) << command.err();
   terminal.resize(30);
   const size_t before = drawings();
-  ASSERT_TRUE(eventually([&] { return drawings() > before + 2; })) << command.err();  // one may have been under way
+  // one may have been under way
+  ASSERT_TRUE(eventually([&] { return drawings() > before + 2; })) << command.err();
   command.signal(SIGINT);
   EXPECT_EQ(command.wait(), 130) << command.err();
   const auto bars = drawn(terminal.text());
@@ -75,7 +80,8 @@ sample_bytes = 200
 )";
 
 bool has_control(const std::string& text) {
-  return std::any_of(text.begin(), text.end(), [](char c) { return c != '\n' && c != '\r' && c >= 0 && c < ' '; });
+  return std::any_of(text.begin(), text.end(),
+                     [](char c) { return c != '\n' && c != '\r' && c >= 0 && c < ' '; });
 }
 
 TEST(Terminal, IsNotGivenTheControlBytesOfASample) {
@@ -101,14 +107,16 @@ TEST(Terminal, IsNotGivenTheControlBytesOfAName) {
   TempFolder folder;
   Command command({"train", folder / "no\x1b[31m\xc2\x9b.toml"});
   EXPECT_EQ(command.wait(), 2);
-  EXPECT_TRUE(command.says("no\\x1b[31m\\xc2\\x9b.toml is neither a built-in job nor a file")) << command.err();
+  EXPECT_TRUE(command.says("no\\x1b[31m\\xc2\\x9b.toml is neither a built-in job nor a file"))
+      << command.err();
 }
 
 TEST(Command, TellsItsVersionCommitLibrariesAndInstructions) {
   Command version({"--version"});
   EXPECT_EQ(version.wait(), 0);
   EXPECT_EQ(version.err(), "");
-  const std::regex form("tutti [0-9]+\\.[0-9]+\\.[0-9]+ \\(commit [0-9a-z]+\\), LibTorch [0-9.]+, (avx2|avx512)\n");
+  const std::regex form(
+      "tutti [0-9]+\\.[0-9]+\\.[0-9]+ \\(commit [0-9a-z]+\\), LibTorch [0-9.]+, (avx2|avx512)\n");
   EXPECT_TRUE(std::regex_match(version.out(), form)) << version.out();
 }
 
@@ -141,7 +149,8 @@ TEST(Command, HasNoCommandThatTheScriptDoesNotList) {
   std::string line;
   for (std::getline(lines, line); std::getline(lines, line) && !line.empty(); ++commands) {
     const std::string name = line.substr(2, line.find(' ', 2) - 2);
-    EXPECT_TRUE(std::regex_search(listed, std::regex("[ /]" + name + "[ \n]"))) << name << " in " << listed;
+    EXPECT_TRUE(std::regex_search(listed, std::regex("[ /]" + name + "[ \n]")))
+        << name << " in " << listed;
   }
   EXPECT_GT(commands, 10) << all;
 }
@@ -163,7 +172,8 @@ TEST(Command, NamesALayoutThatWorksOnce) {
   EXPECT_EQ(command.wait(), 2);
   const std::string last = lines_of(command.err()).back();
   EXPECT_EQ(last,
-            "tutti: with 4 ranks these work: data 2 x tensor 1 x pipeline 2, 1f1b; data 4 x tensor 1 x pipeline 1");
+            "tutti: with 4 ranks these work: data 2 x tensor 1 x pipeline 2, 1f1b; data 4 x tensor "
+            "1 x pipeline 1");
 }
 
 }  // namespace

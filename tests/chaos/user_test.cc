@@ -1,5 +1,5 @@
-// What a careless user does with the real command: each mistake is one clear message before the first step, and what
-// can go on goes on to the same bits.
+// What a careless user does with the real command: each mistake is one clear message before the
+// first step, and what can go on goes on to the same bits.
 #include <atomic>
 #include <cmath>
 #include <thread>
@@ -21,7 +21,9 @@ class User : public testing::Test {
     EXPECT_FALSE(std::filesystem::exists(run_)) << command.err();
     return command.err();
   }
-  static bool says(const std::string& text, const std::string& what) { return text.find(what) != std::string::npos; }
+  static bool says(const std::string& text, const std::string& what) {
+    return text.find(what) != std::string::npos;
+  }
 
   TempFolder folder_;
   const std::string run_ = folder_ / "run";
@@ -30,18 +32,22 @@ class User : public testing::Test {
 TEST_F(User, ALossThatTheTargetsDoNotSuitIsRefused) {
   for (const std::string loss : {"mse", "bce"}) {
     const std::string said = refused(Arguments{"train", "mlp-points"} + set({"loss.kind=" + loss}));
-    EXPECT_TRUE(says(said, "loss.kind = \"" + loss + "\" but data.kind = \"points\": its targets are classes")) << said;
+    EXPECT_TRUE(says(
+        said, "loss.kind = \"" + loss + "\" but data.kind = \"points\": its targets are classes"))
+        << said;
   }
 }
 
 TEST_F(User, WeightsThatAreAllZeroAreRefused) {
-  const std::string said = refused(Arguments{"train", "mlp-points"} + set({"loss.class_weights=[0,0,0,0,0,0,0,0]"}));
+  const std::string said =
+      refused(Arguments{"train", "mlp-points"} + set({"loss.class_weights=[0,0,0,0,0,0,0,0]"}));
   EXPECT_TRUE(says(said, "loss.class_weights are all 0")) << said;
 }
 
 TEST_F(User, ANameThatIsNoFolderIsRefused) {
   for (const std::string name : {"a/b", "../a", "a\\u0000b"}) {
-    const std::string job = folder_.write("job.toml", "base = \"mlp-points\"\nname = \"" + name + "\"\n");
+    const std::string job =
+        folder_.write("job.toml", "base = \"mlp-points\"\nname = \"" + name + "\"\n");
     const std::string said = refused({"train", job});
     EXPECT_TRUE(says(said, "no slashes and no control characters")) << said;
   }
@@ -58,7 +64,8 @@ TEST_F(User, AJobFileWhoseNameIsNoUtf8TrainsAndIsResumed) {
 }
 
 TEST_F(User, MoreRanksThanACommandStartsAreRefused) {
-  const std::string said = refused(Arguments{"train", "mlp-points", "--ranks", "300"} + set({"train.lanes=300"}));
+  const std::string said =
+      refused(Arguments{"train", "mlp-points", "--ranks", "300"} + set({"train.lanes=300"}));
   EXPECT_EQ(said, "tutti: layout.ranks = 300: one command starts at most 256 ranks\n");
 }
 
@@ -71,7 +78,8 @@ TEST_F(User, ARunThatFailsBeforeItsFirstStepLeavesNoFolderAboveIt) {
 }
 
 TEST_F(User, ASampleOfAWalkThatHasNoBytesIsRefused) {
-  const std::string said = refused(Arguments{"train", "gpt-kjv"} + set({"data.kind=walk", "model.vocab=7"}));
+  const std::string said =
+      refused(Arguments{"train", "gpt-kjv"} + set({"data.kind=walk", "model.vocab=7"}));
   EXPECT_TRUE(says(said, "model.vocab = 7: a prompt is bytes, which need 256")) << said;
 }
 
@@ -93,43 +101,52 @@ lanes = 2
 micro_batch_size = 4
 steps = 2
 )");
-  Command command(Arguments{"train", job, "--ranks", "1", "--out", run_} + set({"data.path=" + path}));
+  Command command(Arguments{"train", job, "--ranks", "1", "--out", run_} +
+                  set({"data.path=" + path}));
   EXPECT_EQ(command.wait(), 0) << command.err();
   EXPECT_TRUE(command.says("auc")) << command.out();
 }
 
 /// A .npy file of `columns` floats a record.
 std::string npy(const std::vector<float>& values, size_t columns) {
-  const std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}\n",
-                                         values.size() / columns, columns);
+  const std::string header =
+      fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}\n",
+                  values.size() / columns, columns);
   std::string bytes = "\x93NUMPY";
   bytes += {'\1', '\0', static_cast<char>(header.size()), '\0'};
-  return bytes + header + std::string(reinterpret_cast<const char*>(values.data()), 4 * values.size());
+  return bytes + header +
+         std::string(reinterpret_cast<const char*>(values.data()), 4 * values.size());
 }
 
 TEST_F(User, ARecordOfAnArrayThatCannotBeUsedIsNamedOrSkipped) {
   std::vector<float> features(40 * 2, 0.5F), labels(40, 1);
   features[7 * 2 + 1] = std::nanf("");
   labels[9] = 2;
-  const std::string x = folder_.write("x.npy", npy(features, 2)), y = folder_.write("y.npy", npy(labels, 1));
+  const std::string x = folder_.write("x.npy", npy(features, 2)),
+                    y = folder_.write("y.npy", npy(labels, 1));
   const Arguments train = Arguments{"train", "mlp-points", "--ranks", "2", "--steps", "2"} +
-                          set({"data.kind=numpy", "data.path=" + x, "data.labels=" + y, "data.held_out=0.3",
-                               "model.inputs=2", "model.classes=2"});
+                          set({"data.kind=numpy", "data.path=" + x, "data.labels=" + y,
+                               "data.held_out=0.3", "model.inputs=2", "model.classes=2"});
   const std::string said = refused(train);
   EXPECT_TRUE(says(said, x + ": value 1 of record 7 is nan")) << said;
   Command command(train + Arguments{"--out", run_} + set({"data.bad=skip"}));
   EXPECT_EQ(command.wait(), 0) << command.err();
   EXPECT_TRUE(command.says("2 skipped")) << command.out();
-  EXPECT_TRUE(command.says(y + ": the class of record 9 is 2, outside of model.classes = 2")) << command.out();
+  EXPECT_TRUE(command.says(y + ": the class of record 9 is 2, outside of model.classes = 2"))
+      << command.out();
 }
 
 TEST_F(User, AFolderWithoutAnImageThatCanBeUsedIsRefusedEvenWhereTheyAreSkipped) {
-  for (const char* name : {"cat", "dog"}) std::filesystem::create_directories(folder_ / "images" + "/" + name);
+  for (const char* name : {"cat", "dog"})
+    std::filesystem::create_directories(folder_ / "images" + "/" + name);
   const std::string bad = folder_.write("images/cat/a.png", "no image");
   const std::string said =
-      refused(Arguments{"train", "mlp-points"} + set({"data.kind=images", "data.path=" + (folder_ / "images"),
-                                                      "data.bad=skip", "model.image=[1,4,4]", "model.classes=2"}));
-  EXPECT_TRUE(says(said, "no image can be used; the first fault: " + bad + ": neither PNG nor JPEG")) << said;
+      refused(Arguments{"train", "mlp-points"} +
+              set({"data.kind=images", "data.path=" + (folder_ / "images"), "data.bad=skip",
+                   "model.image=[1,4,4]", "model.classes=2"}));
+  EXPECT_TRUE(
+      says(said, "no image can be used; the first fault: " + bad + ": neither PNG nor JPEG"))
+      << said;
 }
 
 TEST_F(User, ARunThatWasEndedEarlyHasNothingLeftToDo) {
@@ -151,11 +168,12 @@ early_stop = 2
 }
 
 TEST_F(User, StrangersAtAFixedPortChangeNothing) {
-  const Arguments train =
-      Arguments{"train", "mlp-points", "--ranks", "3", "--steps", "3"} + set({"layout.transport=tcp"});
+  const Arguments train = Arguments{"train", "mlp-points", "--ranks", "3", "--steps", "3"} +
+                          set({"layout.transport=tcp"});
   const int port = free_ports(3);
   std::atomic<bool> over{false};
-  // How many get in while the ranks connect is luck; TcpStrangers (ranks/net_failures_test.cc) plays one by hand.
+  // How many get in while the ranks connect is luck; TcpStrangers (ranks/net_failures_test.cc)
+  // plays one by hand.
   std::thread stranger([&] {
     for (int n = 0; !over; ++n) {
       const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

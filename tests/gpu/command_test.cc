@@ -1,4 +1,5 @@
-// What a user does with the `tutti` command on a GPU host: real processes, real kills, one GPU for all ranks.
+// What a user does with the `tutti` command on a GPU host: real processes, real kills, one GPU for
+// all ranks.
 #include "support/command.h"
 
 #include <fmt/format.h>
@@ -74,14 +75,16 @@ class GpuCommand : public testing::Test {
 // Two lanes: more have layouts on more ranks, of which each takes seconds to start.
 TEST_F(GpuCommand, AllLayoutsOfABfloat16GptHaveOneState) {
   Command command(Arguments{"verify", "gpt-kjv", "--steps", "4"} +
-                  set({"numerics.device=cuda", "numerics.precision=bfloat16", "train.lanes=2", "model.layers=2"}));
+                  set({"numerics.device=cuda", "numerics.precision=bfloat16", "train.lanes=2",
+                       "model.layers=2"}));
   EXPECT_EQ(command.wait(Seconds(170)), 0) << command.out() << command.err();
   EXPECT_TRUE(command.out().ends_with(" layouts, one state\n")) << command.out();
   EXPECT_FALSE(command.says("DIFFERS")) << command.out();
 }
 
 TEST_F(GpuCommand, AFloat16RunRepeatsItselfWithAndWithoutAGraph) {
-  const Arguments half = Arguments{mlp_, "--ranks", "1"} + set({"numerics.device=cuda", "numerics.precision=float16"});
+  const Arguments half =
+      Arguments{mlp_, "--ranks", "1"} + set({"numerics.device=cuda", "numerics.precision=float16"});
   const std::string first = train("first", half);
   EXPECT_EQ(train("second", half), first);
   EXPECT_EQ(train("plain", half + set({"layout.graph=false"})), first);
@@ -95,11 +98,13 @@ TEST_F(GpuCommand, AFloat16RunRepeatsItselfWithAndWithoutAGraph) {
 class LostGpuRank : public GpuCommand {
  protected:
   void start(const Arguments& more = {}) {
-    command_ = std::make_unique<Command>(Arguments{"train"} + kEndlessMlp + kCuda +
-                                         Arguments{"--ranks", "2", "--out", folder_ / "run"} + more);
+    command_ =
+        std::make_unique<Command>(Arguments{"train"} + kEndlessMlp + kCuda +
+                                  Arguments{"--ranks", "2", "--out", folder_ / "run"} + more);
     pids_ = command_->ranks(2);
     ASSERT_EQ(pids_.size(), 2U);
-    ASSERT_TRUE(eventually([&] { return command_->says("\nstep     1/1000000  loss "); }, Seconds(60)))
+    ASSERT_TRUE(
+        eventually([&] { return command_->says("\nstep     1/1000000  loss "); }, Seconds(60)))
         << command_->out() << command_->err();
     ASSERT_TRUE(reaches(folder_ / "run", 20)) << command_->err();  // captured steps by now
   }
@@ -109,14 +114,16 @@ class LostGpuRank : public GpuCommand {
     EXPECT_EQ(::kill(pids_[1], number), 0);
     EXPECT_EQ(command_->wait(limit), 1) << command_->out() << command_->err();
     const Seconds taken = std::chrono::steady_clock::now() - begin;
-    std::printf("ended %.2f s after signal %d:\n%s", taken.count(), number, command_->err().c_str());
+    std::printf("ended %.2f s after signal %d:\n%s", taken.count(), number,
+                command_->err().c_str());
     for (const std::string& line : lines_of(command_->err()))
       if (line.starts_with("tutti: ")) return line;
     return "";
   }
   void expect_nothing_left() {
     EXPECT_TRUE(eventually([&] { return command_->processes().empty(); }, Seconds(2)));
-    for (pid_t pid : pids_) EXPECT_TRUE(::kill(pid, 0) == -1 && errno == ESRCH) << "pid " << pid << " is left";
+    for (pid_t pid : pids_)
+      EXPECT_TRUE(::kill(pid, 0) == -1 && errno == ESRCH) << "pid " << pid << " is left";
     EXPECT_EQ(half_written(folder_ / "run"), std::vector<std::string>{});
   }
 
@@ -139,11 +146,13 @@ TEST_F(LostGpuRank, StoppedEndsTheOtherAfterTheTimeoutAndIsNamed) {
 }
 
 TEST_F(GpuCommand, AJobThatCannotFitIsRefusedWithItsParts) {
-  Command command(Arguments{"train", "gpt2-124m", "--out", folder_ / "run"} + set({"train.micro_batch_size=4096"}));
+  Command command(Arguments{"train", "gpt2-124m", "--out", folder_ / "run"} +
+                  set({"train.micro_batch_size=4096"}));
   const int code = command.wait(Seconds(20));
   EXPECT_TRUE(code == 1 || code == 2) << code << command.out() << command.err();
   const std::regex form(
-      "needs ([0-9.]+) GiB of .+, which has ([0-9.]+) GiB free; the largest parts of it: ([a-z0-9 -]+) ([0-9.]+) "
+      "needs ([0-9.]+) GiB of .+, which has ([0-9.]+) GiB free; the largest parts of it: ([a-z0-9 "
+      "-]+) ([0-9.]+) "
       "GiB, ([a-z0-9 -]+) ([0-9.]+) GiB");
   const std::string said = command.err();
   std::smatch parts;
@@ -171,7 +180,8 @@ TEST_F(GpuCommand, ARunGoesFromTheCpuToTheGpuAndBack) {
   for (size_t i = 0; i < losses.size(); ++i) {
     SCOPED_TRACE(fmt::format("step {}: loss {}", i + 1, losses[i]));
     EXPECT_TRUE(std::isfinite(losses[i]));
-    if (i > 0) EXPECT_LT(losses[i], losses[i - 1] + 0.15);  // batches differ by less; a state that is lost, by 1
+    // batches differ by less; a state that is lost, by 1
+    if (i > 0) EXPECT_LT(losses[i], losses[i - 1] + 0.15);
   }
   EXPECT_LT(losses[7], losses[3]);
   EXPECT_LT(losses[11], losses[7]);
@@ -183,7 +193,8 @@ TEST_F(GpuCommand, ARunThatStoppedEqualsOneThatNeverDid) {
   const std::string said = well(resume("run", 8));
   EXPECT_EQ(hash_, straight);
   EXPECT_EQ(said.find("\nnotice  "), std::string::npos) << said;
-  EXPECT_EQ(metric_of(folder_ / "run", "step", "loss"), metric_of(folder_ / "straight", "step", "loss"));
+  EXPECT_EQ(metric_of(folder_ / "run", "step", "loss"),
+            metric_of(folder_ / "straight", "step", "loss"));
 }
 
 TEST_F(GpuCommand, CheckpointsOfEveryStepLieBesideEachOther) {
@@ -193,8 +204,8 @@ TEST_F(GpuCommand, CheckpointsOfEveryStepLieBesideEachOther) {
   for (const auto& entry : std::filesystem::directory_iterator(folder_ / "run/checkpoints"))
     if (entry.is_directory() && !entry.is_symlink()) names.push_back(entry.path().filename());
   std::sort(names.begin(), names.end());
-  EXPECT_EQ(names, (std::vector<std::string>{"step-00000001", "step-00000002", "step-00000003", "step-00000004",
-                                             "step-00000005"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"step-00000001", "step-00000002", "step-00000003",
+                                             "step-00000004", "step-00000005"}));
   EXPECT_EQ(half_written(folder_ / "run"), std::vector<std::string>{});
   well(resume("run", 7));
   EXPECT_EQ(hash_, straight);
@@ -211,14 +222,16 @@ class HiddenGpu : public testing::TestWithParam<Hidden> {
   const std::function<void()> hide_ = [] { ::setenv(GetParam().variable, GetParam().value, 1); };
   TempFolder folder_;
 };
-INSTANTIATE_TEST_SUITE_P(By, HiddenGpu,
-                         testing::Values(Hidden{"Library", "TUTTI_CUDA_LIBRARY", "/nonexistent",
-                                                "Tutti's GPU library /nonexistent cannot be opened ("},
-                                         Hidden{"Devices", "CUDA_VISIBLE_DEVICES", "", "CUDA_VISIBLE_DEVICES"}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    By, HiddenGpu,
+    testing::Values(Hidden{"Library", "TUTTI_CUDA_LIBRARY", "/nonexistent",
+                           "Tutti's GPU library /nonexistent cannot be opened ("},
+                    Hidden{"Devices", "CUDA_VISIBLE_DEVICES", "", "CUDA_VISIBLE_DEVICES"}),
+    [](const auto& info) { return info.param.name; });
 
 TEST_P(HiddenGpu, IsRefusedWhereItIsAskedFor) {
-  Command command(Arguments{"train", "mlp-points", "--steps", "2", "--out", folder_ / "run"} + kCuda, hide_);
+  Command command(
+      Arguments{"train", "mlp-points", "--steps", "2", "--out", folder_ / "run"} + kCuda, hide_);
   EXPECT_EQ(command.wait(), 2) << command.out() << command.err();
   EXPECT_TRUE(command.err().starts_with("tutti: numerics.device = \"cuda\" but ")) << command.err();
   EXPECT_NE(command.err().find(GetParam().reason), std::string::npos) << command.err();
@@ -226,9 +239,12 @@ TEST_P(HiddenGpu, IsRefusedWhereItIsAskedFor) {
 }
 
 TEST_P(HiddenGpu, LeavesTheCpuWithTheReason) {
-  Command command(Arguments{"train", "mlp-points", "--steps", "2", "--ranks", "2", "--out", folder_ / "run"}, hide_);
+  Command command(
+      Arguments{"train", "mlp-points", "--steps", "2", "--ranks", "2", "--out", folder_ / "run"},
+      hide_);
   EXPECT_EQ(command.wait(), 0) << command.out() << command.err();
-  EXPECT_NE(command.value("device  cpu: ").find(GetParam().reason), std::string::npos) << command.out();
+  EXPECT_NE(command.value("device  cpu: ").find(GetParam().reason), std::string::npos)
+      << command.out();
   EXPECT_EQ(command.hash().size(), 64U) << command.out();
 }
 
@@ -236,7 +252,8 @@ TEST_F(GpuCommand, DoctorNamesTheGpuAndLacksNothingOfIt) {
   Command command({"doctor"});
   EXPECT_EQ(command.wait(), 0) << command.out() << command.err();
   const std::string name = device_library().devices().at(0).name;
-  EXPECT_TRUE(command.value("GPU 0      ").starts_with(name + ", ")) << name << "\n" << command.out();
+  EXPECT_TRUE(command.value("GPU 0      ").starts_with(name + ", ")) << name << "\n"
+                                                                     << command.out();
   EXPECT_FALSE(command.says("could not be measured")) << command.out();
   EXPECT_TRUE(command.says("\nJobs train on the GPU here")) << command.out();
 }

@@ -1,5 +1,5 @@
-// What the tests of a GPU's compute kernels share: the types of activations, their random values and their rounding,
-// and a comparison with ATen in float64 on the CPU.
+// What the tests of a GPU's compute kernels share: the types of activations, their random values
+// and their rounding, and a comparison with ATen in float64 on the CPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -47,7 +47,8 @@ std::vector<A> unwritten(int64_t n) {
 
 template <class A>
 at::Tensor exact(const std::vector<A>& x, at::IntArrayRef dims) {
-  return at::from_blob(const_cast<A*>(x.data()), dims, c10::CppTypeToScalarType<A>::value).to(at::kDouble);
+  return at::from_blob(const_cast<A*>(x.data()), dims, c10::CppTypeToScalarType<A>::value)
+      .to(at::kDouble);
 }
 
 /// The largest difference, as a fraction of the reference's largest value.

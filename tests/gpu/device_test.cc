@@ -42,7 +42,8 @@ class Gate {
 };
 
 at::Tensor tensor_over(GpuArray<float>& array, int64_t rows, int64_t cols) {
-  return at::from_blob(array.data(), {rows, cols}, at::TensorOptions().dtype(at::kFloat).device(at::kCUDA, 0));
+  return at::from_blob(array.data(), {rows, cols},
+                       at::TensorOptions().dtype(at::kFloat).device(at::kCUDA, 0));
 }
 
 std::string message_of(const std::function<void()>& action) {
@@ -69,15 +70,16 @@ TEST_F(GpuTest, SaysWhatItIs) {
   const std::vector<DeviceInfo> all = library.devices();
   ASSERT_FALSE(all.empty());
   EXPECT_EQ(all[0].uuid, info.uuid);
-  std::printf("%s %d.%d, %d multiprocessors, driver %d, runtime %d, cuDNN %s, cuBLAS %s, NCCL %s\n", info.name.c_str(),
-              info.major, info.minor, info.multiprocessors, info.driver, info.runtime, info.cudnn.c_str(),
-              info.cublas.c_str(), info.nccl.c_str());
+  std::printf("%s %d.%d, %d multiprocessors, driver %d, runtime %d, cuDNN %s, cuBLAS %s, NCCL %s\n",
+              info.name.c_str(), info.major, info.minor, info.multiprocessors, info.driver,
+              info.runtime, info.cudnn.c_str(), info.cublas.c_str(), info.nccl.c_str());
 }
 
 TEST_F(GpuTest, OpensASecondHandleOfTheSameGpuAndRefusesAnother) {
   const std::unique_ptr<Device> second = library.open(0);
   EXPECT_EQ(second->pool().reserved, device->pool().reserved);
-  EXPECT_NE(message_of([&] { library.open(1); }).find("this process has opened GPU 0"), std::string::npos);
+  EXPECT_NE(message_of([&] { library.open(1); }).find("this process has opened GPU 0"),
+            std::string::npos);
 }
 
 TEST_F(GpuTest, TakesMemoryThatIsZero) {
@@ -92,7 +94,8 @@ TEST_F(GpuTest, TakesMemoryThatIsZero) {
     EXPECT_EQ(array.get()[15], 0xab);
   }
   const std::span<std::byte> pinned = device->take_pinned(4097);
-  EXPECT_TRUE(std::all_of(pinned.begin(), pinned.end(), [](std::byte b) { return b == std::byte{0}; }));
+  EXPECT_TRUE(
+      std::all_of(pinned.begin(), pinned.end(), [](std::byte b) { return b == std::byte{0}; }));
   device->give_back_pinned(pinned);
 }
 
@@ -107,8 +110,10 @@ TEST_F(GpuTest, NamesTheLargestHoldersWhenMemoryRunsOut) {
   EXPECT_NE(first, std::string::npos) << message;
   EXPECT_NE(second, std::string::npos) << message;
   EXPECT_LT(first, second) << message;
-  const std::string of_aten = message_of(
-      [&] { at::empty({static_cast<int64_t>(much)}, at::TensorOptions().dtype(at::kByte).device(at::kCUDA, 0)); });
+  const std::string of_aten = message_of([&] {
+    at::empty({static_cast<int64_t>(much)},
+              at::TensorOptions().dtype(at::kByte).device(at::kCUDA, 0));
+  });
   EXPECT_NE(of_aten.find("wanted for ATen's temporaries"), std::string::npos) << of_aten;
   EXPECT_NE(of_aten.find("gradient 1.5 GiB"), std::string::npos) << of_aten;
   device->give_back(gradient);
@@ -172,7 +177,8 @@ TEST_F(GpuTest, ACapturedChainGivesTheBitsOfThePlainOne) {
   constexpr int64_t kRows = 192, kCols = 256;
   std::mt19937_64 random(5);
   GpuArray<float> x(*device, stream, random_floats(random, kRows * kCols));
-  GpuArray<float> w(*device, stream, random_floats(random, kCols * kCols)), out(*device, stream, kRows * kCols);
+  GpuArray<float> w(*device, stream, random_floats(random, kCols * kCols)),
+      out(*device, stream, kRows * kCols);
   const at::Tensor tx = tensor_over(x, kRows, kCols), tw = tensor_over(w, kCols, kCols);
   at::Tensor tout = tensor_over(out, kRows, kCols);
   const auto chain = [&] {
@@ -264,7 +270,8 @@ TEST_F(GpuTest, WhatIsReservedIsUsedBeforeThePoolGrows) {
   EXPECT_GE(before.reserved, size);
   const auto options = at::TensorOptions().dtype(at::kByte).device(at::kCUDA, 0);
   {
-    const at::Tensor most = at::empty({size - (1 << 20)}, options);  // more than any other region has
+    // more than any other region has
+    const at::Tensor most = at::empty({size - (1 << 20)}, options);
     EXPECT_EQ(device->pool().growths, 0);
     EXPECT_EQ(device->pool().reserved, before.reserved);
     const at::Tensor more = at::empty({size}, options);

@@ -1,4 +1,5 @@
-// What the tests on a GPU share: the device, a stream that ATen works on, arrays that go there and come back.
+// What the tests on a GPU share: the device, a stream that ATen works on, arrays that go there and
+// come back.
 #pragma once
 
 #include <fmt/format.h>
@@ -42,8 +43,12 @@ template <class T>
 class GpuArray {
  public:
   GpuArray(Device& device, Stream stream, size_t n)
-      : device_(device), stream_(stream), n_(n), memory_(device.take(BufferKind::kWork, n * sizeof(T))) {}
-  GpuArray(Device& device, Stream stream, const std::vector<T>& values) : GpuArray(device, stream, values.size()) {
+      : device_(device),
+        stream_(stream),
+        n_(n),
+        memory_(device.take(BufferKind::kWork, n * sizeof(T))) {}
+  GpuArray(Device& device, Stream stream, const std::vector<T>& values)
+      : GpuArray(device, stream, values.size()) {
     set(values);
   }
   ~GpuArray() { device_.give_back(memory_); }
@@ -76,7 +81,9 @@ class GpuArray {
 class SeededGpuTest : public GpuTest {
  protected:
   SeededGpuTest()
-      : seed(std::random_device{}()), random(seed), trace(__FILE__, __LINE__, fmt::format("seed {}", seed)) {}
+      : seed(std::random_device{}()),
+        random(seed),
+        trace(__FILE__, __LINE__, fmt::format("seed {}", seed)) {}
   template <class T>
   GpuArray<T> on_gpu(const std::vector<T>& values) {
     return GpuArray<T>(*device, stream, values);
@@ -98,12 +105,14 @@ int64_t first_difference(const std::vector<T>& a, const std::vector<T>& b) {
 }
 
 template <class T>
-void expect_same_bits(const std::vector<T>& got, const std::vector<T>& want, const std::string& what) {
+void expect_same_bits(const std::vector<T>& got, const std::vector<T>& want,
+                      const std::string& what) {
   const int64_t at = first_difference(got, want);
   if (at < 0) return;
   if (at < static_cast<int64_t>(std::min(got.size(), want.size()))) {
-    ADD_FAILURE() << what << ": element " << at << " of " << want.size() << " is " << testing::PrintToString(got[at])
-                  << ", not " << testing::PrintToString(want[at]);
+    ADD_FAILURE() << what << ": element " << at << " of " << want.size() << " is "
+                  << testing::PrintToString(got[at]) << ", not "
+                  << testing::PrintToString(want[at]);
   } else {
     ADD_FAILURE() << what << ": " << got.size() << " elements, not " << want.size();
   }

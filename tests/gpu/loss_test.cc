@@ -1,6 +1,6 @@
-// The GPU's softmax cross-entropy against ATen in float64 on the CPU. Tolerances: the loss of a row carries the
-// rounding of a float sum of exponentials and of the kept float log-sum-exp, 1e-6 of either; a gradient of 16 bits is
-// rounded once more.
+// The GPU's softmax cross-entropy against ATen in float64 on the CPU. Tolerances: the loss of a row
+// carries the rounding of a float sum of exponentials and of the kept float log-sum-exp, 1e-6 of
+// either; a gradient of 16 bits is rounded once more.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/log_softmax.h>
@@ -33,15 +33,16 @@ class GpuLoss : public GpuTest {
     const auto rows = static_cast<int64_t>(ids.size());
     std::vector<A> shifted(static_cast<size_t>(shift), static_cast<A>(NAN));
     shifted.insert(shifted.end(), logits.begin(), logits.end());
-    const GpuArray<A> x(*device, stream, shifted), own(*device, stream, unwritten<A>(shift + rows * cols));
+    const GpuArray<A> x(*device, stream, shifted),
+        own(*device, stream, unwritten<A>(shift + rows * cols));
     const GpuArray<int64_t> targets(*device, stream, ids);
     const GpuArray<float> lse(*device, stream, unwritten<float>(rows));
     const GpuArray<double> result(*device, stream, std::vector<double>(2, NAN)),
         factor(*device, stream, std::vector<double>(1, scale.value_or(NAN)));
     A* const dx = (in_place ? x : own).data() + shift;
     table.cross_entropy(x.data() + shift, targets.data(), lse.data(), result.data(), rows, cols);
-    table.cross_entropy_backward(x.data() + shift, targets.data(), lse.data(), scale ? factor.data() : nullptr, dx,
-                                 rows, cols);
+    table.cross_entropy_backward(x.data() + shift, targets.data(), lse.data(),
+                                 scale ? factor.data() : nullptr, dx, rows, cols);
     std::vector<A> gradient = (in_place ? x : own).get();
     gradient.erase(gradient.begin(), gradient.begin() + shift);
     return {result.get(), lse.get(), std::move(gradient)};
@@ -67,14 +68,17 @@ TYPED_TEST(GpuLoss, SumCountAndGradientAgreeWithAten) {
       const std::vector<int64_t> targets = some_targets(rows, cols);
       const Lost<A> got = this->run(logits, targets, cols, 0.25);
       const at::Tensor x = exact(logits, {rows, cols}).requires_grad_(true);
-      const at::Tensor loss = at::nll_loss(at::log_softmax(x, -1), at::tensor(targets), {}, at::Reduction::Sum, -1);
+      const at::Tensor loss =
+          at::nll_loss(at::log_softmax(x, -1), at::tensor(targets), {}, at::Reduction::Sum, -1);
       const at::Tensor dx = torch::autograd::grad({loss * 0.25}, {x})[0];
       EXPECT_NEAR(got.result[0], loss.template item<double>(), 2e-6 * rows * (1 + spread * 4));
       EXPECT_EQ(got.result[1], 52);
       EXPECT_LT(distance(got.lse, x.logsumexp(-1)), 1e-6);
-      // One column has no gradient but what rounding leaves. float16 has nothing between 0 and 2^-24.
+      // One column has no gradient but what rounding leaves. float16 has nothing between 0 and
+      // 2^-24.
       const double floor = std::is_same_v<A, c10::Half> ? 0x1p-23 : 0;
-      if (cols > 1) EXPECT_LT(distance(got.gradient, dx), 2e-6 * (1 + spread) + kRounding<A> + floor);
+      if (cols > 1)
+        EXPECT_LT(distance(got.gradient, dx), 2e-6 * (1 + spread) + kRounding<A> + floor);
     }
   }
 }
@@ -144,12 +148,14 @@ TYPED_TEST(GpuLoss, BothAtOnceHaveTheBitsOfOneAfterTheOther) {
       const int64_t rows = 33;
       const std::vector<A> logits = normals<A>(random, shift + rows * cols, 3);
       const std::vector<int64_t> ids = some_targets(rows, cols);
-      const Lost<A> apart = this->run({logits.begin() + shift, logits.end()}, ids, cols, 0.25, shift);
+      const Lost<A> apart =
+          this->run({logits.begin() + shift, logits.end()}, ids, cols, 0.25, shift);
       const GpuArray<A> x(*this->device, this->stream, logits);
       const GpuArray<int64_t> targets(*this->device, this->stream, ids);
       const GpuArray<double> result(*this->device, this->stream, std::vector<double>(2, NAN)),
           scale(*this->device, this->stream, std::vector<double>(1, 0.25));
-      this->table.cross_entropy_in_place(x.data() + shift, targets.data(), scale.data(), result.data(), rows, cols);
+      this->table.cross_entropy_in_place(x.data() + shift, targets.data(), scale.data(),
+                                         result.data(), rows, cols);
       expect_same_bits(result.get(), apart.result, "result");
       const std::vector<A> gradient = x.get();
       expect_same_bits({gradient.begin() + shift, gradient.end()}, apart.gradient, "gradient");
@@ -164,9 +170,11 @@ TYPED_TEST(GpuLoss, ARowsBitsDoNotDependOnTheRowsAroundIt) {
   const std::vector<A> logits = normals<A>(random, 8 * cols);
   const Lost<A> all = this->run(logits, {0, 1, 2, 3, 4, 5, 6, 7}, cols);
   for (int64_t row = 0; row < 8; ++row) {
-    const Lost<A> one = this->run({logits.begin() + row * cols, logits.begin() + (row + 1) * cols}, {row}, cols);
+    const Lost<A> one =
+        this->run({logits.begin() + row * cols, logits.begin() + (row + 1) * cols}, {row}, cols);
     EXPECT_EQ(one.lse[0], all.lse[row]);
-    expect_same_bits(one.gradient, {all.gradient.begin() + row * cols, all.gradient.begin() + (row + 1) * cols},
+    expect_same_bits(one.gradient,
+                     {all.gradient.begin() + row * cols, all.gradient.begin() + (row + 1) * cols},
                      fmt::format("row {}", row));
   }
 }

@@ -1,6 +1,7 @@
-// The GPU's matmuls against ATen in float64 on the CPU. Tolerances, of the largest value: float32 sums of up to 3072
-// products 5e-6 (TF32 would be off by 1e-4); tensor cores align the products of a step before they add them, which
-// costs some bits: 3e-5; a result of 16 bits is rounded once more.
+// The GPU's matmuls against ATen in float64 on the CPU. Tolerances, of the largest value: float32
+// sums of up to 3072 products 5e-6 (TF32 would be off by 1e-4); tensor cores align the products of
+// a step before they add them, which costs some bits: 3e-5; a result of 16 bits is rounded once
+// more.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
@@ -41,15 +42,23 @@ TYPED_TEST(GpuMatmul, ProductsOfALayerAgreeWithAten) {
     SCOPED_TRACE(fmt::format("rows {} in {} out {}, seed {}", rows, in, out, kSeed));
     const std::vector<A> x = normals<A>(random, rows * in), w = normals<A>(random, out * in, 0.1f),
                          dy = normals<A>(random, rows * out);
-    const at::Tensor ex = exact(x, {rows, in}), ew = exact(w, {out, in}), edy = exact(dy, {rows, out});
+    const at::Tensor ex = exact(x, {rows, in}), ew = exact(w, {out, in}),
+                     edy = exact(dy, {rows, out});
     const double rounded = this->sums + kRounding<A>;
-    EXPECT_LT(distance(this->template run<A>(this->matmul.nt, x, w, rows, out, in), at::matmul(ex, ew.t())), rounded);
-    EXPECT_LT(distance(this->template run<A>(this->matmul.nn, dy, w, rows, in, out), at::matmul(edy, ew)), rounded);
-    EXPECT_LT(distance(this->template run<float>(this->matmul.tn, dy, x, out, in, rows), at::matmul(edy.t(), ex)),
+    EXPECT_LT(distance(this->template run<A>(this->matmul.nt, x, w, rows, out, in),
+                       at::matmul(ex, ew.t())),
+              rounded);
+    EXPECT_LT(
+        distance(this->template run<A>(this->matmul.nn, dy, w, rows, in, out), at::matmul(edy, ew)),
+        rounded);
+    EXPECT_LT(distance(this->template run<float>(this->matmul.tn, dy, x, out, in, rows),
+                       at::matmul(edy.t(), ex)),
               this->sums);
-    EXPECT_LT(distance(this->template run<float>(this->matmul.nt_sums, x, w, rows, out, in), at::matmul(ex, ew.t())),
+    EXPECT_LT(distance(this->template run<float>(this->matmul.nt_sums, x, w, rows, out, in),
+                       at::matmul(ex, ew.t())),
               this->sums);
-    EXPECT_LT(distance(this->template run<float>(this->matmul.nn_sums, dy, w, rows, in, out), at::matmul(edy, ew)),
+    EXPECT_LT(distance(this->template run<float>(this->matmul.nn_sums, dy, w, rows, in, out),
+                       at::matmul(edy, ew)),
               this->sums);
     EXPECT_EQ(this->matmul.work(rows, out, in), 0);
   }
@@ -83,27 +92,35 @@ struct Fused {
 template <class A>
 class GpuFused : public GpuMatmul<A> {
  protected:
-  Fused<A> run_all(const Layer& layer, const std::vector<A>& x, const std::vector<A>& w, const std::vector<A>& bias,
-                   const std::vector<A>& residual) {
+  Fused<A> run_all(const Layer& layer, const std::vector<A>& x, const std::vector<A>& w,
+                   const std::vector<A>& bias, const std::vector<A>& residual) {
     const auto& [rows, in, out] = layer;
     const FusedFor<A>& fused = table_of<A>(this->library).fused;
-    const auto array = [&](const std::vector<A>& values) { return GpuArray<A>(*this->device, this->stream, values); };
-    const GpuArray<A> gx = array(x), gw = array(w), gbias = array(bias), gresidual = array(residual);
-    const GpuArray<A> biased = array(unwritten<A>(rows * out)), added = array(unwritten<A>(rows * out)),
-                      left = array(unwritten<A>(rows * out)), active = array(unwritten<A>(rows * out)),
+    const auto array = [&](const std::vector<A>& values) {
+      return GpuArray<A>(*this->device, this->stream, values);
+    };
+    const GpuArray<A> gx = array(x), gw = array(w), gbias = array(bias),
+                      gresidual = array(residual);
+    const GpuArray<A> biased = array(unwritten<A>(rows * out)),
+                      added = array(unwritten<A>(rows * out)),
+                      left = array(unwritten<A>(rows * out)),
+                      active = array(unwritten<A>(rows * out)),
                       dleft = array(unwritten<A>(rows * out));
     Fused<A> all{};
-    all.linear = fused.linear(gx.data(), gw.data(), gbias.data(), nullptr, biased.data(), rows, out, in) &&
-                 fused.linear(gx.data(), gw.data(), gbias.data(), gresidual.data(), added.data(), rows, out, in);
-    all.activation = fused.linear_activation(gx.data(), gw.data(), gbias.data(), left.data(), active.data(), rows, out,
-                                             in, Activation::kGeluTanh);
-    // x is the gradient of what a layer from `out` to `in` puts out: its weight is [in, out], which w's memory holds.
-    all.backward = fused.linear_activation_backward(gx.data(), gw.data(), gresidual.data(), dleft.data(), rows, in, out,
-                                                    Activation::kGeluTanh);
-    EXPECT_FALSE(fused.linear_activation(gx.data(), gw.data(), gbias.data(), left.data(), active.data(), rows, out, in,
-                                         Activation::kSilu));
-    all.biased = biased.get(), all.added = added.get(), all.left = left.get(), all.active = active.get(),
-    all.dleft = dleft.get();
+    all.linear =
+        fused.linear(gx.data(), gw.data(), gbias.data(), nullptr, biased.data(), rows, out, in) &&
+        fused.linear(gx.data(), gw.data(), gbias.data(), gresidual.data(), added.data(), rows, out,
+                     in);
+    all.activation = fused.linear_activation(gx.data(), gw.data(), gbias.data(), left.data(),
+                                             active.data(), rows, out, in, Activation::kGeluTanh);
+    // x is the gradient of what a layer from `out` to `in` puts out: its weight is [in, out], which
+    // w's memory holds.
+    all.backward = fused.linear_activation_backward(
+        gx.data(), gw.data(), gresidual.data(), dleft.data(), rows, in, out, Activation::kGeluTanh);
+    EXPECT_FALSE(fused.linear_activation(gx.data(), gw.data(), gbias.data(), left.data(),
+                                         active.data(), rows, out, in, Activation::kSilu));
+    all.biased = biased.get(), all.added = added.get(), all.left = left.get(),
+    all.active = active.get(), all.dleft = dleft.get();
     return all;
   }
 };
@@ -131,7 +148,8 @@ TYPED_TEST(GpuFused, AgreeWithAtenAndRepeatBitForBit) {
     EXPECT_LT(distance(got.added, sum + eresidual), rounded);
     EXPECT_LT(distance(got.left, sum), rounded);
     EXPECT_LT(distance(got.active, at::gelu(sum, "tanh")), 2 * rounded);
-    EXPECT_LT(distance(got.dleft, at::gelu_backward(at::matmul(ex, exact(w, {in, out})), eresidual, "tanh")),
+    EXPECT_LT(distance(got.dleft,
+                       at::gelu_backward(at::matmul(ex, exact(w, {in, out})), eresidual, "tanh")),
               2 * rounded);
     for (int again = 0; again < 3; ++again) {
       const Fused<A> repeated = this->run_all(layer, x, w, bias, residual);
@@ -147,9 +165,12 @@ TYPED_TEST(GpuFused, AgreeWithAtenAndRepeatBitForBit) {
 TYPED_TEST(GpuMatmul, AnEmptySumIsZeroAndAnEmptyResultIsLeft) {
   using A = TypeParam;
   const std::vector<A> some(24, static_cast<A>(1.0f));
-  EXPECT_EQ(this->template run<A>(this->matmul.nt, some, some, 3, 4, 0), std::vector<A>(12, static_cast<A>(0.0f)));
-  EXPECT_EQ(this->template run<A>(this->matmul.nn, some, some, 3, 4, 0), std::vector<A>(12, static_cast<A>(0.0f)));
-  EXPECT_EQ(this->template run<float>(this->matmul.tn, some, some, 3, 4, 0), std::vector<float>(12, 0.0f));
+  EXPECT_EQ(this->template run<A>(this->matmul.nt, some, some, 3, 4, 0),
+            std::vector<A>(12, static_cast<A>(0.0f)));
+  EXPECT_EQ(this->template run<A>(this->matmul.nn, some, some, 3, 4, 0),
+            std::vector<A>(12, static_cast<A>(0.0f)));
+  EXPECT_EQ(this->template run<float>(this->matmul.tn, some, some, 3, 4, 0),
+            std::vector<float>(12, 0.0f));
   EXPECT_TRUE(this->template run<A>(this->matmul.nt, some, some, 0, 4, 6).empty());
   EXPECT_TRUE(this->template run<float>(this->matmul.tn, some, some, 4, 0, 6).empty());
 }

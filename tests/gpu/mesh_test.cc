@@ -1,5 +1,5 @@
-// Meshes on a GPU: whatever is sliced, staged, recomputed or summed elsewhere, on 2 and 4 ranks that share a GPU, a job
-// ends in the state of one rank.
+// Meshes on a GPU: whatever is sliced, staged, recomputed or summed elsewhere, on 2 and 4 ranks
+// that share a GPU, a job ends in the state of one rank.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -76,11 +76,12 @@ class GpuMesh : public testing::TestWithParam<Case> {};
 
 TEST_P(GpuMesh, EveryLayoutHasTheStateOfOneRank) {
   TempFolder folder;
-  const Arguments job = Arguments{"train", folder.write("job.toml", kGpt)} + set({"numerics.device=cuda"}) +
-                        settings_of(GetParam().settings);
+  const Arguments job = Arguments{"train", folder.write("job.toml", kGpt)} +
+                        set({"numerics.device=cuda"}) + settings_of(GetParam().settings);
   int runs = 0;
   const auto hash_of = [&](const std::string& layout) {
-    Command command(job + settings_of(layout) + Arguments{"--out", folder / std::to_string(runs++)});
+    Command command(job + settings_of(layout) +
+                    Arguments{"--out", folder / std::to_string(runs++)});
     EXPECT_EQ(command.wait(Seconds(120)), 0) << layout << "\n" << command.out() << command.err();
     return command.hash();
   };
@@ -96,26 +97,33 @@ const std::vector<Case> kCases = {
       "ranks=4 zero=3 graph=false", "ranks=4 zero=2 shards=2 recompute=full"}},
     {"ZeroOnHosts",
      "numerics.precision=bfloat16",
-     {"ranks=4 hosts=2 zero=1 shards=2", "ranks=4 hosts=2 zero=3", "ranks=4 hosts=2 zero=2 graph=false"}},
-    {"ZeroInFloat32", "", {"ranks=2 zero=3 recompute=selective", "ranks=3 zero=3", "ranks=4 zero=1"}},
+     {"ranks=4 hosts=2 zero=1 shards=2", "ranks=4 hosts=2 zero=3",
+      "ranks=4 hosts=2 zero=2 graph=false"}},
+    {"ZeroInFloat32",
+     "",
+     {"ranks=2 zero=3 recompute=selective", "ranks=3 zero=3", "ranks=4 zero=1"}},
     {"Pipeline",
      "numerics.precision=bfloat16",
-     {"ranks=2 pipeline=2", "ranks=2 pipeline=2 schedule=gpipe", "ranks=2 pipeline=2 schedule=interleaved",
-      "ranks=2 pipeline=2 schedule=zero-bubble", "ranks=2 pipeline=2 schedule=zbv",
-      "ranks=2 pipeline=2 schedule=zbv in_flight=4", "ranks=4 pipeline=4"}},
+     {"ranks=2 pipeline=2", "ranks=2 pipeline=2 schedule=gpipe",
+      "ranks=2 pipeline=2 schedule=interleaved", "ranks=2 pipeline=2 schedule=zero-bubble",
+      "ranks=2 pipeline=2 schedule=zbv", "ranks=2 pipeline=2 schedule=zbv in_flight=4",
+      "ranks=4 pipeline=4"}},
     {"TiedPipelineInFloat32",
      "model.tied=true",
-     {"ranks=2 pipeline=2", "ranks=4 pipeline=4 schedule=zero-bubble", "ranks=4 pipeline=2 zero=3"}},
+     {"ranks=2 pipeline=2", "ranks=4 pipeline=4 schedule=zero-bubble",
+      "ranks=4 pipeline=2 zero=3"}},
     {"Columns",
      "train.tensor_slices=2",
-     {"ranks=2 tensor=2", "ranks=2 zero=3", "ranks=4 tensor=2 zero=2 recompute=full", "ranks=4 tensor=2 pipeline=2"}},
+     {"ranks=2 tensor=2", "ranks=2 zero=3", "ranks=4 tensor=2 zero=2 recompute=full",
+      "ranks=4 tensor=2 pipeline=2"}},
     {"ColumnsInBfloat16",
      "train.tensor_slices=2 numerics.precision=bfloat16",
      {"ranks=2 tensor=2", "ranks=4 tensor=2 pipeline=2 schedule=zero-bubble"}},
     {"Offload",
      "model.tied=true",
-     {"ranks=1 offload=optimizer", "ranks=1 offload=all", "ranks=1 offload=all graph=false overlap=false",
-      "ranks=2 offload=optimizer zero=1", "ranks=4 offload=optimizer zero=3"}},
+     {"ranks=1 offload=optimizer", "ranks=1 offload=all",
+      "ranks=1 offload=all graph=false overlap=false", "ranks=2 offload=optimizer zero=1",
+      "ranks=4 offload=optimizer zero=3"}},
     {"OffloadInBfloat16",
      "numerics.precision=bfloat16",
      {"ranks=1 offload=all", "ranks=2 offload=all pipeline=2 schedule=zero-bubble",
@@ -127,19 +135,23 @@ const std::vector<Case> kCases = {
 
 TEST(GpuMeshState, ALossThatIsNotFiniteIsNamedAsOnOneRank) {
   TempFolder folder;
-  const Arguments job = Arguments{"train", folder.write("job.toml", kDiverging)} + set({"numerics.device=cuda"});
+  const Arguments job =
+      Arguments{"train", folder.write("job.toml", kDiverging)} + set({"numerics.device=cuda"});
   int runs = 0;
   const auto failure = [&](const std::string& layout) {
-    Command command(job + settings_of(layout) + Arguments{"--out", folder / std::to_string(runs++)});
+    Command command(job + settings_of(layout) +
+                    Arguments{"--out", folder / std::to_string(runs++)});
     EXPECT_EQ(command.wait(Seconds(120)), 1) << layout << "\n" << command.out();
     return command.err();
   };
   const std::string one = failure("ranks=1");
   EXPECT_NE(one.find("the first block with a non-finite output is "), std::string::npos) << one;
-  for (const char* layout : {"ranks=3 zero=3", "ranks=2 pipeline=2"}) EXPECT_EQ(failure(layout), one) << layout;
+  for (const char* layout : {"ranks=3 zero=3", "ranks=2 pipeline=2"})
+    EXPECT_EQ(failure(layout), one) << layout;
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, GpuMesh, testing::ValuesIn(kCases), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Of, GpuMesh, testing::ValuesIn(kCases),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace tutti

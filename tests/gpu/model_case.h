@@ -1,4 +1,5 @@
-// The built-in models under autograd as small jobs, with a micro-batch for each, on the CPU and on a GPU.
+// The built-in models under autograd as small jobs, with a micro-batch for each, on the CPU and on
+// a GPU.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -112,7 +113,8 @@ inline Job gpt_job() {
   return job;
 }
 
-/// Every built-in model that runs through autograd segments, with every norm, activation, pool and loss.
+/// Every built-in model that runs through autograd segments, with every norm, activation, pool and
+/// loss.
 inline std::vector<Trial> trials() {
   std::vector<Trial> all;
   const auto add = [&](std::string name, Job job, const std::function<void(Job&)>& change) {
@@ -120,11 +122,14 @@ inline std::vector<Trial> trials() {
     all.push_back({std::move(name), std::move(job)});
   };
   for (const std::string norm : {"none", "layer", "rms", "batch"})
-    add("mlp norm " + norm + " dropout", mlp_job(), [&](Job& j) { j.model.norm = norm, j.model.dropout = 0.25; });
-  for (const std::string name : {"gelu-tanh", "relu", "silu", "tanh", "sigmoid", "leaky-relu", "elu"})
+    add("mlp norm " + norm + " dropout", mlp_job(),
+        [&](Job& j) { j.model.norm = norm, j.model.dropout = 0.25; });
+  for (const std::string name :
+       {"gelu-tanh", "relu", "silu", "tanh", "sigmoid", "leaky-relu", "elu"})
     add("mlp " + name, mlp_job(), [&](Job& j) { j.model.activation = name; });
   add("mlp smoothing", mlp_job(), [](Job& j) { j.loss.label_smoothing = 0.1; });
-  add("mlp weights", mlp_job(), [](Job& j) { j.loss.class_weights = {1, 2, 0.5, 1, 0, 1, 3, 1, 1, 0.25}; });
+  add("mlp weights", mlp_job(),
+      [](Job& j) { j.loss.class_weights = {1, 2, 0.5, 1, 0, 1, 3, 1, 1, 0.25}; });
   add("mlp mixup", mlp_job(), [](Job& j) { j.augment.mixup = 0.2; });
   add("mlp mixup smoothing weights", mlp_job(), [](Job& j) {
     j.augment.mixup = 0.2;
@@ -132,8 +137,9 @@ inline std::vector<Trial> trials() {
     j.loss.class_weights = {1, 2, 0.5, 1, 1, 1, 3, 1, 1, 0.25};
   });
   for (const std::string kind : {"mse", "mae", "huber", "bce"})
-    add("mlp " + kind, mlp_job(),
-        [&](Job& j) { j.loss.kind = kind, j.loss.delta = 0.5, j.model.outputs = 3, j.model.activation = "tanh"; });
+    add("mlp " + kind, mlp_job(), [&](Job& j) {
+      j.loss.kind = kind, j.loss.delta = 0.5, j.model.outputs = 3, j.model.activation = "tanh";
+    });
   for (const std::string norm : {"batch", "group", "layer", "none"})
     for (const bool residual : {false, true})
       for (const std::string pool : {"max", "average"})
@@ -197,9 +203,10 @@ struct Result {
   std::vector<std::vector<float>> gradients;  // unscaled
 };
 
-/// Gradients of all parameters out of the blocks' buffers; those of trained ones are divided by `scale`.
-inline void take_gradients(const ModelShape& shape, const std::vector<std::vector<float>>& blocks, float scale,
-                           Result& result) {
+/// Gradients of all parameters out of the blocks' buffers; those of trained ones are divided by
+/// `scale`.
+inline void take_gradients(const ModelShape& shape, const std::vector<std::vector<float>>& blocks,
+                           float scale, Result& result) {
   for (size_t b = 0; b < shape.blocks.size(); ++b)
     for (const ParameterShape& p : shape.blocks[b].parameters) {
       std::vector<int64_t> offsets = {p.offset};
@@ -232,7 +239,8 @@ inline Result run_on_cpu(FlatModel& flat, const std::vector<at::Tensor>& data) {
   result.output = floats_of(flat.runner->border(flat.model.output));
   std::vector<std::vector<float>> blocks;
   for (size_t b = 0; b < flat.shape.blocks.size(); ++b)
-    blocks.emplace_back(flat.gradient_pointers[b], flat.gradient_pointers[b] + flat.shape.blocks[b].gradient_size);
+    blocks.emplace_back(flat.gradient_pointers[b],
+                        flat.gradient_pointers[b] + flat.shape.blocks[b].gradient_size);
   take_gradients(flat.shape, blocks, 1, result);
   return result;
 }
@@ -240,8 +248,8 @@ inline Result run_on_cpu(FlatModel& flat, const std::vector<at::Tensor>& data) {
 /// The same parameters on a GPU, in a precision.
 class GpuModel {
  public:
-  GpuModel(Job job, const std::string& precision, const FlatModel& cpu, const std::vector<at::Tensor>& data,
-           Device& device, Stream stream)
+  GpuModel(Job job, const std::string& precision, const FlatModel& cpu,
+           const std::vector<at::Tensor>& data, Device& device, Stream stream)
       : scale_(precision == "float16" ? 256 : 1),
         keys_(device, stream, std::vector<StepKeys>{{kStep, kFirstSample - 8}}),
         loss_scale_(device, stream, std::vector<double>{scale_, 0}) {
@@ -254,7 +262,8 @@ class GpuModel {
       std::vector<float> values(cpu.unit_pointers[b], cpu.unit_pointers[b] + block.unit_size);
       values.resize(std::max<size_t>(values.size(), 1));
       units_.push_back(std::make_unique<GpuArray<float>>(device, stream, values));
-      gradients_.push_back(std::make_unique<GpuArray<float>>(device, stream, std::max<size_t>(1, block.gradient_size)));
+      gradients_.push_back(std::make_unique<GpuArray<float>>(
+          device, stream, std::max<size_t>(1, block.gradient_size)));
       unit_pointers_.push_back(units_.back()->data());
       gradient_pointers_.push_back(gradients_.back()->data());
     }
@@ -274,7 +283,8 @@ class GpuModel {
     runner_->backward_all(pass_, data_, gradient_pointers_);
   }
   void forget_gradients() {
-    for (const auto& gradient : gradients_) gradient->set(std::vector<float>(gradient->size(), NAN));
+    for (const auto& gradient : gradients_)
+      gradient->set(std::vector<float>(gradient->size(), NAN));
   }
   void set_keys(const StepKeys& keys) { keys_.set({keys}); }
 

@@ -1,7 +1,8 @@
-// Ranks that share one GPU through NCCL: their sums have the bits of the tree, at once and as a captured step; a
-// rank that is killed or never comes is an error within its deadline.
+// Ranks that share one GPU through NCCL: their sums have the bits of the tree, at once and as a
+// captured step; a rank that is killed or never comes is an error within its deadline.
 //
-// Every rank is a process of its own that runs this very test again: one that has opened CUDA cannot be forked.
+// Every rank is a process of its own that runs this very test again: one that has opened CUDA
+// cannot be forked.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
@@ -29,7 +30,11 @@ constexpr const char* kFolder = "TUTTI_GPU_TEST_FOLDER";
 /// One rank of a test: its device, and how it gets to its group.
 struct GpuRank {
   GpuRank(int rank, int size, std::filesystem::path folder)
-      : rank(rank), size(size), folder(std::move(folder)), library(device_library()), device(library.open(0)) {
+      : rank(rank),
+        size(size),
+        folder(std::move(folder)),
+        library(device_library()),
+        device(library.open(0)) {
     stream = device->make_stream();
   }
 
@@ -49,7 +54,8 @@ struct GpuRank {
     return {std::istreambuf_iterator<char>(file), {}};
   }
   std::unique_ptr<DeviceGroup> join(Duration limit = 90s) {
-    const GroupOptions options{.rank = rank, .size = size, .id = shared_id(), .shares = true, .host = 0};
+    const GroupOptions options{
+        .rank = rank, .size = size, .id = shared_id(), .shares = true, .host = 0};
     return library.join(*device, options, clock, clock.after(limit), nullptr);
   }
 
@@ -62,7 +68,9 @@ struct GpuRank {
     }
     return true;
   }
-  double seconds_since(Time begin) const { return std::chrono::duration<double>(clock.now() - begin).count(); }
+  double seconds_since(Time begin) const {
+    return std::chrono::duration<double>(clock.now() - begin).count();
+  }
 
   int rank, size;
   std::filesystem::path folder;
@@ -74,22 +82,28 @@ struct GpuRank {
 
 pid_t spawn_rank(int rank, const std::filesystem::path& folder) {
   const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
-  const std::string filter = fmt::format("--gtest_filter={}.{}", test.test_suite_name(), test.name());
-  std::vector<std::string> variables{fmt::format("{}={}", kRank, rank), fmt::format("{}={}", kFolder, folder.string())};
+  const std::string filter =
+      fmt::format("--gtest_filter={}.{}", test.test_suite_name(), test.name());
+  std::vector<std::string> variables{fmt::format("{}={}", kRank, rank),
+                                     fmt::format("{}={}", kFolder, folder.string())};
   for (char** v = environ; *v != nullptr; ++v) variables.emplace_back(*v);
   std::vector<char*> environment;
   for (std::string& v : variables) environment.push_back(v.data());
   environment.push_back(nullptr);
   const std::string name = "gpu_test";
-  char* const arguments[] = {const_cast<char*>(name.c_str()), const_cast<char*>(filter.c_str()), nullptr};
+  char* const arguments[] = {const_cast<char*>(name.c_str()), const_cast<char*>(filter.c_str()),
+                             nullptr};
   pid_t pid = -1;
-  const int error = ::posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, arguments, environment.data());
+  const int error =
+      ::posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, arguments, environment.data());
   if (error != 0) throw Error(fmt::format("posix_spawn: {}", std::strerror(error)));
   return pid;
 }
 
-/// The wait statuses of the `started` first of `size` ranks; empty in a rank itself, which runs the body.
-std::vector<int> on_gpu_ranks(int size, const std::function<void(GpuRank&)>& body, int started = -1) {
+/// The wait statuses of the `started` first of `size` ranks; empty in a rank itself, which runs the
+/// body.
+std::vector<int> on_gpu_ranks(int size, const std::function<void(GpuRank&)>& body,
+                              int started = -1) {
   if (const char* rank = std::getenv(kRank)) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     GpuRank me(std::atoi(rank), size, std::getenv(kFolder));
@@ -122,8 +136,8 @@ void expect_all_well(const std::vector<int>& statuses) {
 }
 
 SumCase gpu_case(int ranks, int lanes, bool root = false, bool ordered = true) {
-  SumCase c =
-      plain_case(ranks, lanes, {50'003, 70}, static_cast<uint64_t>(1000 * ranks + lanes));  // equal in all processes
+  SumCase c = plain_case(ranks, lanes, {50'003, 70},
+                         static_cast<uint64_t>(1000 * ranks + lanes));  // equal in all processes
   c.units[0].further = {{{700, 40'001}, false}};
   for (auto& unit : c.units)
     if (root) unit.slices = root_slices(unit.size, ranks);
@@ -143,7 +157,8 @@ void reduce_all_layouts(GpuRank& me) {
         EXPECT_EQ(parcel.wrong_slices(me.stream, step).bits, 0)
             << "own slice: " << c.text() << " rank " << me.rank << " step " << step;
         parcel.gather(me.stream);
-        EXPECT_EQ(parcel.wrong(me.stream, step).bits, 0) << c.text() << " rank " << me.rank << " step " << step;
+        EXPECT_EQ(parcel.wrong(me.stream, step).bits, 0)
+            << c.text() << " rank " << me.rank << " step " << step;
       }
     }
     const SumCase ring = gpu_case(me.size, lanes, false, false);
@@ -155,8 +170,12 @@ void reduce_all_layouts(GpuRank& me) {
   EXPECT_EQ(group->fault(), "");
 }
 
-TEST(Nccl, SumsOfTwoRanksHaveTheBitsOfTheTree) { expect_all_well(on_gpu_ranks(2, reduce_all_layouts)); }
-TEST(Nccl, SumsOfFourRanksHaveTheBitsOfTheTree) { expect_all_well(on_gpu_ranks(4, reduce_all_layouts)); }
+TEST(Nccl, SumsOfTwoRanksHaveTheBitsOfTheTree) {
+  expect_all_well(on_gpu_ranks(2, reduce_all_layouts));
+}
+TEST(Nccl, SumsOfFourRanksHaveTheBitsOfTheTree) {
+  expect_all_well(on_gpu_ranks(4, reduce_all_layouts));
+}
 
 TEST(Nccl, ACapturedSumHasTheBitsOfTheTree) {
   expect_all_well(on_gpu_ranks(2, [](GpuRank& me) {
@@ -188,10 +207,13 @@ TEST(Nccl, ACapturedSumHasTheBitsOfTheTree) {
 TEST(Nccl, SumsVotesExactlyWhereOneRankHasThem) {
   expect_all_well(on_gpu_ranks(4, [](GpuRank& me) {
     auto group = me.join();
-    const auto value = [](size_t i) { return static_cast<double>(lane_value(9, 0, 0, static_cast<int64_t>(i))) / 3; };
+    const auto value = [](size_t i) {
+      return static_cast<double>(lane_value(9, 0, 0, static_cast<int64_t>(i))) / 3;
+    };
     std::vector<double> votes(5000, 0);
     for (size_t i = me.rank; i < votes.size(); i += 4) votes[i] = value(i);
-    const std::span<std::byte> memory = me.device->take(BufferKind::kWork, votes.size() * sizeof(double));
+    const std::span<std::byte> memory =
+        me.device->take(BufferKind::kWork, votes.size() * sizeof(double));
     auto* on_device = reinterpret_cast<double*>(memory.data());
     me.device->copy(me.stream, on_device, votes.data(), memory.size());
     group->sum(me.stream, on_device, static_cast<int64_t>(votes.size()));
@@ -231,7 +253,8 @@ TEST(Nccl, AKilledRankIsNoticedAndTheOthersCanLeave) {
       why = group->fault();
       me.clock.sleep(1ms, nullptr);
     }
-    std::printf("rank %d after %.2f s: %s\n", me.rank, me.seconds_since(begin), why.empty() ? "no fault" : why.c_str());
+    std::printf("rank %d after %.2f s: %s\n", me.rank, me.seconds_since(begin),
+                why.empty() ? "no fault" : why.c_str());
     const Time aborted = me.clock.now();
     group->abort();
     std::printf("rank %d: abort took %.2f s\n", me.rank, me.seconds_since(aborted));
@@ -259,16 +282,17 @@ TEST(Nccl, ARankThatNeverComesIsACommErrorAtTheDeadline) {
       EXPECT_EQ(e.failure().reason, "timed out");
       EXPECT_GE(e.failure().waited, 3s);
     }
-    EXPECT_LT(me.seconds_since(begin), 13) << "the abort of a group that never came together was given up on";
+    EXPECT_LT(me.seconds_since(begin), 13)
+        << "the abort of a group that never came together was given up on";
   };
   expect_all_well(on_gpu_ranks(2, body, 1));
 }
 
 TEST(Nccl, AnIdOfAnotherKindIsRefused) {
   expect_all_well(on_gpu_ranks(1, [](GpuRank& me) {
-    EXPECT_THROW(
-        me.library.join(*me.device, {.rank = 0, .size = 1, .id = "no id"}, me.clock, me.clock.after(5s), nullptr),
-        Error);
+    EXPECT_THROW(me.library.join(*me.device, {.rank = 0, .size = 1, .id = "no id"}, me.clock,
+                                 me.clock.after(5s), nullptr),
+                 Error);
   }));
 }
 

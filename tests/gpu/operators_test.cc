@@ -1,5 +1,5 @@
-// Every built-in model that runs through autograd segments, on a GPU: repeatable to the bit, capturable, and close to
-// the CPU in float32, bfloat16 and float16.
+// Every built-in model that runs through autograd segments, on a GPU: repeatable to the bit,
+// capturable, and close to the CPU in float32, bfloat16 and float16.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/empty.h>
@@ -32,26 +32,30 @@ class GpuOperators : public GpuTest {
     // A running variance is positive.
     for (const BlockShape& block : flat->shape.blocks)
       for (const ParameterShape& p : block.parameters)
-        if (p.name.ends_with("variance") || p.name.ends_with("running_var")) named_case::value(*flat, p.name).abs_();
+        if (p.name.ends_with("variance") || p.name.ends_with("running_var"))
+          named_case::value(*flat, p.name).abs_();
     return flat;
   }
-  std::unique_ptr<GpuModel> on_gpu(const Job& job, const std::string& precision, const FlatModel& flat,
-                                   const std::vector<at::Tensor>& data) {
+  std::unique_ptr<GpuModel> on_gpu(const Job& job, const std::string& precision,
+                                   const FlatModel& flat, const std::vector<at::Tensor>& data) {
     return std::make_unique<GpuModel>(job, precision, flat, data, *device, stream);
   }
 };
 
 void expect_same_bits(const Result& a, const Result& b, const std::string& what) {
-  EXPECT_EQ(std::memcmp(&a.loss, &b.loss, sizeof a.loss), 0) << what << ": loss " << a.loss << " and " << b.loss;
+  EXPECT_EQ(std::memcmp(&a.loss, &b.loss, sizeof a.loss), 0)
+      << what << ": loss " << a.loss << " and " << b.loss;
   EXPECT_EQ(a.count, b.count) << what;
   EXPECT_EQ(first_difference(a.output, b.output), -1) << what << ": the output";
   for (size_t i = 0; i < a.gradients.size(); ++i)
-    EXPECT_EQ(first_difference(a.gradients[i], b.gradients[i]), -1) << what << ": the gradient of " << a.names[i];
+    EXPECT_EQ(first_difference(a.gradients[i], b.gradients[i]), -1)
+        << what << ": the gradient of " << a.names[i];
 }
 
 double largest(const std::vector<float>& values) {
   double top = 0;
-  for (const float value : values) top = std::isfinite(value) ? std::max(top, std::abs(double{value})) : INFINITY;
+  for (const float value : values)
+    top = std::isfinite(value) ? std::max(top, std::abs(double{value})) : INFINITY;
   return top;
 }
 
@@ -85,7 +89,8 @@ TEST_F(GpuOperators, RepeatBitForBit) {
       const auto model = on_gpu(trial.job, precision, *flat, data);
       const Result first = model->run();
       for (int again = 0; again < 3; ++again) expect_same_bits(model->run(), first, what);
-      expect_same_bits(on_gpu(trial.job, precision, *flat, data)->run(), first, what + ", in other memory");
+      expect_same_bits(on_gpu(trial.job, precision, *flat, data)->run(), first,
+                       what + ", in other memory");
     }
   }
 }
@@ -95,19 +100,22 @@ TEST_F(GpuOperators, AgreeWithTheCpuInFloat32) {
     SCOPED_TRACE(trial.name);
     const auto flat = on_cpu(trial.job);
     const auto data = data_of(trial.job, flat->model);
-    const Result want = run_on_cpu(*flat, data), got = on_gpu(trial.job, "float32", *flat, data)->run();
-    // Float32 sums of up to some thousands of terms in another order, through a few layers: 2e-5 of the largest.
-    // (TF32 would be off by 1e-3.)
+    const Result want = run_on_cpu(*flat, data),
+                 got = on_gpu(trial.job, "float32", *flat, data)->run();
+    // Float32 sums of up to some thousands of terms in another order, through a few layers: 2e-5 of
+    // the largest. (TF32 would be off by 1e-3.)
     EXPECT_NEAR(got.loss, want.loss, 2e-5 * std::abs(want.loss));
     EXPECT_NEAR(got.count, want.count, 1e-9);
-    EXPECT_LE(largest_difference(got.output, want.output), 2e-5 * std::max(1.0, largest(want.output)));
-    // Gradients carry the differences of the values they are made from. Some are zero but for rounding (of a bias
-    // before a batch norm), so that the measure is the largest of all.
+    EXPECT_LE(largest_difference(got.output, want.output),
+              2e-5 * std::max(1.0, largest(want.output)));
+    // Gradients carry the differences of the values they are made from. Some are zero but for
+    // rounding (of a bias before a batch norm), so that the measure is the largest of all.
     double top = 0;
     for (const auto& gradient : want.gradients) top = std::max(top, largest(gradient));
     ASSERT_EQ(got.gradients.size(), want.gradients.size());
     for (size_t i = 0; i < want.gradients.size(); ++i)
-      EXPECT_LE(largest_difference(got.gradients[i], want.gradients[i]), 1e-4 * top) << want.names[i];
+      EXPECT_LE(largest_difference(got.gradients[i], want.gradients[i]), 1e-4 * top)
+          << want.names[i];
   }
 }
 
@@ -116,9 +124,10 @@ TEST_F(GpuOperators, AreNearTheCpuInNarrowPrecisions) {
     const auto flat = on_cpu(trial.job);
     const auto data = data_of(trial.job, flat->model);
     const Result want = run_on_cpu(*flat, data);
-    // A matmul's inputs are rounded by 2^-9 (bfloat16) or 2^-12 (float16) of themselves; a few layers and the kinks of
-    // activations, pools and losses make that some percent of a gradient.
-    for (const auto& [precision, loss, gradient] : {std::tuple{"bfloat16", 0.05, 0.25}, {"float16", 0.01, 0.08}}) {
+    // A matmul's inputs are rounded by 2^-9 (bfloat16) or 2^-12 (float16) of themselves; a few
+    // layers and the kinks of activations, pools and losses make that some percent of a gradient.
+    for (const auto& [precision, loss, gradient] :
+         {std::tuple{"bfloat16", 0.05, 0.25}, {"float16", 0.01, 0.08}}) {
       SCOPED_TRACE(trial.name + " " + precision);
       const Result got = on_gpu(trial.job, precision, *flat, data)->run();
       EXPECT_NEAR(got.loss, want.loss, loss * std::abs(want.loss));
@@ -138,7 +147,8 @@ TEST_F(GpuOperators, ACapturedPassHasTheBitsOfOneThatIsNotWithOtherKeysToo) {
       const std::string what = trial.name + " " + precision;
       const auto model = on_gpu(trial.job, precision, *flat, data);
       for (const Block& block : model->model.blocks)
-        for (const auto& segment : block.segments) EXPECT_TRUE(segment->captures()) << what << " " << segment->name();
+        for (const auto& segment : block.segments)
+          EXPECT_TRUE(segment->captures()) << what << " " << segment->name();
       const Result first = model->run();
       model->set_keys(other);
       const Result second = model->run();
@@ -162,12 +172,14 @@ TEST_F(GpuOperators, MasksAreTheCpus) {
   Dropout dropout{0.3, 7, 12, 5, 2, 1003, 4};
   const at::Tensor like = at::ones({6, 4, 77});
   const std::vector<float> want = floats_of(keyed_mask(dropout, like));
-  EXPECT_EQ(first_difference(floats_of(keyed_mask(dropout, like.to(kGpu))), want), -1) << "without keys";
+  EXPECT_EQ(first_difference(floats_of(keyed_mask(dropout, like.to(kGpu))), want), -1)
+      << "without keys";
   const GpuArray<StepKeys> keys(*device, stream, std::vector<StepKeys>{{12, 1000}});
   dropout.keys = keys.data();
   dropout.step = 0;
   dropout.first_sample = 3;
-  EXPECT_EQ(first_difference(floats_of(keyed_mask(dropout, like.to(kGpu))), want), -1) << "with keys";
+  EXPECT_EQ(first_difference(floats_of(keyed_mask(dropout, like.to(kGpu))), want), -1)
+      << "with keys";
 }
 
 TEST_F(GpuOperators, NormalsAreTheCpusButForTheLogarithmsRounding) {
@@ -184,7 +196,9 @@ TEST_F(GpuOperators, NormalsAreTheCpusButForTheLogarithmsRounding) {
 TEST_F(GpuOperators, DrawsOfTorchsGeneratorAreReseededThere) {
   AdaptOptions options;
   options.draws = true;
-  const auto drop = [](Tensors, Tensors in) { return std::vector<at::Tensor>{at::dropout(in[0], 0.5, true)}; };
+  const auto drop = [](Tensors, Tensors in) {
+    return std::vector<at::Tensor>{at::dropout(in[0], 0.5, true)};
+  };
   const Block block = adapt("drop", {}, drop, {{"x", {512}}}, {{"y", {512}}}, options);
   EXPECT_FALSE(block.segments[0]->captures());
   const std::vector<at::Tensor> in = {at::ones({512}, at::TensorOptions().device(kGpu))};
@@ -222,15 +236,19 @@ TEST_F(GpuOperators, ATeachersLossAgreesWithTheCpu) {
   at::Tensor targets = at::arange(12, at::kLong).remainder(10);
   targets[3] = -1;
   const auto run = [&](at::Device place) {
-    const auto bytes = [&](int64_t n) { return at::empty({n}, at::TensorOptions().dtype(at::kByte).device(place)); };
+    const auto bytes = [&](int64_t n) {
+      return at::empty({n}, at::TensorOptions().dtype(at::kByte).device(place));
+    };
     const at::Tensor saved = bytes(segment->saved_bytes()), work = bytes(segment->work_bytes());
     const auto span = [](const at::Tensor& memory) {
-      return std::span(static_cast<std::byte*>(memory.data_ptr()), static_cast<size_t>(memory.numel()));
+      return std::span(static_cast<std::byte*>(memory.data_ptr()),
+                       static_cast<size_t>(memory.numel()));
     };
     std::shared_ptr<void> kept;
     Context context{{}, {}, {}, span(saved), span(work), kept};
     const std::vector<at::Tensor> in = {wave({12, 10}, 0, 3).to(place), targets.to(place)};
-    const std::vector<at::Tensor> out = {at::empty({2}, at::TensorOptions().dtype(at::kDouble).device(place))};
+    const std::vector<at::Tensor> out = {
+        at::empty({2}, at::TensorOptions().dtype(at::kDouble).device(place))};
     const std::vector<at::Tensor> grad = {at::zeros_like(in[0]), {}};
     segment->forward(context, in, out);
     segment->backward(context, in, out, std::vector<at::Tensor>(1), grad);
@@ -251,7 +269,8 @@ TEST_F(GpuOperators, MetricsOfADevicesTensorsAreTheHosts) {
   for (const Task task : {Task::kTokens, Task::kClasses}) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
       Metrics host(task, 10), there(task, 10);
-      const std::vector<at::Tensor> data = {logits, targets}, moved = {logits.to(kGpu), targets.to(kGpu)};
+      const std::vector<at::Tensor> data = {logits, targets},
+                                    moved = {logits.to(kGpu), targets.to(kGpu)};
       host.add(3, 31, logits.to(type), data, borders);
       there.add(3, 31, logits.to(kGpu).to(type), moved, borders);
       EXPECT_EQ(there.report(), host.report()) << c10::toString(type);

@@ -1,7 +1,8 @@
-// The GPU's elementwise and row-wise kernels against the CPU's, each also repeated, on unaligned arrays (where other
-// code runs) and on the first of its rows alone: equal bits. Tolerances are fractions of the largest value: sums over
-// thousands of float32 values in another order 2e-5, a row's sums and functions 4e-6; the hardware's exponential and
-// division of the 16-bit types 2e-5; a derivative at an argument that was rounded to A 4 roundings.
+// The GPU's elementwise and row-wise kernels against the CPU's, each also repeated, on unaligned
+// arrays (where other code runs) and on the first of its rows alone: equal bits. Tolerances are
+// fractions of the largest value: sums over thousands of float32 values in another order 2e-5, a
+// row's sums and functions 4e-6; the hardware's exponential and division of the 16-bit types 2e-5;
+// a derivative at an argument that was rounded to A 4 roundings.
 #include "gpu/row_side.h"
 
 namespace tutti {
@@ -12,21 +13,26 @@ constexpr double kSums = 2e-5, kRow = 4e-6, kFunction = 2e-5;
 struct Size {
   int64_t rows, cols;
 };
-// float rows of 4100 and more and 16-bit rows of 8200 and more are too long for a thread's registers.
-const std::vector<Size> kSizes{{1, 1},      {300, 37}, {4096, 37},  {7, 192},   {1, 768},  {4096, 768},
-                               {300, 1000}, {7, 3072}, {300, 3072}, {33, 4100}, {9, 8200}, {5, 12288}};
+// float rows of 4100 and more and 16-bit rows of 8200 and more are too long for a thread's
+// registers.
+const std::vector<Size> kSizes{{1, 1},      {300, 37},   {4096, 37},  {7, 192},
+                               {1, 768},    {4096, 768}, {300, 1000}, {7, 3072},
+                               {300, 3072}, {33, 4100},  {9, 8200},   {5, 12288}};
 
 template <class A>
 class GpuRows : public RowTest<A> {};
 TYPED_TEST_SUITE(GpuRows, Activations);
 
-std::string name(const char* what, const Size& size) { return fmt::format("{} {} x {}", what, size.rows, size.cols); }
+std::string name(const char* what, const Size& size) {
+  return fmt::format("{} {} x {}", what, size.rows, size.cols);
+}
 
 TYPED_TEST(GpuRows, LayerNormAndItsGradient) {
   for (const Size& size : kSizes) {
     const auto [rows, cols] = size;
-    const Floats x = this->values(rows * cols), gamma = this->values(cols), beta = this->values(cols),
-                 dy = this->values(rows * cols), residual = this->values(rows * cols);
+    const Floats x = this->values(rows * cols), gamma = this->values(cols),
+                 beta = this->values(cols), dy = this->values(rows * cols),
+                 residual = this->values(rows * cols);
     const auto op = [&](auto& side, int64_t some) {
       const auto n = some * cols;
       const auto* const in = side.array({x.begin(), x.begin() + n});
@@ -36,8 +42,8 @@ TYPED_TEST(GpuRows, LayerNormAndItsGradient) {
       float *const mean = side.float_result(some), *const rstd = side.float_result(some);
       auto* const dx = side.array({residual.begin(), residual.begin() + n}, true);
       side.table.layer_norm(in, g, side.floats(beta), y, mean, rstd, some, cols, 1e-5f);
-      side.table.layer_norm_backward(d, in, mean, rstd, g, dx, dx, side.float_result(cols), side.float_result(cols),
-                                     some, cols);
+      side.table.layer_norm_backward(d, in, mean, rstd, g, dx, dx, side.float_result(cols),
+                                     side.float_result(cols), some, cols);
     };
     this->compare(name("layer_norm", size), {kRow, kRow, kRow, kRow, kSums, kSums},
                   [&, rows = rows](auto& side) { op(side, rows); });
@@ -48,34 +54,39 @@ TYPED_TEST(GpuRows, LayerNormAndItsGradient) {
 TYPED_TEST(GpuRows, LayerNormWithoutBetaOrResidualInPlace) {
   for (const Size& size : {Size{300, 768}, Size{7, 37}, Size{5, 12288}}) {
     const auto [rows, cols] = size;
-    const Floats x = this->values(rows * cols), gamma = this->values(cols), dy = this->values(rows * cols);
-    this->compare(name("layer_norm", size), {kRow, kRow, kRow, kRow, kSums}, [&, rows = rows, cols = cols](auto& side) {
-      const auto* const in = side.array(x);
-      const float* const g = side.floats(gamma);
-      auto* const y = side.result(rows * cols);
-      float *const mean = side.float_result(rows), *const rstd = side.float_result(rows);
-      auto* const dx = side.array(dy, true);
-      side.table.layer_norm(in, g, nullptr, y, mean, rstd, rows, cols, 1e-5f);
-      side.table.layer_norm_backward(dx, in, mean, rstd, g, nullptr, dx, side.float_result(cols), nullptr, rows, cols);
-    });
+    const Floats x = this->values(rows * cols), gamma = this->values(cols),
+                 dy = this->values(rows * cols);
+    this->compare(name("layer_norm", size), {kRow, kRow, kRow, kRow, kSums},
+                  [&, rows = rows, cols = cols](auto& side) {
+                    const auto* const in = side.array(x);
+                    const float* const g = side.floats(gamma);
+                    auto* const y = side.result(rows * cols);
+                    float *const mean = side.float_result(rows), *const rstd =
+                                                                     side.float_result(rows);
+                    auto* const dx = side.array(dy, true);
+                    side.table.layer_norm(in, g, nullptr, y, mean, rstd, rows, cols, 1e-5f);
+                    side.table.layer_norm_backward(dx, in, mean, rstd, g, nullptr, dx,
+                                                   side.float_result(cols), nullptr, rows, cols);
+                  });
   }
 }
 
 TYPED_TEST(GpuRows, RmsNormAndItsGradient) {
   for (const Size& size : kSizes) {
     const auto [rows, cols] = size;
-    const Floats x = this->values(rows * cols), gamma = this->values(cols), dy = this->values(rows * cols),
-                 residual = this->values(rows * cols);
-    this->compare(name("rms_norm", size), {kRow, kRow, kRow, kSums}, [&, rows = rows, cols = cols](auto& side) {
-      const auto* const in = side.array(x);
-      const float* const g = side.floats(gamma);
-      auto* const y = side.result(rows * cols);
-      float* const rstd = side.float_result(rows);
-      auto* const dx = side.result(rows * cols);
-      side.table.rms_norm(in, g, y, rstd, rows, cols, 1e-5f);
-      side.table.rms_norm_backward(side.array(dy), in, rstd, g, side.array(residual), dx, side.float_result(cols), rows,
-                                   cols);
-    });
+    const Floats x = this->values(rows * cols), gamma = this->values(cols),
+                 dy = this->values(rows * cols), residual = this->values(rows * cols);
+    this->compare(name("rms_norm", size), {kRow, kRow, kRow, kSums},
+                  [&, rows = rows, cols = cols](auto& side) {
+                    const auto* const in = side.array(x);
+                    const float* const g = side.floats(gamma);
+                    auto* const y = side.result(rows * cols);
+                    float* const rstd = side.float_result(rows);
+                    auto* const dx = side.result(rows * cols);
+                    side.table.rms_norm(in, g, y, rstd, rows, cols, 1e-5f);
+                    side.table.rms_norm_backward(side.array(dy), in, rstd, g, side.array(residual),
+                                                 dx, side.float_result(cols), rows, cols);
+                  });
   }
 }
 
@@ -83,10 +94,11 @@ TYPED_TEST(GpuRows, BiasAndColumnSums) {
   for (const Size& size : kSizes) {
     const auto [rows, cols] = size;
     const Floats y = this->values(rows * cols), bias = this->values(cols);
-    this->compare(name("add_bias, column_sums", size), {kExact, kSums}, [&, rows = rows, cols = cols](auto& side) {
-      side.table.add_bias(side.array(y, true), side.floats(bias), rows, cols);
-      side.table.column_sums(side.array(y), side.float_result(cols), rows, cols);
-    });
+    this->compare(name("add_bias, column_sums", size), {kExact, kSums},
+                  [&, rows = rows, cols = cols](auto& side) {
+                    side.table.add_bias(side.array(y, true), side.floats(bias), rows, cols);
+                    side.table.column_sums(side.array(y), side.float_result(cols), rows, cols);
+                  });
   }
 }
 
@@ -103,7 +115,8 @@ Dropout some_dropout(int64_t rows_per_sample) {
 TYPED_TEST(GpuRows, ResidualAndDropoutHaveTheMasksOfTheCpu) {
   for (const Size& size : kSizes) {
     const auto [rows, cols] = size;
-    const Floats y = this->values(rows * cols), bias = this->values(cols), x = this->values(rows * cols);
+    const Floats y = this->values(rows * cols), bias = this->values(cols),
+                 x = this->values(rows * cols);
     for (const int64_t rows_per_sample : {int64_t{0}, int64_t{1}, int64_t{5}, rows}) {
       const Dropout dropout = some_dropout(rows_per_sample);
       const Dropout* const given = rows_per_sample == 0 ? nullptr : &dropout;
@@ -117,8 +130,8 @@ TYPED_TEST(GpuRows, ResidualAndDropoutHaveTheMasksOfTheCpu) {
       };
       std::vector<double> tolerances{kExact, kExact, kSums};
       if (given == nullptr) tolerances = {kExact, kSums};
-      this->compare(fmt::format("{}, {} rows a sample", name("dropout", size), rows_per_sample), tolerances,
-                    [&, rows = rows](auto& side) { op(side, rows); });
+      this->compare(fmt::format("{}, {} rows a sample", name("dropout", size), rows_per_sample),
+                    tolerances, [&, rows = rows](auto& side) { op(side, rows); });
       if (rows > 1) this->compare_rows(name("dropout", size), rows, rows / 2, op);
     }
   }
@@ -130,12 +143,14 @@ TYPED_TEST(GpuRows, KeysInTheDevicesMemoryCountAsThoseOfTheCall) {
   const auto drawn = [&](const Dropout& dropout) {
     return this
         ->on_gpu([&](auto& side) {
-          side.table.dropout_backward(side.array(ones), side.result(rows * cols), nullptr, rows, cols, &dropout);
+          side.table.dropout_backward(side.array(ones), side.result(rows * cols), nullptr, rows,
+                                      cols, &dropout);
         })[0]
         .values;
   };
   Dropout plain = some_dropout(4);
-  const GpuArray<StepKeys> keys(*this->device, this->stream, std::vector<StepKeys>{{.step = 77, .first_sample = 5000}});
+  const GpuArray<StepKeys> keys(*this->device, this->stream,
+                                std::vector<StepKeys>{{.step = 77, .first_sample = 5000}});
   Dropout keyed = plain;
   keyed.keys = keys.data();
   keyed.first_sample = 8;
@@ -150,16 +165,19 @@ TYPED_TEST(GpuRows, ActivationsAndTheirGradients) {
   using A = TypeParam;
   for (const Size& size : kSizes) {
     const auto [rows, cols] = size;
-    const Floats h = this->values(rows * cols, 3), bias = this->values(cols), dg = this->values(rows * cols);
-    for (const Activation kind : {Activation::kGelu, Activation::kGeluTanh, Activation::kRelu, Activation::kSilu,
-                                  Activation::kTanh, Activation::kSigmoid, Activation::kLeakyRelu, Activation::kElu}) {
+    const Floats h = this->values(rows * cols, 3), bias = this->values(cols),
+                 dg = this->values(rows * cols);
+    for (const Activation kind :
+         {Activation::kGelu, Activation::kGeluTanh, Activation::kRelu, Activation::kSilu,
+          Activation::kTanh, Activation::kSigmoid, Activation::kLeakyRelu, Activation::kElu}) {
       for (const bool biased : {true, false}) {
         if (!biased && rows * cols > 100000) continue;
         const auto op = [&, cols = cols](auto& side, int64_t some) {
           const auto n = some * cols;
           auto* const left = side.array({h.begin(), h.begin() + n}, true);
           auto* const dh = side.array({dg.begin(), dg.begin() + n}, true);
-          side.table.bias_activation(left, biased ? side.floats(bias) : nullptr, side.result(n), some, cols, kind);
+          side.table.bias_activation(left, biased ? side.floats(bias) : nullptr, side.result(n),
+                                     some, cols, kind);
           side.table.activation_backward(dh, left, dh, side.float_result(cols), some, cols, kind);
         };
         const double derivative = kFunction + 4 * kRounding<A>;
@@ -176,22 +194,26 @@ TYPED_TEST(GpuRows, SwigluAndItsGradient) {
   using A = TypeParam;
   for (const Size& size : kSizes) {
     const auto [rows, cols] = size;
-    const Floats h = this->values(2 * rows * cols, 2), bias = this->values(2 * cols), dg = this->values(rows * cols);
+    const Floats h = this->values(2 * rows * cols, 2), bias = this->values(2 * cols),
+                 dg = this->values(rows * cols);
     for (const bool biased : {true, false}) {
       const double derivative = kFunction + 4 * kRounding<A>;
-      this->compare(
-          name("swiglu", size), {derivative, kFunction, derivative + kSums}, [&, rows = rows, cols = cols](auto& side) {
-            auto* const left = side.array(h, true);
-            side.table.bias_swiglu(left, biased ? side.floats(bias) : nullptr, side.result(rows * cols), rows, cols);
-            side.table.swiglu_backward(side.array(dg), left, left, side.float_result(2 * cols), rows, cols);
-          });
+      this->compare(name("swiglu", size), {derivative, kFunction, derivative + kSums},
+                    [&, rows = rows, cols = cols](auto& side) {
+                      auto* const left = side.array(h, true);
+                      side.table.bias_swiglu(left, biased ? side.floats(bias) : nullptr,
+                                             side.result(rows * cols), rows, cols);
+                      side.table.swiglu_backward(side.array(dg), left, left,
+                                                 side.float_result(2 * cols), rows, cols);
+                    });
     }
   }
 }
 
 TYPED_TEST(GpuRows, RotaryPositionsAndTheirGradients) {
-  for (const RotaryShape& shape : {RotaryShape{2, 5, 2, 2, 7}, RotaryShape{3, 100, 4, 64, 320},
-                                   RotaryShape{2, 33, 3, 34, 110}, RotaryShape{2, 700, 24, 64, 2304}}) {
+  for (const RotaryShape& shape :
+       {RotaryShape{2, 5, 2, 2, 7}, RotaryShape{3, 100, 4, 64, 320}, RotaryShape{2, 33, 3, 34, 110},
+        RotaryShape{2, 700, 24, 64, 2304}}) {
     const int64_t n = shape.batch * shape.length * shape.columns;
     const Floats x = this->values(n), bias = this->values(shape.columns), d = this->values(n);
     const Floats table = rotary_table(shape.length, shape.dim, 10000);
@@ -199,9 +221,11 @@ TYPED_TEST(GpuRows, RotaryPositionsAndTheirGradients) {
       this->compare(fmt::format("rotary of {} x {}", shape.batch * shape.length, shape.columns),
                     {kExact, kExact, kSums}, [&](auto& side) {
                       const float* const angles = side.floats(table);
-                      side.table.rotary(side.array(x, true), biased ? side.floats(bias) : nullptr, angles, shape);
+                      side.table.rotary(side.array(x, true), biased ? side.floats(bias) : nullptr,
+                                        angles, shape);
                       auto* const dx = side.array(d, true);
-                      side.table.rotary_backward(dx, angles, side.float_result(shape.columns), shape);
+                      side.table.rotary_backward(dx, angles, side.float_result(shape.columns),
+                                                 shape);
                     });
     }
   }
@@ -213,7 +237,8 @@ TYPED_TEST(GpuRows, EmbeddingAndItsGradient) {
     const auto [rows, cols] = size;
     const int64_t length = rows > 100 ? 100 : 2;
     std::vector<int64_t> tokens;
-    for (int64_t r = 0; r < rows; ++r) {  // a third of the rows have one token, many tokens have no row
+    // a third of the rows have one token, many tokens have no row
+    for (int64_t r = 0; r < rows; ++r) {
       tokens.push_back(r % 3 == 0 ? 5 : static_cast<int64_t>(this->random() % vocab));
     }
     const Floats token = this->values(vocab * cols), position = this->values(length * cols),
@@ -221,14 +246,15 @@ TYPED_TEST(GpuRows, EmbeddingAndItsGradient) {
     for (const bool masked : {false, true}) {
       const Dropout dropout = some_dropout(length);
       const Dropout* const given = masked ? &dropout : nullptr;
-      this->compare(fmt::format("{}{}", name("embed", size), masked ? ", masked" : ""), {kExact, kSums, kSums},
-                    [&, rows = rows, cols = cols](auto& side) {
+      this->compare(fmt::format("{}{}", name("embed", size), masked ? ", masked" : ""),
+                    {kExact, kSums, kSums}, [&, rows = rows, cols = cols](auto& side) {
                       const int64_t* const ids = side.ids(tokens);
-                      side.table.embed(ids, side.floats(token), side.floats(position), side.result(rows * cols), rows,
-                                       length, cols, given);
+                      side.table.embed(ids, side.floats(token), side.floats(position),
+                                       side.result(rows * cols), rows, length, cols, given);
                       float* const dtoken = side.float_result(vocab * cols);
-                      side.table.embed_backward(ids, side.array(dout), dtoken, side.float_result(length * cols), rows,
-                                                length, vocab, cols, given);
+                      side.table.embed_backward(ids, side.array(dout), dtoken,
+                                                side.float_result(length * cols), rows, length,
+                                                vocab, cols, given);
                     });
     }
   }
@@ -245,12 +271,16 @@ TYPED_TEST(GpuRows, NanAndInfinityAreNotLost) {
       const auto* const in = side.array(x);
       const float* const ones = side.floats(gamma);
       float *const mean = side.float_result(rows), *const rstd = side.float_result(rows);
-      side.table.layer_norm(in, ones, ones, side.result(rows * cols), mean, rstd, rows, cols, 1e-5f);
-      side.table.layer_norm_backward(side.array(d), in, mean, rstd, ones, nullptr, side.result(rows * cols),
-                                     side.float_result(cols), side.float_result(cols), rows, cols);
+      side.table.layer_norm(in, ones, ones, side.result(rows * cols), mean, rstd, rows, cols,
+                            1e-5f);
+      side.table.layer_norm_backward(side.array(d), in, mean, rstd, ones, nullptr,
+                                     side.result(rows * cols), side.float_result(cols),
+                                     side.float_result(cols), rows, cols);
       side.table.column_sums(in, side.float_result(cols), rows, cols);
-      side.table.bias_activation(side.array(x), ones, side.result(rows * cols), rows, cols, Activation::kGeluTanh);
-      side.table.bias_residual(in, ones, side.array(d), side.result(rows * cols), rows, cols, nullptr);
+      side.table.bias_activation(side.array(x), ones, side.result(rows * cols), rows, cols,
+                                 Activation::kGeluTanh);
+      side.table.bias_residual(in, ones, side.array(d), side.result(rows * cols), rows, cols,
+                               nullptr);
     });
     const auto lost = [](float v) { return std::isfinite(v); };
     EXPECT_FALSE(lost(all[0].values[row]) && lost(all[1].values[row])) << "mean and rstd";
@@ -271,8 +301,8 @@ TYPED_TEST(GpuRows, NoRowsGiveSumsOfZero) {
     const auto* const none = side.array(Floats(1));
     side.table.column_sums(none, side.float_result(cols), 0, cols);
     side.table.layer_norm_backward(none, none, side.floats(Floats(1)), side.floats(Floats(1)),
-                                   side.floats(Floats(cols)), nullptr, side.array(Floats(1)), side.float_result(cols),
-                                   side.float_result(cols), 0, cols);
+                                   side.floats(Floats(cols)), nullptr, side.array(Floats(1)),
+                                   side.float_result(cols), side.float_result(cols), 0, cols);
   });
   for (const Result& sums : all) expect_same_bits(sums.values, Floats(cols, 0.0f), "sums");
 }

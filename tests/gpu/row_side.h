@@ -1,5 +1,5 @@
-// A kernel of the table run on both sides: on the CPU in float32, on the GPU in A, from the same values (rounded to A).
-// An operation is written once, as a function of a side.
+// A kernel of the table run on both sides: on the CPU in float32, on the GPU in A, from the same
+// values (rounded to A). An operation is written once, as a function of a side.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,7 +23,9 @@ class CpuSide {
   explicit CpuSide() : table(kernels(supported(Isa::kAvx512) ? Isa::kAvx512 : Isa::kAvx2)) {}
   const Kernels& table;
 
-  float* array(const Floats& values, bool is_result = false) { return keep(values, is_result, true); }
+  float* array(const Floats& values, bool is_result = false) {
+    return keep(values, is_result, true);
+  }
   float* floats(const Floats& values) { return keep(values, false, false); }
   float* result(int64_t n) { return keep(Floats(static_cast<size_t>(n), NAN), true, true); }
   float* float_result(int64_t n) { return keep(Floats(static_cast<size_t>(n), NAN), true, false); }
@@ -52,10 +54,14 @@ class GpuSide {
       : table(table_of<A>(library)), device_(device), stream_(stream), shift_(shift) {}
   const KernelsFor<A>& table;
 
-  A* array(const Floats& values, bool is_result = false) { return keep<A>(values, is_result, activations_); }
+  A* array(const Floats& values, bool is_result = false) {
+    return keep<A>(values, is_result, activations_);
+  }
   float* floats(const Floats& values) { return keep<float>(values, false, floats_); }
   A* result(int64_t n) { return keep<A>(Floats(static_cast<size_t>(n), NAN), true, activations_); }
-  float* float_result(int64_t n) { return keep<float>(Floats(static_cast<size_t>(n), NAN), true, floats_); }
+  float* float_result(int64_t n) {
+    return keep<float>(Floats(static_cast<size_t>(n), NAN), true, floats_);
+  }
   const int64_t* ids(const std::vector<int64_t>& values) {
     ids_.push_back(std::make_unique<GpuArray<int64_t>>(device_, stream_, values));
     return ids_.back()->data();
@@ -63,7 +69,8 @@ class GpuSide {
   std::vector<Result> results() const {
     std::vector<Result> all;
     for (const auto& [activations, index] : order_) {
-      all.push_back({activations ? read(*activations_[index]) : read(*floats_[index]), activations});
+      all.push_back(
+          {activations ? read(*activations_[index]) : read(*floats_[index]), activations});
     }
     return all;
   }
@@ -73,7 +80,8 @@ class GpuSide {
   T* keep(const Floats& values, bool is_result, std::vector<std::unique_ptr<GpuArray<T>>>& place) {
     std::vector<T> shifted(static_cast<size_t>(shift_), static_cast<T>(NAN));
     shifted.insert(shifted.end(), values.begin(), values.end());
-    if (is_result) order_.emplace_back(static_cast<const void*>(&place) == &activations_, place.size());
+    if (is_result)
+      order_.emplace_back(static_cast<const void*>(&place) == &activations_, place.size());
     place.push_back(std::make_unique<GpuArray<T>>(device_, stream_, shifted));
     return place.back()->data() + shift_;
   }
@@ -97,14 +105,17 @@ constexpr double kExact = 0;  ///< the same operations: not at all, once the CPU
 constexpr double kNotCompared = -1;
 
 template <class A>
-void expect_close(const Result& got, const Result& want, double tolerance, const std::string& what) {
+void expect_close(const Result& got, const Result& want, double tolerance,
+                  const std::string& what) {
   ASSERT_EQ(got.values.size(), want.values.size()) << what;
   if (tolerance == kNotCompared) return;
-  double worst = 0, top = 1;  // inputs are of that size: what is far smaller comes from larger terms
+  // inputs are of that size: what is far smaller comes from larger terms
+  double worst = 0, top = 1;
   size_t at = 0;
   for (size_t i = 0; i < got.values.size(); ++i) {
     double w = want.values[i];
-    if (tolerance == kExact && want.activations) w = static_cast<float>(static_cast<A>(want.values[i]));
+    if (tolerance == kExact && want.activations)
+      w = static_cast<float>(static_cast<A>(want.values[i]));
     const double distance = std::abs(got.values[i] - w);
     if (!(distance <= worst)) {  // a NaN stays the worst
       worst = distance;
@@ -114,9 +125,11 @@ void expect_close(const Result& got, const Result& want, double tolerance, const
     if (std::isnan(worst)) break;
   }
   // A result of activations is rounded to A once more.
-  const double allowed = tolerance == kExact ? 0 : (tolerance + (want.activations ? kRounding<A> : 0)) * top;
-  EXPECT_LE(worst, allowed) << what << ": element " << at << " of " << got.values.size() << " is " << got.values[at]
-                            << ", on the CPU " << want.values[at] << "; the largest is " << top;
+  const double allowed =
+      tolerance == kExact ? 0 : (tolerance + (want.activations ? kRounding<A> : 0)) * top;
+  EXPECT_LE(worst, allowed) << what << ": element " << at << " of " << got.values.size() << " is "
+                            << got.values[at] << ", on the CPU " << want.values[at]
+                            << "; the largest is " << top;
 }
 
 /// Operations on both sides.
@@ -129,13 +142,15 @@ class RowTest : public GpuTest {
     return all;
   }
 
-  /// Runs the operation on both sides; one tolerance for each of its results, in the order it asks for them.
+  /// Runs the operation on both sides; one tolerance for each of its results, in the order it asks
+  /// for them.
   template <class Op>
   void compare(const std::string& what, const std::vector<double>& tolerances, Op&& op) {
     SCOPED_TRACE(fmt::format("{}, seed {}", what, kSeed));
     CpuSide cpu;
     op(cpu);
-    const std::vector<Result> want = cpu.results(), got = on_gpu(op, 0), again = on_gpu(op, 0), shifted = on_gpu(op, 1);
+    const std::vector<Result> want = cpu.results(), got = on_gpu(op, 0), again = on_gpu(op, 0),
+                              shifted = on_gpu(op, 1);
     ASSERT_EQ(want.size(), tolerances.size());
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < want.size(); ++i) {
@@ -159,8 +174,10 @@ class RowTest : public GpuTest {
     const std::vector<Result> some = on_gpu([&](auto& side) { op(side, fewer); });
     for (size_t i = 0; i < all.size(); ++i) {
       if (!all[i].activations) continue;
-      const Floats first(all[i].values.begin(), all[i].values.begin() + static_cast<int64_t>(some[i].values.size()));
-      expect_same_bits(some[i].values, first, fmt::format("{}: result {} of {} rows", what, i, fewer));
+      const Floats first(all[i].values.begin(),
+                         all[i].values.begin() + static_cast<int64_t>(some[i].values.size()));
+      expect_same_bits(some[i].values, first,
+                       fmt::format("{}: result {} of {} rows", what, i, fewer));
     }
   }
 

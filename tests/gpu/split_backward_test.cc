@@ -15,13 +15,16 @@ class GpuSplitBackward : public GpuTest {
     const Model model = make_model(job);
     const at::Device place(at::kCUDA, 0);
     std::vector<at::Tensor> data;
-    for (const at::Tensor& tensor : model_case::data_of(job, model)) data.push_back(tensor.to(place));
+    for (const at::Tensor& tensor : model_case::data_of(job, model))
+      data.push_back(tensor.to(place));
     const GpuArray<StepKeys> keys(*device, stream, std::vector<StepKeys>{{3, 32}});
     Pass pass;
     pass.seed = 5, pass.first_sample = 8, pass.keys = keys.data();
     const bool by_hand = job.model.kind == "gpt" && !job.model.autograd;
-    const auto low = by_hand ? compute_type(job) : at::kFloat;  // autograd's matmuls cast for themselves
-    test::expect_same_parts(test::HandRun(model, test::waves(model, place), data, pass, low), model);
+    // autograd's matmuls cast for themselves
+    const auto low = by_hand ? compute_type(job) : at::kFloat;
+    test::expect_same_parts(test::HandRun(model, test::waves(model, place), data, pass, low),
+                            model);
   }
   void expect_splits(const Job& job) {
     for (const char* precision : {"float32", "bfloat16", "float16"}) expect_splits(job, precision);

@@ -27,8 +27,12 @@ std::vector<FoldStep> random_tree(std::mt19937_64& random, int count) {
 }
 
 TEST_F(GpuState, FoldsTreesToTheBitsOfTheCpu) {
-  std::vector<std::vector<FoldStep>> orders = {
-      {}, {{0, 1}}, {{0, 1}, {0, 2}}, {{1, 2}, {0, 1}}, {{0, 1}, {2, 3}, {0, 2}}, {{0, 1}, {0, 2}, {0, 3}}};
+  std::vector<std::vector<FoldStep>> orders = {{},
+                                               {{0, 1}},
+                                               {{0, 1}, {0, 2}},
+                                               {{1, 2}, {0, 1}},
+                                               {{0, 1}, {2, 3}, {0, 2}},
+                                               {{0, 1}, {0, 2}, {0, 3}}};
   for (const int terms : {5, 8, 9, 16, 64, 65, 200}) orders.push_back(random_tree(random, terms));
   for (const auto& order : orders) {
     for (const int64_t n : {1, 1023, 1025, 40003}) {
@@ -49,8 +53,8 @@ TEST_F(GpuState, FoldsTreesToTheBitsOfTheCpu) {
       const size_t into = random() % count;
       library.state.fold(stream, memory.data() + into * n, gpu, order, n);
       const std::vector<float> after = memory.get();
-      expect_same_bits(std::vector<float>(after.begin() + into * n, after.begin() + (into + 1) * n), want,
-                       what + " in place");
+      expect_same_bits(std::vector<float>(after.begin() + into * n, after.begin() + (into + 1) * n),
+                       want, what + " in place");
     }
   }
 }
@@ -71,14 +75,17 @@ TEST_F(GpuState, SumsSquaresOfChunksToTheBitsOfTheCpu) {
     chunks.push_back({.at = at, .size = size});
     at += size + static_cast<int64_t>(random() % 5);
   }
-  for (size_t c = 0; c < chunks.size(); ++c) chunks[c].place = static_cast<int32_t>(chunks.size() - c);
+  for (size_t c = 0; c < chunks.size(); ++c)
+    chunks[c].place = static_cast<int32_t>(chunks.size() - c);
   const std::vector<float> x = random_floats(random, at);
   GpuArray<float> on_x = on_gpu(x);
   GpuArray<StateChunk> on_chunks = on_gpu(chunks);
   GpuArray<double> votes(*device, stream, chunks.size() + 2);
-  library.state.chunk_squares(stream, on_x.data(), on_chunks.data(), static_cast<int64_t>(chunks.size()), votes.data());
+  library.state.chunk_squares(stream, on_x.data(), on_chunks.data(),
+                              static_cast<int64_t>(chunks.size()), votes.data());
   std::vector<double> want(chunks.size() + 2);
-  for (const StateChunk& chunk : chunks) want[chunk.place] = sum_squares(x.data() + chunk.at, chunk.size);
+  for (const StateChunk& chunk : chunks)
+    want[chunk.place] = sum_squares(x.data() + chunk.at, chunk.size);
   expect_same_bits(votes.get(), want, "sums of squares");
 }
 
@@ -90,19 +97,22 @@ struct Commit {
 /// Units of so many chunks each.
 class GpuCommit : public SeededGpuTest {
  protected:
-  Commit run(const std::vector<int64_t>& unit_sizes, int micro_batches, const std::vector<double>& votes,
-             const StepInputs& inputs) {
+  Commit run(const std::vector<int64_t>& unit_sizes, int micro_batches,
+             const std::vector<double>& votes, const StepInputs& inputs) {
     std::vector<int64_t> begins = {0};
     for (const int64_t size : unit_sizes) begins.push_back(begins.back() + size);
     GpuArray<int64_t> on_begins = on_gpu(begins);
     const int units = static_cast<int>(unit_sizes.size());
-    const VoteLayout layout{
-        .units = units, .micro_batches = micro_batches, .unit_chunks = on_begins.data(), .chunks = begins.back()};
+    const VoteLayout layout{.units = units,
+                            .micro_batches = micro_batches,
+                            .unit_chunks = on_begins.data(),
+                            .chunks = begins.back()};
     EXPECT_EQ(static_cast<int64_t>(votes.size()), layout.size());
     GpuArray<double> on_votes = on_gpu(votes);
     GpuArray<StepInputs> on_inputs = on_gpu(std::vector<StepInputs>{inputs});
     GpuArray<std::byte> out(*device, stream, static_cast<size_t>(outcome_bytes(units)));
-    library.state.commit(stream, on_votes.data(), layout, on_inputs.data(), reinterpret_cast<StepOutcome*>(out.data()));
+    library.state.commit(stream, on_votes.data(), layout, on_inputs.data(),
+                         reinterpret_cast<StepOutcome*>(out.data()));
     const std::vector<std::byte> bytes = out.get();
     Commit got{.outcome = {}, .scales = std::vector<float>(units)};
     std::memcpy(&got.outcome, bytes.data(), sizeof(StepOutcome));
@@ -135,7 +145,8 @@ TEST_F(GpuCommit, SumsVotesAndDecidesClipFactors) {
   for (const ClipBy by : {ClipBy::kNone, ClipBy::kNorm, ClipBy::kUnit}) {
     for (const double scale : {1.0, 1024.0}) {
       for (const double clip : {0.0, 1e-3, 1e3}) {
-        SCOPED_TRACE(testing::Message() << "by " << static_cast<int>(by) << " scale " << scale << " clip " << clip);
+        SCOPED_TRACE(testing::Message()
+                     << "by " << static_cast<int>(by) << " scale " << scale << " clip " << clip);
         StepInputs inputs;
         inputs.loss_scale[0] = scale;
         inputs.clip = clip;
@@ -149,7 +160,8 @@ TEST_F(GpuCommit, SumsVotesAndDecidesClipFactors) {
         for (size_t u = 0; u < sizes.size(); ++u) {
           double factor = 1;
           if (by == ClipBy::kNorm) factor = clip_factor(std::sqrt(squares) / targets / scale, clip);
-          if (by == ClipBy::kUnit) factor = clip_factor(std::sqrt(of_unit[u]) / targets / scale, clip);
+          if (by == ClipBy::kUnit)
+            factor = clip_factor(std::sqrt(of_unit[u]) / targets / scale, clip);
           EXPECT_EQ(got.scales[u], static_cast<float>(factor / targets / scale)) << "unit " << u;
         }
       }
@@ -158,7 +170,8 @@ TEST_F(GpuCommit, SumsVotesAndDecidesClipFactors) {
 }
 
 TEST_F(GpuCommit, FindsWhatIsNotFinite) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity(),
+                   kNan = std::numeric_limits<double>::quiet_NaN();
   const std::vector<double> fine = {1, 2, 3, 4, 5, 6, 0};  // 4 chunks, a loss, a count, stop
   EXPECT_EQ(run({1, 3}, 1, fine, {}).outcome.finite, 1);
   EXPECT_EQ(run({1, 3}, 1, fine, {}).outcome.stop, 0);

@@ -1,4 +1,5 @@
-// The updates of all optimizers on a GPU against the CPU's, bit for bit, with the copies in low precision.
+// The updates of all optimizers on a GPU against the CPU's, bit for bit, with the copies in low
+// precision.
 #include <cmath>
 #include <limits>
 
@@ -10,7 +11,8 @@ namespace tutti {
 namespace {
 
 UpdateKind kind_of(const std::string& name) {
-  const std::vector<std::string> names = {"sgd", "adagrad", "rmsprop", "adam", "adamw", "lion", "lamb"};
+  const std::vector<std::string> names = {"sgd",   "adagrad", "rmsprop", "adam",
+                                          "adamw", "lion",    "lamb"};
   return static_cast<UpdateKind>(std::find(names.begin(), names.end(), name) - names.begin());
 }
 
@@ -25,7 +27,9 @@ RuleScalars rule_of(const TrainConfig& config, const StepScalars& s) {
   const double correction = 1 / (1 - std::pow(config.beta1, t));
   const bool adam = config.optimizer == "adam" || config.optimizer == "adamw";
   RuleScalars rule;
-  rule.momentum = config.momentum == 0 ? Momentum::kNone : s.step == 0 ? Momentum::kFirst : Momentum::kNext;
+  rule.momentum = config.momentum == 0 ? Momentum::kNone
+                  : s.step == 0        ? Momentum::kFirst
+                                       : Momentum::kNext;
   rule.plain = {.gradient = gradient,
                 .weight_decay = rounded(s.weight_decay),
                 .lr = rounded(s.lr),
@@ -49,7 +53,8 @@ RuleScalars rule_of(const TrainConfig& config, const StepScalars& s) {
 std::vector<uint16_t> in_precision(const std::vector<float>& values, Precision precision) {
   std::vector<uint16_t> low(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
-    low[i] = precision == Precision::kBfloat16 ? c10::BFloat16(values[i]).x : c10::Half(values[i]).x;
+    low[i] =
+        precision == Precision::kBfloat16 ? c10::BFloat16(values[i]).x : c10::Half(values[i]).x;
   }
   return low;
 }
@@ -81,7 +86,8 @@ class GpuUpdate : public SeededGpuTest {
     parameter_chunks.push_back(static_cast<int64_t>(chunks.size()));
   }
 
-  /// Several steps on the GPU and on the CPU: parameters, slots and the low copy agree in every bit.
+  /// Several steps on the GPU and on the CPU: parameters, slots and the low copy agree in every
+  /// bit.
   void compare(const TrainConfig& config, double clip_value, Precision precision) {
     const std::unique_ptr<Optimizer> optimizer = make_optimizer(config);
     const size_t slot_count = optimizer->slots().size();
@@ -132,7 +138,8 @@ class GpuUpdate : public SeededGpuTest {
       expect_same_bits(on_parameters.get(), parameters, what + ": parameters");
       if (slot_count > 0) expect_same_bits(slot0.get(), slots[0], what + ": first slot");
       if (slot_count > 1) expect_same_bits(slot1.get(), slots[1], what + ": second slot");
-      if (has_low) expect_same_bits(low.get(), in_precision(parameters, precision), what + ": low copy");
+      if (has_low)
+        expect_same_bits(low.get(), in_precision(parameters, precision), what + ": low copy");
       if (HasFailure()) return;
     }
   }
@@ -143,7 +150,8 @@ class GpuUpdate : public SeededGpuTest {
   static constexpr float kProposals = 3;
 
  private:
-  static void set_rules(const TrainConfig& config, const StepScalars& scalars, GpuArray<RuleScalars>& to) {
+  static void set_rules(const TrainConfig& config, const StepScalars& scalars,
+                        GpuArray<RuleScalars>& to) {
     std::vector<RuleScalars> rules;
     for (const Part& part : kParts) {
       rules.push_back(rule_of(config, scalars));
@@ -174,29 +182,32 @@ class GpuUpdate : public SeededGpuTest {
       } else if (part.role == RuleScalars::kSumBuffer) {
         for (int64_t i = at; i < at + part.size; ++i) parameters[i] += gradients[i];
       } else if (part.role == RuleScalars::kTrained && optimizer.two_passes()) {
-        lamb_on_cpu(config, scalars, parameters.data() + at, gradients.data() + at, here, part.size);
+        lamb_on_cpu(config, scalars, parameters.data() + at, gradients.data() + at, here,
+                    part.size);
       } else if (part.role == RuleScalars::kTrained) {
         optimizer.update(parameters.data() + at, gradients.data() + at, here, part.size, scalars);
       }
       at += part.size;
     }
   }
-  /// The GPU rounds lr and the trust ratio to float before they are multiplied: the kernels are called with that.
-  static void lamb_on_cpu(const TrainConfig& config, const StepScalars& scalars, float* p, const float* g,
-                          const std::vector<float*>& slots, int64_t n) {
+  /// The GPU rounds lr and the trust ratio to float before they are multiplied: the kernels are
+  /// called with that.
+  static void lamb_on_cpu(const TrainConfig& config, const StepScalars& scalars, float* p,
+                          const float* g, const std::vector<float*>& slots, int64_t n) {
     UpdateKernels kernels{};
     isa_avx2::fill_lamb(kernels);
     MomentScalars s = rule_of(config, scalars).moments;
     s.gradient.scale = static_cast<float>(scalars.gradient_scale);
     double parameter = 0, direction = 0;
     for (int64_t i = 0; i < n; i += kChunk) {
-      const ChunkSquares squares =
-          kernels.lamb_measure(p + i, g + i, slots[0] + i, slots[1] + i, std::min(kChunk, n - i), s);
+      const ChunkSquares squares = kernels.lamb_measure(p + i, g + i, slots[0] + i, slots[1] + i,
+                                                        std::min(kChunk, n - i), s);
       parameter += squares.parameter;
       direction += squares.direction;
     }
-    s.step_size *=
-        parameter == 0 || direction == 0 ? 1.0f : static_cast<float>(std::sqrt(parameter) / std::sqrt(direction));
+    s.step_size *= parameter == 0 || direction == 0
+                       ? 1.0f
+                       : static_cast<float>(std::sqrt(parameter) / std::sqrt(direction));
     kernels.lamb_update(p, slots[0], slots[1], n, s);
   }
 };
@@ -238,18 +249,21 @@ TEST_F(GpuUpdate, MomentumGivesTheBitsOfTheCpu) {
 TEST_F(GpuUpdate, CastsToTheNearestWithTiesToEven) {
   std::vector<float> values = random_floats(random, 10007);
   // Halves between two neighbours of either precision, overflow, zeros.
-  for (const float tie : {1 + 0x1p-8f, 1 + 0x3p-8f, 1 + 0x1p-11f, 1 + 0x3p-11f, 65520.0f, 65519.0f, 1e30f, -1e30f, 0.0f,
-                          -0.0f, 0x1p-24f, 0x1p-25f, std::numeric_limits<float>::infinity()}) {
+  for (const float tie :
+       {1 + 0x1p-8f, 1 + 0x3p-8f, 1 + 0x1p-11f, 1 + 0x3p-11f, 65520.0f, 65519.0f, 1e30f, -1e30f,
+        0.0f, -0.0f, 0x1p-24f, 0x1p-25f, std::numeric_limits<float>::infinity()}) {
     values.push_back(tie);
   }
   GpuArray<float> from = on_gpu(values);
   for (const Precision precision : {Precision::kBfloat16, Precision::kFloat16}) {
     GpuArray<uint16_t> to(*device, stream, values.size());
-    library.state.cast(stream, from.data(), to.data(), static_cast<int64_t>(values.size()), precision);
+    library.state.cast(stream, from.data(), to.data(), static_cast<int64_t>(values.size()),
+                       precision);
     expect_same_bits(to.get(), in_precision(values, precision), "cast");
   }
   GpuArray<float> to(*device, stream, values.size());
-  library.state.cast(stream, from.data(), to.data(), static_cast<int64_t>(values.size()), Precision::kFloat32);
+  library.state.cast(stream, from.data(), to.data(), static_cast<int64_t>(values.size()),
+                     Precision::kFloat32);
   expect_same_bits(to.get(), values, "copy");
 }
 

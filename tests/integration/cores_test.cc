@@ -1,5 +1,6 @@
-// The number of ranks follows the cores that the process may use: in a real control group, under an affinity mask, and
-// by a quota of cgroup v2. The groups and mounts are the tests' own and go with them; making them needs root.
+// The number of ranks follows the cores that the process may use: in a real control group, under an
+// affinity mask, and by a quota of cgroup v2. The groups and mounts are the tests' own and go with
+// them; making them needs root.
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -31,7 +32,8 @@ bool write_text(const std::string& path, const std::string& text) {
   return fd && ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
-/// layout.ranks as `tutti explain mlp-points` resolves it: one per core, at most the four lanes. -1 when it fails.
+/// layout.ranks as `tutti explain mlp-points` resolves it: one per core, at most the four lanes. -1
+/// when it fails.
 int ranks(const std::function<void()>& before_exec) {
   Command command({"explain", "mlp-points"}, before_exec);
   const int code = command.wait();
@@ -47,7 +49,8 @@ std::string mount_point(const std::string& type, const std::string& option) {
     std::istringstream in(line.substr(line.find(" - ") + 3));
     std::string kind, source, options;
     in >> kind >> source >> options;
-    if (kind != type || ("," + options + ",").find("," + option + ",") == std::string::npos) continue;
+    if (kind != type || ("," + options + ",").find("," + option + ",") == std::string::npos)
+      continue;
     std::istringstream words(line);
     std::string point;
     for (int i = 0; i < 5; ++i) words >> point;
@@ -58,7 +61,8 @@ std::string mount_point(const std::string& type, const std::string& option) {
 
 bool has_word(const std::string& text, const std::string& word) {
   std::istringstream in(text);
-  return std::find(std::istream_iterator<std::string>(in), {}, word) != std::istream_iterator<std::string>();
+  return std::find(std::istream_iterator<std::string>(in), {}, word) !=
+         std::istream_iterator<std::string>();
 }
 
 /// A folder of the control groups' file system, removed once the processes in it have ended.
@@ -68,7 +72,8 @@ class Group {
     if (::mkdir(path_.c_str(), 0755) != 0) throw_errno("make the control group", path_);
   }
   ~Group() {
-    EXPECT_TRUE(eventually([&] { return ::rmdir(path_.c_str()) == 0; })) << path_ << ": " << std::strerror(errno);
+    EXPECT_TRUE(eventually([&] { return ::rmdir(path_.c_str()) == 0; }))
+        << path_ << ": " << std::strerror(errno);
   }
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -93,7 +98,8 @@ std::unique_ptr<Group> one_core_group() {
   const std::string v2 = mount_point("cgroup2", "rw");
   if (v2.empty() || !has_word(read_file(v2 + "/cgroup.controllers"), "cpu"))
     throw Error("no hierarchy of control groups with the cpu controller is mounted");
-  if (!write_text(v2 + "/cgroup.subtree_control", "+cpu")) throw_errno("hand the cpu controller on in", v2);
+  if (!write_text(v2 + "/cgroup.subtree_control", "+cpu"))
+    throw_errno("hand the cpu controller on in", v2);
   auto group = std::make_unique<Group>(v2 + name);
   group->set("cpu.max", kOneCore);
   return group;
@@ -135,10 +141,13 @@ TEST(Cores, OfAQuotaOfCgroupV2GetARankEach) {
   const auto with_quota = [&](const char* quota) {
     return ranks([&, quota] {
       demand(::unshare(CLONE_NEWNS) == 0, "leave the mount namespace");
-      demand(::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0, "keep mounts to this namespace");
-      if (mounted.empty()) demand(::mount("none", point.c_str(), "cgroup2", 0, nullptr) == 0, "mount cgroup2");
+      demand(::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0,
+             "keep mounts to this namespace");
+      if (mounted.empty())
+        demand(::mount("none", point.c_str(), "cgroup2", 0, nullptr) == 0, "mount cgroup2");
       // The root group has no cpu.max: this is what a container sees as its root.
-      demand(::mount("none", point.c_str(), "tmpfs", 0, nullptr) == 0, "mount a folder over " + point);
+      demand(::mount("none", point.c_str(), "tmpfs", 0, nullptr) == 0,
+             "mount a folder over " + point);
       demand(write_text(point + "/cpu.max", quota), "write cpu.max");
     });
   };

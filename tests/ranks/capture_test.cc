@@ -1,5 +1,6 @@
-// That a step may be captured, without a GPU: a device that watches over its captures finds no fault in the third step
-// of a run, which is the first that is captured, and it gives the bits of one that is not.
+// That a step may be captured, without a GPU: a device that watches over its captures finds no
+// fault in the third step of a run, which is the first that is captured, and it gives the bits of
+// one that is not.
 #include <mutex>
 
 #include "base/error.h"
@@ -20,7 +21,8 @@ struct Watched {
   int captured = 0, launched = 0;
 };
 
-Watched watched(const Job& job, const std::function<Model(const Job&)>& make = make_model, bool copies = false) {
+Watched watched(const Job& job, const std::function<Model(const Job&)>& make = make_model,
+                bool copies = false) {
   Watched all;
   std::mutex mutex;
   // Every rank's device has its own list, joined here when the rank is done.
@@ -43,7 +45,8 @@ Watched watched(const Job& job, const std::function<Model(const Job&)>& make = m
       host_library(), make,
       [&]() -> std::unique_ptr<Device> {
         const std::lock_guard lock(mutex);
-        return std::make_unique<CapturingDevice>(*lists.emplace_back(std::make_unique<std::vector<std::string>>()));
+        return std::make_unique<CapturingDevice>(
+            *lists.emplace_back(std::make_unique<std::vector<std::string>>()));
       });
   for (const auto& list : lists) all.faults.insert(all.faults.end(), list->begin(), list->end());
   if (!result.ok()) all.failure = result.failures[0];
@@ -69,15 +72,17 @@ class Capture : public testing::TestWithParam<const char*> {};
 
 TEST_P(Capture, OfAStepFindsNoFaultAndGivesTheSameBits) {
   for (int ranks : {1, 2, 3})
-    for (const std::vector<Setting>& settings : {std::vector<Setting>{},
-                                                 {{"layout.bucket_floats", "100"}},
-                                                 {{"layout.overlap", "false"}},
-                                                 {{"layout.fold", "root"}},
-                                                 {{"train.optimizer", "lamb"}},
-                                                 {{"train.clip", "0.01"}, {"train.clip_by", "unit"}}}) {
+    for (const std::vector<Setting>& settings :
+         {std::vector<Setting>{},
+          {{"layout.bucket_floats", "100"}},
+          {{"layout.overlap", "false"}},
+          {{"layout.fold", "root"}},
+          {{"train.optimizer", "lamb"}},
+          {{"train.clip", "0.01"}, {"train.clip_by", "unit"}}}) {
       const Job job = graph_job(GetParam(), ranks, settings);
       const Watched run = watched(job);
-      const std::string where = fmt::format("{} ranks, {}", ranks, settings.empty() ? "" : settings[0].key);
+      const std::string where =
+          fmt::format("{} ranks, {}", ranks, settings.empty() ? "" : settings[0].key);
       ASSERT_EQ(run.failure, "") << where;
       EXPECT_EQ(run.captured, ranks) << where;
       EXPECT_EQ(run.launched, ranks) << where;
@@ -118,7 +123,9 @@ TEST_P(Capture, WaitsForACopyOfTheStateThatIsUnderWay) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Capture, testing::Values(kSmallGpt, kSmallMlp),
-                         [](const auto& info) { return std::string(info.param == kSmallGpt ? "Gpt" : "Mlp"); });
+                         [](const auto& info) {
+                           return std::string(info.param == kSmallGpt ? "Gpt" : "Mlp");
+                         });
 
 /// Passes everything on, but says that it cannot be captured.
 class Uncapturable final : public Segment {
@@ -130,8 +137,11 @@ class Uncapturable final : public Segment {
   int64_t saved_bytes() const override { return inner_->saved_bytes(); }
   int64_t work_bytes() const override { return inner_->work_bytes(); }
   bool captures() const override { return false; }
-  void forward(Context& context, Tensors in, Tensors out) const override { inner_->forward(context, in, out); }
-  void backward(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const override {
+  void forward(Context& context, Tensors in, Tensors out) const override {
+    inner_->forward(context, in, out);
+  }
+  void backward(Context& context, Tensors in, Tensors out, Tensors grad_out,
+                Tensors grad_in) const override {
     inner_->backward(context, in, out, grad_out, grad_in);
   }
 
@@ -155,8 +165,8 @@ TEST(CaptureRefusal, AModelThatCannotBeCapturedTrainsWithout) {
 /// The failure of a run in whose first capture a segment throws.
 std::string failure_in_capture(const std::function<void()>& thrown) {
   const auto calls = std::make_shared<int>(0);
-  // On the host's memory a micro-batch is checked twice: when it is staged and when it is used. The prefetch of the
-  // third step is over before its first use.
+  // On the host's memory a micro-batch is checked twice: when it is staged and when it is used. The
+  // prefetch of the third step is over before its first use.
   return watched(graph_job(kSmallMlp, 1),
                  [&](const Job& j) {
                    Model model = make_model(j);
@@ -170,13 +180,15 @@ std::string failure_in_capture(const std::function<void()>& thrown) {
 
 TEST(CaptureRefusal, AStepThatFailsInItsCaptureSaysHowToDoWithout) {
   const std::string failure = failure_in_capture([] { throw Error("a segment that waits"); });
-  EXPECT_NE(failure.find("could not be captured (a segment that waits)"), std::string::npos) << failure;
+  EXPECT_NE(failure.find("could not be captured (a segment that waits)"), std::string::npos)
+      << failure;
   EXPECT_NE(failure.find("layout.graph = false"), std::string::npos) << failure;
 }
 
 TEST(CaptureRefusal, APeerThatIsLostInACaptureIsNoFaultOfTheCapture) {
-  const std::string failure = failure_in_capture(
-      [] { throw CommError({.rank = 0, .operation = "an exchange", .reason = "its peer is gone"}); });
+  const std::string failure = failure_in_capture([] {
+    throw CommError({.rank = 0, .operation = "an exchange", .reason = "its peer is gone"});
+  });
   EXPECT_NE(failure.find("its peer is gone"), std::string::npos) << failure;
   EXPECT_EQ(failure.find("captured"), std::string::npos) << failure;
 }
@@ -184,7 +196,8 @@ TEST(CaptureRefusal, APeerThatIsLostInACaptureIsNoFaultOfTheCapture) {
 TEST(CapturingDevice, FindsWhatMayNotBeCaptured) {
   std::vector<std::string> faults;
   CapturingDevice device(faults);
-  const Stream first = device.make_stream(), other = device.make_stream(), foreign = device.make_stream();
+  const Stream first = device.make_stream(), other = device.make_stream(),
+               foreign = device.make_stream();
   const StreamEvent begun = device.make_event(false), old = device.make_event(false);
   const auto memory = device.take(BufferKind::kWork, 256);
   device.record(old, foreign);

@@ -1,4 +1,5 @@
-// Sums of plans among processes over shared memory, and over shared memory inside hosts with messages between them.
+// Sums of plans among processes over shared memory, and over shared memory inside hosts with
+// messages between them.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -25,17 +26,22 @@ TEST_P(SumsOverShm, HaveTheBitsOfOneRankInEveryLayout) {
 
 TEST(SumsOverShm, StayUntilAllHaveReleasedThem) {
   const PlannedCase c{.ranks = 3, .lanes = 8, .sizes = {97, 40}, .seed = std::random_device{}()};
-  expect_all_well(false, 3, [&](int, Rendezvous& rendezvous) { run_planned(c, "shm", rendezvous, 500); });
+  expect_all_well(false, 3,
+                  [&](int, Rendezvous& rendezvous) { run_planned(c, "shm", rendezvous, 500); });
 }
 
 TEST(SumsOverShm, OfTwoHostsStayUntilAllHaveReleasedThem) {
-  const PlannedCase c{.ranks = 4, .lanes = 8, .hosts = 2, .sizes = {97, 40}, .seed = std::random_device{}()};
-  expect_all_well(false, 4, [&](int, Rendezvous& rendezvous) { run_planned(c, "shm", rendezvous, 150); });
+  const PlannedCase c{
+      .ranks = 4, .lanes = 8, .hosts = 2, .sizes = {97, 40}, .seed = std::random_device{}()};
+  expect_all_well(false, 4,
+                  [&](int, Rendezvous& rendezvous) { run_planned(c, "shm", rendezvous, 150); });
 }
 
 TEST(SumsOverShm, NameTheRankThatIsMissing) {
   const PlannedCase c{.ranks = 3, .lanes = 3, .sizes = {20'000}};
-  expect_all_well(false, 3, [&](int rank, Rendezvous& rendezvous) { expect_missing_rank(c, "shm", rank, rendezvous); });
+  expect_all_well(false, 3, [&](int rank, Rendezvous& rendezvous) {
+    expect_missing_rank(c, "shm", rank, rendezvous);
+  });
 }
 
 }  // namespace

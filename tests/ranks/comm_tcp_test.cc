@@ -24,18 +24,23 @@ TEST_P(SumsOverTcp, HaveTheBitsOfOneRankInEveryLayout) {
 }
 
 TEST(SumsOverTcp, OfManyBlocksHaveTheBitsOfOneRank) {
-  const PlannedCase c{.ranks = 2, .lanes = 3, .shared = true, .sizes = {1'300'000, 700}, .seed = 12};
-  expect_all_well(false, 2, [&](int, Rendezvous& rendezvous) { run_planned(c, "tcp", rendezvous, 2); });
+  const PlannedCase c{
+      .ranks = 2, .lanes = 3, .shared = true, .sizes = {1'300'000, 700}, .seed = 12};
+  expect_all_well(false, 2,
+                  [&](int, Rendezvous& rendezvous) { run_planned(c, "tcp", rendezvous, 2); });
 }
 
 TEST(SumsOverTcp, GoOnForManySteps) {
   const PlannedCase c{.ranks = 3, .lanes = 8, .sizes = {97, 40}, .seed = std::random_device{}()};
-  expect_all_well(false, 3, [&](int, Rendezvous& rendezvous) { run_planned(c, "tcp", rendezvous, 150); });
+  expect_all_well(false, 3,
+                  [&](int, Rendezvous& rendezvous) { run_planned(c, "tcp", rendezvous, 150); });
 }
 
 TEST(SumsOverTcp, NameTheRankThatIsMissing) {
   const PlannedCase c{.ranks = 3, .lanes = 3, .sizes = {20'000}};
-  expect_all_well(false, 3, [&](int rank, Rendezvous& rendezvous) { expect_missing_rank(c, "tcp", rank, rendezvous); });
+  expect_all_well(false, 3, [&](int rank, Rendezvous& rendezvous) {
+    expect_missing_rank(c, "tcp", rank, rendezvous);
+  });
 }
 
 }  // namespace

@@ -43,7 +43,8 @@ class TrainerCommands : public testing::Test {
   }
   /// An autoencoder of the same images.
   Arguments autoencoder() const {
-    return set({"model.kind=autoencoder", "model.latent=3", "train.steps=4", "train.micro_batch_size=6"});
+    return set(
+        {"model.kind=autoencoder", "model.latent=3", "train.steps=4", "train.micro_batch_size=6"});
   }
   TempFolder folder_;
   const std::string job_ = folder_.write("tiny.toml", kImages), run_ = folder_ / "run";
@@ -51,7 +52,8 @@ class TrainerCommands : public testing::Test {
 };
 
 TEST_F(TrainerCommands, CrossvalRunsEveryFoldAndAveragesTheirMetrics) {
-  const std::string said = output(Arguments{"crossval", job_, "--folds", "3", "--out", run_} + data_);
+  const std::string said =
+      output(Arguments{"crossval", job_, "--folds", "3", "--out", run_} + data_);
   const auto file = nlohmann::json::parse(read_file(run_ + "/crossval.json"));
   ASSERT_EQ(file.at("folds").size(), 3u);
   double mean = 0;
@@ -72,7 +74,8 @@ TEST_F(TrainerCommands, CrossvalRunsEveryFoldAndAveragesTheirMetrics) {
     for (const std::string& line : lines_in(folder + "/metrics.jsonl"))
       if (const auto event = nlohmann::json::parse(line); event.at("event") == "eval") {
         int64_t counted = 0;
-        for (const auto& one : event.at("metrics").at("per_class")) counted += one.at("count").get<int64_t>();
+        for (const auto& one : event.at("metrics").at("per_class"))
+          counted += one.at("count").get<int64_t>();
         EXPECT_GT(counted, 3 * 4 / 2);
         held -= counted;
       }
@@ -94,18 +97,19 @@ TEST_F(TrainerCommands, CrossvalOfOneFoldIsThatFoldsTraining) {
 }
 
 TEST_F(TrainerCommands, CrossvalThatFailsNamesTheFoldAndTheReason) {
-  const std::string said = refused(Arguments{"crossval", job_, "--folds", "2", "--out", run_} + data_ +
-                                   set({"data.labels=" + (folder_ / "missing.npy")}));
+  const std::string said = refused(Arguments{"crossval", job_, "--folds", "2", "--out", run_} +
+                                   data_ + set({"data.labels=" + (folder_ / "missing.npy")}));
   EXPECT_NE(said.find("fold "), std::string::npos) << said;
   EXPECT_NE(said.find("missing.npy: No such file"), std::string::npos) << said;
   EXPECT_FALSE(std::filesystem::exists(run_)) << "the next try may use the same folder";
-  EXPECT_NE(
-      refused({"crossval", "mlp-points", "--folds", "2", "--out", folder_ / "b"}, 2).find("no end to its records"),
-      std::string::npos);
+  EXPECT_NE(refused({"crossval", "mlp-points", "--folds", "2", "--out", folder_ / "b"}, 2)
+                .find("no end to its records"),
+            std::string::npos);
 }
 
 TEST_F(TrainerCommands, CrossvalThatIsInterruptedSavesItsFoldsAndLeavesNobodyBehind) {
-  Command crossval(Arguments{"crossval", job_, "--folds", "3", "--out", run_} + data_ + set({"train.steps=1000000"}));
+  Command crossval(Arguments{"crossval", job_, "--folds", "3", "--out", run_} + data_ +
+                   set({"train.steps=1000000"}));
   ASSERT_TRUE(reaches(run_ + "/fold-0", 3)) << crossval.err();
   crossval.signal_group(SIGINT);  // as a terminal sends it
   EXPECT_EQ(crossval.wait(), 130) << crossval.err();
@@ -132,7 +136,8 @@ TEST_F(TrainerCommands, CrossvalPassesOnASignalThatItAloneGets) {
 }
 
 TEST_F(TrainerCommands, CrossvalThatIsStoppedKeepsTheFoldsThatAreDone) {
-  Command crossval(Arguments{"crossval", job_, "--folds", "40", "--out", run_} + data_ + set({"train.steps=200"}));
+  Command crossval(Arguments{"crossval", job_, "--folds", "40", "--out", run_} + data_ +
+                   set({"train.steps=200"}));
   ASSERT_TRUE(eventually([&] { return crossval.says("fold 0  "); })) << crossval.err();
   crossval.signal(SIGTERM);
   EXPECT_EQ(crossval.wait(), 143) << crossval.err();
@@ -142,7 +147,8 @@ TEST_F(TrainerCommands, CrossvalThatIsStoppedKeepsTheFoldsThatAreDone) {
 }
 
 TEST_F(TrainerCommands, CrossvalOfTooManyFoldsIsRefusedAtTheFirst) {
-  const std::string said = refused(Arguments{"crossval", job_, "--folds", "64", "--out", run_} + data_);
+  const std::string said =
+      refused(Arguments{"crossval", job_, "--folds", "64", "--out", run_} + data_);
   EXPECT_NE(said.find("it has 61 records, too few for 64 folds"), std::string::npos) << said;
   EXPECT_FALSE(std::filesystem::exists(run_));
 }
@@ -157,24 +163,30 @@ TEST_F(TrainerCommands, DataTellsPartsClassesStatisticsPartitionAndOrder) {
   };
   EXPECT_EQ(count("train") + count("held out"), 61) << said;
   EXPECT_NE(said.find("scaled by  channel 0: mean "), std::string::npos) << said;
-  EXPECT_NE(said.find("partition of the training records by \"hash\" over 3 ranks"), std::string::npos) << said;
+  EXPECT_NE(said.find("partition of the training records by \"hash\" over 3 ranks"),
+            std::string::npos)
+      << said;
   const auto order = [&](const Arguments& more) {
     for (const std::string& line : lines_of(output(Arguments{"data", job_} + data_ + more)))
       if (line.starts_with("order ")) return line;
     return std::string();
   };
   const std::string expected = order({});
-  EXPECT_EQ(expected.size(), std::string("order      0123456789abcdef of the first 50 samples").size()) << expected;
+  EXPECT_EQ(expected.size(),
+            std::string("order      0123456789abcdef of the first 50 samples").size())
+      << expected;
   EXPECT_EQ(order({"--ranks", "2", "--set", "layout.partition=even"}), expected);
   EXPECT_NE(order(set({"train.seed=9"})), expected);
   EXPECT_NE(order(set({"data.resample=balanced"})), expected);
 }
 
 TEST_F(TrainerCommands, DataNamesWhatIsSkipped) {
-  const std::string table = folder_.write("t.csv", "a,k\n1,no\nx,yes\n2,yes\n3,no\n4,no\n5,yes\n6,no\n7,yes\n");
-  const Arguments arguments = Arguments{"data", job_} + set({"data.kind=csv", "data.path=" + table, "data.held_out=0.5",
-                                                             "data.columns=[\"a: number\", \"k: target no|yes\"]",
-                                                             "model.inputs=1", "model.classes=2", "data.scale=none"});
+  const std::string table =
+      folder_.write("t.csv", "a,k\n1,no\nx,yes\n2,yes\n3,no\n4,no\n5,yes\n6,no\n7,yes\n");
+  const Arguments arguments =
+      Arguments{"data", job_} + set({"data.kind=csv", "data.path=" + table, "data.held_out=0.5",
+                                     "data.columns=[\"a: number\", \"k: target no|yes\"]",
+                                     "model.inputs=1", "model.classes=2", "data.scale=none"});
   EXPECT_NE(refused(arguments).find(table + ":3:"), std::string::npos);
   const std::string said = output(arguments + set({"data.bad=skip"}));
   EXPECT_NE(said.find("skipped    1 records"), std::string::npos) << said;
@@ -190,11 +202,13 @@ TEST_F(TrainerCommands, DataAndTrainSayWhereFewerAreHeldOutThanAskedFor) {
   };
   uint64_t seed = 1;
   while (held(seed) != 1) ++seed;
-  const Arguments few = Arguments{job_, "--ranks", "2"} + set(write_images(folder_, "few", 16, 8, 4)) +
-                        set({"data.held_out=0.25", "train.steps=1", fmt::format("train.seed={}", seed)});
+  const Arguments few =
+      Arguments{job_, "--ranks", "2"} + set(write_images(folder_, "few", 16, 8, 4)) +
+      set({"data.held_out=0.25", "train.steps=1", fmt::format("train.seed={}", seed)});
   const std::string said = "data.held_out = 0.25 of 16 records would be 4, but 1 came out";
   EXPECT_NE(output(Arguments{"data"} + few).find(said), std::string::npos);
-  EXPECT_NE(output(Arguments{"train", "--out", run_} + few).find("notice  " + said), std::string::npos);
+  EXPECT_NE(output(Arguments{"train", "--out", run_} + few).find("notice  " + said),
+            std::string::npos);
   const std::string exact = output(Arguments{"data"} + few + set({"data.held_out=4"}));
   EXPECT_NE(exact.find("held out   4 records"), std::string::npos) << exact;
   EXPECT_EQ(exact.find("notice"), std::string::npos) << exact;
@@ -215,7 +229,8 @@ TEST_F(TrainerCommands, GenerateMakesRecordsThatCanBeTrainedOn) {
   EXPECT_NE(made("other.npy", {"--count", "70", "--seed", "2"}), bytes);
   // A longer file begins with the same samples.
   const std::string longer = made("longer.npy", {"--count", "130"});
-  EXPECT_EQ(longer.substr(longer.size() - 130 * 256, 70 * 256), bytes.substr(bytes.size() - 70 * 256));
+  EXPECT_EQ(longer.substr(longer.size() - 130 * 256, 70 * 256),
+            bytes.substr(bytes.size() - 70 * 256));
   output(Arguments{"train", job_, "--out", folder_ / "next"} + autoencoder() +
          set({"data.path=" + (folder_ / "made.npy"), "data.scale=none"}));
   EXPECT_EQ(metric_of(folder_ / "next", "step", "loss").size(), 4u);
@@ -223,13 +238,16 @@ TEST_F(TrainerCommands, GenerateMakesRecordsThatCanBeTrainedOn) {
 
 TEST_F(TrainerCommands, GenerateRefusesRunsThatCannot) {
   output(Arguments{"train", job_, "--steps", "1", "--out", run_} + data_);
-  EXPECT_NE(refused({"generate", run_, "-o", folder_ / "x.npy"}).find("a model of kind mlp generates no samples"),
+  EXPECT_NE(refused({"generate", run_, "-o", folder_ / "x.npy"})
+                .find("a model of kind mlp generates no samples"),
             std::string::npos);
-  output(Arguments{"train", job_, "--steps", "1", "--out", folder_ / "plain"} + data_ + autoencoder() +
-         set({"model.variational=false"}));
-  EXPECT_NE(refused({"generate", folder_ / "plain", "-o", folder_ / "x.npy"}).find("model.variational is off"),
+  output(Arguments{"train", job_, "--steps", "1", "--out", folder_ / "plain"} + data_ +
+         autoencoder() + set({"model.variational=false"}));
+  EXPECT_NE(refused({"generate", folder_ / "plain", "-o", folder_ / "x.npy"})
+                .find("model.variational is off"),
             std::string::npos);
-  EXPECT_NE(refused({"generate", folder_ / "none", "-o", folder_ / "x.npy"}).find("no such run"), std::string::npos);
+  EXPECT_NE(refused({"generate", folder_ / "none", "-o", folder_ / "x.npy"}).find("no such run"),
+            std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "x.npy"));
 }
 
@@ -244,7 +262,8 @@ TEST_F(TrainerCommands, PlotDrawsTheCurvesOfSeveralRuns) {
   EXPECT_TRUE(svg.find("first") != std::string::npos && svg.find("second") != std::string::npos);
   output({"plot", folder_ / "first", "--metric", "accuracy", "-o", folder_ / "accuracy.svg"});
   EXPECT_TRUE(std::filesystem::exists(folder_ / "accuracy.svg"));
-  const std::string said = refused({"plot", folder_ / "first", "--metric", "acuracy", "-o", folder_ / "no.svg"});
+  const std::string said =
+      refused({"plot", folder_ / "first", "--metric", "acuracy", "-o", folder_ / "no.svg"});
   EXPECT_NE(said.find("has no metric \"acuracy\"; it has "), std::string::npos) << said;
   EXPECT_NE(said.find("accuracy"), std::string::npos) << said;
   EXPECT_FALSE(std::filesystem::exists(folder_ / "no.svg"));
@@ -257,16 +276,18 @@ TEST_F(TrainerCommands, TrainEndsWithTheAccuracyOnTheTestData) {
   test.push_back("data.test_labels=" + images[1].substr(std::string("data.labels=").size()));
   std::set<std::string> lines;
   for (const char* ranks : {"1", "3"}) {
-    const std::string said =
-        output(Arguments{"train", job_, "--ranks", ranks, "--out", folder_ / ranks} + data_ + set(test));
+    const std::string said = output(
+        Arguments{"train", job_, "--ranks", ranks, "--out", folder_ / ranks} + data_ + set(test));
     for (const std::string& line : lines_of(said))
-      if (line.starts_with("test accuracy 0.") || line.starts_with("test accuracy 1.")) lines.insert(line);
+      if (line.starts_with("test accuracy 0.") || line.starts_with("test accuracy 1."))
+        lines.insert(line);
   }
   EXPECT_EQ(lines.size(), 1u) << testing::PrintToString(lines);
   int64_t counted = 0;
   for (const std::string& line : lines_in((folder_ / "3") + "/metrics.jsonl"))
     if (const auto event = nlohmann::json::parse(line); event.at("event") == "test")
-      for (const auto& one : event.at("metrics").at("per_class")) counted += one.at("count").get<int64_t>();
+      for (const auto& one : event.at("metrics").at("per_class"))
+        counted += one.at("count").get<int64_t>();
   EXPECT_EQ(counted, 33);
 }
 
@@ -274,12 +295,14 @@ TEST_F(TrainerCommands, ADamagedFileOfOneRanksShareEndsTheRunWithItsName) {
   const std::string folder = folder_ / "pictures";
   for (const char* name : {"cat", "dog"}) {
     std::filesystem::create_directories(folder + "/" + name);
-    for (int i = 0; i < 3; ++i) std::ofstream(folder + "/" + name + "/" + std::to_string(i) + ".png") << "\x89PNG no";
+    for (int i = 0; i < 3; ++i)
+      std::ofstream(folder + "/" + name + "/" + std::to_string(i) + ".png") << "\x89PNG no";
   }
   for (const char* workers : {"process", "thread"}) {
-    const std::string said = refused(Arguments{"train", job_, "--ranks", "3", "--out", run_} +
-                                     set({"data.kind=images", "data.path=" + folder, "model.classes=2",
-                                          "model.image=[1, 8, 8]", "layout.workers=" + std::string(workers)}));
+    const std::string said =
+        refused(Arguments{"train", job_, "--ranks", "3", "--out", run_} +
+                set({"data.kind=images", "data.path=" + folder, "model.classes=2",
+                     "model.image=[1, 8, 8]", "layout.workers=" + std::string(workers)}));
     EXPECT_NE(said.find(folder + "/cat/0.png: damaged PNG"), std::string::npos) << said;
     EXPECT_FALSE(std::filesystem::exists(run_));
   }

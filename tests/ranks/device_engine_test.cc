@@ -1,5 +1,5 @@
-// The device engine without a GPU: on devices that are the host's own memory its steps give the bits of the host's
-// engine, for every number of ranks.
+// The device engine without a GPU: on devices that are the host's own memory its steps give the
+// bits of the host's engine, for every number of ranks.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -26,8 +26,8 @@ struct Outcome {
   int64_t takes_in_steps = 0;
 };
 
-Outcome trained(const char* text, int ranks, bool on_device, const std::vector<Setting>& settings = {},
-                int64_t steps = 4) {
+Outcome trained(const char* text, int ranks, bool on_device,
+                const std::vector<Setting>& settings = {}, int64_t steps = 4) {
   std::string lines = std::string(text) + "clip = 0.0\n";
   if (text == kSmallMlp) lines += "groups = [\"layers.0* lr=0.5\"]\n";
   Job job = parse_job(lines, "job", settings);
@@ -81,7 +81,8 @@ TEST_P(DeviceEngine, EveryNumberOfRanksGivesTheHostEnginesBits) {
     const Outcome device = trained(GetParam(), ranks, true);
     EXPECT_EQ(device.hash, host.hash) << ranks << " ranks";
     EXPECT_EQ(device.order, host.order) << ranks << " ranks";
-    for (size_t i = 0; i < host.losses.size(); ++i) EXPECT_NEAR(device.losses[i], host.losses[i], 1e-12);
+    for (size_t i = 0; i < host.losses.size(); ++i)
+      EXPECT_NEAR(device.losses[i], host.losses[i], 1e-12);
   }
 }
 
@@ -90,7 +91,8 @@ TEST_P(DeviceEngine, ClippingByNormAndByUnitDoesNotDependOnTheRanks) {
     const std::vector<Setting> settings{{"train.clip", "0.01"}, {"train.clip_by", by}};
     const Outcome one = trained(GetParam(), 1, true, settings), none = trained(GetParam(), 1, true);
     EXPECT_NE(one.hash, none.hash) << by << " clips nothing";
-    for (int ranks : {2, 4}) EXPECT_EQ(trained(GetParam(), ranks, true, settings).hash, one.hash) << by;
+    for (int ranks : {2, 4})
+      EXPECT_EQ(trained(GetParam(), ranks, true, settings).hash, one.hash) << by;
   }
 }
 
@@ -98,7 +100,9 @@ TEST_P(DeviceEngine, EveryOptimizerGivesTheHostEnginesBits) {
   for (const char* optimizer : {"sgd", "adagrad", "rmsprop", "adam", "lion"}) {
     std::vector<Setting> settings{{"train.optimizer", optimizer}};
     if (std::string(optimizer) == "sgd") settings.push_back({"train.momentum", "0.9"});
-    EXPECT_EQ(trained(GetParam(), 2, true, settings).hash, trained(GetParam(), 1, false, settings).hash) << optimizer;
+    EXPECT_EQ(trained(GetParam(), 2, true, settings).hash,
+              trained(GetParam(), 1, false, settings).hash)
+        << optimizer;
   }
 }
 
@@ -121,7 +125,9 @@ TEST_P(DeviceEngine, AStateCopiedBesideTheStepsIsTheOneAfterThatStep) {
   EXPECT_NE(long_run.beside, long_run.hash);
 }
 
-TEST_P(DeviceEngine, ASteadyStepTakesNoMemoryOfTheDevice) { EXPECT_EQ(trained(GetParam(), 2, true).takes_in_steps, 0); }
+TEST_P(DeviceEngine, ASteadyStepTakesNoMemoryOfTheDevice) {
+  EXPECT_EQ(trained(GetParam(), 2, true).takes_in_steps, 0);
+}
 
 std::atomic<int> aborted{0};
 
@@ -131,7 +137,8 @@ class CountingGroup final : public DeviceGroup {
   explicit CountingGroup(std::unique_ptr<DeviceGroup> inner) : inner_(std::move(inner)) {}
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
-  void exchange(Stream stream, std::span<const DeviceSend> sends, std::span<const DeviceReceive> receives) override {
+  void exchange(Stream stream, std::span<const DeviceSend> sends,
+                std::span<const DeviceReceive> receives) override {
     inner_->exchange(stream, sends, receives);
   }
   void sum(Stream stream, double* values, int64_t n) override { inner_->sum(stream, values, n); }
@@ -147,7 +154,8 @@ TEST(DeviceEngineEnd, ByAFailureAbortsTheGroupAndByTheLastStepDoesNot) {
   DeviceLibrary library = host_library();
   library.join = [](Device& device, const GroupOptions& options, Clock& clock, Deadline deadline,
                     const Cancel* cancel) -> std::unique_ptr<DeviceGroup> {
-    return std::make_unique<CountingGroup>(host_library().join(device, options, clock, deadline, cancel));
+    return std::make_unique<CountingGroup>(
+        host_library().join(device, options, clock, deadline, cancel));
   };
   for (const bool fails : {false, true}) {
     aborted = 0;
@@ -164,7 +172,9 @@ TEST(DeviceEngineEnd, ByAFailureAbortsTheGroupAndByTheLastStepDoesNot) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, DeviceEngine, testing::Values(kSmallGpt, kSmallMlp),
-                         [](const auto& info) { return std::string(info.param == kSmallGpt ? "Gpt" : "Mlp"); });
+                         [](const auto& info) {
+                           return std::string(info.param == kSmallGpt ? "Gpt" : "Mlp");
+                         });
 
 }  // namespace
 }  // namespace tutti

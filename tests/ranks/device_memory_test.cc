@@ -1,5 +1,5 @@
-// What ranks take of their devices is what was forecast, and what does not fit is refused by the forecast, on all ranks
-// alike, before anything is taken.
+// What ranks take of their devices is what was forecast, and what does not fit is refused by the
+// forecast, on all ranks alike, before anything is taken.
 #include <atomic>
 
 #include "base/error.h"
@@ -13,7 +13,8 @@ namespace {
 using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
 constexpr int64_t kMiB = int64_t{1} << 20, kGiB = int64_t{1} << 30;
-/// What the forecast leaves to the libraries' share: the engine's tables have some bytes for a chunk of parameters.
+/// What the forecast leaves to the libraries' share: the engine's tables have some bytes for a
+/// chunk of parameters.
 constexpr int64_t kTables = 16384;
 
 struct Held {
@@ -38,7 +39,8 @@ std::vector<Held> held(const char* text, int ranks, const std::vector<Setting>& 
     mine.input = trainer.accounts().current(BufferKind::kData);
     for (int k = 0; k < kBufferKinds; ++k)
       mine.parts += fmt::format("{} forecast {} held {}; ", kind_name(static_cast<BufferKind>(k)),
-                                mine.forecast.plan.bytes[k], trainer.accounts().current(static_cast<BufferKind>(k)));
+                                mine.forecast.plan.bytes[k],
+                                trainer.accounts().current(static_cast<BufferKind>(k)));
     mine.parts += fmt::format("forecast low {} messages {} input {} captured {}", mine.forecast.low,
                               mine.forecast.messages, mine.forecast.input, mine.forecast.captured);
   }));
@@ -53,10 +55,12 @@ TEST(DeviceMemory, WhatARankTakesWasForecast) {
         for (size_t r = 0; r < all.size(); ++r) {
           const int64_t forecast = all[r].forecast.total() - all[r].forecast.libraries;
           const std::string where =
-              fmt::format("{} rank {} of {}, bucket {}: forecast {} held {}; {}", text == kLargerGpt ? "gpt" : "mlp", r,
-                          ranks, bucket, forecast, all[r].bytes, all[r].parts);
+              fmt::format("{} rank {} of {}, bucket {}: forecast {} held {}; {}",
+                          text == kLargerGpt ? "gpt" : "mlp", r, ranks, bucket, forecast,
+                          all[r].bytes, all[r].parts);
           EXPECT_GE(forecast + kTables, all[r].bytes) << where;
-          EXPECT_LE(static_cast<double>(forecast), 1.3 * static_cast<double>(all[r].bytes)) << where;
+          EXPECT_LE(static_cast<double>(forecast), 1.3 * static_cast<double>(all[r].bytes))
+              << where;
           EXPECT_EQ(all[r].forecast.messages, all[r].messages) << where;
           const int64_t slots = all[r].forecast.plan.bytes[static_cast<int>(BufferKind::kData)];
           EXPECT_EQ(all[r].forecast.input + slots, all[r].input) << where;
@@ -92,16 +96,20 @@ TEST(DeviceMemory, TooLittleIsRefusedBeforeAnythingIsTakenAndByAllRanksAlike) {
       EXPECT_EQ(result.ok(), enough) << ranks << " ranks, " << total / kMiB << " MiB";
       EXPECT_EQ(trained, enough ? ranks : 0) << ranks << " ranks, " << total / kMiB << " MiB";
       if (enough) continue;
-      for (int r = 0; r < ranks; ++r) EXPECT_EQ(held_at_refusal[static_cast<size_t>(r)], 0) << "rank " << r;
+      for (int r = 0; r < ranks; ++r)
+        EXPECT_EQ(held_at_refusal[static_cast<size_t>(r)], 0) << "rank " << r;
       ASSERT_FALSE(result.failures.empty());
       EXPECT_NE(result.failures[0].find("libraries"), std::string::npos) << result.failures[0];
-      EXPECT_NE(result.failures[0].find("of host, which has"), std::string::npos) << result.failures[0];
-      EXPECT_EQ(result.failures[0].find("4 ranks of") != std::string::npos, ranks == 4) << result.failures[0];
+      EXPECT_NE(result.failures[0].find("of host, which has"), std::string::npos)
+          << result.failures[0];
+      EXPECT_EQ(result.failures[0].find("4 ranks of") != std::string::npos, ranks == 4)
+          << result.failures[0];
     }
   }
 }
 
-/// The host's memory, of which a pool takes its share. Every pass of the dry run finds a GiB in the pool, kept or not.
+/// The host's memory, of which a pool takes its share. Every pass of the dry run finds a GiB in the
+/// pool, kept or not.
 class PooledDevice final : public Device {
  public:
   explicit PooledDevice(int64_t total) : host_(total) {}
@@ -109,24 +117,34 @@ class PooledDevice final : public Device {
     if (bytes > host_.free_bytes()) throw Error("the device itself refuses the pool");
     reserved_ = bytes;
   }
-  PoolUse pool() const override { return {.reserved = reserved_, .current = current_, .peak = current_}; }
+  PoolUse pool() const override {
+    return {.reserved = reserved_, .current = current_, .peak = current_};
+  }
   void reset_pool_peak() override { current_ += kGiB; }
   int64_t free_bytes() const override { return host_.free_bytes() - reserved_; }
 
   const DeviceInfo& info() const override { return host_.info(); }
-  std::span<std::byte> take(BufferKind kind, size_t bytes) override { return host_.take(kind, bytes); }
+  std::span<std::byte> take(BufferKind kind, size_t bytes) override {
+    return host_.take(kind, bytes);
+  }
   void give_back(std::span<std::byte> memory) override { host_.give_back(memory); }
   std::span<std::byte> take_pinned(size_t bytes) override { return host_.take_pinned(bytes); }
   void give_back_pinned(std::span<std::byte> memory) override { host_.give_back_pinned(memory); }
   Stream make_stream() override { return host_.make_stream(); }
-  void copy(Stream stream, void* to, const void* from, size_t bytes) override { host_.copy(stream, to, from, bytes); }
-  void zero(Stream stream, void* memory, size_t bytes) override { host_.zero(stream, memory, bytes); }
+  void copy(Stream stream, void* to, const void* from, size_t bytes) override {
+    host_.copy(stream, to, from, bytes);
+  }
+  void zero(Stream stream, void* memory, size_t bytes) override {
+    host_.zero(stream, memory, bytes);
+  }
   void make_current(Stream) override {}
   StreamEvent make_event(bool timed) override { return host_.make_event(timed); }
   void record(StreamEvent event, Stream stream) override { host_.record(event, stream); }
   void wait(Stream, StreamEvent, bool) override {}
   bool done(StreamEvent) const override { return true; }
-  double seconds(StreamEvent from, StreamEvent to) const override { return host_.seconds(from, to); }
+  double seconds(StreamEvent from, StreamEvent to) const override {
+    return host_.seconds(from, to);
+  }
   void synchronise(Stream) override {}
   bool captures() const override { return false; }
   void begin_capture(Stream) override {}

@@ -1,5 +1,5 @@
-// Meshes on devices without a GPU: on devices that are the host's own memory, with streams that run beside each other,
-// their steps give the bits of the host's engine on one rank, for every layout.
+// Meshes on devices without a GPU: on devices that are the host's own memory, with streams that run
+// beside each other, their steps give the bits of the host's engine on one rank, for every layout.
 #include <gtest/gtest.h>
 
 #include <sstream>
@@ -21,7 +21,8 @@ std::vector<Setting> settings_of(const std::string& text) {
   for (std::string word; words >> word;) {
     const size_t at = word.find('=');
     const std::string name = word.substr(0, at);
-    settings.push_back({name.find('.') == std::string::npos ? "layout." + name : name, word.substr(at + 1)});
+    settings.push_back(
+        {name.find('.') == std::string::npos ? "layout." + name : name, word.substr(at + 1)});
   }
   return settings;
 }
@@ -34,7 +35,8 @@ struct Outcome {
   int64_t takes_in_steps = 0;
 };
 
-/// A job of so many ranks, ten steps and an evaluation; `on_device`: on streams of the host's memory.
+/// A job of so many ranks, ten steps and an evaluation; `on_device`: on streams of the host's
+/// memory.
 Outcome trained(const std::string& text, int ranks, const std::string& settings, bool on_device) {
   const Job job = device_job(text + "clip = 0.0\neval_batches = 1\n", ranks, settings_of(settings));
   Outcome outcome;
@@ -52,7 +54,9 @@ Outcome trained(const std::string& text, int ranks, const std::string& settings,
   if (on_device) {
     expect_ok(on_device_ranks(
         job, "",
-        [&](DeviceRank& rank) { body(rank.trainer, rank.context, static_cast<const StreamDevice*>(&rank.device)); },
+        [&](DeviceRank& rank) {
+          body(rank.trainer, rank.context, static_cast<const StreamDevice*>(&rank.device));
+        },
         stream_library(), make_model, [] { return std::make_unique<StreamDevice>(); }));
     return outcome;
   }
@@ -83,14 +87,15 @@ TEST_P(DeviceMesh, EveryLayoutGivesTheBitsOfOneRankOnTheHost) {
   for (const std::string& layout : GetParam().layouts) {
     SCOPED_TRACE(layout);
     const size_t space = layout.find(' ');
-    const Outcome device =
-        trained(GetParam().job, std::stoi(layout.substr(0, space)), GetParam().settings + layout.substr(space), true);
+    const Outcome device = trained(GetParam().job, std::stoi(layout.substr(0, space)),
+                                   GetParam().settings + layout.substr(space), true);
     EXPECT_EQ(device.hash, host.hash);
     EXPECT_EQ(device.order, host.order);
     EXPECT_EQ(device.evaluated, host.evaluated);
     EXPECT_EQ(device.takes_in_steps, 0);
     ASSERT_EQ(device.losses.size(), host.losses.size());
-    for (size_t i = 0; i < host.losses.size(); ++i) EXPECT_NEAR(device.losses[i], host.losses[i], 1e-12);
+    for (size_t i = 0; i < host.losses.size(); ++i)
+      EXPECT_NEAR(device.losses[i], host.losses[i], 1e-12);
   }
 }
 
@@ -98,13 +103,17 @@ TEST_P(DeviceMesh, EveryLayoutGivesTheBitsOfOneRankOnTheHost) {
 TEST_P(DeviceMesh, ClippingDoesNotDependOnTheLayout) {
   for (const char* by : {"norm", "unit"}) {
     const std::string settings =
-        GetParam().settings + " train.clip=0.01 train.optimizer=sgd train.clip_by=" + std::string(by) + " ";
+        GetParam().settings +
+        " train.clip=0.01 train.optimizer=sgd train.clip_by=" + std::string(by) + " ";
     const Outcome one = trained(GetParam().job, 1, settings + " recompute=full", true);
-    EXPECT_NE(one.hash,
-              trained(GetParam().job, 1, GetParam().settings + " train.optimizer=sgd recompute=full", true).hash);
+    EXPECT_NE(one.hash, trained(GetParam().job, 1,
+                                GetParam().settings + " train.optimizer=sgd recompute=full", true)
+                            .hash);
     const std::string& layout = GetParam().layouts.back();
     const size_t space = layout.find(' ');
-    EXPECT_EQ(trained(GetParam().job, std::stoi(layout.substr(0, space)), settings + layout.substr(space), true).hash,
+    EXPECT_EQ(trained(GetParam().job, std::stoi(layout.substr(0, space)),
+                      settings + layout.substr(space), true)
+                  .hash,
               one.hash)
         << by << ": " << layout;
   }
@@ -113,7 +122,8 @@ TEST_P(DeviceMesh, ClippingDoesNotDependOnTheLayout) {
 /// A checkpoint of a mesh is that of any other layout: it goes on where another one stopped.
 TEST(DeviceMeshState, GoesOnFromTheCheckpointOfAnotherLayout) {
   TempFolder folder;
-  const auto run = [&](int ranks, const std::string& settings, const std::string& from, int steps, bool saves) {
+  const auto run = [&](int ranks, const std::string& settings, const std::string& from, int steps,
+                       bool saves) {
     const Job job = device_job(kSmallGpt, ranks, settings_of("train.lanes=4 " + settings));
     std::string hash, path;
     expect_ok(on_device_ranks(
@@ -136,7 +146,8 @@ TEST(DeviceMeshState, GoesOnFromTheCheckpointOfAnotherLayout) {
 /// A step that is not finite is repeated to name its place: where ranks idle, too.
 TEST(DeviceMeshState, ALossThatIsNotFiniteIsNamedAsOnTheHost) {
   const auto failure = [](int ranks, const std::string& settings, bool on_device) {
-    const std::string diverging = "train.optimizer=sgd train.lr=1e6 train.clip=0 train.schedule=constant ";
+    const std::string diverging =
+        "train.optimizer=sgd train.lr=1e6 train.clip=0 train.schedule=constant ";
     const Job job = device_job(kSmallGpt, ranks, settings_of(diverging + settings));
     const auto all_steps = [](Trainer& trainer) {
       for (int i = 0; i < 20; ++i) trainer.step();
@@ -159,12 +170,14 @@ TEST(DeviceMeshState, ALossThatIsNotFiniteIsNamedAsOnTheHost) {
   };
   const std::string host = failure(1, "", false);
   EXPECT_NE(host.find("the first block with a non-finite output is "), std::string::npos) << host;
-  for (const auto& [ranks, layout] : {std::pair{3, "zero=3"}, {2, "pipeline=2"}, {4, "pipeline=2 zero=3"}})
+  for (const auto& [ranks, layout] :
+       {std::pair{3, "zero=3"}, {2, "pipeline=2"}, {4, "pipeline=2 zero=3"}})
     EXPECT_EQ(failure(ranks, layout, true), host) << layout;
 }
 
 TEST(DeviceMeshForecast, IsWhatARankTakes) {
-  for (const char* settings : {"zero=3", "pipeline=2", "zero=1 recompute=full", "zero=2 offload=optimizer"}) {
+  for (const char* settings :
+       {"zero=3", "pipeline=2", "zero=1 recompute=full", "zero=2 offload=optimizer"}) {
     const Job job = device_job(kLargerGpt, 2, settings_of(settings));
     expect_ok(on_device_ranks(
         job, "",
@@ -186,19 +199,21 @@ const std::vector<Case> kCases = {
     {"Zero",
      kSmallGpt,
      "",
-     {"1 zero=3", "2 zero=0 recompute=full", "2 zero=1", "2 zero=2 overlap=false", "3 zero=1", "5 zero=2", "5 zero=3",
-      "4 zero=1 shards=2", "4 zero=2 shards=2", "3 zero=3", "4 zero=3 shards=2 recompute=full", "4 pipeline=2 zero=3"}},
+     {"1 zero=3", "2 zero=0 recompute=full", "2 zero=1", "2 zero=2 overlap=false", "3 zero=1",
+      "5 zero=2", "5 zero=3", "4 zero=1 shards=2", "4 zero=2 shards=2", "3 zero=3",
+      "4 zero=3 shards=2 recompute=full", "4 pipeline=2 zero=3"}},
     {"ZeroOfLanesThatDivide",
      kSmallGpt,
      "train.lanes=4",
-     {"2 zero=3", "4 zero=3 depth=3", "4 zero=3 shards=2 recompute=selective", "4 zero=3 shards=2 hosts=2",
-      "4 zero=3 hosts=2", "4 zero=1 hosts=2 overlap=false", "4 zero=0 recompute=full hosts=2",
-      "4 zero=3 overlap=false recompute=full"}},
+     {"2 zero=3", "4 zero=3 depth=3", "4 zero=3 shards=2 recompute=selective",
+      "4 zero=3 shards=2 hosts=2", "4 zero=3 hosts=2", "4 zero=1 hosts=2 overlap=false",
+      "4 zero=0 recompute=full hosts=2", "4 zero=3 overlap=false recompute=full"}},
     {"Pipeline",
      kSmallGpt,
      "model.tied=false",
-     {"2 pipeline=2 schedule=gpipe", "2 pipeline=2", "2 pipeline=2 schedule=interleaved", "3 pipeline=3",
-      "2 pipeline=2 schedule=zero-bubble", "2 pipeline=2 schedule=zbv", "2 pipeline=2 schedule=zbv in_flight=4"}},
+     {"2 pipeline=2 schedule=gpipe", "2 pipeline=2", "2 pipeline=2 schedule=interleaved",
+      "3 pipeline=3", "2 pipeline=2 schedule=zero-bubble", "2 pipeline=2 schedule=zbv",
+      "2 pipeline=2 schedule=zbv in_flight=4"}},
     {"TiedPipeline",
      kSmallGpt,
      "model.layers=4",
@@ -207,21 +222,25 @@ const std::vector<Case> kCases = {
     {"Hybrids",
      kSmallGpt,
      "train.lanes=4",
-     {"4 pipeline=2 zero=3", "4 pipeline=2 zero=2 schedule=interleaved recompute=full", "4 pipeline=2 overlap=false"}},
+     {"4 pipeline=2 zero=3", "4 pipeline=2 zero=2 schedule=interleaved recompute=full",
+      "4 pipeline=2 overlap=false"}},
     {"Offload",
      kSmallGpt,
      "train.lanes=4",
-     {"1 offload=optimizer", "1 offload=all", "1 offload=all overlap=false recompute=full", "2 offload=optimizer",
-      "2 offload=optimizer zero=1", "4 offload=optimizer zero=3", "4 offload=optimizer pipeline=2 zero=2"}},
+     {"1 offload=optimizer", "1 offload=all", "1 offload=all overlap=false recompute=full",
+      "2 offload=optimizer", "2 offload=optimizer zero=1", "4 offload=optimizer zero=3",
+      "4 offload=optimizer pipeline=2 zero=2"}},
     {"OffloadOverStages",
      kSmallGpt,
      "model.tied=false",
-     {"2 offload=all pipeline=2", "2 offload=all pipeline=2 schedule=zbv", "2 offload=optimizer pipeline=2"}},
+     {"2 offload=all pipeline=2", "2 offload=all pipeline=2 schedule=zbv",
+      "2 offload=optimizer pipeline=2"}},
     {"Columns",
      kSmallGpt,
      "train.tensor_slices=2 train.lanes=4",
-     {"1 zero=0", "2 tensor=2", "2 tensor=2 overlap=false recompute=selective", "2 zero=3", "4 tensor=2 zero=2",
-      "4 tensor=2 pipeline=2 schedule=zero-bubble", "4 tensor=2 zero=3 recompute=full"}},
+     {"1 zero=0", "2 tensor=2", "2 tensor=2 overlap=false recompute=selective", "2 zero=3",
+      "4 tensor=2 zero=2", "4 tensor=2 pipeline=2 schedule=zero-bubble",
+      "4 tensor=2 zero=3 recompute=full"}},
     {"FourColumns",
      kSmallGpt,
      "train.tensor_slices=4 model.heads=4 train.lanes=4",
@@ -229,15 +248,17 @@ const std::vector<Case> kCases = {
     {"Rounds",
      kSmallGpt,
      "numerics.order=micro train.lanes=4",
-     {"1 zero=0", "2 zero=0", "4 zero=2 fold=owner", "4 zero=3 fold=owner shards=2", "3 zero=1 fold=owner",
-      "4 pipeline=2 zero=3 schedule=gpipe"}},
+     {"1 zero=0", "2 zero=0", "4 zero=2 fold=owner", "4 zero=3 fold=owner shards=2",
+      "3 zero=1 fold=owner", "4 pipeline=2 zero=3 schedule=gpipe"}},
     {"MlpWithBuffers",
      kSmallMlp,
      "train.micro_batches=1",
-     {"3 fold=owner", "3 zero=2 fold=owner", "2 pipeline=2 recompute=full", "5 zero=1", "5 zero=1 offload=optimizer"}},
+     {"3 fold=owner", "3 zero=2 fold=owner", "2 pipeline=2 recompute=full", "5 zero=1",
+      "5 zero=1 offload=optimizer"}},
 };
 
-INSTANTIATE_TEST_SUITE_P(Of, DeviceMesh, testing::ValuesIn(kCases), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Of, DeviceMesh, testing::ValuesIn(kCases),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace tutti

@@ -1,5 +1,6 @@
-// What the command says on a host without a GPU, or with one that cannot be used: jobs go to the CPU unless they ask
-// for more, what cannot be had is refused with the way out, and `tutti doctor` names it.
+// What the command says on a host without a GPU, or with one that cannot be used: jobs go to the
+// CPU unless they ask for more, what cannot be had is refused with the way out, and `tutti doctor`
+// names it.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -16,7 +17,9 @@ namespace {
 
 using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
-bool has_driver() { return std::filesystem::exists("/dev/nvidiactl") || std::filesystem::exists("/dev/dxg"); }
+bool has_driver() {
+  return std::filesystem::exists("/dev/nvidiactl") || std::filesystem::exists("/dev/dxg");
+}
 
 /// In the child, between fork and exec: ends it with the reason where something does not work.
 void demand(bool worked, const char* what) {
@@ -29,15 +32,17 @@ bool make_file(const std::string& path) {
   return Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644)).get() >= 0;
 }
 
-/// The command sees a /dev with a driver's file in it and nothing behind it. Mounts are the child's own; making them
-/// needs root.
+/// The command sees a /dev with a driver's file in it and nothing behind it. Mounts are the child's
+/// own; making them needs root.
 std::function<void()> with_a_driver(const std::string& folder, const std::string& library) {
   return [=] {
     demand(::unshare(CLONE_NEWNS) == 0, "make a mount namespace");
-    demand(::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0, "make the mounts private");
+    demand(::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0,
+           "make the mounts private");
     for (const std::string name : {"null", "zero", "urandom"}) {
       demand(make_file(folder + "/" + name), "make a file");
-      demand(::mount(("/dev/" + name).c_str(), (folder + "/" + name).c_str(), nullptr, MS_BIND, nullptr) == 0,
+      demand(::mount(("/dev/" + name).c_str(), (folder + "/" + name).c_str(), nullptr, MS_BIND,
+                     nullptr) == 0,
              "mount a device");
     }
     demand(make_file(folder + "/nvidiactl"), "make a file");
@@ -46,11 +51,14 @@ std::function<void()> with_a_driver(const std::string& folder, const std::string
   };
 }
 
-/// Why the library cannot be opened here: LibTorch's CUDA libraries come first, and are not on every host.
+/// Why the library cannot be opened here: LibTorch's CUDA libraries come first, and are not on
+/// every host.
 bool names_a_library_and_its_mend(const std::string& text, const std::string& library) {
   const auto has = [&](const std::string& part) { return text.find(part) != std::string::npos; };
-  return (has("LibTorch's CUDA libraries cannot be opened (") && has("`pip install torch==2.11.0` brings them")) ||
-         (has("Tutti's GPU library " + library + " cannot be opened (") && has("`./tutti build --cuda` builds it"));
+  return (has("LibTorch's CUDA libraries cannot be opened (") &&
+          has("`pip install torch==2.11.0` brings them")) ||
+         (has("Tutti's GPU library " + library + " cannot be opened (") &&
+          has("`./tutti build --cuda` builds it"));
 }
 
 class DeviceRefusal : public testing::Test {
@@ -65,7 +73,8 @@ class DeviceRefusal : public testing::Test {
 TEST_F(DeviceRefusal, AJobForAGpuIsRefusedWithTheReasonAndTheWayOut) {
   Command command(Arguments{"train", "mlp-points"} + set({"numerics.device=cuda"}));
   EXPECT_EQ(command.wait(), 2) << command.out();
-  EXPECT_TRUE(command.err().starts_with("tutti: numerics.device = \"cuda\" but this ")) << command.err();
+  EXPECT_TRUE(command.err().starts_with("tutti: numerics.device = \"cuda\" but this "))
+      << command.err();
   EXPECT_TRUE(command.says("(no /dev/nvidiactl); ")) << command.err();
   EXPECT_TRUE(command.err().ends_with(", or set numerics.device = \"cpu\"\n")) << command.err();
 }
@@ -73,7 +82,8 @@ TEST_F(DeviceRefusal, AJobForAGpuIsRefusedWithTheReasonAndTheWayOut) {
 TEST_F(DeviceRefusal, SixteenBitsAreRefusedForWantOfAGpu) {
   Command command(Arguments{"train", "mlp-points"} + set({"numerics.precision=bfloat16"}));
   EXPECT_EQ(command.wait(), 2) << command.out();
-  EXPECT_TRUE(command.says("numerics.precision = \"bfloat16\" but numerics.device = \"cpu\", because this "))
+  EXPECT_TRUE(command.says(
+      "numerics.precision = \"bfloat16\" but numerics.device = \"cpu\", because this "))
       << command.err();
 }
 
@@ -88,7 +98,8 @@ TEST_F(DeviceRefusal, AGpuWithoutItsLibrariesIsNoGpu) {
   Command automatic({"explain", "mlp-points"}, broken);
   EXPECT_EQ(automatic.wait(), 0) << automatic.err();
   EXPECT_TRUE(automatic.says("\ndevice       = \"cpu\"")) << automatic.out();
-  Command asked(Arguments{"train", "mlp-points", "--out", folder_.path() + "/run"} + set({"numerics.device=cuda"}),
+  Command asked(Arguments{"train", "mlp-points", "--out", folder_.path() + "/run"} +
+                    set({"numerics.device=cuda"}),
                 broken);
   EXPECT_EQ(asked.wait(), 2) << asked.out();
   EXPECT_TRUE(asked.err().starts_with("tutti: numerics.device = \"cuda\" but ")) << asked.err();
@@ -98,7 +109,8 @@ TEST_F(DeviceRefusal, AGpuWithoutItsLibrariesIsNoGpu) {
 TEST_F(DeviceRefusal, DoctorSaysThatThereIsNoGpuAndLacksNothing) {
   Command command({"doctor"});
   EXPECT_EQ(command.wait(), 0) << command.out() << command.err();
-  EXPECT_TRUE(command.value("GPU        none: this ").find("(no /dev/nvidiactl)") != std::string::npos)
+  EXPECT_TRUE(command.value("GPU        none: this ").find("(no /dev/nvidiactl)") !=
+              std::string::npos)
       << command.out();
   EXPECT_NE(command.value("processor  "), "") << command.out();
   EXPECT_NE(command.value("LibTorch   2.11.0"), "") << command.out();
@@ -129,13 +141,16 @@ TEST(Doctor, AFolderThatCannotBeWrittenIsMissing) {
   const TempFolder folder;
   const auto elsewhere = [&] {
     demand(::unshare(CLONE_NEWNS) == 0, "make a mount namespace");
-    demand(::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0, "make the mounts private");
-    demand(::mount("none", folder.path().c_str(), "tmpfs", MS_RDONLY, nullptr) == 0, "mount a folder");
+    demand(::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0,
+           "make the mounts private");
+    demand(::mount("none", folder.path().c_str(), "tmpfs", MS_RDONLY, nullptr) == 0,
+           "mount a folder");
     demand(::chdir(folder.path().c_str()) == 0, "go there");
   };
   Command command({"doctor"}, elsewhere);
   EXPECT_EQ(command.wait(), 1) << command.out() << command.err();
-  EXPECT_TRUE(command.says("missing    runs cannot be written to " + folder.path())) << command.out();
+  EXPECT_TRUE(command.says("missing    runs cannot be written to " + folder.path()))
+      << command.out();
   EXPECT_TRUE(command.says("\nJobs cannot be trained here as it is.\n")) << command.out();
 }
 

@@ -1,5 +1,5 @@
-// A run on a device, on the host's memory: checkpoints are written beside its steps, and what goes wrong on other
-// threads or a step ahead is told, by the step that it belongs to.
+// A run on a device, on the host's memory: checkpoints are written beside its steps, and what goes
+// wrong on other threads or a step ahead is told, by the step that it belongs to.
 #include <ATen/TensorOperators.h>
 
 #include <filesystem>
@@ -50,8 +50,10 @@ class Listener final : public EventSink {
 class DeviceSession : public testing::Test {
  protected:
   /// The whole run in folder `name`, as far as `heard` lets it.
-  LaunchResult run(const Job& job, const std::string& name, const std::function<void(const nlohmann::json&)>& heard,
-                   const std::function<void(const RunFolder&)>& before = {}, const MakeModel& make = make_model) {
+  LaunchResult run(const Job& job, const std::string& name,
+                   const std::function<void(const nlohmann::json&)>& heard,
+                   const std::function<void(const RunFolder&)>& before = {},
+                   const MakeModel& make = make_model) {
     RunOptions options;
     options.job = job;
     options.make_model = make;
@@ -66,7 +68,8 @@ class DeviceSession : public testing::Test {
     return on_device_ranks(
         job, "",
         [&](DeviceRank& rank) {
-          Session(options, folder, rank.model, rank.trainer, rank.context.clock.now(), rank.context).run();
+          Session(options, folder, rank.model, rank.trainer, rank.context.clock.now(), rank.context)
+              .run();
         },
         host_library(), make);
   }
@@ -89,7 +92,8 @@ TEST_F(DeviceSession, EveryCheckpointWrittenBesideTheStepsIsThatOfARunThatStopsT
     const Job job = device_job(kJob, ranks);
     const std::string name = "run" + std::to_string(ranks);
     std::vector<int64_t> told;
-    // What comes behind the last checkpoint is a measurement of the device that takes the host too long.
+    // What comes behind the last checkpoint is a measurement of the device that takes the host too
+    // long.
     const LaunchResult result = run(job, name, [&](const nlohmann::json& event) {
       if (event.at("event") != "saved") return;
       told.push_back(event.at("step"));
@@ -101,9 +105,11 @@ TEST_F(DeviceSession, EveryCheckpointWrittenBesideTheStepsIsThatOfARunThatStopsT
     for (int64_t step = 1; step <= 5; ++step) {
       const std::string checkpoint = folder_ / name + fmt::format("/checkpoints/step-{:08}", step);
       ASSERT_TRUE(std::filesystem::exists(checkpoint)) << checkpoint;
-      EXPECT_EQ(hash_of(job, checkpoint, 0), hash_of(job, "", step)) << ranks << " ranks, step " << step;
+      EXPECT_EQ(hash_of(job, checkpoint, 0), hash_of(job, "", step))
+          << ranks << " ranks, step " << step;
     }
-    EXPECT_EQ(latest_checkpoint(folder_ / name + "/checkpoints"), folder_ / name + "/checkpoints/step-00000005");
+    EXPECT_EQ(latest_checkpoint(folder_ / name + "/checkpoints"),
+              folder_ / name + "/checkpoints/step-00000005");
     EXPECT_FALSE(std::filesystem::exists(folder_ / name + "/checkpoints/.writing"));
   }
 }
@@ -122,9 +128,11 @@ TEST_F(DeviceSession, ACheckpointThatCannotBeWrittenIsAnErrorWheneverItIsDue) {
       const Job job = device_job(kJob, ranks, {{"train.checkpoint_every", every}});
       bool saved = false;
       const LaunchResult result = run(
-          job, name, [&](const nlohmann::json& event) { saved |= event.at("event") == "saved"; }, block);
+          job, name, [&](const nlohmann::json& event) { saved |= event.at("event") == "saved"; },
+          block);
       ASSERT_FALSE(result.ok()) << name;
-      EXPECT_NE(result.failures[0].find(folder_ / name + "/checkpoints"), std::string::npos) << result.failures[0];
+      EXPECT_NE(result.failures[0].find(folder_ / name + "/checkpoints"), std::string::npos)
+          << result.failures[0];
       EXPECT_FALSE(saved) << name;
     }
 }
@@ -133,8 +141,9 @@ TEST_F(DeviceSession, ACheckpointThatCannotBeWrittenIsAnErrorWheneverItIsDue) {
 Model own_model(const Job& job) {
   Model model = make_model(job);
   Border x{"features", {job.train.micro_batch_size, job.model.inputs}};
-  model.blocks.insert(model.blocks.begin(),
-                      adapt("own", {}, [](Tensors, Tensors in) { return std::vector{in[0] * 2}; }, {x}, {x}));
+  model.blocks.insert(
+      model.blocks.begin(),
+      adapt("own", {}, [](Tensors, Tensors in) { return std::vector{in[0] * 2}; }, {x}, {x}));
   return model;
 }
 
@@ -150,8 +159,9 @@ TEST_F(DeviceSession, SaysWhyStepsAreNotCaptured) {
         {}, own ? own_model : make_model);
     ASSERT_FALSE(result.ok());
     EXPECT_NE(result.failures[0].find(kEnough), std::string::npos) << result.failures[0];
-    EXPECT_EQ(notice,
-              own ? "steps are issued one by one, not captured: own/own does not say that it can be captured" : "");
+    EXPECT_EQ(notice, own ? "steps are issued one by one, not captured: own/own does not say that "
+                            "it can be captured"
+                          : "");
   }
 }
 
@@ -172,8 +182,8 @@ TEST_F(DeviceSession, ADiskThatFailsLaterLeavesTheCheckpointsBeforeIt) {
   EXPECT_EQ(hash_of(job, checkpoints + "-then/step-00000002", 0), hash_of(job, "", 2));
 }
 
-/// One rank, whose steps have ten micro-batches. On the host's memory they are checked again when they are used: only
-/// what was not seen before counts.
+/// One rank, whose steps have ten micro-batches. On the host's memory they are checked again when
+/// they are used: only what was not seen before counts.
 LaunchResult failing_at(const Job& job, int micro_batch, int64_t& taken) {
   std::set<std::vector<float>> seen;
   return on_device_ranks(
@@ -190,7 +200,8 @@ LaunchResult failing_at(const Job& job, int micro_batch, int64_t& taken) {
         model.check = [&seen, micro_batch](Tensors data) {
           const auto* values = data[0].const_data_ptr<float>();
           const bool fresh = seen.emplace(values, values + data[0].numel()).second;
-          if (fresh && static_cast<int>(seen.size()) == micro_batch + 1) throw Error("this record is of no use");
+          if (fresh && static_cast<int>(seen.size()) == micro_batch + 1)
+            throw Error("this record is of no use");
         };
         return model;
       });
@@ -204,7 +215,8 @@ TEST(DeviceInput, AFaultIsToldByTheStepThatNeedsTheInputNotByTheOneBefore) {
       int64_t taken = 0;
       const LaunchResult result = failing_at(job, fault, taken);
       ASSERT_FALSE(result.ok());
-      EXPECT_NE(result.failures[0].find("this record is of no use"), std::string::npos) << result.failures[0];
+      EXPECT_NE(result.failures[0].find("this record is of no use"), std::string::npos)
+          << result.failures[0];
       EXPECT_EQ(taken, fault / 10) << "micro-batch " << fault << ", prefetch " << prefetch;
     }
 }

@@ -1,4 +1,5 @@
-// Ten losses of a tiny job, pinned: what changes the arithmetic of training shows here, whatever changes with it.
+// Ten losses of a tiny job, pinned: what changes the arithmetic of training shows here, whatever
+// changes with it.
 #include "support/command.h"
 
 namespace tutti {
@@ -6,14 +7,16 @@ namespace {
 
 using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
-// Written down from a run on AVX-512. AVX2 rounds its matrix products and sums in another order and was 1e-8 away after
-// ten steps, other libraries of the same release may be further: hence a relative tolerance of 1e-5. An arithmetic
-// mistake (a lost lane, another seed, a wrong scale) is off by 1e-3 and more.
+// Written down from a run on AVX-512. AVX2 rounds its matrix products and sums in another order and
+// was 1e-8 away after ten steps, other libraries of the same release may be further: hence a
+// relative tolerance of 1e-5. An arithmetic mistake (a lost lane, another seed, a wrong scale) is
+// off by 1e-3 and more.
 constexpr double kTolerance = 1e-5;
 
 void expect_losses(const std::string& job, const std::vector<double>& expected) {
   TempFolder folder;
-  Command command({"train", folder.write("golden.toml", job), "--ranks", "2", "--out", folder / "run"});
+  Command command(
+      {"train", folder.write("golden.toml", job), "--ranks", "2", "--out", folder / "run"});
   ASSERT_EQ(command.wait(), 0) << command.err();
   const auto losses = metric_of(folder / "run", "step", "loss");
   ASSERT_EQ(losses.size(), expected.size());
@@ -47,8 +50,9 @@ warmup = 3
 clip = 1.0
 eval_batches = 1
 )",
-                {5.448488807211886, 5.407704920749464, 5.323011526097538, 5.217488978312342, 5.070409055028399,
-                 4.917100751526716, 4.764980872384708, 4.701426089081533, 4.549980395835478, 4.550810331356629});
+                {5.448488807211886, 5.407704920749464, 5.323011526097538, 5.217488978312342,
+                 5.070409055028399, 4.917100751526716, 4.764980872384708, 4.701426089081533,
+                 4.549980395835478, 4.550810331356629});
 }
 
 TEST(GoldenLosses, OfAnMlpAreThoseWrittenDown) {
@@ -62,8 +66,9 @@ lr = 0.05
 schedule = "constant"
 warmup = 0
 )",
-                {3.5031850038794801, 3.7873883936554193, 3.5226315958425403, 2.5974209264386445, 2.7166938544251025,
-                 1.8579836253775284, 1.5094466670416296, 1.643054818501696, 1.2949653814430349, 1.0885262752417475});
+                {3.5031850038794801, 3.7873883936554193, 3.5226315958425403, 2.5974209264386445,
+                 2.7166938544251025, 1.8579836253775284, 1.5094466670416296, 1.643054818501696,
+                 1.2949653814430349, 1.0885262752417475});
 }
 
 }  // namespace

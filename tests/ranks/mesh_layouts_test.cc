@@ -1,5 +1,6 @@
-// The promise over meshes: whatever is sliced (state, layers, stages), recomputed or folded elsewhere, on 1 to 8 ranks,
-// a job ends in the state of one rank and says the same numbers on its way.
+// The promise over meshes: whatever is sliced (state, layers, stages), recomputed or folded
+// elsewhere, on 1 to 8 ranks, a job ends in the state of one rank and says the same numbers on its
+// way.
 #include "support/layout_runs.h"
 #include "support/small_data.h"
 
@@ -18,15 +19,18 @@ class MeshBits : public testing::TestWithParam<Case> {};
 
 TEST_P(MeshBits, AreThoseOfOneRank) {
   TempFolder folder;
-  Arguments job = Arguments{folder.write("job.toml", GetParam().job)} + settings_of(GetParam().settings);
-  if (GetParam().job.find("\"numpy\"") != std::string::npos) job = job + set(write_images(folder, "images", 60, 8, 4));
+  Arguments job =
+      Arguments{folder.write("job.toml", GetParam().job)} + settings_of(GetParam().settings);
+  if (GetParam().job.find("\"numpy\"") != std::string::npos)
+    job = job + set(write_images(folder, "images", 60, 8, 4));
   const Outcome expected = train_into(folder / "one", job + settings_of("ranks=1"));
   ASSERT_EQ(expected.hash.size(), 64u);
   EXPECT_GE(expected.count("step"), 10u);
   EXPECT_GE(expected.count("eval"), 2u);
   for (size_t i = 0; i < GetParam().layouts.size(); ++i) {
     SCOPED_TRACE(GetParam().layouts[i]);
-    EXPECT_EQ(train_into(folder / std::to_string(i), job + settings_of(GetParam().layouts[i])), expected);
+    EXPECT_EQ(train_into(folder / std::to_string(i), job + settings_of(GetParam().layouts[i])),
+              expected);
   }
 }
 
@@ -102,7 +106,8 @@ const std::vector<Case> kCases = {
          "ranks=3 pipeline=3 schedule=zero-bubble cut=blocks.0,head recompute=selective",
          "ranks=4 pipeline=4 schedule=gpipe transport=tcp workers=thread",
          "ranks=2 pipeline=2 schedule=zbv cut=blocks.0,blocks.2,head",
-         "ranks=2 pipeline=2 schedule=zbv in_flight=3 cut=blocks.0,blocks.2,head recompute=full workers=thread",
+         "ranks=2 pipeline=2 schedule=zbv in_flight=3 cut=blocks.0,blocks.2,head recompute=full "
+         "workers=thread",
      }},
     {"TiedGptInStagesSlicedByZero",
      kSmallGpt,
@@ -117,7 +122,8 @@ const std::vector<Case> kCases = {
      }},
     {"LlamaOnHybrids",
      kSmallGpt,
-     "model.positions=rotary model.norm=rms model.activation=swiglu model.kv_heads=2 model.bias=false",
+     "model.positions=rotary model.norm=rms model.activation=swiglu model.kv_heads=2 "
+     "model.bias=false",
      {
          "ranks=6 pipeline=3 cut=blocks.1,blocks.2 workers=thread",
          "ranks=8 pipeline=2 zero=2 shards=4",
@@ -223,7 +229,8 @@ const std::vector<Case> kCases = {
      }},
 };
 
-INSTANTIATE_TEST_SUITE_P(Of, MeshBits, testing::ValuesIn(kCases), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Of, MeshBits, testing::ValuesIn(kCases),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace tutti

@@ -1,5 +1,6 @@
-// The bytes that ranks of a mesh send each other are those that the plan says, to the byte. What a step sends besides
-// (votes, roll calls) does not depend on the size of the model: it falls out of the difference between two sizes.
+// The bytes that ranks of a mesh send each other are those that the plan says, to the byte. What a
+// step sends besides (votes, roll calls) does not depend on the size of the model: it falls out of
+// the difference between two sizes.
 #include <gtest/gtest.h>
 
 #include "launch/local.h"
@@ -44,7 +45,8 @@ Links sent(const Job& job) {
     const auto count = [&](int sign) {
       for (int r = 0; r < context.size; ++r)
         if (r != context.rank)
-          mine[static_cast<size_t>(r)] += sign * static_cast<int64_t>(trainer.transport().sent_bytes(r));
+          mine[static_cast<size_t>(r)] +=
+              sign * static_cast<int64_t>(trainer.transport().sent_bytes(r));
     };
     count(-1);
     trainer.step();
@@ -56,21 +58,26 @@ Links sent(const Job& job) {
 
 Links planned(const Job& job) {
   const ModelShape shape = describe(make_model(job));
-  const MeshOptions options = mesh_options(job, shape, static_cast<int>(make_optimizer(job.train)->slots().size()));
+  const MeshOptions options =
+      mesh_options(job, shape, static_cast<int>(make_optimizer(job.train)->slots().size()));
   return link_bytes(plan_mesh(shape, options), shape);
 }
 
 TEST(MeshLinks, CarryWhatThePlanSaysToTheByte) {
-  for (const char* layout :
-       {"ranks=2 zero=1", "ranks=3 zero=3", "ranks=4 zero=2 shards=2", "ranks=4 zero=1 shards=2 hosts=2",
-        "ranks=4 zero=3 hosts=2", "ranks=8 pipeline=2 hosts=4", "ranks=2 pipeline=2 schedule=zbv",
-        "ranks=4 pipeline=2 zero=1 schedule=gpipe recompute=full", "ranks=2 tensor=2 train.tensor_slices=2",
-        "ranks=4 tensor=2 pipeline=2 train.tensor_slices=2", "ranks=3 tensor=3 train.tensor_slices=4"}) {
+  for (const char* layout : {"ranks=2 zero=1", "ranks=3 zero=3", "ranks=4 zero=2 shards=2",
+                             "ranks=4 zero=1 shards=2 hosts=2", "ranks=4 zero=3 hosts=2",
+                             "ranks=8 pipeline=2 hosts=4", "ranks=2 pipeline=2 schedule=zbv",
+                             "ranks=4 pipeline=2 zero=1 schedule=gpipe recompute=full",
+                             "ranks=2 tensor=2 train.tensor_slices=2",
+                             "ranks=4 tensor=2 pipeline=2 train.tensor_slices=2",
+                             "ranks=3 tensor=3 train.tensor_slices=4"}) {
     SCOPED_TRACE(layout);
-    const std::string common = std::string("workers=thread transport=tcp model.tied=true ") + layout;
+    const std::string common =
+        std::string("workers=thread transport=tcp model.tied=true ") + layout;
     const Job small = job_of(common + " model.width=16 model.heads=4 train.micro_batch_size=2");
     const Job large = job_of(common + " model.width=32 model.heads=4 train.micro_batch_size=4");
-    const Links less = sent(small), more = sent(large), said_less = planned(small), said_more = planned(large);
+    const Links less = sent(small), more = sent(large), said_less = planned(small),
+                said_more = planned(large);
     for (size_t from = 0; from < less.size(); ++from)
       for (size_t to = 0; to < less.size(); ++to) {
         EXPECT_EQ(more[from][to] - less[from][to], said_more[from][to] - said_less[from][to])

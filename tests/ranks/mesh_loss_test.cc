@@ -1,5 +1,6 @@
-// A rank of a mesh that is gone before a step: the others wait for it in the step's first meeting, whichever that is,
-// and each ends by itself. (tests/chaos/mesh_kill_test.cc cannot tell: the launcher kills who does not.)
+// A rank of a mesh that is gone before a step: the others wait for it in the step's first meeting,
+// whichever that is, and each ends by itself. (tests/chaos/mesh_kill_test.cc cannot tell: the
+// launcher kills who does not.)
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -40,11 +41,14 @@ TEST_P(MeshLoss, EndsTheOthersWhereverTheyWait) {
 
 INSTANTIATE_TEST_SUITE_P(
     In, MeshLoss,
-    ::testing::Combine(::testing::Values(Case{"Reduce", {{"layout.zero", "2"}}}, Case{"Gather", {{"layout.zero", "3"}}},
+    ::testing::Combine(::testing::Values(Case{"Reduce", {{"layout.zero", "2"}}},
+                                         Case{"Gather", {{"layout.zero", "3"}}},
                                          Case{"Exchange", {{"layout.tensor", "2"}}},
                                          Case{"Message", {{"layout.pipeline", "2"}}}),
                        ::testing::Values("shm", "tcp")),
-    [](const auto& test) { return std::get<0>(test.param).name + "Over" + std::get<1>(test.param); });
+    [](const auto& test) {
+      return std::get<0>(test.param).name + "Over" + std::get<1>(test.param);
+    });
 
 }  // namespace
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// Faults of real processes and sockets: kills, cuts, strangers, busy ports, memory that cannot be had, and nothing left
-// over.
+// Faults of real processes and sockets: kills, cuts, strangers, busy ports, memory that cannot be
+// had, and nothing left over.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -44,7 +44,8 @@ CommFailure failing_receive(Transport& transport, int peer, Deadline deadline) {
 /// The sockets among a process's descriptors.
 std::vector<int> sockets_of(pid_t pid) {
   std::vector<int> sockets;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
     std::error_code gone;
     if (std::filesystem::read_symlink(entry, gone).string().starts_with("socket:")) {
       sockets.push_back(std::stoi(entry.path().filename()));
@@ -56,10 +57,12 @@ std::vector<int> sockets_of(pid_t pid) {
 bool is_tcp(int socket) {
   sockaddr_storage name{};
   socklen_t length = sizeof(name);
-  return ::getsockname(socket, reinterpret_cast<sockaddr*>(&name), &length) == 0 && name.ss_family == AF_INET;
+  return ::getsockname(socket, reinterpret_cast<sockaddr*>(&name), &length) == 0 &&
+         name.ss_family == AF_INET;
 }
 
-/// What the descriptors of this process lead to, but for its sockets to the launcher; listening sockets are marked.
+/// What the descriptors of this process lead to, but for its sockets to the launcher; listening
+/// sockets are marked.
 std::multiset<std::string> open_descriptors() {
   std::multiset<std::string> open;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -107,14 +110,17 @@ bool sees_close(int socket) {
 TEST(TcpFaults, KillingAPeerEndsEveryWaitForItWithinASecond) {
   ForkedRanks ranks(3, [](int rank, Rendezvous& rendezvous) {
     SystemClock clock;
-    auto transport = make_transport(kTcp, kTestEpoch, rendezvous, clock, nullptr, Deadline::never());
+    auto transport =
+        make_transport(kTcp, kTestEpoch, rendezvous, clock, nullptr, Deadline::never());
     rendezvous.exchange({}, Deadline::never());
     if (rank == 2) ::kill(::getpid(), SIGKILL);
     const Time start = clock.now();
-    const CommFailure failure = failing_receive(*transport, 2, clock.after(std::chrono::seconds(20)));
+    const CommFailure failure =
+        failing_receive(*transport, 2, clock.after(std::chrono::seconds(20)));
     EXPECT_EQ(failure.peer, 2);
     EXPECT_TRUE(failure.reason.starts_with("connection to rank 2 was closed")) << failure.reason;
-    EXPECT_LT(clock.now() - start, std::chrono::seconds(1));  // the promise of the design, not a matter of speed
+    // the promise of the design, not a matter of speed
+    EXPECT_LT(clock.now() - start, std::chrono::seconds(1));
   });
   EXPECT_EQ(ranks.wait(), (std::vector<int>{0, 0, SIGKILL}));
 }
@@ -122,7 +128,8 @@ TEST(TcpFaults, KillingAPeerEndsEveryWaitForItWithinASecond) {
 TEST(TcpFaults, KillingAPeerInTheMiddleOfALargeMessageEndsSendsToIt) {
   ForkedRanks ranks(2, [](int rank, Rendezvous& rendezvous) {
     SystemClock clock;
-    auto transport = make_transport(kTcp, kTestEpoch, rendezvous, clock, nullptr, Deadline::never());
+    auto transport =
+        make_transport(kTcp, kTestEpoch, rendezvous, clock, nullptr, Deadline::never());
     std::vector<std::byte> bytes(64 << 20);
     if (rank == 1) ::raise(SIGSTOP);
     Ticket ticket = transport->post_send(1, {1, 0, 0}, bytes);
@@ -139,15 +146,18 @@ class CutSockets : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(HowMany, CutSockets, ::testing::Values(1, 100));
 
 TEST_P(CutSockets, EndTheWaitsOnBothSidesWithinASecond) {
-  void* shared = ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* shared = ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(shared, MAP_FAILED);
   auto& connected_ranks = *new (shared) std::atomic<int>(0);
   ForkedRanks ranks(2, [&](int rank, Rendezvous& rendezvous) {
     SystemClock clock;
-    auto transport = make_transport(kTcp, kTestEpoch, rendezvous, clock, nullptr, Deadline::never());
+    auto transport =
+        make_transport(kTcp, kTestEpoch, rendezvous, clock, nullptr, Deadline::never());
     ++connected_ranks;
     // The parent cuts when both are connected; whoever notices first closes the rest.
-    const CommFailure failure = failing_receive(*transport, 1 - rank, clock.after(std::chrono::seconds(20)));
+    const CommFailure failure =
+        failing_receive(*transport, 1 - rank, clock.after(std::chrono::seconds(20)));
     EXPECT_NE(failure.reason, "timed out");
     EXPECT_EQ(failure.peer, 1 - rank);
   });
@@ -162,7 +172,8 @@ TEST_P(CutSockets, EndTheWaitsOnBothSidesWithinASecond) {
       Fd copy(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), number, 0)));
       sockaddr_in peer{};
       socklen_t length = sizeof(peer);
-      if (copy && is_tcp(copy.get()) && ::getpeername(copy.get(), reinterpret_cast<sockaddr*>(&peer), &length) == 0) {
+      if (copy && is_tcp(copy.get()) &&
+          ::getpeername(copy.get(), reinterpret_cast<sockaddr*>(&peer), &length) == 0) {
         connected.push_back(std::move(copy));
       }
     }
@@ -175,15 +186,16 @@ TEST_P(CutSockets, EndTheWaitsOnBothSidesWithinASecond) {
   ::munmap(shared, sizeof(std::atomic<int>));
 }
 
-/// Rank 0 makes a tcp transport; rank 1 is played by hand with raw sockets, after both have met as make_transport does.
+/// Rank 0 makes a tcp transport; rank 1 is played by hand with raw sockets, after both have met as
+/// make_transport does.
 void play_rank_one(const std::function<void(SystemClock&, Transport&)>& rank_zero,
                    const std::function<void(int port)>& rank_one) {
   TransportOptions options{.kind = "tcp", .connections = 1};
   const auto errors = run_threads(2, [&](int rank, Rendezvous& rendezvous) {
     SystemClock clock;
     if (rank == 0) {
-      auto transport =
-          make_transport(options, kTestEpoch, rendezvous, clock, nullptr, clock.after(std::chrono::seconds(20)));
+      auto transport = make_transport(options, kTestEpoch, rendezvous, clock, nullptr,
+                                      clock.after(std::chrono::seconds(20)));
       rank_zero(clock, *transport);
     } else {
       rendezvous.exchange({.bytes = transport_terms(options, kTestEpoch)}, Deadline::never());
@@ -199,13 +211,18 @@ void send_all(const Fd& fd, const void* data, size_t size) {
 }
 
 Hello good_hello() {
-  return {.epoch = kTestEpoch.epoch, .run = kTestEpoch.run, .plan = kTestEpoch.plan, .rank = 1, .connection = 0};
+  return {.epoch = kTestEpoch.epoch,
+          .run = kTestEpoch.run,
+          .plan = kTestEpoch.plan,
+          .rank = 1,
+          .connection = 0};
 }
 
 /// Unread bytes would turn the close of the socket into a reset, which takes what was sent with it.
 void read_welcome(const Fd& fd) {
   Welcome welcome;
-  ASSERT_EQ(::recv(fd.get(), &welcome, sizeof(welcome), MSG_WAITALL), static_cast<ssize_t>(sizeof(welcome)));
+  ASSERT_EQ(::recv(fd.get(), &welcome, sizeof(welcome), MSG_WAITALL),
+            static_cast<ssize_t>(sizeof(welcome)));
 }
 
 TEST(TcpStrangers, WithoutTheTokenAreRefusedAndHoldNobodyUp) {
@@ -215,7 +232,8 @@ TEST(TcpStrangers, WithoutTheTokenAreRefusedAndHoldNobodyUp) {
         transport.wait(transport.post_recv(1, {1, 0, 0}, std::as_writable_bytes(std::span(&in, 1))),
                        clock.after(std::chrono::seconds(20)));
         EXPECT_EQ(in, 4711);
-        EXPECT_EQ(transport.dropped(), 2u) << "a connection of another epoch and one of another plan";
+        EXPECT_EQ(transport.dropped(), 2u)
+            << "a connection of another epoch and one of another plan";
       },
       [](int port) {
         Fd silent = dial(port);
@@ -248,7 +266,8 @@ TEST(TcpStrangers, WithoutTheTokenAreRefusedAndHoldNobodyUp) {
         hello = good_hello();
         send_all(good, &hello, sizeof(hello));
         read_welcome(good);
-        EXPECT_TRUE(sees_close(silent.get())) << "once the mesh stands, the listener and its strangers go";
+        EXPECT_TRUE(sees_close(silent.get()))
+            << "once the mesh stands, the listener and its strangers go";
         const PieceHead head{.epoch = kTestEpoch.epoch,
                              .run = kTestEpoch.run,
                              .plan = kTestEpoch.plan,
@@ -268,12 +287,13 @@ TEST(TcpStrangers, ThatCrowdAPeerOutMakeItDialAgain) {
   const auto errors = run_threads(2, [&](int rank, Rendezvous& rendezvous) {
     SystemClock clock;
     if (rank == 1) {
-      auto transport =
-          make_transport(options, kTestEpoch, rendezvous, clock, nullptr, clock.after(std::chrono::seconds(20)));
+      auto transport = make_transport(options, kTestEpoch, rendezvous, clock, nullptr,
+                                      clock.after(std::chrono::seconds(20)));
       rendezvous.exchange({}, Deadline::never());
       return;
     }
-    // Rank 0 is played by hand: it closes the first connections as it would those of strangers, at each stage.
+    // Rank 0 is played by hand: it closes the first connections as it would those of strangers, at
+    // each stage.
     const Fd listener = loopback_socket();
     sockaddr_in address = loopback(0);
     ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
@@ -283,14 +303,18 @@ TEST(TcpStrangers, ThatCrowdAPeerOutMakeItDialAgain) {
     socklen_t length = sizeof(address);
     ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
     rendezvous.exchange({.bytes = transport_terms(options, kTestEpoch)}, Deadline::never());
-    rendezvous.exchange({.bytes = fmt::format("127.0.0.1 {}", ntohs(address.sin_port))}, Deadline::never());
+    rendezvous.exchange({.bytes = fmt::format("127.0.0.1 {}", ntohs(address.sin_port))},
+                        Deadline::never());
     for (int n = 0; n < 4; ++n) {
       Fd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
       ASSERT_TRUE(socket) << "it does not dial again after " << n;
       Hello hello;
-      if (n == 0) continue;                                                    // before it has said anything
-      if (n == 1) ASSERT_EQ(::recv(socket.get(), &hello, 1, MSG_WAITALL), 1);  // what is unread makes it a reset
-      if (n >= 2) ASSERT_EQ(::recv(socket.get(), &hello, sizeof(hello), MSG_WAITALL), ssize_t{sizeof(hello)});
+      // before it has said anything
+      if (n == 0) continue;
+      // what is unread makes it a reset
+      if (n == 1) ASSERT_EQ(::recv(socket.get(), &hello, 1, MSG_WAITALL), 1);
+      if (n >= 2)
+        ASSERT_EQ(::recv(socket.get(), &hello, sizeof(hello), MSG_WAITALL), ssize_t{sizeof(hello)});
       if (n < 3) continue;
       const Welcome welcome{.rank = 0};
       send_all(socket, &welcome, sizeof(welcome));
@@ -310,15 +334,16 @@ TEST(TcpStrangers, ThatConnectAndCloseWithoutEndKeepNoRankFromItsPeers) {
       for (int n = s; !over; ++n) {
         const Fd socket = loopback_socket();
         const sockaddr_in address = loopback(port + n % kRanks);
-        (void)!::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+        (void)!::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address),
+                         sizeof(address));
       }
     });
   }
   for (int round = 0; round < 10; ++round) {
     const auto errors = run_threads(kRanks, [&](int, Rendezvous& rendezvous) {
       SystemClock clock;
-      auto transport = make_transport({.kind = "tcp", .port = port}, kTestEpoch, rendezvous, clock, nullptr,
-                                      clock.after(std::chrono::seconds(30)));
+      auto transport = make_transport({.kind = "tcp", .port = port}, kTestEpoch, rendezvous, clock,
+                                      nullptr, clock.after(std::chrono::seconds(30)));
       rendezvous.exchange({}, Deadline::never());
     });
     EXPECT_EQ(errors, std::vector<std::string>(kRanks));
@@ -375,7 +400,8 @@ TEST(TcpStrangers, MessagesOfAnotherRunEpochOrPlanAreDroppedAndCounted) {
 TEST(TcpStrangers, APeerThatTalksNonsenseIsAnErrorAndNotACrash) {
   play_rank_one(
       [](SystemClock& clock, Transport& transport) {
-        const CommFailure failure = failing_receive(transport, 1, clock.after(std::chrono::seconds(20)));
+        const CommFailure failure =
+            failing_receive(transport, 1, clock.after(std::chrono::seconds(20)));
         EXPECT_EQ(failure.reason, "connection to rank 1 was closed: what arrived is no message");
       },
       [](int port) {
@@ -414,8 +440,8 @@ TEST(ShmMemory, ThatExceedsTheLimitOnFileSizesIsAnErrorAtTheStart) {
       ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
     }
     try {
-      make_transport({.kind = "shm", .window_bytes = 32 << 20}, kTestEpoch, rendezvous, clock, nullptr,
-                     clock.after(std::chrono::seconds(20)));
+      make_transport({.kind = "shm", .window_bytes = 32 << 20}, kTestEpoch, rendezvous, clock,
+                     nullptr, clock.after(std::chrono::seconds(20)));
       ADD_FAILURE() << "nothing was thrown";
     } catch (const CommError& e) {
       EXPECT_EQ(rank, 0);
@@ -423,7 +449,8 @@ TEST(ShmMemory, ThatExceedsTheLimitOnFileSizesIsAnErrorAtTheStart) {
     } catch (const Error& e) {
       EXPECT_EQ(rank, 1);
       EXPECT_STREQ(e.what(),
-                   "window of rank 1: cannot allocate 32.0 MiB: the limit on file sizes (ulimit -f) is 16.0 MiB");
+                   "window of rank 1: cannot allocate 32.0 MiB: the limit on file sizes (ulimit "
+                   "-f) is 16.0 MiB");
       ::_exit(0);  // dies as a worker would; the rendezvous ends with it
     }
   });
@@ -434,11 +461,13 @@ TEST(ShmMemory, ThatTheHostDoesNotHaveIsAnErrorAtTheStart) {
   for (const char* kind : {"shm", "inproc"}) {
     const auto errors = run_threads(2, [&](int rank, Rendezvous& rendezvous) {
       SystemClock clock;
-      make_transport({.kind = kind, .window_bytes = size_t{1} << 46}, kTestEpoch, rendezvous, clock, nullptr,
-                     clock.after(std::chrono::seconds(20)));
+      make_transport({.kind = kind, .window_bytes = size_t{1} << 46}, kTestEpoch, rendezvous, clock,
+                     nullptr, clock.after(std::chrono::seconds(20)));
     });
     for (const std::string& error : errors) {
-      EXPECT_NE(error.find("windows of this host: cannot allocate 134217728.0 MiB: only"), std::string::npos) << error;
+      EXPECT_NE(error.find("windows of this host: cannot allocate 134217728.0 MiB: only"),
+                std::string::npos)
+          << error;
     }
   }
 }
@@ -469,7 +498,8 @@ TEST(Leftovers, ThereAreNoNamesOrListenersDuringARunAndNoDescriptorsAfterIt) {
     const auto statuses = run_forked(4, [options](int, Rendezvous& rendezvous) {
       SystemClock clock;
       const auto before = open_descriptors();
-      auto transport = make_transport(options, kTestEpoch, rendezvous, clock, nullptr, Deadline::never());
+      auto transport =
+          make_transport(options, kTestEpoch, rendezvous, clock, nullptr, Deadline::never());
       int windows = 0;
       for (const std::string& target : open_descriptors()) {
         EXPECT_FALSE(target.ends_with("listens")) << target;
@@ -481,7 +511,8 @@ TEST(Leftovers, ThereAreNoNamesOrListenersDuringARunAndNoDescriptorsAfterIt) {
       for (std::string line; std::getline(maps, line);) {
         EXPECT_EQ(line.find("/dev/shm"), std::string::npos) << line;
         const bool segment = line.find("memfd:tutti") != std::string::npos;
-        if (segment) EXPECT_NE(line.find("(deleted)"), std::string::npos) << "it has a name: " << line;
+        if (segment)
+          EXPECT_NE(line.find("(deleted)"), std::string::npos) << "it has a name: " << line;
       }
       transport.reset();
       EXPECT_EQ(open_descriptors(), before);

@@ -34,10 +34,12 @@ steps = 2
 
 class PlanCommands : public testing::Test {
  protected:
-  /// stdout of `tutti plan` that must succeed. What was measured on this host elsewhere is not seen.
+  /// stdout of `tutti plan` that must succeed. What was measured on this host elsewhere is not
+  /// seen.
   std::string plan(const Arguments& arguments) {
     const std::string cache = folder_ / "cache";
-    Command command(Arguments{"plan", job_} + arguments, [&] { ::setenv("XDG_CACHE_HOME", cache.c_str(), 1); });
+    Command command(Arguments{"plan", job_} + arguments,
+                    [&] { ::setenv("XDG_CACHE_HOME", cache.c_str(), 1); });
     EXPECT_EQ(command.wait(), 0) << command.err();
     return command.out();
   }
@@ -59,7 +61,9 @@ class PlanCommands : public testing::Test {
   std::string job_ = folder_.write("tiny.toml", kGpt);
 };
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -67,13 +71,15 @@ TEST_F(PlanCommands, CalibrateWritesWhatPlanReads) {
   const std::string path = folder_ / "calibration.json";
   Command command({"calibrate", "--out", path});
   ASSERT_EQ(command.wait(), 0) << command.err();
-  for (const char* text : {"matmul, GFLOP/s", "copy, GB/s", "inproc", "shm", "tcp", "network    not measured"})
+  for (const char* text :
+       {"matmul, GFLOP/s", "copy, GB/s", "inproc", "shm", "tcp", "network    not measured"})
     EXPECT_TRUE(command.says(text)) << text << " is not in\n" << command.out();
   const Calibration c = parse_calibration(read_file(path), path);
   EXPECT_GT(c.matmul.front(), 1e8);
   EXPECT_GT(c.transports.at("shm").flag, 0);
   EXPECT_EQ(c.transports.at("tcp").flag, 0);
-  for (const char* name : {"inproc", "shm", "tcp"}) EXPECT_EQ(c.transports.at(name).messages.size(), 6u) << name;
+  for (const char* name : {"inproc", "shm", "tcp"})
+    EXPECT_EQ(c.transports.at(name).messages.size(), 6u) << name;
   EXPECT_TRUE(has(plan({"--ranks", "2", "--calibration", path}), "calibrated: " + path));
 }
 
@@ -86,8 +92,9 @@ TEST_F(PlanCommands, PlanSaysThatNothingWasMeasured) {
 TEST_F(PlanCommands, PlanRanksLayoutsAndSaysWhyOthersAreNot) {
   const std::string out = plan({"--ranks", "4", "--memory", "1GiB"});
   EXPECT_TRUE(has(out, "segments measured")) << out;
-  for (const char* text : {"  1 ", " 10 ", "data 2 x tensor 1 x pipeline 2", "rejected",
-                           "2 tensor ranks but the model is defined in 1 slices", "largest micro-batch in 1 GiB"})
+  for (const char* text :
+       {"  1 ", " 10 ", "data 2 x tensor 1 x pipeline 2", "rejected",
+        "2 tensor ranks but the model is defined in 1 slices", "largest micro-batch in 1 GiB"})
     EXPECT_TRUE(has(out, text)) << text << " is not in\n" << out;
 }
 
@@ -98,19 +105,21 @@ TEST_F(PlanCommands, MoreRanksThanLanesAreStages) {
 }
 
 TEST_F(PlanCommands, AFirstLayoutThatIdlesIsSaid) {
-  const std::string stages = plan(Arguments{"--quick", "--ranks", "4"} + set({"layout.pipeline=4", "train.lanes=1"}));
+  const std::string stages =
+      plan(Arguments{"--quick", "--ranks", "4"} + set({"layout.pipeline=4", "train.lanes=1"}));
   EXPECT_TRUE(has(stages, "\nwarning  of the first layout: its ranks idle for ")) << stages;
   EXPECT_FALSE(has(plan({"--quick", "--ranks", "2"}), "warning"));
 }
 
 TEST_F(PlanCommands, LayoutKeysThatAreSetAreNotSearched) {
   const std::string picture = folder_ / "p.svg";
-  const std::string out = plan({"--ranks", "4", "--quick", "--picture", picture, "--set", "layout.pipeline=4", "--set",
-                                "layout.schedule=gpipe"});
+  const std::string out = plan({"--ranks", "4", "--quick", "--picture", picture, "--set",
+                                "layout.pipeline=4", "--set", "layout.schedule=gpipe"});
   EXPECT_TRUE(has(out, "data 1 x tensor 1 x pipeline 4, gpipe")) << out;
   EXPECT_FALSE(has(out, "1f1b")) << out;
   const std::string svg = read_file(picture);
-  for (const char* text : {"tiny: data 1 x tensor 1 x pipeline 4, gpipe", "rank 3", "activations in", "</svg>"})
+  for (const char* text :
+       {"tiny: data 1 x tensor 1 x pipeline 4, gpipe", "rank 3", "activations in", "</svg>"})
     EXPECT_TRUE(has(svg, text)) << text;
 }
 
@@ -132,7 +141,8 @@ TEST_F(PlanCommands, JsonHoldsEveryLayoutThatWasSimulatedTheBestFirst) {
   }
   EXPECT_EQ(different.size(), layouts.size());
   ASSERT_FALSE(all["rejected"].empty());
-  EXPECT_TRUE(has(all["rejected"].dump(), "2 tensor ranks but the model is defined in 1 slices")) << all["rejected"];
+  EXPECT_TRUE(has(all["rejected"].dump(), "2 tensor ranks but the model is defined in 1 slices"))
+      << all["rejected"];
 }
 
 TEST_F(PlanCommands, AMemoryLimitThatNothingFitsIsRefusedWithTheNearest) {
@@ -142,28 +152,32 @@ TEST_F(PlanCommands, AMemoryLimitThatNothingFitsIsRefusedWithTheNearest) {
 }
 
 TEST_F(PlanCommands, WhatCannotBeReadIsRefusedByName) {
-  EXPECT_TRUE(has(refused({"--ranks", "2", "--memory", "16 apples"}), "16 apples: not a number of bytes"));
+  EXPECT_TRUE(
+      has(refused({"--ranks", "2", "--memory", "16 apples"}), "16 apples: not a number of bytes"));
   const std::string hosts = folder_.write("hosts", "a slots=1\nb slots=many\n");
-  EXPECT_TRUE(has(refused({"--ranks", "2", "--hosts", hosts}), hosts + ":2: expected a name and slots=N"));
+  EXPECT_TRUE(
+      has(refused({"--ranks", "2", "--hosts", hosts}), hosts + ":2: expected a name and slots=N"));
   const std::string few = folder_.write("few", "a slots=1\n");
   EXPECT_TRUE(has(refused({"--ranks", "2", "--hosts", few}), "1 slots for 2 ranks"));
 }
 
 TEST_F(PlanCommands, AJobOfAGpuIsPlannedWithoutOneByAssumedRates) {
   const std::string out = plan_without_gpu({"--ranks", "4"});
-  for (const char* text : {"no GPU here; assumed are 40 TFLOP/s in float32", "segments not run", "4, nccl, ",
-                           "memory without a limit", "data 4 x tensor 1 x pipeline 1"})
+  for (const char* text : {"no GPU here; assumed are 40 TFLOP/s in float32", "segments not run",
+                           "4, nccl, ", "memory without a limit", "data 4 x tensor 1 x pipeline 1"})
     EXPECT_TRUE(has(out, text)) << text << " is not in\n" << out;
   EXPECT_FALSE(has(out, "largest micro-batch")) << out;
-  const std::string narrow =
-      plan_without_gpu({"--ranks", "4", "--memory", "1GiB", "--set", "numerics.precision=bfloat16"});
-  for (const char* text : {"400 TFLOP/s in bfloat16", "at most 1 GiB each", "largest micro-batch in 1 GiB"})
+  const std::string narrow = plan_without_gpu(
+      {"--ranks", "4", "--memory", "1GiB", "--set", "numerics.precision=bfloat16"});
+  for (const char* text :
+       {"400 TFLOP/s in bfloat16", "at most 1 GiB each", "largest micro-batch in 1 GiB"})
     EXPECT_TRUE(has(narrow, text)) << text << " is not in\n" << narrow;
 }
 
 TEST_F(PlanCommands, WhatWillRunHereNeedsItsGpuToBePlanned) {
-  Command command({"train", job_, "--ranks", "2", "--set", "layout.plan=auto", "--set", "numerics.device=cuda"},
-                  [] { ::setenv("CUDA_VISIBLE_DEVICES", "", 1); });
+  Command command(
+      {"train", job_, "--ranks", "2", "--set", "layout.plan=auto", "--set", "numerics.device=cuda"},
+      [] { ::setenv("CUDA_VISIBLE_DEVICES", "", 1); });
   EXPECT_EQ(command.wait(), 2) << command.out();
   EXPECT_TRUE(has(command.err(), "numerics.device = \"cuda\" but ")) << command.err();
 }
@@ -176,8 +190,8 @@ TEST_F(PlanCommands, ACpusCalibrationIsRefusedForAGpu) {
 
 TEST_F(PlanCommands, OffloadIsInTheLayoutsNameAndOnAQueueOfItsOwn) {
   const std::string picture = folder_ / "p.svg";
-  const std::string out = plan(
-      {"--ranks", "2", "--quick", "--picture", picture, "--set", "layout.offload=optimizer", "--set", "layout.zero=1"});
+  const std::string out = plan({"--ranks", "2", "--quick", "--picture", picture, "--set",
+                                "layout.offload=optimizer", "--set", "layout.zero=1"});
   EXPECT_TRUE(has(out, "zero 1, offload optimizer")) << out;
   EXPECT_TRUE(has(read_file(picture), ">tier<"));
 }

@@ -1,4 +1,5 @@
-// Random jobs on random layouts, some of them stopped and resumed on another one, end in the state of one rank.
+// Random jobs on random layouts, some of them stopped and resumed on another one, end in the state
+// of one rank.
 //   TUTTI_TEST_SEED     the seed of the first case (each has one of its own: the next number)
 //   TUTTI_TEST_CASES    how many
 //   TUTTI_TEST_SECONDS  instead: as many as begin in so many seconds (`./tutti bench chaos`)
@@ -46,12 +47,14 @@ std::vector<nlohmann::json> steps_of(const std::string& run) {
 bool is_equal(const RandomCase& drawn) {
   const TempFolder folder;
   const auto train = [&](const char* run, const Arguments& settings, const Arguments& more = {}) {
-    return Arguments{"train", "mlp-points", "--out", folder / run} + set(drawn.job + settings) + more;
+    return Arguments{"train", "mlp-points", "--out", folder / run} + set(drawn.job + settings) +
+           more;
   };
   const bool stops = !drawn.resumed.empty();
   const Arguments one = train("one", {"layout.ranks=1"});
   const Arguments begin =
-      train("run", drawn.layout, stops ? Arguments{"--steps", std::to_string(drawn.stop_at)} : Arguments{});
+      train("run", drawn.layout,
+            stops ? Arguments{"--steps", std::to_string(drawn.stop_at)} : Arguments{});
   const Arguments goes_on = Arguments{"train", "--resume", folder / "run"} + set(drawn.resumed);
   SCOPED_TRACE(words(one) + "\n" + words(begin) + (stops ? "\n" + words(goes_on) : ""));
   const std::string expected = hash_of(one);
@@ -59,7 +62,9 @@ bool is_equal(const RandomCase& drawn) {
   if (stops && !found.empty()) found = hash_of(goes_on);
   if (found.empty()) return false;
   EXPECT_EQ(found, expected);
-  const auto told = [&](const char* run) { return stops ? steps_of(folder / run) : records_of(folder / run); };
+  const auto told = [&](const char* run) {
+    return stops ? steps_of(folder / run) : records_of(folder / run);
+  };
   EXPECT_EQ(told("run"), told("one"));
   return found == expected && told("run") == told("one");
 }
@@ -80,13 +85,15 @@ TEST_P(RandomJobs, OnRandomLayoutsEndInTheStateOfOneRank) {
   };
   for (; goes_on(); ++tried) {
     SCOPED_TRACE(
-        fmt::format("again: TUTTI_TEST_SEED={} TUTTI_TEST_CASES=1 build/bin/ranks_random_jobs_test --gtest_filter=*/0",
+        fmt::format("again: TUTTI_TEST_SEED={} TUTTI_TEST_CASES=1 build/bin/ranks_random_jobs_test "
+                    "--gtest_filter=*/0",
                     first + tried));
     const RandomCase drawn = draw_case(first + tried, data);
     const uint64_t same = is_equal(drawn) ? 1 : 0, stopped = drawn.resumed.empty() ? 0 : 1;
     equal += same, resumed += stopped, resumed_equal += same * stopped;
   }
-  std::cout << fmt::format("seed {}: {} of {} equal, {} of {} resumed\n", first, equal, tried, resumed_equal, resumed);
+  std::cout << fmt::format("seed {}: {} of {} equal, {} of {} resumed\n", first, equal, tried,
+                           resumed_equal, resumed);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Going on from a checkpoint: the same as never having stopped, on any number of ranks; and what is refused.
+// Going on from a checkpoint: the same as never having stopped, on any number of ranks; and what is
+// refused.
 #include <fmt/format.h>
 
 #include <map>
@@ -74,10 +75,12 @@ TEST_F(Resume, EqualsNeverStoppingOnAnyNumberOfRanks) {
 TEST_F(Resume, RepeatsWhatCameAfterTheLastCheckpoint) {
   const std::string straight = train("straight", {"--ranks", "1"});
   train("run", {"--ranks", "2", "--set", "train.checkpoint_every=4"});
-  std::filesystem::remove_all(run_ + "/checkpoints/step-00000012");  // as if it had died before its end
+  // as if it had died before its end
+  std::filesystem::remove_all(run_ + "/checkpoints/step-00000012");
   EXPECT_EQ(resume({"--ranks", "3"}), straight);
   EXPECT_EQ(metric_of(run_, "step", "loss"), metric_of(folder_ / "straight", "step", "loss"));
-  EXPECT_EQ(metric_of(run_, "eval", "held_out_loss"), metric_of(folder_ / "straight", "eval", "held_out_loss"));
+  EXPECT_EQ(metric_of(run_, "eval", "held_out_loss"),
+            metric_of(folder_ / "straight", "eval", "held_out_loss"));
 }
 
 TEST_F(Resume, OnFewerRanksIsTracedWithoutThoseOfTheFirstStart) {
@@ -100,7 +103,8 @@ TEST_F(Resume, OnFewerRanksIsTracedWithoutThoseOfTheFirstStart) {
 auto contents(const std::string& folder) {
   std::map<std::string, std::pair<std::string, std::filesystem::file_time_type>> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
-    files[entry.path()] = {entry.is_regular_file() ? read_file(entry.path()) : "", entry.last_write_time()};
+    files[entry.path()] = {entry.is_regular_file() ? read_file(entry.path()) : "",
+                           entry.last_write_time()};
   return files;
 }
 
@@ -111,7 +115,8 @@ TEST_F(Resume, OfARunAtItsLastStepLeavesEverythingAsItIs) {
     Command command(Arguments{"train", "--resume", run_} + arguments);
     EXPECT_EQ(command.wait(), 0) << command.err();
     EXPECT_EQ(command.hash(), hash);
-    EXPECT_TRUE(command.says("it is at step 12, its last: there is nothing left to do")) << command.out();
+    EXPECT_TRUE(command.says("it is at step 12, its last: there is nothing left to do"))
+        << command.out();
     EXPECT_TRUE(contents(run_) == before);
   }
 }
@@ -138,9 +143,12 @@ TEST_F(Resume, PastTheJobsStepsKeepsTheLastLearningRate) {
 
 TEST_F(Resume, WithAnotherJobIsRefusedNamingEveryKey) {
   train("run", {"--steps", "1"});
-  const std::string said = refused(2, run_, set({"train.lr=0.5", "model.layers=2", "layout.overlap=false"}));
-  EXPECT_NE(said.find("train.lr is 0.01, not 0.5; only [layout], the device and the precision may change"),
-            std::string::npos)
+  const std::string said =
+      refused(2, run_, set({"train.lr=0.5", "model.layers=2", "layout.overlap=false"}));
+  EXPECT_NE(
+      said.find(
+          "train.lr is 0.01, not 0.5; only [layout], the device and the precision may change"),
+      std::string::npos)
       << said;
   EXPECT_NE(said.find("model.layers is 1, not 2"), std::string::npos) << said;
   EXPECT_EQ(said.find("overlap"), std::string::npos) << said;
@@ -158,7 +166,8 @@ TEST_F(Resume, OfAnEditedJobIsRefusedNamingEveryKeyAndItsLayoutIsFree) {
   edited("lr = 0.01", "lr = 0.5");
   const std::string said = refused(2, run_);
   EXPECT_NE(said.find("train.lr is 0.01, not 0.5 as " + file + " says"), std::string::npos) << said;
-  EXPECT_NE(said.find("start a new run with `tutti train " + file + "`"), std::string::npos) << said;
+  EXPECT_NE(said.find("start a new run with `tutti train " + file + "`"), std::string::npos)
+      << said;
   EXPECT_EQ(metric_of(run_, "step", "loss").size(), 1u);
   edited("overlap = true", "overlap = false");
   const std::string straight = train("straight", {"--ranks", "1", "--steps", "2"});
@@ -166,7 +175,8 @@ TEST_F(Resume, OfAnEditedJobIsRefusedNamingEveryKeyAndItsLayoutIsFree) {
   // One that is missing is restored, one that is damaged is not overwritten.
   std::filesystem::remove(file);
   EXPECT_EQ(resume({"--steps", "3"}), train("longer", {"--ranks", "1", "--steps", "3"}));
-  EXPECT_EQ(job_differences(load_job(file, {}), parse_job(whole, file, {})), std::vector<std::string>{});
+  EXPECT_EQ(job_differences(load_job(file, {}), parse_job(whole, file, {})),
+            std::vector<std::string>{});
   write_file_atomic(file, whole.substr(0, whole.find("seed =") + 6));
   EXPECT_NE(refused(2, run_).find(file + ":"), std::string::npos);
   EXPECT_TRUE(read_file(file).ends_with("seed ="));
@@ -183,14 +193,16 @@ TEST_F(Resume, WithAnEmptyNameOrAnotherFolderIsRefused) {
   EXPECT_TRUE(nameless.says("the job's name is empty")) << nameless.err();
   train("run", {"--steps", "1"});
   const std::string other = folder_ / "other";
-  EXPECT_NE(refused(2, run_, {"--out", other}).find("--resume " + run_ + " --out " + other + ": "), std::string::npos);
+  EXPECT_NE(refused(2, run_, {"--out", other}).find("--resume " + run_ + " --out " + other + ": "),
+            std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(other));
 }
 
 TEST_F(Resume, OfWhatIsNoRunIsRefused) {
   EXPECT_NE(refused(1, folder_ / "nothing").find("nothing: no such run"), std::string::npos);
   std::filesystem::create_directory(folder_ / "empty");
-  EXPECT_NE(refused(1, folder_ / "empty").find("empty: not a run (it has no job.toml)"), std::string::npos);
+  EXPECT_NE(refused(1, folder_ / "empty").find("empty: not a run (it has no job.toml)"),
+            std::string::npos);
   train("run", {"--steps", "1"});
   std::filesystem::remove_all(run_ + "/checkpoints");
   EXPECT_NE(refused(1, run_).find("run: it has no checkpoint to go on from"), std::string::npos);
@@ -208,13 +220,16 @@ TEST_F(Resume, IntoAFolderWithARunIsRefusedAndLeavesItAlone) {
   const std::string metrics = read_file(run_ + "/metrics.jsonl");
   Command again({"train", job_, "--out", run_});
   EXPECT_EQ(again.wait(), 1);
-  EXPECT_TRUE(again.says("a run is in it already; choose another folder, or go on with --resume " + run_));
+  EXPECT_TRUE(
+      again.says("a run is in it already; choose another folder, or go on with --resume " + run_));
   EXPECT_EQ(read_file(run_ + "/metrics.jsonl"), metrics);
 }
 
 class DamagedCheckpoint : public Resume {
  protected:
-  void SetUp() override { train("run", {"--ranks", "2", "--steps", "6", "--set", "train.checkpoint_every=3"}); }
+  void SetUp() override {
+    train("run", {"--ranks", "2", "--steps", "6", "--set", "train.checkpoint_every=3"});
+  }
   /// Refuses to go on, naming the file and the fault, and leaves the run as it was.
   void expect_refused(const std::string& file, const std::string& fault) {
     const std::string metrics = read_file(run_ + "/metrics.jsonl");
@@ -225,7 +240,8 @@ class DamagedCheckpoint : public Resume {
     EXPECT_EQ(read_file(run_ + "/metrics.jsonl"), metrics);
   }
   const std::string checkpoint_ = run_ + "/checkpoints/step-00000006";
-  const std::string state_ = checkpoint_ + "/state.safetensors", manifest_ = checkpoint_ + "/manifest.json";
+  const std::string state_ = checkpoint_ + "/state.safetensors",
+                    manifest_ = checkpoint_ + "/manifest.json";
 };
 
 TEST_F(DamagedCheckpoint, WithAFlippedByteIsRefused) {
@@ -251,16 +267,19 @@ TEST_F(DamagedCheckpoint, WithoutItsStateIsRefused) {
 TEST_F(DamagedCheckpoint, WithoutItsManifestIsRefusedAndNoOlderOneIsTakenInItsPlace) {
   std::filesystem::remove(manifest_);
   const std::string said = refused(1, run_);
-  EXPECT_NE(said.find(checkpoint_ + ": damaged: it has no manifest.json"), std::string::npos) << said;
+  EXPECT_NE(said.find(checkpoint_ + ": damaged: it has no manifest.json"), std::string::npos)
+      << said;
   std::filesystem::remove_all(checkpoint_);
   EXPECT_EQ(resume({"--steps", "6"}), train("six", {"--steps", "6"}));
 }
 
 TEST_F(DamagedCheckpoint, WithAnUnreadableManifestIsRefused) {
   std::filesystem::resize_file(manifest_, std::filesystem::file_size(manifest_) / 2);
-  expect_refused(manifest_, fmt::format("damaged: not JSON from byte {} on; remove the folder {} to go on from the "
-                                        "checkpoint before it",
-                                        std::filesystem::file_size(manifest_) + 1, checkpoint_));
+  expect_refused(
+      manifest_,
+      fmt::format("damaged: not JSON from byte {} on; remove the folder {} to go on from the "
+                  "checkpoint before it",
+                  std::filesystem::file_size(manifest_) + 1, checkpoint_));
 }
 
 }  // namespace

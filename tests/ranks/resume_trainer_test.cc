@@ -1,4 +1,5 @@
-// A run that is cut into parts on other ranks equals one that never stopped: with everything that remembers.
+// A run that is cut into parts on other ranks equals one that never stopped: with everything that
+// remembers.
 #include "support/small_data.h"
 
 namespace tutti {
@@ -6,7 +7,8 @@ namespace {
 
 using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
-// Batch statistics, a rate that falls on a plateau, evaluations that are counted, augmentation by position, moments.
+// Batch statistics, a rate that falls on a plateau, evaluations that are counted, augmentation by
+// position, moments.
 constexpr const char* kJob = R"(
 [model]
 kind = "cnn"
@@ -70,18 +72,22 @@ TEST_F(ResumeTrainer, InPartsOnOtherRanksStopsEarlyAtTheSameStepInTheSameState) 
   const auto rates = metric_of(folder_ / "straight", "step", "lr");
   ASSERT_LT(rates.back(), rates.front()) << "this job must reach a plateau";
 
-  train("run", {"--ranks", "3", "--steps", "3"});                              // between two evaluations
+  // between two evaluations
+  train("run", {"--ranks", "3", "--steps", "3"});
   resume({"--ranks", "2", "--steps", "4", "--set", "layout.workers=thread"});  // at one of them
   resume({"--ranks", "1", "--steps", "7", "--set", "layout.partition=round-robin"});
   EXPECT_EQ(resume({"--ranks", "2", "--set", "layout.transport=tcp"}), straight);
   for (const char* field : {"loss", "gradient_norm", "lr"})
-    EXPECT_EQ(metric_of(folder_ / "run", "step", field), metric_of(folder_ / "straight", "step", field)) << field;
+    EXPECT_EQ(metric_of(folder_ / "run", "step", field),
+              metric_of(folder_ / "straight", "step", field))
+        << field;
   for (const char* field : {"step", "best", "best_step"})
     EXPECT_EQ(last("run", "early_stop").at(field), stop.at(field)) << field;
   const auto best = [&](const std::string& run) {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(folder_ / run + "/best"))
-      if (entry.path().filename().string().starts_with("step-")) names.push_back(entry.path().filename());
+      if (entry.path().filename().string().starts_with("step-"))
+        names.push_back(entry.path().filename());
     return names;
   };
   EXPECT_EQ(best("run"), best("straight"));
@@ -98,9 +104,11 @@ TEST_F(ResumeTrainer, RepeatsWhatCameAfterTheLastCheckpoint) {
   const Arguments saved = set({"train.checkpoint_every=3"});
   const std::string straight = train("straight", Arguments{"--ranks", "2", "--steps", "8"} + saved);
   train("run", Arguments{"--ranks", "1", "--steps", "8"} + saved);
-  std::filesystem::remove_all(folder_ / "run/checkpoints/step-00000008");  // as if it had died before its end
+  // as if it had died before its end
+  std::filesystem::remove_all(folder_ / "run/checkpoints/step-00000008");
   EXPECT_EQ(resume({"--ranks", "3", "--steps", "8"}), straight);
-  EXPECT_EQ(metric_of(folder_ / "run", "step", "loss"), metric_of(folder_ / "straight", "step", "loss"));
+  EXPECT_EQ(metric_of(folder_ / "run", "step", "loss"),
+            metric_of(folder_ / "straight", "step", "loss"));
 }
 
 }  // namespace

@@ -42,12 +42,14 @@ TEST(Script, ATorchScriptFileTrainsToTheSameBitsOnEveryLayout) {
   write_module(script);
   std::set<std::string> hashes;
   int run = 0;
-  for (const Arguments& layout : std::vector<Arguments>{{"--ranks", "1"},
-                                                        {"--ranks", "2"},
-                                                        {"--ranks", "3", "--set", "layout.transport=tcp"},
-                                                        {"--ranks", "2", "--set", "layout.partition=hash"}}) {
-    Command command(Arguments{"train", "mlp-points", "--steps", "6", "--out", folder / std::to_string(run++), "--set",
-                              "model.kind=script", "--set", "model.path=\"" + script + "\""} +
+  for (const Arguments& layout :
+       std::vector<Arguments>{{"--ranks", "1"},
+                              {"--ranks", "2"},
+                              {"--ranks", "3", "--set", "layout.transport=tcp"},
+                              {"--ranks", "2", "--set", "layout.partition=hash"}}) {
+    Command command(Arguments{"train", "mlp-points", "--steps", "6", "--out",
+                              folder / std::to_string(run++), "--set", "model.kind=script", "--set",
+                              "model.path=\"" + script + "\""} +
                     layout);
     ASSERT_EQ(command.wait(), 0) << command.err();
     hashes.insert(command.hash());
@@ -57,8 +59,8 @@ TEST(Script, ATorchScriptFileTrainsToTheSameBitsOnEveryLayout) {
 
 TEST(Script, AMissingFileIsNamed) {
   TempFolder folder;
-  Command command(
-      {"train", "mlp-points", "--out", folder / "run", "--set", "model.kind=script", "--set", "model.path=no.pt"});
+  Command command({"train", "mlp-points", "--out", folder / "run", "--set", "model.kind=script",
+                   "--set", "model.path=no.pt"});
   EXPECT_EQ(command.wait(), 1);
   EXPECT_TRUE(command.says("no.pt")) << command.err();
 }

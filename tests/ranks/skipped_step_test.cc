@@ -1,5 +1,6 @@
-// float16's skipped steps, with a device on the host's memory whose commit finds chosen steps not finite: nothing but
-// the loss scale changes, on every rank alike, and the optimizer does not count them.
+// float16's skipped steps, with a device on the host's memory whose commit finds chosen steps not
+// finite: nothing but the loss scale changes, on every rank alike, and the optimizer does not count
+// them.
 #include <atomic>
 
 #include "state/checkpoint.h"
@@ -11,8 +12,8 @@ namespace {
 
 using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
-// Every record is the same, so every step has the same gradients: a run with a skipped step can be told from a shorter
-// one by nothing but its counters.
+// Every record is the same, so every step has the same gradients: a run with a skipped step can be
+// told from a shorter one by nothing but its counters.
 constexpr const char* kJob = R"(
 [model]
 kind = "mlp"
@@ -56,7 +57,8 @@ using Values = std::vector<std::vector<float>>;
 
 Values values_of(const State& state) {
   Values values;
-  for (const StateEntry& entry : state.entries) values.emplace_back(entry.values.begin(), entry.values.end());
+  for (const StateEntry& entry : state.entries)
+    values.emplace_back(entry.values.begin(), entry.values.end());
   return values;
 }
 
@@ -78,8 +80,8 @@ class SkippedStep : public testing::Test {
     return job;
   }
   /// Up to `steps` steps in all; those of `overflows` are not finite.
-  Outcome train(const Job& job, int64_t steps, uint64_t overflows, const std::string& checkpoint = "",
-                const std::string& save_in = "") {
+  Outcome train(const Job& job, int64_t steps, uint64_t overflows,
+                const std::string& checkpoint = "", const std::string& save_in = "") {
     overflowing = overflows;
     Outcome outcome;
     const LaunchResult result = on_device_ranks(
@@ -140,7 +142,8 @@ TEST_F(SkippedStep, LeavesEveryValueAndHalvesTheScaleOnEveryNumberOfRanks) {
       EXPECT_EQ(run.reports[i].step, static_cast<int64_t>(i + 1)) << "a skipped step counts";
       EXPECT_EQ(run.values[i + 1] == run.values[i], i == 2) << "step " << i + 1;
     }
-    EXPECT_EQ(run.scales, (std::vector<LossScale>{{64, 1, 0}, {64, 2, 0}, {32, 0, 1}, {32, 1, 1}, {32, 2, 1}}));
+    EXPECT_EQ(run.scales,
+              (std::vector<LossScale>{{64, 1, 0}, {64, 2, 0}, {32, 0, 1}, {32, 1, 1}, {32, 2, 1}}));
     if (hash.empty()) hash = run.hash;
     EXPECT_EQ(run.hash, hash) << ranks << " ranks";
   }
@@ -153,7 +156,8 @@ TEST_F(SkippedStep, IsNoStepOfTheOptimizers) {
     for (uint64_t skipped : {0, 1, 3}) {
       const Outcome five = train(job(2, "float16", 64, settings), 5, uint64_t{1} << skipped);
       ASSERT_EQ(four.failure + five.failure, "");
-      EXPECT_EQ(five.values.back(), four.values.back()) << optimizer << ", step " << skipped + 1 << " skipped";
+      EXPECT_EQ(five.values.back(), four.values.back())
+          << optimizer << ", step " << skipped + 1 << " skipped";
       EXPECT_NE(five.hash, four.hash) << "the counters differ";
     }
   }
@@ -174,7 +178,8 @@ TEST_F(SkippedStep, TheScaleGrowsAfterGoodSteps) {
   growing.numerics.scale_growth = 2;
   const Outcome run = train(growing, 5, 0b00010);
   ASSERT_EQ(run.failure, "");
-  EXPECT_EQ(run.scales, (std::vector<LossScale>{{64, 1, 0}, {32, 0, 1}, {32, 1, 1}, {64, 0, 1}, {64, 1, 1}}));
+  EXPECT_EQ(run.scales,
+            (std::vector<LossScale>{{64, 1, 0}, {32, 0, 1}, {32, 1, 1}, {64, 0, 1}, {64, 1, 1}}));
 }
 
 TEST_F(SkippedStep, AResumedRunGoesOnWithTheScaleThatItHad) {
@@ -211,7 +216,8 @@ TEST_F(SkippedStep, WithoutAScaleToLowerWhatIsNotFiniteIsTheUsualError) {
   };
   for (int ranks : {1, 3}) {
     const Outcome at_once = train(bursting(ranks, "float32", 0), 20, 0);
-    EXPECT_NE(at_once.failure.find("step 2, lane 0, micro-batch 0"), std::string::npos) << at_once.failure;
+    EXPECT_NE(at_once.failure.find("step 2, lane 0, micro-batch 0"), std::string::npos)
+        << at_once.failure;
     const Outcome later = train(bursting(ranks, "float16", 4), 20, 0);
     EXPECT_NE(later.failure.find("step 4, lane 0, micro-batch 0"), std::string::npos)
         << "steps 2 and 3 lower the scale from 4 to 1: " << later.failure;

@@ -1,5 +1,5 @@
-// The promise for everything a trainer has: models, optimizers, clipping, groups, schedules that watch, augmentation,
-// resampling, teachers and partitions, each over several layouts.
+// The promise for everything a trainer has: models, optimizers, clipping, groups, schedules that
+// watch, augmentation, resampling, teachers and partitions, each over several layouts.
 #include <png.h>
 
 #include <set>
@@ -123,15 +123,18 @@ std::string write_pictures(const TempFolder& folder) {
     const int side = 6 + i % 5;
     std::vector<uint8_t> rows;
     for (int k = 0; k < side * side * 3; ++k)
-      rows.push_back(static_cast<uint8_t>(draw_below(7, static_cast<uint64_t>(i * 1000 + k), 100) + (dark ? 0 : 120)));
+      rows.push_back(static_cast<uint8_t>(draw_below(7, static_cast<uint64_t>(i * 1000 + k), 100) +
+                                          (dark ? 0 : 120)));
     png_image png{};
     png.version = PNG_IMAGE_VERSION;
     png.width = png.height = static_cast<uint32_t>(side);
     png.format = PNG_FORMAT_RGB;
     png_alloc_size_t size = 0;
-    EXPECT_NE(png_image_write_to_memory(&png, nullptr, &size, 0, rows.data(), 0, nullptr), 0) << png.message;
+    EXPECT_NE(png_image_write_to_memory(&png, nullptr, &size, 0, rows.data(), 0, nullptr), 0)
+        << png.message;
     std::string file(size, '\0');
-    EXPECT_NE(png_image_write_to_memory(&png, file.data(), &size, 0, rows.data(), 0, nullptr), 0) << png.message;
+    EXPECT_NE(png_image_write_to_memory(&png, file.data(), &size, 0, rows.data(), 0, nullptr), 0)
+        << png.message;
     file.resize(i == 7 ? size / 2 : size);
     const std::string inside = dark ? "pictures/dark" : "pictures/light";
     std::filesystem::create_directories(folder / inside);
@@ -148,8 +151,9 @@ struct Result {
 };
 void PrintTo(const Result& result, std::ostream* out) {
   *out << result.hash << " order " << result.order << " step " << result.step << " losses "
-       << testing::PrintToString(result.losses) << " norms " << testing::PrintToString(result.norms) << " rates "
-       << testing::PrintToString(result.rates) << " held out " << testing::PrintToString(result.held_out);
+       << testing::PrintToString(result.losses) << " norms " << testing::PrintToString(result.norms)
+       << " rates " << testing::PrintToString(result.rates) << " held out "
+       << testing::PrintToString(result.held_out);
 }
 
 struct Case {
@@ -159,14 +163,17 @@ struct Case {
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
-nlohmann::json end_of(const std::string& run) { return nlohmann::json::parse(lines_in(run + "/events.jsonl").back()); }
+nlohmann::json end_of(const std::string& run) {
+  return nlohmann::json::parse(lines_in(run + "/events.jsonl").back());
+}
 
 class TrainerBits : public testing::TestWithParam<Case> {
  protected:
   /// Trains a job of this test, whose data it brings along.
   Result train(const Arguments& layout) {
     last_ = folder_ / std::to_string(++runs_);
-    Command command(Arguments{"train", job_, "--out", last_} + set(data_) + set(GetParam().settings) + set(layout));
+    Command command(Arguments{"train", job_, "--out", last_} + set(data_) +
+                    set(GetParam().settings) + set(layout));
     EXPECT_EQ(command.wait(), 0) << command.err();
     if (command.wait() != 0) return {};
     const auto end = end_of(last_);
@@ -181,10 +188,14 @@ class TrainerBits : public testing::TestWithParam<Case> {
   void SetUp() override {
     const std::string& text = GetParam().job;
     job_ = folder_.write("job.toml", text + kTrain);
-    if (text.find("\"numpy\"") != std::string::npos) data_ = write_images(folder_, "images", 60, 8, 4);
-    if (text.find("\"images\"") != std::string::npos) data_ = {"data.path=" + write_pictures(folder_)};
-    if (text.find("\"text\"") != std::string::npos) data_ = {"data.path=" + write_table(folder_, "text.txt", 80)};
-    if (text.find("\"csv\"") != std::string::npos) data_ = {"data.path=" + write_table(folder_, "table.csv", 80)};
+    if (text.find("\"numpy\"") != std::string::npos)
+      data_ = write_images(folder_, "images", 60, 8, 4);
+    if (text.find("\"images\"") != std::string::npos)
+      data_ = {"data.path=" + write_pictures(folder_)};
+    if (text.find("\"text\"") != std::string::npos)
+      data_ = {"data.path=" + write_table(folder_, "text.txt", 80)};
+    if (text.find("\"csv\"") != std::string::npos)
+      data_ = {"data.path=" + write_table(folder_, "table.csv", 80)};
   }
 
   TempFolder folder_;
@@ -220,21 +231,25 @@ const std::vector<Arguments> kPartitions = {
 std::vector<Case> cases() {
   std::vector<Case> all;
   all.push_back({"ImagesOverEveryPartition", kImages, {"loss.label_smoothing=0.1"}, kPartitions});
-  all.push_back({"WideDeepWithAdam", kWideDeep, {"train.optimizer=adam", "train.weight_decay=0.01"}, kFew});
-  all.push_back({"AutoencoderWithLion", kAutoencoder, {"train.optimizer=lion", "train.lr=1e-3"}, kFew});
+  all.push_back(
+      {"WideDeepWithAdam", kWideDeep, {"train.optimizer=adam", "train.weight_decay=0.01"}, kFew});
+  all.push_back(
+      {"AutoencoderWithLion", kAutoencoder, {"train.optimizer=lion", "train.lr=1e-3"}, kFew});
   all.push_back({"TableWithLamb",
                  kTable,
                  // a parameter of more than one chunk, which ranks share out
                  {"train.optimizer=lamb", "train.weight_decay=0.01", "model.hidden=[100, 50]"},
                  {{"layout.ranks=2", "layout.partition=feature", "layout.partition_by=colour"},
                   {"layout.ranks=3", "layout.transport=tcp"}}});
-  all.push_back(
-      {"SgdClippedByUnit",
-       kImages,
-       {"train.optimizer=sgd", "train.momentum=0.9", "train.clip_by=unit", "train.clip=0.05", "model.hidden=[80]"},
-       kFew});
-  all.push_back(
-      {"AdagradClippedByValue", kImages, {"train.optimizer=adagrad", "train.clip_by=value", "train.clip=1e-3"}, kFew});
+  all.push_back({"SgdClippedByUnit",
+                 kImages,
+                 {"train.optimizer=sgd", "train.momentum=0.9", "train.clip_by=unit",
+                  "train.clip=0.05", "model.hidden=[80]"},
+                 kFew});
+  all.push_back({"AdagradClippedByValue",
+                 kImages,
+                 {"train.optimizer=adagrad", "train.clip_by=value", "train.clip=1e-3"},
+                 kFew});
   all.push_back({"RmspropWithGroups",
                  kImages,
                  {"train.optimizer=rmsprop", "train.momentum=0.5",
@@ -242,23 +257,24 @@ std::vector<Case> cases() {
                  kFew});
   all.push_back({"Plateau",
                  kImages,
-                 {"train.schedule=plateau", "train.factor=0.5", "train.patience=1", "train.eval_every=1",
-                  "train.min_change=1", "train.steps=5"},
+                 {"train.schedule=plateau", "train.factor=0.5", "train.patience=1",
+                  "train.eval_every=1", "train.min_change=1", "train.steps=5"},
                  kFew});
   all.push_back({"EarlyStopWithTheBestKept",
                  kImages,
-                 {"train.early_stop=2", "train.keep_best=true", "train.eval_every=1", "train.min_change=1",
-                  "train.watch=accuracy", "train.steps=50"},
+                 {"train.early_stop=2", "train.keep_best=true", "train.eval_every=1",
+                  "train.min_change=1", "train.watch=accuracy", "train.steps=50"},
                  kFew});
   all.push_back({"AugmentationWithMixup",
                  kCnn,
-                 {"augment.crop=1", "augment.flip=0.5", "augment.rotate=10", "augment.noise=0.1", "augment.cutout=3",
-                  "augment.mixup=0.4", "train.steps=4"},
+                 {"augment.crop=1", "augment.flip=0.5", "augment.rotate=10", "augment.noise=0.1",
+                  "augment.cutout=3", "augment.mixup=0.4", "train.steps=4"},
                  kFew});
   all.push_back({"Resampled",
                  kImages,
                  {"data.resample=balanced"},
-                 {{"layout.ranks=3", "layout.partition=feature"}, {"layout.ranks=2", "layout.partition=round-robin"}}});
+                 {{"layout.ranks=3", "layout.partition=feature"},
+                  {"layout.ranks=2", "layout.partition=round-robin"}}});
   all.push_back({"WideDeepOverATable", kWideTable, {"data.resample=column"}, kFew});
   all.push_back({"FolderOfPictures", kPictures, {"train.steps=3"}, kFew});
   all.push_back({"TokensOfAText", kText, {"train.steps=3"}, kFew});
@@ -266,7 +282,8 @@ std::vector<Case> cases() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, TrainerBits, testing::ValuesIn(cases()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Of, TrainerBits, testing::ValuesIn(cases()),
+                         [](const auto& info) { return info.param.name; });
 
 /// Cases that say more than that all layouts agree.
 class Trainers : public testing::Test {
@@ -274,8 +291,9 @@ class Trainers : public testing::Test {
   /// A run of a job over the test's images.
   std::string train(const std::string& name, const char* job, const Arguments& settings) {
     const std::string run = folder_ / name;
-    Command command(Arguments{"train", folder_.write(name + ".toml", job + std::string(kTrain)), "--out", run} +
-                    set(images_) + set(settings));
+    Command command(
+        Arguments{"train", folder_.write(name + ".toml", job + std::string(kTrain)), "--out", run} +
+        set(images_) + set(settings));
     EXPECT_EQ(command.wait(), 0) << command.err();
     return command.hash();
   }
@@ -288,18 +306,22 @@ class Trainers : public testing::Test {
 
 TEST_F(Trainers, DistillFromATeacherToOneState) {
   train("teacher", kImages, {"model.hidden=[20, 20]", "train.steps=4"});
-  const Arguments taught = {"loss.kind=distill", "loss.teacher=" + (folder_ / "teacher"), "loss.mix=0.7"};
+  const Arguments taught = {"loss.kind=distill", "loss.teacher=" + (folder_ / "teacher"),
+                            "loss.mix=0.7"};
   const std::string expected = train("one", kImages, taught + Arguments{"layout.ranks=1"});
   EXPECT_EQ(train("two", kImages, taught + Arguments{"layout.ranks=2"}), expected);
-  EXPECT_EQ(train("three", kImages, taught + Arguments{"layout.ranks=3", "layout.workers=thread"}), expected);
+  EXPECT_EQ(train("three", kImages, taught + Arguments{"layout.ranks=3", "layout.workers=thread"}),
+            expected);
   EXPECT_NE(train("alone", kImages, {"layout.ranks=2"}), expected);
 }
 
 TEST_F(Trainers, LowerTheRateOnAPlateauAndStopEarly) {
   train("run", kImages,
-        {"train.schedule=plateau", "train.factor=0.5", "train.patience=1", "train.eval_every=1", "train.min_change=1",
-         "train.early_stop=3", "train.keep_best=true", "train.steps=50", "layout.ranks=2"});
-  // Nothing gets better by 1: the first evaluation is the best, every other one lowers the rate, the fourth ends it.
+        {"train.schedule=plateau", "train.factor=0.5", "train.patience=1", "train.eval_every=1",
+         "train.min_change=1", "train.early_stop=3", "train.keep_best=true", "train.steps=50",
+         "layout.ranks=2"});
+  // Nothing gets better by 1: the first evaluation is the best, every other one lowers the rate,
+  // the fourth ends it.
   const auto rates = numbers("run", "step", "lr");
   ASSERT_EQ(rates.size(), 4u);
   EXPECT_EQ(rates[0], 0.01);
@@ -322,11 +344,14 @@ TEST_F(Trainers, OfAnotherJobEndInAnotherState) {
                                                      {"augment.flip=0.5"},
                                                      {"train.groups=[\"head.* frozen\"]"},
                                                      {"model.norm=batch"}}) {
-    const std::string hash = train(std::to_string(++runs), kImages, job + Arguments{"layout.ranks=2", "train.steps=2"});
+    const std::string hash =
+        train(std::to_string(++runs), kImages, job + Arguments{"layout.ranks=2", "train.steps=2"});
     EXPECT_TRUE(hashes.insert(hash).second) << testing::PrintToString(job) << " changed nothing";
   }
-  EXPECT_NE(end_of(folder_ / "1").at("order"), end_of(folder_ / "4").at("order")) << "drawn by weight";
-  EXPECT_EQ(end_of(folder_ / "1").at("order"), end_of(folder_ / "5").at("order")) << "flipped, in the same order";
+  EXPECT_NE(end_of(folder_ / "1").at("order"), end_of(folder_ / "4").at("order"))
+      << "drawn by weight";
+  EXPECT_EQ(end_of(folder_ / "1").at("order"), end_of(folder_ / "5").at("order"))
+      << "flipped, in the same order";
 }
 
 }  // namespace

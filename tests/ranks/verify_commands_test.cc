@@ -25,8 +25,8 @@ steps = 6
 eval_batches = 1
 )";
 
-/// What is wrong with the XML text; empty when it is well-formed: tags nest, attributes are quoted, & and < are
-/// escaped.
+/// What is wrong with the XML text; empty when it is well-formed: tags nest, attributes are quoted,
+/// & and < are escaped.
 std::string xml_fault(const std::string& text) {
   std::vector<std::string> open;
   size_t roots = 0;
@@ -74,7 +74,8 @@ class Commands : public testing::Test {
  protected:
   void SetUp() override {
     std::string text;
-    for (int i = 0; i < 400; ++i) text += fmt::format("verse {} of the <test> & its \"text\"\n", i * i);
+    for (int i = 0; i < 400; ++i)
+      text += fmt::format("verse {} of the <test> & its \"text\"\n", i * i);
     job_ = folder_.write("tiny.toml", kGpt);
     data_ = set({"data.path=" + folder_.write("text.txt", text)});
   }
@@ -115,7 +116,8 @@ std::vector<std::set<std::string>> columns_of(const Arguments& arguments) {
 TEST_F(Commands, VerifyFindsOneStateOverItsLayouts) {
   const auto columns = columns_of(Arguments{job_, "--steps", "2"} + data_);
   const auto expect = [&](size_t column, const std::set<std::string>& values) {
-    EXPECT_TRUE(std::includes(columns[column].begin(), columns[column].end(), values.begin(), values.end()))
+    EXPECT_TRUE(
+        std::includes(columns[column].begin(), columns[column].end(), values.begin(), values.end()))
         << testing::PrintToString(columns[column]);
   };
   expect(0, {"1", "2", "3", "6"});
@@ -129,24 +131,28 @@ TEST_F(Commands, VerifyFindsOneStateOverItsLayouts) {
     std::istringstream words(mesh);
     for (std::string part; std::getline(words, part, ',');) parts.insert(part);
   }
-  for (const char* part : {"1x1x1", "2x1x1", "3x1x1", "1x1x2", "1x1x3", "2x1x2", "3x1x2", "2x1x3", "1f1b", "gpipe",
-                           "zero-bubble", "zero1", "zero2", "zero3", "depth2", "selective", "full"})
+  for (const char* part :
+       {"1x1x1", "2x1x1", "3x1x1", "1x1x2", "1x1x3", "2x1x2", "3x1x2", "2x1x3", "1f1b", "gpipe",
+        "zero-bubble", "zero1", "zero2", "zero3", "depth2", "selective", "full"})
     EXPECT_TRUE(parts.contains(part)) << part;
 }
 
 TEST_F(Commands, VerifyGoesOverTheMeshesOfASlicedJobAndSaysWhatDoesNotSuitIt) {
-  const auto columns = columns_of(Arguments{job_, "--steps", "1"} + data_ +
-                                  set({"train.tensor_slices=2", "train.lanes=2", "train.optimizer=lamb"}));
+  const auto columns =
+      columns_of(Arguments{job_, "--steps", "1"} + data_ +
+                 set({"train.tensor_slices=2", "train.lanes=2", "train.optimizer=lamb"}));
   std::set<std::string> meshes;
   for (const std::string& mesh : columns[7]) meshes.insert(mesh.substr(0, mesh.find(',')));
-  EXPECT_EQ(meshes, (std::set<std::string>{"1x1x1", "1x1x2", "1x1x3", "1x2x1", "1x2x2", "1x2x3", "2x1x1", "2x1x2",
-                                           "2x1x3", "2x2x1", "2x2x2"}));
-  for (const std::string& mesh : columns[7]) EXPECT_EQ(mesh.find("zero1"), std::string::npos) << mesh;
+  EXPECT_EQ(meshes, (std::set<std::string>{"1x1x1", "1x1x2", "1x1x3", "1x2x1", "1x2x2", "1x2x3",
+                                           "2x1x1", "2x1x2", "2x1x3", "2x2x1", "2x2x2"}));
+  for (const std::string& mesh : columns[7])
+    EXPECT_EQ(mesh.find("zero1"), std::string::npos) << mesh;
   EXPECT_TRUE(columns[5].contains("root")) << "data parallelism goes with slices of a model";
 }
 
 TEST_F(Commands, VerifyFailsWhereTheBitsDependOnTheLayout) {
-  Command verify(Arguments{"verify", job_, "--steps", "3", "--set", "numerics.reduce=ring"} + data_);
+  Command verify(Arguments{"verify", job_, "--steps", "3", "--set", "numerics.reduce=ring"} +
+                 data_);
   EXPECT_EQ(verify.wait(), 1) << verify.out();
   EXPECT_TRUE(verify.says("DIFFERS")) << verify.out();
   EXPECT_TRUE(verify.says("layouts differ")) << verify.out();
@@ -166,8 +172,9 @@ TEST_F(Commands, TraceHasTheInstructionsOfEveryRank) {
   for (const auto& [rank, executed] : names) {
     SCOPED_TRACE(rank);
     for (const char* instruction : {"Forward", "Backward", "Reduce", "Vote", "Update"})
-      EXPECT_TRUE(std::any_of(executed.begin(), executed.end(),
-                              [&](const std::string& name) { return name.starts_with(instruction); }))
+      EXPECT_TRUE(
+          std::any_of(executed.begin(), executed.end(),
+                      [&](const std::string& name) { return name.starts_with(instruction); }))
           << instruction << " is not in " << testing::PrintToString(executed);
   }
   const std::string svg = read_file(run_ + "/trace.svg");
@@ -226,17 +233,21 @@ TEST_F(Commands, ExplainNamesEveryValueAndWhereItCameFrom) {
   EXPECT_NE(line("beta1").find("default"), std::string::npos) << line("beta1");
   EXPECT_NE(line("isa").find("resolved"), std::string::npos) << line("isa");
   const std::string explained = folder_.write("explained.toml", text);
-  const std::string said = output(Arguments{"train", explained, "--steps", "1", "--out", run_} + data_);
+  const std::string said =
+      output(Arguments{"train", explained, "--steps", "1", "--out", run_} + data_);
   EXPECT_NE(said.find("seed 7"), std::string::npos) << said;
   EXPECT_NE(said.find("2 process ranks"), std::string::npos) << said;
 }
 
 TEST_F(Commands, JobsListsTheBuiltInOnesAndEachCanBeExplained) {
   std::set<std::string> names;
-  for (const std::string& line : lines_of(output({"jobs"}))) names.insert(line.substr(0, line.find(' ')));
-  EXPECT_EQ(names, (std::set<std::string>{"fashion-cnn", "fashion-mlp", "gpt-bench", "gpt-kjv", "gpt-kjv-bpe",
-                                          "gpt2-124m", "llama-kjv", "mlp-points", "wide-deep"}));
-  for (const std::string& name : names) EXPECT_NE(output({"explain", name}).find("[model]"), std::string::npos) << name;
+  for (const std::string& line : lines_of(output({"jobs"})))
+    names.insert(line.substr(0, line.find(' ')));
+  EXPECT_EQ(names, (std::set<std::string>{"fashion-cnn", "fashion-mlp", "gpt-bench", "gpt-kjv",
+                                          "gpt-kjv-bpe", "gpt2-124m", "llama-kjv", "mlp-points",
+                                          "wide-deep"}));
+  for (const std::string& name : names)
+    EXPECT_NE(output({"explain", name}).find("[model]"), std::string::npos) << name;
 }
 
 TEST_F(Commands, ThatDoNotExistAreRefused) {

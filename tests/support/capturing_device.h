@@ -1,5 +1,6 @@
-// A device on the host's memory that captures, and watches over what may be captured. What is put on it while it
-// captures runs at once, so that the launch behind it has nothing left to do; a further launch is beyond it.
+// A device on the host's memory that captures, and watches over what may be captured. What is put
+// on it while it captures runs at once, so that the launch behind it has nothing left to do; a
+// further launch is beyond it.
 //
 // What it finds at fault between begin and end of a capture:
 //   - waiting for the device, asking whether an event is done, taking or giving back memory
@@ -50,7 +51,8 @@ class CapturingDevice final : public Device {
   void copy(Stream stream, void* to, const void* from, size_t bytes) override {
     work(stream, "a copy");
     for (const void* memory : {static_cast<const void*>(to), from})
-      if (capturing() && !is_known(memory)) fault("a copy touches memory of the host that is not pinned");
+      if (capturing() && !is_known(memory))
+        fault("a copy touches memory of the host that is not pinned");
     host_.copy(stream, to, from, bytes);
   }
   void zero(Stream stream, void* memory, size_t bytes) override {
@@ -62,7 +64,8 @@ class CapturingDevice final : public Device {
   StreamEvent make_event(bool timed) override { return host_.make_event(timed); }
   void record(StreamEvent event, Stream stream) override {
     if (capturing()) {
-      if (!joined_.contains(stream.handle)) fault("an event is recorded on a stream outside of the capture");
+      if (!joined_.contains(stream.handle))
+        fault("an event is recorded on a stream outside of the capture");
       recorded_[event.handle] = {stream.handle, clock_};
     }
     host_.record(event, stream);
@@ -105,7 +108,8 @@ class CapturingDevice final : public Device {
   CapturedStep end_capture(Stream stream) override {
     if (stream.handle != first_) fault("another stream's capture ends");
     for (const auto& [other, at] : last_)
-      if (other != first_ && ended_[other] < at) fault("a stream does not come back to the capture");
+      if (other != first_ && ended_[other] < at)
+        fault("a stream does not come back to the capture");
     first_ = nullptr;
     joined_.clear(), recorded_.clear(), last_.clear(), ended_.clear();
     ++captured_;

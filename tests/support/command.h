@@ -1,5 +1,5 @@
-// Runs the real `tutti` command as a child process: its output is captured, its ranks are known by their pids, signals
-// can be sent, and what it leaves behind is found.
+// Runs the real `tutti` command as a child process: its output is captured, its ranks are known by
+// their pids, signals can be sent, and what it leaves behind is found.
 #pragma once
 
 #include <fcntl.h>
@@ -86,7 +86,8 @@ inline std::string command_path() {
 #endif
 }
 
-/// One run of the command, in a process group of its own; killed with its ranks when the test is done with it.
+/// One run of the command, in a process group of its own; killed with its ranks when the test is
+/// done with it.
 class Command {
  public:
   explicit Command(const Arguments& arguments, const std::function<void()>& before_exec = {}) {
@@ -137,11 +138,13 @@ class Command {
   void signal(int number) const { ::kill(pid_, number); }
   void signal_group(int number) const { ::kill(-pid_, number); }
 
-  /// The exit code; 128 + the signal that ended it; -1 when it did not end in time (it is killed then).
+  /// The exit code; 128 + the signal that ended it; -1 when it did not end in time (it is killed
+  /// then).
   int wait(Seconds limit = Seconds(60)) {
     if (ended_) return code_;
     int status = 0;
-    const bool in_time = eventually([&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; }, limit);
+    const bool in_time =
+        eventually([&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; }, limit);
     if (!in_time) {
       ::kill(-pid_, SIGKILL);
       ::waitpid(pid_, &status, 0);
@@ -174,7 +177,8 @@ class Command {
     ::putenv(mark_.data());
     if (before_exec) before_exec();
     std::vector<char*> words{path_.data()};
-    for (const std::string& argument : arguments) words.push_back(const_cast<char*>(argument.c_str()));
+    for (const std::string& argument : arguments)
+      words.push_back(const_cast<char*>(argument.c_str()));
     words.push_back(nullptr);
     ::execv(path_.c_str(), words.data());
     ::_exit(127);
@@ -200,13 +204,16 @@ inline Arguments set(const Arguments& settings) {
   return arguments;
 }
 
-/// A job of about a millisecond a step on any number of ranks up to 5; it goes on for as long as a test needs it.
+/// A job of about a millisecond a step on any number of ranks up to 5; it goes on for as long as a
+/// test needs it.
 inline const Arguments kEndlessMlp =
-    Arguments{"mlp-points"} + set({"train.lanes=5", "train.micro_batch_size=4", "train.steps=1000000",
-                                   "train.eval_every=0", "model.hidden=[16]"});
+    Arguments{"mlp-points"} +
+    set({"train.lanes=5", "train.micro_batch_size=4", "train.steps=1000000", "train.eval_every=0",
+         "model.hidden=[16]"});
 
 /// Numbers that a run wrote for every step, as it wrote them.
-inline std::vector<double> metric_of(const std::string& run, const std::string& event, const std::string& field) {
+inline std::vector<double> metric_of(const std::string& run, const std::string& event,
+                                     const std::string& field) {
   std::vector<double> values;
   for (const std::string& line : lines_in(run + "/metrics.jsonl"))
     if (const auto record = nlohmann::json::parse(line); record.at("event") == event)
@@ -225,7 +232,8 @@ inline std::vector<std::string> half_written(const std::string& folder) {
   if (!std::filesystem::exists(folder)) return found;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    const bool checkpoint = entry.is_directory() && !entry.is_symlink() && name.starts_with("step-");
+    const bool checkpoint =
+        entry.is_directory() && !entry.is_symlink() && name.starts_with("step-");
     if (name.starts_with(".") || name.find(".tmp") != std::string::npos ||
         (checkpoint && !std::filesystem::exists(entry.path() / "manifest.json")))
       found.push_back(entry.path());

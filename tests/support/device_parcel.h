@@ -1,4 +1,5 @@
-// One rank of a SumCase on a device: its contributions, its sums and copies, and what they must become.
+// One rank of a SumCase on a device: its contributions, its sums and copies, and what they must
+// become.
 #pragma once
 
 #include <memory>
@@ -22,11 +23,13 @@ class DeviceParcel {
     for (size_t round = 0; round < sum_rounds(c.options).size(); ++round)
       transfers_.push_back(c.transfer(static_cast<int>(round)));
     int64_t scratch = 0;
-    for (const SumTransfer& t : transfers_) scratch = std::max(scratch, DeviceSum::scratch_bytes(t, me_));
+    for (const SumTransfer& t : transfers_)
+      scratch = std::max(scratch, DeviceSum::scratch_bytes(t, me_));
     if (scratch > 0) scratch_ = device.take(BufferKind::kMessage, static_cast<size_t>(scratch));
     make_levels();
     for (const SumTransfer& t : transfers_)
-      sums_.push_back(std::make_unique<DeviceSum>(t, me_, arena_.data(), levels_, scratch_.data(), group, kernels_));
+      sums_.push_back(std::make_unique<DeviceSum>(t, me_, arena_.data(), levels_, scratch_.data(),
+                                                  group, kernels_));
     if (c.made_in_place() && me_ < c.data_ranks())
       gather_ = std::make_unique<DeviceCopies>(
           copies_, me_, arena_.data(), [this](int) { return arena_.data(); }, device, group);
@@ -55,7 +58,8 @@ class DeviceParcel {
   int64_t arena_bytes() const { return static_cast<int64_t>(arena_.size()); }
   const std::byte* arena() const { return arena_.data(); }
 
-  /// Floats whose bits are not the tree's; `far`: that a sum in another order would not give either.
+  /// Floats whose bits are not the tree's; `far`: that a sum in another order would not give
+  /// either.
   struct Wrong {
     int64_t bits = 0, far = 0;
   };
@@ -98,7 +102,8 @@ class DeviceParcel {
     }
   }
 
-  void count(Stream stream, uint64_t step, size_t unit, Range range, const float* at, Wrong& wrong) {
+  void count(Stream stream, uint64_t step, size_t unit, Range range, const float* at,
+             Wrong& wrong) {
     std::vector<float> got(static_cast<size_t>(range.size()));
     device_.copy(stream, got.data(), at, got.size() * sizeof(float));
     device_.synchronise(stream);

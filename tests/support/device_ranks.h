@@ -1,4 +1,5 @@
-// Thread ranks that train on the host's memory as their device, for tests of what happens around steps.
+// Thread ranks that train on the host's memory as their device, for tests of what happens around
+// steps.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,9 +16,10 @@
 
 namespace tutti::testing_support {
 
-/// A job of thread ranks. Resolved for the CPU: what a job of the CPU may not say is set on it afterwards. Unless it is
-/// said, the ZeRO stage is what `auto` is on a GPU.
-inline Job device_job(const std::string& text, int ranks, const std::vector<Setting>& settings = {}) {
+/// A job of thread ranks. Resolved for the CPU: what a job of the CPU may not say is set on it
+/// afterwards. Unless it is said, the ZeRO stage is what `auto` is on a GPU.
+inline Job device_job(const std::string& text, int ranks,
+                      const std::vector<Setting>& settings = {}) {
   Job job = parse_job(text, "job", settings);
   job.numerics.device = "cpu";
   if (job.layout.zero == kAutomatic) job.layout.zero = 0;
@@ -37,7 +39,9 @@ struct DeviceRank {
 };
 
 using MakeDevice = std::function<std::unique_ptr<Device>()>;
-inline std::unique_ptr<Device> host_memory() { return std::make_unique<HostDevice>(int64_t{1} << 40); }
+inline std::unique_ptr<Device> host_memory() {
+  return std::make_unique<HostDevice>(int64_t{1} << 40);
+}
 
 /// A trainer on every rank of the job, from `checkpoint` if that is not empty, and `body` with it.
 inline LaunchResult on_device_ranks(const Job& job, const std::string& checkpoint,

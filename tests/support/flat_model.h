@@ -16,14 +16,16 @@ struct FlatModel {
   FlatModel(Model m, uint64_t seed) : model(std::move(m)), shape(describe(model)) {
     for (size_t b = 0; b < shape.blocks.size(); ++b) {
       units.push_back(aligned(shape.blocks[b].unit_size, 0));
-      gradients.push_back(aligned(shape.blocks[b].gradient_size, NAN));  // what is not written shows
+      // what is not written shows
+      gradients.push_back(aligned(shape.blocks[b].gradient_size, NAN));
       unit_pointers.push_back(units.back().get());
       gradient_pointers.push_back(gradients.back().get());
       size_t own = 0;
       for (const Parameter& parameter : model.blocks[b].parameters) {
         if (!parameter.shared_with.empty()) continue;
         const ParameterShape& p = shape.blocks[b].parameters[own++];
-        initialise(parameter, p.name, seed, {unit_pointers[b] + p.offset, static_cast<size_t>(p.size)});
+        initialise(parameter, p.name, seed,
+                   {unit_pointers[b] + p.offset, static_cast<size_t>(p.size)});
       }
     }
     runner = std::make_unique<ModelRunner>(model, shape, unit_pointers, accounts);
@@ -34,7 +36,8 @@ struct FlatModel {
   }
   at::Tensor gradient(int block, int parameter, int extra = -1) const {
     const ParameterShape& p = shape.blocks[block].parameters[parameter];
-    return at::from_blob(gradient_pointers[block] + (extra < 0 ? p.offset : p.extra_gradients[extra]), p.dims);
+    return at::from_blob(
+        gradient_pointers[block] + (extra < 0 ? p.offset : p.extra_gradients[extra]), p.dims);
   }
 
   struct Free {

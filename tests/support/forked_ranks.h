@@ -1,5 +1,5 @@
-// Two ways to run a body on n ranks: forked processes (that can really be killed) and threads. Both hand every rank a
-// Rendezvous, from which it makes its transport.
+// Two ways to run a body on n ranks: forked processes (that can really be killed) and threads. Both
+// hand every rank a Rendezvous, from which it makes its transport.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,15 +25,16 @@ namespace tutti::testing_support {
 
 using RankBody = std::function<void(int rank, Rendezvous& rendezvous)>;
 
-/// Forks n ranks at once. A rank that returns exits with 0, with 1 after a failed EXPECT, with 2 after an exception
-/// (its message goes to stderr). Fork before starting threads in the test.
+/// Forks n ranks at once. A rank that returns exits with 0, with 1 after a failed EXPECT, with 2
+/// after an exception (its message goes to stderr). Fork before starting threads in the test.
 class ForkedRanks {
  public:
   ForkedRanks(int n, const RankBody& body) {
     std::vector<Fd> ours, theirs;
     for (int r = 0; r < n; ++r) {
       int pair[2];
-      if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) throw_errno("socketpair", "");
+      if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+        throw_errno("socketpair", "");
       ours.emplace_back(pair[0]);
       theirs.emplace_back(pair[1]);
     }
@@ -59,7 +60,8 @@ class ForkedRanks {
 
   pid_t pid(int rank) const { return pids_[rank]; }
 
-  /// The wait statuses (0: all went well) of all ranks; those still alive after `limit` are killed (status 9).
+  /// The wait statuses (0: all went well) of all ranks; those still alive after `limit` are killed
+  /// (status 9).
   std::vector<int> wait(std::chrono::milliseconds limit = std::chrono::seconds(60)) {
     auto end = std::chrono::steady_clock::now() + limit;
     statuses_.resize(pids_.size(), -1);
@@ -94,11 +96,14 @@ class ForkedRanks {
   std::unique_ptr<RendezvousServer> server_;
 };
 
-/// Runs `body` on n forked ranks and returns their wait statuses; all zero means that all went well.
-inline std::vector<int> run_forked(int n, const RankBody& body) { return ForkedRanks(n, body).wait(); }
-
-/// Runs `body` on n threads and returns the message of the exception that left each; all empty means that all went
+/// Runs `body` on n forked ranks and returns their wait statuses; all zero means that all went
 /// well.
+inline std::vector<int> run_forked(int n, const RankBody& body) {
+  return ForkedRanks(n, body).wait();
+}
+
+/// Runs `body` on n threads and returns the message of the exception that left each; all empty
+/// means that all went well.
 inline std::vector<std::string> run_threads(int n, const RankBody& body) {
   SystemClock clock;
   ThreadRendezvous rendezvous(n, clock, nullptr);

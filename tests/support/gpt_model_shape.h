@@ -1,6 +1,7 @@
 // The shape of a GPT of any size, without the GPT: for plans of models that no test could hold.
 //
-//   a layer, per column: norm1 (its output is gathered), attention (partial sums, scattered), norm2, mlp, join; columns
+//   a layer, per column: norm1 (its output is gathered), attention (partial sums, scattered),
+//   norm2, mlp, join; columns
 //   hold S-ths of the sequence between the layers, and of heads and hidden inside them
 #pragma once
 
@@ -31,15 +32,18 @@ inline ModelShape gpt_model_shape(const GptSizes& sizes) {
   model.columns = sizes.columns;
   model.data_bytes = {rows * 8, rows * 8};
 
-  const auto add_parameter = [](BlockShape& block, const std::string& name, std::vector<int64_t> dims) {
+  const auto add_parameter = [](BlockShape& block, const std::string& name,
+                                std::vector<int64_t> dims) {
     int64_t size = 1;
     for (int64_t d : dims) size *= d;
-    block.parameters.push_back({block.name + "." + name, std::move(dims), block.unit_size, size, {}});
+    block.parameters.push_back(
+        {block.name + "." + name, std::move(dims), block.unit_size, size, {}});
     block.unit_size = align_up(block.unit_size + size, kAlign);
     block.gradient_size = block.unit_size;
   };
-  const auto add_segment = [](BlockShape& block, const std::string& name, std::vector<InputShape> inputs,
-                              std::vector<OutputShape> outputs, int64_t saved, double flops) {
+  const auto add_segment = [](BlockShape& block, const std::string& name,
+                              std::vector<InputShape> inputs, std::vector<OutputShape> outputs,
+                              int64_t saved, double flops) {
     SegmentShape s;
     s.name = name, s.inputs = std::move(inputs), s.outputs = std::move(outputs);
     s.saved_bytes = saved, s.flops = flops, s.splits = true, s.attention = name == "attention";
@@ -47,9 +51,13 @@ inline ModelShape gpt_model_shape(const GptSizes& sizes) {
     block.segments.push_back(std::move(s));
   };
   const auto x = [&](int index) { return InputShape{false, index, true, stream}; };
-  const auto kept = [&] { return OutputShape{"x", stream, stream, Exchange::kNone, true, 4, 4, 0}; };
+  const auto kept = [&] {
+    return OutputShape{"x", stream, stream, Exchange::kNone, true, 4, 4, 0};
+  };
   const auto fresh = [&] { return OutputShape{"x", stream, stream}; };
-  const auto normal = [&] { return OutputShape{"normal", stream, whole, split ? Exchange::kGather : Exchange::kNone}; };
+  const auto normal = [&] {
+    return OutputShape{"normal", stream, whole, split ? Exchange::kGather : Exchange::kNone};
+  };
   const auto partial = [&] {
     return OutputShape{"partial", whole, stream, split ? Exchange::kScatter : Exchange::kNone};
   };
@@ -81,11 +89,16 @@ inline ModelShape gpt_model_shape(const GptSizes& sizes) {
         add_parameter(block, "fc1", {fc1, width});
         add_parameter(block, "fc2", {width, hidden});
         add_segment(block, "norm1", {x(0)}, {kept(), normal()}, stream, 0);
-        const double scores = 4.0 * static_cast<double>(rows * sizes.length) * static_cast<double>(width / columns);
-        add_segment(block, "attention", {x(0), read_normal}, {kept(), partial()}, rows * (qkv + width / columns) * 4,
-                    2.0 * static_cast<double>(rows * width) * static_cast<double>(qkv + width / columns) + scores);
+        const double scores =
+            4.0 * static_cast<double>(rows * sizes.length) * static_cast<double>(width / columns);
+        add_segment(
+            block, "attention", {x(0), read_normal}, {kept(), partial()},
+            rows * (qkv + width / columns) * 4,
+            2.0 * static_cast<double>(rows * width) * static_cast<double>(qkv + width / columns) +
+                scores);
         add_segment(block, "norm2", {x(0), x(1)}, {fresh(), normal()}, stream, 0);
-        add_segment(block, "mlp", {x(0), read_normal}, {kept(), partial()}, rows * (fc1 + hidden) * 4,
+        add_segment(block, "mlp", {x(0), read_normal}, {kept(), partial()},
+                    rows * (fc1 + hidden) * 4,
                     2.0 * static_cast<double>(rows * width) * static_cast<double>(fc1 + hidden));
         add_segment(block, "join", {x(0), x(1)}, {fresh()}, 0, 0);
       }

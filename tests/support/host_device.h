@@ -1,5 +1,5 @@
-// A Device on the host's memory that runs everything at once, on the calling thread: what is built upon devices is
-// tested with it where there is no GPU. It counts what a steady step must not do.
+// A Device on the host's memory that runs everything at once, on the calling thread: what is built
+// upon devices is tested with it where there is no GPU. It counts what a steady step must not do.
 #pragma once
 
 #include <fmt/format.h>
@@ -39,8 +39,8 @@ class HostDevice final : public Device {
   std::span<std::byte> take(BufferKind kind, size_t bytes) override {
     std::lock_guard lock(mutex_);
     if (held_ + static_cast<int64_t>(bytes) > info_.total_bytes) {
-      throw Error(fmt::format("cannot get {} bytes of {} memory on {}: {} are free", bytes, kind_name(kind), info_.name,
-                              info_.total_bytes - held_));
+      throw Error(fmt::format("cannot get {} bytes of {} memory on {}: {} are free", bytes,
+                              kind_name(kind), info_.name, info_.total_bytes - held_));
     }
     held_ += static_cast<int64_t>(bytes);
     return fresh(bytes);
@@ -63,7 +63,9 @@ class HostDevice final : public Device {
     std::lock_guard lock(mutex_);
     return {&streams_.emplace_back()};
   }
-  void copy(Stream, void* to, const void* from, size_t bytes) override { std::memmove(to, from, bytes); }
+  void copy(Stream, void* to, const void* from, size_t bytes) override {
+    std::memmove(to, from, bytes);
+  }
   void zero(Stream, void* memory, size_t bytes) override { std::memset(memory, 0, bytes); }
   void make_current(Stream) override {}
 
@@ -78,15 +80,22 @@ class HostDevice final : public Device {
   void wait(Stream, StreamEvent, bool) override {}
   bool done(StreamEvent) const override { return true; }
   double seconds(StreamEvent from, StreamEvent to) const override {
-    const auto at = [](StreamEvent e) { return static_cast<std::atomic<int64_t>*>(e.handle)->load(); };
-    return std::chrono::duration<double>(std::chrono::steady_clock::duration(at(to) - at(from))).count();
+    const auto at = [](StreamEvent e) {
+      return static_cast<std::atomic<int64_t>*>(e.handle)->load();
+    };
+    return std::chrono::duration<double>(std::chrono::steady_clock::duration(at(to) - at(from)))
+        .count();
   }
   void synchronise(Stream) override { ++synchronisations_; }
 
   bool captures() const override { return false; }
   void begin_capture(Stream) override { throw Error("the host's own device captures nothing"); }
-  CapturedStep end_capture(Stream) override { throw Error("the host's own device captures nothing"); }
-  void launch(const CapturedStep&, Stream) override { throw Error("the host's own device captures nothing"); }
+  CapturedStep end_capture(Stream) override {
+    throw Error("the host's own device captures nothing");
+  }
+  void launch(const CapturedStep&, Stream) override {
+    throw Error("the host's own device captures nothing");
+  }
   void destroy(CapturedStep) override {}
 
   void reserve_pool(int64_t bytes) override {
@@ -106,7 +115,8 @@ class HostDevice final : public Device {
  private:
   std::span<std::byte> fresh(size_t bytes) {
     void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-    if (memory == nullptr && bytes > 0) throw Error(fmt::format("cannot get {} bytes from the host", bytes));
+    if (memory == nullptr && bytes > 0)
+      throw Error(fmt::format("cannot get {} bytes from the host", bytes));
     std::memset(memory, 0, bytes);
     taken_[memory] = bytes;
     ++takes_;
@@ -114,7 +124,8 @@ class HostDevice final : public Device {
   }
   void forget(std::span<std::byte> memory) {
     const auto found = taken_.find(memory.data());
-    TUTTI_CHECK(found != taken_.end() && found->second == memory.size(), "memory that was never taken is given back");
+    TUTTI_CHECK(found != taken_.end() && found->second == memory.size(),
+                "memory that was never taken is given back");
     taken_.erase(found);
     std::free(memory.data());
   }

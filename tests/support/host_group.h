@@ -1,4 +1,5 @@
-// A DeviceGroup over a Transport: messages between HostDevices. Sums add the ranks' values up in rank order.
+// A DeviceGroup over a Transport: messages between HostDevices. Sums add the ranks' values up in
+// rank order.
 #pragma once
 
 #include <chrono>
@@ -18,13 +19,16 @@ class HostGroup final : public DeviceGroup {
   int rank() const override { return transport_.rank(); }
   int size() const override { return transport_.size(); }
 
-  void exchange(Stream, std::span<const DeviceSend> sends, std::span<const DeviceReceive> receives) override {
+  void exchange(Stream, std::span<const DeviceSend> sends,
+                std::span<const DeviceReceive> receives) override {
     ++exchanges_;
     messages_ += static_cast<int64_t>(sends.size());
     Posted posted(transport_);
     // Messages of equal tag between two ranks are matched in order.
-    for (const DeviceReceive& r : receives) posted.recv(r.peer, kTag, {static_cast<std::byte*>(r.to), r.bytes});
-    for (const DeviceSend& s : sends) posted.send(s.peer, kTag, {static_cast<const std::byte*>(s.from), s.bytes});
+    for (const DeviceReceive& r : receives)
+      posted.recv(r.peer, kTag, {static_cast<std::byte*>(r.to), r.bytes});
+    for (const DeviceSend& s : sends)
+      posted.send(s.peer, kTag, {static_cast<const std::byte*>(s.from), s.bytes});
     posted.wait_all(clock_.after(patience_));
   }
   void sum(Stream stream, double* values, int64_t n) override { sum_all(stream, values, n); }

@@ -1,4 +1,5 @@
-// A DeviceLibrary of HostDevices: the whole device engine runs with it where there is no GPU, on thread ranks.
+// A DeviceLibrary of HostDevices: the whole device engine runs with it where there is no GPU, on
+// thread ranks.
 #pragma once
 
 #include <condition_variable>
@@ -28,7 +29,8 @@ class ThreadGroup final : public DeviceGroup {
       : mail_(std::move(mail)), rank_(rank), size_(size) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  void exchange(Stream, std::span<const DeviceSend> sends, std::span<const DeviceReceive> receives) override {
+  void exchange(Stream, std::span<const DeviceSend> sends,
+                std::span<const DeviceReceive> receives) override {
     {
       std::lock_guard lock(mail_->mutex);
       for (const DeviceSend& s : sends) {
@@ -40,7 +42,8 @@ class ThreadGroup final : public DeviceGroup {
     std::unique_lock lock(mail_->mutex);
     for (const DeviceReceive& r : receives) {
       auto& queue = mail_->queues[{r.peer, rank_}];
-      const bool came = mail_->arrived.wait_for(lock, std::chrono::seconds(20), [&] { return !queue.empty(); });
+      const bool came =
+          mail_->arrived.wait_for(lock, std::chrono::seconds(20), [&] { return !queue.empty(); });
       if (!came || queue.front().size() != r.bytes) throw Error("a message did not come");
       std::memcpy(r.to, queue.front().data(), r.bytes);
       queue.pop_front();
@@ -99,7 +102,8 @@ inline const DeviceLibrary& host_library() {
       static std::atomic<int> next{0};
       return "group " + std::to_string(next++);
     };
-    l.join = [](Device&, const GroupOptions& options, Clock&, Deadline, const Cancel*) -> std::unique_ptr<DeviceGroup> {
+    l.join = [](Device&, const GroupOptions& options, Clock&, Deadline,
+                const Cancel*) -> std::unique_ptr<DeviceGroup> {
       return std::make_unique<ThreadGroup>(thread_mail(options.id), options.rank, options.size);
     };
     return l;

@@ -35,18 +35,24 @@ inline const UpdateKernels& update_kernels() {
   return kernels;
 }
 
-inline float* gradient_scales(StepOutcome* outcome) { return reinterpret_cast<float*>(outcome + 1); }
-inline const float* gradient_scales(const StepOutcome* outcome) { return reinterpret_cast<const float*>(outcome + 1); }
+inline float* gradient_scales(StepOutcome* outcome) {
+  return reinterpret_cast<float*>(outcome + 1);
+}
+inline const float* gradient_scales(const StepOutcome* outcome) {
+  return reinterpret_cast<const float*>(outcome + 1);
+}
 
-inline void fold_terms(Stream, float* out, std::span<const float* const> terms, std::span<const FoldStep> order,
-                       int64_t n) {
+inline void fold_terms(Stream, float* out, std::span<const float* const> terms,
+                       std::span<const FoldStep> order, int64_t n) {
   fold(out, terms, order, n);
 }
 
 inline void add(Stream, float* a, const float* b, int64_t n) { add_into(a, b, n); }
 
-inline void chunk_squares(Stream, const float* x, const StateChunk* chunks, int64_t count, double* votes) {
-  for (int64_t c = 0; c < count; ++c) votes[chunks[c].place] = sum_squares(x + chunks[c].at, chunks[c].size);
+inline void chunk_squares(Stream, const float* x, const StateChunk* chunks, int64_t count,
+                          double* votes) {
+  for (int64_t c = 0; c < count; ++c)
+    votes[chunks[c].place] = sum_squares(x + chunks[c].at, chunks[c].size);
 }
 
 inline double sum_of(const double* values, int64_t begin, int64_t end) {
@@ -61,10 +67,14 @@ inline void commit(Stream, const double* votes, const VoteLayout& layout, const 
   outcome->loss = sum_of(votes, layout.losses(), layout.losses() + layout.micro_batches);
   outcome->targets = sum_of(votes, layout.counts(), layout.counts() + layout.micro_batches);
   outcome->stop = votes[layout.stop()];
-  outcome->finite =
-      std::isfinite(outcome->squares) && std::isfinite(outcome->loss) && std::isfinite(outcome->targets) ? 1 : 0;
+  outcome->finite = std::isfinite(outcome->squares) && std::isfinite(outcome->loss) &&
+                            std::isfinite(outcome->targets)
+                        ? 1
+                        : 0;
   const double divisor = outcome->targets > 0 ? outcome->targets : 1, scale = inputs->loss_scale[0];
-  const auto factor = [&](double squares) { return clip_factor(std::sqrt(squares) / divisor / scale, inputs->clip); };
+  const auto factor = [&](double squares) {
+    return clip_factor(std::sqrt(squares) / divisor / scale, inputs->clip);
+  };
   for (int32_t u = 0; u < layout.units; ++u) {
     double clip = 1;
     if (inputs->clip_by == ClipBy::kNorm) clip = factor(outcome->squares);
@@ -90,17 +100,20 @@ inline void cast(Stream, const float* from, void* to, int64_t n, Precision preci
 }
 
 /// Lamb's first pass over a chunk of trained floats: moves the moments.
-inline ChunkSquares measure(const UpdateArguments& a, const StateChunk& chunk, float gradient_scale) {
+inline ChunkSquares measure(const UpdateArguments& a, const StateChunk& chunk,
+                            float gradient_scale) {
   MomentScalars moments = a.rules[chunk.rule].moments;
   moments.gradient.scale = gradient_scale;
-  return update_kernels().lamb_measure(a.parameters + chunk.at, a.gradients + chunk.at, a.slots[0] + chunk.at,
-                                       a.slots[1] + chunk.at, chunk.size, moments);
+  return update_kernels().lamb_measure(a.parameters + chunk.at, a.gradients + chunk.at,
+                                       a.slots[0] + chunk.at, a.slots[1] + chunk.at, chunk.size,
+                                       moments);
 }
 
 inline void find_trust(const UpdateArguments& a, float gradient_scale) {
   for (int64_t c = 0; c < a.chunk_count; ++c) {
     const bool trained = a.rules[a.chunks[c].rule].role == RuleScalars::kTrained;
-    const ChunkSquares squares = trained ? measure(a, a.chunks[c], gradient_scale) : ChunkSquares{0, 0};
+    const ChunkSquares squares =
+        trained ? measure(a, a.chunks[c], gradient_scale) : ChunkSquares{0, 0};
     a.chunk_norms[2 * c] = squares.parameter;
     a.chunk_norms[2 * c + 1] = squares.direction;
   }
@@ -167,7 +180,8 @@ inline void update(Stream stream, const UpdateArguments& a) {
         break;
     }
     if (a.low != nullptr) {
-      cast(stream, p, static_cast<std::byte*>(a.low) + chunk.at * low_size, chunk.size, a.precision);
+      cast(stream, p, static_cast<std::byte*>(a.low) + chunk.at * low_size, chunk.size,
+           a.precision);
     }
   }
 }

@@ -1,5 +1,5 @@
-// What the lanes of a test put into a sum: a pure function of (seed, step, lane, element), so that each rank knows what
-// all others put in and can write the tree out naively.
+// What the lanes of a test put into a sum: a pure function of (seed, step, lane, element), so that
+// each rank knows what all others put in and can write the tree out naively.
 #pragma once
 
 #include <bit>
@@ -40,10 +40,14 @@ struct WantedSum {
     magnitude += std::fabs(value);
     ++additions;
   }
-  bool has_bits(float got) const { return std::bit_cast<uint32_t>(got) == std::bit_cast<uint32_t>(tree); }
-  /// A sum in another order rounds otherwise: by at most one half-ulp of the largest partial sum for each addition. NaN
-  /// is close to nothing.
-  bool is_close(float got) const { return std::fabs(got - exact) <= additions * magnitude * 0x1p-24; }
+  bool has_bits(float got) const {
+    return std::bit_cast<uint32_t>(got) == std::bit_cast<uint32_t>(tree);
+  }
+  /// A sum in another order rounds otherwise: by at most one half-ulp of the largest partial sum
+  /// for each addition. NaN is close to nothing.
+  bool is_close(float got) const {
+    return std::fabs(got - exact) <= additions * magnitude * 0x1p-24;
+  }
 };
 
 }  // namespace tutti::testing_support

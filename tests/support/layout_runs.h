@@ -1,4 +1,5 @@
-// Runs of one job over layouts: what a run said and ended with, to be compared with those of one rank.
+// Runs of one job over layouts: what a run said and ended with, to be compared with those of one
+// rank.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +13,15 @@ namespace tutti::testing_support {
 
 /// Without what depends on the clock.
 struct Outcome {
-  std::string hash;                     ///< of the state, the optimizer's included
-  std::string order;                    ///< of the data
-  std::vector<nlohmann::json> records;  ///< losses, norms and rates of the steps; held-out loss and metrics
+  std::string hash;   ///< of the state, the optimizer's included
+  std::string order;  ///< of the data
+  /// losses, norms and rates of the steps; held-out loss and metrics
+  std::vector<nlohmann::json> records;
   bool operator==(const Outcome&) const = default;
   size_t count(const std::string& event) const {
-    return static_cast<size_t>(std::count_if(
-        records.begin(), records.end(), [&](const nlohmann::json& record) { return record.at("event") == event; }));
+    return static_cast<size_t>(
+        std::count_if(records.begin(), records.end(),
+                      [&](const nlohmann::json& record) { return record.at("event") == event; }));
   }
 };
 inline void PrintTo(const Outcome& outcome, std::ostream* out) {
@@ -35,12 +38,14 @@ inline std::vector<nlohmann::json> records_of(const std::string& run) {
   return records;
 }
 
-/// "ranks=4 zero=3 numerics.order=micro" as --set arguments; a key without a section is one of the layout's.
+/// "ranks=4 zero=3 numerics.order=micro" as --set arguments; a key without a section is one of the
+/// layout's.
 inline Arguments settings_of(const std::string& text) {
   Arguments settings;
   std::istringstream words(text);
   for (std::string word; words >> word;)
-    settings.push_back(word.substr(0, word.find('=')).find('.') == std::string::npos ? "layout." + word : word);
+    settings.push_back(
+        word.substr(0, word.find('=')).find('.') == std::string::npos ? "layout." + word : word);
   return set(settings);
 }
 

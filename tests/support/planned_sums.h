@@ -1,5 +1,6 @@
-// The sums of a plan of data parallelism and how they come to all ranks, without any model: gradients are written
-// where backward would, Reduces and Gathers are run, and what each Update reads is compared with the tree.
+// The sums of a plan of data parallelism and how they come to all ranks, without any model:
+// gradients are written where backward would, Reduces and Gathers are run, and what each Update
+// reads is compared with the tree.
 #pragma once
 
 #include <fmt/format.h>
@@ -30,8 +31,9 @@ struct PlannedCase {
   uint64_t seed = 1;
 
   std::string text() const {
-    return fmt::format("{} ranks of {} hosts, {} lanes{}{}{}{}, seed {}", ranks, hosts, lanes, root ? ", root" : "",
-                       ring ? ", ring" : "", shared ? ", shared" : "", merged ? "" : ", apart", seed);
+    return fmt::format("{} ranks of {} hosts, {} lanes{}{}{}{}, seed {}", ranks, hosts, lanes,
+                       root ? ", root" : "", ring ? ", ring" : "", shared ? ", shared" : "",
+                       merged ? "" : ", apart", seed);
   }
   std::vector<int> host_list() const {
     std::vector<int> list;
@@ -47,10 +49,11 @@ struct PlannedCase {
       block.name = fmt::format("block{}", b);
       block.layer = static_cast<int>(b);
       for (int64_t size : {sizes[b], int64_t{5}}) {
-        block.parameters.push_back({.name = fmt::format("{}.{}", block.name, block.parameters.size()),
-                                    .dims = {size},
-                                    .offset = block.unit_size,
-                                    .size = size});
+        block.parameters.push_back(
+            {.name = fmt::format("{}.{}", block.name, block.parameters.size()),
+             .dims = {size},
+             .offset = block.unit_size,
+             .size = size});
         block.unit_size += align_up(size, kAlign);
       }
       block.gradient_size = block.unit_size;
@@ -106,14 +109,17 @@ class PlannedSums {
     scratch_.resize(static_cast<size_t>(scratch));
     for (const Instruction* i : all(Op::kReduce)) sums_.push_back(make_sum(*i));
     for (const Instruction* i : all(Op::kGather))
-      copies_.push_back(std::make_unique<CopyPull>(plan.copies[i->transfer], name_of(*i), transport, arena_,
-                                                   [this](int b) { return reinterpret_cast<std::byte*>(floats(b)); }));
-    for (int r = 0; r < c.ranks; ++r) sent_before_.push_back(r == me_ ? 0 : transport.sent_bytes(r));
+      copies_.push_back(std::make_unique<CopyPull>(
+          plan.copies[i->transfer], name_of(*i), transport, arena_,
+          [this](int b) { return reinterpret_cast<std::byte*>(floats(b)); }));
+    for (int r = 0; r < c.ranks; ++r)
+      sent_before_.push_back(r == me_ ? 0 : transport.sent_bytes(r));
   }
 
   /// `vote` meets all ranks.
   void run(uint64_t step, const std::function<void()>& vote, Deadline deadline) {
-    SCOPED_TRACE(case_.text() + fmt::format(", rank {} over {}, step {}", me_, transport_.name(), step));
+    SCOPED_TRACE(case_.text() +
+                 fmt::format(", rank {} over {}, step {}", me_, transport_.name(), step));
     for (const Instruction* i : all(Op::kAcquire)) lending_.acquire(i->parcel, step, deadline);
     fill(step);
     reduce(step, deadline);
@@ -167,9 +173,11 @@ class PlannedSums {
     return make_sum_pull(transfer, name_of(i), transport_, arena_, std::move(levels), scratch_);
   }
 
-  /// All is NaN but what this rank's lanes have: whoever reads too early, too late or elsewhere finds out.
+  /// All is NaN but what this rank's lanes have: whoever reads too early, too late or elsewhere
+  /// finds out.
   void fill(uint64_t step) {
-    std::fill_n(reinterpret_cast<float*>(arena_.data()), arena_.size() / 4, std::numeric_limits<float>::quiet_NaN());
+    std::fill_n(reinterpret_cast<float*>(arena_.data()), arena_.size() / 4,
+                std::numeric_limits<float>::quiet_NaN());
     const std::vector<Range> parts = subtrees(lanes_of(me_, case_.ranks, case_.lanes), case_.lanes);
     for (const Instruction* i : all(Op::kReduce)) {
       const SumTransfer& transfer = plan_.sums[i->transfer];
@@ -206,16 +214,18 @@ class PlannedSums {
       const int owner = part->rank < 0 ? me_ : part->rank;
       const std::span<const std::byte> memory = owner == me_ ? arena_ : transport_.window_of(owner);
       const Buffer& buffer = plan_.programs[owner].buffers.at(static_cast<size_t>(part->buffer));
-      const auto* sum = reinterpret_cast<const float*>(memory.data() + buffer.window_offset) - buffer.range.begin;
+      const auto* sum =
+          reinterpret_cast<const float*>(memory.data() + buffer.window_offset) - buffer.range.begin;
       for (int64_t i = part->range.begin; i < part->range.end; ++i, ++read) {
         const WantedSum want = wanted(step, part->unit, i);
         const bool good = case_.ring ? want.is_close(sum[i]) : want.has_bits(sum[i]);
         if (!good && wrong++ == 0)
-          ADD_FAILURE() << "unit " << part->unit << " float " << i << " of rank " << owner << ": " << sum[i]
-                        << " != " << want.tree;
+          ADD_FAILURE() << "unit " << part->unit << " float " << i << " of rank " << owner << ": "
+                        << sum[i] << " != " << want.tree;
       }
     }
-    EXPECT_EQ(read, case_.model().blocks[update.block].unit_size) << "Update reads all of unit " << update.block;
+    EXPECT_EQ(read, case_.model().blocks[update.block].unit_size)
+        << "Update reads all of unit " << update.block;
   }
 
   const PlannedCase& case_;
@@ -233,18 +243,21 @@ class PlannedSums {
 };
 
 /// A transport for the case: windows where it has some. Collective.
-inline std::unique_ptr<Transport> transport_for(const PlannedCase& c, const Plan& plan, const std::string& kind,
-                                                Rendezvous& rendezvous, Clock& clock) {
+inline std::unique_ptr<Transport> transport_for(const PlannedCase& c, const Plan& plan,
+                                                const std::string& kind, Rendezvous& rendezvous,
+                                                Clock& clock) {
   TransportOptions options{.kind = kind, .hosts = c.host_list()};
   for (const Program& program : plan.programs)
     if (kind != "tcp")
-      options.window_bytes = std::max(options.window_bytes, static_cast<size_t>(window_bytes(program)));
+      options.window_bytes =
+          std::max(options.window_bytes, static_cast<size_t>(window_bytes(program)));
   return make_transport(options, Epoch{c.seed, 1, 1}, rendezvous, clock, nullptr,
                         clock.after(std::chrono::seconds(20)));
 }
 
 /// Runs the case for `steps` steps. Collective.
-inline void run_planned(const PlannedCase& c, const std::string& kind, Rendezvous& rendezvous, int steps) {
+inline void run_planned(const PlannedCase& c, const std::string& kind, Rendezvous& rendezvous,
+                        int steps) {
   SystemClock clock;
   const auto soon = [&] { return clock.after(std::chrono::seconds(20)); };
   const auto meet = [&] { rendezvous.exchange({}, soon()); };
@@ -256,8 +269,10 @@ inline void run_planned(const PlannedCase& c, const std::string& kind, Rendezvou
   meet();  // nobody leaves while others still read
 }
 
-/// The last of three ranks never comes to its sums: the others give up at their deadline, naming it. Collective.
-inline void expect_missing_rank(const PlannedCase& c, const std::string& kind, int rank, Rendezvous& rendezvous) {
+/// The last of three ranks never comes to its sums: the others give up at their deadline, naming
+/// it. Collective.
+inline void expect_missing_rank(const PlannedCase& c, const std::string& kind, int rank,
+                                Rendezvous& rendezvous) {
   SystemClock clock;
   const Plan plan = c.plan(kind != "tcp");
   auto transport = transport_for(c, plan, kind, rendezvous, clock);
@@ -275,7 +290,8 @@ inline void expect_missing_rank(const PlannedCase& c, const std::string& kind, i
   rendezvous.exchange({}, clock.after(std::chrono::seconds(20)));
 }
 
-/// All layouts of `ranks` ranks that the tests go through: lanes, hosts, who makes the sums, shared parameters, ring.
+/// All layouts of `ranks` ranks that the tests go through: lanes, hosts, who makes the sums, shared
+/// parameters, ring.
 inline std::vector<PlannedCase> layouts(int ranks, uint64_t seed) {
   std::vector<PlannedCase> all;
   const auto add = [&](PlannedCase c) {

@@ -1,4 +1,5 @@
-// Jobs and layouts drawn from a seed: settings over the built-in mlp-points that the checks of a job let pass.
+// Jobs and layouts drawn from a seed: settings over the built-in mlp-points that the checks of a
+// job let pass.
 #pragma once
 
 #include <initializer_list>
@@ -24,7 +25,9 @@ class Draw {
   T of(std::initializer_list<T> values) {
     return *(values.begin() + engine_() % values.size());
   }
-  std::string of(std::initializer_list<const char*> values) { return *(values.begin() + engine_() % values.size()); }
+  std::string of(std::initializer_list<const char*> values) {
+    return *(values.begin() + engine_() % values.size());
+  }
   bool one_in(uint64_t n) { return engine_() % n == 0; }
 
  private:
@@ -41,7 +44,8 @@ inline std::vector<Setting> as_settings(const Arguments& texts) {
   return settings;
 }
 
-/// Whether neither the job's rules nor the mesh's refuse it. `load` makes the job, before it is resolved.
+/// Whether neither the job's rules nor the mesh's refuse it. `load` makes the job, before it is
+/// resolved.
 template <class Load>
 bool legal(const Load& load) {
   try {
@@ -79,19 +83,23 @@ inline Arguments draw_gpt(Draw& draw, const RandomData& data) {
   s.push_back("model.norm=" + draw.of({"layer", "rms"}));
   s.push_back("model.positions=" + draw.of({"learned", "rotary"}));
   s.push_back("model.activation=" + draw.of({"gelu", "gelu-tanh", "relu", "silu", "swiglu"}));
-  if (draw.one_in(3)) return s + Arguments{"data.kind=walk", "model.vocab=" + draw.of({"32", "64"})};
-  return s + Arguments{"data.kind=text", data.text(), "model.vocab=280", "data.tokenizer=" + draw.of({"bytes", "bpe"}),
+  if (draw.one_in(3))
+    return s + Arguments{"data.kind=walk", "model.vocab=" + draw.of({"32", "64"})};
+  return s + Arguments{"data.kind=text", data.text(), "model.vocab=280",
+                       "data.tokenizer=" + draw.of({"bytes", "bpe"}),
                        "data.held_out=" + draw.of({"0.2", "7"})};
 }
 
 inline Arguments draw_images(Draw& draw, const RandomData& data) {
-  Arguments s = Arguments{"data.kind=numpy", "model.image=[1, 8, 8]", "model.inputs=64", "model.classes=4"};
+  Arguments s =
+      Arguments{"data.kind=numpy", "model.image=[1, 8, 8]", "model.inputs=64", "model.classes=4"};
   s = s + data.images();
   s.push_back("data.scale=" + draw.of({"unit", "standardise", "min-max"}));
   s.push_back("data.held_out=" + draw.of({"0.2", "9"}));
   if (draw.one_in(4)) s.push_back("data.resample=balanced");
   if (draw.one_in(2)) s = s + Arguments{"augment.crop=1", "augment.flip=0.5", "augment.rotate=10"};
-  if (draw.one_in(3)) s = s + Arguments{"augment.noise=0.1", "augment.cutout=2", "augment.brightness=0.2"};
+  if (draw.one_in(3))
+    s = s + Arguments{"augment.noise=0.1", "augment.cutout=2", "augment.brightness=0.2"};
   if (draw.one_in(4)) s.push_back("augment.mixup=0.3");
   return s;
 }
@@ -109,16 +117,19 @@ inline Arguments draw_dense(Draw& draw, const RandomData& data) {
                        "data.outliers=clip",
                        "model.inputs=4",
                        "model.classes=2",
-                       "data.columns=[\"size: number standardise\", \"colour: one-hot red|green|blue\", \"kind: target "
+                       "data.columns=[\"size: number standardise\", \"colour: one-hot "
+                       "red|green|blue\", \"kind: target "
                        "no|yes\"]"};
 }
 
 inline Arguments draw_wide(Draw& draw, const RandomData& data) {
-  Arguments s = {"model.kind=wide-deep", "model.embedding=4", "model.hidden=" + draw.of({"[8]", "[16, 8]"})};
+  Arguments s = {"model.kind=wide-deep", "model.embedding=4",
+                 "model.hidden=" + draw.of({"[8]", "[16, 8]"})};
   if (draw.one_in(2)) return s + Arguments{"data.kind=clicks"};
   s.push_back("data.resample=" + draw.of({"none", "column"}));
   return s + Arguments{"data.kind=csv", data.table(), "data.held_out=0.2",
-                       "data.columns=[\"size: number min-max\", \"colour: category red|green|blue\", \"city: category "
+                       "data.columns=[\"size: number min-max\", \"colour: category "
+                       "red|green|blue\", \"city: category "
                        "hash=16\", \"share: target\", \"weight: weight\"]"};
 }
 
@@ -134,27 +145,30 @@ inline Arguments draw_cnn(Draw& draw, const RandomData& data) {
 
 /// How it is trained, whatever it is.
 inline Arguments draw_training(Draw& draw) {
-  const std::string optimizer = draw.of({"sgd", "adagrad", "rmsprop", "adam", "adamw", "adamw", "lion", "lamb"});
-  Arguments s = {"train.steps=" + draw.of({"4", "5", "6"}),
-                 "train.seed=" + draw.of({"1", "2", "3"}),
-                 "train.lanes=" + draw.of({"1", "2", "3", "4", "5", "8"}),
-                 "train.micro_batches=" + draw.of({"1", "1", "2", "3"}),
-                 "train.micro_batch_size=" + draw.of({"1", "2", "3", "4"}),
-                 "train.tensor_slices=" + draw.of({"1", "1", "2", "4"}),
-                 "train.optimizer=" + optimizer,
-                 "train.lr=0.01",
-                 "train.warmup=" + draw.of({"0", "2"}),
-                 "train.weight_decay=" + draw.of({"0", "0.1"}),
-                 "train.clip=" + draw.of({"0", "0.1", "1"}),
-                 "train.clip_by=" + draw.of({"norm", "unit", "value"}),
-                 "train.eval_every=" + draw.of({"0", "2", "2"}),
-                 "train.eval_batches=1",
-                 "train.checkpoint_every=" + draw.of({"0", "2"}),
-                 "model.dropout=" + draw.of({"0", "0", "0.2"}),
-                 "model.init=" + draw.of({"normal", "he-normal", "glorot-uniform", "orthogonal"}),
-                 "train.schedule=" + draw.of({"constant", "step", "exponential", "linear", "polynomial", "cosine",
-                                              "one-cycle", "inverse-sqrt", "plateau"})};
-  if (optimizer == "sgd") s = s + Arguments{"train.momentum=0.9", "train.nesterov=" + draw.of({"true", "false"})};
+  const std::string optimizer =
+      draw.of({"sgd", "adagrad", "rmsprop", "adam", "adamw", "adamw", "lion", "lamb"});
+  Arguments s = {
+      "train.steps=" + draw.of({"4", "5", "6"}),
+      "train.seed=" + draw.of({"1", "2", "3"}),
+      "train.lanes=" + draw.of({"1", "2", "3", "4", "5", "8"}),
+      "train.micro_batches=" + draw.of({"1", "1", "2", "3"}),
+      "train.micro_batch_size=" + draw.of({"1", "2", "3", "4"}),
+      "train.tensor_slices=" + draw.of({"1", "1", "2", "4"}),
+      "train.optimizer=" + optimizer,
+      "train.lr=0.01",
+      "train.warmup=" + draw.of({"0", "2"}),
+      "train.weight_decay=" + draw.of({"0", "0.1"}),
+      "train.clip=" + draw.of({"0", "0.1", "1"}),
+      "train.clip_by=" + draw.of({"norm", "unit", "value"}),
+      "train.eval_every=" + draw.of({"0", "2", "2"}),
+      "train.eval_batches=1",
+      "train.checkpoint_every=" + draw.of({"0", "2"}),
+      "model.dropout=" + draw.of({"0", "0", "0.2"}),
+      "model.init=" + draw.of({"normal", "he-normal", "glorot-uniform", "orthogonal"}),
+      "train.schedule=" + draw.of({"constant", "step", "exponential", "linear", "polynomial",
+                                   "cosine", "one-cycle", "inverse-sqrt", "plateau"})};
+  if (optimizer == "sgd")
+    s = s + Arguments{"train.momentum=0.9", "train.nesterov=" + draw.of({"true", "false"})};
   if (draw.one_in(3)) s.push_back("train.groups=[\"*weight weight_decay=0 lr=0.5\"]");
   if (draw.one_in(3)) s.push_back("numerics.order=micro");
   if (draw.one_in(4)) s.push_back("numerics.isa=avx2");
@@ -170,28 +184,30 @@ inline Arguments draw_layout(Draw& draw) {
   const int data = draw.of({1, 1, 2, 2, 3, 4, 5}), tensor = draw.of({1, 1, 1, 2, 4}),
             pipeline = draw.of({1, 1, 2, 3, 4});
   const int zero = draw.of({0, 0, 1, 2, 3}), ranks = data * tensor * pipeline;
-  const std::string schedule =
-      pipeline > 1 ? draw.of({"1f1b", "gpipe", "interleaved", "zero-bubble", "zbv"}) : std::string("1f1b");
+  const std::string schedule = pipeline > 1
+                                   ? draw.of({"1f1b", "gpipe", "interleaved", "zero-bubble", "zbv"})
+                                   : std::string("1f1b");
   const bool threads = draw.one_in(2);
-  return {fmt::format("layout.ranks={}", ranks),
-          fmt::format("layout.tensor={}", tensor),
-          fmt::format("layout.pipeline={}", pipeline),
-          fmt::format("layout.zero={}", zero),
-          "layout.shards=" + (zero > 0 ? draw.of({"0", "0", "1", "2"}) : "0"),
-          "layout.depth=" + (zero == 3 ? draw.of({"1", "2", "4"}) : "1"),
-          "layout.schedule=" + schedule,
-          "layout.chunks=" + (schedule == "interleaved" ? draw.of({"2", "3"}) : "2"),
-          "layout.in_flight=" + (splits_backward(schedule) ? draw.of({"0", "0", "2", "5"}) : "0"),
-          "layout.recompute=" + draw.of({"none", "none", "selective", "full"}),
-          "layout.offload=" + draw.of({"none", "none", "none", "optimizer", "all"}),
-          "layout.fold=" + draw.of({"auto", "local", "owner", "root"}),
-          "layout.overlap=" + draw.of({"true", "false"}),
-          "layout.bucket_floats=" + draw.of({"1", "100", "1000", "262144"}),
-          "layout.connections=" + draw.of({"1", "2", "3"}),
-          fmt::format("layout.hosts={}", draw.of({1, 1, 2, ranks})),
-          "layout.partition=" + draw.of({"lanes", "lanes", "even", "round-robin", "hash", "feature"}),
-          "layout.workers=" + std::string(threads ? "thread" : "process"),
-          "layout.transport=" + (threads ? draw.of({"inproc", "tcp"}) : draw.of({"shm", "tcp"}))};
+  return {
+      fmt::format("layout.ranks={}", ranks),
+      fmt::format("layout.tensor={}", tensor),
+      fmt::format("layout.pipeline={}", pipeline),
+      fmt::format("layout.zero={}", zero),
+      "layout.shards=" + (zero > 0 ? draw.of({"0", "0", "1", "2"}) : "0"),
+      "layout.depth=" + (zero == 3 ? draw.of({"1", "2", "4"}) : "1"),
+      "layout.schedule=" + schedule,
+      "layout.chunks=" + (schedule == "interleaved" ? draw.of({"2", "3"}) : "2"),
+      "layout.in_flight=" + (splits_backward(schedule) ? draw.of({"0", "0", "2", "5"}) : "0"),
+      "layout.recompute=" + draw.of({"none", "none", "selective", "full"}),
+      "layout.offload=" + draw.of({"none", "none", "none", "optimizer", "all"}),
+      "layout.fold=" + draw.of({"auto", "local", "owner", "root"}),
+      "layout.overlap=" + draw.of({"true", "false"}),
+      "layout.bucket_floats=" + draw.of({"1", "100", "1000", "262144"}),
+      "layout.connections=" + draw.of({"1", "2", "3"}),
+      fmt::format("layout.hosts={}", draw.of({1, 1, 2, ranks})),
+      "layout.partition=" + draw.of({"lanes", "lanes", "even", "round-robin", "hash", "feature"}),
+      "layout.workers=" + std::string(threads ? "thread" : "process"),
+      "layout.transport=" + (threads ? draw.of({"inproc", "tcp"}) : draw.of({"shm", "tcp"}))};
 }
 
 inline Arguments draw_job(Draw& draw, const RandomData& data) {
@@ -210,13 +226,15 @@ inline RandomCase draw_case(uint64_t seed, const RandomData& data) {
   constexpr int kTries = 40;  // layouts that may be refused before the job is given up
   Draw draw(seed);
   for (;;) {
-    RandomCase drawn{.job = draw_job(draw, data), .layout = {}, .resumed = {}, .stop_at = draw.of({1, 2, 3})};
+    RandomCase drawn{
+        .job = draw_job(draw, data), .layout = {}, .resumed = {}, .stop_at = draw.of({1, 2, 3})};
     const auto legal_with = [&](const Arguments& layout) {
       return legal([&] {
         Job job = load_job("mlp-points", as_settings(drawn.job + layout));
         if (job.layout.ranks > kMostRanks) throw Error("too many");
         const bool classes = job.data.kind == "points" || job.data.kind == "numpy";
-        if (job.layout.partition == "feature" && !classes) throw Error("there is no class to part by");
+        if (job.layout.partition == "feature" && !classes)
+          throw Error("there is no class to part by");
         return job;
       });
     };

@@ -1,12 +1,16 @@
-// A simulated network under the test scheduler: it keeps the contract of net/transport.h, with delays drawn from a seed
-// and faults where a test puts them, and records what happened in the scheduler's log.
+// A simulated network under the test scheduler: it keeps the contract of net/transport.h, with
+// delays drawn from a seed and faults where a test puts them, and records what happened in the
+// scheduler's log.
 //
-//   message  number n from rank a to rank b takes a time drawn from (seed, a, b, n); those of equal tag stay in order
+//   message  number n from rank a to rank b takes a time drawn from (seed, a, b, n); those of equal
+//            tag stay in order
 //   send     is done when its message arrives, so nothing is buffered as far as the sender can see
-//   strict   a send whose bytes change before it is done aborts the test; a posted receive is filled with garbage
+//   strict   a send whose bytes change before it is done aborts the test; a posted receive is
+//            filled with garbage
 //
-// A cut loses what is in flight from and to the rank, and every wait for it fails at that moment. Copies of a message
-// and messages of another epoch reach the receiver's door and are turned away there, as a real transport must.
+// A cut loses what is in flight from and to the rank, and every wait for it fails at that moment.
+// Copies of a message and messages of another epoch reach the receiver's door and are turned away
+// there, as a real transport must.
 #pragma once
 
 #include <cstring>
@@ -133,9 +137,12 @@ class SimTransport final : public Transport {
   void wait(Ticket ticket, Deadline deadline) override;
 
   std::span<std::byte> window() override { return bytes_of(me()); }
-  std::span<const std::byte> window_of(int peer) const override { return bytes_of(*network_.ranks_[peer]); }
+  std::span<const std::byte> window_of(int peer) const override {
+    return bytes_of(*network_.ranks_[peer]);
+  }
   void raise(int index, uint64_t value) override;
-  void await(int peer, int index, uint64_t value, Deadline deadline, std::string_view what) override;
+  void await(int peer, int index, uint64_t value, Deadline deadline,
+             std::string_view what) override;
 
   uint64_t sent_bytes(int peer) const override { return me().sent_bytes[peer]; }
   uint64_t dropped() const override { return me().dropped; }
@@ -150,7 +157,8 @@ class SimTransport final : public Transport {
     std::shared_ptr<SimNetwork::Message> message;  // of a send
     size_t place = 0;                              // of a receive, in its stream
   };
-  /// What a wait finds when it looks: done, failed for a reason, or when to look again at the latest.
+  /// What a wait finds when it looks: done, failed for a reason, or when to look again at the
+  /// latest.
   struct Look {
     bool done = false;
     std::string reason;
@@ -187,7 +195,8 @@ inline std::shared_ptr<SimNetwork::Message> SimNetwork::send(int from, int to, T
   message->bytes.assign(bytes.begin(), bytes.end());
   message->epoch = options_.epoch;
   message->number = number;
-  message->arrives = scheduler_.now() + options_.least + Duration(philox_below(delays, number, span + 1));
+  message->arrives =
+      scheduler_.now() + options_.least + Duration(philox_below(delays, number, span + 1));
   bool lost = false;
   int copies = 1;
   for (const Fault& fault : options_.faults) {
@@ -204,10 +213,12 @@ inline std::shared_ptr<SimNetwork::Message> SimNetwork::send(int from, int to, T
   }
   // Before the copies are let in: what is of equal tag arrives in order.
   const Stream& stream = streams_[{from, to, tag}];
-  if (!stream.messages.empty()) message->arrives = std::max(message->arrives, stream.messages.back()->arrives);
+  if (!stream.messages.empty())
+    message->arrives = std::max(message->arrives, stream.messages.back()->arrives);
   if (message->arrives > cut_of(from, to)) lost = true;
   scheduler_.record(fmt::format("{} sent, {} bytes, {} {}", name(from, to, tag), bytes.size(),
-                                lost ? "lost before" : "arrives", message->arrives.time_since_epoch().count()));
+                                lost ? "lost before" : "arrives",
+                                message->arrives.time_since_epoch().count()));
   for (int copy = 0; copy < copies && !lost; ++copy) deliver(from, to, tag, message);
   return message;
 }
@@ -216,7 +227,8 @@ inline std::shared_ptr<SimNetwork::Message> SimNetwork::send(int from, int to, T
 inline void SimNetwork::deliver(int from, int to, Tag tag, std::shared_ptr<Message> message) {
   Rank& receiver = *ranks_[to];
   const Epoch& epoch = message->epoch;
-  if (epoch.run != options_.epoch.run || epoch.epoch != options_.epoch.epoch || epoch.plan != options_.epoch.plan) {
+  if (epoch.run != options_.epoch.run || epoch.epoch != options_.epoch.epoch ||
+      epoch.plan != options_.epoch.plan) {
     ++receiver.dropped;
     scheduler_.record(fmt::format("{} is of epoch {}: dropped", name(from, to, tag), epoch.epoch));
     return;
@@ -231,15 +243,21 @@ inline void SimNetwork::deliver(int from, int to, Tag tag, std::shared_ptr<Messa
 }
 
 inline Ticket SimTransport::post_send(int peer, Tag tag, std::span<const std::byte> bytes) {
-  TUTTI_CHECK(peer >= 0 && peer < size() && peer != rank_, "rank {} cannot message rank {}", rank_, peer);
+  TUTTI_CHECK(peer >= 0 && peer < size() && peer != rank_, "rank {} cannot message rank {}", rank_,
+              peer);
   std::lock_guard lock(network_.mutex_);
   auto message = network_.send(rank_, peer, tag, bytes);
-  posts_[next_] = {.send = true, .peer = peer, .tag = tag, .source = bytes.data(), .message = std::move(message)};
+  posts_[next_] = {.send = true,
+                   .peer = peer,
+                   .tag = tag,
+                   .source = bytes.data(),
+                   .message = std::move(message)};
   return {next_++};
 }
 
 inline Ticket SimTransport::post_recv(int peer, Tag tag, std::span<std::byte> bytes) {
-  TUTTI_CHECK(peer >= 0 && peer < size() && peer != rank_, "rank {} cannot message rank {}", rank_, peer);
+  TUTTI_CHECK(peer >= 0 && peer < size() && peer != rank_, "rank {} cannot message rank {}", rank_,
+              peer);
   std::lock_guard lock(network_.mutex_);
   std::fill(bytes.begin(), bytes.end(), std::byte{0xA5});
   const size_t place = network_.streams_[{peer, rank_, tag}].receives++;
@@ -265,17 +283,20 @@ inline SimTransport::Look SimTransport::look(const Post& post) {
 
 inline void SimTransport::finish(const Post& post) {
   if (post.send) {
-    TUTTI_CHECK(post.message->bytes.empty() ||
-                    std::memcmp(post.source, post.message->bytes.data(), post.message->bytes.size()) == 0,
-                "the bytes of send {} were changed before it was done", SimNetwork::name(rank_, post.peer, post.tag));
+    TUTTI_CHECK(post.message->bytes.empty() || std::memcmp(post.source, post.message->bytes.data(),
+                                                           post.message->bytes.size()) == 0,
+                "the bytes of send {} were changed before it was done",
+                SimNetwork::name(rank_, post.peer, post.tag));
     return;
   }
   auto& message = network_.streams_[{post.peer, rank_, post.tag}].messages[post.place];
   std::copy(message->bytes.begin(), message->bytes.end(), post.target.begin());
-  network_.scheduler_.record(fmt::format("{} received", SimNetwork::name(post.peer, rank_, post.tag)));
+  network_.scheduler_.record(
+      fmt::format("{} received", SimNetwork::name(post.peer, rank_, post.tag)));
 }
 
-inline void SimTransport::wait_for(FunctionRef<Look()> look, Deadline deadline, CommFailure failure) {
+inline void SimTransport::wait_for(FunctionRef<Look()> look, Deadline deadline,
+                                   CommFailure failure) {
   const Time begin = network_.scheduler_.now();
   for (auto result = WaitResult::kReady; true;) {
     const uint64_t version = me().version.load();
@@ -293,13 +314,13 @@ inline void SimTransport::wait_for(FunctionRef<Look()> look, Deadline deadline, 
     if (!seen.reason.empty()) {
       failure.waited = network_.scheduler_.now() - begin;
       failure.reason = seen.reason;
-      network_.scheduler_.record(
-          fmt::format("rank {} gives up {} with {}: {}", rank_, failure.operation, failure.peer, failure.reason));
+      network_.scheduler_.record(fmt::format("rank {} gives up {} with {}: {}", rank_,
+                                             failure.operation, failure.peer, failure.reason));
       throw CommError(std::move(failure));
     }
     result = network_.scheduler_.wait(
-        me().signal, [&] { return me().version.load() != version; }, {std::min(deadline.at, seen.again)},
-        network_.cancel_);
+        me().signal, [&] { return me().version.load() != version; },
+        {std::min(deadline.at, seen.again)}, network_.cancel_);
   }
 }
 
@@ -329,7 +350,8 @@ inline void SimTransport::raise(int index, uint64_t value) {
   network_.changed_all();
 }
 
-inline void SimTransport::await(int peer, int index, uint64_t value, Deadline deadline, std::string_view what) {
+inline void SimTransport::await(int peer, int index, uint64_t value, Deadline deadline,
+                                std::string_view what) {
   const auto raised = [&]() -> Look {
     SimNetwork::Rank& owner = *network_.ranks_[peer];
     if (owner.flags[index] >= value) return {.done = true};
@@ -339,7 +361,11 @@ inline void SimTransport::await(int peer, int index, uint64_t value, Deadline de
     return {.again = cut};
   };
   wait_for(raised, deadline,
-           {.rank = rank_, .operation = std::string(what), .peer = peer, .sequence = value, .reason = ""});
+           {.rank = rank_,
+            .operation = std::string(what),
+            .peer = peer,
+            .sequence = value,
+            .reason = ""});
 }
 
 }  // namespace tutti::test

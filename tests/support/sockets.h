@@ -19,7 +19,8 @@ namespace tutti::testing_support {
 inline std::map<int, std::string> sockets_of(pid_t pid) {
   std::map<int, std::string> sockets;
   std::error_code gone;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", gone)) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", gone)) {
     const std::string target = std::filesystem::read_symlink(entry.path(), gone);
     if (target.starts_with("socket:["))
       sockets[std::stoi(entry.path().filename())] = target.substr(8, target.size() - 9);
@@ -49,7 +50,8 @@ inline sockaddr_in loopback(int port) {
   return address;
 }
 
-/// The first of so many ports of loopback in a row that nobody has, below those that the system gives to connections.
+/// The first of so many ports of loopback in a row that nobody has, below those that the system
+/// gives to connections.
 inline int free_ports(int count) {
   for (int first = 12000 + ::getpid() % 15000;; first += count) {
     bool all = true;

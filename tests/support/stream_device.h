@@ -1,9 +1,10 @@
-// A Device on the host's memory whose streams really run beside each other: all but the first one made, which is
-// compute and runs on the calling thread, are threads. What a plan forgets to wait for is then read too early, and what
-// would wait for ever on a GPU does so here (and is an Error after a while).
+// A Device on the host's memory whose streams really run beside each other: all but the first one
+// made, which is compute and runs on the calling thread, are threads. What a plan forgets to wait
+// for is then read too early, and what would wait for ever on a GPU does so here (and is an Error
+// after a while).
 //
-// Its library's kernels and groups put their work on these streams; two operations of one group never overtake each
-// other, as NCCL's do not.
+// Its library's kernels and groups put their work on these streams; two operations of one group
+// never overtake each other, as NCCL's do not.
 #pragma once
 
 #include <condition_variable>
@@ -81,7 +82,9 @@ class StreamDevice final : public Device {
  public:
   const DeviceInfo& info() const override { return host_.info(); }
   int64_t free_bytes() const override { return host_.free_bytes(); }
-  std::span<std::byte> take(BufferKind kind, size_t bytes) override { return host_.take(kind, bytes); }
+  std::span<std::byte> take(BufferKind kind, size_t bytes) override {
+    return host_.take(kind, bytes);
+  }
   void give_back(std::span<std::byte> memory) override { host_.give_back(memory); }
   std::span<std::byte> take_pinned(size_t bytes) override { return host_.take_pinned(bytes); }
   void give_back_pinned(std::span<std::byte> memory) override { host_.give_back_pinned(memory); }
@@ -89,8 +92,10 @@ class StreamDevice final : public Device {
   Stream make_stream() override {
     std::lock_guard lock(mutex_);
     const bool first = streams_.empty();
-    return {
-        streams_.emplace_back(std::make_unique<StreamWork>(!first, [this](const auto& what) { fail(what); })).get()};
+    return {streams_
+                .emplace_back(
+                    std::make_unique<StreamWork>(!first, [this](const auto& what) { fail(what); }))
+                .get()};
   }
   void copy(Stream stream, void* to, const void* from, size_t bytes) override {
     put_on(stream, [=] { std::memmove(to, from, bytes); });
@@ -123,7 +128,8 @@ class StreamDevice final : public Device {
     lock.unlock();
     put_on(stream, [this, e, turn] {
       std::unique_lock lock(mutex_);
-      const bool came = changed_.wait_for(lock, kStreamPatience, [&] { return e->done >= turn || !failure_.empty(); });
+      const bool came = changed_.wait_for(lock, kStreamPatience,
+                                          [&] { return e->done >= turn || !failure_.empty(); });
       if (!failure_.empty()) throw Error(failure_);
       if (!came) throw Error("a stream waits for an event that does not come");
     });
@@ -175,9 +181,11 @@ class StreamGroup final : public DeviceGroup {
   explicit StreamGroup(std::unique_ptr<DeviceGroup> inner) : inner_(std::move(inner)) {}
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
-  void exchange(Stream stream, std::span<const DeviceSend> sends, std::span<const DeviceReceive> receives) override {
-    put(stream, [this, stream, s = std::vector(sends.begin(), sends.end()),
-                 r = std::vector(receives.begin(), receives.end())] { inner_->exchange(stream, s, r); });
+  void exchange(Stream stream, std::span<const DeviceSend> sends,
+                std::span<const DeviceReceive> receives) override {
+    put(stream,
+        [this, stream, s = std::vector(sends.begin(), sends.end()),
+         r = std::vector(receives.begin(), receives.end())] { inner_->exchange(stream, s, r); });
   }
   void sum(Stream stream, double* values, int64_t n) override {
     put(stream, [=, this] { inner_->sum(stream, values, n); });
@@ -213,20 +221,23 @@ inline const DeviceLibrary& stream_library() {
   static const DeviceLibrary library = [] {
     DeviceLibrary l = host_library();
     l.open = [](int) -> std::unique_ptr<Device> { return std::make_unique<StreamDevice>(); };
-    l.state.fold = [](Stream stream, float* out, std::span<const float* const> terms, std::span<const FoldStep> order,
-                      int64_t n) {
+    l.state.fold = [](Stream stream, float* out, std::span<const float* const> terms,
+                      std::span<const FoldStep> order, int64_t n) {
       put_on(stream, [out, n, t = std::vector(terms.begin(), terms.end()),
                       o = std::vector(order.begin(), order.end())] { fold(out, t, o, n); });
     };
     l.state.add_into = [](Stream stream, float* a, const float* b, int64_t n) {
       put_on(stream, [=] { host_library().state.add_into(Stream{}, a, b, n); });
     };
-    l.state.chunk_squares = [](Stream stream, const float* x, const StateChunk* chunks, int64_t count, double* votes) {
-      put_on(stream, [=] { host_library().state.chunk_squares(Stream{}, x, chunks, count, votes); });
+    l.state.chunk_squares = [](Stream stream, const float* x, const StateChunk* chunks,
+                               int64_t count, double* votes) {
+      put_on(stream,
+             [=] { host_library().state.chunk_squares(Stream{}, x, chunks, count, votes); });
     };
-    l.state.commit = [](Stream stream, const double* votes, const VoteLayout& layout, const StepInputs* inputs,
-                        StepOutcome* outcome) {
-      put_on(stream, [=] { host_library().state.commit(Stream{}, votes, layout, inputs, outcome); });
+    l.state.commit = [](Stream stream, const double* votes, const VoteLayout& layout,
+                        const StepInputs* inputs, StepOutcome* outcome) {
+      put_on(stream,
+             [=] { host_library().state.commit(Stream{}, votes, layout, inputs, outcome); });
     };
     l.state.update = [](Stream stream, const UpdateArguments& arguments) {
       put_on(stream, [=] { host_library().state.update(Stream{}, arguments); });
@@ -236,7 +247,8 @@ inline const DeviceLibrary& stream_library() {
     };
     l.join = [](Device& device, const GroupOptions& options, Clock& clock, Deadline deadline,
                 const Cancel* cancel) -> std::unique_ptr<DeviceGroup> {
-      return std::make_unique<StreamGroup>(host_library().join(device, options, clock, deadline, cancel));
+      return std::make_unique<StreamGroup>(
+          host_library().join(device, options, clock, deadline, cancel));
     };
     return l;
   }();

@@ -1,16 +1,20 @@
-// A virtual clock under which threads take turns, so that a whole job of several ranks is a function of a seed.
+// A virtual clock under which threads take turns, so that a whole job of several ranks is a
+// function of a seed.
 //
-//   turns    one thread runs at a time and hands over only inside wait(); the seed decides which runnable one goes on
+//   turns    one thread runs at a time and hands over only inside wait(); the seed decides which
+//            runnable one goes on
 //   time     stands still while a thread can run; otherwise jumps to the earliest deadline
-//   ends     nothing runnable and no deadline is a deadlock: every wait throws Deadlock with a list of who waits
+//   ends     nothing runnable and no deadline is a deadlock: every wait throws Deadlock with a list
+//            of who waits
 //
-// A waiter is looked at again after a notify of its signal, a cancel or its deadline, as with the real clock. One that
-// was ready though nobody notified it goes on after kSlice of virtual time, also as with the real clock, and is
-// counted: missed_notifies().
+// A waiter is looked at again after a notify of its signal, a cancel or its deadline, as with the
+// real clock. One that was ready though nobody notified it goes on after kSlice of virtual time,
+// also as with the real clock, and is counted: missed_notifies().
 //
-// Threads of the test are made with spawn(); those that the code under test makes are announced with guest(), by the
-// thread that is about to cause them, and begin by calling the function that guest() returned. Once all spawned threads
-// have ended, run() returns and guests that are left run freely, so that their owners can join them.
+// Threads of the test are made with spawn(); those that the code under test makes are announced
+// with guest(), by the thread that is about to cause them, and begin by calling the function that
+// guest() returned. Once all spawned threads have ended, run() returns and guests that are left run
+// freely, so that their owners can join them.
 #pragma once
 
 #include <algorithm>
@@ -54,16 +58,20 @@ class TestScheduler final : public Clock {
   void spawn(std::string name, std::function<void()> body);
   /// Announces a thread that somebody else makes; the result must be called first on it.
   std::function<void()> guest(std::string name);
-  /// Lets the threads take turns until all spawned ones have ended; then throws what the first of them threw, if one
-  /// did.
+  /// Lets the threads take turns until all spawned ones have ended; then throws what the first of
+  /// them threw, if one did.
   void run();
 
   Time now() const override { return Time(Duration(now_.load())); }
-  WaitResult wait(Signal& signal, FunctionRef<bool()> ready, Deadline deadline, const Cancel* cancel) override;
+  WaitResult wait(Signal& signal, FunctionRef<bool()> ready, Deadline deadline,
+                  const Cancel* cancel) override;
   void notify(Signal& signal) override { signal.sequence.fetch_add(1); }
-  WaitResult wait_fd(int, Deadline) override { throw Error("a virtual clock cannot wait for a descriptor"); }
+  WaitResult wait_fd(int, Deadline) override {
+    throw Error("a virtual clock cannot wait for a descriptor");
+  }
 
-  /// Appends "<virtual ns> <thread>: <text>" until run() is over. The log of a run is a function of the seed.
+  /// Appends "<virtual ns> <thread>: <text>" until run() is over. The log of a run is a function of
+  /// the seed.
   void record(const std::string& text);
   const std::vector<std::string>& log() const { return log_; }
   /// A hash of who had which turn at what time: finer than any log.
@@ -75,8 +83,9 @@ class TestScheduler final : public Clock {
   struct Task {
     std::string name;
     bool guest = false, arrived = false, done = false;
-    bool turn = false;                     // may run
-    FunctionRef<bool()>* ready = nullptr;  // set while in wait(); runnable without it (at its beginning)
+    bool turn = false;  // may run
+    // set while in wait(); runnable without it (at its beginning)
+    FunctionRef<bool()>* ready = nullptr;
     Signal* signal = nullptr;
     uint32_t seen = 0;  // the signal's sequence when ready() was last false
     Deadline deadline;
@@ -179,7 +188,8 @@ inline void TestScheduler::leave(Task& task) {
 }
 
 inline bool TestScheduler::all_ended() const {
-  return std::all_of(tasks_.begin(), tasks_.end(), [](const auto& task) { return task->guest || task->done; });
+  return std::all_of(tasks_.begin(), tasks_.end(),
+                     [](const auto& task) { return task->guest || task->done; });
 }
 
 inline void TestScheduler::run() {
@@ -244,9 +254,11 @@ inline void TestScheduler::hand_over(Lock& lock) {
 
 inline TestScheduler::Task* TestScheduler::pick(Lock& lock) {
   const auto all_arrived = [&] {
-    return std::all_of(tasks_.begin(), tasks_.end(), [](const auto& task) { return task->arrived; });
+    return std::all_of(tasks_.begin(), tasks_.end(),
+                       [](const auto& task) { return task->arrived; });
   };
-  // An announced thread counts from its announcement on, whenever the system gets round to starting it.
+  // An announced thread counts from its announcement on, whenever the system gets round to starting
+  // it.
   if (!changed_.wait_for(lock, std::chrono::seconds(30), all_arrived)) {
     stop("an announced thread never came");
     return nullptr;
@@ -273,11 +285,12 @@ inline TestScheduler::Task* TestScheduler::pick(Lock& lock) {
 inline bool TestScheduler::runnable(Task& task) {
   if (task.done) return false;
   if (task.ready == nullptr) return true;
-  if (now() >= task.deadline.at || (task.cancel != nullptr && task.cancel->cancelled())) return true;
+  if (now() >= task.deadline.at || (task.cancel != nullptr && task.cancel->cancelled()))
+    return true;
   const uint32_t sequence = task.signal->sequence.load();
   if (sequence == task.seen) return false;
-  // On the thread that hands over, not on the waiting one: nobody else runs, and it saves a turn. The waiter asks
-  // again.
+  // On the thread that hands over, not on the waiting one: nobody else runs, and it saves a turn.
+  // The waiter asks again.
   try {
     if ((*task.ready)()) return true;
   } catch (...) {
@@ -311,7 +324,8 @@ inline std::string TestScheduler::listing() const {
   std::string text;
   for (const auto& task : tasks_) {
     if (task->done) continue;
-    text += fmt::format("\n  {}{}", task->name, task->ready == nullptr ? " has not begun" : " waits");
+    text +=
+        fmt::format("\n  {}{}", task->name, task->ready == nullptr ? " has not begun" : " waits");
     if (task->ready != nullptr && task->deadline.at != Time::max()) {
       text += fmt::format(" until {} ns", task->deadline.at.time_since_epoch().count());
     }
@@ -323,7 +337,8 @@ inline std::string TestScheduler::listing() const {
 inline void TestScheduler::stop(std::string why) {
   if (free_) return;
   free_ = true;
-  if (!why.empty()) deadlock_ = fmt::format("{} at {} ns of virtual time:{}", why, now_.load(), listing());
+  if (!why.empty())
+    deadlock_ = fmt::format("{} at {} ns of virtual time:{}", why, now_.load(), listing());
   for (auto& task : tasks_) task->wake.notify_all();
 }
 

@@ -1,9 +1,11 @@
-// A pipeline whose blocks wait instead of computing: real programs of plan/make/plan_mesh.h on real executors over tcp,
-// a thread per queue of every stage. Torch-free and asleep most of the time, so that eight stages run on two cores.
+// A pipeline whose blocks wait instead of computing: real programs of plan/make/plan_mesh.h on real
+// executors over tcp, a thread per queue of every stage. Torch-free and asleep most of the time, so
+// that eight stages run on two cores.
 //
 //   t    what a chunk's forward takes; both parts of its backward take as long, together or apart
 //
-// Sends and receives carry real bytes; the vote is a barrier, and whatever else the program says is done in no time.
+// Sends and receives carry real bytes; the vote is a barrier, and whatever else the program says is
+// done in no time.
 #pragma once
 
 #include <fmt/format.h>
@@ -41,8 +43,10 @@ struct TimedCell {
 
 struct TimedStep {
   std::vector<std::vector<TimedCell>> cells;  ///< by stage
-  double vote = 0;                            ///< seconds that a stage spent in the vote, over all stages
-  double length = 0;                          ///< seconds from the first cell of all to the last vote's end
+  /// seconds that a stage spent in the vote, over all stages
+  double vote = 0;
+  /// seconds from the first cell of all to the last vote's end
+  double length = 0;
   std::vector<std::vector<CellTime>> times() const {
     std::vector<std::vector<CellTime>> all(cells.size());
     for (size_t s = 0; s < cells.size(); ++s)
@@ -92,11 +96,12 @@ inline MeshOptions options_of(const TimedPipeline& pipeline) {
 
 class TimedStage {
  public:
-  TimedStage(const TimedPipeline& pipeline, const MeshPlaces& places, const Program& program, Rendezvous& rendezvous,
-             Clock& clock, const Cancel& cancel)
+  TimedStage(const TimedPipeline& pipeline, const MeshPlaces& places, const Program& program,
+             Rendezvous& rendezvous, Clock& clock, const Cancel& cancel)
       : pipeline_(pipeline), places_(places), program_(program), clock_(clock), cancel_(cancel) {
     for (const Buffer& buffer : program.buffers) memory_.emplace_back(buffer.bytes);
-    transport_ = make_transport({.kind = "tcp"}, Epoch{1, 1, 1}, rendezvous, clock, &cancel, deadline());
+    transport_ =
+        make_transport({.kind = "tcp"}, Epoch{1, 1, 1}, rendezvous, clock, &cancel, deadline());
     channel_ = std::make_unique<Channel>(*transport_, clock, kVotes, kTimeout);
   }
 
@@ -127,7 +132,9 @@ class TimedStage {
   static constexpr uint32_t kVotes = 1 << 20;
   static constexpr Duration kTimeout = std::chrono::seconds(60);
   Deadline deadline() const { return clock_.after(kTimeout); }
-  static double seconds(Time time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
+  static double seconds(Time time) {
+    return std::chrono::duration<double>(time.time_since_epoch()).count();
+  }
 
   Cell cell_of(const Instruction& i) const {
     CellKind kind = CellKind::kForward;
@@ -153,14 +160,16 @@ class TimedStage {
     set(Op::kSend, [this](const Instruction& i, uint64_t step) {
       named(to_string(i), step, [&] {
         Posted posted(*transport_);
-        posted.send(i.peer, {i.id, 0, step}, std::span(memory_[buffer_of(i, OperandRole::kMessage)]).first(i.bytes));
+        posted.send(i.peer, {i.id, 0, step},
+                    std::span(memory_[buffer_of(i, OperandRole::kMessage)]).first(i.bytes));
         posted.wait_all(deadline());
       });
     });
     set(Op::kRecv, [this](const Instruction& i, uint64_t step) {
       named(to_string(i), step, [&] {
         Posted posted(*transport_);
-        posted.recv(i.peer, {i.id, 0, step}, std::span(memory_[buffer_of(i, OperandRole::kMessage)]).first(i.bytes));
+        posted.recv(i.peer, {i.id, 0, step},
+                    std::span(memory_[buffer_of(i, OperandRole::kMessage)]).first(i.bytes));
         posted.wait_all(deadline());
       });
     });
@@ -196,7 +205,8 @@ inline std::vector<TimedStep> run_timed(const TimedPipeline& pipeline) {
     threads.emplace_back([&, s] {
       try {
         const auto view = rendezvous.view(s);
-        stages[s] = std::make_unique<TimedStage>(pipeline, places, plan.programs[s], *view, clock, cancel);
+        stages[s] =
+            std::make_unique<TimedStage>(pipeline, places, plan.programs[s], *view, clock, cancel);
         stages[s]->run();
       } catch (const std::exception& error) {
         failures[s] = std::current_exception();

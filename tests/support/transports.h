@@ -1,4 +1,5 @@
-// The transports that one suite of tests runs over, by name, and the few lines every such test needs.
+// The transports that one suite of tests runs over, by name, and the few lines every such test
+// needs.
 #pragma once
 
 #include <chrono>
@@ -29,7 +30,8 @@ inline std::vector<TransportCase> all_transports() {
 
 inline TransportOptions options_for(const TransportCase& which, int ranks) {
   TransportOptions options{.kind = which.kind};
-  for (int r = 0; which.two_hosts && r < ranks; ++r) options.hosts.push_back(r < (ranks + 1) / 2 ? 0 : 1);
+  for (int r = 0; which.two_hosts && r < ranks; ++r)
+    options.hosts.push_back(r < (ranks + 1) / 2 ? 0 : 1);
   return options;
 }
 
@@ -42,8 +44,12 @@ struct TestRank {
   Deadline soon() const { return clock.after(std::chrono::seconds(20)); }
   int right() const { return (rank + 1) % size; }
   int left() const { return (rank + size - 1) % size; }
-  Ticket send(int peer, Tag tag, std::span<const std::byte> bytes) { return transport.post_send(peer, tag, bytes); }
-  Ticket recv(int peer, Tag tag, std::span<std::byte> bytes) { return transport.post_recv(peer, tag, bytes); }
+  Ticket send(int peer, Tag tag, std::span<const std::byte> bytes) {
+    return transport.post_send(peer, tag, bytes);
+  }
+  Ticket recv(int peer, Tag tag, std::span<std::byte> bytes) {
+    return transport.post_recv(peer, tag, bytes);
+  }
   void wait(Ticket ticket) { transport.wait(ticket, soon()); }
   /// Returns when all ranks have called it.
   void barrier(uint32_t number) {
@@ -68,8 +74,8 @@ inline RankBody with_transport(const TransportOptions& options, const TestRankBo
                                const Cancel* cancel = nullptr) {
   return [options, body, cancel](int rank, Rendezvous& rendezvous) {
     SystemClock clock;
-    auto transport =
-        make_transport(options, kTestEpoch, rendezvous, clock, cancel, clock.after(std::chrono::seconds(20)));
+    auto transport = make_transport(options, kTestEpoch, rendezvous, clock, cancel,
+                                    clock.after(std::chrono::seconds(20)));
     TestRank me{rank, rendezvous.size(), clock, *transport};
     body(me);
     rendezvous.exchange({}, clock.after(std::chrono::seconds(20)));
@@ -77,7 +83,8 @@ inline RankBody with_transport(const TransportOptions& options, const TestRankBo
 }
 
 /// Runs the body on n ranks over a transport and expects that all end well.
-inline void over(const TransportCase& which, int n, const TestRankBody& body, size_t window_bytes = 0) {
+inline void over(const TransportCase& which, int n, const TestRankBody& body,
+                 size_t window_bytes = 0) {
   TransportOptions options = options_for(which, n);
   options.window_bytes = window_bytes;
   expect_all_well(which.threads, n, with_transport(options, body));

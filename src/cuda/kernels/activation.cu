@@ -1,5 +1,5 @@
-// Bias and activation in one pass. Forward leaves h + bias in h, from which backward computes the derivative again: to
-// keep a 16-bit derivative instead would round it.
+// Bias and activation in one pass. Forward leaves h + bias in h, from which backward computes the
+// derivative again: to keep a 16-bit derivative instead would round it.
 #include "cuda/kernels/activation.cuh"
 #include "cuda/kernels/columns.cuh"
 
@@ -29,8 +29,8 @@ struct BiasActivation {
     input.load(h + row * cols + column);
     return input;
   }
-  __device__ void run(const Input& input, const Own& own, int64_t row, int64_t column, const float (&)[n],
-                      float (&)[1][n]) const {
+  __device__ void run(const Input& input, const Own& own, int64_t row, int64_t column,
+                      const float (&)[n], float (&)[1][n]) const {
     float values[n];
     input.get(values);
 #pragma unroll
@@ -60,8 +60,8 @@ struct ActivationBackward {
     input.left.load(left + row * cols + column);
     return input;
   }
-  __device__ void run(const Input& input, const Own&, int64_t row, int64_t column, const float (&)[n],
-                      float (&sums)[1][n]) const {
+  __device__ void run(const Input& input, const Own&, int64_t row, int64_t column,
+                      const float (&)[n], float (&sums)[1][n]) const {
     float values[n], before[n];
     input.dg.get(values);
     input.left.get(before);
@@ -78,21 +78,23 @@ struct ActivationBackward {
 }  // namespace
 
 template <class A>
-void bias_activation(Queue& queue, A* h, const float* bias, A* g, int64_t rows, int64_t cols, Activation kind) {
+void bias_activation(Queue& queue, A* h, const float* bias, A* g, int64_t rows, int64_t cols,
+                     Activation kind) {
   with_activation(kind, [&]<class Kind>(Kind) {
     constexpr const char* kName = "bias_activation";
     if (whole_packs<A>(cols, {h, bias, g})) {
       const BiasActivation<A, kVector<A>, Kind::value> pass{h, bias, g, cols};
       launch_columns<A>(queue, kName, pass, NoMask{}, rows, cols);
     } else {
-      launch_columns<A>(queue, kName, BiasActivation<A, 1, Kind::value>{h, bias, g, cols}, NoMask{}, rows, cols);
+      launch_columns<A>(queue, kName, BiasActivation<A, 1, Kind::value>{h, bias, g, cols}, NoMask{},
+                        rows, cols);
     }
   });
 }
 
 template <class A>
-void activation_backward(Queue& queue, const A* dg, const A* left, A* dh, float* dbias, int64_t rows, int64_t cols,
-                         Activation kind) {
+void activation_backward(Queue& queue, const A* dg, const A* left, A* dh, float* dbias,
+                         int64_t rows, int64_t cols, Activation kind) {
   const Chunks chunks = chunks_of<A>(rows, cols);
   with_activation(kind, [&]<class Kind>(Kind) {
     constexpr const char* kName = "activation_backward";
@@ -106,9 +108,10 @@ void activation_backward(Queue& queue, const A* dg, const A* left, A* dh, float*
   });
 }
 
-#define TUTTI_INSTANCE(A)                                                                    \
-  template void bias_activation(Queue&, A*, const float*, A*, int64_t, int64_t, Activation); \
-  template void activation_backward(Queue&, const A*, const A*, A*, float*, int64_t, int64_t, Activation);
+#define TUTTI_INSTANCE(A)                                                                     \
+  template void bias_activation(Queue&, A*, const float*, A*, int64_t, int64_t, Activation);  \
+  template void activation_backward(Queue&, const A*, const A*, A*, float*, int64_t, int64_t, \
+                                    Activation);
 TUTTI_FOR_EACH_TYPE(TUTTI_INSTANCE)
 
 }  // namespace tutti::rows

@@ -1,6 +1,6 @@
-// Activations of one number with their derivatives, in float32: the formulas of tensor/cpu/activation_math.h, where
-// their reasons stand. `fast` takes the hardware's exponential and division, whose errors (below 1e-5) vanish in the
-// rounding to 16 bits.
+// Activations of one number with their derivatives, in float32: the formulas of
+// tensor/cpu/activation_math.h, where their reasons stand. `fast` takes the hardware's exponential
+// and division, whose errors (below 1e-5) vanish in the rounding to 16 bits.
 #pragma once
 
 #include <type_traits>
@@ -33,8 +33,9 @@ __device__ float polynomial(float x, const float (&c)[n]) {
 
 template <bool fast>
 __device__ Value gelu(float x) {
-  constexpr float q[] = {-1.73907474e-05f, 0.169501338f, 0.168280685f,  0.159050483f, 0.185494045f,
-                         -0.0422181296f,   0.487084255f, -0.468323698f, 0.46741465f,  -0.126266255f};
+  constexpr float q[] = {-1.73907474e-05f, 0.169501338f,   0.168280685f, 0.159050483f,
+                         0.185494045f,     -0.0422181296f, 0.487084255f, -0.468323698f,
+                         0.46741465f,      -0.126266255f};
   const float e = held_exp<fast>(-0.5f * x * x);
   const float t = quotient<fast>(1.0f, fmaf(fabsf(x), 0.212132034f, 1.0f));
   const float tail = 0.5f * e * polynomial(t, q);
@@ -66,19 +67,24 @@ __device__ Value silu(float x) {
 
 template <bool fast>
 __device__ Value tanh_of(float x) {
-  constexpr float c[] = {-3.33332819422e-1f, 1.33314422036e-1f, -5.37397155531e-2f, 2.06390887954e-2f,
-                         -5.70498872745e-3f};
+  constexpr float c[] = {-3.33332819422e-1f, 1.33314422036e-1f, -5.37397155531e-2f,
+                         2.06390887954e-2f, -5.70498872745e-3f};
   const float magnitude = fabsf(x), xx = x * x;
   const float small = fmaf(polynomial(xx, c) * xx, x, x);
-  const float rest = quotient<fast>(2.0f, 1.0f + held_exp<fast>(magnitude + magnitude));  // 1 - |tanh x|
+  // 1 - |tanh x|
+  const float rest = quotient<fast>(2.0f, 1.0f + held_exp<fast>(magnitude + magnitude));
   const float large = 1.0f - rest;
   const bool near = magnitude < 0.625f;
-  return {near ? small : x < 0 ? -large : large, near ? fmaf(-small, small, 1.0f) : rest * (2.0f - rest)};
+  return {near    ? small
+          : x < 0 ? -large
+                  : large,
+          near ? fmaf(-small, small, 1.0f) : rest * (2.0f - rest)};
 }
 
 template <bool fast>
 __device__ Value elu(float x) {
-  constexpr float c[] = {1.00000004f, 0.499999921f, 0.166664202f, 0.0416682256f, 0.0083748158f, 0.00138368457f};
+  constexpr float c[] = {1.00000004f,   0.499999921f,  0.166664202f,
+                         0.0416682256f, 0.0083748158f, 0.00138368457f};
   const float e = held_exp<fast>(x);
   const float below = -0.34f < x ? x * polynomial(x, c) : e - 1.0f;
   return {x > 0 ? x : below, x > 0 ? 1.0f : e};

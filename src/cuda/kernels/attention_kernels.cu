@@ -1,14 +1,17 @@
 // Causal attention in tiles, in float32, for what cuDNN does not take.
 //   D      columns of a tile: dim rounded up to 32, 64, 128 or 256; what is above dim is zeros
 //   rows   queries, and keys, of a tile: 64, or 32 where D is above 64
-//   A block of 256 threads is 16 x 16: thread (y, x) has elements (y + 16 i, x + 16 j) of every product.
-//   forward   a block per tile of queries walks the tiles of keys: running maximum and sum of each row, the output so
-//             far scaled whenever the maximum grows
+//   A block of 256 threads is 16 x 16: thread (y, x) has elements (y + 16 i, x + 16 j) of every
+//   product.
+//   forward   a block per tile of queries walks the tiles of keys: running maximum and sum of each
+//             row, the output so far scaled whenever the maximum grows
 //   delta     of each query: dout . out
-//   dq        a block per tile of queries walks the tiles of keys: P again from lse, dS = P (dout v^T - delta), dS k
-//   dk, dv    a block per tile of keys walks its group's heads, and their tiles of queries: P^T dout, dS^T q
-// Every sum is a chain in one thread or a tree over 16 lanes, in an order fixed by the length alone: a sample's bits do
-// not depend on the batch around it.
+//   dq        a block per tile of queries walks the tiles of keys: P again from lse, dS = P (dout
+//             v^T - delta), dS k
+//   dk, dv    a block per tile of keys walks its group's heads, and their tiles of queries: P^T
+//             dout, dS^T q
+// Every sum is a chain in one thread or a tree over 16 lanes, in an order fixed by the length
+// alone: a sample's bits do not depend on the batch around it.
 #include <cmath>
 
 #include "cuda/errors.h"
@@ -34,7 +37,9 @@ struct Layout {
   __device__ int64_t row(int batch) const { return static_cast<int64_t>(batch) * length; }
   __device__ int64_t query(int batch, int head) const { return row(batch) * columns + head * dim; }
   __device__ int64_t key(int batch, int kv_head) const { return query(batch, heads + kv_head); }
-  __device__ int64_t value(int batch, int kv_head) const { return query(batch, heads + kv_heads + kv_head); }
+  __device__ int64_t value(int batch, int kv_head) const {
+    return query(batch, heads + kv_heads + kv_head);
+  }
   __device__ int64_t output(int batch, int head) const { return row(batch) * width + head * dim; }
   /// Of lse and delta.
   __device__ int64_t statistic(int batch, int head) const {
@@ -45,10 +50,12 @@ struct Layout {
 template <int D>
 struct Tile {
   static constexpr int rows = D <= 64 ? 64 : 32;
-  static constexpr int pitch = D + 4;  // no bank conflicts for float4 down a column, and whole float4s
+  // no bank conflicts for float4 down a column, and whole float4s
+  static constexpr int pitch = D + 4;
   static constexpr int square_pitch = rows + 4;
   static constexpr int floats = rows * pitch, square_floats = rows * square_pitch;
-  static constexpr int i = rows / 16, j = D / 16;  // of a thread's part of a rows x rows and a rows x D product
+  // of a thread's part of a rows x rows and a rows x D product
+  static constexpr int i = rows / 16, j = D / 16;
 };
 
 /// Rows [first, first + rows) of a head, of which the array has `length`.
@@ -57,13 +64,15 @@ __device__ void load(float* tile, const T* from, int64_t stride, int first, cons
   for (int n = threadIdx.x; n < Tile<D>::rows * D; n += kThreads) {
     const int row = n / D, column = n % D;
     const bool inside = first + row < layout.length && column < layout.dim;
-    tile[row * Tile<D>::pitch + column] = inside ? widen(from[(first + row) * stride + column]) : 0.f;
+    tile[row * Tile<D>::pitch + column] =
+        inside ? widen(from[(first + row) * stride + column]) : 0.f;
   }
 }
 
 /// c = a b^T of two tiles.
 template <int D>
-__device__ void product(const float* a, const float* b, float (&c)[Tile<D>::i][Tile<D>::i], int y, int x) {
+__device__ void product(const float* a, const float* b, float (&c)[Tile<D>::i][Tile<D>::i], int y,
+                        int x) {
   constexpr int I = Tile<D>::i;
 #pragma unroll
   for (int i = 0; i < I; ++i) {
@@ -93,13 +102,15 @@ __device__ void product(const float* a, const float* b, float (&c)[Tile<D>::i][T
 
 /// c += square * b, of a rows x rows tile and a rows x D one.
 template <int D>
-__device__ void accumulate(const float* square, const float* b, float (&c)[Tile<D>::i][Tile<D>::j], int y, int x) {
+__device__ void accumulate(const float* square, const float* b, float (&c)[Tile<D>::i][Tile<D>::j],
+                           int y, int x) {
   constexpr int I = Tile<D>::i, J = Tile<D>::j;
   for (int k = 0; k < Tile<D>::rows; k += 4) {
     float left[I][4];
 #pragma unroll
     for (int i = 0; i < I; ++i) {
-      const float4 four = *reinterpret_cast<const float4*>(square + (y + 16 * i) * Tile<D>::square_pitch + k);
+      const float4 four =
+          *reinterpret_cast<const float4*>(square + (y + 16 * i) * Tile<D>::square_pitch + k);
       left[i][0] = four.x, left[i][1] = four.y, left[i][2] = four.z, left[i][3] = four.w;
     }
 #pragma unroll
@@ -114,7 +125,8 @@ __device__ void accumulate(const float* square, const float* b, float (&c)[Tile<
   }
 }
 
-/// Over the 16 lanes of a row; every lane gets the same bits, since both operands of a step only swap places.
+/// Over the 16 lanes of a row; every lane gets the same bits, since both operands of a step only
+/// swap places.
 __device__ float row_max(float x) {
 #pragma unroll
   for (int lane = 8; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, lane));
@@ -128,21 +140,23 @@ __device__ float row_sum(float x) {
 
 /// Writes a thread's part of a rows x D tile.
 template <int D, class T>
-__device__ void write(T* to, int64_t stride, int first, const Layout& layout, const float (&c)[Tile<D>::i][Tile<D>::j],
-                      float factor, int y, int x) {
+__device__ void write(T* to, int64_t stride, int first, const Layout& layout,
+                      const float (&c)[Tile<D>::i][Tile<D>::j], float factor, int y, int x) {
 #pragma unroll
   for (int i = 0; i < Tile<D>::i; ++i) {
     const int row = first + y + 16 * i;
 #pragma unroll
     for (int j = 0; j < Tile<D>::j; ++j) {
       const int column = x + 16 * j;
-      if (row < layout.length && column < layout.dim) to[row * stride + column] = narrow<T>(c[i][j] * factor);
+      if (row < layout.length && column < layout.dim)
+        to[row * stride + column] = narrow<T>(c[i][j] * factor);
     }
   }
 }
 
 template <int D, class T>
-__global__ void __launch_bounds__(kThreads) attention_forward(const T* qkv, T* out, float* lse, Layout layout) {
+__global__ void __launch_bounds__(kThreads)
+    attention_forward(const T* qkv, T* out, float* lse, Layout layout) {
   constexpr int I = Tile<D>::i, J = Tile<D>::j, rows = Tile<D>::rows;
   extern __shared__ float4 shared[];
   float* const q = reinterpret_cast<float*>(shared);
@@ -194,7 +208,8 @@ __global__ void __launch_bounds__(kThreads) attention_forward(const T* qkv, T* o
 #pragma unroll
   for (int i = 0; i < I; ++i) {
     const int row = query_tile * rows + y + 16 * i;
-    if (x == 0 && row < layout.length) lse[layout.statistic(batch, head) + row] = top[i] * kLn2 + logf(sum[i]);
+    if (x == 0 && row < layout.length)
+      lse[layout.statistic(batch, head) + row] = top[i] * kLn2 + logf(sum[i]);
 #pragma unroll
     for (int j = 0; j < J; ++j) o[i][j] /= sum[i];
   }
@@ -203,7 +218,8 @@ __global__ void __launch_bounds__(kThreads) attention_forward(const T* qkv, T* o
 
 /// A warp per head of a row.
 template <class T>
-__global__ void attention_delta(const T* dout, const T* out, float* delta, int64_t head_rows, Layout layout) {
+__global__ void attention_delta(const T* dout, const T* out, float* delta, int64_t head_rows,
+                                Layout layout) {
   const int64_t n = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
   if (n >= head_rows) return;
   const int lane = threadIdx.x % 32;
@@ -215,15 +231,19 @@ __global__ void attention_delta(const T* dout, const T* out, float* delta, int64
   sum = row_sum(sum);
   const int64_t row = n / layout.heads;
   if (lane == 0) {
-    const int batch = static_cast<int>(row / layout.length), position = static_cast<int>(row % layout.length);
+    const int batch = static_cast<int>(row / layout.length),
+              position = static_cast<int>(row % layout.length);
     delta[layout.statistic(batch, static_cast<int>(n % layout.heads)) + position] = sum;
   }
 }
 
-/// A thread's part of P, from its scores, and of dS, from dout v^T; zero where a query does not see a key.
+/// A thread's part of P, from its scores, and of dS, from dout v^T; zero where a query does not see
+/// a key.
 template <int D>
-__device__ void probabilities(float (&s)[Tile<D>::i][Tile<D>::i], float (&ds)[Tile<D>::i][Tile<D>::i], const float* lse,
-                              const float* delta, int first_query, int first_key, const Layout& layout, int y, int x) {
+__device__ void probabilities(float (&s)[Tile<D>::i][Tile<D>::i],
+                              float (&ds)[Tile<D>::i][Tile<D>::i], const float* lse,
+                              const float* delta, int first_query, int first_key,
+                              const Layout& layout, int y, int x) {
 #pragma unroll
   for (int i = 0; i < Tile<D>::i; ++i) {
     const int row = first_query + y + 16 * i;
@@ -241,7 +261,8 @@ __device__ void probabilities(float (&s)[Tile<D>::i][Tile<D>::i], float (&ds)[Ti
 
 template <int D, class T>
 __global__ void __launch_bounds__(kThreads)
-    attention_dq(const T* dout, const T* qkv, const float* lse, const float* delta, T* dqkv, Layout layout) {
+    attention_dq(const T* dout, const T* qkv, const float* lse, const float* delta, T* dqkv,
+                 Layout layout) {
   constexpr int I = Tile<D>::i, J = Tile<D>::j, rows = Tile<D>::rows;
   extern __shared__ float4 shared[];
   float* const q = reinterpret_cast<float*>(shared);
@@ -265,21 +286,25 @@ __global__ void __launch_bounds__(kThreads)
     float s[I][I], ds[I][I];
     product<D>(q, k, s, y, x);
     product<D>(dy, v, ds, y, x);
-    probabilities<D>(s, ds, lse + statistic, delta + statistic, query_tile * rows, tile * rows, layout, y, x);
+    probabilities<D>(s, ds, lse + statistic, delta + statistic, query_tile * rows, tile * rows,
+                     layout, y, x);
 #pragma unroll
     for (int i = 0; i < I; ++i) {
 #pragma unroll
-      for (int j = 0; j < I; ++j) square[(y + 16 * i) * Tile<D>::square_pitch + x + 16 * j] = ds[i][j];
+      for (int j = 0; j < I; ++j)
+        square[(y + 16 * i) * Tile<D>::square_pitch + x + 16 * j] = ds[i][j];
     }
     __syncwarp();
     accumulate<D>(square, k, dq, y, x);
   }
-  write<D>(dqkv + layout.query(batch, head), layout.columns, query_tile * rows, layout, dq, layout.scale, y, x);
+  write<D>(dqkv + layout.query(batch, head), layout.columns, query_tile * rows, layout, dq,
+           layout.scale, y, x);
 }
 
 template <int D, class T>
 __global__ void __launch_bounds__(kThreads)
-    attention_dkv(const T* dout, const T* qkv, const float* lse, const float* delta, T* dqkv, Layout layout) {
+    attention_dkv(const T* dout, const T* qkv, const float* lse, const float* delta, T* dqkv,
+                  Layout layout) {
   constexpr int I = Tile<D>::i, J = Tile<D>::j, rows = Tile<D>::rows;
   extern __shared__ float4 shared[];
   float* const q = reinterpret_cast<float*>(shared);
@@ -304,11 +329,13 @@ __global__ void __launch_bounds__(kThreads)
       float s[I][I], ds[I][I];
       product<D>(q, k, s, y, x);
       product<D>(dy, v, ds, y, x);
-      probabilities<D>(s, ds, lse + statistic, delta + statistic, tile * rows, key_tile * rows, layout, y, x);
+      probabilities<D>(s, ds, lse + statistic, delta + statistic, tile * rows, key_tile * rows,
+                       layout, y, x);
 #pragma unroll
       for (int i = 0; i < I; ++i) {
 #pragma unroll
-        for (int j = 0; j < I; ++j) square[(x + 16 * j) * Tile<D>::square_pitch + y + 16 * i] = s[i][j];
+        for (int j = 0; j < I; ++j)
+          square[(x + 16 * j) * Tile<D>::square_pitch + y + 16 * i] = s[i][j];
       }
       __syncthreads();
       accumulate<D>(square, dy, dv, y, x);
@@ -316,19 +343,23 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int i = 0; i < I; ++i) {
 #pragma unroll
-        for (int j = 0; j < I; ++j) square[(x + 16 * j) * Tile<D>::square_pitch + y + 16 * i] = ds[i][j];
+        for (int j = 0; j < I; ++j)
+          square[(x + 16 * j) * Tile<D>::square_pitch + y + 16 * i] = ds[i][j];
       }
       __syncthreads();
       accumulate<D>(square, q, dk, y, x);
     }
   }
-  write<D>(dqkv + layout.key(batch, kv_head), layout.columns, key_tile * rows, layout, dk, layout.scale, y, x);
-  write<D>(dqkv + layout.value(batch, kv_head), layout.columns, key_tile * rows, layout, dv, 1.f, y, x);
+  write<D>(dqkv + layout.key(batch, kv_head), layout.columns, key_tile * rows, layout, dk,
+           layout.scale, y, x);
+  write<D>(dqkv + layout.value(batch, kv_head), layout.columns, key_tile * rows, layout, dv, 1.f, y,
+           x);
 }
 
 /// A kernel's launch with more shared memory than it gets unasked.
 template <class Kernel, class... Arguments>
-void launch(const char* name, Kernel* kernel, dim3 blocks, int bytes, cudaStream_t stream, Arguments... arguments) {
+void launch(const char* name, Kernel* kernel, dim3 blocks, int bytes, cudaStream_t stream,
+            Arguments... arguments) {
   TUTTI_CUDA_CALL(cudaFuncSetAttribute, kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   kernel<<<blocks, kThreads, bytes, stream>>>(arguments...);
   check_launch(name);
@@ -350,7 +381,8 @@ Layout layout_of(const AttentionShape& shape) {
 template <int D>
 dim3 blocks_of(const AttentionShape& shape, int64_t heads) {
   const int64_t tiles = rows::pieces_of(shape.length, Tile<D>::rows);
-  return dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(heads), static_cast<unsigned>(shape.batch));
+  return dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(heads),
+              static_cast<unsigned>(shape.batch));
 }
 
 /// Calls work.template operator()<D>() of the shape's D.
@@ -365,27 +397,30 @@ void with_columns(const AttentionShape& shape, const Work& work) {
 }  // namespace
 
 template <class A>
-void launch_attention(const A* qkv, A* out, float* lse, const AttentionShape& shape, cudaStream_t stream) {
+void launch_attention(const A* qkv, A* out, float* lse, const AttentionShape& shape,
+                      cudaStream_t stream) {
   with_columns(shape, [&]<int D>() {
     constexpr int bytes = (3 * Tile<D>::floats + Tile<D>::square_floats) * sizeof(float);
-    launch("attention", attention_forward<D, A>, blocks_of<D>(shape, shape.heads), bytes, stream, qkv, out, lse,
-           layout_of(shape));
+    launch("attention", attention_forward<D, A>, blocks_of<D>(shape, shape.heads), bytes, stream,
+           qkv, out, lse, layout_of(shape));
   });
 }
 
 template <class A>
-void launch_attention_backward(const A* dout, const A* qkv, const A* out, const float* lse, A* dqkv, float* delta,
-                               const AttentionShape& shape, cudaStream_t stream) {
+void launch_attention_backward(const A* dout, const A* qkv, const A* out, const float* lse, A* dqkv,
+                               float* delta, const AttentionShape& shape, cudaStream_t stream) {
   const int64_t head_rows = shape.batch * shape.length * shape.heads;
-  const auto delta_blocks = static_cast<unsigned>(rows::pieces_of(head_rows, kThreads / rows::kWarp));
-  attention_delta<<<delta_blocks, kThreads, 0, stream>>>(dout, out, delta, head_rows, layout_of(shape));
+  const auto delta_blocks =
+      static_cast<unsigned>(rows::pieces_of(head_rows, kThreads / rows::kWarp));
+  attention_delta<<<delta_blocks, kThreads, 0, stream>>>(dout, out, delta, head_rows,
+                                                         layout_of(shape));
   check_launch("attention_delta");
   with_columns(shape, [&]<int D>() {
     constexpr int bytes = (4 * Tile<D>::floats + Tile<D>::square_floats) * sizeof(float);
-    launch("attention_dq", attention_dq<D, A>, blocks_of<D>(shape, shape.heads), bytes, stream, dout, qkv, lse, delta,
-           dqkv, layout_of(shape));
-    launch("attention_dkv", attention_dkv<D, A>, blocks_of<D>(shape, shape.kv_heads), bytes, stream, dout, qkv, lse,
-           delta, dqkv, layout_of(shape));
+    launch("attention_dq", attention_dq<D, A>, blocks_of<D>(shape, shape.heads), bytes, stream,
+           dout, qkv, lse, delta, dqkv, layout_of(shape));
+    launch("attention_dkv", attention_dkv<D, A>, blocks_of<D>(shape, shape.kv_heads), bytes, stream,
+           dout, qkv, lse, delta, dqkv, layout_of(shape));
   });
 }
 

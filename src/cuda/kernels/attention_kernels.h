@@ -1,5 +1,5 @@
-// Launchers of Tutti's own attention kernels, for every type and for heads of up to 256 elements: what cuDNN does not
-// take. float32 arithmetic; lse is the natural logarithm.
+// Launchers of Tutti's own attention kernels, for every type and for heads of up to 256 elements:
+// what cuDNN does not take. float32 arithmetic; lse is the natural logarithm.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,17 +14,20 @@ struct __half;
 namespace tutti {
 
 constexpr int64_t kLargestHead = 256;
-constexpr int64_t kMostSamples = 65535;  ///< and heads: blocks of a grid in its second and third direction
+/// and heads: blocks of a grid in its second and third direction
+constexpr int64_t kMostSamples = 65535;
 
-// A is float, __nv_bfloat16 or __half; arrays as in kernels.h, none of them empty, within the limits above. Throw Error
-// where a GPU has too little shared memory: heads above 128 need 139 KB of it.
+// A is float, __nv_bfloat16 or __half; arrays as in kernels.h, none of them empty, within the
+// limits above. Throw Error where a GPU has too little shared memory: heads above 128 need 139 KB
+// of it.
 
 template <class A>
-void launch_attention(const A* qkv, A* out, float* lse, const AttentionShape& shape, cudaStream_t stream);
+void launch_attention(const A* qkv, A* out, float* lse, const AttentionShape& shape,
+                      cudaStream_t stream);
 
 /// delta: scratch, one float for each of lse.
 template <class A>
-void launch_attention_backward(const A* dout, const A* qkv, const A* out, const float* lse, A* dqkv, float* delta,
-                               const AttentionShape& shape, cudaStream_t stream);
+void launch_attention_backward(const A* dout, const A* qkv, const A* out, const float* lse, A* dqkv,
+                               float* delta, const AttentionShape& shape, cudaStream_t stream);
 
 }  // namespace tutti

@@ -1,8 +1,9 @@
-// A pass over an array in which a thread stays with its columns: it keeps what belongs to them (a bias) in registers
-// and can sum over its rows on the way. Every elementwise kernel is such a pass.
+// A pass over an array in which a thread stays with its columns: it keeps what belongs to them (a
+// bias) in registers and can sum over its rows on the way. Every elementwise kernel is such a pass.
 //   a block is kRowThreads warps; a warp takes kWarp * kLanes columns of one row at a time
 //   blocks along y take one chunk of rows each; row r of a chunk belongs to warp r % kRowThreads
-//   sums of a chunk: each warp's in the order of the rows, then the warps' in order: chunk, row and warp depend on the
+//   sums of a chunk: each warp's in the order of the rows, then the warps' in order: chunk, row and
+//   warp depend on the
 //   shape and A alone, so packs and single elements (kLanes of 1) give the same bits
 // A Pass is a value with
 //   kLanes, kSums   columns of a thread; sums over rows that it wants of each
@@ -18,7 +19,8 @@ namespace tutti::rows {
 
 constexpr int kRowThreads = 8;
 
-/// How the rows are cut: enough blocks for any GPU, chunks long enough that their partial sums cost little.
+/// How the rows are cut: enough blocks for any GPU, chunks long enough that their partial sums cost
+/// little.
 struct Chunks {
   int64_t count, rows;  ///< of a chunk
 };
@@ -40,9 +42,11 @@ struct NoMask {
   };
 };
 
-/// Rows that a thread reads before it uses the first: 64 bytes keep the memory busy, more registers would cost warps.
+/// Rows that a thread reads before it uses the first: 64 bytes keep the memory busy, more registers
+/// would cost warps.
 template <class Pass>
-constexpr int kRowsOf64Bytes = (64 + sizeof(typename Pass::Input) - 1) / sizeof(typename Pass::Input);
+constexpr int kRowsOf64Bytes =
+    (64 + sizeof(typename Pass::Input) - 1) / sizeof(typename Pass::Input);
 template <class Pass, class Mask>
 constexpr int kRowsAtOnce = Pass::kLanes == 1                              ? 2
                             : kRowsOf64Bytes<Pass> < Mask::kMostRowsAtOnce ? kRowsOf64Bytes<Pass>
@@ -50,8 +54,8 @@ constexpr int kRowsAtOnce = Pass::kLanes == 1                              ? 2
 
 template <class Pass, class Mask>
 __global__ void __launch_bounds__(kWarp* kRowThreads)
-    column_pass(const Pass pass, const Mask mask, float* partials, int64_t width, int64_t rows, int64_t cols,
-                int64_t chunk_rows) {
+    column_pass(const Pass pass, const Mask mask, float* partials, int64_t width, int64_t rows,
+                int64_t cols, int64_t chunk_rows) {
   constexpr int n = Pass::kLanes, kAtOnce = kRowsAtOnce<Pass, Mask>;
   const int64_t column = (int64_t{blockIdx.x} * kWarp + threadIdx.x) * n;
   const bool inside = column < cols;
@@ -65,7 +69,8 @@ __global__ void __launch_bounds__(kWarp* kRowThreads)
     typename Pass::Input input[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      if (inside && row + i * kRowThreads < end) input[i] = pass.load(row + i * kRowThreads, column, own);
+      if (inside && row + i * kRowThreads < end)
+        input[i] = pass.load(row + i * kRowThreads, column, own);
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
@@ -85,7 +90,8 @@ __global__ void __launch_bounds__(kWarp* kRowThreads)
       for (int i = 0; i < n; ++i) of_warps[threadIdx.y][i * (kWarp + 1) + threadIdx.x] = sums[s][i];
       __syncthreads();
       for (int k = threadIdx.y * kWarp + threadIdx.x; k < n * kWarp; k += kWarp * kRowThreads) {
-        const int64_t first = (int64_t{blockIdx.x} * kWarp + k / n) * n;  // column of the thread k / n
+        // column of the thread k / n
+        const int64_t first = (int64_t{blockIdx.x} * kWarp + k / n) * n;
         const int64_t place = first < cols ? pass.place(s, first) : -1;
         if (place < 0) continue;
         float sum = of_warps[0][k % n * (kWarp + 1) + k / n];
@@ -100,25 +106,30 @@ __global__ void __launch_bounds__(kWarp* kRowThreads)
 
 /// Puts the pass over [rows, cols] on the queue; width: of the partials, which may be null.
 template <class Pass, class Mask>
-void launch_columns(Queue& queue, const char* name, const Pass& pass, const Mask& mask, float* partials, int64_t width,
-                    int64_t rows, int64_t cols, const Chunks& chunks) {
+void launch_columns(Queue& queue, const char* name, const Pass& pass, const Mask& mask,
+                    float* partials, int64_t width, int64_t rows, int64_t cols,
+                    const Chunks& chunks) {
   if (rows == 0 || cols == 0) return;
-  const dim3 blocks(static_cast<unsigned>(pieces_of(cols, kWarp * Pass::kLanes)), static_cast<unsigned>(chunks.count));
-  column_pass<<<blocks, dim3(kWarp, kRowThreads), 0, queue.stream>>>(pass, mask, partials, width, rows, cols,
-                                                                     chunks.rows);
+  const dim3 blocks(static_cast<unsigned>(pieces_of(cols, kWarp * Pass::kLanes)),
+                    static_cast<unsigned>(chunks.count));
+  column_pass<<<blocks, dim3(kWarp, kRowThreads), 0, queue.stream>>>(pass, mask, partials, width,
+                                                                     rows, cols, chunks.rows);
   check_launch(name);
 }
 
 /// A pass without sums.
 template <class A, class Pass, class Mask>
-void launch_columns(Queue& queue, const char* name, const Pass& pass, const Mask& mask, int64_t rows, int64_t cols) {
+void launch_columns(Queue& queue, const char* name, const Pass& pass, const Mask& mask,
+                    int64_t rows, int64_t cols) {
   launch_columns(queue, name, pass, mask, nullptr, 0, rows, cols, chunks_of<A>(rows, cols));
 }
 
-/// A pass whose sums become `sums` [width]; null: they are not wanted. cols: of the pass; chunks: of the array.
+/// A pass whose sums become `sums` [width]; null: they are not wanted. cols: of the pass; chunks:
+/// of the array.
 template <class Pass, class Mask>
-void launch_with_sums(Queue& queue, const char* name, const Pass& pass, const Mask& mask, float* sums, int64_t width,
-                      int64_t rows, int64_t cols, const Chunks& chunks) {
+void launch_with_sums(Queue& queue, const char* name, const Pass& pass, const Mask& mask,
+                      float* sums, int64_t width, int64_t rows, int64_t cols,
+                      const Chunks& chunks) {
   float* partials = sums == nullptr ? nullptr : take_floats(queue, chunks.count * width);
   launch_columns(queue, name, pass, mask, partials, width, rows, cols, chunks);
   if (sums != nullptr) add_partials(queue, partials, chunks.count, sums, width, nullptr, 0);

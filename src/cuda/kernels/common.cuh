@@ -1,4 +1,5 @@
-// What the row kernels share: packs of 16 bytes, conversions to and from float32, sums over the threads of a row.
+// What the row kernels share: packs of 16 bytes, conversions to and from float32, sums over the
+// threads of a row.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -39,7 +40,8 @@ __device__ inline __half narrow<__half>(float x) {
   return __float2half_rn(x);
 }
 
-/// n elements as they lie in memory: whole pieces of 16 bytes, at addresses that are multiples of 16.
+/// n elements as they lie in memory: whole pieces of 16 bytes, at addresses that are multiples of
+/// 16.
 template <class A, int n>
 struct Pack {
   static constexpr int kPieces = n * sizeof(A) / 16;
@@ -114,7 +116,8 @@ __device__ void load_or_zero(const float* array, int64_t column, float (&to)[n])
   pack.get(to);
 }
 
-/// a / b and a % b of numbers that are not negative; those that fit 32 bits take a tenth of the instructions.
+/// a / b and a % b of numbers that are not negative; those that fit 32 bits take a tenth of the
+/// instructions.
 struct Division {
   int64_t quotient, rest;
 };
@@ -135,7 +138,8 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
-/// Two sums over the kThreads threads of a row, known to all of them. More than a warp: these are the whole block.
+/// Two sums over the kThreads threads of a row, known to all of them. More than a warp: these are
+/// the whole block.
 template <int kThreads>
 __device__ float2 row_sums(float2 x) {
   x = {warp_sum(x.x), warp_sum(x.y)};
@@ -167,10 +171,10 @@ inline float* take_floats(Queue& queue, int64_t count) {
   return static_cast<float*>(queue.take(static_cast<size_t>(count) * sizeof(float)));
 }
 
-/// The second stage of sums over rows: partials [chunks, first_width + second_width] are added in the order of the
-/// chunks. Either result may be null; no chunks at all give zeros.
-void add_partials(Queue& queue, const float* partials, int64_t chunks, float* first, int64_t first_width, float* second,
-                  int64_t second_width);
+/// The second stage of sums over rows: partials [chunks, first_width + second_width] are added in
+/// the order of the chunks. Either result may be null; no chunks at all give zeros.
+void add_partials(Queue& queue, const float* partials, int64_t chunks, float* first,
+                  int64_t first_width, float* second, int64_t second_width);
 
 #define TUTTI_FOR_EACH_TYPE(MACRO) MACRO(float) MACRO(__nv_bfloat16) MACRO(__half)
 

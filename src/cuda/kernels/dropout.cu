@@ -1,5 +1,5 @@
-// Dropout with what stands beside it: bias and residual forward, the bias's gradient backward. Masks are drawn again in
-// backward, never stored.
+// Dropout with what stands beside it: bias and residual forward, the bias's gradient backward.
+// Masks are drawn again in backward, never stored.
 #include "cuda/kernels/columns.cuh"
 #include "cuda/kernels/mask.cuh"
 
@@ -33,8 +33,8 @@ struct BiasResidual {
     input.x.load(x + row * cols + column);
     return input;
   }
-  __device__ void run(const Input& input, const Own& own, int64_t row, int64_t column, const float (&factors)[n],
-                      float (&)[1][n]) const {
+  __device__ void run(const Input& input, const Own& own, int64_t row, int64_t column,
+                      const float (&factors)[n], float (&)[1][n]) const {
     float sums[n], residual[n];
     input.y.get(sums);
     input.x.get(residual);
@@ -62,8 +62,8 @@ struct DropoutBackward {
     input.load(dy + row * cols + column);
     return input;
   }
-  __device__ void run(const Input& input, const Own&, int64_t row, int64_t column, const float (&factors)[n],
-                      float (&sums)[1][n]) const {
+  __device__ void run(const Input& input, const Own&, int64_t row, int64_t column,
+                      const float (&factors)[n], float (&sums)[1][n]) const {
     float values[n];
     input.get(values);
 #pragma unroll
@@ -77,22 +77,23 @@ struct DropoutBackward {
 };
 
 template <class A, int n>
-void residual_pass(Queue& queue, const A* y, const float* bias, const A* x, A* out, int64_t rows, int64_t cols,
-                   const Dropout* dropout) {
+void residual_pass(Queue& queue, const A* y, const float* bias, const A* x, A* out, int64_t rows,
+                   int64_t cols, const Dropout* dropout) {
   constexpr const char* kName = "bias_residual";
   if (is_off(dropout)) {
-    launch_columns<A>(queue, kName, BiasResidual<A, n, false>{y, bias, x, out, cols}, NoMask{}, rows, cols);
+    launch_columns<A>(queue, kName, BiasResidual<A, n, false>{y, bias, x, out, cols}, NoMask{},
+                      rows, cols);
   } else {
-    launch_columns<A>(queue, kName, BiasResidual<A, n, true>{y, bias, x, out, cols}, KeyedMask(*dropout, cols), rows,
-                      cols);
+    launch_columns<A>(queue, kName, BiasResidual<A, n, true>{y, bias, x, out, cols},
+                      KeyedMask(*dropout, cols), rows, cols);
   }
 }
 
 }  // namespace
 
 template <class A>
-void bias_residual(Queue& queue, const A* y, const float* bias, const A* x, A* out, int64_t rows, int64_t cols,
-                   const Dropout* dropout) {
+void bias_residual(Queue& queue, const A* y, const float* bias, const A* x, A* out, int64_t rows,
+                   int64_t cols, const Dropout* dropout) {
   if (whole_packs<A>(cols, {y, bias, x, out})) {
     residual_pass<A, kVector<A>>(queue, y, bias, x, out, rows, cols, dropout);
   } else {
@@ -107,16 +108,17 @@ void dropout_backward(Queue& queue, const A* dy, A* out, float* sums, int64_t ro
   const Chunks chunks = chunks_of<A>(rows, cols);
   const KeyedMask mask(*dropout, cols);
   if (whole_packs<A>(cols, {dy, out})) {
-    launch_with_sums(queue, "dropout_backward", DropoutBackward<A, kVector<A>>{dy, out, cols}, mask, sums, cols, rows,
-                     cols, chunks);
+    launch_with_sums(queue, "dropout_backward", DropoutBackward<A, kVector<A>>{dy, out, cols}, mask,
+                     sums, cols, rows, cols, chunks);
   } else {
-    launch_with_sums(queue, "dropout_backward", DropoutBackward<A, 1>{dy, out, cols}, mask, sums, cols, rows, cols,
-                     chunks);
+    launch_with_sums(queue, "dropout_backward", DropoutBackward<A, 1>{dy, out, cols}, mask, sums,
+                     cols, rows, cols, chunks);
   }
 }
 
-#define TUTTI_INSTANCE(A)                                                                                      \
-  template void bias_residual(Queue&, const A*, const float*, const A*, A*, int64_t, int64_t, const Dropout*); \
+#define TUTTI_INSTANCE(A)                                                                     \
+  template void bias_residual(Queue&, const A*, const float*, const A*, A*, int64_t, int64_t, \
+                              const Dropout*);                                                \
   template void dropout_backward(Queue&, const A*, A*, float*, int64_t, int64_t, const Dropout*);
 TUTTI_FOR_EACH_TYPE(TUTTI_INSTANCE)
 

@@ -22,11 +22,12 @@ struct Embed {
   __device__ Input load(int64_t row, int64_t column, const Own&) const {
     Input input;
     input.token.load(token + tokens[row] * cols + column);
-    if (position != nullptr) input.position.load(position + divide(row, length).rest * cols + column);
+    if (position != nullptr)
+      input.position.load(position + divide(row, length).rest * cols + column);
     return input;
   }
-  __device__ void run(const Input& input, const Own&, int64_t row, int64_t column, const float (&factors)[n],
-                      float (&)[1][n]) const {
+  __device__ void run(const Input& input, const Own&, int64_t row, int64_t column,
+                      const float (&factors)[n], float (&)[1][n]) const {
     float values[n], places[n] = {};
     input.token.get(values);
     if (position != nullptr) input.position.get(places);
@@ -40,8 +41,8 @@ struct Embed {
 };
 
 template <class A, int n>
-void pass(Queue& queue, const int64_t* tokens, const float* token, const float* position, A* out, int64_t rows,
-          int64_t length, int64_t cols, const Dropout* dropout) {
+void pass(Queue& queue, const int64_t* tokens, const float* token, const float* position, A* out,
+          int64_t rows, int64_t length, int64_t cols, const Dropout* dropout) {
   if (is_off(dropout)) {
     const Embed<A, n, false> plain{tokens, token, position, out, length, cols};
     launch_columns<A>(queue, "embed", plain, NoMask{}, rows, cols);
@@ -54,8 +55,8 @@ void pass(Queue& queue, const int64_t* tokens, const float* token, const float* 
 }  // namespace
 
 template <class A>
-void embed(Queue& queue, const int64_t* tokens, const float* token, const float* position, A* out, int64_t rows,
-           int64_t length, int64_t cols, const Dropout* dropout) {
+void embed(Queue& queue, const int64_t* tokens, const float* token, const float* position, A* out,
+           int64_t rows, int64_t length, int64_t cols, const Dropout* dropout) {
   if (whole_packs<A>(cols, {token, position, out})) {
     pass<A, kVector<A>>(queue, tokens, token, position, out, rows, length, cols, dropout);
   } else {
@@ -63,9 +64,9 @@ void embed(Queue& queue, const int64_t* tokens, const float* token, const float*
   }
 }
 
-#define TUTTI_INSTANCE(A)                                                                                \
-  template void embed(Queue&, const int64_t*, const float*, const float*, A*, int64_t, int64_t, int64_t, \
-                      const Dropout*);
+#define TUTTI_INSTANCE(A)                                                                       \
+  template void embed(Queue&, const int64_t*, const float*, const float*, A*, int64_t, int64_t, \
+                      int64_t, const Dropout*);
 TUTTI_FOR_EACH_TYPE(TUTTI_INSTANCE)
 
 }  // namespace tutti::rows

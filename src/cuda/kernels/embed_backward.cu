@@ -1,8 +1,13 @@
-// Gradients of the embeddings: sums of the rows of dout that have a token, or a position, in the order of the rows.
-//   1. row numbers are sorted by token (radix sort: stable, integers only); each token's run in them is found
-//   2. a warp sums each token's run; tokens without rows get zeros; runs of kLong rows and more go on a list
-//   3. a block sums each long run, warp w the rows w, w + kRunWarps, ...; then the warps' sums in order
-// What a token's sum looks like depends on its own rows alone. The list's order varies, and nothing depends on it.
+// Gradients of the embeddings: sums of the rows of dout that have a token, or a position, in the
+// order of the rows.
+//   1. row numbers are sorted by token (radix sort: stable, integers only); each token's run in
+//      them is found
+//   2. a warp sums each token's run; tokens without rows get zeros; runs of kLong rows and more go
+//      on a list
+//   3. a block sums each long run, warp w the rows w, w + kRunWarps, ...; then the warps' sums in
+//      order
+// What a token's sum looks like depends on its own rows alone. The list's order varies, and nothing
+// depends on it.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "cuda/kernels/columns.cuh"
@@ -20,10 +25,11 @@ struct Source {
   int64_t rows, cols;
 };
 
-/// Adds `count` rows of a warp's columns, in order: row_of(0), row_of(1), ... All lanes of the warp call it.
+/// Adds `count` rows of a warp's columns, in order: row_of(0), row_of(1), ... All lanes of the warp
+/// call it.
 template <int n, class A, class Drawn, class RowOf>
-__device__ void add_rows(const Source<A>& source, Drawn& drawn, bool masked, int64_t column, int64_t count,
-                         RowOf&& row_of, float (&sums)[n]) {
+__device__ void add_rows(const Source<A>& source, Drawn& drawn, bool masked, int64_t column,
+                         int64_t count, RowOf&& row_of, float (&sums)[n]) {
   constexpr int kAtOnce = 4;
   const bool inside = column < source.cols;
   for (int64_t k = 0; k < count; k += kAtOnce) {
@@ -65,7 +71,8 @@ __global__ void __launch_bounds__(kWarp* kWarps)
   float sums[n] = {};
   const int64_t count = position < source.rows ? (source.rows - position - 1) / length + 1 : 0;
   add_rows(
-      source, drawn, kIsMasked<Mask>, column, count, [&](int64_t k) { return position + k * length; }, sums);
+      source, drawn, kIsMasked<Mask>, column, count,
+      [&](int64_t k) { return position + k * length; }, sums);
   if (column < source.cols) store_as(dposition + position * source.cols + column, sums);
 }
 
@@ -92,7 +99,8 @@ __global__ void find_runs(const uint32_t* keys, Runs runs, int64_t rows, int64_t
 
 template <int n, class A, class Mask>
 __global__ void __launch_bounds__(kWarp* kWarps)
-    sum_tokens(const Source<A> source, const Mask mask, const Runs runs, float* dtoken, int64_t vocab) {
+    sum_tokens(const Source<A> source, const Mask mask, const Runs runs, float* dtoken,
+               int64_t vocab) {
   const int64_t token = int64_t{blockIdx.x} * kWarps + threadIdx.y, column = own_column<n>();
   if (token >= vocab) return;
   const int32_t begin = runs.begin[token], count = runs.end[token] - begin;
@@ -115,7 +123,8 @@ __global__ void __launch_bounds__(kWarp* kRunWarps)
     sum_long_runs(const Source<A> source, const Mask mask, const Runs runs, float* dtoken) {
   if (static_cast<int32_t>(blockIdx.x) >= *runs.long_count) return;
   const int64_t token = runs.long_tokens[blockIdx.x], column = own_column<n>();
-  const int32_t first = runs.begin[token] + static_cast<int32_t>(threadIdx.y), end = runs.end[token];
+  const int32_t first = runs.begin[token] + static_cast<int32_t>(threadIdx.y),
+                end = runs.end[token];
   typename Mask::template Drawn<n> drawn(mask, column);
   float sums[n] = {};
   add_rows(
@@ -135,8 +144,11 @@ __global__ void __launch_bounds__(kWarp* kRunWarps)
 
 /// Step 1.
 Runs sort_rows(Queue& queue, const int64_t* tokens, int64_t rows, int64_t vocab) {
-  const auto take = [&](int64_t count) { return static_cast<uint32_t*>(queue.take(count * sizeof(uint32_t))); };
-  uint32_t *keys = take(rows), *order = take(rows), *sorted_keys = take(rows), *sorted_order = take(rows);
+  const auto take = [&](int64_t count) {
+    return static_cast<uint32_t*>(queue.take(count * sizeof(uint32_t)));
+  };
+  uint32_t *keys = take(rows), *order = take(rows), *sorted_keys = take(rows),
+           *sorted_order = take(rows);
   auto* marks = reinterpret_cast<int32_t*>(take(2 * vocab + 1));
   const Runs runs{sorted_order, marks, marks + vocab, marks + 2 * vocab,
                   reinterpret_cast<int32_t*>(take(rows / kLong + 1))};
@@ -151,9 +163,10 @@ Runs sort_rows(Queue& queue, const int64_t* tokens, int64_t rows, int64_t vocab)
   while (bits < 32 && vocab >> bits != 0) ++bits;
   size_t bytes = 0;
   const auto sort = [&](void* scratch) {
-    check_cuda(cub::DeviceRadixSort::SortPairs(scratch, bytes, keys, sorted_keys, order, sorted_order,
-                                               static_cast<int>(rows), 0, bits, queue.stream),
-               "embed_backward: sort");
+    check_cuda(
+        cub::DeviceRadixSort::SortPairs(scratch, bytes, keys, sorted_keys, order, sorted_order,
+                                        static_cast<int>(rows), 0, bits, queue.stream),
+        "embed_backward: sort");
   };
   sort(nullptr);
   sort(queue.take(std::max<size_t>(bytes, 1)));
@@ -163,29 +176,35 @@ Runs sort_rows(Queue& queue, const int64_t* tokens, int64_t rows, int64_t vocab)
 }
 
 template <int n, class A, class Mask>
-void launch(Queue& queue, const Mask& mask, const int64_t* tokens, const Source<A>& source, float* dtoken,
-            float* dposition, int64_t length, int64_t vocab) {
+void launch(Queue& queue, const Mask& mask, const int64_t* tokens, const Source<A>& source,
+            float* dtoken, float* dposition, int64_t length, int64_t vocab) {
   const auto tiles = static_cast<unsigned>(pieces_of(source.cols, kWarp * n));
-  const auto blocks = [&](int64_t warps) { return dim3(static_cast<unsigned>(pieces_of(warps, kWarps)), tiles); };
+  const auto blocks = [&](int64_t warps) {
+    return dim3(static_cast<unsigned>(pieces_of(warps, kWarps)), tiles);
+  };
   if (dposition != nullptr && length > 0) {
-    sum_positions<n><<<blocks(length), dim3(kWarp, kWarps), 0, queue.stream>>>(source, mask, dposition, length);
+    sum_positions<n>
+        <<<blocks(length), dim3(kWarp, kWarps), 0, queue.stream>>>(source, mask, dposition, length);
     check_launch("embed_backward: positions");
   }
   if (dtoken == nullptr || vocab == 0) return;
   const Runs runs = sort_rows(queue, tokens, source.rows, vocab);
-  sum_tokens<n><<<blocks(vocab), dim3(kWarp, kWarps), 0, queue.stream>>>(source, mask, runs, dtoken, vocab);
+  sum_tokens<n>
+      <<<blocks(vocab), dim3(kWarp, kWarps), 0, queue.stream>>>(source, mask, runs, dtoken, vocab);
   check_launch("embed_backward: tokens");
   if (source.rows < kLong) return;
   const dim3 runs_at_most(static_cast<unsigned>(source.rows / kLong), tiles);
-  sum_long_runs<n><<<runs_at_most, dim3(kWarp, kRunWarps), 0, queue.stream>>>(source, mask, runs, dtoken);
+  sum_long_runs<n>
+      <<<runs_at_most, dim3(kWarp, kRunWarps), 0, queue.stream>>>(source, mask, runs, dtoken);
   check_launch("embed_backward: long runs");
 }
 
 }  // namespace
 
 template <class A>
-void embed_backward(Queue& queue, const int64_t* tokens, const A* dout, float* dtoken, float* dposition, int64_t rows,
-                    int64_t length, int64_t vocab, int64_t cols, const Dropout* dropout) {
+void embed_backward(Queue& queue, const int64_t* tokens, const A* dout, float* dtoken,
+                    float* dposition, int64_t rows, int64_t length, int64_t vocab, int64_t cols,
+                    const Dropout* dropout) {
   if (cols == 0) return;
   const Source<A> source{dout, rows, cols};
   constexpr int n = kVector<A>;
@@ -203,9 +222,9 @@ void embed_backward(Queue& queue, const int64_t* tokens, const A* dout, float* d
   }
 }
 
-#define TUTTI_INSTANCE(A)                                                                                            \
-  template void embed_backward(Queue&, const int64_t*, const A*, float*, float*, int64_t, int64_t, int64_t, int64_t, \
-                               const Dropout*);
+#define TUTTI_INSTANCE(A)                                                                          \
+  template void embed_backward(Queue&, const int64_t*, const A*, float*, float*, int64_t, int64_t, \
+                               int64_t, int64_t, const Dropout*);
 TUTTI_FOR_EACH_TYPE(TUTTI_INSTANCE)
 
 }  // namespace tutti::rows

@@ -1,16 +1,18 @@
 // Softmax cross-entropy, one block for a row, in float32.
 //   threads   of a block: 256, or 1024 for rows of 4096 columns and more
-//   forward   a thread takes pieces of 16 bytes, as far apart as the block is wide, with a running maximum and the
-//             sum of exponentials below it; these are joined over a warp as a tree, then over the warps as another.
-//             The rows' losses are kept, and one block adds them as doubles: every thread its rows in order, then a
-//             tree over the threads.
+//   forward   a thread takes pieces of 16 bytes, as far apart as the block is wide, with a running
+//             maximum and the sum of exponentials below it; these are joined over a warp as a tree,
+//             then over the warps as another. The rows' losses are kept, and one block adds them as
+//             doubles: every thread its rows in order, then a tree over the threads.
 //   backward  a pass over the pieces
-//   in place  both. Where two rows fit into the shared memory of a multiprocessor, one block on each goes from row
-//             to row: it computes on one in shared memory while the next is on its way there, so that a row crosses
-//             the device's memory once in each direction. Else one block for a row reads it twice.
-// A piece that is not whole or not aligned is read element by element, in the same order: the same bits.
-// 16-bit logits take the hardware's exponential, whose errors (1e-7 of the largest logit) vanish in their gradient's
-// rounding: with the exact one the kernels would wait for their arithmetic, not for the memory.
+//   in place  both. Where two rows fit into the shared memory of a multiprocessor, one block on
+//             each goes from row to row: it computes on one in shared memory while the next is on
+//             its way there, so that a row crosses the device's memory once in each direction. Else
+//             one block for a row reads it twice.
+// A piece that is not whole or not aligned is read element by element, in the same order: the same
+// bits. 16-bit logits take the hardware's exponential, whose errors (1e-7 of the largest logit)
+// vanish in their gradient's rounding: with the exact one the kernels would wait for their
+// arithmetic, not for the memory.
 #include <cuda_pipeline_primitives.h>
 
 #include <algorithm>
@@ -35,8 +37,8 @@ constexpr int kSumThreads = 1024, kStatistics = 3, kJoinThreads = 256, kWideThre
 constexpr int64_t kWide = 4096;        // columns
 constexpr int64_t kAnyId = INT64_MAX;  // of a vocabulary whose other slices are not here
 
-/// The sum of exp(x - top) of some elements, with top the largest of them. Starting at a finite top leaves no infinity
-/// to subtract from itself but one that stands in the row.
+/// The sum of exp(x - top) of some elements, with top the largest of them. Starting at a finite top
+/// leaves no infinity to subtract from itself but one that stands in the row.
 template <class A>
 struct Exponentials {
   // Half of the least number of 16 bits: times log2(e) it is still finite.
@@ -82,8 +84,8 @@ template <int kLanes, class A>
 __device__ Exponentials<A> join_lanes(Exponentials<A> own) {
 #pragma unroll
   for (int step = kLanes / 2; step > 0; step /= 2) {
-    own = join(
-        own, Exponentials<A>{__shfl_xor_sync(0xffffffffu, own.top, step), __shfl_xor_sync(0xffffffffu, own.sum, step)});
+    own = join(own, Exponentials<A>{__shfl_xor_sync(0xffffffffu, own.top, step),
+                                    __shfl_xor_sync(0xffffffffu, own.sum, step)});
   }
   return own;
 }
@@ -123,7 +125,9 @@ struct SharedRow {
   const Piece<A>* pieces;
   int64_t cols;
   static constexpr bool whole = true;
-  __device__ Piece<A> load(int64_t first) const { return pieces[static_cast<int>(first) / kVector<A>]; }
+  __device__ Piece<A> load(int64_t first) const {
+    return pieces[static_cast<int>(first) / kVector<A>];
+  }
 };
 
 /// Of a row, in a block's thread 0.
@@ -156,24 +160,28 @@ __device__ Exponentials<A> row_exponentials(const From<A>& x) {
   __syncthreads();
   constexpr int kWarps = kThreads / kWarp;
   if (threadIdx.x < kWarp) {
-    own = threadIdx.x < kWarps ? Exponentials<A>{tops[threadIdx.x], sums[threadIdx.x]} : Exponentials<A>{};
+    own = threadIdx.x < kWarps ? Exponentials<A>{tops[threadIdx.x], sums[threadIdx.x]}
+                               : Exponentials<A>{};
     own = join_lanes<kWarps>(own);
   }
   return own;
 }
 
-/// Returns the log-sum-exp of row x, in a block's thread 0, which writes its loss. logits: the same row.
+/// Returns the log-sum-exp of row x, in a block's thread 0, which writes its loss. logits: the same
+/// row.
 template <int kThreads, class A, template <class> class From>
 __device__ float row_loss(const From<A>& x, const A* logits, int64_t target, double* loss) {
   const Exponentials<A> own = row_exponentials<kThreads>(x);
   const float lse = own.top + logf(own.sum);
-  if (threadIdx.x == 0) *loss = is_target(target, x.cols) ? double{lse} - double{widen(logits[target])} : 0;
+  if (threadIdx.x == 0)
+    *loss = is_target(target, x.cols) ? double{lse} - double{widen(logits[target])} : 0;
   return lse;
 }
 
 template <class A, int kThreads>
 __global__ void __launch_bounds__(kThreads)
-    row_losses(const A* logits, const int64_t* targets, float* lse, double* losses, int64_t cols, bool whole) {
+    row_losses(const A* logits, const int64_t* targets, float* lse, double* losses, int64_t cols,
+               bool whole) {
   const int64_t row = blockIdx.x;
   const A* const x = logits + row * cols;
   const float row_lse = row_loss<kThreads>(Row<A>{x, cols, whole}, x, targets[row], losses + row);
@@ -181,8 +189,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class A, int kThreads>
-__global__ void __launch_bounds__(kThreads) row_statistics(const A* logits, const int64_t* targets, float* statistics,
-                                                           int64_t first, int64_t cols, bool whole) {
+__global__ void __launch_bounds__(kThreads)
+    row_statistics(const A* logits, const int64_t* targets, float* statistics, int64_t first,
+                   int64_t cols, bool whole) {
   const int64_t row = blockIdx.x, target = targets[row] - first;
   const A* const x = logits + row * cols;
   const Exponentials<A> own = row_exponentials<kThreads>(Row<A>{x, cols, whole});
@@ -195,8 +204,8 @@ __global__ void __launch_bounds__(kThreads) row_statistics(const A* logits, cons
 
 /// A thread joins a row's statistics in the order of the slices.
 __global__ void __launch_bounds__(kJoinThreads)
-    join_statistics(const float* statistics, const int64_t* targets, float* lse, double* losses, int64_t rows,
-                    int64_t slices) {
+    join_statistics(const float* statistics, const int64_t* targets, float* lse, double* losses,
+                    int64_t rows, int64_t slices) {
   const int64_t row = int64_t{blockIdx.x} * kJoinThreads + threadIdx.x;
   if (row >= rows) return;
   const auto of = [&](int64_t slice, int which) {
@@ -215,7 +224,8 @@ __global__ void __launch_bounds__(kJoinThreads)
 }
 
 __global__ void __launch_bounds__(kSumThreads)
-    sum_losses(const double* losses, const int64_t* targets, double* result, int64_t rows, int64_t ids) {
+    sum_losses(const double* losses, const int64_t* targets, double* result, int64_t rows,
+               int64_t ids) {
   double loss = 0, count = 0;
 #pragma unroll 4
   for (int64_t row = threadIdx.x; row < rows; row += kSumThreads) {
@@ -238,10 +248,11 @@ __global__ void __launch_bounds__(kSumThreads)
   }
 }
 
-/// Of a row x, into dx, which may be where x lies. target: a column, or anything else where that is in another slice;
-/// counts: the row has a target at all.
+/// Of a row x, into dx, which may be where x lies. target: a column, or anything else where that is
+/// in another slice; counts: the row has a target at all.
 template <int kThreads, class A, template <class> class From>
-__device__ void row_gradient(const From<A>& x, A* dx, int64_t target, bool counts, float lse, const double* scale) {
+__device__ void row_gradient(const From<A>& x, A* dx, int64_t target, bool counts, float lse,
+                             const double* scale) {
   constexpr int n = kVector<A>;
   const int64_t cols = x.cols;
   const float factor = scale ? static_cast<float>(*scale) : 1.f;
@@ -255,7 +266,8 @@ __device__ void row_gradient(const From<A>& x, A* dx, int64_t target, bool count
       for (int i = 0; i < n; ++i) values[i] = 0;
     } else if (within >= 0 && within < n) {
 #pragma unroll
-      for (int i = 0; i < n; ++i) values[i] = (below(values[i]) - (within == i ? 1.f : 0.f)) * factor;
+      for (int i = 0; i < n; ++i)
+        values[i] = (below(values[i]) - (within == i ? 1.f : 0.f)) * factor;
     } else {
 #pragma unroll
       for (int i = 0; i < n; ++i) values[i] = below(values[i]) * factor;
@@ -273,17 +285,17 @@ __device__ void row_gradient(const From<A>& x, A* dx, int64_t target, bool count
 /// Columns are the ids from first_id on, of `ids` in all.
 template <class A, int kThreads>
 __global__ void __launch_bounds__(kThreads)
-    row_gradients(const A* logits, const int64_t* targets, const float* lse, const double* scale, A* dlogits,
-                  int64_t first_id, int64_t ids, int64_t cols, bool whole) {
+    row_gradients(const A* logits, const int64_t* targets, const float* lse, const double* scale,
+                  A* dlogits, int64_t first_id, int64_t ids, int64_t cols, bool whole) {
   const int64_t row = blockIdx.x, target = targets[row];
-  row_gradient<kThreads>(Row<A>{logits + row * cols, cols, whole}, dlogits + row * cols, target - first_id,
-                         is_target(target, ids), lse[row], scale);
+  row_gradient<kThreads>(Row<A>{logits + row * cols, cols, whole}, dlogits + row * cols,
+                         target - first_id, is_target(target, ids), lse[row], scale);
 }
 
 template <class A, int kThreads>
 __global__ void __launch_bounds__(kThreads, 2048 / kThreads)
-    row_losses_and_gradients(A* logits, const int64_t* targets, const double* scale, double* losses, int64_t cols,
-                             bool whole) {
+    row_losses_and_gradients(A* logits, const int64_t* targets, const double* scale, double* losses,
+                             int64_t cols, bool whole) {
   const int64_t row = blockIdx.x, target = targets[row];
   A* const x = logits + row * cols;
   __shared__ float lse;
@@ -294,18 +306,19 @@ __global__ void __launch_bounds__(kThreads, 2048 / kThreads)
   row_gradient<kThreads>(own, x, target, is_target(target, cols), lse, scale);
 }
 
-/// Rows of whole pieces, blockIdx.x and every gridDim.x-th after it. A thread copies the pieces that it will read
-/// itself, so it waits for its own copies alone.
+/// Rows of whole pieces, blockIdx.x and every gridDim.x-th after it. A thread copies the pieces
+/// that it will read itself, so it waits for its own copies alone.
 template <class A, int kThreads>
 __global__ void __launch_bounds__(kThreads)
-    streamed_losses_and_gradients(A* logits, const int64_t* targets, const double* scale, double* losses, int64_t rows,
-                                  int64_t cols) {
+    streamed_losses_and_gradients(A* logits, const int64_t* targets, const double* scale,
+                                  double* losses, int64_t rows, int64_t cols) {
   extern __shared__ uint4 shared[];
   const int pieces = static_cast<int>(cols / kVector<A>);
   const auto fetch = [&](int64_t row, uint4* to) {
     const uint4* const from = reinterpret_cast<const uint4*>(logits + row * cols);
     if (row < rows)
-      for (int p = threadIdx.x; p < pieces; p += kThreads) __pipeline_memcpy_async(to + p, from + p, sizeof(uint4));
+      for (int p = threadIdx.x; p < pieces; p += kThreads)
+        __pipeline_memcpy_async(to + p, from + p, sizeof(uint4));
     __pipeline_commit();
   };
   __shared__ float lse;
@@ -317,8 +330,10 @@ __global__ void __launch_bounds__(kThreads)
     A* const x = logits + row * cols;
     const int64_t target = targets[row];
     const SharedRow<A> own{reinterpret_cast<const Piece<A>*>(here), cols};
-    // Read out of shared memory, the target's logit is there behind the barrier of the sums, whoever copied it.
-    const float row_lse = row_loss<kThreads>(own, reinterpret_cast<const A*>(here), target, losses + row);
+    // Read out of shared memory, the target's logit is there behind the barrier of the sums,
+    // whoever copied it.
+    const float row_lse =
+        row_loss<kThreads>(own, reinterpret_cast<const A*>(here), target, losses + row);
     if (threadIdx.x == 0) lse = row_lse;
     __syncthreads();
     row_gradient<kThreads>(own, x, target, is_target(target, cols), lse, scale);
@@ -338,8 +353,8 @@ int attribute(cudaDeviceAttr which) {
 }  // namespace
 
 template <class A>
-void launch_cross_entropy(const A* logits, const int64_t* targets, float* lse, double* losses, double* result,
-                          int64_t rows, int64_t cols, cudaStream_t stream) {
+void launch_cross_entropy(const A* logits, const int64_t* targets, float* lse, double* losses,
+                          double* result, int64_t rows, int64_t cols, cudaStream_t stream) {
   if (rows > 0) {
     with_threads(cols, [&]<class Threads>(Threads) {
       row_losses<A, Threads::value><<<static_cast<unsigned>(rows), Threads::value, 0, stream>>>(
@@ -352,8 +367,9 @@ void launch_cross_entropy(const A* logits, const int64_t* targets, float* lse, d
 }
 
 template <class A>
-void launch_cross_entropy_in_place(A* logits, const int64_t* targets, const double* scale, double* losses,
-                                   double* result, int64_t rows, int64_t cols, cudaStream_t stream) {
+void launch_cross_entropy_in_place(A* logits, const int64_t* targets, const double* scale,
+                                   double* losses, double* result, int64_t rows, int64_t cols,
+                                   cudaStream_t stream) {
   const bool whole = ::tutti::rows::whole_packs<A>(cols, {logits});
   constexpr int64_t kOwnShared = 1024;  // at most, of the kernel without the rows
   const int64_t two_rows = 2 * cols * static_cast<int64_t>(sizeof(A));
@@ -369,7 +385,8 @@ void launch_cross_entropy_in_place(A* logits, const int64_t* targets, const doub
   } else if (rows > 0) {
     with_threads(cols, [&]<class Threads>(Threads) {
       row_losses_and_gradients<A, Threads::value>
-          <<<static_cast<unsigned>(rows), Threads::value, 0, stream>>>(logits, targets, scale, losses, cols, whole);
+          <<<static_cast<unsigned>(rows), Threads::value, 0, stream>>>(logits, targets, scale,
+                                                                       losses, cols, whole);
     });
     check_launch("cross_entropy_in_place");
   }
@@ -378,19 +395,21 @@ void launch_cross_entropy_in_place(A* logits, const int64_t* targets, const doub
 }
 
 template <class A>
-void launch_cross_entropy_backward(const A* logits, const int64_t* targets, const float* lse, const double* scale,
-                                   A* dlogits, int64_t rows, int64_t cols, cudaStream_t stream) {
+void launch_cross_entropy_backward(const A* logits, const int64_t* targets, const float* lse,
+                                   const double* scale, A* dlogits, int64_t rows, int64_t cols,
+                                   cudaStream_t stream) {
   if (rows == 0 || cols == 0) return;
   with_threads(cols, [&]<class Threads>(Threads) {
     row_gradients<A, Threads::value><<<static_cast<unsigned>(rows), Threads::value, 0, stream>>>(
-        logits, targets, lse, scale, dlogits, 0, cols, cols, ::tutti::rows::whole_packs<A>(cols, {logits, dlogits}));
+        logits, targets, lse, scale, dlogits, 0, cols, cols,
+        ::tutti::rows::whole_packs<A>(cols, {logits, dlogits}));
   });
   check_launch("cross_entropy_backward");
 }
 
 template <class A>
-void launch_statistics(const A* logits, const int64_t* targets, float* statistics, int64_t rows, int64_t first,
-                       int64_t count, cudaStream_t stream) {
+void launch_statistics(const A* logits, const int64_t* targets, float* statistics, int64_t rows,
+                       int64_t first, int64_t count, cudaStream_t stream) {
   if (rows == 0) return;
   with_threads(count, [&]<class Threads>(Threads) {
     row_statistics<A, Threads::value><<<static_cast<unsigned>(rows), Threads::value, 0, stream>>>(
@@ -399,11 +418,12 @@ void launch_statistics(const A* logits, const int64_t* targets, float* statistic
   check_launch("statistics");
 }
 
-void launch_joined_cross_entropy(const float* statistics, const int64_t* targets, float* lse, double* losses,
-                                 double* result, int64_t rows, int64_t slices, cudaStream_t stream) {
+void launch_joined_cross_entropy(const float* statistics, const int64_t* targets, float* lse,
+                                 double* losses, double* result, int64_t rows, int64_t slices,
+                                 cudaStream_t stream) {
   if (rows > 0) {
-    join_statistics<<<static_cast<unsigned>(::tutti::rows::pieces_of(rows, kJoinThreads)), kJoinThreads, 0, stream>>>(
-        statistics, targets, lse, losses, rows, slices);
+    join_statistics<<<static_cast<unsigned>(::tutti::rows::pieces_of(rows, kJoinThreads)),
+                      kJoinThreads, 0, stream>>>(statistics, targets, lse, losses, rows, slices);
     check_launch("cross_entropy of slices");
   }
   sum_losses<<<1, kSumThreads, 0, stream>>>(losses, targets, result, rows, kAnyId);
@@ -411,8 +431,9 @@ void launch_joined_cross_entropy(const float* statistics, const int64_t* targets
 }
 
 template <class A>
-void launch_slice_cross_entropy_backward(const A* logits, const int64_t* targets, const float* lse, const double* scale,
-                                         A* dlogits, int64_t rows, int64_t first, int64_t count, cudaStream_t stream) {
+void launch_slice_cross_entropy_backward(const A* logits, const int64_t* targets, const float* lse,
+                                         const double* scale, A* dlogits, int64_t rows,
+                                         int64_t first, int64_t count, cudaStream_t stream) {
   if (rows == 0 || count == 0) return;
   with_threads(count, [&]<class Threads>(Threads) {
     row_gradients<A, Threads::value><<<static_cast<unsigned>(rows), Threads::value, 0, stream>>>(
@@ -422,16 +443,18 @@ void launch_slice_cross_entropy_backward(const A* logits, const int64_t* targets
   check_launch("cross_entropy_backward of a slice");
 }
 
-#define TUTTI_INSTANCE(A)                                                                                            \
-  template void launch_cross_entropy(const A*, const int64_t*, float*, double*, double*, int64_t, int64_t,           \
-                                     cudaStream_t);                                                                  \
-  template void launch_cross_entropy_in_place(A*, const int64_t*, const double*, double*, double*, int64_t, int64_t, \
-                                              cudaStream_t);                                                         \
-  template void launch_cross_entropy_backward(const A*, const int64_t*, const float*, const double*, A*, int64_t,    \
-                                              int64_t, cudaStream_t);                                                \
-  template void launch_statistics(const A*, const int64_t*, float*, int64_t, int64_t, int64_t, cudaStream_t);        \
-  template void launch_slice_cross_entropy_backward(const A*, const int64_t*, const float*, const double*, A*,       \
-                                                    int64_t, int64_t, int64_t, cudaStream_t);
+#define TUTTI_INSTANCE(A)                                                                          \
+  template void launch_cross_entropy(const A*, const int64_t*, float*, double*, double*, int64_t,  \
+                                     int64_t, cudaStream_t);                                       \
+  template void launch_cross_entropy_in_place(A*, const int64_t*, const double*, double*, double*, \
+                                              int64_t, int64_t, cudaStream_t);                     \
+  template void launch_cross_entropy_backward(const A*, const int64_t*, const float*,              \
+                                              const double*, A*, int64_t, int64_t, cudaStream_t);  \
+  template void launch_statistics(const A*, const int64_t*, float*, int64_t, int64_t, int64_t,     \
+                                  cudaStream_t);                                                   \
+  template void launch_slice_cross_entropy_backward(const A*, const int64_t*, const float*,        \
+                                                    const double*, A*, int64_t, int64_t, int64_t,  \
+                                                    cudaStream_t);
 TUTTI_FOR_EACH_TYPE(TUTTI_INSTANCE)
 
 }  // namespace tutti

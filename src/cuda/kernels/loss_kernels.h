@@ -10,31 +10,36 @@ struct __half;
 
 namespace tutti {
 
-// A is float, __nv_bfloat16 or __half; arrays as in tensor/kernels.h. A target outside of [0, cols) is none: nothing
-// outside of a row is read.
+// A is float, __nv_bfloat16 or __half; arrays as in tensor/kernels.h. A target outside of [0, cols)
+// is none: nothing outside of a row is read.
 
 /// losses: scratch, one for each row.
 template <class A>
-void launch_cross_entropy(const A* logits, const int64_t* targets, float* lse, double* losses, double* result,
-                          int64_t rows, int64_t cols, cudaStream_t stream);
+void launch_cross_entropy(const A* logits, const int64_t* targets, float* lse, double* losses,
+                          double* result, int64_t rows, int64_t cols, cudaStream_t stream);
 template <class A>
-void launch_cross_entropy_backward(const A* logits, const int64_t* targets, const float* lse, const double* scale,
-                                   A* dlogits, int64_t rows, int64_t cols, cudaStream_t stream);
+void launch_cross_entropy_backward(const A* logits, const int64_t* targets, const float* lse,
+                                   const double* scale, A* dlogits, int64_t rows, int64_t cols,
+                                   cudaStream_t stream);
 /// Both at once, into logits. losses: scratch, one for each row.
 template <class A>
-void launch_cross_entropy_in_place(A* logits, const int64_t* targets, const double* scale, double* losses,
-                                   double* result, int64_t rows, int64_t cols, cudaStream_t stream);
+void launch_cross_entropy_in_place(A* logits, const int64_t* targets, const double* scale,
+                                   double* losses, double* result, int64_t rows, int64_t cols,
+                                   cudaStream_t stream);
 
-// Of slices of a vocabulary: ids [first, first + count). A target that is not negative is some slice's.
+// Of slices of a vocabulary: ids [first, first + count). A target that is not negative is some
+// slice's.
 
 template <class A>
-void launch_statistics(const A* logits, const int64_t* targets, float* statistics, int64_t rows, int64_t first,
-                       int64_t count, cudaStream_t stream);
+void launch_statistics(const A* logits, const int64_t* targets, float* statistics, int64_t rows,
+                       int64_t first, int64_t count, cudaStream_t stream);
 /// losses: scratch, one for each row.
-void launch_joined_cross_entropy(const float* statistics, const int64_t* targets, float* lse, double* losses,
-                                 double* result, int64_t rows, int64_t slices, cudaStream_t stream);
+void launch_joined_cross_entropy(const float* statistics, const int64_t* targets, float* lse,
+                                 double* losses, double* result, int64_t rows, int64_t slices,
+                                 cudaStream_t stream);
 template <class A>
-void launch_slice_cross_entropy_backward(const A* logits, const int64_t* targets, const float* lse, const double* scale,
-                                         A* dlogits, int64_t rows, int64_t first, int64_t count, cudaStream_t stream);
+void launch_slice_cross_entropy_backward(const A* logits, const int64_t* targets, const float* lse,
+                                         const double* scale, A* dlogits, int64_t rows,
+                                         int64_t first, int64_t count, cudaStream_t stream);
 
 }  // namespace tutti

@@ -1,10 +1,11 @@
 // Dropout's keyed masks, word for word those of the CPU (tensor/cpu/dropout.simd.cc):
-//   a row of a sample is cut into groups of 64 columns; group g of row r takes the 16 Philox blocks from
+//   a row of a sample is cut into groups of 64 columns; group g of row r takes the 16 Philox blocks
+//   from
 //   16 (r ceil(cols / 64) + g) of the stream of (seed, step, block, site, sample)
 //   column 64 g + 16 j + l of the row is word j of the l-th of these blocks
-// A thread with n consecutive columns needs one word each of n blocks, and the three threads 16, 32 and 48 columns
-// away in its group need the other words of the same blocks: each of the four computes n / 4 of them, and votes of the
-// warp carry the results over.
+// A thread with n consecutive columns needs one word each of n blocks, and the three threads 16, 32
+// and 48 columns away in its group need the other words of the same blocks: each of the four
+// computes n / 4 of them, and votes of the warp carry the results over.
 #pragma once
 
 #include "base/philox.h"
@@ -46,15 +47,16 @@ struct KeyedMask {
         keys(dropout.keys),
         threshold(static_cast<uint32_t>(dropout.rate * 0x1p32)),
         scale(static_cast<float>(1 / (1 - dropout.rate))) {
-    const auto words = philox_raw({static_cast<uint32_t>(dropout.seed), static_cast<uint32_t>(dropout.seed >> 32),
-                                   static_cast<uint32_t>(Purpose::kDropout), 0},
-                                  {0, 0});
+    const auto words =
+        philox_raw({static_cast<uint32_t>(dropout.seed), static_cast<uint32_t>(dropout.seed >> 32),
+                    static_cast<uint32_t>(Purpose::kDropout), 0},
+                   {0, 0});
     domain[0] = words[0];
     domain[1] = words[1];
   }
 
-  /// The factors of a thread's n columns, row by row. Lane l of a warp has the columns from c + n l on, c a multiple of
-  /// 64; for n > 1 all lanes draw together, also those past the last column.
+  /// The factors of a thread's n columns, row by row. Lane l of a warp has the columns from c + n l
+  /// on, c a multiple of 64; for n > 1 all lanes draw together, also those past the last column.
   template <int n>
   class Drawn {
    public:
@@ -73,11 +75,16 @@ struct KeyedMask {
       if constexpr (n == 1) {
         const uint4 words = block(blocks + column_ % 16);
         const int word = static_cast<int>(column_ % 64 / 16);
-        const uint32_t drawn = word == 0 ? words.x : word == 1 ? words.y : word == 2 ? words.z : words.w;
+        const uint32_t drawn = word == 0   ? words.x
+                               : word == 1 ? words.y
+                               : word == 2 ? words.z
+                                           : words.w;
         factors[0] = drawn >= mask_.threshold ? mask_.scale : 0.0f;
       } else {
-        constexpr int kStride = 16 / n, kBlocks = n / 4;  // lanes between the four; blocks that each computes
-        const int lane = threadIdx.x % kWarp, word = lane / kStride % 4, first_lane = lane - word * kStride;
+        // lanes between the four; blocks that each computes
+        constexpr int kStride = 16 / n, kBlocks = n / 4;
+        const int lane = threadIdx.x % kWarp, word = lane / kStride % 4,
+                  first_lane = lane - word * kStride;
         uint32_t votes[kBlocks];
 #pragma unroll
         for (int b = 0; b < kBlocks; ++b) {
@@ -98,7 +105,8 @@ struct KeyedMask {
 
    private:
     __device__ void enter(int64_t row) {
-      if (sample_begin_ >= 0 && row >= sample_begin_ && row - sample_begin_ < mask_.rows_per_sample) return;
+      if (sample_begin_ >= 0 && row >= sample_begin_ && row - sample_begin_ < mask_.rows_per_sample)
+        return;
       const Division at = divide(row, mask_.rows_per_sample);
       sample_begin_ = row - at.rest;
       const uint64_t place = mask_.place | static_cast<uint64_t>(first_sample_ + at.quotient);

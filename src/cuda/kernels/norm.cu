@@ -1,5 +1,5 @@
-// Layer norm and RMS norm, forward: a row is read once, its mean and then its squared distances are summed from
-// registers.
+// Layer norm and RMS norm, forward: a row is read once, its mean and then its squared distances are
+// summed from registers.
 #include "cuda/kernels/norm.cuh"
 
 namespace tutti::rows {
@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(L::kBlock) norm(const Norm<A> args) {
 
   Pack<A, n> packs[L::kPacks > 0 ? L::kPacks : 1];
   if constexpr (L::kPacks > 0) {
-    for_packs<A, L>(thread, cols, [&](int p, int64_t column) { load_pack<whole>(packs[p], x, column, cols); });
+    for_packs<A, L>(thread, cols,
+                    [&](int p, int64_t column) { load_pack<whole>(packs[p], x, column, cols); });
   }
   const auto values = [&](int p, int64_t column, float(&to)[n]) {
     if constexpr (L::kPacks == 0) load_pack<whole>(packs[p], x, column, cols);
@@ -82,9 +83,11 @@ template <bool centred, class A>
 void launch(Queue& queue, const char* name, const Norm<A>& args) {
   if (args.rows == 0 || args.cols == 0) return;
   if (whole_packs<A>(args.cols, {args.x, args.gamma, args.beta, args.y})) {
-    with_layout<A, true>(args.cols, [&]<class L>(L) { launch_as<A, true, centred, L>(queue, args); });
+    with_layout<A, true>(args.cols,
+                         [&]<class L>(L) { launch_as<A, true, centred, L>(queue, args); });
   } else {
-    with_layout<A, false>(args.cols, [&]<class L>(L) { launch_as<A, false, centred, L>(queue, args); });
+    with_layout<A, false>(args.cols,
+                          [&]<class L>(L) { launch_as<A, false, centred, L>(queue, args); });
   }
   check_launch(name);
 }
@@ -92,18 +95,20 @@ void launch(Queue& queue, const char* name, const Norm<A>& args) {
 }  // namespace
 
 template <class A>
-void layer_norm(Queue& queue, const A* x, const float* gamma, const float* beta, A* y, float* mean, float* rstd,
-                int64_t rows, int64_t cols, float eps) {
+void layer_norm(Queue& queue, const A* x, const float* gamma, const float* beta, A* y, float* mean,
+                float* rstd, int64_t rows, int64_t cols, float eps) {
   launch<true>(queue, "layer_norm", Norm<A>{x, gamma, beta, y, mean, rstd, rows, cols, eps});
 }
 
 template <class A>
-void rms_norm(Queue& queue, const A* x, const float* gamma, A* y, float* rstd, int64_t rows, int64_t cols, float eps) {
+void rms_norm(Queue& queue, const A* x, const float* gamma, A* y, float* rstd, int64_t rows,
+              int64_t cols, float eps) {
   launch<false>(queue, "rms_norm", Norm<A>{x, gamma, nullptr, y, nullptr, rstd, rows, cols, eps});
 }
 
-#define TUTTI_INSTANCE(A)                                                                                              \
-  template void layer_norm(Queue&, const A*, const float*, const float*, A*, float*, float*, int64_t, int64_t, float); \
+#define TUTTI_INSTANCE(A)                                                                    \
+  template void layer_norm(Queue&, const A*, const float*, const float*, A*, float*, float*, \
+                           int64_t, int64_t, float);                                         \
   template void rms_norm(Queue&, const A*, const float*, A*, float*, int64_t, int64_t, float);
 TUTTI_FOR_EACH_TYPE(TUTTI_INSTANCE)
 

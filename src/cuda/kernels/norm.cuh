@@ -1,8 +1,10 @@
 // How a norm's row is laid over threads.
 //   a row is cut into packs of 16 bytes; pack p belongs to thread p % kThreads of the row
-//   kThreads is a warp (four rows a block then) or a whole block, kPacks the most packs that a thread holds in
+//   kThreads is a warp (four rows a block then) or a whole block, kPacks the most packs that a
+//   thread holds in
 //   registers; 0: rows too long for that, which are read again instead
-// Both follow from the number of packs alone, so sums run in one order whether or not the packs lie aligned.
+// Both follow from the number of packs alone, so sums run in one order whether or not the packs lie
+// aligned.
 #pragma once
 
 #include "cuda/kernels/common.cuh"
@@ -12,10 +14,12 @@ namespace tutti::rows {
 template <int threads, int packs>
 struct Layout {
   static constexpr int kThreads = threads, kPacks = packs;
-  static constexpr int kBlock = threads == kWarp ? 4 * kWarp : threads, kRows = kBlock / threads;  ///< at once
+  /// at once
+  static constexpr int kBlock = threads == kWarp ? 4 * kWarp : threads, kRows = kBlock / threads;
 };
 
-/// Calls body with the Layout for rows of `cols` elements. `whole`: fewer layouts serve what is not aligned.
+/// Calls body with the Layout for rows of `cols` elements. `whole`: fewer layouts serve what is not
+/// aligned.
 template <class A, bool whole, class Body>
 void with_layout(int64_t cols, Body&& body) {
   const int64_t packs = pieces_of(cols, kVector<A>);
@@ -39,7 +43,8 @@ __device__ void for_packs(int thread, int64_t cols, Body&& body) {
       if (column < cols) body(p, column);
     }
   } else {
-    for (int64_t column = int64_t{thread} * kVector<A>; column < cols; column += L::kThreads * kVector<A>) {
+    for (int64_t column = int64_t{thread} * kVector<A>; column < cols;
+         column += L::kThreads * kVector<A>) {
       body(0, column);
     }
   }

@@ -1,8 +1,8 @@
 // Layer norm and RMS norm, backward: with n = (x - mean) rstd and g = dy gamma,
 //   dx = residual + rstd (g - mean(g) - n mean(g n)), dgamma = sum dy n, dbeta = sum dy
-// (RMS norm: mean is 0, and mean(g) is not subtracted). A block takes one chunk of rows; its threads keep the sums of
-// their columns in registers meanwhile. Rows too long for that have their column sums from a pass of their own, which
-// comes first: dx may be dy.
+// (RMS norm: mean is 0, and mean(g) is not subtracted). A block takes one chunk of rows; its
+// threads keep the sums of their columns in registers meanwhile. Rows too long for that have their
+// column sums from a pass of their own, which comes first: dx may be dy.
 #include "cuda/kernels/columns.cuh"
 #include "cuda/kernels/norm.cuh"
 
@@ -14,7 +14,8 @@ template <class A>
 struct Backward {
   const A *dy, *x;
   const float *mean, *rstd, *gamma;
-  const A* residual;  ///< may be null or dx; dx may be dy: a thread reads a row's elements before it writes them
+  /// may be null or dx; dx may be dy: a thread reads a row's elements before it writes them
+  const A* residual;
   A* dx;
   int64_t rows, cols;
 };
@@ -38,7 +39,8 @@ __global__ void __launch_bounds__(L::kBlock)
     if constexpr (L::kPacks > 0) {
       for_packs<A, L>(thread, cols, [&](int p, int64_t column) {
         load(p, column);
-        if (args.residual != nullptr) load_pack<whole>(residual[p], args.residual + row * cols, column, cols);
+        if (args.residual != nullptr)
+          load_pack<whole>(residual[p], args.residual + row * cols, column, cols);
       });
     }
     const float mean = centred ? args.mean[row] : 0, rstd = args.rstd[row];
@@ -49,7 +51,8 @@ __global__ void __launch_bounds__(L::kBlock)
       float d[n], v[n], gamma[n];
       dy[p].get(d);
       x[p].get(v);
-      load_values<whole>(gamma, args.gamma, column, cols);  // past the row's end d and gamma are zero
+      // past the row's end d and gamma are zero
+      load_values<whole>(gamma, args.gamma, column, cols);
 #pragma unroll
       for (int i = 0; i < n; ++i) {
         const float normal = (v[i] - mean) * rstd, g = d[i] * gamma[i];
@@ -67,7 +70,8 @@ __global__ void __launch_bounds__(L::kBlock)
     for_packs<A, L>(thread, cols, [&](int p, int64_t column) {
       if constexpr (L::kPacks == 0) {
         load(p, column);
-        if (args.residual != nullptr) load_pack<whole>(residual[p], args.residual + row * cols, column, cols);
+        if (args.residual != nullptr)
+          load_pack<whole>(residual[p], args.residual + row * cols, column, cols);
       }
       float d[n], v[n], gamma[n], rest[n] = {};
       dy[p].get(d);
@@ -100,7 +104,8 @@ __global__ void __launch_bounds__(L::kBlock)
 #pragma unroll
         for (int p = 0; p < kHeld; ++p) {
 #pragma unroll
-          for (int i = 0; i < n; ++i) of_slots[slot][p * kStride + i * kWarp + thread] = sums[s][p][i];
+          for (int i = 0; i < n; ++i)
+            of_slots[slot][p * kStride + i * kWarp + thread] = sums[s][p][i];
         }
         __syncthreads();
         for (int k = threadIdx.x; k < kHeld * kStride; k += L::kBlock) {
@@ -160,7 +165,8 @@ Chunks norm_chunks(int64_t rows) {
 }
 
 template <class A, bool whole, bool centred, class L>
-void launch_as(Queue& queue, const char* name, const Backward<A>& args, float* dgamma, float* dbeta) {
+void launch_as(Queue& queue, const char* name, const Backward<A>& args, float* dgamma,
+               float* dbeta) {
   constexpr int kLanes = whole ? kVector<A> : 1;
   const int64_t rows = args.rows, cols = args.cols, width = (centred ? 2 : 1) * cols;
   const Chunks chunks = L::kPacks > 0 ? norm_chunks<L>(rows) : chunks_of<A>(rows, cols);
@@ -171,7 +177,8 @@ void launch_as(Queue& queue, const char* name, const Backward<A>& args, float* d
   }
   if (rows > 0) {
     norm_backward<A, whole, centred, L>
-        <<<static_cast<unsigned>(chunks.count), L::kBlock, 0, queue.stream>>>(args, partials, width, chunks.rows);
+        <<<static_cast<unsigned>(chunks.count), L::kBlock, 0, queue.stream>>>(args, partials, width,
+                                                                              chunks.rows);
     check_launch(name);
   }
   add_partials(queue, partials, chunks.count, dgamma, cols, dbeta, width - cols);
@@ -181,36 +188,39 @@ template <bool centred, class A>
 void launch(Queue& queue, const char* name, const Backward<A>& args, float* dgamma, float* dbeta) {
   if (args.cols == 0) return;
   if (whole_packs<A>(args.cols, {args.dy, args.x, args.gamma, args.residual, args.dx})) {
-    with_layout<A, true>(args.cols,
-                         [&]<class L>(L) { launch_as<A, true, centred, L>(queue, name, args, dgamma, dbeta); });
+    with_layout<A, true>(args.cols, [&]<class L>(L) {
+      launch_as<A, true, centred, L>(queue, name, args, dgamma, dbeta);
+    });
   } else {
-    with_layout<A, false>(args.cols,
-                          [&]<class L>(L) { launch_as<A, false, centred, L>(queue, name, args, dgamma, dbeta); });
+    with_layout<A, false>(args.cols, [&]<class L>(L) {
+      launch_as<A, false, centred, L>(queue, name, args, dgamma, dbeta);
+    });
   }
 }
 
 }  // namespace
 
 template <class A>
-void layer_norm_backward(Queue& queue, const A* dy, const A* x, const float* mean, const float* rstd,
-                         const float* gamma, const A* residual, A* dx, float* dgamma, float* dbeta, int64_t rows,
-                         int64_t cols) {
-  launch<true>(queue, "layer_norm_backward", Backward<A>{dy, x, mean, rstd, gamma, residual, dx, rows, cols}, dgamma,
-               dbeta);
+void layer_norm_backward(Queue& queue, const A* dy, const A* x, const float* mean,
+                         const float* rstd, const float* gamma, const A* residual, A* dx,
+                         float* dgamma, float* dbeta, int64_t rows, int64_t cols) {
+  launch<true>(queue, "layer_norm_backward",
+               Backward<A>{dy, x, mean, rstd, gamma, residual, dx, rows, cols}, dgamma, dbeta);
 }
 
 template <class A>
-void rms_norm_backward(Queue& queue, const A* dy, const A* x, const float* rstd, const float* gamma, const A* residual,
-                       A* dx, float* dgamma, int64_t rows, int64_t cols) {
-  launch<false>(queue, "rms_norm_backward", Backward<A>{dy, x, nullptr, rstd, gamma, residual, dx, rows, cols}, dgamma,
+void rms_norm_backward(Queue& queue, const A* dy, const A* x, const float* rstd, const float* gamma,
+                       const A* residual, A* dx, float* dgamma, int64_t rows, int64_t cols) {
+  launch<false>(queue, "rms_norm_backward",
+                Backward<A>{dy, x, nullptr, rstd, gamma, residual, dx, rows, cols}, dgamma,
                 nullptr);
 }
 
-#define TUTTI_INSTANCE(A)                                                                                           \
-  template void layer_norm_backward(Queue&, const A*, const A*, const float*, const float*, const float*, const A*, \
-                                    A*, float*, float*, int64_t, int64_t);                                          \
-  template void rms_norm_backward(Queue&, const A*, const A*, const float*, const float*, const A*, A*, float*,     \
-                                  int64_t, int64_t);
+#define TUTTI_INSTANCE(A)                                                                          \
+  template void layer_norm_backward(Queue&, const A*, const A*, const float*, const float*,        \
+                                    const float*, const A*, A*, float*, float*, int64_t, int64_t); \
+  template void rms_norm_backward(Queue&, const A*, const A*, const float*, const float*,          \
+                                  const A*, A*, float*, int64_t, int64_t);
 TUTTI_FOR_EACH_TYPE(TUTTI_INSTANCE)
 
 }  // namespace tutti::rows

@@ -1,5 +1,6 @@
 // Rotary positions, with the bias before them (forward) or its gradient (backward).
-//   column v of the pass, v < heads * dim / 2: the pair (i, i + dim / 2) of head h, with h, i = divmod(v, dim / 2)
+//   column v of the pass, v < heads * dim / 2: the pair (i, i + dim / 2) of head h, with h, i =
+//   divmod(v, dim / 2)
 //   the columns of the pass after these: the array's columns behind the heads, which are not turned
 #include "cuda/kernels/columns.cuh"
 
@@ -91,12 +92,13 @@ struct Turn {
 };
 
 template <bool kBackward, class A>
-void launch(Queue& queue, const char* name, A* x, const float* bias, const float* table, float* dbias,
-            const RotaryShape& s) {
+void launch(Queue& queue, const char* name, A* x, const float* bias, const float* table,
+            float* dbias, const RotaryShape& s) {
   const int64_t rows = s.batch * s.length, pairs = s.heads * (s.dim / 2), cols = s.columns - pairs;
   const Chunks chunks = chunks_of<A>(rows, s.columns);
   const auto with = [&](auto lanes) {
-    const Turn<A, decltype(lanes)::value, kBackward> pass{x, bias, table, s.length, s.dim, s.columns, pairs};
+    const Turn<A, decltype(lanes)::value, kBackward> pass{x,     bias,      table, s.length,
+                                                          s.dim, s.columns, pairs};
     if constexpr (kBackward) {
       launch_with_sums(queue, name, pass, NoMask{}, dbias, s.columns, rows, cols, chunks);
     } else {
@@ -119,7 +121,8 @@ void rotary(Queue& queue, A* x, const float* bias, const float* table, const Rot
 }
 
 template <class A>
-void rotary_backward(Queue& queue, A* dx, const float* table, float* dbias, const RotaryShape& shape) {
+void rotary_backward(Queue& queue, A* dx, const float* table, float* dbias,
+                     const RotaryShape& shape) {
   launch<true>(queue, "rotary_backward", dx, nullptr, table, dbias, shape);
 }
 

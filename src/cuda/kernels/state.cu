@@ -1,9 +1,10 @@
 // Folds, sums of squares, the commit of a step and casts. Every sum runs in one fixed order:
 //   fold            element by element the additions of the order, as comm/fold.cc makes them
-//   chunk_squares   a warp a chunk: element i goes to lane i % 32, in order; lanes are folded in halves. comm's
-//                   fold.simd.cc has the same accumulators, so the bits are the CPU's
-//   commit          one block: a unit's chunks by threads at a stride, then in halves; units in order; losses and
-//                   counts strictly in order
+//   chunk_squares   a warp a chunk: element i goes to lane i % 32, in order; lanes are folded in
+//                   halves. comm's fold.simd.cc has the same accumulators, so the bits are the
+//                   CPU's
+//   commit          one block: a unit's chunks by threads at a stride, then in halves; units in
+//                   order; losses and counts strictly in order
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -20,9 +21,12 @@ constexpr int kCommitThreads = 1024;
 
 cudaStream_t handle(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 
-unsigned blocks_of(int64_t n, int64_t per_block) { return static_cast<unsigned>((n + per_block - 1) / per_block); }
+unsigned blocks_of(int64_t n, int64_t per_block) {
+  return static_cast<unsigned>((n + per_block - 1) / per_block);
+}
 
-/// body(i) for this thread's elements of n: kPerThread of its block's tile, at a stride that keeps loads coalesced.
+/// body(i) for this thread's elements of n: kPerThread of its block's tile, at a stride that keeps
+/// loads coalesced.
 template <class Body>
 __device__ __forceinline__ void for_elements(int64_t n, Body body) {
   const int64_t first = int64_t{blockIdx.x} * (kThreads * kPerThread) + threadIdx.x;
@@ -70,8 +74,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int kTerms>
-void launch_any(cudaStream_t stream, float* out, std::span<const float* const> terms, std::span<const FoldStep> order,
-                int64_t n) {
+void launch_any(cudaStream_t stream, float* out, std::span<const float* const> terms,
+                std::span<const FoldStep> order, int64_t n) {
   FoldProgram<kTerms> program{};
   program.count = static_cast<int>(terms.size());
   for (size_t t = 0; t < terms.size(); ++t) program.term[t] = terms[t];
@@ -109,7 +113,8 @@ __global__ void __launch_bounds__(kThreads)
     const double value = x[at + i];
     sum = sum + value * value;
   }
-  for (int half = kWarp / 2; half > 0; half /= 2) sum = sum + __shfl_down_sync(0xffffffffu, sum, half);
+  for (int half = kWarp / 2; half > 0; half /= 2)
+    sum = sum + __shfl_down_sync(0xffffffffu, sum, half);
   if (lane == 0) votes[chunks[c].place] = sum;
 }
 
@@ -126,7 +131,8 @@ __device__ double sum_in_order(const double* values, int64_t n, double* shared) 
   return sum;
 }
 
-/// For all threads of the block: thread t adds up elements t, t + kCommitThreads, ...; then in halves.
+/// For all threads of the block: thread t adds up elements t, t + kCommitThreads, ...; then in
+/// halves.
 __device__ double sum_strided(const double* values, int64_t n, double* shared) {
   double sum = 0;
 #pragma unroll 4
@@ -153,8 +159,8 @@ struct VotePlaces {
 };
 
 __global__ void __launch_bounds__(kCommitThreads)
-    commit_kernel(const double* votes, VoteLayout layout, VotePlaces places, const StepInputs* inputs,
-                  StepOutcome* outcome) {
+    commit_kernel(const double* votes, VoteLayout layout, VotePlaces places,
+                  const StepInputs* inputs, StepOutcome* outcome) {
   __shared__ double shared[kCommitThreads];
   float* scales = reinterpret_cast<float*>(outcome + 1);
   const double clip = inputs->clip, loss_scale = inputs->loss_scale[0];
@@ -162,7 +168,9 @@ __global__ void __launch_bounds__(kCommitThreads)
   const double loss = sum_in_order(votes + places.losses, layout.micro_batches, shared);
   const double targets = sum_in_order(votes + places.counts, layout.micro_batches, shared);
   const double divisor = targets > 0 ? targets : 1;
-  const auto factor = [&](double squares) { return clip_factor_of(sqrt(squares) / divisor / loss_scale, clip); };
+  const auto factor = [&](double squares) {
+    return clip_factor_of(sqrt(squares) / divisor / loss_scale, clip);
+  };
   const auto scale = [&](double by) { return static_cast<float>(by / divisor / loss_scale); };
   double squares = 0;
   for (int u = 0; u < layout.units; ++u) {
@@ -194,8 +202,8 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(const float* from, Low* 
 
 }  // namespace
 
-void launch_fold(Stream stream, float* out, std::span<const float* const> terms, std::span<const FoldStep> order,
-                 int64_t n) {
+void launch_fold(Stream stream, float* out, std::span<const float* const> terms,
+                 std::span<const FoldStep> order, int64_t n) {
   const cudaStream_t on = handle(stream);
   const unsigned blocks = blocks_of(n, kThreads * kPerThread);
   FourTerms four{};
@@ -224,14 +232,16 @@ void launch_add_into(Stream stream, float* a, const float* b, int64_t n) {
   check_launch("the add_into kernel's launch");
 }
 
-void launch_chunk_squares(Stream stream, const float* x, const StateChunk* chunks, int64_t count, double* votes) {
+void launch_chunk_squares(Stream stream, const float* x, const StateChunk* chunks, int64_t count,
+                          double* votes) {
   if (count == 0) return;
-  chunk_squares_kernel<<<blocks_of(count, kThreads / kWarp), kThreads, 0, handle(stream)>>>(x, chunks, count, votes);
+  chunk_squares_kernel<<<blocks_of(count, kThreads / kWarp), kThreads, 0, handle(stream)>>>(
+      x, chunks, count, votes);
   check_launch("the chunk_squares kernel's launch");
 }
 
-void launch_commit(Stream stream, const double* votes, const VoteLayout& layout, const StepInputs* inputs,
-                   StepOutcome* outcome) {
+void launch_commit(Stream stream, const double* votes, const VoteLayout& layout,
+                   const StepInputs* inputs, StepOutcome* outcome) {
   const VotePlaces places{layout.losses(), layout.counts(), layout.stop()};
   commit_kernel<<<1, kCommitThreads, 0, handle(stream)>>>(votes, layout, places, inputs, outcome);
   check_launch("the commit kernel's launch");

@@ -8,13 +8,15 @@ namespace {
 constexpr int kChunkThreads = 32;
 
 __global__ void __launch_bounds__(kWarp* kChunkThreads)
-    add_chunks(const float* partials, int64_t chunks, float* first, int64_t first_width, float* second,
-               int64_t second_width) {
-  const int64_t width = first_width + second_width, column = int64_t{blockIdx.x} * kWarp + threadIdx.x;
+    add_chunks(const float* partials, int64_t chunks, float* first, int64_t first_width,
+               float* second, int64_t second_width) {
+  const int64_t width = first_width + second_width,
+                column = int64_t{blockIdx.x} * kWarp + threadIdx.x;
   float sum = 0;
   if (column < width) {
 #pragma unroll 4
-    for (int64_t chunk = threadIdx.y; chunk < chunks; chunk += kChunkThreads) sum += partials[chunk * width + column];
+    for (int64_t chunk = threadIdx.y; chunk < chunks; chunk += kChunkThreads)
+      sum += partials[chunk * width + column];
   }
   __shared__ float of_threads[kChunkThreads][kWarp];
   of_threads[threadIdx.y][threadIdx.x] = sum;
@@ -43,7 +45,8 @@ struct ColumnSums {
     input.load(x + row * cols + column);
     return input;
   }
-  __device__ void run(const Input& input, const Own&, int64_t, int64_t, const float (&)[n], float (&sums)[1][n]) const {
+  __device__ void run(const Input& input, const Own&, int64_t, int64_t, const float (&)[n],
+                      float (&sums)[1][n]) const {
     float values[n];
     input.get(values);
 #pragma unroll
@@ -73,8 +76,8 @@ struct AddBias {
     input.load(y + row * cols + column);
     return input;
   }
-  __device__ void run(const Input& input, const Own& own, int64_t row, int64_t column, const float (&)[n],
-                      float (&)[1][n]) const {
+  __device__ void run(const Input& input, const Own& own, int64_t row, int64_t column,
+                      const float (&)[n], float (&)[1][n]) const {
     float values[n];
     input.get(values);
 #pragma unroll
@@ -85,12 +88,12 @@ struct AddBias {
 
 }  // namespace
 
-void add_partials(Queue& queue, const float* partials, int64_t chunks, float* first, int64_t first_width, float* second,
-                  int64_t second_width) {
+void add_partials(Queue& queue, const float* partials, int64_t chunks, float* first,
+                  int64_t first_width, float* second, int64_t second_width) {
   const int64_t width = first_width + second_width;
   if (width == 0) return;
-  add_chunks<<<static_cast<unsigned>(pieces_of(width, kWarp)), dim3(kWarp, kChunkThreads), 0, queue.stream>>>(
-      partials, chunks, first, first_width, second, second_width);
+  add_chunks<<<static_cast<unsigned>(pieces_of(width, kWarp)), dim3(kWarp, kChunkThreads), 0,
+               queue.stream>>>(partials, chunks, first, first_width, second, second_width);
   check_launch("sums over chunks");
 }
 
@@ -99,10 +102,11 @@ void column_sums(Queue& queue, const A* x, float* sums, int64_t rows, int64_t co
   if (sums == nullptr) return;
   const Chunks chunks = chunks_of<A>(rows, cols);
   if (whole_packs<A>(cols, {x})) {
-    launch_with_sums(queue, "column_sums", ColumnSums<A, kVector<A>>{x, cols}, NoMask{}, sums, cols, rows, cols,
-                     chunks);
+    launch_with_sums(queue, "column_sums", ColumnSums<A, kVector<A>>{x, cols}, NoMask{}, sums, cols,
+                     rows, cols, chunks);
   } else {
-    launch_with_sums(queue, "column_sums", ColumnSums<A, 1>{x, cols}, NoMask{}, sums, cols, rows, cols, chunks);
+    launch_with_sums(queue, "column_sums", ColumnSums<A, 1>{x, cols}, NoMask{}, sums, cols, rows,
+                     cols, chunks);
   }
 }
 
@@ -110,7 +114,8 @@ template <class A>
 void add_bias(Queue& queue, A* y, const float* bias, int64_t rows, int64_t cols) {
   if (bias == nullptr) return;
   if (whole_packs<A>(cols, {y, bias})) {
-    launch_columns<A>(queue, "add_bias", AddBias<A, kVector<A>>{y, bias, cols}, NoMask{}, rows, cols);
+    launch_columns<A>(queue, "add_bias", AddBias<A, kVector<A>>{y, bias, cols}, NoMask{}, rows,
+                      cols);
   } else {
     launch_columns<A>(queue, "add_bias", AddBias<A, 1>{y, bias, cols}, NoMask{}, rows, cols);
   }

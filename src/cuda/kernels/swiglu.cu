@@ -1,5 +1,5 @@
-// SwiGLU: g = silu(gate) * up of rows (gate, up). A thread has the same columns of both halves. Forward leaves h + bias
-// in h, as activations do.
+// SwiGLU: g = silu(gate) * up of rows (gate, up). A thread has the same columns of both halves.
+// Forward leaves h + bias in h, as activations do.
 #include "cuda/kernels/activation.cuh"
 #include "cuda/kernels/columns.cuh"
 
@@ -33,8 +33,8 @@ struct BiasSwiglu {
     input.up.load(h + row * 2 * cols + cols + column);
     return input;
   }
-  __device__ void run(const Input& input, const Own& own, int64_t row, int64_t column, const float (&)[n],
-                      float (&)[1][n]) const {
+  __device__ void run(const Input& input, const Own& own, int64_t row, int64_t column,
+                      const float (&)[n], float (&)[1][n]) const {
     float gate[n], up[n];
     input.gate.get(gate);
     input.up.get(up);
@@ -72,8 +72,8 @@ struct SwigluBackward {
     input.up.load(left + row * 2 * cols + cols + column);
     return input;
   }
-  __device__ void run(const Input& input, const Own&, int64_t row, int64_t column, const float (&)[n],
-                      float (&sums)[2][n]) const {
+  __device__ void run(const Input& input, const Own&, int64_t row, int64_t column,
+                      const float (&)[n], float (&sums)[2][n]) const {
     float d[n], gate[n], up[n];
     input.dg.get(d);
     input.gate.get(gate);
@@ -97,21 +97,24 @@ struct SwigluBackward {
 template <class A>
 void bias_swiglu(Queue& queue, A* h, const float* bias, A* g, int64_t rows, int64_t cols) {
   if (whole_packs<A>(cols, {h, bias, g})) {
-    launch_columns<A>(queue, "bias_swiglu", BiasSwiglu<A, kVector<A>>{h, bias, g, cols}, NoMask{}, rows, cols);
+    launch_columns<A>(queue, "bias_swiglu", BiasSwiglu<A, kVector<A>>{h, bias, g, cols}, NoMask{},
+                      rows, cols);
   } else {
-    launch_columns<A>(queue, "bias_swiglu", BiasSwiglu<A, 1>{h, bias, g, cols}, NoMask{}, rows, cols);
+    launch_columns<A>(queue, "bias_swiglu", BiasSwiglu<A, 1>{h, bias, g, cols}, NoMask{}, rows,
+                      cols);
   }
 }
 
 template <class A>
-void swiglu_backward(Queue& queue, const A* dg, const A* left, A* dh, float* dbias, int64_t rows, int64_t cols) {
+void swiglu_backward(Queue& queue, const A* dg, const A* left, A* dh, float* dbias, int64_t rows,
+                     int64_t cols) {
   const Chunks chunks = chunks_of<A>(rows, cols);
   if (whole_packs<A>(cols, {dg, left, dh})) {
-    launch_with_sums(queue, "swiglu_backward", SwigluBackward<A, kVector<A>>{dg, left, dh, cols}, NoMask{}, dbias,
-                     2 * cols, rows, cols, chunks);
+    launch_with_sums(queue, "swiglu_backward", SwigluBackward<A, kVector<A>>{dg, left, dh, cols},
+                     NoMask{}, dbias, 2 * cols, rows, cols, chunks);
   } else {
-    launch_with_sums(queue, "swiglu_backward", SwigluBackward<A, 1>{dg, left, dh, cols}, NoMask{}, dbias, 2 * cols,
-                     rows, cols, chunks);
+    launch_with_sums(queue, "swiglu_backward", SwigluBackward<A, 1>{dg, left, dh, cols}, NoMask{},
+                     dbias, 2 * cols, rows, cols, chunks);
   }
 }
 

@@ -1,6 +1,7 @@
-// The optimizers' updates: a block a chunk, element by element the operations of src/optim/*.simd.cc, each rounded
-// correctly and in the same order, FMA where they have it: the same bits. LAMB in three launches: moments and norms by
-// chunk; trust ratios by parameter; the step.
+// The optimizers' updates: a block a chunk, element by element the operations of
+// src/optim/*.simd.cc, each rounded correctly and in the same order, FMA where they have it: the
+// same bits. LAMB in three launches: moments and norms by chunk; trust ratios by parameter; the
+// step.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -38,8 +39,10 @@ struct Chunk {
   /// The new value of element i, in both precisions.
   __device__ void keep(int i, float value) const {
     p[i] = value;
-    if (precision == Precision::kBfloat16) static_cast<__nv_bfloat16*>(low)[at + i] = __float2bfloat16_rn(value);
-    if (precision == Precision::kFloat16) static_cast<__half*>(low)[at + i] = __float2half_rn(value);
+    if (precision == Precision::kBfloat16)
+      static_cast<__nv_bfloat16*>(low)[at + i] = __float2bfloat16_rn(value);
+    if (precision == Precision::kFloat16)
+      static_cast<__half*>(low)[at + i] = __float2half_rn(value);
   }
 };
 
@@ -76,7 +79,8 @@ __device__ bool not_trained(const Chunk& chunk, float proposals) {
   return chunk.role != RuleScalars::kTrained;
 }
 
-__device__ void sgd(const Chunk& chunk, const PlainScalars& s, Gradient gradient, Momentum momentum, bool nesterov) {
+__device__ void sgd(const Chunk& chunk, const PlainScalars& s, Gradient gradient, Momentum momentum,
+                    bool nesterov) {
   for_chunk(chunk, [&](int i) {
     const float value = chunk.p[i];
     float direction = fmaf(s.weight_decay, value, gradient(chunk.g[i]));
@@ -141,13 +145,15 @@ __device__ void lion(const Chunk& chunk, const MomentScalars& s, Gradient gradie
 }
 
 template <UpdateKind kKind>
-__global__ void __launch_bounds__(kThreads) update_kernel(const __grid_constant__ UpdateArguments a) {
+__global__ void __launch_bounds__(kThreads)
+    update_kernel(const __grid_constant__ UpdateArguments a) {
   if (a.outcome->finite == 0) return;
   const Chunk chunk = chunk_of(a);
   const RuleScalars rule = a.rules[a.chunks[blockIdx.x].rule];
   if (not_trained(chunk, rule.proposals)) return;
   const float scale = gradient_scale(a);
-  const Gradient plain{scale, rule.plain.gradient.limit}, moments{scale, rule.moments.gradient.limit};
+  const Gradient plain{scale, rule.plain.gradient.limit},
+      moments{scale, rule.moments.gradient.limit};
   if constexpr (kKind == UpdateKind::kSgd) sgd(chunk, rule.plain, plain, rule.momentum, a.nesterov);
   if constexpr (kKind == UpdateKind::kAdagrad) adagrad(chunk, rule.plain, plain);
   if constexpr (kKind == UpdateKind::kRmsprop) rmsprop(chunk, rule.plain, plain);
@@ -157,12 +163,15 @@ __global__ void __launch_bounds__(kThreads) update_kernel(const __grid_constant_
 }
 
 __device__ float lamb_direction(float value, float m, float v, const MomentScalars& s) {
-  return fmaf(s.decay, value, __fdiv_rn(m * s.correction, fmaf(__fsqrt_rn(v), s.root_correction, s.eps)));
+  return fmaf(s.decay, value,
+              __fdiv_rn(m * s.correction, fmaf(__fsqrt_rn(v), s.root_correction, s.eps)));
 }
 
-/// Moves the moments and sums the squares of the chunk's values and directions: element i to accumulator i % 16, in
-/// order, then in halves, as on the CPU. Lanes 0 to 15 of the first warp sum the values, the others the directions.
-__global__ void __launch_bounds__(kThreads) lamb_measure_kernel(const __grid_constant__ UpdateArguments a) {
+/// Moves the moments and sums the squares of the chunk's values and directions: element i to
+/// accumulator i % 16, in order, then in halves, as on the CPU. Lanes 0 to 15 of the first warp sum
+/// the values, the others the directions.
+__global__ void __launch_bounds__(kThreads)
+    lamb_measure_kernel(const __grid_constant__ UpdateArguments a) {
   __shared__ float terms[2][kChunkSize];
   constexpr int kAccumulators = 16;
   if (a.outcome->finite == 0) return;
@@ -199,7 +208,8 @@ __global__ void __launch_bounds__(kThreads) lamb_measure_kernel(const __grid_con
 }
 
 /// A block a parameter: its chunks at a stride, then in halves.
-__global__ void __launch_bounds__(kThreads) lamb_trust_kernel(const __grid_constant__ UpdateArguments a) {
+__global__ void __launch_bounds__(kThreads)
+    lamb_trust_kernel(const __grid_constant__ UpdateArguments a) {
   __shared__ double sums[2][kThreads];
   if (a.outcome->finite == 0) return;
   const int64_t begin = a.parameter_chunks[blockIdx.x], end = a.parameter_chunks[blockIdx.x + 1];
@@ -221,10 +231,13 @@ __global__ void __launch_bounds__(kThreads) lamb_trust_kernel(const __grid_const
   }
   if (t != 0) return;
   const double of_parameter = sqrt(sums[0][0]), of_direction = sqrt(sums[1][0]);
-  a.trust[blockIdx.x] = of_parameter == 0 || of_direction == 0 ? 1.0f : static_cast<float>(of_parameter / of_direction);
+  a.trust[blockIdx.x] = of_parameter == 0 || of_direction == 0
+                            ? 1.0f
+                            : static_cast<float>(of_parameter / of_direction);
 }
 
-__global__ void __launch_bounds__(kThreads) lamb_update_kernel(const __grid_constant__ UpdateArguments a) {
+__global__ void __launch_bounds__(kThreads)
+    lamb_update_kernel(const __grid_constant__ UpdateArguments a) {
   if (a.outcome->finite == 0) return;
   const Chunk chunk = chunk_of(a);
   const RuleScalars rule = a.rules[a.chunks[blockIdx.x].rule];
@@ -232,7 +245,9 @@ __global__ void __launch_bounds__(kThreads) lamb_update_kernel(const __grid_cons
   const float step_size = rule.moments.step_size * a.trust[a.chunks[blockIdx.x].parameter];
   for_chunk(chunk, [&](int i) {
     const float value = chunk.p[i];
-    chunk.keep(i, fmaf(-step_size, lamb_direction(value, chunk.first[i], chunk.second[i], rule.moments), value));
+    chunk.keep(
+        i, fmaf(-step_size, lamb_direction(value, chunk.first[i], chunk.second[i], rule.moments),
+                value));
   });
 }
 

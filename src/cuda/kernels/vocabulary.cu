@@ -27,8 +27,8 @@ struct EmbedSlice {
     if (input.inside) input.values.load(table + token * cols + column);
     return input;
   }
-  __device__ void run(const Input& input, const Own&, int64_t row, int64_t column, const float (&)[n],
-                      float (&)[1][n]) const {
+  __device__ void run(const Input& input, const Own&, int64_t row, int64_t column,
+                      const float (&)[n], float (&)[1][n]) const {
     float values[n] = {};
     if (input.inside) input.values.get(values);
     store_as(out + row * cols + column, values);
@@ -52,11 +52,12 @@ struct AddPositions {
   __device__ Input load(int64_t row, int64_t column, const Own&) const {
     Input input;
     input.x.load(x + row * cols + column);
-    if (position != nullptr) input.position.load(position + divide(first_row + row, length).rest * cols + column);
+    if (position != nullptr)
+      input.position.load(position + divide(first_row + row, length).rest * cols + column);
     return input;
   }
-  __device__ void run(const Input& input, const Own&, int64_t row, int64_t column, const float (&factors)[n],
-                      float (&)[1][n]) const {
+  __device__ void run(const Input& input, const Own&, int64_t row, int64_t column,
+                      const float (&factors)[n], float (&)[1][n]) const {
     float values[n], places[n] = {};
     input.x.get(values);
     if (position != nullptr) input.position.get(places);
@@ -70,8 +71,8 @@ struct AddPositions {
 };
 
 template <class A, int n>
-void add_positions(Queue& queue, const A* x, const float* position, A* out, int64_t rows, int64_t first_row,
-                   int64_t length, int64_t cols, const Dropout* dropout) {
+void add_positions(Queue& queue, const A* x, const float* position, A* out, int64_t rows,
+                   int64_t first_row, int64_t length, int64_t cols, const Dropout* dropout) {
   if (is_off(dropout)) {
     const AddPositions<A, n, false> plain{x, position, out, first_row, length, cols};
     launch_columns<A>(queue, "positions", plain, NoMask{}, rows, cols);
@@ -82,7 +83,8 @@ void add_positions(Queue& queue, const A* x, const float* position, A* out, int6
 }
 
 /// Numbers in the slice; `count` for tokens outside of it.
-__global__ void number_tokens(const int64_t* tokens, int64_t* numbers, int64_t rows, int64_t first, int64_t count) {
+__global__ void number_tokens(const int64_t* tokens, int64_t* numbers, int64_t rows, int64_t first,
+                              int64_t count) {
   const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (row >= rows) return;
   const int64_t number = tokens[row] - first;
@@ -96,8 +98,8 @@ void copy(Queue& queue, void* to, const void* from, size_t bytes) {
 
 }  // namespace
 
-void embed_slice(Queue& queue, const int64_t* tokens, const float* table, float* out, int64_t rows, int64_t cols,
-                 int64_t first, int64_t count) {
+void embed_slice(Queue& queue, const int64_t* tokens, const float* table, float* out, int64_t rows,
+                 int64_t cols, int64_t first, int64_t count) {
   if (whole_packs<float>(cols, {table, out})) {
     const EmbedSlice<kVector<float>> pass{tokens, table, out, cols, first, count};
     launch_columns<float>(queue, "embed_slice", pass, NoMask{}, rows, cols);
@@ -108,21 +110,21 @@ void embed_slice(Queue& queue, const int64_t* tokens, const float* table, float*
 }
 
 template <class A>
-void embed_slice_backward(Queue& queue, const int64_t* tokens, const A* dout, float* dtable, int64_t rows, int64_t cols,
-                          int64_t first, int64_t count) {
+void embed_slice_backward(Queue& queue, const int64_t* tokens, const A* dout, float* dtable,
+                          int64_t rows, int64_t cols, int64_t first, int64_t count) {
   auto* numbers = static_cast<int64_t*>(queue.take(std::max<size_t>(rows * sizeof(int64_t), 1)));
   if (rows > 0) {
     constexpr int kThreads = 256;
-    number_tokens<<<static_cast<unsigned>(pieces_of(rows, kThreads)), kThreads, 0, queue.stream>>>(tokens, numbers,
-                                                                                                   rows, first, count);
+    number_tokens<<<static_cast<unsigned>(pieces_of(rows, kThreads)), kThreads, 0, queue.stream>>>(
+        tokens, numbers, rows, first, count);
     check_launch("embed_slice_backward: numbers");
   }
   embed_backward(queue, numbers, dout, dtable, nullptr, rows, 1, count, cols, nullptr);
 }
 
 template <class A>
-void positions(Queue& queue, const A* x, const float* position, A* out, int64_t rows, int64_t first_row, int64_t length,
-               int64_t cols, const Dropout* dropout) {
+void positions(Queue& queue, const A* x, const float* position, A* out, int64_t rows,
+               int64_t first_row, int64_t length, int64_t cols, const Dropout* dropout) {
   if (whole_packs<A>(cols, {x, position, out})) {
     add_positions<A, kVector<A>>(queue, x, position, out, rows, first_row, length, cols, dropout);
   } else {
@@ -130,10 +132,11 @@ void positions(Queue& queue, const A* x, const float* position, A* out, int64_t 
   }
 }
 
-// embed_backward takes the first row for position 0: what it sums there is turned round by first_row.
+// embed_backward takes the first row for position 0: what it sums there is turned round by
+// first_row.
 template <class A>
-void positions_backward(Queue& queue, const A* dout, A* dx, float* dposition, int64_t rows, int64_t first_row,
-                        int64_t length, int64_t cols, const Dropout* dropout) {
+void positions_backward(Queue& queue, const A* dout, A* dx, float* dposition, int64_t rows,
+                        int64_t first_row, int64_t length, int64_t cols, const Dropout* dropout) {
   if (dposition != nullptr) {
     float* sums = take_floats(queue, length * cols);
     embed_backward<A>(queue, nullptr, dout, nullptr, sums, rows, length, 0, cols, dropout);
@@ -148,10 +151,13 @@ void positions_backward(Queue& queue, const A* dout, A* dx, float* dposition, in
   }
 }
 
-#define TUTTI_INSTANCE(A)                                                                                           \
-  template void embed_slice_backward(Queue&, const int64_t*, const A*, float*, int64_t, int64_t, int64_t, int64_t); \
-  template void positions(Queue&, const A*, const float*, A*, int64_t, int64_t, int64_t, int64_t, const Dropout*);  \
-  template void positions_backward(Queue&, const A*, A*, float*, int64_t, int64_t, int64_t, int64_t, const Dropout*);
+#define TUTTI_INSTANCE(A)                                                                         \
+  template void embed_slice_backward(Queue&, const int64_t*, const A*, float*, int64_t, int64_t,  \
+                                     int64_t, int64_t);                                           \
+  template void positions(Queue&, const A*, const float*, A*, int64_t, int64_t, int64_t, int64_t, \
+                          const Dropout*);                                                        \
+  template void positions_backward(Queue&, const A*, A*, float*, int64_t, int64_t, int64_t,       \
+                                   int64_t, const Dropout*);
 TUTTI_FOR_EACH_TYPE(TUTTI_INSTANCE)
 
 }  // namespace tutti::rows

@@ -16,13 +16,15 @@ constexpr int64_t kBigramRecords = int64_t{1} << 18;
 /// Calls visit(token, target) for every place of the first `records` records.
 template <typename Visit>
 void for_each_pair(const Dataset& data, int64_t records, int64_t context, Visit visit) {
-  const std::vector<at::Tensor> row = {at::empty({1, context}, at::kLong), at::empty({1, context}, at::kLong)};
+  const std::vector<at::Tensor> row = {at::empty({1, context}, at::kLong),
+                                       at::empty({1, context}, at::kLong)};
   const auto* tokens = row[0].const_data_ptr<int64_t>();
   const auto* targets = row[1].const_data_ptr<int64_t>();
   for (int64_t record = 0; record < records; ++record) {
     data.read(record, row, 0);
     for (int64_t i = 0; i < context; ++i) {
-      if ((tokens[i] | targets[i]) >> 8 != 0) throw Error("a bigram model of bytes met a value above 255");
+      if ((tokens[i] | targets[i]) >> 8 != 0)
+        throw Error("a bigram model of bytes met a value above 255");
       visit(static_cast<size_t>(tokens[i]), static_cast<size_t>(targets[i]));
     }
   }
@@ -41,14 +43,16 @@ std::vector<at::Tensor> allocate(const std::vector<Border>& borders) {
   return tensors;
 }
 
-void read_eval(const Dataset& data, const std::vector<Border>& borders, int64_t first, int64_t records,
-               std::vector<at::Tensor>& tensors) {
+void read_eval(const Dataset& data, const std::vector<Border>& borders, int64_t first,
+               int64_t records, std::vector<at::Tensor>& tensors) {
   TUTTI_CHECK(records <= data.size(), "an evaluation over {} of {} records", records, data.size());
   if (tensors.empty()) tensors = allocate(borders);
   const int64_t rows = borders.front().dims.front();
   for (size_t k = 0; k < borders.size(); ++k) {  // nothing is mixed in an evaluation
-    if (borders[k].name == "mix") std::memset(tensors[k].mutable_data_ptr(), 0, tensors[k].nbytes());
-    if (borders[k].name == "other_targets") std::memset(tensors[k].mutable_data_ptr(), 0xff, tensors[k].nbytes());
+    if (borders[k].name == "mix")
+      std::memset(tensors[k].mutable_data_ptr(), 0, tensors[k].nbytes());
+    if (borders[k].name == "other_targets")
+      std::memset(tensors[k].mutable_data_ptr(), 0xff, tensors[k].nbytes());
   }
   for (int64_t row = 0; row < rows; ++row) {
     if (first + row < records) {
@@ -56,22 +60,26 @@ void read_eval(const Dataset& data, const std::vector<Border>& borders, int64_t 
       continue;
     }
     for (size_t k = 0; k < borders.size(); ++k) {
-      // All bits set is -1 in every integer type and NaN in every floating one; all bits clear is zero in every type.
+      // All bits set is -1 in every integer type and NaN in every floating one; all bits clear is
+      // zero in every type.
       const size_t bytes = tensors[k].nbytes() / static_cast<size_t>(rows);
-      auto* begin = static_cast<std::byte*>(tensors[k].mutable_data_ptr()) + static_cast<size_t>(row) * bytes;
+      auto* begin =
+          static_cast<std::byte*>(tensors[k].mutable_data_ptr()) + static_cast<size_t>(row) * bytes;
       std::memset(begin, borders[k].name.ends_with("targets") ? 0xff : 0, bytes);
     }
   }
 }
 
 double bigram_loss(const Dataset& train, const Dataset& held_out, int64_t context) {
-  if (train.size() == 0 || held_out.size() == 0) throw Error("a bigram model needs training and held-out records");
+  if (train.size() == 0 || held_out.size() == 0)
+    throw Error("a bigram model needs training and held-out records");
   constexpr size_t kBytes = 256;
   std::vector<double> pairs(kBytes * kBytes, 1), tokens(kBytes, kBytes);
-  for_each_pair(train, std::min(train.size(), kBigramRecords), context, [&](size_t token, size_t target) {
-    pairs[token * kBytes + target] += 1;
-    tokens[token] += 1;
-  });
+  for_each_pair(train, std::min(train.size(), kBigramRecords), context,
+                [&](size_t token, size_t target) {
+                  pairs[token * kBytes + target] += 1;
+                  tokens[token] += 1;
+                });
   std::vector<double> loss(kBytes * kBytes);
   for (size_t i = 0; i < loss.size(); ++i) loss[i] = -std::log(pairs[i] / tokens[i / kBytes]);
   double sum = 0;

@@ -32,7 +32,8 @@ std::string read_unchanged(const std::string& path) {
   }
   struct stat after {};
   if (fstat(fd.get(), &after) != 0) throw_errno("read", path);
-  if (done != bytes.size() || after.st_size != before.st_size || after.st_mtim.tv_sec != before.st_mtim.tv_sec ||
+  if (done != bytes.size() || after.st_size != before.st_size ||
+      after.st_mtim.tv_sec != before.st_mtim.tv_sec ||
       after.st_mtim.tv_nsec != before.st_mtim.tv_nsec) {
     throw Error(fmt::format("{}: changed while it was read", path));
   }
@@ -74,8 +75,8 @@ std::string read_gz(const std::string& path) {
 std::string resolve_path(const std::string& path) {
   if (path != "kjv" && path != "fashion-mnist") return path;
   const char* folder = std::getenv("TUTTI_DATA");
-  const std::string place =
-      std::string(folder != nullptr && *folder != '\0' ? folder : "data") + "/" + path + (path == "kjv" ? ".txt" : "");
+  const std::string place = std::string(folder != nullptr && *folder != '\0' ? folder : "data") +
+                            "/" + path + (path == "kjv" ? ".txt" : "");
   if (access(place.c_str(), F_OK) != 0) {
     throw Error(fmt::format("{}: {} is missing; run ./tutti setup", place,
                             path == "kjv" ? "the King James text" : "Fashion-MNIST"));

@@ -11,8 +11,8 @@
 
 namespace tutti {
 
-/// Element by element, in rank order, by T::merge, starting from T{}; the elements travel as bytes. Collective. Throws
-/// Error when the ranks have different numbers of them.
+/// Element by element, in rank order, by T::merge, starting from T{}; the elements travel as bytes.
+/// Collective. Throws Error when the ranks have different numbers of them.
 template <typename T>
 std::vector<T> merged(std::vector<T> mine, const DataGroup& group) {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -61,16 +61,20 @@ class Ranged final : public Dataset {
 Split generated(const std::shared_ptr<const Dataset>& source, const DataConfig& data) {
   if (!data.test.empty())
     throw Error(
-        fmt::format("data.test = \"{}\" but data.kind = \"{}\": its records are generated, the held-out ones too",
+        fmt::format("data.test = \"{}\" but data.kind = \"{}\": its records are generated, the "
+                    "held-out ones too",
                     data.test, data.kind));
-  const int64_t held = data.held_out >= 1 ? std::llround(data.held_out) : data.held_out > 0 ? kGeneratedHeldOut : 0;
+  const int64_t held = data.held_out >= 1  ? std::llround(data.held_out)
+                       : data.held_out > 0 ? kGeneratedHeldOut
+                                           : 0;
   Split split;
   split.train = std::make_shared<Ranged>(source, 0, kGenerated);
   split.held_out = std::make_shared<Ranged>(source, kGenerated, held);
   return split;
 }
 
-Split split_of(const Job& job, const std::shared_ptr<const Dataset>& source, const std::string& path) {
+Split split_of(const Job& job, const std::shared_ptr<const Dataset>& source,
+               const std::string& path) {
   Parts parts = split_records(job, source->size(), path);
   Split split;
   split.train = pick(source, std::move(parts.train));
@@ -78,9 +82,10 @@ Split split_of(const Job& job, const std::shared_ptr<const Dataset>& source, con
   return split;
 }
 
-/// Text as bytes or, by a tokenizer, as tokens. `read` gives the text of a file; that of data.test is encoded as the
-/// training text was.
-Split text_split(const Job& job, const std::string& path, const std::function<std::string(const std::string&)>& read) {
+/// Text as bytes or, by a tokenizer, as tokens. `read` gives the text of a file; that of data.test
+/// is encoded as the training text was.
+Split text_split(const Job& job, const std::string& path,
+                 const std::function<std::string(const std::string&)>& read) {
   const bool tested = !job.data.test.empty();
   const int64_t context = job.model.context, vocab = job.model.vocab;
   if (job.data.tokenizer == "bytes") {
@@ -90,7 +95,9 @@ Split text_split(const Job& job, const std::string& path, const std::function<st
   }
   TokenSource source = open_text_tokens(read(path), job, path);
   Split split = split_of(job, source.data, path);
-  if (tested) split.test = open_tokens(source.tokenizer->encode(read(job.data.test)), context, vocab, job.data.test);
+  if (tested)
+    split.test =
+        open_tokens(source.tokenizer->encode(read(job.data.test)), context, vocab, job.data.test);
   split.tokenizer = std::move(source.tokenizer);
   return split;
 }
@@ -118,7 +125,8 @@ Split open_jsonl_text(const Job& job) {
 
 }  // namespace
 
-std::shared_ptr<const Dataset> pick(std::shared_ptr<const Dataset> source, std::vector<int64_t> records) {
+std::shared_ptr<const Dataset> pick(std::shared_ptr<const Dataset> source,
+                                    std::vector<int64_t> records) {
   return std::make_shared<Picked>(std::move(source), std::move(records));
 }
 
@@ -128,9 +136,11 @@ Parts split_records(const Job& job, int64_t records, const std::string& path) {
   const bool folds = data.folds > 1, counted = !folds && data.held_out >= 1;
   // Every fold finds this, the first one too: not the one whose turn comes hours later.
   if (folds && data.folds > records)
-    throw Error(fmt::format("{}: it has {} records, too few for {} folds", path, records, data.folds));
+    throw Error(
+        fmt::format("{}: it has {} records, too few for {} folds", path, records, data.folds));
   if (counted && data.held_out > static_cast<double>(records))
-    throw Error(fmt::format("{}: data.held_out = {}, but there are {} records", path, data.held_out, records));
+    throw Error(fmt::format("{}: data.held_out = {}, but there are {} records", path, data.held_out,
+                            records));
   Parts parts;
   for (int64_t record = 0; record < records; ++record) {
     const auto key = static_cast<uint64_t>(record);
@@ -141,21 +151,24 @@ Parts split_records(const Job& job, int64_t records, const std::string& path) {
   }
   const bool wanted = folds || data.held_out > 0;
   if (parts.train.empty() || (parts.held_out.empty() && wanted)) {
-    throw Error(fmt::format(
-        "{}: {} of {} records leaves none for {}", path,
-        folds ? fmt::format("fold {} of {}", data.fold, data.folds) : fmt::format("data.held_out = {}", data.held_out),
-        records, parts.train.empty() ? "training" : "evaluation"));
+    throw Error(fmt::format("{}: {} of {} records leaves none for {}", path,
+                            folds ? fmt::format("fold {} of {}", data.fold, data.folds)
+                                  : fmt::format("data.held_out = {}", data.held_out),
+                            records, parts.train.empty() ? "training" : "evaluation"));
   }
   return parts;
 }
 
 std::string held_out_notice(double asked, int64_t records, int64_t held) {
   if (asked >= 1 && static_cast<double>(held) == asked) return "";
-  if (asked >= 1) return fmt::format("data.held_out = {}, but {} are left of them: outliers were dropped", asked, held);
+  if (asked >= 1)
+    return fmt::format("data.held_out = {}, but {} are left of them: outliers were dropped", asked,
+                       held);
   const double expected = asked * static_cast<double>(records);
   if (std::abs(static_cast<double>(held) - expected) <= std::max(1.0, expected / 4)) return "";
   return fmt::format(
-      "data.held_out = {} of {} records would be {:.3g}, but {} came out: each is drawn by itself; data.held_out = {} "
+      "data.held_out = {} of {} records would be {:.3g}, but {} came out: each is drawn by itself; "
+      "data.held_out = {} "
       "holds out exactly so many",
       asked, records, expected, held, std::max<int64_t>(1, std::llround(expected)));
 }
@@ -180,12 +193,15 @@ Split open_finite(const Job& job, const DataGroup& group) {
 Split open_data(const Job& job, const DataGroup& group) {
   const DataConfig& data = job.data;
   const uint64_t seed = job.train.seed;
-  if (data.kind == "walk") return generated(make_walk(seed, job.model.context, job.model.vocab), data);
-  if (data.kind == "points") return generated(make_points(seed, job.model.inputs, job.model.classes), data);
+  if (data.kind == "walk")
+    return generated(make_walk(seed, job.model.context, job.model.vocab), data);
+  if (data.kind == "points")
+    return generated(make_points(seed, job.model.inputs, job.model.classes), data);
   if (data.kind == "clicks") return generated(make_clicks(seed), data);
   Split split = open_finite(job, group);
   const int64_t held = split.held_out->size();
-  if (data.folds < 2) split.report.notice = held_out_notice(data.held_out, split.train->size() + held, held);
+  if (data.folds < 2)
+    split.report.notice = held_out_notice(data.held_out, split.train->size() + held, held);
   return split;
 }
 

@@ -18,7 +18,8 @@ void use_huge_pages(const void* begin, size_t bytes) {
 #else
   constexpr int kCollapse = 25;  // Linux 6.1; headers may be older than the kernel
 #endif
-  (void)madvise(start, to - from, kCollapse);  // what has been written already moves now, not when a daemon finds it
+  // what has been written already moves now, not when a daemon finds it
+  (void)madvise(start, to - from, kCollapse);
 }
 
 }  // namespace tutti

@@ -1,11 +1,13 @@
-// Memory that is read at random: on pages of 4 KiB nearly every record costs a walk through the page tables.
+// Memory that is read at random: on pages of 4 KiB nearly every record costs a walk through the
+// page tables.
 #pragma once
 
 #include <cstddef>
 
 namespace tutti {
 
-/// Asks for huge pages under [begin, begin + bytes). Only advice: where the system has none, nothing changes.
+/// Asks for huge pages under [begin, begin + bytes). Only advice: where the system has none,
+/// nothing changes.
 void use_huge_pages(const void* begin, size_t bytes);
 
 }  // namespace tutti

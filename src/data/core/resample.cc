@@ -14,7 +14,8 @@ std::vector<int64_t> labels_of(const Dataset& data, const std::string& resample)
   std::vector<int64_t> labels(static_cast<size_t>(data.size()));
   for (size_t i = 0; i < labels.size(); ++i) {
     labels[i] = data.label(static_cast<int64_t>(i));
-    if (labels[i] < 0) throw Error(fmt::format("data.resample = \"{}\": the records have no classes", resample));
+    if (labels[i] < 0)
+      throw Error(fmt::format("data.resample = \"{}\": the records have no classes", resample));
   }
   return labels;
 }
@@ -31,7 +32,8 @@ std::vector<double> weights_of(const Job& job, const Dataset& data) {
   if (config.resample == "balanced") {
     of_class.clear();
     for (int64_t label : labels) {
-      if (static_cast<size_t>(label) >= of_class.size()) of_class.resize(static_cast<size_t>(label) + 1);
+      if (static_cast<size_t>(label) >= of_class.size())
+        of_class.resize(static_cast<size_t>(label) + 1);
       of_class[static_cast<size_t>(label)] += 1;
     }
     for (double& count : of_class) count = count > 0 ? 1 / count : 0;
@@ -39,10 +41,12 @@ std::vector<double> weights_of(const Job& job, const Dataset& data) {
   const int64_t highest = labels.empty() ? 0 : *std::max_element(labels.begin(), labels.end());
   const auto given = static_cast<int64_t>(of_class.size());
   if (given <= highest)
-    throw Error(fmt::format("data.resample_weights has {} weights, but a record is of class {}", given, highest));
+    throw Error(fmt::format("data.resample_weights has {} weights, but a record is of class {}",
+                            given, highest));
   if (given != highest + 1 && given != job.model.classes && config.resample == "classes")
     throw Error(
-        fmt::format("data.resample_weights has {} weights, but the highest class of a record is {}", given, highest));
+        fmt::format("data.resample_weights has {} weights, but the highest class of a record is {}",
+                    given, highest));
   for (size_t i = 0; i < weights.size(); ++i) {
     weights[i] = of_class[static_cast<size_t>(labels[i])];
   }
@@ -55,8 +59,8 @@ Order make_order(const Job& job, const Dataset& data) {
   Order order{job.train.seed, static_cast<uint64_t>(data.size()), nullptr};
   if (job.data.resample == "none") return order;
   if (data.size() > kMostRecords)
-    throw Error(
-        fmt::format("data.resample = \"{}\": {} records are too many to weigh", job.data.resample, data.size()));
+    throw Error(fmt::format("data.resample = \"{}\": {} records are too many to weigh",
+                            job.data.resample, data.size()));
   order.weights = std::make_shared<const Alias>(weights_of(job, data));
   return order;
 }

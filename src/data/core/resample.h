@@ -1,4 +1,5 @@
-// The order of a job's samples: a keyed permutation of the training records, or draws by weight (data.resample).
+// The order of a job's samples: a keyed permutation of the training records, or draws by weight
+// (data.resample).
 #pragma once
 
 #include "config/job.h"
@@ -7,7 +8,8 @@
 
 namespace tutti {
 
-/// Throws Error for weights that the data does not have: no classes, another number of them, no weight at all.
+/// Throws Error for weights that the data does not have: no classes, another number of them, no
+/// weight at all.
 Order make_order(const Job& job, const Dataset& data);
 
 }  // namespace tutti

@@ -24,13 +24,14 @@ int64_t Array::row() const {
 
 namespace {
 
-/// Records of `bytes` bytes, one after another. A line of a later record is asked for with every line that is copied:
-/// all at once they would wait for each other.
+/// Records of `bytes` bytes, one after another. A line of a later record is asked for with every
+/// line that is copied: all at once they would wait for each other.
 void copy_bytes(const char* values, std::span<const int64_t> records, char* to, size_t bytes) {
   constexpr size_t kAhead = 4, kLine = 64;
   for (size_t i = 0; i < records.size(); ++i, to += bytes) {
     const char* from = values + static_cast<size_t>(records[i]) * bytes;
-    const char* next = values + static_cast<size_t>(records[std::min(i + kAhead, records.size() - 1)]) * bytes;
+    const char* next =
+        values + static_cast<size_t>(records[std::min(i + kAhead, records.size() - 1)]) * bytes;
     size_t at = 0;
     for (; at + kLine <= bytes; at += kLine) {
       __builtin_prefetch(next + at);
@@ -42,8 +43,12 @@ void copy_bytes(const char* values, std::span<const int64_t> records, char* to, 
 
 class Arrays final : public Dataset {
  public:
-  Arrays(std::shared_ptr<const Array> values, std::shared_ptr<const Array> labels, std::vector<Scaling> scaling)
-      : values_(std::move(values)), labels_(std::move(labels)), scaling_(std::move(scaling)), row_(values_->row()) {}
+  Arrays(std::shared_ptr<const Array> values, std::shared_ptr<const Array> labels,
+         std::vector<Scaling> scaling)
+      : values_(std::move(values)),
+        labels_(std::move(labels)),
+        scaling_(std::move(scaling)),
+        row_(values_->row()) {}
 
   int64_t size() const override { return values_->records(); }
 
@@ -54,22 +59,29 @@ class Arrays final : public Dataset {
 
   void read_rows(std::span<const int64_t> records, std::span<const at::Tensor> tensors,
                  int64_t first_row) const override {
-    std::visit([&](const auto& values) { copy(values.data(), records, tensors[0], first_row); }, values_->values);
+    std::visit([&](const auto& values) { copy(values.data(), records, tensors[0], first_row); },
+               values_->values);
     if (tensors.size() > 1) write_targets(records, tensors[1], first_row);
   }
 
   int64_t label(int64_t record) const override {
     if (!labels_) return -1;
-    return std::visit([&](const auto& labels) { return static_cast<int64_t>(labels[static_cast<size_t>(record)]); },
-                      labels_->values);
+    return std::visit(
+        [&](const auto& labels) {
+          return static_cast<int64_t>(labels[static_cast<size_t>(record)]);
+        },
+        labels_->values);
   }
 
  private:
   template <typename T>
-  void copy(const T* values, std::span<const int64_t> records, const at::Tensor& tensor, int64_t first_row) const {
+  void copy(const T* values, std::span<const int64_t> records, const at::Tensor& tensor,
+            int64_t first_row) const {
     const bool raw = tensor.element_size() == sizeof(T) && tensor.scalar_type() != at::kFloat;
-    auto* to = static_cast<char*>(tensor.mutable_data_ptr()) + first_row * row_ * tensor.element_size();
-    if (raw) return copy_bytes(reinterpret_cast<const char*>(values), records, to, row_ * sizeof(T));
+    auto* to =
+        static_cast<char*>(tensor.mutable_data_ptr()) + first_row * row_ * tensor.element_size();
+    if (raw)
+      return copy_bytes(reinterpret_cast<const char*>(values), records, to, row_ * sizeof(T));
     constexpr size_t kAhead = 8;  // records whose first lines are on their way
     for (size_t i = 0; i < records.size(); ++i) {
       if (i + kAhead < records.size()) {
@@ -82,13 +94,15 @@ class Arrays final : public Dataset {
     }
   }
 
-  void write_targets(std::span<const int64_t> records, const at::Tensor& tensor, int64_t first_row) const {
+  void write_targets(std::span<const int64_t> records, const at::Tensor& tensor,
+                     int64_t first_row) const {
     const int64_t width = tensor.numel() / tensor.size(0);
     for (size_t i = 0; i < records.size(); ++i) {
       const int64_t row = first_row + static_cast<int64_t>(i);
       if (tensor.scalar_type() == at::kLong) {
         // Classes are not negative; an autoencoder's labels may be, and would then read as padding.
-        tensor.mutable_data_ptr<int64_t>()[row] = labels_ ? std::max<int64_t>(label(records[i]), 0) : 0;
+        tensor.mutable_data_ptr<int64_t>()[row] =
+            labels_ ? std::max<int64_t>(label(records[i]), 0) : 0;
         continue;
       }
       float* to = tensor.mutable_data_ptr<float>() + row * width;
@@ -97,8 +111,9 @@ class Arrays final : public Dataset {
   }
 
   float value(int64_t index) const {
-    return std::visit([&](const auto& labels) { return static_cast<float>(labels[static_cast<size_t>(index)]); },
-                      labels_->values);
+    return std::visit(
+        [&](const auto& labels) { return static_cast<float>(labels[static_cast<size_t>(index)]); },
+        labels_->values);
   }
 
   std::shared_ptr<const Array> values_, labels_;
@@ -130,7 +145,8 @@ std::vector<Moments> moments(const std::vector<T>& values, int64_t plane, int64_
 int64_t not_finite(const Array& array, int64_t begin) {
   const auto* values = std::get_if<std::vector<float>>(&array.values);
   if (values == nullptr) return -1;
-  const auto bad = std::find_if(values->begin() + begin, values->end(), [](float x) { return !std::isfinite(x); });
+  const auto bad = std::find_if(values->begin() + begin, values->end(),
+                                [](float x) { return !std::isfinite(x); });
   return bad == values->end() ? -1 : bad - values->begin();
 }
 
@@ -140,8 +156,9 @@ using Faults = std::map<int64_t, std::string>;
 void find_not_finite(const Array& array, Faults& faults) {
   for (int64_t at = not_finite(array, 0); at >= 0;) {
     const int64_t record = at / array.row();
-    faults.emplace(record, fmt::format("{}: value {} of record {} is {}", array.path, at % array.row(), record,
-                                       std::get<std::vector<float>>(array.values)[static_cast<size_t>(at)]));
+    faults.emplace(
+        record, fmt::format("{}: value {} of record {} is {}", array.path, at % array.row(), record,
+                            std::get<std::vector<float>>(array.values)[static_cast<size_t>(at)]));
     at = not_finite(array, (record + 1) * array.row());
   }
 }
@@ -153,14 +170,18 @@ void find_outside(const Array& labels, int64_t classes, Faults& faults) {
         for (size_t i = 0; i < list.size(); ++i) {
           const auto label = static_cast<double>(list[i]);
           if (classes == 0 ? label >= 0 && label <= 1
-                           : label >= 0 && label < static_cast<double>(classes) && label == std::floor(label))
+                           : label >= 0 && label < static_cast<double>(classes) &&
+                                 label == std::floor(label))
             continue;
           const int64_t record = static_cast<int64_t>(i) / labels.row();
-          faults.emplace(record, classes == 0
-                                     ? fmt::format("{}: the label of record {} is {}: loss.kind = \"bce\" wants 0 to 1",
-                                                   labels.path, record, label)
-                                     : fmt::format("{}: the class of record {} is {}, outside of model.classes = {}",
-                                                   labels.path, record, label, classes));
+          faults.emplace(
+              record,
+              classes == 0
+                  ? fmt::format(
+                        "{}: the label of record {} is {}: loss.kind = \"bce\" wants 0 to 1",
+                        labels.path, record, label)
+                  : fmt::format("{}: the class of record {} is {}, outside of model.classes = {}",
+                                labels.path, record, label, classes));
         }
       },
       labels.values);
@@ -169,11 +190,12 @@ void find_outside(const Array& labels, int64_t classes, Faults& faults) {
 /// `width`: values that a record's label has.
 void check_labels(const Array& values, const Array& labels, int64_t width) {
   if (labels.records() != values.records()) {
-    throw Error(fmt::format("{} has {} labels but {} has {} records", labels.path, labels.records(), values.path,
-                            values.records()));
+    throw Error(fmt::format("{} has {} labels but {} has {} records", labels.path, labels.records(),
+                            values.path, values.records()));
   }
   if (labels.row() != width) {
-    throw Error(fmt::format("{}: a label has {} values where the model wants {}", labels.path, labels.row(), width));
+    throw Error(fmt::format("{}: a label has {} values where the model wants {}", labels.path,
+                            labels.row(), width));
   }
 }
 
@@ -183,7 +205,8 @@ struct Pair {
 };
 
 /// The files of one part: `labels` may be empty, and `path` a folder with MNIST's names.
-Pair read_pair(const Job& job, const std::string& given, std::string labels, bool test, DataReport& report) {
+Pair read_pair(const Job& job, const std::string& given, std::string labels, bool test,
+               DataReport& report) {
   const std::string mnist = test ? "t10k" : "train";
   std::string path = resolve_path(given);
   const bool idx = job.data.kind == "idx";
@@ -206,8 +229,9 @@ Pair read_pair(const Job& job, const std::string& given, std::string labels, boo
     for (int64_t dim : model.image) wanted *= dim;
   }
   if (pair.values->row() != wanted) {
-    throw Error(fmt::format("{}: a record has {} values, but the model reads {} ({})", path, pair.values->row(), wanted,
-                            model.kind == "cnn" || model.kind == "script" ? "model.image" : "model.inputs"));
+    throw Error(fmt::format(
+        "{}: a record has {} values, but the model reads {} ({})", path, pair.values->row(), wanted,
+        model.kind == "cnn" || model.kind == "script" ? "model.image" : "model.inputs"));
   }
   Faults faults;
   find_not_finite(*pair.values, faults);
@@ -220,7 +244,8 @@ Pair read_pair(const Job& job, const std::string& given, std::string labels, boo
     if (predicted && (classes || job.loss.kind == "bce"))
       find_outside(*pair.labels, classes ? model.classes : 0, faults);
   } else if (model.kind != "autoencoder") {
-    throw Error(fmt::format("{}: it has no labels; name their file as data.{}labels", path, test ? "test_" : ""));
+    throw Error(fmt::format("{}: it has no labels; name their file as data.{}labels", path,
+                            test ? "test_" : ""));
   }
   BadRecords bad(job.data.bad == "skip", report);
   for (const auto& [record, fault] : faults) bad.add(fault);
@@ -228,16 +253,19 @@ Pair read_pair(const Job& job, const std::string& given, std::string labels, boo
     if (!faults.contains(record)) pair.good.push_back(record);
   }
   if (pair.good.empty()) {
-    throw Error(fmt::format("{}: no record can be used; the first fault: {}", path, faults.begin()->second));
+    throw Error(fmt::format("{}: no record can be used; the first fault: {}", path,
+                            faults.begin()->second));
   }
   return pair;
 }
 
 }  // namespace
 
-std::shared_ptr<const Dataset> make_arrays(std::shared_ptr<const Array> values, std::shared_ptr<const Array> labels,
+std::shared_ptr<const Dataset> make_arrays(std::shared_ptr<const Array> values,
+                                           std::shared_ptr<const Array> labels,
                                            std::vector<Scaling> scaling) {
-  std::visit([](const auto& all) { use_huge_pages(all.data(), all.size() * sizeof(all[0])); }, values->values);
+  std::visit([](const auto& all) { use_huge_pages(all.data(), all.size() * sizeof(all[0])); },
+             values->values);
   return std::make_shared<Arrays>(std::move(values), std::move(labels), std::move(scaling));
 }
 
@@ -246,11 +274,14 @@ std::vector<Scaling> scaling_of(const std::string& scale, const Array& values, i
                                 std::vector<std::string>& lines) {
   if (!needs_moments(scale)) return scaling_from(scale, {}, group, lines);
   const Range share = lanes_of(group.rank, group.size, static_cast<int64_t>(records.size()));
-  const auto mine = std::span(records).subspan(static_cast<size_t>(share.begin), static_cast<size_t>(share.size()));
+  const auto mine = std::span(records).subspan(static_cast<size_t>(share.begin),
+                                               static_cast<size_t>(share.size()));
   const int64_t plane = values.row() / channels;
-  return scaling_from(scale,
-                      std::visit([&](const auto& list) { return moments(list, plane, channels, mine); }, values.values),
-                      group, lines);
+  return scaling_from(
+      scale,
+      std::visit([&](const auto& list) { return moments(list, plane, channels, mine); },
+                 values.values),
+      group, lines);
 }
 
 Split open_arrays(const Job& job, const DataGroup& group) {
@@ -261,8 +292,8 @@ Split open_arrays(const Job& job, const DataGroup& group) {
     for (int64_t& record : *part) record = train.good[static_cast<size_t>(record)];
   }
   const bool images = job.model.kind == "cnn" || job.model.kind == "script";
-  const auto scaling = scaling_of(job.data.scale, *train.values, images ? job.model.image[0] : 1, parts.train, group,
-                                  split.report.statistics);
+  const auto scaling = scaling_of(job.data.scale, *train.values, images ? job.model.image[0] : 1,
+                                  parts.train, group, split.report.statistics);
   if (job.data.path == "fashion-mnist") {
     split.report.classes = {"t-shirt", "trouser", "pullover", "dress", "coat",
                             "sandal",  "shirt",   "sneaker",  "bag",   "boot"};

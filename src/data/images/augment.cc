@@ -1,6 +1,6 @@
-// Which change a sample gets: one block of draws for where its pixels go, one for how they look, more only for colours,
-// noise and mixup. What is drawn from which word does not depend on what is switched on, so switching one thing on
-// leaves the others as they were.
+// Which change a sample gets: one block of draws for where its pixels go, one for how they look,
+// more only for colours, noise and mixup. What is drawn from which word does not depend on what is
+// switched on, so switching one thing on leaves the others as they were.
 #include "data/images/augment.h"
 
 #include <algorithm>
@@ -16,10 +16,12 @@
 namespace tutti {
 namespace {
 
-// The second word of a key; part of the job's meaning. The first is the number of the block for kSample (whose streams
-// are then the same for all samples, and have a block for each), the sample for the others.
+// The second word of a key; part of the job's meaning. The first is the number of the block for
+// kSample (whose streams are then the same for all samples, and have a block for each), the sample
+// for the others.
 constexpr uint64_t kSample = 0, kNoise = 1, kMixup = 2;
-// Blocks of a sample: {down, right, flip, angle}, {zoom, contrast, cutout's y, x}, then brightness of 4 channels each.
+// Blocks of a sample: {down, right, flip, angle}, {zoom, contrast, cutout's y, x}, then brightness
+// of 4 channels each.
 constexpr uint64_t kPlace = 0, kLook = 1, kBrightness = 2;
 
 struct Kernels {
@@ -42,9 +44,9 @@ const Kernels& loops() { return has_avx512() ? kAvx512 : kAvx2; }
 using Words = std::array<uint32_t, 4>;
 
 Words block_of(const PhiloxStream& stream, uint64_t index) {
-  return philox_raw(
-      {stream.counter[0], stream.counter[1], static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32)},
-      stream.key);
+  return philox_raw({stream.counter[0], stream.counter[1], static_cast<uint32_t>(index),
+                     static_cast<uint32_t>(index >> 32)},
+                    stream.key);
 }
 
 double uniform(uint32_t word) { return static_cast<double>(word) * 0x1p-32; }
@@ -57,20 +59,24 @@ double positive(uint32_t high, uint32_t low) {
   return static_cast<double>(((uint64_t{high} << 32 | low) >> 11) + 1) * 0x1p-53;
 }
 
-/// A gamma draw of shape at least 1 by Marsaglia and Tsang's rejection; attempt t takes blocks 2 t and 2 t + 1.
+/// A gamma draw of shape at least 1 by Marsaglia and Tsang's rejection; attempt t takes blocks 2 t
+/// and 2 t + 1.
 double gamma(double shape, const PhiloxStream& stream, uint64_t part) {
   const double d = shape - 1.0 / 3, c = 1 / std::sqrt(9 * d);
   for (uint64_t attempt = 0;; ++attempt) {
     const uint64_t at = part << 32 | attempt * 2;
     const Words w = block_of(stream, at), u = block_of(stream, at + 1);
-    const double x =
-        std::sqrt(-2 * std::log(positive(w[0], w[1]))) * std::cos(2 * std::numbers::pi * positive(w[2], w[3]));
+    const double x = std::sqrt(-2 * std::log(positive(w[0], w[1]))) *
+                     std::cos(2 * std::numbers::pi * positive(w[2], w[3]));
     const double cube = (1 + c * x) * (1 + c * x) * (1 + c * x);
-    if (cube > 0 && std::log(positive(u[0], u[1])) < 0.5 * x * x + d - d * cube + d * std::log(cube)) return d * cube;
+    if (cube > 0 &&
+        std::log(positive(u[0], u[1])) < 0.5 * x * x + d - d * cube + d * std::log(cube))
+      return d * cube;
   }
 }
 
-/// Beta(alpha, alpha). Below 1 by Joehnk's rejection, in logarithms: powers of 1 / alpha would underflow.
+/// Beta(alpha, alpha). Below 1 by Joehnk's rejection, in logarithms: powers of 1 / alpha would
+/// underflow.
 double beta(double alpha, const PhiloxStream& stream) {
   if (alpha > 1) {
     const double x = gamma(alpha, stream, 0), y = gamma(alpha, stream, 1);
@@ -78,7 +84,8 @@ double beta(double alpha, const PhiloxStream& stream) {
   }
   for (uint64_t attempt = 0;; ++attempt) {
     const Words w = block_of(stream, attempt);
-    const double x = std::log(positive(w[0], w[1])) / alpha, y = std::log(positive(w[2], w[3])) / alpha;
+    const double x = std::log(positive(w[0], w[1])) / alpha,
+                 y = std::log(positive(w[2], w[3])) / alpha;
     if (std::exp(x) + std::exp(y) <= 1) return 1 / (1 + std::exp(y - x));
   }
 }
@@ -87,7 +94,8 @@ double beta(double alpha, const PhiloxStream& stream) {
 
 Augment::Augment(const AugmentConfig& config, std::vector<int64_t> image, uint64_t seed)
     : config_(config), image_(std::move(image)), seed_(seed) {
-  TUTTI_CHECK(image_.size() == 3 && std::all_of(image_.begin(), image_.end(), [](int64_t n) { return n > 0; }),
+  TUTTI_CHECK(image_.size() == 3 &&
+                  std::all_of(image_.begin(), image_.end(), [](int64_t n) { return n > 0; }),
               "an image of {} dimensions", image_.size());
   const auto count = kBrightness + (static_cast<uint64_t>(image_[0]) + 3) / 4;
   for (uint64_t block = 0; block < count; ++block) {
@@ -100,13 +108,17 @@ void Augment::apply(std::span<const at::Tensor> tensors, int64_t first_sample) c
   const ImageShape shape{image_[0], image_[1], image_[2]};
   const at::Tensor& images = tensors[0];
   const int64_t rows = images.size(0);
-  TUTTI_CHECK(images.scalar_type() == at::kFloat && images.is_contiguous() && images.numel() == rows * shape.values(),
+  TUTTI_CHECK(images.scalar_type() == at::kFloat && images.is_contiguous() &&
+                  images.numel() == rows * shape.values(),
               "augmentation of {} rows of {} values as images of {}x{}x{}", rows,
-              images.numel() / std::max<int64_t>(rows, 1), shape.channels, shape.height, shape.width);
+              images.numel() / std::max<int64_t>(rows, 1), shape.channels, shape.height,
+              shape.width);
   auto* values = images.mutable_data_ptr<float>();
-  std::vector<float> scratch(static_cast<size_t>(std::max(turn_scratch(shape), move_scratch(shape))));
+  std::vector<float> scratch(
+      static_cast<size_t>(std::max(turn_scratch(shape), move_scratch(shape))));
   for (int64_t row = 0; row < rows; ++row) {
-    change(values + row * shape.values(), static_cast<uint64_t>(first_sample + row), scratch.data());
+    change(values + row * shape.values(), static_cast<uint64_t>(first_sample + row),
+           scratch.data());
   }
   if (config_.mixup > 0) mix(tensors, first_sample);
 }
@@ -115,13 +127,16 @@ void Augment::change(float* image, uint64_t sample, float* scratch) const {
   const ImageShape shape{image_[0], image_[1], image_[2]};
   const Kernels& k = loops();
   Words place{}, look{};
-  if (config_.crop > 0 || config_.flip > 0 || config_.rotate > 0) place = block_of(streams_[kPlace], sample);
-  if (config_.scale > 0 || config_.contrast > 0 || config_.cutout > 0) look = block_of(streams_[kLook], sample);
+  if (config_.crop > 0 || config_.flip > 0 || config_.rotate > 0)
+    place = block_of(streams_[kPlace], sample);
+  if (config_.scale > 0 || config_.contrast > 0 || config_.cutout > 0)
+    look = block_of(streams_[kLook], sample);
 
   if (config_.rotate > 0 || config_.scale > 0) {
     const double angle = either_way(place[3], config_.rotate) * std::numbers::pi / 180;
     const double zoom = 1 + either_way(look[0], config_.scale);
-    k.turn(image, shape, {static_cast<float>(std::cos(angle) / zoom), static_cast<float>(std::sin(angle) / zoom)},
+    k.turn(image, shape,
+           {static_cast<float>(std::cos(angle) / zoom), static_cast<float>(std::sin(angle) / zoom)},
            scratch);
   }
   const int64_t down = below(place[0], 2 * config_.crop + 1) - config_.crop;
@@ -137,7 +152,8 @@ void Augment::change(float* image, uint64_t sample, float* scratch) const {
     }
   }
   if (config_.contrast > 0) {
-    k.contrast(image, shape.values(), static_cast<float>(1 + either_way(look[1], config_.contrast)));
+    k.contrast(image, shape.values(),
+               static_cast<float>(1 + either_way(look[1], config_.contrast)));
   }
   if (config_.noise > 0) {
     k.noise(image, shape.values(), philox_stream({seed_, Purpose::kAugment, sample, kNoise}),
@@ -146,9 +162,11 @@ void Augment::change(float* image, uint64_t sample, float* scratch) const {
   if (config_.cutout > 0) {
     const int64_t y = below(look[2], shape.height) - config_.cutout / 2;
     const int64_t x = below(look[3], shape.width) - config_.cutout / 2;
-    const int64_t left = std::max<int64_t>(0, x), right_end = std::min(shape.width, x + config_.cutout);
+    const int64_t left = std::max<int64_t>(0, x),
+                  right_end = std::min(shape.width, x + config_.cutout);
     for (int64_t c = 0; c < shape.channels; ++c) {
-      for (int64_t r = std::max<int64_t>(0, y); r < std::min(shape.height, y + config_.cutout); ++r) {
+      for (int64_t r = std::max<int64_t>(0, y); r < std::min(shape.height, y + config_.cutout);
+           ++r) {
         float* line = image + (c * shape.height + r) * shape.width;
         std::fill(line + left, line + right_end, 0.0f);
       }
@@ -167,7 +185,8 @@ void Augment::mix(std::span<const at::Tensor> tensors, int64_t first_sample) con
   auto* mix = tensors[3].mutable_data_ptr<float>();
   for (int64_t row = 0; row < rows; ++row) {
     const auto sample = static_cast<uint64_t>(first_sample + row);
-    mix[row] = static_cast<float>(beta(config_.mixup, philox_stream({seed_, Purpose::kAugment, sample, kMixup})));
+    mix[row] = static_cast<float>(
+        beta(config_.mixup, philox_stream({seed_, Purpose::kAugment, sample, kMixup})));
     std::memcpy(others + static_cast<size_t>(row) * target_bytes,
                 targets + static_cast<size_t>(rows - 1 - row) * target_bytes, target_bytes);
   }

@@ -1,5 +1,5 @@
-// Loops that the compiler makes vectors of. No contraction and no reassociation: an element's bits do not depend on the
-// width of a vector.
+// Loops that the compiler makes vectors of. No contraction and no reassociation: an element's bits
+// do not depend on the width of a vector.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -88,10 +88,13 @@ inline void normals(uint32_t w0, uint32_t w1, float& a, float& b) {
   const float u = static_cast<float>(static_cast<int32_t>(w0 >> 8) + 1) * 0x1p-24f;
   const float radius = std::sqrt(std::max(-2 * log_of(u), 0.0f));
   const uint32_t quadrant = w1 >> 30;
-  const float t = static_cast<float>(static_cast<int32_t>(w1 & 0x3FFFFFFF) - 0x20000000) * (0.785398163f * 0x1p-29f);
+  const float t = static_cast<float>(static_cast<int32_t>(w1 & 0x3FFFFFFF) - 0x20000000) *
+                  (0.785398163f * 0x1p-29f);
   const float z = t * t;
-  const float sine = t + t * z * (-1.6666654611e-1f + z * (8.3321608736e-3f + z * -1.9515295891e-4f));
-  const float cosine = 1 - 0.5f * z + z * z * (4.166664568e-2f + z * (-1.388731625e-3f + z * 2.443315711e-5f));
+  const float sine =
+      t + t * z * (-1.6666654611e-1f + z * (8.3321608736e-3f + z * -1.9515295891e-4f));
+  const float cosine =
+      1 - 0.5f * z + z * z * (4.166664568e-2f + z * (-1.388731625e-3f + z * 2.443315711e-5f));
   const bool swap = (quadrant & 1) != 0;
   const float x = swap ? sine : cosine, y = swap ? cosine : sine;
   a = radius * (((quadrant ^ quadrant >> 1) & 1) != 0 ? -x : x);
@@ -102,7 +105,8 @@ inline void normals(uint32_t w0, uint32_t w1, float& a, float& b) {
 
 void turn(float* image, const ImageShape& shape, Turn by, float* scratch) {
   // A frame of zeros, one pixel before and two after, takes the place of tests for the border.
-  const int64_t height = shape.height, width = shape.width, stride = width + 3, plane = (height + 3) * stride;
+  const int64_t height = shape.height, width = shape.width, stride = width + 3,
+                plane = (height + 3) * stride;
   for (int64_t c = 0; c < shape.channels; ++c) {
     for (int64_t y = -1; y < height + 2; ++y) {
       float* row = scratch + c * plane + (y + 1) * stride;
@@ -111,10 +115,12 @@ void turn(float* image, const ImageShape& shape, Turn by, float* scratch) {
         continue;
       }
       row[0] = row[width + 1] = row[width + 2] = 0;
-      std::memcpy(row + 1, image + (c * height + y) * width, static_cast<size_t>(width) * sizeof(float));
+      std::memcpy(row + 1, image + (c * height + y) * width,
+                  static_cast<size_t>(width) * sizeof(float));
     }
   }
-  const float middle_x = static_cast<float>(width - 1) * 0.5f, middle_y = static_cast<float>(height - 1) * 0.5f;
+  const float middle_x = static_cast<float>(width - 1) * 0.5f,
+              middle_y = static_cast<float>(height - 1) * 0.5f;
   const auto last_x = static_cast<float>(width + 1), last_y = static_cast<float>(height + 1);
   for (int64_t y = 0; y < height; ++y) {
     const float dy = static_cast<float>(y) - middle_y;
@@ -148,16 +154,20 @@ void turn(float* image, const ImageShape& shape, Turn by, float* scratch) {
           const float below = corner[2][l] + fx[l] * (corner[3][l] - corner[2][l]);
           out[l] = above + fy[l] * (below - above);
         }
-        std::memcpy(image + (c * height + y) * width + begin, out, static_cast<size_t>(here) * sizeof(float));
+        std::memcpy(image + (c * height + y) * width + begin, out,
+                    static_cast<size_t>(here) * sizeof(float));
       }
     }
   }
 }
 
-// A plane moves as one piece of memory; what then comes in from the row before or after is overwritten with zeros.
-void move(float* image, const ImageShape& shape, int64_t down, int64_t right, bool flip, float* scratch) {
+// A plane moves as one piece of memory; what then comes in from the row before or after is
+// overwritten with zeros.
+void move(float* image, const ImageShape& shape, int64_t down, int64_t right, bool flip,
+          float* scratch) {
   const int64_t height = shape.height, width = shape.width, plane = shape.pixels();
-  if (std::abs(down) >= height || std::abs(right) >= width) return (void)std::fill_n(image, shape.values(), 0.0f);
+  if (std::abs(down) >= height || std::abs(right) >= width)
+    return (void)std::fill_n(image, shape.values(), 0.0f);
   const int64_t by = down * width + right;
   const int64_t begin = std::max<int64_t>(0, by), end = std::min(plane, plane + by);
   for (int64_t c = 0; c < shape.channels; ++c, image += plane) {

@@ -21,7 +21,8 @@ Image from_rows(const std::vector<uint8_t>& rows, int64_t channels, int64_t heig
   const int64_t plane = height * width;
   for (int64_t i = 0; i < plane; ++i)
     for (int64_t c = 0; c < channels; ++c)
-      image.planes[static_cast<size_t>(c * plane + i)] = rows[static_cast<size_t>(i * channels + c)];
+      image.planes[static_cast<size_t>(c * plane + i)] =
+          rows[static_cast<size_t>(i * channels + c)];
   return image;
 }
 
@@ -35,7 +36,8 @@ Image decode_png(const std::string& bytes, const std::string& path, int64_t chan
   };
   if (png_image_begin_read_from_memory(&png, bytes.data(), bytes.size()) == 0) fail();
   if (int64_t{png.width} * png.height > kMostPixels) {
-    std::snprintf(png.message, sizeof png.message, "%u x %u pixels are too many", png.width, png.height);
+    std::snprintf(png.message, sizeof png.message, "%u x %u pixels are too many", png.width,
+                  png.height);
     fail();
   }
   png.format = channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
@@ -63,8 +65,8 @@ void jpeg_warned(j_common_ptr info, int level) {
 }
 
 /// Only plain C data lives across the jump. False: fault.text says why.
-bool decode_jpeg_rows(const std::string& bytes, int64_t channels, std::vector<uint8_t>& rows, int64_t size[2],
-                      JpegFault& fault) {
+bool decode_jpeg_rows(const std::string& bytes, int64_t channels, std::vector<uint8_t>& rows,
+                      int64_t size[2], JpegFault& fault) {
   jpeg_decompress_struct jpeg{};
   jpeg.err = jpeg_std_error(&fault.manager);
   fault.manager.error_exit = jpeg_failed;
@@ -77,7 +79,8 @@ bool decode_jpeg_rows(const std::string& bytes, int64_t channels, std::vector<ui
   jpeg_mem_src(&jpeg, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
   jpeg_read_header(&jpeg, TRUE);
   if (int64_t{jpeg.image_width} * jpeg.image_height > kMostPixels) {
-    std::snprintf(fault.text, sizeof fault.text, "%u x %u pixels are too many", jpeg.image_width, jpeg.image_height);
+    std::snprintf(fault.text, sizeof fault.text, "%u x %u pixels are too many", jpeg.image_width,
+                  jpeg.image_height);
     longjmp(fault.back, 1);
   }
   jpeg.out_color_space = channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
@@ -86,7 +89,8 @@ bool decode_jpeg_rows(const std::string& bytes, int64_t channels, std::vector<ui
   size[1] = jpeg.output_width;
   rows.resize(static_cast<size_t>(size[0] * size[1] * channels));
   while (jpeg.output_scanline < jpeg.output_height) {
-    JSAMPROW row = rows.data() + static_cast<size_t>(jpeg.output_scanline) * jpeg.output_width * channels;
+    JSAMPROW row =
+        rows.data() + static_cast<size_t>(jpeg.output_scanline) * jpeg.output_width * channels;
     jpeg_read_scanlines(&jpeg, &row, 1);
   }
   jpeg_finish_decompress(&jpeg);
@@ -110,9 +114,12 @@ Image decode_image(const std::string& bytes, const std::string& path, int64_t ch
 
 Image resized(const Image& image, int64_t height, int64_t width) {
   if (image.height == height && image.width == width) return image;
-  Image out{image.channels, height, width, std::vector<uint8_t>(static_cast<size_t>(image.channels * height * width))};
+  Image out{image.channels, height, width,
+            std::vector<uint8_t>(static_cast<size_t>(image.channels * height * width))};
   const auto place = [](int64_t i, int64_t from, int64_t to) {
-    return std::max(0.0, (static_cast<double>(i) + 0.5) * static_cast<double>(from) / static_cast<double>(to) - 0.5);
+    return std::max(
+        0.0,
+        (static_cast<double>(i) + 0.5) * static_cast<double>(from) / static_cast<double>(to) - 0.5);
   };
   uint8_t* to = out.planes.data();
   for (int64_t c = 0; c < image.channels; ++c) {
@@ -123,7 +130,9 @@ Image resized(const Image& image, int64_t height, int64_t width) {
       for (int64_t x = 0; x < width; ++x) {
         const double fx = place(x, image.width, width);
         const auto x0 = static_cast<int64_t>(fx), x1 = std::min(x0 + 1, image.width - 1);
-        const auto at = [&](int64_t row, int64_t column) { return double(plane[row * image.width + column]); };
+        const auto at = [&](int64_t row, int64_t column) {
+          return double(plane[row * image.width + column]);
+        };
         const double ty = fy - static_cast<double>(y0), tx = fx - static_cast<double>(x0);
         const double upper = at(y0, x0) + (at(y0, x1) - at(y0, x0)) * tx;
         const double lower = at(y1, x0) + (at(y1, x1) - at(y1, x0)) * tx;

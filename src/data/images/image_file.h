@@ -12,8 +12,8 @@ struct Image {
   std::vector<uint8_t> planes;  ///< [channels, height, width]
 };
 
-/// `bytes` of a PNG or JPEG file, as grey (1) or red, green and blue (3); transparency is laid on black. Throws Error
-/// naming the path: another format, damaged, truncated.
+/// `bytes` of a PNG or JPEG file, as grey (1) or red, green and blue (3); transparency is laid on
+/// black. Throws Error naming the path: another format, damaged, truncated.
 Image decode_image(const std::string& bytes, const std::string& path, int64_t channels);
 
 /// Bilinear, as torch's interpolate with align_corners = false, rounded to the nearest.

@@ -1,5 +1,6 @@
-// A folder of PNG and JPEG images, a folder for each class. Opening decodes every image once, each rank a share of
-// them, so that a damaged one is known before the first step; what was decoded is kept while there is room.
+// A folder of PNG and JPEG images, a folder for each class. Opening decodes every image once, each
+// rank a share of them, so that a damaged one is known before the first step; what was decoded is
+// kept while there is room.
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
@@ -29,24 +30,29 @@ struct Folder {
 
 bool is_image(const std::filesystem::path& path) {
   std::string ending = path.extension().string();
-  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(ending.begin(), ending.end(), ending.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
 }
 
 /// Classes and files in the order of their names. `known` classes must be the ones there are.
-Folder list_folder(const std::string& path, int64_t classes, const std::vector<std::string>& known) {
+Folder list_folder(const std::string& path, int64_t classes,
+                   const std::vector<std::string>& known) {
   if (!is_folder(path)) throw Error(fmt::format("{}: no such folder", path));
   Folder folder;
   for (std::string& name : names_in(path))
-    if (!name.starts_with(".") && is_folder(path + "/" + name)) folder.classes.push_back(std::move(name));
+    if (!name.starts_with(".") && is_folder(path + "/" + name))
+      folder.classes.push_back(std::move(name));
   if (!known.empty()) {
     for (const std::string& name : folder.classes)
       if (std::find(known.begin(), known.end(), name) == known.end())
-        throw Error(fmt::format("{}/{}: an unknown class; the training images have none of that name", path, name));
+        throw Error(fmt::format(
+            "{}/{}: an unknown class; the training images have none of that name", path, name));
     folder.classes = known;
   }
   if (classes > 0 && static_cast<int64_t>(folder.classes.size()) != classes)
-    throw Error(fmt::format("{}: {} folders of classes, but model.classes = {}", path, folder.classes.size(), classes));
+    throw Error(fmt::format("{}: {} folders of classes, but model.classes = {}", path,
+                            folder.classes.size(), classes));
   for (size_t c = 0; c < folder.classes.size(); ++c) {
     const std::string inside = path + "/" + folder.classes[c];
     if (!is_folder(inside)) continue;
@@ -54,7 +60,8 @@ Folder list_folder(const std::string& path, int64_t classes, const std::vector<s
       if (is_image(name) && is_file(inside + "/" + name))
         folder.files.push_back({inside + "/" + name, static_cast<int64_t>(c)});
   }
-  if (folder.files.empty()) throw Error(fmt::format("{}: no PNG or JPEG images in its folders", path));
+  if (folder.files.empty())
+    throw Error(fmt::format("{}: no PNG or JPEG images in its folders", path));
   return folder;
 }
 
@@ -92,7 +99,8 @@ class Decoded {
 
 class Images final : public Dataset {
  public:
-  Images(std::shared_ptr<const Decoded> decoded, std::vector<int64_t> files, std::vector<Scaling> scaling)
+  Images(std::shared_ptr<const Decoded> decoded, std::vector<int64_t> files,
+         std::vector<Scaling> scaling)
       : decoded_(std::move(decoded)), files_(std::move(files)), scaling_(std::move(scaling)) {}
   int64_t size() const override { return static_cast<int64_t>(files_.size()); }
   void read(int64_t record, std::span<const at::Tensor> tensors, int64_t row) const override {
@@ -112,10 +120,10 @@ class Images final : public Dataset {
   std::vector<Scaling> scaling_;
 };
 
-/// The files that can be decoded, in order; this rank looks at its share, all hear of all faults. Throws Error for the
-/// first, on every rank, where none is to be skipped.
-std::vector<int64_t> usable_files(const Decoded& decoded, const std::string& path, bool skip, const DataGroup& group,
-                                  DataReport& report) {
+/// The files that can be decoded, in order; this rank looks at its share, all hear of all faults.
+/// Throws Error for the first, on every rank, where none is to be skipped.
+std::vector<int64_t> usable_files(const Decoded& decoded, const std::string& path, bool skip,
+                                  const DataGroup& group, DataReport& report) {
   const auto files = static_cast<int64_t>(decoded.files().size());
   std::string first;
   const Range share = lanes_of(group.rank, group.size, files);
@@ -129,7 +137,8 @@ std::vector<int64_t> usable_files(const Decoded& decoded, const std::string& pat
       mine += fmt::format("{} {}\n", file, fault);
     }
   }
-  const std::vector<std::string> all = group.size > 1 ? group.gather(mine) : std::vector<std::string>{mine};
+  const std::vector<std::string> all =
+      group.size > 1 ? group.gather(mine) : std::vector<std::string>{mine};
   std::vector<bool> bad(static_cast<size_t>(files));
   for (const std::string& part : all) {
     for (size_t at = 0; at < part.size();) {
@@ -170,21 +179,23 @@ Split open_images(const Job& job, const DataGroup& group) {
     return files;
   };
   const std::vector<int64_t> train = files_of(parts.train);
-  const Range share = lanes_of(group.rank, group.size, static_cast<int64_t>(decoded->files().size()));
+  const Range share =
+      lanes_of(group.rank, group.size, static_cast<int64_t>(decoded->files().size()));
   ByteCounts counts(job.model.image[0]);
   const int64_t plane = job.model.image[1] * job.model.image[2];
   for (int64_t file : train) {
     if (needs_moments(job.data.scale) && share.contains(file))
       decoded->with(file, [&](const uint8_t* pixels) { counts.add(pixels, plane); });
   }
-  const auto scaling = scaling_from(job.data.scale, counts.moments(), group, split.report.statistics);
+  const auto scaling =
+      scaling_from(job.data.scale, counts.moments(), group, split.report.statistics);
   split.train = std::make_shared<Images>(decoded, train, scaling);
   split.held_out = std::make_shared<Images>(decoded, files_of(parts.held_out), scaling);
   if (!job.data.test.empty()) {
     Folder test = list_folder(job.data.test, 0, split.report.classes);
     const auto tested = std::make_shared<const Decoded>(std::move(test.files), job.model.image);
-    split.test =
-        std::make_shared<Images>(tested, usable_files(*tested, job.data.test, skip, group, split.report), scaling);
+    split.test = std::make_shared<Images>(
+        tested, usable_files(*tested, job.data.test, skip, group, split.report), scaling);
   }
   return split;
 }

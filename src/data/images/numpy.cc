@@ -1,4 +1,5 @@
-// NumPy's .npy: a magic word, a version, the length of a header that is a Python dictionary, the values.
+// NumPy's .npy: a magic word, a version, the length of a header that is a Python dictionary, the
+// values.
 #include <cmath>
 #include <cstring>
 
@@ -19,12 +20,14 @@ std::string field(const std::string& header, const std::string& key, const std::
   if (at == std::string::npos) throw Error(fmt::format("{}: its header has no {}", path, key));
   size_t begin = header.find_first_not_of(' ', at + key.size() + 3);
   if (begin == std::string::npos) begin = header.size();
-  const size_t end = header[begin] == '(' ? header.find(')', begin) : header.find_first_of(",}", begin);
+  const size_t end =
+      header[begin] == '(' ? header.find(')', begin) : header.find_first_of(",}", begin);
   return header.substr(begin, end == std::string::npos ? end : end - begin);
 }
 
 std::vector<int64_t> dims_of(const std::string& shape, const std::string& path) {
-  if (shape.find('-') != std::string::npos) throw Error(fmt::format("{}: its shape is {})", path, shape));
+  if (shape.find('-') != std::string::npos)
+    throw Error(fmt::format("{}: its shape is {})", path, shape));
   std::vector<int64_t> dims;
   for (size_t i = 0; i < shape.size();) {
     if (std::isdigit(static_cast<unsigned char>(shape[i])) == 0) {
@@ -62,10 +65,12 @@ void fill(Array& array, const char* bytes, size_t count) {
 }
 
 constexpr Kind kKinds[] = {
-    {"'|u1'", 1, fill<uint8_t, uint8_t>},  {"'|b1'", 1, fill<uint8_t, uint8_t>},  {"'<f4'", 4, fill<float, float>},
-    {"'<f8'", 8, fill<double, float>},     {"'|i1'", 1, fill<int8_t, int64_t>},   {"'<i2'", 2, fill<int16_t, int64_t>},
-    {"'<i4'", 4, fill<int32_t, int64_t>},  {"'<i8'", 8, fill<int64_t, int64_t>},  {"'<u2'", 2, fill<uint16_t, int64_t>},
-    {"'<u4'", 4, fill<uint32_t, int64_t>}, {"'<u8'", 8, fill<uint64_t, int64_t>},
+    {"'|u1'", 1, fill<uint8_t, uint8_t>},  {"'|b1'", 1, fill<uint8_t, uint8_t>},
+    {"'<f4'", 4, fill<float, float>},      {"'<f8'", 8, fill<double, float>},
+    {"'|i1'", 1, fill<int8_t, int64_t>},   {"'<i2'", 2, fill<int16_t, int64_t>},
+    {"'<i4'", 4, fill<int32_t, int64_t>},  {"'<i8'", 8, fill<int64_t, int64_t>},
+    {"'<u2'", 2, fill<uint16_t, int64_t>}, {"'<u4'", 4, fill<uint32_t, int64_t>},
+    {"'<u8'", 8, fill<uint64_t, int64_t>},
 };
 
 }  // namespace
@@ -98,16 +103,19 @@ Array read_npy(const std::string& path) {
     const size_t left = bytes.size() - start - length;
     if (left / kind.bytes != count || left % kind.bytes != 0) {
       throw Error(
-          fmt::format("{}: {} bytes of values where its header says {} values of {} bytes: truncated or damaged", path,
-                      left, count, kind.bytes));
+          fmt::format("{}: {} bytes of values where its header says {} values of {} bytes: "
+                      "truncated or damaged",
+                      path, left, count, kind.bytes));
     }
     kind.fill(array, bytes.data() + start + length, count);
     return array;
   }
-  throw Error(fmt::format("{}: values of type {}; whole numbers, f4 and f8 (little-endian) are read", path, type));
+  throw Error(fmt::format(
+      "{}: values of type {}; whole numbers, f4 and f8 (little-endian) are read", path, type));
 }
 
-void write_npy(const std::string& path, const std::vector<int64_t>& dims, std::span<const float> values) {
+void write_npy(const std::string& path, const std::vector<int64_t>& dims,
+               std::span<const float> values) {
   std::string shape;
   for (int64_t dim : dims) shape += std::to_string(dim) + ",";
   std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (" + shape + "), }";
@@ -115,7 +123,8 @@ void write_npy(const std::string& path, const std::vector<int64_t>& dims, std::s
   while ((kStart + header.size() + 1) % 64 != 0) header += ' ';
   header += '\n';
   std::string bytes(kMagic, kMagicSize);
-  bytes += {'\1', '\0', static_cast<char>(header.size() & 0xff), static_cast<char>(header.size() >> 8)};
+  bytes +=
+      {'\1', '\0', static_cast<char>(header.size() & 0xff), static_cast<char>(header.size() >> 8)};
   bytes += header;
   bytes.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
   write_output(path, bytes);

@@ -36,10 +36,12 @@ std::vector<Moments> ByteCounts::moments() const {
   return all;
 }
 
-bool needs_moments(const std::string& scale) { return scale == "standardise" || scale == "min-max"; }
+bool needs_moments(const std::string& scale) {
+  return scale == "standardise" || scale == "min-max";
+}
 
-std::vector<Scaling> scaling_from(const std::string& scale, std::vector<Moments> mine, const DataGroup& group,
-                                  std::vector<std::string>& lines) {
+std::vector<Scaling> scaling_from(const std::string& scale, std::vector<Moments> mine,
+                                  const DataGroup& group, std::vector<std::string>& lines) {
   if (scale == "none") return {Scaling{}};
   if (scale == "unit") return {Scaling{1.0F / 255, 0}};
   const std::vector<Moments> all = merged(std::move(mine), group);
@@ -48,13 +50,15 @@ std::vector<Scaling> scaling_from(const std::string& scale, std::vector<Moments>
     const Moments& m = all[c];
     const double n = static_cast<double>(std::max<int64_t>(m.count, 1)), mean = m.sum.value() / n;
     // What rounding leaves of a constant's deviation must not be divided by.
-    const double deviation = m.high > m.low ? std::sqrt(std::max(0.0, m.squares.value() / n - mean * mean)) : 0;
+    const double deviation =
+        m.high > m.low ? std::sqrt(std::max(0.0, m.squares.value() / n - mean * mean)) : 0;
     const bool standardise = scale == "standardise";
     const double range = standardise ? deviation : m.high - m.low;
     const double factor = range > 0 ? 1 / range : 1;
-    scaling.push_back({static_cast<float>(factor), static_cast<float>(-(standardise ? mean : m.low) * factor)});
-    lines.push_back(fmt::format("channel {}: mean {:.6g}, deviation {:.6g}, from {:.6g} to {:.6g}", c, mean, deviation,
-                                m.low, m.high));
+    scaling.push_back(
+        {static_cast<float>(factor), static_cast<float>(-(standardise ? mean : m.low) * factor)});
+    lines.push_back(fmt::format("channel {}: mean {:.6g}, deviation {:.6g}, from {:.6g} to {:.6g}",
+                                c, mean, deviation, m.low, m.high));
   }
   return scaling;
 }

@@ -1,4 +1,5 @@
-// How values of images and arrays are scaled, channel by channel, by statistics of the training records.
+// How values of images and arrays are scaled, channel by channel, by statistics of the training
+// records.
 #pragma once
 
 #include <cstdint>
@@ -50,9 +51,9 @@ class ByteCounts {
 
 /// data.scale that looks at the records: standardise and min-max.
 bool needs_moments(const std::string& scale);
-/// Collective where it needs moments: `mine` are those of this rank's share of the training records. The lines say what
-/// was found.
-std::vector<Scaling> scaling_from(const std::string& scale, std::vector<Moments> mine, const DataGroup& group,
-                                  std::vector<std::string>& lines);
+/// Collective where it needs moments: `mine` are those of this rank's share of the training
+/// records. The lines say what was found.
+std::vector<Scaling> scaling_from(const std::string& scale, std::vector<Moments> mine,
+                                  const DataGroup& group, std::vector<std::string>& lines);
 
 }  // namespace tutti

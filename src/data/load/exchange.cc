@@ -1,12 +1,14 @@
 // The loader of ranks that read by a partition of the records.
-//   N ranks, a step of S samples; reader(s) = partition(record(s)), owner(s) = the rank that computes sample s
+//   N ranks, a step of S samples; reader(s) = partition(record(s)), owner(s) = the rank that
+//   computes sample s
 //   1. on its thread, every rank reads the rows of the samples it is the reader of, in sample order
-//   2. when the first step begins, ranks learn each other's sequences; when any does, whether all could read
-//   3. a reader sends an owner's rows in the order of the owner's sequence: as they lie where they lie side by side (an
-//      owner of a range of lanes), else put together first
+//   2. when the first step begins, ranks learn each other's sequences; when any does, whether all
+//      could read
+//   3. a reader sends an owner's rows in the order of the owner's sequence: as they lie where they
+//      lie side by side (an owner of a range of lanes), else put together first
 //   4. an owner deals the rows it received to its micro-batches in that order
-// A sample may have several owners: the ranks of a mesh that share a replica. Every rank computes records and readers
-// of all S samples, so nobody has to be told how much will come.
+// A sample may have several owners: the ranks of a mesh that share a replica. Every rank computes
+// records and readers of all S samples, so nobody has to be told how much will come.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -29,7 +31,9 @@ struct Status {
 };
 
 /// Mixup's tensors are not the data's: augmentation writes them.
-bool travels(const Border& border) { return border.name != "other_targets" && border.name != "mix"; }
+bool travels(const Border& border) {
+  return border.name != "other_targets" && border.name != "mix";
+}
 
 class ExchangingFeed final : public Feed {
  public:
@@ -45,7 +49,8 @@ class ExchangingFeed final : public Feed {
         ahead_(
             kSteps, [this](int64_t step) { read_step(step); }, clock, cancel) {
     // Those of a step may be held on into the next one's, or further.
-    const int64_t sets = 1 + (shape_.in_flight - 1 + shape_.micro_batches - 1) / shape_.micro_batches;
+    const int64_t sets =
+        1 + (shape_.in_flight - 1 + shape_.micro_batches - 1) / shape_.micro_batches;
     sets_.resize(static_cast<size_t>(sets));
     for (auto& set : sets_)
       for (int64_t i = 0; i < shape_.micro_batches; ++i) set.push_back(allocate(options_.borders));
@@ -62,7 +67,8 @@ class ExchangingFeed final : public Feed {
   const std::vector<at::Tensor>& next(int64_t index) override {
     const int64_t micro = index % shape_.micro_batches;
     begin(index / shape_.micro_batches);
-    const std::vector<at::Tensor>& tensors = set_of(index / shape_.micro_batches)[static_cast<size_t>(micro)];
+    const std::vector<at::Tensor>& tensors =
+        set_of(index / shape_.micro_batches)[static_cast<size_t>(micro)];
     if (options_.augment) options_.augment->apply(tensors, shape_.first_sample(index));
     digest_ += digests_[static_cast<size_t>(micro)];
     return tensors;
@@ -71,7 +77,8 @@ class ExchangingFeed final : public Feed {
   uint64_t digest() const override { return digest_; }
 
  private:
-  /// A step as its reader leaves it: of all samples the record and its reader, and the rows read here.
+  /// A step as its reader leaves it: of all samples the record and its reader, and the rows read
+  /// here.
   struct Step {
     std::vector<int64_t> records, mine;
     std::vector<int> readers;
@@ -88,12 +95,13 @@ class ExchangingFeed final : public Feed {
     step.records.resize(static_cast<size_t>(samples));
     step.readers.resize(static_cast<size_t>(samples));
     step.mine.clear();
-    options_.order.records(static_cast<uint64_t>((shape_.first_step + number) * samples), step.records);
+    options_.order.records(static_cast<uint64_t>((shape_.first_step + number) * samples),
+                           step.records);
     for (size_t i = 0; i < step.records.size(); ++i) {
       const int reader = options_.partition(step.records[i]);
       if (reader < 0 || reader >= channel_.size()) {
-        throw Error(
-            fmt::format("the partition gives record {} to rank {} of {}", step.records[i], reader, channel_.size()));
+        throw Error(fmt::format("the partition gives record {} to rank {} of {}", step.records[i],
+                                reader, channel_.size()));
       }
       step.readers[i] = reader;
       if (reader == channel_.rank()) step.mine.push_back(step.records[i]);
@@ -110,7 +118,8 @@ class ExchangingFeed final : public Feed {
 
   std::byte* row(const Step& step, size_t k, int64_t row) const {
     if (step.rows.empty()) return nullptr;
-    return static_cast<std::byte*>(step.rows[k].mutable_data_ptr()) + static_cast<size_t>(row) * row_bytes_[k];
+    return static_cast<std::byte*>(step.rows[k].mutable_data_ptr()) +
+           static_cast<size_t>(row) * row_bytes_[k];
   }
 
   void exchange(int64_t number) {
@@ -121,7 +130,8 @@ class ExchangingFeed final : public Feed {
     const auto me = static_cast<size_t>(channel_.rank());
     const std::vector<std::vector<int64_t>> sent = rows_for_owners(step);
     std::vector<size_t> received(ranks);
-    for (int64_t sample : samples_[me]) ++received[static_cast<size_t>(step.readers[static_cast<size_t>(sample)])];
+    for (int64_t sample : samples_[me])
+      ++received[static_cast<size_t>(step.readers[static_cast<size_t>(sample)])];
     std::vector<const std::byte*> from(ranks);
     for (size_t k = 0; k < options_.borders.size(); ++k) {
       if (!travels(options_.borders[k])) continue;
@@ -159,7 +169,8 @@ class ExchangingFeed final : public Feed {
     channel_.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
     for (size_t r = 0; r < all.size(); ++r) {
       if (all[r].fault[0] != '\0') {
-        throw Error(fmt::format("rank {} could not read the data of step {}: {}", r, step + 1, all[r].fault));
+        throw Error(fmt::format("rank {} could not read the data of step {}: {}", r, step + 1,
+                                all[r].fault));
       }
     }
   }
@@ -182,12 +193,14 @@ class ExchangingFeed final : public Feed {
   std::vector<std::vector<int64_t>> rows_for_owners(const Step& step) const {
     std::vector<int64_t> row_of(step.readers.size());
     int64_t rows = 0;
-    for (size_t i = 0; i < row_of.size(); ++i) row_of[i] = step.readers[i] == channel_.rank() ? rows++ : -1;
+    for (size_t i = 0; i < row_of.size(); ++i)
+      row_of[i] = step.readers[i] == channel_.rank() ? rows++ : -1;
     std::vector<std::vector<int64_t>> sent;
     for (const std::vector<int64_t>& samples : samples_) {
       sent.emplace_back();
       for (int64_t sample : samples)
-        if (const int64_t row = row_of[static_cast<size_t>(sample)]; row >= 0) sent.back().push_back(row);
+        if (const int64_t row = row_of[static_cast<size_t>(sample)]; row >= 0)
+          sent.back().push_back(row);
     }
     return sent;
   }
@@ -201,18 +214,22 @@ class ExchangingFeed final : public Feed {
     if (std::adjacent_find(rows.begin(), rows.end(), gap) == rows.end())
       return {row(step, k, rows.front()), rows.size() * bytes};
     buffer.resize(std::max(buffer.size(), rows.size() * bytes));
-    for (size_t i = 0; i < rows.size(); ++i) std::memcpy(buffer.data() + i * bytes, row(step, k, rows[i]), bytes);
+    for (size_t i = 0; i < rows.size(); ++i)
+      std::memcpy(buffer.data() + i * bytes, row(step, k, rows[i]), bytes);
     return std::span(buffer).first(rows.size() * bytes);
   }
 
-  /// Copies the rows of tensor k to this rank's micro-batches; from[r] is where those of reader r begin.
-  void deal(const Step& step, const MicroBatches& micro_batches, size_t k, std::vector<const std::byte*>& from) {
+  /// Copies the rows of tensor k to this rank's micro-batches; from[r] is where those of reader r
+  /// begin.
+  void deal(const Step& step, const MicroBatches& micro_batches, size_t k,
+            std::vector<const std::byte*>& from) {
     const size_t bytes = row_bytes_[k];
     const int64_t* sample = samples_[static_cast<size_t>(channel_.rank())].data();
     for (const std::vector<at::Tensor>& tensors : micro_batches) {
       auto* to = static_cast<std::byte*>(tensors[k].mutable_data_ptr());
       for (int64_t i = 0; i < shape_.rows; ++i, to += bytes) {
-        const std::byte*& at = from[static_cast<size_t>(step.readers[static_cast<size_t>(*sample++)])];
+        const std::byte*& at =
+            from[static_cast<size_t>(step.readers[static_cast<size_t>(*sample++)])];
         std::memcpy(to, at, bytes);
         at += bytes;
       }
@@ -239,10 +256,12 @@ class ExchangingFeed final : public Feed {
   std::vector<Step> steps_;
   std::vector<std::vector<std::byte>> incoming_;  // by reader
   std::vector<std::vector<std::byte>> outgoing_;  // by owner
-  std::vector<std::vector<int64_t>> samples_;     // by owner: those of a step, from its first, in the owner's order
-  std::vector<MicroBatches> sets_;                // of the step that is handed out and of those still held
-  std::vector<size_t> row_bytes_;                 // by tensor
-  std::vector<uint64_t> digests_;                 // by micro-batch
+  // by owner: those of a step, from its first, in the owner's order
+  std::vector<std::vector<int64_t>> samples_;
+  // of the step that is handed out and of those still held
+  std::vector<MicroBatches> sets_;
+  std::vector<size_t> row_bytes_;  // by tensor
+  std::vector<uint64_t> digests_;  // by micro-batch
   std::atomic<uint64_t> digest_{0};
   std::atomic<int64_t> stalled_{0};
   ReadAhead ahead_;  // last: its thread uses all of the above
@@ -250,7 +269,8 @@ class ExchangingFeed final : public Feed {
 
 }  // namespace
 
-std::unique_ptr<Feed> make_exchanging_feed(LoaderOptions options, Clock& clock, const Cancel* cancel) {
+std::unique_ptr<Feed> make_exchanging_feed(LoaderOptions options, Clock& clock,
+                                           const Cancel* cancel) {
   return std::make_unique<ExchangingFeed>(std::move(options), clock, cancel);
 }
 

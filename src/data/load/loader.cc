@@ -1,5 +1,6 @@
-// The loader of a rank that reads what it computes: a ring of depth + in_flight micro-batches between two threads. The
-// reader fills ahead, next() hands out; the latter are those that the caller holds.
+// The loader of a rank that reads what it computes: a ring of depth + in_flight micro-batches
+// between two threads. The reader fills ahead, next() hands out; the latter are those that the
+// caller holds.
 #include "data/load/loader.h"
 
 #include <algorithm>
@@ -12,7 +13,8 @@
 namespace tutti {
 namespace {
 
-/// The order is computed for this many samples at a time: that is faster than micro-batch by micro-batch.
+/// The order is computed for this many samples at a time: that is faster than micro-batch by
+/// micro-batch.
 constexpr int64_t kOrderAhead = 1024;
 
 class ReadingFeed final : public Feed {
@@ -22,7 +24,8 @@ class ReadingFeed final : public Feed {
         shape_(options_),
         slots_(slots(options_)),
         ahead_(
-            static_cast<int64_t>(slots_.size()), [this](int64_t index) { fill(index); }, clock, cancel) {}
+            static_cast<int64_t>(slots_.size()), [this](int64_t index) { fill(index); }, clock,
+            cancel) {}
 
   const std::vector<at::Tensor>& next(int64_t index) override {
     ahead_.release(std::max<int64_t>(0, index + 1 - shape_.in_flight));
@@ -41,7 +44,8 @@ class ReadingFeed final : public Feed {
   };
   static std::vector<Slot> slots(const LoaderOptions& options) {
     std::vector<Slot> made;
-    for (int i = 0; i < options.depth + options.in_flight; ++i) made.push_back({allocate(options.borders), 0});
+    for (int i = 0; i < options.depth + options.in_flight; ++i)
+      made.push_back({allocate(options.borders), 0});
     return made;
   }
   Slot& slot_of(int64_t index) { return slots_[static_cast<size_t>(index) % slots_.size()]; }
@@ -49,13 +53,15 @@ class ReadingFeed final : public Feed {
   void fill(int64_t index) {
     const int64_t first = shape_.first_sample(index);
     if (index == look_at_) look_ahead(index, first);
-    const auto records = std::span<const int64_t>(order_).subspan(order_.size() - (order_end_ - first), shape_.rows);
+    const auto records =
+        std::span<const int64_t>(order_).subspan(order_.size() - (order_end_ - first), shape_.rows);
     Slot& slot = slot_of(index);
     options_.data->read_rows(records, slot.tensors, 0);
     if (options_.augment) options_.augment->apply(slot.tensors, first);
     slot.digest = 0;
     for (int64_t i = 0; i < shape_.rows; ++i) {
-      slot.digest += order_digest(static_cast<uint64_t>(first + i), static_cast<uint64_t>(records[i]));
+      slot.digest +=
+          order_digest(static_cast<uint64_t>(first + i), static_cast<uint64_t>(records[i]));
     }
   }
 
@@ -63,7 +69,8 @@ class ReadingFeed final : public Feed {
   void look_ahead(int64_t index, int64_t first) {
     const int64_t most = std::max<int64_t>(1, kOrderAhead / shape_.rows);
     int64_t count = 1;
-    while (count < most && shape_.first_sample(index + count) == first + count * shape_.rows) ++count;
+    while (count < most && shape_.first_sample(index + count) == first + count * shape_.rows)
+      ++count;
     order_.resize(static_cast<size_t>(count * shape_.rows));
     options_.order.records(static_cast<uint64_t>(first), order_);
     order_end_ = first + count * shape_.rows;
@@ -113,24 +120,28 @@ struct Loader::Impl {
 
 Loader::Loader(LoaderOptions options, Clock& clock, const Cancel* cancel)
     : impl_(std::make_unique<Impl>(FeedShape(options))) {
-  TUTTI_CHECK(options.depth > 0 && options.in_flight > 0, "a loader of depth {} and {} in flight", options.depth,
-              options.in_flight);
+  TUTTI_CHECK(options.depth > 0 && options.in_flight > 0, "a loader of depth {} and {} in flight",
+              options.depth, options.in_flight);
   if (options.data->size() == 0) throw Error("the data has no records to train on");
   if (options.sequence.empty()) return;
-  const bool alone = !options.partition || options.channel == nullptr || options.channel->size() == 1;
-  impl_->feed = (alone ? make_reading_feed : make_exchanging_feed)(std::move(options), clock, cancel);
+  const bool alone =
+      !options.partition || options.channel == nullptr || options.channel->size() == 1;
+  impl_->feed =
+      (alone ? make_reading_feed : make_exchanging_feed)(std::move(options), clock, cancel);
 }
 
 Loader::~Loader() = default;
 
 const std::vector<at::Tensor>& Loader::next(int64_t step, int lane, int micro) {
   Impl& s = *impl_;
-  TUTTI_CHECK(s.feed, "micro-batch (step {}, lane {}, micro {}) asked for, this rank has none", step, lane, micro);
+  TUTTI_CHECK(s.feed, "micro-batch (step {}, lane {}, micro {}) asked for, this rank has none",
+              step, lane, micro);
   const int64_t next_step = s.shape.step(s.taken);
   const MicroBatch& next = s.shape.at(s.taken);
-  TUTTI_CHECK(step == next_step && lane == next.lane && micro == next.micro,
-              "micro-batch (step {}, lane {}, micro {}) asked for, (step {}, lane {}, micro {}) is next", step, lane,
-              micro, next_step, next.lane, next.micro);
+  TUTTI_CHECK(
+      step == next_step && lane == next.lane && micro == next.micro,
+      "micro-batch (step {}, lane {}, micro {}) asked for, (step {}, lane {}, micro {}) is next",
+      step, lane, micro, next_step, next.lane, next.micro);
   return s.feed->next(s.taken++);
 }
 

@@ -19,16 +19,18 @@ struct LoaderOptions {
   std::shared_ptr<const Dataset> data;
   std::vector<Border> borders;
   Batch batch;
-  /// This rank's micro-batches of a step, in the order in which it takes them; none: no data is read.
+  /// This rank's micro-batches of a step, in the order in which it takes them; none: no data is
+  /// read.
   std::vector<MicroBatch> sequence;
   Order order;
   int64_t first_step = 0;
-  int depth = 4;                           ///< micro-batches kept ready
-  int in_flight = 1;                       ///< how many micro-batches are held at a time, the newest included
+  int depth = 4;  ///< micro-batches kept ready
+  /// how many micro-batches are held at a time, the newest included
+  int in_flight = 1;
   std::shared_ptr<const Augment> augment;  ///< null: none
-  /// Not empty: this rank reads the records that the partition gives it, for whichever rank computes them, and the
-  /// ranks exchange rows when a step begins, over `channel` (which then belongs to the thread that calls begin() and
-  /// next()).
+  /// Not empty: this rank reads the records that the partition gives it, for whichever rank
+  /// computes them, and the ranks exchange rows when a step begins, over `channel` (which then
+  /// belongs to the thread that calls begin() and next()).
   Partition partition;
   Channel* channel = nullptr;
 };
@@ -36,24 +38,26 @@ struct LoaderOptions {
 /// Lane by lane, micro by micro.
 std::vector<MicroBatch> lane_by_lane(Range lanes, const Batch& batch);
 
-/// Hands out this rank's micro-batches in the order in which the plan loads them: step by step, each in the order of
-/// the sequence.
+/// Hands out this rank's micro-batches in the order in which the plan loads them: step by step,
+/// each in the order of the sequence.
 class Loader {
  public:
   /// Reading starts at once.
   Loader(LoaderOptions options, Clock& clock, const Cancel* cancel);
   ~Loader();
 
-  /// Before a step's first next(): with a partition the ranks exchange the step's rows. Collective then, so it must not
-  /// wait for what a rank does only after its own; left out, the first next() does it.
+  /// Before a step's first next(): with a partition the ranks exchange the step's rows. Collective
+  /// then, so it must not wait for what a rank does only after its own; left out, the first next()
+  /// does it.
   void begin(int64_t step);
-  /// The next micro-batch; blocks until it is ready. Its tensors stay valid and unchanged until the in_flight-th call
-  /// of next() from here. Rethrows what reading threw; with a partition every rank does, naming the rank that read.
+  /// The next micro-batch; blocks until it is ready. Its tensors stay valid and unchanged until the
+  /// in_flight-th call of next() from here. Rethrows what reading threw; with a partition every
+  /// rank does, naming the rank that read.
   const std::vector<at::Tensor>& next(int64_t step, int lane, int micro);
   /// Time next() spent waiting, in all.
   Duration stalled() const;
-  /// The sum of order_digest(position, record) over the samples that next() handed out: summed over the ranks it names
-  /// what was trained on in which order, whoever read it.
+  /// The sum of order_digest(position, record) over the samples that next() handed out: summed over
+  /// the ranks it names what was trained on in which order, whoever read it.
   uint64_t digest() const;
 
  private:

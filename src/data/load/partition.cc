@@ -24,7 +24,8 @@ int64_t share(uint64_t a, uint64_t b, uint64_t n) {
 }
 
 int by_hash(uint64_t value, int ranks) {
-  return static_cast<int>(static_cast<unsigned __int128>(mixed(value)) * static_cast<unsigned>(ranks) >> 64);
+  return static_cast<int>(
+      static_cast<unsigned __int128>(mixed(value)) * static_cast<unsigned>(ranks) >> 64);
 }
 
 Partition by_feature(const std::string& column, std::shared_ptr<const Dataset> data, int ranks) {
@@ -40,8 +41,9 @@ Partition by_feature(const std::string& column, std::shared_ptr<const Dataset> d
       return by_hash(static_cast<uint64_t>(data->label(record)), ranks);
     };
   }
-  return
-      [data = std::move(data), ranks, column](int64_t record) { return by_hash(data->feature(record, column), ranks); };
+  return [data = std::move(data), ranks, column](int64_t record) {
+    return by_hash(data->feature(record, column), ranks);
+  };
 }
 
 }  // namespace
@@ -53,18 +55,23 @@ Partition make_partition(const LayoutConfig& layout, std::shared_ptr<const Datas
   if (kind == "lanes") return {};
   if (kind == "even") {
     return [n = static_cast<uint64_t>(data->size()), ranks](int64_t record) {
-      return static_cast<int>(share(static_cast<uint64_t>(record), static_cast<uint64_t>(ranks), n));
+      return static_cast<int>(
+          share(static_cast<uint64_t>(record), static_cast<uint64_t>(ranks), n));
     };
   }
-  if (kind == "round-robin") return [ranks](int64_t record) { return static_cast<int>(record % ranks); };
-  if (kind == "hash") return [ranks](int64_t record) { return by_hash(static_cast<uint64_t>(record), ranks); };
+  if (kind == "round-robin")
+    return [ranks](int64_t record) { return static_cast<int>(record % ranks); };
+  if (kind == "hash")
+    return [ranks](int64_t record) { return by_hash(static_cast<uint64_t>(record), ranks); };
   if (kind == "feature") return by_feature(layout.partition_by, std::move(data), ranks);
   TUTTI_CHECK(kind == "own", "layout.partition is \"{}\"", kind);
-  if (!own) throw Error("layout.partition = \"own\" needs a function: only a C++ program can give one");
+  if (!own)
+    throw Error("layout.partition = \"own\" needs a function: only a C++ program can give one");
   return [own, data = std::move(data), ranks](int64_t record) {
     const int rank = own(*data, record, ranks);
     if (rank < 0 || rank >= ranks) {
-      throw Error(fmt::format("the program's own partition gives record {} to rank {} of {}", record, rank, ranks));
+      throw Error(fmt::format("the program's own partition gives record {} to rank {} of {}",
+                              record, rank, ranks));
     }
     return rank;
   };
@@ -86,12 +93,14 @@ Skew skew_of(const Partition& partition, const Dataset& data, int ranks, int64_t
     const int64_t label = data.label(record);
     if (label < 0) continue;
     for (std::vector<int64_t>* counts : {&all, &skew.classes[rank]}) {
-      if (counts->size() <= static_cast<size_t>(label)) counts->resize(static_cast<size_t>(label) + 1);
+      if (counts->size() <= static_cast<size_t>(label))
+        counts->resize(static_cast<size_t>(label) + 1);
       ++(*counts)[static_cast<size_t>(label)];
     }
   }
   if (looked > 0) {
-    const auto fullest = static_cast<double>(*std::max_element(skew.records.begin(), skew.records.end()));
+    const auto fullest =
+        static_cast<double>(*std::max_element(skew.records.begin(), skew.records.end()));
     skew.ratio = fullest * ranks / static_cast<double>(looked);
   }
   if (all.empty()) {
@@ -108,7 +117,8 @@ Skew skew_of(const Partition& partition, const Dataset& data, int ranks, int64_t
     if (sum(counts) == 0) continue;  // the ratio tells of a rank without records
     double distance = 0;
     for (size_t c = 0; c < all.size(); ++c) {
-      distance += std::abs(static_cast<double>(counts[c]) / sum(counts) - static_cast<double>(all[c]) / sum(all));
+      distance += std::abs(static_cast<double>(counts[c]) / sum(counts) -
+                           static_cast<double>(all[c]) / sum(all));
     }
     skew.class_distance = std::max(skew.class_distance, distance / 2);
   }
@@ -118,11 +128,13 @@ Skew skew_of(const Partition& partition, const Dataset& data, int ranks, int64_t
 std::string to_text(const Skew& skew) {
   int64_t records = 0;
   for (const int64_t count : skew.records) records += count;
-  std::string text = fmt::format("partition of {} records over {} ranks: the fullest has {:.3f} of the mean", records,
-                                 skew.records.size(), skew.ratio);
+  std::string text =
+      fmt::format("partition of {} records over {} ranks: the fullest has {:.3f} of the mean",
+                  records, skew.records.size(), skew.ratio);
   if (!skew.classes.empty()) {
-    text += fmt::format("; classes differ by up to {:.3f} (total variation) from those of all records",
-                        skew.class_distance);
+    text +=
+        fmt::format("; classes differ by up to {:.3f} (total variation) from those of all records",
+                    skew.class_distance);
   }
   text += "\n";
   constexpr size_t kRanks = 16, kClasses = 16;
@@ -137,7 +149,8 @@ std::string to_text(const Skew& skew) {
     }
     text += "\n";
   }
-  if (skew.records.size() > kRanks) text += fmt::format("  and {} more ranks\n", skew.records.size() - kRanks);
+  if (skew.records.size() > kRanks)
+    text += fmt::format("  and {} more ranks\n", skew.records.size() - kRanks);
   return text;
 }
 

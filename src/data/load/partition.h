@@ -1,4 +1,5 @@
-// Which rank reads a record. That is layout: the order of the samples and who computes them do not depend on it.
+// Which rank reads a record. That is layout: the order of the samples and who computes them do not
+// depend on it.
 #pragma once
 
 #include <functional>
@@ -16,8 +17,8 @@ using Partition = std::function<int(int64_t record)>;
 /// A C++ program's own (layout.partition = "own").
 using OwnPartition = std::function<int(const Dataset& data, int64_t record, int ranks)>;
 
-/// What layout.partition names; empty for "lanes": the rank that computes a record reads it. Throws Error for "own"
-/// without a function, and for a feature that the data does not have.
+/// What layout.partition names; empty for "lanes": the rank that computes a record reads it. Throws
+/// Error for "own" without a function, and for a feature that the data does not have.
 Partition make_partition(const LayoutConfig& layout, std::shared_ptr<const Dataset> data, int ranks,
                          const OwnPartition& own = {});
 
@@ -26,7 +27,8 @@ struct Skew {
   std::vector<int64_t> records;               ///< by rank
   std::vector<std::vector<int64_t>> classes;  ///< [rank][class]; empty: no classes
   double ratio = 1;                           ///< of the fullest rank to the mean
-  double class_distance = 0;  ///< largest total variation distance between a rank's classes and all records'
+  /// largest total variation distance between a rank's classes and all records'
+  double class_distance = 0;
 };
 Skew skew_of(const Partition& partition, const Dataset& data, int ranks, int64_t most = 1 << 20);
 /// A few lines for people.

@@ -1,12 +1,16 @@
-// Two counters are all that the two threads share; each side waits for the other's through the clock.
+// Two counters are all that the two threads share; each side waits for the other's through the
+// clock.
 #include "data/load/read_ahead.h"
 
 #include "base/error.h"
 
 namespace tutti {
 
-ReadAhead::ReadAhead(int64_t slots, std::function<void(int64_t item)> fill, Clock& clock, const Cancel* cancel)
-    : slots_(slots), fill_(std::move(fill)), clock_(clock), cancel_(cancel), thread_([this] { run(); }) {}
+ReadAhead::ReadAhead(int64_t slots, std::function<void(int64_t item)> fill, Clock& clock,
+                     const Cancel* cancel)
+    : slots_(slots), fill_(std::move(fill)), clock_(clock), cancel_(cancel), thread_([this] {
+        run();
+      }) {}
 
 ReadAhead::~ReadAhead() {
   stopping_.store(true);
@@ -15,9 +19,12 @@ ReadAhead::~ReadAhead() {
 }
 
 void ReadAhead::run() {
-  const auto room = [this] { return stopping_.load() || filled_.load() - released_.load() < slots_; };
+  const auto room = [this] {
+    return stopping_.load() || filled_.load() - released_.load() < slots_;
+  };
   try {
-    while (clock_.wait(emptied_, room, Deadline::never(), cancel_) == WaitResult::kReady && !stopping_.load()) {
+    while (clock_.wait(emptied_, room, Deadline::never(), cancel_) == WaitResult::kReady &&
+           !stopping_.load()) {
       fill_(filled_.load());
       filled_.fetch_add(1);
       clock_.notify(ready_);
@@ -37,7 +44,8 @@ void ReadAhead::await(int64_t item, int64_t step) {
     stalled_.fetch_add((clock_.now() - begin).count());
     if (result != WaitResult::kReady) {
       // Steps are counted from 1 for people.
-      throw Error(fmt::format("waiting for the data of step {} was given up: {}", step + 1, cancel_->reason()));
+      throw Error(fmt::format("waiting for the data of step {} was given up: {}", step + 1,
+                              cancel_->reason()));
     }
   }
   if (filled_.load() <= item) std::rethrow_exception(error_);

@@ -11,17 +11,18 @@
 
 namespace tutti {
 
-/// Calls fill(0), fill(1), ... on a thread of its own, never more than `slots` items past what was released. One other
-/// thread calls await and release.
+/// Calls fill(0), fill(1), ... on a thread of its own, never more than `slots` items past what was
+/// released. One other thread calls await and release.
 class ReadAhead {
  public:
-  ReadAhead(int64_t slots, std::function<void(int64_t item)> fill, Clock& clock, const Cancel* cancel);
+  ReadAhead(int64_t slots, std::function<void(int64_t item)> fill, Clock& clock,
+            const Cancel* cancel);
   ~ReadAhead();
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  /// Blocks until fill(item) has returned, or rethrows what an earlier item or this one threw. Throws Error, naming the
-  /// step, when the run is cancelled.
+  /// Blocks until fill(item) has returned, or rethrows what an earlier item or this one threw.
+  /// Throws Error, naming the step, when the run is cancelled.
   void await(int64_t item, int64_t step);
   /// Items below `count` are used no more.
   void release(int64_t count);

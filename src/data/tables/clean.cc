@@ -14,7 +14,8 @@ using Scale = Column::Scale;
 /// What one rank knows of one column.
 struct ColumnShare {
   int64_t count = 0;
-  double low = std::numeric_limits<double>::infinity(), high = -std::numeric_limits<double>::infinity();
+  double low = std::numeric_limits<double>::infinity(),
+         high = -std::numeric_limits<double>::infinity();
   ExactSum sum;
   void merge(const ColumnShare& other) {
     count += other.count;
@@ -26,11 +27,13 @@ struct ColumnShare {
 
 /// Calls visit(column, value) for the numbers of this rank's share that are not missing.
 template <typename Visit>
-void for_each_number(const Table& table, std::span<const int64_t> records, const DataGroup& group, Visit visit) {
+void for_each_number(const Table& table, std::span<const int64_t> records, const DataGroup& group,
+                     Visit visit) {
   const auto n = static_cast<int64_t>(records.size());
   const int64_t first = n * group.rank / group.size, end = n * (group.rank + 1) / group.size;
   for (int64_t i = first; i < end; ++i) {
-    const float* row = table.numbers.data() + records[static_cast<size_t>(i)] * table.number_columns;
+    const float* row =
+        table.numbers.data() + records[static_cast<size_t>(i)] * table.number_columns;
     for (int64_t k = 0; k < table.number_columns; ++k) {
       if (!std::isnan(row[k])) visit(static_cast<size_t>(k), static_cast<double>(row[k]));
     }
@@ -65,8 +68,8 @@ std::vector<ColumnStatistics> statistics_of(const Table& table, std::span<const 
     statistics[k] = {.count = share.count, .low = share.low, .high = share.high};
     if (share.count > 0) statistics[k].mean = share.sum.value() / static_cast<double>(share.count);
   }
-  // Squares of distances, once the mean is known: squares of the values themselves would cancel where the mean is
-  // large against the deviation (years, times).
+  // Squares of distances, once the mean is known: squares of the values themselves would cancel
+  // where the mean is large against the deviation (years, times).
   std::vector<ColumnShare> squares(columns);
   for_each_number(table, records, group, [&](size_t k, double value) {
     const double distance = value - statistics[k].mean;
@@ -75,7 +78,8 @@ std::vector<ColumnStatistics> statistics_of(const Table& table, std::span<const 
   squares = merged(std::move(squares), group);
   for (size_t k = 0; k < columns; ++k) {
     if (statistics[k].count == 0) continue;
-    statistics[k].deviation = std::sqrt(squares[k].sum.value() / static_cast<double>(statistics[k].count));
+    statistics[k].deviation =
+        std::sqrt(squares[k].sum.value() / static_cast<double>(statistics[k].count));
   }
   return statistics;
 }
@@ -89,13 +93,15 @@ std::vector<Outlier> treat_outliers(Table& table, const std::vector<ColumnStatis
   for (int64_t record = 0; record < table.records; ++record) {
     float* row = table.numbers.data() + record * table.number_columns;
     for (size_t k = 0; k < columns.size(); ++k) {
-      const double width = config.outlier_limit * statistics[k].deviation, mean = statistics[k].mean;
+      const double width = config.outlier_limit * statistics[k].deviation,
+                   mean = statistics[k].mean;
       if (!(std::abs(row[k] - mean) > width) || statistics[k].count == 0) continue;  // NaN: missing
       if (drop) {
         found.push_back(
-            {record, fmt::format("{}:{} ({}): {}{} is more than {} deviations from the mean {:.6g}", path,
-                                 table.lines[static_cast<size_t>(record)], columns[k]->name,
-                                 columns[k]->log ? "log(1 + x) = " : "", row[k], config.outlier_limit, mean)});
+            {record, fmt::format("{}:{} ({}): {}{} is more than {} deviations from the mean {:.6g}",
+                                 path, table.lines[static_cast<size_t>(record)], columns[k]->name,
+                                 columns[k]->log ? "log(1 + x) = " : "", row[k],
+                                 config.outlier_limit, mean)});
         break;
       }
       row[k] = static_cast<float>(row[k] > mean ? mean + width : mean - width);

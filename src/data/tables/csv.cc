@@ -21,7 +21,8 @@ std::string_view CsvField::value(std::string& scratch) const {
   return scratch;
 }
 
-CsvReader::CsvReader(std::string_view bytes, char delimiter) : bytes_(bytes), delimiter_(delimiter) {
+CsvReader::CsvReader(std::string_view bytes, char delimiter)
+    : bytes_(bytes), delimiter_(delimiter) {
   if (bytes_.starts_with("\xef\xbb\xbf")) bytes_.remove_prefix(3);
   for (const char c : {delimiter, '\n', '"'}) special_[static_cast<unsigned char>(c)] = true;
 }
@@ -29,14 +30,16 @@ CsvReader::CsvReader(std::string_view bytes, char delimiter) : bytes_(bytes), de
 size_t CsvReader::line_end(size_t at) const {
   if (at < bytes_.size() && bytes_[at] == '\n') return 1;
   const std::string_view two = bytes_.substr(at, 2);
-  return two == "\r\n" ? 2 : two == "\r" ? 1 : 0;  // the last line may end in the middle of its line end
+  // the last line may end in the middle of its line end
+  return two == "\r\n" ? 2 : two == "\r" ? 1 : 0;
 }
 
 CsvReader::Next CsvReader::bad(size_t at, std::string what) {
   const std::string_view before = bytes_.substr(begin_, at - begin_);
   const int64_t lines = std::count(before.begin(), before.end(), '\n');
   const size_t last = before.rfind('\n');
-  const size_t place = (last == std::string_view::npos ? before.size() : before.size() - last - 1) + 1;
+  const size_t place =
+      (last == std::string_view::npos ? before.size() : before.size() - last - 1) + 1;
   fault_place_ = fmt::format("{}:{}", line_ + lines, place);
   fault_ = std::move(what);
   const size_t newline = bytes_.find('\n', begin_);
@@ -45,7 +48,8 @@ CsvReader::Next CsvReader::bad(size_t at, std::string what) {
   return Next::kBad;
 }
 
-/// A field whose opening quote is at `at`; false: it is not closed. `at` becomes the place behind the closing quote.
+/// A field whose opening quote is at `at`; false: it is not closed. `at` becomes the place behind
+/// the closing quote.
 bool CsvReader::quoted(size_t& at) {
   CsvField field;
   const size_t first = at + 1;
@@ -76,12 +80,15 @@ CsvReader::Next CsvReader::next() {
     if (at < end && bytes_[at] == '"') {
       const size_t opening = at;
       if (!quoted(at)) return bad(opening, "the quote is not closed");
-      if (at < end && bytes_[at] != delimiter_ && line_end(at) == 0) return bad(at, "text behind a closing quote");
+      if (at < end && bytes_[at] != delimiter_ && line_end(at) == 0)
+        return bad(at, "text behind a closing quote");
     } else {
       const size_t first = at;
       while (at < end && !special_[static_cast<unsigned char>(bytes_[at])]) ++at;
-      if (at < end && bytes_[at] == '"') return bad(at, "a quote inside a value that does not begin with one");
-      const bool carriage_return = (at == end || bytes_[at] == '\n') && at > first && bytes_[at - 1] == '\r';
+      if (at < end && bytes_[at] == '"')
+        return bad(at, "a quote inside a value that does not begin with one");
+      const bool carriage_return =
+          (at == end || bytes_[at] == '\n') && at > first && bytes_[at - 1] == '\r';
       fields_.push_back({bytes_.substr(first, at - first - (carriage_return ? 1 : 0))});
     }
     if (at < end && bytes_[at] == delimiter_) continue;
@@ -99,8 +106,8 @@ char delimiter_of(const DataConfig& config, std::string_view path) {
     return path.ends_with(".tsv") || path.ends_with(".tab") ? '\t' : ',';
   }
   if (config.delimiter.size() != 1 || std::strchr("\"\r\n", config.delimiter[0]) != nullptr) {
-    throw ConfigError(
-        {fmt::format("data.delimiter = {}: one character, not a quote or a line end", shown(config.delimiter))});
+    throw ConfigError({fmt::format("data.delimiter = {}: one character, not a quote or a line end",
+                                   shown(config.delimiter))});
   }
   return config.delimiter[0];
 }
@@ -115,7 +122,8 @@ std::vector<std::string> read_header(CsvReader& reader, const std::string& path)
   const auto next = reader.next();
   if (next == CsvReader::Next::kEnd) throw Error(fmt::format("{}: the file has no line", path));
   if (next == CsvReader::Next::kBad) {
-    throw Error(fmt::format("{}:{}: {}, in the names of the columns", path, reader.fault_place(), reader.fault()));
+    throw Error(fmt::format("{}:{}: {}, in the names of the columns", path, reader.fault_place(),
+                            reader.fault()));
   }
   std::vector<std::string> names;
   std::string scratch;
@@ -123,15 +131,16 @@ std::vector<std::string> read_header(CsvReader& reader, const std::string& path)
     names.push_back(trimmed(field.value(scratch)));
     const auto first = std::find(names.begin(), names.end() - 1, names.back());
     if (names.back().empty() || first == names.end() - 1) continue;
-    throw Error(fmt::format("{}:{}:{}: the name {} is already that of column {}", path, reader.line(), names.size(),
-                            shown(names.back()), first - names.begin() + 1));
+    throw Error(fmt::format("{}:{}:{}: the name {} is already that of column {}", path,
+                            reader.line(), names.size(), shown(names.back()),
+                            first - names.begin() + 1));
   }
   return names;
 }
 
 /// The place of each column in the file.
-std::vector<size_t> places_of(const std::vector<Column>& columns, const std::vector<std::string>& names,
-                              const std::string& path) {
+std::vector<size_t> places_of(const std::vector<Column>& columns,
+                              const std::vector<std::string>& names, const std::string& path) {
   std::vector<size_t> places;
   for (const Column& column : columns) {
     const auto found = std::find(names.begin(), names.end(), column.name);
@@ -139,9 +148,10 @@ std::vector<size_t> places_of(const std::vector<Column>& columns, const std::vec
       const std::string near = nearest(column.name, names);
       constexpr size_t kListed = 20;
       throw Error(fmt::format("{}: there is no column {}; {}", path, shown(column.name),
-                              !near.empty()             ? "did you mean " + shown(near) + "?"
-                              : names.size() <= kListed ? fmt::format("they are {}", fmt::join(names, ", "))
-                                                        : fmt::format("it has {} others", names.size())));
+                              !near.empty() ? "did you mean " + shown(near) + "?"
+                              : names.size() <= kListed
+                                  ? fmt::format("they are {}", fmt::join(names, ", "))
+                                  : fmt::format("it has {} others", names.size())));
     }
     places.push_back(static_cast<size_t>(found - names.begin()));
   }
@@ -154,8 +164,8 @@ std::vector<std::string> numbered(size_t count) {
   return names;
 }
 
-bool put_fields(TableRows& rows, const std::vector<CsvField>& fields, const std::vector<size_t>& places,
-                std::string& scratch) {
+bool put_fields(TableRows& rows, const std::vector<CsvField>& fields,
+                const std::vector<size_t>& places, std::string& scratch) {
   for (size_t k = 0; k < places.size(); ++k) {
     if (!rows.text(k, fields[places[k]].value(scratch))) return false;
   }
@@ -172,7 +182,8 @@ Table parse_csv(std::string_view bytes, const std::string& path, const DataConfi
   std::vector<size_t> places;
   const auto settle = [&] {
     places = places_of(columns, names, path);
-    for (size_t k = 0; k < places.size(); ++k) rows.set_place(k, static_cast<int64_t>(places[k]) + 1);
+    for (size_t k = 0; k < places.size(); ++k)
+      rows.set_place(k, static_cast<int64_t>(places[k]) + 1);
   };
   if (config.header) {
     names = read_header(reader, path);

@@ -16,8 +16,8 @@ struct CsvField {
   std::string_view value(std::string& scratch) const;
 };
 
-/// Lines end with LF or CRLF; empty lines and a UTF-8 byte order mark are passed over; a quoted value may have line
-/// ends, delimiters and doubled quotes in it.
+/// Lines end with LF or CRLF; empty lines and a UTF-8 byte order mark are passed over; a quoted
+/// value may have line ends, delimiters and doubled quotes in it.
 class CsvReader {
  public:
   CsvReader(std::string_view bytes, char delimiter);
@@ -35,7 +35,8 @@ class CsvReader {
  private:
   Next bad(size_t at, std::string what);
   bool quoted(size_t& at);
-  size_t line_end(size_t at) const;  ///< 0: there is none at `at`, else its length; the end of the bytes has none
+  /// 0: there is none at `at`, else its length; the end of the bytes has none
+  size_t line_end(size_t at) const;
 
   std::string_view bytes_;
   char delimiter_;

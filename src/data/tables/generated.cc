@@ -23,17 +23,20 @@ class Generated : public Dataset {
 
 class Walk final : public Generated {
  public:
-  Walk(uint64_t seed, int64_t context, int64_t vocab) : seed_(seed), context_(context), vocab_(vocab) {}
+  Walk(uint64_t seed, int64_t context, int64_t vocab)
+      : seed_(seed), context_(context), vocab_(vocab) {}
   void read(int64_t record, std::span<const at::Tensor> tensors, int64_t row) const override {
     int64_t* tokens = tensors[0].mutable_data_ptr<int64_t>() + row * context_;
     int64_t* targets = tensors[1].mutable_data_ptr<int64_t>() + row * context_;
-    const PhiloxStream stream =
-        philox_stream({.seed = seed_, .purpose = Purpose::kData, .a = static_cast<uint64_t>(record), .b = kWalk});
+    const PhiloxStream stream = philox_stream(
+        {.seed = seed_, .purpose = Purpose::kData, .a = static_cast<uint64_t>(record), .b = kWalk});
     std::array<uint32_t, 4> words{};
     uint64_t place = 0;
-    for (int64_t i = -1; i <= context_; ++i) {  // word 0 is the start, word 1 + i the step to place i
+    // word 0 is the start, word 1 + i the step to place i
+    for (int64_t i = -1; i <= context_; ++i) {
       const auto word = static_cast<uint32_t>(i + 1);
-      if (word % 4 == 0) words = philox_raw({stream.counter[0], stream.counter[1], word / 4, 0}, stream.key);
+      if (word % 4 == 0)
+        words = philox_raw({stream.counter[0], stream.counter[1], word / 4, 0}, stream.key);
       const uint64_t choices = i < 0 ? static_cast<uint64_t>(vocab_) : kStepSizes;
       place = (place + (words[word % 4] * choices >> 32)) % static_cast<uint64_t>(vocab_);
       if (i >= 0 && i < context_) tokens[i] = static_cast<int64_t>(place);
@@ -49,9 +52,13 @@ class Walk final : public Generated {
 class Points final : public Generated {
  public:
   Points(uint64_t seed, int64_t inputs, int64_t classes)
-      : seed_(seed), inputs_(inputs), classes_(classes), centres_(static_cast<size_t>(inputs * classes)) {
+      : seed_(seed),
+        inputs_(inputs),
+        classes_(classes),
+        centres_(static_cast<size_t>(inputs * classes)) {
     const PhiloxKey key{.seed = seed, .purpose = Purpose::kData, .a = 0, .b = kCentre};
-    for (size_t i = 0; i < centres_.size(); ++i) centres_[i] = kSpread * static_cast<float>(philox_normal(key, i));
+    for (size_t i = 0; i < centres_.size(); ++i)
+      centres_[i] = kSpread * static_cast<float>(philox_normal(key, i));
   }
   void read(int64_t record, std::span<const at::Tensor> tensors, int64_t row) const override {
     const PhiloxKey key = key_of(record);
@@ -59,7 +66,9 @@ class Points final : public Generated {
     float* features = tensors[0].mutable_data_ptr<float>() + row * inputs_;
     const float* centre = centres_.data() + label * inputs_;
     for (int64_t i = 0; i < inputs_; ++i) {
-      features[i] = centre[i] + static_cast<float>(philox_normal(key, static_cast<uint64_t>(i) + 2));  // block 0: label
+      // block 0: label
+      features[i] =
+          centre[i] + static_cast<float>(philox_normal(key, static_cast<uint64_t>(i) + 2));
     }
     tensors[1].mutable_data_ptr<int64_t>()[row] = label;
   }
@@ -69,7 +78,8 @@ class Points final : public Generated {
 
  private:
   PhiloxKey key_of(int64_t record) const {
-    return {.seed = seed_, .purpose = Purpose::kData, .a = static_cast<uint64_t>(record), .b = kPoint};
+    return {
+        .seed = seed_, .purpose = Purpose::kData, .a = static_cast<uint64_t>(record), .b = kPoint};
   }
   uint64_t seed_;
   int64_t inputs_, classes_;
@@ -79,10 +89,11 @@ class Points final : public Generated {
 // Clicks and their truth.
 //   numbers x[i]      uniform over [-sqrt 3, sqrt 3), so of deviation 1
 //   categories v[f]   16 u^2 rounded down: low values are common, high ones rare
-//   logit             kBias + sum w[i] x[i] + sum effect[f][v[f]] + sum both[p][v[2p], v[2p + 1]] over 3 pairs p
+//   logit             kBias + sum w[i] x[i] + sum effect[f][v[f]] + sum both[p][v[2p], v[2p + 1]]
+//                     over 3 pairs p
 //   click             with probability 1 / (1 + exp(-logit))
-// The logit's deviation is about 2.5, a fourth of its square from the numbers and some 40 % from the pairs, which no
-// sum over single categories can express.
+// The logit's deviation is about 2.5, a fourth of its square from the numbers and some 40 % from
+// the pairs, which no sum over single categories can express.
 constexpr double kBias = -0.5, kLinear = 0.45, kEffect = 0.6, kBoth = 1.0;
 constexpr int64_t kPairs = kClickFields / 2;
 
@@ -93,8 +104,8 @@ struct Click {
 };
 
 Click draw_click(uint64_t seed, int64_t record) {
-  const PhiloxStream stream =
-      philox_stream({.seed = seed, .purpose = Purpose::kData, .a = static_cast<uint64_t>(record), .b = kClick});
+  const PhiloxStream stream = philox_stream(
+      {.seed = seed, .purpose = Purpose::kData, .a = static_cast<uint64_t>(record), .b = kClick});
   std::array<uint32_t, 16> words{};
   static_assert(kClickNumbers + kClickFields < 16);
   for (uint32_t block = 0; block < 4; ++block) {
@@ -104,7 +115,8 @@ Click draw_click(uint64_t seed, int64_t record) {
   Click click{};
   constexpr double kRoot3 = 1.7320508075688772;
   const uint32_t* word = words.data();
-  for (float& x : click.numbers) x = static_cast<float>((static_cast<double>(*word++ >> 8) * 0x1p-23 - 1) * kRoot3);
+  for (float& x : click.numbers)
+    x = static_cast<float>((static_cast<double>(*word++ >> 8) * 0x1p-23 - 1) * kRoot3);
   for (int64_t& value : click.categories) {
     const uint64_t u = *word++;
     value = static_cast<int64_t>((u * u >> 32) * kClickValues >> 32);
@@ -128,10 +140,13 @@ class Truth {
   }
   double probability(const Click& click) const {
     double logit = kBias;
-    for (size_t i = 0; i < linear_.size(); ++i) logit += linear_[i] * static_cast<double>(click.numbers[i]);
-    for (size_t f = 0; f < effect_.size(); ++f) logit += effect_[f][static_cast<size_t>(click.categories[f])];
+    for (size_t i = 0; i < linear_.size(); ++i)
+      logit += linear_[i] * static_cast<double>(click.numbers[i]);
+    for (size_t f = 0; f < effect_.size(); ++f)
+      logit += effect_[f][static_cast<size_t>(click.categories[f])];
     for (size_t p = 0; p < both_.size(); ++p) {
-      logit += both_[p][static_cast<size_t>(click.categories[2 * p] * kClickValues + click.categories[2 * p + 1])];
+      logit += both_[p][static_cast<size_t>(click.categories[2 * p] * kClickValues +
+                                            click.categories[2 * p + 1])];
     }
     return 1 / (1 + std::exp(-logit));
   }
@@ -147,12 +162,15 @@ class Clicks final : public Generated {
   explicit Clicks(uint64_t seed) : seed_(seed), truth_(seed) {}
   void read(int64_t record, std::span<const at::Tensor> tensors, int64_t row) const override {
     const Click click = draw_click(seed_, record);
-    std::copy(click.numbers.begin(), click.numbers.end(), tensors[0].mutable_data_ptr<float>() + row * kClickNumbers);
+    std::copy(click.numbers.begin(), click.numbers.end(),
+              tensors[0].mutable_data_ptr<float>() + row * kClickNumbers);
     std::copy(click.categories.begin(), click.categories.end(),
               tensors[1].mutable_data_ptr<int64_t>() + row * kClickFields);
     tensors[2].mutable_data_ptr<float>()[row] = is_click(click) ? 1 : 0;
   }
-  int64_t label(int64_t record) const override { return is_click(draw_click(seed_, record)) ? 1 : 0; }
+  int64_t label(int64_t record) const override {
+    return is_click(draw_click(seed_, record)) ? 1 : 0;
+  }
 
  private:
   bool is_click(const Click& click) const { return click.toss < truth_.probability(click); }
@@ -164,7 +182,9 @@ class Clicks final : public Generated {
 
 std::shared_ptr<const Dataset> make_clicks(uint64_t seed) { return std::make_shared<Clicks>(seed); }
 
-double clicks_truth(uint64_t seed, int64_t record) { return Truth(seed).probability(draw_click(seed, record)); }
+double clicks_truth(uint64_t seed, int64_t record) {
+  return Truth(seed).probability(draw_click(seed, record));
+}
 
 double clicks_truth_loss(uint64_t seed, int64_t held_out) {
   const Truth truth(seed);

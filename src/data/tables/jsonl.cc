@@ -1,5 +1,5 @@
-// JSONL: one object a line. Values are handed on while the line is parsed (SAX), so what no column names costs nothing
-// but its characters.
+// JSONL: one object a line. Values are handed on while the line is parsed (SAX), so what no column
+// names costs nothing but its characters.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,7 +32,8 @@ class Receiver {
 /// nlohmann's SAX events of one line.
 class Line final : public nlohmann::json_sax<json> {
  public:
-  Line(const std::vector<std::string>& names, Receiver& receiver) : receiver_(receiver), seen_(names.size()) {
+  Line(const std::vector<std::string>& names, Receiver& receiver)
+      : receiver_(receiver), seen_(names.size()) {
     for (size_t k = 0; k < names.size(); ++k) columns_.emplace(names[k], k);
   }
 
@@ -64,7 +65,9 @@ class Line final : public nlohmann::json_sax<json> {
   bool binary(binary_t&) override { return false; }
   bool start_object(size_t) override { return open("an object"); }
   bool end_object() override { return close(); }
-  bool start_array(size_t) override { return depth_ == 0 ? not_an_object("an array") : open("an array"); }
+  bool start_array(size_t) override {
+    return depth_ == 0 ? not_an_object("an array") : open("an array");
+  }
   bool end_array() override { return close(); }
 
   bool key(std::string& name) override {
@@ -82,10 +85,13 @@ class Line final : public nlohmann::json_sax<json> {
   }
 
   bool parse_error(size_t place, const std::string&, const json::exception& error) override {
-    // "[json.exception...] parse error at line 1, column 5: syntax error while parsing value - what; last read: '...'"
+    // "[json.exception...] parse error at line 1, column 5: syntax error while parsing value -
+    // what; last read: '...'"
     std::string_view what = error.what();
-    if (const size_t colon = what.find(": "); colon != std::string_view::npos) what.remove_prefix(colon + 2);
-    if (const size_t last = what.find("; last read"); last != std::string_view::npos) what = what.substr(0, last);
+    if (const size_t colon = what.find(": "); colon != std::string_view::npos)
+      what.remove_prefix(colon + 2);
+    if (const size_t last = what.find("; last read"); last != std::string_view::npos)
+      what = what.substr(0, last);
     const std::string text = shown_short(what);
     fault_ = "not JSON: " + text;
     place_ = place;
@@ -106,7 +112,9 @@ class Line final : public nlohmann::json_sax<json> {
   }
   bool give(Kind kind, std::string_view text) {
     if (depth_ == 0)
-      return not_an_object(kind == Kind::kText ? "text" : kind == Kind::kNumber ? "a number" : "a truth");
+      return not_an_object(kind == Kind::kText     ? "text"
+                           : kind == Kind::kNumber ? "a number"
+                                                   : "a truth");
     return pass([&](size_t k) { return receiver_.value(k, kind, text); });
   }
   template <typename T>
@@ -116,7 +124,8 @@ class Line final : public nlohmann::json_sax<json> {
     return give(Kind::kNumber, {digits, static_cast<size_t>(end - digits)});
   }
   bool open(const char* what) {
-    if (depth_ == 1 && wanted_ != kNone) return receiver_.refuse(wanted_, fmt::format("{}, not a value", what));
+    if (depth_ == 1 && wanted_ != kNone)
+      return receiver_.refuse(wanted_, fmt::format("{}, not a value", what));
     ++depth_;
     return true;
   }
@@ -163,7 +172,8 @@ bool parse_line(std::string_view text, Line& line) {
 /// Whether a column has been in any record, and what the first record had in its place.
 class Presence {
  public:
-  explicit Presence(std::vector<std::string> names) : names_(std::move(names)), found_(names_.size()) {}
+  explicit Presence(std::vector<std::string> names)
+      : names_(std::move(names)), found_(names_.size()) {}
   void record(const Line& line) {
     for (size_t k = 0; k < names_.size(); ++k) found_[k] = found_[k] || line.seen(k);
     if (others_.empty()) others_ = line.other_keys();
@@ -178,7 +188,9 @@ class Presence {
   void check(const std::string& path) const {
     if (!any_) return;
     for (size_t k = 0; k < names_.size(); ++k) {
-      if (!found_[k]) throw Error(fmt::format("{}: no record has a column {}{}", path, shown(names_[k]), hint(k)));
+      if (!found_[k])
+        throw Error(
+            fmt::format("{}: no record has a column {}{}", path, shown(names_[k]), hint(k)));
     }
   }
 
@@ -194,11 +206,13 @@ class ToRows final : public Receiver {
   explicit ToRows(TableRows& rows) : rows_(rows) {}
   bool value(size_t k, Kind kind, std::string_view text) override {
     const Column& column = rows_.column(k);
-    const bool by_value = column.role == Column::Role::kNumber || column.role == Column::Role::kWeight ||
+    const bool by_value = column.role == Column::Role::kNumber ||
+                          column.role == Column::Role::kWeight ||
                           (column.role == Column::Role::kTarget && column.size == 0);
     if (by_value && kind != Kind::kNumber) {
-      return rows_.bad_value(k, fmt::format("{} is {}, not a number", kind == Kind::kText ? shown(text) : text,
-                                            kind == Kind::kText ? "text" : "a truth"));
+      return rows_.bad_value(
+          k, fmt::format("{} is {}, not a number", kind == Kind::kText ? shown(text) : text,
+                         kind == Kind::kText ? "text" : "a truth"));
     }
     return rows_.text(k, text);
   }
@@ -249,7 +263,8 @@ Table parse_jsonl(std::string_view bytes, const std::string& path, const DataCon
   for_each_line(bytes, [&](int64_t number, std::string_view text) {
     rows.begin(number);
     if (!parse_line(text, line)) {
-      if (!line.fault().empty()) rows.malformed(fmt::format("{}:{}", number, line.fault_place()), line.fault());
+      if (!line.fault().empty())
+        rows.malformed(fmt::format("{}:{}", number, line.fault_place()), line.fault());
       return;
     }
     presence.record(line);
@@ -262,8 +277,8 @@ Table parse_jsonl(std::string_view bytes, const std::string& path, const DataCon
   return rows.take();
 }
 
-std::string read_jsonl_text(const std::string& path, const std::string& column, const DataConfig& config,
-                            DataReport& report) {
+std::string read_jsonl_text(const std::string& path, const std::string& column,
+                            const DataConfig& config, DataReport& report) {
   const std::string bytes = read_gz(path);
   BadRecords bad(config.bad == "skip", report);
   ToText receiver;
@@ -273,8 +288,9 @@ std::string read_jsonl_text(const std::string& path, const std::string& column, 
   for_each_line(bytes, [&](int64_t number, std::string_view text) {
     receiver.reset();
     if (!parse_line(text, line)) {
-      bad.add(line.fault().empty() ? fmt::format("{}:{} ({}): {}", path, number, column, receiver.fault_)
-                                   : fmt::format("{}:{}:{}: {}", path, number, line.fault_place(), line.fault()));
+      bad.add(line.fault().empty()
+                  ? fmt::format("{}:{} ({}): {}", path, number, column, receiver.fault_)
+                  : fmt::format("{}:{}:{}: {}", path, number, line.fault_place(), line.fault()));
       return;
     }
     presence.record(line);
@@ -284,11 +300,13 @@ std::string read_jsonl_text(const std::string& path, const std::string& column, 
     } else if (config.missing == "drop") {
       bad.leave_out(fmt::format("{}:{} ({}): the value is missing", path, number, column));
     } else {
-      bad.add(fmt::format("{}:{} ({}): the value is missing{}", path, number, column, presence.hint(0)));
+      bad.add(fmt::format("{}:{} ({}): the value is missing{}", path, number, column,
+                          presence.hint(0)));
     }
   });
   presence.check(path);
-  if (joined.empty()) throw Error(fmt::format("{}: no record has text in column {}", path, shown(column)));
+  if (joined.empty())
+    throw Error(fmt::format("{}: no record has text in column {}", path, shown(column)));
   return joined;
 }
 

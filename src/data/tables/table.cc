@@ -33,7 +33,8 @@ class TableRecords final : public Dataset {
   int64_t size() const override { return table_->records; }
 
   void read(int64_t record, std::span<const at::Tensor> tensors, int64_t row) const override {
-    if (features_ > 0) read_features(record, tensors[0].mutable_data_ptr<float>() + row * features_);
+    if (features_ > 0)
+      read_features(record, tensors[0].mutable_data_ptr<float>() + row * features_);
     if (wide_) {
       const auto fields = static_cast<int64_t>(categories_.size());
       int64_t* into = fields > 0 ? tensors[1].mutable_data_ptr<int64_t>() + row * fields : nullptr;
@@ -58,18 +59,23 @@ class TableRecords final : public Dataset {
       const bool here = column.name == name;
       switch (column.role) {
         case As::kNumber:
-          if (here) return bits(table_->numbers[static_cast<size_t>(record * table_->number_columns + number)]);
+          if (here)
+            return bits(
+                table_->numbers[static_cast<size_t>(record * table_->number_columns + number)]);
           ++number;
           break;
         case As::kCategory:
         case As::kOneHot:
           if (here) {
-            return static_cast<uint32_t>(table_->ids[static_cast<size_t>(record * table_->id_columns + id)]);
+            return static_cast<uint32_t>(
+                table_->ids[static_cast<size_t>(record * table_->id_columns + id)]);
           }
           ++id;
           break;
         case As::kTarget:
-          if (here) return bits(table_->targets[static_cast<size_t>(record * table_->target_columns + target)]);
+          if (here)
+            return bits(
+                table_->targets[static_cast<size_t>(record * table_->target_columns + target)]);
           ++target;
           break;
         case As::kWeight:
@@ -136,10 +142,11 @@ std::vector<std::string> misfits(const Job& job, const std::vector<Column>& colu
   const ColumnSizes sizes = sizes_of(columns);
   const std::string& model = job.model.kind;
   if (columns.empty()) faults.emplace_back("data.columns is empty: name the columns that are read");
-  if (sizes.texts > 0) faults.push_back(fmt::format("data.columns: model.kind = \"{}\" reads no text", model));
+  if (sizes.texts > 0)
+    faults.push_back(fmt::format("data.columns: model.kind = \"{}\" reads no text", model));
   if (model != "wide-deep" && !sizes.categories.empty()) {
-    faults.push_back(
-        fmt::format("data.columns: model.kind = \"{}\" has no embeddings; make categories one-hot", model));
+    faults.push_back(fmt::format(
+        "data.columns: model.kind = \"{}\" has no embeddings; make categories one-hot", model));
   }
   if (job.data.resample == "column" && sizes.weights == 0) {
     faults.emplace_back("data.resample = \"column\" but none of data.columns is a weight");
@@ -147,41 +154,47 @@ std::vector<std::string> misfits(const Job& job, const std::vector<Column>& colu
   if (targets_are_classes(job)) {
     if (model == "autoencoder") return faults;
     if (sizes.classes == 0) {
-      faults.emplace_back("data.columns: the loss needs classes: \"name: target first|second\" or target classes=N");
+      faults.emplace_back(
+          "data.columns: the loss needs classes: \"name: target first|second\" or target "
+          "classes=N");
     } else if (sizes.classes != job.model.classes) {
-      faults.push_back(
-          fmt::format("model.classes = {} but the target of data.columns has {}", job.model.classes, sizes.classes));
+      faults.push_back(fmt::format("model.classes = {} but the target of data.columns has {}",
+                                   job.model.classes, sizes.classes));
     }
     return faults;
   }
   if (sizes.targets != job.model.outputs) {
-    faults.push_back(
-        fmt::format("model.outputs = {} but data.columns have {} targets", job.model.outputs, sizes.targets));
+    faults.push_back(fmt::format("model.outputs = {} but data.columns have {} targets",
+                                 job.model.outputs, sizes.targets));
   }
   if (sizes.classes > 2) {
-    faults.push_back(fmt::format("data.columns: a target of {} classes, but the loss is of numbers", sizes.classes));
+    faults.push_back(fmt::format("data.columns: a target of {} classes, but the loss is of numbers",
+                                 sizes.classes));
   }
   return faults;
 }
 
-std::shared_ptr<Table> read_table(const Job& job, const std::string& path, const std::vector<Column>& columns,
-                                  DataReport& report) {
+std::shared_ptr<Table> read_table(const Job& job, const std::string& path,
+                                  const std::vector<Column>& columns, DataReport& report) {
   const std::string bytes = read_gz(path);
   const auto parse = job.data.kind == "csv" ? parse_csv : parse_jsonl;
-  auto table = std::make_shared<Table>(parse(bytes, path, job.data, columns, report, job.loss.kind == "bce"));
+  auto table = std::make_shared<Table>(
+      parse(bytes, path, job.data, columns, report, job.loss.kind == "bce"));
   if (table->records == 0) {
-    throw Error(report.skipped == 0
-                    ? fmt::format("{}: the file has no records", path)
-                    : fmt::format("{}: no record can be used; the first fault: {}", path, report.faults.front()));
+    throw Error(report.skipped == 0 ? fmt::format("{}: the file has no records", path)
+                                    : fmt::format("{}: no record can be used; the first fault: {}",
+                                                  path, report.faults.front()));
   }
   return table;
 }
 
 /// Counts outliers as left out and returns `records` without them; both are in ascending order.
-std::vector<int64_t> without(const std::vector<int64_t>& records, const std::vector<Outlier>& outliers) {
+std::vector<int64_t> without(const std::vector<int64_t>& records,
+                             const std::vector<Outlier>& outliers) {
   std::vector<int64_t> dropped, kept;
   for (const Outlier& outlier : outliers) dropped.push_back(outlier.record);
-  std::set_difference(records.begin(), records.end(), dropped.begin(), dropped.end(), std::back_inserter(kept));
+  std::set_difference(records.begin(), records.end(), dropped.begin(), dropped.end(),
+                      std::back_inserter(kept));
   if (kept.empty() && !records.empty())
     throw Error("data.outliers = \"drop\" drops every record of a part of the data");
   return kept;
@@ -192,17 +205,19 @@ void count(const std::vector<Outlier>& outliers, DataReport& report) {
   for (const Outlier& outlier : outliers) bad.leave_out(outlier.what);
 }
 
-void report_statistics(const Table& table, const std::vector<ColumnStatistics>& statistics, const std::string& path,
-                       DataReport& report) {
+void report_statistics(const Table& table, const std::vector<ColumnStatistics>& statistics,
+                       const std::string& path, DataReport& report) {
   size_t k = 0;
   for (const Column& column : table.columns) {
     if (column.role == As::kTarget && column.size > 0) report.classes = column.values;
     if (column.role != As::kNumber) continue;
     const ColumnStatistics& s = statistics[k++];
-    if (s.count == 0) throw Error(fmt::format("{}: no training record has a value in column {}", path, column.name));
-    report.statistics.push_back(fmt::format("{}{} mean {:.6g} deviation {:.6g} min {:.6g} max {:.6g} of {} records",
-                                            column.log ? "log of " : "", column.name, s.mean, s.deviation, s.low,
-                                            s.high, s.count));
+    if (s.count == 0)
+      throw Error(
+          fmt::format("{}: no training record has a value in column {}", path, column.name));
+    report.statistics.push_back(fmt::format(
+        "{}{} mean {:.6g} deviation {:.6g} min {:.6g} max {:.6g} of {} records",
+        column.log ? "log of " : "", column.name, s.mean, s.deviation, s.low, s.high, s.count));
   }
 }
 

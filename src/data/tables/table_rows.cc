@@ -27,7 +27,8 @@ Parsed parse_number(std::string_view text, T& value) {
   // from_chars knows no plus sign.
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (end != text.data() + text.size() || error == std::errc::invalid_argument) return Parsed::kNotANumber;
+  if (end != text.data() + text.size() || error == std::errc::invalid_argument)
+    return Parsed::kNotANumber;
   if (error == std::errc::result_out_of_range) {  // too large, or so small that it is 0
     value = static_cast<T>(std::strtod(std::string(text).c_str(), nullptr));
     return std::abs(value) < 1 ? Parsed::kGood : Parsed::kOutOfRange;
@@ -61,8 +62,8 @@ std::string shown(std::string_view value) {
   return text + (value.size() > kLongest ? "...\"" : "\"");
 }
 
-TableRows::TableRows(std::string path, const DataConfig& config, const std::vector<Column>& columns, DataReport& report,
-                     bool probabilities)
+TableRows::TableRows(std::string path, const DataConfig& config, const std::vector<Column>& columns,
+                     DataReport& report, bool probabilities)
     : path_(std::move(path)),
       columns_(columns),
       cells_(columns.size()),
@@ -73,10 +74,11 @@ TableRows::TableRows(std::string path, const DataConfig& config, const std::vect
   for (size_t k = 0; k < columns_.size(); ++k) {
     const Column& column = columns_[k];
     int64_t none = 0;
-    int64_t& count = column.role == As::kNumber                                   ? table_.number_columns
-                     : column.role == As::kTarget                                 ? table_.target_columns
-                     : column.role == As::kCategory || column.role == As::kOneHot ? table_.id_columns
-                                                                                  : none;
+    int64_t& count = column.role == As::kNumber   ? table_.number_columns
+                     : column.role == As::kTarget ? table_.target_columns
+                     : column.role == As::kCategory || column.role == As::kOneHot
+                         ? table_.id_columns
+                         : none;
     cells_[k].slot = static_cast<size_t>(count++);
     for (size_t i = 0; i < column.values.size(); ++i) {
       cells_[k].by_name.emplace(column.values[i], static_cast<int32_t>(i));
@@ -124,15 +126,18 @@ bool TableRows::id(size_t k, std::string_view value, int32_t& into) {
     }
     const std::string near = nearest(value, column.values);
     constexpr size_t kListed = 8;
-    return bad_value(k, near.empty() && column.values.size() <= kListed
-                            ? fmt::format("{} is none of {}", shown(value), fmt::join(column.values, ", "))
-                            : fmt::format("{} is none of its {} values{}", shown(value), column.values.size(),
-                                          near.empty() ? "" : "; did you mean " + shown(near) + "?"));
+    return bad_value(
+        k, near.empty() && column.values.size() <= kListed
+               ? fmt::format("{} is none of {}", shown(value), fmt::join(column.values, ", "))
+               : fmt::format("{} is none of its {} values{}", shown(value), column.values.size(),
+                             near.empty() ? "" : "; did you mean " + shown(near) + "?"));
   }
   double whole = 0;  // "3.0" is what tools write for 3 where a column once had missing values
-  const bool good = parse_number(value, whole) == Parsed::kGood && whole == std::floor(whole) && whole >= 0 &&
-                    whole < static_cast<double>(column.size);
-  if (!good) return bad_value(k, fmt::format("{} is not a whole number below {}", shown(value), column.size));
+  const bool good = parse_number(value, whole) == Parsed::kGood && whole == std::floor(whole) &&
+                    whole >= 0 && whole < static_cast<double>(column.size);
+  if (!good)
+    return bad_value(k,
+                     fmt::format("{} is not a whole number below {}", shown(value), column.size));
   into = static_cast<int32_t>(whole);
   return true;
 }
@@ -161,7 +166,8 @@ bool TableRows::text(size_t k, std::string_view value) {
       if (column.size == 0) {
         float& into = targets_[slot];
         if (!number(k, value, into)) return false;
-        return !probabilities_ || (into >= 0 && into <= 1) || bad_value(k, shown(value) + " is not between 0 and 1");
+        return !probabilities_ || (into >= 0 && into <= 1) ||
+               bad_value(k, shown(value) + " is not between 0 and 1");
       }
       int32_t place = 0;
       if (!id(k, value, place)) return false;

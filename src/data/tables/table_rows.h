@@ -15,12 +15,12 @@ namespace tutti {
 /// A value as a message shows it: in quotes, short, without control characters.
 std::string shown(std::string_view value);
 
-/// A record is begin(), then text() or missing() once for every column, then end(). A call that returns false has
-/// reported the record as bad, or dropped it: the next call is begin().
+/// A record is begin(), then text() or missing() once for every column, then end(). A call that
+/// returns false has reported the record as bad, or dropped it: the next call is begin().
 class TableRows {
  public:
-  TableRows(std::string path, const DataConfig& config, const std::vector<Column>& columns, DataReport& report,
-            bool probabilities);
+  TableRows(std::string path, const DataConfig& config, const std::vector<Column>& columns,
+            DataReport& report, bool probabilities);
   /// The place of column k in the file, from 1, for messages.
   void set_place(size_t k, int64_t place) { cells_[k].place = place; }
   const Column& column(size_t k) const { return columns_[k]; }

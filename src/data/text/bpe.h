@@ -23,16 +23,16 @@ struct Bpe {
   std::vector<Added> added;
 };
 
-/// The characters that stand for the bytes in vocabulary files (GPT-2's): itself where it is visible, else U+0100 and
-/// on.
+/// The characters that stand for the bytes in vocabulary files (GPT-2's): itself where it is
+/// visible, else U+0100 and on.
 std::array<char32_t, 256> byte_characters();
 
 /// The bytes in the order of their characters: the first 256 ids of a trained vocabulary.
 std::array<uint8_t, 256> byte_order();
 
-/// Learns merges until there are `vocab` tokens or no pairs. Merges and ids are those of the tokenizers package's
-/// BpeTrainer with the byte-level alphabet. Throws Error when vocab is below 256. Every merge goes once over the words
-/// that have its pair.
+/// Learns merges until there are `vocab` tokens or no pairs. Merges and ids are those of the
+/// tokenizers package's BpeTrainer with the byte-level alphabet. Throws Error when vocab is below
+/// 256. Every merge goes once over the words that have its pair.
 Bpe train_bpe(std::string_view text, int64_t vocab);
 
 }  // namespace tutti

@@ -23,7 +23,8 @@ BpeEncoder::BpeEncoder(const Bpe& bpe) {
     const std::string& token = bpe.tokens[id];
     if (token.size() == 1) bytes_[static_cast<uint8_t>(token[0])] = static_cast<int32_t>(id);
   }
-  TUTTI_CHECK(std::find(bytes_.begin(), bytes_.end(), -1) == bytes_.end(), "a vocabulary without all bytes");
+  TUTTI_CHECK(std::find(bytes_.begin(), bytes_.end(), -1) == bytes_.end(),
+              "a vocabulary without all bytes");
   for (size_t rank = 0; rank < bpe.merges.size(); ++rank) {
     const Bpe::Merge& merge = bpe.merges[rank];
     merges_[pair_of(merge.left, merge.right)] = {static_cast<uint32_t>(rank), merge.result};
@@ -35,7 +36,8 @@ inline BpeEncoder::Found BpeEncoder::find(int32_t left, int32_t right) const {
   return found != nullptr ? *found : Found{};
 }
 
-/// Tokens and the merges of each with its right neighbour in arrays that close up: as fast as anything for few tokens.
+/// Tokens and the merges of each with its right neighbour in arrays that close up: as fast as
+/// anything for few tokens.
 int BpeEncoder::merge_short(std::string_view word, int32_t* tokens) const {
   std::array<Found, kShort> merge;
   int count = 0;
@@ -57,17 +59,20 @@ int BpeEncoder::merge_short(std::string_view word, int32_t* tokens) const {
   return count;
 }
 
-/// A heap of (rank, place) over a linked list of tokens. An entry is old when the pair at its place has another rank.
+/// A heap of (rank, place) over a linked list of tokens. An entry is old when the pair at its place
+/// has another rank.
 void BpeEncoder::merge_long(std::string_view word, std::vector<int32_t>& tokens) const {
   if (word.size() > std::numeric_limits<int32_t>::max()) {
-    throw Error(fmt::format("a word of {} bytes without a space is too long to be encoded", word.size()));
+    throw Error(
+        fmt::format("a word of {} bytes without a space is too long to be encoded", word.size()));
   }
   struct Link {
     int32_t token, previous, next;
   };
   const auto size = static_cast<int32_t>(word.size());
   std::vector<Link> links(word.size());
-  for (int32_t i = 0; i < size; ++i) links[i] = {bytes_[static_cast<uint8_t>(word[i])], i - 1, i + 1};
+  for (int32_t i = 0; i < size; ++i)
+    links[i] = {bytes_[static_cast<uint8_t>(word[i])], i - 1, i + 1};
   using Entry = uint64_t;  // rank, then place: the lowest rank first, of equal ones the leftmost
   std::vector<Entry> entries;
   const auto entry_at = [&](int32_t at) {
@@ -79,7 +84,8 @@ void BpeEncoder::merge_long(std::string_view word, std::vector<int32_t>& tokens)
   for (int32_t i = 0; i < size; ++i) {
     if (const Entry entry = entry_at(i); is_merge(entry)) entries.push_back(entry);
   }
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue(std::greater<>(), std::move(entries));
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue(std::greater<>(),
+                                                                       std::move(entries));
   while (!queue.empty()) {
     const Entry top = queue.top();
     queue.pop();
@@ -114,7 +120,8 @@ inline void BpeEncoder::append(std::string_view word, size_t readable, Table& ta
   tokens.insert(tokens.end(), merged.begin(), merged.begin() + count);
 }
 
-void BpeEncoder::encode(std::string_view text, WordCache& cache, std::vector<int32_t>& tokens) const {
+void BpeEncoder::encode(std::string_view text, WordCache& cache,
+                        std::vector<int32_t>& tokens) const {
   static_assert(WordCache::Middle::kLongest <= kShort);
   while (!text.empty()) {
     const std::string_view word = first_word(text);

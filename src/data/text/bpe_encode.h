@@ -26,13 +26,15 @@ class BpeEncoder {
     int32_t result = -1;
   };
   static constexpr uint32_t kNever = ~uint32_t{0};
-  static constexpr size_t kShort = 48;  ///< bytes of a word up to which looking through all pairs beats a heap
+  /// bytes of a word up to which looking through all pairs beats a heap
+  static constexpr size_t kShort = 48;
 
   Found find(int32_t left, int32_t right) const;
   int merge_short(std::string_view word, int32_t* tokens) const;
   void merge_long(std::string_view word, std::vector<int32_t>& tokens) const;
   template <typename Table>
-  void append(std::string_view word, size_t readable, Table& table, std::vector<int32_t>& tokens) const;
+  void append(std::string_view word, size_t readable, Table& table,
+              std::vector<int32_t>& tokens) const;
 
   std::array<int32_t, 256> bytes_{};
   FlatMap<Found> merges_;

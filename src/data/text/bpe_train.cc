@@ -1,8 +1,10 @@
 // Byte pair encoding over counted words.
 //   1. words of the text, each once, with its count; a word is a row of tokens in one arena
 //   2. counts of all pairs, and for each the words that have it
-//   3. the most frequent pair (ties: the lower ids) becomes a token in those words; the pairs beside it change
-// Counts in the heap may be old: an entry whose count is no longer the pair's goes back with the right one.
+//   3. the most frequent pair (ties: the lower ids) becomes a token in those words; the pairs
+//      beside it change
+// Counts in the heap may be old: an entry whose count is no longer the pair's goes back with the
+// right one.
 #include <algorithm>
 #include <numeric>
 #include <queue>
@@ -81,7 +83,8 @@ class BpeTrainer {
       text.remove_prefix(spelling.size());
       const uint64_t hash = hash64(spelling);
       size_t slot = hash & (table.size() - 1);
-      while (table[slot] != 0 && (hashes[table[slot] - 1] != hash || spellings[table[slot] - 1] != spelling)) {
+      while (table[slot] != 0 &&
+             (hashes[table[slot] - 1] != hash || spellings[table[slot] - 1] != spelling)) {
         slot = (slot + 1) & (table.size() - 1);
       }
       if (table[slot] != 0) {
@@ -169,7 +172,8 @@ class BpeTrainer {
     row.length = to;
   }
 
-  /// A pair whose token was spelled by another one before can be learned twice; it counts where it was learned last.
+  /// A pair whose token was spelled by another one before can be learned twice; it counts where it
+  /// was learned last.
   void keep_last_of_equal_pairs() {
     FlatMap<char> seen;
     std::vector<Bpe::Merge> kept;
@@ -188,7 +192,8 @@ class BpeTrainer {
   std::vector<Word> words_;
   std::vector<int32_t> arena_;
   FlatMap<int64_t> counts_;
-  std::unordered_map<uint64_t, std::vector<int32_t>> fresh_;  ///< pairs with new places, and the words they are in
+  /// pairs with new places, and the words they are in
+  std::unordered_map<uint64_t, std::vector<int32_t>> fresh_;
   std::vector<std::vector<int32_t>> places_;
   std::priority_queue<Candidate> queue_;
 };
@@ -199,7 +204,8 @@ std::array<char32_t, 256> byte_characters() {
   std::array<char32_t, 256> characters{};
   char32_t next = 256;
   for (unsigned byte = 0; byte < 256; ++byte) {
-    const bool visible = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+    const bool visible =
+        (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
     characters[byte] = visible ? byte : next++;
   }
   return characters;
@@ -209,12 +215,14 @@ std::array<uint8_t, 256> byte_order() {
   const auto characters = byte_characters();
   std::array<uint8_t, 256> order{};
   std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](uint8_t a, uint8_t b) { return characters[a] < characters[b]; });
+  std::sort(order.begin(), order.end(),
+            [&](uint8_t a, uint8_t b) { return characters[a] < characters[b]; });
   return order;
 }
 
 Bpe train_bpe(std::string_view text, int64_t vocab) {
-  if (vocab < 256) throw Error(fmt::format("a vocabulary of {} tokens has no room for the 256 bytes", vocab));
+  if (vocab < 256)
+    throw Error(fmt::format("a vocabulary of {} tokens has no room for the 256 bytes", vocab));
   return BpeTrainer(vocab).train(text);
 }
 

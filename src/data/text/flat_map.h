@@ -1,5 +1,5 @@
-// A hash map from 64-bit keys to small values, open addressing in one array: what the merges of a tokenizer are looked
-// up in.
+// A hash map from 64-bit keys to small values, open addressing in one array: what the merges of a
+// tokenizer are looked up in.
 #pragma once
 
 #include <cstddef>

@@ -12,7 +12,8 @@ namespace {
 
 using Byte = unsigned char;
 
-enum class Kind : uint8_t { kOther, kLetter, kDigit, kSpace, kWide };  // wide: look at the whole character
+// wide: look at the whole character
+enum class Kind : uint8_t { kOther, kLetter, kDigit, kSpace, kWide };
 
 struct Character {
   Kind kind;
@@ -34,22 +35,28 @@ constexpr std::array<Kind, 256> kBytes = [] {
   return kinds;
 }();
 
-/// Letters and digits of Unicode 15.1 and 16, which the tokenizers package knows and an older utf8proc does not.
+/// Letters and digits of Unicode 15.1 and 16, which the tokenizers package knows and an older
+/// utf8proc does not.
 struct Newer {
   int32_t first, last;
   Kind kind;
 };
 constexpr Newer kNewer[] = {
-    {0x1c89, 0x1c8a, Kind::kLetter},   {0xa7cb, 0xa7cd, Kind::kLetter},   {0xa7da, 0xa7dc, Kind::kLetter},
-    {0x105c0, 0x105f3, Kind::kLetter}, {0x10d40, 0x10d49, Kind::kDigit},  {0x10d4a, 0x10d65, Kind::kLetter},
-    {0x10d6f, 0x10d85, Kind::kLetter}, {0x10ec2, 0x10ec4, Kind::kLetter}, {0x11380, 0x11389, Kind::kLetter},
-    {0x1138b, 0x1138b, Kind::kLetter}, {0x1138e, 0x1138e, Kind::kLetter}, {0x11390, 0x113b5, Kind::kLetter},
-    {0x113b7, 0x113b7, Kind::kLetter}, {0x113d1, 0x113d1, Kind::kLetter}, {0x113d3, 0x113d3, Kind::kLetter},
-    {0x116d0, 0x116e3, Kind::kDigit},  {0x11bc0, 0x11be0, Kind::kLetter}, {0x11bf0, 0x11bf9, Kind::kDigit},
-    {0x13460, 0x143fa, Kind::kLetter}, {0x16100, 0x1611d, Kind::kLetter}, {0x16130, 0x16139, Kind::kDigit},
-    {0x16d40, 0x16d6c, Kind::kLetter}, {0x16d70, 0x16d79, Kind::kDigit},  {0x18cff, 0x18cff, Kind::kLetter},
-    {0x1ccf0, 0x1ccf9, Kind::kDigit},  {0x1e5d0, 0x1e5ed, Kind::kLetter}, {0x1e5f0, 0x1e5f0, Kind::kLetter},
-    {0x1e5f1, 0x1e5fa, Kind::kDigit},  {0x2ebf0, 0x2ee5d, Kind::kLetter},
+    {0x1c89, 0x1c8a, Kind::kLetter},   {0xa7cb, 0xa7cd, Kind::kLetter},
+    {0xa7da, 0xa7dc, Kind::kLetter},   {0x105c0, 0x105f3, Kind::kLetter},
+    {0x10d40, 0x10d49, Kind::kDigit},  {0x10d4a, 0x10d65, Kind::kLetter},
+    {0x10d6f, 0x10d85, Kind::kLetter}, {0x10ec2, 0x10ec4, Kind::kLetter},
+    {0x11380, 0x11389, Kind::kLetter}, {0x1138b, 0x1138b, Kind::kLetter},
+    {0x1138e, 0x1138e, Kind::kLetter}, {0x11390, 0x113b5, Kind::kLetter},
+    {0x113b7, 0x113b7, Kind::kLetter}, {0x113d1, 0x113d1, Kind::kLetter},
+    {0x113d3, 0x113d3, Kind::kLetter}, {0x116d0, 0x116e3, Kind::kDigit},
+    {0x11bc0, 0x11be0, Kind::kLetter}, {0x11bf0, 0x11bf9, Kind::kDigit},
+    {0x13460, 0x143fa, Kind::kLetter}, {0x16100, 0x1611d, Kind::kLetter},
+    {0x16130, 0x16139, Kind::kDigit},  {0x16d40, 0x16d6c, Kind::kLetter},
+    {0x16d70, 0x16d79, Kind::kDigit},  {0x18cff, 0x18cff, Kind::kLetter},
+    {0x1ccf0, 0x1ccf9, Kind::kDigit},  {0x1e5d0, 0x1e5ed, Kind::kLetter},
+    {0x1e5f0, 0x1e5f0, Kind::kLetter}, {0x1e5f1, 0x1e5fa, Kind::kDigit},
+    {0x2ebf0, 0x2ee5d, Kind::kLetter},
 };
 
 Kind kind_of(int32_t character) {
@@ -71,8 +78,9 @@ Kind kind_of(int32_t character) {
     case UTF8PROC_CATEGORY_CC:
       return character == 0x85 ? Kind::kSpace : Kind::kOther;  // the next-line control
     case UTF8PROC_CATEGORY_CN: {
-      const Newer* newer = std::lower_bound(std::begin(kNewer), std::end(kNewer), character,
-                                            [](const Newer& range, int32_t wanted) { return range.last < wanted; });
+      const Newer* newer =
+          std::lower_bound(std::begin(kNewer), std::end(kNewer), character,
+                           [](const Newer& range, int32_t wanted) { return range.last < wanted; });
       return newer != std::end(kNewer) && newer->first <= character ? newer->kind : Kind::kOther;
     }
     default:
@@ -109,7 +117,8 @@ inline const Byte* run_end(const Byte* at, const Byte* end, Kind kind) {
   return at;
 }
 
-/// Spaces up to the end of the text, or all but the last one, which then begins the next word or is one.
+/// Spaces up to the end of the text, or all but the last one, which then begins the next word or is
+/// one.
 const Byte* spaces_end(const Byte* at, const Byte* end) {
   const Byte* begin = at;
   const Byte* last = at;

@@ -26,12 +26,15 @@ class Text final : public Dataset {
 
 }  // namespace
 
-std::shared_ptr<const Dataset> open_text(std::string bytes, const std::string& path, int64_t context, int64_t vocab) {
+std::shared_ptr<const Dataset> open_text(std::string bytes, const std::string& path,
+                                         int64_t context, int64_t vocab) {
   if (static_cast<int64_t>(bytes.size()) < context + 1) {
-    throw Error(fmt::format("{}: {} bytes are too short for one record of model.context + 1 = {} bytes", path,
-                            bytes.size(), context + 1));
+    throw Error(
+        fmt::format("{}: {} bytes are too short for one record of model.context + 1 = {} bytes",
+                    path, bytes.size(), context + 1));
   }
-  const auto outside = std::find_if(bytes.begin(), bytes.end(), [vocab](unsigned char byte) { return byte >= vocab; });
+  const auto outside = std::find_if(bytes.begin(), bytes.end(),
+                                    [vocab](unsigned char byte) { return byte >= vocab; });
   if (outside != bytes.end()) {
     throw Error(fmt::format("{}: byte {} at offset {} is outside model.vocab = {}", path,
                             static_cast<unsigned char>(*outside), outside - bytes.begin(), vocab));

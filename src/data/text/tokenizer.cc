@@ -23,7 +23,8 @@ struct Tokenizer::Impl {
     }
   }
 
-  /// The leftmost added token in the text from `from` on, of those at one place the longest; -1: none.
+  /// The leftmost added token in the text from `from` on, of those at one place the longest; -1:
+  /// none.
   int32_t next_added(std::string_view text, size_t from, size_t& at) const {
     if (!bpe.added.empty()) {
       for (at = from; at < text.size(); ++at) {
@@ -54,9 +55,11 @@ struct Tokenizer::Impl {
 
   Bpe bpe;
   BpeEncoder encoder;
-  std::array<std::vector<int32_t>, 256> starts;  ///< added tokens by their first byte, the longest first
+  /// added tokens by their first byte, the longest first
+  std::array<std::vector<int32_t>, 256> starts;
   std::mutex mutex;
-  std::vector<std::unique_ptr<WordCache>> caches;  ///< one for each thread that ever encoded at the same time
+  /// one for each thread that ever encoded at the same time
+  std::vector<std::unique_ptr<WordCache>> caches;
 };
 
 Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -67,7 +70,9 @@ Tokenizer Tokenizer::train(std::string_view text, int64_t vocab) {
   return Tokenizer(std::make_unique<Impl>(train_bpe(text, vocab)));
 }
 
-Tokenizer Tokenizer::load(const std::string& path) { return Tokenizer(std::make_unique<Impl>(read_tokenizer(path))); }
+Tokenizer Tokenizer::load(const std::string& path) {
+  return Tokenizer(std::make_unique<Impl>(read_tokenizer(path)));
+}
 
 std::string Tokenizer::json() const { return tokenizer_json(impl_->bpe); }
 void Tokenizer::save(const std::string& path) const { write_file_atomic(path, json()); }
@@ -96,7 +101,8 @@ std::string Tokenizer::decode(const std::vector<int32_t>& tokens) const {
   std::string text;
   for (const int32_t token : tokens) {
     if (token < 0 || token >= vocab()) {
-      throw Error(fmt::format("token {} is outside of the vocabulary of {} tokens", token, vocab()));
+      throw Error(
+          fmt::format("token {} is outside of the vocabulary of {} tokens", token, vocab()));
     }
     text += impl_->bpe.tokens[token];
   }

@@ -1,5 +1,5 @@
-// Byte-level BPE as GPT-2 has it: text is cut into words by GPT-2's pattern, words into bytes, and pairs of tokens are
-// merged in the order in which training learned them.
+// Byte-level BPE as GPT-2 has it: text is cut into words by GPT-2's pattern, words into bytes, and
+// pairs of tokens are merged in the order in which training learned them.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,13 @@ namespace tutti {
 
 class Tokenizer {
  public:
-  /// Learns merges from the text until there are `vocab` tokens, or no more pairs: vocab() can be less. Ties go to the
-  /// pair of the lowest ids; merges and ids are those of the tokenizers package. Throws Error when vocab is below 256.
+  /// Learns merges from the text until there are `vocab` tokens, or no more pairs: vocab() can be
+  /// less. Ties go to the pair of the lowest ids; merges and ids are those of the tokenizers
+  /// package. Throws Error when vocab is below 256.
   static Tokenizer train(std::string_view text, int64_t vocab);
-  /// A tokenizer.json (of `save`, or of the tokenizers package with a byte-level BPE), or GPT-2's own vocabulary: a
-  /// folder with vocab.json and merges.txt (or encoder.json and vocab.bpe). Throws Error naming the file and the fault.
+  /// A tokenizer.json (of `save`, or of the tokenizers package with a byte-level BPE), or GPT-2's
+  /// own vocabulary: a folder with vocab.json and merges.txt (or encoder.json and vocab.bpe).
+  /// Throws Error naming the file and the fault.
   static Tokenizer load(const std::string& path);
   /// The text of a tokenizer.json, which the tokenizers package reads, too.
   std::string json() const;
@@ -26,8 +28,9 @@ class Tokenizer {
   ~Tokenizer();
 
   int64_t vocab() const;
-  /// Thread-safe; remembers words in about 3 MB for each thread that encodes at the same time. Any bytes: each one that
-  /// is no UTF-8 counts as a character that is neither letter, digit nor space.
+  /// Thread-safe; remembers words in about 3 MB for each thread that encodes at the same time. Any
+  /// bytes: each one that is no UTF-8 counts as a character that is neither letter, digit nor
+  /// space.
   std::vector<int32_t> encode(std::string_view text) const;
   /// The bytes of the tokens. Throws Error for an id that is none.
   std::string decode(const std::vector<int32_t>& tokens) const;
@@ -38,7 +41,8 @@ class Tokenizer {
   std::unique_ptr<Impl> impl_;
 };
 
-/// A file of tokens: "TUTTITOK", then version, bytes per token (2 or 4) and vocabulary (three int32), then the tokens.
+/// A file of tokens: "TUTTITOK", then version, bytes per token (2 or 4) and vocabulary (three
+/// int32), then the tokens.
 void write_tokens(const std::string& path, const std::vector<int32_t>& tokens, int64_t vocab);
 /// Throws Error naming the file: no token file, truncated, a token outside of its vocabulary.
 std::vector<int32_t> read_tokens(const std::string& path);

@@ -49,7 +49,8 @@ class Reader {
       const auto content = token["content"].get<std::string>();
       if (content.empty()) fail("an added token that is empty");
       for (const char* flag : {"lstrip", "rstrip", "single_word"}) {
-        if (token.value(flag, false)) fail("the added token \"{}\" has {}, which is not supported", content, flag);
+        if (token.value(flag, false))
+          fail("the added token \"{}\" has {}, which is not supported", content, flag);
       }
       added_[content] = token["id"].get<int64_t>();
       special_[content] = token.value("special", false);
@@ -57,7 +58,8 @@ class Reader {
   }
 
   void read_vocab(const json& vocab) {
-    if (!vocab.is_object() || vocab.empty()) fail("the vocabulary is not an object of tokens and ids");
+    if (!vocab.is_object() || vocab.empty())
+      fail("the vocabulary is not an object of tokens and ids");
     std::unordered_map<int64_t, std::string> by_id;
     const auto add = [&](const std::string& text, int64_t id, const std::string& bytes) {
       if (auto [at, is_new] = by_id.try_emplace(id, bytes); !is_new) {
@@ -69,7 +71,8 @@ class Reader {
       ids_[text] = static_cast<int32_t>(id.get<int64_t>());
       const auto added = added_.find(text);
       if (added != added_.end() && added->second != id.get<int64_t>()) {
-        fail("the added token \"{}\" has two ids, {} and {}", text, added->second, id.get<int64_t>());
+        fail("the added token \"{}\" has two ids, {} and {}", text, added->second,
+             id.get<int64_t>());
       }
       add(text, id.get<int64_t>(), added != added_.end() ? text : bytes_of(text));
     }
@@ -82,7 +85,8 @@ class Reader {
       if (token == by_id.end()) fail("the vocabulary of {} tokens has no token {}", size, id);
       bpe_.tokens.push_back(std::move(token->second));
     }
-    for (const auto& [text, id] : added_) bpe_.added.push_back({static_cast<int32_t>(id), special_.at(text)});
+    for (const auto& [text, id] : added_)
+      bpe_.added.push_back({static_cast<int32_t>(id), special_.at(text)});
     std::sort(bpe_.added.begin(), bpe_.added.end(), [](auto a, auto b) { return a.id < b.id; });
     check_bytes();
   }
@@ -92,7 +96,8 @@ class Reader {
     const auto id = [&](const std::string& token) {
       const auto at = ids_.find(token);
       if (at == ids_.end()) {
-        fail("{} (\"{}\" and \"{}\"): the vocabulary has no token \"{}\"", where, left, right, token);
+        fail("{} (\"{}\" and \"{}\"): the vocabulary has no token \"{}\"", where, left, right,
+             token);
       }
       return at->second;
     };
@@ -147,7 +152,8 @@ class Reader {
       utf8proc_int32_t character = -1;
       const auto length = utf8proc_iterate(at, end - at, &character);
       const auto byte = length > 0 ? bytes_.find(static_cast<char32_t>(character)) : bytes_.end();
-      if (byte == bytes_.end()) fail("token \"{}\" has a character that stands for no byte: not byte-level", text);
+      if (byte == bytes_.end())
+        fail("token \"{}\" has a character that stands for no byte: not byte-level", text);
       bytes += byte->second;
       at += length;
     }
@@ -161,7 +167,8 @@ class Reader {
       if (token.size() == 1) has[static_cast<uint8_t>(token[0])] = true;
     }
     const auto missing = std::find(has.begin(), has.end(), false);
-    if (missing != has.end()) fail("the vocabulary has no token for byte {}", missing - has.begin());
+    if (missing != has.end())
+      fail("the vocabulary has no token for byte {}", missing - has.begin());
   }
 
   std::string path_;
@@ -176,13 +183,15 @@ class Reader {
 std::string type_of(const json& file, const char* part) {
   const auto at = file.find(part);
   if (at == file.end() || at->is_null()) return "none";
-  return at->is_object() && at->contains("type") && (*at)["type"].is_string() ? (*at)["type"].get<std::string>()
-                                                                              : "unknown";
+  return at->is_object() && at->contains("type") && (*at)["type"].is_string()
+             ? (*at)["type"].get<std::string>()
+             : "unknown";
 }
 
 void check_parts(const Reader& reader, const json& file) {
   for (const char* part : {"truncation", "padding", "normalizer"}) {
-    if (file.contains(part) && !file[part].is_null()) reader.fail("it has a {}, which is not supported", part);
+    if (file.contains(part) && !file[part].is_null())
+      reader.fail("it has a {}, which is not supported", part);
   }
   for (const char* part : {"post_processor", "decoder"}) {
     const std::string type = type_of(file, part);
@@ -192,8 +201,10 @@ void check_parts(const Reader& reader, const json& file) {
     reader.fail("pre_tokenizer is {}, not ByteLevel", type);
   }
   const json& cut = file["pre_tokenizer"];
-  if (cut.value("add_prefix_space", true)) reader.fail("pre_tokenizer.add_prefix_space is on, which is not supported");
-  if (!cut.value("use_regex", true)) reader.fail("pre_tokenizer.use_regex is off, which is not supported");
+  if (cut.value("add_prefix_space", true))
+    reader.fail("pre_tokenizer.add_prefix_space is on, which is not supported");
+  if (!cut.value("use_regex", true))
+    reader.fail("pre_tokenizer.use_regex is off, which is not supported");
 }
 
 void check_model(const Reader& reader, const json& model) {
@@ -202,14 +213,17 @@ void check_model(const Reader& reader, const json& model) {
       reader.fail("model.{} is set, which is not supported", option);
     }
   }
-  if (model.value("ignore_merges", false)) reader.fail("model.ignore_merges is on, which is not supported");
-  if (!model.contains("vocab") || !model.contains("merges")) reader.fail("model has no vocab or no merges");
+  if (model.value("ignore_merges", false))
+    reader.fail("model.ignore_merges is on, which is not supported");
+  if (!model.contains("vocab") || !model.contains("merges"))
+    reader.fail("model has no vocab or no merges");
 }
 
 Bpe read_json(const std::string& path) {
   Reader reader(path);
   const json file = reader.parse();
-  if (!file.is_object() || !file.contains("model") || !file["model"].is_object()) reader.fail("it has no model");
+  if (!file.is_object() || !file.contains("model") || !file["model"].is_object())
+    reader.fail("it has no model");
   const json& model = file["model"];
   // Old files do not name the type: a model with merges is a BPE.
   std::string type = type_of(file, "model");
@@ -249,8 +263,8 @@ std::string characters_of(const std::string& bytes) {
   std::string text;
   for (const char c : bytes) {
     std::array<utf8proc_uint8_t, 4> encoded{};
-    const auto length =
-        utf8proc_encode_char(static_cast<utf8proc_int32_t>(kCharacters[static_cast<uint8_t>(c)]), encoded.data());
+    const auto length = utf8proc_encode_char(
+        static_cast<utf8proc_int32_t>(kCharacters[static_cast<uint8_t>(c)]), encoded.data());
     text.append(reinterpret_cast<const char*>(encoded.data()), static_cast<size_t>(length));
   }
   return text;
@@ -262,11 +276,14 @@ Bpe read_tokenizer(const std::string& path) {
   if (!is_folder(path)) return read_json(path);
   const std::string folder = path + "/";
   if (path_exists(folder + "tokenizer.json")) return read_json(folder + "tokenizer.json");
-  for (const auto& [vocab, merges] : {std::pair{"vocab.json", "merges.txt"}, std::pair{"encoder.json", "vocab.bpe"}}) {
+  for (const auto& [vocab, merges] :
+       {std::pair{"vocab.json", "merges.txt"}, std::pair{"encoder.json", "vocab.bpe"}}) {
     if (path_exists(folder + vocab)) return read_pair(folder + vocab, folder + merges);
   }
-  throw Error(fmt::format(
-      "{}: a folder without tokenizer.json, vocab.json and merges.txt, or encoder.json and vocab.bpe", path));
+  throw Error(
+      fmt::format("{}: a folder without tokenizer.json, vocab.json and merges.txt, or encoder.json "
+                  "and vocab.bpe",
+                  path));
 }
 
 std::string tokenizer_json(const Bpe& bpe) {
@@ -274,11 +291,14 @@ std::string tokenizer_json(const Bpe& bpe) {
   for (const std::string& token : bpe.tokens) texts.push_back(characters_of(token));
   for (const Bpe::Added& added : bpe.added) texts[added.id] = bpe.tokens[added.id];
   const auto quoted = [](const std::string& text) { return json(text).dump(); };
-  std::string out = "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [";
+  std::string out =
+      "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  "
+      "\"added_tokens\": [";
   const char* comma = "";
   for (const Bpe::Added& added : bpe.added) {
     out += fmt::format(
-        "{}\n    {{\"id\": {}, \"content\": {}, \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
+        "{}\n    {{\"id\": {}, \"content\": {}, \"single_word\": false, \"lstrip\": false, "
+        "\"rstrip\": false, "
         "\"normalized\": false, \"special\": {}}}",
         comma, added.id, quoted(texts[added.id]), added.special);
     comma = ",";
@@ -304,7 +324,8 @@ std::string tokenizer_json(const Bpe& bpe) {
   out += "\n    },\n    \"merges\": [";
   comma = "";
   for (const Bpe::Merge& merge : bpe.merges) {
-    out += fmt::format("{}\n      [{}, {}]", comma, quoted(texts[merge.left]), quoted(texts[merge.right]));
+    out += fmt::format("{}\n      [{}, {}]", comma, quoted(texts[merge.left]),
+                       quoted(texts[merge.right]));
     comma = ",";
   }
   out += "\n    ]\n  }\n}\n";

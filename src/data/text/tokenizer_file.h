@@ -7,7 +7,8 @@
 
 namespace tutti {
 
-/// See Tokenizer::load. What would make the package encode differently from us is a fault, never ignored.
+/// See Tokenizer::load. What would make the package encode differently from us is a fault, never
+/// ignored.
 Bpe read_tokenizer(const std::string& path);
 
 /// The text of a tokenizer.json.

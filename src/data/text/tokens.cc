@@ -20,7 +20,8 @@ static_assert(sizeof(Header) == 20);
 
 class Tokens final : public Dataset {
  public:
-  Tokens(std::vector<int32_t> tokens, int64_t context) : tokens_(std::move(tokens)), context_(context) {}
+  Tokens(std::vector<int32_t> tokens, int64_t context)
+      : tokens_(std::move(tokens)), context_(context) {}
   int64_t size() const override { return (static_cast<int64_t>(tokens_.size()) - 1) / context_; }
   void read(int64_t record, std::span<const at::Tensor> tensors, int64_t row) const override {
     const int32_t* from = tokens_.data() + record * context_;
@@ -58,13 +59,15 @@ std::vector<int32_t> values(std::string_view bytes) {
 
 /// The place of the first token that is none of `vocab`; the end: all are.
 auto outside(const std::vector<int32_t>& tokens, int64_t vocab) {
-  return std::find_if(tokens.begin(), tokens.end(), [vocab](int32_t token) { return token < 0 || token >= vocab; });
+  return std::find_if(tokens.begin(), tokens.end(),
+                      [vocab](int32_t token) { return token < 0 || token >= vocab; });
 }
 
 }  // namespace
 
 void write_tokens(const std::string& path, const std::vector<int32_t>& tokens, int64_t vocab) {
-  TUTTI_CHECK(vocab > 0 && vocab <= std::numeric_limits<int32_t>::max() && outside(tokens, vocab) == tokens.end(),
+  TUTTI_CHECK(vocab > 0 && vocab <= std::numeric_limits<int32_t>::max() &&
+                  outside(tokens, vocab) == tokens.end(),
               "{}: a token that is not in the vocabulary of {}", path, vocab);
   Header header{{}, kVersion, vocab <= 0x10000 ? 2 : 4, static_cast<int32_t>(vocab)};
   std::copy(kMagic.begin(), kMagic.end(), header.magic);
@@ -85,31 +88,35 @@ std::vector<int32_t> read_tokens(const std::string& path) {
   }
   if (file.size() < sizeof(header)) throw Error(fmt::format("{}: truncated in its header", path));
   std::memcpy(&header, file.data(), sizeof(header));
-  if (header.version != kVersion) throw Error(fmt::format("{}: version {}, not {}", path, header.version, kVersion));
+  if (header.version != kVersion)
+    throw Error(fmt::format("{}: version {}, not {}", path, header.version, kVersion));
   if ((header.bytes != 2 && header.bytes != 4) || header.vocab < 1) {
-    throw Error(fmt::format("{}: {} bytes per token and a vocabulary of {}", path, header.bytes, header.vocab));
+    throw Error(fmt::format("{}: {} bytes per token and a vocabulary of {}", path, header.bytes,
+                            header.vocab));
   }
   const std::string_view body = std::string_view(file).substr(sizeof(header));
   if (body.size() % static_cast<size_t>(header.bytes) != 0) {
-    throw Error(fmt::format("{}: truncated inside of token {}", path, body.size() / static_cast<size_t>(header.bytes)));
+    throw Error(fmt::format("{}: truncated inside of token {}", path,
+                            body.size() / static_cast<size_t>(header.bytes)));
   }
   std::vector<int32_t> tokens = header.bytes == 2 ? values<uint16_t>(body) : values<int32_t>(body);
   if (const auto bad = outside(tokens, header.vocab); bad != tokens.end()) {
-    throw Error(fmt::format("{}: token {} at place {} is outside of its vocabulary of {}", path, *bad,
-                            bad - tokens.begin(), header.vocab));
+    throw Error(fmt::format("{}: token {} at place {} is outside of its vocabulary of {}", path,
+                            *bad, bad - tokens.begin(), header.vocab));
   }
   return tokens;
 }
 
-std::shared_ptr<const Dataset> open_tokens(std::vector<int32_t> tokens, int64_t context, int64_t vocab,
-                                           const std::string& path) {
+std::shared_ptr<const Dataset> open_tokens(std::vector<int32_t> tokens, int64_t context,
+                                           int64_t vocab, const std::string& path) {
   if (static_cast<int64_t>(tokens.size()) < context + 1) {
-    throw Error(fmt::format("{}: {} tokens are too few for one record of model.context + 1 = {} tokens", path,
-                            tokens.size(), context + 1));
+    throw Error(
+        fmt::format("{}: {} tokens are too few for one record of model.context + 1 = {} tokens",
+                    path, tokens.size(), context + 1));
   }
   if (const auto bad = outside(tokens, vocab); bad != tokens.end()) {
-    throw Error(
-        fmt::format("{}: token {} at place {} is outside model.vocab = {}", path, *bad, bad - tokens.begin(), vocab));
+    throw Error(fmt::format("{}: token {} at place {} is outside model.vocab = {}", path, *bad,
+                            bad - tokens.begin(), vocab));
   }
   return std::make_shared<Tokens>(std::move(tokens), context);
 }
@@ -119,13 +126,14 @@ TokenSource open_text_tokens(const std::string& text, const Job& job, const std:
   const int64_t vocab = job.model.vocab;
   const bool learned = job.data.tokenizer == "bpe";
   if (learned && vocab < 256) {
-    throw Error(fmt::format("data.tokenizer = \"bpe\" needs model.vocab of at least 256, not {}", vocab));
+    throw Error(
+        fmt::format("data.tokenizer = \"bpe\" needs model.vocab of at least 256, not {}", vocab));
   }
-  auto tokenizer =
-      std::make_shared<const Tokenizer>(learned ? Tokenizer::train(text, vocab) : Tokenizer::load(job.data.tokenizer));
+  auto tokenizer = std::make_shared<const Tokenizer>(learned ? Tokenizer::train(text, vocab)
+                                                             : Tokenizer::load(job.data.tokenizer));
   if (tokenizer->vocab() > vocab) {
-    throw Error(fmt::format("{}: its vocabulary of {} tokens is larger than model.vocab = {}", job.data.tokenizer,
-                            tokenizer->vocab(), vocab));
+    throw Error(fmt::format("{}: its vocabulary of {} tokens is larger than model.vocab = {}",
+                            job.data.tokenizer, tokenizer->vocab(), vocab));
   }
   return {open_tokens(tokenizer->encode(text), job.model.context, vocab, path), tokenizer};
 }

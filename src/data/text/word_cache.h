@@ -1,5 +1,5 @@
-// The tokens of words that were met before. Two tables of fixed size, one cache line or two a word, each word in one of
-// two neighbouring slots: a text of ever new words costs time, never memory.
+// The tokens of words that were met before. Two tables of fixed size, one cache line or two a word,
+// each word in one of two neighbouring slots: a text of ever new words costs time, never memory.
 #pragma once
 
 #include <algorithm>

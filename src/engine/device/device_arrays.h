@@ -1,4 +1,5 @@
-// Arrays of a device that stay for as long as an engine: what kernels look up, and room for what they write.
+// Arrays of a device that stay for as long as an engine: what kernels look up, and room for what
+// they write.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
-// Each handler says what an instruction means on a device. Where things are is said by the program, what travels by the
-// plan's transfers, over which group by engine/device/device_groups.h; when a step is issued, captured and waited for
-// by engine/device/device_steps.h.
+// Each handler says what an instruction means on a device. Where things are is said by the program,
+// what travels by the plan's transfers, over which group by engine/device/device_groups.h; when a
+// step is issued, captured and waited for by engine/device/device_steps.h.
 #include "engine/device/device_backend.h"
 
 #include <exception>
@@ -42,10 +42,18 @@ class DeviceBackend final : public Backend {
   std::span<const at::Tensor> data(Which which, const Instruction& i) const override;
   /// `step` is for torch's generator alone, from which no captured step draws.
   Pass pass_of(uint64_t seed, int64_t step, int lane, int micro) const override {
-    return {seed, step, lane, micro, first_sample(p_.plan.batch, 0, lane, micro), 0, true, &commit_.inputs()->keys};
+    return {seed,
+            step,
+            lane,
+            micro,
+            first_sample(p_.plan.batch, 0, lane, micro),
+            0,
+            true,
+            &commit_.inputs()->keys};
   }
   void count_loss(const Instruction& i, const at::Tensor& loss, const Turn& turn) override {
-    commit_.count_loss(turn.stream, i.lane, i.micro, static_cast<const double*>(loss.const_data_ptr()));
+    commit_.count_loss(turn.stream, i.lane, i.micro,
+                       static_cast<const double*>(loss.const_data_ptr()));
   }
   StepVerdict run(const StepRequest& request) override;
   void repeat(const StepRequest& request, Loader& loader) override;
@@ -55,7 +63,8 @@ class DeviceBackend final : public Backend {
   uint64_t order_digest() const override { return feed_ ? feed_->digest() : 0; }
   double traced_seconds() const override { return steps_.traced_seconds(); }
   std::function<void()> copy_out() override {
-    return steps_.copy_out(static_cast<uint64_t>(step_), [this](Stream stream) { p_.units.copy_out(stream); });
+    return steps_.copy_out(static_cast<uint64_t>(step_),
+                           [this](Stream stream) { p_.units.copy_out(stream); });
   }
 
  private:
@@ -91,7 +100,8 @@ class DeviceBackend final : public Backend {
   const std::vector<at::Tensor>* batch_ = nullptr;  // of an evaluation
 };
 
-DeviceBackend::DeviceBackend(const EngineParts& parts, const Station& station, const RankDevice& rank)
+DeviceBackend::DeviceBackend(const EngineParts& parts, const Station& station,
+                             const RankDevice& rank)
     : p_(parts),
       station_(station),
       state_(rank.library->state),
@@ -101,11 +111,12 @@ DeviceBackend::DeviceBackend(const EngineParts& parts, const Station& station, c
       compute_(rank.compute),
       streams_(make_streams()),
       arrays_(device_, compute_, parts.accounts),
-      commit_({parts.job, parts.shape, parts.updater, parts.context, parts.accounts, device_, state_, compute_}),
-      low_(parts.program(), parts.program(Which::kEvaluation), parts.memory, parts.shape, precision_, state_, device_,
-           parts.accounts),
-      groups_(
-          {parts.job, parts.context, *rank.library, device_, parts.plan, parts.forward_plan, timeout_of(parts.job)}),
+      commit_({parts.job, parts.shape, parts.updater, parts.context, parts.accounts, device_,
+               state_, compute_}),
+      low_(parts.program(), parts.program(Which::kEvaluation), parts.memory, parts.shape,
+           precision_, state_, device_, parts.accounts),
+      groups_({parts.job, parts.context, *rank.library, device_, parts.plan, parts.forward_plan,
+               timeout_of(parts.job)}),
       steps_(step_parts()),
       train_(make_side(Which::kSteps)),
       forward_(make_side(Which::kEvaluation)),
@@ -113,8 +124,8 @@ DeviceBackend::DeviceBackend(const EngineParts& parts, const Station& station, c
   device_.make_current(compute_);
 }
 
-// An exception may have left work on the streams that waits for peers: giving memory back would wait with it, and the
-// rank would never say what happened.
+// An exception may have left work on the streams that waits for peers: giving memory back would
+// wait with it, and the rank would never say what happened.
 DeviceBackend::~DeviceBackend() {
   if (std::uncaught_exceptions() > 0) steps_.let_go();
 }
@@ -126,7 +137,8 @@ std::vector<Stream> DeviceBackend::make_streams() const {
 }
 
 DeviceSteps::Parts DeviceBackend::step_parts() const {
-  const bool captures = p_.job.layout.graph && device_.captures() && capture_faults(p_.model, p_.job.layout).empty();
+  const bool captures =
+      p_.job.layout.graph && device_.captures() && capture_faults(p_.model, p_.job.layout).empty();
   return {device_, compute_, p_.context, timeout_of(p_.job), p_.trace, captures, groups_.all()};
 }
 
@@ -146,8 +158,8 @@ Side DeviceBackend::make_side(Which which) {
   const Plan& plan = p_.plan_of(which);
   const Program& program = p_.program(which);
   return {which, program,
-          DeviceTravel({plan, p_.shape, p_.context.rank, memory, p_.memory.window().data(), station_, groups_, low_,
-                        precision_, device_, state_, arrays_}),
+          DeviceTravel({plan, p_.shape, p_.context.rank, memory, p_.memory.window().data(),
+                        station_, groups_, low_, precision_, device_, state_, arrays_}),
           DataSlots(p_.model, program, memory, on_)};
 }
 
@@ -156,27 +168,33 @@ void DeviceBackend::start(Compute compute) {
   greet();
   StreamHandlers on = handlers(train_);
   add_step_handlers(on);
-  train_.executor = std::make_unique<StreamExecutor>(train_.program, std::move(on), device_, streams_);
-  forward_.executor = std::make_unique<StreamExecutor>(forward_.program, handlers(forward_), device_, streams_);
+  train_.executor =
+      std::make_unique<StreamExecutor>(train_.program, std::move(on), device_, streams_);
+  forward_.executor =
+      std::make_unique<StreamExecutor>(forward_.program, handlers(forward_), device_, streams_);
   std::vector<MicroBatch> sequence;
   for (const Instruction& i : train_.program.queues[0].instructions)
     if (i.op == Op::kLoad) sequence.push_back({i.lane, i.micro});
-  if (!sequence.empty()) feed_ = std::make_unique<DeviceFeed>(p_.model, sequence, p_.loader, device_, on_, p_.accounts);
+  if (!sequence.empty())
+    feed_ = std::make_unique<DeviceFeed>(p_.model, sequence, p_.loader, device_, on_, p_.accounts);
   low_.write_all(compute_);
   // Copies of shared parameters are refreshed after every Update; the first ones are made here.
-  for (const Instruction* refresh : train_.travel.refreshes()) train_.travel.put(*refresh, compute_);
+  for (const Instruction* refresh : train_.travel.refreshes())
+    train_.travel.put(*refresh, compute_);
   steps_.settle("first copies", 0);
   if (p_.plan.mesh.pipeline > 1) rehearse();
 }
 
 void DeviceBackend::greet() {
   if (p_.context.size == 1) return;
-  groups_.greet(compute_, arrays_.take<std::byte>(BufferKind::kWork, DeviceGroups::greeting_bytes(p_.context.size)));
+  groups_.greet(compute_, arrays_.take<std::byte>(BufferKind::kWork,
+                                                  DeviceGroups::greeting_bytes(p_.context.size)));
   steps_.settle("greeting", 0);
 }
 
-/// A step without the messages between stages, of which nothing is written. The first use of a kernel may wait for the
-/// whole device: in a first step that would be for messages that peers send only after this rank's next ones.
+/// A step without the messages between stages, of which nothing is written. The first use of a
+/// kernel may wait for the whole device: in a first step that would be for messages that peers send
+/// only after this rank's next ones.
 void DeviceBackend::rehearse() {
   rehearsing_ = true;
   StepRequest request;
@@ -201,8 +219,11 @@ StreamHandlers DeviceBackend::handlers(Side& side) {
     }
   });
   for (Op op : {Op::kForward, Op::kBackward})
-    set(op, [this, &side](const Instruction& i, Stream stream) { segments_(side.which, i, {0, stream}); });
-  for (Op op : {Op::kReduce, Op::kGather, Op::kExchange, Op::kSend, Op::kRecv, Op::kFetch, Op::kEvict})
+    set(op, [this, &side](const Instruction& i, Stream stream) {
+      segments_(side.which, i, {0, stream});
+    });
+  for (Op op :
+       {Op::kReduce, Op::kGather, Op::kExchange, Op::kSend, Op::kRecv, Op::kFetch, Op::kEvict})
     set(op, [this, &side](const Instruction& i, Stream stream) {
       if (!rehearsing_ || !waits_far(i, stream)) side.travel.put(i, stream);
     });
@@ -213,7 +234,8 @@ StreamHandlers DeviceBackend::handlers(Side& side) {
 bool DeviceBackend::waits_far(const Instruction& i, Stream stream) const {
   if (i.op == Op::kSend || i.op == Op::kRecv) return true;
   for (size_t q = 0; q < streams_.size(); ++q)
-    if (p_.program().queues[q].use == QueueUse::kShared && streams_[q].handle == stream.handle) return true;
+    if (p_.program().queues[q].use == QueueUse::kShared && streams_[q].handle == stream.handle)
+      return true;
   return false;
 }
 
@@ -221,7 +243,8 @@ void DeviceBackend::add_step_handlers(StreamHandlers& on) {
   auto set = [&on](Op op, StreamHandler handler) { on[static_cast<int>(op)] = std::move(handler); };
   set(Op::kFold, [this](const Instruction& i, Stream stream) { fold(i, stream); });
   set(Op::kNorm, [this](const Instruction& i, Stream stream) { updates_.put_norm(i, stream); });
-  set(Op::kVote, [this](const Instruction&, Stream stream) { commit_.decide(stream, groups_.world()); });
+  set(Op::kVote,
+      [this](const Instruction&, Stream stream) { commit_.decide(stream, groups_.world()); });
   set(Op::kUpdate, [this](const Instruction& i, Stream stream) {
     if (updates_.is_first(i)) steps_.await_copies(stream);  // not written before it has left
     updates_.put_update(i, stream);
@@ -275,11 +298,13 @@ std::unique_ptr<Backend> make_device_backend(const EngineParts& parts, const Sta
   return std::make_unique<DeviceBackend>(parts, station, device);
 }
 
-// A captured step's branches are put on queues that the device chooses. Ranks of one data axis meet in one order; where
-// compute itself waits for others, it could stand behind a meeting that they reach later.
+// A captured step's branches are put on queues that the device chooses. Ranks of one data axis meet
+// in one order; where compute itself waits for others, it could stand behind a meeting that they
+// reach later.
 std::vector<std::string> capture_faults(const Model& model, const LayoutConfig& layout) {
   std::vector<std::string> faults = capture_faults(model);
-  if (layout.pipeline > 1) faults.push_back("stages of a pipeline wait for each other inside of a step");
+  if (layout.pipeline > 1)
+    faults.push_back("stages of a pipeline wait for each other inside of a step");
   if (layout.tensor > 1) faults.push_back("tensor ranks wait for each other inside of a step");
   return faults;
 }

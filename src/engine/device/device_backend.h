@@ -1,5 +1,5 @@
-// The engine's backend on a device: queues are streams, what travels goes by device groups, and a steady step is
-// captured once and launched again (engine/device/device_steps.h).
+// The engine's backend on a device: queues are streams, what travels goes by device groups, and a
+// steady step is captured once and launched again (engine/device/device_steps.h).
 #pragma once
 
 #include <memory>

@@ -17,9 +17,10 @@ DeviceCommit::DeviceCommit(const Parts& parts)
   const int units = static_cast<int>(p_.shape.blocks.size());
   rule_count_ = p_.updater.rule_count();
   const size_t input_bytes = sizeof(StepInputs) + rule_count_ * sizeof(RuleScalars);
-  inputs_ =
-      reinterpret_cast<StepInputs*>(arrays_.take<std::byte>(BufferKind::kWork, static_cast<int64_t>(input_bytes)));
-  outcome_ = reinterpret_cast<StepOutcome*>(arrays_.take<std::byte>(BufferKind::kWork, outcome_bytes(units)));
+  inputs_ = reinterpret_cast<StepInputs*>(
+      arrays_.take<std::byte>(BufferKind::kWork, static_cast<int64_t>(input_bytes)));
+  outcome_ = reinterpret_cast<StepOutcome*>(
+      arrays_.take<std::byte>(BufferKind::kWork, outcome_bytes(units)));
   layout_.units = units;
   layout_.micro_batches = batch_.lanes * batch_.micro_batches;
   layout_.chunks = tables_.places();
@@ -80,7 +81,8 @@ void DeviceCommit::begin(const StepRequest& request) {
   const auto rules = p_.updater.rules(scalars, int64_t{batch_.lanes} * batch_.micro_batches);
   TUTTI_CHECK(rules.size() == rule_count_, "{} rules of {}", rules.size(), rule_count_);
   std::memcpy(pinned_inputs_.data(), &inputs, sizeof inputs);
-  std::memcpy(pinned_inputs_.data() + sizeof inputs, rules.data(), rules.size() * sizeof(RuleScalars));
+  std::memcpy(pinned_inputs_.data() + sizeof inputs, rules.data(),
+              rules.size() * sizeof(RuleScalars));
   p_.device.copy(p_.stream, inputs_, pinned_inputs_.data(), pinned_inputs_.size());
 }
 
@@ -89,7 +91,8 @@ void DeviceCommit::clear(Stream stream) {
 }
 
 void DeviceCommit::spoil(Stream stream) {
-  const std::vector<double> votes(static_cast<size_t>(layout_.size()), std::numeric_limits<double>::quiet_NaN());
+  const std::vector<double> votes(static_cast<size_t>(layout_.size()),
+                                  std::numeric_limits<double>::quiet_NaN());
   p_.device.copy(stream, votes_, votes.data(), votes.size() * sizeof(double));
   p_.device.synchronise(stream);
 }
@@ -101,7 +104,8 @@ void DeviceCommit::count_loss(Stream stream, int lane, int micro, const double* 
 }
 
 void DeviceCommit::count_squares(Stream stream, const float* values, const ChunkList& chunks) {
-  if (chunks.count > 0) p_.kernels.chunk_squares(stream, values, chunks.chunks, chunks.count, votes_);
+  if (chunks.count > 0)
+    p_.kernels.chunk_squares(stream, values, chunks.chunks, chunks.count, votes_);
 }
 
 void DeviceCommit::decide(Stream stream, DeviceGroup* group) {
@@ -110,7 +114,9 @@ void DeviceCommit::decide(Stream stream, DeviceGroup* group) {
   p_.kernels.commit(stream, votes_, layout_, inputs_, outcome_);
 }
 
-void DeviceCommit::end() { p_.device.copy(p_.stream, pinned_outcome_.data(), outcome_, pinned_outcome_.size()); }
+void DeviceCommit::end() {
+  p_.device.copy(p_.stream, pinned_outcome_.data(), outcome_, pinned_outcome_.size());
+}
 
 StepVerdict DeviceCommit::verdict(const StepRequest& request) const {
   StepOutcome outcome;

@@ -1,7 +1,9 @@
 // What a step on a device begins with and how it ends, whatever its plan:
 //
-//   inputs    StepInputs and the rules of all parameters: written by the host into pinned memory, copied before a step
-//   votes     VoteLayout's doubles: squares of chunks, losses, counts; summed over ranks, judged by the commit
+//   inputs    StepInputs and the rules of all parameters: written by the host into pinned memory,
+//             copied before a step
+//   votes     VoteLayout's doubles: squares of chunks, losses, counts; summed over ranks, judged by
+//             the commit
 //   outcome   what the commit found; updates read it there, the host gets a copy behind the step
 #pragma once
 
@@ -42,8 +44,8 @@ class DeviceCommit {
 
   const StateTables& tables() const { return tables_; }
   ChunkList on_device(const std::vector<StateChunk>& chunks);
-  /// The update of what a rank holds of a unit, all but the places of its values: pointers are of the unit's first
-  /// float, held or not. LAMB's norms want the whole unit.
+  /// The update of what a rank holds of a unit, all but the places of its values: pointers are of
+  /// the unit's first float, held or not. LAMB's norms want the whole unit.
   UpdateArguments update_of(int unit, Range held);
   /// In the device's memory.
   const StepInputs* inputs() const { return inputs_; }

@@ -22,15 +22,16 @@ size_t micro_batch_bytes(const Model& model) {
 
 }  // namespace
 
-DeviceFeed::DeviceFeed(const Model& model, const std::vector<MicroBatch>& sequence, Loader& loader, Device& device,
-                       at::Device place, Accounts& accounts)
+DeviceFeed::DeviceFeed(const Model& model, const std::vector<MicroBatch>& sequence, Loader& loader,
+                       Device& device, at::Device place, Accounts& accounts)
     : model_(model),
       sequence_(sequence),
       loader_(loader),
       device_(device),
       bytes_(micro_batch_bytes(model)),
       count_(sequence.size()),
-      arena_(BufferKind::kData, static_cast<size_t>(device_bytes(model, static_cast<int64_t>(count_))), accounts,
+      arena_(BufferKind::kData,
+             static_cast<size_t>(device_bytes(model, static_cast<int64_t>(count_))), accounts,
              &device),
       place_(arena_.take(bytes_ * count_)),
       stream_(device.make_stream()) {
@@ -48,10 +49,11 @@ DeviceFeed::DeviceFeed(const Model& model, const std::vector<MicroBatch>& sequen
     index_[{sequence_[k].lane, sequence_[k].micro}] = k;
     tensors_.emplace_back();
     for (size_t i = 0; i < model.data.size(); ++i)
-      tensors_.back().push_back(at::for_blob(place_.data() + k * bytes_ + offsets_[i], model.data[i].dims)
-                                    .options(at::TensorOptions().dtype(model.data[i].type).device(place))
-                                    .target_device(place)
-                                    .make_tensor());
+      tensors_.back().push_back(
+          at::for_blob(place_.data() + k * bytes_ + offsets_[i], model.data[i].dims)
+              .options(at::TensorOptions().dtype(model.data[i].type).device(place))
+              .target_device(place)
+              .make_tensor());
   }
 }
 

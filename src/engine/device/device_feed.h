@@ -1,6 +1,6 @@
-// How micro-batches reach a device: the loader's tensors are copied into pinned memory, from there beside the compute
-// into one of two stages of device memory, and at the start of their step into the place where the step reads them,
-// which is always the same.
+// How micro-batches reach a device: the loader's tensors are copied into pinned memory, from there
+// beside the compute into one of two stages of device memory, and at the start of their step into
+// the place where the step reads them, which is always the same.
 #pragma once
 
 #include <exception>
@@ -17,21 +17,21 @@ namespace tutti {
 
 class DeviceFeed {
  public:
-  /// `sequence`: a step's micro-batches as the loader hands them out; `place` is the device for ATen. All others must
-  /// outlive it.
-  DeviceFeed(const Model& model, const std::vector<MicroBatch>& sequence, Loader& loader, Device& device,
-             at::Device place, Accounts& accounts);
+  /// `sequence`: a step's micro-batches as the loader hands them out; `place` is the device for
+  /// ATen. All others must outlive it.
+  DeviceFeed(const Model& model, const std::vector<MicroBatch>& sequence, Loader& loader,
+             Device& device, at::Device place, Accounts& accounts);
   ~DeviceFeed();
   /// What one takes of the device.
   static int64_t device_bytes(const Model& model, int64_t micro_batches);
   DeviceFeed(const DeviceFeed&) = delete;
   DeviceFeed& operator=(const DeviceFeed&) = delete;
 
-  /// Begins to bring the step's micro-batches to the device, unless that was begun before. What the loader throws is
-  /// kept for use().
+  /// Begins to bring the step's micro-batches to the device, unless that was begun before. What the
+  /// loader throws is kept for use().
   void stage(int64_t step);
-  /// Stages them and puts them, behind what is on the stream, into the place where the step reads them, unless that was
-  /// done before.
+  /// Stages them and puts them, behind what is on the stream, into the place where the step reads
+  /// them, unless that was done before.
   void place(int64_t step, Stream stream);
   /// The same for a step that comes next on the stream.
   void use(int64_t step, Stream stream);

@@ -12,7 +12,8 @@ namespace tutti {
 
 namespace {
 
-// Kernels of several groups wait beside each other and beside the compute: together they leave it most of a device.
+// Kernels of several groups wait beside each other and beside the compute: together they leave it
+// most of a device.
 constexpr int kLinkBlocks = 4, kMeetingBlocks = 16;
 
 bool has_shared_queue(const Plan& plan) {
@@ -69,10 +70,11 @@ DeviceGroups::DeviceGroups(const Parts& parts) {
   const Coordinates at = parts.plan.mesh.at(rank);
   GroupOptions options;
   options.host = host_of(rank, size, static_cast<int>(parts.job.layout.hosts));
-  for (int r = 0; r < size; ++r) options.shares |= ranks_on_device(parts.job, r, parts.library.count()) > 1;
+  for (int r = 0; r < size; ++r)
+    options.shares |= ranks_on_device(parts.job, r, parts.library.count()) > 1;
 
-  // The first member of a group makes its id: rank 0 the world's, tensor coordinate 0 its columns', a sender its
-  // links'.
+  // The first member of a group makes its id: rank 0 the world's, tensor coordinate 0 its columns',
+  // a sender its links'.
   const std::vector<Link> links = links_of(parts.plan, parts.forward_plan);
   std::vector<std::string> made;
   const auto make = [&] { made.push_back(parts.library.group_id(options.shares)); };
@@ -89,20 +91,23 @@ DeviceGroups::DeviceGroups(const Parts& parts) {
 
   const auto join = [&](int member, int members, const std::string& id, int blocks) {
     options.rank = member, options.size = members, options.id = id, options.blocks = blocks;
-    return parts.library.join(parts.device, options, parts.context.clock, deadline, &parts.context.control.cancel);
+    return parts.library.join(parts.device, options, parts.context.clock, deadline,
+                              &parts.context.control.cancel);
   };
   world_ = join(rank, size, ids[0].at(0), kMeetingBlocks);
   if (shared) shared_ = join(rank, size, ids[0].at(1), kMeetingBlocks);
   if (parts.plan.mesh.tensor > 1) {
     const int first = parts.plan.mesh.rank({at.data, 0, at.pipeline});
-    columns_ = join(at.tensor, parts.plan.mesh.tensor, ids[first].at(first == 0 ? of_all : 0), kMeetingBlocks);
+    columns_ = join(at.tensor, parts.plan.mesh.tensor, ids[first].at(first == 0 ? of_all : 0),
+                    kMeetingBlocks);
   }
   std::map<int, size_t> next;  // by sender: its next link's id
   for (const Link& link : links) {
     const auto [it, fresh] = next.try_emplace(link.from, 0);
     if (fresh)
-      it->second = (link.from == 0 ? of_all : 0) +
-                   (parts.plan.mesh.tensor > 1 && parts.plan.mesh.at(link.from).tensor == 0 ? 1 : 0);
+      it->second =
+          (link.from == 0 ? of_all : 0) +
+          (parts.plan.mesh.tensor > 1 && parts.plan.mesh.at(link.from).tensor == 0 ? 1 : 0);
     const std::string& id = ids[link.from].at(it->second++);
     if (link.from != rank && link.to != rank) continue;
     links_.emplace_back(link, join(link.from == rank ? 0 : 1, 2, id, kLinkBlocks));
@@ -110,9 +115,10 @@ DeviceGroups::DeviceGroups(const Parts& parts) {
 }
 
 DeviceGroup& DeviceGroups::link(const Link& link) const {
-  const auto found = std::find_if(links_.begin(), links_.end(), [&](const auto& l) { return l.first == link; });
-  TUTTI_CHECK(found != links_.end(), "no group for {} from rank {} to rank {}", queue_name(link.way), link.from,
-              link.to);
+  const auto found =
+      std::find_if(links_.begin(), links_.end(), [&](const auto& l) { return l.first == link; });
+  TUTTI_CHECK(found != links_.end(), "no group for {} from rank {} to rank {}",
+              queue_name(link.way), link.from, link.to);
   return *found->second;
 }
 
@@ -136,7 +142,8 @@ void DeviceGroups::greet(Stream stream, std::byte* scratch) const {
     for (int peer = 0; peer < group->size(); ++peer) {
       if (peer == group->rank()) continue;
       if (!link || group->rank() == 0) sends.push_back({peer, scratch + peer * 256, 1});
-      if (!link || group->rank() == 1) receives.push_back({peer, scratch + (group->size() + peer) * 256, 1});
+      if (!link || group->rank() == 1)
+        receives.push_back({peer, scratch + (group->size() + peer) * 256, 1});
     }
     group->exchange(stream, sends, receives);
     if (group == world_.get()) group->sum(stream, reinterpret_cast<double*>(scratch), 1);
@@ -147,7 +154,8 @@ DeviceGroups::Count DeviceGroups::count(const Plan& plan, const Plan& forward, i
   Count groups;
   if (plan.ranks == 1) return groups;
   groups.meetings = (has_shared_queue(plan) ? 2 : 1) + (plan.mesh.tensor > 1 ? 1 : 0);
-  for (const Link& link : links_of(plan, forward)) groups.links += link.from == rank || link.to == rank ? 1 : 0;
+  for (const Link& link : links_of(plan, forward))
+    groups.links += link.from == rank || link.to == rank ? 1 : 0;
   return groups;
 }
 

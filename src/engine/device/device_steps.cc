@@ -13,9 +13,11 @@ namespace {
 
 constexpr int kWarmSteps = 2;
 constexpr int64_t kTraceEvery = 128;
-// Steps that take long make the others wait longer: a step is given up after the time-out and so many of the longest.
+// Steps that take long make the others wait longer: a step is given up after the time-out and so
+// many of the longest.
 constexpr int kPatience = 10;
-// A step's end is looked for without sleeping while it is due: sleeping through it would leave the device idle.
+// A step's end is looked for without sleeping while it is due: sleeping through it would leave the
+// device idle.
 constexpr Duration kPoll = std::chrono::microseconds(50);
 constexpr Duration kEarly = std::chrono::milliseconds(1);
 
@@ -53,7 +55,8 @@ void DeviceSteps::capture(StreamExecutor& executor, FunctionRef<void(Stream)> fi
   } catch (const std::exception& e) {
     const std::string reason = e.what();
     leave_capture();
-    throw Error(fmt::format("a step could not be captured ({}); layout.graph = false runs it without", reason));
+    throw Error(fmt::format(
+        "a step could not be captured ({}); layout.graph = false runs it without", reason));
   }
   captured_ = p_.device.end_capture(captures_);
   p_.device.make_current(p_.compute);
@@ -79,7 +82,8 @@ void DeviceSteps::finish(StreamExecutor& executor, uint64_t step) {
   await(&executor, "step", step);
   typical_ = p_.context.clock.awake() - waiting;
   // In the first step libraries load and choose: it stands for no other.
-  if (timed_ && rounds_ > 0) traced_ += executor.collect(p_.trace, static_cast<uint64_t>(rounds_), issued_);
+  if (timed_ && rounds_ > 0)
+    traced_ += executor.collect(p_.trace, static_cast<uint64_t>(rounds_), issued_);
   ++rounds_;
   if (rounds_ > kWarmSteps) longest_ = std::max(longest_, p_.context.clock.awake() - begun_);
 }
@@ -89,7 +93,8 @@ void DeviceSteps::settle(const std::string& operation, uint64_t step) {
   await(nullptr, operation, step);
 }
 
-void DeviceSteps::await(const StreamExecutor* executor, const std::string& operation, uint64_t step) {
+void DeviceSteps::await(const StreamExecutor* executor, const std::string& operation,
+                        uint64_t step) {
   Clock& clock = p_.context.clock;
   const Time since = clock.now();
   const Deadline deadline = clock.after(p_.timeout + kPatience * longest_);
@@ -101,7 +106,8 @@ void DeviceSteps::await(const StreamExecutor* executor, const std::string& opera
     if (soon && looks % 256 != 0) continue;
     if (cancel.cancelled()) give_up(executor, operation, step, since, cancel.reason());
     for (DeviceGroup* group : p_.groups)
-      if (const std::string fault = group->fault(); !fault.empty()) give_up(executor, operation, step, since, fault);
+      if (const std::string fault = group->fault(); !fault.empty())
+        give_up(executor, operation, step, since, fault);
     if (clock.passed(deadline)) give_up(executor, operation, step, since, "timed out");
     if (!soon) clock.sleep(kPoll, nullptr);
   }
@@ -114,14 +120,15 @@ void DeviceSteps::let_go() {
   p_.device.abandon();
 }
 
-void DeviceSteps::give_up(const StreamExecutor* executor, const std::string& operation, uint64_t step, Time since,
-                          const std::string& reason) {
+void DeviceSteps::give_up(const StreamExecutor* executor, const std::string& operation,
+                          uint64_t step, Time since, const std::string& reason) {
   const Duration waited = p_.context.clock.now() - since;
   std::string where = operation;
   if (executor != nullptr)
     if (const std::string at = executor->unfinished(); !at.empty()) where += " at " + at;
   let_go();
-  throw CommError({p_.context.rank, where + " on " + p_.device.info().name, -1, step, waited, reason});
+  throw CommError(
+      {p_.context.rank, where + " on " + p_.device.info().name, -1, step, waited, reason});
 }
 
 std::function<void()> DeviceSteps::copy_out(uint64_t step, FunctionRef<void(Stream)> copy) {
@@ -136,13 +143,15 @@ std::function<void()> DeviceSteps::copy_out(uint64_t step, FunctionRef<void(Stre
       const Cancel& cancel = context.control.cancel;
       const Duration waited = context.clock.awake() - since;
       if (cancel.cancelled() || waited > patience)
-        throw CommError({context.rank, "copy of the state out of " + device.info().name, -1, step, waited,
-                         cancel.cancelled() ? cancel.reason() : "timed out"});
+        throw CommError({context.rank, "copy of the state out of " + device.info().name, -1, step,
+                         waited, cancel.cancelled() ? cancel.reason() : "timed out"});
       context.clock.sleep(kPoll, nullptr);
     }
   };
 }
 
-void DeviceSteps::await_copies(Stream stream) { p_.device.wait(stream, copied_out_, /*outside=*/true); }
+void DeviceSteps::await_copies(Stream stream) {
+  p_.device.wait(stream, copied_out_, /*outside=*/true);
+}
 
 }  // namespace tutti

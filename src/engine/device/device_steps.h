@@ -1,9 +1,10 @@
-// The rhythm of steps on a device: issued instruction by instruction, or captured once and launched again; waited for
-// with an end. And the copies of the state that leave beside them.
+// The rhythm of steps on a device: issued instruction by instruction, or captured once and launched
+// again; waited for with an end. And the copies of the state that leave beside them.
 //
-// The first steps are issued singly: libraries choose their kernels, the pool takes its size. Then the step is
-// captured, on a stream of its own, so that what ATen holds for it lies apart from what later steps allocate. Every
-// kTraceEvery-th step is still issued one by one, with its times taken: the same bits, as verify shows.
+// The first steps are issued singly: libraries choose their kernels, the pool takes its size. Then
+// the step is captured, on a stream of its own, so that what ATen holds for it lies apart from what
+// later steps allocate. Every kTraceEvery-th step is still issued one by one, with its times taken:
+// the same bits, as verify shows.
 #pragma once
 
 #include <functional>
@@ -35,8 +36,8 @@ class DeviceSteps {
   DeviceSteps(const DeviceSteps&) = delete;
   DeviceSteps& operator=(const DeviceSteps&) = delete;
 
-  /// Puts a step on the streams, behind what is on compute: what `first` puts on the stream it is given, then the
-  /// program.
+  /// Puts a step on the streams, behind what is on compute: what `first` puts on the stream it is
+  /// given, then the program.
   void launch(StreamExecutor& executor, FunctionRef<void(Stream)> first);
   /// All that is on compute by now is what finish() waits for.
   void mark();
@@ -46,7 +47,8 @@ class DeviceSteps {
   void settle(const std::string& operation, uint64_t step);
   double traced_seconds() const { return traced_; }
 
-  /// Puts `copy` on a stream of its own behind the last step. The returned function waits for it, on any thread.
+  /// Puts `copy` on a stream of its own behind the last step. The returned function waits for it,
+  /// on any thread.
   std::function<void()> copy_out(uint64_t step, FunctionRef<void(Stream)> copy);
   /// The stream goes on when what was copied out has left.
   void await_copies(Stream stream);
@@ -58,8 +60,8 @@ class DeviceSteps {
   void capture(StreamExecutor& executor, FunctionRef<void(Stream)> first);
   void leave_capture();
   void await(const StreamExecutor* executor, const std::string& operation, uint64_t step);
-  [[noreturn]] void give_up(const StreamExecutor* executor, const std::string& operation, uint64_t step, Time since,
-                            const std::string& reason);
+  [[noreturn]] void give_up(const StreamExecutor* executor, const std::string& operation,
+                            uint64_t step, Time since, const std::string& reason);
 
   Parts p_;
   Stream captures_, copies_;

@@ -1,5 +1,5 @@
-// What the kernels of a device look up in a step: the chunks of every unit, and where their squares stand among the
-// votes. Pure functions of the plan; the engine copies them to the device once.
+// What the kernels of a device look up in a step: the chunks of every unit, and where their squares
+// stand among the votes. Pure functions of the plan; the engine copies them to the device once.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,8 @@ namespace tutti {
 struct UnitTable {
   std::vector<StateChunk> chunks;         ///< of all its parameters
   std::vector<int64_t> parameter_chunks;  ///< [parameters + 1]: where each one's chunks begin
-  std::vector<StateChunk> counted;        ///< those that count in norms, with their places in the votes
+  /// those that count in norms, with their places in the votes
+  std::vector<StateChunk> counted;
 };
 
 struct StateTables {

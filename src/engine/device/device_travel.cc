@@ -13,15 +13,18 @@ namespace {
 int64_t queue_scratch_bytes(const Plan& plan, const Queue& queue, int rank) {
   int64_t bytes = 0;
   for (const Instruction& i : queue.instructions)
-    if (i.op == Op::kReduce) bytes = std::max(bytes, DeviceSum::scratch_bytes(plan.sums[i.transfer], rank));
+    if (i.op == Op::kReduce)
+      bytes = std::max(bytes, DeviceSum::scratch_bytes(plan.sums[i.transfer], rank));
   return align_up(bytes, 256);
 }
 
 }  // namespace
 
-DeviceTravel::DeviceTravel(const Parts& parts) : p_(parts), program_(parts.plan.programs[parts.rank]) {
+DeviceTravel::DeviceTravel(const Parts& parts)
+    : p_(parts), program_(parts.plan.programs[parts.rank]) {
   for (const Queue& queue : program_.queues) {
-    auto* scratch = p_.arrays.take<std::byte>(BufferKind::kMessage, queue_scratch_bytes(p_.plan, queue, p_.rank));
+    auto* scratch = p_.arrays.take<std::byte>(BufferKind::kMessage,
+                                              queue_scratch_bytes(p_.plan, queue, p_.rank));
     for (const Instruction& i : queue.instructions) prepare(i, queue.use, scratch);
   }
   std::sort(refreshes_.begin(), refreshes_.end(),
@@ -41,8 +44,8 @@ void DeviceTravel::prepare(const Instruction& i, QueueUse queue, std::byte* scra
     case Op::kGather: {
       const CopyTransfer& transfer = p_.plan.copies[i.transfer];
       if (transfer.updated) refreshes_.push_back(&i);
-      copies_[i.id] =
-          std::make_unique<DeviceCopies>(transfer, p_.rank, p_.window, p_.memory, p_.device, p_.groups.meeting(queue));
+      copies_[i.id] = std::make_unique<DeviceCopies>(transfer, p_.rank, p_.window, p_.memory,
+                                                     p_.device, p_.groups.meeting(queue));
       return;
     }
     case Op::kExchange:
@@ -60,15 +63,16 @@ void DeviceTravel::prepare_reduce(const Instruction& i, QueueUse queue, std::byt
   const SumTransfer& transfer = p_.plan.sums[i.transfer];
   std::vector<std::vector<float*>> levels;
   for (const UnitSum& unit : transfer.units)
-    levels.push_back(
-        levels_of(p_.plan, i, unit, p_.rank, [this](int b) { return reinterpret_cast<float*>(p_.memory(b)); }));
-  sums_[i.id] =
-      std::make_unique<DeviceSum>(transfer, p_.rank, p_.window, levels, scratch, p_.groups.meeting(queue), p_.kernels);
+    levels.push_back(levels_of(p_.plan, i, unit, p_.rank,
+                               [this](int b) { return reinterpret_cast<float*>(p_.memory(b)); }));
+  sums_[i.id] = std::make_unique<DeviceSum>(transfer, p_.rank, p_.window, levels, scratch,
+                                            p_.groups.meeting(queue), p_.kernels);
 }
 
 void DeviceTravel::prepare_exchange(const Instruction& i) {
   constexpr int64_t kFloat = sizeof(float);
-  const DeviceColumns::Members members{p_.shape.columns, p_.groups.columns(), p_.device, p_.kernels};
+  const DeviceColumns::Members members{p_.shape.columns, p_.groups.columns(), p_.device,
+                                       p_.kernels};
   const int64_t bytes = p_.station.exchanged_bytes(i);
   std::vector<std::byte*> in, out;
   for (int b : i.flow.in) in.push_back(p_.memory(b));
@@ -87,15 +91,19 @@ void DeviceTravel::prepare_exchange(const Instruction& i) {
 
 void DeviceTravel::write_low(const Instruction& i, Stream stream) const {
   for (const Operand& operand : i.operands)
-    if (operand.access != Access::kRead && program_.buffers[operand.buffer].kind == BufferKind::kParameter)
-      p_.low.write(stream, program_.buffers[operand.buffer], operand.unit, p_.memory(operand.buffer));
+    if (operand.access != Access::kRead &&
+        program_.buffers[operand.buffer].kind == BufferKind::kParameter)
+      p_.low.write(stream, program_.buffers[operand.buffer], operand.unit,
+                   p_.memory(operand.buffer));
 }
 
 void DeviceTravel::copy_tier(const Instruction& i, Stream stream) const {
-  const auto stored = operands_of(i, OperandRole::kStored), resident = operands_of(i, OperandRole::kResident);
+  const auto stored = operands_of(i, OperandRole::kStored),
+             resident = operands_of(i, OperandRole::kResident);
   for (size_t k = 0; k < stored.size(); ++k) {
     const bool fetch = i.op == Op::kFetch;
-    const int from = (fetch ? stored : resident)[k]->buffer, to = (fetch ? resident : stored)[k]->buffer;
+    const int from = (fetch ? stored : resident)[k]->buffer,
+              to = (fetch ? resident : stored)[k]->buffer;
     const auto bytes = static_cast<size_t>(program_.buffers[stored[k]->buffer].bytes);
     if (bytes > 0) p_.device.copy(stream, p_.memory(to), p_.memory(from), bytes);
   }
@@ -111,11 +119,13 @@ void DeviceTravel::put(const Instruction& i, Stream stream) {
     case Op::kExchange:
       return exchanges_.at(i.id).run(stream);
     case Op::kSend: {
-      const DeviceSend send{1, p_.memory(buffer_of(i, OperandRole::kMessage)), static_cast<size_t>(i.bytes)};
+      const DeviceSend send{1, p_.memory(buffer_of(i, OperandRole::kMessage)),
+                            static_cast<size_t>(i.bytes)};
       return links_.at(i.id)->exchange(stream, std::span(&send, 1), {});
     }
     case Op::kRecv: {
-      const DeviceReceive receive{0, p_.memory(buffer_of(i, OperandRole::kMessage)), static_cast<size_t>(i.bytes)};
+      const DeviceReceive receive{0, p_.memory(buffer_of(i, OperandRole::kMessage)),
+                                  static_cast<size_t>(i.bytes)};
       return links_.at(i.id)->exchange(stream, {}, std::span(&receive, 1));
     }
     case Op::kFetch:

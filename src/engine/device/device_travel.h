@@ -1,5 +1,6 @@
-// What travels between devices, and between a device and its host, in one program: reduces, gathers,
-// exchanges, messages and offloaded values, put on streams. All addresses are worked out in the constructor.
+// What travels between devices, and between a device and its host, in one program: reduces,
+// gathers, exchanges, messages and offloaded values, put on streams. All addresses are worked out
+// in the constructor.
 #pragma once
 
 #include <functional>
@@ -35,8 +36,8 @@ class DeviceTravel {
   /// All parts must outlive it.
   explicit DeviceTravel(const Parts& parts);
 
-  /// Reduce, Gather, Exchange, Send, Recv, Fetch or Evict of the program. Low copies of parameters that are gathered or
-  /// fetched come along.
+  /// Reduce, Gather, Exchange, Send, Recv, Fetch or Evict of the program. Low copies of parameters
+  /// that are gathered or fetched come along.
   void put(const Instruction& instruction, Stream stream);
   /// Gathers after the Updates, by their numbers.
   const std::vector<const Instruction*>& refreshes() const { return refreshes_; }

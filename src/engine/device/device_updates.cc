@@ -2,8 +2,8 @@
 
 namespace tutti {
 
-DeviceUpdates::DeviceUpdates(const EngineParts& parts, const LowCopies& low, const StateKernels& kernels,
-                             DeviceCommit& commit)
+DeviceUpdates::DeviceUpdates(const EngineParts& parts, const LowCopies& low,
+                             const StateKernels& kernels, DeviceCommit& commit)
     : p_(parts),
       low_(low),
       kernels_(kernels),
@@ -32,11 +32,12 @@ void DeviceUpdates::prepare_update(const Instruction& i) {
   const Held& held = p_.units.held(unit);
   UpdateArguments& update = updates_[unit] = commit_.update_of(unit, held.moments);
   if (update.chunk_count == 0) return;
-  update.parameters = p_.memory.floats(buffer_of(i, OperandRole::kParameter)) - held.parameters.begin;
+  update.parameters =
+      p_.memory.floats(buffer_of(i, OperandRole::kParameter)) - held.parameters.begin;
   update.gradients = p_.gradient(buffer_of(i, OperandRole::kGradient));
   for (int k = 0; k < p_.plan.optimizer_slots; ++k)
-    update.slots[k] = p_.memory.floats(buffer_of(i, OperandRole::kMoment)) + k * align_up(held.moments.size(), kAlign) -
-                      held.moments.begin;
+    update.slots[k] = p_.memory.floats(buffer_of(i, OperandRole::kMoment)) +
+                      k * align_up(held.moments.size(), kAlign) - held.moments.begin;
   // What is gathered or fetched has none here: its copies lie where it comes to.
   if (void* low = low_.of(p_.memory.of(buffer_of(i, OperandRole::kParameter))); low != nullptr)
     update.low = static_cast<uint16_t*>(low) - held.parameters.begin;

@@ -13,7 +13,8 @@ namespace tutti {
 class DeviceUpdates {
  public:
   /// All must outlive it.
-  DeviceUpdates(const EngineParts& parts, const LowCopies& low, const StateKernels& kernels, DeviceCommit& commit);
+  DeviceUpdates(const EngineParts& parts, const LowCopies& low, const StateKernels& kernels,
+                DeviceCommit& commit);
 
   void put_norm(const Instruction& norm, Stream stream);
   void put_update(const Instruction& update, Stream stream) const;

@@ -14,17 +14,21 @@ namespace tutti {
 
 namespace {
 
-// The context, cuBLAS and cuDNN with their kernels; NCCL's kernels, and its buffers for a group: as seen on an H200.
+// The context, cuBLAS and cuDNN with their kernels; NCCL's kernels, and its buffers for a group: as
+// seen on an H200.
 constexpr int64_t kMiB = int64_t{1} << 20;
-constexpr int64_t kLibraries = 700 * kMiB, kCollectives = 150 * kMiB, kMeeting = 175 * kMiB, kLink = 72 * kMiB;
+constexpr int64_t kLibraries = 700 * kMiB, kCollectives = 150 * kMiB, kMeeting = 175 * kMiB,
+                  kLink = 72 * kMiB;
 constexpr int64_t kTables = kMiB;  // what kernels look up
 
-std::string gib(int64_t bytes) { return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30)); }
+std::string gib(int64_t bytes) {
+  return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30));
+}
 
 }  // namespace
 
-DeviceForecast device_forecast(const Job& job, const Model& model, const Plan& plan, const Plan& forward_plan,
-                               int rank) {
+DeviceForecast device_forecast(const Job& job, const Model& model, const Plan& plan,
+                               const Plan& forward_plan, int rank) {
   const Program &program = plan.programs[rank], &forward = forward_plan.programs[rank];
   DeviceForecast forecast;
   forecast.plan = forecast_memory(program);
@@ -33,10 +37,11 @@ DeviceForecast device_forecast(const Job& job, const Model& model, const Plan& p
   int64_t loads = 0;
   for (const Instruction& i : program.queues[0].instructions) loads += i.op == Op::kLoad ? 1 : 0;
   forecast.input = DeviceFeed::device_bytes(model, loads);
-  if (job.layout.graph && capture_faults(model, job.layout).empty()) forecast.captured = aten_bytes(model, program);
+  if (job.layout.graph && capture_faults(model, job.layout).empty())
+    forecast.captured = aten_bytes(model, program);
   const DeviceGroups::Count groups = DeviceGroups::count(plan, forward_plan, rank);
-  forecast.libraries = kTables + kLibraries + (groups.meetings > 0 ? kCollectives : 0) + kMeeting * groups.meetings +
-                       kLink * groups.links;
+  forecast.libraries = kTables + kLibraries + (groups.meetings > 0 ? kCollectives : 0) +
+                       kMeeting * groups.meetings + kLink * groups.links;
   return forecast;
 }
 
@@ -54,11 +59,14 @@ std::string memory_fault(const DeviceForecast& forecast, int64_t free, const Dev
   std::sort(holders.rbegin(), holders.rend());
   std::vector<std::string> largest;
   for (size_t i = 0; i < 4; ++i)
-    if (holders[i].first > 0) largest.push_back(fmt::format("{} {}", holders[i].second, gib(holders[i].first)));
-  const std::string ranks =
-      share.ranks > 1 ? fmt::format("{} for {} ranks", gib(share.bytes), share.ranks) : gib(share.bytes);
+    if (holders[i].first > 0)
+      largest.push_back(fmt::format("{} {}", holders[i].second, gib(holders[i].first)));
+  const std::string ranks = share.ranks > 1
+                                ? fmt::format("{} for {} ranks", gib(share.bytes), share.ranks)
+                                : gib(share.bytes);
   return fmt::format(
-      "the job needs {} of {}, which has {} free; the largest parts of {}: {}. A smaller train.micro_batch_size "
+      "the job needs {} of {}, which has {} free; the largest parts of {}: {}. A smaller "
+      "train.micro_batch_size "
       "with more train.micro_batches needs less (and is another job){}",
       ranks, device, gib(free), share.ranks > 1 ? "this rank" : "it", fmt::join(largest, ", "),
       forecast.captured > 0 ? ", as does layout.graph = false" : "");

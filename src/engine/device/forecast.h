@@ -20,10 +20,10 @@ struct DeviceForecast {
   int64_t libraries = 0;  ///< the driver's and the libraries' own, and small tables
   int64_t total() const { return plan.total() + low + messages + input + captured + libraries; }
 };
-DeviceForecast device_forecast(const Job& job, const Model& model, const Plan& plan, const Plan& forward_plan,
-                               int rank);
-/// What to say when `free` bytes are not enough for the ranks of a device; empty: they are. Names the largest holders
-/// of a rank with that forecast and what would help.
+DeviceForecast device_forecast(const Job& job, const Model& model, const Plan& plan,
+                               const Plan& forward_plan, int rank);
+/// What to say when `free` bytes are not enough for the ranks of a device; empty: they are. Names
+/// the largest holders of a rank with that forecast and what would help.
 std::string memory_fault(const DeviceForecast& forecast, int64_t free, const DeviceShare& share,
                          const std::string& device);
 

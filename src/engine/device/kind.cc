@@ -10,8 +10,8 @@ Precision precision_of(const NumericsConfig& numerics) {
 }
 
 std::string describe_kind(const DeviceInfo& info) {
-  return fmt::format("{} sm_{}{} runtime {} cudnn {} cublas {}", info.name, info.major, info.minor, info.runtime,
-                     info.cudnn, info.cublas);
+  return fmt::format("{} sm_{}{} runtime {} cudnn {} cublas {}", info.name, info.major, info.minor,
+                     info.runtime, info.cudnn, info.cublas);
 }
 
 int ranks_on_device(const Job& job, int rank, int devices) {
@@ -25,9 +25,11 @@ std::vector<std::string> capture_faults(const Model& model) {
   for (const Block& block : model.blocks)
     for (const auto& segment : block.segments) {
       if (segment->draws()) {
-        faults.push_back(fmt::format("{}/{} draws from torch's generator", block.name, segment->name()));
+        faults.push_back(
+            fmt::format("{}/{} draws from torch's generator", block.name, segment->name()));
       } else if (!segment->captures()) {
-        faults.push_back(fmt::format("{}/{} does not say that it can be captured", block.name, segment->name()));
+        faults.push_back(
+            fmt::format("{}/{} does not say that it can be captured", block.name, segment->name()));
       }
     }
   return faults;

@@ -30,14 +30,17 @@ struct Copied {
 std::vector<Copied> copied_buffers(const Program& program, const Program& forward) {
   std::map<int, Copied> shared;
   std::vector<Copied> all;
-  const auto floats = [](const Buffer& buffer) { return buffer.bytes / static_cast<int64_t>(sizeof(float)); };
+  const auto floats = [](const Buffer& buffer) {
+    return buffer.bytes / static_cast<int64_t>(sizeof(float));
+  };
   for (int b : read_parameters(program)) shared[b] = {b, false, floats(program.buffers[b])};
   for (int b : read_parameters(forward)) {
     const Buffer& buffer = forward.buffers[b];
     if (buffer.same_as < 0) {
       all.push_back({b, true, floats(buffer)});
     } else {
-      Copied& copied = shared.try_emplace(buffer.same_as, Copied{buffer.same_as, false, 0}).first->second;
+      Copied& copied =
+          shared.try_emplace(buffer.same_as, Copied{buffer.same_as, false, 0}).first->second;
       copied.floats = std::max(copied.floats, floats(buffer));
     }
   }
@@ -48,22 +51,25 @@ std::vector<Copied> copied_buffers(const Program& program, const Program& forwar
 }  // namespace
 
 LowCopies::LowCopies(const Program& program, const Program& forward, const ProgramMemory& memory,
-                     const ModelShape& shape, Precision precision, const StateKernels& kernels, Device& device,
-                     Accounts& accounts)
+                     const ModelShape& shape, Precision precision, const StateKernels& kernels,
+                     Device& device, Accounts& accounts)
     : shape_(shape), precision_(precision), kernels_(kernels) {
   const int64_t all = bytes(program, forward, precision);
   if (all == 0) return;
-  arena_ = std::make_unique<Arena>(BufferKind::kParameter, static_cast<size_t>(all), accounts, &device);
+  arena_ =
+      std::make_unique<Arena>(BufferKind::kParameter, static_cast<size_t>(all), accounts, &device);
   for (const Copied& copied : copied_buffers(program, forward)) {
     const void* at = memory.of(copied.forward ? Which::kEvaluation : Which::kSteps, copied.buffer);
-    copies_[at] = {arena_->take(static_cast<size_t>(copy_bytes(copied.floats))).data(), copied.floats};
+    copies_[at] = {arena_->take(static_cast<size_t>(copy_bytes(copied.floats))).data(),
+                   copied.floats};
   }
 }
 
 int64_t LowCopies::bytes(const Program& program, const Program& forward, Precision precision) {
   int64_t bytes = 0;
   if (precision != Precision::kFloat32)
-    for (const Copied& copied : copied_buffers(program, forward)) bytes += copy_bytes(copied.floats);
+    for (const Copied& copied : copied_buffers(program, forward))
+      bytes += copy_bytes(copied.floats);
   return bytes;
 }
 
@@ -76,7 +82,8 @@ void LowCopies::write(Stream stream, const Buffer& buffer, int unit, const void*
   const auto found = copies_.find(memory);
   if (found == copies_.end()) return;
   const int64_t floats = buffer.range.empty() ? shape_.blocks[unit].unit_size : buffer.range.size();
-  kernels_.cast(stream, static_cast<const float*>(memory), found->second.memory, floats, precision_);
+  kernels_.cast(stream, static_cast<const float*>(memory), found->second.memory, floats,
+                precision_);
 }
 
 void LowCopies::write_all(Stream stream) const {

@@ -1,5 +1,6 @@
-// Copies in 16 bits of the parameters that a mesh's programs compute with: one behind each buffer that a segment reads
-// parameters from, of the same floats. Who writes the buffer writes the copy behind it.
+// Copies in 16 bits of the parameters that a mesh's programs compute with: one behind each buffer
+// that a segment reads parameters from, of the same floats. Who writes the buffer writes the copy
+// behind it.
 #pragma once
 
 #include <map>
@@ -13,8 +14,9 @@ namespace tutti {
 class LowCopies {
  public:
   /// All must outlive it. In float32 there are none.
-  LowCopies(const Program& program, const Program& forward, const ProgramMemory& memory, const ModelShape& shape,
-            Precision precision, const StateKernels& kernels, Device& device, Accounts& accounts);
+  LowCopies(const Program& program, const Program& forward, const ProgramMemory& memory,
+            const ModelShape& shape, Precision precision, const StateKernels& kernels,
+            Device& device, Accounts& accounts);
   /// Of the buffer that lies there; null: it has none.
   void* of(const void* buffer) const;
   /// Brings the copy of a buffer that holds values of `unit` up to date.

@@ -8,12 +8,13 @@
 
 namespace tutti {
 
-/// Empty: the rank trains on the host's cores. The rank opens it and keeps it until its trainer and its model, which
-/// has constants there, are gone.
+/// Empty: the rank trains on the host's cores. The rank opens it and keeps it until its trainer and
+/// its model, which has constants there, are gone.
 struct RankDevice {
   const DeviceLibrary* library = nullptr;
   std::unique_ptr<Device> device;
-  /// Current for ATen from the start, so that what a dry run makes ATen's pool take is what the steps find there.
+  /// Current for ATen from the start, so that what a dry run makes ATen's pool take is what the
+  /// steps find there.
   Stream compute = {};
   explicit operator bool() const { return device != nullptr; }
   /// For ATen.

@@ -1,5 +1,6 @@
-// Each handler below says what an instruction means on the host's cores. Where things are is said by the program, what
-// travels by the plan's transfers (engine/host/host_travel.h); nothing is decided here.
+// Each handler below says what an instruction means on the host's cores. Where things are is said
+// by the program, what travels by the plan's transfers (engine/host/host_travel.h); nothing is
+// decided here.
 #include <cstring>
 
 #include "base/error.h"
@@ -19,7 +20,8 @@ namespace {
 /// A program of the rank and what its instructions run with.
 struct Side {
   Side(const EngineParts& parts, const Station& station, Which which);
-  /// The micro-batch is copied into its slot, or, where only one is in work at a time, used where it is.
+  /// The micro-batch is copied into its slot, or, where only one is in work at a time, used where
+  /// it is.
   void load(const Instruction& i, const std::vector<at::Tensor>& batch);
   /// Throws what the roll call has found where it explains why others were lost.
   void run(Executor& executor, uint64_t round) const;
@@ -90,7 +92,8 @@ class HostBackend final : public Backend {
   Lending lending_;
   Compute compute_;
   std::unique_ptr<Executor> step_executor_, forward_executor_;
-  std::vector<std::vector<Range>> chunks_;  // by unit, of what I own of its sum; those that count in norms
+  // by unit, of what I own of its sum; those that count in norms
+  std::vector<std::vector<Range>> chunks_;
   Loader* loader_;
   int64_t step_ = 0;
   uint64_t round_ = 0;  // steps run so far
@@ -103,13 +106,15 @@ Side::Side(const EngineParts& parts, const Station& station, Which which)
       program(parts.program(which)),
       travel(parts, station, which),
       data(
-          parts.model, program, [&memory = parts.memory, which](int b) { return memory.of(which, b); }, at::kCPU) {}
+          parts.model, program,
+          [&memory = parts.memory, which](int b) { return memory.of(which, b); }, at::kCPU) {}
 
 void Side::load(const Instruction& i, const std::vector<at::Tensor>& batch) {
   const auto& tensors = data.filled_by(i);
   if (tensors.empty()) return data.lend(i, batch);
   for (size_t d = 0; d < batch.size(); ++d)
-    std::memcpy(tensors[d].data_ptr(), batch[d].const_data_ptr(), static_cast<size_t>(batch[d].nbytes()));
+    std::memcpy(tensors[d].data_ptr(), batch[d].const_data_ptr(),
+                static_cast<size_t>(batch[d].nbytes()));
 }
 
 void Side::run(Executor& executor, uint64_t round) const {
@@ -159,7 +164,8 @@ void HostBackend::find_chunks() {
     const auto& parameters = p_.shape.blocks[u].parameters;
     for (size_t i = 0; i < parameters.size(); ++i) {
       if (!p_.updater.counts(unit, i)) continue;
-      for (const Range& chunk : chunks_of({{parameters[i].offset, parameters[i].offset + parameters[i].size}}))
+      for (const Range& chunk :
+           chunks_of({{parameters[i].offset, parameters[i].offset + parameters[i].size}}))
         if (owned.contains(chunk.begin)) chunks_[u].push_back(chunk);
     }
   }
@@ -173,7 +179,8 @@ Handlers HostBackend::handlers(Side& side) {
     side.load(i, side.which == Which::kSteps ? loader_->next(step_, i.lane, i.micro) : *batch_);
   });
   for (Op op : {Op::kForward, Op::kBackward})
-    set(op, [this, &side](const Instruction& i, uint64_t round) { compute_(side.which, i, {round}); });
+    set(op,
+        [this, &side](const Instruction& i, uint64_t round) { compute_(side.which, i, {round}); });
   side.travel.set(on);
   return on;
 }
@@ -188,12 +195,14 @@ void HostBackend::add_step_handlers(Handlers& on) {
   set(Op::kAcquire, [this](const Instruction& i, uint64_t round) {
     if (!repeating_) lending_.acquire(i.parcel, round, deadline());
   });
-  set(Op::kRelease, [this](const Instruction& i, uint64_t round) { lending_.release(i.parcel, round); });
+  set(Op::kRelease,
+      [this](const Instruction& i, uint64_t round) { lending_.release(i.parcel, round); });
 }
 
 StepVerdict HostBackend::run(const StepRequest& request) {
   step_ = request.step;
-  // Not at the first Load: a rank that idles comes to it after meetings in which the others wait for it.
+  // Not at the first Load: a rank that idles comes to it after meetings in which the others wait
+  // for it.
   loader_->begin(step_);
   steps_.travel.begin(step_);
   forward_.travel.begin(step_);
@@ -224,35 +233,42 @@ void HostBackend::fold(const Instruction& i) {
 void HostBackend::norm(const Instruction& i) {
   for (const Operand* sum : operands_of(i, OperandRole::kSum)) {
     const float* values = p_.gradient(sum->buffer);
-    for (const Range& chunk : chunks_[sum->unit]) commit_.count_squares(sum->unit, values + chunk.begin, chunk.size());
+    for (const Range& chunk : chunks_[sum->unit])
+      commit_.count_squares(sum->unit, values + chunk.begin, chunk.size());
   }
 }
 
-/// Where float 0 of the unit would be, in this rank's memory or in the window of the one it is borrowed from.
+/// Where float 0 of the unit would be, in this rank's memory or in the window of the one it is
+/// borrowed from.
 const float* HostBackend::gradient(const Operand& operand) const {
   if (operand.rank < 0) return p_.gradient(operand.buffer);
   const Buffer& buffer = p_.plan.programs[operand.rank].buffers[operand.buffer];
-  return reinterpret_cast<const float*>(p_.transport.window_of(operand.rank).data() + buffer.window_offset) -
+  return reinterpret_cast<const float*>(p_.transport.window_of(operand.rank).data() +
+                                        buffer.window_offset) -
          buffer.range.begin;
 }
 
-/// What this rank updates of the unit, piece by piece: gradients are read where their owners left them.
+/// What this rank updates of the unit, piece by piece: gradients are read where their owners left
+/// them.
 void HostBackend::update(const Instruction& i) {
   const int unit = i.block;
   const StepScalars scalars = commit_.scalars(unit);
   const auto& parameters = p_.shape.blocks[unit].parameters;
   const Held& held = p_.units.held(unit);
-  const UpdatedUnit units(p_.memory.floats(buffer_of(i, OperandRole::kParameter)) - held.parameters.begin,
-                          p_.memory.floats(buffer_of(i, OperandRole::kMoment)), held.moments, p_.plan.optimizer_slots);
+  const UpdatedUnit units(
+      p_.memory.floats(buffer_of(i, OperandRole::kParameter)) - held.parameters.begin,
+      p_.memory.floats(buffer_of(i, OperandRole::kMoment)), held.moments, p_.plan.optimizer_slots);
   const int64_t proposals = int64_t{p_.plan.batch.lanes} * p_.plan.batch.micro_batches;
   const auto gradients = operands_of(i, OperandRole::kGradient);
   std::vector<GradientPiece> pieces;
   for (size_t p = 0; p < parameters.size(); ++p) {
-    const Range updated = overlap(held.moments, {parameters[p].offset, parameters[p].offset + parameters[p].size});
+    const Range updated =
+        overlap(held.moments, {parameters[p].offset, parameters[p].offset + parameters[p].size});
     pieces.clear();
     for (const Operand* operand : gradients) {
       const Range part = overlap(updated, operand->range);
-      if (!part.empty()) pieces.push_back({part.begin, part.size(), gradient(*operand) + part.begin});
+      if (!part.empty())
+        pieces.push_back({part.begin, part.size(), gradient(*operand) + part.begin});
     }
     if (!pieces.empty()) p_.updater.update(units, unit, p, pieces, scalars, proposals);
   }

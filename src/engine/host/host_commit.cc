@@ -8,7 +8,8 @@
 
 namespace tutti {
 
-HostCommit::HostCommit(const TrainConfig& train, RankContext& context, Channel& channel, size_t units)
+HostCommit::HostCommit(const TrainConfig& train, RankContext& context, Channel& channel,
+                       size_t units)
     : train_(train), context_(context), channel_(channel), unit_squares_(units) {}
 
 StepVerdict HostCommit::run(const StepRequest& request, const std::function<void()>& step) {
@@ -42,13 +43,15 @@ void HostCommit::count_squares(int unit, const float* gradient, int64_t size) {
 void HostCommit::vote(const std::function<void()>& begun) {
   mine_.stop = context_.control.stop.load() != 0 ? 1 : 0;
   std::vector<Vote> votes(channel_.size());
-  channel_.all_gather(std::as_bytes(std::span(&mine_, 1)), std::as_writable_bytes(std::span(votes)), begun);
+  channel_.all_gather(std::as_bytes(std::span(&mine_, 1)), std::as_writable_bytes(std::span(votes)),
+                      begun);
   all_ = merge(votes);
   if (!all_.finite()) throw NonFinite();
   scalars_ = {};
   scalars_.step = request_.updates;
   scalars_.lr = request_.lr;
-  const double factor = train_.clip_by == "norm" ? clip_factor(all_.gradient_norm(), train_.clip) : 1;
+  const double factor =
+      train_.clip_by == "norm" ? clip_factor(all_.gradient_norm(), train_.clip) : 1;
   scalars_.gradient_scale = factor / all_.divisor();
   if (train_.clip_by == "value") scalars_.clip_value = train_.clip;
   if (by_unit()) share_unit_squares();
@@ -58,7 +61,8 @@ void HostCommit::vote(const std::function<void()>& begun) {
 void HostCommit::share_unit_squares() {
   const size_t units = unit_squares_.size();
   std::vector<ExactSum> all(units * channel_.size());
-  channel_.all_gather(std::as_bytes(std::span(unit_squares_)), std::as_writable_bytes(std::span(all)));
+  channel_.all_gather(std::as_bytes(std::span(unit_squares_)),
+                      std::as_writable_bytes(std::span(all)));
   for (size_t u = 0; u < units; ++u) {
     unit_squares_[u] = {};
     for (int r = 0; r < channel_.size(); ++r) unit_squares_[u].merge(all[r * units + u]);
@@ -68,7 +72,8 @@ void HostCommit::share_unit_squares() {
 StepScalars HostCommit::scalars(int unit) const {
   StepScalars scalars = scalars_;
   if (by_unit())
-    scalars.gradient_scale *= clip_factor(std::sqrt(unit_squares_[unit].value()) / all_.divisor(), train_.clip);
+    scalars.gradient_scale *=
+        clip_factor(std::sqrt(unit_squares_[unit].value()) / all_.divisor(), train_.clip);
   return scalars;
 }
 

@@ -1,5 +1,5 @@
-// The commit of a step on the host's cores, the same for both of its engines: what ranks count goes into the vote, and
-// what updates are computed with follows from it.
+// The commit of a step on the host's cores, the same for both of its engines: what ranks count goes
+// into the vote, and what updates are computed with follows from it.
 #pragma once
 
 #include <functional>
@@ -27,7 +27,8 @@ class HostCommit {
   void count_loss(const Loss& loss);
   /// Of a chunk of the unit's reduced gradient. From any thread.
   void count_squares(int unit, const float* gradient, int64_t size);
-  /// After it every rank knows the same norm, loss and decision; one that is not finite ends the step. Collective.
+  /// After it every rank knows the same norm, loss and decision; one that is not finite ends the
+  /// step. Collective.
   void vote(const std::function<void()>& begun);
   /// What the unit's update is computed with.
   StepScalars scalars(int unit) const;
@@ -41,8 +42,9 @@ class HostCommit {
   Channel& channel_;
   StepRequest request_;
   Vote mine_, all_;
-  std::mutex mutex_;                    // of squares: sums over stages have a queue of their own
-  std::vector<ExactSum> unit_squares_;  // by unit, for train.clip_by = "unit": mine, then all ranks'
+  std::mutex mutex_;  // of squares: sums over stages have a queue of their own
+  // by unit, for train.clip_by = "unit": mine, then all ranks'
+  std::vector<ExactSum> unit_squares_;
   StepScalars scalars_;
 };
 

@@ -13,7 +13,8 @@ namespace {
 int64_t queue_message_bytes(const Plan& plan, const Queue& queue, int rank, bool windows) {
   int64_t bytes = 0;
   for (const Instruction& i : queue.instructions)
-    if (i.op == Op::kReduce) bytes = std::max(bytes, SumPull::scratch_bytes(plan.sums[i.transfer], rank, windows));
+    if (i.op == Op::kReduce)
+      bytes = std::max(bytes, SumPull::scratch_bytes(plan.sums[i.transfer], rank, windows));
   return align_up(bytes, 256);
 }
 
@@ -29,7 +30,8 @@ bool reaches_all(const Transport& transport) {
 
 int64_t message_bytes(const Plan& plan, int rank, bool windows) {
   int64_t bytes = 0;
-  for (const Queue& queue : plan.programs[rank].queues) bytes += queue_message_bytes(plan, queue, rank, windows);
+  for (const Queue& queue : plan.programs[rank].queues)
+    bytes += queue_message_bytes(plan, queue, rank, windows);
   return bytes;
 }
 
@@ -41,8 +43,8 @@ HostTravel::HostTravel(const EngineParts& parts, const Station& station, Which w
       program_(parts.program(which)),
       timeout_(timeout_of(parts.job)),
       windows_(reaches_all(parts.transport)),
-      scratch_(BufferKind::kMessage, static_cast<size_t>(message_bytes(plan_, program_.rank, windows_)),
-               parts.accounts),
+      scratch_(BufferKind::kMessage,
+               static_cast<size_t>(message_bytes(plan_, program_.rank, windows_)), parts.accounts),
       roll_call_(plan_, parts.context.rank, parts.transport, parts.context.clock,
                  which == Which::kSteps ? kRollCall : kForwardRollCall) {
   for (const Queue& queue : program_.queues) {
@@ -57,7 +59,8 @@ void HostTravel::prepare(const Instruction& i, std::span<std::byte> scratch) {
   if (i.op == Op::kReduce) prepare_reduce(i, scratch);
   if (i.op == Op::kGather) prepare_gather(i);
   if (i.op == Op::kExchange)
-    exchanges_[i.id] = std::make_unique<ColumnExchange>(i.id, plan_.groups[i.group], p_.shape.columns, p_.transport);
+    exchanges_[i.id] = std::make_unique<ColumnExchange>(i.id, plan_.groups[i.group],
+                                                        p_.shape.columns, p_.transport);
 }
 
 void HostTravel::prepare_reduce(const Instruction& i, std::span<std::byte> scratch) {
@@ -65,7 +68,8 @@ void HostTravel::prepare_reduce(const Instruction& i, std::span<std::byte> scrat
   std::vector<std::vector<float*>> levels;
   for (const UnitSum& unit : transfer.units)
     levels.push_back(levels_of(plan_, i, unit, program_.rank, [this](int b) { return floats(b); }));
-  sums_[i.id] = make_sum_pull(transfer, name_of(i), p_.transport, p_.memory.window(), std::move(levels), scratch);
+  sums_[i.id] = make_sum_pull(transfer, name_of(i), p_.transport, p_.memory.window(),
+                              std::move(levels), scratch);
 }
 
 void HostTravel::prepare_gather(const Instruction& i) {
@@ -87,8 +91,10 @@ void HostTravel::set(Handlers& on) {
   });
   set(Op::kGather, [this](const Instruction& i, uint64_t round) { gather(i, round); });
   set(Op::kExchange, [this](const Instruction& i, uint64_t round) { exchange(i, round); });
-  for (Op op : {Op::kSend, Op::kRecv}) set(op, [this](const Instruction& i, uint64_t round) { message(i, round); });
-  for (Op op : {Op::kFetch, Op::kEvict}) set(op, [this](const Instruction& i, uint64_t) { fetch_or_evict(i); });
+  for (Op op : {Op::kSend, Op::kRecv})
+    set(op, [this](const Instruction& i, uint64_t round) { message(i, round); });
+  for (Op op : {Op::kFetch, Op::kEvict})
+    set(op, [this](const Instruction& i, uint64_t) { fetch_or_evict(i); });
 }
 
 void HostTravel::refresh() {
@@ -109,21 +115,25 @@ void HostTravel::exchange(const Instruction& i, uint64_t round) {
   if (i.exchange == Exchange::kGather) {
     std::vector<const std::byte*> parts;
     for (int b : i.flow.in) parts.push_back(memory(b));
-    return exchange.gather(parts, static_cast<size_t>(bytes), memory(i.flow.out[0]), round, deadline(), hear);
+    return exchange.gather(parts, static_cast<size_t>(bytes), memory(i.flow.out[0]), round,
+                           deadline(), hear);
   }
   std::vector<float*> sums, parts;
   for (int b : i.flow.in) sums.push_back(floats(b));
   for (int b : i.flow.out) parts.push_back(floats(b));
   std::span<std::byte> scratch;
-  if (i.flow.work >= 0) scratch = {memory(i.flow.work), static_cast<size_t>(program_.buffers[i.flow.work].bytes)};
-  exchange.scatter(sums, bytes / static_cast<int64_t>(sizeof(float)), parts, round, deadline(), scratch, hear);
+  if (i.flow.work >= 0)
+    scratch = {memory(i.flow.work), static_cast<size_t>(program_.buffers[i.flow.work].bytes)};
+  exchange.scatter(sums, bytes / static_cast<int64_t>(sizeof(float)), parts, round, deadline(),
+                   scratch, hear);
 }
 
 void HostTravel::message(const Instruction& i, uint64_t round) {
   const std::function<void()> hear = call_roll(i);
   named(to_string(i), round, [&] {
     Posted posted(p_.transport);
-    const std::span<std::byte> bytes(memory(buffer_of(i, OperandRole::kMessage)), static_cast<size_t>(i.bytes));
+    const std::span<std::byte> bytes(memory(buffer_of(i, OperandRole::kMessage)),
+                                     static_cast<size_t>(i.bytes));
     const Tag tag{i.id, 0, round};
     if (i.op == Op::kSend) {
       posted.send(i.peer, tag, bytes);
@@ -136,7 +146,8 @@ void HostTravel::message(const Instruction& i, uint64_t round) {
 }
 
 void HostTravel::fetch_or_evict(const Instruction& i) {
-  const auto stored = operands_of(i, OperandRole::kStored), resident = operands_of(i, OperandRole::kResident);
+  const auto stored = operands_of(i, OperandRole::kStored),
+             resident = operands_of(i, OperandRole::kResident);
   for (size_t k = 0; k < stored.size(); ++k) {
     const auto bytes = static_cast<size_t>(program_.buffers[stored[k]->buffer].bytes);
     std::byte *tier = memory(stored[k]->buffer), *there = memory(resident[k]->buffer);

@@ -1,6 +1,6 @@
-// All that moves between ranks on the host's cores, or to and from the second tier: what Reduce, Gather, Exchange,
-// Send, Recv, Fetch and Evict mean there. What travels is said by the plan; before ranks meet they make sure that they
-// mean the same (comm/roll_call.h).
+// All that moves between ranks on the host's cores, or to and from the second tier: what Reduce,
+// Gather, Exchange, Send, Recv, Fetch and Evict mean there. What travels is said by the plan;
+// before ranks meet they make sure that they mean the same (comm/roll_call.h).
 #pragma once
 
 #include <functional>
@@ -49,7 +49,8 @@ class HostTravel {
   void exchange(const Instruction& i, uint64_t round);
   void message(const Instruction& i, uint64_t round);
   void fetch_or_evict(const Instruction& i);
-  /// Tells what this rank is about to do; what is returned hears whether the others do the same, and throws if not.
+  /// Tells what this rank is about to do; what is returned hears whether the others do the same,
+  /// and throws if not.
   std::function<void()> call_roll(const Instruction& i);
   std::byte* memory(int buffer) const { return p_.memory.of(which_, buffer); }
   float* floats(int buffer) const { return reinterpret_cast<float*>(memory(buffer)); }
@@ -69,7 +70,8 @@ class HostTravel {
   std::unordered_map<uint32_t, std::unique_ptr<ColumnExchange>> exchanges_;
   std::set<uint32_t> refreshes_;            // gathers after the Updates
   std::set<std::pair<int, int>> gathered_;  // (parcel, group) of gathers before it
-  std::set<uint32_t> repeats_;              // gathers that wait for nobody: one of the step has waited before
+  // gathers that wait for nobody: one of the step has waited before
+  std::set<uint32_t> repeats_;
   int64_t step_ = 0;
 };
 

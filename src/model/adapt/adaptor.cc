@@ -25,9 +25,11 @@ namespace {
 
 constexpr int64_t kDeferredAlign = 256;  // bytes
 
-// The streams of the built-in dropout have the same purpose, but these words only seed torch's own generator.
+// The streams of the built-in dropout have the same purpose, but these words only seed torch's own
+// generator.
 uint64_t generator_seed(const Pass& pass) {
-  const uint64_t place = uint64_t(pass.block) << 40 | uint64_t(pass.lane) << 20 | uint64_t(pass.micro);
+  const uint64_t place =
+      uint64_t(pass.block) << 40 | uint64_t(pass.lane) << 20 | uint64_t(pass.micro);
   const auto words = philox({pass.seed, Purpose::kDropout, uint64_t(pass.step), place}, 0);
   return uint64_t{words[0]} << 32 | words[1];
 }
@@ -53,12 +55,15 @@ at::Tensor leaf(const at::Tensor& tensor, bool training) {
 void check_outputs(const std::string& name, const std::vector<Border>& borders,
                    const std::vector<at::Tensor>& outputs) {
   if (outputs.size() != borders.size())
-    throw Error(fmt::format("segment {} returned {} tensors; declared are {}", name, outputs.size(), borders.size()));
+    throw Error(fmt::format("segment {} returned {} tensors; declared are {}", name, outputs.size(),
+                            borders.size()));
   for (size_t i = 0; i < borders.size(); ++i) {
-    if (!outputs[i].defined()) throw Error(fmt::format("segment {} returned no tensor for {}", name, borders[i].name));
+    if (!outputs[i].defined())
+      throw Error(fmt::format("segment {} returned no tensor for {}", name, borders[i].name));
     const Border got{borders[i].name, outputs[i].sizes().vec(), outputs[i].scalar_type()};
     if (got.dims != borders[i].dims || got.type != borders[i].type)
-      throw Error(fmt::format("segment {} returned {}; declared is {}", name, to_string(got), to_string(borders[i])));
+      throw Error(fmt::format("segment {} returned {}; declared is {}", name, to_string(got),
+                              to_string(borders[i])));
   }
 }
 
@@ -95,19 +100,24 @@ void write_inputs(Tensors grad_in, std::span<const at::Tensor> grads) {
 struct AutogradSegment::Graph {
   std::vector<at::Tensor> parameters, inputs, outputs;
   std::vector<at::Tensor> proposals;  // one per parameter; undefined where it is trained
-  std::vector<at::Tensor> grad_out;   // what the input part leaves for the weight part: views of deferred memory
+  // what the input part leaves for the weight part: views of deferred memory
+  std::vector<at::Tensor> grad_out;
 };
 
-AutogradSegment::AutogradSegment(Spec spec) : spec_(std::move(spec)), unscaled_(at::tensor({1.0, 0.0}, at::kDouble)) {}
+AutogradSegment::AutogradSegment(Spec spec)
+    : spec_(std::move(spec)), unscaled_(at::tensor({1.0, 0.0}, at::kDouble)) {}
 
-std::vector<at::Tensor> AutogradSegment::call(const Pass& pass, Tensors parameters, Tensors inputs) const {
+std::vector<at::Tensor> AutogradSegment::call(const Pass& pass, Tensors parameters,
+                                              Tensors inputs) const {
   const at::Device device = device_of(parameters, inputs);
   if (spec_.options.draws) seed_generator(generator_seed(pass), device);
-  if (device.is_cpu() || spec_.options.precision == at::kFloat) return spec_.function(pass, parameters, inputs);
+  if (device.is_cpu() || spec_.options.precision == at::kFloat)
+    return spec_.function(pass, parameters, inputs);
   const AutocastScope narrow(spec_.options.precision);
   auto outputs = spec_.function(pass, parameters, inputs);
   for (size_t i = 0; i < outputs.size() && i < spec_.outputs.size(); ++i)
-    if (outputs[i].defined() && outputs[i].scalar_type() == spec_.options.precision && floating(spec_.outputs[i]))
+    if (outputs[i].defined() && outputs[i].scalar_type() == spec_.options.precision &&
+        floating(spec_.outputs[i]))
       outputs[i] = outputs[i].to(spec_.outputs[i].type);
   return outputs;
 }
@@ -117,7 +127,8 @@ std::vector<at::Tensor> AutogradSegment::call_keeping_counters(const Pass& pass,
   NamedTensors before;
   if (spec_.buffers)
     for (auto& [name, buffer] : spec_.buffers())
-      if (!at::isFloatingType(buffer.scalar_type())) before.emplace_back(std::move(name), buffer.detach().clone());
+      if (!at::isFloatingType(buffer.scalar_type()))
+        before.emplace_back(std::move(name), buffer.detach().clone());
   auto outputs = call(pass, parameters, inputs);
   if (before.empty()) return outputs;
   for (const auto& [name, buffer] : spec_.buffers())
@@ -126,7 +137,8 @@ std::vector<at::Tensor> AutogradSegment::call_keeping_counters(const Pass& pass,
   return outputs;
 }
 
-std::vector<at::Tensor> AutogradSegment::checked_call(const Pass& pass, Tensors parameters, Tensors inputs) const {
+std::vector<at::Tensor> AutogradSegment::checked_call(const Pass& pass, Tensors parameters,
+                                                      Tensors inputs) const {
   const auto undeclared = [&] {
     NamedTensors all;
     if (!spec_.buffers) return all;
@@ -143,21 +155,23 @@ std::vector<at::Tensor> AutogradSegment::checked_call(const Pass& pass, Tensors 
   }
   const DrawWatch watch(device_of(parameters, inputs));
   auto outputs = call_keeping_counters(pass, parameters, inputs);
-  // Bytes, not version counters: batch norm's kernels write running statistics without raising them.
+  // Bytes, not version counters: batch norm's kernels write running statistics without raising
+  // them.
   const auto after = undeclared();
   for (size_t i = 0; i < after.size(); ++i)
     if (i >= before.size() || !at::equal(before[i].second, after[i].second))
-      throw Error(
-          fmt::format("segment {}: buffer {} changed in forward, and nothing says how the changes of all lanes "
-                      "are to be joined; declare it in AdaptOptions::buffers (batch norm's statistics are "
-                      "Role::kMeanBuffer), or use a layer without running statistics (track_running_stats(false), "
-                      "LayerNorm, GroupNorm)",
-                      spec_.name, after[i].first));
+      throw Error(fmt::format(
+          "segment {}: buffer {} changed in forward, and nothing says how the changes of all lanes "
+          "are to be joined; declare it in AdaptOptions::buffers (batch norm's statistics are "
+          "Role::kMeanBuffer), or use a layer without running statistics "
+          "(track_running_stats(false), "
+          "LayerNorm, GroupNorm)",
+          spec_.name, after[i].first));
   if (!spec_.options.draws && watch.drew())
-    throw Error(
-        fmt::format("segment {} draws from torch's generator; say so with AdaptOptions::draws, so that it is "
-                    "reseeded for every micro-batch",
-                    spec_.name));
+    throw Error(fmt::format(
+        "segment {} draws from torch's generator; say so with AdaptOptions::draws, so that it is "
+        "reseeded for every micro-batch",
+        spec_.name));
   return outputs;
 }
 
@@ -175,7 +189,8 @@ std::vector<at::Tensor> AutogradSegment::bound(Tensors parameters, bool training
   return values;
 }
 
-// `before` are the unit's values, `bound` what forward worked on. A module may have put other tensors in their place.
+// `before` are the unit's values, `bound` what forward worked on. A module may have put other
+// tensors in their place.
 std::vector<at::Tensor> AutogradSegment::proposals(Tensors bound, Tensors before) const {
   std::vector<at::Tensor> all(bound.size());
   if (spec_.roles.empty()) return all;
@@ -189,7 +204,8 @@ std::vector<at::Tensor> AutogradSegment::proposals(Tensors bound, Tensors before
       for (const auto& [buffer_name, buffer] : buffers)
         if (buffer_name == name) now = buffer;
       if (now.sizes() != before[i].sizes() || now.scalar_type() != at::kFloat)
-        throw Error(fmt::format("segment {}: buffer {} got another shape or type in forward", spec_.name, name));
+        throw Error(fmt::format("segment {}: buffer {} got another shape or type in forward",
+                                spec_.name, name));
     }
     all[i] = role(i) == Role::kMeanBuffer ? now.detach() : now.detach() - before[i];
   }
@@ -197,7 +213,8 @@ std::vector<at::Tensor> AutogradSegment::proposals(Tensors bound, Tensors before
 }
 
 // What only the first training pass looks at waits for the device: that pass is not captured.
-std::vector<at::Tensor> AutogradSegment::run(const Pass& pass, Tensors parameters, Tensors inputs) const {
+std::vector<at::Tensor> AutogradSegment::run(const Pass& pass, Tensors parameters,
+                                             Tensors inputs) const {
   std::vector<at::Tensor> outputs;
   bool called = false;
   if (pass.training)
@@ -232,22 +249,26 @@ void AutogradSegment::forward(Context& context, Tensors in, Tensors out) const {
 }
 
 // `again`: the graph is kept for another walk.
-std::vector<at::Tensor> AutogradSegment::differentiate(const Context& context, const Graph& graph, Tensors grad_out,
-                                                       Tensors leaves, bool again) const {
+std::vector<at::Tensor> AutogradSegment::differentiate(const Context& context, const Graph& graph,
+                                                       Tensors grad_out, Tensors leaves,
+                                                       bool again) const {
   std::vector<at::Tensor> roots, root_grads;
   for (size_t i = 0; i < graph.outputs.size(); ++i) {
     if (!graph.outputs[i].requires_grad()) continue;
     at::Tensor grad = grad_out[i];
-    if (!grad.defined() && spec_.outputs[i].name == "loss") grad = loss_gradient(context, graph.outputs[i].device());
+    if (!grad.defined() && spec_.outputs[i].name == "loss")
+      grad = loss_gradient(context, graph.outputs[i].device());
     if (!grad.defined()) continue;
     roots.push_back(graph.outputs[i]);
     root_grads.push_back(grad);
   }
   std::vector<at::Tensor> grads(leaves.size());
   if (!roots.empty() && !leaves.empty())
-    grads = torch::autograd::grad(roots, {leaves.begin(), leaves.end()}, root_grads, /*retain_graph=*/again,
+    grads = torch::autograd::grad(roots, {leaves.begin(), leaves.end()}, root_grads,
+                                  /*retain_graph=*/again,
                                   /*create_graph=*/false, /*allow_unused=*/true);
-  // grad_in may be grad_out's memory; a gradient that is grad_out itself must survive the writes before its own.
+  // grad_in may be grad_out's memory; a gradient that is grad_out itself must survive the writes
+  // before its own.
   for (at::Tensor& grad : grads)
     if (grad.defined() && aliases_any(grad, grad_out)) grad = grad.clone();
   return grads;
@@ -264,10 +285,12 @@ void AutogradSegment::write_parameters(const Context& context, const Graph& grap
                                        std::span<const at::Tensor> grads) const {
   size_t next = 0;
   for (int i = 0; i < spec_.parameters; ++i)
-    write(context.gradients[spec_.first_parameter + i], role(i) == Role::kTrained ? grads[next++] : graph.proposals[i]);
+    write(context.gradients[spec_.first_parameter + i],
+          role(i) == Role::kTrained ? grads[next++] : graph.proposals[i]);
 }
 
-void AutogradSegment::backward(Context& context, Tensors, Tensors, Tensors grad_out, Tensors grad_in) const {
+void AutogradSegment::backward(Context& context, Tensors, Tensors, Tensors grad_out,
+                               Tensors grad_in) const {
   TUTTI_CHECK(context.kept != nullptr, "backward of segment {} without its forward", spec_.name);
   const auto graph = std::static_pointer_cast<Graph>(std::exchange(context.kept, nullptr));
   std::vector<at::Tensor> leaves = trained(*graph);
@@ -301,7 +324,8 @@ void AutogradSegment::backward_input(Context& context, Tensors in, Tensors out, 
     }
     memory += align_up(border_bytes(spec_.outputs[i]), kDeferredAlign);
   }
-  write_inputs(grad_in, differentiate(context, graph, grad_out, wanted(graph.inputs, grad_in), true));
+  write_inputs(grad_in,
+               differentiate(context, graph, grad_out, wanted(graph.inputs, grad_in), true));
 }
 
 void AutogradSegment::backward_weight(Context& context, Tensors, Tensors) const {
@@ -318,7 +342,8 @@ at::ScalarType compute_type(const Job& job) {
   if (name.empty() || name == "float32") return at::kFloat;
   if (name == "bfloat16") return at::kBFloat16;
   if (name == "float16") return at::kHalf;
-  throw Error(fmt::format("numerics.precision = \"{}\": the models under autograd have none", name));
+  throw Error(
+      fmt::format("numerics.precision = \"{}\": the models under autograd have none", name));
 }
 
 AdaptOptions built_in_options(const Job& job) {
@@ -333,8 +358,10 @@ Block one_segment_block(AutogradSegment::Spec spec, std::vector<Parameter> param
   for (Parameter& p : parameters)
     if (auto chosen = left.extract(p.name)) p.init = chosen.mapped();
   if (!left.empty())
-    throw Error(fmt::format("block {} has no parameter {} to initialise", spec.name, left.begin()->first));
-  if (std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p.role != Role::kTrained; }))
+    throw Error(
+        fmt::format("block {} has no parameter {} to initialise", spec.name, left.begin()->first));
+  if (std::any_of(parameters.begin(), parameters.end(),
+                  [](const auto& p) { return p.role != Role::kTrained; }))
     for (const Parameter& p : parameters) spec.roles.push_back(p.role);
   Block block;
   block.name = spec.name;
@@ -343,11 +370,13 @@ Block one_segment_block(AutogradSegment::Spec spec, std::vector<Parameter> param
   return block;
 }
 
-Block adapt(std::string name, std::vector<Parameter> parameters, TensorFunction function, std::vector<Border> in,
-            std::vector<Border> out, AdaptOptions options) {
+Block adapt(std::string name, std::vector<Parameter> parameters, TensorFunction function,
+            std::vector<Border> in, std::vector<Border> out, AdaptOptions options) {
   if (!options.buffers.empty())
-    throw Error(fmt::format(
-        "block {}: AdaptOptions::buffers are a module's; a function's have a role in its Parameters", name));
+    throw Error(
+        fmt::format("block {}: AdaptOptions::buffers are a module's; a function's have a role in "
+                    "its Parameters",
+                    name));
   AutogradSegment::Spec spec;
   spec.name = std::move(name);
   spec.inputs = std::move(in);

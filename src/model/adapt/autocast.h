@@ -1,12 +1,14 @@
-// ATen's autocast as a scope: matmuls and convolutions of float32 tensors on a GPU run in a narrower type.
+// ATen's autocast as a scope: matmuls and convolutions of float32 tensors on a GPU run in a
+// narrower type.
 #pragma once
 
 #include <c10/core/ScalarType.h>
 
 namespace tutti {
 
-/// While it lives, on this thread, CUDA operations that autocast knows take their inputs in `type`; kFloat changes
-/// nothing. Casts are not kept: a parameter may have other values, or be recomputed, in the next pass.
+/// While it lives, on this thread, CUDA operations that autocast knows take their inputs in `type`;
+/// kFloat changes nothing. Casts are not kept: a parameter may have other values, or be recomputed,
+/// in the next pass.
 class AutocastScope {
  public:
   explicit AutocastScope(at::ScalarType type);

@@ -33,12 +33,15 @@ at::Tensor generator_state(at::Device device) {
 DrawWatch::DrawWatch(at::Device device)
     : device_(device),
       before_(generator_state(device)),
-      handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(observe).scopes({at::RecordScope::FUNCTION}))) {
+      handle_(at::addThreadLocalCallback(
+          at::RecordFunctionCallback(observe).scopes({at::RecordScope::FUNCTION}))) {
   saw_drawing_operator = false;
 }
 
 DrawWatch::~DrawWatch() { at::removeCallback(handle_); }
 
-bool DrawWatch::drew() const { return saw_drawing_operator && !at::equal(before_, generator_state(device_)); }
+bool DrawWatch::drew() const {
+  return saw_drawing_operator && !at::equal(before_, generator_state(device_));
+}
 
 }  // namespace tutti

@@ -5,8 +5,9 @@
 
 namespace tutti {
 
-/// While it lives, remembers whether this thread ran an operator that draws and torch's generator of the device moved.
-/// Both are asked for: another thread may move the generator, and dropout of nothing does not. Not to be nested.
+/// While it lives, remembers whether this thread ran an operator that draws and torch's generator
+/// of the device moved. Both are asked for: another thread may move the generator, and dropout of
+/// nothing does not. Not to be nested.
 class DrawWatch {
  public:
   explicit DrawWatch(at::Device device = at::kCPU);

@@ -1,4 +1,5 @@
-// Any torch::nn module as a block. Includes only torch's module base; <tutti/nn.h> brings the layers themselves.
+// Any torch::nn module as a block. Includes only torch's module base; <tutti/nn.h> brings the
+// layers themselves.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -14,8 +15,9 @@ namespace tutti {
 using ModuleCall = std::function<std::vector<at::Tensor>(Tensors inputs)>;
 
 /// The part of adapt() that does not depend on the module's type.
-Block adapt_module(std::string name, const std::shared_ptr<torch::nn::Module>& module, ModuleCall call,
-                   std::vector<Border> in, std::vector<Border> out, AdaptOptions options);
+Block adapt_module(std::string name, const std::shared_ptr<torch::nn::Module>& module,
+                   ModuleCall call, std::vector<Border> in, std::vector<Border> out,
+                   AdaptOptions options);
 
 namespace module_detail {
 
@@ -23,7 +25,8 @@ inline std::vector<at::Tensor> as_list(at::Tensor tensor) { return {std::move(te
 inline std::vector<at::Tensor> as_list(std::vector<at::Tensor> tensors) { return tensors; }
 template <typename... T>
 std::vector<at::Tensor> as_list(std::tuple<T...> tensors) {
-  return std::apply([](auto&&... t) { return std::vector<at::Tensor>{std::move(t)...}; }, std::move(tensors));
+  return std::apply([](auto&&... t) { return std::vector<at::Tensor>{std::move(t)...}; },
+                    std::move(tensors));
 }
 
 template <typename M, size_t... I>
@@ -46,30 +49,34 @@ std::vector<at::Tensor> call(M& module, Tensors in) {
     case 4:
       return call_with(module, in, std::make_index_sequence<4>());
     default:
-      throw Error(fmt::format("{}: a module takes one to four tensors, not {}", module.name(), in.size()));
+      throw Error(
+          fmt::format("{}: a module takes one to four tensors, not {}", module.name(), in.size()));
   }
 }
 
 }  // namespace module_detail
 
-/// A block of one segment from a module whose forward takes one to four tensors and returns a tensor, a tuple or a
-/// vector of them, in the order of `in` and `out`. Parameters keep the module's names, but not its values: they start
-/// as options.init or default_init say, keyed by the job's seed, because the module's own come from torch's generator.
-/// From the first pass on the module's parameters are views of the unit's memory: the module belongs to the block and
-/// to one rank. Throws Error for parameters that are not float32 or are frozen. Buffers that change in forward
-/// must be declared in options.buffers, but whole numbers (num_batches_tracked), which keep their first value.
+/// A block of one segment from a module whose forward takes one to four tensors and returns a
+/// tensor, a tuple or a vector of them, in the order of `in` and `out`. Parameters keep the
+/// module's names, but not its values: they start as options.init or default_init say, keyed by the
+/// job's seed, because the module's own come from torch's generator. From the first pass on the
+/// module's parameters are views of the unit's memory: the module belongs to the block and to one
+/// rank. Throws Error for parameters that are not float32 or are frozen. Buffers that change in
+/// forward must be declared in options.buffers, but whole numbers (num_batches_tracked), which keep
+/// their first value.
 template <typename M>
   requires std::is_base_of_v<torch::nn::Module, M>
-Block adapt(std::string name, std::shared_ptr<M> module, std::vector<Border> in, std::vector<Border> out,
-            AdaptOptions options = {}) {
+Block adapt(std::string name, std::shared_ptr<M> module, std::vector<Border> in,
+            std::vector<Border> out, AdaptOptions options = {}) {
   ModuleCall call = [module](Tensors inputs) { return module_detail::call(*module, inputs); };
-  return adapt_module(std::move(name), module, std::move(call), std::move(in), std::move(out), std::move(options));
+  return adapt_module(std::move(name), module, std::move(call), std::move(in), std::move(out),
+                      std::move(options));
 }
 
 /// The same for torch's holders: torch::nn::Linear, torch::nn::Sequential, ...
 template <typename M>
-Block adapt(std::string name, const torch::nn::ModuleHolder<M>& holder, std::vector<Border> in, std::vector<Border> out,
-            AdaptOptions options = {}) {
+Block adapt(std::string name, const torch::nn::ModuleHolder<M>& holder, std::vector<Border> in,
+            std::vector<Border> out, AdaptOptions options = {}) {
   return adapt(std::move(name), holder.ptr(), std::move(in), std::move(out), std::move(options));
 }
 

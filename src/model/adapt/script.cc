@@ -31,7 +31,8 @@ auto naming(const std::string& path, const char* what, F&& f) {
     return f();
   } catch (const c10::Error& error) {
     const std::string said = error.what_without_backtrace();
-    const bool internal = said.find("INTERNAL ASSERT") != std::string::npos;  // says nothing of the file
+    // says nothing of the file
+    const bool internal = said.find("INTERNAL ASSERT") != std::string::npos;
     fail(path, fmt::format("{}: {}", what, internal ? "LibTorch makes nothing of it" : said));
   } catch (const std::exception& error) {
     fail(path, fmt::format("{}: {}", what, message_of(error)));
@@ -39,9 +40,11 @@ auto naming(const std::string& path, const char* what, F&& f) {
 }
 
 torch::jit::Module load(const std::string& path) {
-  if (path.empty()) throw Error("model.path is empty but model.kind = \"script\": name a TorchScript file");
+  if (path.empty())
+    throw Error("model.path is empty but model.kind = \"script\": name a TorchScript file");
   if (!is_file(path)) fail(path, "there is no such file");
-  auto module = naming(path, "is no TorchScript file", [&] { return torch::jit::load(path, at::kCPU); });
+  auto module =
+      naming(path, "is no TorchScript file", [&] { return torch::jit::load(path, at::kCPU); });
   if (!module.find_method("forward")) fail(path, "its module has no method forward");
   return module;
 }
@@ -53,24 +56,31 @@ NamedTensors buffers_of(const torch::jit::Module& module) {
   return buffers;
 }
 
-// The profiling executor rewrites the graph after the first runs, gradients included, and nothing promises that a
-// rank's first micro-batches and its later ones then get the same bits: it stays off.
-at::Tensor run(torch::jit::Module& module, const std::string& path, const Border& output, bool training,
-               const at::Tensor& input) {
+// The profiling executor rewrites the graph after the first runs, gradients included, and nothing
+// promises that a rank's first micro-batches and its later ones then get the same bits: it stays
+// off.
+at::Tensor run(torch::jit::Module& module, const std::string& path, const Border& output,
+               bool training, const at::Tensor& input) {
   const torch::jit::GraphOptimizerEnabledGuard as_written(false);
   if (module.is_training() != training) module.train(training);
-  const c10::IValue result = naming(path, "forward failed", [&] { return module.forward({input}); });
-  if (!result.isTensor()) fail(path, fmt::format("forward returned {}, not a tensor", result.tagKind()));
+  const c10::IValue result =
+      naming(path, "forward failed", [&] { return module.forward({input}); });
+  if (!result.isTensor())
+    fail(path, fmt::format("forward returned {}, not a tensor", result.tagKind()));
   at::Tensor tensor = result.toTensor();
-  if (!tensor.is_cpu() && at::isFloatingType(tensor.scalar_type())) tensor = tensor.to(output.type);  // autocast's type
+  // autocast's type
+  if (!tensor.is_cpu() && at::isFloatingType(tensor.scalar_type())) tensor = tensor.to(output.type);
   const Border got{output.name, tensor.sizes().vec(), tensor.scalar_type()};
   if (got.dims != output.dims || got.type != output.type)
-    fail(path, fmt::format("forward returned {}; the job wants {}", to_string(got), to_string(output)));
+    fail(path,
+         fmt::format("forward returned {}; the job wants {}", to_string(got), to_string(output)));
   return tensor;
 }
 
-// A training pass over made-up inputs: which float buffers change, and does it draw? Leaves the module as it was.
-AdaptOptions looked_at(torch::jit::Module& module, const std::string& path, const Border& input, const Border& output) {
+// A training pass over made-up inputs: which float buffers change, and does it draw? Leaves the
+// module as it was.
+AdaptOptions looked_at(torch::jit::Module& module, const std::string& path, const Border& input,
+                       const Border& output) {
   AdaptOptions options;
   at::NoGradGuard no_grad;
   NamedTensors before;
@@ -87,7 +97,8 @@ AdaptOptions looked_at(torch::jit::Module& module, const std::string& path, cons
   for (size_t i = 0; i < after.size(); ++i) {
     if (at::equal(before[i].second, after[i].second)) continue;
     after[i].second.set_data(before[i].second);
-    if (at::isFloatingType(after[i].second.scalar_type())) options.buffers[after[i].first] = Role::kMeanBuffer;
+    if (at::isFloatingType(after[i].second.scalar_type()))
+      options.buffers[after[i].first] = Role::kMeanBuffer;
   }
   return options;
 }
@@ -106,11 +117,14 @@ Model make_script(const Job& job) {
   model.data = data_borders(job);
   model.task = task_of(job);
   const Border output{"logits",
-                      {job.train.micro_batch_size, targets_are_classes(job) ? job.model.classes : job.model.outputs}};
+                      {job.train.micro_batch_size,
+                       targets_are_classes(job) ? job.model.classes : job.model.outputs}};
 
   ModuleState state;
-  for (const auto& item : module.named_parameters()) state.parameters.emplace_back(item.name, item.value);
-  if (state.parameters.empty()) fail(path, "its module has no parameters to train (a frozen one keeps none)");
+  for (const auto& item : module.named_parameters())
+    state.parameters.emplace_back(item.name, item.value);
+  if (state.parameters.empty())
+    fail(path, "its module has no parameters to train (a frozen one keeps none)");
   AdaptOptions options = looked_at(module, path, model.data[0], output);
   options.precision = compute_type(job);
   if (!buffers_of(module).empty()) state.buffers = [module] { return buffers_of(module); };
@@ -119,7 +133,8 @@ Model make_script(const Job& job) {
   };
   const auto init = [](const std::string&, const at::Tensor& tensor) { return given_init(tensor); };
   Block block = naming(path, "cannot be trained", [&] {
-    return stateful_block("script", state, std::move(function), init, {model.data[0]}, {output}, std::move(options));
+    return stateful_block("script", state, std::move(function), init, {model.data[0]}, {output},
+                          std::move(options));
   });
   block.segments.push_back(loss_segment(job, output, model.data));
   model.check = class_check(job, output, model.data);

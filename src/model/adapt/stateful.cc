@@ -10,7 +10,8 @@ namespace tutti {
 namespace {
 
 // Names of the float buffers that options.buffers declare, with their roles, in the module's order.
-std::vector<std::pair<std::string, Role>> declared_buffers(const std::string& block, const NamedTensors& buffers,
+std::vector<std::pair<std::string, Role>> declared_buffers(const std::string& block,
+                                                           const NamedTensors& buffers,
                                                            std::map<std::string, Role> wanted) {
   std::vector<std::pair<std::string, Role>> declared;
   std::vector<std::string> names;
@@ -20,8 +21,8 @@ std::vector<std::pair<std::string, Role>> declared_buffers(const std::string& bl
     const auto one = wanted.extract(name);
     if (!one && (!all || !at::isFloatingType(buffer.scalar_type()))) continue;
     if (buffer.scalar_type() != at::kFloat)
-      throw Error(
-          fmt::format("block {}: buffer {} is {}, not float32", block, name, c10::toString(buffer.scalar_type())));
+      throw Error(fmt::format("block {}: buffer {} is {}, not float32", block, name,
+                              c10::toString(buffer.scalar_type())));
     const Role role = one ? one.mapped() : all.mapped();
     if (role != Role::kTrained) declared.emplace_back(name, role);
   }
@@ -50,7 +51,8 @@ void replace(const at::Tensor& buffer, const at::Tensor& values) {
 Init given_init(const at::Tensor& values) {
   const at::Tensor flat = values.detach().contiguous();
   const float* first = flat.const_data_ptr<float>();
-  return {Init::Kind::kGiven, 1, std::make_shared<const std::vector<float>>(first, first + flat.numel())};
+  return {Init::Kind::kGiven, 1,
+          std::make_shared<const std::vector<float>>(first, first + flat.numel())};
 }
 
 Block stateful_block(std::string name, const ModuleState& state, TensorFunction function,
@@ -59,21 +61,26 @@ Block stateful_block(std::string name, const ModuleState& state, TensorFunction 
   std::vector<Parameter> parameters;
   std::vector<at::Tensor> tensors;
   for (const auto& [key, tensor] : state.parameters) {
-    // One tensor under two names (weights tied inside the module) is one parameter, by its first name.
-    if (std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor& t) { return t.is_same(tensor); })) continue;
+    // One tensor under two names (weights tied inside the module) is one parameter, by its first
+    // name.
+    if (std::any_of(tensors.begin(), tensors.end(),
+                    [&](const at::Tensor& t) { return t.is_same(tensor); }))
+      continue;
     if (tensor.scalar_type() != at::kFloat)
-      throw Error(
-          fmt::format("block {}: parameter {} is {}, not float32", name, key, c10::toString(tensor.scalar_type())));
+      throw Error(fmt::format("block {}: parameter {} is {}, not float32", name, key,
+                              c10::toString(tensor.scalar_type())));
     if (!tensor.requires_grad())
-      throw Error(
-          fmt::format("block {}: parameter {} is frozen; freeze it by train.groups, or make it a buffer", name, key));
+      throw Error(fmt::format(
+          "block {}: parameter {} is frozen; freeze it by train.groups, or make it a buffer", name,
+          key));
     parameters.push_back({key, tensor.sizes().vec(), init(key, tensor), {}});
     tensors.push_back(tensor);
   }
   AutogradSegment::Spec spec;
   const NamedTensors buffers = state.buffers ? state.buffers() : NamedTensors();
   for (const auto& [key, role] : declared_buffers(name, buffers, options.buffers)) {
-    const auto found = std::find_if(buffers.begin(), buffers.end(), [&](const auto& b) { return b.first == key; });
+    const auto found =
+        std::find_if(buffers.begin(), buffers.end(), [&](const auto& b) { return b.first == key; });
     parameters.push_back({key, found->second.sizes().vec(), given_init(found->second), {}, role});
     spec.declared.push_back(key);
   }
@@ -84,7 +91,8 @@ Block stateful_block(std::string name, const ModuleState& state, TensorFunction 
   spec.function = std::move(function);
   spec.buffers = state.buffers;
   spec.options = std::move(options);
-  spec.bind = [tensors = std::move(tensors), declared = spec.declared, buffers = state.buffers](Tensors views) {
+  spec.bind = [tensors = std::move(tensors), declared = spec.declared,
+               buffers = state.buffers](Tensors views) {
     for (size_t i = 0; i < tensors.size(); ++i)
       if (!tensors[i].is_alias_of(views[i])) tensors[i].set_data(views[i]);
     std::vector<at::Tensor> bound = tensors;

@@ -12,7 +12,8 @@ namespace {
 /// Behind the head of every column.
 void add_loss(Model& model, const Job& job, const Border& logits) {
   for (size_t column = 1; column <= static_cast<size_t>(model.columns); ++column)
-    model.blocks[model.blocks.size() - column].segments.push_back(loss_segment(job, logits, model.data));
+    model.blocks[model.blocks.size() - column].segments.push_back(
+        loss_segment(job, logits, model.data));
   model.check = class_check(job, logits, model.data);
 }
 
@@ -29,7 +30,8 @@ Model make_cnn(const Job& job) {
     return model;
   }
   model.blocks = cnn_blocks(plan, job.model);
-  if (job.model.autograd || job.numerics.device == "cuda") {  // the hand-written segments are the CPU's
+  // the hand-written segments are the CPU's
+  if (job.model.autograd || job.numerics.device == "cuda") {
     add_cnn_reference(plan, job, model);
   } else {
     const Isa isa = isa_of(job.numerics.isa);

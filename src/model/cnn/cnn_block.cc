@@ -1,13 +1,18 @@
-// A block of a stage, by hand. Only what the convolutions put out is kept from forward to backward: norm and activation
-// are computed again where an image is copied into the padded form that convolutions read.
+// A block of a stage, by hand. Only what the convolutions put out is kept from forward to backward:
+// norm and activation are computed again where an image is copied into the padded form that
+// convolutions read.
 //
-// Backward runs over the micro-batch once per layer, since a norm's gradient needs sums over all of it:
-//   1. d, the gradient behind the last activation, and the sums of the last norm (and the shortcut's)
-//   2. of two layers: image by image the last one's gradients, which give d behind the first activation, and its sums
-//   3. image by image the first layer's gradients and the shortcut's. A shortcut without a convolution costs nothing:
-//      d lies where the input's gradient goes, and the convolution adds to it
-// In two parts, d of every layer and the factors of its norm are kept, and the weight part makes each image's gradient
-// behind the norm again.
+// Backward runs over the micro-batch once per layer, since a norm's gradient needs sums over all of
+// it:
+//   1. d, the gradient behind the last activation, and the sums of the last norm (and the
+//      shortcut's)
+//   2. of two layers: image by image the last one's gradients, which give d behind the first
+//      activation, and its sums
+//   3. image by image the first layer's gradients and the shortcut's. A shortcut without a
+//      convolution costs nothing: d lies where the input's gradient goes, and the convolution adds
+//      to it
+// In two parts, d of every layer and the factors of its norm are kept, and the weight part makes
+// each image's gradient behind the norm again.
 #include <algorithm>
 
 #include "base/error.h"
@@ -61,8 +66,8 @@ class CnnBlock final : public Segment {
     k_.pack_weight(first.weight(context), w.layers[0].panels, first.conv);
     if (beside_) k_.pack_weight(beside_->weight(context), w.beside.panels, beside_->conv);
     for (int64_t b = 0; b < shape_.batch; ++b) {
-      k_.pack(x + b * first.conv.inputs(), nullptr, act_, w.padded[0], first.conv.height, first.conv.width,
-              first.conv.in);
+      k_.pack(x + b * first.conv.inputs(), nullptr, act_, w.padded[0], first.conv.height,
+              first.conv.width, first.conv.in);
       convolve(context, first, w.padded[0], s.layers[0], w.layers[0], b);
       if (beside_) convolve(context, *beside_, w.padded[0], s.beside, w.beside, b);
     }
@@ -85,11 +90,13 @@ class CnnBlock final : public Segment {
     }
   }
 
-  void backward(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const override {
-    run_backward(context, in, out, grad_out, grad_in, SideGradients(context.gradients), work(Carver(context.work)),
-                 true);
+  void backward(Context& context, Tensors in, Tensors out, Tensors grad_out,
+                Tensors grad_in) const override {
+    run_backward(context, in, out, grad_out, grad_in, SideGradients(context.gradients),
+                 work(Carver(context.work)), true);
   }
-  void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const override {
+  void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out,
+                      Tensors grad_in) const override {
     Work w = work(Carver(context.work));
     const Between d = between(Carver(context.deferred), w);
     run_backward(context, in, out, grad_out, grad_in, d.sides, w, false);
@@ -106,12 +113,15 @@ class CnnBlock final : public Segment {
         weight_gradient(layers_[1], s.layers[1], w.layers[1], w, w.padded[1], w.behind, b);
       }
       pack_input(floats(in[0]), b, w.padded[0]);
-      weight_gradient(layers_[0], s.layers[0], w.layers[0], w, w.padded[0], end == 1 ? w.hidden : w.behind, b);
+      weight_gradient(layers_[0], s.layers[0], w.layers[0], w, w.padded[0],
+                      end == 1 ? w.hidden : w.behind, b);
       if (beside_) weight_gradient(*beside_, s.beside, w.beside, w, w.padded[0], w.behind, b);
     }
     for (size_t i = 0; i <= end; ++i)
-      k_.unpack_weight(w.layers[i].gradient_panels, layers_[i].weight_gradient(context), layers_[i].conv);
-    if (beside_) k_.unpack_weight(w.beside.gradient_panels, beside_->weight_gradient(context), beside_->conv);
+      k_.unpack_weight(w.layers[i].gradient_panels, layers_[i].weight_gradient(context),
+                       layers_[i].conv);
+    if (beside_)
+      k_.unpack_weight(w.beside.gradient_panels, beside_->weight_gradient(context), beside_->conv);
     d.sides.hand_over(context.gradients);
   }
 
@@ -119,7 +129,8 @@ class CnnBlock final : public Segment {
   struct Saved;
   struct Work;
 
-  /// What the input part leaves for the weight part: besides the sides, what `w` points to from here on.
+  /// What the input part leaves for the weight part: besides the sides, what `w` points to from
+  /// here on.
   struct Between {
     SideGradients sides;
     int64_t bytes;
@@ -136,9 +147,10 @@ class CnnBlock final : public Segment {
   }
 
   /// The input part, and if `whole` the weights' gradients image by image with it.
-  void run_backward(const Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in,
-                    const SideGradients& sides, const Work& w, bool whole) const {
-    TUTTI_CHECK(grad_in[0].defined(), "a block of a cnn stands behind the stem, which wants its gradient");
+  void run_backward(const Context& context, Tensors in, Tensors out, Tensors grad_out,
+                    Tensors grad_in, const SideGradients& sides, const Work& w, bool whole) const {
+    TUTTI_CHECK(grad_in[0].defined(),
+                "a block of a cnn stands behind the stem, which wants its gradient");
     const Saved s = saved(Carver(context.saved));
     const float* x = floats(in[0]);
     float *dx = floats(grad_in[0]), *behind = adds_input_ && whole ? dx : w.behind;
@@ -148,12 +160,16 @@ class CnnBlock final : public Segment {
 
     const int64_t stride = 3 * block_.channels(), each = last.conv.outputs();
     for (int64_t b = 0; b < shape_.batch; ++b) {
-      k_.join_backward(floats(grad_out[0]) + b * each, floats(out[0]) + b * each, s.layers[end].image(b, last.conv),
-                       last.affine(s.layers[end], b), last.mean(s.layers[end], b), shortcut(s, x, b), act_,
-                       behind + b * each, w.sums + b * stride, pixels(), block_.channels());
+      k_.join_backward(floats(grad_out[0]) + b * each, floats(out[0]) + b * each,
+                       s.layers[end].image(b, last.conv), last.affine(s.layers[end], b),
+                       last.mean(s.layers[end], b), shortcut(s, x, b), act_, behind + b * each,
+                       w.sums + b * stride, pixels(), block_.channels());
     }
-    last.backward(context, sides, s.layers[end], w.layers[end], w.sums, w.sums + block_.channels(), stride);
-    if (beside_) beside_->backward(context, sides, s.beside, w.beside, w.sums, w.sums + 2 * block_.channels(), stride);
+    last.backward(context, sides, s.layers[end], w.layers[end], w.sums, w.sums + block_.channels(),
+                  stride);
+    if (beside_)
+      beside_->backward(context, sides, s.beside, w.beside, w.sums, w.sums + 2 * block_.channels(),
+                        stride);
 
     if (adds_input_ && !whole) std::copy_n(behind, shape_.batch * each, dx);
 
@@ -178,7 +194,8 @@ class CnnBlock final : public Segment {
     float* padded[2];        // what a layer reads, of one image
     float* padded_gradient;  // of what a layer puts out
     float* sums;             // [batch][3][channels]
-    float* behind;  // d of the whole micro-batch behind the last activation, unless it lies in the input's gradient
+    // d of the whole micro-batch behind the last activation, unless it lies in the input's gradient
+    float* behind;
     float* hidden;  // behind the first of two
     int64_t bytes;
   };
@@ -186,7 +203,8 @@ class CnnBlock final : public Segment {
     Work w{};
     for (size_t i = 0; i < layers_.size(); ++i) w.layers[i] = layers_[i].work(memory);
     if (beside_) w.beside = beside_->work(memory);
-    for (size_t i = 0; i < layers_.size(); ++i) w.padded[i] = memory.floats(layers_[i].conv.padded_inputs());
+    for (size_t i = 0; i < layers_.size(); ++i)
+      w.padded[i] = memory.floats(layers_[i].conv.padded_inputs());
     w.padded_gradient = memory.floats(layers_[0].conv.padded_outputs());
     w.sums = memory.floats(shape_.batch * 3 * block_.channels());
     const int64_t all = shape_.batch * layers_[0].conv.outputs();
@@ -197,33 +215,38 @@ class CnnBlock final : public Segment {
   }
   /// The zeros around what the passes fill.
   void clear(const Work& w) const {
-    for (size_t i = 0; i < layers_.size(); ++i) std::fill_n(w.padded[i], layers_[i].conv.padded_inputs(), 0.0f);
+    for (size_t i = 0; i < layers_.size(); ++i)
+      std::fill_n(w.padded[i], layers_[i].conv.padded_inputs(), 0.0f);
     std::fill_n(w.padded_gradient, layers_[0].conv.padded_outputs(), 0.0f);
   }
 
   int64_t pixels() const { return block_.height() * block_.width(); }
 
   Shortcut shortcut(const Saved& s, const float* x, int64_t b) const {
-    if (beside_) return {s.beside.image(b, beside_->conv), beside_->affine(s.beside, b), beside_->mean(s.beside, b)};
+    if (beside_)
+      return {s.beside.image(b, beside_->conv), beside_->affine(s.beside, b),
+              beside_->mean(s.beside, b)};
     return {adds_input_ ? x + b * layers_[0].conv.inputs() : nullptr, {}, nullptr};
   }
 
-  void convolve(const Context& context, const CnnLayer& layer, const float* padded, const CnnLayer::Saved& s,
-                const CnnLayer::Work& w, int64_t b) const {
+  void convolve(const Context& context, const CnnLayer& layer, const float* padded,
+                const CnnLayer::Saved& s, const CnnLayer::Work& w, int64_t b) const {
     float *y = s.image(b, layer.conv), *moments = w.moments + 2 * b * layer.conv.out;
     k_.forward(padded, w.panels, y, layer.conv);
-    if (layer.needs_moments(context)) k_.moments(y, moments, moments + layer.conv.out, pixels(), layer.conv.out);
+    if (layer.needs_moments(context))
+      k_.moments(y, moments, moments + layer.conv.out, pixels(), layer.conv.out);
   }
 
   void pack_hidden(const Saved& s, int64_t b, float* padded) const {
     const CnnLayer& first = layers_[0];
     const Affine affine = first.affine(s.layers[0], b);
-    k_.pack(s.layers[0].image(b, first.conv), &affine, act_, padded, block_.height(), block_.width(), first.conv.out);
+    k_.pack(s.layers[0].image(b, first.conv), &affine, act_, padded, block_.height(),
+            block_.width(), first.conv.out);
   }
 
   /// From d behind the block's activation to d behind the first layer's.
-  void second_backward(const Context& context, const SideGradients& sides, const Saved& s, const Work& w,
-                       const float* behind, bool whole) const {
+  void second_backward(const Context& context, const SideGradients& sides, const Saved& s,
+                       const Work& w, const float* behind, bool whole) const {
     const CnnLayer &first = layers_[0], &second = layers_[1];
     const ConvShape& conv = second.conv;
     const int64_t stride = 2 * conv.in;
@@ -238,19 +261,22 @@ class CnnBlock final : public Segment {
       }
       k_.input_gradient(w.padded_gradient, w.layers[1].backward_panels, d, conv, false);
       k_.join_backward(d, nullptr, s.layers[0].image(b, first.conv), first.affine(s.layers[0], b),
-                       first.mean(s.layers[0], b), {}, act_, d, w.sums + b * stride, pixels(), conv.in);
+                       first.mean(s.layers[0], b), {}, act_, d, w.sums + b * stride, pixels(),
+                       conv.in);
     }
     if (whole) k_.unpack_weight(w.layers[1].gradient_panels, second.weight_gradient(context), conv);
     first.backward(context, sides, s.layers[0], w.layers[0], w.sums, w.sums + conv.in, stride);
   }
 
-  /// From d behind the first layer's activation, and behind the block's for the shortcut, to the input's gradient.
-  void first_backward(const Context& context, const Saved& s, const Work& w, const float* x, const float* d,
-                      const float* behind, float* dx, bool whole) const {
+  /// From d behind the first layer's activation, and behind the block's for the shortcut, to the
+  /// input's gradient.
+  void first_backward(const Context& context, const Saved& s, const Work& w, const float* x,
+                      const float* d, const float* behind, float* dx, bool whole) const {
     const CnnLayer& first = layers_[0];
     const ConvShape& conv = first.conv;
     k_.pack_weight_backward(first.weight(context), w.layers[0].backward_panels, conv);
-    if (beside_) k_.pack_weight_backward(beside_->weight(context), w.beside.backward_panels, beside_->conv);
+    if (beside_)
+      k_.pack_weight_backward(beside_->weight(context), w.beside.backward_panels, beside_->conv);
     for (int64_t b = 0; b < shape_.batch; ++b) {
       if (whole) pack_input(x, b, w.padded[0]);
       layer_gradients(first, s.layers[0], w.layers[0], w, d, b, dx, adds_input_, whole);
@@ -258,17 +284,20 @@ class CnnBlock final : public Segment {
     }
     if (!whole) return;
     k_.unpack_weight(w.layers[0].gradient_panels, first.weight_gradient(context), conv);
-    if (beside_) k_.unpack_weight(w.beside.gradient_panels, beside_->weight_gradient(context), beside_->conv);
+    if (beside_)
+      k_.unpack_weight(w.beside.gradient_panels, beside_->weight_gradient(context), beside_->conv);
   }
 
-  void layer_gradients(const CnnLayer& layer, const CnnLayer::Saved& s, const CnnLayer::Work& lw, const Work& w,
-                       const float* d, int64_t b, float* dx, bool add, bool whole) const {
+  void layer_gradients(const CnnLayer& layer, const CnnLayer::Saved& s, const CnnLayer::Work& lw,
+                       const Work& w, const float* d, int64_t b, float* dx, bool add,
+                       bool whole) const {
     if (whole) {
       weight_gradient(layer, s, lw, w, w.padded[0], d, b);
     } else {
       norm_backward(layer, s, lw, w, d, b);
     }
-    k_.input_gradient(w.padded_gradient, lw.backward_panels, dx + b * layer.conv.inputs(), layer.conv, add);
+    k_.input_gradient(w.padded_gradient, lw.backward_panels, dx + b * layer.conv.inputs(),
+                      layer.conv, add);
   }
 
   void pack_input(const float* x, int64_t b, float* padded) const {
@@ -276,14 +305,14 @@ class CnnBlock final : public Segment {
     k_.pack(x + b * conv.inputs(), nullptr, act_, padded, conv.height, conv.width, conv.in);
   }
   /// Leaves in padded_gradient what the convolution's gradients are made of.
-  void norm_backward(const CnnLayer& layer, const CnnLayer::Saved& s, const CnnLayer::Work& lw, const Work& w,
-                     const float* d, int64_t b) const {
+  void norm_backward(const CnnLayer& layer, const CnnLayer::Saved& s, const CnnLayer::Work& lw,
+                     const Work& w, const float* d, int64_t b) const {
     const ConvShape& conv = layer.conv;
-    k_.norm_backward(d + b * conv.outputs(), s.image(b, conv), layer.gradient(s, lw, b), w.padded_gradient,
-                     conv.out_height(), conv.out_width(), conv.out);
+    k_.norm_backward(d + b * conv.outputs(), s.image(b, conv), layer.gradient(s, lw, b),
+                     w.padded_gradient, conv.out_height(), conv.out_width(), conv.out);
   }
-  void weight_gradient(const CnnLayer& layer, const CnnLayer::Saved& s, const CnnLayer::Work& lw, const Work& w,
-                       const float* padded, const float* d, int64_t b) const {
+  void weight_gradient(const CnnLayer& layer, const CnnLayer::Saved& s, const CnnLayer::Work& lw,
+                       const Work& w, const float* padded, const float* d, int64_t b) const {
     norm_backward(layer, s, lw, w, d, b);
     k_.weight_gradient(padded, w.padded_gradient, lw.gradient_panels, layer.conv, b == 0);
   }
@@ -300,7 +329,8 @@ class CnnBlock final : public Segment {
 
 }  // namespace
 
-std::unique_ptr<Segment> make_cnn_block(const CnnPlan& plan, size_t index, const CnnTables& tables) {
+std::unique_ptr<Segment> make_cnn_block(const CnnPlan& plan, size_t index,
+                                        const CnnTables& tables) {
   return std::make_unique<CnnBlock>(plan, index, tables.conv);
 }
 

@@ -19,10 +19,12 @@ void check(const CnnPlan& plan, const Job& job) {
   for (const int64_t channels : job.model.channels) {
     check_cut("model.channels", channels, slices, faults);
     if (plan.shape.norm == CnnNormKind::kGroup && plan.shape.groups(channels) % slices != 0)
-      faults.push_back(fmt::format(
-          "train.tensor_slices = {} but model.norm = \"{}\" has {} of {} channels, which a cut would divide; "
-          "use batch or none",
-          slices, job.model.norm, plan.shape.groups(channels) == 1 ? "one group" : "groups", channels));
+      faults.push_back(
+          fmt::format("train.tensor_slices = {} but model.norm = \"{}\" has {} of {} channels, "
+                      "which a cut would divide; "
+                      "use batch or none",
+                      slices, job.model.norm,
+                      plan.shape.groups(channels) == 1 ? "one group" : "groups", channels));
   }
   check_cut("model.classes", plan.shape.classes, slices, faults);
   if (!faults.empty()) throw Error(fmt::format("{}", fmt::join(faults, "\n")));
@@ -48,7 +50,8 @@ class Column {
     return block;
   }
 
-  Block plain(const Block& whole, const CnnBlockShape& of, const Border& from, const Border& x) const {
+  Block plain(const Block& whole, const CnnBlockShape& of, const Border& from,
+              const Border& x) const {
     Block block = column_block(whole, columns_);
     add(block, "block", 0, each_, {from}, {joined_part(x, columns_)}, of.layers[0].flops(),
         [*this, of](const Pass& pass, Tensors p, Tensors in) {
@@ -59,7 +62,8 @@ class Column {
   }
 
   Block residual(Block whole, const CnnBlockShape& of, const Border& from, const Border& x) const {
-    // The shortcut's parameters come before those of the second convolution: a segment uses neighbours.
+    // The shortcut's parameters come before those of the second convolution: a segment uses
+    // neighbours.
     const auto first = whole.parameters.begin() + static_cast<int64_t>(each_);
     std::rotate(first, first + static_cast<int64_t>(each_), whole.parameters.end());
     Block block = column_block(whole, columns_);
@@ -71,12 +75,15 @@ class Column {
     const double flops = of.layers[0].flops() + (of.shortcut ? of.shortcut->flops() : 0);
     add(block, "first", 0, count, {from}, {column_part(hidden, columns_.slices), beside}, flops,
         [*this, of](const Pass& pass, Tensors p, Tensors in) {
-          return Results{activate(shape_.activation, layer(of.layers[0], pass, p, in[0])),
-                         of.shortcut ? layer(*of.shortcut, pass, p.subspan(each_), in[0]) : own(in[0])};
+          return Results{
+              activate(shape_.activation, layer(of.layers[0], pass, p, in[0])),
+              of.shortcut ? layer(*of.shortcut, pass, p.subspan(each_), in[0]) : own(in[0])};
         });
-    add(block, "second", count, each_, {gathered_parts(hidden, columns_.slices), beside}, {joined_part(x, columns_)},
-        of.layers[1].flops(), [*this, of](const Pass& pass, Tensors p, Tensors in) {
-          return Results{activate(shape_.activation, layer(of.layers[1], pass, p, joined_parts(in[0])) + in[1])};
+    add(block, "second", count, each_, {gathered_parts(hidden, columns_.slices), beside},
+        {joined_part(x, columns_)}, of.layers[1].flops(),
+        [*this, of](const Pass& pass, Tensors p, Tensors in) {
+          return Results{activate(shape_.activation,
+                                  layer(of.layers[1], pass, p, joined_parts(in[0])) + in[1])};
         });
     block.segments.push_back(join_segment(x, columns_));
     return block;
@@ -105,13 +112,14 @@ class Column {
   at::Tensor layer(const ConvShape& whole, const Pass& pass, Tensors p, const at::Tensor& x) const {
     return cnn_layer(shape_, whole, shape_.groups(whole.out) / columns_.slices, pass, p, x);
   }
-  void add(Block& block, const char* name, size_t first, size_t count, std::vector<Border> in, std::vector<Border> out,
-           double flops, TensorFunction function) const {
+  void add(Block& block, const char* name, size_t first, size_t count, std::vector<Border> in,
+           std::vector<Border> out, double flops, TensorFunction function) const {
     AdaptOptions options = options_;
     options.splits = true;
-    options.flops = flops * static_cast<double>(shape_.batch) / static_cast<double>(columns_.slices);
-    block.segments.push_back(
-        cnn_segment(std::move(options), name, block, first, count, std::move(in), std::move(out), std::move(function)));
+    options.flops =
+        flops * static_cast<double>(shape_.batch) / static_cast<double>(columns_.slices);
+    block.segments.push_back(cnn_segment(std::move(options), name, block, first, count,
+                                         std::move(in), std::move(out), std::move(function)));
   }
 
   CnnPlan plan_;
@@ -132,7 +140,9 @@ void add_cnn_columns(const CnnPlan& plan, const Job& job, Model& model) {
     for (int64_t column = 0; column < slices; ++column)
       model.blocks.push_back(make(Column(plan, job, {slices, column})));
   };
-  Border x{"x", {plan.shape.batch, plan.stem.out, plan.stem.height / 2, plan.stem.width / 2}, at::kFloat};
+  Border x{"x",
+           {plan.shape.batch, plan.stem.out, plan.stem.height / 2, plan.stem.width / 2},
+           at::kFloat};
   add_layer([&](const Column& column) { return column.stem(whole.front(), model.data[0], x); });
   for (size_t i = 0; i < plan.blocks.size(); ++i) {
     const CnnBlockShape& of = plan.blocks[i];

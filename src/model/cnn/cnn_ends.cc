@@ -40,12 +40,13 @@ class CnnStem final : public Segment {
       float *y = s.image(b, conv), *moments = w.layer.moments + 2 * b * conv.out;
       k_.pack_planes(floats(in[0]) + b * conv.inputs(), w.padded, conv.height, conv.width, conv.in);
       k_.forward(w.padded, w.layer.panels, y, conv);
-      if (layer_.needs_moments(context)) k_.moments(y, moments, moments + conv.out, conv.height * conv.width, conv.out);
+      if (layer_.needs_moments(context))
+        k_.moments(y, moments, moments + conv.out, conv.height * conv.width, conv.out);
     }
     layer_.statistics(context, s, w.layer);
     for (int64_t b = 0; b < shape_.batch; ++b) {
-      k_.pool(s.image(b, conv), layer_.affine(s, b), act_, shape_.pool, floats(out[0]) + b * pooled(), conv.height,
-              conv.width, conv.out);
+      k_.pool(s.image(b, conv), layer_.affine(s, b), act_, shape_.pool,
+              floats(out[0]) + b * pooled(), conv.height, conv.width, conv.out);
     }
   }
 
@@ -54,7 +55,8 @@ class CnnStem final : public Segment {
     norm_gradients(context, SideGradients(context.gradients), w, floats(grad_out[0]));
     weight_gradient(context, w, floats(in[0]), floats(grad_out[0]));
   }
-  void backward_input(Context& context, Tensors, Tensors, Tensors grad_out, Tensors) const override {
+  void backward_input(Context& context, Tensors, Tensors, Tensors grad_out,
+                      Tensors) const override {
     Work w = work(Carver(context.work));
     const Between d = between(Carver(context.deferred), w);
     defer(grad_out[0], d.dout);
@@ -70,7 +72,8 @@ class CnnStem final : public Segment {
  private:
   struct Work;
 
-  /// What the input part leaves for the weight part: besides these, the norm's factors that `w` points to from here on.
+  /// What the input part leaves for the weight part: besides these, the norm's factors that `w`
+  /// points to from here on.
   struct Between {
     SideGradients sides;
     float* dout;
@@ -84,23 +87,26 @@ class CnnStem final : public Segment {
     return d;
   }
 
-  void norm_gradients(const Context& context, const SideGradients& sides, const Work& w, const float* dout) const {
+  void norm_gradients(const Context& context, const SideGradients& sides, const Work& w,
+                      const float* dout) const {
     const ConvShape& conv = layer_.conv;
     const CnnLayer::Saved s = saved(Carver(context.saved)).layer;
     const int64_t stride = 2 * conv.out;
     for (int64_t b = 0; b < shape_.batch; ++b) {
-      k_.pool_sums(dout + b * pooled(), s.image(b, conv), layer_.affine(s, b), layer_.mean(s, b), act_, shape_.pool,
-                   w.sums + b * stride, conv.height, conv.width, conv.out);
+      k_.pool_sums(dout + b * pooled(), s.image(b, conv), layer_.affine(s, b), layer_.mean(s, b),
+                   act_, shape_.pool, w.sums + b * stride, conv.height, conv.width, conv.out);
     }
     layer_.backward(context, sides, s, w.layer, w.sums, w.sums + conv.out, stride);
   }
-  void weight_gradient(const Context& context, const Work& w, const float* images, const float* dout) const {
+  void weight_gradient(const Context& context, const Work& w, const float* images,
+                       const float* dout) const {
     const ConvShape& conv = layer_.conv;
     const CnnLayer::Saved s = saved(Carver(context.saved)).layer;
     clear(w);
     for (int64_t b = 0; b < shape_.batch; ++b) {
-      k_.pool_backward(dout + b * pooled(), s.image(b, conv), layer_.affine(s, b), layer_.gradient(s, w.layer, b), act_,
-                       shape_.pool, w.padded_gradient, conv.height, conv.width, conv.out);
+      k_.pool_backward(dout + b * pooled(), s.image(b, conv), layer_.affine(s, b),
+                       layer_.gradient(s, w.layer, b), act_, shape_.pool, w.padded_gradient,
+                       conv.height, conv.width, conv.out);
       k_.pack_planes(images + b * conv.inputs(), w.padded, conv.height, conv.width, conv.in);
       k_.weight_gradient(w.padded, w.padded_gradient, w.layer.gradient_panels, conv, b == 0);
     }
@@ -134,7 +140,9 @@ class CnnStem final : public Segment {
     std::fill_n(w.padded, layer_.conv.padded_inputs(), 0.0f);
     std::fill_n(w.padded_gradient, layer_.conv.padded_outputs(), 0.0f);
   }
-  int64_t pooled() const { return layer_.conv.height / 2 * (layer_.conv.width / 2) * layer_.conv.out; }
+  int64_t pooled() const {
+    return layer_.conv.height / 2 * (layer_.conv.width / 2) * layer_.conv.out;
+  }
 
   const CnnShape shape_;
   const CnnLayer layer_;
@@ -162,7 +170,9 @@ class CnnHead final : public Segment {
   int64_t deferred_bytes() const override {
     return shape_.batch * shape_.classes * static_cast<int64_t>(sizeof(float));  // of the logits
   }
-  double flops() const override { return 2.0 * static_cast<double>(shape_.batch * features_ * shape_.classes); }
+  double flops() const override {
+    return 2.0 * static_cast<double>(shape_.batch * features_ * shape_.classes);
+  }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
     const Saved s = saved(Carver(context.saved));
@@ -170,22 +180,26 @@ class CnnHead final : public Segment {
     const Kernels& k = tables_.kernels;
     const Dropout dropout = cnn_dropout(shape_, context.pass);
     for (int64_t b = 0; b < shape_.batch; ++b) {
-      tables_.conv.average(floats(in[0]) + b * pixels_ * features_, s.features + b * features_, pixels_, features_);
+      tables_.conv.average(floats(in[0]) + b * pixels_ * features_, s.features + b * features_,
+                           pixels_, features_);
     }
     if (dropout.rate > 0) {
       std::fill_n(w.features, shape_.batch * features_, 0.0f);
-      k.bias_residual(s.features, w.features, w.features, s.features, shape_.batch, features_, &dropout);
+      k.bias_residual(s.features, w.features, w.features, s.features, shape_.batch, features_,
+                      &dropout);
     }
-    k.matmul.nt(s.features, floats(context.parameters[0]), floats(out[0]), shape_.batch, shape_.classes, features_,
-                w.scratch);
+    k.matmul.nt(s.features, floats(context.parameters[0]), floats(out[0]), shape_.batch,
+                shape_.classes, features_, w.scratch);
     k.add_bias(floats(out[0]), floats(context.parameters[1]), shape_.batch, shape_.classes);
   }
 
-  void backward(Context& context, Tensors, Tensors, Tensors grad_out, Tensors grad_in) const override {
+  void backward(Context& context, Tensors, Tensors, Tensors grad_out,
+                Tensors grad_in) const override {
     weight_part(context, floats(grad_out[0]));
     input_part(context, floats(grad_out[0]), floats(grad_in[0]));
   }
-  void backward_input(Context& context, Tensors, Tensors, Tensors grad_out, Tensors grad_in) const override {
+  void backward_input(Context& context, Tensors, Tensors, Tensors grad_out,
+                      Tensors grad_in) const override {
     defer(grad_out[0], context.deferred.data());
     input_part(context, floats(grad_out[0]), floats(grad_in[0]));
   }
@@ -198,17 +212,20 @@ class CnnHead final : public Segment {
     const Saved s = saved(Carver(context.saved));
     const Kernels& k = tables_.kernels;
     k.column_sums(dlogits, floats(context.gradients[1]), shape_.batch, shape_.classes);
-    k.matmul.tn(dlogits, s.features, floats(context.gradients[0]), shape_.classes, features_, shape_.batch,
-                work(Carver(context.work)).scratch);
+    k.matmul.tn(dlogits, s.features, floats(context.gradients[0]), shape_.classes, features_,
+                shape_.batch, work(Carver(context.work)).scratch);
   }
   void input_part(const Context& context, const float* dlogits, float* dx) const {
     const Work w = work(Carver(context.work));
     const Kernels& k = tables_.kernels;
     const Dropout dropout = cnn_dropout(shape_, context.pass);
-    k.matmul.nn(dlogits, floats(context.parameters[0]), w.features, shape_.batch, features_, shape_.classes, w.scratch);
-    if (dropout.rate > 0) k.dropout_backward(w.features, w.features, w.sums, shape_.batch, features_, &dropout);
+    k.matmul.nn(dlogits, floats(context.parameters[0]), w.features, shape_.batch, features_,
+                shape_.classes, w.scratch);
+    if (dropout.rate > 0)
+      k.dropout_backward(w.features, w.features, w.sums, shape_.batch, features_, &dropout);
     for (int64_t b = 0; b < shape_.batch; ++b) {
-      tables_.conv.average_backward(w.features + b * features_, dx + b * pixels_ * features_, pixels_, features_);
+      tables_.conv.average_backward(w.features + b * features_, dx + b * pixels_ * features_,
+                                    pixels_, features_);
     }
   }
 
@@ -227,7 +244,8 @@ class CnnHead final : public Segment {
   };
   Work work(Carver memory) const {
     Work w{};
-    w.scratch = memory.floats(tables_.kernels.matmul.layer_work(shape_.batch, features_, shape_.classes));
+    w.scratch =
+        memory.floats(tables_.kernels.matmul.layer_work(shape_.batch, features_, shape_.classes));
     w.features = memory.floats(shape_.batch * features_);
     w.sums = memory.floats(features_);
     w.bytes = memory.bytes();
@@ -242,7 +260,8 @@ class CnnHead final : public Segment {
 
 }  // namespace
 
-std::unique_ptr<Segment> make_cnn_stem(const CnnPlan& plan, const Border& images, const CnnTables& tables) {
+std::unique_ptr<Segment> make_cnn_stem(const CnnPlan& plan, const Border& images,
+                                       const CnnTables& tables) {
   return std::make_unique<CnnStem>(plan, images, tables.conv);
 }
 std::unique_ptr<Segment> make_cnn_head(const CnnPlan& plan, const CnnTables& tables) {
@@ -251,10 +270,14 @@ std::unique_ptr<Segment> make_cnn_head(const CnnPlan& plan, const CnnTables& tab
 
 Border cnn_stream(const CnnPlan& plan, size_t index) {
   if (index == 0)
-    return {"x", {plan.shape.batch, plan.stem.height / 2, plan.stem.width / 2, plan.stem.out}, at::kFloat};
+    return {"x",
+            {plan.shape.batch, plan.stem.height / 2, plan.stem.width / 2, plan.stem.out},
+            at::kFloat};
   const CnnBlockShape& block = plan.blocks[index - 1];
   return {"x", {plan.shape.batch, block.height(), block.width(), block.channels()}, at::kFloat};
 }
-Border cnn_logits(const CnnPlan& plan) { return {"logits", {plan.shape.batch, plan.shape.classes}, at::kFloat}; }
+Border cnn_logits(const CnnPlan& plan) {
+  return {"logits", {plan.shape.batch, plan.shape.classes}, at::kFloat};
+}
 
 }  // namespace tutti

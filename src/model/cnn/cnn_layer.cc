@@ -1,8 +1,9 @@
 // With d the gradient behind the norm, n = (y - mean) rstd and g its scale, the gradient of y is
 //   batch norm   g rstd (d - mean(d) - n mean(d n)), means over micro-batch and pixels
-//   group norm   rstd (g d - mean(g d) - n mean(g d n)), means over a group's channels and pixels in an image
-// both a d + (b (y - mean) + c) with factors a, b, c of a channel. Sums over images and channels run in float64, in
-// order.
+//   group norm   rstd (g d - mean(g d) - n mean(g d n)), means over a group's channels and pixels
+//                in an image
+// both a d + (b (y - mean) + c) with factors a, b, c of a channel. Sums over images and channels
+// run in float64, in order.
 #include "model/cnn/cnn_layer.h"
 
 #include <algorithm>
@@ -20,7 +21,8 @@ enum { kWeight, kScale, kShift, kRunningMean, kRunningVariance, kBias = kScale }
 CnnLayer::Saved CnnLayer::saved(Carver& memory) const {
   Saved s{};
   s.y = memory.floats(shape_.batch * conv.outputs());
-  for (float** array : {&s.mean, &s.rstd, &s.scale, &s.shift}) *array = memory.floats(rows() * conv.out);
+  for (float** array : {&s.mean, &s.rstd, &s.scale, &s.shift})
+    *array = memory.floats(rows() * conv.out);
   s.variance = memory.floats(conv.out);
   return s;
 }
@@ -36,10 +38,12 @@ CnnLayer::Work CnnLayer::work(Carver& memory) const {
 }
 
 bool CnnLayer::needs_moments(const Context& context) const {
-  return shape_.norm == CnnNormKind::kGroup || (shape_.norm == CnnNormKind::kBatch && context.pass.training);
+  return shape_.norm == CnnNormKind::kGroup ||
+         (shape_.norm == CnnNormKind::kBatch && context.pass.training);
 }
 
-// The images' own means and squares, combined (Chan): nothing is lost by cancellation, as it would be from sums of y^2.
+// The images' own means and squares, combined (Chan): nothing is lost by cancellation, as it would
+// be from sums of y^2.
 void CnnLayer::batch_statistics(const Saved& s, const Work& w) const {
   const int64_t channels = conv.out, batch = shape_.batch;
   const double count = static_cast<double>(batch * pixels());
@@ -49,7 +53,8 @@ void CnnLayer::batch_statistics(const Saved& s, const Work& w) const {
     const double mean = sum / static_cast<double>(batch);
     for (int64_t b = 0; b < batch; ++b) {
       const double apart = w.moments[2 * b * channels + c] - mean;
-      squares += w.moments[(2 * b + 1) * channels + c] + static_cast<double>(pixels()) * apart * apart;
+      squares +=
+          w.moments[(2 * b + 1) * channels + c] + static_cast<double>(pixels()) * apart * apart;
     }
     s.mean[c] = static_cast<float>(mean);
     s.rstd[c] = static_cast<float>(1 / std::sqrt(squares / count + kCnnNormEps));
@@ -69,7 +74,8 @@ void CnnLayer::group_statistics(const Saved& s, const Work& w) const {
         const double apart = means[c] - mean;
         squares += all_squares[c] + static_cast<double>(pixels()) * apart * apart;
       }
-      const double rstd = 1 / std::sqrt(squares / static_cast<double>(each * pixels()) + kCnnNormEps);
+      const double rstd =
+          1 / std::sqrt(squares / static_cast<double>(each * pixels()) + kCnnNormEps);
       std::fill_n(s.mean + b * channels + from, each, static_cast<float>(mean));
       std::fill_n(s.rstd + b * channels + from, each, static_cast<float>(rstd));
     }
@@ -105,7 +111,9 @@ void CnnLayer::statistics(const Context& context, const Saved& s, const Work& w)
   }
 }
 
-Affine CnnLayer::affine(const Saved& s, int64_t image) const { return {s.scale + row(image), s.shift + row(image)}; }
+Affine CnnLayer::affine(const Saved& s, int64_t image) const {
+  return {s.scale + row(image), s.shift + row(image)};
+}
 
 NormGradient CnnLayer::gradient(const Saved& s, const Work& w, int64_t image) const {
   const int64_t at = row(image);
@@ -113,12 +121,14 @@ NormGradient CnnLayer::gradient(const Saved& s, const Work& w, int64_t image) co
 }
 
 void CnnLayer::defer(Carver& memory, SideGradients& sides, Work& w) const {
-  for (int i = kWeight + 1; i < shape_.layer_parameters(); ++i) sides.add({first_ + i, conv.out}, memory);
+  for (int i = kWeight + 1; i < shape_.layer_parameters(); ++i)
+    sides.add({first_ + i, conv.out}, memory);
   for (float** array : {&w.a, &w.b, &w.c}) *array = memory.floats(rows() * conv.out);
 }
 
-void CnnLayer::backward(const Context& context, const SideGradients& sides, const Saved& s, const Work& w,
-                        const float* sums, const float* centred_sums, int64_t stride) const {
+void CnnLayer::backward(const Context& context, const SideGradients& sides, const Saved& s,
+                        const Work& w, const float* sums, const float* centred_sums,
+                        int64_t stride) const {
   const int64_t channels = conv.out, batch = shape_.batch;
   const auto gradient = [&](int i) { return sides(first_ + i); };
   float* shift_gradient = gradient(shape_.norm == CnnNormKind::kNone ? kBias : kShift);
@@ -142,7 +152,8 @@ void CnnLayer::backward(const Context& context, const SideGradients& sides, cons
     w.c[c] = static_cast<float>(-scale * sum / count);
     const auto propose = [&](int i, float seen) {
       const double old = floats(context.parameters[first_ + i])[c];
-      gradient(i)[c] = static_cast<float>((1 - kCnnMomentum) * old + kCnnMomentum * static_cast<double>(seen));
+      gradient(i)[c] =
+          static_cast<float>((1 - kCnnMomentum) * old + kCnnMomentum * static_cast<double>(seen));
     };
     propose(kRunningMean, s.mean[c]);
     propose(kRunningVariance, s.variance[c]);

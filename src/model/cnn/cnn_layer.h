@@ -1,5 +1,5 @@
-// A convolution with its norm, as the hand-written segments of the CNN use it: where its memory lies, and the norm's
-// arithmetic on sums that the kernels took image by image.
+// A convolution with its norm, as the hand-written segments of the CNN use it: where its memory
+// lies, and the norm's arithmetic on sums that the kernels took image by image.
 #pragma once
 
 #include "model/cnn/cnn_shape.h"
@@ -9,11 +9,13 @@
 
 namespace tutti {
 
-/// Parameters are those of its block from `first` on. In training, statistics are those of the micro-batch (batch norm)
-/// or of each image (group norm); what is kept per image or once is a row of the same arrays.
+/// Parameters are those of its block from `first` on. In training, statistics are those of the
+/// micro-batch (batch norm) or of each image (group norm); what is kept per image or once is a row
+/// of the same arrays.
 class CnnLayer {
  public:
-  CnnLayer(const CnnShape& shape, const ConvShape& conv, int first) : conv(conv), shape_(shape), first_(first) {}
+  CnnLayer(const CnnShape& shape, const ConvShape& conv, int first)
+      : conv(conv), shape_(shape), first_(first) {}
 
   /// From forward to backward.
   struct Saved {
@@ -34,18 +36,21 @@ class CnnLayer {
   const float* weight(const Context& context) const { return floats(context.parameters[first_]); }
   float* weight_gradient(const Context& context) const { return floats(context.gradients[first_]); }
 
-  /// mean to shift of `saved`, from the moments of all images; outside of training batch norm has its buffers.
+  /// mean to shift of `saved`, from the moments of all images; outside of training batch norm has
+  /// its buffers.
   void statistics(const Context& context, const Saved& saved, const Work& work) const;
   /// Whether statistics() reads the moments.
   bool needs_moments(const Context& context) const;
   Affine affine(const Saved& saved, int64_t image) const;
   const float* mean(const Saved& saved, int64_t image) const { return saved.mean + row(image); }
 
-  /// From sums of d and d (y - mean) over each image, `stride` floats apart: the gradients of the norm's parameters and
-  /// its buffers' proposals, to `sides`, and the factors of gradient().
-  void backward(const Context& context, const SideGradients& sides, const Saved& saved, const Work& work,
-                const float* sums, const float* centred_sums, int64_t stride) const;
-  /// What a backward in two parts keeps of those: takes memory for all of `sides`, and for the factors.
+  /// From sums of d and d (y - mean) over each image, `stride` floats apart: the gradients of the
+  /// norm's parameters and its buffers' proposals, to `sides`, and the factors of gradient().
+  void backward(const Context& context, const SideGradients& sides, const Saved& saved,
+                const Work& work, const float* sums, const float* centred_sums,
+                int64_t stride) const;
+  /// What a backward in two parts keeps of those: takes memory for all of `sides`, and for the
+  /// factors.
   void defer(Carver& memory, SideGradients& sides, Work& work) const;
   NormGradient gradient(const Saved& saved, const Work& work, int64_t image) const;
 

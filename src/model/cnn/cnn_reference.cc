@@ -1,5 +1,5 @@
-// The CNN's blocks as functions of tensors under autograd. Batch norm changes its buffers in place, which is what it
-// proposes.
+// The CNN's blocks as functions of tensors under autograd. Batch norm changes its buffers in place,
+// which is what it proposes.
 #include "model/cnn/cnn_reference.h"
 
 #include <ATen/TensorOperators.h>
@@ -18,7 +18,8 @@ namespace tutti {
 
 namespace {
 
-at::Tensor block(const CnnShape& shape, const CnnBlockShape& block, const Pass& pass, Tensors p, const at::Tensor& x) {
+at::Tensor block(const CnnShape& shape, const CnnBlockShape& block, const Pass& pass, Tensors p,
+                 const at::Tensor& x) {
   const auto each = static_cast<size_t>(shape.layer_parameters());
   const auto layer = [&](const ConvShape& conv, size_t place, const at::Tensor& in) {
     return cnn_layer(shape, conv, shape.groups(conv.out), pass, p.subspan(place * each), in);
@@ -38,15 +39,16 @@ TensorFunction of_one(std::function<at::Tensor(const Pass&, Tensors, const at::T
 
 }  // namespace
 
-at::Tensor cnn_layer(const CnnShape& shape, const ConvShape& conv, int64_t groups, const Pass& pass, Tensors p,
-                     const at::Tensor& x) {
+at::Tensor cnn_layer(const CnnShape& shape, const ConvShape& conv, int64_t groups, const Pass& pass,
+                     Tensors p, const at::Tensor& x) {
   const int64_t padding = conv.kernel / 2;
   const at::IntArrayRef stride(conv.stride);
   if (shape.norm == CnnNormKind::kNone) return at::conv2d(x, p[0], p[1], stride, padding);
   const at::Tensor y = at::conv2d(x, p[0], {}, stride, padding);
   if (shape.norm == CnnNormKind::kGroup)
     return at::group_norm(y, groups, p[1], p[2], kCnnNormEps, /*cudnn_enabled=*/false);
-  return at::batch_norm(y, p[1], p[2], p[3], p[4], pass.training, kCnnMomentum, kCnnNormEps, /*cudnn_enabled=*/false);
+  return at::batch_norm(y, p[1], p[2], p[3], p[4], pass.training, kCnnMomentum, kCnnNormEps,
+                        /*cudnn_enabled=*/false);
 }
 
 at::Tensor cnn_pooled(const CnnShape& shape, const at::Tensor& x) {
@@ -54,7 +56,8 @@ at::Tensor cnn_pooled(const CnnShape& shape, const at::Tensor& x) {
   return shape.pool == Pool::kMax ? max_pool(active) : average_pool(active);
 }
 
-at::Tensor cnn_classified(const CnnShape& shape, Pass pass, int block, Tensors p, const at::Tensor& x) {
+at::Tensor cnn_classified(const CnnShape& shape, Pass pass, int block, Tensors p,
+                          const at::Tensor& x) {
   at::Tensor features = at::mean(x, {2, 3});
   pass.block = block;
   Dropout dropout = cnn_dropout(shape, pass);
@@ -63,9 +66,9 @@ at::Tensor cnn_classified(const CnnShape& shape, Pass pass, int block, Tensors p
   return at::linear(features, p[0], p[1]);
 }
 
-std::unique_ptr<Segment> cnn_segment(AdaptOptions options, std::string name, const Block& block, size_t first,
-                                     size_t count, std::vector<Border> in, std::vector<Border> out,
-                                     TensorFunction function) {
+std::unique_ptr<Segment> cnn_segment(AdaptOptions options, std::string name, const Block& block,
+                                     size_t first, size_t count, std::vector<Border> in,
+                                     std::vector<Border> out, TensorFunction function) {
   AutogradSegment::Spec spec;
   spec.name = std::move(name);
   spec.inputs = std::move(in);
@@ -81,18 +84,22 @@ std::unique_ptr<Segment> cnn_segment(AdaptOptions options, std::string name, con
 void add_cnn_reference(const CnnPlan& plan, const Job& job, Model& model) {
   const CnnShape& shape = plan.shape;
   const double batch = static_cast<double>(shape.batch);
-  const auto add = [&](Block& to, const char* name, Border in, Border out, double flops, auto function) {
+  const auto add = [&](Block& to, const char* name, Border in, Border out, double flops,
+                       auto function) {
     AdaptOptions options = built_in_options(job);
     options.flops = flops * batch;
-    options.splits = !shape.residual || &to == &model.blocks.front() || &to == &model.blocks.back();  // one layer
-    to.segments.push_back(cnn_segment(std::move(options), name, to, 0, to.parameters.size(), {std::move(in)},
-                                      {std::move(out)}, of_one(std::move(function))));
+    // one layer
+    options.splits = !shape.residual || &to == &model.blocks.front() || &to == &model.blocks.back();
+    to.segments.push_back(cnn_segment(std::move(options), name, to, 0, to.parameters.size(),
+                                      {std::move(in)}, {std::move(out)},
+                                      of_one(std::move(function))));
   };
-  Border x{"x", {shape.batch, plan.stem.out, plan.stem.height / 2, plan.stem.width / 2}, at::kFloat};
+  Border x{
+      "x", {shape.batch, plan.stem.out, plan.stem.height / 2, plan.stem.width / 2}, at::kFloat};
   add(model.blocks[0], "stem", model.data[0], x, plan.stem.flops(),
       [plan](const Pass& pass, Tensors p, const at::Tensor& images) {
-        return cnn_pooled(plan.shape,
-                          cnn_layer(plan.shape, plan.stem, plan.shape.groups(plan.stem.out), pass, p, images));
+        return cnn_pooled(plan.shape, cnn_layer(plan.shape, plan.stem,
+                                                plan.shape.groups(plan.stem.out), pass, p, images));
       });
   for (size_t i = 0; i < plan.blocks.size(); ++i) {
     const CnnBlockShape& part = plan.blocks[i];
@@ -100,7 +107,9 @@ void add_cnn_reference(const CnnPlan& plan, const Job& job, Model& model) {
     double flops = part.shortcut ? part.shortcut->flops() : 0;
     for (const ConvShape& conv : part.layers) flops += conv.flops();
     add(model.blocks[i + 1], "block", x, out, flops,
-        [shape, part](const Pass& pass, Tensors p, const at::Tensor& in) { return block(shape, part, pass, p, in); });
+        [shape, part](const Pass& pass, Tensors p, const at::Tensor& in) {
+          return block(shape, part, pass, p, in);
+        });
     x = out;
   }
   add(model.blocks.back(), "head", x, {"logits", {shape.batch, shape.classes}, at::kFloat}, 0,

@@ -1,4 +1,5 @@
-// The hand-written segments of the CNN. Between them activations lie as [batch, height, width, channels].
+// The hand-written segments of the CNN. Between them activations lie as [batch, height, width,
+// channels].
 #pragma once
 
 #include <memory>
@@ -13,7 +14,8 @@ struct CnnTables {
   const ConvKernels& conv;
 };
 
-std::unique_ptr<Segment> make_cnn_stem(const CnnPlan& plan, const Border& images, const CnnTables& tables);
+std::unique_ptr<Segment> make_cnn_stem(const CnnPlan& plan, const Border& images,
+                                       const CnnTables& tables);
 std::unique_ptr<Segment> make_cnn_block(const CnnPlan& plan, size_t index, const CnnTables& tables);
 std::unique_ptr<Segment> make_cnn_head(const CnnPlan& plan, const CnnTables& tables);
 

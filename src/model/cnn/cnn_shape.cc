@@ -18,10 +18,11 @@ CnnNormKind norm_of(const std::string& name) {
 }
 
 // Names are torchvision's; the number is the layer's in its block.
-void add_layer(Block& block, const CnnShape& shape, const ConvShape& conv, const std::string& number,
-               const Init& init) {
+void add_layer(Block& block, const CnnShape& shape, const ConvShape& conv,
+               const std::string& number, const Init& init) {
   const std::vector<int64_t> each = {conv.out};
-  block.parameters.push_back({"conv" + number + ".weight", {conv.out, conv.in, conv.kernel, conv.kernel}, init, ""});
+  block.parameters.push_back(
+      {"conv" + number + ".weight", {conv.out, conv.in, conv.kernel, conv.kernel}, init, ""});
   if (shape.norm == CnnNormKind::kNone) {
     block.parameters.push_back({"conv" + number + ".bias", each, {Init::Kind::kZeros, 1, {}}, ""});
     return;
@@ -30,26 +31,32 @@ void add_layer(Block& block, const CnnShape& shape, const ConvShape& conv, const
   block.parameters.push_back({norm + ".weight", each, {Init::Kind::kOnes, 1, {}}, ""});
   block.parameters.push_back({norm + ".bias", each, {Init::Kind::kZeros, 1, {}}, ""});
   if (shape.norm != CnnNormKind::kBatch) return;
-  block.parameters.push_back({norm + ".running_mean", each, {Init::Kind::kZeros, 1, {}}, "", Role::kMeanBuffer});
-  block.parameters.push_back({norm + ".running_var", each, {Init::Kind::kOnes, 1, {}}, "", Role::kMeanBuffer});
+  block.parameters.push_back(
+      {norm + ".running_mean", each, {Init::Kind::kZeros, 1, {}}, "", Role::kMeanBuffer});
+  block.parameters.push_back(
+      {norm + ".running_var", each, {Init::Kind::kOnes, 1, {}}, "", Role::kMeanBuffer});
 }
 
 }  // namespace
 
-int64_t CnnShape::groups(int64_t channels) const { return layer ? 1 : std::gcd<int64_t>(channels, 8); }
+int64_t CnnShape::groups(int64_t channels) const {
+  return layer ? 1 : std::gcd<int64_t>(channels, 8);
+}
 
 CnnPlan cnn_plan(const Job& job) {
   const ModelConfig& c = job.model;
   if (c.image.size() != 3)
-    throw Error(fmt::format("model.image of a cnn is channels, height and width: 3 numbers, not {}", c.image.size()));
+    throw Error(fmt::format("model.image of a cnn is channels, height and width: 3 numbers, not {}",
+                            c.image.size()));
   if (c.channels.empty()) throw Error("model.channels of a cnn names no stage");
-  CnnPlan plan{{job.train.micro_batch_size, c.classes, c.image, norm_of(c.norm), c.norm == "layer", c.activation,
-                c.pool == "max" ? Pool::kMax : Pool::kAverage, c.dropout, c.residual},
+  CnnPlan plan{{job.train.micro_batch_size, c.classes, c.image, norm_of(c.norm), c.norm == "layer",
+                c.activation, c.pool == "max" ? Pool::kMax : Pool::kAverage, c.dropout, c.residual},
                {c.image[1], c.image[2], c.image[0], c.channels[0], 3, 1},
                {}};
   int64_t height = c.image[1] / 2, width = c.image[2] / 2, in = c.channels[0];
   if (height == 0 || width == 0)
-    throw Error(fmt::format("an image of {} x {} is too small for the stem's pool", c.image[1], c.image[2]));
+    throw Error(fmt::format("an image of {} x {} is too small for the stem's pool", c.image[1],
+                            c.image[2]));
   for (size_t stage = 0; stage < c.channels.size(); ++stage) {
     for (int64_t i = 0; i < c.depth; ++i) {
       const int64_t out = c.channels[stage], stride = stage > 0 && i == 0 ? 2 : 1;
@@ -68,7 +75,8 @@ CnnPlan cnn_plan(const Job& job) {
   }
   if (plan.shape.norm == CnnNormKind::kBatch && plan.shape.batch * height * width < 2)
     throw Error(
-        "model.norm = \"batch\" with train.micro_batch_size = 1 and a last stage of 1 x 1: a single value has no "
+        "model.norm = \"batch\" with train.micro_batch_size = 1 and a last stage of 1 x 1: a "
+        "single value has no "
         "deviation to divide by");
   return plan;
 }
@@ -88,7 +96,8 @@ std::vector<Block> cnn_blocks(const CnnPlan& plan, const ModelConfig& config) {
   }
   Block& head = blocks.emplace_back();
   head.name = "head";
-  head.parameters.push_back({"weight", {plan.shape.classes, plan.blocks.back().channels()}, init, ""});
+  head.parameters.push_back(
+      {"weight", {plan.shape.classes, plan.blocks.back().channels()}, init, ""});
   head.parameters.push_back({"bias", {plan.shape.classes}, {Init::Kind::kZeros, 1, {}}, ""});
   return blocks;
 }

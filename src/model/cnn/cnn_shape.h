@@ -1,4 +1,5 @@
-// What the hand-written CNN and its autograd twin share: sizes, parameters, borders, and how dropout is keyed.
+// What the hand-written CNN and its autograd twin share: sizes, parameters, borders, and how
+// dropout is keyed.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +25,11 @@ struct CnnShape {
   double dropout;
   bool residual;
   int64_t groups(int64_t channels) const;
-  int norm_parameters() const { return norm == CnnNormKind::kBatch ? 4 : norm == CnnNormKind::kGroup ? 2 : 1; }
-  /// Parameters of a convolution and its norm: the weight, then the norm's scale, shift, running mean and running
-  /// variance as far as it has them, or the bias.
+  int norm_parameters() const {
+    return norm == CnnNormKind::kBatch ? 4 : norm == CnnNormKind::kGroup ? 2 : 1;
+  }
+  /// Parameters of a convolution and its norm: the weight, then the norm's scale, shift, running
+  /// mean and running variance as far as it has them, or the bias.
   int layer_parameters() const { return 1 + norm_parameters(); }
 };
 

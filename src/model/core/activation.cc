@@ -23,10 +23,13 @@ at::Tensor activate(const std::string& name, const at::Tensor& x) {
   if (name == "sigmoid") return at::sigmoid(x);
   if (name == "leaky-relu") return at::leaky_relu(x, 0.01);
   if (name == "elu") return at::elu(x);
-  const std::vector<std::string> names = {"gelu", "gelu-tanh", "relu", "silu", "tanh", "sigmoid", "leaky-relu", "elu"};
+  const std::vector<std::string> names = {"gelu", "gelu-tanh", "relu",       "silu",
+                                          "tanh", "sigmoid",   "leaky-relu", "elu"};
   const std::string near = nearest(name, names);
-  throw Error(near.empty() ? fmt::format("\"{}\" is no activation here; there are {}", name, fmt::join(names, ", "))
-                           : fmt::format("\"{}\" is no activation here; did you mean {}?", name, near));
+  throw Error(
+      near.empty()
+          ? fmt::format("\"{}\" is no activation here; there are {}", name, fmt::join(names, ", "))
+          : fmt::format("\"{}\" is no activation here; did you mean {}?", name, near));
 }
 
 }  // namespace tutti

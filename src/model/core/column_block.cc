@@ -34,7 +34,8 @@ class Join final : public Segment {
     grad_in[0].zero_();
     grad_in[0].select(0, column_).copy_(parts(grad_out[0]).select(0, column_));
   }
-  void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const override {
+  void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out,
+                      Tensors grad_in) const override {
     backward(context, in, out, grad_out, grad_in);
   }
   void backward_weight(Context&, Tensors, Tensors) const override {}
@@ -58,8 +59,10 @@ std::string column_name(const std::string& block, int64_t column) {
   return column == 0 ? block : fmt::format("{}.slice{}", block, column);
 }
 
-void keep_deviation(Init& init, const std::vector<int64_t>& whole, const std::vector<int64_t>& part) {
-  const bool glorot = init.kind == Init::Kind::kGlorotUniform || init.kind == Init::Kind::kGlorotNormal;
+void keep_deviation(Init& init, const std::vector<int64_t>& whole,
+                    const std::vector<int64_t>& part) {
+  const bool glorot =
+      init.kind == Init::Kind::kGlorotUniform || init.kind == Init::Kind::kGlorotNormal;
   const bool he = init.kind == Init::Kind::kHeUniform || init.kind == Init::Kind::kHeNormal;
   if (!glorot && !he) return;
   const auto fans = [&](const std::vector<int64_t>& dims) {
@@ -73,7 +76,8 @@ Block column_block(const Block& whole, const Columns& columns) {
   block.name = column_name(whole.name, columns.column);
   for (Parameter parameter : whole.parameters) {
     const std::vector<int64_t> dims = parameter.dims;
-    TUTTI_CHECK(dims[0] % columns.slices == 0, "{} rows of {} in {} columns", dims[0], parameter.name, columns.slices);
+    TUTTI_CHECK(dims[0] % columns.slices == 0, "{} rows of {} in {} columns", dims[0],
+                parameter.name, columns.slices);
     parameter.dims[0] /= columns.slices;
     if (dims.size() > 1) keep_deviation(parameter.init, dims, parameter.dims);
     block.parameters.push_back(std::move(parameter));
@@ -81,9 +85,11 @@ Block column_block(const Block& whole, const Columns& columns) {
   return block;
 }
 
-void check_cut(const std::string& what, int64_t size, int64_t slices, std::vector<std::string>& faults) {
+void check_cut(const std::string& what, int64_t size, int64_t slices,
+               std::vector<std::string>& faults) {
   if (size % slices != 0)
-    faults.push_back(fmt::format("{} = {} cannot be cut into train.tensor_slices = {}", what, size, slices));
+    faults.push_back(
+        fmt::format("{} = {} cannot be cut into train.tensor_slices = {}", what, size, slices));
 }
 
 Border column_part(const Border& whole, int64_t slices) {
@@ -100,7 +106,9 @@ Border gathered_parts(const Border& whole, int64_t slices) {
   return parts;
 }
 
-at::Tensor joined_parts(const at::Tensor& gathered) { return gathered.transpose(0, 1).flatten(1, 2); }
+at::Tensor joined_parts(const at::Tensor& gathered) {
+  return gathered.transpose(0, 1).flatten(1, 2);
+}
 
 std::unique_ptr<Segment> join_segment(const Border& whole, const Columns& columns, Whole gradient) {
   return std::make_unique<Join>(whole, columns, gradient);

@@ -19,14 +19,16 @@ ColumnSizes table_sizes(const Job& job) {
 Border features(const Job& job) {
   if (is_table(job))
     if (const int64_t numbers = table_sizes(job).numbers; numbers != job.model.inputs)
-      throw Error(fmt::format("model.inputs = {} but data.columns are {} numbers", job.model.inputs, numbers));
+      throw Error(fmt::format("model.inputs = {} but data.columns are {} numbers", job.model.inputs,
+                              numbers));
   return {"features", {job.train.micro_batch_size, job.model.inputs}};
 }
 
 Border images(const Job& job) {
   const auto& image = job.model.image;
   if (image.size() != 3)
-    throw Error(fmt::format("model.image has {} numbers; it is channels, height, width", image.size()));
+    throw Error(
+        fmt::format("model.image has {} numbers; it is channels, height, width", image.size()));
   return {"images", {job.train.micro_batch_size, image[0], image[1], image[2]}};
 }
 
@@ -54,8 +56,8 @@ Border targets(const Job& job) {
 
 bool targets_are_classes(const Job& job) {
   const std::string& loss = job.loss.kind;
-  return job.model.kind == "gpt" || job.model.kind == "autoencoder" || loss.empty() || loss == "auto" ||
-         loss == "cross-entropy" || loss == "distill";
+  return job.model.kind == "gpt" || job.model.kind == "autoencoder" || loss.empty() ||
+         loss == "auto" || loss == "cross-entropy" || loss == "distill";
 }
 
 std::vector<Border> data_borders(const Job& job) {
@@ -63,7 +65,8 @@ std::vector<Border> data_borders(const Job& job) {
   const std::string& kind = job.model.kind;
   if (kind == "gpt")
     borders.push_back({"tokens", {job.train.micro_batch_size, job.model.context}, at::kLong});
-  else if (kind == "mlp" || kind == "autoencoder" || (kind == "script" && script_reads_features(job)))
+  else if (kind == "mlp" || kind == "autoencoder" ||
+           (kind == "script" && script_reads_features(job)))
     borders.push_back(features(job));
   else if (kind == "cnn" || kind == "script")
     borders.push_back(images(job));

@@ -10,11 +10,13 @@
 
 namespace tutti {
 
-/// Copies a tensor to memory of the same kind: a gradient that the weight part needs and would not find again.
+/// Copies a tensor to memory of the same kind: a gradient that the weight part needs and would not
+/// find again.
 void defer(const at::Tensor& tensor, void* to);
 
-/// Gradients that kernels of the input part make beside what they are called for: those of norms and biases. A backward
-/// in one part writes them where they belong; else they lie in deferred memory until the weight part hands them over.
+/// Gradients that kernels of the input part make beside what they are called for: those of norms
+/// and biases. A backward in one part writes them where they belong; else they lie in deferred
+/// memory until the weight part hands them over.
 class SideGradients {
  public:
   /// Of the parameter at this place of its block's list; kNone takes no memory.

@@ -1,4 +1,5 @@
-// The model as the plan sees it. Only names, sizes and offsets are made here; measured bytes come from dry_run.h.
+// The model as the plan sees it. Only names, sizes and offsets are made here; measured bytes come
+// from dry_run.h.
 #include <c10/core/ScalarType.h>
 #include <fmt/ranges.h>
 
@@ -45,9 +46,10 @@ SegmentShape describe_segment(const Segment& segment, const SegmentWiring& wirin
   shape.attention = segment.attention();
   shape.flops = segment.flops();
   for (size_t i = 0; i < wiring.inputs.size(); ++i)
-    shape.inputs.push_back({wiring.sources[i].data, wiring.sources[i].index, wiring.wanted[i],
-                            wiring.wanted[i] ? elements(wiring.inputs[i]) * size_of(wiring.grad_types[i]) : 0,
-                            segment.consumes(i)});
+    shape.inputs.push_back(
+        {wiring.sources[i].data, wiring.sources[i].index, wiring.wanted[i],
+         wiring.wanted[i] ? elements(wiring.inputs[i]) * size_of(wiring.grad_types[i]) : 0,
+         segment.consumes(i)});
   for (size_t i = 0; i < wiring.outputs.size(); ++i) {
     shape.outputs.push_back(describe_output(wiring, i, columns));
     if (wiring.same_as[i] < 0) shape.border_bytes += shape.outputs.back().bytes;
@@ -58,7 +60,8 @@ SegmentShape describe_segment(const Segment& segment, const SegmentWiring& wirin
 }  // namespace
 
 ModelShape describe(const Model& model) {
-  if (const auto faults = model_faults(model); !faults.empty()) throw Error(fmt::format("{}", fmt::join(faults, "\n")));
+  if (const auto faults = model_faults(model); !faults.empty())
+    throw Error(fmt::format("{}", fmt::join(faults, "\n")));
   ModelShape shape;
   shape.columns = model.columns;
   for (const Border& border : model.data) shape.data_bytes.push_back(border_bytes(border));
@@ -83,8 +86,8 @@ ModelShape describe(const Model& model) {
     shape.blocks.push_back(std::move(b));
   }
   for (const SegmentWiring& wiring : wire(model))
-    shape.blocks[wiring.block].segments.push_back(
-        describe_segment(*model.blocks[wiring.block].segments[wiring.segment], wiring, model.columns));
+    shape.blocks[wiring.block].segments.push_back(describe_segment(
+        *model.blocks[wiring.block].segments[wiring.segment], wiring, model.columns));
   // Users in block order, so that an owner's extra gradients are added in block order.
   const auto owner_of = owners(model);
   for (size_t user = 0; user < owner_of.size(); ++user) {

@@ -1,5 +1,5 @@
-// Small tensors that lie where a segment computes: views of a device's memory, and constants that are copied there
-// once.
+// Small tensors that lie where a segment computes: views of a device's memory, and constants that
+// are copied there once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,15 +10,17 @@
 namespace tutti {
 
 /// A view of memory that lies on `device` and outlives it.
-inline at::Tensor view_on(at::Device device, const void* memory, at::IntArrayRef dims, at::ScalarType type) {
+inline at::Tensor view_on(at::Device device, const void* memory, at::IntArrayRef dims,
+                          at::ScalarType type) {
   return at::for_blob(const_cast<void*>(memory), dims)
       .options(at::TensorOptions().dtype(type).device(device))
       .target_device(device)
       .make_tensor();
 }
 
-/// Values made on the host. The first use on another device copies them there, which waits for it; later ones take the
-/// copy: a pass may be captured from the second on. For one thread, as the segment that holds it.
+/// Values made on the host. The first use on another device copies them there, which waits for it;
+/// later ones take the copy: a pass may be captured from the second on. For one thread, as the
+/// segment that holds it.
 class DeviceConstant {
  public:
   DeviceConstant() = default;

@@ -8,8 +8,9 @@
 
 namespace tutti {
 
-/// The mask's factors in the shape of `like`, float32 on its device: 0, or 1 / (1 - rate). All dims of `like` but the
-/// last are rows. On a device it is drawn there, by Dropout::keys where they are given.
+/// The mask's factors in the shape of `like`, float32 on its device: 0, or 1 / (1 - rate). All dims
+/// of `like` but the last are rows. On a device it is drawn there, by Dropout::keys where they are
+/// given.
 at::Tensor keyed_mask(const Dropout& dropout, const at::Tensor& like);
 
 }  // namespace tutti

@@ -42,7 +42,8 @@ class Bench {
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
 
-  // Whole numbers are indices and targets: zero is a valid one of every kind. A device's memory is zero.
+  // Whole numbers are indices and targets: zero is a valid one of every kind. A device's memory is
+  // zero.
   at::Tensor filled(const std::vector<int64_t>& dims, at::ScalarType type, double value) {
     if (device_ == nullptr) return at::full(dims, value, type);
     int64_t bytes = static_cast<int64_t>(c10::elementSize(type));
@@ -56,11 +57,12 @@ class Bench {
     if (value != 0) tensor.fill_(value);
     return tensor;
   }
-  std::vector<at::Tensor> borders(const std::vector<Border>& borders, const std::vector<at::ScalarType>& types = {}) {
+  std::vector<at::Tensor> borders(const std::vector<Border>& borders,
+                                  const std::vector<at::ScalarType>& types = {}) {
     std::vector<at::Tensor> tensors;
     for (size_t i = 0; i < borders.size(); ++i)
-      tensors.push_back(
-          filled(borders[i].dims, types.empty() ? borders[i].type : types[i], floating(borders[i]) ? 1 : 0));
+      tensors.push_back(filled(borders[i].dims, types.empty() ? borders[i].type : types[i],
+                               floating(borders[i]) ? 1 : 0));
     return tensors;
   }
   std::vector<at::Tensor> parameters(const Block& block, at::ScalarType type) {
@@ -79,13 +81,16 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.numel())};
 }
 
-Measured measure(const Block& block, const SegmentWiring& wiring, int index, Bench& bench, at::ScalarType precision,
-                 const std::function<Meter()>& meter) {
+Measured measure(const Block& block, const SegmentWiring& wiring, int index, Bench& bench,
+                 at::ScalarType precision, const std::function<Meter()>& meter) {
   const Segment& segment = *block.segments[wiring.segment];
-  const auto parameters = bench.parameters(block, at::kFloat), gradients = bench.parameters(block, at::kFloat);
-  const auto low = precision == at::kFloat ? std::vector<at::Tensor>{} : bench.parameters(block, precision);
+  const auto parameters = bench.parameters(block, at::kFloat),
+             gradients = bench.parameters(block, at::kFloat);
+  const auto low =
+      precision == at::kFloat ? std::vector<at::Tensor>{} : bench.parameters(block, precision);
   const auto in = bench.borders(wiring.inputs);
-  auto out = bench.borders(wiring.outputs), grad_out = bench.borders(wiring.outputs, wiring.read_types),
+  auto out = bench.borders(wiring.outputs),
+       grad_out = bench.borders(wiring.outputs, wiring.read_types),
        grad_in = bench.borders(wiring.inputs, wiring.grad_types);
   for (size_t i = 0; i < grad_in.size(); ++i)
     if (!wiring.wanted[i]) grad_in[i] = at::Tensor();
@@ -94,7 +99,8 @@ Measured measure(const Block& block, const SegmentWiring& wiring, int index, Ben
       out[i] = in[input];
       grad_out[i] = grad_in[input];
     }
-    if (!floating(wiring.outputs[i]) || wiring.outputs[i].name == "loss") grad_out[i] = at::Tensor();
+    if (!floating(wiring.outputs[i]) || wiring.outputs[i].name == "loss")
+      grad_out[i] = at::Tensor();
   }
   const at::Tensor saved = bench.filled({segment.saved_bytes()}, at::kByte, 0),
                    work = bench.filled({segment.work_bytes()}, at::kByte, 0);
@@ -117,7 +123,8 @@ Measured measure(const Block& block, const SegmentWiring& wiring, int index, Ben
   return measured;
 }
 
-// Segments with one key allocate alike. Autograd segments are all of one type, whatever they compute: each is its own.
+// Segments with one key allocate alike. Autograd segments are all of one type, whatever they
+// compute: each is its own.
 std::string key_of(const Block& block, const SegmentWiring& wiring) {
   const Segment& segment = *block.segments[wiring.segment];
   std::string key = typeid(segment).name();
@@ -127,8 +134,10 @@ std::string key_of(const Block& block, const SegmentWiring& wiring) {
   for (bool wanted : wiring.wanted) key += wanted ? " w" : " -";
   for (at::ScalarType type : wiring.grad_types) key += fmt::format(" {}", c10::toString(type));
   for (at::ScalarType type : wiring.read_types) key += fmt::format(" {}", c10::toString(type));
-  for (const Parameter& p : block.parameters) key += fmt::format("; {} [{}]", p.name, fmt::join(p.dims, ", "));
-  return key + fmt::format("; {} {} {}", segment.name(), segment.saved_bytes(), segment.work_bytes());
+  for (const Parameter& p : block.parameters)
+    key += fmt::format("; {} [{}]", p.name, fmt::join(p.dims, ", "));
+  return key +
+         fmt::format("; {} {} {}", segment.name(), segment.saved_bytes(), segment.work_bytes());
 }
 
 /// ATen's allocations on the host.
@@ -158,15 +167,17 @@ Meter device_meter(Device& device) {
           [before, &device] { return device.pool().peak - *before; }};
 }
 
-void measure_all(const Model& model, ModelShape& shape, const std::function<std::unique_ptr<Bench>()>& bench,
-                 at::ScalarType precision, const std::function<Meter()>& meter) {
+void measure_all(const Model& model, ModelShape& shape,
+                 const std::function<std::unique_ptr<Bench>()>& bench, at::ScalarType precision,
+                 const std::function<Meter()>& meter) {
   std::map<std::string, Measured> known;
   for (const SegmentWiring& wiring : wire(model)) {
     const Block& block = model.blocks[wiring.block];
     const std::string key = key_of(block, wiring);
     auto found = known.find(key);
     if (found == known.end())
-      found = known.emplace(key, measure(block, wiring, wiring.block, *bench(), precision, meter)).first;
+      found = known.emplace(key, measure(block, wiring, wiring.block, *bench(), precision, meter))
+                  .first;
     SegmentShape& s = shape.blocks[wiring.block].segments[wiring.segment];
     s.saved_bytes = block.segments[wiring.segment]->saved_bytes() + found->second.saved;
     s.work_bytes = block.segments[wiring.segment]->work_bytes() + found->second.work;
@@ -181,7 +192,8 @@ void dry_run(const Model& model, ModelShape& shape) {
       model, shape, [] { return std::make_unique<Bench>(); }, at::kFloat, host_meter);
 }
 
-void dry_run(const Model& model, ModelShape& shape, Device& device, at::Device place, at::ScalarType precision) {
+void dry_run(const Model& model, ModelShape& shape, Device& device, at::Device place,
+             at::ScalarType precision) {
   measure_all(
       model, shape, [&] { return std::make_unique<Bench>(device, place); }, precision,
       [&] { return device_meter(device); });

@@ -1,5 +1,6 @@
-// First values of parameters. Element i of a parameter is a pure function of (seed, full name, i): no layout, cut or
-// order of filling can change it. An orthogonal parameter is computed whole for every range of it.
+// First values of parameters. Element i of a parameter is a pure function of (seed, full name, i):
+// no layout, cut or order of filling can change it. An orthogonal parameter is computed whole for
+// every range of it.
 #include "model/core/init.h"
 
 #include <algorithm>
@@ -26,8 +27,8 @@ Fans fans_of(const std::vector<int64_t>& dims) {
   return {static_cast<double>(dims[1]) * field, static_cast<double>(dims[0]) * field};
 }
 
-// Draws again, from the stream of the next attempt, until the value lies within two standard deviations: one time
-// in 22.
+// Draws again, from the stream of the next attempt, until the value lies within two standard
+// deviations: one time in 22.
 double truncated_normal(PhiloxKey key, uint64_t i) {
   for (key.b = 0;; ++key.b)
     if (const double x = philox_normal(key, i); std::abs(x) <= 2) return x;
@@ -46,14 +47,17 @@ double dot(const double* a, const double* b, size_t size) {
   return sum;
 }
 
-// Gram-Schmidt over keyed normals, each vector twice: once is not orthogonal enough where a draw lies close to the
-// space of those before it. It is the Q of a QR decomposition whose R has a positive diagonal, so the signs are fixed
-// (and the distribution is uniform over the orthogonal matrices). Vector v's element e lies at [v * size + e].
-std::vector<double> orthonormal(const PhiloxKey& key, size_t vectors, size_t size, bool vectors_are_rows) {
+// Gram-Schmidt over keyed normals, each vector twice: once is not orthogonal enough where a draw
+// lies close to the space of those before it. It is the Q of a QR decomposition whose R has a
+// positive diagonal, so the signs are fixed (and the distribution is uniform over the orthogonal
+// matrices). Vector v's element e lies at [v * size + e].
+std::vector<double> orthonormal(const PhiloxKey& key, size_t vectors, size_t size,
+                                bool vectors_are_rows) {
   std::vector<double> all(vectors * size);
   for (size_t v = 0; v < vectors; ++v) {
     double* one = &all[v * size];
-    for (size_t e = 0; e < size; ++e) one[e] = philox_normal(key, vectors_are_rows ? v * size + e : e * vectors + v);
+    for (size_t e = 0; e < size; ++e)
+      one[e] = philox_normal(key, vectors_are_rows ? v * size + e : e * vectors + v);
     for (int round = 0; round < 2; ++round)
       for (size_t before = 0; before < v; ++before) {
         const double* other = &all[before * size];
@@ -68,7 +72,8 @@ std::vector<double> orthonormal(const PhiloxKey& key, size_t vectors, size_t siz
 
 template <typename F>
 void fill(std::span<float> values, int64_t first, F&& value) {
-  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(value(static_cast<uint64_t>(first) + i));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(value(static_cast<uint64_t>(first) + i));
 }
 
 size_t count(const std::vector<int64_t>& dims) {
@@ -77,19 +82,21 @@ size_t count(const std::vector<int64_t>& dims) {
   return size;
 }
 
-void orthogonal(const Parameter& parameter, const PhiloxKey& key, int64_t first, std::span<float> values) {
+void orthogonal(const Parameter& parameter, const PhiloxKey& key, int64_t first,
+                std::span<float> values) {
   const size_t rows = parameter.dims.empty() ? 1 : static_cast<size_t>(parameter.dims[0]);
   const size_t columns = count(parameter.dims) / rows;
   const bool by_rows = rows < columns;
   const auto all = orthonormal(key, std::min(rows, columns), std::max(rows, columns), by_rows);
-  fill(values, first,
-       [&](uint64_t i) { return parameter.init.scale * all[by_rows ? i : i % columns * rows + i / columns]; });
+  fill(values, first, [&](uint64_t i) {
+    return parameter.init.scale * all[by_rows ? i : i % columns * rows + i / columns];
+  });
 }
 
 }  // namespace
 
-void initialise_range(const Parameter& parameter, const std::string& name, uint64_t seed, int64_t first,
-                      std::span<float> values) {
+void initialise_range(const Parameter& parameter, const std::string& name, uint64_t seed,
+                      int64_t first, std::span<float> values) {
   const PhiloxKey key{seed, Purpose::kInit, hash64(name), 0};
   const Fans fans = fans_of(parameter.dims);
   const double scale = parameter.init.scale;
@@ -122,7 +129,8 @@ void initialise_range(const Parameter& parameter, const std::string& name, uint6
       return orthogonal(parameter, key, first, values);
     case Init::Kind::kGiven:
       TUTTI_CHECK(parameter.init.values && count(parameter.dims) == parameter.init.values->size(),
-                  "{} is given {} values", name, parameter.init.values ? parameter.init.values->size() : 0);
+                  "{} is given {} values", name,
+                  parameter.init.values ? parameter.init.values->size() : 0);
       return fill(values, first, [&](uint64_t i) { return (*parameter.init.values)[i]; });
   }
   TUTTI_CHECK(false, "unknown init of {}", name);
@@ -144,7 +152,8 @@ Init init_of(const ModelConfig& config) {
   return {Kind::kConstant, config.init_scale, {}};
 }
 
-void initialise(const Parameter& parameter, const std::string& name, uint64_t seed, std::span<float> values) {
+void initialise(const Parameter& parameter, const std::string& name, uint64_t seed,
+                std::span<float> values) {
   initialise_range(parameter, name, seed, 0, values);
 }
 

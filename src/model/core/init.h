@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-/// For a weight: (truncated) normal of init_scale, Glorot, He and orthogonal of gain 1, zeros, ones, or the constant
-/// init_scale.
+/// For a weight: (truncated) normal of init_scale, Glorot, He and orthogonal of gain 1, zeros,
+/// ones, or the constant init_scale.
 Init init_of(const ModelConfig& config);
 
 }  // namespace tutti

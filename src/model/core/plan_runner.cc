@@ -22,8 +22,9 @@ namespace {
 using Key = std::tuple<int, int, int, int>;
 Key key_of(const Instruction& i) { return {i.block, i.segment, i.lane, i.micro}; }
 
-// A parameter of a block. Its tensors are the same ones for good, since graphs and modules hold on to them and to views
-// of them; their storage is pointed at the buffer in which the running instruction finds the values.
+// A parameter of a block. Its tensors are the same ones for good, since graphs and modules hold on
+// to them and to views of them; their storage is pointed at the buffer in which the running
+// instruction finds the values.
 struct Place {
   const ParameterShape* shape = nullptr;
   int unit = 0;
@@ -32,12 +33,16 @@ struct Place {
   at::Tensor values, low;
 
   bool own() const { return gradient == shape->offset; }
-  // Where its values lie in a buffer: a copy that holds nothing of the unit itself is packed like the extra gradients.
+  // Where its values lie in a buffer: a copy that holds nothing of the unit itself is packed like
+  // the extra gradients.
   int64_t offset_in(const Buffer& buffer) const {
     if (buffer.range.empty()) return shape->offset;
-    return (!own() && buffer.range.begin >= unit_size ? gradient : shape->offset) - buffer.range.begin;
+    return (!own() && buffer.range.begin >= unit_size ? gradient : shape->offset) -
+           buffer.range.begin;
   }
-  int64_t gradient_in(const Buffer& buffer) const { return gradient - (buffer.range.empty() ? 0 : buffer.range.begin); }
+  int64_t gradient_in(const Buffer& buffer) const {
+    return gradient - (buffer.range.empty() ? 0 : buffer.range.begin);
+  }
 };
 
 // Bytes that a segment wants.
@@ -50,7 +55,11 @@ struct Declared {
 struct PlanRunner::Impl {
   Impl(const Model& model, const ModelShape& shape, const Program& program,
        std::function<std::byte*(int buffer)> memory, Accounts& accounts, RunnerOptions options)
-      : model(model), program(program), memory(std::move(memory)), options(std::move(options)), ledger(accounts) {
+      : model(model),
+        program(program),
+        memory(std::move(memory)),
+        options(std::move(options)),
+        ledger(accounts) {
     segments = wire(model);
     first.resize(model.blocks.size());
     for (const SegmentWiring& w : segments) {
@@ -65,27 +74,39 @@ struct PlanRunner::Impl {
         TUTTI_CHECK(o.block >= 0, "the model was not checked by describe()");
         const BlockShape& unit = shape.blocks[o.block];
         const ParameterShape& p = unit.parameters[o.own_index];
-        places[b].push_back({&p, o.block, unit.unit_size, o.extra < 0 ? p.offset : p.extra_gradients[o.extra], {}, {}});
+        places[b].push_back({&p,
+                             o.block,
+                             unit.unit_size,
+                             o.extra < 0 ? p.offset : p.extra_gradients[o.extra],
+                             {},
+                             {}});
       }
     for (const Queue& queue : program.queues)
       for (const Instruction& i : queue.instructions)
         if (i.op == Op::kForward && i.again) again.insert(key_of(i));
   }
 
-  const SegmentWiring& wiring(const Instruction& i) const { return segments[first[i.block] + i.segment]; }
-  const Segment& segment(const Instruction& i) const { return *model.blocks[i.block].segments[i.segment]; }
+  const SegmentWiring& wiring(const Instruction& i) const {
+    return segments[first[i.block] + i.segment];
+  }
+  const Segment& segment(const Instruction& i) const {
+    return *model.blocks[i.block].segments[i.segment];
+  }
 
   void check_room(int buffer, int64_t offset, int64_t bytes, const std::string& what) const {
-    TUTTI_CHECK(buffer >= 0 && buffer < static_cast<int>(program.buffers.size()), "there is no buffer for {}", what);
+    TUTTI_CHECK(buffer >= 0 && buffer < static_cast<int>(program.buffers.size()),
+                "there is no buffer for {}", what);
     const Buffer& b = program.buffers[buffer];
-    TUTTI_CHECK(offset >= 0 && offset + bytes <= b.bytes, "{}: bytes [{}, {}) are not in buffer {} of {} bytes", what,
-                offset, offset + bytes, b.name, b.bytes);
+    TUTTI_CHECK(offset >= 0 && offset + bytes <= b.bytes,
+                "{}: bytes [{}, {}) are not in buffer {} of {} bytes", what, offset, offset + bytes,
+                b.name, b.bytes);
   }
 
   // A program's buffers are few and stay where they are, so their views are kept.
   at::Tensor view(int buffer, int64_t offset, const std::vector<int64_t>& dims, at::ScalarType type,
                   const std::string& what) {
-    check_room(buffer, offset, c10::multiply_integers(dims) * static_cast<int64_t>(c10::elementSize(type)), what);
+    check_room(buffer, offset,
+               c10::multiply_integers(dims) * static_cast<int64_t>(c10::elementSize(type)), what);
     auto& known = views[{buffer, offset}];
     std::byte* const at = memory(buffer) + offset;
     for (at::Tensor& tensor : known)
@@ -93,20 +114,24 @@ struct PlanRunner::Impl {
         return tensor.data_ptr() == at ? tensor : tensor = view_on(options.device, at, dims, type);
     return known.emplace_back(view_on(options.device, at, dims, type));
   }
-  // `types`: those that the tensors have instead of the borders'. Undefined where there is no buffer.
-  std::vector<at::Tensor> tensors(const std::vector<int>& buffers, const std::vector<Border>& borders,
+  // `types`: those that the tensors have instead of the borders'. Undefined where there is no
+  // buffer.
+  std::vector<at::Tensor> tensors(const std::vector<int>& buffers,
+                                  const std::vector<Border>& borders,
                                   const std::vector<at::ScalarType>& types = {}) {
-    TUTTI_CHECK(buffers.size() == borders.size(), "{} buffers for {} borders", buffers.size(), borders.size());
+    TUTTI_CHECK(buffers.size() == borders.size(), "{} buffers for {} borders", buffers.size(),
+                borders.size());
     std::vector<at::Tensor> all(buffers.size());
     for (size_t i = 0; i < buffers.size(); ++i)
       if (buffers[i] >= 0)
-        all[i] = view(buffers[i], 0, borders[i].dims, types.empty() ? borders[i].type : types[i], borders[i].name);
+        all[i] = view(buffers[i], 0, borders[i].dims, types.empty() ? borders[i].type : types[i],
+                      borders[i].name);
     return all;
   }
   std::vector<at::Tensor> inputs(const Instruction& i, Tensors data) {
     const SegmentWiring& w = wiring(i);
-    TUTTI_CHECK(i.flow.in.size() == w.inputs.size(), "{} has {} buffers for {} inputs", to_string(i), i.flow.in.size(),
-                w.inputs.size());
+    TUTTI_CHECK(i.flow.in.size() == w.inputs.size(), "{} has {} buffers for {} inputs",
+                to_string(i), i.flow.in.size(), w.inputs.size());
     std::vector<at::Tensor> all(w.inputs.size());
     for (size_t k = 0; k < all.size(); ++k) {
       if (w.sources[k].data)
@@ -122,10 +147,12 @@ struct PlanRunner::Impl {
     return {memory(buffer), static_cast<size_t>(count)};
   }
 
-  int buffer_of(const Instruction& i, const std::vector<UnitBuffer>& list, const Place& place) const {
-    const auto found =
-        std::find_if(list.begin(), list.end(), [&](const UnitBuffer& u) { return u.unit == place.unit; });
-    TUTTI_CHECK(found != list.end(), "{}: no buffer of unit {} for {}", to_string(i), place.unit, place.shape->name);
+  int buffer_of(const Instruction& i, const std::vector<UnitBuffer>& list,
+                const Place& place) const {
+    const auto found = std::find_if(list.begin(), list.end(),
+                                    [&](const UnitBuffer& u) { return u.unit == place.unit; });
+    TUTTI_CHECK(found != list.end(), "{}: no buffer of unit {} for {}", to_string(i), place.unit,
+                place.shape->name);
     return found->buffer;
   }
   void point(at::Tensor& tensor, void* at, const Place& place, at::ScalarType type) const {
@@ -145,13 +172,14 @@ struct PlanRunner::Impl {
       }
       const int buffer = buffer_of(i, i.flow.parameters, place);
       const int64_t offset = place.offset_in(program.buffers[buffer]);
-      check_room(buffer, offset * int64_t{sizeof(float)}, place.shape->size * int64_t{sizeof(float)},
-                 place.shape->name);
+      check_room(buffer, offset * int64_t{sizeof(float)},
+                 place.shape->size * int64_t{sizeof(float)}, place.shape->name);
       point(place.values, reinterpret_cast<float*>(memory(buffer)) + offset, place, at::kFloat);
       parameters.push_back(place.values);
       if (!options.low_memory) continue;
       const int64_t skip = offset * static_cast<int64_t>(c10::elementSize(options.precision));
-      point(place.low, static_cast<std::byte*>(options.low_memory(buffer)) + skip, place, options.precision);
+      point(place.low, static_cast<std::byte*>(options.low_memory(buffer)) + skip, place,
+            options.precision);
       low.push_back(place.low);
     }
   }
@@ -159,13 +187,15 @@ struct PlanRunner::Impl {
     std::vector<at::Tensor> all;
     for (const Place& place : places[i.block]) {
       const int buffer = buffer_of(i, i.flow.gradients, place);
-      all.push_back(view(buffer, place.gradient_in(program.buffers[buffer]) * int64_t{sizeof(float)}, place.shape->dims,
-                         at::kFloat, place.shape->name));
+      all.push_back(view(buffer,
+                         place.gradient_in(program.buffers[buffer]) * int64_t{sizeof(float)},
+                         place.shape->dims, at::kFloat, place.shape->name));
     }
     return all;
   }
 
-  Context context(const Instruction& i, const Pass& pass, Tensors gradients, std::shared_ptr<void>& kept) {
+  Context context(const Instruction& i, const Pass& pass, Tensors gradients,
+                  std::shared_ptr<void>& kept) {
     point_parameters(i);
     const Declared& declares = declared[first[i.block] + i.segment];
     Context context{pass,
@@ -177,8 +207,10 @@ struct PlanRunner::Impl {
                     options.loss_scale,
                     low};
     for (size_t k = 0; k < i.flow.grad_in.size() && k < i.flow.in.size(); ++k)
-      context.consume = context.consume || (i.flow.grad_in[k] >= 0 && i.flow.grad_in[k] == i.flow.in[k]);
-    if (i.part != Part::kBoth) context.deferred = bytes(i.flow.deferred, declares.deferred, "deferred values");
+      context.consume =
+          context.consume || (i.flow.grad_in[k] >= 0 && i.flow.grad_in[k] == i.flow.in[k]);
+    if (i.part != Part::kBoth)
+      context.deferred = bytes(i.flow.deferred, declares.deferred, "deferred values");
     context.pass.block = i.block;
     return context;
   }
@@ -201,7 +233,8 @@ struct PlanRunner::Impl {
 std::vector<int64_t> declared_bytes(const Model& model, const Program& program) {
   std::vector<int64_t> bytes;
   for (const Buffer& b : program.buffers)
-    bytes.push_back(b.kind == BufferKind::kSaved || b.temporaries || b.offloaded || b.lent ? 0 : b.bytes);
+    bytes.push_back(
+        b.kind == BufferKind::kSaved || b.temporaries || b.offloaded || b.lent ? 0 : b.bytes);
   const auto widen = [&](int buffer, int64_t wanted) {
     if (buffer >= 0) bytes[buffer] = std::max(bytes[buffer], align_up(wanted, 256));
   };
@@ -217,16 +250,18 @@ std::vector<int64_t> declared_bytes(const Model& model, const Program& program) 
 }
 
 PlanRunner::PlanRunner(const Model& model, const ModelShape& shape, const Program& program,
-                       std::function<std::byte*(int buffer)> memory, Accounts& accounts, RunnerOptions options)
-    : impl_(std::make_unique<Impl>(model, shape, program, std::move(memory), accounts, std::move(options))) {}
+                       std::function<std::byte*(int buffer)> memory, Accounts& accounts,
+                       RunnerOptions options)
+    : impl_(std::make_unique<Impl>(model, shape, program, std::move(memory), accounts,
+                                   std::move(options))) {}
 
 PlanRunner::~PlanRunner() = default;
 
 void PlanRunner::forward(const Instruction& instruction, const Pass& pass, Tensors data) {
   Impl& m = *impl_;
   const Key key = key_of(instruction);
-  if (instruction.block < m.model.columns && instruction.segment == 0 && !instruction.again && m.model.check &&
-      data[0].is_cpu())
+  if (instruction.block < m.model.columns && instruction.segment == 0 && !instruction.again &&
+      m.model.check && data[0].is_cpu())
     m.model.check(data);
   const auto in = m.inputs(instruction, data);
   const auto out = m.tensors(instruction.flow.out, m.wiring(instruction).outputs);
@@ -236,7 +271,8 @@ void PlanRunner::forward(const Instruction& instruction, const Pass& pass, Tenso
   m.kept.erase(key);
   std::shared_ptr<void> kept;
   Context context = m.context(instruction, pass, {}, kept);
-  // Nearly all that an autograd segment's forward allocates stays until its backward, unless it is computed again.
+  // Nearly all that an autograd segment's forward allocates stays until its backward, unless it is
+  // computed again.
   const bool keep = instruction.again || !m.again.contains(key);
   AllocationScope scope(m.ledger, keep ? BufferKind::kSaved : BufferKind::kWork);
   m.segment(instruction).forward(context, in, out);
@@ -259,7 +295,8 @@ void PlanRunner::backward(const Instruction& instruction, const Pass& pass, Tens
 
   std::shared_ptr<void> none;
   const auto found = m.kept.find(key_of(instruction));
-  Context context = m.context(instruction, pass, gradients, found == m.kept.end() ? none : found->second);
+  Context context =
+      m.context(instruction, pass, gradients, found == m.kept.end() ? none : found->second);
   AllocationScope scope(m.ledger, BufferKind::kWork);
   switch (instruction.part) {
     case Part::kBoth:
@@ -306,7 +343,8 @@ at::Tensor all_of(const std::vector<at::Tensor>& tensors) {
 
 at::Tensor PlanRunner::finite(const Instruction& forward) const {
   std::vector<at::Tensor> outputs;
-  for (const Border& border : impl_->wiring(forward).outputs) outputs.push_back(output(forward, border.name));
+  for (const Border& border : impl_->wiring(forward).outputs)
+    outputs.push_back(output(forward, border.name));
   return all_of(outputs);
 }
 

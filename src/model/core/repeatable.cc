@@ -15,7 +15,9 @@
 
 namespace tutti {
 
-at::Tensor max_pool(const at::Tensor& x) { return x.is_cpu() ? at::max_pool2d(x, {2, 2}) : repeatable::max_pool(x); }
+at::Tensor max_pool(const at::Tensor& x) {
+  return x.is_cpu() ? at::max_pool2d(x, {2, 2}) : repeatable::max_pool(x);
+}
 
 at::Tensor average_pool(const at::Tensor& x) {
   return x.is_cpu() ? at::avg_pool2d(x, {2, 2}) : repeatable::average_pool(x);
@@ -28,14 +30,18 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
 
 namespace repeatable {
 
-// A later value wins only where it is larger (or NaN), so that backward, which takes the same side, finds the first.
+// A later value wins only where it is larger (or NaN), so that backward, which takes the same side,
+// finds the first.
 at::Tensor max_pool(const at::Tensor& x) {
   const int64_t height = x.size(2) / 2 * 2, width = x.size(3) / 2 * 2;
-  const auto part = [&](int64_t row, int64_t col) { return x.slice(2, row, height, 2).slice(3, col, width, 2); };
+  const auto part = [&](int64_t row, int64_t col) {
+    return x.slice(2, row, height, 2).slice(3, col, width, 2);
+  };
   at::Tensor best = part(0, 0);
   for (const auto& [row, col] : {std::pair{0, 1}, std::pair{1, 0}, std::pair{1, 1}}) {
     const at::Tensor next = part(row, col);
-    best = at::where((next.detach() > best.detach()).logical_or(at::isnan(next.detach())), next, best);
+    best =
+        at::where((next.detach() > best.detach()).logical_or(at::isnan(next.detach())), next, best);
   }
   return best;
 }
@@ -52,9 +58,10 @@ at::Tensor average_pool(const at::Tensor& x) {
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   const int64_t length = q.size(-2);
   const at::Tensor later = at::ones({length, length}, q.options().dtype(at::kBool)).triu(1);
-  const at::Tensor scores =
-      at::matmul(q, k.transpose(-2, -1)).to(at::kFloat) / std::sqrt(static_cast<double>(q.size(-1)));
-  const at::Tensor shares = at::softmax(scores.masked_fill(later, -std::numeric_limits<double>::infinity()), -1);
+  const at::Tensor scores = at::matmul(q, k.transpose(-2, -1)).to(at::kFloat) /
+                            std::sqrt(static_cast<double>(q.size(-1)));
+  const at::Tensor shares =
+      at::softmax(scores.masked_fill(later, -std::numeric_limits<double>::infinity()), -1);
   return at::matmul(shares.to(v.scalar_type()), v);
 }
 

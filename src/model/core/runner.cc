@@ -24,9 +24,11 @@ Plan plan_of(ModelShape shape, const RunnerOptions& options) {
 }  // namespace
 
 struct ModelRunner::Impl {
-  Impl(const Model& model, const ModelShape& shape, std::span<float* const> values, Accounts& accounts,
-       const RunnerOptions& options)
-      : units(values.begin(), values.end()), plan(plan_of(shape, options)), places(program().buffers.size(), nullptr) {
+  Impl(const Model& model, const ModelShape& shape, std::span<float* const> values,
+       Accounts& accounts, const RunnerOptions& options)
+      : units(values.begin(), values.end()),
+        plan(plan_of(shape, options)),
+        places(program().buffers.size(), nullptr) {
     take_memory(model, accounts, options.memory);
     RunnerOptions own = options;
     if (!options.low.empty())
@@ -41,7 +43,8 @@ struct ModelRunner::Impl {
 
   const Program& program() const { return plan.programs[0]; }
 
-  /// For what passes through: parameters and gradients are the caller's, data is looked at where it is.
+  /// For what passes through: parameters and gradients are the caller's, data is looked at where it
+  /// is.
   void take_memory(const Model& model, Accounts& accounts, MemorySource* source) {
     const std::vector<int64_t> bytes = declared_bytes(model, program());
     std::vector<int64_t> total(kBufferKinds, 0);
@@ -56,15 +59,18 @@ struct ModelRunner::Impl {
       const BufferKind kind = program().buffers[b].kind;
       auto& arena = arenas[static_cast<size_t>(kind)];
       if (!own(b) || bytes[b] == 0) continue;
-      if (!arena) arena = std::make_unique<Arena>(kind, total[static_cast<int>(kind)], accounts, source);
+      if (!arena)
+        arena = std::make_unique<Arena>(kind, total[static_cast<int>(kind)], accounts, source);
       places[b] = arena->take(static_cast<size_t>(bytes[b])).data();
     }
   }
 
   std::byte* memory(int b) const {
     const Buffer& buffer = program().buffers[b];
-    if (buffer.kind == BufferKind::kParameter) return reinterpret_cast<std::byte*>(units[buffer.unit]);
-    if (buffer.kind == BufferKind::kGradient) return reinterpret_cast<std::byte*>(gradients[buffer.unit]);
+    if (buffer.kind == BufferKind::kParameter)
+      return reinterpret_cast<std::byte*>(units[buffer.unit]);
+    if (buffer.kind == BufferKind::kGradient)
+      return reinterpret_cast<std::byte*>(gradients[buffer.unit]);
     return places[b];
   }
 
@@ -77,8 +83,8 @@ struct ModelRunner::Impl {
   std::vector<const Instruction*> forwards, backwards;
 };
 
-ModelRunner::ModelRunner(const Model& model, const ModelShape& shape, std::span<float* const> units, Accounts& accounts,
-                         const RunnerOptions& options)
+ModelRunner::ModelRunner(const Model& model, const ModelShape& shape, std::span<float* const> units,
+                         Accounts& accounts, const RunnerOptions& options)
     : impl_(std::make_unique<Impl>(model, shape, units, accounts, options)) {}
 
 ModelRunner::~ModelRunner() = default;
@@ -96,7 +102,8 @@ Loss ModelRunner::loss() const { return impl_->runner->loss(*impl_->forwards.bac
 
 at::Tensor ModelRunner::border(const std::string& name) const {
   for (size_t i = impl_->forwards.size(); i-- > 0;)
-    if (at::Tensor found = impl_->runner->output(*impl_->forwards[i], name); found.defined()) return found;
+    if (at::Tensor found = impl_->runner->output(*impl_->forwards[i], name); found.defined())
+      return found;
   throw Error(fmt::format("the model has no border {}", name));
 }
 

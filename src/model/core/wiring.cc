@@ -40,8 +40,10 @@ bool fits(const Border& in, const Border& from, int columns) {
 
 std::string offered(const Border& border, int columns) {
   if (border.exchange == Exchange::kNone) return to_string(border);
-  return fmt::format("{} {} {} columns", to_string(border),
-                     border.exchange == Exchange::kGather ? "gathered from" : "summed and scattered over", columns);
+  return fmt::format(
+      "{} {} {} columns", to_string(border),
+      border.exchange == Exchange::kGather ? "gathered from" : "summed and scattered over",
+      columns);
 }
 
 std::string name_of(const Model& model, const SegmentWiring& w) {
@@ -64,11 +66,12 @@ void column_faults(const Model& model, std::vector<std::string>& faults) {
     }
     for (size_t s = 0; s < block.segments.size(); ++s) {
       const Segment &one = *block.segments[s], &other = *first.segments[s];
-      const auto in = one.inputs(), other_in = other.inputs(), out = one.outputs(), other_out = other.outputs();
+      const auto in = one.inputs(), other_in = other.inputs(), out = one.outputs(),
+                 other_out = other.outputs();
       if (!std::equal(in.begin(), in.end(), other_in.begin(), other_in.end(), same_output) ||
           !std::equal(out.begin(), out.end(), other_out.begin(), other_out.end(), same_output))
-        faults.push_back(fmt::format("block {}, segment {} has other borders than {} beside it", block.name, one.name(),
-                                     first.name));
+        faults.push_back(fmt::format("block {}, segment {} has other borders than {} beside it",
+                                     block.name, one.name(), first.name));
     }
   }
 }
@@ -76,14 +79,17 @@ void column_faults(const Model& model, std::vector<std::string>& faults) {
 void name_faults(const Model& model, std::vector<std::string>& faults) {
   std::set<std::string> blocks;
   for (const Block& block : model.blocks) {
-    if (!blocks.insert(block.name).second) faults.push_back(fmt::format("two blocks are named {}", block.name));
-    if (block.segments.empty()) faults.push_back(fmt::format("block {} has no segment", block.name));
+    if (!blocks.insert(block.name).second)
+      faults.push_back(fmt::format("two blocks are named {}", block.name));
+    if (block.segments.empty())
+      faults.push_back(fmt::format("block {} has no segment", block.name));
     std::set<std::string> names;
     for (const Parameter& p : block.parameters) {
       if (!names.insert(p.name).second)
         faults.push_back(fmt::format("block {} has two parameters {}", block.name, p.name));
       for (int64_t d : p.dims)
-        if (d <= 0) faults.push_back(fmt::format("parameter {}.{} has a dim of {}", block.name, p.name, d));
+        if (d <= 0)
+          faults.push_back(fmt::format("parameter {}.{} has a dim of {}", block.name, p.name, d));
     }
   }
 }
@@ -97,49 +103,56 @@ void share_faults(const Model& model, std::vector<std::string>& faults) {
       if (!p.shared_with.empty() &&
           (p.role != Role::kTrained ||
            (o.block >= 0 && model.blocks[o.block].parameters[o.parameter].role != Role::kTrained)))
-        faults.push_back(fmt::format("parameter {}.{} is a buffer shared with {}; buffers cannot be shared",
-                                     model.blocks[b].name, p.name, p.shared_with));
+        faults.push_back(
+            fmt::format("parameter {}.{} is a buffer shared with {}; buffers cannot be shared",
+                        model.blocks[b].name, p.name, p.shared_with));
       if (o.block < 0)
-        faults.push_back(fmt::format("parameter {}.{} is shared with {}, which no earlier block owns",
-                                     model.blocks[b].name, p.name, p.shared_with));
+        faults.push_back(
+            fmt::format("parameter {}.{} is shared with {}, which no earlier block owns",
+                        model.blocks[b].name, p.name, p.shared_with));
       else if (model.blocks[o.block].parameters[o.parameter].dims != p.dims)
-        faults.push_back(fmt::format("parameter {}.{} is [{}], but {} is [{}]", model.blocks[b].name, p.name,
-                                     fmt::join(p.dims, ", "), p.shared_with,
-                                     fmt::join(model.blocks[o.block].parameters[o.parameter].dims, ", ")));
+        faults.push_back(
+            fmt::format("parameter {}.{} is [{}], but {} is [{}]", model.blocks[b].name, p.name,
+                        fmt::join(p.dims, ", "), p.shared_with,
+                        fmt::join(model.blocks[o.block].parameters[o.parameter].dims, ", ")));
     }
 }
 
-void input_faults(const Model& model, const std::vector<SegmentWiring>& segments, const SegmentWiring& w,
-                  std::vector<std::string>& faults) {
+void input_faults(const Model& model, const std::vector<SegmentWiring>& segments,
+                  const SegmentWiring& w, std::vector<std::string>& faults) {
   const std::string where = name_of(model, w);
   std::set<std::string> names;
   for (size_t i = 0; i < w.inputs.size(); ++i) {
     const Border& in = w.inputs[i];
-    if (!names.insert(in.name).second) faults.push_back(fmt::format("{} has two inputs {}", where, in.name));
+    if (!names.insert(in.name).second)
+      faults.push_back(fmt::format("{} has two inputs {}", where, in.name));
     if (w.sources[i].index < 0) {
-      faults.push_back(
-          fmt::format("{} wants {}, which neither the segment before nor the data offers", where, in.name));
+      faults.push_back(fmt::format(
+          "{} wants {}, which neither the segment before nor the data offers", where, in.name));
       continue;
     }
-    const Border& from =
-        w.sources[i].data ? model.data[w.sources[i].index] : segments[w.before].outputs[w.sources[i].index];
+    const Border& from = w.sources[i].data ? model.data[w.sources[i].index]
+                                           : segments[w.before].outputs[w.sources[i].index];
     if (!fits(in, from, model.columns))
-      faults.push_back(fmt::format("{} wants {}, but gets {}", where, to_string(in), offered(from, model.columns)));
+      faults.push_back(fmt::format("{} wants {}, but gets {}", where, to_string(in),
+                                   offered(from, model.columns)));
   }
 }
 
-// What is passed on is one buffer, and so is its gradient: it has one reader, and its type is the same all the way.
-void pass_on_fault(const Model& model, const std::vector<SegmentWiring>& segments, const SegmentWiring& w, size_t index,
-                   std::vector<std::string>& faults) {
+// What is passed on is one buffer, and so is its gradient: it has one reader, and its type is the
+// same all the way.
+void pass_on_fault(const Model& model, const std::vector<SegmentWiring>& segments,
+                   const SegmentWiring& w, size_t index, std::vector<std::string>& faults) {
   const Border& out = w.outputs[index];
   if (out.same_as.empty()) return;
-  const std::string where = fmt::format("{} passes {} on as {}", name_of(model, w), out.same_as, out.name);
+  const std::string where =
+      fmt::format("{} passes {} on as {}", name_of(model, w), out.same_as, out.name);
   const int input = w.same_as[index];
   if (input < 0)
     faults.push_back(where + ", but does not read it");
   else if (!same(w.inputs[input], out))
-    faults.push_back(
-        fmt::format("{}, but reads {} and declares {}", where, to_string(w.inputs[input]), to_string(out)));
+    faults.push_back(fmt::format("{}, but reads {} and declares {}", where,
+                                 to_string(w.inputs[input]), to_string(out)));
   else if (w.sources[input].data)
     faults.push_back(where + ", which every segment can have from the data");
   else if (w.sources[input].index >= 0 && w.grad_types[input] != out.type)
@@ -149,7 +162,8 @@ void pass_on_fault(const Model& model, const std::vector<SegmentWiring>& segment
   else if (w.readers[index] < 0)
     faults.push_back(where + ", which the next segment does not read");
   for (size_t i = 0; i < index; ++i)
-    if (w.outputs[i].same_as == out.same_as) faults.push_back(where + " and as " + w.outputs[i].name);
+    if (w.outputs[i].same_as == out.same_as)
+      faults.push_back(where + " and as " + w.outputs[i].name);
 }
 
 void border_faults(const Model& model, std::vector<std::string>& faults) {
@@ -161,18 +175,23 @@ void border_faults(const Model& model, std::vector<std::string>& faults) {
     std::set<std::string> names;
     for (size_t i = 0; i < w.outputs.size(); ++i) {
       const Border& out = w.outputs[i];
-      if (!names.insert(out.name).second) faults.push_back(fmt::format("{} has two outputs {}", where, out.name));
-      if (out.exchange == Exchange::kScatter && (out.type != at::kFloat || elements(out) % model.columns != 0))
-        faults.push_back(fmt::format("{} scatters {} over {} columns; it must be float32 and cut evenly", where,
-                                     to_string(out), model.columns));
+      if (!names.insert(out.name).second)
+        faults.push_back(fmt::format("{} has two outputs {}", where, out.name));
+      if (out.exchange == Exchange::kScatter &&
+          (out.type != at::kFloat || elements(out) % model.columns != 0))
+        faults.push_back(
+            fmt::format("{} scatters {} over {} columns; it must be float32 and cut evenly", where,
+                        to_string(out), model.columns));
       pass_on_fault(model, segments, w, i, faults);
     }
     input_faults(model, segments, w, faults);
     if (w.next < 0)
-      ends = ends && !w.outputs.empty() && w.outputs.back().name == loss.name && same(w.outputs.back(), loss);
+      ends = ends && !w.outputs.empty() && w.outputs.back().name == loss.name &&
+             same(w.outputs.back(), loss);
   }
   if (!ends)
-    faults.push_back(fmt::format("the last segment's outputs must end with {}: sum and count", to_string(loss)));
+    faults.push_back(
+        fmt::format("the last segment's outputs must end with {}: sum and count", to_string(loss)));
 }
 
 }  // namespace
@@ -234,8 +253,10 @@ std::vector<std::vector<Owner>> owners(const Model& model) {
         for (size_t o = 0; o < b && owner.block < 0; ++o)
           for (size_t j = 0; j < model.blocks[o].parameters.size() && owner.block < 0; ++j)
             if (model.blocks[o].parameters[j].shared_with.empty() &&
-                parameters[i].shared_with == model.blocks[o].name + "/" + model.blocks[o].parameters[j].name)
-              owner = {static_cast<int>(o), static_cast<int>(j), all[o][j].own_index, users[o][j]++};
+                parameters[i].shared_with ==
+                    model.blocks[o].name + "/" + model.blocks[o].parameters[j].name)
+              owner = {static_cast<int>(o), static_cast<int>(j), all[o][j].own_index,
+                       users[o][j]++};
       }
       all[b].push_back(owner);
     }
@@ -248,7 +269,8 @@ std::vector<std::string> model_faults(const Model& model) {
   name_faults(model, faults);
   share_faults(model, faults);
   if (!columns_divide(model)) {
-    faults.push_back(fmt::format("{} blocks do not make layers of {} columns", model.blocks.size(), model.columns));
+    faults.push_back(fmt::format("{} blocks do not make layers of {} columns", model.blocks.size(),
+                                 model.columns));
     return faults;
   }
   column_faults(model, faults);
@@ -259,13 +281,14 @@ std::vector<std::string> model_faults(const Model& model) {
 void check_thread_ranks(const Model& model) {
   std::vector<std::string> names;
   for (const Block& block : model.blocks)
-    if (std::any_of(block.segments.begin(), block.segments.end(), [](const auto& s) { return s->draws(); }))
+    if (std::any_of(block.segments.begin(), block.segments.end(),
+                    [](const auto& s) { return s->draws(); }))
       names.push_back(block.name);
   if (!names.empty())
-    throw Error(
-        fmt::format("block {} draws from torch's generator, which ranks that are threads would share; "
-                    "use layout.workers = \"process\"",
-                    fmt::join(names, ", ")));
+    throw Error(fmt::format(
+        "block {} draws from torch's generator, which ranks that are threads would share; "
+        "use layout.workers = \"process\"",
+        fmt::join(names, ", ")));
 }
 
 int64_t elements(const Border& border) {
@@ -279,7 +302,8 @@ int64_t border_bytes(const Border& border) {
 bool floating(const Border& border) { return c10::isFloatingType(border.type); }
 
 std::string to_string(const Border& border) {
-  return fmt::format("{} {} [{}]", border.name, c10::toString(border.type), fmt::join(border.dims, ", "));
+  return fmt::format("{} {} [{}]", border.name, c10::toString(border.type),
+                     fmt::join(border.dims, ", "));
 }
 
 }  // namespace tutti

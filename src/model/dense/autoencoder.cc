@@ -26,14 +26,15 @@ Block code_block(const Job& job, const Border& in, const Border& code, const Bor
     const at::Tensor y = at::linear(x[0], p[0], p[1]).to(at::kFloat);
     if (!variational) return std::vector<at::Tensor>{y, at::zeros({y.size(0)}, y.options())};
     const at::Tensor mean = y.narrow(1, 0, latent), log_variance = y.narrow(1, latent, latent);
-    const at::Tensor divergence = 0.5 * (mean * mean + log_variance.exp() - log_variance - 1).sum(1);
+    const at::Tensor divergence =
+        0.5 * (mean * mean + log_variance.exp() - log_variance - 1).sum(1);
     if (!pass.training) return std::vector<at::Tensor>{mean.contiguous(), divergence};
     const at::Tensor noise = keyed_normals(pass, y.size(0), latent, y.device());
     return std::vector<at::Tensor>{mean + (0.5 * log_variance).exp() * noise, divergence};
   };
   const int64_t outputs = variational ? 2 * latent : latent;
-  return adapt("code", linear_parameters(job, "", in.dims[1], outputs), std::move(function), {in}, {code, kl},
-               built_in_options(job));
+  return adapt("code", linear_parameters(job, "", in.dims[1], outputs), std::move(function), {in},
+               {code, kl}, built_in_options(job));
 }
 
 bool is_bce(const Job& job) { return job.loss.kind == "bce"; }
@@ -49,19 +50,21 @@ std::unique_ptr<Segment> loss_of(const Job& job, const Border& output, const Bor
   spec.name = "loss";
   spec.inputs = {output, data[0], data[1], kl};
   spec.outputs = {{"values", output.dims}, {"loss", {2}, at::kDouble}};
-  spec.function = [weight = job.loss.kl, inner = reconstruction_loss(job.loss), probabilities = is_bce(job)](
-                      const Pass& pass, Tensors p, Tensors in) {
+  spec.function = [weight = job.loss.kl, inner = reconstruction_loss(job.loss),
+                   probabilities = is_bce(job)](const Pass& pass, Tensors p, Tensors in) {
     const at::Tensor reconstruction = inner(pass, p, in.first(3))[0];
     const at::Tensor valid = in[2].ne(kIgnoredTarget).to(at::kDouble);
     const at::Tensor divergence = (in[3].to(at::kDouble) * valid).sum() * weight;
-    return std::vector<at::Tensor>{values_of(in[0].detach(), probabilities),
-                                   reconstruction + at::stack({divergence, at::zeros({}, divergence.options())})};
+    return std::vector<at::Tensor>{
+        values_of(in[0].detach(), probabilities),
+        reconstruction + at::stack({divergence, at::zeros({}, divergence.options())})};
   };
   spec.options.captures = true;
   return std::make_unique<AutogradSegment>(std::move(spec));
 }
 
-void add_decoder(Model& model, const Job& job, Border last, const Border& output, const std::vector<Border>& passed) {
+void add_decoder(Model& model, const Job& job, Border last, const Border& output,
+                 const std::vector<Border>& passed) {
   std::vector<int64_t> widths(job.model.hidden.rbegin(), job.model.hidden.rend());
   add_dense(model, job, "decoder", widths, last, passed);
   model.blocks.push_back(linear_block(job, "output", last, output, passed));
@@ -75,7 +78,8 @@ Model make_autoencoder(const Job& job) {
   const int64_t rows = job.train.micro_batch_size;
   Border last = model.data[0];
   add_dense(model, job, "encoder", job.model.hidden, last);
-  const Border code{"code", {rows, job.model.latent}}, kl{"kl", {rows}}, output{"output", model.data[0].dims};
+  const Border code{"code", {rows, job.model.latent}}, kl{"kl", {rows}},
+      output{"output", model.data[0].dims};
   model.blocks.push_back(code_block(job, last, code, kl));
   add_decoder(model, job, code, output, {kl});
   model.blocks.back().segments.push_back(loss_of(job, output, kl, model.data));
@@ -95,7 +99,8 @@ Model make_decoder(const Job& job) {
   spec.inputs = {output};
   spec.outputs = {values, {"loss", {2}, at::kDouble}};
   spec.function = [probabilities = is_bce(job)](const Pass&, Tensors, Tensors in) {
-    return std::vector<at::Tensor>{values_of(in[0], probabilities), at::zeros({2}, in[0].options().dtype(at::kDouble))};
+    return std::vector<at::Tensor>{values_of(in[0], probabilities),
+                                   at::zeros({2}, in[0].options().dtype(at::kDouble))};
   };
   spec.options.captures = true;
   model.blocks.back().segments.push_back(std::make_unique<AutogradSegment>(std::move(spec)));

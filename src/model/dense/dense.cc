@@ -26,7 +26,8 @@ void add_norm(std::vector<Parameter>& parameters, const std::string& norm, int64
   parameters.push_back({"norm.bias", {width}, {Init::Kind::kZeros, 1, {}}, ""});
   if (norm != "batch") return;
   parameters.push_back({"norm.mean", {width}, {Init::Kind::kZeros, 1, {}}, "", Role::kMeanBuffer});
-  parameters.push_back({"norm.variance", {width}, {Init::Kind::kOnes, 1, {}}, "", Role::kMeanBuffer});
+  parameters.push_back(
+      {"norm.variance", {width}, {Init::Kind::kOnes, 1, {}}, "", Role::kMeanBuffer});
 }
 
 std::string norm_of(const Job& job) { return job.model.norm == "auto" ? "none" : job.model.norm; }
@@ -34,7 +35,8 @@ std::string norm_of(const Job& job) { return job.model.norm == "auto" ? "none" :
 at::Tensor normalised(const std::string& norm, const at::Tensor& x, Tensors p, bool training) {
   if (norm == "layer") return at::layer_norm(x, {x.size(-1)}, p[2], p[3], kNormEps);
   if (norm == "rms") return at::rms_norm(x.to(at::kFloat), {x.size(-1)}, p[2], kNormEps);
-  if (norm == "batch") return at::batch_norm(x, p[2], p[3], p[4], p[5], training, kBatchMomentum, kNormEps, false);
+  if (norm == "batch")
+    return at::batch_norm(x, p[2], p[3], p[4], p[5], training, kBatchMomentum, kNormEps, false);
   return x;
 }
 
@@ -42,7 +44,8 @@ at::Tensor normalised(const std::string& norm, const at::Tensor& x, Tensors p, b
 at::Tensor dropped(const at::Tensor& x, double rate, const Pass& pass, const Columns& columns) {
   if (rate == 0 || !pass.training) return x;
   const auto layer = static_cast<uint32_t>(pass.block / columns.slices);
-  const Dropout dropout{rate, pass.seed, static_cast<uint64_t>(pass.step), layer, 0, pass.first_sample, 1, pass.keys};
+  const Dropout dropout{
+      rate, pass.seed, static_cast<uint64_t>(pass.step), layer, 0, pass.first_sample, 1, pass.keys};
   if (columns.slices == 1) return x * keyed_mask(dropout, x);
   const int64_t width = x.size(1);
   const at::Tensor mask = keyed_mask(dropout, x.new_empty({x.size(0), columns.slices * width}));
@@ -52,30 +55,34 @@ at::Tensor dropped(const at::Tensor& x, double rate, const Pass& pass, const Col
 using Layer = std::function<at::Tensor(const Pass&, Tensors, const at::Tensor&)>;
 
 Layer dense_layer(const Job& job, const Columns& columns) {
-  return [norm = norm_of(job), activation = job.model.activation, rate = job.model.dropout, columns](
-             const Pass& pass, Tensors p, const at::Tensor& x) {
+  return [norm = norm_of(job), activation = job.model.activation, rate = job.model.dropout,
+          columns](const Pass& pass, Tensors p, const at::Tensor& x) {
     const at::Tensor y = normalised(norm, at::linear(x, p[0], p[1]), p, pass.training);
     return dropped(activate(activation, y), rate, pass, columns);
   };
 }
 
-at::Tensor linear_layer(const Pass&, Tensors p, const at::Tensor& x) { return at::linear(x, p[0], p[1]); }
+at::Tensor linear_layer(const Pass&, Tensors p, const at::Tensor& x) {
+  return at::linear(x, p[0], p[1]);
+}
 
-Block layer_block(const Job& job, std::string name, std::vector<Parameter> parameters, const Border& in,
-                  const Border& out, const std::vector<Border>& passed, Layer layer) {
+Block layer_block(const Job& job, std::string name, std::vector<Parameter> parameters,
+                  const Border& in, const Border& out, const std::vector<Border>& passed,
+                  Layer layer) {
   std::vector<Border> inputs = {in}, outputs = {out};
   inputs.insert(inputs.end(), passed.begin(), passed.end());
   outputs.insert(outputs.end(), passed.begin(), passed.end());
   AdaptOptions options = built_in_options(job);
   options.splits = true;
   options.flops = 2.0 * static_cast<double>(in.dims[0] * in.dims[1] * out.dims[1]);
-  TensorFunction function = [layer = std::move(layer)](const Pass& pass, Tensors p, Tensors tensors) {
+  TensorFunction function = [layer = std::move(layer)](const Pass& pass, Tensors p,
+                                                       Tensors tensors) {
     std::vector<at::Tensor> results = {layer(pass, p, tensors[0])};
     for (size_t i = 1; i < tensors.size(); ++i) results.push_back(tensors[i].clone());
     return results;
   };
-  return adapt(std::move(name), std::move(parameters), std::move(function), std::move(inputs), std::move(outputs),
-               std::move(options));
+  return adapt(std::move(name), std::move(parameters), std::move(function), std::move(inputs),
+               std::move(outputs), std::move(options));
 }
 
 std::vector<Parameter> dense_parameters(const Job& job, const Border& in, const Border& out) {
@@ -83,57 +90,62 @@ std::vector<Parameter> dense_parameters(const Job& job, const Border& in, const 
   const std::string norm = norm_of(job);
   if (norm == "batch" && out.dims[0] < 2)
     throw Error(
-        "model.norm = \"batch\" with train.micro_batch_size = 1: a single sample has no deviation to divide by");
+        "model.norm = \"batch\" with train.micro_batch_size = 1: a single sample has no deviation "
+        "to divide by");
   add_norm(parameters, norm, out.dims[1]);
   return parameters;
 }
 
-Block layer_column(const Job& job, const Block& whole, const Border& in, const Border& out, const Columns& columns,
-                   Whole gradient, Layer layer) {
+Block layer_column(const Job& job, const Block& whole, const Border& in, const Border& out,
+                   const Columns& columns, Whole gradient, Layer layer) {
   Block part = column_block(whole, columns);
-  Block block = layer_block(job, std::move(part.name), std::move(part.parameters), in, joined_part(out, columns), {},
-                            std::move(layer));
+  Block block = layer_block(job, std::move(part.name), std::move(part.parameters), in,
+                            joined_part(out, columns), {}, std::move(layer));
   block.segments.push_back(join_segment(out, columns, gradient));
   return block;
 }
 
 }  // namespace
 
-std::vector<Parameter> linear_parameters(const Job& job, const std::string& prefix, int64_t in, int64_t out) {
+std::vector<Parameter> linear_parameters(const Job& job, const std::string& prefix, int64_t in,
+                                         int64_t out) {
   return {{prefix + "weight", {out, in}, init_of(job.model), ""},
           {prefix + "bias", {out}, {Init::Kind::kZeros, 1, {}}, ""}};
 }
 
 Block dense_block(const Job& job, std::string name, const Border& in, const Border& out,
                   const std::vector<Border>& passed) {
-  return layer_block(job, std::move(name), dense_parameters(job, in, out), in, out, passed, dense_layer(job, {}));
+  return layer_block(job, std::move(name), dense_parameters(job, in, out), in, out, passed,
+                     dense_layer(job, {}));
 }
 
 Block linear_block(const Job& job, std::string name, const Border& in, const Border& out,
                    const std::vector<Border>& passed) {
-  return layer_block(job, std::move(name), linear_parameters(job, "", in.dims[1], out.dims[1]), in, out, passed,
-                     linear_layer);
+  return layer_block(job, std::move(name), linear_parameters(job, "", in.dims[1], out.dims[1]), in,
+                     out, passed, linear_layer);
 }
 
 Block dense_column(const Job& job, const std::string& name, const Border& in, const Border& out,
                    const Columns& columns) {
   if (const std::string norm = norm_of(job); norm != "none" && norm != "batch")
     throw Error(
-        fmt::format("train.tensor_slices = {} but model.norm = \"{}\" goes over all units of a layer, which are cut; "
+        fmt::format("train.tensor_slices = {} but model.norm = \"{}\" goes over all units of a "
+                    "layer, which are cut; "
                     "use batch or none",
                     columns.slices, norm));
-  return layer_column(job, {name, dense_parameters(job, in, out), {}}, in, out, columns, Whole::kSummed,
-                      dense_layer(job, columns));
+  return layer_column(job, {name, dense_parameters(job, in, out), {}}, in, out, columns,
+                      Whole::kSummed, dense_layer(job, columns));
 }
 
 Block linear_column(const Job& job, const std::string& name, const Border& in, const Border& out,
                     const Columns& columns, Whole gradient) {
-  return layer_column(job, {name, linear_parameters(job, "", in.dims[1], out.dims[1]), {}}, in, out, columns, gradient,
-                      linear_layer);
+  return layer_column(job, {name, linear_parameters(job, "", in.dims[1], out.dims[1]), {}}, in, out,
+                      columns, gradient, linear_layer);
 }
 
-void add_dense(Model& model, const Job& job, const std::string& prefix, const std::vector<int64_t>& widths,
-               Border& last, const std::vector<Border>& passed) {
+void add_dense(Model& model, const Job& job, const std::string& prefix,
+               const std::vector<int64_t>& widths, Border& last,
+               const std::vector<Border>& passed) {
   for (size_t i = 0; i < widths.size(); ++i) {
     const Border out{"hidden", {job.train.micro_batch_size, widths[i]}};
     model.blocks.push_back(dense_block(job, fmt::format("{}.{}", prefix, i), last, out, passed));

@@ -1,5 +1,5 @@
-// Philox on tensors: a 32-bit word is an int64 below 2^32. A product of two words may wrap around, but its 64 bits are
-// the right ones, and a shift's sign bits are masked away.
+// Philox on tensors: a 32-bit word is an int64 below 2^32. A product of two words may wrap around,
+// but its 64 bits are the right ones, and a shift's sign bits are masked away.
 #include "model/dense/keyed_normals.h"
 
 #include <ATen/TensorOperators.h>
@@ -46,16 +46,17 @@ at::Tensor fraction_bits(const at::Tensor& lo, const at::Tensor& hi) {
 }  // namespace
 
 at::Tensor philox_normals(uint64_t seed, const at::Tensor& samples, int64_t width) {
-  const auto domain = philox_raw(
-      {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32), static_cast<uint32_t>(Purpose::kLatent), 0},
-      {0, 0});
+  const auto domain = philox_raw({static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32),
+                                  static_cast<uint32_t>(Purpose::kLatent), 0},
+                                 {0, 0});
   const at::Tensor zeros = at::zeros_like(samples);
-  const Words stream = rounds({low(samples), high(samples), zeros, zeros}, at::full_like(samples, int64_t{domain[0]}),
+  const Words stream = rounds({low(samples), high(samples), zeros, zeros},
+                              at::full_like(samples, int64_t{domain[0]}),
                               at::full_like(samples, int64_t{domain[1]}));
   const auto column = [](const at::Tensor& x) { return x.unsqueeze(1); };
   const at::Tensor pairs = at::arange((width + 1) / 2, samples.options()).unsqueeze(0);
-  const Words words = rounds({column(stream[2]), column(stream[3]), pairs, at::zeros_like(pairs)}, column(stream[0]),
-                             column(stream[1]));
+  const Words words = rounds({column(stream[2]), column(stream[3]), pairs, at::zeros_like(pairs)},
+                             column(stream[0]), column(stream[1]));
   const at::Tensor u = (fraction_bits(words[0], words[1]) + 1).to(at::kDouble) * 0x1p-53;  // (0, 1]
   const at::Tensor v = fraction_bits(words[2], words[3]).to(at::kDouble) * 0x1p-53;
   const at::Tensor radius = (u.log() * -2.0).sqrt(), angle = v * (2 * std::numbers::pi);
@@ -67,14 +68,17 @@ at::Tensor keyed_normals(const Pass& pass, int64_t rows, int64_t width, at::Devi
   if (!device.is_cpu()) {
     const auto options = at::TensorOptions().dtype(at::kLong).device(device);
     at::Tensor samples = at::arange(rows, options) + pass.first_sample;
-    if (pass.keys != nullptr) samples = samples + view_on(device, &pass.keys->first_sample, {1}, at::kLong);
+    if (pass.keys != nullptr)
+      samples = samples + view_on(device, &pass.keys->first_sample, {1}, at::kLong);
     return philox_normals(pass.seed, samples, width);
   }
   const at::Tensor values = at::empty({rows, width}, at::kFloat);
   float* to = values.mutable_data_ptr<float>();
   for (int64_t r = 0; r < rows; ++r) {
-    const PhiloxKey key{pass.seed, Purpose::kLatent, static_cast<uint64_t>(pass.first_sample + r), 0};
-    for (int64_t i = 0; i < width; ++i) *to++ = static_cast<float>(philox_normal(key, static_cast<uint64_t>(i)));
+    const PhiloxKey key{pass.seed, Purpose::kLatent, static_cast<uint64_t>(pass.first_sample + r),
+                        0};
+    for (int64_t i = 0; i < width; ++i)
+      *to++ = static_cast<float>(philox_normal(key, static_cast<uint64_t>(i)));
   }
   return values;
 }

@@ -22,18 +22,21 @@ void add_columns(Model& model, const Job& job, const Border& output) {
   const int64_t slices = job.train.tensor_slices;
   std::vector<std::string> faults;
   for (const int64_t width : job.model.hidden) check_cut("model.hidden", width, slices, faults);
-  check_cut(targets_are_classes(job) ? "model.classes" : "model.outputs", output.dims[1], slices, faults);
+  check_cut(targets_are_classes(job) ? "model.classes" : "model.outputs", output.dims[1], slices,
+            faults);
   if (!faults.empty()) throw Error(fmt::format("{}", fmt::join(faults, "\n")));
   model.columns = static_cast<int>(slices);
   Border last = model.data[0];
   for (size_t i = 0; i < job.model.hidden.size(); ++i) {
     const Border out{"hidden", {job.train.micro_batch_size, job.model.hidden[i]}};
     for (int64_t column = 0; column < slices; ++column)
-      model.blocks.push_back(dense_column(job, fmt::format("layers.{}", i), last, out, {slices, column}));
+      model.blocks.push_back(
+          dense_column(job, fmt::format("layers.{}", i), last, out, {slices, column}));
     last = out;
   }
   for (int64_t column = 0; column < slices; ++column) {
-    Block& head = model.blocks.emplace_back(linear_column(job, "head", last, output, {slices, column}, Whole::kSame));
+    Block& head = model.blocks.emplace_back(
+        linear_column(job, "head", last, output, {slices, column}, Whole::kSame));
     head.segments.push_back(loss_segment(job, output, model.data));
   }
 }
@@ -44,7 +47,8 @@ Model make_mlp(const Job& job) {
   Model model;
   model.data = data_borders(job);
   const bool classes = targets_are_classes(job);
-  const Border output{"logits", {job.train.micro_batch_size, classes ? job.model.classes : job.model.outputs}};
+  const Border output{
+      "logits", {job.train.micro_batch_size, classes ? job.model.classes : job.model.outputs}};
   if (job.train.tensor_slices > 1) {
     add_columns(model, job, output);
   } else {

@@ -29,7 +29,9 @@ std::vector<int64_t> field_sizes(const Job& job) {
   std::vector<int64_t> sizes = sizes_of(parse_columns(job.data.columns, faults)).categories;
   if (!faults.empty()) throw ConfigError(std::move(faults));
   if (sizes.empty())
-    throw Error("model.kind = \"wide-deep\" but data.columns has no category to embed; \"mlp\" reads numbers alone");
+    throw Error(
+        "model.kind = \"wide-deep\" but data.columns has no category to embed; \"mlp\" reads "
+        "numbers alone");
   return sizes;
 }
 
@@ -53,11 +55,12 @@ Pairs field_pairs(int64_t fields) {
   std::vector<int64_t> first, second;
   for (int64_t a = 0; a < fields; ++a)
     for (int64_t b = a + 1; b < fields; ++b) first.push_back(a), second.push_back(b);
-  return {DeviceConstant(at::tensor(first, at::kLong)), DeviceConstant(at::tensor(second, at::kLong))};
+  return {DeviceConstant(at::tensor(first, at::kLong)),
+          DeviceConstant(at::tensor(second, at::kLong))};
 }
 
-/// crossed() by operations on tensors. kCrosses is a power of two: the remainder is the bits that a shift's sign does
-/// not reach.
+/// crossed() by operations on tensors. kCrosses is a power of two: the remainder is the bits that a
+/// shift's sign does not reach.
 at::Tensor crossed_on_device(const at::Tensor& rows, const Pairs& pairs) {
   static_assert((kCrosses & (kCrosses - 1)) == 0 && kCrosses <= int64_t{1} << 24);
   const at::Tensor a = rows.index_select(1, pairs.first.on(rows.device()));
@@ -90,21 +93,24 @@ void check_categories(const at::Tensor& rows, int64_t total) {
   const auto* row = all.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < all.numel(); ++i)
     if (row[i] < 0 || row[i] >= total)
-      throw Error(fmt::format("category {} of the micro-batch lies in row {} of a table of {}", i, row[i], total));
+      throw Error(fmt::format("category {} of the micro-batch lies in row {} of a table of {}", i,
+                              row[i], total));
 }
 
-Block embed_block(const Job& job, const Model& model, const at::Tensor& starts, int64_t rows, const Border& out) {
+Block embed_block(const Job& job, const Model& model, const at::Tensor& starts, int64_t rows,
+                  const Border& out) {
   TensorFunction function = [starts = DeviceConstant(starts)](const Pass&, Tensors p, Tensors in) {
     const at::Tensor vectors = at::embedding(p[0], in[1] + starts.on(in[1].device())).flatten(1);
     return std::vector<at::Tensor>{at::cat({in[0], vectors}, 1)};
   };
-  std::vector<Parameter> parameters = {{"weight", {rows, job.model.embedding}, {Init::Kind::kNormal, 0.1, {}}, ""}};
-  return adapt("embed", std::move(parameters), std::move(function), {model.data[0], model.data[1]}, {out},
-               built_in_options(job));
+  std::vector<Parameter> parameters = {
+      {"weight", {rows, job.model.embedding}, {Init::Kind::kNormal, 0.1, {}}, ""}};
+  return adapt("embed", std::move(parameters), std::move(function), {model.data[0], model.data[1]},
+               {out}, built_in_options(job));
 }
 
-Block head_block(const Job& job, const Model& model, const at::Tensor& starts, int64_t rows, const Border& in,
-                 const Border& out) {
+Block head_block(const Job& job, const Model& model, const at::Tensor& starts, int64_t rows,
+                 const Border& in, const Border& out) {
   const int64_t numbers = model.data[0].dims[1], outputs = out.dims[1];
   const Init zeros{Init::Kind::kZeros, 1, {}};
   std::vector<Parameter> parameters = linear_parameters(job, "deep.", in.dims[1], outputs);
@@ -114,12 +120,13 @@ Block head_block(const Job& job, const Model& model, const at::Tensor& starts, i
   TensorFunction function = [starts = DeviceConstant(starts), pairs = field_pairs(starts.size(1))](
                                 const Pass&, Tensors p, Tensors x) {
     const at::Tensor rows_of = (x[2] + starts.on(x[2].device())).contiguous();
-    at::Tensor wide = at::embedding(p[2], rows_of).sum(1) + at::embedding(p[3], crossed(rows_of, pairs)).sum(1);
+    at::Tensor wide =
+        at::embedding(p[2], rows_of).sum(1) + at::embedding(p[3], crossed(rows_of, pairs)).sum(1);
     if (p.size() > 4) wide = wide + at::linear(x[1], p[4]);
     return std::vector<at::Tensor>{at::linear(x[0], p[0], p[1]) + wide};
   };
-  return adapt("head", std::move(parameters), std::move(function), {in, model.data[0], model.data[1]}, {out},
-               built_in_options(job));
+  return adapt("head", std::move(parameters), std::move(function),
+               {in, model.data[0], model.data[1]}, {out}, built_in_options(job));
 }
 
 }  // namespace
@@ -130,7 +137,8 @@ Model make_wide_deep(const Job& job) {
   const std::vector<int64_t> sizes = field_sizes(job);
   int64_t rows = 0;
   const at::Tensor starts = field_starts(sizes, rows);
-  const int64_t width = model.data[0].dims[1] + static_cast<int64_t>(sizes.size()) * job.model.embedding;
+  const int64_t width =
+      model.data[0].dims[1] + static_cast<int64_t>(sizes.size()) * job.model.embedding;
   Border last{"hidden", {job.train.micro_batch_size, width}};
   model.blocks.push_back(embed_block(job, model, starts, rows, last));
   add_dense(model, job, "layers", job.model.hidden, last);

@@ -27,8 +27,8 @@ template <class A>
 Model make_gpt(const Job& job, const KernelsFor<A>& kernels) {
   const bool sliced = job.train.tensor_slices > 1;
   if (job.model.autograd && sliced)
-    throw Error(
-        fmt::format("train.tensor_slices = {} but model.autograd is true: it has no slices", job.train.tensor_slices));
+    throw Error(fmt::format("train.tensor_slices = {} but model.autograd is true: it has no slices",
+                            job.train.tensor_slices));
   if (job.model.autograd) return make_gpt_reference(job);
   GptShape shape = gpt_shape(job.model, job.train.micro_batch_size);
   shape.type = c10::CppTypeToScalarType<A>::value;

@@ -1,4 +1,5 @@
-// The core of attention; heads of queries may share heads of keys and values, and positions may be rotary.
+// The core of attention; heads of queries may share heads of keys and values, and positions may be
+// rotary.
 #include "model/gpt/gpt_core.h"
 
 namespace tutti {
@@ -6,7 +7,8 @@ namespace tutti {
 namespace {
 
 template <class A>
-GptCoreShape core_shape(const GptShape& shape, const AttentionShape& heads, const KernelsFor<A>& kernels) {
+GptCoreShape core_shape(const GptShape& shape, const AttentionShape& heads,
+                        const KernelsFor<A>& kernels) {
   const GptLayerPlaces places = gpt_layer_places(shape);
   const int64_t rows = shape.rows(), mixed = heads.heads * heads.dim;
   const double scores = static_cast<double>(rows) * static_cast<double>(shape.length + 1);
@@ -31,7 +33,9 @@ class AttentionCore final : public GptCore<A> {
 
   AttentionCore(const GptShape& shape, const AttentionShape& heads, const KernelsFor<A>& kernels,
                 const FusedFor<A>& fused, const RotaryTable& rotary)
-      : GptCore<A>(core_shape(shape, heads, kernels), kernels, fused), heads_(heads), rotary_(rotary) {}
+      : GptCore<A>(core_shape(shape, heads, kernels), kernels, fused),
+        heads_(heads),
+        rotary_(rotary) {}
 
   void forward(const Context& context, const Memory& m, const A* normed) const override {
     const float* bias = this->first(context, m).forward(normed, m.first);
@@ -48,8 +52,8 @@ class AttentionCore final : public GptCore<A> {
     proj.backward(dsecond, m.dinner);
     if (weight_too) proj.backward_weight(dsecond, m.inner);
     // The bias is added before the turn, so its gradient is that of what has been turned back.
-    kernels_.attention_backward(m.dinner, m.first, m.inner, m.statistics, dfirst, rotary_.defined() ? nullptr : dbias,
-                                m.scratch, heads_);
+    kernels_.attention_backward(m.dinner, m.first, m.inner, m.statistics, dfirst,
+                                rotary_.defined() ? nullptr : dbias, m.scratch, heads_);
     if (rotary_.defined()) kernels_.rotary_backward(dfirst, floats(rotary_), dbias, rotary_shape());
   }
 
@@ -58,7 +62,8 @@ class AttentionCore final : public GptCore<A> {
 
   /// Queries and keys are turned, values are not.
   RotaryShape rotary_shape() const {
-    return {heads_.batch, heads_.length, heads_.heads + heads_.kv_heads, heads_.dim, heads_.columns()};
+    return {heads_.batch, heads_.length, heads_.heads + heads_.kv_heads, heads_.dim,
+            heads_.columns()};
   }
 
   const AttentionShape heads_;
@@ -68,14 +73,15 @@ class AttentionCore final : public GptCore<A> {
 }  // namespace
 
 template <class A>
-GptCorePtr<A> gpt_attention_core(const GptShape& shape, int64_t slices, const KernelsFor<A>& kernels,
-                                 const FusedFor<A>& fused, const RotaryTable& rotary) {
+GptCorePtr<A> gpt_attention_core(const GptShape& shape, int64_t slices,
+                                 const KernelsFor<A>& kernels, const FusedFor<A>& fused,
+                                 const RotaryTable& rotary) {
   return std::make_unique<AttentionCore<A>>(shape, shape.attention(slices), kernels, fused, rotary);
 }
 
-#define TUTTI_MAKE(A)                                                                                           \
-  template GptCorePtr<A> gpt_attention_core(const GptShape&, int64_t, const KernelsFor<A>&, const FusedFor<A>&, \
-                                            const RotaryTable&);
+#define TUTTI_MAKE(A)                                                                       \
+  template GptCorePtr<A> gpt_attention_core(const GptShape&, int64_t, const KernelsFor<A>&, \
+                                            const FusedFor<A>&, const RotaryTable&);
 TUTTI_FOR_ACTIVATIONS(TUTTI_MAKE)
 #undef TUTTI_MAKE
 

@@ -9,7 +9,10 @@ template <class A>
 class GptBranch final : public Segment {
  public:
   GptBranch(const GptShape& shape, const KernelsFor<A>& kernels, GptCorePtr<A> core)
-      : shape_(shape), kernels_(kernels), core_(std::move(core)), norm_(shape_, kernels, core_->shape.norm) {}
+      : shape_(shape),
+        kernels_(kernels),
+        core_(std::move(core)),
+        norm_(shape_, kernels, core_->shape.norm) {}
 
   std::string name() const override { return core_->shape.name(); }
   std::vector<Border> inputs() const override { return {gpt_stream(shape_)}; }
@@ -27,15 +30,18 @@ class GptBranch final : public Segment {
     norm_.forward(context, x, m.norm);
     core_->forward(context, m.core, m.norm.normal);
     core_->second(context, m.core)
-        .forward_residual(m.core.inner, x, data<A>(out[0]), gpt_dropout(shape_, context.pass, core_->shape.site));
+        .forward_residual(m.core.inner, x, data<A>(out[0]),
+                          gpt_dropout(shape_, context.pass, core_->shape.site));
   }
 
-  void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors grad_in) const override {
+  void backward(Context& context, Tensors in, Tensors, Tensors grad_out,
+                Tensors grad_in) const override {
     const Memory m = memory(Carver(context.saved), Carver(context.work));
-    run_backward(context, m, in, grad_out, grad_in, {SideGradients(context.gradients), m.narrow, m.core.dfirst, 0},
-                 true);
+    run_backward(context, m, in, grad_out, grad_in,
+                 {SideGradients(context.gradients), m.narrow, m.core.dfirst, 0}, true);
   }
-  void backward_input(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors grad_in) const override {
+  void backward_input(Context& context, Tensors in, Tensors, Tensors grad_out,
+                      Tensors grad_in) const override {
     const Memory m = memory(Carver(context.saved), Carver(context.work));
     run_backward(context, m, in, grad_out, grad_in, between(Carver(context.deferred)), false);
   }
@@ -73,14 +79,15 @@ class GptBranch final : public Segment {
                           memory);
   }
 
-  /// The input part, and if `whole` the weight part's products as soon as they can be made: then dsecond and grad_out,
-  /// which the input's gradient may overwrite, need no memory of their own.
-  void run_backward(const Context& context, const Memory& m, Tensors in, Tensors grad_out, Tensors grad_in,
-                    const Between& d, bool whole) const {
+  /// The input part, and if `whole` the weight part's products as soon as they can be made: then
+  /// dsecond and grad_out, which the input's gradient may overwrite, need no memory of their own.
+  void run_backward(const Context& context, const Memory& m, Tensors in, Tensors grad_out,
+                    Tensors grad_in, const Between& d, bool whole) const {
     const GptCoreShape& core = core_->shape;
     const A* dy = data<A>(grad_out[0]);
     const Dropout dropout = gpt_dropout(shape_, context.pass, core.site);
-    kernels_.dropout_backward(dy, d.dsecond, d.sides(core.second.bias), core.rows, core.width, &dropout);
+    kernels_.dropout_backward(dy, d.dsecond, d.sides(core.second.bias), core.rows, core.width,
+                              &dropout);
     if (dropout.rate == 0 && !whole) defer(grad_out[0], d.dsecond);
 
     const A* dsecond = dropout.rate == 0 ? dy : d.dsecond;
@@ -104,15 +111,18 @@ class GptBranch final : public Segment {
 template <class A>
 std::unique_ptr<Segment> make_gpt_attention(const GptShape& shape, const KernelsFor<A>& kernels,
                                             const RotaryTable& rotary) {
-  return std::make_unique<GptBranch<A>>(shape, kernels, gpt_attention_core(shape, 1, kernels, kernels.fused, rotary));
+  return std::make_unique<GptBranch<A>>(
+      shape, kernels, gpt_attention_core(shape, 1, kernels, kernels.fused, rotary));
 }
 template <class A>
 std::unique_ptr<Segment> make_gpt_mlp(const GptShape& shape, const KernelsFor<A>& kernels) {
-  return std::make_unique<GptBranch<A>>(shape, kernels, gpt_mlp_core(shape, 1, kernels, kernels.fused));
+  return std::make_unique<GptBranch<A>>(shape, kernels,
+                                        gpt_mlp_core(shape, 1, kernels, kernels.fused));
 }
 
-#define TUTTI_MAKE(A)                                                                                              \
-  template std::unique_ptr<Segment> make_gpt_attention(const GptShape&, const KernelsFor<A>&, const RotaryTable&); \
+#define TUTTI_MAKE(A)                                                                         \
+  template std::unique_ptr<Segment> make_gpt_attention(const GptShape&, const KernelsFor<A>&, \
+                                                       const RotaryTable&);                   \
   template std::unique_ptr<Segment> make_gpt_mlp(const GptShape&, const KernelsFor<A>&);
 TUTTI_FOR_ACTIVATIONS(TUTTI_MAKE)
 #undef TUTTI_MAKE

@@ -6,7 +6,8 @@
 namespace tutti {
 
 double GptCoreShape::flops() const {
-  return 2 * static_cast<double>(rows) * static_cast<double>(width) * static_cast<double>(columns + inner) +
+  return 2 * static_cast<double>(rows) * static_cast<double>(width) *
+             static_cast<double>(columns + inner) +
          middle_flops;
 }
 
@@ -17,8 +18,9 @@ typename GptCore<A>::Memory GptCore<A>::memory(Carver& saved, Carver& work) cons
   m.first = saved.take<A>(shape.rows * shape.columns);
   m.inner = saved.take<A>(shape.rows * shape.inner);
   m.statistics = saved.floats(shape.statistics);
-  m.scratch = work.floats(std::max({shape.scratch, matmul.layer_work(shape.rows, shape.width, shape.columns),
-                                    matmul.layer_work(shape.rows, shape.inner, shape.width)}));
+  m.scratch = work.floats(
+      std::max({shape.scratch, matmul.layer_work(shape.rows, shape.width, shape.columns),
+                matmul.layer_work(shape.rows, shape.inner, shape.width)}));
   m.dinner = work.take<A>(shape.inner_gradient);
   m.dfirst = work.take<A>(shape.rows * shape.columns);
   return m;
@@ -34,8 +36,8 @@ typename GptCore<A>::Between GptCore<A>::between(std::initializer_list<SideGradi
 }
 
 template <class A>
-void GptCore<A>::weight_part(const Context& context, const Memory& m, const A* normed, const A* dsecond,
-                             const A* dfirst) const {
+void GptCore<A>::weight_part(const Context& context, const Memory& m, const A* normed,
+                             const A* dsecond, const A* dfirst) const {
   second(context, m).backward_weight(dsecond, m.inner);
   first(context, m).backward_weight(dfirst, normed);
 }

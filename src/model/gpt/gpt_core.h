@@ -1,10 +1,12 @@
-// What the GPT's attention and its MLP compute between a norm and the residual stream, written once for the whole model
-// (gpt_branch.cc) and for a column of the sliced one (gpt_slice_branch.cc). Each is two linear layers with a middle:
+// What the GPT's attention and its MLP compute between a norm and the residual stream, written once
+// for the whole model (gpt_branch.cc) and for a column of the sliced one (gpt_slice_branch.cc).
+// Each is two linear layers with a middle:
 //   [rows, width] -> first -> [rows, columns] -> middle -> [rows, inner] -> second -> [rows, width]
 //   attention: first is qkv, the middle mixes values head by head, second is proj
 //   mlp:       first is fc1, the middle is the activation, second is fc2
-// A column has its share of the heads or hidden units, thus of `columns` and `inner`. A core's forward ends where
-// `second` begins: the segment around it runs that layer, with the stream added to it or into partial sums.
+// A column has its share of the heads or hidden units, thus of `columns` and `inner`. A core's
+// forward ends where `second` begins: the segment around it runs that layer, with the stream added
+// to it or into partial sums.
 #pragma once
 
 #include <initializer_list>
@@ -21,8 +23,8 @@ struct GptCoreShape {
   GptDropoutSite site;  ///< the mask that follows it; it also tells attention from the mlp
   GptPlace norm, first, second;
   int64_t rows, width, columns, inner;
-  // What the middle needs besides: elements of the gradient of what second reads, floats that forward saves, floats of
-  // scratch, and its own operations.
+  // What the middle needs besides: elements of the gradient of what second reads, floats that
+  // forward saves, floats of scratch, and its own operations.
   int64_t inner_gradient, statistics, scratch;
   double middle_flops;
 
@@ -31,13 +33,13 @@ struct GptCoreShape {
   double flops() const;  ///< of forward, per micro-batch
 };
 
-/// It holds no memory of its own: a segment carves it, per micro-batch, and passes it to every call. The table of
-/// kernels must outlive it.
+/// It holds no memory of its own: a segment carves it, per micro-batch, and passes it to every
+/// call. The table of kernels must outlive it.
 template <class A>
 class GptCore {
  public:
-  /// fused: the kernels that the linear layers may use where a device has them. They round less often than the ones
-  /// they replace, so this is a part of a model's bits.
+  /// fused: the kernels that the linear layers may use where a device has them. They round less
+  /// often than the ones they replace, so this is a part of a model's bits.
   GptCore(const GptCoreShape& shape, const KernelsFor<A>& kernels, const FusedFor<A>& fused)
       : shape(shape), kernels_(kernels), fused_(fused) {}
   virtual ~GptCore() = default;
@@ -63,18 +65,22 @@ class GptCore {
 
   /// From the norm's output to m.inner: first and the middle.
   virtual void forward(const Context& context, const Memory& m, const A* normed) const = 0;
-  /// From the gradient of what second puts out to that of what first puts out, and of first's bias (dbias may be null).
-  /// If `weight_too`, it makes the gradient of second's weight as well; else weight_part is to follow.
-  virtual void backward(const Context& context, const Memory& m, const A* dsecond, A* dfirst, float* dbias,
-                        bool weight_too) const = 0;
+  /// From the gradient of what second puts out to that of what first puts out, and of first's bias
+  /// (dbias may be null). If `weight_too`, it makes the gradient of second's weight as well; else
+  /// weight_part is to follow.
+  virtual void backward(const Context& context, const Memory& m, const A* dsecond, A* dfirst,
+                        float* dbias, bool weight_too) const = 0;
   /// The gradients of both weights.
-  void weight_part(const Context& context, const Memory& m, const A* normed, const A* dsecond, const A* dfirst) const;
+  void weight_part(const Context& context, const Memory& m, const A* normed, const A* dsecond,
+                   const A* dfirst) const;
 
   GptLinear<A> first(const Context& context, const Memory& m) const {
-    return {context, kernels_, fused_, shape.first, shape.rows, shape.columns, shape.width, m.scratch};
+    return {context,    kernels_,      fused_,      shape.first,
+            shape.rows, shape.columns, shape.width, m.scratch};
   }
   GptLinear<A> second(const Context& context, const Memory& m) const {
-    return {context, kernels_, fused_, shape.second, shape.rows, shape.width, shape.inner, m.scratch};
+    return {context,    kernels_,    fused_,      shape.second,
+            shape.rows, shape.width, shape.inner, m.scratch};
   }
 
   const GptCoreShape shape;
@@ -91,8 +97,9 @@ using GptCorePtr = std::unique_ptr<GptCore<A>>;
 
 /// One of `slices` equal shares of the heads, or of the hidden units. `shape` is the whole model's.
 template <class A>
-GptCorePtr<A> gpt_attention_core(const GptShape& shape, int64_t slices, const KernelsFor<A>& kernels,
-                                 const FusedFor<A>& fused, const RotaryTable& rotary);
+GptCorePtr<A> gpt_attention_core(const GptShape& shape, int64_t slices,
+                                 const KernelsFor<A>& kernels, const FusedFor<A>& fused,
+                                 const RotaryTable& rotary);
 template <class A>
 GptCorePtr<A> gpt_mlp_core(const GptShape& shape, int64_t slices, const KernelsFor<A>& kernels,
                            const FusedFor<A>& fused);

@@ -9,25 +9,30 @@ namespace {
 template <class A>
 class GptEmbed final : public Segment {
  public:
-  GptEmbed(const GptShape& shape, const KernelsFor<A>& kernels) : shape_(shape), kernels_(kernels) {}
+  GptEmbed(const GptShape& shape, const KernelsFor<A>& kernels)
+      : shape_(shape), kernels_(kernels) {}
 
   std::string name() const override { return "embed"; }
   std::vector<Border> inputs() const override { return {gpt_data(shape_)[0]}; }
   std::vector<Border> outputs() const override { return {gpt_stream(shape_)}; }
   bool splits() const override { return true; }
-  int64_t deferred_bytes() const override { return shape_.rows() * shape_.width * static_cast<int64_t>(sizeof(A)); }
+  int64_t deferred_bytes() const override {
+    return shape_.rows() * shape_.width * static_cast<int64_t>(sizeof(A));
+  }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
     using P = GptEmbedPlaces;
     const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kEmbed);
-    kernels_.embed(ids(in[0]), floats(context.parameters, P::kToken), floats(context.parameters, position()),
-                   data<A>(out[0]), shape_.rows(), shape_.length, shape_.width, &dropout);
+    kernels_.embed(ids(in[0]), floats(context.parameters, P::kToken),
+                   floats(context.parameters, position()), data<A>(out[0]), shape_.rows(),
+                   shape_.length, shape_.width, &dropout);
   }
 
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors) const override {
     run_backward(context, ids(in[0]), data<A>(grad_out[0]));
   }
-  void backward_input(Context& context, Tensors, Tensors, Tensors grad_out, Tensors) const override {
+  void backward_input(Context& context, Tensors, Tensors, Tensors grad_out,
+                      Tensors) const override {
     defer(grad_out[0], context.deferred.data());
   }
   void backward_weight(Context& context, Tensors in, Tensors) const override {
@@ -38,8 +43,9 @@ class GptEmbed final : public Segment {
   void run_backward(const Context& context, const int64_t* tokens, const A* dout) const {
     using P = GptEmbedPlaces;
     const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kEmbed);
-    kernels_.embed_backward(tokens, dout, floats(context.gradients, P::kToken), floats(context.gradients, position()),
-                            shape_.rows(), shape_.length, shape_.vocab, shape_.width, &dropout);
+    kernels_.embed_backward(tokens, dout, floats(context.gradients, P::kToken),
+                            floats(context.gradients, position()), shape_.rows(), shape_.length,
+                            shape_.vocab, shape_.width, &dropout);
   }
   int position() const { return shape_.rotary ? GptPlace::kNone : GptEmbedPlaces::kPosition; }
 
@@ -51,7 +57,10 @@ template <class A>
 class GptHead final : public Segment {
  public:
   GptHead(const GptShape& shape, const KernelsFor<A>& kernels)
-      : shape_(shape), kernels_(kernels), places_(gpt_head_places(shape)), norm_(shape_, kernels, places_.norm) {}
+      : shape_(shape),
+        kernels_(kernels),
+        places_(gpt_head_places(shape)),
+        norm_(shape_, kernels, places_.norm) {}
 
   std::string name() const override { return "head"; }
   std::vector<Border> inputs() const override { return {gpt_stream(shape_)}; }
@@ -70,16 +79,19 @@ class GptHead final : public Segment {
     const Saved s = saved(Carver(context.saved));
     const float* bias = floats(context.parameters, places_.head.bias);
     norm_.forward(context, data<A>(in[0]), s.norm);
-    kernels_.matmul.nt(s.norm.normal, weight<A>(context, places_.head.weight), data<A>(out[0]), rows, shape_.vocab,
-                       width, work(Carver(context.work)).scratch);
+    kernels_.matmul.nt(s.norm.normal, weight<A>(context, places_.head.weight), data<A>(out[0]),
+                       rows, shape_.vocab, width, work(Carver(context.work)).scratch);
     if (bias != nullptr) kernels_.add_bias(data<A>(out[0]), bias, rows, shape_.vocab);
   }
 
-  void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors grad_in) const override {
-    weight_part(context, data<A>(grad_out[0]));  // first: where vocab is the width, grad_in may overwrite grad_out
+  void backward(Context& context, Tensors in, Tensors, Tensors grad_out,
+                Tensors grad_in) const override {
+    // first: where vocab is the width, grad_in may overwrite grad_out
+    weight_part(context, data<A>(grad_out[0]));
     input_part(context, in[0], grad_out[0], grad_in[0], SideGradients(context.gradients));
   }
-  void backward_input(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors grad_in) const override {
+  void backward_input(Context& context, Tensors in, Tensors, Tensors grad_out,
+                      Tensors grad_in) const override {
     const Between d = between(Carver(context.deferred));
     defer(grad_out[0], d.dlogits);
     input_part(context, in[0], grad_out[0], grad_in[0], d.sides);
@@ -98,18 +110,19 @@ class GptHead final : public Segment {
     int64_t bytes;
   };
   Between between(Carver memory) const {
-    Between d{SideGradients({{places_.norm.weight, shape_.width}, {places_.norm.bias, shape_.width}}, memory),
+    Between d{SideGradients(
+                  {{places_.norm.weight, shape_.width}, {places_.norm.bias, shape_.width}}, memory),
               memory.take<A>(shape_.rows() * shape_.vocab), 0};
     d.bytes = memory.bytes();
     return d;
   }
 
-  void input_part(const Context& context, const at::Tensor& in, const at::Tensor& grad_out, const at::Tensor& grad_in,
-                  const SideGradients& sides) const {
+  void input_part(const Context& context, const at::Tensor& in, const at::Tensor& grad_out,
+                  const at::Tensor& grad_in, const SideGradients& sides) const {
     const Saved s = saved(Carver(context.saved));
     const Work w = work(Carver(context.work));
-    kernels_.matmul.nn(data<A>(grad_out), weight<A>(context, places_.head.weight), w.dnormal, shape_.rows(),
-                       shape_.width, shape_.vocab, w.scratch);
+    kernels_.matmul.nn(data<A>(grad_out), weight<A>(context, places_.head.weight), w.dnormal,
+                       shape_.rows(), shape_.width, shape_.vocab, w.scratch);
     A* dx = grad_in.defined() ? data<A>(grad_in) : w.dnormal;
     norm_.backward(context, sides, w.dnormal, data<A>(in), s.norm, nullptr, dx);
   }
@@ -118,8 +131,8 @@ class GptHead final : public Segment {
     float* dbias = floats(context.gradients, places_.head.bias);
     if (dbias != nullptr) kernels_.column_sums(dlogits, dbias, rows, shape_.vocab);
     kernels_.matmul.tn(dlogits, saved(Carver(context.saved)).norm.normal,
-                       floats(context.gradients, places_.head.weight), shape_.vocab, shape_.width, rows,
-                       work(Carver(context.work)).scratch);
+                       floats(context.gradients, places_.head.weight), shape_.vocab, shape_.width,
+                       rows, work(Carver(context.work)).scratch);
   }
 
   struct Saved {
@@ -140,7 +153,8 @@ class GptHead final : public Segment {
   };
   Work work(Carver memory) const {
     Work w{};
-    w.scratch = memory.floats(kernels_.matmul.layer_work(shape_.rows(), shape_.width, shape_.vocab));
+    w.scratch =
+        memory.floats(kernels_.matmul.layer_work(shape_.rows(), shape_.width, shape_.vocab));
     w.dnormal = memory.take<A>(shape_.rows() * shape_.width);
     w.bytes = memory.bytes();
     return w;
@@ -172,7 +186,8 @@ class GptLoss final : public Segment {
   void forward(Context& context, Tensors in, Tensors out) const override {
     if (at_once(context)) {
       kernels_.cross_entropy_in_place(data<A>(in[0]), ids(in[1]), context.loss_scale,
-                                      static_cast<double*>(out[0].data_ptr()), shape_.rows(), shape_.vocab);
+                                      static_cast<double*>(out[0].data_ptr()), shape_.rows(),
+                                      shape_.vocab);
       return;
     }
     kernels_.cross_entropy(data<A>(in[0]), ids(in[1]), Carver(context.saved).floats(shape_.rows()),
@@ -181,10 +196,12 @@ class GptLoss final : public Segment {
 
   void backward(Context& context, Tensors in, Tensors, Tensors, Tensors grad_in) const override {
     if (!grad_in[0].defined() || at_once(context)) return;
-    kernels_.cross_entropy_backward(data<A>(in[0]), ids(in[1]), Carver(context.saved).floats(shape_.rows()),
-                                    context.loss_scale, data<A>(grad_in[0]), shape_.rows(), shape_.vocab);
+    kernels_.cross_entropy_backward(data<A>(in[0]), ids(in[1]),
+                                    Carver(context.saved).floats(shape_.rows()), context.loss_scale,
+                                    data<A>(grad_in[0]), shape_.rows(), shape_.vocab);
   }
-  void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const override {
+  void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out,
+                      Tensors grad_in) const override {
     backward(context, in, out, grad_out, grad_in);
   }
   void backward_weight(Context&, Tensors, Tensors) const override {}

@@ -1,5 +1,5 @@
-// The linear layers of the GPT with what stands beside them: in one kernel where the device has one, else in several.
-// On the CPU it is always several.
+// The linear layers of the GPT with what stands beside them: in one kernel where the device has
+// one, else in several. On the CPU it is always several.
 #pragma once
 
 #include "model/gpt/gpt_segments.h"
@@ -16,16 +16,20 @@ struct GptLinear {
   int64_t rows, out, in;
   float* scratch;
 
-  /// y = x weight^T. Returns the bias that is still to be added: null where it is in y already, or there is none.
+  /// y = x weight^T. Returns the bias that is still to be added: null where it is in y already, or
+  /// there is none.
   const float* forward(const A* x, A* y) const {
-    if (has_bias() && fused.linear != nullptr && fused.linear(x, weights(), low_bias(), nullptr, y, rows, out, in))
+    if (has_bias() && fused.linear != nullptr &&
+        fused.linear(x, weights(), low_bias(), nullptr, y, rows, out, in))
       return nullptr;
     kernels.matmul.nt(x, weights(), y, rows, out, in, scratch);
     return bias();
   }
 
   /// y = x weight^T in float32: a partial sum.
-  void forward_sums(const A* x, float* y) const { kernels.matmul.nt_sums(x, weights(), y, rows, out, in, scratch); }
+  void forward_sums(const A* x, float* y) const {
+    kernels.matmul.nt_sums(x, weights(), y, rows, out, in, scratch);
+  }
 
   /// y = residual + dropout(x weight^T + bias)
   void forward_residual(const A* x, const A* residual, A* y, const Dropout& dropout) const {
@@ -46,14 +50,18 @@ struct GptLinear {
   }
 
   /// dx = dy weight
-  void backward(const A* dy, A* dx) const { kernels.matmul.nn(dy, weights(), dx, rows, in, out, scratch); }
+  void backward(const A* dy, A* dx) const {
+    kernels.matmul.nn(dy, weights(), dx, rows, in, out, scratch);
+  }
   /// dx = dy weight in float32: a partial sum.
   void backward_sums(const A* dy, float* dx) const {
     kernels.matmul.nn_sums(dy, weights(), dx, rows, in, out, scratch);
   }
 
-  /// dleft = (dy weight) f'(left) of the activation in front of this layer, whose bias gets dbias (may be null).
-  void backward_activation(const A* dy, const A* left, A* dleft, float* dbias, Activation kind) const {
+  /// dleft = (dy weight) f'(left) of the activation in front of this layer, whose bias gets dbias
+  /// (may be null).
+  void backward_activation(const A* dy, const A* left, A* dleft, float* dbias,
+                           Activation kind) const {
     if (fused.linear_activation_backward != nullptr &&
         fused.linear_activation_backward(dy, weights(), left, dleft, rows, out, in, kind)) {
       if (dbias != nullptr) kernels.column_sums(dleft, dbias, rows, in);

@@ -16,7 +16,8 @@ GptCoreShape core_shape(const GptShape& shape, int64_t slices) {
           .width = shape.width,
           .columns = shape.fc1_columns() / slices,
           .inner = hidden,
-          .inner_gradient = shape.gated() ? rows * hidden : 0,  // else it is made where that of fc1 goes
+          // else it is made where that of fc1 goes
+          .inner_gradient = shape.gated() ? rows * hidden : 0,
           .statistics = 0,
           .scratch = 0,
           .middle_flops = 0};
@@ -27,7 +28,8 @@ class MlpCore final : public GptCore<A> {
  public:
   using typename GptCore<A>::Memory;
 
-  MlpCore(const GptShape& shape, int64_t slices, const KernelsFor<A>& kernels, const FusedFor<A>& fused)
+  MlpCore(const GptShape& shape, int64_t slices, const KernelsFor<A>& kernels,
+          const FusedFor<A>& fused)
       : GptCore<A>(core_shape(shape, slices), kernels, fused),
         gated_(shape.gated()),
         activation_(gated_ ? Activation::kSilu : activation_of(shape.activation)) {}
@@ -47,7 +49,8 @@ class MlpCore final : public GptCore<A> {
     const GptLinear<A> fc2 = this->second(context, m);
     if (gated_) {
       fc2.backward(dsecond, m.dinner);
-      kernels_.swiglu_backward(m.dinner, m.first, dfirst, dbias, this->shape.rows, this->shape.inner);
+      kernels_.swiglu_backward(m.dinner, m.first, dfirst, dbias, this->shape.rows,
+                               this->shape.inner);
     } else {
       fc2.backward_activation(dsecond, m.first, dfirst, dbias, activation_);
     }
@@ -69,8 +72,9 @@ GptCorePtr<A> gpt_mlp_core(const GptShape& shape, int64_t slices, const KernelsF
   return std::make_unique<MlpCore<A>>(shape, slices, kernels, fused);
 }
 
-#define TUTTI_MAKE(A) \
-  template GptCorePtr<A> gpt_mlp_core(const GptShape&, int64_t, const KernelsFor<A>&, const FusedFor<A>&);
+#define TUTTI_MAKE(A)                                                                 \
+  template GptCorePtr<A> gpt_mlp_core(const GptShape&, int64_t, const KernelsFor<A>&, \
+                                      const FusedFor<A>&);
 TUTTI_FOR_ACTIVATIONS(TUTTI_MAKE)
 #undef TUTTI_MAKE
 

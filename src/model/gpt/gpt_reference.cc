@@ -1,5 +1,5 @@
-// The GPT's blocks as functions of tensors under autograd. Dropout multiplies by the same keyed masks as the kernels
-// draw, on the CPU element by element from the definition.
+// The GPT's blocks as functions of tensors under autograd. Dropout multiplies by the same keyed
+// masks as the kernels draw, on the CPU element by element from the definition.
 #include "model/gpt/gpt_reference.h"
 
 #include <ATen/TensorOperators.h>
@@ -41,15 +41,17 @@ at::Tensor mask(const Dropout& dropout, int64_t samples, int64_t width) {
   const auto scale = static_cast<float>(1 / (1 - dropout.rate));
   const int64_t groups = (width + 63) / 64;
   for (int64_t s = 0; s < samples; ++s) {
-    const uint64_t place =
-        uint64_t{dropout.block} << 44 | uint64_t{dropout.site} << 40 | static_cast<uint64_t>(dropout.first_sample + s);
-    const PhiloxStream stream = philox_stream({dropout.seed, Purpose::kDropout, dropout.step, place});
+    const uint64_t place = uint64_t{dropout.block} << 44 | uint64_t{dropout.site} << 40 |
+                           static_cast<uint64_t>(dropout.first_sample + s);
+    const PhiloxStream stream =
+        philox_stream({dropout.seed, Purpose::kDropout, dropout.step, place});
     for (int64_t row = 0; row < dropout.rows_per_sample; ++row) {
       for (int64_t c = 0; c < width; ++c) {
         const auto index = static_cast<uint64_t>(16 * (row * groups + c / 64) + c % 16);
-        const auto words = philox_raw(
-            {stream.counter[0], stream.counter[1], static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32)},
-            stream.key);
+        const auto words =
+            philox_raw({stream.counter[0], stream.counter[1], static_cast<uint32_t>(index),
+                        static_cast<uint32_t>(index >> 32)},
+                       stream.key);
         *out++ = words[c % 64 / 16] >= threshold ? scale : 0.0f;
       }
     }
@@ -57,7 +59,8 @@ at::Tensor mask(const Dropout& dropout, int64_t samples, int64_t width) {
   return factors;
 }
 
-at::Tensor dropped(const GptShape& shape, const Pass& pass, GptDropoutSite site, const at::Tensor& x) {
+at::Tensor dropped(const GptShape& shape, const Pass& pass, GptDropoutSite site,
+                   const at::Tensor& x) {
   Dropout dropout = gpt_dropout(shape, pass, site);
   if (dropout.rate == 0) return x;
   dropout.keys = pass.keys;
@@ -89,7 +92,8 @@ class Taken {
   Tensors rest_;
 };
 
-/// e^(i angle) of every position and frequency, and its two parts. Undefined without rotary positions.
+/// e^(i angle) of every position and frequency, and its two parts. Undefined without rotary
+/// positions.
 struct RotaryFactors {
   at::Tensor complex;
   DeviceConstant cosines, sines;
@@ -98,10 +102,12 @@ struct RotaryFactors {
 RotaryFactors rotary_factors(const GptShape& shape) {
   if (!shape.rotary) return {};
   const int64_t half = shape.dim() / 2;
-  const at::Tensor frequencies = at::pow(shape.rotary_base, at::arange(half, at::kDouble) / -static_cast<double>(half));
+  const at::Tensor frequencies =
+      at::pow(shape.rotary_base, at::arange(half, at::kDouble) / -static_cast<double>(half));
   const at::Tensor angles = at::outer(at::arange(shape.length, at::kDouble), frequencies);
   const at::Tensor factors = at::polar(at::ones_like(angles), angles).to(at::kComplexFloat);
-  return {factors, DeviceConstant(at::real(factors).contiguous()), DeviceConstant(at::imag(factors).contiguous())};
+  return {factors, DeviceConstant(at::real(factors).contiguous()),
+          DeviceConstant(at::imag(factors).contiguous())};
 }
 
 /// x [batch, heads, length, dim], each head seen as dim / 2 complex numbers times their factors.
@@ -109,7 +115,8 @@ at::Tensor turned(const GptShape& shape, const at::Tensor& x, const RotaryFactor
   const int64_t half = shape.dim() / 2;
   const at::Tensor first = x.narrow(-1, 0, half), second = x.narrow(-1, half, half);
   if (!x.is_cpu()) {
-    const at::Tensor &cosines = factors.cosines.on(x.device()), &sines = factors.sines.on(x.device());
+    const at::Tensor &cosines = factors.cosines.on(x.device()),
+                     &sines = factors.sines.on(x.device());
     return at::cat({first * cosines - second * sines, first * sines + second * cosines}, -1);
   }
   const at::Tensor product = at::complex(first, second) * factors.complex;
@@ -117,18 +124,20 @@ at::Tensor turned(const GptShape& shape, const at::Tensor& x, const RotaryFactor
 }
 
 at::Tensor embed(const GptShape& shape, const Pass& pass, Tensors p, const at::Tensor& tokens) {
-  if (tokens.is_cpu()) check_ids(tokens.const_data_ptr<int64_t>(), tokens.numel(), shape.vocab, false, "token");
+  if (tokens.is_cpu())
+    check_ids(tokens.const_data_ptr<int64_t>(), tokens.numel(), shape.vocab, false, "token");
   const at::Tensor x = at::embedding(p[0], tokens);
   return dropped(shape, pass, GptDropoutSite::kEmbed, shape.rotary ? x : x + p[1]);
 }
 
-at::Tensor attention(const GptShape& shape, const RotaryFactors& factors, const Pass& pass, Tensors parameters,
-                     const at::Tensor& x) {
+at::Tensor attention(const GptShape& shape, const RotaryFactors& factors, const Pass& pass,
+                     Tensors parameters, const at::Tensor& x) {
   Taken p(parameters);
   const int64_t heads = shape.heads, kv_heads = shape.kv_heads, group = heads / kv_heads;
   const at::Tensor normal = p.norm(shape, x);
-  const at::Tensor qkv =
-      p.linear(normal, shape.bias).view({shape.batch, shape.length, heads + 2 * kv_heads, shape.dim()}).transpose(1, 2);
+  const at::Tensor qkv = p.linear(normal, shape.bias)
+                             .view({shape.batch, shape.length, heads + 2 * kv_heads, shape.dim()})
+                             .transpose(1, 2);
   at::Tensor q = qkv.narrow(1, 0, heads), k = qkv.narrow(1, heads, kv_heads);
   at::Tensor v = qkv.narrow(1, heads + kv_heads, kv_heads);
   if (shape.rotary) {
@@ -164,8 +173,9 @@ at::Tensor head(const GptShape& shape, const Pass&, Tensors parameters, const at
   return p.linear(normal, shape.bias && !shape.tied);
 }
 
-std::unique_ptr<Segment> segment(const Job& job, std::string name, Border in, Border out, int first, int count,
-                                 std::function<at::Tensor(const Pass&, Tensors, const at::Tensor&)> function) {
+std::unique_ptr<Segment> segment(
+    const Job& job, std::string name, Border in, Border out, int first, int count,
+    std::function<at::Tensor(const Pass&, Tensors, const at::Tensor&)> function) {
   AutogradSegment::Spec spec;
   spec.name = std::move(name);
   spec.inputs = {std::move(in)};
@@ -196,10 +206,12 @@ Model make_gpt_reference(const Job& job) {
   const RotaryFactors factors = rotary_factors(shape);
   using Function = at::Tensor (*)(const GptShape&, const Pass&, Tensors, const at::Tensor&);
   const auto bound = [shape](Function f) {
-    return [shape, f](const Pass& pass, Tensors p, const at::Tensor& in) { return f(shape, pass, p, in); };
+    return [shape, f](const Pass& pass, Tensors p, const at::Tensor& in) {
+      return f(shape, pass, p, in);
+    };
   };
-  const auto add = [&job](Block& block, const char* name, const Border& in, const Border& out, int first,
-                          auto function) {
+  const auto add = [&job](Block& block, const char* name, const Border& in, const Border& out,
+                          int first, auto function) {
     const int count = static_cast<int>(block.parameters.size()) - first;
     block.segments.push_back(segment(job, name, in, out, first, count, function));
   };
@@ -208,15 +220,16 @@ Model make_gpt_reference(const Job& job) {
   for (int64_t i = 0; i < shape.layers; ++i) {
     Block& block = model.blocks[static_cast<size_t>(i) + 1];
     block.segments.push_back(
-        segment(job, "attention", x, x, 0, second, [shape, factors](const Pass& pass, Tensors p, const at::Tensor& in) {
-          return attention(shape, factors, pass, p, in);
-        }));
+        segment(job, "attention", x, x, 0, second,
+                [shape, factors](const Pass& pass, Tensors p, const at::Tensor& in) {
+                  return attention(shape, factors, pass, p, in);
+                }));
     add(block, "mlp", x, x, second, bound(mlp));
   }
   add(model.blocks.back(), "head", x, gpt_logits(shape), 0, bound(head));
-  model.blocks.back().segments.push_back(plain_cross_entropy(job.loss)
-                                             ? cross_entropy_segment(gpt_logits(shape), model.data[1])
-                                             : loss_segment(job, gpt_logits(shape), model.data));
+  model.blocks.back().segments.push_back(
+      plain_cross_entropy(job.loss) ? cross_entropy_segment(gpt_logits(shape), model.data[1])
+                                    : loss_segment(job, gpt_logits(shape), model.data));
   return model;
 }
 

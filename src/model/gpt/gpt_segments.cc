@@ -26,25 +26,28 @@ typename GptNorm<A>::Saved GptNorm<A>::saved(Carver& memory) const {
 
 template <class A>
 void GptNorm<A>::forward(const Context& context, const A* x, const Saved& saved) const {
-  const float *weight = floats(context.parameters, place_.weight), *bias = floats(context.parameters, place_.bias);
+  const float *weight = floats(context.parameters, place_.weight),
+              *bias = floats(context.parameters, place_.bias);
   if (shape_.rms) {
-    kernels_.rms_norm(x, weight, saved.normal, saved.rstd, shape_.rows(), shape_.width, kGptNormEps);
+    kernels_.rms_norm(x, weight, saved.normal, saved.rstd, shape_.rows(), shape_.width,
+                      kGptNormEps);
   } else {
-    kernels_.layer_norm(x, weight, bias, saved.normal, saved.mean, saved.rstd, shape_.rows(), shape_.width,
-                        kGptNormEps);
+    kernels_.layer_norm(x, weight, bias, saved.normal, saved.mean, saved.rstd, shape_.rows(),
+                        shape_.width, kGptNormEps);
   }
 }
 
 template <class A>
-void GptNorm<A>::backward(const Context& context, const SideGradients& sides, const A* dy, const A* x,
-                          const Saved& saved, const A* residual, A* dx) const {
+void GptNorm<A>::backward(const Context& context, const SideGradients& sides, const A* dy,
+                          const A* x, const Saved& saved, const A* residual, A* dx) const {
   const float* weight = floats(context.parameters, place_.weight);
   float *dweight = sides(place_.weight), *dbias = sides(place_.bias);
   if (shape_.rms) {
-    kernels_.rms_norm_backward(dy, x, saved.rstd, weight, residual, dx, dweight, shape_.rows(), shape_.width);
+    kernels_.rms_norm_backward(dy, x, saved.rstd, weight, residual, dx, dweight, shape_.rows(),
+                               shape_.width);
   } else {
-    kernels_.layer_norm_backward(dy, x, saved.mean, saved.rstd, weight, residual, dx, dweight, dbias, shape_.rows(),
-                                 shape_.width);
+    kernels_.layer_norm_backward(dy, x, saved.mean, saved.rstd, weight, residual, dx, dweight,
+                                 dbias, shape_.rows(), shape_.width);
   }
 }
 

@@ -1,6 +1,6 @@
-// The hand-written segments of the GPT, and what they share: how they carve the memory they are given, and their norm.
-// They are written once for every type A of activations: float on the CPU, also bfloat16 and float16 on a GPU. The
-// kernels they call say on which of them they run.
+// The hand-written segments of the GPT, and what they share: how they carve the memory they are
+// given, and their norm. They are written once for every type A of activations: float on the CPU,
+// also bfloat16 and float16 on a GPU. The kernels they call say on which of them they run.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -15,8 +15,8 @@
 
 namespace tutti {
 
-/// Angles of rotary positions (rotary_table), one for all layers, where the model computes; undefined where positions
-/// are learned.
+/// Angles of rotary positions (rotary_table), one for all layers, where the model computes;
+/// undefined where positions are learned.
 using RotaryTable = at::Tensor;
 
 template <class A>
@@ -31,12 +31,13 @@ std::unique_ptr<Segment> make_gpt_head(const GptShape& shape, const KernelsFor<A
 template <class A>
 std::unique_ptr<Segment> make_gpt_loss(const GptShape& shape, const KernelsFor<A>& kernels);
 
-/// Hands out pieces of a segment's memory in steps of 256 bytes. Without memory it only counts, so that a segment's
-/// sizes and its use of them are one function.
+/// Hands out pieces of a segment's memory in steps of 256 bytes. Without memory it only counts, so
+/// that a segment's sizes and its use of them are one function.
 class Carver {
  public:
   Carver() = default;
-  explicit Carver(std::span<std::byte> memory) : memory_(memory.data()), size_(static_cast<int64_t>(memory.size())) {}
+  explicit Carver(std::span<std::byte> memory)
+      : memory_(memory.data()), size_(static_cast<int64_t>(memory.size())) {}
   template <class T>
   T* take(int64_t count) {
     return reinterpret_cast<T*>(take_bytes(count * static_cast<int64_t>(sizeof(T))));
@@ -55,7 +56,9 @@ A* data(const at::Tensor& tensor) {
   return static_cast<A*>(tensor.data_ptr());
 }
 inline float* floats(const at::Tensor& tensor) { return data<float>(tensor); }
-inline const int64_t* ids(const at::Tensor& tensor) { return static_cast<const int64_t*>(tensor.const_data_ptr()); }
+inline const int64_t* ids(const at::Tensor& tensor) {
+  return static_cast<const int64_t*>(tensor.const_data_ptr());
+}
 /// Of the tensor at this place of a block's list; null where an option leaves it out.
 inline float* floats(Tensors list, int place) {
   return place == GptPlace::kNone ? nullptr : floats(list[static_cast<size_t>(place)]);
@@ -81,10 +84,10 @@ class GptNorm {
   };
   Saved saved(Carver& memory) const;
   void forward(const Context& context, const A* x, const Saved& saved) const;
-  /// dx = residual (may be null) + the gradient of x; may be in place, as layer_norm_backward says. Those of weight and
-  /// bias go to `sides`.
-  void backward(const Context& context, const SideGradients& sides, const A* dy, const A* x, const Saved& saved,
-                const A* residual, A* dx) const;
+  /// dx = residual (may be null) + the gradient of x; may be in place, as layer_norm_backward says.
+  /// Those of weight and bias go to `sides`.
+  void backward(const Context& context, const SideGradients& sides, const A* dy, const A* x,
+                const Saved& saved, const A* residual, A* dx) const;
 
  private:
   const GptShape& shape_;  // of the segment that it is a part of

@@ -16,8 +16,8 @@ Init weight_init(const ModelConfig& config, double factor) {
   return init;
 }
 
-// Glorot and He are about layers that sum over inputs; a row of an embedding is looked up, so it stays (truncated)
-// normal.
+// Glorot and He are about layers that sum over inputs; a row of an embedding is looked up, so it
+// stays (truncated) normal.
 Init table_init(const ModelConfig& config) {
   const bool truncated = config.init == "truncated-normal";
   return {truncated ? Init::Kind::kTruncatedNormal : Init::Kind::kNormal, config.init_scale, {}};
@@ -32,7 +32,8 @@ void add_norm(Block& block, const std::string& name, const GptShape& shape) {
   if (shape.norm_bias()) add_bias(block, name, shape.width);
 }
 
-void add_linear(Block& block, const std::string& name, int64_t out, int64_t in, const Init& init, bool bias) {
+void add_linear(Block& block, const std::string& name, int64_t out, int64_t in, const Init& init,
+                bool bias) {
   block.parameters.push_back({name + ".weight", {out, in}, init, ""});
   if (bias) add_bias(block, name, out);
 }
@@ -61,7 +62,8 @@ int64_t hidden_size(const ModelConfig& config) {
 
 GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size) {
   if (config.heads <= 0 || config.width % config.heads != 0)
-    throw Error(fmt::format("model.width = {} cannot be cut into model.heads = {}", config.width, config.heads));
+    throw Error(fmt::format("model.width = {} cannot be cut into model.heads = {}", config.width,
+                            config.heads));
   GptShape shape{};
   shape.batch = micro_batch_size;
   shape.length = config.context;
@@ -79,12 +81,14 @@ GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size) {
   shape.bias = config.bias;
   shape.rotary_base = config.rotary_base;
   if (shape.kv_heads <= 0 || shape.heads % shape.kv_heads != 0)
-    throw Error(
-        fmt::format("model.heads = {} cannot be cut into groups for model.kv_heads = {}", shape.heads, shape.kv_heads));
+    throw Error(fmt::format("model.heads = {} cannot be cut into groups for model.kv_heads = {}",
+                            shape.heads, shape.kv_heads));
   if (shape.rotary && shape.dim() % 2 != 0)
-    throw Error(fmt::format("model.positions = \"rotary\" turns pairs, but a head has {} elements", shape.dim()));
+    throw Error(fmt::format("model.positions = \"rotary\" turns pairs, but a head has {} elements",
+                            shape.dim()));
   if (!shape.rms && config.norm != "layer" && config.norm != "auto")
-    throw Error(fmt::format("model.norm = \"{}\" but model.kind = \"gpt\": it has layer or rms", config.norm));
+    throw Error(fmt::format("model.norm = \"{}\" but model.kind = \"gpt\": it has layer or rms",
+                            config.norm));
   if (!shape.gated()) activation_of(shape.activation);
   return shape;
 }
@@ -116,14 +120,17 @@ std::vector<Block> gpt_blocks(const ModelConfig& config) {
   Block& embed = blocks.emplace_back();
   embed.name = "embed";
   embed.parameters.push_back({"tok.weight", {config.vocab, width}, table_init(config), ""});
-  if (!shape.rotary) embed.parameters.push_back({"pos.weight", {config.context, width}, table_init(config), ""});
+  if (!shape.rotary)
+    embed.parameters.push_back({"pos.weight", {config.context, width}, table_init(config), ""});
 
-  const double residual = config.scaled_residual ? 1 / std::sqrt(2.0 * static_cast<double>(config.layers)) : 1;
+  const double residual =
+      config.scaled_residual ? 1 / std::sqrt(2.0 * static_cast<double>(config.layers)) : 1;
   for (int64_t i = 0; i < config.layers; ++i) {
     Block& block = blocks.emplace_back();
     block.name = "blocks." + std::to_string(i);
     add_norm(block, "norm1", shape);
-    add_linear(block, "qkv", shape.attention().columns(), width, weight_init(config, 1), shape.bias);
+    add_linear(block, "qkv", shape.attention().columns(), width, weight_init(config, 1),
+               shape.bias);
     add_linear(block, "proj", width, width, weight_init(config, residual), shape.bias);
     add_norm(block, "norm2", shape);
     add_linear(block, "fc1", shape.fc1_columns(), width, weight_init(config, 1), shape.bias);
@@ -134,7 +141,8 @@ std::vector<Block> gpt_blocks(const ModelConfig& config) {
   head.name = "head";
   add_norm(head, "norm", shape);
   if (config.tied) {
-    head.parameters.push_back({"head.weight", {config.vocab, width}, table_init(config), "embed/tok.weight"});
+    head.parameters.push_back(
+        {"head.weight", {config.vocab, width}, table_init(config), "embed/tok.weight"});
   } else {
     add_linear(head, "head", config.vocab, width, weight_init(config, 1), shape.bias);
   }
@@ -142,10 +150,15 @@ std::vector<Block> gpt_blocks(const ModelConfig& config) {
 }
 
 std::vector<Border> gpt_data(const GptShape& shape) {
-  return {{"tokens", {shape.batch, shape.length}, at::kLong}, {"targets", {shape.batch, shape.length}, at::kLong}};
+  return {{"tokens", {shape.batch, shape.length}, at::kLong},
+          {"targets", {shape.batch, shape.length}, at::kLong}};
 }
-Border gpt_stream(const GptShape& shape) { return {"x", {shape.batch, shape.length, shape.width}, shape.type}; }
-Border gpt_logits(const GptShape& shape) { return {"logits", {shape.batch, shape.length, shape.vocab}, shape.type}; }
+Border gpt_stream(const GptShape& shape) {
+  return {"x", {shape.batch, shape.length, shape.width}, shape.type};
+}
+Border gpt_logits(const GptShape& shape) {
+  return {"logits", {shape.batch, shape.length, shape.vocab}, shape.type};
+}
 Border gpt_loss() { return {"loss", {2}, at::kDouble}; }
 
 bool plain_cross_entropy(const LossConfig& loss) {
@@ -164,10 +177,12 @@ Dropout gpt_dropout(const GptShape& shape, const Pass& pass, GptDropoutSite site
           pass.keys};
 }
 
-void check_ids(const int64_t* ids, int64_t count, int64_t vocab, bool negative_is_none, const char* what) {
+void check_ids(const int64_t* ids, int64_t count, int64_t vocab, bool negative_is_none,
+               const char* what) {
   for (int64_t i = 0; i < count; ++i) {
     if (ids[i] < vocab && (ids[i] >= 0 || negative_is_none)) continue;
-    throw Error(fmt::format("{} {} is {}, outside of the model's vocabulary of {}", what, i, ids[i], vocab));
+    throw Error(fmt::format("{} {} is {}, outside of the model's vocabulary of {}", what, i, ids[i],
+                            vocab));
   }
 }
 

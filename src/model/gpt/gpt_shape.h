@@ -1,4 +1,5 @@
-// What the hand-written GPT and its autograd twin share: sizes, parameters, borders, and how dropout is keyed.
+// What the hand-written GPT and its autograd twin share: sizes, parameters, borders, and how
+// dropout is keyed.
 #pragma once
 
 #include <cstdint>
@@ -69,7 +70,9 @@ enum class GptDropoutSite : uint32_t { kEmbed = 0, kAttention = 1, kMlp = 2 };
 /// Its rate is 0 outside of training.
 Dropout gpt_dropout(const GptShape& shape, const Pass& pass, GptDropoutSite site);
 
-/// Throws Error naming the first id that is not below vocab (or is negative, where that has no meaning).
-void check_ids(const int64_t* ids, int64_t count, int64_t vocab, bool negative_is_none, const char* what);
+/// Throws Error naming the first id that is not below vocab (or is negative, where that has no
+/// meaning).
+void check_ids(const int64_t* ids, int64_t count, int64_t vocab, bool negative_is_none,
+               const char* what);
 
 }  // namespace tutti

@@ -1,4 +1,5 @@
-// A column's heads of the GPT's attention, or its hidden units of the mlp: a partial sum of what all of them put out.
+// A column's heads of the GPT's attention, or its hidden units of the mlp: a partial sum of what
+// all of them put out.
 #include "model/gpt/gpt_core.h"
 #include "model/gpt/gpt_slice_segments.h"
 
@@ -35,14 +36,18 @@ class SliceBranch final : public Segment {
     core_->second(context, m).forward_sums(m.inner, floats(out[0]));
   }
 
-  void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors grad_in) const override {
+  void backward(Context& context, Tensors in, Tensors, Tensors grad_out,
+                Tensors grad_in) const override {
     const Memory m = memory(context);
     const A* dpart = data<A>(grad_out[0]);
-    core_->backward(context, m, dpart, m.dfirst, floats(context.gradients, core_->shape.first.bias), false);
+    core_->backward(context, m, dpart, m.dfirst, floats(context.gradients, core_->shape.first.bias),
+                    false);
     core_->weight_part(context, m, data<A>(in[0]), dpart, m.dfirst);
-    core_->first(context, m).backward_sums(m.dfirst, floats(grad_in[0]));  // last: it may lie where dpart does
+    // last: it may lie where dpart does
+    core_->first(context, m).backward_sums(m.dfirst, floats(grad_in[0]));
   }
-  void backward_input(Context& context, Tensors, Tensors, Tensors grad_out, Tensors grad_in) const override {
+  void backward_input(Context& context, Tensors, Tensors, Tensors grad_out,
+                      Tensors grad_in) const override {
     const Memory m = memory(context);
     const Between d = between(Carver(context.deferred));
     defer(grad_out[0], d.dsecond);
@@ -72,7 +77,8 @@ class SliceBranch final : public Segment {
 
 }  // namespace
 
-// Without the fused kernels: the bits of sliced models are those of a bias that is added to a rounded product.
+// Without the fused kernels: the bits of sliced models are those of a bias that is added to a
+// rounded product.
 template <class A>
 std::unique_ptr<Segment> make_slice_attention(const GptSlice& slice, const KernelsFor<A>& kernels,
                                               const RotaryTable& rotary) {
@@ -81,11 +87,13 @@ std::unique_ptr<Segment> make_slice_attention(const GptSlice& slice, const Kerne
 }
 template <class A>
 std::unique_ptr<Segment> make_slice_mlp(const GptSlice& slice, const KernelsFor<A>& kernels) {
-  return std::make_unique<SliceBranch<A>>(slice, gpt_mlp_core(slice.whole, slice.slices, kernels, FusedFor<A>{}));
+  return std::make_unique<SliceBranch<A>>(
+      slice, gpt_mlp_core(slice.whole, slice.slices, kernels, FusedFor<A>{}));
 }
 
-#define TUTTI_MAKE(A)                                                                                                \
-  template std::unique_ptr<Segment> make_slice_attention(const GptSlice&, const KernelsFor<A>&, const RotaryTable&); \
+#define TUTTI_MAKE(A)                                                                           \
+  template std::unique_ptr<Segment> make_slice_attention(const GptSlice&, const KernelsFor<A>&, \
+                                                         const RotaryTable&);                   \
   template std::unique_ptr<Segment> make_slice_mlp(const GptSlice&, const KernelsFor<A>&);
 TUTTI_FOR_ACTIVATIONS(TUTTI_MAKE)
 #undef TUTTI_MAKE

@@ -1,4 +1,5 @@
-// A column's first and last segments: its tokens' embedding, positions, its tokens' logits, the loss.
+// A column's first and last segments: its tokens' embedding, positions, its tokens' logits, the
+// loss.
 #include "model/core/deferred.h"
 #include "model/gpt/gpt_slice_segments.h"
 
@@ -9,7 +10,8 @@ namespace {
 template <class A>
 class SliceEmbed final : public Segment {
  public:
-  SliceEmbed(const GptSlice& slice, const KernelsFor<A>& kernels) : slice_(slice), kernels_(kernels) {}
+  SliceEmbed(const GptSlice& slice, const KernelsFor<A>& kernels)
+      : slice_(slice), kernels_(kernels) {}
 
   std::string name() const override { return "embed"; }
   std::vector<Border> inputs() const override { return {gpt_data(slice_.whole)[0]}; }
@@ -20,13 +22,15 @@ class SliceEmbed final : public Segment {
   }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
-    kernels_.vocabulary.embed(ids(in[0]), floats(context.parameters, GptEmbedPlaces::kToken), floats(out[0]),
-                              slice_.whole.rows(), slice_.whole.width, slice_.first_token(), slice_.vocab());
+    kernels_.vocabulary.embed(ids(in[0]), floats(context.parameters, GptEmbedPlaces::kToken),
+                              floats(out[0]), slice_.whole.rows(), slice_.whole.width,
+                              slice_.first_token(), slice_.vocab());
   }
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors) const override {
     weight_part(context, in, data<A>(grad_out[0]));
   }
-  void backward_input(Context& context, Tensors, Tensors, Tensors grad_out, Tensors) const override {
+  void backward_input(Context& context, Tensors, Tensors, Tensors grad_out,
+                      Tensors) const override {
     defer(grad_out[0], context.deferred.data());
   }
   void backward_weight(Context& context, Tensors in, Tensors) const override {
@@ -35,8 +39,9 @@ class SliceEmbed final : public Segment {
 
  private:
   void weight_part(const Context& context, Tensors in, const A* dpart) const {
-    kernels_.vocabulary.embed_backward(ids(in[0]), dpart, floats(context.gradients, GptEmbedPlaces::kToken),
-                                       slice_.whole.rows(), slice_.whole.width, slice_.first_token(), slice_.vocab());
+    kernels_.vocabulary.embed_backward(
+        ids(in[0]), dpart, floats(context.gradients, GptEmbedPlaces::kToken), slice_.whole.rows(),
+        slice_.whole.width, slice_.first_token(), slice_.vocab());
   }
 
   GptSlice slice_;
@@ -47,7 +52,9 @@ template <class A>
 class SlicePosition final : public Segment {
  public:
   SlicePosition(const GptSlice& slice, const KernelsFor<A>& kernels)
-      : slice_(slice), kernels_(kernels), place_(slice.whole.rotary ? GptPlace::kNone : GptEmbedPlaces::kPosition) {}
+      : slice_(slice),
+        kernels_(kernels),
+        place_(slice.whole.rotary ? GptPlace::kNone : GptEmbedPlaces::kPosition) {}
 
   std::string name() const override { return "position"; }
   std::vector<Border> inputs() const override { return {slice_.part_rows()}; }
@@ -61,13 +68,16 @@ class SlicePosition final : public Segment {
 
   void forward(Context& context, Tensors in, Tensors out) const override {
     const Dropout dropout = slice_.dropout(context.pass, GptDropoutSite::kEmbed);
-    kernels_.vocabulary.positions(data<A>(in[0]), floats(context.parameters, place_), data<A>(out[0]), slice_.rows(),
-                                  slice_.first_row(), slice_.whole.length, slice_.whole.width, &dropout);
+    kernels_.vocabulary.positions(data<A>(in[0]), floats(context.parameters, place_),
+                                  data<A>(out[0]), slice_.rows(), slice_.first_row(),
+                                  slice_.whole.length, slice_.whole.width, &dropout);
   }
-  void backward(Context& context, Tensors, Tensors, Tensors grad_out, Tensors grad_in) const override {
+  void backward(Context& context, Tensors, Tensors, Tensors grad_out,
+                Tensors grad_in) const override {
     run_backward(context, SideGradients(context.gradients), grad_out, grad_in);
   }
-  void backward_input(Context& context, Tensors, Tensors, Tensors grad_out, Tensors grad_in) const override {
+  void backward_input(Context& context, Tensors, Tensors, Tensors grad_out,
+                      Tensors grad_in) const override {
     Carver memory(context.deferred);
     run_backward(context, sides(memory), grad_out, grad_in);
   }
@@ -80,10 +90,12 @@ class SlicePosition final : public Segment {
   SideGradients sides(Carver& memory) const {
     return SideGradients({{place_, slice_.whole.length * slice_.whole.width}}, memory);
   }
-  void run_backward(const Context& context, const SideGradients& sides, Tensors grad_out, Tensors grad_in) const {
+  void run_backward(const Context& context, const SideGradients& sides, Tensors grad_out,
+                    Tensors grad_in) const {
     const Dropout dropout = slice_.dropout(context.pass, GptDropoutSite::kEmbed);
-    kernels_.vocabulary.positions_backward(data<A>(grad_out[0]), data<A>(grad_in[0]), sides(place_), slice_.rows(),
-                                           slice_.first_row(), slice_.whole.length, slice_.whole.width, &dropout);
+    kernels_.vocabulary.positions_backward(data<A>(grad_out[0]), data<A>(grad_in[0]), sides(place_),
+                                           slice_.rows(), slice_.first_row(), slice_.whole.length,
+                                           slice_.whole.width, &dropout);
   }
 
   GptSlice slice_;
@@ -103,7 +115,9 @@ class SliceLogits final : public Segment {
         vocab_(slice.vocab()) {}
 
   std::string name() const override { return "logits"; }
-  std::vector<Border> inputs() const override { return {slice_.all_normed(), gpt_data(slice_.whole)[1]}; }
+  std::vector<Border> inputs() const override {
+    return {slice_.all_normed(), gpt_data(slice_.whole)[1]};
+  }
   std::vector<Border> outputs() const override { return {slice_.logits(), slice_.statistics()}; }
   int64_t work_bytes() const override {
     Carver memory;
@@ -111,23 +125,30 @@ class SliceLogits final : public Segment {
     return memory.bytes();
   }
   bool splits() const override { return true; }
-  int64_t deferred_bytes() const override { return rows_ * vocab_ * static_cast<int64_t>(sizeof(A)); }
+  int64_t deferred_bytes() const override {
+    return rows_ * vocab_ * static_cast<int64_t>(sizeof(A));
+  }
   double flops() const override {
-    return 2 * static_cast<double>(rows_) * static_cast<double>(width_) * static_cast<double>(vocab_);
+    return 2 * static_cast<double>(rows_) * static_cast<double>(width_) *
+           static_cast<double>(vocab_);
   }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
     A* logits = data<A>(out[0]);
-    kernels_.matmul.nt(data<A>(in[0]), weight<A>(context, place_.weight), logits, rows_, vocab_, width_,
-                       scratch(context));
-    if (const float* bias = floats(context.parameters, place_.bias)) kernels_.add_bias(logits, bias, rows_, vocab_);
-    kernels_.vocabulary.statistics(logits, ids(in[1]), floats(out[1]), rows_, slice_.first_token(), vocab_);
+    kernels_.matmul.nt(data<A>(in[0]), weight<A>(context, place_.weight), logits, rows_, vocab_,
+                       width_, scratch(context));
+    if (const float* bias = floats(context.parameters, place_.bias))
+      kernels_.add_bias(logits, bias, rows_, vocab_);
+    kernels_.vocabulary.statistics(logits, ids(in[1]), floats(out[1]), rows_, slice_.first_token(),
+                                   vocab_);
   }
-  void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors grad_in) const override {
+  void backward(Context& context, Tensors in, Tensors, Tensors grad_out,
+                Tensors grad_in) const override {
     weight_part(context, in, data<A>(grad_out[0]));
     input_part(context, data<A>(grad_out[0]), grad_in);
   }
-  void backward_input(Context& context, Tensors, Tensors, Tensors grad_out, Tensors grad_in) const override {
+  void backward_input(Context& context, Tensors, Tensors, Tensors grad_out,
+                      Tensors grad_in) const override {
     defer(grad_out[0], context.deferred.data());
     input_part(context, data<A>(grad_out[0]), grad_in);
   }
@@ -136,15 +157,18 @@ class SliceLogits final : public Segment {
   }
 
  private:
-  float* scratch(const Context& context) const { return reinterpret_cast<float*>(context.work.data()); }
+  float* scratch(const Context& context) const {
+    return reinterpret_cast<float*>(context.work.data());
+  }
   void input_part(const Context& context, const A* dlogits, Tensors grad_in) const {
-    kernels_.matmul.nn_sums(dlogits, weight<A>(context, place_.weight), floats(grad_in[0]), rows_, width_, vocab_,
-                            scratch(context));
+    kernels_.matmul.nn_sums(dlogits, weight<A>(context, place_.weight), floats(grad_in[0]), rows_,
+                            width_, vocab_, scratch(context));
   }
   void weight_part(const Context& context, Tensors in, const A* dlogits) const {
-    if (float* dbias = floats(context.gradients, place_.bias)) kernels_.column_sums(dlogits, dbias, rows_, vocab_);
-    kernels_.matmul.tn(dlogits, data<A>(in[0]), floats(context.gradients, place_.weight), vocab_, width_, rows_,
-                       scratch(context));
+    if (float* dbias = floats(context.gradients, place_.bias))
+      kernels_.column_sums(dlogits, dbias, rows_, vocab_);
+    kernels_.matmul.tn(dlogits, data<A>(in[0]), floats(context.gradients, place_.weight), vocab_,
+                       width_, rows_, scratch(context));
   }
 
   GptSlice slice_;
@@ -172,16 +196,18 @@ class SliceLoss final : public Segment {
   bool splits() const override { return true; }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
-    kernels_.vocabulary.cross_entropy(floats(in[1]), ids(in[2]), Carver(context.saved).floats(rows_),
-                                      static_cast<double*>(out[0].data_ptr()), rows_, slice_.slices);
+    kernels_.vocabulary.cross_entropy(
+        floats(in[1]), ids(in[2]), Carver(context.saved).floats(rows_),
+        static_cast<double*>(out[0].data_ptr()), rows_, slice_.slices);
   }
   void backward(Context& context, Tensors in, Tensors, Tensors, Tensors grad_in) const override {
-    kernels_.vocabulary.cross_entropy_backward(data<A>(in[0]), ids(in[2]), Carver(context.saved).floats(rows_),
-                                               context.loss_scale, data<A>(grad_in[0]), rows_, slice_.first_token(),
-                                               slice_.vocab());
+    kernels_.vocabulary.cross_entropy_backward(
+        data<A>(in[0]), ids(in[2]), Carver(context.saved).floats(rows_), context.loss_scale,
+        data<A>(grad_in[0]), rows_, slice_.first_token(), slice_.vocab());
     if (grad_in[1].defined()) grad_in[1].zero_();
   }
-  void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const override {
+  void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out,
+                      Tensors grad_in) const override {
     backward(context, in, out, grad_out, grad_in);
   }
   void backward_weight(Context&, Tensors, Tensors) const override {}

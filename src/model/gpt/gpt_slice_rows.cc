@@ -1,4 +1,5 @@
-// What a column of the GPT computes on its rows of the residual stream: norms, and sums with dropout.
+// What a column of the GPT computes on its rows of the residual stream: norms, and sums with
+// dropout.
 #include "model/core/deferred.h"
 #include "model/gpt/gpt_slice_segments.h"
 
@@ -24,8 +25,8 @@ class RowsNorm {
     Carver memory(context.saved);
     norm_.forward(context, x, statistics(memory, normed));
   }
-  void backward(const Context& context, const SideGradients& sides, const A* dnormed, const A* x, const A* residual,
-                A* dx) const {
+  void backward(const Context& context, const SideGradients& sides, const A* dnormed, const A* x,
+                const A* residual, A* dx) const {
     Carver memory(context.saved);
     norm_.backward(context, sides, dnormed, x, statistics(memory, nullptr), residual, dx);
   }
@@ -48,7 +49,8 @@ class RowsNorm {
 template <class A>
 class SliceNorm final : public Segment {
  public:
-  SliceNorm(const GptSlice& slice, const KernelsFor<A>& kernels, std::string name, GptPlace place, bool passes)
+  SliceNorm(const GptSlice& slice, const KernelsFor<A>& kernels, std::string name, GptPlace place,
+            bool passes)
       : slice_(slice), name_(std::move(name)), passes_(passes), norm_(slice, kernels, place) {}
 
   std::string name() const override { return name_; }
@@ -68,10 +70,12 @@ class SliceNorm final : public Segment {
   void forward(Context& context, Tensors in, Tensors out) const override {
     norm_.forward(context, data<A>(in[0]), data<A>(out[0]));
   }
-  void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors grad_in) const override {
+  void backward(Context& context, Tensors in, Tensors, Tensors grad_out,
+                Tensors grad_in) const override {
     run_backward(context, SideGradients(context.gradients), in, grad_out, grad_in);
   }
-  void backward_input(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors grad_in) const override {
+  void backward_input(Context& context, Tensors in, Tensors, Tensors grad_out,
+                      Tensors grad_in) const override {
     Carver memory(context.deferred);
     run_backward(context, sides(memory), in, grad_out, grad_in);
   }
@@ -87,10 +91,10 @@ class SliceNorm final : public Segment {
     return all;
   }
   /// The gradient of the x that is passed on lies where that of the input goes.
-  void run_backward(const Context& context, const SideGradients& sides, Tensors in, Tensors grad_out,
-                    Tensors grad_in) const {
-    norm_.backward(context, sides, data<A>(grad_out[0]), data<A>(in[0]), passes_ ? data<A>(grad_out[1]) : nullptr,
-                   data<A>(grad_in[0]));
+  void run_backward(const Context& context, const SideGradients& sides, Tensors in,
+                    Tensors grad_out, Tensors grad_in) const {
+    norm_.backward(context, sides, data<A>(grad_out[0]), data<A>(in[0]),
+                   passes_ ? data<A>(grad_out[1]) : nullptr, data<A>(grad_in[0]));
   }
 
   GptSlice slice_;
@@ -102,8 +106,8 @@ class SliceNorm final : public Segment {
 template <class A>
 class SliceJoin final : public Segment {
  public:
-  SliceJoin(const GptSlice& slice, const KernelsFor<A>& kernels, std::string name, int bias, GptDropoutSite site,
-            GptPlace norm)
+  SliceJoin(const GptSlice& slice, const KernelsFor<A>& kernels, std::string name, int bias,
+            GptDropoutSite site, GptPlace norm)
       : slice_(slice),
         kernels_(kernels),
         name_(std::move(name)),
@@ -127,14 +131,16 @@ class SliceJoin final : public Segment {
 
   void forward(Context& context, Tensors in, Tensors out) const override {
     const Dropout dropout = slice_.dropout(context.pass, site_);
-    kernels_.bias_residual(data<A>(in[0]), floats(context.parameters, bias_), data<A>(in[1]), data<A>(out[0]),
-                           slice_.rows(), slice_.whole.width, &dropout);
+    kernels_.bias_residual(data<A>(in[0]), floats(context.parameters, bias_), data<A>(in[1]),
+                           data<A>(out[0]), slice_.rows(), slice_.whole.width, &dropout);
     if (norm_.exists()) norm_.forward(context, data<A>(out[0]), data<A>(out[1]));
   }
-  void backward(Context& context, Tensors, Tensors out, Tensors grad_out, Tensors grad_in) const override {
+  void backward(Context& context, Tensors, Tensors out, Tensors grad_out,
+                Tensors grad_in) const override {
     run_backward(context, SideGradients(context.gradients), out, grad_out, grad_in);
   }
-  void backward_input(Context& context, Tensors, Tensors out, Tensors grad_out, Tensors grad_in) const override {
+  void backward_input(Context& context, Tensors, Tensors out, Tensors grad_out,
+                      Tensors grad_in) const override {
     Carver memory(context.deferred);
     run_backward(context, sides(memory), out, grad_out, grad_in);
   }
@@ -151,11 +157,12 @@ class SliceJoin final : public Segment {
   }
 
   /// The gradient of the sum goes to x first: part's may lie where what comes in does.
-  void run_backward(const Context& context, const SideGradients& sides, Tensors out, Tensors grad_out,
-                    Tensors grad_in) const {
+  void run_backward(const Context& context, const SideGradients& sides, Tensors out,
+                    Tensors grad_out, Tensors grad_in) const {
     A *dpart = data<A>(grad_in[0]), *dx = data<A>(grad_in[1]);
     if (norm_.exists()) {
-      norm_.backward(context, sides, data<A>(grad_out[1]), data<A>(out[0]), data<A>(grad_out[0]), dx);
+      norm_.backward(context, sides, data<A>(grad_out[1]), data<A>(out[0]), data<A>(grad_out[0]),
+                     dx);
     } else if (dx != data<A>(grad_out[0])) {
       defer(grad_out[0], dx);
     }
@@ -175,21 +182,22 @@ class SliceJoin final : public Segment {
 }  // namespace
 
 template <class A>
-std::unique_ptr<Segment> make_slice_norm(const GptSlice& slice, const KernelsFor<A>& kernels, const std::string& name,
-                                         GptPlace norm, bool passes) {
+std::unique_ptr<Segment> make_slice_norm(const GptSlice& slice, const KernelsFor<A>& kernels,
+                                         const std::string& name, GptPlace norm, bool passes) {
   return std::make_unique<SliceNorm<A>>(slice, kernels, name, norm, passes);
 }
 template <class A>
-std::unique_ptr<Segment> make_slice_join(const GptSlice& slice, const KernelsFor<A>& kernels, const std::string& name,
-                                         int bias, GptDropoutSite site, GptPlace norm) {
+std::unique_ptr<Segment> make_slice_join(const GptSlice& slice, const KernelsFor<A>& kernels,
+                                         const std::string& name, int bias, GptDropoutSite site,
+                                         GptPlace norm) {
   return std::make_unique<SliceJoin<A>>(slice, kernels, name, bias, site, norm);
 }
 
-#define TUTTI_MAKE(A)                                                                                               \
-  template std::unique_ptr<Segment> make_slice_norm(const GptSlice&, const KernelsFor<A>&, const std::string&,      \
-                                                    GptPlace, bool);                                                \
-  template std::unique_ptr<Segment> make_slice_join(const GptSlice&, const KernelsFor<A>&, const std::string&, int, \
-                                                    GptDropoutSite, GptPlace);
+#define TUTTI_MAKE(A)                                                                      \
+  template std::unique_ptr<Segment> make_slice_norm(const GptSlice&, const KernelsFor<A>&, \
+                                                    const std::string&, GptPlace, bool);   \
+  template std::unique_ptr<Segment> make_slice_join(                                       \
+      const GptSlice&, const KernelsFor<A>&, const std::string&, int, GptDropoutSite, GptPlace);
 TUTTI_FOR_ACTIVATIONS(TUTTI_MAKE)
 #undef TUTTI_MAKE
 

@@ -1,5 +1,5 @@
-// The segments of one column of the sliced GPT (gpt_slices.h), written like the whole one's (gpt_segments.h), with
-// which they share the cores of attention and the mlp (gpt_core.h).
+// The segments of one column of the sliced GPT (gpt_slices.h), written like the whole one's
+// (gpt_segments.h), with which they share the cores of attention and the mlp (gpt_core.h).
 #pragma once
 
 #include <memory>
@@ -15,7 +15,8 @@ struct GptSlice {
   GptShape whole;
   int64_t slices, column;
 
-  int64_t rows() const { return whole.rows() / slices; }  ///< of the residual stream: it has rows [first_row, ...)
+  /// of the residual stream: it has rows [first_row, ...)
+  int64_t rows() const { return whole.rows() / slices; }
   int64_t first_row() const { return column * rows(); }
   int64_t vocab() const { return whole.vocab / slices; }
   int64_t first_token() const { return column * vocab(); }
@@ -44,24 +45,25 @@ template <class A>
 std::unique_ptr<Segment> make_slice_position(const GptSlice& slice, const KernelsFor<A>& kernels);
 /// x -> normed, and x again if `passes`.
 template <class A>
-std::unique_ptr<Segment> make_slice_norm(const GptSlice& slice, const KernelsFor<A>& kernels, const std::string& name,
-                                         GptPlace norm, bool passes);
+std::unique_ptr<Segment> make_slice_norm(const GptSlice& slice, const KernelsFor<A>& kernels,
+                                         const std::string& name, GptPlace norm, bool passes);
 /// normed, x -> part, x: its heads.
 template <class A>
 std::unique_ptr<Segment> make_slice_attention(const GptSlice& slice, const KernelsFor<A>& kernels,
                                               const RotaryTable& rotary);
 /// part, x -> x + dropout(part + bias), and its norm in front if there is one.
 template <class A>
-std::unique_ptr<Segment> make_slice_join(const GptSlice& slice, const KernelsFor<A>& kernels, const std::string& name,
-                                         int bias, GptDropoutSite site, GptPlace norm);
+std::unique_ptr<Segment> make_slice_join(const GptSlice& slice, const KernelsFor<A>& kernels,
+                                         const std::string& name, int bias, GptDropoutSite site,
+                                         GptPlace norm);
 /// normed, x -> part, x: its hidden units.
 template <class A>
 std::unique_ptr<Segment> make_slice_mlp(const GptSlice& slice, const KernelsFor<A>& kernels);
 /// normed, targets -> logits, statistics.
 template <class A>
 std::unique_ptr<Segment> make_slice_logits(const GptSlice& slice, const KernelsFor<A>& kernels);
-/// logits, statistics, targets -> loss: the whole model's, alike in every column. Its gradient goes to the logits;
-/// nothing flows back through the statistics.
+/// logits, statistics, targets -> loss: the whole model's, alike in every column. Its gradient goes
+/// to the logits; nothing flows back through the statistics.
 template <class A>
 std::unique_ptr<Segment> make_slice_loss(const GptSlice& slice, const KernelsFor<A>& kernels);
 

@@ -31,7 +31,8 @@ Block slice_block(const Block& whole, int64_t slices, int64_t column) {
       const std::vector<int64_t> dims = parameter.dims;
       parameter.dims[dim] /= slices;
       if (dims.size() == 2) keep_deviation(parameter.init, dims, parameter.dims);
-      if (!parameter.shared_with.empty()) parameter.shared_with = column_name("embed", column) + "/tok.weight";
+      if (!parameter.shared_with.empty())
+        parameter.shared_with = column_name("embed", column) + "/tok.weight";
     }
     block.parameters.push_back(std::move(parameter));
   }
@@ -49,15 +50,17 @@ void check(const Job& job, const GptShape& shape, const KernelsFor<A>& kernels) 
   cut("model.vocab", shape.vocab);
   cut("train.micro_batch_size x model.context", shape.rows());
   if (!plain_cross_entropy(job.loss))
-    faults.push_back(fmt::format(
-        "train.tensor_slices = {} needs loss.kind = \"cross-entropy\" without smoothing and weights", slices));
-  const auto& v = kernels.vocabulary;
-  if (!v.embed || !v.embed_backward || !v.positions || !v.positions_backward || !v.statistics || !v.cross_entropy ||
-      !v.cross_entropy_backward)
     faults.push_back(
-        fmt::format("train.tensor_slices = {} but numerics.device = \"{}\" has no kernels for slices of a "
-                    "vocabulary",
-                    slices, job.numerics.device));
+        fmt::format("train.tensor_slices = {} needs loss.kind = \"cross-entropy\" without "
+                    "smoothing and weights",
+                    slices));
+  const auto& v = kernels.vocabulary;
+  if (!v.embed || !v.embed_backward || !v.positions || !v.positions_backward || !v.statistics ||
+      !v.cross_entropy || !v.cross_entropy_backward)
+    faults.push_back(fmt::format(
+        "train.tensor_slices = {} but numerics.device = \"{}\" has no kernels for slices of a "
+        "vocabulary",
+        slices, job.numerics.device));
   if (!faults.empty()) throw Error(fmt::format("{}", fmt::join(faults, "\n")));
 }
 
@@ -78,24 +81,32 @@ Dropout GptSlice::dropout(const Pass& pass, GptDropoutSite site) const {
 }
 
 Border GptSlice::stream() const { return {"x", {rows(), whole.width}, whole.type}; }
-Border GptSlice::normed() const { return {"normed", {rows(), whole.width}, whole.type, Exchange::kGather}; }
+Border GptSlice::normed() const {
+  return {"normed", {rows(), whole.width}, whole.type, Exchange::kGather};
+}
 Border GptSlice::all_normed() const { return {"normed", {whole.rows(), whole.width}, whole.type}; }
-Border GptSlice::part() const { return {"part", {whole.rows(), whole.width}, at::kFloat, Exchange::kScatter}; }
+Border GptSlice::part() const {
+  return {"part", {whole.rows(), whole.width}, at::kFloat, Exchange::kScatter};
+}
 Border GptSlice::part_rows() const { return {"part", {rows(), whole.width}, whole.type}; }
 Border GptSlice::passed_stream() const {
   Border border = stream();
   border.same_as = border.name;
   return border;
 }
-Border GptSlice::logits() const { return {"logits", {whole.batch, whole.length, vocab()}, whole.type}; }
+Border GptSlice::logits() const {
+  return {"logits", {whole.batch, whole.length, vocab()}, whole.type};
+}
 Border GptSlice::statistics() const {
   return {"statistics", {whole.rows(), kStatistics}, at::kFloat, Exchange::kGather};
 }
-Border GptSlice::all_statistics() const { return {"statistics", {slices, whole.rows(), kStatistics}, at::kFloat}; }
+Border GptSlice::all_statistics() const {
+  return {"statistics", {slices, whole.rows(), kStatistics}, at::kFloat};
+}
 
 template <class A>
-std::vector<Block> gpt_slice_blocks(const Job& job, const GptShape& shape, const KernelsFor<A>& kernels,
-                                    const RotaryTable& rotary) {
+std::vector<Block> gpt_slice_blocks(const Job& job, const GptShape& shape,
+                                    const KernelsFor<A>& kernels, const RotaryTable& rotary) {
   check(job, shape, kernels);
   const int64_t slices = job.train.tensor_slices;
   const std::vector<Block> whole = gpt_blocks(job.model);
@@ -105,16 +116,20 @@ std::vector<Block> gpt_slice_blocks(const Job& job, const GptShape& shape, const
     for (int64_t column = 0; column < slices; ++column) {
       const GptSlice slice{shape, slices, column};
       Block& block = blocks.emplace_back(slice_block(whole[i], slices, column));
-      const auto add = [&](std::unique_ptr<Segment> segment) { block.segments.push_back(std::move(segment)); };
+      const auto add = [&](std::unique_ptr<Segment> segment) {
+        block.segments.push_back(std::move(segment));
+      };
       if (i == 0) {
         add(make_slice_embed(slice, kernels));
         add(make_slice_position(slice, kernels));
       } else if (i + 1 < whole.size()) {
         add(make_slice_norm(slice, kernels, "norm1", layer.norm1, true));
         add(make_slice_attention(slice, kernels, rotary));
-        add(make_slice_join(slice, kernels, "join1", layer.proj.bias, GptDropoutSite::kAttention, layer.norm2));
+        add(make_slice_join(slice, kernels, "join1", layer.proj.bias, GptDropoutSite::kAttention,
+                            layer.norm2));
         add(make_slice_mlp(slice, kernels));
-        add(make_slice_join(slice, kernels, "join2", layer.fc2.bias, GptDropoutSite::kMlp, GptPlace{}));
+        add(make_slice_join(slice, kernels, "join2", layer.fc2.bias, GptDropoutSite::kMlp,
+                            GptPlace{}));
       } else {
         add(make_slice_norm(slice, kernels, "norm", gpt_head_places(shape).norm, false));
         add(make_slice_logits(slice, kernels));
@@ -125,8 +140,9 @@ std::vector<Block> gpt_slice_blocks(const Job& job, const GptShape& shape, const
   return blocks;
 }
 
-#define TUTTI_MAKE(A) \
-  template std::vector<Block> gpt_slice_blocks(const Job&, const GptShape&, const KernelsFor<A>&, const RotaryTable&);
+#define TUTTI_MAKE(A)                                                                             \
+  template std::vector<Block> gpt_slice_blocks(const Job&, const GptShape&, const KernelsFor<A>&, \
+                                               const RotaryTable&);
 TUTTI_FOR_ACTIVATIONS(TUTTI_MAKE)
 #undef TUTTI_MAKE
 

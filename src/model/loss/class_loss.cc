@@ -1,5 +1,5 @@
-// Every row has soft targets q, not always of sum 1: its loss is the sum over classes of -q log p, whose gradient is
-// sum(q) p - q, which is how ATen differentiates a log-softmax.
+// Every row has soft targets q, not always of sum 1: its loss is the sum over classes of -q log p,
+// whose gradient is sum(q) p - q, which is how ATen differentiates a log-softmax.
 //   w_y         the weight of class y; s: smoothing; C: classes; m: the row's mix (0 without mixup)
 //   q(y)        (1 - s) w_y at y, plus s / C w_c at every class c
 //   q           (1 - m) q(targets) + m q(other_targets); an ignored target adds nothing
@@ -94,18 +94,22 @@ class ClassLoss final : public Segment {
     at::Tensor minus_q = matrix(context.work, 0);
     std::memset(minus_q.data_ptr(), 0, static_cast<size_t>(rows_ * classes_) * sizeof(float));
     for (int64_t r = 0; r < rows_; ++r)
-      add_soft_targets(row_at(in, r), -(1 - teacher_share()), minus_q.mutable_data_ptr<float>() + r * classes_);
+      add_soft_targets(row_at(in, r), -(1 - teacher_share()),
+                       minus_q.mutable_data_ptr<float>() + r * classes_);
     at::_log_softmax_backward_data_out(to, minus_q, matrix(context.saved, 0), 1, at::kFloat);
     if (spec_.teacher) add_teacher(context, in, to);
   }
-  void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const override {
+  void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out,
+                      Tensors grad_in) const override {
     backward(context, in, out, grad_out, grad_in);
   }
   void backward_weight(Context&, Tensors, Tensors) const override {}
 
  private:
   int64_t matrices() const { return spec_.teacher ? 3 : 1; }
-  int64_t matrix_bytes() const { return align_up(rows_ * classes_ * static_cast<int64_t>(sizeof(float)), 64); }
+  int64_t matrix_bytes() const {
+    return align_up(rows_ * classes_ * static_cast<int64_t>(sizeof(float)), 64);
+  }
   double teacher_share() const { return spec_.teacher ? spec_.mix : 0; }
 
   // The teacher's logits; undefined without one.
@@ -113,8 +117,8 @@ class ClassLoss final : public Segment {
     if (!spec_.teacher) return {};
     const at::Tensor answer = spec_.teacher(in.subspan(1));
     if (answer.sizes() != in[0].sizes())
-      throw Error(fmt::format("the teacher's output is [{}], the model's [{}]", fmt::join(answer.sizes(), ", "),
-                              fmt::join(in[0].sizes(), ", ")));
+      throw Error(fmt::format("the teacher's output is [{}], the model's [{}]",
+                              fmt::join(answer.sizes(), ", "), fmt::join(in[0].sizes(), ", ")));
     return answer;
   }
 
@@ -127,11 +131,13 @@ class ClassLoss final : public Segment {
   size_t place_of(const std::string& name) const {
     for (size_t i = 0; i < inputs_.size(); ++i)
       if (inputs_[i].name == name) return i;
-    throw Error(fmt::format("the loss of {} wants {}, which the data does not have", spec_.logits.name, name));
+    throw Error(fmt::format("the loss of {} wants {}, which the data does not have",
+                            spec_.logits.name, name));
   }
 
   at::Tensor matrix(std::span<std::byte> memory, int64_t index) const {
-    TUTTI_CHECK(static_cast<int64_t>(memory.size()) >= (index + 1) * matrix_bytes(), "too little memory for the loss");
+    TUTTI_CHECK(static_cast<int64_t>(memory.size()) >= (index + 1) * matrix_bytes(),
+                "too little memory for the loss");
     return at::from_blob(memory.data() + index * matrix_bytes(), {rows_, classes_}, at::kFloat);
   }
 
@@ -159,19 +165,22 @@ class ClassLoss final : public Segment {
   }
 
   double spread(const Row& row) const {  // share of the row over which the smoothing is spread
-    const double shares =
-        (row.target == kIgnoredTarget ? 0 : 1 - row.mix) + (row.other == kIgnoredTarget ? 0 : row.mix);
+    const double shares = (row.target == kIgnoredTarget ? 0 : 1 - row.mix) +
+                          (row.other == kIgnoredTarget ? 0 : row.mix);
     return shares * spec_.smoothing / static_cast<double>(classes_);
   }
 
   double hard_loss(const Row& row, const float* log_p) const {
     const double kept = 1 - spec_.smoothing;
     double loss = 0;
-    if (row.target != kIgnoredTarget) loss -= (1 - row.mix) * kept * weight_of(row.target) * log_p[row.target];
-    if (row.other != kIgnoredTarget) loss -= row.mix * kept * weight_of(row.other) * log_p[row.other];
+    if (row.target != kIgnoredTarget)
+      loss -= (1 - row.mix) * kept * weight_of(row.target) * log_p[row.target];
+    if (row.other != kIgnoredTarget)
+      loss -= row.mix * kept * weight_of(row.other) * log_p[row.other];
     if (spec_.smoothing > 0) {
       double all = 0;
-      for (int64_t c = 0; c < classes_; ++c) all += spec_.weights[static_cast<size_t>(c)] * log_p[c];
+      for (int64_t c = 0; c < classes_; ++c)
+        all += spec_.weights[static_cast<size_t>(c)] * log_p[c];
       loss -= spread(row) * all;
     }
     return loss;
@@ -180,9 +189,11 @@ class ClassLoss final : public Segment {
   void add_soft_targets(const Row& row, double factor, float* q) const {
     const double kept = factor * (1 - spec_.smoothing);
     if (const double s = factor * spread(row); s != 0)
-      for (int64_t c = 0; c < classes_; ++c) q[c] = static_cast<float>(s * spec_.weights[static_cast<size_t>(c)]);
+      for (int64_t c = 0; c < classes_; ++c)
+        q[c] = static_cast<float>(s * spec_.weights[static_cast<size_t>(c)]);
     if (row.target != kIgnoredTarget)
-      q[row.target] = static_cast<float>(q[row.target] + kept * (1 - row.mix) * weight_of(row.target));
+      q[row.target] =
+          static_cast<float>(q[row.target] + kept * (1 - row.mix) * weight_of(row.target));
     if (row.other != kIgnoredTarget)
       q[row.other] = static_cast<float>(q[row.other] + kept * row.mix * weight_of(row.other));
   }
@@ -194,7 +205,8 @@ class ClassLoss final : public Segment {
     const float* t = teacher.const_data_ptr<float>() + r * classes_;
     double divergence = 0;
     for (int64_t c = 0; c < classes_; ++c)
-      if (const double p = std::exp(double{t[c]}); p > 0) divergence += p * (double{t[c]} - double{s[c]});
+      if (const double p = std::exp(double{t[c]}); p > 0)
+        divergence += p * (double{t[c]} - double{s[c]});
     return spec_.temperature * spec_.temperature * divergence;
   }
 
@@ -207,7 +219,8 @@ class ClassLoss final : public Segment {
       const double factor = spec_.mix * spec_.temperature * row_at(in, r).weight;
       if (factor == 0) continue;
       for (int64_t i = r * classes_; i < (r + 1) * classes_; ++i)
-        grad[i] = static_cast<float>(grad[i] + factor * (std::exp(double{s[i]}) - std::exp(double{t[i]})));
+        grad[i] = static_cast<float>(grad[i] +
+                                     factor * (std::exp(double{s[i]}) - std::exp(double{t[i]})));
     }
   }
 
@@ -224,11 +237,11 @@ std::unique_ptr<Segment> class_loss(ClassLossSpec spec) {
   const Border &logits = spec.logits, &targets = spec.targets;
   if (logits.dims.size() < 2 || targets.type != at::kLong || !floating(logits) ||
       targets.dims != std::vector<int64_t>(logits.dims.begin(), logits.dims.end() - 1))
-    throw Error(fmt::format("cross-entropy of {} needs int64 targets of its leading dims, not {}", to_string(logits),
-                            to_string(targets)));
+    throw Error(fmt::format("cross-entropy of {} needs int64 targets of its leading dims, not {}",
+                            to_string(logits), to_string(targets)));
   if (!spec.weights.empty() && static_cast<int64_t>(spec.weights.size()) != logits.dims.back())
-    throw Error(
-        fmt::format("loss.class_weights are {} but there are {} classes", spec.weights.size(), logits.dims.back()));
+    throw Error(fmt::format("loss.class_weights are {} but there are {} classes",
+                            spec.weights.size(), logits.dims.back()));
   return std::make_unique<ClassLoss>(std::move(spec));
 }
 

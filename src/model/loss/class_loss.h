@@ -1,4 +1,5 @@
-// Cross-entropy against classes, plain or with all that softens it: label smoothing, class weights, mixup, a teacher.
+// Cross-entropy against classes, plain or with all that softens it: label smoothing, class weights,
+// mixup, a teacher.
 #pragma once
 
 #include <functional>
@@ -14,15 +15,16 @@ struct ClassLossSpec {
   Border targets;  ///< [...] int64; kIgnoredTarget: none
   double smoothing = 0;
   std::vector<double> weights;  ///< of the classes; empty: all 1
-  bool mixup = false;           ///< reads "other_targets" as targets and "mix" [the first dim of targets]
+  /// reads "other_targets" as targets and "mix" [the first dim of targets]
+  bool mixup = false;
   /// A teacher of weight `mix` at `temperature`, asked in every forward with the tensors of `data`.
   Teacher teacher;
   double temperature = 1, mix = 0;
   std::vector<Border> data;
 };
 
-/// Inputs: the logits and targets, with mixup "other_targets" and "mix"; with a teacher the logits and all of `data`.
-/// Throws Error for shapes that do not fit.
+/// Inputs: the logits and targets, with mixup "other_targets" and "mix"; with a teacher the logits
+/// and all of `data`. Throws Error for shapes that do not fit.
 std::unique_ptr<Segment> class_loss(ClassLossSpec spec);
 
 }  // namespace tutti

@@ -47,19 +47,23 @@ DeviceClassLoss::DeviceClassLoss(const ClassLossSpec& spec, int64_t rows, int64_
     : spec_(spec),
       rows_(rows),
       classes_(classes),
-      weighted_(std::any_of(spec.weights.begin(), spec.weights.end(), [](double w) { return w != 1; })),
+      weighted_(
+          std::any_of(spec.weights.begin(), spec.weights.end(), [](double w) { return w != 1; })),
       weights_(at::tensor(spec.weights, at::kDouble)),
       columns_(at::arange(classes, at::kLong)) {
   plain_ = spec.smoothing == 0 && !weighted_ && !spec.mixup && !spec.teacher;
 }
 
-at::Tensor DeviceClassLoss::matrix(std::span<std::byte> memory, int64_t index, at::Device device) const {
+at::Tensor DeviceClassLoss::matrix(std::span<std::byte> memory, int64_t index,
+                                   at::Device device) const {
   const int64_t bytes = (rows_ * classes_ * static_cast<int64_t>(sizeof(float)) + 63) / 64 * 64;
-  TUTTI_CHECK(static_cast<int64_t>(memory.size()) >= (index + 1) * bytes, "too little memory for the loss");
+  TUTTI_CHECK(static_cast<int64_t>(memory.size()) >= (index + 1) * bytes,
+              "too little memory for the loss");
   return view_on(device, memory.data() + index * bytes, {rows_, classes_}, at::kFloat);
 }
 
-DeviceClassLoss::Part DeviceClassLoss::part(const at::Tensor& targets, const at::Tensor& share) const {
+DeviceClassLoss::Part DeviceClassLoss::part(const at::Tensor& targets,
+                                            const at::Tensor& share) const {
   Part part;
   part.targets = targets.reshape({rows_});
   part.none = part.targets.eq(kIgnoredTarget);
@@ -73,8 +77,10 @@ DeviceClassLoss::Part DeviceClassLoss::part(const at::Tensor& targets, const at:
 std::vector<DeviceClassLoss::Part> DeviceClassLoss::parts(const ClassRows& in) const {
   if (!spec_.mixup) return {part(in.targets, {})};
   const int64_t samples = spec_.targets.dims[0];
-  const at::Tensor mix =
-      in.mix.to(at::kDouble).reshape({samples, 1}).expand({samples, rows_ / samples}).reshape({rows_});
+  const at::Tensor mix = in.mix.to(at::kDouble)
+                             .reshape({samples, 1})
+                             .expand({samples, rows_ / samples})
+                             .reshape({rows_});
   return {part(in.targets, 1 - mix), part(in.others, mix)};
 }
 
@@ -91,19 +97,21 @@ at::Tensor DeviceClassLoss::spread(const std::vector<Part>& parts) const {
 }
 
 // [rows]. What counts nothing is filled with zero: a probability of zero has no finite logarithm.
-at::Tensor DeviceClassLoss::hard_loss(const std::vector<Part>& parts, const at::Tensor& log_p) const {
+at::Tensor DeviceClassLoss::hard_loss(const std::vector<Part>& parts,
+                                      const at::Tensor& log_p) const {
   at::Tensor loss;
   for (const Part& part : parts) {
     const at::Tensor picked = log_p.gather(1, part.place.unsqueeze(1)).squeeze(1).to(at::kDouble);
     const at::Tensor own = part.share * part.weight * picked * -(1 - spec_.smoothing);
-    const at::Tensor kept = own.masked_fill(part.none, 0.0)
-                                .masked_fill(part.targets.ge(classes_).logical_or(part.targets.lt(kIgnoredTarget)),
-                                             std::numeric_limits<double>::quiet_NaN());
+    const at::Tensor kept =
+        own.masked_fill(part.none, 0.0)
+            .masked_fill(part.targets.ge(classes_).logical_or(part.targets.lt(kIgnoredTarget)),
+                         std::numeric_limits<double>::quiet_NaN());
     loss = loss.defined() ? loss + kept : kept;
   }
   if (spec_.smoothing == 0) return loss;
-  const at::Tensor all =
-      weighted_ ? (log_p * weights_.on(log_p.device())).sum(1) : at::sum(log_p, 1, false, at::kDouble);
+  const at::Tensor all = weighted_ ? (log_p * weights_.on(log_p.device())).sum(1)
+                                   : at::sum(log_p, 1, false, at::kDouble);
   const at::Tensor share = spread(parts);
   return loss - (share * all).masked_fill(share.eq(0), 0.0);
 }
@@ -113,7 +121,8 @@ at::Tensor DeviceClassLoss::soft_loss(const Context& context, at::Device device)
   const at::Tensor student = matrix(context.saved, 1, device).to(at::kDouble);
   const at::Tensor teacher = matrix(context.saved, 2, device).to(at::kDouble);
   const at::Tensor p = teacher.exp();
-  return (p * (teacher - student)).masked_fill(p.eq(0), 0.0).sum(1) * (spec_.temperature * spec_.temperature);
+  return (p * (teacher - student)).masked_fill(p.eq(0), 0.0).sum(1) *
+         (spec_.temperature * spec_.temperature);
 }
 
 void DeviceClassLoss::forward(const Context& context, const ClassRows& in, const at::Tensor& taught,
@@ -122,7 +131,8 @@ void DeviceClassLoss::forward(const Context& context, const ClassRows& in, const
   if (plain_)
     return with_kernels(in.logits, [&](const auto& kernels, auto type) {
       kernels.cross_entropy(data<decltype(type)>(in.logits), data<int64_t>(in.targets),
-                            reinterpret_cast<float*>(context.saved.data()), data<double>(loss), rows_, classes_);
+                            reinterpret_cast<float*>(context.saved.data()), data<double>(loss),
+                            rows_, classes_);
     });
   const at::Tensor logits = in.logits.reshape({rows_, classes_}).to(at::kFloat);
   at::Tensor log_p = matrix(context.saved, 0, device);
@@ -131,7 +141,8 @@ void DeviceClassLoss::forward(const Context& context, const ClassRows& in, const
   const at::Tensor weight = row_weight(columns);
   at::Tensor each = hard_loss(columns, log_p);
   if (spec_.teacher) {
-    at::Tensor student_log_p = matrix(context.saved, 1, device), teacher_log_p = matrix(context.saved, 2, device);
+    at::Tensor student_log_p = matrix(context.saved, 1, device),
+               teacher_log_p = matrix(context.saved, 2, device);
     at::log_softmax_out(student_log_p, logits / spec_.temperature, 1);
     const at::Tensor answer = taught.to(logits.options()).reshape({rows_, classes_});
     at::log_softmax_out(teacher_log_p, answer / spec_.temperature, 1);
@@ -141,20 +152,23 @@ void DeviceClassLoss::forward(const Context& context, const ClassRows& in, const
   loss.copy_(at::stack({each.sum(), weight.sum()}));
 }
 
-void DeviceClassLoss::backward(const Context& context, const ClassRows& in, const at::Tensor& grad) const {
+void DeviceClassLoss::backward(const Context& context, const ClassRows& in,
+                               const at::Tensor& grad) const {
   const at::Device device = in.logits.device();
   if (plain_)
     return with_kernels(in.logits, [&](const auto& kernels, auto type) {
       using A = decltype(type);
       kernels.cross_entropy_backward(data<A>(in.logits), data<int64_t>(in.targets),
-                                     reinterpret_cast<const float*>(context.saved.data()), context.loss_scale,
-                                     data<A>(grad), rows_, classes_);
+                                     reinterpret_cast<const float*>(context.saved.data()),
+                                     context.loss_scale, data<A>(grad), rows_, classes_);
     });
   const std::vector<Part> columns = parts(in);
   const double hard = spec_.teacher ? 1 - spec_.mix : 1;
   const auto scaled = [&](const at::Tensor& x, double factor) {
     const at::Tensor y = x * factor;
-    return context.loss_scale == nullptr ? y : y * view_on(device, context.loss_scale, {1}, at::kDouble);
+    return context.loss_scale == nullptr
+               ? y
+               : y * view_on(device, context.loss_scale, {1}, at::kDouble);
   };
   // -q; computed in float64, rounded by every write.
   at::Tensor minus_q = matrix(context.work, 0, device);
@@ -167,11 +181,13 @@ void DeviceClassLoss::backward(const Context& context, const ClassRows& in, cons
     const at::Tensor value = scaled(part.share * part.weight, -hard * (1 - spec_.smoothing));
     minus_q.addcmul_(hit, value.unsqueeze(1));
   }
-  at::Tensor dlogits = at::_log_softmax_backward_data(minus_q, matrix(context.saved, 0, device), 1, at::kFloat);
+  at::Tensor dlogits =
+      at::_log_softmax_backward_data(minus_q, matrix(context.saved, 0, device), 1, at::kFloat);
   if (spec_.teacher) {  // d/dx of T^2 KL(t || p_T) is T (p_T - t)
     const at::Tensor student = matrix(context.saved, 1, device).to(at::kDouble);
     const at::Tensor teacher = matrix(context.saved, 2, device).to(at::kDouble);
-    const at::Tensor factor = scaled(row_weight(columns), spec_.mix * spec_.temperature).unsqueeze(1);
+    const at::Tensor factor =
+        scaled(row_weight(columns), spec_.mix * spec_.temperature).unsqueeze(1);
     dlogits = (factor * (student.exp() - teacher.exp()) + dlogits).to(at::kFloat);
   }
   grad.copy_(dlogits.view_as(grad));

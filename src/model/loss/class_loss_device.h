@@ -1,5 +1,6 @@
-// The class loss of a micro-batch that lies on a GPU, by operations that neither wait for it nor depend on the order in
-// which its threads run. The formulas are class_loss.cc's; sums are of float64.
+// The class loss of a micro-batch that lies on a GPU, by operations that neither wait for it nor
+// depend on the order in which its threads run. The formulas are class_loss.cc's; sums are of
+// float64.
 #pragma once
 
 #include "model/core/device_tensor.h"
@@ -17,9 +18,10 @@ class DeviceClassLoss {
   /// `spec.weights` is whole: one per class.
   DeviceClassLoss(const ClassLossSpec& spec, int64_t rows, int64_t classes);
 
-  /// Writes (sum, count) into `loss`; leaves in context.saved what backward reads. `taught`: the teacher's logits, or
-  /// undefined. A target that is no class makes the sum NaN.
-  void forward(const Context& context, const ClassRows& in, const at::Tensor& taught, const at::Tensor& loss) const;
+  /// Writes (sum, count) into `loss`; leaves in context.saved what backward reads. `taught`: the
+  /// teacher's logits, or undefined. A target that is no class makes the sum NaN.
+  void forward(const Context& context, const ClassRows& in, const at::Tensor& taught,
+               const at::Tensor& loss) const;
   /// The gradient of the sum, times *context.loss_scale.
   void backward(const Context& context, const ClassRows& in, const at::Tensor& grad) const;
 

@@ -23,12 +23,18 @@ using Elementwise = std::function<at::Tensor(const at::Tensor& output, const at:
 
 Elementwise elementwise(const LossConfig& config) {
   const auto each = at::Reduction::None;
-  if (config.kind == "mse") return [](const auto& x, const auto& t) { return at::mse_loss(x, t, each); };
-  if (config.kind == "mae") return [](const auto& x, const auto& t) { return at::l1_loss(x, t, each); };
+  if (config.kind == "mse")
+    return [](const auto& x, const auto& t) { return at::mse_loss(x, t, each); };
+  if (config.kind == "mae")
+    return [](const auto& x, const auto& t) { return at::l1_loss(x, t, each); };
   if (config.kind == "huber")
-    return [delta = config.delta](const auto& x, const auto& t) { return at::huber_loss(x, t, each, delta); };
+    return [delta = config.delta](const auto& x, const auto& t) {
+      return at::huber_loss(x, t, each, delta);
+    };
   if (config.kind == "bce")
-    return [](const auto& x, const auto& t) { return at::binary_cross_entropy_with_logits(x, t, {}, {}, each); };
+    return [](const auto& x, const auto& t) {
+      return at::binary_cross_entropy_with_logits(x, t, {}, {}, each);
+    };
   return {};
 }
 
@@ -40,19 +46,20 @@ const Border& find(const std::vector<Border>& data, const std::string& name) {
 
 void check_same(const std::string& kind, const Border& output, const Border& targets) {
   if (output.dims != targets.dims || output.type != at::kFloat || targets.type != at::kFloat)
-    throw Error(fmt::format("loss.kind = \"{}\" of {} needs float targets of the same dims, not {}", kind,
-                            to_string(output), to_string(targets)));
+    throw Error(fmt::format("loss.kind = \"{}\" of {} needs float targets of the same dims, not {}",
+                            kind, to_string(output), to_string(targets)));
 }
 
-// What elements with a target add up to, and how many there are. The others' targets are replaced first: a gradient of
-// zero times NaN would be NaN.
+// What elements with a target add up to, and how many there are. The others' targets are replaced
+// first: a gradient of zero times NaN would be NaN.
 at::Tensor summed(const Elementwise& loss, const at::Tensor& output, const at::Tensor& targets,
                   const at::Tensor& valid) {
   const at::Tensor losses = loss(output, at::where(valid, targets, 0.0)).to(at::kDouble);
   return at::stack({at::where(valid, losses, 0.0).sum(), valid.to(at::kDouble).sum()});
 }
 
-std::unique_ptr<Segment> autograd_loss(std::string name, std::vector<Border> inputs, TensorFunction function) {
+std::unique_ptr<Segment> autograd_loss(std::string name, std::vector<Border> inputs,
+                                       TensorFunction function) {
   AutogradSegment::Spec spec;
   spec.name = std::move(name);
   spec.inputs = std::move(inputs);
@@ -83,7 +90,8 @@ void check_classes(const at::Tensor& targets, int64_t classes) {
       throw Error(fmt::format("target {} is not one of the {} classes", target[i], classes));
 }
 
-std::function<void(Tensors data)> class_check(const Job& job, const Border& output, const std::vector<Border>& data) {
+std::function<void(Tensors data)> class_check(const Job& job, const Border& output,
+                                              const std::vector<Border>& data) {
   if (elementwise(job.loss)) return {};
   std::vector<size_t> places;
   for (size_t i = 0; i < data.size(); ++i)
@@ -116,7 +124,8 @@ TensorFunction reconstruction_loss(const LossConfig& config) {
   };
 }
 
-std::unique_ptr<Segment> loss_segment(const Job& job, Border output, const std::vector<Border>& data) {
+std::unique_ptr<Segment> loss_segment(const Job& job, Border output,
+                                      const std::vector<Border>& data) {
   const std::string& kind = job.loss.kind;
   Elementwise loss = elementwise(job.loss);
   if (loss) {
@@ -124,7 +133,8 @@ std::unique_ptr<Segment> loss_segment(const Job& job, Border output, const std::
     check_same(kind, output, targets);
     return autograd_loss(kind, {std::move(output), targets},
                          [loss = std::move(loss)](const Pass&, Tensors, Tensors in) {
-                           return std::vector<at::Tensor>{summed(loss, in[0], in[1], at::isnan(in[1]).logical_not())};
+                           return std::vector<at::Tensor>{
+                               summed(loss, in[0], in[1], at::isnan(in[1]).logical_not())};
                          });
   }
   if (!kind.empty() && kind != "auto" && kind != "cross-entropy" && kind != "distill")
@@ -132,8 +142,8 @@ std::unique_ptr<Segment> loss_segment(const Job& job, Border output, const std::
   return class_loss(class_spec(job, std::move(output), data));
 }
 
-std::unique_ptr<Segment> distill_segment(const Job& job, Border output, const std::vector<Border>& data,
-                                         Teacher teacher) {
+std::unique_ptr<Segment> distill_segment(const Job& job, Border output,
+                                         const std::vector<Border>& data, Teacher teacher) {
   ClassLossSpec spec = class_spec(job, std::move(output), data);
   spec.teacher = std::move(teacher);
   spec.temperature = job.loss.temperature;

@@ -50,7 +50,8 @@ FrameProgress FrameReader::read(int socket, Frame& frame) {
       return FrameProgress::kMore;
     }
     iovec part{};
-    part.iov_base = in_head ? reinterpret_cast<char*>(&head_) + have_ : partial_.bytes.data() + (have_ - sizeof(Head));
+    part.iov_base = in_head ? reinterpret_cast<char*>(&head_) + have_
+                            : partial_.bytes.data() + (have_ - sizeof(Head));
     part.iov_len = want;
     alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
     msghdr message{};
@@ -79,8 +80,10 @@ FrameProgress FrameWriter::write(int socket) {
   while (!queue_.empty()) {
     const Frame& frame = *queue_.front();
     TUTTI_CHECK(frame.fds.size() <= kMaxFds, "{} descriptors in one card", frame.fds.size());
-    FrameReader::Head head{kMagic, frame.kind, frame.rank, static_cast<uint32_t>(frame.fds.size()), frame.bytes.size()};
-    iovec parts[2] = {{&head, sizeof(head)}, {const_cast<char*>(frame.bytes.data()), frame.bytes.size()}};
+    FrameReader::Head head{kMagic, frame.kind, frame.rank, static_cast<uint32_t>(frame.fds.size()),
+                           frame.bytes.size()};
+    iovec parts[2] = {{&head, sizeof(head)},
+                      {const_cast<char*>(frame.bytes.data()), frame.bytes.size()}};
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = 2;

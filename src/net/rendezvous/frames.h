@@ -1,5 +1,5 @@
-// Frames of bytes and descriptors over a unix stream socket, for the rendezvous of processes. Never blocks: reader and
-// writer keep what is half done until the socket is ready again.
+// Frames of bytes and descriptors over a unix stream socket, for the rendezvous of processes. Never
+// blocks: reader and writer keep what is half done until the socket is ready again.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ enum class FrameProgress { kMore, kBlocked, kClosed };
 
 class FrameReader {
  public:
-  /// kMore: `frame` was filled. kBlocked: wait for the socket. kClosed: the other end is gone. Throws Error on
-  /// nonsense.
+  /// kMore: `frame` was filled. kBlocked: wait for the socket. kClosed: the other end is gone.
+  /// Throws Error on nonsense.
   FrameProgress read(int socket, Frame& frame);
 
  private:

@@ -1,5 +1,6 @@
-// How the ranks of an epoch find each other: everybody hands in a few bytes and descriptors, everybody gets everyone's.
-// The launcher serves it (a socketpair per process rank, an object for thread ranks); transports are made from it.
+// How the ranks of an epoch find each other: everybody hands in a few bytes and descriptors,
+// everybody gets everyone's. The launcher serves it (a socketpair per process rank, an object for
+// thread ranks); transports are made from it.
 #pragma once
 
 #include <memory>
@@ -23,20 +24,24 @@ class Rendezvous {
   virtual ~Rendezvous() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// An all-gather of cards, in rank order. All ranks must call it equally often. Throws CommError at the deadline,
-  /// when cancelled, or when a rank destroyed its Rendezvous (or died) before it handed in its card.
+  /// An all-gather of cards, in rank order. All ranks must call it equally often. Throws CommError
+  /// at the deadline, when cancelled, or when a rank destroyed its Rendezvous (or died) before it
+  /// handed in its card.
   virtual std::vector<Card> exchange(const Card& mine, Deadline deadline) = 0;
 };
 
 /// Process ranks: the worker's end of its socketpair (AF_UNIX, SOCK_STREAM) with the launcher.
-std::unique_ptr<Rendezvous> make_process_rendezvous(int rank, int size, Fd socket, Clock& clock, const Cancel* cancel);
-/// The launcher's side: collects one card from each worker and hands the deck to all, as often as they ask, until it is
-/// destroyed or all sockets are closed. Runs on a thread of its own: start it after the workers were forked.
+std::unique_ptr<Rendezvous> make_process_rendezvous(int rank, int size, Fd socket, Clock& clock,
+                                                    const Cancel* cancel);
+/// The launcher's side: collects one card from each worker and hands the deck to all, as often as
+/// they ask, until it is destroyed or all sockets are closed. Runs on a thread of its own: start it
+/// after the workers were forked.
 class RendezvousServer {
  public:
   explicit RendezvousServer(std::vector<Fd> sockets);
   ~RendezvousServer();
-  /// Why a worker could not be served, if it is the launcher's own fault (it had no descriptors left); else empty.
+  /// Why a worker could not be served, if it is the launcher's own fault (it had no descriptors
+  /// left); else empty.
   std::string fault() const;
 
  private:

@@ -5,7 +5,8 @@
 
 namespace tutti {
 
-inline constexpr uint32_t kCard = 1;      ///< a rank's card: to the launcher, and back to everybody
-inline constexpr uint32_t kRankLeft = 2;  ///< instead of a deck: this rank will never hand in its card
+inline constexpr uint32_t kCard = 1;  ///< a rank's card: to the launcher, and back to everybody
+/// instead of a deck: this rank will never hand in its card
+inline constexpr uint32_t kRankLeft = 2;
 
 }  // namespace tutti

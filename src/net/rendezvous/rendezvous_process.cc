@@ -37,7 +37,8 @@ class ProcessRendezvous final : public Rendezvous {
       for (int r = 0; r < size_; ++r) {
         Frame frame = next_frame(deadline);
         if (frame.kind == kRankLeft) fail(fmt::format("rank {} left", frame.rank), frame.rank);
-        TUTTI_CHECK(frame.kind == kCard && frame.rank == r, "card {} of the deck is of rank {}", r, frame.rank);
+        TUTTI_CHECK(frame.kind == kCard && frame.rank == r, "card {} of the deck is of rank {}", r,
+                    frame.rank);
         deck[r].bytes = std::move(frame.bytes);
         for (Fd& fd : frame.fds) deck[r].fds.push_back(fd.release());
       }
@@ -55,7 +56,8 @@ class ProcessRendezvous final : public Rendezvous {
   void watch(int operation, uint32_t events) {
     epoll_event event{};
     event.events = events;
-    if (::epoll_ctl(epoll_.get(), operation, socket_.get(), &event) != 0) throw_errno("watch", "rendezvous socket");
+    if (::epoll_ctl(epoll_.get(), operation, socket_.get(), &event) != 0)
+      throw_errno("watch", "rendezvous socket");
   }
 
   [[noreturn]] void fail(std::string reason, int peer = -1) {
@@ -71,7 +73,9 @@ class ProcessRendezvous final : public Rendezvous {
     while (true) {
       const Time now = clock_.awake();
       const bool cancelled = cancel_ != nullptr && cancel_->cancelled();
-      if (clock_.wait_fd(epoll_.get(), {std::min(deadline.at, now + Clock::kSlice)}) == WaitResult::kReady) return;
+      if (clock_.wait_fd(epoll_.get(), {std::min(deadline.at, now + Clock::kSlice)}) ==
+          WaitResult::kReady)
+        return;
       if (cancelled) fail(cancel_->reason());
       if (now >= deadline.at) fail("timed out");
     }
@@ -121,7 +125,8 @@ class ProcessRendezvous final : public Rendezvous {
 
 }  // namespace
 
-std::unique_ptr<Rendezvous> make_process_rendezvous(int rank, int size, Fd socket, Clock& clock, const Cancel* cancel) {
+std::unique_ptr<Rendezvous> make_process_rendezvous(int rank, int size, Fd socket, Clock& clock,
+                                                    const Cancel* cancel) {
   return std::make_unique<ProcessRendezvous>(rank, size, std::move(socket), clock, cancel);
 }
 

@@ -1,5 +1,5 @@
-// The launcher's side of the rendezvous of processes. One thread serves all workers and never blocks on one of them: a
-// worker that is stopped delays nobody's deck but its own.
+// The launcher's side of the rendezvous of processes. One thread serves all workers and never
+// blocks on one of them: a worker that is stopped delays nobody's deck but its own.
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -47,13 +47,16 @@ struct RendezvousServer::Impl {
 };
 
 RendezvousServer::Impl::Impl(std::vector<Fd> sockets)
-    : workers_(sockets.size()), epoll_(::epoll_create1(EPOLL_CLOEXEC)), stop_(::eventfd(0, EFD_CLOEXEC)) {
+    : workers_(sockets.size()),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      stop_(::eventfd(0, EFD_CLOEXEC)) {
   if (!epoll_ || !stop_) throw_errno("start", "rendezvous");
   auto watch = [&](int fd, uint32_t id) {
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u32 = id;
-    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) throw_errno("watch", "rendezvous socket");
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+      throw_errno("watch", "rendezvous socket");
   };
   for (size_t r = 0; r < sockets.size(); ++r) {
     workers_[r].socket = std::move(sockets[r]);
@@ -77,7 +80,8 @@ void RendezvousServer::Impl::serve() {
     const int n = ::epoll_wait(epoll_.get(), events, 64, 0);
     for (int i = 0; i < n; ++i) {
       if (events[i].data.u32 == workers_.size()) return;
-      serve_worker(static_cast<int>(events[i].data.u32), (events[i].events & ~uint32_t{EPOLLOUT}) != 0);
+      serve_worker(static_cast<int>(events[i].data.u32),
+                   (events[i].events & ~uint32_t{EPOLLOUT}) != 0);
     }
     left = 0;
     for (const Worker& worker : workers_) left += worker.socket ? 1 : 0;
@@ -93,12 +97,14 @@ void RendezvousServer::Impl::serve_worker(int rank, bool readable) {
     FrameProgress progress = FrameProgress::kClosed;
     try {
       progress = worker.reader.read(worker.socket.get(), *frame);
-    } catch (const Error& error) {  // a worker that cannot be understood is as good as gone, and its peers hear so
+      // a worker that cannot be understood is as good as gone, and its peers hear so
+    } catch (const Error& error) {
       std::lock_guard lock(mutex_);
       if (fault_.empty()) fault_ = fmt::format("the launcher lost rank {}: {}", rank, error.what());
     }
     if (progress == FrameProgress::kBlocked) return;
-    if (progress == FrameProgress::kClosed || frame->kind != kCard || worker.card != nullptr) return lose(rank);
+    if (progress == FrameProgress::kClosed || frame->kind != kCard || worker.card != nullptr)
+      return lose(rank);
     frame->rank = rank;
     worker.card = std::move(frame);
     deal();
@@ -109,7 +115,8 @@ void RendezvousServer::Impl::flush(int rank) {
   Worker& worker = workers_[rank];
   if (!worker.socket) return;
   const FrameProgress progress = worker.writer.write(worker.socket.get());
-  if (progress == FrameProgress::kClosed) return;  // reading will say so, after what is still to be read
+  // reading will say so, after what is still to be read
+  if (progress == FrameProgress::kClosed) return;
   epoll_event event{};
   event.events = EPOLLIN | (progress == FrameProgress::kBlocked ? EPOLLOUT : 0);
   event.data.u32 = static_cast<uint32_t>(rank);
@@ -152,7 +159,8 @@ void RendezvousServer::Impl::deal() {
   }
 }
 
-RendezvousServer::RendezvousServer(std::vector<Fd> sockets) : impl_(std::make_unique<Impl>(std::move(sockets))) {}
+RendezvousServer::RendezvousServer(std::vector<Fd> sockets)
+    : impl_(std::make_unique<Impl>(std::move(sockets))) {}
 RendezvousServer::~RendezvousServer() = default;
 std::string RendezvousServer::fault() const { return impl_->fault(); }
 

@@ -1,5 +1,5 @@
-// The rendezvous of thread ranks: rounds of cards in one object. A round is kept until the last rank has taken its
-// deck.
+// The rendezvous of thread ranks: rounds of cards in one object. A round is kept until the last
+// rank has taken its deck.
 #include <fcntl.h>
 
 #include <map>
@@ -82,7 +82,8 @@ namespace {
 
 class View final : public Rendezvous {
  public:
-  View(std::shared_ptr<ThreadRendezvous::Impl> impl, int rank) : impl_(std::move(impl)), rank_(rank) {}
+  View(std::shared_ptr<ThreadRendezvous::Impl> impl, int rank)
+      : impl_(std::move(impl)), rank_(rank) {}
   ~View() override {
     {
       std::lock_guard lock(impl_->mutex);
@@ -129,6 +130,8 @@ class View final : public Rendezvous {
 ThreadRendezvous::ThreadRendezvous(int size, Clock& clock, const Cancel* cancel)
     : impl_(std::make_shared<Impl>(size, clock, cancel)) {}
 ThreadRendezvous::~ThreadRendezvous() = default;
-std::unique_ptr<Rendezvous> ThreadRendezvous::view(int rank) { return std::make_unique<View>(impl_, rank); }
+std::unique_ptr<Rendezvous> ThreadRendezvous::view(int rank) {
+  return std::make_unique<View>(impl_, rank);
+}
 
 }  // namespace tutti

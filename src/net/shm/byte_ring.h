@@ -14,27 +14,30 @@ namespace tutti {
 struct Ring {
   alignas(64) std::atomic<uint64_t> head{0};
   alignas(64) std::atomic<uint64_t> tail{0};
-  alignas(64) std::atomic<uint32_t> starved{0};  ///< the producer waits for room and wants to be told
+  /// the producer waits for room and wants to be told
+  alignas(64) std::atomic<uint32_t> starved{0};
 };
 static_assert(sizeof(Ring) == 192);
 
-/// One end of a ring and the `capacity` bytes (a power of two) behind it. What the other process wrote there is not
-/// trusted: room() and filled() never exceed the capacity.
+/// One end of a ring and the `capacity` bytes (a power of two) behind it. What the other process
+/// wrote there is not trusted: room() and filled() never exceed the capacity.
 class RingEnd {
  public:
   RingEnd() = default;
-  RingEnd(Ring* ring, std::byte* data, size_t capacity) : ring_(ring), data_(data), capacity_(capacity) {}
+  RingEnd(Ring* ring, std::byte* data, size_t capacity)
+      : ring_(ring), data_(data), capacity_(capacity) {}
 
   size_t room() const { return capacity_ - filled(); }
   size_t filled() const {
-    return std::min<size_t>(capacity_,
-                            ring_->head.load(std::memory_order_acquire) - ring_->tail.load(std::memory_order_acquire));
+    return std::min<size_t>(capacity_, ring_->head.load(std::memory_order_acquire) -
+                                           ring_->tail.load(std::memory_order_acquire));
   }
 
   /// Copies behind what write() copied before; the consumer sees it after publish().
   void write(const void* from, size_t bytes) {
-    move(bytes,
-         [&](std::byte* at, size_t done, size_t n) { std::memcpy(at, static_cast<const std::byte*>(from) + done, n); });
+    move(bytes, [&](std::byte* at, size_t done, size_t n) {
+      std::memcpy(at, static_cast<const std::byte*>(from) + done, n);
+    });
   }
   void publish() { ring_->head.store(position_, std::memory_order_seq_cst); }
 
@@ -67,7 +70,8 @@ class RingEnd {
   Ring* ring_ = nullptr;
   std::byte* data_ = nullptr;
   size_t capacity_ = 0;
-  uint64_t position_ = 0;  // of this end; ahead of head or tail between a copy and its publish() or release()
+  // of this end; ahead of head or tail between a copy and its publish() or release()
+  uint64_t position_ = 0;
 };
 
 }  // namespace tutti

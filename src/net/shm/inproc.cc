@@ -1,9 +1,11 @@
 // How a message moves between threads:
 //   posted     waits in the queue of its pair (source, destination) for its counterpart
-//   matched    both ends are posted; whichever end is waited for first copies, so two ranks that both wait for their
+//   matched    both ends are posted; whichever end is waited for first copies, so two ranks that
+//              both wait for their
 //   sends
 //              before their receives cannot block each other
-//   copying    one thread moves the bytes, outside of all locks; neither span may be given back before it has ended
+//   copying    one thread moves the bytes, outside of all locks; neither span may be given back
+//              before it has ended
 //   done/failed
 #include "net/shm/inproc.h"
 
@@ -51,8 +53,8 @@ struct Member {
 
 class Inproc final : public Transport {
  public:
-  Inproc(int rank, std::vector<std::shared_ptr<Member>> members, std::vector<int> hosts, Clock& clock,
-         const Cancel* cancel)
+  Inproc(int rank, std::vector<std::shared_ptr<Member>> members, std::vector<int> hosts,
+         Clock& clock, const Cancel* cancel)
       : rank_(rank),
         members_(std::move(members)),
         hosts_(std::move(hosts)),
@@ -86,14 +88,19 @@ class Inproc final : public Transport {
     return members_[peer]->window->bytes();
   }
   void raise(int index, uint64_t value) override { raise_flag(clock_, me().flags[index], value); }
-  void await(int peer, int index, uint64_t value, Deadline deadline, std::string_view what) override;
+  void await(int peer, int index, uint64_t value, Deadline deadline,
+             std::string_view what) override;
 
-  uint64_t sent_bytes(int peer) const override { return sent_[peer].load(std::memory_order_relaxed); }
+  uint64_t sent_bytes(int peer) const override {
+    return sent_[peer].load(std::memory_order_relaxed);
+  }
   uint64_t dropped() const override { return 0; }
 
  private:
   Member& me() const { return *members_[rank_]; }
-  Pair& pair_of(const Post& post) const { return post.send ? members_[post.peer]->from[rank_] : me().from[post.peer]; }
+  Pair& pair_of(const Post& post) const {
+    return post.send ? members_[post.peer]->from[rank_] : me().from[post.peer];
+  }
   Ticket post(bool send, int peer, Tag tag, std::byte* data, size_t size);
   void match(const std::shared_ptr<Post>& post);
   void copy(Post& post);
@@ -113,7 +120,8 @@ class Inproc final : public Transport {
 };
 
 Ticket Inproc::post(bool send, int peer, Tag tag, std::byte* data, size_t size) {
-  TUTTI_CHECK(peer >= 0 && peer < this->size() && peer != rank_, "rank {} cannot message rank {}", rank_, peer);
+  TUTTI_CHECK(peer >= 0 && peer < this->size() && peer != rank_, "rank {} cannot message rank {}",
+              rank_, peer);
   auto post = std::make_shared<Post>();
   post->send = send;
   post->peer = peer;
@@ -175,7 +183,8 @@ void Inproc::copy(Post& post) {
     post.state = other->state = State::kCopying;
   }
   if (post.size > 0) {
-    post.send ? std::memcpy(other->data, post.data, post.size) : std::memcpy(post.data, other->data, post.size);
+    post.send ? std::memcpy(other->data, post.data, post.size)
+              : std::memcpy(post.data, other->data, post.size);
   }
   {
     std::lock_guard lock(pair.mutex);
@@ -218,7 +227,8 @@ void Inproc::wait(Ticket ticket, Deadline deadline) {
                       .waited = clock_.now() - start,
                       .reason = describe_end(result, cancel_)};
   if (result == WaitResult::kReady) {
-    failure.reason = post->state == State::kFailed ? post->reason : fmt::format("rank {} has left", post->peer);
+    failure.reason =
+        post->state == State::kFailed ? post->reason : fmt::format("rank {} has left", post->peer);
   }
   release_all(failure.reason);
   throw CommError(std::move(failure));
@@ -282,11 +292,11 @@ void Inproc::await(int peer, int index, uint64_t value, Deadline deadline, std::
 
 }  // namespace
 
-std::unique_ptr<Transport> make_inproc(const TransportOptions& options, Rendezvous& rendezvous, Clock& clock,
-                                       const Cancel* cancel, Deadline deadline) {
+std::unique_ptr<Transport> make_inproc(const TransportOptions& options, Rendezvous& rendezvous,
+                                       Clock& clock, const Cancel* cancel, Deadline deadline) {
   const int rank = rendezvous.rank(), size = rendezvous.size();
-  auto mine = std::make_shared<Member>(
-      size, window_for(options.window, options.window_bytes, false, fmt::format("window of rank {}", rank)));
+  auto mine = std::make_shared<Member>(size, window_for(options.window, options.window_bytes, false,
+                                                        fmt::format("window of rank {}", rank)));
   std::vector<std::shared_ptr<Member>> members;
   for (Card& card : rendezvous.exchange({.object = mine}, deadline)) {
     members.push_back(std::static_pointer_cast<Member>(card.object));

@@ -1,4 +1,5 @@
-// The transport of thread ranks: a receive copies straight from the sender's span, windows are plain memory.
+// The transport of thread ranks: a receive copies straight from the sender's span, windows are
+// plain memory.
 #pragma once
 
 #include <memory>
@@ -7,7 +8,7 @@
 
 namespace tutti {
 
-std::unique_ptr<Transport> make_inproc(const TransportOptions& options, Rendezvous& rendezvous, Clock& clock,
-                                       const Cancel* cancel, Deadline deadline);
+std::unique_ptr<Transport> make_inproc(const TransportOptions& options, Rendezvous& rendezvous,
+                                       Clock& clock, const Cancel* cancel, Deadline deadline);
 
 }  // namespace tutti

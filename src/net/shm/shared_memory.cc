@@ -25,7 +25,9 @@ namespace tutti {
 
 namespace {
 
-std::string mebibytes(size_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20)); }
+std::string mebibytes(size_t bytes) {
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
+}
 
 [[noreturn]] void refuse(const std::string& what, size_t bytes, const std::string& reason) {
   throw Error(fmt::format("{}: cannot allocate {}: {}", what, mebibytes(bytes), reason));
@@ -46,8 +48,10 @@ Mapping map(int fd, size_t bytes, int protection, int flags, const std::string& 
 /// A file that grows past RLIMIT_FSIZE is answered with a deadly SIGXFSZ; so ask before.
 void check_file_limit(size_t bytes, const std::string& what) {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur) {
-    refuse(what, bytes, fmt::format("the limit on file sizes (ulimit -f) is {}", mebibytes(limit.rlim_cur)));
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+      bytes > limit.rlim_cur) {
+    refuse(what, bytes,
+           fmt::format("the limit on file sizes (ulimit -f) is {}", mebibytes(limit.rlim_cur)));
   }
 }
 
@@ -68,13 +72,15 @@ Mapping::~Mapping() {
 
 void check_available(size_t bytes, const std::string& what) {
   const size_t available = available_memory();
-  if (bytes > available) refuse(what, bytes, fmt::format("only {} of memory are available", mebibytes(available)));
+  if (bytes > available)
+    refuse(what, bytes, fmt::format("only {} of memory are available", mebibytes(available)));
 }
 
 Mapping allocate_private(size_t bytes, const std::string& what) {
   if (bytes == 0) return {};
   check_available(bytes, what);
-  Mapping mapping = map(-1, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, what);
+  Mapping mapping =
+      map(-1, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, what);
   populate(mapping.data(), bytes, true, what);
   return mapping;
 }
@@ -85,26 +91,30 @@ SharedMemory allocate_shared(size_t bytes, bool owner_writes_alone, const std::s
   check_file_limit(bytes, what);
   Fd fd(::memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) refuse(what, bytes, std::strerror(errno));
-  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) refuse(what, bytes, std::strerror(errno));
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
+    refuse(what, bytes, std::strerror(errno));
   Mapping mapping = map(fd.get(), bytes, PROT_READ | PROT_WRITE, MAP_SHARED, what);
   populate(mapping.data(), bytes, true, what);
-  if (::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0) refuse(what, bytes, std::strerror(errno));
-  const int seals = F_SEAL_SHRINK | F_SEAL_GROW | (owner_writes_alone ? F_SEAL_FUTURE_WRITE : 0) | F_SEAL_SEAL;
+  if (::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0)
+    refuse(what, bytes, std::strerror(errno));
+  const int seals =
+      F_SEAL_SHRINK | F_SEAL_GROW | (owner_writes_alone ? F_SEAL_FUTURE_WRITE : 0) | F_SEAL_SEAL;
   if (::fcntl(fd.get(), F_ADD_SEALS, seals) != 0) throw_errno("seal", what);
   return {std::move(fd), std::move(mapping)};
 }
 
-std::shared_ptr<MappedWindow> window_for(const std::shared_ptr<Window>& given, size_t bytes, bool shared,
-                                         const std::string& what) {
+std::shared_ptr<MappedWindow> window_for(const std::shared_ptr<Window>& given, size_t bytes,
+                                         bool shared, const std::string& what) {
   if (given == nullptr) {
     if (shared) return std::make_shared<MappedWindow>(allocate_shared(bytes, true, what));
     return std::make_shared<MappedWindow>(SharedMemory{{}, allocate_private(bytes, what)});
   }
   const auto window = std::dynamic_pointer_cast<MappedWindow>(given);
-  const bool fits =
-      window != nullptr && window->bytes().size() == bytes && (bytes == 0 || bool(window->fd()) == shared);
+  const bool fits = window != nullptr && window->bytes().size() == bytes &&
+                    (bytes == 0 || bool(window->fd()) == shared);
   if (!fits)
-    throw Error(fmt::format("{}: the one that is given is not of this transport's kind, or not {} bytes", what, bytes));
+    throw Error(fmt::format(
+        "{}: the one that is given is not of this transport's kind, or not {} bytes", what, bytes));
   return window;
 }
 
@@ -112,8 +122,10 @@ Mapping map_shared(int fd, size_t bytes, bool writable, const std::string& what)
   if (bytes == 0) return {};
   struct stat info {};
   const int seals = ::fcntl(fd, F_GET_SEALS);
-  if (::fstat(fd, &info) != 0 || static_cast<size_t>(info.st_size) != bytes || seals < 0 || !(seals & F_SEAL_SHRINK)) {
-    throw Error(fmt::format("{}: what was received is not a sealed segment of {} bytes", what, bytes));
+  if (::fstat(fd, &info) != 0 || static_cast<size_t>(info.st_size) != bytes || seals < 0 ||
+      !(seals & F_SEAL_SHRINK)) {
+    throw Error(
+        fmt::format("{}: what was received is not a sealed segment of {} bytes", what, bytes));
   }
   Mapping mapping = map(fd, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, what);
   populate(mapping.data(), bytes, writable, what);

@@ -1,4 +1,5 @@
-// Memory that ranks share: owners of mappings, and memfd segments that are allocated for real when they are made.
+// Memory that ranks share: owners of mappings, and memfd segments that are allocated for real when
+// they are made.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +29,8 @@ class Mapping {
   size_t bytes_ = 0;
 };
 
-/// A memfd with its owner's mapping. Nameless: the kernel frees it with the last descriptor and mapping, however they
-/// end.
+/// A memfd with its owner's mapping. Nameless: the kernel frees it with the last descriptor and
+/// mapping, however they end.
 struct SharedMemory {
   Fd fd;
   Mapping mapping;
@@ -39,21 +40,24 @@ struct SharedMemory {
 class MappedWindow final : public Window {
  public:
   explicit MappedWindow(SharedMemory memory) : memory_(std::move(memory)) {}
-  std::span<std::byte> bytes() const override { return {memory_.mapping.data(), memory_.mapping.size()}; }
+  std::span<std::byte> bytes() const override {
+    return {memory_.mapping.data(), memory_.mapping.size()};
+  }
   const Fd& fd() const { return memory_.fd; }  ///< none where it is of one process
 
  private:
   const SharedMemory memory_;
 };
-/// The one that is given, or a new one of so many bytes that others can map if it is `shared`. Throws Error where the
-/// one that is given is of another kind or size.
-std::shared_ptr<MappedWindow> window_for(const std::shared_ptr<Window>& given, size_t bytes, bool shared,
-                                         const std::string& what);
+/// The one that is given, or a new one of so many bytes that others can map if it is `shared`.
+/// Throws Error where the one that is given is of another kind or size.
+std::shared_ptr<MappedWindow> window_for(const std::shared_ptr<Window>& given, size_t bytes,
+                                         bool shared, const std::string& what);
 
-/// Zeroed pages for this process alone, all of them present. `what` goes into the Error when they cannot be had.
+/// Zeroed pages for this process alone, all of them present. `what` goes into the Error when they
+/// cannot be had.
 Mapping allocate_private(size_t bytes, const std::string& what);
-/// A segment of which every page is present and whose size is sealed, so that no access can meet SIGBUS later. Where
-/// `owner_writes_alone`, the kernel refuses every later writable mapping of it.
+/// A segment of which every page is present and whose size is sealed, so that no access can meet
+/// SIGBUS later. Where `owner_writes_alone`, the kernel refuses every later writable mapping of it.
 SharedMemory allocate_shared(size_t bytes, bool owner_writes_alone, const std::string& what);
 /// Maps a segment that somebody else made; an Error unless it has `bytes` bytes and is sealed.
 Mapping map_shared(int fd, size_t bytes, bool writable, const std::string& what);

@@ -1,6 +1,6 @@
-// Messages are a stream of heads and bytes in the ring of their pair. There is no thread of its own: whoever waits
-// moves all rings on, both ways, whenever its bell was rung. A bell is rung for new bytes, for room in a ring that was
-// full, and by a rank that leaves.
+// Messages are a stream of heads and bytes in the ring of their pair. There is no thread of its
+// own: whoever waits moves all rings on, both ways, whenever its bell was rung. A bell is rung for
+// new bytes, for room in a ring that was full, and by a rank that leaves.
 #include "net/shm/shm.h"
 
 #include <bit>
@@ -15,14 +15,16 @@ namespace tutti {
 
 namespace {
 
-constexpr size_t kChunk = size_t{32} << 10;  // published at once, so that both copies of a large message overlap
+// published at once, so that both copies of a large message overlap
+constexpr size_t kChunk = size_t{32} << 10;
 
 struct Bell {
   alignas(64) Signal signal;
   std::atomic<uint64_t> rung{0};
 };
 
-/// The head of a rank's control area. Behind it: a Ring from every rank, then the bytes of the rings.
+/// The head of a rank's control area. Behind it: a Ring from every rank, then the bytes of the
+/// rings.
 struct Control {
   Bell bell;
   alignas(64) std::atomic<uint32_t> left{0};
@@ -36,8 +38,8 @@ struct MessageHead {
 };
 
 size_t ring_bytes(int ranks) {
-  return std::clamp(std::bit_floor((size_t{2} << 20) / static_cast<size_t>(ranks)), size_t{16} << 10,
-                    size_t{256} << 10);
+  return std::clamp(std::bit_floor((size_t{2} << 20) / static_cast<size_t>(ranks)),
+                    size_t{16} << 10, size_t{256} << 10);
 }
 
 size_t control_bytes(int ranks) {
@@ -63,8 +65,8 @@ struct Neighbour {
 
 class Shm final : public Streamed {
  public:
-  Shm(int rank, std::vector<Neighbour> ranks, std::shared_ptr<Window> window, const Epoch& epoch, Clock& clock,
-      const Cancel* cancel)
+  Shm(int rank, std::vector<Neighbour> ranks, std::shared_ptr<Window> window, const Epoch& epoch,
+      Clock& clock, const Cancel* cancel)
       : Streamed(rank, static_cast<int>(ranks.size()), epoch, clock, cancel),
         ranks_(std::move(ranks)),
         window_(std::move(window)) {}
@@ -82,12 +84,15 @@ class Shm final : public Streamed {
   std::shared_ptr<Window> held_window() override { return window_; }
   std::span<const std::byte> window_of(int peer) const override { return ranks_[peer].window; }
   void raise(int index, uint64_t value) override { raise_flag(clock_, me().flags[index], value); }
-  void await(int peer, int index, uint64_t value, Deadline deadline, std::string_view what) override;
+  void await(int peer, int index, uint64_t value, Deadline deadline,
+             std::string_view what) override;
 
  protected:
   void begin_send(Op& op) override;
   Signal& signal() override { return me().bell.signal; }
-  bool work() const override { return me().bell.rung.load(std::memory_order_acquire) != seen_.load(); }
+  bool work() const override {
+    return me().bell.rung.load(std::memory_order_acquire) != seen_.load();
+  }
   void progress() override;
 
  private:
@@ -103,7 +108,8 @@ class Shm final : public Streamed {
 
   std::vector<Neighbour> ranks_;
   const std::shared_ptr<Window> window_;
-  std::atomic<uint64_t> seen_{0};  // how often my bell had been rung when the rings were last moved on
+  // how often my bell had been rung when the rings were last moved on
+  std::atomic<uint64_t> seen_{0};
 };
 
 void Shm::begin_send(Op& op) {
@@ -159,7 +165,8 @@ bool Shm::pull(int peer) {
   bool ended = false;
   while (size_t filled = neighbour.from.filled()) {
     if (neighbour.arriving == nullptr) {
-      if (filled < sizeof(MessageHead)) throw Error(fmt::format("the ring from rank {} is damaged", peer));
+      if (filled < sizeof(MessageHead))
+        throw Error(fmt::format("the ring from rank {} is damaged", peer));
       neighbour.arriving = &begin_message(peer);
       filled -= sizeof(MessageHead);
     }
@@ -212,8 +219,9 @@ void Shm::await(int peer, int index, uint64_t value, Deadline deadline, std::str
   if (raised()) return;
   const Time start = clock_.now();
   while (true) {
-    // Messages are moved on meanwhile, so that a peer which sends before it raises its flag gets there. Its bell is not
-    // what this thread sleeps on, hence the short slices while something is posted.
+    // Messages are moved on meanwhile, so that a peer which sends before it raises its flag gets
+    // there. Its bell is not what this thread sleeps on, hence the short slices while something is
+    // posted.
     Deadline slice = deadline;
     const bool sliced = outstanding_.load(std::memory_order_relaxed) > 0;
     if (sliced) slice.at = std::min(deadline.at, clock_.after(std::chrono::milliseconds(1)).at);
@@ -247,12 +255,15 @@ void close_all(std::vector<Card>& deck) {
 
 }  // namespace
 
-std::unique_ptr<Streamed> make_shm(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous,
-                                   Clock& clock, const Cancel* cancel, Deadline deadline) {
+std::unique_ptr<Streamed> make_shm(const TransportOptions& options, const Epoch& epoch,
+                                   Rendezvous& rendezvous, Clock& clock, const Cancel* cancel,
+                                   Deadline deadline) {
   const int rank = rendezvous.rank(), size = rendezvous.size();
   const size_t control_size = control_bytes(size);
-  SharedMemory control = allocate_shared(control_size, false, fmt::format("control area of rank {}", rank));
-  const auto window = window_for(options.window, options.window_bytes, true, fmt::format("window of rank {}", rank));
+  SharedMemory control =
+      allocate_shared(control_size, false, fmt::format("control area of rank {}", rank));
+  const auto window = window_for(options.window, options.window_bytes, true,
+                                 fmt::format("window of rank {}", rank));
   Card mine{.bytes = std::to_string(options.window_bytes), .fds = {control.fd.get()}};
   if (window->fd()) mine.fds.push_back(window->fd().get());
   std::vector<Card> deck = rendezvous.exchange(mine, deadline);
@@ -266,11 +277,12 @@ std::unique_ptr<Streamed> make_shm(const TransportOptions& options, const Epoch&
         ranks[r].window = window->bytes();
         continue;
       }
-      ranks[r].control_memory =
-          map_shared(deck[r].fds.at(0), control_size, true, fmt::format("control area of rank {}", r));
+      ranks[r].control_memory = map_shared(deck[r].fds.at(0), control_size, true,
+                                           fmt::format("control area of rank {}", r));
       if (deck[r].fds.size() > 1) {
         Mapping& memory = ranks[r].window_memory;
-        memory = map_shared(deck[r].fds[1], std::stoull(deck[r].bytes), false, fmt::format("window of rank {}", r));
+        memory = map_shared(deck[r].fds[1], std::stoull(deck[r].bytes), false,
+                            fmt::format("window of rank {}", r));
         ranks[r].window = {memory.data(), memory.size()};
       }
     }

@@ -1,5 +1,6 @@
-// The transport of processes on one host. Every rank makes two segments: its window, which the others can only read,
-// and a control area, which all can write: flags, signals, and a ring from every other rank for messages.
+// The transport of processes on one host. Every rank makes two segments: its window, which the
+// others can only read, and a control area, which all can write: flags, signals, and a ring from
+// every other rank for messages.
 #pragma once
 
 #include <memory>
@@ -10,7 +11,8 @@
 namespace tutti {
 
 /// Reaches the ranks of `options.hosts` that are on my host.
-std::unique_ptr<Streamed> make_shm(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous,
-                                   Clock& clock, const Cancel* cancel, Deadline deadline);
+std::unique_ptr<Streamed> make_shm(const TransportOptions& options, const Epoch& epoch,
+                                   Rendezvous& rendezvous, Clock& clock, const Cancel* cancel,
+                                   Deadline deadline);
 
 }  // namespace tutti

@@ -1,7 +1,8 @@
-// Sending: a message is cut into pieces of kPiece bytes; every connection of the pair takes the next piece whenever it
-// is free. Receiving: the first piece of a message, always on connection 0, begins it; a connection that brings a later
-// piece of a message which has not begun is left unread until it has. The I/O thread alone reads, closes and gives
-// peers up. Small messages are written at once by the thread that posts them.
+// Sending: a message is cut into pieces of kPiece bytes; every connection of the pair takes the
+// next piece whenever it is free. Receiving: the first piece of a message, always on connection 0,
+// begins it; a connection that brings a later piece of a message which has not begun is left unread
+// until it has. The I/O thread alone reads, closes and gives peers up. Small messages are written
+// at once by the thread that posts them.
 #include "net/tcp/tcp.h"
 
 #include <sys/epoll.h>
@@ -23,9 +24,10 @@ namespace {
 
 constexpr size_t kPiece = size_t{1} << 20;
 constexpr size_t kInline = size_t{32} << 10;  // up to here the posting thread writes by itself
-constexpr int kTurn = 4;                      // pieces on one connection before the others get their turn
-// A peer that ends in order closes all its connections; what is still on its way on the others is read until then. When
-// only one connection was cut, the peer is lost after this time.
+// pieces on one connection before the others get their turn
+constexpr int kTurn = 4;
+// A peer that ends in order closes all its connections; what is still on its way on the others is
+// read until then. When only one connection was cut, the peer is lost after this time.
 constexpr Duration kGrace = std::chrono::milliseconds(100);
 
 struct Connection {
@@ -97,7 +99,8 @@ Tcp::Tcp(int rank, TcpMesh mesh, const Epoch& epoch, Clock& clock, const Cancel*
   for (uint64_t i = 0; i < mesh.refused; ++i) count_dropped();
   epoll_event event{};
   event.events = EPOLLIN;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0) throw_errno("watch", "tcp transport");
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0)
+    throw_errno("watch", "tcp transport");
   for (size_t r = 0; r < mesh.sockets.size(); ++r) {
     peers_[r].connections = std::vector<Connection>(mesh.sockets[r].size());
     for (size_t c = 0; c < mesh.sockets[r].size(); ++c) {
@@ -133,7 +136,8 @@ void Tcp::watch(Connection& connection) {
     connection.watched = false;
     return;
   }
-  ::epoll_ctl(epoll_.get(), connection.watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, connection.fd.get(), &event);
+  ::epoll_ctl(epoll_.get(), connection.watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, connection.fd.get(),
+              &event);
   connection.watched = true;
 }
 
@@ -240,8 +244,8 @@ void Tcp::write_some(Connection& connection) {
     watch(connection);
   }
   if (result == IoResult::kClosed) {
-    give_up(connection.peer,
-            fmt::format("connection to rank {} was closed: {}", connection.peer, std::strerror(error)));
+    give_up(connection.peer, fmt::format("connection to rank {} was closed: {}", connection.peer,
+                                         std::strerror(error)));
   }
 }
 
@@ -257,7 +261,8 @@ void Tcp::read_some(Connection& connection) {
       connection.have_head = true;
     }
     if (!connection.in_piece && !begin_piece(connection)) return;
-    const IoResult result = connection.in.read_piece(connection.fd.get(), connection.target, connection.head.length);
+    const IoResult result =
+        connection.in.read_piece(connection.fd.get(), connection.target, connection.head.length);
     if (result == IoResult::kClosed) return end_of_stream(connection, errno);
     if (result == IoResult::kBlocked) return;
     end_piece(connection);
@@ -274,7 +279,8 @@ bool Tcp::begin_piece(Connection& connection) {
     std::lock_guard lock(mutex_);
     connection.message = nullptr;
     connection.target = nullptr;
-    if (head.magic != kPieceMagic || head.offset > head.size || head.length > head.size - head.offset) {
+    if (head.magic != kPieceMagic || head.offset > head.size ||
+        head.length > head.size - head.offset) {
       fault = "what arrived is no message";
     } else if (!belongs({head.run, head.epoch, head.plan})) {
       if (head.offset == 0) count_dropped();
@@ -283,7 +289,8 @@ bool Tcp::begin_piece(Connection& connection) {
         fault = "messages arrived in the wrong order";
       } else {
         try {
-          connection.message = &inboxes_[connection.peer].begin(head.number, head.tag, head.size, false);
+          connection.message =
+              &inboxes_[connection.peer].begin(head.number, head.tag, head.size, false);
           ++peer.begun;
           began = true;
         } catch (const Error& e) {
@@ -299,7 +306,8 @@ bool Tcp::begin_piece(Connection& connection) {
     if (connection.message != nullptr) connection.target = connection.message->target(head.offset);
   }
   if (!fault.empty()) {
-    give_up(connection.peer, fmt::format("connection to rank {} was closed: {}", connection.peer, fault));
+    give_up(connection.peer,
+            fmt::format("connection to rank {} was closed: {}", connection.peer, fault));
     return false;
   }
   if (connection.stalled) {
@@ -375,8 +383,9 @@ void Tcp::give_up_closing() {
 
 }  // namespace
 
-std::unique_ptr<Streamed> make_tcp(const TransportOptions& options, const Epoch& epoch, const std::vector<bool>& reach,
-                                   Rendezvous& rendezvous, Clock& clock, const Cancel* cancel, Deadline deadline) {
+std::unique_ptr<Streamed> make_tcp(const TransportOptions& options, const Epoch& epoch,
+                                   const std::vector<bool>& reach, Rendezvous& rendezvous,
+                                   Clock& clock, const Cancel* cancel, Deadline deadline) {
   TcpMesh mesh = connect_mesh(options, epoch, reach, rendezvous, clock, cancel, deadline);
   return std::make_unique<Tcp>(rendezvous.rank(), std::move(mesh), epoch, clock, cancel);
 }

@@ -1,6 +1,6 @@
-// All sockets are non-blocking from the start and served by one loop, so a stranger who connects and says nothing, or
-// nonsense, holds nobody up. Strangers may crowd a peer out of those that wait to be admitted: whoever was closed
-// before it was admitted dials again.
+// All sockets are non-blocking from the start and served by one loop, so a stranger who connects
+// and says nothing, or nonsense, holds nobody up. Strangers may crowd a peer out of those that wait
+// to be admitted: whoever was closed before it was admitted dials again.
 #include "net/tcp/tcp_connect.h"
 
 #include <arpa/inet.h>
@@ -22,7 +22,8 @@ namespace tutti {
 namespace {
 
 constexpr size_t kMaxStrangers = 128;  // accepted and not yet admitted; the oldest goes first
-// Accepted at once. Those that have said who they are get their turn before so many come that they are crowded out.
+// Accepted at once. Those that have said who they are get their turn before so many come that they
+// are crowded out.
 constexpr int kArrivals = 32;
 constexpr Duration kPause = std::chrono::milliseconds(10);  // before a peer is dialled again
 
@@ -48,7 +49,8 @@ Address resolve(const std::string& host, int port) {
 int port_of(int socket) {
   sockaddr_storage name{};
   socklen_t length = sizeof(name);
-  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&name), &length) != 0) throw_errno("name", "socket");
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&name), &length) != 0)
+    throw_errno("name", "socket");
   return ntohs(name.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(name).sin6_port
                                           : reinterpret_cast<sockaddr_in&>(name).sin_port);
 }
@@ -65,7 +67,8 @@ Fd listen_on(const std::string& host, int port) {
   const int on = 1;
   ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (::bind(fd.get(), address.get(), address.length) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
-    if (errno == EADDRINUSE) throw Error(fmt::format("port {} on {} is already in use", port, host));
+    if (errno == EADDRINUSE)
+      throw Error(fmt::format("port {} on {} is already in use", port, host));
     throw_errno("listen on", fmt::format("port {} of {}", port, host));
   }
   return fd;
@@ -95,8 +98,8 @@ struct Candidate {
 
 class Connector {
  public:
-  Connector(const TransportOptions& options, const Epoch& epoch, const std::vector<bool>& reach, Rendezvous& rendezvous,
-            Clock& clock, const Cancel* cancel, Deadline deadline)
+  Connector(const TransportOptions& options, const Epoch& epoch, const std::vector<bool>& reach,
+            Rendezvous& rendezvous, Clock& clock, const Cancel* cancel, Deadline deadline)
       : options_(options),
         epoch_(epoch),
         reach_(reach),
@@ -172,15 +175,17 @@ void Connector::dial(int peer, int connection) {
   watch(candidate.fd.get(), EPOLLOUT, &candidate);
 }
 
-/// After a pause: a peer that is crowded needs the time, and one that is gone refuses the next connection.
+/// After a pause: a peer that is crowded needs the time, and one that is gone refuses the next
+/// connection.
 void Connector::dial_again(const Candidate& candidate) {
   ++closed_;
   redials_.push_back({clock_.awake() + kPause, candidate.peer, candidate.connection});
 }
 
 void Connector::redial_due() {
-  const auto later = std::partition(redials_.begin(), redials_.end(),
-                                    [now = clock_.awake()](const Redial& redial) { return redial.at > now; });
+  const auto later =
+      std::partition(redials_.begin(), redials_.end(),
+                     [now = clock_.awake()](const Redial& redial) { return redial.at > now; });
   const std::vector<Redial> due(later, redials_.end());
   redials_.erase(later, redials_.end());
   for (const Redial& redial : due) dial(redial.peer, redial.connection);
@@ -205,9 +210,11 @@ void Connector::accept_some() {
   }
 }
 
-/// Reads up to `bytes` bytes of the answer. False: not all are there yet. Clears `fd` when the other end is gone.
+/// Reads up to `bytes` bytes of the answer. False: not all are there yet. Clears `fd` when the
+/// other end is gone.
 bool Connector::read_answer(Candidate& candidate, size_t bytes) {
-  const ssize_t n = ::recv(candidate.fd.get(), candidate.answer + candidate.have, bytes - candidate.have, 0);
+  const ssize_t n =
+      ::recv(candidate.fd.get(), candidate.answer + candidate.have, bytes - candidate.have, 0);
   if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
     candidate.fd.reset();
     return false;
@@ -232,11 +239,13 @@ bool Connector::admit_accepted(Candidate& candidate) {
     return false;
   }
   const int peer = hello.rank, connection = hello.connection;
-  const bool expected = peer > rank_ && peer < rendezvous_.size() && reach_[peer] && connection >= 0 &&
-                        connection < options_.connections && !mesh_.sockets[peer][connection];
+  const bool expected = peer > rank_ && peer < rendezvous_.size() && reach_[peer] &&
+                        connection >= 0 && connection < options_.connections &&
+                        !mesh_.sockets[peer][connection];
   if (!expected) return false;
   const Welcome welcome{.rank = rank_};
-  if (::send(candidate.fd.get(), &welcome, sizeof(welcome), MSG_NOSIGNAL) != sizeof(welcome)) return false;
+  if (::send(candidate.fd.get(), &welcome, sizeof(welcome), MSG_NOSIGNAL) != sizeof(welcome))
+    return false;
   admit(candidate, peer, connection);
   return true;
 }
@@ -289,22 +298,27 @@ void Connector::wait_for_events() {
   Time until = std::min(deadline_.at, now + Clock::kSlice);
   for (const Redial& redial : redials_) until = std::min(until, redial.at);
   clock_.wait_fd(epoll_.get(), {until});
-  // Whether or not something is ready: strangers that come without end must not outlast a cancel or the deadline.
+  // Whether or not something is ready: strangers that come without end must not outlast a cancel or
+  // the deadline.
   const bool cancelled = cancel_ != nullptr && cancel_->cancelled();
   if (!cancelled && now < deadline_.at) return;
   int peer = 0;
   auto complete = [&](int r) {
-    return std::all_of(mesh_.sockets[r].begin(), mesh_.sockets[r].end(), [](const Fd& fd) { return bool(fd); });
+    return std::all_of(mesh_.sockets[r].begin(), mesh_.sockets[r].end(),
+                       [](const Fd& fd) { return bool(fd); });
   };
   while (peer < rendezvous_.size() && complete(peer)) ++peer;
   if (cancelled) fail(peer, cancel_->reason());
   if (closed_ == 0) fail(peer, "timed out");
-  fail(peer, fmt::format("timed out; {} connections of this rank were closed before they were admitted", closed_));
+  fail(peer,
+       fmt::format("timed out; {} connections of this rank were closed before they were admitted",
+                   closed_));
 }
 
 TcpMesh Connector::run() {
   listener_ = listen_on(options_.address, options_.port == 0 ? 0 : options_.port + rank_);
-  deck_ = rendezvous_.exchange({.bytes = fmt::format("{} {}", options_.address, port_of(listener_.get()))}, deadline_);
+  deck_ = rendezvous_.exchange(
+      {.bytes = fmt::format("{} {}", options_.address, port_of(listener_.get()))}, deadline_);
   watch(listener_.get(), EPOLLIN, nullptr);
   mesh_.sockets.resize(rendezvous_.size());
   for (int r = 0; r < rendezvous_.size(); ++r) {
@@ -335,8 +349,9 @@ TcpMesh Connector::run() {
 
 }  // namespace
 
-TcpMesh connect_mesh(const TransportOptions& options, const Epoch& epoch, const std::vector<bool>& reach,
-                     Rendezvous& rendezvous, Clock& clock, const Cancel* cancel, Deadline deadline) {
+TcpMesh connect_mesh(const TransportOptions& options, const Epoch& epoch,
+                     const std::vector<bool>& reach, Rendezvous& rendezvous, Clock& clock,
+                     const Cancel* cancel, Deadline deadline) {
   return Connector(options, epoch, reach, rendezvous, clock, cancel, deadline).run();
 }
 

@@ -1,5 +1,5 @@
-// Makes the connections of a tcp transport: every rank listens, the higher rank of a pair dials, and only holders of
-// the run's token are admitted. The listener is gone when this returns.
+// Makes the connections of a tcp transport: every rank listens, the higher rank of a pair dials,
+// and only holders of the run's token are admitted. The listener is gone when this returns.
 #pragma once
 
 #include <vector>
@@ -9,12 +9,15 @@
 namespace tutti {
 
 struct TcpMesh {
-  std::vector<std::vector<Fd>> sockets;  ///< [peer][connection]; none for myself and for unreached ranks. Non-blocking
-  uint64_t refused = 0;                  ///< holders of the token that belonged to another epoch or plan
+  /// [peer][connection]; none for myself and for unreached ranks. Non-blocking
+  std::vector<std::vector<Fd>> sockets;
+  /// holders of the token that belonged to another epoch or plan
+  uint64_t refused = 0;
 };
 
 /// Connects to every rank r with reach[r]. Collective: all ranks of the rendezvous call it.
-TcpMesh connect_mesh(const TransportOptions& options, const Epoch& epoch, const std::vector<bool>& reach,
-                     Rendezvous& rendezvous, Clock& clock, const Cancel* cancel, Deadline deadline);
+TcpMesh connect_mesh(const TransportOptions& options, const Epoch& epoch,
+                     const std::vector<bool>& reach, Rendezvous& rendezvous, Clock& clock,
+                     const Cancel* cancel, Deadline deadline);
 
 }  // namespace tutti

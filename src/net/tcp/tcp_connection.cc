@@ -11,7 +11,8 @@ namespace tutti {
 namespace {
 
 IoResult failure() {
-  return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? IoResult::kBlocked : IoResult::kClosed;
+  return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? IoResult::kBlocked
+                                                                   : IoResult::kClosed;
 }
 
 }  // namespace
@@ -27,7 +28,8 @@ IoResult PieceWriter::write(int socket) {
   while (done_ < all) {
     iovec parts[2];
     size_t count = 0;
-    if (done_ < sizeof(head_)) parts[count++] = {reinterpret_cast<char*>(&head_) + done_, sizeof(head_) - done_};
+    if (done_ < sizeof(head_))
+      parts[count++] = {reinterpret_cast<char*>(&head_) + done_, sizeof(head_) - done_};
     const size_t sent = done_ < sizeof(head_) ? 0 : done_ - sizeof(head_);
     if (head_.length > 0) parts[count++] = {op_->data + head_.offset + sent, head_.length - sent};
     msghdr message{};

@@ -1,4 +1,5 @@
-// One socket of a tcp transport: what is half read and half written on it, moved on without blocking and without locks.
+// One socket of a tcp transport: what is half read and half written on it, moved on without
+// blocking and without locks.
 #pragma once
 
 #include <array>
@@ -12,15 +13,16 @@ namespace tutti {
 
 enum class IoResult { kDone, kBlocked, kClosed };
 
-/// The writing half. Belongs to the I/O thread while busy(), to whoever holds the transport's lock otherwise.
+/// The writing half. Belongs to the I/O thread while busy(), to whoever holds the transport's lock
+/// otherwise.
 class PieceWriter {
  public:
   bool busy() const { return op_ != nullptr; }
   void begin(Op& op, const PieceHead& head);
   /// kDone: the piece has left; busy() stays true until end(). kClosed: errno says why.
   IoResult write(int socket);
-  /// Accounts for the piece in its operation. Returns whether that has ended with it and is awaited. Under
-  /// the lock.
+  /// Accounts for the piece in its operation. Returns whether that has ended with it and is
+  /// awaited. Under the lock.
   bool end();
   void abandon() { op_ = nullptr; }
 
@@ -41,7 +43,8 @@ class PieceReader {
   bool idle() const { return have_ == used_ && done_ == 0; }
 
  private:
-  // Heads and small messages are read many at once into this; it is small because large pieces pass it by.
+  // Heads and small messages are read many at once into this; it is small because large pieces pass
+  // it by.
   static constexpr size_t kStaging = 4096;
   IoResult fill(int socket);
   std::array<std::byte, kStaging> staging_;

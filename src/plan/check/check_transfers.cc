@@ -25,7 +25,8 @@ class TransferCheck {
       bool same = true;
       for (const Place& place : places) {
         ranks.push_back(place.rank);
-        same = same && at(plan_, place).transfer == first.transfer && at(plan_, place).parcel == first.parcel;
+        same = same && at(plan_, place).transfer == first.transfer &&
+               at(plan_, place).parcel == first.parcel;
       }
       if (!same) {
         fault(places[0], "means another transfer than those it meets");
@@ -37,13 +38,15 @@ class TransferCheck {
     }
     for (const auto& [who, rounds] : rounds_)
       if (rounds.done != rounds.all)
-        faults_.push_back(fmt::format("rank {}: the sum of parcel {} has {} rounds of {}", who.first, who.second,
-                                      rounds.done, rounds.all));
+        faults_.push_back(fmt::format("rank {}: the sum of parcel {} has {} rounds of {}",
+                                      who.first, who.second, rounds.done, rounds.all));
     return std::move(faults_);
   }
 
  private:
-  void fault(Place place, const std::string& what) { faults_.push_back(name_of(plan_, place) + ": " + what); }
+  void fault(Place place, const std::string& what) {
+    faults_.push_back(name_of(plan_, place) + ": " + what);
+  }
 
   void check_sum(const std::vector<Place>& places, const std::vector<int>& ranks) {
     const SumTransfer& sum = plan_.sums[at(plan_, places[0]).transfer];
@@ -51,7 +54,8 @@ class TransferCheck {
     std::vector<int> units, summed;
     for (const UnitRange& part : parcel) units.push_back(part.unit);
     for (const UnitSum& unit : sum.units) summed.push_back(unit.unit);
-    if (sum.ranks != ranks || units != summed) return fault(places[0], "is not the sum of its ranks and its parcel");
+    if (sum.ranks != ranks || units != summed)
+      return fault(places[0], "is not the sum of its ranks and its parcel");
     for (const Place& place : places) check_round(place, sum);
     if (sum.by_hosts && (sum.rounds != 2 || (sum.last() && sum.levels != 1)))
       fault(places[0], "is a sum by hosts of other rounds");
@@ -71,7 +75,8 @@ class TransferCheck {
     }
     for (const LevelSum& level : sum.sums) {
       const auto known = [&](int term) {
-        return term < 0 ? -1 - term < sum.levels : term < static_cast<int>(sum.units[0].sources[0].terms.size());
+        return term < 0 ? -1 - term < sum.levels
+                        : term < static_cast<int>(sum.units[0].sources[0].terms.size());
       };
       bool sound = level.level >= 0 && level.level < sum.levels && !level.terms.empty();
       for (int term : level.terms) sound = sound && known(term);
@@ -86,19 +91,22 @@ class TransferCheck {
   void check_round(Place place, const SumTransfer& sum) {
     Rounds& own = rounds_[{place.rank, at(plan_, place).parcel}];
     if (own.done == 0) own.all = sum.rounds;
-    if (sum.round != own.done || sum.rounds != own.all) fault(place, "is another round than the one that is due");
+    if (sum.round != own.done || sum.rounds != own.all)
+      fault(place, "is another round than the one that is due");
     ++own.done;
   }
   /// A rank makes what it owns of a sum; of a host's, some of the unit.
   void check_slice(Place place, const SumTransfer& sum, const UnitSum& unit, Range slice) {
     const Range own = range_of(plan_.ownership[unit.unit].sums, place.rank);
     const bool of_host = sum.by_hosts && !sum.last();
-    if (of_host ? slice.begin < 0 || slice.begin > slice.end || slice.end > model_.blocks[unit.unit].unit_size
+    if (of_host ? slice.begin < 0 || slice.begin > slice.end ||
+                      slice.end > model_.blocks[unit.unit].unit_size
                 : slice != own && !(slice.empty() && own.empty()))
       fault(place, fmt::format("makes another slice of unit {} than it owns", unit.unit));
   }
   /// What a sum takes of a rank is in one of the terms that the rank's Reduce reads.
-  void check_term(Place giver, const UnitSum& unit, const SumSource& source, const SumSource::Term& term) {
+  void check_term(Place giver, const UnitSum& unit, const SumSource& source,
+                  const SumSource::Term& term) {
     const int b = window_buffer(plan_.programs[term.rank], term.offset);
     bool read = b >= 0 && fits(term.rank, b, term.offset, source.to.size() * kFloat);
     if (read) {
@@ -107,7 +115,8 @@ class TransferCheck {
       const int64_t begin = base + (term.offset - buffer.window_offset) / kFloat;
       const auto list = operands_of(at(plan_, giver), OperandRole::kTerm, unit.unit);
       read = std::any_of(list.begin(), list.end(), [&](const Operand* operand) {
-        return operand->buffer == b && operand->range.begin <= begin && begin + source.to.size() <= operand->range.end;
+        return operand->buffer == b && operand->range.begin <= begin &&
+               begin + source.to.size() <= operand->range.end;
       });
     }
     if (!read) fault(giver, fmt::format("does not read what unit {}'s sum takes of it", unit.unit));
@@ -122,7 +131,8 @@ class TransferCheck {
         return found == ranks.end() ? Place{-1, 0, 0} : places[found - ranks.begin()];
       };
       const Place from = place_of(copy.from), to = place_of(copy.to);
-      if (from.rank < 0 || to.rank < 0) return fault(places[0], "copies of or to a rank that takes no part");
+      if (from.rank < 0 || to.rank < 0)
+        return fault(places[0], "copies of or to a rank that takes no part");
       if (copy.bytes <= 0 || copy.bytes % kFloat != 0 || copy.at % kFloat != 0)
         return fault(to, "is given something else than floats");
       const int source = window_buffer(plan_.programs[copy.from], copy.offset);
@@ -139,7 +149,8 @@ class TransferCheck {
 
   bool offers(Place place, OperandRole role, int unit, int buffer) const {
     const auto list = operands_of(at(plan_, place), role, unit);
-    return std::any_of(list.begin(), list.end(), [&](const Operand* operand) { return operand->buffer == buffer; });
+    return std::any_of(list.begin(), list.end(),
+                       [&](const Operand* operand) { return operand->buffer == buffer; });
   }
   bool fits(int rank, int b, int64_t offset, int64_t bytes) const {
     const Buffer& buffer = plan_.programs[rank].buffers[b];
@@ -161,13 +172,15 @@ class TransferCheck {
 int window_buffer(const Program& program, int64_t offset) {
   for (size_t b = 0; b < program.buffers.size(); ++b) {
     const Buffer& buffer = program.buffers[b];
-    if (buffer.window && buffer.window_offset <= offset && offset < buffer.window_offset + buffer.bytes)
+    if (buffer.window && buffer.window_offset <= offset &&
+        offset < buffer.window_offset + buffer.bytes)
       return static_cast<int>(b);
   }
   return -1;
 }
 
-std::vector<std::string> check_transfers(const Plan& plan, const ModelShape& model, const Ordering& ordering) {
+std::vector<std::string> check_transfers(const Plan& plan, const ModelShape& model,
+                                         const Ordering& ordering) {
   return TransferCheck(plan, model, ordering).check();
 }
 

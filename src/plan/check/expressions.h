@@ -38,10 +38,12 @@ class Expressions {
       return sum(left, job(middle, end, micro_batches));
     }
     int e = term(static_cast<int>(begin), 0);
-    for (int micro = 1; micro < micro_batches; ++micro) e = sum(e, term(static_cast<int>(begin), micro));
+    for (int micro = 1; micro < micro_batches; ++micro)
+      e = sum(e, term(static_cast<int>(begin), micro));
     return e;
   }
-  /// The job's sum where order = "micro": the tree over the lanes' micro-batches `micro`, those from left to right.
+  /// The job's sum where order = "micro": the tree over the lanes' micro-batches `micro`, those
+  /// from left to right.
   int job_by_micro(int64_t lanes, int micro_batches) {
     int e = lanes_of_micro(0, lanes, 0);
     for (int micro = 1; micro < micro_batches; ++micro) e = sum(e, lanes_of_micro(0, lanes, micro));

@@ -32,13 +32,15 @@ void FlowValues::need(Place place, int b, Symbol wanted, const char* what) {
   if (!wanted && b < 0) return;
   if (b < 0) return faults_.add(place, fmt::format("has no {}", what));
   if (!wanted)
-    return faults_.add(place, fmt::format("is given '{}' as {}, which nobody makes", buffer(place, b).name, what));
+    return faults_.add(
+        place, fmt::format("is given '{}' as {}, which nobody makes", buffer(place, b).name, what));
   if (held_[place.rank][b] == wanted) return;
   const Symbol& there = held_[place.rank][b];
-  faults_.add(
-      place, fmt::format("'{}' is not {} of lane {} micro {}{}", buffer(place, b).name, what, wanted.lane, wanted.micro,
-                         there ? fmt::format(", but something of lane {} micro {}", there.lane, there.micro)
-                               : ": nothing is in it"));
+  faults_.add(place, fmt::format("'{}' is not {} of lane {} micro {}{}", buffer(place, b).name,
+                                 what, wanted.lane, wanted.micro,
+                                 there ? fmt::format(", but something of lane {} micro {}",
+                                                     there.lane, there.micro)
+                                       : ": nothing is in it"));
 }
 
 void FlowValues::put(Place place, int b, const Symbol& made, const char* what) {
@@ -47,8 +49,8 @@ void FlowValues::put(Place place, int b, const Symbol& made, const char* what) {
     return;
   }
   if (const int64_t bytes = symbols_.bytes(made); buffer(place, b).bytes < bytes) {
-    faults_.add(place, fmt::format("'{}' has {} bytes, {} needs {}", buffer(place, b).name, buffer(place, b).bytes,
-                                   what, bytes));
+    faults_.add(place, fmt::format("'{}' has {} bytes, {} needs {}", buffer(place, b).name,
+                                   buffer(place, b).bytes, what, bytes));
   }
   held_[place.rank][b] = made;
 }
@@ -56,7 +58,8 @@ void FlowValues::put(Place place, int b, const Symbol& made, const char* what) {
 void FlowValues::load(Place place) {
   const Instruction& i = at(plan_, place);
   const auto tensors = operands_of(i, OperandRole::kData);
-  if (tensors.size() != model_.data_bytes.size()) return faults_.add(place, "does not write all tensors of the data");
+  if (tensors.size() != model_.data_bytes.size())
+    return faults_.add(place, "does not write all tensors of the data");
   // What the loader lends is one micro-batch at a time.
   for (size_t b = 0; b < held_[place.rank].size(); ++b)
     if (buffer(place, static_cast<int>(b)).lent) held_[place.rank][b] = {};
@@ -80,7 +83,8 @@ void FlowValues::forward(Place place) {
   }
   put(place, i.flow.saved, shape.saved_bytes > 0 ? of(s.saved, i) : Symbol{}, "what it saves");
   for (size_t k = 0; k < i.flow.grad_in.size(); ++k)
-    if (i.flow.grad_in[k] >= 0) put(place, i.flow.grad_in[k], of(consumed_for(s.grad_in[k]), i), "what it consumes");
+    if (i.flow.grad_in[k] >= 0)
+      put(place, i.flow.grad_in[k], of(consumed_for(s.grad_in[k]), i), "what it consumes");
 }
 
 void FlowValues::backward(Place place) {
@@ -89,13 +93,15 @@ void FlowValues::backward(Place place) {
   const SegmentShape& shape = model_.blocks[i.block].segments[i.segment];
   for (size_t k = 0; k < s.in.size(); ++k) {
     // One that its forward consumed is there no more.
-    const bool consumed = k < i.flow.grad_in.size() && i.flow.grad_in[k] == i.flow.in[k] && s.passed[k] < 0;
+    const bool consumed =
+        k < i.flow.grad_in.size() && i.flow.grad_in[k] == i.flow.in[k] && s.passed[k] < 0;
     need(place, i.flow.in[k], of(consumed ? consumed_for(s.grad_in[k]) : s.in[k], i), "its input");
   }
   for (size_t o = 0; o < s.out.size(); ++o) {
-    // Partial sums are scratch once they are added up: no backward may want them. One that the next segment consumed is
-    // its gradient by now, and no backward may want it either.
-    const bool consumed = s.consumed[o] && o < i.flow.grad_out.size() && i.flow.grad_out[o] == i.flow.out[o];
+    // Partial sums are scratch once they are added up: no backward may want them. One that the next
+    // segment consumed is its gradient by now, and no backward may want it either.
+    const bool consumed =
+        s.consumed[o] && o < i.flow.grad_out.size() && i.flow.grad_out[o] == i.flow.out[o];
     if (shape.outputs[o].exchange == Exchange::kScatter) continue;
     need(place, i.flow.out[o], of(consumed ? s.grad_out[o] : s.out[o], i), "its output");
   }
@@ -112,27 +118,32 @@ void FlowValues::backward(Place place) {
   for (size_t k = 0; k < s.in.size(); ++k) {
     if (s.passed[k] >= 0 && i.flow.grad_in[k] != (s.grad_in[k] ? i.flow.grad_out[s.passed[k]] : -1))
       faults_.add(place, "does not pass a gradient on");
-    if (!s.grad_in[k] && i.flow.grad_in[k] >= 0) faults_.add(place, "makes a gradient that nobody wants");
+    if (!s.grad_in[k] && i.flow.grad_in[k] >= 0)
+      faults_.add(place, "makes a gradient that nobody wants");
     put(place, i.flow.grad_in[k], of(s.grad_in[k], i), "the gradient of its input");
   }
 }
 
-/// All members must bring the tensor that is named, of the same micro-batch, each its columns in order.
+/// All members must bring the tensor that is named, of the same micro-batch, each its columns in
+/// order.
 void FlowValues::exchange(const std::vector<Place>& places) {
   const Instruction& first = at(plan_, places[0]);
-  const Symbol tensor = symbols_.brought(model_.blocks[first.block], first.segment, first.output, is_gradient(first));
-  const int64_t arriving = arriving_parts(model_.columns, static_cast<int>(places.size())) * symbols_.bytes(tensor);
+  const Symbol tensor =
+      symbols_.brought(model_.blocks[first.block], first.segment, first.output, is_gradient(first));
+  const int64_t arriving =
+      arriving_parts(model_.columns, static_cast<int>(places.size())) * symbols_.bytes(tensor);
   int column = 0;
   std::vector<std::vector<Symbol>> made(places.size());
   bool sound = true;
   for (size_t p = 0; p < places.size(); ++p) {
     const Instruction& i = at(plan_, places[p]);
     if (i.output != first.output || is_gradient(i) != is_gradient(first))
-      faults_.add(places[p], fmt::format("is about another tensor than {}", name_of(plan_, places[0])));
+      faults_.add(places[p],
+                  fmt::format("is about another tensor than {}", name_of(plan_, places[0])));
     const int64_t room = i.flow.work < 0 ? 0 : buffer(places[p], i.flow.work).bytes;
     if (first.exchange == Exchange::kScatter && room * model_.columns < arriving)
-      faults_.add(places[p],
-                  fmt::format("has {} bytes for sums that arrive, it needs {}", room, arriving / model_.columns));
+      faults_.add(places[p], fmt::format("has {} bytes for sums that arrive, it needs {}", room,
+                                         arriving / model_.columns));
     for (int b : i.flow.in) {
       const Symbol& there = held_[places[p].rank][b];
       Symbol wanted = tensor;
@@ -140,7 +151,8 @@ void FlowValues::exchange(const std::vector<Place>& places) {
       wanted.lane = i.lane, wanted.micro = i.micro;
       made[p].push_back(symbols_.exchanged(there, first.exchange));
       if (there == wanted && made[p].back()) continue;
-      faults_.add(places[p], fmt::format("'{}' is not what column {} brings", buffer(places[p], b).name, column - 1));
+      faults_.add(places[p], fmt::format("'{}' is not what column {} brings",
+                                         buffer(places[p], b).name, column - 1));
       sound = false;
     }
   }
@@ -158,21 +170,25 @@ void FlowValues::exchange(const std::vector<Place>& places) {
       faults_.add(places[p], fmt::format("writes {} tensors, not {}", i.flow.out.size(), count));
       continue;
     }
-    for (size_t k = 0; k < count; ++k) put(places[p], i.flow.out[k], sound ? made[p][k] : Symbol{}, "its result");
+    for (size_t k = 0; k < count; ++k)
+      put(places[p], i.flow.out[k], sound ? made[p][k] : Symbol{}, "its result");
   }
 }
 
 void FlowValues::transfer(Place send, Place receive) {
   const Instruction &from = at(plan_, send), &to = at(plan_, receive);
-  if (from.bytes != to.bytes) faults_.add(receive, fmt::format("expects {} bytes, {} are sent", to.bytes, from.bytes));
+  if (from.bytes != to.bytes)
+    faults_.add(receive, fmt::format("expects {} bytes, {} are sent", to.bytes, from.bytes));
   // A buffer may be larger: it also holds others at other times.
-  const int source = buffer_of(from, OperandRole::kMessage), target = buffer_of(to, OperandRole::kMessage);
+  const int source = buffer_of(from, OperandRole::kMessage),
+            target = buffer_of(to, OperandRole::kMessage);
   if (buffer(send, source).bytes < from.bytes || buffer(receive, target).bytes < to.bytes)
     faults_.add(receive, fmt::format("{} bytes do not fit into their buffers", to.bytes));
   const Symbol& sent = held_[send.rank][source];
   if (!sent) faults_.add(send, fmt::format("'{}' is empty", buffer(send, source).name));
   if (sent && from.bytes != symbols_.bytes(sent))
-    faults_.add(send, fmt::format("sends {} bytes of a tensor of {}", from.bytes, symbols_.bytes(sent)));
+    faults_.add(send,
+                fmt::format("sends {} bytes of a tensor of {}", from.bytes, symbols_.bytes(sent)));
   held_[receive.rank][target] = sent;
 }
 

@@ -1,4 +1,5 @@
-// Activations and their gradients, as symbols: who reads finds what the model says. Part of plan/check/values.h.
+// Activations and their gradients, as symbols: who reads finds what the model says. Part of
+// plan/check/values.h.
 #pragma once
 
 #include <string>
@@ -13,7 +14,9 @@ namespace tutti {
 class PlaceFaults {
  public:
   PlaceFaults(const Plan& plan, std::vector<std::string>& list) : plan_(plan), list_(list) {}
-  void add(Place place, const std::string& what) { list_.push_back(name_of(plan_, place) + ": " + what); }
+  void add(Place place, const std::string& what) {
+    list_.push_back(name_of(plan_, place) + ": " + what);
+  }
 
  private:
   const Plan& plan_;

@@ -27,7 +27,8 @@ constexpr Known kKnown[] = {{Op::kLoad, OperandRole::kData, Access::kWrite, kBuf
                             {Op::kNorm, OperandRole::kSum, Access::kRead, kRange},
                             {Op::kNorm, OperandRole::kSquares, Access::kUpdate, kBuffer},
                             {Op::kGather, OperandRole::kPart, Access::kRead, kRange},
-                            {Op::kGather, OperandRole::kWhole, Access::kUpdate, kRange},  // of a part that is there
+                            // of a part that is there
+                            {Op::kGather, OperandRole::kWhole, Access::kUpdate, kRange},
                             {Op::kGather, OperandRole::kWhole, Access::kWrite, kRange},
                             {Op::kVote, OperandRole::kLoss, Access::kRead, kBuffer},
                             {Op::kVote, OperandRole::kSquares, Access::kRead, kBuffer},
@@ -56,10 +57,12 @@ class OperandCheck {
     const auto known = std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& k) {
       return k.op == i_.op && k.role == operand.role && k.access == operand.access;
     });
-    if (known == std::end(kKnown)) return fmt::format("has no such use for a {}", role_name(operand.role));
+    if (known == std::end(kKnown))
+      return fmt::format("has no such use for a {}", role_name(operand.role));
     if (std::string borrowed = fault_of_rank(operand); !borrowed.empty()) return borrowed;
     if (!may_be(operand, known->names))
-      return fmt::format("says another unit or range of a {} than is there", role_name(operand.role));
+      return fmt::format("says another unit or range of a {} than is there",
+                         role_name(operand.role));
     return "";
   }
 
@@ -67,12 +70,15 @@ class OperandCheck {
   std::string fault_of_rank(const Operand& operand) const {
     if (operand.rank < -1 || operand.rank == place_.rank) return "borrows of nobody";
     const int rank = operand.rank < 0 ? place_.rank : operand.rank;
-    if (!inside(rank, plan_.programs.size()) || !inside(operand.buffer, plan_.programs[rank].buffers.size()))
-      return operand.rank < 0 ? "touches a buffer that is not there" : "borrows a buffer that is not there";
+    if (!inside(rank, plan_.programs.size()) ||
+        !inside(operand.buffer, plan_.programs[rank].buffers.size()))
+      return operand.rank < 0 ? "touches a buffer that is not there"
+                              : "borrows a buffer that is not there";
     if (operand.rank < 0) return "";
     if (operand.role != OperandRole::kGradient) return "borrows something else than gradients";
     const Buffer& buffer = plan_.programs[rank].buffers[operand.buffer];
-    return buffer.window ? "" : fmt::format("'{}' of rank {} is not in the window", buffer.name, rank);
+    return buffer.window ? ""
+                         : fmt::format("'{}' of rank {} is not in the window", buffer.name, rank);
   }
 
   bool may_be(const Operand& operand, Known::Names names) const {
@@ -85,10 +91,12 @@ class OperandCheck {
     const Range all{0, model_.blocks[operand.unit].unit_size};
     const Range own = range_of(plan_.ownership[operand.unit].sums, place_.rank);
     switch (operand.role) {
-      case OperandRole::kTerm: {  // of gradient space, where further users' gradients follow the unit's own
+      // of gradient space, where further users' gradients follow the unit's own
+      case OperandRole::kTerm: {
         const Range room{0, buffer.bytes / static_cast<int64_t>(sizeof(float))};
         const Range held = buffer.range.empty() ? room : buffer.range;
-        return held.begin <= operand.range.begin && !operand.range.empty() && operand.range.end <= held.end;
+        return held.begin <= operand.range.begin && !operand.range.empty() &&
+               operand.range.end <= held.end;
       }
       case OperandRole::kPart:
         return operand.range == Range{} || operand.range == own;
@@ -102,7 +110,8 @@ class OperandCheck {
     if (i_.parcel < 0) return i_.block == unit;
     if (!inside(i_.parcel, plan_.parcels.size())) return false;
     const Parcel& parcel = plan_.parcels[i_.parcel];
-    return std::any_of(parcel.begin(), parcel.end(), [&](const UnitRange& part) { return part.unit == unit; });
+    return std::any_of(parcel.begin(), parcel.end(),
+                       [&](const UnitRange& part) { return part.unit == unit; });
   }
 
   const Plan& plan_;
@@ -113,12 +122,14 @@ class OperandCheck {
 
 }  // namespace
 
-void check_operands(const Plan& plan, const ModelShape& model, Place place, std::vector<std::string>& faults) {
+void check_operands(const Plan& plan, const ModelShape& model, Place place,
+                    std::vector<std::string>& faults) {
   const OperandCheck check(plan, model, place);
   const std::vector<Operand>& operands = at(plan, place).operands;
   for (size_t k = 0; k < operands.size(); ++k) {
-    const bool again = std::find(operands.begin(), operands.begin() + static_cast<std::ptrdiff_t>(k), operands[k]) !=
-                       operands.begin() + static_cast<std::ptrdiff_t>(k);
+    const bool again =
+        std::find(operands.begin(), operands.begin() + static_cast<std::ptrdiff_t>(k),
+                  operands[k]) != operands.begin() + static_cast<std::ptrdiff_t>(k);
     const std::string what = again ? "names an operand twice" : check.fault(operands[k]);
     if (!what.empty()) faults.push_back(name_of(plan, place) + ": " + what);
   }

@@ -1,5 +1,5 @@
-// Whether the operands of an instruction are those that its op knows: roles, accesses, units and ranges, and memory
-// that is there. Part of plan/check/structure.h.
+// Whether the operands of an instruction are those that its op knows: roles, accesses, units and
+// ranges, and memory that is there. Part of plan/check/structure.h.
 #pragma once
 
 #include <string>
@@ -9,6 +9,7 @@
 
 namespace tutti {
 
-void check_operands(const Plan& plan, const ModelShape& model, Place place, std::vector<std::string>& faults);
+void check_operands(const Plan& plan, const ModelShape& model, Place place,
+                    std::vector<std::string>& faults);
 
 }  // namespace tutti

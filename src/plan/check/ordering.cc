@@ -14,13 +14,15 @@ const Instruction& at(const Plan& plan, Place place) {
 }
 
 std::string name_of(const Plan& plan, Place place) {
-  return fmt::format("rank {} queue {} #{} {}", place.rank, plan.programs[place.rank].queues[place.queue].name,
-                     place.index, to_string(at(plan, place)));
+  return fmt::format("rank {} queue {} #{} {}", place.rank,
+                     plan.programs[place.rank].queues[place.queue].name, place.index,
+                     to_string(at(plan, place)));
 }
 
 namespace {
 
-/// Acquire stands in the same order everywhere but waits for the peers' step before, not for their Acquire.
+/// Acquire stands in the same order everywhere but waits for the peers' step before, not for their
+/// Acquire.
 bool joins(Op op) { return meets(op) && op != Op::kAcquire; }
 
 /// The instruction that signals each event of a rank.
@@ -29,7 +31,8 @@ std::vector<Place> signallers(const Program& program, int rank) {
   for (size_t q = 0; q < program.queues.size(); ++q) {
     const auto& instructions = program.queues[q].instructions;
     for (size_t i = 0; i < instructions.size(); ++i) {
-      if (instructions[i].signal >= 0) list[instructions[i].signal] = {rank, static_cast<int>(q), static_cast<int>(i)};
+      if (instructions[i].signal >= 0)
+        list[instructions[i].signal] = {rank, static_cast<int>(q), static_cast<int>(i)};
     }
   }
   return list;
@@ -70,7 +73,8 @@ void Ordering::join(std::vector<Place> places) {
   members_.push_back(std::move(places));
 }
 
-/// The id alone says who meets whom; that all see their meetings in one order follows when there is no circle.
+/// The id alone says who meets whom; that all see their meetings in one order follows when there is
+/// no circle.
 void Ordering::match_meetings(std::vector<std::string>& faults) {
   std::unordered_map<uint32_t, std::vector<Place>> meetings, letters;
   std::vector<uint32_t> ids;  // in the order in which they are first seen
@@ -97,22 +101,26 @@ void Ordering::match_meetings(std::vector<std::string>& faults) {
       ranks.push_back(place.rank);
       const Instruction& i = at(plan_, place);
       const bool equal = i.op == first.op && i.group == first.group && i.parcel == first.parcel &&
-                         i.block == first.block && i.round == first.round && i.segment == first.segment &&
-                         i.exchange == first.exchange;
+                         i.block == first.block && i.round == first.round &&
+                         i.segment == first.segment && i.exchange == first.exchange;
       if (!equal)
-        faults.push_back(fmt::format("{} meets {} (id {})", name_of(plan_, place), name_of(plan_, places[0]), id));
+        faults.push_back(fmt::format("{} meets {} (id {})", name_of(plan_, place),
+                                     name_of(plan_, places[0]), id));
     }
     const auto& group = first.group < 0 ? all : plan_.groups[first.group];
     if (ranks != group) {
-      faults.push_back(fmt::format("{} (id {}): ranks [{}] come to it, its group is [{}]", name_of(plan_, places[0]),
-                                   id, fmt::join(ranks, " "), fmt::join(group, " ")));
+      faults.push_back(fmt::format("{} (id {}): ranks [{}] come to it, its group is [{}]",
+                                   name_of(plan_, places[0]), id, fmt::join(ranks, " "),
+                                   fmt::join(group, " ")));
     }
     join(places);
   }
   for (auto& [id, places] : letters) {
     const bool pair = places.size() == 2 && at(plan_, places[0]).peer == places[1].rank &&
-                      at(plan_, places[1]).peer == places[0].rank && at(plan_, places[0]).op != at(plan_, places[1]).op;
-    if (!pair) faults.push_back(fmt::format("{} (id {}): has no partner", name_of(plan_, places[0]), id));
+                      at(plan_, places[1]).peer == places[0].rank &&
+                      at(plan_, places[0]).op != at(plan_, places[1]).op;
+    if (!pair)
+      faults.push_back(fmt::format("{} (id {}): has no partner", name_of(plan_, places[0]), id));
     if (pair) join(std::move(places));
   }
 }
@@ -153,9 +161,11 @@ void Ordering::sort(std::vector<std::string>& faults) {
   for (size_t r = 0; r < node_.size(); ++r) {
     for (size_t q = 0; q < node_[r].size(); ++q) {
       const auto& nodes = node_[r][q];
-      const auto stuck = std::find_if(nodes.begin(), nodes.end(), [&](int n) { return open[n] > 0; });
+      const auto stuck =
+          std::find_if(nodes.begin(), nodes.end(), [&](int n) { return open[n] > 0; });
       if (stuck == nodes.end()) continue;
-      const Place place{static_cast<int>(r), static_cast<int>(q), static_cast<int>(stuck - nodes.begin())};
+      const Place place{static_cast<int>(r), static_cast<int>(q),
+                        static_cast<int>(stuck - nodes.begin())};
       circle += (circle.empty() ? "" : "; ") + name_of(plan_, place);
     }
   }
@@ -164,7 +174,8 @@ void Ordering::sort(std::vector<std::string>& faults) {
 
 void Ordering::number_clocks() {
   const auto streams = static_cast<size_t>(streams_);
-  clocks_.assign(static_cast<size_t>(first_clock_.back() + node_.back().back().size()) * streams, 0);
+  clocks_.assign(static_cast<size_t>(first_clock_.back() + node_.back().back().size()) * streams,
+                 0);
   // What has ended once `place` has: what had ended when it began, and itself.
   const auto take = [&](std::vector<int>& clock, const Place& place) {
     const int* begun = this->clock(place);
@@ -175,12 +186,14 @@ void Ordering::number_clocks() {
     if (place.index > 0) take(clock, {place.rank, place.queue, place.index - 1});
     for (int event : at(plan_, place).waits) take(clock, signalled_by_[place.rank][event]);
   };
-  // Instructions that meet act only once all ranks have entered: all of them follow what any rank did before, but none
-  // follows another's part in the meeting itself. Reduce and Gather wait for those alone whose values they take, and a
-  // send may be buffered after all: only Recv follows what its sender did.
+  // Instructions that meet act only once all ranks have entered: all of them follow what any rank
+  // did before, but none follows another's part in the meeting itself. Reduce and Gather wait for
+  // those alone whose values they take, and a send may be buffered after all: only Recv follows
+  // what its sender did.
   std::vector<int> clock(streams);
   const auto keep = [&](const Place& place) {
-    std::copy(clock.begin(), clock.end(), clocks_.begin() + static_cast<std::ptrdiff_t>(clock_place(place)));
+    std::copy(clock.begin(), clock.end(),
+              clocks_.begin() + static_cast<std::ptrdiff_t>(clock_place(place)));
   };
   for (const auto& places : sequence_) {
     std::fill(clock.begin(), clock.end(), 0);
@@ -215,7 +228,8 @@ bool Ordering::before_entry(Place a, Place b) const {
   const auto ended_with = [&](const Place& p) { return a == p || before(a, p); };
   if (b.index > 0 && ended_with({b.rank, b.queue, b.index - 1})) return true;
   const auto& waits = at(plan_, b).waits;
-  return std::any_of(waits.begin(), waits.end(), [&](int event) { return ended_with(signalled_by_[b.rank][event]); });
+  return std::any_of(waits.begin(), waits.end(),
+                     [&](int event) { return ended_with(signalled_by_[b.rank][event]); });
 }
 
 bool Ordering::follows(Place b, int rank) const {

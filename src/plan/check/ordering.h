@@ -1,6 +1,6 @@
-// What comes before what, over all queues of all ranks: the order of each queue, signals before the waits for them, and
-// instructions that meet (reduce, gather, vote, a send and its receive), which end only after all of their ranks have
-// entered them. Serves the checkers.
+// What comes before what, over all queues of all ranks: the order of each queue, signals before the
+// waits for them, and instructions that meet (reduce, gather, vote, a send and its receive), which
+// end only after all of their ranks have entered them. Serves the checkers.
 #pragma once
 
 #include <string>
@@ -22,11 +22,12 @@ std::string name_of(const Plan& plan, Place place);
 
 class Ordering {
  public:
-  /// The plan must be well-formed (check_structure). Meeting instructions that differ between ranks and cycles are
-  /// added to `faults`; the ordering is then of no use.
+  /// The plan must be well-formed (check_structure). Meeting instructions that differ between ranks
+  /// and cycles are added to `faults`; the ordering is then of no use.
   Ordering(const Plan& plan, std::vector<std::string>& faults);
 
-  /// All instructions in one order that respects everything; those that meet stand together, one per rank.
+  /// All instructions in one order that respects everything; those that meet stand together, one
+  /// per rank.
   const std::vector<std::vector<Place>>& sequence() const { return sequence_; }
   /// Whether a has ended before b acts, in every interleaving.
   bool before(Place a, Place b) const { return clock(b)[stream(a)] > a.index; }
@@ -49,15 +50,18 @@ class Ordering {
   void number_clocks();
 
   const Plan& plan_;
-  std::vector<int> first_stream_;                    // by rank: the number of its queue 0 among all queues
+  // by rank: the number of its queue 0 among all queues
+  std::vector<int> first_stream_;
   std::vector<std::vector<std::vector<int>>> node_;  // [rank][queue][index] -> node
   std::vector<std::vector<Place>> members_;          // by node
   std::vector<std::vector<Place>> signalled_by_;     // by rank and event
   std::vector<std::vector<Place>> sequence_;
   int streams_ = 0;
-  std::vector<int> first_clock_;        // by stream: the number of its first instruction among all
-  std::vector<int> clocks_;             // per instruction and stream: how many of the stream have ended when it acts
-  std::vector<std::vector<int>> last_;  // by rank and stream: how many have ended when the rank's step has
+  std::vector<int> first_clock_;  // by stream: the number of its first instruction among all
+  // per instruction and stream: how many of the stream have ended when it acts
+  std::vector<int> clocks_;
+  // by rank and stream: how many have ended when the rank's step has
+  std::vector<std::vector<int>> last_;
 };
 
 }  // namespace tutti

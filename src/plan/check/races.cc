@@ -1,10 +1,10 @@
-// The last writes of every buffer and the reads since then, in the ordering's sequence. Of reads and writes on one
-// queue the last one stands for those before it.
+// The last writes of every buffer and the reads since then, in the ordering's sequence. Of reads
+// and writes on one queue the last one stands for those before it.
 //
-// A Reduce ends when its windows are free again: it counts as an access of the rank itself. A Gather does not: its
-// sources may be read until those who copy from them have ended it, so the reader's Gather is an access, too, and a
-// write of the next step must know of its end. So is an Update that borrows: what it reads is lent until its rank has
-// released the parcel.
+// A Reduce ends when its windows are free again: it counts as an access of the rank itself. A
+// Gather does not: its sources may be read until those who copy from them have ended it, so the
+// reader's Gather is an access, too, and a write of the next step must know of its end. So is an
+// Update that borrows: what it reads is lent until its rank has released the parcel.
 #include "plan/check/races.h"
 
 #include <fmt/format.h>
@@ -61,7 +61,8 @@ class Races {
 
   void read_windows(const std::vector<Place>& places) {
     const auto place_of = [&](int rank) {
-      return *std::find_if(places.begin(), places.end(), [&](const Place& p) { return p.rank == rank; });
+      return *std::find_if(places.begin(), places.end(),
+                           [&](const Place& p) { return p.rank == rank; });
     };
     for (const auto& copy : plan_.copies[at(plan_, places[0]).transfer].copies) {
       if (copy.from == copy.to) continue;
@@ -84,7 +85,8 @@ class Races {
     for (const Place& r : h.reads) require(r, place, place, place.rank, buffer);
     std::erase_if(h.reads, [&](const Place& r) { return !meeting(r); });
     h.writes = {place};
-    if (plan_.programs[place.rank].buffers[buffer].window) written_[place.rank][buffer].push_back(place);
+    if (plan_.programs[place.rank].buffers[buffer].window)
+      written_[place.rank][buffer].push_back(place);
   }
   static void keep(std::vector<Place>& list, Place place) {
     for (Place& old : list) {
@@ -95,7 +97,9 @@ class Races {
     }
     list.push_back(place);
   }
-  bool meeting(Place p) const { return std::find(together_->begin(), together_->end(), p) != together_->end(); }
+  bool meeting(Place p) const {
+    return std::find(together_->begin(), together_->end(), p) != together_->end();
+  }
 
   void require(Place first, Place second, Place who, int rank, int buffer) {
     if (first == second || first == who || ordering_.before(first, second)) return;
@@ -104,11 +108,12 @@ class Races {
   }
   void fault(Place first, Place second, int rank, int buffer, const char* what) {
     faults_.push_back(fmt::format("{} and {} {}, both touch '{}' of rank {}", name_of(plan_, first),
-                                  name_of(plan_, second), what, plan_.programs[rank].buffers[buffer].name, rank));
+                                  name_of(plan_, second), what,
+                                  plan_.programs[rank].buffers[buffer].name, rank));
   }
 
-  /// What others borrow until their step ends is theirs until they release it: whoever lent it acquires it before it
-  /// writes there again.
+  /// What others borrow until their step ends is theirs until they release it: whoever lent it
+  /// acquires it before it writes there again.
   void check_borrows() {
     for (const RemoteRead& borrow : borrowed_) {
       const int parcel = parcel_of(borrow.reader);
@@ -124,7 +129,8 @@ class Races {
                            [&](const Place& a) { return a == w || ordering_.before(a, w); });
       };
       for (const Place& w : written_[borrow.rank][borrow.buffer])
-        if (!after(w)) fault(borrow.reader, w, borrow.rank, borrow.buffer, "of the next step are not ordered");
+        if (!after(w))
+          fault(borrow.reader, w, borrow.rank, borrow.buffer, "of the next step are not ordered");
     }
   }
   /// The parcel of sums that an Update's unit is in.
@@ -153,7 +159,8 @@ class Races {
     for (const RemoteRead& read : remote_) {
       if (ordering_.ends_within(read.reader, read.rank)) continue;
       for (const Place& w : written_[read.rank][read.buffer]) {
-        if (at(plan_, w).id == at(plan_, read.reader).id || ordering_.follows(w, read.reader.rank)) continue;
+        if (at(plan_, w).id == at(plan_, read.reader).id || ordering_.follows(w, read.reader.rank))
+          continue;
         fault(read.reader, w, read.rank, read.buffer, "of the next step are not ordered");
       }
     }
@@ -170,7 +177,8 @@ class Races {
 
 }  // namespace
 
-std::vector<std::string> check_races(const Plan& plan, const Ordering& ordering, const TouchedByAll& touched) {
+std::vector<std::string> check_races(const Plan& plan, const Ordering& ordering,
+                                     const TouchedByAll& touched) {
   return Races(plan, ordering, touched).check();
 }
 

@@ -1,4 +1,5 @@
-// Whether all that touches a buffer is ordered, in every interleaving: within a rank, and where others read windows.
+// Whether all that touches a buffer is ordered, in every interleaving: within a rank, and where
+// others read windows.
 #pragma once
 
 #include <string>
@@ -10,6 +11,7 @@
 namespace tutti {
 
 /// The plan's form and its transfers must be sound.
-std::vector<std::string> check_races(const Plan& plan, const Ordering& ordering, const TouchedByAll& touched);
+std::vector<std::string> check_races(const Plan& plan, const Ordering& ordering,
+                                     const TouchedByAll& touched);
 
 }  // namespace tutti

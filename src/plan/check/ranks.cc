@@ -15,10 +15,13 @@ class RankCheck {
 
   std::vector<std::string> check() {
     const size_t ranks = static_cast<size_t>(plan_.mesh.ranks());
-    if (plan_.programs.size() != ranks || plan_.ranks != plan_.mesh.ranks() || plan_.places.size() != ranks)
+    if (plan_.programs.size() != ranks || plan_.ranks != plan_.mesh.ranks() ||
+        plan_.places.size() != ranks)
       return {fmt::format("{} programs for {} ranks", plan_.programs.size(), ranks)};
-    if (plan_.homes.size() != model_.blocks.size() || plan_.ownership.size() != model_.blocks.size())
-      return {fmt::format("{} units have owners, the model has {}", plan_.ownership.size(), model_.blocks.size())};
+    if (plan_.homes.size() != model_.blocks.size() ||
+        plan_.ownership.size() != model_.blocks.size())
+      return {fmt::format("{} units have owners, the model has {}", plan_.ownership.size(),
+                          model_.blocks.size())};
     check_places();
     if (!faults_.empty()) return std::move(faults_);
     for (int unit = 0; unit < static_cast<int>(model_.blocks.size()); ++unit) check_unit(unit);
@@ -27,20 +30,23 @@ class RankCheck {
   }
 
  private:
-  /// Ranks stand where the mesh has them; every lane is dealt to one data rank, every block has a home that has its
-  /// column.
+  /// Ranks stand where the mesh has them; every lane is dealt to one data rank, every block has a
+  /// home that has its column.
   void check_places() {
     const Mesh& mesh = plan_.mesh;
     std::vector<int> times(static_cast<size_t>(std::max(plan_.batch.lanes, 0)), 0);
     int64_t column = 0;
     for (int rank = 0; rank < mesh.ranks(); ++rank) {
       const RankPlace& place = plan_.places[rank];
-      if (!(place.at == mesh.at(rank))) faults_.push_back(fmt::format("rank {} does not stand there", rank));
-      // Those of a data rank go through the same lanes, those of a tensor rank have the same columns.
+      if (!(place.at == mesh.at(rank)))
+        faults_.push_back(fmt::format("rank {} does not stand there", rank));
+      // Those of a data rank go through the same lanes, those of a tensor rank have the same
+      // columns.
       const RankPlace &data = plan_.places[mesh.rank({mesh.at(rank).data, 0, 0})],
                       &tensor = plan_.places[mesh.rank({0, mesh.at(rank).tensor, 0})];
       if (place.lanes != data.lanes || place.columns != tensor.columns)
-        faults_.push_back(fmt::format("rank {} has other lanes or columns than its neighbours", rank));
+        faults_.push_back(
+            fmt::format("rank {} has other lanes or columns than its neighbours", rank));
       if (&place == &data)
         for (int lane : place.lanes)
           if (lane >= 0 && lane < plan_.batch.lanes) ++times[lane];
@@ -50,23 +56,25 @@ class RankCheck {
         column = place.columns.end;
       }
     }
-    if (column != model_.columns || std::any_of(times.begin(), times.end(), [](int n) { return n != 1; }))
+    if (column != model_.columns ||
+        std::any_of(times.begin(), times.end(), [](int n) { return n != 1; }))
       faults_.push_back("some lane or column has no rank, or two");
     for (size_t b = 0; b < plan_.homes.size(); ++b) {
       const Coordinates& home = plan_.homes[b];
-      const bool there = home.data == 0 && home.tensor >= 0 && home.tensor < mesh.tensor && home.pipeline >= 0 &&
-                         home.pipeline < mesh.pipeline;
+      const bool there = home.data == 0 && home.tensor >= 0 && home.tensor < mesh.tensor &&
+                         home.pipeline >= 0 && home.pipeline < mesh.pipeline;
       if (!there || !plan_.places[mesh.rank(home)].columns.contains(model_.blocks[b].column))
         faults_.push_back(fmt::format("block {} has no home", b));
     }
   }
 
-  /// Every float of a unit has a rank of its home that sums, holds and updates it; what a rank's buffers of parameters
-  /// and moments hold is what it owns.
+  /// Every float of a unit has a rank of its home that sums, holds and updates it; what a rank's
+  /// buffers of parameters and moments hold is what it owns.
   void check_unit(int u) {
     const Ownership& unit = plan_.ownership[u];
     for (const auto* owners : {&unit.sums, &unit.parameters, &unit.moments}) {
-      if (!cover(*owners, u)) faults_.push_back(fmt::format("unit {} has floats without an owner, or with two", u));
+      if (!cover(*owners, u))
+        faults_.push_back(fmt::format("unit {} has floats without an owner, or with two", u));
     }
     if (!faults_.empty() || model_.blocks[u].gradient_size == 0) return;
     for (int rank = 0; rank < plan_.mesh.ranks(); ++rank) {
@@ -76,15 +84,18 @@ class RankCheck {
         if (b.unit != u || !b.placed.empty()) continue;
         const Range kept = range_of(unit.moments, rank), held = range_of(unit.parameters, rank);
         const Range there = placed_in(b, model_.blocks[u].unit_size).front().range;
-        const bool own = b.kind == BufferKind::kParameter ? same(there, held) : b.range.empty() || b.range == kept;
+        const bool own = b.kind == BufferKind::kParameter ? same(there, held)
+                                                          : b.range.empty() || b.range == kept;
         if (b.kind == BufferKind::kParameter) ++parameters;
         if (b.kind == BufferKind::kMoment) ++moments;
         if ((b.kind == BufferKind::kParameter || b.kind == BufferKind::kMoment) && !own)
-          faults_.push_back(fmt::format("rank {}: '{}' does not hold what the rank owns of unit {}", rank, b.name, u));
+          faults_.push_back(fmt::format("rank {}: '{}' does not hold what the rank owns of unit {}",
+                                        rank, b.name, u));
       }
       if (parameters != 1 || moments != (plan_.training ? 1 : 0))
         faults_.push_back(
-            fmt::format("rank {}: unit {} has {} buffers of parameters, {} of moments", rank, u, parameters, moments));
+            fmt::format("rank {}: unit {} has {} buffers of parameters, {} of moments", rank, u,
+                        parameters, moments));
     }
   }
   static bool same(Range a, Range b) { return a == b || (a.empty() && b.empty()); }
@@ -95,7 +106,8 @@ class RankCheck {
     for (const Owned& owned : owners) {
       ranges.push_back(owned.range);
       ranks.insert(ranks.end(), owned.ranks.begin(), owned.ranks.end());
-      if (owned.ranks.empty() || !std::is_sorted(owned.ranks.begin(), owned.ranks.end())) return false;
+      if (owned.ranks.empty() || !std::is_sorted(owned.ranks.begin(), owned.ranks.end()))
+        return false;
     }
     // Each rank of the home is an owner, once; with slices some own nothing.
     std::sort(ranks.begin(), ranks.end());

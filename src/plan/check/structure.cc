@@ -36,7 +36,8 @@ class Structure {
     }
     for (size_t r = 0; r < plan_.programs.size(); ++r) {
       const Program& program = plan_.programs[r];
-      if (program.rank != static_cast<int>(r)) fault(r, "its program is that of rank {}", program.rank);
+      if (program.rank != static_cast<int>(r))
+        fault(r, "its program is that of rank {}", program.rank);
       if (program.queues.empty()) fault(r, "it has no queue");
       check_buffers(program);
       check_events(program);
@@ -52,11 +53,13 @@ class Structure {
  private:
   template <typename... Args>
   void fault(size_t rank, fmt::format_string<Args...> format, Args&&... args) {
-    faults_.push_back(fmt::format("rank {}: {}", rank, fmt::format(format, std::forward<Args>(args)...)));
+    faults_.push_back(
+        fmt::format("rank {}: {}", rank, fmt::format(format, std::forward<Args>(args)...)));
   }
   template <typename... Args>
   void fault_at(Place place, fmt::format_string<Args...> format, Args&&... args) {
-    faults_.push_back(name_of(plan_, place) + ": " + fmt::format(format, std::forward<Args>(args)...));
+    faults_.push_back(name_of(plan_, place) + ": " +
+                      fmt::format(format, std::forward<Args>(args)...));
   }
   template <class F>
   static void each(const Program& program, F&& f) {
@@ -69,8 +72,10 @@ class Structure {
   void check_buffers(const Program& program) {
     std::vector<Range> windows;
     for (const Buffer& b : program.buffers) {
-      if (b.bytes < 0 || b.unit >= static_cast<int>(model_.blocks.size())) fault(program.rank, "what is '{}'?", b.name);
-      const int64_t floats = b.range.size() * (b.kind == BufferKind::kMoment ? plan_.optimizer_slots : 1);
+      if (b.bytes < 0 || b.unit >= static_cast<int>(model_.blocks.size()))
+        fault(program.rank, "what is '{}'?", b.name);
+      const int64_t floats =
+          b.range.size() * (b.kind == BufferKind::kMoment ? plan_.optimizer_slots : 1);
       if (floats * static_cast<int64_t>(sizeof(float)) > b.bytes) {
         fault(program.rank, "'{}' has {} bytes for {} floats", b.name, b.bytes, floats);
       }
@@ -78,7 +83,8 @@ class Structure {
         fault(program.rank, "'{}' is lent by the loader, which lends data alone", b.name);
       if (b.window && b.bytes > 0) windows.push_back({b.window_offset, b.window_offset + b.bytes});
     }
-    std::sort(windows.begin(), windows.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+    std::sort(windows.begin(), windows.end(),
+              [](const Range& a, const Range& b) { return a.begin < b.begin; });
     for (size_t k = 0; k < windows.size(); ++k) {
       const bool apart = k == 0 || windows[k - 1].end <= windows[k].begin;
       if (!apart || windows[k].begin % kAlign != 0)
@@ -90,7 +96,8 @@ class Structure {
     std::vector<int> signalled(program.events, 0);
     each(program, [&](Place place, const Instruction& i) {
       if (i.signal < 0) return;
-      if (!inside(i.signal, signalled.size())) return fault_at(place, "signals event {}, which is not there", i.signal);
+      if (!inside(i.signal, signalled.size()))
+        return fault_at(place, "signals event {}, which is not there", i.signal);
       if (++signalled[i.signal] > 1) fault_at(place, "signals event {} again", i.signal);
     });
     each(program, [&](Place place, const Instruction& i) {
@@ -110,9 +117,12 @@ class Structure {
     const Touched touched = touched_by(i);
     for (const auto* list : {&touched.reads, &touched.writes}) {
       for (int b : *list) {
-        if (!want(inside(b, program.buffers.size()), "touches a buffer that is not there")) continue;
-        want(!program.buffers[b].offloaded || i.op == Op::kFetch || i.op == Op::kEvict, "touches the second tier");
-        want(!program.buffers[b].lent || i.op == Op::kLoad || list == &touched.reads, "writes the loader's memory");
+        if (!want(inside(b, program.buffers.size()), "touches a buffer that is not there"))
+          continue;
+        want(!program.buffers[b].offloaded || i.op == Op::kFetch || i.op == Op::kEvict,
+             "touches the second tier");
+        want(!program.buffers[b].lent || i.op == Op::kLoad || list == &touched.reads,
+             "writes the loader's memory");
       }
     }
     for (const auto* list : {&i.flow.parameters, &i.flow.gradients}) {
@@ -127,18 +137,24 @@ class Structure {
     }
     want(i.group < static_cast<int>(plan_.groups.size()), "names no group");
     const bool segment = i.op == Op::kForward || i.op == Op::kBackward || i.op == Op::kExchange;
-    const bool unit = segment || i.op == Op::kFold || i.op == Op::kUpdate || i.op == Op::kFetch || i.op == Op::kEvict;
-    const bool parcel =
-        i.op == Op::kReduce || i.op == Op::kGather || i.op == Op::kNorm || i.op == Op::kAcquire || i.op == Op::kRelease;
-    if (!want(parcel == inside(i.parcel, plan_.parcels.size()), "names no parcel, or one that it does not move"))
+    const bool unit = segment || i.op == Op::kFold || i.op == Op::kUpdate || i.op == Op::kFetch ||
+                      i.op == Op::kEvict;
+    const bool parcel = i.op == Op::kReduce || i.op == Op::kGather || i.op == Op::kNorm ||
+                        i.op == Op::kAcquire || i.op == Op::kRelease;
+    if (!want(parcel == inside(i.parcel, plan_.parcels.size()),
+              "names no parcel, or one that it does not move"))
       return;
     if (unit && !want(inside(i.block, model_.blocks.size()), "names no block")) return;
-    if (segment && !want(inside(i.segment, model_.blocks[i.block].segments.size()), "names no segment")) return;
+    if (segment &&
+        !want(inside(i.segment, model_.blocks[i.block].segments.size()), "names no segment"))
+      return;
     if (segment) {
-      want(inside(i.lane, plan_.batch.lanes) && inside(i.micro, plan_.batch.micro_batches), "names no micro-batch");
+      want(inside(i.lane, plan_.batch.lanes) && inside(i.micro, plan_.batch.micro_batches),
+           "names no micro-batch");
       const Coordinates home = plan_.homes[i.block], here = plan_.places[place.rank].at;
-      const bool mine = i.op == Op::kExchange ? home.pipeline == here.pipeline
-                                              : home.pipeline == here.pipeline && home.tensor == here.tensor;
+      const bool mine = i.op == Op::kExchange
+                            ? home.pipeline == here.pipeline
+                            : home.pipeline == here.pipeline && home.tensor == here.tensor;
       want(mine, "its block is not this rank's");
     }
     if (segment || i.op == Op::kLoad) {
@@ -153,13 +169,17 @@ class Structure {
       want(i.round == plan_.sums[i.transfer].round, "is another round than its sum");
     want(i.op != Op::kGather || inside(i.transfer, plan_.copies.size()), "names no copies");
     want(i.op != Op::kVote || i.group < 0, "is for all ranks");
-    const auto message = [&](Access access) { return i.operands.size() == 1 && i.operands[0].access == access; };
+    const auto message = [&](Access access) {
+      return i.operands.size() == 1 && i.operands[0].access == access;
+    };
     want(i.op != Op::kSend || message(Access::kRead), "sends one buffer");
     want(i.op != Op::kRecv || message(Access::kWrite), "receives one buffer");
-    want((i.op != Op::kSend && i.op != Op::kRecv) || inside(i.peer, plan_.programs.size()), "has no peer");
+    want((i.op != Op::kSend && i.op != Op::kRecv) || inside(i.peer, plan_.programs.size()),
+         "has no peer");
     if (i.op == Op::kExchange) {
       want(i.exchange != Exchange::kNone, "does nothing");
-      want(inside(i.output, model_.blocks[i.block].segments[i.segment].outputs.size()), "names no output");
+      want(inside(i.output, model_.blocks[i.block].segments[i.segment].outputs.size()),
+           "names no output");
     }
   }
 
@@ -168,7 +188,8 @@ class Structure {
     const SegmentShape& shape = model_.blocks[i.block].segments[i.segment];
     const Flow& f = i.flow;
     const bool gradients = i.op == Op::kBackward && i.part != Part::kWeight;
-    const bool counts = f.in.size() == shape.inputs.size() && f.out.size() == shape.outputs.size() &&
+    const bool counts = f.in.size() == shape.inputs.size() &&
+                        f.out.size() == shape.outputs.size() &&
                         (f.grad_in.size() == (gradients ? shape.inputs.size() : 0) ||
                          (i.op == Op::kForward && f.grad_in.size() == shape.inputs.size())) &&
                         f.grad_out.size() == (gradients ? shape.outputs.size() : 0);
@@ -179,17 +200,21 @@ class Structure {
     };
     sized(f.saved, shape.saved_bytes, "what it saves");
     sized(f.work, shape.work_bytes, "its work");
-    if (i.op == Op::kBackward && i.part != Part::kBoth) sized(f.deferred, shape.deferred_bytes, "what it defers");
-    // A gradient may take the memory of its own input alone, and only where the segment consumes it.
+    if (i.op == Op::kBackward && i.part != Part::kBoth)
+      sized(f.deferred, shape.deferred_bytes, "what it defers");
+    // A gradient may take the memory of its own input alone, and only where the segment consumes
+    // it.
     const auto consumed = [&](int b) {
       int times = 0, at = -1;
       for (size_t k = 0; k < f.in.size(); ++k)
         if (f.in[k] == b) ++times, at = static_cast<int>(k);
-      return times == 1 && f.grad_in.size() == f.in.size() && f.grad_in[at] == b && shape.inputs[at].consumed;
+      return times == 1 && f.grad_in.size() == f.in.size() && f.grad_in[at] == b &&
+             shape.inputs[at].consumed;
     };
     const auto passed = [&](int b) {
       for (size_t o = 0; o < f.grad_out.size(); ++o)
-        if (const int from = shape.outputs[o].same_as; from >= 0 && f.grad_out[o] == b && f.grad_in[from] == b)
+        if (const int from = shape.outputs[o].same_as;
+            from >= 0 && f.grad_out[o] == b && f.grad_in[from] == b)
           return true;
       return false;
     };

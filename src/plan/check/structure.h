@@ -1,4 +1,5 @@
-// The form of a mesh's programs: everything they name is there, has the size that it needs and lies where it may.
+// The form of a mesh's programs: everything they name is there, has the size that it needs and lies
+// where it may.
 #pragma once
 
 #include <string>

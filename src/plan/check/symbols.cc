@@ -12,7 +12,8 @@ using Kind = Symbol::Kind;
 std::pair<int, int> before(const ModelShape& model, int layer, int segment) {
   if (segment > 0) return {layer, segment - 1};
   if (layer == 0) return {-1, -1};
-  return {layer - 1, static_cast<int>(model.blocks[model.block_at(layer - 1, 0)].segments.size()) - 1};
+  return {layer - 1,
+          static_cast<int>(model.blocks[model.block_at(layer - 1, 0)].segments.size()) - 1};
 }
 
 }  // namespace
@@ -69,14 +70,16 @@ void Symbols::add_forward(const ModelShape& model, int layer, int segment) {
       if (in.data || l < 0) {
         own.in.push_back({Kind::kData, in.index});
       } else {
-        own.in.push_back(read(all_[model.block_at(l, column)][p], first_[l][p] + in.index, in.index, column));
+        own.in.push_back(
+            read(all_[model.block_at(l, column)][p], first_[l][p] + in.index, in.index, column));
       }
     }
     for (size_t o = 0; o < shape.outputs.size(); ++o) {
       const int from = shape.outputs[o].same_as;
       if (from >= 0) own.passed[from] = static_cast<int>(o);
-      own.out.push_back(from >= 0 ? own.in[from]
-                                  : Symbol{Kind::kWritten, first_[layer][segment] + static_cast<int>(o), column});
+      own.out.push_back(
+          from >= 0 ? own.in[from]
+                    : Symbol{Kind::kWritten, first_[layer][segment] + static_cast<int>(o), column});
     }
     all_[block].push_back(std::move(own));
   }
@@ -90,11 +93,13 @@ void Symbols::add_gradients(const ModelShape& model, int layer, int segment) {
     SegmentSymbols& own = all_[block][segment];
     for (size_t i = 0; i < shape.inputs.size(); ++i) {
       Symbol made;
-      const bool lost = own.passed[i] >= 0 && !tensors_[first_[layer][segment] + own.passed[i]].wanted;
+      const bool lost =
+          own.passed[i] >= 0 && !tensors_[first_[layer][segment] + own.passed[i]].wanted;
       if (shape.inputs[i].wanted && l >= 0 && !lost) {
         const int index = shape.inputs[i].index, tensor = first_[l][p] + index;
         const bool plain = tensors_[tensor].shape.exchange == Exchange::kNone;
-        made = plain ? all_[model.block_at(l, column)][p].grad_out[index] : Symbol{Kind::kGradientRead, tensor, column};
+        made = plain ? all_[model.block_at(l, column)][p].grad_out[index]
+                     : Symbol{Kind::kGradientRead, tensor, column};
       }
       own.grad_in.push_back(made);
     }
@@ -123,8 +128,9 @@ int64_t Symbols::bytes(const Symbol& symbol) const {
     case Kind::kPart:
       return tensors_[symbol.tensor].shape.read_bytes;
     case Kind::kGradient:
-      return tensors_[symbol.tensor].shape.exchange == Exchange::kNone ? tensors_[symbol.tensor].grad_bytes
-                                                                       : tensors_[symbol.tensor].shape.bytes;
+      return tensors_[symbol.tensor].shape.exchange == Exchange::kNone
+                 ? tensors_[symbol.tensor].grad_bytes
+                 : tensors_[symbol.tensor].shape.bytes;
     case Kind::kGradientWhole:
       return tensors_[symbol.tensor].grad_bytes * columns_;
     case Kind::kGradientRead:

@@ -52,7 +52,9 @@ void UnitHolding::cut(Range range, const std::vector<int>& fresh) {
 void UnitHolding::write(Range range, const std::vector<int>& worth) {
   if (range.empty()) return;
   cut(range, worth);
-  std::erase_if(pieces, [&](const UnitPiece& p) { return range.begin < p.range.begin && p.range.end <= range.end; });
+  std::erase_if(pieces, [&](const UnitPiece& p) {
+    return range.begin < p.range.begin && p.range.end <= range.end;
+  });
   for (UnitPiece& piece : pieces) {
     if (piece.range.begin == range.begin) piece = {range, worth};
   }
@@ -71,7 +73,8 @@ std::vector<UnitPiece> UnitHolding::over(Range range) const {
   return next == range.end ? list : std::vector<UnitPiece>{};
 }
 
-UnitSymbols::UnitSymbols(const Plan& plan, const ModelShape& model, const Ordering& ordering, PlaceFaults& faults)
+UnitSymbols::UnitSymbols(const Plan& plan, const ModelShape& model, const Ordering& ordering,
+                         PlaceFaults& faults)
     : plan_(plan),
       model_(model),
       ordering_(ordering),
@@ -97,7 +100,8 @@ UnitSymbols::UnitSymbols(const Plan& plan, const ModelShape& model, const Orderi
         for (size_t b = 0; b < model.blocks.size(); ++b) {
           const auto& shares = model.blocks[b].shares;
           if (std::find(shares.begin(), shares.end(), share) == shares.end()) continue;
-          add(static_cast<int>(b), {parameter.offset, parameter.offset + parameter.size}, parameter.extra_gradients[e]);
+          add(static_cast<int>(b), {parameter.offset, parameter.offset + parameter.size},
+              parameter.extra_gradients[e]);
         }
       }
     }
@@ -108,12 +112,15 @@ UnitSymbols::UnitSymbols(const Plan& plan, const ModelShape& model, const Orderi
     for (const Queue& queue : program.queues) {
       commit.squares.push_back(-1);
       for (const Instruction& i : queue.instructions) {
-        if (i.op == Op::kForward && !i.operands.empty()) commit.losses = buffer_of(i, OperandRole::kLoss);
+        if (i.op == Op::kForward && !i.operands.empty())
+          commit.losses = buffer_of(i, OperandRole::kLoss);
         if (i.op == Op::kNorm) commit.squares.back() = buffer_of(i, OperandRole::kSquares);
         if (i.op != Op::kVote) continue;
         commit.verdict = buffer_of(i, OperandRole::kVerdict);
-        if (commit.losses < 0) commit.losses = buffer_of(i, OperandRole::kLoss);  // it adds none to them
-        for (const Operand* squares : operands_of(i, OperandRole::kSquares)) commit.counted.push_back(squares->buffer);
+        // it adds none to them
+        if (commit.losses < 0) commit.losses = buffer_of(i, OperandRole::kLoss);
+        for (const Operand* squares : operands_of(i, OperandRole::kSquares))
+          commit.counted.push_back(squares->buffer);
       }
     }
   }
@@ -147,12 +154,14 @@ std::vector<int> UnitSymbols::units_of(int block, bool gradients) const {
   return units;
 }
 
-bool UnitSymbols::version_over(int rank, int b, int unit, BufferKind kind, Range range, int version) {
+bool UnitSymbols::version_over(int rank, int b, int unit, BufferKind kind, Range range,
+                               int version) {
   const UnitHolding& h = holding(rank, b);
   if (h.unit != unit || h.kind != kind) return range.empty();
   const auto pieces = h.over(range);
   return (range.empty() || !pieces.empty()) &&
-         std::all_of(pieces.begin(), pieces.end(), [&](const UnitPiece& p) { return p.worth[0] == version; });
+         std::all_of(pieces.begin(), pieces.end(),
+                     [&](const UnitPiece& p) { return p.worth[0] == version; });
 }
 
 void UnitSymbols::need_parameters(Place place) {
@@ -161,8 +170,8 @@ void UnitSymbols::need_parameters(Place place) {
   std::vector<int> given;
   for (const UnitBuffer& p : i.flow.parameters) given.push_back(p.unit);
   if (given != wanted && i.part != Part::kWeight) {
-    return faults_.add(place, fmt::format("reads parameters of units [{}], not of [{}]", fmt::join(given, " "),
-                                          fmt::join(wanted, " ")));
+    return faults_.add(place, fmt::format("reads parameters of units [{}], not of [{}]",
+                                          fmt::join(given, " "), fmt::join(wanted, " ")));
   }
   for (const UnitBuffer& p : i.flow.parameters) {
     if (!listed(wanted, p.unit)) faults_.add(place, fmt::format("has no part in unit {}", p.unit));
@@ -170,7 +179,8 @@ void UnitSymbols::need_parameters(Place place) {
       if (source.block != i.block) continue;
       const Range held = buffer(place.rank, p.buffer).range;
       const bool copy = !held.empty() && held.begin >= model_.blocks[p.unit].unit_size;
-      if (version_over(place.rank, p.buffer, p.unit, BufferKind::kParameter, copy ? source.lies : source.to, 0))
+      if (version_over(place.rank, p.buffer, p.unit, BufferKind::kParameter,
+                       copy ? source.lies : source.to, 0))
         continue;
       faults_.add(place, fmt::format("'{}' does not hold this step's parameters of unit {}",
                                      buffer(place.rank, p.buffer).name, p.unit));
@@ -188,27 +198,33 @@ void UnitSymbols::write_gradients(Place place) {
   std::vector<int> given;
   for (const UnitBuffer& g : i.flow.gradients) given.push_back(g.unit);
   if (given != wanted) {
-    return faults_.add(place, fmt::format("writes gradients of units [{}], not of [{}]", fmt::join(given, " "),
-                                          fmt::join(wanted, " ")));
+    return faults_.add(place, fmt::format("writes gradients of units [{}], not of [{}]",
+                                          fmt::join(given, " "), fmt::join(wanted, " ")));
   }
   const int term = expressions_.term(i.lane, i.micro);
   for (const UnitBuffer& g : i.flow.gradients) {
     const Buffer& target = buffer(place.rank, g.buffer);
-    const Range held =
-        target.range.empty() ? Range{0, target.bytes / static_cast<int64_t>(sizeof(float))} : target.range;
+    const Range held = target.range.empty()
+                           ? Range{0, target.bytes / static_cast<int64_t>(sizeof(float))}
+                           : target.range;
     UnitHolding& h = holding(place.rank, g.buffer);
     if (h.unit != g.unit || h.kind != BufferKind::kGradient) h.reset(g.unit, BufferKind::kGradient);
-    const bool kind = target.kind == BufferKind::kGradient && (target.unit < 0 || target.unit == g.unit);
-    if (!kind) faults_.add(place, fmt::format("'{}' is not for the gradient of unit {}", target.name, g.unit));
+    const bool kind =
+        target.kind == BufferKind::kGradient && (target.unit < 0 || target.unit == g.unit);
+    if (!kind)
+      faults_.add(place,
+                  fmt::format("'{}' is not for the gradient of unit {}", target.name, g.unit));
     for (const Source& source : units_[g.unit].sources) {
       if (source.block != i.block || source.lies.empty()) continue;
       if (source.lies.begin < held.begin || source.lies.end > held.end) {
-        faults_.add(place, fmt::format("'{}' has no room for the gradient of unit {}", target.name, g.unit));
+        faults_.add(place, fmt::format("'{}' has no room for the gradient of unit {}", target.name,
+                                       g.unit));
         continue;
       }
       h.cut(source.lies, std::vector<int>(units_[g.unit].parts, kUndefined));
       for (UnitPiece& piece : h.pieces) {
-        if (!overlap(piece.range, source.lies).empty()) piece.worth[source.first_part + i.segment] = term;
+        if (!overlap(piece.range, source.lies).empty())
+          piece.worth[source.first_part + i.segment] = term;
       }
     }
   }
@@ -218,7 +234,8 @@ bool UnitSymbols::total_over(Place place, int b, int unit, Range range, Place wh
   const UnitHolding& h = holding(place.rank, b);
   const auto pieces = h.over(range);
   if (!range.empty() && (h.unit != unit || h.kind != BufferKind::kGradient || pieces.empty())) {
-    faults_.add(who, fmt::format("'{}' does not hold the gradient of unit {}", buffer(place.rank, b).name, unit));
+    faults_.add(who, fmt::format("'{}' does not hold the gradient of unit {}",
+                                 buffer(place.rank, b).name, unit));
     return false;
   }
   for (const UnitPiece& piece : pieces) {
@@ -227,8 +244,8 @@ bool UnitSymbols::total_over(Place place, int b, int unit, Range range, Place wh
       for (int p = 0; p < source.parts; ++p) {
         const int worth = piece.worth[source.first_part + p];
         if (worth == expected_ || worth == kFaulty) continue;
-        faults_.add(who, fmt::format("block {} segment {} gives {}, the job says {}", source.block, p,
-                                     expressions_.text(worth), expressions_.text(expected_)));
+        faults_.add(who, fmt::format("block {} segment {} gives {}, the job says {}", source.block,
+                                     p, expressions_.text(worth), expressions_.text(expected_)));
         return false;
       }
     }
@@ -239,21 +256,27 @@ bool UnitSymbols::total_over(Place place, int b, int unit, Range range, Place wh
 /// Fetch and Evict: what the second tier has of a unit comes into memory, or goes back.
 void UnitSymbols::move(Place place) {
   const Instruction& i = at(plan_, place);
-  const auto stored = operands_of(i, OperandRole::kStored), resident = operands_of(i, OperandRole::kResident);
-  if (stored.size() != resident.size() || stored.empty()) return faults_.add(place, "moves nothing, or to nowhere");
+  const auto stored = operands_of(i, OperandRole::kStored),
+             resident = operands_of(i, OperandRole::kResident);
+  if (stored.size() != resident.size() || stored.empty())
+    return faults_.add(place, "moves nothing, or to nowhere");
   for (size_t k = 0; k < stored.size(); ++k) {
     const bool fetch = i.op == Op::kFetch;
-    const int source = (fetch ? stored : resident)[k]->buffer, target = (fetch ? resident : stored)[k]->buffer;
+    const int source = (fetch ? stored : resident)[k]->buffer,
+              target = (fetch ? resident : stored)[k]->buffer;
     const Buffer &from = buffer(place.rank, source), &to = buffer(place.rank, target);
     const bool moments = from.kind == BufferKind::kMoment;
     const int64_t held = range_of(plan_.ownership[i.block].moments, place.rank).size();
-    const int64_t floats = moments ? held * plan_.optimizer_slots : model_.blocks[i.block].unit_size;
+    const int64_t floats =
+        moments ? held * plan_.optimizer_slots : model_.blocks[i.block].unit_size;
     const int64_t bytes = floats * static_cast<int64_t>(sizeof(float));
     if (from.offloaded != fetch || to.offloaded == from.offloaded)
       faults_.add(place, fmt::format("'{}' and '{}' are not in the two tiers", from.name, to.name));
     const auto& [tier, memory] = fetch ? std::tie(from, to) : std::tie(to, from);
-    if (tier.bytes < bytes || memory.bytes < tier.bytes || from.kind != to.kind || (!moments && from.range != to.range))
-      faults_.add(place, fmt::format("'{}' and '{}' do not both hold unit {}", from.name, to.name, i.block));
+    if (tier.bytes < bytes || memory.bytes < tier.bytes || from.kind != to.kind ||
+        (!moments && from.range != to.range))
+      faults_.add(place, fmt::format("'{}' and '{}' do not both hold unit {}", from.name, to.name,
+                                     i.block));
     if (holding(place.rank, source).unit != i.block)
       faults_.add(place, fmt::format("'{}' does not hold unit {}", from.name, i.block));
     holding(place.rank, target) = holding(place.rank, source);

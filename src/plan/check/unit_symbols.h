@@ -1,8 +1,8 @@
-// Parameters, gradients and moments, as symbols: of every buffer which floats of which unit it holds, and what they are
-// worth. Part of plan/check/values.h.
+// Parameters, gradients and moments, as symbols: of every buffer which floats of which unit it
+// holds, and what they are worth. Part of plan/check/values.h.
 //
-//   source   who adds to a unit's gradient: its own block, then every further user of a shared parameter, in the order
-//            of SumTransfer::sources
+//   source   who adds to a unit's gradient: its own block, then every further user of a shared
+//            parameter, in the order of SumTransfer::sources
 //   part     what one segment of a source writes: an expression over (lane, micro)
 //   piece    floats of gradient space whose parts, or version, are the same
 #pragma once
@@ -19,7 +19,8 @@ namespace tutti {
 
 struct UnitPiece {
   Range range;
-  std::vector<int> worth;  ///< of gradients: by part; of parameters and moments: the version, 0 or (updated) 1
+  /// of gradients: by part; of parameters and moments: the version, 0 or (updated) 1
+  std::vector<int> worth;
 };
 
 /// What a buffer holds of a unit, in ascending order.
@@ -38,11 +39,12 @@ struct UnitHolding {
 
 class UnitSymbols {
  public:
-  UnitSymbols(const Plan& plan, const ModelShape& model, const Ordering& ordering, PlaceFaults& faults);
+  UnitSymbols(const Plan& plan, const ModelShape& model, const Ordering& ordering,
+              PlaceFaults& faults);
   /// Something else was written there.
   void forget(int rank, int b) { holding(rank, b).reset(-1, BufferKind::kWork); }
-  /// Losses, squares and the verdict lie in buffers of their own: only those may write there that make them, and say so
-  /// in `writes` (word).
+  /// Losses, squares and the verdict lie in buffers of their own: only those may write there that
+  /// make them, and say so in `writes` (word).
   void guard(Place place, int b, bool word);
   void need_parameters(Place place);
   void write_gradients(Place place);
@@ -74,14 +76,17 @@ class UnitSymbols {
   std::vector<int> units_of(int block, bool gradients) const;
   int level_buffer(const Instruction& reduce, int rank, int unit, int level) const;
   /// Whether the gradient there is the job's sum; says why not.
-  bool total_over(Place place, int b, int unit, Range range) { return total_over(place, b, unit, range, place); }
+  bool total_over(Place place, int b, int unit, Range range) {
+    return total_over(place, b, unit, range, place);
+  }
   /// ... of the rank of `place`; `who` asks.
   bool total_over(Place place, int b, int unit, Range range, Place who);
   void check_gradients(Place update, Range range);
   bool version_over(int rank, int b, int unit, BufferKind kind, Range range, int version);
   using Levels = std::vector<std::vector<int>>;  // by level: the worth of every part of a slice
   Levels stack_of(const Instruction& reduce, int rank, int unit, Range slice, int levels);
-  void add_round(Place place, const SumTransfer& transfer, const UnitSum& sum, Range slice, Levels& levels);
+  void add_round(Place place, const SumTransfer& transfer, const UnitSum& sum, Range slice,
+                 Levels& levels);
   void reduce(const std::vector<Place>& places, const SumTransfer& transfer, const UnitSum& sum);
   void return_sums(const std::vector<Place>& places, const UnitSum& sum);
   bool lands_right(const Buffer& target, int unit, Range floats, int64_t lands) const;

@@ -50,15 +50,18 @@ void UnitSymbols::guard(Place place, int b, bool word) {
   if (maker && b != (op == Op::kForward ? commit.losses
                      : op == Op::kNorm  ? commit.squares[place.queue]
                                         : commit.verdict)) {
-    faults_.add(place, fmt::format("writes '{}', others of its kind elsewhere", buffer(place.rank, b).name));
+    faults_.add(place, fmt::format("writes '{}', others of its kind elsewhere",
+                                   buffer(place.rank, b).name));
   }
 }
 
 void UnitSymbols::mark_loss(Place place) {
   const Instruction& i = at(plan_, place);
   const BlockShape& block = model_.blocks[i.block];
-  const bool last = block.layer + 1 == model_.layers() && i.segment + 1 == static_cast<int>(block.segments.size());
-  if (i.operands.size() != (last && !i.again ? 1 : 0)) faults_.add(place, "the loss has one place, others have none");
+  const bool last = block.layer + 1 == model_.layers() &&
+                    i.segment + 1 == static_cast<int>(block.segments.size());
+  if (i.operands.size() != (last && !i.again ? 1 : 0))
+    faults_.add(place, "the loss has one place, others have none");
   if (last && !i.again) commits_[place.rank].before.push_back(place);
 }
 
@@ -66,7 +69,8 @@ void UnitSymbols::vote(Place place) {
   const Instruction& i = at(plan_, place);
   Commit& commit = commits_[place.rank];
   const auto losses = operands_of(i, OperandRole::kLoss);
-  if (losses.size() != 1 || losses[0]->buffer != commit.losses) faults_.add(place, "does not read the losses");
+  if (losses.size() != 1 || losses[0]->buffer != commit.losses)
+    faults_.add(place, "does not read the losses");
   for (int b : commit.squares)
     if (b >= 0 && !listed(commit.counted, b))
       faults_.add(place, fmt::format("does not read '{}'", buffer(place.rank, b).name));
@@ -79,33 +83,42 @@ void UnitSymbols::update(Place place) {
   const Commit& commit = commits_[place.rank];
   if (commit.votes.size() != 1 || !ordering_.before(commit.votes[0], place))
     return faults_.add(place, "does not follow the vote");
-  if (!is_home(plan_, place.rank, i.block)) return faults_.add(place, "its unit is not this rank's");
+  if (!is_home(plan_, place.rank, i.block))
+    return faults_.add(place, "its unit is not this rank's");
   const Range range = range_of(plan_.ownership[i.block].moments, place.rank);
   ++units_[i.block].updates[place.rank];
   const auto one = [&](OperandRole role, BufferKind kind) {
     const auto list = operands_of(i, role, i.block);
-    return list.size() == 1 && list[0]->access == Access::kUpdate && buffer(place.rank, list[0]->buffer).kind == kind;
+    return list.size() == 1 && list[0]->access == Access::kUpdate &&
+           buffer(place.rank, list[0]->buffer).kind == kind;
   };
-  if (buffer_of(i, OperandRole::kVerdict) != buffer_of(at(plan_, commit.votes[0]), OperandRole::kVerdict) ||
-      !one(OperandRole::kParameter, BufferKind::kParameter) || !one(OperandRole::kMoment, BufferKind::kMoment))
+  if (buffer_of(i, OperandRole::kVerdict) !=
+          buffer_of(at(plan_, commit.votes[0]), OperandRole::kVerdict) ||
+      !one(OperandRole::kParameter, BufferKind::kParameter) ||
+      !one(OperandRole::kMoment, BufferKind::kMoment))
     return faults_.add(place, "goes by the verdict and updates parameters and moments of its unit");
   check_gradients(place, range);
-  const int parameter = buffer_of(i, OperandRole::kParameter), moment = buffer_of(i, OperandRole::kMoment);
+  const int parameter = buffer_of(i, OperandRole::kParameter),
+            moment = buffer_of(i, OperandRole::kMoment);
   if (!version_over(place.rank, parameter, i.block, BufferKind::kParameter, range, 0)) {
-    faults_.add(place, fmt::format("'{}' does not hold this step's parameters", buffer(place.rank, parameter).name));
+    faults_.add(place, fmt::format("'{}' does not hold this step's parameters",
+                                   buffer(place.rank, parameter).name));
   }
   if (!version_over(place.rank, moment, i.block, BufferKind::kMoment, {0, 1}, 0)) {
-    faults_.add(place, fmt::format("'{}' does not hold this step's moments", buffer(place.rank, moment).name));
+    faults_.add(place, fmt::format("'{}' does not hold this step's moments",
+                                   buffer(place.rank, moment).name));
   }
   const int64_t bytes = range.size() * static_cast<int64_t>(sizeof(float)) * plan_.optimizer_slots;
   if (buffer(place.rank, moment).bytes < bytes) {
-    faults_.add(place, fmt::format("'{}' has no room for {} bytes of moments", buffer(place.rank, moment).name, bytes));
+    faults_.add(place, fmt::format("'{}' has no room for {} bytes of moments",
+                                   buffer(place.rank, moment).name, bytes));
   }
   holding(place.rank, parameter).write(range, {1});
   holding(place.rank, moment).write({0, 1}, {1});
 }
 
-/// The gradients that an Update reads cover what it updates, each with the job's sum; some may be other ranks'.
+/// The gradients that an Update reads cover what it updates, each with the job's sum; some may be
+/// other ranks'.
 void UnitSymbols::check_gradients(Place place, Range range) {
   const Instruction& i = at(plan_, place);
   int64_t next = range.begin;
@@ -125,7 +138,8 @@ void UnitSymbols::end(std::vector<std::string>& faults) {
     for (size_t s = 0; s < units_[u].norms.size(); ++s) {
       const bool counts = !plan_.ownership[u].sums[s].range.empty();
       if (units_[u].norms[s] == 1 || !counts) continue;
-      faults.push_back(fmt::format("squares of unit {} slice {} are counted {} times", u, s, units_[u].norms[s]));
+      faults.push_back(fmt::format("squares of unit {} slice {} are counted {} times", u, s,
+                                   units_[u].norms[s]));
     }
     for (const Owned& owned : plan_.ownership[u].moments)
       for (int rank : owned.ranks)
@@ -134,10 +148,12 @@ void UnitSymbols::end(std::vector<std::string>& faults) {
   }
   const int version = plan_.training ? 1 : 0;
   for (int r = 0; r < static_cast<int>(plan_.programs.size()); ++r) {
-    // The commit: every loss and norm is known and every slice is held when the rank comes to the vote.
+    // The commit: every loss and norm is known and every slice is held when the rank comes to the
+    // vote.
     for (const Place& vote : commits_[r].votes) {
       for (const Place& p : commits_[r].before) {
-        if (!ordering_.before_entry(p, vote)) faults_.add(vote, "does not follow " + name_of(plan_, p));
+        if (!ordering_.before_entry(p, vote))
+          faults_.add(vote, "does not follow " + name_of(plan_, p));
       }
     }
     if (commits_[r].votes.size() != static_cast<size_t>(version))
@@ -151,11 +167,13 @@ void UnitSymbols::end(std::vector<std::string>& faults) {
       }
       if (unit >= 0 && buffers[b].kind == BufferKind::kParameter) {
         for (const auto& [range, place] : placed_in(buffers[b], model_.blocks[unit].unit_size)) {
-          current &= version_over(r, b, unit, BufferKind::kParameter, {place, place + range.size()}, version);
+          current &= version_over(r, b, unit, BufferKind::kParameter, {place, place + range.size()},
+                                  version);
         }
       }
       if (!current)
-        faults.push_back(fmt::format("rank {}: '{}' is not up to date when the step ends", r, buffers[b].name));
+        faults.push_back(
+            fmt::format("rank {}: '{}' is not up to date when the step ends", r, buffers[b].name));
     }
   }
 }

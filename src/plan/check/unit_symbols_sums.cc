@@ -1,4 +1,5 @@
-// What moves gradients and parameters between buffers and ranks: Fold, Reduce and Gather of UnitSymbols.
+// What moves gradients and parameters between buffers and ranks: Fold, Reduce and Gather of
+// UnitSymbols.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,16 +24,22 @@ void UnitSymbols::fold(Place place) {
   if (i.adds.empty()) faults_.add(place, "adds nothing");
   for (const Add& add : i.adds) {
     UnitHolding &into = holding(place.rank, add.into), &from = holding(place.rank, add.from);
-    const auto whole = [&](const UnitHolding& h) { return h.unit == i.block && h.kind == BufferKind::kGradient; };
-    if (!whole(into) || !whole(from) || add.into == add.from || into.pieces.size() != from.pieces.size()) {
-      faults_.add(place, fmt::format("adds '{}' to '{}', which do not both hold the unit",
-                                     buffer(place.rank, add.from).name, buffer(place.rank, add.into).name));
+    const auto whole = [&](const UnitHolding& h) {
+      return h.unit == i.block && h.kind == BufferKind::kGradient;
+    };
+    if (!whole(into) || !whole(from) || add.into == add.from ||
+        into.pieces.size() != from.pieces.size()) {
+      faults_.add(
+          place, fmt::format("adds '{}' to '{}', which do not both hold the unit",
+                             buffer(place.rank, add.from).name, buffer(place.rank, add.into).name));
       continue;
     }
     const Buffer &left = buffer(place.rank, add.into), &right = buffer(place.rank, add.from);
-    const int64_t bytes = (left.range.empty() ? model_.blocks[i.block].gradient_size : left.range.size()) * kFloat;
+    const int64_t bytes =
+        (left.range.empty() ? model_.blocks[i.block].gradient_size : left.range.size()) * kFloat;
     if (left.range != right.range || left.bytes < bytes || right.bytes < bytes) {
-      faults_.add(place, fmt::format("'{}' and '{}' are not both {} bytes of the unit", left.name, right.name, bytes));
+      faults_.add(place, fmt::format("'{}' and '{}' are not both {} bytes of the unit", left.name,
+                                     right.name, bytes));
     }
     bool defined = true;
     for (size_t k = 0; k < into.pieces.size(); ++k) {
@@ -56,7 +63,8 @@ int UnitSymbols::level_buffer(const Instruction& reduce, int rank, int unit, int
   return plan_.sums[reduce.transfer].by_hosts || buffer(rank, b).level == level ? b : -1;
 }
 
-UnitSymbols::Levels UnitSymbols::stack_of(const Instruction& reduce, int rank, int unit, Range slice, int levels) {
+UnitSymbols::Levels UnitSymbols::stack_of(const Instruction& reduce, int rank, int unit,
+                                          Range slice, int levels) {
   Levels stack(levels, std::vector<int>(units_[unit].parts, kUndefined));
   for (int level = 0; level < levels && reduce.round > 0; ++level) {
     const int b = level_buffer(reduce, rank, unit, level);
@@ -67,42 +75,48 @@ UnitSymbols::Levels UnitSymbols::stack_of(const Instruction& reduce, int rank, i
   return stack;
 }
 
-std::vector<int> UnitSymbols::contribution(Place place, const SumSource::Term& term, Range at_term, int unit) {
+std::vector<int> UnitSymbols::contribution(Place place, const SumSource::Term& term, Range at_term,
+                                           int unit) {
   std::vector<int> nothing(units_[unit].parts, kUndefined);
   const int b = window_buffer(plan_.programs[term.rank], term.offset);
   const int64_t begin = float_at(buffer(term.rank, b), term.offset) + at_term.begin;
   const UnitHolding& h = holding(term.rank, b);
   const auto pieces = h.over({begin, begin + at_term.size()});
-  if (h.unit == unit && h.kind == BufferKind::kGradient && pieces.size() == 1) return pieces[0].worth;
-  faults_.add(place, fmt::format("'{}' of rank {} does not hold the gradient of unit {}", buffer(term.rank, b).name,
-                                 term.rank, unit));
+  if (h.unit == unit && h.kind == BufferKind::kGradient && pieces.size() == 1)
+    return pieces[0].worth;
+  faults_.add(place, fmt::format("'{}' of rank {} does not hold the gradient of unit {}",
+                                 buffer(term.rank, b).name, term.rank, unit));
   return nothing;
 }
 
 /// The round's additions, for every source that the slice has a part of.
-void UnitSymbols::add_round(Place place, const SumTransfer& transfer, const UnitSum& unit, Range slice,
-                            Levels& levels) {
+void UnitSymbols::add_round(Place place, const SumTransfer& transfer, const UnitSum& unit,
+                            Range slice, Levels& levels) {
   for (size_t s = 0; s < unit.sources.size(); ++s) {
     const SumSource& source = unit.sources[s];
     const Range part = overlap(slice, source.to);
     if (part.empty()) continue;
     Levels terms;
     for (const auto& term : source.terms) {
-      terms.push_back(contribution(place, term, {part.begin - source.to.begin, part.end - source.to.begin}, unit.unit));
+      terms.push_back(contribution(
+          place, term, {part.begin - source.to.begin, part.end - source.to.begin}, unit.unit));
     }
     const Source& own = units_[unit.unit].sources[s];
     for (const auto& worth : terms) {
       for (int p = 0; p < static_cast<int>(worth.size()); ++p) {
         const bool foreign = p < own.first_part || p >= own.first_part + own.parts;
         if (!foreign || worth[p] == kUndefined) continue;
-        return faults_.add(place, "what it reads is added up with further users' gradients already");
+        return faults_.add(place,
+                           "what it reads is added up with further users' gradients already");
       }
     }
     for (int p = own.first_part; p < own.first_part + own.parts; ++p) {
       for (const LevelSum& sum : transfer.sums) {
         std::vector<int> worth;
-        for (int term : sum.terms) worth.push_back(term < 0 ? levels[-1 - term][p] : terms[term][p]);
-        for (const auto& [into, from] : sum.order) worth[into] = expressions_.sum(worth[into], worth[from]);
+        for (int term : sum.terms)
+          worth.push_back(term < 0 ? levels[-1 - term][p] : terms[term][p]);
+        for (const auto& [into, from] : sum.order)
+          worth[into] = expressions_.sum(worth[into], worth[from]);
         levels[sum.level][p] = worth[0];
       }
     }
@@ -119,11 +133,13 @@ void UnitSymbols::reduce(const std::vector<Place>& places) {
   }
 }
 
-void UnitSymbols::reduce(const std::vector<Place>& places, const SumTransfer& transfer, const UnitSum& sum) {
+void UnitSymbols::reduce(const std::vector<Place>& places, const SumTransfer& transfer,
+                         const UnitSum& sum) {
   const std::vector<Source>& wanted = units_[sum.unit].sources;
   bool sound = sum.sources.size() == wanted.size();
   for (size_t s = 0; sound && s < wanted.size(); ++s) sound = sum.sources[s].to == wanted[s].to;
-  if (!sound) return faults_.add(places[0], fmt::format("does not sum the sources of unit {}", sum.unit));
+  if (!sound)
+    return faults_.add(places[0], fmt::format("does not sum the sources of unit {}", sum.unit));
   std::vector<Levels> results;
   for (size_t m = 0; m < places.size(); ++m) {
     const Range slice = sum.slices[m];
@@ -142,16 +158,18 @@ void UnitSymbols::reduce(const std::vector<Place>& places, const SumTransfer& tr
         continue;
       }
       const Range slice = sum.slices[m], held = buffer(rank, b).range;
-      // In place the slice overwrites a term, or is where one would be; else it has a buffer of its own.
+      // In place the slice overwrites a term, or is where one would be; else it has a buffer of its
+      // own.
       const bool in_place = transfer.in_place() && held.empty();
-      const int64_t bytes = (in_place ? slice.end : level_floats(transfer, sum, static_cast<int>(m))) * kFloat;
+      const int64_t bytes =
+          (in_place ? slice.end : level_floats(transfer, sum, static_cast<int>(m))) * kFloat;
       if ((!in_place && held != slice) || buffer(rank, b).bytes < bytes) {
         faults_.add(places[m], fmt::format("'{}' has no room for its slice", buffer(rank, b).name));
         continue;
       }
       const auto terms = operands_of(i, OperandRole::kTerm, sum.unit);
-      const bool added =
-          std::any_of(terms.begin(), terms.end(), [b](const Operand* term) { return term->buffer == b; });
+      const bool added = std::any_of(terms.begin(), terms.end(),
+                                     [b](const Operand* term) { return term->buffer == b; });
       UnitHolding& h = holding(rank, b);
       if (!in_place || !added) h.reset(sum.unit, BufferKind::kGradient);
       h.write(slice, results[m][level]);
@@ -169,11 +187,14 @@ void UnitSymbols::return_sums(const std::vector<Place>& places, const UnitSum& s
       if (to == from) continue;
       const auto terms = operands_of(at(plan_, places[to]), OperandRole::kTerm, sum.unit);
       const int target = level_buffer(at(plan_, places[to]), places[to].rank, sum.unit, 0);
-      if (terms.empty() || terms[0]->buffer != target || !buffer(places[to].rank, target).range.empty()) {
-        faults_.add(places[to], fmt::format("has no room for what is returned of unit {}", sum.unit));
+      if (terms.empty() || terms[0]->buffer != target ||
+          !buffer(places[to].rank, target).range.empty()) {
+        faults_.add(places[to],
+                    fmt::format("has no room for what is returned of unit {}", sum.unit));
         continue;
       }
-      for (const UnitPiece& piece : pieces) holding(places[to].rank, target).write(piece.range, piece.worth);
+      for (const UnitPiece& piece : pieces)
+        holding(places[to].rank, target).write(piece.range, piece.worth);
     }
   }
 }
@@ -200,10 +221,12 @@ void UnitSymbols::gather(const std::vector<Place>& places) {
   const CopyTransfer& transfer = plan_.copies[first.transfer];
   const auto moves = [&](int unit) {
     const Parcel& parcel = plan_.parcels[first.parcel];
-    return std::any_of(parcel.begin(), parcel.end(), [&](const UnitRange& part) { return part.unit == unit; });
+    return std::any_of(parcel.begin(), parcel.end(),
+                       [&](const UnitRange& part) { return part.unit == unit; });
   };
   const auto place_of = [&](int rank) {
-    return *std::find_if(places.begin(), places.end(), [&](const Place& p) { return p.rank == rank; });
+    return *std::find_if(places.begin(), places.end(),
+                         [&](const Place& p) { return p.rank == rank; });
   };
   for (const auto& copy : transfer.copies) {
     const Place to = place_of(copy.to);
@@ -214,21 +237,24 @@ void UnitSymbols::gather(const std::vector<Place>& places) {
     const int64_t lands = target.range.begin + copy.at / kFloat;
     auto pieces = h.over({begin, begin + copy.bytes / kFloat});
     const bool gradients = h.kind == BufferKind::kGradient;
-    if (!moves(h.unit) || pieces.empty() || target.kind != h.kind || (target.unit >= 0 && target.unit != h.unit)) {
-      faults_.add(to, fmt::format("'{}' of rank {} does not hold what '{}' is for", buffer(copy.from, b).name,
-                                  copy.from, target.name));
+    if (!moves(h.unit) || pieces.empty() || target.kind != h.kind ||
+        (target.unit >= 0 && target.unit != h.unit)) {
+      faults_.add(to, fmt::format("'{}' of rank {} does not hold what '{}' is for",
+                                  buffer(copy.from, b).name, copy.from, target.name));
       pieces.clear();
     } else if (!lands_right(target, h.unit, {begin, begin + copy.bytes / kFloat}, lands)) {
-      faults_.add(to, fmt::format("floats of '{}' of rank {} come to another place in '{}'", buffer(copy.from, b).name,
-                                  copy.from, target.name));
+      faults_.add(to, fmt::format("floats of '{}' of rank {} come to another place in '{}'",
+                                  buffer(copy.from, b).name, copy.from, target.name));
     }
     if (transfer.gradients != gradients || (gradients && transfer.updated))
       faults_.add(to, fmt::format("takes '{}' for something else", buffer(copy.from, b).name));
-    // Those after the Updates have other flags than those before: nobody may mistake one's values for the other's.
+    // Those after the Updates have other flags than those before: nobody may mistake one's values
+    // for the other's.
     const bool parameters = h.kind == BufferKind::kParameter;
     for (const UnitPiece& piece : pieces)
       if (parameters && (piece.worth[0] == 1) != transfer.updated)
-        faults_.add(to, fmt::format("takes unit {} for {} its Update", h.unit, transfer.updated ? "after" : "before"));
+        faults_.add(to, fmt::format("takes unit {} for {} its Update", h.unit,
+                                    transfer.updated ? "after" : "before"));
     writes.push_back({copy.to, copy.buffer, lands - begin, h.unit, h.kind, std::move(pieces)});
   }
   for (const Write& w : writes) {

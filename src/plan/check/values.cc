@@ -13,8 +13,8 @@ namespace tutti {
 
 namespace {
 
-/// Every segment runs once forward and once back, in one piece or two, on every micro-batch; in evaluation forward, on
-/// one of every data rank's.
+/// Every segment runs once forward and once back, in one piece or two, on every micro-batch; in
+/// evaluation forward, on one of every data rank's.
 class Census {
  public:
   Census(const Plan& plan, const ModelShape& model)
@@ -40,9 +40,11 @@ class Census {
         for (int lane = 0; lane < batch.lanes; ++lane) {
           for (int micro = 0; micro < batch.micro_batches; ++micro) {
             const auto& done = done_[number(b, s, lane, micro)];
-            const bool whole = done[0] == forwards_ && (!plan_.training || (done[1] > 0 && done[2] > 0));
+            const bool whole =
+                done[0] == forwards_ && (!plan_.training || (done[1] > 0 && done[2] > 0));
             if (!whole)
-              faults.push_back(fmt::format("block {}.{} lane {} micro {}: {} is missing", b, s, lane, micro,
+              faults.push_back(fmt::format("block {}.{} lane {} micro {}: {} is missing", b, s,
+                                           lane, micro,
                                            done[0] < forwards_ ? "Forward" : "Backward"));
           }
         }
@@ -52,7 +54,8 @@ class Census {
 
  private:
   size_t number(int block, int segment, int lane, int micro) const {
-    return ((first_[block] + segment) * plan_.batch.lanes + lane) * plan_.batch.micro_batches + micro;
+    return ((first_[block] + segment) * plan_.batch.lanes + lane) * plan_.batch.micro_batches +
+           micro;
   }
   const ModelShape& model_;
   const Plan& plan_;
@@ -64,7 +67,8 @@ class Census {
 
 class Interpreter {
  public:
-  Interpreter(const Plan& plan, const ModelShape& model, const Ordering& ordering, const TouchedByAll& touched)
+  Interpreter(const Plan& plan, const ModelShape& model, const Ordering& ordering,
+              const TouchedByAll& touched)
       : plan_(plan),
         touched_(touched),
         ordering_(ordering),
@@ -108,15 +112,16 @@ class Interpreter {
   /// What lies in a buffer as one kind of value is no longer there once another kind is written.
   void forget(Place place) {
     const Instruction& i = at(plan_, place);
-    const bool of_units =
-        i.op == Op::kReduce || i.op == Op::kGather || i.op == Op::kUpdate || i.op == Op::kFetch || i.op == Op::kEvict;
+    const bool of_units = i.op == Op::kReduce || i.op == Op::kGather || i.op == Op::kUpdate ||
+                          i.op == Op::kFetch || i.op == Op::kEvict;
     for (int b : touched_[place.rank][place.queue][place.index].writes) {
       bool unit = of_units;
       for (const UnitBuffer& g : i.flow.gradients) unit |= g.buffer == b;
       for (const Add& add : i.adds) unit |= add.into == b;
-      const bool word = std::any_of(i.operands.begin(), i.operands.end(), [b](const Operand& operand) {
-        return operand.rank < 0 && operand.buffer == b && operand.access != Access::kRead;
-      });
+      const bool word =
+          std::any_of(i.operands.begin(), i.operands.end(), [b](const Operand& operand) {
+            return operand.rank < 0 && operand.buffer == b && operand.access != Access::kRead;
+          });
       if (unit || (word && i.op != Op::kLoad && i.op != Op::kRecv)) flow_.forget(place.rank, b);
       if (!unit) units_.forget(place.rank, b);
       units_.guard(place, b, word);
@@ -166,8 +171,8 @@ class Interpreter {
 
 }  // namespace
 
-std::vector<std::string> check_values(const Plan& plan, const ModelShape& model, const Ordering& ordering,
-                                      const TouchedByAll& touched) {
+std::vector<std::string> check_values(const Plan& plan, const ModelShape& model,
+                                      const Ordering& ordering, const TouchedByAll& touched) {
   return Interpreter(plan, model, ordering, touched).run();
 }
 

@@ -1,5 +1,5 @@
-// The meaning of a mesh's programs: they run once, in one order that respects everything, on symbols instead of
-// numbers.
+// The meaning of a mesh's programs: they run once, in one order that respects everything, on
+// symbols instead of numbers.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 namespace tutti {
 
 /// Faults of meaning in a plan whose form, order and accesses are sound.
-std::vector<std::string> check_values(const Plan& plan, const ModelShape& model, const Ordering& ordering,
-                                      const TouchedByAll& touched);
+std::vector<std::string> check_values(const Plan& plan, const ModelShape& model,
+                                      const Ordering& ordering, const TouchedByAll& touched);
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// The hash of a plan covers every field of everything in it: each struct is taken apart by structured bindings, which
-// do not compile when a field was added and not named here.
+// The hash of a plan covers every field of everything in it: each struct is taken apart by
+// structured bindings, which do not compile when a field was added and not named here.
 #include "base/hash.h"
 
 #include <string>
@@ -108,9 +108,10 @@ class Hasher {
     all(range, at);
   }
   void add(const Buffer& buffer) {
-    const auto& [name, kind, bytes, unit, level, range, window, window_offset, offloaded, lent, same_as, temporaries,
-                 placed] = buffer;
-    all(name, kind, bytes, unit, level, range, window, window_offset, offloaded, lent, same_as, temporaries, placed);
+    const auto& [name, kind, bytes, unit, level, range, window, window_offset, offloaded, lent,
+                 same_as, temporaries, placed] = buffer;
+    all(name, kind, bytes, unit, level, range, window, window_offset, offloaded, lent, same_as,
+        temporaries, placed);
   }
   void add(const Operand& operand) {
     const auto& [role, access, buffer, unit, range, rank] = operand;
@@ -129,10 +130,11 @@ class Hasher {
     all(into, from);
   }
   void add(const Instruction& instruction) {
-    const auto& [op, id, block, segment, lane, micro, waits, signal, adds, operands, parcel, transfer, part, again,
-                 round, group, peer, bytes, exchange, output, flow] = instruction;
-    all(op, id, block, segment, lane, micro, waits, signal, adds, operands, parcel, transfer, part, again, round, group,
-        peer, bytes, exchange, output, flow);
+    const auto& [op, id, block, segment, lane, micro, waits, signal, adds, operands, parcel,
+                 transfer, part, again, round, group, peer, bytes, exchange, output, flow] =
+        instruction;
+    all(op, id, block, segment, lane, micro, waits, signal, adds, operands, parcel, transfer, part,
+        again, round, group, peer, bytes, exchange, output, flow);
   }
   void add(const Queue& queue) {
     const auto& [name, instructions, use] = queue;
@@ -143,10 +145,10 @@ class Hasher {
     all(rank, queues, buffers, events);
   }
   void add(const Plan& plan) {
-    const auto& [ranks, programs, groups, mesh, batch, micro_order, training, optimizer_slots, places, homes, ownership,
-                 parcels, sums, copies] = plan;
-    all(ranks, programs, groups, mesh, batch, micro_order, training, optimizer_slots, places, homes, ownership, parcels,
-        sums, copies);
+    const auto& [ranks, programs, groups, mesh, batch, micro_order, training, optimizer_slots,
+                 places, homes, ownership, parcels, sums, copies] = plan;
+    all(ranks, programs, groups, mesh, batch, micro_order, training, optimizer_slots, places, homes,
+        ownership, parcels, sums, copies);
   }
 
  private:

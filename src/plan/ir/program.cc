@@ -70,9 +70,9 @@ const char* kind_name(BufferKind kind) {
 }
 
 const char* role_name(OperandRole role) {
-  static constexpr const char* kNames[kRoles] = {"data",   "loss",    "squares", "verdict",  "term",
-                                                 "sum",    "part",    "whole",   "gradient", "parameter",
-                                                 "moment", "message", "stored",  "resident", "lent"};
+  static constexpr const char* kNames[kRoles] = {
+      "data",     "loss",      "squares", "verdict", "term",   "sum",      "part", "whole",
+      "gradient", "parameter", "moment",  "message", "stored", "resident", "lent"};
   return kNames[static_cast<size_t>(role)];
 }
 
@@ -107,7 +107,8 @@ QueueUse way_of(QueueUse use) {
   }
 }
 
-std::vector<const Operand*> operands_of(const Instruction& instruction, OperandRole role, int unit) {
+std::vector<const Operand*> operands_of(const Instruction& instruction, OperandRole role,
+                                        int unit) {
   std::vector<const Operand*> found;
   for (const Operand& operand : instruction.operands)
     if (operand.role == role && (unit < 0 || operand.unit == unit)) found.push_back(&operand);
@@ -122,7 +123,8 @@ int buffer_of(const Instruction& instruction, OperandRole role) {
 
 std::vector<PlacedRange> placed_in(const Buffer& buffer, int64_t unit_size) {
   if (!buffer.placed.empty()) return buffer.placed;
-  // A buffer without a range holds the unit from its start, as far as it reaches: an empty slice holds nothing.
+  // A buffer without a range holds the unit from its start, as far as it reaches: an empty slice
+  // holds nothing.
   const Range room{0, buffer.bytes / static_cast<int64_t>(sizeof(float))};
   const Range held = overlap(buffer.range.empty() ? room : buffer.range, {0, unit_size});
   return {{held, held.begin}};
@@ -130,7 +132,8 @@ std::vector<PlacedRange> placed_in(const Buffer& buffer, int64_t unit_size) {
 
 Range range_of(const std::vector<Owned>& owners, int rank) {
   for (const Owned& owned : owners)
-    if (std::find(owned.ranks.begin(), owned.ranks.end(), rank) != owned.ranks.end()) return owned.range;
+    if (std::find(owned.ranks.begin(), owned.ranks.end(), rank) != owned.ranks.end())
+      return owned.range;
   return {};
 }
 
@@ -149,8 +152,9 @@ bool is_home(const Plan& plan, int rank, int block) {
 
 std::string to_string(const Instruction& i) {
   std::string text = op_name(i.op);
-  const bool of_unit = i.op == Op::kUpdate || i.op == Op::kFold || i.op == Op::kReduce || i.op == Op::kNorm ||
-                       i.op == Op::kGather || i.op == Op::kFetch || i.op == Op::kEvict;
+  const bool of_unit = i.op == Op::kUpdate || i.op == Op::kFold || i.op == Op::kReduce ||
+                       i.op == Op::kNorm || i.op == Op::kGather || i.op == Op::kFetch ||
+                       i.op == Op::kEvict;
   if (i.part != Part::kBoth) text += i.part == Part::kInput ? " input" : " weight";
   if (i.again) text += " again";
   if (i.block >= 0) text += fmt::format(" {} {}", of_unit ? "unit" : "block", i.block);
@@ -174,9 +178,11 @@ std::string to_string(const Program& program) {
     for (const Instruction& i : queue.instructions) {
       text += fmt::format("  #{:<5} {}", i.id, to_string(i));
       if (!i.waits.empty()) text += fmt::format("  after e{}", fmt::join(i.waits, " e"));
-      for (const Operand& operand : i.operands) text += fmt::format("  {} {}", role_name(operand.role), name(operand));
+      for (const Operand& operand : i.operands)
+        text += fmt::format("  {} {}", role_name(operand.role), name(operand));
       for (const Add& a : i.adds) {
-        text += fmt::format("  {} += {}", program.buffers.at(a.into).name, program.buffers.at(a.from).name);
+        text += fmt::format("  {} += {}", program.buffers.at(a.into).name,
+                            program.buffers.at(a.from).name);
       }
       if (i.signal >= 0) text += fmt::format("  -> e{}", i.signal);
       text += '\n';

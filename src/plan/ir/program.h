@@ -1,6 +1,7 @@
-// The plan: one program per rank, as data. A program is instructions on in-order queues, the buffers they touch and the
-// events that order queues among each other. Programs are made by plan/make/plan_mesh.h, proved by plan/check/prove.h
-// and walked by exec/executor.h. One program is one step; it is run again for every step.
+// The plan: one program per rank, as data. A program is instructions on in-order queues, the
+// buffers they touch and the events that order queues among each other. Programs are made by
+// plan/make/plan_mesh.h, proved by plan/check/prove.h and walked by exec/executor.h. One program is
+// one step; it is run again for every step.
 #pragma once
 
 #include <cstdint>
@@ -14,33 +15,47 @@
 namespace tutti {
 
 enum class Op : uint8_t {
-  kLoad,      ///< compute: take the micro-batch (lane, micro) from the loader
-  kForward,   ///< compute: one segment of one block on (lane, micro)
-  kBackward,  ///< compute: the same segment back; writes gradients whole (beta = 0), those of shared parameters for
-              ///< their owners
-  kFold,      ///< compute: the additions `adds` on buffers of one unit, in order
-  kAcquire,   ///< data: waits until no rank reads what it borrowed of the parcel in the step before
-  kReduce,    ///< data: the members' slices of a parcel's sum are made
-  kNorm,      ///< data: chunk sums of squares of my slices of a parcel
-  kGather,    ///< data: ranges are copied to those who hold them whole
-  kVote,      ///< data: one small all-reduce over all ranks (norm, loss, counts, stop): the commit of the step
-  kUpdate,    ///< compute: the optimizer on one unit
-  kSend,      ///< a message to `peer`, whose Recv has the same id; nothing is buffered
-  kRecv,      ///< ... from `peer`
-  kExchange,  ///< tensor axis: borders of all columns meet as the segment declares (Exchange in plan/ir/shape.h)
-  kFetch,     ///< disk or host-to-device: a unit's offloaded values come in
-  kEvict,     ///< ... and go out
-  kRelease,   ///< this rank has read what it borrowed of a parcel; whoever lent it may write there again
+  kLoad,     ///< compute: take the micro-batch (lane, micro) from the loader
+  kForward,  ///< compute: one segment of one block on (lane, micro)
+  /// compute: the same segment back; writes gradients whole (beta = 0), those of shared parameters
+  /// for their owners
+  kBackward,
+  kFold,     ///< compute: the additions `adds` on buffers of one unit, in order
+  kAcquire,  ///< data: waits until no rank reads what it borrowed of the parcel in the step before
+  kReduce,   ///< data: the members' slices of a parcel's sum are made
+  kNorm,     ///< data: chunk sums of squares of my slices of a parcel
+  kGather,   ///< data: ranges are copied to those who hold them whole
+  /// data: one small all-reduce over all ranks (norm, loss, counts, stop): the commit of the step
+  kVote,
+  kUpdate,  ///< compute: the optimizer on one unit
+  kSend,    ///< a message to `peer`, whose Recv has the same id; nothing is buffered
+  kRecv,    ///< ... from `peer`
+  /// tensor axis: borders of all columns meet as the segment declares (Exchange in plan/ir/shape.h)
+  kExchange,
+  kFetch,  ///< disk or host-to-device: a unit's offloaded values come in
+  kEvict,  ///< ... and go out
+  /// this rank has read what it borrowed of a parcel; whoever lent it may write there again
+  kRelease,
 };
 inline constexpr int kOps = 16;
 const char* op_name(Op op);
-/// Instructions that stand in the same order, with the same id and parcel, on every rank (of their group, where they
-/// have one).
+/// Instructions that stand in the same order, with the same id and parcel, on every rank (of their
+/// group, where they have one).
 inline bool meets(Op op) {
-  return op == Op::kAcquire || op == Op::kReduce || op == Op::kGather || op == Op::kVote || op == Op::kExchange;
+  return op == Op::kAcquire || op == Op::kReduce || op == Op::kGather || op == Op::kVote ||
+         op == Op::kExchange;
 }
 
-enum class BufferKind : uint8_t { kParameter, kGradient, kMoment, kSaved, kBorder, kWork, kMessage, kData };
+enum class BufferKind : uint8_t {
+  kParameter,
+  kGradient,
+  kMoment,
+  kSaved,
+  kBorder,
+  kWork,
+  kMessage,
+  kData
+};
 inline constexpr int kBufferKinds = 8;
 const char* kind_name(BufferKind kind);
 
@@ -55,18 +70,21 @@ struct Buffer {
   std::string name;
   BufferKind kind = BufferKind::kWork;
   int64_t bytes = 0;
-  int unit = -1;              ///< gradients and parameters: the unit they belong to; scratch shared by all units: -1
-  int level = -1;             ///< gradients: its place in the rank's fold stack; -1: scratch
-  Range range{};              ///< floats of the unit that it holds, where that is not all: slices
-  bool window = false;        ///< other ranks may read it; it begins at window_offset of the rank's window
+  /// gradients and parameters: the unit they belong to; scratch shared by all units: -1
+  int unit = -1;
+  int level = -1;  ///< gradients: its place in the rank's fold stack; -1: scratch
+  Range range{};   ///< floats of the unit that it holds, where that is not all: slices
+  /// other ranks may read it; it begins at window_offset of the rank's window
+  bool window = false;
   int64_t window_offset = 0;  ///< bytes
   bool offloaded = false;     ///< is in the second tier: Fetch reads it there, Evict writes it
   bool lent = false;          ///< data: the loader's memory, not the rank's
-  int same_as = -1;           ///< in a program of evaluation: the buffer of the steps' program whose memory it is
+  /// in a program of evaluation: the buffer of the steps' program whose memory it is
+  int same_as = -1;
   /// Work: temporaries of segments. What ATen takes of them itself needs no memory here.
   bool temporaries = false;
-  /// Parameters: of a copy of shared ones, which floats of the unit it has, and where in the unit's gradient space
-  /// (`range`) they stand. Empty: every float stands at its own place.
+  /// Parameters: of a copy of shared ones, which floats of the unit it has, and where in the unit's
+  /// gradient space (`range`) they stand. Empty: every float stands at its own place.
   std::vector<PlacedRange> placed = {};
   bool operator==(const Buffer&) const = default;
 };
@@ -89,7 +107,8 @@ enum class OperandRole : uint8_t {
   kMessage,    ///< Send, Recv
   kStored,     ///< Fetch, Evict: where values are in the second tier
   kResident,   ///< ... and in memory, one for each that is stored
-  kLent,       ///< Acquire: what others borrowed in the step before; Release: what this rank has borrowed
+  /// Acquire: what others borrowed in the step before; Release: what this rank has borrowed
+  kLent,
 };
 inline constexpr int kRoles = 15;
 const char* role_name(OperandRole role);
@@ -119,13 +138,16 @@ struct UnitBuffer {
 /// What Forward and Backward run on: buffers of one tensor each, in the order in which the segment
 /// declares its borders; -1: there is none.
 struct Flow {
-  std::vector<int> in, out;  ///< of the data, too; an output that is an input's memory has its buffer
-  /// Backward. A gradient that takes the memory of the input it is of (which the segment consumes) has its buffer; then
-  /// the segment's Forward names it, too: from there on the buffer is the gradient's.
+  /// of the data, too; an output that is an input's memory has its buffer
+  std::vector<int> in, out;
+  /// Backward. A gradient that takes the memory of the input it is of (which the segment consumes)
+  /// has its buffer; then the segment's Forward names it, too: from there on the buffer is the
+  /// gradient's.
   std::vector<int> grad_out, grad_in;
   int saved = -1, deferred = -1, work = -1;
   std::vector<UnitBuffer> parameters;  ///< the block's own unit, then those it shares parameters of
-  std::vector<UnitBuffer> gradients;   ///< where Backward writes: the own unit's, then those of the shared parameters
+  /// where Backward writes: the own unit's, then those of the shared parameters
+  std::vector<UnitBuffer> gradients;
   bool operator==(const Flow&) const = default;
 };
 
@@ -137,23 +159,25 @@ struct Add {
 
 struct Instruction {
   Op op = Op::kLoad;
-  uint32_t id =
-      0;  ///< unique in the program; the same number on all ranks for instructions that meet (reduce, gather, vote...)
+  /// Unique in the program; the same number on all ranks for instructions that meet (Reduce,
+  /// Gather, Vote...).
+  uint32_t id = 0;
   int block = -1, segment = -1, lane = -1, micro = -1;
   std::vector<int> waits;         ///< events that must have been signalled in this step
   int signal = -1;                ///< event signalled when done; -1: none
   std::vector<Add> adds;          ///< of a Fold
   std::vector<Operand> operands;  ///< of all but what is in `flow` and `adds`
-  int parcel = -1;                ///< Reduce, Norm, Gather, Acquire, Release: a place in Plan::parcels
-  int transfer = -1;              ///< Reduce: a place in Plan::sums; Gather: in Plan::copies
+  /// Reduce, Norm, Gather, Acquire, Release: a place in Plan::parcels
+  int parcel = -1;
+  int transfer = -1;  ///< Reduce: a place in Plan::sums; Gather: in Plan::copies
   Part part = Part::kBoth;
   bool again = false;  ///< Forward: computed a second time for Backward (recompute)
   int round = -1;      ///< Reduce: which round of the unit's sum (plan/make/plan_mesh.h)
   int group = -1;      ///< who meets: a place in Plan::groups; -1: all ranks
   int peer = -1;       ///< Send, Recv
   int64_t bytes = 0;   ///< Send, Recv: how many travel, from the buffer's start
-  /// Exchange: what is done. flow.in: my columns' buffers in order; flow.out: the one whole buffer (gather), or my
-  /// columns' parts (scatter).
+  /// Exchange: what is done. flow.in: my columns' buffers in order; flow.out: the one whole buffer
+  /// (gather), or my columns' parts (scatter).
   Exchange exchange = Exchange::kNone;
   int output = -1;  ///< Exchange: of the segment's outputs
   Flow flow;
@@ -161,11 +185,13 @@ struct Instruction {
 };
 
 /// The operands of one role, of one unit where that is named, in their order.
-std::vector<const Operand*> operands_of(const Instruction& instruction, OperandRole role, int unit = -1);
+std::vector<const Operand*> operands_of(const Instruction& instruction, OperandRole role,
+                                        int unit = -1);
 /// The only operand of that role: its buffer; -1: there is none.
 int buffer_of(const Instruction& instruction, OperandRole role);
 
-/// What a queue is for. A rank has those that it needs; what would stand on another stands on compute.
+/// What a queue is for. A rank has those that it needs; what would stand on another stands on
+/// compute.
 enum class QueueUse : uint8_t {
   kCompute,
   kData,    ///< sums and gathers of the data axis, the vote
@@ -175,8 +201,9 @@ enum class QueueUse : uint8_t {
   kActivationsOut,
   kGradientsIn,
   kGradientsOut,
-  // Where a stage has two neighbours on one side of a chunk (zbv goes down and up again), messages of the second have
-  // queues of their own: in one queue they could wait for each other in a circle.
+  // Where a stage has two neighbours on one side of a chunk (zbv goes down and up again), messages
+  // of the second have queues of their own: in one queue they could wait for each other in a
+  // circle.
   kActivationsInBack,
   kActivationsOutBack,
   kGradientsInBack,
@@ -184,7 +211,8 @@ enum class QueueUse : uint8_t {
 };
 inline constexpr int kQueueUses = 12;
 const char* queue_name(QueueUse use);
-/// The way that messages of a queue go: the same for those who send and those who receive. Others are their own way.
+/// The way that messages of a queue go: the same for those who send and those who receive. Others
+/// are their own way.
 QueueUse way_of(QueueUse use);
 
 struct Queue {

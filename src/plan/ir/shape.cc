@@ -23,7 +23,8 @@ double ModelShape::flops() const {
 
 bool ModelShape::has_foreign_writers(int unit) const {
   return std::any_of(blocks.begin(), blocks.end(), [unit](const BlockShape& block) {
-    return std::find(block.writes_units.begin(), block.writes_units.end(), unit) != block.writes_units.end();
+    return std::find(block.writes_units.begin(), block.writes_units.end(), unit) !=
+           block.writes_units.end();
   });
 }
 

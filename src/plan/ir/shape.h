@@ -9,33 +9,39 @@
 
 namespace tutti {
 
-/// Of a parameter: trained, or a buffer with the rule that joins the micro-batches' proposals (model/core/segment.h).
+/// Of a parameter: trained, or a buffer with the rule that joins the micro-batches' proposals
+/// (model/core/segment.h).
 enum class Role { kTrained, kMeanBuffer, kSumBuffer };
 
 /// How the commit of a step changes a value of the state. Before the vote neither is changed.
 enum class Commit : uint8_t {
   kInPlace,  ///< Update reads it and writes it where it is: parameters, an optimizer's slots, sums
-  kSwapped,  ///< the step has made the next value elsewhere, which takes its place: BatchNorm's statistics
+  /// the step has made the next value elsewhere, which takes its place: BatchNorm's statistics
+  kSwapped,
 };
-inline Commit commit_of(Role role) { return role == Role::kMeanBuffer ? Commit::kSwapped : Commit::kInPlace; }
+inline Commit commit_of(Role role) {
+  return role == Role::kMeanBuffer ? Commit::kSwapped : Commit::kInPlace;
+}
 
 struct ParameterShape {
   std::string name;  ///< "blocks.0.attention.qkv.weight"
   std::vector<int64_t> dims;
   int64_t offset = 0;  ///< floats from the unit's start, a multiple of kAlign
   int64_t size = 0;    ///< floats
-  /// Shared parameters (tied embeddings): offsets, behind the unit's own floats, of the gradients of further users in
-  /// block order. Empty for most.
+  /// Shared parameters (tied embeddings): offsets, behind the unit's own floats, of the gradients
+  /// of further users in block order. Empty for most.
   std::vector<int64_t> extra_gradients;
   Role role = Role::kTrained;
 };
 
-/// What happens to a segment's output between the columns of a tensor-sliced model before the next segment reads it.
-/// Backward does the other of the two to its gradient. With S columns:
+/// What happens to a segment's output between the columns of a tensor-sliced model before the next
+/// segment reads it. Backward does the other of the two to its gradient. With S columns:
 enum class Exchange : uint8_t {
-  kNone,     ///< every column reads what it wrote
-  kGather,   ///< every column reads all columns' outputs, one after the other
-  kScatter,  ///< outputs are float32 partial sums; column c reads the c-th of S equal parts of their sum over the tree
+  kNone,    ///< every column reads what it wrote
+  kGather,  ///< every column reads all columns' outputs, one after the other
+  /// outputs are float32 partial sums; column c reads the c-th of S equal parts of their sum over
+  /// the tree
+  kScatter,
 };
 
 /// A tensor that a segment puts out, per micro-batch.
@@ -45,11 +51,14 @@ struct OutputShape {
   int64_t read_bytes = 0;  ///< as the next one reads it: after the exchange
   Exchange exchange = Exchange::kNone;
   bool floating = true;
-  int64_t element_bytes = 4, read_element_bytes = 4;  ///< partial sums are float32 and round once, to what is read
-  int same_as = -1;                                   ///< it is this input's memory, passed on untouched
+  /// partial sums are float32 and round once, to what is read
+  int64_t element_bytes = 4, read_element_bytes = 4;
+  /// it is this input's memory, passed on untouched
+  int same_as = -1;
 };
 
-/// A tensor that a segment reads: output `index` of the segment before it in its column, or tensor `index` of the data.
+/// A tensor that a segment reads: output `index` of the segment before it in its column, or tensor
+/// `index` of the data.
 struct InputShape {
   bool data = false;
   int index = -1;
@@ -86,12 +95,13 @@ struct BlockShape {
   int column = 0;  ///< which slice of a tensor-sliced model it belongs to
   std::vector<Share> shares;
   std::vector<ParameterShape> parameters;
-  int64_t unit_size = 0;      ///< floats of parameters with padding
-  int64_t gradient_size = 0;  ///< floats of gradients: unit_size + the extra gradients of shared parameters
+  int64_t unit_size = 0;  ///< floats of parameters with padding
+  /// floats of gradients: unit_size + the extra gradients of shared parameters
+  int64_t gradient_size = 0;
   std::vector<SegmentShape> segments;
-  /// Earlier blocks whose shared parameters this one uses (tied embeddings): its backward also writes into their
-  /// gradients (ParameterShape::extra_gradients). Ascending. They come earlier in the model, so an owner's unit is
-  /// complete when its own backward is.
+  /// Earlier blocks whose shared parameters this one uses (tied embeddings): its backward also
+  /// writes into their gradients (ParameterShape::extra_gradients). Ascending. They come earlier in
+  /// the model, so an owner's unit is complete when its own backward is.
   std::vector<int> writes_units;
 };
 

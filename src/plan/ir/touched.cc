@@ -11,7 +11,8 @@ bool listed(const std::vector<int>& list, int value) {
 }
 
 void add(std::vector<int>& list, int buffer) {
-  if (buffer != -1 && std::find(list.begin(), list.end(), buffer) == list.end()) list.push_back(buffer);
+  if (buffer != -1 && std::find(list.begin(), list.end(), buffer) == list.end())
+    list.push_back(buffer);
 }
 void add(std::vector<int>& list, const std::vector<int>& buffers) {
   for (int b : buffers) add(list, b);

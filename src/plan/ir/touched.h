@@ -1,4 +1,5 @@
-// Which buffers of its own rank an instruction touches: what generator and checker order instructions by.
+// Which buffers of its own rank an instruction touches: what generator and checker order
+// instructions by.
 #pragma once
 
 #include <vector>
@@ -7,8 +8,8 @@
 
 namespace tutti {
 
-/// Each buffer once. One that an instruction uses up (a partial sum that an exchange adds to, temporaries) counts as
-/// written. What it borrows of other ranks is not among them.
+/// Each buffer once. One that an instruction uses up (a partial sum that an exchange adds to,
+/// temporaries) counts as written. What it borrows of other ranks is not among them.
 struct Touched {
   std::vector<int> reads, writes;
 };

@@ -1,6 +1,6 @@
-// What a Reduce and a Gather of a plan move: which ranges of whose windows go where. They are data of the plan, made
-// once by the generator, so that the checker, the count of bytes and those who do it (comm/pulls.h,
-// device/device_transfers.h) mean the same thing.
+// What a Reduce and a Gather of a plan move: which ranges of whose windows go where. They are data
+// of the plan, made once by the generator, so that the checker, the count of bytes and those who do
+// it (comm/pulls.h, device/device_transfers.h) mean the same thing.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ struct UnitRange {
 /// What travels together: small units are merged, in the order in which backward completes them.
 using Parcel = std::vector<UnitRange>;
 
-/// One of the sums of a unit: what its own gradient or a further user's gradient of a shared parameter adds.
+/// One of the sums of a unit: what its own gradient or a further user's gradient of a shared
+/// parameter adds.
 struct SumSource {
   Range to;  ///< floats of the unit that it adds to; of the first source: all of them
   struct Term {
@@ -35,27 +36,32 @@ struct SumSource {
 /// A unit's part of a sum.
 struct UnitSum {
   int unit = 0;
-  std::vector<Range> slices;  ///< by member of SumTransfer::ranks: what it makes of the unit; empty: nothing
+  /// by member of SumTransfer::ranks: what it makes of the unit; empty: nothing
+  std::vector<Range> slices;
   std::vector<SumSource> sources;
   bool operator==(const UnitSum&) const = default;
 };
 
 /// How the sums that a member has made come to the others.
 enum class Return : uint8_t {
-  kNone,    ///< they do not, or a Gather takes them, or others borrow them where they are
-  kBlocks,  ///< every block goes to all other members as soon as it is made, into its place in their first term
+  kNone,  ///< they do not, or a Gather takes them, or others borrow them where they are
+  /// every block goes to all other members as soon as it is made, into its place in their first
+  /// term
+  kBlocks,
 };
 
-/// A round of a parcel's sum: every owner makes its slices, for every source, by the same additions; after the last
-/// round the sources' sums are added from left to right.
+/// A round of a parcel's sum: every owner makes its slices, for every source, by the same
+/// additions; after the last round the sources' sums are added from left to right.
 struct SumTransfer {
-  std::vector<int> ranks;      ///< all that take part, ascending: those that contribute and those that own
+  /// all that take part, ascending: those that contribute and those that own
+  std::vector<int> ranks;
   std::vector<UnitSum> units;  ///< of the parcel, in its order
   std::vector<LevelSum> sums;
   int round = 0, rounds = 1;
-  int levels = 1;         ///< of an owner's stack
-  bool by_hosts = false;  ///< two rounds of other ranks each: first the sum of every host, then the sum of these
-  bool ordered = true;    ///< false: the terms may be added in any order (numerics.reduce = "ring")
+  int levels = 1;  ///< of an owner's stack
+  /// two rounds of other ranks each: first the sum of every host, then the sum of these
+  bool by_hosts = false;
+  bool ordered = true;  ///< false: the terms may be added in any order (numerics.reduce = "ring")
   Return returned = Return::kNone;
   bool last() const { return round + 1 == rounds; }
   /// Whether nothing is kept from round to round: then a sum may overwrite a term of it.
@@ -65,8 +71,8 @@ struct SumTransfer {
 
 /// A rank's place among those that take part in a sum; one that does not is a broken promise.
 size_t member_of(const SumTransfer& transfer, int rank);
-/// Floats of one level of an owner's stack for a unit: its slice, then its part of every further source, where sums
-/// take more than one round.
+/// Floats of one level of an owner's stack for a unit: its slice, then its part of every further
+/// source, where sums take more than one round.
 int64_t level_floats(const SumTransfer& transfer, const UnitSum& unit, int member);
 
 /// Ranges that travel in a Gather.

@@ -30,7 +30,8 @@ MeshHomes::MeshHomes(const ModelShape& model, const MeshOptions& options, const 
     for (const Share& share : model.blocks[block].shares) owners.insert(share.unit);
     owners_[block].assign(owners.begin(), owners.end());
     for (int owner : owners) {
-      const bool away = homes_[block] != homes_[owner], apart = is_home(block) && !together(block, owner);
+      const bool away = homes_[block] != homes_[owner],
+                 apart = is_home(block) && !together(block, owner);
       Users& users = users_[owner];
       users.remote = users.remote || away;
       users.far = users.far || (away && model.blocks[block].layer != model.blocks[owner].layer);
@@ -41,11 +42,13 @@ MeshHomes::MeshHomes(const ModelShape& model, const MeshOptions& options, const 
   }
   std::set<int> met(units_.begin(), units_.end());
   for (const auto& [block, owner] : remote_) met.insert(owner);
-  for (int unit : met) everyone_[unit] = group_of(tutti::users_and_owners(model, options, places, unit));
+  for (int unit : met)
+    everyone_[unit] = group_of(tutti::users_and_owners(model, options, places, unit));
 }
 
 Range MeshHomes::held(int unit) const {
-  return sliced() ? places.slices[unit][options.mesh.shard(at.data)] : Range{0, model.blocks[unit].unit_size};
+  return sliced() ? places.slices[unit][options.mesh.shard(at.data)]
+                  : Range{0, model.blocks[unit].unit_size};
 }
 
 bool MeshHomes::together(int block, int owner) const {
@@ -66,7 +69,8 @@ Range MeshHomes::extras_of(int block, int owner) const {
 }
 
 bool MeshHomes::shares_far() const {
-  return std::any_of(everyone_.begin(), everyone_.end(), [&](const auto& unit) { return shared_far(unit.first); });
+  return std::any_of(everyone_.begin(), everyone_.end(),
+                     [&](const auto& unit) { return shared_far(unit.first); });
 }
 
 int MeshHomes::group_of(const std::vector<int>& ranks) const {
@@ -90,7 +94,9 @@ int MeshHomes::replica(int unit) const {
   return group_of(ranks_at(unit, {first, first + options.mesh.shards}));
 }
 
-int MeshHomes::data_ranks(int unit) const { return group_of(ranks_at(unit, {0, options.mesh.data})); }
+int MeshHomes::data_ranks(int unit) const {
+  return group_of(ranks_at(unit, {0, options.mesh.data}));
+}
 
 int MeshHomes::host_ranks(int unit) const {
   const int first = at.data / places.host_ranks * places.host_ranks;
@@ -100,13 +106,15 @@ int MeshHomes::host_ranks(int unit) const {
 int MeshHomes::position_ranks(int unit) const {
   std::vector<int> ranks;
   const std::vector<int> all = ranks_at(unit, {0, options.mesh.data});
-  for (size_t d = at.data % places.host_ranks; d < all.size(); d += places.host_ranks) ranks.push_back(all[d]);
+  for (size_t d = at.data % places.host_ranks; d < all.size(); d += places.host_ranks)
+    ranks.push_back(all[d]);
   return group_of(ranks);
 }
 
 int MeshHomes::tensor_ranks() const {
   std::vector<int> ranks;
-  for (int t = 0; t < options.mesh.tensor; ++t) ranks.push_back(options.mesh.rank({at.data, t, at.pipeline}));
+  for (int t = 0; t < options.mesh.tensor; ++t)
+    ranks.push_back(options.mesh.rank({at.data, t, at.pipeline}));
   return group_of(ranks);
 }
 

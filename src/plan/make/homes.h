@@ -1,5 +1,6 @@
-// What one rank of a mesh lives with: the blocks that run there, the units whose home it is, and who shares whose
-// parameters. Predicates and tables of model and options; what is done with them stands in mesh_work.h.
+// What one rank of a mesh lives with: the blocks that run there, the units whose home it is, and
+// who shares whose parameters. Predicates and tables of model and options; what is done with them
+// stands in mesh_work.h.
 #pragma once
 
 #include <map>
@@ -27,7 +28,8 @@ class MeshHomes {
   int reduce_shards() const { return reduce_shards_of(options); }
   bool sliced() const { return options.mesh.shards > 1; }
   bool gathers() const { return options.zero == 3 && sliced(); }
-  /// Whether passes find parameters in slots that are filled ahead of them, by gathers or from the second tier.
+  /// Whether passes find parameters in slots that are filled ahead of them, by gathers or from the
+  /// second tier.
   bool brought() const { return gathers() || options.offload_parameters; }
   /// My slice of a unit's sum, and what I hold of its moments (of its parameters, too, in ZeRO-3).
   Range slice(int unit) const { return places.slices[unit][at.data % reduce_shards()]; }
@@ -38,7 +40,9 @@ class MeshHomes {
   bool is_home(int unit) const { return homes_[unit] == Coordinates{0, at.tensor, at.pipeline}; }
   const std::vector<int>& blocks() const { return blocks_; }  ///< ascending
   const std::vector<int>& units() const { return units_; }    ///< those of them with parameters
-  const std::vector<SegmentShape>& segments(int layer) const { return model.blocks[model.block_at(layer, 0)].segments; }
+  const std::vector<SegmentShape>& segments(int layer) const {
+    return model.blocks[model.block_at(layer, 0)].segments;
+  }
   const SegmentShape& segment(int layer, int column, int number) const {
     return model.blocks[model.block_at(layer, column)].segments[number];
   }
@@ -52,10 +56,12 @@ class MeshHomes {
   const Shares& shares_apart() const { return apart_; }
   /// Those of them whose owners live on other ranks.
   const Shares& remote_shares() const { return remote_; }
-  /// Whether a block's gradients of an owner's parameters lie behind the owner's own: in one chunk their passes follow
-  /// one another, so that what one micro-batch left there is added up before the next one writes it.
+  /// Whether a block's gradients of an owner's parameters lie behind the owner's own: in one chunk
+  /// their passes follow one another, so that what one micro-batch left there is added up before
+  /// the next one writes it.
   bool together(int block, int owner) const;
-  /// Where a block's gradients of an owner's parameters lie among the owner's: they follow one another.
+  /// Where a block's gradients of an owner's parameters lie among the owner's: they follow one
+  /// another.
   Range extras_of(int block, int owner) const;
   bool has_remote_users(int unit) const { return users_[unit].remote; }
   /// Whether a block of another layer on other ranks uses parameters of the unit.
@@ -69,7 +75,8 @@ class MeshHomes {
   /// The ranks that hold the slices of my replica of a unit.
   int replica(int unit) const;
   int data_ranks(int unit) const;
-  int host_ranks(int unit) const;      ///< of my host: those that sum first, where sums have two levels
+  /// of my host: those that sum first, where sums have two levels
+  int host_ranks(int unit) const;
   int position_ranks(int unit) const;  ///< of all hosts: those that own what I own of my host's sum
   int tensor_ranks() const;            ///< those of my stage and data coordinate
   /// All data ranks of a unit's home and of the homes of those that share its parameters.

@@ -18,9 +18,13 @@ namespace {
 constexpr int64_t kFloat = sizeof(float);
 
 /// Floats of the unit's gradient space that a buffer holds.
-Range held(const Buffer& buffer) { return buffer.range.empty() ? Range{0, buffer.bytes / kFloat} : buffer.range; }
+Range held(const Buffer& buffer) {
+  return buffer.range.empty() ? Range{0, buffer.bytes / kFloat} : buffer.range;
+}
 
-bool contains(Range outer, Range inner) { return outer.begin <= inner.begin && inner.end <= outer.end; }
+bool contains(Range outer, Range inner) {
+  return outer.begin <= inner.begin && inner.end <= outer.end;
+}
 
 /// Bytes from the window's start to the float `at` of the unit.
 int64_t window_place(const Buffer& buffer, int64_t at) {
@@ -33,7 +37,8 @@ int64_t window_place(const Buffer& buffer, int64_t at) {
 
 class Transfers {
  public:
-  Transfers(Plan& plan, const ModelShape& model, const MeshOptions& options, const MeshPlaces& places)
+  Transfers(Plan& plan, const ModelShape& model, const MeshOptions& options,
+            const MeshPlaces& places)
       : plan_(plan),
         model_(model),
         options_(options),
@@ -49,8 +54,10 @@ class Transfers {
     for (Program& program : plan_.programs)
       for (Queue& queue : program.queues)
         for (Instruction& i : queue.instructions) {
-          if (i.op == Op::kReduce) i.transfer = number(i, [&] { return place(plan_.sums, sum(i)); });
-          if (i.op == Op::kGather) i.transfer = number(i, [&] { return place(plan_.copies, copy(i)); });
+          if (i.op == Op::kReduce)
+            i.transfer = number(i, [&] { return place(plan_.sums, sum(i)); });
+          if (i.op == Op::kGather)
+            i.transfer = number(i, [&] { return place(plan_.copies, copy(i)); });
         }
   }
 
@@ -83,10 +90,13 @@ class Transfers {
 
   SumTransfer sum(const Instruction& reduce) const;
   Round round_of(const Instruction& reduce, bool by_hosts) const;
-  UnitSum unit_sum(const Instruction& reduce, const SumTransfer& transfer, const Round& round, int unit) const;
-  SumSource source(const Instruction& reduce, const Round& round, int unit, Range to, int64_t from, int block) const;
+  UnitSum unit_sum(const Instruction& reduce, const SumTransfer& transfer, const Round& round,
+                   int unit) const;
+  SumSource source(const Instruction& reduce, const Round& round, int unit, Range to, int64_t from,
+                   int block) const;
   CopyTransfer copy(const Instruction& gather) const;
-  void copy_into(CopyTransfer& transfer, const Instruction& own, int rank, const Operand& whole) const;
+  void copy_into(CopyTransfer& transfer, const Instruction& own, int rank,
+                 const Operand& whole) const;
 
   Plan& plan_;
   const ModelShape& model_;
@@ -100,14 +110,16 @@ class Transfers {
 
 Round Transfers::round_of(const Instruction& reduce, bool by_hosts) const {
   if (!by_hosts) return rounds_[reduce.round];
-  const int data = options_.mesh.at(members_of(plan_, reduce).front()).data, together = places_.host_ranks;
+  const int data = options_.mesh.at(members_of(plan_, reduce).front()).data,
+            together = places_.host_ranks;
   return reduce.round == 0 ? round_inside(options_.sums(), together, data / together)
                            : round_between(options_.sums(), together, data % together);
 }
 
-/// What the data ranks of a block's home have for the floats `to`: it begins at float `from` of the gradient space.
-SumSource Transfers::source(const Instruction& reduce, const Round& round, int unit, Range to, int64_t from,
-                            int block) const {
+/// What the data ranks of a block's home have for the floats `to`: it begins at float `from` of the
+/// gradient space.
+SumSource Transfers::source(const Instruction& reduce, const Round& round, int unit, Range to,
+                            int64_t from, int block) const {
   SumSource source{to, {}};
   Coordinates home = plan_.homes[block];
   const Range wanted{from, from + to.size()};
@@ -122,22 +134,24 @@ SumSource Transfers::source(const Instruction& reduce, const Round& round, int u
       if (contains(term->range, wanted) && left-- == 0) found = term;
     if (found == nullptr)
       refuse(reduce, rank,
-             fmt::format("partial {} of floats [{}, {}) is in no buffer that it reads", contribution.partial,
-                         wanted.begin, wanted.end));
+             fmt::format("partial {} of floats [{}, {}) is in no buffer that it reads",
+                         contribution.partial, wanted.begin, wanted.end));
     if (!buffer(rank, found->buffer).window)
-      refuse(reduce, rank, fmt::format("'{}' is not in the window", buffer(rank, found->buffer).name));
+      refuse(reduce, rank,
+             fmt::format("'{}' is not in the window", buffer(rank, found->buffer).name));
     source.terms.push_back({rank, window_place(buffer(rank, found->buffer), from)});
   }
   return source;
 }
 
-UnitSum Transfers::unit_sum(const Instruction& reduce, const SumTransfer& transfer, const Round& round,
-                            int unit) const {
+UnitSum Transfers::unit_sum(const Instruction& reduce, const SumTransfer& transfer,
+                            const Round& round, int unit) const {
   UnitSum sum{unit, {}, {}};
   for (int rank : transfer.ranks) {
     const bool of_host = transfer.by_hosts && !transfer.last();
-    sum.slices.push_back(of_host ? places_.host_slice(unit, options_.mesh.at(rank).data % places_.host_ranks)
-                                 : range_of(plan_.ownership[unit].sums, rank));
+    sum.slices.push_back(
+        of_host ? places_.host_slice(unit, options_.mesh.at(rank).data % places_.host_ranks)
+                : range_of(plan_.ownership[unit].sums, rank));
   }
   const BlockShape& block = model_.blocks[unit];
   sum.sources.push_back(source(reduce, round, unit, {0, block.unit_size}, 0, unit));
@@ -149,9 +163,11 @@ UnitSum Transfers::unit_sum(const Instruction& reduce, const SumTransfer& transf
         return std::find(user.shares.begin(), user.shares.end(), share) != user.shares.end();
       };
       const auto user = std::find_if(model_.blocks.begin(), model_.blocks.end(), uses);
-      if (user == model_.blocks.end()) throw Error(fmt::format("nobody uses '{}' as user {}", parameter.name, e));
-      sum.sources.push_back(source(reduce, round, unit, {parameter.offset, parameter.offset + parameter.size},
-                                   parameter.extra_gradients[e], static_cast<int>(user - model_.blocks.begin())));
+      if (user == model_.blocks.end())
+        throw Error(fmt::format("nobody uses '{}' as user {}", parameter.name, e));
+      sum.sources.push_back(
+          source(reduce, round, unit, {parameter.offset, parameter.offset + parameter.size},
+                 parameter.extra_gradients[e], static_cast<int>(user - model_.blocks.begin())));
     }
   }
   return sum;
@@ -168,13 +184,17 @@ SumTransfer Transfers::sum(const Instruction& reduce) const {
   const Round round = round_of(reduce, transfer.by_hosts);
   transfer.levels = transfer.by_hosts ? static_cast<int>(round.sums.size()) : stack_levels(rounds_);
   transfer.sums = round.sums;
-  for (const UnitRange& part : parcel) transfer.units.push_back(unit_sum(reduce, transfer, round, part.unit));
-  if (spread_of(options_, places_, parcel.front().unit) == Spread::kReturned) transfer.returned = Return::kBlocks;
+  for (const UnitRange& part : parcel)
+    transfer.units.push_back(unit_sum(reduce, transfer, round, part.unit));
+  if (spread_of(options_, places_, parcel.front().unit) == Spread::kReturned)
+    transfer.returned = Return::kBlocks;
   return transfer;
 }
 
-/// What a rank takes into one of the buffers it writes: each piece from those of its replica that hold it.
-void Transfers::copy_into(CopyTransfer& transfer, const Instruction& own, int rank, const Operand& whole) const {
+/// What a rank takes into one of the buffers it writes: each piece from those of its replica that
+/// hold it.
+void Transfers::copy_into(CopyTransfer& transfer, const Instruction& own, int rank,
+                          const Operand& whole) const {
   const Mesh& mesh = options_.mesh;
   const int unit = whole.unit, shards = static_cast<int>(places_.slices[unit].size()),
             first = mesh.at(rank).data / shards * shards;
@@ -189,14 +209,15 @@ void Transfers::copy_into(CopyTransfer& transfer, const Instruction& own, int ra
       const Range part = overlap(range, range_of(plan_.ownership[unit].sums, from));
       if (part.empty()) continue;
       const Instruction* offer = find(from, own.id);
-      const auto parts =
-          offer == nullptr ? std::vector<const Operand*>{} : operands_of(*offer, OperandRole::kPart, unit);
+      const auto parts = offer == nullptr ? std::vector<const Operand*>{}
+                                          : operands_of(*offer, OperandRole::kPart, unit);
       if (parts.empty()) refuse(own, from, "reads no slice");
       if (from == rank && parts[0]->buffer == whole.buffer) continue;
       const Buffer& slice = buffer(from, parts[0]->buffer);
       if (!slice.window) refuse(own, from, fmt::format("'{}' is not in the window", slice.name));
       if (!contains(held(slice), part))
-        refuse(own, from, fmt::format("'{}' does not hold floats [{}, {})", slice.name, part.begin, part.end));
+        refuse(own, from,
+               fmt::format("'{}' does not hold floats [{}, {})", slice.name, part.begin, part.end));
       transfer.copies.push_back({from, rank, window_place(slice, part.begin), whole.buffer,
                                  (place + part.begin - range.begin - held(target).begin) * kFloat,
                                  part.size() * kFloat});
@@ -212,7 +233,8 @@ CopyTransfer Transfers::copy(const Instruction& gather) const {
     if (own == nullptr) refuse(gather, rank, "takes no part");
     transfer.updated = own->id >= kRefreshIds && own->id < kGatherIds;
     for (const Operand* whole : operands_of(*own, OperandRole::kWhole)) {
-      transfer.gradients = transfer.gradients || buffer(rank, whole->buffer).kind == BufferKind::kGradient;
+      transfer.gradients =
+          transfer.gradients || buffer(rank, whole->buffer).kind == BufferKind::kGradient;
       copy_into(transfer, *own, rank, *whole);
     }
   }
@@ -221,7 +243,8 @@ CopyTransfer Transfers::copy(const Instruction& gather) const {
 
 }  // namespace
 
-void add_transfers(Plan& plan, const ModelShape& model, const MeshOptions& options, const MeshPlaces& places) {
+void add_transfers(Plan& plan, const ModelShape& model, const MeshOptions& options,
+                   const MeshPlaces& places) {
   Transfers(plan, model, options, places).add();
 }
 

@@ -1,5 +1,5 @@
-// A micro-batch in flight has its own buffers, named by its slot. What lives only while a layer goes back is shared by
-// all: its gradients by layers in turn, and whatever is computed again.
+// A micro-batch in flight has its own buffers, named by its slot. What lives only while a layer
+// goes back is shared by all: its gradients by layers in turn, and whatever is computed again.
 #include "plan/make/mesh_borders.h"
 
 #include <algorithm>
@@ -38,13 +38,14 @@ MeshBorders::MeshBorders(const MeshWork& work, MeshBuilder& program)
 }
 
 int MeshBorders::data(int micro, int index) {
-  const int made =
-      buffer(BufferKind::kData, model_.data_bytes[index], "data {} slot {}", index, work_.data_slot(micro));
+  const int made = buffer(BufferKind::kData, model_.data_bytes[index], "data {} slot {}", index,
+                          work_.data_slot(micro));
   program_.at(made).lent = work_.lends_data();
   return made;
 }
 
-/// Names what is computed again. Where backward runs in two parts, it stays until the second of them.
+/// Names what is computed again. Where backward runs in two parts, it stays until the second of
+/// them.
 std::string MeshBorders::again_place(const MeshPass& pass, bool again) const {
   if (!again || !work_.split) return "";
   return fmt::format(" layer {} slot {}", pass.layer, work_.part_slot(pass));
@@ -61,33 +62,37 @@ int MeshBorders::saved(const MeshPass& pass, int column, int segment, bool again
   if (work_.recomputed(pass.layer, shape))
     return buffer(BufferKind::kSaved, shape.saved_bytes, "saved again {}.{}{}", segment, column,
                   again_place(pass, again));
-  return buffer(BufferKind::kSaved, shape.saved_bytes, "saved {}.{} slot {}", model_.block_at(pass.layer, column),
-                segment, work_.slot(pass));
+  return buffer(BufferKind::kSaved, shape.saved_bytes, "saved {}.{} slot {}",
+                model_.block_at(pass.layer, column), segment, work_.slot(pass));
 }
 
 int MeshBorders::deferred(const MeshPass& pass, int column, int segment) {
   const SegmentShape& shape = homes_.segment(pass.layer, column, segment);
   if (shape.deferred_bytes == 0) return -1;
-  return buffer(BufferKind::kSaved, shape.deferred_bytes, "deferred {}.{} slot {}", model_.block_at(pass.layer, column),
-                segment, work_.slot(pass));
+  return buffer(BufferKind::kSaved, shape.deferred_bytes, "deferred {}.{} slot {}",
+                model_.block_at(pass.layer, column), segment, work_.slot(pass));
 }
 
-int MeshBorders::arriving_sums(int64_t bytes) { return buffer(BufferKind::kMessage, bytes, "arriving sums"); }
+int MeshBorders::arriving_sums(int64_t bytes) {
+  return buffer(BufferKind::kMessage, bytes, "arriving sums");
+}
 
 int MeshBorders::written(const MeshPass& pass, int column, int segment, int output, bool again) {
   const OutputShape& out = homes_.segment(pass.layer, column, segment).outputs[output];
   if (out.same_as >= 0) return read(pass, column, segment, out.same_as, again);
   // Partial sums are gone once they are added up.
   if (out.exchange == Exchange::kScatter)
-    return buffer(BufferKind::kWork, out.bytes, "partial sum {}.{} column {}", segment, output, column);
+    return buffer(BufferKind::kWork, out.bytes, "partial sum {}.{} column {}", segment, output,
+                  column);
   if (transient(pass, segment, again))
-    return buffer(BufferKind::kBorder, out.bytes, "border again {}.{} column {}{}", segment, output, column,
-                  again_place(pass, again));
-  return buffer(BufferKind::kBorder, out.bytes, "border {}.{}.{} slot {}", model_.block_at(pass.layer, column), segment,
-                output, work_.slot(pass));
+    return buffer(BufferKind::kBorder, out.bytes, "border again {}.{} column {}{}", segment, output,
+                  column, again_place(pass, again));
+  return buffer(BufferKind::kBorder, out.bytes, "border {}.{}.{} slot {}",
+                model_.block_at(pass.layer, column), segment, output, work_.slot(pass));
 }
 
-int MeshBorders::after_exchange(const MeshPass& pass, int column, int segment, int output, bool again) {
+int MeshBorders::after_exchange(const MeshPass& pass, int column, int segment, int output,
+                                bool again) {
   const OutputShape& out = homes_.segment(pass.layer, column, segment).outputs[output];
   if (out.exchange == Exchange::kNone) return written(pass, column, segment, output, again);
   const bool gone = transient(pass, segment, again), whole = out.exchange == Exchange::kGather;
@@ -95,10 +100,11 @@ int MeshBorders::after_exchange(const MeshPass& pass, int column, int segment, i
     return buffer(BufferKind::kBorder, out.read_bytes, "whole again {}.{}{}", segment, output,
                   again_place(pass, again));
   if (gone)
-    return buffer(BufferKind::kBorder, out.read_bytes, "part again {}.{} column {}{}", segment, output, column,
-                  again_place(pass, again));
-  return buffer(BufferKind::kBorder, out.read_bytes, "{} {}.{}.{} slot {}", whole ? "whole" : "part",
-                whole ? pass.layer : model_.block_at(pass.layer, column), segment, output, work_.slot(pass));
+    return buffer(BufferKind::kBorder, out.read_bytes, "part again {}.{} column {}{}", segment,
+                  output, column, again_place(pass, again));
+  return buffer(BufferKind::kBorder, out.read_bytes, "{} {}.{}.{} slot {}",
+                whole ? "whole" : "part", whole ? pass.layer : model_.block_at(pass.layer, column),
+                segment, output, work_.slot(pass));
 }
 
 int MeshBorders::read(const MeshPass& pass, int column, int segment, int input, bool again) {
@@ -112,25 +118,28 @@ int MeshBorders::read(const MeshPass& pass, int column, int segment, int input, 
 
 int MeshBorders::received(const MeshPass& pass, int column, int output) {
   const int before = pass.layer - 1;
-  const OutputShape& out = homes_.segment(before, column, homes_.last_segment(before)).outputs[output];
-  return buffer(BufferKind::kBorder, out.read_bytes, "received {}.{} column {} slot {}", pass.chunk, output, column,
-                work_.slot(pass));
+  const OutputShape& out =
+      homes_.segment(before, column, homes_.last_segment(before)).outputs[output];
+  return buffer(BufferKind::kBorder, out.read_bytes, "received {}.{} column {} slot {}", pass.chunk,
+                output, column, work_.slot(pass));
 }
 
 int MeshBorders::grad_in(const MeshPass& pass, int column, int segment, int input) {
   const SegmentShape& shape = homes_.segment(pass.layer, column, segment);
   if (!shape.inputs[input].wanted) return -1;
   for (size_t o = 0; o < shape.outputs.size(); ++o)
-    if (shape.outputs[o].same_as == input) return grad_out(pass, column, segment, static_cast<int>(o));
+    if (shape.outputs[o].same_as == input)
+      return grad_out(pass, column, segment, static_cast<int>(o));
   if (consumes(pass, column, segment, input)) return read(pass, column, segment, input, false);
   const int64_t bytes = shape.inputs[input].grad_bytes;
   if (segment == 0 && work_.is_first(pass))
-    return buffer(BufferKind::kBorder, bytes, "gradient out {}.{} column {} slot {}", pass.chunk, input, column,
-                  work_.slot(pass));
+    return buffer(BufferKind::kBorder, bytes, "gradient out {}.{} column {} slot {}", pass.chunk,
+                  input, column, work_.slot(pass));
   if (by_segment_)
-    return buffer(BufferKind::kBorder, bytes, "gradient {}.{} column {} turn {}", segment, input, column,
-                  pass.layer % 2);
-  return buffer(BufferKind::kBorder, bytes, "gradient {} turn {}", input, turn(pass.layer, segment));
+    return buffer(BufferKind::kBorder, bytes, "gradient {}.{} column {} turn {}", segment, input,
+                  column, pass.layer % 2);
+  return buffer(BufferKind::kBorder, bytes, "gradient {} turn {}", input,
+                turn(pass.layer, segment));
 }
 
 bool MeshBorders::consumes(const MeshPass& pass, int column, int segment, int input) const {
@@ -139,10 +148,10 @@ bool MeshBorders::consumes(const MeshPass& pass, int column, int segment, int in
   const MeshPass writer = segment > 0 ? pass : work_.beside(pass, -1);
   if (!homes_.runs(writer.chunk)) return false;
   const SegmentShape& shape = homes_.segment(pass.layer, column, segment);
-  const SegmentShape& before =
-      homes_.segment(writer.layer, column, segment > 0 ? segment - 1 : homes_.last_segment(writer.layer));
-  // What is computed again reads its inputs, or writes its outputs, a second time; what comes of an exchange may be
-  // read by other columns.
+  const SegmentShape& before = homes_.segment(
+      writer.layer, column, segment > 0 ? segment - 1 : homes_.last_segment(writer.layer));
+  // What is computed again reads its inputs, or writes its outputs, a second time; what comes of an
+  // exchange may be read by other columns.
   return !work_.recomputed(pass.layer, shape) && !work_.recomputed(writer.layer, before) &&
          before.outputs[in.index].exchange == Exchange::kNone;
 }
@@ -159,7 +168,8 @@ MeshBorders::Consumer MeshBorders::consumer(const MeshPass& pass, int segment, i
   c.here = homes_.runs(c.pass.chunk);
   const auto& inputs = homes_.segments(c.pass.layer)[c.segment].inputs;
   for (size_t i = 0; i < inputs.size(); ++i)
-    if (!inputs[i].data && inputs[i].index == output && inputs[i].wanted) c.input = static_cast<int>(i);
+    if (!inputs[i].data && inputs[i].index == output && inputs[i].wanted)
+      c.input = static_cast<int>(i);
   c.exists = c.input >= 0;
   return c;
 }
@@ -169,15 +179,16 @@ int MeshBorders::grad_out(const MeshPass& pass, int column, int segment, int out
   const Consumer next = consumer(pass, segment, output);
   if (!next.exists) return -1;
   if (!next.here)
-    return buffer(BufferKind::kBorder, out.read_bytes, "gradient in {}.{} column {} slot {}", pass.chunk, output,
-                  column, work_.slot(pass));
+    return buffer(BufferKind::kBorder, out.read_bytes, "gradient in {}.{} column {} slot {}",
+                  pass.chunk, output, column, work_.slot(pass));
   if (out.exchange == Exchange::kNone) return grad_in(next.pass, column, next.segment, next.input);
   // What the exchange of the gradient leaves: parts of a sum, or all columns' parts.
   if (out.exchange == Exchange::kGather)
-    return buffer(BufferKind::kBorder, out.bytes, "gradient part {}.{} column {} turn {}", segment, output, column,
-                  pass.layer % 2);
+    return buffer(BufferKind::kBorder, out.bytes, "gradient part {}.{} column {} turn {}", segment,
+                  output, column, pass.layer % 2);
   const int64_t whole = out.read_bytes * model_.columns;
-  return buffer(BufferKind::kBorder, whole, "gradient whole {}.{} turn {}", segment, output, pass.layer % 2);
+  return buffer(BufferKind::kBorder, whole, "gradient whole {}.{} turn {}", segment, output,
+                pass.layer % 2);
 }
 
 }  // namespace tutti

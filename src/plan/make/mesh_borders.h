@@ -1,5 +1,6 @@
-// Where the values of passes lie on a rank of a mesh: borders and their gradients, what is saved for backward, data.
-// Buffers by what they are for: made when first asked for, then grown to the largest that is asked for.
+// Where the values of passes lie on a rank of a mesh: borders and their gradients, what is saved
+// for backward, data. Buffers by what they are for: made when first asked for, then grown to the
+// largest that is asked for.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,7 +14,8 @@
 
 namespace tutti {
 
-/// Columns, segments, inputs and outputs by their numbers; `again`: in what is computed a second time for backward.
+/// Columns, segments, inputs and outputs by their numbers; `again`: in what is computed a second
+/// time for backward.
 class MeshBorders {
  public:
   /// Both must outlive it.
@@ -28,7 +30,8 @@ class MeshBorders {
 
   /// Where a segment finds one of its inputs.
   int read(const MeshPass& pass, int column, int segment, int input, bool again);
-  /// What it writes for one of its outputs, and what the next segment of the column reads as that output.
+  /// What it writes for one of its outputs, and what the next segment of the column reads as that
+  /// output.
   int written(const MeshPass& pass, int column, int segment, int output, bool again);
   int after_exchange(const MeshPass& pass, int column, int segment, int output, bool again);
   /// What comes from the stage before: its last segment's outputs.

@@ -70,7 +70,8 @@ void MeshBuilder::add(QueueUse use, Instruction instruction, QueueUse behind) {
     earlier.insert(earlier.end(), history_[b].readers.begin(), history_[b].readers.end());
   }
   // The latest of a queue is waited for first: it stands for those before it.
-  std::sort(earlier.begin(), earlier.end(), [](const Spot& a, const Spot& b) { return a.index > b.index; });
+  std::sort(earlier.begin(), earlier.end(),
+            [](const Spot& a, const Spot& b) { return a.index > b.index; });
   for (const Spot& access : earlier) wait_for(access, queue, instruction);
   const Spot here{queue, static_cast<int>(program_.queues[queue].instructions.size())};
   for (int b : touched.reads) {

@@ -1,5 +1,6 @@
-// Builds a rank's program: instructions are added in an order that would be right on one queue, each to its queue; what
-// must wait for what on another queue follows from the buffers that both touch.
+// Builds a rank's program: instructions are added in an order that would be right on one queue,
+// each to its queue; what must wait for what on another queue follows from the buffers that both
+// touch.
 #pragma once
 
 #include <map>
@@ -22,8 +23,8 @@ class MeshBuilder {
   int named(const std::string& name, BufferKind kind, int64_t bytes, int unit = -1);
   Buffer& at(int buffer) { return program_.buffers[buffer]; }
 
-  /// Without an id it gets one of this rank's own. `behind`: another queue all of whose instructions so far must have
-  /// ended.
+  /// Without an id it gets one of this rank's own. `behind`: another queue all of whose
+  /// instructions so far must have ended.
   void add(QueueUse use, Instruction instruction, QueueUse behind = QueueUse::kCompute);
   /// Gives windows their places.
   Program finish();
@@ -42,8 +43,9 @@ class MeshBuilder {
   Program program_;
   std::vector<int> queue_of_use_ = std::vector<int>(kQueueUses, 0);
   std::map<std::string, int> names_;
-  std::vector<History> history_;              // by buffer
-  std::vector<std::vector<int>> waited_for_;  // [queue][other]: how many of the other's instructions it has waited for
+  std::vector<History> history_;  // by buffer
+  // [queue][other]: how many of the other's instructions it has waited for
+  std::vector<std::vector<int>> waited_for_;
   uint32_t next_id_ = 1;
 };
 

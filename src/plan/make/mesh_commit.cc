@@ -8,7 +8,11 @@
 namespace tutti {
 
 MeshCommit::MeshCommit(const MeshWork& work, MeshMemory& state, MeshBuilder& program)
-    : work_(work), homes_(work.homes), options_(work.homes.options), state_(state), program_(program) {}
+    : work_(work),
+      homes_(work.homes),
+      options_(work.homes.options),
+      state_(state),
+      program_(program) {}
 
 void MeshCommit::acquire() {
   for (size_t p = 0; p < homes_.places.parcels.size(); ++p) {
@@ -21,7 +25,8 @@ void MeshCommit::acquire() {
     i.op = Op::kAcquire;
     i.parcel = static_cast<int>(p);
     for (const UnitRange& part : parcel)
-      i.operands.push_back({OperandRole::kLent, Access::kWrite, state_.gradient(part.unit, 0, 0), part.unit});
+      i.operands.push_back(
+          {OperandRole::kLent, Access::kWrite, state_.gradient(part.unit, 0, 0), part.unit});
     program_.add(QueueUse::kData, std::move(i));
   }
 }
@@ -29,7 +34,8 @@ void MeshCommit::acquire() {
 void MeshCommit::commit() {
   constexpr size_t kAhead = MeshMemory::kFetchAhead;
   const std::vector<int>& units = homes_.units();
-  // The first units' values come in while the sums are still on their way, then one behind every Update.
+  // The first units' values come in while the sums are still on their way, then one behind every
+  // Update.
   for (size_t u = 0; u < units.size() && u < kAhead; ++u) travel(Op::kFetch, units[u], u);
   vote();
   std::map<int, size_t> updated;  // by parcel: how many of its units are
@@ -38,16 +44,18 @@ void MeshCommit::commit() {
     travel(Op::kEvict, units[u], u);
     if (u + kAhead < units.size()) travel(Op::kFetch, units[u + kAhead], u + kAhead);
     const int parcel = homes_.places.parcel_of[units[u]];
-    if (spread(units[u]) == Spread::kBorrowed && ++updated[parcel] == homes_.places.parcels[parcel].size())
+    if (spread(units[u]) == Spread::kBorrowed &&
+        ++updated[parcel] == homes_.places.parcels[parcel].size())
       release(parcel);
   }
   std::set<int> refreshed;  // parcels
   for (int unit : units)
     if ((homes_.sliced() && options_.zero < 3) || homes_.has_remote_users(unit))
       refreshed.insert(homes_.places.parcel_of[unit]);
-  for (const auto& [block, owner] : homes_.remote_shares()) refreshed.insert(homes_.places.parcel_of[owner]);
-  // Nothing is left that the last one could go on beside: on compute it wakes no thread. Where homes differ, so may the
-  // last one.
+  for (const auto& [block, owner] : homes_.remote_shares())
+    refreshed.insert(homes_.places.parcel_of[owner]);
+  // Nothing is left that the last one could go on beside: on compute it wakes no thread. Where
+  // homes differ, so may the last one.
   const bool alone = options_.mesh.tensor * options_.mesh.pipeline == 1 && !options_.device;
   for (int parcel : refreshed)
     refresh(parcel, alone && parcel == *refreshed.rbegin() ? QueueUse::kCompute : QueueUse::kData);
@@ -71,10 +79,13 @@ void MeshCommit::travel(Op op, int unit, size_t turn) {
   i.block = unit;
   const bool fetch = op == Op::kFetch;
   const auto add = [&](int tier, int memory) {
-    i.operands.push_back({OperandRole::kStored, fetch ? Access::kRead : Access::kWrite, tier, unit});
-    i.operands.push_back({OperandRole::kResident, fetch ? Access::kWrite : Access::kRead, memory, unit});
+    i.operands.push_back(
+        {OperandRole::kStored, fetch ? Access::kRead : Access::kWrite, tier, unit});
+    i.operands.push_back(
+        {OperandRole::kResident, fetch ? Access::kWrite : Access::kRead, memory, unit});
   };
-  if (options_.offload_parameters) add(state_.parameter(unit), state_.updated_parameters(unit, turn));
+  if (options_.offload_parameters)
+    add(state_.parameter(unit), state_.updated_parameters(unit, turn));
   if (options_.offload) add(state_.moment(unit), state_.updated_moments(unit, turn));
   if (!i.operands.empty()) program_.add(QueueUse::kTier, std::move(i));
 }
@@ -113,8 +124,10 @@ void MeshCommit::update(int unit, size_t turn) {
   i.block = unit;
   i.operands = gradients(unit);
   i.operands.push_back({OperandRole::kVerdict, Access::kRead, state_.verdict});
-  i.operands.push_back({OperandRole::kParameter, Access::kUpdate, state_.updated_parameters(unit, turn), unit});
-  i.operands.push_back({OperandRole::kMoment, Access::kUpdate, state_.updated_moments(unit, turn), unit});
+  i.operands.push_back(
+      {OperandRole::kParameter, Access::kUpdate, state_.updated_parameters(unit, turn), unit});
+  i.operands.push_back(
+      {OperandRole::kMoment, Access::kUpdate, state_.updated_moments(unit, turn), unit});
   program_.add(QueueUse::kCompute, std::move(i));
 }
 
@@ -125,7 +138,8 @@ void MeshCommit::release(int parcel) {
   program_.add(QueueUse::kCompute, std::move(i));
 }
 
-/// New values for those that hold them whole: data ranks of ZeRO-1 and 2, copies of shared parameters.
+/// New values for those that hold them whole: data ranks of ZeRO-1 and 2, copies of shared
+/// parameters.
 void MeshCommit::refresh(int number, QueueUse queue) {
   const Parcel& parcel = homes_.places.parcels[number];
   Instruction i;
@@ -135,12 +149,16 @@ void MeshCommit::refresh(int number, QueueUse queue) {
   i.group = homes_.users_and_owners(parcel.front().unit);
   for (const auto& [unit, range] : parcel) {
     if (homes_.is_home(unit)) {
-      i.operands.push_back({OperandRole::kPart, Access::kRead, state_.parameter(unit), unit, homes_.slice(unit)});
+      i.operands.push_back(
+          {OperandRole::kPart, Access::kRead, state_.parameter(unit), unit, homes_.slice(unit)});
       if (homes_.sliced() && options_.zero < 3)
-        i.operands.push_back({OperandRole::kWhole, Access::kUpdate, state_.parameter(unit), unit, range});
+        i.operands.push_back(
+            {OperandRole::kWhole, Access::kUpdate, state_.parameter(unit), unit, range});
     } else {
       for (const auto& [block, owner] : homes_.remote_shares())
-        if (owner == unit) i.operands.push_back({OperandRole::kWhole, Access::kWrite, state_.copy(block, owner), unit});
+        if (owner == unit)
+          i.operands.push_back(
+              {OperandRole::kWhole, Access::kWrite, state_.copy(block, owner), unit});
     }
   }
   program_.add(queue, std::move(i));

@@ -1,5 +1,6 @@
-// The commit of a step on a rank of a mesh: the vote, an Update of every unit that lives here, with what is offloaded
-// fetched ahead of it and put back behind it, and new values for those that hold copies.
+// The commit of a step on a rank of a mesh: the vote, an Update of every unit that lives here, with
+// what is offloaded fetched ahead of it and put back behind it, and new values for those that hold
+// copies.
 #pragma once
 
 #include "plan/make/mesh_memory.h"

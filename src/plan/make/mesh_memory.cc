@@ -33,7 +33,8 @@ MeshMemory::MeshMemory(const MeshWork& work, MeshBuilder& program)
 
 void MeshMemory::place_unit(int unit) {
   const Range held = homes_.held(unit);
-  Buffer parameter{fmt::format("parameter {}", unit), BufferKind::kParameter, unit_bytes(model_.blocks[unit]), unit};
+  Buffer parameter{fmt::format("parameter {}", unit), BufferKind::kParameter,
+                   unit_bytes(model_.blocks[unit]), unit};
   parameter.window = homes_.sliced() || homes_.has_remote_users(unit);
   if (homes_.gathers()) {
     parameter.range = held;
@@ -65,9 +66,11 @@ void MeshMemory::place_copies() {
 
 void MeshMemory::place_uses() {
   int64_t widest = 0;
-  for (const MeshUse& use : work_.uses()) widest = std::max(widest, unit_bytes(model_.blocks[use.unit]));
+  for (const MeshUse& use : work_.uses())
+    widest = std::max(widest, unit_bytes(model_.blocks[use.unit]));
   for (size_t s = 0; s < work_.use_slots(); ++s)
-    brought_.push_back(program_.add_buffer(fmt::format("gathered {}", s), BufferKind::kParameter, widest));
+    brought_.push_back(
+        program_.add_buffer(fmt::format("gathered {}", s), BufferKind::kParameter, widest));
 }
 
 int MeshMemory::parameters(int unit, const MeshPass& pass) const {
@@ -79,8 +82,8 @@ int MeshMemory::parameters(int unit, const MeshPass& pass) const {
 
 int MeshMemory::updated_parameters(int unit, size_t turn) {
   if (!options_.offload_parameters) return parameter_.at(unit);
-  return program_.named(fmt::format("fetched parameters {}", turn % kFetchAhead), BufferKind::kParameter,
-                        program_.at(parameter_.at(unit)).bytes);
+  return program_.named(fmt::format("fetched parameters {}", turn % kFetchAhead),
+                        BufferKind::kParameter, program_.at(parameter_.at(unit)).bytes);
 }
 
 int MeshMemory::updated_moments(int unit, size_t turn) {
@@ -97,22 +100,27 @@ int MeshMemory::gradient(int unit, int level, int round) {
   if (!work_.kept && alone) return passing(unit, round, bytes);
   // The columns of a layer go back side by side, layers one after the other.
   if (level < 0 && alone)
-    return program_.named(fmt::format("scratch of column {}", block.column), BufferKind::kGradient, bytes);
-  if (level < 0) return program_.named(fmt::format("scratch {}", unit), BufferKind::kGradient, bytes, unit);
+    return program_.named(fmt::format("scratch of column {}", block.column), BufferKind::kGradient,
+                          bytes);
+  if (level < 0)
+    return program_.named(fmt::format("scratch {}", unit), BufferKind::kGradient, bytes, unit);
   const bool partial = level < work_.partials();
-  const int made = program_.named(fmt::format("{} {} of {}", partial ? "partial" : "private", level, unit),
-                                  BufferKind::kGradient, bytes, unit);
+  const int made =
+      program_.named(fmt::format("{} {} of {}", partial ? "partial" : "private", level, unit),
+                     BufferKind::kGradient, bytes, unit);
   program_.at(made).level = level;
   program_.at(made).window |= partial;
   return made;
 }
 
-/// Gradients that go to the slices' owners at once pass through a few windows, which all units use in turn.
+/// Gradients that go to the slices' owners at once pass through a few windows, which all units use
+/// in turn.
 int MeshMemory::passing(int unit, int round, int64_t bytes) {
   const int column = model_.blocks[unit].column, turns = options_.overlap ? 2 : 1;
   const auto [it, fresh] = passing_.try_emplace({unit, round}, 0);
   if (fresh) it->second = passed_[column]++ % turns;
-  return window(program_.named(fmt::format("passing {} column {}", it->second, column), BufferKind::kGradient, bytes),
+  return window(program_.named(fmt::format("passing {} column {}", it->second, column),
+                               BufferKind::kGradient, bytes),
                 0);
 }
 
@@ -126,9 +134,9 @@ int MeshMemory::window(int made, int level) {
 int MeshMemory::gradient_apart(int block, int owner, int level) {
   const Range range = homes_.extras_of(block, owner);
   const bool partial = level >= 0 && level < work_.partials();
-  const int made =
-      program_.named(fmt::format("{} {} of {} for {}", partial ? "partial" : "private", level, owner, block),
-                     BufferKind::kGradient, range.size() * kFloat, owner);
+  const int made = program_.named(
+      fmt::format("{} {} of {} for {}", partial ? "partial" : "private", level, owner, block),
+      BufferKind::kGradient, range.size() * kFloat, owner);
   Buffer& b = program_.at(made);
   b.range = range;
   b.level = level;
@@ -138,25 +146,28 @@ int MeshMemory::gradient_apart(int block, int owner, int level) {
 
 std::vector<UnitBuffer> MeshMemory::gradients(int block, const MeshRoute& route) {
   std::vector<UnitBuffer> all;
-  if (model_.blocks[block].gradient_size > 0) all.push_back({block, gradient(block, route.level, route.round)});
+  if (model_.blocks[block].gradient_size > 0)
+    all.push_back({block, gradient(block, route.level, route.round)});
   for (int owner : homes_.owners_of(block))
-    all.push_back({owner, homes_.together(block, owner) ? gradient(owner, route.level, route.round)
-                                                        : gradient_apart(block, owner, route.level)});
+    all.push_back({owner, homes_.together(block, owner)
+                              ? gradient(owner, route.level, route.round)
+                              : gradient_apart(block, owner, route.level)});
   return all;
 }
 
 int MeshMemory::host_sum(int unit, Range tree) {
   const int64_t lanes = work_.sums.batch.lanes;
   int level = 0;
-  for (const Range& own : subtrees(tutti::lanes_of(homes_.at.data, work_.sums.ranks, lanes), lanes)) {
+  for (const Range& own :
+       subtrees(tutti::lanes_of(homes_.at.data, work_.sums.ranks, lanes), lanes)) {
     if (tree.contains(own.begin)) return gradient(unit, level, 0);
     ++level;
   }
   // As large as a contribution, of which it has the place.
-  return window(
-      program_.named(fmt::format("lanes {} to {} of {}", tree.begin, tree.end - 1, unit), BufferKind::kGradient,
-                     align_up(model_.blocks[unit].gradient_size, kAlign) * kFloat, unit),
-      level);
+  return window(program_.named(fmt::format("lanes {} to {} of {}", tree.begin, tree.end - 1, unit),
+                               BufferKind::kGradient,
+                               align_up(model_.blocks[unit].gradient_size, kAlign) * kFloat, unit),
+                level);
 }
 
 std::vector<int> MeshMemory::stack(int unit) {
@@ -166,8 +177,8 @@ std::vector<int> MeshMemory::stack(int unit) {
   const int64_t floats = own.size() + (once ? 0 : further_floats(unit));
   std::vector<int> levels;
   for (int level = 0; level < stack_levels(work_.rounds); ++level) {
-    const int made = program_.named(fmt::format("slice {} of {}", level, unit), BufferKind::kGradient,
-                                    align_up(floats, kAlign) * kFloat, unit);
+    const int made = program_.named(fmt::format("slice {} of {}", level, unit),
+                                    BufferKind::kGradient, align_up(floats, kAlign) * kFloat, unit);
     Buffer& b = program_.at(made);
     b.range = own;
     b.level = level;

@@ -1,5 +1,5 @@
-// Where what belongs to units lies on a rank of a mesh: parameters, moments, copies of shared parameters, gradients and
-// the stacks of their sums; and the step's few numbers.
+// Where what belongs to units lies on a rank of a mesh: parameters, moments, copies of shared
+// parameters, gradients and the stacks of their sums; and the step's few numbers.
 #pragma once
 
 #include <map>
@@ -13,11 +13,13 @@ namespace tutti {
 
 class MeshMemory {
  public:
-  /// Both must outlive it. Places parameters, moments and copies; gradients are made when first asked for.
+  /// Both must outlive it. Places parameters, moments and copies; gradients are made when first
+  /// asked for.
   MeshMemory(const MeshWork& work, MeshBuilder& program);
 
   const int losses, squares;
-  const int shared_squares;  ///< of what is shared over stages, whose sums come on a queue of their own
+  /// of what is shared over stages, whose sums come on a queue of their own
+  const int shared_squares;
   const int verdict;
 
   /// Where a unit's values are at home.
@@ -39,8 +41,8 @@ class MeshMemory {
   int gradient_apart(int block, int owner, int level);
   /// Where a block's backward puts what it adds to a unit's.
   std::vector<UnitBuffer> gradients(int block, const MeshRoute& route);
-  /// Where this rank makes its slice of a unit's sum over one of its host's subtrees: in place of what it adds to that,
-  /// or in memory of its own.
+  /// Where this rank makes its slice of a unit's sum over one of its host's subtrees: in place of
+  /// what it adds to that, or in memory of its own.
   int host_sum(int unit, Range tree);
   /// The owner's stack for a unit's sum.
   std::vector<int> stack(int unit);
@@ -59,10 +61,11 @@ class MeshMemory {
   const MeshOptions& options_;
   MeshBuilder& program_;
   std::map<int, int> parameter_, moment_;
-  std::map<std::pair<int, int>, int> copy_;     // (block, owner)
-  std::vector<int> brought_;                    // slots
-  std::map<std::pair<int, int>, int> passing_;  // (unit, round): which of the windows that gradients pass through
-  std::map<int, int> passed_;                   // by column: how many did
+  std::map<std::pair<int, int>, int> copy_;  // (block, owner)
+  std::vector<int> brought_;                 // slots
+  // (unit, round): which of the windows that gradients pass through
+  std::map<std::pair<int, int>, int> passing_;
+  std::map<int, int> passed_;  // by column: how many did
 };
 
 }  // namespace tutti

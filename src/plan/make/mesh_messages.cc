@@ -33,15 +33,16 @@ MeshMessages::MeshMessages(const MeshWork& work, MeshBorders& borders, MeshBuild
 void MeshMessages::receive_activations(const MeshPass& first) {
   if (first.layer == 0 || homes_.runs(first.chunk - 1)) return;
   each_border(work_.beside(first, -1), [&](int column, int output, int64_t bytes, uint32_t id) {
-    add(Op::kRecv, QueueUse::kActivationsIn, first, borders_.received(first, column, output), bytes, id,
-        first.chunk - 1);
+    add(Op::kRecv, QueueUse::kActivationsIn, first, borders_.received(first, column, output), bytes,
+        id, first.chunk - 1);
   });
 }
 
 void MeshMessages::send_activations(const MeshPass& last) {
   if (last.layer + 1 == homes_.model.layers() || homes_.runs(last.chunk + 1)) return;
   each_border(last, [&](int column, int output, int64_t bytes, uint32_t id) {
-    const int from = borders_.after_exchange(last, column, homes_.last_segment(last.layer), output, false);
+    const int from =
+        borders_.after_exchange(last, column, homes_.last_segment(last.layer), output, false);
     add(Op::kSend, QueueUse::kActivationsOut, last, from, bytes, id, last.chunk + 1);
   });
 }
@@ -60,13 +61,14 @@ void MeshMessages::send_gradients(const MeshPass& first) {
   each_border(work_.beside(first, -1), [&](int column, int output, int64_t bytes, uint32_t id) {
     for (size_t i = 0; i < inputs.size(); ++i)
       if (!inputs[i].data && inputs[i].index == output && inputs[i].wanted)
-        add(Op::kSend, QueueUse::kGradientsOut, first, borders_.grad_in(first, column, 0, static_cast<int>(i)), bytes,
-            id + 1, first.chunk - 1);
+        add(Op::kSend, QueueUse::kGradientsOut, first,
+            borders_.grad_in(first, column, 0, static_cast<int>(i)), bytes, id + 1,
+            first.chunk - 1);
   });
 }
 
-/// Every tensor at the end of a layer that the next one reads, with its bytes (its gradient has as many) and the id of
-/// its way there; that of its gradient's way back is the next.
+/// Every tensor at the end of a layer that the next one reads, with its bytes (its gradient has as
+/// many) and the id of its way there; that of its gradient's way back is the next.
 template <class F>
 void MeshMessages::each_border(const MeshPass& end, F&& f) {
   const auto& inputs = homes_.segments(end.layer + 1)[0].inputs;
@@ -79,13 +81,15 @@ void MeshMessages::each_border(const MeshPass& end, F&& f) {
       for (const InputShape& in : inputs) read = read || (!in.data && in.index == output);
       if (!read) continue;
       const uint32_t border =
-          (micro * number(homes_.model.columns) + number(column)) * number(widest_) + number(output);
+          (micro * number(homes_.model.columns) + number(column)) * number(widest_) +
+          number(output);
       f(static_cast<int>(column), output, outputs[output].read_bytes,
         kSendIds + 2 * (border * number(homes_.options.mesh.data) + number(homes_.at.data)));
     }
 }
 
-void MeshMessages::add(Op op, QueueUse queue, const MeshPass& pass, int buffer, int64_t bytes, uint32_t id, int chunk) {
+void MeshMessages::add(Op op, QueueUse queue, const MeshPass& pass, int buffer, int64_t bytes,
+                       uint32_t id, int chunk) {
   const Mesh& mesh = homes_.options.mesh;
   Instruction i = work_.instruction(op, pass);
   i.id = id;

@@ -1,4 +1,5 @@
-// Between the stages of a pipeline: borders at the ends of chunks, forward, and their gradients, back.
+// Between the stages of a pipeline: borders at the ends of chunks, forward, and their gradients,
+// back.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +23,8 @@ class MeshMessages {
  private:
   template <class F>
   void each_border(const MeshPass& end, F&& f);
-  void add(Op op, QueueUse queue, const MeshPass& pass, int buffer, int64_t bytes, uint32_t id, int chunk);
+  void add(Op op, QueueUse queue, const MeshPass& pass, int buffer, int64_t bytes, uint32_t id,
+           int chunk);
 
   const MeshWork& work_;
   const MeshHomes& homes_;

@@ -10,12 +10,15 @@ MeshSums::MeshSums(const MeshWork& work, MeshMemory& state, MeshBuilder& program
     : work_(work), homes_(work.homes), state_(state), program_(program) {}
 
 void MeshSums::after(const MeshPass& pass) {
-  const MeshRoute& route = work_.routes()[pass.micro];  // an idle one adds nothing, but meets the others
-  std::set<int> complete;  // units whose gradients of this round are all there; some are of other homes
+  // an idle one adds nothing, but meets the others
+  const MeshRoute& route = work_.routes()[pass.micro];
+  // units whose gradients of this round are all there; some are of other homes
+  std::set<int> complete;
   for (int64_t c = homes_.columns.begin; c < homes_.columns.end; ++c) {
     const int block = homes_.model.block_at(pass.layer, static_cast<int>(c));
     const bool has_own = homes_.model.blocks[block].gradient_size > 0;
-    if (has_own) fold(pass, block, [&](int level) { return state_.gradient(block, level, route.round); });
+    if (has_own)
+      fold(pass, block, [&](int level) { return state_.gradient(block, level, route.round); });
     for (int owner : homes_.owners_of(block))
       if (!homes_.together(block, owner))
         fold(pass, owner, [&](int level) { return state_.gradient_apart(block, owner, level); });
@@ -26,7 +29,8 @@ void MeshSums::after(const MeshPass& pass) {
   }
   if (!route.last) return;
   for (int unit : complete)
-    if (completes(unit, route.round)) reduce(homes_.places.parcels[homes_.places.parcel_of[unit]], route.round);
+    if (completes(unit, route.round))
+      reduce(homes_.places.parcels[homes_.places.parcel_of[unit]], route.round);
 }
 
 template <class F>
@@ -38,13 +42,15 @@ void MeshSums::fold(const MeshPass& pass, int unit, F&& at_level) {
   program_.add(QueueUse::kCompute, std::move(i));
 }
 
-/// Notes that a block has written a unit's gradient of a round; whether it was the last one here to do so.
+/// Notes that a block has written a unit's gradient of a round; whether it was the last one here to
+/// do so.
 bool MeshSums::wrote(int block, int unit, int round) {
   auto& writers = writers_[{unit, round}];
   if (writers.empty())
     for (int other : homes_.blocks()) {
       const auto& owners = homes_.owners_of(other);
-      if (other == unit || std::find(owners.begin(), owners.end(), unit) != owners.end()) writers.insert(other);
+      if (other == unit || std::find(owners.begin(), owners.end(), unit) != owners.end())
+        writers.insert(other);
     }
   writers.erase(block);
   return writers.empty();
@@ -79,13 +85,15 @@ void MeshSums::reduce(const Parcel& parcel, int round) {
 
 /// Where a rank makes its slice of a unit's sum, level by level.
 void MeshSums::add_sums(Instruction& reduce, int unit) {
-  for (int level : state_.stack(unit)) reduce.operands.push_back({OperandRole::kSum, Access::kUpdate, level, unit});
+  for (int level : state_.stack(unit))
+    reduce.operands.push_back({OperandRole::kSum, Access::kUpdate, level, unit});
 }
 
-/// The sum over a subtree of my host takes the place of what I add to it; from there it goes to those of the other
-/// hosts.
+/// The sum over a subtree of my host takes the place of what I add to it; from there it goes to
+/// those of the other hosts.
 void MeshSums::reduce_by_hosts(const Parcel& parcel) {
-  const int data = homes_.at.data, together = homes_.places.host_ranks, hosts = homes_.options.mesh.data / together;
+  const int data = homes_.at.data, together = homes_.places.host_ranks,
+            hosts = homes_.options.mesh.data / together;
   const int first = parcel.front().unit;
   Instruction inside, between;
   inside.round = 0;
@@ -109,11 +117,13 @@ void MeshSums::reduce_by_hosts(const Parcel& parcel) {
 /// `number`: of those that meet for the parcel's sum.
 void MeshSums::add_reduce(Instruction reduce, const Parcel& parcel, uint32_t number) {
   const int together = homes_.places.host_ranks, unit = parcel.front().unit;
-  const size_t meetings = together > 0 ? homes_.options.mesh.data / together + together : work_.rounds.size();
+  const size_t meetings =
+      together > 0 ? homes_.options.mesh.data / together + together : work_.rounds.size();
   reduce.op = Op::kReduce;
   reduce.parcel = homes_.places.parcel_of[unit];
   reduce.id = kReduceIds + static_cast<uint32_t>(reduce.parcel * meetings) + number;
-  // Those who share a parameter over stages come to its sum at other times: nothing else may wait behind it.
+  // Those who share a parameter over stages come to its sum at other times: nothing else may wait
+  // behind it.
   program_.add(homes_.shared_far(unit) ? QueueUse::kShared : QueueUse::kData, std::move(reduce));
 }
 
@@ -128,12 +138,14 @@ std::vector<Operand> MeshSums::contributions(int unit, int round) {
       add(state_.gradient(unit, p, round), {0, homes_.model.blocks[unit].unit_size});
       for (int block : homes_.blocks()) {
         const auto& owners = homes_.owners_of(block);
-        if (std::find(owners.begin(), owners.end(), unit) != owners.end() && homes_.together(block, unit))
+        if (std::find(owners.begin(), owners.end(), unit) != owners.end() &&
+            homes_.together(block, unit))
           add(state_.gradient(unit, p, round), homes_.extras_of(block, unit));
       }
     }
     for (const auto& [block, owner] : homes_.shares_apart())
-      if (owner == unit) add(state_.gradient_apart(block, owner, p), homes_.extras_of(block, owner));
+      if (owner == unit)
+        add(state_.gradient_apart(block, owner, p), homes_.extras_of(block, owner));
   }
   return list;
 }
@@ -144,9 +156,10 @@ void MeshSums::norm(const Parcel& parcel) {
   i.op = Op::kNorm;
   i.parcel = homes_.places.parcel_of[parcel.front().unit];
   for (const UnitRange& part : parcel)
-    i.operands.push_back(
-        {OperandRole::kSum, Access::kRead, state_.stack(part.unit)[0], part.unit, homes_.slice(part.unit)});
-  i.operands.push_back({OperandRole::kSquares, Access::kUpdate, far ? state_.shared_squares : state_.squares});
+    i.operands.push_back({OperandRole::kSum, Access::kRead, state_.stack(part.unit)[0], part.unit,
+                          homes_.slice(part.unit)});
+  i.operands.push_back(
+      {OperandRole::kSquares, Access::kUpdate, far ? state_.shared_squares : state_.squares});
   program_.add(far ? QueueUse::kShared : QueueUse::kData, std::move(i));
 }
 
@@ -156,12 +169,15 @@ void MeshSums::gather_gradient(const Parcel& parcel) {
   i.op = Op::kGather;
   i.parcel = homes_.places.parcel_of[first];
   const int together = homes_.reduce_shards(), replicas = homes_.options.mesh.data / together;
-  i.id = kGradientGatherIds + static_cast<uint32_t>(i.parcel * replicas + homes_.at.data / together);
+  i.id =
+      kGradientGatherIds + static_cast<uint32_t>(i.parcel * replicas + homes_.at.data / together);
   i.group = homes_.places.host_ranks > 0 ? homes_.host_ranks(first) : homes_.data_ranks(first);
   for (const auto& [unit, range] : parcel) {
-    i.operands.push_back({OperandRole::kPart, Access::kRead, state_.stack(unit)[0], unit, homes_.slice(unit)});
+    i.operands.push_back(
+        {OperandRole::kPart, Access::kRead, state_.stack(unit)[0], unit, homes_.slice(unit)});
     i.operands.push_back({OperandRole::kWhole, Access::kUpdate,
-                          state_.gradient(unit, 0, static_cast<int>(work_.rounds.size()) - 1), unit, range});
+                          state_.gradient(unit, 0, static_cast<int>(work_.rounds.size()) - 1), unit,
+                          range});
   }
   program_.add(QueueUse::kData, std::move(i));
 }

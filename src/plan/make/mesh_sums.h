@@ -1,5 +1,5 @@
-// From the gradients of micro-batches to a unit's sum in its owners' slices: folds behind each backward, and a Reduce
-// when all that a round adds to the unit is there.
+// From the gradients of micro-batches to a unit's sum in its owners' slices: folds behind each
+// backward, and a Reduce when all that a round adds to the unit is there.
 #pragma once
 
 #include <map>
@@ -36,8 +36,10 @@ class MeshSums {
   const MeshHomes& homes_;
   MeshMemory& state_;
   MeshBuilder& program_;
-  std::map<std::pair<int, int>, std::set<int>> writers_;  // (unit, round): who has still to write its gradient here
-  std::map<std::pair<int, int>, size_t> complete_;        // (parcel, round): how many of its units are
+  // (unit, round): who has still to write its gradient here
+  std::map<std::pair<int, int>, std::set<int>> writers_;
+  // (parcel, round): how many of its units are
+  std::map<std::pair<int, int>, size_t> complete_;
 };
 
 }  // namespace tutti

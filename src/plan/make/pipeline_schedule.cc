@@ -1,8 +1,9 @@
-// The orders are the published ones, written down directly: GPipe (Huang et al.), 1F1B (PipeDream-Flush), Megatron's
-// interleaved 1F1B (Narayanan et al.), ZB-H1 and ZB-V (Qi et al.). A stage's order only says which chunk does what
-// next; the micro-batch is the next one of that chunk, so that micro-batches stay in order by construction. Schedules
-// that are made for certain numbers of micro-batches are written for the next such number, and what does not exist is
-// left out: what remains of an order without deadlock has none.
+// The orders are the published ones, written down directly: GPipe (Huang et al.), 1F1B
+// (PipeDream-Flush), Megatron's interleaved 1F1B (Narayanan et al.), ZB-H1 and ZB-V (Qi et al.). A
+// stage's order only says which chunk does what next; the micro-batch is the next one of that
+// chunk, so that micro-batches stay in order by construction. Schedules that are made for certain
+// numbers of micro-batches are written for the next such number, and what does not exist is left
+// out: what remains of an order without deadlock has none.
 #include "plan/make/pipeline_schedule.h"
 
 #include <algorithm>
@@ -15,8 +16,8 @@ namespace tutti {
 
 namespace {
 
-constexpr CellKind kForward = CellKind::kForward, kBackward = CellKind::kBackward, kInput = CellKind::kInput,
-                   kWeight = CellKind::kWeight;
+constexpr CellKind kForward = CellKind::kForward, kBackward = CellKind::kBackward,
+                   kInput = CellKind::kInput, kWeight = CellKind::kWeight;
 
 /// Writes one stage's cells.
 class Writer {
@@ -64,8 +65,8 @@ void interleaved(Writer& writer, int stages, int stage, int chunks, int micro_ba
   }
 }
 
-// 1F1B whose weight parts stay behind by as many micro-batches as the stage has fewer in flight than the first: they
-// fill the end, when the input parts have the shortest way.
+// 1F1B whose weight parts stay behind by as many micro-batches as the stage has fewer in flight
+// than the first: they fill the end, when the input parts have the shortest way.
 void zero_bubble(Writer& writer, int stages, int stage, int micro_batches) {
   for (int i = 0; i < stages - 1 - stage; ++i) writer.put(kForward);
   for (int i = 0; i < micro_batches; ++i) {
@@ -76,9 +77,9 @@ void zero_bubble(Writer& writer, int stages, int stage, int micro_batches) {
   for (int i = 0; i < std::min(stage, micro_batches); ++i) writer.put(kWeight);
 }
 
-// Down the V (chunk 0) and up again (chunk 1). Stage s has filled its 2P places when the first micro-batch is back;
-// from then on whole rounds of six cells keep it busy until the forwards are used up, and the weight parts that were
-// put off fill the end.
+// Down the V (chunk 0) and up again (chunk 1). Stage s has filled its 2P places when the first
+// micro-batch is back; from then on whole rounds of six cells keep it busy until the forwards are
+// used up, and the weight parts that were put off fill the end.
 void v_shape(Writer& writer, int stages, int stage, int micro_batches) {
   const int all = std::max(micro_batches, 2 * stages - 1);
   const auto put = [&](std::initializer_list<CellKind> kinds, int local) {
@@ -129,7 +130,9 @@ double cell_cost(CellKind kind, const CellCosts& costs) {
   return costs.input + costs.weight;
 }
 
-bool splits_backward(const std::string& schedule) { return schedule == "zero-bubble" || schedule == "zbv"; }
+bool splits_backward(const std::string& schedule) {
+  return schedule == "zero-bubble" || schedule == "zbv";
+}
 
 int chunks_of(const std::string& schedule, int chunks) {
   return schedule == "zbv" ? 2 : schedule == "interleaved" ? chunks : 1;
@@ -140,7 +143,8 @@ int stage_of(const std::string& schedule, int stages, int chunk) {
   return chunk < stages ? chunk : 2 * stages - 1 - chunk;
 }
 
-std::vector<std::vector<Cell>> make_schedule(const std::string& schedule, int stages, int chunks, int micro_batches) {
+std::vector<std::vector<Cell>> make_schedule(const std::string& schedule, int stages, int chunks,
+                                             int micro_batches) {
   const int many = chunks_of(schedule, chunks);
   std::vector<std::vector<Cell>> cells;
   for (int stage = 0; stage < stages; ++stage) {
@@ -166,7 +170,8 @@ std::vector<std::vector<Cell>> make_schedule(const std::string& schedule, int st
   return cells;
 }
 
-// By the time at which equal costs let it happen: a time that all queues share cannot go round in a circle.
+// By the time at which equal costs let it happen: a time that all queues share cannot go round in a
+// circle.
 std::vector<Hop> hops_of(const std::string& schedule, int stages, int chunks,
                          const std::vector<std::vector<Cell>>& cells) {
   const int all = stages * chunks_of(schedule, chunks);
@@ -183,7 +188,9 @@ std::vector<Hop> hops_of(const std::string& schedule, int stages, int chunks,
     }
   }
   std::sort(timed.begin(), timed.end(), [](const auto& a, const auto& b) {
-    const auto key = [](const auto& x) { return std::tuple(x.first, x.second.source, x.second.from.kind); };
+    const auto key = [](const auto& x) {
+      return std::tuple(x.first, x.second.source, x.second.from.kind);
+    };
     return key(a) < key(b);
   });
   std::vector<Hop> hops;
@@ -214,18 +221,21 @@ std::vector<std::vector<CellTime>> time_cells(const std::string& schedule, int s
         for (const Cell& need : needs_of(cell, all)) {
           const double end = ends[number(need)];
           ready = ready && end >= 0;
-          begin = std::max(begin, stage_of(schedule, stages, need.chunk) == stage ? end : end + hop);
+          begin =
+              std::max(begin, stage_of(schedule, stages, need.chunk) == stage ? end : end + hop);
         }
         if (!ready) break;
-        times[stage].push_back({begin, begin + cell_cost(cell.kind, costs[costs.size() == 1 ? 0 : cell.chunk])});
+        times[stage].push_back(
+            {begin, begin + cell_cost(cell.kind, costs[costs.size() == 1 ? 0 : cell.chunk])});
         ends[number(cell)] = times[stage].back().end;
         moved = true;
       }
     }
   }
   for (int stage = 0; stage < stages; ++stage) {
-    TUTTI_CHECK(times[stage].size() == cells[stage].size(), "schedule {}: stage {} stops before its cell {}", schedule,
-                stage, times[stage].size());
+    TUTTI_CHECK(times[stage].size() == cells[stage].size(),
+                "schedule {}: stage {} stops before its cell {}", schedule, stage,
+                times[stage].size());
   }
   return times;
 }
@@ -238,7 +248,8 @@ double idle_share(const std::string& schedule, const std::vector<std::vector<Cel
     spans += own.back().end - own.front().begin;
     for (const CellTime& cell : own) busy += cell.end - cell.begin;
   }
-  return 1 - busy / (schedule == "zbv" ? spans : (last - first) * static_cast<double>(times.size()));
+  return 1 -
+         busy / (schedule == "zbv" ? spans : (last - first) * static_cast<double>(times.size()));
 }
 
 double bubble_formula(const std::string& schedule, int stages, int chunks, int micro_batches) {

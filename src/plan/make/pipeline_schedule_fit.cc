@@ -1,8 +1,9 @@
-// Orders made to measure: lists of what is to do, worked off by the clock. A stage that is free takes the cell that can
-// begin first, and among several forwards or input parts (which other stages wait for) before weight parts (which
-// nobody does). A stage's weight parts of one micro-batch go from its last chunk to its first: what a chunk puts out is
-// read by the weight part of the next one, and a parameter that two share is summed when the earlier one is done.
-// Whether forwards or input parts come first, and how early messages ought to be sent, is tried out.
+// Orders made to measure: lists of what is to do, worked off by the clock. A stage that is free
+// takes the cell that can begin first, and among several forwards or input parts (which other
+// stages wait for) before weight parts (which nobody does). A stage's weight parts of one
+// micro-batch go from its last chunk to its first: what a chunk puts out is read by the weight part
+// of the next one, and a parameter that two share is summed when the earlier one is done. Whether
+// forwards or input parts come first, and how early messages ought to be sent, is tried out.
 //
 // No order can deadlock: the oldest micro-batch that is not through finds every chunk's place free.
 #include <algorithm>
@@ -18,13 +19,15 @@ namespace tutti {
 
 namespace {
 
-constexpr CellKind kForward = CellKind::kForward, kInput = CellKind::kInput, kWeight = CellKind::kWeight;
+constexpr CellKind kForward = CellKind::kForward, kInput = CellKind::kInput,
+                   kWeight = CellKind::kWeight;
 using Preference = std::array<CellKind, 3>;
 using Cells = std::vector<std::vector<Cell>>;
 
 class List {
  public:
-  List(const std::string& schedule, int stages, int micro_batches, const std::vector<CellCosts>& costs, int in_flight)
+  List(const std::string& schedule, int stages, int micro_batches,
+       const std::vector<CellCosts>& costs, int in_flight)
       : schedule_(schedule),
         stages_(stages),
         micro_batches_(micro_batches),
@@ -52,14 +55,16 @@ class List {
     int order = 0, chunk_order = 0;
     Cell cell;
     bool operator<(const Option& other) const {
-      return std::tie(begin, order, chunk_order) < std::tie(other.begin, other.order, other.chunk_order);
+      return std::tie(begin, order, chunk_order) <
+             std::tie(other.begin, other.order, other.chunk_order);
     }
   };
 
   int stage(int chunk) const { return stage_of(schedule_, stages_, chunk); }
   int& next(CellKind kind, int chunk) { return next_[static_cast<size_t>(kind) * all_ + chunk]; }
   double& end(const Cell& cell) {
-    return ends_[(static_cast<size_t>(cell.kind) * all_ + cell.chunk) * micro_batches_ + cell.micro];
+    return ends_[(static_cast<size_t>(cell.kind) * all_ + cell.chunk) * micro_batches_ +
+                 cell.micro];
   }
 
   /// Nothing where it waits for what has not been put down yet.
@@ -101,14 +106,16 @@ class List {
   void run_first() {
     const auto first = std::min_element(best_.begin(), best_.end());
     const Cell cell = first->cell;
-    TUTTI_CHECK(first->begin < std::numeric_limits<double>::infinity(), "schedule {}: no stage can go on", schedule_);
+    TUTTI_CHECK(first->begin < std::numeric_limits<double>::infinity(),
+                "schedule {}: no stage can go on", schedule_);
     const int here = stage(cell.chunk);
     free_at_[here] = end(cell) = first->begin + cell_cost(cell.kind, costs_[cell.chunk]);
     ++next(cell.kind, cell.chunk);
     cells_[here].push_back(cell);
     best_[here] = best_of(here);
     const int reader = cell.kind == kForward ? cell.chunk + 1 : cell.chunk - 1;
-    if (cell.kind != kWeight && reader >= 0 && reader < all_) best_[stage(reader)] = best_of(stage(reader));
+    if (cell.kind != kWeight && reader >= 0 && reader < all_)
+      best_[stage(reader)] = best_of(stage(reader));
   }
 
   const std::string& schedule_;
@@ -126,18 +133,22 @@ class List {
 
 }  // namespace
 
-std::vector<std::vector<Cell>> fit_schedule(const std::string& schedule, int stages, int micro_batches,
-                                            const std::vector<CellCosts>& costs, int in_flight) {
-  TUTTI_CHECK(splits_backward(schedule) && in_flight > 0, "schedule {:?}, {} in flight", schedule, in_flight);
+std::vector<std::vector<Cell>> fit_schedule(const std::string& schedule, int stages,
+                                            int micro_batches, const std::vector<CellCosts>& costs,
+                                            int in_flight) {
+  TUTTI_CHECK(splits_backward(schedule) && in_flight > 0, "schedule {:?}, {} in flight", schedule,
+              in_flight);
   double mean = 0;
   for (const CellCosts& cost : costs) mean += cost.forward / static_cast<double>(costs.size());
   List list(schedule, stages, micro_batches, costs, in_flight);
   Cells best;
   double least = std::numeric_limits<double>::infinity();
-  for (const Preference& preference : {Preference{kForward, kInput, kWeight}, Preference{kInput, kForward, kWeight}}) {
+  for (const Preference& preference :
+       {Preference{kForward, kInput, kWeight}, Preference{kInput, kForward, kWeight}}) {
     for (double ahead : {0.0, 0.1, 0.25, 0.5}) {
       Cells cells = list.work_off(preference, ahead * mean);
-      // Judged with late messages: what then still is fast has room for stages that are not as fast as they should be.
+      // Judged with late messages: what then still is fast has room for stages that are not as fast
+      // as they should be.
       double last = 0;
       for (const auto& own : time_cells(schedule, stages, 1, cells, costs, mean / 10))
         last = std::max(last, own.back().end);

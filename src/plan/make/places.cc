@@ -1,4 +1,5 @@
-// Where everything is: layers in chunks on stages, columns on tensor ranks, slices on data ranks, and who meets whom.
+// Where everything is: layers in chunks on stages, columns on tensor ranks, slices on data ranks,
+// and who meets whom.
 #include <algorithm>
 #include <bit>
 #include <map>
@@ -13,16 +14,19 @@ namespace tutti {
 
 namespace {
 
-/// What ranks of one position own lies side by side: data rank h * L + i of H hosts of L has slice i * H + h.
+/// What ranks of one position own lies side by side: data rank h * L + i of H hosts of L has slice
+/// i * H + h.
 std::vector<Range> dealt_by_position(const std::vector<Range>& slices, size_t host_ranks) {
   const size_t hosts = slices.size() / host_ranks;
   std::vector<Range> dealt;
-  for (size_t d = 0; d < slices.size(); ++d) dealt.push_back(slices[d % host_ranks * hosts + d / host_ranks]);
+  for (size_t d = 0; d < slices.size(); ++d)
+    dealt.push_back(slices[d % host_ranks * hosts + d / host_ranks]);
   return dealt;
 }
 
 /// Most layers are alike: what was cut for one stands for those with the same parameters.
-std::vector<std::vector<Range>> slices_of_units(const ModelShape& model, int parts, int host_ranks) {
+std::vector<std::vector<Range>> slices_of_units(const ModelShape& model, int parts,
+                                                int host_ranks) {
   std::map<std::pair<int64_t, std::vector<std::pair<int64_t, int64_t>>>, std::vector<Range>> cut;
   std::vector<std::vector<Range>> slices;
   for (const BlockShape& block : model.blocks) {
@@ -34,7 +38,8 @@ std::vector<std::vector<Range>> slices_of_units(const ModelShape& model, int par
     }
     const auto [it, fresh] = cut.try_emplace({block.unit_size, std::move(key)});
     if (fresh) it->second = slices_of(parameters, block.unit_size, parts);
-    if (fresh && host_ranks > 0) it->second = dealt_by_position(it->second, static_cast<size_t>(host_ranks));
+    if (fresh && host_ranks > 0)
+      it->second = dealt_by_position(it->second, static_cast<size_t>(host_ranks));
     slices.push_back(it->second);
   }
   return slices;
@@ -56,7 +61,8 @@ std::vector<Range> chunks_of_layers(const ModelShape& model, const std::vector<i
     std::vector<double> costs;
     for (int layer = 0; layer < model.layers(); ++layer) {
       double flops = 1;  // a layer without any costs something, too
-      for (const SegmentShape& segment : model.blocks[model.block_at(layer, 0)].segments) flops += segment.flops;
+      for (const SegmentShape& segment : model.blocks[model.block_at(layer, 0)].segments)
+        flops += segment.flops;
       costs.push_back(flops);
     }
     return cut_by_cost(costs, stages);
@@ -68,8 +74,8 @@ std::vector<Range> chunks_of_layers(const ModelShape& model, const std::vector<i
   return ranges;
 }
 
-/// Small units of a chunk are summed together. Who has further users, or passes its gradients on at once, travels
-/// alone.
+/// Small units of a chunk are summed together. Who has further users, or passes its gradients on at
+/// once, travels alone.
 void add_parcels(const ModelShape& model, const MeshOptions& options, MeshPlaces& places) {
   const size_t units = model.blocks.size();
   places.parcel_of.assign(units, -1);
@@ -82,7 +88,8 @@ void add_parcels(const ModelShape& model, const MeshOptions& options, MeshPlaces
   for (size_t unit = units; unit-- > 0;) {
     if (model.blocks[unit].gradient_size == 0) continue;
     const auto where = [&](size_t u) {
-      return std::pair(places.chunk_of_layer[model.blocks[u].layer], places.home(model, static_cast<int>(u)));
+      return std::pair(places.chunk_of_layer[model.blocks[u].layer],
+                       places.home(model, static_cast<int>(u)));
     };
     const bool joins = open && merges(unit) && where(unit) == where(last);
     if (!joins) places.parcels.emplace_back(), floats = 0;
@@ -101,19 +108,22 @@ void add_parcels(const ModelShape& model, const MeshOptions& options, MeshPlaces
   }
 }
 
-/// Whether in two levels fewer units come to every host, which then gets all subtrees of the others whole. In one level
-/// each of its ranks gets the others' part of its slice, and their slices of the sum.
+/// Whether in two levels fewer units come to every host, which then gets all subtrees of the others
+/// whole. In one level each of its ranks gets the others' part of its slice, and their slices of
+/// the sum.
 bool whole_sums_are_less(const SumOptions& sums, int together) {
   const int hosts = sums.ranks / together;
   std::vector<int64_t> trees, partials;
   for (int host = 0; host < hosts; ++host) {
     trees.push_back(static_cast<int64_t>(subtrees_of_host(sums, together, host).size()));
-    partials.push_back(static_cast<int64_t>(round_inside(sums, together, host).contributions.size()));
+    partials.push_back(
+        static_cast<int64_t>(round_inside(sums, together, host).contributions.size()));
   }
   const int64_t all_trees = std::accumulate(trees.begin(), trees.end(), int64_t{0});
   const int64_t all_partials = std::accumulate(partials.begin(), partials.end(), int64_t{0});
   for (int host = 0; host < hosts; ++host) {
-    const int64_t slices = all_partials - partials[host] + sums.ranks - together;  // a rank, each of 1 / ranks
+    // a rank, each of 1 / ranks
+    const int64_t slices = all_partials - partials[host] + sums.ranks - together;
     if ((all_trees - trees[host]) * sums.ranks > slices * together) return false;
   }
   return true;
@@ -124,7 +134,8 @@ bool whole_sums_are_less(const SumOptions& sums, int together) {
 int host_ranks_of(const MeshOptions& options) {
   const Mesh& mesh = options.mesh;
   const bool once = !options.owner && (!options.micro || options.batch.micro_batches == 1);
-  if (options.hosts < 2 || !once || options.root || options.ring || mesh.ranks() % (options.hosts * mesh.tensor) != 0)
+  if (options.hosts < 2 || !once || options.root || options.ring ||
+      mesh.ranks() % (options.hosts * mesh.tensor) != 0)
     return 0;
   const int together = mesh.ranks() / options.hosts / mesh.tensor;
   if (together < 2 || together >= mesh.data || mesh.data % together != 0) return 0;
@@ -143,7 +154,9 @@ Range MeshPlaces::host_slice(int unit, int position) const {
   return {all[position].begin, all[all.size() - host_ranks + position].end};
 }
 
-std::string schedule_of(const MeshOptions& options) { return options.mesh.pipeline == 1 ? "1f1b" : options.schedule; }
+std::string schedule_of(const MeshOptions& options) {
+  return options.mesh.pipeline == 1 ? "1f1b" : options.schedule;
+}
 
 Coordinates MeshPlaces::home(const ModelShape& model, int unit) const {
   const BlockShape& block = model.blocks[unit];
@@ -157,7 +170,8 @@ MeshPlaces mesh_places(const ModelShape& model, const MeshOptions& options) {
   MeshPlaces places;
   const std::string schedule = schedule_of(options);
   const int stages = options.mesh.pipeline, chunks = stages * chunks_of(schedule, options.chunks);
-  for (int chunk = 0; chunk < chunks; ++chunk) places.stage.push_back(stage_of(schedule, stages, chunk));
+  for (int chunk = 0; chunk < chunks; ++chunk)
+    places.stage.push_back(stage_of(schedule, stages, chunk));
   places.chunks = chunks_of_layers(model, options.cut, places.stage);
   for (int chunk = 0; chunk < chunks; ++chunk)
     for (int64_t layer = places.chunks[chunk].begin; layer < places.chunks[chunk].end; ++layer)
@@ -165,17 +179,21 @@ MeshPlaces mesh_places(const ModelShape& model, const MeshOptions& options) {
   for (int t = 0; t < options.mesh.tensor; ++t)
     places.columns.push_back(lanes_of(t, options.mesh.tensor, model.columns));
   places.host_ranks = host_ranks_of(options);
-  places.slices = options.root ? slices_at_root(model, options.mesh.data)
-                               : slices_of_units(model, reduce_shards_of(options), places.host_ranks);
+  places.slices = options.root
+                      ? slices_at_root(model, options.mesh.data)
+                      : slices_of_units(model, reduce_shards_of(options), places.host_ranks);
   for (const BlockShape& block : model.blocks)
-    places.at_once.push_back(std::any_of(block.parameters.begin(), block.parameters.end(),
-                                         [](const ParameterShape& p) { return !p.extra_gradients.empty(); }));
+    places.at_once.push_back(
+        std::any_of(block.parameters.begin(), block.parameters.end(),
+                    [](const ParameterShape& p) { return !p.extra_gradients.empty(); }));
   add_parcels(model, options, places);
   return places;
 }
 
-bool recomputed(const ModelShape& model, const MeshOptions& options, int layer, const SegmentShape& segment) {
-  if (options.recompute == Recompute::kNone || layer == 0 || layer + 1 == model.layers()) return false;
+bool recomputed(const ModelShape& model, const MeshOptions& options, int layer,
+                const SegmentShape& segment) {
+  if (options.recompute == Recompute::kNone || layer == 0 || layer + 1 == model.layers())
+    return false;
   return options.recompute == Recompute::kFull || segment.attention;
 }
 
@@ -185,10 +203,12 @@ void add_schedule(const ModelShape& model, const MeshOptions& options, MeshPlace
   if (options.forward_only) {
     places.cells.assign(static_cast<size_t>(stages), {});
     for (int chunk = 0; chunk < chunks; ++chunk)
-      places.cells[static_cast<size_t>(places.stage[chunk])].push_back({CellKind::kForward, chunk, 0});
+      places.cells[static_cast<size_t>(places.stage[chunk])].push_back(
+          {CellKind::kForward, chunk, 0});
     return;
   }
-  const int micros = static_cast<int>(sequence_of(options.sums(), 0).size());  // data ranks go in step
+  // data ranks go in step
+  const int micros = static_cast<int>(sequence_of(options.sums(), 0).size());
   if (!splits_backward(name) || options.in_flight == 0) {
     places.cells = make_schedule(name, stages, chunks_of(name, options.chunks), micros);
     return;
@@ -198,7 +218,8 @@ void add_schedule(const ModelShape& model, const MeshOptions& options, MeshPlace
   for (const Range& layers : places.chunks) {
     double flops = 1, again = 0;  // a chunk without any costs something, too
     for (int64_t layer = layers.begin; layer < layers.end; ++layer)
-      for (const SegmentShape& segment : model.blocks[model.block_at(static_cast<int>(layer), 0)].segments) {
+      for (const SegmentShape& segment :
+           model.blocks[model.block_at(static_cast<int>(layer), 0)].segments) {
         flops += segment.flops;
         if (recomputed(model, options, static_cast<int>(layer), segment)) again += segment.flops;
       }
@@ -210,21 +231,24 @@ void add_schedule(const ModelShape& model, const MeshOptions& options, MeshPlace
 Spread spread_of(const MeshOptions& options, const MeshPlaces& places, int unit) {
   if (options.zero > 0 || options.mesh.data == 1) return Spread::kNone;
   // Every host has made all of it.
-  if (places.host_ranks > 0) return options.windows && !options.device ? Spread::kBorrowed : Spread::kGathered;
+  if (places.host_ranks > 0)
+    return options.windows && !options.device ? Spread::kBorrowed : Spread::kGathered;
   // What is kept from round to round has a stack of its own, whose sums are no terms of it.
   const bool in_place = sum_rounds(options.sums()).size() == 1;
   if (options.ring) return Spread::kReturned;
   if (!in_place || options.device) return Spread::kGathered;
-  // What is returned goes to all who take part in the sum; users on other stages or tensor ranks have no room for it.
-  const bool far = places.at_once[static_cast<size_t>(unit)] && options.mesh.tensor * options.mesh.pipeline > 1;
+  // What is returned goes to all who take part in the sum; users on other stages or tensor ranks
+  // have no room for it.
+  const bool far =
+      places.at_once[static_cast<size_t>(unit)] && options.mesh.tensor * options.mesh.pipeline > 1;
   if (far && !options.windows) return Spread::kGathered;
   if (options.hosts == 1) return options.windows ? Spread::kBorrowed : Spread::kReturned;
   // Some ranks reach each other's windows and some do not.
   return options.windows ? Spread::kGathered : Spread::kReturned;
 }
 
-std::vector<int> users_and_owners(const ModelShape& model, const MeshOptions& options, const MeshPlaces& places,
-                                  int unit) {
+std::vector<int> users_and_owners(const ModelShape& model, const MeshOptions& options,
+                                  const MeshPlaces& places, int unit) {
   std::vector<Coordinates> homes{places.home(model, unit)};
   for (size_t b = 0; b < model.blocks.size(); ++b)
     for (const Share& share : model.blocks[b].shares) {
@@ -234,7 +258,8 @@ std::vector<int> users_and_owners(const ModelShape& model, const MeshOptions& op
     }
   std::vector<int> ranks;
   for (Coordinates home : homes)
-    for (home.data = 0; home.data < options.mesh.data; ++home.data) ranks.push_back(options.mesh.rank(home));
+    for (home.data = 0; home.data < options.mesh.data; ++home.data)
+      ranks.push_back(options.mesh.rank(home));
   std::sort(ranks.begin(), ranks.end());
   return ranks;
 }

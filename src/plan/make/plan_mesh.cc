@@ -1,11 +1,13 @@
 // How a rank of a mesh gets its program:
 //
-//   1. the schedule says in which order its stage works on chunks and micro-batches; cells become passes, one layer
-//      forward, or back; ZeRO-3 gathers what passes need some uses ahead (MeshWork)
-//   2. passes become instructions, put on queues in an order that would be right on one queue: here, with the messages
-//      between stages (MeshMessages), sums (MeshSums) and the commit (MeshCommit)
-//   3. what must wait for what on another queue follows from the buffers that both touch (MeshBuilder); where things
-//      lie is said by MeshMemory and MeshBorders
+//   1. the schedule says in which order its stage works on chunks and micro-batches; cells become
+//      passes, one layer forward, or back; ZeRO-3 gathers what passes need some uses ahead
+//      (MeshWork)
+//   2. passes become instructions, put on queues in an order that would be right on one queue:
+//      here, with the messages between stages (MeshMessages), sums (MeshSums) and the commit
+//      (MeshCommit)
+//   3. what must wait for what on another queue follows from the buffers that both touch
+//      (MeshBuilder); where things lie is said by MeshMemory and MeshBorders
 #include "plan/make/plan_mesh.h"
 
 #include <algorithm>
@@ -88,12 +90,13 @@ std::vector<QueueUse> RankMaker::queues() const {
   std::vector<QueueUse> uses{QueueUse::kCompute};
   if (options_.overlap) uses.push_back(QueueUse::kData);
   if (options_.mesh.pipeline > 1)
-    uses.insert(uses.end(),
-                {QueueUse::kActivationsIn, QueueUse::kActivationsOut, QueueUse::kGradientsIn, QueueUse::kGradientsOut});
+    uses.insert(uses.end(), {QueueUse::kActivationsIn, QueueUse::kActivationsOut,
+                             QueueUse::kGradientsIn, QueueUse::kGradientsOut});
   if (work_.comes_back)
-    uses.insert(uses.end(), {QueueUse::kActivationsInBack, QueueUse::kActivationsOutBack, QueueUse::kGradientsInBack,
-                             QueueUse::kGradientsOutBack});
-  if (options_.overlap && (options_.offload || options_.offload_parameters)) uses.push_back(QueueUse::kTier);
+    uses.insert(uses.end(), {QueueUse::kActivationsInBack, QueueUse::kActivationsOutBack,
+                             QueueUse::kGradientsInBack, QueueUse::kGradientsOutBack});
+  if (options_.overlap && (options_.offload || options_.offload_parameters))
+    uses.push_back(QueueUse::kTier);
   if (homes_.shares_far()) uses.push_back(QueueUse::kShared);
   return uses;
 }
@@ -124,7 +127,8 @@ void RankMaker::run(const MeshPass& pass) {
   if (pass.phase != Phase::kInput) reduces_.after(pass);
 }
 
-/// Puts the uses on their queue whose slots are free by now: up to `depth` ahead of the pass that needs them.
+/// Puts the uses on their queue whose slots are free by now: up to `depth` ahead of the pass that
+/// needs them.
 void RankMaker::bring_for(size_t pass) {
   const Mesh& mesh = options_.mesh;
   const int home = homes_.at.pipeline * mesh.tensor + homes_.at.tensor;
@@ -132,7 +136,8 @@ void RankMaker::bring_for(size_t pass) {
   const std::vector<MeshUse>& uses = work_.uses();
   for (; brought_ < uses.size(); ++brought_) {
     const MeshUse& use = uses[brought_];
-    const bool free = brought_ < work_.use_slots() || uses[brought_ - work_.use_slots()].last < pass;
+    const bool free =
+        brought_ < work_.use_slots() || uses[brought_ - work_.use_slots()].last < pass;
     // On one queue a gather ahead of its time would only make compute wait.
     if (!free || (!options_.overlap && use.first > pass)) break;
     if (use.idle && !homes_.gathers()) continue;
@@ -140,7 +145,8 @@ void RankMaker::bring_for(size_t pass) {
     i.op = homes_.gathers() ? Op::kGather : Op::kFetch;
     if (homes_.gathers()) {
       i.parcel = homes_.places.alone_in[use.unit];
-      i.id = kGatherIds + static_cast<uint32_t>(brought_ * static_cast<size_t>(mesh.ranks() / mesh.shards)) +
+      i.id = kGatherIds +
+             static_cast<uint32_t>(brought_ * static_cast<size_t>(mesh.ranks() / mesh.shards)) +
              static_cast<uint32_t>(replica);
       i.group = homes_.replica(use.unit);
     }
@@ -163,7 +169,8 @@ void RankMaker::load(const MeshPass& pass) {
   if (!work_.reads_data(pass.chunk) || !loaded_.insert(pass.micro).second) return;
   Instruction i = work_.instruction(Op::kLoad, pass);
   for (size_t d = 0; d < model_.data_bytes.size(); ++d)
-    i.operands.push_back({OperandRole::kData, Access::kWrite, borders_.data(pass.micro, static_cast<int>(d))});
+    i.operands.push_back(
+        {OperandRole::kData, Access::kWrite, borders_.data(pass.micro, static_cast<int>(d))});
   program_.add(QueueUse::kCompute, std::move(i));
 }
 
@@ -178,10 +185,11 @@ Flow RankMaker::flow(const MeshPass& pass, int column, int segment, bool again) 
   flow.saved = borders_.saved(pass, column, segment, again || pass.phase != Phase::kForward);
   flow.work = borders_.work();
   if (pass.phase == Phase::kWeight) return flow;
-  if (model_.blocks[block].unit_size > 0) flow.parameters.push_back({block, state_.parameters(block, pass)});
+  if (model_.blocks[block].unit_size > 0)
+    flow.parameters.push_back({block, state_.parameters(block, pass)});
   for (int owner : homes_.owners_of(block))
-    flow.parameters.push_back(
-        {owner, homes_.is_home(owner) ? state_.parameters(owner, pass) : state_.copy(block, owner)});
+    flow.parameters.push_back({owner, homes_.is_home(owner) ? state_.parameters(owner, pass)
+                                                            : state_.copy(block, owner)});
   return flow;
 }
 
@@ -199,11 +207,13 @@ void RankMaker::forward(const MeshPass& pass, bool again) {
           i.flow.grad_in.resize(i.flow.in.size(), -1);
           i.flow.grad_in[in] = i.flow.in[in];
         }
-      if (ends && !again) i.operands.push_back({OperandRole::kLoss, Access::kUpdate, state_.losses});
+      if (ends && !again)
+        i.operands.push_back({OperandRole::kLoss, Access::kUpdate, state_.losses});
       program_.add(QueueUse::kCompute, std::move(i));
     });
     for (size_t o = 0; o < segments[s].outputs.size(); ++o)
-      if (segments[s].outputs[o].exchange != Exchange::kNone) exchange(pass, s, static_cast<int>(o), again);
+      if (segments[s].outputs[o].exchange != Exchange::kNone)
+        exchange(pass, s, static_cast<int>(o), again);
   }
 }
 
@@ -243,7 +253,8 @@ void RankMaker::exchange_gradient(const MeshPass& pass, int segment, int output)
   const MeshBorders::Consumer next = borders_.consumer(pass, segment, output);
   if (!next.exists) return;
   TUTTI_CHECK(next.here, "a chunk ends with an exchange");
-  const bool gathered = homes_.segments(pass.layer)[segment].outputs[output].exchange == Exchange::kGather;
+  const bool gathered =
+      homes_.segments(pass.layer)[segment].outputs[output].exchange == Exchange::kGather;
   Instruction i = meeting_of_columns(pass, segment, output);
   i.part = Part::kInput;
   i.exchange = gathered ? Exchange::kScatter : Exchange::kGather;
@@ -252,7 +263,8 @@ void RankMaker::exchange_gradient(const MeshPass& pass, int segment, int output)
     const int to = borders_.grad_out(pass, column, segment, output);
     if (i.exchange == Exchange::kScatter || i.flow.out.empty()) i.flow.out.push_back(to);
   });
-  add_exchange(std::move(i), homes_.segments(next.pass.layer)[next.segment].inputs[next.input].grad_bytes);
+  add_exchange(std::move(i),
+               homes_.segments(next.pass.layer)[next.segment].inputs[next.input].grad_bytes);
 }
 
 void RankMaker::backward(const MeshPass& pass) {
@@ -269,7 +281,9 @@ void RankMaker::backward(const MeshPass& pass, int column, int segment, bool aga
   const int block = model_.block_at(pass.layer, column);
   const SegmentShape& shape = model_.blocks[block].segments[segment];
   Instruction i = work_.instruction(Op::kBackward, pass, block, segment);
-  i.part = pass.phase == Phase::kBoth ? Part::kBoth : pass.phase == Phase::kInput ? Part::kInput : Part::kWeight;
+  i.part = pass.phase == Phase::kBoth    ? Part::kBoth
+           : pass.phase == Phase::kInput ? Part::kInput
+                                         : Part::kWeight;
   i.flow = flow(pass, column, segment, again);
   if (i.part != Part::kWeight) {
     for (size_t o = 0; o < shape.outputs.size(); ++o)
@@ -278,12 +292,14 @@ void RankMaker::backward(const MeshPass& pass, int column, int segment, bool aga
       i.flow.grad_in.push_back(borders_.grad_in(pass, column, segment, static_cast<int>(in)));
   }
   if (i.part != Part::kBoth) i.flow.deferred = borders_.deferred(pass, column, segment);
-  if (i.part != Part::kInput) i.flow.gradients = state_.gradients(block, work_.routes()[pass.micro]);
+  if (i.part != Part::kInput)
+    i.flow.gradients = state_.gradients(block, work_.routes()[pass.micro]);
   program_.add(QueueUse::kCompute, std::move(i));
 }
 
 /// Who has what of a unit: by data rank of its home, in slices or whole.
-Ownership ownership_of(const ModelShape& model, const MeshOptions& options, const MeshPlaces& places, int unit) {
+Ownership ownership_of(const ModelShape& model, const MeshOptions& options,
+                       const MeshPlaces& places, int unit) {
   const std::vector<Range>& slices = places.slices[unit];
   Coordinates home = places.home(model, unit);
   std::vector<Owned> cut(slices.size());
@@ -294,7 +310,8 @@ Ownership ownership_of(const ModelShape& model, const MeshOptions& options, cons
     whole.ranks.push_back(options.mesh.rank(home));
   }
   const bool sliced = options.mesh.shards > 1;
-  return {cut, sliced && options.zero == 3 ? cut : std::vector{whole}, sliced ? cut : std::vector{whole}};
+  return {cut, sliced && options.zero == 3 ? cut : std::vector{whole},
+          sliced ? cut : std::vector{whole}};
 }
 
 /// Updates that borrow name buffers of other ranks' programs: the first partials of their units.
@@ -303,7 +320,8 @@ void resolve_borrows(Plan& plan) {
   for (size_t r = 0; r < first.size(); ++r)
     for (size_t b = 0; b < plan.programs[r].buffers.size(); ++b) {
       const Buffer& buffer = plan.programs[r].buffers[b];
-      if (buffer.kind == BufferKind::kGradient && buffer.window && buffer.level == 0 && buffer.range.empty())
+      if (buffer.kind == BufferKind::kGradient && buffer.window && buffer.level == 0 &&
+          buffer.range.empty())
         first[r][buffer.unit] = static_cast<int>(b);
     }
   for (Program& program : plan.programs)
@@ -346,7 +364,8 @@ Plan plan_evaluation(const ModelShape& model, const MeshOptions& options, const 
   forward.forward_only = true;
   Plan plan = plan_mesh(model, forward);
   for (size_t r = 0; r < plan.programs.size(); ++r) {
-    std::map<std::string, int> named;  // by the generator's own names, which are the same for the same use
+    // by the generator's own names, which are the same for the same use
+    std::map<std::string, int> named;
     const auto& buffers = steps.programs[r].buffers;
     for (size_t b = 0; b < buffers.size(); ++b) named[buffers[b].name] = static_cast<int>(b);
     for (Buffer& buffer : plan.programs[r].buffers)

@@ -44,7 +44,8 @@ MeshWork::MeshWork(const MeshHomes& homes)
     : homes(homes),
       sums(homes.options.sums()),
       rounds(sum_rounds(sums)),
-      sequence(homes.options.forward_only ? std::vector<MicroBatch>{{0, 0}} : sequence_of(sums, homes.at.data)),
+      sequence(homes.options.forward_only ? std::vector<MicroBatch>{{0, 0}}
+                                          : sequence_of(sums, homes.at.data)),
       kept(homes.options.zero < 2 || !passes_through(sums)),
       split(splits_backward(schedule_of(homes.options))),
       comes_back(homes.options.mesh.pipeline > 1 && schedule_of(homes.options) == "zbv") {
@@ -57,19 +58,21 @@ MeshWork::MeshWork(const MeshHomes& homes)
 
 void MeshWork::make_routes() {
   for (const Round& round : rounds)
-    contributed_.push_back(
-        static_cast<int>(std::count_if(round.contributions.begin(), round.contributions.end(),
-                                       [&](const Contribution& c) { return c.data_rank == homes.at.data; })));
+    contributed_.push_back(static_cast<int>(
+        std::count_if(round.contributions.begin(), round.contributions.end(),
+                      [&](const Contribution& c) { return c.data_rank == homes.at.data; })));
   if (homes.options.forward_only) return routes_.push_back({});
   int round = 0;
   for (const auto& part : rounds_in_step(sums, homes.at.data)) {
     int held = 0;
     size_t i = 0;
-    for (; i < part.size() && part[i].idle(); ++i) routes_.push_back({-1, {}, round, i + 1 == part.size()});
+    for (; i < part.size() && part[i].idle(); ++i)
+      routes_.push_back({-1, {}, round, i + 1 == part.size()});
     while (i < part.size()) {
       size_t end = i;
       while (end < part.size() && part[end].lane == part[i].lane) ++end;
-      add_routes({part.begin() + static_cast<std::ptrdiff_t>(i), part.begin() + static_cast<std::ptrdiff_t>(end)},
+      add_routes({part.begin() + static_cast<std::ptrdiff_t>(i),
+                  part.begin() + static_cast<std::ptrdiff_t>(end)},
                  end == part.size(), round, held);
       i = end;
     }
@@ -78,11 +81,15 @@ void MeshWork::make_routes() {
   }
 }
 
-/// Of a lane's micro-batches in a round: they are added up, then the lanes as the tree says. `held`: levels in use.
-void MeshWork::add_routes(const std::vector<MicroBatch>& lane, bool ends_round, int round, int& held) {
+/// Of a lane's micro-batches in a round: they are added up, then the lanes as the tree says.
+/// `held`: levels in use.
+void MeshWork::add_routes(const std::vector<MicroBatch>& lane, bool ends_round, int round,
+                          int& held) {
   const int number = lane[0].lane, lanes = sums.batch.lanes;
   const size_t additions =
-      sums.owner ? 0 : sums_after_lane(number, lanes_of(homes.at.data, sums.ranks, lanes), lanes).size();
+      sums.owner
+          ? 0
+          : sums_after_lane(number, lanes_of(homes.at.data, sums.ranks, lanes), lanes).size();
   const bool away = lane.size() == 1 && additions > 0;  // it is added at once, so it needs no level
   for (size_t m = 0; m < lane.size(); ++m) {
     const bool last = m + 1 == lane.size();
@@ -114,7 +121,8 @@ void MeshWork::find_slots(const std::vector<Cell>& cells) {
     int &slot = slot_[cell.chunk][cell.micro], &part = part_slot_[cell.chunk][cell.micro];
     if (cell.kind == CellKind::kForward) {
       slot = flying[cell.chunk].take();
-      if (reads_data(cell.chunk) && data_slot_[cell.micro] < 0) data_slot_[cell.micro] = data.take();
+      if (reads_data(cell.chunk) && data_slot_[cell.micro] < 0)
+        data_slot_[cell.micro] = data.take();
       continue;
     }
     if (cell.kind == CellKind::kInput) {
@@ -128,7 +136,8 @@ void MeshWork::find_slots(const std::vector<Cell>& cells) {
 }
 
 bool MeshWork::lends_data() const {
-  return !homes.options.device && std::all_of(data_slot_.begin(), data_slot_.end(), [](int slot) { return slot <= 0; });
+  return !homes.options.device &&
+         std::all_of(data_slot_.begin(), data_slot_.end(), [](int slot) { return slot <= 0; });
 }
 
 bool MeshWork::reads_data(int chunk) const {
@@ -158,7 +167,8 @@ MeshPass MeshWork::beside(const MeshPass& pass, int layers) const {
   return other;
 }
 
-/// The units whose values a pass reads: its blocks' own and those whose parameters they share, where they live here.
+/// The units whose values a pass reads: its blocks' own and those whose parameters they share,
+/// where they live here.
 std::vector<int> MeshWork::units_of(const MeshPass& pass) const {
   std::set<int> units;
   if (pass.phase == MeshPass::Phase::kWeight) return {};
@@ -209,7 +219,8 @@ bool MeshWork::recomputed(int layer, const SegmentShape& segment) const {
 }
 
 bool MeshWork::recomputed_whole(int layer) const {
-  return homes.options.recompute == Recompute::kFull && layer > 0 && layer + 1 < homes.model.layers();
+  return homes.options.recompute == Recompute::kFull && layer > 0 &&
+         layer + 1 < homes.model.layers();
 }
 
 Instruction MeshWork::instruction(Op op, const MeshPass& pass, int block, int segment) const {

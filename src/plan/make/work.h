@@ -2,9 +2,11 @@
 //
 //   cell    the schedule's: a chunk's work on one micro-batch, forward or back
 //   pass    one layer of a cell
-//   slot    the place of a micro-batch in flight, from its chunk's forward to the end of its backward
+//   slot    the place of a micro-batch in flight, from its chunk's forward to the end of its
+//           backward
 //   use     ZeRO-3 and offload: a unit that is brought into memory, whole, for some passes
-//   idle    of a pass: data ranks go in step, and this one has no micro-batch there; it only meets the others
+//   idle    of a pass: data ranks go in step, and this one has no micro-batch there; it only meets
+//           the others
 //   route   where a micro-batch's gradient goes and what is added to what behind its backward
 #pragma once
 
@@ -32,8 +34,8 @@ struct MeshUse {
   bool idle = true;            ///< all of them are
 };
 
-/// Where a micro-batch's gradient goes, and what is added up behind it. Levels are places of the rank's fold stack
-/// (grid/grid.h).
+/// Where a micro-batch's gradient goes, and what is added up behind it. Levels are places of the
+/// rank's fold stack (grid/grid.h).
 struct MeshRoute {
   int level = 0;                           ///< -1: scratch
   std::vector<std::pair<int, int>> folds;  ///< level += level
@@ -54,7 +56,8 @@ class MeshWork {
   const bool split;                        ///< backward runs in two parts
   const bool comes_back;                   ///< chunks go down the stages and up again (zbv)
 
-  const std::vector<MeshRoute>& routes() const { return routes_; }  ///< by micro-batch of the sequence
+  /// by micro-batch of the sequence
+  const std::vector<MeshRoute>& routes() const { return routes_; }
   /// Of the rank, whose sums others read.
   int partials() const { return partials_; }
   /// How many of them it has in a round; 0: it has no lane there.
@@ -62,8 +65,12 @@ class MeshWork {
 
   const std::vector<MeshPass>& passes() const { return passes_; }
   bool idle(const MeshPass& pass) const { return sequence[pass.micro].idle(); }
-  bool is_first(const MeshPass& pass) const { return pass.layer == homes.places.chunks[pass.chunk].begin; }
-  bool is_last(const MeshPass& pass) const { return pass.layer + 1 == homes.places.chunks[pass.chunk].end; }
+  bool is_first(const MeshPass& pass) const {
+    return pass.layer == homes.places.chunks[pass.chunk].begin;
+  }
+  bool is_last(const MeshPass& pass) const {
+    return pass.layer + 1 == homes.places.chunks[pass.chunk].end;
+  }
   /// The pass of the layer before, or behind; on whichever rank.
   MeshPass beside(const MeshPass& pass, int layers) const;
   int slot(const MeshPass& pass) const { return slot_[pass.chunk][pass.micro]; }

@@ -96,7 +96,8 @@ Calibration parse_calibration(const std::string& text, const std::string& source
   try {
     const json node = json::parse(text);
     if (node.at("version").get<int>() != kVersion)
-      throw Error(fmt::format("it has version {}, this program reads {}", node.at("version").get<int>(), kVersion));
+      throw Error(fmt::format("it has version {}, this program reads {}",
+                              node.at("version").get<int>(), kVersion));
     Calibration c;
     c.source = source;
     c.cores = node.at("cores").get<int>();
@@ -110,15 +111,18 @@ Calibration parse_calibration(const std::string& text, const std::string& source
     c.update = rates_of(node.at("update_bytes"));
     c.tier = node.at("disk_bytes").get<double>();
     if (!(c.tier > 0)) throw Error("a rate is not above 0");
-    for (const auto& [name, rates] : node.at("transports").items()) c.transports[name] = transport_of(rates);
+    for (const auto& [name, rates] : node.at("transports").items())
+      c.transports[name] = transport_of(rates);
     for (const char* name : {"inproc", "shm", "tcp", "network"})
       if (!c.transports.contains(name)) throw Error(fmt::format("transport {} is missing", name));
     return c;
   } catch (const json::exception&) {
-    throw Error(fmt::format("{}: it is no file of `tutti calibrate`; write it again with it", source));
+    throw Error(
+        fmt::format("{}: it is no file of `tutti calibrate`; write it again with it", source));
   } catch (const std::exception& e) {
     throw Error(
-        fmt::format("{}: no calibration of this version: {}; write it again with `tutti calibrate`", source, e.what()));
+        fmt::format("{}: no calibration of this version: {}; write it again with `tutti calibrate`",
+                    source, e.what()));
   }
 }
 
@@ -133,7 +137,8 @@ double message_seconds(const TransportRates& rates, double bytes) {
   const auto at = [](const MessageSample& s) { return static_cast<double>(s.bytes); };
   if (bytes <= at(list.front())) return list.front().seconds;
   if (bytes >= at(list.back())) return list.back().seconds * bytes / at(list.back());
-  const auto next = std::find_if(list.begin(), list.end(), [&](const MessageSample& s) { return at(s) >= bytes; });
+  const auto next = std::find_if(list.begin(), list.end(),
+                                 [&](const MessageSample& s) { return at(s) >= bytes; });
   const MessageSample &a = *(next - 1), &b = *next;
   return a.seconds + (b.seconds - a.seconds) * (bytes - at(a)) / (at(b) - at(a));
 }

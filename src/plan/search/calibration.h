@@ -1,5 +1,5 @@
-// What was measured of a machine, for the cost model (plan/search/cost.h): `tutti calibrate` writes it into a small
-// JSON file. A machine that was never measured has a default, which says so.
+// What was measured of a machine, for the cost model (plan/search/cost.h): `tutti calibrate` writes
+// it into a small JSON file. A machine that was never measured has a default, which says so.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ struct MessageSample {
 };
 struct TransportRates {
   std::vector<MessageSample> messages;  ///< ascending by size, at least one
-  double flag = 0;                      ///< seconds from raising a window's flag to who waits for it; 0: no windows
+  /// seconds from raising a window's flag to who waits for it; 0: no windows
+  double flag = 0;
   bool operator==(const TransportRates&) const = default;
 };
 
@@ -31,15 +32,18 @@ struct Calibration {
   std::string source;          ///< the file; "default": nothing was measured
   int cores = 1;               ///< of the machine: ranks of one host share them
   std::vector<double> matmul;  ///< FLOP/s of each rank when 1, 2, ... cores ranks compute at once
-  Rates copy, fold, update;    ///< bytes read and written: copies; sums of arrays; optimizer updates
-  double tier = 0;  ///< bytes per second to and from offloaded values: in a file, of a GPU in the host's memory
-  /// inproc, shm, tcp: between ranks of one host; nccl; network: between hosts, which one machine cannot measure.
+  /// bytes read and written: copies; sums of arrays; optimizer updates
+  Rates copy, fold, update;
+  /// bytes per second to and from offloaded values: in a file, of a GPU in the host's memory
+  double tier = 0;
+  /// inproc, shm, tcp: between ranks of one host; nccl; network: between hosts, which one machine
+  /// cannot measure.
   std::map<std::string, TransportRates> transports;
   bool operator==(const Calibration&) const = default;
 };
 
-/// For machines that were never measured: a CPU host with so many cores, or a GPU a rank, whose matmuls are of float32
-/// or of 16 bits (`narrow`).
+/// For machines that were never measured: a CPU host with so many cores, or a GPU a rank, whose
+/// matmuls are of float32 or of 16 bits (`narrow`).
 Calibration default_calibration(const std::string& device, int cores, bool narrow = false);
 /// $XDG_CACHE_HOME/tutti/calibration.json, else ~/.cache/tutti/calibration.json.
 std::string calibration_path();
@@ -49,7 +53,8 @@ Calibration parse_calibration(const std::string& text, const std::string& source
 /// The file's, or the CPU's default where there is none. Of a GPU there are no files.
 Calibration load_calibration(const std::string& path, int cores);
 
-/// Seconds of one message: on the line between the two nearest samples; beyond the last in proportion to it.
+/// Seconds of one message: on the line between the two nearest samples; beyond the last in
+/// proportion to it.
 double message_seconds(const TransportRates& rates, double bytes);
 
 }  // namespace tutti

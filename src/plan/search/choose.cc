@@ -1,6 +1,6 @@
-// The search goes from cheap to dear: meshes are listed, refused by rules, and estimated by a formula; in the order of
-// these estimates they are planned and simulated with one rank a role until enough instructions were, and the best of
-// them once more with all ranks.
+// The search goes from cheap to dear: meshes are listed, refused by rules, and estimated by a
+// formula; in the order of these estimates they are planned and simulated with one rank a role
+// until enough instructions were, and the best of them once more with all ranks.
 #include "plan/search/choose.h"
 
 #include <fmt/format.h>
@@ -23,15 +23,17 @@ constexpr size_t kAtLeast = 24;                    // candidates, however large
 constexpr size_t kRefined = 12;                    // simulated with all ranks in the end
 constexpr size_t kNearest = 8;                     // planned to be named where nothing fits
 constexpr double kAsGood = 1.02;                   // no prediction is better than that
-constexpr int kManyStages = 16;                    // from here on orders made to measure take too long
-constexpr int kManyRanks = 64;                     // from here on one rank stands for its role
+// from here on orders made to measure take too long
+constexpr int kManyStages = 16;
+constexpr int kManyRanks = 64;  // from here on one rank stands for its role
 
 const std::vector<std::string> kSchedules = {"1f1b", "gpipe", "interleaved", "zero-bubble", "zbv"};
 
-/// How much machinery a layout asks for. ZeRO-1 asks for none: every rank has its slices of the sums anyway.
+/// How much machinery a layout asks for. ZeRO-1 asks for none: every rank has its slices of the
+/// sums anyway.
 int machinery(const MeshOptions& o) {
-  return std::max(0, o.zero - 1) + (o.mesh.pipeline > 1 ? 2 : 0) + (o.mesh.tensor > 1 ? 2 : 0) + (o.owner ? 1 : 0) +
-         2 * static_cast<int>(o.recompute);
+  return std::max(0, o.zero - 1) + (o.mesh.pipeline > 1 ? 2 : 0) + (o.mesh.tensor > 1 ? 2 : 0) +
+         (o.owner ? 1 : 0) + 2 * static_cast<int>(o.recompute);
 }
 
 class Search {
@@ -40,12 +42,14 @@ class Search {
     for (size_t b = 0; b < model.blocks.size(); ++b) {
       floats_ += static_cast<double>(model.blocks[b].unit_size);
       for (size_t s = 0; s < model.blocks[b].segments.size(); ++s) {
-        const SegmentSeconds seconds = segment_seconds(model, static_cast<int>(b), static_cast<int>(s), request.cost);
+        const SegmentSeconds seconds =
+            segment_seconds(model, static_cast<int>(b), static_cast<int>(s), request.cost);
         forward_ += seconds.forward;
         backward_ += seconds.input + seconds.weight;
         attention_ |= model.blocks[b].segments[s].attention;
         for (const OutputShape& o : model.blocks[b].segments[s].outputs)
-          if (o.exchange != Exchange::kNone) exchanged_.push_back(static_cast<double>(std::max(o.bytes, o.read_bytes)));
+          if (o.exchange != Exchange::kNone)
+            exchanged_.push_back(static_cast<double>(std::max(o.bytes, o.read_bytes)));
       }
     }
   }
@@ -61,7 +65,8 @@ class Search {
       const double seconds = estimate(options);
       listed.push_back({seconds, std::move(options)});
     }
-    std::stable_sort(listed.begin(), listed.end(), [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+    std::stable_sort(listed.begin(), listed.end(),
+                     [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
     size_t instructions = 0, tried = 0;
     for (const Estimated& candidate : listed) {
       if (instructions > kEnoughInstructions && tried >= kAtLeast) {
@@ -73,10 +78,13 @@ class Search {
     }
     refine();
     if (result_.best.empty() && result_.nearest.empty()) measure_hopeless();
-    std::stable_sort(result_.nearest.begin(), result_.nearest.end(),
-                     [](const Candidate& a, const Candidate& b) { return a.memory.total() < b.memory.total(); });
-    for (auto& [reason, layouts] : rejected_) result_.rejected.push_back({reason, std::move(layouts)});
-    result_.lanes = request_.base.batch.lanes, result_.slices = model_.columns, result_.blocks = model_.layers();
+    std::stable_sort(
+        result_.nearest.begin(), result_.nearest.end(),
+        [](const Candidate& a, const Candidate& b) { return a.memory.total() < b.memory.total(); });
+    for (auto& [reason, layouts] : rejected_)
+      result_.rejected.push_back({reason, std::move(layouts)});
+    result_.lanes = request_.base.batch.lanes, result_.slices = model_.columns,
+    result_.blocks = model_.layers();
     return std::move(result_);
   }
 
@@ -92,7 +100,8 @@ class Search {
     for (int pipeline = 1; pipeline <= request_.ranks; ++pipeline) {
       if (request_.ranks % pipeline != 0 || space.pipeline.value_or(pipeline) != pipeline) continue;
       for (int tensor = 1; tensor <= request_.ranks / pipeline; ++tensor) {
-        if (request_.ranks / pipeline % tensor != 0 || space.tensor.value_or(tensor) != tensor) continue;
+        if (request_.ranks / pipeline % tensor != 0 || space.tensor.value_or(tensor) != tensor)
+          continue;
         MeshOptions options = request_.base;
         options.mesh = {request_.ranks / pipeline / tensor, tensor, pipeline, 1};
         options.recompute = space.recompute.value_or(Recompute::kNone);
@@ -130,9 +139,10 @@ class Search {
       for (int shards : shards_of(options)) {
         options.mesh.shards = shards;
         for (const std::string fold : {"local", "owner", "root"}) {
-          // A sum over one data rank is made nowhere else, and a root alone is slower than all: it is only run when
-          // asked.
-          if (space.fold ? *space.fold != fold : fold == "root" || (fold == "owner" && options.mesh.data == 1))
+          // A sum over one data rank is made nowhere else, and a root alone is slower than all: it
+          // is only run when asked.
+          if (space.fold ? *space.fold != fold
+                         : fold == "root" || (fold == "owner" && options.mesh.data == 1))
             continue;
           options.owner = fold == "owner", options.root = fold == "root";
           all.push_back(options);
@@ -168,15 +178,18 @@ class Search {
   /// A step's seconds by a formula, to order candidates: work, bubble, and what travels.
   double estimate(const MeshOptions& o) const {
     const double apart = o.mesh.tensor * o.mesh.pipeline, data = o.mesh.data;
-    const double micros = std::ceil(static_cast<double>(o.batch.lanes) / data) * o.batch.micro_batches;
-    const double bubble =
-        o.mesh.pipeline > 1 ? bubble_formula(o.schedule, o.mesh.pipeline, o.chunks, static_cast<int>(micros)) : 0;
+    const double micros =
+        std::ceil(static_cast<double>(o.batch.lanes) / data) * o.batch.micro_batches;
+    const double bubble = o.mesh.pipeline > 1 ? bubble_formula(o.schedule, o.mesh.pipeline,
+                                                               o.chunks, static_cast<int>(micros))
+                                              : 0;
     double seconds = (forward_ + backward_) * micros / apart / (1 - std::min(bubble, 0.99));
-    const TransportRates& rates =
-        request_.cost.calibration.transports.at(request_.cost.hosts.empty() ? request_.cost.transport : "network");
+    const TransportRates& rates = request_.cost.calibration.transports.at(
+        request_.cost.hosts.empty() ? request_.cost.transport : "network");
     if (o.mesh.tensor > 1)
       for (double bytes : exchanged_)
-        seconds += 2 * micros * (o.mesh.tensor - 1) * message_seconds(rates, bytes / o.mesh.tensor) /
+        seconds += 2 * micros * (o.mesh.tensor - 1) *
+                   message_seconds(rates, bytes / o.mesh.tensor) /
                    (apart * model_.columns / o.mesh.tensor);
     const double moved = floats_ * 4 / apart * (data - 1) / data;
     const double each = message_seconds(rates, 1 << 20) / (1 << 20);
@@ -219,13 +232,14 @@ class Search {
     return instructions;
   }
 
-  /// What the state alone takes on the mean rank of a mesh; gradients that pass through are never whole.
+  /// What the state alone takes on the mean rank of a mesh; gradients that pass through are never
+  /// whole.
   double least_bytes(const MeshOptions& options) const {
     const bool passes = options.owner || options.micro;
     const SlotSizes sizes{options.offload_parameters ? 0.0 : 4.0, passes ? 0.0 : 4.0,
                           request_.base.offload ? 0.0 : 4.0 * request_.base.optimizer_slots};
-    return state_bytes(floats_ / (options.mesh.tensor * options.mesh.pipeline), options.mesh.shards, options.zero,
-                       sizes);
+    return state_bytes(floats_ / (options.mesh.tensor * options.mesh.pipeline), options.mesh.shards,
+                       options.zero, sizes);
   }
 
   /// Where nothing fits, what comes nearest among the layouts that were not worth a plan.
@@ -235,7 +249,8 @@ class Search {
     for (size_t i = 0; i < std::min(kNearest, hopeless_.size()); ++i) {
       MeshOptions options = hopeless_[i].second;
       if (!request_.space.recompute) options.recompute = Recompute::kFull;
-      result_.nearest.push_back(describe(options, rehearse(model_, request_, options, true).simulation));
+      result_.nearest.push_back(
+          describe(options, rehearse(model_, request_, options, true).simulation));
       result_.nearest.back().seconds = 0;
     }
   }
@@ -257,7 +272,9 @@ class Search {
   }
 
   void refine() {
-    const auto faster = [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; };
+    const auto faster = [](const Candidate& a, const Candidate& b) {
+      return a.seconds < b.seconds;
+    };
     std::stable_sort(result_.best.begin(), result_.best.end(), faster);
     std::vector<Candidate> fit;
     for (size_t i = 0; i < result_.best.size(); ++i) {
@@ -267,7 +284,9 @@ class Search {
       if (request_.memory == 0 || c.memory.total() <= request_.memory) {
         fit.push_back(std::move(c));
       } else {
-        reject(fmt::format("needs more than {} a rank", bytes_text(static_cast<double>(request_.memory))), c.options);
+        reject(fmt::format("needs more than {} a rank",
+                           bytes_text(static_cast<double>(request_.memory))),
+               c.options);
       }
     }
     result_.best = std::move(fit);
@@ -296,8 +315,8 @@ SearchResult search_layouts(const ModelShape& model, const SearchRequest& reques
   return Search(model, request).run();
 }
 
-// Whatever else a layout waits for, what the schedule's formula says is the part that more micro-batches make smaller;
-// where that is not most of it, lanes or stages are unequal.
+// Whatever else a layout waits for, what the schedule's formula says is the part that more
+// micro-batches make smaller; where that is not most of it, lanes or stages are unequal.
 std::string idle_warning(const Candidate& candidate) {
   constexpr double kMuch = 0.2;
   if (candidate.bubble <= kMuch) return "";
@@ -306,31 +325,40 @@ std::string idle_warning(const Candidate& candidate) {
   const auto formula = [&](int micro_batches) {
     return stages > 1 ? bubble_formula(o.schedule, stages, o.chunks, lanes * micro_batches) : 0;
   };
-  const std::string idle = fmt::format("its ranks idle for {:.0f} % of the step: ", 100 * candidate.bubble);
+  const std::string idle =
+      fmt::format("its ranks idle for {:.0f} % of the step: ", 100 * candidate.bubble);
   if (formula(o.batch.micro_batches) > candidate.bubble / 2) {
     int enough = o.batch.micro_batches;
     while (formula(enough) > kMuch) ++enough;
     const int passed = lanes * o.batch.micro_batches;
-    const std::string more =
-        enough > o.batch.micro_batches
-            ? fmt::format("where stages cost alike, train.micro_batches = {} (another job) brings it to a fifth",
-                          enough)
-            : "more train.micro_batches (another job) idle less";
-    return idle + fmt::format(
-                      "{} too few for {} stages, which wait for the first to arrive and the last to leave; {}; "
-                      "fewer ranks idle less, too",
-                      passed == 1 ? "1 micro-batch is" : fmt::format("{} micro-batches are", passed), stages, more);
+    const std::string more = enough > o.batch.micro_batches
+                                 ? fmt::format(
+                                       "where stages cost alike, train.micro_batches = {} (another "
+                                       "job) brings it to a fifth",
+                                       enough)
+                                 : "more train.micro_batches (another job) idle less";
+    return idle +
+           fmt::format(
+               "{} too few for {} stages, which wait for the first to arrive and the last to "
+               "leave; {}; "
+               "fewer ranks idle less, too",
+               passed == 1 ? "1 micro-batch is" : fmt::format("{} micro-batches are", passed),
+               stages, more);
   }
   if (o.batch.lanes % o.mesh.data != 0)
     return idle + fmt::format(
-                      "{} lanes are not shared out evenly over {} data ranks, and those with fewer wait; a "
+                      "{} lanes are not shared out evenly over {} data ranks, and those with fewer "
+                      "wait; a "
                       "number of data ranks that divides train.lanes has none to wait for",
                       o.batch.lanes, o.mesh.data);
-  return idle + (stages > 1 ? "its stages take unequal time; fewer stages, or another layout.cut, are more alike"
-                            : "its ranks have unequal work");
+  return idle +
+         (stages > 1
+              ? "its stages take unequal time; fewer stages, or another layout.cut, are more alike"
+              : "its ranks have unequal work");
 }
 
-Rehearsal rehearse(const ModelShape& model, const SearchRequest& request, const MeshOptions& options, bool folded) {
+Rehearsal rehearse(const ModelShape& model, const SearchRequest& request,
+                   const MeshOptions& options, bool folded) {
   Rehearsal rehearsal;
   const CostModel cost = mesh_cost(model, options, request.cost);
   if (!folded && options.mesh.ranks() <= kManyRanks) {
@@ -347,7 +375,8 @@ int64_t largest_micro_batch(const MemoryForecast& now, int64_t micro_batch_size,
   double fixed = 0;
   for (BufferKind kind : {BufferKind::kParameter, BufferKind::kGradient, BufferKind::kMoment})
     fixed += static_cast<double>(now.bytes[static_cast<size_t>(kind)]);
-  const double grows = (static_cast<double>(now.total()) - fixed) / static_cast<double>(micro_batch_size);
+  const double grows =
+      (static_cast<double>(now.total()) - fixed) / static_cast<double>(micro_batch_size);
   const double left = static_cast<double>(memory) - fixed;
   return left <= 0 ? 0 : static_cast<int64_t>(left / std::max(grows, 1.0));
 }

@@ -1,6 +1,7 @@
-// The search for layouts of a job: every mesh of N ranks with every ZeRO stage, schedule, recompute and fold, as far as
-// they are not given; simulated (plan/search/simulate.h) and ranked by the step's seconds. What cannot run, does not
-// fit or has no chance is rejected with its reason. Lanes, micro-batches and slices are the job's and stay as they are.
+// The search for layouts of a job: every mesh of N ranks with every ZeRO stage, schedule, recompute
+// and fold, as far as they are not given; simulated (plan/search/simulate.h) and ranked by the
+// step's seconds. What cannot run, does not fit or has no chance is rejected with its reason.
+// Lanes, micro-batches and slices are the job's and stay as they are.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,8 @@ SearchSpace given_layout(const Job& job);
 void forget_layout(Job& job);
 
 struct SearchRequest {
-  MeshOptions base;  ///< what is not searched: batch, order, cut, overlap, depth, offload, parcels, optimizer slots
+  /// what is not searched: batch, order, cut, overlap, depth, offload, parcels, optimizer slots
+  MeshOptions base;
   int ranks = 1;
   int64_t memory = 0;  ///< bytes that a rank may take at its peak; 0: no limit
   SearchSpace space;
@@ -37,8 +39,8 @@ struct SearchRequest {
   std::function<std::string(const MeshOptions&)> refuse;
 };
 
-/// A layout and what it is predicted to do. Shares are of the step's seconds, means over the ranks; bytes are those of
-/// the rank with most.
+/// A layout and what it is predicted to do. Shares are of the step's seconds, means over the ranks;
+/// bytes are those of the rank with most.
 struct Candidate {
   MeshOptions options;
   double seconds = 0, bubble = 0, exposed = 0;
@@ -53,37 +55,44 @@ struct Rejection {
 };
 
 struct SearchResult {
-  std::vector<Candidate> best;      ///< all that were simulated and fit, the fastest first; but see below
-  std::vector<Candidate> nearest;   ///< those that need more memory than there is, the smallest first; seconds are 0
+  /// all that were simulated and fit, the fastest first; but see below
+  std::vector<Candidate> best;
+  /// those that need more memory than there is, the smallest first; seconds are 0
+  std::vector<Candidate> nearest;
   std::vector<Rejection> rejected;  ///< grouped by reason
-  /// The most that a job can use: a data rank has a lane, a tensor rank a slice and a stage a block.
+  /// The most that a job can use: a data rank has a lane, a tensor rank a slice and a stage a
+  /// block.
   int lanes = 1, slices = 1, blocks = 1;
 };
-/// What to say of a layout whose ranks have nothing to do for more than a fifth of the step: why, and what mends it.
-/// "": they are busier.
+/// What to say of a layout whose ranks have nothing to do for more than a fifth of the step: why,
+/// and what mends it. "": they are busier.
 std::string idle_warning(const Candidate& candidate);
-/// For people: reasons that differ in numbers alone are one, with the numbers of the first layout that it names.
+/// For people: reasons that differ in numbers alone are one, with the numbers of the first layout
+/// that it names.
 std::vector<Rejection> merged(const std::vector<Rejection>& rejected);
-/// Of the layouts that are predicted to be within 2 % of the fastest, the simplest comes first: no prediction is
-/// better.
+/// Of the layouts that are predicted to be within 2 % of the fastest, the simplest comes first: no
+/// prediction is better.
 SearchResult search_layouts(const ModelShape& model, const SearchRequest& request);
 
 /// "data 2 x tensor 1 x pipeline 4, 1f1b, zero 1": only what is not the default is named.
 std::string layout_name(const MeshOptions& options);
-/// A candidate's programs and their simulation: of all ranks, or of those that stand for them where there are many.
+/// A candidate's programs and their simulation: of all ranks, or of those that stand for them where
+/// there are many.
 struct Rehearsal {
   std::vector<Program> programs;
   Simulation simulation;
 };
-Rehearsal rehearse(const ModelShape& model, const SearchRequest& request, const MeshOptions& options, bool folded);
+Rehearsal rehearse(const ModelShape& model, const SearchRequest& request,
+                   const MeshOptions& options, bool folded);
 
-/// The largest micro-batch that leaves a rank below `memory`, by what of its bytes grows with it; 0: none.
+/// The largest micro-batch that leaves a rank below `memory`, by what of its bytes grows with it;
+/// 0: none.
 int64_t largest_micro_batch(const MemoryForecast& now, int64_t micro_batch_size, int64_t memory);
 
 /// Writes the candidate into the job's layout. Keys get the origin "planned".
 void set_layout(Job& job, const MeshOptions& options);
-/// For layout.plan = "auto": searches what is not given in the job, and sets it. The request's space is taken from the
-/// job. Throws ConfigError when nothing can run or fit, naming the nearest.
+/// For layout.plan = "auto": searches what is not given in the job, and sets it. The request's
+/// space is taken from the job. Throws ConfigError when nothing can run or fit, naming the nearest.
 Candidate choose_layout(Job& job, const ModelShape& model, SearchRequest request);
 /// What choose_layout and `tutti plan` say when there is no layout.
 std::vector<std::string> no_layout_faults(const SearchResult& result, const SearchRequest& request);

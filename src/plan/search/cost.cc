@@ -1,8 +1,9 @@
 // How the seconds of a transfer come about:
 //
-//   windows    (inproc, shm) a rank reads where the others wrote: its own copies and sums at the memory's rate, and a
-//              flag each for "it is there" and "I have it"
-//   messages   (tcp, between hosts) one message from every peer, one after the other, then the copies and sums
+//   windows    (inproc, shm) a rank reads where the others wrote: its own copies and sums at the
+//              memory's rate, and a flag each for "it is there" and "I have it"
+//   messages   (tcp, between hosts) one message from every peer, one after the other, then the
+//              copies and sums
 #include "plan/search/cost.h"
 
 #include <algorithm>
@@ -23,16 +24,21 @@ constexpr double kInstruction = 2e-6;
 class Prices {
  public:
   explicit Prices(const CostOptions& options) : options_(options), c_(options.calibration) {
-    TUTTI_CHECK(c_.transports.contains(options.transport), "no rates of transport {}", options.transport);
+    TUTTI_CHECK(c_.transports.contains(options.transport), "no rates of transport {}",
+                options.transport);
     TUTTI_CHECK(c_.transports.contains("network"), "no rates between hosts");
   }
 
   double copy(double bytes) const { return bytes / c_.copy.alone; }  // read and written
   double fold(double bytes) const { return bytes / c_.fold.alone; }
-  double update(double floats, int slots) const { return floats * kFloat * (3 + 2 * slots) / c_.update.alone; }
+  double update(double floats, int slots) const {
+    return floats * kFloat * (3 + 2 * slots) / c_.update.alone;
+  }
   double tier(double bytes) const { return bytes / c_.tier; }
 
-  int host(int rank) const { return options_.hosts.empty() ? 0 : options_.hosts[static_cast<size_t>(rank)]; }
+  int host(int rank) const {
+    return options_.hosts.empty() ? 0 : options_.hosts[static_cast<size_t>(rank)];
+  }
   const TransportRates& between(int a, int b) const {
     return c_.transports.at(host(a) == host(b) ? options_.transport : "network");
   }
@@ -79,7 +85,8 @@ class Prices {
 double bytes_of(const Program& program, const std::vector<int>& buffers) {
   double bytes = 0;
   for (int buffer : buffers)
-    if (buffer >= 0) bytes += static_cast<double>(program.buffers[static_cast<size_t>(buffer)].bytes);
+    if (buffer >= 0)
+      bytes += static_cast<double>(program.buffers[static_cast<size_t>(buffer)].bytes);
   return bytes;
 }
 
@@ -95,19 +102,23 @@ class Costs {
  public:
   Costs(const ModelShape& model, const CostOptions& options) : prices(options) {
     for (size_t b = 0; b < model.blocks.size(); ++b) {
-      units_.push_back(
-          {static_cast<double>(model.blocks[b].unit_size), static_cast<double>(model.blocks[b].gradient_size)});
+      units_.push_back({static_cast<double>(model.blocks[b].unit_size),
+                        static_cast<double>(model.blocks[b].gradient_size)});
       segments_.emplace_back();
       for (size_t s = 0; s < model.blocks[b].segments.size(); ++s)
-        segments_.back().push_back(segment_seconds(model, static_cast<int>(b), static_cast<int>(s), options));
+        segments_.back().push_back(
+            segment_seconds(model, static_cast<int>(b), static_cast<int>(s), options));
     }
   }
 
   Work compute(const Instruction& i) const {
-    const SegmentSeconds& s = segments_[static_cast<size_t>(i.block)][static_cast<size_t>(i.segment)];
+    const SegmentSeconds& s =
+        segments_[static_cast<size_t>(i.block)][static_cast<size_t>(i.segment)];
     double seconds = s.forward;
     if (i.op == Op::kBackward)
-      seconds = i.part == Part::kInput ? s.input : i.part == Part::kWeight ? s.weight : s.input + s.weight;
+      seconds = i.part == Part::kInput    ? s.input
+                : i.part == Part::kWeight ? s.weight
+                                          : s.input + s.weight;
     return {seconds + kInstruction, Resource::kMatmul};
   }
   Work fold(const Program& program, const Instruction& i) const {
@@ -132,7 +143,10 @@ class Costs {
 class MeshCosts : public Costs {
  public:
   MeshCosts(const ModelShape& model, const MeshOptions& options, const CostOptions& cost)
-      : Costs(model, cost), options_(options), places_(mesh_places(model, options)), columns_(model.columns) {
+      : Costs(model, cost),
+        options_(options),
+        places_(mesh_places(model, options)),
+        columns_(model.columns) {
     const std::vector<Round> rounds = sum_rounds(options.sums());
     for (const Round& round : rounds) {
       std::vector<int> of(static_cast<size_t>(options.mesh.data), 0);
@@ -173,8 +187,8 @@ class MeshCosts : public Costs {
         return exchange(program, i);
       case Op::kFetch:
       case Op::kEvict:
-        return memory(prices.tier(
-            std::max(bytes_of(program, i, OperandRole::kStored), bytes_of(program, i, OperandRole::kResident))));
+        return memory(prices.tier(std::max(bytes_of(program, i, OperandRole::kStored),
+                                           bytes_of(program, i, OperandRole::kResident))));
     }
     return {};
   }
@@ -184,17 +198,20 @@ class MeshCosts : public Costs {
   /// Floats of a parcel's units, and of their gradients.
   double units(int parcel) const {
     double floats = 0;
-    for (const UnitRange& part : places_.parcels[static_cast<size_t>(parcel)]) floats += unit(part.unit);
+    for (const UnitRange& part : places_.parcels[static_cast<size_t>(parcel)])
+      floats += unit(part.unit);
     return floats;
   }
   double gradients(int parcel) const {
     double floats = 0;
-    for (const UnitRange& part : places_.parcels[static_cast<size_t>(parcel)]) floats += gradient(part.unit);
+    for (const UnitRange& part : places_.parcels[static_cast<size_t>(parcel)])
+      floats += gradient(part.unit);
     return floats;
   }
   /// What it borrows of others it reads as it goes, where they have left it.
   Work update(const Program& program, const Instruction& i) const {
-    Work work = memory(prices.update(unit(i.block) / (options_.zero > 0 ? shards() : 1), options_.optimizer_slots));
+    Work work = memory(prices.update(unit(i.block) / (options_.zero > 0 ? shards() : 1),
+                                     options_.optimizer_slots));
     double borrowed = 0;
     for (const Operand& operand : i.operands)
       if (operand.rank >= 0) borrowed += static_cast<double>(operand.range.size()) * kFloat;
@@ -203,7 +220,8 @@ class MeshCosts : public Costs {
     work.link = from.empty() ? 0 : borrowed / static_cast<double>(from.size());
     return work;
   }
-  /// The others of the rank's axis, of the data axis (those that have the other slices, or all) or the tensor axis.
+  /// The others of the rank's axis, of the data axis (those that have the other slices, or all) or
+  /// the tensor axis.
   std::vector<int> peers(int rank, Axis axis, bool group) const {
     const Coordinates me = options_.mesh.at(rank);
     const int together = reduce_shards_of(options_);
@@ -232,7 +250,8 @@ class MeshCosts : public Costs {
     const std::vector<int> from = peers(program.rank, Axis::kData, false);
     work.link = from.empty() ? 0 : slice * others / static_cast<double>(from.size());
     work.received = slice * others;
-    work.seconds += prices.arrive(program.rank, from, work.link) + prices.fold(slice * touched_[round]);
+    work.seconds +=
+        prices.arrive(program.rank, from, work.link) + prices.fold(slice * touched_[round]);
     const int first = places_.parcels[static_cast<size_t>(i.parcel)].front().unit;
     if (spread_of(options_, places_, first) != Spread::kReturned) return work;
     work.seconds += prices.arrive(program.rank, from, slice);
@@ -247,11 +266,12 @@ class MeshCosts : public Costs {
     std::vector<int> from;
     for (int peer : peers(program.rank, Axis::kData, false)) {
       const int data = options_.mesh.at(peer).data;
-      if (inside ? data / together == me / together : data % together == me % together) from.push_back(peer);
+      if (inside ? data / together == me / together : data % together == me % together)
+        from.push_back(peer);
     }
     const SumOptions sums = options_.sums();
-    const Round round =
-        inside ? round_inside(sums, together, me / together) : round_between(sums, together, me % together);
+    const Round round = inside ? round_inside(sums, together, me / together)
+                               : round_between(sums, together, me % together);
     double others = 0;
     const double touched = static_cast<double>(round.contributions.size() + round.sums.size());
     for (const Contribution& c : round.contributions) others += c.data_rank == me ? 0 : 1;
@@ -265,7 +285,8 @@ class MeshCosts : public Costs {
   }
 
   Work gather(const Program& program, const Instruction& i) const {
-    const double whole = std::min(bytes_of(program, i, OperandRole::kWhole), units(i.parcel) * kFloat);
+    const double whole =
+        std::min(bytes_of(program, i, OperandRole::kWhole), units(i.parcel) * kFloat);
     const bool owns = buffer_of(i, OperandRole::kPart) >= 0;
     const std::vector<int> from = peers(program.rank, Axis::kData, true);
     Work work = memory(prices.copy(2 * whole));
@@ -289,7 +310,8 @@ class MeshCosts : public Costs {
     const auto mine = static_cast<double>(std::max<size_t>(i.flow.in.size(), 1));
     Work work;
     if (i.exchange == Exchange::kScatter) {
-      // Of every column the parts of my columns; one partial comes of each peer, which folded its columns first.
+      // Of every column the parts of my columns; one partial comes of each peer, which folded its
+      // columns first.
       const double part = in / mine / columns_;
       work = memory(prices.fold(part * mine * (columns_ + 1.0)));
       work.link = from.empty() ? 0 : part * mine;
@@ -314,7 +336,9 @@ CostModel make(const std::shared_ptr<const Costs>& costs, const CostOptions& opt
                std::function<Work(const Program&, const Instruction&)> work) {
   CostModel model{std::move(work), {}, options.hosts};
   if (!options.own_processors)
-    model.pace = [costs](Resource resource, int active) { return costs->prices.pace(resource, active); };
+    model.pace = [costs](Resource resource, int active) {
+      return costs->prices.pace(resource, active);
+    };
   return model;
 }
 
@@ -328,26 +352,31 @@ int hosts_in_order(const std::vector<int>& hosts) {
   return count;
 }
 
-SegmentSeconds segment_seconds(const ModelShape& model, int block, int segment, const CostOptions& options) {
-  if (!options.measured.empty()) return options.measured[static_cast<size_t>(block)][static_cast<size_t>(segment)];
+SegmentSeconds segment_seconds(const ModelShape& model, int block, int segment,
+                               const CostOptions& options) {
+  if (!options.measured.empty())
+    return options.measured[static_cast<size_t>(block)][static_cast<size_t>(segment)];
   const BlockShape& b = model.blocks[static_cast<size_t>(block)];
   const SegmentShape& s = b.segments[static_cast<size_t>(segment)];
   const Calibration& c = options.calibration;
   const double matmul = s.flops / c.matmul.front();
   const double touched = 2.0 * static_cast<double>(s.border_bytes + s.saved_bytes) / c.copy.alone;
-  const double gradient = kFloat * static_cast<double>(b.unit_size) / static_cast<double>(b.segments.size());
+  const double gradient =
+      kFloat * static_cast<double>(b.unit_size) / static_cast<double>(b.segments.size());
   return {matmul + touched, matmul + touched, matmul + touched / 2 + gradient / c.copy.alone};
 }
 
 CostModel mesh_cost(const ModelShape& model, const MeshOptions& options, const CostOptions& cost) {
   auto costs = std::make_shared<const MeshCosts>(model, options, cost);
-  return make(costs, cost, [costs](const Program& p, const Instruction& i) { return costs->of(p, i); });
+  return make(costs, cost,
+              [costs](const Program& p, const Instruction& i) { return costs->of(p, i); });
 }
 
 double state_bytes(double parameters, int ranks, int zero, const SlotSizes& sizes) {
   const double n = ranks;
-  return parameters * (sizes.parameter / (zero >= 3 ? n : 1) + sizes.gradient / (zero >= 2 ? n : 1) +
-                       sizes.optimizer / (zero >= 1 ? n : 1));
+  return parameters *
+         (sizes.parameter / (zero >= 3 ? n : 1) + sizes.gradient / (zero >= 2 ? n : 1) +
+          sizes.optimizer / (zero >= 1 ? n : 1));
 }
 
 }  // namespace tutti

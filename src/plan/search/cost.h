@@ -1,9 +1,10 @@
-// What an instruction costs: seconds of work, what it works with, and the bytes it brings to its rank. Pure functions
-// of a calibration (plan/search/calibration.h), the model's shape and the plan's options; the simulator
-// (plan/search/simulate.h) runs programs on them.
+// What an instruction costs: seconds of work, what it works with, and the bytes it brings to its
+// rank. Pure functions of a calibration (plan/search/calibration.h), the model's shape and the
+// plan's options; the simulator (plan/search/simulate.h) runs programs on them.
 //
-// Work of all ranks is even where their roles are: a slice is the unit divided by the shards, whatever the borders of
-// chunks make of it. So ranks of equal role cost the same, and one of them can stand for all.
+// Work of all ranks is even where their roles are: a slice is the unit divided by the shards,
+// whatever the borders of chunks make of it. So ranks of equal role cost the same, and one of them
+// can stand for all.
 #pragma once
 
 #include <array>
@@ -38,8 +39,8 @@ struct Work {
 /// The seam of the simulator: tests bring their own.
 struct CostModel {
   std::function<Work(const Program&, const Instruction&)> work;
-  /// How fast work goes when `active` queues of a host are at work, 1: as Work says. Empty: every rank has a processor
-  /// of its own, and moving bytes takes nothing of it.
+  /// How fast work goes when `active` queues of a host are at work, 1: as Work says. Empty: every
+  /// rank has a processor of its own, and moving bytes takes nothing of it.
   std::function<double(Resource resource, int active)> pace;
   std::vector<int> hosts;  ///< by rank; empty: all on one
 };
@@ -58,12 +59,13 @@ struct CostOptions {
   std::vector<std::vector<SegmentSeconds>> measured;
 };
 
-/// How many hosts there are, where ranks (by rank: its host) are grouped into them as layout.hosts does; else 1: sums
-/// have one level then.
+/// How many hosts there are, where ranks (by rank: its host) are grouped into them as layout.hosts
+/// does; else 1: sums have one level then.
 int hosts_in_order(const std::vector<int>& hosts);
 
 /// Measured, or by FLOPs and by the bytes that it reads and writes.
-SegmentSeconds segment_seconds(const ModelShape& model, int block, int segment, const CostOptions& options);
+SegmentSeconds segment_seconds(const ModelShape& model, int block, int segment,
+                               const CostOptions& options);
 
 CostModel mesh_cost(const ModelShape& model, const MeshOptions& options, const CostOptions& cost);
 

@@ -1,4 +1,5 @@
-// Between a job's [layout] and the search: which keys are given, and how a candidate is written back and named.
+// Between a job's [layout] and the search: which keys are given, and how a candidate is written
+// back and named.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -22,7 +23,9 @@ bool given(const Job& job, const char* key) {
 }
 
 Recompute recompute_of(const std::string& name) {
-  return name == "full" ? Recompute::kFull : name == "selective" ? Recompute::kSelective : Recompute::kNone;
+  return name == "full"        ? Recompute::kFull
+         : name == "selective" ? Recompute::kSelective
+                               : Recompute::kNone;
 }
 
 }  // namespace
@@ -51,8 +54,8 @@ void forget_layout(Job& job) {
   l.schedule = "1f1b";
   l.fold = "auto";
   l.recompute = "none";
-  for (const char* key :
-       {"tensor", "pipeline", "zero", "shards", "chunks", "in_flight", "schedule", "fold", "recompute"})
+  for (const char* key : {"tensor", "pipeline", "zero", "shards", "chunks", "in_flight", "schedule",
+                          "fold", "recompute"})
     job.origin[std::string("layout.") + key] = "default";
 }
 
@@ -67,16 +70,20 @@ void set_layout(Job& job, const MeshOptions& o) {
   set("tensor", l.tensor, int64_t{o.mesh.tensor});
   set("pipeline", l.pipeline, int64_t{o.mesh.pipeline});
   set("zero", l.zero, int64_t{o.zero});
-  set("shards", l.shards, o.zero == 0 || o.mesh.shards == o.mesh.data ? int64_t{0} : int64_t{o.mesh.shards});
+  set("shards", l.shards,
+      o.zero == 0 || o.mesh.shards == o.mesh.data ? int64_t{0} : int64_t{o.mesh.shards});
   set("schedule", l.schedule, std::string(o.mesh.pipeline == 1 ? "1f1b" : o.schedule));
-  set("chunks", l.chunks, o.mesh.pipeline > 1 && o.schedule == "interleaved" ? int64_t{o.chunks} : int64_t{2});
-  set("in_flight", l.in_flight, o.mesh.pipeline > 1 && splits_backward(o.schedule) ? int64_t{o.in_flight} : int64_t{0});
+  set("chunks", l.chunks,
+      o.mesh.pipeline > 1 && o.schedule == "interleaved" ? int64_t{o.chunks} : int64_t{2});
+  set("in_flight", l.in_flight,
+      o.mesh.pipeline > 1 && splits_backward(o.schedule) ? int64_t{o.in_flight} : int64_t{0});
   set("recompute", l.recompute, std::string(kRecomputes[static_cast<size_t>(o.recompute)]));
   set("fold", l.fold, std::string(o.root ? "root" : o.owner ? "owner" : "local"));
 }
 
 std::string layout_name(const MeshOptions& o) {
-  std::string name = fmt::format("data {} x tensor {} x pipeline {}", o.mesh.data, o.mesh.tensor, o.mesh.pipeline);
+  std::string name =
+      fmt::format("data {} x tensor {} x pipeline {}", o.mesh.data, o.mesh.tensor, o.mesh.pipeline);
   if (o.mesh.pipeline > 1) name += ", " + o.schedule;
   if (o.mesh.pipeline > 1 && o.in_flight > 0) name += fmt::format(", {} in flight", o.in_flight);
   if (o.zero > 0) name += fmt::format(", zero {}", o.zero);
@@ -96,10 +103,12 @@ std::string set_text(const SearchSpace& space) {
   const auto add = [&](const char* name, const auto& value) {
     if (value) all.push_back(fmt::format("{} {}", name, *value));
   };
-  add("tensor", space.tensor), add("pipeline", space.pipeline), add("zero", space.zero), add("shards", space.shards);
+  add("tensor", space.tensor), add("pipeline", space.pipeline), add("zero", space.zero),
+      add("shards", space.shards);
   add("schedule", space.schedule), add("chunks", space.chunks);
   add("in_flight", space.in_flight), add("fold", space.fold);
-  if (space.recompute) all.push_back(fmt::format("recompute {}", kRecomputes[static_cast<size_t>(*space.recompute)]));
+  if (space.recompute)
+    all.push_back(fmt::format("recompute {}", kRecomputes[static_cast<size_t>(*space.recompute)]));
   return fmt::format("{}", fmt::join(all, ", "));
 }
 
@@ -123,30 +132,35 @@ std::vector<Rejection> merged(const std::vector<Rejection>& rejected) {
   return all;
 }
 
-std::vector<std::string> no_layout_faults(const SearchResult& result, const SearchRequest& request) {
+std::vector<std::string> no_layout_faults(const SearchResult& result,
+                                          const SearchRequest& request) {
   std::vector<std::string> faults;
   if (!result.nearest.empty()) {
-    faults.push_back(fmt::format("no layout of {} rank{} fits into {} a rank; the nearest:", request.ranks,
-                                 request.ranks == 1 ? "" : "s", bytes_text(static_cast<double>(request.memory))));
+    faults.push_back(fmt::format(
+        "no layout of {} rank{} fits into {} a rank; the nearest:", request.ranks,
+        request.ranks == 1 ? "" : "s", bytes_text(static_cast<double>(request.memory))));
     for (size_t i = 0; i < std::min<size_t>(3, result.nearest.size()); ++i)
-      faults.push_back(fmt::format("  {} needs {}", layout_name(result.nearest[i].options),
-                                   bytes_text(static_cast<double>(result.nearest[i].memory.total()))));
+      faults.push_back(
+          fmt::format("  {} needs {}", layout_name(result.nearest[i].options),
+                      bytes_text(static_cast<double>(result.nearest[i].memory.total()))));
     return faults;
   }
   const std::string set = set_text(request.space);
-  faults.push_back(
-      fmt::format("no layout of {} rank{} can run this job{}:", request.ranks, request.ranks == 1 ? "" : "s",
-                  set.empty() ? "" : fmt::format(" with what is set ({}; left out, it is searched)", set)));
+  faults.push_back(fmt::format(
+      "no layout of {} rank{} can run this job{}:", request.ranks, request.ranks == 1 ? "" : "s",
+      set.empty() ? "" : fmt::format(" with what is set ({}; left out, it is searched)", set)));
   if (result.rejected.empty())
     faults.push_back(
-        fmt::format("  tensor x pipeline ranks do not divide {} ranks, or shards their data ranks", request.ranks));
+        fmt::format("  tensor x pipeline ranks do not divide {} ranks, or shards their data ranks",
+                    request.ranks));
   if (request.ranks > result.lanes * result.slices * result.blocks)
-    faults.push_back(fmt::format("  it has work for {} ranks at most: {} lanes x {} slices x {} blocks",
-                                 result.lanes * result.slices * result.blocks, result.lanes, result.slices,
-                                 result.blocks));
+    faults.push_back(fmt::format(
+        "  it has work for {} ranks at most: {} lanes x {} slices x {} blocks",
+        result.lanes * result.slices * result.blocks, result.lanes, result.slices, result.blocks));
   for (const Rejection& r : merged(result.rejected))
-    faults.push_back(fmt::format("  {} ({}{})", r.reason, r.layouts.front(),
-                                 r.layouts.size() > 1 ? fmt::format(" and {} more", r.layouts.size() - 1) : ""));
+    faults.push_back(
+        fmt::format("  {} ({}{})", r.reason, r.layouts.front(),
+                    r.layouts.size() > 1 ? fmt::format(" and {} more", r.layouts.size() - 1) : ""));
   return faults;
 }
 

@@ -7,11 +7,14 @@ namespace {
 constexpr int64_t kFloat = sizeof(float);
 
 /// Of an Exchange, from one tensor rank to another.
-int64_t exchange_bytes(const Plan& plan, const ModelShape& model, const Instruction& i, int from, int to) {
+int64_t exchange_bytes(const Plan& plan, const ModelShape& model, const Instruction& i, int from,
+                       int to) {
   const Range mine = plan.places[from].columns, theirs = plan.places[to].columns;
-  const int64_t tensor = exchanged_bytes(model.blocks[i.block].segments[i.segment].outputs[i.output], i);
+  const int64_t tensor =
+      exchanged_bytes(model.blocks[i.block].segments[i.segment].outputs[i.output], i);
   if (i.exchange == Exchange::kGather) return mine.size() * tensor;
-  return static_cast<int64_t>(subtrees(mine, model.columns).size()) * (tensor / model.columns) * theirs.size();
+  return static_cast<int64_t>(subtrees(mine, model.columns).size()) * (tensor / model.columns) *
+         theirs.size();
 }
 
 /// Of a Reduce: what owners take of others, then what they return.
@@ -31,8 +34,9 @@ void add_sum(const SumTransfer& sum, LinkBytes& bytes) {
 
 int64_t exchanged_bytes(const OutputShape& output, const Instruction& exchange) {
   if (exchange.part != Part::kInput) return output.bytes;
-  return exchange.exchange == Exchange::kScatter ? output.read_bytes / output.read_element_bytes * kFloat
-                                                 : output.read_bytes;
+  return exchange.exchange == Exchange::kScatter
+             ? output.read_bytes / output.read_element_bytes * kFloat
+             : output.read_bytes;
 }
 
 LinkBytes link_bytes(const Plan& plan, const ModelShape& model) {
@@ -44,7 +48,8 @@ LinkBytes link_bytes(const Plan& plan, const ModelShape& model) {
         if (i.op == Op::kSend) bytes[program.rank][i.peer] += i.bytes;
         if (i.op == Op::kExchange)
           for (int to : members)
-            if (to != program.rank) bytes[program.rank][to] += exchange_bytes(plan, model, i, program.rank, to);
+            if (to != program.rank)
+              bytes[program.rank][to] += exchange_bytes(plan, model, i, program.rank, to);
         for (const Operand& operand : i.operands)
           if (operand.rank >= 0) bytes[operand.rank][program.rank] += operand.range.size() * kFloat;
         if (members.front() != program.rank) continue;  // the first counts for all

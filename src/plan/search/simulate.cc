@@ -1,6 +1,7 @@
-// A discrete-event simulation. Where cores are shared, all work of one kind on a host goes equally fast at any moment:
-// a host has a clock of work done for each kind (v), and a task ends when that clock has gone on by the task's seconds.
-// So an event costs a logarithm, whatever number of tasks it slows.
+// A discrete-event simulation. Where cores are shared, all work of one kind on a host goes equally
+// fast at any moment: a host has a clock of work done for each kind (v), and a task ends when that
+// clock has gone on by the task's seconds. So an event costs a logarithm, whatever number of tasks
+// it slows.
 #include "plan/search/simulate.h"
 
 #include <fmt/format.h>
@@ -29,7 +30,9 @@ struct Task {
   uint64_t number = 0;
   int meeting = -1;
   int weight = 1;
-  bool operator>(const Task& other) const { return std::tie(end, number) > std::tie(other.end, other.number); }
+  bool operator>(const Task& other) const {
+    return std::tie(end, number) > std::tie(other.end, other.number);
+  }
 };
 using Heap = std::priority_queue<Task, std::vector<Task>, std::greater<>>;
 
@@ -74,7 +77,8 @@ class Engine {
 
   Simulation run() {
     for (size_t p = 0; p < programs_.size(); ++p)
-      for (size_t q = 0; q < programs_[p].queues.size(); ++q) advance({static_cast<int>(p), static_cast<int>(q)});
+      for (size_t q = 0; q < programs_[p].queues.size(); ++q)
+        advance({static_cast<int>(p), static_cast<int>(q)});
     while (next()) {
     }
     for (size_t p = 0; p < programs_.size(); ++p) {
@@ -95,18 +99,24 @@ class Engine {
   }
 
   size_t pool(int rank) {
-    const int host = !cost_.pace || cost_.hosts.empty() ? 0 : cost_.hosts[static_cast<size_t>(rank)];
+    const int host =
+        !cost_.pace || cost_.hosts.empty() ? 0 : cost_.hosts[static_cast<size_t>(rank)];
     const auto [it, fresh] = pool_of_host_.try_emplace(host, pools_.size());
     if (fresh) pools_.emplace_back();
     return it->second;
   }
-  int weight(int program) const { return weights_.empty() ? 1 : weights_[static_cast<size_t>(program)]; }
+  int weight(int program) const {
+    return weights_.empty() ? 1 : weights_[static_cast<size_t>(program)];
+  }
   const Instruction& instruction(Place place) const {
-    const auto& queue = programs_[static_cast<size_t>(place.program)].queues[static_cast<size_t>(place.queue)];
-    return queue.instructions[at_[static_cast<size_t>(place.program)][static_cast<size_t>(place.queue)]];
+    const auto& queue =
+        programs_[static_cast<size_t>(place.program)].queues[static_cast<size_t>(place.queue)];
+    return queue
+        .instructions[at_[static_cast<size_t>(place.program)][static_cast<size_t>(place.queue)]];
   }
   InstructionTime& time(Place place) {
-    auto& queue = result_.ranks[static_cast<size_t>(place.program)].queues[static_cast<size_t>(place.queue)];
+    auto& queue =
+        result_.ranks[static_cast<size_t>(place.program)].queues[static_cast<size_t>(place.queue)];
     return queue[at_[static_cast<size_t>(place.program)][static_cast<size_t>(place.queue)]];
   }
   bool ended(Place place) const {
@@ -135,7 +145,8 @@ class Engine {
     const auto [it, fresh] = open_.try_emplace(k, -1);
     if (fresh) {
       it->second = take_meeting();
-      meetings_[static_cast<size_t>(it->second)].expected = i.op == Op::kSend || i.op == Op::kRecv ? 2 : members_.at(k);
+      meetings_[static_cast<size_t>(it->second)].expected =
+          i.op == Op::kSend || i.op == Op::kRecv ? 2 : members_.at(k);
     }
     Meeting& meeting = meetings_[static_cast<size_t>(it->second)];
     meeting.entered.push_back(place);
@@ -171,7 +182,8 @@ class Engine {
       Pool& pool = pools_[pool_of_[p]];
       catch_up(pool);
       const auto resource = cost_.pace ? static_cast<size_t>(work.resource) : 0;
-      pool.tasks[resource].push({pool.v[resource] + work.seconds, tasks_++, number, weight(place.program)});
+      pool.tasks[resource].push(
+          {pool.v[resource] + work.seconds, tasks_++, number, weight(place.program)});
       pool.active += weight(place.program);
     }
   }
@@ -181,7 +193,8 @@ class Engine {
   }
   void catch_up(Pool& pool) const {
     if (!cost_.pace) {
-      pool.v[0] = now_;  // exactly: a clock of its own would gather rounding errors of other ranks' events
+      // exactly: a clock of its own would gather rounding errors of other ranks' events
+      pool.v[0] = now_;
     } else if (now_ > pool.now) {
       for (size_t r = 0; r < kResources; ++r) pool.v[r] += (now_ - pool.now) * pace(pool, r);
     }
@@ -197,7 +210,8 @@ class Engine {
       for (size_t r = 0; r < kResources; ++r) {
         if (pool.tasks[r].empty()) continue;
         const double end = pool.tasks[r].top().end;
-        const double at = cost_.pace ? pool.now + std::max(0.0, end - pool.v[r]) / pace(pool, r) : end;
+        const double at =
+            cost_.pace ? pool.now + std::max(0.0, end - pool.v[r]) / pace(pool, r) : end;
         if (at >= first) continue;
         first = at, where = &pool, which = r;
       }
@@ -225,7 +239,8 @@ class Engine {
     ++at_[p][q];
     if (signal >= 0) {
       signalled_[p][static_cast<size_t>(signal)] = true;
-      for (int queue : std::exchange(waiting_[p][static_cast<size_t>(signal)], {})) advance({place.program, queue});
+      for (int queue : std::exchange(waiting_[p][static_cast<size_t>(signal)], {}))
+        advance({place.program, queue});
     }
     advance(place);
   }
@@ -247,7 +262,8 @@ class Engine {
     std::vector<std::pair<double, double>> moving;  // bytes of this rank are on their way
     for (size_t q = 0; q < rank.queues.size(); ++q)
       for (size_t i = 0; i < rank.queues[q].size(); ++i)
-        if (moves_bytes(program.queues[q].instructions[i].op) && rank.queues[q][i].end > rank.queues[q][i].begin)
+        if (moves_bytes(program.queues[q].instructions[i].op) &&
+            rank.queues[q][i].end > rank.queues[q][i].begin)
           moving.emplace_back(rank.queues[q][i].begin, rank.queues[q][i].end);
     std::sort(moving.begin(), moving.end());
     size_t at = 0;
@@ -256,7 +272,8 @@ class Engine {
       double sum = 0;
       reached = std::max(reached, begin);
       while (at < moving.size() && moving[at].first < end) {
-        const double from = std::max(moving[at].first, reached), to = std::min(moving[at].second, end);
+        const double from = std::max(moving[at].first, reached),
+                     to = std::min(moving[at].second, end);
         if (to > from) sum += to - from, reached = to;
         if (moving[at].second > end) break;
         ++at;
@@ -315,20 +332,24 @@ int64_t Simulation::peak_bytes() const {
   return peak;
 }
 
-Simulation simulate(std::span<const Program> programs, const CostModel& cost, std::span<const int> weights) {
-  TUTTI_CHECK(weights.empty() || weights.size() == programs.size(), "{} weights of {} programs", weights.size(),
-              programs.size());
+Simulation simulate(std::span<const Program> programs, const CostModel& cost,
+                    std::span<const int> weights) {
+  TUTTI_CHECK(weights.empty() || weights.size() == programs.size(), "{} weights of {} programs",
+              weights.size(), programs.size());
   return Engine(programs, cost, weights).run();
 }
 
 std::vector<Program> folded_programs(const ModelShape& model, const MeshOptions& options) {
   std::vector<int> first;  // of each stage
-  for (int stage = 0; stage < options.mesh.pipeline; ++stage) first.push_back(options.mesh.rank({0, 0, stage}));
+  for (int stage = 0; stage < options.mesh.pipeline; ++stage)
+    first.push_back(options.mesh.rank({0, 0, stage}));
   return plan_some_ranks(model, options, first);
 }
 
 std::vector<int> folded_weights(const MeshOptions& options, const CostModel& cost) {
-  const auto host = [&](int rank) { return cost.hosts.empty() ? 0 : cost.hosts[static_cast<size_t>(rank)]; };
+  const auto host = [&](int rank) {
+    return cost.hosts.empty() ? 0 : cost.hosts[static_cast<size_t>(rank)];
+  };
   std::vector<int> weights;
   for (int stage = 0; stage < options.mesh.pipeline; ++stage) {
     const int first = options.mesh.rank({0, 0, stage});
@@ -340,7 +361,8 @@ std::vector<int> folded_weights(const MeshOptions& options, const CostModel& cos
   return weights;
 }
 
-Simulation simulate_folded(const ModelShape& model, const MeshOptions& options, const CostModel& cost) {
+Simulation simulate_folded(const ModelShape& model, const MeshOptions& options,
+                           const CostModel& cost) {
   return simulate(folded_programs(model, options), cost, folded_weights(options, cost));
 }
 

@@ -1,12 +1,15 @@
-// Runs programs on a cost model (plan/search/cost.h), without running anything: when every instruction begins and ends,
-// and what that means for the step.
+// Runs programs on a cost model (plan/search/cost.h), without running anything: when every
+// instruction begins and ends, and what that means for the step.
 //
-//   queues     in order; an instruction enters when the one before it has ended and its events are signalled
-//   meetings   (Reduce, Gather, Exchange, Vote, ...) work begins when all members have entered, and ends together
+//   queues     in order; an instruction enters when the one before it has ended and its events are
+//              signalled
+//   meetings   (Reduce, Gather, Exchange, Vote, ...) work begins when all members have entered, and
+//              ends together
 //   Send/Recv  work begins when both have entered, and ends together: nothing is buffered
 //   cores      everything at work on a host is slowed by CostModel::pace; who waits takes nothing
 //
-// Who meets whom is found in the programs: instructions with one id and group. So some ranks may stand for all.
+// Who meets whom is found in the programs: instructions with one id and group. So some ranks may
+// stand for all.
 #pragma once
 
 #include <array>
@@ -21,14 +24,16 @@
 namespace tutti {
 
 struct InstructionTime {
-  double entered = 0, begin = 0, end = 0;  ///< seconds from the step's start; from entered to begin it waits for others
+  /// seconds from the step's start; from entered to begin it waits for others
+  double entered = 0, begin = 0, end = 0;
 };
 
 struct RankSimulation {
   int rank = 0;
   std::vector<std::vector<InstructionTime>> queues;
-  /// Of the time from the first to the last instruction of compute: at work; nothing to do while bytes of this rank are
-  /// on their way (exposed communication, and instructions on compute that move bytes); nothing to do at all.
+  /// Of the time from the first to the last instruction of compute: at work; nothing to do while
+  /// bytes of this rank are on their way (exposed communication, and instructions on compute that
+  /// move bytes); nothing to do at all.
   double busy = 0, exposed = 0, bubble = 0;
   std::array<double, kAxes> received{};  ///< bytes
   std::array<double, kAxes> link{};      ///< of them from each peer of the axis
@@ -44,13 +49,16 @@ struct Simulation {
   int64_t peak_bytes() const;  ///< of the rank that needs most
 };
 
-/// `weights`: how many ranks of its host each program stands for; empty: one. Throws Error naming an instruction when
-/// the programs wait for each other for ever.
-Simulation simulate(std::span<const Program> programs, const CostModel& cost, std::span<const int> weights = {});
+/// `weights`: how many ranks of its host each program stands for; empty: one. Throws Error naming
+/// an instruction when the programs wait for each other for ever.
+Simulation simulate(std::span<const Program> programs, const CostModel& cost,
+                    std::span<const int> weights = {});
 
-/// The programs of data and tensor coordinate 0 of every stage, which stand for all, and for how many of their host.
+/// The programs of data and tensor coordinate 0 of every stage, which stand for all, and for how
+/// many of their host.
 std::vector<Program> folded_programs(const ModelShape& model, const MeshOptions& options);
 std::vector<int> folded_weights(const MeshOptions& options, const CostModel& cost);
-Simulation simulate_folded(const ModelShape& model, const MeshOptions& options, const CostModel& cost);
+Simulation simulate_folded(const ModelShape& model, const MeshOptions& options,
+                           const CostModel& cost);
 
 }  // namespace tutti

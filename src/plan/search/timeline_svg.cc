@@ -1,4 +1,5 @@
-// Neighbouring instructions of one micro-batch and kind are drawn as one bar: a stage's forward, not its segments.
+// Neighbouring instructions of one micro-batch and kind are drawn as one bar: a stage's forward,
+// not its segments.
 #include "plan/search/timeline_svg.h"
 
 #include <fmt/format.h>
@@ -19,7 +20,8 @@ constexpr double kWidth = 1200, kLeft = 168, kRight = 28, kTop = 92;
 constexpr double kRow = 24, kThin = 8, kGap = 2, kRankGap = 9;
 constexpr double kPlot = kWidth - kLeft - kRight;
 
-/// What a bar shows, in the order of the legend. Compute in blues and greens, what travels in warm tones.
+/// What a bar shows, in the order of the legend. Compute in blues and greens, what travels in warm
+/// tones.
 struct Kind {
   const char *name, *fill, *ink;
 };
@@ -97,7 +99,8 @@ struct Bar {
   int first = 0, last = 0;  // instructions of the queue
 };
 
-std::vector<Bar> bars_of(const Queue& queue, const std::vector<InstructionTime>& times, double smallest) {
+std::vector<Bar> bars_of(const Queue& queue, const std::vector<InstructionTime>& times,
+                         double smallest) {
   std::vector<Bar> bars;
   for (size_t i = 0; i < queue.instructions.size(); ++i) {
     const Instruction& instruction = queue.instructions[i];
@@ -105,8 +108,8 @@ std::vector<Bar> bars_of(const Queue& queue, const std::vector<InstructionTime>&
                   instruction.micro, static_cast<int>(i), static_cast<int>(i)};
     if (bar.end <= bar.begin) continue;
     Bar* before = bars.empty() ? nullptr : &bars.back();
-    if (before != nullptr && before->kind == bar.kind && before->lane == bar.lane && before->micro == bar.micro &&
-        bar.begin - before->end < smallest) {
+    if (before != nullptr && before->kind == bar.kind && before->lane == bar.lane &&
+        before->micro == bar.micro && bar.begin - before->end < smallest) {
       before->end = bar.end;
       before->last = bar.last;
     } else {
@@ -116,7 +119,8 @@ std::vector<Bar> bars_of(const Queue& queue, const std::vector<InstructionTime>&
   return bars;
 }
 
-/// Micro-batches of a rank in the order in which it first meets them: what pipelines are numbered by.
+/// Micro-batches of a rank in the order in which it first meets them: what pipelines are numbered
+/// by.
 std::vector<std::pair<int, int>> sequence_of(const Program& program) {
   std::vector<std::pair<int, int>> sequence;
   for (const Instruction& i : program.queues[0].instructions)
@@ -131,7 +135,9 @@ std::string legend(const std::set<size_t>& used) {
   double x = kLeft;
   for (size_t kind : used) {
     const Kind& k = kKinds[kind];
-    svg += fmt::format("<rect x=\"{:.1f}\" y=\"52\" width=\"12\" height=\"12\" rx=\"2.5\" fill=\"{}\"/>\n", x, k.fill);
+    svg += fmt::format(
+        "<rect x=\"{:.1f}\" y=\"52\" width=\"12\" height=\"12\" rx=\"2.5\" fill=\"{}\"/>\n", x,
+        k.fill);
     svg += text_at(x + 17, 62.5, k.name, kInk, " font-size=\"12\"");
     x += 17 + 6.8 * static_cast<double>(std::string(k.name).size()) + 18;
   }
@@ -146,7 +152,8 @@ std::string time_text(double seconds) {
 
 }  // namespace
 
-std::string timeline_svg(std::span<const Program> programs, const Simulation& simulation, const std::string& title) {
+std::string timeline_svg(std::span<const Program> programs, const Simulation& simulation,
+                         const std::string& title) {
   const double span = std::max(simulation.seconds, 1e-9), scale = kPlot / span;
   std::string grounds, bars, labels;
   std::set<size_t> used;
@@ -155,28 +162,35 @@ std::string timeline_svg(std::span<const Program> programs, const Simulation& si
     const Program& program = programs[r];
     const auto sequence = sequence_of(program);
     if (r > 0) y += kRankGap;
-    labels += text_at(24, y + kRow / 2 + 4.5, fmt::format("rank {}", program.rank), kInk, " font-weight=\"600\"");
+    labels += text_at(24, y + kRow / 2 + 4.5, fmt::format("rank {}", program.rank), kInk,
+                      " font-weight=\"600\"");
     for (size_t q = 0; q < program.queues.size(); ++q) {
       const Queue& queue = program.queues[q];
       if (queue.instructions.empty()) continue;
       const bool compute = q == 0;
       const double height = compute ? kRow : kThin;
       labels += text_at(kLeft - 10, y + height / 2 + (compute ? 4.5 : 3), queue.name, kFaint,
-                        compute ? " text-anchor=\"end\" font-size=\"12\"" : " text-anchor=\"end\" font-size=\"9\"");
-      grounds += fmt::format("<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" rx=\"2\" fill=\"#f3f5f7\"/>\n",
-                             kLeft, y, kPlot, height);
+                        compute ? " text-anchor=\"end\" font-size=\"12\""
+                                : " text-anchor=\"end\" font-size=\"9\"");
+      grounds += fmt::format(
+          "<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" rx=\"2\" fill=\"#f3f5f7\"/>\n",
+          kLeft, y, kPlot, height);
       for (const Bar& bar : bars_of(queue, simulation.ranks[r].queues[q], 0.4 / scale)) {
         used.insert(bar.kind);
-        const double x = kLeft + bar.begin * scale, width = std::max((bar.end - bar.begin) * scale, 0.5);
+        const double x = kLeft + bar.begin * scale,
+                     width = std::max((bar.end - bar.begin) * scale, 0.5);
         const double drawn = width > 3 ? width - 0.6 : width;
         const Instruction& first = queue.instructions[static_cast<size_t>(bar.first)];
         bars += fmt::format(
-            "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\"{} fill=\"{}\"><title>{}{}, "
+            "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\"{} "
+            "fill=\"{}\"><title>{}{}, "
             "{}</title></rect>\n",
             x, y, drawn, height, compute && width > 6 ? " rx=\"2\"" : "", kKinds[bar.kind].fill,
-            escaped(to_string(first)), bar.last > bar.first ? fmt::format(" and {} more", bar.last - bar.first) : "",
+            escaped(to_string(first)),
+            bar.last > bar.first ? fmt::format(" and {} more", bar.last - bar.first) : "",
             time_text(bar.end - bar.begin));
-        const auto number = std::find(sequence.begin(), sequence.end(), std::pair(bar.lane, bar.micro));
+        const auto number =
+            std::find(sequence.begin(), sequence.end(), std::pair(bar.lane, bar.micro));
         if (!compute || number == sequence.end() || bar.kind == kLoad) continue;
         const std::string text = std::to_string(number - sequence.begin());
         if (width > 6.5 * static_cast<double>(text.size()) + 5)
@@ -191,20 +205,24 @@ std::string timeline_svg(std::span<const Program> programs, const Simulation& si
   const double tick = tick_step(span / unit);
   for (int k = 0; k * tick <= span / unit * (1 + 1e-9); ++k) {
     const double x = kLeft + k * tick * unit * scale;
-    grounds += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"{3}\"/>\n", x,
-                           kTop - 6, bottom, kGrid);
-    labels += text_at(x, bottom + 18, fmt::format("{:.6g}", k * tick), kFaint, " text-anchor=\"middle\"");
+    grounds += fmt::format(
+        "<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"{3}\"/>\n", x,
+        kTop - 6, bottom, kGrid);
+    labels +=
+        text_at(x, bottom + 18, fmt::format("{:.6g}", k * tick), kFaint, " text-anchor=\"middle\"");
   }
   labels += text_at(kLeft - 10, bottom + 18,
                     unit == 1      ? "s"
                     : unit == 1e-3 ? "ms"
                                    : "us",
                     kFaint, " text-anchor=\"end\"");
-  const std::string right = fmt::format("{}, bubble {:.1f} %, exposed communication {:.1f} %", time_text(span),
-                                        100 * simulation.bubble_share(), 100 * simulation.exposed_share());
-  return opening(kWidth, bottom + 34) + text_at(24, 32, title, kInk, " font-size=\"17\" font-weight=\"600\"") +
-         text_at(kWidth - kRight, 32, right, kFaint, " font-size=\"13\" text-anchor=\"end\"") + legend(used) + grounds +
-         bars + labels + "</svg>\n";
+  const std::string right =
+      fmt::format("{}, bubble {:.1f} %, exposed communication {:.1f} %", time_text(span),
+                  100 * simulation.bubble_share(), 100 * simulation.exposed_share());
+  return opening(kWidth, bottom + 34) +
+         text_at(24, 32, title, kInk, " font-size=\"17\" font-weight=\"600\"") +
+         text_at(kWidth - kRight, 32, right, kFaint, " font-size=\"13\" text-anchor=\"end\"") +
+         legend(used) + grounds + bars + labels + "</svg>\n";
 }
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// The picture of a simulated step: for every rank what it computes, numbered by micro-batch, and beneath it what is on
-// its way. The look of exec/trace.h's pictures of real steps.
+// The picture of a simulated step: for every rank what it computes, numbered by micro-batch, and
+// beneath it what is on its way. The look of exec/trace.h's pictures of real steps.
 #pragma once
 
 #include <span>
@@ -10,6 +10,7 @@
 namespace tutti {
 
 /// `simulation` is that of `programs`.
-std::string timeline_svg(std::span<const Program> programs, const Simulation& simulation, const std::string& title);
+std::string timeline_svg(std::span<const Program> programs, const Simulation& simulation,
+                         const std::string& title);
 
 }  // namespace tutti

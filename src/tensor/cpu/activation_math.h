@@ -1,4 +1,5 @@
-// Activations of a vector, each with its derivative: both need the same exponential. Only for *.simd.cc files.
+// Activations of a vector, each with its derivative: both need the same exponential. Only for
+// *.simd.cc files.
 #pragma once
 
 #include "tensor/cpu/vec.h"
@@ -10,13 +11,15 @@ struct Value {
   F value, derivative;
 };
 
-// gelu = x Phi(x), gelu' = Phi(x) + x phi(x). Phi(-|x|) = e^(-x^2/2) q(t) / 2 with q(t) = e^(z^2) erfc(z), z = |x| /
-// sqrt 2, t = 1 / (1 + 0.3 z), q fitted to a relative error of 2e-8 for z <= 9.9; past that the exponential is zero.
-// The tail keeps its relative precision, which 1 + erf would lose.
+// gelu = x Phi(x), gelu' = Phi(x) + x phi(x). Phi(-|x|) = e^(-x^2/2) q(t) / 2 with q(t) = e^(z^2)
+// erfc(z), z = |x| / sqrt 2, t = 1 / (1 + 0.3 z), q fitted to a relative error of 2e-8 for z <=
+// 9.9; past that the exponential is zero. The tail keeps its relative precision, which 1 + erf
+// would lose.
 inline F exact_tail(F magnitude, F e) {
   const F t = set(1.0f) / fma(magnitude, set(0.212132034f), set(1.0f));
-  constexpr float q[] = {-1.73907474e-05f, 0.169501338f, 0.168280685f,  0.159050483f, 0.185494045f,
-                         -0.0422181296f,   0.487084255f, -0.468323698f, 0.46741465f,  -0.126266255f};
+  constexpr float q[] = {-1.73907474e-05f, 0.169501338f,   0.168280685f, 0.159050483f,
+                         0.185494045f,     -0.0422181296f, 0.487084255f, -0.468323698f,
+                         0.46741465f,      -0.126266255f};
   return set(0.5f) * e * polynomial(t, q);
 }
 struct Gelu {
@@ -70,11 +73,12 @@ struct Silu {
   }
 };
 
-// Near zero the odd polynomial of Cephes, past that 1 - 2 / (1 + e^2|x|), which would lose the small ones.
+// Near zero the odd polynomial of Cephes, past that 1 - 2 / (1 + e^2|x|), which would lose the
+// small ones.
 struct Tanh {
   static Value at(F x) {
-    constexpr float c[] = {-3.33332819422e-1f, 1.33314422036e-1f, -5.37397155531e-2f, 2.06390887954e-2f,
-                           -5.70498872745e-3f};
+    constexpr float c[] = {-3.33332819422e-1f, 1.33314422036e-1f, -5.37397155531e-2f,
+                           2.06390887954e-2f, -5.70498872745e-3f};
     const F magnitude = abs(x), xx = x * x;
     const F small = fma(polynomial(xx, c) * xx, x, x);
     const F rest = set(2.0f) / (set(1.0f) + exp(magnitude + magnitude));  // 1 - |tanh x|
@@ -85,10 +89,12 @@ struct Tanh {
   }
 };
 
-// e^x - 1 below zero: near it x times the rest of exp's own polynomial, so that nothing is lost by the subtraction.
+// e^x - 1 below zero: near it x times the rest of exp's own polynomial, so that nothing is lost by
+// the subtraction.
 struct Elu {
   static Value at(F x) {
-    constexpr float c[] = {1.00000004f, 0.499999921f, 0.166664202f, 0.0416682256f, 0.0083748158f, 0.00138368457f};
+    constexpr float c[] = {1.00000004f,   0.499999921f,  0.166664202f,
+                           0.0416682256f, 0.0083748158f, 0.00138368457f};
     const F e = exp(x);
     const F below = select(less(set(-0.34f), x), x * polynomial(x, c), e - set(1.0f));
     const M positive = less(zero(), x);

@@ -1,6 +1,7 @@
-// Activations with their derivatives in one pass: both need the same exponential, so forward computes the derivative
-// too and leaves it where the pre-activation was; backward is then one multiplication. The gate of SwiGLU is one of
-// them with two factors. Also the plain column passes: bias and column sums.
+// Activations with their derivatives in one pass: both need the same exponential, so forward
+// computes the derivative too and leaves it where the pre-activation was; backward is then one
+// multiplication. The gate of SwiGLU is one of them with two factors. Also the plain column passes:
+// bias and column sums.
 #include "tensor/cpu/activation_math.h"
 
 #include "tensor/cpu/kernel_tables.h"
@@ -23,12 +24,13 @@ void rows_of(float* h, const float* bias, float* g, int64_t rows, int64_t cols) 
   }
 }
 
-void bias_activation(float* h, const float* bias, float* g, int64_t rows, int64_t cols, Activation kind) {
+void bias_activation(float* h, const float* bias, float* g, int64_t rows, int64_t cols,
+                     Activation kind) {
   activations::with_activation(kind, [&](auto f) { rows_of<decltype(f)>(h, bias, g, rows, cols); });
 }
 
-void activation_backward(const float* dg, const float* derivative, float* dh, float* dbias, int64_t rows, int64_t cols,
-                         Activation) {
+void activation_backward(const float* dg, const float* derivative, float* dh, float* dbias,
+                         int64_t rows, int64_t cols, Activation) {
   clear(dbias, cols);
   for (int64_t r = 0; r < rows; ++r, dg += cols, derivative += cols, dh += cols) {
     for_vectors(cols, [&](int64_t c, auto lanes) {
@@ -53,7 +55,8 @@ void bias_swiglu(float* h, const float* bias, float* g, int64_t rows, int64_t co
   }
 }
 
-void swiglu_backward(const float* dg, const float* derivative, float* dh, float* dbias, int64_t rows, int64_t cols) {
+void swiglu_backward(const float* dg, const float* derivative, float* dh, float* dbias,
+                     int64_t rows, int64_t cols) {
   clear(dbias, 2 * cols);
   for (int64_t r = 0; r < rows; ++r, dg += cols, derivative += 2 * cols, dh += 2 * cols) {
     for_vectors(cols, [&](int64_t c, auto lanes) {
@@ -69,14 +72,18 @@ void swiglu_backward(const float* dg, const float* derivative, float* dh, float*
 
 void add_bias(float* y, const float* bias, int64_t rows, int64_t cols) {
   for (int64_t r = 0; r < rows; ++r, y += cols) {
-    for_vectors(cols, [&](int64_t c, auto lanes) { lanes.store(y + c, lanes.load(y + c) + lanes.load(bias + c)); });
+    for_vectors(cols, [&](int64_t c, auto lanes) {
+      lanes.store(y + c, lanes.load(y + c) + lanes.load(bias + c));
+    });
   }
 }
 
 void column_sums(const float* x, float* sums, int64_t rows, int64_t cols) {
   clear(sums, cols);
   for (int64_t r = 0; r < rows; ++r, x += cols) {
-    for_vectors(cols, [&](int64_t c, auto lanes) { lanes.store(sums + c, lanes.load(sums + c) + lanes.load(x + c)); });
+    for_vectors(cols, [&](int64_t c, auto lanes) {
+      lanes.store(sums + c, lanes.load(sums + c) + lanes.load(x + c));
+    });
   }
 }
 

@@ -1,9 +1,12 @@
 // Causal attention, forward. With T = length, D = dim:
-//   1. per head of keys and values: the bias is added, k is packed transposed (times log2(e) / sqrt D, so that scores
-//      come out as powers of two) and v by rows, both to stay in the second-level cache
-//   2. per head of queries of that group: the bias is added; for each tile of 6 queries: scores against all keys up to
-//      the last of the six (6 x T floats of scratch, not T x T), the softmax of each row, and their product with v
-// Keys after the query are never read by whole tiles; within the last tile they get probability zero.
+//   1. per head of keys and values: the bias is added, k is packed transposed (times log2(e) / sqrt
+//      D, so that scores come out as powers of two) and v by rows, both to stay in the second-level
+//      cache
+//   2. per head of queries of that group: the bias is added; for each tile of 6 queries: scores
+//      against all keys up to the last of the six (6 x T floats of scratch, not T x T), the softmax
+//      of each row, and their product with v
+// Keys after the query are never read by whole tiles; within the last tile they get probability
+// zero.
 #include <cmath>
 #include <limits>
 
@@ -16,12 +19,14 @@ namespace {
 
 void add_bias(float* x, const float* bias, int64_t stride, int64_t rows, int64_t dim) {
   for (int64_t r = 0; r < rows; ++r, x += stride) {
-    for_vectors(dim, [&](int64_t c, auto lanes) { lanes.store(x + c, lanes.load(x + c) + lanes.load(bias + c)); });
+    for_vectors(dim, [&](int64_t c, auto lanes) {
+      lanes.store(x + c, lanes.load(x + c) + lanes.load(bias + c));
+    });
   }
 }
 
-/// Turns the scores of a row into 2^(score - largest), zero from `keys` to `end`. Returns the sum; the largest goes to
-/// top.
+/// Turns the scores of a row into 2^(score - largest), zero from `keys` to `end`. Returns the sum;
+/// the largest goes to top.
 float softmax(float* row, int64_t keys, int64_t end, float& top) {
   const F lowest = set(-std::numeric_limits<float>::infinity());
   F t = lowest;
@@ -43,15 +48,16 @@ struct Scratch {
   int64_t padded, cols;
   float *keys, *values, *scores;
 
-  Scratch(float* work, int64_t length, int64_t dim) : padded(round_up(dim, kWidth)), cols(round_up(length, kPanel)) {
+  Scratch(float* work, int64_t length, int64_t dim)
+      : padded(round_up(dim, kWidth)), cols(round_up(length, kPanel)) {
     keys = work;
     values = keys + cols * dim;
     scores = values + length * padded;
   }
 };
 
-void head(const float* q, float* out, float* lse, const Scratch& scratch, int64_t length, int64_t dim, int64_t stride,
-          int64_t width) {
+void head(const float* q, float* out, float* lse, const Scratch& scratch, int64_t length,
+          int64_t dim, int64_t stride, int64_t width) {
   const int64_t padded = scratch.padded, cols = scratch.cols;
   float *keys = scratch.keys, *values = scratch.values, *scores = scratch.scores;
   for (int64_t i0 = 0; i0 < length; i0 += kTileRows) {
@@ -63,7 +69,8 @@ void head(const float* q, float* out, float* lse, const Scratch& scratch, int64_
               Tile<rows(), vectors()> tile;
               tile.multiply(q + i0 * stride, stride, 1, keys + j * dim, kPanel, dim);
               for (int r = 0; r < rows(); ++r) {
-                for (int n = 0; n < vectors(); ++n) store(scores + r * cols + j + n * kWidth, tile.c[r][n]);
+                for (int n = 0; n < vectors(); ++n)
+                  store(scores + r * cols + j + n * kWidth, tile.c[r][n]);
               }
             });
           }
@@ -91,8 +98,10 @@ void head(const float* q, float* out, float* lse, const Scratch& scratch, int64_
   }
 }
 
-void attention(float* qkv, const float* bias, float* out, float* lse, float* work, const AttentionShape& shape) {
-  const int64_t length = shape.length, dim = shape.dim, width = shape.heads * dim, stride = shape.columns();
+void attention(float* qkv, const float* bias, float* out, float* lse, float* work,
+               const AttentionShape& shape) {
+  const int64_t length = shape.length, dim = shape.dim, width = shape.heads * dim,
+                stride = shape.columns();
   const Scratch scratch(work, length, dim);
   const float scale = 1.44269504f / std::sqrt(static_cast<float>(dim));
   for (int64_t b = 0; b < shape.batch;
@@ -104,7 +113,8 @@ void attention(float* qkv, const float* bias, float* out, float* lse, float* wor
     for (int64_t h = 0; h < shape.heads; ++h) {
       if (h % shape.group() == 0) {
         pack_transposed(biased(shape.key_column(h)), stride, length, dim, scale, scratch.keys);
-        pack_rows(biased(shape.value_column(h)), stride, length, dim, scratch.padded, scratch.values);
+        pack_rows(biased(shape.value_column(h)), stride, length, dim, scratch.padded,
+                  scratch.values);
       }
       head(biased(h * dim), out + h * dim, lse + h * length, scratch, length, dim, stride, width);
     }

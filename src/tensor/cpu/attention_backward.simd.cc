@@ -1,10 +1,10 @@
-// Causal attention, backward: probabilities are computed again from the scores and the kept log-sum-exp. Per sample and
-// head:
+// Causal attention, backward: probabilities are computed again from the scores and the kept
+// log-sum-exp. Per sample and head:
 //   P = 2^(q k' - lse), dP = dout v', S = P * (dP - delta), delta = the row sums of dout * out
 //   dq = S k / sqrt D, dk = S' q / sqrt D, dv = P' dout
-// dk and dv of a group of heads are added in the order of the heads.
-// Queries go in blocks of kBlock rows: first P, S and dq of the block by tiles of 6 queries, then its share of dk and
-// dv by tiles of 6 keys, which load and store their running sums once per block.
+// dk and dv of a group of heads are added in the order of the heads. Queries go in blocks of kBlock
+// rows: first P, S and dq of the block by tiles of 6 queries, then its share of dk and dv by tiles
+// of 6 keys, which load and store their running sums once per block.
 #include <cmath>
 
 #include "tensor/cpu/kernel_tables.h"
@@ -28,7 +28,10 @@ struct Scratch {
   int64_t floats = 0;                               // of all of it
 
   Scratch(float* work, int64_t length_, int64_t dim_)
-      : length(length_), dim(dim_), padded(round_up(dim_, kWidth)), cols(round_up(length_, kPanel)) {
+      : length(length_),
+        dim(dim_),
+        padded(round_up(dim_, kWidth)),
+        cols(round_up(length_, kPanel)) {
     const auto take = [&](int64_t n) {
       float* at = work == nullptr ? nullptr : work + floats;
       floats += round_up(n, 16);
@@ -47,7 +50,8 @@ struct Scratch {
   }
 };
 
-/// out = x for a vector of a row (added to what is there, with `more`), and its addition to the bias gradient.
+/// out = x for a vector of a row (added to what is there, with `more`), and its addition to the
+/// bias gradient.
 inline void put(float* out, float* dbias, F x, int64_t column, int64_t dim, bool more = false) {
   const int64_t left = dim - column;
   const M mask = first(left < kWidth ? left : kWidth);
@@ -57,8 +61,8 @@ inline void put(float* out, float* dbias, F x, int64_t column, int64_t dim, bool
 
 /// Rows [i0, i0 + rows) of P and S, which are rows `at` and on of the scratch, and of dq.
 template <int rows>
-void query_tile(const Scratch& w, const float* lse, int64_t i0, int64_t at, float scale, float* dq, float* dbias,
-                int64_t stride) {
+void query_tile(const Scratch& w, const float* lse, int64_t i0, int64_t at, float scale, float* dq,
+                float* dbias, int64_t stride) {
   const int64_t end = i0 + rows;
   float *p = w.p + at * w.cols, *s = w.s + at * w.cols;
   for (int64_t j = 0; j < end; j += kPanel) {
@@ -100,11 +104,13 @@ void query_tile(const Scratch& w, const float* lse, int64_t i0, int64_t at, floa
   }
 }
 
-/// sums[j0 .. j0 + rows) += x' y over the block's queries from `from` to `to`; x is P or S of the block that starts at
-/// i0.
+/// sums[j0 .. j0 + rows) += x' y over the block's queries from `from` to `to`; x is P or S of the
+/// block that starts at i0.
 template <int rows>
-void key_tile(const Scratch& w, const float* x, const float* y, float* sums, int64_t j0, int64_t i0, int64_t to) {
-  const bool fresh = j0 >= i0;  // the block that holds the tile's own queries is the first to reach it
+void key_tile(const Scratch& w, const float* x, const float* y, float* sums, int64_t j0, int64_t i0,
+              int64_t to) {
+  // the block that holds the tile's own queries is the first to reach it
+  const bool fresh = j0 >= i0;
   const int64_t from = fresh ? j0 : i0;
   for (int64_t c = 0; c < w.dim; c += kPanel) {
     with_vectors(panel_vectors(w.dim, c), [&](auto vectors) {
@@ -113,14 +119,17 @@ void key_tile(const Scratch& w, const float* x, const float* y, float* sums, int
 #pragma clang loop unroll(full)
         for (int r = 0; r < rows; ++r) {
 #pragma clang loop unroll(full)
-          for (int n = 0; n < vectors(); ++n) tile.c[r][n] = load(sums + (j0 + r) * w.padded + c + n * kWidth);
+          for (int n = 0; n < vectors(); ++n)
+            tile.c[r][n] = load(sums + (j0 + r) * w.padded + c + n * kWidth);
         }
       }
-      tile.multiply(x + (from - i0) * w.cols + j0, 1, w.cols, y + from * w.padded + c, w.padded, to - from);
+      tile.multiply(x + (from - i0) * w.cols + j0, 1, w.cols, y + from * w.padded + c, w.padded,
+                    to - from);
 #pragma clang loop unroll(full)
       for (int r = 0; r < rows; ++r) {
 #pragma clang loop unroll(full)
-        for (int n = 0; n < vectors(); ++n) store(sums + (j0 + r) * w.padded + c + n * kWidth, tile.c[r][n]);
+        for (int n = 0; n < vectors(); ++n)
+          store(sums + (j0 + r) * w.padded + c + n * kWidth, tile.c[r][n]);
       }
     });
   }
@@ -129,14 +138,17 @@ void key_tile(const Scratch& w, const float* x, const float* y, float* sums, int
 void row_products(const float* dout, const float* out, int64_t stride, const Scratch& w) {
   for (int64_t t = 0; t < w.length; ++t, dout += stride, out += stride) {
     F d = zero();
-    for_vectors(w.dim, [&](int64_t c, auto lanes) { d = fma(lanes.load(dout + c), lanes.load(out + c), d); });
+    for_vectors(w.dim, [&](int64_t c, auto lanes) {
+      d = fma(lanes.load(dout + c), lanes.load(out + c), d);
+    });
     w.delta[t] = sum(d);
   }
 }
 
-/// dq of a head of queries, and its dkeys and dvalues in the scratch, whose keys and values are packed.
-void head(const Scratch& w, const float* dout, const float* q, const float* out, const float* lse, float* dqkv,
-          float* dbias, int64_t width, int64_t stride) {
+/// dq of a head of queries, and its dkeys and dvalues in the scratch, whose keys and values are
+/// packed.
+void head(const Scratch& w, const float* dout, const float* q, const float* out, const float* lse,
+          float* dqkv, float* dbias, int64_t width, int64_t stride) {
   const int64_t length = w.length;
   const float scale = 1 / std::sqrt(static_cast<float>(w.dim));
   pack_rows(q, stride, length, w.dim, w.padded, w.queries);
@@ -146,7 +158,9 @@ void head(const Scratch& w, const float* dout, const float* q, const float* out,
   for (int64_t i0 = 0; i0 < length; i0 += kBlock) {
     const int64_t to = least(i0 + kBlock, length);
     for (int64_t i = i0; i < to; i += kTileRows) {
-      with_rows(to - i, [&](auto rows) { query_tile<rows()>(w, lse, i, i - i0, scale, dqkv, dbias, stride); });
+      with_rows(to - i, [&](auto rows) {
+        query_tile<rows()>(w, lse, i, i - i0, scale, dqkv, dbias, stride);
+      });
     }
     for (int64_t j = 0; j < to; j += kTileRows) {
       with_rows(to - j, [&](auto rows) {
@@ -157,8 +171,8 @@ void head(const Scratch& w, const float* dout, const float* q, const float* out,
   }
 }
 
-void put_keys_and_values(const Scratch& w, float* dk, float* dv, float* dk_bias, float* dv_bias, int64_t stride,
-                         bool more) {
+void put_keys_and_values(const Scratch& w, float* dk, float* dv, float* dk_bias, float* dv_bias,
+                         int64_t stride, bool more) {
   const F scale = set(1 / std::sqrt(static_cast<float>(w.dim)));
   for (int64_t t = 0; t < w.length; ++t) {
     for (int64_t c = 0; c < w.dim; c += kWidth) {
@@ -169,9 +183,10 @@ void put_keys_and_values(const Scratch& w, float* dk, float* dv, float* dk_bias,
   }
 }
 
-void attention_backward(const float* dout, const float* qkv, const float* out, const float* lse, float* dqkv,
-                        float* dbias, float* work, const AttentionShape& shape) {
-  const int64_t length = shape.length, dim = shape.dim, width = shape.heads * dim, stride = shape.columns();
+void attention_backward(const float* dout, const float* qkv, const float* out, const float* lse,
+                        float* dqkv, float* dbias, float* work, const AttentionShape& shape) {
+  const int64_t length = shape.length, dim = shape.dim, width = shape.heads * dim,
+                stride = shape.columns();
   const Scratch w(work, length, dim);
   const float log2_scale = 1.44269504f / std::sqrt(static_cast<float>(dim));
   const auto bias_at = [&](int64_t column) { return dbias == nullptr ? nullptr : dbias + column; };
@@ -195,7 +210,8 @@ void attention_backward(const float* dout, const float* qkv, const float* out, c
 
 int64_t attention_work(const AttentionShape& shape) {
   const Scratch backward(nullptr, shape.length, shape.dim);
-  const int64_t forward = backward.cols * shape.dim + shape.length * backward.padded + kTileRows * backward.cols;
+  const int64_t forward =
+      backward.cols * shape.dim + shape.length * backward.padded + kTileRows * backward.cols;
   return backward.floats > forward ? backward.floats : forward;
 }
 

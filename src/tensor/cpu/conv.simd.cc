@@ -1,14 +1,16 @@
-// Convolutions as products that read the padded image where it lies. A row of the kernel (kernel x in floats) is
-// contiguous in an image row, so the patch of a pixel is `taps` runs of `depth` floats, an image row apart; the patch
-// of the next pixel starts one pixel later.
-//   a tile  kRows pixels of an image row, or of up to three short rows, by two vectors of output channels, in registers
-//           over all taps: 14 x 32 with AVX-512, 6 x 16 with AVX2
+// Convolutions as products that read the padded image where it lies. A row of the kernel (kernel x
+// in floats) is contiguous in an image row, so the patch of a pixel is `taps` runs of `depth`
+// floats, an image row apart; the patch of the next pixel starts one pixel later.
+//   a tile  kRows pixels of an image row, or of up to three short rows, by two vectors of output
+//           channels, in registers over all taps: 14 x 32 with AVX-512, 6 x 16 with AVX2
 //   panels  the weights [strip][tap row, tap column, in][kConvStrip]
-// Nothing is unrolled into a matrix of patches: an image and a strip of weights stay in the second-level cache.
+// Nothing is unrolled into a matrix of patches: an image and a strip of weights stay in the
+// second-level cache.
 //
-// The input's gradient is a convolution of dy with the turned kernel. With a stride of 2 it falls into four of them, by
-// the parity of a pixel's row and column: an odd row meets kernel rows 2 and 0, in adjacent rows of dy, an even one
-// kernel row 1. The order 2, 0, 1 of the panels makes each of the four contiguous.
+// The input's gradient is a convolution of dy with the turned kernel. With a stride of 2 it falls
+// into four of them, by the parity of a pixel's row and column: an odd row meets kernel rows 2 and
+// 0, in adjacent rows of dy, an even one kernel row 1. The order 2, 0, 1 of the panels makes each
+// of the four contiguous.
 #include <cstring>
 #include <utility>
 
@@ -25,8 +27,9 @@ constexpr int kGroups = 3;
 int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t parts(int64_t n, int64_t most) { return (n + most - 1) / most; }
 
-/// A product over pixels. Pixel w of row h reads runs of `depth` floats at a + h a_row + w a_pixel + t a_tap, t < taps,
-/// meets the panels' rows from b + t b_tap on, and lands at out + h out_row + w out_pixel.
+/// A product over pixels. Pixel w of row h reads runs of `depth` floats at a + h a_row + w a_pixel
+/// + t a_tap, t < taps, meets the panels' rows from b + t b_tap on, and lands at out + h out_row +
+/// w out_pixel.
 struct Plane {
   const float* a;
   int64_t rows, pixels, taps, depth, a_row, a_pixel, a_tap;
@@ -111,7 +114,8 @@ TileOf tile_of(int64_t groups, int64_t rows) {
 
 void product(const Plane& p) {
   if (p.rows == 0 || p.pixels == 0) return;
-  const int64_t across = parts(p.pixels, parts(p.pixels, kRows)), together = least(kGroups, kRows / across);
+  const int64_t across = parts(p.pixels, parts(p.pixels, kRows)),
+                together = least(kGroups, kRows / across);
   for (int64_t j = 0; j < p.columns; j += 2 * kWidth) {
     const int64_t columns = p.columns - j;
     const float* b = p.b + j / kConvStrip * p.b_strip + j % kConvStrip;
@@ -119,8 +123,10 @@ void product(const Plane& p) {
       const int64_t groups = least(together, p.rows - h);
       for (int64_t w = 0; w < p.pixels; w += across) {
         const int64_t rows = least(across, p.pixels - w);
-        const TileOf compute = columns > kWidth ? tile_of<2>(groups, rows) : tile_of<1>(groups, rows);
-        compute(p, p.a + h * p.a_row + w * p.a_pixel, b, p.out + h * p.out_row + w * p.out_pixel + j, columns);
+        const TileOf compute =
+            columns > kWidth ? tile_of<2>(groups, rows) : tile_of<1>(groups, rows);
+        compute(p, p.a + h * p.a_row + w * p.a_pixel, b,
+                p.out + h * p.out_row + w * p.out_pixel + j, columns);
       }
     }
   }
@@ -128,28 +134,29 @@ void product(const Plane& p) {
 
 void forward(const float* padded, const float* panels, float* y, const ConvShape& s) {
   const int64_t pitch = (s.width + 2) * s.in, rim = s.kernel == 1 ? 1 : 0;
-  product({padded + rim * (pitch + s.in), s.out_height(), s.out_width(), s.kernel, s.kernel * s.in, s.stride * pitch,
-           s.stride * s.in, pitch, panels, s.kernel * s.in * kConvStrip, s.kernel * s.kernel * s.in * kConvStrip, y,
-           s.out_width() * s.out, s.out, s.out, false});
+  product({padded + rim * (pitch + s.in), s.out_height(), s.out_width(), s.kernel, s.kernel * s.in,
+           s.stride * pitch, s.stride * s.in, pitch, panels, s.kernel * s.in * kConvStrip,
+           s.kernel * s.kernel * s.in * kConvStrip, y, s.out_width() * s.out, s.out, s.out, false});
 }
 
 void input_gradient(const float* dy, const float* panels, float* dx, const ConvShape& s, bool add) {
-  const int64_t pitch = (s.out_width() + 2) * s.out, strip = s.kernel * s.kernel * s.out * kConvStrip;
+  const int64_t pitch = (s.out_width() + 2) * s.out,
+                strip = s.kernel * s.kernel * s.out * kConvStrip;
   const int64_t row = s.width * s.in, inside = pitch + s.out, tap = s.kernel * s.out * kConvStrip;
   if (s.kernel == 1) {
-    return product({dy + inside, s.out_height(), s.out_width(), 1, s.out, pitch, s.out, pitch, panels, tap, strip, dx,
-                    s.stride * row, s.stride * s.in, s.in, add});
+    return product({dy + inside, s.out_height(), s.out_width(), 1, s.out, pitch, s.out, pitch,
+                    panels, tap, strip, dx, s.stride * row, s.stride * s.in, s.in, add});
   }
   if (s.stride == 1) {
-    return product(
-        {dy, s.height, s.width, 3, 3 * s.out, pitch, s.out, pitch, panels, tap, strip, dx, row, s.in, s.in, add});
+    return product({dy, s.height, s.width, 3, 3 * s.out, pitch, s.out, pitch, panels, tap, strip,
+                    dx, row, s.in, s.in, add});
   }
   for (const int64_t odd_row : {0, 1}) {
     for (const int64_t odd_column : {0, 1}) {
       const float* b = panels + (odd_row ? 0 : 2 * tap) + (odd_column ? 0 : 2 * s.out * kConvStrip);
-      product({dy + inside, (s.height + 1 - odd_row) / 2, (s.width + 1 - odd_column) / 2, odd_row + 1,
-               (odd_column + 1) * s.out, pitch, s.out, pitch, b, tap, strip, dx + odd_row * row + odd_column * s.in,
-               2 * row, 2 * s.in, s.in, add});
+      product({dy + inside, (s.height + 1 - odd_row) / 2, (s.width + 1 - odd_column) / 2,
+               odd_row + 1, (odd_column + 1) * s.out, pitch, s.out, pitch, b, tap, strip,
+               dx + odd_row * row + odd_column * s.in, 2 * row, 2 * s.in, s.in, add});
     }
   }
 }

@@ -5,10 +5,12 @@
 
 namespace tutti::TUTTI_ISA {
 
-/// sums[j * channels + c] = the sum over pixels p of term(p, c, lanes, j-th of its n values), where term(p, c, lanes,
-/// out) writes n values to out. Pixel p belongs to chain p % 4: one chain would wait for every addition.
+/// sums[j * channels + c] = the sum over pixels p of term(p, c, lanes, j-th of its n values), where
+/// term(p, c, lanes, out) writes n values to out. Pixel p belongs to chain p % 4: one chain would
+/// wait for every addition.
 template <int n, typename Term>
-inline __attribute__((always_inline)) void pixel_sums(int64_t pixels, int64_t channels, float* sums, Term&& term) {
+inline __attribute__((always_inline)) void pixel_sums(int64_t pixels, int64_t channels, float* sums,
+                                                      Term&& term) {
   for_vectors(channels, [&](int64_t c, auto lanes) {
     F s[4][n];
 #pragma clang loop unroll(full)
@@ -31,7 +33,8 @@ inline __attribute__((always_inline)) void pixel_sums(int64_t pixels, int64_t ch
     if (p + 1 < pixels) add(p + 1, 1);
     if (p + 2 < pixels) add(p + 2, 2);
 #pragma clang loop unroll(full)
-    for (int j = 0; j < n; ++j) lanes.store(sums + j * channels + c, (s[0][j] + s[1][j]) + (s[2][j] + s[3][j]));
+    for (int j = 0; j < n; ++j)
+      lanes.store(sums + j * channels + c, (s[0][j] + s[1][j]) + (s[2][j] + s[3][j]));
   });
 }
 

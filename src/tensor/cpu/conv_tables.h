@@ -1,4 +1,5 @@
-// What each conv*.simd.cc and pool.simd.cc file puts into the table of convolution kernels, once per instruction set.
+// What each conv*.simd.cc and pool.simd.cc file puts into the table of convolution kernels, once
+// per instruction set.
 #pragma once
 
 #include "tensor/conv.h"

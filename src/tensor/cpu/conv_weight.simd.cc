@@ -1,6 +1,7 @@
-// The gradient of a convolution's weight over one image: panels [tap, in][kConvStrip] = the sum over output pixels of
-// the pixel's patch times its dy. A tile is a few neighbours in the patch, contiguous in the padded image, by two
-// vectors of dy, in registers over all pixels; what earlier images left is added at the end, so that chains stay short.
+// The gradient of a convolution's weight over one image: panels [tap, in][kConvStrip] = the sum
+// over output pixels of the pixel's patch times its dy. A tile is a few neighbours in the patch,
+// contiguous in the padded image, by two vectors of dy, in registers over all pixels; what earlier
+// images left is added at the end, so that chains stay short.
 #include <utility>
 
 #include "tensor/cpu/conv_tables.h"
@@ -70,10 +71,13 @@ TileOf tile_of(int64_t rows, std::index_sequence<i...>) {
   return all[rows - 1];
 }
 
-void weight_gradient(const float* padded, const float* dy, float* panels, const ConvShape& s, bool first) {
+void weight_gradient(const float* padded, const float* dy, float* panels, const ConvShape& s,
+                     bool first) {
   const int64_t pitch = (s.width + 2) * s.in, dy_pitch = (s.out_width() + 2) * s.out;
-  const int64_t rim = s.kernel == 1 ? 1 : 0, run = s.kernel * s.in, each = parts(run, parts(run, kRows));
-  const Pixels pixels{s.out_height(), s.out_width(), s.stride * pitch, s.stride * s.in, dy_pitch, s.out, first};
+  const int64_t rim = s.kernel == 1 ? 1 : 0, run = s.kernel * s.in,
+                each = parts(run, parts(run, kRows));
+  const Pixels pixels{s.out_height(), s.out_width(), s.stride * pitch, s.stride * s.in, dy_pitch,
+                      s.out,          first};
   const float *a = padded + rim * (pitch + s.in), *b = dy + dy_pitch + s.out;
   for (int64_t j = 0; j < s.out; j += 2 * kWidth) {
     const int64_t columns = s.out - j;
@@ -81,8 +85,9 @@ void weight_gradient(const float* padded, const float* dy, float* panels, const 
     for (int64_t t = 0; t < s.kernel; ++t) {
       for (int64_t k = 0; k < run; k += each) {
         const int64_t rows = least(each, run - k);
-        const TileOf compute = columns > kWidth ? tile_of<2>(rows, std::make_index_sequence<kRows>{})
-                                                : tile_of<1>(rows, std::make_index_sequence<kRows>{});
+        const TileOf compute = columns > kWidth
+                                   ? tile_of<2>(rows, std::make_index_sequence<kRows>{})
+                                   : tile_of<1>(rows, std::make_index_sequence<kRows>{});
         compute(pixels, a + t * pitch + k, b + j, strip + (t * run + k) * kConvStrip, columns);
       }
     }

@@ -1,8 +1,10 @@
-// Keyed dropout fused into what stands beside it (bias and residual; embedding; bias gradients). Masks are drawn again
-// in backward, never stored.
-//   a row of a sample is cut into groups of 64 columns; group g of row r takes the 16 Philox blocks from
+// Keyed dropout fused into what stands beside it (bias and residual; embedding; bias gradients).
+// Masks are drawn again in backward, never stored.
+//   a row of a sample is cut into groups of 64 columns; group g of row r takes the 16 Philox blocks
+//   from
 //   16 (r ceil(cols / 64) + g) of the stream of (seed, step, block, site, sample)
-//   column 64 g + 16 j + l of the row is word j of the l-th of these blocks: whole vectors of words, nothing to
+//   column 64 g + 16 j + l of the row is word j of the l-th of these blocks: whole vectors of
+//   words, nothing to
 //   transpose
 #include "base/philox.h"
 #include "tensor/cpu/kernel_tables.h"
@@ -16,7 +18,9 @@ constexpr int kGroup = 64, kBlocks = 16;
 
 #if defined(__AVX512F__)
 inline I set_words(uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
-inline I lane_numbers() { return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
+inline I lane_numbers() {
+  return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
 inline I plus(I a, I b) { return _mm512_add_epi32(a, b); }
 inline I exclusive_or(I a, I b) { return _mm512_xor_si512(a, b); }
 inline void products(I a, I m, I& lo, I& hi) {
@@ -56,7 +60,8 @@ class Masks {
     const int64_t row = dropout_.first_row + array_row;
     row_ = row % dropout_.rows_per_sample;
     if (row_ != 0 && array_row != 0) return;
-    const uint64_t sample = static_cast<uint64_t>(dropout_.first_sample + row / dropout_.rows_per_sample);
+    const uint64_t sample =
+        static_cast<uint64_t>(dropout_.first_sample + row / dropout_.rows_per_sample);
     const uint64_t place = uint64_t{dropout_.block} << 44 | uint64_t{dropout_.site} << 40 | sample;
     stream_ = philox_stream({dropout_.seed, Purpose::kDropout, dropout_.step, place});
   }
@@ -66,7 +71,8 @@ class Masks {
     const uint64_t index = static_cast<uint64_t>(row_ * groups_ + group) * kBlocks;
     for (int part = 0; part < kBlocks; part += kWidth) {
       I c0 = set_words(stream_.counter[0]), c1 = set_words(stream_.counter[1]);
-      I c2 = plus(set_words(static_cast<uint32_t>(index) + static_cast<uint32_t>(part)), lane_numbers());
+      I c2 = plus(set_words(static_cast<uint32_t>(index) + static_cast<uint32_t>(part)),
+                  lane_numbers());
       I c3 = set_words(static_cast<uint32_t>(index >> 32));
       uint32_t k0 = stream_.key[0], k1 = stream_.key[1];
       for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
@@ -97,7 +103,8 @@ class Masks {
 
 /// Calls body(row, column, lanes, factor) over the array.
 template <typename Body>
-inline __attribute__((always_inline)) void masked(const Dropout& dropout, int64_t rows, int64_t cols, Body&& body) {
+inline __attribute__((always_inline)) void masked(const Dropout& dropout, int64_t rows,
+                                                  int64_t cols, Body&& body) {
   Masks masks(dropout, cols);
   alignas(64) float factor[kGroup];
   for (int64_t r = 0; r < rows; ++r) {
@@ -113,29 +120,33 @@ inline __attribute__((always_inline)) void masked(const Dropout& dropout, int64_
 
 bool off(const Dropout* dropout) { return dropout == nullptr || dropout->rate == 0; }
 
-void bias_residual(const float* y, const float* bias, const float* x, float* out, int64_t rows, int64_t cols,
-                   const Dropout* dropout) {
+void bias_residual(const float* y, const float* bias, const float* x, float* out, int64_t rows,
+                   int64_t cols, const Dropout* dropout) {
   if (off(dropout)) {
     for (int64_t r = 0; r < rows; ++r, y += cols, x += cols, out += cols) {
       for_vectors(cols, [&](int64_t c, auto lanes) {
-        lanes.store(out + c, lanes.load(x + c) + (lanes.load(y + c) + load_or_zero(bias, c, lanes)));
+        lanes.store(out + c,
+                    lanes.load(x + c) + (lanes.load(y + c) + load_or_zero(bias, c, lanes)));
       });
     }
     return;
   }
   masked(*dropout, rows, cols, [&](int64_t r, int64_t c, auto lanes, F factor) {
     const int64_t i = r * cols + c;
-    lanes.store(out + i, fma(lanes.load(y + i) + load_or_zero(bias, c, lanes), factor, lanes.load(x + i)));
+    lanes.store(out + i,
+                fma(lanes.load(y + i) + load_or_zero(bias, c, lanes), factor, lanes.load(x + i)));
   });
 }
 
-void dropout_backward(const float* dy, float* out, float* sums, int64_t rows, int64_t cols, const Dropout* dropout) {
+void dropout_backward(const float* dy, float* out, float* sums, int64_t rows, int64_t cols,
+                      const Dropout* dropout) {
   clear(sums, cols);
   if (off(dropout)) {
     if (sums == nullptr) return;
     for (int64_t r = 0; r < rows; ++r, dy += cols) {
-      for_vectors(cols,
-                  [&](int64_t c, auto lanes) { lanes.store(sums + c, lanes.load(sums + c) + lanes.load(dy + c)); });
+      for_vectors(cols, [&](int64_t c, auto lanes) {
+        lanes.store(sums + c, lanes.load(sums + c) + lanes.load(dy + c));
+      });
     }
     return;
   }
@@ -146,11 +157,12 @@ void dropout_backward(const float* dy, float* out, float* sums, int64_t rows, in
   });
 }
 
-void embed(const int64_t* tokens, const float* token, const float* position, float* out, int64_t rows, int64_t length,
-           int64_t cols, const Dropout* dropout) {
+void embed(const int64_t* tokens, const float* token, const float* position, float* out,
+           int64_t rows, int64_t length, int64_t cols, const Dropout* dropout) {
   if (off(dropout)) {
     for (int64_t r = 0; r < rows; ++r) {
-      const float *t = token + tokens[r] * cols, *p = position == nullptr ? nullptr : position + r % length * cols;
+      const float *t = token + tokens[r] * cols,
+                  *p = position == nullptr ? nullptr : position + r % length * cols;
       for_vectors(cols, [&](int64_t c, auto lanes) {
         lanes.store(out + r * cols + c, lanes.load(t + c) + load_or_zero(p, c, lanes));
       });
@@ -158,13 +170,15 @@ void embed(const int64_t* tokens, const float* token, const float* position, flo
     return;
   }
   masked(*dropout, rows, cols, [&](int64_t r, int64_t c, auto lanes, F factor) {
-    const F sum = lanes.load(token + tokens[r] * cols + c) + load_or_zero(position, r % length * cols + c, lanes);
+    const F sum = lanes.load(token + tokens[r] * cols + c) +
+                  load_or_zero(position, r % length * cols + c, lanes);
     lanes.store(out + r * cols + c, sum * factor);
   });
 }
 
-void embed_backward(const int64_t* tokens, const float* dout, float* dtoken, float* dposition, int64_t rows,
-                    int64_t length, int64_t vocab, int64_t cols, const Dropout* dropout) {
+void embed_backward(const int64_t* tokens, const float* dout, float* dtoken, float* dposition,
+                    int64_t rows, int64_t length, int64_t vocab, int64_t cols,
+                    const Dropout* dropout) {
   clear(dtoken, vocab * cols);
   clear(dposition, length * cols);
   const auto add = [&](int64_t r, int64_t c, auto lanes, F d) {
@@ -173,7 +187,8 @@ void embed_backward(const int64_t* tokens, const float* dout, float* dtoken, flo
   };
   if (off(dropout)) {
     for (int64_t r = 0; r < rows; ++r) {
-      for_vectors(cols, [&](int64_t c, auto lanes) { add(r, c, lanes, lanes.load(dout + r * cols + c)); });
+      for_vectors(
+          cols, [&](int64_t c, auto lanes) { add(r, c, lanes, lanes.load(dout + r * cols + c)); });
     }
     return;
   }
@@ -182,14 +197,16 @@ void embed_backward(const int64_t* tokens, const float* dout, float* dtoken, flo
   });
 }
 
-void positions(const float* x, const float* position, float* out, int64_t rows, int64_t first_row, int64_t length,
-               int64_t cols, const Dropout* dropout) {
+void positions(const float* x, const float* position, float* out, int64_t rows, int64_t first_row,
+               int64_t length, int64_t cols, const Dropout* dropout) {
   const auto sum = [&](int64_t r, int64_t c, auto lanes) {
-    return lanes.load(x + r * cols + c) + load_or_zero(position, (first_row + r) % length * cols + c, lanes);
+    return lanes.load(x + r * cols + c) +
+           load_or_zero(position, (first_row + r) % length * cols + c, lanes);
   };
   if (off(dropout)) {
     for (int64_t r = 0; r < rows; ++r)
-      for_vectors(cols, [&](int64_t c, auto lanes) { lanes.store(out + r * cols + c, sum(r, c, lanes)); });
+      for_vectors(
+          cols, [&](int64_t c, auto lanes) { lanes.store(out + r * cols + c, sum(r, c, lanes)); });
     return;
   }
   masked(*dropout, rows, cols, [&](int64_t r, int64_t c, auto lanes, F factor) {
@@ -197,8 +214,8 @@ void positions(const float* x, const float* position, float* out, int64_t rows, 
   });
 }
 
-void positions_backward(const float* dout, float* dx, float* dposition, int64_t rows, int64_t first_row, int64_t length,
-                        int64_t cols, const Dropout* dropout) {
+void positions_backward(const float* dout, float* dx, float* dposition, int64_t rows,
+                        int64_t first_row, int64_t length, int64_t cols, const Dropout* dropout) {
   clear(dposition, length * cols);
   const auto leave = [&](int64_t r, int64_t c, auto lanes, F d) {
     lanes.store(dx + r * cols + c, d);
@@ -206,7 +223,9 @@ void positions_backward(const float* dout, float* dx, float* dposition, int64_t 
   };
   if (off(dropout)) {
     for (int64_t r = 0; r < rows; ++r)
-      for_vectors(cols, [&](int64_t c, auto lanes) { leave(r, c, lanes, lanes.load(dout + r * cols + c)); });
+      for_vectors(cols, [&](int64_t c, auto lanes) {
+        leave(r, c, lanes, lanes.load(dout + r * cols + c));
+      });
     return;
   }
   masked(*dropout, rows, cols, [&](int64_t r, int64_t c, auto lanes, F factor) {

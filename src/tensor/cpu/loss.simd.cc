@@ -1,5 +1,5 @@
-// Softmax cross-entropy. Forward keeps the log-sum-exp of a row, from which backward has the probabilities with one
-// exponential.
+// Softmax cross-entropy. Forward keeps the log-sum-exp of a row, from which backward has the
+// probabilities with one exponential.
 #include <cmath>
 #include <limits>
 
@@ -10,18 +10,21 @@ namespace tutti::TUTTI_ISA {
 
 namespace {
 
-void cross_entropy(const float* logits, const int64_t* targets, float* lse, double* result, int64_t rows,
-                   int64_t cols) {
+void cross_entropy(const float* logits, const int64_t* targets, float* lse, double* result,
+                   int64_t rows, int64_t cols) {
   double total = 0;
   int64_t counted = 0;
   const F lowest = set(-std::numeric_limits<float>::infinity());
   for (int64_t r = 0; r < rows; ++r, logits += cols) {
     F top = lowest;
-    for_vectors(cols, [&](int64_t c, auto lanes) { top = max(top, lanes.keep(lanes.load(logits + c), lowest)); });
+    for_vectors(cols, [&](int64_t c, auto lanes) {
+      top = max(top, lanes.keep(lanes.load(logits + c), lowest));
+    });
     const float m = largest(top);
     const F vm = set(m);
     F s = zero();
-    for_vectors(cols, [&](int64_t c, auto lanes) { s = s + lanes.keep(exp(lanes.load(logits + c) - vm)); });
+    for_vectors(
+        cols, [&](int64_t c, auto lanes) { s = s + lanes.keep(exp(lanes.load(logits + c) - vm)); });
     const double row = static_cast<double>(m) + std::log(static_cast<double>(sum(s)));
     lse[r] = static_cast<float>(row);
     if (targets[r] < 0) continue;
@@ -33,15 +36,17 @@ void cross_entropy(const float* logits, const int64_t* targets, float* lse, doub
 }
 
 /// The CPU's float32 needs no loss scale.
-void cross_entropy_backward(const float* logits, const int64_t* targets, const float* lse, const double*,
-                            float* dlogits, int64_t rows, int64_t cols) {
+void cross_entropy_backward(const float* logits, const int64_t* targets, const float* lse,
+                            const double*, float* dlogits, int64_t rows, int64_t cols) {
   for (int64_t r = 0; r < rows; ++r, logits += cols, dlogits += cols) {
     if (targets[r] < 0) {
       for_vectors(cols, [&](int64_t c, auto lanes) { lanes.store(dlogits + c, zero()); });
       continue;
     }
     const F vl = set(lse[r]);
-    for_vectors(cols, [&](int64_t c, auto lanes) { lanes.store(dlogits + c, exp(lanes.load(logits + c) - vl)); });
+    for_vectors(cols, [&](int64_t c, auto lanes) {
+      lanes.store(dlogits + c, exp(lanes.load(logits + c) - vl));
+    });
     dlogits[targets[r]] -= 1;
   }
 }

@@ -1,19 +1,21 @@
-// Own float32 matmuls on one thread. c [m, n] = A B; A [m, k] and B [k, n] may each be stored transposed.
+// Own float32 matmuls on one thread. c [m, n] = A B; A [m, k] and B [k, n] may each be stored
+// transposed.
 //   kRows x kStrip  a tile of c, held in registers: 14 x 32 with AVX-512, 6 x 16 with AVX2
-//   1. k is cut into chunks of at most kDepth, n into panels of at most kPanelCols: a chunk of a panel of B fits the
-//      second-level cache
-//   2. the panel is packed into strips, [depth, kStrip] each; strips that few rows will use are read where they lie
-//   3. kRows rows of A at a time pass over the panel, read where they lie; a transposed A is packed, kRows columns at a
-//      time
-// Few rows of A times a transposed B would not pay for packing B: then the columns of B take the place of the rows, A
-// is packed, and tiles of c are transposed before they are stored.
+//   1. k is cut into chunks of at most kDepth, n into panels of at most kPanelCols: a chunk of a
+//      panel of B fits the second-level cache
+//   2. the panel is packed into strips, [depth, kStrip] each; strips that few rows will use are
+//      read where they lie
+//   3. kRows rows of A at a time pass over the panel, read where they lie; a transposed A is
+//      packed, kRows columns at a time
+// Few rows of A times a transposed B would not pay for packing B: then the columns of B take the
+// place of the rows, A is packed, and tiles of c are transposed before they are stored.
 //
-// While a tile computes it fetches what comes next: its lines of c, and a share of the following rows of A. Without
-// this the first touch of both costs about 5 %.
+// While a tile computes it fetches what comes next: its lines of c, and a share of the following
+// rows of A. Without this the first touch of both costs about 5 %.
 //
-// An element is one chain of FMAs in the order of k: the tile of a later chunk goes on from what stands in c. So its
-// bits depend on its row of A and its column of B alone: not on the other sizes, the cuts, the edges or the
-// instruction set.
+// An element is one chain of FMAs in the order of k: the tile of a later chunk goes on from what
+// stands in c. So its bits depend on its row of A and its column of B alone: not on the other
+// sizes, the cuts, the edges or the instruction set.
 #include <cstring>
 #include <utility>
 
@@ -28,11 +30,11 @@ constexpr int64_t kRows = kWidth == 16 ? 14 : 6;
 constexpr int64_t kStrip = 2 * kWidth;
 constexpr int64_t kDepth = 384, kPanelCols = 384;
 constexpr int64_t kLine = 16;  // floats of a cache line
-/// With at most this many rows packing a strip costs more than reading it with a row of B, and so a page, per step.
-/// AVX2's narrow tile takes such a step in half the time and cannot hide it.
+/// With at most this many rows packing a strip costs more than reading it with a row of B, and so a
+/// page, per step. AVX2's narrow tile takes such a step in half the time and cannot hide it.
 constexpr int64_t kUnpackedRows = kWidth == 16 ? 1024 : 0;
-/// Packing a transposed B costs as much as computing about 10 rows, so with up to kFewRows it is worth avoiding, unless
-/// more than kPadding rows of zeros would be computed instead.
+/// Packing a transposed B costs as much as computing about 10 rows, so with up to kFewRows it is
+/// worth avoiding, unless more than kPadding rows of zeros would be computed instead.
 constexpr int64_t kFewRows = 128, kPadding = 8;
 
 /// From this many floats on (1 MB, an L2 cache) a result may go past the caches.
@@ -42,7 +44,9 @@ int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t parts(int64_t n, int64_t most) { return (n + most - 1) / most; }
 
 /// An even cut of n > 0 into as few parts as `most` allows, in multiples of `step`.
-int64_t share(int64_t n, int64_t most, int64_t step) { return round_up(parts(n, parts(n, most)), step); }
+int64_t share(int64_t n, int64_t most, int64_t step) {
+  return round_up(parts(n, parts(n, most)), step);
+}
 
 /// Element (r, k) of A stands at at[r * row_stride + k * step].
 struct Left {
@@ -60,7 +64,8 @@ struct Target {
   bool fresh;             // nothing of it is computed yet
   bool streamed = false;  // whole strips of it go past the caches
 };
-/// Lines to fetch: `count` of them, `across` apart, for every kLine steps of k; the next ones are `along` further.
+/// Lines to fetch: `count` of them, `across` apart, for every kLine steps of k; the next ones are
+/// `along` further.
 struct Ahead {
   const float* at;
   int64_t count, across, along;
@@ -68,9 +73,10 @@ struct Ahead {
 
 /// tile += a b. Meanwhile it fetches `ahead` and up to c_rows rows of c, from next_c on.
 template <int rows>
-inline __attribute__((always_inline)) void accumulate(Tile<rows, 2>& tile, const Left& a, const Right& b, int64_t depth,
-                                                      const float* next_c, int64_t c_rows, int64_t c_stride,
-                                                      const Ahead& ahead) {
+inline __attribute__((always_inline)) void accumulate(Tile<rows, 2>& tile, const Left& a,
+                                                      const Right& b, int64_t depth,
+                                                      const float* next_c, int64_t c_rows,
+                                                      int64_t c_stride, const Ahead& ahead) {
   const float *left = a.at, *right = b.at, *next_left = ahead.at;
   int64_t k = 0;
   for (int64_t row = 0; k + kLine <= depth; k += kLine, ++row) {
@@ -101,7 +107,8 @@ template <int rows>
 void tile(const Left& a, const Right& b, int64_t depth, const Target& c, const Ahead& ahead) {
   Tile<rows, 2> tile;
   const bool whole = c.cols >= kStrip;
-  const M low = first(least(c.cols, kWidth)), high = first(c.cols > kWidth ? least(c.cols - kWidth, kWidth) : 0);
+  const M low = first(least(c.cols, kWidth)),
+          high = first(c.cols > kWidth ? least(c.cols - kWidth, kWidth) : 0);
   if (!c.fresh) {
 #pragma clang loop unroll(full)
     for (int r = 0; r < rows; ++r) {
@@ -110,8 +117,10 @@ void tile(const Left& a, const Right& b, int64_t depth, const Target& c, const A
       tile.c[r][1] = whole ? load(from + kWidth) : load(from + kWidth, high);
     }
   }
-  // A tile that starts from c needs it before it computes, so it is the next tile's that is fetched.
-  accumulate(tile, a, b, depth, c.fresh ? c.at : c.at + kStrip, c.streamed ? 0 : rows, c.stride, ahead);
+  // A tile that starts from c needs it before it computes, so it is the next tile's that is
+  // fetched.
+  accumulate(tile, a, b, depth, c.fresh ? c.at : c.at + kStrip, c.streamed ? 0 : rows, c.stride,
+             ahead);
 #pragma clang loop unroll(full)
   for (int r = 0; r < rows; ++r) {
     float* to = c.at + r * c.stride;
@@ -130,7 +139,8 @@ void tile(const Left& a, const Right& b, int64_t depth, const Target& c, const A
 
 /// Row r of the tile goes to column r of c, whose cols are rows then; c is fresh.
 template <int rows>
-void transposed_tile(const Left& a, const Right& b, int64_t depth, const Target& c, const Ahead& ahead) {
+void transposed_tile(const Left& a, const Right& b, int64_t depth, const Target& c,
+                     const Ahead& ahead) {
   alignas(64) float lying[kWidth * kStrip] = {}, standing[kStrip * kWidth];
   Tile<rows, 2> tile;
   accumulate(tile, a, b, depth, c.at, c.cols, c.stride, ahead);
@@ -165,16 +175,20 @@ Ahead rows_ahead(const float* a, int64_t rows, int64_t stride, int64_t tile, int
   const int64_t each = parts(rows, tiles), from = tile * each;
   return {a + from * stride, from < rows ? least(each, rows - from) : 0, stride, kLine};
 }
-/// The same for kRows columns of a transposed A, by their last element: the line of the first is known from the columns
-/// before.
-Ahead columns_ahead(const float* a, int64_t columns, int64_t depth, int64_t stride, int64_t tile, int64_t tiles) {
-  const int64_t steps = parts(depth, kLine), each = parts(depth, tiles * steps), from = tile * steps * each;
-  return {a + from * stride + columns - 1, columns > 0 && from < depth ? each : 0, stride, each * stride};
+/// The same for kRows columns of a transposed A, by their last element: the line of the first is
+/// known from the columns before.
+Ahead columns_ahead(const float* a, int64_t columns, int64_t depth, int64_t stride, int64_t tile,
+                    int64_t tiles) {
+  const int64_t steps = parts(depth, kLine), each = parts(depth, tiles * steps),
+                from = tile * steps * each;
+  return {a + from * stride + columns - 1, columns > 0 && from < depth ? each : 0, stride,
+          each * stride};
 }
 
 /// out [depth, kStrip] = b [depth, cols] at `stride`, zeros behind cols.
 void pack_strip(const float* b, int64_t stride, int64_t depth, int64_t cols, float* out) {
-  const M low = first(least(cols, kWidth)), high = first(cols > kWidth ? least(cols - kWidth, kWidth) : 0);
+  const M low = first(least(cols, kWidth)),
+          high = first(cols > kWidth ? least(cols - kWidth, kWidth) : 0);
   for (int64_t k = 0; k < depth; ++k, b += stride, out += kStrip) {
     store(out, load(b, low));
     store(out + kWidth, load(b + kWidth, high));
@@ -194,7 +208,8 @@ bool few_rows(int64_t m, int64_t k) {
 }
 
 /// c = a b^T where few_rows(m, k).
-void few_rows_product(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k, float* work) {
+void few_rows_product(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k,
+                      float* work) {
   pack_transposed<kStrip>(a, k, m, k, 1, work);
   const int64_t strips = parts(m, kStrip);
   for (int64_t j = 0; j < n; j += kRows) {
@@ -208,17 +223,19 @@ void few_rows_product(const float* a, const float* b, float* c, int64_t m, int64
 }
 
 template <bool a_transposed, bool b_transposed>
-void product(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k, float* work) {
+void product(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k,
+             float* work) {
   if (m == 0 || n == 0) return;
   if (k == 0) {
     std::memset(c, 0, static_cast<size_t>(m * n) * sizeof(float));
     return;
   }
-  if (!a_transposed && b_transposed && few_rows(m, k)) return few_rows_product(a, b, c, m, n, k, work);
+  if (!a_transposed && b_transposed && few_rows(m, k))
+    return few_rows_product(a, b, c, m, n, k, work);
   const int64_t deepest = share(k, kDepth, kLine), widest = share(n, kPanelCols, kStrip);
   float *panel = work, *columns = work + deepest * widest;
-  // A weight's gradient that is larger than the cache and written in one go is not read before the next reduction: its
-  // lines need not be fetched to be overwritten.
+  // A weight's gradient that is larger than the cache and written in one go is not read before the
+  // next reduction: its lines need not be fetched to be overwritten.
   const bool streamed = a_transposed && deepest >= k && m * n >= kStreamed && n % kStrip == 0 &&
                         reinterpret_cast<uintptr_t>(c) % (kLine * sizeof(float)) == 0;
   for (int64_t k0 = 0; k0 < k; k0 += deepest) {
@@ -226,7 +243,9 @@ void product(const float* a, const float* b, float* c, int64_t m, int64_t n, int
     for (int64_t j0 = 0; j0 < n; j0 += widest) {
       const int64_t cols = least(widest, n - j0), strips = parts(cols, kStrip);
       const float* source = b_transposed ? b + j0 * k + k0 : b + k0 * n + j0;
-      const auto packed = [&](int64_t j) { return b_transposed || m > kUnpackedRows || cols - j < kStrip; };
+      const auto packed = [&](int64_t j) {
+        return b_transposed || m > kUnpackedRows || cols - j < kStrip;
+      };
       if (b_transposed) {
         pack_transposed<kStrip>(source, k, cols, depth, 1, panel);
       } else {

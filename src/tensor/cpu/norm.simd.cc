@@ -1,5 +1,5 @@
-// Layer norm and RMS norm. A row is read once for each sum and once for the result; it stays in the first-level cache
-// meanwhile.
+// Layer norm and RMS norm. A row is read once for each sum and once for the result; it stays in the
+// first-level cache meanwhile.
 #include <cmath>
 #include <cstring>
 
@@ -10,7 +10,8 @@ namespace tutti::TUTTI_ISA {
 
 namespace {
 
-/// The sum over a row of term(c, lanes), in four interleaved partial sums: one would wait for every addition.
+/// The sum over a row of term(c, lanes), in four interleaved partial sums: one would wait for every
+/// addition.
 template <typename Term>
 float row_sum(int64_t cols, Term term) {
   F s[4] = {zero(), zero(), zero(), zero()};
@@ -19,14 +20,16 @@ float row_sum(int64_t cols, Term term) {
 #pragma clang loop unroll(full)
     for (int i = 0; i < 4; ++i) s[i] = s[i] + term(c + i * kWidth, Whole{});
   }
-  for_vectors(cols - c, [&](int64_t rest, auto lanes) { s[0] = s[0] + lanes.keep(term(c + rest, lanes)); });
+  for_vectors(cols - c,
+              [&](int64_t rest, auto lanes) { s[0] = s[0] + lanes.keep(term(c + rest, lanes)); });
   return sum((s[0] + s[1]) + (s[2] + s[3]));
 }
 
-void layer_norm(const float* x, const float* gamma, const float* beta, float* y, float* mean, float* rstd, int64_t rows,
-                int64_t cols, float eps) {
+void layer_norm(const float* x, const float* gamma, const float* beta, float* y, float* mean,
+                float* rstd, int64_t rows, int64_t cols, float eps) {
   for (int64_t r = 0; r < rows; ++r, x += cols, y += cols) {
-    const float m = row_sum(cols, [&](int64_t c, auto lanes) { return lanes.load(x + c); }) / static_cast<float>(cols);
+    const float m = row_sum(cols, [&](int64_t c, auto lanes) { return lanes.load(x + c); }) /
+                    static_cast<float>(cols);
     const F vm = set(m);
     const float squares = row_sum(cols, [&](int64_t c, auto lanes) {
       const F d = lanes.load(x + c) - vm;
@@ -43,10 +46,12 @@ void layer_norm(const float* x, const float* gamma, const float* beta, float* y,
   }
 }
 
-// With n = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - n mean(g n)), dgamma = sum dy n, dbeta = sum dy.
+// With n = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - n mean(g n)), dgamma = sum dy
+// n, dbeta = sum dy.
 template <bool has_residual>
-void backward(const float* dy, const float* x, const float* mean, const float* rstd, const float* gamma,
-              const float* residual, float* dx, float* dgamma, float* dbeta, int64_t rows, int64_t cols) {
+void backward(const float* dy, const float* x, const float* mean, const float* rstd,
+              const float* gamma, const float* residual, float* dx, float* dgamma, float* dbeta,
+              int64_t rows, int64_t cols) {
   clear(dgamma, cols);
   clear(dbeta, cols);
   for (int64_t r = 0; r < rows; ++r, dy += cols, x += cols, dx += cols) {
@@ -77,8 +82,9 @@ void backward(const float* dy, const float* x, const float* mean, const float* r
   }
 }
 
-void layer_norm_backward(const float* dy, const float* x, const float* mean, const float* rstd, const float* gamma,
-                         const float* residual, float* dx, float* dgamma, float* dbeta, int64_t rows, int64_t cols) {
+void layer_norm_backward(const float* dy, const float* x, const float* mean, const float* rstd,
+                         const float* gamma, const float* residual, float* dx, float* dgamma,
+                         float* dbeta, int64_t rows, int64_t cols) {
   if (residual != nullptr) {
     backward<true>(dy, x, mean, rstd, gamma, residual, dx, dgamma, dbeta, rows, cols);
   } else {
@@ -86,7 +92,8 @@ void layer_norm_backward(const float* dy, const float* x, const float* mean, con
   }
 }
 
-void rms_norm(const float* x, const float* gamma, float* y, float* rstd, int64_t rows, int64_t cols, float eps) {
+void rms_norm(const float* x, const float* gamma, float* y, float* rstd, int64_t rows, int64_t cols,
+              float eps) {
   for (int64_t r = 0; r < rows; ++r, x += cols, y += cols) {
     const float squares = row_sum(cols, [&](int64_t c, auto lanes) {
       const F v = lanes.load(x + c);
@@ -94,14 +101,16 @@ void rms_norm(const float* x, const float* gamma, float* y, float* rstd, int64_t
     });
     rstd[r] = 1 / std::sqrt(squares / static_cast<float>(cols) + eps);
     const F vs = set(rstd[r]);
-    for_vectors(cols,
-                [&](int64_t c, auto lanes) { lanes.store(y + c, lanes.load(x + c) * vs * lanes.load(gamma + c)); });
+    for_vectors(cols, [&](int64_t c, auto lanes) {
+      lanes.store(y + c, lanes.load(x + c) * vs * lanes.load(gamma + c));
+    });
   }
 }
 
 // With n = x rstd and g = dy gamma: dx = rstd (g - n mean(g n)), dgamma = sum dy n.
-void rms_norm_backward(const float* dy, const float* x, const float* rstd, const float* gamma, const float* residual,
-                       float* dx, float* dgamma, int64_t rows, int64_t cols) {
+void rms_norm_backward(const float* dy, const float* x, const float* rstd, const float* gamma,
+                       const float* residual, float* dx, float* dgamma, int64_t rows,
+                       int64_t cols) {
   clear(dgamma, cols);
   for (int64_t r = 0; r < rows; ++r, dy += cols, x += cols, dx += cols) {
     const F vs = set(rstd[r]);

@@ -1,5 +1,5 @@
-// Norm, activation and a 2 x 2 pool in one go, and back. Which of the four won a maximum is computed again in backward
-// from the norm's input: nothing is stored for it.
+// Norm, activation and a 2 x 2 pool in one go, and back. Which of the four won a maximum is
+// computed again in backward from the norm's input: nothing is stored for it.
 #include "tensor/cpu/activation_math.h"
 #include "tensor/cpu/conv_tables.h"
 
@@ -21,8 +21,8 @@ struct Window {
 
 /// The pixels of a window are its upper row, then its lower one.
 template <typename Kind, typename Lanes>
-inline __attribute__((always_inline)) Window window(const float* y, int64_t row, int64_t pixel, F scale, F shift,
-                                                    Lanes lanes) {
+inline __attribute__((always_inline)) Window window(const float* y, int64_t row, int64_t pixel,
+                                                    F scale, F shift, Lanes lanes) {
   Window w;
   const int64_t at[4] = {0, pixel, row, row + pixel};
 #pragma clang loop unroll(full)
@@ -70,16 +70,17 @@ inline __attribute__((always_inline)) void with_kinds(Activation act, Pool pool,
   });
 }
 
-void pool_forward(const float* y, Affine affine, Activation act, Pool pool, float* out, int64_t height, int64_t width,
-                  int64_t channels) {
+void pool_forward(const float* y, Affine affine, Activation act, Pool pool, float* out,
+                  int64_t height, int64_t width, int64_t channels) {
   const int64_t row = width * channels;
   with_kinds(act, pool, [&](auto kind, auto how) {
     for (int64_t h = 0; h < height / 2; ++h) {
       for (int64_t w = 0; w < width / 2; ++w, out += channels) {
         const float* from = y + 2 * h * row + 2 * w * channels;
         for_vectors(channels, [&](int64_t c, auto lanes) {
-          const auto part = window<decltype(kind)>(from + c, row, channels, lanes.load(affine.scale + c),
-                                                   lanes.load(affine.shift + c), lanes);
+          const auto part =
+              window<decltype(kind)>(from + c, row, channels, lanes.load(affine.scale + c),
+                                     lanes.load(affine.shift + c), lanes);
           lanes.store(out + c, pooled<how.value>(part));
         });
       }
@@ -88,18 +89,19 @@ void pool_forward(const float* y, Affine affine, Activation act, Pool pool, floa
 }
 
 // The four pixels of a window are four chains of the sums.
-void pool_sums(const float* dout, const float* y, Affine affine, const float* mean, Activation act, Pool pool,
-               float* sums, int64_t height, int64_t width, int64_t channels) {
+void pool_sums(const float* dout, const float* y, Affine affine, const float* mean, Activation act,
+               Pool pool, float* sums, int64_t height, int64_t width, int64_t channels) {
   const int64_t row = width * channels;
   with_kinds(act, pool, [&](auto kind, auto how) {
     for_vectors(channels, [&](int64_t c, auto lanes) {
-      const F scale = lanes.load(affine.scale + c), shift = lanes.load(affine.shift + c), m = lanes.load(mean + c);
+      const F scale = lanes.load(affine.scale + c), shift = lanes.load(affine.shift + c),
+              m = lanes.load(mean + c);
       F s[4] = {zero(), zero(), zero(), zero()}, centred[4] = {zero(), zero(), zero(), zero()};
       const float* from_above = dout + c;
       for (int64_t h = 0; h < height / 2; ++h) {
         for (int64_t w = 0; w < width / 2; ++w, from_above += channels) {
-          const auto part =
-              window<decltype(kind)>(y + 2 * h * row + 2 * w * channels + c, row, channels, scale, shift, lanes);
+          const auto part = window<decltype(kind)>(y + 2 * h * row + 2 * w * channels + c, row,
+                                                   channels, scale, shift, lanes);
           F d[4];
           spread<how.value>(part, lanes.load(from_above), d);
 #pragma clang loop unroll(full)
@@ -123,8 +125,8 @@ void outside(const float* y, NormGradient g, float* to, int64_t channels) {
   });
 }
 
-void pool_backward(const float* dout, const float* y, Affine affine, NormGradient g, Activation act, Pool pool,
-                   float* padded, int64_t height, int64_t width, int64_t channels) {
+void pool_backward(const float* dout, const float* y, Affine affine, NormGradient g, Activation act,
+                   Pool pool, float* padded, int64_t height, int64_t width, int64_t channels) {
   const int64_t row = width * channels, pitch = row + 2 * channels;
   float* inside = padded + pitch + channels;
   with_kinds(act, pool, [&](auto kind, auto how) {
@@ -133,14 +135,17 @@ void pool_backward(const float* dout, const float* y, Affine affine, NormGradien
         const float* from = y + 2 * h * row + 2 * w * channels;
         float* to = inside + 2 * h * pitch + 2 * w * channels;
         for_vectors(channels, [&](int64_t c, auto lanes) {
-          const auto part = window<decltype(kind)>(from + c, row, channels, lanes.load(affine.scale + c),
-                                                   lanes.load(affine.shift + c), lanes);
+          const auto part =
+              window<decltype(kind)>(from + c, row, channels, lanes.load(affine.scale + c),
+                                     lanes.load(affine.shift + c), lanes);
           F d[4];
           spread<how.value>(part, lanes.load(dout + c), d);
-          const F m = lanes.load(g.mean + c), a = lanes.load(g.a + c), b = lanes.load(g.b + c), e = lanes.load(g.c + c);
+          const F m = lanes.load(g.mean + c), a = lanes.load(g.a + c), b = lanes.load(g.b + c),
+                  e = lanes.load(g.c + c);
           const int64_t at[4] = {0, channels, pitch, pitch + channels};
 #pragma clang loop unroll(full)
-          for (int i = 0; i < 4; ++i) lanes.store(to + at[i] + c, fma(d[i], a, fma(part.y[i] - m, b, e)));
+          for (int i = 0; i < 4; ++i)
+            lanes.store(to + at[i] + c, fma(d[i], a, fma(part.y[i] - m, b, e)));
         });
       }
     }

@@ -1,5 +1,5 @@
-// Rotary positions (Su et al.; pairs of halves, as GPT-NeoX and Llama have them). The bias of the layer before is added
-// on the way, and backward sums its gradient: one pass over the array each.
+// Rotary positions (Su et al.; pairs of halves, as GPT-NeoX and Llama have them). The bias of the
+// layer before is added on the way, and backward sums its gradient: one pass over the array each.
 #include "tensor/cpu/kernel_tables.h"
 #include "tensor/cpu/vec.h"
 
@@ -7,10 +7,11 @@ namespace tutti::TUTTI_ISA {
 
 namespace {
 
-/// Calls turn(row, column, cosines, sines) for each head of each row, and rest(row, column, count) for what is behind.
+/// Calls turn(row, column, cosines, sines) for each head of each row, and rest(row, column, count)
+/// for what is behind.
 template <typename Turn, typename Rest>
-inline __attribute__((always_inline)) void for_heads(const float* table, const RotaryShape& s, Turn&& turn,
-                                                     Rest&& rest) {
+inline __attribute__((always_inline)) void for_heads(const float* table, const RotaryShape& s,
+                                                     Turn&& turn, Rest&& rest) {
   for (int64_t r = 0; r < s.batch * s.length; ++r) {
     const float *cosines = table + r % s.length * s.dim, *sines = cosines + s.dim / 2;
     for (int64_t h = 0; h < s.heads; ++h) turn(r, h * s.dim, cosines, sines);
@@ -60,7 +61,9 @@ void rotary_backward(float* dx, const float* table, float* dbias, const RotarySh
       },
       [&](int64_t row, int64_t column, int64_t count) {
         const float* rest = dx + row * s.columns + column;
-        for_vectors(count, [&](int64_t c, auto lanes) { add_to(dbias, column + c, lanes.load(rest + c), lanes); });
+        for_vectors(count, [&](int64_t c, auto lanes) {
+          add_to(dbias, column + c, lanes.load(rest + c), lanes);
+        });
       });
 }
 

@@ -1,6 +1,6 @@
-// The register tile of attention and matmul, and the packing of their operands. A tile is a few rows by a few vectors
-// of a product, held in registers over the whole inner dimension. Attention's is up to 6 rows by kTileVectors vectors:
-// 24 of 32 registers with AVX-512, 12 of 16 with AVX2.
+// The register tile of attention and matmul, and the packing of their operands. A tile is a few
+// rows by a few vectors of a product, held in registers over the whole inner dimension. Attention's
+// is up to 6 rows by kTileVectors vectors: 24 of 32 registers with AVX-512, 12 of 16 with AVX2.
 #pragma once
 
 #include <cstring>
@@ -28,9 +28,10 @@ struct Tile {
     }
   }
 
-  /// c += a b over `depth`: element (r, k) of a stands at a[r * row_stride + k * step], row k of b at b + k * ldb.
-  __attribute__((always_inline)) void multiply(const float* a, int64_t row_stride, int64_t step, const float* b,
-                                               int64_t ldb, int64_t depth) {
+  /// c += a b over `depth`: element (r, k) of a stands at a[r * row_stride + k * step], row k of b
+  /// at b + k * ldb.
+  __attribute__((always_inline)) void multiply(const float* a, int64_t row_stride, int64_t step,
+                                               const float* b, int64_t ldb, int64_t depth) {
     for (int64_t k = 0; k < depth; ++k, a += step, b += ldb) {
       F bv[vectors];
 #pragma clang loop unroll(full)
@@ -80,13 +81,15 @@ inline int64_t panel_vectors(int64_t cols, int64_t from) {
 }
 
 /// out [rows, padded] = x [rows, dim] at `stride`, zeros behind dim.
-inline void pack_rows(const float* x, int64_t stride, int64_t rows, int64_t dim, int64_t padded, float* out) {
+inline void pack_rows(const float* x, int64_t stride, int64_t rows, int64_t dim, int64_t padded,
+                      float* out) {
   for (int64_t r = 0; r < rows; ++r, x += stride, out += padded) {
     for_vectors(dim, [&](int64_t c, auto lanes) { store(out + c, lanes.load(x + c)); });
   }
 }
 
-inline void transpose8(const float* x, int64_t stride, float* out, int64_t out_stride, float scale) {
+inline void transpose8(const float* x, int64_t stride, float* out, int64_t out_stride,
+                       float scale) {
   __m256 r[8], t[8];
   const __m256 s = _mm256_set1_ps(scale);
   for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(x + i * stride) * s;
@@ -106,10 +109,11 @@ inline void transpose8(const float* x, int64_t stride, float* out, int64_t out_s
   }
 }
 
-/// The transpose of x [rows, dim] at `stride`, times scale, as panels of `panel` columns: panel p is [dim, panel] and
-/// holds rows p * panel and on; zeros behind the last row.
+/// The transpose of x [rows, dim] at `stride`, times scale, as panels of `panel` columns: panel p
+/// is [dim, panel] and holds rows p * panel and on; zeros behind the last row.
 template <int panel = kPanel>
-inline void pack_transposed(const float* x, int64_t stride, int64_t rows, int64_t dim, float scale, float* out) {
+inline void pack_transposed(const float* x, int64_t stride, int64_t rows, int64_t dim, float scale,
+                            float* out) {
   for (; rows > 0; rows -= panel, x += panel * stride, out += dim * panel) {
     for (int64_t d = 0; d < dim; d += 8) {
       for (int64_t c = 0; c < panel; c += 8) {
@@ -120,7 +124,8 @@ inline void pack_transposed(const float* x, int64_t stride, int64_t rows, int64_
           continue;
         }
         for (int64_t k = 0; k < 8 && d + k < dim; ++k) {
-          for (int64_t i = 0; i < 8; ++i) to[k * panel + i] = c + i < rows ? from[i * stride + d + k] * scale : 0.0f;
+          for (int64_t i = 0; i < 8; ++i)
+            to[k * panel + i] = c + i < rows ? from[i * stride + d + k] * scale : 0.0f;
         }
       }
     }

@@ -1,5 +1,6 @@
-// A vector of floats (F, kWidth lanes) and a mask of lanes (M) for both instruction sets, so that a kernel is written
-// once. Only for *.simd.cc files: everything lies in the namespace of the instruction set that is being compiled.
+// A vector of floats (F, kWidth lanes) and a mask of lanes (M) for both instruction sets, so that a
+// kernel is written once. Only for *.simd.cc files: everything lies in the namespace of the
+// instruction set that is being compiled.
 #pragma once
 
 #include <immintrin.h>
@@ -20,7 +21,8 @@ inline F zero() { return _mm512_setzero_ps(); }
 inline F set(float x) { return _mm512_set1_ps(x); }
 inline F load(const float* p) { return _mm512_loadu_ps(p); }
 inline void store(float* p, F x) { _mm512_storeu_ps(p, x); }
-/// Past the caches, to whole lines that are not read soon; p is aligned to a vector. _mm_sfence afterwards.
+/// Past the caches, to whole lines that are not read soon; p is aligned to a vector. _mm_sfence
+/// afterwards.
 inline void stream(float* p, F x) { _mm512_stream_ps(p, x); }
 /// The first n lanes, 0 <= n <= kWidth.
 inline M first(int64_t n) { return static_cast<M>((1u << n) - 1); }
@@ -37,16 +39,20 @@ inline F max(F a, F b) { return _mm512_max_ps(a, b); }
 inline F min(F a, F b) { return _mm512_min_ps(a, b); }
 inline F abs(F a) { return _mm512_abs_ps(a); }
 inline F sqrt(F a) { return _mm512_sqrt_ps(a); }
-inline F round(F a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline F round(F a) {
+  return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 /// a 2^n for whole n.
 inline F scale2(F a, F n) { return _mm512_scalef_ps(a, n); }
 inline M less(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 
 inline __m256 halves_added(F a) {
-  return _mm512_castps512_ps256(a) + _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1));
+  return _mm512_castps512_ps256(a) +
+         _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1));
 }
 inline __m256 halves_max(F a) {
-  return _mm256_max_ps(_mm512_castps512_ps256(a), _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1)));
+  return _mm256_max_ps(_mm512_castps512_ps256(a),
+                       _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1)));
 }
 
 #else
@@ -62,7 +68,8 @@ inline F load(const float* p) { return _mm256_loadu_ps(p); }
 inline void store(float* p, F x) { _mm256_storeu_ps(p, x); }
 inline void stream(float* p, F x) { _mm256_stream_ps(p, x); }
 inline M first(int64_t n) {
-  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)),
+                            _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 inline F load(const float* p, M m) { return _mm256_maskload_ps(p, m); }
 inline void store(float* p, F x, M m) { _mm256_maskstore_ps(p, m, x); }
@@ -76,7 +83,8 @@ inline F abs(F a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 inline F sqrt(F a) { return _mm256_sqrt_ps(a); }
 inline F round(F a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline F scale2(F a, F n) {
-  const __m256i bits = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+  const __m256i bits =
+      _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
   return a * _mm256_castsi256_ps(bits);
 }
 inline M less(F a, F b) { return _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
@@ -100,8 +108,8 @@ inline float largest(F a) {
   return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
 }
 
-/// How a kernel's body touches memory: whole vectors, or the masked tail of a row. for_vectors calls body(column,
-/// lanes) with one or the other, so that both run the same arithmetic.
+/// How a kernel's body touches memory: whole vectors, or the masked tail of a row. for_vectors
+/// calls body(column, lanes) with one or the other, so that both run the same arithmetic.
 struct Whole {
   F load(const float* p) const { return TUTTI_ISA::load(p); }
   void store(float* p, F x) const { TUTTI_ISA::store(p, x); }
@@ -111,7 +119,8 @@ struct Tail {
   M mask;
   F load(const float* p) const { return TUTTI_ISA::load(p, mask); }
   void store(float* p, F x) const { TUTTI_ISA::store(p, x, mask); }
-  F keep(F x, F other = zero()) const { return select(mask, x, other); }  ///< what lanes past the end become
+  /// what lanes past the end become
+  F keep(F x, F other = zero()) const { return select(mask, x, other); }
 };
 template <typename Body>
 inline __attribute__((always_inline)) void for_vectors(int64_t cols, Body&& body) {
@@ -158,7 +167,8 @@ inline F exp(F x) {
   const F n = round(x * set(1.44269504f));
   F r = fnma(n, set(0.693359375f), x);
   r = fnma(n, set(-2.12194440e-4f), r);
-  constexpr float c[] = {1.0f, 1.00000004f, 0.499999921f, 0.166664202f, 0.0416682256f, 0.0083748158f, 0.00138368457f};
+  constexpr float c[] = {1.0f,          1.00000004f,   0.499999921f,  0.166664202f,
+                         0.0416682256f, 0.0083748158f, 0.00138368457f};
   return scale2(polynomial(r, c), n);
 }
 

@@ -1,5 +1,6 @@
-// Embedding and softmax cross-entropy over one slice of a vocabulary. The loss of a row is joined from the slices' own
-// maxima and sums in the order of the slices, in float64, so every slice's owner has the same bits.
+// Embedding and softmax cross-entropy over one slice of a vocabulary. The loss of a row is joined
+// from the slices' own maxima and sums in the order of the slices, in float64, so every slice's
+// owner has the same bits.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -16,19 +17,20 @@ constexpr int64_t kStatistics = 3;
 
 bool inside(int64_t id, int64_t first, int64_t count) { return id >= first && id < first + count; }
 
-void embed(const int64_t* tokens, const float* table, float* out, int64_t rows, int64_t cols, int64_t first,
-           int64_t count) {
+void embed(const int64_t* tokens, const float* table, float* out, int64_t rows, int64_t cols,
+           int64_t first, int64_t count) {
   for (int64_t r = 0; r < rows; ++r, out += cols) {
     if (inside(tokens[r], first, count)) {
-      std::memcpy(out, table + (tokens[r] - first) * cols, static_cast<size_t>(cols) * sizeof(float));
+      std::memcpy(out, table + (tokens[r] - first) * cols,
+                  static_cast<size_t>(cols) * sizeof(float));
     } else {
       clear(out, cols);
     }
   }
 }
 
-void embed_backward(const int64_t* tokens, const float* dout, float* dtable, int64_t rows, int64_t cols, int64_t first,
-                    int64_t count) {
+void embed_backward(const int64_t* tokens, const float* dout, float* dtable, int64_t rows,
+                    int64_t cols, int64_t first, int64_t count) {
   clear(dtable, count * cols);
   for (int64_t r = 0; r < rows; ++r, dout += cols) {
     if (!inside(tokens[r], first, count)) continue;
@@ -37,24 +39,28 @@ void embed_backward(const int64_t* tokens, const float* dout, float* dtable, int
   }
 }
 
-void statistics(const float* logits, const int64_t* targets, float* statistics, int64_t rows, int64_t first,
-                int64_t count) {
+void statistics(const float* logits, const int64_t* targets, float* statistics, int64_t rows,
+                int64_t first, int64_t count) {
   const F lowest = set(-std::numeric_limits<float>::infinity());
   for (int64_t r = 0; r < rows; ++r, logits += count, statistics += kStatistics) {
     F top = lowest;
-    for_vectors(count, [&](int64_t c, auto lanes) { top = max(top, lanes.keep(lanes.load(logits + c), lowest)); });
+    for_vectors(count, [&](int64_t c, auto lanes) {
+      top = max(top, lanes.keep(lanes.load(logits + c), lowest));
+    });
     const float m = largest(top);
     const F vm = set(m);
     F s = zero();
-    for_vectors(count, [&](int64_t c, auto lanes) { s = s + lanes.keep(exp(lanes.load(logits + c) - vm)); });
+    for_vectors(count, [&](int64_t c, auto lanes) {
+      s = s + lanes.keep(exp(lanes.load(logits + c) - vm));
+    });
     statistics[0] = m;
     statistics[1] = sum(s);
     statistics[2] = inside(targets[r], first, count) ? logits[targets[r] - first] : 0;
   }
 }
 
-void cross_entropy(const float* statistics, const int64_t* targets, float* lse, double* result, int64_t rows,
-                   int64_t slices) {
+void cross_entropy(const float* statistics, const int64_t* targets, float* lse, double* result,
+                   int64_t rows, int64_t slices) {
   double total = 0;
   int64_t counted = 0;
   for (int64_t r = 0; r < rows; ++r) {
@@ -79,15 +85,18 @@ void cross_entropy(const float* statistics, const int64_t* targets, float* lse, 
 }
 
 /// The CPU's float32 needs no loss scale.
-void cross_entropy_backward(const float* logits, const int64_t* targets, const float* lse, const double*,
-                            float* dlogits, int64_t rows, int64_t first, int64_t count) {
+void cross_entropy_backward(const float* logits, const int64_t* targets, const float* lse,
+                            const double*, float* dlogits, int64_t rows, int64_t first,
+                            int64_t count) {
   for (int64_t r = 0; r < rows; ++r, logits += count, dlogits += count) {
     if (targets[r] < 0) {
       clear(dlogits, count);
       continue;
     }
     const F vl = set(lse[r]);
-    for_vectors(count, [&](int64_t c, auto lanes) { lanes.store(dlogits + c, exp(lanes.load(logits + c) - vl)); });
+    for_vectors(count, [&](int64_t c, auto lanes) {
+      lanes.store(dlogits + c, exp(lanes.load(logits + c) - vl));
+    });
     if (inside(targets[r], first, count)) dlogits[targets[r] - first] -= 1;
   }
 }

@@ -32,7 +32,8 @@ std::vector<double> random_terms(uint64_t seed, int n, int low, int high) {
 template <typename T>
 void shuffle(std::vector<T>& values, uint64_t seed) {
   const PhiloxKey key{seed, Purpose::kTest, 2, 0};
-  for (size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[philox_below(key, i, i)]);
+  for (size_t i = values.size(); i > 1; --i)
+    std::swap(values[i - 1], values[philox_below(key, i, i)]);
 }
 
 }  // namespace
@@ -65,8 +66,8 @@ TEST(ExactSum, DoesNotDependOnHowPartialSumsWereMerged) {
 
 TEST(ExactSum, EqualsASumInQuadruplePrecisionWhereThatIsExact) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
-    // 53 bits of mantissa, 50 of spread and 10 of carries fit into the 113 of the reference: its additions do not
-    // round.
+    // 53 bits of mantissa, 50 of spread and 10 of carries fit into the 113 of the reference: its
+    // additions do not round.
     const auto terms = random_terms(seed, 1000, -25, 25);
     __float128 reference = 0;
     for (double term : terms) reference += term;
@@ -75,7 +76,8 @@ TEST(ExactSum, EqualsASumInQuadruplePrecisionWhereThatIsExact) {
 }
 
 TEST(ExactSum, OneTermComesBackUnchanged) {
-  for (double term : {0.0, 1.0, -1.0, 0x1p320, -0x1.fffffffffffffp319, 0x1.0000000000001p-300, 3.14159, -1e-80}) {
+  for (double term :
+       {0.0, 1.0, -1.0, 0x1p320, -0x1.fffffffffffffp319, 0x1.0000000000001p-300, 3.14159, -1e-80}) {
     EXPECT_EQ(sum_of({term}), term);
   }
 }

@@ -24,14 +24,16 @@ namespace {
 class Files : public testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tutti-file-test-XXXXXX").string();
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "tutti-file-test-XXXXXX").string();
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     folder = pattern;
   }
   void TearDown() override { std::filesystem::remove_all(folder); }
   std::string path(const std::string& name) const { return folder + "/" + name; }
   size_t files() const {
-    return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
+    return std::distance(std::filesystem::directory_iterator(folder),
+                         std::filesystem::directory_iterator());
   }
   std::string folder;
 };
@@ -65,21 +67,26 @@ TEST_F(Files, APathIsAFileAFolderSomethingElseOrNothing) {
   EXPECT_EQ(kind_at(path("link")), PathKind::kFile);
   EXPECT_EQ(kind_at(folder), PathKind::kFolder);
   EXPECT_EQ(kind_at("/dev/null"), PathKind::kOther);
-  for (const std::string& nothing : {path("none"), path("dangling"), path("file/below"), std::string()})
+  for (const std::string& nothing :
+       {path("none"), path("dangling"), path("file/below"), std::string()})
     EXPECT_EQ(kind_at(nothing), PathKind::kNothing) << nothing;
   EXPECT_EQ(names_in(folder), (std::vector<std::string>{"dangling", "file", "link"}));
 }
 
 TEST_F(Files, WhatCannotBeLookedAtIsNamedWithTheReason) {
   const std::string longest = path(std::string(300, 'x'));
-  EXPECT_EQ(message_of([&] { path_exists(longest); }), "cannot look at " + longest + ": File name too long");
+  EXPECT_EQ(message_of([&] { path_exists(longest); }),
+            "cannot look at " + longest + ": File name too long");
   std::filesystem::create_symlink("circle", path("circle"));
   EXPECT_EQ(message_of([&] { is_file(path("circle")); }),
             "cannot look at " + path("circle") + ": Too many levels of symbolic links");
-  EXPECT_EQ(message_of([&] { names_in(path("none")); }), "cannot read " + path("none") + ": No such file or directory");
+  EXPECT_EQ(message_of([&] { names_in(path("none")); }),
+            "cannot read " + path("none") + ": No such file or directory");
 }
 
-TEST_F(Files, AFileWithoutASizeIsReadToItsEnd) { EXPECT_GT(read_file("/proc/self/status").size(), 100u); }
+TEST_F(Files, AFileWithoutASizeIsReadToItsEnd) {
+  EXPECT_GT(read_file("/proc/self/status").size(), 100u);
+}
 
 TEST_F(Files, FailuresNameThePathTheOperationAndTheReason) {
   EXPECT_EQ(message_of([&] { read_file(path("none")); }),
@@ -92,7 +99,8 @@ TEST_F(Files, FailuresNameThePathTheOperationAndTheReason) {
 
 TEST_F(Files, AFailedWriteLeavesTheOldFileAndNoTemporary) {
   std::filesystem::create_directory(path("taken"));  // a rename of a file onto a folder fails
-  EXPECT_NE(message_of([&] { write_file_atomic(path("taken"), "new"); }).find("rename onto"), std::string::npos);
+  EXPECT_NE(message_of([&] { write_file_atomic(path("taken"), "new"); }).find("rename onto"),
+            std::string::npos);
   EXPECT_EQ(files(), 1u);
   EXPECT_TRUE(std::filesystem::is_directory(path("taken")));
 }
@@ -116,7 +124,9 @@ TEST_F(Files, AFullDiskIsAnErrorThatNamesIt) {
   Fd full(open("/dev/full", O_WRONLY));
   if (!full) GTEST_SKIP() << "no /dev/full here";
   const std::string text = "x";
-  EXPECT_EQ(message_of([&] { write_all(full.get(), std::as_bytes(std::span(text.data(), 1)), "/dev/full"); }),
+  EXPECT_EQ(message_of([&] {
+              write_all(full.get(), std::as_bytes(std::span(text.data(), 1)), "/dev/full");
+            }),
             "cannot write /dev/full: No space left on device");
   EXPECT_EQ(message_of([&] {
               open_event_file("/dev/full")->write({{"a", 1}});
@@ -206,11 +216,12 @@ TEST_F(Files, AnOutputThatMayNotBeWrittenIsRefusedBeforehandToo) {
     EXPECT_EQ(message, message_of([&] { refuse_bad_output(name); }));
     return message;
   };
-  EXPECT_EQ(refused(path("mine")),
-            "cannot write " + path("mine") + ": it is read-only; `chmod u+w` it, or name another file");
+  EXPECT_EQ(refused(path("mine")), "cannot write " + path("mine") +
+                                       ": it is read-only; `chmod u+w` it, or name another file");
   EXPECT_EQ(read_file(path("mine")), "precious");
   EXPECT_EQ(refused(folder), "cannot write " + folder + ": it is a folder");
-  EXPECT_EQ(refused(path("no/x")), "cannot write " + path("no/x") + ": there is no folder " + path("no"));
+  EXPECT_EQ(refused(path("no/x")),
+            "cannot write " + path("no/x") + ": there is no folder " + path("no"));
   EXPECT_EQ(refused(path("mine/x")), "cannot write " + path("mine/x") + ": Not a directory");
   EXPECT_EQ(refused(""), "the output needs a file's name, not an empty one");
   refuse_bad_output(path("fine"));
@@ -237,7 +248,8 @@ TEST_F(Files, EventsOfManyThreadsAreWholeLines) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
-      for (int i = 0; i < 100; ++i) sink->write({{"thread", t}, {"i", i}, {"text", std::string(i, 'x')}});
+      for (int i = 0; i < 100; ++i)
+        sink->write({{"thread", t}, {"i", i}, {"text", std::string(i, 'x')}});
     });
   }
   for (auto& thread : threads) thread.join();

@@ -28,8 +28,9 @@ std::string said(const std::function<void()>& act) {
 
 TEST(Message, OfMemoryThatRanOutSaysWhatIsLeftAndWhatTakesLess) {
   // Thrown by hand: a sanitizer ends a process that really asks for so much.
-  for (const auto& act : {std::function<void()>([] { throw std::bad_alloc(); }),
-                          std::function<void()>([] { throw std::length_error("vector::_M_default_append"); })}) {
+  for (const auto& act :
+       {std::function<void()>([] { throw std::bad_alloc(); }),
+        std::function<void()>([] { throw std::length_error("vector::_M_default_append"); })}) {
     const std::string text = said(act);
     EXPECT_TRUE(text.starts_with("memory ran out")) << text;
     EXPECT_NE(text.find("iB are available on this machine"), std::string::npos) << text;
@@ -45,8 +46,11 @@ TEST(Message, OfAPathNamesItAndTheReason) {
 }
 
 TEST(Message, OfOursIsItselfAndOfTorchWithoutItsStack) {
-  EXPECT_EQ(said([] { throw Error("the file is empty\nor is it"); }), "the file is empty\nor is it");
-  EXPECT_EQ(said([] { throw std::runtime_error("bad shape\nException raised from f at x.cpp:1\nframe #0"); }),
+  EXPECT_EQ(said([] { throw Error("the file is empty\nor is it"); }),
+            "the file is empty\nor is it");
+  EXPECT_EQ(said([] {
+              throw std::runtime_error("bad shape\nException raised from f at x.cpp:1\nframe #0");
+            }),
             "bad shape");
 }
 
@@ -60,7 +64,8 @@ TEST(Message, OfJsonHasNothingOfTheParsers) {
     return std::string("nothing was thrown");
   };
   EXPECT_EQ(fault([] { (void)json::parse("{\"a\": x}"); }), "not JSON from byte 7 on");
-  EXPECT_EQ(fault([] { (void)json(7).at("a"); }), "a value is missing, or is not of the kind that belongs there");
+  EXPECT_EQ(fault([] { (void)json(7).at("a"); }),
+            "a value is missing, or is not of the kind that belongs there");
 }
 
 TEST(Message, NamesThatAreNoUtf8BecomeUtf8) {

@@ -10,9 +10,11 @@ namespace tutti {
 using Words = std::array<uint32_t, 4>;
 
 TEST(Philox, GivesTheKnownAnswersOfRandom123) {
-  EXPECT_EQ(philox_raw({0, 0, 0, 0}, {0, 0}), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox_raw({0, 0, 0, 0}, {0, 0}),
+            (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   constexpr uint32_t f = 0xffffffff;
-  EXPECT_EQ(philox_raw({f, f, f, f}, {f, f}), (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(philox_raw({f, f, f, f}, {f, f}),
+            (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
   EXPECT_EQ(philox_raw({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
             (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
@@ -21,7 +23,8 @@ TEST(Philox, AStreamIsTheRawFunctionOverItsBlockIndex) {
   const PhiloxKey key{7, Purpose::kTest, 1, 2};
   const PhiloxStream stream = philox_stream(key);
   const uint64_t index = (uint64_t{3} << 32) + 5;
-  EXPECT_EQ(philox(key, index), philox_raw({stream.counter[0], stream.counter[1], 5, 3}, stream.key));
+  EXPECT_EQ(philox(key, index),
+            philox_raw({stream.counter[0], stream.counter[1], 5, 3}, stream.key));
 }
 
 TEST(Philox, EveryPartOfTheKeyMakesAnotherStream) {

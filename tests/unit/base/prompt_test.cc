@@ -15,7 +15,8 @@ namespace tutti {
 
 namespace {
 
-/// Of the calling thread, in nanoseconds: the sixth field of the kernel's structure, 24 bytes from its start.
+/// Of the calling thread, in nanoseconds: the sixth field of the kernel's structure, 24 bytes from
+/// its start.
 uint64_t turn() {
   std::array<char, 48> attributes{};
   EXPECT_EQ(syscall(SYS_sched_getattr, 0, attributes.data(), attributes.size(), 0), 0);

@@ -16,8 +16,8 @@ TEST(Printable, ShowsWhatATerminalWouldObey) {
   EXPECT_EQ(printable(std::string("\0\x08\x7f", 3)), "\\x00\\x08\\x7f");
   for (int control = 0; control < 0xa0; ++control) {
     const bool spelt_in_two = control >= 0x80;
-    std::string text =
-        spelt_in_two ? std::string{'\xc2', static_cast<char>(control)} : std::string(1, static_cast<char>(control));
+    std::string text = spelt_in_two ? std::string{'\xc2', static_cast<char>(control)}
+                                    : std::string(1, static_cast<char>(control));
     const bool harmless = control == '\n' || control == '\t' || (control >= ' ' && control < 0x7f);
     EXPECT_EQ(printable(text) == text, harmless) << control;
   }

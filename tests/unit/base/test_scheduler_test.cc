@@ -123,7 +123,8 @@ TEST(TestScheduler, ADeadlockEndsWithAListOfWhoWaits) {
     scheduler.run();
     FAIL() << "no deadlock was found";
   } catch (const Deadlock& deadlock) {
-    EXPECT_STREQ(deadlock.what(), "a deadlock at 0 ns of virtual time:\n  first waits\n  second waits");
+    EXPECT_STREQ(deadlock.what(),
+                 "a deadlock at 0 ns of virtual time:\n  first waits\n  second waits");
   }
 }
 

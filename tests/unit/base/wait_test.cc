@@ -25,11 +25,14 @@ constexpr Duration kLong = 60s;  // ends a test that would hang; never reached
 template <typename T>
 class Shared {
  public:
-  Shared() : memory_(mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {}
+  Shared()
+      : memory_(
+            mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {}
   ~Shared() { munmap(memory_, sizeof(T)); }
   Shared(const Shared&) = delete;
   Shared& operator=(const Shared&) = delete;
-  T* operator->() { return static_cast<T*>(memory_); }  // all zeros is a valid value of what is tested here
+  // all zeros is a valid value of what is tested here
+  T* operator->() { return static_cast<T*>(memory_); }
   T& operator*() { return *static_cast<T*>(memory_); }
 
  private:
@@ -151,7 +154,8 @@ TEST_P(WaitWithSpin, AWaitThatThrowsIsNoLongerCountedAsASleeper) {
 TEST(AwakeTime, IsTheTimeWhileSomebodyLooks) {
   const Time start(1000s);
   AwakeTime awake(start);
-  for (Time now = start; now < start + 10s; now += Clock::kLongSlice) EXPECT_EQ(awake.look(now), now);
+  for (Time now = start; now < start + 10s; now += Clock::kLongSlice)
+    EXPECT_EQ(awake.look(now), now);
 }
 
 TEST(AwakeTime, LeavesOutAStopThatIsLongerThanTheTimeBetweenLooks) {
@@ -170,14 +174,16 @@ TEST(AwakeTime, IsTheSameForAllThreadsAfterAStop) {
     std::atomic<int> late{0};
     std::vector<std::thread> threads;
     for (int i = 0; i < 3; ++i)
-      threads.emplace_back([&] { late += awake.look(start + 60s) > start + AwakeTime::kMostBetweenLooks ? 1 : 0; });
+      threads.emplace_back(
+          [&] { late += awake.look(start + 60s) > start + AwakeTime::kMostBetweenLooks ? 1 : 0; });
     for (auto& thread : threads) thread.join();
     ASSERT_EQ(late, 0);
   }
 }
 
-// Each turn begins when the other side is counted asleep, so every one needs its wake. A lost wake costs a slice; if
-// they were lost, the turns would take longer than the deadline, which is far above what they need on a busy machine.
+// Each turn begins when the other side is counted asleep, so every one needs its wake. A lost wake
+// costs a slice; if they were lost, the turns would take longer than the deadline, which is far
+// above what they need on a busy machine.
 constexpr uint64_t kTurns = 400;
 constexpr Duration kWithoutWakes = kTurns * Clock::kSlice;
 
@@ -252,7 +258,8 @@ TEST(Cancel, OfAnotherProcessEndsTheWaitAndTellsTheReason) {
   });
   // The child is asleep, not just about to be, before the other one cancels.
   EXPECT_EQ(clock.wait(
-                word->back, [&] { return word->signal.sleepers.load() == 1; }, clock.after(kLong), nullptr),
+                word->back, [&] { return word->signal.sleepers.load() == 1; }, clock.after(kLong),
+                nullptr),
             WaitResult::kReady);
   const pid_t canceller = in_child([&] {
     word->cancel.cancel("rank 1 was killed");

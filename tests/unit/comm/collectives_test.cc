@@ -14,11 +14,13 @@ namespace {
 
 using namespace testing_support;
 
-void run_channels(int ranks, const std::function<void(Channel&)>& body, Duration timeout = std::chrono::seconds(20)) {
+void run_channels(int ranks, const std::function<void(Channel&)>& body,
+                  Duration timeout = std::chrono::seconds(20)) {
   expect_all_well(true, ranks, [&](int, Rendezvous& rendezvous) {
     SystemClock clock;
     const Deadline end = clock.after(std::chrono::seconds(20));
-    auto transport = make_transport({.kind = "inproc"}, Epoch{1, 1, 1}, rendezvous, clock, nullptr, end);
+    auto transport =
+        make_transport({.kind = "inproc"}, Epoch{1, 1, 1}, rendezvous, clock, nullptr, end);
     Channel channel(*transport, clock, 16, timeout);
     body(channel);
     rendezvous.exchange({}, end);
@@ -49,7 +51,8 @@ TEST_P(Collectives, AllGatherOrdersByRank) {
     for (int round = 0; round < 20; ++round) {
       const int64_t mine = channel.rank() * 100 + round;
       std::vector<int64_t> all(channel.size());
-      channel.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+      channel.all_gather(std::as_bytes(std::span(&mine, 1)),
+                         std::as_writable_bytes(std::span(all)));
       for (int r = 0; r < channel.size(); ++r) EXPECT_EQ(all[r], r * 100 + round);
     }
   });
@@ -57,7 +60,9 @@ TEST_P(Collectives, AllGatherOrdersByRank) {
 
 TEST_P(Collectives, AllToAllHandsEveryRankWhatEachOtherHasForItOfAnySize) {
   run_channels(GetParam(), [](Channel& channel) {
-    const auto size = [](int from, int to, int round) { return static_cast<int64_t>(from + 2 * to + round) % 5 * 300; };
+    const auto size = [](int from, int to, int round) {
+      return static_cast<int64_t>(from + 2 * to + round) % 5 * 300;
+    };
     for (int round = 0; round < 10; ++round) {
       std::vector<std::vector<float>> out(channel.size()), in(channel.size());
       std::vector<std::span<const std::byte>> to(channel.size());
@@ -70,7 +75,8 @@ TEST_P(Collectives, AllToAllHandsEveryRankWhatEachOtherHasForItOfAnySize) {
       }
       channel.all_to_all(to, from);
       for (int r = 0; r < channel.size(); ++r) {
-        if (r != channel.rank()) EXPECT_EQ(in[r], values_of(r * 10 + channel.rank(), size(r, channel.rank(), round)));
+        if (r != channel.rank())
+          EXPECT_EQ(in[r], values_of(r * 10 + channel.rank(), size(r, channel.rank(), round)));
       }
     }
   });
@@ -91,7 +97,8 @@ TEST_P(Collectives, AllReduceIsTheTreeOverRanksWhateverTheSize) {
 TEST_P(Collectives, ReduceScatterLeavesEachRankItsSlice) {
   run_channels(GetParam(), [](Channel& channel) {
     std::vector<Range> slices;  // of all sizes, the first one empty
-    for (int64_t r = 0; r < channel.size(); ++r) slices.push_back({r * r * 50, (r + 1) * (r + 1) * 50});
+    for (int64_t r = 0; r < channel.size(); ++r)
+      slices.push_back({r * r * 50, (r + 1) * (r + 1) * 50});
     slices[0].end = slices[0].begin;
     std::vector<float> x = values_of(channel.rank(), 2000);
     channel.reduce_scatter(x, slices);
@@ -117,7 +124,8 @@ TEST_P(Collectives, RingSumsAllRanksWithinRounding) {
           sum += lane_value(9, 0, r, i);
           magnitude += std::fabs(lane_value(9, 0, r, i));
         }
-        ASSERT_NEAR(x[i], sum, channel.size() * magnitude * 0x1p-24) << "half an ulp of the sum for each addition";
+        ASSERT_NEAR(x[i], sum, channel.size() * magnitude * 0x1p-24)
+            << "half an ulp of the sum for each addition";
       }
     }
   });
@@ -126,7 +134,8 @@ TEST_P(Collectives, RingSumsAllRanksWithinRounding) {
 TEST_P(Collectives, MessagesOfTwoRanksArriveInOrderBetweenOtherCollectives) {
   run_channels(GetParam(), [](Channel& channel) {
     for (int round = 0; round < 30; ++round) {
-      if (channel.size() > 1 && channel.rank() == 0) channel.send(1, std::as_bytes(std::span(&round, 1)));
+      if (channel.size() > 1 && channel.rank() == 0)
+        channel.send(1, std::as_bytes(std::span(&round, 1)));
       if (channel.rank() == 1) {
         int got = -1;
         channel.recv(0, std::as_writable_bytes(std::span(&got, 1)));

@@ -18,7 +18,8 @@ using namespace testing_support;
 
 std::vector<int> all_of(const TestRank& me) {
   std::vector<int> ranks;
-  for (int r = me.size; r > 0; --r) ranks.push_back(r - 1);  // tensor order need not be the transport's
+  // tensor order need not be the transport's
+  for (int r = me.size; r > 0; --r) ranks.push_back(r - 1);
   return ranks;
 }
 
@@ -30,11 +31,14 @@ void expect_gathered(TestRank& me, int columns) {
   const Range mine = lanes_of(member_of(me), me.size, columns);
   std::vector<std::byte> whole(columns * kBytes), parts(mine.size() * kBytes);
   for (uint64_t step = 0; step < 4; ++step) {
-    const auto value = [&](int64_t column) { return static_cast<std::byte>(1 + column + 16 * step); };
+    const auto value = [&](int64_t column) {
+      return static_cast<std::byte>(1 + column + 16 * step);
+    };
     std::fill(whole.begin(), whole.end(), std::byte{0});
     std::vector<const std::byte*> from;
     for (int64_t c = 0; c < mine.size(); ++c) {
-      std::byte* at = step % 2 == 0 ? parts.data() + c * kBytes : whole.data() + (mine.begin + c) * kBytes;
+      std::byte* at =
+          step % 2 == 0 ? parts.data() + c * kBytes : whole.data() + (mine.begin + c) * kBytes;
       std::fill_n(at, kBytes, value(mine.begin + c));
       from.push_back(at);
     }

@@ -1,4 +1,5 @@
-// The fold kernels against the tree written out, for every length around the vector sizes and both instruction sets.
+// The fold kernels against the tree written out, for every length around the vector sizes and both
+// instruction sets.
 #include "comm/fold.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +33,9 @@ std::vector<FoldStep> order_of(int lanes) {
   return fold_order(leaves, {0, lanes});
 }
 
-bool supports_avx512() { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq"); }
+bool supports_avx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq");
+}
 
 TEST(Fold, IsTheTreeForAnyNumberOfTermsAndAnyLength) {
   const uint64_t seed = std::random_device{}();
@@ -47,12 +50,14 @@ TEST(Fold, IsTheTreeForAnyNumberOfTermsAndAnyLength) {
       std::vector<float> expected(n + 1, 42.0F), out = expected;
       for (int64_t i = 0; i < n; ++i) expected[i] = tree(terms, 0, lanes, i);
       fold(out.data(), pointers, order_of(lanes), n);
-      ASSERT_EQ(std::memcmp(out.data(), expected.data(), 4 * (n + 1)), 0) << lanes << " terms of " << n;
+      ASSERT_EQ(std::memcmp(out.data(), expected.data(), 4 * (n + 1)), 0)
+          << lanes << " terms of " << n;
       const int in_place = static_cast<int>(random() % lanes);  // over one of the terms
       const float behind = terms[in_place][n];
       fold(terms[in_place].data(), pointers, order_of(lanes), n);
       expected[n] = behind;
-      ASSERT_EQ(std::memcmp(terms[in_place].data(), expected.data(), 4 * (n + 1)), 0) << lanes << " over " << in_place;
+      ASSERT_EQ(std::memcmp(terms[in_place].data(), expected.data(), 4 * (n + 1)), 0)
+          << lanes << " over " << in_place;
     }
   }
 }
@@ -75,7 +80,8 @@ TEST(Fold, GroupsAreAddedFromLeftToRight) {
 TEST(Fold, AddIntoAddsEveryElementAndNoOther) {
   std::mt19937_64 random(3);
   for (int64_t n = 0; n < 70; ++n) {
-    std::vector<float> a = random_floats(random, n + 1), b = random_floats(random, n + 1), expected = a;
+    std::vector<float> a = random_floats(random, n + 1), b = random_floats(random, n + 1),
+                       expected = a;
     for (int64_t i = 0; i < n; ++i) expected[i] += b[i];
     add_into(a.data(), b.data(), n);
     ASSERT_EQ(a, expected) << n;
@@ -86,12 +92,14 @@ TEST(Fold, BothInstructionSetsGiveTheSameBits) {
   if (!supports_avx512()) GTEST_SKIP() << "this processor has one of them only";
   std::mt19937_64 random(4);
   for (int64_t n = 1; n <= 4096; n += n < 80 ? 1 : 401) {
-    const std::vector<float> x = random_floats(random, n), y = random_floats(random, n), z = random_floats(random, n),
-                             w = random_floats(random, n);
-    const double narrow = isa_avx2::sum_squares(x.data(), n), wide = isa_avx512::sum_squares(x.data(), n);
+    const std::vector<float> x = random_floats(random, n), y = random_floats(random, n),
+                             z = random_floats(random, n), w = random_floats(random, n);
+    const double narrow = isa_avx2::sum_squares(x.data(), n),
+                 wide = isa_avx512::sum_squares(x.data(), n);
     ASSERT_EQ(std::memcmp(&narrow, &wide, 8), 0) << n;
     const float* terms[] = {x.data(), y.data(), z.data(), w.data()};
-    for (TreeShape shape : {TreeShape::kPair, TreeShape::kLeft3, TreeShape::kRight3, TreeShape::kBalanced4}) {
+    for (TreeShape shape :
+         {TreeShape::kPair, TreeShape::kLeft3, TreeShape::kRight3, TreeShape::kBalanced4}) {
       std::vector<float> a(n), b(n);
       isa_avx2::fold_shape(shape, a.data(), terms, n);
       isa_avx512::fold_shape(shape, b.data(), terms, n);

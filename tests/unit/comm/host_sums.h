@@ -1,4 +1,5 @@
-// One rank of a SumCase over a transport: its memory and pulls, and what it must find when they have run.
+// One rank of a SumCase over a transport: its memory and pulls, and what it must find when they
+// have run.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +28,8 @@ struct Arena {
 };
 
 inline TransferName sum_name(int round) {
-  return {(1U << 22) + static_cast<uint32_t>(round), kParcel, fmt::format("reduce parcel {} round {}", kParcel, round)};
+  return {(1U << 22) + static_cast<uint32_t>(round), kParcel,
+          fmt::format("reduce parcel {} round {}", kParcel, round)};
 }
 
 class HostSums {
@@ -40,18 +42,21 @@ class HostSums {
     bool windows = true;
     for (int r = 0; r < me.size; ++r) windows = windows && reads(r);
     int64_t scratch = 0;
-    for (const SumTransfer& t : transfers_) scratch = std::max(scratch, SumPull::scratch_bytes(t, me.rank, windows));
+    for (const SumTransfer& t : transfers_)
+      scratch = std::max(scratch, SumPull::scratch_bytes(t, me.rank, windows));
     scratch_.resize(static_cast<size_t>(scratch));
     for (int round = 0; round < rounds; ++round)
-      pulls_.push_back(
-          make_sum_pull(transfers_[round], sum_name(round), me.transport, arena_.bytes, levels_, scratch_));
-    for (int r = 0; r < me.size; ++r) sent_before_.push_back(r == me.rank ? 0 : me.transport.sent_bytes(r));
+      pulls_.push_back(make_sum_pull(transfers_[round], sum_name(round), me.transport, arena_.bytes,
+                                     levels_, scratch_));
+    for (int r = 0; r < me.size; ++r)
+      sent_before_.push_back(r == me.rank ? 0 : me.transport.sent_bytes(r));
   }
 
-  /// All rounds of a step. Contributions become NaN as soon as their round is over: what the others still want of them
-  /// would show.
+  /// All rounds of a step. Contributions become NaN as soon as their round is over: what the others
+  /// still want of them would show.
   void run(uint64_t step) {
-    SCOPED_TRACE(case_.text() + fmt::format(", rank {} over {}, step {}", me_.rank, me_.transport.name(), step));
+    SCOPED_TRACE(case_.text() +
+                 fmt::format(", rank {} over {}, step {}", me_.rank, me_.transport.name(), step));
     for (size_t round = 0; round < pulls_.size(); ++round) {
       case_.fill(me_.rank, step, static_cast<int>(round), arena_.floats());
       pulls_[round]->run(step, me_.soon());
@@ -66,9 +71,12 @@ class HostSums {
     for (int to = 0; to < me_.size; ++to) {
       if (to == me_.rank) continue;
       int64_t bytes = 0;
-      for (const SumTransfer& t : transfers_) bytes += case_.ordered ? tree_bytes(t, to) : ring_bytes(t, to);
-      EXPECT_EQ(me_.transport.sent_bytes(to) - sent_before_[to], static_cast<uint64_t>(steps_ * bytes))
-          << case_.text() << ", from " << me_.rank << " to " << to << " over " << me_.transport.name();
+      for (const SumTransfer& t : transfers_)
+        bytes += case_.ordered ? tree_bytes(t, to) : ring_bytes(t, to);
+      EXPECT_EQ(me_.transport.sent_bytes(to) - sent_before_[to],
+                static_cast<uint64_t>(steps_ * bytes))
+          << case_.text() << ", from " << me_.rank << " to " << to << " over "
+          << me_.transport.name();
     }
   }
 
@@ -88,7 +96,8 @@ class HostSums {
       auto& levels = levels_.emplace_back();
       if (slice.empty()) continue;
       if (case_.made_in_place()) {
-        levels.push_back(arena_.floats().data() + case_.offset(me_.rank, 0, u, 0) / 4 + slice.begin);
+        levels.push_back(arena_.floats().data() + case_.offset(me_.rank, 0, u, 0) / 4 +
+                         slice.begin);
         continue;
       }
       for (int l = 0; l < t.levels; ++l) {
@@ -101,10 +110,12 @@ class HostSums {
   void expect_sums(uint64_t step) {
     for (size_t u = 0; u < case_.units.size(); ++u) {
       const Range slice = transfers_[0].units[u].slices[me_.rank];
-      const bool all = (case_.returned == Return::kBlocks || !case_.ordered) && me_.rank < case_.data_ranks();
+      const bool all =
+          (case_.returned == Return::kBlocks || !case_.ordered) && me_.rank < case_.data_ranks();
       if (case_.ordered && !slice.empty()) expect_range(step, u, slice, levels_[u][0]);
       if (!all) continue;
-      if (case_.ordered && !case_.made_in_place()) {  // what others returned; its own is where it was made
+      // what others returned; its own is where it was made
+      if (case_.ordered && !case_.made_in_place()) {
         expect_range(step, u, {0, slice.begin}, whole(u).data());
         expect_range(step, u, {slice.end, case_.units[u].size}, whole(u).data() + slice.end);
       } else {
@@ -129,7 +140,8 @@ class HostSums {
     for (const UnitSum& unit : t.units) {
       for (const SumSource& source : unit.sources)
         for (const SumSource::Term& term : source.terms)
-          if (term.rank == me_.rank && !reads(to)) floats += overlap(unit.slices[to], source.to).size();
+          if (term.rank == me_.rank && !reads(to))
+            floats += overlap(unit.slices[to], source.to).size();
       if (t.returned == Return::kBlocks) floats += unit.slices[me_.rank].size();
     }
     return floats * 4;
@@ -138,7 +150,8 @@ class HostSums {
   int64_t ring_bytes(const SumTransfer& t, int to) const {
     int64_t floats = 0;
     for (const UnitSum& unit : t.units)
-      floats += 2 * unit.sources[0].to.size() - unit.slices[me_.rank].size() - unit.slices[to].size();
+      floats +=
+          2 * unit.sources[0].to.size() - unit.slices[me_.rank].size() - unit.slices[to].size();
     return to == (me_.rank + 1) % me_.size ? floats * 4 : 0;
   }
 
@@ -165,32 +178,34 @@ inline void run_sums(const TransportCase& which, const SumCase& c, int steps) {
   over(which, c.ranks(), body, static_cast<size_t>(c.arena_bytes()));
 }
 
-/// The last of three ranks never comes: the others give up at their deadline, naming it. (In a ring rank 1 may lose
-/// rank 0 instead, which waits for it.)
+/// The last of three ranks never comes: the others give up at their deadline, naming it. (In a ring
+/// rank 1 may lose rank 0 instead, which waits for it.)
 inline void expect_missing_rank(const TransportCase& which, const SumCase& c) {
   TransportOptions options = options_for(which, 3);
   options.window_bytes = static_cast<size_t>(c.arena_bytes());
-  expect_all_well(which.threads, 3, with_transport(options, [&](TestRank& me) {
-                    if (me.rank == 2) return;
-                    Arena arena(me.transport, static_cast<size_t>(c.arena_bytes()));
-                    const SumTransfer transfer = c.transfer();
-                    std::vector<std::vector<float*>> levels;
-                    std::vector<std::vector<float>> stacks;
-                    for (const UnitSum& unit : transfer.units) {
-                      stacks.emplace_back(unit.slices[me.rank].size());
-                      levels.push_back({stacks.back().data()});
-                    }
-                    std::vector<std::byte> scratch(SumPull::scratch_bytes(transfer, me.rank, false));
-                    const auto pull = make_sum_pull(transfer, sum_name(0), me.transport, arena.bytes, levels, scratch);
-                    try {
-                      pull->run(7, me.clock.after(std::chrono::milliseconds(200)));
-                      ADD_FAILURE() << "summed without rank 2";
-                    } catch (const CommError& e) {
-                      EXPECT_EQ(e.failure().operation, sum_name(0).text) << e.what();
-                      if (c.ordered || me.rank == 0) EXPECT_EQ(e.failure().peer, 2) << e.what();
-                      EXPECT_EQ(e.failure().sequence, 7U);
-                    }
-                  }));
+  expect_all_well(
+      which.threads, 3, with_transport(options, [&](TestRank& me) {
+        if (me.rank == 2) return;
+        Arena arena(me.transport, static_cast<size_t>(c.arena_bytes()));
+        const SumTransfer transfer = c.transfer();
+        std::vector<std::vector<float*>> levels;
+        std::vector<std::vector<float>> stacks;
+        for (const UnitSum& unit : transfer.units) {
+          stacks.emplace_back(unit.slices[me.rank].size());
+          levels.push_back({stacks.back().data()});
+        }
+        std::vector<std::byte> scratch(SumPull::scratch_bytes(transfer, me.rank, false));
+        const auto pull =
+            make_sum_pull(transfer, sum_name(0), me.transport, arena.bytes, levels, scratch);
+        try {
+          pull->run(7, me.clock.after(std::chrono::milliseconds(200)));
+          ADD_FAILURE() << "summed without rank 2";
+        } catch (const CommError& e) {
+          EXPECT_EQ(e.failure().operation, sum_name(0).text) << e.what();
+          if (c.ordered || me.rank == 0) EXPECT_EQ(e.failure().peer, 2) << e.what();
+          EXPECT_EQ(e.failure().sequence, 7U);
+        }
+      }));
 }
 
 }  // namespace tutti::testing_support

@@ -12,8 +12,8 @@ namespace {
 
 using namespace testing_support;
 
-/// Parcel 0 has units 0 and 1, parcel 1 unit 2. Rank 0 lends unit 0 to rank 1 and unit 1 to rank 2; rank 1 lends unit 2
-/// to rank 2 alone.
+/// Parcel 0 has units 0 and 1, parcel 1 unit 2. Rank 0 lends unit 0 to rank 1 and unit 1 to rank 2;
+/// rank 1 lends unit 2 to rank 2 alone.
 Plan lending_plan() {
   Plan plan;
   plan.ranks = 3;
@@ -45,7 +45,8 @@ const std::vector<TransportCase> kWindows{
     {"inproc", "inproc", true}, {"shm_threads", "shm", true}, {"shm_processes", "shm", false}};
 
 class Lendings : public testing::TestWithParam<TransportCase> {};
-INSTANTIATE_TEST_SUITE_P(Over, Lendings, testing::ValuesIn(kWindows), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Over, Lendings, testing::ValuesIn(kWindows),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(Lendings, TheFirstStepWaitsForNobody) {
   over(
@@ -96,7 +97,9 @@ TEST_P(Lendings, NobodyWaitsForARankThatBorrowsNothing) {
 TEST_P(Lendings, WhatIsBorrowedDoesNotChangeUntilItIsReleased) {
   const Plan plan = lending_plan();
   constexpr int kFloats = 1000, kSteps = 400;
-  const auto value = [](uint64_t step, int i) { return static_cast<float>(step * kFloats + static_cast<uint64_t>(i)); };
+  const auto value = [](uint64_t step, int i) {
+    return static_cast<float>(step * kFloats + static_cast<uint64_t>(i));
+  };
   over(
       GetParam(), 3,
       [&](TestRank& me) {
@@ -111,7 +114,8 @@ TEST_P(Lendings, WhatIsBorrowedDoesNotChangeUntilItIsReleased) {
             continue;
           }
           me.transport.await(0, ready, step + 1, me.soon(), "the lender");
-          if (step % 50 == static_cast<uint64_t>(me.rank)) me.clock.sleep(std::chrono::milliseconds(1), nullptr);
+          if (step % 50 == static_cast<uint64_t>(me.rank))
+            me.clock.sleep(std::chrono::milliseconds(1), nullptr);
           const auto* lent = reinterpret_cast<const float*>(me.transport.window_of(0).data());
           int wrong = 0;
           for (int i = 0; i < kFloats; ++i) wrong += lent[i] != value(step, i);

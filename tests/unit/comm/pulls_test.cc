@@ -1,5 +1,5 @@
-// Sums and copies over every transport: the bits of the job's tree, written out naively, however the units of a parcel,
-// rounds, slices and users of shared parameters fall.
+// Sums and copies over every transport: the bits of the job's tree, written out naively, however
+// the units of a parcel, rounds, slices and users of shared parameters fall.
 #include "comm/pulls.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,9 @@ constexpr std::chrono::seconds kSoon{20};
 /// A parcel of one to three units, summed in any way.
 SumCase random_case(uint64_t seed, int most_ranks = 4, int64_t most_floats = 700) {
   std::mt19937_64 random(seed);
-  const auto upto = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  const auto upto = [&](int64_t n) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
+  };
   SumCase c;
   c.seed = seed;
   c.options.ranks = static_cast<int>(1 + upto(most_ranks));
@@ -53,7 +55,8 @@ TEST_P(Pulls, SumTheJobsTree) {
 }
 
 TEST_P(Pulls, SumUnitsOfManySizesInOneParcel) {
-  for (int ranks : {2, 3, 4}) run_sums(GetParam(), plain_case(ranks, 7, {1, 5000, 3, 64, 800, 2}, 31), 3);
+  for (int ranks : {2, 3, 4})
+    run_sums(GetParam(), plain_case(ranks, 7, {1, 5000, 3, 64, 800, 2}, 31), 3);
 }
 
 TEST_P(Pulls, SumManyBlocks) {
@@ -78,10 +81,12 @@ TEST_P(Pulls, SumAllAtOneRank) {
   run_sums(GetParam(), c, 20);
 }
 
-TEST_P(Pulls, GoOnForManySteps) { run_sums(GetParam(), plain_case(3, 8, {97, 33}, std::random_device{}()), 150); }
+TEST_P(Pulls, GoOnForManySteps) {
+  run_sums(GetParam(), plain_case(3, 8, {97, 33}, std::random_device{}()), 150);
+}
 
-/// Where run() has returned, all ranks may read what the owners made in their windows: a Vote or another meeting
-/// orders that only where some of it came by messages.
+/// Where run() has returned, all ranks may read what the owners made in their windows: a Vote or
+/// another meeting orders that only where some of it came by messages.
 TEST(PullsOverWindows, LeaveAllSlicesReadableWhereTheirOwnersMadeThem) {
   const SumCase c = plain_case(3, 5, {3000, 200}, 23);
   for (const TransportCase& which : all_transports()) {
@@ -93,19 +98,21 @@ TEST(PullsOverWindows, LeaveAllSlicesReadableWhereTheirOwnersMadeThem) {
           const SumTransfer transfer = c.transfer();
           std::vector<std::vector<float*>> levels;
           for (size_t u = 0; u < c.units.size(); ++u)
-            levels.push_back(
-                {arena.floats().data() + c.offset(me.rank, 0, u, 0) / 4 + c.units[u].slices[me.rank].begin});
-          const auto pull = make_sum_pull(transfer, sum_name(0), me.transport, arena.bytes, levels, {});
+            levels.push_back({arena.floats().data() + c.offset(me.rank, 0, u, 0) / 4 +
+                              c.units[u].slices[me.rank].begin});
+          const auto pull =
+              make_sum_pull(transfer, sum_name(0), me.transport, arena.bytes, levels, {});
           for (uint32_t step = 0; step < 30; ++step) {
             c.fill(me.rank, step, 0, arena.floats());
             pull->run(step, me.soon());
             int64_t wrong = 0;
             for (size_t u = 0; u < c.units.size(); ++u)
               for (int owner = 0; owner < 3; ++owner) {
-                const auto* sum =
-                    reinterpret_cast<const float*>(me.transport.window_of(owner).data() + c.offset(owner, 0, u, 0));
+                const auto* sum = reinterpret_cast<const float*>(
+                    me.transport.window_of(owner).data() + c.offset(owner, 0, u, 0));
                 const Range slice = c.units[u].slices[owner];
-                for (int64_t i = slice.begin; i < slice.end; ++i) wrong += !c.wanted(step, u, i).has_bits(sum[i]);
+                for (int64_t i = slice.begin; i < slice.end; ++i)
+                  wrong += !c.wanted(step, u, i).has_bits(sum[i]);
               }
             EXPECT_EQ(wrong, 0) << "step " << step << " rank " << me.rank << " over " << which.name;
             me.barrier(step);
@@ -123,15 +130,16 @@ TEST(SumScratch, IsForWhatArrivesByMessagesAndForSlicesOfTwoOwners) {
   c.units[1].further = {{{80, 90}, false}};
   EXPECT_EQ(SumPull::scratch_bytes(c.transfer(), 0, true), 0);
   EXPECT_EQ(SumPull::scratch_bytes(c.transfer(), 0, false), 2 * bytes(500));
-  EXPECT_EQ(SumPull::scratch_bytes(c.transfer(), 1, false), 2 * bytes(500) + 2 * bytes(90) + 2 * bytes(10));
+  EXPECT_EQ(SumPull::scratch_bytes(c.transfer(), 1, false),
+            2 * bytes(500) + 2 * bytes(90) + 2 * bytes(10));
   EXPECT_EQ(SumPull::scratch_bytes(c.transfer(), 2, false), 0);
   c.units[0].slices = {{0, 600}, {600, 1000}, {0, 600}};
   EXPECT_EQ(SumPull::scratch_bytes(c.transfer(), 0, true), bytes(600));
   EXPECT_EQ(SumPull::scratch_bytes(c.transfer(), 1, true), 0);
 }
 
-// Rank r holds slice r of `n` bytes; all but the last rank end with all of them, in reverse order: those of even ranks
-// in one buffer, those of odd ranks in another.
+// Rank r holds slice r of `n` bytes; all but the last rank end with all of them, in reverse order:
+// those of even ranks in one buffer, those of odd ranks in another.
 CopyTransfer reversed(int ranks, int64_t n, bool updated) {
   CopyTransfer t;
   t.updated = updated;
@@ -143,7 +151,9 @@ CopyTransfer reversed(int ranks, int64_t n, bool updated) {
   return t;
 }
 
-TransferName copy_name(bool updated = false) { return {(1U << 22) + updated, 9, "gather parcel 9"}; }
+TransferName copy_name(bool updated = false) {
+  return {(1U << 22) + updated, 9, "gather parcel 9"};
+}
 
 TEST_P(Pulls, CopyWhatEachHolds) {
   constexpr int64_t kBytes = 3001;
@@ -160,7 +170,9 @@ TEST_P(Pulls, CopyWhatEachHolds) {
         uint32_t meeting = 0;
         for (int step = 0; step < 20; ++step) {
           for (int phase = 0; phase < 3; ++phase) {  // a copy may be made again
-            const auto value = [&](int rank) { return static_cast<std::byte>(rank * 50 + step * 2 + (phase == 2)); };
+            const auto value = [&](int rank) {
+              return static_cast<std::byte>(rank * 50 + step * 2 + (phase == 2));
+            };
             if (phase == 2) me.barrier(meeting++);
             if (phase != 1) std::fill_n(arena.bytes.data() + 8 * me.rank, kBytes, value(me.rank));
             std::fill(even.begin(), even.end(), std::byte{255});
@@ -169,7 +181,8 @@ TEST_P(Pulls, CopyWhatEachHolds) {
             for (int from = 0; from < me.size && takes; ++from) {
               const auto begin = (from % 2 == 0 ? even : odd).begin() + (3 - from) * kBytes;
               EXPECT_EQ(std::count(begin, begin + kBytes, value(from)), kBytes)
-                  << "step " << step << " phase " << phase << " of rank " << from << " on rank " << me.rank;
+                  << "step " << step << " phase " << phase << " of rank " << from << " on rank "
+                  << me.rank;
             }
           }
           me.barrier(meeting++);
@@ -192,7 +205,8 @@ TEST_P(Pulls, NameTheTransferTheStepAndTheRankThatIsMissing) {
                     if (me.rank == 2) return;
                     Arena arena(me.transport, 4096);
                     std::vector<std::byte> whole(300);
-                    CopyPull pull(copy, copy_name(), me.transport, arena.bytes, [&](int) { return whole.data(); });
+                    CopyPull pull(copy, copy_name(), me.transport, arena.bytes,
+                                  [&](int) { return whole.data(); });
                     try {
                       pull.run(7, me.clock.after(std::chrono::milliseconds(200)));
                       ADD_FAILURE() << "copied without rank 2";
@@ -210,7 +224,8 @@ TEST(PullsOfProcesses, NameTheTransferWhenARankIsKilled) {
     const std::vector<int> statuses = run_forked(4, [&](int rank, Rendezvous& rendezvous) {
       SystemClock clock;
       const TransportOptions options{.kind = kind, .window_bytes = 4096};
-      auto transport = make_transport(options, kTestEpoch, rendezvous, clock, nullptr, clock.after(kSoon));
+      auto transport =
+          make_transport(options, kTestEpoch, rendezvous, clock, nullptr, clock.after(kSoon));
       Arena arena(*transport, 4096);
       std::vector<std::byte> whole(400);
       CopyPull pull(copy, copy_name(), *transport, arena.bytes, [&](int) { return whole.data(); });

@@ -1,5 +1,5 @@
-// Sums whose finished blocks go back to all ranks at once: every rank ends with the bits of the tree, all of them, and
-// no more bytes than these have travelled.
+// Sums whose finished blocks go back to all ranks at once: every rank ends with the bits of the
+// tree, all of them, and no more bytes than these have travelled.
 #include <gtest/gtest.h>
 
 #include "host_sums.h"
@@ -35,7 +35,9 @@ TEST_P(Returns, AddWhatFurtherUsersHaveOnTheSameRanks) {
   run_sums(GetParam(), c, 5);
 }
 
-TEST_P(Returns, GoOnForManySteps) { run_sums(GetParam(), returned_case(3, 8, {97, 33}, std::random_device{}()), 150); }
+TEST_P(Returns, GoOnForManySteps) {
+  run_sums(GetParam(), returned_case(3, 8, {97, 33}, std::random_device{}()), 150);
+}
 
 TEST_P(Returns, ComeFromOneRankThatMakesAll) {
   SumCase c = returned_case(4, 6, {2000, 77});
@@ -56,10 +58,13 @@ TEST_P(Returns, NameTheTransferTheStepAndTheRankThatIsMissing) {
 /// Slices of many blocks, of one, and of less; the owners' numbers of blocks differ.
 TEST(ReturnedBlocks, HaveTheBitsOfTheTree) {
   for (const TransportCase& which : all_transports()) {
-    if (which.name != "tcp_threads" && which.name != "tcp_processes" && which.name != "mixed_threads") continue;
+    if (which.name != "tcp_threads" && which.name != "tcp_processes" &&
+        which.name != "mixed_threads")
+      continue;
     SumCase c = returned_case(3, 4, {5 * kBlock / 2, 1000, kBlock + 1});
-    c.units[0].slices = {
-        {0, 2 * kBlock + 7}, {2 * kBlock + 7, 5 * kBlock / 2 - 1}, {5 * kBlock / 2 - 1, 5 * kBlock / 2}};
+    c.units[0].slices = {{0, 2 * kBlock + 7},
+                         {2 * kBlock + 7, 5 * kBlock / 2 - 1},
+                         {5 * kBlock / 2 - 1, 5 * kBlock / 2}};
     c.units[0].further = {{{kBlock - 3, kBlock + 100'000}, false}};
     c.units[2].slices = {{0, 0}, {0, kBlock + 1}, {kBlock + 1, kBlock + 1}};
     run_sums(which, c, 2);

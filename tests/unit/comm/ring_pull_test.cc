@@ -45,11 +45,13 @@ TEST(RingPull, LeavesTheSameBitsOnAllRanks) {
           Arena arena(me.transport, 0);
           const SumTransfer transfer = c.transfer();
           std::vector<std::byte> scratch(SumPull::scratch_bytes(transfer, me.rank, true));
-          const auto pull = make_sum_pull(transfer, sum_name(0), me.transport, arena.bytes, {}, scratch);
+          const auto pull =
+              make_sum_pull(transfer, sum_name(0), me.transport, arena.bytes, {}, scratch);
           c.fill(me.rank, 0, 0, arena.floats());
           pull->run(0, me.soon());
           for (size_t u = 0; u < c.units.size(); ++u) {
-            const auto whole = arena.floats().subspan(c.offset(me.rank, 0, u, 0) / 4, c.units[u].size);
+            const auto whole =
+                arena.floats().subspan(c.offset(me.rank, 0, u, 0) / 4, c.units[u].size);
             sums[me.rank].insert(sums[me.rank].end(), whole.begin(), whole.end());
           }
         },
@@ -61,7 +63,8 @@ TEST(RingPull, LeavesTheSameBitsOnAllRanks) {
 TEST(RingPull, WantsScratchForTheLargestSlice) {
   SumCase c = ring_case(2, 2, {1000, 300}, 53);
   c.units[0].slices = {{0, 400}, {400, 1000}};
-  for (int rank : {0, 1}) EXPECT_EQ(SumPull::scratch_bytes(c.transfer(), rank, true), align_up(600, kAlign) * 4);
+  for (int rank : {0, 1})
+    EXPECT_EQ(SumPull::scratch_bytes(c.transfer(), rank, true), align_up(600, kAlign) * 4);
 }
 
 TEST_P(RingPulls, NameTheTransferAndTheRankThatIsMissing) {

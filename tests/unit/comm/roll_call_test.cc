@@ -23,7 +23,8 @@ Instruction message(Op op, int micro, int peer) {
   return i;
 }
 
-/// Three ranks meet all together and the first two by themselves; rank 0 sends to rank 2 beside that.
+/// Three ranks meet all together and the first two by themselves; rank 0 sends to rank 2 beside
+/// that.
 Plan three_ranks() {
   Plan plan;
   plan.ranks = 3;
@@ -37,12 +38,14 @@ Plan three_ranks() {
     data.instructions.push_back(meeting(Op::kReduce, 14, 0, 1, 0));
     program.queues = {compute, data};
     if (r == 0) {
-      program.queues.push_back(
-          {"activations out", {message(Op::kSend, 0, 2), message(Op::kSend, 1, 2)}, QueueUse::kActivationsOut});
+      program.queues.push_back({"activations out",
+                                {message(Op::kSend, 0, 2), message(Op::kSend, 1, 2)},
+                                QueueUse::kActivationsOut});
     } else {
       program.queues.push_back({"activations in", {}, QueueUse::kActivationsIn});
     }
-    if (r == 2) program.queues.back().instructions = {message(Op::kRecv, 0, 0), message(Op::kRecv, 1, 0)};
+    if (r == 2)
+      program.queues.back().instructions = {message(Op::kRecv, 0, 0), message(Op::kRecv, 1, 0)};
     plan.programs.push_back(std::move(program));
   }
   return plan;
@@ -55,8 +58,8 @@ std::vector<std::string> call(const TransportCase& which, const Plan& plan, cons
   const Plan planned = three_ranks();
   return run_threads(3, [&](int rank, Rendezvous& rendezvous) {
     SystemClock clock;
-    const auto transport = make_transport(options_for(which, 3), kTestEpoch, rendezvous, clock, nullptr,
-                                          clock.after(std::chrono::seconds(20)));
+    const auto transport = make_transport(options_for(which, 3), kTestEpoch, rendezvous, clock,
+                                          nullptr, clock.after(std::chrono::seconds(20)));
     {
       RollCall roll(planned, rank, *transport, clock, kBase);
       walk(roll, plan, rank);
@@ -83,7 +86,10 @@ void expect_said(const std::vector<std::string>& errors, const std::vector<std::
   for (const std::string& error : errors)
     for (const std::string& text : texts)
       if (error.find(text) != std::string::npos) return;
-  ADD_FAILURE() << "nobody said \"" << texts[0] << "\", but:\n" << errors[0] << '\n' << errors[1] << '\n' << errors[2];
+  ADD_FAILURE() << "nobody said \"" << texts[0] << "\", but:\n"
+                << errors[0] << '\n'
+                << errors[1] << '\n'
+                << errors[2];
 }
 
 class RollCalls : public ::testing::TestWithParam<TransportCase> {};
@@ -95,45 +101,49 @@ TEST_P(RollCalls, RanksThatMeanTheSameHearNothing) {
 }
 
 TEST_P(RollCalls, WhatWasNotHeardIsHeardWithTheNext) {
-  const auto errors = call(GetParam(), three_ranks(), [](RollCall& roll, const Plan& plan, int rank) {
-    const auto& data = plan.programs[rank].queues[1].instructions;
-    roll.tell(data[0], 1, Deadline::never());
-    roll.tell(rank == 1 ? data[3] : data[1], 1, Deadline::never());
-    roll.tell(data.back(), 1, Deadline::never());
-    roll.hear(data.back(), Deadline::never());
-  });
-  expect_said(errors,
-              {"rank 1 is at Reduce parcel 0 round 0 where rank 2 is at Gather parcel 2 (queue data, meeting 2",
-               "rank 0 is at Gather parcel 2 where rank 1 is at Reduce parcel 0 round 0 (queue data, meeting 2"});
+  const auto errors =
+      call(GetParam(), three_ranks(), [](RollCall& roll, const Plan& plan, int rank) {
+        const auto& data = plan.programs[rank].queues[1].instructions;
+        roll.tell(data[0], 1, Deadline::never());
+        roll.tell(rank == 1 ? data[3] : data[1], 1, Deadline::never());
+        roll.tell(data.back(), 1, Deadline::never());
+        roll.hear(data.back(), Deadline::never());
+      });
+  expect_said(errors, {"rank 1 is at Reduce parcel 0 round 0 where rank 2 is at Gather parcel 2 "
+                       "(queue data, meeting 2",
+                       "rank 0 is at Gather parcel 2 where rank 1 is at Reduce parcel 0 round 0 "
+                       "(queue data, meeting 2"});
 }
 
 TEST_P(RollCalls, SwappedMeetingsAreNamed) {
   Plan plan = three_ranks();
   auto& data = plan.programs[1].queues[1].instructions;
   std::swap(data[0], data[1]);
-  expect_said(
-      call(GetParam(), plan, call_all),
-      {"rank 0 is at Reduce parcel 3 round 0 where rank 1 is at Gather parcel 2 (queue data, meeting 1 of step 1)",
-       "rank 1 is at Gather parcel 2 where rank 2 is at Reduce parcel 3 round 0 (queue data, meeting 1 of step 1)"});
+  expect_said(call(GetParam(), plan, call_all),
+              {"rank 0 is at Reduce parcel 3 round 0 where rank 1 is at Gather parcel 2 (queue "
+               "data, meeting 1 of step 1)",
+               "rank 1 is at Gather parcel 2 where rank 2 is at Reduce parcel 3 round 0 (queue "
+               "data, meeting 1 of step 1)"});
 }
 
 TEST_P(RollCalls, MeetingsOfDifferentGroupsCannotWaitForEachOther) {
   Plan plan = three_ranks();
   auto& data = plan.programs[1].queues[1].instructions;
   std::swap(data[2], data[3]);
-  expect_said(
-      call(GetParam(), plan, call_all),
-      {"rank 0 is at Reduce parcel 1 round 0 where rank 1 is at Reduce parcel 0 round 0 (queue data, meeting 3"});
+  expect_said(call(GetParam(), plan, call_all),
+              {"rank 0 is at Reduce parcel 1 round 0 where rank 1 is at Reduce parcel 0 round 0 "
+               "(queue data, meeting 3"});
 }
 
 TEST_P(RollCalls, ARankThatLeavesOneOutIsFoundAtTheNext) {
   Plan plan = three_ranks();
   auto& data = plan.programs[2].queues[1].instructions;
   data.erase(data.begin() + 1);
-  expect_said(
-      call(GetParam(), plan, call_all),
-      {"rank 1 is at Gather parcel 2 where rank 2 is at Reduce parcel 0 round 0 (queue data, meeting 2 of step 1)",
-       "rank 2 is at Reduce parcel 0 round 0 where rank 0 is at Gather parcel 2 (queue data, meeting 2 of step 1)"});
+  expect_said(call(GetParam(), plan, call_all),
+              {"rank 1 is at Gather parcel 2 where rank 2 is at Reduce parcel 0 round 0 (queue "
+               "data, meeting 2 of step 1)",
+               "rank 2 is at Reduce parcel 0 round 0 where rank 0 is at Gather parcel 2 (queue "
+               "data, meeting 2 of step 1)"});
 }
 
 TEST_P(RollCalls, AReceiverNamesWhatIsSentInstead) {
@@ -141,16 +151,20 @@ TEST_P(RollCalls, AReceiverNamesWhatIsSentInstead) {
   auto& sends = plan.programs[0].queues[2].instructions;
   std::swap(sends[0], sends[1]);
   expect_said(call(GetParam(), plan, call_all),
-              {"rank 0 is at Send lane 0 micro 1 to rank 2 where rank 2 is at Recv lane 0 micro 0 from rank 0 (queue "
+              {"rank 0 is at Send lane 0 micro 1 to rank 2 where rank 2 is at Recv lane 0 micro 0 "
+               "from rank 0 (queue "
                "activations in, meeting 1 of step 1)"});
 }
 
 TEST_P(RollCalls, ARankInAnotherStepIsNamed) {
-  const auto errors = call(GetParam(), three_ranks(), [](RollCall& roll, const Plan& plan, int rank) {
-    call_queue(roll, plan.programs[rank].queues[0], rank == 1 ? 8 : 7);
-  });
-  expect_said(errors, {"rank 1 is at Vote of step 8 where rank 2 is at Vote (queue compute, meeting 1 of step 7)",
-                       "rank 0 is at Vote of step 7 where rank 1 is at Vote (queue compute, meeting 1 of step 8)"});
+  const auto errors =
+      call(GetParam(), three_ranks(), [](RollCall& roll, const Plan& plan, int rank) {
+        call_queue(roll, plan.programs[rank].queues[0], rank == 1 ? 8 : 7);
+      });
+  expect_said(
+      errors,
+      {"rank 1 is at Vote of step 8 where rank 2 is at Vote (queue compute, meeting 1 of step 7)",
+       "rank 0 is at Vote of step 7 where rank 1 is at Vote (queue compute, meeting 1 of step 8)"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, RollCalls,

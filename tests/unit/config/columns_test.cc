@@ -61,9 +61,10 @@ TEST(Columns, ANameInQuotesMayHaveAColon) {
 
 TEST(Columns, SizesAddUp) {
   Texts faults;
-  const ColumnSizes sizes = sizes_of(parse_columns(
-      {"a: number", "b: one-hot x|y|z", "c: category hash=8", "d: weight", "e: category p|q", "f: target classes=5"},
-      faults));
+  const ColumnSizes sizes =
+      sizes_of(parse_columns({"a: number", "b: one-hot x|y|z", "c: category hash=8", "d: weight",
+                              "e: category p|q", "f: target classes=5"},
+                             faults));
   EXPECT_EQ(faults, Texts{});
   EXPECT_EQ(sizes.numbers, 4);
   EXPECT_EQ(sizes.categories, (std::vector<int64_t>{8, 2}));
@@ -80,7 +81,8 @@ TEST(Columns, EveryFaultNamesItsTextAndTheNearestWord) {
       {": number", "\": number\": the column has no name"},
       {"'age: number", "\"'age: number\": the quote of the name does not end"},
       {"age: nmuber", "\"age: nmuber\": unknown role \"nmuber\"; did you mean number?"},
-      {"age: q", "\"age: q\": role \"q\" is none of number, category, one-hot, weight, target, text"},
+      {"age: q",
+       "\"age: q\": role \"q\" is none of number, category, one-hot, weight, target, text"},
       {"age: number standardize",
        "\"age: number standardize\": unknown option \"standardize\"; did you mean standardise?"},
       {"age: number min-max standardise",
@@ -89,24 +91,33 @@ TEST(Columns, EveryFaultNamesItsTextAndTheNearestWord) {
       {"c: category", "\"c: category\": say its values: first|second|..., hash=N or classes=N"},
       {"c: one-hot", "\"c: one-hot\": say its values: first|second|..., classes=N"},
       {"c: one-hot hash=3", "\"c: one-hot hash=3\": option \"hash=\" is none of classes="},
-      {"c: category hsah=3", "\"c: category hsah=3\": unknown option \"hsah=\"; did you mean hash=?"},
-      {"c: category hash=0", "\"c: category hash=0\": hash=0 is not a whole number from 1 to 1048576"},
-      {"c: category hash=1e3", "\"c: category hash=1e3\": hash=1e3 is not a whole number from 1 to 1048576"},
-      {"c: target classes=1", "\"c: target classes=1\": classes=1 is not a whole number from 2 to 1048576"},
-      {"c: target classes=2 classes=3", "\"c: target classes=2 classes=3\": its number of values is given twice"},
+      {"c: category hsah=3",
+       "\"c: category hsah=3\": unknown option \"hsah=\"; did you mean hash=?"},
+      {"c: category hash=0",
+       "\"c: category hash=0\": hash=0 is not a whole number from 1 to 1048576"},
+      {"c: category hash=1e3",
+       "\"c: category hash=1e3\": hash=1e3 is not a whole number from 1 to 1048576"},
+      {"c: target classes=1",
+       "\"c: target classes=1\": classes=1 is not a whole number from 2 to 1048576"},
+      {"c: target classes=2 classes=3",
+       "\"c: target classes=2 classes=3\": its number of values is given twice"},
       {"c: target a||b", "\"c: target a||b\": one of its values is empty"},
       {"c: target a|b|a", "\"c: target a|b|a\": its value \"a\" is given twice"},
   };
-  for (const auto& [text, fault] : cases) EXPECT_EQ(faults_of({text}), Texts{"data.columns: " + fault}) << text;
+  for (const auto& [text, fault] : cases)
+    EXPECT_EQ(faults_of({text}), Texts{"data.columns: " + fault}) << text;
 }
 
 TEST(Columns, FaultsOfSeveralColumnsAreListedTogether) {
-  const Texts faults = faults_of({"a: number", "a: weight", "b: weight", "c: target x|y", "d: target", "e: nubmer"});
+  const Texts faults =
+      faults_of({"a: number", "a: weight", "b: weight", "c: target x|y", "d: target", "e: nubmer"});
   EXPECT_EQ(faults,
             (Texts{"data.columns: \"e: nubmer\": unknown role \"nubmer\"; did you mean number?",
-                   "data.columns: column \"a\" is given twice", "data.columns: more than one column is the weight",
+                   "data.columns: column \"a\" is given twice",
+                   "data.columns: more than one column is the weight",
                    "data.columns: a target of classes must be the only target"}));
-  EXPECT_EQ(faults_of({"a: text", "b: number"}), Texts{"data.columns: a text must be the only column"});
+  EXPECT_EQ(faults_of({"a: text", "b: number"}),
+            Texts{"data.columns: a text must be the only column"});
   EXPECT_EQ(faults_of({"a: target", "b: target"}), Texts{});
 }
 

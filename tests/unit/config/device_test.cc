@@ -1,4 +1,5 @@
-// How a job asks for a GPU: what `auto` becomes on machines with and without one, and every request that is refused.
+// How a job asks for a GPU: what `auto` becomes on machines with and without one, and every request
+// that is refused.
 #include <gtest/gtest.h>
 
 #include <regex>
@@ -11,14 +12,16 @@ namespace tutti {
 namespace {
 
 using Faults = std::vector<std::string>;
-const Machine kCpu{.cores = 4,
-                   .avx512 = true,
-                   .avx2 = true,
-                   .no_gpu = "this host has no NVIDIA driver (no /dev/nvidiactl); run on a GPU host"};
+const Machine kCpu{
+    .cores = 4,
+    .avx512 = true,
+    .avx2 = true,
+    .no_gpu = "this host has no NVIDIA driver (no /dev/nvidiactl); run on a GPU host"};
 
 Machine with_gpus(int count) {
   Machine machine{.cores = 4, .avx512 = true, .avx2 = true};
-  machine.gpus.assign(static_cast<size_t>(count), Gpu{"NVIDIA H200", int64_t{141} << 30, int64_t{140} << 30, 9, 0});
+  machine.gpus.assign(static_cast<size_t>(count),
+                      Gpu{"NVIDIA H200", int64_t{141} << 30, int64_t{140} << 30, 9, 0});
   return machine;
 }
 
@@ -57,14 +60,17 @@ TEST(DeviceKey, RanksAreOnePerGpuAndAtMostTheLanes) {
   EXPECT_EQ(resolved({}, with_gpus(1)).layout.transport, "nccl");
   EXPECT_EQ(resolved({}, with_gpus(3)).layout.ranks, 3);
   EXPECT_EQ(resolved({}, with_gpus(64)).layout.ranks, 8);
-  EXPECT_EQ(resolved({{"layout.ranks", "4"}}, with_gpus(1)).layout.ranks, 4) << "several ranks may share a GPU";
+  EXPECT_EQ(resolved({{"layout.ranks", "4"}}, with_gpus(1)).layout.ranks, 4)
+      << "several ranks may share a GPU";
 }
 
 TEST(DeviceKey, WhatADeviceCanDoIsTaken) {
   for (const auto& settings : std::vector<std::vector<Setting>>{
            {{"numerics.device", "cuda"}},
            {{"numerics.precision", "bfloat16"}},
-           {{"numerics.precision", "float16"}, {"numerics.loss_scale", "1024"}, {"numerics.scale_growth", "100"}},
+           {{"numerics.precision", "float16"},
+            {"numerics.loss_scale", "1024"},
+            {"numerics.scale_growth", "100"}},
            {{"layout.graph", "false"}, {"layout.prefetch", "false"}},
            {{"layout.graph", "true"}},
            {{"layout.partition", "hash"}, {"layout.ranks", "2"}},
@@ -78,23 +84,28 @@ TEST(DeviceKey, WhatADeviceCanDoIsTaken) {
 
 TEST(DeviceKey, CudaWithoutAGpuIsRefusedWithTheReasonAndTheWayOut) {
   EXPECT_EQ(faults_of({{"numerics.device", "cuda"}}, kCpu),
-            Faults{"numerics.device = \"cuda\" but this host has no NVIDIA driver (no /dev/nvidiactl); run on a GPU "
+            Faults{"numerics.device = \"cuda\" but this host has no NVIDIA driver (no "
+                   "/dev/nvidiactl); run on a GPU "
                    "host, or set numerics.device = \"cpu\""});
-  EXPECT_EQ(faults_of({{"numerics.device", "cuda"}}, {4, true, true}),
-            Faults{"numerics.device = \"cuda\" but no GPU of this host is known; run on a GPU host, or set "
-                   "numerics.device = \"cpu\""});
+  EXPECT_EQ(
+      faults_of({{"numerics.device", "cuda"}}, {4, true, true}),
+      Faults{
+          "numerics.device = \"cuda\" but no GPU of this host is known; run on a GPU host, or set "
+          "numerics.device = \"cpu\""});
 }
 
 TEST(DeviceKey, SixteenBitsOnACpuAreRefused) {
   for (const char* precision : {"bfloat16", "float16"}) {
     EXPECT_EQ(faults_of({{"numerics.precision", precision}}, kCpu),
               Faults{std::string("numerics.precision = \"") + precision +
-                     "\" but numerics.device = \"cpu\", because this host has no NVIDIA driver (no /dev/nvidiactl); "
+                     "\" but numerics.device = \"cpu\", because this host has no NVIDIA driver (no "
+                     "/dev/nvidiactl); "
                      "run on a GPU host, or set numerics.precision = \"float32\""});
-    EXPECT_EQ(faults_of({{"numerics.precision", precision}, {"numerics.device", "cpu"}}, with_gpus(1)),
-              Faults{std::string("numerics.precision = \"") + precision +
-                     "\" but numerics.device = \"cpu\": 16 bits are of a GPU alone; set "
-                     "numerics.precision = \"float32\""});
+    EXPECT_EQ(
+        faults_of({{"numerics.precision", precision}, {"numerics.device", "cpu"}}, with_gpus(1)),
+        Faults{std::string("numerics.precision = \"") + precision +
+               "\" but numerics.device = \"cpu\": 16 bits are of a GPU alone; set "
+               "numerics.precision = \"float32\""});
   }
 }
 
@@ -140,44 +151,56 @@ TEST(DeviceKey, WhoDoesWhatARefusalSaysIsNotRefusedAgain) {
     EXPECT_EQ(refused(name, followed), Faults{}) << "who followed " << faults[0];
   }
   const Faults gpus_own = refused("gpt2-124m", {{"layout.graph", "false"}});
-  EXPECT_TRUE(gpus_own.at(0).ends_with(
-      "or set numerics.device = \"cpu\" and numerics.precision = \"float32\", and leave out layout.graph"))
+  EXPECT_TRUE(
+      gpus_own.at(0).ends_with("or set numerics.device = \"cpu\" and numerics.precision = "
+                               "\"float32\", and leave out layout.graph"))
       << gpus_own[0];
 }
 
 TEST(DeviceKey, TheLossScaleIsOfFloat16Alone) {
   EXPECT_EQ(faults_of({{"numerics.loss_scale", "1024"}}, kCpu),
-            Faults{"numerics.loss_scale = 1024.0 but numerics.precision = \"float32\": only float16 scales its loss"});
-  EXPECT_EQ(faults_of({{"numerics.scale_growth", "10"}, {"numerics.precision", "bfloat16"}}, with_gpus(1)),
-            Faults{"numerics.scale_growth = 10 but numerics.precision = \"bfloat16\": only float16 scales its loss"});
+            Faults{"numerics.loss_scale = 1024.0 but numerics.precision = \"float32\": only "
+                   "float16 scales its loss"});
+  EXPECT_EQ(faults_of({{"numerics.scale_growth", "10"}, {"numerics.precision", "bfloat16"}},
+                      with_gpus(1)),
+            Faults{"numerics.scale_growth = 10 but numerics.precision = \"bfloat16\": only float16 "
+                   "scales its loss"});
 }
 
 TEST(DeviceKey, WorkersAndTransportMustFitTheDevice) {
   EXPECT_EQ(faults_of({{"layout.workers", "thread"}}, with_gpus(1)),
-            Faults{"layout.workers = \"thread\" but numerics.device = \"cuda\": a device belongs to a process; use "
+            Faults{"layout.workers = \"thread\" but numerics.device = \"cuda\": a device belongs "
+                   "to a process; use "
                    "\"process\""});
   for (const char* transport : {"shm", "tcp"}) {
     EXPECT_EQ(faults_of({{"layout.transport", transport}, {"layout.ranks", "2"}}, with_gpus(1)),
               Faults{std::string("layout.transport = \"") + transport +
-                     "\" but numerics.device = \"cuda\": gradients lie in the GPUs' memory, which only \"nccl\" "
+                     "\" but numerics.device = \"cuda\": gradients lie in the GPUs' memory, which "
+                     "only \"nccl\" "
                      "carries"});
   }
   EXPECT_EQ(faults_of({{"layout.transport", "nccl"}}, kCpu),
-            Faults{"layout.transport = \"nccl\" but numerics.device = \"cpu\": it carries GPUs' memory alone; use "
+            Faults{"layout.transport = \"nccl\" but numerics.device = \"cpu\": it carries GPUs' "
+                   "memory alone; use "
                    "\"shm\" or \"tcp\""});
 }
 
 TEST(DeviceKey, AGpusKeySetInACpusJobIsRefused) {
-  EXPECT_EQ(faults_of({{"layout.graph", "true"}, {"layout.prefetch", "false"}}, kCpu),
-            (Faults{"layout.graph = true but numerics.device = \"cpu\": it is of a GPU alone; leave it out",
-                    "layout.prefetch = false but numerics.device = \"cpu\": it is of a GPU alone; leave it out"}));
+  EXPECT_EQ(
+      faults_of({{"layout.graph", "true"}, {"layout.prefetch", "false"}}, kCpu),
+      (Faults{
+          "layout.graph = true but numerics.device = \"cpu\": it is of a GPU alone; leave it out",
+          "layout.prefetch = false but numerics.device = \"cpu\": it is of a GPU alone; leave it "
+          "out"}));
   Job file = parse_job("base = \"gpt-kjv\"\n[layout]\nprefetch = true\n", "my.toml", {});
   try {
     resolve(file, kCpu);
     ADD_FAILURE() << "resolved";
   } catch (const ConfigError& error) {
-    EXPECT_EQ(error.faults(), Faults{"my.toml:3: layout.prefetch = true but numerics.device = \"cpu\": it is of a GPU "
-                                     "alone; leave it out"});
+    EXPECT_EQ(
+        error.faults(),
+        Faults{"my.toml:3: layout.prefetch = true but numerics.device = \"cpu\": it is of a GPU "
+               "alone; leave it out"});
   }
   Job program = load_job("gpt-kjv", {});
   program.layout.graph = false;
@@ -185,11 +208,15 @@ TEST(DeviceKey, AGpusKeySetInACpusJobIsRefused) {
 }
 
 TEST(ForgetIdleKeys, ARunThatLeavesItsGpuKeepsNothingOfIt) {
-  const std::string of_a_gpu = to_toml(resolved(
-      {{"numerics.precision", "float16"}, {"numerics.loss_scale", "1024"}, {"layout.graph", "false"}}, with_gpus(1)));
+  const std::string of_a_gpu = to_toml(resolved({{"numerics.precision", "float16"},
+                                                 {"numerics.loss_scale", "1024"},
+                                                 {"layout.graph", "false"}},
+                                                with_gpus(1)));
   const auto goes_on = [&](const std::string& device) {
     Job job = parse_job(of_a_gpu, "job.toml",
-                        {{"numerics.device", device}, {"numerics.precision", "float32"}, {"layout.transport", "auto"}});
+                        {{"numerics.device", device},
+                         {"numerics.precision", "float32"},
+                         {"layout.transport", "auto"}});
     forget_idle_keys(job, kCpu);
     resolve(job, kCpu);
     return job;

@@ -13,8 +13,10 @@ std::vector<std::string> faults_of(const std::vector<std::string>& texts) {
 
 TEST(Groups, OptionsAreReadAndTheRestKeepsItsDefault) {
   std::vector<std::string> faults;
-  const auto groups = parse_groups(
-      {"*.bias weight_decay=0", "  embed.*\tlr=0.1   weight_decay=1e-2 ", "stem.* frozen", "head.weight"}, faults);
+  const auto groups =
+      parse_groups({"*.bias weight_decay=0", "  embed.*\tlr=0.1   weight_decay=1e-2 ",
+                    "stem.* frozen", "head.weight"},
+                   faults);
   EXPECT_TRUE(faults.empty());
   ASSERT_EQ(groups.size(), 4u);
   EXPECT_EQ(groups[0].pattern, "*.bias");
@@ -31,22 +33,30 @@ TEST(Groups, OptionsAreReadAndTheRestKeepsItsDefault) {
 }
 
 TEST(Groups, EveryFaultOfEveryTextIsListedAtOnce) {
-  const auto faults = faults_of({"", "weight_decay=0", "frozen", "*.bias weight_decai=0 frozzen lr=fast", "* lr=-1",
-                                 "* lr", "* weight_decay=1e", "* frozen=1", "* lr=inf", "ok.* lr=2", "* colour=red"});
+  const auto faults = faults_of(
+      {"", "weight_decay=0", "frozen", "*.bias weight_decai=0 frozzen lr=fast", "* lr=-1", "* lr",
+       "* weight_decay=1e", "* frozen=1", "* lr=inf", "ok.* lr=2", "* colour=red"});
   const std::vector<std::string> expected = {
-      "train.groups: \"\": no pattern; write \"PATTERN OPTION...\", such as \"*.bias weight_decay=0\"",
-      "train.groups: \"weight_decay=0\": no pattern; write \"PATTERN OPTION...\", such as \"*.bias weight_decay=0\"",
-      "train.groups: \"frozen\": no pattern; write \"PATTERN OPTION...\", such as \"*.bias weight_decay=0\"",
-      "train.groups: \"*.bias weight_decai=0 frozzen lr=fast\": \"weight_decai\" is no option; did you mean "
+      "train.groups: \"\": no pattern; write \"PATTERN OPTION...\", such as \"*.bias "
+      "weight_decay=0\"",
+      "train.groups: \"weight_decay=0\": no pattern; write \"PATTERN OPTION...\", such as \"*.bias "
+      "weight_decay=0\"",
+      "train.groups: \"frozen\": no pattern; write \"PATTERN OPTION...\", such as \"*.bias "
+      "weight_decay=0\"",
+      "train.groups: \"*.bias weight_decai=0 frozzen lr=fast\": \"weight_decai\" is no option; did "
+      "you mean "
       "weight_decay?",
-      "train.groups: \"*.bias weight_decai=0 frozzen lr=fast\": \"frozzen\" is no option; did you mean frozen?",
-      "train.groups: \"*.bias weight_decai=0 frozzen lr=fast\": \"lr=fast\": not a number at least 0",
+      "train.groups: \"*.bias weight_decai=0 frozzen lr=fast\": \"frozzen\" is no option; did you "
+      "mean frozen?",
+      "train.groups: \"*.bias weight_decai=0 frozzen lr=fast\": \"lr=fast\": not a number at least "
+      "0",
       "train.groups: \"* lr=-1\": \"lr=-1\": not a number at least 0",
       "train.groups: \"* lr\": lr has no value; write lr=NUMBER",
       "train.groups: \"* weight_decay=1e\": \"weight_decay=1e\": not a number at least 0",
       "train.groups: \"* frozen=1\": \"frozen=1\": frozen has no value",
       "train.groups: \"* lr=inf\": \"lr=inf\": not a number at least 0",
-      "train.groups: \"* colour=red\": \"colour\" is no option; known are lr=, weight_decay= and frozen",
+      "train.groups: \"* colour=red\": \"colour\" is no option; known are lr=, weight_decay= and "
+      "frozen",
   };
   EXPECT_EQ(faults, expected);
 }
@@ -90,7 +100,8 @@ TEST(Groups, StarsAndQuestionMarksStandForWhatTheySay) {
 TEST(Groups, APatternOfManyStarsOnALongNameEnds) {
   std::string pattern;
   for (int i = 0; i < 40; ++i) pattern += "a*";
-  EXPECT_FALSE(fits(pattern + "b", std::string(4000, 'a')));  // trying every split would outlive the machine
+  EXPECT_FALSE(
+      fits(pattern + "b", std::string(4000, 'a')));  // trying every split would outlive the machine
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The quotas of control groups, v1 and v2, read from trees like those that the kernel shows. A real group is the matter
-// of tests/integration/cores_test.cc.
+// The quotas of control groups, v1 and v2, read from trees like those that the kernel shows. A real
+// group is the matter of tests/integration/cores_test.cc.
 #include "config/machine.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,8 @@
 namespace tutti {
 namespace {
 
-constexpr const char* kUnified = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
+constexpr const char* kUnified =
+    "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 constexpr const char* kCpu =
     "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct\n";
 constexpr const char* kOthers =
@@ -21,17 +22,22 @@ constexpr const char* kOthers =
 
 class Cgroup : public ::testing::Test {
  protected:
-  Cgroup() : root_(std::filesystem::temp_directory_path() / ("tutti_cgroup_" + std::to_string(getpid()))) {}
+  Cgroup()
+      : root_(std::filesystem::temp_directory_path() /
+              ("tutti_cgroup_" + std::to_string(getpid()))) {}
   ~Cgroup() override { std::filesystem::remove_all(root_); }
   void write(const std::string& path, const std::string& text) {
     const auto file = root_ / path;
     std::filesystem::create_directories(file.parent_path());
     std::ofstream(file) << text;
   }
-  void limit(const std::string& group, const std::string& text) { write("sys/fs/cgroup/" + group + "/cpu.max", text); }
+  void limit(const std::string& group, const std::string& text) {
+    write("sys/fs/cgroup/" + group + "/cpu.max", text);
+  }
   void quota(const std::string& group, int64_t quota, int64_t period) {
     write("sys/fs/cgroup/cpu,cpuacct/" + group + "/cpu.cfs_quota_us", std::to_string(quota) + "\n");
-    write("sys/fs/cgroup/cpu,cpuacct/" + group + "/cpu.cfs_period_us", std::to_string(period) + "\n");
+    write("sys/fs/cgroup/cpu,cpuacct/" + group + "/cpu.cfs_period_us",
+          std::to_string(period) + "\n");
   }
   int cores(const std::string& mounts, const std::string& groups) const {
     return cores_by_cgroup(16, root_.string(), {mounts, groups});
@@ -72,7 +78,8 @@ TEST_F(Cgroup, TheSmallestV1QuotaOnTheWayToTheRootCounts) {
 }
 
 TEST_F(Cgroup, WithBothVersionsTheSmallerCounts) {
-  const std::string unified = "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+  const std::string unified =
+      "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
   quota("job", 600000, 100000);
   limit("unified/job", "500000 100000\n");
   EXPECT_EQ(cores(kCpu + unified, "1:cpu,cpuacct:/job\n0::/job\n"), 5);
@@ -81,7 +88,8 @@ TEST_F(Cgroup, WithBothVersionsTheSmallerCounts) {
 }
 
 TEST_F(Cgroup, InAContainerTheMountsRootIsItsGroup) {
-  const std::string mount = "32 31 0:29 /docker/ab /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n";
+  const std::string mount =
+      "32 31 0:29 /docker/ab /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n";
   quota("", 700000, 100000);
   EXPECT_EQ(cores(mount, "4:cpu,cpuacct:/docker/ab\n"), 7);
   quota("job", 200000, 100000);
@@ -100,7 +108,8 @@ TEST_F(Cgroup, TheSmallestLimitOfMemoryCountsInBothVersions) {
   EXPECT_EQ(memory(kUnified, "0::/slice/job\n"), int64_t{1} << 40);
   write("sys/fs/cgroup/slice/memory.max", "1073741824\n");
   EXPECT_EQ(memory(kUnified, "0::/slice/job\n"), 1073741824);
-  const std::string v1 = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n";
+  const std::string v1 =
+      "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n";
   write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   EXPECT_EQ(memory(v1, "4:memory:/job\n"), int64_t{1} << 40);
   write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "536870912\n");

@@ -29,7 +29,8 @@ Faults faults_of(const std::string& text, const std::vector<Setting>& settings =
 
 std::string names_of_jobs() {
   std::string names;
-  for (const auto& [name, description] : builtin_jobs()) names += (names.empty() ? "" : ", ") + name;
+  for (const auto& [name, description] : builtin_jobs())
+    names += (names.empty() ? "" : ", ") + name;
   return names;
 }
 
@@ -73,7 +74,8 @@ timeout = 2.5
 }
 
 TEST(Parse, OriginSaysDefaultBuiltInLineOrSet) {
-  const Job job = parse_job("base = \"gpt-kjv\"\n\n[train]\nsteps = 7\n", "my.toml", {{"train.seed", "3"}});
+  const Job job =
+      parse_job("base = \"gpt-kjv\"\n\n[train]\nsteps = 7\n", "my.toml", {{"train.seed", "3"}});
   EXPECT_EQ(job.origin.at("train.steps"), "my.toml:4");
   EXPECT_EQ(job.origin.at("train.seed"), "--set");
   EXPECT_EQ(job.origin.at("train.lanes"), "built-in gpt-kjv");
@@ -82,8 +84,8 @@ TEST(Parse, OriginSaysDefaultBuiltInLineOrSet) {
 }
 
 TEST(Parse, FileOverridesItsBaseAndSettingsOverrideBoth) {
-  const Job job =
-      parse_job("base = \"gpt-bench\"\n[model]\nlayers = 2\nwidth = 64\n", "my.toml", {{"model.width", "32"}});
+  const Job job = parse_job("base = \"gpt-bench\"\n[model]\nlayers = 2\nwidth = 64\n", "my.toml",
+                            {{"model.width", "32"}});
   EXPECT_EQ(job.model.layers, 2);
   EXPECT_EQ(job.model.width, 32);
   EXPECT_EQ(job.model.context, 256);
@@ -91,7 +93,8 @@ TEST(Parse, FileOverridesItsBaseAndSettingsOverrideBoth) {
 
 TEST(Parse, EveryFaultIsListedInTheOrderOfLines) {
   const std::string jobs = names_of_jobs();
-  EXPECT_EQ(faults_of(R"(base = "gpt-kjw"
+  EXPECT_EQ(
+      faults_of(R"(base = "gpt-kjw"
 stepz = 4
 [trian]
 lanes = 3
@@ -108,23 +111,26 @@ dropout = 1
 [layout]
 kind = "ps"
 )",
-                      {{"train.lanez", "3"}, {"train.warmup", "1.5"}}),
-            (Faults{
-                "my.toml:1: base = \"gpt-kjw\" is not a built-in job; did you mean gpt-kjv?; built-in jobs: " + jobs,
-                "my.toml:2: unknown key stepz; did you mean train.steps?",
-                "my.toml:3: unknown section [trian]; did you mean [train]?",
-                "my.toml:7: unknown key train.step; did you mean train.steps?",
-                "my.toml:8: train.seed must be an integer, not \"x\"",
-                "my.toml:9: train.lr = nan is out of range: it must be from 0 to 1000000",
-                "my.toml:10: train.lanes = 0 is out of range: it must be from 1 to 65536",
-                "my.toml:12: unknown key model.steps; did you mean train.steps?",
-                "my.toml:13: model.kind = \"gtp\" is not one of \"gpt\", \"mlp\", \"cnn\", \"wide-deep\", "
-                "\"autoencoder\", \"script\", \"custom\"; did you mean \"gpt\"?",
-                "my.toml:14: model.dropout = 1.0 is out of range: it must be at least 0 and below 1",
-                "my.toml:16: layout.kind = \"ps\" is not built yet; built: \"collective\"",
-                "--set train.lanez=3: unknown key train.lanez; did you mean train.lanes?",
-                "--set train.warmup=1.5: train.warmup must be an integer, not 1.5",
-            }));
+                {{"train.lanez", "3"}, {"train.warmup", "1.5"}}),
+      (Faults{
+          "my.toml:1: base = \"gpt-kjw\" is not a built-in job; did you mean gpt-kjv?; built-in "
+          "jobs: " +
+              jobs,
+          "my.toml:2: unknown key stepz; did you mean train.steps?",
+          "my.toml:3: unknown section [trian]; did you mean [train]?",
+          "my.toml:7: unknown key train.step; did you mean train.steps?",
+          "my.toml:8: train.seed must be an integer, not \"x\"",
+          "my.toml:9: train.lr = nan is out of range: it must be from 0 to 1000000",
+          "my.toml:10: train.lanes = 0 is out of range: it must be from 1 to 65536",
+          "my.toml:12: unknown key model.steps; did you mean train.steps?",
+          "my.toml:13: model.kind = \"gtp\" is not one of \"gpt\", \"mlp\", \"cnn\", "
+          "\"wide-deep\", "
+          "\"autoencoder\", \"script\", \"custom\"; did you mean \"gpt\"?",
+          "my.toml:14: model.dropout = 1.0 is out of range: it must be at least 0 and below 1",
+          "my.toml:16: layout.kind = \"ps\" is not built yet; built: \"collective\"",
+          "--set train.lanez=3: unknown key train.lanez; did you mean train.lanes?",
+          "--set train.warmup=1.5: train.warmup must be an integer, not 1.5",
+      }));
 }
 
 TEST(Parse, WhatIsNotTomlIsRefusedWithItsLine) {
@@ -140,17 +146,23 @@ TEST(Parse, AHeaderThatStartsWithNoKeyIsRefusedWithItsLine) {
   }
 }
 
-TEST(Parse, AKeyGivenTwiceIsRefused) { EXPECT_EQ(faults_of("[train]\nsteps = 1\nsteps = 2\n").size(), 1u); }
+TEST(Parse, AKeyGivenTwiceIsRefused) {
+  EXPECT_EQ(faults_of("[train]\nsteps = 1\nsteps = 2\n").size(), 1u);
+}
 
 TEST(Parse, SectionsAndKeysOfTheWrongShapeAreRefused) {
-  EXPECT_EQ(faults_of("train = 3\n"), Faults{"my.toml:1: train is a section: write [train] and its keys below"});
+  EXPECT_EQ(faults_of("train = 3\n"),
+            Faults{"my.toml:1: train is a section: write [train] and its keys below"});
   EXPECT_EQ(faults_of("[[train]]\nsteps = 3\n"),
             Faults{"my.toml:1: train is a section: write [train] and its keys below"});
-  EXPECT_EQ(faults_of("[train.steps]\n"), Faults{"my.toml:1: train.steps must be an integer, not a table"});
-  EXPECT_EQ(faults_of("[model]\nhidden = [1, \"a\"]\n"),
-            Faults{"my.toml:2: model.hidden must be an array of integers, not an array of other values"});
-  EXPECT_EQ(faults_of("[model]\nhidden = [4, 0]\n"),
-            Faults{"my.toml:2: model.hidden = [4, 0] is out of range: each must be from 1 to 1048576"});
+  EXPECT_EQ(faults_of("[train.steps]\n"),
+            Faults{"my.toml:1: train.steps must be an integer, not a table"});
+  EXPECT_EQ(
+      faults_of("[model]\nhidden = [1, \"a\"]\n"),
+      Faults{"my.toml:2: model.hidden must be an array of integers, not an array of other values"});
+  EXPECT_EQ(
+      faults_of("[model]\nhidden = [4, 0]\n"),
+      Faults{"my.toml:2: model.hidden = [4, 0] is out of range: each must be from 1 to 1048576"});
   EXPECT_EQ(faults_of("[data]\npath = 2024-01-01\n"),
             Faults{"my.toml:2: data.path must be a string, not a date or time"});
   EXPECT_EQ(faults_of("base = 3\n"), Faults{"my.toml:1: base must be a string"});
@@ -172,7 +184,8 @@ TEST(Parse, EveryValueThatIsNotBuiltYetIsRefusedByName) {
            {"ps.replicas", "2", "1"},
        }) {
     EXPECT_EQ(faults_of("", {{key, value}}),
-              Faults{"--set " + key + "=" + value + ": " + key + " = " + value + " is not built yet; built: " + built});
+              Faults{"--set " + key + "=" + value + ": " + key + " = " + value +
+                     " is not built yet; built: " + built});
   }
 }
 
@@ -198,15 +211,21 @@ TEST(Settings, TakeTomlAndBareWords) {
 }
 
 TEST(Settings, FaultsRepeatWhatWasTyped) {
-  EXPECT_EQ(faults_of("", {{"steps", "3"}}), Faults{"--set steps=3: unknown key steps; did you mean train.steps?"});
-  EXPECT_EQ(faults_of("", {{"trian.kind", "3"}}), Faults{"--set trian.kind=3: unknown key trian.kind; did you mean "
-                                                         "model.kind?"});
-  EXPECT_EQ(faults_of("", {{"trian.seed", "3"}}), Faults{"--set trian.seed=3: unknown key trian.seed; did you mean "
-                                                         "train.seed?"});
+  EXPECT_EQ(faults_of("", {{"steps", "3"}}),
+            Faults{"--set steps=3: unknown key steps; did you mean train.steps?"});
+  EXPECT_EQ(faults_of("", {{"trian.kind", "3"}}),
+            Faults{"--set trian.kind=3: unknown key trian.kind; did you mean "
+                   "model.kind?"});
+  EXPECT_EQ(faults_of("", {{"trian.seed", "3"}}),
+            Faults{"--set trian.seed=3: unknown key trian.seed; did you mean "
+                   "train.seed?"});
   EXPECT_EQ(faults_of("", {{"", "3"}}), Faults{"--set =3: unknown key "});
-  EXPECT_EQ(faults_of("", {{"train.steps", ""}}), Faults{"--set train.steps=: the value is not TOML"});
-  EXPECT_EQ(faults_of("", {{"data.path", "\"open"}}), Faults{"--set data.path=\"open: the value is not TOML"});
-  EXPECT_EQ(faults_of("", {{"data.path", "\xff"}}), Faults{"--set data.path=\xff: the value is not TOML"});
+  EXPECT_EQ(faults_of("", {{"train.steps", ""}}),
+            Faults{"--set train.steps=: the value is not TOML"});
+  EXPECT_EQ(faults_of("", {{"data.path", "\"open"}}),
+            Faults{"--set data.path=\"open: the value is not TOML"});
+  EXPECT_EQ(faults_of("", {{"data.path", "\xff"}}),
+            Faults{"--set data.path=\xff: the value is not TOML"});
   EXPECT_EQ(faults_of("", {{"train.steps", "1\nother = 2"}}).size(), 1u);
 }
 
@@ -214,9 +233,11 @@ TEST(Settings, NumbersThatNoComputerHoldsAreOutOfRange) {
   const std::string many = "99999999999999999999999";
   const std::string seed = "--set train.seed=", steps = "--set train.steps=";
   EXPECT_EQ(faults_of("", {{"train.seed", many}}),
-            Faults{seed + many + ": train.seed = " + many + " is out of range: it must be at least 0 and below 2^63"});
+            Faults{seed + many + ": train.seed = " + many +
+                   " is out of range: it must be at least 0 and below 2^63"});
   EXPECT_EQ(faults_of("", {{"train.steps", "-" + many}}),
-            Faults{steps + "-" + many + ": train.steps = -" + many + " is out of range: it must be from 1 to 1e12"});
+            Faults{steps + "-" + many + ": train.steps = -" + many +
+                   " is out of range: it must be from 1 to 1e12"});
   for (const Setting& setting : std::vector<Setting>{{"train.seed", "-1"},
                                                      {"train.seed", "9223372036854775808"},
                                                      {"train.seed", "1.5"},
@@ -252,7 +273,8 @@ TEST(BuiltIn, GptKjvHasTheSizesThatTheReadmePromises) {
 }
 
 TEST(Load, ReadsAFileAndNamesThePathInFaults) {
-  const auto path = std::filesystem::temp_directory_path() / ("tutti_config_" + std::to_string(getpid()) + ".toml");
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("tutti_config_" + std::to_string(getpid()) + ".toml");
   std::ofstream(path) << "base = \"mlp-points\"\n[train]\nsteps = 3\n";
   EXPECT_EQ(load_job(path.string(), {}).train.steps, 3);
   std::ofstream(path) << "[train]\nstep = 3\n";
@@ -260,7 +282,8 @@ TEST(Load, ReadsAFileAndNamesThePathInFaults) {
     load_job(path.string(), {});
     ADD_FAILURE() << "loaded";
   } catch (const ConfigError& error) {
-    EXPECT_EQ(error.what(), path.string() + ":2: unknown key train.step; did you mean train.steps?");
+    EXPECT_EQ(error.what(),
+              path.string() + ":2: unknown key train.step; did you mean train.steps?");
   }
   std::filesystem::remove(path);
 }
@@ -270,8 +293,10 @@ TEST(Load, AnUnknownNameSuggestsTheNearestBuiltIn) {
     load_job("gtp-kjv", {});
     ADD_FAILURE() << "loaded";
   } catch (const ConfigError& error) {
-    EXPECT_EQ(error.what(),
-              "gtp-kjv is neither a built-in job nor a file; did you mean gpt-kjv?; built-in jobs: " + names_of_jobs());
+    EXPECT_EQ(
+        error.what(),
+        "gtp-kjv is neither a built-in job nor a file; did you mean gpt-kjv?; built-in jobs: " +
+            names_of_jobs());
   }
   EXPECT_THROW(load_job("/", {}), ConfigError);
   EXPECT_THROW(load_job("/dev/zero", {}), ConfigError);
@@ -292,7 +317,8 @@ TEST(Parse, DamagedFilesGiveAJobOrFaultsAndNothingElse) {
       parse_job(text, "damaged.toml", {});
     } catch (const ConfigError& error) {
       ++refused;
-      for (const auto& fault : error.faults()) EXPECT_EQ(fault.rfind("damaged.toml:", 0), 0u) << fault;
+      for (const auto& fault : error.faults())
+        EXPECT_EQ(fault.rfind("damaged.toml:", 0), 0u) << fault;
     }
   }
   EXPECT_GT(refused, 0);

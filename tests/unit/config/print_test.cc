@@ -30,7 +30,9 @@ Value random_value(const Key& key, std::mt19937& random) {
     case ValueType::kInteger:
       return static_cast<int64_t>(between(low, high));
     case ValueType::kNumber:
-      return std::min(high, std::nextafter(low + between(0, 1) * std::pow(10, between(-12, 0)) * (high - low), low));
+      return std::min(
+          high,
+          std::nextafter(low + between(0, 1) * std::pow(10, between(-12, 0)) * (high - low), low));
     case ValueType::kBoolean:
       return random() % 2 == 0;
     case ValueType::kIntegers: {
@@ -56,7 +58,8 @@ Value random_value(const Key& key, std::mt19937& random) {
     const bool later = std::find(key.later.begin(), key.later.end(), word) != key.later.end();
     return later ? key.fallback : Value(word);
   }
-  const std::vector<std::string> letters = {"a", "\"", "\\", "\n", "\t", "\x01", "\x7f", "ü", "#", "=", "'", " ", "\r"};
+  const std::vector<std::string> letters = {"a", "\"", "\\", "\n", "\t", "\x01", "\x7f",
+                                            "ü", "#",  "=",  "'",  " ",  "\r"};
   std::string text;
   for (unsigned n = random() % 12; n > 0; --n) text += letters[random() % letters.size()];
   return text;
@@ -89,10 +92,12 @@ TEST(ToToml, ParsesBackToTheSameJobForRandomValues) {
 }
 
 TEST(Explain, SaysWhereEachValueCameFromInColumns) {
-  const Job job = parse_job("base = \"gpt-kjv\"\n[data]\npath = \"x\"\n", "my.toml", {{"data.held_out", "0.25"}});
+  const Job job = parse_job("base = \"gpt-kjv\"\n[data]\npath = \"x\"\n", "my.toml",
+                            {{"data.held_out", "0.25"}});
   const std::string text = explain(job);
   for (const char* line :
-       {"\n[data]  # what it is trained on\n", "\nkind             = \"text\"   # built-in gpt-kjv\n",
+       {"\n[data]  # what it is trained on\n",
+        "\nkind             = \"text\"   # built-in gpt-kjv\n",
         "\npath             = \"x\"      # my.toml:3\n", "\nheld_out         = 0.25     # --set\n",
         "\nlabels           = \"\"       # default\n"}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << text;
@@ -101,15 +106,18 @@ TEST(Explain, SaysWhereEachValueCameFromInColumns) {
 
 TEST(Differences, IgnoreTheLayoutAndTheOrigin) {
   const Job a = load_job("gpt-kjv", {});
-  const Job b = load_job("gpt-kjv", {{"layout.ranks", "3"}, {"layout.workers", "thread"}, {"train.steps", "400"}});
+  const Job b = load_job(
+      "gpt-kjv", {{"layout.ranks", "3"}, {"layout.workers", "thread"}, {"train.steps", "400"}});
   EXPECT_EQ(job_differences(a, b), std::vector<std::string>{});
 }
 
 TEST(Differences, NameEveryKeyOfTheJobProper) {
   const Job a = load_job("gpt-kjv", {});
-  const Job b = load_job("gpt-kjv", {{"train.seed", "3"}, {"numerics.reduce", "ring"}, {"layout.ranks", "3"}});
+  const Job b = load_job("gpt-kjv",
+                         {{"train.seed", "3"}, {"numerics.reduce", "ring"}, {"layout.ranks", "3"}});
   EXPECT_EQ(job_differences(a, b),
-            (std::vector<std::string>{"train.seed is 1, not 3", "numerics.reduce is \"exact\", not \"ring\""}));
+            (std::vector<std::string>{"train.seed is 1, not 3",
+                                      "numerics.reduce is \"exact\", not \"ring\""}));
 }
 
 TEST(Differences, TheDeviceAndThePrecisionMayChangeAndAreNamed) {
@@ -120,15 +128,18 @@ TEST(Differences, TheDeviceAndThePrecisionMayChangeAndAreNamed) {
                                      {"layout.graph", "false"}});
   EXPECT_EQ(job_differences(a, b), std::vector<std::string>{});
   EXPECT_EQ(device_differences(a, b),
-            (std::vector<std::string>{"numerics.device: cpu -> cuda", "numerics.precision: float32 -> float16",
+            (std::vector<std::string>{"numerics.device: cpu -> cuda",
+                                      "numerics.precision: float32 -> float16",
                                       "numerics.loss_scale: 0.0 -> 1024.0"}));
   EXPECT_EQ(device_differences(b, b), std::vector<std::string>{});
 }
 
 TEST(Differences, TheScaleOfARunThatStaysInFloat16IsTheJobs) {
   const Job a = load_job("gpt-kjv", {{"numerics.precision", "float16"}});
-  const Job b = load_job("gpt-kjv", {{"numerics.precision", "float16"}, {"numerics.scale_growth", "10"}});
-  EXPECT_EQ(job_differences(a, b), std::vector<std::string>{"numerics.scale_growth is 2000, not 10"});
+  const Job b =
+      load_job("gpt-kjv", {{"numerics.precision", "float16"}, {"numerics.scale_growth", "10"}});
+  EXPECT_EQ(job_differences(a, b),
+            std::vector<std::string>{"numerics.scale_growth is 2000, not 10"});
   EXPECT_EQ(device_differences(a, b), std::vector<std::string>{});
 }
 
@@ -161,8 +172,9 @@ TEST(Reference, HasARowForEveryKey) {
 }
 
 TEST(Reference, AnAutomaticKeyIsAnIntegerOrAuto) {
-  EXPECT_NE(job_reference().find("\n| `zero` | integer or `auto` | `\"auto\"` | `auto`, from 0 to 3 | "),
-            std::string::npos);
+  EXPECT_NE(
+      job_reference().find("\n| `zero` | integer or `auto` | `\"auto\"` | `auto`, from 0 to 3 | "),
+      std::string::npos);
 }
 
 }  // namespace tutti

@@ -53,7 +53,8 @@ TEST(Resolve, MatmulsAreOwnWhereMklLeavesAvx512Unused) {
   EXPECT_EQ(resolved({}, amd).numerics.matmul, "own");
   EXPECT_EQ(resolved({}, amd).origin.at("numerics.matmul"), "resolved");
   EXPECT_EQ(resolved({{"numerics.isa", "avx2"}}, amd).numerics.matmul, "own");
-  EXPECT_EQ(resolved({}, {.cores = 4, .avx512 = false, .avx2 = true, .amd = true}).numerics.matmul, "mkl");
+  EXPECT_EQ(resolved({}, {.cores = 4, .avx512 = false, .avx2 = true, .amd = true}).numerics.matmul,
+            "mkl");
   EXPECT_EQ(resolved({}).numerics.matmul, "mkl");
   EXPECT_EQ(resolved({{"numerics.matmul", "mkl"}}, amd).numerics.matmul, "mkl");
   EXPECT_EQ(resolved({{"numerics.matmul", "own"}}).numerics.matmul, "own");
@@ -68,35 +69,39 @@ TEST(Resolve, ASecondTimeChangesNothing) {
 
 TEST(Resolve, AProcessorWithoutTheInstructionsIsRefused) {
   EXPECT_EQ(faults_of({}, {4, false, false}).size(), 1u);
-  EXPECT_EQ(faults_of({{"numerics.isa", "avx512"}}, {4, false, true}),
-            Faults{"numerics.isa = \"avx512\" but this processor has no AVX-512 (f, bw, cd, dq, vl)"});
+  EXPECT_EQ(
+      faults_of({{"numerics.isa", "avx512"}}, {4, false, true}),
+      Faults{"numerics.isa = \"avx512\" but this processor has no AVX-512 (f, bw, cd, dq, vl)"});
 }
 
 TEST(Resolve, EveryFaultOfTheWholeIsListedAtOnce) {
-  EXPECT_EQ(
-      faults_of({{"layout.ranks", "9"},
-                 {"layout.hosts", "10"},
-                 {"model.heads", "5"},
-                 {"layout.transport", "inproc"},
-                 {"data.held_out", "0"}}),
-      (Faults{
-          "model.width = 192 cannot be cut into model.heads = 5: a head is a whole number of elements",
-          "data.held_out = 0 but train.eval_batches = 4: nothing is kept to evaluate on; set train.eval_batches = 0 "
-          "and train.eval_every = 0 for no evaluation",
-          "layout.ranks = 9 but train.lanes = 8: a rank owns at least one lane; ask for at most 8 ranks, or for more "
-          "lanes, which is another job",
-          "layout.hosts = 10 but layout.ranks = 9: a host has at least one rank",
-          "layout.transport = \"inproc\" but layout.workers = \"process\": inproc reaches only threads of one "
-          "process; use \"shm\" or \"tcp\"",
-      }));
+  EXPECT_EQ(faults_of({{"layout.ranks", "9"},
+                       {"layout.hosts", "10"},
+                       {"model.heads", "5"},
+                       {"layout.transport", "inproc"},
+                       {"data.held_out", "0"}}),
+            (Faults{
+                "model.width = 192 cannot be cut into model.heads = 5: a head is a whole number of "
+                "elements",
+                "data.held_out = 0 but train.eval_batches = 4: nothing is kept to evaluate on; set "
+                "train.eval_batches = 0 "
+                "and train.eval_every = 0 for no evaluation",
+                "layout.ranks = 9 but train.lanes = 8: a rank owns at least one lane; ask for at "
+                "most 8 ranks, or for more "
+                "lanes, which is another job",
+                "layout.hosts = 10 but layout.ranks = 9: a host has at least one rank",
+                "layout.transport = \"inproc\" but layout.workers = \"process\": inproc reaches "
+                "only threads of one "
+                "process; use \"shm\" or \"tcp\"",
+            }));
 }
 
 TEST(Resolve, HeldOutIsAFractionOrAWholeNumberOfRecords) {
   for (const char* value : {"0.99", "1", "1.0", "4", "1000"})
     EXPECT_EQ(faults_of({{"data.held_out", value}}), Faults{});
-  EXPECT_EQ(
-      faults_of({{"data.held_out", "1.5"}}),
-      Faults{"data.held_out = 1.5: below 1 it is a fraction of the records, from 1 on their number, which is whole"});
+  EXPECT_EQ(faults_of({{"data.held_out", "1.5"}}),
+            Faults{"data.held_out = 1.5: below 1 it is a fraction of the records, from 1 on their "
+                   "number, which is whole"});
 }
 
 TEST(Resolve, AFaultNamesTheLineThatTheValueCameFrom) {
@@ -105,7 +110,8 @@ TEST(Resolve, AFaultNamesTheLineThatTheValueCameFrom) {
     resolve(job, kFour);
     ADD_FAILURE() << "resolved";
   } catch (const ConfigError& error) {
-    EXPECT_EQ(std::string(error.what()).rfind("my.toml:3: layout.ranks = 9 but train.lanes = 8: ", 0), 0u)
+    EXPECT_EQ(
+        std::string(error.what()).rfind("my.toml:3: layout.ranks = 9 but train.lanes = 8: ", 0), 0u)
         << error.what();
   }
 }
@@ -145,15 +151,15 @@ TEST(Resolve, ValuesThatContradictEachOtherAreRefused) {
 
 TEST(Resolve, OnlyTablesHaveAColumnToResampleBy) {
   for (const std::string kind : {"idx", "numpy", "images"}) {
-    Job job =
-        parse_job("[model]\nkind = \"mlp\"\ninputs = 784\n[data]\nkind = \"" + kind + "\"\nresample = \"column\"\n",
-                  "my.toml", {});
+    Job job = parse_job("[model]\nkind = \"mlp\"\ninputs = 784\n[data]\nkind = \"" + kind +
+                            "\"\nresample = \"column\"\n",
+                        "my.toml", {});
     try {
       resolve(job, kFour);
       ADD_FAILURE() << "resolved " << kind;
     } catch (const ConfigError& error) {
-      EXPECT_EQ(error.faults(), Faults{"my.toml:6: data.resample = \"column\" but data.kind = \"" + kind +
-                                       "\": only csv and jsonl have columns"});
+      EXPECT_EQ(error.faults(), Faults{"my.toml:6: data.resample = \"column\" but data.kind = \"" +
+                                       kind + "\": only csv and jsonl have columns"});
     }
   }
   EXPECT_EQ(faults_of({{"data.resample", "column"}}).size(), 1u);
@@ -171,7 +177,8 @@ TEST(Resolve, ValuesSetByAProgramAreCheckedToo) {
     EXPECT_EQ(error.faults(),
               (Faults{"train.lr = -1.0 is out of range: it must be from 0 to 1000000",
                       "layout.zero = 4 is out of range: it must be from 0 to 3",
-                      "layout.tensor = 3 but train.tensor_slices = 1: a rank owns at least one slice; ask for at most "
+                      "layout.tensor = 3 but train.tensor_slices = 1: a rank owns at least one "
+                      "slice; ask for at most "
                       "1, or for more slices, which is another job"}));
   }
 }
@@ -184,13 +191,15 @@ TEST(Resolve, HeadsThatAProgramSetToNoneAreAFaultAndNothingElse) {
     resolve(job, kFour);
     ADD_FAILURE() << "resolved";
   } catch (const ConfigError& error) {
-    EXPECT_EQ(error.faults(), Faults{"model.heads = 0 is out of range: it must be from 1 to 1048576"});
+    EXPECT_EQ(error.faults(),
+              Faults{"model.heads = 0 is out of range: it must be from 1 to 1048576"});
   }
 }
 
 TEST(Resolve, ASampleOfATokenFilesModelIsRefused) {
   EXPECT_EQ(faults_of({{"data.kind", "tokens"}, {"data.path", "a.tok"}}),
-            Faults{"train.sample_bytes = 400 but data.kind = \"tokens\": what text they stand for is not known"});
+            Faults{"train.sample_bytes = 400 but data.kind = \"tokens\": what text they stand for "
+                   "is not known"});
 }
 
 TEST(Machine, ThisOneHasACoreAndAnInstructionSet) {

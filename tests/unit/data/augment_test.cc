@@ -26,12 +26,16 @@ constexpr uint64_t kSeed = 21;
 /// [rows, channels, height, width] of distinct values that are not zero.
 at::Tensor pictures(int64_t rows, int64_t channels, int64_t height, int64_t width) {
   const int64_t n = rows * channels * height * width;
-  return at::arange(1, n + 1, at::kFloat).div_(static_cast<double>(n)).reshape({rows, channels, height, width});
+  return at::arange(1, n + 1, at::kFloat)
+      .div_(static_cast<double>(n))
+      .reshape({rows, channels, height, width});
 }
 
-at::Tensor applied(const AugmentConfig& config, const at::Tensor& images, int64_t first = 0, uint64_t seed = kSeed) {
+at::Tensor applied(const AugmentConfig& config, const at::Tensor& images, int64_t first = 0,
+                   uint64_t seed = kSeed) {
   const at::Tensor copy = images.clone();
-  Augment(config, {images.size(1), images.size(2), images.size(3)}, seed).apply(std::vector<at::Tensor>{copy}, first);
+  Augment(config, {images.size(1), images.size(2), images.size(3)}, seed)
+      .apply(std::vector<at::Tensor>{copy}, first);
   return copy;
 }
 
@@ -42,7 +46,8 @@ at::Tensor moved(const at::Tensor& image, int64_t down, int64_t right) {
     for (int64_t y = 0; y < image.size(1); ++y) {
       for (int64_t x = 0; x < image.size(2); ++x) {
         const int64_t to_y = y + down, to_x = x + right;
-        if (to_y >= 0 && to_y < image.size(1) && to_x >= 0 && to_x < image.size(2)) out[c][to_y][to_x] = image[c][y][x];
+        if (to_y >= 0 && to_y < image.size(1) && to_x >= 0 && to_x < image.size(2))
+          out[c][to_y][to_x] = image[c][y][x];
       }
     }
   }
@@ -109,14 +114,15 @@ TEST(Augment, CropComesBeforeTheFlip) {
 }
 
 TEST(Augment, ATurnIsTheBilinearSampleOfATurnedGrid) {
-  // The same coordinates by way of grid_sampler's [-1, 1]; rounding of the coordinates, at most 2^-19 of a pixel, times
-  // the steepest difference of neighbours gives the tolerance.
+  // The same coordinates by way of grid_sampler's [-1, 1]; rounding of the coordinates, at most
+  // 2^-19 of a pixel, times the steepest difference of neighbours gives the tolerance.
   for (const auto& [height, width] : {std::pair<int64_t, int64_t>{8, 8}, {9, 13}, {5, 2}, {1, 1}}) {
     const at::Tensor image = pictures(1, 3, height, width).contiguous();
     for (const double degrees : {0.0, 90.0, -90.0, 180.0, 17.0, -133.0}) {
       for (const double zoom : {1.0, 0.5, 1.7}) {
         const double angle = degrees * std::numbers::pi / 180;
-        const Turn by{static_cast<float>(std::cos(angle) / zoom), static_cast<float>(std::sin(angle) / zoom)};
+        const Turn by{static_cast<float>(std::cos(angle) / zoom),
+                      static_cast<float>(std::sin(angle) / zoom)};
         at::Tensor grid = at::zeros({1, height, width, 2});
         for (int64_t y = 0; y < height; ++y) {
           for (int64_t x = 0; x < width; ++x) {
@@ -132,7 +138,8 @@ TEST(Augment, ATurnIsTheBilinearSampleOfATurnedGrid) {
           const ImageShape shape{3, height, width};
           const at::Tensor got = image.clone();
           std::vector<float> scratch(static_cast<size_t>(turn_scratch(shape)));
-          (wide ? isa_avx512::turn : isa_avx2::turn)(got.mutable_data_ptr<float>(), shape, by, scratch.data());
+          (wide ? isa_avx512::turn : isa_avx2::turn)(got.mutable_data_ptr<float>(), shape, by,
+                                                     scratch.data());
           EXPECT_LT((got - expected).abs().max().item<float>(), 1e-5)
               << height << "x" << width << " by " << degrees << " zoom " << zoom;
         }
@@ -155,7 +162,8 @@ TEST(Augment, RotationAndScalingStayWithinTheirRangesBothWays) {
   const int64_t side = 65;
   at::Tensor images = at::zeros({300, 1, side, side});
   for (int64_t y = 30; y <= 34; ++y) {
-    for (int64_t x = 50; x <= 54; ++x) images.select(2, y).select(2, x).fill_(1);  // a spot 20 to the right
+    // a spot 20 to the right
+    for (int64_t x = 50; x <= 54; ++x) images.select(2, y).select(2, x).fill_(1);
   }
   const at::Tensor got = applied(config, images);
   double least = 99, most = -99, nearest = 99, farthest = 0;
@@ -262,9 +270,11 @@ TEST(Augment, CutoutSetsASquareToZeroCutOffAtTheBorder) {
     const at::Tensor zero = got[row].eq(0);
     EXPECT_TRUE(at::equal(zero[0], zero[1]));
     EXPECT_TRUE(at::equal(got[row], images[row] * zero.logical_not()));
-    const int64_t height = zero[0].any(1).sum().item<int64_t>(), width = zero[0].any(0).sum().item<int64_t>();
+    const int64_t height = zero[0].any(1).sum().item<int64_t>(),
+                  width = zero[0].any(0).sum().item<int64_t>();
     EXPECT_EQ(zero[0].sum().item<int64_t>(), height * width);
-    ASSERT_TRUE(height >= 2 && height <= 4 && width >= 2 && width <= 4);  // its centre lies in the image
+    // its centre lies in the image
+    ASSERT_TRUE(height >= 2 && height <= 4 && width >= 2 && width <= 4);
     whole += height == 4 && width == 4 ? 1 : 0;
   }
   // 6 of the 9 rows and 4 of the 7 columns are centres of a whole square.
@@ -291,7 +301,8 @@ TEST(Augment, ASampleIsChangedByItsPositionAloneHoweverMicroBatchesAreCut) {
   EXPECT_FALSE(at::equal(applied(everything(), images, 1'000'000'007, kSeed + 1), whole));
   for (const int64_t size : {1, 3, 4}) {
     for (int64_t first = 0; first < 12; first += size) {
-      const at::Tensor part = applied(everything(), images.narrow(0, first, size), 1'000'000'007 + first);
+      const at::Tensor part =
+          applied(everything(), images.narrow(0, first, size), 1'000'000'007 + first);
       EXPECT_TRUE(at::equal(part, whole.narrow(0, first, size)));
     }
   }
@@ -313,7 +324,8 @@ TEST(Augment, FlatRowsAreImagesToo) {
 }
 
 TEST(Augment, BothInstructionSetsGiveTheSameBits) {
-  if (!__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) GTEST_SKIP() << "no AVX-512 here";
+  if (!__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
+    GTEST_SKIP() << "no AVX-512 here";
   const ImageShape shape{3, 13, 11};
   const auto same = [&](auto narrow, auto wide) {
     const at::Tensor a = pictures(2, 3, 13, 11), b = a.clone();
@@ -324,8 +336,9 @@ TEST(Augment, BothInstructionSetsGiveTheSameBits) {
   };
   const PhiloxStream stream = philox_stream({1, Purpose::kTest, 2, 3});
   const int64_t n = shape.values();
-#define TUTTI_SAME(call) \
-  EXPECT_TRUE(same([&](float* x, float* s) { isa_avx2::call; }, [&](float* x, float* s) { isa_avx512::call; }))
+#define TUTTI_SAME(call)                                        \
+  EXPECT_TRUE(same([&](float* x, float* s) { isa_avx2::call; }, \
+                   [&](float* x, float* s) { isa_avx512::call; }))
   TUTTI_SAME(turn(x, shape, {0.9f, 0.3f}, s));
   TUTTI_SAME(move(x, shape, 1, -2, true, s));
   TUTTI_SAME(scale(x, n, 1.1f));
@@ -342,8 +355,8 @@ struct Mixed {
 Mixed mixed(double alpha, int64_t rows, int64_t first) {
   AugmentConfig config{};
   config.mixup = alpha;
-  Mixed made{{pictures(rows, 1, 2, 3), at::arange(100, 100 + rows, at::kLong), at::zeros({rows}, at::kLong),
-              at::zeros({rows})}};
+  Mixed made{{pictures(rows, 1, 2, 3), at::arange(100, 100 + rows, at::kLong),
+              at::zeros({rows}, at::kLong), at::zeros({rows})}};
   Augment(config, {1, 2, 3}, kSeed).apply(made.tensors, first);
   return made;
 }
@@ -359,7 +372,8 @@ TEST(Mixup, MixesEveryRowWithItsMirrorRowByItsOwnShare) {
       EXPECT_EQ(got[2][row].item<int64_t>(), 100 + other);
       ASSERT_TRUE(mix >= 0 && mix <= 1);
       // The middle row is its own partner, and stays as it was.
-      const at::Tensor expected = row == other ? images[row] : images[row] * (1 - mix) + images[other] * mix;
+      const at::Tensor expected =
+          row == other ? images[row] : images[row] * (1 - mix) + images[other] * mix;
       EXPECT_TRUE(at::equal(got[0][row], expected)) << row << " of " << rows;
     }
   }
@@ -377,11 +391,15 @@ TEST(Mixup, SharesFollowTheBetaDistribution) {
       squares += d * d;
       fourth += d * d * d * d;
     }
-    // Moments of Beta(a, a): variance 1/(4(2a+1)), fourth 3/(16(2a+1)(2a+3)); five standard deviations of the means.
-    const double variance = 1 / (4 * (2 * alpha + 1)), m4 = 3 / (16 * (2 * alpha + 1) * (2 * alpha + 3));
+    // Moments of Beta(a, a): variance 1/(4(2a+1)), fourth 3/(16(2a+1)(2a+3)); five standard
+    // deviations of the means.
+    const double variance = 1 / (4 * (2 * alpha + 1)),
+                 m4 = 3 / (16 * (2 * alpha + 1) * (2 * alpha + 3));
     EXPECT_NEAR(sum / kRows, 0, 5 * std::sqrt(variance / kRows)) << alpha;
-    EXPECT_NEAR(squares / kRows, variance, 5 * std::sqrt((m4 - variance * variance) / kRows)) << alpha;
-    EXPECT_NEAR(fourth / kRows, m4, 5 * std::sqrt(m4 / 16 / kRows)) << alpha;  // d^8 is at most d^4 / 16
+    EXPECT_NEAR(squares / kRows, variance, 5 * std::sqrt((m4 - variance * variance) / kRows))
+        << alpha;
+    // d^8 is at most d^4 / 16
+    EXPECT_NEAR(fourth / kRows, m4, 5 * std::sqrt(m4 / 16 / kRows)) << alpha;
   }
 }
 
@@ -389,7 +407,8 @@ TEST(Mixup, IsDefinedAtTheEndsOfItsRange) {
   for (const double alpha : {1e-3, 100.0}) {
     const at::Tensor mix = mixed(alpha, 1000, 5).tensors[3];
     EXPECT_TRUE(mix.isfinite().all().item<bool>());
-    EXPECT_NEAR(mix.mean().item<float>(), 0.5, 0.08);  // five standard deviations of the widest: 0.5 / sqrt(1000) * 5
+    // five standard deviations of the widest: 0.5 / sqrt(1000) * 5
+    EXPECT_NEAR(mix.mean().item<float>(), 0.5, 0.08);
   }
 }
 

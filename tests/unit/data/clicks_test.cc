@@ -41,10 +41,12 @@ TEST(Clicks, ValuesLieInTheirRangesAndUseAllOfThem) {
   }
   for (const int64_t count : counts) EXPECT_GT(count, 0);
   EXPECT_GT(counts[0], 4 * counts[kClickValues - 1]);
-  // Of 160000 uniform draws with deviation 1: the mean's deviation is 0.0025, the square's 0.0022; five of them.
+  // Of 160000 uniform draws with deviation 1: the mean's deviation is 0.0025, the square's 0.0022;
+  // five of them.
   double sum = 0, squares = 0;
   const auto* x = all[0].const_data_ptr<float>();
-  for (int64_t i = 0; i < kRecords * kClickNumbers; ++i) sum += x[i], squares += static_cast<double>(x[i]) * x[i];
+  for (int64_t i = 0; i < kRecords * kClickNumbers; ++i)
+    sum += x[i], squares += static_cast<double>(x[i]) * x[i];
   EXPECT_NEAR(sum / (kRecords * kClickNumbers), 0, 0.0125);
   EXPECT_NEAR(squares / (kRecords * kClickNumbers), 1, 0.0125);
 }
@@ -63,14 +65,16 @@ TEST(Clicks, TheTruthIsCalibratedAndFarBetterThanTheBaseRate) {
       found += click ? 1 : 0;
       loss -= std::log(click ? p : 1 - p);
     }
-    EXPECT_NEAR(found, expected, 5 * std::sqrt(variance)) << seed;  // five deviations of a sum of coin tosses
+    // five deviations of a sum of coin tosses
+    EXPECT_NEAR(found, expected, 5 * std::sqrt(variance)) << seed;
     loss /= kRecords;
     EXPECT_NEAR(loss, clicks_truth_loss(seed, kRecords), 1e-12);
     const double rate = found / kRecords;
     const double base = -(rate * std::log(rate) + (1 - rate) * std::log(1 - rate));
     EXPECT_GT(rate, 0.1) << seed;
     EXPECT_LT(loss, 0.75 * base) << "seed " << seed << " rate " << rate << " base " << base;
-    std::printf("seed %lu: rate %.3f, log loss of the rate %.3f, of the truth %.3f\n", seed, rate, base, loss);
+    std::printf("seed %lu: rate %.3f, log loss of the rate %.3f, of the truth %.3f\n", seed, rate,
+                base, loss);
   }
 }
 

@@ -44,7 +44,9 @@ TEST(Csv, QuotedValuesHaveDelimitersLineEndsAndQuotesInThem) {
             (Records{{"a,b", "c\"d\"", ""}, {"e\r\nf", "g", "\""}}));
 }
 
-TEST(Csv, AByteOrderMarkIsPassedOver) { EXPECT_EQ(records_of("\xef\xbb\xbf\"a\",b"), (Records{{"a", "b"}})); }
+TEST(Csv, AByteOrderMarkIsPassedOver) {
+  EXPECT_EQ(records_of("\xef\xbb\xbf\"a\",b"), (Records{{"a", "b"}}));
+}
 
 TEST(Csv, LinesAreCountedThroughQuotedLineEndsAndEmptyLines) {
   CsvReader reader("a\n\n\"b\n\n\"\nc\n", ',');
@@ -54,19 +56,22 @@ TEST(Csv, LinesAreCountedThroughQuotedLineEndsAndEmptyLines) {
 }
 
 TEST(Csv, ABadRecordIsNamedByLineAndCharacterAndTheNextLineIsRead) {
-  EXPECT_EQ(records_of("a,b\nc,\"d\ne,f\ng,h\n"),
-            (Records{{"a", "b"}, {"bad", "2:3", "the quote is not closed"}, {"e", "f"}, {"g", "h"}}));
-  EXPECT_EQ(records_of("a,\"b\"c\nd,e"), (Records{{"bad", "1:6", "text behind a closing quote"}, {"d", "e"}}));
   EXPECT_EQ(
-      records_of("x\na,\"b\n\"c\nd"),
-      (Records{
-          {"x"}, {"bad", "3:2", "text behind a closing quote"}, {"bad", "3:1", "the quote is not closed"}, {"d"}}));
-  EXPECT_EQ(records_of("5\" pipe,a\nb,c"),
-            (Records{{"bad", "1:2", "a quote inside a value that does not begin with one"}, {"b", "c"}}));
+      records_of("a,b\nc,\"d\ne,f\ng,h\n"),
+      (Records{{"a", "b"}, {"bad", "2:3", "the quote is not closed"}, {"e", "f"}, {"g", "h"}}));
+  EXPECT_EQ(records_of("a,\"b\"c\nd,e"),
+            (Records{{"bad", "1:6", "text behind a closing quote"}, {"d", "e"}}));
+  EXPECT_EQ(records_of("x\na,\"b\n\"c\nd"), (Records{{"x"},
+                                                     {"bad", "3:2", "text behind a closing quote"},
+                                                     {"bad", "3:1", "the quote is not closed"},
+                                                     {"d"}}));
+  EXPECT_EQ(
+      records_of("5\" pipe,a\nb,c"),
+      (Records{{"bad", "1:2", "a quote inside a value that does not begin with one"}, {"b", "c"}}));
 }
 
-const std::vector<std::string> kPeople = {"age: number", "city: category hash=8", "colour: one-hot red|green",
-                                          "rich: target no|yes"};
+const std::vector<std::string> kPeople = {"age: number", "city: category hash=8",
+                                          "colour: one-hot red|green", "rich: target no|yes"};
 
 Table people(const std::string& text, DataReport& report, const DataConfig& config = plain()) {
   return parse_csv(text, "people.csv", config, columns_of(kPeople), report);
@@ -74,7 +79,8 @@ Table people(const std::string& text, DataReport& report, const DataConfig& conf
 
 TEST(CsvTable, ColumnsAreFoundByNameInAnyOrder) {
   DataReport report;
-  const Table table = people("rich,id, age ,colour,city\nyes,7, 30.5 ,green,Rome\nno,8,+2e1,red,\"Oslo\"\n", report);
+  const Table table = people(
+      "rich,id, age ,colour,city\nyes,7, 30.5 ,green,Rome\nno,8,+2e1,red,\"Oslo\"\n", report);
   EXPECT_EQ(table.records, 2);
   EXPECT_EQ(table.numbers, (std::vector<float>{30.5, 20}));
   EXPECT_EQ(table.targets, (std::vector<float>{1, 0}));
@@ -96,8 +102,8 @@ TEST(CsvTable, WithoutAHeaderColumnsAreNumbers) {
   config.header = false;
   config.delimiter = ";";
   DataReport report;
-  const Table table =
-      parse_csv("1;2;0\n3;4;1\n", "x.csv", config, columns_of({"2: number", "3: target classes=2"}), report);
+  const Table table = parse_csv("1;2;0\n3;4;1\n", "x.csv", config,
+                                columns_of({"2: number", "3: target classes=2"}), report);
   EXPECT_EQ(table.numbers, (std::vector<float>{2, 4}));
   EXPECT_EQ(table.targets, (std::vector<float>{0, 1}));
   EXPECT_EQ(fault([&] { parse_csv("1;2\n", "x.csv", config, columns_of({"3: number"}), report); }),
@@ -107,7 +113,9 @@ TEST(CsvTable, WithoutAHeaderColumnsAreNumbers) {
 TEST(CsvTable, TheEndingSaysWhatDelimits) {
   DataReport report;
   for (const char* name : {"x.tsv", "x.tsv.gz"}) {
-    EXPECT_EQ(parse_csv("a\tb\n1\t2\n", name, plain(), columns_of({"b: number"}), report).numbers[0], 2) << name;
+    EXPECT_EQ(
+        parse_csv("a\tb\n1\t2\n", name, plain(), columns_of({"b: number"}), report).numbers[0], 2)
+        << name;
   }
   DataConfig config = plain();
   config.delimiter = ",,";
@@ -117,7 +125,8 @@ TEST(CsvTable, TheEndingSaysWhatDelimits) {
 
 TEST(CsvTable, NumbersNearZeroAreZeroAndMinusZeroIsZero) {
   DataReport report;
-  const Table table = parse_csv("a\n1e-60\n1e-400\n-0\n", "x.csv", plain(), columns_of({"a: number"}), report);
+  const Table table =
+      parse_csv("a\n1e-60\n1e-400\n-0\n", "x.csv", plain(), columns_of({"a: number"}), report);
   for (const float value : table.numbers) EXPECT_EQ(std::bit_cast<uint32_t>(value), 0u);
 }
 
@@ -145,7 +154,8 @@ TEST(CsvTable, EveryFaultOfARecordNamesFileLineColumnAndWhat) {
       {"30,\"Rome\"x,red,yes", "3:10: text behind a closing quote"},
       {"30,Ro\"me,red,yes", "3:6: a quote inside a value that does not begin with one"},
       {std::string("a\0b,Rome,red,yes", 16), "3:1 (age): \"a\\x00b\" is not a number"},
-      {std::string(100, 'x') + ",Rome,red,yes", "3:1 (age): \"" + std::string(40, 'x') + "...\" is not a number"},
+      {std::string(100, 'x') + ",Rome,red,yes",
+       "3:1 (age): \"" + std::string(40, 'x') + "...\" is not a number"},
   };
   for (const auto& [line, what] : cases) {
     DataReport report;
@@ -163,12 +173,15 @@ TEST(CsvTable, EveryFaultOfARecordNamesFileLineColumnAndWhat) {
 TEST(CsvTable, AClassByNumberIsAWholeNumberBelowTheirCount) {
   DataReport report;
   const auto parse = [&](const std::string& value) {
-    return parse_csv("c\n" + value + "\n", "x.csv", plain(), columns_of({"c: target classes=10"}), report).targets[0];
+    return parse_csv("c\n" + value + "\n", "x.csv", plain(), columns_of({"c: target classes=10"}),
+                     report)
+        .targets[0];
   };
   EXPECT_EQ(parse("9"), 9);
   EXPECT_EQ(parse("3.0"), 3);
   for (const std::string value : {"10", "-1", "2.5", "nan", "cat", "1e300"}) {
-    EXPECT_EQ(fault([&] { parse(value); }), "x.csv:2:1 (c): \"" + value + "\" is not a whole number below 10");
+    EXPECT_EQ(fault([&] { parse(value); }),
+              "x.csv:2:1 (c): \"" + value + "\" is not a whole number below 10");
   }
 }
 
@@ -179,7 +192,8 @@ TEST(CsvTable, FaultsOfTheFileFailHoweverBadRecordsAreTaken) {
       {"\n\n", "people.csv: the file has no line"},
       {"aeg,city,colour,rich\n", "people.csv: there is no column \"age\"; did you mean \"aeg\"?"},
       {"x,y\n", "people.csv: there is no column \"age\"; they are x, y"},
-      {"age,city,colour,age,rich\n", "people.csv:1:4: the name \"age\" is already that of column 1"},
+      {"age,city,colour,age,rich\n",
+       "people.csv:1:4: the name \"age\" is already that of column 1"},
       {"age,\"city\n", "people.csv:1:5: the quote is not closed, in the names of the columns"},
   };
   for (const auto& [text, what] : cases) {
@@ -187,7 +201,8 @@ TEST(CsvTable, FaultsOfTheFileFailHoweverBadRecordsAreTaken) {
     EXPECT_EQ(fault([&] { people(text, report, skip); }), what);
   }
   DataReport report;
-  EXPECT_EQ(people("age,city,colour,rich,,\n30,Rome,red,yes,,\n", report).records, 1);  // names that nobody can mean
+  // names that nobody can mean
+  EXPECT_EQ(people("age,city,colour,rich,,\n30,Rome,red,yes,,\n", report).records, 1);
 }
 
 TEST(CsvTable, OnlyTheFirstTenFaultsAreKept) {

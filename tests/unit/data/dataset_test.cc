@@ -103,10 +103,12 @@ TEST_F(DataTest, ANumberOfHeldOutRecordsIsExactAndAFractionThatComesOutFarFromIt
     const Split split = open_data(job);
     const int64_t held = split.held_out->size();
     drawn.insert(held);
-    EXPECT_EQ(split.report.notice.empty(), held >= 3 && held <= 5) << held << ": " << split.report.notice;
+    EXPECT_EQ(split.report.notice.empty(), held >= 3 && held <= 5)
+        << held << ": " << split.report.notice;
     if (held == 1)
       EXPECT_EQ(split.report.notice,
-                "data.held_out = 0.25 of 16 records would be 4, but 1 came out: each is drawn by itself; data.held_out "
+                "data.held_out = 0.25 of 16 records would be 4, but 1 came out: each is drawn by "
+                "itself; data.held_out "
                 "= 4 holds out exactly so many");
   }
   EXPECT_TRUE(drawn.contains(1)) << "no seed shows the case";
@@ -120,7 +122,8 @@ TEST_F(DataTest, ANumberOfHeldOutRecordsIsExactAndAFractionThatComesOutFarFromIt
     }
   }
   job.data.held_out = 16;
-  EXPECT_EQ(fault(job), job.data.path + ": data.held_out = 16 of 16 records leaves none for training");
+  EXPECT_EQ(fault(job),
+            job.data.path + ": data.held_out = 16 of 16 records leaves none for training");
   job.data.held_out = 17;
   EXPECT_EQ(fault(job), job.data.path + ": data.held_out = 17, but there are 16 records");
   job.data.kind = "walk";
@@ -131,10 +134,13 @@ TEST_F(DataTest, EveryFaultOfAFileNamesTheFileAndTheFault) {
   const std::string none = folder_ + "/none";
   EXPECT_EQ(fault(text_job(none)), "cannot open " + none + ": No such file or directory");
   EXPECT_EQ(fault(text_job(folder_)), folder_ + ": a folder, not a file");
-  const std::string empty = write("empty", ""), brief = write("short", "abcd"), lone = write("lone", "abcde");
+  const std::string empty = write("empty", ""), brief = write("short", "abcd"),
+                    lone = write("lone", "abcde");
   EXPECT_EQ(fault(text_job(empty)), empty + ": the file is empty");
-  EXPECT_EQ(fault(text_job(brief)), brief + ": 4 bytes are too short for one record of model.context + 1 = 5 bytes");
-  EXPECT_NE(fault(text_job(lone)).find(lone + ": data.held_out = 0.2 of 1 records leaves none for"), std::string::npos);
+  EXPECT_EQ(fault(text_job(brief)),
+            brief + ": 4 bytes are too short for one record of model.context + 1 = 5 bytes");
+  EXPECT_NE(fault(text_job(lone)).find(lone + ": data.held_out = 0.2 of 1 records leaves none for"),
+            std::string::npos);
   Job job = text_job(brief);
   job.model.context = 2;
   job.model.vocab = 100;
@@ -143,7 +149,8 @@ TEST_F(DataTest, EveryFaultOfAFileNamesTheFileAndTheFault) {
 
 TEST_F(DataTest, TheKingJamesTextLiesInTheDataFolderAndSetupIsTheRemedy) {
   setenv("TUTTI_DATA", folder_.c_str(), 1);
-  EXPECT_EQ(fault(text_job("kjv")), folder_ + "/kjv.txt: the King James text is missing; run ./tutti setup");
+  EXPECT_EQ(fault(text_job("kjv")),
+            folder_ + "/kjv.txt: the King James text is missing; run ./tutti setup");
   const std::string path = write("kjv.txt", "In the beginning");
   EXPECT_EQ(resolve_path("kjv"), path);
   unsetenv("TUTTI_DATA");
@@ -209,7 +216,8 @@ TEST_F(DataTest, PointsOfAClassLieAroundItsCentre) {
         distance[k] += std::pow(tensors[0].const_data_ptr<float>()[i] - mean[k][i] / count[k], 2);
       }
     }
-    right += std::min_element(distance.begin(), distance.end()) - distance.begin() == static_cast<int64_t>(label);
+    right += std::min_element(distance.begin(), distance.end()) - distance.begin() ==
+             static_cast<int64_t>(label);
   }
   EXPECT_GT(right, 95);
 }
@@ -230,7 +238,8 @@ TEST_F(DataTest, EvaluationPadsItsLastMicroBatchWithMaskedTargets) {
 TEST_F(DataTest, TheBigramLossIsTheOneCountedByHand) {
   auto train = text_of(write("train", "ababa"));      // a -> b twice, b -> a twice
   auto evaluation = text_of(write("eval", "abbca"));  // ab, bb, bc, ca
-  const double expected = -(std::log(3.0 / 258) + 2 * std::log(1.0 / 258) + std::log(1.0 / 256)) / 4;
+  const double expected =
+      -(std::log(3.0 / 258) + 2 * std::log(1.0 / 258) + std::log(1.0 / 256)) / 4;
   EXPECT_NEAR(bigram_loss(*train, *evaluation, 4), expected, 1e-12);
 }
 

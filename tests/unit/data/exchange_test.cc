@@ -1,5 +1,5 @@
-// Loaders of ranks that read by a partition: whoever reads, every rank gets what a loader that reads all by itself
-// does.
+// Loaders of ranks that read by a partition: whoever reads, every rank gets what a loader that
+// reads all by itself does.
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
@@ -23,11 +23,13 @@ const testing_support::TransportCase kThreads{"inproc", "inproc", true, false};
 /// Record i: an image of 4 numbers that name it, and the class i % 5. Counts who reads what.
 class Records final : public Dataset {
  public:
-  explicit Records(int64_t size, int64_t broken = -1) : reads_(static_cast<size_t>(size)), broken_(broken) {}
+  explicit Records(int64_t size, int64_t broken = -1)
+      : reads_(static_cast<size_t>(size)), broken_(broken) {}
   int64_t size() const override { return static_cast<int64_t>(reads_.size()); }
   void read(int64_t record, std::span<const at::Tensor> tensors, int64_t row) const override {
     if (record == broken_) throw Error(fmt::format("images.idx: record {} is torn", record));
-    for (int i = 0; i < 4; ++i) tensors[0].mutable_data_ptr<float>()[row * 4 + i] = static_cast<float>(record * 4 + i);
+    for (int i = 0; i < 4; ++i)
+      tensors[0].mutable_data_ptr<float>()[row * 4 + i] = static_cast<float>(record * 4 + i);
     tensors[1].mutable_data_ptr<int64_t>()[row] = label(record);
     ++reads_[static_cast<size_t>(record)];
   }
@@ -77,7 +79,8 @@ std::vector<std::vector<at::Tensor>> all_of(Loader& loader, Range lanes) {
     for (auto lane = static_cast<int>(lanes.begin); lane < lanes.end; ++lane) {
       for (int micro = 0; micro < kBatch.micro_batches; ++micro) {
         std::vector<at::Tensor> copies;
-        for (const at::Tensor& tensor : loader.next(step, lane, micro)) copies.push_back(tensor.clone());
+        for (const at::Tensor& tensor : loader.next(step, lane, micro))
+          copies.push_back(tensor.clone());
         all.push_back(std::move(copies));
       }
     }
@@ -103,13 +106,15 @@ TEST(Exchange, EveryPartitionOverAnyRanksGivesTheTensorsAndDigestOfReadingAlone)
   for (const bool augmented : {false, true}) {
     for (const Way& way : kWays) {
       for (const int ranks : {1, 2, 3, 4}) {
-        SCOPED_TRACE(fmt::format("{} {} over {} ranks, augmented {}", way.partition, way.by, ranks, augmented));
+        SCOPED_TRACE(fmt::format("{} {} over {} ranks, augmented {}", way.partition, way.by, ranks,
+                                 augmented));
         std::mutex mutex;
         uint64_t digests = 0;
         testing_support::over(kThreads, ranks, [&](TestRank& me) {
           const auto data = std::make_shared<Records>(61);
           const Range lanes = lanes_of(me.rank, ranks, kBatch.lanes);
-          Loader alone(options_of(std::make_shared<Records>(61), lanes, augmented), me.clock, nullptr);
+          Loader alone(options_of(std::make_shared<Records>(61), lanes, augmented), me.clock,
+                       nullptr);
           Channel channel(me.transport, me.clock, 0, std::chrono::seconds(20));
           LoaderOptions options = options_of(data, lanes, augmented);
           options.partition = partition_of(way, data, ranks);
@@ -119,12 +124,14 @@ TEST(Exchange, EveryPartitionOverAnyRanksGivesTheTensorsAndDigestOfReadingAlone)
           const auto expected = all_of(alone, lanes), got = all_of(loader, lanes);
           for (size_t i = 0; i < expected.size(); ++i) {
             for (size_t k = 0; k < expected[i].size(); ++k) {
-              EXPECT_TRUE(at::equal(got[i][k], expected[i][k])) << "micro-batch " << i << " tensor " << k;
+              EXPECT_TRUE(at::equal(got[i][k], expected[i][k]))
+                  << "micro-batch " << i << " tensor " << k;
             }
           }
           EXPECT_EQ(loader.digest(), alone.digest());
           for (int64_t record = 0; ranks > 1 && record < 61; ++record) {
-            if (data->reads()[static_cast<size_t>(record)] > 0) EXPECT_EQ(partition(record), me.rank);
+            if (data->reads()[static_cast<size_t>(record)] > 0)
+              EXPECT_EQ(partition(record), me.rank);
           }
           const std::lock_guard lock(mutex);
           digests += loader.digest();
@@ -148,7 +155,8 @@ TEST(Exchange, RanksOfAMeshGetTheirSequencesThoughSomeShareThemAndKeepWhatIsInFl
       testing_support::over(kThreads, kRanks, [&](TestRank& me) {
         const auto data = std::make_shared<Records>(61);
         // Two data ranks of round-robin lanes, each of two stages.
-        const auto sequence = sequence_of({.batch = kBatch, .ranks = 2, .owner = true, .micro = micro}, me.rank % 2);
+        const auto sequence =
+            sequence_of({.batch = kBatch, .ranks = 2, .owner = true, .micro = micro}, me.rank % 2);
         Channel channel(me.transport, me.clock, 0, std::chrono::seconds(20));
         LoaderOptions options = options_of(data, {}, false);
         options.sequence = sequence;
@@ -157,15 +165,18 @@ TEST(Exchange, RanksOfAMeshGetTheirSequencesThoughSomeShareThemAndKeepWhatIsInFl
         options.channel = &channel;
         options.in_flight = kInFlight;
         Loader loader(std::move(options), me.clock, nullptr);
-        std::deque<std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>> held;  // what was given, a copy
+        // what was given, a copy
+        std::deque<std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>> held;
         for (int64_t step = 3; step < 3 + kSteps; ++step)
           for (const auto& [lane, micro_batch] : sequence) {
             std::vector<at::Tensor> copies;
-            for (const at::Tensor& tensor : alone.next(step, lane, micro_batch)) copies.push_back(tensor.clone());
+            for (const at::Tensor& tensor : alone.next(step, lane, micro_batch))
+              copies.push_back(tensor.clone());
             held.emplace_back(loader.next(step, lane, micro_batch), std::move(copies));
             if (held.size() > kInFlight) held.pop_front();
             for (const auto& [given, expected] : held)
-              for (size_t k = 0; k < given.size(); ++k) ASSERT_TRUE(at::equal(given[k], expected[k])) << k;
+              for (size_t k = 0; k < given.size(); ++k)
+                ASSERT_TRUE(at::equal(given[k], expected[k])) << k;
           }
         EXPECT_EQ(loader.digest(), alone.digest());
       });
@@ -190,7 +201,8 @@ TEST(Exchange, WhatOneReaderThrowsEveryRankThrowsNamingIt) {
       errors[static_cast<size_t>(me.rank)] = error.what();
     }
   });
-  EXPECT_NE(errors[0].find("rank 1 could not read the data of step 5:"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[0].find("rank 1 could not read the data of step 5:"), std::string::npos)
+      << errors[0];
   EXPECT_NE(errors[0].find("images.idx: record 30 is torn"), std::string::npos) << errors[0];
   EXPECT_EQ(errors[1], errors[0]);
   EXPECT_EQ(errors[2], errors[0]);
@@ -208,7 +220,8 @@ TEST(Exchange, APartitionThatNamesARankThereIsNotIsAnErrorOnEveryRank) {
       all_of(loader, lanes_of(me.rank, 2, kBatch.lanes));
       ADD_FAILURE() << "no error";
     } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("record 17 to rank 2 of 2"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("record 17 to rank 2 of 2"), std::string::npos)
+          << error.what();
     }
   });
 }
@@ -235,7 +248,8 @@ TEST(Exchange, ACancelEndsTheWaitForRanksThatDoNotCome) {
               loader.next(3, 0, 0);
               ADD_FAILURE() << "no error";
             } catch (const Error& error) {
-              EXPECT_NE(std::string(error.what()).find("rank 1 was killed"), std::string::npos) << error.what();
+              EXPECT_NE(std::string(error.what()).find("rank 1 was killed"), std::string::npos)
+                  << error.what();
             }
           },
           &cancel));
@@ -245,7 +259,8 @@ TEST(Exchange, ARankThatLeavesEndsTheWaitForIt) {
   testing_support::over(kThreads, 2, [&](TestRank& me) {
     const auto data = std::make_shared<Records>(61);
     const Range lanes = lanes_of(me.rank, 2, kBatch.lanes);
-    Channel channel(me.transport, me.clock, 0, std::chrono::milliseconds(200));  // silence, not luck, ends it
+    // silence, not luck, ends it
+    Channel channel(me.transport, me.clock, 0, std::chrono::milliseconds(200));
     LoaderOptions options = options_of(data, lanes, false);
     options.partition = partition_of({"hash", ""}, data, 2);
     options.channel = &channel;

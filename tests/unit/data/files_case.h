@@ -1,5 +1,5 @@
-// What the tests of files share: a folder of the test's own, a job from TOML, faults as texts, and the ranks of a
-// DataGroup as threads.
+// What the tests of files share: a folder of the test's own, a job from TOML, faults as texts, and
+// the ranks of a DataGroup as threads.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -60,7 +60,8 @@ inline std::string zipped(const std::string& text) {
   return packed;
 }
 
-/// Calls body(group) for every rank of a group, each on a thread of its own; an exception is a failure of the test.
+/// Calls body(group) for every rank of a group, each on a thread of its own; an exception is a
+/// failure of the test.
 inline void over_group(int ranks, const std::function<void(const DataGroup&)>& body) {
   std::vector<std::string> cards(static_cast<size_t>(ranks));
   std::barrier meet(ranks);

@@ -69,13 +69,19 @@ TEST_F(Idx, FilesThatAreNoneNameThemselvesAndTheFault) {
   };
   EXPECT_EQ(said("\1\2\3\4 no images at all"), "not an IDX file");
   EXPECT_EQ(said(std::string("\0\0\10", 3)), "not an IDX file");
-  EXPECT_EQ(said(idx({1}, "aaaa", 13)), "an IDX file of type 0x0d; only unsigned bytes (0x08) are read");
-  EXPECT_EQ(said(idx({3, 2}, "abcde")), "5 bytes of values where its header says 6: truncated or damaged");
-  EXPECT_EQ(said(idx({3, 2}, "abcdefg")), "7 bytes of values where its header says 6: truncated or damaged");
-  EXPECT_NE(said(idx({3, 2, 2, 2}, "").substr(0, 12)).find("truncated or damaged"), std::string::npos);
+  EXPECT_EQ(said(idx({1}, "aaaa", 13)),
+            "an IDX file of type 0x0d; only unsigned bytes (0x08) are read");
+  EXPECT_EQ(said(idx({3, 2}, "abcde")),
+            "5 bytes of values where its header says 6: truncated or damaged");
+  EXPECT_EQ(said(idx({3, 2}, "abcdefg")),
+            "7 bytes of values where its header says 6: truncated or damaged");
+  EXPECT_NE(said(idx({3, 2, 2, 2}, "").substr(0, 12)).find("truncated or damaged"),
+            std::string::npos);
   // A product of sizes beyond 64 bits is no small number.
-  EXPECT_NE(said(idx({0xffffffff, 0xffffffff, 0xffffffff}, "abc")).find("truncated or damaged"), std::string::npos);
-  const std::string packed = zipped(idx({4, 100}, std::string(400, 'x') + counted(0, 100)).substr(0, 412));
+  EXPECT_NE(said(idx({0xffffffff, 0xffffffff, 0xffffffff}, "abc")).find("truncated or damaged"),
+            std::string::npos);
+  const std::string packed =
+      zipped(idx({4, 100}, std::string(400, 'x') + counted(0, 100)).substr(0, 412));
   EXPECT_EQ(said(packed.substr(0, packed.size() - 9)), "the compressed file ends early");
   std::string flipped = zipped(idx({200}, counted(0, 200)));
   flipped[flipped.size() - 6] ^= 1;  // of the checksum
@@ -95,7 +101,8 @@ TEST_F(Idx, ImagesAndLabelsBecomeRecords) {
   const auto tensors = allocate({{"features", {2, 4}}, {"targets", {2}, at::kLong}});
   const int64_t records[] = {5, 1};
   split.train->read_rows(records, tensors, 0);
-  EXPECT_EQ(values<float>(tensors[0]), (std::vector<float>{120, 121, 122, 123, 104, 105, 106, 107}));
+  EXPECT_EQ(values<float>(tensors[0]),
+            (std::vector<float>{120, 121, 122, 123, 104, 105, 106, 107}));
   EXPECT_EQ(values<int64_t>(tensors[1]), (std::vector<int64_t>{2, 1}));
   EXPECT_EQ(split.train->label(4), 1);
 }
@@ -119,9 +126,11 @@ TEST_F(Idx, AFolderWithTheUsualNamesNeedsNoOther) {
 TEST_F(Idx, LabelsThatDoNotFitAreNamed) {
   Job bad = job();
   bad.data.labels = write("few", idx({5}, "\1\1\1\1\1"));
-  EXPECT_EQ(refused(bad), bad.data.labels + " has 5 labels but " + bad.data.path + " has 6 records");
+  EXPECT_EQ(refused(bad),
+            bad.data.labels + " has 5 labels but " + bad.data.path + " has 6 records");
   bad.data.labels = write("wrong", idx({6}, "\1\1\1\1\3\1"));
-  EXPECT_EQ(refused(bad), bad.data.labels + ": the class of record 4 is 3, outside of model.classes = 3");
+  EXPECT_EQ(refused(bad),
+            bad.data.labels + ": the class of record 4 is 3, outside of model.classes = 3");
   bad.data.labels = write("wide", idx({6, 2}, "\1\1\1\1\1\1\1\1\1\1\1\1"));
   EXPECT_EQ(refused(bad), bad.data.labels + ": a label has 2 values where the model wants 1");
   bad.data.labels.clear();
@@ -131,10 +140,12 @@ TEST_F(Idx, LabelsThatDoNotFitAreNamed) {
 TEST_F(Idx, ImagesThatTheModelDoesNotReadAreNamed) {
   Job bad = job();
   bad.model.inputs = 5;
-  EXPECT_EQ(refused(bad), bad.data.path + ": a record has 4 values, but the model reads 5 (model.inputs)");
+  EXPECT_EQ(refused(bad),
+            bad.data.path + ": a record has 4 values, but the model reads 5 (model.inputs)");
   bad.model.kind = "cnn";
   bad.model.image = {1, 3, 3};
-  EXPECT_EQ(refused(bad), bad.data.path + ": a record has 4 values, but the model reads 9 (model.image)");
+  EXPECT_EQ(refused(bad),
+            bad.data.path + ": a record has 4 values, but the model reads 9 (model.image)");
   bad.data.path = write("none", idx({0, 2, 2}, ""));
   EXPECT_EQ(refused(bad), bad.data.path + ": it has no records");
 }

@@ -26,9 +26,11 @@ std::string png_of(const std::vector<uint8_t>& rows, uint32_t height, uint32_t w
   const size_t bytes = rows.size() / (size_t{height} * width);
   png.format = bytes == 1 ? PNG_FORMAT_GRAY : bytes == 3 ? PNG_FORMAT_RGB : PNG_FORMAT_RGBA;
   png_alloc_size_t size = 0;
-  EXPECT_NE(png_image_write_to_memory(&png, nullptr, &size, 0, rows.data(), 0, nullptr), 0) << png.message;
+  EXPECT_NE(png_image_write_to_memory(&png, nullptr, &size, 0, rows.data(), 0, nullptr), 0)
+      << png.message;
   std::string file(size, '\0');
-  EXPECT_NE(png_image_write_to_memory(&png, file.data(), &size, 0, rows.data(), 0, nullptr), 0) << png.message;
+  EXPECT_NE(png_image_write_to_memory(&png, file.data(), &size, 0, rows.data(), 0, nullptr), 0)
+      << png.message;
   file.resize(size);
   return file;
 }
@@ -49,7 +51,8 @@ std::string jpeg_of(std::vector<uint8_t> rows, uint32_t height, uint32_t width) 
   jpeg_set_quality(&jpeg, 100, TRUE);
   jpeg_start_compress(&jpeg, TRUE);
   while (jpeg.next_scanline < height) {
-    JSAMPROW row = rows.data() + size_t{jpeg.next_scanline} * width * static_cast<size_t>(jpeg.input_components);
+    JSAMPROW row = rows.data() +
+                   size_t{jpeg.next_scanline} * width * static_cast<size_t>(jpeg.input_components);
     jpeg_write_scanlines(&jpeg, &row, 1);
   }
   jpeg_finish_compress(&jpeg);
@@ -79,7 +82,8 @@ TEST(ImageFile, APngIsReadToTheLastBitAsPlanes) {
   EXPECT_EQ(image.width, 7);
   ASSERT_EQ(image.planes.size(), rows.size());
   for (size_t i = 0; i < 35; ++i)
-    for (size_t c = 0; c < 3; ++c) ASSERT_EQ(image.planes[c * 35 + i], rows[i * 3 + c]) << i << " " << c;
+    for (size_t c = 0; c < 3; ++c)
+      ASSERT_EQ(image.planes[c * 35 + i], rows[i * 3 + c]) << i << " " << c;
   const std::vector<uint8_t> grey = noise(35, 2);
   EXPECT_EQ(decode_image(png_of(grey, 5, 7), "x.png", 1).planes, grey);
 }
@@ -88,10 +92,12 @@ TEST(ImageFile, GreyAndColourBecomeEachOther) {
   const std::vector<uint8_t> grey = noise(35, 2);
   const Image colour = decode_image(png_of(grey, 5, 7), "x.png", 3);
   for (size_t i = 0; i < colour.planes.size(); ++i) ASSERT_EQ(colour.planes[i], grey[i % 35]);
-  for (const std::string& file : {png_of(solid({90, 90, 90}, 12), 3, 4), jpeg_of(solid({90, 90, 90}, 12), 3, 4)}) {
+  for (const std::string& file :
+       {png_of(solid({90, 90, 90}, 12), 3, 4), jpeg_of(solid({90, 90, 90}, 12), 3, 4)}) {
     const Image image = decode_image(file, "x", 1);
     ASSERT_EQ(image.planes.size(), 12u);
-    for (uint8_t value : image.planes) EXPECT_NEAR(value, 90, 1);  // both convert through rounded tables
+    // both convert through rounded tables
+    for (uint8_t value : image.planes) EXPECT_NEAR(value, 90, 1);
   }
 }
 
@@ -100,7 +106,9 @@ TEST(ImageFile, TransparencyIsLaidOnBlack) {
   for (uint8_t value : {200, 100, 50, 0}) rows.push_back(value);
   for (uint8_t value : {200, 100, 50, 128}) rows.push_back(value);
   const Image image = decode_image(png_of(rows, 1, 3), "x.png", 3);
-  const auto at = [&](size_t channel, size_t pixel) { return int{image.planes[channel * 3 + pixel]}; };
+  const auto at = [&](size_t channel, size_t pixel) {
+    return int{image.planes[channel * 3 + pixel]};
+  };
   EXPECT_EQ(at(0, 0), 200);
   EXPECT_EQ(at(2, 0), 50);
   for (size_t c = 0; c < 3; ++c) {
@@ -128,27 +136,36 @@ TEST(ImageFile, AJpegIsReadToItsOwnPrecision) {
 TEST(ImageFile, ResizingIsTorchsToARounding) {
   const Image image = decode_image(png_of(noise(9 * 6 * 3, 4), 9, 6), "x.png", 3);
   const at::Tensor from =
-      at::from_blob(const_cast<uint8_t*>(image.planes.data()), {1, 3, 9, 6}, at::kByte).to(at::kFloat);
-  for (const auto& [height, width] : {std::pair<int64_t, int64_t>{28, 28}, {4, 3}, {9, 11}, {1, 1}, {17, 5}}) {
+      at::from_blob(const_cast<uint8_t*>(image.planes.data()), {1, 3, 9, 6}, at::kByte)
+          .to(at::kFloat);
+  for (const auto& [height, width] :
+       {std::pair<int64_t, int64_t>{28, 28}, {4, 3}, {9, 11}, {1, 1}, {17, 5}}) {
     const Image got = resized(image, height, width);
     const at::Tensor expected = at::upsample_bilinear2d(from, {height, width}, false).contiguous();
     ASSERT_EQ(got.planes.size(), static_cast<size_t>(3 * height * width));
-    for (size_t i = 0; i < got.planes.size(); ++i)  // torch interpolates in float32, this in double, then rounds
-      ASSERT_NEAR(got.planes[i], expected.const_data_ptr<float>()[i], 0.501) << height << " x " << width << " " << i;
+    // torch interpolates in float32, this in double, then rounds
+    for (size_t i = 0; i < got.planes.size(); ++i)
+      ASSERT_NEAR(got.planes[i], expected.const_data_ptr<float>()[i], 0.501)
+          << height << " x " << width << " " << i;
   }
   EXPECT_EQ(resized(image, 9, 6).planes, image.planes);
 }
 
 TEST(ImageFile, WhatIsDamagedIsNamed) {
-  const std::string png = png_of(noise(20 * 20 * 3, 5), 20, 20), jpeg = jpeg_of(noise(32 * 32 * 3, 6), 32, 32);
-  const auto said = [](const std::string& bytes) { return fault([&] { decode_image(bytes, "some/x", 3); }); };
+  const std::string png = png_of(noise(20 * 20 * 3, 5), 20, 20),
+                    jpeg = jpeg_of(noise(32 * 32 * 3, 6), 32, 32);
+  const auto said = [](const std::string& bytes) {
+    return fault([&] { decode_image(bytes, "some/x", 3); });
+  };
   EXPECT_EQ(said("GIF89a"), "some/x: neither PNG nor JPEG");
   for (const double part : {0.02, 0.3, 0.7, 0.95}) {
     const auto cut = [part](const std::string& file) {
       return file.substr(0, 4 + static_cast<size_t>(part * static_cast<double>(file.size() - 4)));
     };
-    EXPECT_TRUE(said(cut(png)).starts_with("some/x: damaged PNG: ")) << part << " " << said(cut(png));
-    EXPECT_TRUE(said(cut(jpeg)).starts_with("some/x: damaged JPEG: ")) << part << " " << said(cut(jpeg));
+    EXPECT_TRUE(said(cut(png)).starts_with("some/x: damaged PNG: "))
+        << part << " " << said(cut(png));
+    EXPECT_TRUE(said(cut(jpeg)).starts_with("some/x: damaged JPEG: "))
+        << part << " " << said(cut(jpeg));
   }
   std::string flipped = png;
   flipped[png.size() / 2] ^= 1;
@@ -162,7 +179,8 @@ TEST(ImageFile, AHeaderThatClaimsTooManyPixelsIsNotBelieved) {
   const size_t frame = jpeg.find("\xff\xc0");
   ASSERT_NE(frame, std::string::npos);
   for (size_t i = 5; i < 9; ++i) jpeg[frame + i] = '\xf0';  // its height and width
-  EXPECT_EQ(fault([&] { decode_image(jpeg, "x", 3); }), "x: damaged JPEG: 61680 x 61680 pixels are too many");
+  EXPECT_EQ(fault([&] { decode_image(jpeg, "x", 3); }),
+            "x: damaged JPEG: 61680 x 61680 pixels are too many");
 }
 
 class Images : public FilesTest {
@@ -172,7 +190,8 @@ class Images : public FilesTest {
     for (int i = 0; i < 6; ++i) {
       const auto level = static_cast<uint8_t>(20 + 10 * i);
       write("train/cat/" + std::to_string(i) + ".png", png_of(solid({level}, 16), 4, 4));
-      write("train/dog/" + std::to_string(i) + ".jpg", jpeg_of(solid({static_cast<uint8_t>(level + 100)}, 64), 8, 8));
+      write("train/dog/" + std::to_string(i) + ".jpg",
+            jpeg_of(solid({static_cast<uint8_t>(level + 100)}, 64), 8, 8));
     }
     write("train/cat/readme.txt", "no image");
     write("train/.hidden/x.png", "no class");
@@ -225,13 +244,16 @@ TEST_F(Images, OfTheTestFolderHaveTheTrainingClasses) {
 TEST_F(Images, WhereThereAreNoneOrOtherClassesAreRefused) {
   Job bad = job();
   bad.model.classes = 3;
-  EXPECT_EQ(fault([&] { open_data(bad); }), bad.data.path + ": 2 folders of classes, but model.classes = 3");
+  EXPECT_EQ(fault([&] { open_data(bad); }),
+            bad.data.path + ": 2 folders of classes, but model.classes = 3");
   bad = job();
   bad.data.path = folder_ + "/nowhere";
   EXPECT_EQ(fault([&] { open_data(bad); }), bad.data.path + ": no such folder");
-  for (const char* name : {"empty/cat", "empty/dog"}) std::filesystem::create_directories(folder_ + "/" + name);
+  for (const char* name : {"empty/cat", "empty/dog"})
+    std::filesystem::create_directories(folder_ + "/" + name);
   bad.data.path = folder_ + "/empty";
-  EXPECT_EQ(fault([&] { open_data(bad); }), bad.data.path + ": no PNG or JPEG images in its folders");
+  EXPECT_EQ(fault([&] { open_data(bad); }),
+            bad.data.path + ": no PNG or JPEG images in its folders");
 }
 
 TEST_F(Images, ThatAreDamagedEndTheRunOrAreSkippedAndCounted) {
@@ -268,8 +290,9 @@ TEST_F(Images, AreScaledByAllRanksToTheSameBits) {
   EXPECT_NEAR(sum / n, 0, 1e-6);  // float32 values of about 1
   EXPECT_NEAR(squares / n, 1, 1e-5);
   for (int ranks : {2, 3, 5, 13}) {  // 13: one has no file
-    over_group(ranks,
-               [&](const DataGroup& group) { EXPECT_EQ(all_features(*open_data(scaled, group).train, 16), expected); });
+    over_group(ranks, [&](const DataGroup& group) {
+      EXPECT_EQ(all_features(*open_data(scaled, group).train, 16), expected);
+    });
   }
 }
 

@@ -10,8 +10,8 @@ namespace {
 
 using namespace table_case;  // NOLINT(google-build-using-namespace)
 
-const std::vector<std::string> kPeople = {"age: number", "city: category hash=8", "sees: one-hot true|false",
-                                          "grade: target classes=4"};
+const std::vector<std::string> kPeople = {"age: number", "city: category hash=8",
+                                          "sees: one-hot true|false", "grade: target classes=4"};
 const std::string kGood = R"({"age": 30, "city": "Rome", "sees": true, "grade": 3})";
 
 Table people(const std::string& text, DataReport& report, const DataConfig& config = plain()) {
@@ -20,10 +20,10 @@ Table people(const std::string& text, DataReport& report, const DataConfig& conf
 
 TEST(JsonlTable, ValuesOfEveryKindBecomeNumbersAndIds) {
   DataReport report;
-  const Table table =
-      people("\xef\xbb\xbf" + kGood + "\r\n\n" +
-                 R"({"grade":0,"more":{"age":7,"x":[1,{"city":2}]},"age":-2.5e1,"city":"\u0052ome","sees":false})",
-             report);
+  const Table table = people(
+      "\xef\xbb\xbf" + kGood + "\r\n\n" +
+          R"({"grade":0,"more":{"age":7,"x":[1,{"city":2}]},"age":-2.5e1,"city":"\u0052ome","sees":false})",
+      report);
   EXPECT_EQ(table.records, 2);
   EXPECT_EQ(table.numbers, (std::vector<float>{30, -25}));
   EXPECT_EQ(table.ids, (std::vector<int32_t>{kRomeBelow8, 0, kRomeBelow8, 1}));
@@ -32,15 +32,23 @@ TEST(JsonlTable, ValuesOfEveryKindBecomeNumbersAndIds) {
 
 TEST(JsonlTable, EveryFaultOfARecordNamesFileLineColumnAndWhat) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {R"({"age": "30", "city": "Rome", "sees": true, "grade": 3})", "2 (age): \"30\" is text, not a number"},
-      {R"({"age": true, "city": "Rome", "sees": true, "grade": 3})", "2 (age): true is a truth, not a number"},
-      {R"({"age": [1], "city": "Rome", "sees": true, "grade": 3})", "2 (age): an array, not a value"},
-      {R"({"age": {"a":1}, "city": "Rome", "sees": true, "grade": 3})", "2 (age): an object, not a value"},
-      {R"({"age": null, "city": "Rome", "sees": true, "grade": 3})", "2 (age): the value is missing"},
+      {R"({"age": "30", "city": "Rome", "sees": true, "grade": 3})",
+       "2 (age): \"30\" is text, not a number"},
+      {R"({"age": true, "city": "Rome", "sees": true, "grade": 3})",
+       "2 (age): true is a truth, not a number"},
+      {R"({"age": [1], "city": "Rome", "sees": true, "grade": 3})",
+       "2 (age): an array, not a value"},
+      {R"({"age": {"a":1}, "city": "Rome", "sees": true, "grade": 3})",
+       "2 (age): an object, not a value"},
+      {R"({"age": null, "city": "Rome", "sees": true, "grade": 3})",
+       "2 (age): the value is missing"},
       {R"({"city": "Rome", "sees": true, "grade": 3})", "2 (age): the value is missing"},
-      {R"({"age": 1e39, "city": "Rome", "sees": true, "grade": 3})", "2 (age): \"1e39\" is out of a float's range"},
-      {R"({"age": 1, "city": "Rome", "sees": 1, "grade": 3})", "2 (sees): \"1\" is none of true, false"},
-      {R"({"age": 1, "city": "Rome", "sees": true, "grade": 4})", "2 (grade): \"4\" is not a whole number below 4"},
+      {R"({"age": 1e39, "city": "Rome", "sees": true, "grade": 3})",
+       "2 (age): \"1e39\" is out of a float's range"},
+      {R"({"age": 1, "city": "Rome", "sees": 1, "grade": 3})",
+       "2 (sees): \"1\" is none of true, false"},
+      {R"({"age": 1, "city": "Rome", "sees": true, "grade": 4})",
+       "2 (grade): \"4\" is not a whole number below 4"},
       {R"({"age": 1, "age": 2, "city": "Rome"})", "2 (age): the name comes twice in the object"},
       {"[1, 2]", "2:1: an array, not an object"},
       {"7", "2:1: a number, not an object"},
@@ -71,14 +79,16 @@ TEST(JsonlTable, ALineThatIsNoJsonIsNamedByItsCharacter) {
     EXPECT_LT(said.size(), 200u);
   }
   DataReport report;  // nested deeply, but JSON
-  const std::string deep = R"({"x":)" + std::string(100000, '[') + std::string(100000, ']') + "," + kGood.substr(1);
+  const std::string deep =
+      R"({"x":)" + std::string(100000, '[') + std::string(100000, ']') + "," + kGood.substr(1);
   EXPECT_EQ(people(deep, report).records, 1);
 }
 
 TEST(JsonlTable, AColumnThatNoRecordHasIsNamedWithTheNearestKey) {
   DataReport report;
   const std::string slip = R"({"agee": 30, "city": "Rome", "sees": true, "grade": 3})";
-  EXPECT_EQ(fault([&] { people(slip, report); }), "people.jsonl:1 (age): the value is missing; did you mean \"agee\"?");
+  EXPECT_EQ(fault([&] { people(slip, report); }),
+            "people.jsonl:1 (age): the value is missing; did you mean \"agee\"?");
   DataConfig zero = plain();
   zero.missing = "zero";
   EXPECT_EQ(fault([&] { people(slip, report, zero); }),
@@ -97,7 +107,8 @@ TEST(JsonlTable, MutatedAndRandomFilesAreReadOrRefusedAndNothingElse) {
     const std::vector<char> exact(text.begin(), text.end());
     DataReport report;
     try {
-      const Table table = parse_jsonl({exact.data(), exact.size()}, "people.jsonl", skip, columns_of(kPeople), report);
+      const Table table = parse_jsonl({exact.data(), exact.size()}, "people.jsonl", skip,
+                                      columns_of(kPeople), report);
       ASSERT_EQ(table.numbers.size(), static_cast<size_t>(table.records));
       for (const float value : table.numbers) ASSERT_TRUE(std::isfinite(value));
     } catch (const Error& error) {
@@ -107,8 +118,11 @@ TEST(JsonlTable, MutatedAndRandomFilesAreReadOrRefusedAndNothingElse) {
 }
 
 TEST(JsonlText, TheTextsOfAColumnAreJoinedByLineEnds) {
-  const std::string path = (std::filesystem::temp_directory_path() / fmt::format("tutti-{}.jsonl", getpid())).string();
-  const auto write = [&](const std::string& text) { std::ofstream(path, std::ios::binary) << text; };
+  const std::string path =
+      (std::filesystem::temp_directory_path() / fmt::format("tutti-{}.jsonl", getpid())).string();
+  const auto write = [&](const std::string& text) {
+    std::ofstream(path, std::ios::binary) << text;
+  };
   write(R"({"body": "In the\nbeginning", "id": 1})"
         "\n"
         R"({"id": 2, "body": "was"})"
@@ -117,14 +131,16 @@ TEST(JsonlText, TheTextsOfAColumnAreJoinedByLineEnds) {
   EXPECT_EQ(read_jsonl_text(path, "body", plain(), report), "In the\nbeginning\nwas\n");
   EXPECT_EQ(fault([&] { read_jsonl_text(path, "bodi", plain(), report); }),
             path + ":1 (bodi): the value is missing; did you mean \"body\"?");
-  EXPECT_EQ(fault([&] { read_jsonl_text(path, "id", plain(), report); }), path + ":1 (id): 1 is not text");
+  EXPECT_EQ(fault([&] { read_jsonl_text(path, "id", plain(), report); }),
+            path + ":1 (id): 1 is not text");
   write("{\"body\": \"a\"}\n{\"body\": 3}\n{\"body\": \"b\"}\n{oops\n");
   DataConfig skip = plain();
   skip.bad = "skip";
   EXPECT_EQ(read_jsonl_text(path, "body", skip, report), "a\nb\n");
   EXPECT_EQ(report.skipped, 2);
   write("{\"body\": \"a\"}\n{\"body\": null}\n{}\n{\"body\": \"b\"}\n");
-  EXPECT_EQ(fault([&] { read_jsonl_text(path, "body", plain(), report); }), path + ":2 (body): the value is missing");
+  EXPECT_EQ(fault([&] { read_jsonl_text(path, "body", plain(), report); }),
+            path + ":2 (body): the value is missing");
   DataConfig drop = plain();
   drop.missing = "drop";
   report = {};

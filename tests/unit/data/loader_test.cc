@@ -32,7 +32,8 @@ constexpr uint64_t kSeed = 17;
 const Batch kBatch{.lanes = 4, .micro_batches = 2, .micro_batch_size = 3};
 const std::vector<Border> kBorders = {{"number", {3}, at::kLong}};
 
-LoaderOptions options_of(std::shared_ptr<const Dataset> data, Range lanes, int64_t first_step, int depth) {
+LoaderOptions options_of(std::shared_ptr<const Dataset> data, Range lanes, int64_t first_step,
+                         int depth) {
   LoaderOptions options;
   options.order = {.seed = kSeed, .n = static_cast<uint64_t>(data->size()), .weights = nullptr};
   options.data = std::move(data);
@@ -48,7 +49,8 @@ std::vector<int64_t> expected(int64_t step, int lane, int micro, int64_t size) {
   std::vector<int64_t> records;
   for (int row = 0; row < kBatch.micro_batch_size; ++row) {
     const auto position = static_cast<uint64_t>(first_sample(kBatch, step, lane, micro) + row);
-    records.push_back(static_cast<int64_t>(record_at(kSeed, position, static_cast<uint64_t>(size))));
+    records.push_back(
+        static_cast<int64_t>(record_at(kSeed, position, static_cast<uint64_t>(size))));
   }
   return records;
 }
@@ -78,8 +80,10 @@ TEST(Loader, HandsOutTheRecordsOfItsLanesInPlanOrderFromAnyStep) {
 TEST(Loader, HandsOutAnySequenceOfMicroBatches) {
   SystemClock clock;
   auto data = std::make_shared<Numbers>(50);
-  const std::vector<std::vector<MicroBatch>> sequences = {
-      {{0, 0}, {2, 0}, {0, 1}, {2, 1}}, {{3, 1}}, {{3, 1}, {0, 0}, {0, 1}, {1, 0}, {3, 0}}, {{1, 1}, {2, 0}}};
+  const std::vector<std::vector<MicroBatch>> sequences = {{{0, 0}, {2, 0}, {0, 1}, {2, 1}},
+                                                          {{3, 1}},
+                                                          {{3, 1}, {0, 0}, {0, 1}, {1, 0}, {3, 0}},
+                                                          {{1, 1}, {2, 0}}};
   for (const auto& sequence : sequences) {
     LoaderOptions options = options_of(data, {}, 3, 2);
     options.sequence = sequence;
@@ -96,14 +100,17 @@ TEST(Loader, LeavesAsManyMicroBatchesAloneAsAreInFlight) {
   LoaderOptions options = options_of(data, {0, 4}, 0, 2);
   options.in_flight = 3;
   Loader loader(std::move(options), clock, nullptr);
-  const auto &first = loader.next(0, 0, 0), &second = loader.next(0, 0, 1), &third = loader.next(0, 1, 0);
+  const auto &first = loader.next(0, 0, 0), &second = loader.next(0, 0, 1),
+             &third = loader.next(0, 1, 0);
   Signal never;
   // Held 3 + ready 2 micro-batches of 3 records.
   ASSERT_EQ(clock.wait(
-                never, [&] { return data->reads() >= 15; }, clock.after(std::chrono::seconds(20)), nullptr),
+                never, [&] { return data->reads() >= 15; }, clock.after(std::chrono::seconds(20)),
+                nullptr),
             WaitResult::kReady);
   EXPECT_EQ(clock.wait(
-                never, [&] { return data->reads() > 15; }, clock.after(std::chrono::milliseconds(30)), nullptr),
+                never, [&] { return data->reads() > 15; },
+                clock.after(std::chrono::milliseconds(30)), nullptr),
             WaitResult::kTimedOut);
   EXPECT_EQ(values(first), expected(0, 0, 0, 1000));
   EXPECT_EQ(values(second), expected(0, 0, 1, 1000));
@@ -118,10 +125,12 @@ TEST(Loader, ReadsAheadByItsDepthAndNoFurtherAndLeavesTheHeldMicroBatchAlone) {
   Signal never;
   // Held 1 + ready 2 = 3 micro-batches of 3 records; the reader then has to wait for next().
   ASSERT_EQ(clock.wait(
-                never, [&] { return data->reads() >= 9; }, clock.after(std::chrono::seconds(20)), nullptr),
+                never, [&] { return data->reads() >= 9; }, clock.after(std::chrono::seconds(20)),
+                nullptr),
             WaitResult::kReady);
   EXPECT_EQ(clock.wait(
-                never, [&] { return data->reads() > 9; }, clock.after(std::chrono::milliseconds(30)), nullptr),
+                never, [&] { return data->reads() > 9; },
+                clock.after(std::chrono::milliseconds(30)), nullptr),
             WaitResult::kTimedOut);
   EXPECT_EQ(values(held), expected(0, 0, 0, 1000));
 }
@@ -135,7 +144,8 @@ TEST(Loader, AReaderThatIsReadyDoesNotStallNext) {
     const int64_t ready = 3 * (micro + 1);
     // One record past the micro-batch has been begun, so the micro-batch has been handed over.
     ASSERT_EQ(clock.wait(
-                  never, [&] { return data->reads() > ready; }, clock.after(std::chrono::seconds(20)), nullptr),
+                  never, [&] { return data->reads() > ready; },
+                  clock.after(std::chrono::seconds(20)), nullptr),
               WaitResult::kReady);
     loader.next(0, micro / 2, micro % 2);
   }
@@ -180,7 +190,8 @@ TEST(Loader, ACancelEndsAWaitForDataWithItsReason) {
     loader.next(0, 0, 0);
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("rank 1 was killed"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("rank 1 was killed"), std::string::npos)
+        << error.what();
   }
   EXPECT_GT(loader.stalled(), Duration(0));
   gate.cancel("open");
@@ -188,7 +199,8 @@ TEST(Loader, ACancelEndsAWaitForDataWithItsReason) {
 
 TEST(Loader, DataWithoutRecordsIsRefused) {
   SystemClock clock;
-  EXPECT_THROW(Loader(options_of(std::make_shared<Numbers>(0), {0, 4}, 0, 2), clock, nullptr), Error);
+  EXPECT_THROW(Loader(options_of(std::make_shared<Numbers>(0), {0, 4}, 0, 2), clock, nullptr),
+               Error);
 }
 
 TEST(Loader, TheDigestsOfAnyLayoutAddUpToThoseOfTheSamplesHandedOut) {
@@ -236,7 +248,8 @@ TEST(Loader, DrawsRecordsByWeightWhereTheOrderSaysSo) {
   for (int micro = 0; micro < 8; ++micro) {
     const std::vector<int64_t> got = values(loader.next(3, micro / 2, micro % 2));
     for (int64_t row = 0; row < 3; ++row) {
-      const auto position = static_cast<uint64_t>(first_sample(kBatch, 3, micro / 2, micro % 2) + row);
+      const auto position =
+          static_cast<uint64_t>(first_sample(kBatch, 3, micro / 2, micro % 2) + row);
       EXPECT_EQ(static_cast<uint64_t>(got[static_cast<size_t>(row)]), order.record(position));
       seen.insert(got[static_cast<size_t>(row)]);
     }

@@ -12,13 +12,14 @@ namespace {
 
 using namespace files_case;  // NOLINT(google-build-using-namespace)
 
-std::string npy(const std::string& type, const std::string& shape, const std::string& values, int version = 1,
-                const std::string& order = "False") {
+std::string npy(const std::string& type, const std::string& shape, const std::string& values,
+                int version = 1, const std::string& order = "False") {
   const std::string header =
       "{'descr': '" + type + "', 'fortran_order': " + order + ", 'shape': (" + shape + "), }   \n";
   std::string bytes = "\x93NUMPY";
   bytes += {static_cast<char>(version), '\0'};
-  for (int i = 0; i < (version == 1 ? 2 : 4); ++i) bytes += static_cast<char>(header.size() >> (8 * i) & 0xff);
+  for (int i = 0; i < (version == 1 ? 2 : 4); ++i)
+    bytes += static_cast<char>(header.size() >> (8 * i) & 0xff);
   return bytes + header + values;
 }
 
@@ -40,7 +41,8 @@ TEST_F(Numpy, EveryTypeIsReadAsBytesFloatsOrWholeNumbers) {
     return std::get<std::vector<float>>(read(type, values).values);
   };
   EXPECT_EQ(read("|u1", "\1\2\3").dims, std::vector<int64_t>{3});
-  EXPECT_EQ(std::get<std::vector<uint8_t>>(read("|u1", "\1\2\377").values), (std::vector<uint8_t>{1, 2, 255}));
+  EXPECT_EQ(std::get<std::vector<uint8_t>>(read("|u1", "\1\2\377").values),
+            (std::vector<uint8_t>{1, 2, 255}));
   EXPECT_EQ(std::get<std::vector<uint8_t>>(read("|b1", std::string("\1\0\1", 3)).values),
             (std::vector<uint8_t>{1, 0, 1}));
   const std::vector<int64_t> some = {1, -2, 100};
@@ -49,9 +51,12 @@ TEST_F(Numpy, EveryTypeIsReadAsBytesFloatsOrWholeNumbers) {
   EXPECT_EQ(whole("<i4", bytes_of<int32_t>({1, -2, 100})), some);
   EXPECT_EQ(whole("<i8", bytes_of<int64_t>({1, -2, 100})), some);
   EXPECT_EQ(whole("<u2", bytes_of<uint16_t>({1, 2, 65535})), (std::vector<int64_t>{1, 2, 65535}));
-  EXPECT_EQ(whole("<u4", bytes_of<uint32_t>({1, 2, 4294967295})), (std::vector<int64_t>{1, 2, 4294967295}));
-  EXPECT_EQ(whole("<u8", bytes_of<uint64_t>({1, 2, 1ULL << 40})), (std::vector<int64_t>{1, 2, int64_t{1} << 40}));
-  EXPECT_EQ(real("<f4", bytes_of<float>({1.5F, -0.25F, 3e8F})), (std::vector<float>{1.5F, -0.25F, 3e8F}));
+  EXPECT_EQ(whole("<u4", bytes_of<uint32_t>({1, 2, 4294967295})),
+            (std::vector<int64_t>{1, 2, 4294967295}));
+  EXPECT_EQ(whole("<u8", bytes_of<uint64_t>({1, 2, 1ULL << 40})),
+            (std::vector<int64_t>{1, 2, int64_t{1} << 40}));
+  EXPECT_EQ(real("<f4", bytes_of<float>({1.5F, -0.25F, 3e8F})),
+            (std::vector<float>{1.5F, -0.25F, 3e8F}));
   EXPECT_EQ(real("<f8", bytes_of<double>({1.5, 0.1, -3})), (std::vector<float>{1.5F, 0.1F, -3}));
 }
 
@@ -59,7 +64,9 @@ TEST_F(Numpy, HeadersOfAllThreeVersionsAreRead) {
   for (int version : {1, 2, 3}) {
     const Array array = read_npy(write("a.npy", npy("|u1", "2, 1, 2", "abcd", version)));
     EXPECT_EQ(array.dims, (std::vector<int64_t>{2, 1, 2})) << version;
-    EXPECT_EQ(std::get<std::vector<uint8_t>>(array.values), (std::vector<uint8_t>{'a', 'b', 'c', 'd'})) << version;
+    EXPECT_EQ(std::get<std::vector<uint8_t>>(array.values),
+              (std::vector<uint8_t>{'a', 'b', 'c', 'd'}))
+        << version;
   }
 }
 
@@ -80,11 +87,14 @@ TEST_F(Numpy, FaultsNameTheFile) {
             "15 bytes of values where its header says 4 values of 4 bytes: truncated or damaged");
   EXPECT_EQ(said(npy("<f4", "2, 2", std::string(20, '\0'))),
             "20 bytes of values where its header says 4 values of 4 bytes: truncated or damaged");
-  EXPECT_NE(said(npy("<f8", "9223372036854775807, 9223372036854775807", "")).find("truncated or damaged"),
-            std::string::npos);
-  EXPECT_EQ(said(npy(">f4", "1,", "abcd")), "values of type '>f4'; whole numbers, f4 and f8 (little-endian) are read");
+  EXPECT_NE(
+      said(npy("<f8", "9223372036854775807, 9223372036854775807", "")).find("truncated or damaged"),
+      std::string::npos);
+  EXPECT_EQ(said(npy(">f4", "1,", "abcd")),
+            "values of type '>f4'; whole numbers, f4 and f8 (little-endian) are read");
   EXPECT_EQ(said(npy("<f4", "", "abcd")), "a single value, not an array of records");
-  EXPECT_EQ(said("\x93NUMPY\1" + std::string("\0\7\0{'x': 1}abcdefg", 18)), "its header has no fortran_order");
+  EXPECT_EQ(said("\x93NUMPY\1" + std::string("\0\7\0{'x': 1}abcdefg", 18)),
+            "its header has no fortran_order");
 }
 
 TEST_F(Numpy, AWrittenFileIsReadBack) {
@@ -97,7 +107,8 @@ TEST_F(Numpy, AWrittenFileIsReadBack) {
   // NumPy asks for values that start on 64 bytes and for a header that is a Python dictionary.
   const std::string bytes = read_file(path);
   EXPECT_EQ((bytes.size() - list.size() * sizeof(float)) % 64, 0u);
-  EXPECT_NE(bytes.find("{'descr': '<f4', 'fortran_order': False, 'shape': (2,3,), }"), std::string::npos);
+  EXPECT_NE(bytes.find("{'descr': '<f4', 'fortran_order': False, 'shape': (2,3,), }"),
+            std::string::npos);
 }
 
 Job regression() {
@@ -141,7 +152,8 @@ TEST_F(Numpy, LabelsOfARegressionAreFloatsOfTheModelsWidth) {
   EXPECT_EQ(values<float>(tensors[0]), (std::vector<float>{3, 4, 1, 2}));
   EXPECT_EQ(values<float>(tensors[1]), (std::vector<float>{2, 7, 0.5F, -1}));
   job.data.labels = write("y.npy", npy("<f8", "2,", bytes_of<double>({0.5, -1})));
-  EXPECT_EQ(fault([&] { open_data(job); }), job.data.labels + ": a label has 1 values where the model wants 2");
+  EXPECT_EQ(fault([&] { open_data(job); }),
+            job.data.labels + ": a label has 1 values where the model wants 2");
 }
 
 TEST_F(Numpy, ClassesMustBeWholeNumbersBelowTheirCount) {
@@ -153,8 +165,8 @@ TEST_F(Numpy, ClassesMustBeWholeNumbersBelowTheirCount) {
   EXPECT_EQ(open_data(job).train->label(0), 2);
   for (const auto& [value, shown] : {std::pair{1.5F, "1.5"}, {-1.0F, "-1"}, {3.0F, "3"}}) {
     job.data.labels = write("y.npy", npy("<f4", "2,", bytes_of<float>({0, value})));
-    EXPECT_EQ(fault([&] { open_data(job); }),
-              job.data.labels + ": the class of record 1 is " + shown + ", outside of model.classes = 3");
+    EXPECT_EQ(fault([&] { open_data(job); }), job.data.labels + ": the class of record 1 is " +
+                                                  shown + ", outside of model.classes = 3");
   }
 }
 

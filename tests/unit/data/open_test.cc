@@ -20,7 +20,8 @@ TEST(SplitRecords, FoldsHoldEveryRecordOutExactlyOnce) {
     const Parts parts = split_records(job, 103, "x");
     EXPECT_EQ(parts.train.size() + parts.held_out.size(), 103u);
     std::vector<bool> here(103);
-    for (int64_t record : parts.held_out) ++held[static_cast<size_t>(record)], here[static_cast<size_t>(record)] = true;
+    for (int64_t record : parts.held_out)
+      ++held[static_cast<size_t>(record)], here[static_cast<size_t>(record)] = true;
     for (int64_t record : parts.train) EXPECT_FALSE(here[static_cast<size_t>(record)]) << record;
   }
   EXPECT_EQ(held, std::vector<int>(103, 1));
@@ -43,11 +44,13 @@ TEST(SplitRecords, RefusesAPartWithoutRecords) {
   EXPECT_EQ(fault([&] { split_records(job, 10, "some/file"); }),
             "some/file: data.held_out = 1e-06 of 10 records leaves none for evaluation");
   job.data.folds = 50;
-  for (job.data.fold = 0; job.data.fold < 50; ++job.data.fold)  // not only the fold that would be empty
+  // not only the fold that would be empty
+  for (job.data.fold = 0; job.data.fold < 50; ++job.data.fold)
     EXPECT_EQ(fault([&] { split_records(job, 10, "some/file"); }),
               "some/file: it has 10 records, too few for 50 folds");
   job.data.folds = 0;
-  EXPECT_NE(fault([&] { split_records(job, 0, "some/file"); }).find("leaves none for training"), std::string::npos);
+  EXPECT_NE(fault([&] { split_records(job, 0, "some/file"); }).find("leaves none for training"),
+            std::string::npos);
 }
 
 class Text : public FilesTest {
@@ -69,11 +72,13 @@ class Text : public FilesTest {
 TEST_F(Text, OfAJsonlColumnIsReadAsBytes) {
   Job lines = job("jsonl");
   lines.data.columns = {"body: text"};
-  lines.data.path = write("t.jsonl", "{\"id\": 1, \"body\": \"abcdefgh\"}\n{\"body\": \"ijklm\"}\n");
+  lines.data.path =
+      write("t.jsonl", "{\"id\": 1, \"body\": \"abcdefgh\"}\n{\"body\": \"ijklm\"}\n");
   const Split split = open_data(lines);
   ASSERT_GE(split.train->size(), 2);
   EXPECT_EQ(tokens(*split.train, 0), (std::vector<int64_t>{'a', 'b', 'c', 'd', 'e'}));
-  lines.data.path = write("bad.jsonl", "{\"body\": \"abcdefgh\"}\n{\"body\": 7}\n{\"body\": \"ijklmnop\"}\n");
+  lines.data.path =
+      write("bad.jsonl", "{\"body\": \"abcdefgh\"}\n{\"body\": 7}\n{\"body\": \"ijklmnop\"}\n");
   EXPECT_NE(fault([&] { open_data(lines); }).find(lines.data.path + ":2"), std::string::npos);
   lines.data.bad = "skip";
   const Split skipped = open_data(lines);
@@ -118,14 +123,16 @@ TEST_F(Text, OfATokenFileIsReadWithItsTest) {
   ASSERT_EQ(split.test->size(), 1);
   EXPECT_EQ(tokens(*split.test, 0), (std::vector<int64_t>{9, 8, 7, 6, 5}));
   file.model.vocab = 299;
-  EXPECT_NE(fault([&] { open_data(file); }).find(file.data.path + ": token 299 at place 4"), std::string::npos);
+  EXPECT_NE(fault([&] { open_data(file); }).find(file.data.path + ": token 299 at place 4"),
+            std::string::npos);
 }
 
 TEST_F(Text, GeneratedRecordsHaveNoTestFile) {
   for (const char* kind : {"walk", "points", "clicks"}) {
     Job made = job(kind);
     made.data.test = "some.txt";
-    EXPECT_NE(fault([&] { open_data(made); }).find("data.test = \"some.txt\" but data.kind"), std::string::npos)
+    EXPECT_NE(fault([&] { open_data(made); }).find("data.test = \"some.txt\" but data.kind"),
+              std::string::npos)
         << kind;
   }
 }

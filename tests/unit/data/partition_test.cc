@@ -45,13 +45,15 @@ TEST(Partition, LanesIsNone) { EXPECT_FALSE(make("lanes", std::make_shared<Recor
 TEST(Partition, EvenCutsTheRecordsIntoRangesThatDifferByOneAtMost) {
   EXPECT_EQ(ranks_of(make("even", std::make_shared<Records>(10), 2), 10),
             (std::vector<int>{0, 0, 0, 0, 0, 1, 1, 1, 1, 1}));
-  EXPECT_EQ(ranks_of(make("even", std::make_shared<Records>(7), 3), 7), (std::vector<int>{0, 0, 0, 1, 1, 2, 2}));
+  EXPECT_EQ(ranks_of(make("even", std::make_shared<Records>(7), 3), 7),
+            (std::vector<int>{0, 0, 0, 1, 1, 2, 2}));
   for (int64_t n : {1, 2, 5, 64, 100}) {
     for (int ranks : {1, 2, 3, 7, 64}) {
       const std::vector<int> of = ranks_of(make("even", std::make_shared<Records>(n), ranks), n);
       EXPECT_TRUE(std::is_sorted(of.begin(), of.end()));
       for (int r = 0; r < ranks; ++r) {
-        EXPECT_LE(std::abs(std::count(of.begin(), of.end(), r) - static_cast<double>(n) / ranks), 1);
+        EXPECT_LE(std::abs(std::count(of.begin(), of.end(), r) - static_cast<double>(n) / ranks),
+                  1);
       }
     }
   }
@@ -70,7 +72,8 @@ TEST(Partition, EvenWorksAtSizesWhoseProductNeedsMoreThanSixtyFourBits) {
 }
 
 TEST(Partition, RoundRobinDealsRecordByRecord) {
-  EXPECT_EQ(ranks_of(make("round-robin", std::make_shared<Records>(7), 3), 7), (std::vector<int>{0, 1, 2, 0, 1, 2, 0}));
+  EXPECT_EQ(ranks_of(make("round-robin", std::make_shared<Records>(7), 3), 7),
+            (std::vector<int>{0, 1, 2, 0, 1, 2, 0}));
 }
 
 TEST(Partition, HashSpreadsNeighboursAndStridesAlike) {
@@ -78,7 +81,8 @@ TEST(Partition, HashSpreadsNeighboursAndStridesAlike) {
   for (int64_t stride : {1, 8, 4096}) {
     std::vector<int> counts(8);
     for (int64_t i = 0; i < 8000; ++i) ++counts[static_cast<size_t>(partition(i * stride))];
-    for (const int count : counts) EXPECT_NEAR(count, 1000, 5 * std::sqrt(875.0));  // five standard deviations
+    // five standard deviations
+    for (const int count : counts) EXPECT_NEAR(count, 1000, 5 * std::sqrt(875.0));
   }
 }
 
@@ -86,10 +90,12 @@ TEST(Partition, AFeatureKeepsEqualValuesOnOneRank) {
   const auto data = std::make_shared<Records>(1000);
   for (const auto& [by, period] : {std::pair<std::string, int64_t>{"class", 4}, {"site", 10}}) {
     const Partition partition = make("feature", data, 3, by);
-    for (int64_t i = 0; i + period < 1000; ++i) ASSERT_EQ(partition(i), partition(i + period)) << by;
+    for (int64_t i = 0; i + period < 1000; ++i)
+      ASSERT_EQ(partition(i), partition(i + period)) << by;
   }
   const std::vector<int> sites = ranks_of(make("feature", data, 3, "site"), 10);
-  EXPECT_GT(*std::max_element(sites.begin(), sites.end()), *std::min_element(sites.begin(), sites.end()));
+  EXPECT_GT(*std::max_element(sites.begin(), sites.end()),
+            *std::min_element(sites.begin(), sites.end()));
 }
 
 TEST(Partition, WhatTheDataDoesNotHaveIsRefusedBeforeTheRun) {
@@ -101,8 +107,8 @@ TEST(Partition, WhatTheDataDoesNotHaveIsRefusedBeforeTheRun) {
 TEST(Partition, AProgramsOwnFunctionIsCheckedRecordByRecord) {
   LayoutConfig layout{};
   layout.partition = "own";
-  const Partition partition =
-      make_partition(layout, std::make_shared<Records>(10), 2, [](const Dataset& data, int64_t record, int ranks) {
+  const Partition partition = make_partition(
+      layout, std::make_shared<Records>(10), 2, [](const Dataset& data, int64_t record, int ranks) {
         return record == data.size() - 1 ? ranks : static_cast<int>(record % 2);
       });
   EXPECT_EQ(partition(3), 1);
@@ -133,9 +139,11 @@ TEST(Skew, OfDataWithoutAnEndIsThatOfASampleWithoutAPattern) {
 
 TEST(Skew, IsPrintedInAFewLines) {
   const Records data(100);
-  const std::string text = to_text(skew_of([](int64_t record) { return record % 4 == 0 ? 0 : 1; }, data, 2));
+  const std::string text =
+      to_text(skew_of([](int64_t record) { return record % 4 == 0 ? 0 : 1; }, data, 2));
   EXPECT_EQ(text,
-            "partition of 100 records over 2 ranks: the fullest has 1.500 of the mean; classes differ by up to 0.750 "
+            "partition of 100 records over 2 ranks: the fullest has 1.500 of the mean; classes "
+            "differ by up to 0.750 "
             "(total variation) from those of all records\n"
             "  rank 0           25 records   classes 25 0 0 0\n"
             "  rank 1           75 records   classes 0 25 25 25\n");

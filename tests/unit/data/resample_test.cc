@@ -16,7 +16,9 @@ class Skewed final : public Dataset {
   explicit Skewed(int64_t none = 0) : none_(none) {}
   int64_t size() const override { return 100; }
   void read(int64_t, std::span<const at::Tensor>, int64_t) const override {}
-  int64_t label(int64_t record) const override { return record < none_ ? -1 : record % 10 == 9 ? 2 : 0; }
+  int64_t label(int64_t record) const override {
+    return record < none_ ? -1 : record % 10 == 9 ? 2 : 0;
+  }
   double weight(int64_t record) const override { return static_cast<double>(record); }
 
  private:
@@ -38,7 +40,8 @@ std::map<int64_t, double> shares(const Job& job) {
   const Skewed data;
   const Order order = make_order(job, data);
   std::map<int64_t, double> counts;
-  for (uint64_t i = 0; i < kDraws; ++i) counts[data.label(static_cast<int64_t>(order.record(i)))] += 1.0 / kDraws;
+  for (uint64_t i = 0; i < kDraws; ++i)
+    counts[data.label(static_cast<int64_t>(order.record(i)))] += 1.0 / kDraws;
   return counts;
 }
 
@@ -80,7 +83,8 @@ TEST(Resample, IsAFunctionOfSeedAndPosition) {
     const Order order = make_order(job, Skewed());
     std::vector<int64_t> records(50);
     order.records(1000, records);
-    for (size_t i = 0; i < records.size(); ++i) EXPECT_EQ(static_cast<uint64_t>(records[i]), order.record(1000 + i));
+    for (size_t i = 0; i < records.size(); ++i)
+      EXPECT_EQ(static_cast<uint64_t>(records[i]), order.record(1000 + i));
     return records;
   };
   const auto first = drawn();
@@ -90,8 +94,11 @@ TEST(Resample, IsAFunctionOfSeedAndPosition) {
 }
 
 TEST(Resample, RefusesWeightsThatTheDataDoesNotHave) {
-  const auto said = [](const Job& job, const Dataset& data) { return fault([&] { make_order(job, data); }); };
-  EXPECT_EQ(said(resampled("balanced"), Skewed(1)), "data.resample = \"balanced\": the records have no classes");
+  const auto said = [](const Job& job, const Dataset& data) {
+    return fault([&] { make_order(job, data); });
+  };
+  EXPECT_EQ(said(resampled("balanced"), Skewed(1)),
+            "data.resample = \"balanced\": the records have no classes");
   EXPECT_EQ(said(resampled("classes", {1, 1}), Skewed()),
             "data.resample_weights has 2 weights, but a record is of class 2");
   EXPECT_EQ(said(resampled("classes", {1, 1, 1, 1}), Skewed()),

@@ -1,4 +1,5 @@
-// Scaling by statistics of the training records: what it gives, and that no number of ranks changes a bit of it.
+// Scaling by statistics of the training records: what it gives, and that no number of ranks changes
+// a bit of it.
 #include "data/images/scaling.h"
 
 #include <cmath>
@@ -59,7 +60,8 @@ TEST(Scaling, HasTheSameBitsForEveryNumberOfRanks) {
       const Found expected = found_by(1, scale, *array, 3, every_third(50));
       EXPECT_EQ(expected.numbers.size(), 6u);
       EXPECT_EQ(expected.lines.size(), 3u);
-      for (int ranks : {2, 3, 5, 20}) EXPECT_EQ(found_by(ranks, scale, *array, 3, every_third(50)), expected);
+      for (int ranks : {2, 3, 5, 20})
+        EXPECT_EQ(found_by(ranks, scale, *array, 3, every_third(50)), expected);
     }
   }
 }
@@ -76,7 +78,8 @@ TEST(Scaling, LooksAtTheTrainingRecordsAlone) {
 
 /// Mean and deviation of the scaled values of a channel.
 std::pair<double, double> spread(const Array& array, int64_t channel, int64_t channels,
-                                 const std::vector<Scaling>& scaling, const std::vector<int64_t>& records) {
+                                 const std::vector<Scaling>& scaling,
+                                 const std::vector<int64_t>& records) {
   const auto data = make_arrays(std::make_shared<const Array>(array), nullptr, scaling);
   const int64_t row = array.row(), plane = row / channels;
   const auto tensors = allocate({{"features", {1, row}}});
@@ -113,20 +116,24 @@ TEST(Scaling, MinMaxGivesZeroToOneAndUnitDividesBy255) {
   std::vector<std::string> lines;
   const auto shared = std::make_shared<const Array>(array);
   const std::vector<int64_t> all = {0, 1, 2, 3};
-  const auto scaled = all_features(*make_arrays(shared, nullptr, scaling_of("min-max", array, 1, all, {}, lines)), 3);
+  const auto scaled = all_features(
+      *make_arrays(shared, nullptr, scaling_of("min-max", array, 1, all, {}, lines)), 3);
   EXPECT_NEAR(scaled[0], 0, 1e-6);
   EXPECT_NEAR(scaled[11], 1, 1e-6);
   EXPECT_NEAR(scaled[9], 0.45, 1e-6);
   EXPECT_EQ(lines.size(), 1u);
   EXPECT_NE(lines[0].find("from 10 to 210"), std::string::npos) << lines[0];
-  const auto unit = all_features(*make_arrays(shared, nullptr, scaling_of("unit", array, 1, all, {}, lines)), 3);
+  const auto unit =
+      all_features(*make_arrays(shared, nullptr, scaling_of("unit", array, 1, all, {}, lines)), 3);
   EXPECT_FLOAT_EQ(unit[4], 50.0F / 255);
-  const auto none = all_features(*make_arrays(shared, nullptr, scaling_of("none", array, 1, all, {}, lines)), 3);
+  const auto none =
+      all_features(*make_arrays(shared, nullptr, scaling_of("none", array, 1, all, {}, lines)), 3);
   EXPECT_EQ(none[4], 50);
 }
 
 TEST(Scaling, AConstantBecomesZeroAndNothingElse) {
-  for (float constant : {0.1F, 3.151F, 15.618F, -1e7F}) {  // the mean square of two of them is not their square
+  // the mean square of two of them is not their square
+  for (float constant : {0.1F, 3.151F, 15.618F, -1e7F}) {
     Array array = random_array<float>(1000, 7, 1);
     array.values = std::vector<float>(7000, constant);
     std::vector<int64_t> all(1000);

@@ -22,7 +22,9 @@ using Texts = std::vector<std::string>;
 template <typename Part>
 auto on_ranks(int size, Part part) {
   std::vector<decltype(part(DataGroup{}))> results(static_cast<size_t>(size));
-  files_case::over_group(size, [&](const DataGroup& group) { results[static_cast<size_t>(group.rank)] = part(group); });
+  files_case::over_group(size, [&](const DataGroup& group) {
+    results[static_cast<size_t>(group.rank)] = part(group);
+  });
   return results;
 }
 
@@ -32,13 +34,16 @@ std::vector<int64_t> first(int64_t n) {
   return records;
 }
 
-Table numbers(const std::string& column, const std::string& values, const DataConfig& config = plain()) {
+Table numbers(const std::string& column, const std::string& values,
+              const DataConfig& config = plain()) {
   DataReport report;
-  return parse_csv("x,y\n" + values, "x.csv", config, columns_of({"x: number " + column, "y: target"}), report);
+  return parse_csv("x,y\n" + values, "x.csv", config,
+                   columns_of({"x: number " + column, "y: target"}), report);
 }
 
 /// One column, cleaned by the statistics of all its records.
-Floats cleaned(const std::string& column, const std::string& values, const DataConfig& config = plain()) {
+Floats cleaned(const std::string& column, const std::string& values,
+               const DataConfig& config = plain()) {
   Table table = numbers(column, values, config);
   auto statistics = statistics_of(table, first(table.records), {});
   treat_outliers(table, statistics, config, "x.csv");
@@ -101,35 +106,42 @@ TEST(Clean, OutliersAreKeptClippedOrDropped) {
   Table table = numbers("", values, config);
   const auto statistics = statistics_of(table, first(101), {});
   treat_outliers(table, statistics, config, "x.csv");
-  EXPECT_FLOAT_EQ(table.numbers.back(), static_cast<float>(statistics[0].mean + 3 * statistics[0].deviation));
+  EXPECT_FLOAT_EQ(table.numbers.back(),
+                  static_cast<float>(statistics[0].mean + 3 * statistics[0].deviation));
   EXPECT_EQ(table.numbers.front(), 1);
   config.outliers = "drop";
   table = numbers("", values, config);
   const auto outliers = treat_outliers(table, statistics, config, "x.csv");
   ASSERT_EQ(outliers.size(), 1u);
   EXPECT_EQ(outliers[0].record, 100);
-  EXPECT_EQ(outliers[0].what, "x.csv:102 (x): 100 is more than 3 deviations from the mean 0.990099");
+  EXPECT_EQ(outliers[0].what,
+            "x.csv:102 (x): 100 is more than 3 deviations from the mean 0.990099");
 }
 
 TEST(Clean, StatisticsHaveTheSameBitsForEveryNumberOfRanks) {
   std::string text = "a,b,y\n";
   for (uint64_t i = 0; i < 997; ++i) {
     const PhiloxKey key{.seed = 5, .purpose = Purpose::kTest, .a = i, .b = 0};
-    text += fmt::format("{},{},0\n", 1e6 * philox_normal(key, 0) + 1e7, i % 7 == 0 ? "" : fmt::format("{}", i * 0.1));
+    text += fmt::format("{},{},0\n", 1e6 * philox_normal(key, 0) + 1e7,
+                        i % 7 == 0 ? "" : fmt::format("{}", i * 0.1));
   }
   DataConfig config = plain();
   config.missing = "mean";
   DataReport report;
-  const Table table = parse_csv(text, "x.csv", config, columns_of({"a: number", "b: number", "y: target"}), report);
+  const Table table =
+      parse_csv(text, "x.csv", config, columns_of({"a: number", "b: number", "y: target"}), report);
   const std::vector<int64_t> train = first(900);
   const auto alone = statistics_of(table, train, {});
   for (const int ranks : {2, 3, 5}) {
-    for (const auto& theirs :
-         on_ranks(ranks, [&](const DataGroup& group) { return statistics_of(table, train, group); })) {
+    for (const auto& theirs : on_ranks(
+             ranks, [&](const DataGroup& group) { return statistics_of(table, train, group); })) {
       for (size_t k = 0; k < 2; ++k) {
         EXPECT_EQ(theirs[k].count, alone[k].count);
-        EXPECT_EQ(std::bit_cast<uint64_t>(theirs[k].mean), std::bit_cast<uint64_t>(alone[k].mean)) << ranks;
-        EXPECT_EQ(std::bit_cast<uint64_t>(theirs[k].deviation), std::bit_cast<uint64_t>(alone[k].deviation)) << ranks;
+        EXPECT_EQ(std::bit_cast<uint64_t>(theirs[k].mean), std::bit_cast<uint64_t>(alone[k].mean))
+            << ranks;
+        EXPECT_EQ(std::bit_cast<uint64_t>(theirs[k].deviation),
+                  std::bit_cast<uint64_t>(alone[k].deviation))
+            << ranks;
         EXPECT_EQ(theirs[k].low, alone[k].low);
         EXPECT_EQ(theirs[k].high, alone[k].high);
       }
@@ -162,12 +174,14 @@ class OpenTable : public files_case::FilesTest {
 /// The records of a file of n lines whose number is the line's.
 std::string counted(int n) {
   std::string text = "x,kind,city,w,y\n";
-  for (int i = 0; i < n; ++i) text += fmt::format("{},{},c{},{},{}\n", i, i % 3 == 0 ? "a" : "b", i % 5, i % 4, i % 2);
+  for (int i = 0; i < n; ++i)
+    text += fmt::format("{},{},c{},{},{}\n", i, i % 3 == 0 ? "a" : "b", i % 5, i % 4, i % 2);
   return text;
 }
 
 TEST_F(OpenTable, AnMlpReadsNumbersAndOneHotsAndItsClass) {
-  Job j = job(write("t.csv", counted(50)), {"kind: one-hot a|b", "x: number", "y: target classes=2", "w: weight"});
+  Job j = job(write("t.csv", counted(50)),
+              {"kind: one-hot a|b", "x: number", "y: target classes=2", "w: weight"});
   j.data.held_out = 0;
   const Split split = open_table(j, {});
   ASSERT_EQ(split.train->size(), 50);
@@ -190,12 +204,14 @@ TEST_F(OpenTable, AnMlpReadsNumbersAndOneHotsAndItsClass) {
 }
 
 TEST_F(OpenTable, WideDeepReadsNumbersCategoriesAndAFloatTarget) {
-  Job j = job(write("t.csv", counted(50)), {"city: category hash=16", "x: number", "kind: category a|b", "y: target"},
-              "wide-deep");
+  Job j =
+      job(write("t.csv", counted(50)),
+          {"city: category hash=16", "x: number", "kind: category a|b", "y: target"}, "wide-deep");
   j.data.held_out = 0;
   const Split split = open_table(j, {});
-  auto tensors =
-      allocate({{"numbers", {1, 1}, at::kFloat}, {"categories", {1, 2}, at::kLong}, {"targets", {1, 1}, at::kFloat}});
+  auto tensors = allocate({{"numbers", {1, 1}, at::kFloat},
+                           {"categories", {1, 2}, at::kLong},
+                           {"targets", {1, 1}, at::kFloat}});
   split.train->read(7, tensors, 0);
   EXPECT_EQ(tensors[0].item<float>(), 7);
   EXPECT_EQ(tensors[1][0][1].item<int64_t>(), 1);
@@ -212,21 +228,24 @@ TEST_F(OpenTable, ScalesComeFromTheTrainingRecordsAloneAndServeTheTestFile) {
   double sum = 0, squares = 0;
   for (const int64_t record : parts.train) sum += static_cast<double>(record);
   const double n = static_cast<double>(parts.train.size()), mean = sum / n;
-  for (const int64_t record : parts.train) squares += std::pow(static_cast<double>(record) - mean, 2);
+  for (const int64_t record : parts.train)
+    squares += std::pow(static_cast<double>(record) - mean, 2);
   const double deviation = std::sqrt(squares / n);
   auto tensors = allocate({{"features", {1, 1}, at::kFloat}, {"targets", {1}, at::kLong}});
   const auto value = [&](const Dataset& data, int64_t record) {
     data.read(record, tensors, 0);
     return tensors[0].item<float>();
   };
-  EXPECT_FLOAT_EQ(value(*split.train, 5), static_cast<float>((static_cast<double>(parts.train[5]) - mean) / deviation));
+  EXPECT_FLOAT_EQ(value(*split.train, 5),
+                  static_cast<float>((static_cast<double>(parts.train[5]) - mean) / deviation));
   EXPECT_FLOAT_EQ(value(*split.held_out, 2),
                   static_cast<float>((static_cast<double>(parts.held_out[2]) - mean) / deviation));
   ASSERT_EQ(split.test->size(), 2);
   EXPECT_FLOAT_EQ(value(*split.test, 0), static_cast<float>((1000 - mean) / deviation));
   ASSERT_EQ(split.report.statistics.size(), 1u);
-  EXPECT_EQ(split.report.statistics[0], fmt::format("x mean {:.6g} deviation {:.6g} min {} max {} of {} records", mean,
-                                                    deviation, parts.train.front(), parts.train.back(), n));
+  EXPECT_EQ(split.report.statistics[0],
+            fmt::format("x mean {:.6g} deviation {:.6g} min {} max {} of {} records", mean,
+                        deviation, parts.train.front(), parts.train.back(), n));
 }
 
 TEST_F(OpenTable, EveryRankOfAGroupGetsTheSameRecords) {
@@ -265,14 +284,16 @@ TEST_F(OpenTable, ClassNamesAndSkippedRecordsAreReported) {
 
 TEST_F(OpenTable, ColumnsThatDoNotFitTheModelAreRefused) {
   const std::string path = write("t.csv", counted(50));
-  EXPECT_EQ(refusal(job(path, {})),
-            "data.columns is empty: name the columns that are read\n"
-            "data.columns: the loss needs classes: \"name: target first|second\" or target classes=N");
+  EXPECT_EQ(
+      refusal(job(path, {})),
+      "data.columns is empty: name the columns that are read\n"
+      "data.columns: the loss needs classes: \"name: target first|second\" or target classes=N");
   EXPECT_EQ(refusal(job(path, {"x: number", "y: target classes=3"})),
             "model.classes = 2 but the target of data.columns has 3");
   EXPECT_EQ(refusal(job(path, {"city: category hash=4", "y: target classes=2"})),
             "data.columns: model.kind = \"mlp\" has no embeddings; make categories one-hot");
-  EXPECT_EQ(refusal(job(path, {"x: number"}, "wide-deep")), "model.outputs = 1 but data.columns have 0 targets");
+  EXPECT_EQ(refusal(job(path, {"x: number"}, "wide-deep")),
+            "model.outputs = 1 but data.columns have 0 targets");
   Job weights = job(path, {"x: number", "y: target classes=2"});
   weights.data.resample = "column";
   EXPECT_EQ(refusal(weights), "data.resample = \"column\" but none of data.columns is a weight");
@@ -284,17 +305,19 @@ TEST_F(OpenTable, FilesWithoutRecordsAndEmptyPartsAreNamed) {
   EXPECT_EQ(refusal(job(empty, columns)), empty + ": the file is empty");
   EXPECT_EQ(refusal(job(header, columns)), header + ": the file has no records");
   const std::string lone = write("lone.csv", "x,y\n1,1\n");
-  EXPECT_TRUE(refusal(job(lone, columns)).starts_with(lone + ": data.held_out = 0.2 of 1 records leaves none for "));
+  EXPECT_TRUE(refusal(job(lone, columns))
+                  .starts_with(lone + ": data.held_out = 0.2 of 1 records leaves none for "));
   const std::string bad = write("bad.csv", "x,y\nb,1\n");
   Job skip = job(bad, columns);
   skip.data.bad = "skip";
-  EXPECT_EQ(refusal(skip),
-            bad + ": no record can be used; the first fault: " + bad + ":2:1 (x): \"b\" is not a number");
+  EXPECT_EQ(refusal(skip), bad + ": no record can be used; the first fault: " + bad +
+                               ":2:1 (x): \"b\" is not a number");
   Job none = job(write("none.csv", "x,y\n,1\n,1\n,0\n,1\n,0\n"), columns);
   none.data.missing = "mean";
   none.data.held_out = 0;
   EXPECT_EQ(refusal(none), none.data.path + ": no training record has a value in column x");
-  Job chance = job(write("chance.csv", "x,y\n1,0.5\n1,2\n"), {"x: number", "y: target"}, "wide-deep");
+  Job chance =
+      job(write("chance.csv", "x,y\n1,0.5\n1,2\n"), {"x: number", "y: target"}, "wide-deep");
   EXPECT_EQ(refusal(chance), chance.data.path + ":3:2 (y): \"2\" is not between 0 and 1");
   Job test = job(write("t.csv", counted(50)), columns);
   test.data.test = bad;
@@ -302,8 +325,10 @@ TEST_F(OpenTable, FilesWithoutRecordsAndEmptyPartsAreNamed) {
 }
 
 TEST(Table, ATargetThatIsANumberIsNoPaddingOfAModelWithoutTargets) {
-  const auto records = make_table(std::make_shared<const Table>(numbers("", "1,-1\n2,1e30\n")), false);
-  const auto tensors = allocate({{"features", {2, 1}}, {"targets", {2}, at::kLong}});  // an autoencoder's
+  const auto records =
+      make_table(std::make_shared<const Table>(numbers("", "1,-1\n2,1e30\n")), false);
+  // an autoencoder's
+  const auto tensors = allocate({{"features", {2, 1}}, {"targets", {2}, at::kLong}});
   for (int64_t row = 0; row < 2; ++row) {
     records->read(row, tensors, row);
     EXPECT_EQ(tensors[1].const_data_ptr<int64_t>()[row], 0);

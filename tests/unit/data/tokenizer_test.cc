@@ -24,7 +24,8 @@ using Ids = std::vector<int32_t>;
 class TokenizerTest : public testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tutti-tokenizer-XXXXXX").string();
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "tutti-tokenizer-XXXXXX").string();
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     folder_ = pattern;
   }
@@ -90,8 +91,10 @@ Ids naive_encode(const json& model, const std::string& text) {
 
 TEST(Words, AreCutAsByTheGpt2Pattern) {
   using Words = std::vector<std::string>;
-  EXPECT_EQ(words("It's we'll they've I'd"), (Words{"It", "'s", " we", "'ll", " they", "'ve", " I", "'d"}));
-  EXPECT_EQ(words("DON'T 'S o'clock's 'r"), (Words{"DON", "'", "T", " '", "S", " o", "'", "clock", "'s", " '", "r"}));
+  EXPECT_EQ(words("It's we'll they've I'd"),
+            (Words{"It", "'s", " we", "'ll", " they", "'ve", " I", "'d"}));
+  EXPECT_EQ(words("DON'T 'S o'clock's 'r"),
+            (Words{"DON", "'", "T", " '", "S", " o", "'", "clock", "'s", " '", "r"}));
   EXPECT_EQ(words("a  b\n\n c \t"), (Words{"a", " ", " b", "\n\n", " c", " \t"}));
   EXPECT_EQ(words("x\n\ny\tz "), (Words{"x", "\n", "\n", "y", "\t", "z", " "}));
   EXPECT_EQ(words("abc123!? 45 -- (x)"), (Words{"abc", "123", "!?", " 45", " --", " (", "x", ")"}));
@@ -103,8 +106,10 @@ TEST(Words, AreCutAsByTheGpt2Pattern) {
 TEST(Words, TakeBytesThatAreNotUtf8AsCharactersThatAreNoLetters) {
   using Words = std::vector<std::string>;
   EXPECT_EQ(words("a\xff\xfe"), (Words{"a", "\xff\xfe"}));
-  EXPECT_EQ(words("a \xe5\xa4"), (Words{"a", " \xe5\xa4"}));                            // a character that ends early
-  EXPECT_EQ(words("\xc0\x80z\xed\xa0\x80"), (Words{"\xc0\x80", "z", "\xed\xa0\x80"}));  // overlong; a surrogate
+  // a character that ends early
+  EXPECT_EQ(words("a \xe5\xa4"), (Words{"a", " \xe5\xa4"}));
+  // overlong; a surrogate
+  EXPECT_EQ(words("\xc0\x80z\xed\xa0\x80"), (Words{"\xc0\x80", "z", "\xed\xa0\x80"}));
 }
 
 TEST(TokenizerTrain, LearnsTheMostFrequentPairsAndBreaksTiesByTheLowestIds) {
@@ -126,15 +131,16 @@ TEST(TokenizerTrain, LearnsTheMostFrequentPairsAndBreaksTiesByTheLowestIds) {
 }
 
 TEST(TokenizerTrain, RefusesAVocabularyWithoutRoomForTheBytes) {
-  EXPECT_EQ(fault([] { Tokenizer::train("text", 255); }), "a vocabulary of 255 tokens has no room for the 256 bytes");
+  EXPECT_EQ(fault([] { Tokenizer::train("text", 255); }),
+            "a vocabulary of 255 tokens has no room for the 256 bytes");
 }
 
 TEST_F(TokenizerTest, EncodesAsTheNaiveRuleDoes) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(fmt::format("seed {}", seed));
   std::mt19937_64 draw(seed);
-  // Letters and digits only: their characters in the file are themselves. Words of every length, by both ways of
-  // merging.
+  // Letters and digits only: their characters in the file are themselves. Words of every length, by
+  // both ways of merging.
   std::string text;
   for (int word = 0; word < 400; ++word) {
     const auto length = word % 8 == 7 ? draw() % 300 + 1 : draw() % 20 + 1;
@@ -173,7 +179,8 @@ TEST_F(TokenizerTest, DecodingGivesAnyBytesBack) {
 }
 
 TEST_F(TokenizerTest, EncodesAWordOfAMegabyte) {
-  const Tokenizer tokenizer = Tokenizer::train("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa abcabcabcabcabcabc", 270);
+  const Tokenizer tokenizer =
+      Tokenizer::train("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa abcabcabcabcabcabc", 270);
   std::string text(1 << 20, 'a');
   EXPECT_LT(tokenizer.encode(text).size(), text.size() / 2);
   for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>('a' + i % 3);
@@ -194,7 +201,8 @@ TEST_F(TokenizerTest, EncodesTheSameOnManyThreadsAtOnce) {
 }
 
 TEST_F(TokenizerTest, ReadsWhatItSaved) {
-  const Tokenizer tokenizer = Tokenizer::train("in the beginning \xff\n was the word, the wörd", 300);
+  const Tokenizer tokenizer =
+      Tokenizer::train("in the beginning \xff\n was the word, the wörd", 300);
   tokenizer.save(path("a.json"));
   const Tokenizer again = Tokenizer::load(path("a.json"));
   again.save(path("b.json"));
@@ -224,7 +232,8 @@ TEST_F(TokenizerTest, ReadsMergesAsStringsAndGpt2sTwoFiles) {
 
 TEST_F(TokenizerTest, FindsAddedTokensBeforeItCutsWords) {
   json made = file();
-  made["added_tokens"] = {{{"id", 262}, {"content", "<|end|>"}, {"special", true}}, {{"id", 263}, {"content", "<|"}}};
+  made["added_tokens"] = {{{"id", 262}, {"content", "<|end|>"}, {"special", true}},
+                          {{"id", 263}, {"content", "<|"}}};
   const Tokenizer tokenizer = Tokenizer::load(write("added.json", made.dump()));
   EXPECT_EQ(tokenizer.vocab(), 264);
   EXPECT_EQ(tokenizer.encode("<|end|><|en"), (Ids{262, 263, 'e' - '!', 'n' - '!'}));
@@ -236,7 +245,8 @@ TEST_F(TokenizerTest, FindsAddedTokensBeforeItCutsWords) {
 TEST_F(TokenizerTest, NamesTheFaultOfAFile) {
   const auto of = [&](const json& changed) {
     const std::string message = fault([&] { Tokenizer::load(write("bad.json", changed.dump())); });
-    return message.starts_with(path("bad.json") + ": ") ? message.substr(path("bad.json: ").size()) : message;
+    return message.starts_with(path("bad.json") + ": ") ? message.substr(path("bad.json: ").size())
+                                                        : message;
   };
   const json good = file();
   EXPECT_EQ(of(good), "no fault");
@@ -245,7 +255,9 @@ TEST_F(TokenizerTest, NamesTheFaultOfAFile) {
   EXPECT_EQ(fault([&] { Tokenizer::load(write("text.json", "{\"model\": ")); }),
             path("text.json") + ": not JSON (at byte 11)");
   EXPECT_EQ(fault([&] { Tokenizer::load(folder_); }),
-            folder_ + ": a folder without tokenizer.json, vocab.json and merges.txt, or encoder.json and vocab.bpe");
+            folder_ +
+                ": a folder without tokenizer.json, vocab.json and merges.txt, or encoder.json and "
+                "vocab.bpe");
   EXPECT_EQ(of(json::array()), "it has no model");
   json bad = good;
   bad["model"]["type"] = "WordPiece";
@@ -288,8 +300,12 @@ TEST_F(TokenizerTest, NamesTheFaultOfAFile) {
 
 TEST_F(TokenizerTest, DecodingRefusesAnIdThatIsNone) {
   const Tokenizer tokenizer = Tokenizer::train("a", 256);
-  EXPECT_EQ(fault([&] { tokenizer.decode({1, 256}); }), "token 256 is outside of the vocabulary of 256 tokens");
-  EXPECT_EQ(fault([&] { tokenizer.decode({-1}); }), "token -1 is outside of the vocabulary of 256 tokens");
+  EXPECT_EQ(fault([&] {
+              tokenizer.decode({1, 256});
+            }),
+            "token 256 is outside of the vocabulary of 256 tokens");
+  EXPECT_EQ(fault([&] { tokenizer.decode({-1}); }),
+            "token -1 is outside of the vocabulary of 256 tokens");
 }
 
 TEST_F(TokenizerTest, TokenFilesKeepSmallAndLargeVocabularies) {
@@ -297,7 +313,8 @@ TEST_F(TokenizerTest, TokenFilesKeepSmallAndLargeVocabularies) {
     const Ids tokens = {0, 1, 299, static_cast<int32_t>(vocab - 1)};
     write_tokens(path("t.bin"), tokens, vocab);
     EXPECT_EQ(read_tokens(path("t.bin")), tokens);
-    EXPECT_EQ(std::filesystem::file_size(path("t.bin")), 20 + tokens.size() * (vocab > 65536 ? 4 : 2));
+    EXPECT_EQ(std::filesystem::file_size(path("t.bin")),
+              20 + tokens.size() * (vocab > 65536 ? 4 : 2));
   }
 }
 
@@ -306,7 +323,8 @@ TEST_F(TokenizerTest, NamesTheFaultOfATokenFile) {
   const std::string good = read_file(path("good.bin"));
   const auto of = [&](const std::string& bytes) {
     const std::string message = fault([&] { read_tokens(write("bad.bin", bytes)); });
-    return message.starts_with(path("bad.bin") + ": ") ? message.substr(path("bad.bin: ").size()) : message;
+    return message.starts_with(path("bad.bin") + ": ") ? message.substr(path("bad.bin: ").size())
+                                                       : message;
   };
   EXPECT_EQ(of(good), "no fault");
   EXPECT_EQ(of("some text"), "not a file of tokens (tutti tokenize makes one)");
@@ -326,11 +344,13 @@ TEST_F(TokenizerTest, NamesTheFaultOfATokenFile) {
 TEST_F(TokenizerTest, RecordsOfTokensOverlapByTheLastTarget) {
   const auto data = open_tokens({1, 2, 3, 4, 5, 6, 7, 8}, 3, 10, "t.bin");
   ASSERT_EQ(data->size(), 2);
-  const std::vector<at::Tensor> tensors = {at::empty({2, 3}, at::kLong), at::empty({2, 3}, at::kLong)};
+  const std::vector<at::Tensor> tensors = {at::empty({2, 3}, at::kLong),
+                                           at::empty({2, 3}, at::kLong)};
   data->read(1, tensors, 0);
   data->read(0, tensors, 1);
   const auto values = [](const at::Tensor& tensor) {
-    return std::vector<int64_t>(tensor.const_data_ptr<int64_t>(), tensor.const_data_ptr<int64_t>() + tensor.numel());
+    return std::vector<int64_t>(tensor.const_data_ptr<int64_t>(),
+                                tensor.const_data_ptr<int64_t>() + tensor.numel());
   };
   EXPECT_EQ(values(tensors[0]), (std::vector<int64_t>{4, 5, 6, 1, 2, 3}));
   EXPECT_EQ(values(tensors[1]), (std::vector<int64_t>{5, 6, 7, 2, 3, 4}));
@@ -353,7 +373,8 @@ TEST_F(TokenizerTest, ATextIsEncodedByALearnedOrALoadedTokenizer) {
   job.data.tokenizer = "bpe";
   const TokenSource learned = open_text_tokens(text, job, "t.txt");
   EXPECT_EQ(learned.tokenizer->vocab(), 272);
-  EXPECT_EQ(learned.data->size(), (static_cast<int64_t>(learned.tokenizer->encode(text).size()) - 1) / 4);
+  EXPECT_EQ(learned.data->size(),
+            (static_cast<int64_t>(learned.tokenizer->encode(text).size()) - 1) / 4);
   learned.tokenizer->save(path("t.json"));
   job.data.tokenizer = path("t.json");
   EXPECT_EQ(open_text_tokens(text, job, "t.txt").data->size(), learned.data->size());

@@ -33,7 +33,8 @@ TEST(Child, ALongAnswerComesWhole) {
 }
 
 TEST(Child, AnExceptionArrivesInItsWords) {
-  const ChildAnswer answer = in_child([]() -> std::string { throw Error("no card in the slot"); }, 20);
+  const ChildAnswer answer =
+      in_child([]() -> std::string { throw Error("no card in the slot"); }, 20);
   EXPECT_EQ(answer.end, End::kThrew);
   EXPECT_EQ(answer.text, "no card in the slot");
 }

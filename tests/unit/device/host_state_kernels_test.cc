@@ -1,4 +1,5 @@
-// The host's own state kernels keep what device/state_kernels.h promises: they are what a GPU's are compared with.
+// The host's own state kernels keep what device/state_kernels.h promises: they are what a GPU's are
+// compared with.
 #include "support/host_state_kernels.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +55,8 @@ TEST(HostStateKernels, UpdateLikeTheOptimizer) {
     RuleScalars rule;
     rule.momentum = Momentum::kFirst;
     const float none = std::numeric_limits<float>::infinity();
-    rule.plain = {{0, none}, 0.1F, 0.01F, 0.9F, f(config.beta2), f(1 - config.beta2), f(config.eps)};
+    rule.plain = {{0, none},           0.1F,         0.01F, 0.9F, f(config.beta2),
+                  f(1 - config.beta2), f(config.eps)};
     const bool decoupled = config.optimizer == "adamw" || config.optimizer == "lion";
     rule.moments = {.gradient = {0, none},
                     .decay = f(decoupled ? 1 - 0.01 * 0.1 : 0.1),
@@ -72,7 +74,8 @@ TEST(HostStateKernels, UpdateLikeTheOptimizer) {
     host_kernels::gradient_scales(outcome.get())[1] = 0.25F;
     std::vector<c10::BFloat16> low(kFloats);
     UpdateArguments a;
-    const std::vector<std::string> names{"sgd", "adagrad", "rmsprop", "adam", "adamw", "lion", "lamb"};
+    const std::vector<std::string> names{"sgd",   "adagrad", "rmsprop", "adam",
+                                         "adamw", "lion",    "lamb"};
     a.kind = static_cast<UpdateKind>(std::find(names.begin(), names.end(), name) - names.begin());
     a.nesterov = config.nesterov;
     a.unit = 1;
@@ -108,9 +111,11 @@ TEST(HostStateKernels, ScaleLambsStepByEveryParametersOwnTrust) {
   for (const Range& range : parameters) {
     const std::vector<float*> at{other[0].data() + range.begin, other[1].data() + range.begin};
     Norms norms;
-    optimizer->measure(expected.data() + range.begin, g.data() + range.begin, at, range.size(), scalars, norms);
+    optimizer->measure(expected.data() + range.begin, g.data() + range.begin, at, range.size(),
+                       scalars, norms);
     scalars.trust = static_cast<float>(trust_ratio(norms));
-    optimizer->update(expected.data() + range.begin, g.data() + range.begin, at, range.size(), scalars);
+    optimizer->update(expected.data() + range.begin, g.data() + range.begin, at, range.size(),
+                      scalars);
   }
   const auto f = [](double x) { return static_cast<float>(x); };
   RuleScalars rule;
@@ -173,16 +178,21 @@ TEST(HostStateKernels, TreatBuffersByTheirRoleAndLeaveTheFrozen) {
 }
 
 TEST(HostStateKernels, CommitClipsByTheWholeNormOrByAUnits) {
-  // Unit 0 has chunks of squares 9 and 16, unit 1 one of 144: norms 5, 12, 13, of gradients scaled by 2 and summed over
-  // 4 targets.
+  // Unit 0 has chunks of squares 9 and 16, unit 1 one of 144: norms 5, 12, 13, of gradients scaled
+  // by 2 and summed over 4 targets.
   std::vector<double> votes{9, 16, 144, /*losses*/ 1.5, 2.5, /*counts*/ 3, 1, /*stop*/ 1};
   const std::vector<int64_t> unit_chunks{0, 2, 3};
-  const VoteLayout layout{.units = 2, .micro_batches = 2, .unit_chunks = unit_chunks.data(), .chunks = 3};
+  const VoteLayout layout{
+      .units = 2, .micro_batches = 2, .unit_chunks = unit_chunks.data(), .chunks = 3};
   ASSERT_EQ(layout.size(), static_cast<int64_t>(votes.size()));
   StepInputs inputs{.loss_scale = {2, 0}, .clip = 0.5, .clip_by = ClipBy::kNorm};
   Outcome outcome(2);
-  const auto commit = [&] { host_state_kernels().commit({}, votes.data(), layout, &inputs, outcome.get()); };
-  const auto scale = [](double norm) { return static_cast<float>(clip_factor(norm / 8, 0.5) / 4 / 2); };
+  const auto commit = [&] {
+    host_state_kernels().commit({}, votes.data(), layout, &inputs, outcome.get());
+  };
+  const auto scale = [](double norm) {
+    return static_cast<float>(clip_factor(norm / 8, 0.5) / 4 / 2);
+  };
   commit();
   EXPECT_EQ(outcome.get()->loss, 4);
   EXPECT_EQ(outcome.get()->targets, 4);
@@ -209,7 +219,8 @@ TEST(HostStateKernels, SumSquaresAtTheChunksPlaces) {
   const std::vector<StateChunk> chunks{{0, kChunk, 0, 0, 2}, {kChunk, 700, 0, 0, 0}};
   std::vector<double> votes(3, -1);
   host_state_kernels().chunk_squares({}, x.data(), chunks.data(), 2, votes.data());
-  EXPECT_EQ(votes, (std::vector<double>{sum_squares(x.data() + kChunk, 700), -1, sum_squares(x.data(), kChunk)}));
+  EXPECT_EQ(votes, (std::vector<double>{sum_squares(x.data() + kChunk, 700), -1,
+                                        sum_squares(x.data(), kChunk)}));
 }
 
 }  // namespace

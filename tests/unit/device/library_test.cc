@@ -1,4 +1,5 @@
-// The way to the GPU library on a host without a GPU: everything that is missing or wrong is named, with what mends it.
+// The way to the GPU library on a host without a GPU: everything that is missing or wrong is named,
+// with what mends it.
 #include "device/library.h"
 
 #include <gtest/gtest.h>
@@ -23,12 +24,14 @@ std::string refusal(const std::string& path) {
 
 TEST(DeviceLibrary, AFileThatIsNotThereIsRefused) {
   EXPECT_EQ(refusal("/nowhere/libtutti_cuda.so"),
-            "Tutti's GPU library /nowhere/libtutti_cuda.so cannot be opened (/nowhere/libtutti_cuda.so: cannot open "
+            "Tutti's GPU library /nowhere/libtutti_cuda.so cannot be opened "
+            "(/nowhere/libtutti_cuda.so: cannot open "
             "shared object file: No such file or directory); `./tutti build --cuda` builds it");
 }
 
 TEST(DeviceLibrary, AFileThatIsNoLibraryIsRefused) {
-  const auto file = std::filesystem::temp_directory_path() / ("tutti_no_library_" + std::to_string(::getpid()));
+  const auto file =
+      std::filesystem::temp_directory_path() / ("tutti_no_library_" + std::to_string(::getpid()));
   std::ofstream(file) << std::string(4096, 'x');
   const std::string path = file.string();
   EXPECT_EQ(refusal(path), "Tutti's GPU library " + path + " cannot be opened (" + path +
@@ -37,15 +40,17 @@ TEST(DeviceLibrary, AFileThatIsNoLibraryIsRefused) {
 }
 
 TEST(DeviceLibrary, AnotherVersionIsRefusedAndBothAreNamed) {
-  EXPECT_EQ(refusal(OLD_LIBRARY), std::string(OLD_LIBRARY) + " has version -7 but this command needs version " +
+  EXPECT_EQ(refusal(OLD_LIBRARY), std::string(OLD_LIBRARY) +
+                                      " has version -7 but this command needs version " +
                                       std::to_string(DeviceLibrary::kVersion) +
                                       "; `./tutti build --cuda` builds both alike");
 }
 
 TEST(DeviceLibrary, ALibraryOfAnotherKindIsRefused) {
-  EXPECT_EQ(refusal(FOREIGN_LIBRARY), std::string(FOREIGN_LIBRARY) +
-                                          " is not Tutti's GPU library: it has no tutti_device_library; "
-                                          "`./tutti build --cuda` builds it");
+  EXPECT_EQ(refusal(FOREIGN_LIBRARY),
+            std::string(FOREIGN_LIBRARY) +
+                " is not Tutti's GPU library: it has no tutti_device_library; "
+                "`./tutti build --cuda` builds it");
 }
 
 TEST(DeviceLibrary, LibTorchsFolderIsTheOneInUse) {
@@ -85,7 +90,8 @@ TEST(DeviceInfo, ADeviceThatTheKernelsAreNotBuiltForIsNamed) {
   for (const auto& [major, minor] : {std::pair{7, 5}, {9, 1}, {11, 0}, {12, 0}})
     EXPECT_NE(why_unsuited(device(major, minor)), "");
   EXPECT_EQ(why_unsuited(device(7, 5)),
-            "GPU 1 (Tesla T4) has compute capability 7.5 and the kernels are built for 8.x, 9.0 and 10.x; leave it out "
+            "GPU 1 (Tesla T4) has compute capability 7.5 and the kernels are built for 8.x, 9.0 "
+            "and 10.x; leave it out "
             "of CUDA_VISIBLE_DEVICES");
 }
 

@@ -1,5 +1,5 @@
-// Sums and copies on devices, among threads with devices on the host: the bits of the tree in every layout, without
-// taking memory or waiting in a step, in few messages.
+// Sums and copies on devices, among threads with devices on the host: the bits of the tree in every
+// layout, without taking memory or waiting in a step, in few messages.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -48,7 +48,8 @@ struct CaseKind {
 
 /// A parcel of several units.
 SumCase case_of(int ranks, int lanes, CaseKind kind) {
-  SumCase c = plain_case(ranks, lanes, {150 + 37 * lanes + 11 * ranks, 1, 64}, std::random_device{}());
+  SumCase c =
+      plain_case(ranks, lanes, {150 + 37 * lanes + 11 * ranks, 1, 64}, std::random_device{}());
   if (kind.shared) c.units[0].further = {{{40, 140}, false}, {{139, 150}, false}};
   for (auto& unit : c.units)
     if (kind.root) unit.slices = root_slices(unit.size, ranks);
@@ -101,7 +102,8 @@ TEST_P(DeviceSumOf, ManyRoundsHasTheBitsOfTheTree) {
             parcel->fill({}, step, round);
             parcel->sum({}, round);
           }
-          EXPECT_EQ(parcel->wrong_slices({}, step).bits, 0) << c.text() << " rank " << me.rank() << " step " << step;
+          EXPECT_EQ(parcel->wrong_slices({}, step).bits, 0)
+              << c.text() << " rank " << me.rank() << " step " << step;
         }
       });
     }
@@ -118,7 +120,8 @@ TEST_P(DeviceSumOf, WithoutAnOrderIsCloseToTheTree) {
       parcel->sum({});
       const DeviceParcel::Wrong wrong = parcel->wrong({}, 5);
       EXPECT_EQ(wrong.far, 0) << c.text() << " rank " << me.rank();
-      // Also shows that the numbers tell one order of additions from another: rank order is not the tree's.
+      // Also shows that the numbers tell one order of additions from another: rank order is not the
+      // tree's.
       if (ranks == 4 && lanes == 4) EXPECT_GT(wrong.bits, 0) << c.text();
       EXPECT_EQ(parcel->scratch_bytes(), 0);
     });
@@ -136,8 +139,8 @@ TEST(DeviceSum, HasTheBitsOfTheCpusSum) {
     const SumTransfer transfer = c.transfer();
     std::vector<std::vector<float*>> levels;
     for (size_t u = 0; u < c.units.size(); ++u)
-      levels.push_back(
-          {reinterpret_cast<float*>(arena.data() + c.offset(me.rank(), 0, u, 0)) + c.units[u].slices[me.rank()].begin});
+      levels.push_back({reinterpret_cast<float*>(arena.data() + c.offset(me.rank(), 0, u, 0)) +
+                        c.units[u].slices[me.rank()].begin});
     std::vector<std::byte> scratch(SumPull::scratch_bytes(transfer, me.rank(), false));
     SystemClock clock;
     make_sum_pull(transfer, {1, 0, "sum"}, me.transport, arena, levels, scratch)
@@ -145,7 +148,9 @@ TEST(DeviceSum, HasTheBitsOfTheCpusSum) {
     parcel->sum({});
     for (size_t u = 0; u < c.units.size(); ++u) {
       const Range slice = c.units[u].slices[me.rank()];
-      const auto* made = reinterpret_cast<const float*>(parcel->arena() + c.offset(me.rank(), 0, u, 0)) + slice.begin;
+      const auto* made =
+          reinterpret_cast<const float*>(parcel->arena() + c.offset(me.rank(), 0, u, 0)) +
+          slice.begin;
       EXPECT_EQ(std::memcmp(made, levels[u][0], slice.size() * sizeof(float)), 0)
           << c.text() << " unit " << u << " rank " << me.rank();
     }
@@ -176,7 +181,8 @@ TEST(DeviceSum, WantsScratchForWhatArrivesAlone) {
   c.units[1].slices = {{}, {0, 90}, {}};
   c.units[1].further = {{{80, 90}, false}};
   EXPECT_EQ(DeviceSum::scratch_bytes(c.transfer(), 0), 2 * bytes(500));
-  EXPECT_EQ(DeviceSum::scratch_bytes(c.transfer(), 1), 2 * bytes(500) + 2 * bytes(90) + 2 * bytes(10));
+  EXPECT_EQ(DeviceSum::scratch_bytes(c.transfer(), 1),
+            2 * bytes(500) + 2 * bytes(90) + 2 * bytes(10));
   EXPECT_EQ(DeviceSum::scratch_bytes(c.transfer(), 2), 0);
 }
 
@@ -190,7 +196,8 @@ TEST(DeviceSum, SendsOneMessageForEveryTermOfAUnit) {
     parcel->sum({});
     EXPECT_EQ(me.group->exchanges(), 1);
     // Two lanes a rank are one term. Unit 1 is a single float, which rank 1 owns.
-    EXPECT_EQ(me.group->messages(), 3);  // three units from rank 0; two and a further user from rank 1
+    // three units from rank 0; two and a further user from rank 1
+    EXPECT_EQ(me.group->messages(), 3);
     const int64_t before = me.group->messages();
     parcel->gather({});
     EXPECT_EQ(me.group->exchanges(), 2);
@@ -213,7 +220,8 @@ TEST(DeviceSum, OfAMissingRankIsACommError) {
   });
 }
 
-/// Rank r holds byte r in its own place; all but the last rank want all of them, in reverse order and in two buffers.
+/// Rank r holds byte r in its own place; all but the last rank want all of them, in reverse order
+/// and in two buffers.
 TEST(DeviceCopies, BringWhatEachHolds) {
   constexpr int64_t kBytes = 301;
   for (int ranks = 1; ranks <= 4; ++ranks) {
@@ -221,18 +229,21 @@ TEST(DeviceCopies, BringWhatEachHolds) {
     for (int to = 0; to < ranks; ++to) {
       transfer.ranks.push_back(to);
       for (int from = 0; from < ranks && (to + 1 < ranks || ranks == 1); ++from)
-        transfer.copies.push_back({from, to, 8 * from, from % 2, (ranks - 1 - from) * kBytes, kBytes});
+        transfer.copies.push_back(
+            {from, to, 8 * from, from % 2, (ranks - 1 - from) * kBytes, kBytes});
     }
     on_device_ranks(ranks, [&](DeviceRank& me) {
-      std::vector<std::byte> window(1024, static_cast<std::byte>(me.rank() + 1)), even(4 * kBytes), odd(4 * kBytes);
+      std::vector<std::byte> window(1024, static_cast<std::byte>(me.rank() + 1)), even(4 * kBytes),
+          odd(4 * kBytes);
       DeviceCopies copies(
-          transfer, me.rank(), window.data(), [&](int buffer) { return buffer == 0 ? even.data() : odd.data(); },
-          me.device, me.group);
+          transfer, me.rank(), window.data(),
+          [&](int buffer) { return buffer == 0 ? even.data() : odd.data(); }, me.device, me.group);
       copies.run({});
       const bool takes = me.rank() + 1 < ranks || ranks == 1;
       for (int from = 0; from < ranks; ++from) {
         const auto begin = (from % 2 == 0 ? even : odd).begin() + (ranks - 1 - from) * kBytes;
-        EXPECT_EQ(std::count(begin, begin + kBytes, static_cast<std::byte>(from + 1)), takes ? kBytes : 0)
+        EXPECT_EQ(std::count(begin, begin + kBytes, static_cast<std::byte>(from + 1)),
+                  takes ? kBytes : 0)
             << "of rank " << from << " on rank " << me.rank();
       }
     });
@@ -242,7 +253,9 @@ TEST(DeviceCopies, BringWhatEachHolds) {
 TEST(DeviceGroup, SumsVotesExactlyWhereOneRankHasThem) {
   on_device_ranks(4, [&](DeviceRank& me) {
     std::vector<double> votes(1000, 0);
-    const auto value = [](size_t i) { return static_cast<double>(lane_value(9, 0, 0, static_cast<int64_t>(i))) / 3; };
+    const auto value = [](size_t i) {
+      return static_cast<double>(lane_value(9, 0, 0, static_cast<int64_t>(i))) / 3;
+    };
     for (size_t i = me.rank(); i < votes.size(); i += 4) votes[i] = value(i);
     me.group->sum({}, votes.data(), static_cast<int64_t>(votes.size()));
     for (size_t i = 0; i < votes.size(); ++i) EXPECT_EQ(votes[i], value(i));

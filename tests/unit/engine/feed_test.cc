@@ -1,5 +1,5 @@
-// Input on its way to a device: staged a step ahead or not, a step finds its own micro-batches where it always does,
-// and what went wrong is told by the step that needs it.
+// Input on its way to a device: staged a step ahead or not, a step finds its own micro-batches
+// where it always does, and what went wrong is told by the step that needs it.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -45,7 +45,8 @@ struct Case {
     options.batch = kBatch;
     options.sequence = lane_by_lane(kLanes, kBatch);
     loader = std::make_unique<Loader>(std::move(options), clock, nullptr);
-    feed = std::make_unique<DeviceFeed>(model, lane_by_lane(kLanes, kBatch), *loader, device, at::kCPU, accounts);
+    feed = std::make_unique<DeviceFeed>(model, lane_by_lane(kLanes, kBatch), *loader, device,
+                                        at::kCPU, accounts);
     stream = device.make_stream();
   }
   SystemClock clock;
@@ -66,7 +67,8 @@ void expect_input_of(const Case& c, int64_t step) {
         const auto position = static_cast<uint64_t>(first_sample(kBatch, step, lane, micro) + row);
         const auto record = static_cast<int64_t>(record_at(kSeed, position, 1000));
         EXPECT_EQ(tensors[0].const_data_ptr<int64_t>()[row], record) << "step " << step;
-        EXPECT_EQ(tensors[1].const_data_ptr<float>()[row], static_cast<float>(record * record)) << "step " << step;
+        EXPECT_EQ(tensors[1].const_data_ptr<float>()[row], static_cast<float>(record * record))
+            << "step " << step;
       }
     }
 }
@@ -118,7 +120,8 @@ TEST(DeviceFeed, WhatIsPlacedBehindAStepIsThereForTheNextAndCountsOnceThatUsesIt
     EXPECT_NE(c.feed->digest(), plain.feed->digest());
   }
   EXPECT_NO_THROW(c.feed->place(3, c.stream)) << "what could not be read is told by its step";
-  EXPECT_NE(message_of([&] { c.feed->use(3, c.stream); }).find("the disk is gone"), std::string::npos);
+  EXPECT_NE(message_of([&] { c.feed->use(3, c.stream); }).find("the disk is gone"),
+            std::string::npos);
 }
 
 TEST(DeviceFeed, TakesNothingOfTheDeviceOnceItIsMade) {
@@ -130,7 +133,8 @@ TEST(DeviceFeed, TakesNothingOfTheDeviceOnceItIsMade) {
   }
   EXPECT_EQ(c.device.takes(), takes);
   EXPECT_EQ(c.device.synchronisations(), 0);
-  EXPECT_EQ(c.device.held_bytes(), 3 * (256 + 256) * 4) << "two tensors of four micro-batches, three times";
+  EXPECT_EQ(c.device.held_bytes(), 3 * (256 + 256) * 4)
+      << "two tensors of four micro-batches, three times";
   EXPECT_EQ(c.accounts.current(BufferKind::kData), c.device.held_bytes());
   c.feed.reset();
   EXPECT_EQ(c.device.held_bytes(), 0);
@@ -146,7 +150,8 @@ TEST(DeviceFeed, WhatReadingThrowsIsThrownByTheStepThatNeedsIt) {
     }
     const uint64_t digest = c.feed->digest();
     for (int again = 0; again < 2; ++again)
-      EXPECT_NE(message_of([&] { c.feed->use(2, c.stream); }).find("the disk is gone"), std::string::npos);
+      EXPECT_NE(message_of([&] { c.feed->use(2, c.stream); }).find("the disk is gone"),
+                std::string::npos);
     EXPECT_EQ(c.feed->digest(), digest) << "nothing of the step was used";
     expect_input_of(c, 1);
   }
@@ -156,7 +161,8 @@ TEST(DeviceFeed, WhatTheModelsCheckThrowsIsThrownByTheStepThatNeedsIt) {
   Case c;
   int checked = 0;
   c.model.check = [&](Tensors) {
-    if (checked++ == 4) throw Error("token 300 is out of range");  // the first micro-batch of step 1
+    // the first micro-batch of step 1
+    if (checked++ == 4) throw Error("token 300 is out of range");
   };
   c.feed->use(0, c.stream);
   EXPECT_NO_THROW(c.feed->stage(1));

@@ -1,5 +1,6 @@
-// What a rank will take of its device: by hand for a small model, and what is said when there is not enough of it. And
-// which models' steps can be captured. (tests/ranks/device_memory_test.cc has what ranks then take.)
+// What a rank will take of its device: by hand for a small model, and what is said when there is
+// not enough of it. And which models' steps can be captured. (tests/ranks/device_memory_test.cc has
+// what ranks then take.)
 #include "engine/device/forecast.h"
 
 #include <c10/util/BFloat16.h>
@@ -41,7 +42,9 @@ class Described final : public Segment {
   bool draws() const override { return draws_torch; }
   bool captures() const override { return can_capture; }
   void forward(Context&, Tensors, Tensors) const override { throw Error("it is never run"); }
-  void backward(Context&, Tensors, Tensors, Tensors, Tensors) const override { throw Error("it is never run"); }
+  void backward(Context&, Tensors, Tensors, Tensors, Tensors) const override {
+    throw Error("it is never run");
+  }
 
   int64_t saved = 0, work = 0;
   bool draws_torch = false, can_capture = true;
@@ -53,8 +56,10 @@ class Described final : public Segment {
 
 constexpr int64_t kRows = 5;
 
-/// "a": w [4, 8], x -> h; "b": w [8, 100], h -> logits -> loss. Unit sizes are 64 and 832 floats with their padding.
-Model described(const std::function<void(Described& wide, Described& narrow, Described& end)>& with = {}) {
+/// "a": w [4, 8], x -> h; "b": w [8, 100], h -> logits -> loss. Unit sizes are 64 and 832 floats
+/// with their padding.
+Model described(
+    const std::function<void(Described& wide, Described& narrow, Described& end)>& with = {}) {
   const Border x{"x", {kRows, 4}}, h{"h", {kRows, 8}}, logits{"logits", {kRows, 100}};
   const Border targets{"targets", {kRows}, at::kLong}, loss{"loss", {2}, at::kDouble};
   auto wide = std::make_unique<Described>("wide", std::vector{x}, std::vector{h});
@@ -87,7 +92,8 @@ Job small_job(int64_t ranks, int64_t lanes, int64_t micro_batches) {
   return job;
 }
 
-DeviceForecast forecast_of(const Job& job, const Model& model, const ModelShape& shape, int rank = 0, int slots = 2) {
+DeviceForecast forecast_of(const Job& job, const Model& model, const ModelShape& shape,
+                           int rank = 0, int slots = 2) {
   MeshOptions options;
   options.mesh = {static_cast<int>(job.layout.ranks), 1, 1, 1};
   options.batch = batch_of(job.train);
@@ -102,7 +108,9 @@ DeviceForecast forecast_of(const Job& job, const Model& model, const ModelShape&
 /// What a buffer of that size takes.
 int64_t rounded(int64_t bytes) { return align_up(bytes, 256); }
 
-int64_t bytes(const DeviceForecast& forecast, BufferKind kind) { return forecast.plan.bytes[static_cast<int>(kind)]; }
+int64_t bytes(const DeviceForecast& forecast, BufferKind kind) {
+  return forecast.plan.bytes[static_cast<int>(kind)];
+}
 
 TEST(DeviceForecast, OfASmallModelIsTheSumDoneByHand) {
   const Model model = described();
@@ -114,10 +122,12 @@ TEST(DeviceForecast, OfASmallModelIsTheSumDoneByHand) {
   EXPECT_EQ(bytes(f, BufferKind::kSaved), rounded(1000) + rounded(2000));
   EXPECT_EQ(bytes(f, BufferKind::kWork), rounded(700) + 4 * 256) << "and the step's few numbers";
   const int64_t h = rounded(4 * kRows * 8), logits = rounded(4 * kRows * 100), loss = 256;
-  EXPECT_EQ(bytes(f, BufferKind::kBorder), h + logits + loss + logits + h) << "and the gradients of two of them";
+  EXPECT_EQ(bytes(f, BufferKind::kBorder), h + logits + loss + logits + h)
+      << "and the gradients of two of them";
   EXPECT_EQ(f.low, 0) << "float32 has no copies";
   EXPECT_EQ(f.messages, 0) << "one rank alone";
-  EXPECT_EQ(f.input, 3 * (256 + 256)) << "x and targets, each on a 256-byte border: in their place and in two stages";
+  EXPECT_EQ(f.input, 3 * (256 + 256))
+      << "x and targets, each on a 256-byte border: in their place and in two stages";
   EXPECT_EQ(f.captured, 0) << "ATen allocates nothing for it";
   EXPECT_GT(f.libraries, 0);
   EXPECT_EQ(f.total(), f.plan.total() + f.input + f.libraries);
@@ -128,9 +138,9 @@ TEST(DeviceForecast, InputGrowsWithTheMicroBatchesOfARanksStep) {
   const ModelShape shape = describe(model);
   EXPECT_EQ(forecast_of(small_job(1, 4, 3), model, shape).input, 3 * 512 * 4 * 3);
   EXPECT_EQ(forecast_of(small_job(2, 4, 3), model, shape).input, 3 * 512 * 2 * 3);
-  EXPECT_EQ(
-      forecast_of(small_job(2, 5, 1), model, shape, 0).input + forecast_of(small_job(2, 5, 1), model, shape, 1).input,
-      3 * 512 * 5);
+  EXPECT_EQ(forecast_of(small_job(2, 5, 1), model, shape, 0).input +
+                forecast_of(small_job(2, 5, 1), model, shape, 1).input,
+            3 * 512 * 5);
 }
 
 TEST(DeviceForecast, SixteenBitsHaveCopiesOfTheUnits) {
@@ -149,7 +159,8 @@ TEST(DeviceForecast, RanksThatSendHaveMessagesAndTheirLibrary) {
   const DeviceForecast one = forecast_of(small_job(1, 2, 1), model, shape),
                        two = forecast_of(small_job(2, 2, 1), model, shape);
   EXPECT_GT(two.libraries, one.libraries);
-  // Each of two ranks gets the other's partial of its slice: together all of the parameters, with some padding.
+  // Each of two ranks gets the other's partial of its slice: together all of the parameters, with
+  // some padding.
   const int64_t messages = two.messages + forecast_of(small_job(2, 2, 1), model, shape, 1).messages;
   EXPECT_GE(messages, 4 * (32 + 800));
   EXPECT_LE(messages, 4 * (64 + 832 + 2 * 64));
@@ -173,14 +184,15 @@ TEST(AtenBytes, AreWhatTheDryRunFoundBesideWhatSegmentsDeclare) {
   EXPECT_EQ(bytes(), 30 * 256) << "all are kept until backward";
   shape.blocks[0].segments[0].work_bytes += 100 * 256;
   shape.blocks[1].segments[1].work_bytes += 40 * 256;
-  EXPECT_EQ(bytes(), 30 * 256 + rounded(300 + 100 * 256) - rounded(700)) << "one segment works at a time";
+  EXPECT_EQ(bytes(), 30 * 256 + rounded(300 + 100 * 256) - rounded(700))
+      << "one segment works at a time";
 }
 
 TEST(AtenBytes, AreForecastOnceMoreForACapturedStepAlone) {
   for (bool can_capture : {true, false})
     for (bool graph : {true, false}) {
-      const Model model =
-          described([&](Described&, Described& narrow, Described&) { narrow.can_capture = can_capture; });
+      const Model model = described(
+          [&](Described&, Described& narrow, Described&) { narrow.can_capture = can_capture; });
       ModelShape shape = describe(model);
       shape.blocks[0].segments[0].saved_bytes += 5000;
       Job job = small_job(1, 1, 1);
@@ -198,8 +210,9 @@ TEST(CaptureFaults, NameTheSegmentsThatDrawOrDoNotSaySo) {
     narrow.can_capture = false;
     end.can_capture = true;
   });
-  EXPECT_EQ(capture_faults(model), (std::vector<std::string>{"a/wide draws from torch's generator",
-                                                             "b/narrow does not say that it can be captured"}));
+  EXPECT_EQ(capture_faults(model),
+            (std::vector<std::string>{"a/wide draws from torch's generator",
+                                      "b/narrow does not say that it can be captured"}));
 }
 
 TEST(RanksOnDevice, CountsThoseThatTakeTheSame) {
@@ -260,7 +273,8 @@ TEST(MemoryFault, OffersToDoWithoutTheGraphWhereThatHelps) {
   EXPECT_EQ(memory_fault(f, kGiB, {1, f.total()}, "a GPU").find("layout.graph"), std::string::npos)
       << "nothing is captured";
   f.captured = kGiB;
-  EXPECT_NE(memory_fault(f, kGiB, {1, f.total()}, "a GPU").find("layout.graph = false"), std::string::npos);
+  EXPECT_NE(memory_fault(f, kGiB, {1, f.total()}, "a GPU").find("layout.graph = false"),
+            std::string::npos);
 }
 
 /// Shapes are all that is wanted of it.
@@ -284,21 +298,25 @@ DeviceForecast gpt_forecast(int64_t micro_batch_size, const char* precision,
 }
 
 TEST(DeviceForecast, GrowsWithTheMicroBatchWhereItMust) {
-  const DeviceForecast small = gpt_forecast<float>(2, "float32"), large = gpt_forecast<float>(6, "float32");
+  const DeviceForecast small = gpt_forecast<float>(2, "float32"),
+                       large = gpt_forecast<float>(6, "float32");
   for (BufferKind kind : {BufferKind::kParameter, BufferKind::kMoment, BufferKind::kGradient})
     EXPECT_EQ(bytes(small, kind), bytes(large, kind)) << kind_name(kind);
   EXPECT_EQ(bytes(large, BufferKind::kSaved), 3 * bytes(small, BufferKind::kSaved));
-  EXPECT_EQ(bytes(large, BufferKind::kBorder) - 256, 3 * (bytes(small, BufferKind::kBorder) - 256)) << "but the loss";
+  EXPECT_EQ(bytes(large, BufferKind::kBorder) - 256, 3 * (bytes(small, BufferKind::kBorder) - 256))
+      << "but the loss";
   EXPECT_EQ(large.input, 3 * small.input);
   EXPECT_GT(large.total(), small.total());
 }
 
 TEST(DeviceForecast, SixteenBitsHalveWhatAGptKeeps) {
-  const DeviceForecast wide = gpt_forecast<float>(4, "float32"), narrow = gpt_forecast<c10::BFloat16>(4, "bfloat16");
+  const DeviceForecast wide = gpt_forecast<float>(4, "float32"),
+                       narrow = gpt_forecast<c10::BFloat16>(4, "bfloat16");
   for (BufferKind kind : {BufferKind::kParameter, BufferKind::kMoment, BufferKind::kGradient})
     EXPECT_EQ(bytes(narrow, kind), bytes(wide, kind)) << kind_name(kind) << " stay float32";
   for (BufferKind kind : {BufferKind::kSaved, BufferKind::kBorder}) {
-    const double ratio = static_cast<double>(bytes(narrow, kind)) / static_cast<double>(bytes(wide, kind));
+    const double ratio =
+        static_cast<double>(bytes(narrow, kind)) / static_cast<double>(bytes(wide, kind));
     EXPECT_GE(ratio, 0.5) << kind_name(kind);
     EXPECT_LE(ratio, 0.53) << kind_name(kind) << ": statistics of rows stay float32, which are few";
   }
@@ -315,10 +333,12 @@ TEST(CaptureFaults, BuiltInModelsHaveNone) {
       {gpt, {{"loss.label_smoothing", "0.1"}}},
       {mlp, {}},
       {mlp, {{"model.dropout", "0.1"}}},
-      {"[model]\nkind = \"cnn\"\nimage = [1, 8, 8]\nchannels = [4]\nclasses = 4\nnorm = \"batch\"\n[data]\nkind = "
+      {"[model]\nkind = \"cnn\"\nimage = [1, 8, 8]\nchannels = [4]\nclasses = 4\nnorm = "
+       "\"batch\"\n[data]\nkind = "
        "\"numpy\"\npath = \"x.npy\"\n",
        {}},
-      {"[model]\nkind = \"autoencoder\"\ninputs = 8\nhidden = [4]\n[data]\nkind = \"points\"\n", {}},
+      {"[model]\nkind = \"autoencoder\"\ninputs = 8\nhidden = [4]\n[data]\nkind = \"points\"\n",
+       {}},
       {"[model]\nkind = \"wide-deep\"\n[data]\nkind = \"clicks\"\n", {}}};
   for (const auto& [text, settings] : jobs) {
     const Job job = resolved(text, settings);

@@ -1,5 +1,5 @@
-// Where a value stopped being finite: lane, micro-batch and block are found again, the same on every layout and on
-// every rank.
+// Where a value stopped being finite: lane, micro-batch and block are found again, the same on
+// every layout and on every rank.
 #include "engine/nonfinite.h"
 
 #include <gtest/gtest.h>
@@ -18,8 +18,8 @@ namespace {
 
 using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
-/// What goes wrong, once it is armed: an output (or the gradient) of a block is `value` throughout. A negative lane is
-/// every one.
+/// What goes wrong, once it is armed: an output (or the gradient) of a block is `value` throughout.
+/// A negative lane is every one.
 struct Spoil {
   std::atomic<bool> armed = false;
   int lane = 0, micro = 0, block = 0;
@@ -48,11 +48,13 @@ class Spoilt final : public Segment {
     inner_->forward(context, in, out);
     if (!spoil_.gradient && spoil_.hits(context.pass, block_)) out[0].fill_(spoil_.value);
   }
-  void backward(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const override {
+  void backward(Context& context, Tensors in, Tensors out, Tensors grad_out,
+                Tensors grad_in) const override {
     inner_->backward(context, in, out, grad_out, grad_in);
     spoil_gradient(context);
   }
-  void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out, Tensors grad_in) const override {
+  void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out,
+                      Tensors grad_in) const override {
     inner_->backward_input(context, in, out, grad_out, grad_in);
   }
   void backward_weight(Context& context, Tensors in, Tensors out) const override {
@@ -62,7 +64,8 @@ class Spoilt final : public Segment {
 
  private:
   void spoil_gradient(const Context& context) const {
-    if (first_ && spoil_.gradient && spoil_.hits(context.pass, block_)) context.gradients[0].fill_(spoil_.value);
+    if (first_ && spoil_.gradient && spoil_.hits(context.pass, block_))
+      context.gradients[0].fill_(spoil_.value);
   }
 
   std::unique_ptr<Segment> inner_;
@@ -76,7 +79,8 @@ Model spoilt_model(const Job& job, const Spoil& spoil) {
   for (size_t b = 0; b < model.blocks.size(); ++b) {
     bool first = true;
     for (auto& segment : model.blocks[b].segments)
-      segment = std::make_unique<Spoilt>(std::move(segment), static_cast<int>(b), std::exchange(first, false), spoil);
+      segment = std::make_unique<Spoilt>(std::move(segment), static_cast<int>(b),
+                                         std::exchange(first, false), spoil);
   }
   return model;
 }
@@ -105,7 +109,8 @@ Job job_of(const std::vector<Setting>& settings) {
   return job;
 }
 
-/// Two steps of a trainer on every rank, then one that is spoilt: what they said of it, of which all must say the same.
+/// Two steps of a trainer on every rank, then one that is spoilt: what they said of it, of which
+/// all must say the same.
 std::string said(const Job& job, Spoil& spoil, bool on_device = false) {
   std::vector<std::string> messages(static_cast<size_t>(job.layout.ranks));
   LaunchOptions launch;
@@ -160,11 +165,11 @@ TEST(NonFinite, AnOutputIsFoundOnEveryLayout) {
   for (const auto& layout : kLayouts)
     for (const auto& [lane, micro, block] : {std::tuple{0, 1, 2}, {2, 0, 1}, {3, 1, 0}}) {
       Spoil spoil{.lane = lane, .micro = micro, .block = block};
-      EXPECT_EQ(
-          said(job_of(layout), spoil),
-          fmt::format("step 3, lane {}, micro-batch {}: the loss is not finite; the first block with a non-finite "
-                      "output is {}",
-                      lane, micro, model.blocks[block].name))
+      EXPECT_EQ(said(job_of(layout), spoil),
+                fmt::format("step 3, lane {}, micro-batch {}: the loss is not finite; the first "
+                            "block with a non-finite "
+                            "output is {}",
+                            lane, micro, model.blocks[block].name))
           << name_of(layout);
     }
 }
@@ -174,9 +179,10 @@ TEST(NonFinite, AGradientUnderAFiniteLossIsFoundOnEveryLayout) {
   for (const auto& layout : kLayouts)
     for (const auto& [lane, micro, block] : {std::tuple{0, 0, 0}, {1, 1, 2}, {3, 0, 1}}) {
       Spoil spoil{.lane = lane, .micro = micro, .block = block, .gradient = true};
-      EXPECT_EQ(said(job_of(layout), spoil),
-                fmt::format("step 3, lane {}, micro-batch {}: the gradient of block {} is not finite", lane, micro,
-                            model.blocks[block].name))
+      EXPECT_EQ(
+          said(job_of(layout), spoil),
+          fmt::format("step 3, lane {}, micro-batch {}: the gradient of block {} is not finite",
+                      lane, micro, model.blocks[block].name))
           << name_of(layout);
     }
 }
@@ -186,11 +192,13 @@ TEST(NonFinite, OfManyTheFirstIsNamed) {
   for (const auto& layout : kLayouts) {
     Spoil outputs{.lane = -1, .block = 1}, gradients{.lane = -1, .block = 1, .gradient = true};
     EXPECT_EQ(said(job_of(layout), outputs),
-              "step 3, lane 0, micro-batch 0: the loss is not finite; the first block with a non-finite output is " +
+              "step 3, lane 0, micro-batch 0: the loss is not finite; the first block with a "
+              "non-finite output is " +
                   model.blocks[1].name)
         << name_of(layout);
     EXPECT_EQ(said(job_of(layout), gradients),
-              "step 3, lane 0, micro-batch 0: the gradient of block " + model.blocks[1].name + " is not finite")
+              "step 3, lane 0, micro-batch 0: the gradient of block " + model.blocks[1].name +
+                  " is not finite")
         << name_of(layout);
   }
 }
@@ -199,7 +207,8 @@ TEST(NonFinite, ASumThatOverflowsIsSaidWhereEveryGradientIsFinite) {
   for (const auto& layout : kLayouts) {
     Spoil spoil{.lane = -1, .block = 1, .gradient = true, .value = 3e38f};
     EXPECT_EQ(said(job_of(layout), spoil),
-              "step 3: the sum of the gradients over all lanes is not finite; lower train.lr or set train.clip")
+              "step 3: the sum of the gradients over all lanes is not finite; lower train.lr or "
+              "set train.clip")
         << name_of(layout);
   }
 }
@@ -212,13 +221,16 @@ TEST(NonFinite, ADeviceSaysTheSame) {
                                          {{"layout.ranks", "2"}, {"layout.zero", "1"}},
                                          {{"layout.ranks", "3"}, {"layout.zero", "3"}},
                                          {{"layout.ranks", "2"}, {"layout.pipeline", "2"}}}) {
-    Spoil output{.lane = 2, .micro = 1, .block = 1}, gradient{.lane = 1, .micro = 0, .block = 2, .gradient = true};
+    Spoil output{.lane = 2, .micro = 1, .block = 1},
+        gradient{.lane = 1, .micro = 0, .block = 2, .gradient = true};
     EXPECT_EQ(said(job_of(layout), output, true),
-              "step 3, lane 2, micro-batch 1: the loss is not finite; the first block with a non-finite output is " +
+              "step 3, lane 2, micro-batch 1: the loss is not finite; the first block with a "
+              "non-finite output is " +
                   model.blocks[1].name)
         << name_of(layout);
     EXPECT_EQ(said(job_of(layout), gradient, true),
-              "step 3, lane 1, micro-batch 0: the gradient of block " + model.blocks[2].name + " is not finite")
+              "step 3, lane 1, micro-batch 0: the gradient of block " + model.blocks[2].name +
+                  " is not finite")
         << name_of(layout);
   }
 }
@@ -226,12 +238,13 @@ TEST(NonFinite, ADeviceSaysTheSame) {
 TEST(NonFinite, TheMessageNamesTheLowestLaneWhicheverRankFoundIt) {
   const ModelShape shape = describe(make_model(job_of({})));
   const NonFinitePlace none, third{3, 1, 1, 0}, second{2, 0, 2, 1};
-  const std::string expected =
-      "step 5, lane 2, micro-batch 0: the gradient of block " + shape.blocks[2].name + " is not finite";
+  const std::string expected = "step 5, lane 2, micro-batch 0: the gradient of block " +
+                               shape.blocks[2].name + " is not finite";
   EXPECT_EQ(describe_nonfinite({none, third, second}, 5, shape), expected);
   EXPECT_EQ(describe_nonfinite({second, none, third}, 5, shape), expected);
   EXPECT_EQ(describe_nonfinite({third}, 5, shape),
-            "step 5, lane 3, micro-batch 1: the loss is not finite; the first block with a non-finite output is " +
+            "step 5, lane 3, micro-batch 1: the loss is not finite; the first block with a "
+            "non-finite output is " +
                 shape.blocks[1].name);
 }
 

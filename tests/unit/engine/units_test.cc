@@ -1,4 +1,5 @@
-// What ranks of a mesh hold, and that its values, hash and checkpoints are those of one rank with everything.
+// What ranks of a mesh hold, and that its values, hash and checkpoints are those of one rank with
+// everything.
 #include "engine/units.h"
 
 #include <gtest/gtest.h>
@@ -31,8 +32,8 @@ struct Case {
 };
 void PrintTo(const Case& which, std::ostream* out) { *out << which.name; }
 
-/// A few layers whose units are of several chunks, or of one; or a GPT whose head, on another stage, shares the first
-/// block's embedding.
+/// A few layers whose units are of several chunks, or of one; or a GPT whose head, on another
+/// stage, shares the first block's embedding.
 Model made_model(const Case& which) {
   Job job = parse_job("", "job", {});
   job.train.tensor_slices = which.tensor;
@@ -97,7 +98,8 @@ float mark(size_t entry, int64_t element) {
 
 void mark_all(const std::vector<StatePiece>& pieces) {
   for (const StatePiece& piece : pieces)
-    for (int64_t i = 0; i < piece.range.size(); ++i) piece.values[i] = mark(piece.entry, piece.range.begin + i);
+    for (int64_t i = 0; i < piece.range.size(); ++i)
+      piece.values[i] = mark(piece.entry, piece.range.begin + i);
 }
 
 class UnitsTest : public testing::TestWithParam<Case> {
@@ -127,13 +129,14 @@ class UnitsTest : public testing::TestWithParam<Case> {
   std::string folder_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Models, UnitsTest, testing::Values(Case{"mlp"}, Case{"tied"}, Case{"sliced", 2}),
+INSTANTIATE_TEST_SUITE_P(Models, UnitsTest,
+                         testing::Values(Case{"mlp"}, Case{"tied"}, Case{"sliced", 2}),
                          [](const auto& which) { return which.param.name; });
 
 TEST_P(UnitsTest, TheRanksOfEveryMeshTogetherHoldEachUnitAsOftenAsItsStageSays) {
   for (const MeshOptions& options : meshes(GetParam().tensor)) {
-    SCOPED_TRACE(fmt::format("zero {} data {} pipeline {} shards {}", options.zero, options.mesh.data,
-                             options.mesh.pipeline, options.mesh.shards));
+    SCOPED_TRACE(fmt::format("zero {} data {} pipeline {} shards {}", options.zero,
+                             options.mesh.data, options.mesh.pipeline, options.mesh.shards));
     std::vector<int64_t> parameters(shape_.blocks.size()), moments(shape_.blocks.size());
     const Plan plan = plan_mesh(shape_, options);
     for (int rank = 0; rank < options.mesh.ranks(); ++rank) {
@@ -161,7 +164,8 @@ TEST_P(UnitsTest, PiecesStartWithTheValuesOfOneRank) {
       const RankUnits mine(model_, shape_, options, rank);
       EXPECT_EQ(mine.units->entries(), source_of(expected).entries);
       for (const StatePiece& piece : mine.units->pieces()) {
-        const auto values = expected.entries[piece.entry].values.subspan(piece.range.begin, piece.range.size());
+        const auto values =
+            expected.entries[piece.entry].values.subspan(piece.range.begin, piece.range.size());
         ASSERT_EQ(std::memcmp(piece.values.data(), values.data(), values.size_bytes()), 0)
             << expected.entries[piece.entry].name << " " << expected.entries[piece.entry].slot;
       }
@@ -179,15 +183,17 @@ TEST_P(UnitsTest, PointersIntoAUnitAreThoseOfItsPieces) {
         if (p.name != entry.name) continue;
         const int unit = static_cast<int>(u);
         const int64_t at = p.offset + piece.range.begin;
-        float* found = entry.slot == "parameter" ? mine.units->parameters(unit, at)
-                                                 : mine.units->slots(unit, at)[entry.slot == "m" ? 0 : 1];
+        float* found = entry.slot == "parameter"
+                           ? mine.units->parameters(unit, at)
+                           : mine.units->slots(unit, at)[entry.slot == "m" ? 0 : 1];
         EXPECT_EQ(found, piece.values.data()) << entry.name << " " << entry.slot;
         ++seen;
       }
   }
   EXPECT_EQ(seen, mine.units->pieces().size());
   EXPECT_GT(mine.accounts.current(BufferKind::kMoment), 0);
-  EXPECT_LT(mine.accounts.current(BufferKind::kMoment), accounts_.current(BufferKind::kMoment) * 6 / 10);
+  EXPECT_LT(mine.accounts.current(BufferKind::kMoment),
+            accounts_.current(BufferKind::kMoment) * 6 / 10);
 }
 
 TEST_P(UnitsTest, AMirrorFollowsTheDeviceAndIsUploaded) {
@@ -216,8 +222,8 @@ TEST_P(UnitsTest, TheHashAndTheCheckpointOfEveryMeshAreThoseOfOneRankAndLoadBoth
   const std::string bytes = read_file(path + "/state.safetensors");
   int number = 0;
   for (const MeshOptions& options : meshes(GetParam().tensor)) {
-    SCOPED_TRACE(fmt::format("zero {} data {} pipeline {} shards {}", options.zero, options.mesh.data,
-                             options.mesh.pipeline, options.mesh.shards));
+    SCOPED_TRACE(fmt::format("zero {} data {} pipeline {} shards {}", options.zero,
+                             options.mesh.data, options.mesh.pipeline, options.mesh.shards));
     const std::string folder = fmt::format("{}/{}", folder_, number++);
     over({"inproc", "inproc", true, false}, options.mesh.ranks(), [&](TestRank& me) {
       Channel channel(me.transport, me.clock, 64, std::chrono::seconds(20));
@@ -226,8 +232,10 @@ TEST_P(UnitsTest, TheHashAndTheCheckpointOfEveryMeshAreThoseOfOneRankAndLoadBoth
       Collector collector(saver.units->entries(), saver.units->pieces(), channel);
       EXPECT_EQ(collector.hash(kCounters), hash);
       collector.save(folder, kCounters, "job");
-      EXPECT_EQ(load_checkpoint(path, loader.units->entries(), loader.units->pieces()).step, kCounters.step);
-      EXPECT_EQ(Collector(loader.units->entries(), loader.units->pieces(), channel).hash(kCounters), hash);
+      EXPECT_EQ(load_checkpoint(path, loader.units->entries(), loader.units->pieces()).step,
+                kCounters.step);
+      EXPECT_EQ(Collector(loader.units->entries(), loader.units->pieces(), channel).hash(kCounters),
+                hash);
     });
     EXPECT_TRUE(read_file(latest_checkpoint(folder) + "/state.safetensors") == bytes);
     Units back(model_, shape_, all_held(shape_), kSlots, kSeed + 1, {}, accounts_);

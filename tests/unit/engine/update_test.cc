@@ -25,11 +25,13 @@ Model made_model() {
   std::vector<Parameter> second = {{"weight", {40}, normal, ""},
                                    {"mean", {3}, normal, "", Role::kMeanBuffer},
                                    {"sum", {3}, normal, "", Role::kSumBuffer}};
-  model.blocks.push_back(adapt("stem", std::move(first),
-                               [](Tensors, Tensors x) { return std::vector<at::Tensor>{x[0].clone()}; }, {in}, {out}));
-  model.blocks.push_back(adapt("head", std::move(second),
-                               [](Tensors, Tensors) { return std::vector<at::Tensor>{at::zeros({2}, at::kDouble)}; },
-                               {out}, {loss}));
+  model.blocks.push_back(
+      adapt("stem", std::move(first),
+            [](Tensors, Tensors x) { return std::vector<at::Tensor>{x[0].clone()}; }, {in}, {out}));
+  model.blocks.push_back(
+      adapt("head", std::move(second),
+            [](Tensors, Tensors) { return std::vector<at::Tensor>{at::zeros({2}, at::kDouble)}; },
+            {out}, {loss}));
   return model;
 }
 
@@ -39,7 +41,8 @@ Job job_with(const std::string& train) { return parse_job("[train]\n" + train, "
 class Updated {
  public:
   explicit Updated(const Job& job)
-      : updater_(job, shape_), units_(model_, shape_, all_held(shape_), updater_.slots(), 5, {}, accounts_) {}
+      : updater_(job, shape_),
+        units_(model_, shape_, all_held(shape_), updater_.slots(), 5, {}, accounts_) {}
 
   /// One step; every parameter's gradient is cut at the given chunks.
   /// `on_ranks`: as if each piece were on a rank of its own.
@@ -58,7 +61,8 @@ class Updated {
         std::vector<std::vector<float>> apart;  // as on a real rank: slices lie in different places
         apart.reserve(cuts.size() + 1);
         for (size_t c = 0; c <= cuts.size(); ++c) {
-          const int64_t end = c < cuts.size() ? std::min(cuts[c] * kChunk, parameters[p].size) : parameters[p].size;
+          const int64_t end =
+              c < cuts.size() ? std::min(cuts[c] * kChunk, parameters[p].size) : parameters[p].size;
           if (end <= begin) continue;
           apart.emplace_back(gradient_.begin() + begin, gradient_.begin() + end);
           pieces.push_back({parameters[p].offset + begin, end - begin, apart.back().data()});
@@ -68,8 +72,8 @@ class Updated {
       }
     }
   }
-  void update(int unit, size_t p, std::span<const GradientPiece> pieces, const StepScalars& scalars, int64_t proposals,
-              bool on_ranks) {
+  void update(int unit, size_t p, std::span<const GradientPiece> pieces, const StepScalars& scalars,
+              int64_t proposals, bool on_ranks) {
     if (!on_ranks) return updater_.update(units_, unit, p, pieces, scalars, proposals);
     Norms norms;
     for (size_t i = 0; i < pieces.size(); ++i)
@@ -83,7 +87,8 @@ class Updated {
   }
   std::vector<float> values(const std::string& name) const {
     for (const StateEntry& entry : units_.state({}).entries)
-      if (entry.name == name && entry.slot == "parameter") return {entry.values.begin(), entry.values.end()};
+      if (entry.name == name && entry.slot == "parameter")
+        return {entry.values.begin(), entry.values.end()};
     ADD_FAILURE() << "no parameter is called " << name;
     return {};
   }
@@ -100,7 +105,8 @@ class Updated {
 };
 
 TEST(Updater, LeavesWhatIsFrozenAndCountsItInNoNorm) {
-  Updated frozen(job_with("optimizer = \"sgd\"\ngroups = [\"stem.w* frozen\", \"head.mean frozen\"]\n"));
+  Updated frozen(
+      job_with("optimizer = \"sgd\"\ngroups = [\"stem.w* frozen\", \"head.mean frozen\"]\n"));
   const auto weight = frozen.values("stem.weight"), bias = frozen.values("stem.bias"),
              mean = frozen.values("head.mean");
   frozen.step(0, 0.1);
@@ -131,7 +137,8 @@ TEST(Updater, MultipliesTheRateByTheGroupsFactor) {
 
 TEST(Updater, DecaysEachGroupByItsOwnWeight) {
   const std::string sgd = "optimizer = \"sgd\"\nweight_decay = 0.5\n";
-  Updated grouped(job_with(sgd + "groups = [\"*.bias weight_decay=0\", \"head.* weight_decay=0.25\"]\n"));
+  Updated grouped(
+      job_with(sgd + "groups = [\"*.bias weight_decay=0\", \"head.* weight_decay=0.25\"]\n"));
   std::vector<std::vector<float>> before;
   const std::vector<std::string> names = {"stem.weight", "stem.bias", "head.weight"};
   for (const std::string& name : names) before.push_back(grouped.values(name));
@@ -141,13 +148,15 @@ TEST(Updater, DecaysEachGroupByItsOwnWeight) {
     const auto after = grouped.values(names[n]);
     for (size_t i = 0; i < std::min<size_t>(after.size(), 40); ++i) {
       const float gradient = Updated::gradient(n / 2, n % 2, i, 0) + decay[n] * before[n][i];
-      EXPECT_NEAR(after[i], before[n][i] - 0.1F * gradient, 1e-6) << names[n];  // one rounding more or less
+      // one rounding more or less
+      EXPECT_NEAR(after[i], before[n][i] - 0.1F * gradient, 1e-6) << names[n];
     }
   }
 }
 
 TEST(Updater, GivesAParameterToTheFirstGroupThatFits) {
-  Updated first(job_with("optimizer = \"sgd\"\ngroups = [\"stem.bias lr=1\", \"stem.* frozen\"]\n"));
+  Updated first(
+      job_with("optimizer = \"sgd\"\ngroups = [\"stem.bias lr=1\", \"stem.* frozen\"]\n"));
   const auto bias = first.values("stem.bias"), weight = first.values("stem.weight");
   first.step(0, 0.1);
   EXPECT_NE(first.values("stem.bias"), bias);
@@ -159,14 +168,16 @@ TEST(Updater, RefusesAGroupThatFitsNothing) {
     Updated refused(job_with("groups = [\"*.bias frozen\", \"stam.* lr=0.1\"]\n"));
     FAIL() << "it was taken";
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "train.groups: \"stam.*\" fits no parameter; the first is called stem.weight");
+    EXPECT_STREQ(error.what(),
+                 "train.groups: \"stam.*\" fits no parameter; the first is called stem.weight");
   }
 }
 
 TEST(Updater, ABufferBecomesTheMeanOfTheProposalsOrGrowsByTheirSum) {
   for (const char* optimizer : {"sgd", "adamw", "lamb"}) {
     Updated buffers(
-        job_with(std::string("weight_decay = 0.1\nclip_by = \"value\"\noptimizer = \"") + optimizer + "\"\n"));
+        job_with(std::string("weight_decay = 0.1\nclip_by = \"value\"\noptimizer = \"") +
+                 optimizer + "\"\n"));
     const auto sum = buffers.values("head.sum");
     buffers.step(0, 0.1, {}, 6);
     const auto mean = buffers.values("head.mean"), grown = buffers.values("head.sum");
@@ -179,9 +190,11 @@ TEST(Updater, ABufferBecomesTheMeanOfTheProposalsOrGrowsByTheirSum) {
 
 TEST(Updater, OfEveryOptimizerDoesNotDependOnTheCutIntoPieces) {
   for (const char* optimizer : {"sgd", "adagrad", "rmsprop", "adam", "adamw", "lion", "lamb"}) {
-    const Job job = job_with(std::string("weight_decay = 0.1\noptimizer = \"") + optimizer + "\"\n");
+    const Job job =
+        job_with(std::string("weight_decay = 0.1\noptimizer = \"") + optimizer + "\"\n");
     std::string expected;
-    for (const std::vector<int64_t>& cuts : std::vector<std::vector<int64_t>>{{}, {1}, {2, 3}, {1, 2, 3}}) {
+    for (const std::vector<int64_t>& cuts :
+         std::vector<std::vector<int64_t>>{{}, {1}, {2, 3}, {1, 2, 3}}) {
       Updated pieces(job);
       const std::string start = pieces.hash();
       for (int64_t step = 0; step < 3; ++step) pieces.step(step, 0.01, cuts);
@@ -193,7 +206,8 @@ TEST(Updater, OfEveryOptimizerDoesNotDependOnTheCutIntoPieces) {
 }
 
 TEST(Updater, OfTwoPassesIsTheSameInPartsWithTheNormsOfAll) {
-  const Job job = job_with("optimizer = \"lamb\"\nweight_decay = 0.1\ngroups = [\"stem.* lr=0.5 weight_decay=0.2\"]\n");
+  const Job job = job_with(
+      "optimizer = \"lamb\"\nweight_decay = 0.1\ngroups = [\"stem.* lr=0.5 weight_decay=0.2\"]\n");
   Updated whole(job), parts(job);
   for (int64_t step = 0; step < 3; ++step) {
     whole.step(step, 0.01);
@@ -203,7 +217,8 @@ TEST(Updater, OfTwoPassesIsTheSameInPartsWithTheNormsOfAll) {
 }
 
 TEST(Updater, LambsTrustIsThatOfTheWholeParameter) {
-  const Job job = job_with("optimizer = \"lamb\"\nweight_decay = 0\nbeta1 = 0.9\nbeta2 = 0.999\neps = 1e-6\n");
+  const Job job =
+      job_with("optimizer = \"lamb\"\nweight_decay = 0\nbeta1 = 0.9\nbeta2 = 0.999\neps = 1e-6\n");
   Updated lamb(job);
   const auto before = lamb.values("stem.weight");
   lamb.step(0, 0.01, {2});

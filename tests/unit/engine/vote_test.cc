@@ -35,8 +35,9 @@ TEST(Vote, HasTheSameBitsInEveryOrderAndGrouping) {
   std::mt19937_64 random(seed);
   std::vector<Vote> votes;
   for (int r = 0; r < 9; ++r)
-    votes.push_back(vote(std::ldexp(static_cast<double>(random()), static_cast<int>(random() % 120) - 60),
-                         std::ldexp(static_cast<double>(random()), -70), static_cast<int64_t>(random() % 100)));
+    votes.push_back(
+        vote(std::ldexp(static_cast<double>(random()), static_cast<int>(random() % 120) - 60),
+             std::ldexp(static_cast<double>(random()), -70), static_cast<int64_t>(random() % 100)));
   const Vote expected = merge(votes);
   for (int trial = 0; trial < 50; ++trial) {
     std::shuffle(votes.begin(), votes.end(), random);
@@ -52,7 +53,8 @@ TEST(Vote, HasTheSameBitsInEveryOrderAndGrouping) {
 
 TEST(Vote, IsNotFiniteWhereOneRankIsNot) {
   const double infinity = std::numeric_limits<double>::infinity(), nan = std::nan("");
-  for (const Vote& bad : {vote(infinity, 1, 1), vote(1, nan, 1), vote(1, -infinity, 1), vote(nan, 1, 1)}) {
+  for (const Vote& bad :
+       {vote(infinity, 1, 1), vote(1, nan, 1), vote(1, -infinity, 1), vote(nan, 1, 1)}) {
     EXPECT_FALSE(merge(std::vector<Vote>{vote(1, 1, 1), bad}).finite());
     EXPECT_FALSE(merge(std::vector<Vote>{bad, vote(1, 1, 1)}).finite());
   }

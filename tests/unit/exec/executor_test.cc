@@ -23,7 +23,8 @@ Instruction make(Op op, int number, std::vector<int> waits = {}, int signal = -1
   return i;
 }
 
-/// compute: 1, then 2 after event 0; data: 10 after event 1, which signals event 0. Instruction 1 signals event 1.
+/// compute: 1, then 2 after event 0; data: 10 after event 1, which signals event 0. Instruction 1
+/// signals event 1.
 Program ping_pong() {
   Program program;
   program.rank = 3;
@@ -122,10 +123,13 @@ TEST(Executor, AnExceptionOnAQueueThreadReachesTheCaller) {
   SystemClock clock;
   Log log;
   Handlers handlers = all(log.handler());
-  handlers[static_cast<int>(Op::kReduce)] = [](const Instruction&, uint64_t) { throw Error("no more"); };
+  handlers[static_cast<int>(Op::kReduce)] = [](const Instruction&, uint64_t) {
+    throw Error("no more");
+  };
   Executor executor(program, handlers, clock, nullptr, nullptr);
   EXPECT_EQ(message_of(executor, 0), "no more");
-  EXPECT_EQ(log.ran, (std::vector<std::pair<uint64_t, uint32_t>>{{0, 1}}));  // 2 waited for the failed reduce
+  // 2 waited for the failed reduce
+  EXPECT_EQ(log.ran, (std::vector<std::pair<uint64_t, uint32_t>>{{0, 1}}));
 }
 
 TEST(Executor, AnExceptionOnComputeStopsAQueueThatWaits) {
@@ -133,7 +137,9 @@ TEST(Executor, AnExceptionOnComputeStopsAQueueThatWaits) {
   SystemClock clock;
   Log log;
   Handlers handlers = all(log.handler());
-  handlers[static_cast<int>(Op::kForward)] = [](const Instruction&, uint64_t) { throw Error("broken block"); };
+  handlers[static_cast<int>(Op::kForward)] = [](const Instruction&, uint64_t) {
+    throw Error("broken block");
+  };
   Executor executor(program, handlers, clock, nullptr, nullptr);
   EXPECT_EQ(message_of(executor, 0), "broken block");
   EXPECT_TRUE(log.ran.empty());
@@ -142,8 +148,9 @@ TEST(Executor, AnExceptionOnComputeStopsAQueueThatWaits) {
 TEST(Executor, TheOtherQueueStopsAtItsNextInstruction) {
   Program program;
   program.events = 1;
-  program.queues = {{"compute", {make(Op::kForward, 1, {}, 0), make(Op::kForward, 2), make(Op::kForward, 3)}},
-                    {"data", {make(Op::kReduce, 10, {0})}}};
+  program.queues = {
+      {"compute", {make(Op::kForward, 1, {}, 0), make(Op::kForward, 2), make(Op::kForward, 3)}},
+      {"data", {make(Op::kReduce, 10, {0})}}};
   SystemClock clock;
   Signal signal;
   std::atomic<bool> ended{false};
@@ -153,11 +160,14 @@ TEST(Executor, TheOtherQueueStopsAtItsNextInstruction) {
     forwards.push_back(i.block);
     if (i.block != 2) return;
     // Still running when the failed queue's thread has come to its end.
-    EXPECT_EQ(clock.wait(
-                  signal, [&] { return ended.load(); }, clock.after(std::chrono::seconds(20)), nullptr),
-              WaitResult::kReady);
+    EXPECT_EQ(
+        clock.wait(
+            signal, [&] { return ended.load(); }, clock.after(std::chrono::seconds(20)), nullptr),
+        WaitResult::kReady);
   };
-  handlers[static_cast<int>(Op::kReduce)] = [](const Instruction&, uint64_t) { throw Error("lost"); };
+  handlers[static_cast<int>(Op::kReduce)] = [](const Instruction&, uint64_t) {
+    throw Error("lost");
+  };
   const auto at_end = [&] {
     ended = true;
     clock.notify(signal);
@@ -169,7 +179,8 @@ TEST(Executor, TheOtherQueueStopsAtItsNextInstruction) {
 }
 
 TEST(Executor, ACancelEndsAWaitForAnEventWithTheReason) {
-  // The reduce waits for what only an endless forward would signal: it runs until it sees the cancel, and then returns.
+  // The reduce waits for what only an endless forward would signal: it runs until it sees the
+  // cancel, and then returns.
   Program program = ping_pong();
   SystemClock clock;
   Cancel cancel;
@@ -201,12 +212,13 @@ TEST(Executor, AHandlersErrorIsPreferredOverACancelledWait) {
   std::atomic<bool> ended{false};
   Handlers handlers = all([](const Instruction&, uint64_t) {});
   handlers[static_cast<int>(Op::kReduce)] = [&](const Instruction& i, uint64_t step) {
-    // The third queue, which waits for this one, is cancelled and ends; the error that says who is to blame comes
-    // later.
+    // The third queue, which waits for this one, is cancelled and ends; the error that says who is
+    // to blame comes later.
     cancel.cancel("rank 1 is gone");
-    EXPECT_EQ(clock.wait(
-                  signal, [&] { return ended.load(); }, clock.after(std::chrono::seconds(20)), nullptr),
-              WaitResult::kReady);
+    EXPECT_EQ(
+        clock.wait(
+            signal, [&] { return ended.load(); }, clock.after(std::chrono::seconds(20)), nullptr),
+        WaitResult::kReady);
     throw CommError({3, "reduce parcel 0", 1, step, {}, "connection closed"});
   };
   const auto at_end = [&] {
@@ -265,8 +277,9 @@ TEST(Executor, AddsUpHowLongEveryOpTookAndAQueueWaited) {
   const std::map<Op, Duration> takes{{Op::kForward, 2ms}, {Op::kReduce, 5ms}, {Op::kUpdate, 1ms}};
   clock.spawn("rank", [&] {
     const auto begin = clock.guest("data");
-    Executor executor(program, all([&](const Instruction& i, uint64_t) { clock.sleep(takes.at(i.op), nullptr); }),
-                      clock, nullptr, &trace, begin);
+    Executor executor(
+        program, all([&](const Instruction& i, uint64_t) { clock.sleep(takes.at(i.op), nullptr); }),
+        clock, nullptr, &trace, begin);
     for (uint64_t step = 0; step < 3; ++step) executor.run(step);
   });
   clock.run();

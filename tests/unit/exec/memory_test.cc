@@ -24,7 +24,8 @@ TEST(FileTier, ThatHasNoRoomSaysForHowMuchHoweverLittleItIs) {
     said = error.what();
   }
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
-  EXPECT_EQ(said, "offloaded values: no room for 12 KiB in " + testing::TempDir() + ": File too large");
+  EXPECT_EQ(said,
+            "offloaded values: no room for 12 KiB in " + testing::TempDir() + ": File too large");
 }
 
 TEST(Accounts, RememberThePeakPerKindAndOfTheSum) {
@@ -63,8 +64,8 @@ TEST(Arena, GivesAlignedZeroedMemoryAndAccountsForWhatIsTaken) {
     EXPECT_EQ(accounts.current(BufferKind::kGradient), 0);
     const auto first = arena.take(1), second = arena.take(257);
     const auto floats = arena.take_floats(10);
-    for (const void* p :
-         {static_cast<void*>(first.data()), static_cast<void*>(second.data()), static_cast<void*>(floats.data())}) {
+    for (const void* p : {static_cast<void*>(first.data()), static_cast<void*>(second.data()),
+                          static_cast<void*>(floats.data())}) {
       EXPECT_EQ(reinterpret_cast<uintptr_t>(p) % 256, 0u);
     }
     EXPECT_EQ(second.data() - first.data(), 256);

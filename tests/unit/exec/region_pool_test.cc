@@ -93,7 +93,8 @@ class Model {
     const auto region = std::prev(regions_.upper_bound(at));
     const auto first = static_cast<int64_t>((at - region->first) / kStep);
     for (int64_t i = first; i < first + steps; ++i) {
-      ASSERT_NE(region->second.at(i), used) << "step " << i << " of the region at " << region->first;
+      ASSERT_NE(region->second.at(i), used)
+          << "step " << i << " of the region at " << region->first;
       region->second[i] = used;
     }
   }

@@ -1,5 +1,5 @@
-// A job of several ranks is a function of its seed under the test scheduler, with faults and without; and without
-// faults its result is a function of the job alone.
+// A job of several ranks is a function of its seed under the test scheduler, with faults and
+// without; and without faults its result is a function of the job alone.
 #include <set>
 
 #include "sim_job.h"
@@ -18,12 +18,14 @@ std::string first_difference(const std::vector<std::string>& a, const std::vecto
 }
 
 bool has_line_with(const std::vector<std::string>& log, const std::string& text) {
-  return std::any_of(log.begin(), log.end(), [&](const auto& line) { return line.find(text) != std::string::npos; });
+  return std::any_of(log.begin(), log.end(),
+                     [&](const auto& line) { return line.find(text) != std::string::npos; });
 }
 
 SimOutcome expect_exact_replay(const SimJob& job) {
   const SimOutcome first = run_job(job), second = run_job(job);
-  EXPECT_TRUE(first == second) << "seed " << job.seed << ": " << first_difference(first.log, second.log);
+  EXPECT_TRUE(first == second) << "seed " << job.seed << ": "
+                               << first_difference(first.log, second.log);
   return first;
 }
 
@@ -37,8 +39,8 @@ void expect_state_of_one_rank(const SimJob& job) {
   for (int r = 0; r < job.ranks; ++r) {
     EXPECT_EQ(outcome.errors[r], "");
     EXPECT_EQ(outcome.states[r], one_rank_state())
-        << "rank " << r << " of " << job.ranks << ", seed " << job.seed << (job.overlap ? ", overlap" : "")
-        << (job.windows ? ", windows" : "");
+        << "rank " << r << " of " << job.ranks << ", seed " << job.seed
+        << (job.overlap ? ", overlap" : "") << (job.windows ? ", windows" : "");
   }
   EXPECT_EQ(outcome.missed_notifies, 0u) << "seed " << job.seed;
 }
@@ -66,7 +68,8 @@ TEST(Replay, AFaultyJobReplaysItsExactEventsFromTheSeed) {
   for (uint64_t seed = 0; seed < 5; ++seed) {
     const SimOutcome outcome = expect_exact_replay(faulty_job(seed));
     // The faults did strike.
-    for (std::string event : {"came twice", "is of epoch 0: dropped", "connection lost", "step 1"}) {
+    for (std::string event :
+         {"came twice", "is of epoch 0: dropped", "connection lost", "step 1"}) {
       EXPECT_TRUE(has_line_with(outcome.log, event)) << event << ", seed " << seed;
     }
   }
@@ -100,7 +103,8 @@ TEST(Replay, ALostMessageEndsTheJobAtTheTimeOutNamingThePeer) {
   SimJob job{.ranks = 3, .seed = 4};
   job.faults = {{.kind = Fault::Kind::kDrop, .from = 2, .to = 0, .number = 0}};
   const SimOutcome outcome = run_job(job);
-  EXPECT_NE(outcome.errors[0].find("with rank 2: timed out (waited 29.99"), std::string::npos) << outcome.errors[0];
+  EXPECT_NE(outcome.errors[0].find("with rank 2: timed out (waited 29.99"), std::string::npos)
+      << outcome.errors[0];
   EXPECT_GE(outcome.end, Time(30s));
   EXPECT_LT(outcome.end, Time(31s));
 }
@@ -110,7 +114,8 @@ TEST(Replay, LateDoubledAndForeignMessagesDoNotChangeTheResult) {
 }
 
 TEST(Replay, WithoutFaultsEverySeedGivesTheBitsOfOneRank) {
-  for (uint64_t seed = 0; seed < 40; ++seed) expect_state_of_one_rank({.windows = seed % 2 == 1, .seed = seed});
+  for (uint64_t seed = 0; seed < 40; ++seed)
+    expect_state_of_one_rank({.windows = seed % 2 == 1, .seed = seed});
 }
 
 TEST(Replay, EveryLayoutGivesTheBitsOfOneRank) {
@@ -118,7 +123,8 @@ TEST(Replay, EveryLayoutGivesTheBitsOfOneRank) {
     for (bool overlap : {false, true}) {
       for (bool windows : {false, true}) {
         for (bool root : {false, true}) {
-          expect_state_of_one_rank({.ranks = ranks, .overlap = overlap, .windows = windows, .root = root, .seed = 100});
+          expect_state_of_one_rank(
+              {.ranks = ranks, .overlap = overlap, .windows = windows, .root = root, .seed = 100});
         }
       }
     }

@@ -1,4 +1,5 @@
-// Every pipeline schedule on real executors over tcp, with blocks that take no time: bench/schedules.cc lets them wait.
+// Every pipeline schedule on real executors over tcp, with blocks that take no time:
+// bench/schedules.cc lets them wait.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,14 +18,17 @@ namespace {
 class Schedules : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
 
 const CellTime& time_of(const std::vector<TimedCell>& cells, const Cell& cell) {
-  return std::find_if(cells.begin(), cells.end(), [&](const TimedCell& c) { return c.cell == cell; })->time;
+  return std::find_if(cells.begin(), cells.end(),
+                      [&](const TimedCell& c) { return c.cell == cell; })
+      ->time;
 }
 
 }  // namespace
 
 TEST_P(Schedules, RunToTheEndOverTcpInTheirOrder) {
   const auto& [schedule, stages] = GetParam();
-  TimedPipeline pipeline{.schedule = schedule, .stages = stages, .micro_batches = 2 * stages, .steps = 3};
+  TimedPipeline pipeline{
+      .schedule = schedule, .stages = stages, .micro_batches = 2 * stages, .steps = 3};
   const auto cells = make_schedule(schedule, stages, pipeline.chunks, pipeline.micro_batches);
   const auto hops = hops_of(schedule, stages, chunks_of(schedule, pipeline.chunks), cells);
   const std::vector<TimedStep> steps = run_timed(pipeline);
@@ -36,14 +40,17 @@ TEST_P(Schedules, RunToTheEndOverTcpInTheirOrder) {
       ASSERT_EQ(ran, cells[s]) << "stage " << s;
     }
     for (const Hop& hop : hops) {
-      EXPECT_LE(time_of(step.cells[hop.source], hop.from).end, time_of(step.cells[hop.target], hop.to).begin)
-          << "from stage " << hop.source << " to " << hop.target << ", micro-batch " << hop.from.micro;
+      EXPECT_LE(time_of(step.cells[hop.source], hop.from).end,
+                time_of(step.cells[hop.target], hop.to).begin)
+          << "from stage " << hop.source << " to " << hop.target << ", micro-batch "
+          << hop.from.micro;
     }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(OfEveryKind, Schedules,
-                         ::testing::Combine(::testing::Values("gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"),
+                         ::testing::Combine(::testing::Values("gpipe", "1f1b", "interleaved",
+                                                              "zero-bubble", "zbv"),
                                             ::testing::Values(4, 8)),
                          [](const auto& test) {
                            std::string name = std::get<0>(test.param);

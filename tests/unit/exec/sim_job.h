@@ -1,7 +1,7 @@
-// A whole job without torch: plan, executor, channels and sums of all ranks in one process, under the test
-// scheduler and over the simulated network. The model is arithmetic on floats whose gradients depend on the parameters,
-// the sample and the activation, so that any sum in another order, any stale or half-written read shows in the
-// parameters' bits.
+// A whole job without torch: plan, executor, channels and sums of all ranks in one process, under
+// the test scheduler and over the simulated network. The model is arithmetic on floats whose
+// gradients depend on the parameters, the sample and the activation, so that any sum in another
+// order, any stale or half-written read shows in the parameters' bits.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,8 @@ struct SimJob {
   bool overlap = true;
   bool windows = false;
   bool root = false;  ///< rank 0 makes all sums
-  uint64_t seed = 0;  ///< of the layout's chances: turns, delays, how long work takes. Not part of the job.
+  /// of the layout's chances: turns, delays, how long work takes. Not part of the job.
+  uint64_t seed = 0;
   std::vector<Fault> faults;
   int cut_rank = -1;
   Time cut_at;
@@ -73,8 +74,8 @@ inline ModelShape sim_model() {
 /// One rank: what the handlers of its program work on.
 class SimRank {
  public:
-  SimRank(const SimJob& job, const ModelShape& model, const Plan& plan, TestScheduler& scheduler, const Cancel& cancel,
-          std::unique_ptr<Transport> transport)
+  SimRank(const SimJob& job, const ModelShape& model, const Plan& plan, TestScheduler& scheduler,
+          const Cancel& cancel, std::unique_ptr<Transport> transport)
       : job_(job),
         model_(model),
         plan_(plan),
@@ -84,22 +85,26 @@ class SimRank {
         transport_(std::move(transport)),
         channel_(*transport_, scheduler, 16, job.timeout),
         own_memory_(transport_->window().empty() ? window_bytes(program_) / 4 : 0),
-        arena_(own_memory_.empty() ? transport_->window() : std::as_writable_bytes(std::span(own_memory_))),
+        arena_(own_memory_.empty() ? transport_->window()
+                                   : std::as_writable_bytes(std::span(own_memory_))),
         lending_(plan, rank(), *transport_) {
     for (const BlockShape& block : model.blocks) {
       parameters_.emplace_back(block.unit_size);
-      for (int64_t i = 0; i < block.unit_size; ++i) parameters_.back()[i] = 0.01f * static_cast<float>(i % 17);
+      for (int64_t i = 0; i < block.unit_size; ++i)
+        parameters_.back()[i] = 0.01f * static_cast<float>(i % 17);
     }
     for (const Buffer& buffer : program_.buffers) {
-      private_.emplace_back(buffer.kind == BufferKind::kGradient && !buffer.window ? buffer.bytes / 4 : 0);
+      private_.emplace_back(
+          buffer.kind == BufferKind::kGradient && !buffer.window ? buffer.bytes / 4 : 0);
     }
     for (const Queue& queue : program_.queues)
       for (const Instruction& i : queue.instructions) prepare(i);
   }
 
   void train() {
-    const auto hook =
-        program_.queues.size() > 1 ? scheduler_.guest(fmt::format("rank {} data", rank())) : std::function<void()>();
+    const auto hook = program_.queues.size() > 1
+                          ? scheduler_.guest(fmt::format("rank {} data", rank()))
+                          : std::function<void()>();
     Executor executor(program_, handlers(), scheduler_, &cancel_, nullptr, hook);
     for (uint64_t step = 0; step < job_.steps; ++step) {
       mine_ = {};
@@ -122,14 +127,16 @@ class SimRank {
 
   float* gradient(int buffer) {
     const Buffer& b = program_.buffers[buffer];
-    return b.window ? reinterpret_cast<float*>(arena_.data() + b.window_offset) : private_[buffer].data();
+    return b.window ? reinterpret_cast<float*>(arena_.data() + b.window_offset)
+                    : private_[buffer].data();
   }
 
   void prepare(const Instruction& i) {
     const TransferName name{i.id, i.parcel, to_string(i)};
     if (i.op == Op::kGather) {
-      copies_[i.id] = std::make_unique<CopyPull>(plan_.copies[i.transfer], name, *transport_, arena_,
-                                                 [this](int b) { return reinterpret_cast<std::byte*>(gradient(b)); });
+      copies_[i.id] = std::make_unique<CopyPull>(
+          plan_.copies[i.transfer], name, *transport_, arena_,
+          [this](int b) { return reinterpret_cast<std::byte*>(gradient(b)); });
     }
     if (i.op != Op::kReduce) return;
     const SumTransfer& transfer = plan_.sums[i.transfer];
@@ -142,8 +149,8 @@ class SimRank {
     sums_[i.id] = make_sum_pull(transfer, name, *transport_, arena_, std::move(levels), scratch);
   }
 
-  /// Work takes a while, drawn from the seed: mostly short, at times longer than a peer's whole step. Meanwhile others
-  /// run.
+  /// Work takes a while, drawn from the seed: mostly short, at times longer than a peer's whole
+  /// step. Meanwhile others run.
   void work(const Instruction& i, uint64_t step) {
     scheduler_.record(fmt::format("{} step {}", to_string(i), step));
     const PhiloxKey key{job_.seed, Purpose::kTest, 2, static_cast<uint64_t>(rank())};
@@ -163,7 +170,8 @@ class SimRank {
     const auto deadline = [this] { return scheduler_.after(job_.timeout); };
     set(Op::kLoad, [this](const Instruction& i, uint64_t step) {
       const Batch batch{job_.lanes, job_.micro_batches, 1};
-      sample_ = static_cast<uint64_t>(first_sample(batch, static_cast<int64_t>(step), i.lane, i.micro));
+      sample_ =
+          static_cast<uint64_t>(first_sample(batch, static_cast<int64_t>(step), i.lane, i.micro));
       activation_ = philox_uniform({1, Purpose::kData, sample_, 0}, 0);
     });
     set(Op::kForward, [this](const Instruction& i, uint64_t) {
@@ -175,9 +183,12 @@ class SimRank {
       for (const Add& add : i.adds)
         add_into(gradient(add.into), gradient(add.from), model_.blocks[i.block].gradient_size);
     });
-    set(Op::kAcquire,
-        [this, deadline](const Instruction& i, uint64_t step) { lending_.acquire(i.parcel, step, deadline()); });
-    set(Op::kReduce, [this, deadline](const Instruction& i, uint64_t step) { sums_.at(i.id)->run(step, deadline()); });
+    set(Op::kAcquire, [this, deadline](const Instruction& i, uint64_t step) {
+      lending_.acquire(i.parcel, step, deadline());
+    });
+    set(Op::kReduce, [this, deadline](const Instruction& i, uint64_t step) {
+      sums_.at(i.id)->run(step, deadline());
+    });
     set(Op::kNorm, [this](const Instruction& i, uint64_t) {
       for (const Operand* sum : operands_of(i, OperandRole::kSum))
         for (const ParameterShape& p : model_.blocks[sum->unit].parameters) {
@@ -188,21 +199,25 @@ class SimRank {
           }
         }
     });
-    set(Op::kGather,
-        [this, deadline](const Instruction& i, uint64_t step) { copies_.at(i.id)->run(step, deadline()); });
+    set(Op::kGather, [this, deadline](const Instruction& i, uint64_t step) {
+      copies_.at(i.id)->run(step, deadline());
+    });
     set(Op::kVote, [this](const Instruction&, uint64_t) {
       std::vector<Vote> votes(job_.ranks);
-      channel_.all_gather(std::as_bytes(std::span(&mine_, 1)), std::as_writable_bytes(std::span(votes)));
+      channel_.all_gather(std::as_bytes(std::span(&mine_, 1)),
+                          std::as_writable_bytes(std::span(votes)));
       Vote all;
       for (const Vote& vote : votes) {
         all.squares.merge(vote.squares);
         all.activations.merge(vote.activations);
       }
-      scale_ = static_cast<float>(0.1 / (1 + std::sqrt(all.squares.value()) + std::abs(all.activations.value())));
+      scale_ = static_cast<float>(
+          0.1 / (1 + std::sqrt(all.squares.value()) + std::abs(all.activations.value())));
       scheduler_.record(fmt::format("the vote says {:a}", scale_));
     });
     set(Op::kUpdate, [this](const Instruction& i, uint64_t) { update(i); });
-    set(Op::kRelease, [this](const Instruction& i, uint64_t step) { lending_.release(i.parcel, step); });
+    set(Op::kRelease,
+        [this](const Instruction& i, uint64_t step) { lending_.release(i.parcel, step); });
     return on;
   }
 
@@ -213,11 +228,15 @@ class SimRank {
     for (size_t p = 0; p < block.parameters.size(); ++p) {
       if (p % block.segments.size() != static_cast<size_t>(i.segment)) continue;
       const ParameterShape& parameter = block.parameters[p];
-      const PhiloxStream noise = philox_stream({2, Purpose::kData, sample_, hash64(parameter.name)});
+      const PhiloxStream noise =
+          philox_stream({2, Purpose::kData, sample_, hash64(parameter.name)});
       for (int64_t k = 0; k < parameter.size; ++k) {
-        const auto words = philox_raw({noise.counter[0], noise.counter[1], static_cast<uint32_t>(k), 0}, noise.key);
-        const float draw = std::ldexp(static_cast<float>(words[0] >> 8) * 0x1p-23f - 1, static_cast<int>(words[1] % 9));
-        out[parameter.offset + k] = draw * (activation_ + parameters_[i.block][parameter.offset + k]);
+        const auto words = philox_raw(
+            {noise.counter[0], noise.counter[1], static_cast<uint32_t>(k), 0}, noise.key);
+        const float draw = std::ldexp(static_cast<float>(words[0] >> 8) * 0x1p-23f - 1,
+                                      static_cast<int>(words[1] % 9));
+        out[parameter.offset + k] =
+            draw * (activation_ + parameters_[i.block][parameter.offset + k]);
       }
     }
   }
@@ -226,9 +245,10 @@ class SimRank {
   void update(const Instruction& i) {
     for (const Operand* part : operands_of(i, OperandRole::kGradient)) {
       const int owner = part->rank < 0 ? rank() : part->rank;
-      const std::span<const std::byte> memory = owner == rank() ? arena_ : transport_->window_of(owner);
-      const auto* sum =
-          reinterpret_cast<const float*>(memory.data() + plan_.programs[owner].buffers[part->buffer].window_offset);
+      const std::span<const std::byte> memory =
+          owner == rank() ? arena_ : transport_->window_of(owner);
+      const auto* sum = reinterpret_cast<const float*>(
+          memory.data() + plan_.programs[owner].buffers[part->buffer].window_offset);
       for (const ParameterShape& p : model_.blocks[i.block].parameters) {
         const Range mine = overlap(part->range, {p.offset, p.offset + p.size});
         for (int64_t k = mine.begin; k < mine.end; ++k) parameters_[i.block][k] -= scale_ * sum[k];
@@ -275,7 +295,8 @@ inline SimOutcome run_job(const SimJob& job) {
   options.epoch.plan = plan_hash(plan);
   if (job.windows) {
     for (const Program& program : plan.programs)
-      options.window_bytes = std::max(options.window_bytes, static_cast<size_t>(window_bytes(program)));
+      options.window_bytes =
+          std::max(options.window_bytes, static_cast<size_t>(window_bytes(program)));
   }
   SimNetwork network(scheduler, options, &cancel);
   if (job.cut_rank >= 0) network.cut(job.cut_rank, job.cut_at);
@@ -285,7 +306,8 @@ inline SimOutcome run_job(const SimJob& job) {
   outcome.errors.resize(job.ranks);
   std::vector<std::unique_ptr<SimRank>> ranks;
   for (int r = 0; r < job.ranks; ++r) {
-    ranks.push_back(std::make_unique<SimRank>(job, model, plan, scheduler, cancel, network.transport(r)));
+    ranks.push_back(
+        std::make_unique<SimRank>(job, model, plan, scheduler, cancel, network.transport(r)));
     scheduler.spawn(fmt::format("rank {}", r), [&, r] {
       try {
         ranks[r]->train();

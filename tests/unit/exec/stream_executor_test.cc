@@ -1,5 +1,5 @@
-// Programs on streams: in which order they are issued, and what reaches the device, seen by a device that only takes
-// notes.
+// Programs on streams: in which order they are issued, and what reaches the device, seen by a
+// device that only takes notes.
 #include "exec/stream_executor.h"
 
 #include <fmt/format.h>
@@ -23,7 +23,8 @@ Instruction make(Op op, int number, std::vector<int> waits = {}, int signal = -1
   return i;
 }
 
-/// compute: 1, then 2 after event 0; data: 10 after event 1, which signals event 0. Instruction 1 signals event 1.
+/// compute: 1, then 2 after event 0; data: 10 after event 1, which signals event 0. Instruction 1
+/// signals event 1.
 Program ping_pong() {
   Program program;
   program.events = 2;
@@ -32,8 +33,8 @@ Program ping_pong() {
   return program;
 }
 
-/// Streams are s0, s1, ...; events e0, e1, ..., in the order in which they were made. Event n is recorded "on the
-/// device" `n` seconds after event 0, and has run unless it is the one that hangs.
+/// Streams are s0, s1, ...; events e0, e1, ..., in the order in which they were made. Event n is
+/// recorded "on the device" `n` seconds after event 0, and has run unless it is the one that hangs.
 class NotingDevice final : public Device {
  public:
   std::vector<std::string> notes;
@@ -46,8 +47,12 @@ class NotingDevice final : public Device {
     if (with_time) timed.insert(name);
     return {&name};
   }
-  static const std::string& name(Stream stream) { return *static_cast<std::string*>(stream.handle); }
-  static const std::string& name(StreamEvent event) { return *static_cast<std::string*>(event.handle); }
+  static const std::string& name(Stream stream) {
+    return *static_cast<std::string*>(stream.handle);
+  }
+  static const std::string& name(StreamEvent event) {
+    return *static_cast<std::string*>(event.handle);
+  }
   void record(StreamEvent event, Stream stream) override {
     notes.push_back(fmt::format("{} record {}", name(stream), name(event)));
   }
@@ -104,15 +109,18 @@ std::string fault_of(const Program& program, const std::vector<QueuePlace>& orde
   std::vector<int> next(program.queues.size());
   std::vector<bool> recorded(program.events);
   for (const QueuePlace& place : order) {
-    if (next[place.queue]++ != place.index) return fmt::format("queue {} is out of order", place.queue);
+    if (next[place.queue]++ != place.index)
+      return fmt::format("queue {} is out of order", place.queue);
     const Instruction& i = program.queues[place.queue].instructions[place.index];
     for (int event : i.waits)
-      if (!recorded[event]) return fmt::format("{} waits for event {} before it is recorded", to_string(i), event);
+      if (!recorded[event])
+        return fmt::format("{} waits for event {} before it is recorded", to_string(i), event);
     if (i.signal >= 0) recorded[i.signal] = true;
   }
   for (size_t q = 0; q < program.queues.size(); ++q)
     if (next[q] != static_cast<int>(program.queues[q].instructions.size()))
-      return fmt::format("queue {} has {} of {} instructions", q, next[q], program.queues[q].instructions.size());
+      return fmt::format("queue {} has {} of {} instructions", q, next[q],
+                         program.queues[q].instructions.size());
   return "";
 }
 
@@ -146,7 +154,8 @@ TEST(IssueOrder, OfEveryProgramHasEventsRecordedBeforeTheyAreWaitedFor) {
               const test::MeshModel model{5, 1, tied};
               for (const Program& program : plan_mesh(test::mesh_model(model), options).programs) {
                 const std::vector<QueuePlace> order = issue_order(program);
-                EXPECT_EQ(fault_of(program, order), "") << test::name_of(model, options) << ", rank " << program.rank;
+                EXPECT_EQ(fault_of(program, order), "")
+                    << test::name_of(model, options) << ", rank " << program.rank;
                 ++programs;
                 crossing += program.events > 0 ? 1 : 0;
               }
@@ -158,10 +167,13 @@ TEST(IssueOrder, OfEveryProgramHasEventsRecordedBeforeTheyAreWaitedFor) {
 TEST(IssueOrder, WhatOthersMayWaitForComesAsSoonAsItCan) {
   Program program;
   program.events = 2;
-  program.queues = {{"compute", {make(Op::kForward, 1, {}, 1), make(Op::kBackward, 2), make(Op::kUpdate, 3, {0})}},
-                    {"data", {make(Op::kReduce, 10, {}, 0), make(Op::kGather, 11, {1})}},
-                    {"out", {make(Op::kSend, 20, {1})}}};
-  EXPECT_EQ(issue_order(program), (std::vector<QueuePlace>{{1, 0}, {0, 0}, {1, 1}, {2, 0}, {0, 1}, {0, 2}}));
+  program.queues = {
+      {"compute",
+       {make(Op::kForward, 1, {}, 1), make(Op::kBackward, 2), make(Op::kUpdate, 3, {0})}},
+      {"data", {make(Op::kReduce, 10, {}, 0), make(Op::kGather, 11, {1})}},
+      {"out", {make(Op::kSend, 20, {1})}}};
+  EXPECT_EQ(issue_order(program),
+            (std::vector<QueuePlace>{{1, 0}, {0, 0}, {1, 1}, {2, 0}, {0, 1}, {0, 2}}));
 }
 
 TEST(IssueOrder, AnEventThatNothingSignalsIsAnError) {
@@ -173,7 +185,8 @@ TEST(IssueOrder, AnEventThatNothingSignalsIsAnError) {
 TEST(IssueOrder, QueuesThatWaitForEachOtherAreAnError) {
   Program program;
   program.events = 2;
-  program.queues = {{"compute", {make(Op::kForward, 1, {0}, 1)}}, {"data", {make(Op::kReduce, 2, {1}, 0)}}};
+  program.queues = {{"compute", {make(Op::kForward, 1, {0}, 1)}},
+                    {"data", {make(Op::kReduce, 2, {1}, 0)}}};
   EXPECT_THROW(issue_order(program), Error);
 }
 
@@ -184,9 +197,10 @@ TEST(StreamExecutor, WaitsAndRecordsStandAroundTheirInstructionsAndFirstJoinsAll
   StreamExecutor executor(program, noting(device), device, streams);
   executor.issue(streams[0], false);
   // e0 and e1 are the program's, e2 says that `first` got here, e4 that queue 1 has ended.
-  EXPECT_EQ(device.notes, (std::vector<std::string>{"s0 record e2", "s1 wait e2", "s0 run 1", "s0 record e1",
-                                                    "s1 wait e1", "s1 run 10", "s1 record e0", "s0 wait e0", "s0 run 2",
-                                                    "s1 record e4", "s0 wait e4"}));
+  EXPECT_EQ(device.notes,
+            (std::vector<std::string>{"s0 record e2", "s1 wait e2", "s0 run 1", "s0 record e1",
+                                      "s1 wait e1", "s1 run 10", "s1 record e0", "s0 wait e0",
+                                      "s0 run 2", "s1 record e4", "s0 wait e4"}));
   EXPECT_TRUE(device.timed.empty()) << "times cost something: no event of an untimed issue has one";
 }
 
@@ -269,7 +283,8 @@ TEST(StreamExecutor, ATimedIssueGivesTheTraceItsTimesOnTheDevice) {
     uint32_t queue, index;
     Op op;
   };
-  const Expected expected[] = {{1, 2, 0, 0, Op::kForward}, {3, 4, 0, 1, Op::kUpdate}, {5, 6, 1, 0, Op::kReduce}};
+  const Expected expected[] = {
+      {1, 2, 0, 0, Op::kForward}, {3, 4, 0, 1, Op::kUpdate}, {5, 6, 1, 0, Op::kReduce}};
   for (size_t i = 0; i < records.size(); ++i) {
     EXPECT_EQ(records[i].begin, begin + std::chrono::seconds(expected[i].begin)) << i;
     EXPECT_EQ(records[i].end, begin + std::chrono::seconds(expected[i].end)) << i;
@@ -301,7 +316,8 @@ TEST(StreamExecutorDeath, AnOpWithoutAHandlerIsABrokenPromise) {
   NotingDevice device;
   StreamHandlers handlers = noting(device);
   handlers[static_cast<int>(Op::kReduce)] = nullptr;
-  EXPECT_DEATH(StreamExecutor(program, handlers, device, streams_for(program, device)), "no handler for");
+  EXPECT_DEATH(StreamExecutor(program, handlers, device, streams_for(program, device)),
+               "no handler for");
 }
 
 }  // namespace

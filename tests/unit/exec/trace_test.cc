@@ -18,7 +18,8 @@ std::vector<TraceEvent> synthetic() {
   std::vector<TraceEvent> events;
   for (int rank = 0; rank < 4; ++rank) {
     double t = 12000 + rank * 130, comm = 0;
-    const auto add = [&](const char* queue, const char* name, const std::string& detail, double begin, double us) {
+    const auto add = [&](const char* queue, const char* name, const std::string& detail,
+                         double begin, double us) {
       events.push_back({rank, queue, name, std::string(name) + detail, 7, begin, begin + us});
       return begin + us;
     };
@@ -28,7 +29,8 @@ std::vector<TraceEvent> synthetic() {
       for (int b = 0; b < 6; ++b)
         t = add("compute", "Forward", " block " + std::to_string(b) + where, t, 700 + 90 * (b % 3));
       for (int b = 5; b >= 0; --b) {
-        t = add("compute", "Backward", " block " + std::to_string(b) + where, t, 1500 + 120 * (b % 3));
+        t = add("compute", "Backward", " block " + std::to_string(b) + where, t,
+                1500 + 120 * (b % 3));
         if (lane % 2 == 0) continue;
         t = add("compute", "Fold", " unit " + std::to_string(b) + where, t, 110);
         comm = std::max(comm, t + 40);
@@ -38,8 +40,10 @@ std::vector<TraceEvent> synthetic() {
       }
     }
     comm = add("data", "Vote", "", comm, 180);
-    for (int b = 5; b >= 0; --b) comm = add("compute", "Update", " unit " + std::to_string(b), comm, 210);
-    for (int b = 0; b < 6; ++b) add("data", "Acquire", " parcel " + std::to_string(b), 12000 + rank * 130 + b * 20, 15);
+    for (int b = 5; b >= 0; --b)
+      comm = add("compute", "Update", " unit " + std::to_string(b), comm, 210);
+    for (int b = 0; b < 6; ++b)
+      add("data", "Acquire", " parcel " + std::to_string(b), 12000 + rank * 130 + b * 20, 15);
   }
   return events;
 }
@@ -108,7 +112,8 @@ TEST(Trace, ChromeTraceIsJsonWithAnEventPerInstructionAndNamesOfRanksAndQueues) 
   for (const auto& e : j.at("traceEvents")) {
     if (e.at("ph") == "M") {
       names.insert(e.at("args").at("name"));
-      if (e.at("name") == "thread_name") queue[{e.at("pid"), e.at("tid")}] = e.at("args").at("name");
+      if (e.at("name") == "thread_name")
+        queue[{e.at("pid"), e.at("tid")}] = e.at("args").at("name");
       continue;
     }
     ASSERT_EQ(e.at("ph"), "X");
@@ -117,10 +122,12 @@ TEST(Trace, ChromeTraceIsJsonWithAnEventPerInstructionAndNamesOfRanksAndQueues) 
     EXPECT_EQ(e.at("pid"), expected.rank);
     EXPECT_EQ((queue[{e.at("pid"), e.at("tid")}]), expected.queue);
     EXPECT_DOUBLE_EQ(e.at("ts"), expected.begin_us);
-    EXPECT_NEAR(e.at("dur"), expected.end_us - expected.begin_us, 1e-6);  // a difference of doubles near 1e5
+    // a difference of doubles near 1e5
+    EXPECT_NEAR(e.at("dur"), expected.end_us - expected.begin_us, 1e-6);
   }
   EXPECT_EQ(spans, events.size());
-  EXPECT_EQ(names, (std::set<std::string>{"rank 0", "rank 1", "rank 2", "rank 3", "compute", "data"}));
+  EXPECT_EQ(names,
+            (std::set<std::string>{"rank 0", "rank 1", "rank 2", "rank 3", "compute", "data"}));
 }
 
 TEST(Trace, SvgHasARowPerQueueALegendAndABarPerInstructionOfTheStep) {
@@ -149,7 +156,9 @@ TEST(Trace, SvgHasARowPerQueueALegendAndABarPerInstructionOfTheStep) {
 TEST(Trace, SvgNamesEveryInstructionOfAPlanInTheLegend) {
   for (int op = 0; op < kOps; ++op) {
     const std::string name = op_name(static_cast<Op>(op));
-    EXPECT_NE(svg_trace({{0, "data", name, name, 7, 1, 2}}, 7).find(">" + name + "</text>"), std::string::npos) << name;
+    EXPECT_NE(svg_trace({{0, "data", name, name, 7, 1, 2}}, 7).find(">" + name + "</text>"),
+              std::string::npos)
+        << name;
   }
 }
 

@@ -40,7 +40,8 @@ TEST(CutByCost, AHomeOfSeveralPartsCountsTheirSum) {
 
 TEST(CutByCost, PartsSlideWhereNoEndHelpsAlone) {
   // Six layers and a head of three: moving one end at a time stops at a home of 4.
-  EXPECT_EQ(ends_of({0, 1, 1, 1, 1, 1, 1, 3}, {0, 1, 2, 2, 1, 0}), (std::vector<int64_t>{1, 2, 4, 5, 7, 8}));
+  EXPECT_EQ(ends_of({0, 1, 1, 1, 1, 1, 1, 3}, {0, 1, 2, 2, 1, 0}),
+            (std::vector<int64_t>{1, 2, 4, 5, 7, 8}));
 }
 
 TEST(CutByCost, EveryPartHasSomething) {

@@ -1,5 +1,5 @@
-// Every case up to 17 lanes: what holds for all of these holds for the shapes that matter (a power of two, one more,
-// one less).
+// Every case up to 17 lanes: what holds for all of these holds for the shapes that matter (a power
+// of two, one more, one less).
 #include "grid/grid.h"
 
 #include <fmt/format.h>
@@ -33,7 +33,8 @@ using Terms = std::map<std::pair<int64_t, int64_t>, std::string>;
 
 /// Adds the right term into the left; false if one is not there.
 bool apply(const TreeSum& sum, Terms& terms) {
-  const auto left = terms.find({sum.left.begin, sum.left.end}), right = terms.find({sum.right.begin, sum.right.end});
+  const auto left = terms.find({sum.left.begin, sum.left.end}),
+             right = terms.find({sum.right.begin, sum.right.end});
   if (left == terms.end() || right == terms.end() || sum.left.end != sum.right.begin) return false;
   const std::string both = "(" + left->second + "+" + right->second + ")";
   terms.erase(left);
@@ -49,7 +50,8 @@ int fold_lanes(Range owned, int64_t lanes, Terms& terms) {
     terms[{lane, lane + 1}] = std::to_string(lane);
     most = std::max(most, static_cast<int>(terms.size()));
     for (const TreeSum& sum : sums_after_lane(lane, owned, lanes)) {
-      EXPECT_TRUE(apply(sum, terms)) << text(sum.left) << " + " << text(sum.right) << " after lane " << lane;
+      EXPECT_TRUE(apply(sum, terms))
+          << text(sum.left) << " + " << text(sum.right) << " after lane " << lane;
       EXPECT_EQ(sum.right.end, lane + 1);
     }
   }
@@ -100,7 +102,8 @@ TEST(Grid, SamplesOfAStepAreConsecutiveLaneMajor) {
   int64_t next = 0;
   for (int64_t step = 0; step < 3; ++step) {
     for (int lane = 0; lane < 3; ++lane) {
-      for (int micro = 0; micro < 2; ++micro, next += 4) EXPECT_EQ(first_sample(batch, step, lane, micro), next);
+      for (int micro = 0; micro < 2; ++micro, next += 4)
+        EXPECT_EQ(first_sample(batch, step, lane, micro), next);
     }
     EXPECT_EQ(next, (step + 1) * batch.samples());
   }
@@ -120,7 +123,8 @@ TEST(Grid, BatchOfReadsTheJob) {
 }
 
 TEST(Grid, TheLeftPartIsTheLargestPowerOfTwoBelowN) {
-  const std::map<int64_t, int64_t> known{{2, 1}, {3, 2}, {4, 2}, {5, 4}, {8, 4}, {9, 8}, {16, 8}, {17, 16}};
+  const std::map<int64_t, int64_t> known{{2, 1}, {3, 2}, {4, 2},  {5, 4},
+                                         {8, 4}, {9, 8}, {16, 8}, {17, 16}};
   for (auto [n, left] : known) EXPECT_EQ(tree_left(n), left) << n;
   for (int64_t n = 2; n < 2000; ++n) {
     const int64_t left = tree_left(n);
@@ -143,8 +147,9 @@ TEST(Grid, SubtreesAreNodesThatCoverTheOwnedLanesAndCannotBeWidened) {
     for (int64_t begin = owned.begin; begin < owned.end; ++begin) {
       for (int64_t end = begin + 1; end <= owned.end; ++end) {
         if (!is_node({begin, end}, {0, lanes})) continue;
-        const bool inside_one =
-            std::any_of(parts.begin(), parts.end(), [&](Range part) { return part.begin <= begin && end <= part.end; });
+        const bool inside_one = std::any_of(parts.begin(), parts.end(), [&](Range part) {
+          return part.begin <= begin && end <= part.end;
+        });
         EXPECT_TRUE(inside_one) << text({begin, end});
       }
     }
@@ -158,7 +163,8 @@ TEST(Grid, SumsAfterEachLaneLeaveExactlyTheMaximalSubtrees) {
     Terms terms;
     fold_lanes(owned, lanes, terms);
     Terms expected;
-    for (Range part : subtrees(owned, lanes)) expected[{part.begin, part.end}] = expression(part.begin, part.end);
+    for (Range part : subtrees(owned, lanes))
+      expected[{part.begin, part.end}] = expression(part.begin, part.end);
     EXPECT_EQ(terms, expected);
   });
 }
@@ -195,7 +201,8 @@ TEST(Grid, TheSumIsOneExpressionForEveryNumberOfRanks) {
     for (int ranks = 1; ranks <= lanes; ++ranks) {
       std::vector<int64_t> borders{0};
       for (int rank = 0; rank < ranks; ++rank) borders.push_back(lanes_of(rank, ranks, lanes).end);
-      EXPECT_EQ(sum_over(borders, lanes), expression(0, lanes)) << lanes << " lanes on " << ranks << " ranks";
+      EXPECT_EQ(sum_over(borders, lanes), expression(0, lanes))
+          << lanes << " lanes on " << ranks << " ranks";
     }
   }
 }
@@ -208,15 +215,19 @@ TEST(Grid, TheSumIsOneExpressionForEveryContiguousOwnership) {
         if (cuts >> lane & 1) borders.push_back(lane + 1);
       }
       borders.push_back(lanes);
-      ASSERT_EQ(sum_over(borders, lanes), expression(0, lanes)) << lanes << " lanes cut by " << cuts;
+      ASSERT_EQ(sum_over(borders, lanes), expression(0, lanes))
+          << lanes << " lanes cut by " << cuts;
     }
   }
 }
 
 TEST(Grid, ChunksRestartAtEveryParameterAndLeaveOutPadding) {
-  const std::vector<Range> parameters{{0, kChunk + 5}, {kChunk + 16, 2 * kChunk + 16}, {3 * kChunk, 3 * kChunk + 1}};
-  const std::vector<Range> expected{
-      {0, kChunk}, {kChunk, kChunk + 5}, {kChunk + 16, 2 * kChunk + 16}, {3 * kChunk, 3 * kChunk + 1}};
+  const std::vector<Range> parameters{
+      {0, kChunk + 5}, {kChunk + 16, 2 * kChunk + 16}, {3 * kChunk, 3 * kChunk + 1}};
+  const std::vector<Range> expected{{0, kChunk},
+                                    {kChunk, kChunk + 5},
+                                    {kChunk + 16, 2 * kChunk + 16},
+                                    {3 * kChunk, 3 * kChunk + 1}};
   EXPECT_EQ(chunks_of(parameters), expected);
 }
 
@@ -240,7 +251,8 @@ TEST(Grid, SlicesCoverTheUnitOnChunkStartsAndAreAsEvenAsTheseAllow) {
         EXPECT_EQ(slices[part].begin, next);
         EXPECT_LE(slices[part].begin, slices[part].end);
         next = slices[part].end;
-        const bool on_chunk = std::any_of(chunks.begin(), chunks.end(), [&](Range c) { return c.begin == next; });
+        const bool on_chunk =
+            std::any_of(chunks.begin(), chunks.end(), [&](Range c) { return c.begin == next; });
         EXPECT_TRUE(on_chunk || next == size) << next;
         // A border lies within half the widest gap (a chunk and padding) of the even cut.
         EXPECT_LE(std::abs(next - size * (part + 1) / parts), (kChunk + kAlign) / 2 + 1);

@@ -36,7 +36,8 @@ TEST(MeshGrid, EveryMicroBatchIsInOneRankAndRound) {
           if (!m.idle()) ++seen[m.lane * 2 + m.micro];
       }
       for (int lane = 0; lane < 5; ++lane)
-        for (int m = 0; m < options.batch.micro_batches; ++m) EXPECT_EQ(seen[lane * 2 + m], 1) << lane << "." << m;
+        for (int m = 0; m < options.batch.micro_batches; ++m)
+          EXPECT_EQ(seen[lane * 2 + m], 1) << lane << "." << m;
     }
   }
 }
@@ -45,7 +46,8 @@ TEST(MeshGrid, RanksWithLessThanOthersInARoundBeginItByIdling) {
   const MicroBatch none{-1, -1};
   const SumOptions local{{4, 2, 1}, 3};  // lanes 0 and 1, 2, 3
   EXPECT_EQ(rounds_in_step(local, 0), rounds_of(local, 0));
-  EXPECT_EQ(rounds_in_step(local, 2), (std::vector<std::vector<MicroBatch>>{{none, none, {3, 0}, {3, 1}}}));
+  EXPECT_EQ(rounds_in_step(local, 2),
+            (std::vector<std::vector<MicroBatch>>{{none, none, {3, 0}, {3, 1}}}));
   const SumOptions owner{{4, 1, 1}, 3, true};  // lane 3 is a round of rank 0 alone
   EXPECT_EQ(rounds_in_step(owner, 1), (std::vector<std::vector<MicroBatch>>{{{1, 0}}, {none}}));
   EXPECT_TRUE(none.idle());
@@ -67,8 +69,10 @@ TEST(MeshGrid, SumsOfGroupsAndThenOfTheirSumsAreTheTree) {
         groups.push_back(sum_of(inside, parts));
       }
       const Round between = round_between(options, together, position);
-      for (const Contribution& c : between.contributions) EXPECT_EQ(c.data_rank % together, position);
-      EXPECT_EQ(sum_of(between, groups), tree(0, lanes)) << lanes << " lanes, " << ranks << " ranks by " << together;
+      for (const Contribution& c : between.contributions)
+        EXPECT_EQ(c.data_rank % together, position);
+      EXPECT_EQ(sum_of(between, groups), tree(0, lanes))
+          << lanes << " lanes, " << ranks << " ranks by " << together;
     }
   }
 }

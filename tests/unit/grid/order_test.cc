@@ -48,7 +48,8 @@ TEST(Order, DiffersBySeedAndByPass) {
 }
 
 TEST(Order, SpreadsEveryPositionOverAllValues) {
-  // Over 3000 seeds, each of the 10 values should stand at position 0 about 300 times; five standard deviations are 82.
+  // Over 3000 seeds, each of the 10 values should stand at position 0 about 300 times; five
+  // standard deviations are 82.
   constexpr uint64_t n = 10;
   for (uint64_t position : {0, 7}) {
     std::vector<int> counts(n);
@@ -83,7 +84,8 @@ TEST(Order, WorksAtSizesNoMemoryHolds) {
 TEST(Order, RecordAtGoesThroughAllRecordsOncePerPassInAnotherOrderEachTime) {
   constexpr uint64_t n = 37;
   std::vector<std::vector<uint64_t>> passes(3);
-  for (uint64_t position = 0; position < 3 * n; ++position) passes[position / n].push_back(record_at(4, position, n));
+  for (uint64_t position = 0; position < 3 * n; ++position)
+    passes[position / n].push_back(record_at(4, position, n));
   for (uint64_t pass = 0; pass < 3; ++pass) {
     EXPECT_EQ(passes[pass], whole(4, pass, n));
     EXPECT_EQ(std::set<uint64_t>(passes[pass].begin(), passes[pass].end()).size(), n);
@@ -131,8 +133,8 @@ TEST(Order, ALargerFractionHoldsOutTheSameRecordsAndMore) {
 }
 
 TEST(Order, ABatchOfRecordsIsTheSameAsOneByOneOverPassBordersToo) {
-  for (uint64_t n : {uint64_t{1}, uint64_t{2}, uint64_t{5}, uint64_t{37}, uint64_t{1000}, uint64_t{60000},
-                     (uint64_t{1} << 40) + 12345, uint64_t{1} << 62}) {
+  for (uint64_t n : {uint64_t{1}, uint64_t{2}, uint64_t{5}, uint64_t{37}, uint64_t{1000},
+                     uint64_t{60000}, (uint64_t{1} << 40) + 12345, uint64_t{1} << 62}) {
     const Order order{.seed = 11, .n = n, .weights = nullptr};
     for (uint64_t first : {uint64_t{0}, uint64_t{3}, n - 1, 2 * n - 2, uint64_t{1'000'000'000}}) {
       for (size_t count : {0, 1, 7, 16, 17, 300}) {
@@ -149,12 +151,14 @@ TEST(Order, ABatchOfRecordsIsTheSameAsOneByOneOverPassBordersToo) {
 }
 
 TEST(Order, BothInstructionSetsPermuteAlike) {
-  if (!__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) GTEST_SKIP() << "no AVX-512 here";
+  if (!__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
+    GTEST_SKIP() << "no AVX-512 here";
   const PhiloxStream stream = philox_stream({5, Purpose::kOrder, 9, 0});
   for (int half_bits : {1, 7, 20, 32}) {
     std::vector<uint64_t> places(4 * kFeistelLanes);
     for (size_t i = 0; i < places.size(); ++i) {
-      places[i] = i * 0x9E3779B97F4A7C15 & (half_bits == 32 ? ~uint64_t{0} : (uint64_t{1} << 2 * half_bits) - 1);
+      places[i] = i * 0x9E3779B97F4A7C15 &
+                  (half_bits == 32 ? ~uint64_t{0} : (uint64_t{1} << 2 * half_bits) - 1);
     }
     std::vector<uint64_t> other = places;
     isa_avx2::feistel(stream, half_bits, places.data(), static_cast<int64_t>(places.size()));
@@ -173,17 +177,20 @@ TEST(Order, DrawsByWeightAsOftenAsTheWeightsSay) {
   for (const int64_t record : records) ++counts[static_cast<size_t>(record)];
   for (size_t i = 0; i < 6; ++i) {
     const double p = weights[i] / 10;
-    EXPECT_NEAR(counts[i], p * kDraws, 5 * std::sqrt(p * (1 - p) * kDraws)) << i;  // five standard deviations
+    // five standard deviations
+    EXPECT_NEAR(counts[i], p * kDraws, 5 * std::sqrt(p * (1 - p) * kDraws)) << i;
   }
 }
 
 TEST(Order, ADrawByWeightIsKeyedBySeedAndPositionAlone) {
   const auto weights = std::make_shared<Alias>(std::vector<double>(100, 2.0));
-  const Order order{.seed = 3, .n = 100, .weights = weights}, other{.seed = 4, .n = 100, .weights = weights};
+  const Order order{.seed = 3, .n = 100, .weights = weights},
+      other{.seed = 4, .n = 100, .weights = weights};
   std::vector<int64_t> whole(50), differently(50);
   order.records(20, whole);
   other.records(20, differently);
-  for (uint64_t i = 0; i < 50; ++i) EXPECT_EQ(order.record(20 + i), static_cast<uint64_t>(whole[i]));
+  for (uint64_t i = 0; i < 50; ++i)
+    EXPECT_EQ(order.record(20 + i), static_cast<uint64_t>(whole[i]));
   EXPECT_NE(whole, differently);
 }
 
@@ -207,7 +214,8 @@ TEST(Order, WeightsThatAreNoneAreRefused) {
 TEST(Order, TheDigestTellsApartOrdersThatDifferInTwoSamples) {
   std::set<uint64_t> digests;
   for (uint64_t position = 0; position < 300; ++position) {
-    for (uint64_t record = 0; record < 300; ++record) digests.insert(order_digest(position, record));
+    for (uint64_t record = 0; record < 300; ++record)
+      digests.insert(order_digest(position, record));
   }
   EXPECT_EQ(digests.size(), 300u * 300u);
   std::set<uint64_t> swapped;
@@ -231,7 +239,8 @@ TEST(Order, FoldsPartTheRecordsEvenlyAndByTheSeed) {
     ++counts[static_cast<size_t>(fold)];
     differs += fold != fold_of(4, i, kRecords, kParts);
   }
-  for (const int count : counts) EXPECT_TRUE(count == kRecords / kParts || count == kRecords / kParts + 1) << count;
+  for (const int count : counts)
+    EXPECT_TRUE(count == kRecords / kParts || count == kRecords / kParts + 1) << count;
   EXPECT_NEAR(differs, kRecords * 0.8, 5 * std::sqrt(kRecords * 0.16));
 }
 

@@ -25,10 +25,11 @@ void wait_for_cancel(RankContext& context) {
   Signal signal;
   const Time begin = context.clock.now();
   if (context.clock.wait(
-          signal, [] { return false; }, context.clock.after(seconds(30)), &context.control.cancel) ==
-      WaitResult::kCancelled)
-    throw CommError(
-        {.rank = context.rank, .waited = context.clock.now() - begin, .reason = context.control.cancel.reason()});
+          signal, [] { return false; }, context.clock.after(seconds(30)),
+          &context.control.cancel) == WaitResult::kCancelled)
+    throw CommError({.rank = context.rank,
+                     .waited = context.clock.now() - begin,
+                     .reason = context.control.cancel.reason()});
   throw Error("nobody cancelled");
 }
 
@@ -37,8 +38,8 @@ void wait_for_stop(RankContext& context) {
   context.begin();
   Signal signal;
   auto stopped = [&] { return context.control.stop.load() != 0; };
-  if (context.clock.wait(signal, stopped, context.clock.after(seconds(30)), &context.control.cancel) !=
-      WaitResult::kReady)
+  if (context.clock.wait(signal, stopped, context.clock.after(seconds(30)),
+                         &context.control.cancel) != WaitResult::kReady)
     throw CommError({.rank = context.rank, .reason = "was not stopped"});
 }
 
@@ -46,7 +47,8 @@ using Failures = std::vector<std::string>;
 
 class Launch : public testing::TestWithParam<bool> {
  protected:
-  LaunchResult launch(int ranks, const std::function<void(RankContext&)>& body, Duration timeout = seconds(30)) {
+  LaunchResult launch(int ranks, const std::function<void(RankContext&)>& body,
+                      Duration timeout = seconds(30)) {
     return launch_local({.ranks = ranks, .threads = GetParam(), .timeout = timeout}, body);
   }
 };
@@ -56,8 +58,8 @@ INSTANTIATE_TEST_SUITE_P(As, Launch, testing::Bool(),
 TEST_P(Launch, RunsEveryRankOnceAndHandsBackTheResult) {
   const LaunchResult result = launch(4, [](RankContext& context) {
     ASSERT_EQ(context.size, 4);
-    const auto deck =
-        context.rendezvous.exchange({std::to_string(context.rank), {}, {}}, context.clock.after(seconds(30)));
+    const auto deck = context.rendezvous.exchange({std::to_string(context.rank), {}, {}},
+                                                  context.clock.after(seconds(30)));
     std::string all;
     for (const Card& card : deck) all += card.bytes;
     if (context.rank == 0) std::strcpy(context.control.result, all.c_str());
@@ -92,7 +94,10 @@ TEST_P(Launch, SaysOnceWhatAllRanksFound) {
 TEST_P(Launch, NamesTheCauseBeforeThoseWhoSufferedFromIt) {
   const LaunchResult result = launch(2, [](RankContext& context) {
     if (context.rank == 0)
-      throw CommError({.rank = 0, .operation = "reduce", .peer = 1, .reason = "connection to rank 1 was closed"});
+      throw CommError({.rank = 0,
+                       .operation = "reduce",
+                       .peer = 1,
+                       .reason = "connection to rank 1 was closed"});
     // Its own reason becomes known only after the other has complained.
     Signal signal;
     context.clock.wait(
@@ -112,15 +117,20 @@ TEST_P(Launch, NamesFirstWhoLostItsPeerFirst) {
     };
     if (context.rank == 1) {
       context.failing();
-      // Its end comes late: the other one has failed because of it meanwhile, and the launcher knows.
+      // Its end comes late: the other one has failed because of it meanwhile, and the launcher
+      // knows.
       wait([] { return false; }, &context.control.cancel);
-      throw CommError({.rank = 1, .operation = "reduce", .peer = 7, .reason = "connection to rank 7 was closed"});
+      throw CommError({.rank = 1,
+                       .operation = "reduce",
+                       .peer = 7,
+                       .reason = "connection to rank 7 was closed"});
     }
     wait([&] { return context.control.ranks[1].failed_at.load() != 0; }, nullptr);
     throw CommError({.rank = 0, .operation = "reduce", .peer = 1, .reason = "rank 1 has left"});
   });
   ASSERT_EQ(result.failures.size(), 2u) << testing::PrintToString(result.failures);
-  EXPECT_NE(result.failures[0].find("connection to rank 7 was closed"), std::string::npos) << result.failures[0];
+  EXPECT_NE(result.failures[0].find("connection to rank 7 was closed"), std::string::npos)
+      << result.failures[0];
 }
 
 TEST_P(Launch, SaysNothingOfPeersThatWereLostToTheCancel) {
@@ -129,7 +139,8 @@ TEST_P(Launch, SaysNothingOfPeersThatWereLostToTheCancel) {
     Signal signal;
     context.clock.wait(
         signal, [] { return false; }, context.clock.after(seconds(30)), &context.control.cancel);
-    throw CommError({.rank = context.rank, .operation = "reduce", .peer = 0, .reason = "rank 0 has left"});
+    throw CommError(
+        {.rank = context.rank, .operation = "reduce", .peer = 0, .reason = "rank 0 has left"});
   });
   EXPECT_EQ(result.failures, Failures{"the cause"});
 }
@@ -159,7 +170,8 @@ TEST_P(Launch, EndsAtOnceWhenAskedBeforeTheFirstStep) {
     if (context.rank == 1) ::kill(GetParam() ? ::getpid() : ::getppid(), SIGTERM);
     wait_for_cancel(context);
   });
-  EXPECT_EQ(result.failures, Failures{"SIGTERM: stopped before the first step; there is nothing to save"});
+  EXPECT_EQ(result.failures,
+            Failures{"SIGTERM: stopped before the first step; there is nothing to save"});
   EXPECT_TRUE(result.at_once);
   EXPECT_EQ(result.signal, SIGTERM);
 }
@@ -180,14 +192,16 @@ TEST_P(Launch, ManySignalsAtOnceAreOneRequestAndALaterCtrlCEndsAtOnce) {
     }
     wait_for_cancel(context);
   });
-  EXPECT_EQ(result.failures, Failures{"Ctrl-C: stopped at once; what came after the last checkpoint is lost"});
+  EXPECT_EQ(result.failures,
+            Failures{"Ctrl-C: stopped at once; what came after the last checkpoint is lost"});
   EXPECT_TRUE(result.at_once);
 }
 
 TEST_P(Launch, LeavesTheProcessAsItWas) {
   auto descriptors = [] {
     std::set<std::string> open;
-    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) open.insert(entry.path().filename());
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+      open.insert(entry.path().filename());
     return open;
   };
   sigset_t before, after;
@@ -199,7 +213,8 @@ TEST_P(Launch, LeavesTheProcessAsItWas) {
   });
   EXPECT_EQ(descriptors(), open);
   ::pthread_sigmask(SIG_SETMASK, nullptr, &after);
-  for (int s : {SIGINT, SIGTERM, SIGCHLD}) EXPECT_EQ(sigismember(&before, s), sigismember(&after, s));
+  for (int s : {SIGINT, SIGTERM, SIGCHLD})
+    EXPECT_EQ(sigismember(&before, s), sigismember(&after, s));
   EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1);
   EXPECT_EQ(errno, ECHILD);
 }
@@ -220,7 +235,8 @@ TEST_P(Launch, TellsThePidOfEveryRankOnce) {
 
 class LaunchProcesses : public testing::Test {
  protected:
-  LaunchResult launch(int ranks, const std::function<void(RankContext&)>& body, Duration timeout = seconds(30)) {
+  LaunchResult launch(int ranks, const std::function<void(RankContext&)>& body,
+                      Duration timeout = seconds(30)) {
     LaunchOptions options{.ranks = ranks, .timeout = timeout};
     options.started = [&](int, int pid) { pids_.push_back(pid); };
     const Time begin = clock_.now();
@@ -238,7 +254,8 @@ TEST_F(LaunchProcesses, NameTheOneThatWasKilled) {
     if (context.rank == 2) ::raise(SIGKILL);
     wait_for_cancel(context);
   });
-  EXPECT_EQ(result.failures, Failures{fmt::format("rank 2 (pid {}) was killed by signal 9 (Killed)", pids_[2])});
+  EXPECT_EQ(result.failures,
+            Failures{fmt::format("rank 2 (pid {}) was killed by signal 9 (Killed)", pids_[2])});
 }
 
 TEST_F(LaunchProcesses, NameTheOneThatEndedByItself) {
@@ -258,7 +275,8 @@ TEST_F(LaunchProcesses, NameTheOneThatFellSilent) {
       },
       std::chrono::milliseconds(900));
   ASSERT_EQ(result.failures.size(), 1u);
-  EXPECT_TRUE(result.failures[0].starts_with(fmt::format("rank 1 (pid {}) was silent for ", pids_[1])))
+  EXPECT_TRUE(
+      result.failures[0].starts_with(fmt::format("rank 1 (pid {}) was silent for ", pids_[1])))
       << result.failures[0];
 }
 
@@ -269,11 +287,13 @@ TEST_F(LaunchProcesses, NameTheSilentOneAlsoWhenItsPeersGiveUpFirst) {
         if (context.rank == 1) ::raise(SIGSTOP);
         // Rank 2 waits for rank 0, which waits for rank 1: its message blames the wrong one.
         context.clock.sleep(std::chrono::milliseconds(1500), nullptr);
-        throw CommError({.rank = context.rank, .operation = "reduce", .peer = 0, .reason = "timed out"});
+        throw CommError(
+            {.rank = context.rank, .operation = "reduce", .peer = 0, .reason = "timed out"});
       },
       std::chrono::milliseconds(1800));
   ASSERT_FALSE(result.ok());
-  EXPECT_TRUE(result.failures[0].starts_with(fmt::format("rank 1 (pid {}) was silent for ", pids_[1])))
+  EXPECT_TRUE(
+      result.failures[0].starts_with(fmt::format("rank 1 (pid {}) was silent for ", pids_[1])))
       << testing::PrintToString(result.failures);
 }
 
@@ -308,7 +328,8 @@ TEST_F(LaunchProcesses, StopTogetherWhenOneOfThemGetsASigterm) {
   });
   EXPECT_TRUE(result.ok()) << result.failures.front();
   EXPECT_EQ(result.signal, SIGTERM);
-  EXPECT_EQ(said, Failures{"SIGTERM to rank 2: finishing the step and saving; Ctrl-C stops at once"});
+  EXPECT_EQ(said,
+            Failures{"SIGTERM to rank 2: finishing the step and saving; Ctrl-C stops at once"});
 }
 
 TEST_F(LaunchProcesses, EndAtOnceBeforeTheFirstStepThoughOneIsDeaf) {

@@ -36,8 +36,9 @@ TEST(StopWords, SayWhoAskedWhatIsDoneAndWhatEndsItAtOnce) {
             "Ctrl-C: finishing the step and saving; Ctrl-C again stops at once");
   EXPECT_EQ(stop_words({SIGTERM, kStart, 3}, StopAction::kFinish, true),
             "SIGTERM to rank 3: finishing the step and saving; Ctrl-C stops at once");
-  EXPECT_EQ(stop_words({SIGHUP, kStart}, StopAction::kAtOnce, false),
-            "SIGHUP (the terminal has closed): stopped before the first step; there is nothing to save");
+  EXPECT_EQ(
+      stop_words({SIGHUP, kStart}, StopAction::kAtOnce, false),
+      "SIGHUP (the terminal has closed): stopped before the first step; there is nothing to save");
   EXPECT_EQ(stop_words({SIGINT, kStart}, StopAction::kAtOnce, true),
             "Ctrl-C: stopped at once; what came after the last checkpoint is lost");
 }

@@ -11,12 +11,16 @@
 
 namespace tutti {
 
-// Against their formulas in double; float32 operators are within a few units of the last place of values below 8.
+// Against their formulas in double; float32 operators are within a few units of the last place of
+// values below 8.
 TEST(Activation, EveryNameIsItsFormula) {
   const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
   const std::map<std::string, std::function<double(double)>> formulas = {
       {"gelu", [](double x) { return x / 2 * (1 + std::erf(x / std::sqrt(2.0))); }},
-      {"gelu-tanh", [](double x) { return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }},
+      {"gelu-tanh",
+       [](double x) {
+         return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+       }},
       {"relu", [](double x) { return x > 0 ? x : 0; }},
       {"silu", [&](double x) { return x * sigmoid(x); }},
       {"tanh", [](double x) { return std::tanh(x); }},
@@ -41,8 +45,10 @@ TEST(Activation, AnUnknownNameIsRefusedWithTheNearest) {
     }
     return "";
   };
-  EXPECT_EQ(refusal("leaky-rleu"), "\"leaky-rleu\" is no activation here; did you mean leaky-relu?");
-  EXPECT_NE(refusal("maxout").find("there are gelu, gelu-tanh"), std::string::npos) << refusal("maxout");
+  EXPECT_EQ(refusal("leaky-rleu"),
+            "\"leaky-rleu\" is no activation here; did you mean leaky-relu?");
+  EXPECT_NE(refusal("maxout").find("there are gelu, gelu-tanh"), std::string::npos)
+      << refusal("maxout");
 }
 
 }  // namespace tutti

@@ -45,31 +45,35 @@ at::Tensor noise_of(const Pass& pass, int64_t rows, int64_t width) {
   at::Tensor values = at::empty({rows, width});
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t i = 0; i < width; ++i)
-      values[r][i] = philox_normal({pass.seed, Purpose::kLatent, static_cast<uint64_t>(pass.first_sample + r), 0},
-                                   static_cast<uint64_t>(i));
+      values[r][i] = philox_normal(
+          {pass.seed, Purpose::kLatent, static_cast<uint64_t>(pass.first_sample + r), 0},
+          static_cast<uint64_t>(i));
   return values;
 }
 
-const std::vector<std::string> kNames = {"encoder.0.weight", "encoder.0.bias", "encoder.1.weight", "encoder.1.bias",
-                                         "code.weight",      "code.bias",      "decoder.0.weight", "decoder.0.bias",
-                                         "decoder.1.weight", "decoder.1.bias", "output.weight",    "output.bias"};
+const std::vector<std::string> kNames = {"encoder.0.weight", "encoder.0.bias", "encoder.1.weight",
+                                         "encoder.1.bias",   "code.weight",    "code.bias",
+                                         "decoder.0.weight", "decoder.0.bias", "decoder.1.weight",
+                                         "decoder.1.bias",   "output.weight",  "output.bias"};
 
 struct Answer {
   at::Tensor output, reconstruction, divergence;  // the two sums over rows that count
 };
 
-Answer reference(const std::vector<at::Tensor>& p, const at::Tensor& x, const at::Tensor& valid, const Pass& pass,
-                 bool variational, bool bce) {
+Answer reference(const std::vector<at::Tensor>& p, const at::Tensor& x, const at::Tensor& valid,
+                 const Pass& pass, bool variational, bool bce) {
   const auto layer = [&](const at::Tensor& in, size_t i) { return at::linear(in, p[i], p[i + 1]); };
   at::Tensor code = layer(layer(layer(x, 0).tanh(), 2).tanh(), 4), divergence = at::zeros({});
   if (variational) {
     const at::Tensor mean = code.narrow(1, 0, 2), log_variance = code.narrow(1, 2, 2);
-    divergence = (-0.5 * (1 + log_variance - mean * mean - log_variance.exp()).sum(1) * valid).sum();
+    divergence =
+        (-0.5 * (1 + log_variance - mean * mean - log_variance.exp()).sum(1) * valid).sum();
     code = pass.training ? mean + (log_variance * 0.5).exp() * noise_of(pass, x.size(0), 2) : mean;
   }
   const at::Tensor output = layer(layer(layer(code, 6).tanh(), 8).tanh(), 10);
-  const at::Tensor each = bce ? at::binary_cross_entropy_with_logits(output, x, {}, {}, at::Reduction::None)
-                              : at::mse_loss(output, x, at::Reduction::None);
+  const at::Tensor each =
+      bce ? at::binary_cross_entropy_with_logits(output, x, {}, {}, at::Reduction::None)
+          : at::mse_loss(output, x, at::Reduction::None);
   return {output, (each * valid.unsqueeze(1)).sum(), divergence};
 }
 
@@ -91,14 +95,19 @@ TEST(Autoencoder, LossIsReconstructionPlusTheWeightedDivergence) {
       std::vector<at::Tensor> p;
       for (const std::string& name : kNames) p.push_back(leaf(flat, name));
       const at::Tensor valid = data[1].ne(-1).to(at::kFloat);
-      const Answer answer = reference(p, data[0], valid, kPass, variational, std::string(loss) == "bce");
+      const Answer answer =
+          reference(p, data[0], valid, kPass, variational, std::string(loss) == "bce");
       const at::Tensor sum = answer.reconstruction + 0.3 * answer.divergence;
       EXPECT_EQ(flat.runner->loss().count, 18);  // of three rows
-      EXPECT_NEAR(flat.runner->loss().sum, sum.item<double>(), 1e-5 * (1 + std::abs(sum.item<double>())));
-      const at::Tensor values = std::string(loss) == "bce" ? answer.output.sigmoid() : answer.output;
-      EXPECT_TRUE(near(flat.runner->border("values"), values, 1e-5));  // float32 sums in another order
+      EXPECT_NEAR(flat.runner->loss().sum, sum.item<double>(),
+                  1e-5 * (1 + std::abs(sum.item<double>())));
+      const at::Tensor values =
+          std::string(loss) == "bce" ? answer.output.sigmoid() : answer.output;
+      // float32 sums in another order
+      EXPECT_TRUE(near(flat.runner->border("values"), values, 1e-5));
       const auto grads = torch::autograd::grad({sum}, p);
-      for (size_t i = 0; i < p.size(); ++i) EXPECT_TRUE(near(gradient(flat, kNames[i]), grads[i], 1e-4)) << kNames[i];
+      for (size_t i = 0; i < p.size(); ++i)
+        EXPECT_TRUE(near(gradient(flat, kNames[i]), grads[i], 1e-4)) << kNames[i];
     }
   }
 }
@@ -109,7 +118,8 @@ TEST(Autoencoder, NoiseIsKeyedByTheSampleWhateverItsMicroBatch) {
     Job job = autoencoder_job();
     job.train.micro_batch_size = rows;
     FlatModel flat(make_model(job), 5);
-    const std::vector<at::Tensor> data = {all.narrow(0, first, rows).contiguous(), at::zeros({rows}, at::kLong)};
+    const std::vector<at::Tensor> data = {all.narrow(0, first, rows).contiguous(),
+                                          at::zeros({rows}, at::kLong)};
     Pass pass = kPass;
     pass.step = step;
     pass.first_sample = 100 + first;
@@ -119,7 +129,8 @@ TEST(Autoencoder, NoiseIsKeyedByTheSampleWhateverItsMicroBatch) {
   const at::Tensor whole = codes(8, 0, 3);
   for (int64_t rows : {1, 2, 4})
     for (int64_t first = 0; first < 8; first += rows)  // a matmul of few rows may round otherwise
-      EXPECT_TRUE(near(codes(rows, first, 3), whole.narrow(0, first, rows), 1e-6)) << rows << " " << first;
+      EXPECT_TRUE(near(codes(rows, first, 3), whole.narrow(0, first, rows), 1e-6))
+          << rows << " " << first;
 }
 
 TEST(Autoencoder, AnEvaluationDrawsNothing) {
@@ -144,13 +155,16 @@ TEST(Autoencoder, ItsDecoderGivesTheValuesOfTheWholeModelBitForBit) {
     FlatModel whole(make_model(job), 5), decoder(make_decoder(job), 6);
     stir(whole);
     for (const BlockShape& block : decoder.shape.blocks)
-      for (const ParameterShape& p : block.parameters) value(decoder, p.name).copy_(value(whole, p.name));
+      for (const ParameterShape& p : block.parameters)
+        value(decoder, p.name).copy_(value(whole, p.name));
     Pass pass = kPass;
     pass.training = false;
-    whole.runner->forward_all(pass, std::vector<at::Tensor>{wave({4, 6}, 0), at::zeros({4}, at::kLong)});
+    whole.runner->forward_all(pass,
+                              std::vector<at::Tensor>{wave({4, 6}, 0), at::zeros({4}, at::kLong)});
     const at::Tensor code = whole.runner->border("code").clone();
     decoder.runner->forward_all(pass, std::vector<at::Tensor>{code, at::zeros({4}, at::kLong)});
-    EXPECT_TRUE(at::equal(decoder.runner->border("values"), whole.runner->border("values"))) << loss;
+    EXPECT_TRUE(at::equal(decoder.runner->border("values"), whole.runner->border("values")))
+        << loss;
   }
 }
 
@@ -160,7 +174,8 @@ TEST(Autoencoder, IsMeasuredByItsReconstruction) {
   EXPECT_EQ(model.output, "values");
   std::vector<std::string> names;
   for (const Block& block : model.blocks) names.push_back(block.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"encoder.0", "encoder.1", "code", "decoder.0", "decoder.1", "output"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"encoder.0", "encoder.1", "code", "decoder.0",
+                                             "decoder.1", "output"}));
   EXPECT_EQ(model.blocks[2].parameters[0].dims, (std::vector<int64_t>{4, 5}));
   EXPECT_EQ(model.blocks[3].parameters[0].dims, (std::vector<int64_t>{5, 2}));
 }

@@ -91,7 +91,8 @@ TEST(DeviceClassLoss, IsTheHostsWithEverythingThatSoftensIt) {
 
     const DeviceClassLoss loss = device_loss(spec);
     const ClassRows rows = rows_of(c, device);
-    const at::Tensor result = at::empty({2}, at::kDouble), dlogits = at::empty({kRows, kClasses}, at::kFloat);
+    const at::Tensor result = at::empty({2}, at::kDouble),
+                     dlogits = at::empty({kRows, kClasses}, at::kFloat);
     Context there = device.context();
     loss.forward(there, rows, c.teacher ? spec.teacher({}) : at::Tensor(), result);
     loss.backward(there, rows, dlogits);

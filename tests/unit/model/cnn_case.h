@@ -40,22 +40,27 @@ class CnnCase : public TwinCase {
       float* unit = units[b];
       for (size_t i = 0; i < block.parameters.size(); ++i) {
         const ParameterShape& p = block.parameters[i];
-        initialise(model.blocks[b].parameters[i], p.name, 3, {unit + p.offset, static_cast<size_t>(p.size)});
+        initialise(model.blocks[b].parameters[i], p.name, 3,
+                   {unit + p.offset, static_cast<size_t>(p.size)});
         if (p.dims.size() > 1) continue;
         // Norms, biases and buffers away from their start, so that no gradient is zero by symmetry.
         for (int64_t e = 0; e < p.size; ++e)
-          unit[p.offset + e] += 0.3f * static_cast<float>(philox_uniform({3, Purpose::kTest, b, i}, e));
+          unit[p.offset + e] +=
+              0.3f * static_cast<float>(philox_uniform({3, Purpose::kTest, b, i}, e));
       }
     }
     const std::vector<int64_t>& image = job.model.image;
     const int64_t batch = job.train.micro_batch_size;
     images = at::empty({batch, image[0], image[1], image[2]}, at::kFloat);
     for (int64_t i = 0; i < images.numel(); ++i)
-      images.mutable_data_ptr<float>()[i] = static_cast<float>(philox_normal({4, Purpose::kTest, 0, 0}, i));
+      images.mutable_data_ptr<float>()[i] =
+          static_cast<float>(philox_normal({4, Purpose::kTest, 0, 0}, i));
     targets = at::empty({batch}, at::kLong);
     for (int64_t i = 0; i < batch; ++i)
       targets.mutable_data_ptr<int64_t>()[i] =
-          i == 1 ? -1 : static_cast<int64_t>(philox_below({4, Purpose::kTest, 1, 0}, i, job.model.classes));
+          i == 1
+              ? -1
+              : static_cast<int64_t>(philox_below({4, Purpose::kTest, 1, 0}, i, job.model.classes));
     start({images, targets});
   }
 

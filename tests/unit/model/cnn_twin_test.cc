@@ -1,6 +1,6 @@
-// The hand-written CNN against its autograd twin: loss, every gradient and every proposal of a buffer. Tolerance: both
-// are float32 with sums in other orders over up to 5,000 pixels and 300 inputs, six norms deep; 2e-5 of a gradient's
-// largest value leaves room of about five.
+// The hand-written CNN against its autograd twin: loss, every gradient and every proposal of a
+// buffer. Tolerance: both are float32 with sums in other orders over up to 5,000 pixels and 300
+// inputs, six norms deep; 2e-5 of a gradient's largest value leaves room of about five.
 #include <set>
 
 #include "cnn_case.h"
@@ -45,7 +45,8 @@ TEST(CnnTwin, AgreesForEveryNormWithAndWithoutResiduals) {
 }
 
 TEST(CnnTwin, AgreesForEveryActivation) {
-  for (const char* activation : {"relu", "leaky-relu", "elu", "silu", "tanh", "sigmoid", "gelu", "gelu-tanh"}) {
+  for (const char* activation :
+       {"relu", "leaky-relu", "elu", "silu", "tanh", "sigmoid", "gelu", "gelu-tanh"}) {
     for (const bool residual : {true, false}) {
       SCOPED_TRACE(activation);
       Job job = small_cnn();
@@ -99,7 +100,8 @@ TEST(Cnn, GivesTheSameBitsForBothInstructionSets) {
   EXPECT_EQ(narrow.forward().sum, wide.forward().sum);
   narrow.backward();
   wide.backward();
-  for (size_t b = 0; b < narrow.gradients.size(); ++b) EXPECT_TRUE(narrow.gradients[b].equal(wide.gradients[b])) << b;
+  for (size_t b = 0; b < narrow.gradients.size(); ++b)
+    EXPECT_TRUE(narrow.gradients[b].equal(wide.gradients[b])) << b;
 }
 
 TEST(Cnn, NamesBlocksAndParametersForGroupsAndBuckets) {

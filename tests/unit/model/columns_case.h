@@ -1,5 +1,5 @@
-// A tensor-sliced model with its memory and one micro-batch, run by hand: segment by segment over all columns, with the
-// exchanges between them as plain loops.
+// A tensor-sliced model with its memory and one micro-batch, run by hand: segment by segment over
+// all columns, with the exchanges between them as plain loops.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -26,7 +26,8 @@ namespace tutti::test {
 
 class ColumnsCase {
  public:
-  explicit ColumnsCase(Model given) : model(std::move(given)), shape(describe(model)), wiring(wire(model)) {
+  explicit ColumnsCase(Model given)
+      : model(std::move(given)), shape(describe(model)), wiring(wire(model)) {
     at::set_num_threads(1);
     for (const BlockShape& block : shape.blocks) {
       values.push_back(at::zeros({block.unit_size}, at::kFloat));
@@ -51,7 +52,9 @@ class ColumnsCase {
         slot.out.clear();
         for (size_t o = 0; o < wiring[i].outputs.size(); ++o) {
           const int same = wiring[i].same_as[o];
-          slot.out.push_back(same >= 0 ? slot.in[same] : unset(wiring[i].outputs[o].dims, wiring[i].outputs[o].type));
+          slot.out.push_back(same >= 0
+                                 ? slot.in[same]
+                                 : unset(wiring[i].outputs[o].dims, wiring[i].outputs[o].type));
         }
         Context context = this->context(i, {});
         segment(i).forward(context, slot.in, slot.out);
@@ -117,7 +120,9 @@ class ColumnsCase {
     std::shared_ptr<void> kept;
   };
 
-  const Segment& segment(size_t i) const { return *model.blocks[wiring[i].block].segments[wiring[i].segment]; }
+  const Segment& segment(size_t i) const {
+    return *model.blocks[wiring[i].block].segments[wiring[i].segment];
+  }
   size_t loss_of(int column) const {
     size_t at = 0;
     for (size_t i = 0; i < wiring.size(); ++i)
@@ -153,8 +158,9 @@ class ColumnsCase {
     std::vector<at::Tensor> in;
     for (size_t k = 0; k < wiring[i].inputs.size(); ++k) {
       const Source& source = wiring[i].sources[k];
-      in.push_back(source.data ? data[source.index]
-                               : slots[wiring[i].before].read[source.index].view(wiring[i].inputs[k].dims));
+      in.push_back(source.data
+                       ? data[source.index]
+                       : slots[wiring[i].before].read[source.index].view(wiring[i].inputs[k].dims));
     }
     return in;
   }
@@ -198,11 +204,13 @@ class ColumnsCase {
     for (size_t o = 0; o < w.outputs.size(); ++o) {
       if (w.readers[o] < 0 || !floating(w.outputs[o])) continue;
       std::vector<at::Tensor> of_columns;
-      for (const size_t j : columns) of_columns.push_back(slots[wiring[j].next].grad_in[w.readers[o]]);
+      for (const size_t j : columns)
+        of_columns.push_back(slots[wiring[j].next].grad_in[w.readers[o]]);
       const Exchange kind = w.outputs[o].exchange;
-      slot.grad_out[o] = kind == Exchange::kNone     ? of_columns[column]
-                         : kind == Exchange::kGather ? scattered(of_columns, column).view(w.outputs[o].dims)
-                                                     : gathered(of_columns).view(w.outputs[o].dims);
+      slot.grad_out[o] = kind == Exchange::kNone ? of_columns[column]
+                         : kind == Exchange::kGather
+                             ? scattered(of_columns, column).view(w.outputs[o].dims)
+                             : gathered(of_columns).view(w.outputs[o].dims);
     }
     slot.grad_in.assign(w.inputs.size(), at::Tensor());
     for (size_t k = 0; k < w.inputs.size(); ++k)
@@ -211,7 +219,8 @@ class ColumnsCase {
       if (w.same_as[o] >= 0) slot.grad_in[w.same_as[o]] = slot.grad_out[o];
   }
 
-  at::Tensor parameter(const Owner& owner, const std::vector<at::Tensor>& units, bool gradient) const {
+  at::Tensor parameter(const Owner& owner, const std::vector<at::Tensor>& units,
+                       bool gradient) const {
     const ParameterShape& p = shape.blocks[owner.block].parameters[owner.own_index];
     const int64_t offset = gradient && owner.extra >= 0 ? p.extra_gradients[owner.extra] : p.offset;
     return units[owner.block].narrow(0, offset, p.size).view(p.dims);
@@ -223,9 +232,11 @@ class ColumnsCase {
   }
   Context context(size_t i, Tensors of_block) {
     auto& kept_parameters = parameters_.emplace_back();
-    for (const Owner& owner : owners_[wiring[i].block]) kept_parameters.push_back(parameter(owner, values, false));
+    for (const Owner& owner : owners_[wiring[i].block])
+      kept_parameters.push_back(parameter(owner, values, false));
     Slot& slot = slots[i];
-    Context context{pass, kept_parameters, of_block, bytes_of(slot.saved), bytes_of(slot.work), slot.kept};
+    Context context{pass,     kept_parameters, of_block, bytes_of(slot.saved), bytes_of(slot.work),
+                    slot.kept};
     context.pass.block = wiring[i].block;
     return context;
   }

@@ -1,6 +1,7 @@
-// The MLP and the CNN in columns compute the function of the whole model: its loss, and of every gradient and proposal
-// the columns' parts. Tolerance: both are float32, the whole sums a product's terms in one order and the columns' own
-// parts in another; 2e-5 of the largest gradient in the block.
+// The MLP and the CNN in columns compute the function of the whole model: its loss, and of every
+// gradient and proposal the columns' parts. Tolerance: both are float32, the whole sums a product's
+// terms in one order and the columns' own parts in another; 2e-5 of the largest gradient in the
+// block.
 #include <algorithm>
 
 #include "base/error.h"
@@ -23,14 +24,16 @@ Lists stirred(const Model& model) {
     auto& list = all.emplace_back();
     for (const Parameter& p : block.parameters) {
       at::Tensor values = named_case::wave(p.dims, phase += 0.7, p.dims.size() > 1 ? 0.3 : 0.2);
-      list.push_back(p.dims.size() > 1 ? values : values.add_(p.name.ends_with("bias") ? 0.1 : 1.0));
+      list.push_back(p.dims.size() > 1 ? values
+                                       : values.add_(p.name.ends_with("bias") ? 0.1 : 1.0));
     }
   }
   return all;
 }
 
 /// The parts of a whole model's lists that a column's block has, in its own order.
-std::vector<at::Tensor> part_of(const Model& whole, const Lists& lists, const Model& model, size_t block) {
+std::vector<at::Tensor> part_of(const Model& whole, const Lists& lists, const Model& model,
+                                size_t block) {
   const auto columns = static_cast<size_t>(model.columns);
   const size_t layer = block / columns;
   std::vector<at::Tensor> parts;
@@ -48,7 +51,8 @@ std::vector<at::Tensor> data_of(const Model& model, int64_t classes) {
   for (const Border& border : model.data) {
     if (border.type == at::kLong) {
       at::Tensor& ids = data.emplace_back(at::empty(border.dims, at::kLong));
-      for (int64_t i = 0; i < ids.numel(); ++i) ids.mutable_data_ptr<int64_t>()[i] = i == 1 ? -1 : i * 5 % classes;
+      for (int64_t i = 0; i < ids.numel(); ++i)
+        ids.mutable_data_ptr<int64_t>()[i] = i == 1 ? -1 : i * 5 % classes;
     } else {
       data.push_back(named_case::wave(border.dims, phase += 1));
     }
@@ -66,19 +70,23 @@ void expect_same_function(Job job, int64_t slices) {
   EXPECT_EQ(describe(model).parameter_count(), describe(whole).parameter_count());
   const Lists values = stirred(whole);
   Lists parts;
-  for (size_t b = 0; b < model.blocks.size(); ++b) parts.push_back(part_of(whole, values, model, b));
+  for (size_t b = 0; b < model.blocks.size(); ++b)
+    parts.push_back(part_of(whole, values, model, b));
   const Pass pass{.seed = 5, .step = 12, .lane = 0, .micro = 0, .first_sample = 40};
   const auto data = data_of(whole, job.model.classes);
   const HandRun run(model, parts, data, pass);
   const HandResult one = HandRun(whole, values, data, pass).run(), cut = run.run();
 
   EXPECT_NEAR(cut.losses[0] / one.losses[0], 1, 1e-5);
-  for (const double loss : cut.losses) EXPECT_EQ(loss, cut.losses[0]) << "every column ends with the same loss";
+  for (const double loss : cut.losses)
+    EXPECT_EQ(loss, cut.losses[0]) << "every column ends with the same loss";
   for (size_t b = 0; b < model.blocks.size(); ++b) {
     const auto expected = part_of(whole, one.gradients, model, b);
     const size_t layer = b / static_cast<size_t>(slices);
-    double top = 0;  // of the whole block: a bias before a batch norm has a gradient of zero, but for rounding
-    for (const at::Tensor& gradient : one.gradients[layer]) top = std::max(top, gradient.abs().max().item<double>());
+    // of the whole block: a bias before a batch norm has a gradient of zero, but for rounding
+    double top = 0;
+    for (const at::Tensor& gradient : one.gradients[layer])
+      top = std::max(top, gradient.abs().max().item<double>());
     for (size_t i = 0; i < expected.size(); ++i) {
       EXPECT_LT((expected[i] - cut.gradients[b][i]).abs().max().item<double>() / top, kTolerance)
           << model.blocks[b].name << "." << model.blocks[b].parameters[i].name;
@@ -87,7 +95,8 @@ void expect_same_function(Job job, int64_t slices) {
   const HandResult split = run.run({.split = true, .in_place = false});
   for (size_t b = 0; b < model.blocks.size(); ++b)
     for (size_t i = 0; i < parts[b].size(); ++i)
-      EXPECT_TRUE(same_bits(cut.gradients[b][i], split.gradients[b][i])) << "in two parts, block " << b;
+      EXPECT_TRUE(same_bits(cut.gradients[b][i], split.gradients[b][i]))
+          << "in two parts, block " << b;
 }
 
 Job mlp_job() {
@@ -134,7 +143,8 @@ TEST(Columns, OfACnnComputeTheWholeModel) {
   for (const int64_t slices : {2, 4, 8})
     for (const char* norm : {"batch", "group", "none"})
       for (const bool residual : {true, false}) {
-        SCOPED_TRACE(fmt::format("{} slices, {} norm{}", slices, norm, residual ? ", residual" : ""));
+        SCOPED_TRACE(
+            fmt::format("{} slices, {} norm{}", slices, norm, residual ? ", residual" : ""));
         Job job = cnn_job();
         job.model.norm = norm;
         job.model.residual = residual;
@@ -173,7 +183,8 @@ TEST(Columns, AreRefusedWhereALayerCannotBeCut) {
   Job cnn = cnn_job();
   cnn.train.tensor_slices = 2;
   cnn.model.norm = "layer";
-  EXPECT_NE(refusal(cnn).find("model.norm = \"layer\" has one group of 16 channels"), std::string::npos);
+  EXPECT_NE(refusal(cnn).find("model.norm = \"layer\" has one group of 16 channels"),
+            std::string::npos);
   cnn.model.norm = "batch";
   cnn.model.classes = 5;
   EXPECT_EQ(refusal(cnn), "model.classes = 5 cannot be cut into train.tensor_slices = 2");

@@ -20,10 +20,13 @@ Model tied_model() {
       targets{"targets", {4}, at::kLong};
   Model model;
   model.data = {tokens, targets};
-  model.blocks.push_back(adapt("embed", {{"table", {5, 3}, {}, {}}, {"scale", {1}, {}, {}}}, kNothing, {tokens}, {x}));
   model.blocks.push_back(
-      adapt("middle", {{"table", {5, 3}, {}, "embed/table"}, {"bias", {33}, {}, {}}}, kNothing, {x}, {x}));
-  model.blocks.push_back(adapt("head", {{"table", {5, 3}, {}, "embed/table"}}, kNothing, {x}, {logits}));
+      adapt("embed", {{"table", {5, 3}, {}, {}}, {"scale", {1}, {}, {}}}, kNothing, {tokens}, {x}));
+  model.blocks.push_back(adapt("middle",
+                               {{"table", {5, 3}, {}, "embed/table"}, {"bias", {33}, {}, {}}},
+                               kNothing, {x}, {x}));
+  model.blocks.push_back(
+      adapt("head", {{"table", {5, 3}, {}, "embed/table"}}, kNothing, {x}, {logits}));
   model.blocks.back().segments.push_back(cross_entropy_segment(logits, targets));
   return model;
 }
@@ -36,14 +39,16 @@ Model column_model() {
   const Border x{"x", {2, 3}, at::kBFloat16}, loss{"loss", {2}, at::kDouble};
   for (int c = 0; c < 2; ++c) {
     const std::string slice = ".slice" + std::to_string(c);
-    model.blocks.push_back(adapt("embed" + slice, {{"scale", {3}, {}, c == 0 ? "" : "embed.slice0/scale"}}, kNothing,
-                                 {model.data[0]}, {{"rows", {2, 3}, at::kBFloat16, Exchange::kGather}, x}));
+    model.blocks.push_back(
+        adapt("embed" + slice, {{"scale", {3}, {}, c == 0 ? "" : "embed.slice0/scale"}}, kNothing,
+              {model.data[0]}, {{"rows", {2, 3}, at::kBFloat16, Exchange::kGather}, x}));
   }
   for (int c = 0; c < 2; ++c) {
     const std::string slice = ".slice" + std::to_string(c);
-    model.blocks.push_back(
-        adapt("layer" + slice, {}, kNothing, {x, {"rows", {4, 3}, at::kBFloat16}},
-              {{"sum", {4, 3}, at::kFloat, Exchange::kScatter}, {"x", {2, 3}, at::kBFloat16, Exchange::kNone, "x"}}));
+    model.blocks.push_back(adapt("layer" + slice, {}, kNothing,
+                                 {x, {"rows", {4, 3}, at::kBFloat16}},
+                                 {{"sum", {4, 3}, at::kFloat, Exchange::kScatter},
+                                  {"x", {2, 3}, at::kBFloat16, Exchange::kNone, "x"}}));
     Block end = adapt("end" + slice, {}, kNothing, {{"sum", {2, 3}, at::kBFloat16}, x}, {loss});
     model.blocks.back().segments.push_back(std::move(end.segments[0]));
   }
@@ -51,8 +56,9 @@ Model column_model() {
 }
 
 // The same with one segment's borders changed in both columns, or in one alone.
-Model changed(size_t layer, size_t segment, bool both,
-              const std::function<void(std::vector<Border>& in, std::vector<Border>& out)>& change) {
+Model changed(
+    size_t layer, size_t segment, bool both,
+    const std::function<void(std::vector<Border>& in, std::vector<Border>& out)>& change) {
   Model model = column_model();
   for (size_t c = 0; c < (both ? 2u : 1u); ++c) {
     auto& place = model.blocks[2 * layer + 1 - c].segments[segment];
@@ -96,7 +102,8 @@ TEST(Describe, ParametersGetFullNamesAndAlignedOffsets) {
 
 TEST(Describe, EveryUserOfASharedParameterHasAGradientBehindTheOwnersUnit) {
   const ModelShape shape = describe(tied_model());
-  EXPECT_EQ(shape.blocks[0].parameters[0].extra_gradients, (std::vector<int64_t>{2 * kAlign, 3 * kAlign}));
+  EXPECT_EQ(shape.blocks[0].parameters[0].extra_gradients,
+            (std::vector<int64_t>{2 * kAlign, 3 * kAlign}));
   EXPECT_EQ(shape.blocks[0].gradient_size, 4 * kAlign);
   ASSERT_EQ(shape.blocks[1].parameters.size(), 1u) << "a user does not own the parameter";
   EXPECT_EQ(shape.blocks[1].parameters[0].name, "middle.bias");
@@ -124,7 +131,8 @@ TEST(Describe, CarriesTheRolesAndRefusesSharedBuffers) {
   EXPECT_EQ(shape.blocks[1].parameters[0].role, Role::kMeanBuffer);
   Model user = tied_model(), owner = tied_model();
   user.blocks[1].parameters[0].role = Role::kSumBuffer;
-  EXPECT_NE(fault(user).find("parameter middle.table is a buffer shared with embed/table"), std::string::npos);
+  EXPECT_NE(fault(user).find("parameter middle.table is a buffer shared with embed/table"),
+            std::string::npos);
   owner.blocks[0].parameters[0].role = Role::kSumBuffer;
   EXPECT_NE(fault(owner).find("buffers cannot be shared"), std::string::npos);
 }
@@ -135,20 +143,24 @@ TEST(Describe, AllFaultsOfAModelAreListedAtOnce) {
   model.blocks[2].parameters[0].dims = {3, 5};
   model.blocks[2].name = "middle";
   const std::string text = fault(model);
-  EXPECT_NE(text.find("middle.table is shared with head/table, which no earlier block owns"), std::string::npos)
+  EXPECT_NE(text.find("middle.table is shared with head/table, which no earlier block owns"),
+            std::string::npos)
       << text;
-  EXPECT_NE(text.find("middle.table is [3, 5], but embed/table is [5, 3]"), std::string::npos) << text;
+  EXPECT_NE(text.find("middle.table is [3, 5], but embed/table is [5, 3]"), std::string::npos)
+      << text;
   EXPECT_NE(text.find("two blocks are named middle"), std::string::npos) << text;
 }
 
 TEST(Describe, BordersThatDoNotMeetAreNamed) {
   Model model = tied_model();
   model.blocks.erase(model.blocks.begin());
-  EXPECT_NE(fault(model).find("block middle, segment middle wants x, which neither"), std::string::npos)
+  EXPECT_NE(fault(model).find("block middle, segment middle wants x, which neither"),
+            std::string::npos)
       << fault(model);
   model = tied_model();
   model.data[0].dims = {5};
-  EXPECT_NE(fault(model).find("wants tokens Long [4], but gets tokens Long [5]"), std::string::npos) << fault(model);
+  EXPECT_NE(fault(model).find("wants tokens Long [4], but gets tokens Long [5]"), std::string::npos)
+      << fault(model);
   model = tied_model();
   model.blocks.back().segments.pop_back();
   EXPECT_NE(fault(model).find("must end with loss Double [2]"), std::string::npos) << fault(model);
@@ -195,45 +207,62 @@ TEST(Describe, SaysWhatColumnsReadAndWriteBack) {
 TEST(Describe, RefusesColumnsThatDiffer) {
   Model model = column_model();
   model.blocks.pop_back();
-  EXPECT_NE(fault(model).find("3 blocks do not make layers of 2 columns"), std::string::npos) << fault(model);
+  EXPECT_NE(fault(model).find("3 blocks do not make layers of 2 columns"), std::string::npos)
+      << fault(model);
   model = column_model();
   model.blocks[3].segments.pop_back();
-  EXPECT_NE(fault(model).find("block layer.slice1 has 1 segments, but layer.slice0 beside it has 2"), std::string::npos)
+  EXPECT_NE(
+      fault(model).find("block layer.slice1 has 1 segments, but layer.slice0 beside it has 2"),
+      std::string::npos)
       << fault(model);
   model = changed(1, 0, false, [](auto&, auto& out) { out[0].dims = {12}; });
-  EXPECT_NE(fault(model).find("block layer.slice1, segment layer.slice1 has other borders than layer.slice0"),
+  EXPECT_NE(fault(model).find(
+                "block layer.slice1, segment layer.slice1 has other borders than layer.slice0"),
             std::string::npos)
       << fault(model);
 }
 
 TEST(Describe, RefusesBordersThatAnExchangeDoesNotMake) {
   Model model = changed(1, 0, true, [](auto& in, auto&) { in[1].dims = {2, 3}; });
-  EXPECT_NE(fault(model).find("wants rows BFloat16 [2, 3], but gets rows BFloat16 [2, 3] gathered from 2 columns"),
-            std::string::npos)
+  EXPECT_NE(
+      fault(model).find(
+          "wants rows BFloat16 [2, 3], but gets rows BFloat16 [2, 3] gathered from 2 columns"),
+      std::string::npos)
       << fault(model);
   model = changed(1, 1, true, [](auto& in, auto&) { in[0].dims = {4, 3}; });
-  EXPECT_NE(fault(model).find("summed and scattered over 2 columns"), std::string::npos) << fault(model);
+  EXPECT_NE(fault(model).find("summed and scattered over 2 columns"), std::string::npos)
+      << fault(model);
   model = changed(1, 0, true, [](auto&, auto& out) { out[0].type = at::kBFloat16; });
-  EXPECT_NE(fault(model).find("it must be float32 and cut evenly"), std::string::npos) << fault(model);
+  EXPECT_NE(fault(model).find("it must be float32 and cut evenly"), std::string::npos)
+      << fault(model);
 }
 
 TEST(Describe, RefusesToPassOnWhatCannotBe) {
-  const auto text = [](const std::function<void(std::vector<Border>&, std::vector<Border>&)>& change) {
-    return fault(changed(1, 0, true, change));
-  };
+  const auto text =
+      [](const std::function<void(std::vector<Border>&, std::vector<Border>&)>& change) {
+        return fault(changed(1, 0, true, change));
+      };
   const std::string where = "block layer.slice0, segment layer.slice0 passes ";
-  EXPECT_NE(text([](auto&, auto& out) { out[1].same_as = "y"; }).find(where + "y on as x, but does not read it"),
+  EXPECT_NE(text([](auto&, auto& out) {
+              out[1].same_as = "y";
+            }).find(where + "y on as x, but does not read it"),
             std::string::npos);
   EXPECT_NE(text([](auto&, auto& out) {
               out[1].dims = {4, 3};
               out[1].same_as = "rows";
             }).find(where + "rows on as x, but it is gathered"),
             std::string::npos);
-  EXPECT_NE(text([](auto&, auto& out) { out[1].dims = {6}; }).find("but reads x BFloat16 [2, 3] and declares x"),
+  EXPECT_NE(text([](auto&, auto& out) {
+              out[1].dims = {6};
+            }).find("but reads x BFloat16 [2, 3] and declares x"),
             std::string::npos);
-  EXPECT_NE(text([](auto&, auto& out) { out[1].exchange = Exchange::kGather; }).find("through an exchange"),
+  EXPECT_NE(text([](auto&, auto& out) {
+              out[1].exchange = Exchange::kGather;
+            }).find("through an exchange"),
             std::string::npos);
-  EXPECT_NE(text([](auto&, auto& out) { out[1].name = "other"; }).find("which the next segment does not read"),
+  EXPECT_NE(text([](auto&, auto& out) {
+              out[1].name = "other";
+            }).find("which the next segment does not read"),
             std::string::npos);
   EXPECT_NE(text([](auto&, auto& out) {
               out.push_back({"z", {2, 3}, at::kBFloat16, Exchange::kNone, "x"});

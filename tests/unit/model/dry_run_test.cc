@@ -48,7 +48,8 @@ Model model_of(std::vector<Block> blocks) {
   Model model;
   model.data = {{"x", {kRows, kColumns}}, {"targets", {kRows}, at::kLong}};
   model.blocks = std::move(blocks);
-  model.blocks.push_back(cross_entropy_block("loss", {"x", {kRows, kColumns}}, {"targets", {kRows}, at::kLong}));
+  model.blocks.push_back(
+      cross_entropy_block("loss", {"x", {kRows, kColumns}}, {"targets", {kRows}, at::kLong}));
   return model;
 }
 
@@ -123,13 +124,15 @@ TEST(DryRun, AnAutogradSegmentsSavedTensorsAreMeasured) {
   std::vector<Block> blocks;
   blocks.push_back(function_block("first", [](Tensors, Tensors in) { return List{in[0] * 2}; }));
   blocks.push_back(function_block("exp", [](Tensors, Tensors in) { return List{in[0].exp()}; }));
-  blocks.push_back(function_block("exp exp", [](Tensors, Tensors in) { return List{in[0].exp().exp()}; }));
+  blocks.push_back(
+      function_block("exp exp", [](Tensors, Tensors in) { return List{in[0].exp().exp()}; }));
   const Model model = model_of(std::move(blocks));
   ModelShape shape = describe(model);
   dry_run(model, shape);
   EXPECT_EQ(shape.blocks[1].segments[0].saved_bytes, kBytes);
   EXPECT_EQ(shape.blocks[2].segments[0].saved_bytes, 2 * kBytes);
-  EXPECT_EQ(shape.blocks[1].segments[0].work_bytes, kBytes) << "the gradient before it is copied to the border";
+  EXPECT_EQ(shape.blocks[1].segments[0].work_bytes, kBytes)
+      << "the gradient before it is copied to the border";
   EXPECT_EQ(shape.blocks[2].segments[0].work_bytes, 2 * kBytes) << "and the one between the two";
 }
 
@@ -152,7 +155,8 @@ TEST(DryRun, EqualSegmentsRunOnce) {
 
 TEST(DryRun, FindsUndeclaredDraws) {
   std::vector<Block> blocks;
-  blocks.push_back(function_block("noisy", [](Tensors, Tensors in) { return List{at::dropout(in[0], 0.5, true)}; }));
+  blocks.push_back(function_block(
+      "noisy", [](Tensors, Tensors in) { return List{at::dropout(in[0], 0.5, true)}; }));
   const Model model = model_of(std::move(blocks));
   ModelShape shape = describe(model);
   EXPECT_THROW(dry_run(model, shape), Error);

@@ -53,19 +53,21 @@ class GptCase : public TwinCase {
 
   GptCase(const ModelConfig& config, Isa isa, MatmulKind matmul = MatmulKind::kOwn)
       : GptCase(gpt_job(config, kBatch), isa, matmul) {}
-  GptCase(const Job& job, Isa isa, MatmulKind matmul = MatmulKind::kOwn) : GptCase(job, kernels(isa, matmul)) {}
+  GptCase(const Job& job, Isa isa, MatmulKind matmul = MatmulKind::kOwn)
+      : GptCase(job, kernels(isa, matmul)) {}
   /// The table must outlive it.
   GptCase(const Job& job, const Kernels& table) : TwinCase(make_gpt(job, table)) {
     const ModelConfig& config = job.model;
     for (size_t b = 0; b < model.blocks.size(); ++b) {
       float* unit = units[b];
       for (const ParameterShape& p : shape.blocks[b].parameters) {
-        // Every parameter away from its start, so that no gradient is zero by symmetry and no bias is.
+        // Every parameter away from its start, so that no gradient is zero by symmetry and no bias
+        // is.
         for (int64_t i = 0; i < p.size; ++i) {
-          const double draw =
-              philox_normal({3, Purpose::kTest, static_cast<uint64_t>(b), static_cast<uint64_t>(p.offset)}, i);
-          const bool gain =
-              p.dims.size() == 1 && p.name.find("norm") != std::string::npos && p.name.ends_with("weight");
+          const double draw = philox_normal(
+              {3, Purpose::kTest, static_cast<uint64_t>(b), static_cast<uint64_t>(p.offset)}, i);
+          const bool gain = p.dims.size() == 1 && p.name.find("norm") != std::string::npos &&
+                            p.name.ends_with("weight");
           unit[p.offset + i] = static_cast<float>((gain ? 1 : 0) + 0.15 * draw);
         }
       }
@@ -76,7 +78,9 @@ class GptCase : public TwinCase {
       tokens.mutable_data_ptr<int64_t>()[i] =
           static_cast<int64_t>(philox_below({4, Purpose::kTest, 0, 0}, i, config.vocab));
       targets.mutable_data_ptr<int64_t>()[i] =
-          i % 7 == 3 ? -1 : static_cast<int64_t>(philox_below({4, Purpose::kTest, 1, 0}, i, config.vocab));
+          i % 7 == 3
+              ? -1
+              : static_cast<int64_t>(philox_below({4, Purpose::kTest, 1, 0}, i, config.vocab));
     }
     start({tokens, targets});
   }

@@ -1,6 +1,6 @@
-// The GPT in columns against the whole one with the same weights. Tolerance: both are float32; heads, hidden units and
-// tokens are summed in other orders, over up to 128 terms and two layers deep, as between the GPT and its twin: 2e-5 of
-// a gradient's largest value.
+// The GPT in columns against the whole one with the same weights. Tolerance: both are float32;
+// heads, hidden units and tokens are summed in other orders, over up to 128 terms and two layers
+// deep, as between the GPT and its twin: 2e-5 of a gradient's largest value.
 #include "model/gpt/gpt_slices.h"
 
 #include <functional>
@@ -28,9 +28,10 @@ ModelConfig four_heads_llama() {
   return c;
 }
 
-/// What column c of a sliced model has of a whole parameter (or its gradient), as gpt_slices.h says.
-at::Tensor slice_of(const std::string& name, const at::Tensor& whole, const ModelConfig& config, int64_t slices,
-                    int64_t column) {
+/// What column c of a sliced model has of a whole parameter (or its gradient), as gpt_slices.h
+/// says.
+at::Tensor slice_of(const std::string& name, const at::Tensor& whole, const ModelConfig& config,
+                    int64_t slices, int64_t column) {
   const auto rows = [&](const at::Tensor& t) {
     const int64_t size = t.size(0) / slices;
     return t.narrow(0, column * size, size);
@@ -38,14 +39,16 @@ at::Tensor slice_of(const std::string& name, const at::Tensor& whole, const Mode
   if (name.starts_with("qkv.")) {
     const int64_t dim = config.width / config.heads, kv = (whole.size(0) - config.width) / 2;
     const auto queries = whole.narrow(0, 0, dim * config.heads);
-    const auto keys = whole.narrow(0, config.width, kv), values = whole.narrow(0, config.width + kv, kv);
+    const auto keys = whole.narrow(0, config.width, kv),
+               values = whole.narrow(0, config.width + kv, kv);
     return at::cat({rows(queries), rows(keys), rows(values)});
   }
   if (name.starts_with("fc1.") && config.activation == "swiglu") {
     const int64_t half = whole.size(0) / 2;
     return at::cat({rows(whole.narrow(0, 0, half)), rows(whole.narrow(0, half, half))});
   }
-  if (name.starts_with("fc1.") || name.starts_with("tok.") || name.starts_with("head.")) return rows(whole);
+  if (name.starts_with("fc1.") || name.starts_with("tok.") || name.starts_with("head."))
+    return rows(whole);
   if (name == "proj.weight" || name == "fc2.weight") return rows(whole.t()).t().contiguous();
   return whole;
 }
@@ -53,22 +56,26 @@ at::Tensor slice_of(const std::string& name, const at::Tensor& whole, const Mode
 class SlicedCase : public ColumnsCase {
  public:
   /// With the weights and data of `whole`.
-  SlicedCase(const Job& job, int64_t slices, const GptCase& whole, Isa isa, MatmulKind matmul = MatmulKind::kOwn)
+  SlicedCase(const Job& job, int64_t slices, const GptCase& whole, Isa isa,
+             MatmulKind matmul = MatmulKind::kOwn)
       : SlicedCase(job, slices, whole, kernels(isa, matmul)) {}
   /// The table must outlive it.
   SlicedCase(const Job& job, int64_t slices, const GptCase& whole, const Kernels& table)
       : ColumnsCase(make_gpt(with(job, slices), table)), config(job.model), slices(slices) {
     data = whole.data;
-    each([&](int block, const ParameterShape& p, const std::string& name, int unsliced, const ParameterShape& q) {
+    each([&](int block, const ParameterShape& p, const std::string& name, int unsliced,
+             const ParameterShape& q) {
       const at::Tensor values = whole.values[unsliced].narrow(0, q.offset, q.size).view(q.dims);
       value(block, p).copy_(slice_of(name, values, config, slices, block % slices));
     });
   }
 
   void expect_gradients_of(const GptCase& whole) const {
-    each([&](int block, const ParameterShape& p, const std::string& name, int unsliced, const ParameterShape& q) {
+    each([&](int block, const ParameterShape& p, const std::string& name, int unsliced,
+             const ParameterShape& q) {
       at::Tensor sum = whole.gradients[unsliced].narrow(0, q.offset, q.size).clone();
-      for (const int64_t extra : q.extra_gradients) sum += whole.gradients[unsliced].narrow(0, extra, q.size);
+      for (const int64_t extra : q.extra_gradients)
+        sum += whole.gradients[unsliced].narrow(0, extra, q.size);
       const at::Tensor expected = slice_of(name, sum.view(q.dims), config, slices, block % slices);
       const double top = sum.abs().max().item<double>();
       const double worst = (total_gradient(block, p) - expected).abs().max().item<double>();
@@ -76,7 +83,8 @@ class SlicedCase : public ColumnsCase {
     });
   }
 
-  /// Calls f for every parameter that a block owns, with its name in the block and its place in the whole model.
+  /// Calls f for every parameter that a block owns, with its name in the block and its place in the
+  /// whole model.
   template <class F>
   void each(F&& f) const {
     const ModelShape unsliced = describe(make_gpt(with({}, 1), kernels(isa())));
@@ -85,7 +93,8 @@ class SlicedCase : public ColumnsCase {
       for (const ParameterShape& p : shape.blocks[b].parameters) {
         const std::string name = p.name.substr(shape.blocks[b].name.size() + 1);
         for (const ParameterShape& q : unsliced.blocks[layer].parameters)
-          if (q.name == unsliced.blocks[layer].name + "." + name) f(static_cast<int>(b), p, name, layer, q);
+          if (q.name == unsliced.blocks[layer].name + "." + name)
+            f(static_cast<int>(b), p, name, layer, q);
       }
     }
   }
@@ -101,7 +110,8 @@ class SlicedCase : public ColumnsCase {
   }
 };
 
-void compare(const ModelConfig& config, int64_t slices, Isa isa, MatmulKind matmul = MatmulKind::kOwn) {
+void compare(const ModelConfig& config, int64_t slices, Isa isa,
+             MatmulKind matmul = MatmulKind::kOwn) {
   if (!supported(isa)) return;
   SCOPED_TRACE(slices);
   const Job job = gpt_job(config, GptCase::kBatch);
@@ -203,11 +213,12 @@ TEST(GptSlices, LeaveNothingForTargetsBelowZero) {
   sliced.backward();
   for (size_t b = 0; b < sliced.shape.blocks.size(); ++b)
     for (const ParameterShape& p : sliced.shape.blocks[b].parameters)
-      EXPECT_EQ(sliced.total_gradient(static_cast<int>(b), p).abs().max().item<float>(), 0) << p.name;
+      EXPECT_EQ(sliced.total_gradient(static_cast<int>(b), p).abs().max().item<float>(), 0)
+          << p.name;
 }
 
-// Central differences of a float32 loss of about 20: the step of 1e-2 leaves an error of about 1e-3 from rounding and
-// curvature.
+// Central differences of a float32 loss of about 20: the step of 1e-2 leaves an error of about 1e-3
+// from rounding and curvature.
 void expect_slopes(ModelConfig c) {
   c.layers = 1;
   c.width = 8;
@@ -230,7 +241,8 @@ void expect_slopes(ModelConfig c) {
         value = kept - 1e-2f;
         const double down = sliced.forward().sum;
         value = kept;
-        EXPECT_NEAR((up - down) / 2e-2 / top, gradient[i].item<double>() / top, 1e-2) << p.name << " " << i;
+        EXPECT_NEAR((up - down) / 2e-2 / top, gradient[i].item<double>() / top, 1e-2)
+            << p.name << " " << i;
       }
     }
   }
@@ -291,16 +303,20 @@ TEST(GptSlices, ShareWhatIsAddedToRowsAndCutTheRest) {
     names.push_back(block.name);
     if (!block.name.ends_with(".slice1")) continue;
     for (const Parameter& p : block.parameters)
-      if (!p.shared_with.empty() && !block.name.starts_with("blocks.1")) shared.push_back(p.shared_with);
+      if (!p.shared_with.empty() && !block.name.starts_with("blocks.1"))
+        shared.push_back(p.shared_with);
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"embed", "embed.slice1", "blocks.0", "blocks.0.slice1", "blocks.1",
-                                             "blocks.1.slice1", "head", "head.slice1"}));
-  EXPECT_EQ(shared, (std::vector<std::string>{"embed/pos.weight", "blocks.0/norm1.weight", "blocks.0/norm1.bias",
-                                              "blocks.0/proj.bias", "blocks.0/norm2.weight", "blocks.0/norm2.bias",
-                                              "blocks.0/fc2.bias", "head/norm.weight", "head/norm.bias",
-                                              "embed.slice1/tok.weight"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"embed", "embed.slice1", "blocks.0", "blocks.0.slice1",
+                                      "blocks.1", "blocks.1.slice1", "head", "head.slice1"}));
+  EXPECT_EQ(shared, (std::vector<std::string>{"embed/pos.weight", "blocks.0/norm1.weight",
+                                              "blocks.0/norm1.bias", "blocks.0/proj.bias",
+                                              "blocks.0/norm2.weight", "blocks.0/norm2.bias",
+                                              "blocks.0/fc2.bias", "head/norm.weight",
+                                              "head/norm.bias", "embed.slice1/tok.weight"}));
   job.train.tensor_slices = 1;
-  EXPECT_EQ(describe(model).parameter_count(), describe(make_gpt(job, kernels(isa()))).parameter_count());
+  EXPECT_EQ(describe(model).parameter_count(),
+            describe(make_gpt(job, kernels(isa()))).parameter_count());
 }
 
 TEST(GptSlices, DrawTheirFirstValuesWithTheWholeMatrixsDeviation) {
@@ -313,7 +329,8 @@ TEST(GptSlices, DrawTheirFirstValuesWithTheWholeMatrixsDeviation) {
   const Parameter& fc2 = model.blocks[5].parameters[gpt_layer_places(gpt_shape(c, 2)).fc2.weight];
   ASSERT_EQ(fc2.dims, (std::vector<int64_t>{128, 128}));
   const at::Tensor values = at::empty(fc2.dims, at::kFloat);
-  initialise(fc2, "a name", 1, {values.mutable_data_ptr<float>(), static_cast<size_t>(values.numel())});
+  initialise(fc2, "a name", 1,
+             {values.mutable_data_ptr<float>(), static_cast<size_t>(values.numel())});
   EXPECT_NEAR(values.std().item<double>(), std::sqrt(2.0 / 512), 0.02 * std::sqrt(2.0 / 512));
 }
 
@@ -330,18 +347,20 @@ TEST(GptSlices, RefuseWhatCannotBeCut) {
     return std::string("accepted");
   };
   EXPECT_EQ(message([](Job&) {}), "accepted");
-  EXPECT_EQ(message([](Job& job) {
-              job.model.kv_heads = 1;
-              job.model.mlp_width = 7;
-              job.model.vocab = 29;
-              job.model.context = 5;
-            }),
-            "model.kv_heads = 1 cannot be cut into train.tensor_slices = 2\n"
-            "model.mlp_width = 7 cannot be cut into train.tensor_slices = 2\n"
-            "model.vocab = 29 cannot be cut into train.tensor_slices = 2\n"
-            "train.micro_batch_size x model.context = 15 cannot be cut into train.tensor_slices = 2");
-  EXPECT_EQ(message([](Job& job) { job.loss.label_smoothing = 0.1; }),
-            "train.tensor_slices = 2 needs loss.kind = \"cross-entropy\" without smoothing and weights");
+  EXPECT_EQ(
+      message([](Job& job) {
+        job.model.kv_heads = 1;
+        job.model.mlp_width = 7;
+        job.model.vocab = 29;
+        job.model.context = 5;
+      }),
+      "model.kv_heads = 1 cannot be cut into train.tensor_slices = 2\n"
+      "model.mlp_width = 7 cannot be cut into train.tensor_slices = 2\n"
+      "model.vocab = 29 cannot be cut into train.tensor_slices = 2\n"
+      "train.micro_batch_size x model.context = 15 cannot be cut into train.tensor_slices = 2");
+  EXPECT_EQ(
+      message([](Job& job) { job.loss.label_smoothing = 0.1; }),
+      "train.tensor_slices = 2 needs loss.kind = \"cross-entropy\" without smoothing and weights");
   EXPECT_EQ(message([](Job& job) { job.model.autograd = true; }),
             "train.tensor_slices = 2 but model.autograd is true: it has no slices");
 }
@@ -357,7 +376,8 @@ TEST(GptSlices, RefuseADeviceWithoutTheirKernels) {
     FAIL();
   } catch (const Error& e) {
     EXPECT_STREQ(e.what(),
-                 "train.tensor_slices = 2 but numerics.device = \"some device\" has no kernels for slices of a "
+                 "train.tensor_slices = 2 but numerics.device = \"some device\" has no kernels for "
+                 "slices of a "
                  "vocabulary");
   }
 }

@@ -1,4 +1,5 @@
-// What the GPT promises by itself: repeatable bits, keyed dropout, gradients that are the loss's slope, refusals.
+// What the GPT promises by itself: repeatable bits, keyed dropout, gradients that are the loss's
+// slope, refusals.
 #include <ATen/ops/equal.h>
 
 #include <cstring>
@@ -16,7 +17,8 @@ Isa isa() { return supported(Isa::kAvx512) ? Isa::kAvx512 : Isa::kAvx2; }
 bool same(const GptCase& a, const GptCase& b) {
   for (size_t i = 0; i < a.grads.size(); ++i) {
     for (const ParameterShape& p : a.shape.blocks[i].parameters) {
-      if (std::memcmp(a.grads[i] + p.offset, b.grads[i] + p.offset, static_cast<size_t>(p.size) * sizeof(float)) != 0)
+      if (std::memcmp(a.grads[i] + p.offset, b.grads[i] + p.offset,
+                      static_cast<size_t>(p.size) * sizeof(float)) != 0)
         return false;
     }
   }
@@ -36,12 +38,13 @@ TEST(Gpt, RunTwiceGivesEqualBitsWithDropoutToo) {
   }
 }
 
-/// The CPU's kernels with fused products that are made of them, as a device has them in one kernel. They count.
+/// The CPU's kernels with fused products that are made of them, as a device has them in one kernel.
+/// They count.
 int fused_calls = 0;
 Kernels with_fused_products() {
   Kernels table = kernels(isa());
-  table.fused.linear = [](const float* x, const float* weight, const float* bias, const float* residual, float* y,
-                          int64_t rows, int64_t out, int64_t in) {
+  table.fused.linear = [](const float* x, const float* weight, const float* bias,
+                          const float* residual, float* y, int64_t rows, int64_t out, int64_t in) {
     const Kernels& k = kernels(isa());
     ++fused_calls;
     std::vector<float> work(static_cast<size_t>(k.matmul.work(rows, out, in)));
@@ -53,8 +56,9 @@ Kernels with_fused_products() {
     }
     return true;
   };
-  table.fused.linear_activation = [](const float* x, const float* weight, const float* bias, float* left, float* active,
-                                     int64_t rows, int64_t out, int64_t in, Activation kind) {
+  table.fused.linear_activation = [](const float* x, const float* weight, const float* bias,
+                                     float* left, float* active, int64_t rows, int64_t out,
+                                     int64_t in, Activation kind) {
     const Kernels& k = kernels(isa());
     ++fused_calls;
     std::vector<float> work(static_cast<size_t>(k.matmul.work(rows, out, in)));
@@ -62,8 +66,9 @@ Kernels with_fused_products() {
     k.bias_activation(left, bias, active, rows, out, kind);
     return true;
   };
-  table.fused.linear_activation_backward = [](const float* dy, const float* weight, const float* left, float* dleft,
-                                              int64_t rows, int64_t out, int64_t in, Activation kind) {
+  table.fused.linear_activation_backward = [](const float* dy, const float* weight,
+                                              const float* left, float* dleft, int64_t rows,
+                                              int64_t out, int64_t in, Activation kind) {
     const Kernels& k = kernels(isa());
     ++fused_calls;
     std::vector<float> work(static_cast<size_t>(k.matmul.work(rows, in, out)));
@@ -87,7 +92,8 @@ TEST(Gpt, FusedProductsAreAskedForTheSameLayers) {
       apart.backward();
       expect_same_gradients(together, apart, 1e-6);
       const bool biased = c.bias, gated = c.activation == "swiglu";
-      const int64_t residuals = dropout == 0 ? 2 : 0, of_layer = (biased ? 1 : 0) + residuals + (gated ? 0 : 2);
+      const int64_t residuals = dropout == 0 ? 2 : 0,
+                    of_layer = (biased ? 1 : 0) + residuals + (gated ? 0 : 2);
       EXPECT_EQ(fused_calls, c.layers * of_layer);
     }
   }
@@ -100,7 +106,8 @@ TEST(Gpt, AConsumedBorderLeavesTheBitsAndTakesLessMemory) {
   GptCase kept(c, isa()), consumed(c, isa());
   RunnerOptions options;
   options.consume = true;
-  consumed.runner = std::make_unique<ModelRunner>(consumed.model, consumed.shape, consumed.units, accounts, options);
+  consumed.runner = std::make_unique<ModelRunner>(consumed.model, consumed.shape, consumed.units,
+                                                  accounts, options);
   EXPECT_LT(accounts.peak(BufferKind::kBorder), kept.accounts.peak(BufferKind::kBorder));
   for (int round = 0; round < 2; ++round) {
     EXPECT_EQ(consumed.forward().sum, kept.forward().sum);
@@ -140,8 +147,8 @@ TEST(Gpt, EvaluationDropsNothing) {
   EXPECT_EQ(dropped.forward().sum, plain.forward().sum);
 }
 
-// Central differences of a float32 loss of about 20: the step of 1e-2 leaves an error of about 1e-3 from rounding and
-// curvature.
+// Central differences of a float32 loss of about 20: the step of 1e-2 leaves an error of about 1e-3
+// from rounding and curvature.
 void expect_slopes(ModelConfig c) {
   c.layers = 1;
   c.width = 8;
@@ -163,7 +170,8 @@ void expect_slopes(ModelConfig c) {
         value = kept - 1e-2f;
         const double down = gpt.forward().sum;
         value = kept;
-        EXPECT_NEAR((up - down) / 2e-2 / top, gpt.grads[block][p.offset + i] / top, 1e-2) << p.name << " " << i;
+        EXPECT_NEAR((up - down) / 2e-2 / top, gpt.grads[block][p.offset + i] / top, 1e-2)
+            << p.name << " " << i;
       }
     }
   }
@@ -208,7 +216,8 @@ TEST(Gpt, TargetsBelowZeroAreNotCounted) {
   EXPECT_EQ(loss.sum, 0);
   EXPECT_EQ(loss.count, 0);
   gpt.backward();
-  for (const ParameterShape& p : gpt.shape.blocks[1].parameters) EXPECT_EQ(gpt.grads[1][p.offset], 0) << p.name;
+  for (const ParameterShape& p : gpt.shape.blocks[1].parameters)
+    EXPECT_EQ(gpt.grads[1][p.offset], 0) << p.name;
 }
 
 TEST(Gpt, ATokenOutsideOfTheVocabularyIsNamed) {
@@ -234,7 +243,8 @@ TEST(Gpt, ParametersAreNamedCountedAndInitialisedAsTheReferenceModels) {
   const Model model = make_gpt(gpt_job(c, 8), kernels(isa()));
   const ModelShape shape = describe(model);
   // tokens and positions; per layer 12 d^2 + 13 d; final norm, head with bias
-  EXPECT_EQ(shape.parameter_count(), 2 * 256 * 384 + 6 * (12 * 384 * 384 + 13 * 384) + 2 * 384 + 256 * 384 + 256);
+  EXPECT_EQ(shape.parameter_count(),
+            2 * 256 * 384 + 6 * (12 * 384 * 384 + 13 * 384) + 2 * 384 + 256 * 384 + 256);
   const std::vector<Parameter>& layer = model.blocks[3].parameters;
   const GptLayerPlaces places = gpt_layer_places(gpt_shape(c, 8));
   EXPECT_EQ(model.blocks[3].name, "blocks.2");
@@ -250,7 +260,8 @@ TEST(Gpt, ParametersAreNamedCountedAndInitialisedAsTheReferenceModels) {
     for (const auto& segment : block.segments) flops += segment->flops();
   }
   EXPECT_LT(saved, int64_t{15} * 2048 * 384 * 4) << "14 widths a row, statistics, log-sum-exps";
-  EXPECT_NEAR(flops, 2.0 * 2048 * (6 * 12 * 384 * 384 + 384 * 256) + 6 * 2.0 * 2048 * 257 * 384, 1e6);
+  EXPECT_NEAR(flops, 2.0 * 2048 * (6 * 12 * 384 * 384 + 384 * 256) + 6 * 2.0 * 2048 * 257 * 384,
+              1e6);
 }
 
 TEST(Gpt, ATiedHeadSharesTheTokenTable) {
@@ -273,20 +284,24 @@ TEST(Gpt, OfLlamasOptionsHasNoPositionsNoBiasesAndFewerKeys) {
   c.width = 64;
   const Model model = make_gpt(gpt_job(c, 2), kernels(isa()));
   EXPECT_EQ(names(model, 0), std::vector<std::string>{"tok.weight"});
-  EXPECT_EQ(names(model, 1), (std::vector<std::string>{"norm1.weight", "qkv.weight", "proj.weight", "norm2.weight",
-                                                       "fc1.weight", "fc2.weight"}));
+  EXPECT_EQ(names(model, 1),
+            (std::vector<std::string>{"norm1.weight", "qkv.weight", "proj.weight", "norm2.weight",
+                                      "fc1.weight", "fc2.weight"}));
   EXPECT_EQ(names(model, 3), (std::vector<std::string>{"norm.weight", "head.weight"}));
   const auto& layer = model.blocks[1].parameters;
-  EXPECT_EQ(layer[1].dims, (std::vector<int64_t>{64 + 2 * 32, 64})) << "four heads of queries, two of keys and values";
-  EXPECT_EQ(layer[4].dims, (std::vector<int64_t>{2 * 176, 64})) << "8/3 of 64 is 170.7, of 16s 176; gate and up";
+  EXPECT_EQ(layer[1].dims, (std::vector<int64_t>{64 + 2 * 32, 64}))
+      << "four heads of queries, two of keys and values";
+  EXPECT_EQ(layer[4].dims, (std::vector<int64_t>{2 * 176, 64}))
+      << "8/3 of 64 is 170.7, of 16s 176; gate and up";
   EXPECT_EQ(layer[5].dims, (std::vector<int64_t>{64, 176}));
   c.mlp_width = 50;
   c.activation = "relu";
   c.bias = true;
   const Model other = make_gpt(gpt_job(c, 2), kernels(isa()));
   EXPECT_EQ(names(other, 1),
-            (std::vector<std::string>{"norm1.weight", "qkv.weight", "qkv.bias", "proj.weight", "proj.bias",
-                                      "norm2.weight", "fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}))
+            (std::vector<std::string>{"norm1.weight", "qkv.weight", "qkv.bias", "proj.weight",
+                                      "proj.bias", "norm2.weight", "fc1.weight", "fc1.bias",
+                                      "fc2.weight", "fc2.bias"}))
       << "an RMS norm has no bias";
   EXPECT_EQ(other.blocks[1].parameters[6].dims, (std::vector<int64_t>{50, 64}));
 }
@@ -302,7 +317,8 @@ TEST(Gpt, RefusesSizesThatDoNotMakeOne) {
     }
     return std::string("accepted");
   };
-  EXPECT_EQ(message([](ModelConfig& c) { c.heads = 3; }), "model.width = 32 cannot be cut into model.heads = 3");
+  EXPECT_EQ(message([](ModelConfig& c) { c.heads = 3; }),
+            "model.width = 32 cannot be cut into model.heads = 3");
   EXPECT_EQ(message([](ModelConfig& c) { c.kv_heads = 3; }),
             "model.heads = 4 cannot be cut into groups for model.kv_heads = 3");
   EXPECT_EQ(message([](ModelConfig& c) { c.width = 20; }),

@@ -1,6 +1,6 @@
-// The hand-written GPT against its autograd twin: loss and every gradient. Tolerance: both are float32 with sums in
-// other orders over up to 128 terms and three layers deep; 2e-5 of a gradient's largest value leaves room of about
-// five.
+// The hand-written GPT against its autograd twin: loss and every gradient. Tolerance: both are
+// float32 with sums in other orders over up to 128 terms and three layers deep; 2e-5 of a
+// gradient's largest value leaves room of about five.
 #include <functional>
 
 #include "gpt_case.h"
@@ -91,7 +91,8 @@ const std::vector<Option>& options() {
   return all;
 }
 
-// Every set of the seven options, by turns on the instruction sets and matmuls: 128 models of one layer at odd sizes.
+// Every set of the seven options, by turns on the instruction sets and matmuls: 128 models of one
+// layer at odd sizes.
 TEST(GptTwin, AgreesInEveryCombinationOfOptions) {
   for (size_t set = 0; set < size_t{1} << options().size(); ++set) {
     ModelConfig c = small_gpt();
@@ -141,7 +142,8 @@ TEST(GptTwin, AgreesWithLlamasOptionsAtTheHeadSizesThatAreTrainedMost) {
 }
 
 TEST(GptTwin, AgreesWithEveryActivation) {
-  for (const char* name : {"gelu", "gelu-tanh", "relu", "silu", "tanh", "sigmoid", "leaky-relu", "elu"}) {
+  for (const char* name :
+       {"gelu", "gelu-tanh", "relu", "silu", "tanh", "sigmoid", "leaky-relu", "elu"}) {
     SCOPED_TRACE(name);
     ModelConfig c = small_gpt();
     c.activation = name;
@@ -153,7 +155,8 @@ TEST(GptTwin, AgreesWithEveryActivation) {
 TEST(GptTwin, AgreesWithASmoothedAndWeightedLoss) {
   Job job = gpt_job(small_llama(), GptCase::kBatch);
   job.loss.label_smoothing = 0.1;
-  for (int64_t v = 0; v < job.model.vocab; ++v) job.loss.class_weights.push_back(v % 3 == 0 ? 2.0 : 0.5);
+  for (int64_t v = 0; v < job.model.vocab; ++v)
+    job.loss.class_weights.push_back(v % 3 == 0 ? 2.0 : 0.5);
   compare_all(job);
   GptCase plain(small_llama(), Isa::kAvx2), smoothed(job, Isa::kAvx2);
   EXPECT_NE(plain.forward().sum, smoothed.forward().sum);

@@ -1,5 +1,5 @@
-// Runs one micro-batch of a model by hand, without plan or runner: segment by segment, of a tensor-sliced model column
-// by column, with backward in one part or two.
+// Runs one micro-batch of a model by hand, without plan or runner: segment by segment, of a
+// tensor-sliced model column by column, with backward in one part or two.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -22,22 +22,27 @@
 namespace tutti::test {
 
 struct HandOptions {
-  bool split = false;     ///< all input parts, then all weight parts
-  bool in_place = false;  ///< the gradient of an input overwrites the output's, where their shapes allow it
+  bool split = false;  ///< all input parts, then all weight parts
+  /// the gradient of an input overwrites the output's, where their shapes allow it
+  bool in_place = false;
 };
 
 struct HandResult {
-  std::vector<double> losses;                      ///< of each column
-  std::vector<std::vector<at::Tensor>> gradients;  ///< [block][parameter], of shared ones each user's own
-  std::vector<at::Tensor> grad_in;                 ///< of all segments' wanted inputs, in backward's order
-  std::vector<std::vector<at::Tensor>> outputs;    ///< [segment of wire()][output], before the exchange
+  std::vector<double> losses;  ///< of each column
+  /// [block][parameter], of shared ones each user's own
+  std::vector<std::vector<at::Tensor>> gradients;
+  /// of all segments' wanted inputs, in backward's order
+  std::vector<at::Tensor> grad_in;
+  /// [segment of wire()][output], before the exchange
+  std::vector<std::vector<at::Tensor>> outputs;
 };
 
 class HandRun {
  public:
-  /// parameters[block][parameter]; of shared ones the owner's. Runs where the data lies. `low`: of the matmuls.
-  HandRun(const Model& model, std::vector<std::vector<at::Tensor>> parameters, std::vector<at::Tensor> data, Pass pass,
-          at::ScalarType low = at::kFloat)
+  /// parameters[block][parameter]; of shared ones the owner's. Runs where the data lies. `low`: of
+  /// the matmuls.
+  HandRun(const Model& model, std::vector<std::vector<at::Tensor>> parameters,
+          std::vector<at::Tensor> data, Pass pass, at::ScalarType low = at::kFloat)
       : model_(model),
         parameters_(std::move(parameters)),
         low_(parameters_.size()),
@@ -59,7 +64,8 @@ class HandRun {
     HandResult result;
     result.gradients.resize(model_.blocks.size());
     for (size_t b = 0; b < model_.blocks.size(); ++b)
-      for (const at::Tensor& p : parameters_[b]) result.gradients[b].push_back(at::full_like(p, 77));
+      for (const at::Tensor& p : parameters_[b])
+        result.gradients[b].push_back(at::full_like(p, 77));
     const size_t length = columns_[0].size();
     for (size_t place = 0; place < length; ++place) {
       for (const auto& column : columns_) forward(column, place, slots);
@@ -82,23 +88,29 @@ class HandRun {
 
  private:
   struct Slot {
-    std::vector<at::Tensor> in, out, read, grad_out, grad_in;  // read: out as the next segment reads it
+    // read: out as the next segment reads it
+    std::vector<at::Tensor> in, out, read, grad_out, grad_in;
     at::Tensor saved, deferred;
     std::shared_ptr<void> kept;
   };
 
   const Segment& segment(size_t i) const {
-    return *model_.blocks[static_cast<size_t>(segments_[i].block)].segments[static_cast<size_t>(segments_[i].segment)];
+    return *model_.blocks[static_cast<size_t>(segments_[i].block)]
+                .segments[static_cast<size_t>(segments_[i].segment)];
   }
   static std::span<std::byte> bytes(const at::Tensor& memory) {
     return {static_cast<std::byte*>(memory.data_ptr()), static_cast<size_t>(memory.numel())};
   }
   // As large as it was asked for, and never what a call before left there: all bits set are NaN.
-  at::Tensor dirty(int64_t size) const { return at::full({size}, 255, data_[0].options().dtype(at::kByte)); }
+  at::Tensor dirty(int64_t size) const {
+    return at::full({size}, 255, data_[0].options().dtype(at::kByte));
+  }
 
   Tensors values(size_t i) const { return parameters_[static_cast<size_t>(segments_[i].block)]; }
   // The same memory behind autograd's back.
-  static at::Tensor alias(const at::Tensor& t) { return view_on(t.device(), t.data_ptr(), t.sizes(), t.scalar_type()); }
+  static at::Tensor alias(const at::Tensor& t) {
+    return view_on(t.device(), t.data_ptr(), t.sizes(), t.scalar_type());
+  }
   std::vector<std::vector<at::Tensor>> overwrite_values() const {
     std::vector<std::vector<at::Tensor>> kept(parameters_.size());
     for (size_t b = 0; b < parameters_.size(); ++b)
@@ -126,11 +138,15 @@ class HandRun {
     Slot& slot = slots[i];
     for (size_t k = 0; k < w.inputs.size(); ++k) {
       const auto index = static_cast<size_t>(w.sources[k].index);
-      slot.in.push_back(w.sources[k].data ? data_[index] : slots[column[place - 1]].read[index].view(w.inputs[k].dims));
+      slot.in.push_back(w.sources[k].data
+                            ? data_[index]
+                            : slots[column[place - 1]].read[index].view(w.inputs[k].dims));
     }
-    for (const Border& b : w.outputs) slot.out.push_back(at::empty(b.dims, data_[0].options().dtype(b.type)));
+    for (const Border& b : w.outputs)
+      slot.out.push_back(at::empty(b.dims, data_[0].options().dtype(b.type)));
     slot.saved = dirty(segment(i).saved_bytes());
-    with_context(i, slot, values(i), {}, [&](Context& context) { segment(i).forward(context, slot.in, slot.out); });
+    with_context(i, slot, values(i), {},
+                 [&](Context& context) { segment(i).forward(context, slot.in, slot.out); });
   }
 
   void exchange_forward(size_t place, std::vector<Slot>& slots) const {
@@ -140,7 +156,8 @@ class HandRun {
       for (const auto& column : columns_) parts.push_back(slots[column[place]].out[k].flatten());
       ASSERT_NE(border.exchange, Exchange::kScatter);
       for (size_t c = 0; c < columns_.size(); ++c)
-        slots[columns_[c][place]].read.push_back(border.exchange == Exchange::kGather ? at::cat(parts) : parts[c]);
+        slots[columns_[c][place]].read.push_back(
+            border.exchange == Exchange::kGather ? at::cat(parts) : parts[c]);
     }
   }
 
@@ -149,8 +166,8 @@ class HandRun {
     Slot& slot = slots[i];
     slot.grad_out.resize(w.outputs.size());
     for (size_t k = 0; k < w.inputs.size(); ++k) {
-      const bool shared =
-          options.in_place && k == 0 && slot.grad_out[0].defined() && slot.grad_out[0].sizes() == slot.in[0].sizes();
+      const bool shared = options.in_place && k == 0 && slot.grad_out[0].defined() &&
+                          slot.grad_out[0].sizes() == slot.in[0].sizes();
       if (!w.wanted[k]) {
         slot.grad_in.emplace_back();
       } else if (shared) {
@@ -166,15 +183,16 @@ class HandRun {
         segment(i).backward_input(context, slot.in, slot.out, slot.grad_out, slot.grad_in);
       });
     } else {
-      with_context(i, slot, values(i), result.gradients[static_cast<size_t>(w.block)], [&](Context& context) {
-        segment(i).backward(context, slot.in, slot.out, slot.grad_out, slot.grad_in);
-      });
+      with_context(i, slot, values(i), result.gradients[static_cast<size_t>(w.block)],
+                   [&](Context& context) {
+                     segment(i).backward(context, slot.in, slot.out, slot.grad_out, slot.grad_in);
+                   });
     }
     for (const at::Tensor& grad : slot.grad_in)
       if (grad.defined()) result.grad_in.push_back(grad.clone());
     for (size_t k = 0; k < slot.grad_out.size(); ++k)  // it is no longer there
-      if (slot.grad_out[k].defined() &&
-          !(options.in_place && k == 0 && !slot.grad_in.empty() && slot.grad_in[0].is_same(slot.grad_out[0])))
+      if (slot.grad_out[k].defined() && !(options.in_place && k == 0 && !slot.grad_in.empty() &&
+                                          slot.grad_in[0].is_same(slot.grad_out[0])))
         slot.grad_out[k].fill_(std::nan(""));
     if (w.before >= 0 && columns_.size() == 1) hand_back(i, slots);
   }
@@ -189,21 +207,24 @@ class HandRun {
             slots[i].grad_in[k].view(before.out[static_cast<size_t>(w.sources[k].index)].sizes());
   }
 
-  // The gradient of what was gathered is summed over the columns' tree, of which each takes its part.
+  // The gradient of what was gathered is summed over the columns' tree, of which each takes its
+  // part.
   void exchange_backward(size_t place, std::vector<Slot>& slots) const {
     if (columns_.size() == 1) return;
     for (size_t k = 0; k < segments_[columns_[0][place]].inputs.size(); ++k) {
       const SegmentWiring& w = segments_[columns_[0][place]];
       if (!w.wanted[k]) continue;
       const auto index = static_cast<size_t>(w.sources[k].index);
-      const bool gathered = segments_[columns_[0][place - 1]].outputs[index].exchange == Exchange::kGather;
+      const bool gathered =
+          segments_[columns_[0][place - 1]].outputs[index].exchange == Exchange::kGather;
       std::vector<at::Tensor> all;
       for (const auto& column : columns_) all.push_back(slots[column[place]].grad_in[k].flatten());
       const at::Tensor sum = gathered ? folded(all) : at::Tensor();
       for (size_t c = 0; c < columns_.size(); ++c) {
         Slot& before = slots[columns_[c][place - 1]];
         before.grad_out.resize(before.out.size());
-        const at::Tensor mine = gathered ? sum.chunk(static_cast<int64_t>(columns_.size()))[c].clone() : all[c];
+        const at::Tensor mine =
+            gathered ? sum.chunk(static_cast<int64_t>(columns_.size()))[c].clone() : all[c];
         before.grad_out[index] = mine.view(before.out[index].sizes());
       }
     }
@@ -217,7 +238,8 @@ class HandRun {
   }
 
   void weight_part(size_t i, Slot& slot, HandResult& result) const {
-    const std::vector<at::Tensor> none(values(i).size());  // where values are gathered they are gone by now
+    // where values are gathered they are gone by now
+    const std::vector<at::Tensor> none(values(i).size());
     with_context(i, slot, none, result.gradients[static_cast<size_t>(segments_[i].block)],
                  [&](Context& context) { segment(i).backward_weight(context, slot.in, slot.out); });
   }
@@ -232,7 +254,8 @@ class HandRun {
 
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor x = a.cpu(), y = b.cpu();
-  return x.sizes() == y.sizes() && std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+  return x.sizes() == y.sizes() &&
+         std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
 /// Every block's parameters away from zeros and ones; of shared ones the owner's.
@@ -263,7 +286,8 @@ inline void expect_same_parts(const HandRun& run, const Model& model) {
     const HandResult other = run.run(options);
     ASSERT_EQ(whole.grad_in.size(), other.grad_in.size());
     for (size_t i = 0; i < whole.grad_in.size(); ++i)
-      EXPECT_TRUE(same_bits(whole.grad_in[i], other.grad_in[i])) << "input's gradient " << i << " from the end";
+      EXPECT_TRUE(same_bits(whole.grad_in[i], other.grad_in[i]))
+          << "input's gradient " << i << " from the end";
     for (size_t b = 0; b < model.blocks.size(); ++b)
       for (size_t p = 0; p < model.blocks[b].parameters.size(); ++p) {
         const std::string name = model.blocks[b].name + "." + model.blocks[b].parameters[p].name;

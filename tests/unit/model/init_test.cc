@@ -33,8 +33,8 @@ Moments moments(const std::vector<float>& values) {
   return m;
 }
 
-std::vector<float> draw(Init init, std::vector<int64_t> dims = {200, 300}, const std::string& name = "a.weight",
-                        uint64_t seed = 1) {
+std::vector<float> draw(Init init, std::vector<int64_t> dims = {200, 300},
+                        const std::string& name = "a.weight", uint64_t seed = 1) {
   int64_t count = 1;
   for (int64_t d : dims) count *= d;
   std::vector<float> values(count, NAN);
@@ -43,9 +43,10 @@ std::vector<float> draw(Init init, std::vector<int64_t> dims = {200, 300}, const
 }
 
 using Kind = Init::Kind;
-constexpr Kind kAll[] = {Kind::kZeros,           Kind::kOnes,          Kind::kConstant,     Kind::kNormal,
-                         Kind::kTruncatedNormal, Kind::kGlorotUniform, Kind::kGlorotNormal, Kind::kHeUniform,
-                         Kind::kHeNormal,        Kind::kOrthogonal};
+constexpr Kind kAll[] = {
+    Kind::kZeros,           Kind::kOnes,          Kind::kConstant,     Kind::kNormal,
+    Kind::kTruncatedNormal, Kind::kGlorotUniform, Kind::kGlorotNormal, Kind::kHeUniform,
+    Kind::kHeNormal,        Kind::kOrthogonal};
 
 }  // namespace
 
@@ -55,8 +56,8 @@ TEST(Init, ConstantsAreThemselves) {
   for (float v : draw({Kind::kConstant, 0.25})) ASSERT_EQ(v, 0.25f);
 }
 
-// 60,000 draws: the mean of a unit normal is off by 0.004 at one standard error, its deviation by 0.003; bounds are
-// five of them.
+// 60,000 draws: the mean of a unit normal is off by 0.004 at one standard error, its deviation by
+// 0.003; bounds are five of them.
 TEST(Init, NormalHasTheAskedDeviation) {
   const Moments m = moments(draw({Kind::kNormal, 0.02}));
   EXPECT_NEAR(m.mean, 0, 0.02 * 0.02);
@@ -91,18 +92,23 @@ TEST(Init, GlorotAndHeFollowTheFansOfOutIn) {
 TEST(Init, AConvolutionCountsItsKernelIntoTheFans) {
   const double he = std::sqrt(2.0 / (16 * 9)), glorot = std::sqrt(2.0 / (16 * 9 + 400 * 9));
   EXPECT_NEAR(moments(draw({Kind::kHeNormal, 1}, {400, 16, 3, 3})).deviation, he, he * 0.015);
-  EXPECT_NEAR(moments(draw({Kind::kGlorotNormal, 1}, {400, 16, 3, 3})).deviation, glorot, glorot * 0.015);
+  EXPECT_NEAR(moments(draw({Kind::kGlorotNormal, 1}, {400, 16, 3, 3})).deviation, glorot,
+              glorot * 0.015);
 }
 
 TEST(Init, OrthogonalRowsOrColumnsAreOrthonormalTimesTheScale) {
-  for (auto [rows, columns] : {std::pair<int64_t, int64_t>{40, 25}, {25, 40}, {30, 30}, {1, 7}, {7, 1}}) {
+  for (auto [rows, columns] :
+       {std::pair<int64_t, int64_t>{40, 25}, {25, 40}, {30, 30}, {1, 7}, {7, 1}}) {
     const auto values = draw({Kind::kOrthogonal, 2}, {rows, columns});
-    const at::Tensor m = at::from_blob(const_cast<float*>(values.data()), {rows, columns}).to(at::kDouble) / 2;
+    const at::Tensor m =
+        at::from_blob(const_cast<float*>(values.data()), {rows, columns}).to(at::kDouble) / 2;
     const at::Tensor product = rows < columns ? m.mm(m.t()) : m.t().mm(m);
     // The values are rounded to float32.
-    EXPECT_TRUE(at::allclose(product, at::eye(std::min(rows, columns), at::kDouble), 0, 1e-6)) << rows << columns;
+    EXPECT_TRUE(at::allclose(product, at::eye(std::min(rows, columns), at::kDouble), 0, 1e-6))
+        << rows << columns;
   }
-  const auto kernel = draw({Kind::kOrthogonal, 1}, {8, 3, 3, 3}), matrix = draw({Kind::kOrthogonal, 1}, {8, 27});
+  const auto kernel = draw({Kind::kOrthogonal, 1}, {8, 3, 3, 3}),
+             matrix = draw({Kind::kOrthogonal, 1}, {8, 27});
   EXPECT_EQ(kernel, matrix) << "dims after the first are one";
 }
 
@@ -113,12 +119,14 @@ TEST(Init, OrthogonalIsTheQOfTheKeyedNormalsWithAPositiveDiagonalOfR) {
     normals.data_ptr<double>()[i] = philox_normal({1, Purpose::kInit, hash64("a.weight"), 0}, i);
   const auto [q, r] = at::linalg_qr(normals);
   const auto values = draw({Kind::kOrthogonal, 1}, {kRows, kColumns});
-  const at::Tensor mine = at::from_blob(const_cast<float*>(values.data()), {kRows, kColumns}).to(at::kDouble);
+  const at::Tensor mine =
+      at::from_blob(const_cast<float*>(values.data()), {kRows, kColumns}).to(at::kDouble);
   EXPECT_TRUE(at::allclose(mine, q * r.diagonal().sign(), 0, 1e-6)) << "rounded to float32";
 }
 
 TEST(Init, GivenValuesAreTakenAsTheyAre) {
-  const auto values = std::make_shared<const std::vector<float>>(std::vector<float>{1, -2, 3, 4, 5, 6});
+  const auto values =
+      std::make_shared<const std::vector<float>>(std::vector<float>{1, -2, 3, 4, 5, 6});
   const Parameter parameter{"weight", {2, 3}, {Kind::kGiven, 7, values}, {}};
   std::vector<float> whole(6), part(3);
   initialise(parameter, "a.weight", 1, whole);
@@ -168,7 +176,8 @@ TEST(Init, SeedAndFullNameChangeEveryDrawnValue) {
                other_name = draw({kind, 1}, {200, 300}, "b.weight");
     EXPECT_EQ(one, draw({kind, 1}));
     int64_t equal = 0;
-    for (size_t i = 0; i < one.size(); ++i) equal += (one[i] == other_seed[i]) + (one[i] == other_name[i]);
+    for (size_t i = 0; i < one.size(); ++i)
+      equal += (one[i] == other_seed[i]) + (one[i] == other_name[i]);
     EXPECT_LT(equal, 10) << "kind " << static_cast<int>(kind);
   }
 }

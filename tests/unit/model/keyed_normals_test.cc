@@ -20,9 +20,10 @@ TEST(KeyedNormals, TensorsDrawWhatPhiloxDraws) {
       for (size_t r = 0; r < samples.size(); ++r)
         for (int64_t i = 0; i < width; ++i) {
           const PhiloxKey key{seed, Purpose::kLatent, static_cast<uint64_t>(samples[r]), 0};
-          // The words are equal; logarithm and cosine are two libraries' in float64, and are rounded to float32.
-          EXPECT_NEAR(drawn[static_cast<int64_t>(r)][i].item<float>(), philox_normal(key, static_cast<uint64_t>(i)),
-                      1e-6)
+          // The words are equal; logarithm and cosine are two libraries' in float64, and are
+          // rounded to float32.
+          EXPECT_NEAR(drawn[static_cast<int64_t>(r)][i].item<float>(),
+                      philox_normal(key, static_cast<uint64_t>(i)), 1e-6)
               << seed << " " << samples[r] << " " << i;
         }
     }

@@ -60,7 +60,8 @@ struct Result {
 
 // Forward and backward of a loss over memory full of rubbish; only the output's gradient is wanted.
 Result run(const Segment& segment, const std::vector<at::Tensor>& in) {
-  std::vector<std::byte> saved(segment.saved_bytes(), std::byte{0x7f}), work(segment.work_bytes(), std::byte{0x7f});
+  std::vector<std::byte> saved(segment.saved_bytes(), std::byte{0x7f}),
+      work(segment.work_bytes(), std::byte{0x7f});
   std::vector<at::Tensor> out{at::zeros({2}, at::kDouble)}, grad_out(1), grad_in(in.size());
   grad_in[0] = at::full_like(in[0], 99);
   std::shared_ptr<void> kept;
@@ -77,7 +78,9 @@ Result run(const Job& job, const std::vector<at::Tensor>& in) {
 
 Result reconstruct(const std::string& kind, const std::vector<at::Tensor>& in) {
   AutogradSegment::Spec spec;
-  spec.inputs = {{"output", {kRows, kClasses}}, {"features", {kRows, kClasses}}, {"targets", {kRows}, at::kLong}};
+  spec.inputs = {{"output", {kRows, kClasses}},
+                 {"features", {kRows, kClasses}},
+                 {"targets", {kRows}, at::kLong}};
   spec.outputs = {{"loss", {2}, at::kDouble}};
   spec.function = reconstruction_loss(job_of(kind).loss);
   return run(AutogradSegment(std::move(spec)), in);
@@ -95,7 +98,8 @@ Result torchs(const at::Tensor& output, F&& loss) {
 void expect_equal(const Result& mine, const Result& other, double count) {
   EXPECT_NEAR(mine.sum, other.sum, 2e-6 * std::abs(other.sum) + 1e-6);
   EXPECT_NEAR(mine.count, count, 1e-6);  // mix is a float
-  EXPECT_TRUE(at::allclose(mine.gradient, other.gradient, 1e-5, 1e-6)) << mine.gradient << other.gradient;
+  EXPECT_TRUE(at::allclose(mine.gradient, other.gradient, 1e-5, 1e-6))
+      << mine.gradient << other.gradient;
 }
 
 std::optional<at::Tensor> weights_of(const Job& job) {
@@ -113,7 +117,8 @@ TEST(Loss, CrossEntropyEqualsTorchsWithSmoothingAndWeights) {
       job.loss.label_smoothing = smoothing;
       if (weighted) job.loss.class_weights = {1, 2, 0.5, 3, 0.25};
       const Result other = torchs(x, [&](const at::Tensor& logits) {
-        return at::cross_entropy_loss(logits, targets, weights_of(job), at::Reduction::Sum, -1, smoothing);
+        return at::cross_entropy_loss(logits, targets, weights_of(job), at::Reduction::Sum, -1,
+                                      smoothing);
       });
       expect_equal(run(job, {x, targets}), other, weighted ? 1 + 0.25 + 0.5 + 0.5 + 2 : 5);
     }
@@ -121,8 +126,9 @@ TEST(Loss, CrossEntropyEqualsTorchsWithSmoothingAndWeights) {
 
 TEST(Loss, PlainCrossEntropyHasTorchsGradientBitForBit) {
   const at::Tensor x = numbers({kRows, kClasses}, 1), targets = ids({0, 4, -1, 2, 2, 1});
-  const Result other =
-      torchs(x, [&](const at::Tensor& y) { return at::cross_entropy_loss(y, targets, {}, at::Reduction::Sum, -1, 0); });
+  const Result other = torchs(x, [&](const at::Tensor& y) {
+    return at::cross_entropy_loss(y, targets, {}, at::Reduction::Sum, -1, 0);
+  });
   EXPECT_TRUE(at::equal(run(job_of("cross-entropy"), {x, targets}).gradient, other.gradient));
 }
 
@@ -155,7 +161,9 @@ TEST(Loss, ValuesEqualTorchsAndLeaveOutNanTargets) {
       {"mse", [&](const at::Tensor& y) { return at::mse_loss(y, safe, each); }},
       {"mae", [&](const at::Tensor& y) { return at::l1_loss(y, safe, each); }},
       {"huber", [&](const at::Tensor& y) { return at::huber_loss(y, safe, each, 0.7); }},
-      {"bce", [&](const at::Tensor& y) { return at::binary_cross_entropy_with_logits(y, safe, {}, {}, each); }}};
+      {"bce", [&](const at::Tensor& y) {
+         return at::binary_cross_entropy_with_logits(y, safe, {}, {}, each);
+       }}};
   for (const auto& [kind, loss] : losses) {
     const Result other = torchs(x, [&](const at::Tensor& y) { return (loss(y) * valid).sum(); });
     SCOPED_TRACE(kind);
@@ -164,14 +172,17 @@ TEST(Loss, ValuesEqualTorchsAndLeaveOutNanTargets) {
 }
 
 TEST(Loss, AnAutoencoderIsComparedWithItsInputRowsOfPaddingLeftOut) {
-  const at::Tensor x = numbers({kRows, kClasses}, 4), features = numbers({kRows, kClasses}, 5).sigmoid(),
+  const at::Tensor x = numbers({kRows, kClasses}, 4),
+                   features = numbers({kRows, kClasses}, 5).sigmoid(),
                    labels = ids({0, 7, -1, 2, -1, 1});
   const at::Tensor rows = labels.ne(-1).to(at::kFloat).reshape({kRows, 1});
-  const Result mse =
-      torchs(x, [&](const at::Tensor& y) { return (at::mse_loss(y, features, at::Reduction::None) * rows).sum(); });
+  const Result mse = torchs(x, [&](const at::Tensor& y) {
+    return (at::mse_loss(y, features, at::Reduction::None) * rows).sum();
+  });
   expect_equal(reconstruct("mse", {x, features, labels}), mse, 4 * kClasses);
   const Result bce = torchs(x, [&](const at::Tensor& y) {
-    return (at::binary_cross_entropy_with_logits(y, features, {}, {}, at::Reduction::None) * rows).sum();
+    return (at::binary_cross_entropy_with_logits(y, features, {}, {}, at::Reduction::None) * rows)
+        .sum();
   });
   expect_equal(reconstruct("bce", {x, features, labels}), bce, 4 * kClasses);
 }
@@ -184,7 +195,8 @@ TEST(Loss, AMicroBatchWithoutTargetsCountsNothingAndHasNoGradient) {
     EXPECT_EQ(result.count, 0);
     EXPECT_TRUE(at::equal(result.gradient, at::zeros_like(result.gradient))) << result.gradient;
   };
-  for (const char* kind : {"mse", "mae", "huber", "bce"}) expect_nothing(run(job_of(kind), {x, none}));
+  for (const char* kind : {"mse", "mae", "huber", "bce"})
+    expect_nothing(run(job_of(kind), {x, none}));
   expect_nothing(reconstruct("mse", {x, numbers({kRows, kClasses}, 5), no_class}));
   Job job = job_of("cross-entropy");
   job.loss.label_smoothing = 0.1;
@@ -203,14 +215,16 @@ TEST(Loss, DistillationEqualsTheRecipeOfKlAndCrossEntropy) {
   const at::Tensor x = numbers({kRows, kClasses}, 1), features = numbers({kRows, kClasses}, 6),
                    targets = ids({0, 4, -1, 2, 2, 1}), taught = numbers({kRows, kClasses}, 8);
   std::vector<at::Tensor> asked;
-  const auto segment = distill_segment(job, {"logits", {kRows, kClasses}}, data, [&](Tensors tensors) {
-    asked.assign(tensors.begin(), tensors.end());
-    return taught;
-  });
+  const auto segment =
+      distill_segment(job, {"logits", {kRows, kClasses}}, data, [&](Tensors tensors) {
+        asked.assign(tensors.begin(), tensors.end());
+        return taught;
+      });
   ASSERT_EQ(segment->inputs().size(), 3u) << "the output and all of the data";
   const Result expected = torchs(x, [&](const at::Tensor& y) {
     const at::Tensor valid = targets.ne(-1).to(at::kFloat);
-    const at::Tensor soft = at::kl_div(at::log_softmax(y / 3, 1), at::softmax(taught / 3, 1), at::Reduction::None);
+    const at::Tensor soft =
+        at::kl_div(at::log_softmax(y / 3, 1), at::softmax(taught / 3, 1), at::Reduction::None);
     const at::Tensor hard = at::cross_entropy_loss(y, targets, {}, at::Reduction::Sum, -1, 0.1);
     return 0.4 * 9 * (soft.sum(1) * valid).sum() + 0.6 * hard;
   });
@@ -227,10 +241,11 @@ TEST(Loss, TheTeachersTermCountsByTheWeightOfTheTarget) {
   job.loss.mix = 1;
   job.loss.class_weights = {0, 2, 0, 0, 0};
   const at::Tensor x = numbers({kRows, kClasses}, 1), taught = numbers({kRows, kClasses}, 8);
-  const auto segment =
-      distill_segment(job, {"logits", {kRows, kClasses}}, data_borders(job), [&](Tensors) { return taught; });
+  const auto segment = distill_segment(job, {"logits", {kRows, kClasses}}, data_borders(job),
+                                       [&](Tensors) { return taught; });
   const Result expected = torchs(x, [&](const at::Tensor& y) {
-    const at::Tensor soft = at::kl_div(at::log_softmax(y / 3, 1), at::softmax(taught / 3, 1), at::Reduction::None);
+    const at::Tensor soft =
+        at::kl_div(at::log_softmax(y / 3, 1), at::softmax(taught / 3, 1), at::Reduction::None);
     return 9 * 2 * soft.sum(1)[3];
   });
   expect_equal(run(*segment, {x, x, ids({0, 4, -1, 1, 2, 3})}), expected, 2);
@@ -246,7 +261,8 @@ TEST(Loss, RefusesWhatDoesNotFit) {
   Job job = job_of("cross-entropy");
   job.loss.class_weights = {1, 2};
   refused(job, {"logits", {kRows, kClasses}});
-  EXPECT_THROW(run(job_of("cross-entropy"), {numbers({kRows, kClasses}, 1), ids({0, 1, 2, 3, 4, 5})}), Error)
+  EXPECT_THROW(
+      run(job_of("cross-entropy"), {numbers({kRows, kClasses}, 1), ids({0, 1, 2, 3, 4, 5})}), Error)
       << "a target past the classes";
 }
 

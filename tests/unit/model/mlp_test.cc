@@ -53,17 +53,19 @@ const std::map<std::string, std::function<at::Tensor(const at::Tensor&)>> kActiv
     {"elu", [](const at::Tensor& x) { return at::elu(x); }}};
 
 /// The norms as their papers write them.
-at::Tensor normed(const std::string& norm, const at::Tensor& x, const std::map<std::string, at::Tensor>& p,
-                  const std::string& layer) {
+at::Tensor normed(const std::string& norm, const at::Tensor& x,
+                  const std::map<std::string, at::Tensor>& p, const std::string& layer) {
   const auto of = [&](const char* name) { return p.at(layer + ".norm." + name); };
   if (norm == "layer") {
     const at::Tensor centred = x - x.mean(1, true);
-    return centred * (centred * centred).mean(1, true).add(1e-5).rsqrt() * of("weight") + of("bias");
+    return centred * (centred * centred).mean(1, true).add(1e-5).rsqrt() * of("weight") +
+           of("bias");
   }
   if (norm == "rms") return x * (x * x).mean(1, true).add(1e-5).rsqrt() * of("weight");
   if (norm == "batch") {
     const at::Tensor centred = x - x.mean(0, true);
-    return centred * (centred * centred).mean(0, true).add(1e-5).rsqrt() * of("weight") + of("bias");
+    return centred * (centred * centred).mean(0, true).add(1e-5).rsqrt() * of("weight") +
+           of("bias");
   }
   return x;
 }
@@ -100,8 +102,10 @@ TEST(Mlp, GradientsEqualOneGraphOverTheWholeModelBitForBit) {
     EXPECT_EQ(flat.runner->loss().count, 6);
     EXPECT_NEAR(flat.runner->loss().sum, loss.item<double>(), 1e-5) << "float32 against float64";
     for (int b = 0; b < 3; ++b)
-      for (int i = 0; i < 2; ++i)  // the loss's own backward may round otherwise than torch's fused one
-        EXPECT_TRUE(near(flat.gradient(b, i), grads[2 * b + i], 1e-5)) << name << " " << b << " " << i;
+      for (int i = 0; i < 2;
+           ++i)  // the loss's own backward may round otherwise than torch's fused one
+        EXPECT_TRUE(near(flat.gradient(b, i), grads[2 * b + i], 1e-5))
+            << name << " " << b << " " << i;
   }
 }
 
@@ -134,17 +138,21 @@ TEST(Mlp, EveryNormIsTheFormulaOfItsPaper) {
       x = normed(norm, before_norm.back(), p, layer).tanh();
     }
     x = at::linear(x, p["head.weight"], p["head.bias"]);
-    const auto grads = torch::autograd::grad({at::cross_entropy_loss(x, data[1], {}, at::Reduction::Sum)}, leaves);
+    const auto grads =
+        torch::autograd::grad({at::cross_entropy_loss(x, data[1], {}, at::Reduction::Sum)}, leaves);
     // The same sums in another order, of float32 numbers of about 1.
     EXPECT_TRUE(near(flat.runner->border("logits"), x, 1e-5));
-    for (size_t i = 0; i < names.size(); ++i) EXPECT_TRUE(near(gradient(flat, names[i]), grads[i], 2e-4)) << names[i];
+    for (size_t i = 0; i < names.size(); ++i)
+      EXPECT_TRUE(near(gradient(flat, names[i]), grads[i], 2e-4)) << names[i];
     if (std::string(norm) != "batch") continue;
     for (size_t l = 0; l < 2; ++l) {  // what a micro-batch proposes for its buffers
       const std::string layer = "layers." + std::to_string(l) + ".norm.";
       const at::Tensor mean = before_norm[l].mean(0), centred = before_norm[l] - mean;
-      EXPECT_TRUE(near(gradient(flat, layer + "mean"), value(flat, layer + "mean") * 0.9 + mean * 0.1, 1e-5));
+      EXPECT_TRUE(near(gradient(flat, layer + "mean"),
+                       value(flat, layer + "mean") * 0.9 + mean * 0.1, 1e-5));
       EXPECT_TRUE(near(gradient(flat, layer + "variance"),
-                       value(flat, layer + "variance") * 0.9 + (centred * centred).sum(0) / 5 * 0.1, 1e-5));
+                       value(flat, layer + "variance") * 0.9 + (centred * centred).sum(0) / 5 * 0.1,
+                       1e-5));
     }
   }
 }
@@ -162,9 +170,11 @@ TEST(Mlp, BatchNormUsesItsBuffersInEvaluationAndLeavesThemAlone) {
   Pass pass;
   pass.training = false;
   flat.runner->forward_all(pass, data);
-  const at::Tensor y = at::linear(data[0], value(flat, "layers.0.weight"), value(flat, "layers.0.bias"));
+  const at::Tensor y =
+      at::linear(data[0], value(flat, "layers.0.weight"), value(flat, "layers.0.bias"));
   const at::Tensor expected =
-      ((y - mean) * (variance + 1e-5).rsqrt() * value(flat, "layers.0.norm.weight") + value(flat, "layers.0.norm.bias"))
+      ((y - mean) * (variance + 1e-5).rsqrt() * value(flat, "layers.0.norm.weight") +
+       value(flat, "layers.0.norm.bias"))
           .tanh();
   EXPECT_TRUE(near(flat.runner->border("hidden"), expected, 1e-5));  // float32 numbers of about 1
   EXPECT_TRUE(at::equal(value(flat, "layers.0.norm.mean"), mean));
@@ -179,7 +189,8 @@ TEST(Mlp, BatchNormOfASingleSampleIsRefused) {
 }
 
 /// The zeros that dropout makes in the last hidden layer: sigmoid has none of its own.
-std::vector<bool> dropped(int64_t rows, int64_t first_sample, const std::vector<int64_t>& hidden, int64_t step = 3) {
+std::vector<bool> dropped(int64_t rows, int64_t first_sample, const std::vector<int64_t>& hidden,
+                          int64_t step = 3) {
   Job job = mlp_job();
   job.model.hidden = hidden;
   job.model.activation = "sigmoid";
@@ -238,7 +249,8 @@ TEST(Mlp, DropoutsGradientIsThatOfItsMask) {
   for (const char* name : {"layers.0.weight", "layers.0.bias", "head.weight", "head.bias"})
     p.push_back(leaf(flat, name));
   const at::Tensor x = at::linear(at::linear(data[0], p[0], p[1]).sigmoid() * mask, p[2], p[3]);
-  const auto grads = torch::autograd::grad({at::cross_entropy_loss(x, data[1], {}, at::Reduction::Sum)}, p);
+  const auto grads =
+      torch::autograd::grad({at::cross_entropy_loss(x, data[1], {}, at::Reduction::Sum)}, p);
   EXPECT_TRUE(near(gradient(flat, "layers.0.weight"), grads[0], 1e-5));  // float32 in another order
   EXPECT_TRUE(near(gradient(flat, "head.weight"), grads[2], 1e-5));
 }
@@ -255,7 +267,8 @@ TEST(Mlp, ARegressionHasOutputsInPlaceOfClasses) {
   const at::Tensor& output = flat.runner->border("logits");
   EXPECT_EQ(output.sizes().vec(), (std::vector<int64_t>{6, 2}));
   EXPECT_EQ(flat.runner->loss().count, 12);
-  EXPECT_NEAR(flat.runner->loss().sum, at::mse_loss(output, data[1], at::Reduction::Sum).item<double>(), 1e-5);
+  EXPECT_NEAR(flat.runner->loss().sum,
+              at::mse_loss(output, data[1], at::Reduction::Sum).item<double>(), 1e-5);
   job.loss.kind = "bce";
   EXPECT_EQ(make_model(job).task, Task::kBinary);
 }

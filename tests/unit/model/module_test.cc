@@ -18,7 +18,9 @@ namespace {
 namespace nn = torch::nn;
 
 struct Pair : nn::Module {
-  Pair() : left(register_module("left", nn::Linear(3, 2))), right(register_module("right", nn::Linear(3, 2))) {}
+  Pair()
+      : left(register_module("left", nn::Linear(3, 2))),
+        right(register_module("right", nn::Linear(3, 2))) {}
   std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& a, const at::Tensor& b) {
     return {left(a) + right(b), right(a)};
   }
@@ -68,9 +70,9 @@ std::string refusal(const Block& block) {
 }  // namespace
 
 TEST(Module, ParametersKeepTheirNamesAndGetInitsByKind) {
-  const Block block =
-      adapt("net", nn::Sequential(nn::Linear(3, 4), nn::LayerNorm(nn::LayerNormOptions({4})), nn::GELU()),
-            {{"x", {2, 3}}}, {{"y", {2, 4}}});
+  const Block block = adapt(
+      "net", nn::Sequential(nn::Linear(3, 4), nn::LayerNorm(nn::LayerNormOptions({4})), nn::GELU()),
+      {{"x", {2, 3}}}, {{"y", {2, 4}}});
   ASSERT_EQ(block.parameters.size(), 4u);
   EXPECT_EQ(block.parameters[0].name, "0.weight");
   EXPECT_EQ(block.parameters[0].dims, (std::vector<int64_t>{4, 3}));
@@ -97,7 +99,8 @@ TEST(Module, GradientsEqualThoseOfTheBareModuleBitForBit) {
   y.backward(mine.grad_out[0]);
   EXPECT_TRUE(at::equal(mine.out[0], y));
   EXPECT_TRUE(at::equal(mine.grad_in[0], x.grad()));
-  for (size_t i = 0; i < parameters.size(); ++i) EXPECT_TRUE(at::equal(mine.gradients[i], parameters[i].grad())) << i;
+  for (size_t i = 0; i < parameters.size(); ++i)
+    EXPECT_TRUE(at::equal(mine.gradients[i], parameters[i].grad())) << i;
 }
 
 TEST(Module, TakesItsValuesFromTheUnitsMemoryAtEveryPass) {
@@ -108,26 +111,32 @@ TEST(Module, TakesItsValuesFromTheUnitsMemoryAtEveryPass) {
   mine.parameters[0].data_ptr<float>()[0] += 1;  // as an optimizer does
   mine.forward();
   EXPECT_FALSE(at::equal(before, mine.out[0]));
-  EXPECT_TRUE(at::equal(mine.out[0], at::linear(mine.in[0], mine.parameters[0], mine.parameters[1])));
+  EXPECT_TRUE(
+      at::equal(mine.out[0], at::linear(mine.in[0], mine.parameters[0], mine.parameters[1])));
 }
 
 TEST(Module, SeveralInputsAndOutputsGoByTheirOrder) {
-  const Block block =
-      adapt("pair", std::make_shared<Pair>(), {{"a", {5, 3}}, {"b", {5, 3}}}, {{"s", {5, 2}}, {"r", {5, 2}}});
+  const Block block = adapt("pair", std::make_shared<Pair>(), {{"a", {5, 3}}, {"b", {5, 3}}},
+                            {{"s", {5, 2}}, {"r", {5, 2}}});
   Tensors1 mine(block);
   mine.run();
-  EXPECT_TRUE(at::equal(mine.out[1], at::linear(mine.in[0], mine.parameters[2], mine.parameters[3])));
+  EXPECT_TRUE(
+      at::equal(mine.out[1], at::linear(mine.in[0], mine.parameters[2], mine.parameters[3])));
   EXPECT_TRUE(at::allclose(mine.grad_in[1], mine.grad_out[0].mm(mine.parameters[2])));
-  const Block wrong = adapt("pair", std::make_shared<Pair>(), {{"a", {5, 3}}}, {{"s", {5, 2}}, {"r", {5, 2}}});
-  EXPECT_NE(refusal(wrong).find("forward does not take 1 tensors"), std::string::npos) << refusal(wrong);
+  const Block wrong =
+      adapt("pair", std::make_shared<Pair>(), {{"a", {5, 3}}}, {{"s", {5, 2}}, {"r", {5, 2}}});
+  EXPECT_NE(refusal(wrong).find("forward does not take 1 tensors"), std::string::npos)
+      << refusal(wrong);
 }
 
 TEST(Module, ABufferChangedInForwardIsRefused) {
   const Block tracked = adapt("norm", nn::BatchNorm1d(3), {{"x", {5, 3}}}, {{"y", {5, 3}}});
-  EXPECT_NE(refusal(tracked).find("buffer running_mean changed in forward"), std::string::npos) << refusal(tracked);
+  EXPECT_NE(refusal(tracked).find("buffer running_mean changed in forward"), std::string::npos)
+      << refusal(tracked);
   EXPECT_NE(refusal(tracked).find("AdaptOptions::buffers"), std::string::npos);
-  const Block plain = adapt("norm", nn::BatchNorm1d(nn::BatchNorm1dOptions(3).track_running_stats(false)),
-                            {{"x", {5, 3}}}, {{"y", {5, 3}}});
+  const Block plain =
+      adapt("norm", nn::BatchNorm1d(nn::BatchNorm1dOptions(3).track_running_stats(false)),
+            {{"x", {5, 3}}}, {{"y", {5, 3}}});
   EXPECT_EQ(refusal(plain), "");
 }
 
@@ -137,7 +146,8 @@ TEST(Module, BatchNormProposesTorchsOwnUpdateForEveryMicroBatch) {
     ASSERT_EQ(block.parameters.size(), 4u) << "num_batches_tracked is no state";
     EXPECT_EQ(block.parameters[2].name, "running_mean");
     EXPECT_EQ(block.parameters[2].role, Role::kMeanBuffer);
-    EXPECT_EQ(*block.parameters[3].init.values, std::vector<float>(3, 1.0f)) << "it starts as the module has it";
+    EXPECT_EQ(*block.parameters[3].init.values, std::vector<float>(3, 1.0f))
+        << "it starts as the module has it";
     Tensors1 mine(block);
     mine.parameters[3].abs_();
     const at::Tensor mean = mine.parameters[2].clone(), var = mine.parameters[3].clone();
@@ -164,7 +174,8 @@ TEST(Module, BatchNormProposesTorchsOwnUpdateForEveryMicroBatch) {
       expected_mean += bare->running_mean;
       expected_var += bare->running_var;
     }
-    EXPECT_TRUE(at::equal(mine.parameters[2], mean)) << "the unit's value changes at the commit only";
+    EXPECT_TRUE(at::equal(mine.parameters[2], mean))
+        << "the unit's value changes at the commit only";
     EXPECT_TRUE(at::equal(mean_sum / 2, expected_mean / 2));
     EXPECT_TRUE(at::equal(var_sum / 2, expected_var / 2));
 
@@ -172,15 +183,17 @@ TEST(Module, BatchNormProposesTorchsOwnUpdateForEveryMicroBatch) {
     mine.parameters[2].copy_(expected_mean / 2);  // the commit
     mine.parameters[3].copy_(expected_var / 2);
     mine.forward();
-    const at::Tensor bare = at::batch_norm(mine.in[0], mine.parameters[0], mine.parameters[1], expected_mean / 2,
-                                           expected_var / 2, false, 0.1, 1e-5, false);
+    const at::Tensor bare =
+        at::batch_norm(mine.in[0], mine.parameters[0], mine.parameters[1], expected_mean / 2,
+                       expected_var / 2, false, 0.1, 1e-5, false);
     EXPECT_TRUE(at::equal(mine.out[0], bare)) << "evaluation reads the unit's statistics";
   };
   AdaptOptions all, by_name;
   all.buffers = {{"*", Role::kMeanBuffer}};
   by_name.buffers = {{"running_mean", Role::kMeanBuffer}, {"running_var", Role::kMeanBuffer}};
   nn::BatchNorm1d flat(3);
-  check(adapt("norm", flat, {{"x", {5, 3}}}, {{"y", {5, 3}}}, all), [] { return nn::BatchNorm1d(3); }, {5, 3});
+  check(adapt("norm", flat, {{"x", {5, 3}}}, {{"y", {5, 3}}}, all),
+        [] { return nn::BatchNorm1d(3); }, {5, 3});
   EXPECT_EQ(flat->num_batches_tracked.item<int64_t>(), 0) << "whole numbers keep their value";
   check(adapt("norm", nn::BatchNorm2d(3), {{"x", {2, 3, 4, 4}}}, {{"y", {2, 3, 4, 4}}}, by_name),
         [] { return nn::BatchNorm2d(3); }, {2, 3, 4, 4});
@@ -197,7 +210,8 @@ TEST(Module, ASumBufferProposesItsChange) {
   };
   AdaptOptions options;
   options.buffers = {{"seen", Role::kSumBuffer}};
-  const Block block = adapt("count", std::make_shared<Counting>(), {{"x", {3}}}, {{"y", {3}}}, options);
+  const Block block =
+      adapt("count", std::make_shared<Counting>(), {{"x", {3}}}, {{"y", {3}}}, options);
   EXPECT_EQ(*block.parameters[0].init.values, std::vector<float>{5});
   Tensors1 mine(block);
   mine.parameters[0].fill_(100);
@@ -219,14 +233,17 @@ TEST(Module, BuffersThatAreNotThereOrNotFloatAreRefused) {
     }
     return "";
   };
-  EXPECT_NE(declare("runing_mean").find("did you mean running_mean?"), std::string::npos) << declare("runing_mean");
+  EXPECT_NE(declare("runing_mean").find("did you mean running_mean?"), std::string::npos)
+      << declare("runing_mean");
   EXPECT_NE(declare("num_batches_tracked").find("not float32"), std::string::npos);
 }
 
 TEST(Module, DropoutMustBeDeclaredAndIsOffInEvaluation) {
   const std::vector<Border> x{{"x", {8, 8}}};
-  EXPECT_NE(refusal(adapt("drop", nn::Dropout(0.5), x, x)).find("draws from torch's generator"), std::string::npos);
-  EXPECT_EQ(refusal(adapt("drop", nn::Dropout(0.0), x, x)), "") << "dropout of nothing draws nothing";
+  EXPECT_NE(refusal(adapt("drop", nn::Dropout(0.5), x, x)).find("draws from torch's generator"),
+            std::string::npos);
+  EXPECT_EQ(refusal(adapt("drop", nn::Dropout(0.0), x, x)), "")
+      << "dropout of nothing draws nothing";
   AdaptOptions options;
   options.draws = true;
   const Block block = adapt("drop", nn::Dropout(0.5), x, x, options);

@@ -17,7 +17,8 @@ namespace tutti::named_case {
 inline std::pair<int, int> place_of(const FlatModel& flat, const std::string& name) {
   for (size_t b = 0; b < flat.shape.blocks.size(); ++b)
     for (size_t p = 0; p < flat.shape.blocks[b].parameters.size(); ++p)
-      if (flat.shape.blocks[b].parameters[p].name == name) return {static_cast<int>(b), static_cast<int>(p)};
+      if (flat.shape.blocks[b].parameters[p].name == name)
+        return {static_cast<int>(b), static_cast<int>(p)};
   ADD_FAILURE() << "no parameter is called " << name;
   return {0, 0};
 }

@@ -1,5 +1,5 @@
-// A rank's buffers and instructions by hand, for tests that run a model through PlanRunner: every micro-batch in flight
-// has buffers of its own, and columns exchange by plain loops.
+// A rank's buffers and instructions by hand, for tests that run a model through PlanRunner: every
+// micro-batch in flight has buffers of its own, and columns exchange by plain loops.
 #pragma once
 
 #include <ATen/ops/empty.h>
@@ -59,9 +59,11 @@ class PlanCase {
     if (options.recompute)
       for (int m = 0; m < options.micro_batches; ++m)
         for (size_t w = 0; w < places.size(); ++w)
-          program.queues[0].instructions.push_back(instruction(Op::kForward, w, m, Part::kBoth, true));
+          program.queues[0].instructions.push_back(
+              instruction(Op::kForward, w, m, Part::kBoth, true));
     runner = std::make_unique<PlanRunner>(
-        model, shape, program, [this](int b) { return reinterpret_cast<std::byte*>(memory[b].get()); }, accounts,
+        model, shape, program,
+        [this](int b) { return reinterpret_cast<std::byte*>(memory[b].get()); }, accounts,
         options.runner);
   }
 
@@ -82,19 +84,24 @@ class PlanCase {
     for_layers([&](int layer, int s) { order.emplace_back(layer, s); });
     for (size_t i = order.size(); i-- > 0;) {
       if (part != Part::kWeight) exchange(order[i].first, order[i].second, micro, false);
-      for (int c = shape.columns; c-- > 0;) backward(at(order[i].first, order[i].second, c), micro, data, part);
+      for (int c = shape.columns; c-- > 0;)
+        backward(at(order[i].first, order[i].second, c), micro, data, part);
     }
   }
-  static Pass pass(int micro) { return {.seed = 5, .step = 12, .lane = 0, .micro = micro, .first_sample = 40 + micro}; }
+  static Pass pass(int micro) {
+    return {.seed = 5, .step = 12, .lane = 0, .micro = micro, .first_sample = 40 + micro};
+  }
   Loss loss(int micro, int column = 0) {
-    return runner->loss(instruction(Op::kForward, at(shape.layers() - 1, last_segment(shape.layers() - 1), column),
-                                    micro, Part::kBoth));
+    return runner->loss(
+        instruction(Op::kForward, at(shape.layers() - 1, last_segment(shape.layers() - 1), column),
+                    micro, Part::kBoth));
   }
 
   const float* gradient(int micro, int unit, const ParameterShape& p, int extra = -1) const {
     if (extra < 0) return floats(own_gradients[micro][unit]) + p.offset;
     if (!options.apart) return floats(own_gradients[micro][unit]) + p.extra_gradients[extra];
-    return floats(extra_gradients[micro][unit]) + p.extra_gradients[extra] - shape.blocks[unit].unit_size;
+    return floats(extra_gradients[micro][unit]) + p.extra_gradients[extra] -
+           shape.blocks[unit].unit_size;
   }
   /// Every gradient of the micro-batch, those of further users of shared parameters, too.
   void expect_gradients(int micro, const std::vector<float*>& expected) const {
@@ -102,11 +109,14 @@ class PlanCase {
       for (const ParameterShape& p : shape.blocks[b].parameters)
         for (int e = -1; e < static_cast<int>(p.extra_gradients.size()); ++e)
           EXPECT_EQ(std::memcmp(gradient(micro, static_cast<int>(b), p, e),
-                                expected[b] + (e < 0 ? p.offset : p.extra_gradients[e]), p.size * sizeof(float)),
+                                expected[b] + (e < 0 ? p.offset : p.extra_gradients[e]),
+                                p.size * sizeof(float)),
                     0)
               << p.name << ", user " << e << ", micro-batch " << micro;
   }
-  void poison(int buffer) { std::memset(memory[buffer].get(), 0xff, program.buffers[buffer].bytes); }
+  void poison(int buffer) {
+    std::memset(memory[buffer].get(), 0xff, program.buffers[buffer].bytes);
+  }
   void poison(BufferKind kind) {
     for (size_t b = 0; b < program.buffers.size(); ++b)
       if (program.buffers[b].kind == kind) poison(static_cast<int>(b));
@@ -138,7 +148,8 @@ class PlanCase {
     return static_cast<int>(shape.blocks[shape.block_at(layer, 0)].segments.size()) - 1;
   }
   size_t at(int layer, int s, int column) const {
-    return std::find(places.begin(), places.end(), std::pair{shape.block_at(layer, column), s}) - places.begin();
+    return std::find(places.begin(), places.end(), std::pair{shape.block_at(layer, column), s}) -
+           places.begin();
   }
   int before(size_t w) const {
     const auto [block, s] = places[w];
@@ -178,13 +189,16 @@ class PlanCase {
         copies.push_back(add(BufferKind::kParameter, behind_bytes, unit, behind));
         for (const ParameterShape& p : block.parameters)
           for (int64_t offset : p.extra_gradients)
-            std::copy_n(from[b] + p.offset, p.size, floats(copies.back()) + offset - block.unit_size);
+            std::copy_n(from[b] + p.offset, p.size,
+                        floats(copies.back()) + offset - block.unit_size);
       }
       for (int m = 0; m < options.micro_batches; ++m) {
-        own_gradients[m].push_back(options.apart
-                                       ? add(BufferKind::kGradient, block.unit_size * 4, unit, {0, block.unit_size})
-                                       : add(BufferKind::kGradient, block.gradient_size * 4, unit));
-        if (options.apart) extra_gradients[m].push_back(add(BufferKind::kGradient, behind_bytes, unit, behind));
+        own_gradients[m].push_back(
+            options.apart
+                ? add(BufferKind::kGradient, block.unit_size * 4, unit, {0, block.unit_size})
+                : add(BufferKind::kGradient, block.gradient_size * 4, unit));
+        if (options.apart)
+          extra_gradients[m].push_back(add(BufferKind::kGradient, behind_bytes, unit, behind));
       }
     }
   }
@@ -198,9 +212,11 @@ class PlanCase {
       for (const InputShape& in : s.inputs)
         flow.in.push_back(in.data ? add(BufferKind::kData, 0) : all[before(w)].read[in.index]);
       for (const OutputShape& out : s.outputs) {
-        flow.out.push_back(out.same_as >= 0 ? flow.in[out.same_as] : add(BufferKind::kBorder, out.bytes));
-        all[w].read.push_back(out.exchange == Exchange::kNone ? flow.out.back()
-                                                              : add(BufferKind::kBorder, out.read_bytes));
+        flow.out.push_back(out.same_as >= 0 ? flow.in[out.same_as]
+                                            : add(BufferKind::kBorder, out.bytes));
+        all[w].read.push_back(out.exchange == Exchange::kNone
+                                  ? flow.out.back()
+                                  : add(BufferKind::kBorder, out.read_bytes));
       }
       flow.saved = add(BufferKind::kSaved, s.saved_bytes);
       flow.deferred = add(BufferKind::kMessage, s.deferred_bytes);
@@ -217,9 +233,10 @@ class PlanCase {
           if (readers[i].data || !readers[i].wanted) continue;
           const OutputShape& out = s.outputs[readers[i].index];
           int& grad = flow.grad_out[readers[i].index];
-          grad = out.exchange == Exchange::kNone     ? all[next[w]].flow.grad_in[i]
-                 : out.exchange == Exchange::kGather ? add(BufferKind::kBorder, out.bytes)
-                                                     : add(BufferKind::kBorder, out.read_bytes * shape.columns);
+          grad = out.exchange == Exchange::kNone ? all[next[w]].flow.grad_in[i]
+                 : out.exchange == Exchange::kGather
+                     ? add(BufferKind::kBorder, out.bytes)
+                     : add(BufferKind::kBorder, out.read_bytes * shape.columns);
         }
       }
       for (size_t j = 0; j < s.outputs.size(); ++j)
@@ -248,7 +265,8 @@ class PlanCase {
     if (op == Op::kForward) return i;
     i.flow.gradients.push_back({i.block, own_gradients[micro][i.block]});
     for (int unit : shape.blocks[i.block].writes_units)
-      i.flow.gradients.push_back({unit, (options.apart ? extra_gradients : own_gradients)[micro][unit]});
+      i.flow.gradients.push_back(
+          {unit, (options.apart ? extra_gradients : own_gradients)[micro][unit]});
     return i;
   }
 
@@ -276,7 +294,8 @@ class PlanCase {
         to.push_back(floats(mine.flow.grad_out[j]));
       }
       const bool gathers = (outputs[j].exchange == Exchange::kGather) == forth;
-      const int64_t whole = std::max(outputs[j].bytes, outputs[j].read_bytes) / 4, part = whole / columns;
+      const int64_t whole = std::max(outputs[j].bytes, outputs[j].read_bytes) / 4,
+                    part = whole / columns;
       for (int c = 0; c < columns; ++c)
         for (int64_t i = 0; i < (gathers ? whole : part); ++i) {
           if (gathers) {

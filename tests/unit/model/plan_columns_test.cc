@@ -47,21 +47,22 @@ struct Units {
       memory.push_back(FlatModel::aligned(block.unit_size, 0));
       values.push_back(memory.back().get());
       for (const ParameterShape& p : block.parameters)
-        at::from_blob(values.back() + p.offset, p.dims).copy_(wave(p.dims, static_cast<double>(p.offset), 0.2));
+        at::from_blob(values.back() + p.offset, p.dims)
+            .copy_(wave(p.dims, static_cast<double>(p.offset), 0.2));
     }
   }
   std::vector<FlatModel::Floats> memory;
   std::vector<float*> values;
 };
 
-// Two columns of a layer with its input gathered and its output scattered, a residual that is passed on, and a scale
-// that the columns share; every column computes its rows of the loss.
+// Two columns of a layer with its input gathered and its output scattered, a residual that is
+// passed on, and a scale that the columns share; every column computes its rows of the loss.
 constexpr int64_t kRows = 8, kWidth = 6, kHalf = kRows / 2;
 
 Block column_block(int c) {
   const std::string slice = ".slice" + std::to_string(c);
-  const Border tokens{"tokens", {kRows, kWidth}}, x{"x", {kHalf, kWidth}}, whole{"normal", {kRows, kWidth}},
-      sum{"sum", {kRows, kWidth}};
+  const Border tokens{"tokens", {kRows, kWidth}}, x{"x", {kHalf, kWidth}},
+      whole{"normal", {kRows, kWidth}}, sum{"sum", {kRows, kWidth}};
   Border gathered{"normal", {kHalf, kWidth}}, passed = x, scattered = sum;
   gathered.exchange = Exchange::kGather;
   passed.same_as = "x";
@@ -71,8 +72,8 @@ Block column_block(int c) {
   block.name = "layer" + slice;
   block.parameters = {{"scale", {kWidth}, normal, c == 0 ? "" : "layer.slice0/scale"},
                       {"up", {kWidth, kWidth}, normal, {}}};
-  const auto part = [&](std::string name, std::vector<Border> in, std::vector<Border> out, int first, int count,
-                        std::function<List(Tensors, Tensors)> f) {
+  const auto part = [&](std::string name, std::vector<Border> in, std::vector<Border> out,
+                        int first, int count, std::function<List(Tensors, Tensors)> f) {
     AutogradSegment::Spec spec;
     spec.name = std::move(name);
     spec.inputs = std::move(in);
@@ -82,8 +83,11 @@ Block column_block(int c) {
     spec.function = [f = std::move(f)](const Pass&, Tensors p, Tensors in) { return f(p, in); };
     block.segments.push_back(std::make_unique<AutogradSegment>(std::move(spec)));
   };
-  part("cut", {tokens}, {x}, 0, 0, [c](Tensors, Tensors in) { return List{in[0].narrow(0, c * kHalf, kHalf) * 1.5}; });
-  part("norm", {x}, {gathered, passed}, 0, 1, [](Tensors p, Tensors in) { return List{in[0] * p[0], in[0]}; });
+  part("cut", {tokens}, {x}, 0, 0,
+       [c](Tensors, Tensors in) { return List{in[0].narrow(0, c * kHalf, kHalf) * 1.5}; });
+  part("norm", {x}, {gathered, passed}, 0, 1, [](Tensors p, Tensors in) {
+    return List{in[0] * p[0], in[0]};
+  });
   part("up", {x, whole}, {passed, scattered}, 1, 1, [](Tensors p, Tensors in) {
     return List{in[0], at::gelu(at::linear(in[1], p[0]))};
   });
@@ -91,17 +95,18 @@ Block column_block(int c) {
 }
 
 Block column_loss(int c) {
-  const Border x{"x", {kHalf, kWidth}}, sum{"sum", {kHalf, kWidth}}, targets{"targets", {kRows}, at::kLong},
-      loss{"loss", {2}, at::kDouble};
-  return adapt("loss.slice" + std::to_string(c),
-               {{"head", {kWidth, kWidth}, {Init::Kind::kNormal, 0.5}, c == 0 ? "" : "loss.slice0/head"}},
-               [c](Tensors p, Tensors in) {
-                 const at::Tensor mine = in[2].narrow(0, c * kHalf, kHalf);
-                 const at::Tensor sum =
-                     at::cross_entropy_loss(at::linear(in[0] + in[1], p[0]), mine, {}, at::Reduction::Sum);
-                 return List{at::cat({sum.reshape({1}), at::ones({1})}).to(at::kDouble)};
-               },
-               {x, sum, targets}, {loss});
+  const Border x{"x", {kHalf, kWidth}}, sum{"sum", {kHalf, kWidth}},
+      targets{"targets", {kRows}, at::kLong}, loss{"loss", {2}, at::kDouble};
+  return adapt(
+      "loss.slice" + std::to_string(c),
+      {{"head", {kWidth, kWidth}, {Init::Kind::kNormal, 0.5}, c == 0 ? "" : "loss.slice0/head"}},
+      [c](Tensors p, Tensors in) {
+        const at::Tensor mine = in[2].narrow(0, c * kHalf, kHalf);
+        const at::Tensor sum =
+            at::cross_entropy_loss(at::linear(in[0] + in[1], p[0]), mine, {}, at::Reduction::Sum);
+        return List{at::cat({sum.reshape({1}), at::ones({1})}).to(at::kDouble)};
+      },
+      {x, sum, targets}, {loss});
 }
 
 Model column_model() {
@@ -129,26 +134,31 @@ TEST(PlanColumns, ColumnsThatExchangeAreOneGraph) {
     at::from_blob(values[unit] + p.offset, p.dims).copy_(wave(p.dims, phase));
     return wave(p.dims, phase).requires_grad_();
   };
-  const at::Tensor scale = fill(0, 0, 0.3), up0 = fill(0, 1, 0.6), up1 = fill(1, 0, 0.9), head = fill(2, 0, 1.2);
-  const at::Tensor scale1 = scale.detach().clone().requires_grad_(), head1 = head.detach().clone().requires_grad_();
+  const at::Tensor scale = fill(0, 0, 0.3), up0 = fill(0, 1, 0.6), up1 = fill(1, 0, 0.9),
+                   head = fill(2, 0, 1.2);
+  const at::Tensor scale1 = scale.detach().clone().requires_grad_(),
+                   head1 = head.detach().clone().requires_grad_();
 
   PlanCase plan(column_model(), values, {.micro_batches = 2});
   for (int m = 0; m < 2; ++m) plan.forward_all(m, data_of(like, m, kWidth));
   for (int m = 0; m < 2; ++m) {
     const List data = data_of(like, m, kWidth);
     plan.backward_all(m, data);
-    const at::Tensor x0 = data[0].narrow(0, 0, kHalf) * 1.5, x1 = data[0].narrow(0, kHalf, kHalf) * 1.5;
+    const at::Tensor x0 = data[0].narrow(0, 0, kHalf) * 1.5,
+                     x1 = data[0].narrow(0, kHalf, kHalf) * 1.5;
     const at::Tensor whole = at::cat({x0 * scale, x1 * scale1});
     const at::Tensor sum = at::gelu(at::linear(whole, up0)) + at::gelu(at::linear(whole, up1));
     const auto end = [&](const at::Tensor& x, int64_t row, const at::Tensor& w) {
-      return at::cross_entropy_loss(at::linear(x + sum.narrow(0, row, kHalf), w), data[1].narrow(0, row, kHalf), {},
-                                    at::Reduction::Sum);
+      return at::cross_entropy_loss(at::linear(x + sum.narrow(0, row, kHalf), w),
+                                    data[1].narrow(0, row, kHalf), {}, at::Reduction::Sum);
     };
     const at::Tensor loss0 = end(x0, 0, head), loss1 = end(x1, kHalf, head1);
-    const auto grads = torch::autograd::grad({loss0 + loss1}, {scale, scale1, up0, up1, head, head1});
+    const auto grads =
+        torch::autograd::grad({loss0 + loss1}, {scale, scale1, up0, up1, head, head1});
     const auto expect = [&](int unit, int parameter, int extra, const at::Tensor& grad) {
       const ParameterShape& p = shape.blocks[unit].parameters[parameter];
-      const at::Tensor got = at::from_blob(const_cast<float*>(plan.gradient(m, unit, p, extra)), p.dims);
+      const at::Tensor got =
+          at::from_blob(const_cast<float*>(plan.gradient(m, unit, p, extra)), p.dims);
       EXPECT_TRUE(at::equal(got, grad)) << p.name << " of user " << extra;
     };
     expect(0, 0, -1, grads[0]);

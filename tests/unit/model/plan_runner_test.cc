@@ -55,7 +55,8 @@ micro_batch_size = 6
 
 // A module's parameters are its own tensors, bound to the unit's memory.
 Model module_model() {
-  const Border x{"x", {6, 3}}, y{"y", {6, 7}}, logits{"logits", {6, 4}}, targets{"targets", {6}, at::kLong};
+  const Border x{"x", {6, 3}}, y{"y", {6, 7}}, logits{"logits", {6, 4}},
+      targets{"targets", {6}, at::kLong};
   Model model;
   model.data = {x, targets};
   model.blocks.push_back(adapt("first", torch::nn::Linear(3, 7), {x}, {y}));
@@ -89,7 +90,8 @@ class PlanRunnerKinds : public testing::TestWithParam<Kind> {
     flat = std::make_unique<FlatModel>(GetParam().make(), 3);
     stir(*flat);
     plan = std::make_unique<PlanCase>(GetParam().make(), flat->unit_pointers, options);
-    for (int m = 0; m < options.micro_batches; ++m) data.push_back(data_of(flat->model, m, GetParam().classes));
+    for (int m = 0; m < options.micro_batches; ++m)
+      data.push_back(data_of(flat->model, m, GetParam().classes));
   }
 
   std::unique_ptr<FlatModel> flat;
@@ -113,10 +115,12 @@ TEST_P(PlanRunnerKinds, ParametersMayLieElsewhereInBackward) {
   start({.micro_batches = 2, .moving = true});
   for (int step = 0; step < 2; ++step) {
     for (size_t b = 0; b < plan->values.size(); ++b)
-      std::copy_n(flat->unit_pointers[b], flat->shape.blocks[b].unit_size, plan->floats(plan->values[b]));
+      std::copy_n(flat->unit_pointers[b], flat->shape.blocks[b].unit_size,
+                  plan->floats(plan->values[b]));
     for (int m = 0; m < 2; ++m) plan->forward_all(m, data[m]);
     for (size_t b = 0; b < plan->values.size(); ++b) {
-      std::swap_ranges(plan->floats(plan->values[b]), plan->floats(plan->values[b]) + flat->shape.blocks[b].unit_size,
+      std::swap_ranges(plan->floats(plan->values[b]),
+                       plan->floats(plan->values[b]) + flat->shape.blocks[b].unit_size,
                        plan->floats(plan->moved[b]));
       plan->poison(plan->values[b]);
     }
@@ -151,7 +155,8 @@ TEST_P(PlanRunnerKinds, AForwardThatComesAgainLeavesOnlyItsOutputs) {
 TEST_P(PlanRunnerParts, InputAndWeightPartsAreTheWhole) {
   start({.micro_batches = 2});
   for (const BlockShape& block : plan->shape.blocks)
-    for (const SegmentShape& s : block.segments) ASSERT_TRUE(s.splits) << block.name << " " << s.name;
+    for (const SegmentShape& s : block.segments)
+      ASSERT_TRUE(s.splits) << block.name << " " << s.name;
   for (int m = 0; m < 2; ++m) plan->forward_all(m, data[m]);
   for (int m = 0; m < 2; ++m) plan->backward_all(m, data[m], Part::kInput);
   for (int m = 0; m < 2; ++m)  // the gradients of borders are gone
@@ -170,7 +175,8 @@ std::string name_of(const testing::TestParamInfo<Kind>& info) { return info.para
 
 INSTANTIATE_TEST_SUITE_P(All, PlanRunnerKinds,
                          testing::Values(kGpt, kMlp, Kind{"modules", module_model, 4},
-                                         Kind{"gpt_under_autograd", [] { return make_model(gpt_job(true)); }, 29}),
+                                         Kind{"gpt_under_autograd",
+                                              [] { return make_model(gpt_job(true)); }, 29}),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(All, PlanRunnerParts, testing::Values(kGpt, kMlp), name_of);
 
@@ -194,7 +200,8 @@ Model low_model() {
   model.data = {{"x", {6, 3}}, targets};
   Block block;
   block.name = "low";
-  block.parameters = {{"bias", {5}, {Init::Kind::kNormal, 1}, {}}, {"weight", {5}, {Init::Kind::kNormal, 1}, {}}};
+  block.parameters = {{"bias", {5}, {Init::Kind::kNormal, 1}, {}},
+                      {"weight", {5}, {Init::Kind::kNormal, 1}, {}}};
   block.segments.push_back(std::make_unique<ReadsLow>());
   model.blocks.push_back(std::move(block));
   model.blocks.push_back(cross_entropy_block("loss", logits, targets));
@@ -205,7 +212,8 @@ Model low_model() {
 
 TEST(PlanRunner, CopiesOfParametersLieAsTheParametersDo) {
   FlatModel flat(low_model(), 3);
-  const at::Tensor copy = at::from_blob(flat.unit_pointers[0], {flat.shape.blocks[0].unit_size}).to(at::kBFloat16);
+  const at::Tensor copy =
+      at::from_blob(flat.unit_pointers[0], {flat.shape.blocks[0].unit_size}).to(at::kBFloat16);
   PlanCaseOptions options;
   options.runner.precision = at::kBFloat16;
   options.runner.low_memory = [&](int) { return copy.data_ptr(); };

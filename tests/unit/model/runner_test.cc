@@ -22,7 +22,8 @@ namespace {
 
 using List = std::vector<at::Tensor>;
 
-// Tied embeddings, a block of two segments, a skip that travels through a border, and a loss block without parameters.
+// Tied embeddings, a block of two segments, a skip that travels through a border, and a loss block
+// without parameters.
 Model tied_model() {
   const Border tokens{"tokens", {8}, at::kLong}, targets{"targets", {8}, at::kLong}, x{"x", {8, 5}},
       skip{"skip", {8, 5}}, logits{"logits", {8, 11}};
@@ -35,20 +36,23 @@ Model tied_model() {
                                  return List{y, y * 2};
                                },
                                {tokens}, {x, skip}));
-  model.blocks.push_back(adapt("middle", {{"weight", {5, 5}, normal, {}}, {"bias", {5}, normal, {}}},
+  model.blocks.push_back(adapt("middle",
+                               {{"weight", {5, 5}, normal, {}}, {"bias", {5}, normal, {}}},
                                [](Tensors p, Tensors in) {
                                  return List{in[0], at::gelu(at::linear(in[1], p[0], p[1]))};
                                },
                                {skip, x}, {skip, x}));
-  model.blocks.push_back(adapt("head", {{"table", {11, 5}, {}, "embed/table"}},
-                               [](Tensors p, Tensors in) { return List{at::linear(in[0] + in[1], p[0])}; }, {x, skip},
-                               {logits}));
+  model.blocks.push_back(
+      adapt("head", {{"table", {11, 5}, {}, "embed/table"}},
+            [](Tensors p, Tensors in) { return List{at::linear(in[0] + in[1], p[0])}; }, {x, skip},
+            {logits}));
   model.blocks.push_back(cross_entropy_block("loss", logits, targets));
   return model;
 }
 
 List tied_data() {
-  return {at::arange(8, at::kLong).mul(3).remainder(11), at::arange(8, at::kLong).mul(5).remainder(11)};
+  return {at::arange(8, at::kLong).mul(3).remainder(11),
+          at::arange(8, at::kLong).mul(5).remainder(11)};
 }
 
 }  // namespace
@@ -61,8 +65,10 @@ TEST(ModelRunner, EqualsOneGraphOverTheWholeModelBitForBitWithSharedParameters) 
     flat.runner->backward_all({}, data, flat.gradient_pointers);
   }
 
-  const at::Tensor table = flat.value(0, 0).clone().requires_grad_(), again = flat.value(0, 0).clone().requires_grad_();
-  const at::Tensor w = flat.value(1, 0).clone().requires_grad_(), b = flat.value(1, 1).clone().requires_grad_();
+  const at::Tensor table = flat.value(0, 0).clone().requires_grad_(),
+                   again = flat.value(0, 0).clone().requires_grad_();
+  const at::Tensor w = flat.value(1, 0).clone().requires_grad_(),
+                   b = flat.value(1, 1).clone().requires_grad_();
   const at::Tensor y = at::embedding(table, data[0]);
   const at::Tensor logits = at::linear(at::gelu(at::linear(y, w, b)) + y * 2, again);
   const at::Tensor loss = at::cross_entropy_loss(logits, data[1], {}, at::Reduction::Sum);
@@ -71,7 +77,8 @@ TEST(ModelRunner, EqualsOneGraphOverTheWholeModelBitForBitWithSharedParameters) 
   EXPECT_TRUE(at::equal(flat.gradient(0, 0), grads[0])) << "the owner's own part";
   EXPECT_TRUE(at::equal(flat.gradient(1, 0), grads[1]));
   EXPECT_TRUE(at::equal(flat.gradient(1, 1), grads[2]));
-  EXPECT_TRUE(at::equal(flat.gradient(0, 0, 0), grads[3])) << "the user's part, behind the owner's unit";
+  EXPECT_TRUE(at::equal(flat.gradient(0, 0, 0), grads[3]))
+      << "the user's part, behind the owner's unit";
   EXPECT_EQ(flat.runner->loss().count, 8);
 }
 
@@ -110,9 +117,10 @@ TEST(ModelRunner, EvaluationLeavesNothingBehindAndChangesNothing) {
 
 TEST(ModelRunner, BordersAreAccounted) {
   FlatModel flat(tied_model(), 3);
-  // x and skip twice and logits, each on 256-byte borders, and the loss; then gradients of two inputs, which take
-  // turns: (x or logits, x) and (skip, skip).
-  EXPECT_EQ(flat.accounts.current(BufferKind::kBorder), (4 * 256 + 512 + 256) + (512 + 256 + 2 * 256));
+  // x and skip twice and logits, each on 256-byte borders, and the loss; then gradients of two
+  // inputs, which take turns: (x or logits, x) and (skip, skip).
+  EXPECT_EQ(flat.accounts.current(BufferKind::kBorder),
+            (4 * 256 + 512 + 256) + (512 + 256 + 2 * 256));
   EXPECT_THROW(flat.runner->border("hidden"), Error);
 }
 

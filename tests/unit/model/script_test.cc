@@ -29,7 +29,8 @@ namespace {
 class File {
  public:
   explicit File(const std::string& name)
-      : path(std::filesystem::temp_directory_path() / fmt::format("tutti_{}_{}.pt", ::getpid(), name)) {}
+      : path(std::filesystem::temp_directory_path() /
+             fmt::format("tutti_{}_{}.pt", ::getpid(), name)) {}
   ~File() { std::filesystem::remove(path); }
   File(const File&) = delete;
   File& operator=(const File&) = delete;
@@ -80,7 +81,8 @@ std::string refusal(const Job& job) {
   return "";
 }
 
-const char* const kForward = "  return torch.linear(torch.relu(self.layer1.forward(x)), self.head)\n";
+const char* const kForward =
+    "  return torch.linear(torch.relu(self.layer1.forward(x)), self.head)\n";
 
 }  // namespace
 
@@ -108,18 +110,22 @@ TEST(Script, TrainsAsAutogradOverTheSameOperatorsBitForBit) {
   const at::Tensor features = numbers({6, 3}, 5), targets = at::arange(6, at::kLong).remainder(4);
   const std::vector<at::Tensor> data{features, targets};
   double first = 0, last = 0;
-  for (int step = 0; step < 20; ++step) {  // enough for torch's profiling executor to rewrite the graph, if it were on
+  // enough for torch's profiling executor to rewrite the graph, if it were on
+  for (int step = 0; step < 20; ++step) {
     flat.runner->forward_all({}, data);
     flat.runner->backward_all({}, data, flat.gradient_pointers);
     (step == 0 ? first : last) = flat.runner->loss().sum;
 
     for (at::Tensor* p : {&w, &b, &head}) *p = p->detach().requires_grad_();
     const at::Tensor logits = at::linear(at::relu(at::linear(features, w, b)), head);
-    const auto grads =
-        torch::autograd::grad({at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum)}, {w, b, head});
+    const auto grads = torch::autograd::grad(
+        {at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum)}, {w, b, head});
     int next = 0;
-    for (auto [name, p] : {std::pair{"script.layer1.weight", &w}, {"script.layer1.bias", &b}, {"script.head", &head}}) {
-      ASSERT_TRUE(at::equal(flat.gradient(0, place[name]), grads[next])) << name << " in step " << step;
+    for (auto [name, p] : {std::pair{"script.layer1.weight", &w},
+                           {"script.layer1.bias", &b},
+                           {"script.head", &head}}) {
+      ASSERT_TRUE(at::equal(flat.gradient(0, place[name]), grads[next]))
+          << name << " in step " << step;
       flat.value(0, place[name]).sub_(flat.gradient(0, place[name]), 0.05);
       *p = p->detach().sub(grads[next++], 0.05);
     }
@@ -138,7 +144,8 @@ TEST(Script, BuffersThatForwardChangesAreMeanBuffersAndOthersStay) {
        "  h = self.layer1.forward(x + self.shift)\n"
        "  if self.training:\n"
        "    self.seen = self.seen + 1\n"
-       "  h = torch.batch_norm(h, None, None, self.mean, self.var, self.training, 0.1, 0.00001, False)\n"
+       "  h = torch.batch_norm(h, None, None, self.mean, self.var, self.training, 0.1, 0.00001, "
+       "False)\n"
        "  return torch.linear(h, self.head)\n",
        file);
   FlatModel flat(make_model(job_of(file.path)), 1);
@@ -147,7 +154,8 @@ TEST(Script, BuffersThatForwardChangesAreMeanBuffersAndOthersStay) {
   EXPECT_EQ(parameters[3].name, "script.mean");
   EXPECT_EQ(parameters[4].name, "script.var");
   EXPECT_EQ(parameters[3].role, Role::kMeanBuffer);
-  EXPECT_TRUE(at::equal(flat.value(0, 3), at::zeros({8}))) << "the pass that looked for them left no trace";
+  EXPECT_TRUE(at::equal(flat.value(0, 3), at::zeros({8})))
+      << "the pass that looked for them left no trace";
 
   const at::Tensor features = numbers({6, 3}, 5);
   const std::vector<at::Tensor> data{features, at::arange(6, at::kLong).remainder(4)};
@@ -165,8 +173,8 @@ TEST(Script, BuffersThatForwardChangesAreMeanBuffersAndOthersStay) {
   flat.value(0, 3).copy_(mean);
   flat.value(0, 4).copy_(var);
   flat.runner->forward_all(evaluation, data);
-  const at::Tensor expected =
-      at::linear(at::batch_norm(hidden, {}, {}, mean, var, false, 0.1, 1e-5, false), numbers({4, 8}, 3));
+  const at::Tensor expected = at::linear(
+      at::batch_norm(hidden, {}, {}, mean, var, false, 0.1, 1e-5, false), numbers({4, 8}, 3));
   EXPECT_TRUE(at::equal(flat.runner->border("logits"), expected));
 }
 
@@ -183,10 +191,12 @@ TEST(Script, DrawsAreNoticedAndReseededForEveryMicroBatch) {
   EXPECT_TRUE(flat.model.blocks[0].segments[0]->draws());
   const std::vector<at::Tensor> data{numbers({6, 3}, 5), at::arange(6, at::kLong).remainder(4)};
   at::Tensor first, first_gradient;
-  for (int round = 0; round < 5; ++round) {  // after a run torch's profiling executor would rewrite the graph
+  // after a run torch's profiling executor would rewrite the graph
+  for (int round = 0; round < 5; ++round) {
     flat.runner->forward_all({}, data);
     flat.runner->backward_all({}, data, flat.gradient_pointers);
-    if (round == 0) first = flat.runner->border("logits").clone(), first_gradient = flat.gradient(0, 0).clone();
+    if (round == 0)
+      first = flat.runner->border("logits").clone(), first_gradient = flat.gradient(0, 0).clone();
     EXPECT_TRUE(at::equal(flat.runner->border("logits"), first)) << round;
     EXPECT_TRUE(at::equal(flat.gradient(0, 0), first_gradient)) << round;
   }

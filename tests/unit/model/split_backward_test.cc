@@ -1,5 +1,5 @@
-// Backward in two parts gives the bits of backward in one: of every gradient, with the weight parts after all input
-// parts, when work memory and the gradients of outputs have long been overwritten.
+// Backward in two parts gives the bits of backward in one: of every gradient, with the weight parts
+// after all input parts, when work memory and the gradients of outputs have long been overwritten.
 #include "cnn_case.h"
 #include "gpt_case.h"
 #include "hand_run.h"
@@ -32,7 +32,8 @@ TEST(SplitBackward, OfTheGptHasTheBitsOfTheWhole) {
     for (const bool tied : {false, true})
       for (const bool llama : {false, true})
         for (const MatmulKind matmul : {MatmulKind::kOwn, MatmulKind::kMkl}) {
-          SCOPED_TRACE(fmt::format("dropout {}{}{}", dropout, tied ? ", tied" : "", llama ? ", llama" : ""));
+          SCOPED_TRACE(
+              fmt::format("dropout {}{}{}", dropout, tied ? ", tied" : "", llama ? ", llama" : ""));
           ModelConfig config = llama ? small_llama() : small_gpt();
           config.dropout = dropout;
           config.tied = tied;
@@ -51,14 +52,16 @@ TEST(SplitBackward, OfTheGptHasTheBitsOfTheWholeForEachOptionAlone) {
   with([](ModelConfig& c) { c.activation = "swiglu"; });
   with([](ModelConfig& c) { c.activation = "relu"; });
   with([](ModelConfig& c) { c.bias = false; });
-  with([](ModelConfig& c) { c.vocab = c.width; });  // then the gradient of the logits may be overwritten
+  // then the gradient of the logits may be overwritten
+  with([](ModelConfig& c) { c.vocab = c.width; });
 }
 
 TEST(SplitBackward, OfTheCnnHasTheBitsOfTheWhole) {
   for (const bool autograd : {false, true})
     for (const char* norm : {"batch", "group", "layer", "none"})
       for (const bool residual : {true, false}) {
-        SCOPED_TRACE(fmt::format("{} norm{}{}", norm, residual ? ", residual" : "", autograd ? ", autograd" : ""));
+        SCOPED_TRACE(fmt::format("{} norm{}{}", norm, residual ? ", residual" : "",
+                                 autograd ? ", autograd" : ""));
         Job job = small_cnn();
         job.model.depth = 2;  // shortcuts with and without a convolution
         job.model.norm = norm;
@@ -74,7 +77,8 @@ class MlpCase : public TwinCase {
  public:
   explicit MlpCase(const Job& job) : TwinCase(make_model(job)) {
     double phase = 0;
-    for (at::Tensor& unit : values) unit.copy_(named_case::wave({unit.numel()}, phase += 1, 0.4).add(0.5));
+    for (at::Tensor& unit : values)
+      unit.copy_(named_case::wave({unit.numel()}, phase += 1, 0.4).add(0.5));
     for (const Border& border : model.data)
       data.push_back(border.type == at::kLong ? at::full(border.dims, 1, at::kLong)
                                               : named_case::wave(border.dims, phase += 1));
@@ -108,7 +112,8 @@ micro_batch_size = 6
 TEST(SplitBackward, OnlyAttentionIsComputedAgainBySelectiveRecompute) {
   const GptCase gpt(small_gpt(), Isa::kAvx2);
   for (const Block& block : gpt.model.blocks)
-    for (const auto& segment : block.segments) EXPECT_EQ(segment->attention(), segment->name() == "attention");
+    for (const auto& segment : block.segments)
+      EXPECT_EQ(segment->attention(), segment->name() == "attention");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// A model with its memory and one micro-batch, for tests that run a hand-written model whole beside its autograd twin.
+// A model with its memory and one micro-batch, for tests that run a hand-written model whole beside
+// its autograd twin.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -50,7 +51,8 @@ class TwinCase {
   std::unique_ptr<ModelRunner> runner;
 };
 
-/// Every gradient, those of a shared parameter's further users included, to `tolerance` of its largest value.
+/// Every gradient, those of a shared parameter's further users included, to `tolerance` of its
+/// largest value.
 inline void expect_same_gradients(const TwinCase& ours, const TwinCase& twin, double tolerance) {
   ASSERT_EQ(ours.shape.blocks.size(), twin.shape.blocks.size());
   for (size_t block = 0; block < ours.shape.blocks.size(); ++block) {
@@ -67,7 +69,8 @@ inline void expect_same_gradients(const TwinCase& ours, const TwinCase& twin, do
     };
     for (const ParameterShape& p : ours.shape.blocks[block].parameters) {
       compare_range(p.name, p.offset, p.size);
-      for (const int64_t extra : p.extra_gradients) compare_range(p.name + " of a further user", extra, p.size);
+      for (const int64_t extra : p.extra_gradients)
+        compare_range(p.name + " of a further user", extra, p.size);
     }
   }
 }

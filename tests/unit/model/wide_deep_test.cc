@@ -73,21 +73,22 @@ TEST(WideDeep, IsTheModelThatIsWrittenOutRecordByRecord) {
   const std::vector<at::Tensor> data = some_data();
   flat.runner->forward_all({}, data);
   flat.runner->backward_all({}, data, flat.gradient_pointers);
-  const std::vector<std::string> names = {"embed.weight",         "layers.0.weight",  "layers.0.bias",
-                                          "head.deep.weight",     "head.deep.bias",   "head.wide.numbers",
-                                          "head.wide.categories", "head.wide.crosses"};
+  const std::vector<std::string> names = {
+      "embed.weight",   "layers.0.weight",   "layers.0.bias",        "head.deep.weight",
+      "head.deep.bias", "head.wide.numbers", "head.wide.categories", "head.wide.crosses"};
   std::vector<at::Tensor> p;
   for (const std::string& name : names) p.push_back(leaf(flat, name));
   EXPECT_EQ(p[0].sizes().vec(), (std::vector<int64_t>{kRows, 3}));
   EXPECT_EQ(p[7].sizes().vec(), (std::vector<int64_t>{kCrosses, 1}));
   const at::Tensor logits = reference(data, p);
-  const at::Tensor loss =
-      at::binary_cross_entropy_with_logits(logits.narrow(0, 0, 3), data[2].narrow(0, 0, 3), {}, {}, at::Reduction::Sum);
+  const at::Tensor loss = at::binary_cross_entropy_with_logits(
+      logits.narrow(0, 0, 3), data[2].narrow(0, 0, 3), {}, {}, at::Reduction::Sum);
   const auto grads = torch::autograd::grad({loss}, p);
   EXPECT_TRUE(near(flat.runner->border("logits"), logits, 1e-5));  // float32 sums in another order
   EXPECT_EQ(flat.runner->loss().count, 3);
   EXPECT_NEAR(flat.runner->loss().sum, loss.item<double>(), 1e-5);
-  for (size_t i = 0; i < names.size(); ++i) EXPECT_TRUE(near(gradient(flat, names[i]), grads[i], 1e-5)) << names[i];
+  for (size_t i = 0; i < names.size(); ++i)
+    EXPECT_TRUE(near(gradient(flat, names[i]), grads[i], 1e-5)) << names[i];
 }
 
 TEST(WideDeep, EmbeddingsOfTwoFieldsDoNotMeet) {
@@ -95,14 +96,16 @@ TEST(WideDeep, EmbeddingsOfTwoFieldsDoNotMeet) {
   std::vector<at::Tensor> data = some_data();
   flat.runner->forward_all({}, data);
   const at::Tensor before = flat.runner->border("logits").clone();
-  value(flat, "embed.weight")[5].fill_(9);  // the first value of the second field: only record 2 has it
+  // the first value of the second field: only record 2 has it
+  value(flat, "embed.weight")[5].fill_(9);
   flat.runner->forward_all({}, data);
   const at::Tensor changed = flat.runner->border("logits").ne(before).reshape({4});
   for (int64_t r = 0; r < 4; ++r) EXPECT_EQ(changed[r].item<bool>(), r == 2) << r;
 }
 
 TEST(WideDeep, ReadsTheClicksWithoutColumns) {
-  const Model model = make_model(resolved("[model]\nkind = \"wide-deep\"\n[data]\nkind = \"clicks\"\n"));
+  const Model model =
+      make_model(resolved("[model]\nkind = \"wide-deep\"\n[data]\nkind = \"clicks\"\n"));
   EXPECT_EQ(model.data[0].dims[1], 8);
   EXPECT_EQ(model.data[1].dims[1], 6);
   EXPECT_EQ(describe(model).blocks[0].parameters[0].dims, (std::vector<int64_t>{96, 8}));
@@ -110,12 +113,15 @@ TEST(WideDeep, ReadsTheClicksWithoutColumns) {
 
 TEST(WideDeep, NeedsACategoryButNoNumbers) {
   const auto columns = [](const std::string& list) {
-    return resolved("[model]\nkind = \"wide-deep\"\nhidden = [4]\n[data]\nkind = \"csv\"\npath = \"x\"\ncolumns = " +
-                    list);
+    return resolved(
+        "[model]\nkind = \"wide-deep\"\nhidden = [4]\n[data]\nkind = \"csv\"\npath = "
+        "\"x\"\ncolumns = " +
+        list);
   };
   EXPECT_THROW(make_model(columns(R"(["a: number", "t: target"])")), Error);
   FlatModel flat(make_model(columns(R"(["c: category hash=5", "t: target"])")), 5);
-  const std::vector<at::Tensor> data = {at::zeros({4, 0}), at::zeros({4, 1}, at::kLong), wave({4, 1}, 1).abs()};
+  const std::vector<at::Tensor> data = {at::zeros({4, 0}), at::zeros({4, 1}, at::kLong),
+                                        wave({4, 1}, 1).abs()};
   flat.runner->forward_all({}, data);
   flat.runner->backward_all({}, data, flat.gradient_pointers);
   EXPECT_GT(flat.runner->loss().sum, 0);

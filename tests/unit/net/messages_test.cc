@@ -1,4 +1,5 @@
-// What every transport promises about messages, over all of them, with threads and with forked processes.
+// What every transport promises about messages, over all of them, with threads and with forked
+// processes.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -17,7 +18,9 @@ class Messages : public ::testing::TestWithParam<TransportCase> {};
 INSTANTIATE_TEST_SUITE_P(All, Messages, ::testing::ValuesIn(all_transports()),
                          [](const auto& info) { return info.param.name; });
 
-std::span<const std::byte> bytes_of(const int& value) { return std::as_bytes(std::span(&value, 1)); }
+std::span<const std::byte> bytes_of(const int& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
 std::span<std::byte> bytes_of(int& value) { return std::as_writable_bytes(std::span(&value, 1)); }
 
 std::vector<std::byte> pattern(size_t size, uint64_t seed) {
@@ -52,12 +55,13 @@ TEST_P(Messages, AreMatchedByTagWhateverTheOrderOfPosting) {
     std::vector<Ticket> sends, receives;
     for (int i = 0; i < kCount; ++i) {
       out[i] = 1000 * me.rank + i;
-      sends.push_back(
-          me.send(me.right(), {7, static_cast<uint32_t>(i % 4), static_cast<uint64_t>(i)}, bytes_of(out[i])));
+      sends.push_back(me.send(me.right(),
+                              {7, static_cast<uint32_t>(i % 4), static_cast<uint64_t>(i)},
+                              bytes_of(out[i])));
     }
     for (int i = kCount - 1; i >= 0; --i) {
-      receives.push_back(
-          me.recv(me.left(), {7, static_cast<uint32_t>(i % 4), static_cast<uint64_t>(i)}, bytes_of(in[i])));
+      receives.push_back(me.recv(
+          me.left(), {7, static_cast<uint32_t>(i % 4), static_cast<uint64_t>(i)}, bytes_of(in[i])));
     }
     for (Ticket ticket : receives) me.wait(ticket);
     for (Ticket ticket : sends) me.wait(ticket);
@@ -210,14 +214,17 @@ TEST_P(Messages, AMessageOfAnotherSizeThanItsReceiveIsAnErrorNamingBoth) {
 
 TEST_P(Messages, ACancelEndsEveryWaitWithItsReason) {
   // A Cancel may lie in memory that processes share.
-  void* page = ::mmap(nullptr, sizeof(Cancel), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* page =
+      ::mmap(nullptr, sizeof(Cancel), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(page, MAP_FAILED);
   auto* cancel = new (page) Cancel;
   const TransportOptions options = options_for(GetParam(), 3);
   expect_all_well(GetParam().threads, 3, [=](int rank, Rendezvous& rendezvous) {
     SystemClock clock;
-    auto transport = make_transport(options, kTestEpoch, rendezvous, clock, cancel, Deadline::never());
-    rendezvous.exchange({}, Deadline::never());  // else one that still connects finds the cancel there
+    auto transport =
+        make_transport(options, kTestEpoch, rendezvous, clock, cancel, Deadline::never());
+    // else one that still connects finds the cancel there
+    rendezvous.exchange({}, Deadline::never());
     int in = 0;
     if (rank == 2) {
       cancel->cancel("rank 2 (pid 77) was killed by signal 9");
@@ -239,11 +246,13 @@ TEST_P(Messages, AfterOneWaitFailedNoOtherSpanIsTouched) {
   const TransportOptions options = options_for(GetParam(), 2);
   expect_all_well(GetParam().threads, 2, [options](int rank, Rendezvous& rendezvous) {
     SystemClock clock;
-    auto transport = make_transport(options, kTestEpoch, rendezvous, clock, nullptr, Deadline::never());
+    auto transport =
+        make_transport(options, kTestEpoch, rendezvous, clock, nullptr, Deadline::never());
     const std::vector<std::byte> out(200'000, std::byte{7});
     std::vector<std::byte> in(out.size());
     if (rank == 1) {
-      rendezvous.exchange({}, Deadline::never());  // rank 0 has given up: these bytes must go nowhere
+      // rank 0 has given up: these bytes must go nowhere
+      rendezvous.exchange({}, Deadline::never());
       Ticket ticket = transport->post_send(0, {2, 0, 0}, out);
       try {
         transport->wait(ticket, clock.after(std::chrono::milliseconds(100)));
@@ -266,7 +275,8 @@ TEST_P(Messages, ARankThatLeavesEndsTheWaitsForIt) {
   const TransportOptions options = options_for(which, 2);
   expect_all_well(which.threads, 2, [options](int rank, Rendezvous& rendezvous) {
     SystemClock clock;
-    auto transport = make_transport(options, kTestEpoch, rendezvous, clock, nullptr, Deadline::never());
+    auto transport =
+        make_transport(options, kTestEpoch, rendezvous, clock, nullptr, Deadline::never());
     const int last_words = 5;
     int in = 0;
     if (rank == 1) {

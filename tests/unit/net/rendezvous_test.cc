@@ -21,7 +21,9 @@ TEST_P(RendezvousOf, HandsEveryonesBytesToEverybodyRoundAfterRound) {
     ASSERT_EQ(rendezvous.size(), 5);
     for (int round = 0; round < 50; ++round) {
       // From nothing to more than a socket holds.
-      auto text = [&](int r) { return std::string(static_cast<size_t>(r * round * 2000), static_cast<char>('a' + r)); };
+      auto text = [&](int r) {
+        return std::string(static_cast<size_t>(r * round * 2000), static_cast<char>('a' + r));
+      };
       const auto deck = rendezvous.exchange({.bytes = text(rank)}, Deadline::never());
       ASSERT_EQ(deck.size(), 5u);
       for (int r = 0; r < 5; ++r) EXPECT_EQ(deck[r].bytes, text(r));
@@ -49,9 +51,11 @@ TEST_P(RendezvousOf, DuplicatesDescriptorsToEverybody) {
 }
 
 TEST_P(RendezvousOf, TimesOutWhenARankDoesNotCome) {
-  void* page = ::mmap(nullptr, sizeof(Cancel), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* page =
+      ::mmap(nullptr, sizeof(Cancel), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(page, MAP_FAILED);
-  auto* over = new (page) Cancel;  // for its shared memory alone: rank 1 stays until rank 0 has seen what it should
+  // for its shared memory alone: rank 1 stays until rank 0 has seen what it should
+  auto* over = new (page) Cancel;
   expect_all_well(GetParam(), 2, [over](int rank, Rendezvous& rendezvous) {
     SystemClock clock;
     if (rank == 0) {
@@ -88,7 +92,8 @@ TEST_P(RendezvousOf, FindsARankThatMakesAnotherTransport) {
   expect_all_well(GetParam(), 2, [](int rank, Rendezvous& rendezvous) {
     SystemClock clock;
     try {
-      make_transport({.kind = rank == 0 ? "shm" : "tcp"}, {1, 2, 3}, rendezvous, clock, nullptr, Deadline::never());
+      make_transport({.kind = rank == 0 ? "shm" : "tcp"}, {1, 2, 3}, rendezvous, clock, nullptr,
+                     Deadline::never());
       ADD_FAILURE() << "nothing was thrown";
     } catch (const Error& e) {
       EXPECT_NE(std::string(e.what()).find("shm transport"), std::string::npos) << e.what();

@@ -18,7 +18,8 @@ void send(Transport& transport, int peer, Tag tag, const std::string& text, Dead
 
 std::string receive(Transport& transport, int peer, Tag tag, size_t n, Deadline deadline) {
   std::string text(n, ' ');
-  transport.wait(transport.post_recv(peer, tag, std::as_writable_bytes(std::span(text.data(), n))), deadline);
+  transport.wait(transport.post_recv(peer, tag, std::as_writable_bytes(std::span(text.data(), n))),
+                 deadline);
   return text;
 }
 
@@ -26,8 +27,10 @@ std::string receive(Transport& transport, int peer, Tag tag, size_t n, Deadline 
 struct TwoRanks {
   explicit TwoRanks(uint64_t seed, std::vector<Fault> faults = {}, size_t window_bytes = 0)
       : scheduler(seed),
-        network(scheduler, {.ranks = 2, .seed = seed, .faults = std::move(faults), .window_bytes = window_bytes},
-                &cancel) {
+        network(
+            scheduler,
+            {.ranks = 2, .seed = seed, .faults = std::move(faults), .window_bytes = window_bytes},
+            &cancel) {
     for (int rank = 0; rank < 2; ++rank) transports.push_back(network.transport(rank));
   }
   void run(std::function<void(Transport&)> zero, std::function<void(Transport&)> one) {
@@ -64,7 +67,8 @@ TEST(SimTransport, MatchesByTagAndKeepsMessagesOfEqualTagInOrder) {
     ranks.run(
         [&](Transport& t) {
           const std::string a = "a", b = "b", c = "c";
-          std::vector<Ticket> sends{t.post_send(1, {1}, bytes_of(a)), t.post_send(1, {2}, bytes_of(c)),
+          std::vector<Ticket> sends{t.post_send(1, {1}, bytes_of(a)),
+                                    t.post_send(1, {2}, bytes_of(c)),
                                     t.post_send(1, {1}, bytes_of(b))};
           for (Ticket ticket : sends) t.wait(ticket, d);
           EXPECT_EQ(t.sent_bytes(1), 3u);
@@ -156,8 +160,9 @@ TEST(SimTransport, APeerThatLeavesEndsWaitsForWhatItNeverSent) {
 
 TEST(SimTransport, AReceiveOfAnotherSizeFails) {
   TwoRanks ranks(1);
-  ranks.run([&](Transport& t) { send(t, 1, {}, "abc", Deadline::never()); },
-            [&](Transport& t) { EXPECT_THROW(receive(t, 0, {}, 2, Deadline::never()), CommError); });
+  ranks.run(
+      [&](Transport& t) { send(t, 1, {}, "abc", Deadline::never()); },
+      [&](Transport& t) { EXPECT_THROW(receive(t, 0, {}, 2, Deadline::never()), CommError); });
 }
 
 TEST(SimTransport, WindowsAreReadableByPeersOnceTheFlagIsUp) {

@@ -1,4 +1,5 @@
-// What transports with windows promise about them and about flags, with threads and with forked processes.
+// What transports with windows promise about them and about flags, with threads and with forked
+// processes.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -34,7 +35,8 @@ TEST_P(Windows, AreZeroPageAlignedAndReadByTheRanksOfTheHostOnceTheFlagIsRaised)
         auto window = me.transport.window();
         ASSERT_EQ(window.size(), kBytes);
         EXPECT_EQ(reinterpret_cast<uintptr_t>(window.data()) % 4096, 0u);
-        EXPECT_TRUE(std::all_of(window.begin(), window.end(), [](std::byte b) { return b == std::byte{0}; }));
+        EXPECT_TRUE(std::all_of(window.begin(), window.end(),
+                                [](std::byte b) { return b == std::byte{0}; }));
         for (uint64_t round = 1; round <= 20; ++round) {
           std::memset(window.data(), static_cast<int>(10 * me.rank + round), window.size());
           me.transport.raise(3, round);
@@ -45,12 +47,14 @@ TEST_P(Windows, AreZeroPageAlignedAndReadByTheRanksOfTheHostOnceTheFlagIsRaised)
               continue;
             }
             me.transport.await(r, 3, round, me.soon(), "window");
-            EXPECT_TRUE(std::all_of(theirs.begin(), theirs.end(),
-                                    [&](std::byte b) { return b == static_cast<std::byte>(10 * r + round); }));
+            EXPECT_TRUE(std::all_of(theirs.begin(), theirs.end(), [&](std::byte b) {
+              return b == static_cast<std::byte>(10 * r + round);
+            }));
           }
           me.transport.raise(4, round);  // have read
           for (int r = 0; r < me.size; ++r) {
-            if (!me.transport.window_of(r).empty()) me.transport.await(r, 4, round, me.soon(), "readers");
+            if (!me.transport.window_of(r).empty())
+              me.transport.await(r, 4, round, me.soon(), "readers");
           }
         }
       },
@@ -64,7 +68,8 @@ TEST_P(Windows, AnAwaitThrowsAtItsDeadlineNamingPeerAndWhat) {
         const int peer = two_hosts ? me.rank : 1 - me.rank;
         me.transport.raise(0, 4);
         try {
-          me.transport.await(peer, 0, 5, me.clock.after(std::chrono::milliseconds(30)), "reduce parcel 3");
+          me.transport.await(peer, 0, 5, me.clock.after(std::chrono::milliseconds(30)),
+                             "reduce parcel 3");
           ADD_FAILURE() << "nothing was thrown";
         } catch (const CommError& e) {
           EXPECT_EQ(e.failure().peer, peer);
@@ -97,24 +102,25 @@ TEST_P(Windows, AnAwaitMovesLargeMessagesOnMeanwhile) {
 
 TEST(ShmWindow, OfAPeerCannotBeWritten) {
   // The write must kill: nothing between the ranks but the kernel's refusal.
-  const auto statuses = run_forked(2, with_transport({.kind = "shm", .window_bytes = 4096}, [](TestRank& me) {
-                                     me.barrier(1);
-                                     if (me.rank != 0) return;
-                                     const auto theirs = me.transport.window_of(1);
-                                     void* page = const_cast<std::byte*>(theirs.data());
-                                     EXPECT_NE(::mprotect(page, 4096, PROT_READ | PROT_WRITE), 0)
-                                         << "the seal lets nobody make it writable";
-                                     const pid_t child = ::fork();
-                                     if (child == 0) {
-                                       ::signal(SIGSEGV, SIG_DFL);
-                                       *static_cast<volatile char*>(page) = 1;
-                                       ::_exit(0);
-                                     }
-                                     int status = 0;
-                                     ::waitpid(child, &status, 0);
-                                     EXPECT_TRUE(WIFSIGNALED(status));
-                                     EXPECT_EQ(WTERMSIG(status), SIGSEGV);
-                                   }));
+  const auto statuses =
+      run_forked(2, with_transport({.kind = "shm", .window_bytes = 4096}, [](TestRank& me) {
+                   me.barrier(1);
+                   if (me.rank != 0) return;
+                   const auto theirs = me.transport.window_of(1);
+                   void* page = const_cast<std::byte*>(theirs.data());
+                   EXPECT_NE(::mprotect(page, 4096, PROT_READ | PROT_WRITE), 0)
+                       << "the seal lets nobody make it writable";
+                   const pid_t child = ::fork();
+                   if (child == 0) {
+                     ::signal(SIGSEGV, SIG_DFL);
+                     *static_cast<volatile char*>(page) = 1;
+                     ::_exit(0);
+                   }
+                   int status = 0;
+                   ::waitpid(child, &status, 0);
+                   EXPECT_TRUE(WIFSIGNALED(status));
+                   EXPECT_EQ(WTERMSIG(status), SIGSEGV);
+                 }));
   EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
 }
 
@@ -132,7 +138,8 @@ TEST(ShmWindow, OutlivesItsTransportAndIsShownByTheNext) {
       options.window->bytes()[100] = static_cast<std::byte>(rank + 1);
       rendezvous.exchange({}, Deadline::never());
       first.reset();
-      EXPECT_EQ(options.window->bytes()[100], static_cast<std::byte>(rank + 1)) << "the transport is gone";
+      EXPECT_EQ(options.window->bytes()[100], static_cast<std::byte>(rank + 1))
+          << "the transport is gone";
       auto second = connect(options, 2);
       EXPECT_EQ(second->window().data(), options.window->bytes().data());
       EXPECT_EQ(second->window_of(1 - rank)[100], static_cast<std::byte>(2 - rank));
@@ -168,8 +175,10 @@ TEST(ShmWindow, MayDifferInSizeFromRankToRank) {
   const auto statuses = run_forked(3, [](int rank, Rendezvous& rendezvous) {
     SystemClock clock;
     TransportOptions options{.kind = "shm", .window_bytes = static_cast<size_t>(rank) * 10'000};
-    auto transport = make_transport(options, kTestEpoch, rendezvous, clock, nullptr, Deadline::never());
-    for (int r = 0; r < 3; ++r) EXPECT_EQ(transport->window_of(r).size(), static_cast<size_t>(r) * 10'000);
+    auto transport =
+        make_transport(options, kTestEpoch, rendezvous, clock, nullptr, Deadline::never());
+    for (int r = 0; r < 3; ++r)
+      EXPECT_EQ(transport->window_of(r).size(), static_cast<size_t>(r) * 10'000);
     rendezvous.exchange({}, Deadline::never());
   });
   EXPECT_EQ(statuses, std::vector<int>(3, 0));

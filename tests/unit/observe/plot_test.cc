@@ -28,7 +28,8 @@ Curve falling(const std::string& name, int64_t steps) {
   for (int64_t i = 1; i <= steps; ++i) {
     const auto x = static_cast<double>(i);
     curve.training.emplace_back(x, 1 + 4 / std::sqrt(x) + 0.1 * std::sin(x * x));
-    if (i % std::max<int64_t>(steps / 5, 1) == 0) curve.held_out.emplace_back(x, 1.1 + 4 / std::sqrt(x));
+    if (i % std::max<int64_t>(steps / 5, 1) == 0)
+      curve.held_out.emplace_back(x, 1.1 + 4 / std::sqrt(x));
   }
   return curve;
 }
@@ -47,7 +48,8 @@ std::vector<std::pair<double, double>> pixels(const std::string& svg, const std:
   size_t at = svg.find("points=\"", svg.find("<polyline class=\"" + kind + "\"")) + 8;
   std::vector<std::pair<double, double>> list;
   std::istringstream in(svg.substr(at, svg.find('"', at) - at));
-  for (std::string pair; in >> pair;) list.emplace_back(std::stod(pair), std::stod(pair.substr(pair.find(',') + 1)));
+  for (std::string pair; in >> pair;)
+    list.emplace_back(std::stod(pair), std::stod(pair.substr(pair.find(',') + 1)));
   return list;
 }
 
@@ -60,7 +62,8 @@ TEST(Plot, HasAPolylineOfEachKindPerRunInAColourOfItsOwn) {
     expect_whole(svg);
     for (const char* kind : {"original", "training", "held-out"})
       EXPECT_EQ(count(svg, std::string("<polyline class=\"") + kind + "\""), runs) << kind;
-    for (size_t i = 0; i < runs; ++i) EXPECT_EQ(count(svg, ">run " + std::to_string(i) + "</text>"), 1u);
+    for (size_t i = 0; i < runs; ++i)
+      EXPECT_EQ(count(svg, ">run " + std::to_string(i) + "</text>"), 1u);
     EXPECT_EQ(count(svg, "class=\"sample\""), runs);
   }
 }
@@ -72,16 +75,19 @@ TEST(Plot, PutsTheLastValuesIntoTheLegend) {
 }
 
 TEST(Plot, EscapesNamesAndShortensLongOnes) {
-  const std::string svg = plot_svg({falling("a<b>&\"c\"", 10), falling(std::string(100, 'x'), 10)}, "l<oss");
+  const std::string svg =
+      plot_svg({falling("a<b>&\"c\"", 10), falling(std::string(100, 'x'), 10)}, "l<oss");
   expect_whole(svg);
   EXPECT_NE(svg.find(">a&lt;b&gt;&amp;&quot;c&quot;</text>"), std::string::npos);
   EXPECT_NE(svg.find(">l&lt;oss</text>"), std::string::npos);
   EXPECT_EQ(svg.find("a<b"), std::string::npos);
-  EXPECT_NE(svg.find(">" + std::string(12, 'x') + "…" + std::string(13, 'x') + "</text>"), std::string::npos);
+  EXPECT_NE(svg.find(">" + std::string(12, 'x') + "…" + std::string(13, 'x') + "</text>"),
+            std::string::npos);
 }
 
 /// An attribute of every tag that has this text in it.
-std::vector<std::string> all_of(const std::string& svg, const std::string& tag, const std::string& name) {
+std::vector<std::string> all_of(const std::string& svg, const std::string& tag,
+                                const std::string& name) {
   std::vector<std::string> values;
   for (size_t at = svg.find(tag); at != std::string::npos; at = svg.find(tag, at + 1)) {
     const std::string whole = svg.substr(at, svg.find('>', at) - at);
@@ -96,7 +102,8 @@ TEST(Plot, ManyRunsShareNoColourAndTheLegendDoesNotOverlap) {
   for (size_t runs : {2, 8, 9, 12, 30, 100}) {
     std::vector<Curve> curves;
     for (size_t i = 0; i < runs; ++i)
-      curves.push_back(falling("a-long-name-that-all-of-these-runs-share-" + std::to_string(i), 50));
+      curves.push_back(
+          falling("a-long-name-that-all-of-these-runs-share-" + std::to_string(i), 50));
     const std::string svg = plot_svg(curves, "loss");
     expect_whole(svg);
     const auto colours = all_of(svg, "class=\"training\"", "stroke");
@@ -119,8 +126,10 @@ TEST(Plot, ManyRunsShareNoColourAndTheLegendDoesNotOverlap) {
       EXPECT_LE(y + 22, height);
       EXPECT_TRUE(x > right || y > bottom + 50) << i;
       for (size_t j = 0; j < i; ++j)
-        EXPECT_TRUE(std::abs(x - places[j].first) >= 284 || std::abs(y - places[j].second) >= 40) << i << " on " << j;
-      EXPECT_EQ(count(svg, "share-" + std::to_string(i) + "</text>"), 1u) << "what tells the names apart is left out";
+        EXPECT_TRUE(std::abs(x - places[j].first) >= 284 || std::abs(y - places[j].second) >= 40)
+            << i << " on " << j;
+      EXPECT_EQ(count(svg, "share-" + std::to_string(i) + "</text>"), 1u)
+          << "what tells the names apart is left out";
     }
   }
 }
@@ -139,7 +148,8 @@ TEST(Plot, ALogarithmicAxisHasReadableLabelsOverAnyNumberOfDecades) {
            from = svg.find("<text x=\"66.0\"", from + 1))
         at.push_back(std::stod(svg.substr(svg.find(" y=\"", from) + 4)));
       EXPECT_GE(at.size(), 3u) << decades << " decades from " << low;
-      for (size_t i = 0; i + 1 < at.size(); ++i) EXPECT_GE(at[i] - at[i + 1], 14) << decades << " decades from " << low;
+      for (size_t i = 0; i + 1 < at.size(); ++i)
+        EXPECT_GE(at[i] - at[i + 1], 14) << decades << " decades from " << low;
     }
   }
 }
@@ -189,7 +199,8 @@ TEST(Plot, KeepsASpikeThatOneStepInAMillionHas) {
 
 TEST(Plot, IsLogarithmicWhereValuesSpanMoreThanFiftyfold) {
   const auto drop = [](double low) {
-    // Halfway from 100 down to `low` in ratio: the middle of a logarithmic axis, and not of a plain one.
+    // Halfway from 100 down to `low` in ratio: the middle of a logarithmic axis, and not of a plain
+    // one.
     const Curve curve{"x", {{0, 100}, {1, std::sqrt(100 * low)}, {2, low}}, {}};
     const auto at = pixels(plot_svg({curve}, "loss"), "training");
     return (at[1].second - at[0].second) / (at[2].second - at[0].second);
@@ -218,10 +229,13 @@ TEST(Plot, DrawsASinglePointAsADot) {
 
 TEST(Plot, SmoothsWhatFallsByManyDecades) {
   Curve curve{"x", {}, {}};
-  for (int i = 0; i < 1000; ++i) curve.training.emplace_back(i, std::pow(10, -0.04 * i) * (1 + 0.1 * (i % 2)));
+  for (int i = 0; i < 1000; ++i)
+    curve.training.emplace_back(i, std::pow(10, -0.04 * i) * (1 + 0.1 * (i % 2)));
   const auto smooth = pixels(plot_svg({curve}, "loss"), "training");
-  for (size_t i = 0; i + 1 < smooth.size(); ++i) EXPECT_LT(smooth[i].second, smooth[i + 1].second + 1) << i;
-  EXPECT_NEAR(smooth[smooth.size() / 2].second, (smooth.front().second + smooth.back().second) / 2, 30);
+  for (size_t i = 0; i + 1 < smooth.size(); ++i)
+    EXPECT_LT(smooth[i].second, smooth[i + 1].second + 1) << i;
+  EXPECT_NEAR(smooth[smooth.size() / 2].second, (smooth.front().second + smooth.back().second) / 2,
+              30);
 }
 
 TEST(Plot, SmoothsNoiseAwayAndKeepsTheSteepBeginning) {
@@ -242,11 +256,14 @@ TEST(Plot, SmoothsNoiseAwayAndKeepsTheSteepBeginning) {
 class RunOnDisk : public ::testing::Test {
  protected:
   RunOnDisk()
-      : folder_(std::filesystem::temp_directory_path() / ("tutti_plot_" + std::to_string(getpid()) + "/my-run")) {
+      : folder_(std::filesystem::temp_directory_path() /
+                ("tutti_plot_" + std::to_string(getpid()) + "/my-run")) {
     std::filesystem::create_directories(folder_);
   }
   ~RunOnDisk() override { std::filesystem::remove_all(folder_.parent_path()); }
-  void write(const std::string& text) { write_file_atomic((folder_ / "metrics.jsonl").string(), text); }
+  void write(const std::string& text) {
+    write_file_atomic((folder_ / "metrics.jsonl").string(), text);
+  }
   std::string error(const std::string& metric) const {
     try {
       read_curve(folder_.string(), metric);
@@ -289,10 +306,12 @@ TEST_F(RunOnDisk, WithoutWhatIsAskedForIsAnErrorThatSaysWhatThereIs) {
   write("");
   EXPECT_EQ(error("loss"), folder_.string() + " has no metrics yet: no step was committed");
   write(
-      "{\"event\":\"step\",\"step\":1,\"loss\":5,\"lr\":1}\n{\"event\":\"eval\",\"step\":1,\"metrics\":{\"f1\":1}}\n");
+      "{\"event\":\"step\",\"step\":1,\"loss\":5,\"lr\":1}\n{\"event\":\"eval\",\"step\":1,"
+      "\"metrics\":{\"f1\":1}}\n");
   EXPECT_EQ(error("f2"), folder_.string() + " has no metric \"f2\"; it has f1, loss, lr");
   write("{\"event\":\"step\",\"step\":1,\"loss\":5}\nnonsense\n");
-  EXPECT_NE(error("loss").find("metrics.jsonl:2: not a line of metrics"), std::string::npos) << error("loss");
+  EXPECT_NE(error("loss").find("metrics.jsonl:2: not a line of metrics"), std::string::npos)
+      << error("loss");
   EXPECT_THROW(read_curve(folder_.string() + "-not", "loss"), Error);
 }
 

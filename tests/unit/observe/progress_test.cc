@@ -18,7 +18,8 @@ using nlohmann::json;
 /// A progress display that writes into memory.
 class Screen {
  public:
-  explicit Screen(bool terminal) : file_(::open_memstream(&text_, &size_)), sink_(make_progress(file_, terminal)) {}
+  explicit Screen(bool terminal)
+      : file_(::open_memstream(&text_, &size_)), sink_(make_progress(file_, terminal)) {}
   ~Screen() {
     sink_.reset();
     std::fclose(file_);
@@ -40,11 +41,15 @@ class Screen {
 };
 
 json start(int64_t first, int64_t steps) {
-  return {{"event", "start"},       {"job", "tiny"},  {"parameters", 118500},    {"ranks", 2},
-          {"first_step", first},    {"steps", steps}, {"tokens_per_step", 1000}, {"bytes_forecast", 3 << 20},
+  return {{"event", "start"},        {"job", "tiny"},
+          {"parameters", 118500},    {"ranks", 2},
+          {"first_step", first},     {"steps", steps},
+          {"tokens_per_step", 1000}, {"bytes_forecast", 3 << 20},
           {"startup_seconds", 0.25}};
 }
-json step(int64_t n, double loss) { return {{"event", "step"}, {"step", n}, {"loss", loss}, {"seconds", 0.5}}; }
+json step(int64_t n, double loss) {
+  return {{"event", "step"}, {"step", n}, {"loss", loss}, {"seconds", 0.5}};
+}
 json end(int64_t step, bool stopped) {
   return {{"event", "end"},
           {"step", step},
@@ -99,7 +104,9 @@ TEST(PlainLines, TellCheckpointsTheSampleAndTheEnd) {
   screen.write({{"event", "sample"}, {"text", "In the beginning"}});
   screen.write(end(100, false));
   const std::string text = screen.text();
-  EXPECT_NE(text.find("step   100   checkpoint runs/x/checkpoints/step-00000100\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("step   100   checkpoint runs/x/checkpoints/step-00000100\n"),
+            std::string::npos)
+      << text;
   EXPECT_NE(text.find("\nIn the beginning\n"), std::string::npos) << text;
   EXPECT_NE(text.find("finished at step 100 after 0:50: 2.0 k tok/s"), std::string::npos) << text;
   EXPECT_NE(text.find("gradient 1.0 MiB"), std::string::npos) << text;
@@ -112,12 +119,15 @@ TEST(PlainLines, TellCheckpointsTheSampleAndTheEnd) {
 
 TEST(PlainLines, PutMetricsAndTheTruthBesideTheHeldOutLoss) {
   Screen screen(false);
-  screen.write({{"event", "eval"},
-                {"step", 7},
-                {"held_out_loss", 0.5},
-                {"metrics", {{"loss", 0.5}, {"accuracy", 0.75}, {"auc", nullptr}, {"confusion", {{1, 2}}}}},
-                {"truth_loss", 0.45}});
-  EXPECT_EQ(screen.text(), "step     7   held-out loss 0.5000   accuracy 0.7500   truth 0.4500   0.0500 nats above\n");
+  screen.write(
+      {{"event", "eval"},
+       {"step", 7},
+       {"held_out_loss", 0.5},
+       {"metrics", {{"loss", 0.5}, {"accuracy", 0.75}, {"auc", nullptr}, {"confusion", {{1, 2}}}}},
+       {"truth_loss", 0.45}});
+  EXPECT_EQ(
+      screen.text(),
+      "step     7   held-out loss 0.5000   accuracy 0.7500   truth 0.4500   0.0500 nats above\n");
 }
 
 TEST(PlainLines, CountSamplesWhereTheRunSaysSo) {
@@ -127,8 +137,10 @@ TEST(PlainLines, CountSamplesWhereTheRunSaysSo) {
   screen.write(event);
   screen.write(step(1, 1));
   screen.write(end(100, false));
-  EXPECT_NE(screen.text().find("loss 1.0000  2.0 k samples/s  "), std::string::npos) << screen.text();
-  EXPECT_NE(screen.text().find("after 0:50: 2.0 k samples/s; peak"), std::string::npos) << screen.text();
+  EXPECT_NE(screen.text().find("loss 1.0000  2.0 k samples/s  "), std::string::npos)
+      << screen.text();
+  EXPECT_NE(screen.text().find("after 0:50: 2.0 k samples/s; peak"), std::string::npos)
+      << screen.text();
   EXPECT_EQ(screen.text().find("tok"), std::string::npos) << screen.text();
 }
 
@@ -144,33 +156,40 @@ TEST(PlainLines, TellWhatTheDataIsAndWhatWasLeftOutOfIt) {
                 {"statistics", {"age mean 38.2 deviation 13.1"}},
                 {"skew", "rank 0 27000\nrank 1 27000\n"}});
   screen.write(step(1, 1));
-  EXPECT_NE(screen.text().find("ready in 0.25 s\n"
-                               "data    54000 records, 6000 held out, 10000 for the test; 2 skipped\n"
-                               "        a.csv:3:1: no number\n"
-                               "        a.csv:9:2: too few columns\n"
-                               "        age mean 38.2 deviation 13.1\n"
-                               "        rank 0 27000\n"
-                               "        rank 1 27000\n"
-                               "\n"
-                               "step     1/100"),
-            std::string::npos)
+  EXPECT_NE(
+      screen.text().find("ready in 0.25 s\n"
+                         "data    54000 records, 6000 held out, 10000 for the test; 2 skipped\n"
+                         "        a.csv:3:1: no number\n"
+                         "        a.csv:9:2: too few columns\n"
+                         "        age mean 38.2 deviation 13.1\n"
+                         "        rank 0 27000\n"
+                         "        rank 1 27000\n"
+                         "\n"
+                         "step     1/100"),
+      std::string::npos)
       << screen.text();
   Screen little(false);
-  little.write({{"event", "data"}, {"records", int64_t{1} << 40}, {"held_out", 5}, {"test", 0}, {"skipped", 0}});
+  little.write({{"event", "data"},
+                {"records", int64_t{1} << 40},
+                {"held_out", 5},
+                {"test", 0},
+                {"skipped", 0}});
   EXPECT_EQ(little.text(), "data    1.10 T records, 5 held out\n");
 }
 
 TEST(PlainLines, TellTheTestWithTheAccuracyOnALineOfItsOwn) {
   Screen screen(false);
-  screen.write({{"event", "test"},
-                {"step", 100},
-                {"metrics",
-                 {{"loss", 0.25},
-                  {"accuracy", 0.92344},
-                  {"f1", 0.9},
-                  {"per_class", {{{"precision", 1}, {"recall", 0.5}, {"f1", 0.6}, {"auc", nullptr}, {"count", 3}}}},
-                  {"confusion", {{3}}}}},
-                {"classes", {"boot"}}});
+  screen.write(
+      {{"event", "test"},
+       {"step", 100},
+       {"metrics",
+        {{"loss", 0.25},
+         {"accuracy", 0.92344},
+         {"f1", 0.9},
+         {"per_class",
+          {{{"precision", 1}, {"recall", 0.5}, {"f1", 0.6}, {"auc", nullptr}, {"count", 3}}}},
+         {"confusion", {{3}}}}},
+       {"classes", {"boot"}}});
   EXPECT_EQ(screen.text(),
             "test accuracy 0.9234\n"
             "test loss 0.2500\n"
@@ -182,7 +201,8 @@ TEST(PlainLines, TellTheTestWithTheAccuracyOnALineOfItsOwn) {
             "is \\ taken for     0\n"
             "boot            0  3\n");
   Screen values(false);
-  values.write({{"event", "test"}, {"step", 1}, {"metrics", {{"loss", 0.25}, {"mse", 0.25}, {"r2", 0.5}}}});
+  values.write(
+      {{"event", "test"}, {"step", 1}, {"metrics", {{"loss", 0.25}, {"mse", 0.25}, {"r2", 0.5}}}});
   EXPECT_EQ(values.text(), "test loss 0.2500\nmse  0.2500\nr2   0.5000\n");
 }
 
@@ -206,7 +226,11 @@ TEST(PlainLines, TellWhereTheTimeWentAndTheShareOfTheMatmulLimit) {
 
 TEST(PlainLines, TellAnEarlyStop) {
   Screen screen(false);
-  screen.write({{"event", "early_stop"}, {"step", 300}, {"watch", "accuracy"}, {"best", 0.91}, {"best_step", 200}});
+  screen.write({{"event", "early_stop"},
+                {"step", 300},
+                {"watch", "accuracy"},
+                {"best", 0.91},
+                {"best_step", 200}});
   EXPECT_EQ(screen.text(), "step   300   early stop: the best accuracy was 0.9100, at step 200\n");
 }
 
@@ -219,7 +243,8 @@ TEST(Bar, IsRedrawnOnOneLineAndFullAtTheEnd) {
   screen.write(step(1, 4));
   const std::string first = screen.text();
   EXPECT_EQ(count(first, "\r\033[K"), 1u);
-  EXPECT_EQ(count(last_drawn(first), "█"), 7u) << first;  // a quarter of thirty cells, the rest in eighths
+  // a quarter of thirty cells, the rest in eighths
+  EXPECT_EQ(count(last_drawn(first), "█"), 7u) << first;
   EXPECT_EQ(count(last_drawn(first), "▌"), 1u) << first;
   EXPECT_NE(first.find("1/4  loss 4.0000"), std::string::npos) << first;
   for (int64_t n = 2; n <= 4; ++n) screen.write(step(n, 1));
@@ -231,12 +256,14 @@ TEST(Bar, IsRedrawnOnOneLineAndFullAtTheEnd) {
 
 /// Columns of a line that has no wide characters.
 int width_of(const std::string& text) {
-  return static_cast<int>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+  return static_cast<int>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
 TEST(Bar, IsNeverAsWideAsTheTerminal) {
-  const Bar bars[] = {{0.3, "12/400", "loss 1.2345", "10.2 k tok/s", "0:10 left"},
-                      {1, "1000000/1000000", "loss 12345.6789", "999.99 G samples/s", "100:02:03 left"}};
+  const Bar bars[] = {
+      {0.3, "12/400", "loss 1.2345", "10.2 k tok/s", "0:10 left"},
+      {1, "1000000/1000000", "loss 12345.6789", "999.99 G samples/s", "100:02:03 left"}};
   for (const Bar& bar : bars)
     for (int columns = 1; columns < 200; ++columns)
       EXPECT_LT(width_of(bar_text(bar, columns)), columns) << bar_text(bar, columns);
@@ -281,10 +308,12 @@ TEST(PlainLines, TellThatReductionsGoOnAlongsideTheRest) {
   json event = end(100, false);
   event["seconds_by_kind"] = {{"backward", 30.0}, {"reduce", 20.0}, {"wait", 10.0}};
   screen.write(event);
-  EXPECT_NE(screen.text().find("time    backward      30.00 s   75.0 %  ▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪\n"
-                               "        reduce        20.00 s   50.0 %  ▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪  alongside the others\n"
-                               "        wait          10.00 s   25.0 %  ▪▪▪▪▪▪▪▪▪▪\n"),
-            std::string::npos)
+  EXPECT_NE(
+      screen.text().find(
+          "time    backward      30.00 s   75.0 %  ▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪\n"
+          "        reduce        20.00 s   50.0 %  ▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪  alongside the others\n"
+          "        wait          10.00 s   25.0 %  ▪▪▪▪▪▪▪▪▪▪\n"),
+      std::string::npos)
       << screen.text();
 }
 
@@ -300,7 +329,8 @@ TEST(Bar, GivesWayToALine) {
   screen.write(start(0, 10));
   screen.write(step(1, 1));
   screen.write({{"event", "eval"}, {"step", 1}, {"held_out_loss", 1.5}});
-  EXPECT_NE(screen.text().find("left\nstep     1   held-out loss 1.5000\n"), std::string::npos) << screen.text();
+  EXPECT_NE(screen.text().find("left\nstep     1   held-out loss 1.5000\n"), std::string::npos)
+      << screen.text();
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The event file byte by byte: this reader knows the format from TensorFlow's documentation, not from our writer. The
-// real tensorboard package reads one in tests/integration/tensorboard_check.
+// The event file byte by byte: this reader knows the format from TensorFlow's documentation, not
+// from our writer. The real tensorboard package reads one in tests/integration/tensorboard_check.
 #include "observe/tensorboard.h"
 
 #include <gtest/gtest.h>
@@ -117,12 +117,14 @@ std::vector<Event> parse_file(const std::string& bytes) {
 class TensorBoardFile : public ::testing::Test {
  protected:
   TensorBoardFile()
-      : root_(std::filesystem::temp_directory_path() / ("tutti_tensorboard_" + std::to_string(getpid()))) {}
+      : root_(std::filesystem::temp_directory_path() /
+              ("tutti_tensorboard_" + std::to_string(getpid()))) {}
   ~TensorBoardFile() override { std::filesystem::remove_all(root_); }
   std::vector<std::filesystem::path> files() const {
     return {std::filesystem::directory_iterator(folder_), std::filesystem::directory_iterator()};
   }
-  const std::filesystem::path root_, folder_ = root_ / "run" / "tensorboard";  // neither is there yet
+  // neither is there yet
+  const std::filesystem::path root_, folder_ = root_ / "run" / "tensorboard";
 };
 
 TEST(Crc32c, OfKnownBytes) {
@@ -133,18 +135,27 @@ TEST(Crc32c, OfKnownBytes) {
 }
 
 TEST_F(TensorBoardFile, HoldsEveryNumberOfStepEvalAndTestEvents) {
-  const double before = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const double before =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   const auto sink = open_tensorboard(folder_.string());
   sink->write({{"event", "start"}, {"steps", 10}});
-  sink->write({{"event", "step"}, {"step", 1}, {"loss", 5.5}, {"lr", 1e-3}, {"gradient_norm", 2}, {"stop", false}});
+  sink->write({{"event", "step"},
+               {"step", 1},
+               {"loss", 5.5},
+               {"lr", 1e-3},
+               {"gradient_norm", 2},
+               {"stop", false}});
   sink->write({{"event", "step"}, {"step", 300}, {"loss", std::nan("")}});
-  sink->write(
-      {{"event", "eval"},
-       {"step", 300},
-       {"held_out_loss", 4.25},
-       {"bigram_loss", 2.5},
-       {"metrics",
-        {{"loss", 4.25}, {"accuracy", 0.5}, {"auc", nullptr}, {"per_class", {{{"f1", 1}}}}, {"confusion", {{1}}}}}});
+  sink->write({{"event", "eval"},
+               {"step", 300},
+               {"held_out_loss", 4.25},
+               {"bigram_loss", 2.5},
+               {"metrics",
+                {{"loss", 4.25},
+                 {"accuracy", 0.5},
+                 {"auc", nullptr},
+                 {"per_class", {{{"f1", 1}}}},
+                 {"confusion", {{1}}}}}});
   sink->write({{"event", "test"},
                {"step", int64_t{1} << 40},
                {"metrics", {{"loss", 4.5}, {"mse", 0.125}}},
@@ -163,11 +174,13 @@ TEST_F(TensorBoardFile, HoldsEveryNumberOfStepEvalAndTestEvents) {
   for (const Event& event : events) EXPECT_NEAR(event.wall_time, before, 60);
   using Scalars = std::map<std::string, float>;
   EXPECT_EQ(events[1].step, 1);
-  EXPECT_EQ(events[1].scalars, (Scalars{{"train/loss", 5.5F}, {"train/lr", 1e-3F}, {"train/gradient_norm", 2}}));
+  EXPECT_EQ(events[1].scalars,
+            (Scalars{{"train/loss", 5.5F}, {"train/lr", 1e-3F}, {"train/gradient_norm", 2}}));
   EXPECT_EQ(events[2].step, 300);
   EXPECT_TRUE(std::isnan(events[2].scalars.at("train/loss")));
-  EXPECT_EQ(events[3].scalars,
-            (Scalars{{"held_out/loss", 4.25F}, {"held_out/bigram_loss", 2.5F}, {"held_out/accuracy", 0.5F}}));
+  EXPECT_EQ(events[3].scalars, (Scalars{{"held_out/loss", 4.25F},
+                                        {"held_out/bigram_loss", 2.5F},
+                                        {"held_out/accuracy", 0.5F}}));
   EXPECT_EQ(events[4].step, int64_t{1} << 40);
   EXPECT_EQ(events[4].scalars, (Scalars{{"test/loss", 4.5F}, {"test/mse", 0.125F}}));
 }

@@ -1,4 +1,5 @@
-// Dynamic loss scaling: when the scale grows and falls, where it ends, and that its text loses nothing.
+// Dynamic loss scaling: when the scale grows and falls, where it ends, and that its text loses
+// nothing.
 #include "optim/loss_scale.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +46,8 @@ TEST(LossScale, ASkippedStepHalvesItAndStartsTheRowAgain) {
   LossScale scale = after(first_loss_scale(config), 2, true, config);
   scale = next_loss_scale(scale, false, config);
   EXPECT_EQ(scale, (LossScale{4, 0, 1}));
-  EXPECT_EQ(after(scale, 2, true, config), (LossScale{4, 2, 1})) << "the row of good steps was broken";
+  EXPECT_EQ(after(scale, 2, true, config), (LossScale{4, 2, 1}))
+      << "the row of good steps was broken";
   EXPECT_EQ(after(scale, 3, true, config), (LossScale{8, 0, 1}));
   EXPECT_EQ(after(scale, 2, false, config), (LossScale{1, 0, 3}));
 }
@@ -72,7 +74,8 @@ TEST(LossScale, AStepMayBeSkippedWhileThereIsAScaleToLower) {
   const NumericsConfig config = config_of("float16", 8);
   LossScale scale = first_loss_scale(config);
   int skipped = 0;
-  for (; may_skip(scale, config) && skipped < 100; ++skipped) scale = next_loss_scale(scale, false, config);
+  for (; may_skip(scale, config) && skipped < 100; ++skipped)
+    scale = next_loss_scale(scale, false, config);
   EXPECT_EQ(skipped, 3) << "8, 4, 2";
   EXPECT_EQ(scale, (LossScale{1, 0, 3}));
 }
@@ -82,32 +85,35 @@ TEST(LossScale, ItsTextGivesBackEveryBit) {
   std::mt19937_64 random(seed);
   EXPECT_EQ(to_text({}), "");
   EXPECT_EQ(loss_scale_from(""), LossScale{});
-  std::vector<LossScale> scales{{65536, 0, 0}, {1, 1, 0}, {1, 0, 1}, {0.1, 7, 3}, {0x1p24, 2000, int64_t{1} << 40}};
+  std::vector<LossScale> scales{
+      {65536, 0, 0}, {1, 1, 0}, {1, 0, 1}, {0.1, 7, 3}, {0x1p24, 2000, int64_t{1} << 40}};
   for (int i = 0; i < 1000; ++i)
-    scales.push_back(
-        {std::ldexp(1 + static_cast<double>(random() >> 12) * 0x1p-52, static_cast<int>(random() % 60) - 20),
-         static_cast<int64_t>(random() >> 1), static_cast<int64_t>(random() >> 1)});
+    scales.push_back({std::ldexp(1 + static_cast<double>(random() >> 12) * 0x1p-52,
+                                 static_cast<int>(random() % 60) - 20),
+                      static_cast<int64_t>(random() >> 1), static_cast<int64_t>(random() >> 1)});
   for (const LossScale& scale : scales)
     EXPECT_EQ(loss_scale_from(to_text(scale)), scale) << to_text(scale) << ", seed " << seed;
 }
 
 TEST(LossScale, ItsTextCanStandInTheStatesSchedule) {
-  EXPECT_EQ(to_text({0.1, 7, 3}).find(';'), std::string::npos) << "what cuts it off from the schedule's own";
+  EXPECT_EQ(to_text({0.1, 7, 3}).find(';'), std::string::npos)
+      << "what cuts it off from the schedule's own";
 }
 
 TEST(LossScale, TextThatIsNoneIsRefused) {
   const std::string good = to_text({4, 1, 2});
   for (const std::string& text :
-       {std::string("scale"), std::string("scale 0x1p+2 good 1"), good + " ", good + "x", " " + good + ";",
-        good.substr(1), std::string("scale 0x1p+2 good x skipped 2"), std::string("good 1 skipped 2 scale 0x1p+2")}) {
+       {std::string("scale"), std::string("scale 0x1p+2 good 1"), good + " ", good + "x",
+        " " + good + ";", good.substr(1), std::string("scale 0x1p+2 good x skipped 2"),
+        std::string("good 1 skipped 2 scale 0x1p+2")}) {
     EXPECT_THROW(loss_scale_from(text), Error) << text;
   }
 }
 
 TEST(LossScale, AScaleThatNoRunCanHaveIsRefused) {
-  for (const char* text :
-       {"scale nan good 1 skipped 2", "scale inf good 0 skipped 0", "scale -0x1p+2 good 0 skipped 0",
-        "scale 0x0p+0 good 0 skipped 0", "scale 0x1p+2 good -1 skipped 0", "scale 0x1p+2 good 0 skipped -1"})
+  for (const char* text : {"scale nan good 1 skipped 2", "scale inf good 0 skipped 0",
+                           "scale -0x1p+2 good 0 skipped 0", "scale 0x0p+0 good 0 skipped 0",
+                           "scale 0x1p+2 good -1 skipped 0", "scale 0x1p+2 good 0 skipped -1"})
     EXPECT_THROW(loss_scale_from(text), Error) << text;
 }
 

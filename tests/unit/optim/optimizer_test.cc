@@ -40,7 +40,8 @@ TrainConfig of(const std::string& name) {
 
 /// Parameters, gradients and slots of n elements.
 struct Values {
-  Values(const Optimizer& optimizer, int64_t n, uint32_t seed) : kept(2 + optimizer.slots().size()) {
+  Values(const Optimizer& optimizer, int64_t n, uint32_t seed)
+      : kept(2 + optimizer.slots().size()) {
     std::mt19937 generator(seed);
     std::normal_distribution<float> normal;
     for (auto& values : kept) {
@@ -55,8 +56,12 @@ struct Values {
   }
   /// About a fifth of the gradients are cut.
   void update(const Optimizer& optimizer, int64_t begin, int64_t end, int64_t step) {
-    const StepScalars scalars{
-        .step = step, .lr = 3e-3, .gradient_scale = 1.0 / 3, .clip_value = 0.4, .weight_decay = 0.1, .trust = 0.7};
+    const StepScalars scalars{.step = step,
+                              .lr = 3e-3,
+                              .gradient_scale = 1.0 / 3,
+                              .clip_value = 0.4,
+                              .weight_decay = 0.1,
+                              .trust = 0.7};
     float *p = kept[0].data() + begin, *g = kept[1].data() + begin;
     Norms norms;
     if (optimizer.two_passes()) optimizer.measure(p, g, slots(begin), end - begin, scalars, norms);
@@ -64,7 +69,8 @@ struct Values {
   }
   bool operator==(const Values& other) const {
     for (size_t k = 0; k < kept.size(); ++k) {
-      if (std::memcmp(kept[k].data(), other.kept[k].data(), kept[k].size() * sizeof(float)) != 0) return false;
+      if (std::memcmp(kept[k].data(), other.kept[k].data(), kept[k].size() * sizeof(float)) != 0)
+        return false;
     }
     return true;
   }
@@ -72,7 +78,8 @@ struct Values {
 };
 
 std::string text_of(const TrainConfig& config) {
-  return fmt::format("{} momentum {} nesterov {}", config.optimizer, config.momentum, config.nesterov);
+  return fmt::format("{} momentum {} nesterov {}", config.optimizer, config.momentum,
+                     config.nesterov);
 }
 
 TEST(Optimizer, AnyCutOfTheRangeGivesTheSameBits) {
@@ -121,7 +128,8 @@ TEST(Optimizer, NothingOutsideTheRangeIsTouched) {
       for (size_t k = 0; k < before.kept.size(); ++k) {
         for (size_t i = 0; i < 64; ++i) {
           const bool inside = 5 <= i && i < 40;
-          ASSERT_EQ(before.kept[k][i] != after.kept[k][i], inside && k != 1) << text_of(config) << " " << k << " " << i;
+          ASSERT_EQ(before.kept[k][i] != after.kept[k][i], inside && k != 1)
+              << text_of(config) << " " << k << " " << i;
         }
       }
     }
@@ -134,7 +142,8 @@ TEST(Optimizer, TheFirstStepOfMomentumIsTheGradientWhateverTheSlotHeld) {
   auto optimizer = make_optimizer(config);
   float parameter = 1, gradient = 8, moment = std::nanf("");
   float* slots[] = {&moment};
-  optimizer->update(&parameter, &gradient, slots, 1, {.step = 0, .lr = 0.5, .gradient_scale = 0.25});
+  optimizer->update(&parameter, &gradient, slots, 1,
+                    {.step = 0, .lr = 0.5, .gradient_scale = 0.25});
   EXPECT_EQ(moment, 2);
   EXPECT_EQ(parameter, 0);
 }
@@ -142,7 +151,8 @@ TEST(Optimizer, TheFirstStepOfMomentumIsTheGradientWhateverTheSlotHeld) {
 TEST(Optimizer, ClippingByValueCutsTheScaledGradientOnBothSides) {
   auto optimizer = make_optimizer(of("sgd"));
   float parameters[] = {0, 0, 0, 0}, gradients[] = {8, -8, 2, -2};
-  optimizer->update(parameters, gradients, {}, 4, {.lr = 1, .gradient_scale = 0.25, .clip_value = 1});
+  optimizer->update(parameters, gradients, {}, 4,
+                    {.lr = 1, .gradient_scale = 0.25, .clip_value = 1});
   EXPECT_EQ(parameters[0], -1);
   EXPECT_EQ(parameters[1], 1);
   EXPECT_EQ(parameters[2], -0.5f);
@@ -158,14 +168,15 @@ TEST(Optimizer, AGradientThatIsNotANumberIsNotHiddenByClipping) {
   }
 }
 
-// The roundings of adamw and sgd are part of every result ever made with them: written out here, operation by
-// operation.
+// The roundings of adamw and sgd are part of every result ever made with them: written out here,
+// operation by operation.
 TEST(Optimizer, AdamwMakesTheseRoundingsAndNoOthers) {
   const TrainConfig config = of("adamw");
   auto optimizer = make_optimizer(config);
   Values values(*optimizer, 100, 3), expected = values;
   for (int64_t step = 0; step < 5; ++step) {
-    const StepScalars scalars{.step = step, .lr = 3e-3, .gradient_scale = 1.0 / 3, .weight_decay = 0.1};
+    const StepScalars scalars{
+        .step = step, .lr = 3e-3, .gradient_scale = 1.0 / 3, .weight_decay = 0.1};
     optimizer->update(values.kept[0].data(), values.kept[1].data(), values.slots(0), 100, scalars);
     const double t = static_cast<double>(step) + 1;
     const auto beta1 = static_cast<float>(0.9), rest1 = static_cast<float>(1 - 0.9);
@@ -177,7 +188,8 @@ TEST(Optimizer, AdamwMakesTheseRoundingsAndNoOthers) {
       const float g = expected.kept[1][i] * static_cast<float>(1.0 / 3);
       m = std::fma(beta1, m, rest1 * g);
       v = std::fma(beta2, v, rest2 * g * g);
-      p = std::fma(-step_size, m / std::fma(std::sqrt(v), root_correction, static_cast<float>(1e-8)),
+      p = std::fma(-step_size,
+                   m / std::fma(std::sqrt(v), root_correction, static_cast<float>(1e-8)),
                    p * static_cast<float>(1 - 3e-3 * 0.1));
     }
     ASSERT_EQ(values == expected, true) << "step " << step;
@@ -192,7 +204,8 @@ TEST(Optimizer, SgdMakesTheseRoundingsAndNoOthers) {
   Values values(*optimizer, 100, 3), expected = values;
   const float lr = 3e-3f, decay = 0.1f, momentum = 0.9f;
   for (int64_t step = 0; step < 5; ++step) {
-    const StepScalars scalars{.step = step, .lr = 3e-3, .gradient_scale = 1.0 / 3, .weight_decay = 0.1};
+    const StepScalars scalars{
+        .step = step, .lr = 3e-3, .gradient_scale = 1.0 / 3, .weight_decay = 0.1};
     optimizer->update(values.kept[0].data(), values.kept[1].data(), values.slots(0), 100, scalars);
     for (size_t i = 0; i < 100; ++i) {
       float &p = expected.kept[0][i], &m = expected.kept[2][i];

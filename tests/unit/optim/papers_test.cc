@@ -1,5 +1,5 @@
-// Lion and LAMB, which LibTorch does not have, against their papers written out in double; and what LAMB's two passes
-// promise.
+// Lion and LAMB, which LibTorch does not have, against their papers written out in double; and what
+// LAMB's two passes promise.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,8 +16,8 @@ namespace {
 constexpr int kSteps = 50;
 constexpr double kLr = 1e-2, kDecay = 0.1, kScale = 0.25, kBeta1 = 0.9, kBeta2 = 0.98, kEps = 1e-6;
 
-// Of the way an element went. Each of 50 steps rounds a few operations to float, about a unit in the last place (6e-8)
-// each.
+// Of the way an element went. Each of 50 steps rounds a few operations to float, about a unit in
+// the last place (6e-8) each.
 constexpr double kTolerance = 1e-6;
 
 TrainConfig config_of(const char* optimizer) {
@@ -39,7 +39,8 @@ std::vector<float> drawn(size_t n, uint32_t seed, float size = 1) {
 
 /// The values of the reference in double, and the way each has gone: |start| + the sum of |moves|.
 struct Reference {
-  explicit Reference(const std::vector<float>& start) : x(start.begin(), start.end()), way(start.size()) {
+  explicit Reference(const std::vector<float>& start)
+      : x(start.begin(), start.end()), way(start.size()) {
     for (size_t i = 0; i < x.size(); ++i) way[i] = std::abs(x[i]);
   }
   void move(size_t i, double by) {
@@ -48,7 +49,8 @@ struct Reference {
   }
   double worst(const std::vector<float>& ours) const {
     double worst = 0;
-    for (size_t i = 0; i < ours.size(); ++i) worst = std::max(worst, std::abs(ours[i] - x[i]) / way[i]);
+    for (size_t i = 0; i < ours.size(); ++i)
+      worst = std::max(worst, std::abs(ours[i] - x[i]) / way[i]);
     return worst;
   }
   std::vector<double> x, way;
@@ -79,8 +81,8 @@ TEST(AgainstPaper, LionStaysWithItsPaperForFiftySteps) {
 }
 
 /// One step of LAMB as a trainer makes it: both passes over one parameter.
-void lamb_step(const Optimizer& optimizer, std::vector<float>& p, const std::vector<float>& g, std::vector<float>& m,
-               std::vector<float>& v, StepScalars scalars) {
+void lamb_step(const Optimizer& optimizer, std::vector<float>& p, const std::vector<float>& g,
+               std::vector<float>& m, std::vector<float>& v, StepScalars scalars) {
   float* slots[] = {m.data(), v.data()};
   const auto n = static_cast<int64_t>(p.size());
   Norms norms;
@@ -98,7 +100,8 @@ TEST(AgainstPaper, LambStaysWithItsPaperForFiftySteps) {
     std::vector<double> first(n), second(n), u(n);
     for (int t = 0; t < kSteps; ++t) {
       const std::vector<float> g = drawn(n, 100 + t);
-      lamb_step(*optimizer, p, g, m, v, {.step = t, .lr = kLr, .gradient_scale = kScale, .weight_decay = kDecay});
+      lamb_step(*optimizer, p, g, m, v,
+                {.step = t, .lr = kLr, .gradient_scale = kScale, .weight_decay = kDecay});
       double parameter = 0, direction = 0;
       for (size_t i = 0; i < n; ++i) {
         const double slope = g[i] * kScale;
@@ -110,7 +113,8 @@ TEST(AgainstPaper, LambStaysWithItsPaperForFiftySteps) {
         parameter += reference.x[i] * reference.x[i];
         direction += u[i] * u[i];
       }
-      for (size_t i = 0; i < n; ++i) reference.move(i, -kLr * std::sqrt(parameter / direction) * u[i]);
+      for (size_t i = 0; i < n; ++i)
+        reference.move(i, -kLr * std::sqrt(parameter / direction) * u[i]);
     }
     EXPECT_LT(reference.worst(p), kTolerance) << "parameters of size " << size;
   }
@@ -155,7 +159,8 @@ TEST(Lamb, AMaskedTailAddsNothingToTheNormsEvenWithoutEps) {
       Norms norms;
       optimizer->measure(p.data(), g.data(), slots, n, {.step = 0, .lr = 1}, norms);
       EXPECT_EQ(norms.parameter.value(), 4.0 * static_cast<double>(n)) << isa << " " << n;
-      EXPECT_NEAR(norms.direction.value(), static_cast<double>(n), 1e-5 * static_cast<double>(n)) << isa << " " << n;
+      EXPECT_NEAR(norms.direction.value(), static_cast<double>(n), 1e-5 * static_cast<double>(n))
+          << isa << " " << n;
     }
   }
 }

@@ -1,5 +1,5 @@
-// Stated values are those of torch.optim.lr_scheduler (2.11) for the same course; both compute in double, and torch's
-// recurrences round at every step: 1e-12 apart at most.
+// Stated values are those of torch.optim.lr_scheduler (2.11) for the same course; both compute in
+// double, and torch's recurrences round at every step: 1e-12 apart at most.
 #include "optim/schedule.h"
 
 #include <gtest/gtest.h>
@@ -32,8 +32,8 @@ void expect(const TrainConfig& config, const Course& course) {
 }
 
 TEST(Schedule, WarmUpRisesLinearlyFromItsFirstShareAndThenTheScheduleStarts) {
-  for (const char* name :
-       {"constant", "step", "exponential", "linear", "polynomial", "cosine", "inverse-sqrt", "plateau"}) {
+  for (const char* name : {"constant", "step", "exponential", "linear", "polynomial", "cosine",
+                           "inverse-sqrt", "plateau"}) {
     const TrainConfig config = of(name, 4);
     EXPECT_DOUBLE_EQ(learning_rate(config, 0), 0.1) << name;
     EXPECT_DOUBLE_EQ(learning_rate(config, 1), 0.2) << name;
@@ -45,10 +45,13 @@ TEST(Schedule, WarmUpRisesLinearlyFromItsFirstShareAndThenTheScheduleStarts) {
   }
 }
 
-TEST(Schedule, ConstantStays) { expect(of("constant"), {{0, 0.4}, {50, 0.4}, {100, 0.4}, {100000, 0.4}}); }
+TEST(Schedule, ConstantStays) {
+  expect(of("constant"), {{0, 0.4}, {50, 0.4}, {100, 0.4}, {100000, 0.4}});
+}
 
 TEST(Schedule, StepFallsAtOnceAfterEverySoManySteps) {
-  expect(of("step"), {{0, 0.4}, {1, 0.4}, {9, 0.4}, {10, 0.2}, {25, 0.1}, {60, 0.00625}, {99, 0.00078125}});
+  expect(of("step"),
+         {{0, 0.4}, {1, 0.4}, {9, 0.4}, {10, 0.2}, {25, 0.1}, {60, 0.00625}, {99, 0.00078125}});
 }
 
 TEST(Schedule, ExponentialFallsByTheSameFactorAtEveryStep) {
@@ -119,8 +122,10 @@ TEST(Schedule, EveryBorderOfGrowingCyclesIsARestart) {
     double begin = 0, length = 4;
     for (int i = 0; i < 8; ++i, begin += length, length *= growth) {
       const auto border = static_cast<int64_t>(std::ceil(begin));
-      EXPECT_NEAR(learning_rate(config, border), 0.4, i < 3 ? 0.1 : 0.01) << growth << " cycle " << i;
-      if (border > 0) EXPECT_LT(learning_rate(config, border - 1), 0.25) << growth << " cycle " << i;
+      EXPECT_NEAR(learning_rate(config, border), 0.4, i < 3 ? 0.1 : 0.01)
+          << growth << " cycle " << i;
+      if (border > 0)
+        EXPECT_LT(learning_rate(config, border - 1), 0.25) << growth << " cycle " << i;
     }
   }
 }
@@ -160,8 +165,8 @@ TEST(Schedule, PlateauFollowsWhatWasWatched) {
 }
 
 TEST(Schedule, EveryScheduleKeepsItsLastValuePastTheSpan) {
-  for (const char* name :
-       {"constant", "step", "exponential", "linear", "polynomial", "cosine", "one-cycle", "inverse-sqrt", "plateau"}) {
+  for (const char* name : {"constant", "step", "exponential", "linear", "polynomial", "cosine",
+                           "one-cycle", "inverse-sqrt", "plateau"}) {
     const TrainConfig config = of(name, 4);
     EXPECT_EQ(learning_rate(config, 105), learning_rate(config, 104)) << name;
     EXPECT_EQ(learning_rate(config, int64_t{1} << 40), learning_rate(config, 104)) << name;

@@ -1,4 +1,5 @@
-// Decisions that follow held-out metrics: the plateau schedule, early stopping, the best evaluation.
+// Decisions that follow held-out metrics: the plateau schedule, early stopping, the best
+// evaluation.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -39,7 +40,8 @@ TEST(Judge, TheRateFallsAfterPatienceEvaluationsWithoutImprovementAndCountsAnew)
   std::vector<double> rates;
   rates.reserve(all.size());
   for (const Judgement& judgement : all) rates.push_back(judgement.watched.rate);
-  EXPECT_EQ(rates, (std::vector<double>{1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2, 0.2}));  // final_lr
+  // final_lr
+  EXPECT_EQ(rates, (std::vector<double>{1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2, 0.2}));
 }
 
 TEST(Judge, OnlyThePlateauScheduleLowersTheRate) {
@@ -67,7 +69,8 @@ TEST(Judge, TheBestIsTheSmallestOfALossAndTheLargestOfAnAccuracy) {
   EXPECT_EQ(accuracy.best, 0.7);
   EXPECT_EQ(accuracy.best_step, 30);
   EXPECT_EQ(accuracy.stale, 0);
-  for (const char* metric : {"loss", "perplexity", "mse", "mae"}) EXPECT_FALSE(larger_is_better(metric)) << metric;
+  for (const char* metric : {"loss", "perplexity", "mse", "mae"})
+    EXPECT_FALSE(larger_is_better(metric)) << metric;
   for (const char* metric : {"accuracy", "precision", "recall", "f1", "auc", "r2"})
     EXPECT_TRUE(larger_is_better(metric)) << metric;
 }
@@ -84,7 +87,8 @@ TEST(Judge, AnImprovementMustExceedMinChange) {
 }
 
 TEST(Judge, AValueThatIsNotFiniteIsNoImprovementEvenAtFirst) {
-  const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
+  const double nan = std::numeric_limits<double>::quiet_NaN(),
+               infinity = std::numeric_limits<double>::infinity();
   const auto all = judged(config_of("loss"), {nan, infinity, 5, -infinity, nan});
   const std::vector<bool> expected = {false, false, true, false, false};
   for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i].improved, expected[i]) << i;
@@ -96,7 +100,8 @@ TEST(Watched, TextKeepsEveryBit) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(fmt::format("seed {}", seed));
   std::mt19937_64 generator(seed);
-  std::vector<double> values = {0.0, -0.0, 1, -1.5, 1e300, 5e-324, std::numeric_limits<double>::max()};
+  std::vector<double> values = {
+      0.0, -0.0, 1, -1.5, 1e300, 5e-324, std::numeric_limits<double>::max()};
   for (int i = 0; i < 200; ++i)
     values.push_back(std::ldexp(static_cast<double>(generator()), int(generator() % 99)) - 1);
   for (double value : values) {
@@ -113,10 +118,13 @@ TEST(Watched, NothingSeenIsNoText) {
 }
 
 TEST(Watched, TextThatIsNoneIsRefused) {
-  const std::string good = to_text({.best = 2.5, .best_step = 10, .stale = 1, .plateau = 1, .rate = 0.5});
+  const std::string good =
+      to_text({.best = 2.5, .best_step = 10, .stale = 1, .plateau = 1, .rate = 0.5});
   EXPECT_NO_THROW(watched_from(good));
-  for (size_t n = 1; n < good.size() - 3; ++n) EXPECT_THROW(watched_from(good.substr(0, n)), Error) << n;
-  for (const std::string& text : {good + " ", good + "0.5", " " + good, std::string("best nan"), std::string("x")})
+  for (size_t n = 1; n < good.size() - 3; ++n)
+    EXPECT_THROW(watched_from(good.substr(0, n)), Error) << n;
+  for (const std::string& text :
+       {good + " ", good + "0.5", " " + good, std::string("best nan"), std::string("x")})
     EXPECT_THROW(watched_from(text), Error) << text;
 }
 

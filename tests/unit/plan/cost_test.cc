@@ -23,7 +23,9 @@ TEST(Cost, ZeroKeepsWhatThePaperSays) {
 
 TEST(Cost, TheShapeOfSeventyBillionParametersHasThem) {
   for (int columns : {1, 8})
-    EXPECT_NEAR(static_cast<double>(test::gpt_model_shape(test::gpt_70b(columns)).parameter_count()), 69e9, 1e9);
+    EXPECT_NEAR(
+        static_cast<double>(test::gpt_model_shape(test::gpt_70b(columns)).parameter_count()), 69e9,
+        1e9);
 }
 
 TEST(Cost, AMessageLiesBetweenTheNearestSamples) {
@@ -42,8 +44,11 @@ TEST(Cost, ACalibrationComesBackFromItsFile) {
 
 TEST(Cost, ADamagedCalibrationIsRefusedByName) {
   std::string text = to_json(default_calibration("cpu", 2));
-  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
-           {"\"version\": 1", "\"version\": 9"}, {"\"cores\": 2", "\"cores\": 3"}, {"\"tcp\"", "\"tpc\""}, {"{", ""}}) {
+  for (const auto& [from, to] :
+       std::vector<std::pair<std::string, std::string>>{{"\"version\": 1", "\"version\": 9"},
+                                                        {"\"cores\": 2", "\"cores\": 3"},
+                                                        {"\"tcp\"", "\"tpc\""},
+                                                        {"{", ""}}) {
     std::string damaged = text;
     damaged.replace(damaged.find(from), from.size(), to);
     try {
@@ -65,7 +70,8 @@ TEST(Cost, MoreQueuesThanCoresShareThem) {
   EXPECT_EQ(shared.pace(Resource::kMatmul, 1), 1);
   EXPECT_EQ(shared.pace(Resource::kMatmul, 2), 0.8);
   EXPECT_EQ(shared.pace(Resource::kMatmul, 4), 0.4);
-  EXPECT_EQ(shared.pace(Resource::kMemory, 2), cost.calibration.copy.all / cost.calibration.copy.alone);
+  EXPECT_EQ(shared.pace(Resource::kMemory, 2),
+            cost.calibration.copy.all / cost.calibration.copy.alone);
 }
 
 TEST(Cost, OffloadedValuesComeFromAFileOrOverAGpusLink) {
@@ -75,7 +81,8 @@ TEST(Cost, OffloadedValuesComeFromAFileOrOverAGpusLink) {
   program.buffers[0].bytes = 1'000'000'000;
   Instruction fetch;
   fetch.op = Op::kFetch;
-  fetch.operands = {{OperandRole::kStored, Access::kRead, 0}, {OperandRole::kResident, Access::kWrite, 0}};
+  fetch.operands = {{OperandRole::kStored, Access::kRead, 0},
+                    {OperandRole::kResident, Access::kWrite, 0}};
   for (const auto& [device, seconds] : std::map<std::string, double>{{"cpu", 1}, {"cuda", 0.02}}) {
     CostOptions cost;
     cost.calibration = default_calibration(device, 1);
@@ -92,7 +99,8 @@ TEST(Cost, MeasuredSecondsOfSegmentsReplaceTheFormula) {
   const Work formula = mesh_cost(model, {}, cost).work({}, i);
   const double flops = model.blocks[1].segments[3].flops;
   EXPECT_GT(formula.seconds, 2 * flops / cost.calibration.matmul[0]);
-  for (const BlockShape& b : model.blocks) cost.measured.emplace_back(b.segments.size(), SegmentSeconds{1, 20, 300});
+  for (const BlockShape& b : model.blocks)
+    cost.measured.emplace_back(b.segments.size(), SegmentSeconds{1, 20, 300});
   EXPECT_NEAR(mesh_cost(model, {}, cost).work({}, i).seconds, 320, 1e-3);
   i.part = Part::kWeight;
   EXPECT_NEAR(mesh_cost(model, {}, cost).work({}, i).seconds, 300, 1e-3);

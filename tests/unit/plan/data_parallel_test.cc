@@ -1,4 +1,5 @@
-// Data parallelism: how a sum that every rank wants whole comes to it, and that all ways give one rank's values.
+// Data parallelism: how a sum that every rank wants whole comes to it, and that all ways give one
+// rank's values.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +24,8 @@ namespace {
 const MeshModel kTied{4, 1, true}, kConsuming{5, 1, false, true, true};
 
 struct Planned : test::PlannedMesh {
-  Planned(const MeshModel& m, int ranks, Batch batch, const std::function<void(MeshOptions&)>& set = {})
+  Planned(const MeshModel& m, int ranks, Batch batch,
+          const std::function<void(MeshOptions&)>& set = {})
       : PlannedMesh(mesh_model(m), {ranks, 1, 1, 1}, 0, batch) {
     if (set) set(options);
     plan = plan_mesh(model, options);
@@ -63,7 +65,8 @@ std::vector<MeshOptions> layouts(int ranks, Batch batch) {
             if (root && zero > 0) continue;
             MeshOptions o;
             o.mesh = {ranks, 1, 1, zero > 0 ? ranks : 1};
-            o.batch = batch, o.zero = zero, o.hosts = hosts, o.merged_floats = merged, o.root = root;
+            o.batch = batch, o.zero = zero, o.hosts = hosts, o.merged_floats = merged,
+            o.root = root;
             o.windows = reach != 1, o.device = reach == 2;
             list.push_back(o);
           }
@@ -81,7 +84,8 @@ MeshValues values_of(const Plan& plan, const ModelShape& model, int steps, uint6
 
 void expect_values_of_one_rank(const MeshModel& m, int ranks) {
   const ModelShape model = mesh_model(m);
-  for (const Batch& batch : {Batch{ranks, 1, 1}, Batch{ranks + 1, 2, 1}, Batch{2 * ranks + 1, 1, 1}}) {
+  for (const Batch& batch :
+       {Batch{ranks, 1, 1}, Batch{ranks + 1, 2, 1}, Batch{2 * ranks + 1, 1, 1}}) {
     MeshOptions one;
     one.batch = batch;
     const MeshValues expected = values_of(plan_mesh(model, one), model, 3, 0);
@@ -145,18 +149,20 @@ TEST(DataParallel, WithoutWindowsTheSumsAreReturned) {
   for (const SumTransfer& sum : p.plan.sums) EXPECT_EQ(sum.returned, Return::kBlocks);
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(p.read_of(rank), std::set<int>{rank});
-    for (Op op : {Op::kGather, Op::kAcquire, Op::kRelease}) EXPECT_TRUE(p.all(rank, op).empty()) << op_name(op);
+    for (Op op : {Op::kGather, Op::kAcquire, Op::kRelease})
+      EXPECT_TRUE(p.all(rank, op).empty()) << op_name(op);
   }
 }
 
 TEST(DataParallel, DevicesAndSumsOfSeveralRoundsGatherGradients) {
   const auto on_devices = [](MeshOptions& o) { o.device = true; };
   const auto by_owners = [](MeshOptions& o) { o.owner = true; };
-  for (const auto& set :
-       {std::function<void(MeshOptions&)>(on_devices), std::function<void(MeshOptions&)>(by_owners)}) {
+  for (const auto& set : {std::function<void(MeshOptions&)>(on_devices),
+                          std::function<void(MeshOptions&)>(by_owners)}) {
     const Planned p(kTied, 2, {4, 1, 1}, set);
     EXPECT_FALSE(p.all(0, Op::kGather).empty());
-    for (const CopyTransfer& copies : p.plan.copies) EXPECT_TRUE(copies.gradients && !copies.updated);
+    for (const CopyTransfer& copies : p.plan.copies)
+      EXPECT_TRUE(copies.gradients && !copies.updated);
     EXPECT_EQ(p.read_of(1), std::set<int>{1});
     EXPECT_TRUE(p.all(0, Op::kAcquire).empty());
   }
@@ -172,8 +178,10 @@ TEST(DataParallel, ARootMakesAllSumsAndAllBorrowThem) {
 }
 
 TEST(DataParallel, ARingHasNoOrderAndReturnsItsSums) {
-  const Planned ring(kTied, 2, {2, 1, 1}, [](MeshOptions& o) { o.ring = true; }), tree(kTied, 2, {2, 1, 1});
-  for (const SumTransfer& sum : ring.plan.sums) EXPECT_TRUE(!sum.ordered && sum.returned == Return::kBlocks);
+  const Planned ring(kTied, 2, {2, 1, 1}, [](MeshOptions& o) { o.ring = true; }),
+      tree(kTied, 2, {2, 1, 1});
+  for (const SumTransfer& sum : ring.plan.sums)
+    EXPECT_TRUE(!sum.ordered && sum.returned == Return::kBlocks);
   for (const SumTransfer& sum : tree.plan.sums) EXPECT_TRUE(sum.ordered);
 }
 
@@ -186,7 +194,8 @@ TEST(DataParallel, AParcelIsReducedWhileLaterBlocksStillRunBackward) {
     return std::find(reduce.waits.begin(), reduce.waits.end(), i.signal) != reduce.waits.end();
   });
   ASSERT_NE(last, compute.rend());
-  EXPECT_TRUE(std::any_of(last.base(), compute.end(), [](const Instruction& i) { return i.op == Op::kBackward; }));
+  EXPECT_TRUE(std::any_of(last.base(), compute.end(),
+                          [](const Instruction& i) { return i.op == Op::kBackward; }));
 }
 
 TEST(DataParallel, WithoutOverlapThereIsOneQueueAndNoEvent) {
@@ -210,7 +219,8 @@ TEST(DataParallel, ALaneThatIsFoldedAtOnceNeedsScratchAloneAndWhatOthersWriteScr
     for (const Buffer& b : plan.programs[0].buffers) most = std::max(most, b.level);
     return most + 1;
   };
-  const Planned two({4, 1, false}, 1, {2, 1, 1}), tied(kTied, 1, {2, 2, 1}), four({4, 1, false}, 1, {4, 1, 1});
+  const Planned two({4, 1, false}, 1, {2, 1, 1}), tied(kTied, 1, {2, 2, 1}),
+      four({4, 1, false}, 1, {4, 1, 1});
   EXPECT_EQ(scratch(two.plan), std::vector<int>{-1});
   EXPECT_EQ(levels(two.plan), 1);
   EXPECT_EQ(scratch(tied.plan), (std::vector<int>{-1, 0}));
@@ -281,7 +291,8 @@ TEST(DataParallel, WhatIsComputedAgainOrInPartsOrForEvaluationConsumesNothing) {
   parts.mesh.pipeline = 2, parts.schedule = "zero-bubble";
   evaluation.forward_only = true;
   EXPECT_EQ(consumes(plain), (std::set<int>{1, 2, 3, 4}));
-  EXPECT_EQ(consumes(selective), std::set<int>{4});  // elsewhere what is read or written is computed again
+  // elsewhere what is read or written is computed again
+  EXPECT_EQ(consumes(selective), std::set<int>{4});
   EXPECT_EQ(consumes(full), std::set<int>{4});
   EXPECT_EQ(consumes(parts), std::set<int>{});
   EXPECT_EQ(consumes(evaluation), std::set<int>{});

@@ -1,5 +1,5 @@
-// Draws of a seed, and the small changes that are made by them: each says what it did, or nothing where it changed
-// nothing.
+// Draws of a seed, and the small changes that are made by them: each says what it did, or nothing
+// where it changed nothing.
 #pragma once
 
 #include <fmt/format.h>
@@ -42,7 +42,11 @@ class Dice {
     const uint64_t kind = below(3);
     if (kind != 1) range.begin += by;
     if (kind != 0) range.end += by;
-    return fmt::format("shift {} of {} by {}", kind == 0 ? "the begin" : kind == 1 ? "the end" : "all", what, by);
+    return fmt::format("shift {} of {} by {}",
+                       kind == 0   ? "the begin"
+                       : kind == 1 ? "the end"
+                                   : "all",
+                       what, by);
   }
 
  private:

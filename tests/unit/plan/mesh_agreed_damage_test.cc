@@ -1,5 +1,5 @@
-// Damage that all ranks agree on, or that lies in what a handler of the engine takes by its place: random damage in one
-// place (mesh_mutation_test.cc) does not draw it.
+// Damage that all ranks agree on, or that lies in what a handler of the engine takes by its place:
+// random damage in one place (mesh_mutation_test.cc) does not draw it.
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -35,7 +35,9 @@ struct Planned : test::PlannedMesh {
         for (Instruction& i : queue.instructions)
           if (i.op == op) f(program, i);
   }
-  void expect(const std::string& text) { EXPECT_NE(said().find(text), std::string::npos) << said(); }
+  void expect(const std::string& text) {
+    EXPECT_NE(said().find(text), std::string::npos) << said();
+  }
 };
 
 Planned stages() { return Planned(mesh_model({4, 1, true}), {1, 1, 2, 1}, 0, {2, 2, 1}).make(); }
@@ -53,9 +55,11 @@ ModelShape with_borders(const std::vector<int>& outputs) {
     test::detail::add_parameter(block, "weight", 500);
     SegmentShape segment = test::detail::segment("all", true);
     if (layer == 0) segment.inputs = {{true, 0, false, 0}};
-    for (int k = 0; layer > 0 && k < outputs[layer - 1]; ++k) segment.inputs.push_back({false, k, true, 256});
+    for (int k = 0; layer > 0 && k < outputs[layer - 1]; ++k)
+      segment.inputs.push_back({false, k, true, 256});
     for (int k = 0; k < outputs[layer]; ++k)
-      segment.outputs.push_back(test::detail::output(fmt::format("x{}", k), 256, 1, Exchange::kNone));
+      segment.outputs.push_back(
+          test::detail::output(fmt::format("x{}", k), 256, 1, Exchange::kNone));
     block.segments = {std::move(segment)};
     model.blocks.push_back(std::move(block));
   }
@@ -121,7 +125,8 @@ TEST(MeshAgreedDamage, AFetchOfMoreThanItsMemoryHoldsIsNamed) {
   p.expect("do not both hold unit");
 }
 
-// The last stage has no sum to wait for, and the others' sums come behind its loss: but its vote gives what is there.
+// The last stage has no sum to wait for, and the others' sums come behind its loss: but its vote
+// gives what is there.
 TEST(MeshAgreedDamage, AVoteThatItsOwnLossDoesNotPrecedeIsNamed) {
   ModelShape model = mesh_model({4, 1, false});
   BlockShape& head = model.blocks.back();
@@ -139,7 +144,8 @@ TEST(MeshAgreedDamage, AVoteThatItsOwnLossDoesNotPrecedeIsNamed) {
 // Buffers are rounded up and shared; what travels is not.
 TEST(MeshAgreedDamage, LinksCarryTheBytesOfTensorsNotOfBuffers) {
   Planned p(with_borders({1, 1}), {1, 1, 2, 1}, 0, {3, 1, 1});
-  p.model.blocks[0].segments[0].outputs[0].bytes = p.model.blocks[0].segments[0].outputs[0].read_bytes = 100;
+  p.model.blocks[0].segments[0].outputs[0].bytes =
+      p.model.blocks[0].segments[0].outputs[0].read_bytes = 100;
   p.model.blocks[1].segments[0].inputs[0].grad_bytes = 100;
   p.make();
   EXPECT_EQ(link_bytes(p.plan, p.model)[0][1], 300);

@@ -18,7 +18,8 @@ struct Damaged {
   MeshOptions options;
   Plan plan;
 
-  Damaged(const MeshModel& m, const Mesh& mesh, int zero, Batch batch = {2, 2, 1}) : model(mesh_model(m)) {
+  Damaged(const MeshModel& m, const Mesh& mesh, int zero, Batch batch = {2, 2, 1})
+      : model(mesh_model(m)) {
     options.mesh = mesh, options.zero = zero, options.batch = batch;
     options.merged_floats = 0;
     plan = plan_mesh(model, options);
@@ -54,7 +55,8 @@ struct Damaged {
       for (const std::string& text : texts) all &= fault.find(text) != std::string::npos;
       if (all) return;
     }
-    ADD_FAILURE() << "no fault says '" << fmt::format("{}", fmt::join(texts, "' and '")) << "' among\n"
+    ADD_FAILURE() << "no fault says '" << fmt::format("{}", fmt::join(texts, "' and '"))
+                  << "' among\n"
                   << fmt::format("{}", fmt::join(faults, "\n"));
   }
 };
@@ -113,7 +115,8 @@ TEST(MeshCheck, AnUnorderedAccessIsNamed) {
 
 TEST(MeshCheck, ASliceThatOthersMayStillReadInTheNextStepIsNotWrittenBeforeTheVote) {
   Damaged d(kPlain, {2, 1, 1, 2}, 1);
-  // The refreshed parameters of rank 0 are read when the step ends; a Load into them would begin the next one.
+  // The refreshed parameters of rank 0 are read when the step ends; a Load into them would begin
+  // the next one.
   const int parameter = buffer_of(d.get(0, Op::kGather), OperandRole::kPart);
   d.get(0, Op::kLoad).operands[0].buffer = parameter;
   d.expect({"rank 1", "Gather", "of the next step are not ordered"});

@@ -1,9 +1,10 @@
-// The memory of all ranks of a mesh on hashes instead of numbers: adding is neither commutative nor associative, so two
-// results are equal only if they are the same operations in the same order.
+// The memory of all ranks of a mesh on hashes instead of numbers: adding is neither commutative nor
+// associative, so two results are equal only if they are the same operations in the same order.
 //
-//   cell    256 bytes of a buffer, or 64 floats: one hash; reading a cell that holds something else changes all that
-//           follows
-//   state   what a step begins and ends with: parameters (slot 0) and moments (slot 1), by unit and cell
+//   cell    256 bytes of a buffer, or 64 floats: one hash; reading a cell that holds something else
+//           changes all that follows
+//   state   what a step begins and ends with: parameters (slot 0) and moments (slot 1), by unit and
+//           cell
 #pragma once
 
 #include <fmt/format.h>
@@ -45,16 +46,18 @@ inline int64_t last_cell(int64_t floats) { return (floats + kCellFloats - 1) / k
 /// Both arguments must outlive it.
 class ProgramMemory {
  public:
-  ProgramMemory(const Plan& plan, const ModelShape& model, uint64_t seed) : plan(plan), model(model), random(seed) {
+  ProgramMemory(const Plan& plan, const ModelShape& model, uint64_t seed)
+      : plan(plan), model(model), random(seed) {
     for (const Program& program : plan.programs) {
       auto& buffers = cells_.emplace_back();
       for (const Buffer& buffer : program.buffers)
         for (uint64_t& cell : buffers.emplace_back(cells_in(buffer.bytes))) cell = random();
       begin_numbers(program);
       for (size_t b = 0; b < buffers.size(); ++b)
-        each_state_cell(program.rank, program.buffers[b], [&](int slot, int64_t cell, int64_t place) {
-          buffers[b].at(place) = hash_of(program.buffers[b].unit, slot, cell);
-        });
+        each_state_cell(program.rank, program.buffers[b],
+                        [&](int slot, int64_t cell, int64_t place) {
+                          buffers[b].at(place) = hash_of(program.buffers[b].unit, slot, cell);
+                        });
     }
   }
 
@@ -97,7 +100,8 @@ class ProgramMemory {
     const auto& buffers = plan.programs[rank].buffers;
     for (size_t b = 0; b < buffers.size(); ++b) {
       const int64_t inside = offset - buffers[b].window_offset;
-      if (buffers[b].window && inside >= 0 && inside < buffers[b].bytes) return cells_[rank][b].at(inside / kCellBytes);
+      if (buffers[b].window && inside >= 0 && inside < buffers[b].bytes)
+        return cells_[rank][b].at(inside / kCellBytes);
     }
     throw std::out_of_range("no buffer of the window is there");
   }
@@ -112,7 +116,8 @@ class ProgramMemory {
           const uint64_t value = cells_[r][b].at(place);
           const auto [it, fresh] = all.try_emplace({buffers[b].unit, slot, cell}, value);
           if (!fresh && it->second != value && problem.empty())
-            problem = fmt::format("'{}' of rank {} differs from another rank's", buffers[b].name, r);
+            problem =
+                fmt::format("'{}' of rank {} differs from another rank's", buffers[b].name, r);
         });
     }
     return all;
@@ -125,11 +130,13 @@ class ProgramMemory {
     if (b.unit < 0) return;
     if (b.kind == BufferKind::kMoment) {
       const Range range = range_of(plan.ownership[b.unit].moments, rank);
-      for (int64_t c = first_cell(range.begin); c < last_cell(range.end); ++c) f(1, c, c - first_cell(range.begin));
+      for (int64_t c = first_cell(range.begin); c < last_cell(range.end); ++c)
+        f(1, c, c - first_cell(range.begin));
     }
     if (b.kind != BufferKind::kParameter) return;
     for (const auto& [range, at] : placed_in(b, model.blocks[b.unit].unit_size)) {
-      const int64_t shift = first_cell(at - (b.range.empty() ? 0 : b.range.begin)) - first_cell(range.begin);
+      const int64_t shift =
+          first_cell(at - (b.range.empty() ? 0 : b.range.begin)) - first_cell(range.begin);
       for (int64_t c = first_cell(range.begin); c < last_cell(range.end); ++c) f(0, c, c + shift);
     }
   }
@@ -139,7 +146,8 @@ class ProgramMemory {
       for (const Instruction& i : queue.instructions)
         for (const Operand& operand : i.operands)
           if (operand.role == OperandRole::kLoss || operand.role == OperandRole::kSquares)
-            std::fill(at(program.rank, operand.buffer).begin(), at(program.rank, operand.buffer).end(), 0);
+            std::fill(at(program.rank, operand.buffer).begin(),
+                      at(program.rank, operand.buffer).end(), 0);
   }
 
   std::vector<std::vector<Cells>> cells_;  // [rank][buffer]

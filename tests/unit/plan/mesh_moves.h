@@ -1,5 +1,6 @@
-// What goes between the ranks of a mesh, on hashes (mesh_memory.h): sums, copies, messages and exchanges. Who waits for
-// whom is said by mesh_runner.h; everything here is one phase of an instruction on one rank.
+// What goes between the ranks of a mesh, on hashes (mesh_memory.h): sums, copies, messages and
+// exchanges. Who waits for whom is said by mesh_runner.h; everything here is one phase of an
+// instruction on one rank.
 #pragma once
 
 #include <map>
@@ -30,23 +31,27 @@ class MeshMoves {
   }
 
   /// Of a Reduce: whose terms are read, and who makes slices of the sum.
-  const std::vector<int>& contributors(const Instruction& i) const { return contributors_[i.transfer]; }
+  const std::vector<int>& contributors(const Instruction& i) const {
+    return contributors_[i.transfer];
+  }
   const std::vector<int>& owners(const Instruction& i) const { return owners_[i.transfer]; }
 
   /// An owner reads all terms of its slices and adds them up, for now in memory of its own.
   void take(int rank, const Instruction& i) {
     const SumTransfer& sum = plan_.sums[i.transfer];
     for (const UnitSum& unit : sum.units)
-      if (const Range slice = slice_of(sum, unit, rank); !slice.empty()) take(rank, i, sum, unit, slice);
+      if (const Range slice = slice_of(sum, unit, rank); !slice.empty())
+        take(rank, i, sum, unit, slice);
   }
-  /// Then, once nobody reads terms any more, slices come to their places: an owner's to its stack, those that are
-  /// returned into every member's first term.
+  /// Then, once nobody reads terms any more, slices come to their places: an owner's to its stack,
+  /// those that are returned into every member's first term.
   void keep(int rank, const Instruction& i) {
     const SumTransfer& sum = plan_.sums[i.transfer];
     for (const UnitSum& unit : sum.units) {
       const Range slice = slice_of(sum, unit, rank);
       for (int level = 0; !slice.empty() && level < sum.levels; ++level)
-        put(rank, level_buffer(i, unit.unit, level), slice, made_.at({rank, i.id, unit.unit})[level]);
+        put(rank, level_buffer(i, unit.unit, level), slice,
+            made_.at({rank, i.id, unit.unit})[level]);
       if (sum.returned == Return::kNone) continue;
       const int first = operands_of(i, OperandRole::kTerm, unit.unit).at(0)->buffer;
       for (size_t m = 0; m < sum.ranks.size(); ++m)
@@ -95,7 +100,8 @@ class MeshMoves {
     }
     const size_t count = columns.size(), part = exchanged_cells(i) / count;
     if (i.exchange == Exchange::kGather) {
-      for (size_t c = 0; c < count * part; ++c) memory_.at(rank, i.flow.out[0]).at(c) = columns[c / part]->at(c % part);
+      for (size_t c = 0; c < count * part; ++c)
+        memory_.at(rank, i.flow.out[0]).at(c) = columns[c / part]->at(c % part);
       return;
     }
     for (size_t k = 0; k < i.flow.out.size(); ++k)
@@ -116,13 +122,15 @@ class MeshMoves {
     for (size_t c = 0; c < values.size(); ++c) memory_.at(rank, b).at(first + c) = values[c];
   }
 
-  void take(int rank, const Instruction& i, const SumTransfer& sum, const UnitSum& unit, Range slice) {
+  void take(int rank, const Instruction& i, const SumTransfer& sum, const UnitSum& unit,
+            Range slice) {
     std::vector<Cells> levels;
     for (int level = 0; level < sum.levels; ++level) {
       const int b = level_buffer(i, unit.unit, level);
       const int64_t first = memory_.place_of(rank, b, slice.begin);
       Cells& own = levels.emplace_back();
-      for (int64_t c = 0; c < last_cell(slice.size()); ++c) own.push_back(memory_.at(rank, b).at(first + c));
+      for (int64_t c = 0; c < last_cell(slice.size()); ++c)
+        own.push_back(memory_.at(rank, b).at(first + c));
     }
     for (size_t s = 0; s < unit.sources.size(); ++s) {
       const Range to = overlap(slice, unit.sources[s].to);
@@ -147,15 +155,18 @@ class MeshMoves {
           terms.push_back(at_level(-1 - term));
         } else {
           const auto& from = source.terms.at(term);
-          terms.push_back(memory_.window(from.rank, from.offset + (cell - first_cell(source.to.begin)) * kCellBytes));
+          terms.push_back(memory_.window(
+              from.rank, from.offset + (cell - first_cell(source.to.begin)) * kCellBytes));
         }
       }
-      for (const auto& [into, from] : level.order) terms.at(into) = add_hashes(terms.at(into), terms.at(from));
+      for (const auto& [into, from] : level.order)
+        terms.at(into) = add_hashes(terms.at(into), terms.at(from));
       at_level(level.level) = terms.at(0);
     }
   }
 
-  /// Cells of all columns' parts; the models of these tests have one size for all that columns exchange.
+  /// Cells of all columns' parts; the models of these tests have one size for all that columns
+  /// exchange.
   size_t exchanged_cells(const Instruction& i) const {
     for (const OutputShape& out : memory_.model.blocks[i.block].segments[i.segment].outputs) {
       if (out.exchange == Exchange::kGather) return cells_in(out.read_bytes);
@@ -163,19 +174,23 @@ class MeshMoves {
     }
     return 0;
   }
-  static uint64_t tree(const std::vector<const Cells*>& columns, size_t begin, size_t end, size_t cell) {
+  static uint64_t tree(const std::vector<const Cells*>& columns, size_t begin, size_t end,
+                       size_t cell) {
     if (end - begin == 1) return columns[begin]->at(cell);
     size_t left = 1;
     while (left * 2 < end - begin) left *= 2;
-    return add_hashes(tree(columns, begin, begin + left, cell), tree(columns, begin + left, end, cell));
+    return add_hashes(tree(columns, begin, begin + left, cell),
+                      tree(columns, begin + left, end, cell));
   }
 
   ProgramMemory& memory_;
   const Plan& plan_;
-  std::vector<std::vector<int>> contributors_, owners_;                     // by sum of the plan
-  std::map<std::tuple<int, uint32_t, int>, std::vector<Cells>> made_;       // (rank, id, unit): its slice, by level
-  std::map<std::tuple<int, int, int, size_t, int64_t>, uint64_t> further_;  // (rank, unit, level, source, cell)
-  std::map<std::pair<uint32_t, int>, Cells> letters_;                       // (id, step)
+  std::vector<std::vector<int>> contributors_, owners_;  // by sum of the plan
+  // (rank, id, unit): its slice, by level
+  std::map<std::tuple<int, uint32_t, int>, std::vector<Cells>> made_;
+  // (rank, unit, level, source, cell)
+  std::map<std::tuple<int, int, int, size_t, int64_t>, uint64_t> further_;
+  std::map<std::pair<uint32_t, int>, Cells> letters_;  // (id, step)
   std::map<std::pair<uint32_t, int>, std::map<int, std::vector<Cells>>> brought_;
 };
 

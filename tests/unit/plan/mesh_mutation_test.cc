@@ -1,6 +1,6 @@
-// Every small damage to the plan of a mesh (mesh_program_damage.h, mesh_plan_damage.h) is either found by the checker,
-// or changes nothing: then the mutant is run on hashes (mesh_runner.h), in several interleavings, and must end with the
-// state of the plan it was made from.
+// Every small damage to the plan of a mesh (mesh_program_damage.h, mesh_plan_damage.h) is either
+// found by the checker, or changes nothing: then the mutant is run on hashes (mesh_runner.h), in
+// several interleavings, and must end with the state of the plan it was made from.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -29,7 +29,8 @@ struct Case {
 
 std::vector<Case> cases() {
   std::vector<Case> list;
-  const auto add = [&](MeshModel m, Mesh mesh, Batch batch, int zero, const char* schedule) -> MeshOptions& {
+  const auto add = [&](MeshModel m, Mesh mesh, Batch batch, int zero,
+                       const char* schedule) -> MeshOptions& {
     MeshOptions o;
     o.mesh = mesh, o.batch = batch, o.zero = zero, o.schedule = schedule;
     o.merged_floats = std::array<int64_t, 3>{0, 9000, 1 << 20}[list.size() % 3];
@@ -68,7 +69,8 @@ std::vector<Case> cases() {
 }
 
 /// How a mutant's runs end otherwise than the original's; empty: they do not.
-std::string differs(const Plan& mutant, const ModelShape& model, const MeshValues& expected, Dice& dice) {
+std::string differs(const Plan& mutant, const ModelShape& model, const MeshValues& expected,
+                    Dice& dice) {
   for (int k = 0; k < 3; ++k) {
     try {
       std::string problem;
@@ -87,7 +89,8 @@ std::string differs(const Plan& mutant, const ModelShape& model, const MeshValue
 
 TEST(MeshMutation, EveryDamagedPlanIsRejectedOrGivesTheSameState) {
   // Another one every time; --gtest_random_seed=N repeats a run.
-  const uint64_t given = GTEST_FLAG_GET(random_seed), seed = given != 0 ? given : 1 + std::random_device{}() % 99999;
+  const uint64_t given = GTEST_FLAG_GET(random_seed),
+                 seed = given != 0 ? given : 1 + std::random_device{}() % 99999;
   std::printf("seed %lu\n", seed);
   Dice dice(seed);
   test::ProgramDamage of_programs(dice);
@@ -107,7 +110,8 @@ TEST(MeshMutation, EveryDamagedPlanIsRejectedOrGivesTheSameState) {
     ASSERT_EQ(problem, "") << name;
     for (int round = 0; round < 1200; ++round) {
       Plan mutant = original;
-      const std::string what = dice.below(4) == 0 ? of_plan.damage(mutant) : of_programs.damage(mutant);
+      const std::string what =
+          dice.below(4) == 0 ? of_plan.damage(mutant) : of_programs.damage(mutant);
       if (what.empty()) continue;
       if (!prove(mutant, model).empty()) {
         ++rejected;

@@ -1,5 +1,5 @@
-// Small damage to what the plan of a mesh says for all ranks: to its transfers, owners, parcels, groups, homes and
-// places.
+// Small damage to what the plan of a mesh says for all ranks: to its transfers, owners, parcels,
+// groups, homes and places.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,14 +18,17 @@ class PlanDamage {
   explicit PlanDamage(Dice& dice) : dice_(dice) {}
 
   /// In one place; empty when the drawn damage cannot be done there.
-  std::string damage(Plan& plan) { return dice_.below(2) == 0 ? damage_transfer(plan) : damage_meaning(plan); }
+  std::string damage(Plan& plan) {
+    return dice_.below(2) == 0 ? damage_transfer(plan) : damage_meaning(plan);
+  }
 
  private:
   std::string damage_transfer(Plan& plan) {
     if (plan.sums.empty() && plan.copies.empty()) return "";
     const bool sum = plan.copies.empty() || (!plan.sums.empty() && dice_.below(2) == 0);
     const size_t at = dice_.below(sum ? plan.sums.size() : plan.copies.size());
-    const std::string what = sum ? damage_sum(plan, plan.sums[at]) : damage_copies(plan, plan.copies[at]);
+    const std::string what =
+        sum ? damage_sum(plan, plan.sums[at]) : damage_copies(plan, plan.copies[at]);
     return what.empty() ? "" : fmt::format("{} of {} {}", what, sum ? "sum" : "copies", at);
   }
   std::string damage_sum(const Plan& plan, SumTransfer& sum) {
@@ -53,7 +56,8 @@ class PlanDamage {
       case 7:
         return dice_.retarget(unit.unit, 0, 8, "a unit");
       case 8:
-        return dice_.retarget(dice_.below(2) == 0 ? sum.round : sum.rounds, 0, 3, "the round, or their number,");
+        return dice_.retarget(dice_.below(2) == 0 ? sum.round : sum.rounds, 0, 3,
+                              "the round, or their number,");
       case 9:
         return dice_.retarget(sum.levels, 0, 4, "the number of levels");
       case 10:
@@ -107,7 +111,8 @@ class PlanDamage {
         copy.bytes += by;
         return "resize a copy";
       case 5:
-        return dice_.retarget(copy.buffer, 0, static_cast<int>(plan.programs[copy.to].buffers.size()),
+        return dice_.retarget(copy.buffer, 0,
+                              static_cast<int>(plan.programs[copy.to].buffers.size()),
                               "a copy's buffer");
       case 6:
         transfer.updated = !transfer.updated;
@@ -134,7 +139,8 @@ class PlanDamage {
         const uint64_t kind = dice_.below(4);
         if (kind == 0) return dice_.shift(owned.range, "what is owned");
         if (kind == 1) return dice_.retarget(dice_.pick(owned.ranks), 0, ranks, "an owner");
-        if (kind == 2) return dice_.erase(owned.ranks, dice_.below(owned.ranks.size())), "drop an owner";
+        if (kind == 2)
+          return dice_.erase(owned.ranks, dice_.below(owned.ranks.size())), "drop an owner";
         std::swap(owned, owners.front());
         return "swap owners";
       }
@@ -142,10 +148,15 @@ class PlanDamage {
         const size_t at = dice_.below(plan.parcels.size());
         Parcel& parcel = plan.parcels[at];
         const uint64_t kind = dice_.below(4);
-        if (kind == 0) return dice_.shift(dice_.pick(parcel).range, fmt::format("what parcel {} has of a unit", at));
-        if (kind == 1) return dice_.retarget(dice_.pick(parcel).unit, 0, 8, fmt::format("a unit of parcel {}", at));
+        if (kind == 0)
+          return dice_.shift(dice_.pick(parcel).range,
+                             fmt::format("what parcel {} has of a unit", at));
+        if (kind == 1)
+          return dice_.retarget(dice_.pick(parcel).unit, 0, 8,
+                                fmt::format("a unit of parcel {}", at));
         if (kind == 2)
-          return dice_.erase(parcel, dice_.below(parcel.size())), fmt::format("drop a unit of parcel {}", at);
+          return dice_.erase(parcel, dice_.below(parcel.size())),
+                 fmt::format("drop a unit of parcel {}", at);
         std::swap(dice_.pick(parcel), parcel.front());
         return fmt::format("swap units of parcel {}", at);
       }
@@ -166,8 +177,9 @@ class PlanDamage {
         return "resize a rank's columns";
       }
       case 5:
-        return dice_.below(2) == 0 ? dice_.retarget(plan.batch.lanes, 1, 8, "the lanes")
-                                   : dice_.retarget(plan.batch.micro_batches, 1, 3, "the micro-batches");
+        return dice_.below(2) == 0
+                   ? dice_.retarget(plan.batch.lanes, 1, 8, "the lanes")
+                   : dice_.retarget(plan.batch.micro_batches, 1, 3, "the micro-batches");
       default:
         if (plan.batch.micro_batches == 1) return "";
         plan.micro_order = !plan.micro_order;

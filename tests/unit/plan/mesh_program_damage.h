@@ -1,4 +1,5 @@
-// Small damage to the program of one rank of a mesh: to an instruction, to its place, or to a buffer.
+// Small damage to the program of one rank of a mesh: to an instruction, to its place, or to a
+// buffer.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,7 +24,8 @@ class ProgramDamage {
     if (queue.instructions.empty()) return "";
     const size_t at = dice_.below(queue.instructions.size());
     Instruction& i = queue.instructions[at];
-    const std::string where = fmt::format("rank {} {} #{} {}", program.rank, queue.name, at, to_string(i));
+    const std::string where =
+        fmt::format("rank {} {} #{} {}", program.rank, queue.name, at, to_string(i));
     const std::string what = dice_.below(8) == 0   ? damage_buffer(program)
                              : dice_.below(4) == 0 ? damage_order(program, queue, at)
                              : dice_.below(3) == 0 ? damage_flow(program, i)
@@ -74,7 +76,8 @@ class ProgramDamage {
         if (&other == &queue) return "";
         dice_.erase(list, at);
         other.instructions.insert(
-            other.instructions.begin() + static_cast<std::ptrdiff_t>(dice_.below(other.instructions.size() + 1)),
+            other.instructions.begin() +
+                static_cast<std::ptrdiff_t>(dice_.below(other.instructions.size() + 1)),
             moved);
         return "move to queue " + other.name;
       }
@@ -87,10 +90,14 @@ class ProgramDamage {
     const int buffers = static_cast<int>(program.buffers.size());
     switch (dice_.below(14)) {
       case 0:
-        return i.parcel < 0 ? "" : dice_.retarget(i.parcel, 0, static_cast<int>(plan.parcels.size()), "the parcel");
+        return i.parcel < 0 ? ""
+                            : dice_.retarget(i.parcel, 0, static_cast<int>(plan.parcels.size()),
+                                             "the parcel");
       case 1: {
         const size_t transfers = i.op == Op::kReduce ? plan.sums.size() : plan.copies.size();
-        return i.transfer < 0 ? "" : dice_.retarget(i.transfer, 0, static_cast<int>(transfers), "the transfer");
+        return i.transfer < 0
+                   ? ""
+                   : dice_.retarget(i.transfer, 0, static_cast<int>(transfers), "the transfer");
       }
       case 2: {
         if (i.adds.empty()) return "";
@@ -98,7 +105,8 @@ class ProgramDamage {
         const uint64_t kind = dice_.below(4);
         if (kind == 0) std::swap(a.into, a.from);
         if (kind == 1) dice_.erase(i.adds, dice_.below(i.adds.size()));
-        if (kind == 2) return dice_.retarget(dice_.below(2) == 0 ? a.into : a.from, 0, buffers, "an addition");
+        if (kind == 2)
+          return dice_.retarget(dice_.below(2) == 0 ? a.into : a.from, 0, buffers, "an addition");
         if (kind == 3) {
           if (i.adds.size() < 2) return "";
           std::swap(i.adds[0], i.adds[1]);
@@ -116,9 +124,13 @@ class ProgramDamage {
       case 7:
         return i.round < 0 ? "" : dice_.retarget(i.round, 0, 3, "the round");
       case 8:
-        return i.peer < 0 ? "" : dice_.retarget(i.peer, 0, static_cast<int>(plan.programs.size()), "the peer");
+        return i.peer < 0
+                   ? ""
+                   : dice_.retarget(i.peer, 0, static_cast<int>(plan.programs.size()), "the peer");
       case 9:
-        return i.group < 0 ? "" : dice_.retarget(i.group, -1, static_cast<int>(plan.groups.size()) + 1, "the group");
+        return i.group < 0 ? ""
+                           : dice_.retarget(i.group, -1, static_cast<int>(plan.groups.size()) + 1,
+                                            "the group");
       case 10:
         return i.output < 0 ? "" : dice_.retarget(i.output, 0, 3, "the output");
       case 11:
@@ -134,7 +146,8 @@ class ProgramDamage {
           return "another exchange";
         }
         if (i.op == Op::kBackward && dice_.below(2) == 0) {
-          i.part = static_cast<Part>((static_cast<int>(i.part) + 1 + static_cast<int>(dice_.below(2))) % 3);
+          i.part = static_cast<Part>(
+              (static_cast<int>(i.part) + 1 + static_cast<int>(dice_.below(2))) % 3);
           return "another part";
         }
         if (i.op != Op::kForward && i.op != Op::kBackward) return "";
@@ -172,7 +185,8 @@ class ProgramDamage {
       case 7:
         return dice_.retarget(operand.rank, -1, ranks + 1, "the rank of " + name);
       default:
-        return dice_.retarget(operand.buffer, 0, static_cast<int>(program.buffers.size()), "the buffer of " + name);
+        return dice_.retarget(operand.buffer, 0, static_cast<int>(program.buffers.size()),
+                              "the buffer of " + name);
     }
   }
 

@@ -1,9 +1,10 @@
-// Runs the programs of all ranks of a mesh in a random interleaving, on hashes (mesh_memory.h). Knows the plan and the
-// model alone: nothing of the checker, nor of the options that the plan was made from.
+// Runs the programs of all ranks of a mesh in a random interleaving, on hashes (mesh_memory.h).
+// Knows the plan and the model alone: nothing of the checker, nor of the options that the plan was
+// made from.
 //
-//   phases   Reduce: my terms are ready; mine is added up; all have taken mine. Gather: ready; copied. Acquire: all who
-//            borrowed it in the step before have released it. Others that meet: entered; done. Sends wait for their
-//            receives, or (buffered) not
+//   phases   Reduce: my terms are ready; mine is added up; all have taken mine. Gather: ready;
+//            copied. Acquire: all who borrowed it in the step before have released it. Others that
+//            meet: entered; done. Sends wait for their receives, or (buffered) not
 //   steps    ranks may be a step apart, as in a real run
 #pragma once
 
@@ -50,8 +51,10 @@ class MeshRunner {
       // Some ranks and queues run far ahead of others for a while.
       if (memory_.random() % 64 == 0) favourite_ = memory_.random();
       const auto key = [&](const auto& p) { return hash_of(favourite_, p.first, p.second); };
-      std::sort(enabled.begin(), enabled.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
-      const auto [r, q] = enabled[memory_.random() % 8 == 0 ? memory_.random() % enabled.size() : 0];
+      std::sort(enabled.begin(), enabled.end(),
+                [&](const auto& a, const auto& b) { return key(a) < key(b); });
+      const auto [r, q] =
+          enabled[memory_.random() % 8 == 0 ? memory_.random() % enabled.size() : 0];
       go_on(r, q);
     }
   }
@@ -84,10 +87,12 @@ class MeshRunner {
   }
   /// Whether all who borrowed of a rank's parcel in the step before have released it.
   bool is_released(int rank, int parcel) const {
-    return std::all_of(plan_.parcels[parcel].begin(), plan_.parcels[parcel].end(), [&](const UnitRange& part) {
-      const auto it = borrowers_.find({rank, part.unit});
-      return it == borrowers_.end() || all_marked(Mark::kReleased, parcel, ranks_[rank].step - 1, it->second);
-    });
+    return std::all_of(
+        plan_.parcels[parcel].begin(), plan_.parcels[parcel].end(), [&](const UnitRange& part) {
+          const auto it = borrowers_.find({rank, part.unit});
+          return it == borrowers_.end() ||
+                 all_marked(Mark::kReleased, parcel, ranks_[rank].step - 1, it->second);
+        });
   }
 
   const Instruction* front(int r, int q) const {
@@ -100,12 +105,15 @@ class MeshRunner {
       return marks_.contains({what, number, step, rank});
     });
   }
-  void mark(Mark what, uint64_t number, int rank) { marks_.insert({what, number, ranks_[rank].step, rank}); }
-  /// What a rank offers of a parcel's parameters stays there until their Update: all Gathers before it may share a
-  /// mark.
+  void mark(Mark what, uint64_t number, int rank) {
+    marks_.insert({what, number, ranks_[rank].step, rank});
+  }
+  /// What a rank offers of a parcel's parameters stays there until their Update: all Gathers before
+  /// it may share a mark.
   uint64_t offer_of(const Instruction& i) const {
     const CopyTransfer& copies = plan_.copies[i.transfer];
-    return static_cast<uint64_t>(i.parcel) * 4 + (copies.updated ? 1 : 0) + (copies.gradients ? 2 : 0);
+    return static_cast<uint64_t>(i.parcel) * 4 + (copies.updated ? 1 : 0) +
+           (copies.gradients ? 2 : 0);
   }
 
   bool can_go_on(int r, int q) const {
@@ -113,7 +121,8 @@ class MeshRunner {
     if (i == nullptr) return false;
     const int phase = ranks_[r].phase[q], step = ranks_[r].step;
     if (phase == 0)
-      return std::all_of(i->waits.begin(), i->waits.end(), [&](int e) { return ranks_[r].events.contains(e); });
+      return std::all_of(i->waits.begin(), i->waits.end(),
+                         [&](int e) { return ranks_[r].events.contains(e); });
     switch (i->op) {
       case Op::kReduce:
         return phase == 1 ? all_marked(Mark::kReady, i->id, step, moves_.contributors(*i))
@@ -183,10 +192,12 @@ class MeshRunner {
       case Op::kGather:
         return moves_.gather(r, i), true;
       case Op::kAcquire:
-        for (const Operand* lent : operands_of(i, OperandRole::kLent)) memory_.spoil(r, lent->buffer);
+        for (const Operand* lent : operands_of(i, OperandRole::kLent))
+          memory_.spoil(r, lent->buffer);
         return true;
       case Op::kVote:
-        return memory_.fill(r, buffer_of(i, OperandRole::kVerdict), kCellBytes, verdicts_[step]), true;
+        return memory_.fill(r, buffer_of(i, OperandRole::kVerdict), kCellBytes, verdicts_[step]),
+               true;
       case Op::kRecv:
         return moves_.receive(r, i, step), true;
       case Op::kExchange:

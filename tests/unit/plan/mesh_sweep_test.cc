@@ -1,4 +1,5 @@
-// Meshes of all shapes with everything else drawn: each is proved, and gives the values of one rank.
+// Meshes of all shapes with everything else drawn: each is proved, and gives the values of one
+// rank.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -62,7 +63,8 @@ class Draw {
     o.windows = !one_in(3);
     o.device = one_in(4);
     o.root = o.zero == 0 && !o.owner && one_in(3);
-    o.ring = o.zero == 0 && tensor * pipeline == 1 && !o.owner && !o.micro && !o.root && one_in(2);  // else refused
+    // else refused
+    o.ring = o.zero == 0 && tensor * pipeline == 1 && !o.owner && !o.micro && !o.root && one_in(2);
     o.merged_floats = std::array<int64_t, 3>{0, 9000, 1 << 20}[below(3)];
     return o;
   }
@@ -82,7 +84,8 @@ int sweep(uint64_t seed, int rounds, F&& f) {
         for (int pipeline = 1; data * tensor * pipeline <= 8; ++pipeline) {
           const MeshModel m = draw.model(tensor);
           MeshOptions o = draw.options(data, tensor, pipeline);
-          // An order made to measure may put off the weight parts of a round whose sum another stage waits for.
+          // An order made to measure may put off the weight parts of a round whose sum another
+          // stage waits for.
           if (m.tied && (o.micro || o.owner)) o.in_flight = 0;
           const ModelShape model = mesh_model(m);
           if (!mesh_faults(model, o).empty()) continue;
@@ -93,7 +96,8 @@ int sweep(uint64_t seed, int rounds, F&& f) {
 }
 
 uint64_t any_seed() {
-  const uint64_t given = GTEST_FLAG_GET(random_seed), seed = given != 0 ? given : 1 + std::random_device{}() % 99999;
+  const uint64_t given = GTEST_FLAG_GET(random_seed),
+                 seed = given != 0 ? given : 1 + std::random_device{}() % 99999;
   std::printf("seed %lu\n", seed);
   return seed;
 }
@@ -112,39 +116,43 @@ MeshOptions one_rank(const MeshOptions& o) {
 TEST(MeshSweep, WhatTheGeneratorMakesIsProved) {
   const uint64_t seed = any_seed();
   double slowest = 0;
-  const int count = sweep(seed, 12, [&](const MeshModel& m, const ModelShape& model, const MeshOptions& o) {
-    SCOPED_TRACE(fmt::format("seed {}: {}", seed, name_of(m, o)));
-    const Plan plan = plan_mesh(model, o);
-    const auto start = std::chrono::steady_clock::now();
-    const auto faults = prove(plan, model);
-    slowest = std::max(slowest, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    EXPECT_TRUE(faults.empty()) << faults.size() << " faults: " << faults[0];
-    MeshOptions forward = o;
-    forward.forward_only = true;
-    const auto of_evaluation = prove(plan_mesh(model, forward), model);
-    EXPECT_TRUE(of_evaluation.empty()) << "evaluation: " << of_evaluation[0];
-  });
+  const int count =
+      sweep(seed, 12, [&](const MeshModel& m, const ModelShape& model, const MeshOptions& o) {
+        SCOPED_TRACE(fmt::format("seed {}: {}", seed, name_of(m, o)));
+        const Plan plan = plan_mesh(model, o);
+        const auto start = std::chrono::steady_clock::now();
+        const auto faults = prove(plan, model);
+        slowest = std::max(
+            slowest,
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+        EXPECT_TRUE(faults.empty()) << faults.size() << " faults: " << faults[0];
+        MeshOptions forward = o;
+        forward.forward_only = true;
+        const auto of_evaluation = prove(plan_mesh(model, forward), model);
+        EXPECT_TRUE(of_evaluation.empty()) << "evaluation: " << of_evaluation[0];
+      });
   std::printf("%d layouts, the slowest in %.1f ms\n", count, 1e3 * slowest);
   EXPECT_GT(count, 200);
 }
 
 TEST(MeshSweep, WhatTheGeneratorMakesGivesTheValuesOfOneRankInAnyInterleaving) {
   const uint64_t seed = any_seed();
-  const int count = sweep(seed, 2, [&](const MeshModel& m, const ModelShape& model, const MeshOptions& o) {
-    if (o.mesh.ranks() > 4 && o.mesh.data > 2) return;
-    SCOPED_TRACE(fmt::format("seed {}: {}", seed, name_of(m, o)));
-    const Plan plan = plan_mesh(model, o), single = plan_mesh(model, one_rank(o));
-    std::string problem;
-    MeshRunner one(single, model, 0);
-    ASSERT_EQ(one.run(2), "");
-    const MeshValues expected = one.state(problem);
-    for (uint64_t k = 0; k < 2; ++k) {
-      MeshRunner runner(plan, model, seed * 2 + k);
-      ASSERT_EQ(runner.run(2), "");
-      EXPECT_TRUE(runner.state(problem) == expected);
-      EXPECT_EQ(problem, "");
-    }
-  });
+  const int count =
+      sweep(seed, 2, [&](const MeshModel& m, const ModelShape& model, const MeshOptions& o) {
+        if (o.mesh.ranks() > 4 && o.mesh.data > 2) return;
+        SCOPED_TRACE(fmt::format("seed {}: {}", seed, name_of(m, o)));
+        const Plan plan = plan_mesh(model, o), single = plan_mesh(model, one_rank(o));
+        std::string problem;
+        MeshRunner one(single, model, 0);
+        ASSERT_EQ(one.run(2), "");
+        const MeshValues expected = one.state(problem);
+        for (uint64_t k = 0; k < 2; ++k) {
+          MeshRunner runner(plan, model, seed * 2 + k);
+          ASSERT_EQ(runner.run(2), "");
+          EXPECT_TRUE(runner.state(problem) == expected);
+          EXPECT_EQ(problem, "");
+        }
+      });
   EXPECT_GT(count, 10);
 }
 

@@ -1,4 +1,5 @@
-// What travels together: small units of a chunk in one parcel, in the order in which backward completes them.
+// What travels together: small units of a chunk in one parcel, in the order in which backward
+// completes them.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -56,7 +57,8 @@ TEST(Parcels, SmallUnitsAreMergedInTheOrderInWhichBackwardCompletesThem) {
   EXPECT_EQ(p.count(0, Op::kUpdate), 4);
   const SumTransfer& sum = p.plan.sums.at(0);
   ASSERT_EQ(sum.units.size(), 4u);
-  for (const UnitSum& unit : sum.units) EXPECT_EQ(unit.slices.back().end, p.model.blocks[unit.unit].unit_size);
+  for (const UnitSum& unit : sum.units)
+    EXPECT_EQ(unit.slices.back().end, p.model.blocks[unit.unit].unit_size);
 }
 
 TEST(Parcels, AParcelIsClosedOnceItHasSoManyFloats) {
@@ -67,7 +69,8 @@ TEST(Parcels, AParcelIsClosedOnceItHasSoManyFloats) {
 
 TEST(Parcels, WithoutALimitEveryUnitIsAlone) {
   for (int64_t merged : {0, 1})
-    EXPECT_EQ(Planned({5, 1, false}, kTwo, 0, {2, 1, 1}, merged).summed(), (Units{{4}, {3}, {1}, {0}}));
+    EXPECT_EQ(Planned({5, 1, false}, kTwo, 0, {2, 1, 1}, merged).summed(),
+              (Units{{4}, {3}, {1}, {0}}));
 }
 
 TEST(Parcels, AUnitWithFurtherUsersIsAlone) {
@@ -86,15 +89,19 @@ TEST(Parcels, UnitsOfOtherStagesAndTensorRanksAreNotMerged) {
     bool merged = false;
     for (const Parcel& parcel : p.plan.parcels) {
       merged = merged || parcel.size() > 1;
-      for (const UnitRange& part : parcel) EXPECT_EQ(p.plan.homes[part.unit], p.plan.homes[parcel.front().unit]);
+      for (const UnitRange& part : parcel)
+        EXPECT_EQ(p.plan.homes[part.unit], p.plan.homes[parcel.front().unit]);
     }
     EXPECT_EQ(merged, mesh.tensor == 1);  // units of two columns take turns
   }
 }
 
 TEST(Parcels, GradientsThatPassThroughAreNotMerged) {
-  EXPECT_EQ(Planned({5, 1, false}, {2, 1, 1, 2}, 2, {2, 1, 1}, kAll).summed(), (Units{{4}, {3}, {1}, {0}}));
-  EXPECT_EQ(Planned({5, 1, false}, {2, 1, 1, 2}, 2, {2, 2, 1}, kAll).summed(), (Units{{4, 3, 1, 0}}));  // kept whole
+  EXPECT_EQ(Planned({5, 1, false}, {2, 1, 1, 2}, 2, {2, 1, 1}, kAll).summed(),
+            (Units{{4}, {3}, {1}, {0}}));
+  // kept whole
+  EXPECT_EQ(Planned({5, 1, false}, {2, 1, 1, 2}, 2, {2, 2, 1}, kAll).summed(),
+            (Units{{4, 3, 1, 0}}));
 }
 
 TEST(Parcels, WhatIsGatheredForPassesTravelsUnitByUnit) {

@@ -1,4 +1,5 @@
-// The hash of a plan sees every field of everything in it: a plan with one of each thing is changed leaf by leaf.
+// The hash of a plan sees every field of everything in it: a plan with one of each thing is changed
+// leaf by leaf.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -13,8 +14,9 @@ namespace tutti {
 
 namespace {
 
-/// Goes over a plan and changes its `target`-th leaf: a number, a flag, a name, or a list, which grows. Structs are
-/// taken apart by structured bindings, which do not compile when a field was added and not named here.
+/// Goes over a plan and changes its `target`-th leaf: a number, a flag, a name, or a list, which
+/// grows. Structs are taken apart by structured bindings, which do not compile when a field was
+/// added and not named here.
 class Change {
  public:
   explicit Change(int target) : target_(target) {}
@@ -112,9 +114,10 @@ class Change {
     all(range, at);
   }
   void leaf(Buffer& buffer) {
-    auto& [name, kind, bytes, unit, level, range, window, window_offset, offloaded, lent, same_as, temporaries,
-           placed] = buffer;
-    all(name, kind, bytes, unit, level, range, window, window_offset, offloaded, lent, same_as, temporaries, placed);
+    auto& [name, kind, bytes, unit, level, range, window, window_offset, offloaded, lent, same_as,
+           temporaries, placed] = buffer;
+    all(name, kind, bytes, unit, level, range, window, window_offset, offloaded, lent, same_as,
+        temporaries, placed);
   }
   void leaf(Operand& operand) {
     auto& [role, access, buffer, unit, range, rank] = operand;
@@ -133,10 +136,10 @@ class Change {
     all(into, from);
   }
   void leaf(Instruction& instruction) {
-    auto& [op, id, block, segment, lane, micro, waits, signal, adds, operands, parcel, transfer, part, again, round,
-           group, peer, bytes, exchange, output, flow] = instruction;
-    all(op, id, block, segment, lane, micro, waits, signal, adds, operands, parcel, transfer, part, again, round, group,
-        peer, bytes, exchange, output, flow);
+    auto& [op, id, block, segment, lane, micro, waits, signal, adds, operands, parcel, transfer,
+           part, again, round, group, peer, bytes, exchange, output, flow] = instruction;
+    all(op, id, block, segment, lane, micro, waits, signal, adds, operands, parcel, transfer, part,
+        again, round, group, peer, bytes, exchange, output, flow);
   }
   void leaf(Queue& queue) {
     auto& [name, instructions, use] = queue;
@@ -147,10 +150,10 @@ class Change {
     all(rank, queues, buffers, events);
   }
   void leaf(Plan& plan) {
-    auto& [ranks, programs, groups, mesh, batch, micro_order, training, slots, places, homes, ownership, parcels, sums,
-           copies] = plan;
-    all(ranks, programs, groups, mesh, batch, micro_order, training, slots, places, homes, ownership, parcels, sums,
-        copies);
+    auto& [ranks, programs, groups, mesh, batch, micro_order, training, slots, places, homes,
+           ownership, parcels, sums, copies] = plan;
+    all(ranks, programs, groups, mesh, batch, micro_order, training, slots, places, homes,
+        ownership, parcels, sums, copies);
   }
 
  private:

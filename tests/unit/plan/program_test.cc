@@ -23,10 +23,12 @@ TEST(Program, TheDumpOfAMeshSaysWhatOperandsAreAndWhoseMemoryIsBorrowed) {
   MeshOptions options;
   options.mesh.data = 2;
   options.batch = {2, 1, 1};
-  const std::string text = to_string(plan_mesh(test::mesh_model({3, 1, false}), options).programs[0]);
+  const std::string text =
+      to_string(plan_mesh(test::mesh_model({3, 1, false}), options).programs[0]);
   for (const char* part :
-       {"Acquire parcel 0  lent partial 0 of 2", "Reduce parcel 0 round 0", "term partial 0 of 1", "  gradient buffer ",
-        " of rank 1  verdict verdict  parameter parameter 1", "Release parcel 0"})
+       {"Acquire parcel 0  lent partial 0 of 2", "Reduce parcel 0 round 0", "term partial 0 of 1",
+        "  gradient buffer ", " of rank 1  verdict verdict  parameter parameter 1",
+        "Release parcel 0"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
 }
 
@@ -54,7 +56,8 @@ TEST(Program, ABufferHoldsOfAUnitWhatItReachesAndAnEmptySliceNothing) {
 TEST(Program, TheDumpNamesBuffersAndEvents) {
   MeshOptions options;
   options.mesh.data = 2, options.batch = {5, 2, 1};
-  const std::string text = to_string(plan_mesh(test::mesh_model({3, 1, true}), options).programs[0]);
+  const std::string text =
+      to_string(plan_mesh(test::mesh_model({3, 1, true}), options).programs[0]);
   for (const char* line : {"rank 0\n", "queue compute", "queue data", "partial 0 of 1 += scratch",
                            "Reduce parcel 0 round 0  after e", "Vote  "}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;

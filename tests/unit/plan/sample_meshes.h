@@ -16,7 +16,8 @@ struct MeshModel {
   int columns = 1;
   bool tied = false;  ///< the last layer uses the first one's parameter
   bool splits = true;
-  bool consumes = false;  ///< segments consume some of their inputs; the last layer has one for the loss
+  /// segments consume some of their inputs; the last layer has one for the loss
+  bool consumes = false;
 };
 
 namespace detail {
@@ -32,7 +33,8 @@ inline void add_parameter(BlockShape& block, const std::string& name, int64_t si
   block.parameters.push_back(std::move(p));
 }
 
-inline OutputShape output(const std::string& name, int64_t bytes, int columns, Exchange exchange, int same_as = -1) {
+inline OutputShape output(const std::string& name, int64_t bytes, int columns, Exchange exchange,
+                          int same_as = -1) {
   OutputShape out;
   out.name = name;
   out.bytes = out.read_bytes = bytes;
@@ -57,7 +59,8 @@ inline SegmentShape segment(const std::string& name, bool splits) {
 inline void share(ModelShape& model, int user, int owner, int parameter) {
   BlockShape& unit = model.blocks[owner];
   ParameterShape& p = unit.parameters[parameter];
-  model.blocks[user].shares.push_back({owner, parameter, static_cast<int>(p.extra_gradients.size())});
+  model.blocks[user].shares.push_back(
+      {owner, parameter, static_cast<int>(p.extra_gradients.size())});
   auto& units = model.blocks[user].writes_units;
   if (units.empty() || units.back() != owner) units.push_back(owner);
   p.extra_gradients.push_back(unit.gradient_size);
@@ -66,9 +69,9 @@ inline void share(ModelShape& model, int user, int owner, int parameter) {
 
 }  // namespace detail
 
-/// An embedding, layers of three segments with a residual that is passed on, one layer without parameters of its own,
-/// and a head that reads the data again (or, where that consumes, a head and its loss). Where there are columns they
-/// meet twice a layer, and share a norm's weight.
+/// An embedding, layers of three segments with a residual that is passed on, one layer without
+/// parameters of its own, and a head that reads the data again (or, where that consumes, a head and
+/// its loss). Where there are columns they meet twice a layer, and share a norm's weight.
 inline ModelShape mesh_model(const MeshModel& m) {
   using detail::output;
   using detail::segment;
@@ -107,7 +110,8 @@ inline ModelShape mesh_model(const MeshModel& m) {
           detail::add_parameter(block, "weight", 4500 + 100 * layer);
           if (column == 0) detail::add_parameter(block, "bias", 70);
         }
-        SegmentShape norm = segment("norm", m.splits), mix = segment("mix", m.splits), sum = segment("sum", m.splits);
+        SegmentShape norm = segment("norm", m.splits), mix = segment("mix", m.splits),
+                     sum = segment("sum", m.splits);
         norm.inputs = {{false, 0, true, part}};
         norm.outputs = {output("h", part, m.columns, Exchange::kGather),
                         output("x", part, m.columns, Exchange::kNone, 0)};
@@ -130,7 +134,8 @@ inline ModelShape mesh_model(const MeshModel& m) {
         detail::share(model, block, model.block_at(layer, 0), 0);
         detail::share(model, block, model.block_at(layer, 0), 2);
       }
-      if (m.tied && layer + 1 == m.layers) detail::share(model, block, model.block_at(0, column), 0);
+      if (m.tied && layer + 1 == m.layers)
+        detail::share(model, block, model.block_at(0, column), 0);
     }
   }
   return model;
@@ -138,15 +143,17 @@ inline ModelShape mesh_model(const MeshModel& m) {
 
 inline std::string name_of(const MeshModel& m, const MeshOptions& o) {
   return fmt::format(
-      "{} layers, {} columns{}{}, {}x{}x{} shards {} zero {} lanes {} micro-batches {}{}{} {} chunks {} in flight {} "
+      "{} layers, {} columns{}{}, {}x{}x{} shards {} zero {} lanes {} micro-batches {}{}{} {} "
+      "chunks {} in flight {} "
       "recompute {}{} "
       "depth {}{}{} hosts {}{}{}{}{} merged {}",
-      m.layers, m.columns, m.tied ? " tied" : "", m.consumes ? " consuming" : "", o.mesh.data, o.mesh.tensor,
-      o.mesh.pipeline, o.mesh.shards, o.zero, o.batch.lanes, o.batch.micro_batches, o.owner ? " owner" : "",
-      o.micro ? " by micro" : "", o.schedule, o.chunks, o.in_flight, static_cast<int>(o.recompute),
-      o.overlap ? " overlap" : "", o.depth, o.offload ? " offload" : "",
-      o.offload_parameters ? " parameters offloaded" : "", o.hosts, o.windows ? "" : " no windows",
-      o.device ? " device" : "", o.root ? " root" : "", o.ring ? " ring" : "", o.merged_floats);
+      m.layers, m.columns, m.tied ? " tied" : "", m.consumes ? " consuming" : "", o.mesh.data,
+      o.mesh.tensor, o.mesh.pipeline, o.mesh.shards, o.zero, o.batch.lanes, o.batch.micro_batches,
+      o.owner ? " owner" : "", o.micro ? " by micro" : "", o.schedule, o.chunks, o.in_flight,
+      static_cast<int>(o.recompute), o.overlap ? " overlap" : "", o.depth,
+      o.offload ? " offload" : "", o.offload_parameters ? " parameters offloaded" : "", o.hosts,
+      o.windows ? "" : " no windows", o.device ? " device" : "", o.root ? " root" : "",
+      o.ring ? " ring" : "", o.merged_floats);
 }
 
 /// A model on a mesh, to be planned once its other options are set.

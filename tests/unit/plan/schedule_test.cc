@@ -1,5 +1,6 @@
-// Every schedule for all small numbers of stages, chunks and micro-batches: complete, in order, free of deadlock where
-// sends are unbuffered and memory is as tight as the schedule says, and as idle as the literature says.
+// Every schedule for all small numbers of stages, chunks and micro-batches: complete, in order,
+// free of deadlock where sends are unbuffered and memory is as tight as the schedule says, and as
+// idle as the literature says.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,13 +26,17 @@ struct Numbers {
   int in_flight = 0;
   int all() const { return stages * chunks_of(schedule, chunks); }
   int stage(int chunk) const { return stage_of(schedule, stages, chunk); }
-  CellKind back() const { return splits_backward(schedule) ? CellKind::kInput : CellKind::kBackward; }
-  CellKind last() const { return splits_backward(schedule) ? CellKind::kWeight : CellKind::kBackward; }
+  CellKind back() const {
+    return splits_backward(schedule) ? CellKind::kInput : CellKind::kBackward;
+  }
+  CellKind last() const {
+    return splits_backward(schedule) ? CellKind::kWeight : CellKind::kBackward;
+  }
 };
 
 std::ostream& operator<<(std::ostream& out, const Numbers& n) {
-  return out << n.schedule << ", " << n.stages << " stages of " << n.chunks << " chunks, " << n.micro_batches
-             << " micro-batches, " << n.in_flight << " in flight";
+  return out << n.schedule << ", " << n.stages << " stages of " << n.chunks << " chunks, "
+             << n.micro_batches << " micro-batches, " << n.in_flight << " in flight";
 }
 
 /// Of the orders made to measure: some chunk is dear, another nearly free.
@@ -45,7 +50,8 @@ std::vector<CellCosts> uneven(const Numbers& n) {
 }
 
 Cells cells_of(const Numbers& n) {
-  if (n.in_flight > 0) return fit_schedule(n.schedule, n.stages, n.micro_batches, uneven(n), n.in_flight);
+  if (n.in_flight > 0)
+    return fit_schedule(n.schedule, n.stages, n.micro_batches, uneven(n), n.in_flight);
   return make_schedule(n.schedule, n.stages, n.chunks, n.micro_batches);
 }
 
@@ -89,7 +95,8 @@ double last_end(const std::vector<std::vector<CellTime>>& times) {
   return end;
 }
 
-/// How many micro-batches a stage keeps at most, from the beginning of forward to the end of backward.
+/// How many micro-batches a stage keeps at most, from the beginning of forward to the end of
+/// backward.
 int most_in_flight(const Numbers& n, const std::vector<Cell>& cells) {
   int now = 0, most = 0;
   for (const Cell& cell : cells) {
@@ -106,7 +113,8 @@ std::vector<int> slots_before(const Numbers& n, const std::vector<Cell>& cells, 
   for (const Cell& cell : cells) {
     if (cell.chunk != chunk) continue;
     if (cell.kind == CellKind::kForward) {
-      auto slot = std::find_if(slots.begin(), slots.end(), [](const auto& one) { return !one.second; });
+      auto slot =
+          std::find_if(slots.begin(), slots.end(), [](const auto& one) { return !one.second; });
       if (slot == slots.end()) slot = slots.insert(slot, {-1, false});
       before[cell.micro] = slot->first;
       *slot = {cell.micro, true};
@@ -117,16 +125,18 @@ std::vector<int> slots_before(const Numbers& n, const std::vector<Cell>& cells, 
   return before;
 }
 
-/// Stages with a compute queue and one queue each for activations in and out and gradients in and out. A send and its
-/// receive end together, when both are at the head of their queues; `apart`: what goes down the V and up again has
-/// queues of its own, as in plan/make/mesh_messages.cc. A chunk has as many slots as it has micro-batches
-/// in flight; each holds what came in for a micro-batch and what it sends on, until the next one takes it.
+/// Stages with a compute queue and one queue each for activations in and out and gradients in and
+/// out. A send and its receive end together, when both are at the head of their queues; `apart`:
+/// what goes down the V and up again has queues of its own, as in plan/make/mesh_messages.cc. A
+/// chunk has as many slots as it has micro-batches in flight; each holds what came in for a
+/// micro-batch and what it sends on, until the next one takes it.
 class Rendezvous {
  public:
-  Rendezvous(const Numbers& n, const Cells& cells, const std::vector<Hop>& sends, const std::vector<Hop>& receives,
-             bool apart = false)
+  Rendezvous(const Numbers& n, const Cells& cells, const std::vector<Hop>& sends,
+             const std::vector<Hop>& receives, bool apart = false)
       : n_(n), cells_(cells), apart_(apart) {
-    for (int chunk = 0; chunk < n.all(); ++chunk) before_.push_back(slots_before(n, cells[n.stage(chunk)], chunk));
+    for (int chunk = 0; chunk < n.all(); ++chunk)
+      before_.push_back(slots_before(n, cells[n.stage(chunk)], chunk));
     for (const Hop& hop : sends) queues_[sender(hop)].hops.push_back(hop);
     for (const Hop& hop : receives) queues_[receiver(hop)].hops.push_back(hop);
   }
@@ -147,8 +157,9 @@ class Rendezvous {
     for (size_t stage = 0; stage < cells_.size(); ++stage) {
       if (next[stage] < cells_[stage].size()) return false;
     }
-    return std::all_of(queues_.begin(), queues_.end(),
-                       [](const auto& queue) { return queue.second.next == queue.second.hops.size(); });
+    return std::all_of(queues_.begin(), queues_.end(), [](const auto& queue) {
+      return queue.second.next == queue.second.hops.size();
+    });
   }
 
  private:
@@ -176,7 +187,8 @@ class Rendezvous {
     const int before = before_[chunk][micro];
     if (before < 0) return true;
     if (forward && !done_.contains({n_.last(), chunk, before})) return false;
-    return to < 0 || to == n_.all() || n_.stage(to) == n_.stage(chunk) || sent_.contains({kind, chunk, before});
+    return to < 0 || to == n_.all() || n_.stage(to) == n_.stage(chunk) ||
+           sent_.contains({kind, chunk, before});
   }
   bool sends(Queue& queue) {
     if (queue.next == queue.hops.size()) return false;
@@ -213,9 +225,13 @@ TEST(Schedule, EveryCellIsOnItsStageOnce) {
     size_t count = 0;
     for (int stage = 0; stage < n.stages; ++stage) {
       for (const Cell& cell : cells[stage]) {
-        ASSERT_TRUE(cell.chunk >= 0 && cell.chunk < n.all() && cell.micro >= 0 && cell.micro < n.micro_batches) << n;
+        ASSERT_TRUE(cell.chunk >= 0 && cell.chunk < n.all() && cell.micro >= 0 &&
+                    cell.micro < n.micro_batches)
+            << n;
         ASSERT_EQ(n.stage(cell.chunk), stage) << n;
-        ASSERT_TRUE(cell.kind == CellKind::kForward || cell.kind == n.back() || cell.kind == n.last()) << n;
+        ASSERT_TRUE(cell.kind == CellKind::kForward || cell.kind == n.back() ||
+                    cell.kind == n.last())
+            << n;
         all.insert(key(cell));
         ++count;
       }
@@ -269,7 +285,8 @@ TEST(Schedule, AStagesSendsComeInTheOrderOfItsCells) {
     for (int stage = 0; stage < n.stages; ++stage) {
       for (const Cell& cell : cells[stage]) {
         const int next = cell.kind == CellKind::kForward ? cell.chunk + 1 : cell.chunk - 1;
-        const bool leaves = cell.kind != CellKind::kWeight && next >= 0 && next < n.all() && n.stage(next) != stage;
+        const bool leaves =
+            cell.kind != CellKind::kWeight && next >= 0 && next < n.all() && n.stage(next) != stage;
         if (leaves) made[stage].push_back(cell);
       }
     }
@@ -284,19 +301,23 @@ TEST(Schedule, AStageKeepsNoMoreThanTheLiteratureSays) {
       const int chunks = chunks_of(n.schedule, n.chunks);
       int most = n.stages - stage;  // 1f1b
       if (n.schedule == "gpipe") most = n.micro_batches;
-      if (n.schedule == "interleaved" && chunks > 1) most = (chunks - 1) * n.stages + 2 * (n.stages - 1 - stage) + 1;
+      if (n.schedule == "interleaved" && chunks > 1)
+        most = (chunks - 1) * n.stages + 2 * (n.stages - 1 - stage) + 1;
       if (n.schedule == "zero-bubble") most = n.stages;
       if (n.schedule == "zbv") most = 2 * n.stages;
-      EXPECT_LE(most_in_flight(n, cells[stage]), std::min(most, n.micro_batches * chunks)) << n << ", stage " << stage;
+      EXPECT_LE(most_in_flight(n, cells[stage]), std::min(most, n.micro_batches * chunks))
+          << n << ", stage " << stage;
     }
   });
 }
 
 TEST(Schedule, TheBubbleIsThatOfTheFormula) {
   for_all_published([](const Numbers& n) {
-    // Megatron's order is made for whole groups of P micro-batches; others wait for what a full group would have done.
+    // Megatron's order is made for whole groups of P micro-batches; others wait for what a full
+    // group would have done.
     if (n.schedule == "interleaved" && n.chunks > 1 && n.micro_batches % n.stages != 0) return;
-    EXPECT_NEAR(measured(n), bubble_formula(n.schedule, n.stages, n.chunks, n.micro_batches), 1e-12) << n;
+    EXPECT_NEAR(measured(n), bubble_formula(n.schedule, n.stages, n.chunks, n.micro_batches), 1e-12)
+        << n;
   });
 }
 
@@ -318,7 +339,8 @@ TEST(Schedule, AGroupThatIsNotFullCostsInterleavedLessThanAFullOne) {
           const Numbers n{"interleaved", stages, chunks, micro_batches};
           return last_end(time_cells(n.schedule, stages, chunks, cells_of(n)));
         };
-        EXPECT_LE(last(many), last((many + stages - 1) / stages * stages)) << stages << ' ' << chunks << ' ' << many;
+        EXPECT_LE(last(many), last((many + stages - 1) / stages * stages))
+            << stages << ' ' << chunks << ' ' << many;
       }
     }
   }
@@ -329,8 +351,8 @@ TEST(FitSchedule, AChunkKeepsNoMoreThanIsAllowed) {
     const Cells cells = cells_of(n);
     for (int chunk = 0; chunk < n.all(); ++chunk) {
       std::vector<Cell> own;
-      std::copy_if(cells[n.stage(chunk)].begin(), cells[n.stage(chunk)].end(), std::back_inserter(own),
-                   [&](const Cell& cell) { return cell.chunk == chunk; });
+      std::copy_if(cells[n.stage(chunk)].begin(), cells[n.stage(chunk)].end(),
+                   std::back_inserter(own), [&](const Cell& cell) { return cell.chunk == chunk; });
       EXPECT_LE(most_in_flight(n, own), n.in_flight) << n << ", chunk " << chunk;
     }
   });
@@ -368,15 +390,19 @@ TEST(FitSchedule, EvenChunksWithRoomTakeHardlyLongerThanThePublishedOrder) {
 TEST(FitSchedule, UnevenChunksKeepTheirStagesBusy) {
   const std::vector<CellCosts> costs{{41, 47, 39}, {20, 24, 19}, {41, 47, 39}, {21, 25, 20}};
   double work = 0;
-  for (int chunk : {0, 3}) work += 8 * (costs[chunk].forward + costs[chunk].input + costs[chunk].weight);
-  const auto end = [&](const Cells& cells) { return last_end(time_cells("zbv", 2, 1, cells, costs)); };
+  for (int chunk : {0, 3})
+    work += 8 * (costs[chunk].forward + costs[chunk].input + costs[chunk].weight);
+  const auto end = [&](const Cells& cells) {
+    return last_end(time_cells("zbv", 2, 1, cells, costs));
+  };
   EXPECT_GT(end(make_schedule("zbv", 2, 1, 8)), 1.03 * work);
   EXPECT_LT(end(fit_schedule("zbv", 2, 8, costs, 4)), 1.015 * work);
 }
 
 TEST(TimeCells, CostsAndHopsAreCounted) {
   const Numbers n{"1f1b", 2, 1, 1};
-  const auto times = time_cells(n.schedule, 2, 1, cells_of(n), {{.forward = 2, .input = 3, .weight = 4}}, 0.5);
+  const auto times =
+      time_cells(n.schedule, 2, 1, cells_of(n), {{.forward = 2, .input = 3, .weight = 4}}, 0.5);
   EXPECT_EQ(times[0][0].end, 2);
   EXPECT_EQ(times[1][0].begin, 2.5);
   EXPECT_EQ(times[1][1].begin, 4.5);
@@ -387,7 +413,8 @@ TEST(TimeCells, CostsAndHopsAreCounted) {
 
 TEST(TimeCells, AnInputPartLeavesBeforeTheWeightPart) {
   const Numbers n{"zero-bubble", 2, 1, 1};
-  const auto times = time_cells(n.schedule, 2, 1, cells_of(n), {{.forward = 2, .input = 3, .weight = 4}}, 0.5);
+  const auto times =
+      time_cells(n.schedule, 2, 1, cells_of(n), {{.forward = 2, .input = 3, .weight = 4}}, 0.5);
   EXPECT_EQ(times[1][2].end, 11.5);
   EXPECT_EQ(times[0][1].begin, 8);
   EXPECT_EQ(times[0][2].end, 15);

@@ -21,7 +21,9 @@ SearchRequest request_of(int ranks, Batch batch = {8, 2, 1}) {
   return request;
 }
 
-ModelShape gpt(int columns = 2) { return test::gpt_model_shape({.layers = 6, .length = 128, .columns = columns}); }
+ModelShape gpt(int columns = 2) {
+  return test::gpt_model_shape({.layers = 6, .length = 128, .columns = columns});
+}
 
 bool rejected(const SearchResult& result, const std::string& reason, const std::string& layout) {
   return std::any_of(result.rejected.begin(), result.rejected.end(), [&](const Rejection& r) {
@@ -40,8 +42,9 @@ TEST(Search, EveryMeshOfTheRanksIsRankedOrRejectedWithAReason) {
   for (const Rejection& r : result.rejected)
     for (const std::string& name : r.layouts) note(name);
   EXPECT_EQ(meshes.size(), 10u);  // 8 = d * t * p
-  EXPECT_TRUE(std::is_sorted(result.best.begin() + 1, result.best.end(),
-                             [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; }));
+  EXPECT_TRUE(
+      std::is_sorted(result.best.begin() + 1, result.best.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; }));
   EXPECT_TRUE(rejected(result, "4 tensor ranks", "data 2 x tensor 4 x pipeline 1"));
   EXPECT_TRUE(rejected(result, "fold = \"owner\"", "data 8 x tensor 1 x pipeline 1, fold owner"));
   for (const Candidate& c : result.best) {
@@ -71,8 +74,10 @@ TEST(Search, ALayoutThatIdlesForMoreThanAFifthSaysWhyAndWhatMendsIt) {
     return search_layouts(model, request).best.front();
   };
   const std::string warning = idle_warning(first(2));
-  EXPECT_TRUE(warning.find("2 micro-batches are too few for 8 stages") != std::string::npos) << warning;
-  EXPECT_TRUE(warning.find("train.micro_batches = 28 (another job) brings it to a fifth") != std::string::npos)
+  EXPECT_TRUE(warning.find("2 micro-batches are too few for 8 stages") != std::string::npos)
+      << warning;
+  EXPECT_TRUE(warning.find("train.micro_batches = 28 (another job) brings it to a fifth") !=
+              std::string::npos)
       << warning;
   EXPECT_LT(first(28).bubble, 0.3);
   EXPECT_EQ(idle_warning(first(64)), "");
@@ -81,8 +86,8 @@ TEST(Search, ALayoutThatIdlesForMoreThanAFifthSaysWhyAndWhatMendsIt) {
   uneven.options.mesh = {4, 1, 1, 1};
   uneven.options.batch = {5, 1, 1};
   uneven.bubble = 0.3;
-  EXPECT_TRUE(
-      idle_warning(uneven).starts_with("its ranks idle for 30 % of the step: 5 lanes are not shared out evenly"));
+  EXPECT_TRUE(idle_warning(uneven).starts_with(
+      "its ranks idle for 30 % of the step: 5 lanes are not shared out evenly"));
   uneven.bubble = 0.2;
   EXPECT_EQ(idle_warning(uneven), "");
 }
@@ -126,7 +131,8 @@ TEST(Search, AMemoryLimitIsKeptByWhatIsFound) {
   const SearchResult some = search_layouts(gpt(), request);
   ASSERT_FALSE(some.best.empty());
   EXPECT_LT(some.best.size(), all.best.size() * 3);
-  for (const Candidate& c : some.best) EXPECT_LE(c.memory.total(), request.memory) << layout_name(c.options);
+  for (const Candidate& c : some.best)
+    EXPECT_LE(c.memory.total(), request.memory) << layout_name(c.options);
   EXPECT_FALSE(some.nearest.empty());
 }
 
@@ -154,13 +160,15 @@ TEST(Search, MoreRanksThanTheJobHasWorkForAreRefusedWithTheMost) {
   const int most = request.base.batch.lanes * model.columns * model.layers();
   ASSERT_LT(most, 256);
   EXPECT_EQ(faults[0], "no layout of 256 ranks can run this job:");
-  EXPECT_EQ(faults[1], fmt::format("  it has work for {} ranks at most: {} lanes x {} slices x {} blocks", most,
-                                   request.base.batch.lanes, model.columns, model.layers()));
+  EXPECT_EQ(faults[1],
+            fmt::format("  it has work for {} ranks at most: {} lanes x {} slices x {} blocks",
+                        most, request.base.batch.lanes, model.columns, model.layers()));
   EXPECT_LT(faults.size(), 10u) << "a reason for every number";
 }
 
 TEST(Search, ReasonsThatDifferInNumbersAloneAreOne) {
-  const auto all = merged({{"16 stages of 6", {"a", "b"}}, {"8 stages of 6", {"c"}}, {"no stages", {"d"}}});
+  const auto all =
+      merged({{"16 stages of 6", {"a", "b"}}, {"8 stages of 6", {"c"}}, {"no stages", {"d"}}});
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0].reason, "16 stages of 6");
   EXPECT_EQ(all[0].layouts, (std::vector<std::string>{"a", "b", "c"}));
@@ -193,7 +201,8 @@ TEST(Search, SlicesStayInsideHostsOrGoOverAll) {
   request.space.pipeline = request.space.tensor = 1;
   request.space.zero = 1;
   std::set<int> shards;
-  for (const Candidate& c : search_layouts(gpt(), request).best) shards.insert(c.options.mesh.shards);
+  for (const Candidate& c : search_layouts(gpt(), request).best)
+    shards.insert(c.options.mesh.shards);
   EXPECT_EQ(shards, (std::set<int>{4, 8}));
 }
 

@@ -26,7 +26,8 @@ Program program(int rank, std::vector<std::vector<Instruction>> queues, int even
   return p;
 }
 
-/// Every instruction takes as many seconds as its lane says, 1 where it has none; `per_rank`: times rank + 1.
+/// Every instruction takes as many seconds as its lane says, 1 where it has none; `per_rank`: times
+/// rank + 1.
 CostModel seconds_by_lane(bool per_rank = false) {
   CostModel cost;
   cost.work = [per_rank](const Program& p, const Instruction& i) {
@@ -41,7 +42,8 @@ MeshOptions data_parallel(int ranks, int lanes) {
   return options;
 }
 
-/// The cells of a schedule as programs of one rank a stage: sends and receives on queues of their own.
+/// The cells of a schedule as programs of one rank a stage: sends and receives on queues of their
+/// own.
 std::vector<Program> pipeline(const std::string& schedule, int stages, int chunks, int micros) {
   const auto cells = make_schedule(schedule, stages, chunks, micros);
   const int all = stages * chunks_of(schedule, chunks);
@@ -52,7 +54,8 @@ std::vector<Program> pipeline(const std::string& schedule, int stages, int chunk
       const bool forward = cell.kind == CellKind::kForward;
       Instruction work = make(forward ? Op::kForward : Op::kBackward, 0);
       work.lane = cell.kind == CellKind::kBackward ? 2 : 1;
-      const int from = forward ? cell.chunk - 1 : cell.chunk + 1, to = forward ? cell.chunk + 1 : cell.chunk - 1;
+      const int from = forward ? cell.chunk - 1 : cell.chunk + 1,
+                to = forward ? cell.chunk + 1 : cell.chunk - 1;
       const auto id = [&](int source) {
         return static_cast<uint32_t>(((source * micros) + cell.micro) * 2 + (forward ? 1 : 0)) + 1;
       };
@@ -76,7 +79,9 @@ std::vector<Program> pipeline(const std::string& schedule, int stages, int chunk
 }  // namespace
 
 TEST(Simulate, QueuesRunBesideEachOtherAndEventsOrderThem) {
-  Program p = program(0, {{make(Op::kForward, 1, {}, 0), make(Op::kForward, 2, {1})}, {make(Op::kFold, 3, {0}, 1)}}, 2);
+  Program p = program(
+      0, {{make(Op::kForward, 1, {}, 0), make(Op::kForward, 2, {1})}, {make(Op::kFold, 3, {0}, 1)}},
+      2);
   p.queues[1].instructions[0].lane = 3;
   const Simulation s = simulate(std::vector{p}, seconds_by_lane());
   EXPECT_EQ(s.seconds, 5);
@@ -89,10 +94,12 @@ TEST(Simulate, QueuesRunBesideEachOtherAndEventsOrderThem) {
 TEST(Simulate, AMeetingBeginsWithTheLastAndEndsTogether) {
   std::vector<Program> programs;
   for (int r = 0; r < 3; ++r) {
-    programs.push_back(program(r, {{make(Op::kForward, 1), make(Op::kReduce, 7), make(Op::kForward, 2)}}));
+    programs.push_back(
+        program(r, {{make(Op::kForward, 1), make(Op::kReduce, 7), make(Op::kForward, 2)}}));
     programs.back().queues[0].instructions[0].lane = r;
   }
-  const Simulation s = simulate(programs, seconds_by_lane(true));  // forward 0, 2, 6; the meeting takes 1, 2, 3
+  // forward 0, 2, 6; the meeting takes 1, 2, 3
+  const Simulation s = simulate(programs, seconds_by_lane(true));
   for (int r = 0; r < 3; ++r) {
     EXPECT_EQ(s.ranks[r].queues[0][1].begin, 6);
     EXPECT_EQ(s.ranks[r].queues[0][1].end, 9);
@@ -114,8 +121,9 @@ TEST(Simulate, ASendWaitsForItsReceiver) {
 }
 
 TEST(Simulate, ProgramsThatWaitForEachOtherAreNamed) {
-  const std::vector<Program> programs = {program(0, {{make(Op::kSend, 5, {}, -1, 1), make(Op::kRecv, 6, {}, -1, 1)}}),
-                                         program(1, {{make(Op::kSend, 6, {}, -1, 0), make(Op::kRecv, 5, {}, -1, 0)}})};
+  const std::vector<Program> programs = {
+      program(0, {{make(Op::kSend, 5, {}, -1, 1), make(Op::kRecv, 6, {}, -1, 1)}}),
+      program(1, {{make(Op::kSend, 6, {}, -1, 0), make(Op::kRecv, 5, {}, -1, 0)}})};
   try {
     simulate(programs, seconds_by_lane());
     ADD_FAILURE() << "it ends";
@@ -131,7 +139,8 @@ TEST(Simulate, RanksOnOneCoreTakeTurns) {
   programs[3].queues[0].instructions[0].lane = 3;
   CostModel cost = seconds_by_lane();
   cost.pace = [](Resource, int active) { return active <= 2 ? 1.0 : 2.0 / active; };
-  const Simulation s = simulate(programs, cost);  // two cores: at half speed until three are done, then alone
+  // two cores: at half speed until three are done, then alone
+  const Simulation s = simulate(programs, cost);
   EXPECT_EQ(s.ranks[0].queues[0][0].end, 2);
   EXPECT_EQ(s.seconds, 4);
   cost.hosts = {0, 0, 1, 1};
@@ -140,7 +149,8 @@ TEST(Simulate, RanksOnOneCoreTakeTurns) {
 
 TEST(Simulate, AWeightedProgramStandsForSeveral) {
   std::vector<Program> all, one;
-  for (int r = 0; r < 4; ++r) all.push_back(program(r, {{make(Op::kForward, 1), make(Op::kReduce, 9)}}));
+  for (int r = 0; r < 4; ++r)
+    all.push_back(program(r, {{make(Op::kForward, 1), make(Op::kReduce, 9)}}));
   one.push_back(all[0]);
   CostModel cost = seconds_by_lane();
   cost.pace = [](Resource, int active) { return 1.0 / active; };
@@ -168,9 +178,11 @@ TEST(Simulate, SchedulesHaveTheBubblesOfTheirFormulas) {
                                          {"zbv", 8, 2, 24}}) {
     const Simulation s = simulate(pipeline(c.schedule, c.stages, c.chunks, c.micros), cost);
     double idle = 1 - s.busy_share();
-    if (std::string(c.schedule) == "zbv") {  // from a stage's first cell to its last: the rest is other steps'
+    // from a stage's first cell to its last: the rest is other steps'
+    if (std::string(c.schedule) == "zbv") {
       double none = 0, busy = 0;
-      for (const RankSimulation& rank : s.ranks) none += rank.bubble + rank.exposed, busy += rank.busy;
+      for (const RankSimulation& rank : s.ranks)
+        none += rank.bubble + rank.exposed, busy += rank.busy;
       idle = none / (none + busy);
     }
     EXPECT_NEAR(idle, bubble_formula(c.schedule, c.stages, c.chunks, c.micros), 1e-9)
@@ -216,7 +228,8 @@ TEST(Simulate, FoldedAndUnfoldedAgreeExactlyOn256Ranks) {
     const Simulation all = simulate(plan.programs, model_cost);
     EXPECT_EQ(folded.seconds, all.seconds) << c.schedule << " zero " << c.zero;
     for (size_t stage = 0; stage < folded.ranks.size(); ++stage) {
-      const RankSimulation &a = folded.ranks[stage], &b = all.ranks[static_cast<size_t>(folded.ranks[stage].rank)];
+      const RankSimulation &a = folded.ranks[stage],
+                           &b = all.ranks[static_cast<size_t>(folded.ranks[stage].rank)];
       EXPECT_EQ(a.busy, b.busy);
       EXPECT_EQ(a.bubble, b.bubble);
       EXPECT_EQ(a.exposed, b.exposed);
@@ -225,7 +238,8 @@ TEST(Simulate, FoldedAndUnfoldedAgreeExactlyOn256Ranks) {
   }
 }
 
-/// Slices of real units end on borders of chunks, those of the cost model do not: some floats a unit apart.
+/// Slices of real units end on borders of chunks, those of the cost model do not: some floats a
+/// unit apart.
 TEST(Simulate, WhatRanksReceiveIsWhatTheirLinksCarry) {
   struct Case {
     Mesh mesh;
@@ -240,7 +254,8 @@ TEST(Simulate, WhatRanksReceiveIsWhatTheirLinksCarry) {
                                                            {{4, 1, 1, 4}, 1, 2},
                                                            {{4, 1, 1, 2}, 3, 2},
                                                            {{4, 1, 2, 1}, 0, 4}}) {
-    const ModelShape model = test::gpt_model_shape({.layers = 2, .width = 256, .hidden = 1024, .columns = 4});
+    const ModelShape model =
+        test::gpt_model_shape({.layers = 2, .width = 256, .hidden = 1024, .columns = 4});
     MeshOptions options;
     options.mesh = mesh, options.zero = zero, options.batch = {4, 1, 1}, options.hosts = hosts;
     const Plan plan = plan_mesh(model, options);
@@ -250,11 +265,12 @@ TEST(Simulate, WhatRanksReceiveIsWhatTheirLinksCarry) {
     const LinkBytes links = link_bytes(plan, model);
     for (int to = 0; to < mesh.ranks(); ++to) {
       double carried = 0, received = 0;
-      for (int from = 0; from < mesh.ranks(); ++from) carried += static_cast<double>(links[from][to]);
+      for (int from = 0; from < mesh.ranks(); ++from)
+        carried += static_cast<double>(links[from][to]);
       for (double bytes : s.ranks[static_cast<size_t>(to)].received) received += bytes;
       EXPECT_NEAR(received, carried, 0.01 * carried)
-          << "rank " << to << " of data " << mesh.data << " x tensor " << mesh.tensor << " x pipeline " << mesh.pipeline
-          << ", zero " << zero << ", hosts " << hosts;
+          << "rank " << to << " of data " << mesh.data << " x tensor " << mesh.tensor
+          << " x pipeline " << mesh.pipeline << ", zero " << zero << ", hosts " << hosts;
     }
   }
 }
@@ -272,7 +288,8 @@ TEST(Simulate, SeventyBillionParametersOn4096RanksTakeSeconds) {
   cost.transport = "nccl";
   cost.own_processors = true;
   const Simulation s = simulate_folded(model, options, mesh_cost(model, options, cost));
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   EXPECT_LT(seconds, 10);
   ASSERT_EQ(s.ranks.size(), 8u);
   // Not below what the FLOPs alone take, and the pipeline's bubble is near its formula.
@@ -288,7 +305,8 @@ TEST(Simulate, DataParallelismTakesLessWhereItOverlaps) {
   for (bool overlap : {false, true}) {
     MeshOptions options = data_parallel(4, 4);
     options.overlap = overlap, options.merged_floats = 0;
-    const Simulation s = simulate(plan_mesh(model, options).programs, mesh_cost(model, options, cost));
+    const Simulation s =
+        simulate(plan_mesh(model, options).programs, mesh_cost(model, options, cost));
     seconds[overlap] = s.seconds;
     for (const RankSimulation& rank : s.ranks) EXPECT_GT(rank.received[0], 0);
   }
@@ -304,9 +322,11 @@ TEST(Simulate, DataParallelismReceivesTheBytesOfARing) {
   for (const bool windows : {true, false}) {  // sums are borrowed, or returned
     MeshOptions options = data_parallel(4, 8);
     options.windows = windows;
-    const Simulation s = simulate(plan_mesh(model, options).programs, mesh_cost(model, options, cost));
+    const Simulation s =
+        simulate(plan_mesh(model, options).programs, mesh_cost(model, options, cost));
     // Three quarters of the gradient to be reduced, three quarters of the sums.
-    EXPECT_NEAR(s.ranks[1].received[0], 2 * 0.75 * 4 * static_cast<double>(floats), 1e-3 * static_cast<double>(floats));
+    EXPECT_NEAR(s.ranks[1].received[0], 2 * 0.75 * 4 * static_cast<double>(floats),
+                1e-3 * static_cast<double>(floats));
   }
 }
 
@@ -322,12 +342,16 @@ TEST(Simulate, DataParallelHostsExchangeOneSum) {
     MeshOptions options = data_parallel(4, 4);
     options.hosts = hosts_in_order(hosts);
     options.windows = hosts.empty() || options.hosts > 1;
-    const Simulation s = simulate(plan_mesh(model, options).programs, mesh_cost(model, options, cost));
+    const Simulation s =
+        simulate(plan_mesh(model, options).programs, mesh_cost(model, options, cost));
     const bool two_levels = hosts == std::vector<int>{0, 0, 1, 1};  // unequal hosts have one
     for (const RankSimulation& rank : s.ranks) {
-      EXPECT_NEAR(rank.link[static_cast<size_t>(Axis::kHosts)], two_levels ? bytes / 2 : 0, bytes / 20);
-      // Inside a host half of the gradient is summed and half of the sums are read; in one level three quarters each.
-      EXPECT_NEAR(rank.received[static_cast<size_t>(Axis::kData)], two_levels ? bytes : bytes * 3 / 2, bytes / 20);
+      EXPECT_NEAR(rank.link[static_cast<size_t>(Axis::kHosts)], two_levels ? bytes / 2 : 0,
+                  bytes / 20);
+      // Inside a host half of the gradient is summed and half of the sums are read; in one level
+      // three quarters each.
+      EXPECT_NEAR(rank.received[static_cast<size_t>(Axis::kData)],
+                  two_levels ? bytes : bytes * 3 / 2, bytes / 20);
     }
   }
 }

@@ -1,4 +1,5 @@
-// Which ranges of whose windows go where in the sums and copies of a plan, and how many bytes that are.
+// Which ranges of whose windows go where in the sums and copies of a plan, and how many bytes that
+// are.
 #include "plan/ir/transfers.h"
 
 #include <gtest/gtest.h>
@@ -28,9 +29,13 @@ struct Planned : test::PlannedMesh {
     throw std::out_of_range("no such instruction");
   }
   const SumTransfer& sum(int unit) const { return plan.sums[get(0, Op::kReduce, unit).transfer]; }
-  const CopyTransfer& copy(int unit) const { return plan.copies[get(0, Op::kGather, unit).transfer]; }
+  const CopyTransfer& copy(int unit) const {
+    return plan.copies[get(0, Op::kGather, unit).transfer];
+  }
   /// The first buffer that an instruction has for a role.
-  int first(int rank, Op op, int unit, OperandRole role) const { return buffer_of(get(rank, op, unit), role); }
+  int first(int rank, Op op, int unit, OperandRole role) const {
+    return buffer_of(get(rank, op, unit), role);
+  }
   const Buffer& buffer(int rank, int b) const { return plan.programs[rank].buffers[b]; }
 };
 
@@ -79,7 +84,8 @@ TEST(Transfers, AFurtherUserOnAnotherStageContributesFromItsOwnBuffer) {
   EXPECT_TRUE(unit.slices[2].empty());
   ASSERT_EQ(unit.sources.size(), 2u);
   EXPECT_EQ(unit.sources[1].terms[1].rank, 3);
-  EXPECT_EQ(unit.sources[1].terms[1].offset, p.buffer(3, p.first(3, Op::kReduce, 0, OperandRole::kTerm)).window_offset);
+  EXPECT_EQ(unit.sources[1].terms[1].offset,
+            p.buffer(3, p.first(3, Op::kReduce, 0, OperandRole::kTerm)).window_offset);
 }
 
 TEST(Transfers, WhereSumsTakeRoundsALevelHoldsThePartsOfFurtherUsersToo) {
@@ -158,7 +164,8 @@ TEST(Transfers, HostsSendEachOtherOneSum) {
   const MeshModel model{4, 1, false};
   int64_t bytes = 0;
   for (const BlockShape& block : mesh_model(model).blocks) bytes += block.unit_size * kFloat;
-  // Slices inside a host: its sum, once; without levels every rank sends every owner there its part.
+  // Slices inside a host: its sum, once; without levels every rank sends every owner there its
+  // part.
   EXPECT_EQ(on_hosts(Planned(model, inside, 1, batch), 2), 2 * bytes);
   EXPECT_EQ(on_hosts(Planned(model, inside, 1, batch), 1), 2 * 4 * bytes);
   EXPECT_EQ(on_hosts(Planned(model, whole, 0, batch), 2), 2 * bytes);
@@ -167,7 +174,8 @@ TEST(Transfers, HostsSendEachOtherOneSum) {
   const Batch uneven{12, 1, 1};
   EXPECT_EQ(on_hosts(Planned(model, {4, 1, 1, 2}, 1, uneven), 2), 2 * 2 * bytes);
   EXPECT_EQ(on_hosts(Planned(model, {4, 1, 1, 1}, 0, uneven), 2), 2 * 2 * bytes);
-  // Slices over all: what the other host owns of the sum; new parameters go to every rank of the other host.
+  // Slices over all: what the other host owns of the sum; new parameters go to every rank of the
+  // other host.
   EXPECT_EQ(on_hosts(Planned(model, over_all, 1, batch), 2), (1 + 4) * bytes);
   EXPECT_EQ(on_hosts(Planned(model, over_all, 1, batch), 1), (4 + 4) * bytes);
 }
@@ -198,7 +206,8 @@ TEST(Transfers, AStageSendsABorderAndGetsItsGradientBack) {
 
 TEST(Transfers, ColumnsExchangeAllButTheirOwn) {
   const Planned p({3, 2, false}, {1, 2, 1, 1}, 0, {1, 1, 1});
-  // Forward and backward: a gather of 1024 bytes, and half of 2048 bytes of partial sums; then what is shared.
+  // Forward and backward: a gather of 1024 bytes, and half of 2048 bytes of partial sums; then what
+  // is shared.
   const int64_t shared = (100 + 70) * kFloat;
   EXPECT_EQ(link_bytes(p.plan, p.model)[1][0], 4 * 1024 + shared);
   EXPECT_EQ(link_bytes(p.plan, p.model)[0][1], 4 * 1024 + shared);

@@ -14,14 +14,16 @@ TEST_F(CheckpointTest, ARoundTripKeepsEveryBitTheCountersAndTheJob) {
   saved.state.counters.schedule = "{\"best\": 1}";
   (*saved.storage[0])[0] = -0.0f;
   (*saved.storage[0])[1] = std::nanf("77");
-  const std::string path = save_checkpoint(folder_ + "/checkpoints", saved.state, "[train]\nsteps = 400\n");
+  const std::string path =
+      save_checkpoint(folder_ + "/checkpoints", saved.state, "[train]\nsteps = 400\n");
   EXPECT_EQ(path, folder_ + "/checkpoints/step-00000400");
 
   OwnedState loaded(0, 9);
   load_checkpoint(path, loaded.state);
   for (size_t i = 0; i < saved.storage.size(); ++i) {
     const auto &a = *saved.storage[i], &b = *loaded.storage[i];
-    EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0) << saved.state.entries[i].name;
+    EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0)
+        << saved.state.entries[i].name;
   }
   EXPECT_EQ(loaded.state.counters.step, 400);
   EXPECT_EQ(loaded.state.counters.cursor, 400 * 32);
@@ -35,7 +37,8 @@ TEST_F(CheckpointTest, TensorsAreFoundByNameWhateverTheirOrder) {
   OwnedState saved(1, 0.5f), loaded(0, 9);
   std::swap(saved.state.entries[0], saved.state.entries[2]);
   const std::string path = save_checkpoint(folder_, saved.state, "");
-  EXPECT_TRUE(contains(load_fault(path, loaded.state), "the state's hash"));  // another order is another state
+  // another order is another state
+  EXPECT_TRUE(contains(load_fault(path, loaded.state), "the state's hash"));
   EXPECT_EQ(*loaded.storage[0], *saved.storage[0]);
   EXPECT_EQ(*loaded.storage[2], *saved.storage[2]);
 }
@@ -48,7 +51,8 @@ TEST_F(CheckpointTest, TheLatestIsTheHighestStepAndTheLinkPointsToIt) {
     EXPECT_EQ(latest_checkpoint(folder_), path);
     EXPECT_EQ(std::filesystem::canonical(folder_ + "/latest"), std::filesystem::canonical(path));
   }
-  EXPECT_EQ(names_in(folder_), (std::set<std::string>{"latest", "step-00000002", "step-00000010", "step-100000000"}));
+  EXPECT_EQ(names_in(folder_),
+            (std::set<std::string>{"latest", "step-00000002", "step-00000010", "step-100000000"}));
 }
 
 TEST_F(CheckpointTest, ACheckpointOfTheSameStepIsReplaced) {
@@ -62,10 +66,12 @@ TEST_F(CheckpointTest, ACheckpointOfTheSameStepIsReplaced) {
 TEST_F(CheckpointTest, DamageIsNamedAndLeavesTheStateUntouched) {
   OwnedState saved(3, 1), state(0, 9);
   const std::string path = save_checkpoint(folder_, saved.state, "");
-  const std::string file = path + "/state.safetensors", bytes = slurp(file), before = state_hash(state.state);
+  const std::string file = path + "/state.safetensors", bytes = slurp(file),
+                    before = state_hash(state.state);
 
   spill(file, bytes.substr(0, bytes.size() - 1));
-  EXPECT_TRUE(contains(load_fault(path, state.state), file + ": ")) << load_fault(path, state.state);
+  EXPECT_TRUE(contains(load_fault(path, state.state), file + ": "))
+      << load_fault(path, state.state);
   EXPECT_TRUE(contains(load_fault(path, state.state), "truncated"));
   spill(file, bytes + "x");
   EXPECT_TRUE(contains(load_fault(path, state.state), file + ": "));
@@ -84,7 +90,8 @@ TEST_F(CheckpointTest, DamageIsNamedAndLeavesTheStateUntouched) {
 
 TEST_F(CheckpointTest, AManifestThatIsMissingMalformedAlteredOrOfAnotherVersionIsRefused) {
   OwnedState saved(3, 1), state(0, 9);
-  const std::string path = save_checkpoint(folder_, saved.state, ""), file = path + "/manifest.json";
+  const std::string path = save_checkpoint(folder_, saved.state, ""),
+                    file = path + "/manifest.json";
   const auto manifest = nlohmann::json::parse(slurp(file));
   auto fault_of = [&](const std::string& text) {
     spill(file, text);

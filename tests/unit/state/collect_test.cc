@@ -1,4 +1,5 @@
-// A state in pieces over ranks: the hash and the bytes of a checkpoint are those of one rank that holds everything.
+// A state in pieces over ranks: the hash and the bytes of a checkpoint are those of one rank that
+// holds everything.
 #include "state/collect.h"
 
 #include <random>
@@ -42,8 +43,8 @@ struct Whole {
 /// What one rank holds, in memory of its own.
 struct HeldPieces {
   void add(size_t entry, Range range, std::span<const float> whole) {
-    auto& values = storage.emplace_back(
-        std::make_unique<std::vector<float>>(whole.begin() + range.begin, whole.begin() + range.end));
+    auto& values = storage.emplace_back(std::make_unique<std::vector<float>>(
+        whole.begin() + range.begin, whole.begin() + range.end));
     pieces.push_back({entry, range, *values});
   }
   std::vector<std::unique_ptr<std::vector<float>>> storage;
@@ -53,7 +54,9 @@ struct HeldPieces {
 /// Entries are cut at random places; each cut lies at one or more ranks.
 std::vector<HeldPieces> dealt(const Whole& whole, int ranks, uint64_t seed) {
   std::mt19937_64 draw(seed);
-  const auto below = [&draw](int64_t n) { return static_cast<int64_t>(draw() % static_cast<uint64_t>(n)); };
+  const auto below = [&draw](int64_t n) {
+    return static_cast<int64_t>(draw() % static_cast<uint64_t>(n));
+  };
   std::vector<HeldPieces> held(static_cast<size_t>(ranks));
   for (size_t e = 0; e < whole.state.entries.size(); ++e) {
     const auto values = whole.state.entries[e].values;
@@ -90,7 +93,8 @@ TEST_F(CollectTest, TheHashAndTheFilesOfAnyCutAreThoseOfOneRank) {
   const Whole whole;
   const std::string expected = state_hash(whole.state);
   const std::string path = save_checkpoint(folder_ + "/one", whole.state, "the job");
-  const std::string tensors = slurp(path + "/state.safetensors"), manifest = slurp(path + "/manifest.json");
+  const std::string tensors = slurp(path + "/state.safetensors"),
+                    manifest = slurp(path + "/manifest.json");
   const uint64_t seed = std::random_device{}();
   for (int round = 0; round < 12; ++round) {
     SCOPED_TRACE(fmt::format("seed {} round {}", seed, round));
@@ -117,7 +121,8 @@ TEST_F(CollectTest, TheHashAndTheFilesOfAnyCutAreThoseOfOneRank) {
       EXPECT_EQ(counters.step, kCounters.step);
       for (const StatePiece& piece : rank.pieces) {
         const auto all = whole.state.entries[piece.entry].values;
-        EXPECT_TRUE(std::equal(piece.values.begin(), piece.values.end(), all.begin() + piece.range.begin));
+        EXPECT_TRUE(
+            std::equal(piece.values.begin(), piece.values.end(), all.begin() + piece.range.begin));
       }
     }
     std::filesystem::remove_all(folder);
@@ -135,27 +140,37 @@ TEST_F(CollectTest, AReplicaWithAnotherBitIsNamedOnEveryRank) {
     if (e == 1) held[2].add(e, {kHashedRange + 5, kHashedRange + 500}, values);
   }
   (*held[2].storage[0])[3] = -0.25f;
-  const auto faults = on_ranks(whole, held, [](Collector& collector, int) { collector.hash(kCounters); });
+  const auto faults =
+      on_ranks(whole, held, [](Collector& collector, int) { collector.hash(kCounters); });
   for (const std::string& fault : faults)
-    EXPECT_EQ(fault, fmt::format("rank 0 and rank 2 hold other values of embed.weight (m) from element {} to {}: this "
-                                 "must never happen",
-                                 kHashedRange + 5, kHashedRange + 500));
+    EXPECT_EQ(
+        fault,
+        fmt::format(
+            "rank 0 and rank 2 hold other values of embed.weight (m) from element {} to {}: this "
+            "must never happen",
+            kHashedRange + 5, kHashedRange + 500));
 }
 
 TEST_F(CollectTest, CountersThatDifferAndElementsThatNobodyHoldsAreRefused) {
   const Whole whole;
   auto held = dealt(whole, 2, 1);
-  auto faults = on_ranks(whole, held, [](Collector& collector, int rank) { collector.hash({7 + rank, 224, ""}); });
-  for (const std::string& fault : faults) EXPECT_TRUE(contains(fault, "count other steps or samples")) << fault;
+  auto faults = on_ranks(whole, held, [](Collector& collector, int rank) {
+    collector.hash({7 + rank, 224, ""});
+  });
+  for (const std::string& fault : faults)
+    EXPECT_TRUE(contains(fault, "count other steps or samples")) << fault;
 
   std::vector<HeldPieces> gap(2);
   for (size_t e = 0; e < whole.state.entries.size(); ++e) {
     const auto values = whole.state.entries[e].values;
-    if (!values.empty()) gap[e % 2].add(e, {0, e == 2 ? 2000 : static_cast<int64_t>(values.size())}, values);
+    if (!values.empty())
+      gap[e % 2].add(e, {0, e == 2 ? 2000 : static_cast<int64_t>(values.size())}, values);
   }
   faults = on_ranks(whole, gap, [](Collector&, int) {});
   for (const std::string& fault : faults)
-    EXPECT_EQ(fault, "no rank holds elements 2000 to 2100 of block.weight (parameter): this must never happen");
+    EXPECT_EQ(
+        fault,
+        "no rank holds elements 2000 to 2100 of block.weight (parameter): this must never happen");
 }
 
 TEST_F(CollectTest, APieceIsUntouchedByACheckpointThatIsDamagedOrOfOtherShapes) {
@@ -169,7 +184,8 @@ TEST_F(CollectTest, APieceIsUntouchedByACheckpointThatIsDamagedOrOfOtherShapes) 
       load_checkpoint(path, entries, held[0].pieces);
     } catch (const Error& error) {
       for (auto& values : held[0].storage)
-        EXPECT_EQ(std::count(values->begin(), values->end(), -1.0f), static_cast<int64_t>(values->size()));
+        EXPECT_EQ(std::count(values->begin(), values->end(), -1.0f),
+                  static_cast<int64_t>(values->size()));
       return error.what();
     }
     return "no fault";

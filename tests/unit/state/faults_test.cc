@@ -17,8 +17,8 @@ namespace fs = std::filesystem;
 
 constexpr size_t kRoom = 256 << 10;
 
-/// Makes `folder` a disk of kRoom bytes that only this process sees; where that is not permitted, no file may grow
-/// beyond kRoom. Returns the reason a write will fail with.
+/// Makes `folder` a disk of kRoom bytes that only this process sees; where that is not permitted,
+/// no file may grow beyond kRoom. Returns the reason a write will fail with.
 std::string small_disk(const std::string& folder) {
   const bool alone = unshare(CLONE_NEWNS) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0;
   if (alone && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
@@ -53,7 +53,8 @@ TEST_F(CheckpointFaultTest, AFullDiskLeavesNothingHalfWritten) {
     if (names_in(folder_) != std::set<std::string>{"latest", "step-00000001"}) _exit(4);
     if (load_fault(latest_checkpoint(folder_), loaded.state) != "no fault") _exit(5);
     try {
-      save_checkpoint(folder_, OwnedState(3, 3).state, "");  // the room of the failed one is free again
+      // the room of the failed one is free again
+      save_checkpoint(folder_, OwnedState(3, 3).state, "");
     } catch (...) {
       _exit(6);
     }
@@ -76,16 +77,18 @@ TEST_F(CheckpointFaultTest, AFullDiskLeavesNothingHalfWritten) {
   }
 }
 
-/// Stops the child again and again until it stands in the middle of a save, with one checkpoint complete. False: too
-/// late.
+/// Stops the child again and again until it stands in the middle of a save, with one checkpoint
+/// complete. False: too late.
 bool stop_in_a_save(pid_t child, const std::string& folder) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (std::chrono::steady_clock::now() < deadline) {
-    if (!fs::exists(folder + "/.writing/state.safetensors") || latest_checkpoint(folder).empty()) continue;
+    if (!fs::exists(folder + "/.writing/state.safetensors") || latest_checkpoint(folder).empty())
+      continue;
     kill(child, SIGSTOP);
     int status = 0;
     if (waitpid(child, &status, WUNTRACED) != child || !WIFSTOPPED(status)) return false;
-    if (fs::exists(folder + "/.writing/state.safetensors") && !fs::exists(folder + "/.writing/manifest.json"))
+    if (fs::exists(folder + "/.writing/state.safetensors") &&
+        !fs::exists(folder + "/.writing/manifest.json"))
       return true;
     kill(child, SIGCONT);
   }
@@ -110,7 +113,8 @@ TEST_F(CheckpointFaultTest, AKillInTheMiddleOfASaveLeavesTheCheckpointBeforeIt) 
     const std::string latest = latest_checkpoint(folder);
     EXPECT_EQ(load_fault(latest, loaded.state), "no fault");
     const int64_t step = loaded.state.counters.step;
-    EXPECT_EQ(state_hash(loaded.state), state_hash(OwnedState(step, static_cast<float>(step), 200).state));
+    EXPECT_EQ(state_hash(loaded.state),
+              state_hash(OwnedState(step, static_cast<float>(step), 200).state));
     EXPECT_EQ(fs::canonical(folder + "/latest"), fs::canonical(latest));
     save_checkpoint(folder, OwnedState(step + 1, 1, 200).state, "");
     EXPECT_FALSE(fs::exists(folder + "/.writing"));

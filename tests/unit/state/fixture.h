@@ -26,7 +26,8 @@ struct OwnedState {
   }
   OwnedState(const OwnedState&) = delete;
   OwnedState& operator=(const OwnedState&) = delete;
-  void add(const std::string& name, const std::string& slot, std::vector<int64_t> dims, float fill) {
+  void add(const std::string& name, const std::string& slot, std::vector<int64_t> dims,
+           float fill) {
     size_t size = 1;
     for (int64_t dim : dims) size *= static_cast<size_t>(dim);
     auto& values = storage.emplace_back(std::make_unique<std::vector<float>>(size));
@@ -48,7 +49,8 @@ class CheckpointTest : public testing::Test {
 
   static std::set<std::string> names_in(const std::string& folder) {
     std::set<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(folder)) names.insert(entry.path().filename());
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+      names.insert(entry.path().filename());
     return names;
   }
   static std::string load_fault(const std::string& checkpoint, State& state) {
@@ -69,6 +71,8 @@ class CheckpointTest : public testing::Test {
   std::string folder_;
 };
 
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// Whatever two layouts hold, moves() takes every element from one that has it to each that wants it, and what is moved
-// is what one rank with everything would have.
+// Whatever two layouts hold, moves() takes every element from one that has it to each that wants
+// it, and what is moved is what one rank with everything would have.
 #include "state/holdings.h"
 
 #include <gtest/gtest.h>
@@ -43,10 +43,12 @@ struct Layout {
 void PrintTo(const Layout& l, std::ostream* out) {
   *out << l.data << "x" << l.tensor << "x" << l.pipeline << " zero " << l.zero << "/" << l.shards;
 }
-constexpr Layout kLayouts[] = {{1, 1, 1, 0}, {2, 1, 1, 0}, {2, 1, 1, 1}, {4, 1, 1, 2, 2}, {3, 1, 1, 3},
-                               {1, 2, 1, 0}, {1, 1, 2, 0}, {2, 2, 1, 3}, {2, 1, 2, 1}};
+constexpr Layout kLayouts[] = {{1, 1, 1, 0},    {2, 1, 1, 0}, {2, 1, 1, 1},
+                               {4, 1, 1, 2, 2}, {3, 1, 1, 3}, {1, 2, 1, 0},
+                               {1, 1, 2, 0},    {2, 2, 1, 3}, {2, 1, 2, 1}};
 
-Holdings held_in(const ModelShape& shape, const std::vector<EntryPlace>& entries, const Layout& layout) {
+Holdings held_in(const ModelShape& shape, const std::vector<EntryPlace>& entries,
+                 const Layout& layout) {
   MeshOptions options;
   options.mesh = {layout.data, layout.tensor, layout.pipeline,
                   layout.zero == 0     ? 1
@@ -65,8 +67,10 @@ float worth(size_t entry, int64_t element) {
 struct Pieces {
   Pieces(const std::vector<Holding>& holdings, bool filled) {
     for (const Holding& held : holdings) {
-      auto& values = storage.emplace_back(std::make_unique<std::vector<float>>(held.range.size(), -1.0f));
-      for (int64_t i = 0; filled && i < held.range.size(); ++i) (*values)[i] = worth(held.entry, held.range.begin + i);
+      auto& values =
+          storage.emplace_back(std::make_unique<std::vector<float>>(held.range.size(), -1.0f));
+      for (int64_t i = 0; filled && i < held.range.size(); ++i)
+        (*values)[i] = worth(held.entry, held.range.begin + i);
       pieces.push_back({held.entry, held.range, *values});
     }
   }
@@ -81,7 +85,8 @@ TEST_P(MovesTest, BringEveryElementOnceToEachWhoWantsItAndLetStayWhatIsThere) {
   const std::vector<EntryPlace> entries = entry_places(shape, {"m", "v"});
   const auto& [before, after] = GetParam();
   const Holdings from = held_in(shape, entries, before), to = held_in(shape, entries, after);
-  std::vector<std::vector<std::vector<int>>> taken(to.size());  // by rank, entry and element: how often
+  // by rank, entry and element: how often
+  std::vector<std::vector<std::vector<int>>> taken(to.size());
   for (auto& entry : taken)
     for (const EntryPlace& place : entries) entry.emplace_back(place.shape.size(), 0);
   const auto holds = [](const std::vector<Holding>& list, size_t entry, Range range) {
@@ -90,7 +95,8 @@ TEST_P(MovesTest, BringEveryElementOnceToEachWhoWantsItAndLetStayWhatIsThere) {
     });
   };
   for (const Move& move : moves(from, to)) {
-    EXPECT_TRUE(holds(from[move.from], move.entry, move.range)) << "rank " << move.from << " does not have it";
+    EXPECT_TRUE(holds(from[move.from], move.entry, move.range))
+        << "rank " << move.from << " does not have it";
     if (static_cast<size_t>(move.to) < from.size() && move.from != move.to) {
       EXPECT_FALSE(holds(from[move.to], move.entry, move.range)) << "rank " << move.to << " had it";
     }
@@ -100,7 +106,8 @@ TEST_P(MovesTest, BringEveryElementOnceToEachWhoWantsItAndLetStayWhatIsThere) {
   for (size_t r = 0; r < to.size(); ++r) {
     for (auto& entry : wanted[r]) std::fill(entry.begin(), entry.end(), 0);
     for (const Holding& held : to[r])
-      std::fill(wanted[r][held.entry].begin() + held.range.begin, wanted[r][held.entry].begin() + held.range.end, 1);
+      std::fill(wanted[r][held.entry].begin() + held.range.begin,
+                wanted[r][held.entry].begin() + held.range.end, 1);
     EXPECT_EQ(taken[r], wanted[r]) << "rank " << r;
   }
 }
@@ -121,14 +128,16 @@ TEST_P(MovesTest, CarryValuesBetweenRanksThatMessageEachOther) {
     for (const StatePiece& piece : wanted.pieces)
       for (int64_t i = 0; i < piece.range.size(); ++i)
         if (piece.values[i] != worth(piece.entry, piece.range.begin + i)) {
-          ADD_FAILURE() << "rank " << me.rank << " entry " << piece.entry << " element " << piece.range.begin + i;
+          ADD_FAILURE() << "rank " << me.rank << " entry " << piece.entry << " element "
+                        << piece.range.begin + i;
           return;
         }
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(Between, MovesTest,
-                         testing::Combine(testing::ValuesIn(kLayouts), testing::ValuesIn(kLayouts)));
+                         testing::Combine(testing::ValuesIn(kLayouts),
+                                          testing::ValuesIn(kLayouts)));
 
 TEST(Entries, SayHowTheyCommit) {
   ModelShape shape;
@@ -142,8 +151,10 @@ TEST(Entries, SayHowTheyCommit) {
   shape.blocks = {block};
   const std::vector<EntryPlace> entries = entry_places(shape, {"m"});
   ASSERT_EQ(entries.size(), 4u) << "buffers have no slots";
-  const Commit expected[] = {Commit::kInPlace, Commit::kInPlace, Commit::kSwapped, Commit::kInPlace};
-  for (size_t e = 0; e < entries.size(); ++e) EXPECT_EQ(entries[e].commit, expected[e]) << entries[e].shape.name;
+  const Commit expected[] = {Commit::kInPlace, Commit::kInPlace, Commit::kSwapped,
+                             Commit::kInPlace};
+  for (size_t e = 0; e < entries.size(); ++e)
+    EXPECT_EQ(entries[e].commit, expected[e]) << entries[e].shape.name;
 }
 
 TEST(Moves, RefuseWhatNobodyHolds) {

@@ -1,5 +1,5 @@
-// The file as another tool would read it: byte by byte, with a JSON reader that accepts the grammar of RFC 8259 and no
-// more.
+// The file as another tool would read it: byte by byte, with a JSON reader that accepts the grammar
+// of RFC 8259 and no more.
 #include "state/safetensors.h"
 
 #include <cstring>
@@ -10,7 +10,8 @@
 namespace tutti {
 namespace {
 
-/// Consumes values of JSON text; `ok` stays true only for text of the strict grammar without duplicate keys.
+/// Consumes values of JSON text; `ok` stays true only for text of the strict grammar without
+/// duplicate keys.
 class StrictJson {
  public:
   explicit StrictJson(const std::string& text) : at_(text.data()), end_(text.data() + text.size()) {
@@ -99,7 +100,8 @@ TEST_F(CheckpointTest, TheFileIsWhatTheFormatSays) {
     const uint64_t begin = tensor.at("data_offsets")[0], end = tensor.at("data_offsets")[1];
     EXPECT_EQ(begin, expected_begin);
     ASSERT_EQ(end - begin, saved.storage[i]->size() * sizeof(float));
-    EXPECT_EQ(std::memcmp(bytes.data() + 8 + length + begin, saved.storage[i]->data(), end - begin), 0);
+    EXPECT_EQ(std::memcmp(bytes.data() + 8 + length + begin, saved.storage[i]->data(), end - begin),
+              0);
     expected_begin = end;
   }
   EXPECT_EQ(8 + length + expected_begin, bytes.size());
@@ -108,7 +110,8 @@ TEST_F(CheckpointTest, TheFileIsWhatTheFormatSays) {
 TEST(StrictJson, RefusesWhatIsNotJson) {
   for (const char* good : {"{}", "{\"a\":[1,20],\"b\":{\"c\":\"d\"}}  ", "[]"})
     EXPECT_TRUE(StrictJson(good).ok) << good;
-  for (const char* bad : {"", "{", "{\"a\":1,}", "{a:1}", "[1 2]", "{\"a\":1}{", "[01]", "{\"a\":1,\"a\":2}", "[1,]"}) {
+  for (const char* bad : {"", "{", "{\"a\":1,}", "{a:1}", "[1 2]", "{\"a\":1}{", "[01]",
+                          "{\"a\":1,\"a\":2}", "[1,]"}) {
     EXPECT_FALSE(StrictJson(bad).ok) << bad;
   }
 }

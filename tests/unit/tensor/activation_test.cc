@@ -1,6 +1,6 @@
-// Activations, their derivatives, bias and column sums against ATen in float64. Tolerance of an element: 3e-7 of
-// max(1, |x|) (the exponential and the quotient round, the fit adds 2e-8); of column sums over 50 rows: 2e-6 of the
-// largest.
+// Activations, their derivatives, bias and column sums against ATen in float64. Tolerance of an
+// element: 3e-7 of max(1, |x|) (the exponential and the quotient round, the fit adds 2e-8); of
+// column sums over 50 rows: 2e-6 of the largest.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/chunk.h>
 #include <ATen/ops/elu.h>
@@ -18,7 +18,8 @@ namespace tutti::test {
 namespace {
 
 class ActivationKernel : public EachIsa {};
-INSTANTIATE_TEST_SUITE_P(Isa, ActivationKernel, testing::Values(Isa::kAvx2, Isa::kAvx512), isa_name);
+INSTANTIATE_TEST_SUITE_P(Isa, ActivationKernel, testing::Values(Isa::kAvx2, Isa::kAvx512),
+                         isa_name);
 
 Floats sweep() {
   Floats x;
@@ -33,7 +34,8 @@ struct Both {
 Both run(const Kernels& table, const Floats& x, Activation kind) {
   Both r{Floats(x.size()), x};
   const Floats bias(x.size(), 0.0f);
-  table.bias_activation(r.derivative.data(), bias.data(), r.value.data(), 1, static_cast<int64_t>(x.size()), kind);
+  table.bias_activation(r.derivative.data(), bias.data(), r.value.data(), 1,
+                        static_cast<int64_t>(x.size()), kind);
   return r;
 }
 
@@ -59,8 +61,9 @@ at::Tensor aten(Activation kind, const at::Tensor& x) {
   return x;
 }
 
-constexpr Activation kAll[] = {Activation::kGelu, Activation::kGeluTanh, Activation::kRelu,      Activation::kSilu,
-                               Activation::kTanh, Activation::kSigmoid,  Activation::kLeakyRelu, Activation::kElu};
+constexpr Activation kAll[] = {Activation::kGelu,      Activation::kGeluTanh, Activation::kRelu,
+                               Activation::kSilu,      Activation::kTanh,     Activation::kSigmoid,
+                               Activation::kLeakyRelu, Activation::kElu};
 
 TEST_P(ActivationKernel, ValueAndDerivativeAgreeWithAtenFromTailToTail) {
   const Floats x = sweep();
@@ -82,8 +85,8 @@ TEST_P(ActivationKernel, ValueAndDerivativeAgreeWithAtenFromTailToTail) {
   }
 }
 
-// The left tail, where 1 + erf would have lost everything: within 2e-5 relative down to -6 (x^2 / 2 = 18 rounds to
-// 1e-6, the exponential passes that on, and tanh's cubic argument a little more).
+// The left tail, where 1 + erf would have lost everything: within 2e-5 relative down to -6 (x^2 / 2
+// = 18 rounds to 1e-6, the exponential passes that on, and tanh's cubic argument a little more).
 TEST_P(ActivationKernel, TheLeftTailKeepsItsRelativePrecision) {
   Floats x;
   for (double v = -6; v < -1; v += 0.01) x.push_back(static_cast<float>(v));
@@ -117,7 +120,8 @@ TEST_P(ActivationKernel, BiasIsAddedBeforeAndBackwardMultipliesAndSums) {
   table->bias_activation(h.data(), bias.data(), g.data(), rows, cols, Activation::kGelu);
   EXPECT_LT(distance(g, y), 1e-6);
   Floats dh = dg;
-  table->activation_backward(dh.data(), h.data(), dh.data(), dbias.data(), rows, cols, Activation::kGelu);
+  table->activation_backward(dh.data(), h.data(), dh.data(), dbias.data(), rows, cols,
+                             Activation::kGelu);
   EXPECT_LT(distance(dh, grads[0]), 1e-6);
   EXPECT_LT(distance(dbias, grads[1]), 2e-6);
 }
@@ -170,27 +174,32 @@ TEST_P(ActivationKernel, WithoutABiasIsAsWithZeros) {
   const auto forward = [&](const float* bias) {
     Floats kept = h, gated(rows * cols), derivative = h, active(h.size());
     table->bias_swiglu(kept.data(), bias, gated.data(), rows, cols);
-    table->bias_activation(derivative.data(), bias, active.data(), rows, 2 * cols, Activation::kSilu);
+    table->bias_activation(derivative.data(), bias, active.data(), rows, 2 * cols,
+                           Activation::kSilu);
     Floats all = kept;
-    for (const Floats* more : {&gated, &derivative, &active}) all.insert(all.end(), more->begin(), more->end());
+    for (const Floats* more : {&gated, &derivative, &active})
+      all.insert(all.end(), more->begin(), more->end());
     return all;
   };
   EXPECT_TRUE(same_bits(forward(nullptr), forward(zeros.data())));
 }
 
-// Element by element the same arithmetic on either; what sums over lanes (a norm, a softmax) is not.
+// Element by element the same arithmetic on either; what sums over lanes (a norm, a softmax) is
+// not.
 TEST(Activations, HaveTheSameBitsOnBothInstructionSets) {
   if (!supported(Isa::kAvx512)) GTEST_SKIP() << "this processor has no AVX-512";
   Floats x = sweep();
   x.resize(x.size() / 2 * 2);
   for (const Activation kind : kAll) {
     const Both a = run(kernels(Isa::kAvx2), x, kind), b = run(kernels(Isa::kAvx512), x, kind);
-    EXPECT_TRUE(same_bits(a.value, b.value) && same_bits(a.derivative, b.derivative)) << static_cast<int>(kind);
+    EXPECT_TRUE(same_bits(a.value, b.value) && same_bits(a.derivative, b.derivative))
+        << static_cast<int>(kind);
   }
   Floats h[2] = {x, x}, g[2] = {Floats(x.size() / 2), Floats(x.size() / 2)};
   const Isa isas[] = {Isa::kAvx2, Isa::kAvx512};
   for (int i = 0; i < 2; ++i)
-    kernels(isas[i]).bias_swiglu(h[i].data(), nullptr, g[i].data(), 1, static_cast<int64_t>(g[i].size()));
+    kernels(isas[i]).bias_swiglu(h[i].data(), nullptr, g[i].data(), 1,
+                                 static_cast<int64_t>(g[i].size()));
   EXPECT_TRUE(same_bits(h[0], h[1]) && same_bits(g[0], g[1]));
 }
 

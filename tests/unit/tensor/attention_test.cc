@@ -1,5 +1,6 @@
-// Causal attention against ATen's explicit softmax in float64. Tolerance: scores are sums over up to 128 products, and
-// a power of two passes their absolute error on as a relative one: 3e-6 of the largest value.
+// Causal attention against ATen's explicit softmax in float64. Tolerance: scores are sums over up
+// to 128 products, and a power of two passes their absolute error on as a relative one: 3e-6 of the
+// largest value.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/log.h>
 #include <ATen/ops/matmul.h>
@@ -22,7 +23,8 @@ struct Result {
   Floats qkv, out, lse, dqkv, dbias;
 };
 
-Result run(const Kernels& table, const AttentionShape& s, const Floats& qkv, const Floats& bias, const Floats& dout) {
+Result run(const Kernels& table, const AttentionShape& s, const Floats& qkv, const Floats& bias,
+           const Floats& dout) {
   const int64_t rows = s.batch * s.length, width = s.heads * s.dim;
   Result r{qkv, Floats(rows * width, NAN), Floats(rows * s.heads, NAN), Floats(qkv.size(), NAN),
            Floats(s.columns(), NAN)};
@@ -30,8 +32,8 @@ Result run(const Kernels& table, const AttentionShape& s, const Floats& qkv, con
   Floats work(table.attention_work(s) + 1, NAN);
   table.attention(r.qkv.data(), bias.data(), r.out.data(), r.lse.data(), work.data() + 1, s);
   std::fill(work.begin(), work.end(), NAN);
-  table.attention_backward(dout.data(), r.qkv.data(), r.out.data(), r.lse.data(), r.dqkv.data(), r.dbias.data(),
-                           work.data() + 1, s);
+  table.attention_backward(dout.data(), r.qkv.data(), r.out.data(), r.lse.data(), r.dqkv.data(),
+                           r.dbias.data(), work.data() + 1, s);
   return r;
 }
 
@@ -45,14 +47,17 @@ void compare(const Kernels& table, const AttentionShape& s) {
   const at::Tensor split = (x + b).transpose(1, 2);
   const at::Tensor q = split.narrow(1, 0, s.heads);
   const at::Tensor k = split.narrow(1, s.heads, s.kv_heads).repeat_interleave(s.group(), 1);
-  const at::Tensor v = split.narrow(1, s.heads + s.kv_heads, s.kv_heads).repeat_interleave(s.group(), 1);
+  const at::Tensor v =
+      split.narrow(1, s.heads + s.kv_heads, s.kv_heads).repeat_interleave(s.group(), 1);
   const at::Tensor hidden = at::ones({s.length, s.length}, at::kBool).triu(1);
   const at::Tensor scores =
-      (at::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(s.dim))).masked_fill(hidden, -INFINITY);
+      (at::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(s.dim)))
+          .masked_fill(hidden, -INFINITY);
   const at::Tensor out = at::matmul(at::softmax(scores, -1), v).transpose(1, 2);
-  const auto grads = torch::autograd::grad({out}, {x, b}, {leaf(dout, {s.batch, s.length, s.heads, s.dim}).detach()});
-  const std::string where =
-      fmt::format("batch {} length {} heads {}/{} dim {}", s.batch, s.length, s.heads, s.kv_heads, s.dim);
+  const auto grads = torch::autograd::grad(
+      {out}, {x, b}, {leaf(dout, {s.batch, s.length, s.heads, s.dim}).detach()});
+  const std::string where = fmt::format("batch {} length {} heads {}/{} dim {}", s.batch, s.length,
+                                        s.heads, s.kv_heads, s.dim);
   EXPECT_LT(distance(got.out, out), kTolerance) << where;
   EXPECT_LT(distance(got.lse, scores.logsumexp(-1) / std::log(2.0)), kTolerance) << where;
   EXPECT_LT(distance(got.dqkv, grads[0]), kTolerance) << where;
@@ -89,24 +94,29 @@ TEST_P(Attention, WithoutABiasIsAsWithZeros) {
   const AttentionShape s{2, 19, 4, 10, 2};
   const Floats qkv = normals(2 * 19 * s.columns(), 1), dout = normals(2 * 19 * 40, 3);
   const Result zeros = run(*table, s, qkv, Floats(s.columns(), 0.0f), dout);
-  Floats kept = qkv, out(dout.size()), lse(2 * 19 * 4), dqkv(qkv.size()), work(table->attention_work(s));
+  Floats kept = qkv, out(dout.size()), lse(2 * 19 * 4), dqkv(qkv.size()),
+         work(table->attention_work(s));
   table->attention(kept.data(), nullptr, out.data(), lse.data(), work.data(), s);
-  table->attention_backward(dout.data(), kept.data(), out.data(), lse.data(), dqkv.data(), nullptr, work.data(), s);
+  table->attention_backward(dout.data(), kept.data(), out.data(), lse.data(), dqkv.data(), nullptr,
+                            work.data(), s);
   EXPECT_TRUE(same_bits(out, zeros.out) && same_bits(dqkv, zeros.dqkv));
 }
 
 TEST_P(Attention, ASamplesBitsDependOnNoOtherSampleAndNoLaterToken) {
   const AttentionShape two{2, 70, 3, 20}, one{1, 70, 3, 20}, shorter{1, 41, 3, 20};
   const int64_t width = 60, sample = 70 * width;
-  Floats qkv = normals(2 * 3 * sample, 1), bias = normals(3 * width, 2), dout = normals(2 * sample, 3);
+  Floats qkv = normals(2 * 3 * sample, 1), bias = normals(3 * width, 2),
+         dout = normals(2 * sample, 3);
   const Result both = run(*table, two, qkv, bias, dout);
-  const Floats second(qkv.begin() + 3 * sample, qkv.end()), dsecond(dout.begin() + sample, dout.end());
+  const Floats second(qkv.begin() + 3 * sample, qkv.end()),
+      dsecond(dout.begin() + sample, dout.end());
   const Result alone = run(*table, one, second, bias, dsecond);
   EXPECT_TRUE(same_bits(alone.out.data(), both.out.data() + sample, sample));
   EXPECT_TRUE(same_bits(alone.dqkv.data(), both.dqkv.data() + 3 * sample, 3 * sample));
   const Floats cut(second.begin(), second.begin() + 41 * 3 * width),
       dcut(dsecond.begin(), dsecond.begin() + 41 * width);
-  EXPECT_TRUE(same_bits(run(*table, shorter, cut, bias, dcut).out.data(), alone.out.data(), 41 * width));
+  EXPECT_TRUE(
+      same_bits(run(*table, shorter, cut, bias, dcut).out.data(), alone.out.data(), 41 * width));
   const Result again = run(*table, two, qkv, bias, dout);
   EXPECT_TRUE(same_bits(again.dqkv, both.dqkv) && same_bits(again.dbias, both.dbias));
 }

@@ -1,5 +1,6 @@
-// Convolutions and pooling against ATen's in float64. Tolerance: float32 chains of up to 9 x 70 products, and of 200
-// pixels for the weight's gradient: 2e-6 of the largest value leaves room of about five.
+// Convolutions and pooling against ATen's in float64. Tolerance: float32 chains of up to 9 x 70
+// products, and of 200 pixels for the weight's gradient: 2e-6 of the largest value leaves room of
+// about five.
 #include "tensor/conv.h"
 
 #include <ATen/Parallel.h>
@@ -33,14 +34,16 @@ at::Tensor pixels(const at::Tensor& planes) { return planes.permute({0, 2, 3, 1}
 class Conv : public EachIsa {
  protected:
   void check(const ConvShape& s) {
-    SCOPED_TRACE(testing::Message() << s.height << " x " << s.width << " x " << s.in << " to " << s.out << ", kernel "
-                                    << s.kernel << ", stride " << s.stride);
+    SCOPED_TRACE(testing::Message() << s.height << " x " << s.width << " x " << s.in << " to "
+                                    << s.out << ", kernel " << s.kernel << ", stride " << s.stride);
     at::set_num_threads(1);
     const ConvKernels& k = conv_kernels(GetParam());
-    const Floats x = normals(s.inputs(), 1), weight = normals(s.weights(), 2), dy = normals(s.outputs(), 3);
+    const Floats x = normals(s.inputs(), 1), weight = normals(s.weights(), 2),
+                 dy = normals(s.outputs(), 3);
     const Floats x_padded = padded(x, s.height, s.width, s.in);
     const Floats dy_padded = padded(dy, s.out_height(), s.out_width(), s.out);
-    Floats panels(s.panels()), backward_panels(s.backward_panels()), y(s.outputs()), dx(s.inputs()), dw(s.weights());
+    Floats panels(s.panels()), backward_panels(s.backward_panels()), y(s.outputs()), dx(s.inputs()),
+        dw(s.weights());
     k.pack_weight(weight.data(), panels.data(), s);
     k.forward(x_padded.data(), panels.data(), y.data(), s);
     k.pack_weight_backward(weight.data(), backward_panels.data(), s);
@@ -49,15 +52,18 @@ class Conv : public EachIsa {
     k.weight_gradient(x_padded.data(), dy_padded.data(), panels.data(), s, false);
     k.unpack_weight(panels.data(), dw.data(), s);
 
-    const at::Tensor tx = planes(x, s.height, s.width, s.in), tdy = planes(dy, s.out_height(), s.out_width(), s.out);
-    const at::Tensor tw =
-        at::from_blob(const_cast<float*>(weight.data()), {s.out, s.in, s.kernel, s.kernel}, at::kFloat).to(at::kDouble);
+    const at::Tensor tx = planes(x, s.height, s.width, s.in),
+                     tdy = planes(dy, s.out_height(), s.out_width(), s.out);
+    const at::Tensor tw = at::from_blob(const_cast<float*>(weight.data()),
+                                        {s.out, s.in, s.kernel, s.kernel}, at::kFloat)
+                              .to(at::kDouble);
     const at::IntArrayRef stride(s.stride);
     EXPECT_LT(distance(y, pixels(at::conv2d(tx, tw, {}, stride, s.kernel / 2))), kTolerance);
-    const std::vector<int64_t> twice = {s.stride, s.stride}, rim = {s.kernel / 2, s.kernel / 2}, one = {1, 1},
-                               none = {0, 0};
-    const auto [want_dx, want_dw, unused] = at::convolution_backward(tdy, tx, tw, at::OptionalIntArrayRef(), twice, rim,
-                                                                     one, false, none, 1, {true, true, false});
+    const std::vector<int64_t> twice = {s.stride, s.stride}, rim = {s.kernel / 2, s.kernel / 2},
+                               one = {1, 1}, none = {0, 0};
+    const auto [want_dx, want_dw, unused] =
+        at::convolution_backward(tdy, tx, tw, at::OptionalIntArrayRef(), twice, rim, one, false,
+                                 none, 1, {true, true, false});
     EXPECT_LT(distance(dx, pixels(want_dx)), kTolerance);
     EXPECT_LT(distance(dw, 2 * want_dw), kTolerance);
 
@@ -83,11 +89,13 @@ TEST_P(Conv, AgreesWithATenWithStridesAndSingleTaps) {
 TEST_P(Conv, AMaximumSendsItsGradientToTheFirstOfEqualsAndKeepsNaN) {
   const ConvKernels& k = conv_kernels(GetParam());
   constexpr int64_t side = 3, channels = 19;  // the last row and column belong to no window
-  Floats y(side * side * channels, 2), ones(channels, 1), zeros(channels, 0), out(channels), dout(channels, 5);
+  Floats y(side * side * channels, 2), ones(channels, 1), zeros(channels, 0), out(channels),
+      dout(channels, 5);
   Floats dy((side + 2) * (side + 2) * channels, 0);
   const Affine affine{ones.data(), zeros.data()};
   const NormGradient plain{zeros.data(), ones.data(), zeros.data(), zeros.data()};
-  k.pool_backward(dout.data(), y.data(), affine, plain, Activation::kRelu, Pool::kMax, dy.data(), side, side, channels);
+  k.pool_backward(dout.data(), y.data(), affine, plain, Activation::kRelu, Pool::kMax, dy.data(),
+                  side, side, channels);
   const int64_t first = (side + 2 + 1) * channels;
   for (int64_t i = 0; i < static_cast<int64_t>(dy.size()); ++i)
     EXPECT_EQ(dy[i], i >= first && i < first + channels ? 5 : 0) << i;

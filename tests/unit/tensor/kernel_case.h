@@ -1,5 +1,5 @@
-// What the kernel tests share: the instruction sets this machine can run, keyed random data, and a comparison with
-// ATen.
+// What the kernel tests share: the instruction sets this machine can run, keyed random data, and a
+// comparison with ATen.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,13 +34,16 @@ using Floats = std::vector<float>;
 inline Floats normals(int64_t n, uint64_t stream, float scale = 1) {
   Floats x(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i)
-    x[i] = scale * static_cast<float>(philox_normal({7, Purpose::kTest, stream, 0}, static_cast<uint64_t>(i)));
+    x[i] = scale * static_cast<float>(
+                       philox_normal({7, Purpose::kTest, stream, 0}, static_cast<uint64_t>(i)));
   return x;
 }
 
 /// A float64 leaf with these values, for a reference that is exact as far as float32 can see.
 inline at::Tensor leaf(const Floats& x, at::IntArrayRef dims) {
-  return at::from_blob(const_cast<float*>(x.data()), dims, at::kFloat).to(at::kDouble).requires_grad_(true);
+  return at::from_blob(const_cast<float*>(x.data()), dims, at::kFloat)
+      .to(at::kDouble)
+      .requires_grad_(true);
 }
 
 /// The largest difference, as a fraction of the reference's largest value.

@@ -1,5 +1,5 @@
-// Softmax cross-entropy against ATen in float64. Tolerance: the loss of a row carries the rounding of a float sum of
-// exponentials, and a probability that of the kept float log-sum-exp: 1e-6.
+// Softmax cross-entropy against ATen in float64. Tolerance: the loss of a row carries the rounding
+// of a float sum of exponentials, and a probability that of the kept float log-sum-exp: 1e-6.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/log_softmax.h>
@@ -19,11 +19,13 @@ struct Result {
   double value[2];
   Floats lse, gradient;
 };
-Result run(const Kernels& table, const Floats& logits, const std::vector<int64_t>& targets, int64_t cols) {
+Result run(const Kernels& table, const Floats& logits, const std::vector<int64_t>& targets,
+           int64_t cols) {
   const auto rows = static_cast<int64_t>(targets.size());
   Result r{{}, Floats(rows), Floats(logits.size(), 7.0f)};
   table.cross_entropy(logits.data(), targets.data(), r.lse.data(), r.value, rows, cols);
-  table.cross_entropy_backward(logits.data(), targets.data(), r.lse.data(), nullptr, r.gradient.data(), rows, cols);
+  table.cross_entropy_backward(logits.data(), targets.data(), r.lse.data(), nullptr,
+                               r.gradient.data(), rows, cols);
   return r;
 }
 
@@ -36,7 +38,8 @@ TEST_P(LossKernel, SumCountAndGradientAgreeWithAten) {
       for (int64_t r = 0; r < rows; ++r) targets.push_back(r % 5 == 4 ? -1 : r * 7 % cols);
       const Result got = run(*table, logits, targets, cols);
       const at::Tensor x = leaf(logits, {rows, cols});
-      const at::Tensor loss = at::nll_loss(at::log_softmax(x, -1), at::tensor(targets), {}, at::Reduction::Sum, -1);
+      const at::Tensor loss =
+          at::nll_loss(at::log_softmax(x, -1), at::tensor(targets), {}, at::Reduction::Sum, -1);
       EXPECT_NEAR(got.value[0], loss.item<double>(), 1e-6 * (1 + std::abs(loss.item<double>())));
       EXPECT_EQ(got.value[1], 27);
       // A log-sum-exp of about 60 (scale 20) is kept to 2e-6.

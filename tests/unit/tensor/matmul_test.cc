@@ -1,4 +1,5 @@
-// MKL's products against ATen's mm, the same library underneath; the own ones against a plain loop. Both bit for bit.
+// MKL's products against ATen's mm, the same library underneath; the own ones against a plain loop.
+// Both bit for bit.
 #include "tensor/matmul.h"
 
 #include <ATen/Parallel.h>
@@ -24,9 +25,11 @@ struct Sizes {
 class Fenced {
  public:
   explicit Fenced(int64_t n, const float* values = nullptr) {
-    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE)), bytes = static_cast<size_t>(n) * sizeof(float);
+    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE)),
+                 bytes = static_cast<size_t>(n) * sizeof(float);
     size_ = (bytes / page + 2) * page;
-    memory_ = static_cast<std::byte*>(mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    memory_ = static_cast<std::byte*>(
+        mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     EXPECT_NE(static_cast<void*>(memory_), MAP_FAILED);
     EXPECT_EQ(mprotect(memory_ + size_ - page, page, PROT_NONE), 0);
     end_ = reinterpret_cast<float*>(memory_ + size_ - page);
@@ -58,7 +61,8 @@ Matmul::Product<float> product(const Matmul& matmul, Kind kind) {
 
 /// Runs it with every array fenced and no more scratch than it asks for.
 Floats run(const Matmul& matmul, Kind kind, Sizes s, const Floats& a, const Floats& b) {
-  const Fenced fa(s.m * s.k, a.data()), fb(s.k * s.n, b.data()), c(s.m * s.n), work(matmul.work(s.m, s.n, s.k));
+  const Fenced fa(s.m * s.k, a.data()), fb(s.k * s.n, b.data()), c(s.m * s.n),
+      work(matmul.work(s.m, s.n, s.k));
   product(matmul, kind)(fa.data(), fb.data(), c.data(), s.m, s.n, s.k, work.data());
   EXPECT_TRUE(c.untouched_before() && work.untouched_before());
   return c.values();
@@ -101,9 +105,10 @@ TEST_P(OwnMatmul, AnElementIsOneChainOfFmasAtEveryEdgeOfATile) {
 
 TEST_P(OwnMatmul, AnElementIsOneChainOfFmasAcrossChunksPanelsAndTheWaysToReadB) {
   for (const Sizes s :
-       {Sizes{15, 33, 383}, Sizes{15, 33, 384}, Sizes{15, 40, 385}, Sizes{3, 20, 1200}, Sizes{17, 384, 20},
-        Sizes{17, 385, 20}, Sizes{9, 1000, 401}, Sizes{1024, 37, 19}, Sizes{1025, 37, 19}, Sizes{64, 192, 96},
-        Sizes{96, 64, 512}, Sizes{26, 15, 700}, Sizes{125, 29, 31}, Sizes{128, 14, 1300}, Sizes{1030, 256, 24}}) {
+       {Sizes{15, 33, 383}, Sizes{15, 33, 384}, Sizes{15, 40, 385}, Sizes{3, 20, 1200},
+        Sizes{17, 384, 20}, Sizes{17, 385, 20}, Sizes{9, 1000, 401}, Sizes{1024, 37, 19},
+        Sizes{1025, 37, 19}, Sizes{64, 192, 96}, Sizes{96, 64, 512}, Sizes{26, 15, 700},
+        Sizes{125, 29, 31}, Sizes{128, 14, 1300}, Sizes{1030, 256, 24}}) {
     expect_chains(s);
   }
 }
@@ -112,9 +117,11 @@ TEST_P(OwnMatmul, RowsAndColumnsDoNotDependOnTheOthers) {
   const Sizes s{40, 70, 50};
   const Floats a = normals(s.m * s.k, 3), b = normals(s.k * s.n, 4);
   const Floats all = run(table->matmul, Kind::kNt, s, a, b);
-  const Floats row = run(table->matmul, Kind::kNt, {1, s.n, s.k}, {a.begin() + 33 * s.k, a.begin() + 34 * s.k}, b);
+  const Floats row =
+      run(table->matmul, Kind::kNt, {1, s.n, s.k}, {a.begin() + 33 * s.k, a.begin() + 34 * s.k}, b);
   EXPECT_TRUE(same_bits(row, {all.begin() + 33 * s.n, all.begin() + 34 * s.n}));
-  const Floats column = run(table->matmul, Kind::kNt, {s.m, 1, s.k}, a, {b.begin() + 66 * s.k, b.begin() + 67 * s.k});
+  const Floats column =
+      run(table->matmul, Kind::kNt, {s.m, 1, s.k}, a, {b.begin() + 66 * s.k, b.begin() + 67 * s.k});
   for (int64_t i = 0; i < s.m; ++i) EXPECT_EQ(column[i], all[i * s.n + 66]);
 }
 
@@ -125,7 +132,8 @@ TEST_P(OwnMatmul, WhatIsNotFiniteStaysInItsRowAndColumn) {
   b[2 * s.n + 36] = NAN;
   const Floats c = run(table->matmul, Kind::kNn, s, a, b);
   for (int64_t i = 0; i < s.m; ++i) {
-    for (int64_t j = 0; j < s.n; ++j) EXPECT_EQ(std::isfinite(c[i * s.n + j]), i != 19 && j != 36) << i << " " << j;
+    for (int64_t j = 0; j < s.n; ++j)
+      EXPECT_EQ(std::isfinite(c[i * s.n + j]), i != 19 && j != 36) << i << " " << j;
   }
 }
 
@@ -141,11 +149,12 @@ TEST(Matmul, MklHasTheBitsOfAtensMm) {
   const auto values = [](const at::Tensor& t) {
     return Floats(t.const_data_ptr<float>(), t.const_data_ptr<float>() + t.numel());
   };
-  EXPECT_TRUE(same_bits(run(mkl_matmul(), Kind::kNn, s, a, b), values(at::mm(view(a, s.m, s.k), view(b, s.k, s.n)))));
-  EXPECT_TRUE(
-      same_bits(run(mkl_matmul(), Kind::kNt, s, a, b), values(at::mm(view(a, s.m, s.k), view(b, s.n, s.k).t()))));
-  EXPECT_TRUE(
-      same_bits(run(mkl_matmul(), Kind::kTn, s, a, b), values(at::mm(view(a, s.k, s.m).t(), view(b, s.k, s.n)))));
+  EXPECT_TRUE(same_bits(run(mkl_matmul(), Kind::kNn, s, a, b),
+                        values(at::mm(view(a, s.m, s.k), view(b, s.k, s.n)))));
+  EXPECT_TRUE(same_bits(run(mkl_matmul(), Kind::kNt, s, a, b),
+                        values(at::mm(view(a, s.m, s.k), view(b, s.n, s.k).t()))));
+  EXPECT_TRUE(same_bits(run(mkl_matmul(), Kind::kTn, s, a, b),
+                        values(at::mm(view(a, s.k, s.m).t(), view(b, s.k, s.n)))));
 }
 
 TEST(Matmul, OverNothingIsZeroAndOfNothingIsNothing) {
@@ -163,7 +172,8 @@ TEST(Matmul, OverNothingIsZeroAndOfNothingIsNothing) {
 TEST(Matmul, ATableHasTheMatmulsThatWereAskedFor) {
   EXPECT_EQ(kernels(Isa::kAvx2, matmul_of("mkl")).matmul.nt, mkl_matmul().nt);
   EXPECT_NE(kernels(Isa::kAvx2, matmul_of("own")).matmul.nt, mkl_matmul().nt);
-  EXPECT_EQ(kernels(Isa::kAvx2, MatmulKind::kMkl).layer_norm, kernels(Isa::kAvx2, MatmulKind::kOwn).layer_norm);
+  EXPECT_EQ(kernels(Isa::kAvx2, MatmulKind::kMkl).layer_norm,
+            kernels(Isa::kAvx2, MatmulKind::kOwn).layer_norm);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Layer norm and RMS norm against ATen in float64. Tolerance: a row's sums run over up to 384 floats in 16 or more
-// partial sums, and weight gradients over up to 67 rows, so a few roundings of 6e-8 each: 2e-6 of the largest value.
+// Layer norm and RMS norm against ATen in float64. Tolerance: a row's sums run over up to 384
+// floats in 16 or more partial sums, and weight gradients over up to 67 rows, so a few roundings of
+// 6e-8 each: 2e-6 of the largest value.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/rms_norm.h>
@@ -18,14 +19,16 @@ struct Result {
   Floats y, mean, rstd, dx, dgamma, dbeta;
 };
 
-Result run(const Kernels& table, const Floats& x, const Floats& gamma, const Floats& beta, const Floats& dy,
-           const Floats& residual, int64_t rows, int64_t cols) {
-  Result r{Floats(x.size()), Floats(rows), Floats(rows), Floats(x.size()), Floats(cols, 9.0f), Floats(cols, 9.0f)};
-  table.layer_norm(x.data(), gamma.data(), beta.data(), r.y.data(), r.mean.data(), r.rstd.data(), rows, cols, 1e-5f);
+Result run(const Kernels& table, const Floats& x, const Floats& gamma, const Floats& beta,
+           const Floats& dy, const Floats& residual, int64_t rows, int64_t cols) {
+  Result r{Floats(x.size()), Floats(rows),       Floats(rows),
+           Floats(x.size()), Floats(cols, 9.0f), Floats(cols, 9.0f)};
+  table.layer_norm(x.data(), gamma.data(), beta.data(), r.y.data(), r.mean.data(), r.rstd.data(),
+                   rows, cols, 1e-5f);
   if (!residual.empty()) r.dx = residual;
   table.layer_norm_backward(dy.data(), x.data(), r.mean.data(), r.rstd.data(), gamma.data(),
-                            residual.empty() ? nullptr : r.dx.data(), r.dx.data(), r.dgamma.data(), r.dbeta.data(),
-                            rows, cols);
+                            residual.empty() ? nullptr : r.dx.data(), r.dx.data(), r.dgamma.data(),
+                            r.dbeta.data(), rows, cols);
   return r;
 }
 
@@ -83,9 +86,10 @@ TEST_P(Norm, WithoutBetaIsAsWithZeros) {
   const Floats x = normals(rows * cols, 1), gamma = normals(cols, 2), dy = normals(rows * cols, 4);
   const Result zeros = run(*table, x, gamma, Floats(cols, 0.0f), dy, {}, rows, cols);
   Floats y(x.size()), dx(x.size()), dgamma(cols), mean(rows), rstd(rows);
-  table->layer_norm(x.data(), gamma.data(), nullptr, y.data(), mean.data(), rstd.data(), rows, cols, 1e-5f);
-  table->layer_norm_backward(dy.data(), x.data(), mean.data(), rstd.data(), gamma.data(), nullptr, dx.data(),
-                             dgamma.data(), nullptr, rows, cols);
+  table->layer_norm(x.data(), gamma.data(), nullptr, y.data(), mean.data(), rstd.data(), rows, cols,
+                    1e-5f);
+  table->layer_norm_backward(dy.data(), x.data(), mean.data(), rstd.data(), gamma.data(), nullptr,
+                             dx.data(), dgamma.data(), nullptr, rows, cols);
   EXPECT_TRUE(same_bits(y, zeros.y) && same_bits(dx, zeros.dx) && same_bits(dgamma, zeros.dgamma));
 }
 
@@ -93,20 +97,22 @@ struct RmsResult {
   Floats y, rstd, dx, dgamma;
 };
 
-RmsResult run_rms(const Kernels& table, const Floats& x, const Floats& gamma, const Floats& dy, const Floats& residual,
-                  int64_t rows, int64_t cols) {
+RmsResult run_rms(const Kernels& table, const Floats& x, const Floats& gamma, const Floats& dy,
+                  const Floats& residual, int64_t rows, int64_t cols) {
   RmsResult r{Floats(x.size(), NAN), Floats(rows), dy, Floats(cols, 9.0f)};
   table.rms_norm(x.data(), gamma.data(), r.y.data(), r.rstd.data(), rows, cols, 1e-5f);
   // In place: dx is dy.
   table.rms_norm_backward(r.dx.data(), x.data(), r.rstd.data(), gamma.data(),
-                          residual.empty() ? nullptr : residual.data(), r.dx.data(), r.dgamma.data(), rows, cols);
+                          residual.empty() ? nullptr : residual.data(), r.dx.data(),
+                          r.dgamma.data(), rows, cols);
   return r;
 }
 
 TEST_P(Norm, OfSquaresAgreesWithAtenForwardAndBackwardAtAnyWidth) {
   for (const int64_t cols : {1, 2, 3, 8, 15, 16, 17, 64, 100, 192, 384}) {
     const int64_t rows = cols == 384 ? 67 : 5;
-    const Floats x = normals(rows * cols, 1, 3), gamma = normals(cols, 2), dy = normals(rows * cols, 4);
+    const Floats x = normals(rows * cols, 1, 3), gamma = normals(cols, 2),
+                 dy = normals(rows * cols, 4);
     const Floats residual = normals(rows * cols, 5);
     const at::Tensor tx = leaf(x, {rows, cols}), tg = leaf(gamma, {cols});
     const at::Tensor y = at::rms_norm(tx, {cols}, tg, 1e-5);

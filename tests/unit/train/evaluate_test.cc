@@ -1,4 +1,5 @@
-// Evaluation over lanes: the same metrics however the lanes are dealt to ranks, and what padding adds: nothing.
+// Evaluation over lanes: the same metrics however the lanes are dealt to ranks, and what padding
+// adds: nothing.
 #include "eval/evaluate.h"
 
 #include <gtest/gtest.h>
@@ -74,8 +75,9 @@ class WholePlacement final : public Placement {
 };
 
 /// What rank 0 reports; all ranks must report the same.
-nlohmann::json report_of(const std::string& loss, int64_t rows, int lanes, const std::vector<Range>& owned,
-                         int64_t records = kRecords, double dropout = 0.3) {
+nlohmann::json report_of(const std::string& loss, int64_t rows, int lanes,
+                         const std::vector<Range>& owned, int64_t records = kRecords,
+                         double dropout = 0.3) {
   const auto ranks = static_cast<int>(owned.size());
   std::vector<nlohmann::json> reports(owned.size());
   over({"inproc", "inproc", true, false}, ranks, [&](TestRank& me) {
@@ -83,7 +85,8 @@ nlohmann::json report_of(const std::string& loss, int64_t rows, int lanes, const
     Channel channel(me.transport, me.clock, 64, std::chrono::seconds(20));
     const Batch batch{lanes, 1, static_cast<int>(rows)};
     WholePlacement placement(flat.model, *flat.runner, owned[static_cast<size_t>(me.rank)]);
-    const Metrics metrics = evaluate(flat.model, placement, Points(), records, batch, 1, 7, channel);
+    const Metrics metrics =
+        evaluate(flat.model, placement, Points(), records, batch, 1, 7, channel);
     reports[static_cast<size_t>(me.rank)] = metrics.report();
   });
   for (const auto& report : reports) EXPECT_EQ(report.dump(), reports[0].dump());
@@ -101,14 +104,16 @@ TEST(Evaluate, IsTheSameForEveryDealOfTheLanes) {
     SCOPED_TRACE(loss);
     const auto expected = report_of(loss, 4, 5, dealt(5, 1));
     EXPECT_TRUE(std::isfinite(expected.at("loss").get<double>()));
-    for (int ranks : {2, 3, 5}) EXPECT_EQ(report_of(loss, 4, 5, dealt(5, ranks)).dump(), expected.dump()) << ranks;
+    for (int ranks : {2, 3, 5})
+      EXPECT_EQ(report_of(loss, 4, 5, dealt(5, ranks)).dump(), expected.dump()) << ranks;
     EXPECT_EQ(report_of(loss, 4, 5, {{0, 1}, {1, 4}, {4, 5}}).dump(), expected.dump());
     // A rank whose lanes get no micro-batch takes part all the same.
     EXPECT_EQ(report_of(loss, 4, 9, dealt(9, 3)).dump(), report_of(loss, 4, 9, dealt(9, 1)).dump());
   }
 }
 
-/// A model that is cut over two ranks as far as evaluation can tell: both take part, the odd one has the results.
+/// A model that is cut over two ranks as far as evaluation can tell: both take part, the odd one
+/// has the results.
 class CutPlacement final : public Placement {
  public:
   CutPlacement(Placement& whole, Channel& channel, std::set<int> lanes)
@@ -143,7 +148,8 @@ TEST(Evaluate, CountsAMicroBatchOfAModelThatIsCutOverRanksOnce) {
       Channel channel(me.transport, me.clock, 64, std::chrono::seconds(20));
       const Batch batch{5, 1, 4};
       WholePlacement whole(flat.model, *flat.runner, {0, 5});
-      CutPlacement cut(whole, channel, me.rank / 2 == 0 ? std::set<int>{0, 2, 4} : std::set<int>{1, 3});
+      CutPlacement cut(whole, channel,
+                       me.rank / 2 == 0 ? std::set<int>{0, 2, 4} : std::set<int>{1, 3});
       reports[static_cast<size_t>(me.rank)] =
           evaluate(flat.model, cut, Points(), kRecords, batch, 1, 7, channel).report().dump();
     });
@@ -162,7 +168,8 @@ TEST(Evaluate, LeavesPaddingOut) {
   EXPECT_EQ(padded.at("confusion"), whole.at("confusion"));
   // Matmuls of 7 and of 23 rows may round otherwise.
   EXPECT_NEAR(padded.at("loss").get<double>(), whole.at("loss").get<double>(), 1e-6);
-  const auto values = report_of("mse", 7, 2, dealt(2, 1)), all = report_of("mse", 23, 1, dealt(1, 1));
+  const auto values = report_of("mse", 7, 2, dealt(2, 1)),
+             all = report_of("mse", 23, 1, dealt(1, 1));
   EXPECT_NEAR(values.at("mse").get<double>(), all.at("mse").get<double>(), 1e-6);
   EXPECT_NEAR(values.at("mse").get<double>(), values.at("loss").get<double>(), 1e-6);
 }
@@ -177,7 +184,8 @@ TEST(Evaluate, LooksAtTheFirstRecordsOnly) {
 }
 
 TEST(Evaluate, DropsNothing) {
-  const auto with = report_of("mse", 4, 5, dealt(5, 1)), without = report_of("mse", 4, 5, dealt(5, 1), kRecords, 0);
+  const auto with = report_of("mse", 4, 5, dealt(5, 1)),
+             without = report_of("mse", 4, 5, dealt(5, 1), kRecords, 0);
   EXPECT_EQ(with.dump(), without.dump());
 }
 

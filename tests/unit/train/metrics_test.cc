@@ -1,4 +1,5 @@
-// Metrics by hand on small cases, and the same to the last bit however the micro-batches are dealt out.
+// Metrics by hand on small cases, and the same to the last bit however the micro-batches are dealt
+// out.
 #include "eval/metrics.h"
 
 #include <ATen/ops/tensor.h>
@@ -19,11 +20,14 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 const std::vector<Border> kBorders{{"features", {0}}, {"targets", {0}, at::kLong}};
 
-at::Tensor floats(const std::vector<float>& values, at::IntArrayRef dims) { return at::tensor(values).reshape(dims); }
+at::Tensor floats(const std::vector<float>& values, at::IntArrayRef dims) {
+  return at::tensor(values).reshape(dims);
+}
 at::Tensor longs(const std::vector<int64_t>& values) { return at::tensor(values, at::kLong); }
 
 /// One micro-batch: the data's first tensor is of no matter but for reconstruction.
-void add(Metrics& metrics, const at::Tensor& output, const at::Tensor& targets, double loss = 0, double count = 1) {
+void add(Metrics& metrics, const at::Tensor& output, const at::Tensor& targets, double loss = 0,
+         double count = 1) {
   const std::vector<at::Tensor> data{at::zeros({1}), targets};
   metrics.add(loss, count, output, data, kBorders);
 }
@@ -31,8 +35,8 @@ void add(Metrics& metrics, const at::Tensor& output, const at::Tensor& targets, 
 TEST(Metrics, OfClassesByHand) {
   Metrics metrics(Task::kClasses, 3);
   // Taken: 0 0 1 1 2, and padding. True: 0 1 1 1 0. Class 2 does not occur.
-  add(metrics, floats({5, 0, 0, 5, 0, 0, 0, 5, 0, 0, 5, 0, 0, 0, 5, 9, 9, 9}, {6, 3}), longs({0, 1, 1, 1, 0, -1}), 10,
-      5);
+  add(metrics, floats({5, 0, 0, 5, 0, 0, 0, 5, 0, 0, 5, 0, 0, 0, 5, 9, 9, 9}, {6, 3}),
+      longs({0, 1, 1, 1, 0, -1}), 10, 5);
   const json report = metrics.report();
   EXPECT_EQ(report.at("loss"), 2.0);
   EXPECT_EQ(report.at("accuracy"), 3.0 / 5);
@@ -78,7 +82,8 @@ TEST(Metrics, OfManyClassesHaveRatesAndNoConfusion) {
 
 TEST(Metrics, AucOfClassesIsThatOfProbabilitiesThatWouldRoundToOne) {
   Metrics metrics(Task::kClasses, 2);
-  // In float32 all of these have a probability of exactly 0 or 1; their order is perfect but for one.
+  // In float32 all of these have a probability of exactly 0 or 1; their order is perfect but for
+  // one.
   add(metrics, floats({0, 100, 0, 120, 0, 110, 100, 0, 130, 0}, {5, 2}), longs({0, 1, 1, 0, 0}));
   EXPECT_EQ(metrics.report().at("auc"), 1.0);
   Metrics other(Task::kClasses, 2);
@@ -120,7 +125,8 @@ TEST(Metrics, TheLargestPlaceIsTheFirstOfEqualsAndNoneBesideNan) {
   const at::Tensor output = floats({1, 3, 3, 0, 7, 2, 7, 7, kNan, 1, 2, 3, 5, 4, 3, kNan}, {4, 4});
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const at::Tensor places = largest_places(output.to(type));
-    for (const auto& [row, place] : {std::pair{0, 1}, std::pair{1, 0}, std::pair{2, -1}, std::pair{3, -1}})
+    for (const auto& [row, place] :
+         {std::pair{0, 1}, std::pair{1, 0}, std::pair{2, -1}, std::pair{3, -1}})
       EXPECT_EQ(places[row].item<int64_t>(), place) << c10::toString(type) << " " << row;
   }
 }
@@ -131,12 +137,14 @@ TEST(Metrics, OfValuesByHand) {
   const json report = metrics.report();
   EXPECT_EQ(report.at("mse"), 5.0 / 3);
   EXPECT_EQ(report.at("mae"), 1.0);
-  EXPECT_NEAR(report.at("r2"), 1 - 5.0 / 6, 1e-15);  // targets 1, 4, 4: squares about their mean are 4 + 1 + 1
+  // targets 1, 4, 4: squares about their mean are 4 + 1 + 1
+  EXPECT_NEAR(report.at("r2"), 1 - 5.0 / 6, 1e-15);
 }
 
 TEST(Metrics, R2IsRightWhereTheMeanIsFarLargerThanTheSpread) {
   Metrics metrics(Task::kValues, 1);
-  const float far = 8388611;  // beyond 2^23, where floats are whole numbers; the sum of the squares needs 57 bits
+  // beyond 2^23, where floats are whole numbers; the sum of the squares needs 57 bits
+  const float far = 8388611;
   std::vector<float> targets, outputs;
   double sum = 0, squares = 0;
   for (int i = 0; i < 1001; ++i) {
@@ -146,7 +154,8 @@ TEST(Metrics, R2IsRightWhereTheMeanIsFarLargerThanTheSpread) {
   }
   add(metrics, floats(outputs, {1001, 1}), floats(targets, {1001, 1}));
   EXPECT_EQ(metrics.report().at("mse"), squares / 1001);
-  EXPECT_NEAR(metrics.report().at("r2"), 1 - squares / (squares - sum * sum / 1001), 1e-12);  // a few roundings
+  // a few roundings
+  EXPECT_NEAR(metrics.report().at("r2"), 1 - squares / (squares - sum * sum / 1001), 1e-12);
 }
 
 TEST(Metrics, R2OfTargetsThatAreAllTheSameIsOneOrNothing) {
@@ -168,7 +177,8 @@ TEST(Metrics, OfReconstructionCompareWithTheFirstDataAndLeavePaddedRowsOut) {
 }
 
 TEST(Metrics, OfAnEvaluationWithoutTargetsAreTheLossAlone) {
-  for (Task task : {Task::kLoss, Task::kTokens, Task::kClasses, Task::kBinary, Task::kValues, Task::kReconstruct}) {
+  for (Task task : {Task::kLoss, Task::kTokens, Task::kClasses, Task::kBinary, Task::kValues,
+                    Task::kReconstruct}) {
     Metrics metrics(task, 2);
     EXPECT_EQ(metrics.report(), (json{{"loss", 0.0}}));
     metrics.merge(Metrics(task, 2).bytes());
@@ -200,7 +210,8 @@ std::vector<MicroBatch> random_batches(Task task, unsigned seed) {
   for (int b = 0; b < 13; ++b) {
     std::vector<float> output(rows * columns), original(rows * columns);
     // Rounded, so that there are ties; of all sizes, so that the order of a plain sum would show.
-    for (float& v : output) v = std::round(normal(draw) * 4) * std::exp2(static_cast<float>(draw() % 20) - 10);
+    for (float& v : output)
+      v = std::round(normal(draw) * 4) * std::exp2(static_cast<float>(draw() % 20) - 10);
     for (float& v : original) v = normal(draw) * std::exp2(static_cast<float>(draw() % 20) - 10);
     at::Tensor targets;
     if (task == Task::kClasses || task == Task::kTokens || task == Task::kReconstruct) {
@@ -210,7 +221,9 @@ std::vector<MicroBatch> random_batches(Task task, unsigned seed) {
     } else {
       std::vector<float> list(rows * columns);
       for (float& t : list)
-        t = draw() % 7 == 0 ? kNan : task == Task::kBinary ? static_cast<float>(draw() % 2) : normal(draw);
+        t = draw() % 7 == 0         ? kNan
+            : task == Task::kBinary ? static_cast<float>(draw() % 2)
+                                    : normal(draw);
       targets = floats(list, {rows, columns});
     }
     batches.push_back({floats(output, {rows, columns}),
@@ -222,9 +235,11 @@ std::vector<MicroBatch> random_batches(Task task, unsigned seed) {
 }
 
 TEST(Metrics, AreTheSameBitsHoweverTheMicroBatchesAreDealtOut) {
-  for (Task task : {Task::kLoss, Task::kTokens, Task::kClasses, Task::kBinary, Task::kValues, Task::kReconstruct}) {
+  for (Task task : {Task::kLoss, Task::kTokens, Task::kClasses, Task::kBinary, Task::kValues,
+                    Task::kReconstruct}) {
     for (unsigned seed = 1; seed <= 20; ++seed) {
-      SCOPED_TRACE("task " + std::to_string(static_cast<int>(task)) + ", seed " + std::to_string(seed));
+      SCOPED_TRACE("task " + std::to_string(static_cast<int>(task)) + ", seed " +
+                   std::to_string(seed));
       const auto batches = random_batches(task, seed);
       Metrics whole(task, 5);
       for (const auto& b : batches) whole.add(b.loss, b.count, b.output, b.data, kBorders);
@@ -238,7 +253,8 @@ TEST(Metrics, AreTheSameBitsHoweverTheMicroBatchesAreDealtOut) {
       Metrics merged(task, 5);
       for (size_t r = 0; r < ranks; ++r) merged.merge(parts[(r + seed) % ranks].bytes());
       ASSERT_GT(whole.report().size(), task == Task::kLoss ? 0u : 1u);
-      EXPECT_EQ(merged.report().dump(), whole.report().dump());  // dump prints enough digits to tell doubles apart
+      // dump prints enough digits to tell doubles apart
+      EXPECT_EQ(merged.report().dump(), whole.report().dump());
     }
   }
 }
@@ -290,16 +306,20 @@ TEST(Metrics, DataWithoutTargetsIsAnErrorThatNamesThem) {
 }
 
 TEST(Metrics, AWatchedMetricIsOneThatTheReportHas) {
-  for (Task task : {Task::kLoss, Task::kTokens, Task::kClasses, Task::kBinary, Task::kValues, Task::kReconstruct}) {
+  for (Task task : {Task::kLoss, Task::kTokens, Task::kClasses, Task::kBinary, Task::kValues,
+                    Task::kReconstruct}) {
     Metrics metrics(task, 5);
-    for (const auto& b : random_batches(task, 1)) metrics.add(b.loss, b.count, b.output, b.data, kBorders);
-    for (const std::string& name : metric_names(task)) EXPECT_TRUE(metrics.report().contains(name)) << name;
+    for (const auto& b : random_batches(task, 1))
+      metrics.add(b.loss, b.count, b.output, b.data, kBorders);
+    for (const std::string& name : metric_names(task))
+      EXPECT_TRUE(metrics.report().contains(name)) << name;
   }
 }
 
 TEST(MetricsTable, AlignsAveragesClassesAndConfusion) {
   Metrics metrics(Task::kClasses, 3);
-  add(metrics, floats({5, 0, 0, 5, 0, 0, 0, 5, 0, 0, 5, 0, 0, 0, 5}, {5, 3}), longs({0, 1, 1, 1, 0}), 10, 5);
+  add(metrics, floats({5, 0, 0, 5, 0, 0, 0, 5, 0, 0, 5, 0, 0, 0, 5}, {5, 3}),
+      longs({0, 1, 1, 1, 0}), 10, 5);
   EXPECT_EQ(metrics_table(metrics.report(), {"Kleid", "Stiefel, grün", "T"}),
             "loss       2.0000\n"
             "accuracy   0.6000\n"
@@ -318,7 +338,8 @@ TEST(MetricsTable, AlignsAveragesClassesAndConfusion) {
             "Stiefel, grün   1  1  2  ·\n"
             "T               2  ·  ·  ·\n");
   const std::string numbered = metrics_table(metrics.report(), {});
-  EXPECT_NE(numbered.find("is \\ taken for  0  1  2\n0               1  ·  1\n"), std::string::npos) << numbered;
+  EXPECT_NE(numbered.find("is \\ taken for  0  1  2\n0               1  ·  1\n"), std::string::npos)
+      << numbered;
 }
 
 TEST(MetricsTable, ShortensLongNamesAndLeavesLargeConfusionsOut) {
@@ -338,7 +359,8 @@ TEST(MetricsTable, HasTheFirstHundredOfManyClasses) {
   add(metrics, at::zeros({1, 1000}), longs({0}));
   const std::string table = metrics_table(metrics.report(), {});
   EXPECT_LT(std::count(table.begin(), table.end(), '\n'), 120);
-  EXPECT_TRUE(table.ends_with("and 900 more: metrics.jsonl has them\n")) << table.substr(table.size() - 200);
+  EXPECT_TRUE(table.ends_with("and 900 more: metrics.jsonl has them\n"))
+      << table.substr(table.size() - 200);
 }
 
 }  // namespace

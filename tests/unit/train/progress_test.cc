@@ -1,4 +1,5 @@
-// What a run has come to is one value: a step makes the next one of it, a checkpoint holds all of it.
+// What a run has come to is one value: a step makes the next one of it, a checkpoint holds all of
+// it.
 #include "train/progress.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +25,8 @@ Progress some_progress() {
 TEST(Progress, AStepThatIsTakenCountsAndOneThatIsSkippedCountsAsSkipped) {
   const Job job = job_in("float16");
   const Progress before = some_progress();
-  const Progress taken = next_progress(job, before, true), skipped = next_progress(job, before, false);
+  const Progress taken = next_progress(job, before, true),
+                 skipped = next_progress(job, before, false);
   EXPECT_EQ(taken.step, 8);
   EXPECT_EQ(skipped.step, 8);
   EXPECT_EQ(taken.scale.skipped, 2);

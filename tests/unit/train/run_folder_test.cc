@@ -1,4 +1,5 @@
-// The folder of a run: made whole or not at all, never over another, and cleaned of what was left unfinished.
+// The folder of a run: made whole or not at all, never over another, and cleaned of what was left
+// unfinished.
 #include "train/run_folder.h"
 
 #include <fmt/format.h>
@@ -43,7 +44,8 @@ class RunFolderTest : public testing::Test {
   }
   static std::set<std::string> names(const std::string& folder) {
     std::set<std::string> found;
-    for (const auto& entry : fs::recursive_directory_iterator(folder)) found.insert(fs::relative(entry.path(), folder));
+    for (const auto& entry : fs::recursive_directory_iterator(folder))
+      found.insert(fs::relative(entry.path(), folder));
     return found;
   }
   template <typename F>
@@ -80,9 +82,11 @@ TEST_F(RunFolderTest, WithoutANameIsTheFirstFreeNumber) {
 
 TEST_F(RunFolderTest, IsNeverMadeWhereSomethingIs) {
   const RunFolder folder = create_run("run", job_).folder;
-  EXPECT_NE(fault([&] { create_run("run", job_); }).find("ended without a checkpoint"), std::string::npos);
+  EXPECT_NE(fault([&] { create_run("run", job_); }).find("ended without a checkpoint"),
+            std::string::npos);
   write(folder.checkpoints() + "/step-00000003/manifest.json", "{}");
-  EXPECT_NE(fault([&] { create_run("run", job_); }).find("go on with --resume run"), std::string::npos);
+  EXPECT_NE(fault([&] { create_run("run", job_); }).find("go on with --resume run"),
+            std::string::npos);
   write("other/file", "");
   EXPECT_EQ(fault([&] { create_run("other", job_); }), "--out other: the folder is not empty");
   EXPECT_EQ(names("other"), std::set<std::string>{"file"});
@@ -118,10 +122,12 @@ TEST_F(RunFolderTest, KeepsTheMetricsOfTheStepsThatAreKept) {
   cut_metrics(folder, 3);
   EXPECT_FALSE(fs::exists(folder.metrics()));
   write(folder.metrics(),
-        "{\"step\":1}\n{\"step\":2}\n{\"event\":\"eval\",\"step\":2}\n{\"step\":3}\n7\n[]\n{\"step\":\"x\"}\n{\"ste");
+        "{\"step\":1}\n{\"step\":2}\n{\"event\":\"eval\",\"step\":2}\n{\"step\":3}\n7\n[]\n{"
+        "\"step\":\"x\"}\n{\"ste");
   EXPECT_TRUE(has_metrics(folder));
   cut_metrics(folder, 2);
-  EXPECT_EQ(read_file(folder.metrics()), "{\"step\":1}\n{\"step\":2}\n{\"event\":\"eval\",\"step\":2}\n");
+  EXPECT_EQ(read_file(folder.metrics()),
+            "{\"step\":1}\n{\"step\":2}\n{\"event\":\"eval\",\"step\":2}\n");
 }
 
 TEST_F(RunFolderTest, LosesTheTracesOfAnEarlierStart) {
@@ -153,14 +159,15 @@ TEST_F(RunFolderTest, IsLockedForOthersUntilTheLastHolderIsGone) {
   EXPECT_EQ(fault([&] { lock_run(folder); }), "no fault");
 }
 
-/// What `processes` forked processes get of create_run(path), called by all at the same time; a job's seed tells whose
-/// it is. All of them stay until the last is done, as a run would.
+/// What `processes` forked processes get of create_run(path), called by all at the same time; a
+/// job's seed tells whose it is. All of them stay until the last is done, as a run would.
 std::vector<std::string> start_at_once(int processes, const std::string& path, Job job) {
   struct Shared {
     std::atomic<int> ready{0}, done{0};
     char got[16][256] = {};
   };
-  void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   auto& shared = *new (memory) Shared;
   const auto meet = [&](std::atomic<int>& count) {
     for (++count; count < processes;) ::sched_yield();
@@ -194,11 +201,13 @@ TEST_F(RunFolderTest, IsOneOfThoseThatStartAtTheSameTimeAndHoldsThatOnesJob) {
     const std::string path = fmt::format("run-{}", round);
     const auto got = start_at_once(4, path, job_);
     ASSERT_EQ(std::count(got.begin(), got.end(), path), 1) << testing::PrintToString(got);
-    ASSERT_EQ(std::count(got.begin(), got.end(),
-                         fmt::format("--out {}: a run is going on in it; choose another folder", path)),
-              3)
+    ASSERT_EQ(
+        std::count(got.begin(), got.end(),
+                   fmt::format("--out {}: a run is going on in it; choose another folder", path)),
+        3)
         << testing::PrintToString(got);
-    const auto winner = static_cast<uint64_t>(std::find(got.begin(), got.end(), path) - got.begin());
+    const auto winner =
+        static_cast<uint64_t>(std::find(got.begin(), got.end(), path) - got.begin());
     EXPECT_EQ(job_of_run(open_run(path)).train.seed, winner);
   }
 }
@@ -206,7 +215,8 @@ TEST_F(RunFolderTest, IsOneOfThoseThatStartAtTheSameTimeAndHoldsThatOnesJob) {
 TEST_F(RunFolderTest, WithoutANameIsEachOnesOwn) {
   for (int round = 0; round < 20; ++round) {
     const auto got = start_at_once(4, "", job_);
-    ASSERT_EQ(std::set<std::string>(got.begin(), got.end()).size(), 4u) << testing::PrintToString(got);
+    ASSERT_EQ(std::set<std::string>(got.begin(), got.end()).size(), 4u)
+        << testing::PrintToString(got);
     for (uint64_t i = 0; i < got.size(); ++i) EXPECT_EQ(job_of_run(open_run(got[i])).train.seed, i);
     fs::remove_all("runs");
   }
@@ -214,27 +224,32 @@ TEST_F(RunFolderTest, WithoutANameIsEachOnesOwn) {
 
 TEST_F(RunFolderTest, InWhichARunIsGoingOnIsNotOfferedForRemoval) {
   const LockedRun run = create_run("run", job_);
-  EXPECT_EQ(fault([&] { create_run("run", job_); }), "--out run: a run is going on in it; choose another folder");
+  EXPECT_EQ(fault([&] { create_run("run", job_); }),
+            "--out run: a run is going on in it; choose another folder");
 }
 
 TEST_F(RunFolderTest, TakesTheFoldersAboveItAlongThatItMadeAndThatAreEmpty) {
   fs::create_directories("mine");
   remove_run(create_run("mine/a/b/c", job_).folder);
   EXPECT_EQ(names("."), std::set<std::string>{"mine"});
-  const RunFolder first = create_run("mine/a/b", job_).folder, second = create_run("mine/a/c", job_).folder;
+  const RunFolder first = create_run("mine/a/b", job_).folder,
+                  second = create_run("mine/a/c", job_).folder;
   remove_run(first);
   EXPECT_TRUE(fs::is_directory("mine/a/c"));
   EXPECT_FALSE(fs::exists("mine/a/b"));
   write("./file", "");
-  EXPECT_EQ(fault([&] { create_run("new/../file/run", job_); }), "cannot make new/../file/run: Not a directory");
+  EXPECT_EQ(fault([&] { create_run("new/../file/run", job_); }),
+            "cannot make new/../file/run: Not a directory");
   EXPECT_FALSE(fs::exists("new"));
 }
 
 TEST_F(RunFolderTest, ThatCannotBeLookedAtIsNamedWithTheReason) {
   const std::string longest(300, 'x');
   fs::create_symlink("circle", "circle");
-  EXPECT_EQ(fault([&] { create_run(longest, job_); }), "cannot look at " + longest + ": File name too long");
-  EXPECT_EQ(fault([&] { open_run(longest); }), "cannot look at " + longest + ": File name too long");
+  EXPECT_EQ(fault([&] { create_run(longest, job_); }),
+            "cannot look at " + longest + ": File name too long");
+  EXPECT_EQ(fault([&] { open_run(longest); }),
+            "cannot look at " + longest + ": File name too long");
   EXPECT_EQ(fault([&] { create_run("circle/run", job_); }),
             "cannot look at circle/run: Too many levels of symbolic links");
 }

@@ -45,13 +45,15 @@ Job job_of(const std::string& more = "") {
 class TrainedTest : public testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tutti-trained-XXXXXX").string();
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "tutti-trained-XXXXXX").string();
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     folder_ = pattern;
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  /// A run whose checkpoint holds the model as drawn with the seed, buffers other than they start, and a slot.
+  /// A run whose checkpoint holds the model as drawn with the seed, buffers other than they start,
+  /// and a slot.
   std::string run_of(const std::string& name, const Job& job, uint64_t seed, int64_t step = 3) {
     const std::string path = folder_ + "/" + name;
     if (!std::filesystem::exists(path)) create_run(path, job);
@@ -61,7 +63,8 @@ class TrainedTest : public testing::Test {
     Units units(model, shape, all_held(shape), {"m"}, seed, {}, accounts);
     State state = units.state({step, 0, ""});
     for (StateEntry& entry : state.entries)
-      if (entry.name.ends_with("norm.mean")) std::fill(entry.values.begin(), entry.values.end(), 0.25F);
+      if (entry.name.ends_with("norm.mean"))
+        std::fill(entry.values.begin(), entry.values.end(), 0.25F);
     save_checkpoint(path + "/checkpoints", state, to_toml(job));
     return path;
   }
@@ -77,7 +80,8 @@ class TrainedTest : public testing::Test {
 };
 
 std::vector<at::Tensor> some_data(int64_t rows = 6) {
-  return {at::arange(rows * 3, at::kFloat).mul(0.7).sin().reshape({rows, 3}), at::zeros({rows}, at::kLong)};
+  return {at::arange(rows * 3, at::kFloat).mul(0.7).sin().reshape({rows, 3}),
+          at::zeros({rows}, at::kLong)};
 }
 
 /// What the model answers in evaluation.
@@ -92,7 +96,8 @@ TEST_F(TrainedTest, TensorsPathTakesAFileACheckpointOrARun) {
   const std::string run = run_of("run", job_of(), 5, 3);
   run_of("run", job_of(), 6, 12);
   const std::string latest = run + "/checkpoints/step-00000012";
-  EXPECT_EQ(std::filesystem::canonical(tensors_path(run)), std::filesystem::canonical(latest + "/" + kStateFile));
+  EXPECT_EQ(std::filesystem::canonical(tensors_path(run)),
+            std::filesystem::canonical(latest + "/" + kStateFile));
   const std::string first = run + "/checkpoints/step-00000003";
   EXPECT_EQ(tensors_path(first), first + "/" + kStateFile);
   EXPECT_EQ(tensors_path(first + "/" + kStateFile), first + "/" + kStateFile);
@@ -105,7 +110,8 @@ TEST_F(TrainedTest, StartFromTakesEveryParameterThatThePatternPicks) {
   const std::string run = run_of("run", job_of(), 5);
   Model model = make_model(job_of());
   start_from(model, run, "layers.0.*");
-  FlatModel mixed(std::move(model), 9), theirs(make_model(job_of()), 5), own(make_model(job_of()), 9);
+  FlatModel mixed(std::move(model), 9), theirs(make_model(job_of()), 5),
+      own(make_model(job_of()), 9);
   EXPECT_TRUE(at::equal(mixed.value(0, 0), theirs.value(0, 0)));
   EXPECT_TRUE(at::equal(mixed.value(1, 0), own.value(1, 0)));
   EXPECT_TRUE(at::equal(mixed.value(2, 0), own.value(2, 0)));
@@ -119,10 +125,12 @@ TEST_F(TrainedTest, StartFromListsAllThatIsMissingOrShapedOtherwise) {
   other.model.hidden = {7, 8, 2};
   Model model = make_model(other);
   const std::string said = fault([&] { start_from(model, run, "*"); });
-  EXPECT_TRUE(said.find(kStateFile) != std::string::npos && said.find("do not fit the model:") != std::string::npos)
+  EXPECT_TRUE(said.find(kStateFile) != std::string::npos &&
+              said.find("do not fit the model:") != std::string::npos)
       << said;
-  for (const char* part : {"\n  layers.1.weight is [5, 7], the model has [8, 7]", "\n  layers.2.weight is missing",
-                           "\n  layers.2.norm.variance is missing", "\n  head.weight is [4, 5], the model has [4, 2]"})
+  for (const char* part :
+       {"\n  layers.1.weight is [5, 7], the model has [8, 7]", "\n  layers.2.weight is missing",
+        "\n  layers.2.norm.variance is missing", "\n  head.weight is [4, 5], the model has [4, 2]"})
     EXPECT_NE(said.find(part), std::string::npos) << part << " is not in " << said;
   EXPECT_EQ(said.find("layers.0"), std::string::npos) << said;
   EXPECT_EQ(fault([&] { start_from(model, run, "layers.0.*"); }), "no fault");
@@ -141,8 +149,10 @@ TEST_F(TrainedTest, PreparedModelStartsFromTheJobsFile) {
   EXPECT_TRUE(at::equal(some.value(0, 0), own.value(0, 0)));
   job.model.init_from = folder_ + "/none";
   FlatModel resumed(prepared_model(job, make_model, false), 9);
-  EXPECT_TRUE(at::equal(resumed.value(0, 0), own.value(0, 0))) << "a checkpoint has all values: the file may be gone";
-  EXPECT_NE(fault([&] { prepared_model(job, make_model); }).find("none: neither"), std::string::npos);
+  EXPECT_TRUE(at::equal(resumed.value(0, 0), own.value(0, 0)))
+      << "a checkpoint has all values: the file may be gone";
+  EXPECT_NE(fault([&] { prepared_model(job, make_model); }).find("none: neither"),
+            std::string::npos);
 }
 
 TEST_F(TrainedTest, AnswersAsTheModelDoesInEvaluation) {
@@ -209,7 +219,9 @@ TEST_F(TrainedTest, ATeacherOfOtherDataOrClassesIsRefused) {
   Job inputs = job_of();
   inputs.model.inputs = 9;
   const Job of_inputs = student(run_of("inputs", inputs, 5));
-  EXPECT_NE(fault([&] { prepared_model(of_inputs, make_model); }).find("reads other data than this job's"),
+  EXPECT_NE(fault([&] {
+              prepared_model(of_inputs, make_model);
+            }).find("reads other data than this job's"),
             std::string::npos);
 }
 
