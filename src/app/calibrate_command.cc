@@ -248,7 +248,7 @@ int calibrate_command(const std::string& out) {
   if (out.empty()) std::filesystem::create_directories(folder, error);
   if (error) throw Error(fmt::format("cannot make {}: {}", folder, error.message()));
   refuse_bad_output(path);
-  const std::string isa = machine.avx512 ? "avx512" : "avx2";
+  const Isa isa = machine.avx512 ? Isa::kAvx512 : Isa::kAvx2;
   choose_library_isa(isa);
   Calibration c = default_calibration("cpu", machine.cores);
   c.source = path;
@@ -256,7 +256,7 @@ int calibrate_command(const std::string& out) {
   prepare_compute_thread(1);
   c.matmul = matmul_rates(
       machine.cores,
-      kernels(isa_of(isa), matmul_of(machine.amd && machine.avx512 ? "own" : "mkl")).matmul);
+      kernels(isa, machine.amd && machine.avx512 ? MatmulKind::kOwn : MatmulKind::kMkl).matmul);
   constexpr double kBytes = kFloats * sizeof(float);
   c.copy = rates_of(machine.cores, 2 * kBytes, copying);
   c.fold = rates_of(machine.cores, 3 * kBytes, folding);

@@ -47,14 +47,15 @@ struct Planned {
   Job job;
   Machine machine;
   int ranks = 1;
-  bool cuda() const { return job.numerics.device == "cuda"; }
+  bool cuda() const { return job.numerics.device == DeviceKind::kCuda; }
   /// A job of a GPU on a host that has none: one that nobody knows stands for it.
   bool elsewhere() const { return cuda() && machine.gpus.front().total_bytes == 0; }
   /// The job whose model is looked at: without a GPU that of the CPU, which has the same units and
   /// FLOPs.
   Job described() const {
     Job here = job;
-    if (elsewhere()) here.numerics.device = "cpu", here.numerics.precision = "float32";
+    if (elsewhere())
+      here.numerics.device = DeviceKind::kCpu, here.numerics.precision = Precision::kFloat32;
     return here;
   }
 };
@@ -203,10 +204,11 @@ CostOptions cost_of(const PlanArguments& arguments, const Planned& planned, cons
         {fmt::format("--calibration {}: there is no such file; `tutti calibrate --out {}` makes it",
                      arguments.calibration, arguments.calibration)});
   cost.calibration =
-      planned.cuda() ? default_calibration("cuda", 1, planned.job.numerics.precision != "float32")
-                     : load_calibration(arguments.calibration.empty() ? calibration_path()
-                                                                      : arguments.calibration,
-                                        planned.machine.cores);
+      planned.cuda()
+          ? default_calibration("cuda", 1, planned.job.numerics.precision != Precision::kFloat32)
+          : load_calibration(
+                arguments.calibration.empty() ? calibration_path() : arguments.calibration,
+                planned.machine.cores);
   cost.transport = planned.job.layout.transport;
   cost.hosts = hosts_of(arguments, planned);
   cost.own_processors = planned.cuda();
@@ -237,7 +239,7 @@ void print_header(const Planned& planned, const ModelShape& shape, const SearchR
              static_cast<double>(shape.parameter_count()) / 1e6);
   fmt::print("machine  {}\n", machine_text(planned, cost.calibration));
   if (cost.measured.empty()) {
-    const bool wider = planned.elsewhere() && planned.job.numerics.precision != "float32";
+    const bool wider = planned.elsewhere() && planned.job.numerics.precision != Precision::kFloat32;
     fmt::print("segments not run: by the FLOPs and bytes that they declare{}\n",
                wider ? " in float32" : "");
   } else {
@@ -269,7 +271,7 @@ Question pose(const PlanArguments& arguments, const MakeModel& make_model, bool 
   const Planned& planned = question.planned;
   const Job& job = planned.job;
   choose_library_isa(job.numerics.isa);
-  prepare_compute_thread(static_cast<int>(job.numerics.threads));
+  prepare_compute_thread(1);
   const RankDevice device = planned.elsewhere() ? RankDevice() : open_rank_device(job, 0);
   const Model model = prepared_model(planned.described(), make_model, /*fresh=*/false);
   ModelShape& shape = question.shape;

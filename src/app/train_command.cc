@@ -36,7 +36,7 @@ void say(fmt::format_string<Args...> format, Args&&... args) {
 /// used.
 void print_device(const Job& job, const Machine& machine) {
   const LayoutConfig& l = job.layout;
-  if (job.numerics.device != "cuda") {
+  if (job.numerics.device != DeviceKind::kCuda) {
     if (!machine.no_gpu.empty() && expects_gpu()) say("device  cpu: {}\n", machine.no_gpu);
     return;
   }
@@ -61,8 +61,8 @@ std::string mesh_text(const Job& job) {
   if (l.in_flight > 0) text += fmt::format(", {} in flight", l.in_flight);
   if (l.zero > 0) text += fmt::format(", zero {}", l.zero);
   if (mesh.shards > 1 && mesh.shards < mesh.data) text += fmt::format(" over {}", mesh.shards);
-  if (l.recompute != "none") text += ", recompute " + l.recompute;
-  if (l.offload != "none") text += ", offload " + l.offload;
+  if (l.recompute != Recompute::kNone) text += fmt::format(", recompute {}", l.recompute);
+  if (l.offload != Offload::kNone) text += fmt::format(", offload {}", l.offload);
   return text;
 }
 
@@ -80,7 +80,7 @@ void print_header(const Prepared& prepared) {
   for (const std::string& change : prepared.changes)
     say("notice  {}: from here on the bits differ from those of a run without this change\n",
         change);
-  if (job.numerics.reduce != "exact")
+  if (job.numerics.reduce != ReduceKind::kExact)
     say("inexact numerics.reduce = \"{}\": the order of additions follows the number of ranks, so "
         "the bits depend on "
         "the layout\n",
@@ -188,7 +188,7 @@ Prepared prepare(const TrainArguments& arguments, bool elsewhere) {
   }
   prepared.machine = this_machine();
   add_gpus(prepared.machine, job.numerics.device);
-  if (elsewhere && job.numerics.device == "cuda" && prepared.machine.gpus.empty())
+  if (elsewhere && job.numerics.device == DeviceKind::kCuda && prepared.machine.gpus.empty())
     prepared.machine.gpus.push_back({.name = "GPU"});
   if (!arguments.resume.empty()) forget_idle_keys(job, prepared.machine);
   resolve(job, prepared.machine);

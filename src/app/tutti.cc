@@ -214,7 +214,7 @@ int tutti_main(int argc, char** argv, const std::string& build) {
   on(explain_job, [&] {
     const Prepared prepared = prepare(arguments, /*elsewhere=*/true);
     show(stdout, explain(prepared.job));
-    if (prepared.job.numerics.device == "cuda" && !prepared.machine.no_gpu.empty())
+    if (prepared.job.numerics.device == DeviceKind::kCuda && !prepared.machine.no_gpu.empty())
       complain(fmt::format("it would not run here: {}", prepared.machine.no_gpu));
     return 0;
   });

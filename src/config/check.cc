@@ -38,6 +38,14 @@ void JobCheck::values() {
   }
 }
 
+void JobCheck::norm(std::initializer_list<NormKind> allowed) {
+  const NormKind norm = job_.model.norm;
+  if (std::find(allowed.begin(), allowed.end(), norm) != allowed.end()) return;
+  fault({"model.norm", "model.kind"},
+        fmt::format("model.norm = \"{}\" but model.kind = \"{}\": it takes \"{}\"", norm,
+                    job_.model.kind, fmt::join(allowed, "\", \"")));
+}
+
 void JobCheck::one_of(const char* key, const std::string& value,
                       const std::vector<std::string>& allowed) {
   if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
@@ -54,7 +62,7 @@ void JobCheck::gpt() {
           fmt::format("model.width = {} cannot be cut into model.heads = {}: a head is a whole "
                       "number of elements",
                       model.width, model.heads));
-  } else if (model.positions == "rotary" && model.width / model.heads % 2 != 0) {
+  } else if (model.positions == Positions::kRotary && model.width / model.heads % 2 != 0) {
     fault({"model.positions", "model.heads"},
           fmt::format(
               "model.positions = \"rotary\" but a head has {} elements: it turns pairs of them",
@@ -78,18 +86,18 @@ void JobCheck::model() {
                 "model.tied = true but model.kind = \"{}\": it has no embedding to tie its head to",
                 kind));
     }
-    if (model.activation == "swiglu") {
+    if (model.activation == Activation::kSwiglu) {
       fault({"model.activation"},
             fmt::format("model.activation = \"swiglu\" but model.kind = \"{}\": it is the gated "
                         "layer of a gpt",
                         kind));
     }
   }
-  if (kind == "gpt") one_of("model.norm", model.norm, {"layer", "rms"});
-  if (kind == "cnn") one_of("model.norm", model.norm, {"batch", "group", "layer", "none"});
-  if (kind == "mlp") one_of("model.norm", model.norm, {"none", "layer", "rms", "batch"});
-  if (kind == "wide-deep" || kind == "autoencoder")
-    one_of("model.norm", model.norm, {"none", "layer", "rms", "batch"});
+  using enum NormKind;
+  if (kind == "gpt") norm({kLayer, kRms});
+  if (kind == "cnn") norm({kBatch, kGroup, kLayer, kNone});
+  if (kind == "mlp" || kind == "wide-deep" || kind == "autoencoder")
+    norm({kNone, kLayer, kRms, kBatch});
   if (model.image.size() != 3) {
     fault({"model.image"}, "model.image must have three values: channels, height and width");
   } else if (job_.data.kind == "images" && model.image[0] != 1 && model.image[0] != 3) {
@@ -210,15 +218,15 @@ void JobCheck::train() {
 }
 
 void JobCheck::numerics(const Machine& machine) {
-  const std::string& isa = job_.numerics.isa;
+  const Isa isa = job_.numerics.isa;
   if (!machine.avx2 && !machine.avx512) {
     fault({"numerics.isa"},
           "numerics.isa: this processor has neither AVX2 nor AVX-512; one of them is needed");
-  } else if (isa == "avx512" && !machine.avx512) {
+  } else if (isa == Isa::kAvx512 && !machine.avx512) {
     fault({"numerics.isa"},
           "numerics.isa = \"avx512\" but this processor has no AVX-512 (f, bw, cd, dq, vl)");
   }
-  if (job_.numerics.reduce == "ring" && job_.layout.fold == "root") {
+  if (job_.numerics.reduce == ReduceKind::kRing && job_.layout.fold == FoldKind::kRoot) {
     fault({"numerics.reduce", "layout.fold"},
           "layout.fold = \"root\" but numerics.reduce = \"ring\": a ring has no root that folds "
           "the tree");

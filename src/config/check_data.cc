@@ -92,13 +92,13 @@ void JobCheck::split() {
           fmt::format("data.folds = {} but data.kind = \"{}\": there is no end to its records",
                       data.folds, data.kind));
   }
-  if ((data.resample == "classes") != !data.resample_weights.empty()) {
+  if ((data.resample == Resample::kClasses) != !data.resample_weights.empty()) {
     fault({"data.resample_weights", "data.resample"},
           data.resample_weights.empty()
               ? "data.resample = \"classes\" needs data.resample_weights"
               : "data.resample_weights needs data.resample = \"classes\"");
   }
-  if (data.resample != "none" && generated) {
+  if (data.resample != Resample::kNone && generated) {
     fault(
         {"data.resample"},
         fmt::format("data.resample = \"{}\" but data.kind = \"{}\": there is no end to its records",
@@ -130,12 +130,12 @@ void JobCheck::columns() {
   const ColumnSizes sizes = sizes_of(parse_columns(data.columns, texts));
   for (const std::string& text : texts) fault({"data.columns"}, text);
   if (!texts.empty()) return;
-  if (data.resample == "column" && !table) {
+  if (data.resample == Resample::kColumn && !table) {
     fault({"data.resample", "data.kind"},
           fmt::format(
               "data.resample = \"column\" but data.kind = \"{}\": only csv and jsonl have columns",
               data.kind));
-  } else if (data.resample == "column" && sizes.weights != 1) {
+  } else if (data.resample == Resample::kColumn && sizes.weights != 1) {
     fault({"data.resample"}, "data.resample = \"column\" needs a column with the role weight");
   }
   if (table == data.columns.empty()) {

@@ -10,7 +10,8 @@ namespace tutti {
 namespace {
 
 bool is_narrow(const Job& job) {
-  return job.numerics.precision == "bfloat16" || job.numerics.precision == "float16";
+  return job.numerics.precision == Precision::kBfloat16 ||
+         job.numerics.precision == Precision::kFloat16;
 }
 
 /// Whether somebody wrote the key down, with whatever value.
@@ -27,7 +28,7 @@ std::string way_to_cpu(const Job& job) {
   const auto to = [&](const char* key, const char* value) {
     set.push_back(fmt::format("{} = \"{}\"", key, value));
   };
-  const bool cuda = job.numerics.device == "cuda";
+  const bool cuda = job.numerics.device == DeviceKind::kCuda;
   if (cuda) to("numerics.device", "cpu");
   if (is_narrow(job)) to("numerics.precision", "float32");
   for (const Key& key : keys()) {
@@ -49,7 +50,7 @@ std::string way_to_cpu(const Job& job) {
 void JobCheck::device(const Machine& machine) {
   precision(machine);
   const LayoutConfig& layout = job_.layout;
-  if (job_.numerics.device == "cuda") {
+  if (job_.numerics.device == DeviceKind::kCuda) {
     if (machine.gpus.empty()) {
       const std::string reason = machine.no_gpu.empty()
                                      ? "no GPU of this host is known; run on a GPU host"
@@ -57,7 +58,7 @@ void JobCheck::device(const Machine& machine) {
       fault({"numerics.device"},
             fmt::format("numerics.device = \"cuda\" but {}, or {}", reason, way_to_cpu(job_)));
     }
-    if (layout.workers == "thread") {
+    if (layout.workers == Workers::kThread) {
       fault({"layout.workers", "numerics.device"},
             "layout.workers = \"thread\" but numerics.device = \"cuda\": a device belongs to a "
             "process; use "
@@ -83,7 +84,7 @@ void JobCheck::device(const Machine& machine) {
           fmt::format("layout.transport = \"nccl\" but numerics.device = \"cpu\": it carries GPUs' "
                       "memory alone; use "
                       "\"{}\" or \"tcp\"",
-                      layout.workers == "thread" ? "inproc" : "shm"));
+                      layout.workers == Workers::kThread ? "inproc" : "shm"));
   }
   for (const Key& key : keys()) {
     if (!key.gpu || (!is_said(key, job_) && key.get(job_) == key.fallback)) continue;
@@ -96,7 +97,7 @@ void JobCheck::device(const Machine& machine) {
 
 void JobCheck::precision(const Machine& machine) {
   const NumericsConfig& numerics = job_.numerics;
-  if (is_narrow(job_) && numerics.device == "cpu") {
+  if (is_narrow(job_) && numerics.device == DeviceKind::kCpu) {
     const auto origin = job_.origin.find("numerics.device");
     const bool chosen =
         origin != job_.origin.end() && origin->second == "resolved" && !machine.no_gpu.empty();
@@ -106,7 +107,7 @@ void JobCheck::precision(const Machine& machine) {
           chosen ? fmt::format("{}, because {}, or {}", text, machine.no_gpu, way_to_cpu(job_))
                  : fmt::format("{}: 16 bits are of a GPU alone; {}", text, way_to_cpu(job_)));
   }
-  if (numerics.precision == "float16") return;
+  if (numerics.precision == Precision::kFloat16) return;
   for (const Key& key : keys()) {
     if (!key.float16 || key.get(job_) == key.fallback) continue;
     fault({key.full_name().c_str(), "numerics.precision"},

@@ -54,8 +54,8 @@ std::string setting(const Job& job, const std::string& section, const std::strin
 
 int64_t gpt_mlp_width(const ModelConfig& model) {
   if (model.mlp_width > 0) return model.mlp_width;
-  return model.activation == "swiglu" ? ((8 * model.width + 2) / 3 + 15) / 16 * 16
-                                      : 4 * model.width;
+  return model.activation == Activation::kSwiglu ? ((8 * model.width + 2) / 3 + 15) / 16 * 16
+                                                 : 4 * model.width;
 }
 
 /// What a tensor-sliced model cuts: the names of its sizes, and the sizes.
@@ -82,8 +82,8 @@ std::vector<std::pair<std::string, int64_t>> cut_sizes(const Job& job) {
 
 bool model_may_refuse(const Job& job) {
   const LayoutConfig& layout = job.layout;
-  return layout.tensor > 1 || layout.pipeline > 1 || layout.offload != "none" ||
-         layout.fold == "owner" || job.train.tensor_slices > 1;
+  return layout.tensor > 1 || layout.pipeline > 1 || layout.offload != Offload::kNone ||
+         layout.fold == FoldKind::kOwner || job.train.tensor_slices > 1;
 }
 
 std::string idle_reason(const Job& job, const std::string& key) {
@@ -103,7 +103,7 @@ std::string idle_reason(const Job& job, const std::string& key) {
         "layout.schedule = \"{}\": only \"zero-bubble\" and \"zbv\" are made to measure",
         layout.schedule);
   }
-  if (key == "layout.offload_folder" && layout.offload == "none") {
+  if (key == "layout.offload_folder" && layout.offload == Offload::kNone) {
     return "layout.offload = \"none\": nothing is offloaded";
   }
   if (key == "layout.shards" && layout.zero <= 0) return "layout.zero = 0: nothing is sliced";
@@ -241,7 +241,8 @@ void JobCheck::uneven_mesh() {
 
 void JobCheck::beside_mesh() {
   const LayoutConfig& layout = job_.layout;
-  if (layout.fold == "owner" && job_.train.micro_batches > 1 && job_.numerics.order != "micro") {
+  if (layout.fold == FoldKind::kOwner && job_.train.micro_batches > 1 &&
+      job_.numerics.order != SumOrder::kMicro) {
     fault({"layout.fold", "train.micro_batches"},
           fmt::format("layout.fold = \"owner\" but train.micro_batches = {} and numerics.order = "
                       "\"lane\": a lane's sum "
@@ -273,17 +274,17 @@ void JobCheck::beside_mesh() {
     }
   }
   // These sum whole gradients of one data rank each, once in a step.
-  if (layout.fold == "root") {
+  if (layout.fold == FoldKind::kRoot) {
     refuse_beside("layout.fold", "a root sums whole gradients once in a step", "fold = \"local\"",
                   {"layout.zero", "layout.tensor", "layout.pipeline", "numerics.order"});
   }
-  if (job_.numerics.reduce == "ring") {
+  if (job_.numerics.reduce == ReduceKind::kRing) {
     refuse_beside("numerics.reduce", "a ring sums whole gradients once in a step",
                   "reduce = \"exact\"",
                   {"layout.zero", "layout.tensor", "layout.pipeline", "numerics.order",
                    "train.tensor_slices"});
   }
-  if (layout.partition != "lanes") {
+  if (layout.partition != PartitionKind::kLanes) {
     refuse_beside("layout.partition", "records are exchanged between data ranks alone",
                   "partition = \"lanes\"", {"layout.tensor", "layout.pipeline"});
   }
@@ -322,13 +323,13 @@ void JobCheck::layout() {
           fmt::format("layout.hosts = {} but layout.ranks = {}: a host has at least one rank",
                       layout.hosts, layout.ranks));
   }
-  if (layout.transport == "inproc" && layout.workers == "process") {
+  if (layout.transport == "inproc" && layout.workers == Workers::kProcess) {
     fault({"layout.transport", "layout.workers"},
           "layout.transport = \"inproc\" but layout.workers = \"process\": inproc reaches only "
           "threads of one process; "
           "use \"shm\" or \"tcp\"");
   }
-  if (layout.transport == "shm" && layout.workers == "thread") {
+  if (layout.transport == "shm" && layout.workers == Workers::kThread) {
     fault({"layout.transport", "layout.workers"},
           "layout.transport = \"shm\" but layout.workers = \"thread\": threads share all their "
           "memory; use \"inproc\" or "

@@ -34,6 +34,7 @@ class JobCheck {
   /// A fault that names its keys; the first that came from a line of a file gives the place.
   void fault(std::initializer_list<const char*> names, const std::string& text);
   void one_of(const char* key, const std::string& value, const std::vector<std::string>& allowed);
+  void norm(std::initializer_list<NormKind> allowed);
   void gpt();
   void split();
   void text();

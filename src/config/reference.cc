@@ -26,7 +26,7 @@ steps = 1000
 say `base` (the built-in job it starts from) and `name` (else the file's own name is the job's).
 
 What is in `[model]`, `[loss]`, `[data]`, `[augment]`, `[train]` and `[numerics]` is the job: it decides the result. What is in
-`[layout]` and `[elastic]` is how the job is run: the result does not depend on it. A value that is *not built yet* is refused.
+`[layout]` is how the job is run: the result does not depend on it.
 
 This page is made by `./tutti docs`; edit `src/config/keys.cc` instead.
 )";
@@ -55,21 +55,11 @@ std::string short_type(const Key& key) {
 }
 
 std::string values_of(const Key& key) {
-  if (key.allowed.empty()) {
-    std::string text = key.limits.text();
-    if (key.only_fallback_built)
-      text += (text.empty() ? "" : "; ") + std::string("others *not built yet*");
-    return text;
-  }
-  std::vector<std::string> built, later;
-  for (const auto& word : key.allowed) {
-    bool is_built = !key.only_fallback_built || Value(word) == key.fallback;
-    for (const auto& other : key.later) is_built = is_built && other != word;
-    (is_built ? built : later).push_back(code(word));
-  }
-  std::string text = fmt::format("{}", fmt::join(built, ", "));
-  if (key.automatic) text += ", " + key.limits.text();
-  return later.empty() ? text : text + fmt::format("; *not built yet*: {}", fmt::join(later, ", "));
+  if (key.allowed.empty()) return key.limits.text();
+  std::vector<std::string> words;
+  for (const auto& word : key.allowed) words.push_back(code(word));
+  std::string text = fmt::format("{}", fmt::join(words, ", "));
+  return key.automatic ? text + ", " + key.limits.text() : text;
 }
 
 }  // namespace

@@ -29,12 +29,10 @@ struct Key {
   Value fallback;  ///< the default
   Limits limits;
   std::vector<std::string> allowed;  ///< of a string; empty: any
-  std::vector<std::string> later;    ///< those of `allowed` that are not built yet
-  bool only_fallback_built = false;
-  bool automatic = false;  ///< an integer or "auto", which is the default
-  bool layout = false;     ///< does not change the result
-  bool gpu = false;        ///< says nothing to a CPU, where it must not be set
-  bool float16 = false;    ///< likewise to other precisions
+  bool automatic = false;            ///< an integer or "auto", which is the default
+  bool layout = false;               ///< does not change the result
+  bool gpu = false;                  ///< says nothing to a CPU, where it must not be set
+  bool float16 = false;              ///< likewise to other precisions
   std::function<Value(const Job&)> get;
   std::function<void(Job&, const Value&)> set;
 

@@ -80,6 +80,6 @@ std::string why_unsuited(const DeviceInfo& device);
 
 /// Fills in a machine's GPUs, or why it has none, for a job whose numerics.device is `device`.
 /// "cpu": looks at nothing. Asks as probe_devices does.
-void add_gpus(Machine& machine, const std::string& device);
+void add_gpus(Machine& machine, DeviceKind device);
 
 }  // namespace tutti

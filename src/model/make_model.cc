@@ -15,12 +15,17 @@ namespace {
 
 /// On the processor that the job names, in its precision.
 Model make_gpt(const Job& job) {
-  const std::string& precision = job.numerics.precision;
-  if (job.numerics.device != "cuda")
-    return make_gpt(job, kernels(isa_of(job.numerics.isa), matmul_of(job.numerics.matmul)));
+  if (job.numerics.device != DeviceKind::kCuda)
+    return make_gpt(job, kernels(job.numerics.isa, job.numerics.matmul));
   const DeviceLibrary& library = device_library();
-  if (precision == "bfloat16") return make_gpt(job, *library.bfloat16);
-  if (precision == "float16") return make_gpt(job, *library.float16);
+  switch (job.numerics.precision) {
+    case Precision::kBfloat16:
+      return make_gpt(job, *library.bfloat16);
+    case Precision::kFloat16:
+      return make_gpt(job, *library.float16);
+    case Precision::kFloat32:
+      break;
+  }
   return make_gpt(job, *library.float32);
 }
 

@@ -14,15 +14,15 @@
 namespace tutti {
 namespace {
 
-UpdateKernels kernels_of(std::string_view isa) {
+UpdateKernels kernels_of(Isa isa) {
   UpdateKernels kernels{};
   const auto fill = [&](auto... parts) {
     (parts(kernels), ...);
     return kernels;
   };
-  if (has_avx512() && (isa == "avx512" || isa == "auto"))
+  if (has_avx512() && isa != Isa::kAvx2)
     return fill(isa_avx512::fill_plain, isa_avx512::fill_moments, isa_avx512::fill_lamb);
-  if (has_avx2() && (isa == "avx2" || isa == "auto"))
+  if (has_avx2() && isa != Isa::kAvx512)
     return fill(isa_avx2::fill_plain, isa_avx2::fill_moments, isa_avx2::fill_lamb);
   throw Error(fmt::format("numerics.isa = \"{}\": this processor does not have it", isa));
 }
@@ -213,7 +213,7 @@ void Optimizer::measure(const float*, const float*, std::span<float* const>, int
   TUTTI_CHECK(false, "an optimizer of one pass was asked to measure");
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::string_view isa) {
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, Isa isa) {
   const UpdateKernels kernels = kernels_of(isa);
   const std::string& name = config.optimizer;
   if (name == "sgd") return std::make_unique<Sgd>(config, kernels);

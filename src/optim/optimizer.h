@@ -56,10 +56,10 @@ class Optimizer {
 
 /// The semantics of torch.optim for sgd (slot "m"; none without momentum), adagrad ("sum"), rmsprop
 /// ("v", and "m" with momentum), adam, adamw ("m", "v"); Lion ("m") and LAMB ("m", "v") as in their
-/// papers, both with decoupled decay. `isa` is numerics.isa: avx2, avx512, or auto for the best one
-/// this processor has; both give the same bits. Throws Error for an instruction set that the
-/// processor lacks.
-std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::string_view isa = "auto");
+/// papers, both with decoupled decay. `isa` is numerics.isa, or kAuto for the best one this
+/// processor has; both give the same bits. Throws Error for an instruction set that the processor
+/// lacks.
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, Isa isa = Isa::kAuto);
 
 /// min(1, clip / (norm + 1e-6)), 1 when clip is 0: torch's rule.
 double clip_factor(double norm, double clip);

@@ -13,11 +13,6 @@
 
 namespace tutti {
 
-enum class MatmulKind { kMkl, kOwn };
-
-/// Of a resolved `numerics.matmul` ("mkl" or "own").
-MatmulKind matmul_of(const std::string& name);
-
 /// Products of arrays of A (float, or a 16-bit type on a GPU); the gradient of a weight is float32
 /// for every A.
 template <class A>

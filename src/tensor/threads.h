@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "config/enums.h"
+
 namespace tutti {
 
 /// Flush-to-zero on, `threads` intra-op threads for ATen and MKL on this thread, deterministic
@@ -15,7 +17,8 @@ void prepare_compute_thread(int threads);
 std::string golden_digest();
 
 /// Sets the variables that choose the code paths of MKL, oneDNN and ATen. Call it first thing in
-/// main: the libraries read them once, at their first use. `isa` is avx2 or avx512.
-void choose_library_isa(const std::string& isa);
+/// main: the libraries read them once, at their first use. `isa`: that of a
+/// resolved job.
+void choose_library_isa(Isa isa);
 
 }  // namespace tutti

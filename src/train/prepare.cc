@@ -14,8 +14,8 @@ namespace {
 
 /// A teacher answers on the CPU in float32, wherever its pupil trains.
 NumericsConfig host_numerics(NumericsConfig numerics) {
-  numerics.device = "cpu";
-  numerics.precision = "float32";
+  numerics.device = DeviceKind::kCpu;
+  numerics.precision = Precision::kFloat32;
   return numerics;
 }
 

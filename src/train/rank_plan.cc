@@ -44,26 +44,24 @@ MeshOptions mesh_options(const Job& job, const ModelShape& shape, int slots) {
   options.mesh = mesh_of(layout);
   options.batch = batch_of(job.train);
   options.zero = static_cast<int>(layout.zero);
-  options.owner = layout.fold == "owner";
-  options.micro = job.numerics.order == "micro";
+  options.owner = layout.fold == FoldKind::kOwner;
+  options.micro = job.numerics.order == SumOrder::kMicro;
   options.schedule = layout.schedule;
   options.chunks = static_cast<int>(layout.chunks);
   options.in_flight = static_cast<int>(layout.in_flight);
   options.cut = layers_of(layout.cut, shape);
-  options.recompute = layout.recompute == "full"        ? Recompute::kFull
-                      : layout.recompute == "selective" ? Recompute::kSelective
-                                                        : Recompute::kNone;
+  options.recompute = layout.recompute;
   options.overlap = layout.overlap;
   options.depth = static_cast<int>(layout.depth);
   options.hosts = static_cast<int>(layout.hosts);
-  options.device = job.numerics.device == "cuda";
+  options.device = job.numerics.device == DeviceKind::kCuda;
   options.windows = layout.transport != "tcp";
-  options.root = layout.fold == "root";
-  options.ring = job.numerics.reduce == "ring";
+  options.root = layout.fold == FoldKind::kRoot;
+  options.ring = job.numerics.reduce == ReduceKind::kRing;
   options.merged_floats = layout.bucket_floats;
   options.optimizer_slots = slots;
-  options.offload = layout.offload != "none";
-  options.offload_parameters = layout.offload == "all";
+  options.offload = layout.offload != Offload::kNone;
+  options.offload_parameters = layout.offload == Offload::kAll;
   return options;
 }
 

@@ -107,7 +107,7 @@ RunResult run(const RunOptions& given) {
   const Time origin = SystemClock().now();  // of the traces: the same for all ranks
   LaunchOptions launch;
   launch.ranks = static_cast<int>(job.layout.ranks);
-  launch.threads = job.layout.workers == "thread";
+  launch.threads = job.layout.workers == Workers::kThread;
   launch.timeout =
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(job.layout.timeout));
   launch.started = options.started;

@@ -192,7 +192,7 @@ int64_t Session::take_step() {
              {"lr", report.lr},
              {"seconds", report.seconds},
              {"tokens_per_second", static_cast<double>(tokens) / report.seconds}};
-  if (job_.numerics.precision == "float16") {
+  if (job_.numerics.precision == Precision::kFloat16) {
     event["skipped"] = report.skipped;
     event["loss_scale"] = trainer_.progress().scale.scale;
   }
@@ -325,7 +325,7 @@ json Session::seconds_by_kind() const {
 /// The floating-point operations of the steps against what all ranks' matmuls reach at the same
 /// time.
 double Session::matmul_share() {
-  const Matmul& matmul = kernels(isa_of(job_.numerics.isa), matmul_of(job_.numerics.matmul)).matmul;
+  const Matmul& matmul = kernels(job_.numerics.isa, job_.numerics.matmul).matmul;
   const RunnerOptions options = trainer_.runner_options();
   const double rate = trainer_.on_device()
                           ? matmul_gflops(*trainer_.device()->device, trainer_.device()->compute,
@@ -369,7 +369,7 @@ void Session::finish(double seconds) {
     const std::unique_ptr<Units> whole = whole_units();
     Job job = job_;
     // a device may have no room for it
-    if (whole) job.numerics.device = "cpu", job.numerics.precision = "float32";
+    if (whole) job.numerics.device = DeviceKind::kCpu, job.numerics.precision = Precision::kFloat32;
     Sampler sampler(job, options_.make_model, whole ? *whole : trainer_.units(),
                     trainer_.data().tokenizer, whole ? RunnerOptions{} : trainer_.runner_options());
     const auto asked = [&] { return context_.control.stop.load() != 0; };

@@ -30,11 +30,11 @@ Trainer::Trainer(const Job& job, const Model& model, RankContext& context,
       data_(open_data(job, data_group())),
       shape_(describe(model)),
       progress_(first_progress(job)) {
-  prepare_compute_thread(static_cast<int>(job.numerics.threads));
+  prepare_compute_thread(1);
   updater_ = std::make_unique<Updater>(job, shape_);
   order_ = make_order(job, *data_.train);
   partition_ = make_partition(job.layout, data_.train, context.size, own);
-  if (job.layout.workers == "thread") check_thread_ranks(model_);
+  if (job.layout.workers == Workers::kThread) check_thread_ranks(model_);
   const auto plan = [this] {
     plan_ = plan_ranks(job_, shape_, static_cast<int>(updater_->slots().size()), on_device());
   };
@@ -169,9 +169,9 @@ void Trainer::connect() {
                               context_.rank, mine));
 
   TransportOptions options;
-  options.kind = device_ == nullptr                ? job_.layout.transport
-                 : job_.layout.workers == "thread" ? "inproc"
-                                                   : "shm";
+  options.kind = device_ == nullptr                        ? job_.layout.transport
+                 : job_.layout.workers == Workers::kThread ? "inproc"
+                                                           : "shm";
   for (int r = 0; r < context_.size; ++r)
     options.hosts.push_back(host_of(r, context_.size, static_cast<int>(job_.layout.hosts)));
   options.window_bytes = device_ != nullptr ? 0 : static_cast<size_t>(window_bytes(program()));

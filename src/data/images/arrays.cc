@@ -247,7 +247,7 @@ Pair read_pair(const Job& job, const std::string& given, std::string labels, boo
     throw Error(fmt::format("{}: it has no labels; name their file as data.{}labels", path,
                             test ? "test_" : ""));
   }
-  BadRecords bad(job.data.bad == "skip", report);
+  BadRecords bad(job.data.bad == BadRecord::kSkip, report);
   for (const auto& [record, fault] : faults) bad.add(fault);
   for (int64_t record = 0; record < pair.values->records(); ++record) {
     if (!faults.contains(record)) pair.good.push_back(record);
@@ -269,7 +269,7 @@ std::shared_ptr<const Dataset> make_arrays(std::shared_ptr<const Array> values,
   return std::make_shared<Arrays>(std::move(values), std::move(labels), std::move(scaling));
 }
 
-std::vector<Scaling> scaling_of(const std::string& scale, const Array& values, int64_t channels,
+std::vector<Scaling> scaling_of(ValueScale scale, const Array& values, int64_t channels,
                                 const std::vector<int64_t>& records, const DataGroup& group,
                                 std::vector<std::string>& lines) {
   if (!needs_moments(scale)) return scaling_from(scale, {}, group, lines);

@@ -40,7 +40,7 @@ std::shared_ptr<const Dataset> make_arrays(std::shared_ptr<const Array> values,
 /// Factor and shift of every channel for data.scale, from the training records. Collective over the
 /// group; the sums are exact, so the result is the same for every size of it. The lines say what
 /// was found.
-std::vector<Scaling> scaling_of(const std::string& scale, const Array& values, int64_t channels,
+std::vector<Scaling> scaling_of(ValueScale scale, const Array& values, int64_t channels,
                                 const std::vector<int64_t>& records, const DataGroup& group,
                                 std::vector<std::string>& lines);
 

@@ -170,7 +170,7 @@ Split open_images(const Job& job, const DataGroup& group) {
   Folder folder = list_folder(path, classes ? job.model.classes : 0, {});
   split.report.classes = folder.classes;
   const auto decoded = std::make_shared<const Decoded>(std::move(folder.files), job.model.image);
-  const bool skip = job.data.bad == "skip";
+  const bool skip = job.data.bad == BadRecord::kSkip;
   const std::vector<int64_t> good = usable_files(*decoded, path, skip, group, split.report);
   Parts parts = split_records(job, static_cast<int64_t>(good.size()), path);
   const auto files_of = [&](const std::vector<int64_t>& records) {

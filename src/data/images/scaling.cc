@@ -36,14 +36,14 @@ std::vector<Moments> ByteCounts::moments() const {
   return all;
 }
 
-bool needs_moments(const std::string& scale) {
-  return scale == "standardise" || scale == "min-max";
+bool needs_moments(ValueScale scale) {
+  return scale == ValueScale::kStandardise || scale == ValueScale::kMinMax;
 }
 
-std::vector<Scaling> scaling_from(const std::string& scale, std::vector<Moments> mine,
+std::vector<Scaling> scaling_from(ValueScale scale, std::vector<Moments> mine,
                                   const DataGroup& group, std::vector<std::string>& lines) {
-  if (scale == "none") return {Scaling{}};
-  if (scale == "unit") return {Scaling{1.0F / 255, 0}};
+  if (scale == ValueScale::kNone) return {Scaling{}};
+  if (scale == ValueScale::kUnit) return {Scaling{1.0F / 255, 0}};
   const std::vector<Moments> all = merged(std::move(mine), group);
   std::vector<Scaling> scaling;
   for (size_t c = 0; c < all.size(); ++c) {
@@ -52,7 +52,7 @@ std::vector<Scaling> scaling_from(const std::string& scale, std::vector<Moments>
     // What rounding leaves of a constant's deviation must not be divided by.
     const double deviation =
         m.high > m.low ? std::sqrt(std::max(0.0, m.squares.value() / n - mean * mean)) : 0;
-    const bool standardise = scale == "standardise";
+    const bool standardise = scale == ValueScale::kStandardise;
     const double range = standardise ? deviation : m.high - m.low;
     const double factor = range > 0 ? 1 / range : 1;
     scaling.push_back(

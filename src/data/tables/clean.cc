@@ -9,7 +9,7 @@ namespace tutti {
 namespace {
 
 using As = Column::Role;
-using Scale = Column::Scale;
+using Scale = ValueScale;
 
 /// What one rank knows of one column.
 struct ColumnShare {
@@ -87,8 +87,8 @@ std::vector<ColumnStatistics> statistics_of(const Table& table, std::span<const 
 std::vector<Outlier> treat_outliers(Table& table, const std::vector<ColumnStatistics>& statistics,
                                     const DataConfig& config, const std::string& path) {
   std::vector<Outlier> found;
-  if (config.outliers == "keep") return found;
-  const bool drop = config.outliers == "drop";
+  if (config.outliers == Outliers::kKeep) return found;
+  const bool drop = config.outliers == Outliers::kDrop;
   const std::vector<const Column*> columns = number_columns(table);
   for (int64_t record = 0; record < table.records; ++record) {
     float* row = table.numbers.data() + record * table.number_columns;

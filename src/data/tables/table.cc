@@ -148,7 +148,7 @@ std::vector<std::string> misfits(const Job& job, const std::vector<Column>& colu
     faults.push_back(fmt::format(
         "data.columns: model.kind = \"{}\" has no embeddings; make categories one-hot", model));
   }
-  if (job.data.resample == "column" && sizes.weights == 0) {
+  if (job.data.resample == Resample::kColumn && sizes.weights == 0) {
     faults.emplace_back("data.resample = \"column\" but none of data.columns is a weight");
   }
   if (targets_are_classes(job)) {
@@ -240,7 +240,7 @@ Split open_table(const Job& job, const DataGroup& group) {
   Parts parts = split_records(job, table->records, path);
   std::vector<ColumnStatistics> statistics = statistics_of(*table, parts.train, group);
   const std::vector<ColumnStatistics> limits = statistics;
-  if (job.data.outliers != "keep") {
+  if (job.data.outliers != Outliers::kKeep) {
     const std::vector<Outlier> outliers = treat_outliers(*table, limits, job.data, path);
     count(outliers, split.report);
     parts = {without(parts.train, outliers), without(parts.held_out, outliers)};

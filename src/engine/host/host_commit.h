@@ -35,7 +35,7 @@ class HostCommit {
 
  private:
   void share_unit_squares();
-  bool by_unit() const { return train_.clip_by == "unit"; }
+  bool by_unit() const { return train_.clip_by == ClipBy::kUnit; }
 
   const TrainConfig& train_;
   RankContext& context_;

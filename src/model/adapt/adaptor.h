@@ -48,7 +48,7 @@ struct AdaptOptions {
 
 /// Those of the built-in models: they may be captured and run in the job's precision.
 AdaptOptions built_in_options(const Job& job);
-/// What numerics.precision names; float8 and what is not known throw Error.
+/// What numerics.precision names.
 at::ScalarType compute_type(const Job& job);
 
 /// (pass, the parameters it uses, inputs) -> outputs. The parameters and floating inputs require

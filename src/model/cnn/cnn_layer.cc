@@ -38,8 +38,8 @@ CnnLayer::Work CnnLayer::work(Carver& memory) const {
 }
 
 bool CnnLayer::needs_moments(const Context& context) const {
-  return shape_.norm == CnnNormKind::kGroup ||
-         (shape_.norm == CnnNormKind::kBatch && context.pass.training);
+  return shape_.norm == NormKind::kGroup ||
+         (shape_.norm == NormKind::kBatch && context.pass.training);
 }
 
 // The images' own means and squares, combined (Chan): nothing is lost by cancellation, as it would
@@ -85,14 +85,14 @@ void CnnLayer::group_statistics(const Saved& s, const Work& w) const {
 void CnnLayer::statistics(const Context& context, const Saved& s, const Work& w) const {
   const int64_t channels = conv.out;
   const auto parameter = [&](int i) { return floats(context.parameters[first_ + i]); };
-  if (shape_.norm == CnnNormKind::kNone) {
+  if (shape_.norm == NormKind::kNone) {
     std::fill_n(s.mean, channels, 0.0f);
     std::fill_n(s.rstd, channels, 1.0f);
     std::fill_n(s.scale, channels, 1.0f);
     std::copy_n(parameter(kBias), channels, s.shift);
     return;
   }
-  if (shape_.norm == CnnNormKind::kGroup) {
+  if (shape_.norm == NormKind::kGroup) {
     group_statistics(s, w);
   } else if (context.pass.training) {
     batch_statistics(s, w);
@@ -131,7 +131,7 @@ void CnnLayer::backward(const Context& context, const SideGradients& sides, cons
                         int64_t stride) const {
   const int64_t channels = conv.out, batch = shape_.batch;
   const auto gradient = [&](int i) { return sides(first_ + i); };
-  float* shift_gradient = gradient(shape_.norm == CnnNormKind::kNone ? kBias : kShift);
+  float* shift_gradient = gradient(shape_.norm == NormKind::kNone ? kBias : kShift);
   for (int64_t c = 0; c < channels; ++c) {
     double sum = 0, centred = 0;
     for (int64_t b = 0; b < batch; ++b) {
@@ -139,13 +139,13 @@ void CnnLayer::backward(const Context& context, const SideGradients& sides, cons
       centred += static_cast<double>(centred_sums[b * stride + c]) * s.rstd[row(b) + c];
     }
     shift_gradient[c] = static_cast<float>(sum);
-    if (shape_.norm == CnnNormKind::kNone) {
+    if (shape_.norm == NormKind::kNone) {
       w.a[c] = 1;
       w.b[c] = w.c[c] = 0;
       continue;
     }
     gradient(kScale)[c] = static_cast<float>(centred);
-    if (shape_.norm != CnnNormKind::kBatch) continue;
+    if (shape_.norm != NormKind::kBatch) continue;
     const double count = static_cast<double>(batch * pixels()), scale = s.scale[c];
     w.a[c] = s.scale[c];
     w.b[c] = static_cast<float>(-scale * s.rstd[c] * centred / count);
@@ -158,7 +158,7 @@ void CnnLayer::backward(const Context& context, const SideGradients& sides, cons
     propose(kRunningMean, s.mean[c]);
     propose(kRunningVariance, s.variance[c]);
   }
-  if (shape_.norm != CnnNormKind::kGroup) return;
+  if (shape_.norm != NormKind::kGroup) return;
   const float* gain = floats(context.parameters[first_ + kScale]);
   const int64_t each = channels / shape_.groups(channels);
   const double count = static_cast<double>(each * pixels());

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "config/enums.h"
 #include "plan/ir/shape.h"
 #include "tensor/kernels.h"
 
@@ -20,24 +21,11 @@ namespace tutti {
 /// How a parameter's first values are drawn: keyed by (seed, parameter name, element), so the same
 /// on every layout.
 struct Init {
-  enum class Kind {
-    kZeros,
-    kOnes,
-    kConstant,
-    kNormal,
-    kTruncatedNormal,
-    kGlorotUniform,
-    kGlorotNormal,
-    kHeUniform,
-    kHeNormal,
-    /// rows, or columns if fewer, of a matrix [dims[0], the rest] are orthonormal, times scale
-    kOrthogonal,
-    kGiven  ///< `values`: from a file, or a TorchScript module's own
-  };
+  using Kind = InitKind;
   Kind kind = Kind::kZeros;
   /// Standard deviation of (truncated) normal, before it is cut at two of them; the constant's
   /// value; the gain of Glorot and He (He's own square root of two comes on top). Fans are those of
-  /// dims [out, in, ...].
+  /// dims [out, in, ...]; an orthogonal matrix is [dims[0], the rest].
   double scale = 1;
   std::shared_ptr<const std::vector<float>> values = nullptr;
 };

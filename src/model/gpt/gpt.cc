@@ -40,7 +40,7 @@ Model make_gpt(const Job& job, const KernelsFor<A>& kernels) {
     check_ids(ids(data[0]), shape.rows(), shape.vocab, false, "token");
     check_ids(ids(data[1]), shape.rows(), shape.vocab, true, "target");
   };
-  const RotaryTable rotary = rotary_of(shape, job.numerics.device == "cuda");
+  const RotaryTable rotary = rotary_of(shape, job.numerics.device == DeviceKind::kCuda);
   if (sliced) {
     model.columns = static_cast<int>(job.train.tensor_slices);
     model.output_sliced = true;

@@ -19,7 +19,7 @@ Init weight_init(const ModelConfig& config, double factor) {
 // Glorot and He are about layers that sum over inputs; a row of an embedding is looked up, so it
 // stays (truncated) normal.
 Init table_init(const ModelConfig& config) {
-  const bool truncated = config.init == "truncated-normal";
+  const bool truncated = config.init == InitKind::kTruncatedNormal;
   return {truncated ? Init::Kind::kTruncatedNormal : Init::Kind::kNormal, config.init_scale, {}};
 }
 
@@ -54,7 +54,7 @@ class Places {
 
 int64_t hidden_size(const ModelConfig& config) {
   if (config.mlp_width > 0) return config.mlp_width;
-  if (config.activation != "swiglu") return 4 * config.width;
+  if (config.activation != Activation::kSwiglu) return 4 * config.width;
   return ((8 * config.width + 2) / 3 + 15) / 16 * 16;
 }
 
@@ -76,8 +76,8 @@ GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size) {
   shape.activation = config.activation;
   shape.dropout = config.dropout;
   shape.tied = config.tied;
-  shape.rms = config.norm == "rms";
-  shape.rotary = config.positions == "rotary";
+  shape.rms = config.norm == NormKind::kRms;
+  shape.rotary = config.positions == Positions::kRotary;
   shape.bias = config.bias;
   shape.rotary_base = config.rotary_base;
   if (shape.kv_heads <= 0 || shape.heads % shape.kv_heads != 0)
@@ -86,10 +86,9 @@ GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size) {
   if (shape.rotary && shape.dim() % 2 != 0)
     throw Error(fmt::format("model.positions = \"rotary\" turns pairs, but a head has {} elements",
                             shape.dim()));
-  if (!shape.rms && config.norm != "layer" && config.norm != "auto")
+  if (!shape.rms && config.norm != NormKind::kLayer && config.norm != NormKind::kAuto)
     throw Error(fmt::format("model.norm = \"{}\" but model.kind = \"gpt\": it has layer or rms",
                             config.norm));
-  if (!shape.gated()) activation_of(shape.activation);
   return shape;
 }
 

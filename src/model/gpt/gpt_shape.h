@@ -14,7 +14,7 @@ namespace tutti {
 
 struct GptShape {
   int64_t batch, length, width, heads, kv_heads, hidden, vocab, layers;
-  std::string activation;
+  Activation activation;
   double dropout;
   bool tied, rms, rotary, bias;
   double rotary_base;
@@ -26,7 +26,7 @@ struct GptShape {
   AttentionShape attention(int64_t slices = 1) const {
     return {batch, length, heads / slices, dim(), kv_heads / slices};
   }
-  bool gated() const { return activation == "swiglu"; }
+  bool gated() const { return activation == Activation::kSwiglu; }
   /// What fc1 puts out: hidden, or gate and up of that size each.
   int64_t fc1_columns() const { return gated() ? 2 * hidden : hidden; }
   /// RMS norm has none by definition.

@@ -25,14 +25,13 @@
 #include <string>
 #include <vector>
 
+#include "config/enums.h"
 #include "grid/mesh.h"
 #include "plan/ir/program.h"
 #include "plan/ir/shape.h"
 #include "plan/make/pipeline_schedule.h"
 
 namespace tutti {
-
-enum class Recompute : uint8_t { kNone, kSelective, kFull };
 
 struct MeshOptions {
   Mesh mesh;

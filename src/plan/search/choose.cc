@@ -138,13 +138,14 @@ class Search {
       options.zero = zero;
       for (int shards : shards_of(options)) {
         options.mesh.shards = shards;
-        for (const std::string fold : {"local", "owner", "root"}) {
+        for (const FoldKind fold : {FoldKind::kLocal, FoldKind::kOwner, FoldKind::kRoot}) {
           // A sum over one data rank is made nowhere else, and a root alone is slower than all: it
           // is only run when asked.
-          if (space.fold ? *space.fold != fold
-                         : fold == "root" || (fold == "owner" && options.mesh.data == 1))
+          if (space.fold
+                  ? *space.fold != fold
+                  : fold == FoldKind::kRoot || (fold == FoldKind::kOwner && options.mesh.data == 1))
             continue;
-          options.owner = fold == "owner", options.root = fold == "root";
+          options.owner = fold == FoldKind::kOwner, options.root = fold == FoldKind::kRoot;
           all.push_back(options);
         }
       }

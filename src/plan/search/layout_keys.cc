@@ -15,17 +15,9 @@ namespace tutti {
 
 namespace {
 
-constexpr const char* kRecomputes[] = {"none", "selective", "full"};
-
 bool given(const Job& job, const char* key) {
   const auto found = job.origin.find(std::string("layout.") + key);
   return found != job.origin.end() && found->second != "default" && found->second != "resolved";
-}
-
-Recompute recompute_of(const std::string& name) {
-  return name == "full"        ? Recompute::kFull
-         : name == "selective" ? Recompute::kSelective
-                               : Recompute::kNone;
 }
 
 }  // namespace
@@ -40,8 +32,8 @@ SearchSpace given_layout(const Job& job) {
   if (given(job, "chunks")) space.chunks = static_cast<int>(l.chunks);
   if (given(job, "in_flight")) space.in_flight = static_cast<int>(l.in_flight);
   if (given(job, "schedule")) space.schedule = l.schedule;
-  if (given(job, "fold") && l.fold != "auto") space.fold = l.fold;
-  if (given(job, "recompute")) space.recompute = recompute_of(l.recompute);
+  if (given(job, "fold") && l.fold != FoldKind::kAuto) space.fold = l.fold;
+  if (given(job, "recompute")) space.recompute = l.recompute;
   return space;
 }
 
@@ -52,8 +44,8 @@ void forget_layout(Job& job) {
   l.chunks = 2;
   l.in_flight = 0;
   l.schedule = "1f1b";
-  l.fold = "auto";
-  l.recompute = "none";
+  l.fold = FoldKind::kAuto;
+  l.recompute = Recompute::kNone;
   for (const char* key : {"tensor", "pipeline", "zero", "shards", "chunks", "in_flight", "schedule",
                           "fold", "recompute"})
     job.origin[std::string("layout.") + key] = "default";
@@ -77,8 +69,8 @@ void set_layout(Job& job, const MeshOptions& o) {
       o.mesh.pipeline > 1 && o.schedule == "interleaved" ? int64_t{o.chunks} : int64_t{2});
   set("in_flight", l.in_flight,
       o.mesh.pipeline > 1 && splits_backward(o.schedule) ? int64_t{o.in_flight} : int64_t{0});
-  set("recompute", l.recompute, std::string(kRecomputes[static_cast<size_t>(o.recompute)]));
-  set("fold", l.fold, std::string(o.root ? "root" : o.owner ? "owner" : "local"));
+  set("recompute", l.recompute, o.recompute);
+  set("fold", l.fold, o.root ? FoldKind::kRoot : o.owner ? FoldKind::kOwner : FoldKind::kLocal);
 }
 
 std::string layout_name(const MeshOptions& o) {
@@ -88,8 +80,7 @@ std::string layout_name(const MeshOptions& o) {
   if (o.mesh.pipeline > 1 && o.in_flight > 0) name += fmt::format(", {} in flight", o.in_flight);
   if (o.zero > 0) name += fmt::format(", zero {}", o.zero);
   if (o.zero > 0 && o.mesh.shards != o.mesh.data) name += fmt::format(" over {}", o.mesh.shards);
-  if (o.recompute != Recompute::kNone)
-    name += fmt::format(", recompute {}", kRecomputes[static_cast<size_t>(o.recompute)]);
+  if (o.recompute != Recompute::kNone) name += fmt::format(", recompute {}", o.recompute);
   if (o.offload) name += o.offload_parameters ? ", offload all" : ", offload optimizer";
   if (o.owner || o.root) name += o.owner ? ", fold owner" : ", fold root";
   return name;
@@ -106,9 +97,7 @@ std::string set_text(const SearchSpace& space) {
   add("tensor", space.tensor), add("pipeline", space.pipeline), add("zero", space.zero),
       add("shards", space.shards);
   add("schedule", space.schedule), add("chunks", space.chunks);
-  add("in_flight", space.in_flight), add("fold", space.fold);
-  if (space.recompute)
-    all.push_back(fmt::format("recompute {}", kRecomputes[static_cast<size_t>(*space.recompute)]));
+  add("in_flight", space.in_flight), add("fold", space.fold), add("recompute", space.recompute);
   return fmt::format("{}", fmt::join(all, ", "));
 }
 

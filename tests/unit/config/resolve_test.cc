@@ -39,25 +39,25 @@ TEST(Resolve, RanksAreOnePerCoreAndAtMostTheLanes) {
 TEST(Resolve, AutoValuesFollowMachineAndWorkers) {
   const Job processes = resolved({});
   EXPECT_EQ(processes.layout.transport, "shm");
-  EXPECT_EQ(processes.layout.fold, "local");
-  EXPECT_EQ(processes.numerics.device, "cpu");
-  EXPECT_EQ(processes.numerics.isa, "avx512");
+  EXPECT_EQ(processes.layout.fold, FoldKind::kLocal);
+  EXPECT_EQ(processes.numerics.device, DeviceKind::kCpu);
+  EXPECT_EQ(processes.numerics.isa, Isa::kAvx512);
   EXPECT_EQ(processes.origin.at("numerics.isa"), "resolved");
   EXPECT_EQ(resolved({{"layout.workers", "thread"}}).layout.transport, "inproc");
-  EXPECT_EQ(resolved({}, {4, false, true}).numerics.isa, "avx2");
-  EXPECT_EQ(resolved({{"numerics.isa", "avx2"}}).numerics.isa, "avx2");
+  EXPECT_EQ(resolved({}, {4, false, true}).numerics.isa, Isa::kAvx2);
+  EXPECT_EQ(resolved({{"numerics.isa", "avx2"}}).numerics.isa, Isa::kAvx2);
 }
 
 TEST(Resolve, MatmulsAreOwnWhereMklLeavesAvx512Unused) {
   const Machine amd{.cores = 4, .avx512 = true, .avx2 = true, .amd = true};
-  EXPECT_EQ(resolved({}, amd).numerics.matmul, "own");
+  EXPECT_EQ(resolved({}, amd).numerics.matmul, MatmulKind::kOwn);
   EXPECT_EQ(resolved({}, amd).origin.at("numerics.matmul"), "resolved");
-  EXPECT_EQ(resolved({{"numerics.isa", "avx2"}}, amd).numerics.matmul, "own");
+  EXPECT_EQ(resolved({{"numerics.isa", "avx2"}}, amd).numerics.matmul, MatmulKind::kOwn);
   EXPECT_EQ(resolved({}, {.cores = 4, .avx512 = false, .avx2 = true, .amd = true}).numerics.matmul,
-            "mkl");
-  EXPECT_EQ(resolved({}).numerics.matmul, "mkl");
-  EXPECT_EQ(resolved({{"numerics.matmul", "mkl"}}, amd).numerics.matmul, "mkl");
-  EXPECT_EQ(resolved({{"numerics.matmul", "own"}}).numerics.matmul, "own");
+            MatmulKind::kMkl);
+  EXPECT_EQ(resolved({}).numerics.matmul, MatmulKind::kMkl);
+  EXPECT_EQ(resolved({{"numerics.matmul", "mkl"}}, amd).numerics.matmul, MatmulKind::kMkl);
+  EXPECT_EQ(resolved({{"numerics.matmul", "own"}}).numerics.matmul, MatmulKind::kOwn);
 }
 
 TEST(Resolve, ASecondTimeChangesNothing) {
@@ -186,7 +186,7 @@ TEST(Resolve, ValuesSetByAProgramAreCheckedToo) {
 TEST(Resolve, HeadsThatAProgramSetToNoneAreAFaultAndNothingElse) {
   Job job = load_job("gpt-kjv", {});
   job.model.heads = 0;
-  job.model.positions = "rotary";
+  job.model.positions = Positions::kRotary;
   try {
     resolve(job, kFour);
     ADD_FAILURE() << "resolved";
