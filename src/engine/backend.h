@@ -47,6 +47,12 @@ class Backend {
 
   /// A step over all ranks.
   virtual StepVerdict run(const StepRequest& request) = 0;
+  /// Of the last step that was decided, as far as this rank knows.
+  virtual Decision decided() const { return {}; }
+  /// Does what is left of a step that run() left with a CommError, now that it is known how it was
+  /// decided: Updates, and what moves their values on this rank. New parameters reach no other
+  /// rank. Nothing runs after it.
+  virtual StepVerdict finish(const StepRequest& request, const Decision& decision);
   /// The last step once more, none of which was committed, on micro-batches from `loader`. Nothing
   /// is written.
   virtual void repeat(const StepRequest& request, Loader& loader) = 0;

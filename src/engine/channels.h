@@ -10,7 +10,7 @@ namespace tutti {
 inline constexpr uint32_t kDataChannel = 1 << 20, kMainChannel = kDataChannel + 64,
                           kLoaderChannel = kMainChannel + 64, kRollCall = kLoaderChannel + 64,
                           kForwardRollCall = kRollCall + 64,
-                          kOutputMessages = kForwardRollCall + 64;
+                          kOutputMessages = kForwardRollCall + 64, kHandover = kOutputMessages + 64;
 
 inline Duration timeout_of(const Job& job) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(job.layout.timeout));

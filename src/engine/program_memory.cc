@@ -28,6 +28,7 @@ ProgramMemory::ProgramMemory(const Model& model, const Program& program, const P
                              Accounts& accounts, Device* device)
     : device_(device),
       held_(std::move(window)),
+      accounts_(accounts),
       memory_(program.buffers.size(), nullptr),
       forward_memory_(forward.buffers.size(), nullptr) {
   std::vector<int64_t> bytes = declared_bytes(model, program);
@@ -56,6 +57,7 @@ ProgramMemory::ProgramMemory(const Model& model, const Program& program, const P
     }
     for (int kind = 0; kind < kBufferKinds; ++kind)
       if (window_total[kind] > 0) accounts.add(static_cast<BufferKind>(kind), window_total[kind]);
+    window_bytes_ = window_total;
   }
   std::vector<Arena*> arena(kBufferKinds, nullptr);
   for (int kind = 0; kind < kBufferKinds; ++kind) {
@@ -87,6 +89,8 @@ ProgramMemory::ProgramMemory(const Model& model, const Program& program, const P
 
 ProgramMemory::~ProgramMemory() {
   if (!pinned_.empty()) device_->give_back_pinned(pinned_);
+  for (size_t kind = 0; kind < window_bytes_.size(); ++kind)
+    accounts_.add(static_cast<BufferKind>(kind), -window_bytes_[kind]);
 }
 
 std::byte* ProgramMemory::make_tier(const std::string& folder, int64_t bytes) {

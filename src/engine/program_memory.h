@@ -28,7 +28,7 @@ class ProgramMemory {
  public:
   /// `window`: the transport's, which is kept; null: it has none. `forward`: a program of
   /// evaluation, which shares buffers of `program`. What ATen allocates itself inside of segments
-  /// gets no memory here. All arguments must outlive it. With a `device` all is its memory.
+  /// gets no memory here. The accounts and the device must outlive it. With a `device` all is its memory.
   /// Offloaded buffers are in a file in `tier_folder`, with a device in pinned memory of the host.
   ProgramMemory(const Model& model, const Program& program, const Program& forward,
                 std::shared_ptr<Window> window, const std::string& tier_folder, Accounts& accounts,
@@ -57,7 +57,9 @@ class ProgramMemory {
 
   Device* const device_;
   const std::shared_ptr<Window> held_;
-  Accounts uncounted_;  // of the window, which counts as what it holds
+  Accounts& accounts_;
+  Accounts uncounted_;                 // of the window, which counts as what it holds
+  std::vector<int64_t> window_bytes_;  // by kind: what is in the window
   std::vector<std::unique_ptr<Arena>> arenas_;
   std::span<std::byte> window_;
   // null: nothing is offloaded, or beside a device

@@ -32,8 +32,8 @@ std::vector<Held> all_held(const ModelShape& shape) {
 }
 
 Units::Units(const Model& model, const ModelShape& shape, std::vector<Held> held,
-             std::vector<std::string> slots, uint64_t seed, std::vector<UnitMemory> memory,
-             Accounts& accounts, Device* device)
+             std::vector<std::string> slots, std::optional<uint64_t> seed,
+             std::vector<UnitMemory> memory, Accounts& accounts, Device* device)
     : shape_(shape),
       held_(std::move(held)),
       slot_names_(std::move(slots)),
@@ -52,14 +52,15 @@ Units::Units(const Model& model, const ModelShape& shape, std::vector<Held> held
     const std::span<float> values = on_host(place.unit, place.slot, part);
     const int64_t begin = part.begin - place.floats.begin;
     pieces_.push_back({entry, {begin, begin + part.size()}, values});
+    if (!seed) continue;
     if (place.slot < 0) {
       initialise_range(own_parameter(model.blocks[place.unit], place.parameter), place.shape.name,
-                       seed, begin, values);
+                       *seed, begin, values);
     } else {
       std::fill(values.begin(), values.end(), 0.0f);
     }
   }
-  upload();
+  if (seed) upload();
 }
 
 Units::~Units() {
@@ -139,6 +140,22 @@ std::vector<float*> Units::slots(int unit, int64_t offset) const {
   std::vector<float*> pointers;
   for (float* slot : memory_[unit].slots) pointers.push_back(slot + (offset - range.begin));
   return pointers;
+}
+
+std::vector<StatePiece> Units::updated_pieces() const {
+  const std::vector<EntryPlace> places = entry_places(shape_, slot_names_);
+  std::vector<StatePiece> updated;
+  for (const StatePiece& piece : pieces_) {
+    const EntryPlace& place = places[piece.entry];
+    const Range part = overlap(held_[place.unit].moments, place.floats);
+    const Range mine =
+        overlap(piece.range, {part.begin - place.floats.begin, part.end - place.floats.begin});
+    if (part.empty() || mine.empty()) continue;
+    updated.push_back({piece.entry, mine,
+                       piece.values.subspan(static_cast<size_t>(mine.begin - piece.range.begin),
+                                            static_cast<size_t>(mine.size()))});
+  }
+  return updated;
 }
 
 bool Units::whole() const { return held_ == all_held(shape_); }

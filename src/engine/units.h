@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,12 +43,13 @@ struct UnitMemory {
 
 class Units final : public UnitValues {
  public:
-  /// Initialises the held parameters by (seed, name); slots start at zero. `memory` is by unit, or
-  /// empty; it stays the caller's and is on the `device` where there is one (which must outlive
-  /// this); then the host keeps a mirror of all pieces.
+  /// Initialises the held parameters by (seed, name), and slots with zeros; without a seed values
+  /// are about to come from elsewhere. `memory` is by unit, or empty; it stays the caller's and is
+  /// on the `device` where there is one (which must outlive this); then the host keeps a mirror of
+  /// all pieces.
   Units(const Model& model, const ModelShape& shape, std::vector<Held> held,
-        std::vector<std::string> slots, uint64_t seed, std::vector<UnitMemory> memory,
-        Accounts& accounts, Device* device = nullptr);
+        std::vector<std::string> slots, std::optional<uint64_t> seed,
+        std::vector<UnitMemory> memory, Accounts& accounts, Device* device = nullptr);
   ~Units() override;
   Units(const Units&) = delete;
   Units& operator=(const Units&) = delete;
@@ -61,6 +63,9 @@ class Units final : public UnitValues {
   /// What this rank holds of the entries, in their order. On a device the spans are of the mirror:
   /// as of the last upload or copy_out() that has run, and until the next.
   const std::vector<StatePiece>& pieces() const { return pieces_; }
+  /// Those that this rank updates itself, without its copies of what others update: what is right
+  /// when a step was committed and new parameters have not been gathered.
+  std::vector<StatePiece> updated_pieces() const;
   /// Whether this rank holds all of every unit.
   bool whole() const;
   /// Every parameter and slot, in model order, where it holds all; spans as in pieces().

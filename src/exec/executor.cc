@@ -13,6 +13,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <mutex>
@@ -44,7 +45,8 @@ struct Executor::Impl {
         clock(clock_),
         cancel(cancel_),
         trace(trace_),
-        events(program_.events) {
+        events(program_.events),
+        ended(program_.queues.size(), 0) {
     for (const Queue& queue : program.queues) {
       for (const Instruction& i : queue.instructions) {
         TUTTI_CHECK(handlers[static_cast<int>(i.op)], "no handler for {}", op_name(i.op));
@@ -59,6 +61,7 @@ struct Executor::Impl {
   Trace* const trace;
 
   std::vector<Event> events;
+  std::vector<size_t> ended;  // by queue, written by its thread
   Signal start, done;
   std::atomic<uint64_t> round{0};
   uint64_t step = 0;            // of the round; written before the round is raised
@@ -123,6 +126,7 @@ struct Executor::Impl {
         in_handler = true;
         handlers[static_cast<int>(instruction.op)](instruction, step);
         in_handler = false;
+        ended[number] = index + 1;
         if (trace) trace->add({begin, clock.now(), step, number, index, instruction.op});
         if (instruction.signal >= 0) {
           Event& event = events[instruction.signal];
@@ -191,6 +195,7 @@ Executor::~Executor() {
 void Executor::run(uint64_t step) {
   TUTTI_CHECK(!impl_->stopped(), "an executor that has failed runs no further step");
   impl_->step = step;
+  std::fill(impl_->ended.begin(), impl_->ended.end(), 0);
   impl_->running.store(static_cast<int>(impl_->threads.size()), std::memory_order_release);
   const uint64_t now = impl_->round.fetch_add(1, std::memory_order_acq_rel) + 1;
   impl_->clock.notify(impl_->start);
@@ -199,5 +204,7 @@ void Executor::run(uint64_t step) {
   const std::lock_guard lock(impl_->failure_mutex);
   if (impl_->failure) std::rethrow_exception(impl_->failure);
 }
+
+std::vector<size_t> Executor::ended() const { return impl_->ended; }
 
 }  // namespace tutti

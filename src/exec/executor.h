@@ -6,6 +6,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "base/wait.h"
 #include "exec/trace.h"
@@ -36,6 +37,8 @@ class Executor {
   /// can only be destroyed. A wait for an event never times out by itself: the handlers' own waits
   /// have deadlines, and an event's signaller is a handler of this process.
   void run(uint64_t step);
+  /// By queue: how many of its instructions have ended in the last run.
+  std::vector<size_t> ended() const;
 
  private:
   struct Impl;

@@ -37,6 +37,11 @@ class Mixed final : public Transport {
     guarded([&] { shm_->await(peer, index, value, deadline, what); });
   }
 
+  void leave() override {
+    shm_->leave();
+    tcp_->leave();
+  }
+
   uint64_t sent_bytes(int peer) const override { return of(peer).sent_bytes(peer); }
   uint64_t dropped() const override { return shm_->dropped() + tcp_->dropped(); }
 

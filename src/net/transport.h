@@ -83,6 +83,10 @@ class Transport {
   /// error.
   virtual void await(int peer, int index, uint64_t value, Deadline deadline, std::string_view what);
 
+  /// Leaves the others, as destruction does: their waits for this rank end, and so do its own.
+  /// Windows that it sees stay readable until it is destroyed.
+  virtual void leave() = 0;
+
   /// Payload bytes sent to a peer so far (windows: bytes read from it count for the reader as
   /// received, not here).
   virtual uint64_t sent_bytes(int peer) const = 0;

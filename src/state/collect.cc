@@ -58,44 +58,53 @@ std::string title(const EntryShape& entry) {
 
 }  // namespace
 
+Holdings gather_holdings(const std::vector<EntryShape>& entries, std::span<const StatePiece> mine,
+                         Channel& channel) {
+  const Digest shapes = digest_of(entries, {});
+  std::string told(bytes_of(shapes));
+  for (const StatePiece& piece : mine) {
+    const bool fits = piece.entry < entries.size() && 0 <= piece.range.begin &&
+                      !piece.range.empty() && piece.range.end <= entries[piece.entry].size() &&
+                      static_cast<int64_t>(piece.values.size()) == piece.range.size();
+    TUTTI_CHECK(fits, "a piece [{}, {}) of {} values of entry {} of {}", piece.range.begin,
+                piece.range.end, piece.values.size(), piece.entry, entries.size());
+    told += bytes_of(Told{piece.entry, piece.range.begin, piece.range.end});
+  }
+
+  Holdings holdings(static_cast<size_t>(channel.size()));
+  const std::vector<std::string> all = gather_bytes(told, channel);
+  for (int r = 0; r < channel.size(); ++r) {
+    std::string_view rest = all[r];
+    if (take<Digest>(rest) != shapes)
+      throw Error(
+          fmt::format("rank {} and rank {} list other entries of the state: this must never happen",
+                      r, channel.rank()));
+    while (!rest.empty()) {
+      const Told piece = take<Told>(rest);
+      holdings[r].push_back({piece.entry, {piece.begin, piece.end}});
+    }
+  }
+  return holdings;
+}
+
 Collector::Collector(std::vector<EntryShape> entries, std::vector<StatePiece> mine,
                      Channel& channel)
     : entries_(std::move(entries)),
       mine_(std::move(mine)),
       channel_(channel),
       parts_(entries_.size()) {
-  const Digest shapes = digest_of(entries_, {});
-  std::string told(bytes_of(shapes));
-  for (const StatePiece& piece : mine_) {
-    const bool fits = piece.entry < entries_.size() && 0 <= piece.range.begin &&
-                      !piece.range.empty() && piece.range.end <= entries_[piece.entry].size() &&
-                      static_cast<int64_t>(piece.values.size()) == piece.range.size();
-    TUTTI_CHECK(fits, "a piece [{}, {}) of {} values of entry {} of {}", piece.range.begin,
-                piece.range.end, piece.values.size(), piece.entry, entries_.size());
-    told += bytes_of(Told{piece.entry, piece.range.begin, piece.range.end});
-  }
   for (size_t e = 0; e <= entries_.size(); ++e)
     first_piece_.push_back(static_cast<size_t>(
         std::lower_bound(mine_.begin(), mine_.end(), e,
                          [](const StatePiece& p, size_t entry) { return p.entry < entry; }) -
         mine_.begin()));
 
+  holdings_ = gather_holdings(entries_, mine_, channel_);
   // (rank, elements), by entry
   std::vector<std::vector<std::pair<int, Range>>> held(entries_.size());
-  holdings_.resize(static_cast<size_t>(channel_.size()));
-  const std::vector<std::string> all = gather_bytes(told, channel_);
-  for (int r = 0; r < channel_.size(); ++r) {
-    std::string_view rest = all[r];
-    if (take<Digest>(rest) != shapes)
-      throw Error(
-          fmt::format("rank {} and rank {} list other entries of the state: this must never happen",
-                      r, channel_.rank()));
-    while (!rest.empty()) {
-      const Told piece = take<Told>(rest);
-      held[piece.entry].emplace_back(r, Range{piece.begin, piece.end});
-      holdings_[r].push_back({piece.entry, {piece.begin, piece.end}});
-    }
-  }
+  for (size_t r = 0; r < holdings_.size(); ++r)
+    for (const Holding& holding : holdings_[r])
+      held[holding.entry].emplace_back(static_cast<int>(r), holding.range);
   for (size_t e = 0; e < entries_.size(); ++e) {
     const int64_t size = entries_[e].size();
     std::set<int64_t> borders = {0, size};
@@ -240,6 +249,13 @@ void move_values(const std::vector<Move>& moves, std::span<const StatePiece> fro
       channel.recv(move.from, std::as_writable_bytes(values_in(to, move.entry, move.range)));
     }
   }
+}
+
+void hand_over(const std::vector<EntryShape>& entries, std::span<const StatePiece> from,
+               std::span<const StatePiece> to, Channel& channel) {
+  const Holdings had = gather_holdings(entries, from, channel);
+  const Holdings wanted = gather_holdings(entries, to, channel);
+  move_values(moves(had, wanted), from, to, channel);
 }
 
 }  // namespace tutti

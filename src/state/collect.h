@@ -15,6 +15,11 @@
 
 namespace tutti {
 
+/// What every rank holds, as all of them tell each other. `entries` is the same on all ranks and
+/// `mine` are this rank's pieces of them, in order: Error naming who lists others. Collective.
+Holdings gather_holdings(const std::vector<EntryShape>& entries, std::span<const StatePiece> mine,
+                         Channel& channel);
+
 class Collector {
  public:
   /// Collective. `entries` is the same on all ranks; `mine` are this rank's pieces of them, in
@@ -56,6 +61,11 @@ class Collector {
   std::vector<size_t> first_piece_;       // [entry] into mine_; one more at the end
 };
 
+/// Hands the state over from one layout to another: `from` are the pieces that this rank has, `to`
+/// those that it is to have, in other memory; either may be none. Collective over everybody who has
+/// or takes some. Throws Error where nobody has an element that somebody takes.
+void hand_over(const std::vector<EntryShape>& entries, std::span<const StatePiece> from,
+               std::span<const StatePiece> to, Channel& channel);
 /// Moves values between two layouts of one set of ranks, as moves() says. `from` and `to` are this
 /// rank's pieces in each. Collective.
 void move_values(const std::vector<Move>& moves, std::span<const StatePiece> from,

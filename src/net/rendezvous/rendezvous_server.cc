@@ -1,9 +1,13 @@
 // The launcher's side of the rendezvous of processes. One thread serves all workers and never
-// blocks on one of them: a worker that is stopped delays nobody's deck but its own.
+// blocks on one of them: a worker that is stopped delays nobody's deck but its own. A group has one
+// open round; the server learns of a group by its first card.
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <iterator>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -28,17 +32,25 @@ struct RendezvousServer::Impl {
     Fd socket;  // closed once the worker is gone
     FrameReader reader;
     FrameWriter writer;
-    std::shared_ptr<Frame> card;  // handed in for the round that is open
-    bool answered = false;        // that the round cannot be completed
+    uint32_t latest = 0;  // the epoch of the last card that it handed in
+  };
+  /// The cards of a group's open round, by rank.
+  struct Round {
+    std::vector<std::shared_ptr<Frame>> cards;
+    std::vector<bool> answered;  // that the round cannot be completed
   };
 
   void serve();
   void serve_worker(int rank, bool readable);
   void flush(int rank);
+  bool take_card(int worker, std::shared_ptr<Frame> frame);
   void lose(int rank);
-  void deal();
+  void deal_all();
+  /// Whether the round is over.
+  bool deal(const Group& group, Round& round);
 
   std::vector<Worker> workers_;
+  std::map<Group, Round> rounds_;
   Fd epoll_, stop_;
   SystemClock clock_;
   mutable std::mutex mutex_;
@@ -95,20 +107,39 @@ void RendezvousServer::Impl::serve_worker(int rank, bool readable) {
   while (readable && worker.socket) {
     auto frame = std::make_shared<Frame>();
     FrameProgress progress = FrameProgress::kClosed;
+    bool understood = false;
     try {
       progress = worker.reader.read(worker.socket.get(), *frame);
+      if (progress == FrameProgress::kMore) understood = take_card(rank, std::move(frame));
       // a worker that cannot be understood is as good as gone, and its peers hear so
     } catch (const Error& error) {
+      progress = FrameProgress::kClosed;
       std::lock_guard lock(mutex_);
       if (fault_.empty()) fault_ = fmt::format("the launcher lost rank {}: {}", rank, error.what());
     }
     if (progress == FrameProgress::kBlocked) return;
-    if (progress == FrameProgress::kClosed || frame->kind != kCard || worker.card != nullptr)
-      return lose(rank);
-    frame->rank = rank;
-    worker.card = std::move(frame);
-    deal();
+    if (!understood) return lose(rank);
+    deal_all();
   }
+}
+
+/// Whether the worker kept to the rules: a card at a time for a group that it is in.
+bool RendezvousServer::Impl::take_card(int worker, std::shared_ptr<Frame> frame) {
+  if (frame->kind != kCard) return false;
+  const Group group = group_from(frame->group);
+  const int place = group.place_of(worker);
+  for (int member : group.members)
+    if (member < 0 || member >= static_cast<int>(workers_.size())) return false;
+  if (place < 0) return false;
+  Round& round = rounds_[group];
+  round.cards.resize(group.members.size());
+  round.answered.resize(group.members.size(), false);
+  if (round.cards[place] != nullptr) return false;
+  frame->rank = worker;
+  round.cards[place] = std::move(frame);
+  uint32_t& latest = workers_[worker].latest;
+  if (group.epoch != Group::kNoEpoch) latest = std::max(latest, group.epoch);
+  return true;
 }
 
 void RendezvousServer::Impl::flush(int rank) {
@@ -125,38 +156,48 @@ void RendezvousServer::Impl::flush(int rank) {
 
 void RendezvousServer::Impl::lose(int rank) {
   workers_[rank].socket.reset();
-  deal();
+  deal_all();
+}
+
+/// A card or a loss may end rounds of several groups: whoever went on to a later epoch will not
+/// come to those of earlier ones.
+void RendezvousServer::Impl::deal_all() {
+  for (auto round = rounds_.begin(); round != rounds_.end();)
+    round = deal(round->first, round->second) ? rounds_.erase(round) : std::next(round);
 }
 
 /// Hands out the deck when it is complete, or the bad news when it never will be.
-void RendezvousServer::Impl::deal() {
-  int missing = 0, gone = -1;
-  for (size_t r = 0; r < workers_.size(); ++r) {
-    if (workers_[r].card != nullptr) continue;
+bool RendezvousServer::Impl::deal(const Group& group, Round& round) {
+  int missing = 0, gone = -1, coming = 0;
+  for (size_t r = 0; r < group.members.size(); ++r) {
+    if (round.cards[r] != nullptr) continue;
+    const Worker& worker = workers_[group.members[r]];
+    const bool lost = !worker.socket || group.left_by(worker.latest);
     ++missing;
-    if (!workers_[r].socket && gone < 0) gone = static_cast<int>(r);
+    coming += lost ? 0 : 1;
+    if (lost && gone < 0) gone = static_cast<int>(r);
   }
-  if (missing > 0 && gone < 0) return;
+  if (missing > 0 && gone < 0) return false;
+
+  // Those that come later to a round that is lost hear of it, too, so it is kept until all have.
   std::shared_ptr<Frame> news;
   if (missing > 0) {
     news = std::make_shared<Frame>();
     news->kind = kRankLeft;
     news->rank = gone;
+    news->group = to_bytes(group);
   }
-  for (size_t r = 0; r < workers_.size(); ++r) {
-    Worker& worker = workers_[r];
-    if (news != nullptr) {
-      if (worker.card == nullptr || worker.answered) continue;
+  for (size_t r = 0; r < group.members.size(); ++r) {
+    Worker& worker = workers_[group.members[r]];
+    if (news == nullptr) {
+      for (const auto& card : round.cards) worker.writer.push(card);
+    } else if (round.cards[r] != nullptr && !round.answered[r]) {
       worker.writer.push(news);
-      worker.answered = true;
-    } else {
-      for (Worker& other : workers_) worker.writer.push(other.card);
+      round.answered[r] = true;
     }
-    flush(static_cast<int>(r));
+    flush(group.members[r]);
   }
-  if (news == nullptr) {
-    for (Worker& worker : workers_) worker.card = nullptr;
-  }
+  return news == nullptr || coming == 0;
 }
 
 RendezvousServer::RendezvousServer(std::vector<Fd> sockets)

@@ -62,7 +62,8 @@ class Inproc final : public Transport {
         cancel_(cancel),
         sent_(members_.size()) {}
 
-  ~Inproc() override {
+  ~Inproc() override { Inproc::leave(); }
+  void leave() override {
     release_all("the transport is gone");
     me().left.store(true);
     for (auto& member : members_) clock_.notify(member->signal);

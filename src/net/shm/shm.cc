@@ -71,7 +71,9 @@ class Shm final : public Streamed {
         ranks_(std::move(ranks)),
         window_(std::move(window)) {}
 
-  ~Shm() override {
+  ~Shm() override { Shm::leave(); }
+  void leave() override {
+    release_spans("the transport is gone");
     me().left.store(1, std::memory_order_seq_cst);
     for (int r = 0; r < size(); ++r) {
       if (ranks_[r].reachable()) ring_bell(r);

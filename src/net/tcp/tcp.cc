@@ -56,7 +56,8 @@ struct Peer {
 class Tcp final : public Streamed {
  public:
   Tcp(int rank, TcpMesh mesh, const Epoch& epoch, Clock& clock, const Cancel* cancel);
-  ~Tcp() override { release_spans("the transport is gone"); }
+  ~Tcp() override { Tcp::leave(); }
+  void leave() override;
   std::string name() const override { return "tcp"; }
 
  protected:
@@ -89,6 +90,13 @@ class Tcp final : public Streamed {
   std::atomic<bool> woken_{false}, stop_{false};
   std::thread thread_;
 };
+
+/// The I/O thread has ended after the first line, so sockets may be closed here.
+void Tcp::leave() {
+  release_spans("the transport is gone");
+  for (Peer& peer : peers_)
+    for (Connection& connection : peer.connections) connection.fd.reset();
+}
 
 Tcp::Tcp(int rank, TcpMesh mesh, const Epoch& epoch, Clock& clock, const Cancel* cancel)
     : Streamed(rank, static_cast<int>(mesh.sockets.size()), epoch, clock, cancel),
