@@ -1,5 +1,5 @@
-// Softmax cross-entropy. Forward keeps the log-sum-exp of a row, from which backward has the
-// probabilities with one exponential.
+// Softmax cross-entropy. Forward keeps the log-sum-exp of each row, from which backward has a
+// probability with one exponential.
 #include <cmath>
 #include <limits>
 
