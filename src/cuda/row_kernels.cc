@@ -1,3 +1,6 @@
+// Entries of the table as functions without state: each finds the current stream when it is called.
+// CurrentQueue gives its scratch back at the end of the call, while the kernels may still be
+// waiting: the pool hands it only to work that comes after them on the same stream.
 #include "cuda/row_kernels.h"
 
 #include "cuda/current_queue.h"
@@ -6,6 +9,7 @@ namespace tutti {
 
 namespace {
 
+/// Layer norm and RMS norm.
 template <class A>
 void fill_norms(KernelsFor<A>& table) {
   table.layer_norm = [](const A* x, const float* gamma, const float* beta, A* y, float* mean,
@@ -34,6 +38,7 @@ void fill_norms(KernelsFor<A>& table) {
   };
 }
 
+/// Biases and their gradients, with dropout and residual where these are fused.
 template <class A>
 void fill_biases(KernelsFor<A>& table) {
   table.add_bias = [](A* y, const float* bias, int64_t rows, int64_t cols) {
@@ -56,6 +61,7 @@ void fill_biases(KernelsFor<A>& table) {
   };
 }
 
+/// Activations and SwiGLU with their biases.
 template <class A>
 void fill_activations(KernelsFor<A>& table) {
   table.bias_activation = [](A* h, const float* bias, A* g, int64_t rows, int64_t cols,
@@ -79,6 +85,7 @@ void fill_activations(KernelsFor<A>& table) {
   };
 }
 
+/// What places tokens: embedding and rotary positions.
 template <class A>
 void fill_embeddings(KernelsFor<A>& table) {
   table.rotary = [](A* x, const float* bias, const float* angles, const RotaryShape& shape) {

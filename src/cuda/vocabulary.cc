@@ -1,3 +1,5 @@
+// The entries of table.vocabulary. As in row_kernels.cc each finds the current stream when it is
+// called; the losses of single rows are scratch.
 #include "cuda/vocabulary.h"
 
 #include "cuda/current_queue.h"
@@ -32,6 +34,8 @@ void fill_vocabulary(KernelsFor<A>& table) {
     rows::positions_backward(queue, stored(dout), stored(dx), dposition, rows, first_row, length,
                              cols, dropout);
   };
+  // The loss of slices: each slice leaves three numbers per row, and the slices' numbers
+  // are joined.
   vocabulary.statistics = [](const A* logits, const int64_t* targets, float* statistics,
                              int64_t rows, int64_t first, int64_t count) {
     launch_statistics(stored(logits), targets, statistics, rows, first, count,

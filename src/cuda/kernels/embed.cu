@@ -1,4 +1,4 @@
-// Embedding: rows of the token table, gathered, plus rows of the position table, with dropout.
+// Embedding: rows of the token table are gathered, rows of the position table added, with dropout.
 #include "cuda/kernels/columns.cuh"
 #include "cuda/kernels/mask.cuh"
 
@@ -6,6 +6,7 @@ namespace tutti::rows {
 
 namespace {
 
+/// out[row] = (token[tokens[row]] + position[row % length]) factor, computed in float32.
 template <class A, int n, bool kMasked>
 struct Embed {
   static constexpr int kLanes = n, kSums = 0;

@@ -1,7 +1,9 @@
-// Rotary positions, with the bias before them (forward) or its gradient (backward).
-//   column v of the pass, v < heads * dim / 2: the pair (i, i + dim / 2) of head h, with h, i =
-//   divmod(v, dim / 2)
-//   the columns of the pass after these: the array's columns behind the heads, which are not turned
+// Rotary positions, with the bias before them (forward) or its gradient (backward). Columns of the
+// pass are not those of the array:
+//   - Column v < heads * dim / 2 of the pass is the pair (i, i + dim / 2) of head h, where h and i
+//     are the quotient and rest of v by dim / 2.
+//   - The columns of the pass after these are the array's columns after the heads, which are not
+//     turned.
 #include "cuda/kernels/columns.cuh"
 
 namespace tutti::rows {
@@ -24,6 +26,7 @@ struct Turn {
   const float *bias, *table;
   int64_t length, dim, columns, pairs;  ///< pairs: of a row, all heads
 
+  // Each pair is one column here and two in the array.
   __device__ int64_t column_of(int64_t v) const {
     if (v >= pairs) return v + pairs;
     const Division at = divide(v, dim / 2);
@@ -55,6 +58,8 @@ struct Turn {
     A* to = x + row * columns + own.column;
     float a[n];
     input.one.get(a);
+
+    // Not turned: bias or column sum alone.
     if (!own.paired) {
 #pragma unroll
       for (int i = 0; i < n; ++i) {
@@ -67,6 +72,9 @@ struct Turn {
       if (!kBackward && bias != nullptr) store_as(to, a);
       return;
     }
+
+    // Forward turns by the angle, backward by its negative. Backward has no bias: `own`
+    // holds zeros.
     float b[n], cosine[n], sine[n];
     input.two.get(b);
     input.cosine.get(cosine);

@@ -1,5 +1,5 @@
-// SwiGLU: g = silu(gate) * up of rows (gate, up). A thread has the same columns of both halves.
-// Forward leaves h + bias in h, as activations do.
+// SwiGLU: g = silu(gate) * up for rows (gate, up). A thread has the same columns of both halves.
+// Forward leaves h + bias in h, as other activations do.
 #include "cuda/kernels/activation.cuh"
 #include "cuda/kernels/columns.cuh"
 
@@ -7,6 +7,7 @@ namespace tutti::rows {
 
 namespace {
 
+/// g = silu(gate) up after bias, h += bias.
 template <class A, int n>
 struct BiasSwiglu {
   static constexpr int kLanes = n, kSums = 0;
@@ -53,6 +54,7 @@ struct BiasSwiglu {
   }
 };
 
+/// dh = dg times the derivatives by gate and up, with its column sums. dh may be `left`.
 template <class A, int n>
 struct SwigluBackward {
   static constexpr int kLanes = n, kSums = 2;
