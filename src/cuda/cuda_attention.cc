@@ -1,3 +1,4 @@
+// Chooses between cuDNN and the own kernels, with the bias before them and its gradient after them.
 #include "cuda/cuda_attention.h"
 
 #include "base/error.h"
@@ -29,6 +30,7 @@ void attention(A* qkv, const float* bias, A* out, float* lse, float*, const Atte
   check_limits(shape);
   CurrentQueue queue;
   if (bias) rows::add_bias(queue, stored(qkv), bias, shape.batch * shape.length, shape.columns());
+
   constexpr at::ScalarType type = c10::CppTypeToScalarType<A>::value;
   if (cudnn_attends(type, shape)) return cudnn_attention(type, qkv, out, lse, shape);
   launch_attention(stored(qkv), stored(out), lse, shape, queue.stream);
@@ -49,6 +51,7 @@ void attention_backward(const A* dout, const A* qkv, const A* out, const float* 
                                 static_cast<float*>(delta), shape, queue.stream);
     }
   }
+  // Without samples dbias is written all the same, as zeros.
   if (dbias)
     rows::column_sums(queue, stored<A>(dqkv), dbias, shape.batch * shape.length, shape.columns());
 }

@@ -89,9 +89,8 @@ void make_aten_deterministic() {
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/1);
   unsetenv("NVIDIA_TF32_OVERRIDE");
 
-  // Memory is not filled for it, which would cost a pass; the kernels write what they are asked
-  // for. s // of closed handles: the pool knows its regions by stream, so they are used again ==>
-  // // Those of closed handles are used again, since the pool knows its regions by stream.
+  // In this mode ATen would also fill new memory, which costs a pass; our kernels write their
+  // results whole.
   at::Context& context = at::globalContext();
   context.setDeterministicAlgorithms(true, /*warn_only=*/false);
   context.setDeterministicFillUninitializedMemory(false);

@@ -1,3 +1,5 @@
+// The loss's entries of the table: each finds the current stream when it is called, and takes one
+// double per row as scratch, since rows are summed by a second kernel.
 #include "cuda/cuda_loss.h"
 
 #include "cuda/current_queue.h"
