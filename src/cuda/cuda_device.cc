@@ -118,7 +118,7 @@ struct Shared {
   AtenPool pool;
   cudaStream_t zeroing = nullptr;
   std::mutex mutex;
-  // of closed handles: the pool knows its regions by stream, so they are used again
+  // Streams of closed handles are used again, since the pool knows its regions by stream.
   std::vector<cudaStream_t> streams;
 };
 
@@ -242,9 +242,7 @@ class CudaDevice final : public Device {
     TUTTI_CUDA_CALL(cudaEventRecord, handle(event), handle(stream));
   }
   void wait(Stream stream, StreamEvent event, bool outside) override {
-    // While capturing, a plain wait would look for the event's record inside the captured step. s
-    // (void)cudaSetDevice(ordinal_); // a thread that only waits has set none ==>
-    // (void)cudaSetDevice(ordinal_); // a thread that only waits has set no device
+    // While capturing, a plain wait would look for the event's record inside the captured step.
     unsigned flags = cudaEventWaitDefault;
     if (outside) {
       cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -254,7 +252,7 @@ class CudaDevice final : public Device {
     TUTTI_CUDA_CALL(cudaStreamWaitEvent, handle(stream), handle(event), flags);
   }
   bool done(StreamEvent event) const override {
-    (void)cudaSetDevice(ordinal_);  // a thread that only waits has set none
+    (void)cudaSetDevice(ordinal_);  // a thread that only waits has set no device
     const cudaError_t error = cudaEventQuery(handle(event));
     if (error == cudaErrorNotReady) {
       // "Not ready" is an answer, not an error that a later call should find.

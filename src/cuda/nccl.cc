@@ -289,13 +289,12 @@ class NcclGroup final : public DeviceGroup {
     return state == ncclSuccess;
   }
 
-  /// Runs a call that may block on a thread of its own, and leaves the thread behind after
-  /// kTeardown. s // whatever it says: nothing of the group is used again ==> // Its result does
-  /// not matter: nothing of the group is used again.
+  /// Runs a call that may block on a thread of its own, and leaves the thread behind
+  /// after kTeardown.
   void run_aside(ncclResult_t (*call)(ncclComm_t), ncclComm_t comm) {
     auto done = std::make_shared<std::atomic<bool>>(false);
     std::thread thread([=, device = device_] {
-      // whatever it says: nothing of the group is used again
+      // Its result does not matter: nothing of the group is used again.
       if (cudaSetDevice(device) == cudaSuccess) call(comm);
       done->store(true);
     });

@@ -1,7 +1,8 @@
 // The optimizers' updates, one block per chunk. Element by element they are the operations of
 // src/optim/*.simd.cc, in the same order, each rounded correctly, with FMA where those have it: the
 // same bits as on the CPU. LAMB takes three launches: moments and norms by chunk; trust ratios by
-// parameter; the step.
+// parameter; the step. Its trust ratios are the exception: chunks are added in double and the ratio
+// is rounded to float, where the CPU adds them exactly and rounds later.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -26,12 +27,11 @@ struct Gradient {
   }
 };
 
-/// One chunk: where its elements are, its role, and how its new values are kept. s float *first,
-/// *second; // slots ==> float *first, *second; // the optimizer's slots
+/// One chunk: where its elements are, its role, and how its new values are kept.
 struct Chunk {
   float* p;
   const float* g;
-  float *first, *second;  // slots
+  float *first, *second;  // the optimizer's slots, or null
   void* low;
   int64_t at;
   int size;
