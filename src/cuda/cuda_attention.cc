@@ -28,6 +28,8 @@ template <class A>
 void attention(A* qkv, const float* bias, A* out, float* lse, float*, const AttentionShape& shape) {
   if (empty(shape)) return;
   check_limits(shape);
+
+  // The bias stays in qkv, since backward reads q, k and v with it.
   CurrentQueue queue;
   if (bias) rows::add_bias(queue, stored(qkv), bias, shape.batch * shape.length, shape.columns());
 
@@ -46,6 +48,7 @@ void attention_backward(const A* dout, const A* qkv, const A* out, const float* 
     if (cudnn_attends(type, shape)) {
       cudnn_attention_backward(type, dout, qkv, out, lse, dqkv, shape);
     } else {
+      // delta: one float per head and query.
       void* const delta = queue.take(shape.batch * shape.heads * shape.length * sizeof(float));
       launch_attention_backward(stored(dout), stored(qkv), stored(out), lse, stored(dqkv),
                                 static_cast<float*>(delta), shape, queue.stream);

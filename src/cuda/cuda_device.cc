@@ -127,6 +127,7 @@ struct Shared {
 Shared& shared(int ordinal) {
   static std::mutex mutex;
   static Shared* one = nullptr;
+  // The first open decides the GPU; two threads could open it at once.
   const std::lock_guard lock(mutex);
   if (one == nullptr) {
     const int count = cuda_device_count();
@@ -137,6 +138,7 @@ Shared& shared(int ordinal) {
     if (const std::string fault = why_unsuited(info); !fault.empty()) throw Error(fault);
     one = new Shared(info);
   }
+
   if (one->info.ordinal != ordinal) {
     throw Error(fmt::format("this process has opened GPU {}; GPU {} needs a process of its own",
                             one->info.ordinal, ordinal));

@@ -115,10 +115,13 @@ void fill_matmul(KernelsFor<A>& table) {
   table.matmul.tn = [](const A* a, const A* b, float* c, int64_t m, int64_t n, int64_t k, float*) {
     product(a, true, b, false, c, m, n, k);
   };
+
+  // The same products with float32 results: the type of c is all that differs.
   table.matmul.nt_sums = [](const A* a, const A* b, float* c, int64_t m, int64_t n, int64_t k,
                             float*) { product(a, false, b, true, c, m, n, k); };
   table.matmul.nn_sums = [](const A* a, const A* b, float* c, int64_t m, int64_t n, int64_t k,
                             float*) { product(a, false, b, false, c, m, n, k); };
+
   table.matmul.work = [](int64_t, int64_t, int64_t) -> int64_t { return 0; };
   table.fused = {linear<A>, linear_activation<A>, linear_activation_backward<A>};
 }

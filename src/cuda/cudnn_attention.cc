@@ -143,6 +143,7 @@ std::unique_ptr<Plan> build(const Key& key, cudnnHandle_t handle) {
 
   // A right bound of 0 from the diagonal is the causal mask.
   if (!key.backward) {
+    // Forward keeps the statistics (lse) that backward computes the probabilities from.
     const auto [out, stats] =
         graph.sdpa(q, k, v,
                    fe::graph::SDPA_attributes()
@@ -154,6 +155,7 @@ std::unique_ptr<Plan> build(const Key& key, cudnnHandle_t handle) {
     make_output(out, out_like);
     make_output(stats, statistics(s));
   } else {
+    // Without the deterministic algorithm dq would be added by atomics, in any order.
     const Tensor out = graph.tensor(out_like), stats = graph.tensor(statistics(s));
     const Tensor dout = graph.tensor(packed("dout", kDout, s, s.heads, width));
     const auto [dq, dk, dv] =
@@ -164,6 +166,7 @@ std::unique_ptr<Plan> build(const Key& key, cudnnHandle_t handle) {
                                 .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
                                 .set_diagonal_band_right_bound(0)
                                 .set_deterministic_algorithm(true));
+
     make_output(dq, packed("dq", kDq, s, s.heads, columns));
     make_output(dk, packed("dk", kDk, s, s.kv_heads, columns));
     make_output(dv, packed("dv", kDv, s, s.kv_heads, columns));

@@ -43,12 +43,14 @@ struct RandomArrays {
         c(values(p.out, p.m * p.n)),
         bias(values(p.out, p.n)),
         like_c(values(p.out, p.residual || p.epilogue > LtEpilogue::kBias ? p.m * p.n : 0)) {
+    // Only what the product's epilogue and residual read is named.
     arrays = {a.data_ptr(), b.data_ptr(), c.data_ptr()};
     if (p.epilogue == LtEpilogue::kBias || p.epilogue == LtEpilogue::kBiasGelu)
       arrays.bias = bias.data_ptr();
     if (p.epilogue > LtEpilogue::kBias) arrays.aux = like_c.data_ptr();
     if (p.residual) arrays.residual = like_c.data_ptr();
   }
+
   static at::Tensor values(at::ScalarType type, int64_t count) {
     return at::randn(
         {count}, at::TensorOptions().device(at::kCUDA, c10::cuda::current_device()).dtype(type));

@@ -169,13 +169,16 @@ class NcclGroup final : public DeviceGroup {
   void exchange(Stream stream, std::span<const DeviceSend> sends,
                 std::span<const DeviceReceive> receives) override {
     put("nccl exchange", [&] {
-      const ncclResult_t started = nccl_.group_start();
       // A group of messages starts as one, so no order of sends and receives can block.
+      const ncclResult_t started = nccl_.group_start();
       if (started != ncclSuccess) return started;
+
       ncclResult_t worst = ncclSuccess;
       const auto note = [&](ncclResult_t result) {
         if (going(worst) && !going(result)) worst = result;
       };
+
+      // Empty messages are left out on both sides.
       for (const DeviceSend& s : sends) {
         if (s.bytes > 0 && going(worst))
           note(nccl_.send(s.from, s.bytes, ncclUint8, s.peer, comm_, of(stream)));

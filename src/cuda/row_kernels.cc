@@ -17,6 +17,7 @@ void fill_norms(KernelsFor<A>& table) {
     CurrentQueue queue;
     rows::layer_norm(queue, stored(x), gamma, beta, stored(y), mean, rstd, rows, cols, eps);
   };
+
   table.layer_norm_backward = [](const A* dy, const A* x, const float* mean, const float* rstd,
                                  const float* gamma, const A* residual, A* dx, float* dgamma,
                                  float* dbeta, int64_t rows, int64_t cols) {
@@ -24,11 +25,13 @@ void fill_norms(KernelsFor<A>& table) {
     rows::layer_norm_backward(queue, stored(dy), stored(x), mean, rstd, gamma, stored(residual),
                               stored(dx), dgamma, dbeta, rows, cols);
   };
+
   table.rms_norm = [](const A* x, const float* gamma, A* y, float* rstd, int64_t rows, int64_t cols,
                       float eps) {
     CurrentQueue queue;
     rows::rms_norm(queue, stored(x), gamma, stored(y), rstd, rows, cols, eps);
   };
+
   table.rms_norm_backward = [](const A* dy, const A* x, const float* rstd, const float* gamma,
                                const A* residual, A* dx, float* dgamma, int64_t rows,
                                int64_t cols) {
@@ -49,11 +52,13 @@ void fill_biases(KernelsFor<A>& table) {
     CurrentQueue queue;
     rows::column_sums(queue, stored(x), sums, rows, cols);
   };
+
   table.bias_residual = [](const A* y, const float* bias, const A* x, A* out, int64_t rows,
                            int64_t cols, const Dropout* dropout) {
     CurrentQueue queue;
     rows::bias_residual(queue, stored(y), bias, stored(x), stored(out), rows, cols, dropout);
   };
+
   table.dropout_backward = [](const A* dy, A* out, float* sums, int64_t rows, int64_t cols,
                               const Dropout* dropout) {
     CurrentQueue queue;
@@ -69,15 +74,18 @@ void fill_activations(KernelsFor<A>& table) {
     CurrentQueue queue;
     rows::bias_activation(queue, stored(h), bias, stored(g), rows, cols, kind);
   };
+
   table.activation_backward = [](const A* dg, const A* left, A* dh, float* dbias, int64_t rows,
                                  int64_t cols, Activation kind) {
     CurrentQueue queue;
     rows::activation_backward(queue, stored(dg), stored(left), stored(dh), dbias, rows, cols, kind);
   };
+
   table.bias_swiglu = [](A* h, const float* bias, A* g, int64_t rows, int64_t cols) {
     CurrentQueue queue;
     rows::bias_swiglu(queue, stored(h), bias, stored(g), rows, cols);
   };
+
   table.swiglu_backward = [](const A* dg, const A* left, A* dh, float* dbias, int64_t rows,
                              int64_t cols) {
     CurrentQueue queue;
@@ -92,15 +100,18 @@ void fill_embeddings(KernelsFor<A>& table) {
     CurrentQueue queue;
     rows::rotary(queue, stored(x), bias, angles, shape);
   };
+
   table.rotary_backward = [](A* dx, const float* angles, float* dbias, const RotaryShape& shape) {
     CurrentQueue queue;
     rows::rotary_backward(queue, stored(dx), angles, dbias, shape);
   };
+
   table.embed = [](const int64_t* tokens, const float* token, const float* position, A* out,
                    int64_t rows, int64_t length, int64_t cols, const Dropout* dropout) {
     CurrentQueue queue;
     rows::embed(queue, tokens, token, position, stored(out), rows, length, cols, dropout);
   };
+
   table.embed_backward = [](const int64_t* tokens, const A* dout, float* dtoken, float* dposition,
                             int64_t rows, int64_t length, int64_t vocab, int64_t cols,
                             const Dropout* dropout) {

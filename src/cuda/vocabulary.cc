@@ -15,11 +15,13 @@ void fill_vocabulary(KernelsFor<A>& table) {
     CurrentQueue queue;
     rows::embed_slice(queue, tokens, rows_of_tokens, out, rows, cols, first, count);
   };
+
   vocabulary.embed_backward = [](const int64_t* tokens, const A* dout, float* dtable, int64_t rows,
                                  int64_t cols, int64_t first, int64_t count) {
     CurrentQueue queue;
     rows::embed_slice_backward(queue, tokens, stored(dout), dtable, rows, cols, first, count);
   };
+
   vocabulary.positions = [](const A* x, const float* position, A* out, int64_t rows,
                             int64_t first_row, int64_t length, int64_t cols,
                             const Dropout* dropout) {
@@ -27,6 +29,7 @@ void fill_vocabulary(KernelsFor<A>& table) {
     rows::positions(queue, stored(x), position, stored(out), rows, first_row, length, cols,
                     dropout);
   };
+
   vocabulary.positions_backward = [](const A* dout, A* dx, float* dposition, int64_t rows,
                                      int64_t first_row, int64_t length, int64_t cols,
                                      const Dropout* dropout) {
@@ -41,6 +44,7 @@ void fill_vocabulary(KernelsFor<A>& table) {
     launch_statistics(stored(logits), targets, statistics, rows, first, count,
                       c10::cuda::getCurrentCUDAStream());
   };
+
   vocabulary.cross_entropy = [](const float* statistics, const int64_t* targets, float* lse,
                                 double* result, int64_t rows, int64_t slices) {
     CurrentQueue queue;
@@ -48,6 +52,7 @@ void fill_vocabulary(KernelsFor<A>& table) {
     launch_joined_cross_entropy(statistics, targets, lse, static_cast<double*>(losses), result,
                                 rows, slices, queue.stream);
   };
+
   vocabulary.cross_entropy_backward = [](const A* logits, const int64_t* targets, const float* lse,
                                          const double* scale, A* dlogits, int64_t rows,
                                          int64_t first, int64_t count) {

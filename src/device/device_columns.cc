@@ -45,6 +45,7 @@ DeviceColumns DeviceColumns::scatter(const Members& members, const std::vector<f
   TUTTI_CHECK(static_cast<int64_t>(sums.size()) == mine.size() && parts.size() == sums.size(),
               "{} sums and {} parts of {} columns", sums.size(), parts.size(), mine.size());
   TUTTI_CHECK(floats % columns == 0, "{} floats in {} parts", floats, columns);
+
   const int64_t part = floats / columns;
   const auto sum_of = [&](int64_t column) {
     return sums[static_cast<size_t>(column - mine.begin)];

@@ -107,6 +107,7 @@ std::vector<DeviceSum::Part> DeviceSum::take(const UnitSum& unit, int rank, Rang
   for (const SumSource& source : unit.sources) {
     Part& part = parts.emplace_back(Part{overlap(slice, source.to), position, {}});
     position += part.floats.size();
+
     for (const SumSource::Term& term : source.terms) {
       if (part.floats.empty()) continue;
       if (term.rank == rank) {
@@ -147,11 +148,14 @@ void DeviceSum::add(const LevelSum& sum, const std::vector<const Part*>& parts, 
            (piece.begin - part.floats.begin);
   };
   PlacedFold fold{at_level(sum.level, *parts.at(0)), {}, {}, piece.size()};
+
   for (const Part* part : parts)
     for (int term : sum.terms)
       fold.terms.push_back(term < 0 ? at_level(-1 - term, *part)
                                     : part->terms.at(static_cast<size_t>(term)) +
                                           (piece.begin - part->floats.begin));
+
+  // The order of one source's terms is repeated for each source; then the sources are joined.
   std::vector<FoldStep> order;
   for (const auto& [left, right] : sum.order) order.push_back({left, right});
   fold.order = fold_order_of_groups(order, static_cast<int>(sum.terms.size()),

@@ -97,6 +97,7 @@ std::vector<DeviceInfo> from_text(const std::string& text) {
     info.multiprocessors = d.at("multiprocessors");
     info.total_bytes = d.at("total");
     info.free_bytes = d.at("free");
+
     info.driver = d.at("driver");
     info.runtime = d.at("runtime");
     info.cudnn = d.at("cudnn");

@@ -95,6 +95,7 @@ class Sgd final : public Fused {
   std::vector<std::string> slots() const override {
     return config_.momentum == 0 ? std::vector<std::string>{} : std::vector<std::string>{"m"};
   }
+
   void update(float* parameters, const float* gradients, std::span<float* const> slots, int64_t n,
               const StepScalars& scalars) const override {
     check(slots);
@@ -102,6 +103,7 @@ class Sgd final : public Fused {
     kernels_.sgd(parameters, gradients, slots.empty() ? nullptr : slots[0], n, s.plain, s.momentum,
                  config_.nesterov);
   }
+
   UpdateScalars scalars(const StepScalars& scalars) const override {
     UpdateScalars s = Fused::scalars(scalars);
     if (config_.momentum != 0) s.momentum = scalars.step == 0 ? Momentum::kFirst : Momentum::kNext;
@@ -109,7 +111,7 @@ class Sgd final : public Fused {
   }
 };
 
-/// adagrad without decay of the rate: plain scalars alone.
+/// The plain scalars are all it needs.
 class Adagrad final : public Fused {
  public:
   using Fused::Fused;

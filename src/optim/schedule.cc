@@ -127,11 +127,13 @@ Watched watched_from(const std::string& text) {
     if (!std::string_view(at, static_cast<size_t>(end - at)).starts_with(expected)) throw bad();
     at += expected.size();
   };
+
   const auto whole = [&](int64_t& value) {
     const auto [next, error] = std::from_chars(at, end, value);
     if (error != std::errc()) throw bad();
     at = next;
   };
+
   const auto real = [&](double& value) {
     const bool negative = at != end && *at == '-';
     if (negative) ++at;

@@ -30,6 +30,7 @@ struct BiasActivation {
     input.load(h + row * cols + column);
     return input;
   }
+
   __device__ void run(const Input& input, const Own& own, int64_t row, int64_t column,
                       const float (&)[n], float (&)[1][n]) const {
     float values[n];
@@ -63,6 +64,7 @@ struct ActivationBackward {
     input.left.load(left + row * cols + column);
     return input;
   }
+
   __device__ void run(const Input& input, const Own&, int64_t row, int64_t column,
                       const float (&)[n], float (&sums)[1][n]) const {
     float values[n], before[n];
@@ -75,6 +77,7 @@ struct ActivationBackward {
     }
     store_as(dh + row * cols + column, values);
   }
+
   __device__ int64_t place(int, int64_t column) const { return column; }
 };
 

@@ -31,6 +31,7 @@ __device__ float polynomial(float x, const float (&c)[n]) {
   return y;
 }
 
+/// x Phi(x), with the tail of Phi from a polynomial.
 template <bool fast>
 __device__ Value gelu(float x) {
   constexpr float q[] = {-1.73907474e-05f, 0.169501338f,   0.168280685f, 0.159050483f,
@@ -43,6 +44,7 @@ __device__ Value gelu(float x) {
   return {x * phi, fmaf(x * 0.398942280f, e, phi)};
 }
 
+/// x s(2u), as GPT-2 approximates GELU.
 template <bool fast>
 __device__ Value gelu_tanh(float x) {
   const float xx = x * x;
@@ -90,6 +92,7 @@ __device__ Value elu(float x) {
   return {x > 0 ? x : below, x > 0 ? 1.0f : e};
 }
 
+/// The activation `kind` of x, chosen when the kernel is compiled.
 template <Activation kind, bool fast>
 __device__ Value activated(float x) {
   if constexpr (kind == Activation::kGelu) return gelu<fast>(x);
@@ -122,6 +125,7 @@ void with_activation(Activation kind, Body&& body) {
       return as.template operator()<Activation::kRelu>();
     case Activation::kSilu:
       return as.template operator()<Activation::kSilu>();
+
     case Activation::kTanh:
       return as.template operator()<Activation::kTanh>();
     case Activation::kSigmoid:

@@ -83,6 +83,8 @@ __device__ void product(const float* a, const float* b, float (&c)[Tile<D>::i][T
 #pragma unroll
     for (int j = 0; j < I; ++j) c[i][j] = 0;
   }
+
+  // An element is one chain of FMAs over d, four steps per load.
 #pragma unroll 4
   for (int d = 0; d < D; d += 4) {
     float4 left[I], right[I];
@@ -110,6 +112,7 @@ __device__ void accumulate(const float* square, const float* b, float (&c)[Tile<
                            int y, int x) {
   constexpr int I = Tile<D>::i, J = Tile<D>::j;
   for (int k = 0; k < Tile<D>::rows; k += 4) {
+    // Four columns of the square at a time; an element is one chain of FMAs over k.
     float left[I][4];
 #pragma unroll
     for (int i = 0; i < I; ++i) {
@@ -202,6 +205,7 @@ __global__ void __launch_bounds__(kThreads)
       // Key 0 is in the first tile and seen by every row, so the maximum is finite from then on,
       // and exp2f(-infinity - grown) drops the empty start.
       grown = row_max(grown);
+
       const float keep = exp2f(top[i] - grown);
       float added = 0;
 #pragma unroll
@@ -210,6 +214,8 @@ __global__ void __launch_bounds__(kThreads)
         p[(y + 16 * i) * Tile<D>::square_pitch + x + 16 * j] = e;
         added += e;
       }
+
+      // Sum and output so far are brought to the new maximum.
       sum[i] = sum[i] * keep + row_sum(added);
       top[i] = grown;
 #pragma unroll
@@ -261,6 +267,7 @@ __device__ void probabilities(float (&s)[Tile<D>::i][Tile<D>::i],
 #pragma unroll
   for (int i = 0; i < Tile<D>::i; ++i) {
     const int row = first_query + y + 16 * i;
+    // Rows past the end are filled up with zeros and must not add anything.
     const bool inside = row < layout.length;
     const float row_lse = inside ? lse[row] * kLog2e : 0.f, row_delta = inside ? delta[row] : 0.f;
 #pragma unroll

@@ -5,8 +5,9 @@
 //   - The sum of a chunk adds each warp's rows in order, then the warps in order. Chunk, row and
 //     warp depend on the shape and A alone, so packs and single elements (kLanes = 1) give the same
 //     bits.
+//
 // A Pass is a value with
-//   kLanes, kSums   columns of a thread; sums over rows that it wants of each
+//   kLanes, kSums   columns of a thread; how many sums over rows it makes of each
 //   Own, Input      what a thread keeps of its columns; what it reads of one row
 //   own(column), load(row, column, own)
 //   run(input, own, row, column, factors, sums)   computes, stores, adds to sums[kSums][kLanes]

@@ -71,6 +71,8 @@ struct Pack {
       if (i < count) to[i] = elements[i];
     }
   }
+
+  // Kernels compute in float32: elements are widened after a load and rounded before a store.
   __device__ void get(float (&to)[n]) const {
     A elements[n];
     std::memcpy(elements, pieces, sizeof(pieces));

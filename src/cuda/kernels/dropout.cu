@@ -35,6 +35,7 @@ struct BiasResidual {
     input.x.load(x + row * cols + column);
     return input;
   }
+
   __device__ void run(const Input& input, const Own& own, int64_t row, int64_t column,
                       const float (&factors)[n], float (&)[1][n]) const {
     float sums[n], residual[n];
@@ -65,6 +66,7 @@ struct DropoutBackward {
     input.load(dy + row * cols + column);
     return input;
   }
+
   __device__ void run(const Input& input, const Own&, int64_t row, int64_t column,
                       const float (&factors)[n], float (&sums)[1][n]) const {
     float values[n];

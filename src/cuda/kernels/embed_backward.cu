@@ -41,6 +41,7 @@ __device__ void add_rows(const Source<A>& source, Drawn& drawn, bool masked, int
       rows[i] = k + i < count ? row_of(k + i) : 0;
       if (inside && k + i < count) packs[i].load(source.dout + rows[i] * source.cols + column);
     }
+
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       if (k + i >= count) break;
@@ -226,6 +227,7 @@ void embed_backward(Queue& queue, const int64_t* tokens, const A* dout, float* d
   if (cols == 0) return;
   const Source<A> source{dout, rows, cols};
   constexpr int n = kVector<A>;
+
   const auto with = [&](const auto& mask) {
     if (whole_packs<A>(cols, {dout, dtoken, dposition})) {
       launch<n>(queue, mask, tokens, source, dtoken, dposition, length, vocab);
@@ -233,6 +235,7 @@ void embed_backward(Queue& queue, const int64_t* tokens, const A* dout, float* d
       launch<1>(queue, mask, tokens, source, dtoken, dposition, length, vocab);
     }
   };
+
   if (is_off(dropout)) {
     with(NoMask{});
   } else {

@@ -411,6 +411,7 @@ void launch_cross_entropy_in_place(A* logits, const int64_t* targets, const doub
         logits, targets, scale, losses, rows, cols);
     check_launch("cross_entropy_in_place");
   } else if (rows > 0) {
+    // Rows that are short, long or not aligned are read twice.
     with_threads(cols, [&]<class Threads>(Threads) {
       row_losses_and_gradients<A, Threads::value>
           <<<static_cast<unsigned>(rows), Threads::value, 0, stream>>>(logits, targets, scale,
@@ -418,6 +419,7 @@ void launch_cross_entropy_in_place(A* logits, const int64_t* targets, const doub
     });
     check_launch("cross_entropy_in_place");
   }
+
   sum_losses<<<1, kSumThreads, 0, stream>>>(losses, targets, result, rows, cols);
   check_launch("cross_entropy's sum");
 }

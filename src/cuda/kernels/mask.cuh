@@ -48,6 +48,8 @@ struct KeyedMask {
         keys(dropout.keys),
         threshold(static_cast<uint32_t>(dropout.rate * 0x1p32)),
         scale(static_cast<float>(1 / (1 - dropout.rate))) {
+    // Seed and purpose are those of the whole job, so the first of philox_stream's two draws is
+    // made here.
     const auto words =
         philox_raw({static_cast<uint32_t>(dropout.seed), static_cast<uint32_t>(dropout.seed >> 32),
                     static_cast<uint32_t>(Purpose::kDropout), 0},

@@ -56,6 +56,7 @@ __global__ void __launch_bounds__(L::kBlock)
       x[p].get(v);
       // Past the row's end d and gamma are zero.
       load_values<whole>(gamma, args.gamma, column, cols);
+
 #pragma unroll
       for (int i = 0; i < n; ++i) {
         const float normal = (v[i] - mean) * rstd, g = d[i] * gamma[i];
@@ -95,6 +96,7 @@ __global__ void __launch_bounds__(L::kBlock)
     // of its own; else the four warps have the same columns, and their sums are added in order.
     constexpr int kStride = kWarp * n;  // columns of a warp's packs of one index
     __shared__ float of_slots[L::kRows > 1 ? L::kRows : 1][L::kRows > 1 ? kHeld * kStride : 1];
+
 #pragma unroll
     for (int s = 0; s < kSums; ++s) {
       float* out = partials + blockIdx.x * width + s * cols;
@@ -106,6 +108,7 @@ __global__ void __launch_bounds__(L::kBlock)
           }
         });
       } else {
+        // For each element the warp's threads are adjacent, so there are no bank conflicts.
 #pragma unroll
         for (int p = 0; p < kHeld; ++p) {
 #pragma unroll
@@ -147,6 +150,7 @@ struct NormSums {
     input.rstd = args.rstd[row];
     return input;
   }
+
   __device__ void run(const Input& input, const Own&, int64_t, int64_t, const float (&)[n],
                       float (&sums)[kSums][n]) const {
     float d[n], v[n];
@@ -158,6 +162,7 @@ struct NormSums {
       if constexpr (centred) sums[1][i] += d[i];
     }
   }
+
   __device__ int64_t place(int sum, int64_t column) const { return sum * args.cols + column; }
 };
 

@@ -83,6 +83,7 @@ struct AddBias {
     input.load(y + row * cols + column);
     return input;
   }
+
   __device__ void run(const Input& input, const Own& own, int64_t row, int64_t column,
                       const float (&)[n], float (&)[1][n]) const {
     float values[n];

@@ -273,6 +273,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
+/// One instance per optimizer, so that a kernel holds only its own rule.
 template <UpdateKind kKind>
 void launch(const UpdateArguments& a, unsigned blocks, cudaStream_t stream) {
   update_kernel<kKind><<<blocks, kThreads, 0, stream>>>(a);
@@ -282,7 +283,9 @@ void launch(const UpdateArguments& a, unsigned blocks, cudaStream_t stream) {
 
 void launch_update(Stream stream, const UpdateArguments& a) {
   const auto on = static_cast<cudaStream_t>(stream.handle);
+
   const auto blocks = static_cast<unsigned>(a.chunk_count);
+
   switch (a.kind) {
     case UpdateKind::kSgd:
       launch<UpdateKind::kSgd>(a, blocks, on);
@@ -302,6 +305,7 @@ void launch_update(Stream stream, const UpdateArguments& a) {
     case UpdateKind::kLion:
       launch<UpdateKind::kLion>(a, blocks, on);
       break;
+
     case UpdateKind::kLamb:
       // The three depend on each other; the stream keeps their order.
       lamb_measure_kernel<<<blocks, kThreads, 0, on>>>(a);

@@ -29,6 +29,7 @@ struct EmbedSlice {
     if (input.inside) input.values.load(table + token * cols + column);
     return input;
   }
+
   __device__ void run(const Input& input, const Own&, int64_t row, int64_t column,
                       const float (&)[n], float (&)[1][n]) const {
     float values[n] = {};
@@ -59,6 +60,7 @@ struct AddPositions {
       input.position.load(position + divide(first_row + row, length).rest * cols + column);
     return input;
   }
+
   __device__ void run(const Input& input, const Own&, int64_t row, int64_t column,
                       const float (&factors)[n], float (&)[1][n]) const {
     float values[n], places[n] = {};

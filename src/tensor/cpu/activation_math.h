@@ -116,6 +116,7 @@ inline __attribute__((always_inline)) void with_activation(Activation kind, Body
       return body(Relu{});
     case Activation::kSilu:
       return body(Silu{});
+
     case Activation::kTanh:
       return body(Tanh{});
     case Activation::kSigmoid:

@@ -82,6 +82,7 @@ void add_bias(float* y, const float* bias, int64_t rows, int64_t cols) {
   }
 }
 
+// Rows are added one after the other, so a column's sum is one chain.
 void column_sums(const float* x, float* sums, int64_t rows, int64_t cols) {
   clear(sums, cols);
   for (int64_t r = 0; r < rows; ++r, x += cols) {

@@ -36,11 +36,13 @@ struct Scratch {
         dim(dim_),
         padded(round_up(dim_, kWidth)),
         cols(round_up(length_, kPanel)) {
+    // Arrays begin on cache lines if `work` does.
     const auto take = [&](int64_t n) {
       float* at = work == nullptr ? nullptr : work + floats;
       floats += round_up(n, 16);
       return at;
     };
+
     keys_t = take(cols * dim);
     values_t = take(cols * dim);
     queries = take(length * padded);
@@ -133,6 +135,7 @@ void key_tile(const Scratch& w, const float* x, const float* y, float* sums, int
             tile.c[r][n] = load(sums + (j0 + r) * w.padded + c + n * kWidth);
         }
       }
+
       tile.multiply(x + (from - i0) * w.cols + j0, 1, w.cols, y + from * w.padded + c, w.padded,
                     to - from);
 #pragma clang loop unroll(full)

@@ -59,6 +59,7 @@ void pack(const float* y, const Affine* affine, Activation act, float* padded, i
   });
 }
 
+// The only pass that changes the layout: images come as planes, one per channel.
 void pack_planes(const float* image, float* padded, int64_t height, int64_t width,
                  int64_t channels) {
   const int64_t pitch = (width + 2) * channels;
@@ -70,6 +71,7 @@ void pack_planes(const float* image, float* padded, int64_t height, int64_t widt
   }
 }
 
+// dy = a d + (b (y - mean) + c), as NormGradient has it.
 void norm_backward(const float* d, const float* y, NormGradient g, float* padded, int64_t height,
                    int64_t width, int64_t channels) {
   fill(padded, height, width, channels, [&](int64_t i, int64_t c, auto lanes) {
@@ -111,6 +113,7 @@ void join(const float* y, Affine affine, const Shortcut& shortcut, Activation ac
   });
 }
 
+// Global mean pooling, and its gradient: each pixel gets its share.
 void average(const float* x, float* out, int64_t pixels, int64_t channels) {
   pixel_sums<1>(pixels, channels, out, [&](int64_t p, int64_t c, auto lanes, F* sum) {
     sum[0] = lanes.load(x + p * channels + c);

@@ -107,6 +107,7 @@ inline void transpose8(const float* x, int64_t stride, float* out, int64_t out_s
     r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
     r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xEE);
   }
+
   for (int i = 0; i < 4; ++i) {
     _mm256_storeu_ps(out + i * out_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
     _mm256_storeu_ps(out + (i + 4) * out_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
