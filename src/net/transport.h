@@ -6,9 +6,10 @@
 //              equal tag between the same two ranks are matched in order. A peer is never the rank
 //              itself. Spans must stay alive and untouched until wait returns or throws. A receive
 //              that is posted before the bytes arrive gets them without a further copy.
-//   windows    memory that the other ranks of the host can read (never write). flag(i) is a counter
-//              of the owner's that the others can wait for. Where there is no window (tcp),
-//              window() is empty and peers go through messages.
+//   windows    memory that the other ranks of the host can read and never write: one-sided reads,
+//              as with MPI's windows. Alongside it, every rank has counters that it raises and the
+//              others can wait for. Where there is no window (tcp), window() is empty and peers
+//              exchange messages.
 //   failure    wait throws CommError at the deadline, when the peer's connection is lost, or when
 //              the run is cancelled, naming peer, tag and time waited. After a throw the transport
 //              can only be destroyed, no span is touched any more, and every other wait throws too.
@@ -50,8 +51,9 @@ struct Ticket {
   uint64_t id = 0;
 };
 
-/// Memory of a rank that others may read through its transport. It lives as long as somebody holds
-/// it: what it has outlives the transport that it was made for, and a later one may show it again.
+/// Memory of a rank that others may read through its transport. It exists as long as somebody holds
+/// it, so its contents outlive the transport that it was made for, and a later transport may show
+/// it again.
 class Window {
  public:
   virtual ~Window() = default;
@@ -69,10 +71,10 @@ class Transport {
   virtual Ticket post_recv(int peer, Tag tag, std::span<std::byte> bytes) = 0;
   virtual void wait(Ticket ticket, Deadline deadline) = 0;
 
-  /// My window, writable by me alone; empty where the transport has none. Page-aligned, zero when
-  /// it is made.
+  /// My window, which I alone can write; empty where the transport has none. It is page-aligned,
+  /// and zero when it is made.
   virtual std::span<std::byte> window() { return {}; }
-  /// ... to be kept beyond the transport.
+  /// The same window, to be kept longer than the transport.
   virtual std::shared_ptr<Window> held_window() { return nullptr; }
   /// A peer's window for reading (mine too); empty where it cannot be reached.
   virtual std::span<const std::byte> window_of(int /*peer*/) const { return {}; }
@@ -83,13 +85,13 @@ class Transport {
   /// error.
   virtual void await(int peer, int index, uint64_t value, Deadline deadline, std::string_view what);
 
-  /// Payload bytes sent to a peer so far (windows: bytes read from it count for the reader as
-  /// received, not here).
+  /// Payload bytes of the messages sent to a peer so far. What a peer reads in my window is not
+  /// counted.
   virtual uint64_t sent_bytes(int peer) const = 0;
   /// Messages dropped because they belonged to another run, epoch or plan.
   virtual uint64_t dropped() const = 0;
 
-  static constexpr int kFlags = 4096;
+  static constexpr int kFlags = 4096;  ///< counters per rank
 };
 
 }  // namespace tutti

@@ -1,4 +1,5 @@
-// A frame is a head, to whose first byte the descriptors are attached, and its bytes.
+// A frame on the socket is a head and its bytes. Its descriptors are attached to the first byte of
+// the head (SCM_RIGHTS), so they have arrived once the head has.
 #include "net/rendezvous/frames.h"
 
 #include <sys/socket.h>
@@ -14,11 +15,13 @@ namespace tutti {
 namespace {
 
 constexpr uint32_t kMagic = 0x54545246;
-constexpr size_t kMaxFds = 64;
+constexpr size_t kMaxFds = 64;  // most descriptors per frame; the system takes 253 in one message
 constexpr uint64_t kMaxBytes = uint64_t{1} << 32;
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
+// The descriptors that came with a message. They are owned from here on,
+// whatever becomes of the frame.
 void take_fds(msghdr& message, std::vector<Fd>& fds) {
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
@@ -37,6 +40,9 @@ FrameProgress FrameReader::read(int socket, Frame& frame) {
   while (true) {
     const bool in_head = have_ < sizeof(Head);
     const size_t want = in_head ? sizeof(Head) - have_ : sizeof(Head) + head_.bytes - have_;
+
+    // The frame is complete. Only now are the descriptors counted: they come with the head, but the
+    // head says how many only when all of it is read.
     if (!in_head && want == 0) {
       if (partial_.fds.size() != head_.fds) {
         errno = EMFILE;  // the one reason for which the system drops descriptors that were sent
@@ -49,6 +55,9 @@ FrameProgress FrameReader::read(int socket, Frame& frame) {
       have_ = 0;
       return FrameProgress::kMore;
     }
+
+    // Exactly what is missing is read, never a byte of the next frame: its descriptors would be
+    // taken for those of this one.
     iovec part{};
     part.iov_base = in_head ? reinterpret_cast<char*>(&head_) + have_
                             : partial_.bytes.data() + (have_ - sizeof(Head));
@@ -59,6 +68,7 @@ FrameProgress FrameReader::read(int socket, Frame& frame) {
     message.msg_iovlen = 1;
     message.msg_control = control;
     message.msg_controllen = sizeof(control);
+
     const ssize_t n = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0) {
       if (would_block()) return FrameProgress::kBlocked;
@@ -67,6 +77,8 @@ FrameProgress FrameReader::read(int socket, Frame& frame) {
     if (n == 0) return FrameProgress::kClosed;
     take_fds(message, partial_.fds);
     have_ += static_cast<size_t>(n);
+
+    // The head is checked before memory is taken for what it announces.
     if (in_head && have_ == sizeof(Head)) {
       if (head_.magic != kMagic || head_.fds > kMaxFds || head_.bytes > kMaxBytes) {
         throw Error("rendezvous: what arrived is no frame");
@@ -82,11 +94,16 @@ FrameProgress FrameWriter::write(int socket) {
     TUTTI_CHECK(frame.fds.size() <= kMaxFds, "{} descriptors in one card", frame.fds.size());
     FrameReader::Head head{kMagic, frame.kind, frame.rank, static_cast<uint32_t>(frame.fds.size()),
                            frame.bytes.size()};
+
+    // Head and bytes leave in one call as far as the socket takes them; what has
+    // left before is skipped below.
     iovec parts[2] = {{&head, sizeof(head)},
                       {const_cast<char*>(frame.bytes.data()), frame.bytes.size()}};
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = 2;
+
+    // The descriptors go with the first byte, once: where that has left, they have, too.
     alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
     if (done_ == 0 && !frame.fds.empty()) {
       message.msg_control = control;
@@ -100,6 +117,7 @@ FrameProgress FrameWriter::write(int socket) {
         std::memcpy(CMSG_DATA(c) + i * sizeof(int), &fd, sizeof(int));
       }
     }
+
     size_t skip = done_;
     for (iovec& part : parts) {
       const size_t n = std::min(skip, part.iov_len);
@@ -107,6 +125,7 @@ FrameProgress FrameWriter::write(int socket) {
       part.iov_len -= n;
       skip -= n;
     }
+
     const ssize_t n = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0) return would_block() ? FrameProgress::kBlocked : FrameProgress::kClosed;
     done_ += static_cast<size_t>(n);

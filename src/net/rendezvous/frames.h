@@ -1,5 +1,5 @@
-// Frames of bytes and descriptors over a unix stream socket, for the rendezvous of processes. Never
-// blocks: reader and writer keep what is half done until the socket is ready again.
+// Frames of bytes and descriptors over a unix stream socket, for the rendezvous of processes.
+// Nothing here blocks: reader and writer keep what is half done until the socket is ready again.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ enum class FrameProgress { kMore, kBlocked, kClosed };
 class FrameReader {
  public:
   /// kMore: `frame` was filled. kBlocked: wait for the socket. kClosed: the other end is gone.
-  /// Throws Error on nonsense.
+  /// Throws Error when what arrives is no frame, or descriptors were lost.
   FrameProgress read(int socket, Frame& frame);
 
  private:
@@ -36,7 +36,7 @@ class FrameReader {
   };
   friend class FrameWriter;
   Head head_{};
-  size_t have_ = 0;  // of the head, then of head and bytes
+  size_t have_ = 0;  // bytes read so far, of the head and then of the bytes
   Frame partial_;
 };
 
@@ -48,7 +48,7 @@ class FrameWriter {
 
  private:
   std::deque<std::shared_ptr<const Frame>> queue_;
-  size_t done_ = 0;  // of the first frame's head and bytes
+  size_t done_ = 0;  // bytes written so far, of the first frame's head and bytes
 };
 
 }  // namespace tutti

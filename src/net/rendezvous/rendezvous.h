@@ -1,6 +1,7 @@
-// How the ranks of an epoch find each other: everybody hands in a few bytes and descriptors,
-// everybody gets everyone's. The launcher serves it (a socketpair per process rank, an object for
-// thread ranks); transports are made from it.
+// How the ranks of an epoch find each other: each hands in a card of a few bytes and descriptors,
+// and each gets the cards of all. It is an all-gather that works before there is a transport;
+// transports are made from it. The launcher serves it: by a socketpair for each process rank, by
+// one object for all thread ranks.
 #pragma once
 
 #include <memory>
@@ -15,7 +16,7 @@ namespace tutti {
 /// What one rank hands in. Descriptors are duplicated to every receiver.
 struct Card {
   std::string bytes;
-  std::vector<int> fds;          ///< in: borrowed. out: owned by the receiver of the deck
+  std::vector<int> fds;          ///< handed in: borrowed. In a deck: owned by its receiver
   std::shared_ptr<void> object;  ///< thread ranks only: shared by all
 };
 

@@ -1,4 +1,5 @@
-// What worker and launcher say to each other in the rendezvous of processes.
+// The kinds of frames that a worker and the launcher send each other
+// in the rendezvous of processes.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +7,7 @@
 namespace tutti {
 
 inline constexpr uint32_t kCard = 1;  ///< a rank's card: to the launcher, and back to everybody
-/// instead of a deck: this rank will never hand in its card
+/// sent instead of a deck: the rank of this frame will never hand in its card
 inline constexpr uint32_t kRankLeft = 2;
 
 }  // namespace tutti

@@ -1,4 +1,5 @@
-// The worker's side of the rendezvous of processes: hand in a card, read the deck card by card.
+// The worker's side of the rendezvous of processes: it hands in its card
+// and reads the deck, card by card.
 #include <fcntl.h>
 #include <sys/epoll.h>
 
@@ -32,6 +33,9 @@ class ProcessRendezvous final : public Rendezvous {
     TUTTI_CHECK(mine.object == nullptr, "objects cannot be handed to other processes");
     start_ = clock_.now();
     hand_in(mine, deadline);
+
+    // The deck comes in rank order. Instead of it there may be the news that a rank has left; that
+    // comes only before a first card, since a deck is dealt when it is complete.
     std::vector<Card> deck(size_);
     try {
       for (int r = 0; r < size_; ++r) {
@@ -43,6 +47,7 @@ class ProcessRendezvous final : public Rendezvous {
         for (Fd& fd : frame.fds) deck[r].fds.push_back(fd.release());
       }
     } catch (...) {
+      // The descriptors that have arrived belong to nobody yet.
       for (Card& card : deck) {
         for (int fd : card.fds) Fd{fd}.reset();
       }
@@ -71,6 +76,8 @@ class ProcessRendezvous final : public Rendezvous {
 
   void wait_ready(Deadline deadline) {
     while (true) {
+      // Cancel and deadline are looked at before the sleep and judged after it: a socket that is
+      // ready wins over both. The sleep is sliced, because a cancel wakes nobody.
       const Time now = clock_.awake();
       const bool cancelled = cancel_ != nullptr && cancel_->cancelled();
       if (clock_.wait_fd(epoll_.get(), {std::min(deadline.at, now + Clock::kSlice)}) ==
@@ -86,10 +93,15 @@ class ProcessRendezvous final : public Rendezvous {
     frame->kind = kCard;
     frame->rank = rank_;
     frame->bytes = mine.bytes;
+
+    // The frame owns its descriptors, and the card's are only borrowed: it gets duplicates.
     for (int fd : mine.fds) {
       frame->fds.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
       if (!frame->fds.back()) throw_errno("duplicate", "a descriptor of the rendezvous");
     }
+
+    // The socket is watched for room only while it is full: it nearly always has room, and would be
+    // reported at every look.
     writer_.push(std::move(frame));
     for (bool waited = false;; waited = true) {
       const FrameProgress progress = writer_.write(socket_.get());
@@ -113,14 +125,15 @@ class ProcessRendezvous final : public Rendezvous {
     }
   }
 
+  // The descriptor that a sleep waits for is the epoll instance: Clock waits for nothing else.
   const int rank_, size_;
   Fd socket_, epoll_;
   Clock& clock_;
   const Cancel* const cancel_;
   FrameReader reader_;
   FrameWriter writer_;
-  uint64_t number_ = 0;
-  Time start_;
+  uint64_t number_ = 0;  // of the exchange, for messages
+  Time start_;           // of the exchange
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The rendezvous of thread ranks: rounds of cards in one object. A round is kept until the last
-// rank has taken its deck.
+// The rendezvous of thread ranks: all cards are kept in one object, by round. A round is kept until
+// the last rank has taken its deck, since a fast rank may be in the next round already.
 #include <fcntl.h>
 
 #include <map>
@@ -15,7 +15,7 @@ namespace {
 struct Round {
   std::vector<Card> cards;
   std::vector<bool> present;
-  std::vector<Fd> owned;  // the duplicates in `cards`
+  std::vector<Fd> owned;  // the descriptors in `cards`, duplicates of what was handed in
   int arrived = 0;
   int taken = 0;
 };
@@ -36,9 +36,10 @@ struct ThreadRendezvous::Impl {
   Signal signal;
   std::mutex mutex;
   std::map<uint64_t, Round> rounds;
-  std::vector<bool> left;
+  std::vector<bool> left;  // by rank: its view is gone
 
   void hand_in(uint64_t number, int rank, const Card& mine) {
+    // The duplicates are made before the lock is taken, and are freed by `owned` if one fails.
     std::vector<Fd> owned;
     Card card = mine;
     for (int& fd : card.fds) {
@@ -67,6 +68,7 @@ struct ThreadRendezvous::Impl {
   }
 
   std::vector<Card> take(uint64_t number) {
+    // Every receiver owns its descriptors, so each deck has duplicates of its own.
     std::lock_guard lock(mutex);
     Round& round = rounds[number];
     std::vector<Card> deck = round.cards;
@@ -80,6 +82,7 @@ struct ThreadRendezvous::Impl {
 
 namespace {
 
+// One rank's end of the rendezvous. Its destruction tells the others that no more cards will come.
 class View final : public Rendezvous {
  public:
   View(std::shared_ptr<ThreadRendezvous::Impl> impl, int rank)
@@ -98,7 +101,10 @@ class View final : public Rendezvous {
     const Time start = impl_->clock.now();
     const uint64_t number = next_++;
     impl_->hand_in(number, rank_, mine);
+
+    // Whoever left after handing in its card is no loss for this round.
     int deserter = -1;
+    // Called while others hand in cards, hence the lock.
     auto ready = [&] {
       std::lock_guard lock(impl_->mutex);
       const Round& round = impl_->rounds[number];
@@ -108,6 +114,7 @@ class View final : public Rendezvous {
     };
     WaitResult result = impl_->clock.wait(impl_->signal, ready, deadline, impl_->cancel);
     if (result == WaitResult::kReady && deserter < 0) return impl_->take(number);
+
     CommFailure failure{.rank = rank_,
                         .operation = "rendezvous",
                         .peer = deserter,
