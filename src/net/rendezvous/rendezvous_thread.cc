@@ -102,9 +102,9 @@ class View final : public Rendezvous {
     const uint64_t number = next_++;
     impl_->hand_in(number, rank_, mine);
 
-    // Whoever left after handing in its card is no loss for this round.
+    // Whoever left after handing in its card is no loss for this round. The lock is needed because
+    // others hand in their cards meanwhile.
     int deserter = -1;
-    // Called while others hand in cards, hence the lock.
     auto ready = [&] {
       std::lock_guard lock(impl_->mutex);
       const Round& round = impl_->rounds[number];
