@@ -22,8 +22,8 @@ struct DeviceForecast {
 };
 DeviceForecast device_forecast(const Job& job, const Model& model, const Plan& plan,
                                const Plan& forward_plan, int rank);
-/// What to say when `free` bytes are not enough for the ranks of a device; empty: they are. Names
-/// the largest holders of a rank with that forecast and what would help.
+/// What to say when `free` bytes are not enough for the ranks of a device; empty if they are. Names
+/// the largest parts of a rank with that forecast, and what would help.
 std::string memory_fault(const DeviceForecast& forecast, int64_t free, const DeviceShare& share,
                          const std::string& device);
 
