@@ -81,9 +81,9 @@ void fold_shape(TreeShape shape, float* out, const float* const* terms, int64_t 
   }
 }
 
-// Element i goes to accumulator i % 32, in order; the accumulators are then folded in halves. A
-// square of a float is exact in double. The tail is filled up with zeros, whose squares change no
-// accumulator.
+// Element i goes to accumulator i % 32, in order, and the accumulators are then folded in
+// halves. A square of a float is exact in double. The tail is filled up with zeros, whose
+// squares change nothing.
 double sum_squares(const float* x, int64_t n) {
   constexpr int kAccumulators = 32;
   constexpr int kDoubles = Vector::kSize / 2;

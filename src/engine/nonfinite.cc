@@ -1,3 +1,5 @@
+// Every rank reports the first place that it found. All ranks get all reports and pick the same
+// one, so the message is the same everywhere.
 #include "engine/nonfinite.h"
 
 #include <fmt/format.h>

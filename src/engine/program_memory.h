@@ -20,8 +20,8 @@ namespace tutti {
 /// One of the two programs of a rank.
 enum class Which : uint8_t { kSteps, kEvaluation };
 
-/// Bytes that ATen allocates inside the program's segments: part of the plan's account, but not of
-/// ProgramMemory's.
+/// Bytes that ATen allocates inside the program's segments. The plan accounts for them, but they
+/// get no memory of ProgramMemory.
 int64_t aten_bytes(const Model& model, const Program& program);
 
 class ProgramMemory {

@@ -48,6 +48,8 @@ int64_t Station::exchanged_bytes(const Instruction& exchange) const {
 }
 
 int64_t Station::scattered_element_bytes(const Instruction& exchange) const {
+  // Values are scattered in the type that the segment reads, gradients of inputs in
+  // that of the output.
   const OutputShape& out = output_of(exchange);
   return exchange.part != Part::kInput ? out.read_element_bytes : out.element_bytes;
 }

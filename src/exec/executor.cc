@@ -101,7 +101,7 @@ struct Executor::Impl {
       const auto ready = [&] {
         return stopped() || event.round.load(std::memory_order_acquire) == now;
       };
-      // Most events have been signalled before they are waited for, and cost no look at the clock.
+      // An event that has been signalled already costs no look at the clock.
       if (ready()) continue;
       const Time since = clock.now();
       if (clock.wait(event.signal, ready, Deadline::never(), cancel) == WaitResult::kCancelled) {
@@ -186,9 +186,9 @@ Executor::Executor(const Program& program, Handlers handlers, Clock& clock, cons
 
 Executor::~Executor() {
   impl_->halt();
-  // A join is no wait of the clock's: it comes when the threads have nothing left to wait for. A
-  // test's clock that has found a deadlock throws instead of waiting; its threads then end by
-  // themselves.
+  // A join is no wait of the clock's: it comes when the threads have nothing left to wait
+  // for. If a test's clock has found a deadlock, it throws instead of waiting, and its
+  // threads then end alone.
   try {
     impl_->wait_until_zero(impl_->alive);
   } catch (const Error&) {

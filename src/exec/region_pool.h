@@ -10,8 +10,7 @@
 
 namespace tutti {
 
-/// Not thread-safe. The same sequence of calls gives the same addresses, relative to the regions in
-/// order.
+/// Not thread-safe. The same sequence of calls gives the same addresses, relative to the regions.
 class RegionPool {
  public:
   /// Blocks begin on borders of this many bytes, and their sizes are rounded up to it.

@@ -52,7 +52,7 @@ Ticket Streamed::post_recv(int peer, Tag tag, std::span<std::byte> bytes) {
 }
 
 void Streamed::wait(Ticket ticket, Deadline deadline) {
-  // Most waits come after the end of their operation and take the lock once. `awaited` is set under
+  // A wait that comes after the end of its operation takes the lock once. `awaited` is set under
   // the same lock, so whoever ends the operation later cannot miss it.
   Op* op = nullptr;
   {

@@ -16,7 +16,7 @@
 //              A rank that destroys its transport ends the waits for it.
 //   epochs     every message carries run, epoch and plan hash; one of another run, epoch or plan is
 //              dropped and counted.
-//   threads    all methods may be called from any thread. Destruction waits for nothing and nobody.
+//   threads    all methods may be called from any thread. Destruction waits for no other rank.
 #pragma once
 
 #include <atomic>
@@ -78,15 +78,14 @@ class Transport {
   virtual std::shared_ptr<Window> held_window() { return nullptr; }
   /// A peer's window for reading (mine too); empty where it cannot be reached.
   virtual std::span<const std::byte> window_of(int /*peer*/) const { return {}; }
-  /// Raises my counter `index` (0 <= index < kFlags) to `value` (release) and wakes who waits for
-  /// it. Only for windows.
+  /// Raises my counter `index` (0 <= index < kFlags) to `value` (release) and wakes whoever waits
+  /// for it. Only for transports with windows.
   virtual void raise(int index, uint64_t value);
-  /// Blocks until the peer's counter `index` is at least `value` (acquire). `what` goes into the
-  /// error.
+  /// Blocks until the peer's counter `index` is at least `value` (acquire). Errors name `what`.
   virtual void await(int peer, int index, uint64_t value, Deadline deadline, std::string_view what);
 
-  /// Payload bytes of the messages sent to a peer so far. What a peer reads in my window is not
-  /// counted.
+  /// Payload bytes of the messages sent to a peer so far; what a peer reads in my
+  /// window is no message.
   virtual uint64_t sent_bytes(int peer) const = 0;
   /// Messages dropped because they belonged to another run, epoch or plan.
   virtual uint64_t dropped() const = 0;

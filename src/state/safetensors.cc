@@ -39,6 +39,8 @@ uint64_t bytes_of(const EntryShape& entry) {
 
 /// The header with its length in front.
 std::string encode_header(const std::vector<EntryShape>& entries) {
+  // Offsets count from the end of the header, and tensors follow one another in the
+  // order of the entries.
   json header = json::object();
   uint64_t offset = 0;
   for (const EntryShape& entry : entries) {

@@ -7,6 +7,8 @@ namespace tutti {
 StateTables state_tables(const ModelShape& shape, const Updater& updater) {
   StateTables tables;
   tables.unit_chunks.push_back(0);
+
+  // Places count up over all units, so those of a unit are next to each other.
   int32_t place = 0;
   for (size_t u = 0; u < shape.blocks.size(); ++u) {
     const int unit = static_cast<int>(u);
@@ -30,6 +32,7 @@ StateTables state_tables(const ModelShape& shape, const Updater& updater) {
       }
       table.parameter_chunks.push_back(static_cast<int64_t>(table.chunks.size()));
     }
+
     tables.unit_chunks.push_back(place);
   }
   return tables;

@@ -130,6 +130,7 @@ void DeviceTravel::put(const Instruction& i, Stream stream) {
     case Op::kGather:
       copies_.at(i.id)->run(stream);
       return write_low(i, stream);
+
     case Op::kExchange:
       return exchanges_.at(i.id).run(stream);
     case Op::kSend: {
@@ -143,6 +144,7 @@ void DeviceTravel::put(const Instruction& i, Stream stream) {
                                   static_cast<size_t>(i.bytes)};
       return links_.at(i.id)->exchange(stream, {}, std::span(&receive, 1));
     }
+
     case Op::kFetch:
       copy_tier(i, stream);
       return write_low(i, stream);

@@ -1,3 +1,4 @@
+// What the job and the description of a device say is enough here: no device is opened.
 #include "engine/device/kind.h"
 
 #include <fmt/format.h>

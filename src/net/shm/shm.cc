@@ -243,9 +243,9 @@ void Shm::await(int peer, int index, uint64_t value, Deadline deadline, std::str
   Control& owner = ranks_[peer].control();
   Flag& flag = owner.flags[index];
   auto raised = [&] { return flag.value.load(std::memory_order_acquire) >= value; };
+  // A counter that has been raised already costs no look at the clock.
   if (raised()) return;
 
-  // Usually the counter has been raised by now, and no clock is read.
   const Time start = clock_.now();
   while (true) {
     // Messages are moved on meanwhile, so that a peer that sends before it raises its
