@@ -78,8 +78,7 @@ std::string trace_line(const TraceEvent& e) {
 }
 
 TraceEvent parse_trace_line(const std::string& line) {
-  // The fields have the names that trace_line() writes; a file that another tool
-  // made may lack them.
+  // A line that another program wrote may be JSON and still lack a field.
   try {
     const json j = json::parse(line);
     return {j.at("rank"), j.at("queue"),    j.at("name"),  j.at("detail"),

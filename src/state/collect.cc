@@ -38,7 +38,8 @@ T take(std::string_view& bytes) {
   return value;
 }
 
-// Of all but the values: what must be equal on all ranks before these are compared.
+// The digest of everything but the values, which must be equal on all ranks before
+// values are compared.
 Digest digest_of(const std::vector<EntryShape>& entries, const StateCounters& counters) {
   StateHasher hasher(entries.size());
   for (const EntryShape& entry : entries) hasher.add(entry, {});

@@ -1,6 +1,7 @@
-// A file is trusted for nothing: its hash is checked first, and then every size and offset, since a
-// header can be well-formed and wrong. A state is read twice for that, once to hash the file and
-// once to fill the pieces, and 1 MiB at a time, so that no rank needs memory for a whole tensor.
+// Nothing in a file is trusted: the hash of a state is checked first, and then every size and
+// offset, since a header can be well-formed and wrong. A state is read twice for that, once to
+// hash the file and once to fill the pieces. It is read 1 MiB at a time, so no rank needs
+// memory for a whole tensor.
 #include "state/safetensors.h"
 
 #include <errno.h>
@@ -140,8 +141,7 @@ uint64_t match(const json& header, const EntryShape& entry, uint64_t data_bytes,
     return 0;
   }
 
-  // A right shape does not make the offsets right: they are all that protects
-  // the reads that follow.
+  // A right shape does not make the offsets right, and the reads that follow trust them.
   const auto begin = tensor.at("data_offsets").at(0).get<uint64_t>();
   const auto end = tensor.at("data_offsets").at(1).get<uint64_t>();
   if (end > data_bytes || begin > end || end - begin != bytes_of(entry)) {
