@@ -1,4 +1,4 @@
-// What a step is asked for and what it came to.
+// What a step is asked to do, and what it came to.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace tutti {
 
 struct StepRequest {
   int64_t step = 0;     ///< steps committed before it
-  int64_t updates = 0;  ///< of them, those that updated: in float16 some are skipped
+  int64_t updates = 0;  ///< how many of them updated: in float16 some are skipped
   double lr = 0;
   double loss_scale = 1;
 };

@@ -1,4 +1,5 @@
-// A frame is a head, to whose first byte the descriptors are attached, and its bytes.
+// A frame on the socket is a head and its bytes. Its descriptors are attached to the first byte of
+// the head (SCM_RIGHTS), so they have arrived once the head has.
 #include "net/rendezvous/frames.h"
 
 #include <sys/socket.h>
@@ -20,6 +21,8 @@ constexpr uint64_t kMaxBytes = uint64_t{1} << 32;
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
+// The descriptors that came with a message. They are owned from here on,
+// whatever becomes of the frame.
 void take_fds(msghdr& message, std::vector<Fd>& fds) {
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
@@ -55,6 +58,9 @@ FrameProgress FrameReader::read(int socket, Frame& frame) {
       have_ = 0;
       return FrameProgress::kMore;
     }
+
+    // Exactly what is missing is read, never a byte of the next frame: its descriptors would be
+    // taken for those of this one.
     iovec part{};
     part.iov_base = in_head    ? reinterpret_cast<char*>(&head_) + have_
                     : in_group ? partial_.group.data() + (have_ - sizeof(Head))
@@ -66,6 +72,7 @@ FrameProgress FrameReader::read(int socket, Frame& frame) {
     message.msg_iovlen = 1;
     message.msg_control = control;
     message.msg_controllen = sizeof(control);
+
     const ssize_t n = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0) {
       if (would_block()) return FrameProgress::kBlocked;
@@ -74,6 +81,8 @@ FrameProgress FrameReader::read(int socket, Frame& frame) {
     if (n == 0) return FrameProgress::kClosed;
     take_fds(message, partial_.fds);
     have_ += static_cast<size_t>(n);
+
+    // The head is checked before memory is taken for what it announces.
     if (in_head && have_ == sizeof(Head)) {
       if (head_.magic != kMagic || head_.fds > kMaxFds || head_.group > kMaxGroup ||
           head_.bytes > kMaxBytes) {
@@ -114,6 +123,7 @@ FrameProgress FrameWriter::write(int socket) {
         std::memcpy(CMSG_DATA(c) + i * sizeof(int), &fd, sizeof(int));
       }
     }
+
     size_t skip = done_;
     for (iovec& part : parts) {
       const size_t n = std::min(skip, part.iov_len);
@@ -121,6 +131,7 @@ FrameProgress FrameWriter::write(int socket) {
       part.iov_len -= n;
       skip -= n;
     }
+
     const ssize_t n = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0) return would_block() ? FrameProgress::kBlocked : FrameProgress::kClosed;
     done_ += static_cast<size_t>(n);

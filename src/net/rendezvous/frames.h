@@ -1,5 +1,5 @@
-// Frames of bytes and descriptors over a unix stream socket, for the rendezvous of processes. Never
-// blocks: reader and writer keep what is half done until the socket is ready again.
+// Frames of bytes and descriptors over a unix stream socket, for the rendezvous of processes.
+// Nothing here blocks: reader and writer keep what is half done until the socket is ready again.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ enum class FrameProgress { kMore, kBlocked, kClosed };
 class FrameReader {
  public:
   /// kMore: `frame` was filled. kBlocked: wait for the socket. kClosed: the other end is gone.
-  /// Throws Error on nonsense.
+  /// Throws Error when what arrives is no frame, or descriptors were lost.
   FrameProgress read(int socket, Frame& frame);
 
  private:

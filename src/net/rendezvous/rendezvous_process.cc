@@ -1,4 +1,5 @@
-// The worker's side of the rendezvous of processes: hand in a card, read the deck card by card.
+// The worker's side of the rendezvous of processes: it hands in its card
+// and reads the deck, card by card.
 #include <fcntl.h>
 #include <sys/epoll.h>
 
@@ -131,6 +132,7 @@ class ProcessRendezvous final : public Rendezvous {
         for (Fd& fd : frame.fds) deck[r].fds.push_back(fd.release());
       }
     } catch (...) {
+      // The descriptors that have arrived belong to nobody yet.
       for (Card& card : deck) {
         for (int fd : card.fds) Fd{fd}.reset();
       }

@@ -54,7 +54,7 @@ struct RendezvousServer::Impl {
   Fd epoll_, stop_;
   SystemClock clock_;
   mutable std::mutex mutex_;
-  std::string fault_;  // the first
+  std::string fault_;  // the first one; the launcher reads it from another thread
   std::thread thread_;
 };
 
@@ -63,6 +63,8 @@ RendezvousServer::Impl::Impl(std::vector<Fd> sockets)
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       stop_(::eventfd(0, EFD_CLOEXEC)) {
   if (!epoll_ || !stop_) throw_errno("start", "rendezvous");
+
+  // Events carry the worker's number; the number after the last is the request to stop.
   auto watch = [&](int fd, uint32_t id) {
     epoll_event event{};
     event.events = EPOLLIN;
@@ -75,6 +77,8 @@ RendezvousServer::Impl::Impl(std::vector<Fd> sockets)
     watch(workers_[r].socket.get(), static_cast<uint32_t>(r));
   }
   watch(stop_.get(), static_cast<uint32_t>(sockets.size()));
+
+  // Everything is in place before the thread begins: it reads all of it.
   thread_ = start_quiet_thread([this] { serve(); });
 }
 
@@ -87,6 +91,7 @@ RendezvousServer::Impl::~Impl() {
 void RendezvousServer::Impl::serve() {
   size_t left = workers_.size();
   while (left > 0) {
+    // Every event may close a socket; when the last one is closed nobody is left to serve.
     clock_.wait_fd(epoll_.get(), Deadline::never());
     epoll_event events[64];
     const int n = ::epoll_wait(epoll_.get(), events, 64, 0);
@@ -95,6 +100,7 @@ void RendezvousServer::Impl::serve() {
       serve_worker(static_cast<int>(events[i].data.u32),
                    (events[i].events & ~uint32_t{EPOLLOUT}) != 0);
     }
+
     left = 0;
     for (const Worker& worker : workers_) left += worker.socket ? 1 : 0;
   }
@@ -103,6 +109,7 @@ void RendezvousServer::Impl::serve() {
 void RendezvousServer::Impl::serve_worker(int rank, bool readable) {
   Worker& worker = workers_[rank];
   if (!worker.socket) return;
+  // What is still to be written comes first: its room may be why the worker was reported.
   flush(rank);
   while (readable && worker.socket) {
     auto frame = std::make_shared<Frame>();
@@ -117,6 +124,8 @@ void RendezvousServer::Impl::serve_worker(int rank, bool readable) {
       std::lock_guard lock(mutex_);
       if (fault_.empty()) fault_ = fmt::format("the launcher lost rank {}: {}", rank, error.what());
     }
+
+    // A second card in one round, or anything but a card, is a worker that has lost its way.
     if (progress == FrameProgress::kBlocked) return;
     if (!understood) return lose(rank);
     deal_all();
@@ -146,7 +155,7 @@ void RendezvousServer::Impl::flush(int rank) {
   Worker& worker = workers_[rank];
   if (!worker.socket) return;
   const FrameProgress progress = worker.writer.write(worker.socket.get());
-  // reading will say so, after what is still to be read
+  // The worker is not lost here: reading finds the same, after what it sent before.
   if (progress == FrameProgress::kClosed) return;
   epoll_event event{};
   event.events = EPOLLIN | (progress == FrameProgress::kBlocked ? EPOLLOUT : 0);

@@ -17,7 +17,7 @@ namespace {
 struct Round {
   std::vector<Card> cards;  // by rank of the group
   std::vector<bool> present;
-  std::vector<Fd> owned;  // the duplicates in `cards`
+  std::vector<Fd> owned;  // the descriptors in `cards`, duplicates of what was handed in
   int arrived = 0;
   int taken = 0;
 };
