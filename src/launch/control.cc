@@ -28,7 +28,7 @@ SharedControl::SharedControl(int ranks) : memory_(::memfd_create("tutti-control"
 }
 
 SharedControl::SharedControl(Fd memory) : memory_(std::move(memory)) {
-  struct stat status{};
+  struct stat status {};
   if (::fstat(memory_.get(), &status) != 0) throw_errno("read", "the launcher's control block");
   map(static_cast<size_t>(status.st_size));
 }

@@ -30,9 +30,8 @@ class WorkMeter {
   bool moved() {
     rusage usage{};
     ::getrusage(RUSAGE_SELF, &usage);
-    const int64_t cpu =
-        (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * int64_t{1'000'000} +
-        usage.ru_utime.tv_usec + usage.ru_stime.tv_usec;
+    const int64_t cpu = (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * int64_t{1'000'000} +
+                        usage.ru_utime.tv_usec + usage.ru_stime.tv_usec;
     const int64_t blocks = usage.ru_inblock + usage.ru_oublock;
     const bool worked = cpu - cpu_ >= kLeastMicroseconds || blocks != blocks_;
     cpu_ = cpu;

@@ -79,9 +79,8 @@ void Trainer::enter(const Membership& next, const LayoutConfig& layout) {
     RankContext& context = worker_.context;
     take_over_digests(everybody->exchange({.bytes = std::to_string(given_digest())},
                                           context.while_working(timeout_of(job))));
-    const std::unique_ptr<Transport> connection =
-        connect_members(job, both, context, *everybody, 0, 0, on_device(),
-                        context.clock.after(timeout_of(job)));
+    const std::unique_ptr<Transport> connection = connect_members(
+        job, both, context, *everybody, 0, 0, on_device(), context.clock.after(timeout_of(job)));
     Channel channel(*connection, context.clock, kHandover, timeout_of(job));
     std::vector<EntryShape> entries;
     for (const EntryPlace& place : entry_places(shape(), slots())) entries.push_back(place.shape);
@@ -102,8 +101,7 @@ void Trainer::settle(Rendezvous& everybody) {
 
   const Standing standing{worker_.progress, run_ != nullptr};
   const std::vector<Card> cards = everybody.exchange(
-      {.bytes = to_bytes(standing, mine)},
-      worker_.context.while_working(timeout_of(worker_.job)));
+      {.bytes = to_bytes(standing, mine)}, worker_.context.while_working(timeout_of(worker_.job)));
   Standing first;  // who has come furthest
   Decision decision;
   for (const Card& card : cards) {

@@ -52,8 +52,8 @@ std::vector<UnitMemory> unit_memory(const Plan& plan, int rank, const ProgramMem
 
 std::unique_ptr<Transport> connect_members(const Job& job, const Membership& membership,
                                            RankContext& context, Rendezvous& rendezvous,
-                                           size_t window_bytes, uint64_t plan_hash,
-                                           bool on_device, Deadline deadline) {
+                                           size_t window_bytes, uint64_t plan_hash, bool on_device,
+                                           Deadline deadline) {
   TransportOptions options;
   options.kind = job.layout.transport;
   // What ranks on devices tell each other besides (votes of the host, state) goes by the host.
@@ -76,10 +76,10 @@ EpochRun::EpochRun(Worker& worker, const LayoutConfig& layout, const Membership&
       membership_(membership),
       job_(job_in(worker.job, layout, membership)),
       rendezvous_(worker.context.rendezvous.among(membership)),
-      context_{membership.rank, membership.size(), worker.context.clock, worker.context.control,
-               *rendezvous_,    worker.context.worker},
-      partition_(make_partition(job_.layout, worker.data.train, membership.size(),
-                                worker.own_partition)) {
+      context_{membership.rank,        membership.size(), worker.context.clock,
+               worker.context.control, *rendezvous_,      worker.context.worker},
+      partition_(
+          make_partition(job_.layout, worker.data.train, membership.size(), worker.own_partition)) {
   // By what segments declare, before a dry run takes any of the device.
   if (worker_.on_device()) {
     make_plan();
@@ -104,15 +104,15 @@ void EpochRun::make_plan() {
 /// Before anything large is taken, on every rank at the same time: what is free then, and what
 /// ATen's pools have taken for the steps, is for all ranks of the device.
 void EpochRun::check_device_memory() {
-  const DeviceForecast forecast = tutti::device_forecast(job_, worker_.model, plan_.steps,
-                                                         plan_.evaluation, membership_.rank);
+  const DeviceForecast forecast =
+      tutti::device_forecast(job_, worker_.model, plan_.steps, plan_.evaluation, membership_.rank);
   const Device& device = *worker_.device->device;
   const std::string mine = fmt::format("{} {} {} {}", device.free_bytes(), device.pool().reserved,
                                        forecast.total(), device.info().uuid);
   int64_t free = device.free_bytes(), reserved = 0;
   share_ = {};
-  for (const Card& card : context_.rendezvous.exchange(
-           {.bytes = mine}, context_.while_working(timeout_of(job_)))) {
+  for (const Card& card :
+       context_.rendezvous.exchange({.bytes = mine}, context_.while_working(timeout_of(job_)))) {
     std::istringstream text(card.bytes);
     int64_t its_free = 0, its_reserved = 0, its_forecast = 0;
     std::string uuid;
@@ -142,8 +142,7 @@ void EpochRun::agree() {
 }
 
 void EpochRun::connect(const WrapTransport& wrap) {
-  const size_t window =
-      worker_.on_device() ? 0 : static_cast<size_t>(window_bytes(program()));
+  const size_t window = worker_.on_device() ? 0 : static_cast<size_t>(window_bytes(program()));
   transport_ = connect_members(job_, membership_, context_, context_.rendezvous, window,
                                plan_hash(plan()), worker_.on_device(), deadline());
   if (wrap) transport_ = wrap(std::move(transport_));
@@ -171,18 +170,9 @@ void EpochRun::begin() {
   collector_ =
       std::make_unique<Collector>(state.units->entries(), state.units->pieces(), *main_channel_);
   loader_ = std::make_unique<Loader>(loader_options(), context_.clock, &context_.control.cancel);
-  const EngineParts parts{job_,
-                          worker_.model,
-                          context_,
-                          worker_.shape,
-                          plan_.steps,
-                          plan_.evaluation,
-                          worker_.accounts,
-                          trace_,
-                          *state.memory,
-                          *state.units,
-                          worker_.updater,
-                          *transport_,
+  const EngineParts parts{job_,          worker_.model,    context_,         worker_.shape,
+                          plan_.steps,   plan_.evaluation, worker_.accounts, trace_,
+                          *state.memory, *state.units,     worker_.updater,  *transport_,
                           *loader_};
   engine_ = std::make_unique<Engine>(parts, worker_.device);
   // What the dry run and the planning took: the steps want none of it. A sanitizer has an allocator

@@ -87,7 +87,7 @@ class EpochRun {
 /// but for the bytes of this rank's window.
 std::unique_ptr<Transport> connect_members(const Job& job, const Membership& membership,
                                            RankContext& context, Rendezvous& rendezvous,
-                                           size_t window_bytes, uint64_t plan_hash,
-                                           bool on_device, Deadline deadline);
+                                           size_t window_bytes, uint64_t plan_hash, bool on_device,
+                                           Deadline deadline);
 
 }  // namespace tutti

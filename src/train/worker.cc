@@ -3,8 +3,8 @@
 #include "data/core/resample.h"
 #include "engine/channels.h"
 #include "model/adapt/adaptor.h"
-#include "model/core/wiring.h"
 #include "model/core/dry_run.h"
+#include "model/core/wiring.h"
 #include "tensor/threads.h"
 
 namespace tutti {

@@ -98,8 +98,8 @@ std::string changed(const std::string& settings, const std::vector<Stretch>& str
     Trainer trainer(job, model, context, "");
     for (size_t s = 0; s < stretches.size(); ++s) {
       const Stretch& stretch = stretches[s];
-      const Job placed = job_of(
-          fmt::format("ranks={} {} {}", stretch.members.size(), stretch.layout, settings));
+      const Job placed =
+          job_of(fmt::format("ranks={} {} {}", stretch.members.size(), stretch.layout, settings));
       if (s > 0)
         trainer.enter(next_epoch(trainer.membership(), stretch.members, context.worker),
                       placed.layout);
@@ -111,18 +111,16 @@ std::string changed(const std::string& settings, const std::vector<Stretch>& str
 }
 
 class Epochs : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Over, Epochs,
-                         ::testing::Values("workers=process transport=shm",
-                                           "workers=process transport=tcp",
-                                           "workers=thread transport=inproc",
-                                           "workers=process transport=shm hosts=2"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           std::replace_if(
-                               name.begin(), name.end(), [](char c) { return !std::isalnum(c); },
-                               '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Over, Epochs,
+    ::testing::Values("workers=process transport=shm", "workers=process transport=tcp",
+                      "workers=thread transport=inproc", "workers=process transport=shm hosts=2"),
+    [](const auto& info) {
+      std::string name = info.param;
+      std::replace_if(
+          name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
+      return name;
+    });
 
 TEST_P(Epochs, ChangeMembersAndLayoutsBetweenStepsInTheSameProcesses) {
   const std::string end = changed(GetParam(), {{{0, 1, 2, 3}, "", 2},
@@ -215,8 +213,8 @@ TEST_P(CutEpochs, BeforeTheVoteTheStepIsTakenAgain) {
 
 TEST_P(CutEpochs, AfterTheVoteTheStepIsFinishedByAll) {
   const std::string keys = job_keys(GetParam());
-  const std::string end = cut_in_the_middle(
-      GetParam(), true, {{1, 2, 3, 0}, keys + "transport=shm zero=2", 0});
+  const std::string end =
+      cut_in_the_middle(GetParam(), true, {{1, 2, 3, 0}, keys + "transport=shm zero=2", 0});
   EXPECT_EQ(end, never_changed(keys));
 }
 

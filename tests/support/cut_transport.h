@@ -26,8 +26,8 @@ struct Cut {
   std::atomic<int> cuts{0};
 };
 inline Cut* shared_cut() {
-  void* page = ::mmap(nullptr, sizeof(Cut), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-                      0);
+  void* page =
+      ::mmap(nullptr, sizeof(Cut), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   return new (page) Cut;
 }
 
