@@ -1,3 +1,5 @@
+// Which tensors a job's data has. It is derived from the job alone, so models, datasets and
+// evaluation agree on it without asking each other.
 #include "model/core/data_borders.h"
 
 #include "base/error.h"
@@ -7,6 +9,7 @@ namespace tutti {
 
 namespace {
 
+// Tables alone say themselves how many numbers and categories they have.
 bool is_table(const Job& job) { return job.data.kind == "csv" || job.data.kind == "jsonl"; }
 
 ColumnSizes table_sizes(const Job& job) {
@@ -32,6 +35,7 @@ Border images(const Job& job) {
   return {"images", {job.train.micro_batch_size, image[0], image[1], image[2]}};
 }
 
+// What a wide-deep model reads: numbers and categories, of the clicks or of a table's columns.
 void add_fields(const Job& job, std::vector<Border>& borders) {
   int64_t numbers = kClickNumbers, categories = kClickFields;
   if (job.data.kind != "clicks") {
@@ -75,6 +79,8 @@ std::vector<Border> data_borders(const Job& job) {
   else
     throw Error(fmt::format("model.kind = \"{}\" has no data that is known here", kind));
   borders.push_back(targets(job));
+
+  // Mixup adds a second set of targets and each sample's weight of them.
   if (job.augment.mixup > 0) {
     Border other = borders.back();
     other.name = "other_targets";
