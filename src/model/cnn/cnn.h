@@ -1,10 +1,10 @@
 // A convolutional network for images: a stem, stages of (residual) blocks of which each but the
 // first halves the image, and a linear head.
 //   stem        3 x 3 convolution, norm, activation, 2 x 2 pool
-//   stages.S.D  residual: 3 x 3 convolution, norm, activation, 3 x 3 convolution, norm; plus
-//   the block's input (by a 1 x 1 convolution and a norm of its own where the shape
-//   changes); activation.
-//               Else: 3 x 3 convolution, norm, activation.
+//   stages.S.D  residual: 3 x 3 convolution, norm, activation, 3 x 3 convolution, norm; plus the
+//               block's input (by a 1 x 1 convolution and a norm of its own where the shape
+//               changes); activation.
+//               else: 3 x 3 convolution, norm, activation.
 //               Stages after the first begin with a stride of 2.
 //   head        mean over the pixels, dropout, linear
 // Convolutions have biases only with norm = "none". The norms are

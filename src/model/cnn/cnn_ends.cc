@@ -182,8 +182,7 @@ class CnnHead final : public Segment {
   int64_t work_bytes() const override { return work(Carver{}).bytes; }
   bool splits() const override { return true; }
   int64_t deferred_bytes() const override {
-    return shape_.batch * shape_.classes *
-           static_cast<int64_t>(sizeof(float));  // the logits' gradient
+    return shape_.batch * shape_.classes * static_cast<int64_t>(sizeof(float));  // dlogits
   }
   double flops() const override {
     return 2.0 * static_cast<double>(shape_.batch * features_ * shape_.classes);

@@ -47,7 +47,7 @@ at::Tensor cnn_layer(const CnnShape& shape, const ConvShape& conv, int64_t group
   const at::IntArrayRef stride(conv.stride);
   if (shape.norm == CnnNormKind::kNone) return at::conv2d(x, p[0], p[1], stride, padding);
 
-  // cuDNN's norms are off: their bits would depend on the kernel that it chooses.
+  // cuDNN is kept out of the norms, because it would choose the kernel, and with it the bits.
   const at::Tensor y = at::conv2d(x, p[0], {}, stride, padding);
   if (shape.norm == CnnNormKind::kGroup)
     return at::group_norm(y, groups, p[1], p[2], kCnnNormEps, /*cudnn_enabled=*/false);

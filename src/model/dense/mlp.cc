@@ -1,3 +1,4 @@
+// Puts the perceptron together, whole or in columns.
 #include "model/dense/mlp.h"
 
 #include <fmt/ranges.h>
@@ -25,6 +26,9 @@ void add_columns(Model& model, const Job& job, const Border& output) {
   check_cut(targets_are_classes(job) ? "model.classes" : "model.outputs", output.dims[1], slices,
             faults);
   if (!faults.empty()) throw Error(fmt::format("{}", fmt::join(faults, "\n")));
+
+  // Layer by layer, and within a layer column by column. Every column ends with the whole output
+  // and the same loss.
   model.columns = static_cast<int>(slices);
   Border last = model.data[0];
   for (size_t i = 0; i < job.model.hidden.size(); ++i) {

@@ -1,5 +1,5 @@
-// A column's heads of the GPT's attention, or its hidden units of the mlp: a partial sum of what
-// all of them put out.
+// A column's heads of the GPT's attention, or its hidden units of the mlp. Its output is a partial
+// sum, because the second layer is cut by its inputs (Megatron's row-parallel layer).
 #include "model/gpt/gpt_core.h"
 #include "model/gpt/gpt_slice_segments.h"
 
@@ -43,7 +43,7 @@ class SliceBranch final : public Segment {
     core_->backward(context, m, dpart, m.dfirst, floats(context.gradients, core_->shape.first.bias),
                     false);
     core_->weight_part(context, m, data<A>(in[0]), dpart, m.dfirst);
-    // last: it may lie where dpart does
+    // Last, because grad_in may be dpart's memory.
     core_->first(context, m).backward_sums(m.dfirst, floats(grad_in[0]));
   }
   void backward_input(Context& context, Tensors, Tensors, Tensors grad_out,
@@ -77,8 +77,8 @@ class SliceBranch final : public Segment {
 
 }  // namespace
 
-// Without the fused kernels: the bits of sliced models are those of a bias that is added to a
-// rounded product.
+// Columns do without the fused kernels, which round less often: the bits of sliced models are those
+// of a bias that is added to a rounded product.
 template <class A>
 std::unique_ptr<Segment> make_slice_attention(const GptSlice& slice, const KernelsFor<A>& kernels,
                                               const RotaryTable& rotary) {

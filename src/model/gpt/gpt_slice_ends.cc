@@ -1,5 +1,5 @@
-// A column's first and last segments: its tokens' embedding, positions, its tokens' logits, the
-// loss.
+// A column's first and last segments: the embedding of its tokens, positions, the logits of its
+// tokens, and the loss.
 #include "model/core/deferred.h"
 #include "model/gpt/gpt_slice_segments.h"
 
@@ -7,6 +7,8 @@ namespace tutti {
 
 namespace {
 
+// A table lookup for the column's part of the vocabulary. Tokens of other columns get zeros, so the
+// sum over columns is the whole lookup.
 template <class A>
 class SliceEmbed final : public Segment {
  public:
@@ -87,6 +89,8 @@ class SlicePosition final : public Segment {
   }
 
  private:
+  // The table of positions is shared, and each column adds the gradient of its rows; the kernel
+  // writes the whole table, with zeros for other rows.
   SideGradients sides(Carver& memory) const {
     return SideGradients({{place_, slice_.whole.length * slice_.whole.width}}, memory);
   }
@@ -134,6 +138,8 @@ class SliceLogits final : public Segment {
   }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
+    // The loss needs a softmax over the whole vocabulary. Of its part a column passes on only a
+    // row's three statistics (the largest logit, the sum of exponentials, the target's logit).
     A* logits = data<A>(out[0]);
     kernels_.matmul.nt(data<A>(in[0]), weight<A>(context, place_.weight), logits, rows_, vocab_,
                        width_, scratch(context));
@@ -144,6 +150,7 @@ class SliceLogits final : public Segment {
   }
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out,
                 Tensors grad_in) const override {
+    // The weight part comes first, because grad_in may be grad_out's memory.
     weight_part(context, in, data<A>(grad_out[0]));
     input_part(context, data<A>(grad_out[0]), grad_in);
   }
@@ -196,6 +203,7 @@ class SliceLoss final : public Segment {
   bool splits() const override { return true; }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
+    // Every column joins all statistics in the same order, so all have the same loss.
     kernels_.vocabulary.cross_entropy(
         floats(in[1]), ids(in[2]), Carver(context.saved).floats(rows_),
         static_cast<double*>(out[0].data_ptr()), rows_, slice_.slices);
@@ -204,6 +212,9 @@ class SliceLoss final : public Segment {
     kernels_.vocabulary.cross_entropy_backward(
         data<A>(in[0]), ids(in[2]), Carver(context.saved).floats(rows_), context.loss_scale,
         data<A>(grad_in[0]), rows_, slice_.first_token(), slice_.vocab());
+
+    // The gradient of the whole loss goes to the column's own logits directly, so none flows
+    // through the statistics.
     if (grad_in[1].defined()) grad_in[1].zero_();
   }
   void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out,

@@ -11,23 +11,27 @@ namespace tutti {
 
 namespace {
 
-constexpr size_t kShared = 2;  // not cut: no dim of a matrix
+constexpr size_t kShared = 2;  // not cut; is no dim of a matrix
 
-/// The dim by which a parameter is cut.
+/// The dim by which a parameter is cut: outputs for what reads whole rows, inputs for what makes
+/// partial sums. Norms, positions and the biases of sums are not cut.
 size_t cut_dim(const std::string& name) {
   for (const char* by_rows : {"qkv.", "fc1.", "tok.", "head."})
     if (name.starts_with(by_rows)) return 0;
   return name == "proj.weight" || name == "fc2.weight" ? 1 : kShared;
 }
 
+/// A column's block: its part of every parameter.
 Block slice_block(const Block& whole, int64_t slices, int64_t column) {
   Block block;
   block.name = column_name(whole.name, column);
   for (Parameter parameter : whole.parameters) {
     const size_t dim = cut_dim(parameter.name);
     if (dim == kShared) {
+      // What is not cut is column 0's, and the others share it.
       if (column > 0) parameter.shared_with = whole.name + "/" + parameter.name;
     } else {
+      // A tied head's part is tied to the same column's part of the embedding.
       const std::vector<int64_t> dims = parameter.dims;
       parameter.dims[dim] /= slices;
       if (dims.size() == 2) keep_deviation(parameter.init, dims, parameter.dims);
@@ -41,6 +45,7 @@ Block slice_block(const Block& whole, int64_t slices, int64_t column) {
 
 template <class A>
 void check(const Job& job, const GptShape& shape, const KernelsFor<A>& kernels) {
+  // Collects every reason, so that all can be mended at once.
   const int64_t slices = job.train.tensor_slices;
   std::vector<std::string> faults;
   const auto cut = [&](const char* what, int64_t size) { check_cut(what, size, slices, faults); };
@@ -116,6 +121,8 @@ std::vector<Block> gpt_slice_blocks(const Job& job, const GptShape& shape,
     for (int64_t column = 0; column < slices; ++column) {
       const GptSlice slice{shape, slices, column};
       Block& block = blocks.emplace_back(slice_block(whole[i], slices, column));
+
+      // The segments of gpt_slices.h, in that order.
       const auto add = [&](std::unique_ptr<Segment> segment) {
         block.segments.push_back(std::move(segment));
       };
