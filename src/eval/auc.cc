@@ -10,9 +10,9 @@
 namespace tutti {
 
 void log_odds(const float* x, int64_t classes, float* out) {
-  // Everything is computed relative to the largest logit, so that no exponential overflows. For
-  // the largest itself the others are compared with the second: what is left of `all` would
-  // have cancelled.
+  // Exponentials are relative to the largest logit, so that none overflows. For the largest
+  // class itself, subtracting it from `all` would cancel; so `rest` adds up the others, relative
+  // to the second.
   const int64_t top = std::max_element(x, x + classes) - x;
   double rest = 0, all = 0, second = -std::numeric_limits<double>::infinity();
 

@@ -34,9 +34,9 @@ class Metrics {
   ///   kTokens                perplexity, accuracy
   ///   kClasses               accuracy, precision, recall, f1 (means over the classes that occur),
   ///                          auc (one against the rest, mean; exact, ties count half; of up to
-  ///                          2^22 targets)
-  ///                          and of up to 1024 classes per_class: [{precision, recall, f1, auc,
-  ///                          count}] and confusion: [[count of class i taken for j]]
+  ///                          2^22 targets); of up to 1024 classes also per_class: [{precision,
+  ///                          recall, f1, auc, count}] and confusion: [[count of class i taken for
+  ///                          j]]
   ///   kBinary                accuracy, precision, recall, f1, auc (of all columns together)
   ///   kValues, kReconstruct  mse, mae, r2 (of all columns together)
   /// A ratio of nothing (the precision of a class that was never predicted) is 0. An auc without

@@ -1,4 +1,4 @@
-// From what was added up to the report. Every number is rounded once, here.
+// Makes the report of what was added up. Every number is rounded once, here.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -107,9 +107,10 @@ void Metrics::report_values(json& report) const {
   const double squares = squares_.value();
   report["mse"] = squares / n;
   report["mae"] = absolutes_.value() / n;
-  // r2 compares the error with the targets' variation, the sum over (t - m)^2, which is sum of t^2
-  // - 2 m * sum of t + n * m^2. It is added up without rounding before the end, so the large terms
-  // cancel exactly. `rest` is what rounding left out of `sum`.
+  // r2 compares the squared error with the targets' variation, the sum of (t - m)^2:
+  //   sum of t^2  -  2 m * sum of t  +  n * m^2
+  // It is added up without rounding before the end, so that the large terms cancel exactly. `rest`
+  // is what rounding left out of `sum`.
   const double sum = targets_.value(), mean = sum / n;
   ExactSum rest = targets_, spread = target_squares_;
   rest.add(-sum);

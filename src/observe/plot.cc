@@ -416,7 +416,8 @@ std::string plot_svg(const std::vector<Curve>& curves, const std::string& metric
     runs.push_back(std::move(run));
   }
 
-  // The header comes even if there is nothing to draw, so that the picture says what is missing.
+  // Title and legend come even if there is nothing to draw, so that the picture says what
+  // is missing.
   std::string title = metric;
   std::replace(title.begin(), title.end(), '_', ' ');
   const bool empty = std::all_of(runs.begin(), runs.end(), [](const Run& r) { return r.empty(); });

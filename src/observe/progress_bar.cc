@@ -83,7 +83,7 @@ class Progress final : public EventSink {
         fmt::format("{} {}/s", short_count(static_cast<double>(tokens_) / smooth_), unit_);
     const std::string ends = fmt::format("{} left", short_duration(left));
 
-    // A terminal redraws one line, at most ten times a second; drawing itself would cost time else.
+    // A terminal redraws one line, at most ten times a second, since drawing takes time.
     if (terminal_) {
       if (now - drawn_ < std::chrono::milliseconds(100) && step_ != last_) return;
       drawn_ = now;

@@ -1,5 +1,4 @@
-// The texts of single events. They are made from the events' fields alone, so a run's log can be
-// shown again later.
+// The texts of single events, made from the events' fields alone.
 #include "observe/summary.h"
 
 #include <fmt/format.h>
