@@ -183,12 +183,15 @@ Axis steps_of(const std::vector<Run>& runs) {
 Axis values_of(const std::vector<Run>& runs) {
   Axis axis{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
             kBottom, kTop};
+
   const auto cover = [&axis](double v) {
     axis.low = std::min(axis.low, v), axis.high = std::max(axis.high, v);
   };
   for (const Run& run : runs) {
     for (const Points* points : {&run.smooth, &run.held_out})
       for (const auto& [step, value] : *points) cover(value);
+
+    // Of the original values the hundredth and the last hundredth are the range.
     std::vector<double> values;
     for (const auto& [step, value] : run.original) values.push_back(value);
     if (values.empty()) continue;
@@ -377,12 +380,15 @@ std::string drawn(const Legend& legend, const std::vector<Run>& runs) {
 
 /// Says above the plot what the kinds of line mean. Entries are placed from the right.
 std::string key(const std::vector<Run>& runs, double right) {
+  // Only kinds that occur are explained.
   const bool trained =
       std::any_of(runs.begin(), runs.end(), [](const Run& r) { return !r.original.empty(); });
   const bool evaluated =
       std::any_of(runs.begin(), runs.end(), [](const Run& r) { return !r.held_out.empty(); });
   std::string svg;
   double x = right;
+
+  // An entry is a sample of the line and its text, to the left of the one before.
   const auto entry = [&](const std::string& text, const std::string& sample) {
     x -= 6.4 * static_cast<double>(text.size());
     svg += text_at(x, 36, text, kFaint);

@@ -107,6 +107,8 @@ std::string evaluation_text(const json& e) {
   const double loss = number(e, "held_out_loss", NAN);
   std::string text =
       fmt::format("step {:>5}   held-out loss {:.4f}", e.at("step").get<int64_t>(), loss);
+
+  // The most telling metrics of all tasks; a report has those of its own.
   if (const auto metrics = e.find("metrics"); metrics != e.end())
     for (const char* name : {"accuracy", "perplexity", "auc", "mae", "r2"})
       if (const auto value = metrics->find(name); value != metrics->end() && value->is_number())

@@ -17,8 +17,8 @@ std::string short_duration(double seconds);
 
 /// Of a data event: the records of every part, what was skipped and why, statistics and skew.
 std::string data_text(const nlohmann::json& event);
-/// Of an eval event: the held-out loss ("step 7   held-out loss 1.5000   accuracy 0.9100"),
-///                                                metrics, and what the loss is compared with.
+/// Of an eval event: the held-out loss ("step 7   held-out loss 1.5000   accuracy 0.9100"), other
+/// metrics, and what the loss is compared with.
 std::string evaluation_text(const nlohmann::json& event);
 /// Of a test event: a line "test accuracy 0.9234" (if there is one), a line "test loss 0.2210", and
 /// the table of the rest.

@@ -22,6 +22,9 @@ void blocks(const PhiloxStream& stream, uint64_t first, uint32_t (&words)[4][kLa
     c2[l] = static_cast<uint32_t>(first + l);
     c3[l] = (first + l) >> 32;
   }
+
+  // Philox's ten rounds. Each round multiplies two of the four words; high halves are mixed with
+  // the other words and the key, low halves take their places.
   uint32_t k0 = stream.key[0], k1 = stream.key[1];
   for (int round = 0; round < 10; ++round) {
     for (int l = 0; l < kLanes; ++l) {

@@ -104,6 +104,7 @@ class Decoded {
   mutable std::atomic<int64_t> bytes_{0};
 };
 
+// Some of the files as records, scaled as they are read.
 class Images final : public Dataset {
  public:
   Images(std::shared_ptr<const Decoded> decoded, std::vector<int64_t> files,
@@ -176,6 +177,8 @@ Split open_images(const Job& job, const DataGroup& group) {
   const std::string path = resolve_path(job.data.path);
   const bool classes = job.model.kind != "autoencoder";
   Split split;
+
+  // An autoencoder has no classes to count, but folders are read all the same.
   Folder folder = list_folder(path, classes ? job.model.classes : 0, {});
   split.report.classes = folder.classes;
   const auto decoded = std::make_shared<const Decoded>(std::move(folder.files), job.model.image);
@@ -204,6 +207,8 @@ Split open_images(const Job& job, const DataGroup& group) {
       scaling_from(job.data.scale, counts.moments(), group, split.report.statistics);
   split.train = std::make_shared<Images>(decoded, train, scaling);
   split.held_out = std::make_shared<Images>(decoded, files_of(parts.held_out), scaling);
+
+  // Test images are scaled by the training records' statistics, and checked like these.
   if (!job.data.test.empty()) {
     Folder test = list_folder(job.data.test, 0, split.report.classes);
     const auto tested = std::make_shared<const Decoded>(std::move(test.files), job.model.image);

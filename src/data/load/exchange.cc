@@ -103,6 +103,9 @@ class ExchangingFeed final : public Feed {
     step.records.resize(static_cast<size_t>(samples));
     step.readers.resize(static_cast<size_t>(samples));
     step.mine.clear();
+
+    // The order and the partition say which record every sample of the step is and who reads it,
+    // also for the samples of others: exchange() needs them all.
     options_.order.records(static_cast<uint64_t>((shape_.first_step + number) * samples),
                            step.records);
     for (size_t i = 0; i < step.records.size(); ++i) {

@@ -57,6 +57,8 @@ class ReadingFeed final : public Feed {
     if (index == look_at_) look_ahead(index, first);
     const auto records =
         std::span<const int64_t>(order_).subspan(order_.size() - (order_end_ - first), shape_.rows);
+
+    // Records are read, changed and digested here, so that next() only hands out.
     Slot& slot = slot_of(index);
     options_.data->read_rows(records, slot.tensors, 0);
     if (options_.augment) options_.augment->apply(slot.tensors, first);

@@ -152,6 +152,8 @@ std::string to_text(const Skew& skew) {
 
   // A table for people: more ranks or classes than these would not be read.
   constexpr size_t kRanks = 16, kClasses = 16;
+
+  // One line per rank, with the counts of its classes.
   for (size_t r = 0; r < std::min(skew.records.size(), kRanks); ++r) {
     text += fmt::format("  rank {:<3} {:>10} records", r, skew.records[r]);
     if (!skew.classes.empty()) {

@@ -149,6 +149,8 @@ std::vector<std::string> misfits(const Job& job, const std::vector<Column>& colu
   std::vector<std::string> faults;
   const ColumnSizes sizes = sizes_of(columns);
   const std::string& model = job.model.kind;
+
+  // Columns that are missing, or that no model of this kind can read.
   if (columns.empty()) faults.emplace_back("data.columns is empty: name the columns that are read");
   if (sizes.texts > 0)
     faults.push_back(fmt::format("data.columns: model.kind = \"{}\" reads no text", model));
@@ -173,6 +175,8 @@ std::vector<std::string> misfits(const Job& job, const std::vector<Column>& colu
     }
     return faults;
   }
+
+  // Targets are numbers. Two named classes do, too: they are 0 and 1.
   if (sizes.targets != job.model.outputs) {
     faults.push_back(fmt::format("model.outputs = {} but data.columns have {} targets",
                                  job.model.outputs, sizes.targets));

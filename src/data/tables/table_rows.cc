@@ -110,6 +110,7 @@ void TableRows::malformed(const std::string& place, const std::string& what) {
   bad_.add(fmt::format("{}:{}: {}", path_, place, what));
 }
 
+// A finite number of a float's range.
 bool TableRows::number(size_t k, std::string_view value, float& into) {
   if (const Parsed parsed = parse_number(value, into); parsed != Parsed::kGood) {
     return bad_value(k, fault_of(parsed, value));
@@ -121,10 +122,14 @@ bool TableRows::number(size_t k, std::string_view value, float& into) {
 // The id of a category: its hash, the place of its name, or a whole number.
 bool TableRows::id(size_t k, std::string_view value, int32_t& into) {
   const Column& column = columns_[k];
+
+  // A hash needs no list of values; two values may share an id.
   if (column.hashed) {
     into = static_cast<int32_t>(hash64(value) % static_cast<uint64_t>(column.size));
     return true;
   }
+
+  // A named value's id is its place among the names.
   if (!column.values.empty()) {
     const auto found = cells_[k].by_name.find(value);
     if (found != cells_[k].by_name.end()) {
@@ -142,6 +147,8 @@ bool TableRows::id(size_t k, std::string_view value, int32_t& into) {
                              near.empty() ? "" : "; did you mean " + shown(near) + "?"));
   }
   double whole = 0;  // "3.0" is what tools write for 3 where a column once had missing values
+
+  // Else the value is the id itself.
   const bool good = parse_number(value, whole) == Parsed::kGood && whole == std::floor(whole) &&
                     whole >= 0 && whole < static_cast<double>(column.size);
   if (!good)
@@ -171,6 +178,7 @@ bool TableRows::text(size_t k, std::string_view value) {
     case As::kOneHot:
       return id(k, value, ids_[slot]);
     case As::kWeight:
+      // a weight of 0 is a record that is never drawn
       if (!number(k, value, weight_)) return false;
       return weight_ >= 0 || bad_value(k, fmt::format("the weight {} is below 0", shown(value)));
     case As::kTarget: {
@@ -180,6 +188,8 @@ bool TableRows::text(size_t k, std::string_view value) {
         return !probabilities_ || (into >= 0 && into <= 1) ||
                bad_value(k, shown(value) + " is not between 0 and 1");
       }
+
+      // a class; it is stored as a number like all targets
       int32_t place = 0;
       if (!id(k, value, place)) return false;
       targets_[slot] = static_cast<float>(place);

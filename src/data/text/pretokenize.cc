@@ -63,6 +63,7 @@ constexpr Newer kNewer[] = {
 
 /// The kind of a character as the pattern sees it: \p{L}, \p{N}, \s or none of these.
 Kind kind_of(int32_t character) {
+  // \p{L} are the five categories of letters, \p{N} the three of numbers, \s the separators.
   switch (utf8proc_category(character)) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
@@ -80,6 +81,8 @@ Kind kind_of(int32_t character) {
       return Kind::kSpace;
     case UTF8PROC_CATEGORY_CC:
       return character == 0x85 ? Kind::kSpace : Kind::kOther;  // NEL, the next-line control
+
+    // Not assigned, as far as this utf8proc knows.
     case UTF8PROC_CATEGORY_CN: {
       const Newer* newer =
           std::lower_bound(std::begin(kNewer), std::end(kNewer), character,

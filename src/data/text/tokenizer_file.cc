@@ -305,7 +305,8 @@ Bpe read_tokenizer(const std::string& path) {
 }
 
 std::string tokenizer_json(const Bpe& bpe) {
-  // Written by hand, so that the vocabulary is in the order of its ids, one token per line.
+  // Added tokens are written as their text, all others as characters that stand for bytes. The file
+  // is put together by hand, so that the vocabulary is in the order of its ids, one token per line.
   std::vector<std::string> texts;
   for (const std::string& token : bpe.tokens) texts.push_back(characters_of(token));
   for (const Bpe::Added& added : bpe.added) texts[added.id] = bpe.tokens[added.id];
@@ -322,6 +323,9 @@ std::string tokenizer_json(const Bpe& bpe) {
         comma, added.id, quoted(texts[added.id]), added.special);
     comma = ",";
   }
+
+  // What the package needs to do the same as this tokenizer: cut by GPT-2's pattern, no
+  // other steps.
   out += R"(],
   "normalizer": null,
   "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},

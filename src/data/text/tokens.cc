@@ -20,6 +20,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == 20);
 
+// Records are consecutive stretches; a target is the token after.
 class Tokens final : public Dataset {
  public:
   Tokens(std::vector<int32_t> tokens, int64_t context)

@@ -127,6 +127,7 @@ class CnnStem final : public Segment {
     k_.unpack_weight(w.layer.gradient_panels, layer_.weight_gradient(context), conv);
   }
 
+  // The layouts of saved memory and of scratch. Without memory they only count.
   struct Saved {
     CnnLayer::Saved layer;
     int64_t bytes;
@@ -154,6 +155,8 @@ class CnnStem final : public Segment {
     std::fill_n(w.padded, layer_.conv.padded_inputs(), 0.0f);
     std::fill_n(w.padded_gradient, layer_.conv.padded_outputs(), 0.0f);
   }
+
+  // Floats of one pooled image.
   int64_t pooled() const {
     return layer_.conv.height / 2 * (layer_.conv.width / 2) * layer_.conv.out;
   }
@@ -205,6 +208,8 @@ class CnnHead final : public Segment {
       k.bias_residual(s.features, w.features, w.features, s.features, shape_.batch, features_,
                       &dropout);
     }
+
+    // logits = features weight^T + bias.
     k.matmul.nt(s.features, floats(context.parameters[0]), floats(out[0]), shape_.batch,
                 shape_.classes, features_, w.scratch);
     k.add_bias(floats(out[0]), floats(context.parameters[1]), shape_.batch, shape_.classes);
@@ -225,6 +230,7 @@ class CnnHead final : public Segment {
   }
 
  private:
+  /// The gradients of weight and bias, from the saved features.
   void weight_part(const Context& context, const float* dlogits) const {
     const Saved s = saved(Carver(context.saved));
     const Kernels& k = tables_.kernels;

@@ -95,12 +95,16 @@ void CnnLayer::statistics(const Context& context, const Saved& s, const Work& w)
   const int64_t channels = conv.out;
   const auto parameter = [&](int i) { return floats(context.parameters[first_ + i]); };
   if (shape_.norm == CnnNormKind::kNone) {
+    // Without a norm it is the identity plus the bias, so that all kinds go through the
+    // same kernels.
     std::fill_n(s.mean, channels, 0.0f);
     std::fill_n(s.rstd, channels, 1.0f);
     std::fill_n(s.scale, channels, 1.0f);
     std::copy_n(parameter(kBias), channels, s.shift);
     return;
   }
+
+  // Mean and 1 / deviation: of the images or the micro-batch, or the running ones.
   if (shape_.norm == CnnNormKind::kGroup) {
     group_statistics(s, w);
   } else if (context.pass.training) {

@@ -80,6 +80,7 @@ void keep_deviation(Init& init, const std::vector<int64_t>& whole,
   init.scale *= std::sqrt(fans(part) / fans(whole));
 }
 
+// Cuts the first dim, which are the outputs: a column has its own rows of the weights.
 Block column_block(const Block& whole, const Columns& columns) {
   Block block;
   block.name = column_name(whole.name, columns.column);

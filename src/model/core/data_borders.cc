@@ -19,6 +19,7 @@ ColumnSizes table_sizes(const Job& job) {
   return sizes_of(columns);
 }
 
+// The features of a record. A table's columns must add up to what the model reads.
 Border features(const Job& job) {
   if (is_table(job))
     if (const int64_t numbers = table_sizes(job).numbers; numbers != job.model.inputs)
@@ -47,8 +48,10 @@ void add_fields(const Job& job, std::vector<Border>& borders) {
   borders.push_back({"categories", {job.train.micro_batch_size, categories}, at::kLong});
 }
 
+// A script says nothing about its inputs, so the data decides what it reads.
 bool script_reads_features(const Job& job) { return is_table(job) || job.data.kind == "points"; }
 
+// Targets per token, per sample as a class, or per sample as values.
 Border targets(const Job& job) {
   const int64_t samples = job.train.micro_batch_size;
   if (job.model.kind == "gpt") return {"targets", {samples, job.model.context}, at::kLong};
@@ -66,6 +69,8 @@ bool targets_are_classes(const Job& job) {
 
 std::vector<Border> data_borders(const Job& job) {
   std::vector<Border> borders;
+
+  // The model's inputs come first, in the order in which it names them.
   const std::string& kind = job.model.kind;
   if (kind == "gpt")
     borders.push_back({"tokens", {job.train.micro_batch_size, job.model.context}, at::kLong});

@@ -108,12 +108,16 @@ void share_faults(const Model& model, std::vector<std::string>& faults) {
     for (size_t i = 0; i < model.blocks[b].parameters.size(); ++i) {
       const Parameter& p = model.blocks[b].parameters[i];
       const Owner& o = owner[b][i];
+
+      // Each user of a shared buffer would propose a value of its own, and nothing says how these
+      // would be joined.
       if (!p.shared_with.empty() &&
           (p.role != Role::kTrained ||
            (o.block >= 0 && model.blocks[o.block].parameters[o.parameter].role != Role::kTrained)))
         faults.push_back(
             fmt::format("parameter {}.{} is a buffer shared with {}; buffers cannot be shared",
                         model.blocks[b].name, p.name, p.shared_with));
+
       if (o.block < 0)
         faults.push_back(
             fmt::format("parameter {}.{} is shared with {}, which no earlier block owns",
@@ -140,6 +144,8 @@ void input_faults(const Model& model, const std::vector<SegmentWiring>& segments
           "{} wants {}, which neither the segment before nor the data offers", where, in.name));
       continue;
     }
+
+    // What is offered must be what is declared, after its exchange.
     const Border& from = w.sources[i].data ? model.data[w.sources[i].index]
                                            : segments[w.before].outputs[w.sources[i].index];
     if (!fits(in, from, model.columns))
@@ -179,6 +185,8 @@ void pass_on_fault(const Model& model, const std::vector<SegmentWiring>& segment
 // every column.
 void border_faults(const Model& model, std::vector<std::string>& faults) {
   const auto segments = wire(model);
+
+  // `ends` stays true while every column's last segment ends with the loss.
   const Border loss{"loss", {2}, at::kDouble};
   bool ends = !segments.empty();
   for (const SegmentWiring& w : segments) {
@@ -188,6 +196,8 @@ void border_faults(const Model& model, std::vector<std::string>& faults) {
       const Border& out = w.outputs[i];
       if (!names.insert(out.name).second)
         faults.push_back(fmt::format("{} has two outputs {}", where, out.name));
+
+      // A scatter sums partial sums, which are float32, and cuts the sum into equal parts.
       if (out.exchange == Exchange::kScatter &&
           (out.type != at::kFloat || elements(out) % model.columns != 0))
         faults.push_back(
@@ -196,6 +206,8 @@ void border_faults(const Model& model, std::vector<std::string>& faults) {
       pass_on_fault(model, segments, w, i, faults);
     }
     input_faults(model, segments, w, faults);
+
+    // This is the last segment of its column.
     if (w.next < 0)
       ends = ends && !w.outputs.empty() && w.outputs.back().name == loss.name &&
              same(w.outputs.back(), loss);
@@ -265,6 +277,8 @@ std::vector<std::vector<Owner>> owners(const Model& model) {
     int own = 0;
     const auto& parameters = model.blocks[b].parameters;
     users[b].resize(parameters.size());
+
+    // Own parameters are numbered; for a shared one its owner is looked for among earlier blocks.
     for (size_t i = 0; i < parameters.size(); ++i) {
       Owner owner;
       if (parameters[i].shared_with.empty()) {

@@ -57,6 +57,7 @@ at::Tensor dropped(const at::Tensor& x, double rate, const Pass& pass, const Col
 
 using Layer = std::function<at::Tensor(const Pass&, Tensors, const at::Tensor&)>;
 
+/// The function of a dense layer: dropout(activation(norm(linear(x)))).
 Layer dense_layer(const Job& job, const Columns& columns) {
   return [norm = norm_of(job), activation = job.model.activation, rate = job.model.dropout,
           columns](const Pass& pass, Tensors p, const at::Tensor& x) {
@@ -83,6 +84,7 @@ Block layer_block(const Job& job, std::string name, std::vector<Parameter> param
   options.flops = 2.0 * static_cast<double>(in.dims[0] * in.dims[1] * out.dims[1]);
   TensorFunction function = [layer = std::move(layer)](const Pass& pass, Tensors p,
                                                        Tensors tensors) {
+    // Passed borders are copied, since an output may not be an input's tensor.
     std::vector<at::Tensor> results = {layer(pass, p, tensors[0])};
     for (size_t i = 1; i < tensors.size(); ++i) results.push_back(tensors[i].clone());
     return results;

@@ -12,6 +12,7 @@ namespace tutti {
 
 namespace {
 
+// The whole model: one block per layer.
 void add_whole(Model& model, const Job& job, const Border& output) {
   Border last = model.data[0];
   add_dense(model, job, "layers", job.model.hidden, last);
@@ -19,6 +20,7 @@ void add_whole(Model& model, const Job& job, const Border& output) {
   model.blocks.back().segments.push_back(loss_segment(job, output, model.data));
 }
 
+// The same model in columns, each with its own units of every layer.
 void add_columns(Model& model, const Job& job, const Border& output) {
   const int64_t slices = job.train.tensor_slices;
   std::vector<std::string> faults;

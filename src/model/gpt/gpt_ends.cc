@@ -43,6 +43,7 @@ class GptEmbed final : public Segment {
   }
 
  private:
+  // The tables' gradients, through dropout.
   void run_backward(const Context& context, const int64_t* tokens, const A* dout) const {
     using P = GptEmbedPlaces;
     const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kEmbed);
@@ -83,6 +84,8 @@ class GptHead final : public Segment {
     const int64_t rows = shape_.rows(), width = shape_.width;
     const Saved s = saved(Carver(context.saved));
     const float* bias = floats(context.parameters, places_.head.bias);
+
+    // logits = norm(x) weight^T + bias.
     norm_.forward(context, data<A>(in[0]), s.norm);
     kernels_.matmul.nt(s.norm.normal, weight<A>(context, places_.head.weight), data<A>(out[0]),
                        rows, shape_.vocab, width, work(Carver(context.work)).scratch);
@@ -122,6 +125,7 @@ class GptHead final : public Segment {
     return d;
   }
 
+  // Back through the linear layer, then through the norm.
   void input_part(const Context& context, const at::Tensor& in, const at::Tensor& grad_out,
                   const at::Tensor& grad_in, const SideGradients& sides) const {
     const Saved s = saved(Carver(context.saved));
@@ -134,6 +138,8 @@ class GptHead final : public Segment {
     A* dx = grad_in.defined() ? data<A>(grad_in) : w.dnormal;
     norm_.backward(context, sides, w.dnormal, data<A>(in), s.norm, nullptr, dx);
   }
+
+  // The linear layer's gradients, from the saved output of the norm.
   void weight_part(const Context& context, const A* dlogits) const {
     const int64_t rows = shape_.rows();
     float* dbias = floats(context.gradients, places_.head.bias);
@@ -143,6 +149,7 @@ class GptHead final : public Segment {
                        rows, work(Carver(context.work)).scratch);
   }
 
+  // What is kept from forward to backward; without memory it is only counted.
   struct Saved {
     typename GptNorm<A>::Saved norm;
     int64_t bytes;
@@ -182,6 +189,8 @@ class GptLoss final : public Segment {
   std::string name() const override { return "loss"; }
   std::vector<Border> inputs() const override { return {gpt_logits(shape_), gpt_data(shape_)[1]}; }
   std::vector<Border> outputs() const override { return {gpt_loss()}; }
+
+  // The logarithm of each row's sum of exponentials, from which backward makes probabilities.
   int64_t saved_bytes() const override {
     Carver memory;
     memory.floats(shape_.rows());

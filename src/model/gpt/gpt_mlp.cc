@@ -7,6 +7,7 @@ namespace tutti {
 namespace {
 
 GptCoreShape core_shape(const GptShape& shape, int64_t slices) {
+  // A column has `hidden` of the hidden units. With a gate fc1 has two rows for each of them.
   const GptLayerPlaces places = gpt_layer_places(shape);
   const int64_t rows = shape.rows(), hidden = shape.hidden / slices;
   return {.site = GptDropoutSite::kMlp,

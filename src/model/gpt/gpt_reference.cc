@@ -41,9 +41,13 @@ namespace {
 at::Tensor mask(const Dropout& dropout, int64_t samples, int64_t width) {
   const at::Tensor factors = at::empty({samples, dropout.rows_per_sample, width}, at::kFloat);
   float* out = factors.mutable_data_ptr<float>();
+
+  // A draw below the threshold drops the element; the others are scaled up.
   const auto threshold = static_cast<uint32_t>(dropout.rate * 0x1p32);
   const auto scale = static_cast<float>(1 / (1 - dropout.rate));
   const int64_t groups = (width + 63) / 64;
+
+  // Each sample has a stream of its own, named by block, site and sample.
   for (int64_t s = 0; s < samples; ++s) {
     const uint64_t place = uint64_t{dropout.block} << 44 | uint64_t{dropout.site} << 40 |
                            static_cast<uint64_t>(dropout.first_sample + s);
@@ -143,6 +147,9 @@ at::Tensor attention(const GptShape& shape, const RotaryFactors& factors, const 
   Taken p(parameters);
   const int64_t heads = shape.heads, kv_heads = shape.kv_heads, group = heads / kv_heads;
   const at::Tensor normal = p.norm(shape, x);
+
+  // qkv's rows are heads of queries, then of keys, then of values; each becomes [batch, heads,
+  // length, dim].
   const at::Tensor qkv = p.linear(normal, shape.bias)
                              .view({shape.batch, shape.length, heads + 2 * kv_heads, shape.dim()})
                              .transpose(1, 2);
@@ -158,6 +165,8 @@ at::Tensor attention(const GptShape& shape, const RotaryFactors& factors, const 
     k = k.repeat_interleave(group, 1);
     v = v.repeat_interleave(group, 1);
   }
+
+  // The heads are joined again into rows of the width.
   const at::Tensor mixed = causal_attention(q, k, v);
   const at::Tensor joined = mixed.transpose(1, 2).reshape({shape.batch, shape.length, shape.width});
   return x + dropped(shape, pass, GptDropoutSite::kAttention, p.linear(joined, shape.bias));
@@ -206,6 +215,8 @@ std::unique_ptr<Segment> segment(
 Model make_gpt_reference(const Job& job) {
   const GptShape shape = gpt_shape(job.model, job.train.micro_batch_size);
   const Border x = gpt_stream(shape);
+
+  // Data, check and task are those of the hand-written model.
   Model model;
   model.blocks = gpt_blocks(job.model);
   model.data = gpt_data(shape);
@@ -219,6 +230,9 @@ Model make_gpt_reference(const Job& job) {
   // From here on blocks get their segments; each takes its part of the block's parameters in order.
   const RotaryFactors factors = rotary_factors(shape);
   using Function = at::Tensor (*)(const GptShape&, const Pass&, Tensors, const at::Tensor&);
+
+  // Binds the shape to a function, and adds a segment that uses a block's parameters from
+  // `first` on.
   const auto bound = [shape](Function f) {
     return [shape, f](const Pass& pass, Tensors p, const at::Tensor& in) {
       return f(shape, pass, p, in);
@@ -231,6 +245,7 @@ Model make_gpt_reference(const Job& job) {
   };
   add(model.blocks.front(), "embed", model.data[0], x, 0, bound(embed));
   const int second = gpt_layer_places(shape).norm2.weight;  // where the mlp's parameters begin
+
   for (int64_t i = 0; i < shape.layers; ++i) {
     Block& block = model.blocks[static_cast<size_t>(i) + 1];
     block.segments.push_back(

@@ -69,6 +69,7 @@ GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size) {
     throw Error(fmt::format("model.width = {} cannot be cut into model.heads = {}", config.width,
                             config.heads));
   GptShape shape{};
+
   shape.batch = micro_batch_size;
   shape.length = config.context;
   shape.width = config.width;
@@ -95,10 +96,13 @@ GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size) {
   if (!shape.rms && config.norm != "layer" && config.norm != "auto")
     throw Error(fmt::format("model.norm = \"{}\" but model.kind = \"gpt\": it has layer or rms",
                             config.norm));
+
+  // An unknown activation throws here.
   if (!shape.gated()) activation_of(shape.activation);
   return shape;
 }
 
+// These two follow gpt_blocks below: the order in which it adds parameters.
 GptLayerPlaces gpt_layer_places(const GptShape& shape) {
   Places places;
   GptLayerPlaces all;
@@ -119,6 +123,7 @@ GptHeadPlaces gpt_head_places(const GptShape& shape) {
   return all;
 }
 
+// All blocks with their parameters. Names and order are those of checkpoints.
 std::vector<Block> gpt_blocks(const ModelConfig& config) {
   const GptShape shape = gpt_shape(config, 1);
   const int64_t width = shape.width;
@@ -170,11 +175,13 @@ Border gpt_logits(const GptShape& shape) {
 }
 Border gpt_loss() { return {"loss", {2}, at::kDouble}; }
 
+// "auto" is cross-entropy for a gpt.
 bool plain_cross_entropy(const LossConfig& loss) {
   return (loss.kind == "auto" || loss.kind == "cross-entropy") && loss.label_smoothing == 0 &&
          loss.class_weights.empty();
 }
 
+// All that a mask depends on; rows of a sample are its positions.
 Dropout gpt_dropout(const GptShape& shape, const Pass& pass, GptDropoutSite site) {
   return {pass.training ? shape.dropout : 0.0,
           pass.seed,

@@ -39,6 +39,9 @@ class SliceBranch final : public Segment {
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out,
                 Tensors grad_in) const override {
     const Memory m = memory(context);
+
+    // The gradient of the partial sum is that of the sum, which every column has got whole.
+    // weight_part makes both weights' gradients, so core's backward makes none.
     const A* dpart = data<A>(grad_out[0]);
     core_->backward(context, m, dpart, m.dfirst, floats(context.gradients, core_->shape.first.bias),
                     false);
@@ -49,6 +52,9 @@ class SliceBranch final : public Segment {
   void backward_input(Context& context, Tensors, Tensors, Tensors grad_out,
                       Tensors grad_in) const override {
     const Memory m = memory(context);
+
+    // The weight part needs the gradients of both layers' outputs: one came in, the other is
+    // made here.
     const Between d = between(Carver(context.deferred));
     defer(grad_out[0], d.dsecond);
     core_->backward(context, m, d.dsecond, d.dfirst, d.sides(core_->shape.first.bias), false);
@@ -67,6 +73,8 @@ class SliceBranch final : public Segment {
     Carver saved(context.saved), work(context.work);
     return core_->memory(saved, work);
   }
+
+  // The second layer's bias is added after the sum, by the join, so only the first's is kept.
   Between between(Carver memory) const {
     return core_->between({{core_->shape.first.bias, core_->shape.columns}}, memory);
   }

@@ -62,6 +62,9 @@ class SlicePosition final : public Segment {
   std::vector<Border> inputs() const override { return {slice_.part_rows()}; }
   std::vector<Border> outputs() const override { return {slice_.stream()}; }
   bool splits() const override { return true; }
+
+  // Only the table's gradient waits for the weight part; the input's is the output's
+  // through dropout.
   int64_t deferred_bytes() const override {
     Carver memory;
     sides(memory);
@@ -123,6 +126,7 @@ class SliceLogits final : public Segment {
     return {slice_.all_normed(), gpt_data(slice_.whole)[1]};
   }
   std::vector<Border> outputs() const override { return {slice_.logits(), slice_.statistics()}; }
+
   int64_t work_bytes() const override {
     Carver memory;
     memory.floats(kernels_.matmul.layer_work(rows_, width_, vocab_));
@@ -167,10 +171,13 @@ class SliceLogits final : public Segment {
   float* scratch(const Context& context) const {
     return reinterpret_cast<float*>(context.work.data());
   }
+
+  // A partial sum over columns: each has its own tokens' part of it.
   void input_part(const Context& context, const A* dlogits, Tensors grad_in) const {
     kernels_.matmul.nn_sums(dlogits, weight<A>(context, place_.weight), floats(grad_in[0]), rows_,
                             width_, vocab_, scratch(context));
   }
+
   void weight_part(const Context& context, Tensors in, const A* dlogits) const {
     if (float* dbias = floats(context.gradients, place_.bias))
       kernels_.column_sums(dlogits, dbias, rows_, vocab_);
@@ -195,6 +202,8 @@ class SliceLoss final : public Segment {
     return {slice_.logits(), slice_.all_statistics(), gpt_data(slice_.whole)[1]};
   }
   std::vector<Border> outputs() const override { return {gpt_loss()}; }
+
+  // The logarithm of each row's sum of exponentials over the whole vocabulary.
   int64_t saved_bytes() const override {
     Carver memory;
     memory.floats(rows_);

@@ -31,6 +31,8 @@ class RowsNorm {
     Carver memory(context.saved);
     norm_.backward(context, sides, dnormed, x, statistics(memory, nullptr), residual, dx);
   }
+
+  // What the norm's backward leaves for the weight part.
   void add_to(SideGradients& sides, Carver& memory) const {
     sides.add({place_.weight, lines_.width}, memory);
     sides.add({place_.bias, lines_.width}, memory);
@@ -119,6 +121,8 @@ class SliceJoin final : public Segment {
 
   std::string name() const override { return name_; }
   std::vector<Border> inputs() const override { return {slice_.part_rows(), slice_.stream()}; }
+
+  // The last join of a block has no norm after it: the next block begins with its own.
   std::vector<Border> outputs() const override {
     if (!norm_.exists()) return {slice_.stream()};
     return {slice_.stream(), slice_.normed()};

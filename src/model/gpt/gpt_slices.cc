@@ -49,11 +49,14 @@ void check(const Job& job, const GptShape& shape, const KernelsFor<A>& kernels) 
   const int64_t slices = job.train.tensor_slices;
   std::vector<std::string> faults;
   const auto cut = [&](const char* what, int64_t size) { check_cut(what, size, slices, faults); };
+
   cut("model.heads", shape.heads);
   cut("model.kv_heads", shape.kv_heads);
   cut("model.mlp_width", shape.hidden);
   cut("model.vocab", shape.vocab);
   cut("train.micro_batch_size x model.context", shape.rows());
+
+  // The loss is joined of statistics of slices, which suffice for the plain one alone.
   if (!plain_cross_entropy(job.loss))
     faults.push_back(
         fmt::format("train.tensor_slices = {} needs loss.kind = \"cross-entropy\" without "
@@ -79,12 +82,14 @@ GptShape GptSlice::lines() const {
 }
 
 Dropout GptSlice::dropout(const Pass& pass, GptDropoutSite site) const {
+  // Rows draw what they draw in the whole model: keyed by its block and their place in it.
   Dropout dropout = gpt_dropout(whole, pass, site);
   dropout.block = static_cast<uint32_t>(pass.block / slices);  // the layer: the whole model's block
   dropout.first_row = first_row();
   return dropout;
 }
 
+// Borders: what one segment puts out and how the next one reads it must fit by Exchange's rules.
 Border GptSlice::stream() const { return {"x", {rows(), whole.width}, whole.type}; }
 Border GptSlice::normed() const {
   return {"normed", {rows(), whole.width}, whole.type, Exchange::kGather};
@@ -114,6 +119,8 @@ std::vector<Block> gpt_slice_blocks(const Job& job, const GptShape& shape,
                                     const KernelsFor<A>& kernels, const RotaryTable& rotary) {
   check(job, shape, kernels);
   const int64_t slices = job.train.tensor_slices;
+
+  // Layer by layer, and within a layer column by column, as Model wants them.
   const std::vector<Block> whole = gpt_blocks(job.model);
   const GptLayerPlaces layer = gpt_layer_places(shape);
   std::vector<Block> blocks;

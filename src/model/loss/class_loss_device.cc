@@ -65,6 +65,7 @@ at::Tensor DeviceClassLoss::matrix(std::span<std::byte> memory, int64_t index,
   return view_on(device, memory.data() + index * bytes, {rows_, classes_}, at::kFloat);
 }
 
+// One set of targets; `share` is undefined if it is the only one.
 DeviceClassLoss::Part DeviceClassLoss::part(const at::Tensor& targets,
                                             const at::Tensor& share) const {
   Part part;
@@ -91,6 +92,7 @@ std::vector<DeviceClassLoss::Part> DeviceClassLoss::parts(const ClassRows& in) c
   return {part(in.targets, 1 - mix), part(in.others, mix)};
 }
 
+// What each row adds to the count.
 at::Tensor DeviceClassLoss::row_weight(const std::vector<Part>& parts) const {
   at::Tensor sum = parts[0].share * parts[0].weight;
   if (parts.size() > 1) sum = sum + parts[1].share * parts[1].weight;
@@ -176,6 +178,7 @@ void DeviceClassLoss::backward(const Context& context, const ClassRows& in,
                                      context.loss_scale, data<A>(grad), rows_, classes_);
     });
   const std::vector<Part> columns = parts(in);
+
   const double hard = spec_.teacher ? 1 - spec_.mix : 1;
   const auto scaled = [&](const at::Tensor& x, double factor) {
     const at::Tensor y = x * factor;
@@ -195,6 +198,8 @@ void DeviceClassLoss::backward(const Context& context, const ClassRows& in,
     const at::Tensor value = scaled(part.share * part.weight, -hard * (1 - spec_.smoothing));
     minus_q.addcmul_(hit, value.unsqueeze(1));
   }
+
+  // ATen turns -q into the gradient, as on the CPU.
   at::Tensor dlogits =
       at::_log_softmax_backward_data(minus_q, matrix(context.saved, 0, device), 1, at::kFloat);
   if (spec_.teacher) {  // d/dx of T^2 KL(t || p_T) is T (p_T - t)

@@ -47,6 +47,7 @@ const Border& find(const std::vector<Border>& data, const std::string& name) {
   throw Error(fmt::format("the loss wants {}, which the data does not have", name));
 }
 
+// Values are compared element by element, so shapes and types must be equal.
 void check_same(const std::string& kind, const Border& output, const Border& targets) {
   if (output.dims != targets.dims || output.type != at::kFloat || targets.type != at::kFloat)
     throw Error(fmt::format("loss.kind = \"{}\" of {} needs float targets of the same dims, not {}",
@@ -73,6 +74,7 @@ std::unique_ptr<Segment> autograd_loss(std::string name, std::vector<Border> inp
   return std::make_unique<AutogradSegment>(std::move(spec));
 }
 
+// What a class loss reads from the job and its data.
 ClassLossSpec class_spec(const Job& job, Border output, const std::vector<Border>& data) {
   ClassLossSpec spec;
   spec.logits = std::move(output);
