@@ -1,5 +1,5 @@
-// The sources behind open_data, and how their records are split. Only open_data and these sources
-// include it.
+// The sources behind open_data, how their records are split, and what is known of the generated
+// ones. Most code needs dataset.h alone.
 #pragma once
 
 #include <memory>

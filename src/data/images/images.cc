@@ -35,7 +35,8 @@ bool is_image(const std::filesystem::path& path) {
   return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
 }
 
-/// Classes and files in the order of their names. `known` classes must be the ones there are.
+/// Classes and files in the order of their names. If `known` is not empty, no other classes
+/// may occur, and they keep their numbers.
 Folder list_folder(const std::string& path, int64_t classes,
                    const std::vector<std::string>& known) {
   if (!is_folder(path)) throw Error(fmt::format("{}: no such folder", path));

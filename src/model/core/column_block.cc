@@ -73,7 +73,7 @@ void keep_deviation(Init& init, const std::vector<int64_t>& whole,
   const bool he = init.kind == Init::Kind::kHeUniform || init.kind == Init::Kind::kHeNormal;
   if (!glorot && !he) return;
 
-  // The sums that stand under the root in init.cc; factors that both sizes have in common cancel.
+  // The sums under the square root in init.cc; factors that both sizes have in common cancel.
   const auto fans = [&](const std::vector<int64_t>& dims) {
     return static_cast<double>(glorot ? dims[0] + dims[1] : dims[1]);
   };
