@@ -8,8 +8,8 @@
 //              steep beginning of a curve is not flattened
 //   thinning   of every pixel column the first, lowest, highest and last point, which is all that a
 //              screen shows of them
-//   range      all smoothed and held-out values, and of the original ones all but the outermost
-//              hundredth
+//   range      all smoothed and held-out values, and all original ones but the outermost
+//              hundredth on either side
 #include "observe/plot.h"
 
 #include <fmt/format.h>

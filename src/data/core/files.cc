@@ -78,7 +78,7 @@ std::string read_gz(const std::string& path) {
   bytes.resize(written);
   inflateEnd(&stream);
 
-  // No progress with input left over means that more input was expected.
+  // zlib could not go on: all input is used, and more was expected.
   if (code == Z_BUF_ERROR) throw Error(fmt::format("{}: the compressed file ends early", path));
   if (code != Z_STREAM_END) throw Error(fmt::format("{}: the compressed file is damaged", path));
   return bytes;

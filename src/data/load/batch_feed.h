@@ -20,7 +20,8 @@ class Feed {
   /// Micro-batch `index`, asked for with 0, 1, 2, ...; valid until micro-batch `index + in_flight`
   /// is asked for.
   virtual const std::vector<at::Tensor>& next(int64_t index) = 0;
-  /// Time that next() and begin() spent waiting, in all.
+  /// Time that begin() and next() kept their caller waiting, in all; with a partition this includes
+  /// the exchange of rows.
   virtual Duration stalled() const = 0;
   /// The sum of order_digest over all micro-batches handed out.
   virtual uint64_t digest() const = 0;

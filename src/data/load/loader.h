@@ -56,7 +56,8 @@ class Loader {
   /// in_flight-th call of next() from here. Rethrows what reading threw. With a partition every
   /// rank does so, naming the rank that read.
   const std::vector<at::Tensor>& next(int64_t step, int lane, int micro);
-  /// Time that next() spent waiting, in all.
+  /// Time that begin() and next() kept their caller waiting, in all; with a partition this includes
+  /// the exchange of rows.
   Duration stalled() const;
   /// The sum of order_digest(position, record) over the samples that next() handed out. Summed over
   /// the ranks, it names what was trained on in which order, whoever read it.

@@ -197,7 +197,8 @@ Table parse_csv(std::string_view bytes, const std::string& path, const DataConfi
   std::vector<std::string> names;
   std::vector<size_t> places;
 
-  // Where the columns are is known once the names are: from the header or the first record.
+  // The places of the wanted columns follow from the names, which the header gives or which
+  // are numbers.
   const auto settle = [&] {
     places = places_of(columns, names, path);
     for (size_t k = 0; k < places.size(); ++k)

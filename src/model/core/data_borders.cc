@@ -9,7 +9,7 @@ namespace tutti {
 
 namespace {
 
-// Tables alone say themselves how many numbers and categories they have.
+// Of all kinds of data, only tables have columns that the job names and sizes.
 bool is_table(const Job& job) { return job.data.kind == "csv" || job.data.kind == "jsonl"; }
 
 ColumnSizes table_sizes(const Job& job) {

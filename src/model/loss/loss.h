@@ -17,8 +17,8 @@ namespace tutti {
 /// Targets with this value do not count.
 inline constexpr int64_t kIgnoredTarget = -1;
 
-/// Throws Error naming the first target, in the host's memory, that is neither a class nor
-/// kIgnoredTarget.
+/// Throws Error naming the first target that is neither a class nor kIgnoredTarget. The targets
+/// must be in the host's memory.
 void check_classes(const at::Tensor& targets, int64_t classes);
 /// The Model::check of a model that ends with loss_segment: checks that its targets are classes.
 /// Empty if they are values.
