@@ -1,9 +1,17 @@
-// All addresses, messages and additions of a pull are worked out once, at the start; run() walks
-// lists.
+// A Reduce over the fixed tree: a reduce-scatter whose additions do not depend on the ranks. All
+// addresses, messages and additions are worked out once, at the start; run() walks lists.
 //
-//   part    what I own of a source: floats of the unit, one run of memory in every contribution
-//   block   a cut of an owner's slices: it is folded while the next one still travels
-//   piece   floats of a block that the same sources add to
+//   unit     floats that are summed together; a transfer has one or more
+//   source   a gradient that adds to a unit: its own, or a further user's of a shared parameter
+//   term     one contribution to a source: the partial sum of one rank
+//   slice    what one member makes of a unit's sum; a member that makes one is an owner
+//   part     what I own of a source: floats of the unit, one run of memory in every term
+//   block    a cut of an owner's slices: it is folded while the next one still travels
+//   piece    floats of a block that the same sources add to: one call of fold()
+//
+// A giver's window is read in place; a term that cannot be read arrives in scratch memory. The sum
+// is made in the owner's stack, which may be the slice's place in one of its own terms: those cache
+// lines have just been read.
 #include "comm/tree_pull.h"
 
 #include <algorithm>
@@ -22,15 +30,15 @@ constexpr int64_t kFloat = sizeof(float);
 /// A slice is cut into up to four blocks of at least this many floats: the first is folded and on
 /// its way back while the next arrives; more blocks cost more messages than they hide.
 constexpr int64_t kBlockFloats = 512 * 1024;
-/// Parts of the messages that return blocks are numbered from here, apart from those that bring
-/// contributions.
+/// Messages that return blocks number their parts from here on, apart from
+/// those that bring contributions.
 constexpr uint32_t kReturnedParts = 1U << 30;
 
 struct Block {
   size_t unit;
   Range floats;
 };
-/// Of a member's slices.
+/// The blocks of a member's slices, in the order in which it folds them.
 std::vector<Block> blocks_of(const SumTransfer& transfer, size_t member) {
   std::vector<Block> blocks;
   for (size_t u = 0; u < transfer.units.size(); ++u) {
@@ -42,7 +50,9 @@ std::vector<Block> blocks_of(const SumTransfer& transfer, size_t member) {
   return blocks;
 }
 
-/// What `from` gives the owner of slices, block by block: sender and owner number it alike.
+/// One thing that a rank gives an owner: a message, where the owner cannot read it. given() lists
+/// all of it, block by block; sender and owner walk the same list, so its places number the
+/// messages for both.
 struct Given {
   size_t block, unit, source, term;
   Range floats;
@@ -69,6 +79,8 @@ std::span<std::byte> bytes(float* at, int64_t floats) {
   return std::as_writable_bytes(std::span(at, floats));
 }
 
+// A message that a run posts. Messages are sorted by block, so that "all up to this block" is a
+// prefix of the list.
 struct Message {
   int peer;
   uint32_t part;
@@ -79,13 +91,14 @@ void sort_by_block(std::vector<Message>& messages) {
   std::stable_sort(messages.begin(), messages.end(),
                    [](const auto& a, const auto& b) { return a.block < b.block; });
 }
-/// How many of them come up to the end of a block.
+/// How many of the messages belong to a block or to one before it.
 size_t until(const std::vector<Message>& messages, size_t block) {
   const auto later = std::find_if(messages.begin(), messages.end(),
                                   [block](const Message& m) { return m.block > block; });
   return static_cast<size_t>(later - messages.begin());
 }
 
+// The arguments of one call of fold().
 struct FoldCall {
   float* out;
   std::vector<const float*> terms;
@@ -96,16 +109,16 @@ struct FoldCall {
 /// What I make of one unit.
 struct Own {
   Range slice;
-  std::vector<float*> levels;
-  std::vector<Range> parts{};        // by source
+  std::vector<float*> levels;        // where the sums of my stack are made
+  std::vector<Range> parts{};        // by source: which floats of the unit I own of it
   std::vector<int64_t> positions{};  // by source: where its part begins in a level
   // by source and term: where the part's first float is
   std::vector<std::vector<const float*>> bases{};
-  // the sum waits here until others have read what it overwrites
+  // Where the sum waits until others have read what it overwrites; null: it does not have to.
   float* staged = nullptr;
   int64_t level_size = 0;
 
-  /// Whether my stack covers these floats.
+  /// Whether my stack covers these floats, so that making the sum changes them.
   bool overwrites(const float* at, int64_t floats) const {
     return level_size > 0 && std::any_of(levels.begin(), levels.end(), [&](const float* level) {
              return meet(level, level_size, at, floats);
@@ -114,7 +127,7 @@ struct Own {
   float* at_level(int level, size_t source, int64_t at) const {
     return levels.at(level) + positions[source] + (at - parts[source].begin);
   }
-  /// Where float `at` of my slice is made, where nothing is kept from round to round.
+  /// Where float `at` of my slice is made, if nothing is kept from round to round.
   float* in_place(int64_t at, int level = 0) const { return levels.at(level) + (at - slice.begin); }
 };
 
@@ -134,6 +147,8 @@ class TreePull final : public SumPull {
                 name_.text);
     TUTTI_CHECK(levels.size() == transfer.units.size(), "{}: stacks for {} units of {}", name_.text,
                 levels.size(), transfer.units.size());
+
+    // One stack per unit, empty where I own nothing of it.
     for (size_t u = 0; u < transfer.units.size(); ++u) {
       Own own{transfer.units[u].slices[member_], std::move(levels[u])};
       own.level_size = own.slice.empty() ? 0 : level_floats(transfer, transfer.units[u], member_);
@@ -142,6 +157,9 @@ class TreePull final : public SumPull {
                   transfer.levels);
       units_.push_back(std::move(own));
     }
+
+    // In this order: giving decides what is staged, taking where every term is;
+    // receives and folds go by that.
     prepare_giving();
     for (size_t u = 0; u < units_.size(); ++u) prepare_taking(u);
     prepare_receives();
@@ -159,6 +177,8 @@ class TreePull final : public SumPull {
   }
 
   float* take_scratch(int64_t floats) {
+    // Scratch is handed out once, while the lists are made.
+    // tree_scratch_bytes() adds up the same sizes.
     const size_t size = align_up(floats, kAlign) * kFloat;
     TUTTI_CHECK(size <= scratch_.size(), "{}: its scratch is too small", name_.text);
     auto* at = reinterpret_cast<float*>(scratch_.data());
@@ -175,9 +195,12 @@ class TreePull final : public SumPull {
   }
 
   void prepare_giving() {
+    // What each owner takes from me. It reads my window if it can; else I send it. Where my own sum
+    // would overwrite what the owner still has to read, the sum is staged; where it would overwrite
+    // what is sent, the sending comes first.
     std::vector<bool> stage(units_.size());
     for (size_t m = 0; m < transfer_.ranks.size(); ++m) {
-      // Everybody begins with another owner, so that no rank is everyone's first.
+      // Everybody begins with another owner, so that no rank is the first one for all.
       const size_t turn = (member_ + m) % transfer_.ranks.size();
       const int owner = transfer_.ranks[turn];
       if (owner == me_) continue;
@@ -197,9 +220,13 @@ class TreePull final : public SumPull {
               {owner, static_cast<uint32_t>(part), g.block, bytes(at, g.floats.size())});
       }
     }
+
     sort_by_block(sends_);
     TUTTI_CHECK(takers_.empty() || arena_.data() == transport_.window().data(),
                 "{}: the arena is not the window that the others read", name_.text);
+
+    // Only a sum that keeps nothing from round to round can be staged: it is copied to its place at
+    // the end of the run.
     for (size_t u = 0; u < units_.size(); ++u) {
       if (!stage[u]) continue;
       TUTTI_CHECK(transfer_.in_place() && transfer_.levels == 1,
@@ -211,6 +238,7 @@ class TreePull final : public SumPull {
   void prepare_taking(size_t unit) {
     Own& own = units_[unit];
     const auto& sources = transfer_.units[unit].sources;
+    // In a level, the parts of all sources follow one another.
     int64_t position = 0;
     for (const SumSource& source : sources) {
       own.parts.push_back(overlap(own.slice, source.to));
@@ -218,6 +246,9 @@ class TreePull final : public SumPull {
       position += own.parts.back().size();
       own.bases.emplace_back(source.terms.size(), nullptr);
     }
+
+    // Where the first float of every term is: in a window that I can read, or in
+    // scratch that its message fills.
     for (size_t s = 0; s < sources.size(); ++s) {
       for (size_t t = 0; t < own.bases[s].size() && !own.parts[s].empty(); ++t) {
         const int rank = sources[s].terms[t].rank;
@@ -236,9 +267,12 @@ class TreePull final : public SumPull {
   }
 
   void prepare_receives() {
+    // Givers in ring order from the rank after me, so that not all wait for the same one first.
     std::sort(givers_.begin(), givers_.end());
     std::rotate(givers_.begin(), std::upper_bound(givers_.begin(), givers_.end(), me_),
                 givers_.end());
+
+    // One message for each entry of the list that its sender walks, too.
     for (int rank : transfer_.ranks) {
       if (rank == me_ || !memory_of(rank).empty()) continue;
       const std::vector<Given> all = given(transfer_, rank, member_);
@@ -260,7 +294,7 @@ class TreePull final : public SumPull {
                 "{}: a contribution ends outside its window", name_.text);
   }
 
-  /// A sum may overwrite one of its terms, float by float; on anything else of mine it would
+  /// A sum may overwrite one of its own terms, float by float. On any other memory of mine it would
   /// overwrite what is still to be read.
   void check_own(const Own& own, size_t s, size_t term) const {
     const float* base = own.bases[s][term];
@@ -276,6 +310,8 @@ class TreePull final : public SumPull {
   }
 
   void prepare_folds() {
+    // Blocks are cut into pieces where a source begins or ends, so all floats of a piece have the
+    // same terms. For every block the lists note how far messages and folds go up to its end.
     for (const Block& block : blocks_of(transfer_, member_)) {
       const size_t b = receives_until_.size();
       receives_until_.push_back(until(receives_, b));
@@ -293,6 +329,9 @@ class TreePull final : public SumPull {
     std::vector<size_t> adding;
     for (size_t s = 0; s < own.parts.size(); ++s)
       if (own.parts[s].contains(piece.begin)) adding.push_back(s);
+
+    // After the last round level 0 is the step's sum, and the further sources are added to the
+    // first. Until then every source keeps a stack of its own.
     for (const LevelSum& sum : transfer_.sums) {
       if (transfer_.last() && sum.level == 0) {
         prepare_fold(own, sum, adding, piece);
@@ -303,17 +342,22 @@ class TreePull final : public SumPull {
     }
   }
 
-  /// The sources' sums, added from left to right, to the level's part of the first.
+  /// Adds the sums of the sources from left to right, and leaves them in the level's part of the
+  /// first one. All of it is one order of additions, so fold() goes over the memory once.
   void prepare_fold(const Own& own, const LevelSum& sum, const std::vector<size_t>& sources,
                     Range piece) {
     FoldCall call{nullptr, {}, {}, piece.size()};
     const size_t first = sources[0];
     call.out = own.staged != nullptr ? own.staged + (piece.begin - own.slice.begin)
                                      : own.at_level(sum.level, first, piece.begin);
+
+    // A negative term is a level of the stack, any other a contribution of this round.
     for (size_t s : sources)
       for (int term : sum.terms)
         call.terms.push_back(term < 0 ? own.at_level(-1 - term, s, piece.begin)
                                       : own.bases[s].at(term) + (piece.begin - own.parts[s].begin));
+
+    // Every source is folded by the same additions.
     std::vector<FoldStep> order;
     for (const auto& [left, right] : sum.order) order.push_back({left, right});
     call.order = fold_order_of_groups(order, static_cast<int>(sum.terms.size()),
@@ -321,11 +365,14 @@ class TreePull final : public SumPull {
     folds_.push_back(std::move(call));
   }
 
-  /// A finished block of another owner arrives where my own part of it was, in my first term: so
-  /// its receive is posted once that has left.
+  /// A finished block of another owner arrives where my own part of it was, in my first term, so
+  /// its receive is posted once that part has left.
   void prepare_returns() {
     TUTTI_CHECK(transfer_.in_place(), "{}: what is returned has no place", name_.text);
     const auto part = [](size_t b) { return kReturnedParts + static_cast<uint32_t>(b); };
+
+    // Again everybody begins with another rank. Blocks of all owners go in step: block b of each is
+    // returned before block b + 1 is waited for.
     const std::vector<Block> mine = blocks_of(transfer_, member_);
     size_t blocks = mine.size();
     for (size_t m = 1; m < transfer_.ranks.size(); ++m) {
@@ -341,6 +388,8 @@ class TreePull final : public SumPull {
       }
       blocks = std::max(blocks, theirs.size());
     }
+
+    // By block of any owner: how far each list goes up to the end of the block.
     sort_by_block(returning_);
     sort_by_block(returned_);
     for (size_t b = 0; b < blocks; ++b) {
@@ -363,6 +412,7 @@ class TreePull final : public SumPull {
   }
 
   void run_named(uint64_t step, Deadline deadline, const std::function<void()>& begun) {
+    // Flags count the rounds of all steps, so a value is never raised twice.
     const uint64_t turn = step * transfer_.rounds + transfer_.round + 1;
     const auto raise = [&](ParcelFlag flag) {
       transport_.raise(flag_of(name_.parcel, flag), turn);
@@ -372,13 +422,22 @@ class TreePull final : public SumPull {
         transport_.await(peer, flag_of(name_.parcel, flag), turn, deadline, name_.text);
     };
     const auto tag = [&](const Message& m) { return Tag{name_.id, m.part, step}; };
+
+    // Receives are posted before anything is announced or sent, so that messages go
+    // straight to their places. When `begun` is called, all that others need for their
+    // folds is ready or under way.
     Posted arriving(transport_), leaving(transport_), back(transport_);
     for (const Message& m : receives_) arriving.recv(m.peer, tag(m), m.bytes);
     if (!takers_.empty()) raise(kSumReady);
     for (const Message& m : sends_) leaving.send(m.peer, tag(m), m.bytes);
     if (begun) begun();
+
+    // Nothing may be folded before what the sum overwrites has left.
     if (sends_first_) leaving.wait_all(deadline);
     await(givers_, kSumReady);
+
+    // Block by block: wait for its terms, fold it, and return it while the next one arrives. The
+    // receive of a returned block is posted once my own part of it has left its place.
     size_t next = 0, returning = 0, returned = 0;
     for (size_t b = 0; b < std::max(folds_until_.size(), returning_until_.size()); ++b) {
       if (b < receives_until_.size()) arriving.wait_first(receives_until_[b], deadline);
@@ -395,6 +454,9 @@ class TreePull final : public SumPull {
       for (; b < returned_until_.size() && returned < returned_until_[b]; ++returned)
         back.send(returned_[returned].peer, tag(returned_[returned]), returned_[returned].bytes);
     }
+
+    // The meeting ends when every owner that reads my window has taken its slices; then staged sums
+    // may overwrite what was read.
     if (!givers_.empty()) raise(kSumTaken);
     await(takers_, kSumTaken);
     for (const Own& own : units_)
@@ -416,9 +478,9 @@ class TreePull final : public SumPull {
   std::vector<Message> receives_, sends_;
   std::vector<size_t> receives_until_, folds_until_;  // by block of mine
   std::vector<FoldCall> folds_;
-  // what I send is overwritten by the sum
+  // Whether the sum overwrites what I send.
   bool sends_first_ = false;
-  // others' blocks to me, mine to the others
+  // blocks that others return to me, and mine that I return to them
   std::vector<Message> returning_, returned_;
   std::vector<size_t> sends_until_, returning_until_, returned_until_;  // by block of any owner
 };
@@ -435,6 +497,9 @@ std::unique_ptr<SumPull> make_tree_pull(const SumTransfer& transfer, TransferNam
 
 int64_t tree_scratch_bytes(const SumTransfer& transfer, int rank, bool windows) {
   const size_t member = member_of(transfer, rank);
+
+  // What take_scratch() will be asked for: staged sums of slices that another member owns, too,
+  // where windows are read; and every term of another rank, where they are not.
   int64_t floats = 0;
   for (const UnitSum& unit : transfer.units) {
     const Range slice = unit.slices[member];

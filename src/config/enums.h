@@ -27,10 +27,14 @@ enum class Activation {
 };
 template <>
 inline constexpr EnumName<Activation> kNamesOf<Activation>[] = {
-    {Activation::kGelu, "gelu"},     {Activation::kGeluTanh, "gelu-tanh"},
-    {Activation::kRelu, "relu"},     {Activation::kSilu, "silu"},
-    {Activation::kTanh, "tanh"},     {Activation::kSigmoid, "sigmoid"},
-    {Activation::kLeakyRelu, "leaky-relu"}, {Activation::kElu, "elu"},
+    {Activation::kGelu, "gelu"},
+    {Activation::kGeluTanh, "gelu-tanh"},
+    {Activation::kRelu, "relu"},
+    {Activation::kSilu, "silu"},
+    {Activation::kTanh, "tanh"},
+    {Activation::kSigmoid, "sigmoid"},
+    {Activation::kLeakyRelu, "leaky-relu"},
+    {Activation::kElu, "elu"},
     {Activation::kSwiglu, "swiglu"}};
 
 /// kAuto: what suits the model; a resolved job has none.
@@ -89,11 +93,10 @@ inline constexpr EnumName<ValueScale> kNamesOf<ValueScale>[] = {
 
 enum class MissingValue { kFail, kMean, kZero, kDrop };
 template <>
-inline constexpr EnumName<MissingValue> kNamesOf<MissingValue>[] = {
-    {MissingValue::kFail, "fail"},
-    {MissingValue::kMean, "mean"},
-    {MissingValue::kZero, "zero"},
-    {MissingValue::kDrop, "drop"}};
+inline constexpr EnumName<MissingValue> kNamesOf<MissingValue>[] = {{MissingValue::kFail, "fail"},
+                                                                    {MissingValue::kMean, "mean"},
+                                                                    {MissingValue::kZero, "zero"},
+                                                                    {MissingValue::kDrop, "drop"}};
 
 enum class Outliers { kKeep, kClip, kDrop };
 template <>
@@ -169,9 +172,8 @@ inline constexpr EnumName<Workers> kNamesOf<Workers>[] = {{Workers::kProcess, "p
 
 enum class Recompute : uint8_t { kNone, kSelective, kFull };
 template <>
-inline constexpr EnumName<Recompute> kNamesOf<Recompute>[] = {{Recompute::kNone, "none"},
-                                                              {Recompute::kSelective, "selective"},
-                                                              {Recompute::kFull, "full"}};
+inline constexpr EnumName<Recompute> kNamesOf<Recompute>[] = {
+    {Recompute::kNone, "none"}, {Recompute::kSelective, "selective"}, {Recompute::kFull, "full"}};
 
 /// What lives in the second tier.
 enum class Offload : uint8_t { kNone, kOptimizer, kAll };
@@ -191,8 +193,11 @@ inline constexpr EnumName<FoldKind> kNamesOf<FoldKind>[] = {{FoldKind::kAuto, "a
 enum class PartitionKind { kLanes, kEven, kRoundRobin, kHash, kFeature, kOwn };
 template <>
 inline constexpr EnumName<PartitionKind> kNamesOf<PartitionKind>[] = {
-    {PartitionKind::kLanes, "lanes"},   {PartitionKind::kEven, "even"},
-    {PartitionKind::kRoundRobin, "round-robin"}, {PartitionKind::kHash, "hash"},
-    {PartitionKind::kFeature, "feature"}, {PartitionKind::kOwn, "own"}};
+    {PartitionKind::kLanes, "lanes"},
+    {PartitionKind::kEven, "even"},
+    {PartitionKind::kRoundRobin, "round-robin"},
+    {PartitionKind::kHash, "hash"},
+    {PartitionKind::kFeature, "feature"},
+    {PartitionKind::kOwn, "own"}};
 
 }  // namespace tutti

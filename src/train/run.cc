@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/stop_signals.h"
+#include "engine/channels.h"
 #include "launch/local.h"
 #include "state/manifest.h"
 #include "train/prepare.h"
@@ -26,7 +27,7 @@ void train_rank(const RunOptions& options, const RunFolder& folder, const std::s
   Model model = prepared_model(options.job, options.make_model, checkpoint.empty());
   Trainer trainer(options.job, model, context, checkpoint, options.partition, &device);
   // Ready together: who is asked to stop before this has touched no file of the run.
-  context.rendezvous.exchange({}, Deadline::never());
+  context.rendezvous.exchange({}, context.while_working(timeout_of(options.job)));
   context.begin();
   try {
     Session(options, folder, model, trainer, origin, context).run();
@@ -74,9 +75,6 @@ void clean_up(const RunFolder& folder, bool fresh, const LaunchResult& launched)
 RunResult run(const RunOptions& given) {
   RunOptions options = given;
   const Job& job = options.job;
-  if (job.layout.ranks > Control::kMaxRanks)
-    throw ConfigError({fmt::format("layout.ranks = {}: one command starts at most {} ranks",
-                                   job.layout.ranks, Control::kMaxRanks)});
   RunFolder folder;
   Fd lock;
   std::string checkpoint;

@@ -1,12 +1,12 @@
-// Memory that is read at random: on pages of 4 KiB nearly every record costs a walk through the
-// page tables.
+// Huge pages for memory that is read at random. On pages of 4 KiB nearly every record costs a walk
+// through the page tables.
 #pragma once
 
 #include <cstddef>
 
 namespace tutti {
 
-/// Asks for huge pages under [begin, begin + bytes). Only advice: where the system has none,
+/// Asks for huge pages under [begin, begin + bytes). It is only advice: where the system has none,
 /// nothing changes.
 void use_huge_pages(const void* begin, size_t bytes);
 

@@ -1,4 +1,5 @@
-// Pure arithmetic on record numbers (and columns), so that every rank computes every other's share.
+// Which rank reads a record. This is pure arithmetic on record numbers (and columns), so that every
+// rank can compute every other's share.
 #include "data/load/partition.h"
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 namespace tutti {
 namespace {
 
-/// The finaliser of splitmix64.
+/// The finaliser of splitmix64: neighbouring numbers become unrelated ones.
 uint64_t mixed(uint64_t x) {
   x += 0x9E3779B97F4A7C15;
   x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
@@ -18,11 +19,12 @@ uint64_t mixed(uint64_t x) {
   return x ^ x >> 31;
 }
 
-/// floor(a * b / n), also where the product needs 128 bits.
+/// floor(a * b / n), even if the product needs 128 bits.
 int64_t share(uint64_t a, uint64_t b, uint64_t n) {
   return static_cast<int64_t>(static_cast<unsigned __int128>(a) * b / n);
 }
 
+/// The upper bits of hash * ranks, which are even to 2^-64 for any number of ranks.
 int by_hash(uint64_t value, int ranks) {
   return static_cast<int>(
       static_cast<unsigned __int128>(mixed(value)) * static_cast<unsigned>(ranks) >> 64);
@@ -30,7 +32,8 @@ int by_hash(uint64_t value, int ranks) {
 
 Partition by_feature(const std::string& column, std::shared_ptr<const Dataset> data, int ranks) {
   const bool classes = column == "class";
-  if (data->size() > 0) {  // a column that is missing is found here, not in the middle of a run
+
+  if (data->size() > 0) {  // a missing column is found here, not in the middle of a run
     if (classes && data->label(0) < 0) {
       throw Error("layout.partition_by = \"class\": the data has no classes");
     }
@@ -88,7 +91,7 @@ Skew skew_of(const Partition& partition, const Dataset& data, int ranks, int64_t
   const auto size = static_cast<uint64_t>(data.size());
   const uint64_t looked = std::min(size, static_cast<uint64_t>(most));
   std::vector<int64_t> records(looked);
-  // A stride would hide, or make up, a pattern of the partition; a keyed sample does neither.
+  // A stride would hide a pattern of the partition, or make one up; a keyed sample does neither.
   if (looked > 0) Permutation(0, 0, size).places(0, records);
   for (const int64_t record : records) {
     const auto rank = static_cast<size_t>(partition ? partition(record) : 0);
@@ -101,6 +104,8 @@ Skew skew_of(const Partition& partition, const Dataset& data, int ranks, int64_t
       ++(*counts)[static_cast<size_t>(label)];
     }
   }
+
+  // The ratio compares the fullest rank with the mean.
   if (looked > 0) {
     const auto fullest =
         static_cast<double>(*std::max_element(skew.records.begin(), skew.records.end()));
@@ -110,6 +115,9 @@ Skew skew_of(const Partition& partition, const Dataset& data, int ranks, int64_t
     skew.classes.clear();
     return skew;
   }
+
+  // The distance of two distributions is half the sum of their differences: 0 if they are equal, 1
+  // if they have nothing in common.
   const auto sum = [](const std::vector<int64_t>& counts) {
     int64_t total = 0;
     for (const int64_t count : counts) total += count;
@@ -117,7 +125,7 @@ Skew skew_of(const Partition& partition, const Dataset& data, int ranks, int64_t
   };
   for (std::vector<int64_t>& counts : skew.classes) {
     counts.resize(all.size());
-    if (sum(counts) == 0) continue;  // the ratio tells of a rank without records
+    if (sum(counts) == 0) continue;  // the ratio shows a rank without records
     double distance = 0;
     for (size_t c = 0; c < all.size(); ++c) {
       distance += std::abs(static_cast<double>(counts[c]) / sum(counts) -
@@ -140,7 +148,11 @@ std::string to_text(const Skew& skew) {
                     skew.class_distance);
   }
   text += "\n";
+
+  // A table for people: more ranks or classes than these would not be read.
   constexpr size_t kRanks = 16, kClasses = 16;
+
+  // One line per rank, with the counts of its classes.
   for (size_t r = 0; r < std::min(skew.records.size(), kRanks); ++r) {
     text += fmt::format("  rank {:<3} {:>10} records", r, skew.records[r]);
     if (!skew.classes.empty()) {

@@ -1,3 +1,5 @@
+// A step is waited for by polling one event, since a wait of the device's own has no deadline and
+// sees no cancel: a peer that is lost would be waited for without end.
 #include "engine/device/device_steps.h"
 
 #include <fmt/format.h>
@@ -11,13 +13,13 @@ namespace tutti {
 
 namespace {
 
-constexpr int kWarmSteps = 2;
-constexpr int64_t kTraceEvery = 128;
-// Steps that take long make the others wait longer: a step is given up after the time-out and so
-// many of the longest.
+constexpr int kWarmSteps = 2;         // steps that are issued singly before one is captured
+constexpr int64_t kTraceEvery = 128;  // one step in so many is issued singly for the trace
+// A step that takes long makes other ranks wait longer, so a step is given up after the time-out
+// and so many times the longest one.
 constexpr int kPatience = 10;
-// A step's end is looked for without sleeping while it is due: sleeping through it would leave the
-// device idle.
+// The end of a step is looked for without sleeping while it is due: sleeping through it would leave
+// the device idle. kEarly before that time the looking begins.
 constexpr Duration kPoll = std::chrono::microseconds(50);
 constexpr Duration kEarly = std::chrono::milliseconds(1);
 
@@ -29,6 +31,7 @@ DeviceSteps::DeviceSteps(Parts parts)
       copies_(p_.device.make_stream()),
       done_(p_.device.make_event(false)),
       copied_out_(p_.device.make_event(false)) {
+  // Recorded once, so that the first wait for it finds something that has run.
   p_.device.record(copied_out_, copies_);
 }
 
@@ -44,6 +47,8 @@ void DeviceSteps::leave_capture() {
 }
 
 void DeviceSteps::capture(StreamExecutor& executor, FunctionRef<void(Stream)> first) {
+  // Nothing runs here: what is put on the stream is kept. A stream is taken out of its capture
+  // whatever happens, or it would refuse all later work.
   p_.device.make_current(captures_);
   p_.device.begin_capture(captures_);
   try {
@@ -58,14 +63,21 @@ void DeviceSteps::capture(StreamExecutor& executor, FunctionRef<void(Stream)> fi
     throw Error(fmt::format(
         "a step could not be captured ({}); layout.graph = false runs it without", reason));
   }
+
+  // From here on the step is launched on compute, where ATen's other work goes, too.
   captured_ = p_.device.end_capture(captures_);
   p_.device.make_current(p_.compute);
 }
 
 void DeviceSteps::launch(StreamExecutor& executor, FunctionRef<void(Stream)> first) {
   begun_ = p_.context.clock.awake();
+
+  // Steps that are issued singly are also those whose times are taken. A step is captured when it
+  // is first to be launched.
   timed_ = rounds_ < kWarmSteps || rounds_ % kTraceEvery == 0 || !p_.captures;
   if (!timed_ && captured_.handle == nullptr) capture(executor, first);
+
+  // Capturing takes host time that is no part of the step.
   issued_ = p_.context.clock.now();
   if (timed_) {
     first(p_.compute);
@@ -81,9 +93,10 @@ void DeviceSteps::finish(StreamExecutor& executor, uint64_t step) {
   const Time waiting = p_.context.clock.awake();
   await(&executor, "step", step);
   typical_ = p_.context.clock.awake() - waiting;
-  // In the first step libraries load and choose: it stands for no other.
+  // In the first step libraries load and choose, so it stands for no other.
   if (timed_ && rounds_ > 0)
     traced_ += executor.collect(p_.trace, static_cast<uint64_t>(rounds_), issued_);
+
   ++rounds_;
   if (rounds_ > kWarmSteps) longest_ = std::max(longest_, p_.context.clock.awake() - begun_);
 }
@@ -99,11 +112,18 @@ void DeviceSteps::await(const StreamExecutor* executor, const std::string& opera
   const Time since = clock.now();
   const Deadline deadline = clock.after(p_.timeout + kPatience * longest_);
   const Cancel& cancel = p_.context.control.cancel;
+
+  // From a little before the step is due until a quarter after it, this thread polls without
+  // sleeping, and looks for faults only at every 256th look.
   const Time due = since + typical_ - kEarly, overdue = since + typical_ + typical_ / 4 + kEarly;
+
   for (int64_t looks = 0; !p_.device.done(done_); ++looks) {
     const Time now = clock.now();
     const bool soon = now >= due && now <= overdue;
     if (soon && looks % 256 != 0) continue;
+
+    // In this order: the cause that the run knows of, then what a group has
+    // found, then the deadline.
     if (cancel.cancelled()) give_up(executor, operation, step, since, cancel.reason());
     for (DeviceGroup* group : p_.groups)
       if (const std::string fault = group->fault(); !fault.empty())
@@ -114,7 +134,7 @@ void DeviceSteps::await(const StreamExecutor* executor, const std::string& opera
 }
 
 void DeviceSteps::let_go() {
-  // A communicator does not end before the graphs that use it.
+  // A communicator does not end before the graphs that use it, so these go first.
   if (captured_.handle != nullptr) p_.device.destroy(std::exchange(captured_, CapturedStep{}));
   for (DeviceGroup* group : p_.groups) group->abort();
   p_.device.abandon();
@@ -122,6 +142,7 @@ void DeviceSteps::let_go() {
 
 void DeviceSteps::give_up(const StreamExecutor* executor, const std::string& operation,
                           uint64_t step, Time since, const std::string& reason) {
+  // The place is asked for before letting go: after that nothing is known of the device.
   const Duration waited = p_.context.clock.now() - since;
   std::string where = operation;
   if (executor != nullptr)
@@ -132,10 +153,12 @@ void DeviceSteps::give_up(const StreamExecutor* executor, const std::string& ope
 }
 
 std::function<void()> DeviceSteps::copy_out(uint64_t step, FunctionRef<void(Stream)> copy) {
+  // After the mark of the last step, on the device; the next step's Updates wait for the
+  // copy in their turn.
   p_.device.wait(copies_, done_);
   copy(copies_);
   p_.device.record(copied_out_, copies_);
-  // Waited for on another thread than the steps': it touches nothing of theirs.
+  // Waited for on another thread than that of the steps, so it touches nothing of theirs.
   return [&device = p_.device, event = copied_out_, &context = p_.context, step,
           patience = p_.timeout + kPatience * longest_] {
     const Time since = context.clock.awake();

@@ -1,3 +1,4 @@
+// Activations for models under autograd. The hand-written kernels have their own of the same names.
 #include "model/core/activation.h"
 
 #include <ATen/ops/elu.h>
