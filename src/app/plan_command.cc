@@ -21,12 +21,14 @@
 #include "base/terminal.h"
 #include "config/check.h"
 #include "config/job_check.h"
+#include "config/parts.h"
 #include "config/schema.h"
 #include "config/value.h"
 #include "device/library.h"
 #include "engine/device/rank_device.h"
 #include "model/adapt/adaptor.h"
 #include "model/core/dry_run.h"
+#include "model/make_model.h"
 #include "optim/optimizer.h"
 #include "plan/search/choose.h"
 #include "plan/search/timeline_svg.h"
@@ -74,7 +76,7 @@ Planned plan_job(const PlanArguments& arguments, bool elsewhere) {
   add_gpus(planned.machine, job.numerics.device);
   if (elsewhere && planned.cuda() && planned.machine.gpus.empty())
     planned.machine.gpus.push_back({.name = "GPU"});
-  resolve(job, planned.machine);
+  resolve(job, planned.machine, model_rules());
   planned.ranks = static_cast<int>(planned.asked.layout.ranks > 0 ? planned.asked.layout.ranks
                                                                   : job.layout.ranks);
   return planned;
@@ -105,7 +107,7 @@ std::string refusal(const Planned& planned, const MeshOptions& options) {
   Job job = with_layout(planned, options);
   if (std::string idle = idle_setting(planned.asked, job); !idle.empty()) return idle;
   try {
-    resolve(job, planned.machine);
+    resolve(job, planned.machine, model_rules());
     return "";
   } catch (const ConfigError& e) {
     return e.faults().front();
@@ -292,7 +294,7 @@ Question pose(const PlanArguments& arguments, const MakeModel& make_model, bool 
       base, shape, static_cast<int>(make_optimizer(job.train, job.numerics.isa)->slots().size()));
   request.base.hosts = hosts_in_order(request.cost.hosts);
   const bool grouped = request.cost.hosts.empty() || request.base.hosts > 1;
-  request.base.windows = grouped && job.layout.transport != "tcp";
+  request.base.windows = grouped && part_named<TransportPart>(job.layout.transport).windows;
   request.memory = arguments.memory.empty() ? memory_share(planned, request.cost.hosts)
                                             : parse_bytes(arguments.memory);
   request.refuse = [planned](const MeshOptions& options) { return refusal(planned, options); };
@@ -405,7 +407,7 @@ Job planned_job(const PlanArguments& arguments, const MakeModel& make_model) {
   if (result.best.empty()) throw ConfigError(no_layout_faults(result, request));
   Job job = with_layout(planned, result.best.front().options);
   job.layout.hosts = planned.asked.layout.hosts;
-  resolve(job, planned.machine);
+  resolve(job, planned.machine, model_rules());
   return job;
 }
 

@@ -16,6 +16,7 @@
 #include "base/terminal.h"
 #include "device/library.h"
 #include "grid/mesh.h"
+#include "model/make_model.h"
 #include "observe/progress_bar.h"
 #include "observe/tensorboard.h"
 #include "state/manifest.h"
@@ -170,7 +171,7 @@ Job job_on_host(const std::string& run) {
                                 {"layout.transport", "auto"}});
   const Machine machine = this_machine();
   forget_idle_keys(job, machine);
-  resolve(job, machine);
+  resolve(job, machine, model_rules());
   choose_library_isa(job.numerics.isa);
   return job;
 }
@@ -191,7 +192,7 @@ Prepared prepare(const TrainArguments& arguments, bool elsewhere) {
   if (elsewhere && job.numerics.device == DeviceKind::kCuda && prepared.machine.gpus.empty())
     prepared.machine.gpus.push_back({.name = "GPU"});
   if (!arguments.resume.empty()) forget_idle_keys(job, prepared.machine);
-  resolve(job, prepared.machine);
+  resolve(job, prepared.machine, model_rules());
   choose_library_isa(job.numerics.isa);
   if (!arguments.resume.empty())
     prepared.changes = device_differences(trained_job(open_run(arguments.resume)), job);

@@ -24,6 +24,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/terminal.h"
+#include "config/parts.h"
 #include "exec/trace.h"
 #include "model/make_model.h"
 #include "tensor/threads.h"
@@ -71,7 +72,7 @@ int sample_command(const std::string& path, const std::string& prompt, int64_t l
                    double temperature, uint64_t seed) {
   RunFolder folder = open_run(path);
   const Job job = job_on_host(path);
-  if (job.model.kind != "gpt")
+  if (!model_part(job).sequences)
     throw Error(fmt::format("{}: a model of kind {} writes no text", path, job.model.kind));
   prepare_compute_thread(1);
   const Trained trained(path, 1, job.numerics, make_model);

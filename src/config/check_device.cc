@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "config/job_check.h"
+#include "config/parts.h"
 #include "config/schema.h"
 
 namespace tutti {
@@ -39,7 +40,8 @@ std::string way_to_cpu(const Job& job) {
   }
   const auto transport = job.origin.find("layout.transport");
   const bool chosen = transport != job.origin.end() && transport->second == "resolved";
-  if (cuda && job.layout.transport == "nccl" && !chosen) to("layout.transport", "auto");
+  if (cuda && part_named<TransportPart>(job.layout.transport).gpu && !chosen)
+    to("layout.transport", "auto");
   const std::string left =
       without.empty() ? "" : fmt::format(", and leave out {}", fmt::join(without, " and "));
   return fmt::format("set {}{}", fmt::join(set, " and "), left);
@@ -64,7 +66,14 @@ void JobCheck::device(const Machine& machine) {
             "process; use "
             "\"process\"");
     }
-    if (layout.ranks > 1 && layout.transport != "nccl") {
+    if (!part_named<OptimizerPart>(job_.train.optimizer).gpu) {
+      fault({"train.optimizer", "numerics.device"},
+            fmt::format(
+                "train.optimizer = \"{}\" but numerics.device = \"cuda\": GPUs have no kernel "
+                "of it; {}",
+                job_.train.optimizer, way_to_cpu(job_)));
+    }
+    if (layout.ranks > 1 && !part_named<TransportPart>(layout.transport).gpu) {
       fault({"layout.transport", "numerics.device"},
             fmt::format("layout.transport = \"{}\" but numerics.device = \"cuda\": gradients lie "
                         "in the GPUs' memory, "
@@ -79,12 +88,12 @@ void JobCheck::device(const Machine& machine) {
     }
     return;
   }
-  if (layout.transport == "nccl") {
+  if (part_named<TransportPart>(layout.transport).gpu) {
     fault({"layout.transport", "numerics.device"},
-          fmt::format("layout.transport = \"nccl\" but numerics.device = \"cpu\": it carries GPUs' "
+          fmt::format("layout.transport = \"{}\" but numerics.device = \"cpu\": it carries GPUs' "
                       "memory alone; use "
                       "\"{}\" or \"tcp\"",
-                      layout.workers == Workers::kThread ? "inproc" : "shm"));
+                      layout.transport, layout.workers == Workers::kThread ? "inproc" : "shm"));
   }
   for (const Key& key : keys()) {
     if (!key.gpu || (!is_said(key, job_) && key.get(job_) == key.fallback)) continue;

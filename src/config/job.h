@@ -218,10 +218,14 @@ struct Machine {
   std::string no_gpu{};
 };
 
+struct ModelRules;
+
 /// Resolves `auto` values once, from what this process may use: device, ranks, isa, matmul,
 /// transport, fold. Origin "resolved". Then checks what needs all values: a batch that cannot be
 /// cut as asked, ranks that make up no mesh or more data ranks than lanes, a device that is not
 /// there. Throws ConfigError.
+void resolve(Job& job, const Machine& machine, const ModelRules& rules);
+/// The same without a model's rules: for jobs that make no model.
 void resolve(Job& job, const Machine& machine);
 /// For the job of a run that goes on, before resolve(): what its file says and has no meaning on
 /// the device or in the precision that it goes on with (a GPU's keys on a CPU, a loss scale outside

@@ -5,6 +5,7 @@
 #include "config/check.h"
 #include "config/job.h"
 #include "config/job_check.h"
+#include "config/parts.h"
 #include "config/schema.h"
 #include "config/table_columns.h"
 
@@ -14,14 +15,15 @@ namespace {
 
 /// What suits the model and the target.
 std::string automatic_loss(const Job& job, const ColumnSizes& columns) {
-  if (job.model.kind == "wide-deep") return "bce";
-  if (job.model.kind == "autoencoder") return "mse";
+  if (const std::string_view fixed = model_part(job).automatic_loss; !fixed.empty())
+    return std::string(fixed);
   const bool number = columns.targets > 0 && columns.classes == 0;
   return number ? "mse" : "cross-entropy";
 }
 
-NormKind automatic_norm(const std::string& kind) {
-  return kind == "gpt" ? NormKind::kLayer : kind == "cnn" ? NormKind::kBatch : NormKind::kNone;
+NormKind automatic_norm(const Job& job) {
+  const std::vector<NormKind>& norms = model_part(job).norms;
+  return norms.empty() ? NormKind::kNone : norms.front();
 }
 
 DeviceKind automatic_device(const Machine& machine) {
@@ -41,9 +43,11 @@ int64_t automatic_ranks(const Job& job, int64_t places) {
 int64_t automatic_zero(const Job& job) {
   const LayoutConfig& layout = job.layout;
   const int64_t data = layout.ranks / std::max<int64_t>(1, layout.tensor * layout.pipeline);
-  const bool windows = layout.transport == "shm" || layout.transport == "inproc";
-  const bool sliced = job.train.optimizer != "lamb" && layout.offload != Offload::kAll &&
-                      layout.fold != FoldKind::kRoot && job.numerics.reduce == ReduceKind::kExact;
+  const TransportPart& transport = part_named<TransportPart>(layout.transport);
+  const bool windows = transport.windows && !transport.gpu;
+  const bool sliced = part_named<OptimizerPart>(job.train.optimizer).sliced &&
+                      layout.offload != Offload::kAll && layout.fold != FoldKind::kRoot &&
+                      job.numerics.reduce == ReduceKind::kExact;
   return data > 1 && layout.hosts == 1 && windows && sliced ? 1 : 0;
 }
 
@@ -77,7 +81,9 @@ void forget_idle_keys(Job& job, const Machine& machine) {
   }
 }
 
-void resolve(Job& job, const Machine& machine) {
+void resolve(Job& job, const Machine& machine) { resolve(job, machine, {}); }
+
+void resolve(Job& job, const Machine& machine, const ModelRules& rules) {
   const auto settle = [&](const char* name, auto& field, const auto& automatic, const auto& value) {
     if (field != automatic) return;
     field = value;
@@ -95,7 +101,7 @@ void resolve(Job& job, const Machine& machine) {
   std::vector<std::string> ignored;  // named by the check below
   const ColumnSizes columns = sizes_of(parse_columns(job.data.columns, ignored));
   if (ignored.empty()) settle_sizes(job, columns);
-  settle("model.norm", job.model.norm, NormKind::kAuto, automatic_norm(job.model.kind));
+  settle("model.norm", job.model.norm, NormKind::kAuto, automatic_norm(job));
   settle("loss.kind", job.loss.kind, automatic, automatic_loss(job, columns));
   settle("layout.fold", job.layout.fold, FoldKind::kAuto, FoldKind::kLocal);
   settle("layout.zero", job.layout.zero, kAutomatic, automatic_zero(job));
@@ -103,7 +109,8 @@ void resolve(Job& job, const Machine& machine) {
   settle("numerics.matmul", job.numerics.matmul, MatmulKind::kAuto,
          machine.amd && machine.avx512 ? MatmulKind::kOwn : MatmulKind::kMkl);
 
-  if (auto faults = faults_of(job, machine); !faults.empty()) throw ConfigError(std::move(faults));
+  if (auto faults = faults_of(job, machine, rules); !faults.empty())
+    throw ConfigError(std::move(faults));
 }
 
 }  // namespace tutti

@@ -42,7 +42,7 @@ class Optimizer {
   /// The names of the values that are kept per parameter, such as {"m", "v"}.
   virtual std::vector<std::string> slots() const = 0;
   /// What update() computes with, for an update that runs elsewhere (device/state_kernels.h).
-  virtual UpdateScalars scalars(const StepScalars& scalars) const = 0;
+  virtual UpdateScalars scalars(const StepScalars&) const { return {}; }
   /// Updates n parameters in place. slots[k] points to the k-th slot's values of the same elements.
   /// It has no effect besides its outputs. Every element gets the same operations whatever n and
   /// the alignment are.

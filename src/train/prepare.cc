@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "config/parts.h"
 #include "model/core/wiring.h"
 #include "model/loss/loss.h"
 #include "train/trained.h"
@@ -63,7 +64,7 @@ Model prepared_model(const Job& job, const MakeModel& make_model, bool fresh) {
   Model model = make_model(job);
   if (fresh && !job.model.init_from.empty())
     start_from(model, job.model.init_from, job.model.init_only);
-  if (job.loss.kind == "distill") add_teacher(job, model, make_model);
+  if (loss_part(job).taught) add_teacher(job, model, make_model);
   return model;
 }
 

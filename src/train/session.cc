@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "config/parts.h"
 #include "data/core/sources.h"
 #include "data/text/tokenizer.h"
 #include "device/device_rate.h"
@@ -86,8 +87,7 @@ Session::Session(const RunOptions& options, const RunFolder& folder, const Model
       origin_(origin),
       first_(context.rank == 0),
       last_(last_step(options)),
-      watches_(job_.train.schedule == "plateau" || job_.train.early_stop > 0 ||
-               job_.train.keep_best) {
+      watches_(goes_by_evaluations(job_)) {
   if (first_ && options.keep && !options.resume.empty()) {
     cut_metrics(folder, trainer.committed());
     if (trainer.committed() < last_) remove_traces(folder);
@@ -208,11 +208,11 @@ json Session::evaluate() {
              {"held_out_loss", metrics.at("loss")},
              {"metrics", metrics}};
   const Split& data = trainer_.data();
-  if (first_ && job_.data.kind == "text" && !data.tokenizer) {
+  if (first_ && data_part(job_).text && !data_part(job_).table && !data.tokenizer) {
     if (!baseline_) baseline_ = bigram_loss(*data.train, *data.held_out, job_.model.context);
     event["bigram_loss"] = *baseline_;
   }
-  if (first_ && job_.data.kind == "clicks") {
+  if (first_ && data_part(job_).generated && data_part(job_).gives.fields) {
     if (!baseline_) baseline_ = clicks_truth_loss(job_.train.seed, data.held_out->size());
     event["truth_loss"] = *baseline_;
   }
@@ -363,7 +363,7 @@ void Session::finish(double seconds) {
   const uint64_t order = trainer_.order_digest();
   if (steps_ > 0)
     write_trace(trainer_, folder_, context_.rank, origin_, trainer_.committed() - steps_);
-  if (first_ && !stop_ && job_.model.kind == "gpt" && job_.train.sample_bytes > 0 &&
+  if (first_ && !stop_ && model_part(job_).sequences && job_.train.sample_bytes > 0 &&
       job_.train.tensor_slices == 1) {
     const std::unique_ptr<Units> whole = whole_units();
     Job job = job_;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "config/parts.h"
 #include "data/core/sources.h"
 #include "data/images/image_file.h"
 #include "data/images/scaling.h"
@@ -176,7 +177,7 @@ std::vector<int64_t> usable_files(const Decoded& decoded, const std::string& pat
 
 Split open_images(const Job& job, const DataGroup& group) {
   const std::string path = resolve_path(job.data.path);
-  const bool classes = job.model.kind != "autoencoder";
+  const bool classes = !model_part(job).reconstructs;
   Split split;
 
   // An autoencoder has no classes to count, but folders are read all the same.

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "config/parts.h"
 #include "model/core/init.h"
 
 namespace tutti {
@@ -54,15 +55,15 @@ class Places {
   int next_ = 0;
 };
 
+}  // namespace
+
 // By default 4 width. swiglu has three matrices instead of two, so it gets 2/3 of that to have as
 // many weights, rounded up to a multiple of 16.
-int64_t hidden_size(const ModelConfig& config) {
+int64_t gpt_hidden_size(const ModelConfig& config) {
   if (config.mlp_width > 0) return config.mlp_width;
   if (config.activation != Activation::kSwiglu) return 4 * config.width;
   return ((8 * config.width + 2) / 3 + 15) / 16 * 16;
 }
-
-}  // namespace
 
 GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size) {
   if (config.heads <= 0 || config.width % config.heads != 0)
@@ -75,7 +76,7 @@ GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size) {
   shape.width = config.width;
   shape.heads = config.heads;
   shape.kv_heads = config.kv_heads == 0 ? config.heads : config.kv_heads;
-  shape.hidden = hidden_size(config);
+  shape.hidden = gpt_hidden_size(config);
   shape.vocab = config.vocab;
   shape.layers = config.layers;
   shape.activation = config.activation;
@@ -176,8 +177,9 @@ Border gpt_loss() { return {"loss", {2}, at::kDouble}; }
 
 // "auto" is cross-entropy for a gpt.
 bool plain_cross_entropy(const LossConfig& loss) {
-  return (loss.kind == "auto" || loss.kind == "cross-entropy") && loss.label_smoothing == 0 &&
-         loss.class_weights.empty();
+  const LossPart& part = part_named<LossPart>(loss.kind);
+  const bool cross_entropy = is_open(loss.kind) || (part.classes && !part.taught);
+  return cross_entropy && loss.label_smoothing == 0 && loss.class_weights.empty();
 }
 
 // All that a mask depends on; rows of a sample are its positions.

@@ -34,6 +34,8 @@ struct GptShape {
   bool norm_bias() const { return bias && !rms; }
 };
 
+/// Of the MLP: model.mlp_width, or what 0 stands for.
+int64_t gpt_hidden_size(const ModelConfig& config);
 /// Throws Error for sizes and names that do not make a GPT.
 GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size);
 

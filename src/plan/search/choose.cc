@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "config/parts.h"
 #include "plan/make/pipeline_schedule.h"
 
 namespace tutti {
@@ -26,8 +27,6 @@ constexpr double kAsGood = 1.02;                   // no prediction is better th
 // from here on orders made to measure take too long
 constexpr int kManyStages = 16;
 constexpr int kManyRanks = 64;  // from here on one rank stands for its role
-
-const std::vector<std::string> kSchedules = {"1f1b", "gpipe", "interleaved", "zero-bubble", "zbv"};
 
 /// How much machinery a layout asks for. ZeRO-1 asks for none: every rank has its slices of the
 /// sums anyway.
@@ -112,8 +111,9 @@ class Search {
   }
   void list_schedules(MeshOptions options, std::vector<MeshOptions>& all) const {
     const SearchSpace& space = request_.space;
-    for (const std::string& schedule : kSchedules) {
-      if (options.mesh.pipeline == 1 && schedule != "1f1b") continue;  // nothing to choose
+    const auto plain = std::string(parts<PipelinePart>().front().name);
+    for (const std::string& schedule : names_of<PipelinePart>()) {
+      if (options.mesh.pipeline == 1 && schedule != plain) continue;  // nothing to choose
       if (options.mesh.pipeline > 1 && space.schedule.value_or(schedule) != schedule) continue;
       options.schedule = schedule;
       options.chunks = space.chunks.value_or(2);

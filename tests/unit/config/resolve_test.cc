@@ -77,12 +77,11 @@ TEST(Resolve, AProcessorWithoutTheInstructionsIsRefused) {
 TEST(Resolve, EveryFaultOfTheWholeIsListedAtOnce) {
   EXPECT_EQ(faults_of({{"layout.ranks", "9"},
                        {"layout.hosts", "10"},
-                       {"model.heads", "5"},
+                       {"model.norm", "batch"},
                        {"layout.transport", "inproc"},
                        {"data.held_out", "0"}}),
             (Faults{
-                "model.width = 192 cannot be cut into model.heads = 5: a head is a whole number of "
-                "elements",
+                "model.norm = \"batch\" but model.kind = \"gpt\": it takes \"layer\", \"rms\"",
                 "data.held_out = 0 but train.eval_batches = 4: nothing is kept to evaluate on; set "
                 "train.eval_batches = 0 "
                 "and train.eval_every = 0 for no evaluation",
@@ -129,8 +128,6 @@ TEST(Resolve, ValuesThatContradictEachOtherAreRefused) {
            {{"train.steps", "1000000000000"}, {"train.micro_batch_size", "1048576"}},
            {{"numerics.reduce", "ring"}, {"layout.fold", "root"}},
            {{"layout.address", "\"\""}},
-           {{"model.kv_heads", "4"}},
-           {{"model.width", "198"}, {"model.positions", "rotary"}},
            {{"model.norm", "batch"}},
            {{"loss.kind", "mse"}},
            {{"loss.kind", "distill"}},
