@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/stop_signals.h"
 #include "base/terminal.h"
+#include "config/layout_name.h"
 #include "device/library.h"
 #include "grid/mesh.h"
 #include "model/make_model.h"
@@ -52,19 +53,13 @@ void print_device(const Job& job, const Machine& machine) {
 
 /// How ranks share the work.
 std::string mesh_text(const Job& job) {
-  const LayoutConfig& l = job.layout;
-  const Mesh mesh = mesh_of(l);
+  const Mesh mesh = mesh_of(job.layout);
   std::string text;
   if (mesh.tensor * mesh.pipeline > 1)
     text =
         fmt::format(", data {} x tensor {} x pipeline {}", mesh.data, mesh.tensor, mesh.pipeline);
-  if (mesh.pipeline > 1) text += ", " + l.schedule;
-  if (l.in_flight > 0) text += fmt::format(", {} in flight", l.in_flight);
-  if (l.zero > 0) text += fmt::format(", zero {}", l.zero);
-  if (mesh.shards > 1 && mesh.shards < mesh.data) text += fmt::format(" over {}", mesh.shards);
-  if (l.recompute != Recompute::kNone) text += fmt::format(", recompute {}", l.recompute);
-  if (l.offload != Offload::kNone) text += fmt::format(", offload {}", l.offload);
-  return text;
+  // The place of folds is a column of its own.
+  return text + layout_words(job, LayoutWords::kLong, {"layout.fold"});
 }
 
 void print_header(const Prepared& prepared) {

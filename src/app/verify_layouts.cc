@@ -7,8 +7,11 @@
 
 #include "base/error.h"
 #include "config/check.h"
+#include "config/layout_name.h"
+#include "config/parts.h"
 #include "grid/mesh.h"
 #include "model/core/wiring.h"
+#include "model/make_model.h"
 #include "optim/optimizer.h"
 #include "plan/make/pipeline_schedule.h"
 #include "train/rank_plan.h"
@@ -98,7 +101,7 @@ class Sweep {
         lanes_(job.train.lanes),
         slices_(job.train.tensor_slices),
         device_(job.numerics.device == DeviceKind::kCuda),
-        cut_(job.model.kind == "gpt" ? "blocks.0" : "") {
+        cut_(model_part(job).second_stage) {
     base_.hosts = 1, base_.partition = PartitionKind::kLanes, base_.fold = FoldKind::kLocal,
     base_.zero = 0;
   }
@@ -118,8 +121,7 @@ class Sweep {
 
  private:
   static constexpr int64_t kSizes[] = {1, 2, 3, 4, 8};
-  static constexpr const char* kSchedules[] = {"1f1b", "gpipe", "interleaved", "zero-bubble",
-                                               "zbv"};
+  const std::vector<std::string> all_schedules_ = names_of<PipelinePart>();
   static constexpr Recompute kRecomputes[] = {Recompute::kNone, Recompute::kFull, Recompute::kNone,
                                               Recompute::kSelective};
   static constexpr Offload kOffloads[] = {Offload::kNone, Offload::kNone, Offload::kNone,
@@ -158,9 +160,10 @@ class Sweep {
   /// layers allows.
   std::vector<std::string> schedules_of(const LayoutConfig& row, bool first) {
     if (row.pipeline == 1) return {row.schedule};
-    if (row.ranks == row.pipeline) return {std::begin(kSchedules), std::end(kSchedules)};
-    std::vector<std::string> schedules{turn(kSchedules, schedules_++)};
-    if (first && schedules[0] != kSchedules[0]) schedules.insert(schedules.begin(), kSchedules[0]);
+    if (row.ranks == row.pipeline) return all_schedules_;
+    std::vector<std::string> schedules{all_schedules_[schedules_++ % all_schedules_.size()]};
+    if (first && schedules[0] != all_schedules_[0])
+      schedules.insert(schedules.begin(), all_schedules_[0]);
     return schedules;
   }
 
@@ -248,7 +251,7 @@ std::vector<std::string> layout_faults(const Job& job, const std::vector<LayoutC
   for (const LayoutConfig& layout : layouts) {
     Job asked = job;
     asked.layout = layout;
-    std::vector<std::string> faults = faults_of(asked, machine);
+    std::vector<std::string> faults = faults_of(asked, machine, model_rules());
     if (faults.empty()) faults = mesh_faults(shape, mesh_options(asked, shape, slots));
     if (layout.workers == Workers::kThread && !on_threads.empty()) faults.push_back(on_threads);
     all.push_back(faults.empty() ? "" : faults.front());
@@ -257,17 +260,9 @@ std::vector<std::string> layout_faults(const Job& job, const std::vector<LayoutC
 }
 
 std::string mesh_word(const Job& job) {
-  const LayoutConfig& l = job.layout;
-  const Mesh mesh = mesh_of(l);
-  std::string word = fmt::format("{}x{}x{}", mesh.data, mesh.tensor, mesh.pipeline);
-  if (mesh.pipeline > 1) word += "," + l.schedule;
-  if (l.in_flight > 0) word += fmt::format("/{}", l.in_flight);
-  if (l.zero > 0) word += fmt::format(",zero{}", l.zero);
-  if (l.zero > 0 && mesh.shards != mesh.data) word += fmt::format("/{}", mesh.shards);
-  if (l.depth != 1) word += fmt::format(",depth{}", l.depth);
-  if (l.recompute != Recompute::kNone) word += fmt::format(",{}", l.recompute);
-  if (l.offload != Offload::kNone) word += l.offload == Offload::kAll ? ",offload-all" : ",offload";
-  return word;
+  const Mesh mesh = mesh_of(job.layout);
+  return fmt::format("{}x{}x{}", mesh.data, mesh.tensor, mesh.pipeline) +
+         layout_words(job, LayoutWords::kShort);
 }
 
 }  // namespace tutti

@@ -12,6 +12,7 @@
 
 #include "config/enum_text.h"
 #include "config/enums.h"
+#include "config/plan_keys.h"
 
 namespace tutti {
 
@@ -145,27 +146,22 @@ struct NumericsConfig {
 /// An integer that says "auto" in a job file, until it is resolved.
 inline constexpr int64_t kAutomatic = -1;
 
-struct LayoutConfig {
-  PlanKind plan;
-  Workers workers;
-  std::string transport, schedule, address;
-  Recompute recompute;
-  FoldKind fold;
-  PartitionKind partition;
+struct LayoutConfig : PlanKeys {
+  PlanKind plan{};
+  Workers workers{};
+  std::string transport, address;
+  FoldKind fold{};
+  PartitionKind partition{};
   std::string partition_by;  // feature: the column, or "class"
   // "blocks.2,blocks.4": where the pipeline's chunks begin; empty: by cost
   std::string cut;
-  Offload offload;
+  Offload offload{};
   std::string offload_folder;
-  int64_t ranks, hosts, zero, tensor, pipeline, port, connections, bucket_floats;
-  int64_t shards;     // ZeRO: over how many data ranks state is sliced; 0: all
-  int64_t chunks;     // interleaved: chunks of a stage
-  int64_t in_flight;  // zero-bubble, zbv: micro-batches of a chunk; 0: the published order
-  int64_t depth;      // ZeRO-3: units gathered ahead of their use
-  double timeout;     // seconds
-  bool overlap;
-  bool graph;     // cuda: a steady step is captured once and launched again
-  bool prefetch;  // cuda: the next step's input travels to the device while this one runs
+  int64_t ranks = 0, tensor = 0, pipeline = 0, port = 0, connections = 0, bucket_floats = 0;
+  int64_t shards = 0;     // ZeRO: over how many data ranks state is sliced; 0: all
+  double timeout = 0;     // seconds
+  bool graph = false;     // cuda: a steady step is captured once and launched again
+  bool prefetch = false;  // cuda: the next step's input travels to the device while this one runs
 };
 
 struct Job {

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "base/error.h"
+#include "config/parts.h"
 #include "config/schema.h"
 
 namespace tutti {
@@ -22,6 +23,21 @@ class Row {
   }
   Row& layout() {
     key_.layout = true;
+    return *this;
+  }
+  /// The planner tries its values.
+  Row& searched() {
+    key_.searched = true;
+    return *this;
+  }
+  /// How the value stands in a layout's name, and in its short one.
+  Row& named(std::string in_full, std::string in_short) {
+    key_.long_name = std::move(in_full);
+    key_.short_name = std::move(in_short);
+    return *this;
+  }
+  Row& always_named() {
+    key_.always_named = true;
     return *this;
   }
   Row& gpu() {
@@ -48,15 +64,18 @@ class Rows {
   Rows(std::vector<Key>& keys, std::string section, Part Job::*part)
       : keys_(keys), section_(std::move(section)), part_(part) {}
 
-  template <class T>
-  Row add(T Part::*field, std::string name, Value fallback, std::string help) {
+  /// `Owner` is the part, or a base of it.
+  template <class T, class Owner>
+  Row add(T Owner::*field, std::string name, Value fallback, std::string help) {
     Key key;
     key.section = section_;
     key.name = std::move(name);
     key.help = std::move(help);
     key.fallback = std::move(fallback);
     // Seeds are unsigned in a Job and integers in a file, where they are at most 2^63 - 1.
-    using Stored = std::conditional_t<std::is_same_v<T, uint64_t>, int64_t, T>;
+    // Small counts are ints in a Job; their limits keep them small.
+    constexpr bool kWhole = std::is_integral_v<T> && !std::is_same_v<T, bool>;
+    using Stored = std::conditional_t<kWhole, int64_t, T>;
     TUTTI_CHECK(std::holds_alternative<Stored>(key.fallback), "default of {} has another type",
                 key.full_name());
     key.get = [part = part_, field](const Job& job) {
@@ -70,8 +89,8 @@ class Rows {
   }
 
   /// One of the names of an enum, which are all that it allows.
-  template <Named E>
-  Row add(E Part::*field, std::string name, E fallback, std::string help) {
+  template <Named E, class Owner>
+  Row add(E Owner::*field, std::string name, E fallback, std::string help) {
     Key key;
     key.section = section_;
     key.name = std::move(name);
@@ -92,7 +111,8 @@ class Rows {
   }
 
   /// An integer whose default is "auto".
-  Row add_automatic(int64_t Part::*field, std::string name, std::string help) {
+  template <class T, class Owner>
+  Row add_automatic(T Owner::*field, std::string name, std::string help) {
     const Row row = add(field, std::move(name), kAutomatic, std::move(help));
     Key& key = keys_.back();
     key.automatic = true;
@@ -104,7 +124,7 @@ class Rows {
     };
     key.set = [part = part_, field](Job& job, const Value& value) {
       const auto* number = std::get_if<int64_t>(&value);
-      job.*part.*field = number != nullptr ? *number : kAutomatic;
+      job.*part.*field = static_cast<T>(number != nullptr ? *number : kAutomatic);
     };
     return row;
   }
@@ -120,11 +140,16 @@ const std::vector<int64_t> kHidden = {64, 64}, kImage = {1, 28, 28}, kChannels =
 const std::vector<double> kNone;
 const std::vector<std::string> kNames;
 
+std::vector<std::string> with_auto(std::vector<std::string> names) {
+  names.insert(names.begin(), "auto");
+  return names;
+}
+
 void add_model(std::vector<Key>& keys) {
   using C = ModelConfig;
   Rows<C> rows(keys, "model", &Job::model);
   rows.add(&C::kind, "kind", "gpt", "what is trained; `custom`: a C++ program brings its own model")
-      .one_of({"gpt", "mlp", "cnn", "wide-deep", "autoencoder", "script", "custom"});
+      .one_of(names_of<ModelPart>());
   rows.add(&C::layers, "layers", 4, "gpt: blocks of attention and MLP").range(1, kMany);
   rows.add(&C::width, "width", 192, "gpt: size of the residual stream, a multiple of `heads`")
       .range(1, kMany);
@@ -188,7 +213,7 @@ void add_loss(std::vector<Key>& keys) {
   using C = LossConfig;
   Rows<C> rows(keys, "loss", &Job::loss);
   rows.add(&C::kind, "kind", "auto", "resolved once: what suits the model and the data")
-      .one_of({"auto", "cross-entropy", "mse", "mae", "huber", "bce", "distill"});
+      .one_of(with_auto(names_of<LossPart>()));
   rows.add(&C::label_smoothing, "label_smoothing", 0.0,
            "cross-entropy: share of the target spread over all classes")
       .fraction();
@@ -213,8 +238,7 @@ void add_data(std::vector<Key>& keys) {
            "text of a file; a file of tokens; generated walks over the tokens, points or clicks; "
            "IDX images; tables; "
            "NumPy arrays; a folder of PNG and JPEG images, a folder for each class")
-      .one_of(
-          {"text", "tokens", "walk", "points", "clicks", "idx", "csv", "jsonl", "numpy", "images"});
+      .one_of(names_of<DataPart>());
   rows.add(&C::path, "path", "kjv",
            "file or folder; `kjv`: the King James text, `fashion-mnist`: the images, which set-up "
            "installs");
@@ -290,7 +314,7 @@ void add_train(std::vector<Key>& keys) {
            "of initial values, split and order of the data, augmentation and dropout")
       .at_least(0);
   rows.add(&C::optimizer, "optimizer", "adamw", "docs/optimizers.md has their formulas")
-      .one_of({"sgd", "adagrad", "rmsprop", "adam", "adamw", "lion", "lamb"});
+      .one_of(names_of<OptimizerPart>());
   rows.add(&C::lr, "lr", 1e-3, "learning rate at its highest").range(0, 1e6);
   rows.add(&C::beta1, "beta1", 0.9, "adam, adamw, lion, lamb: decay of the first moment")
       .fraction();
@@ -308,8 +332,7 @@ void add_train(std::vector<Key>& keys) {
            "(a factor), "
            "\"stem.* frozen\"");
   rows.add(&C::schedule, "schedule", "cosine", "course of the learning rate after the warm-up")
-      .one_of({"constant", "step", "exponential", "linear", "polynomial", "cosine", "one-cycle",
-               "inverse-sqrt", "plateau"});
+      .one_of(names_of<SchedulePart>());
   rows.add(&C::warmup, "warmup", 0, "steps of linear warm-up; inverse-sqrt falls from there")
       .range(0, 1e12);
   rows.add(&C::final_lr, "final_lr", 0.1,
@@ -339,8 +362,7 @@ void add_train(std::vector<Key>& keys) {
       .range(0, kMany);
   rows.add(&C::watch, "watch", "loss",
            "the held-out metric that plateau, early_stop and keep_best go by")
-      .one_of({"loss", "accuracy", "precision", "recall", "f1", "auc", "perplexity", "mse", "mae",
-               "r2"});
+      .one_of(names_of<MetricPart>());
   rows.add(&C::min_change, "min_change", 0.0, "what an improvement of it must exceed")
       .range(0, 1e6);
   rows.add(&C::early_stop, "early_stop", 0,
@@ -394,7 +416,13 @@ void add_layout(std::vector<Key>& keys) {
            "pipeline; at most "
            "one of these per lane")
       .range(0, 65536)
-      .layout();
+      .layout()
+      .searched()
+      .named(", fold {}", "")
+      .searched()
+      .named(", {}", ",{}")
+      .always_named()
+      .named("", ",depth{}");
   rows.add(&C::plan, "plan", PlanKind::kGiven, "`auto`: the planner chooses what is not set")
       .layout();
   rows.add(&C::workers, "workers", Workers::kProcess, "what a rank is").layout();
@@ -404,7 +432,7 @@ void add_layout(std::vector<Key>& keys) {
       .layout();
   rows.add(&C::transport, "transport", "auto",
            "what carries the bytes; `auto`: shm, inproc between threads, nccl between GPUs")
-      .one_of({"auto", "inproc", "shm", "tcp", "nccl"})
+      .one_of(with_auto(names_of<TransportPart>()))
       .layout();
   rows.add(&C::timeout, "timeout", 30.0, "seconds of silence before a rank is given up")
       .range(0.1, 86400)
@@ -418,47 +446,61 @@ void add_layout(std::vector<Key>& keys) {
            "cuda: the next step's input travels to the GPU while this one runs")
       .layout()
       .gpu();
-  rows.add_automatic(&C::zero, "zero",
-                     "ZeRO stage: what data-parallel ranks share out; `auto`: 1 where it costs "
-                     "nothing, else 0")
-      .range(0, 3)
-      .layout();
-  rows.add(&C::shards, "shards", 0,
-           "ZeRO: over how many data ranks state is sliced; 0: all; fewer: replicas of slices")
-      .range(0, 65536)
-      .layout();
-  rows.add(&C::depth, "depth", 1, "ZeRO-3: units gathered ahead of their use")
-      .range(0, 64)
-      .layout();
-  rows.add(&C::tensor, "tensor", 1, "ranks along the tensor axis").range(1, 65536).layout();
+  rows.add(&C::tensor, "tensor", 1, "ranks along the tensor axis")
+      .range(1, 65536)
+      .layout()
+      .searched();
   rows.add(&C::pipeline, "pipeline", 1, "pipeline stages; data ranks = ranks / (tensor x pipeline)")
       .range(1, 65536)
-      .layout();
+      .layout()
+      .searched();
   rows.add(&C::schedule, "schedule", "1f1b", "pipeline schedule")
-      .one_of({"gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"})
+      .one_of(names_of<PipelinePart>())
       .layout();
   rows.add(&C::chunks, "chunks", 2, "interleaved: parts of the model that a stage has")
       .range(2, 64)
-      .layout();
+      .layout()
+      .searched();
   rows.add(&C::in_flight, "in_flight", 0,
            "zero-bubble, zbv: micro-batches that a part of the model keeps, in an order made to "
            "measure for parts of "
            "unequal cost; more keep stages from waiting and take memory; 0: the published order")
       .range(0, 65536)
-      .layout();
+      .layout()
+      .searched()
+      .named(", {} in flight", "/{}");
   rows.add(&C::cut, "cut", "",
            "blocks with which the pipeline's later parts begin (`blocks.2,blocks.4`); empty: by "
            "cost")
       .layout();
+  rows.add_automatic(&C::zero, "zero",
+                     "ZeRO stage: what data-parallel ranks share out; `auto`: 1 where it costs "
+                     "nothing, else 0")
+      .range(0, 3)
+      .layout()
+      .searched()
+      .named(", zero {}", ",zero{}");
+  rows.add(&C::shards, "shards", 0,
+           "ZeRO: over how many data ranks state is sliced; 0: all; fewer: replicas of slices")
+      .range(0, 65536)
+      .layout()
+      .searched()
+      .named(" over {}", "/{}");
+  rows.add(&C::depth, "depth", 1, "ZeRO-3: units gathered ahead of their use")
+      .range(0, 64)
+      .layout();
   rows.add(&C::recompute, "recompute", Recompute::kNone,
            "activations computed again in backward instead of kept: of attention, or of everything")
-      .layout();
+      .layout()
+      .searched()
+      .named(", recompute {}", ",{}");
   rows.add(&C::offload, "offload", Offload::kNone,
            "what lives in a second tier and comes in when it is used: the optimizer's values, or "
            "parameters too. The "
            "tier is "
            "a file, of a GPU pinned memory of the host")
-      .layout();
+      .layout()
+      .named(", offload {}", ",offload-{}");
   rows.add(&C::offload_folder, "offload_folder", "",
            "where the file of offloaded values is; empty: in the system's folder for temporary "
            "files. On a GPU there "

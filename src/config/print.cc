@@ -54,11 +54,6 @@ bool is_device(const Key& key, const Job& a, const Job& b) {
   return key.full_name() == "numerics.device" || key.full_name() == "numerics.precision";
 }
 
-std::string plain_text(const Value& value) {
-  const auto* word = std::get_if<std::string>(&value);
-  return word ? *word : value_text(value);
-}
-
 }  // namespace
 
 std::string explain(const Job& job) { return text_of(job, true); }

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "config/job.h"
+#include "config/parts.h"
 #include "config/schema.h"
 
 namespace tutti {
@@ -62,6 +63,23 @@ std::string values_of(const Key& key) {
   return key.automatic ? text + ", " + key.limits.text() : text;
 }
 
+/// What the values of a key that names a part mean.
+template <class Part>
+std::string parts_text(const char* key) {
+  std::string text = fmt::format("\n`{}`:\n\n| name | what it is |\n|---|---|\n", key);
+  for (const Part& part : parts<Part>())
+    text += fmt::format("| `{}` | {} |\n", part.name, part.help);
+  return text;
+}
+
+std::string all_parts_text() {
+  return "\n## Parts\n" + parts_text<ModelPart>("model.kind") + parts_text<LossPart>("loss.kind") +
+         parts_text<DataPart>("data.kind") + parts_text<OptimizerPart>("train.optimizer") +
+         parts_text<SchedulePart>("train.schedule") + parts_text<MetricPart>("train.watch") +
+         parts_text<PipelinePart>("layout.schedule") +
+         parts_text<TransportPart>("layout.transport");
+}
+
 }  // namespace
 
 std::string job_reference() {
@@ -78,7 +96,7 @@ std::string job_reference() {
                           code(value_text(key.fallback)), values_of(key), key.help);
     }
   }
-  return text;
+  return text + all_parts_text();
 }
 
 }  // namespace tutti

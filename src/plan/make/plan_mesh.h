@@ -25,7 +25,7 @@
 #include <string>
 #include <vector>
 
-#include "config/enums.h"
+#include "config/plan_keys.h"
 #include "grid/mesh.h"
 #include "plan/ir/program.h"
 #include "plan/ir/shape.h"
@@ -33,20 +33,13 @@
 
 namespace tutti {
 
-struct MeshOptions {
+/// The keys of a layout that a plan is made by, and what else it depends on.
+struct MeshOptions : PlanKeys {
   Mesh mesh;
   Batch batch;
-  int zero = 0;
-  bool owner = false;  ///< fold = "owner"
-  bool micro = false;  ///< order = "micro"
-  std::string schedule = "1f1b";
-  int chunks = 1;  ///< a stage, for interleaved
-  /// micro-batches that a chunk keeps, in an order made to measure; 0: the published order
-  int in_flight = 0;
+  bool owner = false;    ///< fold = "owner"
+  bool micro = false;    ///< order = "micro"
   std::vector<int> cut;  ///< the first layer of each chunk but the first; empty: cut by cost
-  Recompute recompute = Recompute::kNone;
-  bool overlap = true;
-  int depth = 1;  ///< ZeRO-3: units gathered ahead of their use
   int optimizer_slots = 2;
   /// moments live in the second tier and come in for Update alone
   bool offload = false;
@@ -54,7 +47,6 @@ struct MeshOptions {
   bool windows = true;              ///< ranks of a host can read each other's memory
   /// ranks compute on devices: what is summed travels as the devices' groups do it
   bool device = false;
-  int hosts = 1;                    ///< ranks are grouped into hosts in order
   bool root = false;                ///< fold = "root": the first data rank makes all sums
   bool ring = false;                ///< reduce = "ring": sums have no order
   int64_t merged_floats = 1 << 20;  ///< units are merged into a parcel until it has so many

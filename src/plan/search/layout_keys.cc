@@ -8,6 +8,9 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "config/job_check.h"
+#include "config/layout_name.h"
+#include "config/schema.h"
 #include "plan/make/pipeline_schedule.h"
 #include "plan/search/choose.h"
 
@@ -38,52 +41,41 @@ SearchSpace given_layout(const Job& job) {
 }
 
 void forget_layout(Job& job) {
-  LayoutConfig& l = job.layout;
-  l.tensor = l.pipeline = 1;
-  l.zero = l.shards = 0;
-  l.chunks = 2;
-  l.in_flight = 0;
-  l.schedule = "1f1b";
-  l.fold = FoldKind::kAuto;
-  l.recompute = Recompute::kNone;
-  for (const char* key : {"tensor", "pipeline", "zero", "shards", "chunks", "in_flight", "schedule",
-                          "fold", "recompute"})
-    job.origin[std::string("layout.") + key] = "default";
+  for (const Key& key : keys()) {
+    if (!key.searched) continue;
+    key.set(job, key.off());
+    job.origin[key.full_name()] = "default";
+  }
 }
 
 void set_layout(Job& job, const MeshOptions& o) {
-  LayoutConfig& l = job.layout;
-  const auto set = [&](const char* key, auto& field, const auto& value) {
-    if (field == value) return;
-    field = value;
-    job.origin[std::string("layout.") + key] = "planned";
-  };
-  set("ranks", l.ranks, int64_t{o.mesh.ranks()});
-  set("tensor", l.tensor, int64_t{o.mesh.tensor});
-  set("pipeline", l.pipeline, int64_t{o.mesh.pipeline});
-  set("zero", l.zero, int64_t{o.zero});
-  set("shards", l.shards,
-      o.zero == 0 || o.mesh.shards == o.mesh.data ? int64_t{0} : int64_t{o.mesh.shards});
-  set("schedule", l.schedule, std::string(o.mesh.pipeline == 1 ? "1f1b" : o.schedule));
-  set("chunks", l.chunks,
-      o.mesh.pipeline > 1 && o.schedule == "interleaved" ? int64_t{o.chunks} : int64_t{2});
-  set("in_flight", l.in_flight,
-      o.mesh.pipeline > 1 && splits_backward(o.schedule) ? int64_t{o.in_flight} : int64_t{0});
-  set("recompute", l.recompute, o.recompute);
-  set("fold", l.fold, o.root ? FoldKind::kRoot : o.owner ? FoldKind::kOwner : FoldKind::kLocal);
+  // What the options say, as a layout of its own.
+  Job planned = job;
+  LayoutConfig& l = planned.layout;
+  static_cast<PlanKeys&>(l) = o;
+  l.ranks = o.mesh.ranks(), l.tensor = o.mesh.tensor, l.pipeline = o.mesh.pipeline;
+  l.shards = o.mesh.shards == o.mesh.data ? 0 : o.mesh.shards;
+  l.fold = o.root ? FoldKind::kRoot : o.owner ? FoldKind::kOwner : FoldKind::kLocal;
+
+  // Of it the job takes what the search chooses, and of that nothing which says nothing.
+  for (const Key& key : keys()) {
+    if (!key.searched && key.full_name() != "layout.ranks") continue;
+    const bool idle = !idle_reason(planned, key.full_name()).empty();
+    const Value value = idle ? key.fallback : key.get(planned);
+    if (value == key.get(job)) continue;
+    key.set(job, value);
+    job.origin[key.full_name()] = "planned";
+  }
 }
 
 std::string layout_name(const MeshOptions& o) {
-  std::string name =
-      fmt::format("data {} x tensor {} x pipeline {}", o.mesh.data, o.mesh.tensor, o.mesh.pipeline);
-  if (o.mesh.pipeline > 1) name += ", " + o.schedule;
-  if (o.mesh.pipeline > 1 && o.in_flight > 0) name += fmt::format(", {} in flight", o.in_flight);
-  if (o.zero > 0) name += fmt::format(", zero {}", o.zero);
-  if (o.zero > 0 && o.mesh.shards != o.mesh.data) name += fmt::format(" over {}", o.mesh.shards);
-  if (o.recompute != Recompute::kNone) name += fmt::format(", recompute {}", o.recompute);
-  if (o.offload) name += o.offload_parameters ? ", offload all" : ", offload optimizer";
-  if (o.owner || o.root) name += o.owner ? ", fold owner" : ", fold root";
-  return name;
+  Job job;
+  set_layout(job, o);
+  if (o.offload) job.layout.offload = o.offload_parameters ? Offload::kAll : Offload::kOptimizer;
+  if (!o.owner && !o.root) job.layout.fold = FoldKind::kAuto;  // what everybody expects
+  return fmt::format("data {} x tensor {} x pipeline {}", o.mesh.data, o.mesh.tensor,
+                     o.mesh.pipeline) +
+         layout_words(job, LayoutWords::kLong);
 }
 
 namespace {
