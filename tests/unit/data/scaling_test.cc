@@ -69,12 +69,12 @@ TEST(Scaling, HasTheSameBitsForEveryNumberOfRanks) {
 
 TEST(Scaling, LooksAtTheTrainingRecordsAlone) {
   Array array = random_array<float>(9, 4, 1);
-  const Found before = found_by(1, ValueScale::kStandardise, array, 1, every_third(9));
+  const Found before = found_by(1, "standardise", array, 1, every_third(9));
   auto& list = std::get<std::vector<float>>(array.values);
   list[4] = 1e6F;  // of record 1
-  EXPECT_EQ(found_by(1, ValueScale::kStandardise, array, 1, every_third(9)), before);
+  EXPECT_EQ(found_by(1, "standardise", array, 1, every_third(9)), before);
   list[3 * 4] = 1e6F;
-  EXPECT_NE(found_by(1, ValueScale::kStandardise, array, 1, every_third(9)), before);
+  EXPECT_NE(found_by(1, "standardise", array, 1, every_third(9)), before);
 }
 
 /// Mean and deviation of the scaled values of a channel.
