@@ -414,7 +414,7 @@ Rehearsal rehearse(const ModelShape& model, const SearchRequest& request,
   Rehearsal rehearsal;
   const CostModel cost = mesh_cost(model, options, request.cost);
 
-  // From kManyRanks on a plan of all ranks would take longer than it is worth.
+  // Above kManyRanks a plan of all ranks would take longer than it is worth.
   if (!folded && options.mesh.ranks() <= kManyRanks) {
     rehearsal.programs = plan_mesh(model, options).programs;
     rehearsal.simulation = simulate(rehearsal.programs, cost);

@@ -1,9 +1,9 @@
 // How the seconds of a transfer come about:
 //
-//   windows    (inproc, shm) A rank reads where the others wrote. It pays for its own copies and sums
-//              at the memory's rate, and for two flags: "it is there" and "I have it".
-//   messages   (tcp, between hosts) One message comes from every peer, one after the other; then come
-//              the copies and sums.
+//   windows    (inproc, shm) A rank reads where the others wrote. It pays for its own copies and
+//              sums at the memory's rate, and for two flags: "it is there" and "I have it".
+//   messages   (tcp, between hosts) One message comes from every peer, one after the other; then
+//              come the copies and sums.
 #include "plan/search/cost.h"
 
 #include <algorithm>
@@ -283,8 +283,8 @@ class MeshCosts : public Costs {
     return work;
   }
 
-  /// The same in two levels: round 0 inside a host, round 1 among the ranks that have the same slice
-  /// on all hosts.
+  /// The same in two levels: round 0 inside a host, round 1 among the ranks that have the same
+  /// slice on all hosts.
   Work reduce_by_hosts(const Program& program, const Instruction& i) const {
     const int together = places_.host_ranks, me = options_.mesh.at(program.rank).data;
     const bool inside = i.round == 0;

@@ -44,7 +44,7 @@ struct Pool {
   int active = 0;  // queues at work; a program counts for all ranks that it stands for
 };
 
-/// Instructions that begin and end together; one that nobody else takes part in is a meeting of one.
+/// Instructions that begin and end together; one that meets nobody is a meeting of one.
 struct Meeting {
   size_t expected = 1;
   std::vector<Place> entered;

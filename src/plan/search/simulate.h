@@ -6,7 +6,7 @@
 //   meetings   (Reduce, Gather, Exchange, Vote, ...) work begins when all members have entered, and
 //              all members end together
 //   Send/Recv  work begins when both have entered, and both end together: nothing is buffered
-//   cores      everything at work on a host is slowed by CostModel::pace; those who wait take nothing
+//   cores      everything at work on a host is slowed by CostModel::pace; who waits takes nothing
 //
 // Who meets whom is found in the programs: instructions with one id and group. So some ranks may
 // stand for all.
@@ -33,8 +33,8 @@ struct RankSimulation {
   std::vector<std::vector<InstructionTime>> queues;
   /// Seconds between the beginning of compute's first instruction and the end of its last:
   ///   busy     at work
-  ///   exposed  with nothing to do while bytes of this rank are on their way (exposed communication);
-  ///            an instruction on compute that moves bytes counts as such a time
+  ///   exposed  with nothing to do while bytes of this rank are on their way (exposed
+  ///            communication), or in an instruction on compute that moves bytes
   ///   bubble   with nothing to do at all
   double busy = 0, exposed = 0, bubble = 0;
   std::array<double, kAxes> received{};  ///< bytes
