@@ -9,7 +9,8 @@
 
 namespace tutti {
 
-/// Each adds what its pass needs, nothing where the neighbour is on the same rank or there is none.
+/// Each function adds what its pass needs: nothing if the neighbour is on the same rank, or if
+/// there is none.
 class MeshMessages {
  public:
   /// All must outlive it.
