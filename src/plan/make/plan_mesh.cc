@@ -7,7 +7,7 @@
 //      here, with the messages between stages (MeshMessages), sums (MeshSums) and the commit
 //      (MeshCommit)
 //   3. what must wait for what on another queue follows from the buffers that both touch
-//      (MeshBuilder); where things lie is said by MeshMemory and MeshBorders
+//      (MeshBuilder); MeshMemory and MeshBorders say where things are
 #include "plan/make/plan_mesh.h"
 
 #include <algorithm>
