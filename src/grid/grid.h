@@ -2,7 +2,7 @@
 // Pure functions of small numbers, tested exhaustively for small cases. Nothing here knows of
 // processes, memory or models.
 //
-//   W lanes (data-parallel shards of the global batch; a lane's sum does not depend on who runs it),
+//   W lanes (data-parallel shards of the global batch; a lane's sum is the same whoever runs it),
 //   N ranks (N <= W), M micro-batches per lane, B samples per micro-batch; a step consumes W*M*B
 //   samples, the global batch
 #pragma once

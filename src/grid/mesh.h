@@ -1,10 +1,10 @@
 // Ranks as a mesh of three axes, and how a step's lanes, micro-batches and sums are dealt out over
 // the data axis.
 //
-//   D x T x P  data, tensor and pipeline ranks; rank = (p * D + d) * T + t, so that tensor neighbours
-//              are next to each other
-//   Z          shards: how many data ranks slice state among them (ZeRO); there are D / Z replicas of
-//              every slice (hybrid sharding, in FSDP's terms, if that is more than one)
+//   D x T x P  data, tensor and pipeline ranks; rank = (p * D + d) * T + t, so that tensor
+//              neighbours are next to each other
+//   Z          shards: how many data ranks slice state among them (ZeRO); there are D / Z replicas
+//              of every slice (if more than one: hybrid sharding, in FSDP's terms)
 //   round      a part of the step after which the data ranks sum what they have; a step has one or,
 //              with fold = "owner" or order = "micro", several
 #pragma once

@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-// four suffice for large domains; small ones need more to look shuffled
+// Four rounds suffice for large domains; small ones need more to look shuffled.
 inline constexpr uint32_t kFeistelRounds = 8;
 /// Places are permuted this many at a time.
 inline constexpr int64_t kFeistelLanes = 16;
