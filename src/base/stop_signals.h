@@ -15,7 +15,7 @@ namespace tutti {
 /// The stop signals that this process obeys. One that it was started to ignore (nohup, a background
 /// job of a script) stays ignored.
 std::vector<int> stop_signals();
-/// The same as a set.
+/// The same signals as a set.
 sigset_t stop_set();
 /// "Ctrl-C", "SIGTERM", "SIGHUP (the terminal has closed)".
 const char* stop_name(int signal);

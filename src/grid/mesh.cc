@@ -29,8 +29,8 @@ std::vector<std::pair<int, int>> order_over(const std::vector<Range>& parts) {
   return order;
 }
 
-/// From the stack over lanes [0, done) to the one over [0, done + contributions), with levels
-/// counted from `base`.
+/// The additions of a round: they take the stack over lanes [0, done) to the one over these and the
+/// lanes of the contributions. Levels are counted from `base`.
 std::vector<LevelSum> merge_round(int64_t done, const std::vector<Contribution>& contributions,
                                   int64_t lanes, int base) {
   // The stack's levels are the maximal subtrees of the lanes that are done.

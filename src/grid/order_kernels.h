@@ -1,5 +1,5 @@
-// The Feistel network of grid/order.h over many places at once, for both instruction sets: order.cc
-// picks one, a test compares the two with the network written out.
+// The Feistel network of grid/order.h over many places at once, for both instruction sets. order.cc
+// picks one of the two; a test compares both with the network written out.
 #pragma once
 
 #include <cstdint>

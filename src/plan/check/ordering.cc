@@ -81,8 +81,8 @@ void Ordering::join(std::vector<Place> places) {
   members_.push_back(std::move(places));
 }
 
-/// The id alone says who meets whom; that all see their meetings in one order follows when there is
-/// no circle.
+/// The id alone says who meets whom. That all ranks see their meetings in the same order follows if
+/// there is no circle.
 void Ordering::match_meetings(std::vector<std::string>& faults) {
   std::unordered_map<uint32_t, std::vector<Place>> meetings, letters;
   std::vector<uint32_t> ids;  // in the order in which they are first seen

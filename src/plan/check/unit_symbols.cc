@@ -34,7 +34,7 @@ void UnitHolding::cut(Range range, const std::vector<int>& fresh) {
   // One pass in ascending order: pieces are cut at the range's borders, and gaps inside the range
   // are filled with `fresh`.
   std::vector<UnitPiece> cut;
-  int64_t next = range.begin;  // of the range, what is not there yet
+  int64_t next = range.begin;  // the first float of the range that has not been dealt with
   const auto fill = [&](int64_t until) {
     until = std::min(until, range.end);
     if (next < until) cut.push_back({{next, until}, fresh});

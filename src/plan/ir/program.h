@@ -110,7 +110,7 @@ enum class OperandRole : uint8_t {
   kMessage,    ///< Send, Recv
   kStored,     ///< Fetch, Evict: where values are in the second tier
   kResident,   ///< ... and where in memory, one for each that is stored
-  /// Acquire: what others borrowed in the step before; Release: what this rank has borrowed
+  /// Acquire: what others borrowed in the step before.
   kLent,
 };
 inline constexpr int kRoles = 15;
@@ -177,11 +177,12 @@ struct Instruction {
   int parcel = -1;
   int transfer = -1;  ///< Reduce: an index of Plan::sums; Gather: of Plan::copies
   Part part = Part::kBoth;
-  bool again = false;  ///< Forward: computed a second time for Backward (recompute)
-  int round = -1;      ///< Reduce: which round of the unit's sum (plan/make/plan_mesh.h)
-  int group = -1;      ///< who meets: an index of Plan::groups; -1: all ranks
-  int peer = -1;       ///< Send, Recv
-  int64_t bytes = 0;   ///< Send, Recv: how many travel, from the buffer's start
+  /// Forward: computed a second time for Backward (recompute, activation checkpointing)
+  bool again = false;
+  int round = -1;     ///< Reduce: which round of the unit's sum (grid/mesh.h)
+  int group = -1;     ///< who meets: an index of Plan::groups; -1: all ranks
+  int peer = -1;      ///< Send, Recv
+  int64_t bytes = 0;  ///< Send, Recv: how many travel, from the buffer's start
   /// Exchange: what is done. flow.in has my columns' buffers in order; flow.out the one whole
   /// buffer (gather) or my columns' parts (scatter).
   Exchange exchange = Exchange::kNone;

@@ -55,12 +55,12 @@ Touched touched_by(const Instruction& i) {
       if (!listed(f.in, out)) add(a.writes, out);  // otherwise it is passed on
     }
     add(a.writes, f.saved);
-    add(a.writes, f.grad_in);  // one that is passed on may be added to
+    add(a.writes, f.grad_in);  // in the place of inputs that are consumed
   } else {
     add(a.reads, f.out);
     add(a.reads, f.saved);
     add(a.reads, f.grad_out);
-    add(a.writes, f.grad_in);  // to one that is passed on its own part may be added
+    add(a.writes, f.grad_in);  // one that is passed on may be added to
     // The input part leaves it, the weight part reads it
     add(i.part == Part::kWeight ? a.reads : a.writes, f.deferred);
   }

@@ -59,7 +59,7 @@ struct SumTransfer {
   std::vector<UnitSum> units;  ///< of the parcel, in its order
   std::vector<LevelSum> sums;
   int round = 0, rounds = 1;
-  int levels = 1;  ///< of an owner's stack
+  int levels = 1;  ///< of an owner's stack (LevelSum in grid/mesh.h)
   /// Two rounds among different ranks: first the sum of every host, then the sum of these
   /// (a hierarchical reduction).
   bool by_hosts = false;

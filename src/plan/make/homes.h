@@ -71,8 +71,7 @@ class MeshHomes {
   /// Whether any parameter that this rank has is shared far.
   bool shares_far() const;
 
-  // Who meets, as places in the plan's groups.
-  /// The ranks that hold the slices of my replica of a unit.
+  // Who meets, as indices of the plan's groups.
   int replica(int unit) const;
   /// All data ranks of a unit's home.
   int data_ranks(int unit) const;

@@ -14,8 +14,8 @@
 
 namespace tutti {
 
-/// Columns, segments, inputs and outputs by their numbers; `again`: in what is computed a second
-/// time for backward.
+/// Columns, segments, inputs and outputs are given by their numbers. `again`: for what is computed
+/// a second time for backward.
 class MeshBorders {
  public:
   /// Both must outlive it.

@@ -103,7 +103,7 @@ void MeshCommit::travel(Op op, int unit, size_t turn) {
   if (!i.operands.empty()) program_.add(QueueUse::kTier, std::move(i));
 }
 
-/// Where this rank finds what it updates a unit with.
+/// Where this rank finds the gradient that it updates a unit with.
 std::vector<Operand> MeshCommit::gradients(int unit) {
   const auto operand = [unit](int buffer, Range range, int rank = -1) {
     return Operand{OperandRole::kGradient, Access::kRead, buffer, unit, range, rank};

@@ -45,7 +45,7 @@ class MeshMemory {
   /// shares parameters of.
   std::vector<UnitBuffer> gradients(int block, const MeshRoute& route);
   /// Where this rank makes its slice of a unit's sum over one of its host's subtrees: in place of
-  /// what it adds to that, or in memory of its own.
+  /// what it adds to that subtree, or in memory of its own.
   int host_sum(int unit, Range tree);
   /// The owner's stack for a unit's sum.
   std::vector<int> stack(int unit);

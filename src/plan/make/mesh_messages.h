@@ -1,5 +1,5 @@
-// Between the stages of a pipeline: borders at the ends of chunks, forward, and their gradients,
-// back.
+// Messages between the stages of a pipeline: forward, the borders at the ends of chunks;
+// back, their gradients.
 #pragma once
 
 #include <cstddef>

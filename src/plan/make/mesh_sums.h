@@ -16,7 +16,7 @@ class MeshSums {
   /// All must outlive it.
   MeshSums(const MeshWork& work, MeshMemory& state, MeshBuilder& program);
 
-  /// What follows the (weight part of the) backward of a layer.
+  /// Adds what follows the backward of a layer (its weight part, if there are two parts).
   void after(const MeshPass& pass);
 
  private:

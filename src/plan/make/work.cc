@@ -191,8 +191,8 @@ MeshPass MeshWork::beside(const MeshPass& pass, int layers) const {
   return other;
 }
 
-/// The units whose values a pass reads: its blocks' own and those whose parameters they share,
-/// where they live here.
+/// The units whose values a pass reads: its blocks' own, and those whose parameters they share if
+/// these are at home here.
 std::vector<int> MeshWork::units_of(const MeshPass& pass) const {
   std::set<int> units;
   if (pass.phase == MeshPass::Phase::kWeight) return {};
@@ -236,7 +236,8 @@ void MeshWork::make_uses() {
   }
 }
 
-/// The use of a unit whose slot will not have been taken after `fresh` further ones.
+/// The use of a unit whose slot will not have been taken when `fresh` further uses have come;
+/// kNone: there is none.
 size_t MeshWork::still_there(int unit, size_t fresh) const {
   const size_t end = uses_.size() + fresh, oldest = end > use_slots_ ? end - use_slots_ : 0;
   for (size_t u = uses_.size(); u-- > oldest;)

@@ -1,6 +1,6 @@
 // The search for layouts of a job: every mesh of N ranks with every ZeRO stage, schedule, recompute
-// and fold, as far as they are not given; simulated (plan/search/simulate.h) and ranked by the
-// step's seconds. What cannot run, does not fit or has no chance is rejected with its reason.
+// and fold, except what is given. Layouts are simulated (plan/search/simulate.h) and ranked by the
+// seconds of a step. What cannot run, does not fit or has no chance is rejected with its reason.
 // Lanes, micro-batches and slices are the job's and stay as they are.
 #pragma once
 

@@ -1,9 +1,9 @@
-// What an instruction costs: seconds of work, what it works with, and the bytes it brings to its
-// rank. Pure functions of a calibration (plan/search/calibration.h), the model's shape and the
-// plan's options; the simulator (plan/search/simulate.h) runs programs on them.
+// What an instruction costs: the seconds of its work, what resource it needs, and the bytes that it
+// brings to its rank. Pure functions of a calibration (plan/search/calibration.h), the model's
+// shape and the plan's options; the simulator (plan/search/simulate.h) runs programs on them.
 //
-// Work of all ranks is even where their roles are: a slice is the unit divided by the shards,
-// whatever the borders of chunks make of it. So ranks of equal role cost the same, and one of them
+// Ranks with equal roles have equal work: a slice counts as the unit divided by the shards,
+// whatever the borders of chunks make of it. So ranks of one role cost the same, and one of them
 // can stand for all.
 #pragma once
 
@@ -24,7 +24,7 @@ namespace tutti {
 enum class Resource : uint8_t { kMatmul, kMemory };
 inline constexpr int kResources = 2;
 
-/// What a link is for; kHosts: the second level of the data axis's sums, where they have two.
+/// What a link is for. kHosts: the second level of the data axis's sums, if they have two.
 enum class Axis : uint8_t { kData, kTensor, kPipeline, kHosts };
 inline constexpr int kAxes = 4;
 
