@@ -58,6 +58,7 @@ size_t available_memory() {
   std::ifstream in("/proc/self/cgroup");
   for (std::string line; std::getline(in, line);) {
     if (!line.starts_with("0::")) continue;
+
     // Every group on the way up to the root may have a limit of its own.
     for (std::string path = line.substr(3);; path.resize(path.rfind('/'))) {
       if (path == "/") path.clear();

@@ -31,6 +31,7 @@ CommError::CommError(CommFailure failure)
 
 void broken_promise(const char* file, int line, const std::string& message) {
   fmt::print(stderr, "tutti: broken promise at {}:{}: {}\n", file, line, message);
+
   // abort() flushes nothing.
   std::fflush(stderr);
   std::abort();

@@ -219,6 +219,7 @@ std::string read_file(const std::string& path) {
       throw Error(fmt::format(
           "{}: more than 1 GiB came through {} and there is no end to it; make it a file", path,
           special_kind(info.st_mode)));
+
     // Room for at least one byte more: this is how the end of a file without a size is found.
     if (done == text.size()) text.resize(done + 4096);
     const ssize_t n = read(fd.get(), text.data() + done, text.size() - done);
@@ -262,6 +263,7 @@ void write_file_atomic(const std::string& path, std::string_view text) {
 
 void write_output(const std::string& path, std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
+
   // A descriptor: what the command has said so far comes first.
   if (const int fd = named_descriptor(path); fd >= 0) {
     std::fflush(nullptr);

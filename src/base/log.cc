@@ -33,6 +33,7 @@ class EventFile final : public EventSink {
     while (n < 0 && errno == EINTR);
     if (n < 0) throw_errno("write", path_);
     if (static_cast<size_t>(n) == line.size()) return;
+
     // The disk became full within the line: the part that was written is taken back, so that the
     // file still ends with a whole line.
     const off_t end = lseek(fd_.get(), 0, SEEK_CUR);

@@ -91,6 +91,7 @@ bool flushed() {
   const bool flushed = std::fflush(stdout) == 0;
   const int reason = errno;
   if (flushed && std::ferror(stdout) == 0) return true;
+
   // An earlier failure has left its mark on the stream, but not its reason.
   complain(fmt::format("cannot write the output: {}",
                        flushed ? "a part of it is lost" : std::strerror(reason)));

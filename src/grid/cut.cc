@@ -39,6 +39,7 @@ CutCost cut_cost(const std::vector<int>& ends, const std::vector<double>& until,
 /// The ends of parts with which the most expensive part is as cheap as possible.
 std::vector<int> even_ends(const std::vector<double>& until, int parts) {
   const int n = static_cast<int>(until.size()) - 1;
+
   // best[k][i]: the least possible cost of the most expensive of k parts over the first i;
   // from[k][i]: where the last of these parts begins.
   std::vector<std::vector<double>> best(parts + 1, std::vector<double>(n + 1, 1e300));

@@ -88,6 +88,7 @@ std::vector<TreeSum> sums_after_lane(int64_t lane, Range owned, int64_t lanes) {
   std::vector<TreeSum> out;
   for (Range node : subtrees(owned, lanes)) {
     if (!node.contains(lane)) continue;
+
     // Down from the subtree to the lane: the nodes that end with it are complete with it. They are
     // found from the outside in, but added from the inside out.
     while (node.size() > 1) {

@@ -37,6 +37,7 @@ Permutation::Permutation(uint64_t seed, uint64_t pass, uint64_t n)
 uint64_t Permutation::operator()(uint64_t i) const {
   TUTTI_CHECK(i < n_, "position {} of a permutation of {}", i, n_);
   const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
+
   // The network permutes a domain of less than 4 n places (or the smallest one). Walking on from
   // places outside [0, n) leaves a permutation of [0, n), since every cycle through one comes back.
   do {
@@ -126,6 +127,7 @@ Alias::Alias(std::span<const double> weights) : keep_(weights.size()), other_(we
       small.push_back(rich);
     }
   }
+
   // What rounding leaves over on one side is full up to rounding, unless it has no weight at all.
   const auto heaviest = std::max_element(weights.begin(), weights.end()) - weights.begin();
   for (const uint32_t i : small) {

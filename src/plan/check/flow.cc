@@ -64,6 +64,7 @@ void FlowValues::load(Place place) {
   const auto tensors = operands_of(i, OperandRole::kData);
   if (tensors.size() != model_.data_bytes.size())
     return faults_.add(place, "does not write all tensors of the data");
+
   // The loader lends one micro-batch at a time: with the next one the last is gone.
   for (size_t b = 0; b < held_[place.rank].size(); ++b)
     if (buffer(place, static_cast<int>(b)).lent) held_[place.rank][b] = {};
@@ -206,6 +207,7 @@ void FlowValues::transfer(Place send, Place receive) {
   const Instruction &from = at(plan_, send), &to = at(plan_, receive);
   if (from.bytes != to.bytes)
     faults_.add(receive, fmt::format("expects {} bytes, {} are sent", to.bytes, from.bytes));
+
   // A buffer may be larger than the message: it also holds other things at other times.
   const int source = buffer_of(from, OperandRole::kMessage),
             target = buffer_of(to, OperandRole::kMessage);

@@ -173,6 +173,7 @@ void Ordering::sort(std::vector<std::string>& faults) {
     }
   }
   if (sequence_.size() == members_.size()) return;
+
   // What is left waits for itself. The first instruction of each queue that is stuck is enough to
   // find the circle.
   std::string circle;
@@ -196,6 +197,7 @@ void Ordering::number_clocks() {
   const auto streams = static_cast<size_t>(streams_);
   clocks_.assign(static_cast<size_t>(first_clock_.back() + node_.back().back().size()) * streams,
                  0);
+
   // What has ended once `place` has: what had ended when it began, and itself.
   const auto take = [&](std::vector<int>& clock, const Place& place) {
     const int* begun = this->clock(place);
@@ -208,6 +210,7 @@ void Ordering::number_clocks() {
     if (place.index > 0) take(clock, {place.rank, place.queue, place.index - 1});
     for (int event : at(plan_, place).waits) take(clock, signalled_by_[place.rank][event]);
   };
+
   // Instructions that meet act only once all ranks have entered: all of them follow what any rank
   // did before, but none follows another's part in the meeting itself. Reduce and Gather wait only
   // for those whose values they take; and a send may be buffered after all, so only Recv follows

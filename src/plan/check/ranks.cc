@@ -46,6 +46,7 @@ class RankCheck {
       const RankPlace& place = plan_.places[rank];
       if (!(place.at == mesh.at(rank)))
         faults_.push_back(fmt::format("rank {} does not stand there", rank));
+
       // Ranks of one data coordinate go through the same lanes, those of one tensor coordinate have
       // the same columns. The first of each stands for them when lanes and columns are counted.
       const RankPlace &data = plan_.places[mesh.rank({mesh.at(rank).data, 0, 0})],
@@ -124,6 +125,7 @@ class RankCheck {
       if (owned.ranks.empty() || !std::is_sorted(owned.ranks.begin(), owned.ranks.end()))
         return false;
     }
+
     // Each rank of the home is an owner, once; with slices, some may own nothing.
     std::sort(ranks.begin(), ranks.end());
     std::vector<int> home;

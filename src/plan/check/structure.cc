@@ -239,6 +239,7 @@ class Structure {
     sized(f.work, shape.work_bytes, "its work");
     if (i.op == Op::kBackward && i.part != Part::kBoth)
       sized(f.deferred, shape.deferred_bytes, "what it defers");
+
     // Nothing is written while it is read, with three exceptions. A gradient may take the memory of
     // its own input alone, and only if the segment consumes it; a gradient that is passed on may be
     // added to; and losses are added to.
@@ -262,6 +263,7 @@ class Structure {
           !listed(losses_of(i), b))
         fault_at(place, "writes '{}' while it reads it", program.buffers[b].name);
     }
+
     // Forward: only memory that is passed on is both input and output, and a gradient that is named
     // here takes the memory of its input.
     for (size_t o = 0; i.op == Op::kForward && o < f.out.size(); ++o) {

@@ -137,6 +137,8 @@ void Symbols::add_gradients(const ModelShape& model, int layer, int segment) {
   }
 }
 
+/// A gradient is as large as its reader makes it. Beyond an exchange it is as large as what the
+/// segment wrote or, for partial sums, as all columns' parts together.
 int64_t Symbols::bytes(const Symbol& symbol) const {
   switch (symbol.kind) {
     case Kind::kNothing:

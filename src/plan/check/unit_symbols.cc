@@ -145,6 +145,7 @@ UnitSymbols::UnitSymbols(const Plan& plan, const ModelShape& model, const Orderi
       }
     }
   }
+
   // A step begins with the parameters and moments of the one before. Moments are one value for all
   // that a buffer holds: they are only ever updated whole.
   for (size_t r = 0; r < plan.programs.size(); ++r) {

@@ -184,6 +184,7 @@ void UnitSymbols::reduce(const std::vector<Place>& places, const SumTransfer& tr
         continue;
       }
       const Range slice = sum.slices[m], held = buffer(rank, b).range;
+
       // In place the slice overwrites a term, or is where a term would be; otherwise it has a
       // buffer of its own.
       const bool in_place = transfer.in_place() && held.empty();
@@ -284,6 +285,7 @@ void UnitSymbols::gather(const std::vector<Place>& places) {
     }
     if (transfer.gradients != gradients || (gradients && transfer.updated))
       faults_.add(to, fmt::format("takes '{}' for something else", buffer(copy.from, b).name));
+
     // Gathers after the Updates raise other flags than those before, so that nobody mistakes the
     // values of one for those of the other.
     const bool parameters = h.kind == BufferKind::kParameter;

@@ -123,6 +123,7 @@ int buffer_of(const Instruction& instruction, OperandRole role) {
 
 std::vector<PlacedRange> placed_in(const Buffer& buffer, int64_t unit_size) {
   if (!buffer.placed.empty()) return buffer.placed;
+
   // A buffer without a range holds the unit from its start, as far as the buffer reaches: with an
   // empty slice that is nothing.
   const Range room{0, buffer.bytes / static_cast<int64_t>(sizeof(float))};

@@ -226,6 +226,7 @@ void Transfers::copy_into(CopyTransfer& transfer, const Instruction& own, int ra
   const int unit = whole.unit, shards = static_cast<int>(places_.slices[unit].size()),
             first = mesh.at(rank).data / shards * shards;
   const Buffer& target = buffer(rank, whole.buffer);
+
   // What a use brings has a buffer for units of all sizes, so the unit says how far it is filled.
   std::vector<PlacedRange> pieces = placed_in(target, model_.blocks[unit].unit_size);
   for (const auto& [range, place] : pieces) {

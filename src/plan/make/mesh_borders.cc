@@ -85,6 +85,7 @@ int MeshBorders::arriving_sums(int64_t bytes) {
 int MeshBorders::written(const MeshPass& pass, int column, int segment, int output, bool again) {
   const OutputShape& out = homes_.segment(pass.layer, column, segment).outputs[output];
   if (out.same_as >= 0) return read(pass, column, segment, out.same_as, again);
+
   // Partial sums are gone once they are added up, so all micro-batches share one place.
   if (out.exchange == Exchange::kScatter)
     return buffer(BufferKind::kWork, out.bytes, "partial sum {}.{} column {}", segment, output,
@@ -173,6 +174,7 @@ bool MeshBorders::consumes(const MeshPass& pass, int column, int segment, int in
   const SegmentShape& shape = homes_.segment(pass.layer, column, segment);
   const SegmentShape& before = homes_.segment(
       writer.layer, column, segment > 0 ? segment - 1 : homes_.last_segment(writer.layer));
+
   // What is computed again reads its inputs, or writes its outputs, a second time; what comes from
   // an exchange may be read by other columns.
   return !work_.recomputed(pass.layer, shape) && !work_.recomputed(writer.layer, before) &&
@@ -207,6 +209,7 @@ int MeshBorders::grad_out(const MeshPass& pass, int column, int segment, int out
     return buffer(BufferKind::kBorder, out.read_bytes, "gradient in {}.{} column {} slot {}",
                   pass.chunk, output, column, work_.slot(pass));
   if (out.exchange == Exchange::kNone) return grad_in(next.pass, column, next.segment, next.input);
+
   // What the exchange of the gradient leaves: parts of a sum, or all columns' parts.
   if (out.exchange == Exchange::kGather)
     return buffer(BufferKind::kBorder, out.bytes, "gradient part {}.{} column {} turn {}", segment,

@@ -80,6 +80,7 @@ void MeshBuilder::add(QueueUse use, Instruction instruction, QueueUse behind) {
     earlier.push_back(history_[b].writer);
     earlier.insert(earlier.end(), history_[b].readers.begin(), history_[b].readers.end());
   }
+
   // The latest of a queue is waited for first: it stands for those before it, which then
   // need no event.
   std::sort(earlier.begin(), earlier.end(),

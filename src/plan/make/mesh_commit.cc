@@ -39,6 +39,7 @@ void MeshCommit::acquire() {
 void MeshCommit::commit() {
   constexpr size_t kAhead = MeshMemory::kFetchAhead;
   const std::vector<int>& units = homes_.units();
+
   // The first units' values come in while the sums are still on their way, then one
   // after every Update.
   for (size_t u = 0; u < units.size() && u < kAhead; ++u) travel(Op::kFetch, units[u], u);
@@ -64,6 +65,7 @@ void MeshCommit::commit() {
       refreshed.insert(homes_.places.parcel_of[unit]);
   for (const auto& [block, owner] : homes_.remote_shares())
     refreshed.insert(homes_.places.parcel_of[owner]);
+
   // Nothing is left that the last one could overlap with: on compute it wakes no thread. If there
   // are several homes their last ones may differ, so all stay on data.
   const bool alone = options_.mesh.tensor * options_.mesh.pipeline == 1 && !options_.device;

@@ -104,10 +104,12 @@ int MeshMemory::updated_moments(int unit, size_t turn) {
 int MeshMemory::gradient(int unit, int level, int round) {
   const BlockShape& block = model_.blocks[unit];
   const int64_t bytes = align_up(block.gradient_size, kAlign) * kFloat;
+
   // What others write as well is complete only when their passes are over, so it
   // cannot pass through.
   const bool alone = !homes_.has_other_writers(unit);
   if (!work_.kept && alone) return passing(unit, round, bytes);
+
   // Scratch is one buffer per column for all units: the columns of a layer go back alternately,
   // layers one after the other, and each fold follows its backward.
   if (level < 0 && alone)
@@ -182,6 +184,7 @@ int MeshMemory::host_sum(int unit, Range tree) {
     if (tree.contains(own.begin)) return gradient(unit, level, 0);
     ++level;
   }
+
   // Otherwise in a buffer as large as a contribution, since the slice has the same place in it.
   return window(program_.named(fmt::format("lanes {} to {} of {}", tree.begin, tree.end - 1, unit),
                                BufferKind::kGradient,

@@ -14,6 +14,7 @@ MeshSums::MeshSums(const MeshWork& work, MeshMemory& state, MeshBuilder& program
 void MeshSums::after(const MeshPass& pass) {
   // An idle pass has a route without folds: it adds nothing, but comes to the sums with the others.
   const MeshRoute& route = work_.routes()[pass.micro];
+
   // Units whose gradients of this round are all there; some have other homes.
   std::set<int> complete;
   for (int64_t c = homes_.columns.begin; c < homes_.columns.end; ++c) {
@@ -137,6 +138,7 @@ void MeshSums::add_reduce(Instruction reduce, const Parcel& parcel, uint32_t num
   reduce.op = Op::kReduce;
   reduce.parcel = homes_.places.parcel_of[unit];
   reduce.id = kReduceIds + static_cast<uint32_t>(reduce.parcel * meetings) + number;
+
   // Those who share a parameter over stages come to its sum at other times: nothing else may have
   // to wait for it on its queue.
   program_.add(homes_.shared_far(unit) ? QueueUse::kShared : QueueUse::kData, std::move(reduce));

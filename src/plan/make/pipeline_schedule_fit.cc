@@ -167,6 +167,7 @@ std::vector<std::vector<Cell>> fit_schedule(const std::string& schedule, int sta
        {Preference{kForward, kInput, kWeight}, Preference{kInput, kForward, kWeight}}) {
     for (double ahead : {0.0, 0.1, 0.25, 0.5}) {
       Cells cells = list.work_off(preference, ahead * mean);
+
       // Judged with late messages: an order that is still fast then has room for stages that are
       // slower than they should be.
       double last = 0;

@@ -239,12 +239,14 @@ void add_schedule(const ModelShape& model, const MeshOptions& options, MeshPlace
           {CellKind::kForward, chunk, 0});
     return;
   }
+
   // Data ranks go in step, so the first one's sequence is as long as everybody's.
   const int micros = static_cast<int>(sequence_of(options.sums(), 0).size());
   if (!splits_backward(name) || options.in_flight == 0) {
     places.cells = make_schedule(name, stages, chunks_of(name, options.chunks), micros);
     return;
   }
+
   // Costs are what segments declare, never what a rank measured: all ranks must find the same
   // order. Each part of backward costs as much as forward; what is computed again comes on top of
   // the input part.
@@ -265,20 +267,24 @@ void add_schedule(const ModelShape& model, const MeshOptions& options, MeshPlace
 
 Spread spread_of(const MeshOptions& options, const MeshPlaces& places, int unit) {
   if (options.zero > 0 || options.mesh.data == 1) return Spread::kNone;
+
   // Sums in two levels: every host has made all of the sum, so it stays inside the host.
   if (places.host_ranks > 0)
     return options.windows && !options.device ? Spread::kBorrowed : Spread::kGathered;
+
   // Sums that are kept from round to round have a stack of their own; they are in place of no term,
   // so nobody could find them there.
   const bool in_place = sum_rounds(options.sums()).size() == 1;
   if (options.ring) return Spread::kReturned;
   if (!in_place || options.device) return Spread::kGathered;
+
   // What is returned goes to all who take part in the sum; but users on other stages or tensor
   // ranks have no room for it.
   const bool far =
       places.at_once[static_cast<size_t>(unit)] && options.mesh.tensor * options.mesh.pipeline > 1;
   if (far && !options.windows) return Spread::kGathered;
   if (options.hosts == 1) return options.windows ? Spread::kBorrowed : Spread::kReturned;
+
   // With windows, some ranks reach each other's and some do not: a Gather copes with both.
   return options.windows ? Spread::kGathered : Spread::kReturned;
 }

@@ -156,6 +156,7 @@ void RankMaker::bring_for(size_t pass) {
     // A slot is free once the use before it in the slot has had its last pass.
     const bool free =
         brought_ < work_.use_slots() || uses[brought_ - work_.use_slots()].last < pass;
+
     // On one queue a gather ahead of its time would only make compute wait, so it comes right
     // before its pass.
     if (!free || (!options_.overlap && use.first > pass)) break;

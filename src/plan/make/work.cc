@@ -213,6 +213,7 @@ void MeshWork::make_uses() {
   use_slots_ = static_cast<size_t>(homes.options.depth) + widest;
   for (size_t p = 0; p < passes_.size(); ++p) {
     const std::vector<int> units = units_of(passes_[p]);
+
     // What is still there may be used again, unless what this pass brings anew takes its slot.
     // How much is brought anew depends on that in turn: `fresh` is the least number with which
     // it works out.
