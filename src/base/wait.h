@@ -5,8 +5,8 @@
 //   Signal   a word that somebody waits on; it may be in shared memory (all zeros is valid)
 //   Cancel   why everybody must stop waiting; it may be in shared memory (all zeros is "not
 //            cancelled")
-//   Clock    now(), wait(), notify(); SystemClock is the real one, and tests/support/
-//            test_scheduler.h has the one for tests
+//   Clock    now(), wait(), notify(); SystemClock is the real one, and tests have their own in
+//            tests/support/test_scheduler.h
 #pragma once
 
 #include <atomic>

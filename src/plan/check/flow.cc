@@ -202,7 +202,7 @@ void FlowValues::exchange(const std::vector<Place>& places) {
   }
 }
 
-/// A message moves the symbol itself, so what arrives is judged by who reads it.
+/// A message moves the symbol itself, so what arrives is judged when it is read.
 void FlowValues::transfer(Place send, Place receive) {
   const Instruction &from = at(plan_, send), &to = at(plan_, receive);
   if (from.bytes != to.bytes)

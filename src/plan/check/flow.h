@@ -1,4 +1,4 @@
-// Activations and their gradients, as symbols: who reads a buffer finds what the model says.
+// Activations and their gradients, as symbols: whoever reads a buffer finds what the model says.
 // Part of plan/check/values.h.
 #pragma once
 

@@ -20,7 +20,7 @@ enum class Op : uint8_t {
   /// compute: the same segment back. It writes gradients whole (beta = 0, it never adds to what is
   /// there), those of shared parameters for their owners.
   kBackward,
-  kFold,     ///< compute: the additions `adds` on buffers of one unit, in order
+  kFold,     ///< compute: the additions `adds` on one unit's buffers, in order (accumulation)
   kAcquire,  ///< data: waits until no rank reads what it borrowed of the parcel in the step before
   kReduce,   ///< data: the members make their slices of a parcel's sum (a reduce-scatter)
   kNorm,     ///< data: chunk sums of squares of my slices of a parcel

@@ -47,7 +47,7 @@ enum class Exchange : uint8_t {
   kScatter,
 };
 
-/// A tensor that a segment puts out, per micro-batch.
+/// A border: an activation that a segment puts out and the next one reads, per micro-batch.
 struct OutputShape {
   std::string name;
   int64_t bytes = 0;       ///< as the segment writes it
@@ -91,11 +91,12 @@ struct Share {
   bool operator==(const Share&) const = default;
 };
 
-/// One block and its unit.
+/// One block and its unit, which is all of the block's parameters in one flat buffer
+/// (FSDP's flat parameter).
 struct BlockShape {
   std::string name;
   int layer = 0;   ///< blocks of one layer run alongside each other, one per column
-  int column = 0;  ///< which slice of a tensor-sliced model it belongs to
+  int column = 0;  ///< which slice of a tensor-sliced model it belongs to (tensor parallelism)
   std::vector<Share> shares;
   std::vector<ParameterShape> parameters;
   int64_t unit_size = 0;  ///< floats of parameters with padding

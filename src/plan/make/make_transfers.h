@@ -1,7 +1,7 @@
 // The pass of the generator that works out what Reduces and Gathers move, once all ranks' programs
 // are there. A transfer is read off the instructions that have one id, on all ranks of its group:
-// who reads a buffer there offers it, who writes one takes. The layout says the rest: which data
-// ranks contribute, in which order, and who owns which slice.
+// one that reads a buffer there offers it, one that writes a buffer takes. The layout says the
+// rest: which data ranks contribute, in which order, and who owns which slice.
 #pragma once
 
 #include "plan/make/plan_mesh.h"
