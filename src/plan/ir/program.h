@@ -177,7 +177,7 @@ struct Instruction {
   int parcel = -1;
   int transfer = -1;  ///< Reduce: an index of Plan::sums; Gather: of Plan::copies
   Part part = Part::kBoth;
-  /// Forward: computed a second time for Backward (recompute, activation checkpointing)
+  /// Forward: computed a second time for Backward (recompute, activation checkpointing).
   bool again = false;
   int round = -1;     ///< Reduce: which round of the unit's sum (grid/mesh.h)
   int group = -1;     ///< who meets: an index of Plan::groups; -1: all ranks

@@ -61,7 +61,7 @@ Touched touched_by(const Instruction& i) {
     add(a.reads, f.saved);
     add(a.reads, f.grad_out);
     add(a.writes, f.grad_in);  // one that is passed on may be added to
-    // The input part leaves it, the weight part reads it
+    // The input part leaves it, the weight part reads it.
     add(i.part == Part::kWeight ? a.reads : a.writes, f.deferred);
   }
   return a;

@@ -240,7 +240,7 @@ void Transfers::copy_into(CopyTransfer& transfer, const Instruction& own, int ra
       const auto parts = offer == nullptr ? std::vector<const Operand*>{}
                                           : operands_of(*offer, OperandRole::kPart, unit);
       if (parts.empty()) refuse(own, from, "reads no slice");
-      // Its own slice is there already
+      // Its own slice is there already.
       if (from == rank && parts[0]->buffer == whole.buffer) continue;
       const Buffer& slice = buffer(from, parts[0]->buffer);
       if (!slice.window) refuse(own, from, fmt::format("'{}' is not in the window", slice.name));

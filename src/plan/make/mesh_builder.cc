@@ -10,7 +10,7 @@ namespace tutti {
 
 namespace {
 
-// Bytes: buffers are whole lines, windows begin on pages
+// Bytes. Buffers are whole lines, windows begin on pages.
 constexpr int64_t kLine = 256, kPage = 4096;
 
 }  // namespace

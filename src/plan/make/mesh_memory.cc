@@ -12,7 +12,7 @@ namespace tutti {
 
 namespace {
 
-// Bytes; kNumbers: room for a few numbers of the step
+// Bytes. kNumbers is room for a few numbers of the step.
 constexpr int64_t kFloat = sizeof(float), kNumbers = 256;
 
 int64_t unit_bytes(const BlockShape& block) { return align_up(block.unit_size, kAlign) * kFloat; }

@@ -50,7 +50,7 @@ struct MeshOptions {
   int optimizer_slots = 2;
   /// Moments are kept in the second tier and come in only for Update.
   bool offload = false;
-  /// Parameters are kept there, too, and come in ahead of every use
+  /// Parameters are kept there, too, and come in ahead of every use.
   bool offload_parameters = false;
   bool windows = true;  ///< ranks of a host can read each other's memory
   /// Ranks compute on devices: what is summed travels as the devices' groups do it (NCCL).

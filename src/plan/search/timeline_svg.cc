@@ -21,8 +21,8 @@ constexpr double kWidth = 1200, kLeft = 168, kRight = 28, kTop = 92;
 constexpr double kRow = 24, kThin = 8, kGap = 2, kRankGap = 9;
 constexpr double kPlot = kWidth - kLeft - kRight;
 
-/// What a bar shows, in the order of the legend. Compute in blues and greens, what travels in warm
-/// tones.
+/// What a bar shows, in the order of the legend. Compute is blue and green; what travels has
+/// warm colours.
 struct Kind {
   const char *name, *fill, *ink;
 };
