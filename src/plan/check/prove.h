@@ -7,7 +7,7 @@
 //     windows, and those from one step to the next: so no race
 //   - interpreted symbolically, every Forward and Backward finds the values that the model says and
 //     is done once; what each Update reads is exactly the job's sum over (lane, micro) gradients;
-//     every element's square is counted once; all parameters are new when the step ends
+//     every element's square is counted once; all ranks' parameters are new when the step ends
 #pragma once
 
 #include <string>
