@@ -6,10 +6,10 @@
 
 namespace tutti {
 
-/// Bytes this process could still allocate: what the system and its control group leave.
+/// Bytes that this process could still allocate: what the system and its control groups leave.
 size_t available_memory();
 
-/// "512 B", "1.5 MiB", "2 GiB": three digits.
+/// "512 B", "1.5 MiB", "2 GiB": at most three digits, in powers of 1024.
 std::string bytes_text(double bytes);
 
 }  // namespace tutti

@@ -1,12 +1,14 @@
-// Numbers of instructions that meet, by kind: functions of what they are about, so that all ranks
-// have the same. Below them are those of one rank alone (MeshBuilder gives them).
+// Numbers of instructions that meet, by kind: functions of what they are about, so that all
+// ranks have the same ones. The numbers below them are for instructions of one rank alone
+// (MeshBuilder gives them).
 #pragma once
 
 #include <cstdint>
 
 namespace tutti {
 
-/// A borrowed buffer before all programs are there: then it gets its number in its own rank's.
+/// A borrowed buffer before all programs are there; later it gets its number in its
+/// own rank's program.
 inline constexpr int kUnknownBuffer = -1;
 
 inline constexpr uint32_t kVoteId = 1u << 22;
