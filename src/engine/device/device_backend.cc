@@ -302,9 +302,10 @@ StepVerdict DeviceBackend::run(const StepRequest& request) {
   return commit_.verdict(request);
 }
 
-/// Runs on what the feed has placed last. Where layout.prefetch is off these are the micro-batches
-/// of the step; where it is on, run() has put the next step's input in their place.
+/// The feed still has the micro-batches of the step. Where layout.prefetch is on, those of the next
+/// step have taken their place, so they are put there again.
 void DeviceBackend::repeat(const StepRequest& request, Loader&) {
+  if (feed_) feed_->place(step_, compute_);
   commit_.begin(request);
   commit_.clear(compute_);
   train_.executor->issue(compute_, false);
