@@ -222,7 +222,7 @@ void print(const Calibration& c) {
   fmt::print("{:28} {:>12.2f}\n\n", "file, GB/s", c.tier / 1e9);
   fmt::print("{:10}", "message");
   for (const MessageSample& s : c.transports.at("shm").messages)
-    fmt::print(" {:>11}", bytes_text(static_cast<double>(s.bytes)));
+    fmt::print(" {:>11}", bytes_text(s.bytes));
   fmt::print(" {:>11}\n", "flag");
   for (const char* name : {"inproc", "shm", "tcp"}) {
     const TransportRates& rates = c.transports.at(name);

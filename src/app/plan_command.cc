@@ -155,7 +155,7 @@ void print_best(const SearchResult& result) {
     const bool long_step = c.seconds >= 10;
     fmt::print("{:>3} {:>7.4g} {:>2} {:>6.1f} % {:>6.1f} % {:>10} {:>10} {}{:>10} {:>10}  {}\n",
                i + 1, long_step ? c.seconds : c.seconds * 1e3, long_step ? "s" : "ms",
-               100 * c.bubble, 100 * c.exposed, bytes_text(static_cast<double>(c.memory.total())),
+               100 * c.bubble, 100 * c.exposed, bytes_text(c.memory.total()),
                link(Axis::kData), hosts ? fmt::format("{:>10} ", link(Axis::kHosts)) : "",
                link(Axis::kTensor), link(Axis::kPipeline), layout_name(c.options));
   }
@@ -186,7 +186,7 @@ void print_largest(const SearchResult& result, const SearchRequest& request) {
   if (largest == nullptr) return;
   const Candidate& best = result.best.front();
   fmt::print("\nlargest micro-batch in {}: {} samples on the best layout, {} on {}\n",
-             bytes_text(static_cast<double>(request.memory)),
+             bytes_text(request.memory),
              largest_micro_batch(best.memory, request.base.batch.micro_batch_size, request.memory),
              size, layout_name(largest->options));
 }
@@ -252,7 +252,7 @@ void print_header(const Planned& planned, const ModelShape& shape, const SearchR
   fmt::print("ranks    {}{}, {}, {}\n\n", request.ranks,
              hosts.size() > 1 ? fmt::format(" on {} hosts", hosts.size()) : "", cost.transport,
              request.memory > 0
-                 ? fmt::format("at most {} each", bytes_text(static_cast<double>(request.memory)))
+                 ? fmt::format("at most {} each", bytes_text(request.memory))
                  : "memory without a limit: --memory sets one");
 }
 
@@ -296,25 +296,6 @@ Question pose(const PlanArguments& arguments, const MakeModel& make_model, bool 
   request.refuse = [planned](const MeshOptions& options) { return refusal(planned, options); };
   return question;
 }
-
-}  // namespace
-
-int64_t parse_bytes(const std::string& text) {
-  static const std::map<std::string, double> kUnits = {
-      {"", 1},      {"B", 1},        {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
-      {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  std::string unit = end;
-  unit.erase(0, unit.find_first_not_of(' '));
-  const auto found = kUnits.find(unit);
-  if (end == text.c_str() || found == kUnits.end() || !(number * found->second >= 1) ||
-      number * found->second > 9e18)
-    throw ConfigError({fmt::format("{}: not a number of bytes; say it like 16GiB or 500MB", text)});
-  return static_cast<int64_t>(number * found->second);
-}
-
-namespace {
 
 /// By host; 0: not said.
 std::vector<int> parse_slots(const std::string& text, const std::string& source) {

@@ -33,8 +33,6 @@ int plan_command(const PlanArguments& arguments, const MakeModel& make_model);
 /// ranks asks for it in a child.
 Job planned_job(const PlanArguments& arguments, const MakeModel& make_model);
 
-/// "16GiB", "512 MiB", "1.5GB", "1000000". Throws ConfigError.
-int64_t parse_bytes(const std::string& text);
 /// All slots of a hosts file; 0: a host does not say how many it has. Throws as parse_hosts does.
 int host_slots(const std::string& text, const std::string& source);
 /// The host of each of `ranks` ranks by the text of a hosts file: filled in order; hosts without

@@ -43,7 +43,4 @@ class GpuMemory {
   std::unordered_map<void*, Held> blocks_;
 };
 
-/// "9.4 GiB", "312 MiB": as much as a message needs.
-std::string readable_bytes(int64_t bytes);
-
 }  // namespace tutti

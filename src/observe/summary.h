@@ -10,7 +10,6 @@ namespace tutti {
 
 /// "1.5 k", "3.20 M".
 std::string short_count(double n);
-std::string short_bytes(double n);
 /// "1:02:03" or "2:03".
 std::string short_duration(double seconds);
 

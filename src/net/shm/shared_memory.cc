@@ -25,12 +25,8 @@ namespace tutti {
 
 namespace {
 
-std::string mebibytes(size_t bytes) {
-  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
-}
-
 [[noreturn]] void refuse(const std::string& what, size_t bytes, const std::string& reason) {
-  throw Error(fmt::format("{}: cannot allocate {}: {}", what, mebibytes(bytes), reason));
+  throw Error(fmt::format("{}: cannot allocate {}: {}", what, bytes_text(bytes), reason));
 }
 
 void populate(std::byte* address, size_t bytes, bool write, const std::string& what) {
@@ -51,7 +47,7 @@ void check_file_limit(size_t bytes, const std::string& what) {
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
       bytes > limit.rlim_cur) {
     refuse(what, bytes,
-           fmt::format("the limit on file sizes (ulimit -f) is {}", mebibytes(limit.rlim_cur)));
+           fmt::format("the limit on file sizes (ulimit -f) is {}", bytes_text(limit.rlim_cur)));
   }
 }
 
@@ -73,7 +69,7 @@ Mapping::~Mapping() {
 void check_available(size_t bytes, const std::string& what) {
   const size_t available = available_memory();
   if (bytes > available)
-    refuse(what, bytes, fmt::format("only {} of memory are available", mebibytes(available)));
+    refuse(what, bytes, fmt::format("only {} of memory are available", bytes_text(available)));
 }
 
 Mapping allocate_private(size_t bytes, const std::string& what) {

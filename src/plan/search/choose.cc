@@ -201,7 +201,7 @@ class Search {
   /// No recompute unless it is needed to fit. Returns the instructions that were planned.
   size_t try_recomputes(MeshOptions options) {
     const std::string too_much =
-        fmt::format("needs more than {} a rank", bytes_text(static_cast<double>(request_.memory)));
+        fmt::format("needs more than {} a rank", bytes_text(request_.memory));
     if (const double least = least_bytes(options);
         request_.memory > 0 && least > static_cast<double>(request_.memory)) {
       reject(too_much, options);
@@ -285,7 +285,7 @@ class Search {
         fit.push_back(std::move(c));
       } else {
         reject(fmt::format("needs more than {} a rank",
-                           bytes_text(static_cast<double>(request_.memory))),
+                           bytes_text(request_.memory)),
                c.options);
       }
     }
