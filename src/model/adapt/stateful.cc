@@ -27,9 +27,8 @@ std::vector<std::pair<std::string, Role>> declared_buffers(const std::string& bl
     if (role != Role::kTrained) declared.emplace_back(name, role);
   }
   if (!wanted.empty()) {
-    const std::string near = nearest(wanted.begin()->first, names);
     throw Error(fmt::format("block {} has no buffer {}{}", block, wanted.begin()->first,
-                            near.empty() ? "" : "; did you mean " + near + "?"));
+                            did_you_mean(nearest(wanted.begin()->first, names))));
   }
   return declared;
 }
