@@ -10,6 +10,7 @@
 #include "app/apart.h"
 #include "app/verify_layouts.h"
 #include "base/terminal.h"
+#include "grid/layout_name.h"
 
 namespace tutti {
 
@@ -83,7 +84,7 @@ int verify_command(const TrainArguments& arguments, int64_t steps, const MakeMod
     show(stdout,
          fmt::format("{:>5}  {:8} {:9} {:7} {:>5}  {:6} {:11} {}{:{}} {}{}\n", l.ranks, l.workers,
                      l.transport, l.overlap ? "on" : "off", l.hosts, l.fold, l.partition, own,
-                     mesh_word(options.job), kMeshWidth,
+                     layout_word(l), kMeshWidth,
                      result.ok ? result.hash : result.failures.front(), same ? "" : "   DIFFERS"));
     std::fflush(stdout);
   }
