@@ -113,8 +113,6 @@ struct ModelShape {
   int block_at(int layer, int column) const { return layer * columns + column; }
   int64_t parameter_count() const;  ///< without padding and buffers; a shared parameter counts once
   double flops() const;             ///< forward and backward of one micro-batch
-  /// Whether some block's backward writes into the gradient of block `unit` besides its own.
-  bool has_foreign_writers(int unit) const;
 };
 
 }  // namespace tutti
