@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/pages.h"
 
 namespace tutti {
 
@@ -50,9 +51,7 @@ Arena::Arena(BufferKind kind, size_t bytes, Accounts& accounts, MemorySource* so
                             std::strerror(errno)));
   }
   memory_ = {static_cast<std::byte*>(memory), bytes};
-  // Only advice. A matmul reads a row of a matrix, and so a page, per step: with small pages it
-  // waits for their tables.
-  ::madvise(memory, bytes, MADV_HUGEPAGE);
+  advise_huge_pages(memory, bytes);
 }
 
 Arena::Arena(BufferKind kind, std::span<std::byte> memory, Accounts& accounts)

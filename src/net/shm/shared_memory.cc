@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/pages.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -30,7 +31,7 @@ namespace {
 }
 
 void populate(std::byte* address, size_t bytes, bool write, const std::string& what) {
-  ::madvise(address, bytes, MADV_HUGEPAGE);
+  advise_huge_pages(address, bytes);
   if (::madvise(address, bytes, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) == 0) return;
   if (errno != EINVAL) refuse(what, bytes, std::strerror(errno));  // EINVAL: a kernel before 5.14
 }
