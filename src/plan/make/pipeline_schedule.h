@@ -47,20 +47,6 @@ int stage_of(const std::string& schedule, int stages, int chunk);
 std::vector<std::vector<Cell>> make_schedule(const std::string& schedule, int stages, int chunks,
                                              int micro_batches);
 
-/// What a cell hands to a cell of another stage: activations, or (its `from` is no forward)
-/// gradients.
-struct Hop {
-  Cell from, to;
-  int source = 0, target = 0;  ///< stages
-  bool operator==(const Hop&) const = default;
-};
-/// All hops of a schedule in one order. Queues that send or receive what is theirs in this order,
-/// be they one per stage, direction and side or more (of fit_schedule: also one each down the V and
-/// up again), never deadlock under unbuffered sends; the order of a stage's sends is that of its
-/// cells, that of its receives need not be (zbv: two neighbours send to it).
-std::vector<Hop> hops_of(const std::string& schedule, int stages, int chunks,
-                         const std::vector<std::vector<Cell>>& cells);
-
 struct CellTime {
   double begin = 0, end = 0;
 };
