@@ -11,6 +11,7 @@
 #include "model/make_model.h"
 #include "plan/make/plan_mesh.h"
 #include "state/collect.h"
+#include "support/tiny_gpt.h"
 #include "support/transports.h"
 
 namespace tutti {
@@ -18,22 +19,8 @@ namespace {
 
 using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
-ModelShape made_gpt() {
-  Job job = parse_job("", "job", {});
-  job.model.kind = "gpt";
-  job.model.layers = 2;
-  job.model.width = 64;
-  job.model.heads = 2;
-  job.model.context = 16;
-  job.model.vocab = 256;
-  job.model.tied = true;
-  job.train.tensor_slices = 2;
-  resolve(job, this_machine());
-  return describe(make_model(job));
-}
-
 const ModelShape& small_gpt() {
-  static const ModelShape shape = made_gpt();
+  static const ModelShape shape = describe(make_model(tied_gpt(2)));
   return shape;
 }
 
