@@ -11,6 +11,7 @@
 
 #include "grid/grid.h"
 #include "net/transport.h"
+#include "plan/ir/tags.h"
 
 namespace tutti {
 
@@ -18,9 +19,8 @@ namespace tutti {
 /// for each.
 class Channel {
  public:
-  /// `operation` ids of this channel's tags start at `base`; channels of one transport must not
-  /// overlap (each takes 16).
-  Channel(Transport& transport, Clock& clock, uint32_t base, Duration timeout);
+  /// `operations`: this channel's own on its transport, kChannelOperations of them.
+  Channel(Transport& transport, Clock& clock, const Operations& operations, Duration timeout);
   int rank() const { return transport_.rank(); }
   int size() const { return transport_.size(); }
   Transport& transport() { return transport_; }
@@ -51,7 +51,7 @@ class Channel {
   Tag next(uint32_t operation, uint32_t part = 0);
   Transport& transport_;
   Clock& clock_;
-  uint32_t base_;
+  Operations operations_;
   Duration timeout_;
   uint64_t sequence_ = 0;
 };

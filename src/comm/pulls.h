@@ -13,9 +13,9 @@
 //   copy   1. what I hold is ready; wait for those I copy from  2. copy what is mine to have
 //          (it may be overwritten after a later meeting of all: the vote)
 //
-// Steps count up. A parcel has flags of its own: its rounds' sums share two, its copies before and
-// after its Updates have one each, so all copies of a parcel on one side of its Updates must be of
-// the same values. On a host where one rank has a window all have one that is not empty.
+// Steps count up. A parcel has flags of its own (plan/ir/tags.h): one each for its copies before and
+// after its Updates, so all copies of a parcel on one side of its Updates must be of the same
+// values. On a host where one rank has a window all have one that is not empty.
 //
 // Every failure is a CommError with the transfer's name as its operation and the step as its
 // sequence.
@@ -31,13 +31,11 @@
 
 #include "net/transport.h"
 #include "plan/ir/program.h"
+#include "plan/ir/tags.h"
 
 namespace tutti {
 
-enum ParcelFlag { kSumReady, kSumTaken, kCopyReady, kUpdatedReady, kReleased, kParcelFlags };
-inline int flag_of(int parcel, ParcelFlag flag) { return parcel * kParcelFlags + flag; }
-/// Parcels that have flags.
-inline constexpr int kFlaggedParcels = Transport::kFlags / kParcelFlags;
+static_assert(kWindowFlags <= Transport::kFlags);
 
 /// What a transfer goes by: the id of its instructions, which its messages carry, the parcel whose
 /// flags it raises, and what people call it.

@@ -18,14 +18,16 @@
 
 #include "net/transport.h"
 #include "plan/ir/program.h"
+#include "plan/ir/tags.h"
 
 namespace tutti {
 
 class RollCall {
  public:
-  /// `operation` ids of its tags start at `base`: it takes 16. The queues of a program run on
-  /// threads of their own; instructions of one queue are told and heard one after another.
-  RollCall(const Plan& plan, int rank, Transport& transport, Clock& clock, uint32_t base);
+  /// `operations`: its own on its transport, kChannelOperations of them. The queues of a program run
+  /// on threads of their own; instructions of one queue are told and heard one after another.
+  RollCall(const Plan& plan, int rank, Transport& transport, Clock& clock,
+           const Operations& operations);
   /// Gives what is still under way a second to end, then breaks it off; the transport fails with
   /// it.
   ~RollCall();

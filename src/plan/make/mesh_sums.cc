@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "plan/make/ids.h"
+#include "plan/ir/tags.h"
 
 namespace tutti {
 
@@ -121,7 +121,7 @@ void MeshSums::add_reduce(Instruction reduce, const Parcel& parcel, uint32_t num
       together > 0 ? homes_.options.mesh.data / together + together : work_.rounds.size();
   reduce.op = Op::kReduce;
   reduce.parcel = homes_.places.parcel_of[unit];
-  reduce.id = kReduceIds + static_cast<uint32_t>(reduce.parcel * meetings) + number;
+  reduce.id = kReduceIds.at(static_cast<size_t>(reduce.parcel) * meetings + number);
   // Those who share a parameter over stages come to its sum at other times: nothing else may wait
   // behind it.
   program_.add(homes_.shared_far(unit) ? QueueUse::kShared : QueueUse::kData, std::move(reduce));
@@ -170,7 +170,7 @@ void MeshSums::gather_gradient(const Parcel& parcel) {
   i.parcel = homes_.places.parcel_of[first];
   const int together = homes_.reduce_shards(), replicas = homes_.options.mesh.data / together;
   i.id =
-      kGradientGatherIds + static_cast<uint32_t>(i.parcel * replicas + homes_.at.data / together);
+      kGradientGatherIds.at(static_cast<uint64_t>(i.parcel * replicas + homes_.at.data / together));
   i.group = homes_.places.host_ranks > 0 ? homes_.host_ranks(first) : homes_.data_ranks(first);
   for (const auto& [unit, range] : parcel) {
     i.operands.push_back(

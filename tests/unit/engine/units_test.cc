@@ -218,7 +218,7 @@ TEST_P(UnitsTest, TheHashAndTheCheckpointOfEveryMeshAreThoseOfOneRankAndLoadBoth
                              options.mesh.data, options.mesh.pipeline, options.mesh.shards));
     const std::string folder = fmt::format("{}/{}", folder_, number++);
     over({"inproc", "inproc", true, false}, options.mesh.ranks(), [&](TestRank& me) {
-      Channel channel(me.transport, me.clock, 64, std::chrono::seconds(20));
+      Channel channel(me.transport, me.clock, {64, 79}, std::chrono::seconds(20));
       RankUnits saver(model_, shape_, options, me.rank), loader(model_, shape_, options, me.rank);
       mark_all(saver.units->pieces());
       Collector collector(saver.units->entries(), saver.units->pieces(), channel);

@@ -109,7 +109,7 @@ TEST_P(MovesTest, CarryValuesBetweenRanksThatMessageEachOther) {
   to.resize(ranks);
   const std::vector<Move> plan = moves(from, to);
   over({"inproc", "inproc", true, false}, static_cast<int>(ranks), [&](TestRank& me) {
-    Channel channel(me.transport, me.clock, 64, std::chrono::seconds(20));
+    Channel channel(me.transport, me.clock, {64, 79}, std::chrono::seconds(20));
     const Pieces mine(from[me.rank], true), wanted(to[me.rank], false);
     move_values(plan, mine.pieces, wanted.pieces, channel);
     for (const StatePiece& piece : wanted.pieces)
