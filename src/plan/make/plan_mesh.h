@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "config/job.h"
 #include "grid/mesh.h"
 #include "plan/ir/program.h"
 #include "plan/ir/shape.h"
@@ -58,7 +59,8 @@ struct MeshOptions {
   int hosts = 1;                    ///< ranks are grouped into hosts in order
   bool root = false;                ///< fold = "root": the first data rank makes all sums
   bool ring = false;                ///< reduce = "ring": sums have no order
-  int64_t merged_floats = 1 << 20;  ///< units are merged into a parcel until it has so many
+  /// units are merged into a parcel until it has so many
+  int64_t merged_floats = kParcelFloats;
   /// Forward alone, of one micro-batch, for evaluation.
   bool forward_only = false;
 
