@@ -1,4 +1,4 @@
-#include "app/verify_layouts.h"
+#include "app/layouts/verify_layouts.h"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 // Transports are measured first, between forked ranks, before this process does any ATen work; then
 // what cores do, alone and beside each other, by threads.
-#include "app/calibrate_command.h"
+#include "app/layouts/calibrate_command.h"
 
 #include <fmt/format.h>
 

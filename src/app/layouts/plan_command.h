@@ -16,7 +16,7 @@ struct PlanArguments {
   std::string memory;
   std::string hosts;             ///< a file: a line a host, "name [slots=N]"
   std::string picture;           ///< an SVG file to write
-  std::string json;              ///< a file for all layouts (app/layouts_json.h)
+  std::string json;              ///< a file for all layouts (app/layouts/layouts_json.h)
   std::vector<std::string> set;  ///< section.key=value; layout keys that are set are not searched
   std::string calibration;       ///< empty: calibration_path()
   /// nothing of the model is run: neither timed nor its memory measured

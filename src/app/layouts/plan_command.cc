@@ -1,4 +1,4 @@
-#include "app/plan_command.h"
+#include "app/layouts/plan_command.h"
 
 #include <fmt/format.h>
 
@@ -11,9 +11,9 @@
 #include <span>
 #include <sstream>
 
-#include "app/doctor_host.h"
-#include "app/layouts_json.h"
-#include "app/segment_times.h"
+#include "app/doctor/doctor_host.h"
+#include "app/layouts/layouts_json.h"
+#include "app/layouts/segment_times.h"
 #include "app/train_command.h"
 #include "base/bytes.h"
 #include "base/error.h"
@@ -155,9 +155,9 @@ void print_best(const SearchResult& result) {
     const bool long_step = c.seconds >= 10;
     fmt::print("{:>3} {:>7.4g} {:>2} {:>6.1f} % {:>6.1f} % {:>10} {:>10} {}{:>10} {:>10}  {}\n",
                i + 1, long_step ? c.seconds : c.seconds * 1e3, long_step ? "s" : "ms",
-               100 * c.bubble, 100 * c.exposed, bytes_text(c.memory.total()),
-               link(Axis::kData), hosts ? fmt::format("{:>10} ", link(Axis::kHosts)) : "",
-               link(Axis::kTensor), link(Axis::kPipeline), layout_name(c.options));
+               100 * c.bubble, 100 * c.exposed, bytes_text(c.memory.total()), link(Axis::kData),
+               hosts ? fmt::format("{:>10} ", link(Axis::kHosts)) : "", link(Axis::kTensor),
+               link(Axis::kPipeline), layout_name(c.options));
   }
 }
 
@@ -251,9 +251,8 @@ void print_header(const Planned& planned, const ModelShape& shape, const SearchR
   const std::set<int> hosts(cost.hosts.begin(), cost.hosts.end());
   fmt::print("ranks    {}{}, {}, {}\n\n", request.ranks,
              hosts.size() > 1 ? fmt::format(" on {} hosts", hosts.size()) : "", cost.transport,
-             request.memory > 0
-                 ? fmt::format("at most {} each", bytes_text(request.memory))
-                 : "memory without a limit: --memory sets one");
+             request.memory > 0 ? fmt::format("at most {} each", bytes_text(request.memory))
+                                : "memory without a limit: --memory sets one");
 }
 
 /// All that the search needs.

@@ -1,4 +1,4 @@
-#include "app/doctor.h"
+#include "app/doctor/doctor.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "app/doctor_gpu.h"
-#include "app/doctor_host.h"
+#include "app/doctor/doctor_gpu.h"
+#include "app/doctor/doctor_host.h"
 #include "base/bytes.h"
 #include "device/library.h"
 
