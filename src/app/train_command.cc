@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "app/layout_choice.h"
+#include "app/layouts/layout_choice.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/stop_signals.h"

@@ -5,9 +5,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <map>
+
+#include "base/error.h"
 
 namespace tutti {
 
@@ -72,10 +77,25 @@ size_t available_memory() {
 std::string bytes_text(double bytes) {
   const char* names[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   size_t at = 0;
+  // 1023.96 would be printed as 1024.
+  while (bytes >= 1023.95 && at + 1 < std::size(names)) bytes /= 1024, ++at;
+  const double parts = at == 0 ? 1 : bytes < 9.995 ? 100 : 10;
+  return fmt::format("{} {}", std::round(bytes * parts) / parts, names[at]);
+}
 
-  // 999.5 would be rounded to a fourth digit.
-  while (bytes >= 999.5 && at + 1 < std::size(names)) bytes /= 1024, ++at;
-  return at == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.3g} {}", bytes, names[at]);
+int64_t parse_bytes(const std::string& text) {
+  static const std::map<std::string, double> kUnits = {
+      {"", 1},      {"B", 1},        {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
+      {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  std::string unit = end;
+  unit.erase(0, unit.find_first_not_of(' '));
+  const auto found = kUnits.find(unit);
+  if (end == text.c_str() || found == kUnits.end() || !(number * found->second >= 1) ||
+      number * found->second > 9e18)
+    throw ConfigError({fmt::format("{}: not a number of bytes; say it like 16GiB or 500MB", text)});
+  return static_cast<int64_t>(number * found->second);
 }
 
 }  // namespace tutti

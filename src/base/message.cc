@@ -26,9 +26,9 @@ std::string memory_ran_out(std::optional<double> wanted) {
       "train.micro_batch_size, a smaller "
       "model or less data take less",
       wanted ? fmt::format(" where {} were asked for", bytes_text(*wanted)) : "",
-      bytes_text(static_cast<double>(available_memory())),
+      bytes_text(available_memory()),
       limited ? fmt::format(", and the limit on a process's memory (ulimit -v) is {}",
-                            bytes_text(static_cast<double>(limit.rlim_cur)))
+                            bytes_text(limit.rlim_cur))
               : "");
 }
 

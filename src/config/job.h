@@ -147,6 +147,9 @@ struct NumericsConfig {
 /// An integer that says "auto" in a job file, until it is resolved.
 inline constexpr int64_t kAutomatic = -1;
 
+/// The default of layout.bucket_floats: 1 MiB, which hides a transfer's fixed costs.
+inline constexpr int64_t kParcelFloats = 1 << 18;
+
 struct LayoutConfig {
   std::string kind, plan, workers, transport, schedule, recompute, fold, address;
   // lanes | even | round-robin | hash | feature | own: which rank reads a record

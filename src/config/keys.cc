@@ -492,7 +492,7 @@ void add_layout(std::vector<Key>& keys) {
       .one_of({"lanes", "even", "round-robin", "hash", "feature", "own"})
       .layout();
   rows.add(&C::partition_by, "partition_by", "class", "feature: the column, or `class`").layout();
-  rows.add(&C::bucket_floats, "bucket_floats", 262144,
+  rows.add(&C::bucket_floats, "bucket_floats", kParcelFloats,
            "small units are merged into buckets of about so many floats")
       .range(1, 1e12)
       .layout();

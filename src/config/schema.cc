@@ -121,11 +121,10 @@ std::string fault_of(const Key& key, const Value& value) {
   }
   if (const auto* word = std::get_if<std::string>(&value); word && !key.allowed.empty()) {
     if (!contains(key.allowed, *word)) {
-      std::string fault = fmt::format("{} = {} is not one of {}", key.full_name(),
-                                      value_text(value), fmt::join(quoted(key.allowed), ", "));
       const std::string near = nearest(*word, key.allowed);
-      return near.empty() ? fault
-                          : fault + fmt::format("; did you mean {}?", value_text(Value(near)));
+      return fmt::format("{} = {} is not one of {}{}", key.full_name(), value_text(value),
+                         fmt::join(quoted(key.allowed), ", "),
+                         did_you_mean(near.empty() ? "" : value_text(Value(near))));
     }
     if (contains(key.later, *word)) return not_built(key, value);
   }

@@ -95,7 +95,7 @@ class TableRecords final : public Dataset {
     for (const Column& column : table_->columns) names.push_back(column.name);
     const std::string near = nearest(name, names);
     throw Error(fmt::format("data.columns have no column {}{}", shown(name),
-                            near.empty() ? "" : "; did you mean " + shown(near) + "?"));
+                            did_you_mean(near.empty() ? "" : shown(near))));
   }
 
  private:

@@ -12,6 +12,7 @@
 #include "plan/check/operands.h"
 #include "plan/check/ordering.h"
 #include "plan/check/ranks.h"
+#include "plan/ir/tags.h"
 
 namespace tutti {
 
@@ -52,6 +53,7 @@ class Structure {
       std::unordered_set<uint32_t> ids;
       each(program, [&](Place place, const Instruction& i) {
         if (!ids.insert(i.id).second) fault_at(place, "its id {} is not its own", i.id);
+        if (!is_id_of(i.op, i.id)) fault_at(place, "its id {} is not of its kind", i.id);
         check_instruction(program, place, i);
       });
     }

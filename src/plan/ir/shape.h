@@ -117,8 +117,6 @@ struct ModelShape {
   int block_at(int layer, int column) const { return layer * columns + column; }
   int64_t parameter_count() const;  ///< without padding and buffers; a shared parameter counts once
   double flops() const;             ///< forward and backward of one micro-batch
-  /// Whether another block's backward writes into the gradient of unit `unit`, too.
-  bool has_foreign_writers(int unit) const;
 };
 
 }  // namespace tutti

@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "plan/make/ids.h"
+#include "plan/ir/tags.h"
 
 namespace tutti {
 
@@ -262,7 +262,7 @@ CopyTransfer Transfers::copy(const Instruction& gather) const {
   for (int rank : transfer.ranks) {
     const Instruction* own = find(rank, gather.id);
     if (own == nullptr) refuse(gather, rank, "takes no part");
-    transfer.updated = own->id >= kRefreshIds && own->id < kGatherIds;
+    transfer.updated = kRefreshIds.has(own->id);
     for (const Operand* whole : operands_of(*own, OperandRole::kWhole)) {
       transfer.gradients =
           transfer.gradients || buffer(rank, whole->buffer).kind == BufferKind::kGradient;

@@ -5,9 +5,16 @@
 #include <map>
 #include <set>
 
-#include "plan/make/ids.h"
+#include "plan/ir/tags.h"
 
 namespace tutti {
+
+namespace {
+
+/// A borrowed buffer before all programs are there: then it gets its number in its own rank's.
+constexpr int kUnknownBuffer = -1;
+
+}  // namespace
 
 MeshCommit::MeshCommit(const MeshWork& work, MeshMemory& state, MeshBuilder& program)
     : work_(work),
@@ -78,7 +85,7 @@ void MeshCommit::commit() {
 void MeshCommit::vote() {
   Instruction i;
   i.op = Op::kVote;
-  i.id = kVoteId;
+  i.id = kVoteId.first;
   i.operands = {{OperandRole::kLoss, Access::kRead, state_.losses},
                 {OperandRole::kSquares, Access::kRead, state_.squares},
                 {OperandRole::kSquares, Access::kRead, state_.shared_squares},
@@ -166,7 +173,7 @@ void MeshCommit::refresh(int number, QueueUse queue) {
   Instruction i;
   i.op = Op::kGather;
   i.parcel = number;
-  i.id = kRefreshIds + static_cast<uint32_t>(number);
+  i.id = kRefreshIds.at(static_cast<uint64_t>(number));
   i.group = homes_.users_and_owners(parcel.front().unit);
 
   // At home a rank offers its slice, and takes the others' if it holds the unit whole. Elsewhere it

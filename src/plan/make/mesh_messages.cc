@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "plan/make/ids.h"
+#include "plan/ir/tags.h"
 
 namespace tutti {
 
@@ -78,21 +78,19 @@ template <class F>
 void MeshMessages::each_border(const MeshPass& end, F&& f) {
   const auto& inputs = homes_.segments(end.layer + 1)[0].inputs;
   const auto& outputs = homes_.segments(end.layer).back().outputs;
-  const auto number = [](auto n) { return static_cast<uint32_t>(n); };
-
-  // An id numbers chunk, micro-batch, column, tensor and data rank, like the digits of a number.
-  const uint32_t micro = number(end.chunk) * number(work_.sequence.size()) + number(end.micro);
+  const auto number = [](auto n) { return static_cast<uint64_t>(n); };
+  const uint64_t micro = number(end.chunk) * number(work_.sequence.size()) + number(end.micro);
   for (int64_t column = homes_.columns.begin; column < homes_.columns.end; ++column)
     for (int output = 0; output < static_cast<int>(outputs.size()); ++output) {
       // What the next layer does not read does not travel.
       bool read = false;
       for (const InputShape& in : inputs) read = read || (!in.data && in.index == output);
       if (!read) continue;
-      const uint32_t border =
+      const uint64_t border =
           (micro * number(homes_.model.columns) + number(column)) * number(widest_) +
           number(output);
       f(static_cast<int>(column), output, outputs[output].read_bytes,
-        kSendIds + 2 * (border * number(homes_.options.mesh.data) + number(homes_.at.data)));
+        kSendIds.at(2 * (border * number(homes_.options.mesh.data) + number(homes_.at.data))));
     }
 }
 

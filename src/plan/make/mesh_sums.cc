@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "plan/make/ids.h"
+#include "plan/ir/tags.h"
 
 namespace tutti {
 
@@ -137,10 +137,9 @@ void MeshSums::add_reduce(Instruction reduce, const Parcel& parcel, uint32_t num
       together > 0 ? homes_.options.mesh.data / together + together : work_.rounds.size();
   reduce.op = Op::kReduce;
   reduce.parcel = homes_.places.parcel_of[unit];
-  reduce.id = kReduceIds + static_cast<uint32_t>(reduce.parcel * meetings) + number;
-
-  // Those who share a parameter over stages come to its sum at other times: nothing else may have
-  // to wait for it on its queue.
+  reduce.id = kReduceIds.at(static_cast<size_t>(reduce.parcel) * meetings + number);
+  // Those who share a parameter over stages come to its sum at other times: nothing else may wait
+  // behind it.
   program_.add(homes_.shared_far(unit) ? QueueUse::kShared : QueueUse::kData, std::move(reduce));
 }
 
@@ -194,7 +193,7 @@ void MeshSums::gather_gradient(const Parcel& parcel) {
   // Each group of ranks that has all slices gathers by itself.
   const int together = homes_.reduce_shards(), replicas = homes_.options.mesh.data / together;
   i.id =
-      kGradientGatherIds + static_cast<uint32_t>(i.parcel * replicas + homes_.at.data / together);
+      kGradientGatherIds.at(static_cast<uint64_t>(i.parcel * replicas + homes_.at.data / together));
   i.group = homes_.places.host_ranks > 0 ? homes_.host_ranks(first) : homes_.data_ranks(first);
 
   for (const auto& [unit, range] : parcel) {

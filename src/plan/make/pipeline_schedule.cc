@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <tuple>
 
 #include "base/error.h"
 
@@ -185,36 +184,6 @@ std::vector<std::vector<Cell>> make_schedule(const std::string& schedule, int st
     cells.push_back(std::move(writer.cells));
   }
   return cells;
-}
-
-// Sorted by the time at which equal costs let a hop happen: a time that all queues share cannot go
-// round in a circle. Ties are broken alike for all.
-std::vector<Hop> hops_of(const std::string& schedule, int stages, int chunks,
-                         const std::vector<std::vector<Cell>>& cells) {
-  const int all = stages * chunks_of(schedule, chunks);
-  const auto times = time_cells(schedule, stages, chunks, cells);
-  std::vector<std::pair<double, Hop>> timed;
-  for (int stage = 0; stage < stages; ++stage) {
-    for (size_t i = 0; i < cells[stage].size(); ++i) {
-      const Cell& from = cells[stage][i];
-      const int next = from.kind == kForward ? from.chunk + 1 : from.chunk - 1;
-      if (from.kind == kWeight || next < 0 || next == all) continue;
-
-      // Neighbouring chunks on one stage (the turn of the V) hand over in memory.
-      const int target = stage_of(schedule, stages, next);
-      if (target == stage) continue;
-      timed.push_back({times[stage][i].end, {from, {from.kind, next, from.micro}, stage, target}});
-    }
-  }
-  std::sort(timed.begin(), timed.end(), [](const auto& a, const auto& b) {
-    const auto key = [](const auto& x) {
-      return std::tuple(x.first, x.second.source, x.second.from.kind);
-    };
-    return key(a) < key(b);
-  });
-  std::vector<Hop> hops;
-  for (const auto& [time, hop] : timed) hops.push_back(hop);
-  return hops;
 }
 
 std::vector<std::vector<CellTime>> time_cells(const std::string& schedule, int stages, int chunks,

@@ -47,20 +47,6 @@ int stage_of(const std::string& schedule, int stages, int chunk);
 std::vector<std::vector<Cell>> make_schedule(const std::string& schedule, int stages, int chunks,
                                              int micro_batches);
 
-/// What a cell hands to a cell of another stage: activations or, unless `from` is
-/// a forward, gradients.
-struct Hop {
-  Cell from, to;
-  int source = 0, target = 0;  ///< stages
-  bool operator==(const Hop&) const = default;
-};
-/// All hops of a schedule in one order. Queues that send or receive what is theirs in this order
-/// never deadlock under unbuffered sends, whether there is one queue per stage, direction and side,
-/// or more of them (with fit_schedule, one down the V and one up again). A stage sends in the order
-/// of its cells; it need not receive in that order (zbv: two neighbours send to it).
-std::vector<Hop> hops_of(const std::string& schedule, int stages, int chunks,
-                         const std::vector<std::vector<Cell>>& cells);
-
 struct CellTime {
   double begin = 0, end = 0;
 };

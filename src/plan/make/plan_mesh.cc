@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "plan/make/ids.h"
+#include "plan/ir/tags.h"
 #include "plan/make/make_transfers.h"
 #include "plan/make/mesh_commit.h"
 #include "plan/make/mesh_messages.h"
@@ -169,9 +169,8 @@ void RankMaker::bring_for(size_t pass) {
     i.op = homes_.gathers() ? Op::kGather : Op::kFetch;
     if (homes_.gathers()) {
       i.parcel = homes_.places.alone_in[use.unit];
-      i.id = kGatherIds +
-             static_cast<uint32_t>(brought_ * static_cast<size_t>(mesh.ranks() / mesh.shards)) +
-             static_cast<uint32_t>(replica);
+      i.id = kGatherIds.at(brought_ * static_cast<size_t>(mesh.ranks() / mesh.shards) +
+                           static_cast<size_t>(replica));
       i.group = homes_.replica(use.unit);
     }
 
@@ -261,7 +260,7 @@ Instruction RankMaker::meeting_of_columns(const MeshPass& pass, int segment, int
   const Mesh& mesh = options_.mesh;
   const auto number = static_cast<uint32_t>(homes_.at.pipeline * mesh.data + homes_.at.data);
   Instruction i = work_.instruction(Op::kExchange, pass, model_.block_at(pass.layer, 0), segment);
-  i.id = kExchangeIds + exchanges_++ * static_cast<uint32_t>(mesh.pipeline * mesh.data) + number;
+  i.id = kExchangeIds.at(exchanges_++ * static_cast<uint64_t>(mesh.pipeline * mesh.data) + number);
   i.group = homes_.tensor_ranks();
   i.output = output;
   return i;

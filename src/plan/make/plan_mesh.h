@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "config/job.h"
 #include "grid/mesh.h"
 #include "plan/ir/program.h"
 #include "plan/ir/shape.h"
@@ -55,11 +56,12 @@ struct MeshOptions {
   bool windows = true;  ///< ranks of a host can read each other's memory
   /// Ranks compute on devices: what is summed travels as the devices' groups do it (NCCL).
   bool device = false;
-  int hosts = 1;                    ///< ranks are grouped into so many hosts, in order
-  bool root = false;                ///< fold = "root": the first data rank makes all sums
-  bool ring = false;                ///< reduce = "ring": sums have no order
-  int64_t merged_floats = 1 << 20;  ///< units are merged into a parcel until it has so many
-  /// Only forward, of one micro-batch: for evaluation.
+  int hosts = 1;      ///< ranks are grouped into so many hosts, in order
+  bool root = false;  ///< fold = "root": the first data rank makes all sums
+  bool ring = false;  ///< reduce = "ring": sums have no order
+  /// units are merged into a parcel until it has so many
+  int64_t merged_floats = kParcelFloats;
+  /// Forward alone, of one micro-batch, for evaluation.
   bool forward_only = false;
 
   SumOptions sums() const { return {batch, mesh.data, owner, micro}; }

@@ -106,61 +106,23 @@ double bytes_of(const Program& program, const Instruction& i, OperandRole role) 
   return bytes;
 }
 
-/// What an instruction costs by the model alone, whatever the layout is.
+/// What each instruction of a plan costs: its segments and units by the model, its meetings by the
+/// layout.
 class Costs {
  public:
-  Costs(const ModelShape& model, const CostOptions& options) : prices(options) {
+  Costs(const ModelShape& model, const MeshOptions& options, const CostOptions& cost)
+      : prices(cost),
+        options_(options),
+        places_(mesh_places(model, options)),
+        columns_(model.columns) {
     for (size_t b = 0; b < model.blocks.size(); ++b) {
       units_.push_back({static_cast<double>(model.blocks[b].unit_size),
                         static_cast<double>(model.blocks[b].gradient_size)});
       segments_.emplace_back();
       for (size_t s = 0; s < model.blocks[b].segments.size(); ++s)
         segments_.back().push_back(
-            segment_seconds(model, static_cast<int>(b), static_cast<int>(s), options));
+            segment_seconds(model, static_cast<int>(b), static_cast<int>(s), cost));
     }
-  }
-
-  Work compute(const Instruction& i) const {
-    const SegmentSeconds& s =
-        segments_[static_cast<size_t>(i.block)][static_cast<size_t>(i.segment)];
-    double seconds = s.forward;
-    if (i.op == Op::kBackward)
-      seconds = i.part == Part::kInput    ? s.input
-                : i.part == Part::kWeight ? s.weight
-                                          : s.input + s.weight;
-    return {seconds + kInstruction, Resource::kMatmul};
-  }
-  Work fold(const Program& program, const Instruction& i) const {
-    // An addition reads both buffers and writes one.
-    double bytes = 0;
-    for (const Add& add : i.adds) bytes += 3.0 * bytes_of(program, {add.from});
-    return memory(prices.fold(bytes));
-  }
-  static Work memory(double seconds) { return {seconds + kInstruction, Resource::kMemory}; }
-  double unit(int unit) const { return units_[static_cast<size_t>(unit)].own; }
-  double gradient(int unit) const { return units_[static_cast<size_t>(unit)].gradient; }
-
-  Prices prices;
-
- private:
-  struct Unit {
-    double own, gradient;
-  };
-  std::vector<Unit> units_;
-  std::vector<std::vector<SegmentSeconds>> segments_;
-};
-
-/// What an instruction costs in a layout. Shares of units are taken as even: a slice is the unit
-/// divided by the shards, so that ranks of one role cost the same (cost.h).
-class MeshCosts : public Costs {
- public:
-  MeshCosts(const ModelShape& model, const MeshOptions& options, const CostOptions& cost)
-      : Costs(model, cost),
-        options_(options),
-        places_(mesh_places(model, options)),
-        columns_(model.columns) {
-    // Per round: how many contributions every data rank has, and how often the owner of a slice
-    // goes over its memory.
     const std::vector<Round> rounds = sum_rounds(options.sums());
     for (const Round& round : rounds) {
       std::vector<int> of(static_cast<size_t>(options.mesh.data), 0);
@@ -207,7 +169,31 @@ class MeshCosts : public Costs {
     return {};
   }
 
+  Prices prices;
+
  private:
+  struct Unit {
+    double own, gradient;
+  };
+
+  Work compute(const Instruction& i) const {
+    const SegmentSeconds& s =
+        segments_[static_cast<size_t>(i.block)][static_cast<size_t>(i.segment)];
+    double seconds = s.forward;
+    if (i.op == Op::kBackward)
+      seconds = i.part == Part::kInput    ? s.input
+                : i.part == Part::kWeight ? s.weight
+                                          : s.input + s.weight;
+    return {seconds + kInstruction, Resource::kMatmul};
+  }
+  Work fold(const Program& program, const Instruction& i) const {
+    double bytes = 0;
+    for (const Add& add : i.adds) bytes += 3.0 * bytes_of(program, {add.from});
+    return memory(prices.fold(bytes));
+  }
+  static Work memory(double seconds) { return {seconds + kInstruction, Resource::kMemory}; }
+  double unit(int unit) const { return units_[static_cast<size_t>(unit)].own; }
+  double gradient(int unit) const { return units_[static_cast<size_t>(unit)].gradient; }
   double shards() const { return reduce_shards_of(options_); }
   /// Floats of a parcel's units; gradients() has those of their gradients, which further users of
   /// shared parameters make longer.
@@ -363,20 +349,11 @@ class MeshCosts : public Costs {
   MeshOptions options_;
   MeshPlaces places_;
   int columns_;
-  std::vector<std::vector<int>> contributions_;  // [round][data rank]
-  std::vector<double> touched_;                  // by round: terms read and sums written, in slices
+  std::vector<Unit> units_;
+  std::vector<std::vector<SegmentSeconds>> segments_;  // [block][segment]
+  std::vector<std::vector<int>> contributions_;        // [round][data rank]
+  std::vector<double> touched_;  // by round: terms read and sums written, in slices
 };
-
-/// Without processors of their own, ranks of a host slow each other down.
-CostModel make(const std::shared_ptr<const Costs>& costs, const CostOptions& options,
-               std::function<Work(const Program&, const Instruction&)> work) {
-  CostModel model{std::move(work), {}, options.hosts};
-  if (!options.own_processors)
-    model.pace = [costs](Resource resource, int active) {
-      return costs->prices.pace(resource, active);
-    };
-  return model;
-}
 
 }  // namespace
 
@@ -409,9 +386,14 @@ SegmentSeconds segment_seconds(const ModelShape& model, int block, int segment,
 }
 
 CostModel mesh_cost(const ModelShape& model, const MeshOptions& options, const CostOptions& cost) {
-  auto costs = std::make_shared<const MeshCosts>(model, options, cost);
-  return make(costs, cost,
-              [costs](const Program& p, const Instruction& i) { return costs->of(p, i); });
+  auto costs = std::make_shared<const Costs>(model, options, cost);
+  CostModel priced{
+      [costs](const Program& p, const Instruction& i) { return costs->of(p, i); }, {}, cost.hosts};
+  if (!cost.own_processors)
+    priced.pace = [costs](Resource resource, int active) {
+      return costs->prices.pace(resource, active);
+    };
+  return priced;
 }
 
 double state_bytes(double parameters, int ranks, int zero, const SlotSizes& sizes) {

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "grid/layout_name.h"
 #include "plan/make/pipeline_schedule.h"
 #include "plan/search/choose.h"
 
@@ -93,18 +94,11 @@ void set_layout(Job& job, const MeshOptions& o) {
 }
 
 std::string layout_name(const MeshOptions& o) {
-  std::string name =
-      fmt::format("data {} x tensor {} x pipeline {}", o.mesh.data, o.mesh.tensor, o.mesh.pipeline);
-  if (o.mesh.pipeline > 1) name += ", " + o.schedule;
-  if (o.mesh.pipeline > 1 && o.in_flight > 0) name += fmt::format(", {} in flight", o.in_flight);
-
-  if (o.zero > 0) name += fmt::format(", zero {}", o.zero);
-  if (o.zero > 0 && o.mesh.shards != o.mesh.data) name += fmt::format(" over {}", o.mesh.shards);
-  if (o.recompute != Recompute::kNone)
-    name += fmt::format(", recompute {}", kRecomputes[static_cast<size_t>(o.recompute)]);
-  if (o.offload) name += o.offload_parameters ? ", offload all" : ", offload optimizer";
-  if (o.owner || o.root) name += o.owner ? ", fold owner" : ", fold root";
-  return name;
+  Job job;
+  set_layout(job, o);
+  job.layout.depth = o.depth;
+  job.layout.offload = !o.offload ? "none" : o.offload_parameters ? "all" : "optimizer";
+  return layout_name(job.layout);
 }
 
 namespace {
@@ -152,13 +146,12 @@ std::vector<std::string> no_layout_faults(const SearchResult& result,
   // Memory is the reason if something could run but nothing fits: the three that need
   // least are named.
   if (!result.nearest.empty()) {
-    faults.push_back(fmt::format(
-        "no layout of {} rank{} fits into {} a rank; the nearest:", request.ranks,
-        request.ranks == 1 ? "" : "s", bytes_text(static_cast<double>(request.memory))));
+    faults.push_back(
+        fmt::format("no layout of {} rank{} fits into {} a rank; the nearest:", request.ranks,
+                    request.ranks == 1 ? "" : "s", bytes_text(request.memory)));
     for (size_t i = 0; i < std::min<size_t>(3, result.nearest.size()); ++i)
-      faults.push_back(
-          fmt::format("  {} needs {}", layout_name(result.nearest[i].options),
-                      bytes_text(static_cast<double>(result.nearest[i].memory.total()))));
+      faults.push_back(fmt::format("  {} needs {}", layout_name(result.nearest[i].options),
+                                   bytes_text(result.nearest[i].memory.total())));
     return faults;
   }
 

@@ -1,4 +1,4 @@
-#include "app/segment_times.h"
+#include "app/layouts/segment_times.h"
 
 #include <ATen/ops/full.h>
 #include <fmt/ranges.h>

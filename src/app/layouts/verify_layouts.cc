@@ -1,4 +1,4 @@
-#include "app/verify_layouts.h"
+#include "app/layouts/verify_layouts.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "config/check.h"
-#include "grid/mesh.h"
 #include "model/core/wiring.h"
 #include "optim/optimizer.h"
 #include "plan/make/pipeline_schedule.h"
@@ -246,20 +245,6 @@ std::vector<std::string> layout_faults(const Job& job, const std::vector<LayoutC
     all.push_back(faults.empty() ? "" : faults.front());
   }
   return all;
-}
-
-std::string mesh_word(const Job& job) {
-  const LayoutConfig& l = job.layout;
-  const Mesh mesh = mesh_of(l);
-  std::string word = fmt::format("{}x{}x{}", mesh.data, mesh.tensor, mesh.pipeline);
-  if (mesh.pipeline > 1) word += "," + l.schedule;
-  if (l.in_flight > 0) word += fmt::format("/{}", l.in_flight);
-  if (l.zero > 0) word += fmt::format(",zero{}", l.zero);
-  if (l.zero > 0 && mesh.shards != mesh.data) word += fmt::format("/{}", mesh.shards);
-  if (l.depth != 1) word += fmt::format(",depth{}", l.depth);
-  if (l.recompute != "none") word += "," + l.recompute;
-  if (l.offload != "none") word += l.offload == "all" ? ",offload-all" : ",offload";
-  return word;
 }
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-#include "app/data_command.h"
+#include "app/commands/data_command.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,6 +1,6 @@
 // Transports are measured first, between forked ranks, before this process does any ATen work; then
 // what cores do, alone and beside each other, by threads.
-#include "app/calibrate_command.h"
+#include "app/layouts/calibrate_command.h"
 
 #include <fmt/format.h>
 
@@ -222,7 +222,7 @@ void print(const Calibration& c) {
   fmt::print("{:28} {:>12.2f}\n\n", "file, GB/s", c.tier / 1e9);
   fmt::print("{:10}", "message");
   for (const MessageSample& s : c.transports.at("shm").messages)
-    fmt::print(" {:>11}", bytes_text(static_cast<double>(s.bytes)));
+    fmt::print(" {:>11}", bytes_text(s.bytes));
   fmt::print(" {:>11}\n", "flag");
   for (const char* name : {"inproc", "shm", "tcp"}) {
     const TransportRates& rates = c.transports.at(name);

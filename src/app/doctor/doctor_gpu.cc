@@ -1,4 +1,4 @@
-#include "app/doctor_gpu.h"
+#include "app/doctor/doctor_gpu.h"
 
 #include <dlfcn.h>
 

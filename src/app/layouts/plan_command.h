@@ -16,7 +16,7 @@ struct PlanArguments {
   std::string memory;
   std::string hosts;             ///< a file: a line a host, "name [slots=N]"
   std::string picture;           ///< an SVG file to write
-  std::string json;              ///< a file for all layouts (app/layouts_json.h)
+  std::string json;              ///< a file for all layouts (app/layouts/layouts_json.h)
   std::vector<std::string> set;  ///< section.key=value; layout keys that are set are not searched
   std::string calibration;       ///< empty: calibration_path()
   /// nothing of the model is run: neither timed nor its memory measured
@@ -33,8 +33,6 @@ int plan_command(const PlanArguments& arguments, const MakeModel& make_model);
 /// ranks asks for it in a child.
 Job planned_job(const PlanArguments& arguments, const MakeModel& make_model);
 
-/// "16GiB", "512 MiB", "1.5GB", "1000000". Throws ConfigError.
-int64_t parse_bytes(const std::string& text);
 /// All slots of a hosts file; 0: a host does not say how many it has. Throws as parse_hosts does.
 int host_slots(const std::string& text, const std::string& source);
 /// The host of each of `ranks` ranks by the text of a hosts file: filled in order; hosts without

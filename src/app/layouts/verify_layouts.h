@@ -20,7 +20,4 @@ std::vector<LayoutConfig> verify_layouts(const Job& job);
 std::vector<std::string> layout_faults(const Job& job, const std::vector<LayoutConfig>& layouts,
                                        const Machine& machine, const MakeModel& make_model);
 
-/// "2x1x4,zbv,zero3": data x tensor x pipeline ranks and what of the mesh is not the default.
-std::string mesh_word(const Job& job);
-
 }  // namespace tutti

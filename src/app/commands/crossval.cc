@@ -1,4 +1,4 @@
-#include "app/crossval.h"
+#include "app/commands/crossval.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-#include "app/plot_command.h"
+#include "app/commands/plot_command.h"
 
 #include "base/file.h"
 #include "base/terminal.h"

@@ -1,6 +1,6 @@
 // Both need the model, and so ATen, which must not have run in the process that forks the ranks: a
 // child finds out.
-#include "app/layout_choice.h"
+#include "app/layouts/layout_choice.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,7 +9,7 @@
 #include <cmath>
 #include <sstream>
 
-#include "app/plan_command.h"
+#include "app/layouts/plan_command.h"
 #include "base/error.h"
 #include "config/job_check.h"
 #include "config/schema.h"

@@ -1,28 +1,15 @@
-#include "data/core/pages.h"
+#include "data/images/arrays.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
 #include <vector>
-
-#include "data/images/arrays.h"
 
 namespace tutti {
 namespace {
 
-TEST(Pages, AdviceLeavesTheValuesAsTheyAreWhateverTheSize) {
-  for (const size_t size : {size_t{0}, size_t{1}, size_t{1} << 16, (size_t{9} << 20) / 8 + 3}) {
-    std::vector<uint64_t> values(size), expected(size);
-    std::iota(values.begin(), values.end(), 7);
-    std::iota(expected.begin(), expected.end(), 7);
-    use_huge_pages(values.data(), values.size() * sizeof(uint64_t));
-    EXPECT_EQ(values, expected);
-  }
-}
-
-TEST(Pages, BytesOfRecordsOfAnySizeAreReadAsTheyLie) {
+TEST(Arrays, BytesOfRecordsOfAnySizeAreReadAsTheyLie) {
   for (const int64_t bytes : {1, 63, 64, 65, 130, 2048}) {
     std::vector<uint8_t> values(static_cast<size_t>(50 * bytes));
     for (size_t i = 0; i < values.size(); ++i)

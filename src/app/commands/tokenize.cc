@@ -1,4 +1,4 @@
-#include "app/tokenize.h"
+#include "app/commands/tokenize.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "app/doctor_host.h"
+#include "app/doctor/doctor_host.h"
 
 #include <sys/resource.h>
 #include <sys/statvfs.h>

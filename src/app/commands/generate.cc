@@ -1,4 +1,4 @@
-#include "app/generate.h"
+#include "app/commands/generate.h"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "app/plan_command.h"
+#include "app/layouts/plan_command.h"
 
 #include <fmt/format.h>
 
@@ -11,9 +11,9 @@
 #include <span>
 #include <sstream>
 
-#include "app/doctor_host.h"
-#include "app/layouts_json.h"
-#include "app/segment_times.h"
+#include "app/doctor/doctor_host.h"
+#include "app/layouts/layouts_json.h"
+#include "app/layouts/segment_times.h"
 #include "app/train_command.h"
 #include "base/bytes.h"
 #include "base/error.h"
@@ -155,9 +155,9 @@ void print_best(const SearchResult& result) {
     const bool long_step = c.seconds >= 10;
     fmt::print("{:>3} {:>7.4g} {:>2} {:>6.1f} % {:>6.1f} % {:>10} {:>10} {}{:>10} {:>10}  {}\n",
                i + 1, long_step ? c.seconds : c.seconds * 1e3, long_step ? "s" : "ms",
-               100 * c.bubble, 100 * c.exposed, bytes_text(static_cast<double>(c.memory.total())),
-               link(Axis::kData), hosts ? fmt::format("{:>10} ", link(Axis::kHosts)) : "",
-               link(Axis::kTensor), link(Axis::kPipeline), layout_name(c.options));
+               100 * c.bubble, 100 * c.exposed, bytes_text(c.memory.total()), link(Axis::kData),
+               hosts ? fmt::format("{:>10} ", link(Axis::kHosts)) : "", link(Axis::kTensor),
+               link(Axis::kPipeline), layout_name(c.options));
   }
 }
 
@@ -186,7 +186,7 @@ void print_largest(const SearchResult& result, const SearchRequest& request) {
   if (largest == nullptr) return;
   const Candidate& best = result.best.front();
   fmt::print("\nlargest micro-batch in {}: {} samples on the best layout, {} on {}\n",
-             bytes_text(static_cast<double>(request.memory)),
+             bytes_text(request.memory),
              largest_micro_batch(best.memory, request.base.batch.micro_batch_size, request.memory),
              size, layout_name(largest->options));
 }
@@ -251,9 +251,8 @@ void print_header(const Planned& planned, const ModelShape& shape, const SearchR
   const std::set<int> hosts(cost.hosts.begin(), cost.hosts.end());
   fmt::print("ranks    {}{}, {}, {}\n\n", request.ranks,
              hosts.size() > 1 ? fmt::format(" on {} hosts", hosts.size()) : "", cost.transport,
-             request.memory > 0
-                 ? fmt::format("at most {} each", bytes_text(static_cast<double>(request.memory)))
-                 : "memory without a limit: --memory sets one");
+             request.memory > 0 ? fmt::format("at most {} each", bytes_text(request.memory))
+                                : "memory without a limit: --memory sets one");
 }
 
 /// All that the search needs.
@@ -296,25 +295,6 @@ Question pose(const PlanArguments& arguments, const MakeModel& make_model, bool 
   request.refuse = [planned](const MeshOptions& options) { return refusal(planned, options); };
   return question;
 }
-
-}  // namespace
-
-int64_t parse_bytes(const std::string& text) {
-  static const std::map<std::string, double> kUnits = {
-      {"", 1},      {"B", 1},        {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
-      {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  std::string unit = end;
-  unit.erase(0, unit.find_first_not_of(' '));
-  const auto found = kUnits.find(unit);
-  if (end == text.c_str() || found == kUnits.end() || !(number * found->second >= 1) ||
-      number * found->second > 9e18)
-    throw ConfigError({fmt::format("{}: not a number of bytes; say it like 16GiB or 500MB", text)});
-  return static_cast<int64_t>(number * found->second);
-}
-
-namespace {
 
 /// By host; 0: not said.
 std::vector<int> parse_slots(const std::string& text, const std::string& source) {

@@ -1,4 +1,4 @@
-#include "app/layouts_json.h"
+#include "app/layouts/layouts_json.h"
 
 #include <nlohmann/json.hpp>
 

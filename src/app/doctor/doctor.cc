@@ -1,4 +1,4 @@
-#include "app/doctor.h"
+#include "app/doctor/doctor.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,8 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "app/doctor_gpu.h"
-#include "app/doctor_host.h"
+#include "app/doctor/doctor_gpu.h"
+#include "app/doctor/doctor_host.h"
+#include "base/bytes.h"
 #include "device/library.h"
 
 namespace tutti {
@@ -34,12 +35,6 @@ struct Report {
 
 constexpr double kGiB = 1 << 30;
 constexpr double kGpuSeconds = 60;  // a device's measurements take a few
-
-std::string size_text(int64_t bytes) {
-  const double value = static_cast<double>(bytes);
-  if (value < kGiB) return fmt::format("{:.0f} MiB", value / (1 << 20));
-  return fmt::format("{:.{}f} GiB", value / kGiB, value < 100 * kGiB ? 1 : 0);
-}
 
 /// 131 GFLOP/s, 4.25 TB/s.
 std::string rate_text(double rate, const char* unit) {
@@ -73,12 +68,12 @@ void find_missing_host(const HostReport& host, std::vector<Missing>& missing) {
     missing.push_back({fmt::format("runs cannot be written to {}", host.runs_folder),
                        "name a folder of your own: `tutti train --out FOLDER`", true});
   } else if (static_cast<double>(host.disk_free) < kGiB) {
-    missing.push_back({fmt::format("only {} of disk are left for runs", size_text(host.disk_free)),
+    missing.push_back({fmt::format("only {} of disk are left for runs", bytes_text(host.disk_free)),
                        "name a folder elsewhere: `tutti train --out FOLDER`"});
   }
   if (const int64_t memory = std::min(host.memory_available, host.memory_limit);
       static_cast<double>(memory) < kGiB) {
-    missing.push_back({fmt::format("only {} of memory may be used", size_text(memory)),
+    missing.push_back({fmt::format("only {} of memory may be used", bytes_text(memory)),
                        "free some, or raise the limit (`docker run --memory 8g`)"});
   }
   if (host.open_files >= 0 && host.open_files < 1024)
@@ -109,7 +104,7 @@ void find_missing_gpu(const Report& report, std::vector<Missing>& missing) {
                          fmt::format("`pip install torch=={}`", report.host.torch_built)});
   if (static_cast<double>(report.host.shm_size) < kGiB / 4) {
     missing.push_back({fmt::format("/dev/shm has only {}, through which NCCL connects ranks",
-                                   size_text(report.host.shm_size)),
+                                   bytes_text(report.host.shm_size)),
                        "`docker run --shm-size 1g`, or `mount -o remount,size=1g /dev/shm`"});
   }
 }
@@ -125,7 +120,7 @@ std::string cores_text(const HostReport& host) {
                      quota ? "the quota of its control group" : "its affinity");
 }
 
-std::string limit_text(int64_t limit) { return limit < 0 ? "no limit" : size_text(limit); }
+std::string limit_text(int64_t limit) { return limit < 0 ? "no limit" : bytes_text(limit); }
 
 void print_host(const HostReport& host) {
   row("processor", host.processor.empty() ? "unknown" : host.processor);
@@ -140,16 +135,16 @@ void print_host(const HostReport& host) {
                     host.matmul == "own" ? "Tutti's" : "MKL's", rate_text(host.copy_bytes, "B")));
   }
   row("memory",
-      fmt::format("{}, {} free{}", size_text(host.memory), size_text(host.memory_available),
+      fmt::format("{}, {} free{}", bytes_text(host.memory), bytes_text(host.memory_available),
                   host.memory_limit < host.memory
-                      ? fmt::format("; its control group allows {}", size_text(host.memory_limit))
+                      ? fmt::format("; its control group allows {}", bytes_text(host.memory_limit))
                       : ""));
-  row("disk", fmt::format("{} free for runs, in {}", size_text(host.disk_free), host.runs_folder));
+  row("disk", fmt::format("{} free for runs, in {}", bytes_text(host.disk_free), host.runs_folder));
   row("limits",
       fmt::format("{} open files, {} of locked memory, {}",
                   host.open_files < 0 ? "any number of" : fmt::format("{}", host.open_files),
                   limit_text(host.locked_memory),
-                  host.shm_size > 0 ? "/dev/shm of " + size_text(host.shm_size) : "no /dev/shm"));
+                  host.shm_size > 0 ? "/dev/shm of " + bytes_text(host.shm_size) : "no /dev/shm"));
   row("LibTorch",
       fmt::format("{} in {}", host.torch_version.empty() ? host.torch_built : host.torch_version,
                   host.torch_folder));
@@ -158,7 +153,7 @@ void print_host(const HostReport& host) {
 void print_gpu(const DeviceInfo& device, const GpuRates& rates, size_t devices) {
   row(fmt::format("GPU {}", device.ordinal).c_str(),
       fmt::format("{}, {}, {} free; compute capability {}.{}, {} multiprocessors", device.name,
-                  size_text(device.total_bytes), size_text(device.free_bytes), device.major,
+                  bytes_text(device.total_bytes), bytes_text(device.free_bytes), device.major,
                   device.minor, device.multiprocessors));
   if (!rates.fault.empty()) return;
   row("", fmt::format("matmul {} in float32, {} in bfloat16", rate_text(rates.float32, "FLOP"),

@@ -1,4 +1,4 @@
-#include "app/verify.h"
+#include "app/layouts/verify.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,8 +8,9 @@
 #include <sstream>
 
 #include "app/apart.h"
-#include "app/verify_layouts.h"
+#include "app/layouts/verify_layouts.h"
 #include "base/terminal.h"
+#include "grid/layout_name.h"
 
 namespace tutti {
 
@@ -83,8 +84,8 @@ int verify_command(const TrainArguments& arguments, int64_t steps, const MakeMod
     show(stdout,
          fmt::format("{:>5}  {:8} {:9} {:7} {:>5}  {:6} {:11} {}{:{}} {}{}\n", l.ranks, l.workers,
                      l.transport, l.overlap ? "on" : "off", l.hosts, l.fold, l.partition, own,
-                     mesh_word(options.job), kMeshWidth,
-                     result.ok ? result.hash : result.failures.front(), same ? "" : "   DIFFERS"));
+                     layout_word(l), kMeshWidth, result.ok ? result.hash : result.failures.front(),
+                     same ? "" : "   DIFFERS"));
     std::fflush(stdout);
   }
   if (!suited.left_out.empty())

@@ -1,0 +1,17 @@
+// A layout in words: what of its mesh is not the default. What tables show in a column of its own
+// (transport, overlap, hosts) is left out.
+#pragma once
+
+#include <string>
+
+#include "config/job.h"
+
+namespace tutti {
+
+/// "data 2 x tensor 1 x pipeline 4, 1f1b, zero 1, fold owner"
+std::string layout_name(const LayoutConfig& layout);
+/// The same as a word without spaces, for tables that have a column for the fold:
+/// "2x1x4,1f1b,zero1".
+std::string layout_word(const LayoutConfig& layout);
+
+}  // namespace tutti
