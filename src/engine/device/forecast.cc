@@ -58,15 +58,15 @@ std::string memory_fault(const DeviceForecast& forecast, int64_t free, const Dev
   for (size_t i = 0; i < 4; ++i)
     if (holders[i].first > 0)
       largest.push_back(fmt::format("{} {}", holders[i].second, bytes_text(holders[i].first)));
-  const std::string ranks = share.ranks > 1
-                                ? fmt::format("{} for {} ranks", bytes_text(share.bytes), share.ranks)
-                                : bytes_text(share.bytes);
+  const std::string ranks =
+      share.ranks > 1 ? fmt::format("{} for {} ranks", bytes_text(share.bytes), share.ranks)
+                      : bytes_text(share.bytes);
   return fmt::format(
       "the job needs {} of {}, which has {} free; the largest parts of {}: {}. A smaller "
       "train.micro_batch_size "
       "with more train.micro_batches needs less (and is another job){}",
-      ranks, device, bytes_text(free), share.ranks > 1 ? "this rank" : "it", fmt::join(largest, ", "),
-      forecast.captured > 0 ? ", as does layout.graph = false" : "");
+      ranks, device, bytes_text(free), share.ranks > 1 ? "this rank" : "it",
+      fmt::join(largest, ", "), forecast.captured > 0 ? ", as does layout.graph = false" : "");
 }
 
 }  // namespace tutti
