@@ -1,6 +1,6 @@
 // One graph per shape, type and direction, built once and kept. cuDNN itself is the library that
 // LibTorch loaded, found at run time: its absence is then an Error, and nothing links against it.
-#include "cuda/cudnn_attention.h"
+#include "cuda/attention/cudnn_attention.h"
 
 #include <ATen/cuda/EmptyTensor.h>
 #include <ATen/cudnn/Handle.h>

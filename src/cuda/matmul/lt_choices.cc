@@ -1,4 +1,4 @@
-#include "cuda/lt_choices.h"
+#include "cuda/matmul/lt_choices.h"
 
 namespace tutti {
 

@@ -1,7 +1,7 @@
-#include "cuda/cuda_attention.h"
+#include "cuda/attention/cuda_attention.h"
 
 #include "base/error.h"
-#include "cuda/cudnn_attention.h"
+#include "cuda/attention/cudnn_attention.h"
 #include "cuda/current_queue.h"
 #include "cuda/kernels/attention_kernels.h"
 

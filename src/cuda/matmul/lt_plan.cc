@@ -1,7 +1,7 @@
 // A row-major product is the column-major product of the transposes, so operands swap places:
 // cuBLASLt's first operand is b, its result c^T has n rows, and a bias, which it adds along the
 // rows, is one of our columns'.
-#include "cuda/lt_plan.h"
+#include "cuda/matmul/lt_plan.h"
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <fmt/format.h>

@@ -1,12 +1,12 @@
 // One plan per product, made once and kept.
-#include "cuda/lt_matmul.h"
+#include "cuda/matmul/lt_matmul.h"
 
 #include <algorithm>
 #include <initializer_list>
 #include <map>
 #include <mutex>
 
-#include "cuda/lt_plan.h"
+#include "cuda/matmul/lt_plan.h"
 
 namespace tutti {
 
