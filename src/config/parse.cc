@@ -150,7 +150,8 @@ void Parse::read_setting(const Setting& setting) {
     std::string near = nearest_key(section, name);
     // A slip in the section: the same key of the section that was meant.
     if (const Key* meant = find_key(nearest_section(section), name)) near = meant->full_name();
-    return faults.push_back(fmt::format("{}: unknown key {}{}", place, setting.key, did_you_mean(near)));
+    return faults.push_back(
+        fmt::format("{}: unknown key {}{}", place, setting.key, did_you_mean(near)));
   }
   const auto entry = read_toml_value(setting.value);
   if (!entry) return faults.push_back(fmt::format("{}: the value is not TOML", place));

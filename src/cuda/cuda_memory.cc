@@ -62,8 +62,8 @@ std::string GpuMemory::out_of_memory(const std::string& holder, size_t bytes) co
     held.push_back(fmt::format("{} {}", name, bytes_text(size)));
   return fmt::format(
       "out of GPU memory: {} wanted for {}; {} of {} are free; held by this rank: {}",
-      bytes_text(bytes), holder, bytes_text(left.free),
-      bytes_text(left.total), held.empty() ? "nothing" : fmt::format("{}", fmt::join(held, ", ")));
+      bytes_text(bytes), holder, bytes_text(left.free), bytes_text(left.total),
+      held.empty() ? "nothing" : fmt::format("{}", fmt::join(held, ", ")));
 }
 
 }  // namespace tutti

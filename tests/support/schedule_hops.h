@@ -24,7 +24,7 @@ struct Hop {
 /// cells, that of its receives need not be (zbv: two neighbours send to it). By the time at which
 /// equal costs let them happen: a time that all queues share cannot go round in a circle.
 inline std::vector<Hop> hops_of(const std::string& schedule, int stages, int chunks,
-                         const std::vector<std::vector<Cell>>& cells) {
+                                const std::vector<std::vector<Cell>>& cells) {
   const int all = stages * chunks_of(schedule, chunks);
   const auto times = time_cells(schedule, stages, chunks, cells);
   std::vector<std::pair<double, Hop>> timed;

@@ -56,9 +56,9 @@ struct MeshOptions {
   bool windows = true;              ///< ranks of a host can read each other's memory
   /// ranks compute on devices: what is summed travels as the devices' groups do it
   bool device = false;
-  int hosts = 1;                    ///< ranks are grouped into hosts in order
-  bool root = false;                ///< fold = "root": the first data rank makes all sums
-  bool ring = false;                ///< reduce = "ring": sums have no order
+  int hosts = 1;      ///< ranks are grouped into hosts in order
+  bool root = false;  ///< fold = "root": the first data rank makes all sums
+  bool ring = false;  ///< reduce = "ring": sums have no order
   /// units are merged into a parcel until it has so many
   int64_t merged_floats = kParcelFloats;
   /// Forward alone, of one micro-batch, for evaluation.

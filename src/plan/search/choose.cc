@@ -284,9 +284,7 @@ class Search {
       if (request_.memory == 0 || c.memory.total() <= request_.memory) {
         fit.push_back(std::move(c));
       } else {
-        reject(fmt::format("needs more than {} a rank",
-                           bytes_text(request_.memory)),
-               c.options);
+        reject(fmt::format("needs more than {} a rank", bytes_text(request_.memory)), c.options);
       }
     }
     result_.best = std::move(fit);

@@ -321,8 +321,8 @@ class Costs {
   int columns_;
   std::vector<Unit> units_;
   std::vector<std::vector<SegmentSeconds>> segments_;  // [block][segment]
-  std::vector<std::vector<int>> contributions_;  // [round][data rank]
-  std::vector<double> touched_;                  // by round
+  std::vector<std::vector<int>> contributions_;        // [round][data rank]
+  std::vector<double> touched_;                        // by round
 };
 
 }  // namespace
@@ -351,9 +351,8 @@ SegmentSeconds segment_seconds(const ModelShape& model, int block, int segment,
 
 CostModel mesh_cost(const ModelShape& model, const MeshOptions& options, const CostOptions& cost) {
   auto costs = std::make_shared<const Costs>(model, options, cost);
-  CostModel priced{[costs](const Program& p, const Instruction& i) { return costs->of(p, i); },
-                   {},
-                   cost.hosts};
+  CostModel priced{
+      [costs](const Program& p, const Instruction& i) { return costs->of(p, i); }, {}, cost.hosts};
   if (!cost.own_processors)
     priced.pace = [costs](Resource resource, int active) {
       return costs->prices.pace(resource, active);

@@ -131,13 +131,12 @@ std::vector<std::string> no_layout_faults(const SearchResult& result,
                                           const SearchRequest& request) {
   std::vector<std::string> faults;
   if (!result.nearest.empty()) {
-    faults.push_back(fmt::format(
-        "no layout of {} rank{} fits into {} a rank; the nearest:", request.ranks,
-        request.ranks == 1 ? "" : "s", bytes_text(request.memory)));
+    faults.push_back(
+        fmt::format("no layout of {} rank{} fits into {} a rank; the nearest:", request.ranks,
+                    request.ranks == 1 ? "" : "s", bytes_text(request.memory)));
     for (size_t i = 0; i < std::min<size_t>(3, result.nearest.size()); ++i)
-      faults.push_back(
-          fmt::format("  {} needs {}", layout_name(result.nearest[i].options),
-                      bytes_text(result.nearest[i].memory.total())));
+      faults.push_back(fmt::format("  {} needs {}", layout_name(result.nearest[i].options),
+                                   bytes_text(result.nearest[i].memory.total())));
     return faults;
   }
   const std::string set = set_text(request.space);
