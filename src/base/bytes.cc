@@ -1,3 +1,5 @@
+// What is left is the least of what the system and every control group (cgroup v2) on the way up
+// have left. What cannot be read sets no limit.
 #include "base/bytes.h"
 
 #include <fmt/format.h>
@@ -18,13 +20,14 @@ namespace {
 
 constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 
-/// The first number in a file, or kNoLimit ("max", no such file).
+/// The first number in a file; kNoLimit if there is none ("max", or no such file).
 size_t read_number(const std::string& path) {
   std::ifstream in(path);
   size_t value = 0;
   return in >> value ? value : kNoLimit;
 }
 
+/// MemAvailable counts page cache that can be given up as available.
 size_t left_by_system() {
   std::ifstream in("/proc/meminfo");
   std::string key, unit;
@@ -36,7 +39,8 @@ size_t left_by_system() {
   return kNoLimit;
 }
 
-/// Reclaimable page cache counts as used in memory.current, so it is given back here.
+/// What a control group leaves. memory.current counts page cache that can be reclaimed as used, so
+/// it is given back here.
 size_t left_by_group(const std::string& folder) {
   const size_t limit = read_number(folder + "/memory.max");
   const size_t used = read_number(folder + "/memory.current");
@@ -54,10 +58,13 @@ size_t left_by_group(const std::string& folder) {
 
 size_t available_memory() {
   size_t available = left_by_system();
+
+  // The line of cgroup v2 begins with "0::" and names the group of this process.
   std::ifstream in("/proc/self/cgroup");
   for (std::string line; std::getline(in, line);) {
     if (!line.starts_with("0::")) continue;
-    // Every group on the way up may have a limit of its own.
+
+    // Every group on the way up to the root may have a limit of its own.
     for (std::string path = line.substr(3);; path.resize(path.rfind('/'))) {
       if (path == "/") path.clear();
       available = std::min(available, left_by_group("/sys/fs/cgroup" + path));

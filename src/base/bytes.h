@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-/// Bytes this process could still allocate: what the system and its control group leave.
+/// Bytes that this process could still allocate: what the system and its control groups leave.
 size_t available_memory();
 
 /// "512 B", "1.25 MiB", "140.6 GiB": three digits or more, since sizes are printed next to a limit

@@ -1,5 +1,6 @@
-// Collectives written directly, not in rounds: a rank that is missing is then the very rank that
-// the others wait for, and the error names it. Receives are posted before sends everywhere.
+// Collectives are written directly, not in rounds over neighbours: a rank that is missing is then
+// the very rank that the others wait for, and the error names it. Receives are posted before sends
+// everywhere, so that what arrives goes straight to its place.
 #include "comm/collectives.h"
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 namespace tutti {
 namespace {
 
+// Each collective has an operation id of its own, counted from the base of its channel.
 enum Operation : uint32_t {
   kBarrier,
   kBroadcast,
@@ -26,7 +28,7 @@ enum Operation : uint32_t {
 };
 static_assert(kOperations <= kChannelOperations);
 
-// Equal cuts on cache lines.
+// Nearly equal cuts, on borders of kAlign floats.
 std::vector<Range> even_slices(int64_t n, int parts) {
   std::vector<Range> slices;
   const int64_t lines = (n + kAlign - 1) / kAlign;
@@ -55,6 +57,8 @@ Tag Channel::next(uint32_t operation, uint32_t part) {
 void Channel::barrier() {
   named("barrier", sequence_, [&] {
     const Tag tag = next(kBarrier);
+
+    // A byte from everybody, and one that is sent to everybody: its value does not matter.
     std::vector<std::byte> arrived(size() + 1);
     Posted posted(transport_);
     for (int r = 0; r < size(); ++r) {
@@ -68,8 +72,8 @@ void Channel::barrier() {
   ++sequence_;
 }
 
-// A binomial tree over the ranks counted from the root: the parent of v is v without its lowest
-// bit.
+// A binomial tree over the ranks counted from the root, log2 N hops deep: the parent of v is v
+// without its lowest bit.
 void Channel::broadcast(std::span<std::byte> bytes, int root) {
   named("broadcast", sequence_, [&] {
     const Tag tag = next(kBroadcast);
@@ -77,10 +81,15 @@ void Channel::broadcast(std::span<std::byte> bytes, int root) {
     const auto real = [&](int v) { return (v + root) % size(); };
     const Deadline end = deadline();
     Posted posted(transport_);
+
+    // Receive from the parent, which is lower by my lowest bit; the root has none.
     int bit = 1;
     while (bit < size() && (me & bit) == 0) bit *= 2;
     if (me != 0) posted.recv(real(me - bit), tag, bytes);
     posted.wait_all(end);
+
+    // Then hand it to the children, one for each bit below mine; the largest subtree first, since
+    // it takes longest.
     for (bit /= 2; bit > 0; bit /= 2) {
       if (me + bit < size()) posted.send(real(me + bit), tag, bytes);
     }
@@ -102,6 +111,8 @@ void Channel::all_gather(std::span<const std::byte> mine, std::span<std::byte> a
     for (int r = 0; r < size(); ++r) {
       if (r != rank()) posted.send(r, tag, mine);
     }
+
+    // My own bytes may be in place already.
     if (mine.data() != all.data() + rank() * mine.size()) {
       std::copy(mine.begin(), mine.end(), all.begin() + rank() * mine.size());
     }
@@ -131,6 +142,9 @@ void Channel::reduce_scatter(std::span<float> data, const std::vector<Range>& sl
   named("reduce_scatter", sequence_, [&] {
     const Tag tag = next(kReduceScatter);
     const Range mine = slices[rank()];
+
+    // My slice of every rank's data: mine in place, the others' in scratch. All terms have to be
+    // there before the fold, which goes by the tree over ranks.
     std::vector<float> scratch(mine.size() * size());
     std::vector<const float*> terms(size());
     Posted posted(transport_);
@@ -143,6 +157,7 @@ void Channel::reduce_scatter(std::span<float> data, const std::vector<Range>& sl
       if (r != rank())
         posted.send(r, tag, std::as_bytes(data.subspan(slices[r].begin, slices[r].size())));
     }
+
     posted.wait_all(deadline());
     fold(data.data() + mine.begin, terms, order_of_ranks(size()), mine.size());
   });
@@ -167,15 +182,17 @@ void Channel::all_gather_slices(std::span<float> data, const std::vector<Range>&
   ++sequence_;
 }
 
-// Small arrays take one hop: everybody gets everything and makes the same additions.
+// Small arrays take one hop instead of two: everybody gets everything and makes the same additions.
+// Larger ones are summed slice by slice, so nobody receives N times the data.
 void Channel::all_reduce(std::span<float> data) {
-  constexpr size_t kSmall = 4096;
+  constexpr size_t kSmall = 4096;  // floats
   if (data.size() > kSmall) {
     const std::vector<Range> slices = even_slices(static_cast<int64_t>(data.size()), size());
     reduce_scatter(data, slices);
     all_gather_slices(data, slices);
     return;
   }
+
   std::vector<float> all(data.size() * size());
   all_gather(std::as_bytes(data), std::as_writable_bytes(std::span(all)));
   std::vector<const float*> terms;
@@ -194,8 +211,8 @@ void Channel::ring_all_reduce(std::span<float> data) {
   ++sequence_;
 }
 
-// Not counted in the sequence, which would differ between ranks: messages of two ranks match in
-// their order.
+// Not counted in the sequence, which would differ between ranks: messages between two ranks
+// match in their order.
 void Channel::send(int peer, std::span<const std::byte> bytes) {
   named("send", sequence_, [&] {
     Posted posted(transport_);

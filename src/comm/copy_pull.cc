@@ -1,4 +1,5 @@
-// Who can be read is read; who cannot sends what it holds.
+// A Gather: an all-gather of ranges. A rank reads the windows that it can reach, and gets what it
+// cannot read as messages from those who hold it. All lists are made once, at the start.
 #include <algorithm>
 #include <cstring>
 
@@ -16,7 +17,8 @@ struct CopyPull::Impl {
   };
   struct Message {
     int peer;
-    uint32_t part;               // its number among the copies
+    // its number among the copies of the transfer, which both sides know
+    uint32_t part;
     std::span<std::byte> bytes;  // of a send: only read
   };
   struct Giver {
@@ -42,11 +44,14 @@ struct CopyPull::Impl {
         flag(flag_of(name.parcel, transfer.updated ? kUpdatedReady : kCopyReady)) {
     TUTTI_CHECK(name.parcel >= 0 && name.parcel < kFlaggedParcels, "{}: no flags left for it",
                 name.text);
+
+    // Every rank walks all copies of the transfer, which numbers them alike for all, and keeps
+    // those that it takes part in.
     for (size_t c = 0; c < transfer.copies.size(); ++c)
       prepare(transfer.copies[c], static_cast<uint32_t>(c), arena, memory);
     TUTTI_CHECK(!read || arena.data() == transport.window().data(),
                 "{}: the arena is not the window that the others read", name.text);
-    // Everybody begins with another rank, so that no window is everyone's first.
+    // Everybody begins with another rank, so that no window is the first one for all.
     const int ranks = transport.size();
     std::sort(givers.begin(), givers.end(), [&](const Giver& a, const Giver& b) {
       return (a.rank - me + ranks) % ranks < (b.rank - me + ranks) % ranks;
@@ -61,6 +66,8 @@ struct CopyPull::Impl {
       TUTTI_CHECK(copy.offset >= 0 && copy.offset + bytes <= memory.size(),
                   "{}: what rank {} holds ends outside its window", name.text, copy.from);
     };
+
+    // I hold what another rank is to have: it reads it in my window, or I send it.
     if (copy.to != me) {
       inside(arena);
       if (transport.window_of(copy.to).empty()) {
@@ -70,6 +77,8 @@ struct CopyPull::Impl {
       }
       return;
     }
+
+    // I am to have it: from my own arena, from a window, or from a message straight to its place.
     std::byte* target = memory_at(copy.buffer);
     const std::span<const std::byte> memory =
         copy.from == me ? arena : transport.window_of(copy.from);
@@ -78,6 +87,8 @@ struct CopyPull::Impl {
       return;
     }
     inside(memory);
+
+    // Pieces are grouped by giver, so that each giver is waited for once.
     const auto same = [&](const Giver& giver) { return giver.rank == copy.from; };
     auto giver = std::find_if(givers.begin(), givers.end(), same);
     if (giver == givers.end()) giver = givers.insert(givers.end(), {copy.from, {}});
@@ -85,11 +96,14 @@ struct CopyPull::Impl {
   }
 
   void run(uint64_t step, Deadline deadline, const std::function<void()>& begun) {
+    // Receives first, then what others wait for; only after that does this rank wait for anybody.
     Posted arriving(transport), leaving(transport);
     for (const Message& m : receives) arriving.recv(m.peer, Tag{name.id, m.part, step}, m.bytes);
     if (read) transport.raise(flag, step + 1);
     for (const Message& m : sends) leaving.send(m.peer, Tag{name.id, m.part, step}, m.bytes);
     if (begun) begun();
+
+    // Windows are read while messages travel. A rank's own pieces may be in place already.
     for (const Giver& giver : givers) {
       if (giver.rank != me) transport.await(giver.rank, flag, step + 1, deadline, name.text);
       for (const Piece& piece : giver.pieces) {

@@ -1,5 +1,5 @@
-// Messages only: what is exchanged lies in private memory. Receives are posted before sends;
-// everybody begins with another member.
+// Messages only, because what is exchanged is stored in private memory. Receives are posted before
+// sends, and everybody begins with another member.
 #include "comm/exchange.h"
 
 #include <algorithm>
@@ -43,14 +43,20 @@ void ColumnExchange::gather(std::span<const std::byte* const> parts, size_t part
   named(fmt::format("gather of exchange {}", id_), sequence, [&] {
     const Tag tag{id_, 0, sequence};
     Posted posted(transport_);
+
+    // The columns of a member are next to each other in `whole`: one message per
+    // member, received in place.
     for (int k = 1; k < members(); ++k) {
       const int from = (me_ + members() - k) % members();
       posted.recv(ranks_[from], tag, place(columns_of(from)));
     }
+
+    // My own parts go to their place first, and are sent from there.
     for (size_t c = 0; c < parts.size(); ++c) {
       std::byte* to = place(mine).data() + c * part_bytes;
       if (parts[c] != to) std::memcpy(to, parts[c], part_bytes);
     }
+
     for (int k = 1; k < members(); ++k)
       posted.send(ranks_[(me_ + k) % members()], tag, place(mine));
     if (begun) begun();
@@ -58,9 +64,14 @@ void ColumnExchange::gather(std::span<const std::byte* const> parts, size_t part
   });
 }
 
-// For the others' parts, a subtree of my columns is folded into the first of them and sent from
-// there. My own parts are finished from the columns themselves: their subtrees come out of the same
-// fold.
+// Quantities: S columns, and as many parts of floats / S each; part c of every sum
+// belongs to column c.
+//   1. leaves of my parts: my own columns, and the partials of the others, which arrive in scratch
+//   2. for each other member: my columns are folded, subtree by subtree, over the parts that it
+//      owns. The partial is left in the first column of the subtree, and sent from there
+//   3. my parts: all leaves are folded in the order of the tree over S columns
+// Step 2 overwrites only the others' parts of my sums, so step 3 still finds my columns as they
+// were. Their subtrees come out of the same fold, with the same additions.
 void ColumnExchange::scatter(std::span<float* const> sums, int64_t floats,
                              std::span<float* const> parts, uint64_t sequence, Deadline deadline,
                              std::span<std::byte> scratch, const std::function<void()>& begun) {
@@ -81,6 +92,7 @@ void ColumnExchange::scatter(std::span<float* const> sums, int64_t floats,
     for (int64_t c = mine.begin; c < mine.end; ++c) {
       leaves.push_back({{c, c + 1}, sums[c - mine.begin] + mine.begin * part});
     }
+
     Posted arriving(transport_), leaving(transport_);
     auto* free = reinterpret_cast<float*>(scratch.data());
     for (int k = 1; k < members(); ++k) {
@@ -92,6 +104,8 @@ void ColumnExchange::scatter(std::span<float* const> sums, int64_t floats,
         free += mine.size() * part;
       }
     }
+
+    // The subtrees are numbered alike by sender and receiver.
     for (int k = 1; k < members(); ++k) {
       const int to = (me_ + k) % members();
       const Range theirs = columns_of(to);
@@ -108,13 +122,18 @@ void ColumnExchange::scatter(std::span<float* const> sums, int64_t floats,
         leaving.send(ranks_[to], {id_, number++, sequence}, bytes(sum, theirs.size() * part));
       }
     }
+
+    // Leaves came in the order of the members' turns; the tree wants them in column order.
     std::sort(leaves.begin(), leaves.end(),
               [](const Leaf& a, const Leaf& b) { return a.columns.begin < b.columns.begin; });
     std::vector<Range> ranges;
     for (const Leaf& leaf : leaves) ranges.push_back(leaf.columns);
     const std::vector<FoldStep> order = fold_order(ranges, {0, columns_});
+
+    // Nothing more is owed to the others; only now are theirs waited for.
     if (begun) begun();
     arriving.wait_all(deadline);
+
     for (size_t c = 0; c < parts.size(); ++c) {
       std::vector<const float*> terms;
       for (const Leaf& leaf : leaves) terms.push_back(leaf.base + c * part);

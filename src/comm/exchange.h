@@ -1,11 +1,12 @@
 // Exchanges between the columns of a tensor-sliced model (Exchange in plan/ir/shape.h), over the
-// ranks of the tensor axis.
+// ranks of the tensor axis: the all-gather and the reduce-scatter of tensor parallelism with
+// sequence slices.
 //
-//   S columns, T ranks; member t has columns lanes_of(t, T, S)
-//   gather    every member ends with all columns' parts, in column order
+//   S columns, T ranks; member t has the columns lanes_of(t, T, S)
+//   gather    every member ends with the parts of all columns, in column order
 //   scatter   every column c ends with the c-th of S equal parts of the sum of all columns' float32
 //             arrays, over the tree of S leaves: the same additions for every T. A member sends
-//             each other one partial per maximal subtree of its columns.
+//             each other member one partial per maximal subtree of its columns.
 //
 // Every failure is a CommError that names the exchange by its id.
 #pragma once
@@ -22,25 +23,25 @@
 
 namespace tutti {
 
-/// One instruction's exchange. With one rank nothing is sent.
+/// The exchange of one instruction. With one rank nothing is sent.
 class ColumnExchange {
  public:
-  /// `ranks`: the members, by transport rank, in tensor order; `id` tells exchanges apart: the
-  /// operation of its tags.
+  /// `ranks`: the members, by transport rank, in tensor order. `id` tells exchanges apart: it is
+  /// the operation of their tags.
   ColumnExchange(uint32_t id, std::vector<int> ranks, int columns, Transport& transport);
 
-  /// parts: my columns' bytes each (equal sizes); whole: all columns'. A part may lie where it
-  /// belongs in `whole`. `begun` is called once all that this rank sends is under way, before the
-  /// first wait for another.
+  /// parts: the bytes of each of my columns (equal sizes); whole: those of all columns. A part may
+  /// be where it belongs in `whole` already. `begun` is called once all that this rank sends is
+  /// under way, before it first waits for another.
   void gather(std::span<const std::byte* const> parts, size_t part_bytes, std::byte* whole,
               uint64_t sequence, Deadline deadline, const std::function<void()>& begun = {});
-  /// sums: my columns' partial sums of `floats` each (scratch after it); parts: my columns' floats
-  /// / S each, apart from the sums. `scratch`: scratch_bytes() at least, for partials that arrive;
-  /// exchanges that never run at the same time may share it.
+  /// sums: the partial sums of my columns, `floats` each (scratch after it). parts: `floats` / S
+  /// each, what my columns end with, apart from the sums. `scratch`: at least scratch_bytes(), for
+  /// partials that arrive; exchanges that never run at the same time may share it.
   void scatter(std::span<float* const> sums, int64_t floats, std::span<float* const> parts,
                uint64_t sequence, Deadline deadline, std::span<std::byte> scratch,
                const std::function<void()>& begun = {});
-  /// Enough for every member.
+  /// Bytes that are enough for every member.
   static int64_t scratch_bytes(int columns, int ranks, int64_t floats);
 
  private:

@@ -1,5 +1,5 @@
-// Picks the instruction set, recognises the small trees, and evaluates all other trees block by
-// block in the first-level cache.
+// Picks the instruction set, recognises the small trees, which have loops of their own, and
+// evaluates all other trees block by block in the first-level cache.
 #include "comm/fold.h"
 
 #include <algorithm>
@@ -31,12 +31,16 @@ std::optional<TreeShape> shape_of(std::span<const FoldStep> order) {
   return std::nullopt;
 }
 
-// Every addition of a block leaves its result in a scratch line of the cache; a line is used again
-// as soon as the accumulator in it has been added to another. The last addition writes `out`, when
-// the block of every term has been read.
+// Any tree, one block of kBlock floats after the other. Every addition of a block leaves its result
+// in a line of scratch that stays in the cache; a line is used again as soon as its accumulator has
+// been added to another. The last addition writes `out`, when the block of every term has been
+// read: so `out` may be one of the terms.
 void fold_blocks(float* out, std::span<const float* const> terms, std::span<const FoldStep> order,
                  int64_t n) {
   constexpr int64_t kBlock = 1024;
+
+  // Lines are given out once, for all blocks: line[t] is where accumulator t is, -1 while it is
+  // still the term itself.
   std::vector<int> line(terms.size(), -1), free;
   int lines = 0;
   for (size_t s = 0; s + 1 < order.size(); ++s) {
@@ -47,6 +51,8 @@ void fold_blocks(float* out, std::span<const float* const> terms, std::span<cons
     }
     if (line[order[s].right] >= 0) free.push_back(line[order[s].right]);
   }
+
+  // at[t] is where accumulator t of this block is at the moment.
   std::vector<float> scratch(lines * kBlock);
   std::vector<const float*> at(terms.size());
   for (int64_t begin = 0; begin < n; begin += kBlock) {
@@ -71,14 +77,18 @@ void fold(float* out, std::span<const float* const> terms, std::span<const FoldS
           int64_t n) {
   TUTTI_CHECK(!terms.empty() && order.size() + 1 == terms.size(),
               "a fold of {} terms by {} additions", terms.size(), order.size());
+
+  // A single term is copied, unless it is in place already.
   if (terms.size() == 1) {
     if (out != terms[0]) std::memcpy(out, terms[0], n * sizeof(float));
     return;
   }
+
   if (const auto shape = shape_of(order)) {
     return has_avx512() ? isa_avx512::fold_shape(*shape, out, terms.data(), n)
                         : isa_avx2::fold_shape(*shape, out, terms.data(), n);
   }
+
   fold_blocks(out, terms, order, n);
 }
 

@@ -12,12 +12,13 @@ namespace tutti {
 /// a[i] += b[i]
 void add_into(float* a, const float* b, int64_t n);
 
-/// out[i] = the tree over terms: terms are folded by the additions of `order` (pairs of indices
-/// into terms: left += right, in order; the last one leaves the sum in order.back().first). out may
-/// be one of the terms. With one term: a copy.
+/// One addition of a fold: terms[left] += terms[right].
 struct FoldStep {
   int left, right;
 };
+/// out[i] = the tree over terms: they are folded by the additions of `order`, one after the other,
+/// each of which leaves its sum in its left term; that of the last is the result. The terms
+/// themselves are not changed, but `out` may be one of them. One term is copied.
 void fold(float* out, std::span<const float* const> terms, std::span<const FoldStep> order,
           int64_t n);
 

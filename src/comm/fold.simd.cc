@@ -37,7 +37,7 @@ struct Vector {
 };
 #endif
 
-// One pass over memory, plain on purpose: asking for lines 512 bytes or more ahead, or walking
+// One pass over memory, and plain on purpose: asking for lines 512 bytes or more ahead, or walking
 // several pages at once, was slower where the arrays fit the last-level cache, and showed no clear
 // gain where they did not.
 template <typename Tree>
@@ -51,6 +51,8 @@ void sweep(float* out, const float* const* terms, int64_t n, Tree tree) {
     }
     for (int v = 0; v < kStep / Vector::kSize; ++v) sums[v].store(out + i + v * Vector::kSize);
   }
+
+  // The rest goes through masked vectors: every element gets the operations of the loop above.
   for (; i < n; i += Vector::kSize) {
     const int count = static_cast<int>(n - i < Vector::kSize ? n - i : Vector::kSize);
     tree([&](int t) { return Vector::load(terms[t] + i, count); }).store(out + i, count);
@@ -79,9 +81,9 @@ void fold_shape(TreeShape shape, float* out, const float* const* terms, int64_t 
   }
 }
 
-// Element i goes to accumulator i % 32, in order; the accumulators are then folded in halves. A
-// square of a float is exact in double. The tail is filled up with zeros, whose squares change no
-// accumulator.
+// Element i goes to accumulator i % 32, in order, and the accumulators are then folded in
+// halves. A square of a float is exact in double. The tail is filled up with zeros, whose
+// squares change nothing.
 double sum_squares(const float* x, int64_t n) {
   constexpr int kAccumulators = 32;
   constexpr int kDoubles = Vector::kSize / 2;
@@ -112,6 +114,9 @@ double sum_squares(const float* x, int64_t n) {
     for (int64_t k = 0; i + k < n; ++k) tail[k] = x[i + k];
     add_squares(tail);
   }
+
+  // In memory the accumulators are in the same order for both instruction sets, and so
+  // are these additions.
   __builtin_memcpy(sums, acc, sizeof(sums));
   for (int half = kAccumulators / 2; half > 0; half /= 2) {
     for (int k = 0; k < half; ++k) sums[k] += sums[k + half];

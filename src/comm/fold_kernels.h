@@ -1,5 +1,5 @@
-// The fold kernels of both instruction sets, before the choice: fold.cc picks one, a test compares
-// the two.
+// The fold kernels of both instruction sets, before the choice between them: fold.cc picks one, and
+// a test compares the two.
 #pragma once
 
 #include <cstdint>

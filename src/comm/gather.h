@@ -1,4 +1,4 @@
-// Bytes of any number from every rank.
+// Gathers byte strings of any length from every rank: an all-gather whose parts may differ in size.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-/// Every rank's bytes, in rank order; sizes may differ. Collective.
+/// Every rank's bytes, in rank order. Collective.
 std::vector<std::string> gather_bytes(const std::string& mine, Channel& channel);
 
 }  // namespace tutti

@@ -1,3 +1,5 @@
+// A release is a counter of the borrower: in step s it is raised to s + 1. The lender waits for the
+// counters of its borrowers, so a release costs no message.
 #include "comm/lending.h"
 
 #include <fmt/format.h>
@@ -11,6 +13,7 @@ namespace tutti {
 
 Lending::Lending(const Plan& plan, int rank, Transport& transport)
     : transport_(transport), borrowers_(plan.parcels.size()) {
+  // A program borrows a unit from this rank if one of its operands is in this rank's memory.
   const auto borrows = [&](const Program& program, int unit) {
     for (const Queue& queue : program.queues)
       for (const Instruction& i : queue.instructions)
@@ -18,6 +21,8 @@ Lending::Lending(const Plan& plan, int rank, Transport& transport)
           if (operand.rank == rank && operand.unit == unit) return true;
     return false;
   };
+
+  // Only parcels that this rank acquires matter: it lends no others.
   for (const Queue& queue : plan.programs[static_cast<size_t>(rank)].queues)
     for (const Instruction& i : queue.instructions) {
       if (i.op != Op::kAcquire) continue;
@@ -31,6 +36,7 @@ Lending::Lending(const Plan& plan, int rank, Transport& transport)
 }
 
 void Lending::acquire(int parcel, uint64_t step, Deadline deadline) {
+  // Before the first step nobody has borrowed anything.
   if (step == 0) return;
   const std::string name = fmt::format("acquire parcel {}", parcel);
   named(name, step, [&] {

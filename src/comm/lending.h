@@ -1,4 +1,4 @@
-// What a rank lets others read in its window beyond the end of a sum: an Update that borrows reads
+// What a rank lets others read in its window after the end of a sum. An Update that borrows reads
 // there until its rank releases the parcel, and the lender acquires the parcel before it writes
 // there again, in the next step.
 #pragma once
@@ -13,11 +13,11 @@ namespace tutti {
 
 class Lending {
  public:
-  /// Who borrows of this rank is read off the plan's operands.
+  /// The operands of the plan say who borrows from this rank.
   Lending(const Plan& plan, int rank, Transport& transport);
-  /// Waits until everyone that borrowed of the parcel in step `step` - 1 has released it.
+  /// Waits until everyone that borrowed from this rank in step `step` - 1 has released the parcel.
   void acquire(int parcel, uint64_t step, Deadline deadline);
-  /// This rank has read what it wanted in this step.
+  /// This rank has read what it borrowed in this step.
   void release(int parcel, uint64_t step);
 
  private:

@@ -12,9 +12,9 @@
 
 namespace tutti {
 
-/// Tickets in the order in which they were posted. Whatever is still under way at its end is waited
-/// for with a deadline that has passed: a span belongs to the transport until its wait returns or
-/// throws, so none may be left behind by an exception.
+/// Tickets in the order in which they were posted. At its end it waits for whatever is still under
+/// way, with a deadline that has passed: a span belongs to the transport until its wait returns or
+/// throws, so an exception may leave none behind.
 class Posted {
  public:
   explicit Posted(Transport& transport) : transport_(transport) {}
@@ -47,7 +47,8 @@ class Posted {
   size_t done_ = 0;
 };
 
-/// Runs f; a CommError out of it names this operation and sequence.
+/// Runs f. A CommError that it throws is given this operation and sequence: the caller knows the
+/// instruction, the transport only tags.
 template <typename F>
 void named(const std::string& operation, uint64_t sequence, F&& f) {
   try {

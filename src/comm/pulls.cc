@@ -1,3 +1,4 @@
+// Chooses the algorithm of a sum: the fixed tree, or the ring where the job asks for no order.
 #include "comm/pulls.h"
 
 #include "comm/ring_pull.h"
@@ -20,6 +21,8 @@ int64_t SumPull::scratch_bytes(const SumTransfer& transfer, int rank, bool windo
                           : ring_scratch_bytes(transfer);
 }
 
+// A buffer without a range holds the whole unit, so the slice begins inside it; one with a range
+// holds the slice alone.
 std::vector<float*> levels_of(const Plan& plan, const Instruction& reduce, const UnitSum& unit,
                               int rank, const std::function<float*(int)>& floats) {
   const Program& program = plan.programs[rank];

@@ -1,5 +1,5 @@
-// One hop at a time: the receive is posted before the send, so that no two neighbours wait for each
-// other.
+// One hop at a time. The receive is posted before the send, so that no two neighbours
+// wait for each other.
 #include "comm/ring.h"
 
 #include "comm/fold.h"
@@ -27,6 +27,9 @@ void ring_reduce_scatter(Transport& transport, Tag tag, std::span<float> data,
     posted.recv(ring.previous(), tag, std::as_writable_bytes(scratch.first(in.size())));
     posted.send(ring.next(), tag, std::as_bytes(data.subspan(out.begin, out.size())));
     posted.wait_all(deadline);
+
+    // What came from the previous rank has the sums of all ranks before it; mine is added, and the
+    // next hop sends it on.
     add_into(data.data() + in.begin, scratch.data(), in.size());
   }
 }

@@ -1,3 +1,5 @@
+// The sum is made in the memory of this rank's own terms: the first term of the first source ends
+// up with the whole sum.
 #include "comm/ring_pull.h"
 
 #include <algorithm>
@@ -30,6 +32,8 @@ class RingPull final : public SumPull {
                 "{}: a ring is of all ranks and one round", name_.text);
     TUTTI_CHECK(static_cast<int64_t>(scratch.size()) >= ring_scratch_bytes(transfer),
                 "{}: its scratch is too small", name_.text);
+
+    // By unit and source, my own terms: the ring needs at least one of each from every rank.
     for (const UnitSum& unit : transfer.units) {
       Sums& sums = units_.emplace_back();
       for (const SumSource& source : unit.sources) {
@@ -45,10 +49,14 @@ class RingPull final : public SumPull {
   }
 
   void run(uint64_t step, Deadline deadline, const std::function<void()>& begun) override {
+    // A ring has no point at which all that is given is under way: each hop gives what the one
+    // before brought.
     if (begun) begun();
     named(name_.text, step, [&] {
       for (size_t u = 0; u < units_.size(); ++u) {
         const UnitSum& unit = transfer_.units[u];
+
+        // My terms into the first of each source, then the further sources into the first.
         for (const auto& terms : units_[u])
           for (size_t t = 1; t < terms.size(); ++t)
             add_into(terms[0].data(), terms[t].data(), static_cast<int64_t>(terms[0].size()));
@@ -56,6 +64,8 @@ class RingPull final : public SumPull {
         for (size_t s = 1; s < units_[u].size(); ++s)
           add_into(whole.data() + unit.sources[s].to.begin, units_[u][s][0].data(),
                    unit.sources[s].to.size());
+
+        // The hops of both halves have part numbers of their own.
         const auto number = static_cast<uint32_t>(u) * kHops;
         ring_reduce_scatter(transport_, {name_.id, number, step}, whole, unit.slices, scratch_,
                             deadline);
@@ -66,8 +76,10 @@ class RingPull final : public SumPull {
   }
 
  private:
-  static constexpr uint32_t kHops = 1U << 14;               // tags of a unit's hops, of both halves
-  using Sums = std::vector<std::vector<std::span<float>>>;  // by source: my terms
+  // part numbers per unit; each half of the ring has half of them
+  static constexpr uint32_t kHops = 1U << 14;
+  // by source: my terms
+  using Sums = std::vector<std::vector<std::span<float>>>;
 
   const SumTransfer& transfer_;
   const TransferName name_;

@@ -1,5 +1,6 @@
-// Who tells whom, and under which numbers, is worked out once, at the start. Queues are numbered by
-// the way that their messages go: who receives activations hears what those tell who send them.
+// Who tells whom, and under which numbers, is worked out once, at the start. The tags go by the way
+// that a queue's messages take (way_of), not by the queue's place in the program: the queue on
+// which one rank sends activations and the queue on which another receives them have the same way.
 #include "comm/roll_call.h"
 
 #include <algorithm>
@@ -18,7 +19,8 @@ namespace {
 
 constexpr Duration kGrace = std::chrono::seconds(1);
 
-/// What is told. The text is for people, and cut where it is too long.
+/// What is told. Ranks compare all of it but the text, which is for people, and cut
+/// where it is too long.
 struct Record {
   uint64_t step = 0;
   uint32_t id = 0;
@@ -33,31 +35,38 @@ struct Record {
 Record record_of(const Instruction& i) {
   Record record;
   record.id = i.id;
+  // A Send and its Recv are the same meeting.
   record.op = static_cast<int32_t>(i.op == Op::kRecv ? Op::kSend : i.op);
   record.block = i.block;
   record.parcel = i.parcel;
   record.round = i.round;
+
   const std::string text = to_string(i);
   std::memcpy(record.text, text.data(), std::min(text.size(), sizeof(record.text) - 1));
+
   return record;
 }
 
-/// A record under way.
+/// A record under way. The transport keeps its address, so letters are stored in deques,
+/// which do not move them.
 struct Letter {
   Record record;  // of a receive: what arrives
   Ticket ticket;
 };
+// A stream from this rank.
 struct Told {
   int peer;
   uint32_t operation;
   uint64_t count = 0;
   std::deque<Letter> leaving;
 };
+// What a stream is to bring, and what this rank told at the same meeting.
 struct Expected {
   Letter letter;
   Record mine;
-  uint64_t meeting;  // of the queue in this step, from 1
+  uint64_t meeting;  // its number on the queue in this step, from 1
 };
+// A stream to this rank.
 struct Heard {
   int peer;
   uint32_t operation;
@@ -65,18 +74,20 @@ struct Heard {
   std::deque<Expected> arriving;
 };
 
-/// An instruction's part in the roll call.
+/// An instruction's part in the roll call: whom this rank tells, and from whom it hears.
 struct Place {
   int queue = 0;
   Record record;
   Told* to = nullptr;
   Heard* from = nullptr;
 };
+// How many meetings a queue has had in a step, for messages.
 struct Turn {
   uint64_t step = UINT64_MAX, meetings = 0;
 };
 
-/// As named() of comm/posted.h; the name is made when there is something to say.
+/// As named() of comm/posted.h, but the name is made only when there is something to say: this is
+/// called at every meeting.
 template <class F>
 void naming(const Instruction& instruction, uint64_t step, F&& f) {
   try {
@@ -94,6 +105,7 @@ struct RollCall::Impl {
   const int me;
   std::vector<std::string> names;  // by queue
   std::vector<Turn> turns;         // by queue
+  // by operation and peer; maps, because places keep pointers to their streams
   std::map<std::pair<uint32_t, int>, Told> told;
   std::map<std::pair<uint32_t, int>, Heard> heard;
   std::unordered_map<uint32_t, Place> places;
@@ -122,6 +134,8 @@ struct RollCall::Impl {
     };
     if (i.op == Op::kSend) tells(i.peer);
     if (i.op == Op::kRecv) hears(i.peer);
+    // In a group of two the next rank and the one before are the same. An Acquire is left out: it
+    // waits for counters, and nobody comes to it.
     if (meets(i.op) && i.op != Op::kAcquire) {
       const std::vector<int> ranks = members_of(plan, i);
       const size_t size = ranks.size(),
@@ -136,14 +150,20 @@ struct RollCall::Impl {
     Turn& turn = turns[place.queue];
     if (turn.step != step) turn = {step, 0};
     ++turn.meetings;
+
     Record record = place.record;
     record.step = step;
+
+    // The receive is posted before anything is sent, and waited for in hear().
     if (Heard* from = place.from; from != nullptr) {
       Expected& next = from->arriving.emplace_back(Expected{{}, record, turn.meetings});
       const auto bytes = std::as_writable_bytes(std::span(&next.letter.record, 1));
       next.letter.ticket =
           transport.post_recv(from->peer, {from->operation, 0, from->count++}, bytes);
     }
+
+    // What was told before has usually left long ago. Waiting for it here keeps the number of
+    // records under way small, and their memory may be used again.
     if (Told* to = place.to; to != nullptr) {
       while (!to->leaving.empty()) {
         const Ticket ticket = to->leaving.front().ticket;
@@ -157,6 +177,8 @@ struct RollCall::Impl {
   }
 
   void hear(const Place& place, Deadline deadline) {
+    // All that was told on this stream and not yet heard is compared, in order: the first
+    // difference is the cause.
     if (place.from == nullptr) return;
     auto& arriving = place.from->arriving;
     while (!arriving.empty()) {
@@ -168,6 +190,7 @@ struct RollCall::Impl {
   }
 
   [[noreturn]] void differ(const Place& place, const Expected& expected) {
+    // The text of the other rank is not trusted to end.
     Record theirs = expected.letter.record;
     theirs.text[sizeof(theirs.text) - 1] = '\0';
     const Record& mine = expected.mine;
@@ -176,6 +199,8 @@ struct RollCall::Impl {
     const std::string text = fmt::format(
         "rank {} is at {} where rank {} is at {} (queue {}, meeting {} of step {})",
         place.from->peer, other, me, mine.text, names[place.queue], expected.meeting, mine.step);
+
+    // The fault is kept, because other queues fail as a consequence and may be reported first.
     {
       const std::lock_guard lock(mutex);
       if (fault.empty()) fault = text;
@@ -196,6 +221,7 @@ RollCall::RollCall(const Plan& plan, int rank, Transport& transport, Clock& cloc
     : impl_(std::make_unique<Impl>(plan, rank, transport, clock, operations)) {}
 
 RollCall::~RollCall() {
+  // The transport reads and writes the letters until their waits end, so none may be freed before.
   const Deadline deadline = impl_->clock.after(kGrace);
   for (auto& [key, to] : impl_->told)
     for (Letter& letter : to.leaving) impl_->end(letter.ticket, deadline);

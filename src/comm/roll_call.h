@@ -1,16 +1,16 @@
-// Whether the ranks mean the same: at every instruction of a mesh's program where ranks meet
-// (Reduce, Gather, Exchange, Vote, Send and Recv) a rank tells the next one what it is about to do,
-// and hears it from the one before it. A rank whose program went another way is found by the first
+// Checks that the ranks mean the same. At every instruction of a program where ranks meet (Reduce,
+// Gather, Exchange, Vote, Send and Recv) a rank tells the next one what it is about to do, and
+// hears it from the one before it. A rank whose program went another way is found by the first rank
 // that waits for it, at once and by name, not by a time-out.
 //
 //   group     who meets; a member tells the next one in the ring of its ranks. A sender tells its
 //             receiver
-//   stream    what one rank tells another on one queue, in order; numbered by itself, never by the
-//             instruction, so that what differs arrives and is compared
+//   stream    what one rank tells another on one queue, in order. Its records are numbered by
+//             themselves, never by the instruction, so that what differs arrives and is compared
 //
-// Telling does not wait for anybody. Hearing waits for the rank before to come to the meeting;
-// where it is done between a meeting's own posts and its first wait, nothing is waited for that the
-// meeting does not wait for.
+// Telling does not wait for the others to come. Hearing waits for the previous rank to come to the
+// meeting; if it is done between a meeting's own posts and its first wait, nothing is waited for
+// that the meeting does not wait for anyway.
 #pragma once
 
 #include <cstdint>
@@ -32,15 +32,15 @@ class RollCall {
   /// it.
   ~RollCall();
 
-  /// `step` is as people count it, and part of what is compared. May wait until what was told
-  /// before it on its stream has left.
+  /// `step` is as people count it, and part of what is compared. It may wait until what was told
+  /// before on the same stream has left.
   void tell(const Instruction& instruction, uint64_t step, Deadline deadline);
-  /// After tell(): hears this instruction and what was told on its stream before and not yet heard.
-  /// Throws an Error that names both instructions, ranks, queue and step when they are not the
-  /// same; a CommError when nothing comes.
+  /// To be called after tell(). Hears this instruction and what was told on its stream before and
+  /// not yet heard. Throws an Error that names both instructions, ranks, queue and step when they
+  /// are not the same, and a CommError when nothing comes.
   void hear(const Instruction& instruction, Deadline deadline);
-  /// Throws again what hear() has found, if it has: the failure itself, where others have followed
-  /// from it.
+  /// Throws again what hear() has found, if it has: the cause itself, where other failures have
+  /// followed from it.
   void rethrow() const;
 
  private:

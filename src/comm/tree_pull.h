@@ -1,12 +1,12 @@
 // A sum over the fixed tree: every owner reads all terms of its slices, in the windows of those who
-// have them or as their messages arrive, and folds them in the tree's order.
+// have them or as their messages arrive, and folds them in the order of the tree.
 #pragma once
 
 #include "comm/pulls.h"
 
 namespace tutti {
 
-/// As make_sum_pull() says, of a sum that has an order.
+/// As make_sum_pull(), for a sum that has an order.
 std::unique_ptr<SumPull> make_tree_pull(const SumTransfer& transfer, TransferName name,
                                         Transport& transport, std::span<std::byte> arena,
                                         std::vector<std::vector<float*>> levels,

@@ -1,3 +1,5 @@
+// Devices, streams, events and captured steps by the CUDA runtime. ATen must use the same device,
+// streams and memory as we do, so whatever sets one of them here also tells ATen.
 #include "cuda/cuda_device.h"
 
 #include <ATen/Context.h>
@@ -28,7 +30,8 @@ std::string cuda_version(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-// LibTorch brings these libraries; a build of it without one of them is no reason not to start.
+// LibTorch brings these libraries. A build of it without one of them is no reason not to start, so
+// their versions are looked up by name and may be empty.
 std::string cudnn_version() {
   const auto get = reinterpret_cast<size_t (*)()>(dlsym(RTLD_DEFAULT, "cudnnGetVersion"));
   if (get == nullptr) return {};
@@ -53,7 +56,8 @@ std::string uuid_text(const cudaUUID_t& uuid) {
   return text;
 }
 
-/// Makes it the thread's current device.
+/// What is known of GPU `ordinal`. It becomes the thread's current device, since only that one can
+/// be asked for its free memory.
 DeviceInfo describe(int ordinal) {
   DeviceInfo info;
   info.ordinal = ordinal;
@@ -64,11 +68,14 @@ DeviceInfo describe(int ordinal) {
   info.major = properties.major;
   info.minor = properties.minor;
   info.multiprocessors = properties.multiProcessorCount;
+
   TUTTI_CUDA_CALL(cudaSetDevice, ordinal);
   size_t free = 0, total = 0;
   TUTTI_CUDA_CALL(cudaMemGetInfo, &free, &total);
   info.free_bytes = static_cast<int64_t>(free);
   info.total_bytes = static_cast<int64_t>(total);
+
+  // Ranks compare these before their first step: other versions may give other bits.
   TUTTI_CUDA_CALL(cudaDriverGetVersion, &info.driver);
   TUTTI_CUDA_CALL(cudaRuntimeGetVersion, &info.runtime);
   info.cudnn = cudnn_version();
@@ -78,10 +85,13 @@ DeviceInfo describe(int ordinal) {
 }
 
 void make_aten_deterministic() {
-  // cuBLAS reads both when it starts, and other values mean other bits. ATen's deterministic mode
-  // asks for the first.
+  // cuBLAS reads both variables when it starts, and other values mean other bits. ATen's
+  // deterministic mode requires the first.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/1);
   unsetenv("NVIDIA_TF32_OVERRIDE");
+
+  // In this mode ATen would also fill new memory, which costs a pass; our kernels write their
+  // results whole.
   at::Context& context = at::globalContext();
   context.setDeterministicAlgorithms(true, /*warn_only=*/false);
   context.setDeterministicFillUninitializedMemory(false);
@@ -97,6 +107,7 @@ void make_aten_deterministic() {
 /// What all handles of the process's GPU share.
 struct Shared {
   explicit Shared(const DeviceInfo& info) : info(info), memory(info.ordinal), pool(memory) {
+    // Before ATen touches the GPU: afterwards neither settings nor allocator could be changed.
     make_aten_deterministic();
     pool.install();
     c10::cuda::set_device(static_cast<c10::DeviceIndex>(info.ordinal));
@@ -108,14 +119,16 @@ struct Shared {
   AtenPool pool;
   cudaStream_t zeroing = nullptr;
   std::mutex mutex;
-  // of closed handles: the pool knows its regions by stream, so they are used again
+  // Streams of closed handles are used again, since the pool knows its regions by stream.
   std::vector<cudaStream_t> streams;
 };
 
-/// Made by the first open and never destroyed: ATen uses the pool until the process has ended.
+/// The process's one GPU, made by the first open and never destroyed: ATen uses the pool until the
+/// process has ended.
 Shared& shared(int ordinal) {
   static std::mutex mutex;
   static Shared* one = nullptr;
+  // The first open decides the GPU; two threads could open it at once.
   const std::lock_guard lock(mutex);
   if (one == nullptr) {
     const int count = cuda_device_count();
@@ -126,6 +139,7 @@ Shared& shared(int ordinal) {
     if (const std::string fault = why_unsuited(info); !fault.empty()) throw Error(fault);
     one = new Shared(info);
   }
+
   if (one->info.ordinal != ordinal) {
     throw Error(fmt::format("this process has opened GPU {}; GPU {} needs a process of its own",
                             one->info.ordinal, ordinal));
@@ -140,7 +154,7 @@ class CudaDevice final : public Device {
     c10::cuda::set_device(static_cast<c10::DeviceIndex>(ordinal_));
   }
 
-  // Never waits: a stream on which something is stuck is left behind.
+  // It never waits: a stream on which something is stuck is left behind, not used again.
   ~CudaDevice() override {
     if (abandoned_) return;
     c10::cuda::setCurrentCUDAStream(
@@ -158,6 +172,8 @@ class CudaDevice final : public Device {
 
   std::span<std::byte> take(BufferKind kind, size_t bytes) override {
     if (bytes == 0) return {};
+
+    // On a stream of its own, so that zeroing does not wait for what the others are doing.
     void* memory = all_.memory.take(kind_name(kind), bytes);
     TUTTI_CUDA_CALL(cudaMemsetAsync, memory, 0, bytes, all_.zeroing);
     TUTTI_CUDA_CALL(cudaStreamSynchronize, all_.zeroing);
@@ -171,6 +187,7 @@ class CudaDevice final : public Device {
     if (bytes == 0) return {};
     TUTTI_CUDA_CALL(cudaSetDevice, ordinal_);
     void* memory = nullptr;
+
     const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocDefault);
     if (error == cudaErrorMemoryAllocation) {
       (void)cudaGetLastError();
@@ -197,6 +214,7 @@ class CudaDevice final : public Device {
       TUTTI_CUDA_CALL(cudaSetDevice, ordinal_);
       TUTTI_CUDA_CALL(cudaStreamCreateWithFlags, &stream, cudaStreamNonBlocking);
     }
+
     streams_.push_back(stream);
     return {stream};
   }
@@ -227,6 +245,7 @@ class CudaDevice final : public Device {
     TUTTI_CUDA_CALL(cudaEventRecord, handle(event), handle(stream));
   }
   void wait(Stream stream, StreamEvent event, bool outside) override {
+    // While capturing, a plain wait would look for the event's record inside the captured step.
     unsigned flags = cudaEventWaitDefault;
     if (outside) {
       cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -236,9 +255,10 @@ class CudaDevice final : public Device {
     TUTTI_CUDA_CALL(cudaStreamWaitEvent, handle(stream), handle(event), flags);
   }
   bool done(StreamEvent event) const override {
-    (void)cudaSetDevice(ordinal_);  // a thread that only waits has set none
+    (void)cudaSetDevice(ordinal_);  // a thread that only waits has set no device
     const cudaError_t error = cudaEventQuery(handle(event));
     if (error == cudaErrorNotReady) {
+      // "Not ready" is an answer, not an error that a later call should find.
       (void)cudaGetLastError();
       return false;
     }
@@ -255,7 +275,8 @@ class CudaDevice final : public Device {
   }
 
   bool captures() const override { return true; }
-  // Relaxed: other threads may allocate and query while a step is captured, and so may the pool.
+  // Relaxed mode: other threads may allocate and query while a step is captured, and so may
+  // the pool.
   void begin_capture(Stream stream) override {
     TUTTI_CUDA_CALL(cudaStreamBeginCapture, handle(stream), cudaStreamCaptureModeRelaxed);
   }
@@ -263,6 +284,7 @@ class CudaDevice final : public Device {
     cudaGraph_t graph = nullptr;
     check_cuda(cudaStreamEndCapture(handle(stream), &graph),
                "the step could not be captured: cudaStreamEndCapture");
+
     cudaGraphExec_t step = nullptr;
     const cudaError_t error = cudaGraphInstantiate(&step, graph, 0);
     (void)cudaGraphDestroy(graph);
@@ -294,9 +316,11 @@ class CudaDevice final : public Device {
 }  // namespace
 
 int cuda_device_count() {
-  // Read when CUDA starts. Streams beyond the queues of the hardware share them: then what waits
-  // for a peer on one could hold up what the peer waits for on another.
+  // CUDA reads this when it starts. With more streams than queues of the hardware, streams share
+  // a queue: then work that waits for a peer on one stream could hold up what the peer waits for
+  // on another.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/1);
+
   int count = 0, driver = 0, runtime = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaErrorInsufficientDriver) {
@@ -308,6 +332,7 @@ int cuda_device_count() {
         "the NVIDIA driver of this host supports CUDA {}, but {} is needed: update the driver",
         cuda_version(driver), cuda_version(runtime)));
   }
+
   if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
     (void)cudaGetLastError();
     const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");

@@ -1,3 +1,4 @@
+// The account of the GPU's memory, and the message when there is not enough of it.
 #include "cuda/cuda_memory.h"
 
 #include <fmt/ranges.h>
@@ -17,10 +18,11 @@ void* GpuMemory::take(const std::string& holder, size_t bytes) {
   void* memory = nullptr;
   const cudaError_t error = cudaMalloc(&memory, bytes);
   if (error == cudaErrorMemoryAllocation) {
-    (void)cudaGetLastError();  // not a fault of the device: what comes next must not find it
+    (void)cudaGetLastError();  // no fault of the device: the next call must not find it
     throw Error(out_of_memory(holder, bytes));
   }
   check_cuda(error, "cudaMalloc");
+
   const std::lock_guard lock(mutex_);
   holders_[holder] += static_cast<int64_t>(bytes);
   blocks_[memory] = {holder, static_cast<int64_t>(bytes)};
@@ -35,7 +37,7 @@ void GpuMemory::give_back(void* memory) {
     holders_[at->second.holder] -= at->second.bytes;
     blocks_.erase(at);
   }
-  // Called by destructors: a device that failed says so again here, and was heard before.
+  // Destructors call this, so errors are ignored: a device that failed has been reported before.
   (void)cudaSetDevice(ordinal_);
   (void)cudaFree(memory);
 }
@@ -49,6 +51,7 @@ GpuMemory::Left GpuMemory::left() const {
 
 std::string GpuMemory::out_of_memory(const std::string& holder, size_t bytes) const {
   const Left left = this->left();
+
   std::vector<std::pair<int64_t, std::string>> largest;
   {
     const std::lock_guard lock(mutex_);
@@ -56,6 +59,8 @@ std::string GpuMemory::out_of_memory(const std::string& holder, size_t bytes) co
       if (held > 0) largest.emplace_back(held, name);
     }
   }
+
+  // The largest holders come first: they are what can be made smaller.
   std::sort(largest.begin(), largest.end(), std::greater<>());
   std::vector<std::string> held;
   for (const auto& [size, name] : largest)

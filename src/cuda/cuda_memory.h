@@ -1,5 +1,5 @@
-// The memory of this process's device, with an account of who holds how much of it: when it runs
-// out, the message names the largest holders.
+// The memory of this process's GPU, with an account of who holds how much of it: when it runs out,
+// the message names the largest holders.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +19,9 @@ class GpuMemory {
   GpuMemory& operator=(const GpuMemory&) = delete;
 
   int ordinal() const { return ordinal_; }
-  /// Memory as cudaMalloc gives it: on a 256-byte border (512 in fact), contents undefined.
-  /// `holder` names it in messages. Throws Error: "out of GPU memory: 9.4 GiB wanted for saved; 3.1
-  /// GiB of 139.8 are free; held by this rank: gradient 1.2 GiB, moment 0.9 GiB".
+  /// Memory as cudaMalloc gives it: on a 256-byte border (in fact 512), with undefined contents.
+  /// `holder` names it in messages. Throws Error, such as "out of GPU memory: 9.4 GiB wanted for
+  /// saved; 3.1 GiB of 139.8 are free; held by this rank: gradient 1.2 GiB, moment 0.9 GiB".
   void* take(const std::string& holder, size_t bytes);
   void give_back(void* memory);
 

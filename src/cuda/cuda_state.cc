@@ -1,3 +1,5 @@
+// The table of state kernels. Arguments are checked here and cases without work end here, so that
+// the kernels' file needs neither.
 #include "cuda/cuda_state.h"
 
 #include <cuda_runtime_api.h>
@@ -14,16 +16,21 @@ void fold(Stream stream, float* out, std::span<const float* const> terms,
               "a fold of {} terms by {} additions", terms.size(), order.size());
   if (n == 0) return;
   if (terms.size() == 1) {
+    // One term is a copy, or nothing.
     if (out == terms[0]) return;
     TUTTI_CUDA_CALL(cudaMemcpyAsync, out, terms[0], static_cast<size_t>(n) * sizeof(float),
                     cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream.handle));
     return;
   }
+
+  // The terms travel as the kernel's arguments, whose size is limited. A user can cause this, so it
+  // is an Error and not a check.
   if (terms.size() > kMaxFoldTerms) {
     throw Error(fmt::format(
         "a GPU sums at most {} partial gradients at once, {} are wanted: use fewer lanes",
         kMaxFoldTerms, terms.size()));
   }
+
   const int count = static_cast<int>(terms.size());
   for (const FoldStep& step : order) {
     TUTTI_CHECK(step.left >= 0 && step.left < count && step.right >= 0 && step.right < count &&

@@ -1,5 +1,5 @@
-// Where a kernel of the table runs: the calling thread's current stream, with scratch from ATen's
-// pool; and its arrays as the kernels' files name them.
+// Where a kernel of the table runs: on the calling thread's current stream, with scratch from
+// ATen's pool. Also the types of its arrays as the kernels' files name them.
 #pragma once
 
 #include <ATen/core/TensorBase.h>
@@ -16,7 +16,7 @@
 
 namespace tutti {
 
-/// Scratch goes back to the pool with the queue: what is put on the stream later may reuse it.
+/// Scratch goes back to the pool with the queue. What is put on the stream later may use it again.
 class CurrentQueue : public rows::Queue {
  public:
   CurrentQueue() : Queue(c10::cuda::getCurrentCUDAStream()) {}

@@ -1,3 +1,4 @@
+// The message of a failed CUDA call, formatted apart from the kernels' files.
 #include "cuda/errors.h"
 
 #include "base/error.h"
@@ -5,7 +6,7 @@
 namespace tutti {
 
 void cuda_failed(cudaError_t error, const char* call) {
-  (void)cudaGetLastError();  // the next call must not find this error again
+  (void)cudaGetLastError();  // so that the next call does not find this error again
   throw Error(fmt::format("{}: {} ({})", call, cudaGetErrorString(error), cudaGetErrorName(error)));
 }
 

@@ -1,7 +1,7 @@
 // What src/cuda/kernels offers to the host's code: one function for each elementwise or row-wise
 // kernel of the table (tensor/kernels.h, which says what they compute). Each puts its work on a
-// stream and returns. A is float, __nv_bfloat16 or __half; pointers are of the device's memory but
-// for the shapes and keys, which are read before the call returns.
+// stream and returns. A is float, __nv_bfloat16 or __half. Pointers are to the device's memory,
+// except for the shapes and keys, which are read before the call returns.
 //
 // Sums over rows have two stages: the rows are cut into chunks whose number depends on the shape
 // and A alone, each chunk leaves its float32 sums in scratch, and a second kernel adds these in
@@ -20,13 +20,13 @@ struct __half;
 
 namespace tutti::rows {
 
-/// A stream, and scratch of the device that stays valid for what the call that took it puts on the
-/// stream.
+/// A stream, and scratch on the device that stays valid for what the call that took it puts on
+/// the stream.
 class Queue {
  public:
   explicit Queue(cudaStream_t its_stream) : stream(its_stream) {}
   virtual ~Queue() = default;
-  /// Aligned to 256 bytes at least; not zeroed.
+  /// Aligned to at least 256 bytes, not zeroed.
   virtual void* take(size_t bytes) = 0;
 
   const cudaStream_t stream;
@@ -81,13 +81,13 @@ void rotary_backward(Queue& queue, A* dx, const float* table, float* dbias,
 template <class A>
 void embed(Queue& queue, const int64_t* tokens, const float* token, const float* position, A* out,
            int64_t rows, int64_t length, int64_t cols, const Dropout* dropout);
-/// dtoken may be null too. rows and vocab are below 2^31.
+/// dtoken may be null, as dposition may. rows and vocab are below 2^31.
 template <class A>
 void embed_backward(Queue& queue, const int64_t* tokens, const A* dout, float* dtoken,
                     float* dposition, int64_t rows, int64_t length, int64_t vocab, int64_t cols,
                     const Dropout* dropout);
 
-/// VocabularyKernelsFor's embed and embed_backward.
+/// embed, embed_backward, positions and positions_backward of VocabularyKernelsFor.
 void embed_slice(Queue& queue, const int64_t* tokens, const float* table, float* out, int64_t rows,
                  int64_t cols, int64_t first, int64_t count);
 template <class A>

@@ -1,4 +1,5 @@
-// The one symbol that libtutti_cuda.so exports.
+// The one symbol that libtutti_cuda.so exports: the table of everything that the command needs of
+// a GPU.
 #include "device/library.h"
 
 #include "cuda/attention/cuda_attention.h"
@@ -14,6 +15,7 @@
 namespace tutti {
 namespace {
 
+/// The table of kernels for activations of type A, filled in once by every file that has some.
 template <class A>
 const KernelsFor<A>* kernels_for() {
   static const KernelsFor<A> kernels = [] {

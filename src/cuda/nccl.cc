@@ -1,6 +1,6 @@
-// Communicators are non-blocking: every call returns at once, and its end is polled for with a
-// deadline. What can still block inside NCCL (tearing down) runs on a thread of its own that is
-// left behind when it takes too long.
+// The group of ranks by NCCL. Communicators are non-blocking: every call returns at once, and its
+// end is polled for with a deadline. What can still block inside NCCL (tearing down) runs on a
+// thread of its own that is left behind when it takes too long.
 #include "cuda/nccl.h"
 
 #include <dlfcn.h>
@@ -22,9 +22,9 @@ namespace tutti {
 namespace {
 
 constexpr int kOldest = NCCL_VERSION(2, 18, 0);
-// of an operation, when the group has no deadline
+// The longest wait for an operation, also when the group has no deadline.
 constexpr Duration kLongest = std::chrono::minutes(10);
-constexpr Duration kTeardown = std::chrono::seconds(10);  // of finalize, destroy and abort each
+constexpr Duration kTeardown = std::chrono::seconds(10);  // for finalize, destroy and abort each
 constexpr Duration kFirstPause = std::chrono::microseconds(5),
                    kLastPause = std::chrono::milliseconds(1);
 
@@ -32,6 +32,7 @@ std::string version_text(int code) {
   return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
 }
 
+/// NCCL's functions, found at run time.
 struct Nccl {
   decltype(&ncclGetVersion) get_version;
   decltype(&ncclGetUniqueId) get_unique_id;
@@ -75,6 +76,8 @@ Nccl load() {
         "nvidia-nccl-cu13)",
         why == nullptr ? "libnccl.so.2" : why));
   }
+
+  // The version comes first: an older library lacks functions, and its message would only name one.
   Nccl nccl{};
   find(library, "ncclGetVersion", nccl.get_version);
   int version = 0;
@@ -82,6 +85,7 @@ Nccl load() {
     throw Error(fmt::format("NCCL {} is too old: {} or newer is needed", version_text(version),
                             version_text(kOldest)));
   }
+
   find(library, "ncclGetUniqueId", nccl.get_unique_id);
   find(library, "ncclCommInitRankConfig", nccl.init);
   find(library, "ncclCommFinalize", nccl.finalize);
@@ -105,13 +109,13 @@ const Nccl& library() {
 
 bool going(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
-/// Several ranks of one host on one device look to NCCL like ranks of several hosts: it refuses two
-/// on one device otherwise. Read by NCCL when the process makes its first communicator.
+/// NCCL refuses two ranks on one device unless they look like ranks of several hosts. NCCL reads
+/// the variable when the process makes its first communicator.
 void pretend_hosts(const GroupOptions& options) {
   ::setenv("NCCL_HOSTID", fmt::format("tutti-{}-{}", options.host, options.rank).c_str(), 0);
 }
 
-/// Between such ranks there is nothing but this host's own loop.
+/// Between such ranks NCCL may use nothing but this host's loopback interface.
 void stay_on_this_host() {
   ::setenv("NCCL_SOCKET_IFNAME", "lo", 0);
   ::setenv("NCCL_IB_DISABLE", "1", 0);
@@ -136,10 +140,15 @@ class NcclGroup final : public DeviceGroup {
                               options.id.size()));
     }
     std::memcpy(id.internal, options.id.data(), sizeof(id.internal));
+
+    // A communicator belongs to the current device. A limit on blocks leaves multiprocessors
+    // to compute.
     TUTTI_CUDA_CALL(cudaSetDevice, device_);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     if (options.blocks > 0) config.minCTAs = 1, config.maxCTAs = options.blocks;
+
+    // The destructor does not run when the constructor throws, so what NCCL has begun ends here.
     const Time begin = clock_.now();
     try {
       const ncclResult_t result = nccl_.init(&comm_, size_, id, rank_, &config);
@@ -160,12 +169,16 @@ class NcclGroup final : public DeviceGroup {
   void exchange(Stream stream, std::span<const DeviceSend> sends,
                 std::span<const DeviceReceive> receives) override {
     put("nccl exchange", [&] {
+      // A group of messages starts as one, so no order of sends and receives can block.
       const ncclResult_t started = nccl_.group_start();
       if (started != ncclSuccess) return started;
+
       ncclResult_t worst = ncclSuccess;
       const auto note = [&](ncclResult_t result) {
         if (going(worst) && !going(result)) worst = result;
       };
+
+      // Empty messages are left out on both sides.
       for (const DeviceSend& s : sends) {
         if (s.bytes > 0 && going(worst))
           note(nccl_.send(s.from, s.bytes, ncclUint8, s.peer, comm_, of(stream)));
@@ -174,7 +187,7 @@ class NcclGroup final : public DeviceGroup {
         if (r.bytes > 0 && going(worst))
           note(nccl_.receive(r.to, r.bytes, ncclUint8, r.peer, comm_, of(stream)));
       }
-      note(nccl_.group_end());  // also after a fault: starts and ends are counted
+      note(nccl_.group_end());  // also after a fault: every start needs its end
       return worst;
     });
   }
@@ -189,6 +202,7 @@ class NcclGroup final : public DeviceGroup {
   std::string fault() override {
     std::lock_guard lock(mutex_);
     if (comm_ == nullptr) return "aborted";
+
     ncclResult_t state = ncclSuccess;
     const ncclResult_t asked = nccl_.async_error(comm_, &state);
     if (going(asked) && going(state)) return "";
@@ -207,8 +221,8 @@ class NcclGroup final : public DeviceGroup {
         [&] { return nccl_.all_reduce(values, values, n, type, ncclSum, comm_, of(stream)); });
   }
 
-  /// Hands an operation to NCCL and waits until it is on the stream. Another thread may abort
-  /// meanwhile.
+  /// Hands an operation to NCCL and waits until it is on the stream. Another thread may abort in
+  /// the meantime, so the lock is held for the call and not for the wait.
   void put(const char* operation, FunctionRef<ncclResult_t()> call) {
     const Time begin = clock_.now();
     ncclResult_t result = ncclSuccess;
@@ -222,11 +236,13 @@ class NcclGroup final : public DeviceGroup {
     settle(operation, begin, clock_.after(patience_));
   }
 
-  /// Until NCCL has done what was last asked of it.
+  /// Waits until NCCL has done what was last asked of it. Throws CommError on a fault, at the
+  /// deadline, or when cancelled.
   void settle(const char* operation, Time begin, Deadline deadline) {
     for (Duration pause = kFirstPause;; pause = std::min(2 * pause, kLastPause)) {
       {
         std::lock_guard lock(mutex_);
+        // Under the lock: abort() takes the communicator away.
         if (comm_ == nullptr) fail(operation, begin, "aborted");
         ncclResult_t state = ncclSuccess;
         const ncclResult_t asked = nccl_.async_error(comm_, &state);
@@ -249,8 +265,8 @@ class NcclGroup final : public DeviceGroup {
                      .reason = std::move(reason)});
   }
 
-  /// Takes the communicator down; the first call wins. A healthy one waits for its peers to do the
-  /// same.
+  /// Takes the communicator down; the first call wins. A healthy communicator waits for its peers
+  /// to do the same; any other is aborted, which does not.
   void end(bool healthy) {
     ncclComm_t comm = nullptr;
     {
@@ -265,6 +281,7 @@ class NcclGroup final : public DeviceGroup {
     }
   }
 
+  /// Whether all ranks have finished with the communicator, within kTeardown.
   bool finalized(ncclComm_t comm) {
     const Deadline deadline = clock_.after(kTeardown);
     ncclResult_t state = nccl_.finalize(comm);
@@ -275,10 +292,12 @@ class NcclGroup final : public DeviceGroup {
     return state == ncclSuccess;
   }
 
+  /// Runs a call that may block on a thread of its own, and leaves the thread behind
+  /// after kTeardown.
   void run_aside(ncclResult_t (*call)(ncclComm_t), ncclComm_t comm) {
     auto done = std::make_shared<std::atomic<bool>>(false);
     std::thread thread([=, device = device_] {
-      // whatever it says: nothing of the group is used again
+      // Its result does not matter: nothing of the group is used again.
       if (cudaSetDevice(device) == cudaSuccess) call(comm);
       done->store(true);
     });
@@ -292,7 +311,7 @@ class NcclGroup final : public DeviceGroup {
   Clock& clock_;
   const Cancel* cancel_;
   const Duration patience_;
-  std::mutex mutex_;  ///< a call into NCCL, and comm_
+  std::mutex mutex_;  ///< guards comm_ and every call into NCCL with it
   ncclComm_t comm_ = nullptr;
   std::atomic<bool> failed_{false};
 };

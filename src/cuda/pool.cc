@@ -1,3 +1,4 @@
+// The pool's bookkeeping: per stream a RegionPool hands out blocks; regions come from GpuMemory.
 #include "cuda/pool.h"
 
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
@@ -10,7 +11,7 @@
 namespace tutti {
 namespace {
 
-constexpr int64_t kPage = 2 << 20;  // what the GPU's memory is handed out in: begins on any border
+constexpr int64_t kPage = 2 << 20;  // the unit in which the driver hands out memory
 
 }  // namespace
 
@@ -21,7 +22,7 @@ void AtenPool::install() {
     throw Error(
         "ATen has used the GPU before Tutti opened it: its memory cannot be planned any more");
   }
-  // ATen's note of a block's size and stream is that of the address's first use, so a block is
+  // ATen passes the size and stream that it noted when it first met the address, so a block is
   // known by its address alone.
   const auto allocator = pluggable::createCustomAllocator(
       [this](size_t bytes, int device, cudaStream_t stream) {
@@ -32,8 +33,8 @@ void AtenPool::install() {
         return take(static_cast<int64_t>(bytes), stream);
       },
       [this](void* block, size_t, int, cudaStream_t) { give_back(block); });
-  // ATen's static objects free tensors while the process exits, after ATen has let go of its
-  // allocator.
+  // The allocator is leaked: ATen's static objects free tensors while the process exits, after ATen
+  // has let go of its allocator.
   static_cast<void>(new std::shared_ptr<Allocator>(allocator));
   pluggable::changeCurrentAllocator(allocator);
 }
@@ -45,6 +46,8 @@ AtenPool::Region AtenPool::region_for(int64_t bytes) {
     spare_.erase(found);
     return region;
   }
+
+  // None reserved is large enough. This is what a steady step must not do, so it is counted.
   const int64_t size = (bytes + kGrowth - 1) / kGrowth * kGrowth;
   const auto start = reinterpret_cast<uintptr_t>(memory_.take(kHolder, static_cast<size_t>(size)));
   ++growths_;
@@ -58,6 +61,7 @@ void AtenPool::reserve(int64_t bytes) {
   growths_ = 0;
   bytes = (bytes + kPage - 1) / kPage * kPage;
   if (bytes <= largest_) return;
+
   const auto start = reinterpret_cast<uintptr_t>(memory_.take(kHolder, static_cast<size_t>(bytes)));
   spare_.emplace_back(start, bytes);
   reserved_ += bytes;
@@ -74,6 +78,7 @@ void* AtenPool::take(int64_t bytes, void* stream) {
     pool.add(region.first, region.second);
     block = pool.take(bytes);
   }
+
   TUTTI_CHECK(block != 0, "a new region has no room for {} bytes", bytes);
   owner_[reinterpret_cast<void*>(block)] = stream;
   current_ += RegionPool::rounded(bytes);
@@ -90,6 +95,7 @@ void AtenPool::give_back(void* block) {
   const int64_t before = pool.in_use();
   TUTTI_CHECK(pool.give_back(reinterpret_cast<uintptr_t>(block)),
               "ATen gives back memory that it does not have");
+  // The size is the pool's own, not the one that ATen passed.
   current_ -= before - pool.in_use();
   owner_.erase(owner);
 }

@@ -1,12 +1,12 @@
-// ATen's allocator on the GPU: blocks of regions that were reserved ahead, so that a steady step
-// allocates nothing.
+// ATen's allocator on the GPU: it hands out blocks of regions that were reserved ahead, so that a
+// steady step allocates nothing.
 //
 // What ATen gives back is free at once, while kernels that use it may still be waiting on the
 // stream: all that is put on one stream runs in order, so whoever gets the block next comes after
-// them. That holds within a stream only: a stream's blocks come from regions of its own, and a
-// tensor must not be used on another stream than the one that was current when it was made. A
-// captured step uses its temporaries' addresses again at every launch: what ATen makes outside of
-// it must not be held over a launch (arrays that live longer than a step belong into an arena).
+// them. That holds only within a stream: each stream's blocks come from regions of its own, and a
+// tensor must be used only on the stream that was current when it was made. A captured step uses
+// its temporaries' addresses again at every launch, so a tensor that ATen makes outside the step
+// must not be held over a launch (arrays that live longer than a step belong in an arena).
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,11 @@
 
 namespace tutti {
 
-/// Thread-safe. Its regions are never given back: ATen frees tensors until the process has ended.
+/// Thread-safe. Its regions are never given back, since ATen frees tensors until the process
+/// has ended.
 class AtenPool {
  public:
-  /// regions it grows by are a multiple of this
+  /// When it grows, by a multiple of this.
   static constexpr int64_t kGrowth = int64_t{64} << 20;
   static constexpr const char* kHolder = "ATen's temporaries";
 
@@ -33,12 +34,12 @@ class AtenPool {
   AtenPool(const AtenPool&) = delete;
   AtenPool& operator=(const AtenPool&) = delete;
 
-  /// Makes it ATen's allocator, for the rest of the process. Throws Error when ATen has one in use
-  /// already.
+  /// Makes it ATen's allocator for the rest of the process. Throws Error when ATen has one in
+  /// use already.
   void install();
 
-  /// Makes sure that one region of `bytes` is there. A new one goes to the first stream that has no
-  /// room. From here on growth is counted anew.
+  /// Makes sure that there is one region of `bytes`. A new one goes to the first stream that has no
+  /// room. From here on growths are counted anew.
   void reserve(int64_t bytes);
   PoolUse use() const;
   void reset_peak();
@@ -48,15 +49,15 @@ class AtenPool {
 
  private:
   using Region = std::pair<uintptr_t, int64_t>;
-  /// With room for `bytes`: of those reserved, or a new one.
+  /// A region with room for `bytes`: a spare one, or a new one.
   Region region_for(int64_t bytes);
 
   GpuMemory& memory_;
   mutable std::mutex mutex_;
-  std::vector<Region> spare_;               // reserved, of no stream yet
+  std::vector<Region> spare_;               // reserved, and of no stream yet
   std::map<void*, RegionPool> streams_;     // by stream
   std::unordered_map<void*, void*> owner_;  // block in use -> stream
-  int64_t largest_ = 0;                     // region
+  int64_t largest_ = 0;                     // bytes of the largest region
   int64_t reserved_ = 0, current_ = 0, peak_ = 0, growths_ = 0;
 };
 

@@ -1,3 +1,5 @@
+// The child answers through a pipe. The parent waits for the pipe and not for the process, since a
+// process that a driver holds may never end.
 #include "device/child.h"
 
 #include <fcntl.h>
@@ -24,9 +26,10 @@ namespace tutti {
 
 namespace {
 
-// The first byte of what a child writes.
+// The first byte of what a child writes tells an answer from an exception's words.
 constexpr char kAnswer = '+', kFailure = '-';
 
+/// The child's part. It ends without the destructors and exit handlers of the copied process.
 [[noreturn]] void answer(FunctionRef<std::string()> work, int pipe) {
   std::string text;
   try {
@@ -37,12 +40,12 @@ constexpr char kAnswer = '+', kFailure = '-';
   try {
     write_all(pipe, std::as_bytes(std::span(text)), "a pipe");
   } catch (const Error&) {
-    ::_exit(1);  // nobody reads any more
+    ::_exit(1);  // the parent reads no longer
   }
   ::_exit(0);
 }
 
-/// All that is written until the other end closes; none: the deadline passed first.
+/// Reads all that is written until the other end closes; none if the deadline passes first.
 std::optional<std::string> read_all(int pipe, Clock& clock, Deadline deadline) {
   const Fd waits(::epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{.events = EPOLLIN, .data = {}};
@@ -59,8 +62,8 @@ std::optional<std::string> read_all(int pipe, Clock& clock, Deadline deadline) {
   return std::nullopt;
 }
 
-/// The status of a child that has ended; none: it has not by the deadline. One that a driver holds
-/// in the kernel may not end at all, not even when it is killed: it is left behind.
+/// The status of a child that has ended; none if it has not by the deadline. A child that a driver
+/// holds in the kernel may not end at all, not even when it is killed: then it is left behind.
 std::optional<int> reap(pid_t child, Clock& clock, Deadline deadline) {
   while (true) {
     int status = 0;
@@ -71,6 +74,7 @@ std::optional<int> reap(pid_t child, Clock& clock, Deadline deadline) {
   }
 }
 
+/// How a child without an answer ended, for the message.
 std::string end_of(const std::optional<int>& status) {
   if (!status) return "it did not end";
   if (WIFSIGNALED(*status))
@@ -84,22 +88,27 @@ ChildAnswer in_child(FunctionRef<std::string()> work, double seconds) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("make", "a pipe");
   Fd read_end(ends[0]), write_end(ends[1]);
+
+  // The child would otherwise print what is still in the buffers, too.
   std::fflush(nullptr);
   const pid_t parent = ::getpid(), child = ::fork();
   if (child < 0) throw_errno("start", "a process");
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(1);  // it died before that
+    if (::getppid() != parent) ::_exit(1);  // the parent died before the line above
     die_of_stop_signals();
     answer(work, write_end.get());
   }
+
+  // Closed here, so that the pipe ends when the child does.
   write_end.reset();
-  constexpr auto kGrace = std::chrono::seconds(2);  // to die in
+  constexpr auto kGrace = std::chrono::seconds(2);  // for the child to end in
   SystemClock clock;
   const Deadline deadline =
       clock.after(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)));
   const std::optional<std::string> text = read_all(read_end.get(), clock, deadline);
   if (!text) ::kill(child, SIGKILL);
+
   const std::optional<int> status = reap(child, clock, clock.after(kGrace));
   if (!text) return {ChildAnswer::End::kDied, fmt::format("no answer within {:g} s", seconds)};
   if (text->starts_with(kAnswer)) return {ChildAnswer::End::kAnswered, text->substr(1)};

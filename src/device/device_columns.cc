@@ -1,6 +1,7 @@
-// For the others' parts, a subtree of my columns is folded into the first of them and sent from
-// there. My own parts are finished from the columns themselves: their subtrees come out of the same
-// fold.
+// What is sent and folded in an exchange of columns. For the others' parts each maximal subtree of
+// my columns is folded into the first of them and sent from there, one partial per subtree. My own
+// parts are finished from the columns themselves: fold_order makes the same additions of single
+// columns as of folded subtrees.
 #include "device/device_columns.h"
 
 #include <algorithm>
@@ -21,6 +22,9 @@ DeviceColumns DeviceColumns::gather(const Members& members, const std::vector<st
   for (size_t c = 0; c < parts.size(); ++c)
     if (std::byte* to = place(mine.begin + static_cast<int64_t>(c)); parts[c] != to)
       exchange.own_.push_back({to, parts[c], static_cast<size_t>(bytes)});
+
+  // My columns go to members me + 1, me + 2, ..., so that no member is everyone's first. They are
+  // adjacent in `whole`, so they are one message.
   const int ranks = exchange.ranks();
   for (int k = 1; k < ranks; ++k) {
     const int to = (exchange.me() + k) % ranks, from = (exchange.me() + ranks - k) % ranks;
@@ -41,6 +45,7 @@ DeviceColumns DeviceColumns::scatter(const Members& members, const std::vector<f
   TUTTI_CHECK(static_cast<int64_t>(sums.size()) == mine.size() && parts.size() == sums.size(),
               "{} sums and {} parts of {} columns", sums.size(), parts.size(), mine.size());
   TUTTI_CHECK(floats % columns == 0, "{} floats in {} parts", floats, columns);
+
   const int64_t part = floats / columns;
   const auto sum_of = [&](int64_t column) {
     return sums[static_cast<size_t>(column - mine.begin)];
@@ -49,6 +54,8 @@ DeviceColumns DeviceColumns::scatter(const Members& members, const std::vector<f
     return static_cast<size_t>(of.size() * part) * sizeof(float);
   };
 
+  // What the sum of my parts is made of: my columns one by one, and the others' subtrees as they
+  // arrive. `base` is where the leaf's share of my parts begins.
   struct Leaf {
     Range columns;
     float* base;  // of my first column's part
@@ -64,6 +71,9 @@ DeviceColumns DeviceColumns::scatter(const Members& members, const std::vector<f
       leaves.push_back({tree, free});
       free += mine.size() * part;
     }
+
+    // The share of the receiver's parts in my subtrees. Only subtrees of several columns need
+    // a fold.
     const Range theirs = exchange.columns_of(to);
     for (const Range& tree : subtrees(mine, columns)) {
       PlacedFold fold{sum_of(tree.begin) + theirs.begin * part, {}, {}, theirs.size() * part};
@@ -77,6 +87,8 @@ DeviceColumns DeviceColumns::scatter(const Members& members, const std::vector<f
       if (fold.terms.size() > 1) exchange.before_.push_back(std::move(fold));
     }
   }
+
+  // The tree's order is that of the columns, whoever has them.
   std::sort(leaves.begin(), leaves.end(),
             [](const Leaf& a, const Leaf& b) { return a.columns.begin < b.columns.begin; });
   std::vector<Range> ranges;
@@ -85,7 +97,7 @@ DeviceColumns DeviceColumns::scatter(const Members& members, const std::vector<f
   for (size_t c = 0; c < parts.size(); ++c) {
     const int64_t at = static_cast<int64_t>(c) * part;
     PartFold fold{{reinterpret_cast<float*>(parts[c]), {}, order, part}};
-    // the sum rounds once, from a place that nobody needs any more
+    // A 16-bit part is rounded once, from a float32 sum in a place that nobody needs any more.
     if (precision != Precision::kFloat32) {
       fold.narrow = parts[c];
       fold.out = sums[0] + mine.begin * part + at;
@@ -98,6 +110,7 @@ DeviceColumns DeviceColumns::scatter(const Members& members, const std::vector<f
 
 void DeviceColumns::run(Stream stream) {
   for (const PlacedCopy& own : own_) m_.device.copy(stream, own.to, own.from, own.bytes);
+
   const auto put = [&](const PlacedFold& fold) {
     m_.kernels.fold(stream, fold.out, fold.terms, fold.order, fold.size);
   };

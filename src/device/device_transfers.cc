@@ -1,6 +1,6 @@
 // Sender and receiver walk a transfer in the same order, so messages between two ranks match. An
-// exchange ends on a rank's stream when all that it sends has left: what comes behind may overwrite
-// it.
+// exchange ends on a rank's stream when all that it sends has left: what comes after it on the
+// stream may overwrite the window.
 #include "device/device_transfers.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ constexpr int64_t kFloat = sizeof(float);
 
 size_t bytes_of(Range floats) { return static_cast<size_t>(floats.size() * kFloat); }
 
-/// Where float `at` of the unit lies in the contribution of a rank whose window this is.
+/// The address of float `at` of the unit in the contribution of the rank whose window this is.
 const float* float_at(const SumSource& source, const SumSource::Term& term, int64_t at,
                       const std::byte* window) {
   return reinterpret_cast<const float*>(window + term.offset) + (at - source.to.begin);
@@ -32,6 +32,8 @@ DeviceSum::DeviceSum(const SumTransfer& transfer, int rank, std::byte* window,
     add_up(transfer, rank, window);
     return;
   }
+
+  // Sends are listed by owner, receives and scratch by unit.
   give(transfer, rank, window);
   auto* free = reinterpret_cast<float*>(scratch);
   for (size_t u = 0; u < transfer.units.size(); ++u) {
@@ -39,6 +41,9 @@ DeviceSum::DeviceSum(const SumTransfer& transfer, int rank, std::byte* window,
     TUTTI_CHECK(slice.empty() || static_cast<int>(levels.at(u).size()) == transfer.levels,
                 "{} levels for a stack of {}", levels.at(u).size(), transfer.levels);
     const std::vector<Part> parts = take(transfer.units[u], rank, slice, window, free);
+
+    // A source may cover only a part of my slice (another user of a shared parameter). Between two
+    // borders the sources are the same, so each such piece is a fold of its own.
     std::set<int64_t> borders{slice.begin, slice.end};
     for (const Part& part : parts)
       if (!part.floats.empty()) borders.insert({part.floats.begin, part.floats.end});
@@ -47,8 +52,8 @@ DeviceSum::DeviceSum(const SumTransfer& transfer, int rank, std::byte* window,
   }
 }
 
-/// Without an order: what this rank has for a unit is added up in its first term; the group does
-/// the rest.
+/// A sum without an order: what this rank has for a unit is added up in its first term, and the
+/// group does the rest.
 void DeviceSum::add_up(const SumTransfer& transfer, int rank, std::byte* window) {
   for (const UnitSum& unit : transfer.units) {
     std::vector<float*> firsts;  // by source
@@ -64,6 +69,8 @@ void DeviceSum::add_up(const SumTransfer& transfer, int rank, std::byte* window)
         }
       }
     }
+
+    // The first source is the unit itself; further ones are added where they belong in it.
     TUTTI_CHECK(std::find(firsts.begin(), firsts.end(), nullptr) == firsts.end(),
                 "rank {} has nothing to add to a sum without an order", rank);
     for (size_t s = 1; s < firsts.size(); ++s) {
@@ -74,7 +81,8 @@ void DeviceSum::add_up(const SumTransfer& transfer, int rank, std::byte* window)
   }
 }
 
-/// Everybody begins with another owner, so that no rank is everyone's first.
+/// Lists what is sent to each owner. Every rank begins with another owner, so that no rank is
+/// everyone's first.
 void DeviceSum::give(const SumTransfer& transfer, int rank, const std::byte* window) {
   const size_t members = transfer.ranks.size(), me = member_of(transfer, rank);
   for (size_t k = 1; k < members; ++k) {
@@ -90,6 +98,8 @@ void DeviceSum::give(const SumTransfer& transfer, int rank, const std::byte* win
   }
 }
 
+/// Where the terms of my slice are: my own in the window, the others' in scratch, where they
+/// arrive. Positions in a level count the sources one after the other.
 std::vector<DeviceSum::Part> DeviceSum::take(const UnitSum& unit, int rank, Range slice,
                                              const std::byte* window, float*& scratch) {
   int64_t position = 0;
@@ -97,6 +107,7 @@ std::vector<DeviceSum::Part> DeviceSum::take(const UnitSum& unit, int rank, Rang
   for (const SumSource& source : unit.sources) {
     Part& part = parts.emplace_back(Part{overlap(slice, source.to), position, {}});
     position += part.floats.size();
+
     for (const SumSource::Term& term : source.terms) {
       if (part.floats.empty()) continue;
       if (term.rank == rank) {
@@ -111,6 +122,8 @@ std::vector<DeviceSum::Part> DeviceSum::take(const UnitSum& unit, int rank, Rang
   return parts;
 }
 
+/// Lists the folds of one piece. Only the last round's sum in level 0 joins the sources; on the
+/// levels in between each source keeps a place of its own.
 void DeviceSum::add(const SumTransfer& transfer, const std::vector<Part>& parts, Range piece,
                     const std::vector<float*>& levels) {
   std::vector<const Part*> adding;
@@ -126,7 +139,8 @@ void DeviceSum::add(const SumTransfer& transfer, const std::vector<Part>& parts,
   }
 }
 
-/// The sources' sums, added from left to right, to the level's part of the first.
+/// One fold: the sources' sums, added from left to right, into the level's part of the first
+/// source. A negative term -1 - l is what level l holds.
 void DeviceSum::add(const LevelSum& sum, const std::vector<const Part*>& parts, Range piece,
                     const std::vector<float*>& levels) {
   const auto at_level = [&](int level, const Part& part) {
@@ -134,16 +148,19 @@ void DeviceSum::add(const LevelSum& sum, const std::vector<const Part*>& parts, 
            (piece.begin - part.floats.begin);
   };
   PlacedFold fold{at_level(sum.level, *parts.at(0)), {}, {}, piece.size()};
+
   for (const Part* part : parts)
     for (int term : sum.terms)
       fold.terms.push_back(term < 0 ? at_level(-1 - term, *part)
                                     : part->terms.at(static_cast<size_t>(term)) +
                                           (piece.begin - part->floats.begin));
+
+  // The order of one source's terms is repeated for each source; then the sources are joined.
   std::vector<FoldStep> order;
   for (const auto& [left, right] : sum.order) order.push_back({left, right});
   fold.order = fold_order_of_groups(order, static_cast<int>(sum.terms.size()),
                                     static_cast<int>(parts.size()));
-  if (fold.terms.size() == 1 && fold.terms[0] == fold.out) return;  // it is where it should be
+  if (fold.terms.size() == 1 && fold.terms[0] == fold.out) return;  // it is in its place
   folds_.push_back(std::move(fold));
 }
 
@@ -155,6 +172,7 @@ void DeviceSum::run(Stream stream) {
     if (group_ != nullptr) group_->sum(stream, whole.values, whole.size);
 }
 
+/// What take() hands out: the others' terms, each aligned.
 int64_t DeviceSum::scratch_bytes(const SumTransfer& transfer, int rank) {
   int64_t floats = 0;
   for (const UnitSum& unit : transfer.units) {
@@ -177,6 +195,7 @@ DeviceCopies::DeviceCopies(const CopyTransfer& transfer, int rank, std::byte* wi
       sends_.push_back({copy.to, window + copy.offset, bytes});
       continue;
     }
+
     std::byte* to = memory(copy.buffer) + copy.at;
     if (copy.from != rank) {
       receives_.push_back({copy.from, to, bytes});

@@ -1,3 +1,6 @@
+// Finds and opens the GPU library, and says what is missing in words that a user can act on. The
+// command links against nothing of CUDA: each question that could fail is asked only when a job may
+// need the answer.
 #include "device/library.h"
 
 #include <dlfcn.h>
@@ -20,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLibrary = "libtutti_cuda.so";
-constexpr const char* kDriverVersion = "/proc/driver/nvidia/version";  // there in containers, too
+constexpr const char* kDriverVersion = "/proc/driver/nvidia/version";  // also in containers
 
 bool exists(const fs::path& path) {
   std::error_code none;
@@ -32,6 +35,7 @@ std::string open_fault() {
   return text != nullptr ? text : "the system does not say why";
 }
 
+/// TUTTI_CUDA_LIBRARY first, then an installation's lib folder, then the build's.
 std::string library_path() {
   if (const char* given = std::getenv("TUTTI_CUDA_LIBRARY"); given != nullptr && *given != 0)
     return given;
@@ -45,8 +49,8 @@ std::string library_path() {
       fmt::join(places, " and ")));
 }
 
-/// Before any question about CUDA: ATen looks for its CUDA part once. Beside libtorch_cpu first, so
-/// that both are of one version.
+/// To be called before any question about CUDA, since ATen looks for its CUDA part only once. The
+/// file next to libtorch_cpu comes first, so that both are of one version.
 void open_torch_cuda() {
   const std::string name = "libtorch_cuda.so", beside = torch_folder() + "/" + name;
   if (::dlopen((exists(beside) ? beside : name).c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
@@ -55,7 +59,7 @@ void open_torch_cuda() {
       open_fault(), TORCH_VERSION));
 }
 
-/// Why there is no driver.
+/// Why there is no driver: a container may have been started without its host's GPUs.
 std::string no_driver() {
   if (exists(kDriverVersion))
     return "this container is not given its host's GPUs (no /dev/nvidiactl); start it with --gpus "
@@ -63,6 +67,7 @@ std::string no_driver() {
   return "this host has no NVIDIA driver (no /dev/nvidiactl); run on a GPU host";
 }
 
+/// The devices as text, for the pipe between child and parent.
 std::string to_text(const std::vector<DeviceInfo>& devices) {
   auto list = nlohmann::json::array();
   for (const DeviceInfo& d : devices) {
@@ -79,6 +84,7 @@ std::string to_text(const std::vector<DeviceInfo>& devices) {
   return list.dump();
 }
 
+/// The inverse of to_text. A missing field throws: both ends are the same program.
 std::vector<DeviceInfo> from_text(const std::string& text) {
   std::vector<DeviceInfo> devices;
   for (const auto& d : nlohmann::json::parse(text)) {
@@ -91,6 +97,7 @@ std::vector<DeviceInfo> from_text(const std::string& text) {
     info.multiprocessors = d.at("multiprocessors");
     info.total_bytes = d.at("total");
     info.free_bytes = d.at("free");
+
     info.driver = d.at("driver");
     info.runtime = d.at("runtime");
     info.cudnn = d.at("cudnn");
@@ -107,6 +114,7 @@ bool has_gpu_driver() { return exists("/dev/nvidiactl") || exists("/dev/dxg"); }
 bool expects_gpu() { return has_gpu_driver() || exists(kDriverVersion); }
 
 std::string torch_folder() {
+  // Not loaded, only asked for: the process runs on it already.
   void* torch = ::dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
   link_map* map = nullptr;
   if (torch == nullptr || ::dlinfo(torch, RTLD_DI_LINKMAP, &map) != 0) return {};
@@ -122,6 +130,9 @@ const DeviceLibrary& open_device_library(const std::string& path) {
         "Tutti's GPU library {} cannot be opened ({}); `./tutti build --cuda` builds it", path,
         open_fault()));
   }
+
+  // The symbol and the version are checked before anything is called through the table, whose
+  // layout depends on them.
   const auto get =
       reinterpret_cast<const DeviceLibrary* (*)()>(::dlsym(handle, "tutti_device_library"));
   const DeviceLibrary* library = get != nullptr ? get() : nullptr;
@@ -132,6 +143,7 @@ const DeviceLibrary& open_device_library(const std::string& path) {
         "builds it",
         path));
   }
+
   if (const int version = library->version; version != DeviceLibrary::kVersion) {
     ::dlclose(handle);
     throw Error(fmt::format(
@@ -144,6 +156,8 @@ const DeviceLibrary& open_device_library(const std::string& path) {
 
 const DeviceLibrary& device_library() {
   static const DeviceLibrary& library = []() -> const DeviceLibrary& {
+    // Our library is looked for first: its absence is the likelier fault, and opening LibTorch's
+    // takes longer.
     const std::string path = library_path();
     open_torch_cuda();
     return open_device_library(path);
@@ -153,6 +167,7 @@ const DeviceLibrary& device_library() {
 
 DeviceProbe probe_devices(double seconds) {
   if (!has_gpu_driver()) return {{}, no_driver()};
+
   const ChildAnswer answer = in_child([] { return to_text(device_library().devices()); }, seconds);
   if (answer.end == ChildAnswer::End::kThrew) return {{}, answer.text};
   if (!answer.ok()) {
@@ -160,14 +175,16 @@ DeviceProbe probe_devices(double seconds) {
             fmt::format("the NVIDIA driver could not be asked: {}; see `nvidia-smi` and `dmesg`",
                         answer.text)};
   }
+
+  // A throw is the library's own message; anything else is the driver's doing.
   DeviceProbe probe{from_text(answer.text), ""};
   if (probe.devices.empty())
     probe.reason = "the NVIDIA driver shows no GPU; see `nvidia-smi` and CUDA_VISIBLE_DEVICES";
   return probe;
 }
 
-// As TUTTI_CUDA_ARCHITECTURES of cmake/cuda.cmake: code for 8.0 runs on all 8.x, for 9.0a on 9.0
-// alone, for 10.0 on all 10.x.
+// The same as TUTTI_CUDA_ARCHITECTURES in cmake/cuda.cmake: code for 8.0 runs on all 8.x, for 9.0a
+// only on 9.0, for 10.0 on all 10.x.
 std::string why_unsuited(const DeviceInfo& device) {
   const bool runs =
       device.major == 8 || (device.major == 9 && device.minor == 0) || device.major == 10;
@@ -185,6 +202,8 @@ void add_gpus(Machine& machine, const std::string& device) {
   machine.no_gpu = probe.reason;
   machine.gpus.clear();
   for (const DeviceInfo& info : probe.devices) {
+    // One unsuited GPU makes all unusable, since ranks are spread over all that are visible; the
+    // message says how to hide it.
     if (const std::string fault = why_unsuited(info); !fault.empty()) {
       machine.gpus.clear();
       machine.no_gpu = fault;

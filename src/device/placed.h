@@ -1,5 +1,5 @@
-// Pieces of a transfer whose addresses are known: what device/device_columns.h and
-// device/device_transfers.h make in their constructors and put on a stream on every run.
+// Parts of a transfer whose addresses are known. device/device_columns.h and
+// device/device_transfers.h make them in their constructors and put them on a stream at every run.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-/// StateKernels::fold's.
+/// The arguments of StateKernels::fold.
 struct PlacedFold {
   float* out;
   std::vector<const float*> terms;
@@ -18,7 +18,7 @@ struct PlacedFold {
   int64_t size;
 };
 
-/// Inside of one device.
+/// A copy within one device.
 struct PlacedCopy {
   std::byte* to;
   const std::byte* from;

@@ -1,11 +1,11 @@
-// What happens to a model's state on a device beside forward and backward: sums of gradients,
-// norms, the commit of a step and the optimizers' updates. A table of functions that put their work
-// on a stream; every pointer is the device's memory unless it is said to be the host's. What a
-// step's work depends on lies in the device's memory, so that a step can be captured once and
-// launched again.
+// What happens to a model's state on a device besides forward and backward: sums of gradients,
+// norms, the commit of a step and the optimizers' updates. It is a table of functions that put
+// their work on a stream. Every pointer is to the device's memory unless it is said to be the
+// host's. What a step's work depends on is stored in the device's memory, so that a step can be
+// captured once and launched again.
 //
-//   StepInputs   what the host decides before a step: copied to the device ahead of it
-//   StepOutcome  what the step found: written by commit(), read by update(), copied back behind it
+//   StepInputs   what the host decides before a step; it is copied to the device ahead of the step
+//   StepOutcome  what the step found: written by commit(), read by update(), copied back afterwards
 #pragma once
 
 #include <cstdint>
@@ -18,39 +18,42 @@
 
 namespace tutti {
 
-/// Of activations and of the weights that matmuls read.
+/// The type of activations, and of the weights that matmuls read.
 enum class Precision : int32_t { kFloat32, kBfloat16, kFloat16 };
 
 enum class UpdateKind : int32_t { kSgd, kAdagrad, kRmsprop, kAdam, kAdamw, kLion, kLamb };
 
-/// What the elements of a parameter have in common in one step. Made by the host for every step
-/// (engine/updater.h).
+/// What the elements of a parameter have in common in one step. The host makes it for every
+/// step (engine/updater.h).
 struct RuleScalars {
   enum Role : int32_t { kTrained, kFrozen, kMeanBuffer, kSumBuffer };
   Role role = kTrained;
   Momentum momentum = Momentum::kNone;  ///< sgd
-  PlainScalars plain{};                 ///< gradient.scale is StepOutcome's, not this one
-  /// likewise; lamb: step_size is lr, still without its trust ratio
+  PlainScalars plain{};                 ///< its gradient.scale is not read: StepOutcome has it
+  /// its gradient.scale is not read either; lamb: step_size is lr, without its trust ratio
   MomentScalars moments{};
   float proposals = 1;  ///< kMeanBuffer: what the sum is divided by
 };
 
-/// a cut by value stands in the rules' gradient.limit
+/// How gradients are clipped: by the norm of all, or by each unit's own. Clipping by value is in
+/// the rules' gradient.limit.
 enum class ClipBy : int32_t { kNone, kNorm, kUnit };
 
 struct StepInputs {
   StepKeys keys;
-  double loss_scale[2] = {1, 0};  ///< the gradient of (loss sum, count); not 1 in float16 alone
+  double loss_scale[2] = {1, 0};  ///< the gradient of (loss sum, count); 1 except in float16
   double clip = 0;                ///< 0: off
   double stop = 0;                ///< 1: this rank was asked to stop; copied into its votes
   ClipBy clip_by = ClipBy::kNone;
   int32_t reserved = 0;
 };
 
-/// The layout of the votes' array of doubles, equal on all ranks: chunks' sums of squares, unit by
-/// unit; then the loss's sum and its count of every (lane, micro-batch); then whether a rank was
-/// asked to stop. A rank fills in what is its own and zero elsewhere; the sum over ranks is then
-/// exact whatever its order.
+/// The layout of the array of doubles that the ranks sum for the vote, equal on all ranks: the
+/// chunks' sums of squares, unit by unit; then the loss's sum of every (lane, micro-batch); then
+/// its count of targets likewise; then how many ranks were asked to stop. A rank fills in the
+/// places that are its own and leaves zero elsewhere. So a place has one term that is not zero, or
+/// small whole numbers, and the sum over ranks is exact whatever its order. (On the host the vote
+/// is a small all-gather of records instead: engine/vote.h.)
 struct VoteLayout {
   int32_t units = 0;
   int32_t micro_batches = 0;             ///< of all lanes
@@ -64,17 +67,17 @@ struct VoteLayout {
 
 struct StepOutcome {
   double loss = 0, targets = 0;  ///< sums over all micro-batches, in their order
-  /// of the gradient as it was summed: with the loss scale in it, not divided
+  /// of the gradient as it was summed: with the loss scale in it, and not divided
   double squares = 0;
-  double stop = 0;     ///< > 0: a rank was asked to
+  double stop = 0;     ///< > 0: a rank was asked to stop
   int32_t finite = 0;  ///< 0: nothing of this step was written
   int32_t reserved = 0;
-  // Behind it: float gradient_scale[units], what every gradient of a unit is multiplied by.
+  // It is followed by float gradient_scale[units], which every gradient of a unit is multiplied by.
 };
 
 /// A chunk of a parameter: norms are summed and updates run chunk by chunk.
 struct StateChunk {
-  /// floats from the unit's start (update) or from the given array's (squares)
+  /// floats from the start of the unit (update) or of the given array (squares)
   int64_t at = 0;
   int32_t size = 0;       ///< 1 to kChunk
   int32_t rule = 0;       ///< update: index into the rules
@@ -89,7 +92,7 @@ struct UpdateArguments {
   float* parameters = nullptr;       ///< the unit's
   const float* gradients = nullptr;  ///< the unit's, reduced
   float* slots[2] = {};              ///< the unit's; null where the optimizer has none
-  /// the unit's copy in the matmuls' precision, written along; null in float32
+  /// the unit's low copy, in the matmuls' precision, which is written along; null in float32
   void* low = nullptr;
   Precision precision = Precision::kFloat32;
   const StateChunk* chunks = nullptr;
@@ -105,22 +108,24 @@ struct UpdateArguments {
 };
 
 struct StateKernels {
-  /// As comm/fold.h: bits included. terms and order are the host's, read before it returns.
+  /// The same as fold of comm/fold.h, bits included. terms and order are the host's, and are read
+  /// before it returns.
   void (*fold)(Stream stream, float* out, std::span<const float* const> terms,
                std::span<const FoldStep> order, int64_t n);
   void (*add_into)(Stream stream, float* a, const float* b, int64_t n);
   /// votes[chunk.place] = the sum of squares of the chunk in double, in one fixed order.
   void (*chunk_squares)(Stream stream, const float* x, const StateChunk* chunks, int64_t count,
                         double* votes);
-  /// The commit: sums the votes of all ranks in their order and decides clip factors;
-  /// outcome->finite is 0 where a sum is not finite. `layout.unit_chunks` is the device's.
+  /// The commit: adds up the votes, which the ranks have summed, in their order, and decides
+  /// the clip factors. outcome->finite is 0 where a sum is not finite. `layout.unit_chunks` is
+  /// the device's.
   ///   divisor = targets (1 if none); norm = sqrt(squares) / divisor / loss_scale
-  ///   gradient_scale = clip factor / divisor / loss_scale, in double, rounded once; kUnit: by the
-  ///   unit's own squares
+  ///   gradient_scale = clip factor / divisor / loss_scale, in double, rounded once;
+  ///   with kUnit the clip factor is that of the unit's own squares
   void (*commit)(Stream stream, const double* votes, const VoteLayout& layout,
                  const StepInputs* inputs, StepOutcome* outcome);
-  /// The unit's parameters, slots and low copy; nothing where outcome->finite is 0. Element by
-  /// element the operations of optim/update_kernels.h.
+  /// Updates the unit's parameters, slots and low copy; does nothing where outcome->finite is 0.
+  /// Element by element these are the operations of optim/update_kernels.h.
   void (*update)(Stream stream, const UpdateArguments& arguments);
   /// to[i] = from[i] in `precision`.
   void (*cast)(Stream stream, const float* from, void* to, int64_t n, Precision precision);

@@ -1,3 +1,6 @@
+// A slot is known by its buffers: a Load that names buffers of an earlier one fills the
+// same slot. Buffers that are lent have no memory of the rank; the loader's tensors stand
+// there after each Load.
 #include "engine/data_slots.h"
 
 #include "model/core/device_tensor.h"
@@ -9,6 +12,8 @@ DataSlots::DataSlots(const Model& model, const Program& program,
     : program_(program) {
   for (const Instruction& i : program.queues[0].instructions) {
     if (i.op != Op::kLoad || slot_of_.contains(buffer_of(i, OperandRole::kData))) continue;
+
+    // The first Load into these buffers makes their slot.
     std::vector<at::Tensor>& tensors = slots_.emplace_back();
     const auto buffers = operands_of(i, OperandRole::kData);
     for (size_t d = 0; d < model.data.size(); ++d) {

@@ -1,5 +1,6 @@
-// The data of micro-batches in flight, where a program has it: a Load fills the data buffers of a
-// slot, the segments of its micro-batch read them.
+// The data of micro-batches in flight, for programs that have it. A Load fills the data buffers
+// of a slot, and the segments of its micro-batch read them; a slot is used again once its
+// micro-batch is done.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,17 +17,18 @@ namespace tutti {
 
 class DataSlots {
  public:
-  /// `memory`: where a buffer of the program lies, on the device `on`.
+  /// `memory` says where a buffer of the program is, on the device `on`.
   DataSlots(const Model& model, const Program& program,
             const std::function<std::byte*(int buffer)>& memory, at::Device on);
 
-  /// Model::data in the slot that the Load fills; empty where the slot's memory is lent.
+  /// The tensors of Model::data in the slot that the Load fills; empty where the
+  /// slot's memory is lent.
   const std::vector<at::Tensor>& filled_by(const Instruction& load) const;
-  /// The slot that the Load fills is this memory until the next Load.
+  /// Until the next Load, the slot that this Load fills is this memory.
   void lend(const Instruction& load, const std::vector<at::Tensor>& tensors);
-  /// ... in the slot that the instruction's segment reads; none where it reads no data.
+  /// The tensors in the slot that the instruction's segment reads; none where it reads no data.
   std::span<const at::Tensor> read_by(const Instruction& instruction) const;
-  /// ... in the slot that is filled first.
+  /// The tensors in the slot that is filled first.
   const std::vector<at::Tensor>& first() const { return slots_.at(0); }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/error.h"
 #include "engine/device/device_backend.h"
 
 namespace tutti {
@@ -35,6 +36,10 @@ Engine::Engine(const EngineParts& parts, const RankDevice* device)
 }
 
 Engine::~Engine() = default;
+
+StepVerdict Backend::finish(const StepRequest&, const Decision&) {
+  throw Error("a step that was cut in its middle cannot be finished on a device yet");
+}
 
 void Engine::compute(Which which, const Instruction& i, const Turn& turn) {
   if (which == Which::kEvaluation) return evaluate(i);

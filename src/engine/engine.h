@@ -23,6 +23,12 @@ class Engine final : public Placement {
   /// The plan once, over all ranks. Throws CommError when a peer is lost. After a step that was not
   /// finite the host's cores can run no further one, but for search().
   StepVerdict run(const StepRequest& request);
+  /// How the last step was decided, and the rest of one that was left with a CommError, as of
+  /// Backend.
+  Decision decided() const { return backend_->decided(); }
+  StepVerdict finish(const StepRequest& request, const Decision& decision) {
+    return backend_->finish(request, decision);
+  }
   /// Runs the last step, which was not finite, once more on micro-batches from `loader`: the first
   /// place on this rank that is not. Collective.
   NonFinitePlace search(const StepRequest& request, Loader& loader);

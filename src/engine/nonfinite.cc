@@ -1,3 +1,5 @@
+// Every rank reports the first place that it found. All ranks get all reports and pick the same
+// one, so the message is the same everywhere.
 #include "engine/nonfinite.h"
 
 #include <fmt/format.h>
@@ -6,8 +8,8 @@
 
 namespace tutti {
 
-// Where a model is cut, several ranks see the same micro-batch: forward goes in the order of
-// blocks, backward in the opposite one.
+// If a model is cut, several ranks see the same micro-batch: forward goes in the order of the
+// blocks, and backward in the opposite one.
 bool computed_before(const NonFinitePlace& a, const NonFinitePlace& b) {
   const auto order = [](const NonFinitePlace& place) {
     return std::tuple(place.lane, place.micro, place.gradient,
@@ -21,7 +23,8 @@ std::string describe_nonfinite(const std::vector<NonFinitePlace>& places, int64_
   const NonFinitePlace* first = nullptr;
   for (const NonFinitePlace& place : places)
     if (place.lane >= 0 && (first == nullptr || computed_before(place, *first))) first = &place;
-  if (first == nullptr)  // every lane alone is finite: their sum overflowed
+  if (first == nullptr)
+    // Every lane alone is finite, so their sum overflowed.
     return fmt::format(
         "step {}: the sum of the gradients over all lanes is not finite; lower train.lr or set "
         "train.clip",

@@ -1,3 +1,5 @@
+// The columns of an output go to the first tensor rank one by one, a message each, and are joined
+// there along the last dim.
 #include "engine/output.h"
 
 #include <ATen/ops/cat.h>
@@ -20,6 +22,7 @@ MoveOutput move_by_transport(const EngineParts& parts, const Station& station) {
   return [&p = parts, &station, turns = uint64_t{0}](
              const std::vector<OutputMessage>& sends,
              const std::vector<OutputMessage>& receives) mutable {
+    // All ranks count evaluations alike, so messages of one never match those of another.
     const uint64_t turn = turns++;
     const auto rank = [&](int tensor) { return station.rank_beside(tensor); };
     const auto tag = [&](int column) {
@@ -54,15 +57,18 @@ void OutputParts::add(int column, const at::Tensor& part) {
 }
 
 at::Tensor OutputParts::whole() {
+  // An output that is not sliced is made by column 0, where it is whole.
   if (!model_.output_sliced) return parts_.contains(0) ? parts_.at(0) : at::Tensor();
   bring();
   if (station_.at().tensor != 0) return {};
+
   std::vector<at::Tensor> all;
   for (const auto& [column, part] : parts_) all.push_back(part);
   return at::cat(all, -1);
 }
 
-/// All tensor ranks' parts to the first of them.
+/// Brings the parts of all tensor ranks to the first of them. All columns have
+/// parts of equal shape.
 void OutputParts::bring() {
   std::vector<OutputMessage> sends, receives;
   const int tensor = station_.at().tensor;

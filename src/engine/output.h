@@ -1,4 +1,5 @@
-// What evaluation reads of a forward: Model::output, whose columns may lie on several tensor ranks.
+// What evaluation reads of a forward: Model::output, whose columns may be spread over
+// several tensor ranks.
 #pragma once
 
 #include <functional>
@@ -11,18 +12,18 @@
 
 namespace tutti {
 
-/// A column's part between the first tensor rank and the one that has it.
+/// A column's part on its way between the first tensor rank and the one that has it.
 struct OutputMessage {
-  int peer;  ///< the other's tensor coordinate
+  int peer;  ///< tensor coordinate of the other rank
   int column;
   at::Tensor part;
 };
-/// Collective over the tensor ranks of the last stage.
+/// Moves parts between ranks. Collective over the tensor ranks of the last stage.
 using MoveOutput = std::function<void(const std::vector<OutputMessage>& sends,
                                       const std::vector<OutputMessage>& receives)>;
-/// Over the transport; all is there when it returns. Parts and station must outlive it.
+/// Over the transport: everything has arrived when it returns. Parts and station must outlive it.
 MoveOutput move_by_transport(const EngineParts& parts, const Station& station);
-/// On the stream, over the tensor axis's group; null: one tensor rank.
+/// On the stream, over the group of the tensor axis; null means that there is one tensor rank.
 MoveOutput move_on_stream(DeviceGroup* columns, Stream stream);
 
 class OutputParts {
@@ -31,12 +32,12 @@ class OutputParts {
   OutputParts(const Model& model, const Station& station, MoveOutput move)
       : model_(model), station_(station), move_(std::move(move)) {}
 
-  /// For a new forward.
+  /// To be called before a new forward.
   void clear() { parts_.clear(); }
-  /// A column's part; nothing where it is undefined.
+  /// Adds the part of a column; an undefined one is left out.
   void add(int column, const at::Tensor& part);
-  /// All of it, where columns have parts of it on the first tensor rank alone; undefined elsewhere.
-  /// Collective over the tensor ranks of the last stage.
+  /// All of the output, on the first tensor rank alone where columns have parts of it; undefined
+  /// elsewhere. Collective over the tensor ranks of the last stage.
   at::Tensor whole();
 
  private:

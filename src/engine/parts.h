@@ -1,4 +1,4 @@
-// What an engine shares with its trainer, which outlives it.
+// What an engine uses of its trainer. All of it belongs to the trainer, which outlives the engine.
 #pragma once
 
 #include "data/load/loader.h"
@@ -29,8 +29,8 @@ struct EngineParts {
   const Program& program(Which which = Which::kSteps) const {
     return plan_of(which).programs[context.rank];
   }
-  /// Where float 0 of a unit's gradient would be, from the buffer of this rank that holds it or a
-  /// slice of it.
+  /// Where float 0 of a unit's gradient would be, by the buffer of this rank that holds it or a
+  /// slice of it: offsets into it are then those of the unit.
   const float* gradient(int buffer) const {
     return memory.floats(buffer) - program().buffers[buffer].range.begin;
   }

@@ -1,7 +1,7 @@
-// The memory of a rank's programs: every buffer that it names, and nothing else. Those that other
-// ranks read are in the rank's window, if its transport has one; the rest in arenas by kind. All of
-// it outlives the transport: what is state in it can be read, and moved to another plan's memory,
-// when the connections are gone.
+// The memory of a rank's programs: every buffer that they name, and nothing else. Buffers that
+// other ranks read are in the rank's window, if its transport has one, and the rest in arenas by
+// kind. All of it outlives the transport: the state in it can be read, and moved to the memory of
+// another plan, when the connections are gone.
 #pragma once
 
 #include <functional>
@@ -20,15 +20,15 @@ namespace tutti {
 /// One of the two programs of a rank.
 enum class Which : uint8_t { kSteps, kEvaluation };
 
-/// Bytes that ATen will take itself inside of the program's segments: by the plan's account, but
-/// not ProgramMemory's.
+/// Bytes that ATen allocates inside the program's segments. The plan accounts for them, but they
+/// get no memory of ProgramMemory.
 int64_t aten_bytes(const Model& model, const Program& program);
 
 class ProgramMemory {
  public:
   /// `window`: the transport's, which is kept; null: it has none. `forward`: a program of
   /// evaluation, which shares buffers of `program`. What ATen allocates itself inside of segments
-  /// gets no memory here. All arguments must outlive it. With a `device` all is its memory.
+  /// gets no memory here. The accounts and the device must outlive it. With a `device` all is its memory.
   /// Offloaded buffers are in a file in `tier_folder`, with a device in pinned memory of the host.
   ProgramMemory(const Model& model, const Program& program, const Program& forward,
                 std::shared_ptr<Window> window, const std::string& tier_folder, Accounts& accounts,
@@ -42,14 +42,14 @@ class ProgramMemory {
   }
   std::byte* of(int buffer) const { return memory_[buffer]; }  ///< of the steps' program
   float* floats(int buffer) const { return reinterpret_cast<float*>(memory_[buffer]); }
-  /// What the transfers' offsets count from.
+  /// The memory that the offsets of transfers count from.
   std::span<std::byte> window() const { return window_; }
-  /// The same, for another transport; null: there was none.
+  /// The same, to be shown by another transport; null: there was none.
   const std::shared_ptr<Window>& held_window() const { return held_; }
-  /// Between an offloaded buffer in the file and another one's memory.
+  /// Copies between an offloaded buffer in the file and the memory of another buffer.
   void fetch(const std::byte* offloaded, std::span<std::byte> into) const;
   void evict(std::byte* offloaded, std::span<const std::byte> from) const;
-  /// Lets memory go in which offloaded values were looked at.
+  /// Lets go of the memory that looking at offloaded values has taken.
   void forget_tier() const;
 
  private:
@@ -57,12 +57,14 @@ class ProgramMemory {
 
   Device* const device_;
   const std::shared_ptr<Window> held_;
-  Accounts uncounted_;  // of the window, which counts as what it holds
+  Accounts& accounts_;
+  Accounts uncounted_;                 // of the window, which counts as what it holds
+  std::vector<int64_t> window_bytes_;  // by kind: what is in the window
   std::vector<std::unique_ptr<Arena>> arenas_;
   std::span<std::byte> window_;
-  // null: nothing is offloaded, or beside a device
+  // null: nothing is offloaded, or there is a device
   std::unique_ptr<FileTier> tier_;
-  std::span<std::byte> pinned_;  // the tier beside a device
+  std::span<std::byte> pinned_;  // the tier, if there is a device
   // by buffer; offloaded ones are in the tier, mapped or pinned
   std::vector<std::byte*> memory_, forward_memory_;
 };

@@ -1,3 +1,5 @@
+// Questions that both backends have about instructions, answered from the plan and
+// the shape of the model.
 #include "engine/station.h"
 
 #include <fmt/format.h>
@@ -12,12 +14,14 @@ namespace tutti {
 Station::Station(const Model& model, const ModelShape& shape, const Plan& plan, const Plan& forward,
                  int rank)
     : model_(model), shape_(shape), plan_(plan), rank_(rank) {
+  // Evaluation gathers slices of parameters (ZeRO-3): then nobody can compute a lane alone.
   for (const Queue& queue : forward.programs[rank].queues)
     for (const Instruction& i : queue.instructions)
       gathers_ = gathers_ || (i.op == Op::kGather && members_of(forward, i).size() > 1);
 }
 
 bool Station::counts_loss(const Instruction& forward) const {
+  // Of all columns the first one counts, and a forward that is recomputed counts once.
   return !forward.again && shape_.blocks[forward.block].column == 0 && is_end(forward);
 }
 
@@ -44,11 +48,14 @@ int64_t Station::exchanged_bytes(const Instruction& exchange) const {
 }
 
 int64_t Station::scattered_element_bytes(const Instruction& exchange) const {
+  // Values are scattered in the type that the segment reads, gradients of inputs in
+  // that of the output.
   const OutputShape& out = output_of(exchange);
   return exchange.part != Part::kInput ? out.read_element_bytes : out.element_bytes;
 }
 
 int64_t Station::output_width() const {
+  // The first border of that name: columns have outputs of equal width.
   if (model_.task == Task::kLoss) return 0;
   for (const Block& block : model_.blocks)
     for (const auto& segment : block.segments)

@@ -1,8 +1,10 @@
 // The values of a model on one rank: what it holds of every unit's parameters and optimizer slots,
-// in flat memory of the host or of a device.
+// in flat memory of the host or of a device. A unit is what FSDP calls a flat parameter: all
+// parameters of one block, one after the other.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,26 +17,29 @@
 
 namespace tutti {
 
-/// Where units' values are, whoever holds them: what an update needs of them.
+/// Where the values of units are, whoever holds them: what an update needs to know of them.
 class UnitValues {
  public:
   virtual ~UnitValues() = default;
-  /// At `offset` floats from the unit's start.
+  /// The parameters from `offset` floats after the start of the unit on; slots()
+  /// likewise, for each slot.
   virtual float* parameters(int unit, int64_t offset) const = 0;
   virtual std::vector<float*> slots(int unit, int64_t offset) const = 0;
 };
 
-/// Floats of a unit, counted from its start; empty: nothing. `moments` is what this rank updates.
+/// Floats of a unit that a rank holds, counted from the start of the unit; empty: none. `moments`
+/// is what this rank updates.
 struct Held {
   Range parameters, moments;
   bool operator==(const Held&) const = default;
 };
-/// By unit, as the plan says.
+/// What a rank holds of each unit, as the plan says.
 std::vector<Held> held_by(const Plan& plan, int rank);
-/// Everything.
+/// What a rank holds that holds everything.
 std::vector<Held> all_held(const ModelShape& shape);
 
-/// Where the values of a unit are: the first float held. What is given no place gets one.
+/// Where the values of a unit are: the address of the first float held. What is
+/// given no place gets one.
 struct UnitMemory {
   float* parameters = nullptr;
   std::vector<float*> slots;  ///< by slot
@@ -42,36 +47,42 @@ struct UnitMemory {
 
 class Units final : public UnitValues {
  public:
-  /// Initialises the held parameters by (seed, name); slots start at zero. `memory` is by unit, or
-  /// empty; it stays the caller's and is on the `device` where there is one (which must outlive
-  /// this); then the host keeps a mirror of all pieces.
+  /// Initialises the held parameters by (seed, name), and slots with zeros; without a seed values
+  /// are about to come from elsewhere. `memory` is by unit, or empty; it stays the caller's and is
+  /// on the `device` where there is one (which must outlive this); then the host keeps a mirror of
+  /// all pieces.
   Units(const Model& model, const ModelShape& shape, std::vector<Held> held,
-        std::vector<std::string> slots, uint64_t seed, std::vector<UnitMemory> memory,
-        Accounts& accounts, Device* device = nullptr);
+        std::vector<std::string> slots, std::optional<uint64_t> seed,
+        std::vector<UnitMemory> memory, Accounts& accounts, Device* device = nullptr);
   ~Units() override;
   Units(const Units&) = delete;
   Units& operator=(const Units&) = delete;
 
   const Held& held(int unit) const { return held_[unit]; }
-  /// Only of what is held.
+  /// To be asked only for what is held.
   float* parameters(int unit, int64_t offset) const override;
   std::vector<float*> slots(int unit, int64_t offset) const override;
 
   const std::vector<EntryShape>& entries() const { return entries_; }
   /// What this rank holds of the entries, in their order. On a device the spans are of the mirror:
-  /// as of the last upload or copy_out() that has run, and until the next.
+  /// its values are those of the last upload or copy_out() that has run, until the next one.
   const std::vector<StatePiece>& pieces() const { return pieces_; }
+  /// Those that this rank updates itself, without its copies of what others update: what is right
+  /// when a step was committed and new parameters have not been gathered.
+  std::vector<StatePiece> updated_pieces() const;
   /// Whether this rank holds all of every unit.
   bool whole() const;
-  /// Every parameter and slot, in model order, where it holds all; spans as in pieces().
+  /// Every parameter and slot, in model order, of a rank that holds all of them;
+  /// spans as in pieces().
   State state(const StateCounters& counters) const;
-  /// On a device: what was written into the pieces becomes the units' values. Else nothing.
+  /// On a device: what was written into the pieces becomes the values of the units. Without one
+  /// there is nothing to do.
   void upload() const;
   /// On a device: puts a copy of all pieces into the mirror on a stream.
   void copy_out(Stream stream) const;
 
  private:
-  /// A range of a unit in one slot (-1: the parameters) and where it lies in the mirror.
+  /// A range of a unit in one slot (-1: the parameters), and its place in the mirror.
   struct Copy {
     float* values;
     int64_t size;

@@ -1,3 +1,5 @@
+// Groups are matched with names once, at the start: afterwards every parameter has a rule.
+// Parameters with equal rules share one, because a device gets the list of rules with each step.
 #include "engine/updater.h"
 
 #include <algorithm>
@@ -11,6 +13,9 @@ Updater::Updater(const Job& job, const ModelShape& shape)
   std::vector<std::string> faults;
   const std::vector<ParameterGroup> groups = parse_groups(job.train.groups, faults);
   if (!faults.empty()) throw ConfigError(std::move(faults));
+
+  // Every parameter gets the rule of the first group that fits its name. A group counts as used if
+  // its pattern fits at all, even where an earlier one took the parameter.
   std::vector<bool> used(groups.size());
   for (const BlockShape& block : shape.blocks) {
     rules_.emplace_back();
@@ -25,11 +30,15 @@ Updater::Updater(const Job& job, const ModelShape& shape)
         rule.frozen = group->frozen;
       }
       rules_.back().push_back(rule);
+
       const auto found = std::find(distinct_.begin(), distinct_.end(), rule);
       numbers_.back().push_back(static_cast<int>(found - distinct_.begin()));
       if (found == distinct_.end()) distinct_.push_back(rule);
     }
   }
+
+  // A group that fits nothing is probably a misspelt name, so it is refused, and the message names
+  // a parameter that exists.
   for (size_t g = 0; g < groups.size(); ++g) {
     if (used[g]) continue;
     const auto first = std::find_if(shape.blocks.begin(), shape.blocks.end(),
@@ -47,6 +56,7 @@ bool Updater::counts(int unit, size_t parameter) const {
 }
 
 UpdateKind Updater::kind() const {
+  // The names are those of `train.optimizer`.
   static constexpr std::pair<const char*, UpdateKind> kKinds[] = {
       {"sgd", UpdateKind::kSgd},         {"adagrad", UpdateKind::kAdagrad},
       {"rmsprop", UpdateKind::kRmsprop}, {"adam", UpdateKind::kAdam},
@@ -60,15 +70,18 @@ UpdateKind Updater::kind() const {
 std::vector<RuleScalars> Updater::rules(const StepScalars& scalars, int64_t proposals) const {
   std::vector<RuleScalars> all;
   for (const Rule& rule : distinct_) {
+    // As update() changes them for its parameter.
     StepScalars own = scalars;
     own.lr *= rule.lr;
     own.weight_decay = rule.weight_decay;
     const UpdateScalars values = optimizer_->scalars(own);
+
     RuleScalars& row = all.emplace_back();
     row.role = rule.frozen                      ? RuleScalars::kFrozen
                : rule.role == Role::kMeanBuffer ? RuleScalars::kMeanBuffer
                : rule.role == Role::kSumBuffer  ? RuleScalars::kSumBuffer
                                                 : RuleScalars::kTrained;
+
     row.plain = values.plain;
     row.moments = values.moments;
     row.momentum = values.momentum;
@@ -82,6 +95,7 @@ Norms Updater::measure(const UnitValues& units, int unit, size_t parameter,
   Norms norms;
   const Rule& rule = rules_[unit][parameter];
   if (rule.role != Role::kTrained || rule.frozen || !two_passes()) return norms;
+
   scalars.lr *= rule.lr;
   scalars.weight_decay = rule.weight_decay;
   for (const GradientPiece& piece : pieces) {
@@ -97,14 +111,21 @@ void Updater::update(const UnitValues& units, int unit, size_t parameter,
                      const Norms* norms) const {
   const Rule& rule = rules_[unit][parameter];
   if (rule.frozen) return;
+
+  // The ratio is over the whole parameter, so it comes before any piece is changed. measure()
+  // applies the rule's settings by itself.
   if (rule.role == Role::kTrained && two_passes())
     scalars.trust =
         trust_ratio(norms != nullptr ? *norms : measure(units, unit, parameter, pieces, scalars));
+
   scalars.lr *= rule.lr;
   scalars.weight_decay = rule.weight_decay;
   for (const GradientPiece& piece : pieces) {
     float* values = units.parameters(unit, piece.at);
     const auto many = static_cast<float>(proposals);
+
+    // A buffer takes what the micro-batches have proposed: their mean replaces its value, or their
+    // sum is added to it.
     switch (rule.role) {
       case Role::kTrained: {
         const auto slots = units.slots(unit, piece.at);

@@ -1,5 +1,5 @@
-// What the commit of a step does to each parameter: the optimizer's update by its group's settings,
-// nothing where it is frozen, or a buffer's rule.
+// What the commit of a step does to each parameter: the optimizer's update with the settings of its
+// group, nothing if it is frozen, or the rule of a buffer.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace tutti {
 
-/// A stretch of a parameter and where its reduced gradient lies; begins on a chunk's start.
+/// A stretch of a parameter, which begins where a chunk does, and where its reduced gradient is.
 struct GradientPiece {
   int64_t at = 0, size = 0;  ///< floats from the unit's start
   const float* gradient = nullptr;
@@ -25,23 +25,25 @@ class Updater {
   /// Throws Error for a group that fits no parameter.
   Updater(const Job& job, const ModelShape& shape);
   std::vector<std::string> slots() const { return optimizer_->slots(); }
+  /// The optimizer, as a device knows it.
   UpdateKind kind() const;
-  /// What a device updates the parameters of a step with; rule_of() is a parameter's place in it.
+  /// What a device updates the parameters of a step with; rule_of() is the place of a
+  /// parameter in this list.
   std::vector<RuleScalars> rules(const StepScalars& scalars, int64_t proposals) const;
   int rule_of(int unit, size_t parameter) const { return numbers_[unit][parameter]; }
   size_t rule_count() const { return distinct_.size(); }
   /// Whether the parameter's gradient counts in norms: it is trained and not frozen.
   bool counts(int unit, size_t parameter) const;
-  /// `proposals`: micro-batches of a step, for buffers. The pieces cover the parameter, or what
-  /// this rank holds of it: then an optimizer of two passes needs the `norms` over all of it,
-  /// measure()'s of all ranks that hold some.
+  /// `proposals`: how many micro-batches of a step made one, for buffers. The pieces cover the
+  /// parameter, or what this rank holds of it; in the second case an optimizer of two passes needs
+  /// the `norms` over all of it, which is what measure() returned, over all ranks that hold some.
   void update(const UnitValues& units, int unit, size_t parameter,
               std::span<const GradientPiece> pieces, StepScalars scalars, int64_t proposals,
               const Norms* norms = nullptr) const;
   /// Whether update() looks at a whole parameter before it changes any of it (LAMB).
   bool two_passes() const { return optimizer_->two_passes(); }
-  /// The first of two passes, once a step: it changes the slots. Of a parameter that is not trained
-  /// nothing.
+  /// The first of two passes, once per step: it changes the slots. For a parameter that is not
+  /// trained it does nothing.
   Norms measure(const UnitValues& units, int unit, size_t parameter,
                 std::span<const GradientPiece> pieces, StepScalars scalars) const;
 
@@ -55,8 +57,8 @@ class Updater {
   std::string name_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<std::vector<Rule>> rules_;   // [unit][parameter]
-  std::vector<Rule> distinct_;             // of them
-  std::vector<std::vector<int>> numbers_;  // [unit][parameter]: into distinct_
+  std::vector<Rule> distinct_;             // those among them that differ
+  std::vector<std::vector<int>> numbers_;  // [unit][parameter]: its place in distinct_
 };
 
 }  // namespace tutti

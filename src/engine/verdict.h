@@ -1,15 +1,23 @@
-// What a step is asked for and what it came to.
+// What a step is asked to do, and what it came to.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace tutti {
 
 struct StepRequest {
   int64_t step = 0;     ///< steps committed before it
-  int64_t updates = 0;  ///< of them, those that updated: in float16 some are skipped
+  int64_t updates = 0;  ///< how many of them updated: in float16 some are skipped
   double lr = 0;
   double loss_scale = 1;
+};
+
+/// What a rank knows of how a step was decided, for ranks that lost the others before they knew:
+/// the vote of all, as it goes into updates.
+struct Decision {
+  int64_t step = -1;  ///< committed before it; -1: none was decided yet
+  std::string vote;
 };
 
 /// The same on every rank.

@@ -1,4 +1,8 @@
-// The vote: what all ranks tell each other at the end of a step, in one message of constant size.
+// The vote on the host's cores: what all ranks tell each other at the end of a step. Each rank
+// fills in one record of constant size, all of them are gathered on every rank (a small
+// all-gather), and every rank adds them up alike. On a device the vote is instead a sum over ranks
+// (an all-reduce) of an array of doubles (VoteLayout in device/state_kernels.h).
+//
 // Its completion is the commit of the step: nothing of the step is written before it.
 #pragma once
 
@@ -11,7 +15,8 @@
 namespace tutti {
 
 struct Vote {
-  ExactSum squares;   ///< of the reduced, not yet normalised gradient: this rank's slices
+  /// of the reduced gradient before it is divided: this rank's slices
+  ExactSum squares;
   ExactSum loss;      ///< of this rank's lanes, summed over valid targets
   ExactSum targets;   ///< valid targets of this rank's lanes, by weight where the loss weighs them
   uint32_t stop = 0;  ///< this rank was asked to stop after the step
@@ -25,7 +30,7 @@ struct Vote {
   }
   double mean_loss() const { return loss.value() / divisor(); }
   double gradient_norm() const { return std::sqrt(squares.value()) / divisor(); }
-  /// What sums are divided by: 1 where there was nothing to sum.
+  /// What sums are divided by; 1 if there was nothing to sum.
   double divisor() const {
     const double count = targets.value();
     return count > 0 ? count : 1;

@@ -1,4 +1,4 @@
-// Evaluation over records that are not trained on: the same micro-batches on the same lanes
+// Evaluation over records that are not trained on: the same micro-batches on the same lanes,
 // whatever the layout.
 #pragma once
 
@@ -9,9 +9,9 @@
 
 namespace tutti {
 
-/// Micro-batch m of the records [0, records) is lane m mod W's. Collective over the channel's
-/// ranks, each of which takes part in the lanes that its placement computes; every rank returns the
-/// same metrics. `seed` and `step` go into the pass.
+/// The metrics of records [0, records) of `data`. Micro-batch m belongs to lane m mod W. Collective
+/// over the channel's ranks, each of which takes part in the lanes that its placement computes;
+/// every rank returns the same metrics. `seed` and `step` go into the pass.
 Metrics evaluate(const Model& model, Placement& placement, const Dataset& data, int64_t records,
                  const Batch& batch, uint64_t seed, int64_t step, Channel& channel);
 

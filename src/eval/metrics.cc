@@ -1,8 +1,8 @@
 // How the numbers come to be the same for every split of the micro-batches:
-//   counts       are integers
-//   sums         are ExactSum: orderless, rounded once in the report
-//   auc          is a function of the multiset of (score, label): eval/auc.h
-//   averages     over classes are taken in class order, in the report (metrics_report.cc)
+//   counts    are integers
+//   sums      are ExactSum: they have no order, and are rounded once in the report
+//   auc       is a function of the multiset of (score, label): eval/auc.h
+//   averages  over classes are taken in class order, in the report (metrics_report.cc)
 #include "eval/metrics.h"
 
 #include <ATen/ops/isnan.h>
@@ -21,9 +21,10 @@ namespace tutti {
 
 namespace {
 
-/// Beyond these there is no auc: its scores have to be kept.
+/// With more targets or scores than these there is no auc, since its scores have to be kept.
 constexpr int64_t kMostTargets = int64_t{1} << 22, kMostScores = int64_t{1} << 27;
-/// Beyond these nobody reads a confusion, whose size is their square.
+/// With more classes than these there is no confusion matrix: its size is their square, and nobody
+/// would read it.
 constexpr int64_t kMostConfused = 1024;
 
 const at::Tensor& named(const std::string& name, Tensors data, const std::vector<Border>& borders) {
@@ -32,6 +33,7 @@ const at::Tensor& named(const std::string& name, Tensors data, const std::vector
   throw Error(fmt::format("the data has no \"{}\" to evaluate by", name));
 }
 
+// Metrics travel between ranks as plain bytes; all ranks run the same program.
 template <typename T>
 void put(std::string& to, const T& value) {
   to.append(reinterpret_cast<const char*>(&value), sizeof value);
@@ -42,7 +44,7 @@ void put(std::string& to, const std::vector<T>& values) {
   to.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
 }
 
-/// Reads what put() wrote.
+/// Reads what put() wrote, and never past the end of the bytes.
 class Reader {
  public:
   explicit Reader(const std::string& bytes) : bytes_(bytes) {}
@@ -77,7 +79,7 @@ class Reader {
   size_t at_ = 0;
 };
 
-/// Calls visit(row of the output, target) for every target that is one.
+/// Calls visit(row of the output, target) for every target that is not padding.
 template <typename Visit>
 void for_each_target(const float* output, const at::Tensor& targets, int64_t classes, Visit visit) {
   const auto* wanted = targets.const_data_ptr<int64_t>();
@@ -91,6 +93,7 @@ void for_each_target(const float* output, const at::Tensor& targets, int64_t cla
 }  // namespace
 
 Metrics::Metrics(Task task, int64_t classes) : task_(task), classes_(classes) {
+  // Binary targets of all columns are counted together, as two classes.
   if (task == Task::kBinary) classes_ = 2;
   if (task != Task::kClasses && task != Task::kBinary) return;
   for (auto* counts : {&hits_, &taken_, &occurring_})
@@ -98,6 +101,7 @@ Metrics::Metrics(Task task, int64_t classes) : task_(task), classes_(classes) {
   if (classes_ <= kMostConfused) confusion_.assign(static_cast<size_t>(classes_ * classes_), 0);
 }
 
+// One target of class `target` for which class `taken_for` was predicted.
 void Metrics::count(int64_t target, int64_t taken_for) {
   ++count_;
   hits_[target] += target == taken_for ? 1 : 0;
@@ -112,6 +116,8 @@ void Metrics::add(double loss_sum, double loss_count, const at::Tensor& output, 
   loss_.add(loss_sum);
   loss_count_.add(loss_count);
   if (task_ == Task::kLoss) return;
+
+  // Logits of tokens are large, so only the predictions leave the device.
   if (task_ == Task::kTokens && !output.is_cpu()) {
     classes_ = output.size(-1);
     return add_predictions(largest_places(output).to(at::kCPU),
@@ -122,6 +128,8 @@ void Metrics::add(double loss_sum, double loss_count, const at::Tensor& output, 
   if (task_ == Task::kReconstruct) return add_reconstruction(out, data, borders);
   const at::Tensor targets = named("targets", data, borders).to(at::kCPU).contiguous();
   if (task_ == Task::kTokens) classes_ = out.size(-1);
+
+  // Outputs and targets must have matching sizes; classes have a column each.
   const int64_t columns = task_ == Task::kTokens || task_ == Task::kClasses ? classes_ : 1;
   TUTTI_CHECK(out.numel() == targets.numel() * columns, "an output of {} for {} targets of {}",
               out.numel(), targets.numel(), columns);
@@ -139,6 +147,8 @@ void Metrics::add_reconstruction(const at::Tensor& out, Tensors data,
   const at::Tensor original = data[0].to(at::kCPU).to(at::kFloat).contiguous();
   const int64_t rows = out.size(0), row = rows == 0 ? 0 : out.numel() / rows;
   TUTTI_CHECK(original.numel() == out.numel(), "a reconstruction has its original's size");
+
+  // Rows of padding are marked by targets, if the data has any.
   const bool marked = std::any_of(borders.begin(), borders.end(),
                                   [](const Border& b) { return b.name == "targets"; });
   const at::Tensor marks =
@@ -174,7 +184,9 @@ void Metrics::add_predictions(const at::Tensor& predictions, const at::Tensor& t
 
 void Metrics::add_tokens(const float* output, const at::Tensor& targets) {
   for_each_target(output, targets, classes_, [&](const float* x, int64_t target) {
-    // The first of the largest is what is taken; these loops, unlike an argmax, are vectorised.
+    // What is taken is the first of the largest values. So the target is right if all values before
+    // it are smaller and none after it is larger. Unlike an argmax, these loops are vectorised; a
+    // NaN fails both comparisons.
     const float own = x[target];
     int beaten = 0;
     for (int64_t j = 0; j < target; ++j) beaten |= static_cast<int>(!(x[j] < own));
@@ -187,6 +199,8 @@ void Metrics::add_tokens(const float* output, const at::Tensor& targets) {
 void Metrics::add_classes(const float* output, const at::Tensor& targets) {
   for_each_target(output, targets, classes_, [&](const float* x, int64_t target) {
     count(target, std::max_element(x, x + classes_) - x);
+
+    // Scores are kept only as long as there is one for every target so far.
     if (count_ != static_cast<int64_t>(labels_.size()) + 1) return;
     labels_.push_back(static_cast<int32_t>(target));
     scores_.resize(scores_.size() + classes_);
@@ -198,6 +212,8 @@ void Metrics::add_binary(const float* output, const at::Tensor& targets) {
   const auto* wanted = targets.const_data_ptr<float>();
   for (int64_t i = 0; i < targets.numel(); ++i) {
     if (std::isnan(wanted[i]) || wanted[i] == -1) continue;
+
+    // A logit above 0 is a probability above one half.
     const int target = wanted[i] > 0.5F ? 1 : 0;
     count(target, output[i] > 0 ? 1 : 0);
     if (count_ != static_cast<int64_t>(labels_.size()) + 1) continue;
@@ -219,8 +235,9 @@ void Metrics::add_values(const float* output, const float* targets, int64_t n) {
   }
 }
 
-/// Drops the scores for good when there are more targets than auc is computed for. That depends on
-/// the number of all targets alone: whoever holds fewer keeps theirs until the merge.
+/// Drops the scores for good if there are more targets than auc is computed for. Whether that
+/// happens depends on the number of all targets alone: a rank with fewer keeps its scores until
+/// the merge.
 void Metrics::keep_scores_in_bounds() {
   const int64_t each = task_ == Task::kBinary ? 1 : classes_;
   if (count_ <= std::min(kMostTargets, kMostScores / each)) return;
@@ -229,6 +246,7 @@ void Metrics::keep_scores_in_bounds() {
 }
 
 std::string Metrics::bytes() const {
+  // The order here is the order in merge().
   std::string out;
   put(out, static_cast<int64_t>(task_));
   put(out, classes_);
@@ -250,7 +268,7 @@ void Metrics::merge(const std::string& bytes) {
     throw Error("metrics of another rank: of another task or number of classes");
   for (ExactSum* sum : {&loss_, &loss_count_, &squares_, &absolutes_, &targets_, &target_squares_})
     sum->merge(reader.one<ExactSum>());
-  // Scores are whole as long as there is one for every target.
+  // Scores are complete as long as there is one for every target.
   const auto count = reader.one<int64_t>();
   const bool whole = count_ == static_cast<int64_t>(labels_.size());
   count_ += count;
@@ -264,6 +282,8 @@ void Metrics::merge(const std::string& bytes) {
   const auto scores = reader.many<float>();
   const auto labels = reader.many<int32_t>();
   reader.end();
+
+  // auc needs all scores, so one part without them is enough to have none.
   if (whole && count == static_cast<int64_t>(labels.size())) {
     scores_.insert(scores_.end(), scores.begin(), scores.end());
     labels_.insert(labels_.end(), labels.begin(), labels.end());

@@ -1,5 +1,5 @@
-// Metrics of an evaluation. Sums are exact or counts, so that they do not depend on who evaluated
-// what.
+// Metrics of an evaluation. They are made of counts and exact sums, so they do not depend on who
+// evaluated what.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,34 +11,36 @@
 
 namespace tutti {
 
-/// What one rank's micro-batches add up to; ranks exchange bytes() and merge them. However the
+/// What one rank's micro-batches add up to. Ranks exchange bytes() and merge them. However the
 /// micro-batches were dealt out and merged, the report is the same to the last bit.
 class Metrics {
  public:
-  /// `classes`: columns of the output where the task is kClasses.
+  /// `classes` is the number of columns of the output if the task is kClasses.
   Metrics(Task task, int64_t classes);
-  /// One micro-batch: the loss's sum and count, the model's output and its data tensors (targets by
-  /// name). A target of -1, or NaN where targets are floats, is padding and left out. Tensors may
-  /// lie on a device, which this then waits for, and be of any floating type: the numbers are those
-  /// of the same output on the host.
+  /// Adds one micro-batch: the loss's sum and count, the model's output and its data tensors
+  /// (targets by name). A target of -1, or NaN where targets are floats, is padding and left out.
+  /// Tensors may be on a device, which this then waits for, and of any floating type: the numbers
+  /// are those of the same output on the host.
   void add(double loss_sum, double loss_count, const at::Tensor& output, Tensors data,
            const std::vector<Border>& borders);
+  /// Everything that was added, for merge() of another rank.
   std::string bytes() const;
-  /// Adds what bytes() of another rank holds. Throws Error where they are none of the same task and
-  /// classes.
+  /// Adds what bytes() of another rank holds. Throws Error if it is not of the same task
+  /// and classes.
   void merge(const std::string& bytes);
 
   double loss() const;  ///< the mean; 0 without targets
-  /// {"loss": ...}, that alone where there were no targets, and by task
-  ///   kTokens    perplexity, accuracy
-  ///   kClasses   accuracy, precision, recall, f1 (means over the classes that occur), auc (one
-  ///              against the rest, mean; exact, ties count half; of up to 2^22 targets); of up to
-  ///              1024 classes also per_class: [{precision, recall, f1, auc, count}] and confusion:
-  ///              [[count of class i taken for j]]
-  ///   kBinary    accuracy, precision, recall, f1, auc (of all columns together)
-  ///   kValues, kReconstruct   mse, mae, r2 (of all columns together)
-  /// A ratio of nothing (the precision of a class that nothing was taken for) is 0; an auc without
-  /// both kinds of targets is left out, in per_class null.
+  /// {"loss": ...}, and nothing else if there were no targets; otherwise, by task, also
+  ///   kTokens                perplexity, accuracy
+  ///   kClasses               accuracy, precision, recall, f1 (means over the classes that occur),
+  ///                          auc (one against the rest, mean; exact, ties count half; of up to
+  ///                          2^22 targets); of up to 1024 classes also per_class: [{precision,
+  ///                          recall, f1, auc, count}] and confusion: [[count of class i taken for
+  ///                          j]]
+  ///   kBinary                accuracy, precision, recall, f1, auc (of all columns together)
+  ///   kValues, kReconstruct  mse, mae, r2 (of all columns together)
+  /// A ratio of nothing (the precision of a class that was never predicted) is 0. An auc without
+  /// both kinds of targets is left out; in per_class it is null.
   nlohmann::json report() const;
 
  private:
@@ -60,23 +62,23 @@ class Metrics {
   ExactSum loss_, loss_count_, squares_, absolutes_, targets_, target_squares_;
   int64_t count_ = 0, correct_ = 0;
   std::vector<int64_t> hits_, taken_, occurring_;  // by class
-  // row-major, true class by taken class; empty: too many classes
+  // row-major, true class by taken class; empty if there are too many classes
   std::vector<int64_t> confusion_;
-  // of each target: classes_ (kClasses) or one (kBinary)
+  // for each target classes_ scores (kClasses) or one (kBinary)
   std::vector<float> scores_;
-  std::vector<int32_t> labels_;  // beside them
+  std::vector<int32_t> labels_;  // one per target with scores
 };
 
-/// Of each row of output [.., classes] the first place of its largest value, on the output's
-/// device; -1 where a value is NaN.
+/// For each row of output [.., classes] the first place of its largest value, on the output's
+/// device; -1 if a value is NaN.
 at::Tensor largest_places(const at::Tensor& output);
 
 /// The metrics of a task that train.watch may name.
 std::vector<std::string> metric_names(Task task);
 
-/// Lines for people: the averages, then precision, recall, f1, auc and count of every class, then
-/// the confusion matrix (up to 20 classes). `names` of the classes, or empty. Ends with a line's
-/// end, unless there is nothing to say.
+/// Lines for people: the averages, then precision, recall, f1, auc and count of every class (up to
+/// 100), then the confusion matrix (of up to 20 classes). `names` are the classes', or empty. The
+/// text ends with a line end, unless it is empty.
 std::string metrics_table(const nlohmann::json& report, const std::vector<std::string>& names);
 
 }  // namespace tutti

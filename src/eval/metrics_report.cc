@@ -1,4 +1,4 @@
-// From what was added up to the report: every number is rounded once, here.
+// Makes the report of what was added up. Every number is rounded once, here.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -16,16 +16,17 @@ double ratio(int64_t part, int64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
+/// What is said of one class.
 struct Rates {
   double precision, recall, f1;
 };
 
-/// Of `hits` among what was taken for the class and what is of the class.
+/// From `hits`, the number that was taken for the class and the number that is of the class.
 Rates rates(int64_t hits, int64_t taken, int64_t occurring) {
   return {ratio(hits, taken), ratio(hits, occurring), ratio(2 * hits, taken + occurring)};
 }
 
-/// sum += a * b without rounding.
+/// Adds a * b without rounding: the product, and what its rounding left out.
 void add_product(ExactSum& sum, double a, double b) {
   const double product = a * b;
   sum.add(product);
@@ -53,6 +54,7 @@ json Metrics::report() const {
 }
 
 void Metrics::report_classes(json& report) const {
+  // Means over classes: each rate over the classes that occur, auc over those that have one.
   const bool scored = static_cast<int64_t>(labels_.size()) == count_;
   json list = json::array(), confusion = json::array();
   double precision = 0, recall = 0, f1 = 0, auc = 0;
@@ -68,6 +70,8 @@ void Metrics::report_classes(json& report) const {
       precision += of.precision, recall += of.recall, f1 += of.f1;
     }
     if (own_auc) ++with_auc, auc += *own_auc;
+
+    // Tables per class are only given for few classes, as the confusion is.
     if (confusion_.empty()) continue;
     const auto row = confusion_.begin() + c * classes_;
     list.push_back({{"precision", of.precision},
@@ -103,8 +107,10 @@ void Metrics::report_values(json& report) const {
   const double squares = squares_.value();
   report["mse"] = squares / n;
   report["mae"] = absolutes_.value() / n;
-  // Sum of (t - m)^2 = sum of t^2 - 2m * sum of t + n * m^2, without rounding before the end:
-  // nothing cancels wrongly.
+  // r2 compares the squared error with the targets' variation, the sum of (t - m)^2:
+  //   sum of t^2  -  2 m * sum of t  +  n * m^2
+  // It is added up without rounding before the end, so that the large terms cancel exactly. `rest`
+  // is what rounding left out of `sum`.
   const double sum = targets_.value(), mean = sum / n;
   ExactSum rest = targets_, spread = target_squares_;
   rest.add(-sum);
@@ -117,7 +123,7 @@ void Metrics::report_values(json& report) const {
   if (variation > 0)
     report["r2"] = 1 - squares / variation;
   else
-    report["r2"] = squares == 0 ? 1.0 : 0.0;  // targets that are all the same
+    report["r2"] = squares == 0 ? 1.0 : 0.0;  // all targets are the same
 }
 
 std::vector<std::string> metric_names(Task task) {

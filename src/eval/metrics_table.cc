@@ -1,5 +1,5 @@
-// The lines for people of a report: columns are as wide as what stands in them, and zeros of the
-// confusion are dots, so that mistakes are seen at a glance.
+// A report as lines for people. Columns are as wide as what is in them, and zeros of the confusion
+// matrix are dots, so that mistakes are seen at a glance.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,13 +15,13 @@ using nlohmann::json;
 
 constexpr size_t kMostClasses = 100, kMostConfused = 20, kMostName = 24;
 
-/// Columns on a screen: one per code point of UTF-8.
+/// Columns that a text takes on a screen: one per code point of UTF-8.
 size_t width_of(const std::string& text) {
   return std::count_if(text.begin(), text.end(),
                        [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
 
-/// The first code points of a long name, and a sign that there is more.
+/// The first code points of a long name, with a sign that there is more.
 std::string shortened(const std::string& text) {
   if (width_of(text) <= kMostName) return text;
   size_t at = 0;
@@ -35,14 +35,14 @@ std::string number(const json& value) {
   if (value.is_number_integer()) return fmt::format("{}", value.get<int64_t>());
   if (!value.is_number()) return "-";
   const double x = value;
-  // Shares and losses with four digits; what is far from 1 (an error in the units of the data) with
-  // five that count.
+  // Shares and losses have four digits; what is far from 1 (an error in the units of the data) has
+  // five significant ones.
   return x != 0 && (x >= 1000 || x <= -1000 || (x < 0.001 && x > -0.001))
              ? fmt::format("{:.5g}", x)
              : fmt::format("{:.4f}", x);
 }
 
-/// A table whose first column stands left and the others right.
+/// A table whose first column is aligned to the left and the others to the right.
 class Table {
  public:
   void row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
@@ -52,6 +52,8 @@ class Table {
       widths.resize(std::max(widths.size(), row.size()));
       for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(row[i]));
     }
+
+    // Widths are known only when all rows are.
     std::string out;
     for (const auto& row : rows_) {
       std::string line;
@@ -76,6 +78,7 @@ std::string class_name(const std::vector<std::string>& names, size_t c) {
 }  // namespace
 
 std::string metrics_table(const json& report, const std::vector<std::string>& names) {
+  // The known averages come in a fixed order, then whatever else the report has.
   Table averages;
   const char* order[] = {"loss", "perplexity", "accuracy", "precision", "recall",
                          "f1",   "auc",        "mse",      "mae",       "r2"};
@@ -100,6 +103,9 @@ std::string metrics_table(const json& report, const std::vector<std::string>& na
     if (list->size() > kMostClasses)
       out += fmt::format("and {} more: metrics.jsonl has them\n", list->size() - kMostClasses);
   }
+
+  // Columns of the matrix have numbers as heads; with names, a column of numbers says whose
+  // they are.
   if (const auto rows = report.find("confusion");
       rows != report.end() && !rows->empty() && rows->size() <= kMostConfused) {
     Table table;

@@ -1,3 +1,5 @@
+// An arena counts what is taken from it, gaps included, and not what was mapped for it: so accounts
+// agree with the plan's sizes.
 #include "exec/accounts.h"
 
 #include <fmt/format.h>
@@ -13,8 +15,10 @@ namespace tutti {
 
 namespace {
 
-constexpr size_t kStep = 256;  // what a GPU's kernels ask of an array; a multiple of a host's lines
+// what a GPU's kernels ask of an array; a multiple of the host's cache lines
+constexpr size_t kStep = 256;
 
+// Other threads may raise the peak meanwhile, so the new value is stored only over a lower one.
 void raise_to(std::atomic<int64_t>& peak, int64_t value) {
   int64_t seen = peak.load(std::memory_order_relaxed);
   while (seen < value && !peak.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
@@ -41,10 +45,12 @@ void Accounts::reset_peaks() {
 Arena::Arena(BufferKind kind, size_t bytes, Accounts& accounts, MemorySource* source)
     : kind_(kind), owned_(true), source_(source), accounts_(accounts) {
   if (bytes == 0) return;
+
   if (source != nullptr) {
     memory_ = source->take(kind, bytes);
     return;
   }
+
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     throw Error(fmt::format("cannot get {} bytes of {} memory: {}", bytes, kind_name(kind),
@@ -75,8 +81,9 @@ std::span<std::byte> Arena::take(size_t bytes) {
     throw Error(fmt::format("the {} arena of {} bytes has {} left, {} are wanted", kind_name(kind_),
                             memory_.size(), left(), bytes));
   }
+
   const std::span<std::byte> taken = memory_.subspan(used_, bytes);
-  // The next one starts on a border; the last may end short of one.
+  // The next memory starts on a border; the last may end short of one.
   const size_t with_gap = std::min(left(), (bytes + kStep - 1) / kStep * kStep);
   used_ += with_gap;
   accounts_.add(kind_, static_cast<int64_t>(with_gap));

@@ -30,19 +30,20 @@ class Accounts {
 class MemorySource {
  public:
   virtual ~MemorySource() = default;
-  /// Memory that begins on a 256-byte border, all zero. Throws Error naming the kind when it is not
-  /// to be had.
+  /// Memory that begins on a 256-byte border and is all zero. Throws Error naming the kind
+  /// when it cannot be had.
   virtual std::span<std::byte> take(BufferKind kind, size_t bytes) = 0;
   virtual void give_back(std::span<std::byte> memory) = 0;
 };
 
-/// One mapping, bump-allocated in steps of 256 bytes, given back whole. Throws Error naming the
-/// kind when the memory is not to be had.
+/// One mapping, from which memory is taken in steps of 256 bytes, one after the other, and
+/// which is given back as a whole (a bump allocator). Throws Error naming the kind when the
+/// memory cannot be had.
 class Arena {
  public:
-  /// `source` must outlive it; null: the host's own memory.
+  /// `source` must outlive it; null means the host's own memory.
   Arena(BufferKind kind, size_t bytes, Accounts& accounts, MemorySource* source = nullptr);
-  /// Over memory of somebody else's (a transport's window): accounted, not owned.
+  /// Over memory that belongs to somebody else (a transport's window): accounted, not owned.
   Arena(BufferKind kind, std::span<std::byte> memory, Accounts& accounts);
   ~Arena();
   Arena(const Arena&) = delete;

@@ -1,16 +1,16 @@
 // An accelerator as the executor and the memory see it: streams, events, memory, copies and
-// captured steps. Torch-free; src/cuda implements it for NVIDIA GPUs, tests/support/host_device.h
-// on the host's own memory.
+// captured steps. It does not know torch; src/cuda implements it for NVIDIA GPUs, and
+// tests/support/host_device.h on the host's own memory.
 //
-//   stream   an in-order queue of the device; what is put on one runs after all that was put there
+//   stream   an in-order queue of the device: what is put on it runs after all that was put there
 //            before
 //   event    a point in a stream that other streams and the host can wait for
-//   capture  what is put on a stream between begin and end is not run but kept, and can be launched
-//            again and again
+//   capture  what is put on a stream between begin and end is not run but kept (a CUDA graph), and
+//            can be launched again and again
 //
-// All methods may be called from any thread; none waits for the device unless it says so. A fault
-// of the device (a kernel that failed, a lost GPU) is thrown as Error by the next call that sees
-// it.
+// All methods may be called from any thread, and none waits for the device unless it says
+// so. A fault of the device (a kernel that failed, a lost GPU) is thrown as Error by the
+// next call that sees it.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@
 
 namespace tutti {
 
-/// Handles of the device's own; a null stream is none.
+/// Handles that belong to the device; a null stream is none.
 struct Stream {
   void* handle = nullptr;
 };
@@ -36,16 +36,17 @@ struct DeviceInfo {
   int ordinal = 0;
   std::string name, uuid;                         ///< "NVIDIA H200"
   int major = 0, minor = 0, multiprocessors = 0;  ///< compute capability
-  int64_t total_bytes = 0, free_bytes = 0;        ///< free: when it was asked
-  /// 13000 is CUDA 13.0: what the driver supports; what is loaded
+  /// free: at the time of asking
+  int64_t total_bytes = 0, free_bytes = 0;
+  /// what the driver supports, and what is loaded; 13000 is CUDA 13.0
   int driver = 0, runtime = 0;
-  std::string cudnn, cublas, nccl;  ///< versions; empty: not there
+  std::string cudnn, cublas, nccl;  ///< versions; empty where there is none
 };
 
-/// ATen's temporaries on the device come from one region whose size was planned.
+/// Use of the one region, of planned size, that ATen takes its temporaries on the device from.
 struct PoolUse {
   int64_t reserved = 0, current = 0, peak = 0;  ///< bytes
-  /// times that the region had to be enlarged since it was reserved
+  /// how often the region had to be enlarged since it was reserved
   int64_t growths = 0;
 };
 
@@ -54,34 +55,38 @@ class Device : public MemorySource {
   ~Device() override = default;
   virtual const DeviceInfo& info() const = 0;
   virtual int64_t free_bytes() const = 0;
-  /// The device is not to be waited for any more (a kernel that never ends): from here on nothing
-  /// is given back to it, which the end of the process does.
+  /// The device is not to be waited for any more (a kernel never ends). From here on nothing is
+  /// given back to it; the end of the process does that.
   virtual void abandon() {}
 
-  // Memory of the device comes and goes as MemorySource says; what is taken is zero. It is taken
-  // before the first step and given back after the last: taking may wait for the device.
-  /// Host memory that copies run beside the compute from and to. Zero.
+  // Memory of the device is taken and given back as MemorySource says, and is zero at first. It is
+  // taken before the first step and given back after the last: taking may wait for the device.
+
+  /// Page-locked host memory: copies from and to it run alongside the compute. It is zero at first.
   virtual std::span<std::byte> take_pinned(size_t bytes) = 0;
   virtual void give_back_pinned(std::span<std::byte> memory) = 0;
 
-  /// lives as long as the device
+  /// The stream exists as long as the device.
   virtual Stream make_stream() = 0;
-  /// either may be host memory
+  /// Either side may be host memory.
   virtual void copy(Stream stream, void* to, const void* from, size_t bytes) = 0;
   virtual void zero(Stream stream, void* memory, size_t bytes) = 0;
-  /// ATen's operations of this thread (and the backward passes it starts) go to this stream from
-  /// here on.
+  /// From here on ATen's operations of this thread, and of the backward passes it
+  /// starts, go to this stream.
   virtual void make_current(Stream stream) = 0;
 
-  virtual StreamEvent make_event(bool timed) = 0;  ///< lives as long as the device
+  /// The event exists as long as the device.
+  virtual StreamEvent make_event(bool timed) = 0;
   virtual void record(StreamEvent event, Stream stream) = 0;
-  /// `outside`: while capturing, the event is one that is recorded outside of the captured step:
-  /// every launch waits for its latest record.
+  /// Makes the stream wait for the event. `outside`, while capturing: the event is recorded outside
+  /// of the captured step, and every launch waits for its latest record.
   virtual void wait(Stream stream, StreamEvent event, bool outside = false) = 0;
-  /// Whether all that stood before the event has run; true for one that was never recorded.
+  /// Whether all that was put on the stream before the event has run; true for an event that
+  /// was never recorded.
   virtual bool done(StreamEvent event) const = 0;
-  virtual double seconds(StreamEvent from, StreamEvent to) const = 0;  ///< both timed and done
-  /// waits; never in a steady step
+  /// Both events must be timed and done.
+  virtual double seconds(StreamEvent from, StreamEvent to) const = 0;
+  /// Waits for all that is on the stream; never called in a steady step.
   virtual void synchronise(Stream stream) = 0;
 
   virtual bool captures() const = 0;
@@ -90,7 +95,8 @@ class Device : public MemorySource {
   virtual void launch(const CapturedStep& step, Stream stream) = 0;
   virtual void destroy(CapturedStep step) = 0;
 
-  /// Reserves `bytes` for ATen's temporaries; what does not fit there enlarges it, and is counted.
+  /// Reserves `bytes` for ATen's temporaries. What does not fit there enlarges the
+  /// region, and is counted.
   virtual void reserve_pool(int64_t bytes) = 0;
   virtual PoolUse pool() const = 0;
   virtual void reset_pool_peak() = 0;

@@ -1,9 +1,7 @@
 // Threads and memory of the executor:
 //
-//   round    counts run() calls from 1; an event is signalled in this round when its number is the
-//            round's, so that
-//   nothing is
-//            reset between steps
+//   round    counts run() calls from 1. An event has been signalled in this round when its number
+//            is that of the round, so nothing has to be reset between steps
 //   stop     set by the first failure or by the destructor; every wait of the executor's own looks
 //            at it
 //
@@ -13,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <mutex>
@@ -31,7 +30,7 @@ struct Event {
   std::atomic<uint64_t> round{0};
 };
 
-/// Thrown by a queue that another one's failure stops; never leaves the executor.
+/// Thrown by a queue that is stopped by the failure of another one; it never leaves the executor.
 struct Stopped {};
 
 }  // namespace
@@ -44,7 +43,8 @@ struct Executor::Impl {
         clock(clock_),
         cancel(cancel_),
         trace(trace_),
-        events(program_.events) {
+        events(program_.events),
+        ended(program_.queues.size(), 0) {
     for (const Queue& queue : program.queues) {
       for (const Instruction& i : queue.instructions) {
         TUTTI_CHECK(handlers[static_cast<int>(i.op)], "no handler for {}", op_name(i.op));
@@ -59,6 +59,7 @@ struct Executor::Impl {
   Trace* const trace;
 
   std::vector<Event> events;
+  std::vector<size_t> ended;  // by queue, written by its thread
   Signal start, done;
   std::atomic<uint64_t> round{0};
   uint64_t step = 0;            // of the round; written before the round is raised
@@ -69,7 +70,7 @@ struct Executor::Impl {
 
   std::mutex failure_mutex;
   std::exception_ptr failure;
-  bool failure_is_cancel = false;
+  bool failure_is_cancel = false;  // `failure` only says that the run was cancelled
 
   void halt() {
     stop.store(true, std::memory_order_release);
@@ -77,6 +78,7 @@ struct Executor::Impl {
     clock.notify(start);
   }
 
+  // The first failure wins, but the news of a cancel gives way to a failure that says more.
   void fail(std::exception_ptr error, bool is_cancel) {
     {
       const std::lock_guard lock(failure_mutex);
@@ -101,6 +103,7 @@ struct Executor::Impl {
       const auto ready = [&] {
         return stopped() || event.round.load(std::memory_order_acquire) == now;
       };
+      // An event that has been signalled already costs no look at the clock.
       if (ready()) continue;
       const Time since = clock.now();
       if (clock.wait(event.signal, ready, Deadline::never(), cancel) == WaitResult::kCancelled) {
@@ -111,6 +114,8 @@ struct Executor::Impl {
   }
 
   void walk(uint32_t number, uint64_t now) {
+    // Between instructions the walk looks for reasons to stop. `in_handler` tells a failure of a
+    // handler from a cancel that the walk itself has noticed.
     const Queue& queue = program.queues[number];
     bool in_handler = false;
     try {
@@ -119,11 +124,15 @@ struct Executor::Impl {
         await(number, instruction, now);
         if (stopped()) throw Stopped{};
         if (cancel && cancel->cancelled()) throw_cancelled(queue, instruction, clock.now());
+
         const Time begin = trace ? clock.now() : Time{};
         in_handler = true;
         handlers[static_cast<int>(instruction.op)](instruction, step);
         in_handler = false;
+        ended[number] = index + 1;
         if (trace) trace->add({begin, clock.now(), step, number, index, instruction.op});
+
+        // Release: whoever waits for the event sees all that the handler wrote.
         if (instruction.signal >= 0) {
           Event& event = events[instruction.signal];
           event.round.store(now, std::memory_order_release);
@@ -140,7 +149,7 @@ struct Executor::Impl {
     for (uint64_t next = 1;; ++next) {
       const auto ready = [&] { return stopped() || round.load(std::memory_order_acquire) >= next; };
       while (!ready()) clock.wait(start, ready, Deadline::never(), nullptr);
-      // A round that has begun is walked even when stopped, so that run() counts every queue; the
+      // A round that has begun is walked even when stopped, so that run() counts every queue; that
       // walk ends at once.
       if (round.load(std::memory_order_acquire) < next) return;
       walk(number, next);
@@ -159,6 +168,8 @@ Executor::Executor(const Program& program, Handlers handlers, Clock& clock, cons
                    Trace* trace, const std::function<void()>& thread_start,
                    const std::function<void()>& thread_end)
     : impl_(std::make_unique<Impl>(program, std::move(handlers), clock, cancel, trace)) {
+  // Serving ends with the executor, or by an exception of the clock: a test's clock throws when it
+  // finds a deadlock.
   for (uint32_t q = 1; q < program.queues.size(); ++q) {
     impl_->alive.fetch_add(1);
     impl_->threads.emplace_back([impl = impl_.get(), q, thread_start, thread_end] {
@@ -178,9 +189,9 @@ Executor::Executor(const Program& program, Handlers handlers, Clock& clock, cons
 
 Executor::~Executor() {
   impl_->halt();
-  // A join is no wait of the clock's: it comes when the threads have nothing left to wait for. A
-  // test's clock that has found a deadlock throws instead of waiting; its threads then end by
-  // themselves.
+  // A join is no wait of the clock's: it comes when the threads have nothing left to wait
+  // for. If a test's clock has found a deadlock, it throws instead of waiting, and its
+  // threads then end alone.
   try {
     impl_->wait_until_zero(impl_->alive);
   } catch (const Error&) {
@@ -190,14 +201,23 @@ Executor::~Executor() {
 
 void Executor::run(uint64_t step) {
   TUTTI_CHECK(!impl_->stopped(), "an executor that has failed runs no further step");
+
+  // All that a round needs is written before it is raised, which lets the other queues begin.
   impl_->step = step;
+  std::fill(impl_->ended.begin(), impl_->ended.end(), 0);
   impl_->running.store(static_cast<int>(impl_->threads.size()), std::memory_order_release);
   const uint64_t now = impl_->round.fetch_add(1, std::memory_order_acq_rel) + 1;
   impl_->clock.notify(impl_->start);
+
+  // The caller walks queue 0 meanwhile.
   impl_->walk(0, now);
   impl_->wait_until_zero(impl_->running);
+
+  // All queues have stopped: nothing uses the caller's memory any more.
   const std::lock_guard lock(impl_->failure_mutex);
   if (impl_->failure) std::rethrow_exception(impl_->failure);
 }
+
+std::vector<size_t> Executor::ended() const { return impl_->ended; }
 
 }  // namespace tutti

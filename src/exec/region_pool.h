@@ -1,6 +1,6 @@
-// Which parts of given memory regions are in use: bookkeeping over addresses alone, so that it
-// works for the memory of any device. Blocks are handed out best fit; what is given back is merged
-// with its free neighbours at once.
+// Keeps account of which parts of given memory regions are in use. It works on addresses alone and
+// touches no memory, so it serves any device. Blocks are handed out best fit; what is given back is
+// merged with its free neighbours at once.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,21 @@
 
 namespace tutti {
 
-/// Not thread-safe. The same sequence of calls gives the same addresses, relative to the regions in
-/// order.
+/// Not thread-safe. The same sequence of calls gives the same addresses, relative to the regions.
 class RegionPool {
  public:
-  /// blocks begin on such borders; their sizes are rounded up to it
+  /// Blocks begin on borders of this many bytes, and their sizes are rounded up to it.
   static constexpr int64_t kStep = 512;
 
   static int64_t rounded(int64_t bytes) { return (bytes + kStep - 1) / kStep * kStep; }
 
-  /// A region of somebody else's memory, apart from all others; begins on a border. What is behind
-  /// its last whole step is not used.
+  /// Adds a region of memory that belongs to somebody else, apart from all others, which begins on
+  /// a border. What follows its last whole step is not used.
   void add(uintptr_t start, int64_t bytes);
-  /// The smallest free block that fits, the lowest of equals, its rest left free. 0: none fits.
-  /// `bytes` > 0.
+  /// Takes the smallest free block that fits (of equal ones the one at the lowest address), and
+  /// leaves the rest of it free. Returns 0 if none fits. `bytes` > 0.
   uintptr_t take(int64_t bytes);
-  /// False: no block in use begins there.
+  /// Returns false if no block in use begins there.
   bool give_back(uintptr_t start);
 
   int64_t reserved() const { return reserved_; }  ///< bytes of all regions
@@ -36,7 +35,7 @@ class RegionPool {
  private:
   struct Block {
     int64_t bytes;
-    int region;  // blocks of two regions are never merged, even where one begins at the other's end
+    int region;  // blocks of two regions are never merged, even if they touch
     bool free;
   };
   std::map<uintptr_t, Block> blocks_;             // by address; they cover the regions

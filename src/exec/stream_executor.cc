@@ -1,3 +1,6 @@
+// The device's events are recorded once per step and never reset. Waiting for an event before it is
+// recorded would mean its record of the step before, or nothing at all; hence the order in which
+// everything is issued.
 #include "exec/stream_executor.h"
 
 #include <algorithm>
@@ -10,6 +13,8 @@ std::vector<QueuePlace> issue_order(const Program& program) {
   std::vector<QueuePlace> order;
   std::vector<bool> recorded(program.events);
   std::vector<size_t> next(program.queues.size());
+
+  // An instruction can be issued when all events that it waits for have been recorded.
   const auto ready = [&](const Instruction& i) {
     return std::all_of(i.waits.begin(), i.waits.end(), [&](int event) { return recorded[event]; });
   };
@@ -21,6 +26,9 @@ std::vector<QueuePlace> issue_order(const Program& program) {
     order.push_back({static_cast<int>(q), index});
     return true;
   };
+
+  // All that can be taken from queues 1 and up comes first, then one instruction of queue 0. A
+  // round in which nothing could be taken is a circle of waits.
   size_t all = 0;
   for (const Queue& queue : program.queues) all += queue.instructions.size();
   while (order.size() < all) {
@@ -46,16 +54,20 @@ StreamExecutor::StreamExecutor(const Program& program, StreamHandlers handlers, 
       order_(issue_order(program)) {
   TUTTI_CHECK(streams_.size() == program.queues.size(), "{} streams for {} queues", streams_.size(),
               program.queues.size());
+
   for (const QueuePlace& place : order_) {
     const Op op = program.queues[place.queue].instructions[place.index].op;
     TUTTI_CHECK(handlers_[static_cast<int>(op)], "no handler for {}", op_name(op));
   }
+
+  // Events are made once and recorded anew in every step.
   for (int e = 0; e < program.events; ++e) events_.push_back(device.make_event(false));
   begun_ = device.make_event(false);
   for (size_t q = 0; q < program.queues.size(); ++q) ended_.push_back(device.make_event(false));
 }
 
 void StreamExecutor::make_timings() {
+  // Events with times are made only when a step is to be timed.
   if (!timings_.empty()) return;
   origin_ = device_.make_event(true);
   for (const Queue& queue : program_.queues) {
@@ -71,9 +83,14 @@ void StreamExecutor::issue(Stream first, bool timed) {
     device_.record(origin_, first);
   }
   timed_ = timed;
+
+  // All streams fork from the first one, and join it at the end: that makes them one piece, which
+  // can be captured and waited for.
   const auto stream_of = [&](size_t q) { return q == 0 ? first : streams_[q]; };
   device_.record(begun_, first);
   for (size_t q = 1; q < streams_.size(); ++q) device_.wait(streams_[q], begun_);
+
+  // The issue order promises that each event is recorded above before it is waited for here.
   for (const QueuePlace& place : order_) {
     const Instruction& i = program_.queues[place.queue].instructions[place.index];
     const Stream stream = stream_of(static_cast<size_t>(place.queue));
@@ -83,6 +100,8 @@ void StreamExecutor::issue(Stream first, bool timed) {
     if (timed) device_.record(timings_[place.queue][place.index].end, stream);
     if (i.signal >= 0) device_.record(events_[i.signal], stream);
   }
+
+  // The join.
   for (size_t q = 1; q < streams_.size(); ++q) {
     device_.record(ended_[q], streams_[q]);
     device_.wait(first, ended_[q]);
@@ -90,11 +109,13 @@ void StreamExecutor::issue(Stream first, bool timed) {
 }
 
 double StreamExecutor::collect(Trace& trace, uint64_t step, Time begin) const {
+  // The device tells times from `origin_` on, which was recorded when the issue began.
   Time last = begin;
   const auto at = [&](StreamEvent event) {
     return begin + std::chrono::duration_cast<Duration>(
                        std::chrono::duration<double>(device_.seconds(origin_, event)));
   };
+
   for (size_t q = 0; q < timings_.size(); ++q)
     for (size_t i = 0; i < timings_[q].size(); ++i) {
       const Time end = at(timings_[q][i].end);

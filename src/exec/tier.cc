@@ -1,3 +1,5 @@
+// Fetches and evictions go by pread and pwrite, not by the mapping: they report errors (a full
+// disk, a fault) as return values, where a mapping would answer with a signal.
 #include "exec/tier.h"
 
 #include <fcntl.h>
@@ -23,6 +25,7 @@ namespace {
 }  // namespace
 
 FileTier::FileTier(const std::string& folder, int64_t bytes) {
+  // O_TMPFILE makes a file without a name, so nothing is left over however the process ends.
   std::error_code missing;
   const std::string place =
       folder.empty() ? std::filesystem::temp_directory_path(missing).string() : folder;
@@ -30,13 +33,16 @@ FileTier::FileTier(const std::string& folder, int64_t bytes) {
     throw Error(fmt::format(
         "offloaded values: no folder for temporary files ({}): set layout.offload_folder",
         missing.message()));
+
   file_ = ::open(place.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (file_ < 0) fail(fmt::format("no file in {}", place), errno);
-  // Room is taken now: a disk that is full later would end a step.
+  // Room is taken at once: a disk that is full later would end a step.
   if (const int code = ::posix_fallocate(file_, 0, bytes); code != 0) {
     ::close(file_);
     fail(fmt::format("no room for {} in {}", bytes_text(bytes), place), code);
   }
+
+  // A constructor that throws has no destructor, so the file is closed by hand.
   void* at =
       ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
   if (at == MAP_FAILED) {
@@ -53,6 +59,7 @@ FileTier::~FileTier() {
 }
 
 void FileTier::read(int64_t offset, std::span<std::byte> into) const {
+  // A call may move less than it was asked for, and a signal may interrupt it.
   while (!into.empty()) {
     const ssize_t n = ::pread(file_, into.data(), into.size(), offset);
     if (n < 0 && errno == EINTR) continue;

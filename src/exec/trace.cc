@@ -1,3 +1,5 @@
+// A record costs a lock and a copy of a few words; names are looked up in the program only when the
+// trace is written.
 #include "exec/trace.h"
 
 #include <algorithm>
@@ -15,6 +17,8 @@ Trace::Trace(size_t capacity) : capacity_(std::max<size_t>(capacity, 1)) {}
 void Trace::add(const TraceRecord& record) {
   const std::lock_guard lock(mutex_);
   totals_[static_cast<int>(record.op)] += record.end - record.begin;
+
+  // The oldest record gives way; its time stays in the totals.
   if (ring_.size() < capacity_) {
     ring_.push_back(record);
     return;
@@ -41,6 +45,8 @@ double Trace::waited(uint32_t queue) const {
 
 std::vector<TraceRecord> Trace::records() const {
   const std::lock_guard lock(mutex_);
+
+  // The ring from its oldest record on, then its front. While it is not full, next_ is 0.
   std::vector<TraceRecord> list(ring_.begin() + static_cast<std::ptrdiff_t>(next_), ring_.end());
   list.insert(list.end(), ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(next_));
   return list;
@@ -53,6 +59,8 @@ std::vector<TraceEvent> trace_events(const Trace& trace, const Program& program,
   const auto micros = [&](Time t) {
     return std::chrono::duration<double, std::micro>(t - origin).count();
   };
+
+  // People count steps from 1, over the whole run.
   std::vector<TraceEvent> events;
   for (const TraceRecord& r : trace.records()) {
     const Queue& queue = program.queues.at(r.queue);
@@ -70,6 +78,7 @@ std::string trace_line(const TraceEvent& e) {
 }
 
 TraceEvent parse_trace_line(const std::string& line) {
+  // A line that another program wrote may be JSON and still lack a field.
   try {
     const json j = json::parse(line);
     return {j.at("rank"), j.at("queue"),    j.at("name"),  j.at("detail"),
@@ -82,6 +91,8 @@ TraceEvent parse_trace_line(const std::string& line) {
 std::string chrome_trace(const std::vector<TraceEvent>& events) {
   json list = json::array();
   std::map<int, std::map<std::string, int>> tids;  // by rank and queue, in order of appearance
+
+  // The format wants numbers for processes and threads, and their names once, before they are used.
   for (const TraceEvent& e : events) {
     auto& queues = tids[e.rank];
     const auto [it, fresh] = queues.try_emplace(e.queue, static_cast<int>(queues.size()));
@@ -98,6 +109,9 @@ std::string chrome_trace(const std::vector<TraceEvent>& events) {
                       {"tid", it->second},
                       {"args", {{"name", e.queue}}}});
     }
+
+    // The instruction itself, a complete event ("X"), never shorter than nothing,
+    // whatever the clocks say.
     list.push_back({{"ph", "X"},
                     {"name", e.name},
                     {"cat", e.queue},

@@ -1,4 +1,4 @@
-// The picture of one step: 1200 pixels wide, one row per (rank, queue), a legend above,
+// Draws the picture of one step: 1200 pixels wide, one row per (rank, queue), a legend above,
 // milliseconds below.
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ constexpr double kWidth = 1200, kLeft = 220, kRight = 28, kTop = 92, kRow = 26, 
                  kRankGap = 12;
 constexpr double kPlot = kWidth - kLeft - kRight;
 
-// rank, whether it is not compute (which comes first), queue
+// (rank, whether it is not compute, queue): sorted so that compute is the first row of a rank
 using Row = std::tuple<int, bool, std::string>;
 
 struct Colour {
@@ -29,8 +29,8 @@ struct Colour {
   const char* fill;
 };
 
-/// Compute in blues and greens, communication in warm tones: what overlaps what is seen without
-/// reading.
+/// Compute is in blues and greens, communication in warm tones, so that what overlaps can be seen
+/// without reading.
 constexpr std::array<Colour, kOps> kColours = {{{"Load", "#a9b4c0"},
                                                 {"Forward", "#5b8def"},
                                                 {"Backward", "#2f5fb3"},
@@ -59,6 +59,7 @@ const char* fill_of(const std::string& name) {
 std::string legend(const std::vector<TraceEvent>& events) {
   std::string svg;
   double x = kLeft;
+  // Only kinds that the step has. A letter is about 7.2 pixels wide.
   for (const Colour& c : kColours) {
     const bool used = std::any_of(events.begin(), events.end(),
                                   [&](const TraceEvent& e) { return e.name == c.name; });
@@ -79,15 +80,20 @@ std::string svg_trace(const std::vector<TraceEvent>& all, uint64_t step) {
   for (const TraceEvent& e : all) {
     if (e.step == step) events.push_back(e);
   }
+
   const std::string title = fmt::format("Step {}", step);
   if (events.empty()) {
     return opening(kWidth, 80) +
            text_at(24, 46, title + ": no instruction was recorded", kInk, " font-size=\"15\"") +
            "</svg>\n";
   }
+
+  // Later bars are drawn over earlier ones.
   std::stable_sort(events.begin(), events.end(),
                    [](const auto& a, const auto& b) { return a.begin_us < b.begin_us; });
 
+  // Rows from top to bottom: ranks in order, with a gap between them, and their name
+  // at their first row.
   const auto row_of = [](const TraceEvent& e) {
     return Row{e.rank, e.queue != "compute", e.queue};
   };
@@ -113,6 +119,8 @@ std::string svg_trace(const std::vector<TraceEvent>& all, uint64_t step) {
   }
   const double bottom = y + 4;
 
+  // The time axis, from the first instruction to the end of the last; at least a
+  // nanosecond, to divide by.
   const double origin = events.front().begin_us;
   double end = origin;
   for (const TraceEvent& e : events) end = std::max(end, e.end_us);
@@ -129,6 +137,8 @@ std::string svg_trace(const std::vector<TraceEvent>& all, uint64_t step) {
   }
   labels += text_at(kLeft - 12, bottom + 18, "ms", kFaint, " text-anchor=\"end\"");
 
+  // One bar per instruction, at least 0.6 pixels wide, so that none vanishes; its name
+  // shows under the pointer.
   std::string bars;
   for (const TraceEvent& e : events) {
     const double x = kLeft + (e.begin_us - origin) * scale;
@@ -142,6 +152,7 @@ std::string svg_trace(const std::vector<TraceEvent>& all, uint64_t step) {
         x, rows.at(row_of(e)), drawn, kRow, width > 6 ? " rx=\"2\"" : "", fill_of(e.name),
         escaped(e.detail), (e.end_us - e.begin_us) / 1000);
   }
+
   return opening(kWidth, bottom + 34) +
          text_at(24, 32, title, kInk, " font-size=\"17\" font-weight=\"600\"") +
          text_at(kWidth - kRight, 32, fmt::format("{:.4g} ms", span / 1000), kFaint,

@@ -23,76 +23,17 @@
 #include "base/file.h"
 #include "base/message.h"
 #include "base/stop_signals.h"
+#include "launch/limits.h"
 #include "launch/stop.h"
 
 namespace tutti {
 
 namespace {
 
-constexpr Duration kBeat = std::chrono::milliseconds(200);
 // From the cancel to SIGKILL: long enough to unwind, short enough that all are gone within the
 // promised second.
 constexpr Duration kGrace = std::chrono::milliseconds(600);
-// Exit codes of a rank: it failed by itself; it lost a peer, which may be the cause; the launcher
-// had cancelled it.
-constexpr int kFailed = 1, kLostPeer = 2, kCancelled = 3;
-
 int64_t nanoseconds(Time t) { return t.time_since_epoch().count(); }
-
-/// Takes one of the signals that wait for this process.
-bool took(const sigset_t& signals) {
-  const timespec now{};
-  return ::sigtimedwait(&signals, nullptr, &now) > 0;
-}
-
-/// Calls the body; when an exception leaves it, notes when at the latest that was.
-void call(RankContext& context, const std::function<void(RankContext&)>& body) {
-  try {
-    body(context);
-  } catch (...) {
-    context.failing();
-    throw;
-  }
-}
-
-/// Runs a rank's function with a heartbeat beside it, which also looks for the signals by which
-/// this rank alone is asked to stop, whatever the function is doing; returns its exit code and
-/// leaves its message in the control block.
-int run_rank(RankContext& context, const std::function<void(RankContext&)>& body,
-             const sigset_t& requests) {
-  Control::Rank& me = context.control.ranks[context.rank];
-  Signal wake;
-  std::atomic<bool> ended{false};
-  std::thread heart([&] {
-    auto over = [&] { return ended.load(); };
-    do {
-      me.beats.fetch_add(1);
-      if (took(requests)) me.asked.store(1);
-    } while (context.clock.wait(wake, over, context.clock.after(kBeat), nullptr) !=
-             WaitResult::kReady);
-  });
-  int code = 0;
-  std::string message;
-  try {
-    call(context, body);
-  } catch (const CommError& e) {
-    message = e.what();
-    code = kLostPeer;
-  } catch (const std::exception& e) {
-    message = message_of(e);
-    code = kFailed;
-  }
-  // A wait that ended because of the cancel has nothing to say that the launcher does not know.
-  const Cancel& cancel = context.control.cancel;
-  if (code != 0 && cancel.cancelled() && message.find(cancel.reason()) != std::string::npos)
-    code = kCancelled;
-  std::snprintf(me.message, sizeof me.message, "%s", message.c_str());
-  me.done.store(1);
-  ended.store(true);
-  context.clock.notify(wake);
-  heart.join();
-  return code;
-}
 
 /// What the supervisor knows of one rank.
 struct Member {
@@ -106,11 +47,11 @@ struct Member {
 class Supervisor {
  public:
   Supervisor(const LaunchOptions& options, const std::function<void(RankContext&)>& body)
-      : options_(options), body_(body), members_(options.ranks) {
-    void* memory =
-        ::mmap(nullptr, sizeof(Control), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw_errno("map", "the launcher's control block");
-    control_ = new (memory) Control;
+      : options_(options),
+        body_(body),
+        control_(options.ranks),
+        members_(options.ranks),
+        killed_(options.ranks, false) {
     sigset_t wanted = stop_set();
     sigaddset(&wanted, SIGCHLD);
     signals_ = Fd(::signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC));
@@ -125,17 +66,14 @@ class Supervisor {
     }
   }
 
-  ~Supervisor() {
-    ::pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
-    ::munmap(control_, sizeof(Control));
-  }
+  ~Supervisor() { ::pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr); }
 
   LaunchResult run() {
     for (Member& member : members_) member.heard = clock_.awake();
     try {
       options_.threads ? start_threads() : start_processes();
-      // a limit of the system's: those that have started end as with any failure
     } catch (const std::exception& e) {
+      // A limit of the system: those that have started end as with any failure.
       fail(e.what());
       for (Member& member : members_) member.ended = member.pid == 0 && !member.thread.joinable();
     }
@@ -168,6 +106,8 @@ class Supervisor {
     return std::move(result_);
   }
 
+  Control::Rank& rank(int r) { return control_->ranks()[static_cast<size_t>(r)]; }
+
   int running() const {
     return static_cast<int>(
         std::count_if(members_.begin(), members_.end(), [](const Member& m) { return !m.ended; }));
@@ -182,10 +122,23 @@ class Supervisor {
       mine.emplace_back(pair[0]);
       theirs.emplace_back(pair[1]);
     }
+    options_.host != nullptr ? adopt(std::move(theirs)) : fork_here(mine, theirs);
+    theirs.clear();
+    server_ = std::make_unique<RendezvousServer>(std::move(mine));
+  }
+
+  void adopt(std::vector<Fd> sockets) {
+    const std::vector<pid_t> pids =
+        options_.host->fork_ranks(control_, std::move(sockets), options_.kept, options_.task);
+    TUTTI_CHECK(pids.size() == members_.size(), "{} ranks of {}", pids.size(), members_.size());
+    for (size_t r = 0; r < pids.size(); ++r) members_[r].pid = pids[r];
+  }
+
+  void fork_here(std::vector<Fd>& mine, std::vector<Fd>& theirs) {
     std::fflush(nullptr);
-    pid_t parent = ::getpid();
+    const pid_t parent = ::getpid();
     for (int r = 0; r < options_.ranks; ++r) {
-      pid_t pid = ::fork();
+      const pid_t pid = ::fork();
       if (pid < 0) {
         fail(fmt::format("cannot start rank {}: {}", r, std::strerror(errno)));
         members_[r].ended = true;
@@ -194,44 +147,13 @@ class Supervisor {
       if (pid == 0) {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (::getppid() != parent) ::_exit(kCancelled);
-        const sigset_t requests = take_stop_signals();
-        // a write beyond ulimit -f then fails with a reason and a path
-        std::signal(SIGXFSZ, SIG_IGN);
         Fd socket = std::move(theirs[r]);
         mine.clear();
         theirs.clear();
-        int code = kFailed;
-        try {
-          auto rendezvous = make_process_rendezvous(r, options_.ranks, std::move(socket), clock_,
-                                                    &control_->cancel);
-          RankContext context{r, options_.ranks, clock_, *control_, *rendezvous};
-          code = run_rank(context, body_, requests);
-        } catch (const std::exception& e) {  // what it runs in could not be made
-          std::snprintf(control_->ranks[r].message, sizeof control_->ranks[r].message,
-                        "rank %d: %s", r, e.what());
-        }
-        std::fflush(nullptr);
-        ::_exit(code);
+        become_rank(r, options_.ranks, std::move(socket), *control_, clock_, old_mask_, body_);
       }
       members_[r].pid = pid;
     }
-    theirs.clear();
-    server_ = std::make_unique<RendezvousServer>(std::move(mine));
-  }
-
-  /// In a rank. A terminal sends SIGINT and SIGHUP to the whole group, and the launcher decides.
-  /// SIGTERM may be meant for this rank alone: it stays blocked, and the heart takes it. Returns
-  /// what it is to look for.
-  sigset_t take_stop_signals() {
-    sigset_t requests, mask = old_mask_;
-    sigemptyset(&requests);
-    for (int signal : stop_signals()) {
-      if (signal == SIGTERM) sigaddset(&requests, signal);
-      if (signal != SIGTERM) std::signal(signal, SIG_IGN);
-      signal == SIGTERM ? sigaddset(&mask, signal) : sigdelset(&mask, signal);
-    }
-    ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
-    return requests;
   }
 
   void start_threads() {
@@ -240,7 +162,7 @@ class Supervisor {
     for (int r = 0; r < options_.ranks; ++r)
       members_[r].thread = std::thread([this, r] {
         auto rendezvous = threads_->view(r);
-        RankContext context{r, options_.ranks, clock_, *control_, *rendezvous};
+        RankContext context{r, options_.ranks, clock_, *control_, *rendezvous, r};
         sigset_t none;  // the launcher takes them all
         sigemptyset(&none);
         codes_[r] = run_rank(context, body_, none);
@@ -254,13 +176,14 @@ class Supervisor {
     while (::read(signals_.get(), &info, sizeof info) == sizeof info)
       if (info.ssi_signo != SIGCHLD) heed({static_cast<int>(info.ssi_signo), clock_.now()});
     for (int r = 0; r < options_.ranks; ++r)
-      if (control_->ranks[r].asked.exchange(0) != 0) heed({SIGTERM, clock_.now(), r});
+      if (rank(r).asked.exchange(0) != 0) heed({SIGTERM, clock_.now(), r});
   }
 
   void heed(const StopRequest& request) {
     if (control_->cancel.cancelled()) return;  // it is ending
     const auto has_begun = [](const Control::Rank& rank) { return rank.begun.load() != 0; };
-    const bool begun = std::any_of(control_->ranks, control_->ranks + options_.ranks, has_begun);
+    const auto ranks = control_->ranks();
+    const bool begun = std::any_of(ranks.begin(), ranks.end(), has_begun);
     const StopAction action = decide_stop(request, first_, begun);
     if (!first_) first_ = request;
     if (action == StopAction::kNone) return;
@@ -285,7 +208,7 @@ class Supervisor {
       if (member.ended) continue;
       int status = 0;
       if (options_.threads) {
-        if (control_->ranks[r].done.load() == 0) continue;
+        if (rank(r).done.load() == 0) continue;
         member.thread.join();
         status = codes_[r] << 8;
       } else if (::waitpid(member.pid, &status, WNOHANG) != member.pid) {
@@ -306,14 +229,14 @@ class Supervisor {
     }
     const int code = WEXITSTATUS(status);
     if (code == 0 || code == kCancelled) return;
-    std::string message = control_->ranks[r].message;
+    std::string message = rank(r).message;
     if (message.empty())
       message = fmt::format("rank {} (pid {}) ended with code {}", r, members_[r].pid, code);
     if (code != kLostPeer) return fail(message);
     // Whoever waited for a silent rank, or for one that did, gave up at about the time that the
     // silence became a fault.
     watch_beats(options_.timeout / 2);
-    const int64_t time = control_->ranks[r].failed_at.load();
+    const int64_t time = rank(r).failed_at.load();
     // it lost a rank that had been cancelled
     if (cancelled_at_ != Time{} && time > nanoseconds(cancelled_at_)) return;
     consequences_.emplace_back(time, message);
@@ -325,13 +248,13 @@ class Supervisor {
   void watch_beats(Duration limit) {
     if (control_->cancel.cancelled()) return;
     for (int r = 0; r < options_.ranks; ++r) {
-      const Control::Rank& rank = control_->ranks[r];
+      const Control::Rank& its = rank(r);
       Member& member = members_[r];
       const Time now = clock_.awake();
-      if (const uint64_t beats = rank.beats.load(); beats != member.beats)
+      if (const uint64_t beats = its.beats.load(); beats != member.beats)
         member.beats = beats, member.heard = now;
       const Duration silent = now - member.heard;
-      if (member.ended || rank.done.load() != 0 || silent < std::max(limit, 3 * kBeat)) continue;
+      if (member.ended || its.done.load() != 0 || silent < std::max(limit, 3 * kBeat)) continue;
       fail(fmt::format("rank {} (pid {}) was silent for {:.1f} s (stopped, or stuck in the system)",
                        r, members_[r].pid, std::chrono::duration<double>(silent).count()));
       kill_rank(r);  // it cannot hear the cancel
@@ -346,7 +269,8 @@ class Supervisor {
   }
 
   bool kill_rank(int r) {
-    if (options_.threads || members_[r].ended || std::exchange(killed_[r], true)) return false;
+    if (options_.threads || members_[r].ended || killed_[r]) return false;
+    killed_[r] = true;
     return ::kill(members_[r].pid, SIGKILL) == 0;
   }
 
@@ -365,12 +289,12 @@ class Supervisor {
   const LaunchOptions& options_;
   const std::function<void(RankContext&)>& body_;
   SystemClock clock_;
-  Control* control_ = nullptr;
+  SharedControl control_;
   sigset_t old_mask_{};
   Fd signals_, ends_, epoll_;
   std::vector<Member> members_;
   std::vector<int> codes_;
-  std::array<bool, Control::kMaxRanks> killed_{};
+  std::vector<bool> killed_;  // by this launcher, after the cancel
   Time cancelled_at_{};
   std::optional<StopRequest> first_;
   // What a rank says of a lost peer comes behind what happened to that peer, in whichever order the
@@ -384,14 +308,10 @@ class Supervisor {
 
 }  // namespace
 
-void RankContext::failing() const {
-  int64_t never = 0;
-  control.ranks[rank].failed_at.compare_exchange_strong(never, nanoseconds(clock.now()));
-}
-
 LaunchResult launch_local(const LaunchOptions& options,
                           const std::function<void(RankContext&)>& body) {
-  TUTTI_CHECK(options.ranks >= 1 && options.ranks <= Control::kMaxRanks, "{} ranks", options.ranks);
+  TUTTI_CHECK(options.ranks >= 1, "{} ranks", options.ranks);
+  raise_file_limit();
   try {
     return Supervisor(options, body).run();
   } catch (const Error& e) {  // it could not be made: no rank was started

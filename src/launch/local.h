@@ -7,42 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "base/wait.h"
-#include "net/rendezvous/rendezvous.h"
+#include "launch/rank.h"
+#include "launch/rank_host.h"
 
 namespace tutti {
-
-/// Shared by the launcher and all ranks (an anonymous shared mapping for processes).
-struct Control {
-  static constexpr int kMaxRanks = 256;
-  Cancel cancel;
-  std::atomic<uint32_t> stop{0};    ///< Ctrl-C and its like: finish the step, save, end
-  std::atomic<uint32_t> heeded{0};  ///< rank 0 ended because of it, with something left to do
-  char result[256] = {};            ///< what rank 0 hands back to the launcher
-  struct Rank {
-    std::atomic<uint64_t> beats{0};  ///< counts its heartbeats
-    /// its first step has begun: there will be something to save
-    std::atomic<uint32_t> begun{0};
-    std::atomic<uint32_t> asked{0};     ///< it was sent a SIGTERM
-    std::atomic<uint32_t> done{0};      ///< left its function: silence is no longer a fault
-    std::atomic<int64_t> failed_at{0};  ///< steady-clock nanoseconds; 0: it has not
-    char message[1024] = {};            ///< what its function threw
-  } ranks[kMaxRanks];
-};
-
-/// What a rank's function gets.
-struct RankContext {
-  int rank = 0, size = 1;
-  Clock& clock;
-  Control& control;
-  Rendezvous& rendezvous;
-  /// Once every rank is ready for its first step. A request to stop that comes before this ends the
-  /// run at once.
-  void begin() const { control.ranks[rank].begun.store(1); }
-  /// Notes the time of a failure. Call it before what others wait for is torn down: who lost whom
-  /// is told by it.
-  void failing() const;
-};
 
 struct LaunchResult;
 
@@ -50,6 +18,11 @@ struct LaunchOptions {
   int ranks = 1;
   bool threads = false;
   Duration timeout = std::chrono::seconds(30);  ///< silence before a rank is given up
+  /// Who forks the ranks, what it tells them, and descriptors that they keep; null: this process
+  /// forks them, or they are threads of it.
+  RankHost* host = nullptr;
+  std::string task;
+  std::vector<int> kept;
   /// in the launcher, for each rank, once all are started
   std::function<void(int rank, int pid)> started;
   /// in the launcher: the answer to a request to stop, at once
@@ -73,8 +46,9 @@ struct LaunchResult {
   bool ok() const { return failures.empty(); }
 };
 
-/// Runs `body` on every rank and returns when all have ended: nothing of theirs is left over.
-/// Processes are forked: call it before any ATen or OpenMP work in this process. A rank that dies,
+/// Runs `body` on every rank (or with a host what that does) and returns when all have ended:
+/// nothing of theirs is left over. Without a host processes are forked: call it before any ATen or
+/// OpenMP work in this process. A rank that dies,
 /// throws or falls silent cancels all others: they end within a second, and are killed if they do
 /// not. Ranks die with the launcher (PR_SET_PDEATHSIG). SIGINT, SIGTERM and SIGHUP to the launcher,
 /// and SIGTERM to a rank, are requests to stop (launch/stop.h). An exception in body is reported

@@ -1,3 +1,4 @@
+// Chooses the model by model.kind, and for gpt the table of kernels that it computes with.
 #include "model/make_model.h"
 
 #include "base/error.h"
@@ -13,7 +14,8 @@ namespace tutti {
 
 namespace {
 
-/// On the processor that the job names, in its precision.
+/// A gpt is hand-written for float32 on the CPU and for every precision on a GPU: the type of its
+/// activations follows from the table of kernels.
 Model make_gpt(const Job& job) {
   const std::string& precision = job.numerics.precision;
   if (job.numerics.device != "cuda")

@@ -1,4 +1,4 @@
-// The model that a job names.
+// The entry to this folder: makes the model that a job names.
 #pragma once
 
 #include "config/job.h"
@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-/// For one rank: segments may hold state, so every rank makes its own. `job` is resolved. Throws
-/// Error for a kind that only a C++ program of the user's can bring ("custom").
+/// Makes the model for one rank. Segments may hold state, so every rank makes its own. `job` is
+/// resolved. Throws Error for a kind that only a user's C++ program can bring ("custom").
 Model make_model(const Job& job);
 
 }  // namespace tutti

@@ -1,3 +1,4 @@
+// The words that transports share for their errors.
 #include "net/failure.h"
 
 namespace tutti {

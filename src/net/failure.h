@@ -1,4 +1,5 @@
-// The errors that all transports throw in the same words.
+// How all transports word their failures: the same fault
+// reads the same, whichever transport met it.
 #pragma once
 
 #include <string>

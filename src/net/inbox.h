@@ -1,5 +1,5 @@
-// Matching of what arrives from one peer with what was posted for it, for transports whose messages
-// come as streams of pieces.
+// Matches what arrives from one peer with the receives that were posted for it, for transports
+// whose messages come as streams of pieces (shm and tcp).
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ namespace tutti {
 
 enum class OpState : int { kPending, kDone, kFailed };
 
-/// A posted send or receive. All but `state` belongs to whoever holds the transport's lock.
+/// A posted send or receive. All but `state` may be touched only under the transport's lock.
 struct Op {
   uint64_t id = 0;  ///< of its ticket; 0: free
   bool send = false;
@@ -24,12 +24,13 @@ struct Op {
   Tag tag;
   std::byte* data = nullptr;  ///< of a send: only read
   size_t size = 0;
-  /// of a send: bytes that have left, or were handed to a connection to leave
+  /// of a send: bytes that have left, or that a connection has taken over
   size_t moved = 0;
   size_t settled = 0;   ///< tcp: bytes that have left for good
   uint64_t number = 0;  ///< tcp: of the message among those to its peer
   bool begun = false;   ///< its head has been written, or handed to a connection
-  /// tcp: a thread sleeps until it ends; the ends of others need not wake anybody
+  /// tcp: a thread sleeps until it ends. The end of an operation
+  /// that nobody awaits need not wake anybody
   bool awaited = false;
   std::string reason;  ///< why it failed; written before the state
   std::atomic<OpState> state{OpState::kPending};
@@ -46,7 +47,7 @@ struct Op {
 class OpTable {
  public:
   Op& add(bool send, int peer, Tag tag, std::byte* data, size_t size);
-  /// Null: no such ticket.
+  /// Null where there is no such ticket.
   Op* find(Ticket ticket);
   void remove(Op& op);
   template <typename F>
@@ -69,12 +70,12 @@ struct Incoming {
   Tag tag;
   size_t size = 0;
   size_t received = 0;
-  /// of another epoch, or refused by its receive: its bytes go nowhere
+  /// it belongs to another epoch, or its receive refused it: its bytes are read and thrown away
   bool dropped = false;
   Op* op = nullptr;                   ///< the receive it was matched with
-  std::unique_ptr<std::byte[]> heap;  ///< holds it when no receive was posted in time
+  std::unique_ptr<std::byte[]> heap;  ///< holds its bytes if no receive was posted in time
 
-  /// Where byte `offset` goes; null: nowhere.
+  /// Where byte `offset` is stored; null: it is thrown away.
   std::byte* target(size_t offset) const;
   bool complete() const { return received == size; }
 };
@@ -84,20 +85,21 @@ class Inbox {
  public:
   /// Matches a receive with the first message of its tag, or keeps it until that begins to arrive.
   void post(Op& op);
-  /// A message begins to arrive. Messages must begin in the order in which they were sent. The
-  /// reference is valid until settle(). Throws Error when there is no memory for it.
+  /// A message begins to arrive. Messages must begin in the order in which they were sent, since
+  /// that is the order in which equal tags match. The reference is valid until settle(). Throws
+  /// Error when there is no memory for the message.
   Incoming& begin(uint64_t number, Tag tag, size_t size, bool drop);
   Incoming* find(uint64_t number);
-  /// To be called when all of a message has been received: completes its receive, if one was
-  /// posted. Returns whether.
+  /// To be called when all of a message has been received: completes its receive if one was posted,
+  /// and returns whether one was.
   bool settle(Incoming& message);
   /// Fails every posted receive.
   void fail(const std::string& reason);
 
  private:
   void match(Incoming& message, Op& op);
-  std::deque<Op*> posted_;        // without a message
-  std::list<Incoming> messages_;  // begun, and not both complete and received
+  std::deque<Op*> posted_;        // receives without a message
+  std::list<Incoming> messages_;  // begun, and not yet both complete and handed over
 };
 
 }  // namespace tutti

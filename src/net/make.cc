@@ -1,6 +1,6 @@
-// Every rank first tells all others what it is about to make: a rank that was started with other
-// options is named here, and not by a time-out later; the windows of a host are added up before the
-// first of them is allocated.
+// Every rank first tells all others what it is about to make. So a rank that was started with other
+// options is named here, instead of by a time-out later, and the windows of a host are added up
+// before the first of them is allocated.
 #include "net/make.h"
 
 #include <sys/random.h>
@@ -32,6 +32,7 @@ std::string transport_terms(const TransportOptions& options, const Epoch& epoch)
 
 namespace {
 
+// The terms after their first line, the window's size, which may differ between ranks.
 std::string without_window(const std::string& terms) {
   return terms.substr(std::min(terms.find('\n'), terms.size() - 1) + 1);
 }
@@ -40,6 +41,8 @@ void agree(const TransportOptions& options, const Epoch& epoch, Rendezvous& rend
            Deadline deadline) {
   const std::string terms = transport_terms(options, epoch);
   const std::vector<Card> deck = rendezvous.exchange({.bytes = terms}, deadline);
+
+  // The windows of this host are counted together: each alone might fit where all of them do not.
   size_t host_bytes = 0;
   for (int r = 0; r < rendezvous.size(); ++r) {
     if (without_window(deck[r].bytes) != without_window(terms)) {
@@ -61,14 +64,21 @@ std::unique_ptr<Transport> make_transport(const TransportOptions& options, const
   TUTTI_CHECK(options.hosts.empty() || static_cast<int>(options.hosts.size()) == rendezvous.size(),
               "{} hosts for {} ranks", options.hosts.size(), rendezvous.size());
   TUTTI_CHECK(options.connections >= 1, "{} connections", options.connections);
+
+  // Terms are compared before anything is made, for every kind.
   agree(options, epoch, rendezvous, deadline);
+
   if (options.kind == "inproc") return make_inproc(options, rendezvous, clock, cancel, deadline);
+
   const int rank = rendezvous.rank(), size = rendezvous.size();
+
   if (options.kind == "tcp") {
     return make_tcp(options, epoch, std::vector<bool>(size, true), rendezvous, clock, cancel,
                     deadline);
   }
+
   if (options.kind == "shm") {
+    // tcp is added only for the ranks of other hosts.
     auto shm = make_shm(options, epoch, rendezvous, clock, cancel, deadline);
     std::vector<bool> elsewhere(size, false);
     for (size_t r = 0; r < options.hosts.size(); ++r)
@@ -78,6 +88,7 @@ std::unique_ptr<Transport> make_transport(const TransportOptions& options, const
     auto tcp = make_tcp(options, epoch, elsewhere, rendezvous, clock, cancel, deadline);
     return make_mixed(options.hosts, std::move(shm), std::move(tcp));
   }
+
   throw Error(fmt::format("no such transport: {}", options.kind));
 }
 

@@ -1,3 +1,5 @@
+// Both halves number their tickets by themselves, so the highest bit tells them apart. A failure of
+// one half breaks the other: the contract knows only one transport, which fails as a whole.
 #include "net/mixed.h"
 
 #include "base/error.h"
@@ -6,7 +8,8 @@ namespace tutti {
 
 namespace {
 
-constexpr uint64_t kByTcp = uint64_t{1} << 63;  // marks the tickets of tcp
+// marks the tickets of the tcp half; shm counts never get that far
+constexpr uint64_t kByTcp = uint64_t{1} << 63;
 
 class Mixed final : public Transport {
  public:
@@ -37,6 +40,11 @@ class Mixed final : public Transport {
     guarded([&] { shm_->await(peer, index, value, deadline, what); });
   }
 
+  void leave() override {
+    shm_->leave();
+    tcp_->leave();
+  }
+
   uint64_t sent_bytes(int peer) const override { return of(peer).sent_bytes(peer); }
   uint64_t dropped() const override { return shm_->dropped() + tcp_->dropped(); }
 
@@ -46,7 +54,8 @@ class Mixed final : public Transport {
     return {&of(peer) == tcp_.get() ? ticket.id | kByTcp : ticket.id};
   }
 
-  /// A failure of one half gives back the spans of both.
+  /// Runs a wait of one half. If it fails, both halves give back their spans, since the caller is
+  /// free to reuse all of them after a throw.
   template <typename F>
   void guarded(F&& body) {
     try {

@@ -1,5 +1,5 @@
-// shm inside a host and tcp between hosts, as one transport: messages go by whichever reaches the
-// peer.
+// shm inside a host and tcp between hosts, as one transport: a message goes by whichever of the two
+// reaches the peer. Windows are those of shm.
 #pragma once
 
 #include <memory>

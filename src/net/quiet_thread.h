@@ -1,4 +1,6 @@
-// A thread that no signal is delivered to: those of the process belong to its main thread.
+// Starts a thread that no signal is delivered to: the signals of a process are taken by its main
+// thread. A thread inherits the mask of its maker, so all signals are blocked while it is made; one
+// that arrives meanwhile waits and is not lost.
 #pragma once
 
 #include <signal.h>

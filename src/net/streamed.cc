@@ -1,3 +1,8 @@
+// Operations are added, matched and failed under one lock; only their state is read without it, by
+// the thread that sleeps until it changes.
+// There are two ways to fail. A lost peer fails what is posted with that peer, and what arrived
+// from it before is still delivered. A wait that throws breaks the whole transport: all spans are
+// given back, since the caller unwinds and frees them.
 #include "net/streamed.h"
 
 #include "net/failure.h"
@@ -16,6 +21,8 @@ Streamed::Streamed(int rank, int size, const Epoch& epoch, Clock& clock, const C
 Op& Streamed::add(bool send, int peer, Tag tag, std::byte* data, size_t size) {
   TUTTI_CHECK(peer >= 0 && peer < this->size() && peer != rank_, "rank {} cannot message rank {}",
               rank_, peer);
+
+  // An operation on a broken transport gets a ticket like any other: it is its wait that throws.
   outstanding_.fetch_add(1, std::memory_order_relaxed);
   Op& op = ops_.add(send, peer, tag, data, size);
   if (broken_) op.fail(broken_reason_);
@@ -36,12 +43,17 @@ Ticket Streamed::post_send(int peer, Tag tag, std::span<const std::byte> bytes) 
 Ticket Streamed::post_recv(int peer, Tag tag, std::span<std::byte> bytes) {
   std::lock_guard lock(mutex_);
   Op& op = add(false, peer, tag, bytes.data(), bytes.size());
+
+  // Matching comes before the look at the peer: a message that arrived whole is delivered even if
+  // its sender has been lost since.
   if (op.pending()) inboxes_[peer].post(op);
   if (op.pending() && lost(peer)) inboxes_[peer].fail(losses_[peer]);
   return {op.id};
 }
 
 void Streamed::wait(Ticket ticket, Deadline deadline) {
+  // A wait that comes after the end of its operation takes the lock once. `awaited` is set under
+  // the same lock, so whoever ends the operation later cannot miss it.
   Op* op = nullptr;
   {
     std::lock_guard lock(mutex_);
@@ -54,6 +66,9 @@ void Streamed::wait(Ticket ticket, Deadline deadline) {
     }
     op->awaited = true;
   }
+
+  // Sleep until the operation has ended, and move bytes whenever
+  // there is work: with shm nobody else does.
   const Time start = clock_.now();
   WaitResult result = WaitResult::kReady;
   while (op->pending()) {
@@ -67,6 +82,9 @@ void Streamed::wait(Ticket ticket, Deadline deadline) {
     if (op->pending() && clock_.passed(deadline)) result = WaitResult::kTimedOut;
     if (result != WaitResult::kReady) break;
   }
+
+  // The operation may have ended while the wait gave up: its own
+  // state decides, whatever the clock said.
   CommFailure failure;
   {
     std::lock_guard lock(mutex_);
@@ -79,8 +97,8 @@ void Streamed::wait(Ticket ticket, Deadline deadline) {
                  .waited = clock_.now() - start,
                  .reason = state == OpState::kFailed ? op->reason : describe_end(result, cancel_)};
     }
-    // The error of a broken transport is that of the run when it was cancelled: the cause, not its
-    // echo.
+    // When the run was cancelled, the transport breaks as a consequence: the
+    // error gives the cause and not its echo.
     if (state == OpState::kFailed && cancel_ != nullptr && cancel_->cancelled())
       failure.reason = cancel_->reason();
     if (state == OpState::kDone) {
@@ -89,12 +107,15 @@ void Streamed::wait(Ticket ticket, Deadline deadline) {
       return;
     }
   }
+
+  // The lock is free again: giving back the spans may have to join a thread that wants it.
   release_spans(failure.reason);
   throw CommError(std::move(failure));
 }
 
 void Streamed::release_spans(const std::string& reason) {
-  // a second thread that fails leaves only after the spans are free
+  // A second thread that fails meanwhile waits here, so that it,
+  // too, returns only once the spans are free.
   std::lock_guard releasing(release_mutex_);
   {
     std::lock_guard lock(mutex_);
@@ -102,6 +123,9 @@ void Streamed::release_spans(const std::string& reason) {
     broken_reason_ = reason;
     broken_ = true;
   }
+
+  // First nothing new begins, then no byte moves any more, and only then operations end: a receive
+  // that has failed must not be written to.
   stop_moving();
   {
     std::lock_guard lock(mutex_);
@@ -118,6 +142,7 @@ std::string Streamed::failed_before() {
 }
 
 void Streamed::lose_peer(int peer, const std::string& reason) {
+  // The first reason is kept: later ones follow from it.
   if (lost(peer)) return;
   losses_[peer] = reason;
   inboxes_[peer].fail(reason);

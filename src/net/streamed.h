@@ -1,5 +1,6 @@
-// What shm and tcp have in common: posted operations, matching, waiting, and failing as a whole. A
-// derived class moves bytes.
+// What shm and tcp have in common: posted operations, matching, waiting, and failing as a
+// whole. A derived class moves the bytes: shm on the threads that wait (work() and
+// progress()), tcp on a thread of its own.
 #pragma once
 
 #include <mutex>
@@ -27,19 +28,19 @@ class Streamed : public Transport {
   void release_spans(const std::string& reason);
 
  protected:
-  /// Begins to send; under the lock.
+  /// Begins to send. Called under the lock.
   virtual void begin_send(Op& op) = 0;
-  /// What waiting threads sleep on; is notified when an operation ends and when there may be
-  /// work().
+  /// What waiting threads sleep on. It is notified when an
+  /// operation ends and when there may be work().
   virtual Signal& signal() = 0;
-  /// Whether progress() may achieve something: for transports that are moved on by their waiting
-  /// threads.
+  /// Whether progress() may achieve something, for transports that
+  /// are moved on by the threads that wait.
   virtual bool work() const { return false; }
   virtual void progress() {}
-  /// No byte moves after this; called once, without the lock.
+  /// No byte moves after this returns. Called once, without the lock.
   virtual void stop_moving() {}
 
-  /// Fails all that is and will be posted with this peer. Under the lock.
+  /// Fails all that is posted with this peer or will be. Called under the lock.
   void lose_peer(int peer, const std::string& reason);
   bool lost(int peer) const { return !losses_[peer].empty(); }
   bool belongs(const Epoch& epoch) const;
@@ -53,12 +54,12 @@ class Streamed : public Transport {
   std::vector<Inbox> inboxes_;
   std::atomic<int> outstanding_{0};  ///< operations posted and not yet waited for
   std::atomic<bool> broken_{false};
-  /// Why, once broken.
+  /// Why the transport is broken, once it is.
   std::string failed_before();
 
  private:
   Op& add(bool send, int peer, Tag tag, std::byte* data, size_t size);
-  std::mutex release_mutex_;  // before mutex_
+  std::mutex release_mutex_;  // taken before mutex_
   OpTable ops_;
   std::string broken_reason_;
   std::vector<std::string> losses_;

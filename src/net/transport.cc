@@ -1,3 +1,5 @@
+// The defaults of a transport without windows (tcp): it has no counters either, so whoever asks for
+// one has taken a path that the plan should have ruled out.
 #include "net/transport.h"
 
 #include "base/error.h"

@@ -6,16 +6,17 @@
 //              equal tag between the same two ranks are matched in order. A peer is never the rank
 //              itself. Spans must stay alive and untouched until wait returns or throws. A receive
 //              that is posted before the bytes arrive gets them without a further copy.
-//   windows    memory that the other ranks of the host can read (never write). flag(i) is a counter
-//              of the owner's that the others can wait for. Where there is no window (tcp),
-//              window() is empty and peers go through messages.
+//   windows    memory that the other ranks of the host can read and never write: one-sided reads,
+//              as with MPI's windows. Alongside it, every rank has counters that it raises and the
+//              others can wait for. Where there is no window (tcp), window() is empty and peers
+//              exchange messages.
 //   failure    wait throws CommError at the deadline, when the peer's connection is lost, or when
 //              the run is cancelled, naming peer, tag and time waited. After a throw the transport
 //              can only be destroyed, no span is touched any more, and every other wait throws too.
 //              A rank that destroys its transport ends the waits for it.
 //   epochs     every message carries run, epoch and plan hash; one of another run, epoch or plan is
 //              dropped and counted.
-//   threads    all methods may be called from any thread. Destruction waits for nothing and nobody.
+//   threads    all methods may be called from any thread. Destruction waits for no other rank.
 #pragma once
 
 #include <atomic>
@@ -50,8 +51,9 @@ struct Ticket {
   uint64_t id = 0;
 };
 
-/// Memory of a rank that others may read through its transport. It lives as long as somebody holds
-/// it: what it has outlives the transport that it was made for, and a later one may show it again.
+/// Memory of a rank that others may read through its transport. It exists as long as somebody holds
+/// it, so its contents outlive the transport that it was made for, and a later transport may show
+/// it again.
 class Window {
  public:
   virtual ~Window() = default;
@@ -69,19 +71,22 @@ class Transport {
   virtual Ticket post_recv(int peer, Tag tag, std::span<std::byte> bytes) = 0;
   virtual void wait(Ticket ticket, Deadline deadline) = 0;
 
-  /// My window, writable by me alone; empty where the transport has none. Page-aligned, zero when
-  /// it is made.
+  /// My window, which I alone can write; empty where the transport has none. It is page-aligned,
+  /// and zero when it is made.
   virtual std::span<std::byte> window() { return {}; }
-  /// ... to be kept beyond the transport.
+  /// The same window, to be kept longer than the transport.
   virtual std::shared_ptr<Window> held_window() { return nullptr; }
   /// A peer's window for reading (mine too); empty where it cannot be reached.
   virtual std::span<const std::byte> window_of(int /*peer*/) const { return {}; }
-  /// Raises my counter `index` (0 <= index < kFlags) to `value` (release) and wakes who waits for
-  /// it. Only for windows.
+  /// Raises my counter `index` (0 <= index < kFlags) to `value` (release) and wakes whoever waits
+  /// for it. Only for transports with windows.
   virtual void raise(int index, uint64_t value);
-  /// Blocks until the peer's counter `index` is at least `value` (acquire). `what` goes into the
-  /// error.
+  /// Blocks until the peer's counter `index` is at least `value` (acquire). Errors name `what`.
   virtual void await(int peer, int index, uint64_t value, Deadline deadline, std::string_view what);
+
+  /// Leaves the others, as destruction does: their waits for this rank end, and so do its own.
+  /// Windows that it sees stay readable until it is destroyed.
+  virtual void leave() = 0;
 
   /// Payload bytes sent to a peer so far (windows: bytes read from it count for the reader as
   /// received, not here).
@@ -89,7 +94,7 @@ class Transport {
   /// Messages dropped because they belonged to another run, epoch or plan.
   virtual uint64_t dropped() const = 0;
 
-  static constexpr int kFlags = 4096;
+  static constexpr int kFlags = 4096;  ///< counters per rank
 };
 
 }  // namespace tutti

@@ -1,15 +1,15 @@
-// The picture: axes and curves, and a legend beside them, or below them in columns where there are
+// The picture: axes and curves, with a legend next to them, or in columns below them if there are
 // many runs.
-//   colours     up to 8 runs have Okabe and Ito's; more have hues at equal distances, in turn
-//               darker and lighter, and lines in one of four patterns, so that neighbours in hue
-//               differ in both
-//   smoothing   twice the mean of up to k values on either side, k a fiftieth of the run. Near its
-//               start only as many as there are on the left: the steep beginning of a curve is not
-//               flattened
-//   thinning    of every pixel column the first, lowest, highest and last point: what a screen
-//               shows of all of them
-//   range       all smoothed and held-out values, and of the original ones all but the outermost
-//               hundredth
+//   colours    up to 8 runs have Okabe and Ito's; more have hues at equal distances, alternately
+//              darker and lighter, and lines in one of four patterns, so that neighbours in hue
+//              differ in both
+//   smoothing  the mean of up to k values on either side, applied twice; k is a fiftieth of the
+//              run. Near the start only as many as there are on the left are taken, so that the
+//              steep beginning of a curve is not flattened
+//   thinning   of every pixel column the first, lowest, highest and last point, which is all that a
+//              screen shows of them
+//   range      all smoothed and held-out values, and all original ones but the outermost
+//              hundredth on either side
 #include "observe/plot.h"
 
 #include <fmt/format.h>
@@ -33,26 +33,28 @@ using Points = std::vector<std::pair<double, double>>;
 
 constexpr double kWidth = 1160, kLeft = 76, kTop = 64, kPlotHeight = 470,
                  kBottom = kTop + kPlotHeight;
-// where the plot ends on the right, with the legend beside and below
+// where the plot ends on the right, with the legend next to it and below it
 constexpr double kBeside = 836, kBelow = 1136;
 constexpr double kEntryWidth = 284, kEntryHeight = 48;  // of the legend
 constexpr size_t kNameWidth = 26;                       // characters
 constexpr double kLogarithmicFrom = 50;
-/// Okabe and Ito's colours, told apart with any kind of colour vision; yellow, too light on white,
-/// darkened.
+/// Okabe and Ito's colours, which are told apart with any kind of colour vision; their yellow, too
+/// light on white, is darkened.
 constexpr std::array<const char*, 8> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                  "#e69f00", "#56b4e9", "#8c7a00", "#3d3d3d"};
-// the first: a solid line
+// the first is a solid line
 constexpr std::array<const char*, 4> kPatterns = {"", "10 4", "2 4", "12 4 2 4"};
 
-/// Of one of n runs.
+/// How one run's lines look.
 struct Style {
   std::string colour, pattern;
 };
 
-/// From OKLCH, in which equal distances of hue look alike.
+/// A colour from OKLCH, in which equal distances of hue look alike.
 std::string colour_of(double lightness, double chroma, double hue) {
   const double a = chroma * std::cos(hue), b = chroma * std::sin(hue);
+
+  // OKLab to cone responses, to linear sRGB, to bytes.
   const double l = std::pow(lightness + 0.3963377774 * a + 0.2158037573 * b, 3);
   const double m = std::pow(lightness - 0.1055613458 * a - 0.0638541728 * b, 3);
   const double s = std::pow(lightness - 0.0894841775 * a - 1.2914855480 * b, 3);
@@ -66,6 +68,7 @@ std::string colour_of(double lightness, double chroma, double hue) {
                      byte(-0.0041960863 * l - 0.7034186147 * m + 1.7076147010 * s));
 }
 
+/// The style of run i of n.
 Style style_of(size_t i, size_t n) {
   if (n <= kColours.size()) return {kColours[i], ""};
   const double hue = 2 * std::numbers::pi * static_cast<double>(i) / static_cast<double>(n);
@@ -79,6 +82,7 @@ std::string dashes(const Style& style) {
 bool legend_below(size_t runs) { return runs > kColours.size(); }
 double right_of(size_t runs) { return legend_below(runs) ? kBelow : kBeside; }
 
+/// Without values that no picture can show.
 Points drawable(const Points& points) {
   Points kept;
   for (const auto& [x, y] : points)
@@ -86,43 +90,49 @@ Points drawable(const Points& points) {
   return kept;
 }
 
-/// The windows' sums are made without subtractions, which would drown what is small: suffix sums of
-/// a window's older part, and a running sum of what came since.
+/// Running means, applied twice. The sum of each window is made without subtractions, which would
+/// drown small values in the rounding of large ones: as a suffix sum of the window's older part
+/// plus a running sum of what came since.
 Points smoothed(Points points) {
   const size_t n = points.size(), reach = n / 50;
   if (reach == 0) return points;
+
   double low = points[0].second, high = low;
   for (const auto& [x, y] : points) low = std::min(low, y), high = std::max(high, y);
   std::vector<double> values(n), older(n);
   for (int twice = 0; twice < 2; ++twice) {
     for (size_t i = 0; i < n; ++i) values[i] = points[i].second;
-    size_t border = 0, end = 0;  // of the older part, and of the window
+
+    size_t border = 0, end = 0;  // ends of the older part and of the window
     double newer = 0;
     for (size_t i = 0; i < n; ++i) {
       const size_t k = std::min(i, reach), begin = i - k;
       for (; end < std::min(n, i + k + 1); ++end) newer += values[end];
+
+      // The older part is used up: all of the window becomes the older part, with its suffix sums.
       if (begin >= border) {
         newer = 0;
         for (size_t at = border = end; at-- > begin;) older[at] = newer += values[at];
         newer = 0;
       }
       const double mean = (older[begin] + newer) / static_cast<double>(end - begin);
-      // no mean is outside, but its rounding may be
+      // no mean is outside of the values, but its rounding may be
       points[i].second = std::clamp(mean, low, high);
     }
   }
   return points;
 }
 
+/// Maps values to pixels.
 struct Axis {
-  double low = 0, high = 1, from = 0, to = 1;  // values, and pixels of both ends
+  double low = 0, high = 1, from = 0, to = 1;  // values and pixels of both ends
   bool logarithmic = false;
   double at(double v) const {
     const double part =
         logarithmic ? std::log(v / low) / std::log(high / low) : (v - low) / (high - low);
     return from + part * (to - from);
   }
-  /// At most so many, and no closer than `least`.
+  /// The values of the ticks: about `most` of them, and no closer than `least`.
   std::vector<double> ticks(int most, double least = 0) const {
     std::vector<double> list;
     if (!logarithmic) {
@@ -132,7 +142,7 @@ struct Axis {
       return list;
     }
     const double decades = std::log10(high / low);
-    // of the powers, where they are many
+    // Ticks at 1, 2 and 5 of every power of ten; over many powers only at some of the powers.
     const double stride = std::max(1.0, tick_step(decades, most));
     for (double power = std::floor(std::log10(low) / stride) * stride; power <= std::log10(high);
          power += stride)
@@ -145,6 +155,7 @@ struct Axis {
   }
 };
 
+/// One curve, ready to be drawn.
 struct Run {
   std::string name;
   Style style;
@@ -152,6 +163,8 @@ struct Run {
   bool empty() const { return original.empty() && held_out.empty(); }
 };
 
+/// The horizontal axis: from the first step to the last of any run. It begins at 0 if that costs
+/// little room.
 Axis steps_of(const std::vector<Run>& runs) {
   Axis axis{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
             kLeft, right_of(runs.size())};
@@ -166,15 +179,19 @@ Axis steps_of(const std::vector<Run>& runs) {
   return axis;
 }
 
+/// The vertical axis, as the top of this file says under "range".
 Axis values_of(const std::vector<Run>& runs) {
   Axis axis{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
             kBottom, kTop};
+
   const auto cover = [&axis](double v) {
     axis.low = std::min(axis.low, v), axis.high = std::max(axis.high, v);
   };
   for (const Run& run : runs) {
     for (const Points* points : {&run.smooth, &run.held_out})
       for (const auto& [step, value] : *points) cover(value);
+
+    // Of the original values the hundredth and the last hundredth are the range.
     std::vector<double> values;
     for (const auto& [step, value] : run.original) values.push_back(value);
     if (values.empty()) continue;
@@ -184,6 +201,8 @@ Axis values_of(const std::vector<Run>& runs) {
       cover(values[at]);
     }
   }
+
+  // A little room above and below. An axis of values that are never negative does not go below 0.
   axis.logarithmic = axis.low > 0 && axis.high > kLogarithmicFrom * axis.low;
   if (axis.logarithmic) {
     const double room = std::pow(axis.high / axis.low, 0.04);
@@ -199,7 +218,7 @@ Axis values_of(const std::vector<Run>& runs) {
   return axis;
 }
 
-/// In pixels, thinned out.
+/// The points in pixels, thinned out.
 Points placed(const Points& points, const Axis& x, const Axis& y) {
   Points out;
   for (size_t i = 0; i < points.size();) {
@@ -210,6 +229,9 @@ Points placed(const Points& points, const Axis& x, const Axis& y) {
       if (points[i].second < points[low].second) low = i;
       if (points[i].second > points[high].second) high = i;
     }
+
+    // In the order of the steps, without repeats. Values far outside are clamped, since viewers
+    // take no huge coordinates.
     std::array<size_t, 4> chosen{first, std::min(low, high), std::max(low, high), i - 1};
     const auto end = std::unique(chosen.begin(), chosen.end());
     for (auto it = chosen.begin(); it != end; ++it) {
@@ -222,6 +244,7 @@ Points placed(const Points& points, const Axis& x, const Axis& y) {
   return out;
 }
 
+/// A line of class `kind`, which shows its run's name when pointed at.
 std::string polyline(const Points& pixels, const char* kind, const Run& run,
                      const std::string& style) {
   std::string svg = fmt::format("<polyline class=\"{}\" fill=\"none\" stroke=\"{}\"{} points=\"",
@@ -231,7 +254,8 @@ std::string polyline(const Points& pixels, const char* kind, const Run& run,
   return svg + fmt::format("\"><title>{}</title></polyline>\n", escaped(run.name));
 }
 
-/// The unsmoothed values of all runs lie below everything, the fainter the more runs there are.
+/// The unsmoothed values of all runs, below everything else; the more runs there are, the fainter
+/// they are.
 std::string originals(const std::vector<Run>& runs, const Axis& x, const Axis& y) {
   const double opacity = std::max(0.26 / std::sqrt(static_cast<double>(runs.size())), 0.09);
   const std::string style = fmt::format(" stroke-width=\"1\" stroke-opacity=\"{:.2f}\"", opacity);
@@ -242,6 +266,7 @@ std::string originals(const std::vector<Run>& runs, const Axis& x, const Axis& y
   return svg;
 }
 
+/// The smoothed training curve; a single value is a dot.
 std::string training(const Run& run, const Axis& x, const Axis& y) {
   if (run.smooth.empty()) return "";
   const Points pixels = placed(run.smooth, x, y);
@@ -253,6 +278,7 @@ std::string training(const Run& run, const Axis& x, const Axis& y) {
   return svg;
 }
 
+/// The held-out curve: dots joined by a dashed line.
 std::string held_out(const Run& run, const Axis& x, const Axis& y) {
   if (run.held_out.empty()) return "";
   const Points pixels = placed(run.held_out, x, y);
@@ -260,7 +286,7 @@ std::string held_out(const Run& run, const Axis& x, const Axis& y) {
       polyline(pixels, "held-out", run, " stroke-width=\"1.4\" stroke-dasharray=\"5 3\"");
   double last = -1e9;
   for (size_t i = 0; i < pixels.size(); ++i) {
-    // dots that touch are no dots
+    // dots that would touch are left out, except the last
     if (pixels[i].first - last < 8 && i + 1 < pixels.size()) continue;
     last = pixels[i].first;
     svg += fmt::format(
@@ -279,6 +305,7 @@ std::string step_label(double v) {
 
 std::string value_label(double v) { return v == 0 ? "0" : fmt::format("{:.5g}", v); }
 
+/// Grid lines and labels of both axes.
 std::string axes(const Axis& x, const Axis& y) {
   std::string svg;
   for (double v : y.ticks(8)) {
@@ -300,9 +327,10 @@ std::string axes(const Axis& x, const Axis& y) {
   return svg + text_at(x.to, kBottom + 42, "step", kFaint, " text-anchor=\"end\"");
 }
 
-/// A long name loses its middle: runs of one kind begin alike and end in what tells them apart.
+/// Shortens a long name in its middle: runs of one kind begin alike and end in what tells
+/// them apart.
 std::string shortened(const std::string& name, size_t most) {
-  std::vector<size_t> begins;  // of its characters
+  std::vector<size_t> begins;  // where its characters begin
   for (size_t at = 0; at < name.size(); ++at)
     if ((static_cast<unsigned char>(name[at]) & 0xc0) != 0x80) begins.push_back(at);
   if (begins.size() <= most) return name;
@@ -310,6 +338,7 @@ std::string shortened(const std::string& name, size_t most) {
   return name.substr(0, begins[head]) + "…" + name.substr(begins[begins.size() - tail]);
 }
 
+/// The last value of each curve, for the legend.
 std::string last_values(const Run& run) {
   if (run.empty()) return "no values";
   std::string text;
@@ -319,10 +348,10 @@ std::string last_values(const Run& run) {
   return text;
 }
 
-/// Entries one below the other beside the plot, or in columns below it.
+/// Entries one below the other next to the plot, or in columns below it.
 struct Legend {
   double left, top;
-  size_t rows;  ///< of a column
+  size_t rows;  ///< per column
   double bottom() const { return top + kEntryHeight * static_cast<double>(rows); }
 };
 
@@ -349,14 +378,17 @@ std::string drawn(const Legend& legend, const std::vector<Run>& runs) {
   return svg;
 }
 
-/// What the kinds of line mean, above the plot.
+/// Says above the plot what the kinds of line mean. Entries are placed from the right.
 std::string key(const std::vector<Run>& runs, double right) {
+  // Only kinds that occur are explained.
   const bool trained =
       std::any_of(runs.begin(), runs.end(), [](const Run& r) { return !r.original.empty(); });
   const bool evaluated =
       std::any_of(runs.begin(), runs.end(), [](const Run& r) { return !r.held_out.empty(); });
   std::string svg;
   double x = right;
+
+  // An entry is a sample of the line and its text, to the left of the one before.
   const auto entry = [&](const std::string& text, const std::string& sample) {
     x -= 6.4 * static_cast<double>(text.size());
     svg += text_at(x, 36, text, kFaint);
@@ -389,6 +421,9 @@ std::string plot_svg(const std::vector<Curve>& curves, const std::string& metric
     run.smooth = smoothed(run.original);
     runs.push_back(std::move(run));
   }
+
+  // Title and legend come even if there is nothing to draw, so that the picture says what
+  // is missing.
   std::string title = metric;
   std::replace(title.begin(), title.end(), '_', ' ');
   const bool empty = std::all_of(runs.begin(), runs.end(), [](const Run& r) { return r.empty(); });
@@ -399,6 +434,9 @@ std::string plot_svg(const std::vector<Curve>& curves, const std::string& metric
   if (empty)
     return svg + text_at(24, kTop + 32, "no values to draw", kInk, " font-size=\"15\"") +
            drawn(legend, runs) + "</svg>\n";
+
+  // Lines are drawn over the grid, the most important ones last. Clipping keeps them inside
+  // the axes.
   const Axis x = steps_of(runs), y = values_of(runs);
   svg += key(runs, x.to) + axes(x, y);
   svg += fmt::format(

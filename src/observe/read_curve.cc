@@ -1,5 +1,5 @@
-// A curve from the lines of RUN/metrics.jsonl. A last line that is not whole is what a killed
-// process leaves, and ignored.
+// Reads a curve from the lines of RUN/metrics.jsonl. An incomplete last line is what a killed
+// process leaves, and is ignored.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -18,12 +18,14 @@ namespace {
 using nlohmann::json;
 using Points = std::vector<std::pair<double, double>>;
 
+// A step that comes again (after a resume) replaces what was read from it on.
 void append(Points& points, double step, double value) {
   while (!points.empty() && points.back().first >= step) points.pop_back();
   points.emplace_back(step, value);
 }
 
-/// The numbers that an event offers for drawing, by name.
+/// Visits the numbers that an event offers for drawing, by name. The held-out loss is called
+/// "loss", as in training.
 template <typename Visit>
 void numbers_of(const json& event, const Visit& visit) {
   for (const auto& [name, value] : event.items())
@@ -43,12 +45,16 @@ Curve read_curve(const std::string& run, const std::string& metric) {
     throw Error(fmt::format("{} has no metrics.jsonl: it is no run's folder", run));
   const std::string text = read_file(path);
 
+  // The curve is named like the run's folder, also if it is given as "." or with a slash at
+  // its end.
   Curve curve;
   auto folder = std::filesystem::path(run).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
   curve.name = folder.filename() == "."
                    ? std::filesystem::absolute(run).lexically_normal().parent_path().filename()
                    : folder.filename();
+
+  // Other metrics are collected by name, for the message if there is none of the wanted one.
   std::set<std::string> offered;
   size_t number = 0;
   for (size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string::npos;

@@ -1,3 +1,4 @@
+// The texts of single events, made from the events' fields alone.
 #include "observe/summary.h"
 
 #include <fmt/format.h>
@@ -19,12 +20,13 @@ namespace {
 
 using nlohmann::json;
 
+// The number of that name, or `otherwise` if there is none.
 double number(const json& object, const char* name, double otherwise) {
   const auto at = object.find(name);
   return at != object.end() && at->is_number() ? at->get<double>() : otherwise;
 }
 
-/// Kinds of work in the order in which a step does them; others behind.
+/// The seconds per kind of work, in the order in which a step does them, then all others.
 std::vector<std::pair<std::string, double>> in_order(const json& seconds) {
   std::vector<std::pair<std::string, double>> list;
   const char* order[] = {"load", "forward", "backward", "reduce",
@@ -37,9 +39,8 @@ std::vector<std::pair<std::string, double>> in_order(const json& seconds) {
   return list;
 }
 
-/// A line per kind of work, with a bar of its share. Reductions have a thread of their own: what
-/// the others had to wait for them is `wait`, and without them the shares add up to all of the
-/// time.
+/// A line per kind of work with a bar of its share. Reductions have a thread of their own; what the
+/// others had to wait for them is `wait`. So the shares of all others add up to the whole time.
 std::string time_text(const json& seconds) {
   const auto kinds = in_order(seconds);
   double all = 0;
@@ -81,6 +82,8 @@ std::string data_text(const json& e) {
                                  said(records("held_out")));
   if (records("test") > 0) text += fmt::format(", {} for the test", said(records("test")));
   if (records("skipped") > 0) text += fmt::format("; {} skipped", said(records("skipped")));
+
+  // Lists and tables are indented under the first line.
   for (const char* list : {"faults", "statistics"})
     for (const std::string& line : first_few(e.value(list, std::vector<std::string>())))
       text += fmt::format("\n        {}", line);
@@ -99,10 +102,14 @@ std::string evaluation_text(const json& e) {
   const double loss = number(e, "held_out_loss", NAN);
   std::string text =
       fmt::format("step {:>5}   held-out loss {:.4f}", e.at("step").get<int64_t>(), loss);
+
+  // The most telling metrics of all tasks; a report has those of its own.
   if (const auto metrics = e.find("metrics"); metrics != e.end())
     for (const char* name : {"accuracy", "perplexity", "auc", "mae", "r2"})
       if (const auto value = metrics->find(name); value != metrics->end() && value->is_number())
         text += fmt::format("   {} {:.4f}", name, value->get<double>());
+
+  // What the loss is compared with: a bigram model for text, the truth for generated clicks.
   for (const auto& [field, name] :
        {std::pair{"bigram_loss", "byte bigram"}, {"truth_loss", "truth"}}) {
     if (!e.contains(field)) continue;
@@ -114,6 +121,7 @@ std::string evaluation_text(const json& e) {
 }
 
 std::string test_text(const json& e) {
+  // The two most important numbers get lines of their own; the table has the rest.
   json metrics = e.at("metrics");
   std::string text;
   for (const char* name : {"accuracy", "loss"}) {
@@ -140,6 +148,8 @@ std::string end_text(const json& e, int64_t steps, int64_t tokens_per_step,
       short_duration(seconds), short_count(seconds > 0 ? tokens / seconds : 0), unit,
       bytes_text(e.at("peak_bytes").at("total").get<double>()), fmt::join(kinds, ", "),
       seconds > 0 ? 100 * number(e, "loader_stall_seconds", 0) / seconds : 0);
+
+  // Older or shorter runs may lack what follows.
   if (const auto time = e.find("seconds_by_kind"); time != e.end()) text += time_text(*time);
   std::vector<std::string> speed;
   if (e.contains("samples_per_second"))

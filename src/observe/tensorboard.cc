@@ -1,10 +1,14 @@
-// A record of the file:
-//   uint64  length            uint32  masked CRC of the length
-//   bytes   the Event         uint32  masked CRC of the bytes
-// and the fields of an Event that are used, in protocol-buffer wire format:
-//   1 double wall_time   2 int64 step   3 string file_version   5 Summary { 1 Value { 1 string tag
-//                        2 float value } }
-// All of it little-endian. The first record holds the file's version alone.
+// Writes TensorBoard's format by hand. A record of the file is
+//   uint64  length
+//   uint32  masked CRC of the length
+//   bytes   the Event
+//   uint32  masked CRC of the bytes
+// and an Event, in protocol-buffer wire format, has these of its fields:
+//   1  double wall_time
+//   2  int64 step
+//   3  string file_version
+//   5  Summary { 1 Value { 1 string tag, 2 float value } }
+// All of it is little-endian. The first record holds the file's version alone.
 #include "observe/tensorboard.h"
 
 #include <fcntl.h>
@@ -30,6 +34,7 @@ namespace {
 using nlohmann::json;
 using Scalars = std::vector<std::pair<std::string, float>>;
 
+// How a field's value is encoded; part of its key.
 enum Wire : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
 constexpr std::array<uint32_t, 256> crc_table() {
@@ -42,7 +47,8 @@ constexpr std::array<uint32_t, 256> crc_table() {
   return table;
 }
 
-/// TensorFlow masks what it stores, since a CRC over data that holds CRCs is a weak one.
+/// TensorFlow masks the CRCs that it stores, since a CRC over data that contains CRCs is a
+/// weak one.
 uint32_t masked(uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ead8U; }
 
 template <typename T>
@@ -50,6 +56,7 @@ std::string raw(T value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
+/// Seven bits per byte, the lowest first; the eighth bit says that more follow.
 std::string varint(uint64_t value) {
   std::string out;
   for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
@@ -58,6 +65,7 @@ std::string varint(uint64_t value) {
 
 std::string key(int field, Wire wire) { return varint(static_cast<uint64_t>(field) << 3 | wire); }
 
+/// A field of bytes: a string, or a message inside of a message.
 std::string framed(int field, const std::string& bytes) {
   return key(field, kBytes) + varint(bytes.size()) + bytes;
 }
@@ -73,6 +81,7 @@ std::string now() {
   return key(1, kFixed64) + raw(seconds);
 }
 
+/// An Event with one Value per scalar.
 std::string event_of(int64_t step, const Scalars& scalars) {
   std::string summary;
   for (const auto& [tag, value] : scalars)
@@ -80,7 +89,8 @@ std::string event_of(int64_t step, const Scalars& scalars) {
   return now() + key(2, kVarint) + varint(static_cast<uint64_t>(step)) + framed(5, summary);
 }
 
-/// The numbers of an object as scalars under `group`; a field "held_out_loss" is the group's loss.
+/// Adds the numbers of an object as scalars under `group`. A field "held_out_loss" is the group's
+/// loss; a tag that is there already is not added again.
 void take(const json& fields, const std::string& group, Scalars& to) {
   for (const auto& [name, value] : fields.items()) {
     if (!value.is_number() || name == "step") continue;
@@ -99,6 +109,8 @@ class TensorBoard final : public EventSink {
 
   void write(const json& e) override {
     const std::string kind = e.at("event");
+
+    // TensorBoard shows tags with the same part before the slash together.
     const std::string group = kind == "step"   ? "train"
                               : kind == "eval" ? "held_out"
                               : kind == "test" ? "test"
@@ -111,6 +123,7 @@ class TensorBoard final : public EventSink {
   }
 
  private:
+  /// One write per record, so that a killed process leaves whole records.
   void append(const std::string& bytes) {
     const std::lock_guard lock(mutex_);
     write_all(fd_.get(), std::as_bytes(std::span(bytes)), path_);
@@ -136,7 +149,8 @@ std::unique_ptr<EventSink> open_tensorboard(const std::string& folder) {
   if (fault) throw Error(fmt::format("cannot make {}: {}", folder, fault.message()));
   auto seconds = std::chrono::duration_cast<std::chrono::seconds>(
       std::chrono::system_clock::now().time_since_epoch());
-  // A run that goes on gets a file of its own; TensorBoard reads them in the order of their names.
+  // A run that is resumed gets a file of its own; TensorBoard reads files in the order of their
+  // names. If there already is one of this second, the next second is taken.
   for (;; ++seconds) {
     const std::string path =
         fmt::format("{}/events.out.tfevents.{:010}.tutti", folder, seconds.count());

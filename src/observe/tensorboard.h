@@ -1,4 +1,4 @@
-// TensorBoard event files: records of protocol-buffer Events behind lengths and masked CRC-32C, as
+// TensorBoard event files: protocol-buffer Events, each with a length and masked CRC-32Cs, as
 // TensorFlow writes them.
 #pragma once
 
@@ -11,12 +11,14 @@
 
 namespace tutti {
 
-/// Writes FOLDER/events.out.tfevents.<seconds>.tutti, making the folder, and appends a record for
-/// every step, eval and test event with a scalar for each of its numbers: train/loss, train/lr,
-/// train/gradient_norm, train/tokens_per_second, ...; held_out/loss, held_out/<metric>,
-/// held_out/bigram_loss; test/<metric>. What is nested deeper (per_class, confusion) is not
-/// written. A record is written at once, with one write(2), so a killed process leaves whole
-/// records. Thread-safe. Throws Error naming the file when it cannot be opened or written.
+/// Makes FOLDER and in it the file events.out.tfevents.<seconds>.tutti, to which the sink appends a
+/// record for every step, eval and test event, with a scalar for each of its numbers:
+///   train/loss, train/lr, train/gradient_norm, train/tokens_per_second, ...
+///   held_out/loss, held_out/<metric>, held_out/bigram_loss
+///   test/<metric>
+/// What is nested deeper (per_class, confusion) is not written. A record is written at once, with
+/// one write(2), so a killed process leaves whole records. Thread-safe. Throws Error naming the
+/// file if it cannot be opened or written.
 std::unique_ptr<EventSink> open_tensorboard(const std::string& folder);
 
 /// CRC-32C (Castagnoli) of the bytes.

@@ -9,7 +9,7 @@ namespace tutti::TUTTI_ISA {
 struct Gradient {
   explicit Gradient(const GradientScalars& s)
       : scale(set(s.scale)), high(set(s.limit)), low(set(-s.limit)) {}
-  /// Scaled and cut; NaN stays NaN.
+  /// The gradient, scaled and cut. NaN stays NaN: it is the second operand of both comparisons.
   F operator()(F g) const { return max(low, min(high, g * scale)); }
   F scale, high, low;
 };

@@ -6,6 +6,7 @@
 namespace tutti::TUTTI_ISA {
 namespace {
 
+/// The direction of a step, before its trust ratio: Adam's, with the decoupled weight decay.
 struct Direction {
   explicit Direction(const MomentScalars& s)
       : decay(set(s.decay)),
@@ -18,8 +19,9 @@ struct Direction {
   F decay, first, root, eps;
 };
 
-/// Squares in double, where they are exact. A group is 16 elements: element k of a group goes to
-/// accumulator k.
+/// Sums of squares in double, where the squares of floats are exact. A group is 16 elements,
+/// and element k of a group goes to accumulator k, for both instruction sets and on a GPU: the
+/// same bits.
 class Squares {
  public:
   static constexpr int kGroup = 16;
@@ -37,6 +39,7 @@ class Squares {
     sums_[2 * vector + 1] = _mm256_fmadd_pd(high, high, sums_[2 * vector + 1]);
 #endif
   }
+
   double value() const {
     double sums[kGroup];
     __builtin_memcpy(sums, sums_, sizeof(sums));
@@ -69,6 +72,8 @@ ChunkSquares measure(const float* p, const float* g, float* m, float* v, int64_t
     of_parameter.add(vector, value);
     of_direction.add(vector, lanes.keep(direction(value, first_moment, second_moment)));
   };
+
+  // Whole groups, then the tail, which goes on with accumulator 0. Lanes past the end add zeros.
   int64_t i = 0;
   for (; i + Squares::kGroup <= n; i += Squares::kGroup) {
 #pragma clang loop unroll(full)

@@ -1,3 +1,5 @@
+// The rules of the loss scale. It only halves and doubles, so a power of two (the default is one)
+// stays one, and scaling a loss and dividing its gradient by it round nothing in the normal range.
 #include "optim/loss_scale.h"
 
 #include <cinttypes>
@@ -21,6 +23,7 @@ LossScale first_loss_scale(const NumericsConfig& numerics) {
 
 LossScale next_loss_scale(LossScale now, bool finite, const NumericsConfig& numerics) {
   if (numerics.precision != "float16") return now;
+  // Overflow starts the count of good steps anew.
   if (!finite) return {now.scale / 2, 0, now.skipped + 1};
   ++now.good;
   if (now.good >= numerics.scale_growth && now.scale * 2 <= kLargest) {
@@ -42,6 +45,7 @@ std::string to_text(const LossScale& scale) {
 LossScale loss_scale_from(const std::string& text) {
   LossScale scale;
   if (text.empty()) return scale;
+  // The whole text must match and be sensible: a damaged record is an error.
   int read = 0;
   if (std::sscanf(text.c_str(), "scale %la good %" SCNd64 " skipped %" SCNd64 "%n", &scale.scale,
                   &scale.good, &scale.skipped, &read) != 3 ||

@@ -1,6 +1,6 @@
-// Dynamic loss scaling for float16: gradients are computed of the loss times a scale that keeps
-// small ones from vanishing; a step whose gradients overflowed is skipped and the scale halved.
-// Part of the state: it is hashed and saved with it, as text.
+// Dynamic loss scaling for float16: gradients are those of the loss times a scale that keeps small
+// ones from vanishing. A step whose gradients overflow is skipped, and the scale halved. The scale
+// is part of the state: as text it is hashed and saved with it.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,16 @@ struct LossScale {
   bool operator==(const LossScale&) const = default;
 };
 
-/// Where a run starts: 1 but in float16, there numerics.loss_scale, 65536 if that is 0.
+/// The scale that a run starts with: in float16 numerics.loss_scale, or 65536 if that is 0; else 1.
 LossScale first_loss_scale(const NumericsConfig& numerics);
-/// After a step. `finite`: it was taken, and after numerics.scale_growth of them in a row the scale
-/// doubles (up to 2^24); else it was skipped and the scale halves.
+/// The scale after a step. `finite`: the step was taken, and after numerics.scale_growth of them in
+/// a row the scale doubles (up to 2^24). Else it was skipped, and the scale halves.
 LossScale next_loss_scale(LossScale now, bool finite, const NumericsConfig& numerics);
-/// Whether a step that is not finite may be skipped: in float16 while there is a scale to lower.
+/// Whether a step that is not finite may be skipped: in float16, while the scale can be lowered.
 bool may_skip(const LossScale& now, const NumericsConfig& numerics);
 
-/// Exact to the last bit; empty for a LossScale of 1 that skipped nothing. Throws Error on text
-/// that is none.
+/// The text is exact to the last bit, and empty for a LossScale of 1 that skipped nothing.
+/// loss_scale_from throws Error on text that is no such record.
 std::string to_text(const LossScale& scale);
 LossScale loss_scale_from(const std::string& text);
 

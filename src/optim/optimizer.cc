@@ -1,5 +1,6 @@
 // The host side of the optimizers: the scalars of a step are computed in double and rounded to
-// float once; the kernels do the rest.
+// float once; the kernels do the rest. One class per optimizer says which slots it keeps and in
+// what its scalars differ.
 #include "optim/optimizer.h"
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 namespace tutti {
 namespace {
 
+/// "auto" is the best that the processor has, which changes the speed and not the bits.
 UpdateKernels kernels_of(std::string_view isa) {
   UpdateKernels kernels{};
   const auto fill = [&](auto... parts) {
@@ -35,8 +37,8 @@ GradientScalars gradient_scalars(const StepScalars& scalars) {
                                           : std::numeric_limits<float>::infinity()};
 }
 
-/// What all have in common: the job's values, the kernels, and the number of slots they were
-/// promised.
+/// What all optimizers have in common: the job's values, the kernels, and a check that they get the
+/// slots that they declared.
 class Fused : public Optimizer {
  public:
   Fused(const TrainConfig& config, const UpdateKernels& kernels)
@@ -60,7 +62,8 @@ class Fused : public Optimizer {
         .eps = rounded(config_.eps),
     };
   }
-  /// Of coupled decay and with lr as it is; an optimizer changes what differs.
+  /// The scalars for a decay that is part of the gradient, and with lr as it is; each optimizer
+  /// changes what differs for it.
   MomentScalars moments(const StepScalars& scalars) const {
     const double t = static_cast<double>(scalars.step) + 1;
     return {
@@ -76,6 +79,7 @@ class Fused : public Optimizer {
         .step_size = rounded(scalars.lr),
     };
   }
+  /// What a decoupled weight decay multiplies a value by.
   static float decoupled(const StepScalars& scalars) {
     return rounded(1 - scalars.lr * scalars.weight_decay);
   }
@@ -84,12 +88,14 @@ class Fused : public Optimizer {
   UpdateKernels kernels_;
 };
 
+/// Its first step starts the momentum, so a slot's initial zeros are never mixed in.
 class Sgd final : public Fused {
  public:
   using Fused::Fused;
   std::vector<std::string> slots() const override {
     return config_.momentum == 0 ? std::vector<std::string>{} : std::vector<std::string>{"m"};
   }
+
   void update(float* parameters, const float* gradients, std::span<float* const> slots, int64_t n,
               const StepScalars& scalars) const override {
     check(slots);
@@ -97,6 +103,7 @@ class Sgd final : public Fused {
     kernels_.sgd(parameters, gradients, slots.empty() ? nullptr : slots[0], n, s.plain, s.momentum,
                  config_.nesterov);
   }
+
   UpdateScalars scalars(const StepScalars& scalars) const override {
     UpdateScalars s = Fused::scalars(scalars);
     if (config_.momentum != 0) s.momentum = scalars.step == 0 ? Momentum::kFirst : Momentum::kNext;
@@ -104,6 +111,7 @@ class Sgd final : public Fused {
   }
 };
 
+/// The plain scalars are all it needs.
 class Adagrad final : public Fused {
  public:
   using Fused::Fused;
@@ -130,7 +138,7 @@ class Rmsprop final : public Fused {
   }
 };
 
-/// adam and adamw.
+/// adam and adamw, which differ in how the weight decay enters.
 class Adam final : public Fused {
  public:
   using Fused::Fused;
@@ -143,6 +151,7 @@ class Adam final : public Fused {
   }
   UpdateScalars scalars(const StepScalars& scalars) const override {
     UpdateScalars s = Fused::scalars(scalars);
+    // Adam's correction of the first moment is one factor of the step.
     const double t = static_cast<double>(scalars.step) + 1;
     s.moments.step_size = rounded(scalars.lr / (1 - std::pow(config_.beta1, t)));
     if (!coupled()) s.moments.decay = decoupled(scalars);
@@ -153,6 +162,7 @@ class Adam final : public Fused {
   bool coupled() const { return config_.optimizer == "adam"; }
 };
 
+/// One slot, and no corrections: only the sign of the direction counts.
 class Lion final : public Fused {
  public:
   using Fused::Fused;
@@ -169,6 +179,7 @@ class Lion final : public Fused {
   }
 };
 
+/// Two passes: a step needs the norms of the whole parameter, which may be spread over ranks.
 class Lamb final : public Fused {
  public:
   using Fused::Fused;
@@ -177,6 +188,9 @@ class Lamb final : public Fused {
   void measure(const float* parameters, const float* gradients, std::span<float* const> slots,
                int64_t n, const StepScalars& scalars, Norms& norms) const override {
     check(slots);
+
+    // By chunk, since the order of sums within a chunk is fixed, and between chunks the sum
+    // is exact.
     const MomentScalars values = moments(scalars);
     for (int64_t i = 0; i < n; i += kChunk) {
       const ChunkSquares squares =

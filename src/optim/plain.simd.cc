@@ -1,9 +1,11 @@
-// sgd, adagrad and rmsprop: the optimizers whose weight decay is part of the gradient.
+// The passes of sgd, adagrad and rmsprop: the optimizers whose weight decay is part of
+// the gradient.
 #include "optim/gradient.h"
 
 namespace tutti::TUTTI_ISA {
 namespace {
 
+/// kFirst starts the moment as the gradient, so the slot need not be read, nor be zero before.
 template <Momentum kMomentum, bool kNesterov>
 void sgd_pass(float* p, const float* g, float* m, int64_t n, const PlainScalars& s) {
   const Gradient gradient(s.gradient);
@@ -22,6 +24,7 @@ void sgd_pass(float* p, const float* g, float* m, int64_t n, const PlainScalars&
   });
 }
 
+/// Without momentum Nesterov's rule is the plain one, so there is no such instance.
 void sgd(float* p, const float* g, float* m, int64_t n, const PlainScalars& s, Momentum momentum,
          bool nesterov) {
   switch (momentum) {
@@ -36,18 +39,21 @@ void sgd(float* p, const float* g, float* m, int64_t n, const PlainScalars& s, M
   }
 }
 
+/// The squares only grow, so an element's rate only falls.
 void adagrad(float* p, const float* g, float* sum, int64_t n, const PlainScalars& s) {
   const Gradient gradient(s.gradient);
   const F decay = set(s.weight_decay), lr = set(s.lr), eps = set(s.eps);
   for_vectors(n, [&](int64_t i, auto lanes) {
     const F value = lanes.load(p + i);
     const F direction = fma(decay, value, gradient(lanes.load(g + i)));
+
     const F squares = fma(direction, direction, lanes.load(sum + i));
     lanes.store(sum + i, squares);
     lanes.store(p + i, fnma(lr, direction / (sqrt(squares) + eps), value));
   });
 }
 
+/// As adagrad, but with a decaying mean of the squares; momentum is that of the scaled direction.
 template <bool kMomentum>
 void rmsprop_pass(float* p, const float* g, float* v, float* m, int64_t n, const PlainScalars& s) {
   const Gradient gradient(s.gradient);
@@ -56,6 +62,7 @@ void rmsprop_pass(float* p, const float* g, float* v, float* m, int64_t n, const
   for_vectors(n, [&](int64_t i, auto lanes) {
     const F value = lanes.load(p + i);
     F direction = fma(decay, value, gradient(lanes.load(g + i)));
+
     const F squares = fma(beta2, lanes.load(v + i), rest2 * direction * direction);
     lanes.store(v + i, squares);
     direction = direction / (sqrt(squares) + eps);

@@ -1,5 +1,5 @@
-// Schedules are pure functions of the step and of what evaluations have shown, which is a small
-// value of its own.
+// Schedules and judgements as pure functions: of the step, and of what evaluations have shown,
+// which is a small value of its own. Every rank computes them by itself and finds the same.
 #include "optim/schedule.h"
 
 #include <algorithm>
@@ -14,16 +14,17 @@ namespace tutti {
 
 namespace {
 
-/// From 1 at 0 to 0 at 1.
+/// Half a cosine wave, from 1 at p = 0 to 0 at p = 1.
 double half_wave(double p) { return 0.5 * (1 + std::cos(std::numbers::pi * p)); }
 
 double between(double low, double high, double part) { return low + (high - low) * part; }
 
-/// Which part of its cycle step t lies in: [0, 1). Cycle i begins at cycle * (growth^i - 1) /
-/// (growth - 1).
+/// How far step t is in its cycle, in [0, 1]. Cycle i begins at cycle * (growth^i - 1) / (growth -
+/// 1), and is cycle * growth^i long.
 double part_of_cycle(double t, double cycle, double growth) {
   if (growth == 1) return std::fmod(t, cycle) / cycle;
   const auto begin = [&](double i) { return cycle * (std::pow(growth, i) - 1) / (growth - 1); };
+  // The inverse of begin() is a logarithm, whose rounding may be off by one near a border.
   double i = std::floor(std::log(t / cycle * (growth - 1) + 1) / std::log(growth));
   if (i > 0 && t < begin(i)) --i;  // the logarithm was rounded over a border
   if (t >= begin(i + 1)) ++i;
@@ -34,11 +35,12 @@ double cosine(const TrainConfig& config, double t, double p) {
   double part = p;
   if (config.cycle > 0) {
     part = part_of_cycle(t, static_cast<double>(config.cycle), config.cycle_growth);
-    if (p == 1 && part == 0) part = 1;  // a cycle that ends with the job is not followed by another
+    if (p == 1 && part == 0) part = 1;  // a cycle that ends with the job ends low: no other follows
   }
   return between(config.final_lr, 1, half_wave(part));
 }
 
+/// Up in half a wave, from lr / 25: the usual start of a one-cycle schedule.
 double one_cycle_warmup(const TrainConfig& config, int64_t step) {
   constexpr double kStart = 1.0 / 25;
   return between(kStart, 1,
@@ -50,15 +52,19 @@ double one_cycle_warmup(const TrainConfig& config, int64_t step) {
 double learning_rate(const TrainConfig& config, int64_t step, const Watched& watched) {
   const std::string& name = config.schedule;
   const double lr = config.lr;
+  // One-cycle has a warm-up of its own; all others go up in a straight line.
   if (step < config.warmup) {
     if (name == "one-cycle") return lr * one_cycle_warmup(config, step);
     return lr * static_cast<double>(step + 1) / static_cast<double>(config.warmup);
   }
-  // Past the job's end a schedule keeps its last value.
+  // After the job's end a schedule keeps its last value. The way is at least one step long, so that
+  // p is defined without steps after the warm-up.
   const int64_t end = std::max(config.steps, config.warmup + 1);
   const double t = static_cast<double>(std::min(step, end) - config.warmup);
   const double p = t / static_cast<double>(end - config.warmup);
   const double every = static_cast<double>(config.every);
+
+  // t is steps since the warm-up, p the part of the way (the header has the formulas).
   if (name == "constant") return lr;
   if (name == "step") return lr * std::pow(config.factor, std::floor(t / every));
   if (name == "exponential") return lr * std::pow(config.factor, t / every);
@@ -83,17 +89,22 @@ Judgement judge(const TrainConfig& config, const Watched& before, double value, 
   Watched& now = out.watched;
   const double gain = larger_is_better(config.watch) ? value - before.best : before.best - value;
   out.improved = std::isfinite(value) && (before.best_step < 0 || gain > config.min_change);
+
   if (out.improved) {
     now.best = value;
     now.best_step = step;
     now.stale = now.plateau = 0;
     return out;
   }
+
+  // The plateau and early stopping count apart: a lowered rate starts a new wait for the one, not
+  // for the other.
   ++now.stale;
   if (config.schedule == "plateau" && ++now.plateau >= config.patience) {
     now.plateau = 0;
     now.rate = std::max(now.rate * config.factor, config.final_lr);
   }
+
   out.stop = config.early_stop > 0 && now.stale >= config.early_stop;
   return out;
 }
@@ -109,15 +120,20 @@ Watched watched_from(const std::string& text) {
   if (text.empty()) return watched;
   const auto bad = [&] { return Error(fmt::format("\"{}\" is no record of evaluations", text)); };
   const char *at = text.data(), *end = at + text.size();
+
+  // Hexadecimal floats are read by from_chars, which knows no locale and needs the prefix and the
+  // sign taken off.
   const auto word = [&](std::string_view expected) {
     if (!std::string_view(at, static_cast<size_t>(end - at)).starts_with(expected)) throw bad();
     at += expected.size();
   };
+
   const auto whole = [&](int64_t& value) {
     const auto [next, error] = std::from_chars(at, end, value);
     if (error != std::errc()) throw bad();
     at = next;
   };
+
   const auto real = [&](double& value) {
     const bool negative = at != end && *at == '-';
     if (negative) ++at;
@@ -127,6 +143,8 @@ Watched watched_from(const std::string& text) {
     if (negative) value = -value;
     at = next;
   };
+
+  // The text must be just what to_text writes: a damaged record is an error, not a fresh start.
   word("best ");
   real(watched.best);
   word(" at ");

@@ -9,7 +9,8 @@
 
 namespace tutti {
 
-/// What evaluations have shown so far. Part of the state: it is hashed and saved with it, as text.
+/// What evaluations have shown so far. It is part of the state: as text it is hashed and saved
+/// with it.
 struct Watched {
   double best = 0;
   int64_t best_step = -1;  ///< -1: nothing was evaluated yet
@@ -19,19 +20,20 @@ struct Watched {
   bool operator==(const Watched&) const = default;
 };
 
-/// The text is exact to the last bit and empty for a Watched that saw nothing. Throws Error on text
-/// that is none.
+/// The text is exact to the last bit, and empty for a Watched that has seen nothing. watched_from
+/// throws Error on text that is no such record.
 std::string to_text(const Watched& watched);
 Watched watched_from(const std::string& text);
 
-/// Whether larger is better: all metrics but loss, perplexity, mse and mae.
+/// Whether larger values are better: true for all metrics but loss, perplexity, mse and mae.
 bool larger_is_better(const std::string& metric);
+/// What one more evaluation means.
 struct Judgement {
   Watched watched;
-  bool improved = false;  ///< by more than min_change (the first evaluation always is)
+  bool improved = false;  ///< by more than min_change; a finite first value always is
   bool stop = false;      ///< early stopping
 };
-/// The value of train.watch at `step`. A value that is not finite is no improvement.
+/// Judges `value`, that of train.watch at `step`. A value that is not finite is no improvement.
 Judgement judge(const TrainConfig& config, const Watched& before, double value, int64_t step);
 
 /// The learning rate of a step. Warm-up is linear from lr/warmup to lr. Then, with p the part of

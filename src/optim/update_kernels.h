@@ -1,20 +1,20 @@
-// The fused update kernels: one pass over parameters, gradients and slots. Compiled for AVX2 and
-// AVX-512; every operation in them is rounded correctly (IEEE), so both give the same bits.
-// Torch-free and free of the standard library, so that no inline function of it is compiled for an
-// instruction set that the processor may lack.
+// The fused update kernels: one pass over parameters, gradients and slots. They are compiled for
+// AVX2 and AVX-512; every operation in them is rounded correctly (IEEE), so both give the same
+// bits. This header uses neither torch nor the standard library, so that no inline function of
+// theirs is compiled for an instruction set that the processor may lack.
 #pragma once
 
 #include <cstdint>
 
 namespace tutti {
 
-/// What becomes of every gradient before an optimizer sees it.
+/// What is done to every gradient before an optimizer sees it.
 struct GradientScalars {
   float scale;
-  float limit;  ///< then cut to [-limit, limit]; infinity: it is not
+  float limit;  ///< then it is cut to [-limit, limit]; infinity: not at all
 };
 
-/// sgd, adagrad, rmsprop: weight decay is added to the gradient.
+/// For sgd, adagrad, rmsprop. Weight decay is added to the gradient.
 struct PlainScalars {
   GradientScalars gradient;
   float weight_decay;
@@ -24,7 +24,7 @@ struct PlainScalars {
   float eps;           ///< adagrad, rmsprop
 };
 
-/// adam, adamw, lion, lamb.
+/// For adam, adamw, lion, lamb.
 struct MomentScalars {
   GradientScalars gradient;
   float decay;         ///< adam, lamb: the weight decay; adamw, lion: 1 - lr * weight decay
@@ -36,31 +36,35 @@ struct MomentScalars {
   float step_size;        ///< adam, adamw: lr / (1 - beta1^t); lion: lr; lamb: lr * trust
 };
 
-/// How SGD treats its momentum; kFirst starts it as the gradient and does not read the slot.
+/// How SGD treats its momentum. kFirst starts it as the gradient and does not read the slot.
 enum class Momentum { kNone, kFirst, kNext };
 
-/// All that an optimizer's elements have in common in one step; an optimizer reads its own part.
+/// All that the elements of a parameter have in common in one step. An optimizer reads its
+/// own part.
 struct UpdateScalars {
   PlainScalars plain;
   MomentScalars moments;
   Momentum momentum;
 };
 
-/// Sums of squares over one chunk.
+/// The sums of squares over one chunk of a parameter, for LAMB.
 struct ChunkSquares {
   double parameter, direction;
 };
 
+/// The passes over n elements of one parameter: p are its values, g its gradients, the
+/// others slots.
 struct UpdateKernels {
   void (*sgd)(float* p, const float* g, float* m, int64_t n, const PlainScalars& s,
               Momentum momentum, bool nesterov);
   void (*adagrad)(float* p, const float* g, float* sum, int64_t n, const PlainScalars& s);
-  /// m: or null
+  /// m is null without momentum
   void (*rmsprop)(float* p, const float* g, float* v, float* m, int64_t n, const PlainScalars& s);
   void (*adam)(float* p, const float* g, float* m, float* v, int64_t n, const MomentScalars& s);
   void (*adamw)(float* p, const float* g, float* m, float* v, int64_t n, const MomentScalars& s);
   void (*lion)(float* p, const float* g, float* m, int64_t n, const MomentScalars& s);
-  /// The sums add element i to accumulator i % 16, in order, and fold the accumulators in halves.
+  /// Moves the moments and returns the chunk's sums. Element i is added to accumulator i % 16, in
+  /// order, and the accumulators are folded in halves.
   ChunkSquares (*lamb_measure)(const float* p, const float* g, float* m, float* v, int64_t n,
                                const MomentScalars& s);
   void (*lamb_update)(float* p, const float* m, const float* v, int64_t n, const MomentScalars& s);

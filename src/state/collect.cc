@@ -1,6 +1,7 @@
-// All ranks know who holds what, so nobody asks: each goes through entries and parts in the same
-// order and does its share, and a message's receiver waits for its sender only. The rank that has
-// come least far never waits for one behind it: there is no cycle.
+// All ranks know who holds what, so nobody asks: each of them goes through entries and parts in the
+// same order and does its share, and the receiver of a message waits for its sender only. All
+// messages are in one order for all, so the earliest that is not done can always be done: there is
+// no circle of waits.
 #include "state/collect.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 namespace tutti {
 namespace {
 
-/// A piece as the other ranks are told of it.
+/// How the other ranks are told of a piece.
 struct Told {
   uint64_t entry;
   int64_t begin, end;
@@ -27,6 +28,8 @@ std::string_view bytes_of(const T& value) {
 
 template <class T>
 T take(std::string_view& bytes) {
+  // Takes a value off the front of what a rank told. All ranks run one program, so bytes that are
+  // missing are a broken promise.
   TUTTI_CHECK(bytes.size() >= sizeof(T), "a rank told {} bytes less than it should",
               sizeof(T) - bytes.size());
   T value;
@@ -35,6 +38,8 @@ T take(std::string_view& bytes) {
   return value;
 }
 
+// The digest of everything but the values, which must be equal on all ranks before
+// values are compared.
 Digest digest_of(const std::vector<EntryShape>& entries, const StateCounters& counters) {
   StateHasher hasher(entries.size());
   for (const EntryShape& entry : entries) hasher.add(entry, {});
@@ -42,7 +47,7 @@ Digest digest_of(const std::vector<EntryShape>& entries, const StateCounters& co
   return sha256(std::as_bytes(std::span(text)));
 }
 
-/// Elements of an entry among a rank's pieces.
+/// Elements of an entry among the pieces of a rank.
 std::span<float> values_in(std::span<const StatePiece> pieces, size_t entry, Range range) {
   for (const StatePiece& piece : pieces)
     if (piece.entry == entry && piece.range.begin <= range.begin && range.end <= piece.range.end)
@@ -58,44 +63,53 @@ std::string title(const EntryShape& entry) {
 
 }  // namespace
 
+Holdings gather_holdings(const std::vector<EntryShape>& entries, std::span<const StatePiece> mine,
+                         Channel& channel) {
+  const Digest shapes = digest_of(entries, {});
+  std::string told(bytes_of(shapes));
+  for (const StatePiece& piece : mine) {
+    const bool fits = piece.entry < entries.size() && 0 <= piece.range.begin &&
+                      !piece.range.empty() && piece.range.end <= entries[piece.entry].size() &&
+                      static_cast<int64_t>(piece.values.size()) == piece.range.size();
+    TUTTI_CHECK(fits, "a piece [{}, {}) of {} values of entry {} of {}", piece.range.begin,
+                piece.range.end, piece.values.size(), piece.entry, entries.size());
+    told += bytes_of(Told{piece.entry, piece.range.begin, piece.range.end});
+  }
+
+  Holdings holdings(static_cast<size_t>(channel.size()));
+  const std::vector<std::string> all = gather_bytes(told, channel);
+  for (int r = 0; r < channel.size(); ++r) {
+    std::string_view rest = all[r];
+    if (take<Digest>(rest) != shapes)
+      throw Error(
+          fmt::format("rank {} and rank {} list other entries of the state: this must never happen",
+                      r, channel.rank()));
+    while (!rest.empty()) {
+      const Told piece = take<Told>(rest);
+      holdings[r].push_back({piece.entry, {piece.begin, piece.end}});
+    }
+  }
+  return holdings;
+}
+
 Collector::Collector(std::vector<EntryShape> entries, std::vector<StatePiece> mine,
                      Channel& channel)
     : entries_(std::move(entries)),
       mine_(std::move(mine)),
       channel_(channel),
       parts_(entries_.size()) {
-  const Digest shapes = digest_of(entries_, {});
-  std::string told(bytes_of(shapes));
-  for (const StatePiece& piece : mine_) {
-    const bool fits = piece.entry < entries_.size() && 0 <= piece.range.begin &&
-                      !piece.range.empty() && piece.range.end <= entries_[piece.entry].size() &&
-                      static_cast<int64_t>(piece.values.size()) == piece.range.size();
-    TUTTI_CHECK(fits, "a piece [{}, {}) of {} values of entry {} of {}", piece.range.begin,
-                piece.range.end, piece.values.size(), piece.entry, entries_.size());
-    told += bytes_of(Told{piece.entry, piece.range.begin, piece.range.end});
-  }
   for (size_t e = 0; e <= entries_.size(); ++e)
     first_piece_.push_back(static_cast<size_t>(
         std::lower_bound(mine_.begin(), mine_.end(), e,
                          [](const StatePiece& p, size_t entry) { return p.entry < entry; }) -
         mine_.begin()));
 
+  holdings_ = gather_holdings(entries_, mine_, channel_);
   // (rank, elements), by entry
   std::vector<std::vector<std::pair<int, Range>>> held(entries_.size());
-  holdings_.resize(static_cast<size_t>(channel_.size()));
-  const std::vector<std::string> all = gather_bytes(told, channel_);
-  for (int r = 0; r < channel_.size(); ++r) {
-    std::string_view rest = all[r];
-    if (take<Digest>(rest) != shapes)
-      throw Error(
-          fmt::format("rank {} and rank {} list other entries of the state: this must never happen",
-                      r, channel_.rank()));
-    while (!rest.empty()) {
-      const Told piece = take<Told>(rest);
-      held[piece.entry].emplace_back(r, Range{piece.begin, piece.end});
-      holdings_[r].push_back({piece.entry, {piece.begin, piece.end}});
-    }
-  }
+  for (size_t r = 0; r < holdings_.size(); ++r)
+    for (const Holding& holding : holdings_[r])
+      held[holding.entry].emplace_back(static_cast<int>(r), holding.range);
   for (size_t e = 0; e < entries_.size(); ++e) {
     const int64_t size = entries_[e].size();
     std::set<int64_t> borders = {0, size};
@@ -123,7 +137,7 @@ std::span<float> Collector::values(size_t entry, Range range) const {
       entry, range);
 }
 
-/// The parts of each hashed range.
+/// The parts of an entry, grouped by hashed range.
 std::vector<std::span<const Collector::Part>> Collector::ranges_of(size_t entry) const {
   std::vector<std::span<const Part>> ranges;
   const std::span<const Part> all = parts_[entry];
@@ -136,7 +150,8 @@ std::vector<std::span<const Collector::Part>> Collector::ranges_of(size_t entry)
   return ranges;
 }
 
-/// Of a range that no one rank may hold whole, made by the giver of its first part.
+/// The digest of a range that no single rank may hold whole. The giver of its first part makes it:
+/// parts that it does not have are sent to it.
 Digest Collector::joined_digest(size_t entry, std::span<const Part> parts) {
   const int joiner = giver(parts.front());
   Sha256 sha;
@@ -157,6 +172,8 @@ Digest Collector::joined_digest(size_t entry, std::span<const Part> parts) {
 }
 
 std::string Collector::hash(const StateCounters& counters) {
+  // Everybody hashes the parts that it holds. A range that is cut into several parts also has a
+  // digest as a whole, made by one rank, and that one goes into the hash of the state.
   const Digest all_but_values = digest_of(entries_, counters);
   std::string mine(bytes_of(all_but_values));
   for (size_t e = 0; e < entries_.size(); ++e)
@@ -168,6 +185,8 @@ std::string Collector::hash(const StateCounters& counters) {
       if (channel_.rank() == giver(parts.front())) mine += bytes_of(joined);
     }
 
+  // Digests of all ranks come together in one gather. From here on every rank does the same, and
+  // takes them off in the order in which they were told.
   const std::vector<std::string> told = gather_bytes(mine, channel_);
   std::vector<std::string_view> rest(told.begin(), told.end());
   for (int r = 0; r < channel_.size(); ++r)
@@ -175,6 +194,8 @@ std::string Collector::hash(const StateCounters& counters) {
       throw Error(
           fmt::format("rank {} and rank {} count other steps or samples: this must never happen", r,
                       channel_.rank()));
+
+  // All holders of a part must have the same bits; those of the giver go into the hash.
   StateHasher hasher(entries_.size());
   std::vector<Digest> digests;
   for (size_t e = 0; e < entries_.size(); ++e) {
@@ -194,12 +215,14 @@ std::string Collector::hash(const StateCounters& counters) {
       }
       digests.push_back(parts.size() == 1 ? digest : take<Digest>(rest[giver(parts.front())]));
     }
+
     hasher.add(entries_[e], digests);
   }
   return hasher.finish(counters);
 }
 
-/// Rank 0's: the entry where it is, or in `buffer` with what the others send.
+/// Runs on rank 0: an entry where it is, if rank 0 has all of it, or else in `buffer`, with what
+/// the others send.
 std::span<const float> Collector::collected(size_t entry, std::span<const Move> moves,
                                             std::vector<float>& buffer) {
   const Range whole{0, entries_[entry].size()};
@@ -212,11 +235,14 @@ std::span<const float> Collector::collected(size_t entry, std::span<const Move> 
 
 std::string Collector::save(const std::string& folder, const StateCounters& counters,
                             const std::string& job_toml) {
+  // A checkpoint is a move to a layout in which rank 0 has everything, one entry at a time: the
+  // moves of an entry are next to each other.
   const std::vector<Move> all = moves(holdings_, held_by_one(entries_, 0, channel_.size()));
   if (channel_.rank() != 0) {
     move_values(all, mine_, {}, channel_);
     return "";
   }
+
   std::vector<float> buffer;
   size_t next = 0;
   const auto values = [&](size_t entry) {
@@ -240,6 +266,13 @@ void move_values(const std::vector<Move>& moves, std::span<const StatePiece> fro
       channel.recv(move.from, std::as_writable_bytes(values_in(to, move.entry, move.range)));
     }
   }
+}
+
+void hand_over(const std::vector<EntryShape>& entries, std::span<const StatePiece> from,
+               std::span<const StatePiece> to, Channel& channel) {
+  const Holdings had = gather_holdings(entries, from, channel);
+  const Holdings wanted = gather_holdings(entries, to, channel);
+  move_values(moves(had, wanted), from, to, channel);
 }
 
 }  // namespace tutti

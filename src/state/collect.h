@@ -1,10 +1,10 @@
-// A state that is spread over ranks, some of it on several of them: its hash and its checkpoint,
-// the same as those of one rank that holds everything. Nobody holds more than one entry besides its
-// own pieces.
+// A state that is spread over ranks, some of it on several of them: its hash and its checkpoint are
+// the same as those of one rank that holds everything. Nobody holds more than one entry in addition
+// to its own pieces.
 //
 //   part     elements of an entry between two borders of pieces or of hashed ranges: a rank holds
 //            all of it or nothing
-//   holders  the ranks that have a part: all must have the same bits
+//   holders  the ranks that have a part: all of them must have the same bits
 #pragma once
 
 #include <string>
@@ -15,19 +15,25 @@
 
 namespace tutti {
 
+/// What every rank holds, as all of them tell each other. `entries` is the same on all ranks and
+/// `mine` are this rank's pieces of them, in order: Error naming who lists others. Collective.
+Holdings gather_holdings(const std::vector<EntryShape>& entries, std::span<const StatePiece> mine,
+                         Channel& channel);
+
 class Collector {
  public:
   /// Collective. `entries` is the same on all ranks; `mine` are this rank's pieces of them, in
-  /// order, whose values are read in the calls below and stay the caller's. The channel must
+  /// order. Their values are read in the calls below and stay the caller's. The channel must
   /// outlive it. Throws Error where nobody holds some element, or the ranks' entries differ.
   Collector(std::vector<EntryShape> entries, std::vector<StatePiece> mine, Channel& channel);
 
-  /// state_hash() of the whole. Collective; every rank returns it. Every holder hashes what it
-  /// holds: Error naming two ranks and the entry whose bits differ, or whose counters do.
+  /// The state_hash() of the whole. Collective; every rank returns it. Every holder hashes what it
+  /// holds. Throws an Error that names two ranks and the entry if their bits differ, or two ranks
+  /// whose counters do.
   std::string hash(const StateCounters& counters);
-  /// save_checkpoint() of the whole by rank 0, to which the others send. Collective; the path on
-  /// rank 0, empty elsewhere. Rank 0's failures are its own: the others may have sent all they had,
-  /// or fail waiting for it.
+  /// The save_checkpoint() of the whole by rank 0, to which the others send. Collective; returns
+  /// the path on rank 0, and an empty one elsewhere. A failure of rank 0 is its own: the others may
+  /// have sent all they had, or fail waiting for it.
   std::string save(const std::string& folder, const StateCounters& counters,
                    const std::string& job_toml);
 
@@ -36,10 +42,10 @@ class Collector {
 
  private:
   struct Part {
-    Range range;               // of the entry's elements; inside one hashed range
+    Range range;               // elements of the entry, inside one hashed range
     std::vector<int> holders;  // ascending
   };
-  /// Whose values count where they are collected.
+  /// The holder whose values count where they are collected.
   static int giver(const Part& part) { return part.holders.front(); }
   bool holds(const Part& part) const;
   std::span<float> values(size_t entry, Range range) const;
@@ -53,9 +59,15 @@ class Collector {
   Channel& channel_;
   Holdings holdings_;
   std::vector<std::vector<Part>> parts_;  // [entry], ascending
-  std::vector<size_t> first_piece_;       // [entry] into mine_; one more at the end
+  // [entry]: its first place in mine_; one more at the end
+  std::vector<size_t> first_piece_;
 };
 
+/// Hands the state over from one layout to another: `from` are the pieces that this rank has, `to`
+/// those that it is to have, in other memory; either may be none. Collective over everybody who has
+/// or takes some. Throws Error where nobody has an element that somebody takes.
+void hand_over(const std::vector<EntryShape>& entries, std::span<const StatePiece> from,
+               std::span<const StatePiece> to, Channel& channel);
 /// Moves values between two layouts of one set of ranks, as moves() says. `from` and `to` are this
 /// rank's pieces in each. Collective.
 void move_values(const std::vector<Move>& moves, std::span<const StatePiece> from,

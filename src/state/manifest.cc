@@ -1,3 +1,5 @@
+// The version is looked at before anything else, so a manifest of another version is named as that
+// and not as damaged.
 #include "state/manifest.h"
 
 #include <nlohmann/json.hpp>
@@ -23,6 +25,7 @@ void write_manifest(const std::string& checkpoint, const Manifest& manifest) {
       {"files", files},
       {"job", manifest.job_toml},
   };
+  // A job may contain bytes that are no UTF-8; they are replaced, since JSON cannot carry them.
   write_file_atomic(checkpoint + "/" + kManifestFile,
                     text.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }

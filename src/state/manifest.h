@@ -1,4 +1,5 @@
-// What a checkpoint says of itself: manifest.json.
+// What a checkpoint says of itself, in its manifest.json: the counters, the hash of the state, and
+// size and hash of the file of tensors.
 #pragma once
 
 #include <string>
@@ -21,7 +22,7 @@ struct Manifest {
 /// Writes and syncs CHECKPOINT/manifest.json.
 void write_manifest(const std::string& checkpoint, const Manifest& manifest);
 
-/// Throws Error naming the file: missing, damaged, of another version.
+/// Throws an Error that names the file if it is missing, damaged or of another version.
 Manifest read_manifest(const std::string& checkpoint);
 
 }  // namespace tutti

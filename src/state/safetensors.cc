@@ -1,3 +1,7 @@
+// Nothing in a file is trusted: the hash of a state is checked first, and then every size and
+// offset, since a header can be well-formed and wrong. A state is read twice for that, once to
+// hash the file and once to fill the pieces. It is read 1 MiB at a time, so no rank needs
+// memory for a whole tensor.
 #include "state/safetensors.h"
 
 #include <errno.h>
@@ -22,7 +26,8 @@ using nlohmann::json;
 static_assert(std::endian::native == std::endian::little,
               "safetensors are little-endian; so must this machine be");
 
-constexpr size_t kReadAtOnce = size_t{1} << 20;  // hashed while it is in the cache
+// small enough to be hashed while it is in the cache
+constexpr size_t kReadAtOnce = size_t{1} << 20;
 constexpr uint64_t kLengthBytes = 8;
 
 std::string tensor_name(const EntryShape& entry) {
@@ -35,6 +40,8 @@ uint64_t bytes_of(const EntryShape& entry) {
 
 /// The header with its length in front.
 std::string encode_header(const std::vector<EntryShape>& entries) {
+  // Offsets count from the end of the header, and tensors follow one another in the
+  // order of the entries.
   json header = json::object();
   uint64_t offset = 0;
   for (const EntryShape& entry : entries) {
@@ -47,12 +54,15 @@ std::string encode_header(const std::vector<EntryShape>& entries) {
     TUTTI_CHECK(fresh, "two tensors named {}", tensor_name(entry));
     offset = end;
   }
+
+  // The padding puts the first tensor on a border of eight bytes.
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t length = text.size();
   return std::string(reinterpret_cast<const char*>(&length), kLengthBytes) + text;
 }
 
+// Reads all of the bytes, however many calls it takes.
 void read_at(int fd, std::span<std::byte> bytes, uint64_t offset, const std::string& path) {
   while (!bytes.empty()) {
     const ssize_t n = pread(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
@@ -65,6 +75,8 @@ void read_at(int fd, std::span<std::byte> bytes, uint64_t offset, const std::str
   }
 }
 
+// Whether the file is the one that the manifest was written for: first its size, which is cheap and
+// names a truncated file, then its hash.
 void check_stamp(int fd, const FileStamp& stamp, const std::string& path) {
   struct stat info {};
   if (fstat(fd, &info) != 0) throw_errno("read", path);
@@ -73,6 +85,7 @@ void check_stamp(int fd, const FileStamp& stamp, const std::string& path) {
         path, fmt::format("{} bytes where the manifest says {}{}", info.st_size, stamp.bytes,
                           info.st_size < stamp.bytes ? ": truncated" : ""));
   }
+
   Sha256 sha;
   std::vector<std::byte> buffer(kReadAtOnce);
   for (int64_t offset = 0; offset < stamp.bytes; offset += static_cast<int64_t>(kReadAtOnce)) {
@@ -81,6 +94,7 @@ void check_stamp(int fd, const FileStamp& stamp, const std::string& path) {
     read_at(fd, part, static_cast<uint64_t>(offset), path);
     sha.add(part);
   }
+
   if (const std::string found = hex(sha.finish()); found != stamp.sha256) {
     damaged_checkpoint(path,
                        fmt::format("its SHA-256 is {}, the manifest says {}", found, stamp.sha256));
@@ -96,15 +110,19 @@ std::pair<json, uint64_t> read_header(int fd, int64_t file_bytes, const std::str
   if (length > static_cast<uint64_t>(file_bytes) - kLengthBytes) {
     throw Error(fmt::format("{}: a header of {} bytes does not fit in the file", path, length));
   }
+
+  // The length has been checked against the file, so a damaged one does not ask for all memory.
   std::string text(length, '\0');
   read_at(fd, std::as_writable_bytes(std::span(text)), kLengthBytes, path);
   json header = json::parse(text);
   if (!header.is_object()) throw Error(fmt::format("{}: the header is not an object", path));
+
+  // Other tools keep notes in `__metadata__`; it is no tensor.
   header.erase("__metadata__");
   return {std::move(header), kLengthBytes + length};
 }
 
-/// Where the entry's bytes begin in the data; adds to `faults` when it does not match.
+/// Where the bytes of the entry begin in the data. What does not match is added to `faults`.
 uint64_t match(const json& header, const EntryShape& entry, uint64_t data_bytes,
                std::vector<std::string>& faults) {
   const std::string name = tensor_name(entry);
@@ -112,6 +130,7 @@ uint64_t match(const json& header, const EntryShape& entry, uint64_t data_bytes,
     faults.push_back(fmt::format("{} is missing", name));
     return 0;
   }
+
   const json& tensor = header.at(name);
   if (const auto type = tensor.at("dtype").get<std::string>(); type != "F32") {
     faults.push_back(fmt::format("{} is {}, not F32", name, type));
@@ -121,6 +140,8 @@ uint64_t match(const json& header, const EntryShape& entry, uint64_t data_bytes,
                                  json(entry.dims).dump()));
     return 0;
   }
+
+  // A right shape does not make the offsets right, and the reads that follow trust them.
   const auto begin = tensor.at("data_offsets").at(0).get<uint64_t>();
   const auto end = tensor.at("data_offsets").at(1).get<uint64_t>();
   if (end > data_bytes || begin > end || end - begin != bytes_of(entry)) {
@@ -130,6 +151,8 @@ uint64_t match(const json& header, const EntryShape& entry, uint64_t data_bytes,
   return begin;
 }
 
+// The offsets of all entries. All faults are reported at once, those of tensors that the job does
+// not have among them.
 std::vector<uint64_t> match_all(json header, const std::vector<EntryShape>& entries,
                                 uint64_t data_bytes, const std::string& path) {
   std::vector<std::string> faults;
@@ -148,8 +171,8 @@ std::vector<uint64_t> match_all(json header, const std::vector<EntryShape>& entr
   return offsets;
 }
 
-/// The bytes of `values`, the elements of an entry from `first` on, into the pieces that hold some
-/// of them.
+/// Copies `values`, which are the elements of an entry from `first` on, to the pieces
+/// that hold some of them.
 void fill(std::span<const StatePiece> pieces, int64_t first, std::span<const float> values) {
   for (const StatePiece& piece : pieces) {
     const int64_t begin = std::max(first, piece.range.begin);
@@ -160,7 +183,7 @@ void fill(std::span<const StatePiece> pieces, int64_t first, std::span<const flo
   }
 }
 
-/// One entry, range by range. `at`: where it begins in the file.
+/// Reads one entry, range by range; `at` is where it begins in the file.
 std::vector<Digest> read_entry(int fd, uint64_t at, int64_t size,
                                std::span<const StatePiece> pieces, std::vector<float>& buffer,
                                const std::string& path) {
@@ -194,6 +217,8 @@ WrittenState write_safetensors(const std::string& path, const StateSource& sourc
     write_all(fd.get(), bytes, path);
     written.file.bytes += static_cast<int64_t>(bytes.size());
   };
+
+  // The header can be written first, since sizes are known without the values.
   const std::string header = encode_header(source.entries);
   put(std::as_bytes(std::span(header)));
   StateHasher hasher(source.entries.size());
@@ -204,7 +229,8 @@ WrittenState write_safetensors(const std::string& path, const StateSource& sourc
                 "{} has {} values, not {}", tensor_name(source.entries[e]), values.size(),
                 source.entries[e].size());
     digests.clear();
-    // hashed twice while it is in the cache
+    // Each range is hashed twice while it is in the cache: for the hash of the state, and
+    // for that of the file.
     for (size_t at = 0; at < values.size(); at += kHashedRange) {
       const auto range =
           std::as_bytes(values.subspan(at, std::min<size_t>(kHashedRange, values.size() - at)));
@@ -213,6 +239,8 @@ WrittenState write_safetensors(const std::string& path, const StateSource& sourc
     }
     hasher.add(source.entries[e], digests);
   }
+
+  // On the disk before the caller shows it under its name.
   if (fsync(fd.get()) != 0) throw_errno("sync", path);
   written.file.sha256 = hex(sha.finish());
   written.state_sha256 = hasher.finish(source.counters);
@@ -225,6 +253,8 @@ std::vector<FileTensor> read_tensors(const std::string& path,
   if (!fd) throw_errno("open", path);
   struct stat info {};
   if (fstat(fd.get(), &info) != 0) throw_errno("read", path);
+
+  // This file may come from anywhere, so its header decides nothing unchecked.
   try {
     const auto [header, data] = read_header(fd.get(), info.st_size, path);
     std::vector<FileTensor> tensors;
@@ -233,11 +263,14 @@ std::vector<FileTensor> read_tensors(const std::string& path,
       FileTensor tensor{name, entry.at("shape").get<std::vector<int64_t>>(), {}};
       const auto begin = entry.at("data_offsets").at(0).get<uint64_t>();
       const auto end = entry.at("data_offsets").at(1).get<uint64_t>();
+
       if (const auto type = entry.at("dtype").get<std::string>(); type != "F32")
         throw Error(fmt::format("{}: {} is {}, not F32", path, name, type));
       if (end < begin || end > static_cast<uint64_t>(info.st_size) - data ||
           (end - begin) % sizeof(float) != 0)
         throw Error(fmt::format("{}: {} lies outside of the file", path, name));
+
+      // The product of the dims must be the number of values; one that overflows never is.
       uint64_t count = 1;
       for (const int64_t dim : tensor.dims)
         if (dim < 0 || __builtin_mul_overflow(count, static_cast<uint64_t>(dim), &count))
@@ -245,6 +278,7 @@ std::vector<FileTensor> read_tensors(const std::string& path,
       if (count != (end - begin) / sizeof(float))
         throw Error(fmt::format("{}: {} has {} bytes of values, not what its shape says", path,
                                 name, end - begin));
+
       tensor.values.resize(count);
       read_at(fd.get(), std::as_writable_bytes(std::span(tensor.values)), data + begin, path);
       tensors.push_back(std::move(tensor));
@@ -267,6 +301,8 @@ std::string read_safetensors(const std::string& path, const FileStamp& stamp,
     const auto [header, data] = read_header(fd.get(), stamp.bytes, path);
     const auto offsets =
         match_all(header, entries, static_cast<uint64_t>(stamp.bytes) - data, path);
+
+    // Everything fits: only from here on values are written.
     StateHasher hasher(entries.size());
     std::vector<float> buffer(kHashedRange);
     size_t next = 0;

@@ -1,6 +1,6 @@
-// The safetensors format, float32 only: eight bytes of header length (little-endian), a JSON header
-// padded with spaces to whole eight bytes, then the tensors without gaps. A tensor is named
-// "<parameter>", or "<parameter>@<slot>" for another slot.
+// The safetensors format, float32 only: eight bytes with the length of the header (little-endian),
+// a JSON header that is padded with spaces to a multiple of eight bytes, then the tensors without
+// gaps. A tensor is named "<parameter>", or "<parameter>@<slot>" for a slot of the optimizer.
 #pragma once
 
 #include <functional>
@@ -33,15 +33,16 @@ struct FileTensor {
   std::vector<int64_t> dims;
   std::vector<float> values;
 };
-/// The tensors whose names `wanted` picks, in the order of the names. Throws Error naming the path:
-/// missing, malformed, truncated, or a picked tensor that is not F32.
+/// The tensors whose names `wanted` picks, in the order of the names. Throws an Error that names
+/// the path: missing, malformed, truncated, or a picked tensor that is not F32.
 std::vector<FileTensor> read_tensors(const std::string& path,
                                      const std::function<bool(const std::string&)>& wanted);
 
-/// Fills the pieces of the entries; both in order. Returns the hash of the whole state in the file,
-/// with these counters. Throws Error naming the path: another size or hash than the stamp's, a
-/// malformed header, or every tensor at once that is missing, of another shape or type, or not
-/// among the entries. Nothing is filled before all that is checked. No tensor is held whole.
+/// Fills the pieces of the entries; both are in order. Returns the hash of the whole state in
+/// the file, with these counters. Throws an Error that names the path: another size or hash
+/// than the stamp's, a malformed header, or at once every tensor that is missing, of another
+/// shape or type, or not among the entries. Nothing is filled before all that has been checked.
+/// No tensor is held whole.
 std::string read_safetensors(const std::string& path, const FileStamp& stamp,
                              const std::vector<EntryShape>& entries,
                              std::span<const StatePiece> pieces, const StateCounters& counters);

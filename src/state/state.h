@@ -2,7 +2,7 @@
 // made from the same list, so what is hashed is what is saved.
 //
 //   entry   one parameter's values in one slot, whole
-//   piece   what one rank holds of an entry: all of it, or a range (ZeRO)
+//   piece   what one rank holds of an entry: all of it, or a range (a ZeRO shard)
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace tutti {
 
-/// An entry without its values. `slot` is "parameter" or an optimizer's ("m", "v").
+/// An entry without its values. `slot` is "parameter" or a slot of the optimizer ("m", "v").
 struct EntryShape {
   std::string name, slot;
   std::vector<int64_t> dims;
@@ -41,7 +41,7 @@ struct StatePiece {
 struct StateCounters {
   int64_t step = 0;    ///< steps committed
   int64_t cursor = 0;  ///< samples consumed
-  /// state of a schedule that has one; empty for those that are functions of the step
+  /// the state of a schedule that has one; empty for those that are functions of the step
   std::string schedule;
 };
 
@@ -50,23 +50,24 @@ struct State {
   StateCounters counters;
 };
 
-/// A state that is asked for its entries one by one, in order and once: nobody has to hold it
-/// whole.
+/// A state that is asked for its entries one by one, in order and each of them once, so that nobody
+/// has to hold all of it.
 struct StateSource {
   std::vector<EntryShape> entries;
   StateCounters counters;
   std::function<std::span<const float>(size_t entry)> values;  ///< valid until the next call
 };
-/// Spans of `state`, which must outlive it.
+/// Its values are spans of `state`, which must outlive it.
 StateSource source_of(const State& state);
 
-/// Floats of a range that is hashed on its own: 1 MiB.
+/// Floats of a range that is hashed by itself: 1 MiB. Ranks that hold different ranges of an entry
+/// can so hash what they have.
 inline constexpr int64_t kHashedRange = (int64_t{1} << 20) / static_cast<int64_t>(sizeof(float));
-/// Of each of an entry's ranges.
+/// The digest of each of an entry's ranges.
 std::vector<Digest> range_digests(std::span<const float> values);
 
-/// SHA-256 over the ordered list of (name, slot, dtype, shape, SHA-256 of each 1 MiB range) and the
-/// counters.
+/// SHA-256 over the counters and the ordered list of (name, slot, dtype, shape, SHA-256
+/// of each 1 MiB range).
 class StateHasher {
  public:
   explicit StateHasher(size_t entries);

@@ -1,3 +1,5 @@
+// The accounting allocator: every block carries a header that says where it was counted, so it can
+// be freed by any thread, at any time.
 #include "tensor/allocator.h"
 
 #include <c10/core/Allocator.h>
@@ -13,10 +15,13 @@
 
 namespace tutti {
 
-/// Shared by the ledger and every block of memory that was counted into it.
+/// Shared by the ledger and every block that was counted into it, so that the last of them, not the
+/// ledger, ends it.
 class Ledger::State {
  public:
   explicit State(Accounts& accounts) : accounts_(&accounts) {}
+
+  // A block that is freed after close() finds no accounts and has nothing to take off: close() did.
   void add(BufferKind kind, int64_t bytes) {
     std::lock_guard lock(mutex_);
     if (accounts_ == nullptr) return;
@@ -41,12 +46,11 @@ Ledger::~Ledger() { state_->close(); }
 
 namespace {
 
-// c10 calls an allocator with nothing but a size, so whose bytes they are can only be known by the
-// thread.
+// c10 passes an allocator nothing but a size, so only the thread can tell whose bytes they are.
 thread_local const std::shared_ptr<Ledger::State>* current_ledger = nullptr;
 thread_local BufferKind current_kind = BufferKind::kWork;
 
-// Lies in the 64 bytes before the memory it describes.
+// Stored in the 64 bytes before the memory that it describes, which thus stays 64-byte aligned.
 struct Header {
   std::shared_ptr<Ledger::State> ledger;
   BufferKind kind;
@@ -67,11 +71,17 @@ void give_back(void* memory) {
 class AccountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
+    // No header for an empty tensor: give_back ignores null.
     if (bytes == 0) return {nullptr, nullptr, &give_back, c10::Device(c10::DeviceType::CPU)};
+
+    // SIZE_MAX is tested first, since a wrapped size would be granted.
     void* begin = nullptr;
     if (bytes > SIZE_MAX - kHeaderBytes ||
         posix_memalign(&begin, kHeaderBytes, bytes + kHeaderBytes) != 0)
       throw Error(memory_ran_out(static_cast<double>(bytes)));
+
+    // The kind is that of the thread's scope; without a ledger the header only says that
+    // nobody counts.
     auto* header = new (begin) Header{nullptr, current_kind, static_cast<int64_t>(bytes)};
     if (current_ledger != nullptr) {
       header->ledger = *current_ledger;
@@ -90,7 +100,7 @@ class AccountingAllocator final : public c10::Allocator {
 
 void install_accounting_allocator() {
   static std::once_flag once;
-  // Never deleted: c10 keeps the pointer, and tensors may outlive everything of ours.
+  // It is never deleted: c10 keeps the pointer, and tensors may outlive everything of ours.
   std::call_once(once, [] { c10::SetCPUAllocator(new AccountingAllocator, /*priority=*/1); });
 }
 

@@ -1,5 +1,5 @@
-// ATen's own allocations, accounted: a CPU allocator registered with c10 that counts into the
-// Ledger that the calling thread has named.
+// Accounts for ATen's own allocations: a CPU allocator, registered with c10, that counts every
+// block into the Ledger that the calling thread has named.
 #pragma once
 
 #include <memory>
@@ -12,9 +12,9 @@ namespace tutti {
 /// again does nothing. Memory is 64-byte aligned.
 void install_accounting_allocator();
 
-/// Carries what ATen holds into an Accounts, which must outlive it. Tensors may outlive the ledger
-/// (a module that keeps a mask): what they hold counts as given back when the ledger ends, and no
-/// more after that. Thread-safe.
+/// Books what ATen holds in an Accounts, which must outlive it. Tensors may outlive the ledger (a
+/// module may keep a mask): what they hold counts as given back when the ledger ends, and is not
+/// counted after that. Thread-safe.
 class Ledger {
  public:
   explicit Ledger(Accounts& accounts);
@@ -29,8 +29,8 @@ class Ledger {
   std::shared_ptr<State> state_;
 };
 
-/// While it lives, what ATen allocates on this thread counts into `ledger` under `kind`, and goes
-/// back from there when it is freed, by whichever thread. Scopes nest. Outside of any scope nothing
+/// While it lives, what ATen allocates on this thread counts into `ledger` under `kind`, and is
+/// taken off there when it is freed, by whichever thread. Scopes nest; outside of any scope nothing
 /// is counted. The ledger must outlive the scope.
 class AllocationScope {
  public:

@@ -1,4 +1,4 @@
-// The two tables of convolution kernels, and the sizes of packed weights.
+// The two tables of convolution kernels, one per instruction set, and the sizes of packed weights.
 #include "tensor/conv.h"
 
 #include "base/error.h"
@@ -25,12 +25,14 @@ int64_t ConvShape::backward_panels() const {
 }
 
 const ConvKernels& conv_kernels(Isa isa) {
+  // Filled once per process; a table that this processor cannot run is only a list of addresses.
   static const ConvKernels avx2 =
       filled(isa_avx2::fill_conv, isa_avx2::fill_conv_weight, isa_avx2::fill_conv_passes,
              isa_avx2::fill_conv_backward, isa_avx2::fill_pool);
   static const ConvKernels avx512 =
       filled(isa_avx512::fill_conv, isa_avx512::fill_conv_weight, isa_avx512::fill_conv_passes,
              isa_avx512::fill_conv_backward, isa_avx512::fill_pool);
+
   TUTTI_CHECK(supported(isa), "this processor cannot run the kernels that were asked for");
   return isa == Isa::kAvx512 ? avx512 : avx2;
 }

@@ -1,4 +1,5 @@
-// The two tables of kernels, and which of them a processor can run.
+// The tables of kernels, filled once per process for each instruction set and kind of matmul, and
+// which of them this processor can run.
 #include "tensor/kernels.h"
 
 #include <utility>
@@ -34,6 +35,7 @@ bool supported(Isa isa) { return isa == Isa::kAvx512 ? has_avx512() : has_avx2()
 
 namespace {
 
+// Each *.simd.cc file fills in its own entries of the table.
 template <typename... Parts>
 Kernels filled(Parts... parts) {
   Kernels table{};
@@ -49,6 +51,7 @@ Kernels with_mkl(Kernels table) {
 }  // namespace
 
 const Kernels& kernels(Isa isa, MatmulKind matmul) {
+  // Filling a table only takes addresses, so the one that this processor cannot run does no harm.
   static const Kernels avx2 =
       filled(isa_avx2::fill_matmul, isa_avx2::fill_norm, isa_avx2::fill_activation,
              isa_avx2::fill_rotary, isa_avx2::fill_dropout, isa_avx2::fill_attention,
@@ -57,6 +60,7 @@ const Kernels& kernels(Isa isa, MatmulKind matmul) {
       isa_avx512::fill_matmul, isa_avx512::fill_norm, isa_avx512::fill_activation,
       isa_avx512::fill_rotary, isa_avx512::fill_dropout, isa_avx512::fill_attention,
       isa_avx512::fill_attention_backward, isa_avx512::fill_loss, isa_avx512::fill_vocabulary);
+
   static const Kernels avx2_mkl = with_mkl(avx2), avx512_mkl = with_mkl(avx512);
   TUTTI_CHECK(supported(isa), "this processor cannot run the kernels that were asked for");
   if (matmul == MatmulKind::kMkl) return isa == Isa::kAvx512 ? avx512_mkl : avx2_mkl;

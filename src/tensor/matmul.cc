@@ -1,6 +1,7 @@
-// A row-major product is the column-major product of the transposes, so operands swap places.
-// Calling sgemm_ and not at::mm_out spares the dispatcher (microseconds a call, which weigh at
-// small shapes); both give the same bits.
+// MKL's sgemm behind the row-major interface. A row-major product is the column-major product of
+// the transposes, so the operands swap places. sgemm_ is called directly, not through at::mm_out,
+// to spare the dispatcher (microseconds per call, which weigh at small shapes); both give the
+// same bits.
 #include "tensor/matmul.h"
 
 #include <algorithm>
@@ -22,7 +23,7 @@ void column_major(char transa, char transb, int64_t m, int64_t n, int64_t k, con
   TUTTI_CHECK(m <= limit && n <= limit && k <= limit, "a matmul of {} x {} x {} is too large", m, n,
               k);
   const int im = static_cast<int>(m), in = static_cast<int>(n), ik = static_cast<int>(k);
-  // A leading dimension of 0 is refused even where nothing is read.
+  // sgemm refuses a leading dimension of 0 even where it reads nothing.
   const int ilda = std::max(1, static_cast<int>(lda)), ildb = std::max(1, static_cast<int>(ldb)),
             ildc = std::max(1, im);
   const float one = 1, zero = 0;

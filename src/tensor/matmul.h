@@ -1,10 +1,12 @@
 // Row-major float32 matmuls on one thread: the three products of a linear layer, by MKL or by
-// Tutti's own kernels. A table of kernels (kernels.h) holds the one that was asked for.
+// Tutti's own kernels. A table of kernels (kernels.h) holds the ones that were asked for.
 //
-// What both promise: results are written whole (beta = 0); the same shape gives the same bits. Any
-// size may be 0: a product over k = 0 is all zeros. c overlaps nothing else. Own: an element is one
-// chain of FMAs in the order of k, so its bits do not depend on the other rows and columns nor on
-// the instruction set. MKL: rows do not depend on how many are computed together from 16 rows on.
+// Both promise that results are written whole (beta = 0) and that the same shape gives the same
+// bits. Any size may be 0: a product over k = 0 is all zeros. c overlaps nothing else.
+//
+//   own  An element is one chain of FMAs in the order of k, so its bits depend neither on the other
+//        rows and columns nor on the instruction set.
+//   mkl  From 16 rows on, a row's bits do not depend on how many rows are computed together.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +17,7 @@ namespace tutti {
 
 enum class MatmulKind { kMkl, kOwn };
 
-/// Of a resolved `numerics.matmul` ("mkl" or "own").
+/// The kind that a resolved `numerics.matmul` ("mkl" or "own") names.
 MatmulKind matmul_of(const std::string& name);
 
 /// Products of arrays of A (float, or a 16-bit type on a GPU); the gradient of a weight is float32
@@ -31,7 +33,8 @@ struct MatmulFor {
   Product<A> nn;      ///< c [m, n] = a [m, k] * b [k, n]: the gradient of its input
   Product<float> tn;  ///< c [m, n] = a [k, m]^T * b [k, n]: the gradient of its weight
   int64_t (*work)(int64_t m, int64_t n, int64_t k);
-  /// nt and nn into float32, for the partial sums of a tensor slice. For float they are nt and nn.
+  /// nt and nn with float32 results, for the partial sums of a tensor slice. For A = float they are
+  /// nt and nn.
   Product<float> nt_sums, nn_sums;
 
   /// Floats of scratch for any of the three products of a layer.

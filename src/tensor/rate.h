@@ -1,4 +1,4 @@
-// How fast this core's matmuls can be: what a run's share of the limit is measured against.
+// How fast this core's matmuls can be: the limit that a run's speed is compared with.
 #pragma once
 
 #include "base/wait.h"
@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-/// GFLOP/s of one core on a matmul that no cache or shape holds back; the best of several, about
-/// 0.2 s.
+/// GFLOP/s of one core on a matmul that neither caches nor shape slow down: the best of several,
+/// which takes about 0.2 s.
 double matmul_gflops(const Matmul& matmul, Clock& clock);
 
 }  // namespace tutti

@@ -1,3 +1,5 @@
+// The settings of libraries that decide a result's bits, and the digest by which ranks
+// compare them.
 #include "tensor/threads.h"
 
 #include <ATen/Parallel.h>
@@ -16,11 +18,14 @@ namespace tutti {
 
 void prepare_compute_thread(int threads) {
   at::set_num_threads(threads);
+
+  // It comes last, since a library may change the mode while its threads are set up.
   set_fp_mode();
   TUTTI_CHECK(fp_mode_is_set(), "flush-to-zero cannot be set on this thread");
 }
 
 std::string golden_digest() {
+  // The inputs are keyed draws, so they are equal on all processors; only the products can differ.
   PhiloxKey key{1, Purpose::kTest, 0, 0};
   uint64_t drawn = 0;
   auto random = [&](int64_t rows, int64_t columns) {
@@ -29,6 +34,8 @@ std::string golden_digest() {
     for (int64_t i = 0; i < rows * columns; ++i) values[i] = philox_uniform(key, drawn++) - 0.5f;
     return t;
   };
+
+  // A matmul and an exponential take different code paths in the libraries, and so do two depths.
   Sha256 hash;
   for (int64_t depth : {32, 200}) {
     at::Tensor product = at::gelu(at::mm(random(48, depth), random(depth, 80)));

@@ -1,21 +1,22 @@
-// What every thread that computes does first, and how a processor shows that it computes like the
-// others.
+// What every computing thread does first, and how a processor shows that it computes like
+// the others.
 #pragma once
 
 #include <string>
 
 namespace tutti {
 
-/// Flush-to-zero on, `threads` intra-op threads for ATen and MKL on this thread, deterministic
-/// algorithms.
+/// Turns flush-to-zero on and gives ATen and MKL `threads` intra-op threads, both for the calling
+/// thread. Throws Error when flush-to-zero cannot be set.
 void prepare_compute_thread(int threads);
 
-/// A digest of a few small matmuls and vector functions: equal on processors that give the same
-/// bits.
+/// A digest of a few small matmuls and vector functions of ATen: equal on processors that give the
+/// same bits. The ranks compare it before they connect.
 std::string golden_digest();
 
-/// Sets the variables that choose the code paths of MKL, oneDNN and ATen. Call it first thing in
-/// main: the libraries read them once, at their first use. `isa` is avx2 or avx512.
+/// Sets the environment variables that choose the code paths of MKL, oneDNN and ATen. Call it
+/// before anything computes: the libraries read them once, at their first use. `isa` is avx2
+/// or avx512.
 void choose_library_isa(const std::string& isa);
 
 }  // namespace tutti

@@ -132,7 +132,7 @@ void Session::run() {
 bool Session::goes_on() {
   if (!options_.keep || stop_) return false;
   const std::string mine = context_.control.stop.load() != 0 ? "stop" : "";
-  for (const Card& card : context_.rendezvous.exchange({.bytes = mine}, Deadline::never()))
+  for (const Card& card : context_.rendezvous.exchange({.bytes = mine}, patience()))
     stop_ |= !card.bytes.empty();
   return !stop_;
 }
@@ -268,9 +268,8 @@ void Session::save() {
     const std::string path = trainer_.save(folder_.checkpoints(), to_toml(job_));
     if (first_)
       reporter_->event({{"event", "saved"}, {"step", trainer_.committed()}, {"path", path}});
-    // A large state may take longer than layout.timeout to write; that rank 0 is alive its
-    // heartbeats say.
-    context_.rendezvous.exchange({}, Deadline::never());
+    // A large state may take longer than layout.timeout to write.
+    wait_for_all();
   }
   saving_ += seconds_since(begin, context_.clock);
 }
@@ -298,7 +297,7 @@ void Session::save_best() {
     }
     reporter_->event({{"event", "saved"}, {"step", trainer_.committed()}, {"path", kept}});
   }
-  context_.rendezvous.exchange({}, Deadline::never());
+  wait_for_all();
   saving_ += seconds_since(begin, context_.clock);
 }
 
@@ -333,7 +332,7 @@ double Session::matmul_share() {
                           : matmul_gflops(matmul, context_.clock);
   const std::string mine = std::to_string(rate);
   double limit = 0;
-  for (const Card& card : context_.rendezvous.exchange({.bytes = mine}, Deadline::never()))
+  for (const Card& card : context_.rendezvous.exchange({.bytes = mine}, patience()))
     limit += std::stod(card.bytes) * 1e9;
   const Batch batch = batch_of(job_.train);
   const double flops =
@@ -355,7 +354,7 @@ std::unique_ptr<Units> Session::whole_units() {
 void Session::finish(double seconds) {
   settle();
   // rank 0 may still have written
-  if (trainer_.on_device()) context_.rendezvous.exchange({}, Deadline::never());
+  if (trainer_.on_device()) wait_for_all();
   const std::string hash = trainer_.agreed_hash();
   if (!options_.keep) {
     if (first_) hand_back(hash);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <thread>
 
+#include "engine/channels.h"
 #include "launch/local.h"
 #include "train/run.h"
 #include "train/run_folder.h"
@@ -43,6 +44,9 @@ class Session {
   std::unique_ptr<Units> whole_units();
   void finish(double seconds);
   void hand_back(const std::string& hash);
+  /// For what takes rank 0 as long as it takes: a large state that is written, an evaluation.
+  Patience patience() const { return context_.while_working(timeout_of(job_)); }
+  void wait_for_all() { context_.rendezvous.exchange({}, patience()); }
   nlohmann::json seconds_by_kind() const;
   double matmul_share();
 

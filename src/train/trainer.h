@@ -1,47 +1,45 @@
-// One rank of a training run: it plans, connects, and then takes steps. The same class runs alone
-// and among many, on the host's cores and on a device.
+// One rank of a training run: it takes steps, alone and among many, on the host's cores and on a
+// device. What it has of its own is the worker's; with whom and how it runs is the epoch's, and it
+// may change between two steps or after a failure.
 #pragma once
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "comm/collectives.h"
-#include "config/job.h"
-#include "data/core/dataset.h"
-#include "data/load/loader.h"
-#include "engine/device/forecast.h"
-#include "engine/device/rank_device.h"
-#include "engine/engine.h"
-#include "engine/units.h"
-#include "engine/updater.h"
 #include "eval/metrics.h"
-#include "exec/trace.h"
-#include "launch/local.h"
-#include "model/core/segment.h"
-#include "optim/optimizer.h"
-#include "state/collect.h"
-#include "train/progress.h"
-#include "train/rank_plan.h"
+#include "train/epoch_run.h"
+#include "train/worker.h"
 
 namespace tutti {
 
 struct StepReport {
   int64_t step = 0;  ///< number of steps committed, this one included
   double loss = 0, gradient_norm = 0, lr = 0, seconds = 0;
-  bool stop = false;     ///< a rank was asked to stop: all ranks see it at the same step
-  bool skipped = false;  ///< float16: its gradients overflowed, nothing but the loss scale changed
+  bool stop = false;  ///< a rank was asked to stop: all ranks see it at the same step
+  /// float16: its gradients overflowed, nothing but the loss scale changed
+  bool skipped = false;
 };
 
 class Trainer {
  public:
-  /// Collective over all ranks of `context`. `model`, `job` and `device` must outlive it. With
-  /// `checkpoint` the state comes from there. `own` is for layout.partition = "own".
+  /// Begins the first epoch, of all workers, in the job's layout. Collective over all ranks of
+  /// `context`. `model`, `job` and `device` must outlive it. With `checkpoint` the state comes from
+  /// there. `own` is for layout.partition = "own".
   Trainer(const Job& job, const Model& model, RankContext& context, const std::string& checkpoint,
-          const OwnPartition& own = {}, RankDevice* device = nullptr);
+          const OwnPartition& own = {}, RankDevice* device = nullptr,
+          const WrapTransport& wrap = {});
   ~Trainer();
+
+  /// Ends the epoch and begins the next one, in this process and with the same state. Collective
+  /// over the members of both. May be called between two steps, and after a CommError of step():
+  /// then a step that anybody knows to be committed is finished everywhere, and one that nobody
+  /// does has left no trace and is taken again. A worker that is no member of the next epoch is a
+  /// spare: it may be called in again. Throws ConfigError where the model does not run on the
+  /// layout, CommError where some state was lost with a peer.
+  void enter(const Membership& next, const LayoutConfig& layout);
+  const Membership& membership() const { return membership_; }
 
   /// One step over all ranks. Throws CommError when a peer is lost, Error naming step, lane and
   /// block when a loss or gradient is not finite.
@@ -57,8 +55,8 @@ class Trainer {
   /// Every rank's state hash is compared; throws Error when one differs. Collective.
   std::string agreed_hash();
 
-  int64_t committed() const { return progress_.step; }
-  const Progress& progress() const { return progress_; }
+  int64_t committed() const { return worker_.progress.step; }
+  const Progress& progress() const { return worker_.progress; }
   /// Writes a checkpoint of the state as it is now; the path on rank 0. Collective.
   std::string save(const std::string& folder, const std::string& job_toml);
   /// This rank's part of the state as it is now, to be read on another thread while steps go on:
@@ -67,64 +65,46 @@ class Trainer {
   std::function<State()> state_beside();
   /// Whether this rank holds all parameters.
   bool whole() const;
-  const Units& units() const { return *units_; }
-  std::vector<std::string> slots() const { return updater_->slots(); }
-  Placement& placement() { return *engine_; }
-  RunnerOptions runner_options() const { return engine_->options(); }
-  const Split& data() const { return data_; }
-  const ModelShape& shape() const { return shape_; }
-  const Plan& plan() const { return plan_.steps; }
-  const Program& program() const { return plan().programs[context_.rank]; }
-  const Accounts& accounts() const { return accounts_; }
-  /// Bytes that this rank was expected to take, of its device if it has one.
-  int64_t forecast_bytes() const;
-  /// of nothing on the host's cores
-  const DeviceForecast& device_forecast() const { return device_forecast_; }
-  /// by all ranks' forecasts
-  const DeviceShare& device_share() const { return share_; }
-  const Trace& trace() const { return trace_; }
-  double traced_seconds() const { return engine_->traced_seconds(); }
-  Duration loader_stall() const { return loader_->stalled(); }
-  const Partition& partition() const { return partition_; }
-  const Transport& transport() const { return *transport_; }
-  bool on_device() const { return device_ != nullptr; }
-  const RankDevice* device() const { return device_; }  ///< null: the host's cores
+
+  const Units& units() const { return *worker_.state.units; }
+  std::vector<std::string> slots() const { return worker_.updater.slots(); }
+  const Split& data() const { return worker_.data; }
+  const ModelShape& shape() const { return worker_.shape; }
+  const Accounts& accounts() const { return worker_.accounts; }
+  bool on_device() const { return worker_.on_device(); }
+  const RankDevice* device() const { return worker_.device; }  ///< null: the host's cores
+
+  /// Of the epoch; not of a spare.
+  Placement& placement() { return run_->engine(); }
+  RunnerOptions runner_options() const { return run_->engine().options(); }
+  const Plan& plan() const { return run_->plan(); }
+  const Program& program() const { return run_->program(); }
+  int64_t forecast_bytes() const { return run_->forecast_bytes(); }
+  const DeviceForecast& device_forecast() const { return run_->device_forecast(); }
+  const DeviceShare& device_share() const { return run_->device_share(); }
+  const Trace& trace() const { return run_->trace(); }
+  double traced_seconds() const { return run_->engine().traced_seconds(); }
+  Duration loader_stall() const { return run_->loader().stalled(); }
+  const Partition& partition() const { return run_->partition(); }
+  const Transport& transport() const { return run_->transport(); }
 
  private:
-  DataGroup data_group() const;
-  LoaderOptions loader_options() const;
-  void measure();
-  void place(const std::string& checkpoint);
-  void check_device_memory();
-  void connect();
+  void settle(Rendezvous& everybody);
+  void finish(const Decision& decision);
+  std::vector<StatePiece> given_pieces() const;
+  uint64_t given_digest();
+  void take_over_digests(const std::vector<Card>& cards);
   /// As it is now, wherever it is.
   Collector& state();
+  StateCounters counters() const { return counters_of(worker_.job, worker_.progress); }
   [[noreturn]] void explain_nonfinite(const StepRequest& request);
 
-  const Job& job_;
-  const Model& model_;
-  RankContext& context_;
-  RankDevice* const device_;  // null: the host's cores
-  Batch batch_;
-  Accounts accounts_;
-  Trace trace_;
-  Split data_;
-  ModelShape shape_;
-  std::unique_ptr<Updater> updater_;
-  RankPlan plan_;
-  std::unique_ptr<ProgramMemory> memory_;
-  std::unique_ptr<Units> units_;
-  std::unique_ptr<Transport> transport_;
-  std::unique_ptr<Channel> main_channel_, loader_channel_;
-  std::unique_ptr<Collector> collector_;
-  Order order_;
-  Partition partition_;
-  std::unique_ptr<Loader> loader_;
-  std::unique_ptr<Engine> engine_;
-
-  DeviceForecast device_forecast_;
-  DeviceShare share_;
-  Progress progress_;
+  Worker worker_;
+  const WrapTransport wrap_;
+  Membership membership_;
+  std::unique_ptr<EpochRun> run_;  // null: a spare
+  bool left_ = false;              // the last step, by a CommError
+  bool finished_ = false;          // ... and it was finished here: copies of others' values are old
 };
 
 }  // namespace tutti

@@ -123,7 +123,8 @@ class SimNetwork {
 class SimTransport final : public Transport {
  public:
   SimTransport(SimNetwork& network, int rank) : network_(network), rank_(rank) {}
-  ~SimTransport() override {
+  ~SimTransport() override { SimTransport::leave(); }
+  void leave() override {
     std::lock_guard lock(network_.mutex_);
     me().left = true;
     network_.changed_all();

@@ -1,3 +1,4 @@
+// Chooses between cuDNN and the own kernels, with the bias before them and its gradient after them.
 #include "cuda/attention/cuda_attention.h"
 
 #include "base/error.h"
@@ -27,8 +28,11 @@ template <class A>
 void attention(A* qkv, const float* bias, A* out, float* lse, float*, const AttentionShape& shape) {
   if (empty(shape)) return;
   check_limits(shape);
+
+  // The bias stays in qkv, since backward reads q, k and v with it.
   CurrentQueue queue;
   if (bias) rows::add_bias(queue, stored(qkv), bias, shape.batch * shape.length, shape.columns());
+
   constexpr at::ScalarType type = c10::CppTypeToScalarType<A>::value;
   if (cudnn_attends(type, shape)) return cudnn_attention(type, qkv, out, lse, shape);
   launch_attention(stored(qkv), stored(out), lse, shape, queue.stream);
@@ -44,11 +48,13 @@ void attention_backward(const A* dout, const A* qkv, const A* out, const float* 
     if (cudnn_attends(type, shape)) {
       cudnn_attention_backward(type, dout, qkv, out, lse, dqkv, shape);
     } else {
+      // delta: one float per head and query.
       void* const delta = queue.take(shape.batch * shape.heads * shape.length * sizeof(float));
       launch_attention_backward(stored(dout), stored(qkv), stored(out), lse, stored(dqkv),
                                 static_cast<float*>(delta), shape, queue.stream);
     }
   }
+  // Without samples dbias is written all the same, as zeros.
   if (dbias)
     rows::column_sums(queue, stored<A>(dqkv), dbias, shape.batch * shape.length, shape.columns());
 }

@@ -1,5 +1,6 @@
-// One graph per shape, type and direction, built once and kept. cuDNN itself is the library that
-// LibTorch loaded, found at run time: its absence is then an Error, and nothing links against it.
+// Keeps one graph per shape, type and direction, built at its first use. cuDNN itself is the
+// library that LibTorch loaded, found at run time: nothing links against it, so its absence is an
+// Error and not a command that cannot start.
 #include "cuda/attention/cudnn_attention.h"
 
 #include <ATen/cuda/EmptyTensor.h>
@@ -25,7 +26,7 @@
 #include <cudnn_frontend.h>
 
 namespace cudnn_frontend {
-void* cudnn_dlhandle = nullptr;  // declared by the frontend, which looks cuDNN's functions up in it
+void* cudnn_dlhandle = nullptr;  // the frontend declares it and looks up cuDNN's functions in it
 }
 
 namespace tutti {
@@ -35,10 +36,10 @@ namespace {
 namespace fe = cudnn_frontend;
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-// the deterministic backward pass of every architecture we compile for
+// The first version with the deterministic backward pass of every architecture that we compile for.
 constexpr size_t kOldest = 91800;
 
-/// The arrays of a graph. Its users name them by these numbers.
+/// The numbers by which a graph's arrays are named.
 enum Uid : int64_t { kQ = 1, kK, kV, kOut, kStats, kDout, kDq, kDk, kDv };
 
 /// The key of a graph: what its kernels depend on.
@@ -66,7 +67,7 @@ std::string name(const Key& key) {
                      s.length, s.heads, s.kv_heads, s.dim);
 }
 
-/// 91900 is 9.19.0.
+/// Version 91900 is "9.19.0".
 std::string readable(size_t version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
@@ -80,8 +81,9 @@ void check(fe::error_t status, const char* what, const Key& key) {
 
 /// Opens cuDNN, or says why there is none to use.
 void open_cudnn() {
-  // The frontend would take another CUDA runtime than LibTorch's where both are installed.
+  // Where another CUDA runtime than LibTorch's is installed, the frontend would take that one.
   c10::utils::set_env("CUDNN_FRONTEND_CUDART_LIB_NAME", "libcudart.so.13", false);
+
   fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
   if (!fe::cudnn_dlhandle)
     throw Error(
@@ -95,7 +97,8 @@ void open_cudnn() {
   }
 }
 
-/// `heads` heads of dim elements out of rows of `columns`, as [batch, heads, length, dim].
+/// `heads` heads of dim elements out of rows of `columns`, as a tensor [batch, heads, length, dim].
+/// cuDNN reads our packed array by these strides, so nothing is copied.
 fe::graph::Tensor_attributes packed(const char* label, Uid uid, const AttentionShape& s,
                                     int64_t heads, int64_t columns) {
   return fe::graph::Tensor_attributes()
@@ -105,6 +108,7 @@ fe::graph::Tensor_attributes packed(const char* label, Uid uid, const AttentionS
       .set_stride({s.length * columns, s.dim, columns, 1});
 }
 
+/// lse: one float32 per head and query.
 fe::graph::Tensor_attributes statistics(const AttentionShape& s) {
   return fe::graph::Tensor_attributes()
       .set_name("stats")
@@ -114,25 +118,32 @@ fe::graph::Tensor_attributes statistics(const AttentionShape& s) {
       .set_data_type(fe::DataType_t::FLOAT);
 }
 
+/// Gives a result of the graph its place and shape.
 void make_output(const Tensor& tensor, const fe::graph::Tensor_attributes& as) {
   tensor->set_output(true).set_uid(as.get_uid()).set_dim(as.get_dim()).set_stride(as.get_stride());
   if (as.get_data_type() != fe::DataType_t::NOT_SET) tensor->set_data_type(as.get_data_type());
 }
 
+/// Describes the graph, and lets cuDNN choose and compile its kernels.
 std::unique_ptr<Plan> build(const Key& key, cudnnHandle_t handle) {
   const AttentionShape& s = key.shape;
   const int64_t columns = s.columns(), width = s.heads * s.dim;
   const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(s.dim)));
   auto plan = std::make_unique<Plan>();
+
   fe::graph::Graph& graph = plan->graph;
   graph.set_io_data_type(key.type == at::kHalf ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
+
   const Tensor q = graph.tensor(packed("q", kQ, s, s.heads, columns));
   const Tensor k = graph.tensor(packed("k", kK, s, s.kv_heads, columns));
   const Tensor v = graph.tensor(packed("v", kV, s, s.kv_heads, columns));
   const auto out_like = packed("out", kOut, s, s.heads, width);
+
+  // A right bound of 0 from the diagonal is the causal mask.
   if (!key.backward) {
+    // Forward keeps the statistics (lse) that backward computes the probabilities from.
     const auto [out, stats] =
         graph.sdpa(q, k, v,
                    fe::graph::SDPA_attributes()
@@ -144,6 +155,7 @@ std::unique_ptr<Plan> build(const Key& key, cudnnHandle_t handle) {
     make_output(out, out_like);
     make_output(stats, statistics(s));
   } else {
+    // Without the deterministic algorithm dq would be added by atomics, in any order.
     const Tensor out = graph.tensor(out_like), stats = graph.tensor(statistics(s));
     const Tensor dout = graph.tensor(packed("dout", kDout, s, s.heads, width));
     const auto [dq, dk, dv] =
@@ -154,10 +166,13 @@ std::unique_ptr<Plan> build(const Key& key, cudnnHandle_t handle) {
                                 .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
                                 .set_diagonal_band_right_bound(0)
                                 .set_deterministic_algorithm(true));
+
     make_output(dq, packed("dq", kDq, s, s.heads, columns));
     make_output(dk, packed("dk", kDk, s, s.kv_heads, columns));
     make_output(dv, packed("dv", kDv, s, s.kv_heads, columns));
   }
+
+  // The first choice of the heuristic: a function of the graph, the GPU and cuDNN's version.
   check(graph.build(handle, {fe::HeurMode_t::A}), "build", key);
   check(graph.get_workspace_size(plan->workspace), "size the workspace of", key);
   return plan;
@@ -172,8 +187,9 @@ class Plans {
     const cudnnHandle_t handle = at::native::getCudnnHandle();  // on the thread's current stream
     std::unique_ptr<Plan>& plan = plans_[key];
     if (!plan) plan = build(key, handle);
+
     const at::Device device(at::kCUDA, c10::cuda::current_device());
-    // Not at::empty, which fills its memory first where algorithms are to be deterministic.
+    // at::empty would not do: it may fill its memory where algorithms are to be deterministic.
     const at::TensorBase workspace =
         at::detail::empty_cuda({plan->workspace}, at::kByte, device, std::nullopt);
     check(plan->graph.execute(handle, arrays, workspace.mutable_data_ptr()), "run", key);
@@ -184,7 +200,7 @@ class Plans {
   std::map<Key, std::unique_ptr<Plan>> plans_;
 };
 
-/// The process's own, for one device. Never destroyed: at exit cuDNN may be gone before it.
+/// The process's plans, for its one device. Never destroyed: at exit cuDNN may be gone before them.
 Plans& plans() {
   static Plans& all = *new Plans;
   return all;

@@ -1,5 +1,5 @@
 // Bias and activation in one pass. Forward leaves h + bias in h, from which backward computes the
-// derivative again: to keep a 16-bit derivative instead would round it.
+// derivative again: a 16-bit derivative kept instead would be rounded.
 #include "cuda/kernels/activation.cuh"
 #include "cuda/kernels/columns.cuh"
 
@@ -7,6 +7,7 @@ namespace tutti::rows {
 
 namespace {
 
+/// g = f(h + bias), h += bias.
 template <class A, int n, Activation kind>
 struct BiasActivation {
   static constexpr int kLanes = n, kSums = 0;
@@ -29,12 +30,14 @@ struct BiasActivation {
     input.load(h + row * cols + column);
     return input;
   }
+
   __device__ void run(const Input& input, const Own& own, int64_t row, int64_t column,
                       const float (&)[n], float (&)[1][n]) const {
     float values[n];
     input.get(values);
 #pragma unroll
     for (int i = 0; i < n; ++i) values[i] += own.bias[i];
+    // h + bias is left for backward; without a bias h holds it already.
     if (bias != nullptr) store_as(h + row * cols + column, values);
 #pragma unroll
     for (int i = 0; i < n; ++i) values[i] = activated<kind, kFast<A>>(values[i]).value;
@@ -42,6 +45,7 @@ struct BiasActivation {
   }
 };
 
+/// dh = dg f'(left), with its column sums. dh may be dg: a thread reads its elements first.
 template <class A, int n, Activation kind>
 struct ActivationBackward {
   static constexpr int kLanes = n, kSums = 1;
@@ -60,6 +64,7 @@ struct ActivationBackward {
     input.left.load(left + row * cols + column);
     return input;
   }
+
   __device__ void run(const Input& input, const Own&, int64_t row, int64_t column,
                       const float (&)[n], float (&sums)[1][n]) const {
     float values[n], before[n];
@@ -72,6 +77,7 @@ struct ActivationBackward {
     }
     store_as(dh + row * cols + column, values);
   }
+
   __device__ int64_t place(int, int64_t column) const { return column; }
 };
 

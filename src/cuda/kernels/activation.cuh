@@ -1,5 +1,5 @@
 // Activations of one number with their derivatives, in float32: the formulas of
-// tensor/cpu/activation_math.h, where their reasons stand. `fast` takes the hardware's exponential
+// tensor/cpu/activation_math.h, which gives their reasons. `fast` uses the hardware's exponential
 // and division, whose errors (below 1e-5) vanish in the rounding to 16 bits.
 #pragma once
 
@@ -13,7 +13,7 @@ struct Value {
   float value, derivative;
 };
 
-/// e^x; x is held within [-87.3, 88], a NaN stays one.
+/// e^x, with x held within [-87.3, 88]. NaN stays NaN, since it fails both comparisons.
 template <bool fast>
 __device__ float held_exp(float x) {
   x = x < -87.3f ? -87.3f : x > 88.0f ? 88.0f : x;
@@ -31,6 +31,7 @@ __device__ float polynomial(float x, const float (&c)[n]) {
   return y;
 }
 
+/// x Phi(x), with the tail of Phi from a polynomial.
 template <bool fast>
 __device__ Value gelu(float x) {
   constexpr float q[] = {-1.73907474e-05f, 0.169501338f,   0.168280685f, 0.159050483f,
@@ -43,6 +44,7 @@ __device__ Value gelu(float x) {
   return {x * phi, fmaf(x * 0.398942280f, e, phi)};
 }
 
+/// x s(2u), as GPT-2 approximates GELU.
 template <bool fast>
 __device__ Value gelu_tanh(float x) {
   const float xx = x * x;
@@ -71,7 +73,7 @@ __device__ Value tanh_of(float x) {
                          2.06390887954e-2f, -5.70498872745e-3f};
   const float magnitude = fabsf(x), xx = x * x;
   const float small = fmaf(polynomial(xx, c) * xx, x, x);
-  // 1 - |tanh x|
+  // rest = 1 - |tanh x|
   const float rest = quotient<fast>(2.0f, 1.0f + held_exp<fast>(magnitude + magnitude));
   const float large = 1.0f - rest;
   const bool near = magnitude < 0.625f;
@@ -90,6 +92,7 @@ __device__ Value elu(float x) {
   return {x > 0 ? x : below, x > 0 ? 1.0f : e};
 }
 
+/// The activation `kind` of x, chosen when the kernel is compiled.
 template <Activation kind, bool fast>
 __device__ Value activated(float x) {
   if constexpr (kind == Activation::kGelu) return gelu<fast>(x);
@@ -105,6 +108,7 @@ __device__ Value activated(float x) {
   if constexpr (kind == Activation::kElu) return elu<fast>(x);
 }
 
+/// Whether A's rounding hides the errors of the hardware's fast functions.
 template <class A>
 constexpr bool kFast = sizeof(A) == 2;
 
@@ -121,6 +125,7 @@ void with_activation(Activation kind, Body&& body) {
       return as.template operator()<Activation::kRelu>();
     case Activation::kSilu:
       return as.template operator()<Activation::kSilu>();
+
     case Activation::kTanh:
       return as.template operator()<Activation::kTanh>();
     case Activation::kSigmoid:

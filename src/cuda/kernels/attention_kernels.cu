@@ -1,15 +1,17 @@
-// Causal attention in tiles, in float32, for what cuDNN does not take.
+// Causal attention in tiles (as FlashAttention), in float32, for what cuDNN does not take. Forward
+// and backward share their tiles, so they are in one file.
 //   D      columns of a tile: dim rounded up to 32, 64, 128 or 256; what is above dim is zeros
 //   rows   queries, and keys, of a tile: 64, or 32 where D is above 64
 //   A block of 256 threads is 16 x 16: thread (y, x) has elements (y + 16 i, x + 16 j) of every
 //   product.
-//   forward   a block per tile of queries walks the tiles of keys: running maximum and sum of each
-//             row, the output so far scaled whenever the maximum grows
-//   delta     of each query: dout . out
-//   dq        a block per tile of queries walks the tiles of keys: P again from lse, dS = P (dout
-//             v^T - delta), dS k
-//   dk, dv    a block per tile of keys walks its group's heads, and their tiles of queries: P^T
-//             dout, dS^T q
+// The kernels are
+//   forward   A block per tile of queries walks the tiles of keys: it keeps the running maximum and
+//             sum of each row, and scales the output so far whenever the maximum grows.
+//   delta     dout . out of each query.
+//   dq        A block per tile of queries walks the tiles of keys: P again from lse,
+//             dS = P (dout v^T - delta), dq += dS k.
+//   dk, dv    A block per tile of keys walks its group's heads, and their tiles of queries:
+//             dv += P^T dout, dk += dS^T q.
 // Every sum is a chain in one thread or a tree over 16 lanes, in an order fixed by the length
 // alone: a sample's bits do not depend on the batch around it.
 #include <cmath>
@@ -28,7 +30,7 @@ constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 using rows::narrow;
 using rows::widen;
 
-/// Where heads lie. A row of qkv has `columns` elements, one of out `width`.
+/// Where heads are in the arrays. A row of qkv has `columns` elements, a row of out `width`.
 struct Layout {
   int length, dim, heads, kv_heads, group;
   int64_t columns, width;
@@ -41,7 +43,7 @@ struct Layout {
     return query(batch, heads + kv_heads + kv_head);
   }
   __device__ int64_t output(int batch, int head) const { return row(batch) * width + head * dim; }
-  /// Of lse and delta.
+  /// The first element of a head in lse and delta.
   __device__ int64_t statistic(int batch, int head) const {
     return (static_cast<int64_t>(batch) * heads + head) * length;
   }
@@ -50,15 +52,17 @@ struct Layout {
 template <int D>
 struct Tile {
   static constexpr int rows = D <= 64 ? 64 : 32;
-  // no bank conflicts for float4 down a column, and whole float4s
+  // Four more floats per row avoid bank conflicts of float4 reads down a column, and keep
+  // float4s aligned.
   static constexpr int pitch = D + 4;
   static constexpr int square_pitch = rows + 4;
   static constexpr int floats = rows * pitch, square_floats = rows * square_pitch;
-  // of a thread's part of a rows x rows and a rows x D product
+  // A thread's part of a rows x rows product is i x i elements, of a rows x D one i x j.
   static constexpr int i = rows / 16, j = D / 16;
 };
 
-/// Rows [first, first + rows) of a head, of which the array has `length`.
+/// Loads rows [first, first + rows) of a head, of which the array has `length`, into a tile. What
+/// is outside the head becomes zeros.
 template <int D, class T>
 __device__ void load(float* tile, const T* from, int64_t stride, int first, const Layout& layout) {
   for (int n = threadIdx.x; n < Tile<D>::rows * D; n += kThreads) {
@@ -69,7 +73,7 @@ __device__ void load(float* tile, const T* from, int64_t stride, int first, cons
   }
 }
 
-/// c = a b^T of two tiles.
+/// c = a b^T of two tiles. Both are read along their rows, as float4.
 template <int D>
 __device__ void product(const float* a, const float* b, float (&c)[Tile<D>::i][Tile<D>::i], int y,
                         int x) {
@@ -79,6 +83,8 @@ __device__ void product(const float* a, const float* b, float (&c)[Tile<D>::i][T
 #pragma unroll
     for (int j = 0; j < I; ++j) c[i][j] = 0;
   }
+
+  // An element is one chain of FMAs over d, four steps per load.
 #pragma unroll 4
   for (int d = 0; d < D; d += 4) {
     float4 left[I], right[I];
@@ -100,12 +106,13 @@ __device__ void product(const float* a, const float* b, float (&c)[Tile<D>::i][T
   }
 }
 
-/// c += square * b, of a rows x rows tile and a rows x D one.
+/// c += square * b, with a rows x rows tile and a rows x D tile.
 template <int D>
 __device__ void accumulate(const float* square, const float* b, float (&c)[Tile<D>::i][Tile<D>::j],
                            int y, int x) {
   constexpr int I = Tile<D>::i, J = Tile<D>::j;
   for (int k = 0; k < Tile<D>::rows; k += 4) {
+    // Four columns of the square at a time; an element is one chain of FMAs over k.
     float left[I][4];
 #pragma unroll
     for (int i = 0; i < I; ++i) {
@@ -125,8 +132,8 @@ __device__ void accumulate(const float* square, const float* b, float (&c)[Tile<
   }
 }
 
-/// Over the 16 lanes of a row; every lane gets the same bits, since both operands of a step only
-/// swap places.
+/// The maximum and the sum over the 16 lanes of a row. Every lane gets the same bits, since both
+/// operands of a step only swap places.
 __device__ float row_max(float x) {
 #pragma unroll
   for (int lane = 8; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, lane));
@@ -138,7 +145,7 @@ __device__ float row_sum(float x) {
   return x;
 }
 
-/// Writes a thread's part of a rows x D tile.
+/// Writes a thread's part of a rows x D tile, as far as it is inside the head.
 template <int D, class T>
 __device__ void write(T* to, int64_t stride, int first, const Layout& layout,
                       const float (&c)[Tile<D>::i][Tile<D>::j], float factor, int y, int x) {
@@ -169,14 +176,20 @@ __global__ void __launch_bounds__(kThreads)
   const float scale = layout.scale * kLog2e;
 
   load<D>(q, qkv + layout.query(batch, head), layout.columns, query_tile * rows, layout);
+
+  // Output, maximum and sum of each row so far, relative to that maximum. The scores are in base 2:
+  // exp2f is the cheaper exponential, and lse is converted at the end.
   float o[I][J] = {}, top[I], sum[I] = {};
 #pragma unroll
   for (int i = 0; i < I; ++i) top[i] = -INFINITY;
+
+  // Tiles of keys after the query's own tile hold nothing that it may see.
   for (int tile = 0; tile <= query_tile; ++tile) {
     __syncthreads();
     load<D>(k, qkv + layout.key(batch, kv_head), layout.columns, tile * rows, layout);
     load<D>(v, qkv + layout.value(batch, kv_head), layout.columns, tile * rows, layout);
     __syncthreads();
+
     float s[I][I];
     product<D>(q, k, s, y, x);
 #pragma unroll
@@ -188,7 +201,11 @@ __global__ void __launch_bounds__(kThreads)
         s[i][j] = tile * rows + x + 16 * j <= row ? s[i][j] * scale : -INFINITY;
         grown = fmaxf(grown, s[i][j]);
       }
+
+      // Key 0 is in the first tile and seen by every row, so the maximum is finite from then on,
+      // and exp2f(-infinity - grown) drops the empty start.
       grown = row_max(grown);
+
       const float keep = exp2f(top[i] - grown);
       float added = 0;
 #pragma unroll
@@ -197,12 +214,14 @@ __global__ void __launch_bounds__(kThreads)
         p[(y + 16 * i) * Tile<D>::square_pitch + x + 16 * j] = e;
         added += e;
       }
+
+      // Sum and output so far are brought to the new maximum.
       sum[i] = sum[i] * keep + row_sum(added);
       top[i] = grown;
 #pragma unroll
       for (int j = 0; j < J; ++j) o[i][j] *= keep;
     }
-    __syncwarp();  // a row of p stays within 16 lanes
+    __syncwarp();  // a row of p is written and read by the same 16 lanes
     accumulate<D>(p, v, o, y, x);
   }
 #pragma unroll
@@ -216,7 +235,7 @@ __global__ void __launch_bounds__(kThreads)
   write<D>(out + layout.output(batch, head), layout.width, query_tile * rows, layout, o, 1.f, y, x);
 }
 
-/// A warp per head of a row.
+/// delta: one warp per head of a row.
 template <class T>
 __global__ void attention_delta(const T* dout, const T* out, float* delta, int64_t head_rows,
                                 Layout layout) {
@@ -227,6 +246,7 @@ __global__ void attention_delta(const T* dout, const T* out, float* delta, int64
   for (int d = lane; d < layout.dim; d += 32) {
     sum = fmaf(widen(dout[n * layout.dim + d]), widen(out[n * layout.dim + d]), sum);
   }
+
   sum += __shfl_xor_sync(0xffffffff, sum, 16);
   sum = row_sum(sum);
   const int64_t row = n / layout.heads;
@@ -237,8 +257,8 @@ __global__ void attention_delta(const T* dout, const T* out, float* delta, int64
   }
 }
 
-/// A thread's part of P, from its scores, and of dS, from dout v^T; zero where a query does not see
-/// a key.
+/// Turns a thread's scores into its part of P, and its dout v^T into its part of dS; both are zero
+/// where a query does not see a key.
 template <int D>
 __device__ void probabilities(float (&s)[Tile<D>::i][Tile<D>::i],
                               float (&ds)[Tile<D>::i][Tile<D>::i], const float* lse,
@@ -247,6 +267,7 @@ __device__ void probabilities(float (&s)[Tile<D>::i][Tile<D>::i],
 #pragma unroll
   for (int i = 0; i < Tile<D>::i; ++i) {
     const int row = first_query + y + 16 * i;
+    // Rows past the end are filled up with zeros and must not add anything.
     const bool inside = row < layout.length;
     const float row_lse = inside ? lse[row] * kLog2e : 0.f, row_delta = inside ? delta[row] : 0.f;
 #pragma unroll
@@ -259,6 +280,7 @@ __device__ void probabilities(float (&s)[Tile<D>::i][Tile<D>::i],
   }
 }
 
+/// dq: the loop of attention_forward, with P from lse instead of a running maximum.
 template <int D, class T>
 __global__ void __launch_bounds__(kThreads)
     attention_dq(const T* dout, const T* qkv, const float* lse, const float* delta, T* dqkv,
@@ -283,6 +305,7 @@ __global__ void __launch_bounds__(kThreads)
     load<D>(k, qkv + layout.key(batch, kv_head), layout.columns, tile * rows, layout);
     load<D>(v, qkv + layout.value(batch, kv_head), layout.columns, tile * rows, layout);
     __syncthreads();
+
     float s[I][I], ds[I][I];
     product<D>(q, k, s, y, x);
     product<D>(dy, v, ds, y, x);
@@ -297,10 +320,14 @@ __global__ void __launch_bounds__(kThreads)
     __syncwarp();
     accumulate<D>(square, k, dq, y, x);
   }
+
+  // The scale of the scores is a factor of their gradient, too.
   write<D>(dqkv + layout.query(batch, head), layout.columns, query_tile * rows, layout, dq,
            layout.scale, y, x);
 }
 
+/// dk and dv: a block has them alone and walks all queries of all heads that share its keys, so
+/// no two blocks add to the same place.
 template <int D, class T>
 __global__ void __launch_bounds__(kThreads)
     attention_dkv(const T* dout, const T* qkv, const float* lse, const float* delta, T* dqkv,
@@ -319,6 +346,8 @@ __global__ void __launch_bounds__(kThreads)
   load<D>(k, qkv + layout.key(batch, kv_head), layout.columns, key_tile * rows, layout);
   load<D>(v, qkv + layout.value(batch, kv_head), layout.columns, key_tile * rows, layout);
   float dk[I][J] = {}, dv[I][J] = {};
+
+  // Queries before the tile do not see its keys. The heads' order is fixed, and so is the sum's.
   for (int head = kv_head * layout.group; head < (kv_head + 1) * layout.group; ++head) {
     const int64_t statistic = layout.statistic(batch, head);
     for (int tile = key_tile; tile < tiles; ++tile) {
@@ -326,6 +355,7 @@ __global__ void __launch_bounds__(kThreads)
       load<D>(q, qkv + layout.query(batch, head), layout.columns, tile * rows, layout);
       load<D>(dy, dout + layout.output(batch, head), layout.width, tile * rows, layout);
       __syncthreads();
+
       float s[I][I], ds[I][I];
       product<D>(q, k, s, y, x);
       product<D>(dy, v, ds, y, x);
@@ -335,6 +365,9 @@ __global__ void __launch_bounds__(kThreads)
       for (int i = 0; i < I; ++i) {
 #pragma unroll
         for (int j = 0; j < I; ++j)
+          // P and dS are stored transposed, so their rows cross warps and take barriers of the
+          // whole block. They share one square, one after the other: shared memory is what limits
+          // the tiles.
           square[(x + 16 * j) * Tile<D>::square_pitch + y + 16 * i] = s[i][j];
       }
       __syncthreads();
@@ -350,13 +383,14 @@ __global__ void __launch_bounds__(kThreads)
       accumulate<D>(square, q, dk, y, x);
     }
   }
+
   write<D>(dqkv + layout.key(batch, kv_head), layout.columns, key_tile * rows, layout, dk,
            layout.scale, y, x);
   write<D>(dqkv + layout.value(batch, kv_head), layout.columns, key_tile * rows, layout, dv, 1.f, y,
            x);
 }
 
-/// A kernel's launch with more shared memory than it gets unasked.
+/// Launches a kernel with more shared memory than it gets unless it asks.
 template <class Kernel, class... Arguments>
 void launch(const char* name, Kernel* kernel, dim3 blocks, int bytes, cudaStream_t stream,
             Arguments... arguments) {
@@ -385,7 +419,7 @@ dim3 blocks_of(const AttentionShape& shape, int64_t heads) {
               static_cast<unsigned>(shape.batch));
 }
 
-/// Calls work.template operator()<D>() of the shape's D.
+/// Calls work.template operator()<D>() with the D that the shape's heads need.
 template <class Work>
 void with_columns(const AttentionShape& shape, const Work& work) {
   if (shape.dim <= 32) return work.template operator()<32>();
@@ -415,6 +449,8 @@ void launch_attention_backward(const A* dout, const A* qkv, const A* out, const 
   attention_delta<<<delta_blocks, kThreads, 0, stream>>>(dout, out, delta, head_rows,
                                                          layout_of(shape));
   check_launch("attention_delta");
+
+  // dq and dk, dv run one after the other on the stream; both read delta.
   with_columns(shape, [&]<int D>() {
     constexpr int bytes = (4 * Tile<D>::floats + Tile<D>::square_floats) * sizeof(float);
     launch("attention_dq", attention_dq<D, A>, blocks_of<D>(shape, shape.heads), bytes, stream,

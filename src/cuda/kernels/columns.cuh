@@ -1,16 +1,17 @@
 // A pass over an array in which a thread stays with its columns: it keeps what belongs to them (a
 // bias) in registers and can sum over its rows on the way. Every elementwise kernel is such a pass.
-//   a block is kRowThreads warps; a warp takes kWarp * kLanes columns of one row at a time
-//   blocks along y take one chunk of rows each; row r of a chunk belongs to warp r % kRowThreads
-//   sums of a chunk: each warp's in the order of the rows, then the warps' in order: chunk, row and
-//   warp depend on the
-//   shape and A alone, so packs and single elements (kLanes of 1) give the same bits
+//   - A block is kRowThreads warps; a warp takes kWarp * kLanes columns of one row at a time.
+//   - Blocks along y take one chunk of rows each; row r of a chunk belongs to warp r % kRowThreads.
+//   - The sum of a chunk adds each warp's rows in order, then the warps in order. Chunk, row and
+//     warp depend on the shape and A alone, so packs and single elements (kLanes = 1) give the same
+//     bits.
+//
 // A Pass is a value with
-//   kLanes, kSums   columns of a thread; sums over rows that it wants of each
+//   kLanes, kSums   columns of a thread; how many sums over rows it makes of each
 //   Own, Input      what a thread keeps of its columns; what it reads of one row
 //   own(column), load(row, column, own)
 //   run(input, own, row, column, factors, sums)   computes, stores, adds to sums[kSums][kLanes]
-//   place(sum, column)   where in a row of the partials a thread's sums lie; negative: nowhere
+//   place(sum, column)   where a thread's sums go in a row of the partials; negative: nowhere
 #pragma once
 
 #include "cuda/kernels/common.cuh"
@@ -19,8 +20,8 @@ namespace tutti::rows {
 
 constexpr int kRowThreads = 8;
 
-/// How the rows are cut: enough blocks for any GPU, chunks long enough that their partial sums cost
-/// little.
+/// How the rows are cut: into enough blocks for any GPU, in chunks that are long enough for their
+/// partial sums to cost little. It does not depend on the GPU, so the bits do not either.
 struct Chunks {
   int64_t count, rows;  ///< of a chunk
 };
@@ -32,7 +33,7 @@ Chunks chunks_of(int64_t rows, int64_t cols) {
   return {pieces_of(rows, each), each};
 }
 
-/// The factors of a pass without dropout.
+/// Takes the place of a KeyedMask in a pass without dropout.
 struct NoMask {
   static constexpr int kMostRowsAtOnce = 4;
   template <int n>
@@ -42,8 +43,8 @@ struct NoMask {
   };
 };
 
-/// Rows that a thread reads before it uses the first: 64 bytes keep the memory busy, more registers
-/// would cost warps.
+/// Rows that a thread reads before it uses the first: 64 bytes in flight keep the memory busy, and
+/// more registers would cost warps.
 template <class Pass>
 constexpr int kRowsOf64Bytes =
     (64 + sizeof(typename Pass::Input) - 1) / sizeof(typename Pass::Input);
@@ -60,6 +61,8 @@ __global__ void __launch_bounds__(kWarp* kRowThreads)
   const int64_t column = (int64_t{blockIdx.x} * kWarp + threadIdx.x) * n;
   const bool inside = column < cols;
   const int64_t begin = int64_t{blockIdx.y} * chunk_rows, end = min(begin + chunk_rows, rows);
+
+  // Threads past the last column read and store nothing, but stay: masks are drawn by whole warps.
   typename Pass::Own own;
   if (inside) own = pass.own(column);
   typename Mask::template Drawn<n> drawn(mask, column);
@@ -72,17 +75,21 @@ __global__ void __launch_bounds__(kWarp* kRowThreads)
       if (inside && row + i * kRowThreads < end)
         input[i] = pass.load(row + i * kRowThreads, column, own);
     }
+
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       if (row + i * kRowThreads >= end) break;
       float factors[n];
-      drawn.draw(row + i * kRowThreads, factors);  // by the whole warp
+      drawn.draw(row + i * kRowThreads, factors);  // drawn by the whole warp
       if (inside) pass.run(input[i], own, row + i * kRowThreads, column, factors, sums);
     }
   }
 
   if constexpr (Pass::kSums > 0) {
     if (partials == nullptr) return;
+
+    // The warps' sums are added in shared memory, in their order; kWarp + 1 keeps the threads'
+    // elements in different banks.
     __shared__ float of_warps[kRowThreads][n * (kWarp + 1)];
 #pragma unroll
     for (int s = 0; s < Pass::kSums; ++s) {
@@ -90,7 +97,7 @@ __global__ void __launch_bounds__(kWarp* kRowThreads)
       for (int i = 0; i < n; ++i) of_warps[threadIdx.y][i * (kWarp + 1) + threadIdx.x] = sums[s][i];
       __syncthreads();
       for (int k = threadIdx.y * kWarp + threadIdx.x; k < n * kWarp; k += kWarp * kRowThreads) {
-        // column of the thread k / n
+        // The first column of thread k / n, whose element k % n this is.
         const int64_t first = (int64_t{blockIdx.x} * kWarp + k / n) * n;
         const int64_t place = first < cols ? pass.place(s, first) : -1;
         if (place < 0) continue;
@@ -104,7 +111,7 @@ __global__ void __launch_bounds__(kWarp* kRowThreads)
   }
 }
 
-/// Puts the pass over [rows, cols] on the queue; width: of the partials, which may be null.
+/// Puts the pass over [rows, cols] on the queue. width is that of the partials, which may be null.
 template <class Pass, class Mask>
 void launch_columns(Queue& queue, const char* name, const Pass& pass, const Mask& mask,
                     float* partials, int64_t width, int64_t rows, int64_t cols,
@@ -124,8 +131,8 @@ void launch_columns(Queue& queue, const char* name, const Pass& pass, const Mask
   launch_columns(queue, name, pass, mask, nullptr, 0, rows, cols, chunks_of<A>(rows, cols));
 }
 
-/// A pass whose sums become `sums` [width]; null: they are not wanted. cols: of the pass; chunks:
-/// of the array.
+/// A pass whose sums become `sums` [width]; null: they are not wanted. cols is that of the pass,
+/// chunks are those of the array.
 template <class Pass, class Mask>
 void launch_with_sums(Queue& queue, const char* name, const Pass& pass, const Mask& mask,
                       float* sums, int64_t width, int64_t rows, int64_t cols,

@@ -1,4 +1,4 @@
-// What the row kernels share: packs of 16 bytes, conversions to and from float32, sums over the
+// What the row kernels share: packs of 16 bytes, conversions to and from float32, and sums over the
 // threads of a row.
 #pragma once
 
@@ -40,8 +40,8 @@ __device__ inline __half narrow<__half>(float x) {
   return __float2half_rn(x);
 }
 
-/// n elements as they lie in memory: whole pieces of 16 bytes, at addresses that are multiples of
-/// 16.
+/// n elements as they are in memory: whole pieces of 16 bytes, at addresses that are multiples of
+/// 16, so that a thread moves each with one instruction.
 template <class A, int n>
 struct Pack {
   static constexpr int kPieces = n * sizeof(A) / 16;
@@ -56,7 +56,7 @@ struct Pack {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) reinterpret_cast<uint4*>(to)[i] = pieces[i];
   }
-  /// The first `count` of them, from and to any address; the rest are zero.
+  /// The first `count` elements, from and to any address; the rest count as zeros.
   __device__ void load_some(const A* from, int64_t count) {
     A elements[n];
 #pragma unroll
@@ -71,6 +71,8 @@ struct Pack {
       if (i < count) to[i] = elements[i];
     }
   }
+
+  // Kernels compute in float32: elements are widened after a load and rounded before a store.
   __device__ void get(float (&to)[n]) const {
     A elements[n];
     std::memcpy(elements, pieces, sizeof(pieces));
@@ -85,7 +87,7 @@ struct Pack {
   }
 };
 
-/// One element at any address.
+/// One element at any address, for arrays that are not aligned. It computes the same bits.
 template <class A>
 struct Pack<A, 1> {
   A element;
@@ -103,7 +105,7 @@ __device__ void store_as(A* to, const float (&values)[n]) {
   pack.store(to);
 }
 
-/// What is there, or zeros where the array is null.
+/// The elements from `column` on, or zeros where the array is null.
 template <int n>
 __device__ void load_or_zero(const float* array, int64_t column, float (&to)[n]) {
   if (array == nullptr) {
@@ -116,8 +118,8 @@ __device__ void load_or_zero(const float* array, int64_t column, float (&to)[n])
   pack.get(to);
 }
 
-/// a / b and a % b of numbers that are not negative; those that fit 32 bits take a tenth of the
-/// instructions.
+/// a / b and a % b of numbers that are not negative. Numbers that fit 32 bits take a tenth of
+/// the instructions.
 struct Division {
   int64_t quotient, rest;
 };
@@ -131,25 +133,28 @@ __device__ inline Division divide(int64_t a, int64_t b) {
   return {quotient, a - quotient * b};
 }
 
-/// Over a warp, the same bits in every lane: each level adds the same two numbers on both sides.
+/// The sum over a warp, with the same bits in every lane: at each level both sides add the same
+/// two numbers.
 __device__ inline float warp_sum(float x) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
   return x;
 }
 
-/// Two sums over the kThreads threads of a row, known to all of them. More than a warp: these are
-/// the whole block.
+/// Two sums over the kThreads threads of a row, which all of them get. If these are more than a
+/// warp, they are the whole block.
 template <int kThreads>
 __device__ float2 row_sums(float2 x) {
   x = {warp_sum(x.x), warp_sum(x.y)};
   if constexpr (kThreads > kWarp) {
     __shared__ float2 of_warps[kThreads / kWarp];
     if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = x;
+
     __syncthreads();
     x = of_warps[0];
 #pragma unroll
     for (int w = 1; w < kThreads / kWarp; ++w) x = {x.x + of_warps[w].x, x.y + of_warps[w].y};
+
     __syncthreads();
   }
   return x;
@@ -157,7 +162,8 @@ __device__ float2 row_sums(float2 x) {
 
 constexpr int64_t pieces_of(int64_t whole, int64_t piece) { return (whole + piece - 1) / piece; }
 
-/// Whether rows of `cols` elements can be read in packs: all of these are aligned (null is).
+/// Whether rows of `cols` elements can be read in packs, because all of these arrays are aligned (a
+/// null array is).
 template <class A>
 bool whole_packs(int64_t cols, std::initializer_list<const void*> arrays) {
   if (cols % kVector<A> != 0) return false;
@@ -172,7 +178,7 @@ inline float* take_floats(Queue& queue, int64_t count) {
 }
 
 /// The second stage of sums over rows: partials [chunks, first_width + second_width] are added in
-/// the order of the chunks. Either result may be null; no chunks at all give zeros.
+/// the order of the chunks. Either result may be null; without chunks the results are zeros.
 void add_partials(Queue& queue, const float* partials, int64_t chunks, float* first,
                   int64_t first_width, float* second, int64_t second_width);
 

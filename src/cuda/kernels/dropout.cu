@@ -1,5 +1,5 @@
-// Dropout with what stands beside it: bias and residual forward, the bias's gradient backward.
-// Masks are drawn again in backward, never stored.
+// Dropout with what stands next to it: bias and residual in forward, the gradient of the bias in
+// backward. Masks are drawn again in backward, never stored.
 #include "cuda/kernels/columns.cuh"
 #include "cuda/kernels/mask.cuh"
 
@@ -7,6 +7,8 @@ namespace tutti::rows {
 
 namespace {
 
+/// out = x + (y + bias) factor. The CPU has the same operations: an FMA with dropout, two
+/// additions without.
 template <class A, int n, bool kMasked>
 struct BiasResidual {
   static constexpr int kLanes = n, kSums = 0;
@@ -33,6 +35,7 @@ struct BiasResidual {
     input.x.load(x + row * cols + column);
     return input;
   }
+
   __device__ void run(const Input& input, const Own& own, int64_t row, int64_t column,
                       const float (&factors)[n], float (&)[1][n]) const {
     float sums[n], residual[n];
@@ -47,6 +50,7 @@ struct BiasResidual {
   }
 };
 
+/// out = dy factor, with its column sums.
 template <class A, int n>
 struct DropoutBackward {
   static constexpr int kLanes = n, kSums = 1;
@@ -62,6 +66,7 @@ struct DropoutBackward {
     input.load(dy + row * cols + column);
     return input;
   }
+
   __device__ void run(const Input& input, const Own&, int64_t row, int64_t column,
                       const float (&factors)[n], float (&sums)[1][n]) const {
     float values[n];
@@ -76,6 +81,7 @@ struct DropoutBackward {
   __device__ int64_t place(int, int64_t column) const { return column; }
 };
 
+/// One instance with and one without a mask: drawing costs more than the rest of the pass.
 template <class A, int n>
 void residual_pass(Queue& queue, const A* y, const float* bias, const A* x, A* out, int64_t rows,
                    int64_t cols, const Dropout* dropout) {

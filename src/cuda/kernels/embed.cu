@@ -1,4 +1,4 @@
-// Embedding: rows of the token table, gathered, plus rows of the position table, with dropout.
+// Embedding: rows of the token table are gathered, rows of the position table added, with dropout.
 #include "cuda/kernels/columns.cuh"
 #include "cuda/kernels/mask.cuh"
 
@@ -6,6 +6,7 @@ namespace tutti::rows {
 
 namespace {
 
+/// out[row] = (token[tokens[row]] + position[row % length]) factor, in float32 and rounded once.
 template <class A, int n, bool kMasked>
 struct Embed {
   static constexpr int kLanes = n, kSums = 0;
@@ -26,6 +27,7 @@ struct Embed {
       input.position.load(position + divide(row, length).rest * cols + column);
     return input;
   }
+
   __device__ void run(const Input& input, const Own&, int64_t row, int64_t column,
                       const float (&factors)[n], float (&)[1][n]) const {
     float values[n], places[n] = {};

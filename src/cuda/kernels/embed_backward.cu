@@ -1,13 +1,13 @@
-// Gradients of the embeddings: sums of the rows of dout that have a token, or a position, in the
+// Gradients of the embeddings: for each token and each position the sum of its rows of dout, in the
 // order of the rows.
-//   1. row numbers are sorted by token (radix sort: stable, integers only); each token's run in
-//      them is found
-//   2. a warp sums each token's run; tokens without rows get zeros; runs of kLong rows and more go
-//      on a list
-//   3. a block sums each long run, warp w the rows w, w + kRunWarps, ...; then the warps' sums in
-//      order
-// What a token's sum looks like depends on its own rows alone. The list's order varies, and nothing
-// depends on it.
+//   1. Row numbers are sorted by token (radix sort: stable, integers only), and each token's run in
+//      them is found.
+//   2. A warp sums each token's run; tokens without rows get zeros; runs of kLong rows and more go
+//      on a list.
+//   3. A block sums each long run: warp w takes rows w, w + kRunWarps, ...; then the warps' sums
+//      are added in order.
+// The order of a token's sum depends on its own rows alone. The order of the list varies, and
+// nothing depends on it.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "cuda/kernels/columns.cuh"
@@ -26,13 +26,14 @@ struct Source {
 };
 
 /// Adds `count` rows of a warp's columns, in order: row_of(0), row_of(1), ... All lanes of the warp
-/// call it.
+/// call it, since masks are drawn together.
 template <int n, class A, class Drawn, class RowOf>
 __device__ void add_rows(const Source<A>& source, Drawn& drawn, bool masked, int64_t column,
                          int64_t count, RowOf&& row_of, float (&sums)[n]) {
   constexpr int kAtOnce = 4;
   const bool inside = column < source.cols;
   for (int64_t k = 0; k < count; k += kAtOnce) {
+    // Several rows are on their way before the first is used; they are added in order all the same.
     Pack<A, n> packs[kAtOnce];
     int64_t rows[kAtOnce];
 #pragma unroll
@@ -40,6 +41,7 @@ __device__ void add_rows(const Source<A>& source, Drawn& drawn, bool masked, int
       rows[i] = k + i < count ? row_of(k + i) : 0;
       if (inside && k + i < count) packs[i].load(source.dout + rows[i] * source.cols + column);
     }
+
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       if (k + i >= count) break;
@@ -56,12 +58,13 @@ __device__ void add_rows(const Source<A>& source, Drawn& drawn, bool masked, int
 template <class Mask>
 constexpr bool kIsMasked = !std::is_same_v<Mask, NoMask>;
 
-/// The column of the thread's first element.
+/// The column of the thread's first element. Blocks along y share the columns.
 template <int n>
 __device__ int64_t own_column() {
   return (int64_t{blockIdx.y} * kWarp + threadIdx.x) * n;
 }
 
+/// One warp per position: its rows are `length` apart, so nothing has to be sorted.
 template <int n, class A, class Mask>
 __global__ void __launch_bounds__(kWarp* kWarps)
     sum_positions(const Source<A> source, const Mask mask, float* dposition, int64_t length) {
@@ -76,13 +79,15 @@ __global__ void __launch_bounds__(kWarp* kWarps)
   if (column < source.cols) store_as(dposition + position * source.cols + column, sums);
 }
 
-/// Runs of equal tokens: token t has the rows order[begin[t]] to order[end[t] - 1].
+/// Runs of equal tokens: token t has the rows order[begin[t]] to order[end[t] - 1], and none where
+/// both are 0.
 struct Runs {
   const uint32_t* order;
   int32_t *begin, *end;               ///< [vocab]
   int32_t *long_count, *long_tokens;  ///< [1], [rows / kLong]
 };
 
+/// Pairs (token, row) to sort.
 __global__ void fill_keys(const int64_t* tokens, uint32_t* keys, uint32_t* order, int64_t rows) {
   const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (row >= rows) return;
@@ -90,6 +95,8 @@ __global__ void fill_keys(const int64_t* tokens, uint32_t* keys, uint32_t* order
   order[row] = static_cast<uint32_t>(row);
 }
 
+/// A run begins and ends where neighbouring keys differ. Keys of `vocab` and more belong to no
+/// token of the table (of a slice) and have no run.
 __global__ void find_runs(const uint32_t* keys, Runs runs, int64_t rows, int64_t vocab) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= rows || keys[i] >= vocab) return;
@@ -97,6 +104,7 @@ __global__ void find_runs(const uint32_t* keys, Runs runs, int64_t rows, int64_t
   if (i == rows - 1 || keys[i + 1] != keys[i]) runs.end[keys[i]] = static_cast<int32_t>(i + 1);
 }
 
+/// Step 2. A short run is one warp's; a long one would keep it busy long after the others.
 template <int n, class A, class Mask>
 __global__ void __launch_bounds__(kWarp* kWarps)
     sum_tokens(const Source<A> source, const Mask mask, const Runs runs, float* dtoken,
@@ -110,6 +118,7 @@ __global__ void __launch_bounds__(kWarp* kWarps)
     }
     return;
   }
+
   typename Mask::template Drawn<n> drawn(mask, column);
   float sums[n] = {};
   add_rows(
@@ -118,6 +127,7 @@ __global__ void __launch_bounds__(kWarp* kWarps)
   if (column < source.cols) store_as(dtoken + token * source.cols + column, sums);
 }
 
+/// Step 3. There are as many blocks as there could be long runs; those without one end at once.
 template <int n, class A, class Mask>
 __global__ void __launch_bounds__(kWarp* kRunWarps)
     sum_long_runs(const Source<A> source, const Mask mask, const Runs runs, float* dtoken) {
@@ -125,11 +135,13 @@ __global__ void __launch_bounds__(kWarp* kRunWarps)
   const int64_t token = runs.long_tokens[blockIdx.x], column = own_column<n>();
   const int32_t first = runs.begin[token] + static_cast<int32_t>(threadIdx.y),
                 end = runs.end[token];
+
   typename Mask::template Drawn<n> drawn(mask, column);
   float sums[n] = {};
   add_rows(
       source, drawn, kIsMasked<Mask>, column, (end - first + kRunWarps - 1) / kRunWarps,
       [&](int64_t k) { return static_cast<int64_t>(runs.order[first + k * kRunWarps]); }, sums);
+
   __shared__ float of_warps[kRunWarps][n][kWarp];
 #pragma unroll
   for (int i = 0; i < n; ++i) of_warps[threadIdx.y][i][threadIdx.x] = sums[i];
@@ -142,7 +154,7 @@ __global__ void __launch_bounds__(kWarp* kRunWarps)
   store_as(dtoken + token * source.cols + column, sums);
 }
 
-/// Step 1.
+/// Step 1: sorts the row numbers by token and finds the runs.
 Runs sort_rows(Queue& queue, const int64_t* tokens, int64_t rows, int64_t vocab) {
   const auto take = [&](int64_t count) {
     return static_cast<uint32_t*>(queue.take(count * sizeof(uint32_t)));
@@ -152,6 +164,7 @@ Runs sort_rows(Queue& queue, const int64_t* tokens, int64_t rows, int64_t vocab)
   auto* marks = reinterpret_cast<int32_t*>(take(2 * vocab + 1));
   const Runs runs{sorted_order, marks, marks + vocab, marks + 2 * vocab,
                   reinterpret_cast<int32_t*>(take(rows / kLong + 1))};
+
   TUTTI_CUDA_CALL(cudaMemsetAsync, marks, 0, (2 * vocab + 1) * sizeof(int32_t), queue.stream);
   if (rows == 0) return runs;
 
@@ -159,6 +172,8 @@ Runs sort_rows(Queue& queue, const int64_t* tokens, int64_t rows, int64_t vocab)
   const auto blocks = static_cast<unsigned>(pieces_of(rows, kThreads));
   fill_keys<<<blocks, kThreads, 0, queue.stream>>>(tokens, keys, order, rows);
   check_launch("embed_backward: keys");
+  // The sort looks at the bits of `vocab` only; as a key, `vocab` itself marks rows without
+  // a token.
   int bits = 1;
   while (bits < 32 && vocab >> bits != 0) ++bits;
   size_t bytes = 0;
@@ -168,6 +183,7 @@ Runs sort_rows(Queue& queue, const int64_t* tokens, int64_t rows, int64_t vocab)
                                         static_cast<int>(rows), 0, bits, queue.stream),
         "embed_backward: sort");
   };
+  // The first call only says how much scratch the second needs.
   sort(nullptr);
   sort(queue.take(std::max<size_t>(bytes, 1)));
   find_runs<<<blocks, kThreads, 0, queue.stream>>>(sorted_keys, runs, rows, vocab);
@@ -187,11 +203,14 @@ void launch(Queue& queue, const Mask& mask, const int64_t* tokens, const Source<
         <<<blocks(length), dim3(kWarp, kWarps), 0, queue.stream>>>(source, mask, dposition, length);
     check_launch("embed_backward: positions");
   }
+
   if (dtoken == nullptr || vocab == 0) return;
   const Runs runs = sort_rows(queue, tokens, source.rows, vocab);
   sum_tokens<n>
       <<<blocks(vocab), dim3(kWarp, kWarps), 0, queue.stream>>>(source, mask, runs, dtoken, vocab);
   check_launch("embed_backward: tokens");
+
+  // The number of long runs is known on the device alone, and the host does not wait for it.
   if (source.rows < kLong) return;
   const dim3 runs_at_most(static_cast<unsigned>(source.rows / kLong), tiles);
   sum_long_runs<n>
@@ -208,6 +227,7 @@ void embed_backward(Queue& queue, const int64_t* tokens, const A* dout, float* d
   if (cols == 0) return;
   const Source<A> source{dout, rows, cols};
   constexpr int n = kVector<A>;
+
   const auto with = [&](const auto& mask) {
     if (whole_packs<A>(cols, {dout, dtoken, dposition})) {
       launch<n>(queue, mask, tokens, source, dtoken, dposition, length, vocab);
@@ -215,6 +235,7 @@ void embed_backward(Queue& queue, const int64_t* tokens, const A* dout, float* d
       launch<1>(queue, mask, tokens, source, dtoken, dposition, length, vocab);
     }
   };
+
   if (is_off(dropout)) {
     with(NoMask{});
   } else {

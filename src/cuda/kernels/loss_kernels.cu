@@ -1,18 +1,19 @@
-// Softmax cross-entropy, one block for a row, in float32.
-//   threads   of a block: 256, or 1024 for rows of 4096 columns and more
-//   forward   a thread takes pieces of 16 bytes, as far apart as the block is wide, with a running
-//             maximum and the sum of exponentials below it; these are joined over a warp as a tree,
-//             then over the warps as another. The rows' losses are kept, and one block adds them as
-//             doubles: every thread its rows in order, then a tree over the threads.
-//   backward  a pass over the pieces
-//   in place  both. Where two rows fit into the shared memory of a multiprocessor, one block on
+// Softmax cross-entropy, one block per row, in float32. The file is long because forward, backward,
+// their fusion and the slices of a vocabulary share one way through a row.
+//   threads   A block has 256, or 1024 for rows of 4096 columns and more.
+//   forward   A thread takes pieces of 16 bytes, as far apart as the block is wide, with a running
+//             maximum and the sum of exponentials relative to it; these are joined over a warp as a
+//             tree, then over the warps as another. The rows' losses are kept, and one block adds
+//             them as doubles: every thread its rows in order, then a tree over the threads.
+//   backward  One pass over the pieces.
+//   in place  Both. Where two rows fit into the shared memory of a multiprocessor, one block on
 //             each goes from row to row: it computes on one in shared memory while the next is on
-//             its way there, so that a row crosses the device's memory once in each direction. Else
-//             one block for a row reads it twice.
-// A piece that is not whole or not aligned is read element by element, in the same order: the same
-// bits. 16-bit logits take the hardware's exponential, whose errors (1e-7 of the largest logit)
-// vanish in their gradient's rounding: with the exact one the kernels would wait for their
-// arithmetic, not for the memory.
+//             its way there, so that a row crosses the device's memory once in each direction.
+//             Else one block per row reads it twice.
+// A piece that is not whole or not aligned is read element by element in the same order, which
+// gives the same bits. 16-bit logits take the hardware's exponential, whose errors (1e-7 of the
+// largest logit) vanish in their gradient's rounding: with the exact one the kernels would wait for
+// their arithmetic, not for the memory.
 #include <cuda_pipeline_primitives.h>
 
 #include <algorithm>
@@ -35,13 +36,14 @@ using rows::widen;
 
 constexpr int kSumThreads = 1024, kStatistics = 3, kJoinThreads = 256, kWideThreads = 1024;
 constexpr int64_t kWide = 4096;        // columns
-constexpr int64_t kAnyId = INT64_MAX;  // of a vocabulary whose other slices are not here
+constexpr int64_t kAnyId = INT64_MAX;  // ids of a vocabulary that is known in part
 
-/// The sum of exp(x - top) of some elements, with top the largest of them. Starting at a finite top
-/// leaves no infinity to subtract from itself but one that stands in the row.
+/// The sum of exp(x - top) over some elements, with top the largest of them (an online softmax).
+/// top starts at a finite value, so that infinity is subtracted from itself only if the row
+/// holds one.
 template <class A>
 struct Exponentials {
-  // Half of the least number of 16 bits: times log2(e) it is still finite.
+  // Half of bfloat16's least number: times log2(e) it is still finite.
   float top = sizeof(A) == 2 ? -1.7e38f : -FLT_MAX, sum = 0;
 };
 
@@ -52,7 +54,7 @@ __device__ float fast_exp2(float x) {
   return y;
 }
 
-/// e^(x - top) of many x.
+/// e^(x - top) for many x and one top.
 template <class A>
 class Below {
  public:
@@ -67,19 +69,20 @@ class Below {
   float top_;
 };
 
-/// e^x, and 1 of 0: for the factors of sums, whose errors would add up.
+/// e^x, exactly 1 for 0: for the factors of sums, where errors would add up.
 template <class A>
 __device__ float exponential(float x) {
   return sizeof(A) == 2 ? __expf(x) : expf(x);
 }
 
+/// Both sums relative to the larger top. A tree of these is the block's sum.
 template <class A>
 __device__ Exponentials<A> join(const Exponentials<A>& a, const Exponentials<A>& b) {
   const float top = fmaxf(a.top, b.top);
   return {top, a.sum * exponential<A>(a.top - top) + b.sum * exponential<A>(b.top - top)};
 }
 
-/// Over each kLanes lanes of a warp.
+/// Joins each kLanes neighbouring lanes of a warp.
 template <int kLanes, class A>
 __device__ Exponentials<A> join_lanes(Exponentials<A> own) {
 #pragma unroll
@@ -90,7 +93,7 @@ __device__ Exponentials<A> join_lanes(Exponentials<A> own) {
   return own;
 }
 
-/// Calls body with the threads of a block as a type.
+/// Calls body with the number of a block's threads as a type.
 template <class Body>
 void with_threads(int64_t cols, Body&& body) {
   if (cols < kWide) return body(std::integral_constant<int, 256>{});
@@ -102,7 +105,7 @@ __device__ bool is_target(int64_t target, int64_t cols) { return target >= 0 && 
 template <class A>
 using Piece = Pack<A, kVector<A>>;
 
-/// A row in the device's memory. `whole`: it is read in aligned pieces, of which a row has no part.
+/// A row in the device's memory. `whole`: it is read in aligned pieces, and ends with one.
 template <class A>
 struct Row {
   const A* x;
@@ -130,13 +133,15 @@ struct SharedRow {
   }
 };
 
-/// Of a row, in a block's thread 0.
+/// The exponentials of a whole row; the result is valid in a block's thread 0. Contains a barrier.
 template <int kThreads, class A, template <class> class From>
 __device__ Exponentials<A> row_exponentials(const From<A>& x) {
   constexpr int n = kVector<A>;
   const int64_t cols = x.cols;
   Exponentials<A> own;
   for (int64_t first = int64_t{threadIdx.x} * n; first < cols; first += kThreads * n) {
+    // Elements past the row's end count as e^-infinity = 0. The sum so far is brought to the
+    // new top.
     float values[n];
     x.load(first).get(values);
     float top = own.top;
@@ -151,6 +156,8 @@ __device__ Exponentials<A> row_exponentials(const From<A>& x) {
     for (int i = 0; i < n; ++i) sum += below(values[i]);
     own = {top, sum};
   }
+
+  // One value per warp goes through shared memory, and the first warp joins these.
   own = join_lanes<kWarp>(own);
   __shared__ float tops[kThreads / kWarp], sums[kThreads / kWarp];
   if (threadIdx.x % kWarp == 0) {
@@ -167,8 +174,8 @@ __device__ Exponentials<A> row_exponentials(const From<A>& x) {
   return own;
 }
 
-/// Returns the log-sum-exp of row x, in a block's thread 0, which writes its loss. logits: the same
-/// row.
+/// Returns the log-sum-exp of row x, valid in a block's thread 0, which also writes the row's loss.
+/// logits is the same row, before anything overwrites it.
 template <int kThreads, class A, template <class> class From>
 __device__ float row_loss(const From<A>& x, const A* logits, int64_t target, double* loss) {
   const Exponentials<A> own = row_exponentials<kThreads>(x);
@@ -188,6 +195,8 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) lse[row] = row_lse;
 }
 
+/// A slice's part of the loss: the three numbers of VocabularyKernelsFor::statistics for
+/// each row.
 template <class A, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     row_statistics(const A* logits, const int64_t* targets, float* statistics, int64_t first,
@@ -202,7 +211,7 @@ __global__ void __launch_bounds__(kThreads)
   of_row[2] = is_target(target, cols) ? widen(x[target]) : 0;
 }
 
-/// A thread joins a row's statistics in the order of the slices.
+/// One thread joins a row's statistics in the order of the slices, in float64.
 __global__ void __launch_bounds__(kJoinThreads)
     join_statistics(const float* statistics, const int64_t* targets, float* lse, double* losses,
                     int64_t rows, int64_t slices) {
@@ -211,6 +220,8 @@ __global__ void __launch_bounds__(kJoinThreads)
   const auto of = [&](int64_t slice, int which) {
     return double{statistics[(slice * rows + row) * kStatistics + which]};
   };
+
+  // Every slice's sum is relative to its own top; all are brought to the largest.
   double top = of(0, 0);
   for (int64_t s = 1; s < slices; ++s) top = fmax(top, of(s, 0));
   double sum = 0, target = 0;
@@ -223,6 +234,7 @@ __global__ void __launch_bounds__(kJoinThreads)
   losses[row] = targets[row] >= 0 ? row_lse - target : 0;
 }
 
+/// One block adds all rows, in an order that depends on their number alone.
 __global__ void __launch_bounds__(kSumThreads)
     sum_losses(const double* losses, const int64_t* targets, double* result, int64_t rows,
                int64_t ids) {
@@ -232,6 +244,8 @@ __global__ void __launch_bounds__(kSumThreads)
     loss += losses[row];
     count += is_target(targets[row], ids) ? 1 : 0;
   }
+
+  // A tree over the threads: each level needs the one before, hence the barrier at its start.
   __shared__ double of_threads[2][kSumThreads];
   of_threads[0][threadIdx.x] = loss;
   of_threads[1][threadIdx.x] = count;
@@ -248,8 +262,8 @@ __global__ void __launch_bounds__(kSumThreads)
   }
 }
 
-/// Of a row x, into dx, which may be where x lies. target: a column, or anything else where that is
-/// in another slice; counts: the row has a target at all.
+/// The gradient of a row x, written to dx, which may be where x is stored. target is a column, or
+/// any other number where the target is in another slice; counts: the row has a target at all.
 template <int kThreads, class A, template <class> class From>
 __device__ void row_gradient(const From<A>& x, A* dx, int64_t target, bool counts, float lse,
                              const double* scale) {
@@ -260,6 +274,8 @@ __device__ void row_gradient(const From<A>& x, A* dx, int64_t target, bool count
   for (int64_t first = int64_t{threadIdx.x} * n; first < cols; first += kThreads * n) {
     float values[n];
     x.load(first).get(values);
+
+    // Almost all pieces take the last branch: they neither are zero nor hold the target.
     const int64_t within = target - first;
     if (!counts) {
 #pragma unroll
@@ -272,6 +288,7 @@ __device__ void row_gradient(const From<A>& x, A* dx, int64_t target, bool count
 #pragma unroll
       for (int i = 0; i < n; ++i) values[i] = below(values[i]) * factor;
     }
+    // A thread has read its piece before it writes it, so dx may be x.
     Pack<A, n> pack;
     pack.set(values);
     if (x.whole) {
@@ -282,7 +299,7 @@ __device__ void row_gradient(const From<A>& x, A* dx, int64_t target, bool count
   }
 }
 
-/// Columns are the ids from first_id on, of `ids` in all.
+/// The columns are the ids from first_id on, out of `ids` in all.
 template <class A, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     row_gradients(const A* logits, const int64_t* targets, const float* lse, const double* scale,
@@ -292,6 +309,8 @@ __global__ void __launch_bounds__(kThreads)
                          target - first_id, is_target(target, ids), lse[row], scale);
 }
 
+/// In place, with each row read twice; the second time it is likely in a cache. The bound of
+/// 2048 threads per multiprocessor limits the registers so that all of them fit.
 template <class A, int kThreads>
 __global__ void __launch_bounds__(kThreads, 2048 / kThreads)
     row_losses_and_gradients(A* logits, const int64_t* targets, const double* scale, double* losses,
@@ -306,14 +325,17 @@ __global__ void __launch_bounds__(kThreads, 2048 / kThreads)
   row_gradient<kThreads>(own, x, target, is_target(target, cols), lse, scale);
 }
 
-/// Rows of whole pieces, blockIdx.x and every gridDim.x-th after it. A thread copies the pieces
-/// that it will read itself, so it waits for its own copies alone.
+/// In place, for rows of whole pieces; a block takes row blockIdx.x and every gridDim.x-th after
+/// it. A thread copies the pieces that it will read itself, so it waits for its own copies alone.
 template <class A, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     streamed_losses_and_gradients(A* logits, const int64_t* targets, const double* scale,
                                   double* losses, int64_t rows, int64_t cols) {
   extern __shared__ uint4 shared[];
   const int pieces = static_cast<int>(cols / kVector<A>);
+
+  // A group is committed even where no row is left, so that "all but the last group" always means
+  // the current row.
   const auto fetch = [&](int64_t row, uint4* to) {
     const uint4* const from = reinterpret_cast<const uint4*>(logits + row * cols);
     if (row < rows)
@@ -321,6 +343,7 @@ __global__ void __launch_bounds__(kThreads)
         __pipeline_memcpy_async(to + p, from + p, sizeof(uint4));
     __pipeline_commit();
   };
+
   __shared__ float lse;
   uint4 *here = shared, *there = shared + pieces;
   fetch(blockIdx.x, here);
@@ -330,19 +353,22 @@ __global__ void __launch_bounds__(kThreads)
     A* const x = logits + row * cols;
     const int64_t target = targets[row];
     const SharedRow<A> own{reinterpret_cast<const Piece<A>*>(here), cols};
-    // Read out of shared memory, the target's logit is there behind the barrier of the sums,
-    // whoever copied it.
+    // The target's logit may have been copied by another thread: it is there after the barrier
+    // inside row_loss, before which each thread waited for its copies.
     const float row_lse =
         row_loss<kThreads>(own, reinterpret_cast<const A*>(here), target, losses + row);
     if (threadIdx.x == 0) lse = row_lse;
     __syncthreads();
     row_gradient<kThreads>(own, x, target, is_target(target, cols), lse, scale);
+
+    // Each thread is done with its own pieces of `here`, and only it will refill them.
     uint4* const done = here;
     here = there;
     there = done;
   }
 }
 
+/// An attribute of the calling thread's current GPU.
 int attribute(cudaDeviceAttr which) {
   int device = 0, value = 0;
   TUTTI_CUDA_CALL(cudaGetDevice, &device);
@@ -371,8 +397,10 @@ void launch_cross_entropy_in_place(A* logits, const int64_t* targets, const doub
                                    double* losses, double* result, int64_t rows, int64_t cols,
                                    cudaStream_t stream) {
   const bool whole = ::tutti::rows::whole_packs<A>(cols, {logits});
-  constexpr int64_t kOwnShared = 1024;  // at most, of the kernel without the rows
+  constexpr int64_t kOwnShared = 1024;  // the most that the kernel takes without the rows
   const int64_t two_rows = 2 * cols * static_cast<int64_t>(sizeof(A));
+
+  // One resident block per multiprocessor, if two rows fit next to the kernel's own shared memory.
   if (rows > 0 && whole && cols >= kWide &&
       two_rows + kOwnShared <= attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) {
     const auto kernel = streamed_losses_and_gradients<A, kWideThreads>;
@@ -383,6 +411,7 @@ void launch_cross_entropy_in_place(A* logits, const int64_t* targets, const doub
         logits, targets, scale, losses, rows, cols);
     check_launch("cross_entropy_in_place");
   } else if (rows > 0) {
+    // Rows that are short, long or not aligned are read twice.
     with_threads(cols, [&]<class Threads>(Threads) {
       row_losses_and_gradients<A, Threads::value>
           <<<static_cast<unsigned>(rows), Threads::value, 0, stream>>>(logits, targets, scale,
@@ -390,6 +419,7 @@ void launch_cross_entropy_in_place(A* logits, const int64_t* targets, const doub
     });
     check_launch("cross_entropy_in_place");
   }
+
   sum_losses<<<1, kSumThreads, 0, stream>>>(losses, targets, result, rows, cols);
   check_launch("cross_entropy's sum");
 }

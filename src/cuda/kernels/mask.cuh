@@ -1,11 +1,10 @@
 // Dropout's keyed masks, word for word those of the CPU (tensor/cpu/dropout.simd.cc):
-//   a row of a sample is cut into groups of 64 columns; group g of row r takes the 16 Philox blocks
-//   from
-//   16 (r ceil(cols / 64) + g) of the stream of (seed, step, block, site, sample)
-//   column 64 g + 16 j + l of the row is word j of the l-th of these blocks
+//   - A row of a sample is cut into groups of 64 columns. Group g of row r takes 16 Philox blocks,
+//     from block 16 (r ceil(cols / 64) + g) on, of the stream of (seed, step, block, site, sample).
+//   - Column 64 g + 16 j + l of the row is word j of the l-th of these blocks.
 // A thread with n consecutive columns needs one word each of n blocks, and the three threads 16, 32
-// and 48 columns away in its group need the other words of the same blocks: each of the four
-// computes n / 4 of them, and votes of the warp carry the results over.
+// and 48 columns away in its group need the other words of the same blocks. So each of the four
+// computes n / 4 of the blocks, and ballots of the warp carry the results to the others.
 #pragma once
 
 #include "base/philox.h"
@@ -15,6 +14,7 @@ namespace tutti::rows {
 
 inline bool is_off(const Dropout* dropout) { return dropout == nullptr || dropout->rate == 0; }
 
+/// The ten rounds of Philox4x32, as base/philox.h's philox_raw.
 __device__ inline uint4 philox_words(uint4 counter, uint2 key) {
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
@@ -27,7 +27,8 @@ __device__ inline uint4 philox_words(uint4 counter, uint2 key) {
   return counter;
 }
 
-/// A dropout as the kernels take it.
+/// A dropout as the kernels take it, by value. What does not depend on the step is computed here,
+/// on the host.
 struct KeyedMask {
   static constexpr int kMostRowsAtOnce = 2;
   uint32_t domain[2];  ///< of (seed, purpose): the key that streams are drawn with
@@ -47,6 +48,8 @@ struct KeyedMask {
         keys(dropout.keys),
         threshold(static_cast<uint32_t>(dropout.rate * 0x1p32)),
         scale(static_cast<float>(1 / (1 - dropout.rate))) {
+    // Seed and purpose are those of the whole job, so the first of philox_stream's two draws is
+    // made here.
     const auto words =
         philox_raw({static_cast<uint32_t>(dropout.seed), static_cast<uint32_t>(dropout.seed >> 32),
                     static_cast<uint32_t>(Purpose::kDropout), 0},
@@ -56,12 +59,14 @@ struct KeyedMask {
   }
 
   /// The factors of a thread's n columns, row by row. Lane l of a warp has the columns from c + n l
-  /// on, c a multiple of 64; for n > 1 all lanes draw together, also those past the last column.
+  /// on, where c is a multiple of 64. For n > 1 all lanes must draw together, also those past the
+  /// last column, since ballots take the whole warp.
   template <int n>
   class Drawn {
    public:
     __device__ Drawn(const KeyedMask& mask, int64_t column)
         : mask_(mask), column_(column), step_(mask.step), first_sample_(mask.first_sample) {
+      // A captured step reads its number in device memory: the arguments stay those of the capture.
       if (mask.keys != nullptr) {
         step_ = mask.keys->step;
         first_sample_ += mask.keys->first_sample;
@@ -81,10 +86,14 @@ struct KeyedMask {
                                            : words.w;
         factors[0] = drawn >= mask_.threshold ? mask_.scale : 0.0f;
       } else {
-        // lanes between the four; blocks that each computes
+        // kStride lanes are between the four threads that share blocks, and each computes kBlocks
+        // of them. `word` is this thread's word of the blocks, and its number among the four.
         constexpr int kStride = 16 / n, kBlocks = n / 4;
         const int lane = threadIdx.x % kWarp, word = lane / kStride % 4,
                   first_lane = lane - word * kStride;
+
+        // Every lane votes on all four words of its blocks and keeps the vote on the word that
+        // it needs.
         uint32_t votes[kBlocks];
 #pragma unroll
         for (int b = 0; b < kBlocks; ++b) {
@@ -95,6 +104,8 @@ struct KeyedMask {
           const uint32_t v3 = __ballot_sync(0xffffffffu, words.w >= mask_.threshold);
           votes[b] = word == 0 ? v0 : word == 1 ? v1 : word == 2 ? v2 : v3;
         }
+
+        // Block i of the n was computed by thread i / kBlocks of the four.
 #pragma unroll
         for (int i = 0; i < n; ++i) {
           const uint32_t kept = votes[i % kBlocks] >> (first_lane + i / kBlocks * kStride) & 1;
@@ -104,6 +115,7 @@ struct KeyedMask {
     }
 
    private:
+    // The stream is the sample's: rows of the same sample need no division and no new stream.
     __device__ void enter(int64_t row) {
       if (sample_begin_ >= 0 && row >= sample_begin_ && row - sample_begin_ < mask_.rows_per_sample)
         return;

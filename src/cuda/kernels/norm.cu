@@ -1,4 +1,4 @@
-// Layer norm and RMS norm, forward: a row is read once, its mean and then its squared distances are
+// Layer norm and RMS norm, forward. A row is read once; its mean and then its squared distances are
 // summed from registers.
 #include "cuda/kernels/norm.cuh"
 
@@ -16,14 +16,17 @@ struct Norm {
   float eps;
 };
 
+/// `centred`: layer norm; else RMS norm, whose mean is 0. A row belongs to one warp or one
+/// block (norm.cuh).
 template <class A, bool whole, bool centred, class L>
 __global__ void __launch_bounds__(L::kBlock) norm(const Norm<A> args) {
   constexpr int n = kVector<A>;
   const int thread = threadIdx.x % L::kThreads;
   const int64_t row = int64_t{blockIdx.x} * L::kRows + threadIdx.x / L::kThreads, cols = args.cols;
-  if (row >= args.rows) return;  // a whole warp, or the whole block
+  if (row >= args.rows) return;  // a whole warp or the whole block leaves
   const A* x = args.x + row * cols;
 
+  // The row is kept in registers if the layout has room for it; else `values` reads it again.
   Pack<A, n> packs[L::kPacks > 0 ? L::kPacks : 1];
   if constexpr (L::kPacks > 0) {
     for_packs<A, L>(thread, cols,
@@ -45,6 +48,8 @@ __global__ void __launch_bounds__(L::kBlock) norm(const Norm<A> args) {
     });
     mean = row_sums<L::kThreads>({sum, 0}).x / static_cast<float>(cols);
   }
+
+  // Squares of distances to the mean, not of the elements: mean(x^2) - mean^2 would cancel.
   float squares = 0;
   for_packs<A, L>(thread, cols, [&](int p, int64_t column) {
     float v[n];

@@ -1,10 +1,10 @@
-// How a norm's row is laid over threads.
-//   a row is cut into packs of 16 bytes; pack p belongs to thread p % kThreads of the row
-//   kThreads is a warp (four rows a block then) or a whole block, kPacks the most packs that a
-//   thread holds in
-//   registers; 0: rows too long for that, which are read again instead
-// Both follow from the number of packs alone, so sums run in one order whether or not the packs lie
-// aligned.
+// How a norm's row is spread over threads.
+//   - A row is cut into packs of 16 bytes; pack p belongs to thread p % kThreads of the row.
+//   - kThreads is a warp (a block then has four rows) or a whole block. kPacks is the most packs
+//     that a thread holds in registers; 0 stands for rows that are too long for that and are read
+//     again instead.
+// Both follow from the number of packs alone, so sums run in one order whether or not the packs
+// are aligned.
 #pragma once
 
 #include "cuda/kernels/common.cuh"
@@ -14,12 +14,12 @@ namespace tutti::rows {
 template <int threads, int packs>
 struct Layout {
   static constexpr int kThreads = threads, kPacks = packs;
-  /// at once
+  /// kBlock threads work on kRows rows at once
   static constexpr int kBlock = threads == kWarp ? 4 * kWarp : threads, kRows = kBlock / threads;
 };
 
-/// Calls body with the Layout for rows of `cols` elements. `whole`: fewer layouts serve what is not
-/// aligned.
+/// Calls body with the Layout for rows of `cols` elements. Arrays that are not aligned have fewer
+/// layouts, to compile fewer kernels; lanes without a pack add zeros, so the bits are the same.
 template <class A, bool whole, class Body>
 void with_layout(int64_t cols, Body&& body) {
   const int64_t packs = pieces_of(cols, kVector<A>);
@@ -50,7 +50,7 @@ __device__ void for_packs(int thread, int64_t cols, Body&& body) {
   }
 }
 
-/// A pack of the row that begins at `row`, whole or up to the row's end.
+/// Loads a pack of the row that begins at `row`: all of it, or up to the row's end.
 template <bool whole, class T, int n>
 __device__ void load_pack(Pack<T, n>& pack, const T* row, int64_t column, int64_t cols) {
   if constexpr (whole) {

@@ -1,8 +1,10 @@
-// Layer norm and RMS norm, backward: with n = (x - mean) rstd and g = dy gamma,
-//   dx = residual + rstd (g - mean(g) - n mean(g n)), dgamma = sum dy n, dbeta = sum dy
-// (RMS norm: mean is 0, and mean(g) is not subtracted). A block takes one chunk of rows; its
-// threads keep the sums of their columns in registers meanwhile. Rows too long for that have their
-// column sums from a pass of their own, which comes first: dx may be dy.
+// Layer norm and RMS norm, backward. With n = (x - mean) rstd and g = dy gamma:
+//   dx     = residual + rstd (g - mean(g) - n mean(g n))
+//   dgamma = sum over rows of dy n
+//   dbeta  = sum over rows of dy
+// For RMS norm the mean is 0, and mean(g) is not subtracted. A block takes one chunk of rows; its
+// threads keep the sums of their columns in registers meanwhile. Rows that are too long for that
+// have their column sums from a pass of their own, which comes first, since dx may be dy.
 #include "cuda/kernels/columns.cuh"
 #include "cuda/kernels/norm.cuh"
 
@@ -20,6 +22,7 @@ struct Backward {
   int64_t rows, cols;
 };
 
+/// dx of a chunk of rows, and the chunk's part of dgamma and dbeta as a row of partials.
 template <class A, bool whole, bool centred, class L>
 __global__ void __launch_bounds__(L::kBlock)
     norm_backward(const Backward<A> args, float* partials, int64_t width, int64_t chunk_rows) {
@@ -51,8 +54,9 @@ __global__ void __launch_bounds__(L::kBlock)
       float d[n], v[n], gamma[n];
       dy[p].get(d);
       x[p].get(v);
-      // past the row's end d and gamma are zero
+      // Past the row's end d and gamma are zero.
       load_values<whole>(gamma, args.gamma, column, cols);
+
 #pragma unroll
       for (int i = 0; i < n; ++i) {
         const float normal = (v[i] - mean) * rstd, g = d[i] * gamma[i];
@@ -88,8 +92,11 @@ __global__ void __launch_bounds__(L::kBlock)
   }
 
   if constexpr (L::kPacks > 0) {
+    // The block's sums become a row of the partials. With one row at a time each thread has columns
+    // of its own; else the four warps have the same columns, and their sums are added in order.
     constexpr int kStride = kWarp * n;  // columns of a warp's packs of one index
     __shared__ float of_slots[L::kRows > 1 ? L::kRows : 1][L::kRows > 1 ? kHeld * kStride : 1];
+
 #pragma unroll
     for (int s = 0; s < kSums; ++s) {
       float* out = partials + blockIdx.x * width + s * cols;
@@ -101,6 +108,7 @@ __global__ void __launch_bounds__(L::kBlock)
           }
         });
       } else {
+        // For each element the warp's threads are adjacent, so there are no bank conflicts.
 #pragma unroll
         for (int p = 0; p < kHeld; ++p) {
 #pragma unroll
@@ -122,7 +130,7 @@ __global__ void __launch_bounds__(L::kBlock)
   }
 }
 
-/// The column sums alone, of long rows.
+/// The column sums alone, for rows that are too long for registers.
 template <class A, int n, bool centred>
 struct NormSums {
   static constexpr int kLanes = n, kSums = centred ? 2 : 1;
@@ -142,6 +150,7 @@ struct NormSums {
     input.rstd = args.rstd[row];
     return input;
   }
+
   __device__ void run(const Input& input, const Own&, int64_t, int64_t, const float (&)[n],
                       float (&sums)[kSums][n]) const {
     float d[n], v[n];
@@ -153,10 +162,12 @@ struct NormSums {
       if constexpr (centred) sums[1][i] += d[i];
     }
   }
+
   __device__ int64_t place(int sum, int64_t column) const { return sum * args.cols + column; }
 };
 
-/// Rows are cut into as many chunks as keep any GPU busy with blocks of so many registers.
+/// Rows are cut into as many chunks as keep any GPU busy with blocks of so many registers. The
+/// numbers are fixed, as they decide the order of sums.
 template <class L>
 Chunks norm_chunks(int64_t rows) {
   constexpr int64_t kBlocks = L::kThreads == kWarp ? 384 : L::kThreads == 128 ? 640 : 256;
@@ -171,16 +182,20 @@ void launch_as(Queue& queue, const char* name, const Backward<A>& args, float* d
   const int64_t rows = args.rows, cols = args.cols, width = (centred ? 2 : 1) * cols;
   const Chunks chunks = L::kPacks > 0 ? norm_chunks<L>(rows) : chunks_of<A>(rows, cols);
   float* partials = take_floats(queue, chunks.count * width);
+
+  // Before dx is written, which may be dy.
   if constexpr (L::kPacks == 0) {
     const NormSums<A, kLanes, centred> sums{args};
     launch_columns(queue, name, sums, NoMask{}, partials, width, rows, cols, chunks);
   }
+
   if (rows > 0) {
     norm_backward<A, whole, centred, L>
         <<<static_cast<unsigned>(chunks.count), L::kBlock, 0, queue.stream>>>(args, partials, width,
                                                                               chunks.rows);
     check_launch(name);
   }
+
   add_partials(queue, partials, chunks.count, dgamma, cols, dbeta, width - cols);
 }
 

@@ -1,7 +1,8 @@
-// Rotary positions, with the bias before them (forward) or its gradient (backward).
-//   column v of the pass, v < heads * dim / 2: the pair (i, i + dim / 2) of head h, with h, i =
-//   divmod(v, dim / 2)
-//   the columns of the pass after these: the array's columns behind the heads, which are not turned
+// Rotary positions, with the bias before them (forward) or its gradient (backward). Columns of the
+// pass are not those of the array:
+//   - Column v < heads * dim / 2 of the pass is the pair (i, i + dim / 2) of head h, where h and i
+//     are the quotient and rest of v by dim / 2.
+//   - The columns of the pass after these are the array's columns after the heads: not turned.
 #include "cuda/kernels/columns.cuh"
 
 namespace tutti::rows {
@@ -24,11 +25,13 @@ struct Turn {
   const float *bias, *table;
   int64_t length, dim, columns, pairs;  ///< pairs: of a row, all heads
 
+  // Each pair is one column here and two in the array.
   __device__ int64_t column_of(int64_t v) const {
     if (v >= pairs) return v + pairs;
     const Division at = divide(v, dim / 2);
     return at.quotient * dim + at.rest;
   }
+
   __device__ Own own(int64_t v) const {
     Own own;
     own.paired = v < pairs;
@@ -38,6 +41,7 @@ struct Turn {
     if (own.paired) load_or_zero(bias, own.column + dim / 2, own.two);
     return own;
   }
+
   __device__ Input load(int64_t row, int64_t, const Own& own) const {
     Input input;
     const A* from = x + row * columns + own.column;
@@ -50,11 +54,14 @@ struct Turn {
     }
     return input;
   }
+
   __device__ void run(const Input& input, const Own& own, int64_t row, int64_t, const float (&)[n],
                       float (&sums)[kBackward ? 2 : 1][n]) const {
     A* to = x + row * columns + own.column;
     float a[n];
     input.one.get(a);
+
+    // Not turned: bias or column sum alone.
     if (!own.paired) {
 #pragma unroll
       for (int i = 0; i < n; ++i) {
@@ -67,10 +74,14 @@ struct Turn {
       if (!kBackward && bias != nullptr) store_as(to, a);
       return;
     }
+
+    // Forward turns by the angle, backward by its negative. Backward has no bias: `own`
+    // holds zeros.
     float b[n], cosine[n], sine[n];
     input.two.get(b);
     input.cosine.get(cosine);
     input.sine.get(sine);
+
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       const float before_a = a[i] + own.one[i], before_b = b[i] + own.two[i];
@@ -85,6 +96,8 @@ struct Turn {
     store_as(to, a);
     store_as(to + dim / 2, b);
   }
+
+  // The two sums of a pair go to its two columns; other columns have one.
   __device__ int64_t place(int sum, int64_t v) const {
     if (sum == 0) return column_of(v);
     return v < pairs ? column_of(v) + dim / 2 : -1;

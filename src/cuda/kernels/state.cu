@@ -1,10 +1,9 @@
 // Folds, sums of squares, the commit of a step and casts. Every sum runs in one fixed order:
 //   fold            element by element the additions of the order, as comm/fold.cc makes them
-//   chunk_squares   a warp a chunk: element i goes to lane i % 32, in order; lanes are folded in
-//                   halves. comm's fold.simd.cc has the same accumulators, so the bits are the
-//                   CPU's
-//   commit          one block: a unit's chunks by threads at a stride, then in halves; units in
-//                   order; losses and counts strictly in order
+//   chunk_squares   one warp per chunk: element i goes to lane i % 32, in order; lanes are folded
+//                   in halves. comm/fold.simd.cc has the same accumulators: the same bits
+//   commit          one block: a unit's chunks go to threads at a stride, which are then added in
+//                   halves; units in order; losses and counts strictly in order
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -25,8 +24,8 @@ unsigned blocks_of(int64_t n, int64_t per_block) {
   return static_cast<unsigned>((n + per_block - 1) / per_block);
 }
 
-/// body(i) for this thread's elements of n: kPerThread of its block's tile, at a stride that keeps
-/// loads coalesced.
+/// Calls body(i) for this thread's elements of n: kPerThread of its block's tile, at a stride that
+/// keeps loads coalesced.
 template <class Body>
 __device__ __forceinline__ void for_elements(int64_t n, Body body) {
   const int64_t first = int64_t{blockIdx.x} * (kThreads * kPerThread) + threadIdx.x;
@@ -41,6 +40,7 @@ struct FourTerms {
   const float* term[4];
 };
 
+/// The shapes of trees that have kernels of their own: those of 2 to 4 terms.
 enum class Tree { kPair, kLeft3, kRight3, kBalanced4 };
 
 template <Tree kTree>
@@ -54,6 +54,7 @@ __global__ void __launch_bounds__(kThreads) fold_tree(float* out, FourTerms term
   });
 }
 
+/// Any other fold, passed by value as a kernel's argument: the terms, and the pairs that are added.
 template <int kTerms>
 struct FoldProgram {
   const float* term[kTerms];
@@ -61,7 +62,7 @@ struct FoldProgram {
   int count;
 };
 
-/// One element a thread; its accumulators lie in the thread's local memory.
+/// One element per thread, with its accumulators in the thread's local memory.
 template <int kTerms>
 __global__ void __launch_bounds__(kThreads)
     fold_any(float* out, const __grid_constant__ FoldProgram<kTerms> program, int64_t n) {
@@ -70,6 +71,8 @@ __global__ void __launch_bounds__(kThreads)
   float sums[kTerms];
   for (int t = 0; t < program.count; ++t) sums[t] = program.term[t][i];
   for (int s = 0; s + 1 < program.count; ++s) sums[program.left[s]] += sums[program.right[s]];
+
+  // The last addition leaves the whole sum in its left accumulator.
   out[i] = sums[program.left[program.count - 2]];
 }
 
@@ -103,7 +106,7 @@ __global__ void __launch_bounds__(kThreads) add_into_kernel(float* a, const floa
 __global__ void __launch_bounds__(kThreads)
     chunk_squares_kernel(const float* x, const StateChunk* chunks, int64_t count, double* votes) {
   const int64_t c = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
-  if (c >= count) return;  // whole warps alone
+  if (c >= count) return;  // a warp leaves as a whole
   const int lane = threadIdx.x % kWarp;
   const int64_t at = chunks[c].at;
   const int size = chunks[c].size;
@@ -118,7 +121,8 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) votes[chunks[c].place] = sum;
 }
 
-/// For all threads of the block: values[0] + values[1] + ... strictly in order.
+/// Returns values[0] + values[1] + ..., added strictly in order, to all threads of the block. Each
+/// of them makes all additions; only the loads are shared.
 __device__ double sum_in_order(const double* values, int64_t n, double* shared) {
   double sum = 0;
   for (int64_t begin = 0; begin < n; begin += kCommitThreads) {
@@ -126,13 +130,13 @@ __device__ double sum_in_order(const double* values, int64_t n, double* shared) 
     __syncthreads();
     if (threadIdx.x < size) shared[threadIdx.x] = values[begin + threadIdx.x];
     __syncthreads();
-    for (int i = 0; i < size; ++i) sum = sum + shared[i];  // every thread the same additions
+    for (int i = 0; i < size; ++i) sum = sum + shared[i];  // the same additions in every thread
   }
   return sum;
 }
 
-/// For all threads of the block: thread t adds up elements t, t + kCommitThreads, ...; then in
-/// halves.
+/// Returns the sum to all threads of the block: thread t adds elements t, t + kCommitThreads, ...,
+/// then the threads are added in halves.
 __device__ double sum_strided(const double* values, int64_t n, double* shared) {
   double sum = 0;
 #pragma unroll 4
@@ -147,17 +151,19 @@ __device__ double sum_strided(const double* values, int64_t n, double* shared) {
   return shared[0];
 }
 
-/// optim/optimizer.h's clip_factor.
+/// The same as clip_factor of optim/optimizer.h.
 __device__ double clip_factor_of(double norm, double clip) {
   if (clip == 0) return 1;
   const double factor = clip / (norm + 1e-6);
   return factor < 1 ? factor : 1;
 }
 
+/// Where in the votes these begin, worked out on the host.
 struct VotePlaces {
   int64_t losses, counts, stop;
 };
 
+/// One block, since every scale depends on all votes; the array is short.
 __global__ void __launch_bounds__(kCommitThreads)
     commit_kernel(const double* votes, VoteLayout layout, VotePlaces places,
                   const StepInputs* inputs, StepOutcome* outcome) {
@@ -167,11 +173,16 @@ __global__ void __launch_bounds__(kCommitThreads)
   const ClipBy clip_by = inputs->clip_by;
   const double loss = sum_in_order(votes + places.losses, layout.micro_batches, shared);
   const double targets = sum_in_order(votes + places.counts, layout.micro_batches, shared);
+
+  // Gradients are sums over targets, and with the loss scale in them: both are divided out
+  // here, once.
   const double divisor = targets > 0 ? targets : 1;
   const auto factor = [&](double squares) {
     return clip_factor_of(sqrt(squares) / divisor / loss_scale, clip);
   };
   const auto scale = [&](double by) { return static_cast<float>(by / divisor / loss_scale); };
+
+  // The norm of each unit clips its own gradients with kUnit; else the norm of all units clips all.
   double squares = 0;
   for (int u = 0; u < layout.units; ++u) {
     const int64_t begin = layout.unit_chunks[u], end = layout.unit_chunks[u + 1];
@@ -183,6 +194,8 @@ __global__ void __launch_bounds__(kCommitThreads)
     const float common = scale(clip_by == ClipBy::kNorm ? factor(squares) : 1);
     for (int u = threadIdx.x; u < layout.units; u += kCommitThreads) scales[u] = common;
   }
+
+  // Everything that must be finite before anything is written is in these three sums.
   if (threadIdx.x != 0) return;
   outcome->loss = loss;
   outcome->targets = targets;
@@ -205,6 +218,9 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(const float* from, Low* 
 void launch_fold(Stream stream, float* out, std::span<const float* const> terms,
                  std::span<const FoldStep> order, int64_t n) {
   const cudaStream_t on = handle(stream);
+
+  // The common trees have kernels of their own; any other order is a small program, whose size is
+  // rounded up so that few kernels are compiled.
   const unsigned blocks = blocks_of(n, kThreads * kPerThread);
   FourTerms four{};
   for (size_t t = 0; t < terms.size() && t < 4; ++t) four.term[t] = terms[t];

@@ -5,8 +5,11 @@ namespace tutti::rows {
 
 namespace {
 
+/// Threads that share the chunks of one column.
 constexpr int kChunkThreads = 32;
 
+/// The second stage: thread y adds chunks y, y + kChunkThreads, ... of its column, and then the
+/// threads' sums are added in order, so the order depends on the number of chunks alone.
 __global__ void __launch_bounds__(kWarp* kChunkThreads)
     add_chunks(const float* partials, int64_t chunks, float* first, int64_t first_width,
                float* second, int64_t second_width) {
@@ -18,12 +21,14 @@ __global__ void __launch_bounds__(kWarp* kChunkThreads)
     for (int64_t chunk = threadIdx.y; chunk < chunks; chunk += kChunkThreads)
       sum += partials[chunk * width + column];
   }
+
   __shared__ float of_threads[kChunkThreads][kWarp];
   of_threads[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y != 0 || column >= width) return;
 #pragma unroll
   for (int y = 1; y < kChunkThreads; ++y) sum += of_threads[y][threadIdx.x];
+
   if (column < first_width) {
     if (first != nullptr) first[column] = sum;
   } else if (second != nullptr) {
@@ -31,6 +36,7 @@ __global__ void __launch_bounds__(kWarp* kChunkThreads)
   }
 }
 
+/// sums[c] = the sum over rows of x[., c]; nothing is stored.
 template <class A, int n>
 struct ColumnSums {
   static constexpr int kLanes = n, kSums = 1;
@@ -55,6 +61,7 @@ struct ColumnSums {
   __device__ int64_t place(int, int64_t column) const { return column; }
 };
 
+/// y += bias, in place.
 template <class A, int n>
 struct AddBias {
   static constexpr int kLanes = n, kSums = 0;
@@ -76,6 +83,7 @@ struct AddBias {
     input.load(y + row * cols + column);
     return input;
   }
+
   __device__ void run(const Input& input, const Own& own, int64_t row, int64_t column,
                       const float (&)[n], float (&)[1][n]) const {
     float values[n];

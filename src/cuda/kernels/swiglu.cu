@@ -1,5 +1,5 @@
-// SwiGLU: g = silu(gate) * up of rows (gate, up). A thread has the same columns of both halves.
-// Forward leaves h + bias in h, as activations do.
+// SwiGLU: g = silu(gate) * up for rows (gate, up). A thread has the same columns of both halves.
+// Forward leaves h + bias in h, as other activations do.
 #include "cuda/kernels/activation.cuh"
 #include "cuda/kernels/columns.cuh"
 
@@ -7,6 +7,7 @@ namespace tutti::rows {
 
 namespace {
 
+/// g = silu(gate) up after bias, h += bias.
 template <class A, int n>
 struct BiasSwiglu {
   static constexpr int kLanes = n, kSums = 0;
@@ -27,12 +28,14 @@ struct BiasSwiglu {
     load_or_zero(bias, cols + column, own.up);
     return own;
   }
+
   __device__ Input load(int64_t row, int64_t column, const Own&) const {
     Input input;
     input.gate.load(h + row * 2 * cols + column);
     input.up.load(h + row * 2 * cols + cols + column);
     return input;
   }
+
   __device__ void run(const Input& input, const Own& own, int64_t row, int64_t column,
                       const float (&)[n], float (&)[1][n]) const {
     float gate[n], up[n];
@@ -53,6 +56,7 @@ struct BiasSwiglu {
   }
 };
 
+/// dh = dg times the derivatives by gate and up, with its column sums. dh may be `left`.
 template <class A, int n>
 struct SwigluBackward {
   static constexpr int kLanes = n, kSums = 2;
@@ -72,12 +76,15 @@ struct SwigluBackward {
     input.up.load(left + row * 2 * cols + cols + column);
     return input;
   }
+
   __device__ void run(const Input& input, const Own&, int64_t row, int64_t column,
                       const float (&)[n], float (&sums)[2][n]) const {
     float d[n], gate[n], up[n];
     input.dg.get(d);
     input.gate.get(gate);
     input.up.get(up);
+
+    // gate and up are replaced by their gradients: each pair is read before it is written.
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       const Value s = silu<kFast<A>>(gate[i]);
@@ -89,6 +96,7 @@ struct SwigluBackward {
     store_as(dh + row * 2 * cols + column, gate);
     store_as(dh + row * 2 * cols + cols + column, up);
   }
+
   __device__ int64_t place(int sum, int64_t column) const { return sum * cols + column; }
 };
 

@@ -1,7 +1,8 @@
-// The optimizers' updates: a block a chunk, element by element the operations of
-// src/optim/*.simd.cc, each rounded correctly and in the same order, FMA where they have it: the
-// same bits. LAMB in three launches: moments and norms by chunk; trust ratios by parameter; the
-// step.
+// The optimizers' updates, one block per chunk. Element by element they are the operations of
+// src/optim/*.simd.cc, in the same order, each rounded correctly, with FMA where those have it: the
+// same bits as on the CPU. LAMB takes three launches: moments and norms by chunk; trust ratios by
+// parameter; the step. Its trust ratios are the exception: chunks are added in double and the ratio
+// is rounded to float, where the CPU adds them exactly and rounds later.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -15,7 +16,8 @@ constexpr int kThreads = 256;
 constexpr int kChunkSize = 4096;
 static_assert(kChunkSize == kChunk);
 
-/// What happens to a gradient first: scaled and cut; NaN stays NaN.
+/// What happens to a gradient first: it is scaled and cut. NaN fails both comparisons and
+/// stays NaN.
 struct Gradient {
   float scale, limit;
   __device__ float operator()(float g) const {
@@ -25,11 +27,11 @@ struct Gradient {
   }
 };
 
-/// One chunk: where its elements lie, its rule, and how its new values are kept.
+/// One chunk: where its elements are, its role, and how its new values are kept.
 struct Chunk {
   float* p;
   const float* g;
-  float *first, *second;  // slots
+  float *first, *second;  // the optimizer's slots, or null
   void* low;
   int64_t at;
   int size;
@@ -59,6 +61,7 @@ __device__ Chunk chunk_of(const UpdateArguments& a) {
           .role = a.rules[chunk.rule].role};
 }
 
+/// The commit's factor for this unit, from the array that follows the outcome.
 __device__ float gradient_scale(const UpdateArguments& a) {
   return reinterpret_cast<const float*>(a.outcome + 1)[a.unit];
 }
@@ -69,7 +72,8 @@ __device__ __forceinline__ void for_chunk(const Chunk& chunk, Body body) {
   for (int i = threadIdx.x; i < chunk.size; i += kThreads) body(i);
 }
 
-/// Buffers and frozen parameters; false: the chunk is trained.
+/// Updates a buffer, leaves a frozen parameter alone, and says whether the chunk was one of them. A
+/// buffer's gradients are proposals for its next value (model/core/segment.h).
 __device__ bool not_trained(const Chunk& chunk, float proposals) {
   if (chunk.role == RuleScalars::kMeanBuffer) {
     for_chunk(chunk, [&](int i) { chunk.keep(i, __fdiv_rn(chunk.g[i], proposals)); });
@@ -84,6 +88,7 @@ __device__ void sgd(const Chunk& chunk, const PlainScalars& s, Gradient gradient
   for_chunk(chunk, [&](int i) {
     const float value = chunk.p[i];
     float direction = fmaf(s.weight_decay, value, gradient(chunk.g[i]));
+
     if (momentum != Momentum::kNone) {
       float moment = direction;
       if (momentum == Momentum::kNext) moment = fmaf(s.momentum, chunk.first[i], direction);
@@ -128,6 +133,8 @@ __device__ void adam(const Chunk& chunk, const MomentScalars& s, Gradient gradie
     const float second_moment = fmaf(s.beta2, chunk.second[i], s.rest2 * direction * direction);
     chunk.first[i] = first_moment;
     chunk.second[i] = second_moment;
+
+    // decay is the weight decay in Adam, and 1 - lr * weight decay in AdamW.
     if constexpr (kDecoupled) value = value * s.decay;
     const float divisor = fmaf(__fsqrt_rn(second_moment), s.root_correction, s.eps);
     chunk.keep(i, fmaf(-s.step_size, __fdiv_rn(first_moment, divisor), value));
@@ -137,6 +144,8 @@ __device__ void adam(const Chunk& chunk, const MomentScalars& s, Gradient gradie
 __device__ void lion(const Chunk& chunk, const MomentScalars& s, Gradient gradient) {
   for_chunk(chunk, [&](int i) {
     const float direction = gradient(chunk.g[i]), moment = chunk.first[i];
+
+    // The sign of the step; 0 and NaN give 0.
     const float way = fmaf(s.beta1, moment, s.rest1 * direction);
     const float chosen = 0 < way ? 1.0f : way < 0 ? -1.0f : 0.0f;
     chunk.first[i] = fmaf(s.beta2, moment, s.rest2 * direction);
@@ -147,10 +156,13 @@ __device__ void lion(const Chunk& chunk, const MomentScalars& s, Gradient gradie
 template <UpdateKind kKind>
 __global__ void __launch_bounds__(kThreads)
     update_kernel(const __grid_constant__ UpdateArguments a) {
+  // A step that is not finite leaves no trace. Every kernel here tests it, since the host does not
+  // know the outcome when it launches them.
   if (a.outcome->finite == 0) return;
   const Chunk chunk = chunk_of(a);
   const RuleScalars rule = a.rules[a.chunks[blockIdx.x].rule];
   if (not_trained(chunk, rule.proposals)) return;
+
   const float scale = gradient_scale(a);
   const Gradient plain{scale, rule.plain.gradient.limit},
       moments{scale, rule.moments.gradient.limit};
@@ -167,9 +179,9 @@ __device__ float lamb_direction(float value, float m, float v, const MomentScala
               __fdiv_rn(m * s.correction, fmaf(__fsqrt_rn(v), s.root_correction, s.eps)));
 }
 
-/// Moves the moments and sums the squares of the chunk's values and directions: element i to
-/// accumulator i % 16, in order, then in halves, as on the CPU. Lanes 0 to 15 of the first warp sum
-/// the values, the others the directions.
+/// Moves the moments, and sums the squares of the chunk's values and directions as lamb.simd.cc
+/// does: element i goes to accumulator i % 16, in order, and the accumulators are folded in halves.
+/// Lanes 0 to 15 of the first warp sum the values, the other 16 the directions.
 __global__ void __launch_bounds__(kThreads)
     lamb_measure_kernel(const __grid_constant__ UpdateArguments a) {
   __shared__ float terms[2][kChunkSize];
@@ -178,9 +190,11 @@ __global__ void __launch_bounds__(kThreads)
   const Chunk chunk = chunk_of(a);
   double* norms = a.chunk_norms + 2 * int64_t{blockIdx.x};
   if (chunk.role != RuleScalars::kTrained) {
+    // What is not trained counts as nothing in its parameter's norms.
     if (threadIdx.x < 2) norms[threadIdx.x] = 0;
     return;
   }
+
   const MomentScalars s = a.rules[a.chunks[blockIdx.x].rule].moments;
   const Gradient gradient{gradient_scale(a), s.gradient.limit};
   for_chunk(chunk, [&](int i) {
@@ -192,6 +206,8 @@ __global__ void __launch_bounds__(kThreads)
     terms[0][i] = value;
     terms[1][i] = lamb_direction(value, first_moment, second_moment, s);
   });
+
+  // 32 threads are few, but only they can keep the CPU's order of additions.
   __syncthreads();
   if (threadIdx.x >= 2 * kAccumulators) return;
   const int which = threadIdx.x / kAccumulators, accumulator = threadIdx.x % kAccumulators;
@@ -207,7 +223,8 @@ __global__ void __launch_bounds__(kThreads)
   if (accumulator == 0) norms[which] = sum;
 }
 
-/// A block a parameter: its chunks at a stride, then in halves.
+/// The trust ratio of a parameter, one block each: threads take its chunks at a stride, and are
+/// then added in halves.
 __global__ void __launch_bounds__(kThreads)
     lamb_trust_kernel(const __grid_constant__ UpdateArguments a) {
   __shared__ double sums[2][kThreads];
@@ -219,6 +236,7 @@ __global__ void __launch_bounds__(kThreads)
     parameter = parameter + a.chunk_norms[2 * c];
     direction = direction + a.chunk_norms[2 * c + 1];
   }
+
   sums[0][t] = parameter;
   sums[1][t] = direction;
   __syncthreads();
@@ -229,6 +247,8 @@ __global__ void __launch_bounds__(kThreads)
     }
     __syncthreads();
   }
+
+  // LAMB's rule: a parameter or a direction of norm 0 is stepped as it is.
   if (t != 0) return;
   const double of_parameter = sqrt(sums[0][0]), of_direction = sqrt(sums[1][0]);
   a.trust[blockIdx.x] = of_parameter == 0 || of_direction == 0
@@ -236,6 +256,8 @@ __global__ void __launch_bounds__(kThreads)
                             : static_cast<float>(of_parameter / of_direction);
 }
 
+/// The step. Directions are computed again from the moments: storing them would take a
+/// third slot.
 __global__ void __launch_bounds__(kThreads)
     lamb_update_kernel(const __grid_constant__ UpdateArguments a) {
   if (a.outcome->finite == 0) return;
@@ -251,6 +273,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
+/// One instance per optimizer, so that a kernel holds only its own rule.
 template <UpdateKind kKind>
 void launch(const UpdateArguments& a, unsigned blocks, cudaStream_t stream) {
   update_kernel<kKind><<<blocks, kThreads, 0, stream>>>(a);
@@ -260,7 +283,9 @@ void launch(const UpdateArguments& a, unsigned blocks, cudaStream_t stream) {
 
 void launch_update(Stream stream, const UpdateArguments& a) {
   const auto on = static_cast<cudaStream_t>(stream.handle);
+
   const auto blocks = static_cast<unsigned>(a.chunk_count);
+
   switch (a.kind) {
     case UpdateKind::kSgd:
       launch<UpdateKind::kSgd>(a, blocks, on);
@@ -280,7 +305,9 @@ void launch_update(Stream stream, const UpdateArguments& a) {
     case UpdateKind::kLion:
       launch<UpdateKind::kLion>(a, blocks, on);
       break;
+
     case UpdateKind::kLamb:
+      // The three depend on each other; the stream keeps their order.
       lamb_measure_kernel<<<blocks, kThreads, 0, on>>>(a);
       check_launch("the lamb_measure kernel's launch");
       if (a.parameter_count > 0) {

@@ -1,4 +1,5 @@
-// Embedding by a slice of a vocabulary, and positions added to some rows of a batch.
+// Embedding by a slice of a vocabulary, and positions added to some rows of a batch: what a model
+// in tensor slices needs instead of embed.
 #include "cuda/kernels/columns.cuh"
 #include "cuda/kernels/mask.cuh"
 
@@ -6,6 +7,7 @@ namespace tutti::rows {
 
 namespace {
 
+/// out[row] = the token's row of the table, or zeros where the token belongs to another slice.
 template <int n>
 struct EmbedSlice {
   static constexpr int kLanes = n, kSums = 0;
@@ -27,6 +29,7 @@ struct EmbedSlice {
     if (input.inside) input.values.load(table + token * cols + column);
     return input;
   }
+
   __device__ void run(const Input& input, const Own&, int64_t row, int64_t column,
                       const float (&)[n], float (&)[1][n]) const {
     float values[n] = {};
@@ -35,6 +38,7 @@ struct EmbedSlice {
   }
 };
 
+/// out[row] = (x[row] + position[(first_row + row) % length]) factor.
 template <class A, int n, bool kMasked>
 struct AddPositions {
   static constexpr int kLanes = n, kSums = 0;
@@ -56,6 +60,7 @@ struct AddPositions {
       input.position.load(position + divide(first_row + row, length).rest * cols + column);
     return input;
   }
+
   __device__ void run(const Input& input, const Own&, int64_t row, int64_t column,
                       const float (&factors)[n], float (&)[1][n]) const {
     float values[n], places[n] = {};
@@ -82,7 +87,7 @@ void add_positions(Queue& queue, const A* x, const float* position, A* out, int6
   }
 }
 
-/// Numbers in the slice; `count` for tokens outside of it.
+/// Numbers of tokens in the slice; `count` for tokens outside it, which embed_backward leaves out.
 __global__ void number_tokens(const int64_t* tokens, int64_t* numbers, int64_t rows, int64_t first,
                               int64_t count) {
   const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -109,6 +114,8 @@ void embed_slice(Queue& queue, const int64_t* tokens, const float* table, float*
   }
 }
 
+/// The same as embed_backward for a vocabulary of `count` tokens, without positions and
+/// without dropout.
 template <class A>
 void embed_slice_backward(Queue& queue, const int64_t* tokens, const A* dout, float* dtable,
                           int64_t rows, int64_t cols, int64_t first, int64_t count) {
@@ -132,8 +139,8 @@ void positions(Queue& queue, const A* x, const float* position, A* out, int64_t 
   }
 }
 
-// embed_backward takes the first row for position 0: what it sums there is turned round by
-// first_row.
+// embed_backward takes the first row for position 0, so the sums that it makes are rotated by
+// first_row. They are made before dx is written, which may be dout.
 template <class A>
 void positions_backward(Queue& queue, const A* dout, A* dx, float* dposition, int64_t rows,
                         int64_t first_row, int64_t length, int64_t cols, const Dropout* dropout) {

@@ -1,7 +1,7 @@
-// 16-bit operands go to cuBLASLt (lt_matmul.h), and what it does not take to ATen. There, matrices
-// are views of the caller's memory: a transposed operand is a view with swapped strides, which
-// cuBLAS reads as it lies. The views never see autograd: the guard sends each product straight to
-// ATen's CUDA kernel.
+// 16-bit operands go to cuBLASLt (lt_matmul.h), and what it does not take goes to ATen. For ATen
+// matrices are views of the caller's memory: a transposed operand is a view with swapped strides,
+// which cuBLAS reads in place. The views never meet autograd: the guard sends each product straight
+// to ATen's CUDA kernel.
 #include "cuda/matmul/cuda_matmul.h"
 
 #include <ATen/Context.h>
@@ -23,7 +23,7 @@ namespace tutti {
 
 namespace {
 
-/// A view of rows x cols; `transposed`: the memory holds cols x rows.
+/// A view of rows x cols; if `transposed`, the memory holds cols x rows.
 template <class T>
 at::Tensor matrix(const T* data, int64_t rows, int64_t cols, bool transposed = false) {
   const at::Device device(at::kCUDA, c10::cuda::current_device());
@@ -36,6 +36,7 @@ at::Tensor matrix(const T* data, int64_t rows, int64_t cols, bool transposed = f
       .make_tensor();
 }
 
+/// The key of a product of A's into C.
 template <class A, class C>
 constexpr LtProduct lt_product(bool a_transposed, bool b_transposed, int64_t m, int64_t n,
                                int64_t k, LtEpilogue epilogue = LtEpilogue::kNone,
@@ -60,9 +61,12 @@ void product(const A* a, bool a_transposed, const A* b, bool b_transposed, C* c,
     return;
   }
   if (lt_multiply(lt_product<A, C>(a_transposed, b_transposed, m, n, k), {a, b, c})) return;
+
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   at::Tensor out = matrix(c, m, n);
   const at::Tensor left = matrix(a, m, k, a_transposed), right = matrix(b, k, n, b_transposed);
+
+  // A and C differ for sums in float32 of 16-bit operands, which mm_out takes as a type of its own.
   if constexpr (std::is_same_v<A, float>) {
     const at::NoTF32Guard full_precision;
     at::mm_out(out, left, right);
@@ -81,6 +85,7 @@ bool linear(const A* x, const A* weight, const A* bias, const A* residual, A* y,
                      {x, weight, y, bias, residual});
 }
 
+/// cuBLASLt has only GPT-2's approximation of GELU, and only with a bias.
 template <class A>
 bool linear_activation(const A* x, const A* weight, const A* bias, A* left, A* active, int64_t rows,
                        int64_t out, int64_t in, Activation kind) {
@@ -110,10 +115,13 @@ void fill_matmul(KernelsFor<A>& table) {
   table.matmul.tn = [](const A* a, const A* b, float* c, int64_t m, int64_t n, int64_t k, float*) {
     product(a, true, b, false, c, m, n, k);
   };
+
+  // The same products with float32 results: the type of c is all that differs.
   table.matmul.nt_sums = [](const A* a, const A* b, float* c, int64_t m, int64_t n, int64_t k,
                             float*) { product(a, false, b, true, c, m, n, k); };
   table.matmul.nn_sums = [](const A* a, const A* b, float* c, int64_t m, int64_t n, int64_t k,
                             float*) { product(a, false, b, false, c, m, n, k); };
+
   table.matmul.work = [](int64_t, int64_t, int64_t) -> int64_t { return 0; };
   table.fused = {linear<A>, linear_activation<A>, linear_activation_backward<A>};
 }

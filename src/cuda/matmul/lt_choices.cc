@@ -1,3 +1,5 @@
+// The measured record of algorithms: a table per kind of GPU and version of the library. Where
+// there is none for a product, the library's own first choice is taken.
 #include "cuda/matmul/lt_choices.h"
 
 namespace tutti {
@@ -8,7 +10,8 @@ constexpr at::ScalarType kLow = at::kBFloat16, kFull = at::kFloat;
 constexpr LtEpilogue kNone = LtEpilogue::kNone, kBias = LtEpilogue::kBias,
                      kGelu = LtEpilogue::kBiasGelu, kGradient = LtEpilogue::kGeluGradient;
 
-// cuBLASLt 13.1, GPT-2 124M. Rows as `tutti-bench-gpu` prints them (docs/gpu.md); "was" is the library's first choice.
+// cuBLASLt 13.1, GPT-2 124M. The rows are as `tutti-bench-gpu` prints them (docs/gpu.md); the time
+// after "was" is that of the library's first choice.
 // clang-format off
 const LtChoice kH200[] = {
     // micro-batches of 64

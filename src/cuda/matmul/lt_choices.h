@@ -1,4 +1,4 @@
-// Which of cuBLASLt's algorithms is the fastest for a product, by measurement.
+// Which of cuBLASLt's algorithms is the fastest for a product, as measured on one kind of GPU.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct LtAlgorithm {
   int32_t id;
   uint32_t tile, stages;
   int32_t split;       ///< parts into which the sum over k is cut, added in order
-  uint32_t reduction;  ///< of these parts
+  uint32_t reduction;  ///< how these parts are added
   uint32_t swizzle, custom;
   uint16_t inner, cluster;
 };

@@ -1,5 +1,5 @@
 // Matmuls of 16-bit operands by cuBLASLt itself, for two things that ATen does not offer: an
-// algorithm that was chosen by measurement, and what stands beside a product (bias, residual, GELU
+// algorithm that was chosen by measurement, and the work next to a product (bias, residual, GELU
 // and its derivative) done while the result is still in registers.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-/// Bytes on whose multiples arrays and rows must begin.
+/// Arrays and rows must begin at multiples of this many bytes.
 constexpr int64_t kLtBorder = 16;
 
 /// What happens to a product before it is written.
@@ -22,8 +22,8 @@ enum class LtEpilogue : uint8_t {
   kGeluGradient,  ///< c = (a b) gelu'(aux)
 };
 
-/// c [m, n] = a [m, k] b [k, n], all row-major. A transposed operand's memory holds the transpose.
-/// The key of a plan: all that the choice of an algorithm depends on.
+/// c [m, n] = a [m, k] b [k, n], all row-major. The memory of a transposed operand holds the
+/// transpose. This is the key of a plan: all that the choice of an algorithm depends on.
 struct LtProduct {
   at::ScalarType in, out;
   bool a_transposed, b_transposed;
@@ -42,16 +42,16 @@ struct LtArrays {
   void* aux = nullptr;             ///< [m, n], of type `out`
 };
 
-/// Puts the product on the thread's current stream, with scratch from ATen's pool. False, and
-/// nothing is done, where cuBLASLt has no algorithm for it: operands that are not of 16 bits, rows
-/// or arrays that do not begin on borders of 16 bytes, nothing to multiply. The algorithm is a
-/// function of the product, the GPU's kind and the library's version: the one that lt_choices.h
-/// names, else the library's first choice. Those that would add partial sums in an order that is
-/// not fixed are never taken. The first call of a product must not be captured.
+/// Puts the product on the thread's current stream, with scratch from ATen's pool. Returns false,
+/// and has done nothing, where cuBLASLt has no algorithm for it: operands that are not of 16 bits,
+/// rows or arrays that do not begin on borders of 16 bytes, or nothing to multiply. The algorithm
+/// is a function of the product, the kind of GPU and the library's version: the one that
+/// lt_choices.h names, else the library's first choice. Algorithms that would add partial sums in
+/// an order that is not fixed are never taken. The first call for a product must not be captured.
 bool lt_multiply(const LtProduct& product, const LtArrays& arrays);
 
 /// Times the algorithms of every product that this process has multiplied, on random values, and
-/// returns the rows that lt_choices.h should have for this GPU. Waits for the device.
+/// returns the rows that lt_choices.cc should have for this GPU. Waits for the device.
 std::string measure_lt_products();
 
 }  // namespace tutti

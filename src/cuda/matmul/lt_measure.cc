@@ -1,4 +1,5 @@
-// Looks for the fastest algorithm of every product, and prints the rows of lt_choices.cc.
+// Looks for the fastest algorithm of every product that the process has multiplied, and prints the
+// rows of lt_choices.cc.
 #include <ATen/ops/randn.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
@@ -15,11 +16,12 @@ namespace tutti {
 
 namespace {
 
-/// What is worth timing: what the library offers, and a family of kernels of which it offers few.
-/// They differ in what a block computes (tile), in the pairs of blocks that share operands
-/// (cluster) and in the rest (custom).
+/// The algorithms that are worth timing: what the library offers, and a family of kernels of which
+/// it offers few. The family's kernels differ in what a block computes (tile), in which pairs of
+/// blocks share operands (cluster) and in further options (custom).
 std::vector<LtReady> candidates(const LtProduct& p, const LtPlan& plan, cublasLtHandle_t handle) {
   std::vector<LtReady> list = lt_offered(plan, handle);
+
   constexpr int32_t kFamily = 66;
   constexpr uint32_t kTiles[] = {20, 21, 23, 24, 27, 28, 29, 31, 184, 201, 209, 408, 495},
                      kCustoms = 8;
@@ -41,12 +43,14 @@ struct RandomArrays {
         c(values(p.out, p.m * p.n)),
         bias(values(p.out, p.n)),
         like_c(values(p.out, p.residual || p.epilogue > LtEpilogue::kBias ? p.m * p.n : 0)) {
+    // Only what the product's epilogue and residual read is named.
     arrays = {a.data_ptr(), b.data_ptr(), c.data_ptr()};
     if (p.epilogue == LtEpilogue::kBias || p.epilogue == LtEpilogue::kBiasGelu)
       arrays.bias = bias.data_ptr();
     if (p.epilogue > LtEpilogue::kBias) arrays.aux = like_c.data_ptr();
     if (p.residual) arrays.residual = like_c.data_ptr();
   }
+
   static at::Tensor values(at::ScalarType type, int64_t count) {
     return at::randn(
         {count}, at::TensorOptions().device(at::kCUDA, c10::cuda::current_device()).dtype(type));
@@ -55,7 +59,7 @@ struct RandomArrays {
   LtArrays arrays{};
 };
 
-/// Milliseconds of one run out of some in a row.
+/// Times several runs in a row and returns the milliseconds per run.
 class Stopwatch {
  public:
   Stopwatch() : stream_(c10::cuda::getCurrentCUDAStream()) {
@@ -84,6 +88,7 @@ class Stopwatch {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
+/// An algorithm and its time in every round.
 struct Timed {
   LtReady algorithm;
   std::vector<double> times = {};
@@ -95,18 +100,21 @@ struct Timed {
   }
 };
 
-/// The fastest of the candidates, and the one that is chosen now. A GPU under load slows down as it
-/// heats up, and not for all kernels alike: candidates take turns, so that all are timed on the
-/// same hot GPU, and the slow ones leave after the first.
+/// Returns the fastest of the candidates, and the one that is chosen at present. A GPU under load
+/// slows down as it heats up, and not for all kernels alike: so candidates take turns, to be timed
+/// on the same hot GPU, and slow ones leave after the first round.
 std::pair<Timed, Timed> fastest(const LtProduct& p, const LtPlan& plan, cublasLtHandle_t handle) {
   constexpr int kRounds = 9, kRuns = 3;
   constexpr double kNear = 1.12;
   const RandomArrays random(p);
   Stopwatch stopwatch;
   std::vector<Timed> all{{*plan.chosen}};
+
+  // The chosen one is first in the list and never leaves it. A first run also loads the kernel.
   for (const LtReady& candidate : candidates(p, plan, handle))
     if (plan.run(handle, random.arrays, candidate) == CUBLAS_STATUS_SUCCESS)
       all.push_back({candidate});
+
   for (int round = 0; round < kRounds; ++round) {
     for (Timed& timed : all) {
       const auto run = [&] {
@@ -115,6 +123,7 @@ std::pair<Timed, Timed> fastest(const LtProduct& p, const LtPlan& plan, cublasLt
       timed.times.push_back(stopwatch.time(kRuns, run));
     }
     if (round > 0) continue;
+    // After the first round those that are far behind leave, so that the rest are timed at length.
     double best = all.front().median();
     for (const Timed& timed : all) best = std::min(best, timed.median());
     all.erase(std::remove_if(all.begin() + 1, all.end(),
@@ -127,6 +136,7 @@ std::pair<Timed, Timed> fastest(const LtProduct& p, const LtPlan& plan, cublasLt
   return {*first, all.front()};
 }
 
+/// A row of lt_choices.cc, as source text.
 std::string row(const LtProduct& p, const LtAlgorithm& a, double now, double before) {
   static constexpr const char* kEpilogues[] = {"kNone", "kBias", "kGelu", "kGradient"};
   const auto type = [](at::ScalarType t) {

@@ -1,6 +1,7 @@
-// A row-major product is the column-major product of the transposes, so operands swap places:
-// cuBLASLt's first operand is b, its result c^T has n rows, and a bias, which it adds along the
-// rows, is one of our columns'.
+// Describes products to cuBLASLt and chooses their algorithms. A row-major product is the
+// column-major product of the transposes, so operands swap places: cuBLASLt's first operand is b,
+// and its result c^T has n rows. The bias, which it adds along the rows, is thus one value per
+// column of ours.
 #include "cuda/matmul/lt_plan.h"
 
 #include <c10/cuda/CUDAFunctions.h>
@@ -17,7 +18,7 @@ namespace tutti {
 
 namespace {
 
-constexpr size_t kScratch = size_t{64} << 20;  // bytes that an algorithm may ask for
+constexpr size_t kScratch = size_t{64} << 20;  // the most bytes that an algorithm may ask for
 
 using Preference = LtOwned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
@@ -51,13 +52,15 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
   TUTTI_LT_CALL(cublasLtMatmulPreferenceSetAttribute, preference, attribute, &value, sizeof value);
 }
 
+/// A column-major matrix without gaps.
 LtLayout layout(at::ScalarType type, int64_t rows, int64_t cols) {
   cublasLtMatrixLayout_t made = nullptr;
   TUTTI_LT_CALL(cublasLtMatrixLayoutCreate, &made, type_of(type), static_cast<uint64_t>(rows),
                 static_cast<uint64_t>(cols), rows);
   return LtLayout(made);
 }
-/// Of an operand whose memory is rows x cols, row by row; `transposed`: cols x rows.
+/// The layout of an operand whose memory is rows x cols, row by row; if `transposed`, it is cols
+/// x rows.
 LtLayout operand(at::ScalarType type, int64_t rows, int64_t cols, bool transposed) {
   return transposed ? layout(type, rows, cols) : layout(type, cols, rows);
 }
@@ -65,6 +68,7 @@ LtLayout operand(at::ScalarType type, int64_t rows, int64_t cols, bool transpose
 LtDescription describe(const LtProduct& p) {
   cublasLtMatmulDesc_t made = nullptr;
   TUTTI_LT_CALL(cublasLtMatmulDescCreate, &made, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+  // What accumulates is float32 for every type of the operands.
   LtDescription description(made);
   set(made, CUBLASLT_MATMUL_DESC_TRANSA, p.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(made, CUBLASLT_MATMUL_DESC_TRANSB, p.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -76,8 +80,8 @@ LtDescription describe(const LtProduct& p) {
   return description;
 }
 
-/// Sums in parts (split-K) are added by a kernel of its own from scratch, or not at all: in place
-/// the order is not fixed.
+/// Sums in parts (split-K) are added by a kernel of their own, from scratch. The scheme that adds
+/// them in place is left out: its order is not fixed.
 Preference preference() {
   cublasLtMatmulPreference_t made = nullptr;
   TUTTI_LT_CALL(cublasLtMatmulPreferenceCreate, &made);
@@ -85,6 +89,9 @@ Preference preference() {
   set(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kScratch);
   set(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE});
+
+  // lt_multiply refuses arrays that do not begin on these borders, so one plan serves all that
+  // it takes.
   for (const auto border :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
@@ -92,7 +99,7 @@ Preference preference() {
   return preference;
 }
 
-/// Calls `each` with the name and the value of every part.
+/// Calls `each` with the name and the value of every part of an algorithm.
 template <class Named, class Each>
 void for_parts(Named& a, Each&& each) {
   each(CUBLASLT_ALGO_CONFIG_TILE_ID, a.tile);
@@ -118,6 +125,8 @@ cublasStatus_t LtPlan::run(cublasLtHandle_t handle, const LtArrays& arrays,
     set(description.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, arrays.bias);
   if (arrays.aux != nullptr)
     set(description.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, arrays.aux);
+
+  // The residual takes the place of the old c in a b + beta c; without one, c is not read.
   CurrentQueue queue;
   const float one = 1, beta = arrays.residual != nullptr ? 1 : 0;
   const void* added = arrays.residual != nullptr ? arrays.residual : arrays.c;
@@ -141,6 +150,7 @@ std::vector<LtReady> lt_offered(const LtPlan& plan, cublasLtHandle_t handle) {
       preference().get(), static_cast<int>(results.size()), results.data(), &found);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
   check_lt(status, "cublasLtMatmulAlgoGetHeuristic");
+
   std::vector<LtReady> list;
   for (int i = 0; i < found; ++i)
     if (results[i].state == CUBLAS_STATUS_SUCCESS)
@@ -167,6 +177,8 @@ std::optional<LtReady> lt_by_name(const LtAlgorithm& name, const LtProduct& p, c
   if (cublasLtMatmulAlgoInit(handle, CUBLAS_COMPUTE_32F, CUDA_R_32F, in, in, out, out, name.id,
                              &made.algorithm) != CUBLAS_STATUS_SUCCESS)
     return {};
+
+  // The library may know the kernel but not these parts, or not for this product: it is asked.
   bool known = true;
   for_parts(name, [&](cublasLtMatmulAlgoConfigAttributes_t part, const auto& value) {
     known = known && cublasLtMatmulAlgoConfigSetAttribute(&made.algorithm, part, &value,
@@ -177,6 +189,7 @@ std::optional<LtReady> lt_by_name(const LtAlgorithm& name, const LtProduct& p, c
                                         plan.c.get(), plan.c.get(), &made.algorithm,
                                         &checked) != CUBLAS_STATUS_SUCCESS)
     return {};
+
   made.scratch = checked.workspaceSize;
   if (made.scratch > kScratch) return {};
   return made;
@@ -185,6 +198,9 @@ std::optional<LtReady> lt_by_name(const LtAlgorithm& name, const LtProduct& p, c
 LtPlan make_lt_plan(const LtProduct& p, cublasLtHandle_t handle) {
   LtPlan plan{describe(p), operand(p.in, p.m, p.k, p.a_transposed),
               operand(p.in, p.k, p.n, p.b_transposed), operand(p.out, p.m, p.n, false)};
+
+  // A recorded algorithm is taken or fails, never replaced: ranks with different ones would differ
+  // in bits.
   const auto choices = lt_choices(lt_gpu(), cublasLtGetVersion());
   const auto choice = std::find_if(choices.begin(), choices.end(),
                                    [&](const LtChoice& c) { return c.product == p; });

@@ -1,4 +1,4 @@
-// What becomes of a record that cannot be used.
+// What becomes of records that cannot be used, by data.bad.
 #pragma once
 
 #include <string>
@@ -8,15 +8,17 @@
 
 namespace tutti {
 
-/// Records that cannot be used: an Error at once, or counted, the first ten of them kept.
+/// Takes the faults of records that cannot be used: the first throws an Error, or (data.bad =
+/// "skip") all are counted and the first ten of them kept.
 class BadRecords {
  public:
   BadRecords(bool skip, DataReport& report) : skip_(skip), report_(report) {}
+  /// A malformed record: `fault` says where and what.
   void add(const std::string& fault) {
     if (!skip_) throw Error(fault);
     leave_out(fault);
   }
-  /// For records that the job asked to drop: never an Error.
+  /// A record that the job asked to drop. It never throws.
   void leave_out(const std::string& fault) {
     constexpr size_t kKept = 10;
     report_.skipped += 1;

@@ -1,4 +1,5 @@
-// Evaluation's padded micro-batches and the bigram model: all on top of whatever the source is.
+// What works on any source of records: evaluation's padded micro-batches, and the bigram model that
+// a trained model of text is compared with.
 #include "data/core/dataset.h"
 
 #include <ATen/ops/empty.h>
@@ -23,6 +24,7 @@ void for_each_pair(const Dataset& data, int64_t records, int64_t context, Visit 
   for (int64_t record = 0; record < records; ++record) {
     data.read(record, row, 0);
     for (int64_t i = 0; i < context; ++i) {
+      // Both must be bytes; one comparison of their bits is enough.
       if ((tokens[i] | targets[i]) >> 8 != 0)
         throw Error("a bigram model of bytes met a value above 255");
       visit(static_cast<size_t>(tokens[i]), static_cast<size_t>(targets[i]));
@@ -47,21 +49,26 @@ void read_eval(const Dataset& data, const std::vector<Border>& borders, int64_t 
                int64_t records, std::vector<at::Tensor>& tensors) {
   TUTTI_CHECK(records <= data.size(), "an evaluation over {} of {} records", records, data.size());
   if (tensors.empty()) tensors = allocate(borders);
+
+  // An evaluation mixes nothing: the share of the other targets is 0, and they are -1 or NaN, none.
   const int64_t rows = borders.front().dims.front();
-  for (size_t k = 0; k < borders.size(); ++k) {  // nothing is mixed in an evaluation
+
+  for (size_t k = 0; k < borders.size(); ++k) {
     if (borders[k].name == "mix")
       std::memset(tensors[k].mutable_data_ptr(), 0, tensors[k].nbytes());
     if (borders[k].name == "other_targets")
       std::memset(tensors[k].mutable_data_ptr(), 0xff, tensors[k].nbytes());
   }
+
+  // Rows past the last record are padding, since a micro-batch has a fixed shape.
   for (int64_t row = 0; row < rows; ++row) {
     if (first + row < records) {
       data.read(first + row, tensors, row);
       continue;
     }
     for (size_t k = 0; k < borders.size(); ++k) {
-      // All bits set is -1 in every integer type and NaN in every floating one; all bits clear is
-      // zero in every type.
+      // All bits set is -1 in every integer type and NaN in every floating type, which the loss
+      // takes for no target; all bits clear is zero in every type.
       const size_t bytes = tensors[k].nbytes() / static_cast<size_t>(rows);
       auto* begin =
           static_cast<std::byte*>(tensors[k].mutable_data_ptr()) + static_cast<size_t>(row) * bytes;
@@ -73,6 +80,8 @@ void read_eval(const Dataset& data, const std::vector<Border>& borders, int64_t 
 double bigram_loss(const Dataset& train, const Dataset& held_out, int64_t context) {
   if (train.size() == 0 || held_out.size() == 0)
     throw Error("a bigram model needs training and held-out records");
+
+  // Every pair is counted once more than it occurs (add-one), so that none has probability zero.
   constexpr size_t kBytes = 256;
   std::vector<double> pairs(kBytes * kBytes, 1), tokens(kBytes, kBytes);
   for_each_pair(train, std::min(train.size(), kBigramRecords), context,
@@ -80,6 +89,8 @@ double bigram_loss(const Dataset& train, const Dataset& held_out, int64_t contex
                   pairs[token * kBytes + target] += 1;
                   tokens[token] += 1;
                 });
+
+  // The loss of each pair is computed once, not per place of the text.
   std::vector<double> loss(kBytes * kBytes);
   for (size_t i = 0; i < loss.size(); ++i) loss[i] = -std::log(pairs[i] / tokens[i / kBytes]);
   double sum = 0;

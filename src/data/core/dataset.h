@@ -1,5 +1,5 @@
-// Records and micro-batches. A dataset is random access; the order, the split and who reads what
-// are arithmetic (grid/order.h).
+// Records and micro-batches. A dataset is random access: the order, the split and who reads what
+// are arithmetic on record numbers (grid/order.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,87 +16,89 @@
 
 namespace tutti {
 
+/// Records, by number. Any number of threads may read a dataset at once.
 class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
-  /// Writes record i into row `row` of each tensor (allocated as Model::data says). Thread-safe.
+  /// Writes one record into row `row` of each tensor (allocated as Model::data says). Thread-safe.
   virtual void read(int64_t record, std::span<const at::Tensor> tensors, int64_t row) const = 0;
-  /// Record records[i] into row first_row + i, for all i: what a source can do faster than one by
-  /// one.
+  /// Writes record records[i] into row first_row + i, for all i. A source overrides it if it can do
+  /// this faster than one by one.
   virtual void read_rows(std::span<const int64_t> records, std::span<const at::Tensor> tensors,
                          int64_t first_row) const {
     for (size_t i = 0; i < records.size(); ++i)
       read(records[i], tensors, first_row + static_cast<int64_t>(i));
   }
-  /// The class of a record, -1 where there is none: for balance, partitions and reports.
+  /// The class of a record, or -1 if it has none: for balance, partitions and reports.
   virtual int64_t label(int64_t record) const { return -1; }
-  /// For data.resample = "column".
+  /// The weight of a record, for data.resample = "column".
   virtual double weight(int64_t record) const { return 1; }
-  /// A number that is equal for records with equal values in a column; throws Error for a column
-  /// that there is not.
+  /// A number that is equal for records with equal values in a column. Throws Error for a column
+  /// that the data does not have.
   virtual uint64_t feature(int64_t record, const std::string& column) const;
 };
 
 /// What opening the data found, for the run's events and for people.
 struct DataReport {
-  std::vector<std::string> classes;  ///< names; empty: they are numbers or there are none
-  /// malformed records (data.bad = "skip"), dropped ones included
+  std::vector<std::string> classes;  ///< names; empty if they are numbers, or none
+  /// malformed records that were left out (data.bad = "skip"), and dropped ones
   int64_t skipped = 0;
   std::vector<std::string> faults;  ///< the first few of them, "file:line:column: what"
   std::string notice;               ///< held_out_notice (data/core/sources.h)
-  /// "age mean 38.2 deviation 13.1": statistics of the training records that features were scaled
-  /// by.
+  /// "age mean 38.2 deviation 13.1": the statistics of the training records by which features
+  /// were scaled
   std::vector<std::string> statistics;
 };
 
 class Tokenizer;
 
-/// The parts of the data, split by key (train.seed) over the records; data.held_out = 0 leaves
-/// held_out empty. `test` is null where the job names none.
+/// The parts of the data. Training and held-out records are split by key (train.seed);
+/// data.held_out = 0 leaves held_out empty. `test` is null if the job names none.
 struct Split {
   std::shared_ptr<const Dataset> train, held_out, test;
-  std::shared_ptr<const Tokenizer> tokenizer;  ///< text that is not bytes
+  std::shared_ptr<const Tokenizer> tokenizer;  ///< of text, unless its tokens are bytes
   DataReport report;
 };
 
-/// The ranks that open the data together: statistics are computed over shares of the records and
+/// The ranks that open the data together. Statistics are computed over shares of the records and
 /// joined exactly, so they are the same for every number of ranks.
 struct DataGroup {
   int rank = 0, size = 1;
-  /// Every rank's bytes, in rank order. Not called when size is 1.
+  /// Returns every rank's bytes in rank order (an all-gather). Not called when size is 1.
   std::function<std::vector<std::string>(const std::string& mine)> gather;
 };
 
-/// Opens what data.kind names. Records fill, in this order,
-///   text    tokens, targets: int64 [context]; record i is bytes [i*context, i*context + context +
-///           1) of the file
-///   walk    the same, generated: a random byte, then steps of 0..4 modulo vocab; 2^40 records and
-///           other ones held out
-///   points  features: float [inputs], targets: int64 []; generated: a gaussian blob for every
-///           class
-///   clicks  numbers, categories, targets: float [1]; generated from a known truth
-///           (data/tables/generated.cc)
-///   idx, images, numpy   images or features: float, scaled as data.scale says; targets: int64 []
-///                        (numpy floats: float)
-///   csv, jsonl           numbers (or features) [and categories], targets: as data.columns say
+/// Opens what data.kind names. Records fill these tensors, in this order:
+///   text, tokens        tokens, targets: int64 [context]; record i is the file's bytes or tokens
+///                       [i*context, i*context + context + 1)
+///   walk                the same, generated: a random byte, then steps of 0..4 modulo vocab; 2^40
+///                       records for training, further ones held out
+///   points              features: float [inputs], targets: int64 []; generated: a gaussian blob
+///                       for every class
+///   clicks              numbers, categories, targets: float [1]; generated from a known truth
+///                       (data/tables/generated.cc)
+///   idx, images, numpy  images or features: float, scaled as data.scale says; targets: int64 []
+///                       (numpy floats: float)
+///   csv, jsonl          numbers (or features) [and categories], targets: as data.columns say
 /// data.path "kjv" is kjv.txt in the data folder ($TUTTI_DATA, else ./data). Throws Error naming
-/// the file: missing, not a file, empty, too short for one record, changed while it was read, a
-/// byte that model.vocab does not have; or a split that leaves one part without records.
+/// the file if it is missing, not a file, empty, too short for one record, or changed while it
+/// was read, or has a byte that model.vocab does not have; also if a split leaves one part
+/// without records.
 Split open_data(const Job& job, const DataGroup& group = {});
 
-/// A micro-batch of an evaluation over records [0, records) of `data`: row r gets record first + r;
-/// rows past the end are padding: zeros, with targets of -1, which the loss leaves out. Allocates
-/// `tensors` as `borders` say when they are empty.
+/// A micro-batch of an evaluation over records [0, records) of `data`. Row r gets record first + r.
+/// Rows past the end are padding: zeros, with targets of -1, which the loss leaves out. Allocates
+/// `tensors` as `borders` say if they are empty.
 void read_eval(const Dataset& data, const std::vector<Border>& borders, int64_t first,
                int64_t records, std::vector<at::Tensor>& tensors);
 
-/// Tensors for one micro-batch, contents undefined.
+/// Allocates tensors for one micro-batch; their contents are undefined.
 std::vector<at::Tensor> allocate(const std::vector<Border>& borders);
 
-/// Mean cross-entropy in nats of a byte bigram model (add-one) over the held-out records' targets,
-/// counted on the training records (the first 2^18 of them). Throws Error when one of the two has
-/// no records, or values that are not bytes.
+/// Mean cross-entropy, in nats, of a byte bigram model (add-one) over the held-out records'
+/// targets, counted on the first 2^18 training records. Throws Error if one of the two parts has no
+/// records, or has values that are not bytes.
 double bigram_loss(const Dataset& train, const Dataset& held_out, int64_t context);
 
 }  // namespace tutti

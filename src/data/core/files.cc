@@ -1,4 +1,5 @@
-// Reading the files of a dataset whole.
+// Reads the files of a dataset whole: data stays in memory, so that a run cannot meet another
+// file halfway.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -21,6 +22,8 @@ std::string read_unchanged(const std::string& path) {
   if (fstat(fd.get(), &before) != 0) throw_errno("read", path);
   if (const std::string kind = special_kind(before.st_mode); !kind.empty())
     throw Error(fmt::format("{}: {}, not a file", path, kind));
+
+  // The size is known, so the file is read into place. A read may return less than asked for.
   std::string bytes(static_cast<size_t>(before.st_size), '\0');
   size_t done = 0;
   while (done < bytes.size()) {
@@ -30,6 +33,9 @@ std::string read_unchanged(const std::string& path) {
     if (n == 0) break;
     done += static_cast<size_t>(n);
   }
+
+  // If size or time of the file changed meanwhile, the bytes may be half of one version and half
+  // of another.
   struct stat after {};
   if (fstat(fd.get(), &after) != 0) throw_errno("read", path);
   if (done != bytes.size() || after.st_size != before.st_size ||
@@ -47,6 +53,9 @@ std::string read_gz(const std::string& path) {
   z_stream stream{};
   constexpr int kGzip = 15 + 16;  // the widest window, gzip's header
   if (inflateInit2(&stream, kGzip) != Z_OK) throw Error(fmt::format("{}: zlib cannot start", path));
+
+  // The size of the text is not known before: gzip's own field has only 32 bits, and a file may
+  // have several parts. So the buffer starts at a guess and doubles.
   std::string bytes(packed.size() * 4, '\0');
   constexpr size_t kMost = size_t{1} << 30;  // zlib counts in 32 bits
   size_t read = 0, written = 0;
@@ -62,11 +71,14 @@ std::string read_gz(const std::string& path) {
     code = inflate(&stream, Z_NO_FLUSH);
     read += in - stream.avail_in;
     written += out - stream.avail_out;
-    // A file may be several compressed ones, one behind the other: together they are its text.
+    // A file may be several compressed ones, one after the other; together they are its text.
     if (code == Z_STREAM_END && read < packed.size()) code = inflateReset(&stream);
   }
+
   bytes.resize(written);
   inflateEnd(&stream);
+
+  // zlib could not go on: all input is used, and more was expected.
   if (code == Z_BUF_ERROR) throw Error(fmt::format("{}: the compressed file ends early", path));
   if (code != Z_STREAM_END) throw Error(fmt::format("{}: the compressed file is damaged", path));
   return bytes;
@@ -74,6 +86,8 @@ std::string read_gz(const std::string& path) {
 
 std::string resolve_path(const std::string& path) {
   if (path != "kjv" && path != "fashion-mnist") return path;
+
+  // These two names stand for the data that set-up installs.
   const char* folder = std::getenv("TUTTI_DATA");
   const std::string place = std::string(folder != nullptr && *folder != '\0' ? folder : "data") +
                             "/" + path + (path == "kjv" ? ".txt" : "");

@@ -1,4 +1,4 @@
-// What every rank of a group summed over its share of the records, as one.
+// Joins what every rank of a group summed over its share of the records.
 #pragma once
 
 #include <cstring>
@@ -11,8 +11,8 @@
 
 namespace tutti {
 
-/// Element by element, in rank order, by T::merge, starting from T{}; the elements travel as bytes.
-/// Collective. Throws Error when the ranks have different numbers of them.
+/// Joins `mine` of all ranks element by element, in rank order, by T::merge, starting from T{}. The
+/// elements travel as bytes. Collective. Throws Error if the ranks have different numbers of them.
 template <typename T>
 std::vector<T> merged(std::vector<T> mine, const DataGroup& group) {
   static_assert(std::is_trivially_copyable_v<T>);

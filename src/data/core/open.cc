@@ -1,4 +1,4 @@
-// From a job to its data: the source that data.kind names, and its split.
+// From a job to its data: opens the source that data.kind names and splits its records.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kGeneratedHeldOut = 4096;
 
-/// Some records of another dataset, by index.
+/// Some records of another dataset, by number: a split is two of these over one source.
 class Picked final : public Dataset {
  public:
   Picked(std::shared_ptr<const Dataset> source, std::vector<int64_t> records)
@@ -42,7 +42,7 @@ class Picked final : public Dataset {
   std::vector<int64_t> records_;
 };
 
-/// A range of the records of a generated dataset.
+/// A range of the records of a generated dataset, of which there are too many to list.
 class Ranged final : public Dataset {
  public:
   Ranged(std::shared_ptr<const Dataset> source, int64_t first, int64_t size)
@@ -64,6 +64,9 @@ Split generated(const std::shared_ptr<const Dataset>& source, const DataConfig& 
         fmt::format("data.test = \"{}\" but data.kind = \"{}\": its records are generated, the "
                     "held-out ones too",
                     data.test, data.kind));
+
+  // data.held_out is a number of records, or a fraction; of endless records a fraction
+  // is kGeneratedHeldOut.
   const int64_t held = data.held_out >= 1  ? std::llround(data.held_out)
                        : data.held_out > 0 ? kGeneratedHeldOut
                                            : 0;
@@ -82,8 +85,8 @@ Split split_of(const Job& job, const std::shared_ptr<const Dataset>& source,
   return split;
 }
 
-/// Text as bytes or, by a tokenizer, as tokens. `read` gives the text of a file; that of data.test
-/// is encoded as the training text was.
+/// Text as bytes or, by a tokenizer, as tokens. `read` gives the text of a file. The text of
+/// data.test is encoded like the training text.
 Split text_split(const Job& job, const std::string& path,
                  const std::function<std::string(const std::string&)>& read) {
   const bool tested = !job.data.test.empty();
@@ -93,6 +96,8 @@ Split text_split(const Job& job, const std::string& path,
     if (tested) split.test = open_text(read(job.data.test), job.data.test, context, vocab);
     return split;
   }
+
+  // A record is `context` tokens, so the split can only follow the encoding.
   TokenSource source = open_text_tokens(read(path), job, path);
   Split split = split_of(job, source.data, path);
   if (tested)
@@ -102,6 +107,7 @@ Split text_split(const Job& job, const std::string& path,
   return split;
 }
 
+/// Files of tokens that were encoded before.
 Split open_token_file(const Job& job, const std::string& path) {
   const auto open = [&](const std::string& file) {
     return open_tokens(read_tokens(file), job.model.context, job.model.vocab, file);
@@ -111,6 +117,7 @@ Split open_token_file(const Job& job, const std::string& path) {
   return split;
 }
 
+/// One text column of a table, as text.
 Split open_jsonl_text(const Job& job) {
   std::vector<std::string> faults;
   const std::vector<Column> columns = parse_columns(job.data.columns, faults);
@@ -134,13 +141,17 @@ Parts split_records(const Job& job, int64_t records, const std::string& path) {
   const DataConfig& data = job.data;
   const uint64_t seed = job.train.seed, n = static_cast<uint64_t>(records);
   const bool folds = data.folds > 1, counted = !folds && data.held_out >= 1;
-  // Every fold finds this, the first one too: not the one whose turn comes hours later.
+  // Every fold checks this, so that the first one fails and not the one whose turn comes
+  // hours later.
   if (folds && data.folds > records)
     throw Error(
         fmt::format("{}: it has {} records, too few for {} folds", path, records, data.folds));
   if (counted && data.held_out > static_cast<double>(records))
     throw Error(fmt::format("{}: data.held_out = {}, but there are {} records", path, data.held_out,
                             records));
+
+  // Whether a record is held out depends on its number and the seed alone: no rank has to
+  // tell another.
   Parts parts;
   for (int64_t record = 0; record < records; ++record) {
     const auto key = static_cast<uint64_t>(record);
@@ -149,6 +160,8 @@ Parts split_records(const Job& job, int64_t records, const std::string& path) {
                                : held_out(seed, key, data.held_out);
     (out ? parts.held_out : parts.train).push_back(record);
   }
+
+  // A part that is needed must have records.
   const bool wanted = folds || data.held_out > 0;
   if (parts.train.empty() || (parts.held_out.empty() && wanted)) {
     throw Error(fmt::format("{}: {} of {} records leaves none for {}", path,
@@ -164,6 +177,9 @@ std::string held_out_notice(double asked, int64_t records, int64_t held) {
   if (asked >= 1)
     return fmt::format("data.held_out = {}, but {} are left of them: outliers were dropped", asked,
                        held);
+
+  // A fraction draws each record by itself, so some deviation is expected; only a large one
+  // is told.
   const double expected = asked * static_cast<double>(records);
   if (std::abs(static_cast<double>(held) - expected) <= std::max(1.0, expected / 4)) return "";
   return fmt::format(
@@ -175,7 +191,7 @@ std::string held_out_notice(double asked, int64_t records, int64_t held) {
 
 namespace {
 
-/// What has an end, unlike what is generated.
+/// Opens the sources that have an end, unlike those that are generated.
 Split open_finite(const Job& job, const DataGroup& group) {
   const DataConfig& data = job.data;
   if (data.kind == "idx" || data.kind == "numpy") return open_arrays(job, group);
@@ -198,6 +214,8 @@ Split open_data(const Job& job, const DataGroup& group) {
   if (data.kind == "points")
     return generated(make_points(seed, job.model.inputs, job.model.classes), data);
   if (data.kind == "clicks") return generated(make_clicks(seed), data);
+
+  // Folds hold out their exact share, so there is nothing to notice.
   Split split = open_finite(job, group);
   const int64_t held = split.held_out->size();
   if (data.folds < 2)

@@ -1,3 +1,4 @@
+// Turns data.resample into weights per record, from which an alias table draws the samples.
 #include "data/core/resample.h"
 
 #include <algorithm>
@@ -7,9 +8,10 @@
 namespace tutti {
 namespace {
 
-// A table of weights has an entry a record; generated data has too many of them.
+// A table of weights has an entry per record; generated data has too many records for one.
 constexpr int64_t kMostRecords = int64_t{1} << 31;
 
+// The class of every record, which weights by class need.
 std::vector<int64_t> labels_of(const Dataset& data, const std::string& resample) {
   std::vector<int64_t> labels(static_cast<size_t>(data.size()));
   for (size_t i = 0; i < labels.size(); ++i) {
@@ -27,6 +29,8 @@ std::vector<double> weights_of(const Job& job, const Dataset& data) {
     for (size_t i = 0; i < weights.size(); ++i) weights[i] = data.weight(static_cast<int64_t>(i));
     return weights;
   }
+
+  // "balanced" gives every class the same total: a record weighs 1 / the records of its class.
   const std::vector<int64_t> labels = labels_of(data, config.resample);
   std::vector<double> of_class = config.resample_weights;
   if (config.resample == "balanced") {
@@ -38,6 +42,8 @@ std::vector<double> weights_of(const Job& job, const Dataset& data) {
     }
     for (double& count : of_class) count = count > 0 ? 1 / count : 0;
   }
+
+  // Every class that occurs needs a weight, and weights given by hand must fit the classes.
   const int64_t highest = labels.empty() ? 0 : *std::max_element(labels.begin(), labels.end());
   const auto given = static_cast<int64_t>(of_class.size());
   if (given <= highest)

@@ -1,4 +1,5 @@
-// Arrays as records: reading is a copy with one multiplication and one addition a value.
+// Arrays as records. Reading is a copy with one multiplication and one addition per value; what
+// takes time is the memory's latency, which prefetching hides.
 #include "data/images/arrays.h"
 
 #include <algorithm>
@@ -24,8 +25,9 @@ int64_t Array::row() const {
 
 namespace {
 
-/// Records of `bytes` bytes, one after another. A line of a later record is asked for with every
-/// line that is copied: all at once they would wait for each other.
+/// Copies records of `bytes` bytes each to `to`, one after the other. With every line that is
+/// copied, a line of a later record is prefetched; all lines of a record at once would have to wait
+/// for each other.
 void copy_bytes(const char* values, std::span<const int64_t> records, char* to, size_t bytes) {
   constexpr size_t kAhead = 4, kLine = 64;
   for (size_t i = 0; i < records.size(); ++i, to += bytes) {
@@ -77,12 +79,14 @@ class Arrays final : public Dataset {
   template <typename T>
   void copy(const T* values, std::span<const int64_t> records, const at::Tensor& tensor,
             int64_t first_row) const {
+    // A tensor of the array's own type gets the bytes as they are; a float tensor gets
+    // scaled values.
     const bool raw = tensor.element_size() == sizeof(T) && tensor.scalar_type() != at::kFloat;
     auto* to =
         static_cast<char*>(tensor.mutable_data_ptr()) + first_row * row_ * tensor.element_size();
     if (raw)
       return copy_bytes(reinterpret_cast<const char*>(values), records, to, row_ * sizeof(T));
-    constexpr size_t kAhead = 8;  // records whose first lines are on their way
+    constexpr size_t kAhead = 8;  // records that are prefetched
     for (size_t i = 0; i < records.size(); ++i) {
       if (i + kAhead < records.size()) {
         const auto* next = reinterpret_cast<const char*>(values + records[i + kAhead] * row_);
@@ -100,7 +104,8 @@ class Arrays final : public Dataset {
     for (size_t i = 0; i < records.size(); ++i) {
       const int64_t row = first_row + static_cast<int64_t>(i);
       if (tensor.scalar_type() == at::kLong) {
-        // Classes are not negative; an autoencoder's labels may be, and would then read as padding.
+        // Classes are never negative. An autoencoder's labels may be, and would then be taken
+        // for padding.
         tensor.mutable_data_ptr<int64_t>()[row] =
             labels_ ? std::max<int64_t>(label(records[i]), 0) : 0;
         continue;
@@ -121,7 +126,8 @@ class Arrays final : public Dataset {
   int64_t row_;
 };
 
-/// Bytes are counted by value first: one exact addition a value instead of one a pixel.
+/// Sums per channel. Bytes are counted by value first, which makes one exact addition per value
+/// instead of one per pixel.
 std::vector<Moments> moments(const std::vector<uint8_t>& values, int64_t plane, int64_t channels,
                              std::span<const int64_t> records) {
   ByteCounts counts(channels);
@@ -141,7 +147,7 @@ std::vector<Moments> moments(const std::vector<T>& values, int64_t plane, int64_
   return all;
 }
 
-/// Where floats have a value that is none: its index. -1: nowhere from `begin` on.
+/// The index of the first value from `begin` on that is not finite; -1 if there is none.
 int64_t not_finite(const Array& array, int64_t begin) {
   const auto* values = std::get_if<std::vector<float>>(&array.values);
   if (values == nullptr) return -1;
@@ -150,9 +156,11 @@ int64_t not_finite(const Array& array, int64_t begin) {
   return bad == values->end() ? -1 : bad - values->begin();
 }
 
-/// What is wrong with records, by record.
+/// What is wrong with records, by record: the first fault of each.
 using Faults = std::map<int64_t, std::string>;
 
+/// Finds records with a value that is not finite. After a fault the search goes on at the
+/// next record.
 void find_not_finite(const Array& array, Faults& faults) {
   for (int64_t at = not_finite(array, 0); at >= 0;) {
     const int64_t record = at / array.row();
@@ -163,7 +171,7 @@ void find_not_finite(const Array& array, Faults& faults) {
   }
 }
 
-/// Labels that are none of `classes`, or (0) not in [0, 1].
+/// Finds labels that are none of `classes` classes, or, if `classes` is 0, not in [0, 1].
 void find_outside(const Array& labels, int64_t classes, Faults& faults) {
   std::visit(
       [&](const auto& list) {
@@ -187,7 +195,7 @@ void find_outside(const Array& labels, int64_t classes, Faults& faults) {
       labels.values);
 }
 
-/// `width`: values that a record's label has.
+/// Throws unless there is a label of `width` values for every record.
 void check_labels(const Array& values, const Array& labels, int64_t width) {
   if (labels.records() != values.records()) {
     throw Error(fmt::format("{} has {} labels but {} has {} records", labels.path, labels.records(),
@@ -199,12 +207,13 @@ void check_labels(const Array& values, const Array& labels, int64_t width) {
   }
 }
 
+/// Values and labels of one part of the data.
 struct Pair {
   std::shared_ptr<const Array> values, labels;
   std::vector<int64_t> good;  ///< the records that can be used
 };
 
-/// The files of one part: `labels` may be empty, and `path` a folder with MNIST's names.
+/// Reads the files of one part. `labels` may be empty, and `path` a folder with MNIST's names.
 Pair read_pair(const Job& job, const std::string& given, std::string labels, bool test,
                DataReport& report) {
   const std::string mnist = test ? "t10k" : "train";
@@ -218,6 +227,8 @@ Pair read_pair(const Job& job, const std::string& given, std::string labels, boo
     if (labels.empty()) labels = named("-labels-idx1-ubyte");
     path = named("-images-idx3-ubyte");
   }
+
+  // The records must be what the model reads.
   const auto read = idx ? read_idx : read_npy;
   Pair pair;
   pair.values = std::make_shared<const Array>(read(path));
@@ -233,6 +244,9 @@ Pair read_pair(const Job& job, const std::string& given, std::string labels, boo
         "{}: a record has {} values, but the model reads {} ({})", path, pair.values->row(), wanted,
         model.kind == "cnn" || model.kind == "script" ? "model.image" : "model.inputs"));
   }
+
+  // Faults of single records are collected first, from values and labels, so that a record counts
+  // once. An autoencoder predicts no labels, so theirs may be anything.
   Faults faults;
   find_not_finite(*pair.values, faults);
   if (!labels.empty()) {
@@ -247,6 +261,8 @@ Pair read_pair(const Job& job, const std::string& given, std::string labels, boo
     throw Error(fmt::format("{}: it has no labels; name their file as data.{}labels", path,
                             test ? "test_" : ""));
   }
+
+  // Depending on data.bad the first fault throws, or the records are left out.
   BadRecords bad(job.data.bad == "skip", report);
   for (const auto& [record, fault] : faults) bad.add(fault);
   for (int64_t record = 0; record < pair.values->records(); ++record) {
@@ -273,6 +289,8 @@ std::vector<Scaling> scaling_of(const std::string& scale, const Array& values, i
                                 const std::vector<int64_t>& records, const DataGroup& group,
                                 std::vector<std::string>& lines) {
   if (!needs_moments(scale)) return scaling_from(scale, {}, group, lines);
+
+  // Each rank sums a share of the training records; lanes_of is only used to cut the list evenly.
   const Range share = lanes_of(group.rank, group.size, static_cast<int64_t>(records.size()));
   const auto mine = std::span(records).subspan(static_cast<size_t>(share.begin),
                                                static_cast<size_t>(share.size()));
@@ -287,10 +305,14 @@ std::vector<Scaling> scaling_of(const std::string& scale, const Array& values, i
 Split open_arrays(const Job& job, const DataGroup& group) {
   Split split;
   const Pair train = read_pair(job, job.data.path, job.data.labels, false, split.report);
+
+  // The split numbers the usable records; here these become numbers in the file.
   Parts parts = split_records(job, static_cast<int64_t>(train.good.size()), train.values->path);
   for (auto* part : {&parts.train, &parts.held_out}) {
     for (int64_t& record : *part) record = train.good[static_cast<size_t>(record)];
   }
+
+  // Values are scaled by what the training records show, also in evaluation and test.
   const bool images = job.model.kind == "cnn" || job.model.kind == "script";
   const auto scaling = scaling_of(job.data.scale, *train.values, images ? job.model.image[0] : 1,
                                   parts.train, group, split.report.statistics);

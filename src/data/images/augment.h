@@ -1,5 +1,5 @@
-// Changes of training images, keyed by (seed, sample): the same for every layout, and for a run
-// that resumes.
+// Changes of training images, keyed by (seed, sample), so they are the same for every layout and
+// for a run that resumes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,24 +13,24 @@
 
 namespace tutti {
 
-/// Applied to whole micro-batches after they were read: rotation and scaling (one bilinear
-/// resampling), crop, flip, brightness and contrast, noise, cutout, each sample alone by draws
-/// keyed (seed, Purpose::kAugment, sample); then mixup of row r with row B-1-r of the same
-/// micro-batch. Thread-safe.
-///   rotate, scale   by an angle and a zoom about the image's centre; crop   moved by up to so many
-///                   pixels, each way;
-///   both leave zeros where nothing was   brightness   each channel times its own factor, at least
-///                                        0   contrast   the
-///   distance from the image's mean times a factor   cutout   a square about a pixel of the image,
-///                                                   cut off at its
-///   border
+/// Changes whole micro-batches after they were read. Each sample alone, in this order, by draws
+/// keyed (seed, Purpose::kAugment, sample):
+///   rotate, scale  by an angle and a zoom about the image's centre, in one bilinear resampling;
+///                  leaves zeros where nothing was
+///   crop           moved by up to so many pixels each way; leaves zeros where nothing was
+///   flip           mirrored left to right
+///   brightness     each channel times its own factor, at least 0
+///   contrast       the distance from the image's mean times a factor
+///   noise          normal noise is added to every value
+///   cutout         zeros in a square about a pixel of the image, cut off at the image's border
+/// Then mixup mixes row r with row B - 1 - r of the same micro-batch. Thread-safe.
 class Augment {
  public:
-  /// `image` is {channels, height, width}; images are rows of tensors[0], [B, channels, height,
-  /// width] or flat.
+  /// `image` is {channels, height, width}. Images are the rows of tensors[0], which is [B,
+  /// channels, height, width] or flat.
   Augment(const AugmentConfig& config, std::vector<int64_t> image, uint64_t seed);
-  /// `first_sample`: the position of row 0 in the job's order. With mixup tensors[2] and [3] are
-  /// other_targets and mix, which are written.
+  /// `first_sample` is the position of row 0 in the job's order. With mixup, tensors[2] and [3] are
+  /// other_targets and mix, which this writes.
   void apply(std::span<const at::Tensor> tensors, int64_t first_sample) const;
 
  private:

@@ -1,5 +1,5 @@
-// Loops that the compiler makes vectors of. No contraction and no reassociation: an element's bits
-// do not depend on the width of a vector.
+// The loops over pixels, which the compiler vectorises, compiled once per instruction set. There is
+// no contraction and no reassociation, so an element's bits do not depend on the width of a vector.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -12,7 +12,8 @@ namespace {
 
 constexpr int kLanes = 16;
 
-/// Block first + l of the stream for every lane l: words[w][l].
+/// Draws block first + l of the stream for every lane l, into words[w][l]. The counters are 64 bits
+/// wide, so that a product of two 32-bit words fits.
 void blocks(const PhiloxStream& stream, uint64_t first, uint32_t (&words)[4][kLanes]) {
   uint64_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];
   for (int l = 0; l < kLanes; ++l) {
@@ -21,6 +22,9 @@ void blocks(const PhiloxStream& stream, uint64_t first, uint32_t (&words)[4][kLa
     c2[l] = static_cast<uint32_t>(first + l);
     c3[l] = (first + l) >> 32;
   }
+
+  // Philox's ten rounds. Each round multiplies two of the four words; high halves are mixed with
+  // the other words and the key, low halves take their places.
   uint32_t k0 = stream.key[0], k1 = stream.key[1];
   for (int round = 0; round < 10; ++round) {
     for (int l = 0; l < kLanes; ++l) {
@@ -41,7 +45,7 @@ void blocks(const PhiloxStream& stream, uint64_t first, uint32_t (&words)[4][kLa
   }
 }
 
-/// Every row backwards. The last vector of a row overlaps the one before it.
+/// Mirrors every row. The last vector of a row overlaps the one before it, so there is no tail.
 void flip_rows(const float* from, float* to, int64_t height, int64_t width) {
   using V = float __attribute__((vector_size(kLanes * sizeof(float))));
   for (int64_t y = 0; y < height; ++y, from += width, to += width) {
@@ -59,7 +63,8 @@ void flip_rows(const float* from, float* to, int64_t height, int64_t width) {
   }
 }
 
-/// Of 0 < x <= 1; Cephes' polynomial, within two units of the last place.
+/// The natural logarithm of 0 < x <= 1 by Cephes' polynomial, within two units in the last place.
+/// libm's would not vectorise, and its bits depend on its version.
 inline float log_of(float x) {
   const auto bits = std::bit_cast<int32_t>(x);
   int32_t exponent = (bits >> 23) - 127;
@@ -68,6 +73,9 @@ inline float log_of(float x) {
   m = high ? m * 0.5f : m;
   exponent += high ? 1 : 0;
   const auto e = static_cast<float>(exponent);
+
+  // x = 2^e m with m in [sqrt(1/2), sqrt(2)), where the polynomial of m - 1 is good. ln 2 is added
+  // in two parts to keep its last bits.
   const float t = m - 1, z = t * t;
   float y = 7.0376836292e-2f;
   y = y * t - 1.1514610310e-1f;
@@ -83,10 +91,14 @@ inline float log_of(float x) {
   return t + y + e * 0.693359375f;
 }
 
-/// Box-Muller: 24 bits of one word give the radius, 32 bits of another the angle.
+/// Two normals by Box and Muller: 24 bits of one word give the radius, 32 bits of another
+/// the angle.
 inline void normals(uint32_t w0, uint32_t w1, float& a, float& b) {
   const float u = static_cast<float>(static_cast<int32_t>(w0 >> 8) + 1) * 0x1p-24f;
   const float radius = std::sqrt(std::max(-2 * log_of(u), 0.0f));
+
+  // The two highest bits name the quadrant; the others are an angle t in [-pi/4, pi/4), for which
+  // short polynomials of sine and cosine are enough. The quadrant then swaps and negates them.
   const uint32_t quadrant = w1 >> 30;
   const float t = static_cast<float>(static_cast<int32_t>(w1 & 0x3FFFFFFF) - 0x20000000) *
                   (0.785398163f * 0x1p-29f);
@@ -104,7 +116,8 @@ inline void normals(uint32_t w0, uint32_t w1, float& a, float& b) {
 }  // namespace
 
 void turn(float* image, const ImageShape& shape, Turn by, float* scratch) {
-  // A frame of zeros, one pixel before and two after, takes the place of tests for the border.
+  // The image is copied into a frame of zeros, one pixel before and two after, which takes the
+  // place of tests for the border.
   const int64_t height = shape.height, width = shape.width, stride = width + 3,
                 plane = (height + 3) * stride;
   for (int64_t c = 0; c < shape.channels; ++c) {
@@ -119,6 +132,8 @@ void turn(float* image, const ImageShape& shape, Turn by, float* scratch) {
                   static_cast<size_t>(width) * sizeof(float));
     }
   }
+
+  // For every pixel of the result the place in the source is computed once for all channels.
   const float middle_x = static_cast<float>(width - 1) * 0.5f,
               middle_y = static_cast<float>(height - 1) * 0.5f;
   const auto last_x = static_cast<float>(width + 1), last_y = static_cast<float>(height + 1);
@@ -130,7 +145,8 @@ void turn(float* image, const ImageShape& shape, Turn by, float* scratch) {
       float fx[kLanes], fy[kLanes], corner[4][kLanes];
       for (int l = 0; l < kLanes; ++l) {
         const float dx = static_cast<float>(static_cast<int32_t>(begin) + l) - middle_x;
-        // Counted from the frame's corner. What lies outside of the frame is as zero as the frame.
+        // Places count from the frame's corner. What is outside of the frame is as zero as the
+        // frame, so it is clamped to it.
         const float sx = std::min(std::max(from_x + by.along * dx, 0.0f), last_x);
         const float sy = std::min(std::max(from_y - by.across * dx, 0.0f), last_y);
         const auto ix = static_cast<int32_t>(sx), iy = static_cast<int32_t>(sy);
@@ -139,6 +155,8 @@ void turn(float* image, const ImageShape& shape, Turn by, float* scratch) {
         at[l] = iy * static_cast<int32_t>(stride) + ix;
       }
       const int64_t here = std::min<int64_t>(kLanes, width - begin);
+
+      // Gathering the four corners is kept apart from the arithmetic, which then vectorises.
       for (int64_t c = 0; c < shape.channels; ++c) {
         const float* frame = scratch + c * plane;
         for (int l = 0; l < kLanes; ++l) {
@@ -161,7 +179,7 @@ void turn(float* image, const ImageShape& shape, Turn by, float* scratch) {
   }
 }
 
-// A plane moves as one piece of memory; what then comes in from the row before or after is
+// A plane is moved as one piece of memory. What then comes in from the row before or after is
 // overwritten with zeros.
 void move(float* image, const ImageShape& shape, int64_t down, int64_t right, bool flip,
           float* scratch) {
@@ -188,6 +206,7 @@ void scale(float* x, int64_t n, float factor) {
 }
 
 void contrast(float* x, int64_t n, float factor) {
+  // The mean is summed in 16 fixed parts: the same for every width of vectors.
   double sums[kLanes] = {};
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
@@ -201,6 +220,8 @@ void contrast(float* x, int64_t n, float factor) {
 }
 
 void noise(float* x, int64_t n, const PhiloxStream& stream, float deviation) {
+  // 16 blocks give 64 normals: first words 0 and 1 of all lanes, then words 2 and 3. Value i
+  // depends on (stream, i) alone; a tail draws a whole group and uses its beginning.
   constexpr int64_t kGroup = 4 * kLanes;
   uint32_t words[4][kLanes];
   float drawn[4][kLanes];

@@ -1,4 +1,4 @@
-// The loops over pixels of data/images/augment.h, for both instruction sets: they make the same
+// The loops over pixels of data/images/augment.h, for both instruction sets. They do the same
 // operations on every element, so both give the same bits. An image is `channels` planes of height
 // x width floats.
 #pragma once
@@ -15,8 +15,8 @@ struct ImageShape {
   int64_t values() const { return channels * pixels(); }
 };
 
-/// Where a pixel of the result is looked up: at (x, y) of the image turned and stretched about its
-/// centre.
+/// Where a pixel of the result is looked up: at (x, y) of the image, turned and stretched about
+/// its centre.
 struct Turn {
   float along = 1, across = 0;  ///< cosine and sine of the angle, divided by the zoom
 };

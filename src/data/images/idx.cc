@@ -11,11 +11,16 @@ Array read_idx(const std::string& path) {
   const auto at = [&](size_t i) { return static_cast<uint8_t>(bytes[i]); };
   if (bytes.size() < 8 || at(0) != 0 || at(1) != 0 || at(3) == 0)
     throw Error(fmt::format("{}: not an IDX file", path));
+
+  // MNIST and its relatives have nothing but bytes. Other types are refused, not misread.
   constexpr uint8_t kUnsignedByte = 8;
   if (at(2) != kUnsignedByte) {
     throw Error(fmt::format("{}: an IDX file of type {:#04x}; only unsigned bytes (0x08) are read",
                             path, at(2)));
   }
+
+  // The size is checked against the header before anything is taken. A product that overflows is
+  // larger than any file.
   Array array;
   array.path = path;
   const size_t header = 4 + size_t{4} * at(3);

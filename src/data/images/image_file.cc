@@ -1,9 +1,11 @@
+// Decodes images by libpng and libjpeg. Files come from users, so nothing that a header claims is
+// believed before it was checked.
 #include "data/images/image_file.h"
 
 #include <png.h>
 #include <setjmp.h>
 #include <stdio.h>
-// behind stdio.h, which it needs
+// jpeglib.h needs stdio.h before it
 #include <jpeglib.h>
 
 #include <algorithm>
@@ -16,6 +18,7 @@ namespace {
 
 constexpr int64_t kMostPixels = int64_t{1} << 28;  // a header that claims more is not believed
 
+// Turns rows of pixels, as the libraries write them, into a plane per channel.
 Image from_rows(const std::vector<uint8_t>& rows, int64_t channels, int64_t height, int64_t width) {
   Image image{channels, height, width, std::vector<uint8_t>(rows.size())};
   const int64_t plane = height * width;
@@ -35,11 +38,15 @@ Image decode_png(const std::string& bytes, const std::string& path, int64_t chan
     throw Error(fmt::format("{}: damaged PNG: {}", path, reason));
   };
   if (png_image_begin_read_from_memory(&png, bytes.data(), bytes.size()) == 0) fail();
+
+  // A small file may claim a huge image, whose memory would be taken before a byte is decoded.
   if (int64_t{png.width} * png.height > kMostPixels) {
     std::snprintf(png.message, sizeof png.message, "%u x %u pixels are too many", png.width,
                   png.height);
     fail();
   }
+
+  // The library converts to what is asked for; transparent pixels are laid on black.
   png.format = channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
   std::vector<uint8_t> rows(PNG_IMAGE_SIZE(png));
   const png_color black{0, 0, 0};
@@ -47,7 +54,7 @@ Image decode_png(const std::string& bytes, const std::string& path, int64_t chan
   return from_rows(rows, channels, png.height, png.width);
 }
 
-/// libjpeg reports by calling back; a warning (a file that ends early) counts as a fault, too.
+/// How libjpeg reports: it calls back. A warning (a file that ends early) counts as a fault, too.
 struct JpegFault {
   jpeg_error_mgr manager;
   jmp_buf back;
@@ -64,7 +71,9 @@ void jpeg_warned(j_common_ptr info, int level) {
   if (level < 0) jpeg_failed(info);
 }
 
-/// Only plain C data lives across the jump. False: fault.text says why.
+/// Decodes to rows, and its size. Returns false with the reason in fault.text. Faults come
+/// here by longjmp, which runs no destructors: so there is only plain C data here, and `rows`
+/// is the caller's.
 bool decode_jpeg_rows(const std::string& bytes, int64_t channels, std::vector<uint8_t>& rows,
                       int64_t size[2], JpegFault& fault) {
   jpeg_decompress_struct jpeg{};
@@ -116,12 +125,16 @@ Image resized(const Image& image, int64_t height, int64_t width) {
   if (image.height == height && image.width == width) return image;
   Image out{image.channels, height, width,
             std::vector<uint8_t>(static_cast<size_t>(image.channels * height * width))};
+
+  // The place in the source of a pixel's centre; centres and not corners are aligned.
   const auto place = [](int64_t i, int64_t from, int64_t to) {
     return std::max(
         0.0,
         (static_cast<double>(i) + 0.5) * static_cast<double>(from) / static_cast<double>(to) - 0.5);
   };
   uint8_t* to = out.planes.data();
+
+  // Bilinear: four neighbours, weighted by the distance to the place.
   for (int64_t c = 0; c < image.channels; ++c) {
     const uint8_t* plane = image.planes.data() + c * image.height * image.width;
     for (int64_t y = 0; y < height; ++y) {

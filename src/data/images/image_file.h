@@ -1,4 +1,4 @@
-// PNG and JPEG files as planes of bytes, by libpng and libjpeg.
+// Reads PNG and JPEG files as planes of bytes, by libpng and libjpeg.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,13 @@ struct Image {
   std::vector<uint8_t> planes;  ///< [channels, height, width]
 };
 
-/// `bytes` of a PNG or JPEG file, as grey (1) or red, green and blue (3); transparency is laid on
-/// black. Throws Error naming the path: another format, damaged, truncated.
+/// Decodes the `bytes` of a PNG or JPEG file as grey (1 channel) or as red, green and blue (3);
+/// transparency is laid on black. Throws Error naming the path for another format, or a file that
+/// is damaged or truncated.
 Image decode_image(const std::string& bytes, const std::string& path, int64_t channels);
 
-/// Bilinear, as torch's interpolate with align_corners = false, rounded to the nearest.
+/// Resizes bilinearly, as torch's interpolate does with align_corners = false, and rounds to the
+/// nearest byte.
 Image resized(const Image& image, int64_t height, int64_t width);
 
 }  // namespace tutti

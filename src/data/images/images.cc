@@ -1,6 +1,6 @@
-// A folder of PNG and JPEG images, a folder for each class. Opening decodes every image once, each
-// rank a share of them, so that a damaged one is known before the first step; what was decoded is
-// kept while there is room.
+// A folder of PNG and JPEG images with a folder for each class. Opening decodes every image once,
+// each rank a share of them, so that a damaged image is known before the first step. What was
+// decoded is kept while there is room.
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
@@ -35,7 +35,8 @@ bool is_image(const std::filesystem::path& path) {
   return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
 }
 
-/// Classes and files in the order of their names. `known` classes must be the ones there are.
+/// Classes and files in the order of their names. If `known` is not empty, no other classes
+/// may occur, and they keep their numbers.
 Folder list_folder(const std::string& path, int64_t classes,
                    const std::vector<std::string>& known) {
   if (!is_folder(path)) throw Error(fmt::format("{}: no such folder", path));
@@ -43,6 +44,8 @@ Folder list_folder(const std::string& path, int64_t classes,
   for (std::string& name : names_in(path))
     if (!name.starts_with(".") && is_folder(path + "/" + name))
       folder.classes.push_back(std::move(name));
+
+  // Test images may lack classes, but must not have others: their numbers are those of training.
   if (!known.empty()) {
     for (const std::string& name : folder.classes)
       if (std::find(known.begin(), known.end(), name) == known.end())
@@ -53,6 +56,8 @@ Folder list_folder(const std::string& path, int64_t classes,
   if (classes > 0 && static_cast<int64_t>(folder.classes.size()) != classes)
     throw Error(fmt::format("{}: {} folders of classes, but model.classes = {}", path,
                             folder.classes.size(), classes));
+
+  // Names are sorted, so records have the same numbers on every host.
   for (size_t c = 0; c < folder.classes.size(); ++c) {
     const std::string inside = path + "/" + folder.classes[c];
     if (!is_folder(inside)) continue;
@@ -65,7 +70,7 @@ Folder list_folder(const std::string& path, int64_t classes,
   return folder;
 }
 
-/// Decoded images by file; thread-safe.
+/// Decoded images by file, kept up to kMostKept bytes in all. Thread-safe.
 class Decoded {
  public:
   Decoded(std::vector<ImageFile> files, std::vector<int64_t> dims)
@@ -76,7 +81,7 @@ class Decoded {
   const std::vector<ImageFile>& files() const { return files_; }
   int64_t size() const { return dims_[0] * dims_[1] * dims_[2]; }
 
-  /// Calls use(pixels); throws Error for a file that is damaged.
+  /// Calls use(pixels). Throws Error for a file that is damaged.
   template <typename Use>
   void with(int64_t file, Use use) const {
     auto& kept = kept_[static_cast<size_t>(file)];
@@ -84,6 +89,9 @@ class Decoded {
     const std::string& path = files_[static_cast<size_t>(file)].path;
     Image image = resized(decode_image(read_unchanged(path), path, dims_[0]), dims_[1], dims_[2]);
     use(image.planes.data());
+
+    // Two threads may decode the same image at once. The first one's is kept, and kept for good, so
+    // no lock is needed to read it.
     if (bytes_.fetch_add(size()) + size() > kMostKept) return;
     const auto* mine = new const std::vector<uint8_t>(std::move(image.planes));
     const std::vector<uint8_t>* none = nullptr;
@@ -97,6 +105,7 @@ class Decoded {
   mutable std::atomic<int64_t> bytes_{0};
 };
 
+// Some of the files as records, scaled as they are read.
 class Images final : public Dataset {
  public:
   Images(std::shared_ptr<const Decoded> decoded, std::vector<int64_t> files,
@@ -120,23 +129,25 @@ class Images final : public Dataset {
   std::vector<Scaling> scaling_;
 };
 
-/// The files that can be decoded, in order; this rank looks at its share, all hear of all faults.
-/// Throws Error for the first, on every rank, where none is to be skipped.
+/// The files that can be decoded, in order. Each rank looks at its share, and all hear of all
+/// faults. If none may be skipped, every rank throws Error for the first one.
 std::vector<int64_t> usable_files(const Decoded& decoded, const std::string& path, bool skip,
                                   const DataGroup& group, DataReport& report) {
   const auto files = static_cast<int64_t>(decoded.files().size());
   std::string first;
   const Range share = lanes_of(group.rank, group.size, files);
-  std::string mine;  // a line a fault: the file's number, then what is wrong
+  std::string mine;  // a line per fault: the file's number, then what is wrong
   for (int64_t file = share.begin; file < share.end; ++file) {
     try {
       decoded.with(file, [](const uint8_t*) {});
     } catch (const Error& error) {
       std::string fault = error.what();
-      std::replace(fault.begin(), fault.end(), '\n', ' ');  // a path may have one
+      std::replace(fault.begin(), fault.end(), '\n', ' ');  // a path may contain one
       mine += fmt::format("{} {}\n", file, fault);
     }
   }
+
+  // All ranks read all faults in rank order, which is the order of the files.
   const std::vector<std::string> all =
       group.size > 1 ? group.gather(mine) : std::vector<std::string>{mine};
   std::vector<bool> bad(static_cast<size_t>(files));
@@ -167,11 +178,15 @@ Split open_images(const Job& job, const DataGroup& group) {
   const std::string path = resolve_path(job.data.path);
   const bool classes = job.model.kind != "autoencoder";
   Split split;
+
+  // An autoencoder has no classes to count, but folders are read all the same.
   Folder folder = list_folder(path, classes ? job.model.classes : 0, {});
   split.report.classes = folder.classes;
   const auto decoded = std::make_shared<const Decoded>(std::move(folder.files), job.model.image);
   const bool skip = job.data.bad == "skip";
   const std::vector<int64_t> good = usable_files(*decoded, path, skip, group, split.report);
+
+  // The split numbers the usable files; a record's file follows from it.
   Parts parts = split_records(job, static_cast<int64_t>(good.size()), path);
   const auto files_of = [&](const std::vector<int64_t>& records) {
     std::vector<int64_t> files;
@@ -179,6 +194,8 @@ Split open_images(const Job& job, const DataGroup& group) {
     return files;
   };
   const std::vector<int64_t> train = files_of(parts.train);
+
+  // Statistics of the training records: each rank adds up the files that it has decoded itself.
   const Range share =
       lanes_of(group.rank, group.size, static_cast<int64_t>(decoded->files().size()));
   ByteCounts counts(job.model.image[0]);
@@ -191,6 +208,8 @@ Split open_images(const Job& job, const DataGroup& group) {
       scaling_from(job.data.scale, counts.moments(), group, split.report.statistics);
   split.train = std::make_shared<Images>(decoded, train, scaling);
   split.held_out = std::make_shared<Images>(decoded, files_of(parts.held_out), scaling);
+
+  // Test images are scaled by the training records' statistics, and checked like these.
   if (!job.data.test.empty()) {
     Folder test = list_folder(job.data.test, 0, split.report.classes);
     const auto tested = std::make_shared<const Decoded>(std::move(test.files), job.model.image);

@@ -1,5 +1,5 @@
-// NumPy's .npy: a magic word, a version, the length of a header that is a Python dictionary, the
-// values.
+// NumPy's .npy files: a magic word, a version, the length of a header that is a Python dictionary,
+// the header, the values.
 #include <cmath>
 #include <cstring>
 
@@ -14,7 +14,7 @@ namespace {
 constexpr char kMagic[] = "\x93NUMPY";
 constexpr size_t kMagicSize = 6;
 
-/// The text behind 'key': in the header's dictionary, up to its end.
+/// The text after 'key': in the header's dictionary, up to the end of its value.
 std::string field(const std::string& header, const std::string& key, const std::string& path) {
   const size_t at = header.find("'" + key + "':");
   if (at == std::string::npos) throw Error(fmt::format("{}: its header has no {}", path, key));
@@ -25,6 +25,7 @@ std::string field(const std::string& header, const std::string& key, const std::
   return header.substr(begin, end == std::string::npos ? end : end - begin);
 }
 
+/// The numbers in a shape such as "(60000, 28, 28".
 std::vector<int64_t> dims_of(const std::string& shape, const std::string& path) {
   if (shape.find('-') != std::string::npos)
     throw Error(fmt::format("{}: its shape is {})", path, shape));
@@ -42,6 +43,7 @@ std::vector<int64_t> dims_of(const std::string& shape, const std::string& path) 
   return dims;
 }
 
+/// Reads values byte by byte, since the file promises no alignment.
 template <typename From, typename To>
 std::vector<To> converted(const char* bytes, size_t count) {
   std::vector<To> values(count);
@@ -53,6 +55,7 @@ std::vector<To> converted(const char* bytes, size_t count) {
   return values;
 }
 
+/// A type of values by its name in the header, and what it becomes.
 struct Kind {
   const char* name;
   size_t bytes;
@@ -80,6 +83,8 @@ Array read_npy(const std::string& path) {
   if (bytes.size() < 12 || bytes.compare(0, kMagicSize, kMagic, kMagicSize) != 0) {
     throw Error(fmt::format("{}: not a .npy file", path));
   }
+
+  // Version 1 has two bytes of length, the later ones four; all are little-endian.
   const int version = bytes[6];
   size_t length = 0;
   const size_t start = version == 1 ? 10 : 12;
@@ -90,6 +95,8 @@ Array read_npy(const std::string& path) {
   if (field(header, "fortran_order", path) != "False") {
     throw Error(fmt::format("{}: in Fortran's order; save it by numpy.ascontiguousarray", path));
   }
+
+  // A count that overflows is made too large for any file.
   Array array;
   array.path = path;
   array.dims = dims_of(field(header, "shape", path), path);
@@ -98,6 +105,8 @@ Array read_npy(const std::string& path) {
     if (__builtin_mul_overflow(count, static_cast<uint64_t>(dim), &count)) count = UINT64_MAX / 16;
   }
   const std::string type = field(header, "descr", path);
+
+  // The number of bytes must be exactly what shape and type say.
   for (const Kind& kind : kKinds) {
     if (type != kind.name) continue;
     const size_t left = bytes.size() - start - length;
@@ -119,6 +128,8 @@ void write_npy(const std::string& path, const std::vector<int64_t>& dims,
   std::string shape;
   for (int64_t dim : dims) shape += std::to_string(dim) + ",";
   std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (" + shape + "), }";
+
+  // The format wants the values to begin at a multiple of 64 bytes.
   constexpr size_t kStart = 10;
   while ((kStart + header.size() + 1) % 64 != 0) header += ' ';
   header += '\n';

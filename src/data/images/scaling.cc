@@ -1,3 +1,4 @@
+// From exact sums of the training records to a factor and a shift per channel.
 #include "data/images/scaling.h"
 
 #include <algorithm>
@@ -29,6 +30,7 @@ void ByteCounts::add(const uint8_t* values, int64_t plane) {
     for (int64_t i = 0; i < plane; ++i) ++counts_[begin + *values++];
 }
 
+// A byte has 256 values, so 256 exact additions stand for any number of pixels.
 std::vector<Moments> ByteCounts::moments() const {
   std::vector<Moments> all(counts_.size() / 256);
   for (size_t i = 0; i < counts_.size(); ++i)
@@ -44,15 +46,19 @@ std::vector<Scaling> scaling_from(const std::string& scale, std::vector<Moments>
                                   const DataGroup& group, std::vector<std::string>& lines) {
   if (scale == "none") return {Scaling{}};
   if (scale == "unit") return {Scaling{1.0F / 255, 0}};
+
+  // Every rank gets the same sums, and with them the same scaling.
   const std::vector<Moments> all = merged(std::move(mine), group);
   std::vector<Scaling> scaling;
   for (size_t c = 0; c < all.size(); ++c) {
     const Moments& m = all[c];
     const double n = static_cast<double>(std::max<int64_t>(m.count, 1)), mean = m.sum.value() / n;
-    // What rounding leaves of a constant's deviation must not be divided by.
+    // A constant channel has no deviation; what rounding leaves of one must not be divided by.
     const double deviation =
         m.high > m.low ? std::sqrt(std::max(0.0, m.squares.value() / n - mean * mean)) : 0;
     const bool standardise = scale == "standardise";
+
+    // (value - offset) / range, as one multiplication and one addition.
     const double range = standardise ? deviation : m.high - m.low;
     const double factor = range > 0 ? 1 / range : 1;
     scaling.push_back(

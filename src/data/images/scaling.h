@@ -1,5 +1,5 @@
-// How values of images and arrays are scaled, channel by channel, by statistics of the training
-// records.
+// How values of images and arrays are scaled, channel by channel, by statistics of the
+// training records.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,13 @@
 
 namespace tutti {
 
-/// value * factor + shift.
+/// A scaled value is value * factor + shift.
 struct Scaling {
   float factor = 1, shift = 0;
 };
 
-/// A record of equal channels, each by its own scaling (or all by the only one).
+/// Scales a record that is channels of equal size, each by its own scaling (or all by the
+/// only one).
 template <typename T>
 void scale_row(const T* from, float* to, int64_t size, const std::vector<Scaling>& scaling) {
   const int64_t plane = size / static_cast<int64_t>(scaling.size());
@@ -28,7 +29,8 @@ void scale_row(const T* from, float* to, int64_t size, const std::vector<Scaling
   }
 }
 
-/// Sums of one channel over some records, exact, so in no order; travels as bytes.
+/// Sums over one channel of some records. They are exact, so the order of records does not matter.
+/// Moments travel between ranks as bytes.
 struct Moments {
   ExactSum sum, squares;
   double low = std::numeric_limits<double>::infinity(), high = -low;
@@ -37,11 +39,11 @@ struct Moments {
   void merge(const Moments& other);
 };
 
-/// How often each value of a byte occurs in each channel.
+/// Counts how often each value of a byte occurs in each channel.
 class ByteCounts {
  public:
   explicit ByteCounts(int64_t channels) : counts_(static_cast<size_t>(channels) * 256) {}
-  /// One record: channels planes, one after the other.
+  /// Counts one record: its channels' planes of `plane` bytes, one after the other.
   void add(const uint8_t* values, int64_t plane);
   std::vector<Moments> moments() const;
 
@@ -49,10 +51,10 @@ class ByteCounts {
   std::vector<int64_t> counts_;
 };
 
-/// data.scale that looks at the records: standardise and min-max.
+/// Whether a data.scale looks at the records: standardise and min-max do.
 bool needs_moments(const std::string& scale);
-/// Collective where it needs moments: `mine` are those of this rank's share of the training
-/// records. The lines say what was found.
+/// The scaling of every channel. Collective if it needs moments: `mine` are those of this rank's
+/// share of the training records. `lines` say what was found.
 std::vector<Scaling> scaling_from(const std::string& scale, std::vector<Moments> mine,
                                   const DataGroup& group, std::vector<std::string>& lines);
 

@@ -1,12 +1,15 @@
 // The loader of ranks that read by a partition of the records.
-//   N ranks, a step of S samples; reader(s) = partition(record(s)), owner(s) = the rank that
-//   computes sample s
-//   1. on its thread, every rank reads the rows of the samples it is the reader of, in sample order
-//   2. when the first step begins, ranks learn each other's sequences; when any does, whether all
-//      could read
-//   3. a reader sends an owner's rows in the order of the owner's sequence: as they lie where they
-//      lie side by side (an owner of a range of lanes), else put together first
-//   4. an owner deals the rows it received to its micro-batches in that order
+//   N ranks, a step of S samples
+//   reader(s)  partition(record(s)), the rank that reads sample s
+//   owner(s)   the rank that computes sample s
+//   1. On its reading thread, every rank reads the rows of the samples whose reader it is, in
+//      sample order.
+//   2. Ranks learn each other's sequences when the first step begins, and when any step begins,
+//      whether all could read.
+//   3. A reader sends an owner's rows in the order of the owner's sequence. Rows that are next to
+//      each other in memory (those of an owner of a range of lanes) are sent from there; others are
+//      put together first.
+//   4. An owner deals the rows that it received to its micro-batches in that order.
 // A sample may have several owners: the ranks of a mesh that share a replica. Every rank computes
 // records and readers of all S samples, so nobody has to be told how much will come.
 #include <algorithm>
@@ -22,15 +25,15 @@
 namespace tutti {
 namespace {
 
-/// One step being read while one is handed out.
+/// One step is being read while one is handed out.
 constexpr int64_t kSteps = 2;
 
-/// What a rank tells the others before rows travel.
+/// What a rank tells the others before rows travel. It has a fixed size, so one all-gather does.
 struct Status {
-  char fault[240] = {};  ///< empty: all was read
+  char fault[240] = {};  ///< empty if all was read
 };
 
-/// Mixup's tensors are not the data's: augmentation writes them.
+/// Mixup's tensors are written by augmentation and do not come from the data.
 bool travels(const Border& border) {
   return border.name != "other_targets" && border.name != "mix";
 }
@@ -48,7 +51,8 @@ class ExchangingFeed final : public Feed {
         outgoing_(static_cast<size_t>(channel_.size())),
         ahead_(
             kSteps, [this](int64_t step) { read_step(step); }, clock, cancel) {
-    // Those of a step may be held on into the next one's, or further.
+    // The plan may hold in_flight micro-batches, which may reach into the next steps. So there are
+    // as many sets of a step's micro-batches as these can touch.
     const int64_t sets =
         1 + (shape_.in_flight - 1 + shape_.micro_batches - 1) / shape_.micro_batches;
     sets_.resize(static_cast<size_t>(sets));
@@ -69,6 +73,9 @@ class ExchangingFeed final : public Feed {
     begin(index / shape_.micro_batches);
     const std::vector<at::Tensor>& tensors =
         set_of(index / shape_.micro_batches)[static_cast<size_t>(micro)];
+
+    // Images are changed by their owner and not by their reader: the draws depend on the sample,
+    // and mixup needs the whole micro-batch.
     if (options_.augment) options_.augment->apply(tensors, shape_.first_sample(index));
     digest_ += digests_[static_cast<size_t>(micro)];
     return tensors;
@@ -77,8 +84,8 @@ class ExchangingFeed final : public Feed {
   uint64_t digest() const override { return digest_; }
 
  private:
-  /// A step as its reader leaves it: of all samples the record and its reader, and the rows read
-  /// here.
+  /// A step as the reading thread leaves it: the record and the reader of every sample, and the
+  /// rows that were read here.
   struct Step {
     std::vector<int64_t> records, mine;
     std::vector<int> readers;
@@ -89,12 +96,16 @@ class ExchangingFeed final : public Feed {
   using MicroBatches = std::vector<std::vector<at::Tensor>>;
   MicroBatches& set_of(int64_t step) { return sets_[static_cast<size_t>(step) % sets_.size()]; }
 
+  /// On the reading thread: reads this rank's rows of a step.
   void read_step(int64_t number) {
     Step& step = step_of(number);
     const int64_t samples = shape_.batch.samples();
     step.records.resize(static_cast<size_t>(samples));
     step.readers.resize(static_cast<size_t>(samples));
     step.mine.clear();
+
+    // The order and the partition say which record every sample of the step is and who reads it,
+    // also for the samples of others: exchange() needs them all.
     options_.order.records(static_cast<uint64_t>((shape_.first_step + number) * samples),
                            step.records);
     for (size_t i = 0; i < step.records.size(); ++i) {
@@ -106,6 +117,8 @@ class ExchangingFeed final : public Feed {
       step.readers[i] = reader;
       if (reader == channel_.rank()) step.mine.push_back(step.records[i]);
     }
+
+    // Memory for rows only grows, since the number of rows changes from step to step.
     const auto rows = static_cast<int64_t>(step.mine.size());
     if (rows > step.capacity) {
       std::vector<Border> borders = options_.borders;
@@ -116,23 +129,29 @@ class ExchangingFeed final : public Feed {
     if (rows > 0) options_.data->read_rows(step.mine, step.rows, 0);
   }
 
+  /// Row `row` of tensor k among those read here.
   std::byte* row(const Step& step, size_t k, int64_t row) const {
     if (step.rows.empty()) return nullptr;
     return static_cast<std::byte*>(step.rows[k].mutable_data_ptr()) +
            static_cast<size_t>(row) * row_bytes_[k];
   }
 
+  /// Brings every row of the step to its owners.
   void exchange(int64_t number) {
     const Time begin = clock_.now();
     agree(number);
     const Step& step = step_of(number);
     const auto ranks = static_cast<size_t>(channel_.size());
     const auto me = static_cast<size_t>(channel_.rank());
+
+    // How much comes from whom follows from the readers of this rank's samples.
     const std::vector<std::vector<int64_t>> sent = rows_for_owners(step);
     std::vector<size_t> received(ranks);
     for (int64_t sample : samples_[me])
       ++received[static_cast<size_t>(step.readers[static_cast<size_t>(sample)])];
     std::vector<const std::byte*> from(ranks);
+
+    // Tensor by tensor, since each has memory of its own. A rank's own rows are not sent.
     for (size_t k = 0; k < options_.borders.size(); ++k) {
       if (!travels(options_.borders[k])) continue;
       const size_t bytes = row_bytes_[k];
@@ -148,12 +167,15 @@ class ExchangingFeed final : public Feed {
       for (size_t r = 0; r < ranks; ++r) from[r] = r == me ? out[r].data() : incoming_[r].data();
       deal(step, set_of(number), k, from);
     }
+
+    // Only now may the reading thread overwrite the step's rows.
     sum_digests(number, step);
     ahead_.release(number + 1);
     stalled_.fetch_add((clock_.now() - begin).count());
   }
 
-  /// Waits until all ranks have read the step.
+  /// Waits until all ranks have read the step. If one could not, all throw its fault: otherwise the
+  /// others would wait for rows that never come.
   void agree(int64_t number) {
     const int64_t step = shape_.first_step + number;
     if (samples_.empty()) learn_sequences();
@@ -175,6 +197,7 @@ class ExchangingFeed final : public Feed {
     }
   }
 
+  /// Learns which samples each rank computes, in its order. They are the same in every step.
   void learn_sequences() {
     const auto bytes = std::as_bytes(std::span(shape_.sequence));
     const std::string mine(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -189,7 +212,7 @@ class ExchangingFeed final : public Feed {
     }
   }
 
-  /// By owner: the rows read here that it computes, in its order.
+  /// For each owner, the rows read here that it computes, in its order.
   std::vector<std::vector<int64_t>> rows_for_owners(const Step& step) const {
     std::vector<int64_t> row_of(step.readers.size());
     int64_t rows = 0;
@@ -205,7 +228,8 @@ class ExchangingFeed final : public Feed {
     return sent;
   }
 
-  /// The rows of tensor k side by side: where they lie, or in `buffer`.
+  /// The given rows of tensor k in one piece: where they are if they are consecutive, else
+  /// in `buffer`.
   std::span<const std::byte> together(const Step& step, size_t k, const std::vector<int64_t>& rows,
                                       std::vector<std::byte>& buffer) const {
     if (rows.empty()) return {};
@@ -219,8 +243,8 @@ class ExchangingFeed final : public Feed {
     return std::span(buffer).first(rows.size() * bytes);
   }
 
-  /// Copies the rows of tensor k to this rank's micro-batches; from[r] is where those of reader r
-  /// begin.
+  /// Copies the rows of tensor k into this rank's micro-batches. from[r] is where those of reader r
+  /// begin, and moves on as they are taken.
   void deal(const Step& step, const MicroBatches& micro_batches, size_t k,
             std::vector<const std::byte*>& from) {
     const size_t bytes = row_bytes_[k];
@@ -236,6 +260,7 @@ class ExchangingFeed final : public Feed {
     }
   }
 
+  /// Digests per micro-batch, counted when it is handed out.
   void sum_digests(int64_t number, const Step& step) {
     digests_.assign(static_cast<size_t>(shape_.micro_batches), 0);
     const int64_t first = (shape_.first_step + number) * shape_.batch.samples();
@@ -256,15 +281,15 @@ class ExchangingFeed final : public Feed {
   std::vector<Step> steps_;
   std::vector<std::vector<std::byte>> incoming_;  // by reader
   std::vector<std::vector<std::byte>> outgoing_;  // by owner
-  // by owner: those of a step, from its first, in the owner's order
+  // by owner: the samples of a step, counted from its first, in the owner's order
   std::vector<std::vector<int64_t>> samples_;
-  // of the step that is handed out and of those still held
+  // micro-batches of the step that is handed out and of those still held
   std::vector<MicroBatches> sets_;
   std::vector<size_t> row_bytes_;  // by tensor
   std::vector<uint64_t> digests_;  // by micro-batch
   std::atomic<uint64_t> digest_{0};
   std::atomic<int64_t> stalled_{0};
-  ReadAhead ahead_;  // last: its thread uses all of the above
+  ReadAhead ahead_;  // last, since its thread uses all of the above
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// The loader of a rank that reads what it computes: a ring of depth + in_flight micro-batches
-// between two threads. The reader fills ahead, next() hands out; the latter are those that the
-// caller holds.
+// The loader of a rank that reads what it computes, and the choice between the two kinds. A ring of
+// depth + in_flight micro-batches is shared by two threads: the reader fills up to `depth` ahead,
+// next() hands out, and in_flight are those that the caller still holds.
 #include "data/load/loader.h"
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 namespace tutti {
 namespace {
 
-/// The order is computed for this many samples at a time: that is faster than micro-batch by
-/// micro-batch.
+/// The order is computed for about this many samples at a time, which is faster than
+/// per micro-batch.
 constexpr int64_t kOrderAhead = 1024;
 
 class ReadingFeed final : public Feed {
@@ -28,6 +28,7 @@ class ReadingFeed final : public Feed {
             cancel) {}
 
   const std::vector<at::Tensor>& next(int64_t index) override {
+    // Asking for this micro-batch gives back the one that leaves the caller's window.
     ahead_.release(std::max<int64_t>(0, index + 1 - shape_.in_flight));
     ahead_.await(index, shape_.step(index));
     const Slot& slot = slot_of(index);
@@ -50,11 +51,14 @@ class ReadingFeed final : public Feed {
   }
   Slot& slot_of(int64_t index) { return slots_[static_cast<size_t>(index) % slots_.size()]; }
 
+  /// On the reading thread: reads micro-batch `index` into its slot.
   void fill(int64_t index) {
     const int64_t first = shape_.first_sample(index);
     if (index == look_at_) look_ahead(index, first);
     const auto records =
         std::span<const int64_t>(order_).subspan(order_.size() - (order_end_ - first), shape_.rows);
+
+    // Records are read, changed and digested here, so that next() only hands out.
     Slot& slot = slot_of(index);
     options_.data->read_rows(records, slot.tensors, 0);
     if (options_.augment) options_.augment->apply(slot.tensors, first);
@@ -65,7 +69,8 @@ class ReadingFeed final : public Feed {
     }
   }
 
-  /// As far as the micro-batches' samples lie side by side.
+  /// Computes the order for micro-batch `index` and those after it, as long as their samples follow
+  /// each other.
   void look_ahead(int64_t index, int64_t first) {
     const int64_t most = std::max<int64_t>(1, kOrderAhead / shape_.rows);
     int64_t count = 1;
@@ -80,11 +85,11 @@ class ReadingFeed final : public Feed {
   const LoaderOptions options_;
   const FeedShape shape_;
   std::vector<Slot> slots_;
-  std::vector<int64_t> order_;  // the reader's: records of the samples that end before order_end_
+  std::vector<int64_t> order_;  // the reader's: records of the samples before order_end_
   int64_t order_end_ = 0;
-  int64_t look_at_ = 0;  // the first micro-batch behind them
+  int64_t look_at_ = 0;  // the first micro-batch after them
   std::atomic<uint64_t> digest_{0};
-  ReadAhead ahead_;  // last: its thread uses all of the above
+  ReadAhead ahead_;  // last, since its thread uses all of the above
 };
 
 }  // namespace
@@ -123,6 +128,8 @@ Loader::Loader(LoaderOptions options, Clock& clock, const Cancel* cancel)
   TUTTI_CHECK(options.depth > 0 && options.in_flight > 0, "a loader of depth {} and {} in flight",
               options.depth, options.in_flight);
   if (options.data->size() == 0) throw Error("the data has no records to train on");
+
+  // A rank without micro-batches reads nothing, and next() may not be called.
   if (options.sequence.empty()) return;
   const bool alone =
       !options.partition || options.channel == nullptr || options.channel->size() == 1;
@@ -136,6 +143,8 @@ const std::vector<at::Tensor>& Loader::next(int64_t step, int lane, int micro) {
   Impl& s = *impl_;
   TUTTI_CHECK(s.feed, "micro-batch (step {}, lane {}, micro {}) asked for, this rank has none",
               step, lane, micro);
+
+  // The plan's order and the sequence must agree; a wrong micro-batch would train without notice.
   const int64_t next_step = s.shape.step(s.taken);
   const MicroBatch& next = s.shape.at(s.taken);
   TUTTI_CHECK(

@@ -1,4 +1,5 @@
-// Pure arithmetic on record numbers (and columns), so that every rank computes every other's share.
+// Which rank reads a record. This is pure arithmetic on record numbers (and columns), so that every
+// rank can compute every other's share.
 #include "data/load/partition.h"
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 namespace tutti {
 namespace {
 
-/// The finaliser of splitmix64.
+/// The finaliser of splitmix64: neighbouring numbers become unrelated ones.
 uint64_t mixed(uint64_t x) {
   x += 0x9E3779B97F4A7C15;
   x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
@@ -18,11 +19,12 @@ uint64_t mixed(uint64_t x) {
   return x ^ x >> 31;
 }
 
-/// floor(a * b / n), also where the product needs 128 bits.
+/// floor(a * b / n), even if the product needs 128 bits.
 int64_t share(uint64_t a, uint64_t b, uint64_t n) {
   return static_cast<int64_t>(static_cast<unsigned __int128>(a) * b / n);
 }
 
+/// The upper bits of hash * ranks, which are even to 2^-64 for any number of ranks.
 int by_hash(uint64_t value, int ranks) {
   return static_cast<int>(
       static_cast<unsigned __int128>(mixed(value)) * static_cast<unsigned>(ranks) >> 64);
@@ -30,7 +32,8 @@ int by_hash(uint64_t value, int ranks) {
 
 Partition by_feature(const std::string& column, std::shared_ptr<const Dataset> data, int ranks) {
   const bool classes = column == "class";
-  if (data->size() > 0) {  // a column that is missing is found here, not in the middle of a run
+
+  if (data->size() > 0) {  // a missing column is found here, not in the middle of a run
     if (classes && data->label(0) < 0) {
       throw Error("layout.partition_by = \"class\": the data has no classes");
     }
@@ -53,6 +56,8 @@ Partition make_partition(const LayoutConfig& layout, std::shared_ptr<const Datas
   TUTTI_CHECK(ranks > 0, "a partition over {} ranks", ranks);
   const std::string& kind = layout.partition;
   if (kind == "lanes") return {};
+
+  // Ranges of equal size, one after the other.
   if (kind == "even") {
     return [n = static_cast<uint64_t>(data->size()), ranks](int64_t record) {
       return static_cast<int>(
@@ -64,6 +69,8 @@ Partition make_partition(const LayoutConfig& layout, std::shared_ptr<const Datas
   if (kind == "hash")
     return [ranks](int64_t record) { return by_hash(static_cast<uint64_t>(record), ranks); };
   if (kind == "feature") return by_feature(layout.partition_by, std::move(data), ranks);
+
+  // A program's own function is not trusted to stay within the ranks.
   TUTTI_CHECK(kind == "own", "layout.partition is \"{}\"", kind);
   if (!own)
     throw Error("layout.partition = \"own\" needs a function: only a C++ program can give one");
@@ -85,7 +92,7 @@ Skew skew_of(const Partition& partition, const Dataset& data, int ranks, int64_t
   const auto size = static_cast<uint64_t>(data.size());
   const uint64_t looked = std::min(size, static_cast<uint64_t>(most));
   std::vector<int64_t> records(looked);
-  // A stride would hide, or make up, a pattern of the partition; a keyed sample does neither.
+  // A stride would hide a pattern of the partition, or make one up; a keyed sample does neither.
   if (looked > 0) Permutation(0, 0, size).places(0, records);
   for (const int64_t record : records) {
     const auto rank = static_cast<size_t>(partition ? partition(record) : 0);
@@ -98,6 +105,8 @@ Skew skew_of(const Partition& partition, const Dataset& data, int ranks, int64_t
       ++(*counts)[static_cast<size_t>(label)];
     }
   }
+
+  // The ratio compares the fullest rank with the mean.
   if (looked > 0) {
     const auto fullest =
         static_cast<double>(*std::max_element(skew.records.begin(), skew.records.end()));
@@ -107,6 +116,9 @@ Skew skew_of(const Partition& partition, const Dataset& data, int ranks, int64_t
     skew.classes.clear();
     return skew;
   }
+
+  // The distance of two distributions is half the sum of their differences: 0 if they are equal, 1
+  // if they have nothing in common.
   const auto sum = [](const std::vector<int64_t>& counts) {
     int64_t total = 0;
     for (const int64_t count : counts) total += count;
@@ -114,7 +126,7 @@ Skew skew_of(const Partition& partition, const Dataset& data, int ranks, int64_t
   };
   for (std::vector<int64_t>& counts : skew.classes) {
     counts.resize(all.size());
-    if (sum(counts) == 0) continue;  // the ratio tells of a rank without records
+    if (sum(counts) == 0) continue;  // the ratio shows a rank without records
     double distance = 0;
     for (size_t c = 0; c < all.size(); ++c) {
       distance += std::abs(static_cast<double>(counts[c]) / sum(counts) -
@@ -137,7 +149,11 @@ std::string to_text(const Skew& skew) {
                     skew.class_distance);
   }
   text += "\n";
+
+  // A table for people: more ranks or classes than these would not be read.
   constexpr size_t kRanks = 16, kClasses = 16;
+
+  // One line per rank, with the counts of its classes.
   for (size_t r = 0; r < std::min(skew.records.size(), kRanks); ++r) {
     text += fmt::format("  rank {:<3} {:>10} records", r, skew.records[r]);
     if (!skew.classes.empty()) {

@@ -1,5 +1,5 @@
-// Which rank reads a record. That is layout: the order of the samples and who computes them do not
-// depend on it.
+// Which rank reads a record. That is part of the layout: the order of the samples and who computes
+// them do not depend on it.
 #pragma once
 
 #include <functional>
@@ -12,26 +12,27 @@
 
 namespace tutti {
 
-/// The rank, below `ranks`, that reads a record; a pure function, the same on every rank.
+/// The rank that reads a record. A pure function, the same on every rank.
 using Partition = std::function<int(int64_t record)>;
-/// A C++ program's own (layout.partition = "own").
+/// A C++ program's own partition (layout.partition = "own").
 using OwnPartition = std::function<int(const Dataset& data, int64_t record, int ranks)>;
 
-/// What layout.partition names; empty for "lanes": the rank that computes a record reads it. Throws
-/// Error for "own" without a function, and for a feature that the data does not have.
+/// The partition that layout.partition names; empty for "lanes", where the rank that computes a
+/// record reads it. Throws Error for "own" without a function, and for a feature that the data does
+/// not have.
 Partition make_partition(const LayoutConfig& layout, std::shared_ptr<const Dataset> data, int ranks,
                          const OwnPartition& own = {});
 
-/// How unequal a partition is: over all records, or a keyed sample of `most` of them.
+/// How unequal a partition is, over all records or over a keyed sample of `most` of them.
 struct Skew {
   std::vector<int64_t> records;               ///< by rank
-  std::vector<std::vector<int64_t>> classes;  ///< [rank][class]; empty: no classes
+  std::vector<std::vector<int64_t>> classes;  ///< [rank][class]; empty if there are none
   double ratio = 1;                           ///< of the fullest rank to the mean
-  /// largest total variation distance between a rank's classes and all records'
+  /// the largest total variation distance between a rank's classes and those of all records
   double class_distance = 0;
 };
 Skew skew_of(const Partition& partition, const Dataset& data, int ranks, int64_t most = 1 << 20);
-/// A few lines for people.
+/// The skew in a few lines, for people.
 std::string to_text(const Skew& skew);
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// Two counters are all that the two threads share; each side waits for the other's through the
-// clock.
+// The two threads share two counters, and an error that is published by a flag. Each side waits for
+// the other's counter through the clock, so that cancels and stops are noticed.
 #include "data/load/read_ahead.h"
 
 #include "base/error.h"
@@ -19,6 +19,7 @@ ReadAhead::~ReadAhead() {
 }
 
 void ReadAhead::run() {
+  // The thread may fill as long as a slot is free of an item that is still held.
   const auto room = [this] {
     return stopping_.load() || filled_.load() - released_.load() < slots_;
   };
@@ -30,6 +31,7 @@ void ReadAhead::run() {
       clock_.notify(ready_);
     }
   } catch (...) {
+    // The error is stored before the flag, and read after it.
     error_ = std::current_exception();
     failed_.store(true);
     clock_.notify(ready_);
@@ -37,6 +39,7 @@ void ReadAhead::run() {
 }
 
 void ReadAhead::await(int64_t item, int64_t step) {
+  // Only a wait that really happens is counted as a stall.
   const auto there = [this, item] { return filled_.load() > item || failed_.load(); };
   if (!there()) {
     const Time begin = clock_.now();
@@ -48,6 +51,9 @@ void ReadAhead::await(int64_t item, int64_t step) {
                               cancel_->reason()));
     }
   }
+
+  // Items that were filled before a failure are still good; the failure counts only from its
+  // item on.
   if (filled_.load() <= item) std::rethrow_exception(error_);
 }
 

@@ -1,4 +1,4 @@
-// A thread that fills slots ahead of their use: what every loader of data is built on.
+// A thread that fills slots ahead of their use, on which every loader of data is built.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 namespace tutti {
 
 /// Calls fill(0), fill(1), ... on a thread of its own, never more than `slots` items past what was
-/// released. One other thread calls await and release.
+/// released. One other thread calls await and release. The destructor joins the thread.
 class ReadAhead {
  public:
   ReadAhead(int64_t slots, std::function<void(int64_t item)> fill, Clock& clock,
@@ -21,10 +21,10 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  /// Blocks until fill(item) has returned, or rethrows what an earlier item or this one threw.
-  /// Throws Error, naming the step, when the run is cancelled.
+  /// Blocks until fill(item) has returned, or rethrows what this or an earlier item threw. Throws
+  /// Error, naming the step, if the run is cancelled.
   void await(int64_t item, int64_t step);
-  /// Items below `count` are used no more.
+  /// Tells that items below `count` are used no more.
   void release(int64_t count);
   /// Time that await spent waiting, in all.
   Duration stalled() const { return Duration(stalled_.load()); }

@@ -1,4 +1,5 @@
-// Statistics of the training records, and what is done by them: outliers, missing numbers, scales.
+// Statistics of the training records, and what is done with them: outliers, missing
+// numbers, scales.
 #include <cmath>
 
 #include "base/exact_sum.h"
@@ -11,7 +12,7 @@ namespace {
 using As = Column::Role;
 using Scale = Column::Scale;
 
-/// What one rank knows of one column.
+/// What one rank knows of one column. Sums are exact, so joining them has no order.
 struct ColumnShare {
   int64_t count = 0;
   double low = std::numeric_limits<double>::infinity(),
@@ -25,7 +26,8 @@ struct ColumnShare {
   }
 };
 
-/// Calls visit(column, value) for the numbers of this rank's share that are not missing.
+/// Calls visit(column, value) for the numbers in this rank's share of `records`, except
+/// missing ones.
 template <typename Visit>
 void for_each_number(const Table& table, std::span<const int64_t> records, const DataGroup& group,
                      Visit visit) {
@@ -40,6 +42,7 @@ void for_each_number(const Table& table, std::span<const int64_t> records, const
   }
 }
 
+/// The columns whose numbers are in Table::numbers, in the same order.
 std::vector<const Column*> number_columns(const Table& table) {
   std::vector<const Column*> columns;
   for (const Column& column : table.columns) {
@@ -52,6 +55,7 @@ std::vector<const Column*> number_columns(const Table& table) {
 
 std::vector<ColumnStatistics> statistics_of(const Table& table, std::span<const int64_t> records,
                                             const DataGroup& group) {
+  // First pass: number, range and mean.
   const auto columns = static_cast<size_t>(table.number_columns);
   std::vector<ColumnShare> shares(columns);
   for_each_number(table, records, group, [&](size_t k, double value) {
@@ -68,8 +72,8 @@ std::vector<ColumnStatistics> statistics_of(const Table& table, std::span<const 
     statistics[k] = {.count = share.count, .low = share.low, .high = share.high};
     if (share.count > 0) statistics[k].mean = share.sum.value() / static_cast<double>(share.count);
   }
-  // Squares of distances, once the mean is known: squares of the values themselves would cancel
-  // where the mean is large against the deviation (years, times).
+  // Second pass: squares of distances from the mean. Squares of the values themselves would cancel
+  // where the mean is large compared with the deviation (years, times).
   std::vector<ColumnShare> squares(columns);
   for_each_number(table, records, group, [&](size_t k, double value) {
     const double distance = value - statistics[k].mean;
@@ -88,6 +92,8 @@ std::vector<Outlier> treat_outliers(Table& table, const std::vector<ColumnStatis
                                     const DataConfig& config, const std::string& path) {
   std::vector<Outlier> found;
   if (config.outliers == "keep") return found;
+
+  // All records are treated, held-out ones too, by the limits of the training records.
   const bool drop = config.outliers == "drop";
   const std::vector<const Column*> columns = number_columns(table);
   for (int64_t record = 0; record < table.records; ++record) {
@@ -104,6 +110,8 @@ std::vector<Outlier> treat_outliers(Table& table, const std::vector<ColumnStatis
                                  config.outlier_limit, mean)});
         break;
       }
+
+      // "clip": the nearest number within the limits.
       row[k] = static_cast<float>(row[k] > mean ? mean + width : mean - width);
     }
   }
@@ -116,6 +124,8 @@ void fill_and_scale(Table& table, const std::vector<ColumnStatistics>& statistic
     float* row = table.numbers.data() + record * table.number_columns;
     for (size_t k = 0; k < columns.size(); ++k) {
       const ColumnStatistics& s = statistics[k];
+
+      // A missing number becomes the mean, which is 0 when standardised.
       const double value = std::isnan(row[k]) ? s.mean : row[k];
       const bool min_max = columns[k]->scale == Scale::kMinMax;
       const double from = min_max ? s.low : s.mean, width = min_max ? s.high - s.low : s.deviation;

@@ -1,3 +1,5 @@
+// CSV by RFC 4180. The reader goes over the bytes once and hands out views of them; only values
+// with doubled quotes are copied.
 #include "data/tables/csv.h"
 
 #include <fmt/format.h>
@@ -23,6 +25,7 @@ std::string_view CsvField::value(std::string& scratch) const {
 
 CsvReader::CsvReader(std::string_view bytes, char delimiter)
     : bytes_(bytes), delimiter_(delimiter) {
+  // Some programs write a byte order mark, which is no part of the first name.
   if (bytes_.starts_with("\xef\xbb\xbf")) bytes_.remove_prefix(3);
   for (const char c : {delimiter, '\n', '"'}) special_[static_cast<unsigned char>(c)] = true;
 }
@@ -30,11 +33,13 @@ CsvReader::CsvReader(std::string_view bytes, char delimiter)
 size_t CsvReader::line_end(size_t at) const {
   if (at < bytes_.size() && bytes_[at] == '\n') return 1;
   const std::string_view two = bytes_.substr(at, 2);
-  // the last line may end in the middle of its line end
+  // The last line may end in the middle of its line end.
   return two == "\r\n" ? 2 : two == "\r" ? 1 : 0;
 }
 
 CsvReader::Next CsvReader::bad(size_t at, std::string what) {
+  // A quoted value may have line ends, so the place of the fault is counted from the
+  // record's begin.
   const std::string_view before = bytes_.substr(begin_, at - begin_);
   const int64_t lines = std::count(before.begin(), before.end(), '\n');
   const size_t last = before.rfind('\n');
@@ -42,14 +47,16 @@ CsvReader::Next CsvReader::bad(size_t at, std::string what) {
       (last == std::string_view::npos ? before.size() : before.size() - last - 1) + 1;
   fault_place_ = fmt::format("{}:{}", line_ + lines, place);
   fault_ = std::move(what);
+
+  // An open quote could swallow the rest of the file, so reading goes on at the next line.
   const size_t newline = bytes_.find('\n', begin_);
   at_ = newline == std::string_view::npos ? bytes_.size() : newline + 1;
   next_line_ = line_ + 1;
   return Next::kBad;
 }
 
-/// A field whose opening quote is at `at`; false: it is not closed. `at` becomes the place behind
-/// the closing quote.
+/// Reads a field whose opening quote is at `at`, and sets `at` to the place after its closing
+/// quote. Returns false if the quote is not closed.
 bool CsvReader::quoted(size_t& at) {
   CsvField field;
   const size_t first = at + 1;
@@ -70,19 +77,22 @@ bool CsvReader::quoted(size_t& at) {
 }
 
 CsvReader::Next CsvReader::next() {
+  // Empty lines are no records.
   for (size_t length = 0; (length = line_end(at_)) > 0; at_ += length) ++next_line_;
   fields_.clear();
   line_ = next_line_;
   if (at_ >= bytes_.size()) return Next::kEnd;
   begin_ = at_;
   const size_t end = bytes_.size();
-  for (size_t at = at_;; ++at) {  // `at`: where a field begins
+  for (size_t at = at_;; ++at) {  // `at` is where a field begins
     if (at < end && bytes_[at] == '"') {
       const size_t opening = at;
       if (!quoted(at)) return bad(opening, "the quote is not closed");
       if (at < end && bytes_[at] != delimiter_ && line_end(at) == 0)
         return bad(at, "text behind a closing quote");
     } else {
+      // A plain field ends at a delimiter or a line end. A quote inside it is a fault, since a
+      // writer that quotes would have quoted all of it.
       const size_t first = at;
       while (at < end && !special_[static_cast<unsigned char>(bytes_[at])]) ++at;
       if (at < end && bytes_[at] == '"')
@@ -91,6 +101,8 @@ CsvReader::Next CsvReader::next() {
           (at == end || bytes_[at] == '\n') && at > first && bytes_[at - 1] == '\r';
       fields_.push_back({bytes_.substr(first, at - first - (carriage_return ? 1 : 0))});
     }
+
+    // After a field comes a delimiter and the next field, or the record's end.
     if (at < end && bytes_[at] == delimiter_) continue;
     at_ = at + line_end(at);
     next_line_ += 1;
@@ -100,6 +112,7 @@ CsvReader::Next CsvReader::next() {
 
 namespace {
 
+// The delimiter, by data.delimiter or the file's name.
 char delimiter_of(const DataConfig& config, std::string_view path) {
   if (config.delimiter == "auto") {
     if (path.ends_with(".gz")) path.remove_suffix(3);
@@ -118,6 +131,7 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(first, text.find_last_not_of(" \t") - first + 1));
 }
 
+// The names of the columns. Two equal names would make data.columns ambiguous.
 std::vector<std::string> read_header(CsvReader& reader, const std::string& path) {
   const auto next = reader.next();
   if (next == CsvReader::Next::kEnd) throw Error(fmt::format("{}: the file has no line", path));
@@ -138,7 +152,7 @@ std::vector<std::string> read_header(CsvReader& reader, const std::string& path)
   return names;
 }
 
-/// The place of each column in the file.
+/// The place of each column of data.columns among the file's columns.
 std::vector<size_t> places_of(const std::vector<Column>& columns,
                               const std::vector<std::string>& names, const std::string& path) {
   std::vector<size_t> places;
@@ -158,12 +172,14 @@ std::vector<size_t> places_of(const std::vector<Column>& columns,
   return places;
 }
 
+/// Names for columns of a file without header: "1", "2", ...
 std::vector<std::string> numbered(size_t count) {
   std::vector<std::string> names(count);
   for (size_t i = 0; i < count; ++i) names[i] = std::to_string(i + 1);
   return names;
 }
 
+/// Hands the wanted fields of a record on; false ends the record.
 bool put_fields(TableRows& rows, const std::vector<CsvField>& fields,
                 const std::vector<size_t>& places, std::string& scratch) {
   for (size_t k = 0; k < places.size(); ++k) {
@@ -180,6 +196,9 @@ Table parse_csv(std::string_view bytes, const std::string& path, const DataConfi
   TableRows rows(path, config, columns, report, probabilities);
   std::vector<std::string> names;
   std::vector<size_t> places;
+
+  // The places of the wanted columns follow from the names, which the header gives or which
+  // are numbers.
   const auto settle = [&] {
     places = places_of(columns, names, path);
     for (size_t k = 0; k < places.size(); ++k)
@@ -202,6 +221,9 @@ Table parse_csv(std::string_view bytes, const std::string& path, const DataConfi
       names = numbered(fields.size());
       settle();
     }
+
+    // A record with another number of columns than the names is malformed, even if the wanted ones
+    // are there.
     if (fields.size() != names.size()) {
       rows.malformed(fmt::format("{}:{}", reader.line(), std::min(fields.size(), names.size()) + 1),
                      fmt::format("{} columns, not {}", fields.size(), names.size()));

@@ -1,4 +1,5 @@
-// Data that needs no file: every value is a draw keyed by (seed, record).
+// Data that needs no file: every value is a draw keyed by (seed, record), so any rank can read
+// any record.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,17 +11,18 @@
 namespace tutti {
 namespace {
 
-// The second word of a key tells the streams apart; part of the job's meaning.
+// The second word of a key tells the streams apart; it is part of the job's meaning.
 constexpr uint64_t kWalk = 0, kPoint = 1, kCentre = 2, kClick = 3, kTruth = 4;
 constexpr uint64_t kStepSizes = 5;  // 0..4
-constexpr float kSpread = 1.0f;     // of the centres, against noise of standard deviation 1
+constexpr float kSpread = 1.0f;     // deviation of the centres; noise has deviation 1
 
-/// Records past kGenerated wrap nowhere: there are 2^63 of them.
+/// Records that are generated. They do not repeat: there are 2^63 of them.
 class Generated : public Dataset {
  public:
   int64_t size() const final { return INT64_MAX; }
 };
 
+// A random walk over the bytes: a model can learn that the next byte is 0 to 4 further on.
 class Walk final : public Generated {
  public:
   Walk(uint64_t seed, int64_t context, int64_t vocab)
@@ -32,7 +34,8 @@ class Walk final : public Generated {
         {.seed = seed_, .purpose = Purpose::kData, .a = static_cast<uint64_t>(record), .b = kWalk});
     std::array<uint32_t, 4> words{};
     uint64_t place = 0;
-    // word 0 is the start, word 1 + i the step to place i
+    // Word 0 is the start, word 1 + i the step to place i. The place after the last is only
+    // a target.
     for (int64_t i = -1; i <= context_; ++i) {
       const auto word = static_cast<uint32_t>(i + 1);
       if (word % 4 == 0)
@@ -49,6 +52,7 @@ class Walk final : public Generated {
   int64_t context_, vocab_;
 };
 
+// A gaussian blob for every class.
 class Points final : public Generated {
  public:
   Points(uint64_t seed, int64_t inputs, int64_t classes)
@@ -66,7 +70,7 @@ class Points final : public Generated {
     float* features = tensors[0].mutable_data_ptr<float>() + row * inputs_;
     const float* centre = centres_.data() + label * inputs_;
     for (int64_t i = 0; i < inputs_; ++i) {
-      // block 0: label
+      // draw 0 of the key is the label, so features begin at 2
       features[i] =
           centre[i] + static_cast<float>(philox_normal(key, static_cast<uint64_t>(i) + 2));
     }
@@ -86,21 +90,22 @@ class Points final : public Generated {
   std::vector<float> centres_;
 };
 
-// Clicks and their truth.
-//   numbers x[i]      uniform over [-sqrt 3, sqrt 3), so of deviation 1
-//   categories v[f]   16 u^2 rounded down: low values are common, high ones rare
-//   logit             kBias + sum w[i] x[i] + sum effect[f][v[f]] + sum both[p][v[2p], v[2p + 1]]
-//                     over 3 pairs p
-//   click             with probability 1 / (1 + exp(-logit))
-// The logit's deviation is about 2.5, a fourth of its square from the numbers and some 40 % from
-// the pairs, which no sum over single categories can express.
+// Clicks and their truth:
+//   numbers x[i]     uniform over [-sqrt 3, sqrt 3), so their deviation is 1
+//   categories v[f]  16 u^2 rounded down: low values are common, high ones rare
+//   logit            kBias + sum w[i] x[i] + sum effect[f][v[f]] + sum both[p][v[2p], v[2p + 1]]
+//                    over 3 pairs p
+//   click            with probability 1 / (1 + exp(-logit))
+// The logit's deviation is about 2.5. A fourth of its square comes from the numbers and some 40 %
+// from the pairs, which no sum over single categories can express.
 constexpr double kBias = -0.5, kLinear = 0.45, kEffect = 0.6, kBoth = 1.0;
 constexpr int64_t kPairs = kClickFields / 2;
 
+// One record as it is drawn.
 struct Click {
   std::array<float, kClickNumbers> numbers;
   std::array<int64_t, kClickFields> categories;
-  float toss;  ///< in [0, 1): a click when below the truth
+  float toss;  ///< in [0, 1): a click if below the truth
 };
 
 Click draw_click(uint64_t seed, int64_t record) {
@@ -112,6 +117,8 @@ Click draw_click(uint64_t seed, int64_t record) {
     const auto four = philox_raw({stream.counter[0], stream.counter[1], block, 0}, stream.key);
     std::copy(four.begin(), four.end(), words.begin() + 4 * block);
   }
+
+  // One word per value, in a fixed order: numbers, categories, the toss.
   Click click{};
   constexpr double kRoot3 = 1.7320508075688772;
   const uint32_t* word = words.data();
@@ -125,6 +132,7 @@ Click draw_click(uint64_t seed, int64_t record) {
   return click;
 }
 
+// The weights that the clicks follow, which a model has to find.
 class Truth {
  public:
   explicit Truth(uint64_t seed) {
@@ -186,6 +194,7 @@ double clicks_truth(uint64_t seed, int64_t record) {
   return Truth(seed).probability(draw_click(seed, record));
 }
 
+// The mean loss of the true probabilities, which no model can expect to beat.
 double clicks_truth_loss(uint64_t seed, int64_t held_out) {
   const Truth truth(seed);
   double sum = 0;

@@ -1,5 +1,5 @@
-// JSONL: one object a line. Values are handed on while the line is parsed (SAX), so what no column
-// names costs nothing but its characters.
+// JSONL: one object per line. Values are handed on while the line is parsed (SAX), so what no
+// column names costs nothing but reading its characters.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,17 +19,19 @@ using nlohmann::json;
 
 enum class Kind { kText, kNumber, kTruth };
 
-/// Where the values of an object's own keys go. False ends the line: the receiver has reported why.
+/// Receives the values of an object's own keys. A call that returns false ends the line; the
+/// receiver has then reported why.
 class Receiver {
  public:
   virtual ~Receiver() = default;
   virtual bool value(size_t column, Kind kind, std::string_view text) = 0;
   virtual bool null(size_t column) = 0;
-  /// The value is an object or an array, or the key comes a second time.
+  /// Called if the value is an object or an array, or if the key comes a second time.
   virtual bool refuse(size_t column, const std::string& what) = 0;
 };
 
-/// nlohmann's SAX events of one line.
+/// Takes nlohmann's SAX events of one line and passes on the values of wanted keys. Only keys of
+/// the outer object count; what is nested deeper is skipped.
 class Line final : public nlohmann::json_sax<json> {
  public:
   Line(const std::vector<std::string>& names, Receiver& receiver)
@@ -46,11 +48,11 @@ class Line final : public nlohmann::json_sax<json> {
     fault_.clear();
   }
   bool seen(size_t column) const { return seen_[column]; }
-  /// Keys of the first record that no column names: what a mistyped name may have meant.
+  /// Keys of the first record that no column names: one of them may be what a mistyped name meant.
   const std::vector<std::string>& other_keys() const { return keys_; }
   void end_record() { first_ = false; }
   size_t fault_place() const { return place_; }
-  /// Empty where the receiver ended the line.
+  /// Empty if the receiver ended the line.
   const std::string& fault() const { return fault_; }
 
   bool null() override {
@@ -71,6 +73,7 @@ class Line final : public nlohmann::json_sax<json> {
   bool end_array() override { return close(); }
 
   bool key(std::string& name) override {
+    // Keys of nested objects are no columns.
     if (depth_ != 1) return true;
     const auto found = columns_.find(name);
     wanted_ = found == columns_.end() ? kNone : found->second;
@@ -85,8 +88,9 @@ class Line final : public nlohmann::json_sax<json> {
   }
 
   bool parse_error(size_t place, const std::string&, const json::exception& error) override {
-    // "[json.exception...] parse error at line 1, column 5: syntax error while parsing value -
-    // what; last read: '...'"
+    // The library's text is cut down to what helps:
+    //   "[json.exception...] parse error at line 1, column 5: syntax error while parsing value -
+    //   what; last read: '...'"
     std::string_view what = error.what();
     if (const size_t colon = what.find(": "); colon != std::string_view::npos)
       what.remove_prefix(colon + 2);
@@ -105,6 +109,8 @@ class Line final : public nlohmann::json_sax<json> {
     for (const char c : what.substr(0, 120)) text += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
     return text;
   }
+
+  // Hands the value on if a column waits for it.
   template <typename Hand>
   bool pass(Hand hand) {
     if (depth_ != 1 || wanted_ == kNone) return true;
@@ -117,12 +123,16 @@ class Line final : public nlohmann::json_sax<json> {
                                                    : "a truth");
     return pass([&](size_t k) { return receiver_.value(k, kind, text); });
   }
+
+  // A whole number as its digits: receivers read numbers from text.
   template <typename T>
   bool whole(T value) {
     char digits[24];
     const auto end = std::to_chars(std::begin(digits), std::end(digits), value).ptr;
     return give(Kind::kNumber, {digits, static_cast<size_t>(end - digits)});
   }
+
+  // A column's value may not be an object or a list; other keys may have any.
   bool open(const char* what) {
     if (depth_ == 1 && wanted_ != kNone)
       return receiver_.refuse(wanted_, fmt::format("{}, not a value", what));
@@ -162,6 +172,7 @@ void for_each_line(std::string_view bytes, Visit visit) {
   }
 }
 
+/// Parses one line; false if it is not JSON, no object, or was ended by the receiver.
 bool parse_line(std::string_view text, Line& line) {
   line.reset();
   if (!json::sax_parse(text.begin(), text.end(), &line)) return false;
@@ -169,7 +180,8 @@ bool parse_line(std::string_view text, Line& line) {
   return true;
 }
 
-/// Whether a column has been in any record, and what the first record had in its place.
+/// Remembers whether a column was in any record, and which other keys the first record had. A
+/// column that is nowhere is a mistyped name and not a missing value.
 class Presence {
  public:
   explicit Presence(std::vector<std::string> names)
@@ -179,7 +191,7 @@ class Presence {
     if (others_.empty()) others_ = line.other_keys();
     any_ = true;
   }
-  /// Behind "the value is missing", as long as the column has been nowhere.
+  /// What to say after "the value is missing", as long as the column has been nowhere.
   std::string hint(size_t k) const {
     if (found_[k]) return "";
     const std::string near = nearest(names_[k], others_);
@@ -201,6 +213,7 @@ class Presence {
   bool any_ = false;
 };
 
+/// Puts values into a table's row. JSON has types, so text where a number belongs is a fault.
 class ToRows final : public Receiver {
  public:
   explicit ToRows(TableRows& rows) : rows_(rows) {}
@@ -223,6 +236,7 @@ class ToRows final : public Receiver {
   TableRows& rows_;
 };
 
+/// Keeps the text of the one column that is read.
 class ToText final : public Receiver {
  public:
   bool value(size_t, Kind kind, std::string_view text) override {
@@ -262,12 +276,16 @@ Table parse_jsonl(std::string_view bytes, const std::string& path, const DataCon
   Presence presence(names_of(columns));
   for_each_line(bytes, [&](int64_t number, std::string_view text) {
     rows.begin(number);
+
+    // What the receiver refused is reported already; the rest is a malformed line.
     if (!parse_line(text, line)) {
       if (!line.fault().empty())
         rows.malformed(fmt::format("{}:{}", number, line.fault_place()), line.fault());
       return;
     }
     presence.record(line);
+
+    // A key that is not there is a missing value.
     for (size_t k = 0; k < columns.size(); ++k) {
       if (!line.seen(k) && !rows.missing(k, presence.hint(k))) return;
     }
@@ -294,6 +312,8 @@ std::string read_jsonl_text(const std::string& path, const std::string& column,
       return;
     }
     presence.record(line);
+
+    // Records become lines of one text.
     if (line.seen(0) && !receiver.missing_) {
       joined += receiver.text_;
       joined += '\n';

@@ -1,4 +1,4 @@
-// Records of a table, and from a job to its table: read, split, clean, scale.
+// Records of a table; and the way from a job to its table: read, split, clean, scale.
 #include "data/tables/table.h"
 
 #include <algorithm>
@@ -16,10 +16,12 @@ namespace {
 
 using As = Column::Role;
 
+// Features are number columns and one-hot columns in the order of data.columns; categories are ids.
 class TableRecords final : public Dataset {
  public:
   TableRecords(std::shared_ptr<const Table> table, bool wide)
       : table_(std::move(table)), wide_(wide), features_(sizes_of(table_->columns).numbers) {
+    // Numbers and ids are counted separately, as they are stored.
     size_t number = 0, id = 0;
     for (const Column& column : table_->columns) {
       if (column.role == As::kNumber) parts_.push_back({number++, 0, As::kNumber});
@@ -53,6 +55,8 @@ class TableRecords final : public Dataset {
   }
 
   uint64_t feature(int64_t record, const std::string& name) const override {
+    // Walks over the columns and counts how many of each kind come before the wanted one. A value's
+    // bits are enough, since only equality counts.
     int64_t number = 0, id = 0, target = 0;
     const auto bits = [](float value) { return std::bit_cast<uint32_t>(value); };
     for (const Column& column : table_->columns) {
@@ -85,6 +89,8 @@ class TableRecords final : public Dataset {
           break;
       }
     }
+
+    // There is no such column: offer the nearest name.
     std::vector<std::string> names;
     for (const Column& column : table_->columns) names.push_back(column.name);
     const std::string near = nearest(name, names);
@@ -101,6 +107,8 @@ class TableRecords final : public Dataset {
 
   void read_features(int64_t record, float* into) const {
     const float* numbers = table_->numbers.data() + record * table_->number_columns;
+
+    // Without one-hot columns the features are stored as they are read.
     if (features_ == table_->number_columns) {
       std::copy_n(numbers, features_, into);
       return;
@@ -121,7 +129,7 @@ class TableRecords final : public Dataset {
     const int64_t width = table_->target_columns;
     const float* targets = table_->targets.data() + record * width;
     if (tensor.scalar_type() == at::kLong) {
-      // An autoencoder's numbers are no classes; one of -1 would read as padding.
+      // An autoencoder's numbers are no classes, and one of -1 would be taken for padding.
       tensor.mutable_data_ptr<int64_t>()[row] = classes_ ? static_cast<int64_t>(*targets) : 0;
     } else {
       std::copy_n(targets, width, tensor.mutable_data_ptr<float>() + row * width);
@@ -131,16 +139,18 @@ class TableRecords final : public Dataset {
   std::shared_ptr<const Table> table_;
   bool wide_;
   int64_t features_;
-  std::vector<Part> parts_;         ///< of the features
+  std::vector<Part> parts_;         ///< of the features, in order
   std::vector<size_t> categories_;  ///< places of their ids in a row of ids
   bool classes_ = false;
 };
 
-/// The faults of columns that no model or loss of this kind can take.
+/// The faults of columns that the model or loss of this job cannot take.
 std::vector<std::string> misfits(const Job& job, const std::vector<Column>& columns) {
   std::vector<std::string> faults;
   const ColumnSizes sizes = sizes_of(columns);
   const std::string& model = job.model.kind;
+
+  // Columns that are missing, or that no model of this kind can read.
   if (columns.empty()) faults.emplace_back("data.columns is empty: name the columns that are read");
   if (sizes.texts > 0)
     faults.push_back(fmt::format("data.columns: model.kind = \"{}\" reads no text", model));
@@ -151,6 +161,8 @@ std::vector<std::string> misfits(const Job& job, const std::vector<Column>& colu
   if (job.data.resample == "column" && sizes.weights == 0) {
     faults.emplace_back("data.resample = \"column\" but none of data.columns is a weight");
   }
+
+  // Targets are one class, or as many numbers as the model has outputs.
   if (targets_are_classes(job)) {
     if (model == "autoencoder") return faults;
     if (sizes.classes == 0) {
@@ -163,6 +175,8 @@ std::vector<std::string> misfits(const Job& job, const std::vector<Column>& colu
     }
     return faults;
   }
+
+  // Targets are numbers. Two named classes do, too: they are 0 and 1.
   if (sizes.targets != job.model.outputs) {
     faults.push_back(fmt::format("model.outputs = {} but data.columns have {} targets",
                                  job.model.outputs, sizes.targets));
@@ -174,6 +188,7 @@ std::vector<std::string> misfits(const Job& job, const std::vector<Column>& colu
   return faults;
 }
 
+/// Reads and parses one file.
 std::shared_ptr<Table> read_table(const Job& job, const std::string& path,
                                   const std::vector<Column>& columns, DataReport& report) {
   const std::string bytes = read_gz(path);
@@ -188,7 +203,7 @@ std::shared_ptr<Table> read_table(const Job& job, const std::string& path,
   return table;
 }
 
-/// Counts outliers as left out and returns `records` without them; both are in ascending order.
+/// Returns `records` without the outliers; both are in ascending order.
 std::vector<int64_t> without(const std::vector<int64_t>& records,
                              const std::vector<Outlier>& outliers) {
   std::vector<int64_t> dropped, kept;
@@ -200,11 +215,13 @@ std::vector<int64_t> without(const std::vector<int64_t>& records,
   return kept;
 }
 
+/// Counts outliers as records that were left out.
 void count(const std::vector<Outlier>& outliers, DataReport& report) {
   BadRecords bad(true, report);
   for (const Outlier& outlier : outliers) bad.leave_out(outlier.what);
 }
 
+/// Tells by which statistics columns are scaled. A column without any value has none.
 void report_statistics(const Table& table, const std::vector<ColumnStatistics>& statistics,
                        const std::string& path, DataReport& report) {
   size_t k = 0;
@@ -238,7 +255,12 @@ Split open_table(const Job& job, const DataGroup& group) {
   const std::string path = resolve_path(job.data.path);
   auto table = read_table(job, path, columns, split.report);
   Parts parts = split_records(job, table->records, path);
+
+  // Only training records are looked at: statistics of held-out ones would let a model see them.
   std::vector<ColumnStatistics> statistics = statistics_of(*table, parts.train, group);
+
+  // Limits are those of the data before outliers were treated, for the test data as well; scaling
+  // is by the statistics of what is left.
   const std::vector<ColumnStatistics> limits = statistics;
   if (job.data.outliers != "keep") {
     const std::vector<Outlier> outliers = treat_outliers(*table, limits, job.data, path);
@@ -246,6 +268,8 @@ Split open_table(const Job& job, const DataGroup& group) {
     parts = {without(parts.train, outliers), without(parts.held_out, outliers)};
     statistics = statistics_of(*table, parts.train, group);
   }
+
+  // Training and held-out records are scaled in place, in one table.
   report_statistics(*table, statistics, path, split.report);
   fill_and_scale(*table, statistics);
   const std::shared_ptr<const Dataset> records = make_table(table, wide);

@@ -1,3 +1,5 @@
+// Checks the values of records and puts them into a table. All formats come through here, so a
+// value is read and reported alike in each.
 #include "data/tables/table_rows.h"
 
 #include <charconv>
@@ -20,16 +22,17 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
+// What a text is as a number.
 enum class Parsed { kGood, kNotANumber, kOutOfRange, kNotFinite };
 
 template <typename T>
 Parsed parse_number(std::string_view text, T& value) {
-  // from_chars knows no plus sign.
+  // from_chars does not take a plus sign.
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (end != text.data() + text.size() || error == std::errc::invalid_argument)
     return Parsed::kNotANumber;
-  if (error == std::errc::result_out_of_range) {  // too large, or so small that it is 0
+  if (error == std::errc::result_out_of_range) {  // too large, or too small to be told from 0
     value = static_cast<T>(std::strtod(std::string(text).c_str(), nullptr));
     return std::abs(value) < 1 ? Parsed::kGood : Parsed::kOutOfRange;
   }
@@ -71,6 +74,8 @@ TableRows::TableRows(std::string path, const DataConfig& config, const std::vect
       keep_lines_(config.outliers == "drop"),
       probabilities_(probabilities),
       bad_(config.bad == "skip", report) {
+  // Each column gets the next place among those of its kind. A category's values are looked up
+  // by name.
   for (size_t k = 0; k < columns_.size(); ++k) {
     const Column& column = columns_[k];
     int64_t none = 0;
@@ -90,6 +95,7 @@ TableRows::TableRows(std::string path, const DataConfig& config, const std::vect
   table_.columns = columns;
 }
 
+// The beginning of every message about a value: file, line, place and name of the column.
 std::string TableRows::where(size_t k) const {
   const std::string place = cells_[k].place > 0 ? fmt::format(":{}", cells_[k].place) : "";
   return fmt::format("{}:{}{} ({}): ", path_, line_, place, columns_[k].name);
@@ -104,26 +110,34 @@ void TableRows::malformed(const std::string& place, const std::string& what) {
   bad_.add(fmt::format("{}:{}: {}", path_, place, what));
 }
 
+// A finite number of a float's range.
 bool TableRows::number(size_t k, std::string_view value, float& into) {
   if (const Parsed parsed = parse_number(value, into); parsed != Parsed::kGood) {
     return bad_value(k, fault_of(parsed, value));
   }
-  into += 0.0f;  // -0 becomes 0: one value has one form
+  into += 0.0f;  // -0 becomes 0, so that equal values have equal bits
   return true;
 }
 
+// The id of a category: its hash, the place of its name, or a whole number.
 bool TableRows::id(size_t k, std::string_view value, int32_t& into) {
   const Column& column = columns_[k];
+
+  // A hash needs no list of values; two values may share an id.
   if (column.hashed) {
     into = static_cast<int32_t>(hash64(value) % static_cast<uint64_t>(column.size));
     return true;
   }
+
+  // A named value's id is its place among the names.
   if (!column.values.empty()) {
     const auto found = cells_[k].by_name.find(value);
     if (found != cells_[k].by_name.end()) {
       into = found->second;
       return true;
     }
+
+    // The value is none of the named ones: offer the nearest, or all if there are few.
     const std::string near = nearest(value, column.values);
     constexpr size_t kListed = 8;
     return bad_value(
@@ -133,6 +147,8 @@ bool TableRows::id(size_t k, std::string_view value, int32_t& into) {
                              did_you_mean(near.empty() ? "" : shown(near))));
   }
   double whole = 0;  // "3.0" is what tools write for 3 where a column once had missing values
+
+  // Else the value is the id itself.
   const bool good = parse_number(value, whole) == Parsed::kGood && whole == std::floor(whole) &&
                     whole >= 0 && whole < static_cast<double>(column.size);
   if (!good)
@@ -145,6 +161,8 @@ bool TableRows::id(size_t k, std::string_view value, int32_t& into) {
 bool TableRows::text(size_t k, std::string_view value) {
   value = trim(value);
   if (value.empty()) return missing(k);
+
+  // Every kind of column goes to its own array of the row being filled.
   const Column& column = columns_[k];
   const size_t slot = cells_[k].slot;
   switch (column.role) {
@@ -160,6 +178,7 @@ bool TableRows::text(size_t k, std::string_view value) {
     case As::kOneHot:
       return id(k, value, ids_[slot]);
     case As::kWeight:
+      // a weight of 0 is a record that is never drawn
       if (!number(k, value, weight_)) return false;
       return weight_ >= 0 || bad_value(k, fmt::format("the weight {} is below 0", shown(value)));
     case As::kTarget: {
@@ -169,6 +188,8 @@ bool TableRows::text(size_t k, std::string_view value) {
         return !probabilities_ || (into >= 0 && into <= 1) ||
                bad_value(k, shown(value) + " is not between 0 and 1");
       }
+
+      // a class; it is stored as a number like all targets
       int32_t place = 0;
       if (!id(k, value, place)) return false;
       targets_[slot] = static_cast<float>(place);
@@ -181,6 +202,8 @@ bool TableRows::text(size_t k, std::string_view value) {
   return false;
 }
 
+// A missing value drops the record, is replaced, or is a fault, by data.missing. Targets, weights
+// and named categories cannot be replaced.
 bool TableRows::missing(size_t k, const std::string& hint) {
   if (missing_ == "drop") {
     bad_.leave_out(where(k) + "the value is missing" + hint);
@@ -202,6 +225,7 @@ bool TableRows::missing(size_t k, const std::string& hint) {
   return bad_value(k, "the value is missing" + hint);
 }
 
+// Only a complete record reaches the table, so a bad one leaves no trace.
 void TableRows::end() {
   table_.records += 1;
   table_.numbers.insert(table_.numbers.end(), numbers_.begin(), numbers_.end());

@@ -1,4 +1,4 @@
-// Turns the values of a record into a row of a table: where every format's values are checked.
+// Turns the values of a record into a row of a table. Values of every format are checked here.
 #pragma once
 
 #include <string>
@@ -12,26 +12,27 @@
 
 namespace tutti {
 
-/// A value as a message shows it: in quotes, short, without control characters.
+/// A value as messages show it: in quotes, short, without control characters.
 std::string shown(std::string_view value);
 
-/// A record is begin(), then text() or missing() once for every column, then end(). A call that
-/// returns false has reported the record as bad, or dropped it: the next call is begin().
+/// Fills a table record by record. A record is begin(), then text() or missing() once for every
+/// column, then end(). A call that returns false has reported the record as bad, or dropped it; the
+/// next call is then begin().
 class TableRows {
  public:
   TableRows(std::string path, const DataConfig& config, const std::vector<Column>& columns,
             DataReport& report, bool probabilities);
-  /// The place of column k in the file, from 1, for messages.
+  /// Tells the place of column k in the file, from 1, for messages.
   void set_place(size_t k, int64_t place) { cells_[k].place = place; }
   const Column& column(size_t k) const { return columns_[k]; }
 
   void begin(int64_t line) { line_ = line; }
-  /// An empty or blank value is a missing one.
+  /// Takes the value of column k; an empty or blank one is missing.
   bool text(size_t k, std::string_view value);
   bool missing(size_t k, const std::string& hint = "");
-  /// The value of column k is bad: `what` says how.
+  /// Reports that the value of column k is bad; `what` says how.
   bool bad_value(size_t k, const std::string& what);
-  /// The record is no record; `place` is "line:character".
+  /// Reports a line that is no record; `place` is "line:character".
   void malformed(const std::string& place, const std::string& what);
   void end();
 
@@ -40,7 +41,7 @@ class TableRows {
  private:
   struct Cell {
     int64_t place = 0;
-    size_t slot = 0;  ///< in the row of its kind
+    size_t slot = 0;  ///< place among the columns of its kind
     std::unordered_map<std::string_view, int32_t> by_name;
   };
   std::string where(size_t k) const;

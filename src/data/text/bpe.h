@@ -1,4 +1,4 @@
-// What a byte-level BPE tokenizer consists of, and how one is learned.
+// What a byte-level BPE tokenizer consists of, and how one is learned from a text.
 #pragma once
 
 #include <array>
@@ -9,21 +9,22 @@
 
 namespace tutti {
 
+/// A vocabulary with its merges.
 struct Bpe {
   struct Merge {
     int32_t left, right, result;
   };
-  /// A token that is found in the text as it stands, before words are cut.
+  /// A token that is found in the text as it is written, before words are cut.
   struct Added {
     int32_t id;
     bool special;
   };
   std::vector<std::string> tokens;  ///< bytes, by id
-  std::vector<Merge> merges;        ///< the first is applied first; a pair stands there once
+  std::vector<Merge> merges;        ///< the first is applied first; every pair occurs once
   std::vector<Added> added;
 };
 
-/// The characters that stand for the bytes in vocabulary files (GPT-2's): itself where it is
+/// The characters that stand for the bytes in vocabulary files (GPT-2's): a byte itself if it is
 /// visible, else U+0100 and on.
 std::array<char32_t, 256> byte_characters();
 
@@ -31,8 +32,8 @@ std::array<char32_t, 256> byte_characters();
 std::array<uint8_t, 256> byte_order();
 
 /// Learns merges until there are `vocab` tokens or no pairs. Merges and ids are those of the
-/// tokenizers package's BpeTrainer with the byte-level alphabet. Throws Error when vocab is below
-/// 256. Every merge goes once over the words that have its pair.
+/// tokenizers package's BpeTrainer with the byte-level alphabet. Throws Error if vocab is below
+/// 256. A merge looks only at the words that have its pair.
 Bpe train_bpe(std::string_view text, int64_t vocab);
 
 }  // namespace tutti

@@ -1,3 +1,5 @@
+// Encodes words by applying, again and again, the merge with the lowest rank to its leftmost pair.
+// Nearly all words of a text are short and have been met before, so a word is first looked up.
 #include "data/text/bpe_encode.h"
 
 #include <algorithm>
@@ -25,6 +27,9 @@ BpeEncoder::BpeEncoder(const Bpe& bpe) {
   }
   TUTTI_CHECK(std::find(bytes_.begin(), bytes_.end(), -1) == bytes_.end(),
               "a vocabulary without all bytes");
+
+  // A merge's rank is its place in the list: lower ranks were learned earlier and are
+  // applied first.
   for (size_t rank = 0; rank < bpe.merges.size(); ++rank) {
     const Bpe::Merge& merge = bpe.merges[rank];
     merges_[pair_of(merge.left, merge.right)] = {static_cast<uint32_t>(rank), merge.result};
@@ -36,8 +41,8 @@ inline BpeEncoder::Found BpeEncoder::find(int32_t left, int32_t right) const {
   return found != nullptr ? *found : Found{};
 }
 
-/// Tokens and the merges of each with its right neighbour in arrays that close up: as fast as
-/// anything for few tokens.
+/// For short words. Keeps the tokens, and the merge of each with its right neighbour, in arrays
+/// that close up; for few tokens nothing is faster.
 int BpeEncoder::merge_short(std::string_view word, int32_t* tokens) const {
   std::array<Found, kShort> merge;
   int count = 0;
@@ -49,6 +54,9 @@ int BpeEncoder::merge_short(std::string_view word, int32_t* tokens) const {
       if (merge[i].rank < merge[best].rank) best = i;
     }
     if (merge[best].rank == kNever) break;
+
+    // The pair becomes one token, and what is on its right moves up. Only the pairs with the new
+    // token have other merges than before.
     tokens[best] = merge[best].result;
     std::copy(tokens + best + 2, tokens + count, tokens + best + 1);
     std::copy(merge.begin() + best + 2, merge.begin() + count, merge.begin() + best + 1);
@@ -59,8 +67,8 @@ int BpeEncoder::merge_short(std::string_view word, int32_t* tokens) const {
   return count;
 }
 
-/// A heap of (rank, place) over a linked list of tokens. An entry is old when the pair at its place
-/// has another rank.
+/// For long words. Keeps a heap of (rank, place) over a linked list of tokens. An entry is out of
+/// date if the pair at its place has another rank.
 void BpeEncoder::merge_long(std::string_view word, std::vector<int32_t>& tokens) const {
   if (word.size() > std::numeric_limits<int32_t>::max()) {
     throw Error(
@@ -73,7 +81,7 @@ void BpeEncoder::merge_long(std::string_view word, std::vector<int32_t>& tokens)
   std::vector<Link> links(word.size());
   for (int32_t i = 0; i < size; ++i)
     links[i] = {bytes_[static_cast<uint8_t>(word[i])], i - 1, i + 1};
-  using Entry = uint64_t;  // rank, then place: the lowest rank first, of equal ones the leftmost
+  using Entry = uint64_t;  // rank, then place: the lowest rank first, then the leftmost
   std::vector<Entry> entries;
   const auto entry_at = [&](int32_t at) {
     const int32_t next = links[at].next;
@@ -87,6 +95,8 @@ void BpeEncoder::merge_long(std::string_view word, std::vector<int32_t>& tokens)
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue(std::greater<>(),
                                                                        std::move(entries));
   while (!queue.empty()) {
+    // Entries are not removed when their pair changes, so each is compared with the list first. The
+    // right token leaves the list and is marked by -1.
     const Entry top = queue.top();
     queue.pop();
     const auto at = static_cast<int32_t>(top & 0xffffffffu);
@@ -105,6 +115,7 @@ void BpeEncoder::merge_long(std::string_view word, std::vector<int32_t>& tokens)
   for (int32_t i = 0; i < size; i = links[i].next) tokens.push_back(links[i].token);
 }
 
+// Appends a word's tokens from the cache, or merges them and remembers the result.
 template <typename Table>
 inline void BpeEncoder::append(std::string_view word, size_t readable, Table& table,
                                std::vector<int32_t>& tokens) const {
@@ -122,6 +133,7 @@ inline void BpeEncoder::append(std::string_view word, size_t readable, Table& ta
 
 void BpeEncoder::encode(std::string_view text, WordCache& cache,
                         std::vector<int32_t>& tokens) const {
+  // The cache holds words of two sizes; longer ones are rare, and merged every time.
   static_assert(WordCache::Middle::kLongest <= kShort);
   while (!text.empty()) {
     const std::string_view word = first_word(text);

@@ -1,4 +1,5 @@
-// Words into tokens: merges by rank, and a bounded memory of words that were met before.
+// Turns words into tokens: by merges in the order of their ranks, and by a bounded cache of words
+// that were met before.
 #pragma once
 
 #include <array>
@@ -12,12 +13,13 @@
 
 namespace tutti {
 
-/// Immutable after construction: any number of threads may use one, each with a cache of its own.
+/// Immutable after construction. Any number of threads may use one encoder, each with a cache of
+/// its own.
 class BpeEncoder {
  public:
-  /// `bpe` has a token for every byte.
+  /// `bpe` must have a token for every byte.
   explicit BpeEncoder(const Bpe& bpe);
-  /// Appends the tokens of all words of the text. Time grows as n log n with the longest word.
+  /// Appends the tokens of all words of the text. The time for a word of n bytes grows as n log n.
   void encode(std::string_view text, WordCache& cache, std::vector<int32_t>& tokens) const;
 
  private:
@@ -26,7 +28,7 @@ class BpeEncoder {
     int32_t result = -1;
   };
   static constexpr uint32_t kNever = ~uint32_t{0};
-  /// bytes of a word up to which looking through all pairs beats a heap
+  /// length in bytes up to which looking through all pairs of a word beats a heap
   static constexpr size_t kShort = 48;
 
   Found find(int32_t left, int32_t right) const;

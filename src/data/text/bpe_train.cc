@@ -1,10 +1,11 @@
 // Byte pair encoding over counted words.
-//   1. words of the text, each once, with its count; a word is a row of tokens in one arena
-//   2. counts of all pairs, and for each the words that have it
-//   3. the most frequent pair (ties: the lower ids) becomes a token in those words; the pairs
-//      beside it change
-// Counts in the heap may be old: an entry whose count is no longer the pair's goes back with the
-// right one.
+//   1. The words of the text are taken once each, with a count; a word is a row of tokens in
+//      one arena.
+//   2. All pairs are counted, and for each the words that have it are listed.
+//   3. The most frequent pair (among equals: the lower ids) becomes a token in those words, which
+//      changes the pairs next to it.
+// Counts in the heap may be out of date: an entry whose count is not the pair's any more goes back
+// with the right one.
 #include <algorithm>
 #include <numeric>
 #include <queue>
@@ -20,13 +21,14 @@ namespace tutti {
 namespace {
 
 struct Word {
-  int64_t begin;  ///< in the arena
+  int64_t begin;  ///< place of its first token in the arena
   int64_t length;
   int64_t count;
 };
 
 class BpeTrainer {
  public:
+  /// The vocabulary begins with the 256 bytes.
   explicit BpeTrainer(int64_t vocab) : vocab_(vocab) {
     for (const uint8_t byte : byte_order()) {
       ids_[byte] = static_cast<int32_t>(bpe_.tokens.size());
@@ -41,6 +43,8 @@ class BpeTrainer {
       Candidate top = queue_.top();
       queue_.pop();
       const int64_t count = *counts_.find(top.pair);
+
+      // A pair that occurs nowhere ends the training: all others are as rare.
       if (top.count != count) {
         top.count = count;
         queue_.push(top);
@@ -55,6 +59,7 @@ class BpeTrainer {
   }
 
  private:
+  /// A pair in the heap. The most frequent is on top, among equals the one with the lower ids.
   struct Candidate {
     int64_t count;
     uint64_t pair;
@@ -68,6 +73,7 @@ class BpeTrainer {
     return static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right);
   }
 
+  /// The id of the token with these bytes, which may exist.
   int32_t add_token(const std::string& bytes) {
     auto [at, is_new] = by_bytes_.try_emplace(bytes, static_cast<int32_t>(bpe_.tokens.size()));
     if (is_new) bpe_.tokens.push_back(bytes);
@@ -75,6 +81,8 @@ class BpeTrainer {
   }
 
   void count_words(std::string_view text) {
+    // A hash table of places in `spellings`, with open addressing. The text stays where it is, and
+    // words are views of it.
     std::vector<std::string_view> spellings;
     std::vector<uint32_t> table(1 << 14, 0);  // place in spellings + 1
     std::vector<uint64_t> hashes;
@@ -87,6 +95,7 @@ class BpeTrainer {
              (hashes[table[slot] - 1] != hash || spellings[table[slot] - 1] != spelling)) {
         slot = (slot + 1) & (table.size() - 1);
       }
+
       if (table[slot] != 0) {
         ++words_[table[slot] - 1].count;
         continue;
@@ -95,6 +104,8 @@ class BpeTrainer {
       spellings.push_back(spelling);
       hashes.push_back(hash);
       table[slot] = static_cast<uint32_t>(words_.size());
+
+      // Half full at most; the hashes are kept, so growing reads no word again.
       if (words_.size() * 2 > table.size()) {
         table.assign(table.size() * 2, 0);
         for (size_t i = 0; i < hashes.size(); ++i) {
@@ -104,12 +115,16 @@ class BpeTrainer {
         }
       }
     }
+
+    // Every word starts as one token per byte, all in one arena. Merges only shorten it, in place.
     for (size_t i = 0; i < words_.size(); ++i) {
       words_[i].begin = static_cast<int64_t>(arena_.size());
       for (const char c : spellings[i]) arena_.push_back(ids_[static_cast<uint8_t>(c)]);
     }
   }
 
+  /// Adds to a pair's count, and notes the word if the pair is new in it. A word is noted once,
+  /// since its changes come one after the other.
   void change(uint64_t pair, int64_t by, int32_t word) {
     counts_[pair] += by;
     if (by < 0) return;
@@ -127,6 +142,8 @@ class BpeTrainer {
     queue_fresh();
   }
 
+  /// Puts pairs with new places into the heap. A pair may be there several times, each with words
+  /// of its own.
   void queue_fresh() {
     for (auto& [pair, words] : fresh_) {
       const int64_t count = *counts_.find(pair);
@@ -140,7 +157,7 @@ class BpeTrainer {
   void learn(const Candidate& top) {
     const auto left = static_cast<int32_t>(top.pair >> 32);
     const auto right = static_cast<int32_t>(top.pair & 0xffffffffu);
-    // Two pairs can spell the same token: then it keeps its id and the vocabulary does not grow.
+    // Two pairs can spell the same token. It then keeps its id, and the vocabulary does not grow.
     const int32_t result = add_token(bpe_.tokens[left] + bpe_.tokens[right]);
     bpe_.merges.push_back({left, right, result});
     const std::vector<int32_t> words = std::move(places_[top.places]);
@@ -148,7 +165,8 @@ class BpeTrainer {
     queue_fresh();
   }
 
-  /// Left to right. The count of the pair itself is left as it is: it never occurs again.
+  /// Replaces the pair in a word from left to right. The count of the pair itself is left as it is,
+  /// since it never occurs again.
   void merge_in(int32_t word, int32_t left, int32_t right, int32_t result) {
     Word& row = words_[word];
     int32_t* tokens = arena_.data() + row.begin;
@@ -158,6 +176,9 @@ class BpeTrainer {
         tokens[to] = tokens[from];
         continue;
       }
+
+      // The neighbours of the pair lose a pair with one of its tokens, and gain one with
+      // the result.
       tokens[to] = result;
       if (to > 0) {
         change(pair_of(tokens[to - 1], left), -row.count, word);
@@ -172,7 +193,7 @@ class BpeTrainer {
     row.length = to;
   }
 
-  /// A pair whose token was spelled by another one before can be learned twice; it counts where it
+  /// A pair whose token another pair had spelled before can be learned twice; it counts where it
   /// was learned last.
   void keep_last_of_equal_pairs() {
     FlatMap<char> seen;
@@ -192,7 +213,7 @@ class BpeTrainer {
   std::vector<Word> words_;
   std::vector<int32_t> arena_;
   FlatMap<int64_t> counts_;
-  /// pairs with new places, and the words they are in
+  /// pairs with new places, and the words that these are in
   std::unordered_map<uint64_t, std::vector<int32_t>> fresh_;
   std::vector<std::vector<int32_t>> places_;
   std::priority_queue<Candidate> queue_;
@@ -204,6 +225,7 @@ std::array<char32_t, 256> byte_characters() {
   std::array<char32_t, 256> characters{};
   char32_t next = 256;
   for (unsigned byte = 0; byte < 256; ++byte) {
+    // Visible characters of Latin-1 without the soft hyphen, as in GPT-2's bytes_to_unicode.
     const bool visible =
         (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
     characters[byte] = visible ? byte : next++;

@@ -1,5 +1,5 @@
-// A hash map from 64-bit keys to small values, open addressing in one array: what the merges of a
-// tokenizer are looked up in.
+// A hash map from 64-bit keys to small values: open addressing in one array. The merges of a
+// tokenizer are looked up in it.
 #pragma once
 
 #include <cstddef>
@@ -8,18 +8,19 @@
 
 namespace tutti {
 
-/// The key ~0 is reserved. Pointers and references to values last until the next insertion.
+/// A map without removal. The key ~0 is reserved. Pointers and references to values are valid until
+/// the next insertion.
 template <typename Value>
 class FlatMap {
  public:
-  /// null: there is none.
+  /// The value of a key, or null if there is none.
   const Value* find(uint64_t key) const {
     for (size_t slot = place(key);; slot = (slot + 1) & mask()) {
       if (slots_[slot].key == key) return &slots_[slot].value;
       if (slots_[slot].key == kNone) return nullptr;
     }
   }
-  /// Inserts a value-initialised one where there is none.
+  /// The value of a key. If there is none, a value-initialised one is inserted.
   Value& operator[](uint64_t key) {
     if ((used_ + 1) * 2 > slots_.size()) grow();
     return insert(key);

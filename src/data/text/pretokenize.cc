@@ -1,3 +1,5 @@
+// GPT-2's pattern by hand, without an engine for regular expressions: nearly all text is ASCII,
+// whose characters are classified by one lookup. Other characters go to utf8proc.
 #include "data/text/pretokenize.h"
 
 #include <utf8proc.h>
@@ -12,7 +14,7 @@ namespace {
 
 using Byte = unsigned char;
 
-// wide: look at the whole character
+// kWide: the first byte of a character of several, which must be looked at whole.
 enum class Kind : uint8_t { kOther, kLetter, kDigit, kSpace, kWide };
 
 struct Character {
@@ -35,8 +37,8 @@ constexpr std::array<Kind, 256> kBytes = [] {
   return kinds;
 }();
 
-/// Letters and digits of Unicode 15.1 and 16, which the tokenizers package knows and an older
-/// utf8proc does not.
+/// Letters and digits of Unicode 15.1 and 16 in ascending order, which the tokenizers package knows
+/// and an older utf8proc does not.
 struct Newer {
   int32_t first, last;
   Kind kind;
@@ -59,7 +61,9 @@ constexpr Newer kNewer[] = {
     {0x2ebf0, 0x2ee5d, Kind::kLetter},
 };
 
+/// The kind of a character as the pattern sees it: \p{L}, \p{N}, \s or none of these.
 Kind kind_of(int32_t character) {
+  // \p{L} are the five categories of letters, \p{N} the three of numbers, \s the separators.
   switch (utf8proc_category(character)) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
@@ -76,7 +80,9 @@ Kind kind_of(int32_t character) {
     case UTF8PROC_CATEGORY_ZP:
       return Kind::kSpace;
     case UTF8PROC_CATEGORY_CC:
-      return character == 0x85 ? Kind::kSpace : Kind::kOther;  // the next-line control
+      return character == 0x85 ? Kind::kSpace : Kind::kOther;  // NEL, the next-line control
+
+    // Not assigned, as far as this utf8proc knows.
     case UTF8PROC_CATEGORY_CN: {
       const Newer* newer =
           std::lower_bound(std::begin(kNewer), std::end(kNewer), character,
@@ -88,6 +94,7 @@ Kind kind_of(int32_t character) {
   }
 }
 
+/// The character of several bytes at `at`; a byte that is no UTF-8 stands for itself.
 Character wide_at(const Byte* at, const Byte* end) {
   utf8proc_int32_t character = 0;
   const auto bytes = static_cast<int>(utf8proc_iterate(at, end - at, &character));
@@ -100,7 +107,7 @@ inline Character character_at(const Byte* at, const Byte* end) {
   return kind == Kind::kWide ? wide_at(at, end) : Character{kind, 1};
 }
 
-/// The end of the characters of one kind that begin at `at`.
+/// The end of the run of characters of one kind that goes on at `at`.
 inline const Byte* run_end(const Byte* at, const Byte* end, Kind kind) {
   while (at < end) {
     const Kind here = kBytes[*at];
@@ -117,8 +124,8 @@ inline const Byte* run_end(const Byte* at, const Byte* end, Kind kind) {
   return at;
 }
 
-/// Spaces up to the end of the text, or all but the last one, which then begins the next word or is
-/// one.
+/// The end of a run of spaces: all of them at the end of the text, otherwise all but the last one,
+/// which then begins the next word, or is a word if it is the only one.
 const Byte* spaces_end(const Byte* at, const Byte* end) {
   const Byte* begin = at;
   const Byte* last = at;
@@ -131,7 +138,7 @@ const Byte* spaces_end(const Byte* at, const Byte* end) {
   return end;
 }
 
-/// The length of one of 's 't 'm 'd 're 've 'll at an apostrophe; 0: there is none.
+/// The length of one of 's 't 'm 'd 're 've 'll at an apostrophe; 0 if there is none.
 int contraction(const Byte* at, const Byte* end) {
   if (end - at < 2) return 0;
   const Byte a = at[1];
@@ -141,6 +148,8 @@ int contraction(const Byte* at, const Byte* end) {
   return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
 }
 
+/// The end of the word that begins at `at`: an optional space, then a run of one kind; or a
+/// contraction; or spaces.
 const Byte* word_end(const Byte* at, const Byte* end) {
   const Byte* start = at;
   if (*at == ' ' && at + 1 < end) ++at;

@@ -6,8 +6,9 @@
 
 namespace tutti {
 
-/// The first word of a text that is not empty; the words in turn are the whole text. Any bytes:
-/// each one that is no UTF-8 counts as a character that is neither letter, digit nor space.
+/// The first word of a text that is not empty. Taken one after the other, the words are the whole
+/// text. Any bytes are allowed: each one that is no UTF-8 counts as a character that is neither
+/// letter, digit nor space.
 std::string_view first_word(std::string_view text);
 
 }  // namespace tutti

@@ -1,4 +1,5 @@
-// Text as bytes: a record is a stretch of the file, its targets the same stretch one byte on.
+// Text as bytes: a record is a stretch of the file, and its targets are the same stretch one byte
+// further on.
 #include <algorithm>
 
 #include "base/error.h"
@@ -33,6 +34,8 @@ std::shared_ptr<const Dataset> open_text(std::string bytes, const std::string& p
         fmt::format("{}: {} bytes are too short for one record of model.context + 1 = {} bytes",
                     path, bytes.size(), context + 1));
   }
+
+  // A byte that the model has no embedding for is found here, not in the middle of a run.
   const auto outside = std::find_if(bytes.begin(), bytes.end(),
                                     [vocab](unsigned char byte) { return byte >= vocab; });
   if (outside != bytes.end()) {

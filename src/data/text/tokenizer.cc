@@ -1,3 +1,4 @@
+// The tokenizer around the encoder: finds added tokens, and lends each encoding thread a cache.
 #include "data/text/tokenizer.h"
 
 #include <algorithm>
@@ -13,6 +14,7 @@ namespace tutti {
 
 struct Tokenizer::Impl {
   explicit Impl(Bpe parts) : bpe(std::move(parts)), encoder(bpe) {
+    // Added tokens are looked for at every byte, so they are listed by their first byte.
     for (const Bpe::Added& added : bpe.added) {
       const std::string& token = bpe.tokens[added.id];
       starts[static_cast<uint8_t>(token[0])].push_back(added.id);
@@ -23,8 +25,8 @@ struct Tokenizer::Impl {
     }
   }
 
-  /// The leftmost added token in the text from `from` on, of those at one place the longest; -1:
-  /// none.
+  /// The leftmost added token in the text from `from` on, and of several at one place the longest;
+  /// -1 if there is none. `at` becomes its place, or the end of the text.
   int32_t next_added(std::string_view text, size_t from, size_t& at) const {
     if (!bpe.added.empty()) {
       for (at = from; at < text.size(); ++at) {
@@ -37,6 +39,7 @@ struct Tokenizer::Impl {
     return -1;
   }
 
+  /// A cache for one call of encode; caches are reused and never shared.
   std::unique_ptr<WordCache> borrow() {
     {
       const std::scoped_lock lock(mutex);
@@ -58,7 +61,7 @@ struct Tokenizer::Impl {
   /// added tokens by their first byte, the longest first
   std::array<std::vector<int32_t>, 256> starts;
   std::mutex mutex;
-  /// one for each thread that ever encoded at the same time
+  /// as many as there were threads that encoded at the same time
   std::vector<std::unique_ptr<WordCache>> caches;
 };
 
@@ -81,8 +84,12 @@ int64_t Tokenizer::vocab() const { return static_cast<int64_t>(impl_->bpe.tokens
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
   std::vector<int32_t> tokens;
+
+  // Text has roughly three to four bytes per token.
   tokens.reserve(text.size() / 3 + 8);
   auto cache = impl_->borrow();
+
+  // Added tokens cut the text into pieces, which are encoded one by one.
   for (size_t from = 0; from < text.size();) {
     size_t at = 0;
     const int32_t added = impl_->next_added(text, from, at);

@@ -1,3 +1,5 @@
+// Reads and writes vocabulary files. A file may ask for things that this tokenizer does not do;
+// these are refused one by one, since ignoring them would give other tokens than the package's.
 #include "data/text/tokenizer_file.h"
 
 #include <utf8proc.h>
@@ -16,7 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-/// Reads one vocabulary; every fault names the file.
+/// Reads one vocabulary. Every fault names the file. Calls come in the order read_added,
+/// read_vocab, read_merges (or split_merge), take.
 class Reader {
  public:
   explicit Reader(std::string path) : path_(std::move(path)) {
@@ -37,6 +40,7 @@ class Reader {
     }
   }
 
+  /// Tokens that are not made by merges: <|endoftext|> and the like.
   void read_added(const json& file) {
     const auto list = file.find("added_tokens");
     if (list == file.end() || list->is_null()) return;
@@ -60,6 +64,8 @@ class Reader {
   void read_vocab(const json& vocab) {
     if (!vocab.is_object() || vocab.empty())
       fail("the vocabulary is not an object of tokens and ids");
+
+    // Tokens are collected by id first, because a file may list them in any order.
     std::unordered_map<int64_t, std::string> by_id;
     const auto add = [&](const std::string& text, int64_t id, const std::string& bytes) {
       if (auto [at, is_new] = by_id.try_emplace(id, bytes); !is_new) {
@@ -76,9 +82,13 @@ class Reader {
       }
       add(text, id.get<int64_t>(), added != added_.end() ? text : bytes_of(text));
     }
+
+    // Added tokens may be in the vocabulary, or be listed only among the added ones.
     for (const auto& [text, id] : added_) {
       if (!ids_.contains(text)) add(text, id, text);
     }
+
+    // Ids must be 0, 1, 2, ... without a gap: they are rows of an embedding.
     const auto size = static_cast<int64_t>(by_id.size());
     for (int64_t id = 0; id < size; ++id) {
       const auto token = by_id.find(id);
@@ -91,7 +101,7 @@ class Reader {
     check_bytes();
   }
 
-  /// `where` says which merge it is.
+  /// Adds a merge of two tokens of the vocabulary; `where` says which merge it is.
   void add_merge(const std::string& left, const std::string& right, const std::string& where) {
     const auto id = [&](const std::string& token) {
       const auto at = ids_.find(token);
@@ -119,6 +129,7 @@ class Reader {
     }
   }
 
+  /// A merge as text: two tokens with a space between them.
   void split_merge(const std::string& text, const std::string& where) {
     const size_t space = text.find(' ');
     if (space == std::string::npos || space == 0 || space + 1 == text.size() ||
@@ -128,7 +139,8 @@ class Reader {
     add_merge(text.substr(0, space), text.substr(space + 1), where);
   }
 
-  /// A pair that stands there twice counts where it stands last, as in the package.
+  /// The finished vocabulary. A pair that is listed twice counts where it is listed last, as in
+  /// the package.
   Bpe take() {
     std::unordered_map<uint64_t, size_t> last;
     const auto key = [](const Bpe::Merge& merge) {
@@ -144,6 +156,7 @@ class Reader {
   }
 
  private:
+  /// The bytes for which a token's characters stand.
   std::string bytes_of(const std::string& text) const {
     std::string bytes;
     const auto* at = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
@@ -161,6 +174,7 @@ class Reader {
     return bytes;
   }
 
+  /// Without a token for every byte some text could not be encoded.
   void check_bytes() const {
     std::array<bool, 256> has{};
     for (const std::string& token : bpe_.tokens) {
@@ -179,7 +193,7 @@ class Reader {
   Bpe bpe_;
 };
 
-/// What a part of a tokenizer.json is: its type, or "none".
+/// The type of a part of a tokenizer.json, or "none".
 std::string type_of(const json& file, const char* part) {
   const auto at = file.find(part);
   if (at == file.end() || at->is_null()) return "none";
@@ -188,6 +202,7 @@ std::string type_of(const json& file, const char* part) {
              : "unknown";
 }
 
+/// Refuses every part around the model that would change how text is encoded.
 void check_parts(const Reader& reader, const json& file) {
   for (const char* part : {"truncation", "padding", "normalizer"}) {
     if (file.contains(part) && !file[part].is_null())
@@ -207,6 +222,7 @@ void check_parts(const Reader& reader, const json& file) {
     reader.fail("pre_tokenizer.use_regex is off, which is not supported");
 }
 
+/// Refuses options of the model that would change its merges.
 void check_model(const Reader& reader, const json& model) {
   for (const char* option : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
     if (model.contains(option) && !model[option].is_null() && model[option] != "") {
@@ -225,7 +241,7 @@ Bpe read_json(const std::string& path) {
   if (!file.is_object() || !file.contains("model") || !file["model"].is_object())
     reader.fail("it has no model");
   const json& model = file["model"];
-  // Old files do not name the type: a model with merges is a BPE.
+  // Old files do not name the type; a model with merges is a BPE.
   std::string type = type_of(file, "model");
   if (type == "unknown" && model.contains("merges")) type = "BPE";
   if (type != "BPE") reader.fail("the model is {}, not BPE", type);
@@ -241,6 +257,7 @@ Bpe read_json(const std::string& path) {
   return reader.take();
 }
 
+/// GPT-2's two files: the vocabulary as JSON, the merges as lines of text.
 Bpe read_pair(const std::string& vocab, const std::string& merges) {
   Reader reader(vocab);
   reader.read_vocab(reader.parse());
@@ -258,6 +275,7 @@ Bpe read_pair(const std::string& vocab, const std::string& merges) {
   return reader.take();
 }
 
+/// A token as vocabulary files write it: a character per byte, in UTF-8.
 std::string characters_of(const std::string& bytes) {
   static const auto kCharacters = byte_characters();
   std::string text;
@@ -287,6 +305,8 @@ Bpe read_tokenizer(const std::string& path) {
 }
 
 std::string tokenizer_json(const Bpe& bpe) {
+  // Added tokens are written as their text, all others as characters that stand for bytes. The file
+  // is put together by hand, so that the vocabulary is in the order of its ids, one token per line.
   std::vector<std::string> texts;
   for (const std::string& token : bpe.tokens) texts.push_back(characters_of(token));
   for (const Bpe::Added& added : bpe.added) texts[added.id] = bpe.tokens[added.id];
@@ -303,6 +323,9 @@ std::string tokenizer_json(const Bpe& bpe) {
         comma, added.id, quoted(texts[added.id]), added.special);
     comma = ",";
   }
+
+  // What the package needs to do the same as this tokenizer: cut by GPT-2's pattern, no
+  // other steps.
   out += R"(],
   "normalizer": null,
   "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},

@@ -1,4 +1,4 @@
-// Vocabulary files: tokenizer.json as the tokenizers package has it, and GPT-2's two files.
+// Vocabulary files: tokenizer.json of the tokenizers package, and GPT-2's two files.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace tutti {
 
-/// See Tokenizer::load. What would make the package encode differently from us is a fault, never
-/// ignored.
+/// Reads what Tokenizer::load describes. What would make the package encode differently from us is
+/// a fault and never ignored.
 Bpe read_tokenizer(const std::string& path);
 
 /// The text of a tokenizer.json.

@@ -1,3 +1,4 @@
+// Records of tokens, and the files that keep encoded text.
 #include "data/text/tokens.h"
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 namespace tutti {
 namespace {
 
+// The head of a file of tokens; all numbers are little-endian.
 constexpr std::string_view kMagic = "TUTTITOK";
 constexpr int32_t kVersion = 1;
 struct Header {
@@ -18,6 +20,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == 20);
 
+// Records are consecutive stretches; a target is the token after.
 class Tokens final : public Dataset {
  public:
   Tokens(std::vector<int32_t> tokens, int64_t context)
@@ -34,6 +37,7 @@ class Tokens final : public Dataset {
   int64_t context_;
 };
 
+// Tokens in a file have the narrowest type that the vocabulary allows.
 template <typename Value>
 void append(std::string& bytes, const std::vector<int32_t>& tokens) {
   const size_t begin = bytes.size();
@@ -57,7 +61,7 @@ std::vector<int32_t> values(std::string_view bytes) {
   return tokens;
 }
 
-/// The place of the first token that is none of `vocab`; the end: all are.
+/// The place of the first token that is outside of `vocab`, or the end if none is.
 auto outside(const std::vector<int32_t>& tokens, int64_t vocab) {
   return std::find_if(tokens.begin(), tokens.end(),
                       [vocab](int32_t token) { return token < 0 || token >= vocab; });
@@ -82,6 +86,9 @@ void write_tokens(const std::string& path, const std::vector<int32_t>& tokens, i
 
 std::vector<int32_t> read_tokens(const std::string& path) {
   const std::string file = read_file(path);
+
+  // The file is checked from its beginning on, so that the message names the first thing that
+  // is wrong.
   Header header{};
   if (file.size() < kMagic.size() || !file.starts_with(kMagic)) {
     throw Error(fmt::format("{}: not a file of tokens (tutti tokenize makes one)", path));
@@ -129,6 +136,8 @@ TokenSource open_text_tokens(const std::string& text, const Job& job, const std:
     throw Error(
         fmt::format("data.tokenizer = \"bpe\" needs model.vocab of at least 256, not {}", vocab));
   }
+
+  // A vocabulary that is smaller than the model's is fine: the other ids are never used.
   auto tokenizer = std::make_shared<const Tokenizer>(learned ? Tokenizer::train(text, vocab)
                                                              : Tokenizer::load(job.data.tokenizer));
   if (tokenizer->vocab() > vocab) {

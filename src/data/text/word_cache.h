@@ -1,5 +1,6 @@
-// The tokens of words that were met before. Two tables of fixed size, one cache line or two a word,
-// each word in one of two neighbouring slots: a text of ever new words costs time, never memory.
+// The tokens of words that were met before: two tables of fixed size with one or two cache lines
+// per word, each word in one of two neighbouring slots. A text full of new words costs time, but
+// never memory.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +13,13 @@
 
 namespace tutti {
 
-/// A word of at most 8 * Longs bytes, padded with zeros.
+/// A word of at most 8 * Longs bytes, padded with zeros, which is compared as whole numbers.
 template <int Longs>
 struct WordKey {
   std::array<uint64_t, Longs> bytes;
 
-  /// `readable`: how many bytes lie in memory from the word's first on.
+  /// `readable` says how many bytes may be read from the word's first on. If they are enough, the
+  /// key is one fixed copy and a mask, which is faster than a copy of unknown length.
   WordKey(std::string_view word, size_t readable) {
     if (readable >= sizeof(bytes)) {
       std::memcpy(bytes.data(), word.data(), sizeof(bytes));
@@ -40,6 +42,7 @@ struct WordKey {
   }
 };
 
+/// A table of words of up to 8 * Longs bytes and `Tokens` tokens.
 template <int Longs, int Tokens>
 class WordTable {
  public:
@@ -48,7 +51,7 @@ class WordTable {
   using Key = WordKey<Longs>;
   struct Slot {
     std::array<uint64_t, Longs> key{};
-    uint16_t length = 0;  ///< of the word; 0: the slot is free
+    uint16_t length = 0;  ///< of the word; 0 if the slot is free
     uint16_t count = 0;
     std::array<int32_t, Tokens> tokens{};
   };
@@ -61,7 +64,8 @@ class WordTable {
     const Slot& other = slots_[at ^ 1];
     return is(other, key, length) ? &other : nullptr;
   }
-  /// The word that was in the slot moves to the one beside it, and the one from there is forgotten.
+  /// Puts a word into its slot. The word that was there moves to the neighbouring slot, and the
+  /// word from there is forgotten.
   void insert(const Key& key, size_t length, uint64_t hash, const int32_t* tokens, int count) {
     Slot& slot = slots_[hash & (slots_.size() - 1)];
     if (slot.length != 0) slots_[(hash & (slots_.size() - 1)) ^ 1] = slot;
@@ -78,6 +82,7 @@ class WordTable {
   std::vector<Slot> slots_;
 };
 
+/// The two tables, for short and for middle words. For one thread at a time.
 class WordCache {
  public:
   using Short = WordTable<2, 11>;

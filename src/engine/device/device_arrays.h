@@ -1,5 +1,5 @@
-// Arrays of a device that stay for as long as an engine: what kernels look up, and room for what
-// they write.
+// Arrays of a device that exist as long as an engine: the tables that kernels look up, and room for
+// what they write.
 #pragma once
 
 #include <memory>
@@ -12,11 +12,11 @@ namespace tutti {
 
 class DeviceArrays {
  public:
-  /// `stream` is waited for where values are brought. All must outlive it.
+  /// `stream` is waited for when values are copied. All arguments must outlive it.
   DeviceArrays(Device& device, Stream stream, Accounts& accounts)
       : device_(device), stream_(stream), accounts_(accounts) {}
 
-  /// `count` zeros; null for none.
+  /// `count` zeros; null if there are none.
   template <class T>
   T* take(BufferKind kind, int64_t count) {
     if (count == 0) return nullptr;
@@ -24,6 +24,7 @@ class DeviceArrays {
     arenas_.push_back(std::make_unique<Arena>(kind, bytes, accounts_, &device_));
     return reinterpret_cast<T*>(arenas_.back()->take(bytes).data());
   }
+  /// A copy of the values; it has arrived when this returns.
   template <class T>
   T* copied(const std::vector<T>& values) {
     T* memory = take<T>(BufferKind::kWork, static_cast<int64_t>(values.size()));

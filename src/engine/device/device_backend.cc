@@ -1,6 +1,10 @@
 // Each handler says what an instruction means on a device. Where things are is said by the program,
-// what travels by the plan's transfers, over which group by engine/device/device_groups.h; when a
-// step is issued, captured and waited for by engine/device/device_steps.h.
+// and what travels by the plan's transfers. Over which group it travels is decided by
+// engine/device/device_groups.h; when a step is issued, captured and waited for by
+// engine/device/device_steps.h.
+//
+// Most of this only puts work on streams, and returns before the device has done it. What waits for
+// the device is settle() and finish() of DeviceSteps.
 #include "engine/device/device_backend.h"
 
 #include <exception>
@@ -22,7 +26,7 @@ namespace tutti {
 
 namespace {
 
-/// A program of the rank and what its instructions run with.
+/// A program of the rank, and what its instructions run with.
 struct Side {
   const Which which;
   const Program& program;
@@ -39,7 +43,8 @@ class DeviceBackend final : public Backend {
   RunnerOptions runner_options(Which which) override;
   void start(Compute compute) override;
   std::span<const at::Tensor> data(Which which, const Instruction& i) const override;
-  /// `step` is for torch's generator alone, from which no captured step draws.
+  /// `step` is for torch's generator alone, from which no captured step draws; all other keys are
+  /// read on the device, so that one captured step serves all steps.
   Pass pass_of(uint64_t seed, int64_t step, int lane, int micro) const override {
     return {seed,
             step,
@@ -85,7 +90,7 @@ class DeviceBackend final : public Backend {
   const at::Device on_;
   const Precision precision_;
   const Stream compute_;
-  const std::vector<Stream> streams_;  // by queue
+  const std::vector<Stream> streams_;  // by queue; the first is compute
   DeviceArrays arrays_;
   DeviceCommit commit_;
   const LowCopies low_;
@@ -94,10 +99,10 @@ class DeviceBackend final : public Backend {
   Side train_, forward_;
   DeviceUpdates updates_;
   Compute segments_;
-  std::unique_ptr<DeviceFeed> feed_;  // null: no segment here reads data
+  std::unique_ptr<DeviceFeed> feed_;  // null: no segment on this rank reads data
   int64_t step_ = 0;
-  bool rehearsing_ = false;
-  const std::vector<at::Tensor>* batch_ = nullptr;  // of an evaluation
+  bool rehearsing_ = false;                         // what waits for other stages is left out
+  const std::vector<at::Tensor>* batch_ = nullptr;  // that an evaluation runs on
 };
 
 DeviceBackend::DeviceBackend(const EngineParts& parts, const Station& station,
@@ -122,7 +127,7 @@ DeviceBackend::DeviceBackend(const EngineParts& parts, const Station& station,
   device_.make_current(compute_);
 }
 
-// An exception may have left work on the streams that waits for peers: giving memory back would
+// An exception may have left work on the streams that waits for peers. Giving memory back would
 // wait with it, and the rank would never say what happened.
 DeviceBackend::~DeviceBackend() {
   if (std::uncaught_exceptions() > 0) steps_.let_go();
@@ -151,6 +156,7 @@ RunnerOptions DeviceBackend::runner_options(Which which) {
 }
 
 Side DeviceBackend::make_side(Which which) {
+  // The same parts for both programs; only memory and plan differ.
   const auto memory = [&memory = p_.memory, which](int b) { return memory.of(which, b); };
   const Program& program = p_.program(which);
   return {which, program, DeviceTravel(p_, which, {station_, rank_, groups_, low_}, arrays_),
@@ -158,19 +164,27 @@ Side DeviceBackend::make_side(Which which) {
 }
 
 void DeviceBackend::start(Compute compute) {
+  // Connections first: the first use of a group must not be in a step.
   segments_ = std::move(compute);
   greet();
+
+  // Evaluation has no handlers for what ends a step: its program must not
+  // contain such instructions.
   StreamHandlers on = handlers(train_);
   add_step_handlers(on);
   train_.executor =
       std::make_unique<StreamExecutor>(train_.program, std::move(on), device_, streams_);
   forward_.executor =
       std::make_unique<StreamExecutor>(forward_.program, handlers(forward_), device_, streams_);
+
+  // The Loads of the program, in their order, are what the feed brings for each step.
   std::vector<MicroBatch> sequence;
   for (const Instruction& i : train_.program.queues[0].instructions)
     if (i.op == Op::kLoad) sequence.push_back({i.lane, i.micro});
   if (!sequence.empty())
     feed_ = std::make_unique<DeviceFeed>(p_.model, sequence, p_.loader, device_, on_, p_.accounts);
+
+  // Everything that Updates keep up to date from step to step has to be right before the first one.
   low_.write_all(compute_);
   // Copies of shared parameters are refreshed after every Update; the first ones are made here.
   for (const Instruction* refresh : train_.travel.refreshes())
@@ -186,9 +200,9 @@ void DeviceBackend::greet() {
   steps_.settle("greeting", 0);
 }
 
-/// A step without the messages between stages, of which nothing is written. The first use of a
-/// kernel may wait for the whole device: in a first step that would be for messages that peers send
-/// only after this rank's next ones.
+/// Runs a step without the messages between stages, of which nothing is written. The first use of a
+/// kernel may wait for the whole device: in a first step that would be a wait for messages that
+/// peers send only after this rank's next ones.
 void DeviceBackend::rehearse() {
   rehearsing_ = true;
   StepRequest request;
@@ -200,18 +214,21 @@ void DeviceBackend::rehearse() {
   rehearsing_ = false;
 }
 
-/// Of both programs.
+/// The handlers of instructions that both programs may have.
 StreamHandlers DeviceBackend::handlers(Side& side) {
   StreamHandlers on;
   auto set = [&on](Op op, StreamHandler handler) { on[static_cast<int>(op)] = std::move(handler); };
   set(Op::kLoad, [this, &side](const Instruction& i, Stream stream) {
-    if (side.which == Which::kSteps) return;  // the feed put all of the step's in their place
+    // The feed has put all micro-batches of the step in their places.
+    if (side.which == Which::kSteps) return;
     const auto& tensors = side.data.filled_by(i);
     for (size_t d = 0; d < tensors.size(); ++d) {
       const at::Tensor& from = (*batch_)[d];
       device_.copy(stream, tensors[d].data_ptr(), from.const_data_ptr(), from.nbytes());
     }
   });
+
+  // Segments are the engine's part, and what travels is a side's.
   for (Op op : {Op::kForward, Op::kBackward})
     set(op, [this, &side](const Instruction& i, Stream stream) {
       segments_(side.which, i, {0, stream});
@@ -224,7 +241,7 @@ StreamHandlers DeviceBackend::handlers(Side& side) {
   return on;
 }
 
-/// Whether it waits for ranks of other stages.
+/// Whether the instruction waits for ranks of other stages.
 bool DeviceBackend::waits_far(const Instruction& i, Stream stream) const {
   if (i.op == Op::kSend || i.op == Op::kRecv) return true;
   for (size_t q = 0; q < streams_.size(); ++q)
@@ -240,18 +257,21 @@ void DeviceBackend::add_step_handlers(StreamHandlers& on) {
   set(Op::kVote,
       [this](const Instruction&, Stream stream) { commit_.decide(stream, groups_.world()); });
   set(Op::kUpdate, [this](const Instruction& i, Stream stream) {
-    if (updates_.is_first(i)) steps_.await_copies(stream);  // not written before it has left
+    // The values may still be leaving for a checkpoint: they are not written before they have left.
+    if (updates_.is_first(i)) steps_.await_copies(stream);
     updates_.put_update(i, stream);
   });
 }
 
-/// A segment that reads no data gets none.
+/// A segment that reads no data gets none. Those of a step read where the feed puts its
+/// micro-batches, which is always the same place.
 std::span<const at::Tensor> DeviceBackend::data(Which which, const Instruction& i) const {
   const auto slot = (which == Which::kSteps ? train_ : forward_).data.read_by(i);
   return which == Which::kSteps && !slot.empty() ? feed_->tensors(i.lane, i.micro) : slot;
 }
 
 void DeviceBackend::fold(const Instruction& i, Stream stream) {
+  // In the order of the plan: on one stream, so the additions run one after the other.
   for (const Add& add : i.adds) {
     const Range range = p_.program().buffers[add.into].range;
     state_.add_into(stream, p_.memory.floats(add.into), p_.memory.floats(add.from),
@@ -262,17 +282,24 @@ void DeviceBackend::fold(const Instruction& i, Stream stream) {
 StepVerdict DeviceBackend::run(const StepRequest& request) {
   step_ = request.step;
   commit_.begin(request);
+
+  // All of this is put on streams: the inputs, the step, the copy of its outcome, and after that
+  // the next step's input. Only finish() waits for the device.
   if (feed_) feed_->use(step_, compute_);
   steps_.launch(*train_.executor, [this](Stream first) { commit_.clear(first); });
   commit_.end();
+
+  // What is put on the stream after the mark is not waited for.
   steps_.mark();
   if (feed_ && p_.job.layout.prefetch) feed_->place(step_ + 1, compute_);
   steps_.finish(*train_.executor, static_cast<uint64_t>(step_));
   return commit_.verdict(request);
 }
 
-/// The step's micro-batches are still where it read them.
+/// The feed still has the micro-batches of the step. Where layout.prefetch is on, those of the next
+/// step have taken their place, so they are put there again.
 void DeviceBackend::repeat(const StepRequest& request, Loader&) {
+  if (feed_) feed_->place(step_, compute_);
   commit_.begin(request);
   commit_.clear(compute_);
   train_.executor->issue(compute_, false);
@@ -292,9 +319,9 @@ std::unique_ptr<Backend> make_device_backend(const EngineParts& parts, const Sta
   return std::make_unique<DeviceBackend>(parts, station, device);
 }
 
-// A captured step's branches are put on queues that the device chooses. Ranks of one data axis meet
-// in one order; where compute itself waits for others, it could stand behind a meeting that they
-// reach later.
+// The branches of a captured step are put on queues that the device chooses. Ranks of one data axis
+// meet in one order, which is safe. Where compute itself waits for other ranks, it could be queued
+// after a meeting that they reach later.
 std::vector<std::string> capture_faults(const Model& model, const LayoutConfig& layout) {
   std::vector<std::string> faults = capture_faults(model);
   if (layout.pipeline > 1)

@@ -1,5 +1,5 @@
-// The engine's backend on a device: queues are streams, what travels goes by device groups, and a
-// steady step is captured once and launched again (engine/device/device_steps.h).
+// The engine's backend on a device: queues are streams, what travels between ranks goes by device
+// groups, and a steady step is captured once and launched again (engine/device/device_steps.h).
 #pragma once
 
 #include <memory>
@@ -11,11 +11,11 @@
 
 namespace tutti {
 
-/// Collective: joins the groups. Units and memory of the parts are on the device.
+/// Collective, since it joins the groups. Units and memory of the parts are on the device.
 std::unique_ptr<Backend> make_device_backend(const EngineParts& parts, const Station& station,
                                              const RankDevice& device);
 
-/// Why steps of the model on this layout cannot be captured; empty: they can.
+/// Why steps of the model on this layout cannot be captured; empty if they can.
 std::vector<std::string> capture_faults(const Model& model, const LayoutConfig& layout);
 
 }  // namespace tutti

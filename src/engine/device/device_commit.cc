@@ -1,3 +1,6 @@
+// Votes instead of an exact sum: every chunk and every micro-batch has a double of its own, filled
+// in by one rank and zero on all others. A sum over ranks is then exact in any order, and one
+// kernel adds the places in theirs. Everything stays at one address, so a captured step finds it.
 #include "engine/device/device_commit.h"
 
 #include <cmath>
@@ -16,6 +19,7 @@ DeviceCommit::DeviceCommit(const EngineParts& parts, const RankDevice& rank)
       batch_(batch_of(parts.job.train)),
       tables_(state_tables(parts.shape, parts.updater)),
       arrays_(device_, rank.compute, parts.accounts) {
+  // Inputs and rules are one piece of memory, so that one copy brings both.
   const int units = static_cast<int>(p_.shape.blocks.size());
   rule_count_ = p_.updater.rule_count();
   const size_t input_bytes = sizeof(StepInputs) + rule_count_ * sizeof(RuleScalars);
@@ -23,11 +27,15 @@ DeviceCommit::DeviceCommit(const EngineParts& parts, const RankDevice& rank)
       arrays_.take<std::byte>(BufferKind::kWork, static_cast<int64_t>(input_bytes)));
   outcome_ = reinterpret_cast<StepOutcome*>(
       arrays_.take<std::byte>(BufferKind::kWork, outcome_bytes(units)));
+
+  // Where each vote is: all ranks have the same layout, whatever they hold.
   layout_.units = units;
   layout_.micro_batches = batch_.lanes * batch_.micro_batches;
   layout_.chunks = tables_.places();
   layout_.unit_chunks = arrays_.copied(tables_.unit_chunks);
   votes_ = arrays_.take<double>(BufferKind::kWork, layout_.size());
+
+  // The host's ends of the two copies per step.
   pinned_inputs_ = device_.take_pinned(input_bytes);
   pinned_outcome_ = device_.take_pinned(static_cast<size_t>(outcome_bytes(units)));
 }
@@ -46,8 +54,12 @@ UpdateArguments DeviceCommit::update_of(int unit, Range held) {
   std::vector<StateChunk> chunks;
   for (const StateChunk& chunk : table.chunks)
     if (held.contains(chunk.at)) chunks.push_back(chunk);
+
+  // A rank that holds nothing of the unit has nothing to update.
   UpdateArguments update;
   if (chunks.empty()) return update;
+
+  // The same for every step: what changes is read through `rules` and `outcome`.
   update.kind = p_.updater.kind();
   update.nesterov = p_.job.train.nesterov;
   update.unit = unit;
@@ -57,6 +69,8 @@ UpdateArguments DeviceCommit::update_of(int unit, Range held) {
   update.parameter_count = static_cast<int32_t>(table.parameter_chunks.size()) - 1;
   update.rules = reinterpret_cast<const RuleScalars*>(inputs_ + 1);
   update.outcome = outcome_;
+
+  // LAMB compares norms over whole parameters: first of their chunks, then of the parameters.
   if (update.kind != UpdateKind::kLamb) return update;
   TUTTI_CHECK(chunks.size() == table.chunks.size(), "LAMB on a slice of unit {}", unit);
   update.chunk_norms = arrays_.take<double>(BufferKind::kWork, 2 * update.chunk_count);
@@ -66,6 +80,7 @@ UpdateArguments DeviceCommit::update_of(int unit, Range held) {
 }
 
 void DeviceCommit::begin(const StepRequest& request) {
+  // What the host decides before a step.
   const TrainConfig& train = p_.job.train;
   StepInputs inputs;
   inputs.keys = {static_cast<uint64_t>(request.step), first_sample(batch_, request.step, 0, 0)};
@@ -76,12 +91,16 @@ void DeviceCommit::begin(const StepRequest& request) {
                    : train.clip_by == "unit" ? ClipBy::kUnit
                                              : ClipBy::kNone;
   inputs.stop = p_.context.control.stop.load() != 0 ? 1 : 0;
+
+  // The rules of all parameters for this step. A clip by value is part of them.
   StepScalars scalars;
   scalars.step = request.updates;
   scalars.lr = request.lr;
   if (train.clip_by == "value") scalars.clip_value = train.clip;
   const auto rules = p_.updater.rules(scalars, int64_t{batch_.lanes} * batch_.micro_batches);
   TUTTI_CHECK(rules.size() == rule_count_, "{} rules of {}", rules.size(), rule_count_);
+
+  // The host may write here: the copy of the step before has run, since that step was waited for.
   std::memcpy(pinned_inputs_.data(), &inputs, sizeof inputs);
   std::memcpy(pinned_inputs_.data() + sizeof inputs, rules.data(),
               rules.size() * sizeof(RuleScalars));
@@ -93,6 +112,8 @@ void DeviceCommit::clear(Stream stream) {
 }
 
 void DeviceCommit::spoil(Stream stream) {
+  // A NaN in any vote makes the outcome not finite, and updates then write nothing. The memory is
+  // the host's own, hence the wait.
   const std::vector<double> votes(static_cast<size_t>(layout_.size()),
                                   std::numeric_limits<double>::quiet_NaN());
   device_.copy(stream, votes_, votes.data(), votes.size() * sizeof(double));
@@ -100,6 +121,7 @@ void DeviceCommit::spoil(Stream stream) {
 }
 
 void DeviceCommit::count_loss(Stream stream, int lane, int micro, const double* loss) {
+  // The place of a micro-batch does not depend on the rank that ran it.
   const int64_t number = int64_t{lane} * batch_.micro_batches + micro;
   device_.copy(stream, votes_ + layout_.losses() + number, loss, sizeof(double));
   device_.copy(stream, votes_ + layout_.counts() + number, loss + 1, sizeof(double));
@@ -111,6 +133,7 @@ void DeviceCommit::count_squares(Stream stream, const float* values, const Chunk
 }
 
 void DeviceCommit::decide(Stream stream, DeviceGroup* group) {
+  // The request to stop is part of the vote, so that all ranks stop after the same step.
   device_.copy(stream, votes_ + layout_.stop(), &inputs_->stop, sizeof(double));
   if (group != nullptr) group->sum(stream, votes_, layout_.size());
   rank_.library->state.commit(stream, votes_, layout_, inputs_, outcome_);
@@ -123,6 +146,8 @@ void DeviceCommit::end() {
 StepVerdict DeviceCommit::verdict(const StepRequest& request) const {
   StepOutcome outcome;
   std::memcpy(&outcome, pinned_outcome_.data(), sizeof outcome);
+
+  // The gradient was summed with the loss scale in it, and before it was divided.
   const double divisor = outcome.targets > 0 ? outcome.targets : 1;
   StepVerdict verdict;
   verdict.loss = outcome.loss / divisor;

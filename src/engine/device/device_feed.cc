@@ -1,3 +1,7 @@
+// Why two stages and a place: a captured step reads at fixed addresses, so input must be copied
+// there between two steps, from device memory, which is fast. While step s reads the place, the
+// input of step s + 1 arrives in a stage; its pinned memory and its stage are those of step s - 1,
+// which has ended.
 #include "engine/device/device_feed.h"
 
 #include <ATen/ops/from_blob.h>
@@ -40,11 +44,15 @@ DeviceFeed::DeviceFeed(const Model& model, const std::vector<MicroBatch>& sequen
     stage.pinned = device.take_pinned(bytes_ * count_);
     stage.arrived = device.make_event(false);
   }
+
+  // Tensors of a micro-batch are next to each other, each on a 256-byte border.
   size_t at = 0;
   for (const Border& border : model.data) {
     offsets_.push_back(at);
     at += rounded(border_bytes(border));
   }
+
+  // What segments read are views of the place, made once.
   for (size_t k = 0; k < count_; ++k) {
     index_[{sequence_[k].lane, sequence_[k].micro}] = k;
     tensors_.emplace_back();
@@ -57,7 +65,7 @@ DeviceFeed::DeviceFeed(const Model& model, const std::vector<MicroBatch>& sequen
   }
 }
 
-// Where steps read, and two stages.
+// The place where steps read, and two stages.
 int64_t DeviceFeed::device_bytes(const Model& model, int64_t micro_batches) {
   return 3 * static_cast<int64_t>(micro_batch_bytes(model)) * micro_batches;
 }
@@ -73,6 +81,9 @@ const std::vector<at::Tensor>& DeviceFeed::tensors(int lane, int micro) const {
 void DeviceFeed::stage(int64_t step) {
   Stage& stage = stages_[step % 2];
   if (stage.step == step) return;
+
+  // An exception must not come out here: the step before may still be running, and this one may
+  // never be asked for.
   stage.step = step;
   stage.failure = nullptr;
   try {
@@ -95,6 +106,9 @@ void DeviceFeed::place(int64_t step, Stream stream) {
   stage(step);
   const Stage& stage = stages_[step % 2];
   if (placed_ == step || stage.failure) return;
+
+  // On the stream of the steps, so it comes after all that still reads the place. It waits on the
+  // device for the stage to arrive.
   device_.wait(stream, stage.arrived);
   device_.copy(stream, place_.data(), stage.memory.data(), place_.size());
   placed_ = step;

@@ -1,6 +1,6 @@
-// How micro-batches reach a device: the loader's tensors are copied into pinned memory, from there
-// beside the compute into one of two stages of device memory, and at the start of their step into
-// the place where the step reads them, which is always the same.
+// How micro-batches reach a device. The loader's tensors are copied into pinned memory, and from
+// there, alongside the compute, into one of two stages of device memory; at the start of their step
+// they are copied to the place where the step reads them, which is always the same.
 #pragma once
 
 #include <exception>
@@ -17,27 +17,27 @@ namespace tutti {
 
 class DeviceFeed {
  public:
-  /// `sequence`: a step's micro-batches as the loader hands them out; `place` is the device for
-  /// ATen. All others must outlive it.
+  /// `sequence`: the micro-batches of a step in the order in which the loader hands them out;
+  /// `place`: the device, as ATen names it. All other arguments must outlive it.
   DeviceFeed(const Model& model, const std::vector<MicroBatch>& sequence, Loader& loader,
              Device& device, at::Device place, Accounts& accounts);
   ~DeviceFeed();
-  /// What one takes of the device.
+  /// Bytes of device memory that a feed takes.
   static int64_t device_bytes(const Model& model, int64_t micro_batches);
   DeviceFeed(const DeviceFeed&) = delete;
   DeviceFeed& operator=(const DeviceFeed&) = delete;
 
-  /// Begins to bring the step's micro-batches to the device, unless that was begun before. What the
-  /// loader throws is kept for use().
+  /// Begins to bring the micro-batches of the step to the device, unless that has begun before.
+  /// What the loader throws is kept for use().
   void stage(int64_t step);
-  /// Stages them and puts them, behind what is on the stream, into the place where the step reads
-  /// them, unless that was done before.
+  /// Stages them, and puts a copy on the stream that brings them to the place where the step reads
+  /// them, after what is on the stream; unless that was done before.
   void place(int64_t step, Stream stream);
-  /// The same for a step that comes next on the stream.
+  /// The same for the step that comes next on the stream. Throws what the loader threw for it.
   void use(int64_t step, Stream stream);
-  /// Where they are.
+  /// Where a step reads the tensors of a micro-batch.
   const std::vector<at::Tensor>& tensors(int lane, int micro) const;
-  /// Loader::digest of what was used.
+  /// The Loader::digest of what was used.
   uint64_t digest() const { return digest_; }
 
  private:
@@ -46,20 +46,20 @@ class DeviceFeed {
     std::span<std::byte> pinned, memory;
     StreamEvent arrived;
     std::exception_ptr failure;
-    uint64_t digest = 0;  // of the loader behind it
+    uint64_t digest = 0;  // of the loader, after this step
   };
 
   const Model& model_;
   const std::vector<MicroBatch> sequence_;
-  std::map<std::pair<int, int>, size_t> index_;  // of (lane, micro) in it
+  std::map<std::pair<int, int>, size_t> index_;  // (lane, micro): its number in the sequence
   Loader& loader_;
   Device& device_;
-  std::vector<size_t> offsets_;  // of each tensor of a micro-batch
+  std::vector<size_t> offsets_;  // where each tensor of a micro-batch begins
   size_t bytes_ = 0;             // of a micro-batch
-  size_t count_ = 0;             // micro-batches of a step
+  size_t count_ = 0;             // of micro-batches in a step
   Arena arena_;
   std::span<std::byte> place_;
-  int64_t placed_ = -1;  // the step whose micro-batches are there
+  int64_t placed_ = -1;  // the step whose micro-batches are in place_
   Stage stages_[2];
   Stream stream_;
   std::vector<std::vector<at::Tensor>> tensors_;

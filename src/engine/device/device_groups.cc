@@ -1,3 +1,7 @@
+// NCCL makes a communicator of an id that one member has drawn. So every rank draws the ids of the
+// groups that it is the first member of, all of them are exchanged by the rendezvous, and every
+// rank finds the ids of its groups by counting: the order of a rank's ids is
+//   world, shared (rank 0 alone), columns (tensor coordinate 0 alone), links that it sends on
 #include "engine/device/device_groups.h"
 
 #include <algorithm>
@@ -13,8 +17,8 @@ namespace tutti {
 
 namespace {
 
-// Kernels of several groups wait beside each other and beside the compute: together they leave it
-// most of a device.
+// Thread blocks that the kernels of one group may take. Kernels of several groups wait next to each
+// other and next to the compute, and together they leave most of a device to it.
 constexpr int kLinkBlocks = 4, kMeetingBlocks = 16;
 
 bool has_shared_queue(const Plan& plan) {
@@ -24,7 +28,7 @@ bool has_shared_queue(const Plan& plan) {
   return false;
 }
 
-/// Ids as text: each behind its length.
+/// The ids as text: each of them after its length.
 std::string packed(const std::vector<std::string>& ids) {
   std::string text;
   for (const std::string& id : ids) {
@@ -71,13 +75,14 @@ DeviceGroups::DeviceGroups(const EngineParts& parts, const RankDevice& device) {
   const int rank = parts.context.rank, size = parts.context.size;
   if (size == 1) return;
   const Coordinates at = plan.mesh.at(rank);
+
   GroupOptions options;
   options.host = host_of(rank, size, static_cast<int>(parts.job.layout.hosts));
   for (int r = 0; r < size; ++r)
     options.shares |= ranks_on_device(parts.job, r, library.count()) > 1;
 
-  // The first member of a group makes its id: rank 0 the world's, tensor coordinate 0 its columns',
-  // a sender its links'.
+  // The first member of a group draws its id: rank 0 that of the world, tensor coordinate 0 that of
+  // its columns, and a sender those of its links.
   const std::vector<Link> links = links_of(plan, parts.plan_of(Which::kEvaluation));
   std::vector<std::string> made;
   const auto make = [&] { made.push_back(library.group_id(options.shares)); };
@@ -87,11 +92,15 @@ DeviceGroups::DeviceGroups(const EngineParts& parts, const RankDevice& device) {
   if (plan.mesh.tensor > 1 && at.tensor == 0) make();
   for (const Link& link : links)
     if (link.from == rank) make();
+
+  // Everybody learns all ids.
   const Deadline deadline = parts.context.clock.after(timeout_of(parts.job));
   std::vector<std::vector<std::string>> ids;
   for (const Card& card : parts.context.rendezvous.exchange({.bytes = packed(made)}, deadline))
     ids.push_back(unpacked(card.bytes));
 
+  // Joining is collective in each group. All ranks go through their groups in the same order, so no
+  // two wait for each other in different ones.
   const auto join = [&](int member, int members, const std::string& id, int blocks) {
     options.rank = member, options.size = members, options.id = id, options.blocks = blocks;
     return library.join(*device.device, options, parts.context.clock, deadline,
@@ -104,6 +113,9 @@ DeviceGroups::DeviceGroups(const EngineParts& parts, const RankDevice& device) {
     columns_ =
         join(at.tensor, plan.mesh.tensor, ids[first].at(first == 0 ? of_all : 0), kMeetingBlocks);
   }
+
+  // All links are walked, also those of other ranks, since a sender's ids are counted in the order
+  // of its links. They begin after the ids that it drew before.
   std::map<int, size_t> next;  // by sender: its next link's id
   for (const Link& link : links) {
     const auto [it, fresh] = next.try_emplace(link.from, 0);
@@ -140,6 +152,7 @@ void DeviceGroups::greet(Stream stream, std::byte* scratch) const {
   for (DeviceGroup* group : all()) {
     std::vector<DeviceSend> sends;
     std::vector<DeviceReceive> receives;
+    // In a link only the sender sends, as in a step.
     const bool link = group != world_.get() && group != shared_.get() && group != columns_.get();
     for (int peer = 0; peer < group->size(); ++peer) {
       if (peer == group->rank()) continue;
@@ -148,11 +161,14 @@ void DeviceGroups::greet(Stream stream, std::byte* scratch) const {
         receives.push_back({peer, scratch + (group->size() + peer) * 256, 1});
     }
     group->exchange(stream, sends, receives);
+
+    // A sum opens connections of its own.
     if (group == world_.get()) group->sum(stream, reinterpret_cast<double*>(scratch), 1);
   }
 }
 
 DeviceGroups::Count DeviceGroups::count(const Plan& plan, const Plan& forward, int rank) {
+  // The same as the constructor joins, for a forecast of memory.
   Count groups;
   if (plan.ranks == 1) return groups;
   groups.meetings = (has_shared_queue(plan) ? 2 : 1) + (plan.mesh.tensor > 1 ? 1 : 0);

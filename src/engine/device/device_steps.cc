@@ -1,3 +1,5 @@
+// A step is waited for by polling one event, since a wait of the device's own has no deadline and
+// sees no cancel: a peer that is lost would be waited for without end.
 #include "engine/device/device_steps.h"
 
 #include <fmt/format.h>
@@ -12,13 +14,13 @@ namespace tutti {
 
 namespace {
 
-constexpr int kWarmSteps = 2;
-constexpr int64_t kTraceEvery = 128;
-// Steps that take long make the others wait longer: a step is given up after the time-out and so
-// many of the longest.
+constexpr int kWarmSteps = 2;         // steps that are issued singly before one is captured
+constexpr int64_t kTraceEvery = 128;  // one step in so many is issued singly for the trace
+// A step that takes long makes other ranks wait longer, so a step is given up after the time-out
+// and so many times the longest one.
 constexpr int kPatience = 10;
-// A step's end is looked for without sleeping while it is due: sleeping through it would leave the
-// device idle.
+// The end of a step is looked for without sleeping while it is due: sleeping through it would leave
+// the device idle. kEarly before that time the looking begins.
 constexpr Duration kPoll = std::chrono::microseconds(50);
 constexpr Duration kEarly = std::chrono::milliseconds(1);
 
@@ -35,6 +37,7 @@ DeviceSteps::DeviceSteps(const EngineParts& parts, const RankDevice& rank, bool 
       copies_(device_.make_stream()),
       done_(device_.make_event(false)),
       copied_out_(device_.make_event(false)) {
+  // Recorded once, so that the first wait for it finds something that has run.
   device_.record(copied_out_, copies_);
 }
 
@@ -50,6 +53,8 @@ void DeviceSteps::leave_capture() {
 }
 
 void DeviceSteps::capture(StreamExecutor& executor, FunctionRef<void(Stream)> first) {
+  // Nothing runs here: what is put on the stream is kept. A stream is taken out of its capture
+  // whatever happens, or it would refuse all later work.
   device_.make_current(captures_);
   device_.begin_capture(captures_);
   try {
@@ -64,14 +69,21 @@ void DeviceSteps::capture(StreamExecutor& executor, FunctionRef<void(Stream)> fi
     throw Error(fmt::format(
         "a step could not be captured ({}); layout.graph = false runs it without", reason));
   }
+
+  // From here on the step is launched on compute, where ATen's other work goes, too.
   captured_ = device_.end_capture(captures_);
   device_.make_current(compute_);
 }
 
 void DeviceSteps::launch(StreamExecutor& executor, FunctionRef<void(Stream)> first) {
   begun_ = p_.context.clock.awake();
+
+  // Steps that are issued singly are also those whose times are taken. A step is captured when it
+  // is first to be launched.
   timed_ = rounds_ < kWarmSteps || rounds_ % kTraceEvery == 0 || !may_capture_;
   if (!timed_ && captured_.handle == nullptr) capture(executor, first);
+
+  // Capturing takes host time that is no part of the step.
   issued_ = p_.context.clock.now();
   if (timed_) {
     first(compute_);
@@ -87,9 +99,10 @@ void DeviceSteps::finish(StreamExecutor& executor, uint64_t step) {
   const Time waiting = p_.context.clock.awake();
   await(&executor, "step", step);
   typical_ = p_.context.clock.awake() - waiting;
-  // In the first step libraries load and choose: it stands for no other.
+  // In the first step libraries load and choose, so it stands for no other.
   if (timed_ && rounds_ > 0)
     traced_ += executor.collect(p_.trace, static_cast<uint64_t>(rounds_), issued_);
+
   ++rounds_;
   if (rounds_ > kWarmSteps) longest_ = std::max(longest_, p_.context.clock.awake() - begun_);
 }
@@ -105,11 +118,18 @@ void DeviceSteps::await(const StreamExecutor* executor, const std::string& opera
   const Time since = clock.now();
   const Deadline deadline = clock.after(timeout_of(p_.job) + kPatience * longest_);
   const Cancel& cancel = p_.context.control.cancel;
+
+  // From a little before the step is due until a quarter after it, this thread polls without
+  // sleeping, and looks for faults only at every 256th look.
   const Time due = since + typical_ - kEarly, overdue = since + typical_ + typical_ / 4 + kEarly;
+
   for (int64_t looks = 0; !device_.done(done_); ++looks) {
     const Time now = clock.now();
     const bool soon = now >= due && now <= overdue;
     if (soon && looks % 256 != 0) continue;
+
+    // In this order: the cause that the run knows of, then what a group has
+    // found, then the deadline.
     if (cancel.cancelled()) give_up(executor, operation, step, since, cancel.reason());
     for (DeviceGroup* group : groups_)
       if (const std::string fault = group->fault(); !fault.empty())
@@ -120,7 +140,7 @@ void DeviceSteps::await(const StreamExecutor* executor, const std::string& opera
 }
 
 void DeviceSteps::let_go() {
-  // A communicator does not end before the graphs that use it.
+  // A communicator does not end before the graphs that use it, so these go first.
   if (captured_.handle != nullptr) device_.destroy(std::exchange(captured_, CapturedStep{}));
   for (DeviceGroup* group : groups_) group->abort();
   device_.abandon();
@@ -128,6 +148,7 @@ void DeviceSteps::let_go() {
 
 void DeviceSteps::give_up(const StreamExecutor* executor, const std::string& operation,
                           uint64_t step, Time since, const std::string& reason) {
+  // The place is asked for before letting go: after that nothing is known of the device.
   const Duration waited = p_.context.clock.now() - since;
   std::string where = operation;
   if (executor != nullptr)
@@ -138,10 +159,12 @@ void DeviceSteps::give_up(const StreamExecutor* executor, const std::string& ope
 }
 
 std::function<void()> DeviceSteps::copy_out(uint64_t step, FunctionRef<void(Stream)> copy) {
+  // After the mark of the last step, on the device; the next step's Updates wait for the
+  // copy in their turn.
   device_.wait(copies_, done_);
   copy(copies_);
   device_.record(copied_out_, copies_);
-  // Waited for on another thread than the steps': it touches nothing of theirs.
+  // Waited for on another thread than that of the steps, so it touches nothing of theirs.
   return [&device = device_, event = copied_out_, &context = p_.context, step,
           patience = timeout_of(p_.job) + kPatience * longest_] {
     const Time since = context.clock.awake();

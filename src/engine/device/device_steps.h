@@ -1,10 +1,11 @@
-// The rhythm of steps on a device: issued instruction by instruction, or captured once and launched
-// again; waited for with an end. And the copies of the state that leave beside them.
+// The rhythm of steps on a device: they are issued instruction by instruction, or captured
+// once and launched again, and waited for with a deadline. Also the copies of the state that
+// leave alongside them.
 //
-// The first steps are issued singly: libraries choose their kernels, the pool takes its size. Then
-// the step is captured, on a stream of its own, so that what ATen holds for it lies apart from what
-// later steps allocate. Every kTraceEvery-th step is still issued one by one, with its times taken:
-// the same bits, as verify shows.
+// The first steps are issued singly: libraries choose their kernels, and the pool takes its size.
+// Then the step is captured, on a stream of its own, so that what ATen holds for it is apart from
+// what later steps allocate. Every kTraceEvery-th step is still issued one by one, with its times
+// taken; it has the same bits, as verify shows.
 #pragma once
 
 #include <functional>
@@ -30,24 +31,25 @@ class DeviceSteps {
   DeviceSteps(const DeviceSteps&) = delete;
   DeviceSteps& operator=(const DeviceSteps&) = delete;
 
-  /// Puts a step on the streams, behind what is on compute: what `first` puts on the stream it is
-  /// given, then the program.
+  /// Puts a step on the streams, after what is on compute: first what `first` puts on the stream
+  /// that it is given, then the program.
   void launch(StreamExecutor& executor, FunctionRef<void(Stream)> first);
-  /// All that is on compute by now is what finish() waits for.
+  /// What is on compute by this call is what finish() waits for.
   void mark();
-  /// Throws CommError when the device does not get on, or a peer is lost.
+  /// Waits for the step. Throws CommError when the device makes no progress, or a peer is lost.
   void finish(StreamExecutor& executor, uint64_t step);
   /// Waits until all that is on compute has run.
   void settle(const std::string& operation, uint64_t step);
+  /// Seconds of the steps that were traced.
   double traced_seconds() const { return traced_; }
 
-  /// Puts `copy` on a stream of its own behind the last step. The returned function waits for it,
-  /// on any thread.
+  /// Puts `copy` on a stream of its own, after the last step. The returned function waits
+  /// for it, on any thread.
   std::function<void()> copy_out(uint64_t step, FunctionRef<void(Stream)> copy);
-  /// The stream goes on when what was copied out has left.
+  /// Makes the stream wait until what was copied out has left.
   void await_copies(Stream stream);
 
-  /// Ends what is on the device without waiting for it; only destruction is left after it.
+  /// Ends what is on the device without waiting for it. After that only destruction is left.
   void let_go();
 
  private:
@@ -68,8 +70,9 @@ class DeviceSteps {
   int64_t rounds_ = 0;
   bool timed_ = false;
   Time begun_{}, issued_{};
-  double traced_ = 0;                 // seconds
-  Duration longest_{0}, typical_{0};  // the longest step, and how long the last one was waited for
+  double traced_ = 0;  // seconds
+  // the longest step, and how long the last one was waited for
+  Duration longest_{0}, typical_{0};
 };
 
 }  // namespace tutti

@@ -1,5 +1,6 @@
 // What the kernels of a device look up in a step: the chunks of every unit, and where their squares
-// stand among the votes. Pure functions of the plan; the engine copies them to the device once.
+// are stored among the votes. They are pure functions of the model's shape and the rules; the
+// engine copies them to the device once.
 #pragma once
 
 #include <vector>
@@ -13,14 +14,14 @@ namespace tutti {
 
 struct UnitTable {
   std::vector<StateChunk> chunks;         ///< of all its parameters
-  std::vector<int64_t> parameter_chunks;  ///< [parameters + 1]: where each one's chunks begin
-  /// those that count in norms, with their places in the votes
+  std::vector<int64_t> parameter_chunks;  ///< [parameters + 1]: where the chunks of each begin
+  /// those that count in norms, with their places among the votes
   std::vector<StateChunk> counted;
 };
 
 struct StateTables {
   std::vector<UnitTable> units;
-  std::vector<int64_t> unit_chunks;  ///< [units + 1]: where each unit's places begin
+  std::vector<int64_t> unit_chunks;  ///< [units + 1]: where the places of each unit begin
   int64_t places() const { return unit_chunks.back(); }
 };
 StateTables state_tables(const ModelShape& shape, const Updater& updater);

@@ -1,3 +1,6 @@
+// The device's counterpart of HostTravel: each instruction that moves something has an object that
+// knows all its addresses, made once and found by the instruction's id. Running one puts a fixed
+// list of operations on a stream, so a captured step holds the same.
 #include "engine/device/device_travel.h"
 
 #include <algorithm>
@@ -10,7 +13,7 @@ namespace tutti {
 
 namespace {
 
-/// For what a queue's reduces receive: they run one after another.
+/// Bytes for what the reduces of a queue receive. These run one after another, so they share it.
 int64_t queue_scratch_bytes(const Plan& plan, const Queue& queue, int rank) {
   int64_t bytes = 0;
   for (const Instruction& i : queue.instructions)
@@ -30,11 +33,15 @@ DeviceTravel::DeviceTravel(const EngineParts& parts, Which which, const Ways& wa
       kernels_(ways.rank.library->state),
       plan_(parts.plan_of(which)),
       program_(parts.program(which)) {
+  // Queues run at the same time, so each has scratch of its own.
   for (const Queue& queue : program_.queues) {
     auto* scratch = arrays.take<std::byte>(BufferKind::kMessage,
                                            queue_scratch_bytes(plan_, queue, program_.rank));
     for (const Instruction& i : queue.instructions) prepare(i, queue.use, scratch);
   }
+
+  // In one order on all ranks: the first copies are made outside of a step, where
+  // no event orders them.
   std::sort(refreshes_.begin(), refreshes_.end(),
             [](const Instruction* a, const Instruction* b) { return a->id < b->id; });
 }
@@ -85,10 +92,14 @@ void DeviceTravel::prepare_exchange(const Instruction& i) {
   std::vector<std::byte*> in, out;
   for (int b : i.flow.in) in.push_back(memory(b));
   for (int b : i.flow.out) out.push_back(memory(b));
+
+  // A gather moves bytes and needs nothing but places.
   if (i.exchange == Exchange::kGather) {
     exchanges_.emplace(i.id, DeviceColumns::gather(members, in, bytes, out[0]));
     return;
   }
+
+  // A scatter adds float32 sums, and may leave their sum in 16 bits.
   std::vector<float*> sums;
   for (std::byte* sum : in) sums.push_back(reinterpret_cast<float*>(sum));
   const bool narrow = ways_.station.scattered_element_bytes(i) < kFloat;
@@ -99,6 +110,8 @@ void DeviceTravel::prepare_exchange(const Instruction& i) {
 }
 
 void DeviceTravel::write_low(const Instruction& i, Stream stream) const {
+  // Parameters arrive in float32, and matmuls read their low copies, so these are
+  // written right after.
   for (const Operand& operand : i.operands)
     if (operand.access != Access::kRead &&
         program_.buffers[operand.buffer].kind == BufferKind::kParameter)
@@ -107,6 +120,7 @@ void DeviceTravel::write_low(const Instruction& i, Stream stream) const {
 }
 
 void DeviceTravel::copy_tier(const Instruction& i, Stream stream) const {
+  // The n-th stored operand belongs to the n-th resident one.
   const auto stored = operands_of(i, OperandRole::kStored),
              resident = operands_of(i, OperandRole::kResident);
   for (size_t k = 0; k < stored.size(); ++k) {
@@ -125,9 +139,11 @@ void DeviceTravel::put(const Instruction& i, Stream stream) {
     case Op::kGather:
       copies_.at(i.id)->run(stream);
       return write_low(i, stream);
+
     case Op::kExchange:
       return exchanges_.at(i.id).run(stream);
     case Op::kSend: {
+      // In a link the sender is member 0, and the receiver member 1.
       const DeviceSend send{1, memory(buffer_of(i, OperandRole::kMessage)),
                             static_cast<size_t>(i.bytes)};
       return links_.at(i.id)->exchange(stream, std::span(&send, 1), {});
@@ -137,6 +153,7 @@ void DeviceTravel::put(const Instruction& i, Stream stream) {
                                   static_cast<size_t>(i.bytes)};
       return links_.at(i.id)->exchange(stream, {}, std::span(&receive, 1));
     }
+
     case Op::kFetch:
       copy_tier(i, stream);
       return write_low(i, stream);

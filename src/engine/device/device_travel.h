@@ -1,6 +1,6 @@
 // What travels between devices, and between a device and its host, in one program: reduces,
-// gathers, exchanges, messages and offloaded values, put on streams. All addresses are worked out
-// in the constructor.
+// gathers, exchanges, messages and offloaded values, all put on streams. All addresses are worked
+// out in the constructor.
 #pragma once
 
 #include <functional>
@@ -29,12 +29,12 @@ class DeviceTravel {
   /// `arrays`: what it receives into. All must outlive it.
   DeviceTravel(const EngineParts& parts, Which which, const Ways& ways, DeviceArrays& arrays);
 
-  /// Reduce, Gather, Exchange, Send, Recv, Fetch or Evict of the program. Low copies of parameters
-  /// that are gathered or fetched come along.
+  /// Puts a Reduce, Gather, Exchange, Send, Recv, Fetch or Evict of the program on the stream. If
+  /// parameters are gathered or fetched, their low copies are written, too.
   void put(const Instruction& instruction, Stream stream);
-  /// Gathers after the Updates, by their numbers.
+  /// The gathers after the Updates, in the order of their ids.
   const std::vector<const Instruction*>& refreshes() const { return refreshes_; }
-  /// Bytes that a rank's reduces receive into.
+  /// Bytes of memory that the reduces of a rank receive into.
   static int64_t scratch_bytes(const Plan& plan, const Program& program);
 
  private:

@@ -1,3 +1,6 @@
+// Kernels take addresses of the first float of a unit and chunks counted from there, whatever part
+// of it a rank has. So an address is moved back by what comes before that part, and no chunk
+// reaches into what is not there.
 #include "engine/device/device_updates.h"
 
 namespace tutti {
@@ -18,6 +21,8 @@ DeviceUpdates::DeviceUpdates(const EngineParts& parts, const RankDevice& rank, c
 }
 
 void DeviceUpdates::prepare_norm(const Instruction& i) {
+  // Only chunks whose sums this rank owns, and that count in norms: over all ranks every
+  // chunk is counted once.
   for (const Operand* sum : operands_of(i, OperandRole::kSum)) {
     std::vector<StateChunk> chunks;
     for (const StateChunk& chunk : commit_.tables().units[sum->unit].counted)
@@ -28,17 +33,22 @@ void DeviceUpdates::prepare_norm(const Instruction& i) {
 
 void DeviceUpdates::prepare_update(const Instruction& i) {
   if (first_ == 0) first_ = i.id;
+
   const int unit = i.block;
   const Held& held = p_.units.held(unit);
   UpdateArguments& update = updates_[unit] = commit_.update_of(unit, held.moments);
   if (update.chunk_count == 0) return;
+
   update.parameters =
       p_.memory.floats(buffer_of(i, OperandRole::kParameter)) - held.parameters.begin;
   update.gradients = p_.gradient(buffer_of(i, OperandRole::kGradient));
+
+  // Slots follow one another in the buffer of moments, each on a border.
   for (int k = 0; k < p_.plan.optimizer_slots; ++k)
     update.slots[k] = p_.memory.floats(buffer_of(i, OperandRole::kMoment)) +
                       k * align_up(held.moments.size(), kAlign) - held.moments.begin;
-  // What is gathered or fetched has none here: its copies lie where it comes to.
+  // Parameters that are gathered or fetched before use have no low copy here: it is where they
+  // arrive, and is written there.
   if (void* low = low_.of(p_.memory.of(buffer_of(i, OperandRole::kParameter))); low != nullptr)
     update.low = static_cast<uint16_t*>(low) - held.parameters.begin;
   else

@@ -1,5 +1,5 @@
-// Norm and Update on a device: of what this rank owns of a unit's sum, and of what it holds of the
-// unit. All addresses are worked out in the constructor.
+// Norm and Update on a device: the squares of what this rank owns of the sum of a unit, and the
+// update of what it holds of the unit. All addresses are worked out in the constructor.
 #pragma once
 
 #include <vector>
@@ -12,13 +12,13 @@ namespace tutti {
 
 class DeviceUpdates {
  public:
-  /// All must outlive it.
+  /// All arguments must outlive it.
   DeviceUpdates(const EngineParts& parts, const RankDevice& rank, const LowCopies& low,
                 DeviceCommit& commit);
 
   void put_norm(const Instruction& norm, Stream stream);
   void put_update(const Instruction& update, Stream stream) const;
-  /// Whether no other Update of the program stands before it.
+  /// Whether no other Update of the program comes before it.
   bool is_first(const Instruction& update) const { return update.id == first_; }
 
  private:
@@ -31,7 +31,7 @@ class DeviceUpdates {
   DeviceCommit& commit_;
   std::vector<ChunkList> squares_;        // by unit
   std::vector<UpdateArguments> updates_;  // by unit
-  uint32_t first_ = 0;                    // id of the instruction
+  uint32_t first_ = 0;                    // id of the first Update
 };
 
 }  // namespace tutti

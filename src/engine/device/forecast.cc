@@ -1,3 +1,5 @@
+// Sizes come from the functions that the memory itself is sized by. What libraries take cannot be
+// computed, so it was measured.
 #include "engine/device/forecast.h"
 
 #include <fmt/format.h>
@@ -15,12 +17,12 @@ namespace tutti {
 
 namespace {
 
-// The context, cuBLAS and cuDNN with their kernels; NCCL's kernels, and its buffers for a group: as
-// seen on an H200.
+// Bytes as seen on an H200: the context, cuBLAS and cuDNN with their kernels; NCCL's kernels; and
+// its buffers per group.
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kLibraries = 700 * kMiB, kCollectives = 150 * kMiB, kMeeting = 175 * kMiB,
                   kLink = 72 * kMiB;
-constexpr int64_t kTables = kMiB;  // what kernels look up
+constexpr int64_t kTables = kMiB;  // the tables that kernels look up
 
 }  // namespace
 
@@ -31,11 +33,16 @@ DeviceForecast device_forecast(const Job& job, const Model& model, const Plan& p
   forecast.plan = forecast_memory(program);
   forecast.low = LowCopies::bytes(program, forward, precision_of(job.numerics));
   forecast.messages = DeviceTravel::scratch_bytes(plan, program);
+
   int64_t loads = 0;
   for (const Instruction& i : program.queues[0].instructions) loads += i.op == Op::kLoad ? 1 : 0;
   forecast.input = DeviceFeed::device_bytes(model, loads);
+
+  // A captured step keeps its temporaries, apart from those of steps that are issued singly.
   if (job.layout.graph && capture_faults(model, job.layout).empty())
     forecast.captured = aten_bytes(model, program);
+
+  // NCCL loads its kernels with the first group.
   const DeviceGroups::Count groups = DeviceGroups::count(plan, forward_plan, rank);
   forecast.libraries = kTables + kLibraries + (groups.meetings > 0 ? kCollectives : 0) +
                        kMeeting * groups.meetings + kLink * groups.links;
@@ -45,6 +52,8 @@ DeviceForecast device_forecast(const Job& job, const Model& model, const Plan& p
 std::string memory_fault(const DeviceForecast& forecast, int64_t free, const DeviceShare& share,
                          const std::string& device) {
   if (share.bytes <= free) return {};
+
+  // The four largest parts are named, since they say what to change.
   std::vector<std::pair<int64_t, std::string>> holders;
   for (int k = 0; k < kBufferKinds; ++k)
     holders.emplace_back(forecast.plan.bytes[k], kind_name(static_cast<BufferKind>(k)));

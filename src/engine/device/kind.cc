@@ -1,3 +1,4 @@
+// What the job and the description of a device say is enough here: no device is opened.
 #include "engine/device/kind.h"
 
 #include <fmt/format.h>
@@ -24,6 +25,7 @@ std::vector<std::string> capture_faults(const Model& model) {
   std::vector<std::string> faults;
   for (const Block& block : model.blocks)
     for (const auto& segment : block.segments) {
+      // A captured step would repeat the draws of the one that was captured.
       if (segment->draws()) {
         faults.push_back(
             fmt::format("{}/{} draws from torch's generator", block.name, segment->name()));

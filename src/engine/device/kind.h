@@ -12,16 +12,16 @@ namespace tutti {
 
 Precision precision_of(const NumericsConfig& numerics);
 
-/// What two devices must have in common to give the same bits: name, compute capability and library
-/// versions.
+/// What two devices must have in common to give the same bits: name, compute capability
+/// and library versions.
 std::string describe_kind(const DeviceInfo& info);
 
-/// How many ranks are on the same device as this one: rank r takes device r mod their number.
-/// (layout.hosts groups ranks of one host.)
+/// How many ranks are on the same device as this one: of `devices` devices, rank r takes device r
+/// mod `devices`. (layout.hosts groups ranks of one host.)
 int ranks_on_device(const Job& job, int rank, int devices);
 
-/// Why steps of this model cannot be captured and launched again, segment by segment; empty: they
-/// can.
+/// Why steps of this model cannot be captured and launched again, segment by
+/// segment; empty if they can.
 std::vector<std::string> capture_faults(const Model& model);
 
 }  // namespace tutti

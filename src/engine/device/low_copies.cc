@@ -1,3 +1,5 @@
+// Copies are known by the address of their buffer and not by its number, because both programs of a
+// rank may name the same memory.
 #include "engine/device/low_copies.h"
 
 #include <algorithm>
@@ -11,7 +13,7 @@ namespace {
 
 constexpr int64_t kNarrow = 2;  // bytes
 
-/// Buffers of a program that segments read parameters from.
+/// The buffers of a program that segments read parameters from.
 std::set<int> read_parameters(const Program& program) {
   std::set<int> buffers;
   for (const Queue& queue : program.queues)
@@ -23,12 +25,14 @@ std::set<int> read_parameters(const Program& program) {
 
 int64_t copy_bytes(int64_t floats) { return align_up(floats * kNarrow, 256); }
 
+// A buffer that gets a copy.
 struct Copied {
   int buffer = -1;
-  bool forward = false;  // of the program of evaluation alone
+  bool forward = false;  // only the program of evaluation has it
   int64_t floats = 0;
 };
-/// Buffers that share memory are one, as large as the larger of them.
+/// The buffers of both programs that get a copy. Buffers that share memory are one, as large
+/// as the larger of them.
 std::vector<Copied> copied_buffers(const Program& program, const Program& forward) {
   std::map<int, Copied> shared;
   std::vector<Copied> all;
@@ -85,6 +89,7 @@ void* LowCopies::of(const void* buffer) const {
 void LowCopies::write(Stream stream, const Buffer& buffer, int unit, const void* memory) const {
   const auto found = copies_.find(memory);
   if (found == copies_.end()) return;
+
   const int64_t floats = buffer.range.empty() ? shape_.blocks[unit].unit_size : buffer.range.size();
   kernels_.cast(stream, static_cast<const float*>(memory), found->second.memory, floats,
                 precision_);

@@ -1,3 +1,5 @@
+// Opening a device starts CUDA in this process, which no fork survives, so every rank opens its
+// own, after the fork.
 #include "engine/device/rank_device.h"
 
 #include "model/adapt/adaptor.h"

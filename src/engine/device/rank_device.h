@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-/// Empty: the rank trains on the host's cores. The rank opens it and keeps it until its trainer and
-/// its model, which has constants there, are gone.
+/// Empty if the rank trains on the host's cores. The rank opens it, and keeps it until its trainer
+/// and its model, which has constants there, are gone.
 struct RankDevice {
   const DeviceLibrary* library = nullptr;
   std::unique_ptr<Device> device;
@@ -17,7 +17,7 @@ struct RankDevice {
   /// steps find there.
   Stream compute = {};
   explicit operator bool() const { return device != nullptr; }
-  /// For ATen.
+  /// The device, as ATen names it.
   at::Device place() const;
 };
 
@@ -27,7 +27,8 @@ struct DeviceShare {
   int64_t bytes = 0;
 };
 
-/// Rank r takes device r mod their number. Empty unless the job's device is cuda.
+/// Opens the device of a rank: rank r takes device r mod the number of devices. Empty unless the
+/// job's device is cuda.
 RankDevice open_rank_device(const Job& job, int rank);
 
 }  // namespace tutti

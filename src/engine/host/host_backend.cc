@@ -1,7 +1,9 @@
 // Each handler below says what an instruction means on the host's cores. Where things are is said
 // by the program, what travels by the plan's transfers (engine/host/host_travel.h); nothing is
 // decided here.
+#include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "base/error.h"
 #include "comm/fold.h"
@@ -67,16 +69,18 @@ class HostBackend final : public Backend {
     commit_.count_loss({loss.const_data_ptr<double>()[0], loss.const_data_ptr<double>()[1]});
   }
   StepVerdict run(const StepRequest& request) override;
+  Decision decided() const override { return commit_.decided(); }
+  StepVerdict finish(const StepRequest& request, const Decision& decision) override;
   void repeat(const StepRequest& request, Loader& loader) override;
   void evaluate(const std::vector<at::Tensor>& batch) override;
   std::vector<at::Tensor> evaluated() const override { return *batch_; }
   MoveOutput move_output() override { return move_by_transport(p_, station_); }
-  uint64_t order_digest() const override { return p_.loader.digest(); }
+  uint64_t order_digest() const override { return order_digest_; }
 
  private:
   std::unique_ptr<Executor> make_executor(Which which);
   Handlers handlers(Side& side);
-  void add_step_handlers(Handlers& on);
+  Handlers step_handlers();
   void find_chunks();
   void fold(const Instruction& i);
   void norm(const Instruction& i);
@@ -98,6 +102,7 @@ class HostBackend final : public Backend {
   int64_t step_ = 0;
   uint64_t round_ = 0;  // steps run so far
   bool repeating_ = false;
+  uint64_t order_digest_ = 0;                       // of the steps that were committed
   const std::vector<at::Tensor>* batch_ = nullptr;  // of an evaluation
 };
 
@@ -148,8 +153,7 @@ void HostBackend::start(Compute compute) {
 
 std::unique_ptr<Executor> HostBackend::make_executor(Which which) {
   Side& side = which == Which::kSteps ? steps_ : forward_;
-  Handlers on = handlers(side);
-  if (which == Which::kSteps) add_step_handlers(on);
+  Handlers on = which == Which::kSteps ? step_handlers() : handlers(side);
   Trace* trace = which == Which::kSteps && !repeating_ ? &p_.trace : nullptr;
   return std::make_unique<Executor>(
       side.program, std::move(on), p_.context.clock, &p_.context.control.cancel, trace,
@@ -185,7 +189,8 @@ Handlers HostBackend::handlers(Side& side) {
   return on;
 }
 
-void HostBackend::add_step_handlers(Handlers& on) {
+Handlers HostBackend::step_handlers() {
+  Handlers on = handlers(steps_);
   const auto set = [&on](Op op, Handler handler) { on[static_cast<int>(op)] = std::move(handler); };
   set(Op::kFold, [this](const Instruction& i, uint64_t) { fold(i); });
   set(Op::kNorm, [this](const Instruction& i, uint64_t) { norm(i); });
@@ -197,6 +202,7 @@ void HostBackend::add_step_handlers(Handlers& on) {
   });
   set(Op::kRelease,
       [this](const Instruction& i, uint64_t round) { lending_.release(i.parcel, round); });
+  return on;
 }
 
 StepVerdict HostBackend::run(const StepRequest& request) {
@@ -206,7 +212,61 @@ StepVerdict HostBackend::run(const StepRequest& request) {
   loader_->begin(step_);
   steps_.travel.begin(step_);
   forward_.travel.begin(step_);
-  return commit_.run(request, [this] { steps_.run(*step_executor_, round_++); });
+  const StepVerdict verdict =
+      commit_.run(request, [this] { steps_.run(*step_executor_, round_++); });
+  order_digest_ = p_.loader.digest();
+  return verdict;
+}
+
+/// Walks what the executor has left, queue by queue, as far as events allow, on this thread alone.
+/// A rank votes when all that others need of it is done, so if anybody knows the decision, nothing
+/// that computes or sums is left here.
+StepVerdict HostBackend::finish(const StepRequest& request, const Decision& decision) {
+  const StepVerdict verdict = commit_.adopt(request, decision);
+  const auto& queues = steps_.program.queues;
+  std::vector<size_t> next = step_executor_->ended();
+  std::set<int> signalled;
+  for (size_t q = 0; q < queues.size(); ++q)
+    for (size_t k = 0; k < next[q]; ++k) signalled.insert(queues[q].instructions[k].signal);
+
+  const Handlers on = step_handlers();
+  const auto perform = [&](const Instruction& i) {
+    switch (i.op) {
+      case Op::kUpdate:
+      case Op::kFetch:
+      case Op::kEvict:
+        return on[static_cast<int>(i.op)](i, round_);
+      // What meets other ranks: they are lost, and what this would have brought is handed over.
+      case Op::kVote:
+      case Op::kGather:
+      case Op::kAcquire:
+      case Op::kRelease:
+        return;
+      default:
+        TUTTI_CHECK(false, "{} is left of a step that was decided", to_string(i));
+    }
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t q = 0; q < queues.size(); ++q) {
+      const auto may_run = [&](const Instruction& i) {
+        return std::all_of(i.waits.begin(), i.waits.end(),
+                           [&](int event) { return signalled.contains(event); });
+      };
+      for (; next[q] < queues[q].instructions.size(); ++next[q]) {
+        const Instruction& i = queues[q].instructions[next[q]];
+        if (!may_run(i)) break;
+        perform(i);
+        signalled.insert(i.signal);
+        moved = true;
+      }
+    }
+  }
+  for (size_t q = 0; q < queues.size(); ++q)
+    TUTTI_CHECK(next[q] == queues[q].instructions.size(), "queue {} of a step waits for ever",
+                queues[q].name);
+  order_digest_ = p_.loader.digest();
+  return verdict;
 }
 
 void HostBackend::repeat(const StepRequest& request, Loader& loader) {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
+#include "base/error.h"
 #include "comm/fold.h"
 #include "engine/nonfinite.h"
 
@@ -16,16 +18,26 @@ StepVerdict HostCommit::run(const StepRequest& request, const std::function<void
   request_ = request;
   mine_ = {};
   std::fill(unit_squares_.begin(), unit_squares_.end(), ExactSum{});
-  StepVerdict verdict;
+  bool finite = true;
   try {
     step();
   } catch (const NonFinite&) {
-    verdict.finite = false;
+    finite = false;
   }
-  verdict.loss = all_.mean_loss();
-  verdict.gradient_norm = all_.gradient_norm();
-  verdict.stop = all_.stop != 0;
-  return verdict;
+  return {all_.mean_loss(), all_.gradient_norm(), finite, all_.stop != 0};
+}
+
+StepVerdict HostCommit::adopt(const StepRequest& request, const Decision& decision) {
+  const size_t squares = unit_squares_.size() * sizeof(ExactSum);
+  TUTTI_CHECK(decision.step == request.step && decision.vote.size() == sizeof(Vote) + squares,
+              "a vote of step {} in {} bytes for step {}", decision.step, decision.vote.size(),
+              request.step);
+  request_ = request;
+  std::memcpy(&all_, decision.vote.data(), sizeof(Vote));
+  std::memcpy(unit_squares_.data(), decision.vote.data() + sizeof(Vote), squares);
+  decided_ = decision;
+  settle_scalars();
+  return {all_.mean_loss(), all_.gradient_norm(), true, all_.stop != 0};
 }
 
 void HostCommit::count_loss(const Loss& loss) {
@@ -47,6 +59,18 @@ void HostCommit::vote(const std::function<void()>& begun) {
                       begun);
   all_ = merge(votes);
   if (!all_.finite()) throw NonFinite();
+  if (by_unit()) share_unit_squares();
+  settle_scalars();
+
+  // From here on the step is committed: whoever did not come so far can do so by this.
+  decided_.step = request_.step;
+  decided_.vote.resize(sizeof(Vote) + unit_squares_.size() * sizeof(ExactSum));
+  std::memcpy(decided_.vote.data(), &all_, sizeof(Vote));
+  std::memcpy(decided_.vote.data() + sizeof(Vote), unit_squares_.data(),
+              unit_squares_.size() * sizeof(ExactSum));
+}
+
+void HostCommit::settle_scalars() {
   scalars_ = {};
   scalars_.step = request_.updates;
   scalars_.lr = request_.lr;
@@ -54,7 +78,6 @@ void HostCommit::vote(const std::function<void()>& begun) {
       train_.clip_by == "norm" ? clip_factor(all_.gradient_norm(), train_.clip) : 1;
   scalars_.gradient_scale = factor / all_.divisor();
   if (train_.clip_by == "value") scalars_.clip_value = train_.clip;
-  if (by_unit()) share_unit_squares();
 }
 
 /// Every rank summed the squares of its slices; a unit's are all ranks'.

@@ -30,11 +30,16 @@ class HostCommit {
   /// After it every rank knows the same norm, loss and decision; one that is not finite ends the
   /// step. Collective.
   void vote(const std::function<void()>& begun);
+  /// What a vote that has ended came to, for adopt() on another rank.
+  const Decision& decided() const { return decided_; }
+  /// As if the vote of this step had ended here as the decision says; what step() would have said.
+  StepVerdict adopt(const StepRequest& request, const Decision& decision);
   /// What the unit's update is computed with.
   StepScalars scalars(int unit) const;
 
  private:
   void share_unit_squares();
+  void settle_scalars();
   bool by_unit() const { return train_.clip_by == "unit"; }
 
   const TrainConfig& train_;
@@ -46,6 +51,7 @@ class HostCommit {
   // by unit, for train.clip_by = "unit": mine, then all ranks'
   std::vector<ExactSum> unit_squares_;
   StepScalars scalars_;
+  Decision decided_;
 };
 
 }  // namespace tutti

@@ -1,3 +1,7 @@
+// A segment whose backward is autograd's. Forward builds a graph from fresh leaves and keeps it;
+// backward differentiates that graph and copies the results to where the plan wants them. Around
+// this are the checks that keep a foreign function from breaking what training relies on:
+// undeclared draws, changed buffers, other outputs than declared.
 #include "model/adapt/adaptor.h"
 
 #include <ATen/Context.h>
@@ -25,8 +29,8 @@ namespace {
 
 constexpr int64_t kDeferredAlign = 256;  // bytes
 
-// The streams of the built-in dropout have the same purpose, but these words only seed torch's own
-// generator.
+// A seed for torch's generator that depends on the micro-batch and block alone. The built-in
+// dropout draws from the same Purpose, which does no harm: these words only seed another generator.
 uint64_t generator_seed(const Pass& pass) {
   const uint64_t place =
       uint64_t(pass.block) << 40 | uint64_t(pass.lane) << 20 | uint64_t(pass.micro);
@@ -34,19 +38,22 @@ uint64_t generator_seed(const Pass& pass) {
   return uint64_t{words[0]} << 32 | words[1];
 }
 
+// The generator is process-wide, so torch wants its mutex held.
 void seed_generator(uint64_t seed, at::Device device) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
   std::lock_guard lock(generator.mutex());
   generator.set_current_seed(seed);
 }
 
+// Where the segment computes: where its inputs are, or its parameters if it has no inputs.
 at::Device device_of(Tensors parameters, Tensors inputs) {
   for (const Tensors& tensors : {inputs, parameters})
     if (!tensors.empty()) return tensors.front().device();
   return at::kCPU;
 }
 
-// A leaf of the segment's own graph over the same memory.
+// A leaf of the segment's own graph over the same memory. Autograd ends there: what came before
+// belongs to another segment. Integers have no gradient.
 at::Tensor leaf(const at::Tensor& tensor, bool training) {
   if (!at::isFloatingType(tensor.scalar_type())) return tensor;
   return tensor.detach().requires_grad_(training);
@@ -73,6 +80,7 @@ bool aliases_any(const at::Tensor& tensor, Tensors others) {
   return false;
 }
 
+// An undefined gradient means that the loss does not depend on the value: it is zero.
 void write(const at::Tensor& to, const at::Tensor& from) {
   if (from.defined())
     to.copy_(from);
@@ -80,7 +88,7 @@ void write(const at::Tensor& to, const at::Tensor& from) {
     to.zero_();
 }
 
-/// The inputs whose gradients are wanted.
+// The inputs whose gradients are wanted.
 std::vector<at::Tensor> wanted(Tensors inputs, Tensors grad_in) {
   std::vector<at::Tensor> leaves;
   for (size_t i = 0; i < inputs.size(); ++i)
@@ -88,6 +96,7 @@ std::vector<at::Tensor> wanted(Tensors inputs, Tensors grad_in) {
   return leaves;
 }
 
+// The counterpart of wanted(): `grads` in the same order, each copied to its place.
 void write_inputs(Tensors grad_in, std::span<const at::Tensor> grads) {
   size_t next = 0;
   for (const at::Tensor& to : grad_in)
@@ -96,7 +105,7 @@ void write_inputs(Tensors grad_in, std::span<const at::Tensor> grads) {
 
 }  // namespace
 
-// What forward leaves for backward.
+// What forward leaves for backward, in Context::kept.
 struct AutogradSegment::Graph {
   std::vector<at::Tensor> parameters, inputs, outputs;
   std::vector<at::Tensor> proposals;  // one per parameter; undefined where it is trained
@@ -113,6 +122,8 @@ std::vector<at::Tensor> AutogradSegment::call(const Pass& pass, Tensors paramete
   if (spec_.options.draws) seed_generator(generator_seed(pass), device);
   if (device.is_cpu() || spec_.options.precision == at::kFloat)
     return spec_.function(pass, parameters, inputs);
+
+  // Under autocast outputs have the narrow type, but borders are what was declared: float32 mostly.
   const AutocastScope narrow(spec_.options.precision);
   auto outputs = spec_.function(pass, parameters, inputs);
   for (size_t i = 0; i < outputs.size() && i < spec_.outputs.size(); ++i)
@@ -122,6 +133,8 @@ std::vector<at::Tensor> AutogradSegment::call(const Pass& pass, Tensors paramete
   return outputs;
 }
 
+// Integer buffers (num_batches_tracked) count forwards, of which a rank runs more or fewer by the
+// layout. They get their old values back, so they can depend on nothing but the model.
 std::vector<at::Tensor> AutogradSegment::call_keeping_counters(const Pass& pass, Tensors parameters,
                                                                Tensors inputs) const {
   NamedTensors before;
@@ -130,6 +143,8 @@ std::vector<at::Tensor> AutogradSegment::call_keeping_counters(const Pass& pass,
       if (!at::isFloatingType(buffer.scalar_type()))
         before.emplace_back(std::move(name), buffer.detach().clone());
   auto outputs = call(pass, parameters, inputs);
+
+  // Buffers are looked up again by name, since forward may have replaced the tensors.
   if (before.empty()) return outputs;
   for (const auto& [name, buffer] : spec_.buffers())
     for (const auto& [old_name, old] : before)
@@ -139,6 +154,7 @@ std::vector<at::Tensor> AutogradSegment::call_keeping_counters(const Pass& pass,
 
 std::vector<at::Tensor> AutogradSegment::checked_call(const Pass& pass, Tensors parameters,
                                                       Tensors inputs) const {
+  // Float buffers that the block did not declare must be the same after forward.
   const auto undeclared = [&] {
     NamedTensors all;
     if (!spec_.buffers) return all;
@@ -150,13 +166,14 @@ std::vector<at::Tensor> AutogradSegment::checked_call(const Pass& pass, Tensors 
   };
   NamedTensors before;
   {
+    // These copies must not show in what the dry run measures.
     AllocationScope uncounted;
     for (auto& [name, buffer] : undeclared()) before.emplace_back(name, buffer.detach().clone());
   }
   const DrawWatch watch(device_of(parameters, inputs));
   auto outputs = call_keeping_counters(pass, parameters, inputs);
-  // Bytes, not version counters: batch norm's kernels write running statistics without raising
-  // them.
+  // Values are compared and not version counters, because batch norm's kernels write running
+  // statistics without raising them.
   const auto after = undeclared();
   for (size_t i = 0; i < after.size(); ++i)
     if (i >= before.size() || !at::equal(before[i].second, after[i].second))
@@ -167,6 +184,8 @@ std::vector<at::Tensor> AutogradSegment::checked_call(const Pass& pass, Tensors 
           "(track_running_stats(false), "
           "LayerNorm, GroupNorm)",
           spec_.name, after[i].first));
+
+  // A draw that nobody reseeds would depend on what the process drew before, so on the layout.
   if (!spec_.options.draws && watch.drew())
     throw Error(fmt::format(
         "segment {} draws from torch's generator; say so with AdaptOptions::draws, so that it is "
@@ -175,7 +194,8 @@ std::vector<at::Tensor> AutogradSegment::checked_call(const Pass& pass, Tensors 
   return outputs;
 }
 
-// Buffers are copied: what forward does to them must not be seen before the commit.
+// The tensors that forward works on. Buffers are copied, because what forward does to them must not
+// be seen before the commit. Without a `bind` of the block's own, trained parameters become leaves.
 std::vector<at::Tensor> AutogradSegment::bound(Tensors parameters, bool training) const {
   std::vector<at::Tensor> values(parameters.begin(), parameters.end());
   for (size_t i = 0; i < values.size(); ++i)
@@ -183,14 +203,16 @@ std::vector<at::Tensor> AutogradSegment::bound(Tensors parameters, bool training
   if (spec_.bind) return spec_.bind(values);
   for (size_t i = 0; i < values.size(); ++i)
     if (role(i) == Role::kTrained) {
+      // The weight part may run when the unit's values are gone. Of one layer, its walk reads
+      // parameters of one dim (a norm's) and no others.
       const bool copied = spec_.options.splits && training && values[i].dim() == 1;
       values[i] = leaf(copied ? values[i].detach().clone() : values[i], training);
     }
   return values;
 }
 
-// `before` are the unit's values, `bound` what forward worked on. A module may have put other
-// tensors in their place.
+// What a micro-batch proposes for each buffer. `before` are the unit's values, `bound` what forward
+// worked on; a module may have put other tensors in their place, which are found by name.
 std::vector<at::Tensor> AutogradSegment::proposals(Tensors bound, Tensors before) const {
   std::vector<at::Tensor> all(bound.size());
   if (spec_.roles.empty()) return all;
@@ -207,12 +229,15 @@ std::vector<at::Tensor> AutogradSegment::proposals(Tensors bound, Tensors before
         throw Error(fmt::format("segment {}: buffer {} got another shape or type in forward",
                                 spec_.name, name));
     }
+
+    // A mean is taken of values, a sum of changes.
     all[i] = role(i) == Role::kMeanBuffer ? now.detach() : now.detach() - before[i];
   }
   return all;
 }
 
-// What only the first training pass looks at waits for the device: that pass is not captured.
+// Calls the function, the first time in training with all checks. Those wait for the device, which
+// is why the first pass is never captured.
 std::vector<at::Tensor> AutogradSegment::run(const Pass& pass, Tensors parameters,
                                              Tensors inputs) const {
   std::vector<at::Tensor> outputs;
@@ -225,6 +250,7 @@ std::vector<at::Tensor> AutogradSegment::run(const Pass& pass, Tensors parameter
   return called ? outputs : call_keeping_counters(pass, parameters, inputs);
 }
 
+// The gradient of the loss's (sum, count): (1, 0), or (scale, 0) in the device's memory.
 at::Tensor AutogradSegment::loss_gradient(const Context& context, at::Device device) const {
   if (context.loss_scale != nullptr) return view_on(device, context.loss_scale, {2}, at::kDouble);
   return unscaled_.on(device);
@@ -241,6 +267,8 @@ void AutogradSegment::forward(Context& context, Tensors in, Tensors out) const {
     graph->outputs = run(context.pass, graph->parameters, graph->inputs);
     if (training) graph->proposals = proposals(graph->parameters, parameters);
   }
+
+  // Outputs are copied into the plan's buffers. One that is passed on is there already.
   check_outputs(spec_.name, spec_.outputs, graph->outputs);
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < out.size(); ++i)
@@ -248,10 +276,12 @@ void AutogradSegment::forward(Context& context, Tensors in, Tensors out) const {
   context.kept = training ? std::move(graph) : nullptr;
 }
 
-// `again`: the graph is kept for another walk.
+// The gradients of `leaves`, undefined for a leaf on which no output depends. `again` keeps the
+// graph for a second walk.
 std::vector<at::Tensor> AutogradSegment::differentiate(const Context& context, const Graph& graph,
                                                        Tensors grad_out, Tensors leaves,
                                                        bool again) const {
+  // Roots are the outputs that have a gradient: from the next segment, or the loss's own.
   std::vector<at::Tensor> roots, root_grads;
   for (size_t i = 0; i < graph.outputs.size(); ++i) {
     if (!graph.outputs[i].requires_grad()) continue;
@@ -267,8 +297,8 @@ std::vector<at::Tensor> AutogradSegment::differentiate(const Context& context, c
     grads = torch::autograd::grad(roots, {leaves.begin(), leaves.end()}, root_grads,
                                   /*retain_graph=*/again,
                                   /*create_graph=*/false, /*allow_unused=*/true);
-  // grad_in may be grad_out's memory; a gradient that is grad_out itself must survive the writes
-  // before its own.
+  // Autograd may return grad_out itself as a gradient, and grad_in may be grad_out's memory. Such a
+  // gradient is copied, or writing another one before it would destroy it.
   for (at::Tensor& grad : grads)
     if (grad.defined() && aliases_any(grad, grad_out)) grad = grad.clone();
   return grads;
@@ -293,6 +323,8 @@ void AutogradSegment::backward(Context& context, Tensors, Tensors, Tensors grad_
                                Tensors grad_in) const {
   TUTTI_CHECK(context.kept != nullptr, "backward of segment {} without its forward", spec_.name);
   const auto graph = std::static_pointer_cast<Graph>(std::exchange(context.kept, nullptr));
+
+  // One walk for both: parameters first, then the inputs whose gradients are wanted.
   std::vector<at::Tensor> leaves = trained(*graph);
   const size_t parameters = leaves.size();
   for (at::Tensor& input : wanted(graph->inputs, grad_in)) leaves.push_back(std::move(input));
@@ -302,6 +334,7 @@ void AutogradSegment::backward(Context& context, Tensors, Tensors, Tensors grad_
   write_inputs(grad_in, std::span(grads).subspan(parameters));
 }
 
+// The outputs' gradients, from which the weight part starts its own walk.
 int64_t AutogradSegment::deferred_bytes() const {
   int64_t bytes = 0;
   if (spec_.parameters > 0)
@@ -314,6 +347,8 @@ void AutogradSegment::backward_input(Context& context, Tensors in, Tensors out, 
   if (spec_.parameters == 0) return backward(context, in, out, grad_out, grad_in);
   TUTTI_CHECK(context.kept != nullptr, "backward of segment {} without its forward", spec_.name);
   Graph& graph = *std::static_pointer_cast<Graph>(context.kept);
+
+  // grad_out's buffers are overwritten before the weight part runs, so the gradients are copied.
   at::NoGradGuard no_grad;
   std::byte* memory = context.deferred.data();
   for (size_t i = 0; i < grad_out.size(); ++i) {
@@ -324,6 +359,8 @@ void AutogradSegment::backward_input(Context& context, Tensors in, Tensors out, 
     }
     memory += align_up(border_bytes(spec_.outputs[i]), kDeferredAlign);
   }
+
+  // The graph is kept for the weight part.
   write_inputs(grad_in,
                differentiate(context, graph, grad_out, wanted(graph.inputs, grad_in), true));
 }
@@ -347,6 +384,7 @@ at::ScalarType compute_type(const Job& job) {
 }
 
 AdaptOptions built_in_options(const Job& job) {
+  // Built-in models take their randomness from Pass and do not wait for the device.
   AdaptOptions options;
   options.captures = true;
   options.precision = compute_type(job);
@@ -354,12 +392,15 @@ AdaptOptions built_in_options(const Job& job) {
 }
 
 Block one_segment_block(AutogradSegment::Spec spec, std::vector<Parameter> parameters) {
+  // What is left of the chosen inits afterwards names no parameter.
   auto left = spec.options.init;
   for (Parameter& p : parameters)
     if (auto chosen = left.extract(p.name)) p.init = chosen.mapped();
   if (!left.empty())
     throw Error(
         fmt::format("block {} has no parameter {} to initialise", spec.name, left.begin()->first));
+
+  // Roles stay empty for the common case that everything is trained.
   if (std::any_of(parameters.begin(), parameters.end(),
                   [](const auto& p) { return p.role != Role::kTrained; }))
     for (const Parameter& p : parameters) spec.roles.push_back(p.role);

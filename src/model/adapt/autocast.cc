@@ -1,4 +1,5 @@
-// In a file of its own: the header it needs brings all of ATen.
+// ATen's autocast settings, set and restored. They are in a file of their own because the header
+// that they need includes all of ATen.
 #include "model/adapt/autocast.h"
 
 #include <ATen/autocast_mode.h>
@@ -12,6 +13,8 @@ AutocastScope::AutocastScope(at::ScalarType type) : active_(type != at::kFloat) 
   was_enabled_ = autocast::is_autocast_enabled(at::kCUDA);
   was_type_ = autocast::get_autocast_dtype(at::kCUDA);
   kept_casts_ = autocast::is_autocast_cache_enabled();
+
+  // The cache would keep casts of parameters by address, across passes in which they change.
   autocast::set_autocast_cache_enabled(false);
   autocast::set_autocast_dtype(at::kCUDA, type);
   autocast::set_autocast_enabled(at::kCUDA, true);

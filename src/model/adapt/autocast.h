@@ -6,9 +6,9 @@
 
 namespace tutti {
 
-/// While it lives, on this thread, CUDA operations that autocast knows take their inputs in `type`;
-/// kFloat changes nothing. Casts are not kept: a parameter may have other values, or be recomputed,
-/// in the next pass.
+/// While it lives, CUDA operations on this thread that autocast knows take their inputs in `type`;
+/// kFloat changes nothing. Casts are not kept, because a parameter may have other values, or be
+/// recomputed, in the next pass.
 class AutocastScope {
  public:
   explicit AutocastScope(at::ScalarType type);

@@ -1,3 +1,5 @@
+// Asks torch twice: its record of operators says whether this thread ran one that draws, the
+// generator's state whether something was drawn.
 #include "model/adapt/draw_watch.h"
 
 #include <ATen/Context.h>
@@ -10,7 +12,7 @@ namespace tutti {
 
 namespace {
 
-// torch calls an observer as a bare function, so what it saw can only be left with its thread.
+// torch calls an observer as a plain function, so it can leave what it saw only with its thread.
 thread_local bool saw_drawing_operator = false;
 
 std::unique_ptr<at::ObserverContext> observe(const at::RecordFunction& call) {

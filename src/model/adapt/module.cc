@@ -1,3 +1,5 @@
+// What adapting a torch::nn module takes that does not depend on its type: its state by name, and a
+// function that calls it.
 #include "model/adapt/module.h"
 
 namespace tutti {
@@ -15,6 +17,9 @@ Block adapt_module(std::string name, const std::shared_ptr<torch::nn::Module>& m
         if (item.value().defined()) buffers.emplace_back(item.key(), item.value());
       return buffers;
     };
+
+  // The function ignores the parameters that it is given: stateful_block has bound the module's own
+  // to the unit's memory. train() walks all submodules, so it is called only when the mode changes.
   TensorFunction function = [module, call = std::move(call)](const Pass& pass, Tensors,
                                                              Tensors inputs) {
     if (module->is_training() != pass.training) module->train(pass.training);

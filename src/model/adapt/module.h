@@ -1,5 +1,5 @@
-// Any torch::nn module as a block. Includes only torch's module base; <tutti/nn.h> brings the
-// layers themselves.
+// Turns any torch::nn module into a block. Includes only torch's module base; <tutti/nn.h> brings
+// the layers themselves.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -21,6 +21,7 @@ Block adapt_module(std::string name, const std::shared_ptr<torch::nn::Module>& m
 
 namespace module_detail {
 
+// A module returns a tensor, a vector or a tuple of them; as_list makes one list of each.
 inline std::vector<at::Tensor> as_list(at::Tensor tensor) { return {std::move(tensor)}; }
 inline std::vector<at::Tensor> as_list(std::vector<at::Tensor> tensors) { return tensors; }
 template <typename... T>
@@ -29,6 +30,7 @@ std::vector<at::Tensor> as_list(std::tuple<T...> tensors) {
                     std::move(tensors));
 }
 
+// Calls forward with exactly as many arguments as there are inputs, if it takes that many.
 template <typename M, size_t... I>
 std::vector<at::Tensor> call_with(M& module, Tensors in, std::index_sequence<I...>) {
   if constexpr (requires { as_list(module.forward(in[I]...)); })
@@ -59,11 +61,11 @@ std::vector<at::Tensor> call(M& module, Tensors in) {
 /// A block of one segment from a module whose forward takes one to four tensors and returns a
 /// tensor, a tuple or a vector of them, in the order of `in` and `out`. Parameters keep the
 /// module's names, but not its values: they start as options.init or default_init say, keyed by the
-/// job's seed, because the module's own come from torch's generator. From the first pass on the
-/// module's parameters are views of the unit's memory: the module belongs to the block and to one
-/// rank. Throws Error for parameters that are not float32 or are frozen. Buffers that change in
-/// forward must be declared in options.buffers, but whole numbers (num_batches_tracked), which keep
-/// their first value.
+/// job's seed, because the module's own values come from torch's generator. From the first pass on,
+/// the module's parameters are views of the unit's memory, so the module belongs to the block and
+/// to one rank. Throws Error for parameters that are not float32 or are frozen. Buffers that change
+/// in forward must be declared in options.buffers, except integers (num_batches_tracked), which
+/// keep their first value.
 template <typename M>
   requires std::is_base_of_v<torch::nn::Module, M>
 Block adapt(std::string name, std::shared_ptr<M> module, std::vector<Border> in,

@@ -1,3 +1,5 @@
+// Loads a TorchScript module and finds out by a trial pass what its author could have declared:
+// buffers that change, and draws. Every fault of the file becomes an Error that names it.
 #include "model/adapt/script.h"
 
 #include <ATen/core/grad_mode.h>
@@ -24,14 +26,14 @@ namespace {
   throw Error(fmt::format("model.path = \"{}\": {}", path, why));
 }
 
-// Runs `f`; what it throws becomes an Error that names the file.
+// Runs `f`. What it throws becomes an Error that names the file.
 template <typename F>
 auto naming(const std::string& path, const char* what, F&& f) {
   try {
     return f();
   } catch (const c10::Error& error) {
     const std::string said = error.what_without_backtrace();
-    // says nothing of the file
+    // such a text is about torch's source and says nothing about the file
     const bool internal = said.find("INTERNAL ASSERT") != std::string::npos;
     fail(path, fmt::format("{}: {}", what, internal ? "LibTorch makes nothing of it" : said));
   } catch (const std::exception& error) {
@@ -39,6 +41,7 @@ auto naming(const std::string& path, const char* what, F&& f) {
   }
 }
 
+// Loads onto the CPU; the parameters become views of the unit, which may be on a device.
 torch::jit::Module load(const std::string& path) {
   if (path.empty())
     throw Error("model.path is empty but model.kind = \"script\": name a TorchScript file");
@@ -56,9 +59,9 @@ NamedTensors buffers_of(const torch::jit::Module& module) {
   return buffers;
 }
 
-// The profiling executor rewrites the graph after the first runs, gradients included, and nothing
-// promises that a rank's first micro-batches and its later ones then get the same bits: it stays
-// off.
+// Runs the module as it is written. The profiling executor is off: it rewrites the graph after the
+// first runs, gradients included, and nothing promises that a rank's first micro-batches and its
+// later ones then get the same bits.
 at::Tensor run(torch::jit::Module& module, const std::string& path, const Border& output,
                bool training, const at::Tensor& input) {
   const torch::jit::GraphOptimizerEnabledGuard as_written(false);
@@ -68,7 +71,7 @@ at::Tensor run(torch::jit::Module& module, const std::string& path, const Border
   if (!result.isTensor())
     fail(path, fmt::format("forward returned {}, not a tensor", result.tagKind()));
   at::Tensor tensor = result.toTensor();
-  // autocast's type
+  // Under autocast the result has the narrow type.
   if (!tensor.is_cpu() && at::isFloatingType(tensor.scalar_type())) tensor = tensor.to(output.type);
   const Border got{output.name, tensor.sizes().vec(), tensor.scalar_type()};
   if (got.dims != output.dims || got.type != output.type)
@@ -77,14 +80,16 @@ at::Tensor run(torch::jit::Module& module, const std::string& path, const Border
   return tensor;
 }
 
-// A training pass over made-up inputs: which float buffers change, and does it draw? Leaves the
-// module as it was.
+// Finds by a training pass over made-up inputs which float buffers change and whether it draws.
+// Leaves the module's values as they were.
 AdaptOptions looked_at(torch::jit::Module& module, const std::string& path, const Border& input,
                        const Border& output) {
   AdaptOptions options;
   at::NoGradGuard no_grad;
   NamedTensors before;
   for (const auto& [name, buffer] : buffers_of(module)) before.emplace_back(name, buffer.clone());
+
+  // Values that all differ, so that statistics of them move.
   int64_t size = 1;
   for (int64_t d : input.dims) size *= d;
   const at::Tensor made_up = at::arange(size, at::kFloat).mul(0.7).sin().reshape(input.dims);
@@ -93,6 +98,8 @@ AdaptOptions looked_at(torch::jit::Module& module, const std::string& path, cons
     run(module, path, output, true, made_up);
     options.draws = watch.drew();
   }
+
+  // Every changed buffer gets its values back; only changed floats need a role.
   const NamedTensors after = buffers_of(module);
   for (size_t i = 0; i < after.size(); ++i) {
     if (at::equal(before[i].second, after[i].second)) continue;
@@ -120,6 +127,7 @@ Model make_script(const Job& job) {
                       {job.train.micro_batch_size,
                        targets_are_classes(job) ? job.model.classes : job.model.outputs}};
 
+  // What the file brings: parameters by name, and a function that runs the module on them.
   ModuleState state;
   for (const auto& item : module.named_parameters())
     state.parameters.emplace_back(item.name, item.value);
@@ -131,11 +139,15 @@ Model make_script(const Job& job) {
   TensorFunction function = [module, path, output](const Pass& pass, Tensors, Tensors in) mutable {
     return std::vector<at::Tensor>{run(module, path, output, pass.training, in[0])};
   };
+
+  // Unlike a torch::nn module's, a file's values are part of the job: training starts with them.
   const auto init = [](const std::string&, const at::Tensor& tensor) { return given_init(tensor); };
   Block block = naming(path, "cannot be trained", [&] {
     return stateful_block("script", state, std::move(function), init, {model.data[0]}, {output},
                           std::move(options));
   });
+
+  // The loss is a segment of the same block, so that the script is one block for the plan.
   block.segments.push_back(loss_segment(job, output, model.data));
   model.check = class_check(job, output, model.data);
   model.blocks.push_back(std::move(block));

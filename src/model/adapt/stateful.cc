@@ -1,4 +1,5 @@
-// The state of a module, of torch::nn or TorchScript, bound to the memory of its block's unit.
+// Binds the state of a module, of torch::nn or TorchScript, to the memory of its block's unit. The
+// module then computes on the unit's values without copies.
 #include <algorithm>
 
 #include "base/error.h"
@@ -10,6 +11,7 @@ namespace tutti {
 namespace {
 
 // Names of the float buffers that options.buffers declare, with their roles, in the module's order.
+// An exact name goes before "*", which stands for all float buffers.
 std::vector<std::pair<std::string, Role>> declared_buffers(const std::string& block,
                                                            const NamedTensors& buffers,
                                                            std::map<std::string, Role> wanted) {
@@ -26,6 +28,8 @@ std::vector<std::pair<std::string, Role>> declared_buffers(const std::string& bl
     const Role role = one ? one.mapped() : all.mapped();
     if (role != Role::kTrained) declared.emplace_back(name, role);
   }
+
+  // Whatever is left names no buffer.
   if (!wanted.empty()) {
     throw Error(fmt::format("block {} has no buffer {}{}", block, wanted.begin()->first,
                             did_you_mean(nearest(wanted.begin()->first, names))));
@@ -33,13 +37,14 @@ std::vector<std::pair<std::string, Role>> declared_buffers(const std::string& bl
   return declared;
 }
 
-// What is no view of the unit (frozen buffers, counters) follows the unit to its device.
+// Buffers that are no views of the unit (undeclared ones, counters) follow the unit to its device.
 void move_buffers(const NamedTensors& buffers, at::Device device) {
   for (const auto& [name, buffer] : buffers)
     if (buffer.device() != device) buffer.set_data(buffer.to(device));
 }
 
-// No copy_: backward may hold the buffer, and an in-place change would be noticed there.
+// Gives a buffer other values. copy_ would not do: an earlier micro-batch's backward may hold the
+// buffer, and autograd would notice the change in place.
 void replace(const at::Tensor& buffer, const at::Tensor& values) {
   if (!buffer.is_leaf()) buffer.detach_();
   buffer.set_data(values);
@@ -60,8 +65,8 @@ Block stateful_block(std::string name, const ModuleState& state, TensorFunction 
   std::vector<Parameter> parameters;
   std::vector<at::Tensor> tensors;
   for (const auto& [key, tensor] : state.parameters) {
-    // One tensor under two names (weights tied inside the module) is one parameter, by its first
-    // name.
+    // A tensor under two names (weights tied inside the module) is one parameter, under its
+    // first name.
     if (std::any_of(tensors.begin(), tensors.end(),
                     [&](const at::Tensor& t) { return t.is_same(tensor); }))
       continue;
@@ -75,6 +80,8 @@ Block stateful_block(std::string name, const ModuleState& state, TensorFunction 
     parameters.push_back({key, tensor.sizes().vec(), init(key, tensor), {}});
     tensors.push_back(tensor);
   }
+
+  // Declared buffers follow the parameters in the unit, and `bind` below relies on that order.
   AutogradSegment::Spec spec;
   const NamedTensors buffers = state.buffers ? state.buffers() : NamedTensors();
   for (const auto& [key, role] : declared_buffers(name, buffers, options.buffers)) {
@@ -90,11 +97,16 @@ Block stateful_block(std::string name, const ModuleState& state, TensorFunction 
   spec.function = std::move(function);
   spec.buffers = state.buffers;
   spec.options = std::move(options);
+
+  // Binds the module's own tensors, which its forward reads, to the unit. set_data is called only
+  // when a view has moved: it would cost time in every pass.
   spec.bind = [tensors = std::move(tensors), declared = spec.declared,
                buffers = state.buffers](Tensors views) {
     for (size_t i = 0; i < tensors.size(); ++i)
       if (!tensors[i].is_alias_of(views[i])) tensors[i].set_data(views[i]);
     std::vector<at::Tensor> bound = tensors;
+
+    // Buffers are looked up every time, since forward may have replaced them.
     const NamedTensors now = buffers ? buffers() : NamedTensors();
     if (!views.empty()) move_buffers(now, views.front().device());
     for (size_t i = 0; i < declared.size(); ++i)

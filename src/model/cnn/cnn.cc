@@ -1,3 +1,5 @@
+// Puts a CNN together: hand-written segments for the CPU; under autograd for a GPU, for columns,
+// and where the job asks for it.
 #include "model/cnn/cnn.h"
 
 #include "model/cnn/cnn_reference.h"
@@ -9,7 +11,7 @@ namespace tutti {
 
 namespace {
 
-/// Behind the head of every column.
+/// Adds the loss after the head of every column.
 void add_loss(Model& model, const Job& job, const Border& logits) {
   for (size_t column = 1; column <= static_cast<size_t>(model.columns); ++column)
     model.blocks[model.blocks.size() - column].segments.push_back(
@@ -30,7 +32,7 @@ Model make_cnn(const Job& job) {
     return model;
   }
   model.blocks = cnn_blocks(plan, job.model);
-  // the hand-written segments are the CPU's
+  // The hand-written segments exist for the CPU only.
   if (job.model.autograd || job.numerics.device == "cuda") {
     add_cnn_reference(plan, job, model);
   } else {

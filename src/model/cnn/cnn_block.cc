@@ -1,18 +1,18 @@
-// A block of a stage, by hand. Only what the convolutions put out is kept from forward to backward:
-// norm and activation are computed again where an image is copied into the padded form that
-// convolutions read.
+// A block of a stage, by hand. Only what the convolutions put out is kept from forward to backward.
+// Norm and activation are cheap, so they are computed again whenever an image is copied into the
+// padded form that convolutions read.
 //
-// Backward runs over the micro-batch once per layer, since a norm's gradient needs sums over all of
-// it:
-//   1. d, the gradient behind the last activation, and the sums of the last norm (and the
-//      shortcut's)
-//   2. of two layers: image by image the last one's gradients, which give d behind the first
+// d is the gradient of what an activation reads: of a norm's output, plus the shortcut at the end
+// of the block. Backward goes over the micro-batch once per layer, since a norm's gradient needs
+// sums over all of it:
+//   1. makes d at the last activation, and the sums of the last norm (and of the shortcut's)
+//   2. with two layers: image by image the last layer's gradients, which give d at the first
 //      activation, and its sums
 //   3. image by image the first layer's gradients and the shortcut's. A shortcut without a
-//      convolution costs nothing: d lies where the input's gradient goes, and the convolution adds
-//      to it
+//      convolution costs nothing: d is made where the input's gradient goes, and the convolution
+//      adds to it
 // In two parts, d of every layer and the factors of its norm are kept, and the weight part makes
-// each image's gradient behind the norm again.
+// each image's gradient of the convolution's output again from them.
 #include <algorithm>
 
 #include "base/error.h"
@@ -61,6 +61,9 @@ class CnnBlock final : public Segment {
     const Saved s = saved(Carver(context.saved));
     const Work w = work(Carver(context.work));
     const float* x = floats(in[0]);
+
+    // Convolutions run image by image, so that a padded image stays in the cache. First layer and
+    // shortcut read the same one.
     clear(w);
     const CnnLayer& first = layers_[0];
     k_.pack_weight(first.weight(context), w.layers[0].panels, first.conv);
@@ -71,11 +74,15 @@ class CnnBlock final : public Segment {
       convolve(context, first, w.padded[0], s.layers[0], w.layers[0], b);
       if (beside_) convolve(context, *beside_, w.padded[0], s.beside, w.beside, b);
     }
+
+    // The second layer reads normed values, so it can only start when the whole micro-batch has
+    // been through the first: batch norm's statistics are over all of it.
     first.statistics(context, s.layers[0], w.layers[0]);
     if (beside_) beside_->statistics(context, s.beside, w.beside);
     if (layers_.size() == 2) {
       const CnnLayer& second = layers_[1];
       k_.pack_weight(second.weight(context), w.layers[1].panels, second.conv);
+
       for (int64_t b = 0; b < shape_.batch; ++b) {
         pack_hidden(s, b, w.padded[1]);
         convolve(context, second, w.padded[1], s.layers[1], w.layers[1], b);
@@ -105,6 +112,9 @@ class CnnBlock final : public Segment {
     const Saved s = saved(Carver(context.saved));
     Work w = work(Carver(context.work));
     const Between d = between(Carver(context.deferred), w);
+
+    // The input part left every d and norm factor; padded images are packed again as in forward.
+    // Panels accumulate a weight's gradient over images and are unpacked once.
     const size_t end = layers_.size() - 1;
     clear(w);
     for (int64_t b = 0; b < shape_.batch; ++b) {
@@ -129,8 +139,8 @@ class CnnBlock final : public Segment {
   struct Saved;
   struct Work;
 
-  /// What the input part leaves for the weight part: besides the sides, what `w` points to from
-  /// here on.
+  /// What the input part leaves for the weight part: the sides, and the arrays of `w` that are
+  /// pointed into deferred memory from here on.
   struct Between {
     SideGradients sides;
     int64_t bytes;
@@ -146,7 +156,7 @@ class CnnBlock final : public Segment {
     return d;
   }
 
-  /// The input part, and if `whole` the weights' gradients image by image with it.
+  /// The input part; if `whole`, also the weights' gradients, image by image with it.
   void run_backward(const Context& context, Tensors in, Tensors out, Tensors grad_out,
                     Tensors grad_in, const SideGradients& sides, const Work& w, bool whole) const {
     TUTTI_CHECK(grad_in[0].defined(),
@@ -158,6 +168,8 @@ class CnnBlock final : public Segment {
     const size_t end = layers_.size() - 1;
     clear(w);
 
+    // Step 1. For every image and channel there are three sums: d, d (y - mean) of the last norm,
+    // and d (y - mean) of the shortcut's.
     const int64_t stride = 3 * block_.channels(), each = last.conv.outputs();
     for (int64_t b = 0; b < shape_.batch; ++b) {
       k_.join_backward(floats(grad_out[0]) + b * each, floats(out[0]) + b * each,
@@ -171,8 +183,11 @@ class CnnBlock final : public Segment {
       beside_->backward(context, sides, s.beside, w.beside, w.sums, w.sums + 2 * block_.channels(),
                         stride);
 
+    // Split in two, d is kept for the weight part, so the input's gradient starts from a copy
+    // of it.
     if (adds_input_ && !whole) std::copy_n(behind, shape_.batch * each, dx);
 
+    // Steps 2 and 3.
     if (end == 1) second_backward(context, sides, s, w, behind, whole);
     first_backward(context, s, w, x, end == 1 ? w.hidden : behind, behind, dx, whole);
   }
@@ -191,12 +206,12 @@ class CnnBlock final : public Segment {
 
   struct Work {
     CnnLayer::Work layers[2], beside;
-    float* padded[2];        // what a layer reads, of one image
-    float* padded_gradient;  // of what a layer puts out
-    float* sums;             // [batch][3][channels]
-    // d of the whole micro-batch behind the last activation, unless it lies in the input's gradient
+    float* padded[2];        // what a layer reads, one image
+    float* padded_gradient;  // gradient of what a layer puts out, one image
+    float* sums;             // [batch][3][channels], see step 1
+    // d at the last activation for the whole micro-batch, unless it is in the input's gradient
     float* behind;
-    float* hidden;  // behind the first of two
+    float* hidden;  // d at the first activation of two
     int64_t bytes;
   };
   Work work(Carver memory) const {
@@ -213,7 +228,7 @@ class CnnBlock final : public Segment {
     w.bytes = memory.bytes();
     return w;
   }
-  /// The zeros around what the passes fill.
+  /// Zeroes the borders around images; the passes fill the inside alone.
   void clear(const Work& w) const {
     for (size_t i = 0; i < layers_.size(); ++i)
       std::fill_n(w.padded[i], layers_[i].conv.padded_inputs(), 0.0f);
@@ -222,6 +237,7 @@ class CnnBlock final : public Segment {
 
   int64_t pixels() const { return block_.height() * block_.width(); }
 
+  /// What is added before the last activation: a shortcut's layer, the input, or nothing.
   Shortcut shortcut(const Saved& s, const float* x, int64_t b) const {
     if (beside_)
       return {s.beside.image(b, beside_->conv), beside_->affine(s.beside, b),
@@ -229,6 +245,7 @@ class CnnBlock final : public Segment {
     return {adds_input_ ? x + b * layers_[0].conv.inputs() : nullptr, {}, nullptr};
   }
 
+  /// One image through a convolution, and its moments if the norm needs them.
   void convolve(const Context& context, const CnnLayer& layer, const float* padded,
                 const CnnLayer::Saved& s, const CnnLayer::Work& w, int64_t b) const {
     float *y = s.image(b, layer.conv), *moments = w.moments + 2 * b * layer.conv.out;
@@ -237,6 +254,7 @@ class CnnBlock final : public Segment {
       k_.moments(y, moments, moments + layer.conv.out, pixels(), layer.conv.out);
   }
 
+  /// Makes the second layer's padded input: norm and activation of what the first put out.
   void pack_hidden(const Saved& s, int64_t b, float* padded) const {
     const CnnLayer& first = layers_[0];
     const Affine affine = first.affine(s.layers[0], b);
@@ -244,7 +262,7 @@ class CnnBlock final : public Segment {
             block_.width(), first.conv.out);
   }
 
-  /// From d behind the block's activation to d behind the first layer's.
+  /// Step 2: from d at the block's last activation to d at the first layer's.
   void second_backward(const Context& context, const SideGradients& sides, const Saved& s,
                        const Work& w, const float* behind, bool whole) const {
     const CnnLayer &first = layers_[0], &second = layers_[1];
@@ -253,6 +271,8 @@ class CnnBlock final : public Segment {
     k_.pack_weight_backward(second.weight(context), w.layers[1].backward_panels, conv);
     for (int64_t b = 0; b < shape_.batch; ++b) {
       float* d = w.hidden + b * conv.inputs();
+
+      // Either way this leaves the gradient of the convolution's output in padded_gradient.
       if (whole) {
         pack_hidden(s, b, w.padded[1]);
         weight_gradient(second, s.layers[1], w.layers[1], w, w.padded[1], behind, b);
@@ -268,7 +288,7 @@ class CnnBlock final : public Segment {
     first.backward(context, sides, s.layers[0], w.layers[0], w.sums, w.sums + conv.in, stride);
   }
 
-  /// From d behind the first layer's activation, and behind the block's for the shortcut, to the
+  /// Step 3: from d at the first layer's activation (and at the block's, for the shortcut) to the
   /// input's gradient.
   void first_backward(const Context& context, const Saved& s, const Work& w, const float* x,
                       const float* d, const float* behind, float* dx, bool whole) const {
@@ -279,6 +299,9 @@ class CnnBlock final : public Segment {
       k_.pack_weight_backward(beside_->weight(context), w.beside.backward_panels, beside_->conv);
     for (int64_t b = 0; b < shape_.batch; ++b) {
       if (whole) pack_input(x, b, w.padded[0]);
+
+      // The first convolution writes the input's gradient, or adds to the d that is already there.
+      // A shortcut's convolution adds to that.
       layer_gradients(first, s.layers[0], w.layers[0], w, d, b, dx, adds_input_, whole);
       if (beside_) layer_gradients(*beside_, s.beside, w.beside, w, behind, b, dx, true, whole);
     }
@@ -288,6 +311,7 @@ class CnnBlock final : public Segment {
       k_.unpack_weight(w.beside.gradient_panels, beside_->weight_gradient(context), beside_->conv);
   }
 
+  /// One image's gradients of a layer that reads the block's input.
   void layer_gradients(const CnnLayer& layer, const CnnLayer::Saved& s, const CnnLayer::Work& lw,
                        const Work& w, const float* d, int64_t b, float* dx, bool add,
                        bool whole) const {
@@ -304,13 +328,15 @@ class CnnBlock final : public Segment {
     const ConvShape& conv = layers_[0].conv;
     k_.pack(x + b * conv.inputs(), nullptr, act_, padded, conv.height, conv.width, conv.in);
   }
-  /// Leaves in padded_gradient what the convolution's gradients are made of.
+  /// Leaves in padded_gradient the gradient of the convolution's output, of which its own are made.
   void norm_backward(const CnnLayer& layer, const CnnLayer::Saved& s, const CnnLayer::Work& lw,
                      const Work& w, const float* d, int64_t b) const {
     const ConvShape& conv = layer.conv;
     k_.norm_backward(d + b * conv.outputs(), s.image(b, conv), layer.gradient(s, lw, b),
                      w.padded_gradient, conv.out_height(), conv.out_width(), conv.out);
   }
+
+  /// The first image overwrites the panels, the others add to them in order.
   void weight_gradient(const CnnLayer& layer, const CnnLayer::Saved& s, const CnnLayer::Work& lw,
                        const Work& w, const float* padded, const float* d, int64_t b) const {
     norm_backward(layer, s, lw, w, d, b);

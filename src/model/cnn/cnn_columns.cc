@@ -1,4 +1,5 @@
-// The CNN in columns, from ATen's operations with autograd inside each segment.
+// The CNN in columns (tensor parallelism that the model defines), from ATen's operations with
+// autograd inside each segment. A column has its own output channels of every convolution.
 #include <ATen/TensorOperators.h>
 #include <fmt/ranges.h>
 
@@ -13,6 +14,8 @@ namespace tutti {
 
 namespace {
 
+// Every reason why the network cannot be cut. A group norm whose groups span columns would need
+// statistics of channels that a column does not have.
 void check(const CnnPlan& plan, const Job& job) {
   const int64_t slices = job.train.tensor_slices;
   std::vector<std::string> faults;
@@ -30,7 +33,7 @@ void check(const CnnPlan& plan, const Job& job) {
   if (!faults.empty()) throw Error(fmt::format("{}", fmt::join(faults, "\n")));
 }
 
-/// Makes a column's blocks; `x` is the whole border that the last one puts out.
+/// Makes a column's blocks. `x` is the whole border that a block puts out.
 class Column {
  public:
   Column(const CnnPlan& plan, const Job& job, const Columns& columns)
@@ -62,11 +65,14 @@ class Column {
   }
 
   Block residual(Block whole, const CnnBlockShape& of, const Border& from, const Border& x) const {
-    // The shortcut's parameters come before those of the second convolution: a segment uses
-    // neighbours.
+    // The shortcut's parameters are moved before those of the second convolution, because a segment
+    // uses neighbouring parameters and the shortcut belongs to the first.
     const auto first = whole.parameters.begin() + static_cast<int64_t>(each_);
     std::rotate(first, first + static_cast<int64_t>(each_), whole.parameters.end());
     Block block = column_block(whole, columns_);
+
+    // The shortcut's part is needed where the second segment runs, in the same column: it crosses
+    // no exchange.
     const Border hidden{"hidden", x.dims, at::kFloat};
     Border beside = column_part(x, columns_.slices);
     beside.name = "beside";
@@ -93,7 +99,8 @@ class Column {
     Block block = column_block(whole, columns_);
     add(block, "head", 0, block.parameters.size(), {from}, {joined_part(logits, columns_)}, 0,
         [*this](const Pass& pass, Tensors p, Tensors in) {
-          // One mask for all columns: they drop features of the same vector.
+          // All columns drop features of the same vector, so they need one mask: keyed by the
+          // layer, and not by the block, which differs between columns.
           const int layer = pass.block / static_cast<int>(columns_.slices);
           return Results{cnn_classified(shape_, pass, layer, p, in[0])};
         });
@@ -104,14 +111,18 @@ class Column {
  private:
   using Results = std::vector<at::Tensor>;
 
-  /// The column's channels.
+  /// The column's own channels of a whole tensor.
   at::Tensor own(const at::Tensor& x) const {
     const int64_t channels = x.size(1) / columns_.slices;
     return x.narrow(1, columns_.column * channels, channels).clone();
   }
+
+  /// A convolution with its norm, of which this column has its part of the groups.
   at::Tensor layer(const ConvShape& whole, const Pass& pass, Tensors p, const at::Tensor& x) const {
     return cnn_layer(shape_, whole, shape_.groups(whole.out) / columns_.slices, pass, p, x);
   }
+
+  /// Adds a segment of one layer, so its backward may run in two parts.
   void add(Block& block, const char* name, size_t first, size_t count, std::vector<Border> in,
            std::vector<Border> out, double flops, TensorFunction function) const {
     AdaptOptions options = options_;
@@ -140,6 +151,9 @@ void add_cnn_columns(const CnnPlan& plan, const Job& job, Model& model) {
     for (int64_t column = 0; column < slices; ++column)
       model.blocks.push_back(make(Column(plan, job, {slices, column})));
   };
+
+  // Layer by layer, and in a layer column by column, as Model wants them. `x` is what flows between
+  // blocks; every block ends with all channels of it.
   Border x{"x",
            {plan.shape.batch, plan.stem.out, plan.stem.height / 2, plan.stem.width / 2},
            at::kFloat};
@@ -149,6 +163,8 @@ void add_cnn_columns(const CnnPlan& plan, const Job& job, Model& model) {
     const Border out{"x", {plan.shape.batch, of.channels(), of.height(), of.width()}, at::kFloat};
     add_layer([&](const Column& column) {
       if (!plan.shape.residual) return column.plain(whole[i + 1], of, x, out);
+
+      // residual() changes the order of parameters, so it gets a copy of the block.
       Block block;
       block.name = whole[i + 1].name;
       block.parameters = whole[i + 1].parameters;

@@ -1,4 +1,5 @@
-// The stem and the head of the CNN, by hand.
+// The stem and the head of the CNN, by hand. The stem pools as it applies norm and activation, so
+// nothing of full size but the convolution's output is kept.
 #include <algorithm>
 
 #include "model/cnn/cnn_layer.h"
@@ -34,6 +35,9 @@ class CnnStem final : public Segment {
     const ConvShape& conv = layer_.conv;
     const CnnLayer::Saved s = saved(Carver(context.saved)).layer;
     const Work w = work(Carver(context.work));
+
+    // As in a block: the convolution image by image, then the norm's statistics over the
+    // micro-batch, then what needs them.
     clear(w);
     k_.pack_weight(layer_.weight(context), w.layer.panels, conv);
     for (int64_t b = 0; b < shape_.batch; ++b) {
@@ -52,6 +56,9 @@ class CnnStem final : public Segment {
 
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors) const override {
     const Work w = work(Carver(context.work));
+
+    // Two passes over the images: the norm's sums must be complete before a gradient of the
+    // convolution's output can be made. Images have no gradient.
     norm_gradients(context, SideGradients(context.gradients), w, floats(grad_out[0]));
     weight_gradient(context, w, floats(in[0]), floats(grad_out[0]));
   }
@@ -59,6 +66,9 @@ class CnnStem final : public Segment {
                       Tensors) const override {
     Work w = work(Carver(context.work));
     const Between d = between(Carver(context.deferred), w);
+
+    // Everything about a stem but the norm's sums is weights' gradients, so only those are
+    // made here.
     defer(grad_out[0], d.dout);
     norm_gradients(context, d.sides, w, d.dout);
   }
@@ -72,8 +82,8 @@ class CnnStem final : public Segment {
  private:
   struct Work;
 
-  /// What the input part leaves for the weight part: besides these, the norm's factors that `w`
-  /// points to from here on.
+  /// What the input part leaves for the weight part: the gradient of the output, and the norm's
+  /// factors, whose arrays in `w` are pointed into deferred memory from here on.
   struct Between {
     SideGradients sides;
     float* dout;
@@ -87,6 +97,7 @@ class CnnStem final : public Segment {
     return d;
   }
 
+  /// Sums d and d (y - mean) image by image, and makes the norm's gradients and factors of them.
   void norm_gradients(const Context& context, const SideGradients& sides, const Work& w,
                       const float* dout) const {
     const ConvShape& conv = layer_.conv;
@@ -98,11 +109,14 @@ class CnnStem final : public Segment {
     }
     layer_.backward(context, sides, s, w.layer, w.sums, w.sums + conv.out, stride);
   }
+
+  /// The convolution's weight's gradient: the pool and the norm backward, image by image.
   void weight_gradient(const Context& context, const Work& w, const float* images,
                        const float* dout) const {
     const ConvShape& conv = layer_.conv;
     const CnnLayer::Saved s = saved(Carver(context.saved)).layer;
     clear(w);
+
     for (int64_t b = 0; b < shape_.batch; ++b) {
       k_.pool_backward(dout + b * pooled(), s.image(b, conv), layer_.affine(s, b),
                        layer_.gradient(s, w.layer, b), act_, shape_.pool, w.padded_gradient,
@@ -113,6 +127,7 @@ class CnnStem final : public Segment {
     k_.unpack_weight(w.layer.gradient_panels, layer_.weight_gradient(context), conv);
   }
 
+  // The layouts of saved memory and of scratch. Without memory they only count.
   struct Saved {
     CnnLayer::Saved layer;
     int64_t bytes;
@@ -140,6 +155,8 @@ class CnnStem final : public Segment {
     std::fill_n(w.padded, layer_.conv.padded_inputs(), 0.0f);
     std::fill_n(w.padded_gradient, layer_.conv.padded_outputs(), 0.0f);
   }
+
+  // Floats of one pooled image.
   int64_t pooled() const {
     return layer_.conv.height / 2 * (layer_.conv.width / 2) * layer_.conv.out;
   }
@@ -168,7 +185,7 @@ class CnnHead final : public Segment {
   int64_t work_bytes() const override { return work(Carver{}).bytes; }
   bool splits() const override { return true; }
   int64_t deferred_bytes() const override {
-    return shape_.batch * shape_.classes * static_cast<int64_t>(sizeof(float));  // of the logits
+    return shape_.batch * shape_.classes * static_cast<int64_t>(sizeof(float));  // dlogits
   }
   double flops() const override {
     return 2.0 * static_cast<double>(shape_.batch * features_ * shape_.classes);
@@ -183,11 +200,16 @@ class CnnHead final : public Segment {
       tables_.conv.average(floats(in[0]) + b * pixels_ * features_, s.features + b * features_,
                            pixels_, features_);
     }
+
+    // The kernel adds what it drops to a residual and a bias; with zeros for both it leaves the
+    // features times their mask.
     if (dropout.rate > 0) {
       std::fill_n(w.features, shape_.batch * features_, 0.0f);
       k.bias_residual(s.features, w.features, w.features, s.features, shape_.batch, features_,
                       &dropout);
     }
+
+    // logits = features weight^T + bias.
     k.matmul.nt(s.features, floats(context.parameters[0]), floats(out[0]), shape_.batch,
                 shape_.classes, features_, w.scratch);
     k.add_bias(floats(out[0]), floats(context.parameters[1]), shape_.batch, shape_.classes);
@@ -208,6 +230,7 @@ class CnnHead final : public Segment {
   }
 
  private:
+  /// The gradients of weight and bias, from the saved features.
   void weight_part(const Context& context, const float* dlogits) const {
     const Saved s = saved(Carver(context.saved));
     const Kernels& k = tables_.kernels;
@@ -215,6 +238,8 @@ class CnnHead final : public Segment {
     k.matmul.tn(dlogits, s.features, floats(context.gradients[0]), shape_.classes, features_,
                 shape_.batch, work(Carver(context.work)).scratch);
   }
+
+  /// The gradient of the images: through the linear layer, dropout and the mean.
   void input_part(const Context& context, const float* dlogits, float* dx) const {
     const Work w = work(Carver(context.work));
     const Kernels& k = tables_.kernels;

@@ -1,9 +1,14 @@
-// With d the gradient behind the norm, n = (y - mean) rstd and g its scale, the gradient of y is
+// The arithmetic of a convolution's norm.
+//   y      what the convolution puts out
+//   n      (y - mean) rstd
+//   g      the norm's scale (gain)
+//   d      the gradient of the norm's output
+// The gradient of y is
 //   batch norm   g rstd (d - mean(d) - n mean(d n)), means over micro-batch and pixels
 //   group norm   rstd (g d - mean(g d) - n mean(g d n)), means over a group's channels and pixels
 //                in an image
-// both a d + (b (y - mean) + c) with factors a, b, c of a channel. Sums over images and channels
-// run in float64, in order.
+// Both have the form a d + (b (y - mean) + c) with factors a, b, c per channel, which is what
+// kernels apply. Sums over images and channels run in float64 and in order.
 #include "model/cnn/cnn_layer.h"
 
 #include <algorithm>
@@ -13,7 +18,7 @@ namespace tutti {
 
 namespace {
 
-// Parameters of a layer, from its first; without a norm the bias comes behind the weight.
+// Places of a layer's parameters, from its first. Without a norm the bias follows the weight.
 enum { kWeight, kScale, kShift, kRunningMean, kRunningVariance, kBias = kScale };
 
 }  // namespace
@@ -42,8 +47,8 @@ bool CnnLayer::needs_moments(const Context& context) const {
          (shape_.norm == CnnNormKind::kBatch && context.pass.training);
 }
 
-// The images' own means and squares, combined (Chan): nothing is lost by cancellation, as it would
-// be from sums of y^2.
+// Combines the images' own means and centred squares (Chan). Nothing is lost by cancellation, as it
+// would be with sums of y^2.
 void CnnLayer::batch_statistics(const Saved& s, const Work& w) const {
   const int64_t channels = conv.out, batch = shape_.batch;
   const double count = static_cast<double>(batch * pixels());
@@ -56,12 +61,16 @@ void CnnLayer::batch_statistics(const Saved& s, const Work& w) const {
       squares +=
           w.moments[(2 * b + 1) * channels + c] + static_cast<double>(pixels()) * apart * apart;
     }
+
+    // The norm divides by the biased deviation; the running variance is unbiased, as in torch.
     s.mean[c] = static_cast<float>(mean);
     s.rstd[c] = static_cast<float>(1 / std::sqrt(squares / count + kCnnNormEps));
     s.variance[c] = static_cast<float>(squares / std::max(count - 1, 1.0));
   }
 }
 
+// The same combination over a group's channels within one image. Every channel of the group gets a
+// copy of the result, so that kernels look up one row per image.
 void CnnLayer::group_statistics(const Saved& s, const Work& w) const {
   const int64_t channels = conv.out, groups = shape_.groups(channels), each = channels / groups;
   for (int64_t b = 0; b < shape_.batch; ++b) {
@@ -86,12 +95,16 @@ void CnnLayer::statistics(const Context& context, const Saved& s, const Work& w)
   const int64_t channels = conv.out;
   const auto parameter = [&](int i) { return floats(context.parameters[first_ + i]); };
   if (shape_.norm == CnnNormKind::kNone) {
+    // Without a norm it is the identity plus the bias, so that all kinds go through the
+    // same kernels.
     std::fill_n(s.mean, channels, 0.0f);
     std::fill_n(s.rstd, channels, 1.0f);
     std::fill_n(s.scale, channels, 1.0f);
     std::copy_n(parameter(kBias), channels, s.shift);
     return;
   }
+
+  // Mean and 1 / deviation: of the images or the micro-batch, or the running ones.
   if (shape_.norm == CnnNormKind::kGroup) {
     group_statistics(s, w);
   } else if (context.pass.training) {
@@ -101,6 +114,8 @@ void CnnLayer::statistics(const Context& context, const Saved& s, const Work& w)
     std::copy_n(parameter(kRunningMean), channels, s.mean);
     for (int64_t c = 0; c < channels; ++c) s.rstd[c] = 1 / std::sqrt(variance[c] + kCnnNormEps);
   }
+
+  // The norm becomes one multiplication and one addition per value: y scale + shift.
   const float *gain = parameter(kScale), *shift = parameter(kShift);
   for (int64_t r = 0; r < rows(); ++r) {
     for (int64_t c = 0; c < channels; ++c) {
@@ -131,6 +146,8 @@ void CnnLayer::backward(const Context& context, const SideGradients& sides, cons
                         int64_t stride) const {
   const int64_t channels = conv.out, batch = shape_.batch;
   const auto gradient = [&](int i) { return sides(first_ + i); };
+
+  // Sums over the micro-batch, channel by channel: d gives the shift's gradient, d n the scale's.
   float* shift_gradient = gradient(shape_.norm == CnnNormKind::kNone ? kBias : kShift);
   for (int64_t c = 0; c < channels; ++c) {
     double sum = 0, centred = 0;
@@ -139,12 +156,16 @@ void CnnLayer::backward(const Context& context, const SideGradients& sides, cons
       centred += static_cast<double>(centred_sums[b * stride + c]) * s.rstd[row(b) + c];
     }
     shift_gradient[c] = static_cast<float>(sum);
+
+    // Without a norm the gradient of y is d.
     if (shape_.norm == CnnNormKind::kNone) {
       w.a[c] = 1;
       w.b[c] = w.c[c] = 0;
       continue;
     }
     gradient(kScale)[c] = static_cast<float>(centred);
+
+    // Batch norm's factors follow from these sums. Buffers are proposed where a gradient would go.
     if (shape_.norm != CnnNormKind::kBatch) continue;
     const double count = static_cast<double>(batch * pixels()), scale = s.scale[c];
     w.a[c] = s.scale[c];
@@ -158,6 +179,9 @@ void CnnLayer::backward(const Context& context, const SideGradients& sides, cons
     propose(kRunningMean, s.mean[c]);
     propose(kRunningVariance, s.variance[c]);
   }
+
+  // Group norm's factors are per image: sums over the channels of each group, weighted by the gain.
+  // centred_sums lack one rstd, hence the third power.
   if (shape_.norm != CnnNormKind::kGroup) return;
   const float* gain = floats(context.parameters[first_ + kScale]);
   const int64_t each = channels / shape_.groups(channels);

@@ -1,5 +1,5 @@
-// A convolution with its norm, as the hand-written segments of the CNN use it: where its memory
-// lies, and the norm's arithmetic on sums that the kernels took image by image.
+// A convolution with its norm, as the hand-written segments of the CNN use it: the layout of its
+// memory, and the norm's arithmetic on sums that kernels took image by image.
 #pragma once
 
 #include "model/cnn/cnn_shape.h"
@@ -9,23 +9,24 @@
 
 namespace tutti {
 
-/// Parameters are those of its block from `first` on. In training, statistics are those of the
-/// micro-batch (batch norm) or of each image (group norm); what is kept per image or once is a row
-/// of the same arrays.
+/// One convolution with its norm. Its parameters are those of its block from `first` on. In
+/// training, statistics are those of the micro-batch (batch norm) or of each image (group norm).
+/// Arrays [rows][out] have a row per image for group norm, else one row in all.
 class CnnLayer {
  public:
   CnnLayer(const CnnShape& shape, const ConvShape& conv, int first)
       : conv(conv), shape_(shape), first_(first) {}
 
-  /// From forward to backward.
+  /// What is kept from forward to backward.
   struct Saved {
-    float* y;                            // [batch][outputs]: of the convolution
+    float* y;                            // [batch][outputs]: what the convolution puts out
     float *mean, *rstd, *scale, *shift;  // [rows][out]
     float* variance;                     // [out]: batch norm's, unbiased
     float* image(int64_t b, const ConvShape& c) const { return y + b * c.outputs(); }
   };
   Saved saved(Carver& memory) const;
 
+  /// Scratch: packed weights, moments per image, and the factors of the gradient of y.
   struct Work {
     float *panels, *backward_panels, *gradient_panels;
     float* moments;    // [batch][2][out]
@@ -36,22 +37,24 @@ class CnnLayer {
   const float* weight(const Context& context) const { return floats(context.parameters[first_]); }
   float* weight_gradient(const Context& context) const { return floats(context.gradients[first_]); }
 
-  /// mean to shift of `saved`, from the moments of all images; outside of training batch norm has
-  /// its buffers.
+  /// Fills `mean` to `shift` of `saved` from the moments of all images. Outside of training batch
+  /// norm takes its buffers instead.
   void statistics(const Context& context, const Saved& saved, const Work& work) const;
   /// Whether statistics() reads the moments.
   bool needs_moments(const Context& context) const;
+  /// The norm as y scale + shift, for one image; and the mean that it subtracts.
   Affine affine(const Saved& saved, int64_t image) const;
   const float* mean(const Saved& saved, int64_t image) const { return saved.mean + row(image); }
 
-  /// From sums of d and d (y - mean) over each image, `stride` floats apart: the gradients of the
-  /// norm's parameters and its buffers' proposals, to `sides`, and the factors of gradient().
+  /// Takes sums of d and d (y - mean) over each image, `stride` floats apart. Writes the gradients
+  /// of the norm's parameters and its buffers' proposals to `sides`, and the factors of gradient()
+  /// to `work`.
   void backward(const Context& context, const SideGradients& sides, const Saved& saved,
                 const Work& work, const float* sums, const float* centred_sums,
                 int64_t stride) const;
-  /// What a backward in two parts keeps of those: takes memory for all of `sides`, and for the
-  /// factors.
+  /// Takes deferred memory for what a backward in two parts keeps of these: `sides` and factors.
   void defer(Carver& memory, SideGradients& sides, Work& work) const;
+  /// The factors by which kernels turn d of one image into the gradient of y.
   NormGradient gradient(const Saved& saved, const Work& work, int64_t image) const;
 
   const ConvShape conv;

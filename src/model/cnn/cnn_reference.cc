@@ -1,5 +1,6 @@
-// The CNN's blocks as functions of tensors under autograd. Batch norm changes its buffers in place,
-// which is what it proposes.
+// The CNN's blocks as functions of tensors under autograd: what the hand-written segments are
+// tested against, and what runs on a GPU. Batch norm changes its buffers in place, and the changed
+// values are its proposals.
 #include "model/cnn/cnn_reference.h"
 
 #include <ATen/TensorOperators.h>
@@ -18,6 +19,7 @@ namespace tutti {
 
 namespace {
 
+// A block of a stage: one layer, or two with the input or a shortcut's layer added to them.
 at::Tensor block(const CnnShape& shape, const CnnBlockShape& block, const Pass& pass, Tensors p,
                  const at::Tensor& x) {
   const auto each = static_cast<size_t>(shape.layer_parameters());
@@ -44,6 +46,8 @@ at::Tensor cnn_layer(const CnnShape& shape, const ConvShape& conv, int64_t group
   const int64_t padding = conv.kernel / 2;
   const at::IntArrayRef stride(conv.stride);
   if (shape.norm == CnnNormKind::kNone) return at::conv2d(x, p[0], p[1], stride, padding);
+
+  // cuDNN is kept out of the norms, because it would choose the kernel, and with it the bits.
   const at::Tensor y = at::conv2d(x, p[0], {}, stride, padding);
   if (shape.norm == CnnNormKind::kGroup)
     return at::group_norm(y, groups, p[1], p[2], kCnnNormEps, /*cudnn_enabled=*/false);
@@ -58,6 +62,7 @@ at::Tensor cnn_pooled(const CnnShape& shape, const at::Tensor& x) {
 
 at::Tensor cnn_classified(const CnnShape& shape, Pass pass, int block, Tensors p,
                           const at::Tensor& x) {
+  // Features are the means over pixels. With keys the mask is drawn on the device.
   at::Tensor features = at::mean(x, {2, 3});
   pass.block = block;
   Dropout dropout = cnn_dropout(shape, pass);
@@ -84,16 +89,20 @@ std::unique_ptr<Segment> cnn_segment(AdaptOptions options, std::string name, con
 void add_cnn_reference(const CnnPlan& plan, const Job& job, Model& model) {
   const CnnShape& shape = plan.shape;
   const double batch = static_cast<double>(shape.batch);
+
+  // Adds a block's only segment.
   const auto add = [&](Block& to, const char* name, Border in, Border out, double flops,
                        auto function) {
     AdaptOptions options = built_in_options(job);
     options.flops = flops * batch;
-    // one layer
+    // Only one layer's backward may run in two parts; a residual block has two.
     options.splits = !shape.residual || &to == &model.blocks.front() || &to == &model.blocks.back();
     to.segments.push_back(cnn_segment(std::move(options), name, to, 0, to.parameters.size(),
                                       {std::move(in)}, {std::move(out)},
                                       of_one(std::move(function))));
   };
+
+  // `x` is what flows from block to block.
   Border x{
       "x", {shape.batch, plan.stem.out, plan.stem.height / 2, plan.stem.width / 2}, at::kFloat};
   add(model.blocks[0], "stem", model.data[0], x, plan.stem.flops(),

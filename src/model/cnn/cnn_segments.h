@@ -1,5 +1,5 @@
-// The hand-written segments of the CNN. Between them activations lie as [batch, height, width,
-// channels].
+// The hand-written segments of the CNN, for the CPU. Activations between them are [batch, height,
+// width, channels].
 #pragma once
 
 #include <memory>
@@ -9,11 +9,13 @@
 
 namespace tutti {
 
+/// The kernels that they compute with.
 struct CnnTables {
   const Kernels& kernels;
   const ConvKernels& conv;
 };
 
+/// The stem reads `images`; block `index` is plan.blocks[index]; the head puts out the logits.
 std::unique_ptr<Segment> make_cnn_stem(const CnnPlan& plan, const Border& images,
                                        const CnnTables& tables);
 std::unique_ptr<Segment> make_cnn_block(const CnnPlan& plan, size_t index, const CnnTables& tables);

@@ -1,4 +1,5 @@
-// Sizes and parameters of the CNN.
+// Derives sizes and parameters of the CNN from a job. It is the one place where a stage's strides
+// and channels are decided.
 #include "model/cnn/cnn_shape.h"
 
 #include <numeric>
@@ -17,7 +18,8 @@ CnnNormKind norm_of(const std::string& name) {
   throw Error(fmt::format("model.norm = \"{}\": a cnn has batch, group, layer or none", name));
 }
 
-// Names are torchvision's; the number is the layer's in its block.
+// Adds a convolution and its norm. Names are close to torchvision's; the number is the layer's in
+// its block.
 void add_layer(Block& block, const CnnShape& shape, const ConvShape& conv,
                const std::string& number, const Init& init) {
   const std::vector<int64_t> each = {conv.out};
@@ -53,6 +55,9 @@ CnnPlan cnn_plan(const Job& job) {
                 c.activation, c.pool == "max" ? Pool::kMax : Pool::kAverage, c.dropout, c.residual},
                {c.image[1], c.image[2], c.image[0], c.channels[0], 3, 1},
                {}};
+
+  // Follows an image through the network: the stem's pool halves it, and so does the first block of
+  // every stage after the first.
   int64_t height = c.image[1] / 2, width = c.image[2] / 2, in = c.channels[0];
   if (height == 0 || width == 0)
     throw Error(fmt::format("an image of {} x {} is too small for the stem's pool", c.image[1],
@@ -66,6 +71,8 @@ CnnPlan cnn_plan(const Job& job) {
       height = block.layers[0].out_height();
       width = block.layers[0].out_width();
       if (c.residual) {
+        // Where the shape changes, the input can only be added through a 1 x 1 convolution of
+        // its own.
         if (stride != 1 || in != out) block.shortcut = block.layers[0], block.shortcut->kernel = 1;
         block.layers.push_back({height, width, out, out, 3, 1});
       }
@@ -73,6 +80,8 @@ CnnPlan cnn_plan(const Job& job) {
       in = out;
     }
   }
+
+  // The last stage has the smallest images, so it is where batch norm could run out of values.
   if (plan.shape.norm == CnnNormKind::kBatch && plan.shape.batch * height * width < 2)
     throw Error(
         "model.norm = \"batch\" with train.micro_batch_size = 1 and a last stage of 1 x 1: a "
@@ -83,6 +92,8 @@ CnnPlan cnn_plan(const Job& job) {
 
 std::vector<Block> cnn_blocks(const CnnPlan& plan, const ModelConfig& config) {
   const Init init = init_of(config);
+
+  // The order of parameters is CnnShape::layer_parameters' per layer, the shortcut last.
   std::vector<Block> blocks;
   Block& stem = blocks.emplace_back();
   stem.name = "stem";

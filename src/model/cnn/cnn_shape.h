@@ -1,5 +1,5 @@
-// What the hand-written CNN and its autograd twin share: sizes, parameters, borders, and how
-// dropout is keyed.
+// What the hand-written CNN and its twin under autograd share: sizes, parameters, and how dropout
+// is keyed.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,15 @@
 
 namespace tutti {
 
+/// The norms that are computed differently; "layer" is a group norm with one group.
 enum class CnnNormKind { kBatch, kGroup, kNone };
 
+/// What holds for the whole network.
 struct CnnShape {
   int64_t batch, classes;
   std::vector<int64_t> image;  // channels, height, width
   CnnNormKind norm;
-  bool layer;  // group norm of one group
+  bool layer;  // group norm with one group
   std::string activation;
   Pool pool;
   double dropout;
@@ -28,12 +30,13 @@ struct CnnShape {
   int norm_parameters() const {
     return norm == CnnNormKind::kBatch ? 4 : norm == CnnNormKind::kGroup ? 2 : 1;
   }
-  /// Parameters of a convolution and its norm: the weight, then the norm's scale, shift, running
-  /// mean and running variance as far as it has them, or the bias.
+  /// Number of parameters of a convolution and its norm. They are the weight, then the norm's
+  /// scale, shift, running mean and running variance as far as it has them, or the bias.
   int layer_parameters() const { return 1 + norm_parameters(); }
 };
 
-/// A block of a stage: convolutions in turn, and one beside them where the shape changes.
+/// A block of a stage: convolutions one after the other, and one alongside them (the shortcut) if
+/// the shape changes.
 struct CnnBlockShape {
   std::string name;
   std::vector<ConvShape> layers;
@@ -43,21 +46,22 @@ struct CnnBlockShape {
   int64_t channels() const { return layers.back().out; }
 };
 
+/// The whole network's sizes.
 struct CnnPlan {
   CnnShape shape;
   ConvShape stem;  // before the pool
   std::vector<CnnBlockShape> blocks;
 };
 
-/// Throws Error.
+/// Throws Error for what such a network cannot have.
 CnnPlan cnn_plan(const Job& job);
-/// The blocks with their parameters and without segments.
+/// The blocks with their parameters and without segments: "stem", "stages.S.D", "head".
 std::vector<Block> cnn_blocks(const CnnPlan& plan, const ModelConfig& config);
 
 constexpr float kCnnNormEps = 1e-5f;
 constexpr double kCnnMomentum = 0.1;
 
-/// Of the features before the last layer. Its rate is 0 outside of training.
+/// Dropout of the features before the last layer. Its rate is 0 outside of training.
 Dropout cnn_dropout(const CnnShape& shape, const Pass& pass);
 
 }  // namespace tutti

@@ -1,3 +1,4 @@
+// Activations for models under autograd. The hand-written kernels have their own of the same names.
 #include "model/core/activation.h"
 
 #include <ATen/ops/elu.h>
@@ -23,6 +24,8 @@ at::Tensor activate(const std::string& name, const at::Tensor& x) {
   if (name == "sigmoid") return at::sigmoid(x);
   if (name == "leaky-relu") return at::leaky_relu(x, 0.01);
   if (name == "elu") return at::elu(x);
+
+  // An unknown name: offer the nearest, or all of them if none is near.
   const std::vector<std::string> names = {"gelu", "gelu-tanh", "relu",       "silu",
                                           "tanh", "sigmoid",   "leaky-relu", "elu"};
   const std::string near = nearest(name, names);

@@ -1,3 +1,5 @@
+// Cuts blocks into columns and joins their parts again (Megatron's column-parallel layers, with an
+// all-gather of the outputs).
 #include "model/core/column_block.h"
 
 #include <cmath>
@@ -10,6 +12,8 @@ namespace {
 
 constexpr const char* kParts = "parts";
 
+// Makes one tensor [B, C, ...] of gathered parts [S, B, C / S, ...]; backward cuts the gradient the
+// same way. It has no parameters, so its weight part is empty.
 class Join final : public Segment {
  public:
   Join(Border whole, const Columns& columns, Whole gradient)
@@ -31,6 +35,9 @@ class Join final : public Segment {
       grad_in[0].copy_(parts(grad_out[0]));
       return;
     }
+
+    // The exchange sums the columns' gradients, and every column has the same one: so each passes
+    // on its own part only.
     grad_in[0].zero_();
     grad_in[0].select(0, column_).copy_(parts(grad_out[0]).select(0, column_));
   }
@@ -41,7 +48,7 @@ class Join final : public Segment {
   void backward_weight(Context&, Tensors, Tensors) const override {}
 
  private:
-  /// A view of the whole as the parts lie.
+  /// A view of the whole with the dims of the gathered parts.
   at::Tensor parts(const at::Tensor& whole) const {
     std::vector<int64_t> dims = in_.dims;
     std::swap(dims[0], dims[1]);
@@ -65,12 +72,15 @@ void keep_deviation(Init& init, const std::vector<int64_t>& whole,
       init.kind == Init::Kind::kGlorotUniform || init.kind == Init::Kind::kGlorotNormal;
   const bool he = init.kind == Init::Kind::kHeUniform || init.kind == Init::Kind::kHeNormal;
   if (!glorot && !he) return;
+
+  // The sums under the square root in init.cc; factors that both sizes have in common cancel.
   const auto fans = [&](const std::vector<int64_t>& dims) {
     return static_cast<double>(glorot ? dims[0] + dims[1] : dims[1]);
   };
   init.scale *= std::sqrt(fans(part) / fans(whole));
 }
 
+// Cuts the first dim, which are the outputs: a column has its own rows of the weights.
 Block column_block(const Block& whole, const Columns& columns) {
   Block block;
   block.name = column_name(whole.name, columns.column);

@@ -1,3 +1,5 @@
+// Which tensors a job's data has. It is derived from the job alone, so models, datasets and
+// evaluation agree on it without asking each other.
 #include "model/core/data_borders.h"
 
 #include "base/error.h"
@@ -7,6 +9,7 @@ namespace tutti {
 
 namespace {
 
+// Of all kinds of data, only tables have columns that the job names and sizes.
 bool is_table(const Job& job) { return job.data.kind == "csv" || job.data.kind == "jsonl"; }
 
 ColumnSizes table_sizes(const Job& job) {
@@ -16,6 +19,7 @@ ColumnSizes table_sizes(const Job& job) {
   return sizes_of(columns);
 }
 
+// The features of a record. A table's columns must add up to what the model reads.
 Border features(const Job& job) {
   if (is_table(job))
     if (const int64_t numbers = table_sizes(job).numbers; numbers != job.model.inputs)
@@ -32,6 +36,7 @@ Border images(const Job& job) {
   return {"images", {job.train.micro_batch_size, image[0], image[1], image[2]}};
 }
 
+// What a wide-deep model reads: numbers and categories, of the clicks or of a table's columns.
 void add_fields(const Job& job, std::vector<Border>& borders) {
   int64_t numbers = kClickNumbers, categories = kClickFields;
   if (job.data.kind != "clicks") {
@@ -43,8 +48,10 @@ void add_fields(const Job& job, std::vector<Border>& borders) {
   borders.push_back({"categories", {job.train.micro_batch_size, categories}, at::kLong});
 }
 
+// A script says nothing about its inputs, so the data decides what it reads.
 bool script_reads_features(const Job& job) { return is_table(job) || job.data.kind == "points"; }
 
+// Targets per token, per sample as a class, or per sample as values.
 Border targets(const Job& job) {
   const int64_t samples = job.train.micro_batch_size;
   if (job.model.kind == "gpt") return {"targets", {samples, job.model.context}, at::kLong};
@@ -62,6 +69,8 @@ bool targets_are_classes(const Job& job) {
 
 std::vector<Border> data_borders(const Job& job) {
   std::vector<Border> borders;
+
+  // The model's inputs come first, in the order in which it names them.
   const std::string& kind = job.model.kind;
   if (kind == "gpt")
     borders.push_back({"tokens", {job.train.micro_batch_size, job.model.context}, at::kLong});
@@ -75,6 +84,8 @@ std::vector<Border> data_borders(const Job& job) {
   else
     throw Error(fmt::format("model.kind = \"{}\" has no data that is known here", kind));
   borders.push_back(targets(job));
+
+  // Mixup adds a second set of targets and each sample's weight of them.
   if (job.augment.mixup > 0) {
     Border other = borders.back();
     other.name = "other_targets";

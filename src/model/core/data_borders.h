@@ -1,5 +1,5 @@
-// The tensors a job's data has, by the kind of the model and of the loss. Models and datasets agree
-// through it.
+// The tensors that a job's data has, by the kind of the model and of the loss. Models and datasets
+// agree on them through this.
 #pragma once
 
 #include <vector>
@@ -13,20 +13,19 @@ namespace tutti {
 ///   gpt               "tokens" [B, context] int64
 ///   mlp, autoencoder  "features" [B, inputs] float
 ///   cnn               "images" [B, channels, height, width] float
-///   script            by the data: "features" from csv, jsonl and points, "images" from everything
-///                     else
-///   wide-deep         "numbers" [B, n] float, "categories" [B, m] int64; n and m as data.columns
-///                     or the clicks say
+///   script            "features" for csv, jsonl and points, "images" for all other data
+///   wide-deep         "numbers" [B, n] float, "categories" [B, m] int64; n and m come from
+///                     data.columns or from the clicks
 ///   targets           "targets": gpt [B, context] int64; cross-entropy, distill and autoencoder
 ///                     [B] int64; other losses [B, outputs] float
-///   mixup             "other_targets" as targets, "mix" [B] float: the weight of other_targets (0
-///                     in evaluation)
-/// A target that is -1, or NaN where targets are floats, is none: the loss and the metrics leave it
-/// out. Throws Error where data.columns do not add up to what the model takes.
+///   mixup             "other_targets" like targets, "mix" [B] float: the weight of other_targets
+///                     (0 in evaluation)
+/// A target of -1, or NaN where targets are floats, means that there is none: the loss and the
+/// metrics leave it out. Throws Error if data.columns do not add up to what the model takes.
 std::vector<Border> data_borders(const Job& job);
 
-/// Whether targets are classes (int64) or values (float): by the kinds of the model and of the
-/// loss. A loss of `auto` counts as cross-entropy: a resolved job has none.
+/// Whether targets are classes (int64) or values (float), by the kinds of the model and of the
+/// loss. A loss of `auto` counts as cross-entropy; in a resolved job there is none.
 bool targets_are_classes(const Job& job);
 
 }  // namespace tutti

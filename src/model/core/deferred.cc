@@ -1,3 +1,5 @@
+// Gradients that wait in deferred memory between the two parts of a backward. The two parts carve
+// the same layout, so no addresses have to be handed over.
 #include "model/core/deferred.h"
 
 #include "base/error.h"

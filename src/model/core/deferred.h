@@ -1,4 +1,4 @@
-// What the two parts of a hand-written backward hand to each other through Context::deferred.
+// What the input part of a hand-written backward leaves for its weight part in Context::deferred.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +10,30 @@
 
 namespace tutti {
 
-/// Copies a tensor to memory of the same kind: a gradient that the weight part needs and would not
-/// find again.
+/// Copies a tensor to memory on the same device: for a gradient that the weight part needs and that
+/// will be overwritten before it runs.
 void defer(const at::Tensor& tensor, void* to);
 
-/// Gradients that kernels of the input part make beside what they are called for: those of norms
-/// and biases. A backward in one part writes them where they belong; else they lie in deferred
-/// memory until the weight part hands them over.
+/// Gradients of norms and biases, which kernels of the input part make along the way. A backward in
+/// one part has them written where they belong. Split in two, it keeps them in deferred memory
+/// until the weight part hands them over.
 class SideGradients {
  public:
-  /// Of the parameter at this place of its block's list; kNone takes no memory.
+  /// One parameter's gradient: its place in the block's list and its floats. kNone takes no memory.
   struct Side {
     int place;
     int64_t size;
   };
+  /// For a backward in one part: gradients are written straight into `gradients`.
   explicit SideGradients(Tensors gradients) : gradients_(gradients) {}
+  /// For a backward in two parts: takes deferred memory from `memory`, in the order of `sides`.
+  /// Both parts must list them alike.
   SideGradients(std::initializer_list<Side> sides, Carver& memory);
   void add(Side side, Carver& memory);
 
-  /// Where the gradient of this parameter goes; null for kNone.
+  /// Where a kernel is to write the gradient of this parameter; null for kNone.
   float* operator()(int place) const;
+  /// In the weight part: copies what the input part left into the parameters' gradients.
   void hand_over(Tensors gradients) const;
 
  private:
@@ -37,7 +41,7 @@ class SideGradients {
     int place;
     float* at;
   };
-  Tensors gradients_;  // empty: `kept_` are
+  Tensors gradients_;  // empty if `kept_` are used
   std::vector<Kept> kept_;
 };
 

@@ -1,5 +1,5 @@
-// The model as the plan sees it. Only names, sizes and offsets are made here; measured bytes come
-// from dry_run.h.
+// Describes a model to the plan, which knows no torch: names, sizes and offsets. The bytes that can
+// only be measured come from dry_run.h.
 #include <c10/core/ScalarType.h>
 #include <fmt/ranges.h>
 
@@ -30,6 +30,8 @@ OutputShape describe_output(const SegmentWiring& wiring, size_t index, int colum
   out.element_bytes = size_of(border.type);
   out.read_element_bytes = size_of(wiring.read_types[index]);
   out.same_as = wiring.same_as[index];
+
+  // What the next segment reads: S times as much after a gather, one S-th after a scatter.
   out.read_bytes = elements(border) * out.read_element_bytes;
   if (border.exchange == Exchange::kGather) out.read_bytes *= columns;
   if (border.exchange == Exchange::kScatter) out.read_bytes /= columns;
@@ -52,6 +54,8 @@ SegmentShape describe_segment(const Segment& segment, const SegmentWiring& wirin
          segment.consumes(i)});
   for (size_t i = 0; i < wiring.outputs.size(); ++i) {
     shape.outputs.push_back(describe_output(wiring, i, columns));
+
+    // An output that is passed on has no memory of its own.
     if (wiring.same_as[i] < 0) shape.border_bytes += shape.outputs.back().bytes;
   }
   return shape;
@@ -62,9 +66,14 @@ SegmentShape describe_segment(const Segment& segment, const SegmentWiring& wirin
 ModelShape describe(const Model& model) {
   if (const auto faults = model_faults(model); !faults.empty())
     throw Error(fmt::format("{}", fmt::join(faults, "\n")));
+
+  // Everything below may rely on a model without faults.
   ModelShape shape;
   shape.columns = model.columns;
   for (const Border& border : model.data) shape.data_bytes.push_back(border_bytes(border));
+
+  // A unit is its block's own parameters one after the other, each aligned as kernels and the GPU's
+  // matmuls want them.
   for (const Block& block : model.blocks) {
     const int index = static_cast<int>(shape.blocks.size());
     BlockShape b;
@@ -85,10 +94,13 @@ ModelShape describe(const Model& model) {
     b.gradient_size = b.unit_size;
     shape.blocks.push_back(std::move(b));
   }
+
+  // The wiring is in block order, so a block's segments keep theirs.
   for (const SegmentWiring& wiring : wire(model))
     shape.blocks[wiring.block].segments.push_back(describe_segment(
         *model.blocks[wiring.block].segments[wiring.segment], wiring, model.columns));
-  // Users in block order, so that an owner's extra gradients are added in block order.
+  // The gradients of further users of a parameter follow the owner's unit. Users come in block
+  // order, so an owner's extra gradients are added in block order, whatever the layout.
   const auto owner_of = owners(model);
   for (size_t user = 0; user < owner_of.size(); ++user) {
     std::set<int> written;

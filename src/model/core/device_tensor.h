@@ -1,5 +1,5 @@
-// Small tensors that lie where a segment computes: views of a device's memory, and constants that
-// are copied there once.
+// Tensors on the device where a segment computes: views of memory that somebody else owns, and
+// constants that are copied there once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-/// A view of memory that lies on `device` and outlives it.
+/// A view of memory on `device`. The memory must outlive the view.
 inline at::Tensor view_on(at::Device device, const void* memory, at::IntArrayRef dims,
                           at::ScalarType type) {
   return at::for_blob(const_cast<void*>(memory), dims)
@@ -18,9 +18,9 @@ inline at::Tensor view_on(at::Device device, const void* memory, at::IntArrayRef
       .make_tensor();
 }
 
-/// Values made on the host. The first use on another device copies them there, which waits for it;
-/// later ones take the copy: a pass may be captured from the second on. For one thread, as the
-/// segment that holds it.
+/// Values made on the host. The first use on another device copies them there and waits for it;
+/// later uses take the copy, so a pass may be captured from the second one on. For one thread, like
+/// the segment that holds it.
 class DeviceConstant {
  public:
   DeviceConstant() = default;

@@ -1,4 +1,5 @@
-// A mask is what the kernel that applies it makes of ones in backward.
+// Gets masks from the fused kernels instead of drawing them again here: the backward kernel,
+// applied to ones, returns the mask itself.
 #include "model/core/dropout.h"
 
 #include <ATen/ops/empty.h>

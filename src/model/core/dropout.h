@@ -1,4 +1,5 @@
-// Keyed dropout for blocks under autograd, by the masks of the kernels that apply it elsewhere.
+// Keyed dropout for blocks under autograd. The masks are those of the hand-written kernels, so both
+// kinds of a model drop the same elements.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,8 +10,8 @@
 namespace tutti {
 
 /// The mask's factors in the shape of `like`, float32 on its device: 0, or 1 / (1 - rate). All dims
-/// of `like` but the last are rows. On a device it is drawn there, by Dropout::keys where they are
-/// given.
+/// of `like` but the last are taken as rows. On a device it is drawn there, by Dropout::keys if
+/// they are given.
 at::Tensor keyed_mask(const Dropout& dropout, const at::Tensor& like);
 
 }  // namespace tutti

@@ -1,3 +1,4 @@
+// Runs each kind of segment once on made-up tensors, and counts what ATen allocates meanwhile.
 #include "model/core/dry_run.h"
 
 #include <ATen/ops/empty.h>
@@ -21,17 +22,19 @@ namespace tutti {
 
 namespace {
 
+// Bytes that ATen holds from forward to backward, and at its peak besides.
 struct Measured {
   int64_t saved = 0, work = 0;
 };
 
-/// What ATen allocates: reset, then what is held and what was at most.
+/// Counts what ATen allocates during one call: what is still held after it, and the most that was
+/// held at one time.
 struct Meter {
-  std::function<void(const std::function<void()>&)> run;  ///< calls it, measuring
+  std::function<void(const std::function<void()>&)> run;  ///< calls it and measures
   std::function<int64_t()> held, peak;                    ///< of the last run
 };
 
-/// Tensors to run a segment with, whose own memory is no part of what is measured.
+/// Makes the tensors that a segment is run with. Their own memory is not part of what is measured.
 class Bench {
  public:
   Bench() = default;
@@ -42,8 +45,8 @@ class Bench {
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
 
-  // Whole numbers are indices and targets: zero is a valid one of every kind. A device's memory is
-  // zero.
+  // Integers are indices and targets, for which zero is always valid. Memory of a device is zero
+  // when it is taken.
   at::Tensor filled(const std::vector<int64_t>& dims, at::ScalarType type, double value) {
     if (device_ == nullptr) return at::full(dims, value, type);
     int64_t bytes = static_cast<int64_t>(c10::elementSize(type));
@@ -86,6 +89,9 @@ Measured measure(const Block& block, const SegmentWiring& wiring, int index, Ben
   const Segment& segment = *block.segments[wiring.segment];
   const auto parameters = bench.parameters(block, at::kFloat),
              gradients = bench.parameters(block, at::kFloat);
+
+  // The segment gets what the plan would give it: parameters, borders, and gradients where they
+  // are wanted.
   const auto low =
       precision == at::kFloat ? std::vector<at::Tensor>{} : bench.parameters(block, precision);
   const auto in = bench.borders(wiring.inputs);
@@ -94,6 +100,9 @@ Measured measure(const Block& block, const SegmentWiring& wiring, int index, Ben
        grad_in = bench.borders(wiring.inputs, wiring.grad_types);
   for (size_t i = 0; i < grad_in.size(); ++i)
     if (!wiring.wanted[i]) grad_in[i] = at::Tensor();
+
+  // Passed-on outputs share their input's memory, as in a plan; the loss has no gradient
+  // from outside.
   for (size_t i = 0; i < grad_out.size(); ++i) {
     if (const int input = wiring.same_as[i]; input >= 0) {
       out[i] = in[input];
@@ -110,10 +119,14 @@ Measured measure(const Block& block, const SegmentWiring& wiring, int index, Ben
   Context context{pass, parameters, {}, bytes_of(saved), bytes_of(work), kept, nullptr, low};
 
   Measured measured;
-  const Meter forward = meter(), backward = meter();  // one each: a peak never sinks
+
+  // Each direction has a meter of its own, since a peak never sinks.
+  const Meter forward = meter(), backward = meter();
   forward.run([&] { segment.forward(context, in, out); });
   measured.saved = forward.held();
   measured.work = forward.peak() - measured.saved;
+
+  // Dropping the graph belongs to backward: a runner does it there, too.
   context.gradients = gradients;
   backward.run([&] {
     segment.backward(context, in, out, grad_out, grad_in);
@@ -123,8 +136,8 @@ Measured measure(const Block& block, const SegmentWiring& wiring, int index, Ben
   return measured;
 }
 
-// Segments with one key allocate alike. Autograd segments are all of one type, whatever they
-// compute: each is its own.
+// Segments with the same key allocate alike and are measured once. All autograd segments have one
+// type whatever they compute, so each of them gets a key of its own.
 std::string key_of(const Block& block, const SegmentWiring& wiring) {
   const Segment& segment = *block.segments[wiring.segment];
   std::string key = typeid(segment).name();
@@ -171,6 +184,8 @@ void measure_all(const Model& model, ModelShape& shape,
                  const std::function<std::unique_ptr<Bench>()>& bench, at::ScalarType precision,
                  const std::function<Meter()>& meter) {
   std::map<std::string, Measured> known;
+
+  // The blocks of a deep model are mostly alike, so few segments run at all.
   for (const SegmentWiring& wiring : wire(model)) {
     const Block& block = model.blocks[wiring.block];
     const std::string key = key_of(block, wiring);

@@ -6,14 +6,14 @@
 
 namespace tutti {
 
-/// Runs every segment once forward and once back, alone, on ones and zeros, and sets
-/// SegmentShape::saved_bytes and work_bytes in `shape` (made by describe) to what it declares plus
-/// what ATen held for it from forward to backward, and at its peak besides. Segments of one type
-/// with equal borders and parameters are run once. Needs the memory of one block. Installs the
-/// accounting allocator. Throws Error where a segment refuses to run: undeclared draws, changed
-/// buffers, other outputs than declared.
+/// Runs every segment alone, once forward and once backward, on ones and zeros. Sets
+/// SegmentShape::saved_bytes and work_bytes in `shape` (made by describe) to what the segment
+/// declares plus what ATen held from forward to backward, and plus ATen's peak besides,
+/// respectively. Segments of one type with equal borders and parameters are run once. Needs the
+/// memory of one block. Installs the accounting allocator. Throws Error if a segment refuses to
+/// run: because of draws it did not declare, buffers it changed, or outputs other than declared.
 void dry_run(const Model& model, ModelShape& shape);
-/// The same on a device, by its pool, with weights in `precision`.
+/// The same on a device, measured by its pool, with weights in `precision`.
 void dry_run(const Model& model, ModelShape& shape, Device& device, at::Device place,
              at::ScalarType precision);
 

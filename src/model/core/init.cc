@@ -1,6 +1,6 @@
-// First values of parameters. Element i of a parameter is a pure function of (seed, full name, i):
-// no layout, cut or order of filling can change it. An orthogonal parameter is computed whole for
-// every range of it.
+// First values of parameters. Element i of a parameter is a pure function of (seed, full name, i),
+// so no layout, cut or order of filling can change it. An orthogonal parameter depends on all of
+// its elements and is computed whole for every range of it.
 #include "model/core/init.h"
 
 #include <algorithm>
@@ -15,6 +15,7 @@ namespace tutti {
 
 namespace {
 
+// Inputs and outputs per unit, which Glorot and He scale by.
 struct Fans {
   double in = 1, out = 1;
 };
@@ -27,14 +28,15 @@ Fans fans_of(const std::vector<int64_t>& dims) {
   return {static_cast<double>(dims[1]) * field, static_cast<double>(dims[0]) * field};
 }
 
-// Draws again, from the stream of the next attempt, until the value lies within two standard
-// deviations: one time in 22.
+// Draws again, from the stream of the next attempt, until the value is within two standard
+// deviations. One draw in 22 is outside.
 double truncated_normal(PhiloxKey key, uint64_t i) {
   for (key.b = 0;; ++key.b)
     if (const double x = philox_normal(key, i); std::abs(x) <= 2) return x;
 }
 
-// Eight running sums in a fixed order, for the vector units' sake.
+// A dot product with eight running sums in a fixed order: the compiler can vectorise it without
+// changing the bits.
 double dot(const double* a, const double* b, size_t size) {
   constexpr size_t kSums = 8;
   double sums[kSums] = {};
@@ -47,10 +49,10 @@ double dot(const double* a, const double* b, size_t size) {
   return sum;
 }
 
-// Gram-Schmidt over keyed normals, each vector twice: once is not orthogonal enough where a draw
-// lies close to the space of those before it. It is the Q of a QR decomposition whose R has a
-// positive diagonal, so the signs are fixed (and the distribution is uniform over the orthogonal
-// matrices). Vector v's element e lies at [v * size + e].
+// Gram-Schmidt over keyed normals. Each vector is orthogonalised twice, because once is not enough
+// if a draw is close to the span of the vectors before it. The result is the Q of a QR
+// decomposition whose R has a positive diagonal: so the signs are fixed, and the distribution is
+// uniform over the orthogonal matrices. Element e of vector v is stored at [v * size + e].
 std::vector<double> orthonormal(const PhiloxKey& key, size_t vectors, size_t size,
                                 bool vectors_are_rows) {
   std::vector<double> all(vectors * size);
@@ -84,6 +86,8 @@ size_t count(const std::vector<int64_t>& dims) {
 
 void orthogonal(const Parameter& parameter, const PhiloxKey& key, int64_t first,
                 std::span<float> values) {
+  // The shorter side's vectors can be orthonormal: the rows of a wide matrix, the columns of a
+  // tall one.
   const size_t rows = parameter.dims.empty() ? 1 : static_cast<size_t>(parameter.dims[0]);
   const size_t columns = count(parameter.dims) / rows;
   const bool by_rows = rows < columns;
@@ -106,6 +110,8 @@ void initialise_range(const Parameter& parameter, const std::string& name, uint6
   const auto uniform = [&](double bound) {
     fill(values, first, [&](uint64_t i) { return bound * (2.0 * philox_uniform(key, i) - 1.0); });
   };
+
+  // sqrt(6 / n) bounds a uniform distribution that has the deviation sqrt(2 / n).
   switch (parameter.init.kind) {
     case Init::Kind::kZeros:
       return fill(values, first, [](uint64_t) { return 0.0; });
@@ -136,6 +142,7 @@ void initialise_range(const Parameter& parameter, const std::string& name, uint6
   TUTTI_CHECK(false, "unknown init of {}", name);
 }
 
+// The names are those that the configuration has checked.
 Init init_of(const ModelConfig& config) {
   using Kind = Init::Kind;
   const std::string& name = config.init;

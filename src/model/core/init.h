@@ -1,4 +1,4 @@
-// How parameters start: what [model] init names, as an Init of model/core/segment.h.
+// How parameters start: turns what [model] init names into an Init of model/core/segment.h.
 #pragma once
 
 #include "config/job.h"
@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-/// For a weight: (truncated) normal of init_scale, Glorot, He and orthogonal of gain 1, zeros,
-/// ones, or the constant init_scale.
+/// The init of a weight: (truncated) normal of deviation init_scale; Glorot, He or orthogonal of
+/// gain 1; zeros, ones, or the constant init_scale.
 Init init_of(const ModelConfig& config);
 
 }  // namespace tutti

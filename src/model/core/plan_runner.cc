@@ -1,3 +1,5 @@
+// Makes tensors of a program's buffers and runs segments on them. Tensors are made once and kept,
+// because making one costs more than a small kernel.
 #include "model/core/plan_runner.h"
 
 #include <c10/util/accumulate.h>
@@ -18,22 +20,23 @@ namespace tutti {
 
 namespace {
 
-// Which forward this is of, or which forward this goes back.
+// Names one forward of a segment, and with it the backward that belongs to it: block,
+// segment, lane, micro-batch.
 using Key = std::tuple<int, int, int, int>;
 Key key_of(const Instruction& i) { return {i.block, i.segment, i.lane, i.micro}; }
 
-// A parameter of a block. Its tensors are the same ones for good, since graphs and modules hold on
-// to them and to views of them; their storage is pointed at the buffer in which the running
+// A parameter of a block. Its tensors live as long as the runner, since graphs and modules hold on
+// to them and to views of them. Their storage is pointed at the buffer in which the running
 // instruction finds the values.
 struct Place {
   const ParameterShape* shape = nullptr;
   int unit = 0;
-  int64_t unit_size = 0;  // of the owner
-  int64_t gradient = 0;   // floats: where its gradient lies in the unit's
+  int64_t unit_size = 0;  // floats, of the owner
+  int64_t gradient = 0;   // offset of its gradient in the unit's, in floats
   at::Tensor values, low;
 
   bool own() const { return gradient == shape->offset; }
-  // Where its values lie in a buffer: a copy that holds nothing of the unit itself is packed like
+  // Offset of its values in a buffer. A copy that holds no part of the unit itself is packed like
   // the extra gradients.
   int64_t offset_in(const Buffer& buffer) const {
     if (buffer.range.empty()) return shape->offset;
@@ -60,6 +63,8 @@ struct PlanRunner::Impl {
         memory(std::move(memory)),
         options(std::move(options)),
         ledger(accounts) {
+    // Segments are listed block by block, so that (block, segment) becomes an index
+    // by one addition.
     segments = wire(model);
     first.resize(model.blocks.size());
     for (const SegmentWiring& w : segments) {
@@ -67,6 +72,8 @@ struct PlanRunner::Impl {
       const Segment& s = *model.blocks[w.block].segments[w.segment];
       declared.push_back({s.saved_bytes(), s.work_bytes(), s.deferred_bytes()});
     }
+
+    // A shared parameter is found in its owner's unit; only its gradient has a place of its own.
     const auto owner = owners(model);
     places.resize(model.blocks.size());
     for (size_t b = 0; b < model.blocks.size(); ++b)
@@ -81,6 +88,8 @@ struct PlanRunner::Impl {
                              {},
                              {}});
       }
+
+    // Forwards that are recomputed later must not keep a graph the first time.
     for (const Queue& queue : program.queues)
       for (const Instruction& i : queue.instructions)
         if (i.op == Op::kForward && i.again) again.insert(key_of(i));
@@ -93,6 +102,8 @@ struct PlanRunner::Impl {
     return *model.blocks[i.block].segments[i.segment];
   }
 
+  // Guards every tensor made of a buffer: a plan that disagrees with the model must stop here, not
+  // write into a neighbour.
   void check_room(int buffer, int64_t offset, int64_t bytes, const std::string& what) const {
     TUTTI_CHECK(buffer >= 0 && buffer < static_cast<int>(program.buffers.size()),
                 "there is no buffer for {}", what);
@@ -102,7 +113,8 @@ struct PlanRunner::Impl {
                 b.name, b.bytes);
   }
 
-  // A program's buffers are few and stay where they are, so their views are kept.
+  // A tensor at `offset` bytes in a buffer. A program's buffers are few and mostly stay where they
+  // are, so views are kept, and made anew only when a buffer has moved.
   at::Tensor view(int buffer, int64_t offset, const std::vector<int64_t>& dims, at::ScalarType type,
                   const std::string& what) {
     check_room(buffer, offset,
@@ -114,8 +126,8 @@ struct PlanRunner::Impl {
         return tensor.data_ptr() == at ? tensor : tensor = view_on(options.device, at, dims, type);
     return known.emplace_back(view_on(options.device, at, dims, type));
   }
-  // `types`: those that the tensors have instead of the borders'. Undefined where there is no
-  // buffer.
+  // One tensor per border. `types`, if not empty, replace the borders' own. A tensor is undefined
+  // where there is no buffer.
   std::vector<at::Tensor> tensors(const std::vector<int>& buffers,
                                   const std::vector<Border>& borders,
                                   const std::vector<at::ScalarType>& types = {}) {
@@ -128,6 +140,8 @@ struct PlanRunner::Impl {
                       borders[i].name);
     return all;
   }
+
+  // A segment's inputs, from the data or from the buffers of the segment before.
   std::vector<at::Tensor> inputs(const Instruction& i, Tensors data) {
     const SegmentWiring& w = wiring(i);
     TUTTI_CHECK(i.flow.in.size() == w.inputs.size(), "{} has {} buffers for {} inputs",
@@ -141,12 +155,15 @@ struct PlanRunner::Impl {
     }
     return all;
   }
+
+  // The first `count` bytes of a buffer; empty where the segment declares none.
   std::span<std::byte> bytes(int buffer, int64_t count, const char* what) const {
     if (count == 0) return {};
     check_room(buffer, 0, count, what);
     return {memory(buffer), static_cast<size_t>(count)};
   }
 
+  // The buffer in which the instruction finds the unit of this parameter.
   int buffer_of(const Instruction& i, const std::vector<UnitBuffer>& list,
                 const Place& place) const {
     const auto found = std::find_if(list.begin(), list.end(),
@@ -155,17 +172,23 @@ struct PlanRunner::Impl {
                 place.shape->name);
     return found->buffer;
   }
+
+  // Lets a tensor refer to `at` without making a new one: views of it that graphs
+  // keep follow along.
   void point(at::Tensor& tensor, void* at, const Place& place, at::ScalarType type) const {
     if (!tensor.defined())
       tensor = view_on(options.device, at, place.shape->dims, type);
     else if (tensor.data_ptr() != at)
       tensor.storage().set_data_ptr_noswap({at, options.device});
   }
+
+  // Fills `parameters` and `low` for the segment that is about to run.
   void point_parameters(const Instruction& i) {
     parameters.clear();
     low.clear();
     for (Place& place : places[i.block]) {
-      // A weight part needs no values: where slices are gathered, there are none.
+      // A weight part needs no values, and where slices are gathered (ZeRO-3) there are
+      // none by then.
       if (i.part == Part::kWeight) {
         parameters.emplace_back();
         continue;
@@ -183,6 +206,8 @@ struct PlanRunner::Impl {
       low.push_back(place.low);
     }
   }
+
+  // The gradients of the block's parameters, in declaration order.
   std::vector<at::Tensor> gradients(const Instruction& i) {
     std::vector<at::Tensor> all;
     for (const Place& place : places[i.block]) {
@@ -206,6 +231,8 @@ struct PlanRunner::Impl {
                     kept,
                     options.loss_scale,
                     low};
+
+    // The plan consumes an input by naming its buffer as its gradient's, too.
     for (size_t k = 0; k < i.flow.grad_in.size() && k < i.flow.in.size(); ++k)
       context.consume =
           context.consume || (i.flow.grad_in[k] >= 0 && i.flow.grad_in[k] == i.flow.in[k]);
@@ -219,12 +246,12 @@ struct PlanRunner::Impl {
   const Program& program;
   std::function<std::byte*(int buffer)> memory;
   RunnerOptions options;
-  Ledger ledger;  // what ATen allocates in a segment
+  Ledger ledger;  // of what ATen allocates inside segments
   std::vector<SegmentWiring> segments;
   std::vector<Declared> declared;  // by segment
-  std::vector<int> first;          // segment of each block
+  std::vector<int> first;          // place of each block's first segment
   std::vector<std::vector<Place>> places;
-  std::set<Key> again;                        // forwards that come twice
+  std::set<Key> again;                        // forwards that are recomputed
   std::map<Key, std::shared_ptr<void>> kept;  // graphs of the micro-batches in flight
   std::map<std::pair<int, int64_t>, std::vector<at::Tensor>> views;
   std::vector<at::Tensor> parameters, low;  // of the running instruction
@@ -232,6 +259,10 @@ struct PlanRunner::Impl {
 
 std::vector<int64_t> declared_bytes(const Model& model, const Program& program) {
   std::vector<int64_t> bytes;
+
+  // Saved values and temporaries count from zero, since most of them are ATen's own; the loop below
+  // widens them to what segments declare. What is offloaded, or lent by the loader, is not in this
+  // rank's memory.
   for (const Buffer& b : program.buffers)
     bytes.push_back(
         b.kind == BufferKind::kSaved || b.temporaries || b.offloaded || b.lent ? 0 : b.bytes);
@@ -259,6 +290,9 @@ PlanRunner::~PlanRunner() = default;
 
 void PlanRunner::forward(const Instruction& instruction, const Pass& pass, Tensors data) {
   Impl& m = *impl_;
+
+  // The data is checked once per micro-batch and column: where it enters, and not when
+  // it is recomputed.
   const Key key = key_of(instruction);
   if (instruction.block < m.model.columns && instruction.segment == 0 && !instruction.again &&
       m.model.check && data[0].is_cpu())
@@ -268,11 +302,13 @@ void PlanRunner::forward(const Instruction& instruction, const Pass& pass, Tenso
   for (const auto* list : {&in, &out})
     for (const at::Tensor& tensor : *list)
       TUTTI_CHECK(tensor.defined(), "{} lacks a border's buffer", to_string(instruction));
+
+  // A graph of an earlier micro-batch with this key is dropped before new memory is taken.
   m.kept.erase(key);
   std::shared_ptr<void> kept;
   Context context = m.context(instruction, pass, {}, kept);
-  // Nearly all that an autograd segment's forward allocates stays until its backward, unless it is
-  // computed again.
+  // Nearly everything that an autograd segment's forward allocates stays until its backward, unless
+  // the segment is recomputed; the ledger counts it accordingly.
   const bool keep = instruction.again || !m.again.contains(key);
   AllocationScope scope(m.ledger, keep ? BufferKind::kSaved : BufferKind::kWork);
   m.segment(instruction).forward(context, in, out);
@@ -286,6 +322,8 @@ void PlanRunner::backward(const Instruction& instruction, const Pass& pass, Tens
   const Flow& flow = instruction.flow;
   const auto in = m.inputs(instruction, data);
   const auto out = m.tensors(flow.out, wiring.outputs);
+
+  // The weight part has no gradients of borders any more; the input part writes none of parameters.
   std::vector<at::Tensor> grad_out, grad_in, gradients;
   if (instruction.part != Part::kWeight) {
     grad_out = m.tensors(flow.grad_out, wiring.outputs, wiring.read_types);
@@ -293,11 +331,14 @@ void PlanRunner::backward(const Instruction& instruction, const Pass& pass, Tens
   }
   if (instruction.part != Part::kInput) gradients = m.gradients(instruction);
 
+  // The graph that forward kept. Hand-written segments have none and find their values in `saved`.
   std::shared_ptr<void> none;
   const auto found = m.kept.find(key_of(instruction));
   Context context =
       m.context(instruction, pass, gradients, found == m.kept.end() ? none : found->second);
   AllocationScope scope(m.ledger, BufferKind::kWork);
+
+  // After an input part the graph stays: the weight part still needs it.
   switch (instruction.part) {
     case Part::kBoth:
       segment.backward(context, in, out, grad_out, grad_in);
@@ -329,6 +370,7 @@ at::Tensor PlanRunner::output(const Instruction& forward, const std::string& nam
 
 namespace {
 
+// Whether all floating values are finite, as a tensor, so that a device is not waited for.
 at::Tensor all_of(const std::vector<at::Tensor>& tensors) {
   at::Tensor all;
   for (const at::Tensor& values : tensors) {

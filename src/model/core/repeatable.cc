@@ -1,3 +1,5 @@
+// The two forms of each operation: ATen's own on the CPU, and a composition of simpler operations
+// on a GPU, whose backward adds in a fixed order.
 #include "model/core/repeatable.h"
 
 #include <ATen/TensorOperators.h>
@@ -30,8 +32,9 @@ at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::
 
 namespace repeatable {
 
-// A later value wins only where it is larger (or NaN), so that backward, which takes the same side,
-// finds the first.
+// The maximum of the four pixels of a window, taken one after the other. A later value wins only if
+// it is larger (or NaN), and backward follows the same choice: so the gradient of equal values goes
+// to the first.
 at::Tensor max_pool(const at::Tensor& x) {
   const int64_t height = x.size(2) / 2 * 2, width = x.size(3) / 2 * 2;
   const auto part = [&](int64_t row, int64_t col) {
@@ -54,7 +57,7 @@ at::Tensor average_pool(const at::Tensor& x) {
       .mean({3, 5});
 }
 
-// The softmax in float32 whatever the matmuls run in, as autocast has it.
+// The softmax is in float32 whatever type the matmuls have, as under autocast.
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   const int64_t length = q.size(-2);
   const at::Tensor later = at::ones({length, length}, q.options().dtype(at::kBool)).triu(1);

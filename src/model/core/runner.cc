@@ -1,3 +1,5 @@
+// A model outside of a job's steps, run as the plan of one rank. So there is no second way to run a
+// model: what tests and samplers see here is what training runs.
 #include "model/core/runner.h"
 
 #include "base/error.h"
@@ -8,12 +10,15 @@ namespace tutti {
 
 namespace {
 
-/// One lane, one micro-batch, one rank.
+/// The plan of one rank with one lane (data-parallel shard) and one micro-batch.
 Plan plan_of(ModelShape shape, const RunnerOptions& options) {
   if (!options.consume)
     for (BlockShape& block : shape.blocks)
       for (SegmentShape& segment : block.segments)
         for (InputShape& input : segment.inputs) input.consumed = false;
+
+  // Nothing is sent, summed or updated here: queues that overlap and optimizer slots would
+  // be for nobody.
   MeshOptions layout;
   layout.overlap = false;
   layout.optimizer_slots = 0;
@@ -30,11 +35,15 @@ struct ModelRunner::Impl {
         plan(plan_of(shape, options)),
         places(program().buffers.size(), nullptr) {
     take_memory(model, accounts, options.memory);
+
+    // The caller names copies by unit, PlanRunner asks by buffer.
     RunnerOptions own = options;
     if (!options.low.empty())
       own.low_memory = [this, low = options.low](int b) { return low[program().buffers[b].unit]; };
     runner = std::make_unique<PlanRunner>(
         model, shape, program(), [this](int b) { return memory(b); }, accounts, std::move(own));
+
+    // All forwards run first, then all backwards, each list in the program's order.
     for (const Instruction& i : program().queues[0].instructions) {
       if (i.op == Op::kForward) forwards.push_back(&i);
       if (i.op == Op::kBackward) backwards.push_back(&i);
@@ -43,8 +52,8 @@ struct ModelRunner::Impl {
 
   const Program& program() const { return plan.programs[0]; }
 
-  /// For what passes through: parameters and gradients are the caller's, data is looked at where it
-  /// is.
+  /// Takes memory for borders, saved values and work. Parameters and gradients are the caller's,
+  /// and the data's tensors are read where they are.
   void take_memory(const Model& model, Accounts& accounts, MemorySource* source) {
     const std::vector<int64_t> bytes = declared_bytes(model, program());
     std::vector<int64_t> total(kBufferKinds, 0);
@@ -52,6 +61,8 @@ struct ModelRunner::Impl {
       const BufferKind kind = program().buffers[b].kind;
       return kind == BufferKind::kBorder || kind == BufferKind::kSaved || kind == BufferKind::kWork;
     };
+
+    // One arena per kind, so that its size is known before anything is taken from it.
     for (size_t b = 0; b < bytes.size(); ++b)
       if (own(b)) total[static_cast<int>(program().buffers[b].kind)] += bytes[b];
     arenas.resize(kBufferKinds);

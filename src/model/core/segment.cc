@@ -1,4 +1,5 @@
-// What a segment that cannot run its backward in two parts says when it is asked to.
+// The defaults for segments whose backward does not run in two parts. A plan asks splits() first,
+// so a call that ends here is a fault of the program.
 #include "model/core/segment.h"
 
 #include "base/error.h"

@@ -1,3 +1,5 @@
+// Resolves borders and shared parameters into indices, and finds every fault of a model at once.
+// Faults are collected instead of thrown one by one, so that an author sees all of them in one run.
 #include "model/core/wiring.h"
 
 #include <c10/core/ScalarType.h>
@@ -25,7 +27,8 @@ bool same_output(const Border& a, const Border& b) {
   return a.name == b.name && same(a, b) && a.exchange == b.exchange && a.same_as == b.same_as;
 }
 
-// Whether `in` is what `from` is after its exchange. The exchange knows no dims: it moves elements.
+// Whether input `in` is what output `from` becomes after its exchange. Exchanges move elements and
+// do not know dims, so for gathered and scattered outputs only the counts must agree.
 bool fits(const Border& in, const Border& from, int columns) {
   switch (from.exchange) {
     case Exchange::kNone:
@@ -38,6 +41,7 @@ bool fits(const Border& in, const Border& from, int columns) {
   return false;
 }
 
+// How a message names what an output becomes after its exchange.
 std::string offered(const Border& border, int columns) {
   if (border.exchange == Exchange::kNone) return to_string(border);
   return fmt::format(
@@ -55,6 +59,8 @@ bool columns_divide(const Model& model) {
   return model.columns >= 1 && model.blocks.size() % static_cast<size_t>(model.columns) == 0;
 }
 
+// The columns of a layer are one computation cut into parts: they must have the same segments and
+// borders, since one exchange serves them all.
 void column_faults(const Model& model, std::vector<std::string>& faults) {
   const auto columns = static_cast<size_t>(model.columns);
   for (size_t b = 0; b < model.blocks.size(); ++b) {
@@ -76,6 +82,7 @@ void column_faults(const Model& model, std::vector<std::string>& faults) {
   }
 }
 
+// Names are keys, of the checkpoint and of the first values, so they must be unique.
 void name_faults(const Model& model, std::vector<std::string>& faults) {
   std::set<std::string> blocks;
   for (const Block& block : model.blocks) {
@@ -94,18 +101,23 @@ void name_faults(const Model& model, std::vector<std::string>& faults) {
   }
 }
 
+// A share must name an earlier block's own parameter of the same dims, and no buffer.
 void share_faults(const Model& model, std::vector<std::string>& faults) {
   const auto owner = owners(model);
   for (size_t b = 0; b < model.blocks.size(); ++b)
     for (size_t i = 0; i < model.blocks[b].parameters.size(); ++i) {
       const Parameter& p = model.blocks[b].parameters[i];
       const Owner& o = owner[b][i];
+
+      // Each user of a shared buffer would propose a value of its own, and nothing says how these
+      // would be joined.
       if (!p.shared_with.empty() &&
           (p.role != Role::kTrained ||
            (o.block >= 0 && model.blocks[o.block].parameters[o.parameter].role != Role::kTrained)))
         faults.push_back(
             fmt::format("parameter {}.{} is a buffer shared with {}; buffers cannot be shared",
                         model.blocks[b].name, p.name, p.shared_with));
+
       if (o.block < 0)
         faults.push_back(
             fmt::format("parameter {}.{} is shared with {}, which no earlier block owns",
@@ -118,6 +130,7 @@ void share_faults(const Model& model, std::vector<std::string>& faults) {
     }
 }
 
+// Every input must be offered by the segment before or by the data, in the form that it declares.
 void input_faults(const Model& model, const std::vector<SegmentWiring>& segments,
                   const SegmentWiring& w, std::vector<std::string>& faults) {
   const std::string where = name_of(model, w);
@@ -131,6 +144,8 @@ void input_faults(const Model& model, const std::vector<SegmentWiring>& segments
           "{} wants {}, which neither the segment before nor the data offers", where, in.name));
       continue;
     }
+
+    // What is offered must be what is declared, after its exchange.
     const Border& from = w.sources[i].data ? model.data[w.sources[i].index]
                                            : segments[w.before].outputs[w.sources[i].index];
     if (!fits(in, from, model.columns))
@@ -139,8 +154,8 @@ void input_faults(const Model& model, const std::vector<SegmentWiring>& segments
   }
 }
 
-// What is passed on is one buffer, and so is its gradient: it has one reader, and its type is the
-// same all the way.
+// An output that is passed on is its input's buffer, and their gradients are one buffer, too. So it
+// must have one reader, cross no exchange, and keep its type all the way.
 void pass_on_fault(const Model& model, const std::vector<SegmentWiring>& segments,
                    const SegmentWiring& w, size_t index, std::vector<std::string>& faults) {
   const Border& out = w.outputs[index];
@@ -166,8 +181,12 @@ void pass_on_fault(const Model& model, const std::vector<SegmentWiring>& segment
       faults.push_back(where + " and as " + w.outputs[i].name);
 }
 
+// Outputs: unique names, scatters that can be cut, legal pass-throughs, and a loss at the end of
+// every column.
 void border_faults(const Model& model, std::vector<std::string>& faults) {
   const auto segments = wire(model);
+
+  // `ends` stays true while every column's last segment ends with the loss.
   const Border loss{"loss", {2}, at::kDouble};
   bool ends = !segments.empty();
   for (const SegmentWiring& w : segments) {
@@ -177,6 +196,8 @@ void border_faults(const Model& model, std::vector<std::string>& faults) {
       const Border& out = w.outputs[i];
       if (!names.insert(out.name).second)
         faults.push_back(fmt::format("{} has two outputs {}", where, out.name));
+
+      // A scatter sums partial sums, which are float32, and cuts the sum into equal parts.
       if (out.exchange == Exchange::kScatter &&
           (out.type != at::kFloat || elements(out) % model.columns != 0))
         faults.push_back(
@@ -185,6 +206,8 @@ void border_faults(const Model& model, std::vector<std::string>& faults) {
       pass_on_fault(model, segments, w, i, faults);
     }
     input_faults(model, segments, w, faults);
+
+    // This is the last segment of its column.
     if (w.next < 0)
       ends = ends && !w.outputs.empty() && w.outputs.back().name == loss.name &&
              same(w.outputs.back(), loss);
@@ -198,7 +221,7 @@ void border_faults(const Model& model, std::vector<std::string>& faults) {
 
 std::vector<SegmentWiring> wire(const Model& model) {
   std::vector<SegmentWiring> all;
-  std::vector<int> last(static_cast<size_t>(model.columns), -1);  // of each column so far
+  std::vector<int> last(static_cast<size_t>(model.columns), -1);  // segment of each column
   for (size_t b = 0; b < model.blocks.size(); ++b)
     for (size_t s = 0; s < model.blocks[b].segments.size(); ++s) {
       const Segment& segment = *model.blocks[b].segments[s];
@@ -209,11 +232,17 @@ std::vector<SegmentWiring> wire(const Model& model) {
       w.before = before;
       w.inputs = segment.inputs();
       w.outputs = segment.outputs();
+
+      // Who reads an output is known only when the next segment of the column comes; until then it
+      // counts as unread.
       for (const Border& out : w.outputs) {
         w.readers.push_back(-1);
         w.read_types.push_back(out.type);
         w.same_as.push_back(out.same_as.empty() ? -1 : find_border(w.inputs, out.same_as));
       }
+
+      // The segment before comes first, so its output hides a tensor of the data with the
+      // same name.
       for (size_t i = 0; i < w.inputs.size(); ++i) {
         const Border& in = w.inputs[i];
         Source source;
@@ -227,6 +256,8 @@ std::vector<SegmentWiring> wire(const Model& model) {
         } else {
           source = {true, find_border(model.data, in.name)};
         }
+
+        // The data has no gradient; a gathered input's gradient is a sum over columns, in float32.
         w.wanted.push_back(!source.data && floating(in));
         w.grad_types.push_back(gathered ? at::kFloat : in.type);
         w.sources.push_back(source);
@@ -238,13 +269,16 @@ std::vector<SegmentWiring> wire(const Model& model) {
   return all;
 }
 
+// Blocks are visited in order, so the k-th user of a parameter gets the k-th extra gradient.
 std::vector<std::vector<Owner>> owners(const Model& model) {
   std::vector<std::vector<Owner>> all(model.blocks.size());
-  std::vector<std::vector<int>> users(model.blocks.size());  // of each parameter so far
+  std::vector<std::vector<int>> users(model.blocks.size());  // users seen so far
   for (size_t b = 0; b < model.blocks.size(); ++b) {
     int own = 0;
     const auto& parameters = model.blocks[b].parameters;
     users[b].resize(parameters.size());
+
+    // Own parameters are numbered; for a shared one its owner is looked for among earlier blocks.
     for (size_t i = 0; i < parameters.size(); ++i) {
       Owner owner;
       if (parameters[i].shared_with.empty()) {
@@ -268,6 +302,8 @@ std::vector<std::string> model_faults(const Model& model) {
   std::vector<std::string> faults;
   name_faults(model, faults);
   share_faults(model, faults);
+
+  // The checks below go through layers of columns and need these to come out even.
   if (!columns_divide(model)) {
     faults.push_back(fmt::format("{} blocks do not make layers of {} columns", model.blocks.size(),
                                  model.columns));

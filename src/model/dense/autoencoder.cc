@@ -1,3 +1,6 @@
+// Builds the autoencoder from dense layers, and the part of it that decodes. The code's divergence
+// from a standard normal travels through the decoder as a border of its own, since only the last
+// segment may make the loss.
 #include "model/dense/autoencoder.h"
 
 #include <ATen/TensorOperators.h>
@@ -18,7 +21,8 @@ namespace tutti {
 
 namespace {
 
-/// The code, and its divergence [B], which goes by the decoder to the loss.
+/// Makes the code and its divergence [B]. A variational code is a normal distribution per sample
+/// (mean and logarithm of the variance): training draws from it, evaluation takes the mean.
 Block code_block(const Job& job, const Border& in, const Border& code, const Border& kl) {
   const bool variational = job.model.variational;
   const int64_t latent = job.model.latent;
@@ -39,7 +43,7 @@ Block code_block(const Job& job, const Border& in, const Border& code, const Bor
 
 bool is_bce(const Job& job) { return job.loss.kind == "bce"; }
 
-/// What the output says of the features: bce's are logits.
+/// The features that an output stands for: those of bce are logits of them.
 at::Tensor values_of(const at::Tensor& output, bool probabilities) {
   return probabilities ? at::sigmoid(output) : output.clone();
 }
@@ -50,6 +54,9 @@ std::unique_ptr<Segment> loss_of(const Job& job, const Border& output, const Bor
   spec.name = "loss";
   spec.inputs = {output, data[0], data[1], kl};
   spec.outputs = {{"values", output.dims}, {"loss", {2}, at::kDouble}};
+
+  // The count is that of the reconstruction; the divergence is added to the sum alone. Rows of
+  // padding count in neither.
   spec.function = [weight = job.loss.kl, inner = reconstruction_loss(job.loss),
                    probabilities = is_bce(job)](const Pass& pass, Tensors p, Tensors in) {
     const at::Tensor reconstruction = inner(pass, p, in.first(3))[0];
@@ -63,6 +70,7 @@ std::unique_ptr<Segment> loss_of(const Job& job, const Border& output, const Bor
   return std::make_unique<AutogradSegment>(std::move(spec));
 }
 
+/// Adds the encoder's layers in reverse and the output, with names that both models share.
 void add_decoder(Model& model, const Job& job, Border last, const Border& output,
                  const std::vector<Border>& passed) {
   std::vector<int64_t> widths(job.model.hidden.rbegin(), job.model.hidden.rend());
@@ -76,6 +84,8 @@ Model make_autoencoder(const Job& job) {
   Model model;
   model.data = data_borders(job);
   const int64_t rows = job.train.micro_batch_size;
+
+  // `last` follows the border that the next block reads.
   Border last = model.data[0];
   add_dense(model, job, "encoder", job.model.hidden, last);
   const Border code{"code", {rows, job.model.latent}}, kl{"kl", {rows}},
@@ -94,6 +104,8 @@ Model make_decoder(const Job& job) {
   model.data = {{"code", {rows, job.model.latent}}, {"targets", {rows}, at::kLong}};
   const Border output{"output", {rows, job.model.inputs}}, values{"values", output.dims};
   add_decoder(model, job, model.data[0], output, {});
+
+  // A model must end with a loss; a decoder alone has none, so its sum and count are zero.
   AutogradSegment::Spec spec;
   spec.name = "values";
   spec.inputs = {output};

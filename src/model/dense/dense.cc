@@ -1,3 +1,4 @@
+// Dense layers as blocks of one autograd segment each, whole or one column of them.
 #include "model/dense/dense.h"
 
 #include <ATen/TensorOperators.h>
@@ -18,7 +19,7 @@ namespace {
 
 constexpr double kNormEps = 1e-5, kBatchMomentum = 0.1;
 
-/// The norms' parameters come behind weight and bias.
+/// Adds a norm's parameters; they follow weight and bias.
 void add_norm(std::vector<Parameter>& parameters, const std::string& norm, int64_t width) {
   if (norm == "none") return;
   parameters.push_back({"norm.weight", {width}, {Init::Kind::kOnes, 1, {}}, ""});
@@ -32,6 +33,7 @@ void add_norm(std::vector<Parameter>& parameters, const std::string& norm, int64
 
 std::string norm_of(const Job& job) { return job.model.norm == "auto" ? "none" : job.model.norm; }
 
+/// Applies a norm; p are the block's parameters, of which the norm's begin at 2.
 at::Tensor normalised(const std::string& norm, const at::Tensor& x, Tensors p, bool training) {
   if (norm == "layer") return at::layer_norm(x, {x.size(-1)}, p[2], p[3], kNormEps);
   if (norm == "rms") return at::rms_norm(x.to(at::kFloat), {x.size(-1)}, p[2], kNormEps);
@@ -40,7 +42,8 @@ at::Tensor normalised(const std::string& norm, const at::Tensor& x, Tensors p, b
   return x;
 }
 
-/// Of a column, its units of the mask of the whole layer.
+/// Dropout keyed by layer and sample. A column draws the mask of the whole layer and takes its own
+/// units of it, so that the columns together drop what one block would.
 at::Tensor dropped(const at::Tensor& x, double rate, const Pass& pass, const Columns& columns) {
   if (rate == 0 || !pass.training) return x;
   const auto layer = static_cast<uint32_t>(pass.block / columns.slices);
@@ -54,6 +57,7 @@ at::Tensor dropped(const at::Tensor& x, double rate, const Pass& pass, const Col
 
 using Layer = std::function<at::Tensor(const Pass&, Tensors, const at::Tensor&)>;
 
+/// The function of a dense layer: dropout(activation(norm(linear(x)))).
 Layer dense_layer(const Job& job, const Columns& columns) {
   return [norm = norm_of(job), activation = job.model.activation, rate = job.model.dropout,
           columns](const Pass& pass, Tensors p, const at::Tensor& x) {
@@ -66,6 +70,7 @@ at::Tensor linear_layer(const Pass&, Tensors p, const at::Tensor& x) {
   return at::linear(x, p[0], p[1]);
 }
 
+/// A block of one layer. `passed` borders are copied from its inputs to its outputs.
 Block layer_block(const Job& job, std::string name, std::vector<Parameter> parameters,
                   const Border& in, const Border& out, const std::vector<Border>& passed,
                   Layer layer) {
@@ -74,9 +79,12 @@ Block layer_block(const Job& job, std::string name, std::vector<Parameter> param
   outputs.insert(outputs.end(), passed.begin(), passed.end());
   AdaptOptions options = built_in_options(job);
   options.splits = true;
+
+  // One matmul: 2 operations per weight and sample.
   options.flops = 2.0 * static_cast<double>(in.dims[0] * in.dims[1] * out.dims[1]);
   TensorFunction function = [layer = std::move(layer)](const Pass& pass, Tensors p,
                                                        Tensors tensors) {
+    // Passed borders are copied, since an output may not be an input's tensor.
     std::vector<at::Tensor> results = {layer(pass, p, tensors[0])};
     for (size_t i = 1; i < tensors.size(); ++i) results.push_back(tensors[i].clone());
     return results;
@@ -85,6 +93,7 @@ Block layer_block(const Job& job, std::string name, std::vector<Parameter> param
                std::move(outputs), std::move(options));
 }
 
+/// Parameters of a dense layer. Refuses batch norm where it could not be computed.
 std::vector<Parameter> dense_parameters(const Job& job, const Border& in, const Border& out) {
   std::vector<Parameter> parameters = linear_parameters(job, "", in.dims[1], out.dims[1]);
   const std::string norm = norm_of(job);
@@ -96,6 +105,7 @@ std::vector<Parameter> dense_parameters(const Job& job, const Border& in, const 
   return parameters;
 }
 
+/// A column of a layer, which ends with the join of all columns' parts.
 Block layer_column(const Job& job, const Block& whole, const Border& in, const Border& out,
                    const Columns& columns, Whole gradient, Layer layer) {
   Block part = column_block(whole, columns);
@@ -127,6 +137,7 @@ Block linear_block(const Job& job, std::string name, const Border& in, const Bor
 
 Block dense_column(const Job& job, const std::string& name, const Border& in, const Border& out,
                    const Columns& columns) {
+  // Batch norm goes unit by unit, so it can be cut; the others need all units of a sample.
   if (const std::string norm = norm_of(job); norm != "none" && norm != "batch")
     throw Error(
         fmt::format("train.tensor_slices = {} but model.norm = \"{}\" goes over all units of a "

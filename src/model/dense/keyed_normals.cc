@@ -1,5 +1,6 @@
-// Philox on tensors: a 32-bit word is an int64 below 2^32. A product of two words may wrap around,
-// but its 64 bits are the right ones, and a shift's sign bits are masked away.
+// Draws the same normals in two ways: on the CPU by philox_normal, on a device by Philox on
+// tensors. There a 32-bit word is an int64 below 2^32. A product of two words may wrap around, but
+// its 64 bits are the right ones, and a shift's sign bits are masked away.
 #include "model/dense/keyed_normals.h"
 
 #include <ATen/TensorOperators.h>
@@ -27,7 +28,7 @@ using Words = std::array<at::Tensor, 4>;
 at::Tensor low(const at::Tensor& x) { return x & kWord; }
 at::Tensor high(const at::Tensor& x) { return at::bitwise_right_shift(x, 32) & kWord; }
 
-// philox_raw of base/philox.h, element by element.
+// The ten rounds of philox_raw (base/philox.h), element by element.
 Words rounds(Words counter, at::Tensor key0, at::Tensor key1) {
   for (int round = 0; round < 10; ++round) {
     const at::Tensor p0 = counter[0] * int64_t{0xD2511F53}, p1 = counter[2] * int64_t{0xCD9E8D57};
@@ -46,6 +47,8 @@ at::Tensor fraction_bits(const at::Tensor& lo, const at::Tensor& hi) {
 }  // namespace
 
 at::Tensor philox_normals(uint64_t seed, const at::Tensor& samples, int64_t width) {
+  // The key schedule of philox_stream: seed and purpose give a key, the sample gives a stream
+  // of it.
   const auto domain = philox_raw({static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32),
                                   static_cast<uint32_t>(Purpose::kLatent), 0},
                                  {0, 0});
@@ -53,6 +56,8 @@ at::Tensor philox_normals(uint64_t seed, const at::Tensor& samples, int64_t widt
   const Words stream = rounds({low(samples), high(samples), zeros, zeros},
                               at::full_like(samples, int64_t{domain[0]}),
                               at::full_like(samples, int64_t{domain[1]}));
+
+  // Draw j of a sample makes normals 2 j and 2 j + 1, by Box and Muller from two uniform numbers.
   const auto column = [](const at::Tensor& x) { return x.unsqueeze(1); };
   const at::Tensor pairs = at::arange((width + 1) / 2, samples.options()).unsqueeze(0);
   const Words words = rounds({column(stream[2]), column(stream[3]), pairs, at::zeros_like(pairs)},
@@ -65,6 +70,8 @@ at::Tensor philox_normals(uint64_t seed, const at::Tensor& samples, int64_t widt
 }
 
 at::Tensor keyed_normals(const Pass& pass, int64_t rows, int64_t width, at::Device device) {
+  // With keys the step's first sample is in the device's memory, so that a captured step can be
+  // launched again for other samples.
   if (!device.is_cpu()) {
     const auto options = at::TensorOptions().dtype(at::kLong).device(device);
     at::Tensor samples = at::arange(rows, options) + pass.first_sample;

@@ -7,13 +7,13 @@
 
 namespace tutti {
 
-/// [rows, width] float32 on `device`: draw i of sample first_sample + r, Purpose::kLatent, of
-/// philox_normal. A sample's noise does not depend on its micro-batch. On a device samples are
-/// counted as Pass::keys says.
+/// Normals [rows, width] in float32 on `device`: element i of row r is draw i of sample
+/// first_sample + r of philox_normal, with Purpose::kLatent. So a sample's noise does not depend on
+/// its micro-batch. On a device, samples are counted as Pass::keys says.
 at::Tensor keyed_normals(const Pass& pass, int64_t rows, int64_t width, at::Device device);
 
 /// The same by operations on tensors, for int64 `samples` [rows] on any device. The words drawn are
-/// philox's; logarithm and cosine are the device's.
+/// philox's; logarithm, cosine and sine are the device's, so last bits may differ.
 at::Tensor philox_normals(uint64_t seed, const at::Tensor& samples, int64_t width);
 
 }  // namespace tutti

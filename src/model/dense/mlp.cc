@@ -1,3 +1,4 @@
+// Puts the perceptron together, whole or in columns.
 #include "model/dense/mlp.h"
 
 #include <fmt/ranges.h>
@@ -11,6 +12,7 @@ namespace tutti {
 
 namespace {
 
+// The whole model: one block per layer.
 void add_whole(Model& model, const Job& job, const Border& output) {
   Border last = model.data[0];
   add_dense(model, job, "layers", job.model.hidden, last);
@@ -18,6 +20,7 @@ void add_whole(Model& model, const Job& job, const Border& output) {
   model.blocks.back().segments.push_back(loss_segment(job, output, model.data));
 }
 
+// The same model in columns, each with its own units of every layer.
 void add_columns(Model& model, const Job& job, const Border& output) {
   const int64_t slices = job.train.tensor_slices;
   std::vector<std::string> faults;
@@ -25,6 +28,9 @@ void add_columns(Model& model, const Job& job, const Border& output) {
   check_cut(targets_are_classes(job) ? "model.classes" : "model.outputs", output.dims[1], slices,
             faults);
   if (!faults.empty()) throw Error(fmt::format("{}", fmt::join(faults, "\n")));
+
+  // Layer by layer, and within a layer column by column. Every column ends with the whole output
+  // and the same loss.
   model.columns = static_cast<int>(slices);
   Border last = model.data[0];
   for (size_t i = 0; i < job.model.hidden.size(); ++i) {

@@ -1,3 +1,6 @@
+// The wide part memorises categories and pairs of them by one weight each; the deep part
+// generalises through embeddings. All categories of all fields share one table, in which each field
+// begins at a row of its own.
 #include "model/dense/wide_deep.h"
 
 #include <ATen/TensorOperators.h>
@@ -21,8 +24,10 @@ namespace tutti {
 
 namespace {
 
+// Fibonacci hashing: 2^64 divided by the golden ratio.
 constexpr uint64_t kCrossFactor = 0x9E3779B97F4A7C15;
 
+/// How many categories each field of a record has.
 std::vector<int64_t> field_sizes(const Job& job) {
   if (job.data.kind == "clicks") return std::vector<int64_t>(kClickFields, kClickValues);
   std::vector<std::string> faults;
@@ -35,7 +40,7 @@ std::vector<int64_t> field_sizes(const Job& job) {
   return sizes;
 }
 
-/// Row of the joint table where each field begins, as [1, fields]; `total` counts all rows.
+/// The row of the joint table where each field begins, as [1, fields]; `total` counts all rows.
 at::Tensor field_starts(const std::vector<int64_t>& sizes, int64_t& total) {
   std::vector<int64_t> starts;
   total = 0;
@@ -59,8 +64,8 @@ Pairs field_pairs(int64_t fields) {
           DeviceConstant(at::tensor(second, at::kLong))};
 }
 
-/// crossed() by operations on tensors. kCrosses is a power of two: the remainder is the bits that a
-/// shift's sign does not reach.
+/// crossed() by operations on tensors. kCrosses is a power of two, so the remainder is a mask of
+/// the lowest bits, which the sign that a shift brings in does not reach.
 at::Tensor crossed_on_device(const at::Tensor& rows, const Pairs& pairs) {
   static_assert((kCrosses & (kCrosses - 1)) == 0 && kCrosses <= int64_t{1} << 24);
   const at::Tensor a = rows.index_select(1, pairs.first.on(rows.device()));
@@ -69,7 +74,7 @@ at::Tensor crossed_on_device(const at::Tensor& rows, const Pairs& pairs) {
   return at::bitwise_right_shift(product, 40) & (kCrosses - 1);
 }
 
-/// The place of every pair of a record's categories among kCrosses.
+/// The place of every pair of a record's categories among kCrosses hashed weights.
 at::Tensor crossed(const at::Tensor& rows, const Pairs& pairs) {
   if (!rows.is_cpu()) return crossed_on_device(rows, pairs);
   const int64_t records = rows.size(0), fields = rows.size(1);
@@ -87,7 +92,7 @@ at::Tensor crossed(const at::Tensor& rows, const Pairs& pairs) {
   return places;
 }
 
-/// `rows` of the joint table, of which there are `total`.
+/// Throws for a row outside of the joint table, which has `total`.
 void check_categories(const at::Tensor& rows, int64_t total) {
   const at::Tensor all = rows.contiguous();
   const auto* row = all.const_data_ptr<int64_t>();
@@ -97,6 +102,7 @@ void check_categories(const at::Tensor& rows, int64_t total) {
                               row[i], total));
 }
 
+/// Numbers and the embeddings of all categories, one after the other: what the deep part reads.
 Block embed_block(const Job& job, const Model& model, const at::Tensor& starts, int64_t rows,
                   const Border& out) {
   TensorFunction function = [starts = DeviceConstant(starts)](const Pass&, Tensors p, Tensors in) {
@@ -109,6 +115,7 @@ Block embed_block(const Job& job, const Model& model, const at::Tensor& starts, 
                {out}, built_in_options(job));
 }
 
+/// The last layer of the deep part plus the wide part, which reads the data itself.
 Block head_block(const Job& job, const Model& model, const at::Tensor& starts, int64_t rows,
                  const Border& in, const Border& out) {
   const int64_t numbers = model.data[0].dims[1], outputs = out.dims[1];
@@ -119,6 +126,7 @@ Block head_block(const Job& job, const Model& model, const at::Tensor& starts, i
   if (numbers > 0) parameters.push_back({"wide.numbers", {outputs, numbers}, zeros, ""});
   TensorFunction function = [starts = DeviceConstant(starts), pairs = field_pairs(starts.size(1))](
                                 const Pass&, Tensors p, Tensors x) {
+    // p: deep.weight, deep.bias, wide.categories, wide.crosses, wide.numbers if there are numbers.
     const at::Tensor rows_of = (x[2] + starts.on(x[2].device())).contiguous();
     at::Tensor wide =
         at::embedding(p[2], rows_of).sum(1) + at::embedding(p[3], crossed(rows_of, pairs)).sum(1);
@@ -134,6 +142,8 @@ Block head_block(const Job& job, const Model& model, const at::Tensor& starts, i
 Model make_wide_deep(const Job& job) {
   Model model;
   model.data = data_borders(job);
+
+  // The perceptron's input is the record's numbers and one embedding per field.
   const std::vector<int64_t> sizes = field_sizes(job);
   int64_t rows = 0;
   const at::Tensor starts = field_starts(sizes, rows);

@@ -1,5 +1,5 @@
-// Wide and deep: a linear model of numbers, categories and pairs of categories beside a perceptron
-// on embeddings.
+// Wide and deep: a linear model of numbers, categories and pairs of categories alongside a
+// perceptron on embeddings.
 #pragma once
 
 #include "config/job.h"
@@ -7,9 +7,9 @@
 
 namespace tutti {
 
-/// Blocks "embed" (a table of all categories' embeddings), "layers.0", ... and "head": the
+/// Makes blocks "embed" (a table of all categories' embeddings), "layers.0", ... and "head": the
 /// perceptron's last layer plus the wide part, whose pairs of categories are hashed into kCrosses
-/// weights. Ends with the loss.
+/// weights. It ends with the loss.
 Model make_wide_deep(const Job& job);
 
 inline constexpr int64_t kCrosses = 4096;

@@ -1,4 +1,4 @@
-// Puts the GPT's segments into its blocks.
+// Puts the GPT's segments into its blocks: the whole model by hand, in columns, or under autograd.
 #include "model/gpt/gpt.h"
 
 #include <algorithm>
@@ -13,6 +13,7 @@ namespace tutti {
 
 namespace {
 
+// The angles of rotary positions, made once for all layers and copied to where the model computes.
 RotaryTable rotary_of(const GptShape& shape, bool on_device) {
   if (!shape.rotary) return {};
   const std::vector<float> angles = rotary_table(shape.length, shape.dim(), shape.rotary_base);
@@ -30,6 +31,8 @@ Model make_gpt(const Job& job, const KernelsFor<A>& kernels) {
     throw Error(fmt::format("train.tensor_slices = {} but model.autograd is true: it has no slices",
                             job.train.tensor_slices));
   if (job.model.autograd) return make_gpt_reference(job);
+
+  // Borders carry the type of the activations, which is that of the kernels.
   GptShape shape = gpt_shape(job.model, job.train.micro_batch_size);
   shape.type = c10::CppTypeToScalarType<A>::value;
   Model model;
@@ -40,6 +43,8 @@ Model make_gpt(const Job& job, const KernelsFor<A>& kernels) {
     check_ids(ids(data[0]), shape.rows(), shape.vocab, false, "token");
     check_ids(ids(data[1]), shape.rows(), shape.vocab, true, "target");
   };
+
+  // In columns each has a slice of the logits, so evaluation must know that they are cut.
   const RotaryTable rotary = rotary_of(shape, job.numerics.device == "cuda");
   if (sliced) {
     model.columns = static_cast<int>(job.train.tensor_slices);
@@ -47,6 +52,8 @@ Model make_gpt(const Job& job, const KernelsFor<A>& kernels) {
     model.blocks = gpt_slice_blocks(job, shape, kernels, rotary);
     return model;
   }
+
+  // The whole model: its blocks have their parameters, and segments are added in their order.
   model.blocks = gpt_blocks(job.model);
   model.blocks.front().segments.push_back(make_gpt_embed(shape, kernels));
   for (int64_t i = 0; i < shape.layers; ++i) {
@@ -54,6 +61,8 @@ Model make_gpt(const Job& job, const KernelsFor<A>& kernels) {
     segments.push_back(make_gpt_attention(shape, kernels, rotary));
     segments.push_back(make_gpt_mlp(shape, kernels));
   }
+
+  // Plain cross-entropy has a kernel of its own; other losses go through ATen.
   auto& last = model.blocks.back().segments;
   last.push_back(make_gpt_head(shape, kernels));
   last.push_back(plain_cross_entropy(job.loss) ? make_gpt_loss(shape, kernels)

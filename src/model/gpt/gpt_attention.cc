@@ -1,5 +1,5 @@
-// The core of attention; heads of queries may share heads of keys and values, and positions may be
-// rotary.
+// The core of attention. Heads of queries may share heads of keys and values (grouped-query
+// attention), and positions may be rotary.
 #include "model/gpt/gpt_core.h"
 
 namespace tutti {
@@ -9,6 +9,8 @@ namespace {
 template <class A>
 GptCoreShape core_shape(const GptShape& shape, const AttentionShape& heads,
                         const KernelsFor<A>& kernels) {
+  // `mixed` is the width of this column's heads. Attention is causal, so a row sees (length + 1) /
+  // 2 positions on average; scores and mixing are two products of 2 operations per element each.
   const GptLayerPlaces places = gpt_layer_places(shape);
   const int64_t rows = shape.rows(), mixed = heads.heads * heads.dim;
   const double scores = static_cast<double>(rows) * static_cast<double>(shape.length + 1);
@@ -38,6 +40,7 @@ class AttentionCore final : public GptCore<A> {
         rotary_(rotary) {}
 
   void forward(const Context& context, const Memory& m, const A* normed) const override {
+    // qkv's bias is added by whichever kernel reads the product next: rotary, or attention itself.
     const float* bias = this->first(context, m).forward(normed, m.first);
     if (rotary_.defined()) {
       kernels_.rotary(m.first, bias, floats(rotary_), rotary_shape());
@@ -48,10 +51,11 @@ class AttentionCore final : public GptCore<A> {
 
   void backward(const Context& context, const Memory& m, const A* dsecond, A* dfirst, float* dbias,
                 bool weight_too) const override {
+    // The weight's gradient is made here, while dsecond and m.inner are valid and in the cache.
     const GptLinear<A> proj = this->second(context, m);
     proj.backward(dsecond, m.dinner);
     if (weight_too) proj.backward_weight(dsecond, m.inner);
-    // The bias is added before the turn, so its gradient is that of what has been turned back.
+    // The bias is added before the rotation, so its gradient is made after rotating back.
     kernels_.attention_backward(m.dinner, m.first, m.inner, m.statistics, dfirst,
                                 rotary_.defined() ? nullptr : dbias, m.scratch, heads_);
     if (rotary_.defined()) kernels_.rotary_backward(dfirst, floats(rotary_), dbias, rotary_shape());
@@ -60,7 +64,7 @@ class AttentionCore final : public GptCore<A> {
  private:
   using GptCore<A>::kernels_;
 
-  /// Queries and keys are turned, values are not.
+  /// Queries and keys are rotated, values are not.
   RotaryShape rotary_shape() const {
     return {heads_.batch, heads_.length, heads_.heads + heads_.kv_heads, heads_.dim,
             heads_.columns()};

@@ -1,4 +1,5 @@
-// x + dropout(core(norm(x))), by hand: attention or the mlp of the whole GPT.
+// One branch of a block by hand, x + dropout(core(norm(x))): the attention or the mlp of the
+// whole GPT.
 #include "model/gpt/gpt_core.h"
 
 namespace tutti {
@@ -26,6 +27,9 @@ class GptBranch final : public Segment {
 
   void forward(Context& context, Tensors in, Tensors out) const override {
     const Memory m = memory(Carver(context.saved), Carver(context.work));
+
+    // The core ends before its second layer, which adds the residual stream in the same kernel
+    // where a device has one.
     const A* x = data<A>(in[0]);
     norm_.forward(context, x, m.norm);
     core_->forward(context, m.core, m.norm.normal);
@@ -56,7 +60,7 @@ class GptBranch final : public Segment {
   struct Memory {
     typename GptNorm<A>::Saved norm;
     typename GptCore<A>::Memory core;
-    A* narrow;  // work: first the gradient behind dropout, then that of the norm's output
+    A* narrow;  // work: gradient of second's output (see run_backward), then of the norm's
     int64_t saved_bytes, work_bytes;
   };
   Memory memory(Carver saved, Carver work) const {
@@ -69,7 +73,8 @@ class GptBranch final : public Segment {
     return m;
   }
 
-  using Between = typename GptCore<A>::Between;  // dsecond: behind dropout
+  // In two parts, these gradients outlive the input part; `dsecond` is that of second's output.
+  using Between = typename GptCore<A>::Between;
   Between between(Carver memory) const {
     const GptCoreShape& core = core_->shape;
     return core_->between({{core.norm.weight, core.width},
@@ -79,23 +84,31 @@ class GptBranch final : public Segment {
                           memory);
   }
 
-  /// The input part, and if `whole` the weight part's products as soon as they can be made: then
-  /// dsecond and grad_out, which the input's gradient may overwrite, need no memory of their own.
+  /// The input part. If `whole`, it also makes each weight's gradient as soon as it can: then
+  /// dsecond, and grad_out, which the input's gradient may overwrite, need no copy.
   void run_backward(const Context& context, const Memory& m, Tensors in, Tensors grad_out,
                     Tensors grad_in, const Between& d, bool whole) const {
     const GptCoreShape& core = core_->shape;
     const A* dy = data<A>(grad_out[0]);
     const Dropout dropout = gpt_dropout(shape_, context.pass, core.site);
+
+    // Through dropout to the gradient of what second puts out. Without dropout the kernel only
+    // sums the bias's gradient and writes nothing, so grad_out itself is read, or copied if it
+    // must be kept.
     kernels_.dropout_backward(dy, d.dsecond, d.sides(core.second.bias), core.rows, core.width,
                               &dropout);
     if (dropout.rate == 0 && !whole) defer(grad_out[0], d.dsecond);
 
+    // Through the core and the first layer to the norm's output. m.narrow may hold dsecond, which
+    // is not needed after the core's backward.
     const A* dsecond = dropout.rate == 0 ? dy : d.dsecond;
     core_->backward(context, m.core, dsecond, d.dfirst, d.sides(core.first.bias), whole);
     const GptLinear<A> first = core_->first(context, m.core);
     first.backward(d.dfirst, m.narrow);
     if (whole) first.backward_weight(d.dfirst, m.norm.normal);
 
+    // Last, since dx may be grad_out's memory: the norm's kernel reads grad_out (the residual
+    // stream's gradient) and adds to it.
     A* dx = grad_in[0].defined() ? data<A>(grad_in[0]) : m.narrow;
     norm_.backward(context, d.sides, m.narrow, data<A>(in[0]), m.norm, dy, dx);
   }

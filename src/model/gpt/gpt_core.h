@@ -1,12 +1,12 @@
-// What the GPT's attention and its MLP compute between a norm and the residual stream, written once
-// for the whole model (gpt_branch.cc) and for a column of the sliced one (gpt_slice_branch.cc).
-// Each is two linear layers with a middle:
+// The core of a branch: what the GPT's attention and MLP compute between a norm and the residual
+// stream. It is written once for the whole model (gpt_branch.cc) and for a column of the sliced one
+// (gpt_slice_branch.cc). Each is two linear layers with a middle:
 //   [rows, width] -> first -> [rows, columns] -> middle -> [rows, inner] -> second -> [rows, width]
 //   attention: first is qkv, the middle mixes values head by head, second is proj
 //   mlp:       first is fc1, the middle is the activation, second is fc2
-// A column has its share of the heads or hidden units, thus of `columns` and `inner`. A core's
-// forward ends where `second` begins: the segment around it runs that layer, with the stream added
-// to it or into partial sums.
+// A column has its share of the heads or hidden units, and so of `columns` and `inner`. A core's
+// forward ends where `second` begins: the segment around it runs that layer, either adding the
+// residual stream or writing partial sums.
 #pragma once
 
 #include <initializer_list>
@@ -20,37 +20,37 @@ namespace tutti {
 
 /// Sizes of a core, and its parameters' places in the block.
 struct GptCoreShape {
-  GptDropoutSite site;  ///< the mask that follows it; it also tells attention from the mlp
+  GptDropoutSite site;  ///< the mask after it; it also tells attention from the mlp
   GptPlace norm, first, second;
   int64_t rows, width, columns, inner;
   // What the middle needs besides: elements of the gradient of what second reads, floats that
-  // forward saves, floats of scratch, and its own operations.
+  // forward saves, floats of scratch, and operations of its own.
   int64_t inner_gradient, statistics, scratch;
   double middle_flops;
 
   bool attention() const { return site == GptDropoutSite::kAttention; }
   const char* name() const { return attention() ? "attention" : "mlp"; }
-  double flops() const;  ///< of forward, per micro-batch
+  double flops() const;  ///< forward, per micro-batch
 };
 
-/// It holds no memory of its own: a segment carves it, per micro-batch, and passes it to every
-/// call. The table of kernels must outlive it.
+/// A core without memory of its own: a segment carves the memory per micro-batch and passes it to
+/// every call. The table of kernels must outlive it.
 template <class A>
 class GptCore {
  public:
-  /// fused: the kernels that the linear layers may use where a device has them. They round less
-  /// often than the ones they replace, so this is a part of a model's bits.
+  /// `fused` are the kernels that the linear layers may use where a device has them. They round
+  /// less often than the ones they replace, so using them is part of a model's bits.
   GptCore(const GptCoreShape& shape, const KernelsFor<A>& kernels, const FusedFor<A>& fused)
       : shape(shape), kernels_(kernels), fused_(fused) {}
   virtual ~GptCore() = default;
 
   struct Memory {
-    // From forward to backward.
-    A* first;           // what first puts out, as the middle's forward leaves it
+    // Kept from forward to backward.
+    A* first;           // first's output, as the middle's forward leaves it
     A* inner;           // what second reads
-    float* statistics;  // of the middle
-    // Work of one call of the segment.
-    float* scratch;  // of whichever kernel runs
+    float* statistics;  // what the middle keeps
+    // Scratch of one call of the segment.
+    float* scratch;  // for whichever kernel runs
     A *dinner, *dfirst;
   };
   Memory memory(Carver& saved, Carver& work) const;
@@ -63,17 +63,18 @@ class GptCore {
   };
   Between between(std::initializer_list<SideGradients::Side> sides, Carver memory) const;
 
-  /// From the norm's output to m.inner: first and the middle.
+  /// Runs first and the middle: from the norm's output to m.inner.
   virtual void forward(const Context& context, const Memory& m, const A* normed) const = 0;
-  /// From the gradient of what second puts out to that of what first puts out, and of first's bias
-  /// (dbias may be null). If `weight_too`, it makes the gradient of second's weight as well; else
-  /// weight_part is to follow.
+  /// Goes from the gradient of second's output to that of first's output and of first's bias (dbias
+  /// may be null). If `weight_too`, it makes the gradient of second's weight as well; else a call
+  /// of weight_part must follow.
   virtual void backward(const Context& context, const Memory& m, const A* dsecond, A* dfirst,
                         float* dbias, bool weight_too) const = 0;
-  /// The gradients of both weights.
+  /// Makes the gradients of both weights.
   void weight_part(const Context& context, const Memory& m, const A* normed, const A* dsecond,
                    const A* dfirst) const;
 
+  /// The two linear layers, for the segment that is running.
   GptLinear<A> first(const Context& context, const Memory& m) const {
     return {context,    kernels_,      fused_,      shape.first,
             shape.rows, shape.columns, shape.width, m.scratch};
@@ -95,7 +96,8 @@ class GptCore {
 template <class A>
 using GptCorePtr = std::unique_ptr<GptCore<A>>;
 
-/// One of `slices` equal shares of the heads, or of the hidden units. `shape` is the whole model's.
+/// The core of one of `slices` equal shares of the heads, or of the hidden units. `shape` is the
+/// whole model's.
 template <class A>
 GptCorePtr<A> gpt_attention_core(const GptShape& shape, int64_t slices,
                                  const KernelsFor<A>& kernels, const FusedFor<A>& fused,

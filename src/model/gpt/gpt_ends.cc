@@ -1,4 +1,5 @@
-// The GPT's first and last segments by hand: embedding, head (final norm and linear layer), loss.
+// The GPT's first and last segments by hand: the embedding, the head (final norm and linear layer),
+// and the loss.
 #include "model/core/deferred.h"
 #include "model/gpt/gpt_segments.h"
 
@@ -31,6 +32,8 @@ class GptEmbed final : public Segment {
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out, Tensors) const override {
     run_backward(context, ids(in[0]), data<A>(grad_out[0]));
   }
+
+  // Tokens have no gradient, so the input part has nothing to make; all work is the weights'.
   void backward_input(Context& context, Tensors, Tensors, Tensors grad_out,
                       Tensors) const override {
     defer(grad_out[0], context.deferred.data());
@@ -40,6 +43,7 @@ class GptEmbed final : public Segment {
   }
 
  private:
+  // The tables' gradients, through dropout.
   void run_backward(const Context& context, const int64_t* tokens, const A* dout) const {
     using P = GptEmbedPlaces;
     const Dropout dropout = gpt_dropout(shape_, context.pass, GptDropoutSite::kEmbed);
@@ -47,6 +51,8 @@ class GptEmbed final : public Segment {
                             floats(context.gradients, position()), shape_.rows(), shape_.length,
                             shape_.vocab, shape_.width, &dropout);
   }
+
+  // Rotary positions belong to attention, so there is no table of positions then.
   int position() const { return shape_.rotary ? GptPlace::kNone : GptEmbedPlaces::kPosition; }
 
   GptShape shape_;
@@ -78,6 +84,8 @@ class GptHead final : public Segment {
     const int64_t rows = shape_.rows(), width = shape_.width;
     const Saved s = saved(Carver(context.saved));
     const float* bias = floats(context.parameters, places_.head.bias);
+
+    // logits = norm(x) weight^T + bias.
     norm_.forward(context, data<A>(in[0]), s.norm);
     kernels_.matmul.nt(s.norm.normal, weight<A>(context, places_.head.weight), data<A>(out[0]),
                        rows, shape_.vocab, width, work(Carver(context.work)).scratch);
@@ -86,7 +94,7 @@ class GptHead final : public Segment {
 
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out,
                 Tensors grad_in) const override {
-    // first: where vocab is the width, grad_in may overwrite grad_out
+    // The weight part comes first: if vocab equals width, grad_in may be grad_out's memory.
     weight_part(context, data<A>(grad_out[0]));
     input_part(context, in[0], grad_out[0], grad_in[0], SideGradients(context.gradients));
   }
@@ -117,15 +125,21 @@ class GptHead final : public Segment {
     return d;
   }
 
+  // Back through the linear layer, then through the norm.
   void input_part(const Context& context, const at::Tensor& in, const at::Tensor& grad_out,
                   const at::Tensor& grad_in, const SideGradients& sides) const {
     const Saved s = saved(Carver(context.saved));
     const Work w = work(Carver(context.work));
     kernels_.matmul.nn(data<A>(grad_out), weight<A>(context, places_.head.weight), w.dnormal,
                        shape_.rows(), shape_.width, shape_.vocab, w.scratch);
+
+    // If nobody wants the input's gradient, the norm's backward still runs for its parameters, and
+    // its dx goes to scratch.
     A* dx = grad_in.defined() ? data<A>(grad_in) : w.dnormal;
     norm_.backward(context, sides, w.dnormal, data<A>(in), s.norm, nullptr, dx);
   }
+
+  // The linear layer's gradients, from the saved output of the norm.
   void weight_part(const Context& context, const A* dlogits) const {
     const int64_t rows = shape_.rows();
     float* dbias = floats(context.gradients, places_.head.bias);
@@ -135,6 +149,7 @@ class GptHead final : public Segment {
                        rows, work(Carver(context.work)).scratch);
   }
 
+  // What is kept from forward to backward; without memory it is only counted.
   struct Saved {
     typename GptNorm<A>::Saved norm;
     int64_t bytes;
@@ -174,16 +189,20 @@ class GptLoss final : public Segment {
   std::string name() const override { return "loss"; }
   std::vector<Border> inputs() const override { return {gpt_logits(shape_), gpt_data(shape_)[1]}; }
   std::vector<Border> outputs() const override { return {gpt_loss()}; }
+
+  // The logarithm of each row's sum of exponentials, from which backward makes probabilities.
   int64_t saved_bytes() const override {
     Carver memory;
     memory.floats(shape_.rows());
     return memory.bytes();
   }
   bool splits() const override { return true; }
-  /// The head's backward does not look at the logits again.
+  /// The head's backward does not look at the logits again, so the gradient may take their memory.
   bool consumes(size_t input) const override { return input == 0; }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
+    // In training on a device that can, forward leaves the gradient in the logits in the same pass;
+    // backward then has nothing to do. The logits are the largest border by far.
     if (at_once(context)) {
       kernels_.cross_entropy_in_place(data<A>(in[0]), ids(in[1]), context.loss_scale,
                                       static_cast<double*>(out[0].data_ptr()), shape_.rows(),
@@ -207,7 +226,7 @@ class GptLoss final : public Segment {
   void backward_weight(Context&, Tensors, Tensors) const override {}
 
  private:
-  /// Whether forward makes the gradient too.
+  /// Whether forward makes the gradient, too.
   bool at_once(const Context& context) const {
     return context.consume && context.pass.training && kernels_.cross_entropy_in_place != nullptr;
   }

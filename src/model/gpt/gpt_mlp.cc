@@ -1,4 +1,5 @@
-// The core of the mlp: an activation, or silu(gate) * up of the two halves of what fc1 puts out.
+// The core of the mlp: an activation, or silu(gate) * up of the two halves of what fc1 puts
+// out (swiglu).
 #include "model/gpt/gpt_core.h"
 
 namespace tutti {
@@ -6,6 +7,7 @@ namespace tutti {
 namespace {
 
 GptCoreShape core_shape(const GptShape& shape, int64_t slices) {
+  // A column has `hidden` of the hidden units. With a gate fc1 has two rows for each of them.
   const GptLayerPlaces places = gpt_layer_places(shape);
   const int64_t rows = shape.rows(), hidden = shape.hidden / slices;
   return {.site = GptDropoutSite::kMlp,
@@ -16,7 +18,7 @@ GptCoreShape core_shape(const GptShape& shape, int64_t slices) {
           .width = shape.width,
           .columns = shape.fc1_columns() / slices,
           .inner = hidden,
-          // else it is made where that of fc1 goes
+          // without a gate it is made where the gradient of fc1's output goes
           .inner_gradient = shape.gated() ? rows * hidden : 0,
           .statistics = 0,
           .scratch = 0,
@@ -35,6 +37,7 @@ class MlpCore final : public GptCore<A> {
         activation_(gated_ ? Activation::kSilu : activation_of(shape.activation)) {}
 
   void forward(const Context& context, const Memory& m, const A* normed) const override {
+    // The bias of fc1 is added by the activation's kernel, which saves a pass over memory.
     const GptLinear<A> fc1 = this->first(context, m);
     if (gated_) {
       const float* bias = fc1.forward(normed, m.first);
@@ -46,6 +49,7 @@ class MlpCore final : public GptCore<A> {
 
   void backward(const Context& context, const Memory& m, const A* dsecond, A* dfirst, float* dbias,
                 bool weight_too) const override {
+    // The gradient goes through fc2 and the activation, which reads what forward left in m.first.
     const GptLinear<A> fc2 = this->second(context, m);
     if (gated_) {
       fc2.backward(dsecond, m.dinner);

@@ -1,5 +1,6 @@
 // The GPT's blocks as functions of tensors under autograd. Dropout multiplies by the same keyed
-// masks as the kernels draw, on the CPU element by element from the definition.
+// masks as the kernels draw; on the CPU they are made element by element from the definition, so
+// that the kernels have something to be compared with.
 #include "model/gpt/gpt_reference.h"
 
 #include <ATen/TensorOperators.h>
@@ -34,12 +35,19 @@ namespace tutti {
 
 namespace {
 
+// A mask by its definition. One draw of Philox has four words. Columns are taken in groups of 64
+// and a group as 4 x 16: word w of draw i is for column 16 w + i of the group, which is how vector
+// units draw 16 lanes at once.
 at::Tensor mask(const Dropout& dropout, int64_t samples, int64_t width) {
   const at::Tensor factors = at::empty({samples, dropout.rows_per_sample, width}, at::kFloat);
   float* out = factors.mutable_data_ptr<float>();
+
+  // A draw below the threshold drops the element; the others are scaled up.
   const auto threshold = static_cast<uint32_t>(dropout.rate * 0x1p32);
   const auto scale = static_cast<float>(1 / (1 - dropout.rate));
   const int64_t groups = (width + 63) / 64;
+
+  // Each sample has a stream of its own, named by block, site and sample.
   for (int64_t s = 0; s < samples; ++s) {
     const uint64_t place = uint64_t{dropout.block} << 44 | uint64_t{dropout.site} << 40 |
                            static_cast<uint64_t>(dropout.first_sample + s);
@@ -67,7 +75,7 @@ at::Tensor dropped(const GptShape& shape, const Pass& pass, GptDropoutSite site,
   return x * (x.is_cpu() ? mask(dropout, shape.batch, shape.width) : keyed_mask(dropout, x));
 }
 
-/// A segment's parameters, taken one after another in the order of gpt_blocks.
+/// A segment's parameters, taken one after the other in the order of gpt_blocks.
 class Taken {
  public:
   explicit Taken(Tensors parameters) : rest_(parameters) {}
@@ -92,8 +100,8 @@ class Taken {
   Tensors rest_;
 };
 
-/// e^(i angle) of every position and frequency, and its two parts. Undefined without rotary
-/// positions.
+/// e^(i angle) for every position and frequency, and its real and imaginary parts. Undefined if
+/// positions are not rotary.
 struct RotaryFactors {
   at::Tensor complex;
   DeviceConstant cosines, sines;
@@ -110,7 +118,8 @@ RotaryFactors rotary_factors(const GptShape& shape) {
           DeviceConstant(at::imag(factors).contiguous())};
 }
 
-/// x [batch, heads, length, dim], each head seen as dim / 2 complex numbers times their factors.
+/// Rotates x [batch, heads, length, dim]: each head is seen as dim / 2 complex numbers, which are
+/// multiplied by their factors.
 at::Tensor turned(const GptShape& shape, const at::Tensor& x, const RotaryFactors& factors) {
   const int64_t half = shape.dim() / 2;
   const at::Tensor first = x.narrow(-1, 0, half), second = x.narrow(-1, half, half);
@@ -119,6 +128,8 @@ at::Tensor turned(const GptShape& shape, const at::Tensor& x, const RotaryFactor
                      &sines = factors.sines.on(x.device());
     return at::cat({first * cosines - second * sines, first * sines + second * cosines}, -1);
   }
+
+  // On a GPU the same product is written with real numbers (above), which can have 16 bits.
   const at::Tensor product = at::complex(first, second) * factors.complex;
   return at::cat({at::real(product), at::imag(product)}, -1);
 }
@@ -130,11 +141,15 @@ at::Tensor embed(const GptShape& shape, const Pass& pass, Tensors p, const at::T
   return dropped(shape, pass, GptDropoutSite::kEmbed, shape.rotary ? x : x + p[1]);
 }
 
+// The attention branch: x + dropout(proj(attention(qkv(norm(x))))).
 at::Tensor attention(const GptShape& shape, const RotaryFactors& factors, const Pass& pass,
                      Tensors parameters, const at::Tensor& x) {
   Taken p(parameters);
   const int64_t heads = shape.heads, kv_heads = shape.kv_heads, group = heads / kv_heads;
   const at::Tensor normal = p.norm(shape, x);
+
+  // qkv's rows are heads of queries, then of keys, then of values; each becomes [batch, heads,
+  // length, dim].
   const at::Tensor qkv = p.linear(normal, shape.bias)
                              .view({shape.batch, shape.length, heads + 2 * kv_heads, shape.dim()})
                              .transpose(1, 2);
@@ -144,15 +159,20 @@ at::Tensor attention(const GptShape& shape, const RotaryFactors& factors, const 
     q = turned(shape, q, factors);
     k = turned(shape, k, factors);
   }
+
+  // Grouped queries: each head of keys and values serves `group` heads of queries.
   if (group > 1) {
     k = k.repeat_interleave(group, 1);
     v = v.repeat_interleave(group, 1);
   }
+
+  // The heads are joined again into rows of the width.
   const at::Tensor mixed = causal_attention(q, k, v);
   const at::Tensor joined = mixed.transpose(1, 2).reshape({shape.batch, shape.length, shape.width});
   return x + dropped(shape, pass, GptDropoutSite::kAttention, p.linear(joined, shape.bias));
 }
 
+// The mlp branch: x + dropout(fc2(f(fc1(norm(x))))).
 at::Tensor mlp(const GptShape& shape, const Pass& pass, Tensors parameters, const at::Tensor& x) {
   Taken p(parameters);
   const at::Tensor normal = p.norm(shape, x);
@@ -173,6 +193,7 @@ at::Tensor head(const GptShape& shape, const Pass&, Tensors parameters, const at
   return p.linear(normal, shape.bias && !shape.tied);
 }
 
+// A segment under autograd that uses parameters [first, first + count) of its block.
 std::unique_ptr<Segment> segment(
     const Job& job, std::string name, Border in, Border out, int first, int count,
     std::function<at::Tensor(const Pass&, Tensors, const at::Tensor&)> function) {
@@ -194,6 +215,8 @@ std::unique_ptr<Segment> segment(
 Model make_gpt_reference(const Job& job) {
   const GptShape shape = gpt_shape(job.model, job.train.micro_batch_size);
   const Border x = gpt_stream(shape);
+
+  // Data, check and task are those of the hand-written model.
   Model model;
   model.blocks = gpt_blocks(job.model);
   model.data = gpt_data(shape);
@@ -203,8 +226,13 @@ Model make_gpt_reference(const Job& job) {
     check_ids(data[0].const_data_ptr<int64_t>(), shape.rows(), shape.vocab, false, "token");
     check_ids(data[1].const_data_ptr<int64_t>(), shape.rows(), shape.vocab, true, "target");
   };
+
+  // From here on blocks get their segments; each takes its part of the block's parameters in order.
   const RotaryFactors factors = rotary_factors(shape);
   using Function = at::Tensor (*)(const GptShape&, const Pass&, Tensors, const at::Tensor&);
+
+  // Binds the shape to a function, and adds a segment that uses a block's parameters from
+  // `first` on.
   const auto bound = [shape](Function f) {
     return [shape, f](const Pass& pass, Tensors p, const at::Tensor& in) {
       return f(shape, pass, p, in);
@@ -217,6 +245,7 @@ Model make_gpt_reference(const Job& job) {
   };
   add(model.blocks.front(), "embed", model.data[0], x, 0, bound(embed));
   const int second = gpt_layer_places(shape).norm2.weight;  // where the mlp's parameters begin
+
   for (int64_t i = 0; i < shape.layers; ++i) {
     Block& block = model.blocks[static_cast<size_t>(i) + 1];
     block.segments.push_back(

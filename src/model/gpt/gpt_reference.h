@@ -1,6 +1,6 @@
-// The same GPT (blocks, parameters, borders, dropout masks) from ATen's operations with autograd
-// inside each segment. Slower; what the hand-written segments are tested against, and an example of
-// a model by autograd.
+// The GPT under autograd: the same blocks, parameters, borders and dropout masks, from ATen's
+// operations. It is slower. It is what the hand-written segments are tested against, and an example
+// of a model by autograd.
 #pragma once
 
 #include "config/job.h"
@@ -8,6 +8,7 @@
 
 namespace tutti {
 
+/// The model of a job with model.autograd. Throws Error for sizes and names that do not make a GPT.
 Model make_gpt_reference(const Job& job);
 
 }  // namespace tutti

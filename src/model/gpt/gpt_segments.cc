@@ -1,4 +1,4 @@
-// What the GPT's hand-written segments share.
+// What the GPT's hand-written segments share: carving memory, and the norm.
 #include "model/gpt/gpt_segments.h"
 
 #include "base/error.h"
@@ -7,6 +7,7 @@
 namespace tutti {
 
 std::byte* Carver::take_bytes(int64_t count) {
+  // Counting goes on without memory, so the same code gives a segment's sizes and its addresses.
   constexpr int64_t kStep = 256;
   const int64_t at = used_;
   used_ += (count + kStep - 1) / kStep * kStep;
@@ -19,6 +20,9 @@ template <class A>
 typename GptNorm<A>::Saved GptNorm<A>::saved(Carver& memory) const {
   Saved s{};
   s.normal = memory.take<A>(shape_.rows() * shape_.width);
+
+  // RMS norm subtracts no mean. The normal output is kept because the next layer's weight gradient
+  // reads it.
   s.mean = memory.floats(shape_.rms ? 0 : shape_.rows());
   s.rstd = memory.floats(shape_.rows());
   return s;

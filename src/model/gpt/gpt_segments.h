@@ -1,6 +1,6 @@
-// The hand-written segments of the GPT, and what they share: how they carve the memory they are
-// given, and their norm. They are written once for every type A of activations: float on the CPU,
-// also bfloat16 and float16 on a GPU. The kernels they call say on which of them they run.
+// The hand-written segments of the GPT and what they share: how they carve the memory that they are
+// given, and their norm. They are written once for every type A of activations: float on the CPU;
+// float, bfloat16 and float16 on a GPU. The kernels that they call decide where they run.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -15,10 +15,11 @@
 
 namespace tutti {
 
-/// Angles of rotary positions (rotary_table), one for all layers, where the model computes;
-/// undefined where positions are learned.
+/// The angles of rotary positions (rotary_table), one table for all layers, on the device where the
+/// model computes; undefined if positions are learned.
 using RotaryTable = at::Tensor;
 
+/// The segments of gpt.h's blocks.
 template <class A>
 std::unique_ptr<Segment> make_gpt_embed(const GptShape& shape, const KernelsFor<A>& kernels);
 template <class A>
@@ -32,7 +33,7 @@ template <class A>
 std::unique_ptr<Segment> make_gpt_loss(const GptShape& shape, const KernelsFor<A>& kernels);
 
 /// Hands out pieces of a segment's memory in steps of 256 bytes. Without memory it only counts, so
-/// that a segment's sizes and its use of them are one function.
+/// that one function gives both a segment's sizes and its use of them.
 class Carver {
  public:
   Carver() = default;
@@ -59,11 +60,11 @@ inline float* floats(const at::Tensor& tensor) { return data<float>(tensor); }
 inline const int64_t* ids(const at::Tensor& tensor) {
   return static_cast<const int64_t*>(tensor.const_data_ptr());
 }
-/// Of the tensor at this place of a block's list; null where an option leaves it out.
+/// The floats of the tensor at this place of a block's list; null where an option leaves it out.
 inline float* floats(Tensors list, int place) {
   return place == GptPlace::kNone ? nullptr : floats(list[static_cast<size_t>(place)]);
 }
-/// A weight as matmuls read it.
+/// A weight in the precision in which matmuls read it.
 template <class A>
 const A* weight(const Context& context, int place) {
   return data<A>(context.weight(static_cast<size_t>(place)));
@@ -79,13 +80,13 @@ class GptNorm {
       : shape_(shape), kernels_(kernels), place_(place) {}
 
   struct Saved {
-    A* normal;  // what comes out
+    A* normal;  // the norm's output
     float *mean, *rstd;
   };
   Saved saved(Carver& memory) const;
   void forward(const Context& context, const A* x, const Saved& saved) const;
-  /// dx = residual (may be null) + the gradient of x; may be in place, as layer_norm_backward says.
-  /// Those of weight and bias go to `sides`.
+  /// dx = residual (may be null) + the gradient of x; it may be in place, as layer_norm_backward
+  /// says. The gradients of weight and bias go to `sides`.
   void backward(const Context& context, const SideGradients& sides, const A* dy, const A* x,
                 const Saved& saved, const A* residual, A* dx) const;
 
@@ -95,7 +96,7 @@ class GptNorm {
   GptPlace place_;
 };
 
-/// For the types of activations that there are kernels for.
+/// Instantiates something for every type of activations that there are kernels for.
 #define TUTTI_FOR_ACTIVATIONS(make) make(float) make(c10::BFloat16) make(c10::Half)
 
 }  // namespace tutti

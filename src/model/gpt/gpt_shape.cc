@@ -1,4 +1,5 @@
-// Sizes, parameters and borders of the GPT.
+// Derives sizes, parameters and borders of the GPT from a job: the one place that decides
+// their order.
 #include "model/gpt/gpt_shape.h"
 
 #include <cmath>
@@ -10,14 +11,15 @@ namespace tutti {
 
 namespace {
 
+// The job's init with its scale times `factor`.
 Init weight_init(const ModelConfig& config, double factor) {
   Init init = init_of(config);
   init.scale *= factor;
   return init;
 }
 
-// Glorot and He are about layers that sum over inputs; a row of an embedding is looked up, so it
-// stays (truncated) normal.
+// Glorot and He are made for layers that sum over their inputs. A row of an embedding is looked up,
+// so it stays (truncated) normal.
 Init table_init(const ModelConfig& config) {
   const bool truncated = config.init == "truncated-normal";
   return {truncated ? Init::Kind::kTruncatedNormal : Init::Kind::kNormal, config.init_scale, {}};
@@ -38,7 +40,7 @@ void add_linear(Block& block, const std::string& name, int64_t out, int64_t in, 
   if (bias) add_bias(block, name, out);
 }
 
-/// Deals out places in the order in which add_norm and add_linear put parameters.
+/// Deals out places in the same order in which add_norm and add_linear add parameters.
 class Places {
  public:
   GptPlace next(bool bias) {
@@ -52,6 +54,8 @@ class Places {
   int next_ = 0;
 };
 
+// By default 4 width. swiglu has three matrices instead of two, so it gets 2/3 of that to have as
+// many weights, rounded up to a multiple of 16.
 int64_t hidden_size(const ModelConfig& config) {
   if (config.mlp_width > 0) return config.mlp_width;
   if (config.activation != "swiglu") return 4 * config.width;
@@ -65,6 +69,7 @@ GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size) {
     throw Error(fmt::format("model.width = {} cannot be cut into model.heads = {}", config.width,
                             config.heads));
   GptShape shape{};
+
   shape.batch = micro_batch_size;
   shape.length = config.context;
   shape.width = config.width;
@@ -80,6 +85,8 @@ GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size) {
   shape.rotary = config.positions == "rotary";
   shape.bias = config.bias;
   shape.rotary_base = config.rotary_base;
+
+  // What the configuration cannot check, because it takes several keys together.
   if (shape.kv_heads <= 0 || shape.heads % shape.kv_heads != 0)
     throw Error(fmt::format("model.heads = {} cannot be cut into groups for model.kv_heads = {}",
                             shape.heads, shape.kv_heads));
@@ -89,10 +96,13 @@ GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size) {
   if (!shape.rms && config.norm != "layer" && config.norm != "auto")
     throw Error(fmt::format("model.norm = \"{}\" but model.kind = \"gpt\": it has layer or rms",
                             config.norm));
+
+  // An unknown activation throws here.
   if (!shape.gated()) activation_of(shape.activation);
   return shape;
 }
 
+// These two follow gpt_blocks below: the order in which it adds parameters.
 GptLayerPlaces gpt_layer_places(const GptShape& shape) {
   Places places;
   GptLayerPlaces all;
@@ -113,6 +123,7 @@ GptHeadPlaces gpt_head_places(const GptShape& shape) {
   return all;
 }
 
+// All blocks with their parameters. Names and order are those of checkpoints.
 std::vector<Block> gpt_blocks(const ModelConfig& config) {
   const GptShape shape = gpt_shape(config, 1);
   const int64_t width = shape.width;
@@ -123,6 +134,8 @@ std::vector<Block> gpt_blocks(const ModelConfig& config) {
   if (!shape.rotary)
     embed.parameters.push_back({"pos.weight", {config.context, width}, table_init(config), ""});
 
+  // GPT-2 scales down what is added to the residual stream: it gets 2 additions per layer, whose
+  // variances would add up.
   const double residual =
       config.scaled_residual ? 1 / std::sqrt(2.0 * static_cast<double>(config.layers)) : 1;
   for (int64_t i = 0; i < config.layers; ++i) {
@@ -137,6 +150,7 @@ std::vector<Block> gpt_blocks(const ModelConfig& config) {
     add_linear(block, "fc2", width, shape.hidden, weight_init(config, residual), shape.bias);
   }
 
+  // A tied head uses the embedding's table as its weight (weight tying); its init is the owner's.
   Block& head = blocks.emplace_back();
   head.name = "head";
   add_norm(head, "norm", shape);
@@ -161,11 +175,13 @@ Border gpt_logits(const GptShape& shape) {
 }
 Border gpt_loss() { return {"loss", {2}, at::kDouble}; }
 
+// "auto" is cross-entropy for a gpt.
 bool plain_cross_entropy(const LossConfig& loss) {
   return (loss.kind == "auto" || loss.kind == "cross-entropy") && loss.label_smoothing == 0 &&
          loss.class_weights.empty();
 }
 
+// All that a mask depends on; rows of a sample are its positions.
 Dropout gpt_dropout(const GptShape& shape, const Pass& pass, GptDropoutSite site) {
   return {pass.training ? shape.dropout : 0.0,
           pass.seed,

@@ -1,4 +1,4 @@
-// What the hand-written GPT and its autograd twin share: sizes, parameters, borders, and how
+// What the hand-written GPT and its twin under autograd share: sizes, parameters, borders, and how
 // dropout is keyed.
 #pragma once
 
@@ -12,6 +12,7 @@
 
 namespace tutti {
 
+/// The sizes and options of a GPT, per micro-batch.
 struct GptShape {
   int64_t batch, length, width, heads, kv_heads, hidden, vocab, layers;
   std::string activation;
@@ -22,21 +23,21 @@ struct GptShape {
 
   int64_t rows() const { return batch * length; }
   int64_t dim() const { return width / heads; }
-  /// Of one of `slices` equal shares of the heads.
+  /// The attention of one of `slices` equal shares of the heads.
   AttentionShape attention(int64_t slices = 1) const {
     return {batch, length, heads / slices, dim(), kv_heads / slices};
   }
   bool gated() const { return activation == "swiglu"; }
-  /// What fc1 puts out: hidden, or gate and up of that size each.
+  /// Width of what fc1 puts out: hidden, or for a gate twice that (gate and up).
   int64_t fc1_columns() const { return gated() ? 2 * hidden : hidden; }
-  /// RMS norm has none by definition.
+  /// Whether norms have a bias; RMS norm has none by definition.
   bool norm_bias() const { return bias && !rms; }
 };
 
 /// Throws Error for sizes and names that do not make a GPT.
 GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size);
 
-/// Where a norm's or a linear layer's weight and bias stand in their block's list.
+/// The places of a norm's or linear layer's weight and bias in their block's list.
 struct GptPlace {
   static constexpr int kNone = -1;
   int weight = kNone, bias = kNone;
@@ -55,23 +56,23 @@ GptHeadPlaces gpt_head_places(const GptShape& shape);
 
 /// The blocks with their parameters and without segments.
 std::vector<Block> gpt_blocks(const ModelConfig& config);
-/// tokens and targets.
+/// The data's tensors: tokens and targets.
 std::vector<Border> gpt_data(const GptShape& shape);
 Border gpt_stream(const GptShape& shape);  ///< "x" [batch, length, width]
 Border gpt_logits(const GptShape& shape);
 Border gpt_loss();
-/// Cross-entropy with nothing added, which has hand-written kernels.
+/// Whether the loss is cross-entropy without smoothing and weights, which has hand-written kernels.
 bool plain_cross_entropy(const LossConfig& loss);
 
 constexpr float kGptNormEps = 1e-5f;
 
-/// The masks of a block: after the embedding; after attention; after the mlp.
+/// Where masks are applied: after the embedding, after attention, after the mlp.
 enum class GptDropoutSite : uint32_t { kEmbed = 0, kAttention = 1, kMlp = 2 };
-/// Its rate is 0 outside of training.
+/// The dropout of a site, keyed by the pass. Its rate is 0 outside of training.
 Dropout gpt_dropout(const GptShape& shape, const Pass& pass, GptDropoutSite site);
 
-/// Throws Error naming the first id that is not below vocab (or is negative, where that has no
-/// meaning).
+/// Throws Error naming the first id that is not below vocab, or is negative unless that
+/// means "none".
 void check_ids(const int64_t* ids, int64_t count, int64_t vocab, bool negative_is_none,
                const char* what);
 

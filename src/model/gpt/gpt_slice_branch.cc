@@ -1,5 +1,5 @@
-// A column's heads of the GPT's attention, or its hidden units of the mlp: a partial sum of what
-// all of them put out.
+// A column's heads of the GPT's attention, or its hidden units of the mlp. Its output is a partial
+// sum, because the second layer is cut by its inputs (Megatron's row-parallel layer).
 #include "model/gpt/gpt_core.h"
 #include "model/gpt/gpt_slice_segments.h"
 
@@ -39,16 +39,22 @@ class SliceBranch final : public Segment {
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out,
                 Tensors grad_in) const override {
     const Memory m = memory(context);
+
+    // The gradient of the partial sum is that of the sum, which every column has got whole.
+    // weight_part makes both weights' gradients, so core's backward makes none.
     const A* dpart = data<A>(grad_out[0]);
     core_->backward(context, m, dpart, m.dfirst, floats(context.gradients, core_->shape.first.bias),
                     false);
     core_->weight_part(context, m, data<A>(in[0]), dpart, m.dfirst);
-    // last: it may lie where dpart does
+    // Last, because grad_in may be dpart's memory.
     core_->first(context, m).backward_sums(m.dfirst, floats(grad_in[0]));
   }
   void backward_input(Context& context, Tensors, Tensors, Tensors grad_out,
                       Tensors grad_in) const override {
     const Memory m = memory(context);
+
+    // The weight part needs the gradients of both layers' outputs: one came in, the other is
+    // made here.
     const Between d = between(Carver(context.deferred));
     defer(grad_out[0], d.dsecond);
     core_->backward(context, m, d.dsecond, d.dfirst, d.sides(core_->shape.first.bias), false);
@@ -67,6 +73,8 @@ class SliceBranch final : public Segment {
     Carver saved(context.saved), work(context.work);
     return core_->memory(saved, work);
   }
+
+  // The second layer's bias is added after the sum, by the join, so only the first's is kept.
   Between between(Carver memory) const {
     return core_->between({{core_->shape.first.bias, core_->shape.columns}}, memory);
   }
@@ -77,8 +85,8 @@ class SliceBranch final : public Segment {
 
 }  // namespace
 
-// Without the fused kernels: the bits of sliced models are those of a bias that is added to a
-// rounded product.
+// Columns do without the fused kernels, which round less often: the bits of sliced models are those
+// of a bias that is added to a rounded product.
 template <class A>
 std::unique_ptr<Segment> make_slice_attention(const GptSlice& slice, const KernelsFor<A>& kernels,
                                               const RotaryTable& rotary) {

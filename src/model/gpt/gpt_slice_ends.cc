@@ -1,5 +1,5 @@
-// A column's first and last segments: its tokens' embedding, positions, its tokens' logits, the
-// loss.
+// A column's first and last segments: the embedding of its tokens, positions, the logits of its
+// tokens, and the loss.
 #include "model/core/deferred.h"
 #include "model/gpt/gpt_slice_segments.h"
 
@@ -7,6 +7,8 @@ namespace tutti {
 
 namespace {
 
+// A table lookup for the column's part of the vocabulary. Tokens of other columns get zeros, so the
+// sum over columns is the whole lookup.
 template <class A>
 class SliceEmbed final : public Segment {
  public:
@@ -60,6 +62,9 @@ class SlicePosition final : public Segment {
   std::vector<Border> inputs() const override { return {slice_.part_rows()}; }
   std::vector<Border> outputs() const override { return {slice_.stream()}; }
   bool splits() const override { return true; }
+
+  // Only the table's gradient waits for the weight part; the input's is the output's
+  // through dropout.
   int64_t deferred_bytes() const override {
     Carver memory;
     sides(memory);
@@ -87,6 +92,8 @@ class SlicePosition final : public Segment {
   }
 
  private:
+  // The table of positions is shared, and each column adds the gradient of its rows; the kernel
+  // writes the whole table, with zeros for other rows.
   SideGradients sides(Carver& memory) const {
     return SideGradients({{place_, slice_.whole.length * slice_.whole.width}}, memory);
   }
@@ -119,6 +126,7 @@ class SliceLogits final : public Segment {
     return {slice_.all_normed(), gpt_data(slice_.whole)[1]};
   }
   std::vector<Border> outputs() const override { return {slice_.logits(), slice_.statistics()}; }
+
   int64_t work_bytes() const override {
     Carver memory;
     memory.floats(kernels_.matmul.layer_work(rows_, width_, vocab_));
@@ -134,6 +142,8 @@ class SliceLogits final : public Segment {
   }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
+    // The loss needs a softmax over the whole vocabulary. Of its part a column passes on only a
+    // row's three statistics (the largest logit, the sum of exponentials, the target's logit).
     A* logits = data<A>(out[0]);
     kernels_.matmul.nt(data<A>(in[0]), weight<A>(context, place_.weight), logits, rows_, vocab_,
                        width_, scratch(context));
@@ -144,6 +154,7 @@ class SliceLogits final : public Segment {
   }
   void backward(Context& context, Tensors in, Tensors, Tensors grad_out,
                 Tensors grad_in) const override {
+    // The weight part comes first, because grad_in may be grad_out's memory.
     weight_part(context, in, data<A>(grad_out[0]));
     input_part(context, data<A>(grad_out[0]), grad_in);
   }
@@ -160,10 +171,13 @@ class SliceLogits final : public Segment {
   float* scratch(const Context& context) const {
     return reinterpret_cast<float*>(context.work.data());
   }
+
+  // A partial sum over columns: each has its own tokens' part of it.
   void input_part(const Context& context, const A* dlogits, Tensors grad_in) const {
     kernels_.matmul.nn_sums(dlogits, weight<A>(context, place_.weight), floats(grad_in[0]), rows_,
                             width_, vocab_, scratch(context));
   }
+
   void weight_part(const Context& context, Tensors in, const A* dlogits) const {
     if (float* dbias = floats(context.gradients, place_.bias))
       kernels_.column_sums(dlogits, dbias, rows_, vocab_);
@@ -188,6 +202,8 @@ class SliceLoss final : public Segment {
     return {slice_.logits(), slice_.all_statistics(), gpt_data(slice_.whole)[1]};
   }
   std::vector<Border> outputs() const override { return {gpt_loss()}; }
+
+  // The logarithm of each row's sum of exponentials over the whole vocabulary.
   int64_t saved_bytes() const override {
     Carver memory;
     memory.floats(rows_);
@@ -196,6 +212,7 @@ class SliceLoss final : public Segment {
   bool splits() const override { return true; }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
+    // Every column joins all statistics in the same order, so all have the same loss.
     kernels_.vocabulary.cross_entropy(
         floats(in[1]), ids(in[2]), Carver(context.saved).floats(rows_),
         static_cast<double*>(out[0].data_ptr()), rows_, slice_.slices);
@@ -204,6 +221,9 @@ class SliceLoss final : public Segment {
     kernels_.vocabulary.cross_entropy_backward(
         data<A>(in[0]), ids(in[2]), Carver(context.saved).floats(rows_), context.loss_scale,
         data<A>(grad_in[0]), rows_, slice_.first_token(), slice_.vocab());
+
+    // The gradient of the whole loss goes to the column's own logits directly, so none flows
+    // through the statistics.
     if (grad_in[1].defined()) grad_in[1].zero_();
   }
   void backward_input(Context& context, Tensors in, Tensors out, Tensors grad_out,

@@ -1,5 +1,5 @@
 // What a column of the GPT computes on its rows of the residual stream: norms, and sums with
-// dropout.
+// dropout. This is Megatron's sequence parallelism: what works row by row is cut by rows.
 #include "model/core/deferred.h"
 #include "model/gpt/gpt_slice_segments.h"
 
@@ -7,7 +7,8 @@ namespace tutti {
 
 namespace {
 
-/// The norm of a column's rows; what comes out is a border.
+/// The norm of a column's rows. Its output is a border, so of what GptNorm saves only the
+/// statistics need memory.
 template <class A>
 class RowsNorm {
  public:
@@ -30,6 +31,8 @@ class RowsNorm {
     Carver memory(context.saved);
     norm_.backward(context, sides, dnormed, x, statistics(memory, nullptr), residual, dx);
   }
+
+  // What the norm's backward leaves for the weight part.
   void add_to(SideGradients& sides, Carver& memory) const {
     sides.add({place_.weight, lines_.width}, memory);
     sides.add({place_.bias, lines_.width}, memory);
@@ -90,7 +93,8 @@ class SliceNorm final : public Segment {
     norm_.add_to(all, memory);
     return all;
   }
-  /// The gradient of the x that is passed on lies where that of the input goes.
+  /// The gradient of the x that is passed on is in the memory of the input's gradient. So the norm
+  /// adds to what is there.
   void run_backward(const Context& context, const SideGradients& sides, Tensors in,
                     Tensors grad_out, Tensors grad_in) const {
     norm_.backward(context, sides, data<A>(grad_out[0]), data<A>(in[0]),
@@ -117,6 +121,8 @@ class SliceJoin final : public Segment {
 
   std::string name() const override { return name_; }
   std::vector<Border> inputs() const override { return {slice_.part_rows(), slice_.stream()}; }
+
+  // The last join of a block has no norm after it: the next block begins with its own.
   std::vector<Border> outputs() const override {
     if (!norm_.exists()) return {slice_.stream()};
     return {slice_.stream(), slice_.normed()};
@@ -130,6 +136,7 @@ class SliceJoin final : public Segment {
   }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
+    // The second layer's bias is added to the sum over columns, once.
     const Dropout dropout = slice_.dropout(context.pass, site_);
     kernels_.bias_residual(data<A>(in[0]), floats(context.parameters, bias_), data<A>(in[1]),
                            data<A>(out[0]), slice_.rows(), slice_.whole.width, &dropout);
@@ -156,9 +163,12 @@ class SliceJoin final : public Segment {
     return all;
   }
 
-  /// The gradient of the sum goes to x first: part's may lie where what comes in does.
+  /// The gradient of the sum goes to x first, because part's gradient may take the memory of the
+  /// one that comes in.
   void run_backward(const Context& context, const SideGradients& sides, Tensors out,
                     Tensors grad_out, Tensors grad_in) const {
+    // x gets what comes back through the stream, and if a norm follows, what comes back
+    // through that.
     A *dpart = data<A>(grad_in[0]), *dx = data<A>(grad_in[1]);
     if (norm_.exists()) {
       norm_.backward(context, sides, data<A>(grad_out[1]), data<A>(out[0]), data<A>(grad_out[0]),
@@ -166,6 +176,9 @@ class SliceJoin final : public Segment {
     } else if (dx != data<A>(grad_out[0])) {
       defer(grad_out[0], dx);
     }
+
+    // part gets the same gradient through dropout. Without dropout the kernel writes only the
+    // bias's gradient, so it is copied.
     const Dropout dropout = slice_.dropout(context.pass, site_);
     kernels_.dropout_backward(dx, dpart, sides(bias_), slice_.rows(), slice_.whole.width, &dropout);
     if (dropout.rate == 0) defer(grad_in[1], dpart);

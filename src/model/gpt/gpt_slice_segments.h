@@ -1,4 +1,4 @@
-// The segments of one column of the sliced GPT (gpt_slices.h), written like the whole one's
+// The segments of one column of the sliced GPT (gpt_slices.h), written like those of the whole one
 // (gpt_segments.h), with which they share the cores of attention and the mlp (gpt_core.h).
 #pragma once
 
@@ -10,37 +10,39 @@
 
 namespace tutti {
 
-/// What a column has of the whole model.
+/// What part of the whole model a column has.
 struct GptSlice {
   GptShape whole;
   int64_t slices, column;
 
-  /// of the residual stream: it has rows [first_row, ...)
+  /// number of its rows of the residual stream, which are [first_row, first_row + rows)
   int64_t rows() const { return whole.rows() / slices; }
   int64_t first_row() const { return column * rows(); }
   int64_t vocab() const { return whole.vocab / slices; }
   int64_t first_token() const { return column * vocab(); }
-  /// The stream as the norms see it: its rows have no samples.
+  /// The sizes of its part of the stream as norms see it: rows that belong to no samples.
   GptShape lines() const;
-  /// Of its rows: they draw what they draw in the whole model.
+  /// The dropout of its rows, which draw what they draw in the whole model.
   Dropout dropout(const Pass& pass, GptDropoutSite site) const;
 
+  // Its borders. Those that are gathered or scattered are given as they are put out and as they
+  // are read.
   static constexpr int64_t kStatistics = 3;
-  Border stream() const;         ///< "x": its rows
-  Border passed_stream() const;  ///< as an output that is the input "x"
-  Border normed() const;         ///< "normed": its rows
-  Border all_normed() const;     ///< of all columns
-  Border part() const;           ///< "part": all rows, to be summed
+  Border stream() const;         ///< "x": the stream's rows
+  Border passed_stream() const;  ///< "x" as an output that is the input's memory
+  Border normed() const;         ///< "normed": its rows, to be gathered
+  Border all_normed() const;     ///< the rows of all columns
+  Border part() const;           ///< "part": all rows, to be summed and scattered
   Border part_rows() const;      ///< its rows of the sum
-  Border logits() const;         ///< of its tokens, all rows
-  Border statistics() const;     ///< of these, all rows
+  Border logits() const;         ///< for its tokens, all rows
+  Border statistics() const;     ///< of its logits, all rows, to be gathered
   Border all_statistics() const;
 };
 
-/// tokens -> part: the rows of its tokens, zeros elsewhere.
+/// tokens -> part: the embeddings of its tokens, zeros elsewhere.
 template <class A>
 std::unique_ptr<Segment> make_slice_embed(const GptSlice& slice, const KernelsFor<A>& kernels);
-/// part -> x: adds positions (unless they are rotary) and drops.
+/// part -> x: adds positions (unless they are rotary) and applies dropout.
 template <class A>
 std::unique_ptr<Segment> make_slice_position(const GptSlice& slice, const KernelsFor<A>& kernels);
 /// x -> normed, and x again if `passes`.
@@ -51,7 +53,7 @@ std::unique_ptr<Segment> make_slice_norm(const GptSlice& slice, const KernelsFor
 template <class A>
 std::unique_ptr<Segment> make_slice_attention(const GptSlice& slice, const KernelsFor<A>& kernels,
                                               const RotaryTable& rotary);
-/// part, x -> x + dropout(part + bias), and its norm in front if there is one.
+/// part, x -> x + dropout(part + bias), and the norm of that for the next segment if there is one.
 template <class A>
 std::unique_ptr<Segment> make_slice_join(const GptSlice& slice, const KernelsFor<A>& kernels,
                                          const std::string& name, int bias, GptDropoutSite site,
@@ -62,8 +64,8 @@ std::unique_ptr<Segment> make_slice_mlp(const GptSlice& slice, const KernelsFor<
 /// normed, targets -> logits, statistics.
 template <class A>
 std::unique_ptr<Segment> make_slice_logits(const GptSlice& slice, const KernelsFor<A>& kernels);
-/// logits, statistics, targets -> loss: the whole model's, alike in every column. Its gradient goes
-/// to the logits; nothing flows back through the statistics.
+/// logits, statistics, targets -> loss, the whole model's and alike in every column. Its gradient
+/// goes to the logits; nothing flows back through the statistics.
 template <class A>
 std::unique_ptr<Segment> make_slice_loss(const GptSlice& slice, const KernelsFor<A>& kernels);
 

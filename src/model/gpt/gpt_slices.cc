@@ -11,23 +11,27 @@ namespace tutti {
 
 namespace {
 
-constexpr size_t kShared = 2;  // not cut: no dim of a matrix
+constexpr size_t kShared = 2;  // not cut; is no dim of a matrix
 
-/// The dim by which a parameter is cut.
+/// The dim by which a parameter is cut: outputs for what reads whole rows, inputs for what makes
+/// partial sums. Norms, positions and the biases of sums are not cut.
 size_t cut_dim(const std::string& name) {
   for (const char* by_rows : {"qkv.", "fc1.", "tok.", "head."})
     if (name.starts_with(by_rows)) return 0;
   return name == "proj.weight" || name == "fc2.weight" ? 1 : kShared;
 }
 
+/// A column's block: its part of every parameter.
 Block slice_block(const Block& whole, int64_t slices, int64_t column) {
   Block block;
   block.name = column_name(whole.name, column);
   for (Parameter parameter : whole.parameters) {
     const size_t dim = cut_dim(parameter.name);
     if (dim == kShared) {
+      // What is not cut is column 0's, and the others share it.
       if (column > 0) parameter.shared_with = whole.name + "/" + parameter.name;
     } else {
+      // A tied head's part is tied to the same column's part of the embedding.
       const std::vector<int64_t> dims = parameter.dims;
       parameter.dims[dim] /= slices;
       if (dims.size() == 2) keep_deviation(parameter.init, dims, parameter.dims);
@@ -41,14 +45,18 @@ Block slice_block(const Block& whole, int64_t slices, int64_t column) {
 
 template <class A>
 void check(const Job& job, const GptShape& shape, const KernelsFor<A>& kernels) {
+  // Collects every reason, so that all can be mended at once.
   const int64_t slices = job.train.tensor_slices;
   std::vector<std::string> faults;
   const auto cut = [&](const char* what, int64_t size) { check_cut(what, size, slices, faults); };
+
   cut("model.heads", shape.heads);
   cut("model.kv_heads", shape.kv_heads);
   cut("model.mlp_width", shape.hidden);
   cut("model.vocab", shape.vocab);
   cut("train.micro_batch_size x model.context", shape.rows());
+
+  // The loss is joined of statistics of slices, which suffice for the plain one alone.
   if (!plain_cross_entropy(job.loss))
     faults.push_back(
         fmt::format("train.tensor_slices = {} needs loss.kind = \"cross-entropy\" without "
@@ -74,12 +82,14 @@ GptShape GptSlice::lines() const {
 }
 
 Dropout GptSlice::dropout(const Pass& pass, GptDropoutSite site) const {
+  // Rows draw what they draw in the whole model: keyed by its block and their place in it.
   Dropout dropout = gpt_dropout(whole, pass, site);
   dropout.block = static_cast<uint32_t>(pass.block / slices);  // the layer: the whole model's block
   dropout.first_row = first_row();
   return dropout;
 }
 
+// Borders: what one segment puts out and how the next one reads it must fit by Exchange's rules.
 Border GptSlice::stream() const { return {"x", {rows(), whole.width}, whole.type}; }
 Border GptSlice::normed() const {
   return {"normed", {rows(), whole.width}, whole.type, Exchange::kGather};
@@ -109,6 +119,8 @@ std::vector<Block> gpt_slice_blocks(const Job& job, const GptShape& shape,
                                     const KernelsFor<A>& kernels, const RotaryTable& rotary) {
   check(job, shape, kernels);
   const int64_t slices = job.train.tensor_slices;
+
+  // Layer by layer, and within a layer column by column, as Model wants them.
   const std::vector<Block> whole = gpt_blocks(job.model);
   const GptLayerPlaces layer = gpt_layer_places(shape);
   std::vector<Block> blocks;
@@ -116,6 +128,8 @@ std::vector<Block> gpt_slice_blocks(const Job& job, const GptShape& shape,
     for (int64_t column = 0; column < slices; ++column) {
       const GptSlice slice{shape, slices, column};
       Block& block = blocks.emplace_back(slice_block(whole[i], slices, column));
+
+      // The segments of gpt_slices.h, in that order.
       const auto add = [&](std::unique_ptr<Segment> segment) {
         block.segments.push_back(std::move(segment));
       };

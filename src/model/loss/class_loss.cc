@@ -1,10 +1,12 @@
-// Every row has soft targets q, not always of sum 1: its loss is the sum over classes of -q log p,
-// whose gradient is sum(q) p - q, which is how ATen differentiates a log-softmax.
+// Cross-entropy with soft targets, by hand. Every row has soft targets q, whose sum is not always
+// 1. Its loss is the sum over classes of -q log p, and the gradient of that is sum(q) p - q, which
+// is how ATen differentiates a log-softmax.
 //   w_y         the weight of class y; s: smoothing; C: classes; m: the row's mix (0 without mixup)
 //   q(y)        (1 - s) w_y at y, plus s / C w_c at every class c
 //   q           (1 - m) q(targets) + m q(other_targets); an ignored target adds nothing
-//   row weight  (1 - m) w_targets + m w_other_targets: what the count adds up
-// A teacher's distribution t at temperature T joins with t T log(t / p_T), times the row weight.
+//   row weight  (1 - m) w_targets + m w_other_targets, whose sum is the count
+// With a teacher of weight `mix`, this is (1 - mix) of the loss; the rest is T^2 KL(t || p_T) times
+// the row weight, where t and p_T are the teacher's and the model's distributions at temperature T.
 #include "model/loss/class_loss.h"
 
 #include <ATen/TensorOperators.h>
@@ -25,10 +27,11 @@ namespace tutti {
 
 namespace {
 
+// What one row of the logits is compared with.
 struct Row {
   int64_t target = kIgnoredTarget, other = kIgnoredTarget;
-  double mix = 0;     // of other
-  double weight = 0;  // what it counts
+  double mix = 0;     // share of `other`
+  double weight = 0;  // what it adds to the count
 };
 
 class ClassLoss final : public Segment {
@@ -38,6 +41,9 @@ class ClassLoss final : public Segment {
     rows_ = 1;
     for (int64_t d : spec_.targets.dims) rows_ *= d;
     if (spec_.weights.empty()) spec_.weights.assign(static_cast<size_t>(classes_), 1.0);
+
+    // A teacher reads all of the data, of which the targets are a part; otherwise only what is used
+    // is an input.
     inputs_ = {spec_.logits};
     if (spec_.teacher) {
       inputs_.insert(inputs_.end(), spec_.data.begin(), spec_.data.end());
@@ -57,14 +63,16 @@ class ClassLoss final : public Segment {
   std::vector<Border> inputs() const override { return inputs_; }
   std::vector<Border> outputs() const override { return {{"loss", {2}, at::kDouble}}; }
   bool captures() const override { return !spec_.teacher; }
-  // log p; with a teacher also log p_T and log t.
+  // log p, and with a teacher also log p_T and log t.
   int64_t saved_bytes() const override { return matrices() * matrix_bytes(); }
-  // -q
+  // Holds -q in backward.
   int64_t work_bytes() const override { return matrix_bytes(); }
   bool splits() const override { return true; }
 
   void forward(Context& context, Tensors in, Tensors out) const override {
     if (!in[0].is_cpu()) return on_device_->forward(context, device_rows(in), taught(in), out[0]);
+
+    // The logarithms of probabilities are kept for backward.
     const at::Tensor logits = in[0].reshape({rows_, classes_});
     at::Tensor log_p = matrix(context.saved, 0);
     at::log_softmax_out(log_p, logits, 1);
@@ -74,6 +82,9 @@ class ClassLoss final : public Segment {
       at::log_softmax_out(student_log_p, logits / spec_.temperature, 1);
       at::log_softmax_out(teacher_log_p, answer.reshape({rows_, classes_}) / spec_.temperature, 1);
     }
+
+    // Rows are added in order in float64. A row of padding counts nothing and is skipped, since its
+    // logits may be anything.
     double sum = 0, count = 0;
     for (int64_t r = 0; r < rows_; ++r) {
       const Row row = row_at(in, r);
@@ -90,6 +101,8 @@ class ClassLoss final : public Segment {
   void backward(Context& context, Tensors in, Tensors, Tensors, Tensors grad_in) const override {
     if (!grad_in[0].defined()) return;
     if (!in[0].is_cpu()) return on_device_->backward(context, device_rows(in), grad_in[0]);
+
+    // Makes -q row by row, and lets ATen turn it into the gradient of the logits.
     at::Tensor to = grad_in[0].view({rows_, classes_});
     at::Tensor minus_q = matrix(context.work, 0);
     std::memset(minus_q.data_ptr(), 0, static_cast<size_t>(rows_ * classes_) * sizeof(float));
@@ -112,7 +125,7 @@ class ClassLoss final : public Segment {
   }
   double teacher_share() const { return spec_.teacher ? spec_.mix : 0; }
 
-  // The teacher's logits; undefined without one.
+  // The teacher's logits; undefined if there is no teacher.
   at::Tensor taught(Tensors in) const {
     if (!spec_.teacher) return {};
     const at::Tensor answer = spec_.teacher(in.subspan(1));
@@ -135,6 +148,7 @@ class ClassLoss final : public Segment {
                             spec_.logits.name, name));
   }
 
+  // Matrix `index` [rows, classes] in a segment's memory.
   at::Tensor matrix(std::span<std::byte> memory, int64_t index) const {
     TUTTI_CHECK(static_cast<int64_t>(memory.size()) >= (index + 1) * matrix_bytes(),
                 "too little memory for the loss");
@@ -151,6 +165,7 @@ class ClassLoss final : public Segment {
     return target == kIgnoredTarget ? 0 : spec_.weights[static_cast<size_t>(target)];
   }
 
+  // Reads one row's targets and mix. A sample's rows (a gpt's tokens) share its mix.
   Row row_at(Tensors in, int64_t r) const {
     Row row;
     row.target = checked(in[targets_at_].const_data_ptr<int64_t>()[r]);
@@ -164,12 +179,13 @@ class ClassLoss final : public Segment {
     return row;
   }
 
-  double spread(const Row& row) const {  // share of the row over which the smoothing is spread
+  double spread(const Row& row) const {  // what the smoothing gives to each class
     const double shares = (row.target == kIgnoredTarget ? 0 : 1 - row.mix) +
                           (row.other == kIgnoredTarget ? 0 : row.mix);
     return shares * spec_.smoothing / static_cast<double>(classes_);
   }
 
+  // The sum over classes of -q log p.
   double hard_loss(const Row& row, const float* log_p) const {
     const double kept = 1 - spec_.smoothing;
     double loss = 0;
@@ -186,6 +202,7 @@ class ClassLoss final : public Segment {
     return loss;
   }
 
+  // Adds factor * q to a row that is zero.
   void add_soft_targets(const Row& row, double factor, float* q) const {
     const double kept = factor * (1 - spec_.smoothing);
     if (const double s = factor * spread(row); s != 0)

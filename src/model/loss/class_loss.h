@@ -1,5 +1,5 @@
 // Cross-entropy against classes, plain or with all that softens it: label smoothing, class weights,
-// mixup, a teacher.
+// mixup, a teacher (distillation).
 #pragma once
 
 #include <functional>
@@ -10,21 +10,23 @@
 
 namespace tutti {
 
+/// What the loss compares, and how.
 struct ClassLossSpec {
   Border logits;   ///< [..., classes] float; on a GPU also bfloat16 or float16
-  Border targets;  ///< [...] int64; kIgnoredTarget: none
+  Border targets;  ///< [...] int64; kIgnoredTarget means none
   double smoothing = 0;
-  std::vector<double> weights;  ///< of the classes; empty: all 1
-  /// reads "other_targets" as targets and "mix" [the first dim of targets]
+  std::vector<double> weights;  ///< one per class; empty: all 1
+  /// whether it reads "other_targets" like targets and "mix" [the first dim of targets]
   bool mixup = false;
-  /// A teacher of weight `mix` at `temperature`, asked in every forward with the tensors of `data`.
+  /// A teacher with weight `mix` at `temperature`, asked in every forward with the tensors of
+  /// `data`. Empty if there is none.
   Teacher teacher;
   double temperature = 1, mix = 0;
   std::vector<Border> data;
 };
 
-/// Inputs: the logits and targets, with mixup "other_targets" and "mix"; with a teacher the logits
-/// and all of `data`. Throws Error for shapes that do not fit.
+/// Makes the segment. Its inputs are the logits and targets, with mixup also "other_targets" and
+/// "mix"; with a teacher the logits and all of `data`. Throws Error for shapes that do not fit.
 std::unique_ptr<Segment> class_loss(ClassLossSpec spec);
 
 }  // namespace tutti

@@ -1,3 +1,5 @@
+// The class loss on a device, where nothing may be decided by a value: every row is computed in
+// full, and masks remove what does not count.
 #include "model/loss/class_loss_device.h"
 
 #include <ATen/TensorOperators.h>
@@ -20,7 +22,7 @@ namespace tutti {
 
 namespace {
 
-/// Calls f(kernels, logits, memory of the same type) of the logits' type.
+/// Calls f(kernels, a value of the logits' type) with the kernels for that type.
 template <typename F>
 void with_kernels(const at::Tensor& logits, F f) {
   const DeviceLibrary& library = device_library();
@@ -51,6 +53,7 @@ DeviceClassLoss::DeviceClassLoss(const ClassLossSpec& spec, int64_t rows, int64_
           std::any_of(spec.weights.begin(), spec.weights.end(), [](double w) { return w != 1; })),
       weights_(at::tensor(spec.weights, at::kDouble)),
       columns_(at::arange(classes, at::kLong)) {
+  // Without any softening there are kernels that do it in one pass.
   plain_ = spec.smoothing == 0 && !weighted_ && !spec.mixup && !spec.teacher;
 }
 
@@ -62,11 +65,14 @@ at::Tensor DeviceClassLoss::matrix(std::span<std::byte> memory, int64_t index,
   return view_on(device, memory.data() + index * bytes, {rows_, classes_}, at::kFloat);
 }
 
+// One set of targets; `share` is undefined if it is the only one.
 DeviceClassLoss::Part DeviceClassLoss::part(const at::Tensor& targets,
                                             const at::Tensor& share) const {
   Part part;
   part.targets = targets.reshape({rows_});
   part.none = part.targets.eq(kIgnoredTarget);
+
+  // An ignored or wrong target is looked up at a valid place, and its result masked afterwards.
   part.place = part.targets.clamp(0, classes_ - 1);
   const at::Tensor one = part.none.logical_not().to(at::kDouble);
   part.share = share.defined() ? share * one : one;
@@ -76,6 +82,8 @@ DeviceClassLoss::Part DeviceClassLoss::part(const at::Tensor& targets,
 
 std::vector<DeviceClassLoss::Part> DeviceClassLoss::parts(const ClassRows& in) const {
   if (!spec_.mixup) return {part(in.targets, {})};
+
+  // A sample's mix holds for all its rows.
   const int64_t samples = spec_.targets.dims[0];
   const at::Tensor mix = in.mix.to(at::kDouble)
                              .reshape({samples, 1})
@@ -84,19 +92,22 @@ std::vector<DeviceClassLoss::Part> DeviceClassLoss::parts(const ClassRows& in) c
   return {part(in.targets, 1 - mix), part(in.others, mix)};
 }
 
+// What each row adds to the count.
 at::Tensor DeviceClassLoss::row_weight(const std::vector<Part>& parts) const {
   at::Tensor sum = parts[0].share * parts[0].weight;
   if (parts.size() > 1) sum = sum + parts[1].share * parts[1].weight;
   return sum;
 }
 
-// Share of each row over which the smoothing is spread, per class.
+// What the smoothing gives to each class, per row.
 at::Tensor DeviceClassLoss::spread(const std::vector<Part>& parts) const {
   const at::Tensor shares = parts.size() > 1 ? parts[0].share + parts[1].share : parts[0].share;
   return shares * (spec_.smoothing / static_cast<double>(classes_));
 }
 
-// [rows]. What counts nothing is filled with zero: a probability of zero has no finite logarithm.
+// The hard loss of each row. What does not count is filled with zero and not multiplied by it: a
+// probability of zero has no finite logarithm. A target that is no class gives NaN, which the
+// step's vote finds.
 at::Tensor DeviceClassLoss::hard_loss(const std::vector<Part>& parts,
                                       const at::Tensor& log_p) const {
   at::Tensor loss;
@@ -116,7 +127,7 @@ at::Tensor DeviceClassLoss::hard_loss(const std::vector<Part>& parts,
   return loss - (share * all).masked_fill(share.eq(0), 0.0);
 }
 
-// T^2 KL(t || p_T) of each row.
+// T^2 KL(t || p_T) of each row; classes of which t is zero add nothing.
 at::Tensor DeviceClassLoss::soft_loss(const Context& context, at::Device device) const {
   const at::Tensor student = matrix(context.saved, 1, device).to(at::kDouble);
   const at::Tensor teacher = matrix(context.saved, 2, device).to(at::kDouble);
@@ -134,9 +145,13 @@ void DeviceClassLoss::forward(const Context& context, const ClassRows& in, const
                             reinterpret_cast<float*>(context.saved.data()), data<double>(loss),
                             rows_, classes_);
     });
+
+  // As on the CPU: log p is kept, with a teacher also the distributions at its temperature.
   const at::Tensor logits = in.logits.reshape({rows_, classes_}).to(at::kFloat);
   at::Tensor log_p = matrix(context.saved, 0, device);
   at::log_softmax_out(log_p, logits, 1);
+
+  // The loss scale multiplies what the targets contribute, so no pass of its own is needed.
   const std::vector<Part> columns = parts(in);
   const at::Tensor weight = row_weight(columns);
   at::Tensor each = hard_loss(columns, log_p);
@@ -163,6 +178,7 @@ void DeviceClassLoss::backward(const Context& context, const ClassRows& in,
                                      context.loss_scale, data<A>(grad), rows_, classes_);
     });
   const std::vector<Part> columns = parts(in);
+
   const double hard = spec_.teacher ? 1 - spec_.mix : 1;
   const auto scaled = [&](const at::Tensor& x, double factor) {
     const at::Tensor y = x * factor;
@@ -170,17 +186,20 @@ void DeviceClassLoss::backward(const Context& context, const ClassRows& in,
                ? y
                : y * view_on(device, context.loss_scale, {1}, at::kDouble);
   };
-  // -q; computed in float64, rounded by every write.
+  // -q is computed in float64 and rounded by every write.
   at::Tensor minus_q = matrix(context.work, 0, device);
   if (spec_.smoothing > 0)
     at::mul_out(minus_q, scaled(spread(columns), -hard).unsqueeze(1), weights_.on(device));
   else
     minus_q.zero_();
   for (const Part& part : columns) {
+    // A comparison with all classes instead of a scatter, which would add by atomics.
     const at::Tensor hit = at::eq(columns_.on(device), part.targets.unsqueeze(1));
     const at::Tensor value = scaled(part.share * part.weight, -hard * (1 - spec_.smoothing));
     minus_q.addcmul_(hit, value.unsqueeze(1));
   }
+
+  // ATen turns -q into the gradient, as on the CPU.
   at::Tensor dlogits =
       at::_log_softmax_backward_data(minus_q, matrix(context.saved, 0, device), 1, at::kFloat);
   if (spec_.teacher) {  // d/dx of T^2 KL(t || p_T) is T (p_T - t)

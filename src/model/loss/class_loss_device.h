@@ -1,6 +1,5 @@
-// The class loss of a micro-batch that lies on a GPU, by operations that neither wait for it nor
-// depend on the order in which its threads run. The formulas are class_loss.cc's; sums are of
-// float64.
+// The class loss of a micro-batch on a GPU, by operations that neither wait for it nor depend on
+// the order in which its threads run. The formulas are class_loss.cc's; sums are in float64.
 #pragma once
 
 #include "model/core/device_tensor.h"
@@ -13,24 +12,25 @@ struct ClassRows {
   at::Tensor logits, targets, others, mix;
 };
 
+/// The arithmetic of one loss segment. It has no memory of its own but two small constants.
 class DeviceClassLoss {
  public:
-  /// `spec.weights` is whole: one per class.
+  /// `spec.weights` must have one weight per class.
   DeviceClassLoss(const ClassLossSpec& spec, int64_t rows, int64_t classes);
 
-  /// Writes (sum, count) into `loss`; leaves in context.saved what backward reads. `taught`: the
-  /// teacher's logits, or undefined. A target that is no class makes the sum NaN.
+  /// Writes (sum, count) into `loss` and leaves in context.saved what backward reads. `taught` are
+  /// the teacher's logits, or undefined. A target that is no class makes the sum NaN.
   void forward(const Context& context, const ClassRows& in, const at::Tensor& taught,
                const at::Tensor& loss) const;
-  /// The gradient of the sum, times *context.loss_scale.
+  /// Writes the gradient of the sum, times *context.loss_scale if there is one, into `grad`.
   void backward(const Context& context, const ClassRows& in, const at::Tensor& grad) const;
 
  private:
-  // A column of targets: what each row counts of it. Zeros where there is none.
+  // One set of targets and what each row counts of it; shares are zero where there is no target.
   struct Part {
-    at::Tensor targets, place;  // int64 [rows]; place: within the classes
+    at::Tensor targets, place;  // int64 [rows]; place is clamped to the classes
     at::Tensor none;            // bool [rows]
-    at::Tensor share, weight;   // float64 [rows]: of the row; of the class
+    at::Tensor share, weight;   // float64 [rows]: this set's share; its class's weight
   };
   std::vector<Part> parts(const ClassRows& in) const;
   Part part(const at::Tensor& targets, const at::Tensor& share) const;

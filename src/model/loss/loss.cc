@@ -1,3 +1,5 @@
+// Chooses the loss that a job names. Losses of values are ATen's functions under autograd; losses
+// of classes are one segment by hand (class_loss.h).
 #include "model/loss/loss.h"
 
 #include <ATen/TensorOperators.h>
@@ -19,6 +21,7 @@ namespace tutti {
 
 namespace {
 
+// The loss of every element, by loss.kind; empty for losses of classes.
 using Elementwise = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& targets)>;
 
 Elementwise elementwise(const LossConfig& config) {
@@ -44,20 +47,22 @@ const Border& find(const std::vector<Border>& data, const std::string& name) {
   throw Error(fmt::format("the loss wants {}, which the data does not have", name));
 }
 
+// Values are compared element by element, so shapes and types must be equal.
 void check_same(const std::string& kind, const Border& output, const Border& targets) {
   if (output.dims != targets.dims || output.type != at::kFloat || targets.type != at::kFloat)
     throw Error(fmt::format("loss.kind = \"{}\" of {} needs float targets of the same dims, not {}",
                             kind, to_string(output), to_string(targets)));
 }
 
-// What elements with a target add up to, and how many there are. The others' targets are replaced
-// first: a gradient of zero times NaN would be NaN.
+// The sum over the elements with a target, and their number. Targets of the others are replaced
+// before the loss is computed, since a gradient of zero times NaN would be NaN.
 at::Tensor summed(const Elementwise& loss, const at::Tensor& output, const at::Tensor& targets,
                   const at::Tensor& valid) {
   const at::Tensor losses = loss(output, at::where(valid, targets, 0.0)).to(at::kDouble);
   return at::stack({at::where(valid, losses, 0.0).sum(), valid.to(at::kDouble).sum()});
 }
 
+// A loss needs no AdaptOptions but that it may be captured: it has no parameters and draws nothing.
 std::unique_ptr<Segment> autograd_loss(std::string name, std::vector<Border> inputs,
                                        TensorFunction function) {
   AutogradSegment::Spec spec;
@@ -69,6 +74,7 @@ std::unique_ptr<Segment> autograd_loss(std::string name, std::vector<Border> inp
   return std::make_unique<AutogradSegment>(std::move(spec));
 }
 
+// What a class loss reads from the job and its data.
 ClassLossSpec class_spec(const Job& job, Border output, const std::vector<Border>& data) {
   ClassLossSpec spec;
   spec.logits = std::move(output);
@@ -92,6 +98,7 @@ void check_classes(const at::Tensor& targets, int64_t classes) {
 
 std::function<void(Tensors data)> class_check(const Job& job, const Border& output,
                                               const std::vector<Border>& data) {
+  // With a loss of values there are no classes that could be out of range.
   if (elementwise(job.loss)) return {};
   std::vector<size_t> places;
   for (size_t i = 0; i < data.size(); ++i)
@@ -117,6 +124,7 @@ Block cross_entropy_block(std::string name, Border logits, Border targets) {
 
 TensorFunction reconstruction_loss(const LossConfig& config) {
   return [loss = elementwise(config)](const Pass&, Tensors, Tensors in) {
+    // One flag per row of padding, seen as one per element.
     std::vector<int64_t> rows(static_cast<size_t>(in[0].dim()), 1);
     rows[0] = in[0].size(0);
     const at::Tensor valid = in[2].ne(kIgnoredTarget).reshape(rows).expand_as(in[0]);
@@ -127,6 +135,8 @@ TensorFunction reconstruction_loss(const LossConfig& config) {
 std::unique_ptr<Segment> loss_segment(const Job& job, Border output,
                                       const std::vector<Border>& data) {
   const std::string& kind = job.loss.kind;
+
+  // Losses of values mark a missing target by NaN.
   Elementwise loss = elementwise(job.loss);
   if (loss) {
     const Border& targets = find(data, "targets");

@@ -1,5 +1,5 @@
-// Frames of bytes and descriptors over a unix stream socket, for the rendezvous of processes. Never
-// blocks: reader and writer keep what is half done until the socket is ready again.
+// Frames of bytes and descriptors over a unix stream socket, for the rendezvous of processes.
+// Nothing here blocks: reader and writer keep what is half done until the socket is ready again.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@ namespace tutti {
 struct Frame {
   uint32_t kind = 0;
   int32_t rank = -1;
+  std::string group;  ///< whom it concerns (rendezvous_frames.h)
   std::string bytes;
   std::vector<Fd> fds;
 };
@@ -24,7 +25,7 @@ enum class FrameProgress { kMore, kBlocked, kClosed };
 class FrameReader {
  public:
   /// kMore: `frame` was filled. kBlocked: wait for the socket. kClosed: the other end is gone.
-  /// Throws Error on nonsense.
+  /// Throws Error when what arrives is no frame, or descriptors were lost.
   FrameProgress read(int socket, Frame& frame);
 
  private:
@@ -32,11 +33,12 @@ class FrameReader {
     uint32_t magic, kind;
     int32_t rank;
     uint32_t fds;
+    uint32_t group;  // bytes of it; they come first
     uint64_t bytes;
   };
   friend class FrameWriter;
   Head head_{};
-  size_t have_ = 0;  // of the head, then of head and bytes
+  size_t have_ = 0;  // of the head, then of head, group and bytes
   Frame partial_;
 };
 
@@ -48,7 +50,7 @@ class FrameWriter {
 
  private:
   std::deque<std::shared_ptr<const Frame>> queue_;
-  size_t done_ = 0;  // of the first frame's head and bytes
+  size_t done_ = 0;  // of the first frame's head, group and bytes
 };
 
 }  // namespace tutti

@@ -1,21 +1,23 @@
-// The rendezvous of thread ranks: rounds of cards in one object. A round is kept until the last
-// rank has taken its deck.
+// The rendezvous of threads: rounds of cards in one object. A round is kept until the last member
+// has taken its deck.
 #include <fcntl.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
 #include "base/error.h"
 #include "net/rendezvous/rendezvous.h"
+#include "net/rendezvous/rendezvous_frames.h"
 
 namespace tutti {
 
 namespace {
 
 struct Round {
-  std::vector<Card> cards;
+  std::vector<Card> cards;  // by rank of the group
   std::vector<bool> present;
-  std::vector<Fd> owned;  // the duplicates in `cards`
+  std::vector<Fd> owned;  // the descriptors in `cards`, duplicates of what was handed in
   int arrived = 0;
   int taken = 0;
 };
@@ -29,85 +31,97 @@ int duplicate(int fd) {
 }  // namespace
 
 struct ThreadRendezvous::Impl {
-  Impl(int n, Clock& c, const Cancel* x) : size(n), clock(c), cancel(x), left(n, false) {}
+  Impl(int n, Clock& c, const Cancel* x)
+      : size(n), clock(c), cancel(x), left(n, false), latest(n, 0) {}
   const int size;
   Clock& clock;
   const Cancel* const cancel;
   Signal signal;
   std::mutex mutex;
-  std::map<uint64_t, Round> rounds;
-  std::vector<bool> left;
+  struct Rounds {
+    std::map<uint64_t, Round> open;
+    std::vector<uint64_t> next;  // by rank: the number of its next round
+  };
+  std::map<Group, Rounds> groups;
+  std::vector<bool> left;        // by worker
+  std::vector<uint32_t> latest;  // by worker: the epoch of the last card it handed in
 
-  void hand_in(uint64_t number, int rank, const Card& mine) {
+  /// Returns the number of the round.
+  uint64_t hand_in(const Group& group, int rank, const Card& mine) {
     std::vector<Fd> owned;
     Card card = mine;
     for (int& fd : card.fds) {
       fd = duplicate(fd);
       owned.emplace_back(fd);
     }
+    uint64_t number = 0;
     {
       std::lock_guard lock(mutex);
-      Round& round = rounds[number];
-      round.cards.resize(size);
-      round.present.resize(size, false);
+      uint32_t& epoch = latest[group.members[rank]];
+      if (group.epoch != Group::kNoEpoch) epoch = std::max(epoch, group.epoch);
+      Rounds& rounds = groups[group];
+      rounds.next.resize(group.members.size(), 0);
+      number = rounds.next[rank]++;
+      Round& round = rounds.open[number];
+      round.cards.resize(group.members.size());
+      round.present.resize(group.members.size(), false);
       round.cards[rank] = std::move(card);
       round.present[rank] = true;
       for (Fd& fd : owned) round.owned.push_back(std::move(fd));
       ++round.arrived;
     }
     clock.notify(signal);
+    return number;
   }
 
   /// A rank that is missing in the round and will never come, or -1.
-  int deserter(const Round& round) const {
-    for (int r = 0; r < size; ++r) {
-      if (left[r] && !round.present[r]) return r;
+  int deserter(const Group& group, const Round& round) const {
+    for (size_t r = 0; r < group.members.size(); ++r) {
+      const int worker = group.members[r];
+      if (!round.present[r] && (left[worker] || group.left_by(latest[worker])))
+        return static_cast<int>(r);
     }
     return -1;
   }
 
-  std::vector<Card> take(uint64_t number) {
+  std::vector<Card> take(const Group& group, uint64_t number) {
     std::lock_guard lock(mutex);
-    Round& round = rounds[number];
+    Rounds& rounds = groups[group];
+    Round& round = rounds.open[number];
     std::vector<Card> deck = round.cards;
     for (Card& card : deck) {
       for (int& fd : card.fds) fd = duplicate(fd);
     }
-    if (++round.taken == size) rounds.erase(number);
+    if (++round.taken == static_cast<int>(group.members.size())) rounds.open.erase(number);
     return deck;
   }
 };
 
 namespace {
 
-class View final : public Rendezvous {
+class View : public Rendezvous {
  public:
-  View(std::shared_ptr<ThreadRendezvous::Impl> impl, int rank)
-      : impl_(std::move(impl)), rank_(rank) {}
-  ~View() override {
-    {
-      std::lock_guard lock(impl_->mutex);
-      impl_->left[rank_] = true;
-    }
-    impl_->clock.notify(impl_->signal);
-  }
+  View(std::shared_ptr<ThreadRendezvous::Impl> impl, Group group, int rank)
+      : impl_(std::move(impl)), group_(std::move(group)), rank_(rank) {}
   int rank() const override { return rank_; }
-  int size() const override { return impl_->size; }
+  int size() const override { return static_cast<int>(group_.members.size()); }
 
-  std::vector<Card> exchange(const Card& mine, Deadline deadline) override {
+  std::vector<Card> exchange(const Card& mine, Patience patience) override {
     const Time start = impl_->clock.now();
-    const uint64_t number = next_++;
-    impl_->hand_in(number, rank_, mine);
+    const uint64_t number = impl_->hand_in(group_, rank_, mine);
     int deserter = -1;
     auto ready = [&] {
       std::lock_guard lock(impl_->mutex);
-      const Round& round = impl_->rounds[number];
-      if (round.arrived == impl_->size) return true;
-      deserter = impl_->deserter(round);
+      const Round& round = impl_->groups[group_].open[number];
+      if (round.arrived == size()) return true;
+      deserter = impl_->deserter(group_, round);
       return deserter >= 0;
     };
-    WaitResult result = impl_->clock.wait(impl_->signal, ready, deadline, impl_->cancel);
-    if (result == WaitResult::kReady && deserter < 0) return impl_->take(number);
+    WaitResult result = WaitResult::kTimedOut;
+    do {
+      result = impl_->clock.wait(impl_->signal, ready, patience.deadline(), impl_->cancel);
+    } while (result == WaitResult::kTimedOut && patience.extend());
+    if (result == WaitResult::kReady && deserter < 0) return impl_->take(group_, number);
     CommFailure failure{.rank = rank_,
                         .operation = "rendezvous",
                         .peer = deserter,
@@ -119,10 +133,31 @@ class View final : public Rendezvous {
     throw CommError(std::move(failure));
   }
 
- private:
+  std::unique_ptr<Rendezvous> among(const Membership& membership) override {
+    return std::make_unique<View>(impl_, Group{membership.epoch, membership.members},
+                                  membership.rank);
+  }
+
+ protected:
   std::shared_ptr<ThreadRendezvous::Impl> impl_;
+
+ private:
+  const Group group_;
   const int rank_;
-  uint64_t next_ = 0;
+};
+
+/// A worker's view of all; without it the worker is gone.
+class WholeView final : public View {
+ public:
+  WholeView(std::shared_ptr<ThreadRendezvous::Impl> impl, int worker)
+      : View(impl, all_of(impl->size), worker) {}
+  ~WholeView() override {
+    {
+      std::lock_guard lock(impl_->mutex);
+      impl_->left[rank()] = true;
+    }
+    impl_->clock.notify(impl_->signal);
+  }
 };
 
 }  // namespace
@@ -131,7 +166,7 @@ ThreadRendezvous::ThreadRendezvous(int size, Clock& clock, const Cancel* cancel)
     : impl_(std::make_shared<Impl>(size, clock, cancel)) {}
 ThreadRendezvous::~ThreadRendezvous() = default;
 std::unique_ptr<Rendezvous> ThreadRendezvous::view(int rank) {
-  return std::make_unique<View>(impl_, rank);
+  return std::make_unique<WholeView>(impl_, rank);
 }
 
 }  // namespace tutti

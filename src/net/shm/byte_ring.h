@@ -1,4 +1,5 @@
-// A byte stream from one process to another through shared memory. All zeros is an empty ring.
+// A byte stream from one process to another through shared memory: a ring for one producer and one
+// consumer, without locks. All zeros is an empty ring.
 //   head   bytes ever written; only the producer writes it
 //   tail   bytes ever read; only the consumer writes it
 #pragma once
@@ -19,8 +20,8 @@ struct Ring {
 };
 static_assert(sizeof(Ring) == 192);
 
-/// One end of a ring and the `capacity` bytes (a power of two) behind it. What the other process
-/// wrote there is not trusted: room() and filled() never exceed the capacity.
+/// One end of a ring and its `capacity` bytes (a power of two). What the other process wrote there
+/// is not trusted: room() and filled() never exceed the capacity.
 class RingEnd {
  public:
   RingEnd() = default;
@@ -33,7 +34,7 @@ class RingEnd {
                                            ring_->tail.load(std::memory_order_acquire));
   }
 
-  /// Copies behind what write() copied before; the consumer sees it after publish().
+  /// Appends to what write() copied before; the consumer sees it after publish().
   void write(const void* from, size_t bytes) {
     move(bytes, [&](std::byte* at, size_t done, size_t n) {
       std::memcpy(at, static_cast<const std::byte*>(from) + done, n);
@@ -49,7 +50,8 @@ class RingEnd {
   }
   void release() { ring_->tail.store(position_, std::memory_order_seq_cst); }
 
-  /// Producer: asks to be told about room. Look at room() once more after it.
+  /// Producer: asks to be told about room. It must look at room() once more after that, for room
+  /// that was made in between; the sequentially consistent stores of both sides make this safe.
   void ask_for_room() { ring_->starved.store(1, std::memory_order_seq_cst); }
   /// Consumer: whether the producer asked since.
   bool asked_for_room() {
@@ -60,6 +62,7 @@ class RingEnd {
  private:
   template <typename F>
   void move(size_t bytes, F&& part) {
+    // At the end of the memory the copy goes on at its start: at most two parts.
     const size_t at = position_ & (capacity_ - 1);
     const size_t first = std::min(bytes, capacity_ - at);
     part(data_ + at, 0, first);

@@ -1,6 +1,6 @@
 // The counters of a rank that others wait for, each with its Signal on a cache line of its own; all
-// zeros at first. They lie in memory that all ranks of the host can write, because a waiter
-// registers in the Signal.
+// are zero at first. They are stored in memory that all ranks of the host can write, because a
+// waiter registers itself in the Signal.
 #pragma once
 
 #include <atomic>

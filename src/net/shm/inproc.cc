@@ -1,12 +1,13 @@
-// How a message moves between threads:
-//   posted     waits in the queue of its pair (source, destination) for its counterpart
-//   matched    both ends are posted; whichever end is waited for first copies, so two ranks that
-//              both wait for their
-//   sends
-//              before their receives cannot block each other
-//   copying    one thread moves the bytes, outside of all locks; neither span may be given back
-//              before it has ended
-//   done/failed
+// How a message moves between threads. A post (of a send or a receive) is in one of these states:
+//
+//   posted       it waits in the queue of its pair (source, destination) for its counterpart
+//   matched      both ends are posted. Whichever end is waited for first copies, so two ranks that
+//                both wait for their sends before their receives cannot block each other
+//   copying      one thread moves the bytes, outside of all locks; neither span may be given back
+//                before it has ended
+//   done/failed  it has ended
+//
+// The lock of a pair guards the states of both its ends; a waiting thread only reads them.
 #include "net/shm/inproc.h"
 
 #include <cstring>
@@ -38,7 +39,7 @@ struct Post {
 /// The messages from one rank to another.
 struct Pair {
   std::mutex mutex;
-  std::deque<std::shared_ptr<Post>> sends, receives;  // unmatched
+  std::deque<std::shared_ptr<Post>> sends, receives;  // those without a counterpart
 };
 
 /// What a rank shares with all others; handed round as the card of the rendezvous.
@@ -62,8 +63,12 @@ class Inproc final : public Transport {
         cancel_(cancel),
         sent_(members_.size()) {}
 
-  ~Inproc() override {
+  ~Inproc() override { Inproc::leave(); }
+  void leave() override {
     release_all("the transport is gone");
+
+    // Whoever waits for a message or a counter of mine would wait for ever: all are woken to see
+    // that I have left. The memory itself stays, since every rank holds every member.
     me().left.store(true);
     for (auto& member : members_) clock_.notify(member->signal);
     for (Flag& flag : me().flags) clock_.notify(flag.signal);
@@ -112,7 +117,7 @@ class Inproc final : public Transport {
   Clock& clock_;
   const Cancel* const cancel_;
   std::vector<std::atomic<uint64_t>> sent_;
-  std::mutex mutex_;  // before a pair's
+  std::mutex mutex_;  // guards what follows; never taken within a pair's
   std::unordered_map<uint64_t, std::shared_ptr<Post>> posts_;
   uint64_t next_id_ = 1;
   std::atomic<bool> broken_{false};
@@ -128,6 +133,8 @@ Ticket Inproc::post(bool send, int peer, Tag tag, std::byte* data, size_t size) 
   post->tag = tag;
   post->data = data;
   post->size = size;
+
+  // A post on a broken transport has failed from the start; its wait throws.
   Ticket ticket;
   {
     std::lock_guard lock(mutex_);
@@ -138,6 +145,7 @@ Ticket Inproc::post(bool send, int peer, Tag tag, std::byte* data, size_t size) 
     ticket.id = next_id_++;
     posts_[ticket.id] = post;
   }
+
   if (send) sent_[peer].fetch_add(size, std::memory_order_relaxed);
   match(post);
   return ticket;
@@ -148,6 +156,9 @@ void Inproc::match(const std::shared_ptr<Post>& post) {
   {
     std::lock_guard lock(pair.mutex);
     if (post->state != State::kPosted) return;
+
+    // The first counterpart of this tag, in the order in which they were posted; else this post
+    // joins the queue of its own side.
     auto& others = post->send ? pair.receives : pair.sends;
     auto found = others.begin();
     while (found != others.end() && (*found)->tag != post->tag) ++found;
@@ -155,6 +166,8 @@ void Inproc::match(const std::shared_ptr<Post>& post) {
       (post->send ? pair.sends : pair.receives).push_back(post);
       return;
     }
+
+    // Sizes are compared here, so that both ends fail with the same words.
     std::shared_ptr<Post> other = *found;
     others.erase(found);
     State next = State::kMatched;
@@ -170,6 +183,8 @@ void Inproc::match(const std::shared_ptr<Post>& post) {
     post->state = next;
     other->state = next;
   }
+
+  // The peer may be waiting already. The thread that posts this end has not waited for it yet.
   clock_.notify(members_[post->peer]->signal);
 }
 
@@ -182,6 +197,8 @@ void Inproc::copy(Post& post) {
     other = post.counterpart;
     post.state = other->state = State::kCopying;
   }
+
+  // The state alone keeps both spans alive meanwhile: release_all() waits for a copy to end.
   if (post.size > 0) {
     post.send ? std::memcpy(other->data, post.data, post.size)
               : std::memcpy(post.data, other->data, post.size);
@@ -202,6 +219,9 @@ void Inproc::wait(Ticket ticket, Deadline deadline) {
     TUTTI_CHECK(found != posts_.end(), "rank {} waits for a ticket that it does not hold", rank_);
     post = found->second;
   }
+
+  // Sleep until there is something to do for this post: copy it, or learn that it has ended or that
+  // its peer has left. While another thread copies there is nothing to do.
   const Time start = clock_.now();
   const std::atomic<bool>& left = members_[post->peer]->left;
   WaitResult result = WaitResult::kReady;
@@ -215,11 +235,16 @@ void Inproc::wait(Ticket ticket, Deadline deadline) {
     if (post->state == State::kFailed || post->state == State::kPosted) break;
     copy(*post);
   }
+
+  // Done wins over a deadline that passed meanwhile.
   if (post->state == State::kDone) {
     std::lock_guard lock(mutex_);
     posts_.erase(ticket.id);
     return;
   }
+
+  // Anything else breaks the transport; a failed post gives its own reason, and a post that is
+  // still waiting after `ready` has lost its peer.
   CommFailure failure{.rank = rank_,
                       .operation = describe_message(post->send, post->tag),
                       .peer = post->peer,
@@ -230,11 +255,12 @@ void Inproc::wait(Ticket ticket, Deadline deadline) {
     failure.reason =
         post->state == State::kFailed ? post->reason : fmt::format("rank {} has left", post->peer);
   }
+
   release_all(failure.reason);
   throw CommError(std::move(failure));
 }
 
-/// After this nobody touches a span of mine any more.
+/// Fails all that is posted. After this no thread touches a span of mine any more.
 void Inproc::release_all(const std::string& reason) {
   std::unordered_map<uint64_t, std::shared_ptr<Post>> posts;
   {
@@ -243,6 +269,9 @@ void Inproc::release_all(const std::string& reason) {
     broken_ = true;
     posts = posts_;
   }
+
+  // `broken_` keeps new posts out, so this copy of the list is all there is. Each post leaves its
+  // pair in the way that its state asks for.
   for (auto& [id, post] : posts) {
     Pair& pair = pair_of(*post);
     std::unique_lock lock(pair.mutex);
@@ -263,6 +292,8 @@ void Inproc::release_all(const std::string& reason) {
           me().signal, [&] { return post->state != State::kCopying; }, Deadline::never(), nullptr);
     }
   }
+
+  // Peers with a failed counterpart wake and see it; so do my own threads.
   for (auto& [id, post] : posts) clock_.notify(members_[post->peer]->signal);
   clock_.notify(me().signal);
 }
@@ -274,8 +305,11 @@ void Inproc::await(int peer, int index, uint64_t value, Deadline deadline, std::
   auto raised = [&] { return flag.value.load(std::memory_order_acquire) >= value; };
   auto ready = [&] { return raised() || owner.left.load() || broken_.load(); };
   const WaitResult result = clock_.wait(flag.signal, ready, deadline, cancel_);
+
+  // `left` is read before the counter: what the owner raised before it left still counts.
   const bool left = owner.left.load();
   if (raised()) return;
+
   CommFailure failure{.rank = rank_,
                       .operation = std::string(what),
                       .peer = peer,
@@ -286,6 +320,7 @@ void Inproc::await(int peer, int index, uint64_t value, Deadline deadline, std::
     std::lock_guard lock(mutex_);
     failure.reason = left ? fmt::format("rank {} has left", peer) : broken_reason_;
   }
+
   release_all(failure.reason);
   throw CommError(std::move(failure));
 }
@@ -297,10 +332,14 @@ std::unique_ptr<Transport> make_inproc(const TransportOptions& options, Rendezvo
   const int rank = rendezvous.rank(), size = rendezvous.size();
   auto mine = std::make_shared<Member>(size, window_for(options.window, options.window_bytes, false,
                                                         fmt::format("window of rank {}", rank)));
+
+  // The cards carry the members themselves: all ranks share one process.
   std::vector<std::shared_ptr<Member>> members;
   for (Card& card : rendezvous.exchange({.object = mine}, deadline)) {
     members.push_back(std::static_pointer_cast<Member>(card.object));
   }
+
+  // Hosts are only pretended here, so that layouts of several hosts can be tested by threads.
   std::vector<int> hosts = options.hosts.empty() ? std::vector<int>(size, 0) : options.hosts;
   return std::make_unique<Inproc>(rank, std::move(members), std::move(hosts), clock, cancel);
 }

@@ -1,5 +1,5 @@
-// The transport of thread ranks: a receive copies straight from the sender's span, windows are
-// plain memory.
+// The transport of thread ranks: a receive copies straight from the sender's span, and windows are
+// plain memory. It has no thread and no buffer of its own.
 #pragma once
 
 #include <memory>

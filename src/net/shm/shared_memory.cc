@@ -1,3 +1,5 @@
+// The kernel promises memory that it does not have and kills whoever touches it. So sizes are
+// compared with what is available before, and every page is touched when it is allocated.
 #include "net/shm/shared_memory.h"
 
 #include <fcntl.h>
@@ -14,6 +16,7 @@
 #include "base/error.h"
 #include "base/pages.h"
 
+// Constants of kernels that are newer than some C libraries we build with.
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
@@ -30,6 +33,8 @@ namespace {
   throw Error(fmt::format("{}: cannot allocate {}: {}", what, bytes_text(bytes), reason));
 }
 
+// Makes all pages present, huge ones where the system gives them. Readers of a segment do it, too:
+// for them it fills in page tables, which the first step would else spend its time on.
 void populate(std::byte* address, size_t bytes, bool write, const std::string& what) {
   advise_huge_pages(address, bytes);
   if (::madvise(address, bytes, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) == 0) return;
@@ -42,7 +47,8 @@ Mapping map(int fd, size_t bytes, int protection, int flags, const std::string& 
   return Mapping(address, bytes);
 }
 
-/// A file that grows past RLIMIT_FSIZE is answered with a deadly SIGXFSZ; so ask before.
+/// A file that grows past RLIMIT_FSIZE is answered with a deadly SIGXFSZ, so
+/// the limit is asked for before.
 void check_file_limit(size_t bytes, const std::string& what) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
@@ -86,14 +92,22 @@ SharedMemory allocate_shared(size_t bytes, bool owner_writes_alone, const std::s
   if (bytes == 0) return {};
   check_available(bytes, what);
   check_file_limit(bytes, what);
+
+  // A memfd has no name, so nothing is left over however the ranks end.
   Fd fd(::memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) refuse(what, bytes, std::strerror(errno));
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
     refuse(what, bytes, std::strerror(errno));
+
+  // Mapped and populated first, because the advice to use huge pages needs a mapping; fallocate
+  // then reserves what a kernel that cannot populate has left out.
   Mapping mapping = map(fd.get(), bytes, PROT_READ | PROT_WRITE, MAP_SHARED, what);
   populate(mapping.data(), bytes, true, what);
   if (::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0)
     refuse(what, bytes, std::strerror(errno));
+
+  // Sealed last: the seal against writable mappings spares the one that exists. F_SEAL_SEAL ends
+  // it, so the others can rely on what they find.
   const int seals =
       F_SEAL_SHRINK | F_SEAL_GROW | (owner_writes_alone ? F_SEAL_FUTURE_WRITE : 0) | F_SEAL_SEAL;
   if (::fcntl(fd.get(), F_ADD_SEALS, seals) != 0) throw_errno("seal", what);
@@ -106,6 +120,7 @@ std::shared_ptr<MappedWindow> window_for(const std::shared_ptr<Window>& given, s
     if (shared) return std::make_shared<MappedWindow>(allocate_shared(bytes, true, what));
     return std::make_shared<MappedWindow>(SharedMemory{{}, allocate_private(bytes, what)});
   }
+
   const auto window = std::dynamic_pointer_cast<MappedWindow>(given);
   const bool fits = window != nullptr && window->bytes().size() == bytes &&
                     (bytes == 0 || bool(window->fd()) == shared);
@@ -117,6 +132,9 @@ std::shared_ptr<MappedWindow> window_for(const std::shared_ptr<Window>& given, s
 
 Mapping map_shared(int fd, size_t bytes, bool writable, const std::string& what) {
   if (bytes == 0) return {};
+
+  // What a peer hands over is not trusted: without the seal it could shrink the segment later, and
+  // reading it would be a SIGBUS.
   struct stat info {};
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (::fstat(fd, &info) != 0 || static_cast<size_t>(info.st_size) != bytes || seals < 0 ||
@@ -124,6 +142,7 @@ Mapping map_shared(int fd, size_t bytes, bool writable, const std::string& what)
     throw Error(
         fmt::format("{}: what was received is not a sealed segment of {} bytes", what, bytes));
   }
+
   Mapping mapping = map(fd, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, what);
   populate(mapping.data(), bytes, writable, what);
   return mapping;

@@ -1,5 +1,6 @@
-// Memory that ranks share: owners of mappings, and memfd segments that are allocated for real when
-// they are made.
+// Memory that ranks share: owners of mappings, and memfd segments whose pages are all allocated
+// when they are made. So memory that is not there is an Error at the start, never a SIGBUS in the
+// middle of a step.
 #pragma once
 
 #include <cstddef>
@@ -36,28 +37,29 @@ struct SharedMemory {
   Mapping mapping;
 };
 
-/// A window of one process, or one that others map. Which of the two is the transport's to know.
+/// The window of thread ranks (plain memory of one process) or of process ranks (a segment that
+/// others map). The transport knows which of the two it is.
 class MappedWindow final : public Window {
  public:
   explicit MappedWindow(SharedMemory memory) : memory_(std::move(memory)) {}
   std::span<std::byte> bytes() const override {
     return {memory_.mapping.data(), memory_.mapping.size()};
   }
-  const Fd& fd() const { return memory_.fd; }  ///< none where it is of one process
+  const Fd& fd() const { return memory_.fd; }  ///< none for memory of one process
 
  private:
   const SharedMemory memory_;
 };
-/// The one that is given, or a new one of so many bytes that others can map if it is `shared`.
-/// Throws Error where the one that is given is of another kind or size.
+/// The window `given`, or a new one of `bytes` bytes that others can map if it is `shared`. Throws
+/// Error where the given one is of another kind or size.
 std::shared_ptr<MappedWindow> window_for(const std::shared_ptr<Window>& given, size_t bytes,
                                          bool shared, const std::string& what);
 
-/// Zeroed pages for this process alone, all of them present. `what` goes into the Error when they
-/// cannot be had.
+/// Zeroed pages for this process alone, all of them present. The Error that is thrown when they
+/// cannot be had names `what`.
 Mapping allocate_private(size_t bytes, const std::string& what);
-/// A segment of which every page is present and whose size is sealed, so that no access can meet
-/// SIGBUS later. Where `owner_writes_alone`, the kernel refuses every later writable mapping of it.
+/// A segment whose pages are all present and whose size is sealed, so that no later access can end
+/// in SIGBUS. If `owner_writes_alone`, the kernel refuses every later writable mapping of it.
 SharedMemory allocate_shared(size_t bytes, bool owner_writes_alone, const std::string& what);
 /// Maps a segment that somebody else made; an Error unless it has `bytes` bytes and is sealed.
 Mapping map_shared(int fd, size_t bytes, bool writable, const std::string& what);

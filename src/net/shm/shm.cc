@@ -1,6 +1,6 @@
-// Messages are a stream of heads and bytes in the ring of their pair. There is no thread of its
-// own: whoever waits moves all rings on, both ways, whenever its bell was rung. A bell is rung for
-// new bytes, for room in a ring that was full, and by a rank that leaves.
+// Messages are a stream of heads and bytes in the ring of their pair. The transport has no thread:
+// whoever waits moves all rings on, in both directions, whenever the bell of its rank was rung. A
+// bell is rung for new bytes, for room in a ring that was full, and by a rank that leaves.
 #include "net/shm/shm.h"
 
 #include <bit>
@@ -15,7 +15,8 @@ namespace tutti {
 
 namespace {
 
-// published at once, so that both copies of a large message overlap
+// Bytes that are published together: the receiver copies one chunk out of the ring while the sender
+// copies the next one in.
 constexpr size_t kChunk = size_t{32} << 10;
 
 struct Bell {
@@ -23,8 +24,8 @@ struct Bell {
   std::atomic<uint64_t> rung{0};
 };
 
-/// The head of a rank's control area. Behind it: a Ring from every rank, then the bytes of the
-/// rings.
+/// The head of a rank's control area. After it come a Ring from every rank,
+/// then the bytes of these rings.
 struct Control {
   Bell bell;
   alignas(64) std::atomic<uint32_t> left{0};
@@ -37,6 +38,8 @@ struct MessageHead {
   uint64_t size;
 };
 
+// Bytes of one ring, a power of two. All rings of a rank together take about 2 MiB, but a ring has
+// at least 16 KiB and at most 256 KiB.
 size_t ring_bytes(int ranks) {
   return std::clamp(std::bit_floor((size_t{2} << 20) / static_cast<size_t>(ranks)),
                     size_t{16} << 10, size_t{256} << 10);
@@ -52,9 +55,9 @@ RingEnd ring_end(Control& owner, int from, int ranks) {
   return {rings + from, bytes + static_cast<size_t>(from) * ring_bytes(ranks), ring_bytes(ranks)};
 }
 
-/// A rank of my host; empty for the others. Mappings of mine are the owner's.
+/// A rank of my host; empty for ranks of other hosts. The mappings belong to this object.
 struct Neighbour {
-  Mapping control_memory, window_memory;  // of my own the control area alone
+  Mapping control_memory, window_memory;  // for my own rank only the first
   std::span<std::byte> window;
   RingEnd to, from;
   std::deque<Op*> sends;
@@ -71,7 +74,9 @@ class Shm final : public Streamed {
         ranks_(std::move(ranks)),
         window_(std::move(window)) {}
 
-  ~Shm() override {
+  ~Shm() override { Shm::leave(); }
+  void leave() override {
+    release_spans("the transport is gone");
     me().left.store(1, std::memory_order_seq_cst);
     for (int r = 0; r < size(); ++r) {
       if (ranks_[r].reachable()) ring_bell(r);
@@ -124,34 +129,46 @@ bool Shm::push(int peer) {
   bool ended = false;
   while (!neighbour.sends.empty()) {
     Op& op = *neighbour.sends.front();
+
+    // A head is written whole and together with a first byte of its message, so the reader never
+    // finds half a head.
     const size_t head = op.begun ? 0 : sizeof(MessageHead);
     const size_t least = head + (op.size > op.moved ? 1 : 0);
     size_t room = neighbour.to.room();
     if (room < least) {
+      // Room that was made just before the question is found by the second look; for any later room
+      // the reader rings my bell.
       neighbour.to.ask_for_room();
       room = neighbour.to.room();
       if (room < least) break;
     }
+
     if (!op.begun) {
       const MessageHead message{epoch_, op.tag, op.size};
       neighbour.to.write(&message, sizeof(message));
       op.begun = true;
     }
+
+    // The peer is rung for every chunk: it may begin to copy before the message has been written.
     const size_t n = std::min({room - head, op.size - op.moved, kChunk});
     neighbour.to.write(op.data + op.moved, n);
     op.moved += n;
     neighbour.to.publish();
     ring_bell(peer);
+
+    // All bytes are in the ring, so the span can be given back: the send is done.
     if (op.moved == op.size) {
       neighbour.sends.pop_front();
       op.finish();
       ended = true;
     }
   }
+
   return ended;
 }
 
 Incoming& Shm::begin_message(int peer) {
+  // A message of another run, epoch or plan is read past: its bytes have to leave the ring.
   MessageHead head{};
   ranks_[peer].from.read(&head, sizeof(head));
   const bool drop = !belongs(head.epoch);
@@ -170,17 +187,22 @@ bool Shm::pull(int peer) {
       neighbour.arriving = &begin_message(peer);
       filled -= sizeof(MessageHead);
     }
+
+    // Chunks are copied straight to the span of the receive, if one was posted in time. The room is
+    // given back chunk by chunk, so a message may be larger than its ring.
     Incoming& message = *neighbour.arriving;
     const size_t n = std::min({filled, message.size - message.received, kChunk});
     if (n > 0) neighbour.from.read(message.target(message.received), n);
     message.received += n;
     neighbour.from.release();
     if (neighbour.from.asked_for_room()) ring_bell(peer);
+
     if (message.complete()) {
       neighbour.arriving = nullptr;
       ended |= inboxes_[peer].settle(message);
     }
   }
+
   return ended;
 }
 
@@ -188,8 +210,13 @@ void Shm::progress() {
   bool ended = false;
   {
     std::lock_guard lock(mutex_);
+    // The count of rings is taken before the rings are looked at: a bell that
+    // rings meanwhile is work again.
     seen_.store(me().bell.rung.load(std::memory_order_seq_cst));
     if (broken_) return;
+
+    // `left` is read before the ring: what a rank wrote before it left is in the ring by then and
+    // is still delivered.
     for (int r = 0; r < size(); ++r) {
       if (r == rank_ || !ranks_[r].reachable() || lost(r)) continue;
       const bool left = ranks_[r].control().left.load(std::memory_order_seq_cst) != 0;
@@ -216,26 +243,34 @@ void Shm::await(int peer, int index, uint64_t value, Deadline deadline, std::str
   Control& owner = ranks_[peer].control();
   Flag& flag = owner.flags[index];
   auto raised = [&] { return flag.value.load(std::memory_order_acquire) >= value; };
+  // A counter that has been raised already costs no look at the clock.
   if (raised()) return;
+
   const Time start = clock_.now();
   while (true) {
-    // Messages are moved on meanwhile, so that a peer which sends before it raises its flag gets
-    // there. Its bell is not what this thread sleeps on, hence the short slices while something is
-    // posted.
+    // Messages are moved on meanwhile, so that a peer that sends before it raises its
+    // counter gets there. This thread does not sleep on the bell, hence the short
+    // slices while something is posted.
     Deadline slice = deadline;
     const bool sliced = outstanding_.load(std::memory_order_relaxed) > 0;
     if (sliced) slice.at = std::min(deadline.at, clock_.after(std::chrono::milliseconds(1)).at);
     auto ready = [&] { return raised() || owner.left.load() != 0 || broken_ || work(); };
     const WaitResult result = clock_.wait(flag.signal, ready, slice, cancel_);
+
+    // As in inproc, `left` is read before the counter, so that a last raise counts.
     const bool left = owner.left.load() != 0;
     if (raised()) return;
     if (result == WaitResult::kReady && work()) progress();
+
+    // A later reason replaces an earlier one: a cancel is the cause of a broken transport, and that
+    // of a peer that has left.
     std::string reason;
     if (clock_.passed(deadline)) reason = "timed out";
     if (left) reason = fmt::format("rank {} has left", peer);
     if (broken_) reason = failed_before();
     if (cancel_ != nullptr && cancel_->cancelled()) reason = cancel_->reason();
     if (reason.empty()) continue;
+
     release_spans(reason);
     throw CommError({.rank = rank_,
                      .operation = std::string(what),
@@ -260,6 +295,9 @@ std::unique_ptr<Streamed> make_shm(const TransportOptions& options, const Epoch&
                                    Deadline deadline) {
   const int rank = rendezvous.rank(), size = rendezvous.size();
   const size_t control_size = control_bytes(size);
+
+  // The control area is writable by all, since waiters register in its signals and senders fill its
+  // rings; the window is not.
   SharedMemory control =
       allocate_shared(control_size, false, fmt::format("control area of rank {}", rank));
   const auto window = window_for(options.window, options.window_bytes, true,
@@ -268,6 +306,8 @@ std::unique_ptr<Streamed> make_shm(const TransportOptions& options, const Epoch&
   if (window->fd()) mine.fds.push_back(window->fd().get());
   std::vector<Card> deck = rendezvous.exchange(mine, deadline);
 
+  // Mappings outlive their descriptors, so all descriptors of the deck are closed once everything
+  // is mapped, or at the first failure.
   std::vector<Neighbour> ranks(size);
   try {
     for (int r = 0; r < size; ++r) {

@@ -1,6 +1,6 @@
 // The transport of processes on one host. Every rank makes two segments: its window, which the
-// others can only read, and a control area, which all can write: flags, signals, and a ring from
-// every other rank for messages.
+// others can only read, and a control area that all can write, with its counters, the signals that
+// its waiters sleep on, and a ring for messages from every other rank.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,10 @@
 // All sockets are non-blocking from the start and served by one loop, so a stranger who connects
-// and says nothing, or nonsense, holds nobody up. Strangers may crowd a peer out of those that wait
-// to be admitted: whoever was closed before it was admitted dials again.
+// and says nothing, or nonsense, holds nobody up. Strangers may crowd a peer out of the places for
+// those that wait to be admitted, so whoever was closed before it was admitted dials again.
+//
+// The life of a connection:
+//   dialling rank   connect, send Hello, read Welcome, admitted
+//   listening rank  accept, read Hello, send Welcome, admitted
 #include "net/tcp/tcp_connect.h"
 
 #include <arpa/inet.h>
@@ -21,11 +25,13 @@ namespace tutti {
 
 namespace {
 
-constexpr size_t kMaxStrangers = 128;  // accepted and not yet admitted; the oldest goes first
-// Accepted at once. Those that have said who they are get their turn before so many come that they
-// are crowded out.
+// connections that were accepted and not yet admitted; when there are more, the oldest is closed
+constexpr size_t kMaxStrangers = 128;
+// Connections accepted at once. Those that have said who they are get their turn before so many
+// more come that they are crowded out.
 constexpr int kArrivals = 32;
-constexpr Duration kPause = std::chrono::milliseconds(10);  // before a peer is dialled again
+// pause before a peer is dialled again
+constexpr Duration kPause = std::chrono::milliseconds(10);
 
 struct Address {
   sockaddr_storage storage{};
@@ -88,11 +94,12 @@ struct Redial {
 /// A connection on its way to being admitted.
 struct Candidate {
   Fd fd;
-  bool dialled = false;
-  int peer = -1;        // of a dialled one
-  int connection = -1;  // of a dialled one
-  bool greeted = false;
-  char answer[sizeof(Hello)] = {};  // Hello of an accepted, Welcome of a dialled one
+  bool dialled = false;  // by this rank; else it was accepted
+  int peer = -1;         // of a dialled one: whom
+  int connection = -1;   // of a dialled one: which
+  bool greeted = false;  // of a dialled one: its Hello has left
+  // what is read: the Hello of an accepted one, the Welcome of a dialled one
+  char answer[sizeof(Hello)] = {};
   size_t have = 0;
 };
 
@@ -139,8 +146,8 @@ class Connector {
   std::list<Candidate> candidates_;
   std::vector<Card> deck_;  // where every rank listens
   std::vector<Redial> redials_;
-  int closed_ = 0;  // connections of mine, before they were admitted
-  int missing_ = 0;
+  int closed_ = 0;   // connections of mine that were closed before they were admitted
+  int missing_ = 0;  // connections that are not admitted yet
   TcpMesh mesh_;
 };
 
@@ -164,6 +171,8 @@ void Connector::dial(int peer, int connection) {
   const std::string& where = deck_[peer].bytes;
   const size_t cut = where.rfind(' ');
   const Address address = resolve(where.substr(0, cut), std::stoi(where.substr(cut + 1)));
+
+  // The candidate exists before the connect begins, so that the loop serves whatever comes of it.
   Candidate& candidate = candidates_.emplace_back();
   candidate.fd = open_socket(address.storage.ss_family);
   candidate.dialled = true;
@@ -175,8 +184,8 @@ void Connector::dial(int peer, int connection) {
   watch(candidate.fd.get(), EPOLLOUT, &candidate);
 }
 
-/// After a pause: a peer that is crowded needs the time, and one that is gone refuses the next
-/// connection.
+/// Dials again after a pause: a peer that is crowded needs the time, and one that is gone refuses
+/// the next connection.
 void Connector::dial_again(const Candidate& candidate) {
   ++closed_;
   redials_.push_back({clock_.awake() + kPause, candidate.peer, candidate.connection});
@@ -194,8 +203,13 @@ void Connector::redial_due() {
 void Connector::accept_some() {
   for (int n = 0; n < kArrivals; ++n) {
     Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+
+    // Out of descriptors, the listener would be reported without end: a stranger makes room.
     const bool out_of_descriptors = !fd && (errno == EMFILE || errno == ENFILE);
     if (!fd && !out_of_descriptors) return;
+
+    // The oldest stranger goes, since it had the longest to say who it is. A
+    // peer among them dials again.
     const auto stranger = [](const Candidate& c) { return !c.dialled; };
     if (out_of_descriptors ||
         std::count_if(candidates_.begin(), candidates_.end(), stranger) >= ssize_t{kMaxStrangers}) {
@@ -203,6 +217,8 @@ void Connector::accept_some() {
       if (oldest == candidates_.end()) throw Error("tcp: too many open files");
       candidates_.erase(oldest);
     }
+
+    // The place that was made is used at the next report.
     if (!fd) return;
     Candidate& candidate = candidates_.emplace_back();
     candidate.fd = std::move(fd);
@@ -210,8 +226,8 @@ void Connector::accept_some() {
   }
 }
 
-/// Reads up to `bytes` bytes of the answer. False: not all are there yet. Clears `fd` when the
-/// other end is gone.
+/// Reads up to `bytes` bytes of the answer. Returns false if not all of them are there yet, and
+/// clears `fd` if the other end is gone.
 bool Connector::read_answer(Candidate& candidate, size_t bytes) {
   const ssize_t n =
       ::recv(candidate.fd.get(), candidate.answer + candidate.have, bytes - candidate.have, 0);
@@ -233,16 +249,23 @@ void Connector::admit(Candidate& candidate, int peer, int connection) {
 bool Connector::admit_accepted(Candidate& candidate) {
   Hello hello;
   std::memcpy(&hello, candidate.answer, sizeof(hello));
+
+  // Without the token nothing is said and nothing counted: it is a stranger. A holder of the token
+  // from another epoch or plan is a late member of this run.
   if (hello.magic != kHelloMagic || hello.run != epoch_.run) return false;
   if (hello.epoch != epoch_.epoch || hello.plan != epoch_.plan) {
     ++mesh_.refused;
     return false;
   }
+
+  // Only a higher rank dials me, and each of its connections once.
   const int peer = hello.rank, connection = hello.connection;
   const bool expected = peer > rank_ && peer < rendezvous_.size() && reach_[peer] &&
                         connection >= 0 && connection < options_.connections &&
                         !mesh_.sockets[peer][connection];
   if (!expected) return false;
+
+  // A socket that has sent nothing yet always takes a few bytes.
   const Welcome welcome{.rank = rank_};
   if (::send(candidate.fd.get(), &welcome, sizeof(welcome), MSG_NOSIGNAL) != sizeof(welcome))
     return false;
@@ -252,11 +275,15 @@ bool Connector::admit_accepted(Candidate& candidate) {
 
 /// Returns whether the candidate is still one.
 bool Connector::serve(Candidate& candidate) {
+  // Accepted: its Hello decides. Either way it is no candidate after that.
   if (!candidate.dialled) {
     if (!read_answer(candidate, sizeof(Hello))) return static_cast<bool>(candidate.fd);
     admit_accepted(candidate);
     return false;
   }
+
+  // Dialled: the connection was made or refused. A reset is a peer that is crowded, or that closed
+  // its listener for good, which the next attempt tells; any other error is final.
   if (!candidate.greeted) {
     int error = 0;
     socklen_t length = sizeof(error);
@@ -266,6 +293,8 @@ bool Connector::serve(Candidate& candidate) {
       return false;
     }
     if (error != 0) fail(candidate.peer, std::strerror(error));
+
+    // From here on it waits for the Welcome.
     const Hello hello{.epoch = epoch_.epoch,
                       .run = epoch_.run,
                       .plan = epoch_.plan,
@@ -280,15 +309,19 @@ bool Connector::serve(Candidate& candidate) {
     watch(candidate.fd.get(), EPOLLIN, &candidate);
     return true;
   }
+
+  // Greeted: the Welcome admits it. A peer that was crowded out before is dialled again.
   if (!read_answer(candidate, sizeof(Welcome))) {
     if (!candidate.fd) dial_again(candidate);
     return static_cast<bool>(candidate.fd);
   }
+
   Welcome welcome;
   std::memcpy(&welcome, candidate.answer, sizeof(welcome));
   if (welcome.magic != kWelcomeMagic || welcome.rank != candidate.peer) {
     fail(candidate.peer, "who answers there is not that rank");
   }
+
   admit(candidate, candidate.peer, candidate.connection);
   return false;
 }
@@ -298,10 +331,12 @@ void Connector::wait_for_events() {
   Time until = std::min(deadline_.at, now + Clock::kSlice);
   for (const Redial& redial : redials_) until = std::min(until, redial.at);
   clock_.wait_fd(epoll_.get(), {until});
-  // Whether or not something is ready: strangers that come without end must not outlast a cancel or
-  // the deadline.
+  // Judged whether or not something is ready: strangers that come without end must not outlast a
+  // cancel or the deadline.
   const bool cancelled = cancel_ != nullptr && cancel_->cancelled();
   if (!cancelled && now < deadline_.at) return;
+
+  // The error names the first peer that is not wholly connected.
   int peer = 0;
   auto complete = [&](int r) {
     return std::all_of(mesh_.sockets[r].begin(), mesh_.sockets[r].end(),
@@ -316,10 +351,13 @@ void Connector::wait_for_events() {
 }
 
 TcpMesh Connector::run() {
+  // Everybody listens before anybody learns where, so nobody dials in vain.
   listener_ = listen_on(options_.address, options_.port == 0 ? 0 : options_.port + rank_);
   deck_ = rendezvous_.exchange(
       {.bytes = fmt::format("{} {}", options_.address, port_of(listener_.get()))}, deadline_);
   watch(listener_.get(), EPOLLIN, nullptr);
+
+  // The higher rank of a pair dials: each connection is made once, and no two cross.
   mesh_.sockets.resize(rendezvous_.size());
   for (int r = 0; r < rendezvous_.size(); ++r) {
     if (r == rank_ || !reach_[r]) continue;
@@ -327,6 +365,8 @@ TcpMesh Connector::run() {
     missing_ += options_.connections;
     for (int c = 0; r < rank_ && c < options_.connections; ++c) dial(r, c);
   }
+
+  // One loop serves the listener, those that dialled and those that are dialled.
   while (missing_ > 0) {
     wait_for_events();
     epoll_event events[64];
@@ -334,7 +374,8 @@ TcpMesh Connector::run() {
     bool arrivals = false;
     for (int i = 0; i < n; ++i) {
       if (events[i].data.ptr == nullptr) {
-        arrivals = true;  // after the loop: it may remove candidates that are still in `events`
+        // Served after this loop: it may remove candidates that are still in `events`.
+        arrivals = true;
         continue;
       }
       auto* candidate = static_cast<Candidate*>(events[i].data.ptr);

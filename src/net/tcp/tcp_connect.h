@@ -1,5 +1,5 @@
 // Makes the connections of a tcp transport: every rank listens, the higher rank of a pair dials,
-// and only holders of the run's token are admitted. The listener is gone when this returns.
+// and only those who hold the run's token are admitted. The listener is closed when this returns.
 #pragma once
 
 #include <vector>
@@ -9,13 +9,14 @@
 namespace tutti {
 
 struct TcpMesh {
-  /// [peer][connection]; none for myself and for unreached ranks. Non-blocking
+  /// [peer][connection]; empty for myself and for ranks that are not reached. Non-blocking
   std::vector<std::vector<Fd>> sockets;
-  /// holders of the token that belonged to another epoch or plan
+  /// connections whose rank held the token but belonged to another epoch or plan
   uint64_t refused = 0;
 };
 
-/// Connects to every rank r with reach[r]. Collective: all ranks of the rendezvous call it.
+/// Connects to every rank r for which reach[r] is true. Collective: all
+/// ranks of the rendezvous call it.
 TcpMesh connect_mesh(const TransportOptions& options, const Epoch& epoch,
                      const std::vector<bool>& reach, Rendezvous& rendezvous, Clock& clock,
                      const Cancel* cancel, Deadline deadline);

@@ -1,5 +1,5 @@
-// One socket of a tcp transport: what is half read and half written on it, moved on without
-// blocking and without locks.
+// One socket of a tcp transport: what is half read and half written on it. Both halves move on
+// without blocking and without locks.
 #pragma once
 
 #include <array>
@@ -13,23 +13,23 @@ namespace tutti {
 
 enum class IoResult { kDone, kBlocked, kClosed };
 
-/// The writing half. Belongs to the I/O thread while busy(), to whoever holds the transport's lock
-/// otherwise.
+/// The writing half. It belongs to the I/O thread while busy(), and otherwise to whoever holds the
+/// transport's lock.
 class PieceWriter {
  public:
   bool busy() const { return op_ != nullptr; }
   void begin(Op& op, const PieceHead& head);
   /// kDone: the piece has left; busy() stays true until end(). kClosed: errno says why.
   IoResult write(int socket);
-  /// Accounts for the piece in its operation. Returns whether that has ended with it and is
-  /// awaited. Under the lock.
+  /// Accounts for the piece in its operation. Returns whether the operation has ended with it and
+  /// somebody awaits that. Called under the lock.
   bool end();
   void abandon() { op_ = nullptr; }
 
  private:
   Op* op_ = nullptr;
   PieceHead head_;
-  size_t done_ = 0;  // of head and piece
+  size_t done_ = 0;  // bytes of head and piece that have left
 };
 
 /// The reading half; belongs to the I/O thread.
@@ -39,17 +39,17 @@ class PieceReader {
   IoResult read_head(int socket, PieceHead& head);
   /// Reads the piece's bytes to `target`, or nowhere. kDone: all of them.
   IoResult read_piece(int socket, std::byte* target, size_t length);
-  /// Between two pieces: an end of the stream here loses nothing.
+  /// Whether it is between two pieces, so that an end of the stream here loses nothing.
   bool idle() const { return have_ == used_ && done_ == 0; }
 
  private:
-  // Heads and small messages are read many at once into this; it is small because large pieces pass
-  // it by.
+  // Heads and small messages are read into this, many with one call. It is small because the bytes
+  // of large pieces go around it.
   static constexpr size_t kStaging = 4096;
   IoResult fill(int socket);
   std::array<std::byte, kStaging> staging_;
   size_t used_ = 0, have_ = 0;  // [used_, have_) of staging_ is unread
-  size_t done_ = 0;             // of the piece that is being read
+  size_t done_ = 0;             // bytes read of the current piece
 };
 
 }  // namespace tutti

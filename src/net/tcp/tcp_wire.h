@@ -1,5 +1,5 @@
-// What tcp connections carry: a Hello and a Welcome, then pieces of messages. Little-endian, as on
-// every machine we run on.
+// What tcp connections carry: a Hello and a Welcome, then pieces of messages. All numbers are
+// little-endian, as on every machine that this runs on.
 #pragma once
 
 #include <bit>
@@ -15,8 +15,8 @@ inline constexpr uint32_t kHelloMagic = 0x6f6c4854;
 inline constexpr uint32_t kWelcomeMagic = 0x6d6f5754;
 inline constexpr uint32_t kPieceMagic = 0x63655054;
 
-/// The first bytes on a connection, from whoever dialled. Without the run's token nothing else is
-/// read.
+/// The first bytes on a connection, from the rank that dialled. Without the
+/// run's token nothing more is read.
 struct Hello {
   uint32_t magic = kHelloMagic;
   uint32_t epoch = 0;
@@ -32,8 +32,8 @@ struct Welcome {
   int32_t rank = -1;
 };
 
-/// Stands before every piece of a message. The first piece of a message (offset 0) travels on
-/// connection 0, so that messages begin in the order in which they were sent; the others on any.
+/// Precedes every piece of a message. The first piece of a message (offset 0) travels on connection
+/// 0, so that messages begin in the order in which they were sent; the other pieces travel on any.
 struct PieceHead {
   uint32_t magic = kPieceMagic;
   uint32_t epoch = 0;

@@ -1,3 +1,4 @@
+// Sums and questions over a model's shape.
 #include "plan/ir/shape.h"
 
 namespace tutti {
@@ -12,6 +13,7 @@ int64_t ModelShape::parameter_count() const {
 }
 
 double ModelShape::flops() const {
+  // Backward costs twice as much as forward.
   double forward = 0;
   for (const BlockShape& block : blocks) {
     for (const SegmentShape& segment : block.segments) forward += segment.flops;

@@ -40,6 +40,7 @@ inline constexpr Operations kLoaderChannel = channel_of(2);    ///< a partition'
 inline constexpr Operations kRollCall = channel_of(3);         ///< of a step's program
 inline constexpr Operations kForwardRollCall = channel_of(4);  ///< of an evaluation's
 inline constexpr Operations kOutputMessages = channel_of(5);   ///< of an evaluation's columns
+inline constexpr Operations kHandover = channel_of(6);         ///< of state, between two epochs
 
 inline constexpr Operations kGradientGatherIds{1u << 24, (3u << 23) - 1};  ///< + parcel and host
 inline constexpr Operations kRefreshIds{3u << 23, (1u << 28) - 1};         ///< + parcel
@@ -62,8 +63,8 @@ constexpr bool apart_and_ascending(std::initializer_list<Operations> all) {
 }
 static_assert(apart_and_ascending({kOwnIds, kVoteId, kReduceIds, kDataChannel, kMainChannel,
                                    kLoaderChannel, kRollCall, kForwardRollCall, kOutputMessages,
-                                   kGradientGatherIds, kRefreshIds, kGatherIds, kExchangeIds,
-                                   kSendIds}),
+                                   kHandover, kGradientGatherIds, kRefreshIds, kGatherIds,
+                                   kExchangeIds, kSendIds}),
               "two kinds of messages share an operation");
 
 }  // namespace detail

@@ -18,6 +18,7 @@ namespace {
 
 constexpr const char* kRecomputes[] = {"none", "selective", "full"};
 
+/// Whether somebody set a key: its value is neither the default nor resolved from `auto`.
 bool given(const Job& job, const char* key) {
   const auto found = job.origin.find(std::string("layout.") + key);
   return found != job.origin.end() && found->second != "default" && found->second != "resolved";
@@ -34,6 +35,8 @@ Recompute recompute_of(const std::string& name) {
 SearchSpace given_layout(const Job& job) {
   const LayoutConfig& l = job.layout;
   SearchSpace space;
+
+  // "auto" counts as not given even where somebody wrote it.
   if (given(job, "tensor")) space.tensor = static_cast<int>(l.tensor);
   if (given(job, "pipeline")) space.pipeline = static_cast<int>(l.pipeline);
   if (given(job, "zero") && l.zero != kAutomatic) space.zero = static_cast<int>(l.zero);
@@ -55,6 +58,9 @@ void forget_layout(Job& job) {
   l.schedule = "1f1b";
   l.fold = "auto";
   l.recompute = "none";
+
+  // The origin goes back to the default, too, so that what depends on these keys can
+  // be resolved again.
   for (const char* key : {"tensor", "pipeline", "zero", "shards", "chunks", "in_flight", "schedule",
                           "fold", "recompute"})
     job.origin[std::string("layout.") + key] = "default";
@@ -62,11 +68,16 @@ void forget_layout(Job& job) {
 
 void set_layout(Job& job, const MeshOptions& o) {
   LayoutConfig& l = job.layout;
+
+  // A value that stays as it is keeps its origin.
   const auto set = [&](const char* key, auto& field, const auto& value) {
     if (field == value) return;
     field = value;
     job.origin[std::string("layout.") + key] = "planned";
   };
+
+  // Keys that mean nothing in this layout get their defaults: another job file would not
+  // say them either.
   set("ranks", l.ranks, int64_t{o.mesh.ranks()});
   set("tensor", l.tensor, int64_t{o.mesh.tensor});
   set("pipeline", l.pipeline, int64_t{o.mesh.pipeline});
@@ -92,7 +103,7 @@ std::string layout_name(const MeshOptions& o) {
 
 namespace {
 
-/// "pipeline 8, schedule gpipe".
+/// The keys that are given, in words: "pipeline 8, schedule gpipe".
 std::string set_text(const SearchSpace& space) {
   std::vector<std::string> all;
   const auto add = [&](const char* name, const auto& value) {
@@ -113,6 +124,7 @@ std::vector<Rejection> merged(const std::vector<Rejection>& rejected) {
   std::map<std::string, size_t> kinds;
   std::vector<Rejection> all;
   for (const Rejection& r : rejected) {
+    // The reason without its digits names the kind.
     std::string kind;
     for (char c : r.reason)
       if (std::isdigit(static_cast<unsigned char>(c)) == 0) kind += c;
@@ -130,6 +142,9 @@ std::vector<Rejection> merged(const std::vector<Rejection>& rejected) {
 std::vector<std::string> no_layout_faults(const SearchResult& result,
                                           const SearchRequest& request) {
   std::vector<std::string> faults;
+
+  // Memory is the reason if something could run but nothing fits: the three that need
+  // least are named.
   if (!result.nearest.empty()) {
     faults.push_back(
         fmt::format("no layout of {} rank{} fits into {} a rank; the nearest:", request.ranks,
@@ -139,10 +154,14 @@ std::vector<std::string> no_layout_faults(const SearchResult& result,
                                    bytes_text(result.nearest[i].memory.total())));
     return faults;
   }
+
+  // Else nothing can run. What the user has set may be why, so it is repeated.
   const std::string set = set_text(request.space);
   faults.push_back(fmt::format(
       "no layout of {} rank{} can run this job{}:", request.ranks, request.ranks == 1 ? "" : "s",
       set.empty() ? "" : fmt::format(" with what is set ({}; left out, it is searched)", set)));
+
+  // No layout was even listed: the given numbers do not divide the ranks.
   if (result.rejected.empty())
     faults.push_back(
         fmt::format("  tensor x pipeline ranks do not divide {} ranks, or shards their data ranks",

@@ -1,4 +1,4 @@
-// Activations of a vector, each with its derivative: both need the same exponential. Only for
+// Activations of a vector, each with its derivative, since both need the same exponential. Only for
 // *.simd.cc files.
 #pragma once
 
@@ -11,10 +11,11 @@ struct Value {
   F value, derivative;
 };
 
-// gelu = x Phi(x), gelu' = Phi(x) + x phi(x). Phi(-|x|) = e^(-x^2/2) q(t) / 2 with q(t) = e^(z^2)
-// erfc(z), z = |x| / sqrt 2, t = 1 / (1 + 0.3 z), q fitted to a relative error of 2e-8 for z <=
-// 9.9; past that the exponential is zero. The tail keeps its relative precision, which 1 + erf
-// would lose.
+// gelu = x Phi(x), gelu' = Phi(x) + x phi(x).
+//   Phi(-|x|) = e^(-x^2/2) q(t) / 2
+//   q(t)      = e^(z^2) erfc(z), z = |x| / sqrt 2, t = 1 / (1 + 0.3 z)
+// q is fitted to a relative error of 2e-8 for z <= 9.9; past that the exponential is zero in
+// float32. The tail keeps its relative precision, which 1 + erf would lose.
 inline F exact_tail(F magnitude, F e) {
   const F t = set(1.0f) / fma(magnitude, set(0.212132034f), set(1.0f));
   constexpr float q[] = {-1.73907474e-05f, 0.169501338f,   0.168280685f, 0.159050483f,
@@ -31,7 +32,8 @@ struct Gelu {
   }
 };
 
-// gelu = x s(2u) with the logistic s and u = sqrt(2/pi) (x + 0.044715 x^3); s' = s^2 e^(-2u).
+// gelu = x s(2u) with the logistic function s and u = sqrt(2/pi) (x + 0.044715 x^3); s' =
+// s^2 e^(-2u).
 struct GeluTanh {
   static Value at(F x) {
     const F xx = x * x;
@@ -56,7 +58,7 @@ struct LeakyRelu {
   }
 };
 
-// s(x) = 1 / (1 + e^-x), s' = s^2 e^-x: 1 - s would lose the right tail.
+// s(x) = 1 / (1 + e^-x), s' = s^2 e^-x. The form s (1 - s) would lose the right tail.
 struct Sigmoid {
   static Value at(F x) {
     const F e = exp(zero() - x);
@@ -65,7 +67,7 @@ struct Sigmoid {
   }
 };
 
-// x s(x), s + x s'
+// silu = x s(x), silu' = s + x s'.
 struct Silu {
   static Value at(F x) {
     const Value s = Sigmoid::at(x);
@@ -73,8 +75,8 @@ struct Silu {
   }
 };
 
-// Near zero the odd polynomial of Cephes, past that 1 - 2 / (1 + e^2|x|), which would lose the
-// small ones.
+// Near zero this is the odd polynomial of Cephes; past that 1 - 2 / (1 + e^2|x|), which would lose
+// small values.
 struct Tanh {
   static Value at(F x) {
     constexpr float c[] = {-3.33332819422e-1f, 1.33314422036e-1f, -5.37397155531e-2f,
@@ -89,8 +91,8 @@ struct Tanh {
   }
 };
 
-// e^x - 1 below zero: near it x times the rest of exp's own polynomial, so that nothing is lost by
-// the subtraction.
+// e^x - 1 below zero. Near zero it is x times the rest of exp's own polynomial, so that the
+// subtraction loses nothing.
 struct Elu {
   static Value at(F x) {
     constexpr float c[] = {1.00000004f,   0.499999921f,  0.166664202f,
@@ -114,6 +116,7 @@ inline __attribute__((always_inline)) void with_activation(Activation kind, Body
       return body(Relu{});
     case Activation::kSilu:
       return body(Silu{});
+
     case Activation::kTanh:
       return body(Tanh{});
     case Activation::kSigmoid:

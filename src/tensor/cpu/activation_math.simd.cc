@@ -1,7 +1,7 @@
-// Activations with their derivatives in one pass: both need the same exponential, so forward
-// computes the derivative too and leaves it where the pre-activation was; backward is then one
-// multiplication. The gate of SwiGLU is one of them with two factors. Also the plain column passes:
-// bias and column sums.
+// Activations forward and backward, and the plain column passes (bias, column sums). Value and
+// derivative need the same exponential, so forward computes the derivative too and leaves it where
+// the pre-activation was; backward is then one multiplication. SwiGLU's gate works the same way,
+// with two factors.
 #include "tensor/cpu/activation_math.h"
 
 #include "tensor/cpu/kernel_tables.h"
@@ -48,6 +48,8 @@ void bias_swiglu(float* h, const float* bias, float* g, int64_t rows, int64_t co
     for_vectors(cols, [&](int64_t c, auto lanes) {
       const Value gate = Silu::at(lanes.load(h + c) + load_or_zero(bias, c, lanes));
       const F u = lanes.load(up + c) + load_or_zero(up_bias, c, lanes);
+
+      // Both derivatives of silu(gate) * up are left, in the places of gate and up.
       lanes.store(g + c, gate.value * u);
       lanes.store(h + c, gate.derivative * u);
       lanes.store(up + c, gate.value);
@@ -62,6 +64,8 @@ void swiglu_backward(const float* dg, const float* derivative, float* dh, float*
     for_vectors(cols, [&](int64_t c, auto lanes) {
       const F d = lanes.load(dg + c);
       const F gate = d * lanes.load(derivative + c), up = d * lanes.load(derivative + cols + c);
+
+      // dh may be `derivative`: both factors were read above.
       lanes.store(dh + c, gate);
       lanes.store(dh + cols + c, up);
       add_to(dbias, c, gate, lanes);
@@ -78,6 +82,7 @@ void add_bias(float* y, const float* bias, int64_t rows, int64_t cols) {
   }
 }
 
+// Rows are added one after the other, so a column's sum is one chain.
 void column_sums(const float* x, float* sums, int64_t rows, int64_t cols) {
   clear(sums, cols);
   for (int64_t r = 0; r < rows; ++r, x += cols) {

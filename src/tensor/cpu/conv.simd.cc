@@ -1,16 +1,16 @@
-// Convolutions as products that read the padded image where it lies. A row of the kernel (kernel x
-// in floats) is contiguous in an image row, so the patch of a pixel is `taps` runs of `depth`
-// floats, an image row apart; the patch of the next pixel starts one pixel later.
-//   a tile  kRows pixels of an image row, or of up to three short rows, by two vectors of output
+// Convolutions as products that read the padded image in place. A row of the kernel (kernel x in
+// floats) is contiguous in an image row, so the patch of a pixel is `taps` runs of `depth` floats,
+// an image row apart; the patch of the next pixel starts one pixel later.
+//   tile    kRows pixels of an image row, or of up to three short rows, by two vectors of output
 //           channels, in registers over all taps: 14 x 32 with AVX-512, 6 x 16 with AVX2
-//   panels  the weights [strip][tap row, tap column, in][kConvStrip]
-// Nothing is unrolled into a matrix of patches: an image and a strip of weights stay in the
-// second-level cache.
+//   panels  the weights as [strip][tap row, tap column, in][kConvStrip]
+// Nothing is unrolled into a matrix of patches (im2col): an image and a strip of weights stay in
+// the second-level cache.
 //
-// The input's gradient is a convolution of dy with the turned kernel. With a stride of 2 it falls
-// into four of them, by the parity of a pixel's row and column: an odd row meets kernel rows 2 and
-// 0, in adjacent rows of dy, an even one kernel row 1. The order 2, 0, 1 of the panels makes each
-// of the four contiguous.
+// The gradient of the input is a convolution of dy with the turned kernel. With a stride of 2 it
+// falls into four convolutions, by the parity of a pixel's row and column: an odd row meets kernel
+// rows 2 and 0, in adjacent rows of dy, an even one kernel row 1. The order 2, 0, 1 of the panels
+// makes each of the four contiguous.
 #include <cstring>
 #include <utility>
 
@@ -28,8 +28,8 @@ int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t parts(int64_t n, int64_t most) { return (n + most - 1) / most; }
 
 /// A product over pixels. Pixel w of row h reads runs of `depth` floats at a + h a_row + w a_pixel
-/// + t a_tap, t < taps, meets the panels' rows from b + t b_tap on, and lands at out + h out_row +
-/// w out_pixel.
+/// + t a_tap for t < taps, meets the panel rows from b + t b_tap on, and is written at out + h
+/// out_row + w out_pixel.
 struct Plane {
   const float* a;
   int64_t rows, pixels, taps, depth, a_row, a_pixel, a_tap;
@@ -40,7 +40,7 @@ struct Plane {
   bool add;
 };
 
-/// `groups` image rows of `rows` pixels each by `vectors` vectors.
+/// A tile of `groups` image rows with `rows` pixels each by `vectors` vectors.
 template <int groups, int rows, int vectors>
 void tile(const Plane& p, const float* a, const float* b, float* out, int64_t columns) {
   F c[groups][rows][vectors];
@@ -51,6 +51,9 @@ void tile(const Plane& p, const float* a, const float* b, float* out, int64_t co
     const int64_t left = columns - v * kWidth;
     mask[v] = first(left < 0 ? 0 : least(left, kWidth));
   }
+
+  // The lines of the result are fetched while the products run. With `add` the chain starts
+  // from them.
 #pragma clang loop unroll(full)
   for (int g = 0; g < groups; ++g) {
 #pragma clang loop unroll(full)
@@ -64,6 +67,8 @@ void tile(const Plane& p, const float* a, const float* b, float* out, int64_t co
       }
     }
   }
+
+  // The panels are padded with zeros to whole strips, so b is always read in whole vectors.
   for (int64_t t = 0; t < p.taps; ++t) {
     const float *left = a + t * p.a_tap, *right = b + t * p.b_tap;
     for (int64_t k = 0; k < p.depth; ++k, ++left, right += kConvStrip) {
@@ -81,6 +86,8 @@ void tile(const Plane& p, const float* a, const float* b, float* out, int64_t co
       }
     }
   }
+
+  // The result has no padding: past the last channel the next pixel begins.
 #pragma clang loop unroll(full)
   for (int g = 0; g < groups; ++g) {
 #pragma clang loop unroll(full)
@@ -100,6 +107,7 @@ void tile(const Plane& p, const float* a, const float* b, float* out, int64_t co
 
 using TileOf = void (*)(const Plane&, const float* a, const float* b, float* out, int64_t columns);
 
+// Tiles of 1 to kRows / groups rows: sizes are compile-time constants, so that a tile is registers.
 template <int groups, int vectors, size_t... i>
 TileOf tile_of(int64_t rows, std::index_sequence<i...>) {
   static constexpr TileOf all[] = {tile<groups, static_cast<int>(i) + 1, vectors>...};
@@ -112,12 +120,15 @@ TileOf tile_of(int64_t groups, int64_t rows) {
   return tile_of<1, vectors>(rows, std::make_index_sequence<kRows>{});
 }
 
+// A row is cut evenly into runs of at most kRows pixels; where a run is short, a tile takes several
+// rows of the image, so that it still fills the registers.
 void product(const Plane& p) {
   if (p.rows == 0 || p.pixels == 0) return;
   const int64_t across = parts(p.pixels, parts(p.pixels, kRows)),
                 together = least(kGroups, kRows / across);
   for (int64_t j = 0; j < p.columns; j += 2 * kWidth) {
     const int64_t columns = p.columns - j;
+    // AVX2's two vectors are half a strip.
     const float* b = p.b + j / kConvStrip * p.b_strip + j % kConvStrip;
     for (int64_t h = 0; h < p.rows; h += together) {
       const int64_t groups = least(together, p.rows - h);
@@ -133,6 +144,7 @@ void product(const Plane& p) {
 }
 
 void forward(const float* padded, const float* panels, float* y, const ConvShape& s) {
+  // A 1 x 1 kernel has no rim to read: it starts at the inside of the padded image.
   const int64_t pitch = (s.width + 2) * s.in, rim = s.kernel == 1 ? 1 : 0;
   product({padded + rim * (pitch + s.in), s.out_height(), s.out_width(), s.kernel, s.kernel * s.in,
            s.stride * pitch, s.stride * s.in, pitch, panels, s.kernel * s.in * kConvStrip,
@@ -143,14 +155,21 @@ void input_gradient(const float* dy, const float* panels, float* dx, const ConvS
   const int64_t pitch = (s.out_width() + 2) * s.out,
                 strip = s.kernel * s.kernel * s.out * kConvStrip;
   const int64_t row = s.width * s.in, inside = pitch + s.out, tap = s.kernel * s.out * kConvStrip;
+
+  // One tap: dx gets one product per pixel of dy, `stride` pixels apart.
   if (s.kernel == 1) {
     return product({dy + inside, s.out_height(), s.out_width(), 1, s.out, pitch, s.out, pitch,
                     panels, tap, strip, dx, s.stride * row, s.stride * s.in, s.in, add});
   }
+
+  // Pixel (h, w) of dx is under the turned kernel whose patch begins at (h, w) of the padded dy.
   if (s.stride == 1) {
     return product({dy, s.height, s.width, 3, 3 * s.out, pitch, s.out, pitch, panels, tap, strip,
                     dx, row, s.in, s.in, add});
   }
+
+  // The four convolutions of a stride of 2. Odd rows and columns use the first two taps of the
+  // panels, even ones the third.
   for (const int64_t odd_row : {0, 1}) {
     for (const int64_t odd_column : {0, 1}) {
       const float* b = panels + (odd_row ? 0 : 2 * tap) + (odd_column ? 0 : 2 * s.out * kConvStrip);
@@ -161,6 +180,8 @@ void input_gradient(const float* dy, const float* panels, float* dx, const ConvS
   }
 }
 
+// The panels hold the weights in the order of a patch (tap, in), where the weights themselves have
+// (in, tap); columns after the last are zeros.
 void pack_weight(const float* weight, float* panels, const ConvShape& s) {
   const int64_t area = s.kernel * s.kernel, depth = area * s.in;
   for (int64_t from = 0; from < s.out; from += kConvStrip, panels += depth * kConvStrip) {
@@ -175,6 +196,8 @@ void pack_weight(const float* weight, float* panels, const ConvShape& s) {
   }
 }
 
+// Here `in` and `out` change places, and the taps come in the order that the input's gradient
+// meets them.
 void pack_weight_backward(const float* weight, float* panels, const ConvShape& s) {
   constexpr int64_t kTurned[] = {2, 1, 0}, kByParity[] = {2, 0, 1}, kSingle[] = {0};
   const int64_t* order = s.kernel == 1 ? kSingle : s.stride == 1 ? kTurned : kByParity;
@@ -192,6 +215,7 @@ void pack_weight_backward(const float* weight, float* panels, const ConvShape& s
   }
 }
 
+// The inverse of pack_weight, for a gradient: the zero columns are dropped.
 void unpack_weight(const float* panels, float* weight, const ConvShape& s) {
   const int64_t area = s.kernel * s.kernel, depth = area * s.in;
   for (int64_t from = 0; from < s.out; from += kConvStrip, panels += depth * kConvStrip) {

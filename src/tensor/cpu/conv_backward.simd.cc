@@ -1,5 +1,5 @@
-// The activation's gradient behind a norm and a residual sum, with the sums that the norm's own
-// gradient needs.
+// The activation's gradient after a norm and a residual sum, together with the sums that the norm's
+// own gradient needs.
 #include "tensor/cpu/activation_math.h"
 #include "tensor/cpu/conv_sums.h"
 #include "tensor/cpu/conv_tables.h"
@@ -16,14 +16,16 @@ struct Arrays {
   int64_t pixels, channels;
 };
 
-/// slope(u, offset) is the activation's derivative. A shortcut is added to u where `added`, and has
-/// sums of its own where `scaled`.
+/// slope(u, offset, lanes) is the activation's derivative. A shortcut is added to u where `added`
+/// is true, and has sums of its own where `scaled` is true.
 template <bool added, bool scaled, typename Slope>
 inline __attribute__((always_inline)) void backward(const Arrays& a, Slope&& slope) {
   pixel_sums<scaled ? 3 : 2>(
       a.pixels, a.channels, a.sums, [&](int64_t p, int64_t c, auto lanes, F* terms) {
         const int64_t i = p * a.channels + c;
         const F y = lanes.load(a.y + i);
+
+        // u as join computed it. Where slope ignores it, the compiler drops these lines.
         F u = fma(y, lanes.load(a.affine.scale + c), lanes.load(a.affine.shift + c));
         if constexpr (scaled) {
           u = u + fma(lanes.load(a.shortcut.x + i), lanes.load(a.shortcut.affine.scale + c),
@@ -31,6 +33,8 @@ inline __attribute__((always_inline)) void backward(const Arrays& a, Slope&& slo
         } else if constexpr (added) {
           u = u + lanes.load(a.shortcut.x + i);
         }
+
+        // d may be dout: the place is read before it is written.
         const F d = lanes.load(a.dout + i) * slope(u, i, lanes);
         lanes.store(a.d + i, d);
         terms[0] = d;
@@ -52,7 +56,7 @@ void join_backward(const float* dout, const float* out, const float* y, Affine a
                    float* sums, int64_t pixels, int64_t channels) {
   const Arrays a{dout, out, y, mean, affine, shortcut, d, sums, pixels, channels};
   if (act == Activation::kRelu && out != nullptr) {
-    // ReLU's output tells where it let pass, so nothing of u is read.
+    // ReLU's output tells where its input was positive, so nothing of u is read.
     const auto slope = [&](F, int64_t i, auto lanes) {
       return select(less(zero(), lanes.load(out + i)), set(1.0f), zero());
     };

@@ -1,5 +1,5 @@
-// The passes between convolutions on the way forward: moments of an image, and norm, activation and
-// residual sum in one go. An image is still in the cache when they read it.
+// The forward passes between convolutions: the moments of an image; norm, activation and residual
+// sum in one pass; and the norm's backward. An image is still in the cache when they read it.
 #include "tensor/cpu/activation_math.h"
 #include "tensor/cpu/conv_sums.h"
 #include "tensor/cpu/conv_tables.h"
@@ -8,6 +8,7 @@ namespace tutti::TUTTI_ISA {
 
 namespace {
 
+// Two passes, since sum(y^2) - pixels mean^2 would cancel.
 void moments(const float* y, float* mean, float* squares, int64_t pixels, int64_t channels) {
   pixel_sums<1>(pixels, channels, mean, [&](int64_t p, int64_t c, auto lanes, F* out) {
     out[0] = lanes.load(y + p * channels + c);
@@ -21,7 +22,8 @@ void moments(const float* y, float* mean, float* squares, int64_t pixels, int64_
   });
 }
 
-/// padded = value(offset in y, channel, lanes) for every pixel.
+/// padded = value(offset in y, channel, lanes) for every pixel. The rim is left alone: it
+/// stays zero.
 template <typename Value>
 inline __attribute__((always_inline)) void fill(float* padded, int64_t height, int64_t width,
                                                 int64_t channels, Value&& value) {
@@ -39,6 +41,7 @@ inline __attribute__((always_inline)) void fill(float* padded, int64_t height, i
 void pack(const float* y, const Affine* affine, Activation act, float* padded, int64_t height,
           int64_t width, int64_t channels) {
   if (affine == nullptr) {
+    // Without an affine an image row is copied at once: its pixels are adjacent on both sides.
     const int64_t row = width * channels;
     float* to = padded + row + 3 * channels;
     for (int64_t h = 0; h < height; ++h, to += row + 2 * channels, y += row) {
@@ -46,6 +49,7 @@ void pack(const float* y, const Affine* affine, Activation act, float* padded, i
     }
     return;
   }
+
   activations::with_activation(act, [&](auto kind) {
     fill(padded, height, width, channels, [&](int64_t i, int64_t c, auto lanes) {
       return kind
@@ -55,6 +59,7 @@ void pack(const float* y, const Affine* affine, Activation act, float* padded, i
   });
 }
 
+// The only pass that changes the layout: images come as planes, one per channel.
 void pack_planes(const float* image, float* padded, int64_t height, int64_t width,
                  int64_t channels) {
   const int64_t pitch = (width + 2) * channels;
@@ -66,6 +71,7 @@ void pack_planes(const float* image, float* padded, int64_t height, int64_t widt
   }
 }
 
+// dy = a d + (b (y - mean) + c), as NormGradient has it.
 void norm_backward(const float* d, const float* y, NormGradient g, float* padded, int64_t height,
                    int64_t width, int64_t channels) {
   fill(padded, height, width, channels, [&](int64_t i, int64_t c, auto lanes) {
@@ -75,7 +81,7 @@ void norm_backward(const float* d, const float* y, NormGradient g, float* padded
   });
 }
 
-/// out = act(u + shortcut(offset, channel, lanes)).
+/// out = act(term(u, offset, channel, lanes)) with u = y scale + shift; term adds the shortcut.
 template <typename Term>
 void join_with(const float* y, Affine affine, Activation act, float* out, int64_t pixels,
                int64_t channels, Term&& term) {
@@ -92,6 +98,7 @@ void join_with(const float* y, Affine affine, Activation act, float* out, int64_
 
 void join(const float* y, Affine affine, const Shortcut& shortcut, Activation act, float* out,
           int64_t pixels, int64_t channels) {
+  // Each kind of shortcut has a loop of its own, so that none of them branches per vector.
   const float *x = shortcut.x, *scale = shortcut.affine.scale, *shift = shortcut.affine.shift;
   if (x == nullptr) {
     return join_with(y, affine, act, out, pixels, channels,
@@ -106,6 +113,7 @@ void join(const float* y, Affine affine, const Shortcut& shortcut, Activation ac
   });
 }
 
+// Global mean pooling, and its gradient: each pixel gets its share.
 void average(const float* x, float* out, int64_t pixels, int64_t channels) {
   pixel_sums<1>(pixels, channels, out, [&](int64_t p, int64_t c, auto lanes, F* sum) {
     sum[0] = lanes.load(x + p * channels + c);

@@ -5,9 +5,9 @@
 
 namespace tutti::TUTTI_ISA {
 
-/// sums[j * channels + c] = the sum over pixels p of term(p, c, lanes, j-th of its n values), where
-/// term(p, c, lanes, out) writes n values to out. Pixel p belongs to chain p % 4: one chain would
-/// wait for every addition.
+/// sums[j * channels + c] = the sum over pixels p of the j-th of the n values that term(p, c,
+/// lanes, out) writes to out. Pixel p belongs to chain p % 4, since in one chain every addition
+/// would wait for the one before.
 template <int n, typename Term>
 inline __attribute__((always_inline)) void pixel_sums(int64_t pixels, int64_t channels, float* sums,
                                                       Term&& term) {
@@ -24,6 +24,8 @@ inline __attribute__((always_inline)) void pixel_sums(int64_t pixels, int64_t ch
 #pragma clang loop unroll(full)
       for (int j = 0; j < n; ++j) s[i][j] = s[i][j] + values[j];
     };
+
+    // The last pixels keep their chains, so the sum depends on their number alone.
     int64_t p = 0;
     for (; p + 4 <= pixels; p += 4) {
 #pragma clang loop unroll(full)

@@ -1,5 +1,5 @@
-// What each conv*.simd.cc and pool.simd.cc file puts into the table of convolution kernels, once
-// per instruction set.
+// Declares what each conv*.simd.cc and pool.simd.cc file fills into the table of convolution
+// kernels, once per instruction set.
 #pragma once
 
 #include "tensor/conv.h"

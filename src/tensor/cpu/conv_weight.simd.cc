@@ -1,7 +1,7 @@
 // The gradient of a convolution's weight over one image: panels [tap, in][kConvStrip] = the sum
 // over output pixels of the pixel's patch times its dy. A tile is a few neighbours in the patch,
-// contiguous in the padded image, by two vectors of dy, in registers over all pixels; what earlier
-// images left is added at the end, so that chains stay short.
+// contiguous in the padded image, by two vectors of dy, held in registers over all pixels. What
+// earlier images left is added at the end, so that chains stay short.
 #include <utility>
 
 #include "tensor/cpu/conv_tables.h"
@@ -16,6 +16,8 @@ constexpr int kRows = kWidth == 16 ? 14 : 6;
 int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t parts(int64_t n, int64_t most) { return (n + most - 1) / most; }
 
+// The output pixels that a tile sums over, and the distances of their rows and pixels in the image
+// (a) and in dy (b). `first`: the panels hold nothing yet.
 struct Pixels {
   int64_t rows, columns, a_row, a_pixel, b_row, b_pixel;
   bool first;
@@ -32,6 +34,9 @@ void tile(const Pixels& p, const float* a, const float* b, float* out, int64_t c
 #pragma clang loop unroll(full)
     for (int r = 0; r < rows; ++r) c[r][v] = zero();
   }
+
+  // dy has no padding between pixels, so the last channels are read through a mask; the choice is
+  // made once per tile, outside the loops.
   const auto accumulate = [&](auto get) {
     for (int64_t h = 0; h < p.rows; ++h) {
       const float *left = a + h * p.a_row, *right = b + h * p.b_row;
@@ -53,6 +58,8 @@ void tile(const Pixels& p, const float* a, const float* b, float* out, int64_t c
   } else {
     accumulate([&](const float* at, int v) { return load(at, mask[v]); });
   }
+
+  // Panels are padded to whole strips, so whole vectors are stored: masked lanes are zeros.
 #pragma clang loop unroll(full)
   for (int r = 0; r < rows; ++r) {
 #pragma clang loop unroll(full)
@@ -73,15 +80,19 @@ TileOf tile_of(int64_t rows, std::index_sequence<i...>) {
 
 void weight_gradient(const float* padded, const float* dy, float* panels, const ConvShape& s,
                      bool first) {
+  // A row of the kernel is `run` contiguous floats of the image. It is cut evenly, so that no tile
+  // is much narrower than the others. A 1 x 1 kernel skips the image's rim.
   const int64_t pitch = (s.width + 2) * s.in, dy_pitch = (s.out_width() + 2) * s.out;
   const int64_t rim = s.kernel == 1 ? 1 : 0, run = s.kernel * s.in,
                 each = parts(run, parts(run, kRows));
+
   const Pixels pixels{s.out_height(), s.out_width(), s.stride * pitch, s.stride * s.in, dy_pitch,
                       s.out,          first};
   const float *a = padded + rim * (pitch + s.in), *b = dy + dy_pitch + s.out;
   for (int64_t j = 0; j < s.out; j += 2 * kWidth) {
     const int64_t columns = s.out - j;
     float* strip = panels + j / kConvStrip * (s.kernel * run * kConvStrip) + j % kConvStrip;
+
     for (int64_t t = 0; t < s.kernel; ++t) {
       for (int64_t k = 0; k < run; k += each) {
         const int64_t rows = least(each, run - k);

@@ -1,11 +1,9 @@
-// Keyed dropout fused into what stands beside it (bias and residual; embedding; bias gradients).
-// Masks are drawn again in backward, never stored.
-//   a row of a sample is cut into groups of 64 columns; group g of row r takes the 16 Philox blocks
-//   from
-//   16 (r ceil(cols / 64) + g) of the stream of (seed, step, block, site, sample)
-//   column 64 g + 16 j + l of the row is word j of the l-th of these blocks: whole vectors of
-//   words, nothing to
-//   transpose
+// Keyed dropout, fused into what stands next to it (bias and residual, embedding, bias gradients).
+// Masks are drawn again in backward, never stored. Where the draws of a mask come from:
+//   - A row of a sample is cut into groups of 64 columns. Group g of row r takes 16 Philox blocks,
+//     from block 16 (r ceil(cols / 64) + g) on, of the stream of (seed, step, block, site, sample).
+//   - Column 64 g + 16 j + l of the row is word j of the l-th of these blocks. So whole vectors of
+//     words come out in the order of the columns, and nothing has to be transposed.
 #include "base/philox.h"
 #include "tensor/cpu/kernel_tables.h"
 #include "tensor/cpu/vec.h"
@@ -23,6 +21,9 @@ inline I lane_numbers() {
 }
 inline I plus(I a, I b) { return _mm512_add_epi32(a, b); }
 inline I exclusive_or(I a, I b) { return _mm512_xor_si512(a, b); }
+
+// The low and high words of the 32 x 32 -> 64 bit products: there is an instruction for every
+// second lane only, so even and odd lanes are multiplied apart and merged.
 inline void products(I a, I m, I& lo, I& hi) {
   const I even = _mm512_mul_epu32(a, m), odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), m);
   lo = _mm512_mask_mov_epi32(even, 0xAAAA, _mm512_slli_epi64(odd, 32));
@@ -41,13 +42,16 @@ inline void products(I a, I m, I& lo, I& hi) {
   lo = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
   hi = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
 }
+
+// AVX2 compares signed integers only, so words >= threshold is max(words, threshold) == words.
 inline F keep_or_zero(I words, I threshold, F scale) {
   const I ge = _mm256_cmpeq_epi32(_mm256_max_epu32(words, threshold), words);
   return _mm256_and_ps(_mm256_castsi256_ps(ge), scale);
 }
 #endif
 
-/// The factors (0 or 1 / (1 - rate)) of the rows of an array, group by group.
+/// The factors (0 or 1 / (1 - rate)) of the rows of an array, group by group. Rows are entered
+/// in order.
 class Masks {
  public:
   Masks(const Dropout& dropout, int64_t cols)
@@ -59,6 +63,9 @@ class Masks {
   void enter_row(int64_t array_row) {
     const int64_t row = dropout_.first_row + array_row;
     row_ = row % dropout_.rows_per_sample;
+
+    // The stream is the sample's, so it changes at a sample's first row, or where the array begins
+    // in the middle of one.
     if (row_ != 0 && array_row != 0) return;
     const uint64_t sample =
         static_cast<uint64_t>(dropout_.first_sample + row / dropout_.rows_per_sample);
@@ -70,10 +77,13 @@ class Masks {
     // A multiple of kBlocks: adding a lane's number carries nothing out of the low word.
     const uint64_t index = static_cast<uint64_t>(row_ * groups_ + group) * kBlocks;
     for (int part = 0; part < kBlocks; part += kWidth) {
+      // One lane is one block: words 0 and 1 of the counter name the stream, 2 and 3 the block.
       I c0 = set_words(stream_.counter[0]), c1 = set_words(stream_.counter[1]);
       I c2 = plus(set_words(static_cast<uint32_t>(index) + static_cast<uint32_t>(part)),
                   lane_numbers());
       I c3 = set_words(static_cast<uint32_t>(index >> 32));
+
+      // The ten rounds of Philox4x32 with their published constants, as philox_raw has them.
       uint32_t k0 = stream_.key[0], k1 = stream_.key[1];
       for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
         I lo0, hi0, lo1, hi1;
@@ -84,6 +94,8 @@ class Masks {
         c2 = exclusive_or(exclusive_or(hi0, c3), set_words(k1));
         c3 = lo0;
       }
+
+      // An element is kept where its word is at least rate 2^32.
       const I threshold = set_words(threshold_);
       const F scale = set(scale_);
       store(out + part, keep_or_zero(c0, threshold, scale));
@@ -101,7 +113,8 @@ class Masks {
   PhiloxStream stream_{};
 };
 
-/// Calls body(row, column, lanes, factor) over the array.
+/// Calls body(row, column, lanes, factor) over the array. Factors are made for whole groups, so
+/// their tail needs no mask.
 template <typename Body>
 inline __attribute__((always_inline)) void masked(const Dropout& dropout, int64_t rows,
                                                   int64_t cols, Body&& body) {
@@ -131,6 +144,7 @@ void bias_residual(const float* y, const float* bias, const float* x, float* out
     }
     return;
   }
+
   masked(*dropout, rows, cols, [&](int64_t r, int64_t c, auto lanes, F factor) {
     const int64_t i = r * cols + c;
     lanes.store(out + i,
@@ -150,6 +164,7 @@ void dropout_backward(const float* dy, float* out, float* sums, int64_t rows, in
     }
     return;
   }
+
   masked(*dropout, rows, cols, [&](int64_t r, int64_t c, auto lanes, F factor) {
     const F d = lanes.load(dy + r * cols + c) * factor;
     lanes.store(out + r * cols + c, d);
@@ -169,6 +184,7 @@ void embed(const int64_t* tokens, const float* token, const float* position, flo
     }
     return;
   }
+
   masked(*dropout, rows, cols, [&](int64_t r, int64_t c, auto lanes, F factor) {
     const F sum = lanes.load(token + tokens[r] * cols + c) +
                   load_or_zero(position, r % length * cols + c, lanes);
@@ -181,6 +197,8 @@ void embed_backward(const int64_t* tokens, const float* dout, float* dtoken, flo
                     const Dropout* dropout) {
   clear(dtoken, vocab * cols);
   clear(dposition, length * cols);
+
+  // Rows come in order, so every element of either table is summed in the order of the rows.
   const auto add = [&](int64_t r, int64_t c, auto lanes, F d) {
     add_to(dtoken, tokens[r] * cols + c, d, lanes);
     add_to(dposition, r % length * cols + c, d, lanes);
@@ -192,6 +210,7 @@ void embed_backward(const int64_t* tokens, const float* dout, float* dtoken, flo
     }
     return;
   }
+
   masked(*dropout, rows, cols, [&](int64_t r, int64_t c, auto lanes, F factor) {
     add(r, c, lanes, lanes.load(dout + r * cols + c) * factor);
   });
@@ -209,6 +228,7 @@ void positions(const float* x, const float* position, float* out, int64_t rows, 
           cols, [&](int64_t c, auto lanes) { lanes.store(out + r * cols + c, sum(r, c, lanes)); });
     return;
   }
+
   masked(*dropout, rows, cols, [&](int64_t r, int64_t c, auto lanes, F factor) {
     lanes.store(out + r * cols + c, sum(r, c, lanes) * factor);
   });
@@ -228,6 +248,7 @@ void positions_backward(const float* dout, float* dx, float* dposition, int64_t 
       });
     return;
   }
+
   masked(*dropout, rows, cols, [&](int64_t r, int64_t c, auto lanes, F factor) {
     leave(r, c, lanes, lanes.load(dout + r * cols + c) * factor);
   });

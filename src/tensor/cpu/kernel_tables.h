@@ -1,4 +1,4 @@
-// What each *.simd.cc file puts into the table of kernels, once per instruction set.
+// Declares what each *.simd.cc file fills into the table of kernels, once per instruction set.
 #pragma once
 
 #include "tensor/kernels.h"

@@ -1,5 +1,5 @@
-// Softmax cross-entropy. Forward keeps the log-sum-exp of a row, from which backward has the
-// probabilities with one exponential.
+// Softmax cross-entropy. Forward keeps the log-sum-exp of each row, from which backward has a
+// probability with one exponential.
 #include <cmath>
 #include <limits>
 
@@ -16,15 +16,19 @@ void cross_entropy(const float* logits, const int64_t* targets, float* lse, doub
   int64_t counted = 0;
   const F lowest = set(-std::numeric_limits<float>::infinity());
   for (int64_t r = 0; r < rows; ++r, logits += cols) {
+    // The largest logit is subtracted, so that no exponential overflows.
     F top = lowest;
     for_vectors(cols, [&](int64_t c, auto lanes) {
       top = max(top, lanes.keep(lanes.load(logits + c), lowest));
     });
+
     const float m = largest(top);
     const F vm = set(m);
     F s = zero();
     for_vectors(
         cols, [&](int64_t c, auto lanes) { s = s + lanes.keep(exp(lanes.load(logits + c) - vm)); });
+
+    // lse is kept for every row; the loss counts those with a target.
     const double row = static_cast<double>(m) + std::log(static_cast<double>(sum(s)));
     lse[r] = static_cast<float>(row);
     if (targets[r] < 0) continue;
@@ -43,6 +47,8 @@ void cross_entropy_backward(const float* logits, const int64_t* targets, const f
       for_vectors(cols, [&](int64_t c, auto lanes) { lanes.store(dlogits + c, zero()); });
       continue;
     }
+
+    // The gradient is the probability, less one at the target.
     const F vl = set(lse[r]);
     for_vectors(cols, [&](int64_t c, auto lanes) {
       lanes.store(dlogits + c, exp(lanes.load(logits + c) - vl));

@@ -1,21 +1,21 @@
 // Own float32 matmuls on one thread. c [m, n] = A B; A [m, k] and B [k, n] may each be stored
-// transposed.
-//   kRows x kStrip  a tile of c, held in registers: 14 x 32 with AVX-512, 6 x 16 with AVX2
+// transposed. A tile of c, kRows x kStrip, is held in registers: 14 x 32 with AVX-512, 6 x 16
+// with AVX2.
 //   1. k is cut into chunks of at most kDepth, n into panels of at most kPanelCols: a chunk of a
-//      panel of B fits the second-level cache
-//   2. the panel is packed into strips, [depth, kStrip] each; strips that few rows will use are
-//      read where they lie
-//   3. kRows rows of A at a time pass over the panel, read where they lie; a transposed A is
-//      packed, kRows columns at a time
+//      panel of B fits the second-level cache.
+//   2. The panel is packed into strips, [depth, kStrip] each; strips that few rows will use are
+//      read in place.
+//   3. kRows rows of A at a time pass over the panel and are read in place; a transposed A is
+//      packed, kRows columns at a time.
 // Few rows of A times a transposed B would not pay for packing B: then the columns of B take the
 // place of the rows, A is packed, and tiles of c are transposed before they are stored.
 //
 // While a tile computes it fetches what comes next: its lines of c, and a share of the following
 // rows of A. Without this the first touch of both costs about 5 %.
 //
-// An element is one chain of FMAs in the order of k: the tile of a later chunk goes on from what
-// stands in c. So its bits depend on its row of A and its column of B alone: not on the other
-// sizes, the cuts, the edges or the instruction set.
+// An element is one chain of FMAs in the order of k: the tile of a later chunk goes on from what c
+// holds. So its bits depend on its row of A and its column of B alone, not on the other sizes, the
+// cuts, the edges or the instruction set.
 #include <cstring>
 #include <utility>
 
@@ -30,11 +30,12 @@ constexpr int64_t kRows = kWidth == 16 ? 14 : 6;
 constexpr int64_t kStrip = 2 * kWidth;
 constexpr int64_t kDepth = 384, kPanelCols = 384;
 constexpr int64_t kLine = 16;  // floats of a cache line
-/// With at most this many rows packing a strip costs more than reading it with a row of B, and so a
-/// page, per step. AVX2's narrow tile takes such a step in half the time and cannot hide it.
+/// With at most this many rows, packing a strip costs more than reading it in place, where every
+/// step of k is another row of B and so another page. AVX2's narrow tile takes such a step in half
+/// the time and cannot hide it.
 constexpr int64_t kUnpackedRows = kWidth == 16 ? 1024 : 0;
-/// Packing a transposed B costs as much as computing about 10 rows, so with up to kFewRows it is
-/// worth avoiding, unless more than kPadding rows of zeros would be computed instead.
+/// Packing a transposed B costs as much as computing about 10 rows, so it is worth avoiding with up
+/// to kFewRows rows, unless more than kPadding rows of zeros would be computed instead.
 constexpr int64_t kFewRows = 128, kPadding = 8;
 
 /// From this many floats on (1 MB, an L2 cache) a result may go past the caches.
@@ -48,16 +49,17 @@ int64_t share(int64_t n, int64_t most, int64_t step) {
   return round_up(parts(n, parts(n, most)), step);
 }
 
-/// Element (r, k) of A stands at at[r * row_stride + k * step].
+/// Element (r, k) of A is at[r * row_stride + k * step].
 struct Left {
   const float* at;
   int64_t row_stride, step;
 };
-/// Row k of a strip of B stands at at + k * step.
+/// Row k of a strip of B begins at at + k * step.
 struct Right {
   const float* at;
   int64_t step;
 };
+/// The tile's place in c: `cols` columns are left of c from there on.
 struct Target {
   float* at;
   int64_t stride, cols;
@@ -65,13 +67,13 @@ struct Target {
   bool streamed = false;  // whole strips of it go past the caches
 };
 /// Lines to fetch: `count` of them, `across` apart, for every kLine steps of k; the next ones are
-/// `along` further.
+/// `along` floats further.
 struct Ahead {
   const float* at;
   int64_t count, across, along;
 };
 
-/// tile += a b. Meanwhile it fetches `ahead` and up to c_rows rows of c, from next_c on.
+/// tile += a b. Meanwhile it fetches `ahead` and up to c_rows rows of c from next_c on.
 template <int rows>
 inline __attribute__((always_inline)) void accumulate(Tile<rows, 2>& tile, const Left& a,
                                                       const Right& b, int64_t depth,
@@ -87,6 +89,9 @@ inline __attribute__((always_inline)) void accumulate(Tile<rows, 2>& tile, const
     }
     for (int64_t i = 0; i < ahead.count; ++i) __builtin_prefetch(next_left + i * ahead.across);
     next_left += ahead.along;
+
+    // A strip that is read in place is not contiguous, so the processor does not fetch it
+    // by itself.
     if (b.step != kStrip) {
       const float* next_right = right + kLine * b.step;
       for (int64_t i = 0; i < kLine; ++i, next_right += b.step) {
@@ -98,6 +103,8 @@ inline __attribute__((always_inline)) void accumulate(Tile<rows, 2>& tile, const
     left += kLine * a.step;
     right += kLine * b.step;
   }
+
+  // The rest of the depth; the chain of FMAs goes on in the same order.
   tile.multiply(left, a.row_stride, a.step, right, b.step, depth - k);
 }
 
@@ -109,6 +116,8 @@ void tile(const Left& a, const Right& b, int64_t depth, const Target& c, const A
   const bool whole = c.cols >= kStrip;
   const M low = first(least(c.cols, kWidth)),
           high = first(c.cols > kWidth ? least(c.cols - kWidth, kWidth) : 0);
+
+  // A later chunk of k goes on from what the earlier ones left.
   if (!c.fresh) {
 #pragma clang loop unroll(full)
     for (int r = 0; r < rows; ++r) {
@@ -117,10 +126,10 @@ void tile(const Left& a, const Right& b, int64_t depth, const Target& c, const A
       tile.c[r][1] = whole ? load(from + kWidth) : load(from + kWidth, high);
     }
   }
-  // A tile that starts from c needs it before it computes, so it is the next tile's that is
-  // fetched.
+  // A tile that starts from c needs it before it computes, so the next tile's lines are fetched.
   accumulate(tile, a, b, depth, c.fresh ? c.at : c.at + kStrip, c.streamed ? 0 : rows, c.stride,
              ahead);
+
 #pragma clang loop unroll(full)
   for (int r = 0; r < rows; ++r) {
     float* to = c.at + r * c.stride;
@@ -137,18 +146,22 @@ void tile(const Left& a, const Right& b, int64_t depth, const Target& c, const A
   }
 }
 
-/// Row r of the tile goes to column r of c, whose cols are rows then; c is fresh.
+/// The tile of few_rows_product: row r of the tile goes to column r of c, whose `cols` are its rows
+/// then; c is fresh.
 template <int rows>
 void transposed_tile(const Left& a, const Right& b, int64_t depth, const Target& c,
                      const Ahead& ahead) {
   alignas(64) float lying[kWidth * kStrip] = {}, standing[kStrip * kWidth];
   Tile<rows, 2> tile;
   accumulate(tile, a, b, depth, c.at, c.cols, c.stride, ahead);
+
 #pragma clang loop unroll(full)
   for (int r = 0; r < rows; ++r) {
     store(lying + r * kStrip, tile.c[r][0]);
     store(lying + r * kStrip + kWidth, tile.c[r][1]);
   }
+
+  // Through memory, 8 x 8 at a time; rows past the last are zeros and are not stored below.
   for (int64_t r = 0; r < rows; r += 8) {
     for (int64_t j = 0; j < kStrip; j += 8) {
       transpose8(lying + r * kStrip + j, kStrip, standing + j * kWidth + r, kWidth, 1);
@@ -159,6 +172,8 @@ void transposed_tile(const Left& a, const Right& b, int64_t depth, const Target&
   }
 }
 
+// The tile of `rows` rows, 1 to kRows: a table of instances, since a tile's size is known when it
+// is compiled.
 template <bool transposed, size_t... i>
 TileOf tile_of(int64_t rows, std::index_sequence<i...>) {
   static constexpr TileOf all[] = {transposed ? transposed_tile<static_cast<int>(i) + 1>
@@ -170,13 +185,13 @@ TileOf tile_of(int64_t rows) {
   return tile_of<transposed>(rows, std::make_index_sequence<kRows>{});
 }
 
-/// The share of one of `tiles` tiles in fetching rows of A.
+/// What one of `tiles` tiles fetches of the next rows of A, so that together they fetch all.
 Ahead rows_ahead(const float* a, int64_t rows, int64_t stride, int64_t tile, int64_t tiles) {
   const int64_t each = parts(rows, tiles), from = tile * each;
   return {a + from * stride, from < rows ? least(each, rows - from) : 0, stride, kLine};
 }
-/// The same for kRows columns of a transposed A, by their last element: the line of the first is
-/// known from the columns before.
+/// The same for kRows columns of a transposed A. Their last element is fetched: the line of the
+/// first is known from the columns before.
 Ahead columns_ahead(const float* a, int64_t columns, int64_t depth, int64_t stride, int64_t tile,
                     int64_t tiles) {
   const int64_t steps = parts(depth, kLine), each = parts(depth, tiles * steps),
@@ -185,7 +200,7 @@ Ahead columns_ahead(const float* a, int64_t columns, int64_t depth, int64_t stri
           each * stride};
 }
 
-/// out [depth, kStrip] = b [depth, cols] at `stride`, zeros behind cols.
+/// out [depth, kStrip] = b [depth, cols] at `stride`, with zeros after the last column.
 void pack_strip(const float* b, int64_t stride, int64_t depth, int64_t cols, float* out) {
   const M low = first(least(cols, kWidth)),
           high = first(cols > kWidth ? least(cols - kWidth, kWidth) : 0);
@@ -207,7 +222,7 @@ bool few_rows(int64_t m, int64_t k) {
   return m <= kFewRows && padded - m <= kPadding && padded * k <= kPanelCols * kDepth;
 }
 
-/// c = a b^T where few_rows(m, k).
+/// c = a b^T where few_rows(m, k) holds. Rows of b are the tile's rows, rows of a its columns.
 void few_rows_product(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k,
                       float* work) {
   pack_transposed<kStrip>(a, k, m, k, 1, work);
@@ -230,12 +245,15 @@ void product(const float* a, const float* b, float* c, int64_t m, int64_t n, int
     std::memset(c, 0, static_cast<size_t>(m * n) * sizeof(float));
     return;
   }
+
   if (!a_transposed && b_transposed && few_rows(m, k))
     return few_rows_product(a, b, c, m, n, k, work);
+
+  // Even cuts: a chunk or panel that is much smaller than the others would waste its packing.
   const int64_t deepest = share(k, kDepth, kLine), widest = share(n, kPanelCols, kStrip);
   float *panel = work, *columns = work + deepest * widest;
-  // A weight's gradient that is larger than the cache and written in one go is not read before the
-  // next reduction: its lines need not be fetched to be overwritten.
+  // The gradient of a weight that is larger than the cache and written in one go is not read before
+  // the next reduction: its lines need not be fetched to be overwritten.
   const bool streamed = a_transposed && deepest >= k && m * n >= kStreamed && n % kStrip == 0 &&
                         reinterpret_cast<uintptr_t>(c) % (kLine * sizeof(float)) == 0;
   for (int64_t k0 = 0; k0 < k; k0 += deepest) {
@@ -243,9 +261,12 @@ void product(const float* a, const float* b, float* c, int64_t m, int64_t n, int
     for (int64_t j0 = 0; j0 < n; j0 += widest) {
       const int64_t cols = least(widest, n - j0), strips = parts(cols, kStrip);
       const float* source = b_transposed ? b + j0 * k + k0 : b + k0 * n + j0;
+      // Few rows read whole strips in place; a strip that ends early is packed, since a tile reads
+      // whole vectors of B.
       const auto packed = [&](int64_t j) {
         return b_transposed || m > kUnpackedRows || cols - j < kStrip;
       };
+
       if (b_transposed) {
         pack_transposed<kStrip>(source, k, cols, depth, 1, panel);
       } else {
@@ -253,6 +274,8 @@ void product(const float* a, const float* b, float* c, int64_t m, int64_t n, int
           if (packed(j)) pack_strip(source + j, n, depth, cols - j, panel + j * depth);
         }
       }
+
+      // All rows of A pass over the panel while it is in the cache.
       for (int64_t i = 0; i < m; i += kRows) {
         const int64_t rows = least(kRows, m - i), next = least(kRows, m - i - rows);
         const float* rows_at = a_transposed ? a + k0 * m + i : a + i * k + k0;
@@ -268,11 +291,14 @@ void product(const float* a, const float* b, float* c, int64_t m, int64_t n, int
       }
     }
   }
+
+  // Streamed stores are not ordered with the ones that follow, which may tell another thread.
   if (streamed) _mm_sfence();
 }
 
 int64_t matmul_work(int64_t m, int64_t n, int64_t k) {
   if (m == 0 || n == 0 || k == 0) return 0;
+  // A panel and the packed columns of a transposed A, or all of A for few rows.
   const int64_t any = share(k, kDepth, kLine) * (share(n, kPanelCols, kStrip) + kWidth);
   const int64_t few = few_rows(m, k) ? round_up(m, kStrip) * k : 0;
   return any > few ? any : few;

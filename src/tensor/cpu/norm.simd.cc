@@ -1,4 +1,4 @@
-// Layer norm and RMS norm. A row is read once for each sum and once for the result; it stays in the
+// Layer norm and RMS norm. A row is read once per sum and once for the result; it stays in the
 // first-level cache meanwhile.
 #include <cmath>
 #include <cstring>
@@ -10,8 +10,8 @@ namespace tutti::TUTTI_ISA {
 
 namespace {
 
-/// The sum over a row of term(c, lanes), in four interleaved partial sums: one would wait for every
-/// addition.
+/// The sum over a row of term(c, lanes), in four interleaved partial sums: in one, every addition
+/// would wait for the one before.
 template <typename Term>
 float row_sum(int64_t cols, Term term) {
   F s[4] = {zero(), zero(), zero(), zero()};
@@ -30,14 +30,18 @@ void layer_norm(const float* x, const float* gamma, const float* beta, float* y,
   for (int64_t r = 0; r < rows; ++r, x += cols, y += cols) {
     const float m = row_sum(cols, [&](int64_t c, auto lanes) { return lanes.load(x + c); }) /
                     static_cast<float>(cols);
+
+    // In a second pass: mean(x^2) - mean^2 would cancel where the mean is large.
     const F vm = set(m);
     const float squares = row_sum(cols, [&](int64_t c, auto lanes) {
       const F d = lanes.load(x + c) - vm;
       return d * d;
     });
+
     const float s = 1 / std::sqrt(squares / static_cast<float>(cols) + eps);
     mean[r] = m;
     rstd[r] = s;
+
     const F vs = set(s);
     for_vectors(cols, [&](int64_t c, auto lanes) {
       const F normal = (lanes.load(x + c) - vm) * vs;
@@ -46,8 +50,10 @@ void layer_norm(const float* x, const float* gamma, const float* beta, float* y,
   }
 }
 
-// With n = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - n mean(g n)), dgamma = sum dy
-// n, dbeta = sum dy.
+// With n = (x - mean) rstd and g = dy gamma:
+//   dx     = rstd (g - mean(g) - n mean(g n))
+//   dgamma = sum over rows of dy n
+//   dbeta  = sum over rows of dy
 template <bool has_residual>
 void backward(const float* dy, const float* x, const float* mean, const float* rstd,
               const float* gamma, const float* residual, float* dx, float* dgamma, float* dbeta,
@@ -56,16 +62,21 @@ void backward(const float* dy, const float* x, const float* mean, const float* r
   clear(dbeta, cols);
   for (int64_t r = 0; r < rows; ++r, dy += cols, x += cols, dx += cols) {
     const F vm = set(mean[r]), vs = set(rstd[r]);
+
+    // The first pass makes the two row sums and this row's share of dgamma and dbeta.
     F sum_g = zero(), sum_gn = zero();
     for_vectors(cols, [&](int64_t c, auto lanes) {
       const F d = lanes.load(dy + c);
       const F n = (lanes.load(x + c) - vm) * vs;
-      const F g = d * lanes.load(gamma + c);  // lanes past the end are zero: d and gamma are
+      const F g = d * lanes.load(gamma + c);  // lanes past the end are zero, as d and gamma are
       sum_g = sum_g + g;
       sum_gn = fma(g, n, sum_gn);
       lanes.store(dgamma + c, fma(d, n, lanes.load(dgamma + c)));
       add_to(dbeta, c, d, lanes);
     });
+
+    // The second pass makes dx. n and g are computed again, from a row that is in the cache; dx may
+    // be dy or residual, since each place is read before it is written.
     const float share = 1 / static_cast<float>(cols);
     const F mean_g = set(sum(sum_g) * share), mean_gn = set(sum(sum_gn) * share);
     for_vectors(cols, [&](int64_t c, auto lanes) {
@@ -99,6 +110,7 @@ void rms_norm(const float* x, const float* gamma, float* y, float* rstd, int64_t
       const F v = lanes.load(x + c);
       return v * v;
     });
+
     rstd[r] = 1 / std::sqrt(squares / static_cast<float>(cols) + eps);
     const F vs = set(rstd[r]);
     for_vectors(cols, [&](int64_t c, auto lanes) {
@@ -107,19 +119,23 @@ void rms_norm(const float* x, const float* gamma, float* y, float* rstd, int64_t
   }
 }
 
-// With n = x rstd and g = dy gamma: dx = rstd (g - n mean(g n)), dgamma = sum dy n.
+// With n = x rstd and g = dy gamma:
+//   dx     = rstd (g - n mean(g n))
+//   dgamma = sum over rows of dy n
 void rms_norm_backward(const float* dy, const float* x, const float* rstd, const float* gamma,
                        const float* residual, float* dx, float* dgamma, int64_t rows,
                        int64_t cols) {
   clear(dgamma, cols);
   for (int64_t r = 0; r < rows; ++r, dy += cols, x += cols, dx += cols) {
     const F vs = set(rstd[r]);
+
     F sum_gn = zero();
     for_vectors(cols, [&](int64_t c, auto lanes) {
       const F dn = lanes.load(dy + c) * (lanes.load(x + c) * vs);
       sum_gn = fma(dn, lanes.load(gamma + c), sum_gn);
       lanes.store(dgamma + c, lanes.load(dgamma + c) + dn);
     });
+
     const F mean_gn = set(sum(sum_gn) * (1 / static_cast<float>(cols)));
     for_vectors(cols, [&](int64_t c, auto lanes) {
       const F n = lanes.load(x + c) * vs;

@@ -1,5 +1,6 @@
-// Rotary positions (Su et al.; pairs of halves, as GPT-NeoX and Llama have them). The bias of the
-// layer before is added on the way, and backward sums its gradient: one pass over the array each.
+// Rotary positions (Su et al.), with pairs of halves as GPT-NeoX and Llama have them. The bias
+// of the layer before is added on the way, and backward sums its gradient: one pass over the
+// array each.
 #include "tensor/cpu/kernel_tables.h"
 #include "tensor/cpu/vec.h"
 
@@ -8,7 +9,7 @@ namespace tutti::TUTTI_ISA {
 namespace {
 
 /// Calls turn(row, column, cosines, sines) for each head of each row, and rest(row, column, count)
-/// for what is behind.
+/// for the columns after them.
 template <typename Turn, typename Rest>
 inline __attribute__((always_inline)) void for_heads(const float* table, const RotaryShape& s,
                                                      Turn&& turn, Rest&& rest) {
@@ -29,11 +30,14 @@ void rotary(float* x, const float* bias, const float* table, const RotaryShape& 
           const F a = lanes.load(one + c) + load_or_zero(bias, column + c, lanes);
           const F b = lanes.load(two + c) + load_or_zero(bias, column + half + c, lanes);
           const F cosine = lanes.load(cosines + c), sine = lanes.load(sines + c);
+
+          // (a, b) turned by the angle: (a cos - b sin, b cos + a sin).
           lanes.store(one + c, fnma(b, sine, a * cosine));
           lanes.store(two + c, fma(a, sine, b * cosine));
         });
       },
       [&](int64_t row, int64_t column, int64_t count) {
+        // The columns after the heads (values) are not turned, but have a bias.
         if (bias == nullptr) return;
         float* rest = x + row * s.columns + column;
         for_vectors(count, [&](int64_t c, auto lanes) {
@@ -52,6 +56,9 @@ void rotary_backward(float* dx, const float* table, float* dbias, const RotarySh
         for_vectors(half, [&](int64_t c, auto lanes) {
           const F a = lanes.load(one + c), b = lanes.load(two + c);
           const F cosine = lanes.load(cosines + c), sine = lanes.load(sines + c);
+
+          // The transposed rotation. The bias was added before turning, so its gradient is that of
+          // the pair turned back.
           const F da = fma(b, sine, a * cosine), db = fnma(a, sine, b * cosine);
           lanes.store(one + c, da);
           lanes.store(two + c, db);

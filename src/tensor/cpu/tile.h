@@ -1,6 +1,6 @@
 // The register tile of attention and matmul, and the packing of their operands. A tile is a few
 // rows by a few vectors of a product, held in registers over the whole inner dimension. Attention's
-// is up to 6 rows by kTileVectors vectors: 24 of 32 registers with AVX-512, 12 of 16 with AVX2.
+// has up to 6 rows by kTileVectors vectors: 24 of 32 registers with AVX-512, 12 of 16 with AVX2.
 #pragma once
 
 #include <cstring>
@@ -28,7 +28,7 @@ struct Tile {
     }
   }
 
-  /// c += a b over `depth`: element (r, k) of a stands at a[r * row_stride + k * step], row k of b
+  /// c += a b over `depth`. Element (r, k) of a is at a[r * row_stride + k * step], row k of b is
   /// at b + k * ldb.
   __attribute__((always_inline)) void multiply(const float* a, int64_t row_stride, int64_t step,
                                                const float* b, int64_t ldb, int64_t depth) {
@@ -46,7 +46,8 @@ struct Tile {
   }
 };
 
-/// Calls body with the number as a compile-time constant.
+/// Calls body with the number as a compile-time constant, since a tile's registers need one.
+/// Numbers above the largest tile count as the largest.
 template <typename Body>
 inline __attribute__((always_inline)) void with_rows(int64_t rows, Body&& body) {
   switch (rows) {
@@ -74,13 +75,14 @@ inline __attribute__((always_inline)) void with_vectors(int64_t vectors, Body&& 
   return body(std::integral_constant<int, 2>{});
 }
 
-/// Vectors of the panel that starts at column `from`, of `cols` columns.
+/// The number of vectors in the panel that starts at column `from` of `cols` columns.
 inline int64_t panel_vectors(int64_t cols, int64_t from) {
   const int64_t n = (cols - from + kWidth - 1) / kWidth;
   return n < kTileVectors ? n : kTileVectors;
 }
 
-/// out [rows, padded] = x [rows, dim] at `stride`, zeros behind dim.
+/// out [rows, padded] = x [rows, dim] at `stride`, with zeros after dim: the tail's vector is
+/// stored whole, and `padded` is dim rounded up to a vector.
 inline void pack_rows(const float* x, int64_t stride, int64_t rows, int64_t dim, int64_t padded,
                       float* out) {
   for (int64_t r = 0; r < rows; ++r, x += stride, out += padded) {
@@ -88,6 +90,8 @@ inline void pack_rows(const float* x, int64_t stride, int64_t rows, int64_t dim,
   }
 }
 
+// Transposes 8 x 8 floats times scale: pairs of rows are interleaved, then pairs of pairs, then the
+// 128-bit halves are swapped.
 inline void transpose8(const float* x, int64_t stride, float* out, int64_t out_stride,
                        float scale) {
   __m256 r[8], t[8];
@@ -103,6 +107,7 @@ inline void transpose8(const float* x, int64_t stride, float* out, int64_t out_s
     r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
     r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xEE);
   }
+
   for (int i = 0; i < 4; ++i) {
     _mm256_storeu_ps(out + i * out_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
     _mm256_storeu_ps(out + (i + 4) * out_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
@@ -110,7 +115,7 @@ inline void transpose8(const float* x, int64_t stride, float* out, int64_t out_s
 }
 
 /// The transpose of x [rows, dim] at `stride`, times scale, as panels of `panel` columns: panel p
-/// is [dim, panel] and holds rows p * panel and on; zeros behind the last row.
+/// is [dim, panel] and holds rows p * panel and on, with zeros after the last row.
 template <int panel = kPanel>
 inline void pack_transposed(const float* x, int64_t stride, int64_t rows, int64_t dim, float scale,
                             float* out) {
@@ -123,6 +128,7 @@ inline void pack_transposed(const float* x, int64_t stride, int64_t rows, int64_
           transpose8(from + d, stride, to, panel, scale);
           continue;
         }
+        // An edge block goes element by element: transpose8 would read past the array.
         for (int64_t k = 0; k < 8 && d + k < dim; ++k) {
           for (int64_t i = 0; i < 8; ++i)
             to[k * panel + i] = c + i < rows ? from[i * stride + d + k] * scale : 0.0f;

@@ -1,5 +1,5 @@
 // A vector of floats (F, kWidth lanes) and a mask of lanes (M) for both instruction sets, so that a
-// kernel is written once. Only for *.simd.cc files: everything lies in the namespace of the
+// kernel is written once. Only for *.simd.cc files: everything is declared in the namespace of the
 // instruction set that is being compiled.
 #pragma once
 
@@ -21,12 +21,12 @@ inline F zero() { return _mm512_setzero_ps(); }
 inline F set(float x) { return _mm512_set1_ps(x); }
 inline F load(const float* p) { return _mm512_loadu_ps(p); }
 inline void store(float* p, F x) { _mm512_storeu_ps(p, x); }
-/// Past the caches, to whole lines that are not read soon; p is aligned to a vector. _mm_sfence
-/// afterwards.
+/// Writes past the caches, for whole lines that are not read soon. p is aligned to a vector; an
+/// _mm_sfence must follow.
 inline void stream(float* p, F x) { _mm512_stream_ps(p, x); }
 /// The first n lanes, 0 <= n <= kWidth.
 inline M first(int64_t n) { return static_cast<M>((1u << n) - 1); }
-/// Lanes outside of the mask are zero, and their memory is not touched.
+/// Lanes outside the mask are zero when loaded, and their memory is not touched.
 inline F load(const float* p, M m) { return _mm512_maskz_loadu_ps(m, p); }
 inline void store(float* p, F x, M m) { _mm512_mask_storeu_ps(p, m, x); }
 /// x where the mask is set, else y.
@@ -34,7 +34,7 @@ inline F select(M m, F x, F y) { return _mm512_mask_mov_ps(y, m, x); }
 inline F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
 inline F fnma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }  ///< c - a b
 inline F fms(F a, F b, F c) { return _mm512_fmsub_ps(a, b, c); }
-/// The second where either is NaN.
+/// The second operand where either is NaN, so a bound comes first where NaN must pass through.
 inline F max(F a, F b) { return _mm512_max_ps(a, b); }
 inline F min(F a, F b) { return _mm512_min_ps(a, b); }
 inline F abs(F a) { return _mm512_abs_ps(a); }
@@ -82,6 +82,7 @@ inline F min(F a, F b) { return _mm256_min_ps(a, b); }
 inline F abs(F a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 inline F sqrt(F a) { return _mm256_sqrt_ps(a); }
 inline F round(F a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+// 2^n is made of its exponent bits alone, so n is within [-126, 127].
 inline F scale2(F a, F n) {
   const __m256i bits =
       _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
@@ -94,7 +95,8 @@ inline __m256 halves_max(F a) { return a; }
 
 #endif
 
-/// The sum and the largest of all lanes, in one order.
+/// The sum and the largest of all lanes. Both halve the vector until one lane is left, so their
+/// order is fixed for an instruction set.
 inline float sum(F a) {
   const __m256 h = halves_added(a);
   __m128 q = _mm256_castps256_ps128(h) + _mm256_extractf128_ps(h, 1);
@@ -108,8 +110,9 @@ inline float largest(F a) {
   return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
 }
 
-/// How a kernel's body touches memory: whole vectors, or the masked tail of a row. for_vectors
-/// calls body(column, lanes) with one or the other, so that both run the same arithmetic.
+/// How a kernel's body touches memory: as whole vectors, or as the masked tail of a row.
+/// for_vectors calls body(column, lanes) with one or the other, so that both run the
+/// same arithmetic.
 struct Whole {
   F load(const float* p) const { return TUTTI_ISA::load(p); }
   void store(float* p, F x) const { TUTTI_ISA::store(p, x); }
@@ -119,7 +122,7 @@ struct Tail {
   M mask;
   F load(const float* p) const { return TUTTI_ISA::load(p, mask); }
   void store(float* p, F x) const { TUTTI_ISA::store(p, x, mask); }
-  /// what lanes past the end become
+  /// `other` in the lanes past the end
   F keep(F x, F other = zero()) const { return select(mask, x, other); }
 };
 template <typename Body>
@@ -129,7 +132,7 @@ inline __attribute__((always_inline)) void for_vectors(int64_t cols, Body&& body
   if (c < cols) body(c, Tail{first(cols - c)});
 }
 
-/// What is there, or zero where the array is null.
+/// The vector at p + column, or zero where the array is null.
 template <typename Lanes>
 inline F load_or_zero(const float* p, int64_t column, Lanes lanes) {
   return p == nullptr ? zero() : lanes.load(p + column);
@@ -143,7 +146,7 @@ inline void clear(float* sums, int64_t count) {
   if (sums != nullptr) std::memset(sums, 0, static_cast<size_t>(count) * sizeof(float));
 }
 
-// Polynomials are minimax fits of relative error; Horner by FMA.
+// The polynomials are minimax fits of the relative error, evaluated by Horner's rule with FMA.
 template <int n>
 inline F polynomial(F x, const float (&c)[n]) {
   F y = set(c[n - 1]);
@@ -152,7 +155,8 @@ inline F polynomial(F x, const float (&c)[n]) {
   return y;
 }
 
-/// 2^x; x is held within [-126, 127]. Relative error about 1e-7 from rounding, 2e-9 from the fit.
+/// 2^x, with x held within [-126, 127]; NaN stays NaN. The relative error is about 1e-7 by rounding
+/// and 2e-9 by the fit.
 inline F exp2(F x) {
   x = min(set(127.0f), max(set(-126.0f), x));
   const F n = round(x);
@@ -161,7 +165,8 @@ inline F exp2(F x) {
   return scale2(polynomial(x - n, c), n);
 }
 
-/// e^x; x is held within [-87.3, 88]. ln 2 is subtracted in two parts (Cody and Waite).
+/// e^x, with x held within [-87.3, 88]; NaN stays NaN. ln 2 is subtracted in two parts (Cody and
+/// Waite), the first of which times n is exact.
 inline F exp(F x) {
   x = min(set(88.0f), max(set(-87.3f), x));
   const F n = round(x * set(1.44269504f));

@@ -13,6 +13,7 @@ namespace tutti::TUTTI_ISA {
 
 namespace {
 
+/// Per row: the largest logit, the sum of exponentials relative to it, the target's logit.
 constexpr int64_t kStatistics = 3;
 
 bool inside(int64_t id, int64_t first, int64_t count) { return id >= first && id < first + count; }
@@ -48,11 +49,14 @@ void statistics(const float* logits, const int64_t* targets, float* statistics, 
       top = max(top, lanes.keep(lanes.load(logits + c), lowest));
     });
     const float m = largest(top);
+
     const F vm = set(m);
     F s = zero();
     for_vectors(count, [&](int64_t c, auto lanes) {
       s = s + lanes.keep(exp(lanes.load(logits + c) - vm));
     });
+
+    // One slice has the target; the zeros of the others leave it as it is in their sum.
     statistics[0] = m;
     statistics[1] = sum(s);
     statistics[2] = inside(targets[r], first, count) ? logits[targets[r] - first] : 0;
@@ -67,6 +71,8 @@ void cross_entropy(const float* statistics, const int64_t* targets, float* lse, 
     const auto of = [&](int64_t slice, int64_t which) {
       return static_cast<double>(statistics[(slice * rows + r) * kStatistics + which]);
     };
+
+    // Each slice's sum is relative to its own largest logit; all are brought to the common one.
     double top = of(0, 0);
     for (int64_t s = 1; s < slices; ++s) top = std::max(top, of(s, 0));
     double sum = 0, target = 0;
@@ -74,6 +80,8 @@ void cross_entropy(const float* statistics, const int64_t* targets, float* lse, 
       sum += of(s, 1) * std::exp(of(s, 0) - top);
       target += of(s, 2);
     }
+
+    // lse is kept for every row, the loss counts those with a target.
     const double row = top + std::log(sum);
     lse[r] = static_cast<float>(row);
     if (targets[r] < 0) continue;
@@ -93,6 +101,8 @@ void cross_entropy_backward(const float* logits, const int64_t* targets, const f
       clear(dlogits, count);
       continue;
     }
+
+    // The gradient is the probability, less one at the target, which one slice has.
     const F vl = set(lse[r]);
     for_vectors(count, [&](int64_t c, auto lanes) {
       lanes.store(dlogits + c, exp(lanes.load(logits + c) - vl));

@@ -1,0 +1,93 @@
+// What one rank makes for an epoch and gives up with it: the plan for the epoch's layout, the
+// connections with the other members, the plan's memory, the engine. It can be made again in the
+// same process for another membership, after a failure or between two steps; what must outlive it
+// is the worker's (train/worker.h).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/collectives.h"
+#include "data/load/loader.h"
+#include "engine/channels.h"
+#include "engine/device/forecast.h"
+#include "engine/engine.h"
+#include "exec/trace.h"
+#include "state/collect.h"
+#include "train/rank_plan.h"
+#include "train/worker.h"
+
+namespace tutti {
+
+/// What a test puts around an epoch's transport.
+using WrapTransport = std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)>;
+
+class EpochRun {
+ public:
+  /// Plans, compares plans, connects, takes memory. Collective over the members. Throws ConfigError
+  /// where the model does not run on the layout.
+  EpochRun(Worker& worker, const LayoutConfig& layout, const Membership& membership,
+           const WrapTransport& wrap);
+  ~EpochRun();
+
+  /// The epoch's own memory for the worker's state. The parameters have their first values, by the
+  /// job's seed, if `fresh`; else they are about to be moved or loaded here.
+  HeldState make_state(bool fresh);
+  /// The loader and the engine, on the state that the worker has now. Collective.
+  void begin();
+
+  /// Lets the others know that this rank takes no further part, so that nobody waits for it.
+  void leave() { transport_->leave(); }
+
+  const Membership& membership() const { return membership_; }
+  RankContext& context() { return context_; }
+  const Job& job() const { return job_; }
+  const Plan& plan() const { return plan_.steps; }
+  const Program& program() const { return plan().programs[membership_.rank]; }
+  Engine& engine() { return *engine_; }
+  const Engine& engine() const { return *engine_; }
+  Loader& loader() { return *loader_; }
+  Collector& collector() { return *collector_; }
+  Channel& channel() { return *main_channel_; }
+  const Transport& transport() const { return *transport_; }
+  const Trace& trace() const { return trace_; }
+  const Partition& partition() const { return partition_; }
+  /// What this rank trains on from here on.
+  LoaderOptions loader_options() const;
+  /// Bytes that this rank was expected to take, of its device if it has one.
+  int64_t forecast_bytes() const;
+  const DeviceForecast& device_forecast() const { return device_forecast_; }
+  const DeviceShare& device_share() const { return share_; }
+
+ private:
+  void make_plan();
+  void check_device_memory();
+  void agree();
+  void connect(const WrapTransport& wrap);
+  Deadline deadline() const { return context_.clock.after(timeout_of(job_)); }
+
+  Worker& worker_;
+  const Membership membership_;
+  const Job job_;  // in the epoch's layout
+  const std::unique_ptr<Rendezvous> rendezvous_;
+  RankContext context_;
+  Trace trace_;
+  RankPlan plan_;
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Channel> main_channel_, loader_channel_;
+  const Partition partition_;
+  std::unique_ptr<Collector> collector_;
+  std::unique_ptr<Loader> loader_;
+  std::unique_ptr<Engine> engine_;
+  DeviceForecast device_forecast_;
+  DeviceShare share_;
+};
+
+/// The members' connection by the host. Collective; what it is given must be the same everywhere,
+/// but for the bytes of this rank's window.
+std::unique_ptr<Transport> connect_members(const Job& job, const Membership& membership,
+                                           RankContext& context, Rendezvous& rendezvous,
+                                           size_t window_bytes, uint64_t plan_hash, bool on_device,
+                                           Deadline deadline);
+
+}  // namespace tutti
