@@ -1,6 +1,6 @@
 // The measured record of algorithms: a table per kind of GPU and version of the library. Where
 // there is none for a product, the library's own first choice is taken.
-#include "cuda/lt_choices.h"
+#include "cuda/matmul/lt_choices.h"
 
 namespace tutti {
 

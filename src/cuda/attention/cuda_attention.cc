@@ -1,8 +1,8 @@
 // Chooses between cuDNN and the own kernels, with the bias before them and its gradient after them.
-#include "cuda/cuda_attention.h"
+#include "cuda/attention/cuda_attention.h"
 
 #include "base/error.h"
-#include "cuda/cudnn_attention.h"
+#include "cuda/attention/cudnn_attention.h"
 #include "cuda/current_queue.h"
 #include "cuda/kernels/attention_kernels.h"
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "cuda/lt_matmul.h"
+#include "cuda/matmul/lt_matmul.h"
 
 namespace tutti {
 

@@ -1,13 +1,13 @@
 // Keeps one plan per product, made at its first use, and says which products cuBLASLt may be
 // asked for.
-#include "cuda/lt_matmul.h"
+#include "cuda/matmul/lt_matmul.h"
 
 #include <algorithm>
 #include <initializer_list>
 #include <map>
 #include <mutex>
 
-#include "cuda/lt_plan.h"
+#include "cuda/matmul/lt_plan.h"
 
 namespace tutti {
 

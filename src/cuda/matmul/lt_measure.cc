@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "cuda/errors.h"
-#include "cuda/lt_plan.h"
+#include "cuda/matmul/lt_plan.h"
 
 namespace tutti {
 

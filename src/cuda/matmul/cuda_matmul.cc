@@ -2,7 +2,7 @@
 // matrices are views of the caller's memory: a transposed operand is a view with swapped strides,
 // which cuBLAS reads in place. The views never meet autograd: the guard sends each product straight
 // to ATen's CUDA kernel.
-#include "cuda/cuda_matmul.h"
+#include "cuda/matmul/cuda_matmul.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -17,7 +17,7 @@
 #include <type_traits>
 
 #include "cuda/errors.h"
-#include "cuda/lt_matmul.h"
+#include "cuda/matmul/lt_matmul.h"
 
 namespace tutti {
 

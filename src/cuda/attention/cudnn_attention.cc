@@ -1,7 +1,7 @@
 // Keeps one graph per shape, type and direction, built at its first use. cuDNN itself is the
 // library that LibTorch loaded, found at run time: nothing links against it, so its absence is an
 // Error and not a command that cannot start.
-#include "cuda/cudnn_attention.h"
+#include "cuda/attention/cudnn_attention.h"
 
 #include <ATen/cuda/EmptyTensor.h>
 #include <ATen/cudnn/Handle.h>

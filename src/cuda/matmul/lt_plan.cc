@@ -2,7 +2,7 @@
 // column-major product of the transposes, so operands swap places: cuBLASLt's first operand is b,
 // and its result c^T has n rows. The bias, which it adds along the rows, is thus one value per
 // column of ours.
-#include "cuda/lt_plan.h"
+#include "cuda/matmul/lt_plan.h"
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <fmt/format.h>

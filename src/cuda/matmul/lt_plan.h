@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "cuda/lt_choices.h"
-#include "cuda/lt_matmul.h"
+#include "cuda/matmul/lt_choices.h"
+#include "cuda/matmul/lt_matmul.h"
 
 namespace tutti {
 
