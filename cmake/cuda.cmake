@@ -14,7 +14,7 @@ foreach(arch ${TUTTI_CUDA_ARCHITECTURES})
 endforeach()
 set(nvcc ${TUTTI_CCACHE} ${cuda_root}/bin/nvcc)
 
-file(GLOB host_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cuda/*.cc)
+file(GLOB host_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cuda/*.cc ${CMAKE_SOURCE_DIR}/src/cuda/*/*.cc)
 file(GLOB kernel_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cuda/*.cu ${CMAKE_SOURCE_DIR}/src/cuda/*/*.cu)
 set(objects "")
 foreach(file ${kernel_files})

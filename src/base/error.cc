@@ -1,3 +1,4 @@
+// Messages of failures, and the end of a program that broke a promise.
 #include "base/error.h"
 
 #include <cstdio>
@@ -30,6 +31,8 @@ CommError::CommError(CommFailure failure)
 
 void broken_promise(const char* file, int line, const std::string& message) {
   fmt::print(stderr, "tutti: broken promise at {}:{}: {}\n", file, line, message);
+
+  // abort() flushes nothing.
   std::fflush(stderr);
   std::abort();
 }

@@ -1,6 +1,6 @@
 // The kinds of failure. A user's mistake is a ConfigError (all faults at once), a lost or silent
-// peer is a CommError (recoverable), anything else a run can meet is an Error. A broken promise
-// inside the program aborts: TUTTI_CHECK.
+// peer is a CommError (recoverable), anything else that a run can meet is an Error. A broken
+// promise inside the program aborts: TUTTI_CHECK.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,13 +13,13 @@
 
 namespace tutti {
 
-/// A failure whose message is fit for the user as it stands: no prefix needed, no stack.
+/// A failure whose message is fit for the user as it is: it needs no prefix and no stack.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Every fault of a job, listed at once. what() is the faults, one a line.
+/// Every fault of a job, listed at once. what() is the faults, one per line.
 class ConfigError : public Error {
  public:
   explicit ConfigError(std::vector<std::string> faults);
@@ -34,7 +34,7 @@ struct CommFailure {
   int rank = -1;          ///< who noticed
   std::string operation;  ///< "reduce parcel 3", "barrier", ...
   int peer = -1;          ///< who was waited for; -1: nobody in particular
-  /// the operation's number in its queue (the step, for a plan's instruction)
+  /// The operation's number in its queue (for a plan's instruction: the step).
   uint64_t sequence = 0;
   std::chrono::nanoseconds waited{0};
   /// "timed out", "connection closed", "rank 1 (pid 77) was killed by signal 9"

@@ -1,3 +1,6 @@
+// The sum is limbs_[i] * 2^(kLowestBit + 32 * i), added over all limbs: 23 limbs cover the bits
+// from 2^-360 to 2^376, enough for many terms of 2^320. Integer additions are associative, which is
+// the whole trick.
 #include "base/exact_sum.h"
 
 #include <bit>
@@ -8,11 +11,13 @@ namespace tutti {
 
 namespace {
 
+// Bits of flags_; terms above kTooLarge would not fit into the limbs.
 constexpr uint32_t kNan = 1, kPlusInfinity = 2, kMinusInfinity = 4;
 constexpr int kPayload = 32;
 constexpr int64_t kMask = (int64_t{1} << kPayload) - 1;
 constexpr double kTooLarge = 0x1p320;
-// each addition puts less than 2^32 into a limb: 2^62 in all
+// Each addition puts less than 2^32 into a limb, so before a resolve() there is less than
+// 2^62 in it.
 constexpr uint32_t kMaxPending = 1u << 30;
 
 }  // namespace
@@ -26,6 +31,7 @@ void ExactSum::add(double term) {
     flags_ |= term > 0 ? kPlusInfinity : kMinusInfinity;
     return;
   }
+
   if (pending_ >= kMaxPending) resolve();
   ++pending_;
 
@@ -35,12 +41,16 @@ void ExactSum::add(double term) {
   uint64_t mantissa = bits & ((uint64_t{1} << 52) - 1);
   if (biased != 0) mantissa |= uint64_t{1} << 52;
   int at = (biased == 0 ? 1 : biased) - 1075 - kLowestBit;
+
+  // What is below the lowest bit is cut off; a shift by 64 or more would be undefined.
   if (at < 0) {
     mantissa = at > -64 ? mantissa >> -at : 0;
     at = 0;
   }
   if (mantissa == 0) return;
 
+  // The mantissa, shifted to its place, covers at most three limbs. Each gets its 32 bits with
+  // the term's sign.
   auto rest = static_cast<unsigned __int128>(mantissa) << at % kPayload;
   const int64_t sign = bits >> 63 ? -1 : 1;
   for (int limb = at / kPayload; rest != 0; ++limb, rest >>= kPayload) {
@@ -49,8 +59,8 @@ void ExactSum::add(double term) {
 }
 
 void ExactSum::resolve() {
-  // Afterwards every limb but the last is in [0, 2^32); the last carries the sign. One sum has one
-  // such form.
+  // Afterwards every limb but the last is in [0, 2^32), and the last one carries the sign. Every
+  // sum has exactly one such form. The shift is arithmetic, so negative limbs borrow.
   for (int i = 0; i + 1 < kLimbs; ++i) {
     const int64_t carry = limbs_[i] >> kPayload;
     limbs_[i] -= carry << kPayload;
@@ -60,6 +70,7 @@ void ExactSum::resolve() {
 }
 
 void ExactSum::merge(const ExactSum& other) {
+  // Both are resolved first, so that no limb can overflow.
   ExactSum terms = other;
   terms.resolve();
   resolve();
@@ -83,6 +94,8 @@ double ExactSum::value() const {
     return flags_ == kPlusInfinity ? std::numeric_limits<double>::infinity()
                                    : -std::numeric_limits<double>::infinity();
   }
+
+  // The magnitude is rounded, then gets its sign: rounding to nearest is symmetric.
   ExactSum magnitude = *this;
   magnitude.resolve();
   const bool negative = magnitude.limbs_[kLimbs - 1] < 0;
@@ -90,11 +103,13 @@ double ExactSum::value() const {
     for (auto& limb : magnitude.limbs_) limb = -limb;
     magnitude.resolve();
   }
+
   int top = kLimbs - 1;
   while (top > 0 && magnitude.limbs_[top] == 0) --top;
 
-  // The three highest limbs have at least 65 significant bits; a sticky lowest bit stands for all
-  // below, so the conversion to double (to nearest, ties to even) rounds the whole sum once.
+  // The three highest limbs have at least 65 significant bits, more than a double. A sticky lowest
+  // bit stands for everything below, so the conversion to double (to nearest, ties to even) rounds
+  // the whole sum once.
   const auto limb = [&](int i) { return i < 0 ? 0 : static_cast<uint64_t>(magnitude.limbs_[i]); };
   auto head = static_cast<unsigned __int128>(limb(top)) << 2 * kPayload;
   head |= limb(top - 1) << kPayload | limb(top - 2);

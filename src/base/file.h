@@ -1,5 +1,5 @@
 // Files and descriptors: whole-file reads, atomic writes, and an owner for a descriptor. Every
-// failure is an Error that names the path, the operation and the reason of the system.
+// failure is an Error that names the path, the operation and the system's reason.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-/// Owns a file descriptor.
+/// Owns a file descriptor and closes it; -1: it has none.
 class Fd {
  public:
   Fd() = default;
@@ -37,7 +37,7 @@ class Fd {
 /// "cannot <what> <path>: <strerror(errno)>" as an Error.
 [[noreturn]] void throw_errno(std::string_view what, std::string_view path);
 
-/// What a path leads to, links followed. What cannot be looked at (a folder that may not be
+/// What a path leads to, with links followed. What cannot be looked at (a folder that may not be
 /// entered, a name that is too long, links in a circle) is an Error.
 enum class PathKind { kNothing, kFile, kFolder, kOther };
 PathKind kind_at(const std::string& path);
@@ -47,32 +47,33 @@ inline bool is_folder(const std::string& path) { return kind_at(path) == PathKin
 /// The names in a folder, ascending.
 std::vector<std::string> names_in(const std::string& folder);
 
-/// "a folder", "a pipe", "a device" or "a socket", by the mode that stat tells; "" for a regular
-/// file.
+/// "a folder", "a pipe", "a device" or "a socket", by the mode that stat reports; "" for
+/// a regular file.
 std::string special_kind(unsigned mode);
 
-/// The whole file. Devices are refused, since many have no end, and so is what comes through a pipe
-/// once it is more than 1 GiB.
+/// The whole file. Devices are refused, since many have no end; so is a pipe through which more
+/// than 1 GiB comes.
 std::string read_file(const std::string& path);
-/// Writes beside the path, syncs, renames: readers see the old file or the new one. Removes the
-/// temporary when it fails.
+/// Writes a temporary next to the path, syncs, renames: readers see either the old file or the new
+/// one, and a crash leaves one of the two. The temporary is removed on failure.
 void write_file_atomic(const std::string& path, std::span<const std::byte> bytes);
 void write_file_atomic(const std::string& path, std::string_view text);
 
-/// Writes a file that the user named (-o), and takes nothing from him that he did not name: a
-/// device, a pipe or a descriptor (/dev/stdout, /dev/fd/3) is written through, a link is followed,
-/// a file is replaced as a whole and keeps its mode and owner. One with other names (hard links),
-/// or in a folder where nothing may be created, is overwritten in place. Throws Error naming the
-/// path: a folder, a read-only file (also for root), a missing folder, a full disk.
+/// Writes a file that the user named (-o), and takes nothing from him that he did not name. A
+/// device, a pipe or a descriptor (/dev/stdout, /dev/fd/3) is written through; a link is followed;
+/// a file is replaced as a whole and keeps its mode and owner. A file with other names (hard
+/// links), or in a folder where nothing may be created, is overwritten in place. Throws Error
+/// naming the path: for a folder, a read-only file (also for root), a missing folder, a full disk.
 void write_output(const std::string& path, std::string_view bytes);
-/// Throws what write_output would throw before it writes: for commands that work long for their
-/// output.
+/// Throws what write_output would throw before it writes: for commands that work a long time
+/// before they write.
 void refuse_bad_output(const std::string& path);
-/// Whether an output of this name goes to stdout, where a command's words would get into it.
+/// Whether an output of this name goes to stdout, where it would mix with what a command says.
 bool is_stdout(const std::string& path);
 
-/// write(2) until all is written.
+/// write(2), again and again until all is written.
 void write_all(int fd, std::span<const std::byte> bytes, const std::string& path);
+/// Makes renames in a folder outlive a crash.
 void sync_directory(const std::string& path);
 
 }  // namespace tutti

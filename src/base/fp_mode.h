@@ -1,6 +1,6 @@
 // Flush-to-zero has one value on every thread that computes, communication threads too: denormals
 // are flushed. It is set first thing on each thread and checked, because a library may change it
-// behind our back.
+// without our knowing.
 #pragma once
 
 #include <immintrin.h>

@@ -1,4 +1,5 @@
-// A reference to a callable: two words, no allocation. The callable must outlive the reference.
+// A reference to a callable: two words, and no allocation (std::function_ref of C++26). The
+// callable must outlive the reference.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// SHA-256 for states, checkpoints and plans; a fast 64-bit hash for keys and message headers.
+// SHA-256 for states, checkpoints and plans; a fast 64-bit hash for keys of draws and
+// for hash tables.
 #pragma once
 
 #include <array>
@@ -12,7 +13,7 @@ namespace tutti {
 
 using Digest = std::array<uint8_t, 32>;
 
-/// Streaming SHA-256 (OpenSSL). Use: add..., then finish() once.
+/// Streaming SHA-256 (OpenSSL): add() any number of times, then finish() once. Not thread-safe.
 class Sha256 {
  public:
   Sha256();
@@ -32,7 +33,8 @@ class Sha256 {
 Digest sha256(std::span<const std::byte> bytes);
 std::string hex(const Digest& digest);
 
-/// FNV-1a with a final mix; stable across machines and versions.
+/// FNV-1a with a final mix. The same on all machines and in all versions: jobs depend
+/// on its values.
 uint64_t hash64(std::string_view text);
 
 }  // namespace tutti

@@ -1,3 +1,4 @@
+// Events are appended (O_APPEND), each by one write under a lock.
 #include "base/log.h"
 
 #include <errno.h>
@@ -22,15 +23,19 @@ class EventFile final : public EventSink {
   }
 
   void write(const nlohmann::json& event) override {
+    // Bytes that are no UTF-8 are replaced: an event must not fail for a name in it.
     const std::string line =
         event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+
     std::lock_guard lock(mutex_);
     ssize_t n;
     do n = ::write(fd_.get(), line.data(), line.size());
     while (n < 0 && errno == EINTR);
     if (n < 0) throw_errno("write", path_);
     if (static_cast<size_t>(n) == line.size()) return;
-    // The disk filled within the line: take the half of it back.
+
+    // The disk became full within the line: the part that was written is taken back, so that the
+    // file still ends with a whole line.
     const off_t end = lseek(fd_.get(), 0, SEEK_CUR);
     if (end >= n && ftruncate(fd_.get(), end - n) != 0) throw_errno("truncate", path_);
     errno = ENOSPC;

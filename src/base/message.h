@@ -1,5 +1,5 @@
-// What is said to the user when something fails: an Error speaks for itself, and what a library
-// throws becomes a sentence of ours.
+// What the user is told when something fails: an Error speaks for itself, and what a library throws
+// becomes a sentence of ours.
 #pragma once
 
 #include <exception>
@@ -8,12 +8,12 @@
 
 namespace tutti {
 
-/// The message of any exception. Memory that ran out is told with what is left and what takes less;
-/// a path that the system refused with its reason; of torch's errors the stack is left out.
+/// The message of any exception. For memory that ran out it says what is left and what takes less;
+/// for a path that the system refused, the reason; torch's errors lose their stack.
 std::string message_of(const std::exception& failure);
 
-/// What message_of says of memory that ran out; `wanted`: how many bytes were asked for, where that
-/// is known.
+/// What message_of says of memory that ran out. `wanted`: how many bytes were asked for, if
+/// that is known.
 std::string memory_ran_out(std::optional<double> wanted = {});
 
 /// What is wrong with a JSON text, from what its parser threw: "not JSON from byte 17 on", or that

@@ -20,6 +20,7 @@ uint64_t join(uint32_t lo, uint32_t hi) { return uint64_t{hi} << 32 | lo; }
 }  // namespace
 
 std::array<uint32_t, 4> philox_raw(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
+  // One round of Philox 4x32: two products mix the words, and the key goes on by Weyl constants.
   for (int round = 0; round < kRounds; ++round) {
     const uint64_t p0 = uint64_t{kMultiplier0} * counter[0];
     const uint64_t p1 = uint64_t{kMultiplier1} * counter[2];
@@ -31,7 +32,8 @@ std::array<uint32_t, 4> philox_raw(std::array<uint32_t, 4> counter, std::array<u
 }
 
 PhiloxStream philox_stream(const PhiloxKey& key) {
-  // Philox is a bijection of its counter, so for one (seed, purpose) no two (a, b) share a stream.
+  // Seed and purpose choose a key, under which (a, b) is encrypted. Philox is a bijection of its
+  // counter, so for one (seed, purpose) no two (a, b) share a stream.
   const auto domain =
       philox_raw({low(key.seed), high(key.seed), static_cast<uint32_t>(key.purpose), 0}, {0, 0});
   const auto stream =
@@ -56,6 +58,8 @@ uint64_t philox_below(const PhiloxKey& key, uint64_t i, uint64_t n) {
 
 double philox_normal(const PhiloxKey& key, uint64_t i) {
   const auto block = philox(key, i / 2);
+
+  // Two draws share a block: the first takes the cosine, the second the sine.
   const double u = static_cast<double>((join(block[0], block[1]) >> 11) + 1) *
                    0x1p-53;  // (0, 1]: its logarithm is finite
   const double v = static_cast<double>(join(block[2], block[3]) >> 11) * 0x1p-53;

@@ -1,5 +1,5 @@
-// Philox 4x32-10: the only source of randomness. A draw is a pure function of its key, so it is the
-// same on every layout.
+// Philox 4x32-10: the only source of randomness (a counter-based generator). A draw is a pure
+// function of its key, so it is the same on every layout.
 #pragma once
 
 #include <array>
@@ -44,19 +44,20 @@ std::array<uint32_t, 4> philox(const PhiloxKey& key, uint64_t index);
 /// The raw 10-round function on a counter and a key; for kernels that vectorise it.
 std::array<uint32_t, 4> philox_raw(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
-/// The (key, first two counter words) a stream maps to; word 2 and 3 of the counter are the block
-/// index.
+/// The key and the first two counter words that a stream maps to. Words 2 and 3 of the counter are
+/// the block's index.
 struct PhiloxStream {
   std::array<uint32_t, 2> key;
   std::array<uint32_t, 2> counter;
 };
 PhiloxStream philox_stream(const PhiloxKey& key);
 
-/// Draw i of the stream as a float in [0, 1) with 24 bits, or an unbiased-enough integer below n
-/// (64 x 64 -> 128 bit multiply).
+/// Draw i of the stream as a float in [0, 1) with 24 bits.
 float philox_uniform(const PhiloxKey& key, uint64_t i);
+/// Draw i of the stream as an integer below n, from a product of 64 x 64 -> 128 bits: some numbers
+/// are more likely than others by a share of less than n / 2^64.
 uint64_t philox_below(const PhiloxKey& key, uint64_t i, uint64_t n);
-/// Draw i as a standard normal (Box-Muller in double over the block's words; draws 2k and 2k+1
+/// Draw i as a standard normal (Box-Muller in double, over a block's words; draws 2k and 2k+1
 /// share a block).
 double philox_normal(const PhiloxKey& key, uint64_t i);
 

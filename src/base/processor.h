@@ -1,9 +1,9 @@
-// What the processor can run, by the levels that the *.simd.cc files are compiled for.
+// What the processor can run, in the levels that the *.simd.cc files are compiled for.
 #pragma once
 
 namespace tutti {
 
-/// x86-64-v3, as far as it is used.
+/// x86-64-v3, as far as its instructions are used.
 inline bool has_avx2() {
 #if defined(__x86_64__)
   static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&

@@ -1,5 +1,5 @@
-// The scheduler gives short turns before long ones. A thread's turn is its sched_runtime, which
-// takes no privilege.
+// The scheduler (EEVDF) runs threads with short turns before those with long ones. A thread's turn
+// is its sched_runtime, which it may set without any privilege.
 #include "base/prompt.h"
 
 #include <sched.h>
@@ -12,7 +12,8 @@ namespace tutti {
 
 namespace {
 
-/// As the kernel lays it out. Its header and the C library's both define sched_param.
+/// struct sched_attr as the kernel lays it out. Its header and the C library's cannot both be
+/// included: both define sched_param.
 struct SchedAttributes {
   uint32_t size, policy;
   uint64_t flags;
@@ -24,10 +25,10 @@ struct SchedAttributes {
 }  // namespace
 
 void wake_promptly() {
-  constexpr uint64_t kTurnNs = 100'000;  // the least that is taken
+  constexpr uint64_t kTurnNs = 100'000;  // the least that the kernel takes
   SchedAttributes attributes{};
   if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
-  if (attributes.policy != SCHED_OTHER) return;  // somebody chose another one
+  if (attributes.policy != SCHED_OTHER) return;  // somebody chose another policy
   attributes.runtime_ns = kTurnNs;
   syscall(SYS_sched_setattr, 0, &attributes, 0);
 }

@@ -1,11 +1,11 @@
-// Threads that move messages beside threads that compute, on the same cores.
+// For threads that move messages on the same cores as threads that compute.
 #pragma once
 
 namespace tutti {
 
-/// The calling thread, which works for moments, runs as soon as it is woken, ahead of one that
-/// computes. Linux 6.12 and later; elsewhere it waits for the end of the other's turn
-/// (milliseconds), as ever.
+/// From here on the calling thread, which works only for moments at a time, runs as soon as it is
+/// woken, ahead of one that computes. Needs Linux 6.12 or later; elsewhere nothing changes, and it
+/// waits for the end of the other's turn (milliseconds).
 void wake_promptly();
 
 }  // namespace tutti

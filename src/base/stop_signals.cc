@@ -1,3 +1,5 @@
+// Dispositions and masks of the stop signals. All of them go by stop_signals(), so that an ignored
+// one is never touched.
 #include "base/stop_signals.h"
 
 #include <string.h>
@@ -8,11 +10,11 @@ namespace tutti {
 
 namespace {
 
-// A handler gets no argument of ours. Who is forked has the handler, too, until it sets another: it
-// ends without a word.
+// The process that speaks in the handler, which gets no argument of ours. A forked child has the
+// handler, too, until it sets another one; it ends without a word.
 volatile pid_t speaker = 0;
 
-/// Only what is safe in a handler.
+/// Calls only what is safe in a signal handler.
 void end_now(int signal) {
   if (::getpid() != speaker) ::_exit(stop_code(signal));
   for (const char* part : {"tutti: ", stop_name(signal),
@@ -62,6 +64,7 @@ EndOnStop::~EndOnStop() {
 HeldStops::HeldStops() : held_(stop_set()) { ::pthread_sigmask(SIG_BLOCK, &held_, &before_); }
 
 HeldStops::~HeldStops() {
+  // Whatever is still pending would arrive once it is let through, so it is taken first.
   const timespec now{};
   while (::sigtimedwait(&held_, nullptr, &now) > 0) {
   }

@@ -1,3 +1,4 @@
+// Pictures are written as text, element by element; nothing else of SVG is needed.
 #include "base/svg.h"
 
 #include <fmt/format.h>
@@ -42,6 +43,7 @@ std::string text_at(double x, double y, const std::string& text, const char* fil
 }
 
 double tick_step(double span, int most) {
+  // From the power of ten at or below the ideal step, to its multiples.
   const double power = std::pow(10.0, std::floor(std::log10(span / most)));
   for (double factor : {1.0, 2.0, 5.0}) {
     if (span / (factor * power) <= most) return factor * power;

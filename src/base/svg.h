@@ -1,4 +1,4 @@
-// What the pictures have in common: their colours of ink and paper, text, and ticks of an axis.
+// What all pictures have in common: the colours of ink and paper, text, and the ticks of an axis.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@ inline constexpr const char* kInk = "#1f2933";
 inline constexpr const char* kFaint = "#6b7785";
 inline constexpr const char* kGrid = "#dde2e7";
 
-/// Text that may stand between tags and in attributes.
+/// The text, escaped so that it may be put between tags and in attributes.
 std::string escaped(const std::string& text);
-/// The opening tag with fonts, and a white ground of the picture's own, so that it is readable on a
-/// dark page too.
+/// The opening tag, with fonts and a white ground, so that the picture is readable on a
+/// dark page, too.
 std::string opening(double width, double height);
-/// `more`: attributes, with a space before each.
+/// A text element. `more`: further attributes, with a space before each.
 std::string text_at(double x, double y, const std::string& text, const char* fill,
                     const std::string& more = "");
 /// The smallest of 1, 2, 5 times a power of ten that cuts `span` into at most `most` parts.

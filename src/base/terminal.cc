@@ -1,3 +1,5 @@
+// UTF-8 is taken apart by hand: a text that only looks right could carry control characters to the
+// terminal in another spelling.
 #include "base/terminal.h"
 
 #include <fmt/format.h>
@@ -17,13 +19,14 @@ bool is_between(char byte, int low, int high) {
 }
 
 /// The length of the UTF-8 character that a text starts with; 0: it starts with none. The limits of
-/// the second byte keep out what is longer than it need be, which would be another way to spell
-/// ESC.
+/// the second byte refuse characters that are longer than they need be (another spelling of ESC),
+/// surrogates, and numbers above U+10FFFF.
 size_t character_length(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   if (lead < 0x80) return 1;
   if (lead < 0xc2 || lead > 0xf4) return 0;
   const size_t length = lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+
   const int low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
   const int high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
   if (text.size() < length || !is_between(text[1], low, high)) return 0;
@@ -32,6 +35,7 @@ size_t character_length(std::string_view text) {
   return length;
 }
 
+/// C0 without line ends and tabs, DEL, and C1, which UTF-8 spells with 0xc2.
 bool is_control(std::string_view character) {
   if (character.size() == 1)
     return character[0] != '\n' && character[0] != '\t' &&
@@ -44,6 +48,8 @@ bool is_control(std::string_view character) {
 std::string printable(std::string_view text) {
   std::string out;
   out.reserve(text.size());
+
+  // A byte that starts no character is shown by itself, and the next one is looked at anew.
   while (!text.empty()) {
     const size_t length = character_length(text);
     const std::string_view character = text.substr(0, length == 0 ? 1 : length);
@@ -85,7 +91,8 @@ bool flushed() {
   const bool flushed = std::fflush(stdout) == 0;
   const int reason = errno;
   if (flushed && std::ferror(stdout) == 0) return true;
-  // An earlier failure has left its mark but not its reason.
+
+  // An earlier failure has left its mark on the stream, but not its reason.
   complain(fmt::format("cannot write the output: {}",
                        flushed ? "a part of it is lost" : std::strerror(reason)));
   return false;

@@ -25,7 +25,7 @@ namespace tutti {
 
 namespace {
 
-// more would leave a busy core to others for milliseconds each
+// More yields would leave a busy core to others for milliseconds each.
 constexpr int kYields = 2;
 constexpr int kLooksPerTimeCheck = 16;  // reading the clock costs about as much as these
 
@@ -40,7 +40,7 @@ timespec to_timespec(Duration d) {
   return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
 }
 
-// Shared, not private: the word may lie in memory that several processes map.
+// Shared, not private: the word may be in memory that several processes map.
 void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, Duration at_most) {
   const timespec time = to_timespec(at_most);
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, seen, &time, nullptr, 0);
@@ -69,6 +69,8 @@ class Asleep {
 void Cancel::cancel(const std::string& reason) {
   uint32_t expected = kUnset;
   if (!state_.compare_exchange_strong(expected, kWriting, std::memory_order_acq_rel)) return;
+
+  // The reason is published by the store of kSet: nobody reads it while it is being written.
   const size_t n = std::min(reason.size(), kReasonBytes - 1);
   std::memcpy(reason_, reason.data(), n);
   reason_[n] = '\0';
@@ -91,7 +93,7 @@ Time SystemClock::now() const {
 
 Time AwakeTime::look(Time now) {
   if (now - looked_.load(std::memory_order_acquire) > kTick) {
-    // What was slept is published before the look that found it: a thread that sees the look
+    // The time slept is published before the look that found it, so a thread that sees the look
     // subtracts the sleep.
     std::lock_guard lock(mutex_);
     const Duration between = now - looked_.load(std::memory_order_relaxed);
@@ -105,6 +107,7 @@ Time AwakeTime::look(Time now) {
 
 WaitResult SystemClock::wait(Signal& signal, FunctionRef<bool()> ready, Deadline deadline,
                              const Cancel* cancel) {
+  // From cheap to dear: look, spin, yield, sleep. Most waits end before the sleep.
   if (ready()) return WaitResult::kReady;
 
   const Time spin_until = now() + spin_;
@@ -119,11 +122,12 @@ WaitResult SystemClock::wait(Signal& signal, FunctionRef<bool()> ready, Deadline
     if (ready()) return WaitResult::kReady;
   }
 
+  // A cancel notifies nobody, so it is looked at once per slice.
   const Duration slice = cancel != nullptr ? kSlice : kLongSlice;
   Asleep counted(signal);
   while (true) {
-    // The order matters: what ended the wait is read before the last look at ready(), which wins
-    // over both.
+    // The order matters: what could end the wait is read before the last look at ready(), which
+    // wins over both.
     const uint32_t seen = signal.sequence.load(std::memory_order_seq_cst);
     const bool stop = cancel != nullptr && cancel->cancelled();
     const Time time = awake();
@@ -140,8 +144,8 @@ void SystemClock::notify(Signal& signal) {
 }
 
 WaitResult SystemClock::wait_fd(int epoll_fd, Deadline deadline) {
-  // An epoll instance is itself readable while it has events; polling it leaves them to be fetched
-  // by the caller.
+  // An epoll instance is itself readable while it has events. Polling it leaves them for the
+  // caller to fetch.
   pollfd watched{epoll_fd, POLLIN, 0};
   while (true) {
     const bool endless = deadline.at == Time::max();

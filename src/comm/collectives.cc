@@ -23,8 +23,10 @@ enum Operation : uint32_t {
   kRing,
   kRingGather,
   kMessage,
-  kAllToAll
+  kAllToAll,
+  kOperations
 };
+static_assert(kOperations <= kChannelOperations);
 
 // Nearly equal cuts, on borders of kAlign floats.
 std::vector<Range> even_slices(int64_t n, int parts) {
@@ -45,11 +47,11 @@ std::vector<FoldStep> order_of_ranks(int ranks) {
 
 }  // namespace
 
-Channel::Channel(Transport& transport, Clock& clock, uint32_t base, Duration timeout)
-    : transport_(transport), clock_(clock), base_(base), timeout_(timeout) {}
+Channel::Channel(Transport& transport, Clock& clock, const Operations& operations, Duration timeout)
+    : transport_(transport), clock_(clock), operations_(operations), timeout_(timeout) {}
 
 Tag Channel::next(uint32_t operation, uint32_t part) {
-  return {base_ + operation, part, sequence_};
+  return {operations_.at(operation), part, sequence_};
 }
 
 void Channel::barrier() {
@@ -214,7 +216,7 @@ void Channel::ring_all_reduce(std::span<float> data) {
 void Channel::send(int peer, std::span<const std::byte> bytes) {
   named("send", sequence_, [&] {
     Posted posted(transport_);
-    posted.send(peer, {base_ + kMessage, 0, 0}, bytes);
+    posted.send(peer, {operations_.at(kMessage), 0, 0}, bytes);
     posted.wait_all(deadline());
   });
 }
@@ -222,7 +224,7 @@ void Channel::send(int peer, std::span<const std::byte> bytes) {
 void Channel::recv(int peer, std::span<std::byte> bytes) {
   named("recv", sequence_, [&] {
     Posted posted(transport_);
-    posted.recv(peer, {base_ + kMessage, 0, 0}, bytes);
+    posted.recv(peer, {operations_.at(kMessage), 0, 0}, bytes);
     posted.wait_all(deadline());
   });
 }

@@ -12,6 +12,7 @@
 
 #include "grid/grid.h"
 #include "net/transport.h"
+#include "plan/ir/tags.h"
 
 namespace tutti {
 
@@ -19,9 +20,8 @@ namespace tutti {
 /// for each of them.
 class Channel {
  public:
-  /// The operation ids of its tags start at `base`, and it takes 16 of them: channels of one
-  /// transport must not overlap.
-  Channel(Transport& transport, Clock& clock, uint32_t base, Duration timeout);
+  /// `operations`: this channel's own on its transport, kChannelOperations of them.
+  Channel(Transport& transport, Clock& clock, const Operations& operations, Duration timeout);
   int rank() const { return transport_.rank(); }
   int size() const { return transport_.size(); }
   Transport& transport() { return transport_; }
@@ -55,7 +55,7 @@ class Channel {
   Tag next(uint32_t operation, uint32_t part = 0);
   Transport& transport_;
   Clock& clock_;
-  uint32_t base_;
+  Operations operations_;
   Duration timeout_;
   uint64_t sequence_ = 0;
 };

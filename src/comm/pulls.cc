@@ -2,6 +2,7 @@
 #include "comm/pulls.h"
 
 #include "comm/ring_pull.h"
+#include "comm/tree_lists.h"
 #include "comm/tree_pull.h"
 
 namespace tutti {

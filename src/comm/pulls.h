@@ -15,10 +15,9 @@
 //          2. It copies what it is to have. Nobody waits for those who copy: what they read may be
 //             overwritten only after a later meeting of all ranks, which is the vote.
 //
-// Steps count up from 0. A parcel has flags (counters) of its own: the sums of its rounds share
-// two, and its copies before and after its Updates have one each, so all copies of a parcel on one
-// side of its Updates must be of the same values. If one rank of a host has a window, all of them
-// have one that is not empty.
+// Steps count up. A parcel has flags of its own (plan/ir/tags.h): one each for its copies before and
+// after its Updates, so all copies of a parcel on one side of its Updates must be of the same
+// values. On a host where one rank has a window all have one that is not empty.
 //
 // Every failure is a CommError with the transfer's name as its
 // operation and the step as its sequence.
@@ -34,13 +33,11 @@
 
 #include "net/transport.h"
 #include "plan/ir/program.h"
+#include "plan/ir/tags.h"
 
 namespace tutti {
 
-enum ParcelFlag { kSumReady, kSumTaken, kCopyReady, kUpdatedReady, kReleased, kParcelFlags };
-inline int flag_of(int parcel, ParcelFlag flag) { return parcel * kParcelFlags + flag; }
-/// How many parcels have flags.
-inline constexpr int kFlaggedParcels = Transport::kFlags / kParcelFlags;
+static_assert(kWindowFlags <= Transport::kFlags);
 
 /// How a transfer is known: the id of its instructions, which its messages carry; the parcel whose
 /// flags it raises; and its name in errors.

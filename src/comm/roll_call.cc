@@ -112,14 +112,14 @@ struct RollCall::Impl {
   mutable std::mutex mutex;
   std::string fault;
 
-  Impl(const Plan& plan, int rank, Transport& net, Clock& time, uint32_t base)
+  Impl(const Plan& plan, int rank, Transport& net, Clock& time, const Operations& operations)
       : transport(net), clock(time), me(rank) {
     const Program& program = plan.programs[rank];
     turns.resize(program.queues.size());
     for (const Queue& queue : program.queues) {
       const auto number = static_cast<uint32_t>(way_of(queue.use));
       for (const Instruction& i : queue.instructions)
-        place(plan, i, static_cast<int>(names.size()), base + number);
+        place(plan, i, static_cast<int>(names.size()), operations.at(number));
       names.push_back(queue.name);
     }
   }
@@ -216,8 +216,9 @@ struct RollCall::Impl {
   }
 };
 
-RollCall::RollCall(const Plan& plan, int rank, Transport& transport, Clock& clock, uint32_t base)
-    : impl_(std::make_unique<Impl>(plan, rank, transport, clock, base)) {}
+RollCall::RollCall(const Plan& plan, int rank, Transport& transport, Clock& clock,
+                   const Operations& operations)
+    : impl_(std::make_unique<Impl>(plan, rank, transport, clock, operations)) {}
 
 RollCall::~RollCall() {
   // The transport reads and writes the letters until their waits end, so none may be freed before.

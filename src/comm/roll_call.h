@@ -18,17 +18,18 @@
 
 #include "net/transport.h"
 #include "plan/ir/program.h"
+#include "plan/ir/tags.h"
 
 namespace tutti {
 
 class RollCall {
  public:
-  /// The operation ids of its tags start at `base`, and it takes 16 of them. The queues
-  /// of a program run on threads of their own; instructions of one queue are told and
-  /// heard one after another.
-  RollCall(const Plan& plan, int rank, Transport& transport, Clock& clock, uint32_t base);
-  /// Gives what is still under way a second to end, then breaks it off, and the
-  /// transport fails with it.
+  /// `operations`: its own on its transport, kChannelOperations of them. The queues of a program run
+  /// on threads of their own; instructions of one queue are told and heard one after another.
+  RollCall(const Plan& plan, int rank, Transport& transport, Clock& clock,
+           const Operations& operations);
+  /// Gives what is still under way a second to end, then breaks it off; the transport fails with
+  /// it.
   ~RollCall();
 
   /// `step` is as people count it, and part of what is compared. It may wait until what was told

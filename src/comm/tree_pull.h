@@ -11,6 +11,5 @@ std::unique_ptr<SumPull> make_tree_pull(const SumTransfer& transfer, TransferNam
                                         Transport& transport, std::span<std::byte> arena,
                                         std::vector<std::vector<float*>> levels,
                                         std::span<std::byte> scratch);
-int64_t tree_scratch_bytes(const SumTransfer& transfer, int rank, bool windows);
 
 }  // namespace tutti

@@ -9,8 +9,8 @@
 #include <algorithm>
 
 #include "config/job_check.h"
+#include "config/job_parts.h"
 #include "config/parameter_groups.h"
-#include "config/parts.h"
 #include "config/schema.h"
 
 namespace tutti {

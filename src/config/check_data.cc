@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "config/job_check.h"
-#include "config/parts.h"
+#include "config/job_parts.h"
 #include "config/table_columns.h"
 
 namespace tutti {

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "config/job_check.h"
-#include "config/parts.h"
+#include "config/job_parts.h"
 #include "config/schema.h"
 
 namespace tutti {

@@ -1,7 +1,7 @@
 // The keys of a job whose values are a closed set, each as an enum with its names. To add a value:
 // its enumerator and its name here, and the code that does it. Names of parts that a program may
 // add to (models, optimizers, schedules, losses, formats, transports) are strings, looked up in
-// tables: config/parts.h.
+// tables: config/job_parts.h.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "base/error.h"
-#include "config/parts.h"
+#include "config/job_parts.h"
 #include "config/schema.h"
 
 namespace tutti {
@@ -422,7 +422,7 @@ void add_layout(std::vector<Key>& keys) {
       .searched()
       .named(", {}", ",{}")
       .always_named()
-      .named("", ",depth{}");
+      .named(", depth {}", ",depth{}");
   rows.add(&C::plan, "plan", PlanKind::kGiven, "`auto`: the planner chooses what is not set")
       .layout();
   rows.add(&C::workers, "workers", Workers::kProcess, "what a rank is").layout();
@@ -515,7 +515,7 @@ void add_layout(std::vector<Key>& keys) {
            "function of one's own")
       .layout();
   rows.add(&C::partition_by, "partition_by", "class", "feature: the column, or `class`").layout();
-  rows.add(&C::bucket_floats, "bucket_floats", 262144,
+  rows.add(&C::bucket_floats, "bucket_floats", kParcelFloats,
            "small units are merged into buckets of about so many floats")
       .range(1, 1e12)
       .layout();

@@ -1,5 +1,7 @@
 #include "config/nearest.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace tutti {
@@ -39,6 +41,10 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
     }
   }
   return best;
+}
+
+std::string did_you_mean(std::string_view near) {
+  return near.empty() ? "" : fmt::format("; did you mean {}?", near);
 }
 
 }  // namespace tutti

@@ -34,12 +34,8 @@ const BuiltinFile* find_builtin(std::string_view name) {
   return nullptr;
 }
 
-std::string hint(const std::string& near) {
-  return near.empty() ? "" : fmt::format("; did you mean {}?", near);
-}
-
 std::string unknown_builtin(const std::string& name) {
-  return fmt::format("{}; built-in jobs: {}", hint(nearest(name, builtin_names())),
+  return fmt::format("{}; built-in jobs: {}", did_you_mean(nearest(name, builtin_names())),
                      fmt::join(builtin_names(), ", "))
       .substr(2);
 }
@@ -110,13 +106,13 @@ void Parse::read_entry(const TomlEntry& entry, const std::string& source, bool b
     if (!entry.key.empty()) return;  // one fault for a section, not one for each of its keys
     const std::string near = nearest_section(entry.section);
     return faults.push_back(fmt::format("{}: unknown section [{}]{}", place, entry.section,
-                                        hint(near.empty() ? "" : "[" + near + "]")));
+                                        did_you_mean(near.empty() ? "" : "[" + near + "]")));
   }
   if (entry.key.empty()) return;
   if (const Key* key = find_key(entry.section, entry.key))
     return set(*key, entry, place, builtin ? source : place);
   faults.push_back(fmt::format("{}: unknown key {}.{}{}", place, entry.section, entry.key,
-                               hint(nearest_key(entry.section, entry.key))));
+                               did_you_mean(nearest_key(entry.section, entry.key))));
 }
 
 bool Parse::refuse_later(const std::string& section, const std::string& name,
@@ -158,7 +154,7 @@ void Parse::read_top(const TomlEntry& entry, const std::string& place, int depth
   }
   const std::string near = nearest(entry.key, {"base", "name"});
   faults.push_back(fmt::format("{}: unknown key {}{}", place, entry.key,
-                               hint(near.empty() ? nearest_key("", entry.key) : near)));
+                               did_you_mean(near.empty() ? nearest_key("", entry.key) : near)));
 }
 
 void Parse::read_setting(const Setting& setting) {
@@ -173,7 +169,8 @@ void Parse::read_setting(const Setting& setting) {
     std::string near = nearest_key(section, name);
     // A slip in the section: the same key of the section that was meant.
     if (const Key* meant = find_key(nearest_section(section), name)) near = meant->full_name();
-    return faults.push_back(fmt::format("{}: unknown key {}{}", place, setting.key, hint(near)));
+    return faults.push_back(
+        fmt::format("{}: unknown key {}{}", place, setting.key, did_you_mean(near)));
   }
   if (!entry) return faults.push_back(fmt::format("{}: the value is not TOML", place));
   set(*key, *entry, place, "--set");

@@ -3,11 +3,15 @@
 // one: its field here, its row in config/keys.cc, and the pass of the generator that reads it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "config/enums.h"
 
 namespace tutti {
+
+/// The default of layout.bucket_floats: 1 MiB, which hides a transfer's fixed costs.
+inline constexpr int64_t kParcelFloats = 1 << 18;
 
 struct PlanKeys {
   int zero = 0;  ///< ZeRO stage; -1: auto, until it is resolved

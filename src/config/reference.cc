@@ -3,7 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "config/job.h"
-#include "config/parts.h"
+#include "config/job_parts.h"
 #include "config/schema.h"
 
 namespace tutti {

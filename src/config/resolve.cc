@@ -5,7 +5,7 @@
 #include "config/check.h"
 #include "config/job.h"
 #include "config/job_check.h"
-#include "config/parts.h"
+#include "config/job_parts.h"
 #include "config/schema.h"
 #include "config/table_columns.h"
 

@@ -114,11 +114,10 @@ std::string fault_of(const Key& key, const Value& value) {
     if (const LaterValue* later = later_value(key.section, key.name, *word))
       return not_there_yet(key.full_name(), value, later->instead);
     if (!contains(key.allowed, *word)) {
-      std::string fault = fmt::format("{} = {} is not one of {}", key.full_name(),
-                                      value_text(value), fmt::join(quoted(key.allowed), ", "));
       const std::string near = nearest(*word, key.allowed);
-      return near.empty() ? fault
-                          : fault + fmt::format("; did you mean {}?", value_text(Value(near)));
+      return fmt::format("{} = {} is not one of {}{}", key.full_name(), value_text(value),
+                         fmt::join(quoted(key.allowed), ", "),
+                         did_you_mean(near.empty() ? "" : value_text(Value(near))));
     }
   }
   return {};

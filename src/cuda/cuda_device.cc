@@ -12,6 +12,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "cuda/cuda_memory.h"
 #include "cuda/errors.h"
@@ -193,7 +194,7 @@ class CudaDevice final : public Device {
       throw Error(fmt::format(
           "cannot get {} of pinned host memory: the host has no more, or a limit on locked memory "
           "(ulimit -l, the container's) is too low",
-          readable_bytes(static_cast<int64_t>(bytes))));
+          bytes_text(bytes)));
     }
     check_cuda(error, "cudaHostAlloc");
     std::memset(memory, 0, bytes);

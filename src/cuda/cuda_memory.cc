@@ -1,22 +1,17 @@
 // The account of the GPU's memory, and the message when there is not enough of it.
 #include "cuda/cuda_memory.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "cuda/errors.h"
 
 namespace tutti {
-
-std::string readable_bytes(int64_t bytes) {
-  constexpr double kMiB = 1 << 20, kGiB = 1 << 30;
-  const auto value = static_cast<double>(bytes);
-  if (value >= 0.1 * kGiB) return fmt::format("{:.1f} GiB", value / kGiB);
-  if (value >= 0.1 * kMiB) return fmt::format("{:.1f} MiB", value / kMiB);
-  return fmt::format("{} bytes", bytes);
-}
 
 void* GpuMemory::take(const std::string& holder, size_t bytes) {
   TUTTI_CUDA_CALL(cudaSetDevice, ordinal_);
@@ -67,14 +62,13 @@ std::string GpuMemory::out_of_memory(const std::string& holder, size_t bytes) co
 
   // The largest holders come first: they are what can be made smaller.
   std::sort(largest.begin(), largest.end(), std::greater<>());
-  std::string held;
-  for (const auto& [size, name] : largest) {
-    held += fmt::format("{}{} {}", held.empty() ? "" : ", ", name, readable_bytes(size));
-  }
+  std::vector<std::string> held;
+  for (const auto& [size, name] : largest)
+    held.push_back(fmt::format("{} {}", name, bytes_text(size)));
   return fmt::format(
       "out of GPU memory: {} wanted for {}; {} of {} are free; held by this rank: {}",
-      readable_bytes(static_cast<int64_t>(bytes)), holder, readable_bytes(left.free),
-      readable_bytes(left.total), held.empty() ? "nothing" : held);
+      bytes_text(bytes), holder, bytes_text(left.free), bytes_text(left.total),
+      held.empty() ? "nothing" : fmt::format("{}", fmt::join(held, ", ")));
 }
 
 }  // namespace tutti

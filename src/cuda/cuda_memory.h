@@ -43,7 +43,4 @@ class GpuMemory {
   std::unordered_map<void*, Held> blocks_;
 };
 
-/// Bytes for a message, such as "9.4 GiB" or "312 MiB".
-std::string readable_bytes(int64_t bytes);
-
 }  // namespace tutti

@@ -2,12 +2,12 @@
 // a GPU.
 #include "device/library.h"
 
-#include "cuda/cuda_attention.h"
+#include "cuda/attention/cuda_attention.h"
 #include "cuda/cuda_device.h"
 #include "cuda/cuda_loss.h"
-#include "cuda/cuda_matmul.h"
 #include "cuda/cuda_state.h"
-#include "cuda/lt_matmul.h"
+#include "cuda/matmul/cuda_matmul.h"
+#include "cuda/matmul/lt_matmul.h"
 #include "cuda/nccl.h"
 #include "cuda/row_kernels.h"
 #include "cuda/vocabulary.h"

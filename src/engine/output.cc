@@ -12,8 +12,6 @@ namespace tutti {
 
 namespace {
 
-constexpr uint32_t kOutputId = kOutputMessages;
-
 std::span<std::byte> bytes_of(const at::Tensor& t) {
   return {static_cast<std::byte*>(t.data_ptr()), static_cast<size_t>(t.nbytes())};
 }
@@ -28,7 +26,7 @@ MoveOutput move_by_transport(const EngineParts& parts, const Station& station) {
     const uint64_t turn = turns++;
     const auto rank = [&](int tensor) { return station.rank_beside(tensor); };
     const auto tag = [&](int column) {
-      return Tag{kOutputId, static_cast<uint32_t>(column), turn};
+      return Tag{kOutputMessages.first, static_cast<uint32_t>(column), turn};
     };
     named("output of an evaluation", turn, [&] {
       Posted posted(p.transport);

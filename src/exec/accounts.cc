@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/pages.h"
 
 namespace tutti {
 
@@ -56,9 +57,7 @@ Arena::Arena(BufferKind kind, size_t bytes, Accounts& accounts, MemorySource* so
                             std::strerror(errno)));
   }
   memory_ = {static_cast<std::byte*>(memory), bytes};
-  // This is only advice. A matmul reads one row of a matrix per step, and so one page: with small
-  // pages it waits for the page tables.
-  ::madvise(memory, bytes, MADV_HUGEPAGE);
+  advise_huge_pages(memory, bytes);
 }
 
 Arena::Arena(BufferKind kind, std::span<std::byte> memory, Accounts& accounts)

@@ -39,7 +39,7 @@ FileTier::FileTier(const std::string& folder, int64_t bytes) {
   // Room is taken at once: a disk that is full later would end a step.
   if (const int code = ::posix_fallocate(file_, 0, bytes); code != 0) {
     ::close(file_);
-    fail(fmt::format("no room for {} in {}", bytes_text(static_cast<double>(bytes)), place), code);
+    fail(fmt::format("no room for {} in {}", bytes_text(bytes), place), code);
   }
 
   // A constructor that throws has no destructor, so the file is closed by hand.

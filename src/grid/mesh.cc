@@ -1,3 +1,6 @@
+// Rounds and their additions. Whatever the rounds are, the additions of a step are those of the
+// job's tree: a round adds what its lanes complete, and a stack keeps subtrees whose neighbours are
+// not there yet, as a binary counter keeps its ones.
 #include "grid/mesh.h"
 
 #include <algorithm>
@@ -9,7 +12,8 @@ namespace tutti {
 
 namespace {
 
-/// The additions over terms (each a range of lanes, in order) that finish the subtree they cover.
+/// The additions over terms (each a range of lanes, in order) that finish the subtree they cover,
+/// as numbers of terms.
 std::vector<std::pair<int, int>> order_over(const std::vector<Range>& parts) {
   std::vector<std::pair<int, int>> order;
   const int64_t begin = parts.front().begin;
@@ -25,13 +29,17 @@ std::vector<std::pair<int, int>> order_over(const std::vector<Range>& parts) {
   return order;
 }
 
-/// From the stack over lanes [0, done) to the one over [0, done + contributions), with levels
-/// counted from `base`.
+/// The additions of a round: they take the stack over lanes [0, done) to the one over these and the
+/// lanes of the contributions. Levels are counted from `base`.
 std::vector<LevelSum> merge_round(int64_t done, const std::vector<Contribution>& contributions,
                                   int64_t lanes, int base) {
+  // The stack's levels are the maximal subtrees of the lanes that are done.
   const std::vector<Range> before = done > 0 ? subtrees({0, done}, lanes) : std::vector<Range>{};
   const int64_t now = contributions.empty() ? done : contributions.back().lanes.end;
   const std::vector<Range> after = subtrees({0, now}, lanes);
+
+  // A level that stays as it is needs no addition; every other one is made of old levels and
+  // contributions that it contains, in lane order.
   std::vector<LevelSum> sums;
   for (size_t level = 0; level < after.size(); ++level) {
     if (level < before.size() && before[level] == after[level]) continue;
@@ -42,18 +50,21 @@ std::vector<LevelSum> merge_round(int64_t done, const std::vector<Contribution>&
         sum.terms.push_back(-1 - (base + static_cast<int>(b)));
         parts.push_back(before[b]);
       }
+
     for (size_t c = 0; c < contributions.size(); ++c)
       if (after[level].contains(contributions[c].lanes.begin)) {
         sum.terms.push_back(static_cast<int>(c));
         parts.push_back(contributions[c].lanes);
       }
+
     sum.order = order_over(parts);
     sums.push_back(std::move(sum));
   }
   return sums;
 }
 
-/// What was one micro-batch's tree is added to the sum of those before it, in level 0.
+/// Makes the last addition of a micro-batch's tree go on to the sum of the micro-batches before it,
+/// which level 0 holds: that becomes term 0.
 void add_to_first(LevelSum& sum) {
   for (auto& [into, from] : sum.order) ++into, ++from;
   sum.order.emplace_back(0, 1);
@@ -61,7 +72,7 @@ void add_to_first(LevelSum& sum) {
   sum.level = 0;
 }
 
-/// What a data rank has for a round after which it has all its lanes.
+/// Adds a data rank's contributions to a round after which it has all its lanes.
 void add_contributions(const SumOptions& options, int data_rank, Round& round) {
   int partial = 0;
   for (const Range& own :
@@ -69,7 +80,7 @@ void add_contributions(const SumOptions& options, int data_rank, Round& round) {
     round.contributions.push_back({data_rank, own, partial++});
 }
 
-/// All parts are added up to one.
+/// The round in which all parts are added up to one.
 Round only_round(std::vector<Contribution> contributions) {
   LevelSum sum;
   std::vector<Range> parts;
@@ -88,6 +99,8 @@ Mesh mesh_of(const LayoutConfig& layout) {
   mesh.tensor = static_cast<int>(layout.tensor);
   mesh.pipeline = static_cast<int>(layout.pipeline);
   mesh.data = static_cast<int>(layout.ranks) / (mesh.tensor * mesh.pipeline);
+
+  // layout.shards = 0 stands for all data ranks; without ZeRO nothing is sliced.
   mesh.shards = layout.zero == 0     ? 1
                 : layout.shards == 0 ? mesh.data
                                      : static_cast<int>(layout.shards);
@@ -111,12 +124,17 @@ std::vector<std::vector<MicroBatch>> rounds_of(const SumOptions& options, int da
   const std::vector<int> lanes = lanes_of(options, data_rank);
   const int micros = options.batch.micro_batches;
   std::vector<std::vector<MicroBatch>> rounds;
+
+  // One round: lanes one after the other, each with all its micro-batches.
   if (!options.owner && !options.micro) {
     rounds.emplace_back();
     for (int lane : lanes)
       for (int micro = 0; micro < micros; ++micro) rounds[0].push_back({lane, micro});
     return rounds;
   }
+
+  // Several rounds: for each micro-batch, all lanes of the rank at once or, with fold = "owner",
+  // one lane per turn. The last turn may have too few lanes for all ranks.
   const int turns = options.owner ? (options.batch.lanes + options.ranks - 1) / options.ranks : 1;
   for (int micro = 0; micro < micros; ++micro)
     for (int turn = 0; turn < turns; ++turn) {
@@ -157,6 +175,9 @@ std::vector<Round> sum_rounds(const SumOptions& options) {
   const int turns = options.owner ? (options.batch.lanes + options.ranks - 1) / options.ranks : 1;
   TUTTI_CHECK(!options.owner || options.micro || options.batch.micro_batches == 1,
               "a lane is more than one round");
+
+  // Contributions in lane order. With fold = "owner" a turn adds the next lanes, one per rank;
+  // otherwise all lanes come at once.
   for (int step = 0; step < steps; ++step)
     for (int turn = 0; turn < turns; ++turn) {
       Round round;
@@ -168,6 +189,9 @@ std::vector<Round> sum_rounds(const SumOptions& options) {
           round.contributions.push_back({d, {done + d, done + d + 1}, 0});
         }
       }
+
+      // From the second micro-batch on, level 0 holds the sum of those before, so that this one's
+      // tree is built in the levels above. Its last round adds it to level 0.
       const int base = step > 0 ? 1 : 0;
       round.sums = merge_round(options.owner ? done : 0, round.contributions, lanes, base);
       if (base == 1 && turn + 1 == turns) add_to_first(round.sums.front());
@@ -188,6 +212,8 @@ Round round_inside(const SumOptions& options, int together, int host) {
   Round round;
   for (int d = host * together; d < (host + 1) * together; ++d)
     add_contributions(options, d, round);
+
+  // Each subtree of the host is a level, made of the partials that it contains.
   for (const Range& tree : subtrees_of_host(options, together, host)) {
     LevelSum sum{static_cast<int>(round.sums.size()), {}, {}};
     std::vector<Range> parts;
@@ -206,6 +232,7 @@ Round round_inside(const SumOptions& options, int together, int host) {
 Round round_between(const SumOptions& options, int together, int position) {
   std::vector<Contribution> parts;
   for (int host = 0; host < options.ranks / together; ++host) {
+    // A host's sums are its contributions, brought by the rank at this position.
     int partial = 0;
     for (const Range& tree : subtrees_of_host(options, together, host))
       parts.push_back({host * together + position, tree, partial++});
@@ -222,6 +249,9 @@ int stack_levels(const std::vector<Round>& rounds) {
 
 int64_t arriving_parts(int columns, int ranks) {
   int64_t most = 0;
+
+  // Each other rank adds up its own columns first, so it sends one partial per maximal subtree of
+  // them, for each column of the member.
   for (int member = 0; member < ranks; ++member) {
     size_t partials = 0;
     for (int other = 0; other < ranks; ++other)

@@ -1,6 +1,6 @@
-// One place at a time, the Feistel network waits for each multiplication of its 80 philox rounds; a
-// batch of places goes through it side by side, and those that fall outside of [0, n) walk on
-// together.
+// One place at a time, the Feistel network waits for each multiplication of its 80 Philox
+// rounds. So a batch of places goes through it at once, and those that end outside [0, n) walk
+// on together (cycle-walking).
 #include "grid/order.h"
 
 #include <algorithm>
@@ -20,6 +20,7 @@ constexpr uint64_t kByRecord = 0;             // the second word of a split's ke
 constexpr uint64_t kFoldPass = ~uint64_t{0};  // passes that no sample reaches
 constexpr uint64_t kCountPass = kFoldPass - 1;
 
+/// The upper 64 bits of a product: a draw of 64 bits mapped to [0, b).
 uint64_t high_product(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
 }
@@ -28,6 +29,7 @@ uint64_t high_product(uint64_t a, uint64_t b) {
 
 Permutation::Permutation(uint64_t seed, uint64_t pass, uint64_t n)
     : stream_(philox_stream({seed, Purpose::kOrder, pass, 0})), n_(n), half_bits_(1) {
+  // The domain has 2^(2 * half_bits) places, two halves of equally many bits.
   TUTTI_CHECK(n > 0, "a permutation of nothing");
   while (half_bits_ < 32 && n > uint64_t{1} << (2 * half_bits_)) ++half_bits_;
 }
@@ -35,8 +37,9 @@ Permutation::Permutation(uint64_t seed, uint64_t pass, uint64_t n)
 uint64_t Permutation::operator()(uint64_t i) const {
   TUTTI_CHECK(i < n_, "position {} of a permutation of {}", i, n_);
   const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
-  // The network permutes a domain of less than 4 n; walking on from places outside [0, n) leaves a
-  // permutation of [0, n).
+
+  // The network permutes a domain of less than 4 n places (or the smallest one). Walking on from
+  // places outside [0, n) leaves a permutation of [0, n), since every cycle through one comes back.
   do {
     uint64_t left = i >> half_bits_, right = i & mask;
     for (uint32_t round = 0; round < kFeistelRounds; ++round) {
@@ -55,6 +58,8 @@ uint64_t Permutation::operator()(uint64_t i) const {
 void Permutation::places(uint64_t first, std::span<int64_t> out) const {
   TUTTI_CHECK(first <= n_ && out.size() <= n_ - first, "positions [{}, {}) of a permutation of {}",
               first, first + out.size(), n_);
+
+  // Blocks that stay in the cache. `index`: for which output each place walks.
   constexpr size_t kBlock = 256;
   std::array<uint64_t, kBlock> walking;
   std::array<uint32_t, kBlock> index;
@@ -63,14 +68,17 @@ void Permutation::places(uint64_t first, std::span<int64_t> out) const {
     std::iota(walking.begin(), walking.begin() + count, first + begin);
     std::iota(index.begin(), index.begin() + count, 0);
     while (count > 0) {
+      // Kernels take whole vectors; what pads them is not looked at again.
       const size_t padded = (count + kFeistelLanes - 1) / kFeistelLanes * kFeistelLanes;
       std::fill(walking.begin() + count, walking.begin() + padded, 0);
       has_avx512()
           ? isa_avx512::feistel(stream_, half_bits_, walking.data(), static_cast<int64_t>(padded))
           : isa_avx2::feistel(stream_, half_bits_, walking.data(), static_cast<int64_t>(padded));
+
+      // Those that are inside are done; the others are moved together for another walk.
       size_t outside = 0;
       for (size_t k = 0; k < count; ++k) {
-        // A place that walks on is written too; its last value wins.
+        // A place that walks on is written, too; its last value wins.
         out[begin + index[k]] = static_cast<int64_t>(walking[k]);
         const bool on = walking[k] >= n_;
         walking[outside] = walking[k];
@@ -82,10 +90,13 @@ void Permutation::places(uint64_t first, std::span<int64_t> out) const {
   }
 }
 
-// Walker's tables: every column keeps its own share of 1/n and is filled up by one other.
+// Walker's tables: every column has an n-th of all draws; it keeps its own share of them and one
+// other record gets the rest.
 Alias::Alias(std::span<const double> weights) : keep_(weights.size()), other_(weights.size()) {
   const size_t n = weights.size();
   if (n == 0 || n > UINT32_MAX) throw Error(fmt::format("{} records cannot be drawn by weight", n));
+
+  // A weight that is no number would make every draw wrong, so each is looked at.
   double sum = 0;
   for (size_t i = 0; i < n; ++i) {
     if (!(weights[i] >= 0) || std::isinf(weights[i])) {
@@ -95,12 +106,17 @@ Alias::Alias(std::span<const double> weights) : keep_(weights.size()), other_(we
   }
   if (!(sum > 0) || std::isinf(sum))
     throw Error(fmt::format("the weights of all {} records add up to {}", n, sum));
+
+  // Shares are scaled to a mean of 1; columns below it are filled up by those above.
   std::vector<uint32_t> small, large;
   for (size_t i = 0; i < n; ++i) {
     keep_[i] = weights[i] / sum * static_cast<double>(n);
     other_[i] = static_cast<uint32_t>(i);
     (keep_[i] < 1 ? small : large).push_back(static_cast<uint32_t>(i));
   }
+
+  // Each round fills one column for good. The rich one gives away what is missing, and may become
+  // poor by that.
   while (!small.empty() && !large.empty()) {
     const uint32_t poor = small.back(), rich = large.back();
     small.pop_back();
@@ -111,7 +127,8 @@ Alias::Alias(std::span<const double> weights) : keep_(weights.size()), other_(we
       small.push_back(rich);
     }
   }
-  // What rounding left over on one side is full up to rounding, unless it has no weight at all.
+
+  // What rounding leaves over on one side is full up to rounding, unless it has no weight at all.
   const auto heaviest = std::max_element(weights.begin(), weights.end()) - weights.begin();
   for (const uint32_t i : small) {
     keep_[i] = weights[i] > 0 ? 1 : 0;
@@ -137,6 +154,7 @@ uint64_t Order::record(uint64_t position) const {
 
 void Order::records(uint64_t first, std::span<int64_t> records) const {
   if (weights) {
+    // One block per sample: two words pick the column, two make the toss (53 bits).
     const PhiloxStream stream = philox_stream({seed, Purpose::kResample, 0, 0});
     for (size_t i = 0; i < records.size(); ++i) {
       const uint64_t position = first + i;
@@ -151,6 +169,8 @@ void Order::records(uint64_t first, std::span<int64_t> records) const {
     }
     return;
   }
+
+  // A permutation for each pass that the positions touch.
   while (!records.empty()) {
     const uint64_t place = first % n;
     const size_t here = static_cast<size_t>(std::min<uint64_t>(records.size(), n - place));
@@ -161,7 +181,7 @@ void Order::records(uint64_t first, std::span<int64_t> records) const {
 }
 
 // Two rounds of a multiply-xorshift mix: no sum of such numbers stays the same when two samples
-// trade their records.
+// exchange their records.
 uint64_t order_digest(uint64_t position, uint64_t record) {
   uint64_t x = (record + 0x9E3779B97F4A7C15) * 0xBF58476D1CE4E5B9;
   x = (x ^ x >> 32 ^ position * 0xD6E8FEB86659FD93) * 0x94D049BB133111EB;

@@ -1,6 +1,6 @@
 // Philox as the Feistel network's round function, kFeistelLanes places at a time. A 64-bit lane
-// holds a 32-bit word of the counter in its lower half; what lies in the upper half is never looked
-// at, so no round needs a mask.
+// holds a 32-bit word of the counter in its lower half; nothing ever looks at the upper half, so no
+// round needs a mask.
 #include "grid/order_kernels.h"
 
 namespace tutti::TUTTI_ISA {
@@ -8,6 +8,7 @@ namespace {
 
 using V = uint64_t __attribute__((vector_size(kFeistelLanes * sizeof(uint64_t))));
 
+// The constants of Philox 4x32-10, as in base/philox.cc.
 constexpr uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
 constexpr uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
 constexpr int kPhiloxRounds = 10;
@@ -34,6 +35,7 @@ inline V mixed(V right, uint64_t round, const PhiloxStream& stream) {
 void feistel(const PhiloxStream& stream, int half_bits, uint64_t* places, int64_t count) {
   const uint64_t mask = (uint64_t{1} << half_bits) - 1;
   for (int64_t i = 0; i < count; i += kFeistelLanes) {
+    // Any alignment will do: the copies become unaligned loads and stores.
     V place;
     __builtin_memcpy(&place, places + i, sizeof place);
     V left = place >> half_bits, right = place & mask;

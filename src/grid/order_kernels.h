@@ -1,5 +1,5 @@
-// The Feistel network of grid/order.h over many places at once, for both instruction sets: order.cc
-// picks one, a test compares the two with the network written out.
+// The Feistel network of grid/order.h over many places at once, for both instruction sets. order.cc
+// picks one of the two; a test compares both with the network written out.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-// four suffice for large domains; small ones need more to look shuffled
+// Four rounds suffice for large domains; small ones need more to look shuffled.
 inline constexpr uint32_t kFeistelRounds = 8;
 /// Places are permuted this many at a time.
 inline constexpr int64_t kFeistelLanes = 16;

@@ -23,6 +23,7 @@
 #include "base/file.h"
 #include "base/message.h"
 #include "base/stop_signals.h"
+#include "launch/limits.h"
 #include "launch/stop.h"
 
 namespace tutti {
@@ -71,8 +72,8 @@ class Supervisor {
     for (Member& member : members_) member.heard = clock_.awake();
     try {
       options_.threads ? start_threads() : start_processes();
-      // a limit of the system's: those that have started end as with any failure
     } catch (const std::exception& e) {
+      // A limit of the system: those that have started end as with any failure.
       fail(e.what());
       for (Member& member : members_) member.ended = member.pid == 0 && !member.thread.joinable();
     }
@@ -121,10 +122,23 @@ class Supervisor {
       mine.emplace_back(pair[0]);
       theirs.emplace_back(pair[1]);
     }
+    options_.host != nullptr ? adopt(std::move(theirs)) : fork_here(mine, theirs);
+    theirs.clear();
+    server_ = std::make_unique<RendezvousServer>(std::move(mine));
+  }
+
+  void adopt(std::vector<Fd> sockets) {
+    const std::vector<pid_t> pids =
+        options_.host->fork_ranks(control_, std::move(sockets), options_.kept, options_.task);
+    TUTTI_CHECK(pids.size() == members_.size(), "{} ranks of {}", pids.size(), members_.size());
+    for (size_t r = 0; r < pids.size(); ++r) members_[r].pid = pids[r];
+  }
+
+  void fork_here(std::vector<Fd>& mine, std::vector<Fd>& theirs) {
     std::fflush(nullptr);
-    pid_t parent = ::getpid();
+    const pid_t parent = ::getpid();
     for (int r = 0; r < options_.ranks; ++r) {
-      pid_t pid = ::fork();
+      const pid_t pid = ::fork();
       if (pid < 0) {
         fail(fmt::format("cannot start rank {}: {}", r, std::strerror(errno)));
         members_[r].ended = true;
@@ -140,8 +154,6 @@ class Supervisor {
       }
       members_[r].pid = pid;
     }
-    theirs.clear();
-    server_ = std::make_unique<RendezvousServer>(std::move(mine));
   }
 
   void start_threads() {
@@ -299,6 +311,7 @@ class Supervisor {
 LaunchResult launch_local(const LaunchOptions& options,
                           const std::function<void(RankContext&)>& body) {
   TUTTI_CHECK(options.ranks >= 1, "{} ranks", options.ranks);
+  raise_file_limit();
   try {
     return Supervisor(options, body).run();
   } catch (const Error& e) {  // it could not be made: no rank was started

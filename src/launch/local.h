@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "launch/rank.h"
+#include "launch/rank_host.h"
 
 namespace tutti {
 
@@ -17,6 +18,11 @@ struct LaunchOptions {
   int ranks = 1;
   bool threads = false;
   Duration timeout = std::chrono::seconds(30);  ///< silence before a rank is given up
+  /// Who forks the ranks, what it tells them, and descriptors that they keep; null: this process
+  /// forks them, or they are threads of it.
+  RankHost* host = nullptr;
+  std::string task;
+  std::vector<int> kept;
   /// in the launcher, for each rank, once all are started
   std::function<void(int rank, int pid)> started;
   /// in the launcher: the answer to a request to stop, at once
@@ -40,8 +46,9 @@ struct LaunchResult {
   bool ok() const { return failures.empty(); }
 };
 
-/// Runs `body` on every rank and returns when all have ended: nothing of theirs is left over.
-/// Processes are forked: call it before any ATen or OpenMP work in this process. A rank that dies,
+/// Runs `body` on every rank (or with a host what that does) and returns when all have ended:
+/// nothing of theirs is left over. Without a host processes are forked: call it before any ATen or
+/// OpenMP work in this process. A rank that dies,
 /// throws or falls silent cancels all others: they end within a second, and are killed if they do
 /// not. Ranks die with the launcher (PR_SET_PDEATHSIG). SIGINT, SIGTERM and SIGHUP to the launcher,
 /// and SIGTERM to a rank, are requests to stop (launch/stop.h). An exception in body is reported

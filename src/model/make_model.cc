@@ -9,7 +9,6 @@
 #include "model/dense/mlp.h"
 #include "model/dense/wide_deep.h"
 #include "model/gpt/gpt.h"
-#include "model/gpt/gpt_rules.h"
 
 namespace tutti {
 
@@ -32,37 +31,11 @@ Model make_gpt(const Job& job) {
   return make_gpt(job, *library.float32);
 }
 
-/// A model of the table in config/parts.cc.
+/// A model of the table in config/job_parts.cc.
 struct Row {
   std::string_view name;
   Model (*make)(const Job& job);
-  ModelRules rules{};
 };
-
-ModelRules cuts(const char* key, std::vector<int64_t> ModelConfig::*sizes) {
-  return {.cut_sizes = [=](const Job& job) {
-    std::vector<std::pair<std::string, int64_t>> all;
-    for (int64_t size : job.model.*sizes) all.emplace_back(key, size);
-    return all;
-  }};
-}
-
-ModelRules cnn_rules() {
-  ModelRules rules = cuts("model.channels", &ModelConfig::channels);
-  rules.check = [](const Job& job, const AddFault& fault) {
-    if (job.model.channels.empty())
-      fault({"model.channels"}, "model.channels is empty: a cnn has a stage");
-  };
-  return rules;
-}
-
-ModelRules script_rules() {
-  return {.check = [](const Job& job, const AddFault& fault) {
-    if (job.model.path.empty())
-      fault({"model.path"},
-            "model.path is empty but model.kind = \"script\": name a TorchScript file");
-  }};
-}
 
 Model make_custom(const Job&) {
   throw Error(
@@ -70,48 +43,22 @@ Model make_custom(const Job&) {
       "(examples/custom_model)");
 }
 
-const std::vector<Row>& rows() {
-  static const std::vector<Row> all = {
-      {"gpt", make_gpt, gpt_rules()},
-      {"mlp", make_mlp, cuts("model.hidden", &ModelConfig::hidden)},
-      {"cnn", make_cnn, cnn_rules()},
-      {"wide-deep", make_wide_deep},
-      {"autoencoder", make_autoencoder},
-      {"script", make_script, script_rules()},
-      {"custom", make_custom},
-  };
-  return all;
-}
-
-const Row* row_of(const Job& job) {
-  for (const Row& row : rows())
-    if (row.name == job.model.kind) return &row;
-  return nullptr;
-}
+constexpr Row kModels[] = {
+    {"gpt", make_gpt},
+    {"mlp", make_mlp},
+    {"cnn", make_cnn},
+    {"wide-deep", make_wide_deep},
+    {"autoencoder", make_autoencoder},
+    {"script", make_script},
+    {"custom", make_custom},
+};
 
 }  // namespace
 
 Model make_model(const Job& job) {
-  if (const Row* row = row_of(job)) return row->make(job);
+  for (const Row& row : kModels)
+    if (row.name == job.model.kind) return row.make(job);
   throw Error(fmt::format("model.kind = \"{}\" is not known", job.model.kind));
-}
-
-const ModelRules& model_rules() {
-  static const ModelRules all = {
-      .check =
-          [](const Job& job, const AddFault& fault) {
-            if (const Row* row = row_of(job); row && row->rules.check) row->rules.check(job, fault);
-          },
-      .cut_sizes = [](const Job& job) -> std::vector<std::pair<std::string, int64_t>> {
-        const Row* row = row_of(job);
-        if (!row || !row->rules.cut_sizes) return {};
-        return row->rules.cut_sizes(job);
-      },
-      .most_stages = [](const Job& job) -> int64_t {
-        const Row* row = row_of(job);
-        return row && row->rules.most_stages ? row->rules.most_stages(job) : INT64_MAX;
-      }};
-  return all;
 }
 
 }  // namespace tutti

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "config/job.h"
-#include "config/model_rules.h"
 #include "model/core/segment.h"
 
 namespace tutti {
@@ -10,8 +9,5 @@ namespace tutti {
 /// Makes the model for one rank. Segments may hold state, so every rank makes its own. `job` is
 /// resolved. Throws Error for a kind that only a user's C++ program can bring ("custom").
 Model make_model(const Job& job);
-
-/// What the models ask of a job: for resolve(). Nothing of it makes a model or computes.
-const ModelRules& model_rules();
 
 }  // namespace tutti

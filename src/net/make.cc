@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "config/parts.h"
+#include "config/job_parts.h"
 #include "net/mixed.h"
 #include "net/shm/inproc.h"
 #include "net/shm/shared_memory.h"
@@ -60,7 +60,7 @@ void agree(const TransportOptions& options, const Epoch& epoch, Rendezvous& rend
 
 using Made = std::unique_ptr<Transport>;
 
-/// A transport of the table in config/parts.cc that connects ranks; what GPUs have is a group of
+/// A transport of the table in config/job_parts.cc that connects ranks; what GPUs have is a group of
 /// their library.
 struct Row {
   std::string_view name;

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/bytes.h"
 #include "base/terminal.h"
 #include "observe/summary.h"
 
@@ -60,7 +61,7 @@ class Progress final : public EventSink {
     begin_ = printed_ = Steady::now();
     line(fmt::format("model   {} parameters; {} a rank forecast; ready in {:.2f} s",
                      short_count(e.at("parameters").get<double>()),
-                     short_bytes(e.at("bytes_forecast").get<double>()),
+                     bytes_text(e.at("bytes_forecast").get<double>()),
                      e.at("startup_seconds").get<double>()));
     header_ = true;
   }

@@ -2,6 +2,7 @@
 #include "observe/summary.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/terminal.h"
 #include "eval/metrics.h"
 
@@ -65,13 +67,6 @@ std::string short_count(double n) {
   if (n >= 1e6) return fmt::format("{:.2f} M", n / 1e6);
   if (n >= 1e3) return fmt::format("{:.1f} k", n / 1e3);
   return fmt::format("{:.0f}", n);
-}
-
-std::string short_bytes(double n) {
-  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  int u = 0;
-  for (; n >= 1024 && u < 4; ++u) n /= 1024;
-  return fmt::format("{:.{}f} {}", n, u == 0 ? 0 : 1, units[u]);
 }
 
 std::string short_duration(double seconds) {
@@ -142,31 +137,28 @@ std::string test_text(const json& e) {
 
 std::string end_text(const json& e, int64_t steps, int64_t tokens_per_step,
                      const std::string& unit) {
-  // Peak memory by kind; the total is given before.
-  std::string kinds;
+  std::vector<std::string> kinds;
   for (const auto& [kind, n] : e.at("peak_bytes").items())
-    if (kind != "total")
-      kinds +=
-          fmt::format("{}{} {}", kinds.empty() ? "" : ", ", kind, short_bytes(n.get<double>()));
+    if (kind != "total") kinds.push_back(fmt::format("{} {}", kind, bytes_text(n.get<double>())));
   const double seconds = e.at("seconds");
   const double tokens = static_cast<double>(steps) * static_cast<double>(tokens_per_step);
   std::string text = fmt::format(
       "{} at step {} after {}: {} {}/s; peak memory of rank 0 {} ({}); loader stall {:.2f} %",
       e.at("stopped").get<bool>() ? "stopped" : "finished", e.at("step").get<int64_t>(),
       short_duration(seconds), short_count(seconds > 0 ? tokens / seconds : 0), unit,
-      short_bytes(e.at("peak_bytes").at("total").get<double>()), kinds,
+      bytes_text(e.at("peak_bytes").at("total").get<double>()), fmt::join(kinds, ", "),
       seconds > 0 ? 100 * number(e, "loader_stall_seconds", 0) / seconds : 0);
 
   // Older or shorter runs may lack what follows.
   if (const auto time = e.find("seconds_by_kind"); time != e.end()) text += time_text(*time);
-  std::string speed;
+  std::vector<std::string> speed;
   if (e.contains("samples_per_second"))
-    speed =
-        fmt::format("{} samples/s in the steps", short_count(number(e, "samples_per_second", 0)));
+    speed.push_back(
+        fmt::format("{} samples/s in the steps", short_count(number(e, "samples_per_second", 0))));
   if (e.contains("matmul_share"))
-    speed += fmt::format("{}{:.1f} % of the matmul limit", speed.empty() ? "" : ", ",
-                         100 * number(e, "matmul_share", 0));
-  if (!speed.empty()) text += "\nspeed   " + speed;
+    speed.push_back(
+        fmt::format("{:.1f} % of the matmul limit", 100 * number(e, "matmul_share", 0)));
+  if (!speed.empty()) text += fmt::format("\nspeed   {}", fmt::join(speed, ", "));
   return text;
 }
 

@@ -10,9 +10,7 @@ namespace tutti {
 
 /// A number as "1.5 k" or "3.20 M".
 std::string short_count(double n);
-/// A number of bytes as "1.5 GiB".
-std::string short_bytes(double n);
-/// Seconds as "1:02:03" or "2:03".
+/// "1:02:03" or "2:03".
 std::string short_duration(double seconds);
 
 /// Of a data event: the records of every part, what was skipped and why, statistics and skew.

@@ -230,7 +230,7 @@ void Optimizer::measure(const float*, const float*, std::span<float* const>, int
 
 namespace {
 
-/// An optimizer of the table in config/parts.cc. One with a file of its own is declared above this
+/// An optimizer of the table in config/job_parts.cc. One with a file of its own is declared above this
 /// table.
 struct Row {
   std::string_view name;

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "config/parts.h"
+#include "config/job_parts.h"
 
 namespace tutti {
 
@@ -55,7 +55,7 @@ struct Course {
   int64_t step = 0;  ///< of the job
 };
 
-/// A schedule of the table in config/parts.cc: what train.lr is multiplied by.
+/// A schedule of the table in config/job_parts.cc: what train.lr is multiplied by.
 struct Schedule {
   std::string_view name;
   double (*factor)(const TrainConfig& config, const Course& at, const Watched& watched);

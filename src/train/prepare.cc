@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "config/parts.h"
+#include "config/job_parts.h"
 #include "model/core/wiring.h"
 #include "model/loss/loss.h"
 #include "train/trained.h"

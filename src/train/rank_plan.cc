@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "comm/pulls.h"
-#include "config/parts.h"
+#include "config/job_parts.h"
 #include "plan/check/prove.h"
 
 namespace tutti {

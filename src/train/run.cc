@@ -1,3 +1,5 @@
+// The launcher's part of a run: its folder, its ranks, how it ended. What a rank does is in
+// run_rank.cc; nothing here needs LibTorch, so that a light program can launch.
 #include "train/run.h"
 
 #include <fmt/format.h>
@@ -8,34 +10,15 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/stop_signals.h"
-#include "engine/channels.h"
+#include "launch/limits.h"
 #include "launch/local.h"
 #include "state/manifest.h"
-#include "train/prepare.h"
+#include "train/rank_task.h"
 #include "train/run_folder.h"
-#include "train/session.h"
-#include "train/trainer.h"
 
 namespace tutti {
 
 namespace {
-
-/// What one rank does from start to end.
-void train_rank(const RunOptions& options, const RunFolder& folder, const std::string& checkpoint,
-                Time origin, RankContext& context) {
-  RankDevice device = open_rank_device(options.job, context.rank);
-  Model model = prepared_model(options.job, options.make_model, checkpoint.empty());
-  Trainer trainer(options.job, model, context, checkpoint, options.partition, &device);
-  // Ready together: who is asked to stop before this has touched no file of the run.
-  context.rendezvous.exchange({}, context.while_working(timeout_of(options.job)));
-  context.begin();
-  try {
-    Session(options, folder, model, trainer, origin, context).run();
-  } catch (...) {
-    context.failing();  // before the trainer's connections close and others fail because of it
-    throw;
-  }
-}
 
 /// Why a run has nothing left to do up to step `last`; "" where it has. One that was stopped or
 /// killed at its last step may still have to evaluate: only what came to its own end counts.
@@ -70,23 +53,30 @@ void clean_up(const RunFolder& folder, bool fresh, const LaunchResult& launched)
   }
 }
 
-}  // namespace
+/// How the ranks of a run come to be.
+using Launch = std::function<LaunchResult(LaunchOptions& launch, const RunOptions& options,
+                                          const RankTask& task)>;
 
-RunResult run(const RunOptions& given) {
+RunResult run_by(const RunOptions& given, const Launch& start) {
   RunOptions options = given;
   const Job& job = options.job;
+  const bool threads = job.layout.workers == Workers::kThread;
+  if (const std::string fault = too_many_ranks(job.layout.ranks, threads, host_limits());
+      !fault.empty())
+    throw ConfigError({fault});
+
+  // The folder is this run's from here on, and in the state in which the run begins.
   RunFolder folder;
   Fd lock;
-  std::string checkpoint;
+  RankTask task;
   std::string nothing;
   const bool fresh = options.resume.empty() && options.keep;
-  // until the launcher takes them: a folder that is half made would stay behind
-  const HeldStops held;
+  const HeldStops held;  // until the launcher takes them: a folder that is half made would stay
   if (!options.resume.empty()) {
     folder = open_run(options.resume);
     lock = lock_run(folder);
-    checkpoint = checkpoint_of(folder);
-    nothing = nothing_left(job, folder, checkpoint, last_step(options));
+    task.checkpoint = checkpoint_of(folder);
+    nothing = nothing_left(job, folder, task.checkpoint, last_step(options));
     if (!nothing.empty()) {
       // Its ranks load the state and agree on its hash; they write nothing and report nothing.
       options.keep = false;
@@ -95,21 +85,25 @@ RunResult run(const RunOptions& given) {
     } else {
       remove_unfinished(folder);  // of a run whose launcher was killed
       if (!path_exists(folder.job()))
-        write_file_atomic(folder.job(), read_manifest(checkpoint).job_toml);
+        write_file_atomic(folder.job(), read_manifest(task.checkpoint).job_toml);
     }
   } else if (fresh) {
     LockedRun made = create_run(options.out, job);
     folder = std::move(made.folder);
     lock = std::move(made.lock);
   }
-  const Time origin = SystemClock().now();  // of the traces: the same for all ranks
+
+  task.folder = folder.path;
+  task.keep = options.keep;
+  task.origin = SystemClock().now();  // the same for all ranks
   LaunchOptions launch;
   launch.ranks = static_cast<int>(job.layout.ranks);
-  launch.threads = job.layout.workers == Workers::kThread;
+  launch.threads = threads;
   launch.timeout =
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(job.layout.timeout));
   launch.started = options.started;
   launch.say = options.say;
+  if (lock) launch.kept = {lock.get()};
   const auto ended = [&](const LaunchResult& launched) -> RunResult {
     if (!launched.ok() && options.keep) clean_up(folder, fresh, launched);
     const bool stopped = launched.at_once || (launched.ok() && launched.heeded);
@@ -119,9 +113,38 @@ RunResult run(const RunOptions& given) {
   };
   if (options.abandon)
     launch.abandon = [&](const LaunchResult& launched) { options.abandon(ended(launched)); };
-  return ended(launch_local(launch, [&](RankContext& context) {
-    train_rank(options, folder, checkpoint, origin, context);
-  }));
+  return ended(start(launch, options, task));
+}
+
+}  // namespace
+
+std::string RankTask::text() const {
+  return nlohmann::json{{"folder", folder},
+                        {"checkpoint", checkpoint},
+                        {"keep", keep},
+                        {"origin", origin.time_since_epoch().count()}}
+      .dump();
+}
+
+RankTask RankTask::from(const std::string& text) {
+  const auto json = nlohmann::json::parse(text);
+  return {json.at("folder"), json.at("checkpoint"), json.at("keep"),
+          Time(Duration(json.at("origin").get<int64_t>()))};
+}
+
+RunResult run_launched(const RunOptions& options, const RankBody& body) {
+  return run_by(
+      options, [&](LaunchOptions& launch, const RunOptions& settled, const RankTask& task) {
+        return launch_local(launch, [&](RankContext& context) { body(settled, task, context); });
+      });
+}
+
+RunResult run_hosted(const RunOptions& options, RankHost& host) {
+  return run_by(options, [&](LaunchOptions& launch, const RunOptions&, const RankTask& task) {
+    launch.host = &host;
+    launch.task = task.text();
+    return launch_local(launch, {});
+  });
 }
 
 }  // namespace tutti

@@ -13,6 +13,7 @@
 
 namespace tutti {
 
+struct RankContext;
 using MakeModel = std::function<Model(const Job&)>;
 
 struct RunOptions {
@@ -52,6 +53,14 @@ struct RunResult {
 
 /// Forks: call it before any ATen work in this process (thread ranks excepted).
 RunResult run(const RunOptions& options);
+
+class RankHost;
+/// Runs on ranks of another program, which serves them with run_task(). Of the options it needs the
+/// job, the folders and what is said here; needs no LibTorch.
+RunResult run_hosted(const RunOptions& options, RankHost& host);
+/// What a rank of a hosted run does. `options`: as the program that hosts it has them; `task`: of
+/// the launcher.
+void run_task(const RunOptions& options, RankContext& context, const std::string& task);
 
 /// The events a sink gets, as JSON objects with a field "event":
 ///   start  {job, parameters, ranks, steps, first_step, tokens_per_step, unit, memory forecast}

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/philox.h"
-#include "config/parts.h"
+#include "config/job_parts.h"
 #include "model/core/runner.h"
 
 namespace tutti {

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "config/parts.h"
+#include "config/job_parts.h"
 #include "data/core/sources.h"
 #include "data/text/tokenizer.h"
 #include "device/device_rate.h"

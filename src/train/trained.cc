@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "config/job_parts.h"
 #include "config/parameter_groups.h"
-#include "config/parts.h"
 #include "state/checkpoint.h"
 #include "state/manifest.h"
 #include "state/safetensors.h"

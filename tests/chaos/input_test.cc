@@ -6,27 +6,14 @@
 
 #include "support/command.h"
 #include "support/sockets.h"
+#include "support/tiny_gpt.h"
 
 namespace tutti {
 namespace {
 
 using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
-constexpr const char* kTinyGpt = R"(
-[model]
-kind = "gpt"
-layers = 1
-width = 32
-heads = 2
-context = 16
-[data]
-kind = "walk"
-[train]
-lanes = 4
-micro_batch_size = 2
-steps = 2
-eval_batches = 0
-)";
+const std::string kTinyGpt = tiny_gpt("lanes = 4\nsteps = 2\neval_batches = 0\n");
 
 class BadInput : public testing::Test {
  protected:

@@ -1,32 +1,17 @@
 // A loss or gradient that is not finite stops the job before anything of its step is written, and
 // says where.
 #include "support/command.h"
+#include "support/tiny_gpt.h"
 
 namespace tutti {
 namespace {
 
 using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
-constexpr const char* kDiverging = R"(
-[model]
-kind = "gpt"
-layers = 2
-width = 32
-heads = 2
-context = 16
-tied = true
-[data]
-kind = "walk"
-[train]
-lanes = 5
-micro_batches = 2
-micro_batch_size = 2
-steps = 20
-optimizer = "sgd"
-lr = 1e6
-clip = 0
-schedule = "constant"
-)";
+const std::string kDiverging = tiny_gpt(
+    "lanes = 5\nmicro_batches = 2\nsteps = 20\noptimizer = \"sgd\"\nlr = 1e6\nclip = 0\n"
+    "schedule = \"constant\"\n",
+    "layers = 2\ntied = true\n");
 
 TEST(NonFinite, LossNamesStepLaneAndBlockTheSameOnAnyLayout) {
   TempFolder folder;

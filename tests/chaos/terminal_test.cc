@@ -4,6 +4,7 @@
 
 #include "support/command.h"
 #include "support/pty.h"
+#include "support/tiny_gpt.h"
 
 namespace tutti {
 namespace {
@@ -61,23 +62,8 @@ TEST(Terminal, ThatBecomesNarrowerGetsANarrowerBar) {
 }
 
 /// A model of bytes that has hardly learned: what it writes is nearly any byte.
-constexpr const char* kTinyGpt = R"(
-[model]
-kind = "gpt"
-layers = 1
-width = 32
-heads = 2
-context = 16
-[data]
-kind = "walk"
-[train]
-lanes = 2
-micro_batch_size = 2
-steps = 1
-eval_batches = 0
-prompt = "ab"
-sample_bytes = 200
-)";
+const std::string kTinyGpt =
+    tiny_gpt("lanes = 2\nsteps = 1\neval_batches = 0\nprompt = \"ab\"\nsample_bytes = 200\n");
 
 bool has_control(const std::string& text) {
   return std::any_of(text.begin(), text.end(),

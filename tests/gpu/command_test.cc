@@ -11,6 +11,7 @@
 #include <memory>
 #include <regex>
 
+#include "base/bytes.h"
 #include "device/library.h"
 
 namespace tutti {
@@ -151,19 +152,17 @@ TEST_F(GpuCommand, AJobThatCannotFitIsRefusedWithItsParts) {
   const int code = command.wait(Seconds(20));
   EXPECT_TRUE(code == 1 || code == 2) << code << command.out() << command.err();
   const std::regex form(
-      "needs ([0-9.]+) GiB of .+, which has ([0-9.]+) GiB free; the largest parts of it: ([a-z0-9 "
-      "-]+) ([0-9.]+) "
-      "GiB, ([a-z0-9 -]+) ([0-9.]+) GiB");
+      "needs ([0-9.]+ [MGT]iB) of .+, which has ([0-9.]+ [MGT]iB) free; the largest parts of it: "
+      "([a-z0-9 -]+) ([0-9.]+ [MGT]iB), ([a-z0-9 -]+) ([0-9.]+ [MGT]iB)");
   const std::string said = command.err();
   std::smatch parts;
   ASSERT_TRUE(std::regex_search(said, parts, form)) << command.out() << said;
-  const double wanted = std::stod(parts[1]), free = std::stod(parts[2]);
-  const double largest = std::stod(parts[4]), next = std::stod(parts[6]);
-  EXPECT_GT(free, 0);
+  const int64_t wanted = parse_bytes(parts[1]), free = parse_bytes(parts[2]);
+  const int64_t largest = parse_bytes(parts[4]), next = parse_bytes(parts[6]);
   EXPECT_GT(wanted, free) << said;
-  EXPECT_GT(next, 1) << said;
+  EXPECT_GT(next, 1 << 30) << said;
   EXPECT_GE(largest, next) << said;
-  EXPECT_LE(largest + next, wanted + 0.2) << said;  // rounded, all three
+  EXPECT_LE(largest + next, wanted / 50 * 51) << said;  // all three are rounded to three digits
   EXPECT_FALSE(command.says("\nstep     1/")) << command.out();
   EXPECT_TRUE(eventually([&] { return command.processes().empty(); }, Seconds(2)));
 }

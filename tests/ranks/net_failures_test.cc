@@ -449,8 +449,8 @@ TEST(ShmMemory, ThatExceedsTheLimitOnFileSizesIsAnErrorAtTheStart) {
     } catch (const Error& e) {
       EXPECT_EQ(rank, 1);
       EXPECT_STREQ(e.what(),
-                   "window of rank 1: cannot allocate 32.0 MiB: the limit on file sizes (ulimit "
-                   "-f) is 16.0 MiB");
+                   "window of rank 1: cannot allocate 32 MiB: the limit on file sizes (ulimit "
+                   "-f) is 16 MiB");
       ::_exit(0);  // dies as a worker would; the rendezvous ends with it
     }
   });
@@ -465,7 +465,7 @@ TEST(ShmMemory, ThatTheHostDoesNotHaveIsAnErrorAtTheStart) {
                      nullptr, clock.after(std::chrono::seconds(20)));
     });
     for (const std::string& error : errors) {
-      EXPECT_NE(error.find("windows of this host: cannot allocate 134217728.0 MiB: only"),
+      EXPECT_NE(error.find("windows of this host: cannot allocate 128 TiB: only"),
                 std::string::npos)
           << error;
     }

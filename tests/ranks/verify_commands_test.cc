@@ -3,27 +3,15 @@
 #include <set>
 
 #include "support/command.h"
+#include "support/tiny_gpt.h"
 
 namespace tutti {
 namespace {
 
 using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
-constexpr const char* kGpt = R"(
-[model]
-kind = "gpt"
-layers = 1
-width = 32
-heads = 2
-context = 16
-[data]
-kind = "text"
-[train]
-lanes = 3
-micro_batch_size = 2
-steps = 6
-eval_batches = 1
-)";
+const std::string kGpt =
+    tiny_gpt("lanes = 3\nsteps = 6\neval_batches = 1\n", "layers = 1\n", "text");
 
 /// What is wrong with the XML text; empty when it is well-formed: tags nest, attributes are quoted,
 /// & and < are escaped.

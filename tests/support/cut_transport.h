@@ -74,8 +74,7 @@ class CutTransport final : public Transport {
  private:
   bool mine() const { return rank() == cut_.rank && cut_.cuts.load() == 0; }
   bool is_vote(Tag tag) const {
-    return tag.operation >= kDataChannel && tag.operation < kDataChannel + 16 &&
-           tag.sequence == cut_.vote;
+    return kDataChannel.has(tag.operation) && tag.sequence == cut_.vote;
   }
   [[noreturn]] void break_off(const char* when) {
     cut_.cuts.fetch_add(1);

@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "base/error.h"
-#include "config/parts.h"
+#include "config/job_parts.h"
 #include "config/table_columns.h"
 #include "data/core/sources.h"
 #include "data/tables/table.h"
@@ -192,7 +192,7 @@ std::string held_out_notice(double asked, int64_t records, int64_t held) {
 
 namespace {
 
-/// A format of the table in config/parts.cc: how its records come in, already split.
+/// A format of the table in config/job_parts.cc: how its records come in, already split.
 struct Format {
   std::string_view name;
   Split (*open)(const Job& job, const DataGroup& group);

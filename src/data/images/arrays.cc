@@ -10,9 +10,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "config/parts.h"
+#include "base/pages.h"
+#include "config/job_parts.h"
 #include "data/core/bad_records.h"
-#include "data/core/pages.h"
 #include "data/core/sources.h"
 #include "grid/grid.h"
 
@@ -281,7 +281,7 @@ Pair read_pair(const Job& job, const std::string& given, std::string labels, boo
 std::shared_ptr<const Dataset> make_arrays(std::shared_ptr<const Array> values,
                                            std::shared_ptr<const Array> labels,
                                            std::vector<Scaling> scaling) {
-  std::visit([](const auto& all) { use_huge_pages(all.data(), all.size() * sizeof(all[0])); },
+  std::visit([](const auto& all) { move_to_huge_pages(all.data(), all.size() * sizeof(all[0])); },
              values->values);
   return std::make_shared<Arrays>(std::move(values), std::move(labels), std::move(scaling));
 }

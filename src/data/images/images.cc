@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "config/parts.h"
+#include "config/job_parts.h"
 #include "data/core/sources.h"
 #include "data/images/image_file.h"
 #include "data/images/scaling.h"

@@ -195,7 +195,7 @@ class Presence {
   std::string hint(size_t k) const {
     if (found_[k]) return "";
     const std::string near = nearest(names_[k], others_);
-    return near.empty() ? "" : "; did you mean " + shown(near) + "?";
+    return did_you_mean(near.empty() ? "" : shown(near));
   }
   void check(const std::string& path) const {
     if (!any_) return;

@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "config/job_parts.h"
 #include "config/nearest.h"
-#include "config/parts.h"
 #include "data/core/sources.h"
 #include "data/tables/table_rows.h"
 #include "model/core/data_borders.h"
@@ -96,7 +96,7 @@ class TableRecords final : public Dataset {
     for (const Column& column : table_->columns) names.push_back(column.name);
     const std::string near = nearest(name, names);
     throw Error(fmt::format("data.columns have no column {}{}", shown(name),
-                            near.empty() ? "" : "; did you mean " + shown(near) + "?"));
+                            did_you_mean(near.empty() ? "" : shown(near))));
   }
 
  private:

@@ -144,7 +144,7 @@ bool TableRows::id(size_t k, std::string_view value, int32_t& into) {
         k, near.empty() && column.values.size() <= kListed
                ? fmt::format("{} is none of {}", shown(value), fmt::join(column.values, ", "))
                : fmt::format("{} is none of its {} values{}", shown(value), column.values.size(),
-                             near.empty() ? "" : "; did you mean " + shown(near) + "?"));
+                             did_you_mean(near.empty() ? "" : shown(near))));
   }
   double whole = 0;  // "3.0" is what tools write for 3 where a column once had missing values
 

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/channels.h"
 #include "engine/data_slots.h"
 #include "engine/device/device_commit.h"
 #include "engine/device/device_feed.h"
@@ -74,7 +73,7 @@ class DeviceBackend final : public Backend {
 
  private:
   std::vector<Stream> make_streams() const;
-  DeviceSteps::Parts step_parts() const;
+  bool may_capture() const;
   Side make_side(Which which);
   void greet();
   void rehearse();
@@ -85,6 +84,7 @@ class DeviceBackend final : public Backend {
 
   const EngineParts& p_;
   const Station& station_;
+  const RankDevice& rank_;
   const StateKernels& state_;
   Device& device_;
   const at::Device on_;
@@ -109,6 +109,7 @@ DeviceBackend::DeviceBackend(const EngineParts& parts, const Station& station,
                              const RankDevice& rank)
     : p_(parts),
       station_(station),
+      rank_(rank),
       state_(rank.library->state),
       device_(*rank.device),
       on_(rank.place()),
@@ -116,16 +117,13 @@ DeviceBackend::DeviceBackend(const EngineParts& parts, const Station& station,
       compute_(rank.compute),
       streams_(make_streams()),
       arrays_(device_, compute_, parts.accounts),
-      commit_({parts.job, parts.shape, parts.updater, parts.context, parts.accounts, device_,
-               state_, compute_}),
-      low_(parts.program(), parts.program(Which::kEvaluation), parts.memory, parts.shape,
-           precision_, state_, device_, parts.accounts),
-      groups_({parts.job, parts.context, *rank.library, device_, parts.plan, parts.forward_plan,
-               timeout_of(parts.job)}),
-      steps_(step_parts()),
+      commit_(parts, rank),
+      low_(parts, rank),
+      groups_(parts, rank),
+      steps_(parts, rank, may_capture(), groups_.all()),
       train_(make_side(Which::kSteps)),
       forward_(make_side(Which::kEvaluation)),
-      updates_(p_, low_, state_, commit_) {
+      updates_(parts, rank, low_, commit_) {
   device_.make_current(compute_);
 }
 
@@ -141,10 +139,9 @@ std::vector<Stream> DeviceBackend::make_streams() const {
   return streams;
 }
 
-DeviceSteps::Parts DeviceBackend::step_parts() const {
-  const bool captures =
-      p_.job.layout.graph && device_.captures() && capture_faults(p_.model, p_.job.layout).empty();
-  return {device_, compute_, p_.context, timeout_of(p_.job), p_.trace, captures, groups_.all()};
+bool DeviceBackend::may_capture() const {
+  return p_.job.layout.graph && device_.captures() &&
+         capture_faults(p_.model, p_.job.layout).empty();
 }
 
 RunnerOptions DeviceBackend::runner_options(Which which) {
@@ -161,11 +158,8 @@ RunnerOptions DeviceBackend::runner_options(Which which) {
 Side DeviceBackend::make_side(Which which) {
   // The same parts for both programs; only memory and plan differ.
   const auto memory = [&memory = p_.memory, which](int b) { return memory.of(which, b); };
-  const Plan& plan = p_.plan_of(which);
   const Program& program = p_.program(which);
-  return {which, program,
-          DeviceTravel({plan, p_.shape, p_.context.rank, memory, p_.memory.window().data(),
-                        station_, groups_, low_, precision_, device_, state_, arrays_}),
+  return {which, program, DeviceTravel(p_, which, {station_, rank_, groups_, low_}, arrays_),
           DataSlots(p_.model, program, memory, on_)};
 }
 
@@ -302,9 +296,10 @@ StepVerdict DeviceBackend::run(const StepRequest& request) {
   return commit_.verdict(request);
 }
 
-/// Runs on what the feed has placed last. Where layout.prefetch is off these are the micro-batches
-/// of the step; where it is on, run() has put the next step's input in their place.
+/// The feed still has the micro-batches of the step. Where layout.prefetch is on, those of the next
+/// step have taken their place, so they are put there again.
 void DeviceBackend::repeat(const StepRequest& request, Loader&) {
+  if (feed_) feed_->place(step_, compute_);
   commit_.begin(request);
   commit_.clear(compute_);
   train_.executor->issue(compute_, false);

@@ -12,11 +12,13 @@
 
 namespace tutti {
 
-DeviceCommit::DeviceCommit(const Parts& parts)
+DeviceCommit::DeviceCommit(const EngineParts& parts, const RankDevice& rank)
     : p_(parts),
+      rank_(rank),
+      device_(*rank.device),
       batch_(batch_of(parts.job.train)),
       tables_(state_tables(parts.shape, parts.updater)),
-      arrays_(parts.device, parts.stream, parts.accounts) {
+      arrays_(device_, rank.compute, parts.accounts) {
   // Inputs and rules are one piece of memory, so that one copy brings both.
   const int units = static_cast<int>(p_.shape.blocks.size());
   rule_count_ = p_.updater.rule_count();
@@ -34,13 +36,13 @@ DeviceCommit::DeviceCommit(const Parts& parts)
   votes_ = arrays_.take<double>(BufferKind::kWork, layout_.size());
 
   // The host's ends of the two copies per step.
-  pinned_inputs_ = p_.device.take_pinned(input_bytes);
-  pinned_outcome_ = p_.device.take_pinned(static_cast<size_t>(outcome_bytes(units)));
+  pinned_inputs_ = device_.take_pinned(input_bytes);
+  pinned_outcome_ = device_.take_pinned(static_cast<size_t>(outcome_bytes(units)));
 }
 
 DeviceCommit::~DeviceCommit() {
-  if (!pinned_inputs_.empty()) p_.device.give_back_pinned(pinned_inputs_);
-  if (!pinned_outcome_.empty()) p_.device.give_back_pinned(pinned_outcome_);
+  if (!pinned_inputs_.empty()) device_.give_back_pinned(pinned_inputs_);
+  if (!pinned_outcome_.empty()) device_.give_back_pinned(pinned_outcome_);
 }
 
 ChunkList DeviceCommit::on_device(const std::vector<StateChunk>& chunks) {
@@ -99,11 +101,11 @@ void DeviceCommit::begin(const StepRequest& request) {
   std::memcpy(pinned_inputs_.data(), &inputs, sizeof inputs);
   std::memcpy(pinned_inputs_.data() + sizeof inputs, rules.data(),
               rules.size() * sizeof(RuleScalars));
-  p_.device.copy(p_.stream, inputs_, pinned_inputs_.data(), pinned_inputs_.size());
+  device_.copy(rank_.compute, inputs_, pinned_inputs_.data(), pinned_inputs_.size());
 }
 
 void DeviceCommit::clear(Stream stream) {
-  p_.device.zero(stream, votes_, static_cast<size_t>(layout_.size()) * sizeof(double));
+  device_.zero(stream, votes_, static_cast<size_t>(layout_.size()) * sizeof(double));
 }
 
 void DeviceCommit::spoil(Stream stream) {
@@ -111,31 +113,31 @@ void DeviceCommit::spoil(Stream stream) {
   // the host's own, hence the wait.
   const std::vector<double> votes(static_cast<size_t>(layout_.size()),
                                   std::numeric_limits<double>::quiet_NaN());
-  p_.device.copy(stream, votes_, votes.data(), votes.size() * sizeof(double));
-  p_.device.synchronise(stream);
+  device_.copy(stream, votes_, votes.data(), votes.size() * sizeof(double));
+  device_.synchronise(stream);
 }
 
 void DeviceCommit::count_loss(Stream stream, int lane, int micro, const double* loss) {
   // The place of a micro-batch does not depend on the rank that ran it.
   const int64_t number = int64_t{lane} * batch_.micro_batches + micro;
-  p_.device.copy(stream, votes_ + layout_.losses() + number, loss, sizeof(double));
-  p_.device.copy(stream, votes_ + layout_.counts() + number, loss + 1, sizeof(double));
+  device_.copy(stream, votes_ + layout_.losses() + number, loss, sizeof(double));
+  device_.copy(stream, votes_ + layout_.counts() + number, loss + 1, sizeof(double));
 }
 
 void DeviceCommit::count_squares(Stream stream, const float* values, const ChunkList& chunks) {
   if (chunks.count > 0)
-    p_.kernels.chunk_squares(stream, values, chunks.chunks, chunks.count, votes_);
+    rank_.library->state.chunk_squares(stream, values, chunks.chunks, chunks.count, votes_);
 }
 
 void DeviceCommit::decide(Stream stream, DeviceGroup* group) {
   // The request to stop is part of the vote, so that all ranks stop after the same step.
-  p_.device.copy(stream, votes_ + layout_.stop(), &inputs_->stop, sizeof(double));
+  device_.copy(stream, votes_ + layout_.stop(), &inputs_->stop, sizeof(double));
   if (group != nullptr) group->sum(stream, votes_, layout_.size());
-  p_.kernels.commit(stream, votes_, layout_, inputs_, outcome_);
+  rank_.library->state.commit(stream, votes_, layout_, inputs_, outcome_);
 }
 
 void DeviceCommit::end() {
-  p_.device.copy(p_.stream, pinned_outcome_.data(), outcome_, pinned_outcome_.size());
+  device_.copy(rank_.compute, pinned_outcome_.data(), outcome_, pinned_outcome_.size());
 }
 
 StepVerdict DeviceCommit::verdict(const StepRequest& request) const {

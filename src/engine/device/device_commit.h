@@ -14,8 +14,9 @@
 #include "device/state_kernels.h"
 #include "engine/device/device_arrays.h"
 #include "engine/device/device_tables.h"
+#include "engine/device/rank_device.h"
+#include "engine/parts.h"
 #include "engine/verdict.h"
-#include "launch/local.h"
 
 namespace tutti {
 
@@ -27,18 +28,8 @@ struct ChunkList {
 
 class DeviceCommit {
  public:
-  struct Parts {
-    const Job& job;
-    const ModelShape& shape;
-    const Updater& updater;
-    RankContext& context;
-    Accounts& accounts;
-    Device& device;
-    const StateKernels& kernels;
-    Stream stream;  ///< of compute
-  };
-  /// All parts must outlive it.
-  explicit DeviceCommit(const Parts& parts);
+  /// Both must outlive it.
+  DeviceCommit(const EngineParts& parts, const RankDevice& rank);
   ~DeviceCommit();
   DeviceCommit(const DeviceCommit&) = delete;
   DeviceCommit& operator=(const DeviceCommit&) = delete;
@@ -71,7 +62,9 @@ class DeviceCommit {
   StepVerdict verdict(const StepRequest& request) const;
 
  private:
-  const Parts p_;
+  const EngineParts& p_;
+  const RankDevice& rank_;
+  Device& device_;
   const Batch batch_;
   const StateTables tables_;
   DeviceArrays arrays_;

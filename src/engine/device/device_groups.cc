@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "engine/channels.h"
 #include "engine/device/kind.h"
 
 namespace tutti {
@@ -68,30 +69,32 @@ std::vector<Link> links_of(const Plan& plan, const Plan& forward) {
   return {links.begin(), links.end()};
 }
 
-DeviceGroups::DeviceGroups(const Parts& parts) {
+DeviceGroups::DeviceGroups(const EngineParts& parts, const RankDevice& device) {
+  const DeviceLibrary& library = *device.library;
+  const Plan& plan = parts.plan_of(Which::kSteps);
   const int rank = parts.context.rank, size = parts.context.size;
   if (size == 1) return;
-  const Coordinates at = parts.plan.mesh.at(rank);
+  const Coordinates at = plan.mesh.at(rank);
 
   GroupOptions options;
   options.host = host_of(rank, size, static_cast<int>(parts.job.layout.hosts));
   for (int r = 0; r < size; ++r)
-    options.shares |= ranks_on_device(parts.job, r, parts.library.count()) > 1;
+    options.shares |= ranks_on_device(parts.job, r, library.count()) > 1;
 
   // The first member of a group draws its id: rank 0 that of the world, tensor coordinate 0 that of
   // its columns, and a sender those of its links.
-  const std::vector<Link> links = links_of(parts.plan, parts.forward_plan);
+  const std::vector<Link> links = links_of(plan, parts.plan_of(Which::kEvaluation));
   std::vector<std::string> made;
-  const auto make = [&] { made.push_back(parts.library.group_id(options.shares)); };
-  const bool shared = has_shared_queue(parts.plan);
+  const auto make = [&] { made.push_back(library.group_id(options.shares)); };
+  const bool shared = has_shared_queue(plan);
   const int of_all = shared ? 2 : 1;
   for (int k = 0; rank == 0 && k < of_all; ++k) make();
-  if (parts.plan.mesh.tensor > 1 && at.tensor == 0) make();
+  if (plan.mesh.tensor > 1 && at.tensor == 0) make();
   for (const Link& link : links)
     if (link.from == rank) make();
 
   // Everybody learns all ids.
-  const Deadline deadline = parts.context.clock.after(parts.timeout);
+  const Deadline deadline = parts.context.clock.after(timeout_of(parts.job));
   std::vector<std::vector<std::string>> ids;
   for (const Card& card : parts.context.rendezvous.exchange({.bytes = packed(made)}, deadline))
     ids.push_back(unpacked(card.bytes));
@@ -100,15 +103,15 @@ DeviceGroups::DeviceGroups(const Parts& parts) {
   // two wait for each other in different ones.
   const auto join = [&](int member, int members, const std::string& id, int blocks) {
     options.rank = member, options.size = members, options.id = id, options.blocks = blocks;
-    return parts.library.join(parts.device, options, parts.context.clock, deadline,
-                              &parts.context.control.cancel);
+    return library.join(*device.device, options, parts.context.clock, deadline,
+                        &parts.context.control.cancel);
   };
   world_ = join(rank, size, ids[0].at(0), kMeetingBlocks);
   if (shared) shared_ = join(rank, size, ids[0].at(1), kMeetingBlocks);
-  if (parts.plan.mesh.tensor > 1) {
-    const int first = parts.plan.mesh.rank({at.data, 0, at.pipeline});
-    columns_ = join(at.tensor, parts.plan.mesh.tensor, ids[first].at(first == 0 ? of_all : 0),
-                    kMeetingBlocks);
+  if (plan.mesh.tensor > 1) {
+    const int first = plan.mesh.rank({at.data, 0, at.pipeline});
+    columns_ =
+        join(at.tensor, plan.mesh.tensor, ids[first].at(first == 0 ? of_all : 0), kMeetingBlocks);
   }
 
   // All links are walked, also those of other ranks, since a sender's ids are counted in the order
@@ -117,9 +120,8 @@ DeviceGroups::DeviceGroups(const Parts& parts) {
   for (const Link& link : links) {
     const auto [it, fresh] = next.try_emplace(link.from, 0);
     if (fresh)
-      it->second =
-          (link.from == 0 ? of_all : 0) +
-          (parts.plan.mesh.tensor > 1 && parts.plan.mesh.at(link.from).tensor == 0 ? 1 : 0);
+      it->second = (link.from == 0 ? of_all : 0) +
+                   (plan.mesh.tensor > 1 && plan.mesh.at(link.from).tensor == 0 ? 1 : 0);
     const std::string& id = ids[link.from].at(it->second++);
     if (link.from != rank && link.to != rank) continue;
     links_.emplace_back(link, join(link.from == rank ? 0 : 1, 2, id, kLinkBlocks));

@@ -14,9 +14,8 @@
 #include <tuple>
 #include <vector>
 
-#include "device/library.h"
-#include "launch/local.h"
-#include "plan/ir/program.h"
+#include "engine/device/rank_device.h"
+#include "engine/parts.h"
 
 namespace tutti {
 
@@ -34,18 +33,9 @@ std::vector<Link> links_of(const Plan& plan, const Plan& forward);
 
 class DeviceGroups {
  public:
-  struct Parts {
-    const Job& job;
-    RankContext& context;
-    const DeviceLibrary& library;
-    Device& device;
-    const Plan& plan;
-    const Plan& forward_plan;
-    Duration timeout;
-  };
   /// Collective: joins all groups of this rank, one after the other, in an order that is
   /// the same everywhere.
-  explicit DeviceGroups(const Parts& parts);
+  DeviceGroups(const EngineParts& parts, const RankDevice& device);
 
   DeviceGroup* world() const { return world_.get(); }  ///< null: there is one rank
   /// The group of all ranks, for what is on that queue.

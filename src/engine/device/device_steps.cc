@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/channels.h"
 
 namespace tutti {
 
@@ -25,23 +26,28 @@ constexpr Duration kEarly = std::chrono::milliseconds(1);
 
 }  // namespace
 
-DeviceSteps::DeviceSteps(Parts parts)
-    : p_(std::move(parts)),
-      captures_(p_.device.make_stream()),
-      copies_(p_.device.make_stream()),
-      done_(p_.device.make_event(false)),
-      copied_out_(p_.device.make_event(false)) {
+DeviceSteps::DeviceSteps(const EngineParts& parts, const RankDevice& rank, bool captures,
+                         std::vector<DeviceGroup*> groups)
+    : p_(parts),
+      device_(*rank.device),
+      compute_(rank.compute),
+      may_capture_(captures),
+      groups_(std::move(groups)),
+      captures_(device_.make_stream()),
+      copies_(device_.make_stream()),
+      done_(device_.make_event(false)),
+      copied_out_(device_.make_event(false)) {
   // Recorded once, so that the first wait for it finds something that has run.
-  p_.device.record(copied_out_, copies_);
+  device_.record(copied_out_, copies_);
 }
 
 DeviceSteps::~DeviceSteps() {
-  if (captured_.handle != nullptr) p_.device.destroy(captured_);
+  if (captured_.handle != nullptr) device_.destroy(captured_);
 }
 
 void DeviceSteps::leave_capture() {
   try {
-    p_.device.destroy(p_.device.end_capture(captures_));
+    device_.destroy(device_.end_capture(captures_));
   } catch (const Error&) {  // says again what failed; the stream is out of its capture
   }
 }
@@ -49,8 +55,8 @@ void DeviceSteps::leave_capture() {
 void DeviceSteps::capture(StreamExecutor& executor, FunctionRef<void(Stream)> first) {
   // Nothing runs here: what is put on the stream is kept. A stream is taken out of its capture
   // whatever happens, or it would refuse all later work.
-  p_.device.make_current(captures_);
-  p_.device.begin_capture(captures_);
+  device_.make_current(captures_);
+  device_.begin_capture(captures_);
   try {
     first(captures_);
     executor.issue(captures_, false);
@@ -65,8 +71,8 @@ void DeviceSteps::capture(StreamExecutor& executor, FunctionRef<void(Stream)> fi
   }
 
   // From here on the step is launched on compute, where ATen's other work goes, too.
-  captured_ = p_.device.end_capture(captures_);
-  p_.device.make_current(p_.compute);
+  captured_ = device_.end_capture(captures_);
+  device_.make_current(compute_);
 }
 
 void DeviceSteps::launch(StreamExecutor& executor, FunctionRef<void(Stream)> first) {
@@ -74,20 +80,20 @@ void DeviceSteps::launch(StreamExecutor& executor, FunctionRef<void(Stream)> fir
 
   // Steps that are issued singly are also those whose times are taken. A step is captured when it
   // is first to be launched.
-  timed_ = rounds_ < kWarmSteps || rounds_ % kTraceEvery == 0 || !p_.captures;
+  timed_ = rounds_ < kWarmSteps || rounds_ % kTraceEvery == 0 || !may_capture_;
   if (!timed_ && captured_.handle == nullptr) capture(executor, first);
 
   // Capturing takes host time that is no part of the step.
   issued_ = p_.context.clock.now();
   if (timed_) {
-    first(p_.compute);
-    executor.issue(p_.compute, true);
+    first(compute_);
+    executor.issue(compute_, true);
   } else {
-    p_.device.launch(captured_, p_.compute);
+    device_.launch(captured_, compute_);
   }
 }
 
-void DeviceSteps::mark() { p_.device.record(done_, p_.compute); }
+void DeviceSteps::mark() { device_.record(done_, compute_); }
 
 void DeviceSteps::finish(StreamExecutor& executor, uint64_t step) {
   const Time waiting = p_.context.clock.awake();
@@ -110,14 +116,14 @@ void DeviceSteps::await(const StreamExecutor* executor, const std::string& opera
                         uint64_t step) {
   Clock& clock = p_.context.clock;
   const Time since = clock.now();
-  const Deadline deadline = clock.after(p_.timeout + kPatience * longest_);
+  const Deadline deadline = clock.after(timeout_of(p_.job) + kPatience * longest_);
   const Cancel& cancel = p_.context.control.cancel;
 
   // From a little before the step is due until a quarter after it, this thread polls without
   // sleeping, and looks for faults only at every 256th look.
   const Time due = since + typical_ - kEarly, overdue = since + typical_ + typical_ / 4 + kEarly;
 
-  for (int64_t looks = 0; !p_.device.done(done_); ++looks) {
+  for (int64_t looks = 0; !device_.done(done_); ++looks) {
     const Time now = clock.now();
     const bool soon = now >= due && now <= overdue;
     if (soon && looks % 256 != 0) continue;
@@ -125,7 +131,7 @@ void DeviceSteps::await(const StreamExecutor* executor, const std::string& opera
     // In this order: the cause that the run knows of, then what a group has
     // found, then the deadline.
     if (cancel.cancelled()) give_up(executor, operation, step, since, cancel.reason());
-    for (DeviceGroup* group : p_.groups)
+    for (DeviceGroup* group : groups_)
       if (const std::string fault = group->fault(); !fault.empty())
         give_up(executor, operation, step, since, fault);
     if (clock.passed(deadline)) give_up(executor, operation, step, since, "timed out");
@@ -135,9 +141,9 @@ void DeviceSteps::await(const StreamExecutor* executor, const std::string& opera
 
 void DeviceSteps::let_go() {
   // A communicator does not end before the graphs that use it, so these go first.
-  if (captured_.handle != nullptr) p_.device.destroy(std::exchange(captured_, CapturedStep{}));
-  for (DeviceGroup* group : p_.groups) group->abort();
-  p_.device.abandon();
+  if (captured_.handle != nullptr) device_.destroy(std::exchange(captured_, CapturedStep{}));
+  for (DeviceGroup* group : groups_) group->abort();
+  device_.abandon();
 }
 
 void DeviceSteps::give_up(const StreamExecutor* executor, const std::string& operation,
@@ -149,18 +155,18 @@ void DeviceSteps::give_up(const StreamExecutor* executor, const std::string& ope
     if (const std::string at = executor->unfinished(); !at.empty()) where += " at " + at;
   let_go();
   throw CommError(
-      {p_.context.rank, where + " on " + p_.device.info().name, -1, step, waited, reason});
+      {p_.context.rank, where + " on " + device_.info().name, -1, step, waited, reason});
 }
 
 std::function<void()> DeviceSteps::copy_out(uint64_t step, FunctionRef<void(Stream)> copy) {
   // After the mark of the last step, on the device; the next step's Updates wait for the
   // copy in their turn.
-  p_.device.wait(copies_, done_);
+  device_.wait(copies_, done_);
   copy(copies_);
-  p_.device.record(copied_out_, copies_);
+  device_.record(copied_out_, copies_);
   // Waited for on another thread than that of the steps, so it touches nothing of theirs.
-  return [&device = p_.device, event = copied_out_, &context = p_.context, step,
-          patience = p_.timeout + kPatience * longest_] {
+  return [&device = device_, event = copied_out_, &context = p_.context, step,
+          patience = timeout_of(p_.job) + kPatience * longest_] {
     const Time since = context.clock.awake();
     while (!device.done(event)) {
       const Cancel& cancel = context.control.cancel;
@@ -174,7 +180,7 @@ std::function<void()> DeviceSteps::copy_out(uint64_t step, FunctionRef<void(Stre
 }
 
 void DeviceSteps::await_copies(Stream stream) {
-  p_.device.wait(stream, copied_out_, /*outside=*/true);
+  device_.wait(stream, copied_out_, /*outside=*/true);
 }
 
 }  // namespace tutti

@@ -15,24 +15,18 @@
 #include "base/function_ref.h"
 #include "base/wait.h"
 #include "device/group.h"
+#include "engine/device/rank_device.h"
+#include "engine/parts.h"
 #include "exec/stream_executor.h"
-#include "launch/local.h"
 
 namespace tutti {
 
 class DeviceSteps {
  public:
-  struct Parts {
-    Device& device;
-    Stream compute;
-    RankContext& context;
-    Duration timeout;
-    Trace& trace;
-    bool captures;                     ///< steps may be captured
-    std::vector<DeviceGroup*> groups;  ///< all that steps may wait in
-  };
-  /// All parts must outlive it.
-  explicit DeviceSteps(Parts parts);
+  /// `captures`: whether steps may be captured; `groups`: all that steps may wait in. All must
+  /// outlive it.
+  DeviceSteps(const EngineParts& parts, const RankDevice& rank, bool captures,
+              std::vector<DeviceGroup*> groups);
   ~DeviceSteps();
   DeviceSteps(const DeviceSteps&) = delete;
   DeviceSteps& operator=(const DeviceSteps&) = delete;
@@ -65,7 +59,11 @@ class DeviceSteps {
   [[noreturn]] void give_up(const StreamExecutor* executor, const std::string& operation,
                             uint64_t step, Time since, const std::string& reason);
 
-  Parts p_;
+  const EngineParts& p_;
+  Device& device_;
+  const Stream compute_;
+  const bool may_capture_;
+  const std::vector<DeviceGroup*> groups_;
   Stream captures_, copies_;
   StreamEvent done_, copied_out_;
   CapturedStep captured_;

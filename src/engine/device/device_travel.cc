@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "comm/pulls.h"
+#include "engine/device/kind.h"
 
 namespace tutti {
 
@@ -23,12 +24,19 @@ int64_t queue_scratch_bytes(const Plan& plan, const Queue& queue, int rank) {
 
 }  // namespace
 
-DeviceTravel::DeviceTravel(const Parts& parts)
-    : p_(parts), program_(parts.plan.programs[parts.rank]) {
+DeviceTravel::DeviceTravel(const EngineParts& parts, Which which, const Ways& ways,
+                           DeviceArrays& arrays)
+    : p_(parts),
+      which_(which),
+      ways_(ways),
+      device_(*ways.rank.device),
+      kernels_(ways.rank.library->state),
+      plan_(parts.plan_of(which)),
+      program_(parts.program(which)) {
   // Queues run at the same time, so each has scratch of its own.
   for (const Queue& queue : program_.queues) {
-    auto* scratch = p_.arrays.take<std::byte>(BufferKind::kMessage,
-                                              queue_scratch_bytes(p_.plan, queue, p_.rank));
+    auto* scratch = arrays.take<std::byte>(BufferKind::kMessage,
+                                           queue_scratch_bytes(plan_, queue, program_.rank));
     for (const Instruction& i : queue.instructions) prepare(i, queue.use, scratch);
   }
 
@@ -49,17 +57,18 @@ void DeviceTravel::prepare(const Instruction& i, QueueUse queue, std::byte* scra
     case Op::kReduce:
       return prepare_reduce(i, queue, scratch);
     case Op::kGather: {
-      const CopyTransfer& transfer = p_.plan.copies[i.transfer];
+      const CopyTransfer& transfer = plan_.copies[i.transfer];
+      const auto memory = [&all = p_.memory, which = which_](int b) { return all.of(which, b); };
       if (transfer.updated) refreshes_.push_back(&i);
-      copies_[i.id] = std::make_unique<DeviceCopies>(transfer, p_.rank, p_.window, p_.memory,
-                                                     p_.device, p_.groups.meeting(queue));
+      copies_[i.id] = std::make_unique<DeviceCopies>(transfer, program_.rank, window(), memory,
+                                                     device_, ways_.groups.meeting(queue));
       return;
     }
     case Op::kExchange:
       return prepare_exchange(i);
     case Op::kSend:
     case Op::kRecv:
-      links_[i.id] = &p_.groups.link(link_of(i, queue, p_.rank));
+      links_[i.id] = &ways_.groups.link(link_of(i, queue, program_.rank));
       return;
     default:
       return;
@@ -67,23 +76,22 @@ void DeviceTravel::prepare(const Instruction& i, QueueUse queue, std::byte* scra
 }
 
 void DeviceTravel::prepare_reduce(const Instruction& i, QueueUse queue, std::byte* scratch) {
-  const SumTransfer& transfer = p_.plan.sums[i.transfer];
+  const SumTransfer& transfer = plan_.sums[i.transfer];
   std::vector<std::vector<float*>> levels;
   for (const UnitSum& unit : transfer.units)
-    levels.push_back(levels_of(p_.plan, i, unit, p_.rank,
-                               [this](int b) { return reinterpret_cast<float*>(p_.memory(b)); }));
-  sums_[i.id] = std::make_unique<DeviceSum>(transfer, p_.rank, p_.window, levels, scratch,
-                                            p_.groups.meeting(queue), p_.kernels);
+    levels.push_back(levels_of(plan_, i, unit, program_.rank,
+                               [this](int b) { return reinterpret_cast<float*>(memory(b)); }));
+  sums_[i.id] = std::make_unique<DeviceSum>(transfer, program_.rank, window(), levels, scratch,
+                                            ways_.groups.meeting(queue), kernels_);
 }
 
 void DeviceTravel::prepare_exchange(const Instruction& i) {
   constexpr int64_t kFloat = sizeof(float);
-  const DeviceColumns::Members members{p_.shape.columns, p_.groups.columns(), p_.device,
-                                       p_.kernels};
-  const int64_t bytes = p_.station.exchanged_bytes(i);
+  const DeviceColumns::Members members{p_.shape.columns, ways_.groups.columns(), device_, kernels_};
+  const int64_t bytes = ways_.station.exchanged_bytes(i);
   std::vector<std::byte*> in, out;
-  for (int b : i.flow.in) in.push_back(p_.memory(b));
-  for (int b : i.flow.out) out.push_back(p_.memory(b));
+  for (int b : i.flow.in) in.push_back(memory(b));
+  for (int b : i.flow.out) out.push_back(memory(b));
 
   // A gather moves bytes and needs nothing but places.
   if (i.exchange == Exchange::kGather) {
@@ -94,10 +102,11 @@ void DeviceTravel::prepare_exchange(const Instruction& i) {
   // A scatter adds float32 sums, and may leave their sum in 16 bits.
   std::vector<float*> sums;
   for (std::byte* sum : in) sums.push_back(reinterpret_cast<float*>(sum));
-  const bool narrow = p_.station.scattered_element_bytes(i) < kFloat;
-  std::byte* scratch = i.flow.work >= 0 ? p_.memory(i.flow.work) : nullptr;
-  exchanges_.emplace(i.id, DeviceColumns::scatter(members, sums, bytes / kFloat, out, scratch,
-                                                  narrow ? p_.precision : Precision::kFloat32));
+  const bool narrow = ways_.station.scattered_element_bytes(i) < kFloat;
+  std::byte* scratch = i.flow.work >= 0 ? memory(i.flow.work) : nullptr;
+  exchanges_.emplace(
+      i.id, DeviceColumns::scatter(members, sums, bytes / kFloat, out, scratch,
+                                   narrow ? p_.job.numerics.precision : Precision::kFloat32));
 }
 
 void DeviceTravel::write_low(const Instruction& i, Stream stream) const {
@@ -106,8 +115,8 @@ void DeviceTravel::write_low(const Instruction& i, Stream stream) const {
   for (const Operand& operand : i.operands)
     if (operand.access != Access::kRead &&
         program_.buffers[operand.buffer].kind == BufferKind::kParameter)
-      p_.low.write(stream, program_.buffers[operand.buffer], operand.unit,
-                   p_.memory(operand.buffer));
+      ways_.low.write(stream, program_.buffers[operand.buffer], operand.unit,
+                      memory(operand.buffer));
 }
 
 void DeviceTravel::copy_tier(const Instruction& i, Stream stream) const {
@@ -119,7 +128,7 @@ void DeviceTravel::copy_tier(const Instruction& i, Stream stream) const {
     const int from = (fetch ? stored : resident)[k]->buffer,
               to = (fetch ? resident : stored)[k]->buffer;
     const auto bytes = static_cast<size_t>(program_.buffers[stored[k]->buffer].bytes);
-    if (bytes > 0) p_.device.copy(stream, p_.memory(to), p_.memory(from), bytes);
+    if (bytes > 0) device_.copy(stream, memory(to), memory(from), bytes);
   }
 }
 
@@ -135,12 +144,12 @@ void DeviceTravel::put(const Instruction& i, Stream stream) {
       return exchanges_.at(i.id).run(stream);
     case Op::kSend: {
       // In a link the sender is member 0, and the receiver member 1.
-      const DeviceSend send{1, p_.memory(buffer_of(i, OperandRole::kMessage)),
+      const DeviceSend send{1, memory(buffer_of(i, OperandRole::kMessage)),
                             static_cast<size_t>(i.bytes)};
       return links_.at(i.id)->exchange(stream, std::span(&send, 1), {});
     }
     case Op::kRecv: {
-      const DeviceReceive receive{0, p_.memory(buffer_of(i, OperandRole::kMessage)),
+      const DeviceReceive receive{0, memory(buffer_of(i, OperandRole::kMessage)),
                                   static_cast<size_t>(i.bytes)};
       return links_.at(i.id)->exchange(stream, {}, std::span(&receive, 1));
     }

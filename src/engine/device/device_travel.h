@@ -19,22 +19,15 @@ namespace tutti {
 
 class DeviceTravel {
  public:
-  struct Parts {
-    const Plan& plan;
-    const ModelShape& shape;
-    int rank;
-    std::function<std::byte*(int buffer)> memory;
-    std::byte* window;
+  /// What a program's travel goes through besides the engine's parts.
+  struct Ways {
     const Station& station;
+    const RankDevice& rank;
     const DeviceGroups& groups;
     const LowCopies& low;
-    Precision precision;
-    Device& device;
-    const StateKernels& kernels;
-    DeviceArrays& arrays;
   };
-  /// All parts must outlive it.
-  explicit DeviceTravel(const Parts& parts);
+  /// `arrays`: what it receives into. All must outlive it.
+  DeviceTravel(const EngineParts& parts, Which which, const Ways& ways, DeviceArrays& arrays);
 
   /// Puts a Reduce, Gather, Exchange, Send, Recv, Fetch or Evict of the program on the stream. If
   /// parameters are gathered or fetched, their low copies are written, too.
@@ -51,7 +44,15 @@ class DeviceTravel {
   void write_low(const Instruction& i, Stream stream) const;
   void copy_tier(const Instruction& i, Stream stream) const;
 
-  const Parts p_;
+  std::byte* window() const { return p_.memory.window().data(); }
+  std::byte* memory(int buffer) const { return p_.memory.of(which_, buffer); }
+
+  const EngineParts& p_;
+  const Which which_;
+  const Ways ways_;
+  Device& device_;
+  const StateKernels& kernels_;
+  const Plan& plan_;
   const Program& program_;
   std::unordered_map<uint32_t, std::unique_ptr<DeviceSum>> sums_;
   std::unordered_map<uint32_t, std::unique_ptr<DeviceCopies>> copies_;

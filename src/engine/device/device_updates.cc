@@ -5,11 +5,11 @@
 
 namespace tutti {
 
-DeviceUpdates::DeviceUpdates(const EngineParts& parts, const LowCopies& low,
-                             const StateKernels& kernels, DeviceCommit& commit)
+DeviceUpdates::DeviceUpdates(const EngineParts& parts, const RankDevice& rank, const LowCopies& low,
+                             DeviceCommit& commit)
     : p_(parts),
       low_(low),
-      kernels_(kernels),
+      kernels_(rank.library->state),
       commit_(commit),
       squares_(parts.shape.blocks.size()),
       updates_(parts.shape.blocks.size()) {

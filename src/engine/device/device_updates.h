@@ -13,7 +13,7 @@ namespace tutti {
 class DeviceUpdates {
  public:
   /// All arguments must outlive it.
-  DeviceUpdates(const EngineParts& parts, const LowCopies& low, const StateKernels& kernels,
+  DeviceUpdates(const EngineParts& parts, const RankDevice& rank, const LowCopies& low,
                 DeviceCommit& commit);
 
   void put_norm(const Instruction& norm, Stream stream);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "base/bytes.h"
 #include "engine/device/device_backend.h"
 #include "engine/device/device_feed.h"
 #include "engine/device/device_travel.h"
@@ -22,10 +23,6 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kLibraries = 700 * kMiB, kCollectives = 150 * kMiB, kMeeting = 175 * kMiB,
                   kLink = 72 * kMiB;
 constexpr int64_t kTables = kMiB;  // the tables that kernels look up
-
-std::string gib(int64_t bytes) {
-  return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30));
-}
 
 }  // namespace
 
@@ -69,17 +66,16 @@ std::string memory_fault(const DeviceForecast& forecast, int64_t free, const Dev
   std::vector<std::string> largest;
   for (size_t i = 0; i < 4; ++i)
     if (holders[i].first > 0)
-      largest.push_back(fmt::format("{} {}", holders[i].second, gib(holders[i].first)));
-
-  const std::string ranks = share.ranks > 1
-                                ? fmt::format("{} for {} ranks", gib(share.bytes), share.ranks)
-                                : gib(share.bytes);
+      largest.push_back(fmt::format("{} {}", holders[i].second, bytes_text(holders[i].first)));
+  const std::string ranks =
+      share.ranks > 1 ? fmt::format("{} for {} ranks", bytes_text(share.bytes), share.ranks)
+                      : bytes_text(share.bytes);
   return fmt::format(
       "the job needs {} of {}, which has {} free; the largest parts of {}: {}. A smaller "
       "train.micro_batch_size "
       "with more train.micro_batches needs less (and is another job){}",
-      ranks, device, gib(free), share.ranks > 1 ? "this rank" : "it", fmt::join(largest, ", "),
-      forecast.captured > 0 ? ", as does layout.graph = false" : "");
+      ranks, device, bytes_text(free), share.ranks > 1 ? "this rank" : "it",
+      fmt::join(largest, ", "), forecast.captured > 0 ? ", as does layout.graph = false" : "");
 }
 
 }  // namespace tutti

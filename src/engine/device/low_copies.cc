@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "engine/device/kind.h"
+
 namespace tutti {
 
 namespace {
@@ -54,16 +56,16 @@ std::vector<Copied> copied_buffers(const Program& program, const Program& forwar
 
 }  // namespace
 
-LowCopies::LowCopies(const Program& program, const Program& forward, const ProgramMemory& memory,
-                     const ModelShape& shape, Precision precision, const StateKernels& kernels,
-                     Device& device, Accounts& accounts)
-    : shape_(shape), precision_(precision), kernels_(kernels) {
-  const int64_t all = bytes(program, forward, precision);
+LowCopies::LowCopies(const EngineParts& parts, const RankDevice& rank)
+    : shape_(parts.shape), precision_(parts.job.numerics.precision), kernels_(rank.library->state) {
+  const Program &program = parts.program(), &forward = parts.program(Which::kEvaluation);
+  const int64_t all = bytes(program, forward, precision_);
   if (all == 0) return;
-  arena_ =
-      std::make_unique<Arena>(BufferKind::kParameter, static_cast<size_t>(all), accounts, &device);
+  arena_ = std::make_unique<Arena>(BufferKind::kParameter, static_cast<size_t>(all), parts.accounts,
+                                   rank.device.get());
   for (const Copied& copied : copied_buffers(program, forward)) {
-    const void* at = memory.of(copied.forward ? Which::kEvaluation : Which::kSteps, copied.buffer);
+    const void* at =
+        parts.memory.of(copied.forward ? Which::kEvaluation : Which::kSteps, copied.buffer);
     copies_[at] = {arena_->take(static_cast<size_t>(copy_bytes(copied.floats))).data(),
                    copied.floats};
   }

@@ -6,17 +6,15 @@
 #include <map>
 #include <memory>
 
-#include "device/state_kernels.h"
-#include "engine/program_memory.h"
+#include "engine/device/rank_device.h"
+#include "engine/parts.h"
 
 namespace tutti {
 
 class LowCopies {
  public:
   /// All arguments must outlive it. In float32 there are no copies.
-  LowCopies(const Program& program, const Program& forward, const ProgramMemory& memory,
-            const ModelShape& shape, Precision precision, const StateKernels& kernels,
-            Device& device, Accounts& accounts);
+  LowCopies(const EngineParts& parts, const RankDevice& rank);
   /// The copy of the buffer at that address; null: it has none.
   void* of(const void* buffer) const;
   /// Brings the copy of a buffer that holds values of `unit` up to date.

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/message.h"
-#include "config/parts.h"
+#include "config/job_parts.h"
 #include "model/adapt/adaptor.h"
 #include "model/adapt/draw_watch.h"
 #include "model/core/data_borders.h"

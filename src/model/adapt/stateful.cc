@@ -31,9 +31,8 @@ std::vector<std::pair<std::string, Role>> declared_buffers(const std::string& bl
 
   // Whatever is left names no buffer.
   if (!wanted.empty()) {
-    const std::string near = nearest(wanted.begin()->first, names);
     throw Error(fmt::format("block {} has no buffer {}{}", block, wanted.begin()->first,
-                            near.empty() ? "" : "; did you mean " + near + "?"));
+                            did_you_mean(nearest(wanted.begin()->first, names))));
   }
   return declared;
 }

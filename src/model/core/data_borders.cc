@@ -3,7 +3,7 @@
 #include "model/core/data_borders.h"
 
 #include "base/error.h"
-#include "config/parts.h"
+#include "config/job_parts.h"
 #include "config/table_columns.h"
 
 namespace tutti {

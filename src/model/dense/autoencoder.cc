@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-#include "config/parts.h"
+#include "config/job_parts.h"
 #include "model/adapt/adaptor.h"
 #include "model/core/data_borders.h"
 #include "model/dense/dense.h"

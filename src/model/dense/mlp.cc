@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
-#include "config/parts.h"
+#include "config/job_parts.h"
 #include "model/core/data_borders.h"
 #include "model/dense/dense.h"
 #include "model/loss/loss.h"

@@ -12,7 +12,7 @@
 #include <ATen/ops/tensor.h>
 
 #include "base/error.h"
-#include "config/parts.h"
+#include "config/job_parts.h"
 #include "config/table_columns.h"
 #include "model/adapt/adaptor.h"
 #include "model/core/data_borders.h"

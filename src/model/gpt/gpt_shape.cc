@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "config/parts.h"
 #include "model/core/init.h"
 
 namespace tutti {
@@ -56,14 +55,6 @@ class Places {
 };
 
 }  // namespace
-
-// By default 4 width. swiglu has three matrices instead of two, so it gets 2/3 of that to have as
-// many weights, rounded up to a multiple of 16.
-int64_t gpt_hidden_size(const ModelConfig& config) {
-  if (config.mlp_width > 0) return config.mlp_width;
-  if (config.activation != Activation::kSwiglu) return 4 * config.width;
-  return ((8 * config.width + 2) / 3 + 15) / 16 * 16;
-}
 
 GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size) {
   if (config.heads <= 0 || config.width % config.heads != 0)
@@ -174,13 +165,6 @@ Border gpt_logits(const GptShape& shape) {
   return {"logits", {shape.batch, shape.length, shape.vocab}, shape.type};
 }
 Border gpt_loss() { return {"loss", {2}, at::kDouble}; }
-
-// "auto" is cross-entropy for a gpt.
-bool plain_cross_entropy(const LossConfig& loss) {
-  const LossPart& part = part_named<LossPart>(loss.kind);
-  const bool cross_entropy = is_open(loss.kind) || (part.classes && !part.taught);
-  return cross_entropy && loss.label_smoothing == 0 && loss.class_weights.empty();
-}
 
 // All that a mask depends on; rows of a sample are its positions.
 Dropout gpt_dropout(const GptShape& shape, const Pass& pass, GptDropoutSite site) {

@@ -8,6 +8,7 @@
 
 #include "config/job.h"
 #include "model/core/segment.h"
+#include "model/rules/gpt_rules.h"
 #include "tensor/kernels.h"
 
 namespace tutti {
@@ -34,8 +35,6 @@ struct GptShape {
   bool norm_bias() const { return bias && !rms; }
 };
 
-/// Of the MLP: model.mlp_width, or what 0 stands for.
-int64_t gpt_hidden_size(const ModelConfig& config);
 /// Throws Error for sizes and names that do not make a GPT.
 GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size);
 
@@ -63,8 +62,6 @@ std::vector<Border> gpt_data(const GptShape& shape);
 Border gpt_stream(const GptShape& shape);  ///< "x" [batch, length, width]
 Border gpt_logits(const GptShape& shape);
 Border gpt_loss();
-/// Whether the loss is cross-entropy without smoothing and weights, which has hand-written kernels.
-bool plain_cross_entropy(const LossConfig& loss);
 
 constexpr float kGptNormEps = 1e-5f;
 

@@ -13,7 +13,7 @@
 #include <ATen/ops/where.h>
 
 #include "base/error.h"
-#include "config/parts.h"
+#include "config/job_parts.h"
 #include "model/adapt/adaptor.h"
 #include "model/core/wiring.h"
 #include "model/loss/class_loss.h"
@@ -25,7 +25,7 @@ namespace {
 // The loss of every element, by loss.kind; empty for losses of classes.
 using Elementwise = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& targets)>;
 
-/// A loss of values of the table in config/parts.cc, element by element; those of classes are
+/// A loss of values of the table in config/job_parts.cc, element by element; those of classes are
 /// class_loss.
 struct ValueLoss {
   std::string_view name;

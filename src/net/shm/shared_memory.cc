@@ -14,6 +14,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/pages.h"
 
 // Constants of kernels that are newer than some C libraries we build with.
 #ifndef F_SEAL_FUTURE_WRITE
@@ -28,18 +29,14 @@ namespace tutti {
 
 namespace {
 
-std::string mebibytes(size_t bytes) {
-  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
-}
-
 [[noreturn]] void refuse(const std::string& what, size_t bytes, const std::string& reason) {
-  throw Error(fmt::format("{}: cannot allocate {}: {}", what, mebibytes(bytes), reason));
+  throw Error(fmt::format("{}: cannot allocate {}: {}", what, bytes_text(bytes), reason));
 }
 
 // Makes all pages present, huge ones where the system gives them. Readers of a segment do it, too:
 // for them it fills in page tables, which the first step would else spend its time on.
 void populate(std::byte* address, size_t bytes, bool write, const std::string& what) {
-  ::madvise(address, bytes, MADV_HUGEPAGE);
+  advise_huge_pages(address, bytes);
   if (::madvise(address, bytes, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) == 0) return;
   if (errno != EINVAL) refuse(what, bytes, std::strerror(errno));  // EINVAL: a kernel before 5.14
 }
@@ -57,7 +54,7 @@ void check_file_limit(size_t bytes, const std::string& what) {
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
       bytes > limit.rlim_cur) {
     refuse(what, bytes,
-           fmt::format("the limit on file sizes (ulimit -f) is {}", mebibytes(limit.rlim_cur)));
+           fmt::format("the limit on file sizes (ulimit -f) is {}", bytes_text(limit.rlim_cur)));
   }
 }
 
@@ -79,7 +76,7 @@ Mapping::~Mapping() {
 void check_available(size_t bytes, const std::string& what) {
   const size_t available = available_memory();
   if (bytes > available)
-    refuse(what, bytes, fmt::format("only {} of memory are available", mebibytes(available)));
+    refuse(what, bytes, fmt::format("only {} of memory are available", bytes_text(available)));
 }
 
 Mapping allocate_private(size_t bytes, const std::string& what) {

@@ -1,3 +1,6 @@
+// A transfer is data that engines follow, while generator and checker order instructions by their
+// operands. So every byte that a transfer touches has to be covered by an operand of the rank whose
+// memory it is.
 #include "plan/check/check_transfers.h"
 
 #include <fmt/format.h>
@@ -21,6 +24,8 @@ class TransferCheck {
     for (const auto& places : ordering_.sequence()) {
       const Instruction& first = at(plan_, places[0]);
       if (first.op != Op::kReduce && first.op != Op::kGather) continue;
+
+      // Those who meet have to mean one transfer; then it is looked at once for all of them.
       std::vector<int> ranks;
       bool same = true;
       for (const Place& place : places) {
@@ -36,6 +41,8 @@ class TransferCheck {
         check_copies(places, ranks);
       }
     }
+
+    // A sum that is not finished would be read as if it were.
     for (const auto& [who, rounds] : rounds_)
       if (rounds.done != rounds.all)
         faults_.push_back(fmt::format("rank {}: the sum of parcel {} has {} rounds of {}",
@@ -51,14 +58,22 @@ class TransferCheck {
   void check_sum(const std::vector<Place>& places, const std::vector<int>& ranks) {
     const SumTransfer& sum = plan_.sums[at(plan_, places[0]).transfer];
     const Parcel& parcel = plan_.parcels[at(plan_, places[0]).parcel];
+
+    // Who takes part, and which units: as the instructions say.
     std::vector<int> units, summed;
     for (const UnitRange& part : parcel) units.push_back(part.unit);
     for (const UnitSum& unit : sum.units) summed.push_back(unit.unit);
     if (sum.ranks != ranks || units != summed)
       return fault(places[0], "is not the sum of its ranks and its parcel");
+
     for (const Place& place : places) check_round(place, sum);
+
+    // Two levels are two rounds, and the second leaves one sum.
     if (sum.by_hosts && (sum.rounds != 2 || (sum.last() && sum.levels != 1)))
       fault(places[0], "is a sum by hosts of other rounds");
+
+    // For every unit: a slice for each member, sources with the same terms, and terms that the
+    // giver's Reduce reads.
     for (const UnitSum& unit : sum.units) {
       if (unit.slices.size() != ranks.size() || unit.sources.empty())
         return fault(places[0], "does not say what its ranks make of a unit");
@@ -73,6 +88,8 @@ class TransferCheck {
         }
       }
     }
+
+    // Additions only name levels and terms that exist.
     for (const LevelSum& level : sum.sums) {
       const auto known = [&](int term) {
         return term < 0 ? -1 - term < sum.levels
@@ -87,7 +104,7 @@ class TransferCheck {
     }
   }
 
-  /// Rounds of a parcel's sum come one after the other on every rank, and all are there.
+  /// Rounds of a parcel's sum come one after the other on every rank, from the first to the last.
   void check_round(Place place, const SumTransfer& sum) {
     Rounds& own = rounds_[{place.rank, at(plan_, place).parcel}];
     if (own.done == 0) own.all = sum.rounds;
@@ -95,7 +112,8 @@ class TransferCheck {
       fault(place, "is another round than the one that is due");
     ++own.done;
   }
-  /// A rank makes what it owns of a sum; of a host's, some of the unit.
+  /// A rank makes what it owns of a unit's sum. The sum of a host is cut otherwise: any part of the
+  /// unit will do there, since only the last round counts.
   void check_slice(Place place, const SumTransfer& sum, const UnitSum& unit, Range slice) {
     const Range own = range_of(plan_.ownership[unit.unit].sums, place.rank);
     const bool of_host = sum.by_hosts && !sum.last();
@@ -104,13 +122,15 @@ class TransferCheck {
                 : slice != own && !(slice.empty() && own.empty()))
       fault(place, fmt::format("makes another slice of unit {} than it owns", unit.unit));
   }
-  /// What a sum takes of a rank is in one of the terms that the rank's Reduce reads.
+  /// What a sum takes from a rank is in one of the terms that the rank's Reduce reads.
   void check_term(Place giver, const UnitSum& unit, const SumSource& source,
                   const SumSource::Term& term) {
     const int b = window_buffer(plan_.programs[term.rank], term.offset);
     bool read = b >= 0 && fits(term.rank, b, term.offset, source.to.size() * kFloat);
     if (read) {
       const Buffer& buffer = plan_.programs[term.rank].buffers[b];
+
+      // From bytes of the window to floats of gradient space.
       const int64_t base = buffer.range.empty() ? 0 : buffer.range.begin;
       const int64_t begin = base + (term.offset - buffer.window_offset) / kFloat;
       const auto list = operands_of(at(plan_, giver), OperandRole::kTerm, unit.unit);
@@ -122,6 +142,8 @@ class TransferCheck {
     if (!read) fault(giver, fmt::format("does not read what unit {}'s sum takes of it", unit.unit));
   }
 
+  /// Each copy goes from an operand that its giver reads to one that its taker writes,
+  /// in whole floats.
   void check_copies(const std::vector<Place>& places, const std::vector<int>& ranks) {
     const CopyTransfer& transfer = plan_.copies[at(plan_, places[0]).transfer];
     if (transfer.ranks != ranks) return fault(places[0], "is not the copies of its ranks");
@@ -135,6 +157,8 @@ class TransferCheck {
         return fault(places[0], "copies of or to a rank that takes no part");
       if (copy.bytes <= 0 || copy.bytes % kFloat != 0 || copy.at % kFloat != 0)
         return fault(to, "is given something else than floats");
+
+      // The giver's side, then the taker's.
       const int source = window_buffer(plan_.programs[copy.from], copy.offset);
       if (source < 0 || !offers(from, OperandRole::kPart, -1, source) ||
           !fits(copy.from, source, copy.offset, copy.bytes))
@@ -147,11 +171,14 @@ class TransferCheck {
     }
   }
 
+  /// Whether an instruction has a buffer as an operand of a role.
   bool offers(Place place, OperandRole role, int unit, int buffer) const {
     const auto list = operands_of(at(plan_, place), role, unit);
     return std::any_of(list.begin(), list.end(),
                        [&](const Operand* operand) { return operand->buffer == buffer; });
   }
+
+  /// Whether bytes from a place of the window are floats of one buffer.
   bool fits(int rank, int b, int64_t offset, int64_t bytes) const {
     const Buffer& buffer = plan_.programs[rank].buffers[b];
     return offset % kFloat == 0 && offset + bytes <= buffer.window_offset + buffer.bytes;

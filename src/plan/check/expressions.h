@@ -1,4 +1,6 @@
-// Sums over (lane, micro) terms as numbers: equal expressions, and only they, have the same number.
+// Sums over (lane, micro) terms as numbers: equal expressions, and only they, have the same
+// number (hash consing). Floating-point addition is not associative, so the tree of a sum is part
+// of its value.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,16 +16,18 @@
 namespace tutti {
 
 inline constexpr int kUndefined = -1;  // nothing was written
-inline constexpr int kFaulty = -2;     // follows from a fault that was told
+inline constexpr int kFaulty = -2;     // follows from a fault that has been reported
 
 class Expressions {
  public:
+  /// The gradient of one micro-batch. Its first half is negative, so no sum is taken for it.
   int term(int lane, int micro) { return number({-1 - lane, micro}); }
   int sum(int left, int right) {
     if (left == kUndefined || right == kUndefined) return kUndefined;
     if (left == kFaulty || right == kFaulty) return kFaulty;
     return number({left, right});
   }
+  /// For messages: "((0.0 + 0.1) + 1.0)".
   std::string text(int e) const {
     if (e < 0) return "nothing";
     const auto [left, right] = all_[e];
@@ -42,8 +46,8 @@ class Expressions {
       e = sum(e, term(static_cast<int>(begin), micro));
     return e;
   }
-  /// The job's sum where order = "micro": the tree over the lanes' micro-batches `micro`, those
-  /// from left to right.
+  /// The job's sum with order = "micro": for each micro-batch the tree over the lanes, these from
+  /// left to right.
   int job_by_micro(int64_t lanes, int micro_batches) {
     int e = lanes_of_micro(0, lanes, 0);
     for (int micro = 1; micro < micro_batches; ++micro) e = sum(e, lanes_of_micro(0, lanes, micro));

@@ -1,5 +1,5 @@
-// Activations and their gradients, as symbols: who reads finds what the model says. Part of
-// plan/check/values.h.
+// Activations and their gradients, as symbols: whoever reads a buffer finds what the model says.
+// Part of plan/check/values.h.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-/// Faults of a plan by place.
+/// Collects faults of a plan, with the instruction in which they are seen.
 class PlaceFaults {
  public:
   PlaceFaults(const Plan& plan, std::vector<std::string>& list) : plan_(plan), list_(list) {}
@@ -23,10 +23,12 @@ class PlaceFaults {
   std::vector<std::string>& list_;
 };
 
+/// What tensor every buffer of every rank holds. Called with instructions in an order
+/// that respects everything.
 class FlowValues {
  public:
   FlowValues(const Plan& plan, const ModelShape& model, PlaceFaults& faults);
-  /// Something else was written there.
+  /// A value of another kind was written there.
   void forget(int rank, int b) { held_[rank][b] = {}; }
   void load(Place place);
   void forward(Place place);
@@ -36,7 +38,9 @@ class FlowValues {
 
  private:
   const Buffer& buffer(Place place, int b) const { return plan_.programs[place.rank].buffers[b]; }
+  /// Finds fault unless the buffer holds the symbol; nothing is wanted of buffer -1.
   void need(Place place, int b, Symbol wanted, const char* what);
+  /// The buffer holds the symbol from here on; it must have room for it.
   void put(Place place, int b, const Symbol& made, const char* what);
 
   const Plan& plan_;

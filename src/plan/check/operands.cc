@@ -1,3 +1,4 @@
+// The table below says which operands an op may have; whatever is not in it is a fault.
 #include "plan/check/operands.h"
 
 #include <fmt/format.h>
@@ -9,7 +10,7 @@ namespace tutti {
 
 namespace {
 
-/// What an op may do with an operand of a role, and what else the operand says.
+/// What an op may do with an operand of a role, and what else the operand has to say.
 struct Known {
   Op op;
   OperandRole role;
@@ -27,7 +28,8 @@ constexpr Known kKnown[] = {{Op::kLoad, OperandRole::kData, Access::kWrite, kBuf
                             {Op::kNorm, OperandRole::kSum, Access::kRead, kRange},
                             {Op::kNorm, OperandRole::kSquares, Access::kUpdate, kBuffer},
                             {Op::kGather, OperandRole::kPart, Access::kRead, kRange},
-                            // of a part that is there
+                            // The access is an update if the part that the rank has itself
+                            // is in place.
                             {Op::kGather, OperandRole::kWhole, Access::kUpdate, kRange},
                             {Op::kGather, OperandRole::kWhole, Access::kWrite, kRange},
                             {Op::kVote, OperandRole::kLoss, Access::kRead, kBuffer},
@@ -54,6 +56,7 @@ class OperandCheck {
 
   /// What is wrong with an operand; empty: nothing.
   std::string fault(const Operand& operand) const {
+    // Use, memory, meaning: each question makes sense only if the one before has an answer.
     const auto known = std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& k) {
       return k.op == i_.op && k.role == operand.role && k.access == operand.access;
     });
@@ -67,6 +70,8 @@ class OperandCheck {
   }
 
  private:
+  /// Memory: a buffer of this rank or, for gradients that are borrowed, one in
+  /// another rank's window.
   std::string fault_of_rank(const Operand& operand) const {
     if (operand.rank < -1 || operand.rank == place_.rank) return "borrows of nobody";
     const int rank = operand.rank < 0 ? place_.rank : operand.rank;
@@ -81,6 +86,8 @@ class OperandCheck {
                          : fmt::format("'{}' of rank {} is not in the window", buffer.name, rank);
   }
 
+  /// Meaning: the unit is one that the instruction is about, and the range is one that
+  /// the role allows.
   bool may_be(const Operand& operand, Known::Names names) const {
     if (names != kRange && operand.range != Range{}) return false;
     if (names == kBuffer) return operand.unit == -1;
@@ -88,10 +95,13 @@ class OperandCheck {
     const int rank = operand.rank < 0 ? place_.rank : operand.rank;
     const Buffer& buffer = plan_.programs[rank].buffers[operand.buffer];
     if (buffer.unit >= 0 && buffer.unit != operand.unit) return false;
+
+    // Sums, parts and wholes go by ownership: a rank counts and offers its slice, and
+    // takes the unit.
     const Range all{0, model_.blocks[operand.unit].unit_size};
     const Range own = range_of(plan_.ownership[operand.unit].sums, place_.rank);
     switch (operand.role) {
-      // of gradient space, where further users' gradients follow the unit's own
+      // A range of gradient space, where further users' gradients follow the unit's own.
       case OperandRole::kTerm: {
         const Range room{0, buffer.bytes / static_cast<int64_t>(sizeof(float))};
         const Range held = buffer.range.empty() ? room : buffer.range;
@@ -106,6 +116,8 @@ class OperandCheck {
         return operand.range.begin >= 0 && operand.range.end <= all.end;
     }
   }
+
+  /// Whether the instruction is about a unit: its block's, or one of its parcel.
   bool is_about(int unit) const {
     if (i_.parcel < 0) return i_.block == unit;
     if (!inside(i_.parcel, plan_.parcels.size())) return false;
@@ -127,6 +139,7 @@ void check_operands(const Plan& plan, const ModelShape& model, Place place,
   const OperandCheck check(plan, model, place);
   const std::vector<Operand>& operands = at(plan, place).operands;
   for (size_t k = 0; k < operands.size(); ++k) {
+    // Operands are few, so the same one twice is looked for one by one.
     const bool again =
         std::find(operands.begin(), operands.begin() + static_cast<std::ptrdiff_t>(k),
                   operands[k]) != operands.begin() + static_cast<std::ptrdiff_t>(k);

@@ -1,3 +1,5 @@
+// A graph of nodes, each one instruction or several that meet. Sorting it finds circles; vector
+// clocks along the sorted order then answer whether one instruction has ended before another acts.
 #include "plan/check/ordering.h"
 
 #include <fmt/ranges.h>
@@ -21,8 +23,8 @@ std::string name_of(const Plan& plan, Place place) {
 
 namespace {
 
-/// Acquire stands in the same order everywhere but waits for the peers' step before, not for their
-/// Acquire.
+/// Acquire is in the same order everywhere, but it waits for the peers' step before, not
+/// for their Acquire.
 bool joins(Op op) { return meets(op) && op != Op::kAcquire; }
 
 /// The instruction that signals each event of a rank.
@@ -41,6 +43,7 @@ std::vector<Place> signallers(const Program& program, int rank) {
 }  // namespace
 
 Ordering::Ordering(const Plan& plan, std::vector<std::string>& faults) : plan_(plan) {
+  // Queues of all ranks are numbered as streams, instructions as places among the clocks.
   int instructions = 0;
   for (const Program& program : plan.programs) {
     signalled_by_.push_back(signallers(program, static_cast<int>(first_stream_.size())));
@@ -53,8 +56,11 @@ Ordering::Ordering(const Plan& plan, std::vector<std::string>& faults) : plan_(p
       instructions += static_cast<int>(queue.instructions.size());
     }
   }
+
+  // What meets is one node; every other instruction is a node of its own.
   match_meetings(faults);
   if (!faults.empty()) return;
+
   for (size_t r = 0; r < node_.size(); ++r) {
     for (size_t q = 0; q < node_[r].size(); ++q) {
       for (size_t i = 0; i < node_[r][q].size(); ++i) {
@@ -64,17 +70,19 @@ Ordering::Ordering(const Plan& plan, std::vector<std::string>& faults) : plan_(p
       }
     }
   }
+
   sort(faults);
   if (faults.empty()) number_clocks();
 }
 
+/// Makes one node of several instructions.
 void Ordering::join(std::vector<Place> places) {
   for (const Place& p : places) node_[p.rank][p.queue][p.index] = static_cast<int>(members_.size());
   members_.push_back(std::move(places));
 }
 
-/// The id alone says who meets whom; that all see their meetings in one order follows when there is
-/// no circle.
+/// The id alone says who meets whom. That all ranks see their meetings in the same order follows if
+/// there is no circle.
 void Ordering::match_meetings(std::vector<std::string>& faults) {
   std::unordered_map<uint32_t, std::vector<Place>> meetings, letters;
   std::vector<uint32_t> ids;  // in the order in which they are first seen
@@ -91,6 +99,9 @@ void Ordering::match_meetings(std::vector<std::string>& faults) {
       }
     }
   }
+
+  // A meeting is sound if all members mean the same and are exactly its group. Ranks were visited
+  // in ascending order, so the lists can be compared.
   std::vector<int> all(plan_.programs.size());
   std::iota(all.begin(), all.end(), 0);
   for (uint32_t id : ids) {
@@ -115,6 +126,8 @@ void Ordering::match_meetings(std::vector<std::string>& faults) {
     }
     join(places);
   }
+
+  // A letter is sound if it has one sender and one receiver, who mean each other.
   for (auto& [id, places] : letters) {
     const bool pair = places.size() == 2 && at(plan_, places[0]).peer == places[1].rank &&
                       at(plan_, places[1]).peer == places[0].rank &&
@@ -125,7 +138,9 @@ void Ordering::match_meetings(std::vector<std::string>& faults) {
   }
 }
 
+/// Topological order (Kahn's algorithm): a node is ready when nothing that it waits for is open.
 void Ordering::sort(std::vector<std::string>& faults) {
+  // Edges: along each queue, and from the signaller of each event to those who wait for it.
   std::vector<std::vector<int>> next(members_.size());
   std::vector<int> open(members_.size(), 0);
   const auto edge = [&](int from, int to) {
@@ -143,6 +158,8 @@ void Ordering::sort(std::vector<std::string>& faults) {
       }
     }
   }
+
+  // Nodes leave in the order in which they became ready.
   std::deque<int> ready;
   for (size_t n = 0; n < open.size(); ++n) {
     if (open[n] == 0) ready.push_back(static_cast<int>(n));
@@ -156,7 +173,9 @@ void Ordering::sort(std::vector<std::string>& faults) {
     }
   }
   if (sequence_.size() == members_.size()) return;
-  // What is left waits for itself: the first of each queue is enough to find the circle.
+
+  // What is left waits for itself. The first instruction of each queue that is stuck is enough to
+  // find the circle.
   std::string circle;
   for (size_t r = 0; r < node_.size(); ++r) {
     for (size_t q = 0; q < node_[r].size(); ++q) {
@@ -172,23 +191,29 @@ void Ordering::sort(std::vector<std::string>& faults) {
   faults.push_back("deadlock: these wait for each other: " + circle);
 }
 
+/// Vector clocks: what has ended when an instruction acts is what had ended when the one before it
+/// on its queue and the signallers of its events acted, and those themselves.
 void Ordering::number_clocks() {
   const auto streams = static_cast<size_t>(streams_);
   clocks_.assign(static_cast<size_t>(first_clock_.back() + node_.back().back().size()) * streams,
                  0);
+
   // What has ended once `place` has: what had ended when it began, and itself.
   const auto take = [&](std::vector<int>& clock, const Place& place) {
     const int* begun = this->clock(place);
     for (size_t s = 0; s < streams; ++s) clock[s] = std::max(clock[s], begun[s]);
     clock[stream(place)] = std::max(clock[stream(place)], place.index + 1);
   };
+
+  // What has ended when `place` is entered.
   const auto enter = [&](std::vector<int>& clock, const Place& place) {
     if (place.index > 0) take(clock, {place.rank, place.queue, place.index - 1});
     for (int event : at(plan_, place).waits) take(clock, signalled_by_[place.rank][event]);
   };
+
   // Instructions that meet act only once all ranks have entered: all of them follow what any rank
-  // did before, but none follows another's part in the meeting itself. Reduce and Gather wait for
-  // those alone whose values they take, and a send may be buffered after all: only Recv follows
+  // did before, but none follows another's part in the meeting itself. Reduce and Gather wait only
+  // for those whose values they take; and a send may be buffered after all, so only Recv follows
   // what its sender did.
   std::vector<int> clock(streams);
   const auto keep = [&](const Place& place) {
@@ -215,6 +240,8 @@ void Ordering::number_clocks() {
       for (const Place& place : places) keep(place);
     }
   }
+
+  // What has ended when a rank ends its step: the last instruction of each of its queues.
   last_.assign(node_.size(), std::vector<int>(streams, 0));
   for (int r = 0; r < static_cast<int>(node_.size()); ++r) {
     for (int q = 0; q < static_cast<int>(node_[r].size()); ++q) {

@@ -1,6 +1,7 @@
-// What comes before what, over all queues of all ranks: the order of each queue, signals before the
-// waits for them, and instructions that meet (reduce, gather, vote, a send and its receive), which
-// end only after all of their ranks have entered them. Serves the checkers.
+// What comes before what, over all queues of all ranks (the happens-before relation): the order
+// of each queue, signals before the waits for them, and instructions that meet (reduce, gather,
+// vote, a send and its receive), which end only after all of their ranks have entered them.
+// Serves the checkers.
 #pragma once
 
 #include <string>
@@ -10,7 +11,7 @@
 
 namespace tutti {
 
-/// Where an instruction stands in a plan.
+/// Where an instruction is in a plan.
 struct Place {
   int rank = 0, queue = 0, index = 0;
   bool operator==(const Place&) const = default;
@@ -26,12 +27,12 @@ class Ordering {
   /// and cycles are added to `faults`; the ordering is then of no use.
   Ordering(const Plan& plan, std::vector<std::string>& faults);
 
-  /// All instructions in one order that respects everything; those that meet stand together, one
-  /// per rank.
+  /// All instructions in one order that respects everything; those that meet are together,
+  /// one per rank.
   const std::vector<std::vector<Place>>& sequence() const { return sequence_; }
   /// Whether a has ended before b acts, in every interleaving.
   bool before(Place a, Place b) const { return clock(b)[stream(a)] > a.index; }
-  /// Whether a has ended before b's rank comes to b: of what meets, before it gives what it has.
+  /// Whether a has ended before b's rank comes to b: for what meets, before it gives what it has.
   bool before_entry(Place a, Place b) const;
   /// Whether something that `rank` does in the same step has ended before b acts.
   bool follows(Place b, int rank) const;
@@ -50,7 +51,7 @@ class Ordering {
   void number_clocks();
 
   const Plan& plan_;
-  // by rank: the number of its queue 0 among all queues
+  // By rank: the number of its queue 0 among all queues (streams).
   std::vector<int> first_stream_;
   std::vector<std::vector<std::vector<int>>> node_;  // [rank][queue][index] -> node
   std::vector<std::vector<Place>> members_;          // by node
@@ -58,9 +59,9 @@ class Ordering {
   std::vector<std::vector<Place>> sequence_;
   int streams_ = 0;
   std::vector<int> first_clock_;  // by stream: the number of its first instruction among all
-  // per instruction and stream: how many of the stream have ended when it acts
+  // Vector clocks. Per instruction and stream: how many of the stream have ended when it acts.
   std::vector<int> clocks_;
-  // by rank and stream: how many have ended when the rank's step has
+  // By rank and stream: how many have ended when the rank's step has.
   std::vector<std::vector<int>> last_;
 };
 

@@ -1,5 +1,5 @@
-// The last writes of every buffer and the reads since then, in the ordering's sequence. Of reads
-// and writes on one queue the last one stands for those before it.
+// Kept per buffer, along the ordering's sequence: the last write, and the reads since then. Of
+// several accesses on one queue the last one stands for those before it.
 //
 // A Reduce ends when its windows are free again: it counts as an access of the rank itself. A
 // Gather does not: its sources may be read until those who copy from them have ended it, so the
@@ -37,6 +37,7 @@ class Races {
   }
 
   std::vector<std::string> check() {
+    // Within a step, accesses are compared as they come; across steps when all are known.
     for (const auto& places : ordering_.sequence()) {
       together_ = &places;
       for (const Place& place : places) visit(place);
@@ -48,6 +49,7 @@ class Races {
   }
 
  private:
+  /// An instruction's accesses of its own rank's buffers, then of those that it borrows.
   void visit(Place place) {
     const Touched& own = touched_[place.rank][place.queue][place.index];
     for (int b : own.reads) read(place, place, place.rank, b);
@@ -59,6 +61,8 @@ class Races {
     }
   }
 
+  /// A Gather reads the windows of the others. What it reads there has to be ready when the giver
+  /// comes to the Gather.
   void read_windows(const std::vector<Place>& places) {
     const auto place_of = [&](int rank) {
       return *std::find_if(places.begin(), places.end(),
@@ -73,12 +77,15 @@ class Races {
     }
   }
 
-  /// `ready`: what is written before it is there for `reader`.
+  /// A read of a buffer of `rank`. `ready`: what was written before this is there for `reader`.
   void read(Place reader, Place ready, int rank, int buffer) {
     History& h = history_[rank][buffer];
     for (const Place& w : h.writes) require(w, ready, reader, rank, buffer);
     keep(h.reads, reader);
   }
+
+  /// A write comes after the write before it and all reads since then. What is read in the same
+  /// meeting stays in the list: members read each other's slices there.
   void write(Place place, int buffer) {
     History& h = history_[place.rank][buffer];
     for (const Place& w : h.writes) require(w, place, place, place.rank, buffer);
@@ -88,6 +95,8 @@ class Races {
     if (plan_.programs[place.rank].buffers[buffer].window)
       written_[place.rank][buffer].push_back(place);
   }
+
+  /// Replaces an earlier access of the same queue.
   static void keep(std::vector<Place>& list, Place place) {
     for (Place& old : list) {
       if (old.rank == place.rank && old.queue == place.queue) {
@@ -97,10 +106,13 @@ class Races {
     }
     list.push_back(place);
   }
+
+  /// Whether an instruction is a member of the meeting at hand.
   bool meeting(Place p) const {
     return std::find(together_->begin(), together_->end(), p) != together_->end();
   }
 
+  /// Finds fault unless `first` has ended before `second` acts.
   void require(Place first, Place second, Place who, int rank, int buffer) {
     if (first == second || first == who || ordering_.before(first, second)) return;
     if (meeting(first)) return;  // members of a meeting touch different slices
@@ -112,8 +124,8 @@ class Races {
                                   plan_.programs[rank].buffers[buffer].name, rank));
   }
 
-  /// What others borrow until their step ends is theirs until they release it: whoever lent it
-  /// acquires it before it writes there again.
+  /// What others borrow is theirs until they release it: whoever lent it acquires it before writing
+  /// there again, in the next step.
   void check_borrows() {
     for (const RemoteRead& borrow : borrowed_) {
       const int parcel = parcel_of(borrow.reader);
@@ -121,6 +133,8 @@ class Races {
         faults_.push_back(name_of(plan_, borrow.reader) + ": what it borrows is never released");
         continue;
       }
+
+      // Every write of the lender is an Acquire of the parcel or comes after one.
       std::vector<Place> acquired;
       for (const Place& w : written_[borrow.rank][borrow.buffer])
         if (at(plan_, w).op == Op::kAcquire && at(plan_, w).parcel == parcel) acquired.push_back(w);
@@ -140,7 +154,7 @@ class Races {
         if (part.unit == at(plan_, update).block) return static_cast<int>(p);
     return -1;
   }
-  /// Whether a Release of the parcel comes after the reader on its rank, once.
+  /// Whether exactly one Release of the parcel follows the reader on its rank.
   bool released(Place reader, int parcel) const {
     int releases = 0;
     const auto& queues = plan_.programs[reader.rank].queues;
@@ -154,7 +168,10 @@ class Races {
     return releases == 1;
   }
 
-  /// A rank begins its next step when its own queues have ended this one.
+  /// A rank begins its next step when its own queues have ended this one. If a reader's Gather need
+  /// not have ended by then, a write of the next step has to follow something that the reader's
+  /// rank does in that step, for that rank has then ended this one. A write by the same Gather
+  /// meets the reader again.
   void check_next_step() {
     for (const RemoteRead& read : remote_) {
       if (ordering_.ends_within(read.reader, read.rank)) continue;

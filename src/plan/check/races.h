@@ -1,5 +1,5 @@
-// Whether all that touches a buffer is ordered, in every interleaving: within a rank, and where
-// others read windows.
+// Whether all accesses of a buffer that conflict are ordered, in every interleaving: within a rank,
+// and where others read its windows. Part of plan/check/prove.h.
 #pragma once
 
 #include <string>

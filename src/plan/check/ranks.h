@@ -1,5 +1,5 @@
-// What a plan says of its ranks: where they stand, what is at home there, who owns what of a unit,
-// and what travels together. Part of plan/check/structure.h.
+// What a plan says of its ranks: their places, what is at home there, who owns what of a unit, and
+// what travels together. Part of plan/check/structure.h.
 #pragma once
 
 #include <string>

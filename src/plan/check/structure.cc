@@ -1,3 +1,6 @@
+// The first stage of the proof: whatever is read as a place in some list later (buffers, events,
+// blocks, segments, lanes, parcels, transfers) is checked here, so that later stages look things
+// up without asking.
 #include "plan/check/structure.h"
 
 #include <fmt/format.h>
@@ -9,6 +12,7 @@
 #include "plan/check/operands.h"
 #include "plan/check/ordering.h"
 #include "plan/check/ranks.h"
+#include "plan/ir/tags.h"
 
 namespace tutti {
 
@@ -25,8 +29,11 @@ class Structure {
   Structure(const Plan& plan, const ModelShape& model) : plan_(plan), model_(model) {}
 
   std::vector<std::string> check() {
+    // Places, homes and ownership come first: all the rest goes by them.
     faults_ = check_ranks(plan_, model_);
     if (!faults_.empty()) return std::move(faults_);
+
+    // Groups are compared with lists of ranks that are made in ascending order.
     for (const auto& group : plan_.groups) {
       bool ascending = !group.empty();
       for (size_t k = 0; k < group.size(); ++k) {
@@ -34,6 +41,8 @@ class Structure {
       }
       if (!ascending) faults_.push_back("a group is not a list of ranks, ascending");
     }
+
+    // Every program by itself.
     for (size_t r = 0; r < plan_.programs.size(); ++r) {
       const Program& program = plan_.programs[r];
       if (program.rank != static_cast<int>(r))
@@ -44,6 +53,7 @@ class Structure {
       std::unordered_set<uint32_t> ids;
       each(program, [&](Place place, const Instruction& i) {
         if (!ids.insert(i.id).second) fault_at(place, "its id {} is not its own", i.id);
+        if (!is_id_of(i.op, i.id)) fault_at(place, "its id {} is not of its kind", i.id);
         check_instruction(program, place, i);
       });
     }
@@ -69,11 +79,14 @@ class Structure {
     }
   }
 
+  /// Buffers have room for the floats that they say they hold; windows do not overlap.
   void check_buffers(const Program& program) {
     std::vector<Range> windows;
     for (const Buffer& b : program.buffers) {
       if (b.bytes < 0 || b.unit >= static_cast<int>(model_.blocks.size()))
         fault(program.rank, "what is '{}'?", b.name);
+
+      // A range of moments has all of the optimizer's slots.
       const int64_t floats =
           b.range.size() * (b.kind == BufferKind::kMoment ? plan_.optimizer_slots : 1);
       if (floats * static_cast<int64_t>(sizeof(float)) > b.bytes) {
@@ -83,6 +96,8 @@ class Structure {
         fault(program.rank, "'{}' is lent by the loader, which lends data alone", b.name);
       if (b.window && b.bytes > 0) windows.push_back({b.window_offset, b.window_offset + b.bytes});
     }
+
+    // Sorted by their begin, only neighbours can overlap.
     std::sort(windows.begin(), windows.end(),
               [](const Range& a, const Range& b) { return a.begin < b.begin; });
     for (size_t k = 0; k < windows.size(); ++k) {
@@ -92,6 +107,7 @@ class Structure {
     }
   }
 
+  /// Every event is signalled exactly once in a step, so a wait for it ends and means one thing.
   void check_events(const Program& program) {
     std::vector<int> signalled(program.events, 0);
     each(program, [&](Place place, const Instruction& i) {
@@ -109,11 +125,16 @@ class Structure {
     });
   }
 
+  /// What an instruction names is there, and what it must say for its op is said. Returns where the
+  /// rest could not even be looked up.
   void check_instruction(const Program& program, Place place, const Instruction& i) {
     const auto want = [&](bool holds, const char* what) {
       if (!holds) fault_at(place, "{}", what);
       return holds;
     };
+
+    // Buffers: they exist, and the second tier and the loader's memory are only used by
+    // those who may.
     const Touched touched = touched_by(i);
     for (const auto* list : {&touched.reads, &touched.writes}) {
       for (int b : *list) {
@@ -125,6 +146,8 @@ class Structure {
              "writes the loader's memory");
       }
     }
+
+    // Units and tensors of Forward and Backward.
     for (const auto* list : {&i.flow.parameters, &i.flow.gradients}) {
       for (const UnitBuffer& u : *list) {
         want(inside(u.unit, model_.blocks.size()) && inside(u.buffer, program.buffers.size()),
@@ -135,12 +158,15 @@ class Structure {
     for (const auto* list : {&i.flow.in, &i.flow.out}) {
       for (int b : *list) want(inside(b, program.buffers.size()), "has no buffer for a tensor");
     }
+
+    // What the op is about: a group, a parcel, a block, a segment.
     want(i.group < static_cast<int>(plan_.groups.size()), "names no group");
     const bool segment = i.op == Op::kForward || i.op == Op::kBackward || i.op == Op::kExchange;
     const bool unit = segment || i.op == Op::kFold || i.op == Op::kUpdate || i.op == Op::kFetch ||
                       i.op == Op::kEvict;
     const bool parcel = i.op == Op::kReduce || i.op == Op::kGather || i.op == Op::kNorm ||
                         i.op == Op::kAcquire || i.op == Op::kRelease;
+
     if (!want(parcel == inside(i.parcel, plan_.parcels.size()),
               "names no parcel, or one that it does not move"))
       return;
@@ -148,6 +174,9 @@ class Structure {
     if (segment &&
         !want(inside(i.segment, model_.blocks[i.block].segments.size()), "names no segment"))
       return;
+
+    // A segment runs at its block's home (an Exchange meets all tensor ranks of the stage), on
+    // lanes of this data rank.
     if (segment) {
       want(inside(i.lane, plan_.batch.lanes) && inside(i.micro, plan_.batch.micro_batches),
            "names no micro-batch");
@@ -161,14 +190,19 @@ class Structure {
       const bool mine = !plan_.training || listed(plan_.places[place.rank].lanes, i.lane);
       want(mine, "its lane is another rank's");
     }
+
+    // Compute is queue 0, which runs on the caller's thread.
     if (i.op == Op::kForward || i.op == Op::kBackward) check_flow(program, place, i, touched);
     const bool compute = i.op == Op::kLoad || segment || i.op == Op::kFold || i.op == Op::kUpdate;
     want(!compute || place.queue == 0, "stands on another queue than compute");
+
+    // What only some ops have: additions, transfers, a partner, an output.
     want(i.op == Op::kFold || i.adds.empty(), "adds without being a fold");
     if (i.op == Op::kReduce && want(inside(i.transfer, plan_.sums.size()), "names no sum"))
       want(i.round == plan_.sums[i.transfer].round, "is another round than its sum");
     want(i.op != Op::kGather || inside(i.transfer, plan_.copies.size()), "names no copies");
     want(i.op != Op::kVote || i.group < 0, "is for all ranks");
+
     const auto message = [&](Access access) {
       return i.operands.size() == 1 && i.operands[0].access == access;
     };
@@ -176,6 +210,7 @@ class Structure {
     want(i.op != Op::kRecv || message(Access::kWrite), "receives one buffer");
     want((i.op != Op::kSend && i.op != Op::kRecv) || inside(i.peer, plan_.programs.size()),
          "has no peer");
+
     if (i.op == Op::kExchange) {
       want(i.exchange != Exchange::kNone, "does nothing");
       want(inside(i.output, model_.blocks[i.block].segments[i.segment].outputs.size()),
@@ -183,8 +218,10 @@ class Structure {
     }
   }
 
-  /// As many tensors as the segment declares, and what it writes is nothing else that it uses.
+  /// The flow of a Forward or Backward: as many tensors as the segment declares, room for each, and
+  /// nothing that it writes is anything else that it uses.
   void check_flow(const Program& program, Place place, const Instruction& i, const Touched& own) {
+    // Numbers of tensors come first: everything below goes by their places.
     const SegmentShape& shape = model_.blocks[i.block].segments[i.segment];
     const Flow& f = i.flow;
     const bool gradients = i.op == Op::kBackward && i.part != Part::kWeight;
@@ -194,6 +231,8 @@ class Structure {
                          (i.op == Op::kForward && f.grad_in.size() == shape.inputs.size())) &&
                         f.grad_out.size() == (gradients ? shape.outputs.size() : 0);
     if (!counts) return fault_at(place, "has not the tensors of its segment");
+
+    // Room for what is kept and for temporaries.
     const auto sized = [&](int b, int64_t bytes, const char* what) {
       const int64_t there = inside(b, program.buffers.size()) ? program.buffers[b].bytes : 0;
       if (there < bytes) fault_at(place, "has {} bytes for {}, it needs {}", there, what, bytes);
@@ -202,8 +241,10 @@ class Structure {
     sized(f.work, shape.work_bytes, "its work");
     if (i.op == Op::kBackward && i.part != Part::kBoth)
       sized(f.deferred, shape.deferred_bytes, "what it defers");
-    // A gradient may take the memory of its own input alone, and only where the segment consumes
-    // it.
+
+    // Nothing is written while it is read, with three exceptions. A gradient may take the memory of
+    // its own input alone, and only if the segment consumes it; a gradient that is passed on may be
+    // added to; and losses are added to.
     const auto consumed = [&](int b) {
       int times = 0, at = -1;
       for (size_t k = 0; k < f.in.size(); ++k)
@@ -218,12 +259,15 @@ class Structure {
           return true;
       return false;
     };
+
     for (int b : own.writes) {
       if (inside(b, program.buffers.size()) && listed(own.reads, b) && !consumed(b) && !passed(b) &&
           !listed(losses_of(i), b))
         fault_at(place, "writes '{}' while it reads it", program.buffers[b].name);
     }
-    // Memory that is passed on is the only one that may be both.
+
+    // Forward: only memory that is passed on is both input and output, and a gradient that is named
+    // here takes the memory of its input.
     for (size_t o = 0; i.op == Op::kForward && o < f.out.size(); ++o) {
       const int from = shape.outputs[o].same_as;
       if (f.out[o] >= 0 && from < 0 && listed(f.in, f.out[o])) fault_at(place, "writes its input");
@@ -232,6 +276,8 @@ class Structure {
       if (f.grad_in[k] != -1 && f.grad_in[k] != f.in[k])
         fault_at(place, "makes a gradient that takes no input's memory");
     }
+
+    // Nothing is written twice: two outputs, gradients or temporaries never share memory.
     std::vector<int> written;
     const auto write = [&](int b) {
       if (!inside(b, program.buffers.size())) return;  // none, or one that has been found at fault
@@ -239,6 +285,7 @@ class Structure {
         fault_at(place, "writes '{}' twice", program.buffers[b].name);
       written.push_back(b);
     };
+
     if (i.op == Op::kForward) {
       for (size_t o = 0; o < f.out.size(); ++o) {
         if (shape.outputs[o].same_as < 0) write(f.out[o]);

@@ -1,3 +1,4 @@
+// Worked out from the model's shape alone, never from the plan: this is what the plan is judged by.
 #include "plan/check/symbols.h"
 
 #include <utility>
@@ -20,12 +21,16 @@ std::pair<int, int> before(const ModelShape& model, int layer, int segment) {
 
 Symbols::Symbols(const ModelShape& model)
     : all_(model.blocks.size()), data_bytes_(model.data_bytes), columns_(model.columns) {
+  // Forward, in the order of the model: a segment's inputs are outputs of the one before it.
   for (int layer = 0; layer < model.layers(); ++layer) {
     first_.emplace_back();
     const auto& segments = model.blocks[model.block_at(layer, 0)].segments;
     for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
       first_.back().push_back(static_cast<int>(tensors_.size()));
       for (const OutputShape& out : segments[s].outputs) tensors_.push_back({out, 0, false, false});
+
+      // What the reader says of a tensor (whether it wants a gradient, whether it consumes) is
+      // noted with the tensor, since its writer needs it.
       const auto [l, p] = before(model, layer, s);
       for (const InputShape& in : segments[s].inputs) {
         if (in.data || !in.wanted || l < 0) continue;
@@ -34,17 +39,22 @@ Symbols::Symbols(const ModelShape& model)
         tensor.consumed = in.consumed;
         tensor.grad_bytes = in.grad_bytes;
       }
+
       add_forward(model, layer, s);
       saved_bytes_.push_back(segments[s].saved_bytes);
       deferred_bytes_.push_back(segments[s].deferred_bytes);
     }
   }
+
+  // Gradients, when all readers are known. They too go by the segment before, whose grad_out
+  // is there already.
   for (int layer = 0; layer < model.layers(); ++layer) {
     const auto& segments = model.blocks[model.block_at(layer, 0)].segments;
     for (int s = 0; s < static_cast<int>(segments.size()); ++s) add_gradients(model, layer, s);
   }
 }
 
+/// How a segment reads an output of the one before it: after its exchange, if it has one.
 Symbol Symbols::read(const SegmentSymbols& writer, int tensor, int output, int column) const {
   switch (tensors_[tensor].shape.exchange) {
     case Exchange::kGather:
@@ -61,11 +71,14 @@ void Symbols::add_forward(const ModelShape& model, int layer, int segment) {
   for (int column = 0; column < model.columns; ++column) {
     const int block = model.block_at(layer, column);
     const SegmentShape& shape = model.blocks[block].segments[segment];
+
+    // Saved and deferred values are numbered by segment; columns tell them apart.
     SegmentSymbols own;
     const int number = static_cast<int>(saved_bytes_.size());
     own.saved = {Kind::kSaved, number, column};
     own.deferred = {Kind::kDeferred, number, column};
     own.passed.assign(shape.inputs.size(), -1);
+
     for (const InputShape& in : shape.inputs) {
       if (in.data || l < 0) {
         own.in.push_back({Kind::kData, in.index});
@@ -74,6 +87,8 @@ void Symbols::add_forward(const ModelShape& model, int layer, int segment) {
             read(all_[model.block_at(l, column)][p], first_[l][p] + in.index, in.index, column));
       }
     }
+
+    // An output that is an input's memory keeps its symbol, however often it is passed on.
     for (size_t o = 0; o < shape.outputs.size(); ++o) {
       const int from = shape.outputs[o].same_as;
       if (from >= 0) own.passed[from] = static_cast<int>(o);
@@ -91,6 +106,10 @@ void Symbols::add_gradients(const ModelShape& model, int layer, int segment) {
     const int block = model.block_at(layer, column);
     const SegmentShape& shape = model.blocks[block].segments[segment];
     SegmentSymbols& own = all_[block][segment];
+
+    // The gradient of an input is the gradient of the output that it reads; with an exchange in
+    // between it still has to be exchanged. There is none if nobody wants it, or if memory that is
+    // passed on gets no gradient back.
     for (size_t i = 0; i < shape.inputs.size(); ++i) {
       Symbol made;
       const bool lost =
@@ -103,6 +122,8 @@ void Symbols::add_gradients(const ModelShape& model, int layer, int segment) {
       }
       own.grad_in.push_back(made);
     }
+
+    // The gradient of an output, as the segment's backward reads it.
     for (size_t o = 0; o < shape.outputs.size(); ++o) {
       const int tensor = first_[layer][segment] + static_cast<int>(o);
       Symbol read;  // also of memory that is passed on: the segment may add to it
@@ -116,6 +137,8 @@ void Symbols::add_gradients(const ModelShape& model, int layer, int segment) {
   }
 }
 
+/// A gradient is as large as its reader makes it. Beyond an exchange it is as large as what the
+/// segment wrote or, for partial sums, as all columns' parts together.
 int64_t Symbols::bytes(const Symbol& symbol) const {
   switch (symbol.kind) {
     case Kind::kNothing:
@@ -147,6 +170,8 @@ int64_t Symbols::bytes(const Symbol& symbol) const {
 Symbol Symbols::exchanged(const Symbol& symbol, Exchange exchange) const {
   Symbol made = symbol;
   if (symbol.kind != Kind::kWritten && symbol.kind != Kind::kGradientRead) return {};
+
+  // What was written goes through the exchange that is declared, a gradient through the other one.
   const Exchange declared = tensors_[symbol.tensor].shape.exchange;
   if (symbol.kind == Kind::kWritten) {
     if (declared != exchange) return {};

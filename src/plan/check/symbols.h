@@ -1,11 +1,11 @@
 // The tensors of a model by name: what each segment reads and writes, for one micro-batch, as
 // symbols. An output that is an input's memory has that input's symbol.
 //
-//   tensor   an output of a segment of a layer, over all columns
-//   written  as its column's segment wrote it; whole, part: as the next one reads it behind an
-//            exchange
-//   gradient of what was written (a column's, or the whole one for partial sums), or as the
-//   reader's backward made it
+//   tensor    an output of a segment of a layer, over all columns
+//   written   as its column's segment wrote it; whole, part: as the next segment reads it after an
+//             exchange
+//   gradient  of what was written (a column's, or the whole one for partial sums), or as the
+//             reader's backward made it
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Symbol {
     kGradient,
     kGradientWhole,
     kGradientRead,
-    /// what a forward leaves of an input that it consumes: its backward makes the gradient of it
+    /// What a forward leaves of an input that it consumes; its backward makes the gradient of it.
     kConsumed,
     kSaved,
     kDeferred
@@ -38,9 +38,9 @@ struct Symbol {
 
 struct SegmentSymbols {
   std::vector<Symbol> in, out, grad_in, grad_out;  ///< a gradient that nobody makes is nothing
-  /// by input: the output that passes its memory on; -1: none
+  /// By input: the output that passes its memory on; -1: there is none.
   std::vector<int> passed;
-  /// by output: its reader may give its memory to its gradient
+  /// By output: whether its reader may give its memory to its gradient.
   std::vector<bool> consumed;
   Symbol saved, deferred;
 };
@@ -49,13 +49,14 @@ class Symbols {
  public:
   explicit Symbols(const ModelShape& model);
   const SegmentSymbols& of(int block, int segment) const { return all_[block][segment]; }
+  /// The bytes that a symbol's tensor takes in a buffer.
   int64_t bytes(const Symbol& symbol) const;
   /// What column 0 brings to an exchange of that output of a block's segment, or of its gradient.
   Symbol brought(const BlockShape& block, int segment, int output, bool gradient) const {
     return {gradient ? Symbol::Kind::kGradientRead : Symbol::Kind::kWritten,
             first_[block.layer][segment] + output, 0};
   }
-  /// What an exchange makes of the symbols of one column: nothing, where none is due.
+  /// What an exchange makes of the symbol of one column: nothing if no such exchange is due.
   Symbol exchanged(const Symbol& symbol, Exchange exchange) const;
 
  private:

@@ -1,3 +1,6 @@
+// Pieces of buffers, what a step begins with, and what Forward, Backward, Fetch and
+// Evict do with values of units. Sums and copies are in unit_symbols_sums.cc, the
+// commit in unit_symbols_commit.cc.
 #include "plan/check/unit_symbols.h"
 
 #include <fmt/format.h>
@@ -24,15 +27,20 @@ void UnitHolding::reset(int new_unit, BufferKind new_kind) {
 }
 
 void UnitHolding::cut(Range range, const std::vector<int>& fresh) {
+  // Most ranges are whole pieces already.
   const auto same = [&](const UnitPiece& p) { return p.range == range; };
   if (std::any_of(pieces.begin(), pieces.end(), same)) return;
+
+  // One pass in ascending order: pieces are cut at the range's borders, and gaps inside the range
+  // are filled with `fresh`.
   std::vector<UnitPiece> cut;
-  int64_t next = range.begin;  // of the range, what is not there yet
+  int64_t next = range.begin;  // the first float of the range that has not been dealt with
   const auto fill = [&](int64_t until) {
     until = std::min(until, range.end);
     if (next < until) cut.push_back({{next, until}, fresh});
     next = std::max(next, until);
   };
+
   for (UnitPiece& piece : pieces) {
     if (piece.range.begin >= range.begin) fill(piece.range.begin);
     for (int64_t begin = piece.range.begin; begin < piece.range.end;) {
@@ -45,12 +53,15 @@ void UnitHolding::cut(Range range, const std::vector<int>& fresh) {
     }
     next = std::max(next, piece.range.end);
   }
+
   fill(range.end);
   pieces = std::move(cut);
 }
 
 void UnitHolding::write(Range range, const std::vector<int>& worth) {
   if (range.empty()) return;
+
+  // After the cut whole pieces make up the range: the first becomes all of it, the others go.
   cut(range, worth);
   std::erase_if(pieces, [&](const UnitPiece& p) {
     return range.begin < p.range.begin && p.range.end <= range.end;
@@ -62,6 +73,8 @@ void UnitHolding::write(Range range, const std::vector<int>& worth) {
 
 std::vector<UnitPiece> UnitHolding::over(Range range) const {
   std::vector<UnitPiece> list;
+
+  // A gap between pieces means that something of the range was never written.
   int64_t next = range.begin;
   for (const UnitPiece& piece : pieces) {
     const Range part = overlap(piece.range, range);
@@ -81,9 +94,12 @@ UnitSymbols::UnitSymbols(const Plan& plan, const ModelShape& model, const Orderi
       faults_(faults),
       units_(model.blocks.size()),
       commits_(plan.programs.size()) {
+  // What every gradient has to be worth in the end: the job's sum, which knows no layout.
   const Batch& batch = plan.batch;
   expected_ = plan.micro_order ? expressions_.job_by_micro(batch.lanes, batch.micro_batches)
                                : expressions_.job(0, batch.lanes, batch.micro_batches);
+
+  // Sources of every unit, and their parts: one per segment of the block that writes them.
   for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
     const BlockShape& block = model.blocks[u];
     Unit& unit = units_[u];
@@ -92,6 +108,7 @@ UnitSymbols::UnitSymbols(const Plan& plan, const ModelShape& model, const Orderi
       unit.sources.push_back({writer, to, {lies, lies + to.size()}, unit.parts, parts});
       unit.parts += parts;
     };
+
     add(u, {0, block.unit_size}, 0);
     for (size_t p = 0; p < block.parameters.size(); ++p) {
       const ParameterShape& parameter = block.parameters[p];
@@ -105,8 +122,12 @@ UnitSymbols::UnitSymbols(const Plan& plan, const ModelShape& model, const Orderi
         }
       }
     }
+
     unit.norms.assign(plan.ownership[u].sums.size(), 0);
   }
+
+  // Where each rank keeps losses, squares and the verdict. They are looked up in the whole program,
+  // for guard() must know them before they are written.
   for (const Program& program : plan.programs) {
     Commit& commit = commits_[program.rank];
     for (const Queue& queue : program.queues) {
@@ -117,14 +138,16 @@ UnitSymbols::UnitSymbols(const Plan& plan, const ModelShape& model, const Orderi
         if (i.op == Op::kNorm) commit.squares.back() = buffer_of(i, OperandRole::kSquares);
         if (i.op != Op::kVote) continue;
         commit.verdict = buffer_of(i, OperandRole::kVerdict);
-        // it adds none to them
+        // A rank without the last Forward adds nothing to its losses.
         if (commit.losses < 0) commit.losses = buffer_of(i, OperandRole::kLoss);
         for (const Operand* squares : operands_of(i, OperandRole::kSquares))
           commit.counted.push_back(squares->buffer);
       }
     }
   }
-  // A step begins with the parameters and moments of the one before.
+
+  // A step begins with the parameters and moments of the one before. Moments are one value for all
+  // that a buffer holds: they are only ever updated whole.
   for (size_t r = 0; r < plan.programs.size(); ++r) {
     auto& holdings = holdings_.emplace_back(plan.programs[r].buffers.size());
     for (size_t b = 0; b < holdings.size(); ++b) {
@@ -143,7 +166,8 @@ UnitSymbols::UnitSymbols(const Plan& plan, const ModelShape& model, const Orderi
   }
 }
 
-/// The block's own unit, where it has one, then those whose parameters it shares.
+/// The units that a block reads or writes: its own, if it has one, then those whose
+/// parameters it shares.
 std::vector<int> UnitSymbols::units_of(int block, bool gradients) const {
   const BlockShape& shape = model_.blocks[block];
   std::vector<int> units;
@@ -166,6 +190,8 @@ bool UnitSymbols::version_over(int rank, int b, int unit, BufferKind kind, Range
 
 void UnitSymbols::need_parameters(Place place) {
   const Instruction& i = at(plan_, place);
+
+  // Of the right units, in the order that the segment expects.
   const std::vector<int> wanted = units_of(i.block, false);
   std::vector<int> given;
   for (const UnitBuffer& p : i.flow.parameters) given.push_back(p.unit);
@@ -173,6 +199,9 @@ void UnitSymbols::need_parameters(Place place) {
     return faults_.add(place, fmt::format("reads parameters of units [{}], not of [{}]",
                                           fmt::join(given, " "), fmt::join(wanted, " ")));
   }
+
+  // And this step's values: at home in their own place, in a copy where the block's
+  // gradients would be.
   for (const UnitBuffer& p : i.flow.parameters) {
     if (!listed(wanted, p.unit)) faults_.add(place, fmt::format("has no part in unit {}", p.unit));
     for (const Source& source : units_[p.unit].sources) {
@@ -194,6 +223,8 @@ void UnitSymbols::write_gradients(Place place) {
     if (!i.flow.gradients.empty()) faults_.add(place, "writes gradients in its input part");
     return;
   }
+
+  // Gradients of the right units, in buffers that are for them.
   const std::vector<int> wanted = units_of(i.block, true);
   std::vector<int> given;
   for (const UnitBuffer& g : i.flow.gradients) given.push_back(g.unit);
@@ -201,12 +232,16 @@ void UnitSymbols::write_gradients(Place place) {
     return faults_.add(place, fmt::format("writes gradients of units [{}], not of [{}]",
                                           fmt::join(given, " "), fmt::join(wanted, " ")));
   }
+
+  // Each source that this block is gets the micro-batch's term, in the part of this segment. Other
+  // segments' parts stay: a gradient is complete when all have written.
   const int term = expressions_.term(i.lane, i.micro);
   for (const UnitBuffer& g : i.flow.gradients) {
     const Buffer& target = buffer(place.rank, g.buffer);
     const Range held = target.range.empty()
                            ? Range{0, target.bytes / static_cast<int64_t>(sizeof(float))}
                            : target.range;
+
     UnitHolding& h = holding(place.rank, g.buffer);
     if (h.unit != g.unit || h.kind != BufferKind::kGradient) h.reset(g.unit, BufferKind::kGradient);
     const bool kind =
@@ -214,6 +249,7 @@ void UnitSymbols::write_gradients(Place place) {
     if (!kind)
       faults_.add(place,
                   fmt::format("'{}' is not for the gradient of unit {}", target.name, g.unit));
+
     for (const Source& source : units_[g.unit].sources) {
       if (source.block != i.block || source.lies.empty()) continue;
       if (source.lies.begin < held.begin || source.lies.end > held.end) {
@@ -238,6 +274,9 @@ bool UnitSymbols::total_over(Place place, int b, int unit, Range range, Place wh
                                  buffer(place.rank, b).name, unit));
     return false;
   }
+
+  // Every part of every source that adds to a piece must be worth the job's sum. What follows from
+  // a fault is not reported again.
   for (const UnitPiece& piece : pieces) {
     for (const Source& source : units_[unit].sources) {
       if (overlap(piece.range, source.to).empty()) continue;
@@ -260,16 +299,20 @@ void UnitSymbols::move(Place place) {
              resident = operands_of(i, OperandRole::kResident);
   if (stored.size() != resident.size() || stored.empty())
     return faults_.add(place, "moves nothing, or to nowhere");
+
+  // Stored and resident buffers come in pairs; values go from one to the other with their version.
   for (size_t k = 0; k < stored.size(); ++k) {
     const bool fetch = i.op == Op::kFetch;
     const int source = (fetch ? stored : resident)[k]->buffer,
               target = (fetch ? resident : stored)[k]->buffer;
     const Buffer &from = buffer(place.rank, source), &to = buffer(place.rank, target);
+
     const bool moments = from.kind == BufferKind::kMoment;
     const int64_t held = range_of(plan_.ownership[i.block].moments, place.rank).size();
     const int64_t floats =
         moments ? held * plan_.optimizer_slots : model_.blocks[i.block].unit_size;
     const int64_t bytes = floats * static_cast<int64_t>(sizeof(float));
+
     if (from.offloaded != fetch || to.offloaded == from.offloaded)
       faults_.add(place, fmt::format("'{}' and '{}' are not in the two tiers", from.name, to.name));
     const auto& [tier, memory] = fetch ? std::tie(from, to) : std::tie(to, from);
@@ -279,6 +322,7 @@ void UnitSymbols::move(Place place) {
                                      i.block));
     if (holding(place.rank, source).unit != i.block)
       faults_.add(place, fmt::format("'{}' does not hold unit {}", from.name, i.block));
+
     holding(place.rank, target) = holding(place.rank, source);
   }
 }

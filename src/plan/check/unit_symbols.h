@@ -1,4 +1,4 @@
-// Parameters, gradients and moments, as symbols: of every buffer which floats of which unit it
+// Parameters, gradients and moments, as symbols: for every buffer, which floats of which unit it
 // holds, and what they are worth. Part of plan/check/values.h.
 //
 //   source   who adds to a unit's gradient: its own block, then every further user of a shared
@@ -19,7 +19,7 @@ namespace tutti {
 
 struct UnitPiece {
   Range range;
-  /// of gradients: by part; of parameters and moments: the version, 0 or (updated) 1
+  /// Of gradients: by part. Of parameters and moments: the version, 0 or (updated) 1.
   std::vector<int> worth;
 };
 
@@ -30,10 +30,12 @@ struct UnitHolding {
   std::vector<UnitPiece> pieces;
 
   void reset(int new_unit, BufferKind new_kind);
-  /// Cuts pieces so that `range` is covered by whole ones; where nothing was, `fresh` is.
+  /// Cuts pieces so that `range` is covered by whole ones; where there was nothing,
+  /// there is `fresh`.
   void cut(Range range, const std::vector<int>& fresh);
+  /// Makes the range one piece of this worth.
   void write(Range range, const std::vector<int>& worth);
-  /// The pieces over `range`, cut to it; empty: it is not covered.
+  /// The pieces over `range`, cut to it; empty if they do not cover it.
   std::vector<UnitPiece> over(Range range) const;
 };
 
@@ -41,11 +43,13 @@ class UnitSymbols {
  public:
   UnitSymbols(const Plan& plan, const ModelShape& model, const Ordering& ordering,
               PlaceFaults& faults);
-  /// Something else was written there.
+  /// A value of another kind was written there.
   void forget(int rank, int b) { holding(rank, b).reset(-1, BufferKind::kWork); }
-  /// Losses, squares and the verdict lie in buffers of their own: only those may write there that
-  /// make them, and say so in `writes` (word).
+  /// Losses, squares and the verdict have buffers of their own: only the ops that make them may
+  /// write there, through an operand (`word`).
   void guard(Place place, int b, bool word);
+  /// One function for each op, called in an order that respects everything; those that
+  /// meet come together.
   void need_parameters(Place place);
   void write_gradients(Place place);
   void fold(Place place);
@@ -62,7 +66,7 @@ class UnitSymbols {
  private:
   struct Source {
     int block = 0;
-    Range to, lies;  ///< floats of the unit; where its gradient lies in gradient space
+    Range to, lies;  ///< floats of the unit; where its gradient is in gradient space
     int first_part = 0, parts = 0;
   };
   struct Unit {
@@ -75,21 +79,25 @@ class UnitSymbols {
   UnitHolding& holding(int rank, int b) { return holdings_[rank][b]; }
   std::vector<int> units_of(int block, bool gradients) const;
   int level_buffer(const Instruction& reduce, int rank, int unit, int level) const;
-  /// Whether the gradient there is the job's sum; says why not.
+  /// Whether the gradient there is the job's sum; if not, a fault says why.
   bool total_over(Place place, int b, int unit, Range range) {
     return total_over(place, b, unit, range, place);
   }
-  /// ... of the rank of `place`; `who` asks.
+  /// ... in a buffer of the rank of `place`; `who` asks.
   bool total_over(Place place, int b, int unit, Range range, Place who);
   void check_gradients(Place update, Range range);
+  /// Whether a buffer holds this version of a unit's values over the whole range.
   bool version_over(int rank, int b, int unit, BufferKind kind, Range range, int version);
   using Levels = std::vector<std::vector<int>>;  // by level: the worth of every part of a slice
+  /// What the stack of an owner holds before a round.
   Levels stack_of(const Instruction& reduce, int rank, int unit, Range slice, int levels);
+  /// The additions of a round, on `levels`.
   void add_round(Place place, const SumTransfer& transfer, const UnitSum& sum, Range slice,
                  Levels& levels);
   void reduce(const std::vector<Place>& places, const SumTransfer& transfer, const UnitSum& sum);
   void return_sums(const std::vector<Place>& places, const UnitSum& sum);
   bool lands_right(const Buffer& target, int unit, Range floats, int64_t lands) const;
+  /// What a term brings for a range of its source.
   std::vector<int> contribution(Place place, const SumSource::Term& term, Range at_term, int unit);
 
   const Plan& plan_;

@@ -15,6 +15,7 @@ bool listed(const std::vector<int>& list, int value) {
 
 }  // namespace
 
+/// A rank counts the squares of its own slices, once they are the job's sum.
 void UnitSymbols::norm(Place place) {
   const Instruction& i = at(plan_, place);
   const auto sums = operands_of(i, OperandRole::kSum);
@@ -29,6 +30,9 @@ void UnitSymbols::norm(Place place) {
       faults_.add(place, fmt::format("counts other squares of unit {} than its own", unit));
       continue;
     }
+
+    // A slice may have several owners (replicas); how often each slice is counted is judged
+    // at the end.
     total_over(place, sums[k]->buffer, unit, own);
     for (size_t s = 0; s < owners.size(); ++s)
       if (listed(owners[s].ranks, place.rank)) ++units_[unit].norms[s];
@@ -36,6 +40,8 @@ void UnitSymbols::norm(Place place) {
   commits_[place.rank].before.push_back(place);
 }
 
+/// Nobody else writes where losses, squares or the verdict are, and those who make them
+/// write nowhere else.
 void UnitSymbols::guard(Place place, int b, bool word) {
   const Commit& commit = commits_[place.rank];
   const Op op = at(plan_, place).op;
@@ -46,6 +52,8 @@ void UnitSymbols::guard(Place place, int b, bool word) {
   if (theirs(commit.losses, Op::kForward) || squares || theirs(commit.verdict, Op::kVote)) {
     faults_.add(place, fmt::format("writes '{}', which is not for it", buffer(place.rank, b).name));
   }
+
+  // The other way round: all that make one kind write to one place, which the vote reads.
   const bool maker = word && (op == Op::kForward || op == Op::kNorm || op == Op::kVote);
   if (maker && b != (op == Op::kForward ? commit.losses
                      : op == Op::kNorm  ? commit.squares[place.queue]
@@ -55,6 +63,7 @@ void UnitSymbols::guard(Place place, int b, bool word) {
   }
 }
 
+/// Only the last segment of the model adds to the losses, and only the first time that it runs.
 void UnitSymbols::mark_loss(Place place) {
   const Instruction& i = at(plan_, place);
   const BlockShape& block = model_.blocks[i.block];
@@ -65,6 +74,8 @@ void UnitSymbols::mark_loss(Place place) {
   if (last && !i.again) commits_[place.rank].before.push_back(place);
 }
 
+/// The vote reads the losses and all squares that this rank's Norms count. That it comes after them
+/// is judged at the end.
 void UnitSymbols::vote(Place place) {
   const Instruction& i = at(plan_, place);
   Commit& commit = commits_[place.rank];
@@ -78,6 +89,7 @@ void UnitSymbols::vote(Place place) {
   commit.votes.push_back(place);
 }
 
+/// An Update follows the vote, reads the job's sum, and takes what it updates from version 0 to 1.
 void UnitSymbols::update(Place place) {
   const Instruction& i = at(plan_, place);
   const Commit& commit = commits_[place.rank];
@@ -85,6 +97,8 @@ void UnitSymbols::update(Place place) {
     return faults_.add(place, "does not follow the vote");
   if (!is_home(plan_, place.rank, i.block))
     return faults_.add(place, "its unit is not this rank's");
+
+  // The range that this rank updates is the one whose moments it owns.
   const Range range = range_of(plan_.ownership[i.block].moments, place.rank);
   ++units_[i.block].updates[place.rank];
   const auto one = [&](OperandRole role, BufferKind kind) {
@@ -97,6 +111,8 @@ void UnitSymbols::update(Place place) {
       !one(OperandRole::kParameter, BufferKind::kParameter) ||
       !one(OperandRole::kMoment, BufferKind::kMoment))
     return faults_.add(place, "goes by the verdict and updates parameters and moments of its unit");
+
+  // The step's gradient, parameters and moments are there. A second Update would find version 1.
   check_gradients(place, range);
   const int parameter = buffer_of(i, OperandRole::kParameter),
             moment = buffer_of(i, OperandRole::kMoment);
@@ -108,17 +124,19 @@ void UnitSymbols::update(Place place) {
     faults_.add(place, fmt::format("'{}' does not hold this step's moments",
                                    buffer(place.rank, moment).name));
   }
+
   const int64_t bytes = range.size() * static_cast<int64_t>(sizeof(float)) * plan_.optimizer_slots;
   if (buffer(place.rank, moment).bytes < bytes) {
     faults_.add(place, fmt::format("'{}' has no room for {} bytes of moments",
                                    buffer(place.rank, moment).name, bytes));
   }
+
   holding(place.rank, parameter).write(range, {1});
   holding(place.rank, moment).write({0, 1}, {1});
 }
 
-/// The gradients that an Update reads cover what it updates, each with the job's sum; some may be
-/// other ranks'.
+/// The gradients that an Update reads cover what it updates, each with the job's sum; some may
+/// be other ranks'.
 void UnitSymbols::check_gradients(Place place, Range range) {
   const Instruction& i = at(plan_, place);
   int64_t next = range.begin;
@@ -133,6 +151,7 @@ void UnitSymbols::check_gradients(Place place, Range range) {
 }
 
 void UnitSymbols::end(std::vector<std::string>& faults) {
+  // Every slice is counted once in the norm, and updated once by each of its owners.
   for (int u = 0; u < static_cast<int>(units_.size()) && plan_.training; ++u) {
     if (model_.blocks[u].gradient_size == 0) continue;
     for (size_t s = 0; s < units_[u].norms.size(); ++s) {
@@ -146,10 +165,12 @@ void UnitSymbols::end(std::vector<std::string>& faults) {
         if (const int times = units_[u].updates[rank]; times != 1)
           faults.push_back(fmt::format("unit {} is updated {} times by rank {}", u, times, rank));
   }
+
+  // Evaluation has no vote and changes nothing.
   const int version = plan_.training ? 1 : 0;
   for (int r = 0; r < static_cast<int>(plan_.programs.size()); ++r) {
-    // The commit: every loss and norm is known and every slice is held when the rank comes to the
-    // vote.
+    // The commit: every loss and norm is known and every slice is held when the rank comes
+    // to the vote.
     for (const Place& vote : commits_[r].votes) {
       for (const Place& p : commits_[r].before) {
         if (!ordering_.before_entry(p, vote))
@@ -158,6 +179,8 @@ void UnitSymbols::end(std::vector<std::string>& faults) {
     }
     if (commits_[r].votes.size() != static_cast<size_t>(version))
       faults.push_back(fmt::format("rank {}: votes {} times", r, commits_[r].votes.size()));
+
+    // No buffer still has old values: copies and whole parameters have been refreshed, too.
     const auto& buffers = plan_.programs[r].buffers;
     for (int b = 0; b < static_cast<int>(buffers.size()); ++b) {
       const int unit = buffers[b].unit;

@@ -1,5 +1,6 @@
 // What moves gradients and parameters between buffers and ranks: Fold, Reduce and Gather of
-// UnitSymbols.
+// UnitSymbols. They work on what the transfers of the plan say, in bytes, since that is
+// what engines do.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,13 +13,15 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 
-/// The float of gradient space that lies at a byte of the window.
+/// The float of gradient space that is at a byte of the window.
 int64_t float_at(const Buffer& buffer, int64_t offset) {
   return buffer.range.begin + (offset - buffer.window_offset) / kFloat;
 }
 
 }  // namespace
 
+/// Each addition is made on expressions, part by part; both buffers must hold the same pieces
+/// of the unit.
 void UnitSymbols::fold(Place place) {
   const Instruction& i = at(plan_, place);
   if (i.adds.empty()) faults_.add(place, "adds nothing");
@@ -34,6 +37,8 @@ void UnitSymbols::fold(Place place) {
                              buffer(place.rank, add.from).name, buffer(place.rank, add.into).name));
       continue;
     }
+
+    // Both have room for the same floats.
     const Buffer &left = buffer(place.rank, add.into), &right = buffer(place.rank, add.from);
     const int64_t bytes =
         (left.range.empty() ? model_.blocks[i.block].gradient_size : left.range.size()) * kFloat;
@@ -41,6 +46,8 @@ void UnitSymbols::fold(Place place) {
       faults_.add(place, fmt::format("'{}' and '{}' are not both {} bytes of the unit", left.name,
                                      right.name, bytes));
     }
+
+    // A part is written in both or in neither.
     bool defined = true;
     for (size_t k = 0; k < into.pieces.size(); ++k) {
       UnitPiece& piece = into.pieces[k];
@@ -55,17 +62,20 @@ void UnitSymbols::fold(Place place) {
   }
 }
 
+/// The buffer of a level in an owner's stack; -1: there is none.
 int UnitSymbols::level_buffer(const Instruction& reduce, int rank, int unit, int level) const {
   const auto stack = operands_of(reduce, OperandRole::kSum, unit);
   if (level >= static_cast<int>(stack.size())) return -1;
   const int b = stack[level]->buffer;
-  // What hosts make in a first round nobody finds by its level again.
+  // With two levels, nobody looks for what hosts make in the first round by its level.
   return plan_.sums[reduce.transfer].by_hosts || buffer(rank, b).level == level ? b : -1;
 }
 
 UnitSymbols::Levels UnitSymbols::stack_of(const Instruction& reduce, int rank, int unit,
                                           Range slice, int levels) {
   Levels stack(levels, std::vector<int>(units_[unit].parts, kUndefined));
+
+  // The first round finds nothing on the stack.
   for (int level = 0; level < levels && reduce.round > 0; ++level) {
     const int b = level_buffer(reduce, rank, unit, level);
     if (b < 0 || holding(rank, b).unit != unit) continue;
@@ -78,6 +88,8 @@ UnitSymbols::Levels UnitSymbols::stack_of(const Instruction& reduce, int rank, i
 std::vector<int> UnitSymbols::contribution(Place place, const SumSource::Term& term, Range at_term,
                                            int unit) {
   std::vector<int> nothing(units_[unit].parts, kUndefined);
+
+  // A source is written whole, so what is taken of it is one piece.
   const int b = window_buffer(plan_.programs[term.rank], term.offset);
   const int64_t begin = float_at(buffer(term.rank, b), term.offset) + at_term.begin;
   const UnitHolding& h = holding(term.rank, b);
@@ -96,11 +108,16 @@ void UnitSymbols::add_round(Place place, const SumTransfer& transfer, const Unit
     const SumSource& source = unit.sources[s];
     const Range part = overlap(slice, source.to);
     if (part.empty()) continue;
+
+    // Of each term, the range that the slice takes.
     Levels terms;
     for (const auto& term : source.terms) {
       terms.push_back(contribution(
           place, term, {part.begin - source.to.begin, part.end - source.to.begin}, unit.unit));
     }
+
+    // Sources are only added to each other after the last round. A term that has other sources'
+    // parts in it already would count them twice.
     const Source& own = units_[unit.unit].sources[s];
     for (const auto& worth : terms) {
       for (int p = 0; p < static_cast<int>(worth.size()); ++p) {
@@ -110,6 +127,8 @@ void UnitSymbols::add_round(Place place, const SumTransfer& transfer, const Unit
                            "what it reads is added up with further users' gradients already");
       }
     }
+
+    // The additions, in the order that the transfer says, on expressions.
     for (int p = own.first_part; p < own.first_part + own.parts; ++p) {
       for (const LevelSum& sum : transfer.sums) {
         std::vector<int> worth;
@@ -123,6 +142,7 @@ void UnitSymbols::add_round(Place place, const SumTransfer& transfer, const Unit
   }
 }
 
+/// All members together. Last rounds come before the vote: it commits what they made.
 void UnitSymbols::reduce(const std::vector<Place>& places) {
   const SumTransfer& transfer = plan_.sums[at(plan_, places[0]).transfer];
   if (transfer.last())
@@ -135,11 +155,15 @@ void UnitSymbols::reduce(const std::vector<Place>& places) {
 
 void UnitSymbols::reduce(const std::vector<Place>& places, const SumTransfer& transfer,
                          const UnitSum& sum) {
+  // The transfer sums the sources that the model says, and no others.
   const std::vector<Source>& wanted = units_[sum.unit].sources;
   bool sound = sum.sources.size() == wanted.size();
   for (size_t s = 0; sound && s < wanted.size(); ++s) sound = sum.sources[s].to == wanted[s].to;
   if (!sound)
     return faults_.add(places[0], fmt::format("does not sum the sources of unit {}", sum.unit));
+
+  // All results are worked out before any is written: in place, one member's slice is written over
+  // what another has still to read.
   std::vector<Levels> results;
   for (size_t m = 0; m < places.size(); ++m) {
     const Range slice = sum.slices[m];
@@ -148,6 +172,8 @@ void UnitSymbols::reduce(const std::vector<Place>& places, const SumTransfer& tr
     levels = stack_of(at(plan_, places[m]), places[m].rank, sum.unit, slice, transfer.levels);
     add_round(places[m], transfer, sum, slice, levels);
   }
+
+  // Then each member's slice goes to its levels, where there must be room.
   for (size_t m = 0; m < places.size(); ++m) {
     const Instruction& i = at(plan_, places[m]);
     const int rank = places[m].rank;
@@ -158,8 +184,9 @@ void UnitSymbols::reduce(const std::vector<Place>& places, const SumTransfer& tr
         continue;
       }
       const Range slice = sum.slices[m], held = buffer(rank, b).range;
-      // In place the slice overwrites a term, or is where one would be; else it has a buffer of its
-      // own.
+
+      // In place the slice overwrites a term, or is where a term would be; otherwise it has a
+      // buffer of its own.
       const bool in_place = transfer.in_place() && held.empty();
       const int64_t bytes =
           (in_place ? slice.end : level_floats(transfer, sum, static_cast<int>(m))) * kFloat;
@@ -167,6 +194,8 @@ void UnitSymbols::reduce(const std::vector<Place>& places, const SumTransfer& tr
         faults_.add(places[m], fmt::format("'{}' has no room for its slice", buffer(rank, b).name));
         continue;
       }
+
+      // What else was in a buffer of its own is gone; in place, the rest of the term stays.
       const auto terms = operands_of(i, OperandRole::kTerm, sum.unit);
       const bool added = std::any_of(terms.begin(), terms.end(),
                                      [b](const Operand* term) { return term->buffer == b; });
@@ -177,7 +206,7 @@ void UnitSymbols::reduce(const std::vector<Place>& places, const SumTransfer& tr
   }
 }
 
-/// What every member has made goes into its place in the others' first terms.
+/// What every member has made goes into its place in the first terms of the others.
 void UnitSymbols::return_sums(const std::vector<Place>& places, const UnitSum& sum) {
   for (size_t from = 0; from < places.size(); ++from) {
     const int source = level_buffer(at(plan_, places[from]), places[from].rank, sum.unit, 0);
@@ -199,7 +228,7 @@ void UnitSymbols::return_sums(const std::vector<Place>& places, const UnitSum& s
   }
 }
 
-/// Whether a unit's floats come to where the target has them.
+/// Whether floats of a unit arrive where the target has its place for them.
 bool UnitSymbols::lands_right(const Buffer& target, int unit, Range floats, int64_t lands) const {
   const auto placed = placed_in(target, model_.blocks[unit].unit_size);
   return std::any_of(placed.begin(), placed.end(), [&](const PlacedRange& piece) {
@@ -208,6 +237,8 @@ bool UnitSymbols::lands_right(const Buffer& target, int unit, Range floats, int6
   });
 }
 
+/// All members together: each copy brings pieces of one unit, of the right kind and version,
+/// to their place.
 void UnitSymbols::gather(const std::vector<Place>& places) {
   struct Write {
     int rank, buffer;
@@ -216,9 +247,12 @@ void UnitSymbols::gather(const std::vector<Place>& places) {
     BufferKind kind;
     std::vector<UnitPiece> pieces;
   };
+
+  // Writes are collected first: a copy must not see what another one of the same Gather brings.
   std::vector<Write> writes;
   const Instruction& first = at(plan_, places[0]);
   const CopyTransfer& transfer = plan_.copies[first.transfer];
+
   const auto moves = [&](int unit) {
     const Parcel& parcel = plan_.parcels[first.parcel];
     return std::any_of(parcel.begin(), parcel.end(),
@@ -229,6 +263,7 @@ void UnitSymbols::gather(const std::vector<Place>& places) {
                          [&](const Place& p) { return p.rank == rank; });
   };
   for (const auto& copy : transfer.copies) {
+    // From bytes back to floats: what the giver's buffer holds there, and where it arrives.
     const Place to = place_of(copy.to);
     const int b = window_buffer(plan_.programs[copy.from], copy.offset);
     const int64_t begin = float_at(buffer(copy.from, b), copy.offset);
@@ -236,6 +271,8 @@ void UnitSymbols::gather(const std::vector<Place>& places) {
     const Buffer& target = buffer(copy.to, copy.buffer);
     const int64_t lands = target.range.begin + copy.at / kFloat;
     auto pieces = h.over({begin, begin + copy.bytes / kFloat});
+
+    // What is given is of the parcel and of the taker's kind, and arrives at its place.
     const bool gradients = h.kind == BufferKind::kGradient;
     if (!moves(h.unit) || pieces.empty() || target.kind != h.kind ||
         (target.unit >= 0 && target.unit != h.unit)) {
@@ -248,15 +285,18 @@ void UnitSymbols::gather(const std::vector<Place>& places) {
     }
     if (transfer.gradients != gradients || (gradients && transfer.updated))
       faults_.add(to, fmt::format("takes '{}' for something else", buffer(copy.from, b).name));
-    // Those after the Updates have other flags than those before: nobody may mistake one's values
-    // for the other's.
+
+    // Gathers after the Updates raise other flags than those before, so that nobody mistakes the
+    // values of one for those of the other.
     const bool parameters = h.kind == BufferKind::kParameter;
     for (const UnitPiece& piece : pieces)
       if (parameters && (piece.worth[0] == 1) != transfer.updated)
         faults_.add(to, fmt::format("takes unit {} for {} its Update", h.unit,
                                     transfer.updated ? "after" : "before"));
+
     writes.push_back({copy.to, copy.buffer, lands - begin, h.unit, h.kind, std::move(pieces)});
   }
+
   for (const Write& w : writes) {
     UnitHolding& h = holding(w.rank, w.buffer);
     if (h.unit != w.unit || h.kind != w.kind) h.reset(w.unit, w.kind);

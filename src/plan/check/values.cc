@@ -1,4 +1,6 @@
-// Since conflicting accesses are ordered (plan/check/races.h), one interleaving stands for all.
+// Since conflicting accesses are ordered (plan/check/races.h), one interleaving stands for all. A
+// buffer has one value at a time: either a tensor (FlowValues) or values of a unit (UnitSymbols);
+// whoever writes one kind there makes the other forget.
 #include "plan/check/values.h"
 
 #include <fmt/format.h>
@@ -13,8 +15,8 @@ namespace tutti {
 
 namespace {
 
-/// Every segment runs once forward and once back, in one piece or two, on every micro-batch; in
-/// evaluation forward, on one of every data rank's.
+/// Counts passes: every segment runs once forward and once back, in one piece or two, on every
+/// micro-batch; in evaluation only forward, once per data rank.
 class Census {
  public:
   Census(const Plan& plan, const ModelShape& model)
@@ -26,8 +28,11 @@ class Census {
     done_.assign(segments_ * plan.batch.lanes * plan.batch.micro_batches, {});
   }
   void count(Place place, const Instruction& i, PlaceFaults& faults) {
+    // A second forward, for backward, makes the same values again.
     if (i.again) return;
     auto& done = done_[number(i.block, i.segment, i.lane, i.micro)];
+
+    // A whole backward counts as both of its parts.
     const bool twice = (i.op == Op::kForward && done[0]++ >= forwards_) ||
                        (i.op == Op::kBackward && i.part != Part::kWeight && done[1]++ > 0) ||
                        (i.op == Op::kBackward && i.part != Part::kInput && done[2]++ > 0);
@@ -62,9 +67,10 @@ class Census {
   const int forwards_;
   std::vector<size_t> first_;
   size_t segments_ = 0;
-  std::vector<std::array<int, 3>> done_;  // forward, input part, weight part
+  std::vector<std::array<int, 3>> done_;  // times of forward, input part, weight part
 };
 
+/// Runs the programs on symbols, instruction by instruction.
 class Interpreter {
  public:
   Interpreter(const Plan& plan, const ModelShape& model, const Ordering& ordering,
@@ -78,6 +84,7 @@ class Interpreter {
         units_(plan, model, ordering, place_faults_) {}
 
   std::vector<std::string> run() {
+    // What meets is interpreted together, everything else by itself.
     for (const auto& places : ordering_.sequence()) {
       for (const Place& place : places) forget(place);
       switch (at(plan_, places[0]).op) {
@@ -99,8 +106,12 @@ class Interpreter {
         default:
           for (const Place& place : places) step(place);
       }
+
+      // One fault brings others with it; after some there is nothing new to say.
       if (faults_.size() > kEnough) return std::move(faults_);
     }
+
+    // What is missing is seen only at the end.
     census_.end(faults_);
     units_.end(faults_);
     return std::move(faults_);
@@ -109,11 +120,14 @@ class Interpreter {
  private:
   static constexpr size_t kEnough = 100;
 
-  /// What lies in a buffer as one kind of value is no longer there once another kind is written.
+  /// A buffer that one kind of value is written to has none of the other kind any more.
   void forget(Place place) {
     const Instruction& i = at(plan_, place);
     const bool of_units = i.op == Op::kReduce || i.op == Op::kGather || i.op == Op::kUpdate ||
                           i.op == Op::kFetch || i.op == Op::kEvict;
+
+    // A write is of a unit if the op moves units, or if the buffer is a gradient's or a fold's.
+    // Writes that an operand names (`word`) are of no tensor, except those of Load and Recv.
     for (int b : touched_[place.rank][place.queue][place.index].writes) {
       bool unit = of_units;
       for (const UnitBuffer& g : i.flow.gradients) unit |= g.buffer == b;
@@ -128,6 +142,8 @@ class Interpreter {
     }
   }
 
+  /// An instruction that meets nobody. Parameters are looked at before a pass puts its results,
+  /// gradients after it.
   void step(Place place) {
     const Instruction& i = at(plan_, place);
     switch (i.op) {

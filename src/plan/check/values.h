@@ -1,5 +1,5 @@
-// The meaning of a mesh's programs: they run once, in one order that respects everything, on
-// symbols instead of numbers.
+// The meaning of a mesh's programs: they are run once, in one order that respects everything, on
+// symbols instead of numbers (symbolic execution). Part of plan/check/prove.h.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // The hash of a plan covers every field of everything in it: each struct is taken apart by
-// structured bindings, which do not compile when a field was added and not named here.
+// structured bindings, which do not compile when a field was added and is not named here.
 #include "base/hash.h"
 
 #include <string>
@@ -11,7 +11,8 @@ namespace tutti {
 
 namespace {
 
-/// Every list is preceded by its length, so that two different plans never feed the same bytes.
+/// Feeds values to SHA-256. Every list is preceded by its length, so that two different plans never
+/// feed the same bytes.
 class Hasher {
  public:
   template <typename... T>
@@ -19,12 +20,14 @@ class Hasher {
     (add(values), ...);
   }
   uint64_t finish() {
+    // The first eight bytes, little-endian.
     const Digest digest = sha_.finish();
     uint64_t value = 0;
     for (int i = 0; i < 8; ++i) value |= static_cast<uint64_t>(digest[i]) << (8 * i);
     return value;
   }
 
+  // What structs are made of: numbers, texts, lists, pairs.
   template <typename T>
     requires std::is_integral_v<T> || std::is_enum_v<T>
   void add(T value) {
@@ -43,6 +46,8 @@ class Hasher {
   void add(const std::pair<A, B>& pair) {
     all(pair.first, pair.second);
   }
+
+  // Structs, the inner ones first.
   void add(const Range& range) {
     const auto& [begin, end] = range;
     all(begin, end);

@@ -1,3 +1,4 @@
+// Sums over the buffers of a program. Each is a region of its own, so adding them up is exact.
 #include "plan/ir/plan_memory.h"
 
 #include <algorithm>
@@ -19,6 +20,7 @@ MemoryForecast forecast_memory(const Program& program) {
 }
 
 int64_t window_bytes(const Program& program) {
+  // The window ends with its last buffer; between buffers it may have gaps.
   int64_t bytes = 0;
   for (const Buffer& b : program.buffers)
     if (b.window) bytes = std::max(bytes, b.window_offset + b.bytes);

@@ -1,4 +1,4 @@
-// Names and readable form of a plan, and what is looked up in it.
+// Names and the readable form of a plan, and what is looked up in it.
 #include "plan/ir/program.h"
 
 #include <fmt/format.h>
@@ -123,8 +123,9 @@ int buffer_of(const Instruction& instruction, OperandRole role) {
 
 std::vector<PlacedRange> placed_in(const Buffer& buffer, int64_t unit_size) {
   if (!buffer.placed.empty()) return buffer.placed;
-  // A buffer without a range holds the unit from its start, as far as it reaches: an empty slice
-  // holds nothing.
+
+  // A buffer without a range holds the unit from its start, as far as the buffer reaches: with an
+  // empty slice that is nothing.
   const Range room{0, buffer.bytes / static_cast<int64_t>(sizeof(float))};
   const Range held = overlap(buffer.range.empty() ? room : buffer.range, {0, unit_size});
   return {{held, held.begin}};
@@ -145,6 +146,7 @@ std::vector<int> members_of(const Plan& plan, const Instruction& instruction) {
 }
 
 bool is_home(const Plan& plan, int rank, int block) {
+  // A home is all ranks with these coordinates, whatever their data coordinate.
   Coordinates at = plan.places[static_cast<size_t>(rank)].at;
   at.data = 0;
   return at == plan.homes[static_cast<size_t>(block)];
@@ -152,9 +154,12 @@ bool is_home(const Plan& plan, int rank, int block) {
 
 std::string to_string(const Instruction& i) {
   std::string text = op_name(i.op);
+
+  // For ops on parameters and gradients, `block` means its unit.
   const bool of_unit = i.op == Op::kUpdate || i.op == Op::kFold || i.op == Op::kReduce ||
                        i.op == Op::kNorm || i.op == Op::kGather || i.op == Op::kFetch ||
                        i.op == Op::kEvict;
+
   if (i.part != Part::kBoth) text += i.part == Part::kInput ? " input" : " weight";
   if (i.again) text += " again";
   if (i.block >= 0) text += fmt::format(" {} {}", of_unit ? "unit" : "block", i.block);
@@ -168,10 +173,13 @@ std::string to_string(const Instruction& i) {
 }
 
 std::string to_string(const Program& program) {
+  // A borrowed buffer has its name in another program.
   const auto name = [&program](const Operand& operand) {
     return operand.rank < 0 ? program.buffers.at(operand.buffer).name
                             : fmt::format("buffer {} of rank {}", operand.buffer, operand.rank);
   };
+
+  // A line per instruction: its id, what it waits for, what it uses, what it signals.
   std::string text = fmt::format("rank {}\n", program.rank);
   for (const Queue& queue : program.queues) {
     text += fmt::format("queue {}\n", queue.name);
@@ -188,6 +196,7 @@ std::string to_string(const Program& program) {
       text += '\n';
     }
   }
+
   text += "buffers\n";
   for (const Buffer& b : program.buffers)
     text += fmt::format("  {:<28} {:<10} {} B\n", b.name, kind_name(b.kind), b.bytes);

@@ -1,4 +1,5 @@
-// What the plan knows of a model: names, sizes and costs. Made by model/describe.h; torch-free.
+// What the plan knows of a model: names, sizes and costs. Made by
+// describe() (model/core/segment.h); torch-free.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +10,15 @@
 
 namespace tutti {
 
-/// Of a parameter: trained, or a buffer with the rule that joins the micro-batches' proposals
-/// (model/core/segment.h).
+/// The role of a parameter: it is trained, or it is a buffer, with the rule that joins the
+/// micro-batches' proposals (model/core/segment.h).
 enum class Role { kTrained, kMeanBuffer, kSumBuffer };
 
-/// How the commit of a step changes a value of the state. Before the vote neither is changed.
+/// How the commit of a step changes a value of the state. Before the vote no value has changed.
 enum class Commit : uint8_t {
   kInPlace,  ///< Update reads it and writes it where it is: parameters, an optimizer's slots, sums
-  /// the step has made the next value elsewhere, which takes its place: BatchNorm's statistics
+  /// The step has made the next value elsewhere, and it takes the old one's
+  /// place: BatchNorm's statistics.
   kSwapped,
 };
 inline Commit commit_of(Role role) {
@@ -28,32 +30,33 @@ struct ParameterShape {
   std::vector<int64_t> dims;
   int64_t offset = 0;  ///< floats from the unit's start, a multiple of kAlign
   int64_t size = 0;    ///< floats
-  /// Shared parameters (tied embeddings): offsets, behind the unit's own floats, of the gradients
-  /// of further users in block order. Empty for most.
+  /// Shared parameters (tied embeddings): offsets, after the unit's own floats, of the gradients of
+  /// further users, in block order. Empty for most.
   std::vector<int64_t> extra_gradients;
   Role role = Role::kTrained;
 };
 
 /// What happens to a segment's output between the columns of a tensor-sliced model before the next
-/// segment reads it. Backward does the other of the two to its gradient. With S columns:
+/// segment reads it: an all-gather or a reduce-scatter. Backward does the other of the two to its
+/// gradient. With S columns:
 enum class Exchange : uint8_t {
   kNone,    ///< every column reads what it wrote
   kGather,  ///< every column reads all columns' outputs, one after the other
-  /// outputs are float32 partial sums; column c reads the c-th of S equal parts of their sum over
-  /// the tree
+  /// Outputs are float32 partial sums; column c reads the c-th of S equal parts of their sum
+  /// over the tree.
   kScatter,
 };
 
-/// A tensor that a segment puts out, per micro-batch.
+/// A border: an activation that a segment puts out and the next one reads, per micro-batch.
 struct OutputShape {
   std::string name;
   int64_t bytes = 0;       ///< as the segment writes it
   int64_t read_bytes = 0;  ///< as the next one reads it: after the exchange
   Exchange exchange = Exchange::kNone;
   bool floating = true;
-  /// partial sums are float32 and round once, to what is read
+  /// Partial sums are float32 and are rounded once, to what is read.
   int64_t element_bytes = 4, read_element_bytes = 4;
-  /// it is this input's memory, passed on untouched
+  /// The input whose memory this output is, passed on untouched; -1: it has memory of its own.
   int same_as = -1;
 };
 
@@ -63,7 +66,7 @@ struct InputShape {
   bool data = false;
   int index = -1;
   bool wanted = false;     ///< backward makes its gradient
-  int64_t grad_bytes = 0;  ///< of it
+  int64_t grad_bytes = 0;  ///< of that gradient
   bool consumed = false;   ///< its gradient may take its memory (Segment::consumes)
 };
 
@@ -88,20 +91,21 @@ struct Share {
   bool operator==(const Share&) const = default;
 };
 
-/// One block and its unit.
+/// One block and its unit, which is all of the block's parameters in one flat buffer
+/// (FSDP's flat parameter).
 struct BlockShape {
   std::string name;
-  int layer = 0;   ///< blocks of one layer run beside each other, one a column
-  int column = 0;  ///< which slice of a tensor-sliced model it belongs to
+  int layer = 0;   ///< blocks of one layer run alongside each other, one per column
+  int column = 0;  ///< which slice of a tensor-sliced model it belongs to (tensor parallelism)
   std::vector<Share> shares;
   std::vector<ParameterShape> parameters;
   int64_t unit_size = 0;  ///< floats of parameters with padding
-  /// floats of gradients: unit_size + the extra gradients of shared parameters
+  /// Floats of gradients: unit_size + the extra gradients of shared parameters.
   int64_t gradient_size = 0;
   std::vector<SegmentShape> segments;
   /// Earlier blocks whose shared parameters this one uses (tied embeddings): its backward also
   /// writes into their gradients (ParameterShape::extra_gradients). Ascending. They come earlier in
-  /// the model, so an owner's unit is complete when its own backward is.
+  /// the model, so an owner's gradient is complete when its own backward is done.
   std::vector<int> writes_units;
 };
 
@@ -113,8 +117,6 @@ struct ModelShape {
   int block_at(int layer, int column) const { return layer * columns + column; }
   int64_t parameter_count() const;  ///< without padding and buffers; a shared parameter counts once
   double flops() const;             ///< forward and backward of one micro-batch
-  /// Whether some block's backward writes into the gradient of block `unit` besides its own.
-  bool has_foreign_writers(int unit) const;
 };
 
 }  // namespace tutti

@@ -1,3 +1,5 @@
+// Generator and checker share this one account of reads and writes: the generator makes the events
+// that it asks for, and the checker proves that they are enough.
 #include "plan/ir/touched.h"
 
 #include <algorithm>
@@ -22,6 +24,8 @@ void add(std::vector<int>& list, const std::vector<int>& buffers) {
 
 Touched touched_by(const Instruction& i) {
   Touched a;
+
+  // Operands and additions say themselves how they are accessed.
   for (const Operand& operand : i.operands) {
     if (operand.rank >= 0) continue;
     if (operand.access != Access::kWrite) add(a.reads, operand.buffer);
@@ -32,17 +36,23 @@ Touched touched_by(const Instruction& i) {
     add(a.reads, sum.into);
     add(a.writes, sum.into);
   }
+
+  // What a flow has in common: inputs and parameters are read, gradients and
+  // temporaries are written.
   const Flow& f = i.flow;
   add(a.reads, f.in);
   for (const UnitBuffer& p : f.parameters) add(a.reads, p.buffer);
   for (const UnitBuffer& g : f.gradients) add(a.writes, g.buffer);
   add(a.writes, f.work);
+
+  // The rest depends on the op. A scatter adds up its inputs in place. Forward leaves what backward
+  // needs. The last case is Backward, and all ops whose flow is empty.
   if (i.op == Op::kExchange) {
     add(a.writes, f.out);
     if (i.exchange == Exchange::kScatter) add(a.writes, f.in);
   } else if (i.op == Op::kForward) {
     for (int out : f.out) {
-      if (!listed(f.in, out)) add(a.writes, out);  // else it is passed on
+      if (!listed(f.in, out)) add(a.writes, out);  // otherwise it is passed on
     }
     add(a.writes, f.saved);
     add(a.writes, f.grad_in);  // in the place of inputs that are consumed
@@ -50,7 +60,8 @@ Touched touched_by(const Instruction& i) {
     add(a.reads, f.out);
     add(a.reads, f.saved);
     add(a.reads, f.grad_out);
-    add(a.writes, f.grad_in);  // to one that is passed on its own part may be added
+    add(a.writes, f.grad_in);  // one that is passed on may be added to
+    // The input part leaves it, the weight part reads it.
     add(i.part == Part::kWeight ? a.reads : a.writes, f.deferred);
   }
   return a;

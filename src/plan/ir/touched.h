@@ -1,5 +1,5 @@
-// Which buffers of its own rank an instruction touches: what generator and checker order
-// instructions by.
+// Which buffers of its own rank an instruction touches: the generator and the checker order
+// instructions by this.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-/// Each buffer once. One that an instruction uses up (a partial sum that an exchange adds to,
-/// temporaries) counts as written. What it borrows of other ranks is not among them.
+/// Each list has a buffer once. One that an instruction uses up (a partial sum that an exchange
+/// adds to, temporaries) counts as written. What is borrowed from other ranks is not among them.
 struct Touched {
   std::vector<int> reads, writes;
 };

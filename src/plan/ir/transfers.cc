@@ -1,3 +1,4 @@
+// What is worked out from a transfer; the rest of it is plain data.
 #include "plan/ir/transfers.h"
 
 #include <algorithm>
@@ -13,6 +14,7 @@ size_t member_of(const SumTransfer& transfer, int rank) {
 }
 
 int64_t level_floats(const SumTransfer& transfer, const UnitSum& unit, int member) {
+  // In one round further sources are added at once, so they need no memory.
   const Range slice = unit.slices[static_cast<size_t>(member)];
   int64_t floats = slice.size();
   for (size_t s = 1; transfer.rounds > 1 && s < unit.sources.size(); ++s)

@@ -1,6 +1,6 @@
-// What a Reduce and a Gather of a plan move: which ranges of whose windows go where. They are data
-// of the plan, made once by the generator, so that the checker, the count of bytes and those who do
-// it (comm/pulls.h, device/device_transfers.h) mean the same thing.
+// What a Reduce and a Gather of a plan move: which ranges of whose windows go where. Transfers are
+// data of the plan, made once by the generator, so that the checker, the count of bytes and those
+// who carry them out (comm/pulls.h, device/device_transfers.h) mean the same thing.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,14 @@ struct UnitRange {
   Range range;
   bool operator==(const UnitRange&) const = default;
 };
-/// What travels together: small units are merged, in the order in which backward completes them.
+/// What travels together (DDP's gradient bucket): small units are merged, in the order in which
+/// backward completes them.
 using Parcel = std::vector<UnitRange>;
 
-/// One of the sums of a unit: what its own gradient or a further user's gradient of a shared
-/// parameter adds.
+/// One of the gradients that make up a unit's sum: its own, or that of a further user of
+/// a shared parameter.
 struct SumSource {
-  Range to;  ///< floats of the unit that it adds to; of the first source: all of them
+  Range to;  ///< floats of the unit that it adds to; the first source: all of them
   struct Term {
     int rank = 0;
     int64_t offset = 0;  ///< bytes in the rank's window: where the float for to.begin is
@@ -36,7 +37,7 @@ struct SumSource {
 /// A unit's part of a sum.
 struct UnitSum {
   int unit = 0;
-  /// by member of SumTransfer::ranks: what it makes of the unit; empty: nothing
+  /// By member of SumTransfer::ranks: what it makes of the unit; empty: nothing.
   std::vector<Range> slices;
   std::vector<SumSource> sources;
   bool operator==(const UnitSum&) const = default;
@@ -45,40 +46,42 @@ struct UnitSum {
 /// How the sums that a member has made come to the others.
 enum class Return : uint8_t {
   kNone,  ///< they do not, or a Gather takes them, or others borrow them where they are
-  /// every block goes to all other members as soon as it is made, into its place in their first
-  /// term
+  /// Every block goes to all other members as soon as it is made, into its place in their first
+  /// term. Reduce is an all-reduce then.
   kBlocks,
 };
 
 /// A round of a parcel's sum: every owner makes its slices, for every source, by the same
-/// additions; after the last round the sources' sums are added from left to right.
+/// additions. After the last round the sources' sums are added from left to right.
 struct SumTransfer {
-  /// all that take part, ascending: those that contribute and those that own
+  /// All that take part, ascending: those that contribute and those that own.
   std::vector<int> ranks;
   std::vector<UnitSum> units;  ///< of the parcel, in its order
   std::vector<LevelSum> sums;
   int round = 0, rounds = 1;
-  int levels = 1;  ///< of an owner's stack
-  /// two rounds of other ranks each: first the sum of every host, then the sum of these
+  int levels = 1;  ///< of an owner's stack (LevelSum in grid/mesh.h)
+  /// Two rounds among different ranks: first the sum of every host, then the sum of these
+  /// (a hierarchical reduction).
   bool by_hosts = false;
   bool ordered = true;  ///< false: the terms may be added in any order (numerics.reduce = "ring")
   Return returned = Return::kNone;
   bool last() const { return round + 1 == rounds; }
-  /// Whether nothing is kept from round to round: then a sum may overwrite a term of it.
+  /// Whether nothing is kept from round to round: then a sum may overwrite one of its terms.
   bool in_place() const { return rounds == 1 || by_hosts; }
   bool operator==(const SumTransfer&) const = default;
 };
 
-/// A rank's place among those that take part in a sum; one that does not is a broken promise.
+/// The place of a rank among those that take part in a sum. Asking for one that does not is
+/// a broken promise.
 size_t member_of(const SumTransfer& transfer, int rank);
-/// Floats of one level of an owner's stack for a unit: its slice, then its part of every further
-/// source, where sums take more than one round.
+/// Floats of one level of an owner's stack for a unit: its slice and, if sums take more than one
+/// round, its part of every further source after it.
 int64_t level_floats(const SumTransfer& transfer, const UnitSum& unit, int member);
 
 /// Ranges that travel in a Gather.
 struct CopyTransfer {
   bool updated = false;    ///< it comes after the units' Updates in the step
-  bool gradients = false;  ///< else parameters
+  bool gradients = false;  ///< it moves gradients, not parameters
   std::vector<int> ranks;  ///< ascending
   struct Copy {
     int from = 0, to = 0;  ///< ranks
@@ -88,7 +91,7 @@ struct CopyTransfer {
     int64_t bytes = 0;
     bool operator==(const Copy&) const = default;
   };
-  std::vector<Copy> copies;  ///< from == to where a rank copies its own
+  std::vector<Copy> copies;  ///< from == to if a rank copies its own values
   bool operator==(const CopyTransfer&) const = default;
 };
 

@@ -1,3 +1,5 @@
+// The tables of a rank are filled in once, in the constructor; groups are looked up among those
+// of the plan.
 #include "plan/make/homes.h"
 
 #include <algorithm>
@@ -18,7 +20,11 @@ MeshHomes::MeshHomes(const ModelShape& model, const MeshOptions& options, const 
       groups_(groups),
       owners_(model.blocks.size()),
       users_(model.blocks.size()) {
+  // What runs here.
   const int count = static_cast<int>(model.blocks.size());
+
+  // Who shares whose parameters. All blocks count, wherever they run: an owner has to know that
+  // users elsewhere read its values and add to its gradient.
   for (int block = 0; block < count; ++block) {
     homes_.push_back(places.home(model, block));
     if (!is_home(block)) continue;
@@ -30,6 +36,8 @@ MeshHomes::MeshHomes(const ModelShape& model, const MeshOptions& options, const 
     for (const Share& share : model.blocks[block].shares) owners.insert(share.unit);
     owners_[block].assign(owners.begin(), owners.end());
     for (int owner : owners) {
+      // away: the block runs at another home; apart: it runs here, and its gradient has a buffer
+      // of its own.
       const bool away = homes_[block] != homes_[owner],
                  apart = is_home(block) && !together(block, owner);
       Users& users = users_[owner];
@@ -40,6 +48,8 @@ MeshHomes::MeshHomes(const ModelShape& model, const MeshOptions& options, const 
       if (apart && !is_home(owner)) remote_.emplace_back(block, owner);
     }
   }
+
+  // Those who come to a unit's sum, for all units that this rank has to do with.
   std::set<int> met(units_.begin(), units_.end());
   for (const auto& [block, owner] : remote_) met.insert(owner);
   for (int unit : met)
@@ -57,6 +67,7 @@ bool MeshHomes::together(int block, int owner) const {
 }
 
 Range MeshHomes::extras_of(int block, int owner) const {
+  // From the first of the block's gradients to the end of the last, padding included.
   Range range{INT64_MAX, 0};
   for (const Share& share : model.blocks[block].shares) {
     if (share.unit != owner) continue;
@@ -74,11 +85,13 @@ bool MeshHomes::shares_far() const {
 }
 
 int MeshHomes::group_of(const std::vector<int>& ranks) const {
+  // Groups are sorted (mesh_groups).
   const auto it = std::lower_bound(groups_.begin(), groups_.end(), ranks);
   TUTTI_CHECK(it != groups_.end() && *it == ranks, "no such group");
   return static_cast<int>(it - groups_.begin());
 }
 
+/// Ranks of a unit's home with data coordinates in a range.
 std::vector<int> MeshHomes::ranks_at(int unit, Range data) const {
   std::vector<int> ranks;
   Coordinates c = homes_[unit];
@@ -90,6 +103,7 @@ std::vector<int> MeshHomes::ranks_at(int unit, Range data) const {
 }
 
 int MeshHomes::replica(int unit) const {
+  // Replicas are consecutive runs of `shards` data ranks.
   const int first = at.data / options.mesh.shards * options.mesh.shards;
   return group_of(ranks_at(unit, {first, first + options.mesh.shards}));
 }
@@ -106,6 +120,8 @@ int MeshHomes::host_ranks(int unit) const {
 int MeshHomes::position_ranks(int unit) const {
   std::vector<int> ranks;
   const std::vector<int> all = ranks_at(unit, {0, options.mesh.data});
+
+  // One rank of each host, in the order of the hosts.
   for (size_t d = at.data % places.host_ranks; d < all.size(); d += places.host_ranks)
     ranks.push_back(all[d]);
   return group_of(ranks);

@@ -1,6 +1,6 @@
 // What one rank of a mesh lives with: the blocks that run there, the units whose home it is, and
 // who shares whose parameters. Predicates and tables of model and options; what is done with them
-// stands in mesh_work.h.
+// is said in plan/make/work.h.
 #pragma once
 
 #include <map>
@@ -22,16 +22,16 @@ class MeshHomes {
   const MeshPlaces& places;
   const int rank;
   const Coordinates at;
-  const Range columns;  ///< that run here
+  const Range columns;  ///< those that run here
 
   // What the layout makes of parameters.
   int reduce_shards() const { return reduce_shards_of(options); }
   bool sliced() const { return options.mesh.shards > 1; }
   bool gathers() const { return options.zero == 3 && sliced(); }
-  /// Whether passes find parameters in slots that are filled ahead of them, by gathers or from the
-  /// second tier.
+  /// Whether passes find parameters in slots that are filled ahead of them, by gathers or from
+  /// the second tier.
   bool brought() const { return gathers() || options.offload_parameters; }
-  /// My slice of a unit's sum, and what I hold of its moments (of its parameters, too, in ZeRO-3).
+  /// My slice of a unit's sum. held(): what I hold of its moments, and in ZeRO-3 of its parameters.
   Range slice(int unit) const { return places.slices[unit][at.data % reduce_shards()]; }
   Range held(int unit) const;
 
@@ -39,7 +39,7 @@ class MeshHomes {
   bool runs(int chunk) const { return places.stage[chunk] == at.pipeline; }
   bool is_home(int unit) const { return homes_[unit] == Coordinates{0, at.tensor, at.pipeline}; }
   const std::vector<int>& blocks() const { return blocks_; }  ///< ascending
-  const std::vector<int>& units() const { return units_; }    ///< those of them with parameters
+  const std::vector<int>& units() const { return units_; }  ///< those of them that have parameters
   const std::vector<SegmentShape>& segments(int layer) const {
     return model.blocks[model.block_at(layer, 0)].segments;
   }
@@ -52,33 +52,34 @@ class MeshHomes {
   using Shares = std::vector<std::pair<int, int>>;
   /// The units whose parameters a block shares, ascending.
   const std::vector<int>& owners_of(int block) const { return owners_[block]; }
-  /// Those of my blocks whose gradients lie apart from the owner's own.
+  /// Shares of my blocks whose gradients are stored apart from the owner's own.
   const Shares& shares_apart() const { return apart_; }
-  /// Those of them whose owners live on other ranks.
+  /// Those of these whose owners are on other ranks.
   const Shares& remote_shares() const { return remote_; }
-  /// Whether a block's gradients of an owner's parameters lie behind the owner's own: in one chunk
-  /// their passes follow one another, so that what one micro-batch left there is added up before
-  /// the next one writes it.
+  /// Whether a block's gradients of an owner's parameters are stored after the owner's own, in one
+  /// buffer. This needs both in one chunk: their passes then follow one another, so that what one
+  /// micro-batch left there is added up before the next one writes it.
   bool together(int block, int owner) const;
-  /// Where a block's gradients of an owner's parameters lie among the owner's: they follow one
-  /// another.
+  /// Where a block's gradients of an owner's parameters are in the owner's gradient space: one
+  /// range, since they follow one another.
   Range extras_of(int block, int owner) const;
   bool has_remote_users(int unit) const { return users_[unit].remote; }
   /// Whether a block of another layer on other ranks uses parameters of the unit.
   bool shared_far(int unit) const { return users_[unit].far; }
-  /// Whether another block writes gradients of the unit here, behind its own or apart.
+  /// Whether another block writes gradients of the unit here, after its own or apart.
   bool has_other_writers(int unit) const { return users_[unit].writes; }
   /// Whether any parameter that this rank has is shared far.
   bool shares_far() const;
 
-  // Who meets, as places in the plan's groups.
-  /// The ranks that hold the slices of my replica of a unit.
+  // Who meets, as indices of the plan's groups.
   int replica(int unit) const;
+  /// All data ranks of a unit's home.
   int data_ranks(int unit) const;
-  /// of my host: those that sum first, where sums have two levels
+  /// Those of my host, which sum first if sums have two levels.
   int host_ranks(int unit) const;
-  int position_ranks(int unit) const;  ///< of all hosts: those that own what I own of my host's sum
-  int tensor_ranks() const;            ///< those of my stage and data coordinate
+  /// Those of all hosts that own what I own of my host's sum.
+  int position_ranks(int unit) const;
+  int tensor_ranks() const;  ///< those of my stage and data coordinate
   /// All data ranks of a unit's home and of the homes of those that share its parameters.
   int users_and_owners(int unit) const { return everyone_.at(unit); }
 
@@ -95,7 +96,7 @@ class MeshHomes {
   std::vector<std::vector<int>> owners_;  // by block
   Shares apart_, remote_;
   std::vector<Users> users_;     // by unit
-  std::map<int, int> everyone_;  // groups of my units and of the owners of my remote shares
+  std::map<int, int> everyone_;  // group by unit: my units and the owners of my remote shares
 };
 
 }  // namespace tutti

@@ -1,5 +1,6 @@
-// A micro-batch in flight has its own buffers, named by its slot. What lives only while a layer
-// goes back is shared by all: its gradients by layers in turn, and whatever is computed again.
+// A micro-batch in flight has its own buffers, named by its slot. What is only needed while a
+// layer goes back is shared by all micro-batches: gradients, by layers in turn, and whatever
+// is computed again.
 #include "plan/make/mesh_borders.h"
 
 #include <algorithm>
@@ -8,6 +9,7 @@ namespace tutti {
 
 namespace {
 
+/// Whether some output is an input's memory passed on (a residual stream, for instance).
 bool has_aliases(const ModelShape& model) {
   for (const BlockShape& block : model.blocks)
     for (const SegmentShape& segment : block.segments)
@@ -24,11 +26,14 @@ MeshBorders::MeshBorders(const MeshWork& work, MeshBuilder& program)
       model_(work.homes.model),
       program_(program),
       by_segment_(model_.columns > 1 || has_aliases(model_)) {
+  // Segments are numbered through the model, so that neighbours can take turns.
   int before = 0;
   for (int layer = 0; layer < model_.layers(); ++layer) {
     first_segment_.push_back(before);
     before += homes_.last_segment(layer) + 1;
   }
+
+  // One buffer of temporaries serves all segments: they run one after the other.
   int64_t bytes = 0;
   for (const BlockShape& block : model_.blocks)
     for (const SegmentShape& segment : block.segments) bytes = std::max(bytes, segment.work_bytes);
@@ -44,14 +49,14 @@ int MeshBorders::data(int micro, int index) {
   return made;
 }
 
-/// Names what is computed again. Where backward runs in two parts, it stays until the second of
-/// them.
+/// The part of a name for what is computed again. If backward runs in two parts, it stays until the
+/// second of them, so it needs a place of its own.
 std::string MeshBorders::again_place(const MeshPass& pass, bool again) const {
   if (!again || !work_.split) return "";
   return fmt::format(" layer {} slot {}", pass.layer, work_.part_slot(pass));
 }
 
-/// Borders inside a block that is computed again are not kept.
+/// Whether a border is not kept from forward to backward: inside a block that is computed again.
 bool MeshBorders::transient(const MeshPass& pass, int segment, bool again) const {
   return work_.recomputed_whole(pass.layer) && (segment < homes_.last_segment(pass.layer) || again);
 }
@@ -80,7 +85,8 @@ int MeshBorders::arriving_sums(int64_t bytes) {
 int MeshBorders::written(const MeshPass& pass, int column, int segment, int output, bool again) {
   const OutputShape& out = homes_.segment(pass.layer, column, segment).outputs[output];
   if (out.same_as >= 0) return read(pass, column, segment, out.same_as, again);
-  // Partial sums are gone once they are added up.
+
+  // Partial sums are gone once they are added up, so all micro-batches share one place.
   if (out.exchange == Exchange::kScatter)
     return buffer(BufferKind::kWork, out.bytes, "partial sum {}.{} column {}", segment, output,
                   column);
@@ -95,6 +101,9 @@ int MeshBorders::after_exchange(const MeshPass& pass, int column, int segment, i
                                 bool again) {
   const OutputShape& out = homes_.segment(pass.layer, column, segment).outputs[output];
   if (out.exchange == Exchange::kNone) return written(pass, column, segment, output, again);
+
+  // A gathered border is one buffer for all columns of the rank; parts of a scattered one
+  // are one each.
   const bool gone = transient(pass, segment, again), whole = out.exchange == Exchange::kGather;
   if (gone && whole)
     return buffer(BufferKind::kBorder, out.read_bytes, "whole again {}.{}{}", segment, output,
@@ -102,11 +111,14 @@ int MeshBorders::after_exchange(const MeshPass& pass, int column, int segment, i
   if (gone)
     return buffer(BufferKind::kBorder, out.read_bytes, "part again {}.{} column {}{}", segment,
                   output, column, again_place(pass, again));
+
   return buffer(BufferKind::kBorder, out.read_bytes, "{} {}.{}.{} slot {}",
                 whole ? "whole" : "part", whole ? pass.layer : model_.block_at(pass.layer, column),
                 segment, output, work_.slot(pass));
 }
 
+/// From the data; from the segment before in the block; from another stage; or from the last
+/// segment of the layer before.
 int MeshBorders::read(const MeshPass& pass, int column, int segment, int input, bool again) {
   const InputShape& in = homes_.segment(pass.layer, column, segment).inputs[input];
   if (in.data) return data(pass.micro, in.index);
@@ -124,17 +136,26 @@ int MeshBorders::received(const MeshPass& pass, int column, int output) {
                 output, column, work_.slot(pass));
 }
 
+/// Gradients of inputs are needed by one more backward only, so two buffers in turn are enough;
+/// except at the end of a chunk, where they are sent at some later time.
 int MeshBorders::grad_in(const MeshPass& pass, int column, int segment, int input) {
   const SegmentShape& shape = homes_.segment(pass.layer, column, segment);
   if (!shape.inputs[input].wanted) return -1;
+
+  // Memory that is passed on is passed back: the gradients of both borders are one. Memory that is
+  // consumed is the input's own.
   for (size_t o = 0; o < shape.outputs.size(); ++o)
     if (shape.outputs[o].same_as == input)
       return grad_out(pass, column, segment, static_cast<int>(o));
   if (consumes(pass, column, segment, input)) return read(pass, column, segment, input, false);
+
   const int64_t bytes = shape.inputs[input].grad_bytes;
   if (segment == 0 && work_.is_first(pass))
     return buffer(BufferKind::kBorder, bytes, "gradient out {}.{} column {} slot {}", pass.chunk,
                   input, column, work_.slot(pass));
+
+  // Columns run alternately and passed-on memory skips segments: then turns go by layers, with a
+  // buffer for each segment.
   if (by_segment_)
     return buffer(BufferKind::kBorder, bytes, "gradient {}.{} column {} turn {}", segment, input,
                   column, pass.layer % 2);
@@ -145,13 +166,17 @@ int MeshBorders::grad_in(const MeshPass& pass, int column, int segment, int inpu
 bool MeshBorders::consumes(const MeshPass& pass, int column, int segment, int input) const {
   const InputShape& in = homes_.segment(pass.layer, column, segment).inputs[input];
   if (!in.consumed || !in.wanted || homes_.options.forward_only || work_.split) return false;
+
+  // The memory must be this rank's to give away, not what a message brought.
   const MeshPass writer = segment > 0 ? pass : work_.beside(pass, -1);
   if (!homes_.runs(writer.chunk)) return false;
+
   const SegmentShape& shape = homes_.segment(pass.layer, column, segment);
   const SegmentShape& before = homes_.segment(
       writer.layer, column, segment > 0 ? segment - 1 : homes_.last_segment(writer.layer));
-  // What is computed again reads its inputs, or writes its outputs, a second time; what comes of an
-  // exchange may be read by other columns.
+
+  // What is computed again reads its inputs, or writes its outputs, a second time; what comes from
+  // an exchange may be read by other columns.
   return !work_.recomputed(pass.layer, shape) && !work_.recomputed(writer.layer, before) &&
          before.outputs[in.index].exchange == Exchange::kNone;
 }
@@ -178,10 +203,13 @@ int MeshBorders::grad_out(const MeshPass& pass, int column, int segment, int out
   const OutputShape& out = homes_.segment(pass.layer, column, segment).outputs[output];
   const Consumer next = consumer(pass, segment, output);
   if (!next.exists) return -1;
+
+  // It comes in a message, in the consumer's memory, or through an exchange.
   if (!next.here)
     return buffer(BufferKind::kBorder, out.read_bytes, "gradient in {}.{} column {} slot {}",
                   pass.chunk, output, column, work_.slot(pass));
   if (out.exchange == Exchange::kNone) return grad_in(next.pass, column, next.segment, next.input);
+
   // What the exchange of the gradient leaves: parts of a sum, or all columns' parts.
   if (out.exchange == Exchange::kGather)
     return buffer(BufferKind::kBorder, out.bytes, "gradient part {}.{} column {} turn {}", segment,

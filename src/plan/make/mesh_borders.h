@@ -1,6 +1,6 @@
-// Where the values of passes lie on a rank of a mesh: borders and their gradients, what is saved
-// for backward, data. Buffers by what they are for: made when first asked for, then grown to the
-// largest that is asked for.
+// Where the values of passes are stored on a rank of a mesh: borders (activations between segments)
+// and their gradients, what is saved for backward, data. Buffers are named by what they are for:
+// made when first asked for, then grown to the largest size that is asked for.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,8 +14,8 @@
 
 namespace tutti {
 
-/// Columns, segments, inputs and outputs by their numbers; `again`: in what is computed a second
-/// time for backward.
+/// Columns, segments, inputs and outputs are given by their numbers. `again`: for what is computed
+/// a second time for backward.
 class MeshBorders {
  public:
   /// Both must outlive it.
@@ -23,18 +23,20 @@ class MeshBorders {
 
   int work() const { return work_buffer_; }  ///< temporaries; -1: none
   int data(int micro, int index);
+  /// What a segment's forward saves for its backward.
   int saved(const MeshPass& pass, int column, int segment, bool again);
   /// Kept from the input part of backward to the weight part.
   int deferred(const MeshPass& pass, int column, int segment);
+  /// Room for what arrives at a scatter.
   int arriving_sums(int64_t bytes);
 
   /// Where a segment finds one of its inputs.
   int read(const MeshPass& pass, int column, int segment, int input, bool again);
-  /// What it writes for one of its outputs, and what the next segment of the column reads as that
-  /// output.
+  /// What a segment writes for one of its outputs; after_exchange(): what the next segment of the
+  /// column reads as that output.
   int written(const MeshPass& pass, int column, int segment, int output, bool again);
   int after_exchange(const MeshPass& pass, int column, int segment, int output, bool again);
-  /// What comes from the stage before: its last segment's outputs.
+  /// What comes from the stage before: an output of its last segment.
   int received(const MeshPass& pass, int column, int output);
 
   /// Whether the gradient of an input takes its memory.

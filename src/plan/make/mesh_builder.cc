@@ -1,3 +1,5 @@
+// Events are only made where the order of queues and earlier waits do not give the order already.
+// Waiting for an instruction means waiting for all before it on its queue.
 #include "plan/make/mesh_builder.h"
 
 #include <algorithm>
@@ -8,7 +10,8 @@ namespace tutti {
 
 namespace {
 
-constexpr int64_t kLine = 256, kPage = 4096;  // bytes
+// Bytes. Buffers are whole lines, windows begin on pages.
+constexpr int64_t kLine = 256, kPage = 4096;
 
 }  // namespace
 
@@ -40,11 +43,15 @@ int MeshBuilder::add_buffer(std::string name, BufferKind kind, int64_t bytes, in
 int MeshBuilder::named(const std::string& name, BufferKind kind, int64_t bytes, int unit) {
   const auto [it, fresh] = names_.try_emplace(name, -1);
   if (fresh) it->second = add_buffer(name, kind, bytes, unit);
+
+  // Those who use a buffer in turn may want different sizes; it grows to the largest.
   Buffer& b = program_.buffers[it->second];
   b.bytes = std::max(b.bytes, align_up(bytes, kLine));
   return it->second;
 }
 
+/// Makes an instruction wait for an earlier one, unless it is on the same queue, or its queue has
+/// waited for that one or a later one of the other queue.
 void MeshBuilder::wait_for(const Spot& earlier, int queue, Instruction& instruction) {
   if (earlier.queue < 0 || earlier.index < 0 || earlier.queue == queue ||
       earlier.index < waited_for_[queue][earlier.queue])
@@ -58,21 +65,30 @@ void MeshBuilder::wait_for(const Spot& earlier, int queue, Instruction& instruct
 void MeshBuilder::add(QueueUse use, Instruction instruction, QueueUse behind) {
   const int queue = queue_of_use_[static_cast<size_t>(use)];
   if (instruction.id == 0) instruction.id = next_id_++;
+
+  // What has to come before: the writer of what is read; the writer and all readers of
+  // what is written.
   const Touched touched = touched_by(instruction);
   std::vector<Spot> earlier;
   if (behind != QueueUse::kCompute) {
     const int other = queue_of_use_[static_cast<size_t>(behind)];
     earlier.push_back({other, static_cast<int>(program_.queues[other].instructions.size()) - 1});
   }
+
   for (int b : touched.reads) earlier.push_back(history_[b].writer);
   for (int b : touched.writes) {
     earlier.push_back(history_[b].writer);
     earlier.insert(earlier.end(), history_[b].readers.begin(), history_[b].readers.end());
   }
-  // The latest of a queue is waited for first: it stands for those before it.
+
+  // The latest of a queue is waited for first: it stands for those before it, which then
+  // need no event.
   std::sort(earlier.begin(), earlier.end(),
             [](const Spot& a, const Spot& b) { return a.index > b.index; });
   for (const Spot& access : earlier) wait_for(access, queue, instruction);
+
+  // From here on, this instruction is the one to wait for. One reader per queue is enough: its last
+  // one stands for the others.
   const Spot here{queue, static_cast<int>(program_.queues[queue].instructions.size())};
   for (int b : touched.reads) {
     auto& readers = history_[b].readers;

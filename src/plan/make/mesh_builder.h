@@ -1,6 +1,6 @@
-// Builds a rank's program: instructions are added in an order that would be right on one queue,
-// each to its queue; what must wait for what on another queue follows from the buffers that both
-// touch.
+// Builds a rank's program. Instructions are added in an order that would be right on one queue,
+// each to its own queue; what must wait for what on another queue follows from the buffers that
+// both touch (a dependence graph by reads and writes, as compilers make it).
 #pragma once
 
 #include <map>
@@ -19,14 +19,14 @@ class MeshBuilder {
 
   int add_buffer(Buffer buffer);
   int add_buffer(std::string name, BufferKind kind, int64_t bytes, int unit = -1);
-  /// The buffer of that name, at least this large; made when first asked for.
+  /// The buffer of that name, made when first asked for; it becomes at least this large.
   int named(const std::string& name, BufferKind kind, int64_t bytes, int unit = -1);
   Buffer& at(int buffer) { return program_.buffers[buffer]; }
 
-  /// Without an id it gets one of this rank's own. `behind`: another queue all of whose
-  /// instructions so far must have ended.
+  /// An instruction without an id gets one of this rank's own. `behind`: another queue, all of
+  /// whose instructions so far must have ended; kCompute: none.
   void add(QueueUse use, Instruction instruction, QueueUse behind = QueueUse::kCompute);
-  /// Gives windows their places.
+  /// Gives windows their places. The builder is of no use afterwards.
   Program finish();
   const std::vector<Queue>& queues() const { return program_.queues; }
 
@@ -36,7 +36,7 @@ class MeshBuilder {
   };
   struct History {
     Spot writer;
-    std::vector<Spot> readers;  // since
+    std::vector<Spot> readers;  // since then, the last one of each queue
   };
   void wait_for(const Spot& earlier, int queue, Instruction& instruction);
 
@@ -44,7 +44,7 @@ class MeshBuilder {
   std::vector<int> queue_of_use_ = std::vector<int>(kQueueUses, 0);
   std::map<std::string, int> names_;
   std::vector<History> history_;  // by buffer
-  // [queue][other]: how many of the other's instructions it has waited for
+  // [queue][other]: how many of the other's instructions it has waited for.
   std::vector<std::vector<int>> waited_for_;
   uint32_t next_id_ = 1;
 };

@@ -1,11 +1,20 @@
+// Nothing of a step is written before its vote: Updates read the verdict, so they wait for it, and
+// everything that shows new values comes after an Update.
 #include "plan/make/mesh_commit.h"
 
 #include <map>
 #include <set>
 
-#include "plan/make/ids.h"
+#include "plan/ir/tags.h"
 
 namespace tutti {
+
+namespace {
+
+/// A borrowed buffer before all programs are there: then it gets its number in its own rank's.
+constexpr int kUnknownBuffer = -1;
+
+}  // namespace
 
 MeshCommit::MeshCommit(const MeshWork& work, MeshMemory& state, MeshBuilder& program)
     : work_(work),
@@ -18,9 +27,12 @@ void MeshCommit::acquire() {
   for (size_t p = 0; p < homes_.places.parcels.size(); ++p) {
     const Parcel& parcel = homes_.places.parcels[p];
     const int first = parcel.front().unit;
+
+    // Parcels of sums only; those of one unit that is merged elsewhere are never borrowed.
     if (!homes_.is_home(first) || homes_.places.parcel_of[first] != static_cast<int>(p) ||
         spread(first) != Spread::kBorrowed)
       continue;
+
     Instruction i;
     i.op = Op::kAcquire;
     i.parcel = static_cast<int>(p);
@@ -34,10 +46,13 @@ void MeshCommit::acquire() {
 void MeshCommit::commit() {
   constexpr size_t kAhead = MeshMemory::kFetchAhead;
   const std::vector<int>& units = homes_.units();
-  // The first units' values come in while the sums are still on their way, then one behind every
-  // Update.
+
+  // The first units' values come in while the sums are still on their way, then one
+  // after every Update.
   for (size_t u = 0; u < units.size() && u < kAhead; ++u) travel(Op::kFetch, units[u], u);
   vote();
+
+  // A parcel is released when this rank has read its last unit.
   std::map<int, size_t> updated;  // by parcel: how many of its units are
   for (size_t u = 0; u < units.size(); ++u) {
     update(units[u], u);
@@ -48,23 +63,29 @@ void MeshCommit::commit() {
         ++updated[parcel] == homes_.places.parcels[parcel].size())
       release(parcel);
   }
+
+  // New values travel to those who hold what they did not update: the whole unit in ZeRO-1 and 2,
+  // copies of shared parameters elsewhere. A set, so that all ranks have one order.
   std::set<int> refreshed;  // parcels
   for (int unit : units)
     if ((homes_.sliced() && options_.zero < 3) || homes_.has_remote_users(unit))
       refreshed.insert(homes_.places.parcel_of[unit]);
   for (const auto& [block, owner] : homes_.remote_shares())
     refreshed.insert(homes_.places.parcel_of[owner]);
-  // Nothing is left that the last one could go on beside: on compute it wakes no thread. Where
-  // homes differ, so may the last one.
+
+  // Nothing is left that the last one could overlap with: on compute it wakes no thread. If there
+  // are several homes their last ones may differ, so all stay on data.
   const bool alone = options_.mesh.tensor * options_.mesh.pipeline == 1 && !options_.device;
   for (int parcel : refreshed)
     refresh(parcel, alone && parcel == *refreshed.rbegin() ? QueueUse::kCompute : QueueUse::kData);
 }
 
+/// The vote reads what both queues of sums have counted. It is on one of them, so it waits for all
+/// that is on the other (or on compute, if the rank has no queue for sums over stages).
 void MeshCommit::vote() {
   Instruction i;
   i.op = Op::kVote;
-  i.id = kVoteId;
+  i.id = kVoteId.first;
   i.operands = {{OperandRole::kLoss, Access::kRead, state_.losses},
                 {OperandRole::kSquares, Access::kRead, state_.squares},
                 {OperandRole::kSquares, Access::kRead, state_.shared_squares},
@@ -72,7 +93,8 @@ void MeshCommit::vote() {
   program_.add(QueueUse::kData, std::move(i), QueueUse::kShared);
 }
 
-/// Offloaded values of a unit, between the second tier and where Update finds them.
+/// Moves offloaded values of a unit between the second tier and the place where its
+/// Update finds them.
 void MeshCommit::travel(Op op, int unit, size_t turn) {
   Instruction i;
   i.op = op;
@@ -90,7 +112,7 @@ void MeshCommit::travel(Op op, int unit, size_t turn) {
   if (!i.operands.empty()) program_.add(QueueUse::kTier, std::move(i));
 }
 
-/// Where this rank finds what it updates a unit with.
+/// Where this rank finds the gradient that it updates a unit with.
 std::vector<Operand> MeshCommit::gradients(int unit) {
   const auto operand = [unit](int buffer, Range range, int rank = -1) {
     return Operand{OperandRole::kGradient, Access::kRead, buffer, unit, range, rank};
@@ -106,6 +128,9 @@ std::vector<Operand> MeshCommit::gradients(int unit) {
     case Spread::kBorrowed:
       break;
   }
+
+  // Borrowed: one operand per slice, in my own window or the owner's. Owners are of my host, if
+  // sums have two levels.
   std::vector<Operand> list;
   const std::vector<Range>& slices = homes_.places.slices[unit];
   const int shards = static_cast<int>(slices.size()), first = homes_.at.data / shards * shards;
@@ -118,6 +143,7 @@ std::vector<Operand> MeshCommit::gradients(int unit) {
   return list;
 }
 
+/// An Update reads the verdict: it writes nothing if the vote found the step not finite.
 void MeshCommit::update(int unit, size_t turn) {
   Instruction i;
   i.op = Op::kUpdate;
@@ -131,6 +157,8 @@ void MeshCommit::update(int unit, size_t turn) {
   program_.add(QueueUse::kCompute, std::move(i));
 }
 
+/// Tells the owners that this rank has read what it borrowed. It touches no buffer: it comes after
+/// the Updates on their queue.
 void MeshCommit::release(int parcel) {
   Instruction i;
   i.op = Op::kRelease;
@@ -138,15 +166,18 @@ void MeshCommit::release(int parcel) {
   program_.add(QueueUse::kCompute, std::move(i));
 }
 
-/// New values for those that hold them whole: data ranks of ZeRO-1 and 2, copies of shared
-/// parameters.
+/// Brings new values to those that hold them whole: data ranks of ZeRO-1 and 2 (an all-gather), and
+/// copies of shared parameters.
 void MeshCommit::refresh(int number, QueueUse queue) {
   const Parcel& parcel = homes_.places.parcels[number];
   Instruction i;
   i.op = Op::kGather;
   i.parcel = number;
-  i.id = kRefreshIds + static_cast<uint32_t>(number);
+  i.id = kRefreshIds.at(static_cast<uint64_t>(number));
   i.group = homes_.users_and_owners(parcel.front().unit);
+
+  // At home a rank offers its slice, and takes the others' if it holds the unit whole. Elsewhere it
+  // only takes its copies.
   for (const auto& [unit, range] : parcel) {
     if (homes_.is_home(unit)) {
       i.operands.push_back(

@@ -1,6 +1,6 @@
-// The commit of a step on a rank of a mesh: the vote, an Update of every unit that lives here, with
-// what is offloaded fetched ahead of it and put back behind it, and new values for those that hold
-// copies.
+// The commit of a step on a rank of a mesh: the vote, an Update of every unit that is at home
+// here (what is offloaded is fetched before it and put back after it), and new values for those
+// that hold copies.
 #pragma once
 
 #include "plan/make/mesh_memory.h"
@@ -11,7 +11,8 @@ class MeshCommit {
  public:
   /// All must outlive it.
   MeshCommit(const MeshWork& work, MeshMemory& state, MeshBuilder& program);
-  /// What others borrowed in the step before is waited for before anything is written there again.
+  /// Waits, at the start of a step, for what others borrowed in the step before: until then nothing
+  /// is written there.
   void acquire();
   void commit();
 

@@ -1,3 +1,5 @@
+// Buffers of units. Their names say what they are for; an evaluation finds the steps' memory
+// by them (plan_evaluation).
 #include "plan/make/mesh_memory.h"
 
 #include <fmt/format.h>
@@ -10,7 +12,8 @@ namespace tutti {
 
 namespace {
 
-constexpr int64_t kFloat = sizeof(float), kNumbers = 256;  // bytes
+// Bytes. kNumbers is room for a few numbers of the step.
+constexpr int64_t kFloat = sizeof(float), kNumbers = 256;
 
 int64_t unit_bytes(const BlockShape& block) { return align_up(block.unit_size, kAlign) * kFloat; }
 
@@ -31,6 +34,8 @@ MeshMemory::MeshMemory(const MeshWork& work, MeshBuilder& program)
   if (!work_.uses().empty()) place_uses();
 }
 
+/// Parameters are in the window if other ranks read them: slices, and copies elsewhere. With ZeRO-3
+/// a rank has its slice only; otherwise it has room for the whole unit.
 void MeshMemory::place_unit(int unit) {
   const Range held = homes_.held(unit);
   Buffer parameter{fmt::format("parameter {}", unit), BufferKind::kParameter,
@@ -42,6 +47,8 @@ void MeshMemory::place_unit(int unit) {
   }
   parameter.offloaded = options_.offload_parameters;
   parameter_[unit] = program_.add_buffer(parameter);
+
+  // An optimizer's slots are one after the other in one buffer.
   if (options_.forward_only) return;
   Buffer moment{fmt::format("moments {}", unit), BufferKind::kMoment,
                 align_up(held.size(), kAlign) * kFloat * options_.optimizer_slots, unit};
@@ -50,6 +57,7 @@ void MeshMemory::place_unit(int unit) {
   moment_[unit] = program_.add_buffer(moment);
 }
 
+/// A copy has the order of the block's gradients (extras_of), so that both are at the same places.
 void MeshMemory::place_copies() {
   for (const auto& [block, owner] : homes_.remote_shares()) {
     Buffer copy{fmt::format("copy of {} for {}", owner, block), BufferKind::kParameter, 0, owner};
@@ -64,6 +72,7 @@ void MeshMemory::place_copies() {
   }
 }
 
+/// Any unit may come into any slot, so all slots are as large as the largest unit.
 void MeshMemory::place_uses() {
   int64_t widest = 0;
   for (const MeshUse& use : work_.uses())
@@ -95,16 +104,24 @@ int MeshMemory::updated_moments(int unit, size_t turn) {
 int MeshMemory::gradient(int unit, int level, int round) {
   const BlockShape& block = model_.blocks[unit];
   const int64_t bytes = align_up(block.gradient_size, kAlign) * kFloat;
-  // What others write, too, is all there only when their passes are over.
+
+  // What others write as well is complete only when their passes are over, so it
+  // cannot pass through.
   const bool alone = !homes_.has_other_writers(unit);
   if (!work_.kept && alone) return passing(unit, round, bytes);
-  // The columns of a layer go back side by side, layers one after the other.
+
+  // Scratch is one buffer per column for all units: the columns of a layer go back alternately,
+  // layers one after the other, and each fold follows its backward.
   if (level < 0 && alone)
     return program_.named(fmt::format("scratch of column {}", block.column), BufferKind::kGradient,
                           bytes);
   if (level < 0)
     return program_.named(fmt::format("scratch {}", unit), BufferKind::kGradient, bytes, unit);
+
+  // The lowest levels are partials, which the Reduce reads in the window; levels above them are
+  // only used while lanes are being folded.
   const bool partial = level < work_.partials();
+
   const int made =
       program_.named(fmt::format("{} {} of {}", partial ? "partial" : "private", level, unit),
                      BufferKind::kGradient, bytes, unit);
@@ -113,8 +130,9 @@ int MeshMemory::gradient(int unit, int level, int round) {
   return made;
 }
 
-/// Gradients that go to the slices' owners at once pass through a few windows, which all units use
-/// in turn.
+/// Gradients that go to the slices' owners at once pass through a few windows, which all
+/// units use in turn. With overlap there are two per column: backward fills one while the
+/// other is being summed.
 int MeshMemory::passing(int unit, int round, int64_t bytes) {
   const int column = model_.blocks[unit].column, turns = options_.overlap ? 2 : 1;
   const auto [it, fresh] = passing_.try_emplace({unit, round}, 0);
@@ -124,6 +142,7 @@ int MeshMemory::passing(int unit, int round, int64_t bytes) {
                 0);
 }
 
+/// Lets other ranks read a buffer.
 int MeshMemory::window(int made, int level) {
   Buffer& b = program_.at(made);
   b.window = true;
@@ -157,13 +176,16 @@ std::vector<UnitBuffer> MeshMemory::gradients(int block, const MeshRoute& route)
 
 int MeshMemory::host_sum(int unit, Range tree) {
   const int64_t lanes = work_.sums.batch.lanes;
+
+  // In place of a subtree of my own that is part of it, if there is one.
   int level = 0;
   for (const Range& own :
        subtrees(tutti::lanes_of(homes_.at.data, work_.sums.ranks, lanes), lanes)) {
     if (tree.contains(own.begin)) return gradient(unit, level, 0);
     ++level;
   }
-  // As large as a contribution, of which it has the place.
+
+  // Otherwise in a buffer as large as a contribution, since the slice has the same place in it.
   return window(program_.named(fmt::format("lanes {} to {} of {}", tree.begin, tree.end - 1, unit),
                                BufferKind::kGradient,
                                align_up(model_.blocks[unit].gradient_size, kAlign) * kFloat, unit),
@@ -173,8 +195,13 @@ int MeshMemory::host_sum(int unit, Range tree) {
 std::vector<int> MeshMemory::stack(int unit) {
   const bool once = work_.rounds.size() == 1;
   if (once && work_.kept) return {gradient(unit, 0, 0)};  // in place
+
+  // Slices have buffers of their own if a sum takes several rounds, for levels are then kept from
+  // one to the next; or if gradients pass through, for these windows are filled again.
   const Range own = homes_.slice(unit);
   const int64_t floats = own.size() + (once ? 0 : further_floats(unit));
+
+  // With several rounds, further users' sums are kept apart until the last one.
   std::vector<int> levels;
   for (int level = 0; level < stack_levels(work_.rounds); ++level) {
     const int made = program_.named(fmt::format("slice {} of {}", level, unit),
@@ -188,7 +215,7 @@ std::vector<int> MeshMemory::stack(int unit) {
   return levels;
 }
 
-/// Floats that the further users of shared parameters take in one level of a stack.
+/// Floats that further users of shared parameters take in one level of a stack.
 int64_t MeshMemory::further_floats(int unit) const {
   const Range own = homes_.slice(unit);
   int64_t floats = 0;

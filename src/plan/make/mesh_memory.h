@@ -1,4 +1,4 @@
-// Where what belongs to units lies on a rank of a mesh: parameters, moments, copies of shared
+// Where what belongs to units is stored on a rank of a mesh: parameters, moments, copies of shared
 // parameters, gradients and the stacks of their sums; and the step's few numbers.
 #pragma once
 
@@ -13,36 +13,39 @@ namespace tutti {
 
 class MeshMemory {
  public:
-  /// Both must outlive it. Places parameters, moments and copies; gradients are made when first
-  /// asked for.
+  /// Both must outlive it. Places parameters, moments and copies at once; gradients are made when
+  /// first asked for.
   MeshMemory(const MeshWork& work, MeshBuilder& program);
 
   const int losses, squares;
-  /// of what is shared over stages, whose sums come on a queue of their own
+  /// Squares of what is shared over stages, whose sums come on a queue of their own: two queues
+  /// never add to one place.
   const int shared_squares;
   const int verdict;
 
   /// Where a unit's values are at home.
   int parameter(int unit) const { return parameter_.at(unit); }
   int moment(int unit) const { return moment_.at(unit); }
-  /// Where a pass reads them: at home, or where a use brings them.
+  /// Where a pass reads a unit's parameters: at home, or where a use brings them.
   int parameters(int unit, const MeshPass& pass) const;
+  /// Where a use brings its unit.
   int brought(size_t use) const { return brought_[use % brought_.size()]; }
   /// A block's copy of parameters whose owner is on other ranks.
   int copy(int block, int owner) const { return copy_.at({block, owner}); }
-  /// Where the turn-th Update finds them; so many are fetched before they are needed.
+  /// Where the turn-th Update finds values; kFetchAhead units are fetched before they are needed.
   static constexpr size_t kFetchAhead = 2;
   int updated_parameters(int unit, size_t turn);
   int updated_moments(int unit, size_t turn);
 
-  /// The gradient of a unit at a level of the rank's fold stack, or (-1) scratch.
+  /// The gradient of a unit at a level of the rank's fold stack; level -1: scratch.
   int gradient(int unit, int level, int round);
-  /// ... of an owner's parameters, where a block's lie apart.
+  /// The gradient of an owner's parameters, if a block's is stored apart.
   int gradient_apart(int block, int owner, int level);
-  /// Where a block's backward puts what it adds to a unit's.
+  /// Where a block's backward writes: its own unit's gradient, then those of the owners that it
+  /// shares parameters of.
   std::vector<UnitBuffer> gradients(int block, const MeshRoute& route);
   /// Where this rank makes its slice of a unit's sum over one of its host's subtrees: in place of
-  /// what it adds to that, or in memory of its own.
+  /// what it adds to that subtree, or in memory of its own.
   int host_sum(int unit, Range tree);
   /// The owner's stack for a unit's sum.
   std::vector<int> stack(int unit);
@@ -62,10 +65,10 @@ class MeshMemory {
   MeshBuilder& program_;
   std::map<int, int> parameter_, moment_;
   std::map<std::pair<int, int>, int> copy_;  // (block, owner)
-  std::vector<int> brought_;                 // slots
-  // (unit, round): which of the windows that gradients pass through
+  std::vector<int> brought_;                 // by slot of uses
+  // (unit, round): which of the windows its gradient passes through.
   std::map<std::pair<int, int>, int> passing_;
-  std::map<int, int> passed_;  // by column: how many did
+  std::map<int, int> passed_;  // by column: how many gradients have passed through
 };
 
 }  // namespace tutti

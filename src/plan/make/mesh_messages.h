@@ -1,5 +1,5 @@
-// Between the stages of a pipeline: borders at the ends of chunks, forward, and their gradients,
-// back.
+// Messages between the stages of a pipeline: forward, the borders at the ends of chunks;
+// back, their gradients.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,8 @@
 
 namespace tutti {
 
-/// Each adds what its pass needs, nothing where the neighbour is on the same rank or there is none.
+/// Each function adds what its pass needs: nothing if the neighbour is on the same rank, or if
+/// there is none.
 class MeshMessages {
  public:
   /// All must outlive it.

@@ -1,5 +1,5 @@
-// From the gradients of micro-batches to a unit's sum in its owners' slices: folds behind each
-// backward, and a Reduce when all that a round adds to the unit is there.
+// From the gradients of micro-batches to a unit's sum in its owners' slices: folds after each
+// backward, and a Reduce (a reduce-scatter) when all that a round adds to the unit is there.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@ class MeshSums {
   /// All must outlive it.
   MeshSums(const MeshWork& work, MeshMemory& state, MeshBuilder& program);
 
-  /// What follows the (weight part of the) backward of a layer.
+  /// Adds what follows the backward of a layer (its weight part, if there are two parts).
   void after(const MeshPass& pass);
 
  private:
@@ -36,9 +36,9 @@ class MeshSums {
   const MeshHomes& homes_;
   MeshMemory& state_;
   MeshBuilder& program_;
-  // (unit, round): who has still to write its gradient here
+  // (unit, round): blocks that have still to write its gradient here.
   std::map<std::pair<int, int>, std::set<int>> writers_;
-  // (parcel, round): how many of its units are
+  // (parcel, round): how many of its units are complete.
   std::map<std::pair<int, int>, size_t> complete_;
 };
 

@@ -8,10 +8,9 @@
 
 #include <algorithm>
 #include <array>
-#include <tuple>
 
 #include "base/error.h"
-#include "config/parts.h"
+#include "config/job_parts.h"
 
 namespace tutti {
 
@@ -46,6 +45,8 @@ void gpipe(Writer& writer, int micro_batches) {
   for (int i = 0; i < micro_batches; ++i) writer.put(kBackward);
 }
 
+/// The warm-up fills the stages behind this one; then every forward is followed by a backward, and
+/// what was warmed up is paid back at the end.
 void one_forward_one_backward(Writer& writer, int stages, int stage, int micro_batches) {
   for (int i = 0; i < stages - 1 - stage; ++i) writer.put(kForward);
   for (int i = 0; i < micro_batches; ++i) {
@@ -54,7 +55,8 @@ void one_forward_one_backward(Writer& writer, int stages, int stage, int micro_b
   }
 }
 
-// Groups of P micro-batches go through one chunk after the other.
+// Groups of P micro-batches go through one chunk after the other. Forward is ahead of backward by
+// the warm-up: twice the way to the last stage, and all chunks but one of a group.
 void interleaved(Writer& writer, int stages, int stage, int chunks, int micro_batches) {
   const int all = (micro_batches + stages - 1) / stages * stages * chunks;
   const int ahead = std::min(all, 2 * (stages - 1 - stage) + (chunks - 1) * stages);
@@ -66,8 +68,8 @@ void interleaved(Writer& writer, int stages, int stage, int chunks, int micro_ba
   }
 }
 
-// 1F1B whose weight parts stay behind by as many micro-batches as the stage has fewer in flight
-// than the first: they fill the end, when the input parts have the shortest way.
+// 1F1B whose weight parts are late by as many micro-batches as the stage has fewer in flight than
+// the first: they fill the end, when the input parts have the shortest way.
 void zero_bubble(Writer& writer, int stages, int stage, int micro_batches) {
   for (int i = 0; i < stages - 1 - stage; ++i) writer.put(kForward);
   for (int i = 0; i < micro_batches; ++i) {
@@ -86,16 +88,26 @@ void v_shape(Writer& writer, int stages, int stage, int micro_batches) {
   const auto put = [&](std::initializer_list<CellKind> kinds, int local) {
     for (CellKind kind : kinds) writer.put(kind, local);
   };
+
+  // Warm-up: down the V, until the first micro-batch has come back up to this stage.
   for (int i = 0; i < 2 * (stages - stage) - 1; ++i) put({kForward}, 0);
+
+  // Up and down in turn, until all 2P places are taken.
   for (int i = 0; i < stage; ++i) {
     put({kForward}, 1);
     put({kForward}, 0);
   }
+
+  // The first micro-batches go up again and back, each with its weight part.
   for (int i = 0; i < stages - stage; ++i) put({kForward, kInput, kWeight}, 1);
+
+  // Steady: nothing waits.
   while (writer.count(kForward, 1) < all) {
     put({kForward, kInput, kWeight}, 0);
     put({kForward, kInput, kWeight}, 1);
   }
+
+  // The end: input parts first, since other stages wait for them; weight parts fill in.
   for (int i = 0; i < stage; ++i) {
     put({kInput}, 0);
     put({kInput}, 1);
@@ -107,6 +119,8 @@ void v_shape(Writer& writer, int stages, int stage, int micro_batches) {
 
 }  // namespace
 
+/// A forward needs the chunk before, a backward its own forward and the chunk after; a weight part
+/// needs only its input part.
 std::vector<Cell> needs_of(const Cell& cell, int all_chunks) {
   if (cell.kind == kForward) {
     if (cell.chunk == 0) return {};
@@ -147,7 +161,7 @@ int stage_of(const std::string& schedule, int stages, int chunk) {
 
 namespace {
 
-/// A schedule of the table in config/parts.cc.
+/// A schedule of the table in config/job_parts.cc.
 struct Schedule {
   std::string_view name;
   /// Writes the cells of a stage that has `many` chunks.
@@ -205,39 +219,13 @@ std::vector<std::vector<Cell>> make_schedule(const std::string& schedule, int st
     for (int chunk = 0; chunk < stages * many; ++chunk) {
       if (stage_of(schedule, stages, chunk) == stage) own.push_back(chunk);
     }
+
+    // The stage's chunks, in ascending order, are its local numbers 0, 1, ...
     Writer writer(std::move(own), micro_batches);
     order.write(writer, stages, stage, many, micro_batches);
     cells.push_back(std::move(writer.cells));
   }
   return cells;
-}
-
-// By the time at which equal costs let it happen: a time that all queues share cannot go round in a
-// circle.
-std::vector<Hop> hops_of(const std::string& schedule, int stages, int chunks,
-                         const std::vector<std::vector<Cell>>& cells) {
-  const int all = stages * chunks_of(schedule, chunks);
-  const auto times = time_cells(schedule, stages, chunks, cells);
-  std::vector<std::pair<double, Hop>> timed;
-  for (int stage = 0; stage < stages; ++stage) {
-    for (size_t i = 0; i < cells[stage].size(); ++i) {
-      const Cell& from = cells[stage][i];
-      const int next = from.kind == kForward ? from.chunk + 1 : from.chunk - 1;
-      if (from.kind == kWeight || next < 0 || next == all) continue;
-      const int target = stage_of(schedule, stages, next);
-      if (target == stage) continue;
-      timed.push_back({times[stage][i].end, {from, {from.kind, next, from.micro}, stage, target}});
-    }
-  }
-  std::sort(timed.begin(), timed.end(), [](const auto& a, const auto& b) {
-    const auto key = [](const auto& x) {
-      return std::tuple(x.first, x.second.source, x.second.from.kind);
-    };
-    return key(a) < key(b);
-  });
-  std::vector<Hop> hops;
-  for (const auto& [time, hop] : timed) hops.push_back(hop);
-  return hops;
 }
 
 std::vector<std::vector<CellTime>> time_cells(const std::string& schedule, int stages, int chunks,
@@ -248,13 +236,20 @@ std::vector<std::vector<CellTime>> time_cells(const std::string& schedule, int s
   for (const auto& own : cells) {
     for (const Cell& cell : own) micro_batches = std::max(micro_batches, cell.micro + 1);
   }
+
+  // When each cell ends, by kind, chunk and micro-batch; -1: not yet known.
   const auto number = [&](const Cell& cell) {
     return (static_cast<size_t>(cell.kind) * all + cell.chunk) * micro_batches + cell.micro;
   };
   std::vector<double> ends(size_t{4} * all * micro_batches, -1);
   std::vector<std::vector<CellTime>> times(cells.size());
+
+  // Every stage goes on as far as it can, until none can any more: stages wait for each other in
+  // both directions, so one pass over them would not do.
   for (bool moved = true; moved;) {
     moved = false;
+
+    // A stage that has stopped early waits in a circle: the order is at fault.
     for (int stage = 0; stage < stages; ++stage) {
       while (times[stage].size() < cells[stage].size()) {
         const Cell& cell = cells[stage][times[stage].size()];
@@ -290,12 +285,18 @@ double idle_share(const std::string& schedule, const std::vector<std::vector<Cel
     spans += own.back().end - own.front().begin;
     for (const CellTime& cell : own) busy += cell.end - cell.begin;
   }
+
+  // Where chunks come back up the stages, stages begin and end at different times, so each has a
+  // span of its own.
   return 1 - busy / (part_named<PipelinePart>(schedule).returns
                          ? spans
                          : (last - first) * static_cast<double>(times.size()));
 }
 
 double bubble_formula(const std::string& schedule, int stages, int chunks, int micro_batches) {
+  // In units of a forward: a chunk's micro-batch costs 3, and stages idle for (P-1) of them while
+  // the pipeline fills and drains. Weight parts fill most of it; with too few micro-batches there
+  // are fewer of them to fill in.
   const double work = 3.0 * micro_batches * chunks_of(schedule, chunks);
   const Schedule& order = schedule_named(schedule);
   const double idle = order.idle ? order.idle(stages, micro_batches) : 3.0 * (stages - 1);

@@ -1,23 +1,22 @@
-// Pipeline schedules: in which order a stage works on the micro-batches of its replica. Pure
-// functions of small numbers; what the cells mean in instructions is plan/make/plan_mesh.cc's
-// business.
+// Pipeline schedules: in which order a stage works on the micro-batches of its
+// replica. Pure functions of small numbers; what the cells mean in instructions
+// is plan/make/plan_mesh.cc's business.
 //
-//   P stages; v chunks a stage (1, but for interleaved: any, and zbv: 2); m micro-batches
+//   P stages; v chunks per stage (interleaved: any number; zbv: 2; others: 1); m micro-batches
 //   chunk k of all P*v is on stage k mod P (zbv: k for k < P, 2P-1-k after that)
 //
-// Backward is one cell, but for zero-bubble and zbv: its input part, and later its weight part. Per
-// chunk, forwards, weight parts and whole backwards come in the order of the micro-batches in every
-// schedule.
+// Backward is one cell, except with zero-bubble and zbv: there it is its input part and, later, its
+// weight part (B and W in the papers). Per chunk, forwards, weight parts and whole backwards come
+// in the order of the micro-batches in every schedule.
 //
-//   schedule     chunk activations that stage s keeps, at most    idle share (F = B's input part =
-//                its weight part)
-//   gpipe        m                                                (P-1) / (m+P-1)
-//   1f1b         P-s                                              (P-1) / (m+P-1)
-//   interleaved  (v-1)P + 2(P-1-s) + 1                            (P-1) / (vm+P-1)        m a
-//                multiple of P
-//   zero-bubble  P: what 1f1b's first stage keeps                 (P-1) / (3m+P-1)        m >= P
-//   zbv          2P half as large: the same again                 0, from a stage's first cell to
-//                its last; m >= 2P-1
+//   schedule     activations that stage s keeps,    idle share (the bubble), if a forward costs as
+//                in chunks, at most                 much as each part of a backward
+//   gpipe        m                                  (P-1) / (m+P-1)
+//   1f1b         P-s                                (P-1) / (m+P-1)
+//   interleaved  (v-1)P + 2(P-1-s) + 1              (P-1) / (vm+P-1), m a multiple of P
+//   zero-bubble  P: what 1f1b's first stage keeps   (P-1) / (3m+P-1), m >= P
+//   zbv          2P half as large: the same again   0, from a stage's first cell to its last,
+//                                                   m >= 2P-1
 #pragma once
 
 #include <cstdint>
@@ -37,61 +36,48 @@ struct Cell {
 
 /// Whether backward is two cells.
 bool splits_backward(const std::string& schedule);
-/// Chunks a stage has: 1; 2 for zbv; `chunks` for interleaved.
+/// Chunks that a stage has: 1; 2 for zbv; `chunks` for interleaved.
 int chunks_of(const std::string& schedule, int chunks);
 /// Which stage a chunk is on.
 int stage_of(const std::string& schedule, int stages, int chunk);
-/// By stage, its cells in order, as published. `schedule`: gpipe | 1f1b | interleaved | zero-bubble
-/// | zbv. With fewer micro-batches than a schedule wants (the table above), or none that P divides,
-/// it is as good as it can be with the others left out.
+/// By stage, its cells in order, as published. `schedule`: gpipe | 1f1b | interleaved |
+/// zero-bubble | zbv. If there are fewer micro-batches than a schedule wants (the table above), or
+/// a number that P does not divide, those that do not exist are left out of the order for the next
+/// number that suits.
 std::vector<std::vector<Cell>> make_schedule(const std::string& schedule, int stages, int chunks,
                                              int micro_batches);
-
-/// What a cell hands to a cell of another stage: activations, or (its `from` is no forward)
-/// gradients.
-struct Hop {
-  Cell from, to;
-  int source = 0, target = 0;  ///< stages
-  bool operator==(const Hop&) const = default;
-};
-/// All hops of a schedule in one order. Queues that send or receive what is theirs in this order,
-/// be they one per stage, direction and side or more (of fit_schedule: also one each down the V and
-/// up again), never deadlock under unbuffered sends; the order of a stage's sends is that of its
-/// cells, that of its receives need not be (zbv: two neighbours send to it).
-std::vector<Hop> hops_of(const std::string& schedule, int stages, int chunks,
-                         const std::vector<std::vector<Cell>>& cells);
 
 struct CellTime {
   double begin = 0, end = 0;
 };
-/// Of a forward and of the two parts of a backward.
+/// Costs of a forward and of the two parts of a backward.
 struct CellCosts {
   double forward = 1, input = 1, weight = 1;
 };
 double cell_cost(CellKind kind, const CellCosts& costs);
-/// What a cell waits for, besides the one before it on its stage.
+/// What a cell waits for besides the one before it on its stage.
 std::vector<Cell> needs_of(const Cell& cell, int all_chunks);
-/// When each cell begins and ends, [stage][cell]. `costs` are by chunk, or the first stands for
-/// all; sending takes `hop` and holds up nobody but the receiver.
+/// When each cell begins and ends, [stage][cell]. `costs` are by chunk, or one that stands for all;
+/// sending takes `hop` and holds up nobody but the receiver.
 std::vector<std::vector<CellTime>> time_cells(const std::string& schedule, int stages, int chunks,
                                               const std::vector<std::vector<Cell>>& cells,
                                               const std::vector<CellCosts>& costs = {{}},
                                               double hop = 0);
 
-/// An order made to measure for chunks of unequal costs, where the published one makes stages wait:
-/// every stage does what is there, and a weight part where nothing else is. A chunk keeps at most
-/// `in_flight` micro-batches; the more, the less stages wait for each other, also for one that is
-/// late. `schedule`: one that splits backward; `costs` are by chunk.
+/// An order made to measure for chunks of unequal costs, for which the published one makes stages
+/// wait: every stage does what is there, and a weight part when nothing else is. A chunk keeps at
+/// most `in_flight` micro-batches; the more it keeps, the less stages wait for each other, or for
+/// one that is late. `schedule`: one that splits backward; `costs` are by chunk.
 std::vector<std::vector<Cell>> fit_schedule(const std::string& schedule, int stages,
                                             int micro_batches, const std::vector<CellCosts>& costs,
                                             int in_flight);
 
-/// The share of the stages' time in which they are idle: of the time from the first cell of all to
-/// the last, or (zbv) from the first cell of each stage to its last, because the next step's first
-/// cells fill in the rest.
+/// The share of the stages' time in which they are idle. The time is that from the first cell of
+/// all to the last or, for zbv, from the first cell of each stage to its last, because the next
+/// step's first cells fill in the rest.
 double idle_share(const std::string& schedule, const std::vector<std::vector<CellTime>>& times);
 /// The published idle share, which holds where the table says so. With fewer micro-batches than
-/// zero-bubble and zbv want it is that of make_schedule, as exactly.
+/// zero-bubble and zbv want, it is the exact share of make_schedule.
 double bubble_formula(const std::string& schedule, int stages, int chunks, int micro_batches);
 
 }  // namespace tutti

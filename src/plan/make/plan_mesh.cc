@@ -7,7 +7,7 @@
 //      here, with the messages between stages (MeshMessages), sums (MeshSums) and the commit
 //      (MeshCommit)
 //   3. what must wait for what on another queue follows from the buffers that both touch
-//      (MeshBuilder); where things lie is said by MeshMemory and MeshBorders
+//      (MeshBuilder); MeshMemory and MeshBorders say where things are
 #include "plan/make/plan_mesh.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "plan/make/ids.h"
+#include "plan/ir/tags.h"
 #include "plan/make/make_transfers.h"
 #include "plan/make/mesh_commit.h"
 #include "plan/make/mesh_messages.h"
@@ -28,6 +28,7 @@ namespace {
 
 using Phase = MeshPass::Phase;
 
+/// Makes the program of one rank: walks its passes and adds their instructions to the builder.
 class RankMaker {
  public:
   RankMaker(const ModelShape& model, const MeshOptions& options, const MeshPlaces& places,
@@ -44,6 +45,8 @@ class RankMaker {
         updates_(work_, state_, program_) {}
 
   Program make() {
+    // The order here is one in which a single queue could run the step. The builder puts every
+    // instruction on its own queue and adds the events that keep the order where it matters.
     if (!options_.forward_only) updates_.acquire();
     for (size_t p = 0; p < work_.passes().size(); ++p) {
       bring_for(p);
@@ -81,13 +84,16 @@ class RankMaker {
   MeshMessages messages_;
   MeshSums reduces_;
   MeshCommit updates_;
-  size_t brought_ = 0;  // uses that have their instruction
-  uint32_t exchanges_ = 0;
-  std::set<int> loaded_;  // micro-batches
+  size_t brought_ = 0;      // uses that have got their instruction
+  uint32_t exchanges_ = 0;  // so far: tensor ranks count alike, so they agree on ids
+  std::set<int> loaded_;    // micro-batches
 };
 
 std::vector<QueueUse> RankMaker::queues() const {
   std::vector<QueueUse> uses{QueueUse::kCompute};
+
+  // Without overlap what would stand on data or tier stands on compute. Messages keep their queues:
+  // in one queue a stage's sends and receives could wait for each other in a circle.
   if (options_.overlap) uses.push_back(QueueUse::kData);
   if (options_.mesh.pipeline > 1)
     uses.insert(uses.end(), {QueueUse::kActivationsIn, QueueUse::kActivationsOut,
@@ -97,15 +103,19 @@ std::vector<QueueUse> RankMaker::queues() const {
                              QueueUse::kGradientsInBack, QueueUse::kGradientsOutBack});
   if (options_.overlap && (options_.offload || options_.offload_parameters))
     uses.push_back(QueueUse::kTier);
+
+  // Sums over stages meet ranks that come to them at other times.
   if (homes_.shares_far()) uses.push_back(QueueUse::kShared);
   return uses;
 }
 
 void RankMaker::run(const MeshPass& pass) {
+  // A rank without a micro-batch in this turn computes nothing, but meets the others in their sums.
   if (work_.idle(pass)) {
     if (pass.phase == Phase::kBoth || pass.phase == Phase::kWeight) reduces_.after(pass);
     return;
   }
+
   if (pass.phase == Phase::kForward) {
     if (work_.is_first(pass)) {
       load(pass);
@@ -115,6 +125,9 @@ void RankMaker::run(const MeshPass& pass) {
     if (work_.is_last(pass)) messages_.send_activations(pass);
     return;
   }
+
+  // Backward. Only the whole or the input part hands a gradient to the layer before, so only these
+  // receive, compute again and send; sums follow when the parameters' gradients are there.
   const bool goes_on = pass.phase != Phase::kWeight;  // to the layer before
   if (goes_on && work_.is_last(pass)) messages_.receive_gradients(pass);
   if (goes_on && options_.recompute != Recompute::kNone) {
@@ -122,34 +135,46 @@ void RankMaker::run(const MeshPass& pass) {
     again.phase = Phase::kForward;
     forward(again, true);
   }
+
   backward(pass);
   if (goes_on && work_.is_first(pass)) messages_.send_gradients(pass);
   if (pass.phase != Phase::kInput) reduces_.after(pass);
 }
 
-/// Puts the uses on their queue whose slots are free by now: up to `depth` ahead of the pass that
-/// needs them.
+/// Puts those uses on their queue whose slots are free by this pass: up to `depth` ahead of the
+/// pass that needs them (prefetch).
 void RankMaker::bring_for(size_t pass) {
+  // Each replica of a home gathers by itself, so ids number uses and replicas.
   const Mesh& mesh = options_.mesh;
   const int home = homes_.at.pipeline * mesh.tensor + homes_.at.tensor;
   const int replica = home * (mesh.data / mesh.shards) + homes_.at.data / mesh.shards;
+
   const std::vector<MeshUse>& uses = work_.uses();
   for (; brought_ < uses.size(); ++brought_) {
     const MeshUse& use = uses[brought_];
+
+    // A slot is free once the use before it in the slot has had its last pass.
     const bool free =
         brought_ < work_.use_slots() || uses[brought_ - work_.use_slots()].last < pass;
-    // On one queue a gather ahead of its time would only make compute wait.
+
+    // On one queue a gather ahead of its time would only make compute wait, so it comes right
+    // before its pass.
     if (!free || (!options_.overlap && use.first > pass)) break;
+
+    // What only idle passes would read need not be fetched; but a gather needs every rank, since
+    // the others read this one's slice.
     if (use.idle && !homes_.gathers()) continue;
+
     Instruction i;
     i.op = homes_.gathers() ? Op::kGather : Op::kFetch;
     if (homes_.gathers()) {
       i.parcel = homes_.places.alone_in[use.unit];
-      i.id = kGatherIds +
-             static_cast<uint32_t>(brought_ * static_cast<size_t>(mesh.ranks() / mesh.shards)) +
-             static_cast<uint32_t>(replica);
+      i.id = kGatherIds.at(brought_ * static_cast<size_t>(mesh.ranks() / mesh.shards) +
+                           static_cast<size_t>(replica));
       i.group = homes_.replica(use.unit);
     }
+
+    // A gather copies slices of all ranks into the slot, a fetch this rank's own values.
     const auto operand = [&](OperandRole role, Access access, int buffer) {
       i.operands.push_back({role, access, buffer, use.unit});
     };
@@ -165,6 +190,7 @@ void RankMaker::bring_for(size_t pass) {
   }
 }
 
+/// Takes a micro-batch from the loader: once, though several chunks of the stage may read it.
 void RankMaker::load(const MeshPass& pass) {
   if (!work_.reads_data(pass.chunk) || !loaded_.insert(pass.micro).second) return;
   Instruction i = work_.instruction(Op::kLoad, pass);
@@ -174,6 +200,7 @@ void RankMaker::load(const MeshPass& pass) {
   program_.add(QueueUse::kCompute, std::move(i));
 }
 
+/// The buffers that forward and backward have in common. The weight part reads no parameters.
 Flow RankMaker::flow(const MeshPass& pass, int column, int segment, bool again) {
   const int block = model_.block_at(pass.layer, column);
   const SegmentShape& shape = model_.blocks[block].segments[segment];
@@ -184,6 +211,8 @@ Flow RankMaker::flow(const MeshPass& pass, int column, int segment, bool again) 
     flow.out.push_back(borders_.written(pass, column, segment, static_cast<int>(o), again));
   flow.saved = borders_.saved(pass, column, segment, again || pass.phase != Phase::kForward);
   flow.work = borders_.work();
+
+  // The block's own unit comes first, then the owners of what it shares: at home, or a copy.
   if (pass.phase == Phase::kWeight) return flow;
   if (model_.blocks[block].unit_size > 0)
     flow.parameters.push_back({block, state_.parameters(block, pass)});
@@ -193,41 +222,51 @@ Flow RankMaker::flow(const MeshPass& pass, int column, int segment, bool again) 
   return flow;
 }
 
+/// A layer forward, segment by segment. `again`: only what backward computes a second time.
 void RankMaker::forward(const MeshPass& pass, bool again) {
   const auto& segments = homes_.segments(pass.layer);
   for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
     if (again && !work_.recomputed(pass.layer, segments[s])) continue;
+
+    // Columns of a segment run one after the other, then they meet in its exchanges.
     const bool ends = pass.layer + 1 == model_.layers() && s == homes_.last_segment(pass.layer);
     each_column([&](int column) {
       Instruction i = work_.instruction(Op::kForward, pass, model_.block_at(pass.layer, column), s);
       i.again = again;
       i.flow = flow(pass, column, s, again);
+
+      // A gradient that will take the memory of an input is named here already: from this Forward
+      // on the buffer is the gradient's.
       for (size_t in = 0; !again && in < i.flow.in.size(); ++in)
         if (borders_.consumes(pass, column, s, static_cast<int>(in))) {
           i.flow.grad_in.resize(i.flow.in.size(), -1);
           i.flow.grad_in[in] = i.flow.in[in];
         }
+
       if (ends && !again)
         i.operands.push_back({OperandRole::kLoss, Access::kUpdate, state_.losses});
       program_.add(QueueUse::kCompute, std::move(i));
     });
+
     for (size_t o = 0; o < segments[s].outputs.size(); ++o)
       if (segments[s].outputs[o].exchange != Exchange::kNone)
         exchange(pass, s, static_cast<int>(o), again);
   }
 }
 
+/// An Exchange that has its number, which all tensor ranks of the stage and data
+/// coordinate agree on.
 Instruction RankMaker::meeting_of_columns(const MeshPass& pass, int segment, int output) {
   const Mesh& mesh = options_.mesh;
   const auto number = static_cast<uint32_t>(homes_.at.pipeline * mesh.data + homes_.at.data);
   Instruction i = work_.instruction(Op::kExchange, pass, model_.block_at(pass.layer, 0), segment);
-  i.id = kExchangeIds + exchanges_++ * static_cast<uint32_t>(mesh.pipeline * mesh.data) + number;
+  i.id = kExchangeIds.at(exchanges_++ * static_cast<uint64_t>(mesh.pipeline * mesh.data) + number);
   i.group = homes_.tensor_ranks();
   i.output = output;
   return i;
 }
 
-/// `bytes`: of a column's partial sum.
+/// Adds an Exchange. `bytes`: of one column's partial sum. What arrives of other ranks needs room.
 void RankMaker::add_exchange(Instruction exchange, int64_t bytes) {
   const int64_t parts = arriving_parts(model_.columns, options_.mesh.tensor);
   if (exchange.exchange == Exchange::kScatter && parts > 0)
@@ -241,6 +280,7 @@ void RankMaker::exchange(const MeshPass& pass, int segment, int output, bool aga
   i.again = again;
   i.exchange = out.exchange;
   each_column([&](int column) {
+    // A gather leaves one whole buffer, a scatter a part for each column.
     i.flow.in.push_back(borders_.written(pass, column, segment, output, again));
     const int to = borders_.after_exchange(pass, column, segment, output, again);
     if (i.exchange == Exchange::kScatter || i.flow.out.empty()) i.flow.out.push_back(to);
@@ -248,7 +288,8 @@ void RankMaker::exchange(const MeshPass& pass, int segment, int output, bool aga
   add_exchange(std::move(i), out.bytes);
 }
 
-/// What the next segment's backward left for an output with an exchange, done the other way round.
+/// Exchanges what the next segment's backward left as the gradient of an output, the other way
+/// round: a gathered output's gradient is scattered, a scattered one's gathered.
 void RankMaker::exchange_gradient(const MeshPass& pass, int segment, int output) {
   const MeshBorders::Consumer next = borders_.consumer(pass, segment, output);
   if (!next.exists) return;
@@ -267,6 +308,7 @@ void RankMaker::exchange_gradient(const MeshPass& pass, int segment, int output)
                homes_.segments(next.pass.layer)[next.segment].inputs[next.input].grad_bytes);
 }
 
+/// A layer back: gradients of exchanged outputs are exchanged before the segment reads them.
 void RankMaker::backward(const MeshPass& pass) {
   const bool again = work_.recomputed_whole(pass.layer);
   for (int s = homes_.last_segment(pass.layer); s >= 0; --s) {
@@ -285,6 +327,9 @@ void RankMaker::backward(const MeshPass& pass, int column, int segment, bool aga
            : pass.phase == Phase::kInput ? Part::kInput
                                          : Part::kWeight;
   i.flow = flow(pass, column, segment, again);
+
+  // Gradients of borders are read and made by the input part, those of parameters by the weight
+  // part; `deferred` hands over between the two.
   if (i.part != Part::kWeight) {
     for (size_t o = 0; o < shape.outputs.size(); ++o)
       i.flow.grad_out.push_back(borders_.grad_out(pass, column, segment, static_cast<int>(o)));
@@ -297,7 +342,8 @@ void RankMaker::backward(const MeshPass& pass, int column, int segment, bool aga
   program_.add(QueueUse::kCompute, std::move(i));
 }
 
-/// Who has what of a unit: by data rank of its home, in slices or whole.
+/// Who has what of a unit, by data rank of its home: ZeRO-1 slices moments, ZeRO-3 parameters as
+/// well. Data ranks of one shard are replicas of each other.
 Ownership ownership_of(const ModelShape& model, const MeshOptions& options,
                        const MeshPlaces& places, int unit) {
   const std::vector<Range>& slices = places.slices[unit];
@@ -314,7 +360,8 @@ Ownership ownership_of(const ModelShape& model, const MeshOptions& options,
           sliced ? cut : std::vector{whole}};
 }
 
-/// Updates that borrow name buffers of other ranks' programs: the first partials of their units.
+/// An Update that borrows names a buffer in another rank's program: the unit's first partial, in
+/// whose place the owner makes its sum. Only now are all programs there to look it up.
 void resolve_borrows(Plan& plan) {
   std::vector<std::map<int, int>> first(plan.programs.size());  // by rank and unit
   for (size_t r = 0; r < first.size(); ++r)
@@ -336,6 +383,8 @@ void resolve_borrows(Plan& plan) {
 Plan plan_mesh(const ModelShape& model, const MeshOptions& options) {
   MeshPlaces places = mesh_places(model, options);
   add_schedule(model, options, places);
+
+  // What the plan means, for those who read it without these options.
   Plan plan;
   plan.ranks = options.mesh.ranks();
   plan.groups = mesh_groups(model, options, places);
@@ -349,6 +398,8 @@ Plan plan_mesh(const ModelShape& model, const MeshOptions& options) {
     plan.homes.push_back(places.home(model, block));
     plan.ownership.push_back(ownership_of(model, options, places, block));
   }
+
+  // Programs, each from the view of its own rank; what needs two of them is resolved last.
   for (int rank = 0; rank < plan.ranks; ++rank) {
     const Coordinates at = options.mesh.at(rank);
     plan.places.push_back({at, places.columns[at.tensor], lanes_of(options.sums(), at.data)});
@@ -364,7 +415,7 @@ Plan plan_evaluation(const ModelShape& model, const MeshOptions& options, const 
   forward.forward_only = true;
   Plan plan = plan_mesh(model, forward);
   for (size_t r = 0; r < plan.programs.size(); ++r) {
-    // by the generator's own names, which are the same for the same use
+    // Buffers are matched by the generator's own names, which are the same for the same use.
     std::map<std::string, int> named;
     const auto& buffers = steps.programs[r].buffers;
     for (size_t b = 0; b < buffers.size(); ++b) named[buffers[b].name] = static_cast<int>(b);

@@ -1,4 +1,4 @@
-// Why a model cannot run on a mesh. Every reason stands beside what it protects; the generator
+// Why a model cannot run on a mesh. Every reason stands alongside what it protects; the generator
 // checks nothing again.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,6 +14,7 @@ namespace tutti {
 
 namespace {
 
+/// Whether some block uses parameters of a unit that has another home.
 bool shares_over_ranks(const ModelShape& model, const MeshOptions& options) {
   const MeshPlaces places = mesh_places(model, options);
   for (size_t b = 0; b < model.blocks.size(); ++b)
@@ -22,6 +23,7 @@ bool shares_over_ranks(const ModelShape& model, const MeshOptions& options) {
   return false;
 }
 
+/// Whether some block uses parameters of a unit in another chunk.
 bool shares_over_chunks(const ModelShape& model, const MeshOptions& options) {
   const MeshPlaces places = mesh_places(model, options);
   for (const BlockShape& block : model.blocks)
@@ -32,26 +34,30 @@ bool shares_over_chunks(const ModelShape& model, const MeshOptions& options) {
   return false;
 }
 
-/// The layers' cut into chunks.
+/// Faults of the layers' cut into chunks.
 void add_cut_faults(const ModelShape& model, const MeshOptions& options, int chunks,
                     std::vector<std::string>& faults) {
   const int stages = options.mesh.pipeline, each = chunks / stages;
   const std::vector<int>& cut = options.cut;
   const std::string asked = each > 1 ? fmt::format("{} stages of {} chunks", stages, each)
                                      : fmt::format("{} stages", stages);
+
+  // Every chunk needs a layer, and a cut that the user gives must make as many parts.
   if (model.layers() < chunks)
     faults.push_back(
         fmt::format("{} need {} blocks, but the model has {}", asked, chunks, model.layers()));
   if (!cut.empty() && static_cast<int>(cut.size()) + 1 != chunks)
     faults.push_back(
         fmt::format("the cut makes {} parts, but {} need {}", cut.size() + 1, asked, chunks));
+
+  // Parts that overlap or are empty could not be run.
   if (!std::is_sorted(cut.begin(), cut.end(), std::less_equal<>()) ||
       (!cut.empty() && (cut.front() < 1 || cut.back() >= model.layers())))
     faults.push_back(
         "layout.cut: its blocks must come one after the other, behind the model's first");
 }
 
-/// Lanes and columns over their axes.
+/// Faults of lanes and columns over their axes.
 void add_batch_faults(const ModelShape& model, const MeshOptions& options,
                       std::vector<std::string>& faults) {
   const Mesh& mesh = options.mesh;
@@ -63,10 +69,14 @@ void add_batch_faults(const ModelShape& model, const MeshOptions& options,
   if (lanes < mesh.data)
     faults.push_back(
         fmt::format("{} data ranks but {} lanes: a rank owns at least one", mesh.data, lanes));
+
+  // With fold = "owner" a round has one micro-batch per rank, so the first micro-batches of all
+  // lanes are summed before the second ones: only order = "micro" sums that way.
   if (options.owner && options.batch.micro_batches > 1 && !options.micro)
     faults.push_back("fold = \"owner\" needs micro_batches = 1 or order = \"micro\"");
 }
 
+/// Parameters in the second tier are in nobody's window.
 void add_offload_faults(const ModelShape& model, const MeshOptions& options,
                         std::vector<std::string>& faults) {
   if (!options.offload_parameters) return;
@@ -74,12 +84,14 @@ void add_offload_faults(const ModelShape& model, const MeshOptions& options,
     faults.push_back(
         "ZeRO's slices are read by other ranks, so parameters cannot be offloaded; offload the "
         "optimizer");
+
+  // Places can only be worked out for a mesh without faults so far.
   if (faults.empty() && shares_over_ranks(model, options))
     faults.push_back(
         "parameters that other ranks share are read there, so they cannot be offloaded");
 }
 
-/// A stage of several chunks that sums more than once in a step.
+/// Faults of a stage with several chunks that sums more than once in a step.
 void add_chunk_faults(const ModelShape& model, const MeshOptions& options,
                       std::vector<std::string>& faults) {
   if (!options.owner && !options.micro) return;
@@ -91,6 +103,7 @@ void add_chunk_faults(const ModelShape& model, const MeshOptions& options,
                     schedule_of(options)));
 }
 
+/// Zero-bubble schedules need every segment to split its backward.
 void add_split_faults(const ModelShape& model, const std::string& schedule,
                       std::vector<std::string>& faults) {
   std::set<std::string> whole;
@@ -109,6 +122,9 @@ std::vector<std::string> mesh_faults(const ModelShape& model, const MeshOptions&
   const Mesh& mesh = options.mesh;
   const std::string schedule = schedule_of(options);
   const int chunks = mesh.pipeline * chunks_of(schedule, options.chunks);
+
+  // Cut, lanes and columns come first: checks after them work out places, which need these
+  // to be sound.
   add_cut_faults(model, options, chunks, faults);
   add_batch_faults(model, options, faults);
   add_offload_faults(model, options, faults);

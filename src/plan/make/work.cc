@@ -1,9 +1,11 @@
+// Routes, slots, passes and uses of a rank, worked out in this order; each is a list by
+// micro-batch, chunk or pass that the makers of instructions only look up.
 #include "plan/make/work.h"
 
 #include <algorithm>
 #include <set>
 
-#include "config/parts.h"
+#include "config/job_parts.h"
 
 namespace tutti {
 
@@ -11,7 +13,7 @@ namespace {
 
 constexpr size_t kNone = SIZE_MAX;
 
-/// Places that are taken and given back: the lowest free one, or a new one.
+/// Places that are taken and given back: the lowest free one is taken, or a new one.
 class Slots {
  public:
   int take() {
@@ -59,18 +61,26 @@ MeshWork::MeshWork(const MeshHomes& homes)
   if (homes.brought()) make_uses();
 }
 
+/// Folds work like a binary counter: a finished lane takes a new level, and every subtree that it
+/// completes adds two levels to one. What is left at the end of a round are the partials.
 void MeshWork::make_routes() {
   for (const Round& round : rounds)
     contributed_.push_back(static_cast<int>(
         std::count_if(round.contributions.begin(), round.contributions.end(),
                       [&](const Contribution& c) { return c.data_rank == homes.at.data; })));
+
+  // Evaluation has no gradients; its one micro-batch has an empty route.
   if (homes.options.forward_only) return routes_.push_back({});
   int round = 0;
   for (const auto& part : rounds_in_step(sums, homes.at.data)) {
+    // Idle turns come first (rounds_in_step). They write nothing, but the last one ends the round
+    // if the rank has no lane in it.
     int held = 0;
     size_t i = 0;
     for (; i < part.size() && part[i].idle(); ++i)
       routes_.push_back({-1, {}, round, i + 1 == part.size()});
+
+    // The micro-batches of a lane come one after the other.
     while (i < part.size()) {
       size_t end = i;
       while (end < part.size() && part[end].lane == part[i].lane) ++end;
@@ -79,13 +89,14 @@ void MeshWork::make_routes() {
                  end == part.size(), round, held);
       i = end;
     }
+
     partials_ = std::max(partials_, held);
     ++round;
   }
 }
 
-/// Of a lane's micro-batches in a round: they are added up, then the lanes as the tree says.
-/// `held`: levels in use.
+/// Routes of a lane's micro-batches in a round: the micro-batches are added up, then the lanes as
+/// the tree says. `held`: levels in use, this lane's included afterwards.
 void MeshWork::add_routes(const std::vector<MicroBatch>& lane, bool ends_round, int round,
                           int& held) {
   const int number = lane[0].lane, lanes = sums.batch.lanes;
@@ -94,12 +105,17 @@ void MeshWork::add_routes(const std::vector<MicroBatch>& lane, bool ends_round, 
           ? 0
           : sums_after_lane(number, lanes_of(homes.at.data, sums.ranks, lanes), lanes).size();
   const bool away = lane.size() == 1 && additions > 0;  // it is added at once, so it needs no level
+
+  // The first micro-batch is written where the lane's sum will be; the others go through scratch.
   for (size_t m = 0; m < lane.size(); ++m) {
     const bool last = m + 1 == lane.size();
     MeshRoute route;
     route.round = round;
     route.level = m > 0 || away ? -1 : held;
     route.last = last && ends_round;
+
+    // After the lane's last micro-batch the tree's additions follow: its level to the one below,
+    // that one to the next.
     if (m > 0) route.folds.emplace_back(held, -1);
     for (size_t k = 0; last && k < additions; ++k) {
       const int from = held - static_cast<int>(k);
@@ -107,9 +123,12 @@ void MeshWork::add_routes(const std::vector<MicroBatch>& lane, bool ends_round, 
     }
     routes_.push_back(std::move(route));
   }
+
   held += 1 - static_cast<int>(additions);
 }
 
+/// Cells are gone through in the order in which they run: a slot is taken at forward and given back
+/// when backward is over, so slots are as many as micro-batches are ever in flight.
 void MeshWork::find_slots(const std::vector<Cell>& cells) {
   const size_t chunks = homes.places.chunks.size(), micros = sequence.size();
   std::vector<Slots> flying(chunks), parts(chunks);
@@ -117,6 +136,8 @@ void MeshWork::find_slots(const std::vector<Cell>& cells) {
   slot_.assign(chunks, std::vector<int>(micros, 0));
   part_slot_ = slot_;
   data_slot_.assign(micros, -1);
+
+  // A micro-batch's data stays until the last chunk of the stage that reads it is done with it.
   std::vector<int> data_users(micros, 0);
   for (const Cell& cell : cells)
     if (cell.kind == CellKind::kForward && reads_data(cell.chunk)) ++data_users[cell.micro];
@@ -128,6 +149,8 @@ void MeshWork::find_slots(const std::vector<Cell>& cells) {
         data_slot_[cell.micro] = data.take();
       continue;
     }
+
+    // Between its two parts, backward has a place of its own for what it computed again.
     if (cell.kind == CellKind::kInput) {
       part = parts[cell.chunk].take();
       continue;
@@ -152,6 +175,7 @@ bool MeshWork::reads_data(int chunk) const {
   return false;
 }
 
+/// Forward goes through a chunk's layers from first to last, backward from last to first.
 void MeshWork::make_passes(const std::vector<Cell>& cells) {
   for (const Cell& cell : cells) {
     const Range layers = homes.places.chunks[cell.chunk];
@@ -170,8 +194,8 @@ MeshPass MeshWork::beside(const MeshPass& pass, int layers) const {
   return other;
 }
 
-/// The units whose values a pass reads: its blocks' own and those whose parameters they share,
-/// where they live here.
+/// The units whose values a pass reads: its blocks' own, and those whose parameters they share if
+/// these are at home here.
 std::vector<int> MeshWork::units_of(const MeshPass& pass) const {
   std::set<int> units;
   if (pass.phase == MeshPass::Phase::kWeight) return {};
@@ -184,19 +208,26 @@ std::vector<int> MeshWork::units_of(const MeshPass& pass) const {
   return {units.begin(), units.end()};
 }
 
+/// Which units are brought into memory when. A pass needs all its units at once, so there are slots
+/// for the widest pass and for `depth` units ahead of it.
 void MeshWork::make_uses() {
   size_t widest = 1;
   for (const MeshPass& pass : passes_) widest = std::max(widest, units_of(pass).size());
   use_slots_ = static_cast<size_t>(homes.options.depth) + widest;
   for (size_t p = 0; p < passes_.size(); ++p) {
     const std::vector<int> units = units_of(passes_[p]);
-    // What is still there may be used again, unless what this pass has brought anew takes its slot.
+
+    // What is still there may be used again, unless what this pass brings anew takes its slot.
+    // How much is brought anew depends on that in turn: `fresh` is the least number with which
+    // it works out.
     std::vector<size_t> found;
     for (size_t fresh = 0;; ++fresh) {
       found.clear();
       for (int unit : units) found.push_back(still_there(unit, fresh));
       if (static_cast<size_t>(std::count(found.begin(), found.end(), kNone)) <= fresh) break;
     }
+
+    // The rest is brought anew; every use ends with its last pass.
     for (size_t k = 0; k < units.size(); ++k) {
       if (found[k] == kNone) {
         found[k] = uses_.size();
@@ -209,7 +240,8 @@ void MeshWork::make_uses() {
   }
 }
 
-/// The use of a unit whose slot will not have been taken after `fresh` further ones.
+/// The use of a unit whose slot will not have been taken when `fresh` further uses have come;
+/// kNone: there is none.
 size_t MeshWork::still_there(int unit, size_t fresh) const {
   const size_t end = uses_.size() + fresh, oldest = end > use_slots_ ? end - use_slots_ : 0;
   for (size_t u = uses_.size(); u-- > oldest;)

@@ -7,7 +7,7 @@
 //   use     ZeRO-3 and offload: a unit that is brought into memory, whole, for some passes
 //   idle    of a pass: data ranks go in step, and this one has no micro-batch there; it only meets
 //           the others
-//   route   where a micro-batch's gradient goes and what is added to what behind its backward
+//   route   where a micro-batch's gradient goes, and what is added to what after its backward
 #pragma once
 
 #include <cstddef>
@@ -25,20 +25,20 @@ struct MeshPass {
   int chunk = 0, layer = 0;
   int micro = 0;  ///< its number in the sequence
   Phase phase = Phase::kForward;
-  std::vector<int> uses;  ///< numbers of those that it reads
+  std::vector<int> uses;  ///< numbers of the uses that it reads
 };
 
 struct MeshUse {
   int unit = -1;
   size_t first = 0, last = 0;  ///< passes
-  bool idle = true;            ///< all of them are
+  bool idle = true;            ///< whether all its passes are idle
 };
 
-/// Where a micro-batch's gradient goes, and what is added up behind it. Levels are places of the
+/// Where a micro-batch's gradient goes, and what is added up after it. Levels are places in the
 /// rank's fold stack (grid/grid.h).
 struct MeshRoute {
   int level = 0;                           ///< -1: scratch
-  std::vector<std::pair<int, int>> folds;  ///< level += level
+  std::vector<std::pair<int, int>> folds;  ///< each adds the second level to the first
   int round = 0;
   bool last = false;  ///< of the round
 };
@@ -51,16 +51,16 @@ class MeshWork {
   const MeshHomes& homes;
   const SumOptions sums;
   const std::vector<Round> rounds;
-  const std::vector<MicroBatch> sequence;  ///< with those in which the rank idles
+  const std::vector<MicroBatch> sequence;  ///< with the turns in which the rank idles
   const bool kept;                         ///< gradients of a round are held whole until it is over
   const bool split;                        ///< backward runs in two parts
   const bool comes_back;                   ///< chunks go down the stages and up again (zbv)
 
-  /// by micro-batch of the sequence
+  /// By micro-batch of the sequence.
   const std::vector<MeshRoute>& routes() const { return routes_; }
-  /// Of the rank, whose sums others read.
+  /// How many partials the rank has at most in a round: the levels that others read.
   int partials() const { return partials_; }
-  /// How many of them it has in a round; 0: it has no lane there.
+  /// How many it has in one round; 0: it has no lane there.
   int partials_in(int round) const { return contributed_[round]; }
 
   const std::vector<MeshPass>& passes() const { return passes_; }
@@ -71,24 +71,24 @@ class MeshWork {
   bool is_last(const MeshPass& pass) const {
     return pass.layer + 1 == homes.places.chunks[pass.chunk].end;
   }
-  /// The pass of the layer before, or behind; on whichever rank.
+  /// The pass of a layer some `layers` further, on whichever rank.
   MeshPass beside(const MeshPass& pass, int layers) const;
   int slot(const MeshPass& pass) const { return slot_[pass.chunk][pass.micro]; }
-  /// ... of what is kept from the input part of backward to the weight part.
+  /// The place of a micro-batch between the input part and the weight part of its backward.
   int part_slot(const MeshPass& pass) const { return part_slot_[pass.chunk][pass.micro]; }
   int data_slot(int micro) const { return data_slot_[micro]; }
   bool reads_data(int chunk) const;
-  /// Whether the loader's memory serves as it is: one micro-batch is in work at a time.
+  /// Whether the loader's memory is used as it is, because one micro-batch is in work at a time.
   bool lends_data() const;
-  /// Whether backward computes the segment, or all of the layer, a second time.
+  /// Whether backward computes the segment, or (recomputed_whole) all of the layer, a second time.
   bool recomputed(int layer, const SegmentShape& segment) const;
   bool recomputed_whole(int layer) const;
 
   const std::vector<MeshUse>& uses() const { return uses_; }
-  /// How many can be in memory at a time; use u is in the u-th, modulo their number.
+  /// How many uses can be in memory at a time; use u is in the u-th place, modulo their number.
   size_t use_slots() const { return use_slots_; }
 
-  /// Of a pass, with its lane and micro-batch.
+  /// An instruction of a pass, with its lane and micro-batch.
   Instruction instruction(Op op, const MeshPass& pass, int block = -1, int segment = -1) const;
 
  private:

@@ -1,3 +1,5 @@
+// The calibration file (JSON, with a version), the defaults for machines that were never measured,
+// and the time of a message between its samples.
 #include "plan/search/calibration.h"
 
 #include <fmt/format.h>
@@ -17,7 +19,7 @@ namespace {
 
 constexpr int kVersion = 1;
 
-/// Latency and bandwidth as samples: what a default knows.
+/// Samples of a transport of which only latency and bandwidth are known.
 TransportRates straight(double latency, double bytes_per_second, double flag) {
   TransportRates rates{{}, flag};
   for (int64_t bytes = 64; bytes <= int64_t{16} << 20; bytes *= 16)
@@ -26,12 +28,14 @@ TransportRates straight(double latency, double bytes_per_second, double flag) {
 }
 
 json rates_json(const Rates& rates) { return {{"alone", rates.alone}, {"all", rates.all}}; }
+/// Throws Error when a rate is not above 0: costs divide by it.
 Rates rates_of(const json& node) {
   const Rates rates{node.at("alone").get<double>(), node.at("all").get<double>()};
   if (!(rates.alone > 0 && rates.all > 0)) throw Error("a rate is not above 0");
   return rates;
 }
 
+/// Throws Error when samples are not ascending: message_seconds() looks for neighbours among them.
 TransportRates transport_of(const json& node) {
   TransportRates rates;
   rates.flag = node.at("flag").get<double>();
@@ -52,12 +56,16 @@ Calibration default_calibration(const std::string& device, int cores, bool narro
   Calibration c;
   c.source = "default";
   c.cores = std::max(1, cores);
+
+  // Round figures, in bytes or FLOPs per second: a search orders layouts by their proportions.
   const bool gpu = device == "cuda";
   c.matmul.assign(static_cast<size_t>(c.cores), !gpu ? 6e10 : narrow ? 4e14 : 4e13);
   c.copy = gpu ? Rates{3e12, 3e12} : Rates{1.6e10, 8e9};
   c.fold = gpu ? Rates{2.5e12, 2.5e12} : Rates{1.6e10, 8e9};
   c.update = gpu ? Rates{2.5e12, 2.5e12} : Rates{1.2e10, 7e9};
   c.tier = gpu ? 5e10 : 1e9;
+
+  // Latency in seconds, bytes per second, seconds of a flag (0: the transport has no windows).
   c.transports["inproc"] = straight(2e-6, 6e9, 5e-7);
   c.transports["shm"] = straight(2e-6, 6e9, 5e-7);
   c.transports["tcp"] = straight(2e-5, 2e9, 0);
@@ -95,9 +103,13 @@ std::string to_json(const Calibration& c) {
 Calibration parse_calibration(const std::string& text, const std::string& source) {
   try {
     const json node = json::parse(text);
+
+    // Another version is refused: its numbers may mean something else.
     if (node.at("version").get<int>() != kVersion)
       throw Error(fmt::format("it has version {}, this program reads {}",
                               node.at("version").get<int>(), kVersion));
+
+    // Every rate is checked here, so that the cost model can divide by it.
     Calibration c;
     c.source = source;
     c.cores = node.at("cores").get<int>();
@@ -113,6 +125,8 @@ Calibration parse_calibration(const std::string& text, const std::string& source
     if (!(c.tier > 0)) throw Error("a rate is not above 0");
     for (const auto& [name, rates] : node.at("transports").items())
       c.transports[name] = transport_of(rates);
+
+    // "nccl" is not asked for: files are of machines that compute on their cores.
     for (const char* name : {"inproc", "shm", "tcp", "network"})
       if (!c.transports.contains(name)) throw Error(fmt::format("transport {} is missing", name));
     return c;
@@ -135,6 +149,9 @@ double message_seconds(const TransportRates& rates, double bytes) {
   TUTTI_CHECK(!rates.messages.empty(), "a transport without messages");
   const auto& list = rates.messages;
   const auto at = [](const MessageSample& s) { return static_cast<double>(s.bytes); };
+
+  // Below the first sample latency is all; beyond the last one bandwidth is. In between, a line
+  // joins the two neighbours.
   if (bytes <= at(list.front())) return list.front().seconds;
   if (bytes >= at(list.back())) return list.back().seconds * bytes / at(list.back());
   const auto next = std::find_if(list.begin(), list.end(),

@@ -1,5 +1,6 @@
-// What was measured of a machine, for the cost model (plan/search/cost.h): `tutti calibrate` writes
-// it into a small JSON file. A machine that was never measured has a default, which says so.
+// What was measured of a machine, for the cost model (plan/search/cost.h). `tutti calibrate`
+// writes it into a small JSON file; a machine that was never measured gets default rates, whose
+// source says so.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +10,13 @@
 
 namespace tutti {
 
-/// Per second and rank, when one rank is at work and when every core has one.
+/// Bytes per second and rank, when one rank is at work and when every core has one.
 struct Rates {
   double alone = 0, all = 0;
   bool operator==(const Rates&) const = default;
 };
 
-/// Seconds from a send to its arrival, by size.
+/// Seconds from a send to its arrival, for one size.
 struct MessageSample {
   int64_t bytes = 0;
   double seconds = 0;
@@ -23,7 +24,7 @@ struct MessageSample {
 };
 struct TransportRates {
   std::vector<MessageSample> messages;  ///< ascending by size, at least one
-  /// seconds from raising a window's flag to who waits for it; 0: no windows
+  /// Seconds from raising a window's flag until another rank sees it; 0: no windows.
   double flag = 0;
   bool operator==(const TransportRates&) const = default;
 };
@@ -31,29 +32,29 @@ struct TransportRates {
 struct Calibration {
   std::string source;          ///< the file; "default": nothing was measured
   int cores = 1;               ///< of the machine: ranks of one host share them
-  std::vector<double> matmul;  ///< FLOP/s of each rank when 1, 2, ... cores ranks compute at once
-  /// bytes read and written: copies; sums of arrays; optimizer updates
+  std::vector<double> matmul;  ///< FLOP/s of each rank when 1, 2, ... `cores` ranks compute
+  /// Bytes read and written per second: by copies, sums of arrays, optimizer updates.
   Rates copy, fold, update;
-  /// bytes per second to and from offloaded values: in a file, of a GPU in the host's memory
+  /// Bytes per second to and from offloaded values: in a file or, for a GPU, in the host's memory.
   double tier = 0;
-  /// inproc, shm, tcp: between ranks of one host; nccl; network: between hosts, which one machine
-  /// cannot measure.
+  /// By name. inproc, shm, tcp: between ranks of one host; nccl: between GPUs; network: between
+  /// hosts, which one machine cannot measure.
   std::map<std::string, TransportRates> transports;
   bool operator==(const Calibration&) const = default;
 };
 
-/// For machines that were never measured: a CPU host with so many cores, or a GPU a rank, whose
-/// matmuls are of float32 or of 16 bits (`narrow`).
+/// For machines that were never measured: a CPU host with so many cores, or one GPU per rank, whose
+/// matmuls are in float32 or (`narrow`) in 16 bits.
 Calibration default_calibration(const std::string& device, int cores, bool narrow = false);
 /// $XDG_CACHE_HOME/tutti/calibration.json, else ~/.cache/tutti/calibration.json.
 std::string calibration_path();
 std::string to_json(const Calibration& calibration);
 /// Throws Error naming `source` and what is wrong with it.
 Calibration parse_calibration(const std::string& text, const std::string& source);
-/// The file's, or the CPU's default where there is none. Of a GPU there are no files.
+/// The file's rates, or the CPU's defaults if there is no file. GPUs have no such files.
 Calibration load_calibration(const std::string& path, int cores);
 
-/// Seconds of one message: on the line between the two nearest samples; beyond the last in
+/// Seconds of one message: on the line between the two nearest samples; beyond the last one, in
 /// proportion to it.
 double message_seconds(const TransportRates& rates, double bytes);
 

@@ -1,6 +1,7 @@
-// The search goes from cheap to dear: meshes are listed, refused by rules, and estimated by a
-// formula; in the order of these estimates they are planned and simulated with one rank a role
-// until enough instructions were, and the best of them once more with all ranks.
+// The search over layouts, from cheap to dear: all meshes are listed, those that break a rule are
+// refused, and a formula estimates the others. In the order of these estimates they are planned and
+// simulated, with one rank per role, until enough instructions were simulated; the best of them are
+// simulated once more with all ranks.
 #include "plan/search/choose.h"
 
 #include <fmt/format.h>
@@ -12,24 +13,24 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "config/parts.h"
+#include "config/job_parts.h"
 #include "plan/make/pipeline_schedule.h"
 
 namespace tutti {
 
 namespace {
 
-constexpr size_t kEnoughInstructions = 4'000'000;  // some ten seconds
-constexpr size_t kAtLeast = 24;                    // candidates, however large
-constexpr size_t kRefined = 12;                    // simulated with all ranks in the end
-constexpr size_t kNearest = 8;                     // planned to be named where nothing fits
-constexpr double kAsGood = 1.02;                   // no prediction is better than that
-// from here on orders made to measure take too long
+constexpr size_t kEnoughInstructions = 4'000'000;  // planned in all: some ten seconds of search
+constexpr size_t kAtLeast = 24;                    // candidates that are simulated, however large
+constexpr size_t kRefined = 12;   // candidates that are simulated with all ranks in the end
+constexpr size_t kNearest = 8;    // layouts that are planned to be named where nothing fits
+constexpr double kAsGood = 1.02;  // no prediction is more exact than 2 %
+// From this many stages on, orders made to measure take too long to find.
 constexpr int kManyStages = 16;
-constexpr int kManyRanks = 64;  // from here on one rank stands for its role
+constexpr int kManyRanks = 64;  // above this, one rank stands for its role
 
-/// How much machinery a layout asks for. ZeRO-1 asks for none: every rank has its slices of the
-/// sums anyway.
+/// How much machinery a layout asks for: the tie-breaker among layouts that are predicted to be
+/// alike. ZeRO-1 counts nothing: every rank has its slices of the sums anyway.
 int machinery(const MeshOptions& o) {
   return std::max(0, o.zero - 1) + (o.mesh.pipeline > 1 ? 2 : 0) + (o.mesh.tensor > 1 ? 2 : 0) +
          (o.owner ? 1 : 0) + 2 * static_cast<int>(o.recompute);
@@ -38,6 +39,7 @@ int machinery(const MeshOptions& o) {
 class Search {
  public:
   Search(const ModelShape& model, const SearchRequest& request) : model_(model), request_(request) {
+    // What estimate() and least_bytes() need of the model, added up once for all layouts.
     for (size_t b = 0; b < model.blocks.size(); ++b) {
       floats_ += static_cast<double>(model.blocks[b].unit_size);
       for (size_t s = 0; s < model.blocks[b].segments.size(); ++s) {
@@ -58,6 +60,9 @@ class Search {
       double seconds;
       MeshOptions options;
     };
+
+    // The promising ones come first, so that the limit below cuts off those that would lose. The
+    // sort is stable: every run of the search gives the same list.
     std::vector<Estimated> listed;
     for (MeshOptions& options : list()) {
       if (!allowed(options)) continue;
@@ -66,6 +71,8 @@ class Search {
     }
     std::stable_sort(listed.begin(), listed.end(),
                      [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+
+    // Planning and simulating is what takes time, and it takes it per instruction.
     size_t instructions = 0, tried = 0;
     for (const Estimated& candidate : listed) {
       if (instructions > kEnoughInstructions && tried >= kAtLeast) {
@@ -75,11 +82,14 @@ class Search {
       ++tried;
       instructions += try_recomputes(candidate.options);
     }
+
+    // Where nothing fits, the user learns which layouts come nearest to the memory there is.
     refine();
     if (result_.best.empty() && result_.nearest.empty()) measure_hopeless();
     std::stable_sort(
         result_.nearest.begin(), result_.nearest.end(),
         [](const Candidate& a, const Candidate& b) { return a.memory.total() < b.memory.total(); });
+
     for (auto& [reason, layouts] : rejected_)
       result_.rejected.push_back({reason, std::move(layouts)});
     result_.lanes = request_.base.batch.lanes, result_.slices = model_.columns,
@@ -92,7 +102,8 @@ class Search {
     rejected_[reason].push_back(layout_name(options));
   }
 
-  /// All layouts of the space, with recompute left at what is given, or none.
+  /// All layouts of the space. Recompute stays at what is given, or at none: try_recomputes() turns
+  /// it on where it is needed.
   std::vector<MeshOptions> list() const {
     const SearchSpace& space = request_.space;
     std::vector<MeshOptions> all;
@@ -123,7 +134,8 @@ class Search {
       }
     }
   }
-  /// As published, or with room for unequal stages.
+  /// How many micro-batches a chunk keeps: 0 is the published order; twice the stages give an order
+  /// made to measure room for stages that are unequal.
   std::vector<int> in_flight_of(const MeshOptions& options) const {
     if (options.mesh.pipeline == 1 || !splits_backward(options.schedule)) return {0};
     if (request_.space.in_flight) return {*request_.space.in_flight};
@@ -139,8 +151,9 @@ class Search {
       for (int shards : shards_of(options)) {
         options.mesh.shards = shards;
         for (const FoldKind fold : {FoldKind::kLocal, FoldKind::kOwner, FoldKind::kRoot}) {
-          // A sum over one data rank is made nowhere else, and a root alone is slower than all: it
-          // is only run when asked.
+          // One data rank has nobody to share its sums with, so "owner" would change nothing; a
+          // root alone is slower than all ranks together, so it is only tried when somebody
+          // asks for it.
           if (space.fold
                   ? *space.fold != fold
                   : fold == FoldKind::kRoot || (fold == FoldKind::kOwner && options.mesh.data == 1))
@@ -157,6 +170,8 @@ class Search {
     const int data = options.mesh.data;
     if (options.zero == 0) return {1};
     if (space.shards) return {*space.shards == 0 ? data : *space.shards};
+
+    // Inside a host gathers stay off the network, at the price of a replica on every host.
     const std::set<int> hosts(request_.cost.hosts.begin(), request_.cost.hosts.end());
     const auto n = static_cast<int>(std::max<size_t>(hosts.size(), 1));
     if (n > 1 && data % n == 0 && data / n > 1) return {data, data / n};
@@ -167,6 +182,8 @@ class Search {
     const auto faults = mesh_faults(model_, options);
     for (const std::string& fault : faults) reject(fault, options);
     if (!faults.empty()) return false;
+
+    // Only what the mesh allows is shown to the job, which may know further reasons.
     if (request_.refuse) {
       if (const std::string reason = request_.refuse(options); !reason.empty()) {
         reject(reason, options);
@@ -176,7 +193,10 @@ class Search {
     return true;
   }
 
-  /// A step's seconds by a formula, to order candidates: work, bubble, and what travels.
+  /// A step's seconds by a formula, to order candidates: compute, bubble, and what travels.
+  ///   apart   ranks over which the model itself is divided: tensor x pipeline
+  ///   micros  micro-batches that pass through the busiest data rank in a step
+  ///   moved   bytes that a data rank gets from the others when a sum is made or values gathered
   double estimate(const MeshOptions& o) const {
     const double apart = o.mesh.tensor * o.mesh.pipeline, data = o.mesh.data;
     const double micros =
@@ -184,14 +204,26 @@ class Search {
     const double bubble = o.mesh.pipeline > 1 ? bubble_formula(o.schedule, o.mesh.pipeline,
                                                                o.chunks, static_cast<int>(micros))
                                               : 0;
+
+    // Compute is divided evenly over the ranks that hold the model, and stretched by the bubble.
     double seconds = (forward_ + backward_) * micros / apart / (1 - std::min(bubble, 0.99));
+
+    // Where hosts are given, all messages count as the network's: the slowest link holds
+    // up the others.
     const TransportRates& rates = request_.cost.calibration.transports.at(
         request_.cost.hosts.empty() ? request_.cost.transport : "network");
+
+    // Exchanges come in forward and in backward. exchanged_ lists them for every column, and stages
+    // work on theirs at the same time: hence the division by columns and stages.
     if (o.mesh.tensor > 1)
       for (double bytes : exchanged_)
         seconds += 2 * micros * (o.mesh.tensor - 1) *
                    message_seconds(rates, bytes / o.mesh.tensor) /
                    (apart * model_.columns / o.mesh.tensor);
+
+    // The data axis: a sum travels to its owners and their results back, or new parameters do.
+    // With fold = "owner" every round is summed. ZeRO-3 gathers parameters for forward and
+    // again for backward.
     const double moved = floats_ * 4 / apart * (data - 1) / data;
     const double each = message_seconds(rates, 1 << 20) / (1 << 20);
     seconds += moved * each * (o.owner ? micros + 1 : 2);
@@ -199,16 +231,20 @@ class Search {
     return seconds;
   }
 
-  /// No recompute unless it is needed to fit. Returns the instructions that were planned.
+  /// Simulates a layout with as little recompute as fits. Returns the number of instructions
+  /// that were planned.
   size_t try_recomputes(MeshOptions options) {
+    // What does not even have room for its state needs no plan to be refused.
     const std::string too_much =
-        fmt::format("needs more than {} a rank", bytes_text(static_cast<double>(request_.memory)));
+        fmt::format("needs more than {} a rank", bytes_text(request_.memory));
     if (const double least = least_bytes(options);
         request_.memory > 0 && least > static_cast<double>(request_.memory)) {
       reject(too_much, options);
       hopeless_.emplace_back(least, options);
       return 0;
     }
+
+    // From the fastest way to the one that takes the least memory; the first that fits is taken.
     std::vector<Recompute> ways{options.recompute};
     if (!request_.space.recompute && request_.memory > 0) {
       if (attention_) ways.push_back(Recompute::kSelective);
@@ -227,14 +263,16 @@ class Search {
         return instructions;
       }
     }
+
+    // It fits in no way. It is kept all the same: the user may want to know by how much.
     reject(too_much, options);
     candidate.seconds = 0;
     result_.nearest.push_back(std::move(candidate));
     return instructions;
   }
 
-  /// What the state alone takes on the mean rank of a mesh; gradients that pass through are never
-  /// whole.
+  /// Bytes of the state alone on an average rank of a mesh; gradients that pass through are
+  /// never held whole.
   double least_bytes(const MeshOptions& options) const {
     const bool passes = options.owner || options.micro;
     const SlotSizes sizes{options.offload_parameters ? 0.0 : 4.0, passes ? 0.0 : 4.0,
@@ -243,7 +281,7 @@ class Search {
                        options.zero, sizes);
   }
 
-  /// Where nothing fits, what comes nearest among the layouts that were not worth a plan.
+  /// Plans the layouts that come nearest to fitting, among those that were refused without a plan.
   void measure_hopeless() {
     std::stable_sort(hopeless_.begin(), hopeless_.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -256,6 +294,8 @@ class Search {
     }
   }
 
+  /// What a simulation says of a layout: seconds and shares of the step, and the bytes of the rank
+  /// that has most.
   Candidate describe(const MeshOptions& options, const Simulation& simulation) const {
     Candidate c;
     c.options = options;
@@ -272,11 +312,16 @@ class Search {
     return c;
   }
 
+  /// Simulates the best candidates with all their ranks, sorts them, and puts the simplest of those
+  /// that are as good as the fastest in front.
   void refine() {
     const auto faster = [](const Candidate& a, const Candidate& b) {
       return a.seconds < b.seconds;
     };
     std::stable_sort(result_.best.begin(), result_.best.end(), faster);
+
+    // With all ranks a candidate may turn out to need more memory than the ranks that stood
+    // for them did.
     std::vector<Candidate> fit;
     for (size_t i = 0; i < result_.best.size(); ++i) {
       Candidate& c = result_.best[i];
@@ -285,13 +330,13 @@ class Search {
       if (request_.memory == 0 || c.memory.total() <= request_.memory) {
         fit.push_back(std::move(c));
       } else {
-        reject(fmt::format("needs more than {} a rank",
-                           bytes_text(static_cast<double>(request_.memory))),
-               c.options);
+        reject(fmt::format("needs more than {} a rank", bytes_text(request_.memory)), c.options);
       }
     }
     result_.best = std::move(fit);
     std::stable_sort(result_.best.begin(), result_.best.end(), faster);
+
+    // Predictions differ from reality by more than the first few do from each other.
     if (result_.best.empty()) return;
     const double as_good = result_.best.front().seconds * kAsGood;
     auto simplest = result_.best.begin();
@@ -302,9 +347,9 @@ class Search {
 
   const ModelShape& model_;
   const SearchRequest& request_;
-  double floats_ = 0, forward_ = 0, backward_ = 0;  // of the model and one micro-batch
+  double floats_ = 0, forward_ = 0, backward_ = 0;  // of the model; seconds of one micro-batch
   bool attention_ = false;
-  std::vector<double> exchanged_;
+  std::vector<double> exchanged_;  // bytes of every output that columns exchange
   SearchResult result_;
   std::map<std::string, std::vector<std::string>> rejected_;
   std::vector<std::pair<double, MeshOptions>> hopeless_;  // with their least bytes
@@ -316,8 +361,8 @@ SearchResult search_layouts(const ModelShape& model, const SearchRequest& reques
   return Search(model, request).run();
 }
 
-// Whatever else a layout waits for, what the schedule's formula says is the part that more
-// micro-batches make smaller; where that is not most of it, lanes or stages are unequal.
+/// The schedule's formula gives the part of the idle time that more micro-batches would make
+/// smaller. Where that part is not most of it, lanes or stages are unequal.
 std::string idle_warning(const Candidate& candidate) {
   constexpr double kMuch = 0.2;
   if (candidate.bubble <= kMuch) return "";
@@ -328,9 +373,12 @@ std::string idle_warning(const Candidate& candidate) {
   };
   const std::string idle =
       fmt::format("its ranks idle for {:.0f} % of the step: ", 100 * candidate.bubble);
+
+  // Too few micro-batches: the smallest number that brings the formula below `kMuch` is named.
   if (formula(o.batch.micro_batches) > candidate.bubble / 2) {
     int enough = o.batch.micro_batches;
     while (formula(enough) > kMuch) ++enough;
+
     const int passed = lanes * o.batch.micro_batches;
     const std::string more = enough > o.batch.micro_batches
                                  ? fmt::format(
@@ -346,6 +394,8 @@ std::string idle_warning(const Candidate& candidate) {
                passed == 1 ? "1 micro-batch is" : fmt::format("{} micro-batches are", passed),
                stages, more);
   }
+
+  // Unequal lanes explain more than unequal stages do, so they are looked at first.
   if (o.batch.lanes % o.mesh.data != 0)
     return idle + fmt::format(
                       "{} lanes are not shared out evenly over {} data ranks, and those with fewer "
@@ -362,6 +412,8 @@ Rehearsal rehearse(const ModelShape& model, const SearchRequest& request,
                    const MeshOptions& options, bool folded) {
   Rehearsal rehearsal;
   const CostModel cost = mesh_cost(model, options, request.cost);
+
+  // Above kManyRanks a plan of all ranks would take longer than it is worth.
   if (!folded && options.mesh.ranks() <= kManyRanks) {
     rehearsal.programs = plan_mesh(model, options).programs;
     rehearsal.simulation = simulate(rehearsal.programs, cost);
@@ -373,6 +425,8 @@ Rehearsal rehearse(const ModelShape& model, const SearchRequest& request,
 }
 
 int64_t largest_micro_batch(const MemoryForecast& now, int64_t micro_batch_size, int64_t memory) {
+  // State does not grow with the micro-batch; borders, saved values, work and messages
+  // do, in proportion.
   double fixed = 0;
   for (BufferKind kind : {BufferKind::kParameter, BufferKind::kGradient, BufferKind::kMoment})
     fixed += static_cast<double>(now.bytes[static_cast<size_t>(kind)]);

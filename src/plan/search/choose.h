@@ -1,6 +1,6 @@
 // The search for layouts of a job: every mesh of N ranks with every ZeRO stage, schedule, recompute
-// and fold, as far as they are not given; simulated (plan/search/simulate.h) and ranked by the
-// step's seconds. What cannot run, does not fit or has no chance is rejected with its reason.
+// and fold, except what is given. Layouts are simulated (plan/search/simulate.h) and ranked by the
+// seconds of a step. What cannot run, does not fit or has no chance is rejected with its reason.
 // Lanes, micro-batches and slices are the job's and stay as they are.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace tutti {
 
-/// What is given; what is not is searched.
+/// The layout keys that are given; one without a value is searched.
 struct SearchSpace {
   std::optional<int> tensor, pipeline, zero, shards, chunks, in_flight;
   std::optional<std::string> schedule;
@@ -30,23 +30,23 @@ SearchSpace given_layout(const Job& job);
 void forget_layout(Job& job);
 
 struct SearchRequest {
-  /// what is not searched: batch, order, cut, overlap, depth, offload, parcels, optimizer slots
+  /// What is not searched: batch, order, cut, overlap, depth, offload, parcels, optimizer slots.
   MeshOptions base;
   int ranks = 1;
-  int64_t memory = 0;  ///< bytes that a rank may take at its peak; 0: no limit
+  int64_t memory = 0;  ///< bytes that a rank may take at its peak; 0: there is no limit
   SearchSpace space;
   CostOptions cost;
   /// Why the job refuses a layout for reasons that the mesh does not know; "": it does not.
   std::function<std::string(const MeshOptions&)> refuse;
 };
 
-/// A layout and what it is predicted to do. Shares are of the step's seconds, means over the ranks;
-/// bytes are those of the rank with most.
+/// A layout and what it is predicted to do. Shares are of the step's seconds, as means over the
+/// ranks; bytes are those of the rank that has most.
 struct Candidate {
   MeshOptions options;
   double seconds = 0, bubble = 0, exposed = 0;
   MemoryForecast memory;
-  double link[kAxes] = {};      ///< bytes that come over a link of the axis in a step
+  double link[kAxes] = {};      ///< bytes that come over one link of the axis in a step
   double received[kAxes] = {};  ///< over all links
 };
 
@@ -56,41 +56,43 @@ struct Rejection {
 };
 
 struct SearchResult {
-  /// all that were simulated and fit, the fastest first; but see below
+  /// All that were simulated and fit, the fastest first, except that the simplest of those that are
+  /// as good as the fastest comes before them.
   std::vector<Candidate> best;
-  /// those that need more memory than there is, the smallest first; seconds are 0
+  /// Those that need more memory than there is, the smallest first; their seconds are 0.
   std::vector<Candidate> nearest;
   std::vector<Rejection> rejected;  ///< grouped by reason
-  /// The most that a job can use: a data rank has a lane, a tensor rank a slice and a stage a
-  /// block.
+  /// The most ranks that a job can use on each axis: a data rank has at least a lane, a tensor rank
+  /// a slice and a stage a block.
   int lanes = 1, slices = 1, blocks = 1;
 };
 /// What to say of a layout whose ranks have nothing to do for more than a fifth of the step: why,
-/// and what mends it. "": they are busier.
+/// and what mends it. "" if they are busier than that.
 std::string idle_warning(const Candidate& candidate);
-/// For people: reasons that differ in numbers alone are one, with the numbers of the first layout
-/// that it names.
+/// For people: reasons that differ only in their numbers become one, with the numbers of the first
+/// layout that it names.
 std::vector<Rejection> merged(const std::vector<Rejection>& rejected);
-/// Of the layouts that are predicted to be within 2 % of the fastest, the simplest comes first: no
-/// prediction is better.
+/// Searches the space. Of the layouts that are predicted to be within 2 % of the fastest, the
+/// simplest comes first: no prediction is more exact than that.
 SearchResult search_layouts(const ModelShape& model, const SearchRequest& request);
 
 /// "data 2 x tensor 1 x pipeline 4, 1f1b, zero 1": only what is not the default is named.
 std::string layout_name(const MeshOptions& options);
-/// A candidate's programs and their simulation: of all ranks, or of those that stand for them where
-/// there are many.
+/// A candidate's programs and their simulation: of all ranks or, where there are many, of those
+/// that stand for the others.
 struct Rehearsal {
   std::vector<Program> programs;
   Simulation simulation;
 };
+/// `folded`: one rank per stage stands for all others of the stage.
 Rehearsal rehearse(const ModelShape& model, const SearchRequest& request,
                    const MeshOptions& options, bool folded);
 
-/// The largest micro-batch that leaves a rank below `memory`, by what of its bytes grows with it;
-/// 0: none.
+/// The largest micro-batch with which a rank stays below `memory`, judged by those of its bytes
+/// that grow with the micro-batch; 0: there is none.
 int64_t largest_micro_batch(const MemoryForecast& now, int64_t micro_batch_size, int64_t memory);
 
-/// Writes the candidate into the job's layout. Keys get the origin "planned".
+/// Writes the candidate into the job's layout. Keys that change get the origin "planned".
 void set_layout(Job& job, const MeshOptions& options);
 /// For layout.plan = "auto": searches what is not given in the job, and sets it. The request's
 /// space is taken from the job. Throws ConfigError when nothing can run or fit, naming the nearest.

@@ -1,9 +1,9 @@
 // How the seconds of a transfer come about:
 //
-//   windows    (inproc, shm) a rank reads where the others wrote: its own copies and sums at the
-//              memory's rate, and a flag each for "it is there" and "I have it"
-//   messages   (tcp, between hosts) one message from every peer, one after the other, then the
-//              copies and sums
+//   windows    (inproc, shm) A rank reads where the others wrote. It pays for its own copies and
+//              sums at the memory's rate, and for two flags: "it is there" and "I have it".
+//   messages   (tcp, between hosts) One message comes from every peer, one after the other; then
+//              come the copies and sums.
 #include "plan/search/cost.h"
 
 #include <algorithm>
@@ -17,10 +17,10 @@ namespace tutti {
 namespace {
 
 constexpr double kFloat = sizeof(float);
-/// What the executor itself takes: an instruction's events, the trace.
+/// Seconds that the executor itself takes per instruction: its events, the trace.
 constexpr double kInstruction = 2e-6;
 
-/// Prices of one machine.
+/// The rates of one machine as prices: seconds of a copy, a sum, an update, a message.
 class Prices {
  public:
   explicit Prices(const CostOptions& options) : options_(options), c_(options.calibration) {
@@ -29,8 +29,11 @@ class Prices {
     TUTTI_CHECK(c_.transports.contains("network"), "no rates between hosts");
   }
 
-  double copy(double bytes) const { return bytes / c_.copy.alone; }  // read and written
+  /// `bytes` are those read and those written, together.
+  double copy(double bytes) const { return bytes / c_.copy.alone; }
   double fold(double bytes) const { return bytes / c_.fold.alone; }
+
+  /// The gradient is read, the parameter and every slot are read and written.
   double update(double floats, int slots) const {
     return floats * kFloat * (3 + 2 * slots) / c_.update.alone;
   }
@@ -43,7 +46,9 @@ class Prices {
     return c_.transports.at(host(a) == host(b) ? options_.transport : "network");
   }
   double message(int a, int b, double bytes) const { return message_seconds(between(a, b), bytes); }
-  /// What it takes until `bytes` of every peer are here, without the copies and sums made of them.
+  /// Seconds until `bytes` from every peer are here, without the copies and sums made of them.
+  /// Windows of all peers become readable at once, so their flags cost as much as one peer's;
+  /// messages arrive one after the other.
   double arrive(int rank, const std::vector<int>& peers, double bytes) const {
     double seconds = 0, flag = 0;
     for (int peer : peers) {
@@ -56,7 +61,8 @@ class Prices {
     }
     return seconds + flag;
   }
-  /// A small all-reduce of so many ranks.
+  /// Seconds of a meeting of so many ranks in which each tells a few numbers, such as the vote: 64
+  /// bytes up and down a binary tree.
   double meet(int ranks) const {
     bool apart = false;
     for (int host : options_.hosts) apart |= host != options_.hosts.front();
@@ -64,7 +70,9 @@ class Prices {
     return 2 * std::ceil(std::log2(std::max(ranks, 1))) * message_seconds(rates, 64);
   }
 
-  /// By active queues: what is left of the speed that one alone has.
+  /// The share of its speed alone that each of `active` queues of a host has left. For matmuls it
+  /// is measured for every number of cores at work; for memory it is a line between one core and
+  /// all of them. More queues than cores take turns.
   double pace(Resource resource, int active) const {
     const int at_once = std::clamp(active, 1, c_.cores);
     double share = 0;
@@ -82,6 +90,7 @@ class Prices {
   const Calibration& c_ = options_.calibration;
 };
 
+/// Sizes of whole buffers, which may be larger than what an instruction uses of them.
 double bytes_of(const Program& program, const std::vector<int>& buffers) {
   double bytes = 0;
   for (int buffer : buffers)
@@ -97,56 +106,23 @@ double bytes_of(const Program& program, const Instruction& i, OperandRole role) 
   return bytes;
 }
 
-/// What an instruction costs by the model alone, whatever the layout.
+/// What each instruction of a plan costs: its segments and units by the model, its meetings by the
+/// layout.
 class Costs {
  public:
-  Costs(const ModelShape& model, const CostOptions& options) : prices(options) {
+  Costs(const ModelShape& model, const MeshOptions& options, const CostOptions& cost)
+      : prices(cost),
+        options_(options),
+        places_(mesh_places(model, options)),
+        columns_(model.columns) {
     for (size_t b = 0; b < model.blocks.size(); ++b) {
       units_.push_back({static_cast<double>(model.blocks[b].unit_size),
                         static_cast<double>(model.blocks[b].gradient_size)});
       segments_.emplace_back();
       for (size_t s = 0; s < model.blocks[b].segments.size(); ++s)
         segments_.back().push_back(
-            segment_seconds(model, static_cast<int>(b), static_cast<int>(s), options));
+            segment_seconds(model, static_cast<int>(b), static_cast<int>(s), cost));
     }
-  }
-
-  Work compute(const Instruction& i) const {
-    const SegmentSeconds& s =
-        segments_[static_cast<size_t>(i.block)][static_cast<size_t>(i.segment)];
-    double seconds = s.forward;
-    if (i.op == Op::kBackward)
-      seconds = i.part == Part::kInput    ? s.input
-                : i.part == Part::kWeight ? s.weight
-                                          : s.input + s.weight;
-    return {seconds + kInstruction, Resource::kMatmul};
-  }
-  Work fold(const Program& program, const Instruction& i) const {
-    double bytes = 0;
-    for (const Add& add : i.adds) bytes += 3.0 * bytes_of(program, {add.from});
-    return memory(prices.fold(bytes));
-  }
-  static Work memory(double seconds) { return {seconds + kInstruction, Resource::kMemory}; }
-  double unit(int unit) const { return units_[static_cast<size_t>(unit)].own; }
-  double gradient(int unit) const { return units_[static_cast<size_t>(unit)].gradient; }
-
-  Prices prices;
-
- private:
-  struct Unit {
-    double own, gradient;
-  };
-  std::vector<Unit> units_;
-  std::vector<std::vector<SegmentSeconds>> segments_;
-};
-
-class MeshCosts : public Costs {
- public:
-  MeshCosts(const ModelShape& model, const MeshOptions& options, const CostOptions& cost)
-      : Costs(model, cost),
-        options_(options),
-        places_(mesh_places(model, options)),
-        columns_(model.columns) {
     const std::vector<Round> rounds = sum_rounds(options.sums());
     for (const Round& round : rounds) {
       std::vector<int> of(static_cast<size_t>(options.mesh.data), 0);
@@ -193,9 +169,34 @@ class MeshCosts : public Costs {
     return {};
   }
 
+  Prices prices;
+
  private:
+  struct Unit {
+    double own, gradient;
+  };
+
+  Work compute(const Instruction& i) const {
+    const SegmentSeconds& s =
+        segments_[static_cast<size_t>(i.block)][static_cast<size_t>(i.segment)];
+    double seconds = s.forward;
+    if (i.op == Op::kBackward)
+      seconds = i.part == Part::kInput    ? s.input
+                : i.part == Part::kWeight ? s.weight
+                                          : s.input + s.weight;
+    return {seconds + kInstruction, Resource::kMatmul};
+  }
+  Work fold(const Program& program, const Instruction& i) const {
+    double bytes = 0;
+    for (const Add& add : i.adds) bytes += 3.0 * bytes_of(program, {add.from});
+    return memory(prices.fold(bytes));
+  }
+  static Work memory(double seconds) { return {seconds + kInstruction, Resource::kMemory}; }
+  double unit(int unit) const { return units_[static_cast<size_t>(unit)].own; }
+  double gradient(int unit) const { return units_[static_cast<size_t>(unit)].gradient; }
   double shards() const { return reduce_shards_of(options_); }
-  /// Floats of a parcel's units, and of their gradients.
+  /// Floats of a parcel's units; gradients() has those of their gradients, which further users of
+  /// shared parameters make longer.
   double units(int parcel) const {
     double floats = 0;
     for (const UnitRange& part : places_.parcels[static_cast<size_t>(parcel)])
@@ -208,7 +209,8 @@ class MeshCosts : public Costs {
       floats += gradient(part.unit);
     return floats;
   }
-  /// What it borrows of others it reads as it goes, where they have left it.
+  /// With ZeRO an Update does one rank's slices alone. What it borrows from other ranks it reads as
+  /// it goes, where they left it: this counts as received but adds no seconds.
   Work update(const Program& program, const Instruction& i) const {
     Work work = memory(prices.update(unit(i.block) / (options_.zero > 0 ? shards() : 1),
                                      options_.optimizer_slots));
@@ -220,8 +222,8 @@ class MeshCosts : public Costs {
     work.link = from.empty() ? 0 : borrowed / static_cast<double>(from.size());
     return work;
   }
-  /// The others of the rank's axis, of the data axis (those that have the other slices, or all) or
-  /// the tensor axis.
+  /// The other ranks on the data or the tensor axis. `group`: of the data axis, only those among
+  /// which the unit's slices are divided.
   std::vector<int> peers(int rank, Axis axis, bool group) const {
     const Coordinates me = options_.mesh.at(rank);
     const int together = reduce_shards_of(options_);
@@ -236,15 +238,20 @@ class MeshCosts : public Costs {
     return list;
   }
 
+  /// An owner gets its slice of every contribution of the others, and adds the terms up. If the sum
+  /// is returned, every owner's finished slice comes back to all others.
   Work reduce(const Program& program, const Instruction& i) const {
     Work work = memory(prices.arrive(program.rank, {}, 0));
     if (buffer_of(i, OperandRole::kSum) < 0) return work;  // it only contributes
     if (places_.by_hosts(places_.parcels[static_cast<size_t>(i.parcel)].front().unit))
       return reduce_by_hosts(program, i);
+
     const auto round = static_cast<size_t>(std::max(i.round, 0));
     const std::vector<int>& of = contributions_[round];
     const int me = options_.mesh.at(program.rank).data;
     const double slice = gradients(i.parcel) * kFloat / shards();
+
+    // Every contribution of another rank brings one slice; links share them evenly.
     double others = 0;
     for (size_t d = 0; d < of.size(); ++d) others += static_cast<int>(d) == me ? 0 : of[d];
     const std::vector<int> from = peers(program.rank, Axis::kData, false);
@@ -252,6 +259,8 @@ class MeshCosts : public Costs {
     work.received = slice * others;
     work.seconds +=
         prices.arrive(program.rank, from, work.link) + prices.fold(slice * touched_[round]);
+
+    // What is returned: the finished slice of every other owner.
     const int first = places_.parcels[static_cast<size_t>(i.parcel)].front().unit;
     if (spread_of(options_, places_, first) != Spread::kReturned) return work;
     work.seconds += prices.arrive(program.rank, from, slice);
@@ -260,9 +269,13 @@ class MeshCosts : public Costs {
     return work;
   }
 
+  /// The same in two levels: round 0 inside a host, round 1 among the ranks that have the same
+  /// slice on all hosts.
   Work reduce_by_hosts(const Program& program, const Instruction& i) const {
     const int together = places_.host_ranks, me = options_.mesh.at(program.rank).data;
     const bool inside = i.round == 0;
+
+    // Round 0 meets the ranks of one host, round 1 those at one position of all hosts.
     std::vector<int> from;
     for (int peer : peers(program.rank, Axis::kData, false)) {
       const int data = options_.mesh.at(peer).data;
@@ -272,10 +285,13 @@ class MeshCosts : public Costs {
     const SumOptions sums = options_.sums();
     const Round round = inside ? round_inside(sums, together, me / together)
                                : round_between(sums, together, me % together);
+
+    // Terms are read, sums are written; what other ranks contribute arrives over a link.
     double others = 0;
     const double touched = static_cast<double>(round.contributions.size() + round.sums.size());
     for (const Contribution& c : round.contributions) others += c.data_rank == me ? 0 : 1;
     const double slice = gradients(i.parcel) * kFloat / (inside ? together : shards());
+
     Work work = memory(0);
     work.axis = inside ? Axis::kData : Axis::kHosts;
     work.received = slice * others;
@@ -285,6 +301,8 @@ class MeshCosts : public Costs {
   }
 
   Work gather(const Program& program, const Instruction& i) const {
+    // A buffer that uses take in turn is as large as the largest unit, so the parcel's
+    // own size counts.
     const double whole =
         std::min(bytes_of(program, i, OperandRole::kWhole), units(i.parcel) * kFloat);
     const bool owns = buffer_of(i, OperandRole::kPart) >= 0;
@@ -296,6 +314,7 @@ class MeshCosts : public Costs {
     return work;
   }
 
+  /// A message between stages. Both ends take its seconds; only the receiver counts its bytes.
   Work hand_over(const Program& program, const Instruction& i) const {
     const double bytes = bytes_of(program, i, OperandRole::kMessage);
     Work work = memory(prices.message(program.rank, i.peer, bytes));
@@ -304,14 +323,15 @@ class MeshCosts : public Costs {
     return work;
   }
 
+  /// Columns meet: a gather copies what the others have, a scatter adds up the parts of my columns.
   Work exchange(const Program& program, const Instruction& i) const {
     const std::vector<int> from = peers(program.rank, Axis::kTensor, false);
     const double in = bytes_of(program, i.flow.in), out = bytes_of(program, i.flow.out);
     const auto mine = static_cast<double>(std::max<size_t>(i.flow.in.size(), 1));
     Work work;
     if (i.exchange == Exchange::kScatter) {
-      // Of every column the parts of my columns; one partial comes of each peer, which folded its
-      // columns first.
+      // Every column brings a part for each of mine. A peer adds up its own columns first, so that
+      // one partial comes from each of them.
       const double part = in / mine / columns_;
       work = memory(prices.fold(part * mine * (columns_ + 1.0)));
       work.link = from.empty() ? 0 : part * mine;
@@ -319,6 +339,7 @@ class MeshCosts : public Costs {
       work = memory(prices.copy(2 * out));
       work.link = from.empty() ? 0 : (out - in) / static_cast<double>(from.size());
     }
+
     work.axis = Axis::kTensor;
     work.received = work.link * static_cast<double>(from.size());
     for (int peer : from) work.seconds += prices.message(program.rank, peer, work.link);
@@ -328,25 +349,19 @@ class MeshCosts : public Costs {
   MeshOptions options_;
   MeshPlaces places_;
   int columns_;
-  std::vector<std::vector<int>> contributions_;  // [round][data rank]
-  std::vector<double> touched_;                  // by round
+  std::vector<Unit> units_;
+  std::vector<std::vector<SegmentSeconds>> segments_;  // [block][segment]
+  std::vector<std::vector<int>> contributions_;        // [round][data rank]
+  std::vector<double> touched_;  // by round: terms read and sums written, in slices
 };
-
-CostModel make(const std::shared_ptr<const Costs>& costs, const CostOptions& options,
-               std::function<Work(const Program&, const Instruction&)> work) {
-  CostModel model{std::move(work), {}, options.hosts};
-  if (!options.own_processors)
-    model.pace = [costs](Resource resource, int active) {
-      return costs->prices.pace(resource, active);
-    };
-  return model;
-}
 
 }  // namespace
 
 int hosts_in_order(const std::vector<int>& hosts) {
   const auto ranks = static_cast<int>(hosts.size());
   const int count = hosts.empty() ? 1 : hosts.back() + 1;
+
+  // Only a grouping like that of layout.hosts lets sums have two levels.
   for (int rank = 0; rank < ranks; ++rank)
     if (hosts[static_cast<size_t>(rank)] != host_of(rank, ranks, count)) return 1;
   return count;
@@ -356,6 +371,10 @@ SegmentSeconds segment_seconds(const ModelShape& model, int block, int segment,
                                const CostOptions& options) {
   if (!options.measured.empty())
     return options.measured[static_cast<size_t>(block)][static_cast<size_t>(segment)];
+
+  // A roofline without overlap: FLOPs at one core's rate, plus the traffic of borders and saved
+  // values, each written and read once. The weight part writes the gradient and reads about half
+  // of the rest.
   const BlockShape& b = model.blocks[static_cast<size_t>(block)];
   const SegmentShape& s = b.segments[static_cast<size_t>(segment)];
   const Calibration& c = options.calibration;
@@ -367,12 +386,18 @@ SegmentSeconds segment_seconds(const ModelShape& model, int block, int segment,
 }
 
 CostModel mesh_cost(const ModelShape& model, const MeshOptions& options, const CostOptions& cost) {
-  auto costs = std::make_shared<const MeshCosts>(model, options, cost);
-  return make(costs, cost,
-              [costs](const Program& p, const Instruction& i) { return costs->of(p, i); });
+  auto costs = std::make_shared<const Costs>(model, options, cost);
+  CostModel priced{
+      [costs](const Program& p, const Instruction& i) { return costs->of(p, i); }, {}, cost.hosts};
+  if (!cost.own_processors)
+    priced.pace = [costs](Resource resource, int active) {
+      return costs->prices.pace(resource, active);
+    };
+  return priced;
 }
 
 double state_bytes(double parameters, int ranks, int zero, const SlotSizes& sizes) {
+  // ZeRO-1 slices the optimizer's state, ZeRO-2 the gradients as well, ZeRO-3 the parameters, too.
   const double n = ranks;
   return parameters *
          (sizes.parameter / (zero >= 3 ? n : 1) + sizes.gradient / (zero >= 2 ? n : 1) +

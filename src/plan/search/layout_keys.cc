@@ -9,8 +9,8 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "config/job_check.h"
-#include "config/layout_name.h"
 #include "config/schema.h"
+#include "grid/layout_name.h"
 #include "plan/make/pipeline_schedule.h"
 #include "plan/search/choose.h"
 
@@ -18,6 +18,7 @@ namespace tutti {
 
 namespace {
 
+/// Whether somebody set a key: its value is neither the default nor resolved from `auto`.
 bool given(const Job& job, const char* key) {
   const auto found = job.origin.find(std::string("layout.") + key);
   return found != job.origin.end() && found->second != "default" && found->second != "resolved";
@@ -28,6 +29,8 @@ bool given(const Job& job, const char* key) {
 SearchSpace given_layout(const Job& job) {
   const LayoutConfig& l = job.layout;
   SearchSpace space;
+
+  // "auto" counts as not given even where somebody wrote it.
   if (given(job, "tensor")) space.tensor = static_cast<int>(l.tensor);
   if (given(job, "pipeline")) space.pipeline = static_cast<int>(l.pipeline);
   if (given(job, "zero") && l.zero != kAutomatic) space.zero = static_cast<int>(l.zero);
@@ -71,16 +74,16 @@ void set_layout(Job& job, const MeshOptions& o) {
 std::string layout_name(const MeshOptions& o) {
   Job job;
   set_layout(job, o);
-  if (o.offload) job.layout.offload = o.offload_parameters ? Offload::kAll : Offload::kOptimizer;
-  if (!o.owner && !o.root) job.layout.fold = FoldKind::kAuto;  // what everybody expects
-  return fmt::format("data {} x tensor {} x pipeline {}", o.mesh.data, o.mesh.tensor,
-                     o.mesh.pipeline) +
-         layout_words(job, LayoutWords::kLong);
+  job.layout.depth = o.depth;
+  job.layout.offload = !o.offload             ? Offload::kNone
+                       : o.offload_parameters ? Offload::kAll
+                                              : Offload::kOptimizer;
+  return layout_name(job.layout);
 }
 
 namespace {
 
-/// "pipeline 8, schedule gpipe".
+/// The keys that are given, in words: "pipeline 8, schedule gpipe".
 std::string set_text(const SearchSpace& space) {
   std::vector<std::string> all;
   const auto add = [&](const char* name, const auto& value) {
@@ -99,6 +102,7 @@ std::vector<Rejection> merged(const std::vector<Rejection>& rejected) {
   std::map<std::string, size_t> kinds;
   std::vector<Rejection> all;
   for (const Rejection& r : rejected) {
+    // The reason without its digits names the kind.
     std::string kind;
     for (char c : r.reason)
       if (std::isdigit(static_cast<unsigned char>(c)) == 0) kind += c;
@@ -116,20 +120,26 @@ std::vector<Rejection> merged(const std::vector<Rejection>& rejected) {
 std::vector<std::string> no_layout_faults(const SearchResult& result,
                                           const SearchRequest& request) {
   std::vector<std::string> faults;
+
+  // Memory is the reason if something could run but nothing fits: the three that need
+  // least are named.
   if (!result.nearest.empty()) {
-    faults.push_back(fmt::format(
-        "no layout of {} rank{} fits into {} a rank; the nearest:", request.ranks,
-        request.ranks == 1 ? "" : "s", bytes_text(static_cast<double>(request.memory))));
+    faults.push_back(
+        fmt::format("no layout of {} rank{} fits into {} a rank; the nearest:", request.ranks,
+                    request.ranks == 1 ? "" : "s", bytes_text(request.memory)));
     for (size_t i = 0; i < std::min<size_t>(3, result.nearest.size()); ++i)
-      faults.push_back(
-          fmt::format("  {} needs {}", layout_name(result.nearest[i].options),
-                      bytes_text(static_cast<double>(result.nearest[i].memory.total()))));
+      faults.push_back(fmt::format("  {} needs {}", layout_name(result.nearest[i].options),
+                                   bytes_text(result.nearest[i].memory.total())));
     return faults;
   }
+
+  // Else nothing can run. What the user has set may be why, so it is repeated.
   const std::string set = set_text(request.space);
   faults.push_back(fmt::format(
       "no layout of {} rank{} can run this job{}:", request.ranks, request.ranks == 1 ? "" : "s",
       set.empty() ? "" : fmt::format(" with what is set ({}; left out, it is searched)", set)));
+
+  // No layout was even listed: the given numbers do not divide the ranks.
   if (result.rejected.empty())
     faults.push_back(
         fmt::format("  tensor x pipeline ranks do not divide {} ranks, or shards their data ranks",

@@ -8,12 +8,12 @@
 
 namespace tutti {
 
-/// Bytes of a tensor of one column that a member brings to an Exchange: a gradient goes the other
-/// way, partial sums of what was gathered, or parts of what was scattered.
+/// Bytes of the tensor that one column brings to an Exchange. A gradient goes the other way:
+/// partial sums of what was gathered, or parts of what was scattered.
 int64_t exchanged_bytes(const OutputShape& output, const Instruction& exchange);
 
-/// Payload bytes that a rank sends another in a step, or that the other reads in its window:
-/// [from][to].
+/// Payload bytes that a rank sends to another in a step, or that the other reads in
+/// its window: [from][to].
 using LinkBytes = std::vector<std::vector<int64_t>>;
 LinkBytes link_bytes(const Plan& plan, const ModelShape& model);
 

@@ -1,11 +1,11 @@
 // Runs programs on a cost model (plan/search/cost.h), without running anything: when every
 // instruction begins and ends, and what that means for the step.
 //
-//   queues     in order; an instruction enters when the one before it has ended and its events are
-//              signalled
+//   queues     in order; an instruction enters when the one before it has ended and its events have
+//              been signalled
 //   meetings   (Reduce, Gather, Exchange, Vote, ...) work begins when all members have entered, and
-//              ends together
-//   Send/Recv  work begins when both have entered, and ends together: nothing is buffered
+//              all members end together
+//   Send/Recv  work begins when both have entered, and both end together: nothing is buffered
 //   cores      everything at work on a host is slowed by CostModel::pace; who waits takes nothing
 //
 // Who meets whom is found in the programs: instructions with one id and group. So some ranks may
@@ -24,25 +24,27 @@
 namespace tutti {
 
 struct InstructionTime {
-  /// seconds from the step's start; from entered to begin it waits for others
+  /// Seconds from the step's start; between `entered` and `begin` the instruction waits for others.
   double entered = 0, begin = 0, end = 0;
 };
 
 struct RankSimulation {
   int rank = 0;
   std::vector<std::vector<InstructionTime>> queues;
-  /// Of the time from the first to the last instruction of compute: at work; nothing to do while
-  /// bytes of this rank are on their way (exposed communication, and instructions on compute that
-  /// move bytes); nothing to do at all.
+  /// Seconds between the beginning of compute's first instruction and the end of its last:
+  ///   busy     at work
+  ///   exposed  with nothing to do while bytes of this rank are on their way (exposed
+  ///            communication), or in an instruction on compute that moves bytes
+  ///   bubble   with nothing to do at all
   double busy = 0, exposed = 0, bubble = 0;
   std::array<double, kAxes> received{};  ///< bytes
-  std::array<double, kAxes> link{};      ///< of them from each peer of the axis
+  std::array<double, kAxes> link{};      ///< of these, from each peer of the axis
   MemoryForecast memory;
 };
 
 struct Simulation {
   double seconds = 0;
-  std::vector<RankSimulation> ranks;  ///< as the programs
+  std::vector<RankSimulation> ranks;  ///< in the order of the programs
   double busy_share() const;          ///< means over the ranks, of the step's seconds
   double exposed_share() const;
   double bubble_share() const;
@@ -54,8 +56,8 @@ struct Simulation {
 Simulation simulate(std::span<const Program> programs, const CostModel& cost,
                     std::span<const int> weights = {});
 
-/// The programs of data and tensor coordinate 0 of every stage, which stand for all, and for how
-/// many of their host.
+/// The programs of data and tensor coordinate 0 of every stage, which stand for all ranks of their
+/// stage; the weights say for how many on their host.
 std::vector<Program> folded_programs(const ModelShape& model, const MeshOptions& options);
 std::vector<int> folded_weights(const MeshOptions& options, const CostModel& cost);
 Simulation simulate_folded(const ModelShape& model, const MeshOptions& options,

@@ -1,5 +1,5 @@
-// Neighbouring instructions of one micro-batch and kind are drawn as one bar: a stage's forward,
-// not its segments.
+// Draws a step as SVG: a row per queue, a bar per stretch of work. Neighbouring instructions of one
+// micro-batch and kind are drawn as one bar: a stage's forward, not its segments.
 #include "plan/search/timeline_svg.h"
 
 #include <fmt/format.h>
@@ -16,12 +16,13 @@ using namespace svg;
 
 namespace {
 
+// Pixels. kLeft has the names of ranks and queues; compute has rows of kRow, other queues of kThin.
 constexpr double kWidth = 1200, kLeft = 168, kRight = 28, kTop = 92;
 constexpr double kRow = 24, kThin = 8, kGap = 2, kRankGap = 9;
 constexpr double kPlot = kWidth - kLeft - kRight;
 
-/// What a bar shows, in the order of the legend. Compute in blues and greens, what travels in warm
-/// tones.
+/// What a bar shows, in the order of the legend. Compute is blue and green; what travels has
+/// warm colours.
 struct Kind {
   const char *name, *fill, *ink;
 };
@@ -40,6 +41,7 @@ constexpr Kind kKinds[] = {{"Load", "#a9b4c0", kInk},
                            {"Send", "#d9a441", kInk},
                            {"Vote", "#eb5757", "#ffffff"},
                            {"Disk", "#8d7b68", "#ffffff"}};
+// Places in kKinds.
 enum : size_t {
   kLoad,
   kForward,
@@ -99,6 +101,7 @@ struct Bar {
   int first = 0, last = 0;  // instructions of the queue
 };
 
+/// The bars of a queue. Gaps below `smallest` seconds would not be seen and do not part them.
 std::vector<Bar> bars_of(const Queue& queue, const std::vector<InstructionTime>& times,
                          double smallest) {
   std::vector<Bar> bars;
@@ -107,6 +110,7 @@ std::vector<Bar> bars_of(const Queue& queue, const std::vector<InstructionTime>&
     const Bar bar{times[i].begin,    times[i].end,        kind_of(instruction), instruction.lane,
                   instruction.micro, static_cast<int>(i), static_cast<int>(i)};
     if (bar.end <= bar.begin) continue;
+
     Bar* before = bars.empty() ? nullptr : &bars.back();
     if (before != nullptr && before->kind == bar.kind && before->lane == bar.lane &&
         before->micro == bar.micro && bar.begin - before->end < smallest) {
@@ -119,8 +123,7 @@ std::vector<Bar> bars_of(const Queue& queue, const std::vector<InstructionTime>&
   return bars;
 }
 
-/// Micro-batches of a rank in the order in which it first meets them: what pipelines are numbered
-/// by.
+/// The micro-batches of a rank in the order in which it first meets them: the numbers on the bars.
 std::vector<std::pair<int, int>> sequence_of(const Program& program) {
   std::vector<std::pair<int, int>> sequence;
   for (const Instruction& i : program.queues[0].instructions)
@@ -130,6 +133,7 @@ std::vector<std::pair<int, int>> sequence_of(const Program& program) {
   return sequence;
 }
 
+/// Only the kinds that the picture has. Widths of names are estimated: 6.8 pixels a letter.
 std::string legend(const std::set<size_t>& used) {
   std::string svg;
   double x = kLeft;
@@ -155,6 +159,8 @@ std::string time_text(double seconds) {
 std::string timeline_svg(std::span<const Program> programs, const Simulation& simulation,
                          const std::string& title) {
   const double span = std::max(simulation.seconds, 1e-9), scale = kPlot / span;
+
+  // Grounds and grid lines are drawn first, then bars, then labels: what is drawn later is on top.
   std::string grounds, bars, labels;
   std::set<size_t> used;
   double y = kTop;
@@ -167,6 +173,8 @@ std::string timeline_svg(std::span<const Program> programs, const Simulation& si
     for (size_t q = 0; q < program.queues.size(); ++q) {
       const Queue& queue = program.queues[q];
       if (queue.instructions.empty()) continue;
+
+      // A row: its name, its ground, its bars.
       const bool compute = q == 0;
       const double height = compute ? kRow : kThin;
       labels += text_at(kLeft - 10, y + height / 2 + (compute ? 4.5 : 3), queue.name, kFaint,
@@ -176,6 +184,8 @@ std::string timeline_svg(std::span<const Program> programs, const Simulation& si
           "<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" rx=\"2\" fill=\"#f3f5f7\"/>\n",
           kLeft, y, kPlot, height);
       for (const Bar& bar : bars_of(queue, simulation.ranks[r].queues[q], 0.4 / scale)) {
+        // A bar has at least half a pixel, so that no instruction vanishes; wide ones leave a seam
+        // to the next. Its title, which browsers show on hovering, names the instruction.
         used.insert(bar.kind);
         const double x = kLeft + bar.begin * scale,
                      width = std::max((bar.end - bar.begin) * scale, 0.5);
@@ -189,6 +199,8 @@ std::string timeline_svg(std::span<const Program> programs, const Simulation& si
             escaped(to_string(first)),
             bar.last > bar.first ? fmt::format(" and {} more", bar.last - bar.first) : "",
             time_text(bar.end - bar.begin));
+
+        // Bars of compute carry the number of their micro-batch where it fits.
         const auto number =
             std::find(sequence.begin(), sequence.end(), std::pair(bar.lane, bar.micro));
         if (!compute || number == sequence.end() || bar.kind == kLoad) continue;
@@ -200,6 +212,8 @@ std::string timeline_svg(std::span<const Program> programs, const Simulation& si
       y += height + kGap;
     }
   }
+
+  // The axis of time, in a unit that suits the step's length, with round ticks.
   const double bottom = y + 4;
   const double unit = span < 1e-3 ? 1e-6 : span < 1 ? 1e-3 : 1;
   const double tick = tick_step(span / unit);
@@ -216,6 +230,8 @@ std::string timeline_svg(std::span<const Program> programs, const Simulation& si
                     : unit == 1e-3 ? "ms"
                                    : "us",
                     kFaint, " text-anchor=\"end\"");
+
+  // What the picture says in sum, at the right of the title.
   const std::string right =
       fmt::format("{}, bubble {:.1f} %, exposed communication {:.1f} %", time_text(span),
                   100 * simulation.bubble_share(), 100 * simulation.exposed_share());

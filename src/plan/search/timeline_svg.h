@@ -1,5 +1,5 @@
 // The picture of a simulated step: for every rank what it computes, numbered by micro-batch, and
-// beneath it what is on its way. The look of exec/trace.h's pictures of real steps.
+// beneath it what is on its way. It looks like the pictures of real steps that exec/trace.h makes.
 #pragma once
 
 #include <span>

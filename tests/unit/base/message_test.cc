@@ -74,12 +74,23 @@ TEST(Message, NamesThatAreNoUtf8BecomeUtf8) {
   EXPECT_EQ(as_utf8("\xff\xfe.toml"), "__.toml");
 }
 
-TEST(Message, SizesHaveThreeDigitsAndTheirUnit) {
+TEST(Message, SizesHaveThreeDigitsOrMoreAndTheirUnit) {
   EXPECT_EQ(bytes_text(0), "0 B");
   EXPECT_EQ(bytes_text(999), "999 B");
   EXPECT_EQ(bytes_text(1536), "1.5 KiB");
-  EXPECT_EQ(bytes_text(1010.0 * 1024 * 1024), "0.986 GiB");
-  EXPECT_EQ(bytes_text(0x1p50), "1.02e+03 TiB");
+  EXPECT_EQ(bytes_text(1010 << 20), "1010 MiB");
+  EXPECT_EQ(bytes_text(1.234 * (1 << 30)), "1.23 GiB");
+  EXPECT_EQ(bytes_text(140.62 * (1 << 30)), "140.6 GiB");
+  EXPECT_EQ(bytes_text((1 << 20) - 1), "1 MiB");
+  EXPECT_EQ(bytes_text(0x1p50), "1024 TiB");
+}
+
+TEST(Message, SizesAreReadAsTheyArePrinted) {
+  for (const double bytes : {1.0, 1536.0, 0x1p34, 1.25 * 0x1p40})
+    EXPECT_EQ(static_cast<double>(parse_bytes(bytes_text(bytes))), bytes) << bytes_text(bytes);
+  EXPECT_EQ(parse_bytes("1.5GB"), 1500000000);
+  for (const char* text : {"", "GiB", "0", "-1 MiB", "3 gib", "1e30"})
+    EXPECT_THROW(parse_bytes(text), ConfigError) << text;
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ void run_channels(int ranks, const std::function<void(Channel&)>& body,
     const Deadline end = clock.after(std::chrono::seconds(20));
     auto transport =
         make_transport({.kind = "inproc"}, Epoch{1, 1, 1}, rendezvous, clock, nullptr, end);
-    Channel channel(*transport, clock, 16, timeout);
+    Channel channel(*transport, clock, {16, 31}, timeout);
     body(channel);
     rendezvous.exchange({}, end);
   });

@@ -12,7 +12,7 @@ using namespace testing_support;  // NOLINT(google-build-using-namespace)
 TEST(GatherBytes, HandsEveryRankAllRanksBytesOfAnySizeInRankOrder) {
   for (int ranks = 1; ranks <= 4; ++ranks)
     over({"inproc", "inproc", true, false}, ranks, [&](TestRank& me) {
-      Channel channel(me.transport, me.clock, 16, std::chrono::seconds(20));
+      Channel channel(me.transport, me.clock, {16, 31}, std::chrono::seconds(20));
       // some ranks have nothing, in one round nobody has
       const auto bytes = [](int rank, int round) {
         return std::string(static_cast<size_t>(round * ((rank + round) % 3) * 50),

@@ -9,8 +9,6 @@ namespace {
 
 using namespace testing_support;
 
-constexpr uint32_t kBase = 1 << 20;
-
 Instruction meeting(Op op, uint32_t id, int parcel, int group, int round = -1) {
   Instruction i;
   i.op = op, i.id = id, i.parcel = parcel, i.group = group, i.round = round;
@@ -61,7 +59,7 @@ std::vector<std::string> call(const TransportCase& which, const Plan& plan, cons
     const auto transport = make_transport(options_for(which, 3), kTestEpoch, rendezvous, clock,
                                           nullptr, clock.after(std::chrono::seconds(20)));
     {
-      RollCall roll(planned, rank, *transport, clock, kBase);
+      RollCall roll(planned, rank, *transport, clock, kRollCall);
       walk(roll, plan, rank);
     }
     rendezvous.exchange({}, Deadline::never());

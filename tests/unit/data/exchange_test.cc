@@ -115,7 +115,7 @@ TEST(Exchange, EveryPartitionOverAnyRanksGivesTheTensorsAndDigestOfReadingAlone)
           const Range lanes = lanes_of(me.rank, ranks, kBatch.lanes);
           Loader alone(options_of(std::make_shared<Records>(61), lanes, augmented), me.clock,
                        nullptr);
-          Channel channel(me.transport, me.clock, 0, std::chrono::seconds(20));
+          Channel channel(me.transport, me.clock, {0, 15}, std::chrono::seconds(20));
           LoaderOptions options = options_of(data, lanes, augmented);
           options.partition = partition_of(way, data, ranks);
           options.channel = &channel;
@@ -157,7 +157,7 @@ TEST(Exchange, RanksOfAMeshGetTheirSequencesThoughSomeShareThemAndKeepWhatIsInFl
         // Two data ranks of round-robin lanes, each of two stages.
         const auto sequence =
             sequence_of({.batch = kBatch, .ranks = 2, .owner = true, .micro = micro}, me.rank % 2);
-        Channel channel(me.transport, me.clock, 0, std::chrono::seconds(20));
+        Channel channel(me.transport, me.clock, {0, 15}, std::chrono::seconds(20));
         LoaderOptions options = options_of(data, {}, false);
         options.sequence = sequence;
         Loader alone(options, me.clock, nullptr);
@@ -190,7 +190,7 @@ TEST(Exchange, WhatOneReaderThrowsEveryRankThrowsNamingIt) {
   testing_support::over(kThreads, kRanks, [&](TestRank& me) {
     const auto data = std::make_shared<Records>(61, 30);  // of the middle third: rank 1's
     const Range lanes = lanes_of(me.rank, kRanks, kBatch.lanes);
-    Channel channel(me.transport, me.clock, 0, std::chrono::seconds(20));
+    Channel channel(me.transport, me.clock, {0, 15}, std::chrono::seconds(20));
     LoaderOptions options = options_of(data, lanes, false);
     options.partition = partition_of({"even", ""}, data, kRanks);
     options.channel = &channel;
@@ -211,7 +211,7 @@ TEST(Exchange, WhatOneReaderThrowsEveryRankThrowsNamingIt) {
 TEST(Exchange, APartitionThatNamesARankThereIsNotIsAnErrorOnEveryRank) {
   testing_support::over(kThreads, 2, [&](TestRank& me) {
     const auto data = std::make_shared<Records>(61);
-    Channel channel(me.transport, me.clock, 0, std::chrono::seconds(20));
+    Channel channel(me.transport, me.clock, {0, 15}, std::chrono::seconds(20));
     LoaderOptions options = options_of(data, lanes_of(me.rank, 2, kBatch.lanes), false);
     options.partition = [](int64_t record) { return record == 17 ? 2 : 0; };
     options.channel = &channel;
@@ -235,7 +235,7 @@ TEST(Exchange, ACancelEndsTheWaitForRanksThatDoNotCome) {
           [&](TestRank& me) {
             const auto data = std::make_shared<Records>(61);
             const Range lanes = lanes_of(me.rank, 2, kBatch.lanes);
-            Channel channel(me.transport, me.clock, 0, std::chrono::seconds(60));
+            Channel channel(me.transport, me.clock, {0, 15}, std::chrono::seconds(60));
             LoaderOptions options = options_of(data, lanes, false);
             options.partition = partition_of({"hash", ""}, data, 2);
             options.channel = &channel;
@@ -260,7 +260,7 @@ TEST(Exchange, ARankThatLeavesEndsTheWaitForIt) {
     const auto data = std::make_shared<Records>(61);
     const Range lanes = lanes_of(me.rank, 2, kBatch.lanes);
     // silence, not luck, ends it
-    Channel channel(me.transport, me.clock, 0, std::chrono::milliseconds(200));
+    Channel channel(me.transport, me.clock, {0, 15}, std::chrono::milliseconds(200));
     LoaderOptions options = options_of(data, lanes, false);
     options.partition = partition_of({"hash", ""}, data, 2);
     options.channel = &channel;

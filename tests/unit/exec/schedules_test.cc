@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "support/schedule_hops.h"
 #include "support/timed_pipeline.h"
 
 namespace tutti {
@@ -14,6 +15,9 @@ using test::TimedPipeline;
 using test::TimedStep;
 
 namespace {
+
+using test::Hop;
+using test::hops_of;
 
 class Schedules : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
 

@@ -1,9 +1,10 @@
 // What models refuse of a job before they are made, together with all its other faults.
+#include "model/rules/rules.h"
+
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "config/job.h"
-#include "model/make_model.h"
 
 namespace tutti {
 

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "plan/check/prove.h"
+#include "plan/ir/tags.h"
 #include "unit/plan/sample_meshes.h"
 
 namespace tutti {
@@ -203,6 +204,8 @@ TEST(MeshNamedDamage, OfOwnersAndParcelsIsFound) {
 TEST(MeshNamedDamage, OfOperandsIsFound) {
   constexpr auto kTerm = OperandRole::kTerm, kSum = OperandRole::kSum;
   expect_found({
+      {"an id of another kind", slices,
+       [](Planned& p) { p.get(0, Op::kUpdate).id = kSendIds.last; }, "is not of its kind"},
       {"a role", slices,
        [](Planned& p) { p.operand(0, Op::kReduce, kTerm).role = OperandRole::kPart; },
        "has no such use for a part"},

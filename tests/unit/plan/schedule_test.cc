@@ -10,10 +10,14 @@
 #include <tuple>
 
 #include "plan/make/pipeline_schedule.h"
+#include "support/schedule_hops.h"
 
 namespace tutti {
 
 namespace {
+
+using test::Hop;
+using test::hops_of;
 
 using Cells = std::vector<std::vector<Cell>>;
 using Key = std::tuple<CellKind, int, int>;  // kind, chunk, micro

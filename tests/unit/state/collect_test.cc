@@ -76,7 +76,7 @@ std::vector<std::string> on_ranks(const Whole& whole, std::vector<HeldPieces>& h
                                   const std::function<void(Collector&, int)>& body) {
   std::vector<std::string> faults(held.size(), "no fault");
   over({"inproc", "inproc", true, false}, static_cast<int>(held.size()), [&](TestRank& me) {
-    Channel channel(me.transport, me.clock, 64, std::chrono::seconds(20));
+    Channel channel(me.transport, me.clock, {64, 79}, std::chrono::seconds(20));
     try {
       Collector collector(whole.entries(), held[me.rank].pieces, channel);
       body(collector, me.rank);

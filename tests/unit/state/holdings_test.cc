@@ -11,6 +11,7 @@
 #include "model/make_model.h"
 #include "plan/make/plan_mesh.h"
 #include "state/collect.h"
+#include "support/tiny_gpt.h"
 #include "support/transports.h"
 
 namespace tutti {
@@ -18,22 +19,8 @@ namespace {
 
 using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
-ModelShape made_gpt() {
-  Job job = parse_job("", "job", {});
-  job.model.kind = "gpt";
-  job.model.layers = 2;
-  job.model.width = 64;
-  job.model.heads = 2;
-  job.model.context = 16;
-  job.model.vocab = 256;
-  job.model.tied = true;
-  job.train.tensor_slices = 2;
-  resolve(job, this_machine());
-  return describe(make_model(job));
-}
-
 const ModelShape& small_gpt() {
-  static const ModelShape shape = made_gpt();
+  static const ModelShape shape = describe(make_model(tied_gpt(2)));
   return shape;
 }
 
@@ -122,7 +109,7 @@ TEST_P(MovesTest, CarryValuesBetweenRanksThatMessageEachOther) {
   to.resize(ranks);
   const std::vector<Move> plan = moves(from, to);
   over({"inproc", "inproc", true, false}, static_cast<int>(ranks), [&](TestRank& me) {
-    Channel channel(me.transport, me.clock, 64, std::chrono::seconds(20));
+    Channel channel(me.transport, me.clock, {64, 79}, std::chrono::seconds(20));
     const Pieces mine(from[me.rank], true), wanted(to[me.rank], false);
     move_values(plan, mine.pieces, wanted.pieces, channel);
     for (const StatePiece& piece : wanted.pieces)

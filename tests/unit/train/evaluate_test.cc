@@ -82,7 +82,7 @@ nlohmann::json report_of(const std::string& loss, int64_t rows, int lanes,
   std::vector<nlohmann::json> reports(owned.size());
   over({"inproc", "inproc", true, false}, ranks, [&](TestRank& me) {
     FlatModel flat(make_model(job_of(loss, rows, dropout)), 4);
-    Channel channel(me.transport, me.clock, 64, std::chrono::seconds(20));
+    Channel channel(me.transport, me.clock, {64, 79}, std::chrono::seconds(20));
     const Batch batch{lanes, 1, static_cast<int>(rows)};
     WholePlacement placement(flat.model, *flat.runner, owned[static_cast<size_t>(me.rank)]);
     const Metrics metrics =
@@ -145,7 +145,7 @@ TEST(Evaluate, CountsAMicroBatchOfAModelThatIsCutOverRanksOnce) {
     std::vector<std::string> reports(4);
     over({"inproc", "inproc", true, false}, 4, [&](TestRank& me) {
       FlatModel flat(make_model(job_of(loss, 4, 0)), 4);
-      Channel channel(me.transport, me.clock, 64, std::chrono::seconds(20));
+      Channel channel(me.transport, me.clock, {64, 79}, std::chrono::seconds(20));
       const Batch batch{5, 1, 4};
       WholePlacement whole(flat.model, *flat.runner, {0, 5});
       CutPlacement cut(whole, channel,

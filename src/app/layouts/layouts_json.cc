@@ -1,0 +1,39 @@
+#include "app/layouts/layouts_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "config/schema.h"
+
+namespace tutti {
+
+std::string layouts_json(const Job& job, const SearchResult& result) {
+  nlohmann::ordered_json layouts = nlohmann::json::array();
+  for (const Candidate& c : result.best) {
+    Job with = job;
+    set_layout(with, c.options);
+    nlohmann::ordered_json layout{{"ranks", with.layout.ranks}};
+    for (const Key& key : keys()) {
+      if (!key.searched) continue;
+      const Value value = key.get(with);
+      if (const auto* number = std::get_if<int64_t>(&value)) layout[key.name] = *number;
+      if (const auto* word = std::get_if<std::string>(&value)) layout[key.name] = *word;
+    }
+    layouts.push_back({{"name", layout_name(c.options)},
+                       {"layout", layout},
+                       {"seconds", c.seconds},
+                       {"bubble", c.bubble},
+                       {"exposed", c.exposed},
+                       {"bytes", c.memory.total()},
+                       {"link_bytes",
+                        {{"data", c.link[static_cast<size_t>(Axis::kData)]},
+                         {"tensor", c.link[static_cast<size_t>(Axis::kTensor)]},
+                         {"pipeline", c.link[static_cast<size_t>(Axis::kPipeline)]},
+                         {"hosts", c.link[static_cast<size_t>(Axis::kHosts)]}}}});
+  }
+  nlohmann::ordered_json rejected = nlohmann::json::array();
+  for (const Rejection& r : result.rejected)
+    rejected.push_back({{"reason", r.reason}, {"layouts", r.layouts}});
+  return nlohmann::ordered_json{{"layouts", layouts}, {"rejected", rejected}}.dump(1) + "\n";
+}
+
+}  // namespace tutti

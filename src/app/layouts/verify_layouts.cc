@@ -1,0 +1,260 @@
+#include "app/layouts/verify_layouts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+#include "base/error.h"
+#include "config/check.h"
+#include "config/job_parts.h"
+#include "model/core/wiring.h"
+#include "model/rules/rules.h"
+#include "optim/optimizer.h"
+#include "plan/make/pipeline_schedule.h"
+#include "train/rank_plan.h"
+
+namespace tutti {
+
+namespace {
+
+struct Row {
+  int64_t ranks;
+  Workers workers;
+  const char* transport;
+  bool overlap;
+  int64_t hosts = 1;
+  FoldKind fold = FoldKind::kLocal;
+  PartitionKind partition = PartitionKind::kLanes;
+  bool graph = true, prefetch = true;
+};
+
+using enum Workers;
+using enum FoldKind;
+using enum PartitionKind;
+
+// Each mechanism that could betray the promise appears in at least one row.
+constexpr Row kHostRows[] = {
+    {1, kProcess, "shm", true},
+    {1, kThread, "inproc", false},
+    {2, kProcess, "shm", true},
+    {2, kProcess, "shm", false},
+    {2, kProcess, "tcp", true},
+    {2, kThread, "inproc", true},
+    {2, kProcess, "shm", true, 1, kRoot},
+    {3, kProcess, "shm", true},
+    {3, kProcess, "tcp", false},
+    {3, kThread, "inproc", true},
+    {4, kProcess, "shm", true},
+    {4, kProcess, "shm", true, 2},
+    {4, kProcess, "tcp", true},
+    {4, kThread, "inproc", false},
+    {4, kProcess, "tcp", true, 1, kRoot},
+    {8, kProcess, "shm", true},
+    {8, kProcess, "tcp", true},
+    {8, kThread, "inproc", true},
+    {8, kProcess, "shm", false, 2},
+    {1, kProcess, "shm", true, 1, kLocal, kEven},
+    {2, kProcess, "shm", true, 1, kLocal, kRoundRobin},
+    {3, kProcess, "tcp", true, 1, kLocal, kHash},
+    {4, kThread, "inproc", true, 1, kLocal, kEven},
+};
+
+// Ranks that are more than the GPUs share them. The first row comes twice: a run repeats itself.
+constexpr Row kDeviceRows[] = {
+    {1, kProcess, "nccl", true},
+    {1, kProcess, "nccl", true},
+    {1, kProcess, "nccl", true, 1, kLocal, kLanes, false, true},
+    {1, kProcess, "nccl", true, 1, kLocal, kLanes, true, false},
+    {1, kProcess, "nccl", false, 1, kLocal, kEven, false, false},
+    {2, kProcess, "nccl", true},
+    {2, kProcess, "nccl", true, 1, kLocal, kLanes, false, true},
+    {2, kProcess, "nccl", false, 1, kLocal, kLanes, true, false},
+    {2, kProcess, "nccl", true, 1, kRoot, kRoundRobin, true, true},
+    {4, kProcess, "nccl", true},
+    {4, kProcess, "nccl", true, 1, kLocal, kLanes, false, false},
+    {4, kProcess, "nccl", false, 1, kRoot, kLanes, true, true},
+};
+
+LayoutConfig layout_of(LayoutConfig layout, const Row& row) {
+  layout.ranks = row.ranks;
+  layout.workers = row.workers;
+  layout.transport = row.transport;
+  layout.overlap = row.overlap;
+  layout.hosts = row.hosts;
+  layout.fold = row.fold;
+  layout.partition = row.partition;
+  layout.graph = row.graph;
+  layout.prefetch = row.prefetch;
+  layout.zero = 0;
+  return layout;
+}
+
+/// Rows of a sweep. What takes turns does so by counters of its own, so that no two go in step for
+/// long.
+class Sweep {
+ public:
+  explicit Sweep(const Job& job)
+      : base_(job.layout),
+        lanes_(job.train.lanes),
+        slices_(job.train.tensor_slices),
+        device_(job.numerics.device == DeviceKind::kCuda),
+        cut_(model_part(job).second_stage) {
+    base_.hosts = 1, base_.partition = PartitionKind::kLanes, base_.fold = FoldKind::kLocal,
+    base_.zero = 0;
+  }
+
+  std::vector<LayoutConfig> run() {
+    alone();
+    for (int64_t tensor : kSizes)
+      for (int64_t pipeline : kSizes)
+        for (int64_t data : kSizes) {
+          const int64_t ranks = data * tensor * pipeline;
+          if (ranks == 1 || ranks > (device_ ? 4 : 8) || data > lanes_ || tensor > slices_)
+            continue;
+          mesh(data, tensor, pipeline);
+        }
+    return std::move(rows_);
+  }
+
+ private:
+  static constexpr int64_t kSizes[] = {1, 2, 3, 4, 8};
+  const std::vector<std::string> all_schedules_ = names_of<PipelinePart>();
+  static constexpr Recompute kRecomputes[] = {Recompute::kNone, Recompute::kFull, Recompute::kNone,
+                                              Recompute::kSelective};
+  static constexpr Offload kOffloads[] = {Offload::kNone, Offload::kNone, Offload::kNone,
+                                          Offload::kNone, Offload::kOptimizer};
+
+  template <class T, size_t N>
+  static T turn(const T (&values)[N], size_t at) {
+    return values[at % N];
+  }
+
+  LayoutConfig meshed(int64_t data, int64_t tensor, int64_t pipeline) {
+    LayoutConfig row = base_;
+    row.ranks = data * tensor * pipeline;
+    row.tensor = tensor, row.pipeline = pipeline;
+    return row;
+  }
+
+  void alone() {
+    for (const Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
+      LayoutConfig row = meshed(1, 1, 1);
+      row.recompute = recompute;
+      add(row);
+    }
+    for (const Offload offload : {Offload::kOptimizer, Offload::kAll}) {
+      LayoutConfig row = meshed(1, 1, 1);
+      row.offload = offload;
+      add(row);
+    }
+    // By hand, as uneven as can be.
+    LayoutConfig split = meshed(1, 1, 2);
+    split.cut = cut_;
+    if (!cut_.empty()) add(split);
+  }
+
+  /// All where there are stages alone; else one by turns, and first the one that any number of
+  /// layers allows.
+  std::vector<std::string> schedules_of(const LayoutConfig& row, bool first) {
+    if (row.pipeline == 1) return {row.schedule};
+    if (row.ranks == row.pipeline) return all_schedules_;
+    std::vector<std::string> schedules{all_schedules_[schedules_++ % all_schedules_.size()]};
+    if (first && schedules[0] != all_schedules_[0])
+      schedules.insert(schedules.begin(), all_schedules_[0]);
+    return schedules;
+  }
+
+  void mesh(int64_t data, int64_t tensor, int64_t pipeline) {
+    for (int64_t zero = 0; zero <= (data > 1 ? 3 : 0); ++zero) {
+      LayoutConfig row = meshed(data, tensor, pipeline);
+      row.zero = zero;
+      if (zero == 0 && tensor * pipeline == 1) {
+        row.fold = FoldKind::kOwner;
+        add(row);
+        continue;
+      }
+      for (const std::string& schedule : schedules_of(row, zero == 0)) {
+        row.schedule = schedule;
+        row.in_flight =
+            pipeline > 1 && splits_backward(schedule) && fitted_++ % 3 == 1 ? pipeline + 1 : 0;
+        row.recompute = turn(kRecomputes, recomputes_++);
+        row.offload = turn(kOffloads, offloads_++);
+        if (zero == 3) row.depth = 1 + static_cast<int64_t>(depths_++ % 2);
+        add(row);
+      }
+      row.offload = Offload::kNone;
+      if (data % 2 == 0 && data > 2) {
+        row.hosts = data / 2 * pipeline;  // of two data ranks: sums have two levels
+        row.shards = zero > 0 ? 2 : 0;    // slices inside of a host, replicas between them
+        add(row);
+        row.shards = 0;  // slices over hosts
+        if (zero == 3) add(row);
+        row.hosts = 1;
+      }
+      if (zero > 1 && tensor * pipeline == 1) {
+        row.fold = FoldKind::kOwner;
+        add(row);
+      }
+    }
+  }
+
+  void add(LayoutConfig row) {
+    const size_t at = rows_.size();
+    row.overlap = at % 3 != 1;
+    if (device_) {
+      row.workers = Workers::kProcess, row.transport = "nccl";
+    } else {
+      // Threads start fastest.
+      row.workers = at % 4 < 2 ? Workers::kThread : Workers::kProcess;
+      row.transport = at % 8 == 1 || at % 8 == 6        ? "tcp"
+                      : row.workers == Workers::kThread ? "inproc"
+                                                        : "shm";
+    }
+    rows_.push_back(std::move(row));
+  }
+
+  LayoutConfig base_;
+  const int64_t lanes_, slices_;
+  const bool device_;
+  const std::string cut_;  // where a second stage may begin; empty: blocks have names of their own
+  std::vector<LayoutConfig> rows_;
+  size_t schedules_ = 0, recomputes_ = 0, offloads_ = 0, depths_ = 0, fitted_ = 0;
+};
+
+}  // namespace
+
+std::vector<LayoutConfig> verify_layouts(const Job& job) {
+  std::vector<LayoutConfig> layouts;
+  for (const Row& row :
+       job.numerics.device == DeviceKind::kCuda ? std::span<const Row>(kDeviceRows) : kHostRows)
+    if (row.ranks <= job.train.lanes) layouts.push_back(layout_of(job.layout, row));
+  const auto sweep = Sweep(job).run();
+  layouts.insert(layouts.end(), sweep.begin(), sweep.end());
+  return layouts;
+}
+
+std::vector<std::string> layout_faults(const Job& job, const std::vector<LayoutConfig>& layouts,
+                                       const Machine& machine, const MakeModel& make_model) {
+  const Model model = make_model(job);
+  const ModelShape shape = describe(model);
+  const auto slots = static_cast<int>(make_optimizer(job.train)->slots().size());
+  std::string on_threads;
+  try {
+    check_thread_ranks(model);
+  } catch (const Error& e) {
+    on_threads = e.what();
+  }
+  std::vector<std::string> all;
+  for (const LayoutConfig& layout : layouts) {
+    Job asked = job;
+    asked.layout = layout;
+    std::vector<std::string> faults = faults_of(asked, machine, model_rules());
+    if (faults.empty()) faults = mesh_faults(shape, mesh_options(asked, shape, slots));
+    if (layout.workers == Workers::kThread && !on_threads.empty()) faults.push_back(on_threads);
+    all.push_back(faults.empty() ? "" : faults.front());
+  }
+  return all;
+}
+
+}  // namespace tutti

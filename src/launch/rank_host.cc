@@ -1,0 +1,265 @@
+#include "launch/rank_host.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/stop_signals.h"
+#include "net/rendezvous/frames.h"
+
+extern char** environ;  // NOLINT(readability-identifier-naming): POSIX names it
+
+namespace tutti {
+
+namespace {
+
+constexpr const char* kVariable = "TUTTI_RANK_HOST";
+// Frames of the conversation above.
+enum : uint32_t { kReady = 1, kTask, kSocket, kForked, kRefused };
+// From the host's last word to its end, and from there to its ranks' new parent: both at once.
+constexpr Duration kSoon = std::chrono::seconds(10);
+
+void add_to(const Fd& epoll, int fd, uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0) throw_errno("watch", "a rank host");
+}
+
+Fd epoll_of(int fd, uint32_t events) {
+  Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll) throw_errno("watch", "a rank host");
+  add_to(epoll, fd, events);
+  return epoll;
+}
+
+/// Writes all of it; false: the other side is gone.
+bool write_frames(const Fd& socket, std::vector<std::shared_ptr<const Frame>> frames) {
+  SystemClock clock;
+  const Fd room = epoll_of(socket.get(), EPOLLOUT);
+  FrameWriter writer;
+  for (auto& frame : frames) writer.push(std::move(frame));
+  while (true) {
+    const FrameProgress progress = writer.write(socket.get());
+    if (progress == FrameProgress::kMore) return true;
+    if (progress == FrameProgress::kClosed) return false;
+    clock.wait_fd(room.get(), clock.after(kSoon));
+  }
+}
+
+/// The next frame; none: the other side is gone.
+std::optional<Frame> read_frame(const Fd& socket, FrameReader& reader) {
+  SystemClock clock;
+  const Fd more = epoll_of(socket.get(), EPOLLIN);
+  Frame frame;
+  while (true) {
+    const FrameProgress progress = reader.read(socket.get(), frame);
+    if (progress == FrameProgress::kMore) return frame;
+    if (progress == FrameProgress::kClosed) return std::nullopt;
+    clock.wait_fd(more.get(), Deadline::never());  // a process that ends closes its socket
+  }
+}
+
+std::shared_ptr<Frame> frame_of(uint32_t kind, std::string bytes) {
+  auto frame = std::make_shared<Frame>();
+  frame->kind = kind;
+  frame->bytes = std::move(bytes);
+  return frame;
+}
+
+Fd duplicate(int fd) {
+  Fd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!copy) throw_errno("duplicate", "a descriptor for the ranks");
+  return copy;
+}
+
+}  // namespace
+
+RankHost::RankHost(const std::string& program, const std::vector<std::string>& arguments) {
+  // The ranks outlive the host and are this process's from then on.
+  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) throw_errno("adopt", "ranks");
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+    throw_errno("make", "a socket pair");
+  socket_ = Fd(pair[0]);
+  const Fd theirs(pair[1]);
+
+  std::vector<char*> words;
+  for (const std::string& argument : arguments) words.push_back(const_cast<char*>(argument.data()));
+  words.push_back(nullptr);
+  const std::string variable =
+      std::string(kVariable) + "=" + std::to_string(theirs.get()) + ":" + std::to_string(getpid());
+  std::vector<char*> variables;
+  for (char** v = environ; *v != nullptr; ++v) variables.push_back(*v);
+  variables.push_back(const_cast<char*>(variable.data()));
+  variables.push_back(nullptr);
+
+  // Its end of the socket stays open across the exec: it is moved to itself, which clears the flag
+  // that would close it.
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), theirs.get());
+  const int error =
+      ::posix_spawn(&pid_, program.c_str(), &actions, nullptr, words.data(), variables.data());
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) {
+    pid_ = -1;
+    throw Error(fmt::format("cannot start {}: {}", program, std::strerror(error)));
+  }
+}
+
+RankHost::~RankHost() {
+  if (pid_ > 0) ::kill(pid_, SIGKILL);
+  finish();
+}
+
+/// Waits for its end, which has come or is about to.
+void RankHost::finish() {
+  if (pid_ < 0) return;
+  int status = 0;
+  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
+  code_ = WIFSIGNALED(status) ? stop_code(WTERMSIG(status)) : WEXITSTATUS(status);
+  pid_ = -1;
+}
+
+std::optional<std::string> RankHost::ready() {
+  const sigset_t stops = stop_set();
+  sigset_t before;
+  ::pthread_sigmask(SIG_BLOCK, &stops, &before);
+  const Fd signals(::signalfd(-1, &stops, SFD_NONBLOCK | SFD_CLOEXEC));
+  const Fd epoll = epoll_of(socket_.get(), EPOLLIN);
+  add_to(epoll, signals.get(), EPOLLIN);
+
+  SystemClock clock;
+  FrameReader reader;
+  Frame frame;
+  FrameProgress progress = FrameProgress::kBlocked;
+  while ((progress = reader.read(socket_.get(), frame)) == FrameProgress::kBlocked) {
+    clock.wait_fd(epoll.get(), Deadline::never());
+    signalfd_siginfo info{};
+    while (::read(signals.get(), &info, sizeof info) == sizeof info)
+      ::kill(pid_, static_cast<int>(info.ssi_signo));
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (progress == FrameProgress::kMore) return std::move(frame.bytes);
+  finish();
+  return std::nullopt;
+}
+
+std::vector<pid_t> RankHost::fork_ranks(const SharedControl& control, std::vector<Fd> sockets,
+                                        const std::vector<int>& kept, const std::string& task) {
+  std::vector<std::shared_ptr<const Frame>> frames;
+  auto first = frame_of(kTask, task);
+  first->rank = static_cast<int32_t>(sockets.size());
+  first->fds.push_back(duplicate(control.fd()));
+  for (int fd : kept) first->fds.push_back(duplicate(fd));
+  frames.push_back(std::move(first));
+  for (Fd& socket : sockets) {
+    auto frame = frame_of(kSocket, "");
+    frame->fds.push_back(std::move(socket));
+    frames.push_back(std::move(frame));
+  }
+
+  FrameReader reader;
+  std::optional<Frame> answer;
+  if (write_frames(socket_, std::move(frames))) answer = read_frame(socket_, reader);
+  finish();
+  if (!answer || answer->kind != kForked)
+    throw Error(answer && answer->kind == kRefused ? answer->bytes
+                                                   : "the process that starts the ranks has ended");
+  std::vector<pid_t> pids(answer->bytes.size() / sizeof(pid_t));
+  std::memcpy(pids.data(), answer->bytes.data(), pids.size() * sizeof(pid_t));
+  return pids;
+}
+
+std::optional<HostedProgram> HostedProgram::inherited() {
+  const char* value = std::getenv(kVariable);
+  if (value == nullptr) return std::nullopt;
+  int socket = -1, launcher = -1;
+  const bool understood = std::sscanf(value, "%d:%d", &socket, &launcher) == 2;
+  ::unsetenv(kVariable);
+  // A variable that was handed on to somebody else's child means nothing there.
+  if (!understood || launcher != ::getppid() || ::fcntl(socket, F_SETFD, FD_CLOEXEC) != 0)
+    return std::nullopt;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != launcher) ::_exit(kCancelled);
+  return HostedProgram(Fd(socket), launcher);
+}
+
+bool HostedProgram::is_hosted() {
+  const char* value = std::getenv(kVariable);
+  int socket = -1, launcher = -1;
+  return value != nullptr && std::sscanf(value, "%d:%d", &socket, &launcher) == 2 &&
+         launcher == ::getppid();
+}
+
+void HostedProgram::ready(const std::string& text) {
+  if (!write_frames(socket_, {frame_of(kReady, text)})) ::_exit(kCancelled);
+}
+
+void HostedProgram::serve(const std::function<void(RankContext&, const std::string& task)>& rank) {
+  FrameReader reader;
+  std::optional<Frame> task = read_frame(socket_, reader);
+  if (!task) ::_exit(kCancelled);  // the launcher is gone, or had nothing for ranks to do
+  std::vector<Fd> sockets;
+  for (int r = 0; r < task->rank; ++r) {
+    std::optional<Frame> frame = read_frame(socket_, reader);
+    if (!frame || frame->fds.size() != 1) ::_exit(kCancelled);
+    sockets.push_back(std::move(frame->fds.front()));
+  }
+  const SharedControl control(std::move(task->fds.front()));
+  sigset_t mask;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+
+  // A rank learns from this pipe that the host has ended: only the host has its other end.
+  int alive[2];
+  if (::pipe2(alive, O_CLOEXEC) != 0) throw_errno("make", "a pipe");
+  const pid_t host = ::getpid();
+  const int ranks = static_cast<int>(sockets.size());
+  std::fflush(nullptr);
+  std::vector<pid_t> pids;
+  for (int r = 0; r < ranks; ++r) {
+    const pid_t pid = ::fork();
+    if (pid > 0) pids.push_back(pid);
+    if (pid > 0) continue;
+    if (pid < 0) {
+      const std::string reason = fmt::format("cannot start rank {}: {}", r, std::strerror(errno));
+      for (pid_t started : pids) ::kill(started, SIGKILL);
+      for (pid_t started : pids) ::waitpid(started, nullptr, 0);
+      write_frames(socket_, {frame_of(kRefused, reason)});
+      ::_exit(kFailed);
+    }
+
+    ::close(alive[1]);
+    char nothing = 0;
+    while (::read(alive[0], &nothing, 1) < 0 && errno == EINTR) {
+    }
+    ::close(alive[0]);
+    SystemClock clock;
+    const Deadline soon = clock.after(kSoon);
+    while (::getppid() == host && !clock.passed(soon))
+      clock.sleep(std::chrono::microseconds(100), nullptr);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != launcher_) ::_exit(kCancelled);
+    Fd socket = std::move(sockets[r]);
+    sockets.clear();
+    socket_.reset();
+    become_rank(r, ranks, std::move(socket), *control, clock, mask,
+                [&](RankContext& context) { rank(context, task->bytes); });
+  }
+  std::string bytes(reinterpret_cast<const char*>(pids.data()), pids.size() * sizeof(pid_t));
+  write_frames(socket_, {frame_of(kForked, std::move(bytes))});
+  ::_exit(kWell);
+}
+
+}  // namespace tutti
