@@ -416,13 +416,7 @@ void add_layout(std::vector<Key>& keys) {
            "pipeline; at most "
            "one of these per lane")
       .range(0, 65536)
-      .layout()
-      .searched()
-      .named(", fold {}", "")
-      .searched()
-      .named(", {}", ",{}")
-      .always_named()
-      .named(", depth {}", ",depth{}");
+      .layout();
   rows.add(&C::plan, "plan", PlanKind::kGiven, "`auto`: the planner chooses what is not set")
       .layout();
   rows.add(&C::workers, "workers", Workers::kProcess, "what a rank is").layout();
@@ -456,7 +450,10 @@ void add_layout(std::vector<Key>& keys) {
       .searched();
   rows.add(&C::schedule, "schedule", "1f1b", "pipeline schedule")
       .one_of(names_of<PipelinePart>())
-      .layout();
+      .layout()
+      .searched()
+      .named(", {}", ",{}")
+      .always_named();
   rows.add(&C::chunks, "chunks", 2, "interleaved: parts of the model that a stage has")
       .range(2, 64)
       .layout()
@@ -488,7 +485,8 @@ void add_layout(std::vector<Key>& keys) {
       .named(" over {}", "/{}");
   rows.add(&C::depth, "depth", 1, "ZeRO-3: units gathered ahead of their use")
       .range(0, 64)
-      .layout();
+      .layout()
+      .named(", depth {}", ",depth{}");
   rows.add(&C::recompute, "recompute", Recompute::kNone,
            "activations computed again in backward instead of kept: of attention, or of everything")
       .layout()
@@ -508,7 +506,9 @@ void add_layout(std::vector<Key>& keys) {
       .layout();
   rows.add(&C::fold, "fold", FoldKind::kAuto,
            "where the lanes' gradients are summed: same bits everywhere")
-      .layout();
+      .layout()
+      .searched()
+      .named(", fold {}", "");
   rows.add(&C::partition, "partition", PartitionKind::kLanes,
            "which rank reads a record: the one that computes it, equal parts, in turns, by hash, "
            "by a feature, or a "
