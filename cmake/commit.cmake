@@ -7,6 +7,7 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
     COMMAND ${CMAKE_COMMAND} -DSOURCE=${CMAKE_SOURCE_DIR} -DOUT=${commit_source} -DVERSION=${PROJECT_VERSION} -P ${CMAKE_CURRENT_LIST_FILE}
     VERBATIM COMMENT "commit.cc")
   target_sources(tutti PRIVATE ${commit_source})
+  target_sources(tutti-torch PRIVATE ${commit_source})
   set_source_files_properties(${commit_source} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   return()
 endif()

@@ -71,10 +71,23 @@ function(tutti_pch target torch)
   target_precompile_headers(${target} REUSE_FROM tutti_pch_${which})
 endfunction()
 
-# tutti_command(NAME FOLDER): the program NAME from src/FOLDER/main.cc; the rest of the folder is a library as any other.
+# tutti_command(NAME FOLDER): from src/FOLDER the program NAME-torch (main.cc), which loads LibTorch, and the program NAME (front/main.cc),
+# which is not linked with it: of the folders' libraries it takes only objects that do without, or the linker fails. The rest of the
+# folder is a library as any other.
 macro(tutti_command name folder)
   tutti_folder(${folder} TORCH)
-  add_executable(${name} ${CMAKE_SOURCE_DIR}/src/${folder}/main.cc)
-  target_link_libraries(${name} PRIVATE ${TUTTI_FOLDERS})
+  add_executable(${name}-torch ${CMAKE_SOURCE_DIR}/src/${folder}/main.cc)
+  target_link_libraries(${name}-torch PRIVATE ${TUTTI_FOLDERS})
+  tutti_pch(${name}-torch ON)
+
+  add_executable(${name} ${CMAKE_SOURCE_DIR}/src/${folder}/front/main.cc)
+  add_dependencies(${name} ${name}-torch ${TUTTI_FOLDERS})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src)
+  target_include_directories(${name} SYSTEM PRIVATE $<TARGET_PROPERTY:tutti_torch,INTERFACE_INCLUDE_DIRECTORIES>)
+  target_compile_definitions(${name} PRIVATE $<TARGET_PROPERTY:tutti_torch,INTERFACE_COMPILE_DEFINITIONS>)
+  foreach(library ${TUTTI_FOLDERS})
+    target_link_libraries(${name} PRIVATE $<TARGET_FILE:${library}>)
+  endforeach()
+  target_link_libraries(${name} PRIVATE fmt::fmt OpenSSL::Crypto Threads::Threads ${CMAKE_DL_LIBS})
   tutti_pch(${name} ON)
 endmacro()

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Fails when a folder under src/ includes one below it, or a torch-free folder includes torch. The order is that of CMakeLists.txt."""
+"""Fails when a folder under src/ includes one below it, or a torch-free folder includes torch (the order is that of CMakeLists.txt), and
+when two headers have one name, or two types of one namespace: the linker would take one's inline functions for the other's."""
+import collections
 import pathlib
 import re
 import sys
@@ -27,7 +29,28 @@ def faults(root):
                     yield f"{where}: include the per-operator headers instead of {target}"
 
 
+def twice(root):
+    headers, types = collections.defaultdict(list), collections.defaultdict(list)
+    for path in sorted((root / "src").rglob("*.h")):
+        where = str(path.relative_to(root))
+        headers[path.name].append(where)
+        space = ""
+        for line in path.read_text().splitlines():
+            opened = re.match(r"namespace ([\w:]+) \{", line)
+            made = re.match(r"(?:struct|class|enum class|enum) (\w+)[^;]*\{", line)
+            if opened:
+                space = opened[1]
+            elif line.startswith("}  // namespace"):
+                space = ""
+            elif made and space != "tutti::TUTTI_ISA":
+                types[f"{space}::{made[1]}"].append(where)
+    for name, places in [*headers.items(), *types.items()]:
+        if len(set(places)) > 1:
+            yield f"{name} is in {' and in '.join(places)}"
+
+
 if __name__ == "__main__":
-    found = list(faults(pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else root))
-    print("\n".join(found) or "the order of the folders holds")
+    tree = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else root
+    found = [*faults(tree), *twice(tree)]
+    print("\n".join(found) or "the order of the folders holds, and no name is there twice")
     sys.exit(1 if found else 0)

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "app/cli/launch_train.h"
 #include "app/layouts/layout_choice.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -16,9 +17,9 @@
 #include "base/terminal.h"
 #include "device/library.h"
 #include "grid/mesh.h"
+#include "launch/rank_host.h"
 #include "observe/progress_bar.h"
 #include "observe/tensorboard.h"
-#include "state/manifest.h"
 #include "tensor/threads.h"
 #include "train/run_folder.h"
 
@@ -87,81 +88,7 @@ void print_header(const Prepared& prepared) {
         job.numerics.reduce);
 }
 
-bool sets(const std::vector<Setting>& settings, const std::string& key) {
-  return std::any_of(settings.begin(), settings.end(),
-                     [&](const Setting& s) { return s.key == key; });
-}
-
-/// The job that the run's last checkpoint was trained with.
-Job trained_job(const RunFolder& folder) {
-  const std::string checkpoint = checkpoint_of(folder);
-  return parse_job(read_manifest(checkpoint).job_toml, checkpoint + "/" + kManifestFile, {});
-}
-
-Job resumed_job(const TrainArguments& arguments, std::vector<Setting> settings) {
-  // The run's transport was chosen for the workers and the device it had, its ranks for that one's
-  // number.
-  const bool moves = sets(settings, "numerics.device");
-  if ((moves || sets(settings, "layout.workers")) && !sets(settings, "layout.transport"))
-    settings.push_back({"layout.transport", "auto"});
-  if (moves && !sets(settings, "layout.ranks")) settings.push_back({"layout.ranks", "0"});
-  const RunFolder folder = open_run(arguments.resume);
-  const Job before = job_of_run(folder), trained = trained_job(folder);
-  // The checkpoint is the truth: a job.toml that was edited since is another job.
-  if (auto edited = job_differences(trained, before); !edited.empty()) {
-    for (std::string& fault : edited)
-      fault = fmt::format("--resume {}: {} as {} says", arguments.resume, fault, folder.job());
-    edited.push_back(
-        fmt::format("--resume {}: a run goes on with the job that it began with: undo the change "
-                    "(or remove {}, and it is "
-                    "restored), or start a new run with `tutti train {}`",
-                    arguments.resume, folder.job(), folder.job()));
-    throw ConfigError(std::move(edited));
-  }
-  Job job = job_of_run(folder, settings);
-  if (auto changed = job_differences(before, job); !changed.empty()) {
-    for (std::string& fault : changed)
-      fault = fmt::format("--resume {}: {}; only [layout], the device and the precision may change",
-                          arguments.resume, fault);
-    throw ConfigError(std::move(changed));
-  }
-  return job;
-}
-
-/// The last words, and the exit code. One message is enough: what other ranks said follows from it,
-/// and is in events.jsonl. A run that was stopped at once has said so.
-int report(const RunResult& result) {
-  const int stopped = result.stopped_by != 0 ? stop_code(result.stopped_by) : 0;
-  if (!result.ok && stopped == 0) {
-    show(stderr, "\n");
-    complain(result.failures.front());
-  }
-  if (!result.ok) return stopped != 0 ? stopped : 1;
-  if (!result.nothing_left.empty())
-    say("notice  {}: there is nothing left to do\n", result.nothing_left);
-  say("run     {}\n", result.folder);
-  say("state sha256 {}\n", result.hash);
-  std::fflush(stdout);
-  return stopped;
-}
-
 }  // namespace
-
-std::vector<Setting> parse_settings(const std::vector<std::string>& texts, int64_t ranks) {
-  std::vector<Setting> settings;
-  std::vector<std::string> faults;
-  for (const std::string& text : texts) {
-    size_t equals = text.find('=');
-    if (equals == std::string::npos) {
-      faults.push_back(fmt::format("--set {}: expected section.key=value", text));
-    } else {
-      settings.push_back({text.substr(0, equals), text.substr(equals + 1)});
-    }
-  }
-  if (!faults.empty()) throw ConfigError(std::move(faults));
-  if (ranks != 0) settings.push_back({"layout.ranks", std::to_string(ranks)});
-  return settings;
-}
 
 Job job_on_host(const std::string& run) {
   const RunFolder folder = open_run(run);
@@ -176,32 +103,14 @@ Job job_on_host(const std::string& run) {
 }
 
 Prepared prepare(const TrainArguments& arguments, bool elsewhere) {
-  auto settings = parse_settings(arguments.set, arguments.ranks);
-  Prepared prepared;
-  Job& job = prepared.job;
-  if (!arguments.resume.empty()) {
-    job = resumed_job(arguments, settings);
-  } else if (!arguments.job_text.empty()) {
-    job = parse_job(arguments.job_text, "job", settings);
-  } else {
-    job = load_job(arguments.job, settings);
-  }
-  prepared.machine = this_machine();
-  add_gpus(prepared.machine, job.numerics.device);
-  if (elsewhere && job.numerics.device == "cuda" && prepared.machine.gpus.empty())
-    prepared.machine.gpus.push_back({.name = "GPU"});
-  if (!arguments.resume.empty()) forget_idle_keys(job, prepared.machine);
-  resolve(job, prepared.machine);
-  choose_library_isa(job.numerics.isa);
-  if (!arguments.resume.empty())
-    prepared.changes = device_differences(trained_job(open_run(arguments.resume)), job);
+  Prepared prepared = settle(arguments, elsewhere);
+  choose_library_isa(prepared.job.numerics.isa);
   return prepared;
 }
 
 int train_command(const TrainArguments& given, const MakeModel& make_model,
                   const OwnPartition& partition) {
-  // A training outlives whoever reads its output: what counts is in the run's folder. The exit code
-  // tells of the loss.
+  std::optional<HostedProgram> launcher = HostedProgram::inherited();
   std::signal(SIGPIPE, SIG_IGN);
   if (!given.resume.empty() && !given.out.empty())
     throw ConfigError({fmt::format(
@@ -219,24 +128,29 @@ int train_command(const TrainArguments& given, const MakeModel& make_model,
   options.out = arguments.out;
   options.resume = arguments.resume;
   options.stop_at = arguments.steps;
-  bool terminal = ::isatty(STDOUT_FILENO) != 0;
-  options.sinks = [terminal](const std::string& folder) {
+  options.sinks = [terminal = ::isatty(STDOUT_FILENO) != 0](const std::string& folder) {
     std::vector<std::unique_ptr<EventSink>> sinks;
     sinks.push_back(make_progress(stdout, terminal));
     if (!folder.empty()) sinks.push_back(open_tensorboard(folder + "/tensorboard"));
     return sinks;
   };
-  options.started = [](int rank, int pid) {
-    print_line(stdout, fmt::format("rank {} pid {}", rank, pid));
-  };
-  // On a terminal the bar's line is left as it is.
-  options.say = [terminal](const std::string& words) {
-    if (terminal) show(stderr, "\n");
-    complain(words);
-  };
-  options.abandon = [](const RunResult& result) { ::_exit(report(result)); };
+
+  // Threads of this process are ranks whose launcher is this process, too.
+  const bool threads = options.job.layout.workers == "thread";
+  if (launcher && threads) {
+    launcher->ready(kReadyAlone);
+    return 0;
+  }
   print_header(prepared);
   std::fflush(stdout);
+  if (launcher) {
+    const HeldStops held;  // from here on the launcher heeds them
+    nothing_begun.reset();
+    launcher->ready(ready_text(options));
+    launcher->serve(
+        [&](RankContext& context, const std::string& task) { run_task(options, context, task); });
+  }
+  tell_of_run(options);
   const HeldStops held;  // also while the last lines are printed
   nothing_begun.reset();
   return report(run(options));

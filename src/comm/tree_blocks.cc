@@ -12,8 +12,8 @@ constexpr int64_t kBlockFloats = 512 * 1024;
 
 }  // namespace
 
-std::vector<Block> blocks_of(const SumTransfer& transfer, size_t member) {
-  std::vector<Block> blocks;
+std::vector<SumBlock> blocks_of(const SumTransfer& transfer, size_t member) {
+  std::vector<SumBlock> blocks;
   for (size_t u = 0; u < transfer.units.size(); ++u) {
     const Range slice = transfer.units[u].slices[member];
     const int64_t size = std::max(kBlockFloats, align_up((slice.size() + 3) / 4, kAlign));
@@ -23,9 +23,9 @@ std::vector<Block> blocks_of(const SumTransfer& transfer, size_t member) {
   return blocks;
 }
 
-std::vector<Given> given(const SumTransfer& transfer, int from, size_t owner) {
-  std::vector<Given> all;
-  const std::vector<Block> blocks = blocks_of(transfer, owner);
+std::vector<GivenTerm> given(const SumTransfer& transfer, int from, size_t owner) {
+  std::vector<GivenTerm> all;
+  const std::vector<SumBlock> blocks = blocks_of(transfer, owner);
   for (size_t b = 0; b < blocks.size(); ++b) {
     const auto& sources = transfer.units[blocks[b].unit].sources;
     for (size_t s = 0; s < sources.size(); ++s) {

@@ -10,19 +10,19 @@
 namespace tutti {
 
 /// A cut of an owner's slice of a unit.
-struct Block {
+struct SumBlock {
   size_t unit;
   Range floats;
 };
 /// Of a member's slices.
-std::vector<Block> blocks_of(const SumTransfer& transfer, size_t member);
+std::vector<SumBlock> blocks_of(const SumTransfer& transfer, size_t member);
 
 /// Floats of a block that a rank has in one of its contributions.
-struct Given {
+struct GivenTerm {
   size_t block, unit, source, term;
   Range floats;
 };
 /// What `from` gives the owner of slices, block by block.
-std::vector<Given> given(const SumTransfer& transfer, int from, size_t owner);
+std::vector<GivenTerm> given(const SumTransfer& transfer, int from, size_t owner);
 
 }  // namespace tutti

@@ -124,11 +124,11 @@ class Maker {
       const size_t turn = (member_ + m) % transfer_.ranks.size();
       const int owner = transfer_.ranks[turn];
       if (owner == me_) continue;
-      const std::vector<Given> all = given(transfer_, me_, turn);
+      const std::vector<GivenTerm> all = given(transfer_, me_, turn);
       const bool reads = !transport_.window_of(owner).empty();
       if (reads && !all.empty()) lists_.takers.push_back(owner);
       for (size_t part = 0; part < all.size(); ++part) {
-        const Given& g = all[part];
+        const GivenTerm& g = all[part];
         auto* at = const_cast<float*>(float_at(g.unit, g.source, g.term, g.floats.begin, arena_));
         check_inside(arena_, at, g.floats.size());
         if (units_[g.unit].overwrites(at, g.floats.size())) {
@@ -186,9 +186,9 @@ class Maker {
                 lists_.givers.end());
     for (int rank : transfer_.ranks) {
       if (rank == me_ || !memory_of(rank).empty()) continue;
-      const std::vector<Given> all = given(transfer_, rank, member_);
+      const std::vector<GivenTerm> all = given(transfer_, rank, member_);
       for (size_t part = 0; part < all.size(); ++part) {
-        const Given& g = all[part];
+        const GivenTerm& g = all[part];
         const Own& own = units_[g.unit];
         auto* at = const_cast<float*>(own.bases[g.source][g.term]) +
                    (g.floats.begin - own.parts[g.source].begin);
@@ -221,7 +221,7 @@ class Maker {
   }
 
   void prepare_folds() {
-    for (const Block& block : blocks_of(transfer_, member_)) {
+    for (const SumBlock& block : blocks_of(transfer_, member_)) {
       const size_t b = lists_.receives_until.size();
       lists_.receives_until.push_back(until(lists_.receives, b));
       std::set<int64_t> borders{block.floats.begin, block.floats.end};
@@ -271,11 +271,11 @@ class Maker {
   void prepare_returns() {
     TUTTI_CHECK(transfer_.in_place(), "{}: what is returned has no place", name_.text);
     const auto part = [](size_t b) { return kReturnedParts + static_cast<uint32_t>(b); };
-    const std::vector<Block> mine = blocks_of(transfer_, member_);
+    const std::vector<SumBlock> mine = blocks_of(transfer_, member_);
     size_t blocks = mine.size();
     for (size_t m = 1; m < transfer_.ranks.size(); ++m) {
       const size_t turn = (member_ + m) % transfer_.ranks.size();
-      const std::vector<Block> theirs = blocks_of(transfer_, turn);
+      const std::vector<SumBlock> theirs = blocks_of(transfer_, turn);
       for (size_t b = 0; b < theirs.size(); ++b)
         lists_.returning.push_back({transfer_.ranks[turn], part(b), b, in_first_term(theirs[b])});
       for (size_t b = 0; b < mine.size(); ++b) {
@@ -296,7 +296,7 @@ class Maker {
     }
   }
 
-  std::span<std::byte> in_first_term(const Block& block) const {
+  std::span<std::byte> in_first_term(const SumBlock& block) const {
     const auto& terms = transfer_.units[block.unit].sources[0].terms;
     const auto first = std::find_if(terms.begin(), terms.end(),
                                     [this](const auto& term) { return term.rank == me_; });

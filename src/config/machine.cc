@@ -111,11 +111,11 @@ double memory_limit(const std::filesystem::path& group, bool unified) {
 /// The smallest limit from the process's own group up to the mount's root; infinite: none.
 double smallest_limit(const std::string& controller,
                       double (*limit_of)(const std::filesystem::path&, bool),
-                      const std::string& root, const Membership& membership) {
+                      const std::string& root, const ControlGroups& groups) {
   double smallest = std::numeric_limits<double>::infinity();
-  for (const Mount& mount : mounts_of(controller, membership.mounts)) {
+  for (const Mount& mount : mounts_of(controller, groups.mounts)) {
     const std::filesystem::path top = root + mount.point;
-    const auto path = below(group_of(controller, membership.groups, mount.unified), mount.root);
+    const auto path = below(group_of(controller, groups.groups, mount.unified), mount.root);
     for (auto group = path;; group = group.parent_path()) {
       const double limit = limit_of(group.empty() ? top : top / group, mount.unified);
       if (limit > 0) smallest = std::min(smallest, limit);
@@ -127,7 +127,7 @@ double smallest_limit(const std::string& controller,
 
 }  // namespace
 
-Membership this_membership() {
+ControlGroups this_control_groups() {
   return {text_of("/proc/self/mountinfo"), text_of("/proc/self/cgroup")};
 }
 
@@ -142,19 +142,19 @@ int cores_by_affinity() {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-int cores_by_cgroup(int cores, const std::string& root, const Membership& membership) {
-  const double limit = smallest_limit("cpu", core_limit, root, membership);
+int cores_by_cgroup(int cores, const std::string& root, const ControlGroups& groups) {
+  const double limit = smallest_limit("cpu", core_limit, root, groups);
   return std::min(cores, std::max(1, static_cast<int>(std::min(limit, 1e6))));
 }
 
-int64_t memory_by_cgroup(int64_t bytes, const std::string& root, const Membership& membership) {
-  const double limit = smallest_limit("memory", memory_limit, root, membership);
+int64_t memory_by_cgroup(int64_t bytes, const std::string& root, const ControlGroups& groups) {
+  const double limit = smallest_limit("memory", memory_limit, root, groups);
   return limit < static_cast<double>(bytes) ? static_cast<int64_t>(limit) : bytes;
 }
 
 Machine this_machine() {
   Machine machine;
-  machine.cores = cores_by_cgroup(cores_by_affinity(), "", this_membership());
+  machine.cores = cores_by_cgroup(cores_by_affinity(), "", this_control_groups());
 #if defined(__x86_64__)
   __builtin_cpu_init();
   machine.amd = __builtin_cpu_is("amd");

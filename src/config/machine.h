@@ -8,11 +8,11 @@
 namespace tutti {
 
 /// Texts of /proc/self that say where the process's control groups are.
-struct Membership {
+struct ControlGroups {
   std::string mounts;  ///< /proc/self/mountinfo
   std::string groups;  ///< /proc/self/cgroup
 };
-Membership this_membership();
+ControlGroups this_control_groups();
 
 /// Cores that the process may be scheduled on.
 int cores_by_affinity();
@@ -22,10 +22,10 @@ int cores_by_affinity();
 /// every cgroup v2 mount, and cpu.cfs_quota_us and cpu.cfs_period_us of every v1 mount of the cpu
 /// controller. `root` stands before the mount points (a test's folder; empty on a machine). A group
 /// outside of what is mounted counts by the mount's root alone.
-int cores_by_cgroup(int cores, const std::string& root, const Membership& membership);
+int cores_by_cgroup(int cores, const std::string& root, const ControlGroups& groups);
 
 /// Bytes that control groups allow, found in the same way: memory.max of v2, memory.limit_in_bytes
 /// of v1. At most `bytes`, which is the machine's own memory.
-int64_t memory_by_cgroup(int64_t bytes, const std::string& root, const Membership& membership);
+int64_t memory_by_cgroup(int64_t bytes, const std::string& root, const ControlGroups& groups);
 
 }  // namespace tutti

@@ -25,7 +25,7 @@ namespace {
 
 constexpr const char* kVariable = "TUTTI_RANK_HOST";
 // Frames of the conversation above.
-enum : uint32_t { kReady = 1, kTask, kSocket, kForked, kFailed };
+enum : uint32_t { kReady = 1, kTask, kSocket, kForked, kRefused };
 // From the host's last word to its end, and from there to its ranks' new parent: both at once.
 constexpr Duration kSoon = std::chrono::seconds(10);
 
@@ -175,8 +175,8 @@ std::vector<pid_t> RankHost::fork_ranks(const SharedControl& control, std::vecto
   if (write_frames(socket_, std::move(frames))) answer = read_frame(socket_, reader);
   finish();
   if (!answer || answer->kind != kForked)
-    throw Error(answer && answer->kind == kFailed ? answer->bytes
-                                                  : "the process that starts the ranks has ended");
+    throw Error(answer && answer->kind == kRefused ? answer->bytes
+                                                   : "the process that starts the ranks has ended");
   std::vector<pid_t> pids(answer->bytes.size() / sizeof(pid_t));
   std::memcpy(pids.data(), answer->bytes.data(), pids.size() * sizeof(pid_t));
   return pids;
@@ -194,6 +194,13 @@ std::optional<HostedProgram> HostedProgram::inherited() {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != launcher) ::_exit(kCancelled);
   return HostedProgram(Fd(socket), launcher);
+}
+
+bool HostedProgram::is_hosted() {
+  const char* value = std::getenv(kVariable);
+  int socket = -1, launcher = -1;
+  return value != nullptr && std::sscanf(value, "%d:%d", &socket, &launcher) == 2 &&
+         launcher == ::getppid();
 }
 
 void HostedProgram::ready(const std::string& text) {
@@ -229,7 +236,7 @@ void HostedProgram::serve(const std::function<void(RankContext&, const std::stri
       const std::string reason = fmt::format("cannot start rank {}: {}", r, std::strerror(errno));
       for (pid_t started : pids) ::kill(started, SIGKILL);
       for (pid_t started : pids) ::waitpid(started, nullptr, 0);
-      write_frames(socket_, {frame_of(kFailed, reason)});
+      write_frames(socket_, {frame_of(kRefused, reason)});
       ::_exit(kFailed);
     }
 

@@ -61,6 +61,8 @@ class HostedProgram {
   /// That of the launcher which executed this process to be a rank host; none: nobody did. Asked
   /// once, at the program's start.
   static std::optional<HostedProgram> inherited();
+  /// Whether inherited() would find one.
+  static bool is_hosted();
 
   /// Sends the launcher what ready() returns there.
   void ready(const std::string& text);

@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-Op& OpTable::add(bool send, int peer, Tag tag, std::byte* data, size_t size) {
+PostedOp& PostedOps::add(bool send, int peer, Tag tag, std::byte* data, size_t size) {
   uint64_t index = ops_.size();
 
   // A free place is used again, so that the table is as large as the most operations that were ever
@@ -23,7 +23,7 @@ Op& OpTable::add(bool send, int peer, Tag tag, std::byte* data, size_t size) {
     index = free_.back();
     free_.pop_back();
   }
-  Op& op = ops_[index];
+  PostedOp& op = ops_[index];
 
   // The id is a count and the place: a ticket of an earlier
   // operation at this place is recognised as stale.
@@ -40,13 +40,13 @@ Op& OpTable::add(bool send, int peer, Tag tag, std::byte* data, size_t size) {
   return op;
 }
 
-Op* OpTable::find(Ticket ticket) {
+PostedOp* PostedOps::find(Ticket ticket) {
   const uint64_t index = ticket.id & ((uint64_t{1} << kIndexBits) - 1);
   return ticket.id != 0 && index < ops_.size() && ops_[index].id == ticket.id ? &ops_[index]
                                                                               : nullptr;
 }
 
-void OpTable::remove(Op& op) {
+void PostedOps::remove(PostedOp& op) {
   free_.push_back(op.id & ((uint64_t{1} << kIndexBits) - 1));
   op.id = 0;
 }
@@ -56,7 +56,7 @@ std::byte* Incoming::target(size_t offset) const {
   return op != nullptr && !dropped ? op->data + offset : nullptr;
 }
 
-void Inbox::match(Incoming& message, Op& op) {
+void Inbox::match(Incoming& message, PostedOp& op) {
   message.op = &op;
   if (message.size == op.size) return;
 
@@ -65,7 +65,7 @@ void Inbox::match(Incoming& message, Op& op) {
   message.dropped = true;  // its heap stays: a thread may be writing into it
 }
 
-void Inbox::post(Op& op) {
+void Inbox::post(PostedOp& op) {
   // The first message of this tag that no receive has taken yet.
   auto found = std::find_if(messages_.begin(), messages_.end(), [&](const Incoming& m) {
     return m.op == nullptr && !m.dropped && m.tag == op.tag;
@@ -93,10 +93,10 @@ Incoming& Inbox::begin(uint64_t number, Tag tag, size_t size, bool drop) {
 
   // With a receive posted the bytes go straight to its span; without one they need memory of their
   // own. No memory is an error of this connection, not the end of the process.
-  auto found =
-      std::find_if(posted_.begin(), posted_.end(), [&](const Op* op) { return op->tag == tag; });
+  auto found = std::find_if(posted_.begin(), posted_.end(),
+                            [&](const PostedOp* op) { return op->tag == tag; });
   if (found != posted_.end()) {
-    Op& op = **found;
+    PostedOp& op = **found;
     posted_.erase(found);
     match(message, op);
   } else {
@@ -132,7 +132,7 @@ bool Inbox::settle(Incoming& message) {
 }
 
 void Inbox::fail(const std::string& reason) {
-  for (Op* op : posted_) op->fail(reason);
+  for (PostedOp* op : posted_) op->fail(reason);
   posted_.clear();
 
   // A message that is complete and waits for its receive is left alone: it can still be delivered.

@@ -17,7 +17,7 @@ namespace tutti {
 enum class OpState : int { kPending, kDone, kFailed };
 
 /// A posted send or receive. All but `state` may be touched only under the transport's lock.
-struct Op {
+struct PostedOp {
   uint64_t id = 0;  ///< of its ticket; 0: free
   bool send = false;
   int peer = -1;
@@ -44,22 +44,22 @@ struct Op {
 };
 
 /// The operations of a transport, at stable addresses. A ticket's id is never used twice.
-class OpTable {
+class PostedOps {
  public:
-  Op& add(bool send, int peer, Tag tag, std::byte* data, size_t size);
+  PostedOp& add(bool send, int peer, Tag tag, std::byte* data, size_t size);
   /// Null where there is no such ticket.
-  Op* find(Ticket ticket);
-  void remove(Op& op);
+  PostedOp* find(Ticket ticket);
+  void remove(PostedOp& op);
   template <typename F>
   void for_each(F&& visit) {
-    for (Op& op : ops_) {
+    for (PostedOp& op : ops_) {
       if (op.id != 0) visit(op);
     }
   }
 
  private:
   static constexpr uint64_t kIndexBits = 24;
-  std::deque<Op> ops_;
+  std::deque<PostedOp> ops_;
   std::vector<uint64_t> free_;
   uint64_t next_ = 1;
 };
@@ -72,7 +72,7 @@ struct Incoming {
   size_t received = 0;
   /// it belongs to another epoch, or its receive refused it: its bytes are read and thrown away
   bool dropped = false;
-  Op* op = nullptr;                   ///< the receive it was matched with
+  PostedOp* op = nullptr;             ///< the receive it was matched with
   std::unique_ptr<std::byte[]> heap;  ///< holds its bytes if no receive was posted in time
 
   /// Where byte `offset` is stored; null: it is thrown away.
@@ -84,7 +84,7 @@ struct Incoming {
 class Inbox {
  public:
   /// Matches a receive with the first message of its tag, or keeps it until that begins to arrive.
-  void post(Op& op);
+  void post(PostedOp& op);
   /// A message begins to arrive. Messages must begin in the order in which they were sent, since
   /// that is the order in which equal tags match. The reference is valid until settle(). Throws
   /// Error when there is no memory for the message.
@@ -97,8 +97,8 @@ class Inbox {
   void fail(const std::string& reason);
 
  private:
-  void match(Incoming& message, Op& op);
-  std::deque<Op*> posted_;        // receives without a message
+  void match(Incoming& message, PostedOp& op);
+  std::deque<PostedOp*> posted_;  // receives without a message
   std::list<Incoming> messages_;  // begun, and not yet both complete and handed over
 };
 

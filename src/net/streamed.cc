@@ -18,20 +18,20 @@ Streamed::Streamed(int rank, int size, const Epoch& epoch, Clock& clock, const C
       losses_(size),
       sent_(static_cast<size_t>(size)) {}
 
-Op& Streamed::add(bool send, int peer, Tag tag, std::byte* data, size_t size) {
+PostedOp& Streamed::add(bool send, int peer, Tag tag, std::byte* data, size_t size) {
   TUTTI_CHECK(peer >= 0 && peer < this->size() && peer != rank_, "rank {} cannot message rank {}",
               rank_, peer);
 
   // An operation on a broken transport gets a ticket like any other: it is its wait that throws.
   outstanding_.fetch_add(1, std::memory_order_relaxed);
-  Op& op = ops_.add(send, peer, tag, data, size);
+  PostedOp& op = ops_.add(send, peer, tag, data, size);
   if (broken_) op.fail(broken_reason_);
   return op;
 }
 
 Ticket Streamed::post_send(int peer, Tag tag, std::span<const std::byte> bytes) {
   std::lock_guard lock(mutex_);
-  Op& op = add(true, peer, tag, const_cast<std::byte*>(bytes.data()), bytes.size());
+  PostedOp& op = add(true, peer, tag, const_cast<std::byte*>(bytes.data()), bytes.size());
   if (lost(peer)) op.fail(losses_[peer]);
   if (op.pending()) {
     sent_[peer].fetch_add(bytes.size(), std::memory_order_relaxed);
@@ -42,7 +42,7 @@ Ticket Streamed::post_send(int peer, Tag tag, std::span<const std::byte> bytes) 
 
 Ticket Streamed::post_recv(int peer, Tag tag, std::span<std::byte> bytes) {
   std::lock_guard lock(mutex_);
-  Op& op = add(false, peer, tag, bytes.data(), bytes.size());
+  PostedOp& op = add(false, peer, tag, bytes.data(), bytes.size());
 
   // Matching comes before the look at the peer: a message that arrived whole is delivered even if
   // its sender has been lost since.
@@ -54,7 +54,7 @@ Ticket Streamed::post_recv(int peer, Tag tag, std::span<std::byte> bytes) {
 void Streamed::wait(Ticket ticket, Deadline deadline) {
   // A wait that comes after the end of its operation takes the lock once. `awaited` is set under
   // the same lock, so whoever ends the operation later cannot miss it.
-  Op* op = nullptr;
+  PostedOp* op = nullptr;
   {
     std::lock_guard lock(mutex_);
     op = ops_.find(ticket);
@@ -129,7 +129,7 @@ void Streamed::release_spans(const std::string& reason) {
   stop_moving();
   {
     std::lock_guard lock(mutex_);
-    ops_.for_each([&](Op& op) {
+    ops_.for_each([&](PostedOp& op) {
       if (op.pending()) op.fail(reason);
     });
   }
@@ -146,7 +146,7 @@ void Streamed::lose_peer(int peer, const std::string& reason) {
   if (lost(peer)) return;
   losses_[peer] = reason;
   inboxes_[peer].fail(reason);
-  ops_.for_each([&](Op& op) {
+  ops_.for_each([&](PostedOp& op) {
     if (op.send && op.peer == peer && op.pending()) op.fail(reason);
   });
 }

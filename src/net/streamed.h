@@ -29,7 +29,7 @@ class Streamed : public Transport {
 
  protected:
   /// Begins to send. Called under the lock.
-  virtual void begin_send(Op& op) = 0;
+  virtual void begin_send(PostedOp& op) = 0;
   /// What waiting threads sleep on. It is notified when an
   /// operation ends and when there may be work().
   virtual Signal& signal() = 0;
@@ -58,9 +58,9 @@ class Streamed : public Transport {
   std::string failed_before();
 
  private:
-  Op& add(bool send, int peer, Tag tag, std::byte* data, size_t size);
+  PostedOp& add(bool send, int peer, Tag tag, std::byte* data, size_t size);
   std::mutex release_mutex_;  // taken before mutex_
-  OpTable ops_;
+  PostedOps ops_;
   std::string broken_reason_;
   std::vector<std::string> losses_;
   std::vector<std::atomic<uint64_t>> sent_;

@@ -104,7 +104,7 @@ HostReport look_at_host() {
   report.matmul = machine.amd && machine.avx512 ? "own" : "mkl";
   report.memory = kib_of("MemTotal");
   report.memory_available = kib_of("MemAvailable");
-  report.memory_limit = memory_by_cgroup(report.memory, "", this_membership());
+  report.memory_limit = memory_by_cgroup(report.memory, "", this_control_groups());
   report.torch_folder = torch_folder();
   report.torch_version = installed_torch(report.torch_folder);
   report.torch_built = TORCH_VERSION;

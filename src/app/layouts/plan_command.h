@@ -5,23 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "app/cli/arguments.h"
 #include "train/run.h"
 
 namespace tutti {
-
-struct PlanArguments {
-  std::string job;
-  int64_t ranks = 0;  ///< 0: as the job says
-  /// of a rank: "16GiB"; empty: its share of this machine's; no limit where the GPU is not known
-  std::string memory;
-  std::string hosts;             ///< a file: a line a host, "name [slots=N]"
-  std::string picture;           ///< an SVG file to write
-  std::string json;              ///< a file for all layouts (app/layouts/layouts_json.h)
-  std::vector<std::string> set;  ///< section.key=value; layout keys that are set are not searched
-  std::string calibration;       ///< empty: calibration_path()
-  /// nothing of the model is run: neither timed nor its memory measured
-  bool quick = false;
-};
 
 /// Prints the best ten, what was rejected and why, and the largest micro-batch. Throws ConfigError
 /// when nothing fits. A job of a GPU is planned on any host: rates of a GPU are assumed, and only

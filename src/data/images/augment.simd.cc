@@ -115,7 +115,7 @@ inline void normals(uint32_t w0, uint32_t w1, float& a, float& b) {
 
 }  // namespace
 
-void turn(float* image, const ImageShape& shape, Turn by, float* scratch) {
+void turn(float* image, const ImageShape& shape, Rotation by, float* scratch) {
   // The image is copied into a frame of zeros, one pixel before and two after, which takes the
   // place of tests for the border.
   const int64_t height = shape.height, width = shape.width, stride = width + 3,

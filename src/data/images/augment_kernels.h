@@ -17,7 +17,7 @@ struct ImageShape {
 
 /// Where a pixel of the result is looked up: at (x, y) of the image, turned and stretched about
 /// its centre.
-struct Turn {
+struct Rotation {
   float along = 1, across = 0;  ///< cosine and sine of the angle, divided by the zoom
 };
 
@@ -30,7 +30,7 @@ inline int64_t move_scratch(const ImageShape& s) { return s.pixels(); }
 #define TUTTI_AUGMENT_KERNELS(isa)                                                              \
   namespace isa {                                                                               \
   /* Bilinear, zeros outside. */                                                                \
-  void turn(float* image, const ImageShape& shape, Turn by, float* scratch);                    \
+  void turn(float* image, const ImageShape& shape, Rotation by, float* scratch);                \
   /* Pixel (y, x) goes to (y + down, x + right), zero outside; `flip`: then mirrored. */        \
   void move(float* image, const ImageShape& shape, int64_t down, int64_t right, bool flip,      \
             float* scratch);                                                                    \

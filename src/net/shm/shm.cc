@@ -60,7 +60,7 @@ struct Neighbour {
   Mapping control_memory, window_memory;  // for my own rank only the first
   std::span<std::byte> window;
   RingEnd to, from;
-  std::deque<Op*> sends;
+  std::deque<PostedOp*> sends;
   Incoming* arriving = nullptr;
   bool reachable() const { return control_memory.data() != nullptr; }
   Control& control() const { return *reinterpret_cast<Control*>(control_memory.data()); }
@@ -93,7 +93,7 @@ class Shm final : public Streamed {
              std::string_view what) override;
 
  protected:
-  void begin_send(Op& op) override;
+  void begin_send(PostedOp& op) override;
   Signal& signal() override { return me().bell.signal; }
   bool work() const override {
     return me().bell.rung.load(std::memory_order_acquire) != seen_.load();
@@ -117,7 +117,7 @@ class Shm final : public Streamed {
   std::atomic<uint64_t> seen_{0};
 };
 
-void Shm::begin_send(Op& op) {
+void Shm::begin_send(PostedOp& op) {
   TUTTI_CHECK(ranks_[op.peer].reachable(), "rank {} is on another host", op.peer);
   ranks_[op.peer].sends.push_back(&op);
   push(op.peer);
@@ -128,7 +128,7 @@ bool Shm::push(int peer) {
   Neighbour& neighbour = ranks_[peer];
   bool ended = false;
   while (!neighbour.sends.empty()) {
-    Op& op = *neighbour.sends.front();
+    PostedOp& op = *neighbour.sends.front();
 
     // A head is written whole and together with a first byte of its message, so the reader never
     // finds half a head.

@@ -51,10 +51,10 @@ struct Connection {
 
 struct Peer {
   std::vector<Connection> connections;
-  std::deque<Op*> sends;       // not yet wholly handed to connections
-  uint64_t next_number = 0;    // of the messages to this peer
-  uint64_t begun = 0;          // count of the messages from this peer that have begun
-  Time closing = Time::max();  // when it is given up, if a connection has closed in order
+  std::deque<PostedOp*> sends;  // not yet wholly handed to connections
+  uint64_t next_number = 0;     // of the messages to this peer
+  uint64_t begun = 0;           // count of the messages from this peer that have begun
+  Time closing = Time::max();   // when it is given up, if a connection has closed in order
 };
 
 class Tcp final : public Streamed {
@@ -65,7 +65,7 @@ class Tcp final : public Streamed {
   std::string name() const override { return "tcp"; }
 
  protected:
-  void begin_send(Op& op) override;
+  void begin_send(PostedOp& op) override;
   Signal& signal() override { return signal_; }
   void stop_moving() override;
 
@@ -206,7 +206,7 @@ void Tcp::serve_event(const epoll_event& event) {
 
 // Writing
 
-void Tcp::begin_send(Op& op) {
+void Tcp::begin_send(PostedOp& op) {
   Peer& peer = peers_[op.peer];
   TUTTI_CHECK(!peer.connections.empty(), "rank {} is not reached by tcp", op.peer);
   op.number = peer.next_number++;
@@ -231,7 +231,7 @@ bool Tcp::take_piece(Peer& peer, Connection& connection) {
   // Pieces are handed out in the order of the messages. A message begins on connection 0, and no
   // other connection gets ahead of that.
   if (peer.sends.empty()) return false;
-  Op& op = *peer.sends.front();
+  PostedOp& op = *peer.sends.front();
   if (!op.begun && connection.index != 0) return false;
   op.begun = true;
 

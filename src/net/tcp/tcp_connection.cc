@@ -19,7 +19,7 @@ IoResult failure() {
 
 }  // namespace
 
-void PieceWriter::begin(Op& op, const PieceHead& head) {
+void PieceWriter::begin(PostedOp& op, const PieceHead& head) {
   op_ = &op;
   head_ = head;
   done_ = 0;
@@ -48,7 +48,7 @@ IoResult PieceWriter::write(int socket) {
 }
 
 bool PieceWriter::end() {
-  Op& op = *op_;
+  PostedOp& op = *op_;
   op_ = nullptr;
 
   // Pieces of a message leave on several connections in any order: it has

@@ -18,7 +18,7 @@ enum class IoResult { kDone, kBlocked, kClosed };
 class PieceWriter {
  public:
   bool busy() const { return op_ != nullptr; }
-  void begin(Op& op, const PieceHead& head);
+  void begin(PostedOp& op, const PieceHead& head);
   /// kDone: the piece has left; busy() stays true until end(). kClosed: errno says why.
   IoResult write(int socket);
   /// Accounts for the piece in its operation. Returns whether the operation has ended with it and
@@ -27,7 +27,7 @@ class PieceWriter {
   void abandon() { op_ = nullptr; }
 
  private:
-  Op* op_ = nullptr;
+  PostedOp* op_ = nullptr;
   PieceHead head_;
   size_t done_ = 0;  // bytes of head and piece that have left
 };

@@ -121,8 +121,8 @@ TEST(Augment, ATurnIsTheBilinearSampleOfATurnedGrid) {
     for (const double degrees : {0.0, 90.0, -90.0, 180.0, 17.0, -133.0}) {
       for (const double zoom : {1.0, 0.5, 1.7}) {
         const double angle = degrees * std::numbers::pi / 180;
-        const Turn by{static_cast<float>(std::cos(angle) / zoom),
-                      static_cast<float>(std::sin(angle) / zoom)};
+        const Rotation by{static_cast<float>(std::cos(angle) / zoom),
+                          static_cast<float>(std::sin(angle) / zoom)};
         at::Tensor grid = at::zeros({1, height, width, 2});
         for (int64_t y = 0; y < height; ++y) {
           for (int64_t x = 0; x < width; ++x) {
