@@ -319,7 +319,10 @@ json Session::seconds_by_kind() const {
 double Session::matmul_share() {
   const Matmul& matmul = kernels(isa_of(job_.numerics.isa), matmul_of(job_.numerics.matmul)).matmul;
   const RunnerOptions options = trainer_.runner_options();
-  const double rate = trainer_.on_device()
+  // Ranks that share cores reach no more together than one on each core does.
+  const bool counts = trainer_.on_device() || context_.rank < this_machine().cores;
+  const double rate = !counts ? 0
+                      : trainer_.on_device()
                           ? matmul_gflops(*trainer_.device()->device, trainer_.device()->compute,
                                           options.device, options.precision)
                           : matmul_gflops(matmul, context_.clock);
