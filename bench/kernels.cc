@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/philox.h"
+#include "config/enum_text.h"
 #include "model/core/runner.h"
 #include "model/gpt/gpt.h"
 #include "tensor/matmul.h"
@@ -186,11 +187,11 @@ double whole_step(const Kernels& kernels) {
   c.heads = kHeads;
   c.context = kLength;
   c.vocab = kVocab;
-  c.activation = "gelu";
-  c.norm = "layer";
-  c.positions = "learned";
+  c.activation = Activation::kGelu;
+  c.norm = NormKind::kLayer;
+  c.positions = Positions::kLearned;
   c.bias = true;
-  c.init = "normal";
+  c.init = InitKind::kNormal;
   c.init_scale = 0.02;
   const Model model = make_gpt(job, kernels);
   const ModelShape shape = describe(model);
@@ -223,11 +224,11 @@ double whole_step(const Kernels& kernels) {
   });
 }
 
-int run(const char* name) {
+int run(Isa isa) {
   at::set_num_threads(1);
-  const Kernels &own = kernels(isa_of(name)), &mkl = kernels(isa_of(name), MatmulKind::kMkl);
+  const Kernels &own = kernels(isa), &mkl = kernels(isa, MatmulKind::kMkl);
   Table other;
-  print("kernels, {}, ms a step\n", name);
+  print("kernels, {}, ms a step\n", isa);
   kernel_rows(other, own);
   const std::vector<Layer> bench = {{"qkv", kWidth, 3 * kWidth, kLayers},
                                     {"proj", kWidth, kWidth, kLayers},
@@ -259,5 +260,7 @@ int run(const char* name) {
 }  // namespace tutti
 
 int main(int argc, char** argv) {
-  return tutti::run(argc > 1 ? argv[1] : tutti::supported(tutti::Isa::kAvx512) ? "avx512" : "avx2");
+  using tutti::Isa;
+  const Isa best = tutti::supported(Isa::kAvx512) ? Isa::kAvx512 : Isa::kAvx2;
+  return tutti::run(argc > 1 ? tutti::value_named<Isa>(argv[1]).value() : best);
 }

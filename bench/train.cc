@@ -40,7 +40,7 @@ nlohmann::json memory_of(const Trainer& trainer) {
 void serve(const Job& job, RankContext& context) {
   Model model = make_model(job);
   Trainer trainer(job, model, context, "");
-  const Matmul& matmul = kernels(isa_of(job.numerics.isa), matmul_of(job.numerics.matmul)).matmul;
+  const Matmul& matmul = kernels(job.numerics.isa, job.numerics.matmul).matmul;
   double flops =
       trainer.shape().flops() * batch_of(job.train).lanes * batch_of(job.train).micro_batches;
   while (true) {
@@ -98,7 +98,7 @@ int main(int argc, char** argv) {
     Job job = job_of(arguments);
     LaunchOptions options;
     options.ranks = static_cast<int>(job.layout.ranks);
-    options.threads = job.layout.workers == "thread";
+    options.threads = job.layout.workers == Workers::kThread;
     options.timeout = std::chrono::hours(1);
     LaunchResult result = launch_local(options, [&](RankContext& context) { serve(job, context); });
     for (const std::string& failure : result.failures)

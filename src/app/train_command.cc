@@ -16,9 +16,11 @@
 #include "base/stop_signals.h"
 #include "base/terminal.h"
 #include "device/library.h"
+#include "grid/layout_name.h"
 #include "grid/mesh.h"
 #include "infer/add_inference.h"
 #include "launch/rank_host.h"
+#include "model/rules/rules.h"
 #include "observe/progress_bar.h"
 #include "observe/tensorboard.h"
 #include "tensor/threads.h"
@@ -38,7 +40,7 @@ void say(fmt::format_string<Args...> format, Args&&... args) {
 /// used.
 void print_device(const Job& job, const Machine& machine) {
   const LayoutConfig& l = job.layout;
-  if (job.numerics.device != "cuda") {
+  if (job.numerics.device != DeviceKind::kCuda) {
     if (!machine.no_gpu.empty() && expects_gpu()) say("device  cpu: {}\n", machine.no_gpu);
     return;
   }
@@ -53,19 +55,13 @@ void print_device(const Job& job, const Machine& machine) {
 
 /// How ranks share the work.
 std::string mesh_text(const Job& job) {
-  const LayoutConfig& l = job.layout;
-  const Mesh mesh = mesh_of(l);
+  const Mesh mesh = mesh_of(job.layout);
   std::string text;
   if (mesh.tensor * mesh.pipeline > 1)
     text =
         fmt::format(", data {} x tensor {} x pipeline {}", mesh.data, mesh.tensor, mesh.pipeline);
-  if (mesh.pipeline > 1) text += ", " + l.schedule;
-  if (l.in_flight > 0) text += fmt::format(", {} in flight", l.in_flight);
-  if (l.zero > 0) text += fmt::format(", zero {}", l.zero);
-  if (mesh.shards > 1 && mesh.shards < mesh.data) text += fmt::format(" over {}", mesh.shards);
-  if (l.recompute != "none") text += ", recompute " + l.recompute;
-  if (l.offload != "none") text += ", offload " + l.offload;
-  return text;
+  // The place of folds is a column of its own.
+  return text + layout_words(job.layout);
 }
 
 void print_header(const Prepared& prepared) {
@@ -82,7 +78,7 @@ void print_header(const Prepared& prepared) {
   for (const std::string& change : prepared.changes)
     say("notice  {}: from here on the bits differ from those of a run without this change\n",
         change);
-  if (job.numerics.reduce != "exact")
+  if (job.numerics.reduce != ReduceKind::kExact)
     say("inexact numerics.reduce = \"{}\": the order of additions follows the number of ranks, so "
         "the bits depend on "
         "the layout\n",
@@ -98,7 +94,7 @@ Job job_on_host(const std::string& run) {
                                 {"layout.transport", "auto"}});
   const Machine machine = this_machine();
   forget_idle_keys(job, machine);
-  resolve(job, machine);
+  resolve(job, machine, model_rules());
   choose_library_isa(job.numerics.isa);
   return job;
 }
@@ -138,7 +134,7 @@ int train_command(const TrainArguments& given, const MakeModel& make_model,
   };
 
   // Threads of this process are ranks whose launcher is this process, too.
-  const bool threads = options.job.layout.workers == "thread";
+  const bool threads = options.job.layout.workers == Workers::kThread;
   if (launcher && threads) {
     launcher->ready(kReadyAlone);
     return 0;

@@ -24,6 +24,7 @@
 #include "base/terminal.h"
 #include "infer/sampler.h"
 #include "infer/trained.h"
+#include "config/job_parts.h"
 #include "launch/rank_host.h"
 #include "model/make_model.h"
 #include "tensor/threads.h"
@@ -41,7 +42,7 @@ int sample_command(const std::string& path, const std::string& prompt, int64_t l
                    double temperature, uint64_t seed) {
   RunFolder folder = open_run(path);
   const Job job = job_on_host(path);
-  if (job.model.kind != "gpt")
+  if (!model_part(job).sequences)
     throw Error(fmt::format("{}: a model of kind {} writes no text", path, job.model.kind));
   prepare_compute_thread(1);
   const Trained trained(path, 1, job.numerics, make_model);
@@ -59,7 +60,7 @@ int sample_command(const std::string& path, const std::string& prompt, int64_t l
 int explain_command(const TrainArguments& arguments) {
   const Prepared prepared = prepare(arguments, /*elsewhere=*/true);
   show(stdout, explain(prepared.job));
-  if (prepared.job.numerics.device == "cuda" && !prepared.machine.no_gpu.empty())
+  if (prepared.job.numerics.device == DeviceKind::kCuda && !prepared.machine.no_gpu.empty())
     complain(fmt::format("it would not run here: {}", prepared.machine.no_gpu));
   return 0;
 }

@@ -9,10 +9,30 @@
 #include <algorithm>
 
 #include "config/job_check.h"
+#include "config/job_parts.h"
 #include "config/parameter_groups.h"
 #include "config/schema.h"
 
 namespace tutti {
+
+namespace {
+
+/// Whether a loss goes with a model that needs one of its kind.
+bool goes_with(const LossPart& loss, LossNeed need) {
+  switch (need) {
+    case LossNeed::kAny:
+      return true;
+    case LossNeed::kClasses:
+      return loss.classes;
+    case LossNeed::kValues:
+      return !loss.classes;
+    case LossNeed::kReconstruction:
+      return loss.reconstructs;
+  }
+  return true;
+}
+
+}  // namespace
 
 void JobCheck::fault(std::initializer_list<const char*> names, const std::string& text) {
   for (const char* name : names) {
@@ -38,97 +58,76 @@ void JobCheck::values() {
   }
 }
 
-void JobCheck::one_of(const char* key, const std::string& value,
-                      const std::vector<std::string>& allowed) {
-  if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
-  fault({key, "model.kind"},
-        fmt::format("{} = \"{}\" but model.kind = \"{}\": it takes \"{}\"", key, value,
+void JobCheck::norm() {
+  const std::vector<NormKind>& allowed = model_part(job_).norms;
+  const NormKind norm = job_.model.norm;
+  if (allowed.empty() || std::find(allowed.begin(), allowed.end(), norm) != allowed.end()) return;
+  fault({"model.norm", "model.kind"},
+        fmt::format("model.norm = \"{}\" but model.kind = \"{}\": it takes \"{}\"", norm,
                     job_.model.kind, fmt::join(allowed, "\", \"")));
-}
-
-void JobCheck::gpt() {
-  const auto& model = job_.model;
-  if (model.heads <= 0) return;  // named by values()
-  if (model.width % model.heads != 0) {
-    fault({"model.width", "model.heads"},
-          fmt::format("model.width = {} cannot be cut into model.heads = {}: a head is a whole "
-                      "number of elements",
-                      model.width, model.heads));
-  } else if (model.positions == "rotary" && model.width / model.heads % 2 != 0) {
-    fault({"model.positions", "model.heads"},
-          fmt::format(
-              "model.positions = \"rotary\" but a head has {} elements: it turns pairs of them",
-              model.width / model.heads));
-  }
-  if (model.kv_heads > 0 && model.heads % model.kv_heads != 0) {
-    fault({"model.kv_heads", "model.heads"},
-          fmt::format("model.heads = {} cannot be shared out over model.kv_heads = {}", model.heads,
-                      model.kv_heads));
-  }
 }
 
 void JobCheck::model() {
   const auto& model = job_.model;
   const std::string& kind = model.kind;
-  if (kind == "gpt") gpt();
-  if (kind != "gpt" && kind != "custom") {
+  const ModelPart& part = model_part(job_);
+  if (rules_.check)
+    rules_.check(job_, [this](std::initializer_list<const char*> keys, const std::string& text) {
+      fault(keys, text);
+    });
+  if (!part.sequences && !part.foreign) {
     if (model.tied) {
       fault({"model.tied"},
             fmt::format(
                 "model.tied = true but model.kind = \"{}\": it has no embedding to tie its head to",
                 kind));
     }
-    if (model.activation == "swiglu") {
+    if (model.activation == Activation::kSwiglu) {
       fault({"model.activation"},
             fmt::format("model.activation = \"swiglu\" but model.kind = \"{}\": it is the gated "
                         "layer of a gpt",
                         kind));
     }
   }
-  if (kind == "gpt") one_of("model.norm", model.norm, {"layer", "rms"});
-  if (kind == "cnn") one_of("model.norm", model.norm, {"batch", "group", "layer", "none"});
-  if (kind == "mlp") one_of("model.norm", model.norm, {"none", "layer", "rms", "batch"});
-  if (kind == "wide-deep" || kind == "autoencoder")
-    one_of("model.norm", model.norm, {"none", "layer", "rms", "batch"});
+  norm();
   if (model.image.size() != 3) {
     fault({"model.image"}, "model.image must have three values: channels, height and width");
-  } else if (job_.data.kind == "images" && model.image[0] != 1 && model.image[0] != 3) {
+  } else if (data_part(job_).decoded && model.image[0] != 1 && model.image[0] != 3) {
     fault(
         {"model.image"},
         fmt::format("model.image has {} channels: PNG and JPEG are read as 1 (grey) or 3 (colour)",
                     model.image[0]));
   }
-  if (kind == "cnn" && model.channels.empty())
-    fault({"model.channels"}, "model.channels is empty: a cnn has a stage");
   if (model.init_only != "*" && model.init_from.empty()) {
     fault({"model.init_only"}, "model.init_only picks from model.init_from, which is empty");
-  }
-  if (kind == "script" && model.path.empty()) {
-    fault({"model.path"},
-          "model.path is empty but model.kind = \"script\": name a TorchScript file");
   }
 }
 
 void JobCheck::loss() {
   const auto& loss = job_.loss;
-  const std::string& kind = job_.model.kind;
-  const bool classes = loss.kind == "cross-entropy" || loss.kind == "distill";
-  if (kind == "gpt" || kind == "cnn") one_of("loss.kind", loss.kind, {"cross-entropy", "distill"});
-  if (kind == "wide-deep") one_of("loss.kind", loss.kind, {"bce", "mse", "mae", "huber"});
-  if (kind == "autoencoder") one_of("loss.kind", loss.kind, {"mse", "bce"});
+  const ModelPart& model = model_part(job_);
+  const LossPart& part = loss_part(job_);
+  const bool classes = part.classes;
+  if (!goes_with(part, model.losses)) {
+    const auto fits = names_where<LossPart>(
+        [&](const LossPart& other) { return goes_with(other, model.losses); });
+    fault({"loss.kind", "model.kind"},
+          fmt::format("loss.kind = \"{}\" but model.kind = \"{}\": it takes \"{}\"", loss.kind,
+                      job_.model.kind, fmt::join(fits, "\", \"")));
+  }
   if (!classes && (loss.label_smoothing > 0 || !loss.class_weights.empty())) {
     fault({"loss.label_smoothing", "loss.class_weights", "loss.kind"},
           fmt::format("loss.label_smoothing and loss.class_weights are of \"cross-entropy\", but "
                       "loss.kind = \"{}\"",
                       loss.kind));
   }
-  const bool only_classes = job_.data.kind == "points" || job_.data.kind == "images";
-  if (!classes && only_classes && (kind == "mlp" || kind == "script")) {
+  if (!classes && data_part(job_).only_classes && model.losses == LossNeed::kAny &&
+      !model.foreign) {
     fault({"loss.kind", "data.kind"}, fmt::format("loss.kind = \"{}\" but data.kind = \"{}\": its "
                                                   "targets are classes; use \"cross-entropy\"",
                                                   loss.kind, job_.data.kind));
   }
-  const int64_t many = kind == "gpt" ? job_.model.vocab : job_.model.classes;
+  const int64_t many = model.sequences ? job_.model.vocab : job_.model.classes;
   if (!loss.class_weights.empty() && static_cast<int64_t>(loss.class_weights.size()) != many) {
     fault({"loss.class_weights"}, fmt::format("loss.class_weights has {} weights for {} classes",
                                               loss.class_weights.size(), many));
@@ -138,12 +137,13 @@ void JobCheck::loss() {
       std::all_of(loss.class_weights.begin(), loss.class_weights.end(), zero)) {
     fault({"loss.class_weights"}, "loss.class_weights are all 0: nothing would be learned");
   }
-  if ((loss.kind == "distill") != !loss.teacher.empty()) {
+  if (part.taught != !loss.teacher.empty()) {
     fault({"loss.teacher", "loss.kind"},
-          loss.teacher.empty() ? "loss.kind = \"distill\" but loss.teacher is empty: name a run"
-                               : "loss.teacher is set but loss.kind is not \"distill\"");
+          loss.teacher.empty()
+              ? fmt::format("loss.kind = \"{}\" but loss.teacher is empty: name a run", loss.kind)
+              : "loss.teacher is set but loss.kind is not \"distill\"");
   }
-  if (job_.augment.mixup > 0 && (!classes || kind == "gpt")) {
+  if (job_.augment.mixup > 0 && (!classes || model.sequences)) {
     fault({"augment.mixup", "loss.kind"},
           "augment.mixup mixes classes of images; this job has none");
   }
@@ -157,8 +157,8 @@ void JobCheck::train() {
         fmt::format("train.eval_every = {} but train.eval_batches = 0: nothing would be evaluated",
                     train.eval_every));
   }
-  if (train.optimizer != "sgd" &&
-      (train.nesterov || (train.momentum != 0 && train.optimizer != "rmsprop"))) {
+  const OptimizerPart& optimizer = part_named<OptimizerPart>(train.optimizer);
+  if ((train.nesterov && !optimizer.nesterov) || (train.momentum != 0 && !optimizer.momentum)) {
     fault({"train.momentum", "train.nesterov", "train.optimizer"},
           fmt::format(
               "train.momentum and train.nesterov are of \"sgd\", but train.optimizer = \"{}\"",
@@ -167,28 +167,31 @@ void JobCheck::train() {
     fault({"train.nesterov"},
           "train.nesterov = true but train.momentum = 0: there is no momentum to look ahead by");
   }
-  const bool watches = train.schedule == "plateau" || train.early_stop > 0 || train.keep_best;
-  if (watches && train.eval_every == 0) {
+  if (goes_by_evaluations(job_) && train.eval_every == 0) {
+    const bool watches = part_named<SchedulePart>(train.schedule).watches;
     fault({"train.schedule", "train.early_stop", "train.keep_best", "train.eval_every"},
           fmt::format("{} goes by evaluations, but train.eval_every = 0",
-                      train.schedule == "plateau" ? "train.schedule = \"plateau\""
-                      : train.early_stop > 0      ? "train.early_stop"
-                                                  : "train.keep_best"));
+                      watches ? fmt::format("train.schedule = \"{}\"", train.schedule)
+                      : train.early_stop > 0 ? "train.early_stop"
+                                             : "train.keep_best"));
   }
   std::vector<std::string> texts;
   parse_groups(train.groups, texts);
   for (const std::string& text : texts) fault({"train.groups"}, text);
-  if (train.sample_bytes > 0 && job_.data.kind == "tokens") {
+  const DataPart& data = data_part(job_);
+  const ModelPart& model = model_part(job_);
+  if (train.sample_bytes > 0 && data.unreadable) {
     fault({"train.sample_bytes", "data.kind"},
-          fmt::format("train.sample_bytes = {} but data.kind = \"tokens\": what text they stand "
+          fmt::format("train.sample_bytes = {} but data.kind = \"{}\": what text they stand "
                       "for is not known",
-                      train.sample_bytes));
-  } else if (train.sample_bytes > 0 && job_.data.kind == "walk" && job_.model.vocab < 256) {
+                      train.sample_bytes, job_.data.kind));
+  } else if (train.sample_bytes > 0 && data.generated && data.gives.tokens &&
+             job_.model.vocab < 256) {
     fault({"train.sample_bytes", "model.vocab"},
           fmt::format(
               "train.sample_bytes = {} but model.vocab = {}: a prompt is bytes, which need 256",
               train.sample_bytes, job_.model.vocab));
-  } else if (train.sample_bytes > 0 && job_.model.kind != "gpt" && job_.model.kind != "custom") {
+  } else if (train.sample_bytes > 0 && !model.sequences && !model.foreign) {
     fault({"train.sample_bytes"},
           fmt::format("train.sample_bytes = {} but model.kind = \"{}\": it writes no text",
                       train.sample_bytes, job_.model.kind));
@@ -210,23 +213,24 @@ void JobCheck::train() {
 }
 
 void JobCheck::numerics(const Machine& machine) {
-  const std::string& isa = job_.numerics.isa;
+  const Isa isa = job_.numerics.isa;
   if (!machine.avx2 && !machine.avx512) {
     fault({"numerics.isa"},
           "numerics.isa: this processor has neither AVX2 nor AVX-512; one of them is needed");
-  } else if (isa == "avx512" && !machine.avx512) {
+  } else if (isa == Isa::kAvx512 && !machine.avx512) {
     fault({"numerics.isa"},
           "numerics.isa = \"avx512\" but this processor has no AVX-512 (f, bw, cd, dq, vl)");
   }
-  if (job_.numerics.reduce == "ring" && job_.layout.fold == "root") {
+  if (job_.numerics.reduce == ReduceKind::kRing && job_.layout.fold == FoldKind::kRoot) {
     fault({"numerics.reduce", "layout.fold"},
           "layout.fold = \"root\" but numerics.reduce = \"ring\": a ring has no root that folds "
           "the tree");
   }
 }
 
-std::vector<std::string> faults_of(const Job& job, const Machine& machine) {
-  JobCheck check(job);
+std::vector<std::string> faults_of(const Job& job, const Machine& machine,
+                                   const ModelRules& rules) {
+  JobCheck check(job, rules);
   check.values();
   check.model();
   check.loss();

@@ -4,40 +4,36 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "config/job_check.h"
+#include "config/job_parts.h"
 #include "config/table_columns.h"
 
 namespace tutti {
 
 namespace {
 
-bool is_generated(const DataConfig& data) {
-  return data.kind == "walk" || data.kind == "points" || data.kind == "clicks";
+/// A model reads a format that can give one of its forms; a program's own model reads any.
+bool reads(const ModelPart& model, const DataPart& data) {
+  return model.foreign || model.reads.meet(data.gives);
 }
+
+/// Records are flat vectors here, whatever else the data could give.
+bool reads_features(const Job& job) { return model_part(job).reads.features && !reads_images(job); }
 
 }  // namespace
 
 void JobCheck::data() {
   const auto& data = job_.data;
-  static const std::map<std::string, std::vector<std::string>> kReads = {
-      {"gpt", {"text", "tokens", "walk", "jsonl"}},
-      {"mlp", {"points", "csv", "jsonl", "idx", "numpy", "images"}},
-      {"cnn", {"idx", "images", "numpy"}},
-      {"wide-deep", {"clicks", "csv", "jsonl"}},
-      {"autoencoder", {"idx", "numpy", "images", "points", "csv", "jsonl"}},
-      {"script", {"idx", "images", "numpy", "points", "csv", "jsonl"}},
-  };
-  if (const auto reads = kReads.find(job_.model.kind); reads != kReads.end()) {
-    const auto& kinds = reads->second;
-    if (std::find(kinds.begin(), kinds.end(), data.kind) == kinds.end()) {
-      fault({"data.kind", "model.kind"},
-            fmt::format("data.kind = \"{}\" but model.kind = \"{}\": it reads \"{}\"", data.kind,
-                        job_.model.kind, fmt::join(kinds, "\", \"")));
-    }
+  const ModelPart& model = model_part(job_);
+  if (!reads(model, data_part(job_))) {
+    const auto kinds =
+        names_where<DataPart>([&](const DataPart& other) { return reads(model, other); });
+    fault({"data.kind", "model.kind"},
+          fmt::format("data.kind = \"{}\" but model.kind = \"{}\": it reads \"{}\"", data.kind,
+                      job_.model.kind, fmt::join(kinds, "\", \"")));
   }
-  if (!is_generated(data) && data.path.empty()) {
+  if (!data_part(job_).generated && data.path.empty()) {
     fault({"data.path"},
           fmt::format("data.path is empty but data.kind = \"{}\": name a file", data.kind));
   }
@@ -49,13 +45,13 @@ void JobCheck::data() {
 
 void JobCheck::text() {
   const auto& data = job_.data;
-  if (job_.model.kind == "gpt" && (data.kind == "text" || data.kind == "jsonl") &&
-      job_.model.vocab < 256) {
+  const bool text = data_part(job_).text;
+  if (model_part(job_).sequences && text && job_.model.vocab < 256) {
     fault({"model.vocab", "data.kind"},
           fmt::format("model.vocab = {} but data.kind = \"{}\": bytes need 256", job_.model.vocab,
                       data.kind));
   }
-  if (data.tokenizer != "bytes" && data.kind != "text" && data.kind != "jsonl") {
+  if (data.tokenizer != "bytes" && !text) {
     fault({"data.tokenizer", "data.kind"},
           fmt::format("data.tokenizer = \"{}\" but data.kind = \"{}\": it has no text",
                       data.tokenizer, data.kind));
@@ -64,14 +60,14 @@ void JobCheck::text() {
 
 void JobCheck::split() {
   const auto& data = job_.data;
-  const bool generated = is_generated(data);
+  const bool generated = data_part(job_).generated;
   if (job_.train.eval_batches > 0 && data.held_out <= 0 && data.folds < 2) {
     const TrainConfig& train = job_.train;
-    const bool watches = train.schedule == "plateau" || train.early_stop > 0 || train.keep_best;
     const std::string way =
-        watches ? "set data.held_out: this job goes by its evaluations"
-                : fmt::format("set train.eval_batches = 0{} for no evaluation",
-                              train.eval_every > 0 ? " and train.eval_every = 0" : "");
+        goes_by_evaluations(job_)
+            ? "set data.held_out: this job goes by its evaluations"
+            : fmt::format("set train.eval_batches = 0{} for no evaluation",
+                          train.eval_every > 0 ? " and train.eval_every = 0" : "");
     fault({"data.held_out", "train.eval_batches"},
           fmt::format(
               "data.held_out = 0 but train.eval_batches = {}: nothing is kept to evaluate on; {}",
@@ -92,13 +88,13 @@ void JobCheck::split() {
           fmt::format("data.folds = {} but data.kind = \"{}\": there is no end to its records",
                       data.folds, data.kind));
   }
-  if ((data.resample == "classes") != !data.resample_weights.empty()) {
+  if ((data.resample == Resample::kClasses) != !data.resample_weights.empty()) {
     fault({"data.resample_weights", "data.resample"},
           data.resample_weights.empty()
               ? "data.resample = \"classes\" needs data.resample_weights"
               : "data.resample_weights needs data.resample = \"classes\"");
   }
-  if (data.resample != "none" && generated) {
+  if (data.resample != Resample::kNone && generated) {
     fault(
         {"data.resample"},
         fmt::format("data.resample = \"{}\" but data.kind = \"{}\": there is no end to its records",
@@ -109,9 +105,10 @@ void JobCheck::split() {
 void JobCheck::images() {
   const auto& data = job_.data;
   const auto& image = job_.model.image;
-  const bool flat = job_.model.kind == "mlp" || job_.model.kind == "autoencoder";
-  const bool images = data.kind == "idx" || data.kind == "images" || data.kind == "numpy";
-  if (flat && image.size() == 3 && (data.kind == "images" || (images && job_.augment.any())) &&
+  const DataPart& part = data_part(job_);
+  const bool images = part.gives.images;
+  if (reads_features(job_) && image.size() == 3 &&
+      (part.decoded || (images && job_.augment.any())) &&
       image[0] * image[1] * image[2] != job_.model.inputs) {
     fault({"model.image", "model.inputs"},
           fmt::format("model.inputs = {} but model.image has {} x {} x {} values",
@@ -125,17 +122,17 @@ void JobCheck::images() {
 
 void JobCheck::columns() {
   const auto& data = job_.data;
-  const bool table = data.kind == "csv" || data.kind == "jsonl";
+  const bool table = data_part(job_).table;
   std::vector<std::string> texts;
   const ColumnSizes sizes = sizes_of(parse_columns(data.columns, texts));
   for (const std::string& text : texts) fault({"data.columns"}, text);
   if (!texts.empty()) return;
-  if (data.resample == "column" && !table) {
+  if (data.resample == Resample::kColumn && !table) {
     fault({"data.resample", "data.kind"},
           fmt::format(
               "data.resample = \"column\" but data.kind = \"{}\": only csv and jsonl have columns",
               data.kind));
-  } else if (data.resample == "column" && sizes.weights != 1) {
+  } else if (data.resample == Resample::kColumn && sizes.weights != 1) {
     fault({"data.resample"}, "data.resample = \"column\" needs a column with the role weight");
   }
   if (table == data.columns.empty()) {
@@ -149,23 +146,25 @@ void JobCheck::columns() {
   }
   if (!table) return;
   const std::string& kind = job_.model.kind;
-  if ((kind == "gpt") != (sizes.texts == 1) && kind != "custom") {
-    return fault({"data.columns"}, kind == "gpt" ? "data.columns: a gpt reads one text column"
-                                                 : "data.columns: only a gpt reads a text column");
+  const ModelPart& model = model_part(job_);
+  const bool predicts = !model.sequences && !model.reconstructs;  // targets of its own
+  if (model.sequences != (sizes.texts == 1) && !model.foreign) {
+    return fault({"data.columns"}, model.sequences
+                                       ? "data.columns: a gpt reads one text column"
+                                       : "data.columns: only a gpt reads a text column");
   }
-  if (kind != "gpt" && kind != "autoencoder" && kind != "custom" && sizes.targets == 0) {
+  if (predicts && !model.foreign && sizes.targets == 0) {
     fault({"data.columns"}, "data.columns has no target");
   }
-  if ((kind == "mlp" || kind == "autoencoder" || kind == "script") && !sizes.categories.empty()) {
+  if (reads_features(job_) && !sizes.categories.empty()) {
     fault({"data.columns"}, fmt::format("data.columns has categories, which model.kind = \"{}\" "
                                         "does not read; make them one-hot, or use "
                                         "\"wide-deep\"",
                                         kind));
   }
-  const bool classes = job_.loss.kind == "cross-entropy" || job_.loss.kind == "distill";
-  const bool yes_or_no = job_.loss.kind == "bce" && sizes.classes == 2;  // as 1 or 0
-  if (kind != "gpt" && kind != "autoencoder" && classes != (sizes.classes > 0) &&
-      sizes.targets > 0 && !yes_or_no) {
+  const bool classes = loss_part(job_).classes;
+  const bool yes_or_no = loss_part(job_).yes_or_no && sizes.classes == 2;  // as 1 or 0
+  if (predicts && classes != (sizes.classes > 0) && sizes.targets > 0 && !yes_or_no) {
     fault({"data.columns", "loss.kind"},
           fmt::format("loss.kind = \"{}\" but the target is {}", job_.loss.kind,
                       sizes.classes > 0 ? "a class" : "a number"));
@@ -175,11 +174,9 @@ void JobCheck::columns() {
       fault({key, "data.columns"},
             fmt::format("{} = {} but data.columns has {}", key, value, wanted));
   };
-  if (kind == "mlp" || kind == "autoencoder" || kind == "script")
-    agrees("model.inputs", job_.model.inputs, sizes.numbers);
+  if (reads_features(job_)) agrees("model.inputs", job_.model.inputs, sizes.numbers);
   if (classes) agrees("model.classes", job_.model.classes, sizes.classes);
-  if (!classes && kind != "autoencoder" && kind != "gpt")
-    agrees("model.outputs", job_.model.outputs, sizes.targets);
+  if (!classes && predicts) agrees("model.outputs", job_.model.outputs, sizes.targets);
 }
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "config/job_check.h"
+#include "config/job_parts.h"
 #include "config/schema.h"
 
 namespace tutti {
@@ -10,7 +11,8 @@ namespace tutti {
 namespace {
 
 bool is_narrow(const Job& job) {
-  return job.numerics.precision == "bfloat16" || job.numerics.precision == "float16";
+  return job.numerics.precision == Precision::kBfloat16 ||
+         job.numerics.precision == Precision::kFloat16;
 }
 
 /// Whether somebody wrote the key down, with whatever value.
@@ -27,7 +29,7 @@ std::string way_to_cpu(const Job& job) {
   const auto to = [&](const char* key, const char* value) {
     set.push_back(fmt::format("{} = \"{}\"", key, value));
   };
-  const bool cuda = job.numerics.device == "cuda";
+  const bool cuda = job.numerics.device == DeviceKind::kCuda;
   if (cuda) to("numerics.device", "cpu");
   if (is_narrow(job)) to("numerics.precision", "float32");
   for (const Key& key : keys()) {
@@ -38,7 +40,8 @@ std::string way_to_cpu(const Job& job) {
   }
   const auto transport = job.origin.find("layout.transport");
   const bool chosen = transport != job.origin.end() && transport->second == "resolved";
-  if (cuda && job.layout.transport == "nccl" && !chosen) to("layout.transport", "auto");
+  if (cuda && part_named<TransportPart>(job.layout.transport).gpu && !chosen)
+    to("layout.transport", "auto");
   const std::string left =
       without.empty() ? "" : fmt::format(", and leave out {}", fmt::join(without, " and "));
   return fmt::format("set {}{}", fmt::join(set, " and "), left);
@@ -49,7 +52,7 @@ std::string way_to_cpu(const Job& job) {
 void JobCheck::device(const Machine& machine) {
   precision(machine);
   const LayoutConfig& layout = job_.layout;
-  if (job_.numerics.device == "cuda") {
+  if (job_.numerics.device == DeviceKind::kCuda) {
     if (machine.gpus.empty()) {
       const std::string reason = machine.no_gpu.empty()
                                      ? "no GPU of this host is known; run on a GPU host"
@@ -57,13 +60,20 @@ void JobCheck::device(const Machine& machine) {
       fault({"numerics.device"},
             fmt::format("numerics.device = \"cuda\" but {}, or {}", reason, way_to_cpu(job_)));
     }
-    if (layout.workers == "thread") {
+    if (layout.workers == Workers::kThread) {
       fault({"layout.workers", "numerics.device"},
             "layout.workers = \"thread\" but numerics.device = \"cuda\": a device belongs to a "
             "process; use "
             "\"process\"");
     }
-    if (layout.ranks > 1 && layout.transport != "nccl") {
+    if (!part_named<OptimizerPart>(job_.train.optimizer).gpu) {
+      fault({"train.optimizer", "numerics.device"},
+            fmt::format(
+                "train.optimizer = \"{}\" but numerics.device = \"cuda\": GPUs have no kernel "
+                "of it; {}",
+                job_.train.optimizer, way_to_cpu(job_)));
+    }
+    if (layout.ranks > 1 && !part_named<TransportPart>(layout.transport).gpu) {
       fault({"layout.transport", "numerics.device"},
             fmt::format("layout.transport = \"{}\" but numerics.device = \"cuda\": gradients lie "
                         "in the GPUs' memory, "
@@ -78,12 +88,12 @@ void JobCheck::device(const Machine& machine) {
     }
     return;
   }
-  if (layout.transport == "nccl") {
+  if (part_named<TransportPart>(layout.transport).gpu) {
     fault({"layout.transport", "numerics.device"},
-          fmt::format("layout.transport = \"nccl\" but numerics.device = \"cpu\": it carries GPUs' "
+          fmt::format("layout.transport = \"{}\" but numerics.device = \"cpu\": it carries GPUs' "
                       "memory alone; use "
                       "\"{}\" or \"tcp\"",
-                      layout.workers == "thread" ? "inproc" : "shm"));
+                      layout.transport, layout.workers == Workers::kThread ? "inproc" : "shm"));
   }
   for (const Key& key : keys()) {
     if (!key.gpu || (!is_said(key, job_) && key.get(job_) == key.fallback)) continue;
@@ -96,7 +106,7 @@ void JobCheck::device(const Machine& machine) {
 
 void JobCheck::precision(const Machine& machine) {
   const NumericsConfig& numerics = job_.numerics;
-  if (is_narrow(job_) && numerics.device == "cpu") {
+  if (is_narrow(job_) && numerics.device == DeviceKind::kCpu) {
     const auto origin = job_.origin.find("numerics.device");
     const bool chosen =
         origin != job_.origin.end() && origin->second == "resolved" && !machine.no_gpu.empty();
@@ -106,7 +116,7 @@ void JobCheck::precision(const Machine& machine) {
           chosen ? fmt::format("{}, because {}, or {}", text, machine.no_gpu, way_to_cpu(job_))
                  : fmt::format("{}: 16 bits are of a GPU alone; {}", text, way_to_cpu(job_)));
   }
-  if (numerics.precision == "float16") return;
+  if (numerics.precision == Precision::kFloat16) return;
   for (const Key& key : keys()) {
     if (!key.float16 || key.get(job_) == key.fallback) continue;
     fault({key.full_name().c_str(), "numerics.precision"},

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "config/job_check.h"
+#include "config/job_parts.h"
 #include "config/schema.h"
 
 namespace tutti {
@@ -52,38 +53,12 @@ std::string setting(const Job& job, const std::string& section, const std::strin
   return fmt::format("{} = {}", key->full_name(), value_text(key->get(job)));
 }
 
-int64_t gpt_mlp_width(const ModelConfig& model) {
-  if (model.mlp_width > 0) return model.mlp_width;
-  return model.activation == "swiglu" ? ((8 * model.width + 2) / 3 + 15) / 16 * 16
-                                      : 4 * model.width;
-}
-
-/// What a tensor-sliced model cuts: the names of its sizes, and the sizes.
-std::vector<std::pair<std::string, int64_t>> cut_sizes(const Job& job) {
-  const ModelConfig& model = job.model;
-  std::vector<std::pair<std::string, int64_t>> sizes;
-  if (model.kind == "gpt") {
-    sizes = {{"model.heads", model.heads}};
-    if (model.kv_heads > 0) sizes.emplace_back("model.kv_heads", model.kv_heads);
-    sizes.emplace_back("model.mlp_width", gpt_mlp_width(model));
-    sizes.emplace_back("model.vocab", model.vocab);
-    sizes.emplace_back("train.micro_batch_size x model.context",
-                       job.train.micro_batch_size * model.context);
-  } else {
-    const bool mlp = model.kind == "mlp";
-    for (int64_t size : mlp ? model.hidden : model.channels) {
-      sizes.emplace_back(mlp ? "model.hidden" : "model.channels", size);
-    }
-  }
-  return sizes;
-}
-
 }  // namespace
 
 bool model_may_refuse(const Job& job) {
   const LayoutConfig& layout = job.layout;
-  return layout.tensor > 1 || layout.pipeline > 1 || layout.offload != "none" ||
-         layout.fold == "owner" || job.train.tensor_slices > 1;
+  return layout.tensor > 1 || layout.pipeline > 1 || layout.offload != Offload::kNone ||
+         layout.fold == FoldKind::kOwner || job.train.tensor_slices > 1;
 }
 
 std::string idle_reason(const Job& job, const std::string& key) {
@@ -93,17 +68,20 @@ std::string idle_reason(const Job& job, const std::string& key) {
       layout.pipeline == 1) {
     return "layout.pipeline = 1: there are no stages to order or cut";
   }
-  if (key == "layout.chunks" && layout.schedule != "interleaved") {
+  const PipelinePart& schedule = part_named<PipelinePart>(layout.schedule);
+  if (key == "layout.chunks" && schedule.chunks != 0) {
     return fmt::format(
-        "layout.schedule = \"{}\": only \"interleaved\" has chunks of one's own number",
-        layout.schedule);
+        "layout.schedule = \"{}\": only \"{}\" has chunks of one's own number", layout.schedule,
+        fmt::join(names_where<PipelinePart>([](const auto& part) { return part.chunks == 0; }),
+                  "\" and \""));
   }
-  if (key == "layout.in_flight" && layout.schedule != "zero-bubble" && layout.schedule != "zbv") {
+  if (key == "layout.in_flight" && !schedule.splits) {
     return fmt::format(
-        "layout.schedule = \"{}\": only \"zero-bubble\" and \"zbv\" are made to measure",
-        layout.schedule);
+        "layout.schedule = \"{}\": only \"{}\" are made to measure", layout.schedule,
+        fmt::join(names_where<PipelinePart>([](const auto& part) { return part.splits; }),
+                  "\" and \""));
   }
-  if (key == "layout.offload_folder" && layout.offload == "none") {
+  if (key == "layout.offload_folder" && layout.offload == Offload::kNone) {
     return "layout.offload = \"none\": nothing is offloaded";
   }
   if (key == "layout.shards" && layout.zero <= 0) return "layout.zero = 0: nothing is sliced";
@@ -134,14 +112,18 @@ void JobCheck::slices() {
   const int64_t slices = job_.train.tensor_slices;
   const std::string& kind = job_.model.kind;
   if (slices <= 1) return;
-  if (kind != "gpt" && kind != "mlp" && kind != "cnn") {
+  if (!model_part(job_).sliced) {
+    auto sliced = names_where<ModelPart>([](const ModelPart& model) { return model.sliced; });
+    const std::string last = sliced.back();
+    sliced.pop_back();
     return fault({"train.tensor_slices", "model.kind"},
-                 fmt::format("train.tensor_slices = {} but model.kind = \"{}\": gpt, mlp and cnn "
+                 fmt::format("train.tensor_slices = {} but model.kind = \"{}\": {} and {} "
                              "are defined in slices"
                              "; these work: tensor_slices = 1",
-                             slices, kind));
+                             slices, kind, fmt::join(sliced, ", "), last));
   }
-  const auto sizes = cut_sizes(job_);
+  if (!rules_.cut_sizes) return;
+  const auto sizes = rules_.cut_sizes(job_);
   int64_t common = 0;
   for (const auto& [name, size] : sizes) {
     if (size <= 0) return;  // named by values()
@@ -152,15 +134,6 @@ void JobCheck::slices() {
     fault({"train.tensor_slices", name.c_str()},
           fmt::format("{} = {} cannot be cut into train.tensor_slices = {}{}", name, size, slices,
                       these_work({nearest_values("tensor_slices", slices, divisors(common))})));
-  }
-  const LossConfig& loss = job_.loss;
-  if (kind == "gpt" &&
-      (loss.kind != "cross-entropy" || loss.label_smoothing > 0 || !loss.class_weights.empty())) {
-    fault({"train.tensor_slices", "loss.kind", "loss.label_smoothing", "loss.class_weights"},
-          fmt::format("train.tensor_slices = {} needs loss.kind = \"cross-entropy\" without "
-                      "smoothing and weights: it "
-                      "is what a slice of the vocabulary can say of the whole",
-                      slices));
   }
 }
 
@@ -205,8 +178,7 @@ void JobCheck::mesh() {
 
 void JobCheck::uneven_mesh() {
   const LayoutConfig& layout = job_.layout;
-  // Of other models the blocks are not known here.
-  const int64_t blocks = job_.model.kind == "gpt" ? job_.model.layers + 2 : INT64_MAX;
+  const int64_t blocks = rules_.most_stages ? rules_.most_stages(job_) : INT64_MAX;
   const auto works = [&](int64_t ranks, int64_t tensor, int64_t pipeline) {
     const int64_t shares = tensor * pipeline;
     Job other = job_;
@@ -241,7 +213,8 @@ void JobCheck::uneven_mesh() {
 
 void JobCheck::beside_mesh() {
   const LayoutConfig& layout = job_.layout;
-  if (layout.fold == "owner" && job_.train.micro_batches > 1 && job_.numerics.order != "micro") {
+  if (layout.fold == FoldKind::kOwner && job_.train.micro_batches > 1 &&
+      job_.numerics.order != SumOrder::kMicro) {
     fault({"layout.fold", "train.micro_batches"},
           fmt::format("layout.fold = \"owner\" but train.micro_batches = {} and numerics.order = "
                       "\"lane\": a lane's sum "
@@ -250,19 +223,18 @@ void JobCheck::beside_mesh() {
                       "order = \"micro\" (the last two are another job)",
                       job_.train.micro_batches));
   }
-  if (layout.zero > 0 && job_.train.optimizer == "lamb") {
+  if (layout.zero > 0 && !part_named<OptimizerPart>(job_.train.optimizer).sliced) {
     Job whole = job_;
     whole.layout.zero = 0;
     fault({"layout.zero", "train.optimizer"},
-          fmt::format("layout.zero = {} but train.optimizer = \"lamb\": its steps go by norms of "
+          fmt::format("layout.zero = {} but train.optimizer = \"{}\": its steps go by norms of "
                       "whole parameters, and "
                       "a rank holds slices; these work: zero = 0{}",
-                      layout.zero, without_idle(whole)));
+                      layout.zero, job_.train.optimizer, without_idle(whole)));
   }
   if (!layout.cut.empty() && layout.pipeline > 1) {
-    const int64_t chunks = layout.schedule == "zbv"           ? 2
-                           : layout.schedule == "interleaved" ? layout.chunks
-                                                              : 1;
+    const int fixed = part_named<PipelinePart>(layout.schedule).chunks;
+    const int64_t chunks = fixed > 0 ? fixed : layout.chunks;
     const int64_t named = 1 + std::count(layout.cut.begin(), layout.cut.end(), ','),
                   parts = layout.pipeline * chunks;
     if (named != parts - 1) {
@@ -273,17 +245,17 @@ void JobCheck::beside_mesh() {
     }
   }
   // These sum whole gradients of one data rank each, once in a step.
-  if (layout.fold == "root") {
+  if (layout.fold == FoldKind::kRoot) {
     refuse_beside("layout.fold", "a root sums whole gradients once in a step", "fold = \"local\"",
                   {"layout.zero", "layout.tensor", "layout.pipeline", "numerics.order"});
   }
-  if (job_.numerics.reduce == "ring") {
+  if (job_.numerics.reduce == ReduceKind::kRing) {
     refuse_beside("numerics.reduce", "a ring sums whole gradients once in a step",
                   "reduce = \"exact\"",
                   {"layout.zero", "layout.tensor", "layout.pipeline", "numerics.order",
                    "train.tensor_slices"});
   }
-  if (layout.partition != "lanes") {
+  if (layout.partition != PartitionKind::kLanes) {
     refuse_beside("layout.partition", "records are exchanged between data ranks alone",
                   "partition = \"lanes\"", {"layout.tensor", "layout.pipeline"});
   }
@@ -322,20 +294,23 @@ void JobCheck::layout() {
           fmt::format("layout.hosts = {} but layout.ranks = {}: a host has at least one rank",
                       layout.hosts, layout.ranks));
   }
-  if (layout.transport == "inproc" && layout.workers == "process") {
-    fault({"layout.transport", "layout.workers"},
-          "layout.transport = \"inproc\" but layout.workers = \"process\": inproc reaches only "
-          "threads of one process; "
-          "use \"shm\" or \"tcp\"");
+  const TransportPart& transport = part_named<TransportPart>(layout.transport);
+  if (!transport.processes && layout.workers == Workers::kProcess) {
+    fault(
+        {"layout.transport", "layout.workers"},
+        fmt::format("layout.transport = \"{0}\" but layout.workers = \"process\": {0} reaches only "
+                    "threads of one process; use \"shm\" or \"tcp\"",
+                    layout.transport));
   }
-  if (layout.transport == "shm" && layout.workers == "thread") {
-    fault({"layout.transport", "layout.workers"},
-          "layout.transport = \"shm\" but layout.workers = \"thread\": threads share all their "
-          "memory; use \"inproc\" or "
-          "\"tcp\"");
+  if (!transport.threads && !transport.gpu && layout.workers == Workers::kThread) {
+    fault(
+        {"layout.transport", "layout.workers"},
+        fmt::format("layout.transport = \"{}\" but layout.workers = \"thread\": threads share all "
+                    "their memory; use \"inproc\" or \"tcp\"",
+                    layout.transport));
   }
   constexpr int64_t kLastPort = 65535;
-  const bool listens = layout.transport == "tcp" || layout.hosts > 1;
+  const bool listens = transport.listens || layout.hosts > 1;
   if (listens && layout.port > 0 && layout.port <= kLastPort &&
       layout.port + layout.ranks - 1 > kLastPort) {
     fault({"layout.port", "layout.ranks"},

@@ -10,26 +10,27 @@
 #include <utility>
 #include <vector>
 
+#include "config/enum_text.h"
+#include "config/enums.h"
+#include "config/plan_keys.h"
+
 namespace tutti {
 
 struct ModelConfig {
   // gpt | mlp | cnn | wide-deep | autoencoder | script | custom (a C++ program brings its own)
   std::string kind;
   int64_t layers, width, heads, context, vocab;
-  bool tied;  // gpt: the head uses the token embedding
-  // gelu | gelu-tanh | relu | silu | tanh | sigmoid | leaky-relu | elu; gpt also swiglu
-  std::string activation;
-  std::string norm;       // auto | layer | rms | batch | group | none
-  std::string positions;  // gpt: learned | rotary
+  bool tied;              // gpt: the head uses the token embedding
+  Activation activation;  // swiglu: gpt
+  NormKind norm;
+  Positions positions;  // gpt
   double rotary_base;
   int64_t kv_heads;   // gpt: heads of keys and values; 0: as many as heads
   int64_t mlp_width;  // gpt: 0: 4 width, of swiglu 8/3 width rounded up to 16
   bool bias;          // gpt: linear layers and norms have biases
   double dropout;
   double init_scale;  // standard deviation of the (truncated) normal; the constant
-  // normal | truncated-normal | glorot-uniform | glorot-normal | he-uniform | he-normal |
-  // orthogonal | zeros | ones | constant
-  std::string init;
+  InitKind init;
   bool scaled_residual;              // GPT-2: residual projections start at init / sqrt(2 layers)
   std::string init_from;             // safetensors file or run whose values replace the drawn ones
   std::string init_only;             // names (glob) that are taken from there
@@ -39,7 +40,7 @@ struct ModelConfig {
   std::vector<int64_t> channels;     // cnn: of each stage
   int64_t depth;                     // cnn: blocks of a stage
   bool residual;                     // cnn
-  std::string pool;                  // cnn: max | average
+  Pool pool;                         // cnn
   int64_t embedding;                 // wide-deep: size of a category's embedding
   int64_t latent;                    // autoencoder
   bool variational;                  // autoencoder: latent values are drawn; needed to generate
@@ -72,15 +73,14 @@ struct DataConfig {
   std::vector<std::string> columns;
   std::string delimiter;  // csv: auto | one character
   bool header;            // csv: the first line names the columns
-  // idx, images, numpy: none | unit (by 255) | standardise | min-max
-  std::string scale;
-  std::string missing;   // fail | mean | zero | drop
-  std::string outliers;  // keep | clip | drop
+  ValueScale scale;       // idx, images, numpy
+  MissingValue missing;
+  Outliers outliers;
   double outlier_limit;  // standard deviations
-  std::string bad;       // fail | skip
+  BadRecord bad;
   // text: bytes | bpe (trained on the file) | a tokenizer file
   std::string tokenizer;
-  std::string resample;                  // none | balanced | classes | column
+  Resample resample;
   std::vector<double> resample_weights;  // of the classes
 };
 
@@ -120,7 +120,7 @@ struct TrainConfig {
   double cycle_growth;  // each cycle is so many times as long as the one before
   int64_t patience;     // plateau: evaluations without improvement
   double clip;          // 0: off
-  std::string clip_by;  // norm | value | unit
+  ClipBy clip_by;
   // steps (0: only at the end); micro-batches of held-out data per lane (0: no evaluation at all)
   int64_t eval_every, eval_batches, checkpoint_every;
   // a metric: what plateau, early_stop and keep_best go by
@@ -133,50 +133,35 @@ struct TrainConfig {
 };
 
 struct NumericsConfig {
-  std::string device;  // auto | cpu | cuda
-  // float32 | bfloat16 | float16 | float8: of activations and of the weights that matmuls read
-  std::string precision;
+  DeviceKind device;
+  Precision precision;
   double loss_scale;     // float16: what the loss is multiplied by at first; 0: 65536
   int64_t scale_growth;  // float16: steps without a skipped one before the scale doubles
-  std::string order, reduce, codec;
-  std::string isa;     // auto | avx2 | avx512
-  std::string matmul;  // auto | mkl | own
-  int64_t threads;
+  SumOrder order;
+  ReduceKind reduce;
+  Isa isa;
+  MatmulKind matmul;
 };
 
 /// An integer that says "auto" in a job file, until it is resolved.
 inline constexpr int64_t kAutomatic = -1;
 
-/// The default of layout.bucket_floats: 1 MiB, which hides a transfer's fixed costs.
-inline constexpr int64_t kParcelFloats = 1 << 18;
-
-struct LayoutConfig {
-  std::string kind, plan, workers, transport, schedule, recompute, fold, address;
-  // lanes | even | round-robin | hash | feature | own: which rank reads a record
-  std::string partition;
+struct LayoutConfig : PlanKeys {
+  PlanKind plan{};
+  Workers workers{};
+  std::string transport, address;
+  FoldKind fold{};
+  PartitionKind partition{};
   std::string partition_by;  // feature: the column, or "class"
   // "blocks.2,blocks.4": where the pipeline's chunks begin; empty: by cost
   std::string cut;
-  std::string offload;  // none | optimizer | all: what lives in the second tier
+  Offload offload{};
   std::string offload_folder;
-  int64_t ranks, hosts, zero, tensor, pipeline, port, connections, bucket_floats;
-  int64_t shards;     // ZeRO: over how many data ranks state is sliced; 0: all
-  int64_t chunks;     // interleaved: chunks of a stage
-  int64_t in_flight;  // zero-bubble, zbv: micro-batches of a chunk; 0: the published order
-  int64_t depth;      // ZeRO-3: units gathered ahead of their use
-  double timeout;     // seconds
-  bool overlap;
-  bool graph;     // cuda: a steady step is captured once and launched again
-  bool prefetch;  // cuda: the next step's input travels to the device while this one runs
-};
-
-struct ElasticConfig {
-  bool enabled;
-};
-
-struct PsConfig {
-  std::string mode;
-  int64_t servers, workers, staleness, replicas;
+  int64_t ranks = 0, tensor = 0, pipeline = 0, port = 0, connections = 0, bucket_floats = 0;
+  int64_t shards = 0;     // ZeRO: over how many data ranks state is sliced; 0: all
+  double timeout = 0;     // seconds
+  bool graph = false;     // cuda: a steady step is captured once and launched again
+  bool prefetch = false;  // cuda: the next step's input travels to the device while this one runs
 };
 
 struct Job {
@@ -188,8 +173,6 @@ struct Job {
   TrainConfig train{};
   NumericsConfig numerics{};
   LayoutConfig layout{};
-  ElasticConfig elastic{};
-  PsConfig ps{};
   /// "section.key" -> where its value came from: "default", "built-in gpt-kjv", "my.toml:12",
   /// "--set", "resolved".
   std::map<std::string, std::string> origin;
@@ -231,10 +214,14 @@ struct Machine {
   std::string no_gpu{};
 };
 
+struct ModelRules;
+
 /// Resolves `auto` values once, from what this process may use: device, ranks, isa, matmul,
 /// transport, fold. Origin "resolved". Then checks what needs all values: a batch that cannot be
 /// cut as asked, ranks that make up no mesh or more data ranks than lanes, a device that is not
-/// there, values not built yet. Throws ConfigError.
+/// there. Throws ConfigError.
+void resolve(Job& job, const Machine& machine, const ModelRules& rules);
+/// The same without a model's rules: for jobs that make no model.
 void resolve(Job& job, const Machine& machine);
 /// For the job of a run that goes on, before resolve(): what its file says and has no meaning on
 /// the device or in the precision that it goes on with (a GPU's keys on a CPU, a loss scale outside
@@ -251,8 +238,7 @@ Machine this_machine();
 std::string explain(const Job& job);
 std::string to_toml(const Job& job);
 /// Keys of the job proper that differ, one line each (what --resume refuses). What belongs to the
-/// layout ([layout], [elastic] and [ps] but its mode and staleness), the name and the origins may
-/// differ; so may the device and the precision (and with it what is float16's alone), which
+/// layout, the name and the origins may differ; so may the device and the precision (and with it what is float16's alone), which
 /// device_differences names.
 std::vector<std::string> job_differences(const Job& a, const Job& b);
 /// What may change where a run goes on, but changes the bits from there on: "numerics.device: cpu

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "config/job.h"
+#include "config/model_rules.h"
 
 namespace tutti {
 
@@ -17,7 +18,7 @@ std::string without_idle(const Job& job);
 
 class JobCheck {
  public:
-  explicit JobCheck(const Job& job) : job_(job) {}
+  JobCheck(const Job& job, const ModelRules& rules) : job_(job), rules_(rules) {}
 
   void values();
   void model();
@@ -33,8 +34,7 @@ class JobCheck {
  private:
   /// A fault that names its keys; the first that came from a line of a file gives the place.
   void fault(std::initializer_list<const char*> names, const std::string& text);
-  void one_of(const char* key, const std::string& value, const std::vector<std::string>& allowed);
-  void gpt();
+  void norm();
   void split();
   void text();
   void images();
@@ -48,6 +48,7 @@ class JobCheck {
                      std::initializer_list<const char*> others);
   void idle_keys();
   const Job& job_;
+  const ModelRules& rules_;
 };
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "base/error.h"
+#include "config/job_parts.h"
 #include "config/schema.h"
 
 namespace tutti {
@@ -20,16 +21,23 @@ class Row {
     key_.allowed = std::move(allowed);
     return *this;
   }
-  Row& later(std::vector<std::string> values) {
-    key_.later = std::move(values);
-    return *this;
-  }
-  Row& only_default_yet() {
-    key_.only_fallback_built = true;
-    return *this;
-  }
   Row& layout() {
     key_.layout = true;
+    return *this;
+  }
+  /// The planner tries its values.
+  Row& searched() {
+    key_.searched = true;
+    return *this;
+  }
+  /// How the value stands in a layout's name, and in its short one.
+  Row& named(std::string in_full, std::string in_short) {
+    key_.long_name = std::move(in_full);
+    key_.short_name = std::move(in_short);
+    return *this;
+  }
+  Row& always_named() {
+    key_.always_named = true;
     return *this;
   }
   Row& gpu() {
@@ -56,15 +64,18 @@ class Rows {
   Rows(std::vector<Key>& keys, std::string section, Part Job::*part)
       : keys_(keys), section_(std::move(section)), part_(part) {}
 
-  template <class T>
-  Row add(T Part::*field, std::string name, Value fallback, std::string help) {
+  /// `Owner` is the part, or a base of it.
+  template <class T, class Owner>
+  Row add(T Owner::*field, std::string name, Value fallback, std::string help) {
     Key key;
     key.section = section_;
     key.name = std::move(name);
     key.help = std::move(help);
     key.fallback = std::move(fallback);
     // Seeds are unsigned in a Job and integers in a file, where they are at most 2^63 - 1.
-    using Stored = std::conditional_t<std::is_same_v<T, uint64_t>, int64_t, T>;
+    // Small counts are ints in a Job; their limits keep them small.
+    constexpr bool kWhole = std::is_integral_v<T> && !std::is_same_v<T, bool>;
+    using Stored = std::conditional_t<kWhole, int64_t, T>;
     TUTTI_CHECK(std::holds_alternative<Stored>(key.fallback), "default of {} has another type",
                 key.full_name());
     key.get = [part = part_, field](const Job& job) {
@@ -77,8 +88,31 @@ class Rows {
     return Row(keys_.back());
   }
 
+  /// One of the names of an enum, which are all that it allows.
+  template <Named E, class Owner>
+  Row add(E Owner::*field, std::string name, E fallback, std::string help) {
+    Key key;
+    key.section = section_;
+    key.name = std::move(name);
+    key.help = std::move(help);
+    key.fallback = std::string(name_of(fallback));
+    for (const auto& known : kNamesOf<E>) key.allowed.emplace_back(known.name);
+    key.get = [part = part_, field](const Job& job) {
+      return Value(std::string(name_of(job.*part.*field)));
+    };
+    key.set = [part = part_, field](Job& job, const Value& value) {
+      const std::string& word = std::get<std::string>(value);
+      const std::optional<E> named = value_named<E>(word);
+      TUTTI_CHECK(named, "{} is none of its enum's names", word);
+      job.*part.*field = *named;
+    };
+    keys_.push_back(std::move(key));
+    return Row(keys_.back());
+  }
+
   /// An integer whose default is "auto".
-  Row add_automatic(int64_t Part::*field, std::string name, std::string help) {
+  template <class T, class Owner>
+  Row add_automatic(T Owner::*field, std::string name, std::string help) {
     const Row row = add(field, std::move(name), kAutomatic, std::move(help));
     Key& key = keys_.back();
     key.automatic = true;
@@ -90,7 +124,7 @@ class Rows {
     };
     key.set = [part = part_, field](Job& job, const Value& value) {
       const auto* number = std::get_if<int64_t>(&value);
-      job.*part.*field = number != nullptr ? *number : kAutomatic;
+      job.*part.*field = static_cast<T>(number != nullptr ? *number : kAutomatic);
     };
     return row;
   }
@@ -106,11 +140,16 @@ const std::vector<int64_t> kHidden = {64, 64}, kImage = {1, 28, 28}, kChannels =
 const std::vector<double> kNone;
 const std::vector<std::string> kNames;
 
+std::vector<std::string> with_auto(std::vector<std::string> names) {
+  names.insert(names.begin(), "auto");
+  return names;
+}
+
 void add_model(std::vector<Key>& keys) {
   using C = ModelConfig;
   Rows<C> rows(keys, "model", &Job::model);
   rows.add(&C::kind, "kind", "gpt", "what is trained; `custom`: a C++ program brings its own model")
-      .one_of({"gpt", "mlp", "cnn", "wide-deep", "autoencoder", "script", "custom"});
+      .one_of(names_of<ModelPart>());
   rows.add(&C::layers, "layers", 4, "gpt: blocks of attention and MLP").range(1, kMany);
   rows.add(&C::width, "width", 192, "gpt: size of the residual stream, a multiple of `heads`")
       .range(1, kMany);
@@ -121,28 +160,22 @@ void add_model(std::vector<Key>& keys) {
   rows.add(&C::context, "context", 128, "gpt: tokens in a sequence").range(1, kMany);
   rows.add(&C::vocab, "vocab", 256, "gpt: number of tokens; bytes need 256").range(2, kMany);
   rows.add(&C::tied, "tied", false, "gpt: the head uses the token embedding");
-  rows.add(&C::positions, "positions", "learned",
-           "gpt: a table of positions, or rotated queries and keys")
-      .one_of({"learned", "rotary"});
+  rows.add(&C::positions, "positions", Positions::kLearned,
+           "gpt: a table of positions, or rotated queries and keys");
   rows.add(&C::rotary_base, "rotary_base", 10000.0, "gpt: base of the rotary frequencies")
       .range(1, 1e9);
   rows.add(&C::mlp_width, "mlp_width", 0,
            "gpt: hidden size; 0: 4 times `width`, with swiglu 8/3 times, rounded up to 16")
       .range(0, kMany);
   rows.add(&C::bias, "bias", true, "gpt: linear layers and layer norms have biases");
-  rows.add(&C::activation, "activation", "gelu", "between layers; swiglu: gpt only")
-      .one_of(
-          {"gelu", "gelu-tanh", "relu", "silu", "tanh", "sigmoid", "leaky-relu", "elu", "swiglu"});
-  rows.add(&C::norm, "norm", "auto", "resolved once: gpt layer, cnn batch, others none")
-      .one_of({"auto", "layer", "rms", "batch", "group", "none"});
+  rows.add(&C::activation, "activation", Activation::kGelu, "between layers; swiglu: gpt only");
+  rows.add(&C::norm, "norm", NormKind::kAuto, "resolved once: gpt layer, cnn batch, others none");
   rows.add(&C::dropout, "dropout", 0.0,
            "gpt: after embedding, attention and MLP; mlp, wide-deep, autoencoder: after hidden "
            "layers; cnn: before the "
            "last layer")
       .fraction();
-  rows.add(&C::init, "init", "normal", "how weights are drawn")
-      .one_of({"normal", "truncated-normal", "glorot-uniform", "glorot-normal", "he-uniform",
-               "he-normal", "orthogonal", "zeros", "ones", "constant"});
+  rows.add(&C::init, "init", InitKind::kNormal, "how weights are drawn");
   rows.add(&C::init_scale, "init_scale", 0.02,
            "standard deviation of `normal` and `truncated-normal`, value of `constant`")
       .range(-1e6, 1e6);
@@ -165,8 +198,7 @@ void add_model(std::vector<Key>& keys) {
       .range(1, kMany);
   rows.add(&C::depth, "depth", 1, "cnn: blocks of a stage").range(1, kMany);
   rows.add(&C::residual, "residual", true, "cnn: blocks add their input (ResNet)");
-  rows.add(&C::pool, "pool", "max", "cnn: how the stem halves the image")
-      .one_of({"max", "average"});
+  rows.add(&C::pool, "pool", Pool::kMax, "cnn: how the stem halves the image");
   rows.add(&C::embedding, "embedding", 8, "wide-deep: size of a category's embedding")
       .range(1, kMany);
   rows.add(&C::latent, "latent", 16, "autoencoder: size of the code").range(1, kMany);
@@ -181,7 +213,7 @@ void add_loss(std::vector<Key>& keys) {
   using C = LossConfig;
   Rows<C> rows(keys, "loss", &Job::loss);
   rows.add(&C::kind, "kind", "auto", "resolved once: what suits the model and the data")
-      .one_of({"auto", "cross-entropy", "mse", "mae", "huber", "bce", "distill"});
+      .one_of(with_auto(names_of<LossPart>()));
   rows.add(&C::label_smoothing, "label_smoothing", 0.0,
            "cross-entropy: share of the target spread over all classes")
       .fraction();
@@ -206,8 +238,7 @@ void add_data(std::vector<Key>& keys) {
            "text of a file; a file of tokens; generated walks over the tokens, points or clicks; "
            "IDX images; tables; "
            "NumPy arrays; a folder of PNG and JPEG images, a folder for each class")
-      .one_of(
-          {"text", "tokens", "walk", "points", "clicks", "idx", "csv", "jsonl", "numpy", "images"});
+      .one_of(names_of<DataPart>());
   rows.add(&C::path, "path", "kjv",
            "file or folder; `kjv`: the King James text, `fashion-mnist`: the images, which set-up "
            "installs");
@@ -231,23 +262,20 @@ void add_data(std::vector<Key>& keys) {
            "csv: one character; `auto`: a comma, or a tab in .tsv files");
   rows.add(&C::header, "header", true,
            "csv: the first line names the columns; else they are 1, 2, 3, ...");
-  rows.add(&C::scale, "scale", "none",
-           "idx, images, numpy: divided by 255, to mean 0 and deviation 1, or to [0, 1]")
-      .one_of({"none", "unit", "standardise", "min-max"});
-  rows.add(&C::missing, "missing", "fail", "csv, jsonl: what an empty number is")
-      .one_of({"fail", "mean", "zero", "drop"});
-  rows.add(&C::outliers, "outliers", "keep", "csv, jsonl: what a number far from the mean becomes")
-      .one_of({"keep", "clip", "drop"});
+  rows.add(&C::scale, "scale", ValueScale::kNone,
+           "idx, images, numpy: divided by 255, to mean 0 and deviation 1, or to [0, 1]");
+  rows.add(&C::missing, "missing", MissingValue::kFail, "csv, jsonl: what an empty number is");
+  rows.add(&C::outliers, "outliers", Outliers::kKeep,
+           "csv, jsonl: what a number far from the mean becomes");
   rows.add(&C::outlier_limit, "outlier_limit", 6.0, "standard deviations that are far")
       .range(0.1, 1e6);
-  rows.add(&C::bad, "bad", "fail", "a malformed record ends the run, or is skipped and counted")
-      .one_of({"fail", "skip"});
+  rows.add(&C::bad, "bad", BadRecord::kFail,
+           "a malformed record ends the run, or is skipped and counted");
   rows.add(&C::tokenizer, "tokenizer", "bytes",
            "text: bytes, `bpe` (trained on the file, `vocab` tokens), or a file");
-  rows.add(&C::resample, "resample", "none",
+  rows.add(&C::resample, "resample", Resample::kNone,
            "records are drawn by weight: all classes alike, `resample_weights` of the classes, or "
-           "a column's")
-      .one_of({"none", "balanced", "classes", "column"});
+           "a column's");
   rows.add(&C::resample_weights, "resample_weights", kNone, "a weight for every class")
       .range(0, 1e6);
 }
@@ -286,7 +314,7 @@ void add_train(std::vector<Key>& keys) {
            "of initial values, split and order of the data, augmentation and dropout")
       .at_least(0);
   rows.add(&C::optimizer, "optimizer", "adamw", "docs/optimizers.md has their formulas")
-      .one_of({"sgd", "adagrad", "rmsprop", "adam", "adamw", "lion", "lamb"});
+      .one_of(names_of<OptimizerPart>());
   rows.add(&C::lr, "lr", 1e-3, "learning rate at its highest").range(0, 1e6);
   rows.add(&C::beta1, "beta1", 0.9, "adam, adamw, lion, lamb: decay of the first moment")
       .fraction();
@@ -304,8 +332,7 @@ void add_train(std::vector<Key>& keys) {
            "(a factor), "
            "\"stem.* frozen\"");
   rows.add(&C::schedule, "schedule", "cosine", "course of the learning rate after the warm-up")
-      .one_of({"constant", "step", "exponential", "linear", "polynomial", "cosine", "one-cycle",
-               "inverse-sqrt", "plateau"});
+      .one_of(names_of<SchedulePart>());
   rows.add(&C::warmup, "warmup", 0, "steps of linear warm-up; inverse-sqrt falls from there")
       .range(0, 1e12);
   rows.add(&C::final_lr, "final_lr", 0.1,
@@ -326,9 +353,8 @@ void add_train(std::vector<Key>& keys) {
            "plateau: evaluations without improvement before the rate falls")
       .range(1, kMany);
   rows.add(&C::clip, "clip", 1.0, "what gradients are clipped to; 0: off").range(0, 1e30);
-  rows.add(&C::clip_by, "clip_by", "norm",
-           "the norm of the whole gradient, of each unit's, or each value")
-      .one_of({"norm", "unit", "value"});
+  rows.add(&C::clip_by, "clip_by", ClipBy::kNorm,
+           "the norm of the whole gradient, of each unit's, or each value");
   rows.add(&C::eval_every, "eval_every", 0, "steps between evaluations; 0: only at the end")
       .range(0, 1e12);
   rows.add(&C::eval_batches, "eval_batches", 4,
@@ -336,8 +362,7 @@ void add_train(std::vector<Key>& keys) {
       .range(0, kMany);
   rows.add(&C::watch, "watch", "loss",
            "the held-out metric that plateau, early_stop and keep_best go by")
-      .one_of({"loss", "accuracy", "precision", "recall", "f1", "auc", "perplexity", "mse", "mae",
-               "r2"});
+      .one_of(names_of<MetricPart>());
   rows.add(&C::min_change, "min_change", 0.0, "what an improvement of it must exceed")
       .range(0, 1e6);
   rows.add(&C::early_stop, "early_stop", 0,
@@ -356,15 +381,12 @@ void add_train(std::vector<Key>& keys) {
 void add_numerics(std::vector<Key>& keys) {
   using C = NumericsConfig;
   Rows<C> rows(keys, "numerics", &Job::numerics);
-  rows.add(&C::device, "device", "auto",
+  rows.add(&C::device, "device", DeviceKind::kAuto,
            "what computes; resolved once: `cuda` where there is a GPU that can be used (`tutti "
-           "doctor`)")
-      .one_of({"auto", "cpu", "cuda"});
-  rows.add(&C::precision, "precision", "float32",
+           "doctor`)");
+  rows.add(&C::precision, "precision", Precision::kFloat32,
            "of activations and matmuls, 16 bits on a GPU alone; weights, sums and the optimizer "
-           "are float32")
-      .one_of({"float32", "bfloat16", "float16", "float8"})
-      .later({"float8"});
+           "are float32");
   rows.add(&C::loss_scale, "loss_scale", 0.0,
            "float16: what the loss is multiplied by at first; 0: 65536. A step whose gradients "
            "overflow is skipped and "
@@ -375,52 +397,42 @@ void add_numerics(std::vector<Key>& keys) {
            "float16: steps without a skipped one before the scale doubles")
       .range(1, 1e12)
       .float16();
-  rows.add(&C::threads, "threads", 1, "intra-op threads of a lane")
-      .range(1, 1024)
-      .only_default_yet();
-  rows.add(&C::order, "order", "lane",
-           "gradients are summed per lane first, or over the lanes after each micro-batch")
-      .one_of({"lane", "micro"});
-  rows.add(&C::reduce, "reduce", "exact",
-           "`exact`: the fixed tree; `ring`: the bits depend on the number of ranks")
-      .one_of({"exact", "ring"});
-  rows.add(&C::codec, "codec", "none", "compression of gradients on the wire").only_default_yet();
-  rows.add(&C::isa, "isa", "auto",
-           "class of instructions; resolved once: the widest of this processor")
-      .one_of({"auto", "avx2", "avx512"});
-  rows.add(&C::matmul, "matmul", "auto",
+  rows.add(&C::order, "order", SumOrder::kLane,
+           "gradients are summed per lane first, or over the lanes after each micro-batch");
+  rows.add(&C::reduce, "reduce", ReduceKind::kExact,
+           "`exact`: the fixed tree; `ring`: the bits depend on the number of ranks");
+  rows.add(&C::isa, "isa", Isa::kAuto,
+           "class of instructions; resolved once: the widest of this processor");
+  rows.add(&C::matmul, "matmul", MatmulKind::kAuto,
            "gpt: by MKL or by own kernels; resolved once: own on AMD processors with AVX-512, "
-           "which MKL does not use")
-      .one_of({"auto", "mkl", "own"});
+           "which MKL does not use");
 }
 
 void add_layout(std::vector<Key>& keys) {
   using C = LayoutConfig;
   Rows<C> rows(keys, "layout", &Job::layout);
-  rows.add(&C::kind, "kind", "collective", "collectives between equal ranks, or parameter servers")
-      .one_of({"collective", "ps"})
-      .only_default_yet()
-      .layout();
   rows.add(&C::ranks, "ranks", 0,
            "0: one per core this process may use, or one per GPU, in whole replicas of tensor x "
            "pipeline; at most "
            "one of these per lane")
       .range(0, 65536)
+      .layout()
+      .searched()
+      .named(", fold {}", "")
+      .searched()
+      .named(", {}", ",{}")
+      .always_named()
+      .named(", depth {}", ",depth{}");
+  rows.add(&C::plan, "plan", PlanKind::kGiven, "`auto`: the planner chooses what is not set")
       .layout();
-  rows.add(&C::plan, "plan", "given", "`auto`: the planner chooses what is not set")
-      .one_of({"given", "auto"})
-      .layout();
-  rows.add(&C::workers, "workers", "process", "what a rank is")
-      .one_of({"process", "thread"})
-      .layout();
+  rows.add(&C::workers, "workers", Workers::kProcess, "what a rank is").layout();
   rows.add(&C::hosts, "hosts", 1,
            "ranks are grouped into hosts in order, where no launcher says it")
       .range(1, 65536)
       .layout();
   rows.add(&C::transport, "transport", "auto",
            "what carries the bytes; `auto`: shm, inproc between threads, nccl between GPUs")
-      .one_of({"auto", "inproc", "shm", "tcp", "ucx", "mpi", "nccl"})
-      .later({"ucx", "mpi"})
+      .one_of(with_auto(names_of<TransportPart>()))
       .layout();
   rows.add(&C::timeout, "timeout", 30.0, "seconds of silence before a rank is given up")
       .range(0.1, 86400)
@@ -434,62 +446,73 @@ void add_layout(std::vector<Key>& keys) {
            "cuda: the next step's input travels to the GPU while this one runs")
       .layout()
       .gpu();
-  rows.add_automatic(&C::zero, "zero",
-                     "ZeRO stage: what data-parallel ranks share out; `auto`: 1 where it costs "
-                     "nothing, else 0")
-      .range(0, 3)
-      .layout();
-  rows.add(&C::shards, "shards", 0,
-           "ZeRO: over how many data ranks state is sliced; 0: all; fewer: replicas of slices")
-      .range(0, 65536)
-      .layout();
-  rows.add(&C::depth, "depth", 1, "ZeRO-3: units gathered ahead of their use")
-      .range(0, 64)
-      .layout();
-  rows.add(&C::tensor, "tensor", 1, "ranks along the tensor axis").range(1, 65536).layout();
+  rows.add(&C::tensor, "tensor", 1, "ranks along the tensor axis")
+      .range(1, 65536)
+      .layout()
+      .searched();
   rows.add(&C::pipeline, "pipeline", 1, "pipeline stages; data ranks = ranks / (tensor x pipeline)")
       .range(1, 65536)
-      .layout();
+      .layout()
+      .searched();
   rows.add(&C::schedule, "schedule", "1f1b", "pipeline schedule")
-      .one_of({"gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"})
+      .one_of(names_of<PipelinePart>())
       .layout();
   rows.add(&C::chunks, "chunks", 2, "interleaved: parts of the model that a stage has")
       .range(2, 64)
-      .layout();
+      .layout()
+      .searched();
   rows.add(&C::in_flight, "in_flight", 0,
            "zero-bubble, zbv: micro-batches that a part of the model keeps, in an order made to "
            "measure for parts of "
            "unequal cost; more keep stages from waiting and take memory; 0: the published order")
       .range(0, 65536)
-      .layout();
+      .layout()
+      .searched()
+      .named(", {} in flight", "/{}");
   rows.add(&C::cut, "cut", "",
            "blocks with which the pipeline's later parts begin (`blocks.2,blocks.4`); empty: by "
            "cost")
       .layout();
-  rows.add(&C::recompute, "recompute", "none",
-           "activations computed again in backward instead of kept: of attention, or of everything")
-      .one_of({"none", "selective", "full"})
+  rows.add_automatic(&C::zero, "zero",
+                     "ZeRO stage: what data-parallel ranks share out; `auto`: 1 where it costs "
+                     "nothing, else 0")
+      .range(0, 3)
+      .layout()
+      .searched()
+      .named(", zero {}", ",zero{}");
+  rows.add(&C::shards, "shards", 0,
+           "ZeRO: over how many data ranks state is sliced; 0: all; fewer: replicas of slices")
+      .range(0, 65536)
+      .layout()
+      .searched()
+      .named(" over {}", "/{}");
+  rows.add(&C::depth, "depth", 1, "ZeRO-3: units gathered ahead of their use")
+      .range(0, 64)
       .layout();
-  rows.add(&C::offload, "offload", "none",
+  rows.add(&C::recompute, "recompute", Recompute::kNone,
+           "activations computed again in backward instead of kept: of attention, or of everything")
+      .layout()
+      .searched()
+      .named(", recompute {}", ",{}");
+  rows.add(&C::offload, "offload", Offload::kNone,
            "what lives in a second tier and comes in when it is used: the optimizer's values, or "
            "parameters too. The "
            "tier is "
            "a file, of a GPU pinned memory of the host")
-      .one_of({"none", "optimizer", "all"})
-      .layout();
+      .layout()
+      .named(", offload {}", ",offload-{}");
   rows.add(&C::offload_folder, "offload_folder", "",
            "where the file of offloaded values is; empty: in the system's folder for temporary "
            "files. On a GPU there "
            "is none")
       .layout();
-  rows.add(&C::fold, "fold", "auto", "where the lanes' gradients are summed: same bits everywhere")
-      .one_of({"auto", "local", "owner", "root"})
+  rows.add(&C::fold, "fold", FoldKind::kAuto,
+           "where the lanes' gradients are summed: same bits everywhere")
       .layout();
-  rows.add(&C::partition, "partition", "lanes",
+  rows.add(&C::partition, "partition", PartitionKind::kLanes,
            "which rank reads a record: the one that computes it, equal parts, in turns, by hash, "
            "by a feature, or a "
            "function of one's own")
-      .one_of({"lanes", "even", "round-robin", "hash", "feature", "own"})
       .layout();
   rows.add(&C::partition_by, "partition_by", "class", "feature: the column, or `class`").layout();
   rows.add(&C::bucket_floats, "bucket_floats", kParcelFloats,
@@ -505,36 +528,6 @@ void add_layout(std::vector<Key>& keys) {
       .layout();
 }
 
-void add_elastic(std::vector<Key>& keys) {
-  Rows<ElasticConfig> rows(keys, "elastic", &Job::elastic);
-  rows.add(&ElasticConfig::enabled, "enabled", false, "a run goes on after a rank is lost")
-      .only_default_yet()
-      .layout();
-}
-
-void add_ps(std::vector<Key>& keys) {
-  using C = PsConfig;
-  Rows<C> rows(keys, "ps", &Job::ps);
-  rows.add(&C::servers, "servers", 1, "ranks that own parameters")
-      .range(1, 65536)
-      .only_default_yet()
-      .layout();
-  rows.add(&C::workers, "workers", 2, "ranks that compute gradients")
-      .range(1, 65536)
-      .only_default_yet()
-      .layout();
-  rows.add(&C::mode, "mode", "sync", "how stale a worker's parameters may be; part of the job")
-      .one_of({"sync", "async", "bounded"})
-      .only_default_yet();
-  rows.add(&C::staleness, "staleness", 0, "bounded: steps; part of the job")
-      .range(0, kMany)
-      .only_default_yet();
-  rows.add(&C::replicas, "replicas", 1, "copies of a server's parameters")
-      .range(1, 64)
-      .only_default_yet()
-      .layout();
-}
-
 }  // namespace
 
 const std::vector<Section>& sections() {
@@ -546,8 +539,6 @@ const std::vector<Section>& sections() {
       {"train", "batch, optimizer, schedule, evaluation"},
       {"numerics", "what else the bits of the result depend on"},
       {"layout", "how it is run; the result does not depend on it"},
-      {"elastic", "what happens when ranks come and go"},
-      {"ps", "parameter servers"},
   };
   return all;
 }
@@ -555,8 +546,8 @@ const std::vector<Section>& sections() {
 const std::vector<Key>& keys() {
   static const std::vector<Key> all = [] {
     std::vector<Key> keys;
-    for (auto add : {add_model, add_loss, add_data, add_augment, add_train, add_numerics,
-                     add_layout, add_elastic, add_ps})
+    for (auto add :
+         {add_model, add_loss, add_data, add_augment, add_train, add_numerics, add_layout})
       add(keys);
     return keys;
   }();

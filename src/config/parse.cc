@@ -13,6 +13,7 @@
 #include "config/builtin.h"
 #include "config/job.h"
 #include "config/nearest.h"
+#include "config/not_yet.h"
 #include "config/schema.h"
 #include "config/toml.h"
 
@@ -50,6 +51,9 @@ struct Parse {
   void read_entry(const TomlEntry& entry, const std::string& source, bool builtin, int depth);
   void read_top(const TomlEntry& entry, const std::string& place, int depth);
   void read_setting(const Setting& setting);
+  /// True of a key or a section that is still to come: there is nothing else to say of it.
+  bool refuse_later(const std::string& section, const std::string& name,
+                    const std::optional<Value>& value, const std::string& place);
 };
 
 void Parse::set(const Key& key, const TomlEntry& entry, const std::string& place,
@@ -97,7 +101,8 @@ void Parse::read_entry(const TomlEntry& entry, const std::string& source, bool b
                        [&](const auto& section) { return section.name == name; });
   };
   if (entry.section.empty()) return read_top(entry, place, depth);
-  if (!is_section(entry.section)) {
+  if (refuse_later(entry.section, entry.key, entry.value, place)) return;
+  if (!is_section(entry.section) && !later_section(entry.section)) {
     if (!entry.key.empty()) return;  // one fault for a section, not one for each of its keys
     const std::string near = nearest_section(entry.section);
     return faults.push_back(fmt::format("{}: unknown section [{}]{}", place, entry.section,
@@ -108,6 +113,18 @@ void Parse::read_entry(const TomlEntry& entry, const std::string& source, bool b
     return set(*key, entry, place, builtin ? source : place);
   faults.push_back(fmt::format("{}: unknown key {}.{}{}", place, entry.section, entry.key,
                                did_you_mean(nearest_key(entry.section, entry.key))));
+}
+
+bool Parse::refuse_later(const std::string& section, const std::string& name,
+                         const std::optional<Value>& value, const std::string& place) {
+  if (name.empty()) return later_section(section);  // its keys are refused, one by one
+  const LaterKey* later = later_key(section, name);
+  if (later == nullptr) return false;
+  if (value != later->fallback)
+    faults.push_back(fmt::format(
+        "{}: {}", place,
+        not_there_yet(section + "." + name, value.value_or(Value("")), later->instead)));
+  return true;
 }
 
 void Parse::read_top(const TomlEntry& entry, const std::string& place, int depth) {
@@ -145,6 +162,8 @@ void Parse::read_setting(const Setting& setting) {
   const size_t dot = setting.key.find('.');
   const std::string section = dot == std::string::npos ? "" : setting.key.substr(0, dot);
   const std::string name = dot == std::string::npos ? setting.key : setting.key.substr(dot + 1);
+  const auto entry = read_toml_value(setting.value);
+  if (refuse_later(section, name, entry ? entry->value : std::nullopt, place)) return;
   const Key* key = find_key(section, name);
   if (!key) {
     std::string near = nearest_key(section, name);
@@ -153,7 +172,6 @@ void Parse::read_setting(const Setting& setting) {
     return faults.push_back(
         fmt::format("{}: unknown key {}{}", place, setting.key, did_you_mean(near)));
   }
-  const auto entry = read_toml_value(setting.value);
   if (!entry) return faults.push_back(fmt::format("{}: the value is not TOML", place));
   set(*key, *entry, place, "--set");
 }

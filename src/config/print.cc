@@ -15,7 +15,7 @@ constexpr size_t kWidest = 24;  // a longer value pushes only its own comment to
 /// A CPU's job says nothing of what is a GPU's alone, so that it reads back as one that left it
 /// out.
 bool is_idle(const Key& key, const Job& job) {
-  return key.gpu && job.numerics.device == "cpu" && key.get(job) == key.fallback;
+  return key.gpu && job.numerics.device == DeviceKind::kCpu && key.get(job) == key.fallback;
 }
 
 std::string section_text(const Section& section, const Job& job, bool origins) {
@@ -52,11 +52,6 @@ std::string text_of(const Job& job, bool origins) {
 bool is_device(const Key& key, const Job& a, const Job& b) {
   if (key.float16) return a.numerics.precision != b.numerics.precision;
   return key.full_name() == "numerics.device" || key.full_name() == "numerics.precision";
-}
-
-std::string plain_text(const Value& value) {
-  const auto* word = std::get_if<std::string>(&value);
-  return word ? *word : value_text(value);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "config/job.h"
+#include "config/job_parts.h"
 #include "config/schema.h"
 
 namespace tutti {
@@ -26,7 +27,7 @@ steps = 1000
 say `base` (the built-in job it starts from) and `name` (else the file's own name is the job's).
 
 What is in `[model]`, `[loss]`, `[data]`, `[augment]`, `[train]` and `[numerics]` is the job: it decides the result. What is in
-`[layout]` and `[elastic]` is how the job is run: the result does not depend on it. A value that is *not built yet* is refused.
+`[layout]` is how the job is run: the result does not depend on it.
 
 This page is made by `./tutti docs`; edit `src/config/keys.cc` instead.
 )";
@@ -55,21 +56,28 @@ std::string short_type(const Key& key) {
 }
 
 std::string values_of(const Key& key) {
-  if (key.allowed.empty()) {
-    std::string text = key.limits.text();
-    if (key.only_fallback_built)
-      text += (text.empty() ? "" : "; ") + std::string("others *not built yet*");
-    return text;
-  }
-  std::vector<std::string> built, later;
-  for (const auto& word : key.allowed) {
-    bool is_built = !key.only_fallback_built || Value(word) == key.fallback;
-    for (const auto& other : key.later) is_built = is_built && other != word;
-    (is_built ? built : later).push_back(code(word));
-  }
-  std::string text = fmt::format("{}", fmt::join(built, ", "));
-  if (key.automatic) text += ", " + key.limits.text();
-  return later.empty() ? text : text + fmt::format("; *not built yet*: {}", fmt::join(later, ", "));
+  if (key.allowed.empty()) return key.limits.text();
+  std::vector<std::string> words;
+  for (const auto& word : key.allowed) words.push_back(code(word));
+  std::string text = fmt::format("{}", fmt::join(words, ", "));
+  return key.automatic ? text + ", " + key.limits.text() : text;
+}
+
+/// What the values of a key that names a part mean.
+template <class Part>
+std::string parts_text(const char* key) {
+  std::string text = fmt::format("\n`{}`:\n\n| name | what it is |\n|---|---|\n", key);
+  for (const Part& part : parts<Part>())
+    text += fmt::format("| `{}` | {} |\n", part.name, part.help);
+  return text;
+}
+
+std::string all_parts_text() {
+  return "\n## Parts\n" + parts_text<ModelPart>("model.kind") + parts_text<LossPart>("loss.kind") +
+         parts_text<DataPart>("data.kind") + parts_text<OptimizerPart>("train.optimizer") +
+         parts_text<SchedulePart>("train.schedule") + parts_text<MetricPart>("train.watch") +
+         parts_text<PipelinePart>("layout.schedule") +
+         parts_text<TransportPart>("layout.transport");
 }
 
 }  // namespace
@@ -88,7 +96,7 @@ std::string job_reference() {
                           code(value_text(key.fallback)), values_of(key), key.help);
     }
   }
-  return text;
+  return text + all_parts_text();
 }
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 #include "config/check.h"
 #include "config/job.h"
 #include "config/job_check.h"
+#include "config/job_parts.h"
 #include "config/schema.h"
 #include "config/table_columns.h"
 
@@ -14,18 +15,19 @@ namespace {
 
 /// What suits the model and the target.
 std::string automatic_loss(const Job& job, const ColumnSizes& columns) {
-  if (job.model.kind == "wide-deep") return "bce";
-  if (job.model.kind == "autoencoder") return "mse";
+  if (const std::string_view fixed = model_part(job).automatic_loss; !fixed.empty())
+    return std::string(fixed);
   const bool number = columns.targets > 0 && columns.classes == 0;
   return number ? "mse" : "cross-entropy";
 }
 
-std::string automatic_norm(const std::string& kind) {
-  return kind == "gpt" ? "layer" : kind == "cnn" ? "batch" : "none";
+NormKind automatic_norm(const Job& job) {
+  const std::vector<NormKind>& norms = model_part(job).norms;
+  return norms.empty() ? NormKind::kNone : norms.front();
 }
 
-std::string automatic_device(const Machine& machine) {
-  return machine.gpus.empty() ? "cpu" : "cuda";
+DeviceKind automatic_device(const Machine& machine) {
+  return machine.gpus.empty() ? DeviceKind::kCpu : DeviceKind::kCuda;
 }
 
 /// As many whole replicas as there are places for, at least one and at most one a lane.
@@ -41,9 +43,11 @@ int64_t automatic_ranks(const Job& job, int64_t places) {
 int64_t automatic_zero(const Job& job) {
   const LayoutConfig& layout = job.layout;
   const int64_t data = layout.ranks / std::max<int64_t>(1, layout.tensor * layout.pipeline);
-  const bool windows = layout.transport == "shm" || layout.transport == "inproc";
-  const bool sliced = job.train.optimizer != "lamb" && layout.offload != "all" &&
-                      layout.fold != "root" && job.numerics.reduce == "exact";
+  const TransportPart& transport = part_named<TransportPart>(layout.transport);
+  const bool windows = transport.windows && !transport.gpu;
+  const bool sliced = part_named<OptimizerPart>(job.train.optimizer).sliced &&
+                      layout.offload != Offload::kAll && layout.fold != FoldKind::kRoot &&
+                      job.numerics.reduce == ReduceKind::kExact;
   return data > 1 && layout.hosts == 1 && windows && sliced ? 1 : 0;
 }
 
@@ -63,10 +67,12 @@ void settle_sizes(Job& job, const ColumnSizes& columns) {
 }  // namespace
 
 void forget_idle_keys(Job& job, const Machine& machine) {
-  const bool automatic = job.numerics.device == "auto";
-  const bool cpu = (automatic ? automatic_device(machine) : job.numerics.device) == "cpu";
+  const bool automatic = job.numerics.device == DeviceKind::kAuto;
+  const bool cpu =
+      (automatic ? automatic_device(machine) : job.numerics.device) == DeviceKind::kCpu;
   for (const Key& key : keys()) {
-    const bool idle = (key.gpu && cpu) || (key.float16 && job.numerics.precision != "float16") ||
+    const bool idle = (key.gpu && cpu) ||
+                      (key.float16 && job.numerics.precision != Precision::kFloat16) ||
                       !idle_reason(job, key.full_name()).empty();
     std::string& origin = job.origin[key.full_name()];
     if (!idle || origin == "--set") continue;
@@ -75,33 +81,36 @@ void forget_idle_keys(Job& job, const Machine& machine) {
   }
 }
 
-void resolve(Job& job, const Machine& machine) {
+void resolve(Job& job, const Machine& machine) { resolve(job, machine, {}); }
+
+void resolve(Job& job, const Machine& machine, const ModelRules& rules) {
   const auto settle = [&](const char* name, auto& field, const auto& automatic, const auto& value) {
     if (field != automatic) return;
     field = value;
     job.origin[name] = "resolved";
   };
   const std::string automatic = "auto";
-  settle("numerics.device", job.numerics.device, automatic, automatic_device(machine));
-  const bool cuda = job.numerics.device == "cuda";
+  settle("numerics.device", job.numerics.device, DeviceKind::kAuto, automatic_device(machine));
+  const bool cuda = job.numerics.device == DeviceKind::kCuda;
   const int64_t places = cuda ? static_cast<int64_t>(machine.gpus.size()) : machine.cores;
   settle("layout.ranks", job.layout.ranks, 0, automatic_ranks(job, places));
   settle("layout.transport", job.layout.transport, automatic,
-         cuda                             ? "nccl"
-         : job.layout.workers == "thread" ? "inproc"
-                                          : "shm");
+         cuda                                     ? "nccl"
+         : job.layout.workers == Workers::kThread ? "inproc"
+                                                  : "shm");
   std::vector<std::string> ignored;  // named by the check below
   const ColumnSizes columns = sizes_of(parse_columns(job.data.columns, ignored));
   if (ignored.empty()) settle_sizes(job, columns);
-  settle("model.norm", job.model.norm, automatic, automatic_norm(job.model.kind));
+  settle("model.norm", job.model.norm, NormKind::kAuto, automatic_norm(job));
   settle("loss.kind", job.loss.kind, automatic, automatic_loss(job, columns));
-  settle("layout.fold", job.layout.fold, automatic, "local");
+  settle("layout.fold", job.layout.fold, FoldKind::kAuto, FoldKind::kLocal);
   settle("layout.zero", job.layout.zero, kAutomatic, automatic_zero(job));
-  settle("numerics.isa", job.numerics.isa, automatic, machine.avx512 ? "avx512" : "avx2");
-  settle("numerics.matmul", job.numerics.matmul, automatic,
-         machine.amd && machine.avx512 ? "own" : "mkl");
+  settle("numerics.isa", job.numerics.isa, Isa::kAuto, machine.avx512 ? Isa::kAvx512 : Isa::kAvx2);
+  settle("numerics.matmul", job.numerics.matmul, MatmulKind::kAuto,
+         machine.amd && machine.avx512 ? MatmulKind::kOwn : MatmulKind::kMkl);
 
-  if (auto faults = faults_of(job, machine); !faults.empty()) throw ConfigError(std::move(faults));
+  if (auto faults = faults_of(job, machine, rules); !faults.empty())
+    throw ConfigError(std::move(faults));
 }
 
 }  // namespace tutti

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "config/nearest.h"
+#include "config/not_yet.h"
 
 namespace tutti {
 
@@ -42,16 +43,6 @@ bool in_limits(const Limits& limits, const Value& value) {
 
 bool contains(const std::vector<std::string>& words, const std::string& word) {
   return std::find(words.begin(), words.end(), word) != words.end();
-}
-
-std::string not_built(const Key& key, const Value& value) {
-  std::vector<std::string> built = {value_text(key.fallback)};
-  if (!key.only_fallback_built) {
-    built = quoted(key.allowed);
-    for (const auto& word : quoted(key.later)) std::erase(built, word);
-  }
-  return fmt::format("{} = {} is not built yet; built: {}", key.full_name(), value_text(value),
-                     fmt::join(built, ", "));
 }
 
 }  // namespace
@@ -120,15 +111,15 @@ std::string fault_of(const Key& key, const Value& value) {
                        each, key.limits.text().empty() ? "finite" : key.limits.text());
   }
   if (const auto* word = std::get_if<std::string>(&value); word && !key.allowed.empty()) {
+    if (const LaterValue* later = later_value(key.section, key.name, *word))
+      return not_there_yet(key.full_name(), value, later->instead);
     if (!contains(key.allowed, *word)) {
       const std::string near = nearest(*word, key.allowed);
       return fmt::format("{} = {} is not one of {}{}", key.full_name(), value_text(value),
                          fmt::join(quoted(key.allowed), ", "),
                          did_you_mean(near.empty() ? "" : value_text(Value(near))));
     }
-    if (contains(key.later, *word)) return not_built(key, value);
   }
-  if (key.only_fallback_built && value != key.fallback) return not_built(key, value);
   return {};
 }
 

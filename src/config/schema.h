@@ -29,16 +29,21 @@ struct Key {
   Value fallback;  ///< the default
   Limits limits;
   std::vector<std::string> allowed;  ///< of a string; empty: any
-  std::vector<std::string> later;    ///< those of `allowed` that are not built yet
-  bool only_fallback_built = false;
-  bool automatic = false;  ///< an integer or "auto", which is the default
-  bool layout = false;     ///< does not change the result
-  bool gpu = false;        ///< says nothing to a CPU, where it must not be set
-  bool float16 = false;    ///< likewise to other precisions
+  bool automatic = false;            ///< an integer or "auto", which is the default
+  bool layout = false;               ///< does not change the result
+  bool searched = false;             ///< the planner tries its values
+  /// How a value stands in a layout's name: ", recompute {}", and in its short one: ",{}". Empty:
+  /// it does not.
+  std::string long_name, short_name;
+  bool always_named = false;  ///< the default, too
+  bool gpu = false;           ///< says nothing to a CPU, where it must not be set
+  bool float16 = false;       ///< likewise to other precisions
   std::function<Value(const Job&)> get;
   std::function<void(Job&, const Value&)> set;
 
   std::string full_name() const { return section + "." + name; }
+  /// The value with which the key does nothing: the default, or 0 of what is chosen by default.
+  Value off() const { return automatic ? Value(int64_t{0}) : fallback; }
   ValueType type() const { return automatic ? ValueType::kInteger : type_of(fallback); }
 };
 

@@ -13,7 +13,7 @@ namespace tutti {
 namespace {
 
 using Role = Column::Role;
-using Scale = Column::Scale;
+using Scale = ValueScale;
 
 constexpr int64_t kMostClasses = 1 << 20;
 constexpr std::string_view kBlank = " \t";

@@ -15,14 +15,15 @@
 #include <string>
 #include <vector>
 
+#include "config/enums.h"
+
 namespace tutti {
 
 struct Column {
   enum class Role { kNumber, kCategory, kOneHot, kWeight, kTarget, kText };
-  enum class Scale { kNone, kStandardise, kMinMax };
   std::string name;
   Role role = Role::kNumber;
-  Scale scale = Scale::kNone;
+  ValueScale scale = ValueScale::kNone;  ///< never kUnit
   bool log = false;
   int64_t size = 0;     ///< of a category, one-hot or class target; 0: a number
   bool hashed = false;  ///< category

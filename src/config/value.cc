@@ -76,4 +76,9 @@ std::string type_name(ValueType type) {
 
 std::string value_text(const Value& value) { return std::visit(Text{}, value); }
 
+std::string plain_text(const Value& value) {
+  const auto* word = std::get_if<std::string>(&value);
+  return word ? *word : value_text(value);
+}
+
 }  // namespace tutti

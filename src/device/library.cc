@@ -196,8 +196,8 @@ std::string why_unsuited(const DeviceInfo& device) {
       device.ordinal, device.name, device.major, device.minor);
 }
 
-void add_gpus(Machine& machine, const std::string& device) {
-  if (device == "cpu") return;
+void add_gpus(Machine& machine, DeviceKind device) {
+  if (device == DeviceKind::kCpu) return;
   const DeviceProbe probe = probe_devices();
   machine.no_gpu = probe.reason;
   machine.gpus.clear();

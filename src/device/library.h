@@ -81,6 +81,6 @@ std::string why_unsuited(const DeviceInfo& device);
 
 /// Fills in a machine's GPUs, or why it has none, for a job whose numerics.device is `device`. For
 /// "cpu" it looks at nothing. It asks as probe_devices does.
-void add_gpus(Machine& machine, const std::string& device);
+void add_gpus(Machine& machine, DeviceKind device);
 
 }  // namespace tutti

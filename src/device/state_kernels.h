@@ -12,14 +12,12 @@
 #include <span>
 
 #include "comm/fold.h"
+#include "config/enums.h"
 #include "exec/device.h"
 #include "optim/update_kernels.h"
 #include "tensor/kernels.h"
 
 namespace tutti {
-
-/// The type of activations, and of the weights that matmuls read.
-enum class Precision : int32_t { kFloat32, kBfloat16, kFloat16 };
 
 enum class UpdateKind : int32_t { kSgd, kAdagrad, kRmsprop, kAdam, kAdamw, kLion, kLamb };
 
@@ -35,16 +33,13 @@ struct RuleScalars {
   float proposals = 1;  ///< kMeanBuffer: what the sum is divided by
 };
 
-/// How gradients are clipped: by the norm of all, or by each unit's own. Clipping by value is in
-/// the rules' gradient.limit.
-enum class ClipBy : int32_t { kNone, kNorm, kUnit };
-
 struct StepInputs {
   StepKeys keys;
   double loss_scale[2] = {1, 0};  ///< the gradient of (loss sum, count); 1 except in float16
   double clip = 0;                ///< 0: off
   double stop = 0;                ///< 1: this rank was asked to stop; copied into its votes
-  ClipBy clip_by = ClipBy::kNone;
+  /// kValue: not at all here; the cut stands in the rules' gradient.limit
+  ClipBy clip_by = ClipBy::kNorm;
   int32_t reserved = 0;
 };
 

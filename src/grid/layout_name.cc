@@ -1,59 +1,48 @@
 #include "grid/layout_name.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <vector>
-
+#include "config/job_check.h"
+#include "config/schema.h"
 #include "grid/mesh.h"
 
 namespace tutti {
 
 namespace {
 
-/// One property, as both say it.
-struct Said {
-  std::string name, word;
-};
-
-/// What is not the default, in the order in which it is said. The fold is left out.
-std::vector<Said> said_of(const LayoutConfig& l) {
-  const Mesh mesh = mesh_of(l);
-  const auto& [data, tensor, pipeline, shards] = mesh;
-  std::vector<Said> all = {
-      {fmt::format("data {} x tensor {} x pipeline {}", data, tensor, pipeline),
-       fmt::format("{}x{}x{}", data, tensor, pipeline)}};
-  if (pipeline > 1) all.push_back({l.schedule, l.schedule});
-  if (pipeline > 1 && l.in_flight > 0) {
-    all.back().name += fmt::format(", {} in flight", l.in_flight);
-    all.back().word += fmt::format("/{}", l.in_flight);
+/// Of the keys that are not off and say something to this layout, in the order of their rows.
+/// `form` is the key's text for it.
+std::string words_of(const LayoutConfig& layout, std::string Key::*form, bool fold) {
+  Job job;
+  job.layout = layout;
+  if (!fold || layout.fold == FoldKind::kLocal) job.layout.fold = FoldKind::kAuto;
+  std::string text;
+  for (const Key& key : keys()) {
+    if ((key.*form).empty()) continue;
+    const Value value = key.get(job);
+    const bool said = value != key.off() || key.always_named;
+    if (said && idle_reason(job, key.full_name()).empty())
+      text += fmt::format(fmt::runtime(key.*form), plain_text(value));
   }
-  if (l.zero > 0) all.push_back({fmt::format("zero {}", l.zero), fmt::format("zero{}", l.zero)});
-  if (l.zero > 0 && shards != data) {
-    all.back().name += fmt::format(" over {}", shards);
-    all.back().word += fmt::format("/{}", shards);
-  }
-  if (l.depth != 1)
-    all.push_back({fmt::format("depth {}", l.depth), fmt::format("depth{}", l.depth)});
-  if (l.recompute != "none") all.push_back({"recompute " + l.recompute, l.recompute});
-  if (l.offload != "none")
-    all.push_back({"offload " + l.offload, l.offload == "all" ? "offload-all" : "offload"});
-  return all;
+  return text;
 }
 
 }  // namespace
 
 std::string layout_name(const LayoutConfig& layout) {
-  std::vector<std::string> names;
-  for (const Said& said : said_of(layout)) names.push_back(said.name);
-  if (layout.fold != "local") names.push_back("fold " + layout.fold);
-  return fmt::format("{}", fmt::join(names, ", "));
+  const Mesh mesh = mesh_of(layout);
+  return fmt::format("data {} x tensor {} x pipeline {}", mesh.data, mesh.tensor, mesh.pipeline) +
+         words_of(layout, &Key::long_name, true);
 }
 
 std::string layout_word(const LayoutConfig& layout) {
-  std::vector<std::string> words;
-  for (const Said& said : said_of(layout)) words.push_back(said.word);
-  return fmt::format("{}", fmt::join(words, ","));
+  const Mesh mesh = mesh_of(layout);
+  return fmt::format("{}x{}x{}", mesh.data, mesh.tensor, mesh.pipeline) +
+         words_of(layout, &Key::short_name, false);
+}
+
+std::string layout_words(const LayoutConfig& layout) {
+  return words_of(layout, &Key::long_name, false);
 }
 
 }  // namespace tutti

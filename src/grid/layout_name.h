@@ -1,5 +1,6 @@
-// A layout in words: what of its mesh is not the default. What tables show in a column of its own
-// (transport, overlap, hosts) is left out.
+// A layout in words: the sizes of its mesh, and what the rows of its keys (config/keys.cc) say of
+// those that are not their defaults. What tables show in a column of its own (transport, overlap,
+// hosts) has no words.
 #pragma once
 
 #include <string>
@@ -13,5 +14,7 @@ std::string layout_name(const LayoutConfig& layout);
 /// The same as a word without spaces, for tables that have a column for the fold:
 /// "2x1x4,1f1b,zero1".
 std::string layout_word(const LayoutConfig& layout);
+/// What follows the sizes in a name, for a line that says the fold by itself: ", 1f1b, zero 1".
+std::string layout_words(const LayoutConfig& layout);
 
 }  // namespace tutti

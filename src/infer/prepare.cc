@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "infer/trained.h"
+#include "config/job_parts.h"
 #include "model/core/wiring.h"
 #include "model/loss/loss.h"
 
@@ -14,8 +15,8 @@ namespace {
 
 /// A teacher answers on the CPU in float32, wherever its pupil trains.
 NumericsConfig host_numerics(NumericsConfig numerics) {
-  numerics.device = "cpu";
-  numerics.precision = "float32";
+  numerics.device = DeviceKind::kCpu;
+  numerics.precision = Precision::kFloat32;
   return numerics;
 }
 
@@ -63,7 +64,7 @@ Model prepared_model(const Job& job, const MakeModel& make_model, bool fresh) {
   Model model = make_model(job);
   if (fresh && !job.model.init_from.empty())
     start_from(model, job.model.init_from, job.model.init_only);
-  if (job.loss.kind == "distill") add_teacher(job, model, make_model);
+  if (loss_part(job).taught) add_teacher(job, model, make_model);
   return model;
 }
 

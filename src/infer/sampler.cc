@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "config/job_parts.h"
 #include "model/core/runner.h"
 
 namespace tutti {
@@ -26,7 +27,7 @@ struct Sampler::Impl {
   Impl(const Job& original, const MakeModel& make_model, const Units& units,
        std::shared_ptr<const Tokenizer> tokens, const RunnerOptions& options)
       : job(original), tokenizer(std::move(tokens)), device(options.device) {
-    if (job.data.kind == "tokens")
+    if (data_part(job).unreadable)
       throw Error(
           "the model was trained on a file of tokens: what text they stand for is not known");
     job.train.micro_batch_size = 1;

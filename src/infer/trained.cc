@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "config/job_parts.h"
 #include "config/parameter_groups.h"
 #include "state/checkpoint.h"
 #include "state/manifest.h"
@@ -22,7 +23,7 @@ Job plain_job(const std::string& run, int64_t micro_batch_size, const NumericsCo
   job.augment = {};
   job.numerics = numerics;
   job.train.micro_batch_size = micro_batch_size;
-  if (job.loss.kind == "distill") job.loss.kind = "cross-entropy";
+  if (loss_part(job).taught) job.loss.kind = "cross-entropy";
   return job;
 }
 

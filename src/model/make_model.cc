@@ -17,28 +17,47 @@ namespace {
 /// A gpt is hand-written for float32 on the CPU and for every precision on a GPU: the type of its
 /// activations follows from the table of kernels.
 Model make_gpt(const Job& job) {
-  const std::string& precision = job.numerics.precision;
-  if (job.numerics.device != "cuda")
-    return make_gpt(job, kernels(isa_of(job.numerics.isa), matmul_of(job.numerics.matmul)));
+  if (job.numerics.device != DeviceKind::kCuda)
+    return make_gpt(job, kernels(job.numerics.isa, job.numerics.matmul));
   const DeviceLibrary& library = device_library();
-  if (precision == "bfloat16") return make_gpt(job, *library.bfloat16);
-  if (precision == "float16") return make_gpt(job, *library.float16);
+  switch (job.numerics.precision) {
+    case Precision::kBfloat16:
+      return make_gpt(job, *library.bfloat16);
+    case Precision::kFloat16:
+      return make_gpt(job, *library.float16);
+    case Precision::kFloat32:
+      break;
+  }
   return make_gpt(job, *library.float32);
 }
+
+/// A model of the table in config/job_parts.cc.
+struct Row {
+  std::string_view name;
+  Model (*make)(const Job& job);
+};
+
+Model make_custom(const Job&) {
+  throw Error(
+      "model.kind = \"custom\": the model is part of a C++ program; run that program instead "
+      "(examples/custom_model)");
+}
+
+constexpr Row kModels[] = {
+    {"gpt", make_gpt},
+    {"mlp", make_mlp},
+    {"cnn", make_cnn},
+    {"wide-deep", make_wide_deep},
+    {"autoencoder", make_autoencoder},
+    {"script", make_script},
+    {"custom", make_custom},
+};
 
 }  // namespace
 
 Model make_model(const Job& job) {
-  if (job.model.kind == "mlp") return make_mlp(job);
-  if (job.model.kind == "gpt") return make_gpt(job);
-  if (job.model.kind == "cnn") return make_cnn(job);
-  if (job.model.kind == "script") return make_script(job);
-  if (job.model.kind == "wide-deep") return make_wide_deep(job);
-  if (job.model.kind == "autoencoder") return make_autoencoder(job);
-  if (job.model.kind == "custom")
-    throw Error(
-        "model.kind = \"custom\": the model is part of a C++ program; run that program instead "
-        "(examples/custom_model)");
+  for (const Row& row : kModels)
+    if (row.name == job.model.kind) return row.make(job);
   throw Error(fmt::format("model.kind = \"{}\" is not known", job.model.kind));
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "config/job_parts.h"
 #include "net/mixed.h"
 #include "net/shm/inproc.h"
 #include "net/shm/shared_memory.h"
@@ -51,10 +52,49 @@ void agree(const TransportOptions& options, const Epoch& epoch, Rendezvous& rend
     }
     const bool same_host =
         options.hosts.empty() || options.hosts[r] == options.hosts[rendezvous.rank()];
-    if (same_host && options.kind != "tcp") host_bytes += std::stoull(deck[r].bytes);
+    if (same_host && part_named<TransportPart>(options.kind).windows)
+      host_bytes += std::stoull(deck[r].bytes);
   }
   check_available(host_bytes, "windows of this host");
 }
+
+using Made = std::unique_ptr<Transport>;
+
+/// A transport of the table in config/job_parts.cc that connects ranks; what GPUs have is a group of
+/// their library.
+struct Row {
+  std::string_view name;
+  Made (*make)(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous,
+               Clock& clock, const Cancel* cancel, Deadline deadline);
+};
+
+Made inproc(const TransportOptions& options, const Epoch&, Rendezvous& rendezvous, Clock& clock,
+            const Cancel* cancel, Deadline deadline) {
+  return make_inproc(options, rendezvous, clock, cancel, deadline);
+}
+
+Made tcp(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous, Clock& clock,
+         const Cancel* cancel, Deadline deadline) {
+  const std::vector<bool> all(static_cast<size_t>(rendezvous.size()), true);
+  return make_tcp(options, epoch, all, rendezvous, clock, cancel, deadline);
+}
+
+/// Inside a host; between hosts by tcp.
+Made shm(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous, Clock& clock,
+         const Cancel* cancel, Deadline deadline) {
+  const int rank = rendezvous.rank(), size = rendezvous.size();
+  // tcp is added only for the ranks of other hosts.
+  auto shm = make_shm(options, epoch, rendezvous, clock, cancel, deadline);
+  std::vector<bool> elsewhere(size, false);
+  for (size_t r = 0; r < options.hosts.size(); ++r)
+    elsewhere[r] = options.hosts[r] != options.hosts[rank];
+  // All ranks or none go on: whether there are other hosts looks the same from everywhere.
+  if (std::find(elsewhere.begin(), elsewhere.end(), true) == elsewhere.end()) return shm;
+  auto tcp = make_tcp(options, epoch, elsewhere, rendezvous, clock, cancel, deadline);
+  return make_mixed(options.hosts, std::move(shm), std::move(tcp));
+}
+
+constexpr Row kTransports[] = {{"inproc", inproc}, {"shm", shm}, {"tcp", tcp}};
 
 }  // namespace
 
@@ -68,27 +108,9 @@ std::unique_ptr<Transport> make_transport(const TransportOptions& options, const
   // Terms are compared before anything is made, for every kind.
   agree(options, epoch, rendezvous, deadline);
 
-  if (options.kind == "inproc") return make_inproc(options, rendezvous, clock, cancel, deadline);
-
-  const int rank = rendezvous.rank(), size = rendezvous.size();
-
-  if (options.kind == "tcp") {
-    return make_tcp(options, epoch, std::vector<bool>(size, true), rendezvous, clock, cancel,
-                    deadline);
-  }
-
-  if (options.kind == "shm") {
-    // tcp is added only for the ranks of other hosts.
-    auto shm = make_shm(options, epoch, rendezvous, clock, cancel, deadline);
-    std::vector<bool> elsewhere(size, false);
-    for (size_t r = 0; r < options.hosts.size(); ++r)
-      elsewhere[r] = options.hosts[r] != options.hosts[rank];
-    // All ranks or none go on: whether there are other hosts looks the same from everywhere.
-    if (std::find(elsewhere.begin(), elsewhere.end(), true) == elsewhere.end()) return shm;
-    auto tcp = make_tcp(options, epoch, elsewhere, rendezvous, clock, cancel, deadline);
-    return make_mixed(options.hosts, std::move(shm), std::move(tcp));
-  }
-
+  for (const Row& row : kTransports)
+    if (row.name == options.kind)
+      return row.make(options, epoch, rendezvous, clock, cancel, deadline);
   throw Error(fmt::format("no such transport: {}", options.kind));
 }
 

@@ -17,12 +17,12 @@ constexpr double kFirst = 65536, kLargest = 0x1p24, kSmallest = 1;
 }  // namespace
 
 LossScale first_loss_scale(const NumericsConfig& numerics) {
-  if (numerics.precision != "float16") return {};
+  if (numerics.precision != Precision::kFloat16) return {};
   return {numerics.loss_scale > 0 ? numerics.loss_scale : kFirst, 0, 0};
 }
 
 LossScale next_loss_scale(LossScale now, bool finite, const NumericsConfig& numerics) {
-  if (numerics.precision != "float16") return now;
+  if (numerics.precision != Precision::kFloat16) return now;
   // Overflow starts the count of good steps anew.
   if (!finite) return {now.scale / 2, 0, now.skipped + 1};
   ++now.good;
@@ -34,7 +34,7 @@ LossScale next_loss_scale(LossScale now, bool finite, const NumericsConfig& nume
 }
 
 bool may_skip(const LossScale& now, const NumericsConfig& numerics) {
-  return numerics.precision == "float16" && now.scale / 2 >= kSmallest;
+  return numerics.precision == Precision::kFloat16 && now.scale / 2 >= kSmallest;
 }
 
 std::string to_text(const LossScale& scale) {

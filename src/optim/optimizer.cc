@@ -16,15 +16,15 @@ namespace tutti {
 namespace {
 
 /// "auto" is the best that the processor has, which changes the speed and not the bits.
-UpdateKernels kernels_of(std::string_view isa) {
+UpdateKernels kernels_of(Isa isa) {
   UpdateKernels kernels{};
   const auto fill = [&](auto... parts) {
     (parts(kernels), ...);
     return kernels;
   };
-  if (has_avx512() && (isa == "avx512" || isa == "auto"))
+  if (has_avx512() && isa != Isa::kAvx2)
     return fill(isa_avx512::fill_plain, isa_avx512::fill_moments, isa_avx512::fill_lamb);
-  if (has_avx2() && (isa == "avx2" || isa == "auto"))
+  if (has_avx2() && isa != Isa::kAvx512)
     return fill(isa_avx2::fill_plain, isa_avx2::fill_moments, isa_avx2::fill_lamb);
   throw Error(fmt::format("numerics.isa = \"{}\": this processor does not have it", isa));
 }
@@ -141,25 +141,26 @@ class Rmsprop final : public Fused {
 /// adam and adamw, which differ in how the weight decay enters.
 class Adam final : public Fused {
  public:
-  using Fused::Fused;
+  Adam(const TrainConfig& config, const UpdateKernels& kernels, bool coupled)
+      : Fused(config, kernels), coupled_(coupled) {}
   std::vector<std::string> slots() const override { return {"m", "v"}; }
   void update(float* parameters, const float* gradients, std::span<float* const> slots, int64_t n,
               const StepScalars& scalars) const override {
     check(slots);
-    (coupled() ? kernels_.adam : kernels_.adamw)(parameters, gradients, slots[0], slots[1], n,
-                                                 this->scalars(scalars).moments);
+    (coupled_ ? kernels_.adam : kernels_.adamw)(parameters, gradients, slots[0], slots[1], n,
+                                                this->scalars(scalars).moments);
   }
   UpdateScalars scalars(const StepScalars& scalars) const override {
     UpdateScalars s = Fused::scalars(scalars);
     // Adam's correction of the first moment is one factor of the step.
     const double t = static_cast<double>(scalars.step) + 1;
     s.moments.step_size = rounded(scalars.lr / (1 - std::pow(config_.beta1, t)));
-    if (!coupled()) s.moments.decay = decoupled(scalars);
+    if (!coupled_) s.moments.decay = decoupled(scalars);
     return s;
   }
 
  private:
-  bool coupled() const { return config_.optimizer == "adam"; }
+  const bool coupled_;  // weight decay is added to the gradient
 };
 
 /// One slot, and no corrections: only the sign of the direction counts.
@@ -227,16 +228,33 @@ void Optimizer::measure(const float*, const float*, std::span<float* const>, int
   TUTTI_CHECK(false, "an optimizer of one pass was asked to measure");
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::string_view isa) {
+namespace {
+
+/// An optimizer of the table in config/job_parts.cc. One with a file of its own is declared above this
+/// table.
+struct Row {
+  std::string_view name;
+  std::unique_ptr<Optimizer> (*make)(const TrainConfig& config, const UpdateKernels& kernels);
+};
+
+template <class Made, auto... more>
+std::unique_ptr<Optimizer> make(const TrainConfig& config, const UpdateKernels& kernels) {
+  return std::make_unique<Made>(config, kernels, more...);
+}
+
+constexpr Row kOptimizers[] = {
+    {"sgd", make<Sgd>},         {"adagrad", make<Adagrad>},   {"rmsprop", make<Rmsprop>},
+    {"adam", make<Adam, true>}, {"adamw", make<Adam, false>}, {"lion", make<Lion>},
+    {"lamb", make<Lamb>},
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, Isa isa) {
   const UpdateKernels kernels = kernels_of(isa);
-  const std::string& name = config.optimizer;
-  if (name == "sgd") return std::make_unique<Sgd>(config, kernels);
-  if (name == "adagrad") return std::make_unique<Adagrad>(config, kernels);
-  if (name == "rmsprop") return std::make_unique<Rmsprop>(config, kernels);
-  if (name == "adam" || name == "adamw") return std::make_unique<Adam>(config, kernels);
-  if (name == "lion") return std::make_unique<Lion>(config, kernels);
-  if (name == "lamb") return std::make_unique<Lamb>(config, kernels);
-  throw Error(fmt::format("train.optimizer = \"{}\": not an optimizer", name));
+  for (const Row& row : kOptimizers)
+    if (row.name == config.optimizer) return row.make(config, kernels);
+  throw Error(fmt::format("train.optimizer = \"{}\": not an optimizer", config.optimizer));
 }
 
 double clip_factor(double norm, double clip) {

@@ -42,7 +42,7 @@ class Optimizer {
   /// The names of the values that are kept per parameter, such as {"m", "v"}.
   virtual std::vector<std::string> slots() const = 0;
   /// What update() computes with, for an update that runs elsewhere (device/state_kernels.h).
-  virtual UpdateScalars scalars(const StepScalars& scalars) const = 0;
+  virtual UpdateScalars scalars(const StepScalars&) const { return {}; }
   /// Updates n parameters in place. slots[k] points to the k-th slot's values of the same elements.
   /// It has no effect besides its outputs. Every element gets the same operations whatever n and
   /// the alignment are.
@@ -59,10 +59,10 @@ class Optimizer {
 
 /// Makes train.optimizer. sgd (slot "m"; none without momentum), adagrad ("sum"), rmsprop ("v", and
 /// "m" with momentum), adam and adamw ("m", "v") have the semantics of torch.optim; lion ("m") and
-/// lamb ("m", "v") are those of their papers, both with decoupled decay. `isa` is numerics.isa:
-/// avx2, avx512, or auto for the best one that this processor has; both give the same bits. Throws
+/// lamb ("m", "v") are those of their papers, both with decoupled decay. `isa` is numerics.isa, or
+/// kAuto for the best one that this processor has; both give the same bits. Throws
 /// Error for an instruction set that the processor lacks.
-std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::string_view isa = "auto");
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, Isa isa = Isa::kAuto);
 
 /// min(1, clip / (norm + 1e-6)), or 1 when clip is 0: torch's rule.
 double clip_factor(double norm, double clip);

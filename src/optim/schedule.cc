@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "config/job_parts.h"
 
 namespace tutti {
 
@@ -47,41 +48,72 @@ double one_cycle_warmup(const TrainConfig& config, int64_t step) {
                  1 - half_wave(static_cast<double>(step) / static_cast<double>(config.warmup)));
 }
 
+/// Where a step is in its schedule, after the warm-up.
+struct Course {
+  double steps = 0;  ///< since the warm-up
+  double part = 0;   ///< of the way to the job's end, in [0, 1]
+  int64_t step = 0;  ///< of the job
+};
+
+/// A schedule of the table in config/job_parts.cc: what train.lr is multiplied by.
+struct Schedule {
+  std::string_view name;
+  double (*factor)(const TrainConfig& config, const Course& at, const Watched& watched);
+};
+
+double every(const TrainConfig& config, const Course& at) {
+  return at.steps / static_cast<double>(config.every);
+}
+
+constexpr Schedule kSchedules[] = {
+    {"constant", [](const TrainConfig&, const Course&, const Watched&) { return 1.0; }},
+    {"step", [](const TrainConfig& c, const Course& at,
+                const Watched&) { return std::pow(c.factor, std::floor(every(c, at))); }},
+    {"exponential", [](const TrainConfig& c, const Course& at,
+                       const Watched&) { return std::pow(c.factor, every(c, at)); }},
+    {"linear", [](const TrainConfig& c, const Course& at,
+                  const Watched&) { return between(c.final_lr, 1, 1 - at.part); }},
+    {"polynomial",
+     [](const TrainConfig& c, const Course& at, const Watched&) {
+       return between(c.final_lr, 1, std::pow(1 - at.part, c.power));
+     }},
+    {"cosine", [](const TrainConfig& c, const Course& at,
+                  const Watched&) { return cosine(c, at.steps, at.part); }},
+    {"one-cycle", [](const TrainConfig& c, const Course& at,
+                     const Watched&) { return between(c.final_lr, 1, half_wave(at.part)); }},
+    {"inverse-sqrt",
+     [](const TrainConfig& c, const Course& at, const Watched&) {
+       const auto start = static_cast<double>(std::max<int64_t>(c.warmup, 1));
+       return std::sqrt(start / static_cast<double>(at.step + 1));
+     }},
+    {"plateau",
+     [](const TrainConfig&, const Course&, const Watched& watched) { return watched.rate; }},
+};
+
 }  // namespace
 
 double learning_rate(const TrainConfig& config, int64_t step, const Watched& watched) {
-  const std::string& name = config.schedule;
   const double lr = config.lr;
-  // One-cycle has a warm-up of its own; all others go up in a straight line.
+  // Without a warm-up of its own a schedule goes up in a straight line.
   if (step < config.warmup) {
-    if (name == "one-cycle") return lr * one_cycle_warmup(config, step);
+    if (part_named<SchedulePart>(config.schedule).own_warmup)
+      return lr * one_cycle_warmup(config, step);
     return lr * static_cast<double>(step + 1) / static_cast<double>(config.warmup);
   }
-  // After the job's end a schedule keeps its last value. The way is at least one step long, so that
-  // p is defined without steps after the warm-up.
-  const int64_t end = std::max(config.steps, config.warmup + 1);
-  const double t = static_cast<double>(std::min(step, end) - config.warmup);
-  const double p = t / static_cast<double>(end - config.warmup);
-  const double every = static_cast<double>(config.every);
 
-  // t is steps since the warm-up, p the part of the way (the header has the formulas).
-  if (name == "constant") return lr;
-  if (name == "step") return lr * std::pow(config.factor, std::floor(t / every));
-  if (name == "exponential") return lr * std::pow(config.factor, t / every);
-  if (name == "linear") return lr * between(config.final_lr, 1, 1 - p);
-  if (name == "polynomial") return lr * between(config.final_lr, 1, std::pow(1 - p, config.power));
-  if (name == "cosine") return lr * cosine(config, t, p);
-  if (name == "one-cycle") return lr * between(config.final_lr, 1, half_wave(p));
-  if (name == "inverse-sqrt") {
-    const auto start = static_cast<double>(std::max<int64_t>(config.warmup, 1));
-    return lr * std::sqrt(start / static_cast<double>(std::min(step, end) + 1));
-  }
-  if (name == "plateau") return lr * watched.rate;
-  throw Error(fmt::format("train.schedule = \"{}\": not a schedule", name));
+  // Past the job's end a schedule keeps its last value.
+  const int64_t end = std::max(config.steps, config.warmup + 1);
+  Course at;
+  at.step = std::min(step, end);
+  at.steps = static_cast<double>(at.step - config.warmup);
+  at.part = at.steps / static_cast<double>(end - config.warmup);
+  for (const Schedule& schedule : kSchedules)
+    if (schedule.name == config.schedule) return lr * schedule.factor(config, at, watched);
+  throw Error(fmt::format("train.schedule = \"{}\": not a schedule", config.schedule));
 }
 
 bool larger_is_better(const std::string& metric) {
-  return metric != "loss" && metric != "perplexity" && metric != "mse" && metric != "mae";
+  return part_named<MetricPart>(metric).larger_is_better;
 }
 
 Judgement judge(const TrainConfig& config, const Watched& before, double value, int64_t step) {
@@ -100,7 +132,7 @@ Judgement judge(const TrainConfig& config, const Watched& before, double value, 
   // The plateau and early stopping count apart: a lowered rate starts a new wait for the one, not
   // for the other.
   ++now.stale;
-  if (config.schedule == "plateau" && ++now.plateau >= config.patience) {
+  if (part_named<SchedulePart>(config.schedule).watches && ++now.plateau >= config.patience) {
     now.plateau = 0;
     now.rate = std::max(now.rate * config.factor, config.final_lr);
   }

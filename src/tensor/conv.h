@@ -56,8 +56,6 @@ struct NormGradient {
   const float *mean, *a, *b, *c;
 };
 
-enum class Pool { kMax, kAverage };
-
 struct ConvKernels {
   /// weight is [out, in, kernel, kernel].
   void (*pack_weight)(const float* weight, float* panels, const ConvShape& shape);

@@ -10,27 +10,6 @@
 
 namespace tutti {
 
-Isa isa_of(const std::string& name) {
-  TUTTI_CHECK(name == "avx2" || name == "avx512", "numerics.isa is \"{}\", which is not resolved",
-              name);
-  return name == "avx512" ? Isa::kAvx512 : Isa::kAvx2;
-}
-
-Activation activation_of(const std::string& name) {
-  static constexpr std::pair<const char*, Activation> kNames[] = {
-      {"gelu", Activation::kGelu},
-      {"gelu-tanh", Activation::kGeluTanh},
-      {"relu", Activation::kRelu},
-      {"silu", Activation::kSilu},
-      {"tanh", Activation::kTanh},
-      {"sigmoid", Activation::kSigmoid},
-      {"leaky-relu", Activation::kLeakyRelu},
-      {"elu", Activation::kElu}};
-  for (const auto& [known, kind] : kNames)
-    if (name == known) return kind;
-  throw Error(fmt::format("model.activation = \"{}\" is not an activation of the kernels", name));
-}
-
 bool supported(Isa isa) { return isa == Isa::kAvx512 ? has_avx512() : has_avx2(); }
 
 namespace {
@@ -62,6 +41,8 @@ const Kernels& kernels(Isa isa, MatmulKind matmul) {
       isa_avx512::fill_attention_backward, isa_avx512::fill_loss, isa_avx512::fill_vocabulary);
 
   static const Kernels avx2_mkl = with_mkl(avx2), avx512_mkl = with_mkl(avx512);
+  TUTTI_CHECK(isa != Isa::kAuto && matmul != MatmulKind::kAuto,
+              "kernels of a job that is not resolved");
   TUTTI_CHECK(supported(isa), "this processor cannot run the kernels that were asked for");
   if (matmul == MatmulKind::kMkl) return isa == Isa::kAvx512 ? avx512_mkl : avx2_mkl;
   return isa == Isa::kAvx512 ? avx512 : avx2;

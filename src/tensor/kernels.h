@@ -18,23 +18,13 @@
 #include <string>
 #include <vector>
 
+#include "config/enums.h"
 #include "tensor/matmul.h"
 
 namespace tutti {
 
-enum class Isa { kAvx2, kAvx512 };
-
-/// The instruction set of a resolved `numerics.isa` ("avx2" or "avx512").
-Isa isa_of(const std::string& name);
-/// Whether this processor can run it.
+/// Whether this processor can run it: one of a resolved job, not kAuto.
 bool supported(Isa isa);
-
-/// kGelu: x Phi(x). kGeluTanh: the approximation of GPT-2. kLeakyRelu: slope 0.01 below zero.
-enum class Activation { kGelu, kGeluTanh, kRelu, kSilu, kTanh, kSigmoid, kLeakyRelu, kElu };
-
-/// By its name in `model.activation` ("gelu-tanh", "leaky-relu"); swiglu is a kernel of its own.
-/// Throws Error.
-Activation activation_of(const std::string& name);
 
 struct StepKeys;
 /// A dropout mask that is drawn again wherever it is needed, never stored. Whether element (sample,

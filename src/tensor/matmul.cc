@@ -43,12 +43,6 @@ int64_t no_work(int64_t, int64_t, int64_t) { return 0; }
 
 }  // namespace
 
-MatmulKind matmul_of(const std::string& name) {
-  TUTTI_CHECK(name == "mkl" || name == "own", "numerics.matmul is \"{}\", which is not resolved",
-              name);
-  return name == "own" ? MatmulKind::kOwn : MatmulKind::kMkl;
-}
-
 Matmul mkl_matmul() { return {nt, nn, tn, no_work, nt, nn}; }
 
 }  // namespace tutti

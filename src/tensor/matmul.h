@@ -15,11 +15,6 @@
 
 namespace tutti {
 
-enum class MatmulKind { kMkl, kOwn };
-
-/// The kind that a resolved `numerics.matmul` ("mkl" or "own") names.
-MatmulKind matmul_of(const std::string& name);
-
 /// Products of arrays of A (float, or a 16-bit type on a GPU); the gradient of a weight is float32
 /// for every A.
 template <class A>

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "config/enums.h"
+
 namespace tutti {
 
 /// Turns flush-to-zero on and gives ATen and MKL `threads` intra-op threads, both for the calling
@@ -15,8 +17,8 @@ void prepare_compute_thread(int threads);
 std::string golden_digest();
 
 /// Sets the environment variables that choose the code paths of MKL, oneDNN and ATen. Call it
-/// before anything computes: the libraries read them once, at their first use. `isa` is avx2
-/// or avx512.
-void choose_library_isa(const std::string& isa);
+/// before anything computes: the libraries read them once, at their first use. `isa` is that
+/// of a resolved job.
+void choose_library_isa(Isa isa);
 
 }  // namespace tutti

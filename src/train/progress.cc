@@ -26,7 +26,7 @@ Progress progress_from(const Job& job, const StateCounters& counters) {
                     first_loss_scale(job.numerics)};
   if (cut == std::string::npos) return progress;
   const LossScale before = loss_scale_from(text.substr(cut + 1));
-  if (job.numerics.precision == "float16" && before.scale > 1) {
+  if (job.numerics.precision == Precision::kFloat16 && before.scale > 1) {
     progress.scale = before;
   } else {
     progress.scale.skipped = before.skipped;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "comm/pulls.h"
+#include "config/job_parts.h"
 #include "plan/check/prove.h"
 
 namespace tutti {
@@ -41,29 +42,20 @@ std::vector<int> layers_of(const std::string& cut, const ModelShape& shape) {
 MeshOptions mesh_options(const Job& job, const ModelShape& shape, int slots) {
   const LayoutConfig& layout = job.layout;
   MeshOptions options;
+  static_cast<PlanKeys&>(options) = layout;
   options.mesh = mesh_of(layout);
   options.batch = batch_of(job.train);
-  options.zero = static_cast<int>(layout.zero);
-  options.owner = layout.fold == "owner";
-  options.micro = job.numerics.order == "micro";
-  options.schedule = layout.schedule;
-  options.chunks = static_cast<int>(layout.chunks);
-  options.in_flight = static_cast<int>(layout.in_flight);
+  options.owner = layout.fold == FoldKind::kOwner;
+  options.root = layout.fold == FoldKind::kRoot;
+  options.micro = job.numerics.order == SumOrder::kMicro;
+  options.ring = job.numerics.reduce == ReduceKind::kRing;
   options.cut = layers_of(layout.cut, shape);
-  options.recompute = layout.recompute == "full"        ? Recompute::kFull
-                      : layout.recompute == "selective" ? Recompute::kSelective
-                                                        : Recompute::kNone;
-  options.overlap = layout.overlap;
-  options.depth = static_cast<int>(layout.depth);
-  options.hosts = static_cast<int>(layout.hosts);
-  options.device = job.numerics.device == "cuda";
-  options.windows = layout.transport != "tcp";
-  options.root = layout.fold == "root";
-  options.ring = job.numerics.reduce == "ring";
+  options.device = job.numerics.device == DeviceKind::kCuda;
+  options.windows = part_named<TransportPart>(layout.transport).windows;
   options.merged_floats = layout.bucket_floats;
   options.optimizer_slots = slots;
-  options.offload = layout.offload != "none";
-  options.offload_parameters = layout.offload == "all";
+  options.offload = layout.offload != Offload::kNone;
+  options.offload_parameters = layout.offload == Offload::kAll;
   return options;
 }
 

@@ -60,7 +60,7 @@ using Launch = std::function<LaunchResult(LaunchOptions& launch, const RunOption
 RunResult run_by(const RunOptions& given, const Launch& start) {
   RunOptions options = given;
   const Job& job = options.job;
-  const bool threads = job.layout.workers == "thread";
+  const bool threads = job.layout.workers == Workers::kThread;
   if (const std::string fault = too_many_ranks(job.layout.ranks, threads, host_limits());
       !fault.empty())
     throw ConfigError({fault});

@@ -85,8 +85,7 @@ Session::Session(const RunOptions& options, const RunFolder& folder, const Model
       origin_(origin),
       first_(context.rank == 0),
       last_(last_step(options)),
-      watches_(job_.train.schedule == "plateau" || job_.train.early_stop > 0 ||
-               job_.train.keep_best) {
+      watches_(goes_by_evaluations(job_)) {
   if (first_ && options.keep && !options.resume.empty()) {
     cut_metrics(folder, trainer.committed());
     if (trainer.committed() < last_) remove_traces(folder);
@@ -191,7 +190,7 @@ int64_t Session::take_step() {
              {"lr", report.lr},
              {"seconds", report.seconds},
              {"tokens_per_second", static_cast<double>(tokens) / report.seconds}};
-  if (job_.numerics.precision == "float16") {
+  if (job_.numerics.precision == Precision::kFloat16) {
     event["skipped"] = report.skipped;
     event["loss_scale"] = trainer_.progress().scale.scale;
   }
@@ -317,7 +316,7 @@ json Session::seconds_by_kind() const {
 /// The floating-point operations of the steps against what all ranks' matmuls reach at the same
 /// time.
 double Session::matmul_share() {
-  const Matmul& matmul = kernels(isa_of(job_.numerics.isa), matmul_of(job_.numerics.matmul)).matmul;
+  const Matmul& matmul = kernels(job_.numerics.isa, job_.numerics.matmul).matmul;
   const RunnerOptions options = trainer_.runner_options();
   // Ranks that share cores reach no more together than one on each core does.
   const bool counts = trainer_.on_device() || context_.rank < this_machine().cores;

@@ -37,8 +37,8 @@ Worker::Worker(const Job& the_job, const Model& the_model, RankContext& the_cont
       updater(job, shape),
       order(make_order(job, *data.train)),
       progress(first_progress(job)) {
-  prepare_compute_thread(static_cast<int>(job.numerics.threads));
-  if (job.layout.workers == "thread") check_thread_ranks(model);
+  prepare_compute_thread(1);
+  if (job.layout.workers == Workers::kThread) check_thread_ranks(model);
 }
 
 void Worker::measure() {

@@ -102,10 +102,10 @@ inline Job gpt_job() {
   c.kv_heads = 4;
   c.context = 24;
   c.vocab = 61;
-  c.init = "normal";
+  c.init = InitKind::kNormal;
   c.init_scale = 0.15;
-  c.norm = "auto";
-  c.positions = "learned";
+  c.norm = NormKind::kAuto;
+  c.positions = Positions::kLearned;
   c.rotary_base = 10000;
   c.bias = true;
   c.autograd = true;
@@ -138,7 +138,8 @@ inline std::vector<Trial> trials() {
   });
   for (const std::string kind : {"mse", "mae", "huber", "bce"})
     add("mlp " + kind, mlp_job(), [&](Job& j) {
-      j.loss.kind = kind, j.loss.delta = 0.5, j.model.outputs = 3, j.model.activation = "tanh";
+      j.loss.kind = kind, j.loss.delta = 0.5, j.model.outputs = 3,
+      j.model.activation = Activation::kTanh;
     });
   for (const std::string norm : {"batch", "group", "layer", "none"})
     for (const bool residual : {false, true})
@@ -155,7 +156,8 @@ inline std::vector<Trial> trials() {
       [](Job& j) { j.model.variational = true, j.loss.kind = "bce"; });
   add("gpt", gpt_job(), [](Job& j) { j.model.dropout = 0.2; });
   add("gpt rotary rms grouped", gpt_job(), [](Job& j) {
-    j.model.positions = "rotary", j.model.norm = "rms", j.model.activation = "swiglu";
+    j.model.positions = Positions::kRotary, j.model.norm = NormKind::kRms,
+    j.model.activation = Activation::kSwiglu;
     j.model.kv_heads = 2, j.model.bias = false;
   });
   return all;
@@ -253,7 +255,7 @@ class GpuModel {
       : scale_(precision == "float16" ? 256 : 1),
         keys_(device, stream, std::vector<StepKeys>{{kStep, kFirstSample - 8}}),
         loss_scale_(device, stream, std::vector<double>{scale_, 0}) {
-    job.numerics.device = "cuda";
+    job.numerics.device = DeviceKind::kCuda;
     job.numerics.precision = precision;
     model = make_model(job);
     shape_ = describe(model);

@@ -10,7 +10,7 @@ class GpuSplitBackward : public GpuTest {
  protected:
   void expect_splits(Job job, const std::string& precision) {
     SCOPED_TRACE(job.model.kind + " in " + precision);
-    job.numerics.device = "cuda";
+    job.numerics.device = DeviceKind::kCuda;
     job.numerics.precision = precision;
     const Model model = make_model(job);
     const at::Device place(at::kCUDA, 0);
@@ -39,7 +39,8 @@ TEST_F(GpuSplitBackward, OfTheGptHasTheBitsOfTheWhole) {
       job.model.tied = !llama;
       job.model.dropout = dropout;
       if (llama) {
-        job.model.positions = "rotary", job.model.norm = "rms", job.model.activation = "swiglu";
+        job.model.positions = Positions::kRotary, job.model.norm = NormKind::kRms,
+        job.model.activation = Activation::kSwiglu;
         job.model.kv_heads = 2, job.model.bias = false;
       }
       expect_splits(job);

@@ -34,8 +34,8 @@ Outcome trained(const char* text, int ranks, bool on_device,
   const bool prefetch = job.layout.prefetch;  // a job of the CPU may not say it
   job.layout.prefetch = true;
   job.origin.erase("layout.prefetch");
-  job.numerics.device = "cpu";
-  job.layout.workers = "thread";
+  job.numerics.device = DeviceKind::kCpu;
+  job.layout.workers = Workers::kThread;
   job.layout.ranks = ranks;
   job.layout.zero = 0;  // as it is on a GPU
   resolve(job, this_machine());

@@ -75,7 +75,7 @@ void expect(bool holds, const std::string& otherwise) {
 std::string run_of(const Job& job, const RankFunction& body) {
   LaunchOptions launch;
   launch.ranks = static_cast<int>(job.layout.ranks);
-  launch.threads = job.layout.workers == "thread";
+  launch.threads = job.layout.workers == Workers::kThread;
   const LaunchResult result = launch_local(launch, body);
   for (const std::string& failure : result.failures) ADD_FAILURE() << failure;
   return result.result;
@@ -148,7 +148,7 @@ std::string cut_in_the_middle(const std::string& settings, bool after, const Str
   Cut* cut = shared_cut();
   cut->rank = 2;
   // Clipping by units takes a second round of messages, without which the vote is not complete.
-  const uint64_t rounds = job.train.clip_by == "unit" ? 2 : 1;
+  const uint64_t rounds = job.train.clip_by == ClipBy::kUnit ? 2 : 1;
   cut->vote = after ? 4 * rounds - 1 : 3 * rounds;
   cut->after = after;
   const auto wrap = [cut](std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {

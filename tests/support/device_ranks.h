@@ -21,9 +21,9 @@ namespace tutti::testing_support {
 inline Job device_job(const std::string& text, int ranks,
                       const std::vector<Setting>& settings = {}) {
   Job job = parse_job(text, "job", settings);
-  job.numerics.device = "cpu";
+  job.numerics.device = DeviceKind::kCpu;
   if (job.layout.zero == kAutomatic) job.layout.zero = 0;
-  job.layout.workers = "thread";
+  job.layout.workers = Workers::kThread;
   job.layout.ranks = ranks;
   resolve(job, this_machine());
   return job;

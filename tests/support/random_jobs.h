@@ -233,7 +233,7 @@ inline RandomCase draw_case(uint64_t seed, const RandomData& data) {
         Job job = load_job("mlp-points", as_settings(drawn.job + layout));
         if (job.layout.ranks > kMostRanks) throw Error("too many");
         const bool classes = job.data.kind == "points" || job.data.kind == "numpy";
-        if (job.layout.partition == "feature" && !classes)
+        if (job.layout.partition == PartitionKind::kFeature && !classes)
           throw Error("there is no class to part by");
         return job;
       });

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "device/library.h"
+#include "model/rules/rules.h"
 #include "state/manifest.h"
 #include "train/run_folder.h"
 
@@ -85,10 +86,10 @@ Prepared settle(const TrainArguments& arguments, bool elsewhere) {
   }
   prepared.machine = this_machine();
   add_gpus(prepared.machine, job.numerics.device);
-  if (elsewhere && job.numerics.device == "cuda" && prepared.machine.gpus.empty())
+  if (elsewhere && job.numerics.device == DeviceKind::kCuda && prepared.machine.gpus.empty())
     prepared.machine.gpus.push_back({.name = "GPU"});
   if (!arguments.resume.empty()) forget_idle_keys(job, prepared.machine);
-  resolve(job, prepared.machine);
+  resolve(job, prepared.machine, model_rules());
   if (!arguments.resume.empty())
     prepared.changes = device_differences(trained_job(open_run(arguments.resume)), job);
   return prepared;

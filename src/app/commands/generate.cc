@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/philox.h"
 #include "base/terminal.h"
+#include "config/job_parts.h"
 #include "data/images/arrays.h"
 #include "infer/trained.h"
 #include "model/dense/autoencoder.h"
@@ -35,7 +36,7 @@ void draw_codes(float* to, int64_t first, int64_t width, uint64_t seed) {
 int generate_command(const std::string& run, int64_t count, uint64_t seed, const std::string& out) {
   refuse_bad_output(out);
   const Job job = job_on_host(run);
-  if (job.model.kind != "autoencoder")
+  if (!model_part(job).reconstructs)
     throw Error(fmt::format("{}: a model of kind {} generates no samples; an autoencoder does", run,
                             job.model.kind));
   if (!job.model.variational)

@@ -129,10 +129,10 @@ void print_host(const HostReport& host) {
                       : host.avx2 ? "AVX2, no AVX-512"
                                   : "neither AVX2 nor AVX-512"));
   if (host.matmul_flops > 0) {
-    row("",
-        fmt::format("matmul {} a core ({} kernels), memory {} by all cores (read and written)",
-                    rate_text(host.matmul_flops, "FLOP"),
-                    host.matmul == "own" ? "Tutti's" : "MKL's", rate_text(host.copy_bytes, "B")));
+    row("", fmt::format("matmul {} a core ({} kernels), memory {} by all cores (read and written)",
+                        rate_text(host.matmul_flops, "FLOP"),
+                        host.matmul == MatmulKind::kOwn ? "Tutti's" : "MKL's",
+                        rate_text(host.copy_bytes, "B")));
   }
   row("memory",
       fmt::format("{}, {} free{}", bytes_text(host.memory), bytes_text(host.memory_available),
@@ -206,7 +206,7 @@ nlohmann::ordered_json host_json(const HostReport& host) {
           {"cores", host.cores},
           {"avx2", host.avx2},
           {"avx512", host.avx512},
-          {"matmul", host.matmul},
+          {"matmul", name_of(host.matmul)},
           {"matmul_flops", host.matmul_flops},
           {"copy_bytes_per_second", host.copy_bytes},
           {"memory_bytes", host.memory},

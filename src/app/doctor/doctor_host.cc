@@ -101,7 +101,7 @@ HostReport look_at_host() {
   report.cores = machine.cores;
   report.avx2 = machine.avx2;
   report.avx512 = machine.avx512;
-  report.matmul = machine.amd && machine.avx512 ? "own" : "mkl";
+  report.matmul = machine.amd && machine.avx512 ? MatmulKind::kOwn : MatmulKind::kMkl;
   report.memory = kib_of("MemTotal");
   report.memory_available = kib_of("MemAvailable");
   report.memory_limit = memory_by_cgroup(report.memory, "", this_control_groups());
@@ -126,11 +126,11 @@ HostReport look_at_host() {
 
 void measure_host(HostReport& report) {
   if (!report.avx2) return;  // nothing to measure with
-  const std::string isa = report.avx512 ? "avx512" : "avx2";
+  const Isa isa = report.avx512 ? Isa::kAvx512 : Isa::kAvx2;
   choose_library_isa(isa);
   prepare_compute_thread(1);
   SystemClock clock;
-  const Matmul& matmul = kernels(isa_of(isa), matmul_of(report.matmul)).matmul;
+  const Matmul& matmul = kernels(isa, report.matmul).matmul;
   report.matmul_flops = matmul_gflops(matmul, clock) * 1e9;
   report.copy_bytes =
       copy_rate(report.cores, std::min(report.memory_available, report.memory_limit));

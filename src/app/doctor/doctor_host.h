@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "config/enums.h"
+
 namespace tutti {
 
 struct HostReport {
@@ -21,7 +23,7 @@ struct HostReport {
   bool runs_writable = false;
   int64_t shm_size = 0;                       ///< of /dev/shm; 0: there is none
   int64_t open_files = 0, locked_memory = 0;  ///< limits of this process; -1: none
-  std::string matmul;                         ///< "own" or "mkl": what jobs get here
+  MatmulKind matmul = MatmulKind::kAuto;      ///< what jobs get here
   double matmul_flops = 0;                    ///< a core's, per second
   double copy_bytes = 0;                      ///< read and written by all cores, per second
 };

@@ -53,7 +53,7 @@ int explain_command(const CommandArguments& arguments, char** argv) {
   if (has_gpu_driver()) return become_torch_program(argv);
   const Prepared prepared = settle(arguments.train, /*elsewhere=*/true);
   show(stdout, explain(prepared.job));
-  if (prepared.job.numerics.device == "cuda" && !prepared.machine.no_gpu.empty())
+  if (prepared.job.numerics.device == DeviceKind::kCuda && !prepared.machine.no_gpu.empty())
     complain(fmt::format("it would not run here: {}", prepared.machine.no_gpu));
   return 0;
 }

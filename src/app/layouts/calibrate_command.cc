@@ -19,6 +19,7 @@
 #include "base/terminal.h"
 #include "comm/fold.h"
 #include "config/job.h"
+#include "config/job_parts.h"
 #include "exec/tier.h"
 #include "launch/local.h"
 #include "net/make.h"
@@ -61,7 +62,7 @@ double half_trip(RankContext& context, const std::function<void(uint64_t)>& ther
 
 std::string measure_rank(RankContext& context, const std::string& kind) {
   const auto deadline = [&] { return context.clock.after(std::chrono::seconds(30)); };
-  const bool windows = kind != "tcp";
+  const bool windows = part_named<TransportPart>(kind).windows;
   auto transport = make_transport(
       {.kind = kind, .hosts = {0, 0}, .window_bytes = windows ? size_t{4096} : 0}, Epoch{1, 1, 1},
       context.rendezvous, context.clock, &context.control.cancel, deadline());
@@ -92,13 +93,14 @@ std::string measure_rank(RankContext& context, const std::string& kind) {
 
 TransportRates measure_transport(const std::string& kind) {
   const LaunchResult launched =
-      launch_local({.ranks = 2, .threads = kind == "inproc"}, [&](RankContext& context) {
-        const std::string text = measure_rank(context, kind);
-        if (context.rank != 0) return;
-        TUTTI_CHECK(text.size() < sizeof(context.control.result), "{} bytes of result",
-                    text.size());
-        std::memcpy(context.control.result, text.c_str(), text.size() + 1);
-      });
+      launch_local({.ranks = 2, .threads = !part_named<TransportPart>(kind).processes},
+                   [&](RankContext& context) {
+                     const std::string text = measure_rank(context, kind);
+                     if (context.rank != 0) return;
+                     TUTTI_CHECK(text.size() < sizeof(context.control.result), "{} bytes of result",
+                                 text.size());
+                     std::memcpy(context.control.result, text.c_str(), text.size() + 1);
+                   });
   if (!launched.ok()) throw Error(fmt::format("{}: {}", kind, launched.failures.front()));
   TransportRates rates;
   std::istringstream text(launched.result);
@@ -248,7 +250,7 @@ int calibrate_command(const std::string& out) {
   if (out.empty()) std::filesystem::create_directories(folder, error);
   if (error) throw Error(fmt::format("cannot make {}: {}", folder, error.message()));
   refuse_bad_output(path);
-  const std::string isa = machine.avx512 ? "avx512" : "avx2";
+  const Isa isa = machine.avx512 ? Isa::kAvx512 : Isa::kAvx2;
   choose_library_isa(isa);
   Calibration c = default_calibration("cpu", machine.cores);
   c.source = path;
@@ -256,7 +258,7 @@ int calibrate_command(const std::string& out) {
   prepare_compute_thread(1);
   c.matmul = matmul_rates(
       machine.cores,
-      kernels(isa_of(isa), matmul_of(machine.amd && machine.avx512 ? "own" : "mkl")).matmul);
+      kernels(isa, machine.amd && machine.avx512 ? MatmulKind::kOwn : MatmulKind::kMkl).matmul);
   constexpr double kBytes = kFloats * sizeof(float);
   c.copy = rates_of(machine.cores, 2 * kBytes, copying);
   c.fold = rates_of(machine.cores, 3 * kBytes, folding);

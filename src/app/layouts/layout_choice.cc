@@ -99,7 +99,7 @@ std::vector<std::string> tier_faults(const Job& job, const ModelShape& shape,
     if (bytes > 0) const FileTier tier(folder, bytes);
   } catch (const Error& e) {
     Job kept = job;
-    kept.layout.offload = "none";
+    kept.layout.offload = Offload::kNone;
     return {fmt::format(
         "layout.offload = \"{}\", layout.offload_folder = \"{}\": {}; another folder works, or "
         "offload = \"none\"{}",
@@ -109,7 +109,7 @@ std::vector<std::string> tier_faults(const Job& job, const ModelShape& shape,
 }
 
 std::string mesh_answer(const Job& job, const MakeModel& make_model, bool fresh) {
-  prepare_compute_thread(static_cast<int>(job.numerics.threads));
+  prepare_compute_thread(1);
   const Model model = prepared_model(job, make_model, fresh);
   const ModelShape shape = describe(model);
   const int slots = static_cast<int>(make_optimizer(job.train, job.numerics.isa)->slots().size());
@@ -142,7 +142,7 @@ TrainArguments with_planned_layout(TrainArguments arguments, const MakeModel& ma
   }
   if (!arguments.job_text.empty()) return arguments;
   const Job asked_for = load_job(arguments.job, parse_settings(arguments.set, arguments.ranks));
-  if (asked_for.layout.plan != "auto") return arguments;
+  if (asked_for.layout.plan != PlanKind::kAuto) return arguments;
   PlanArguments plan;
   plan.job = arguments.job;
   plan.ranks = arguments.ranks;
@@ -168,7 +168,7 @@ TrainArguments with_planned_layout(TrainArguments arguments, const MakeModel& ma
 }
 
 void refuse_bad_mesh(const Job& job, const MakeModel& make_model, bool fresh) {
-  if (!model_may_refuse(job) || job.numerics.device != "cpu") return;
+  if (!model_may_refuse(job) || job.numerics.device != DeviceKind::kCpu) return;
   auto faults = asked([&] { return mesh_answer(job, make_model, fresh); }, "the layout");
   if (!faults.empty()) throw ConfigError(std::move(faults));
 }

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "config/schema.h"
+
 namespace tutti {
 
 std::string layouts_json(const Job& job, const SearchResult& result) {
@@ -9,19 +11,15 @@ std::string layouts_json(const Job& job, const SearchResult& result) {
   for (const Candidate& c : result.best) {
     Job with = job;
     set_layout(with, c.options);
-    const LayoutConfig& l = with.layout;
+    nlohmann::ordered_json layout{{"ranks", with.layout.ranks}};
+    for (const Key& key : keys()) {
+      if (!key.searched) continue;
+      const Value value = key.get(with);
+      if (const auto* number = std::get_if<int64_t>(&value)) layout[key.name] = *number;
+      if (const auto* word = std::get_if<std::string>(&value)) layout[key.name] = *word;
+    }
     layouts.push_back({{"name", layout_name(c.options)},
-                       {"layout",
-                        {{"ranks", l.ranks},
-                         {"tensor", l.tensor},
-                         {"pipeline", l.pipeline},
-                         {"zero", l.zero},
-                         {"shards", l.shards},
-                         {"schedule", l.schedule},
-                         {"chunks", l.chunks},
-                         {"in_flight", l.in_flight},
-                         {"recompute", l.recompute},
-                         {"fold", l.fold}}},
+                       {"layout", layout},
                        {"seconds", c.seconds},
                        {"bubble", c.bubble},
                        {"exposed", c.exposed},

@@ -21,6 +21,7 @@
 #include "base/terminal.h"
 #include "config/check.h"
 #include "config/job_check.h"
+#include "config/job_parts.h"
 #include "config/schema.h"
 #include "config/value.h"
 #include "device/library.h"
@@ -28,6 +29,7 @@
 #include "infer/prepare.h"
 #include "model/adapt/adaptor.h"
 #include "model/core/dry_run.h"
+#include "model/rules/rules.h"
 #include "optim/optimizer.h"
 #include "plan/search/choose.h"
 #include "plan/search/timeline_svg.h"
@@ -47,14 +49,15 @@ struct Planned {
   Job job;
   Machine machine;
   int ranks = 1;
-  bool cuda() const { return job.numerics.device == "cuda"; }
+  bool cuda() const { return job.numerics.device == DeviceKind::kCuda; }
   /// A job of a GPU on a host that has none: one that nobody knows stands for it.
   bool elsewhere() const { return cuda() && machine.gpus.front().total_bytes == 0; }
   /// The job whose model is looked at: without a GPU that of the CPU, which has the same units and
   /// FLOPs.
   Job described() const {
     Job here = job;
-    if (elsewhere()) here.numerics.device = "cpu", here.numerics.precision = "float32";
+    if (elsewhere())
+      here.numerics.device = DeviceKind::kCpu, here.numerics.precision = Precision::kFloat32;
     return here;
   }
 };
@@ -73,7 +76,7 @@ Planned plan_job(const PlanArguments& arguments, bool elsewhere) {
   add_gpus(planned.machine, job.numerics.device);
   if (elsewhere && planned.cuda() && planned.machine.gpus.empty())
     planned.machine.gpus.push_back({.name = "GPU"});
-  resolve(job, planned.machine);
+  resolve(job, planned.machine, model_rules());
   planned.ranks = static_cast<int>(planned.asked.layout.ranks > 0 ? planned.asked.layout.ranks
                                                                   : job.layout.ranks);
   return planned;
@@ -104,7 +107,7 @@ std::string refusal(const Planned& planned, const MeshOptions& options) {
   Job job = with_layout(planned, options);
   if (std::string idle = idle_setting(planned.asked, job); !idle.empty()) return idle;
   try {
-    resolve(job, planned.machine);
+    resolve(job, planned.machine, model_rules());
     return "";
   } catch (const ConfigError& e) {
     return e.faults().front();
@@ -203,10 +206,11 @@ CostOptions cost_of(const PlanArguments& arguments, const Planned& planned, cons
         {fmt::format("--calibration {}: there is no such file; `tutti calibrate --out {}` makes it",
                      arguments.calibration, arguments.calibration)});
   cost.calibration =
-      planned.cuda() ? default_calibration("cuda", 1, planned.job.numerics.precision != "float32")
-                     : load_calibration(arguments.calibration.empty() ? calibration_path()
-                                                                      : arguments.calibration,
-                                        planned.machine.cores);
+      planned.cuda()
+          ? default_calibration("cuda", 1, planned.job.numerics.precision != Precision::kFloat32)
+          : load_calibration(
+                arguments.calibration.empty() ? calibration_path() : arguments.calibration,
+                planned.machine.cores);
   cost.transport = planned.job.layout.transport;
   cost.hosts = hosts_of(arguments, planned);
   cost.own_processors = planned.cuda();
@@ -237,7 +241,7 @@ void print_header(const Planned& planned, const ModelShape& shape, const SearchR
              static_cast<double>(shape.parameter_count()) / 1e6);
   fmt::print("machine  {}\n", machine_text(planned, cost.calibration));
   if (cost.measured.empty()) {
-    const bool wider = planned.elsewhere() && planned.job.numerics.precision != "float32";
+    const bool wider = planned.elsewhere() && planned.job.numerics.precision != Precision::kFloat32;
     fmt::print("segments not run: by the FLOPs and bytes that they declare{}\n",
                wider ? " in float32" : "");
   } else {
@@ -268,7 +272,7 @@ Question pose(const PlanArguments& arguments, const MakeModel& make_model, bool 
   const Planned& planned = question.planned;
   const Job& job = planned.job;
   choose_library_isa(job.numerics.isa);
-  prepare_compute_thread(static_cast<int>(job.numerics.threads));
+  prepare_compute_thread(1);
   const RankDevice device = planned.elsewhere() ? RankDevice() : open_rank_device(job, 0);
   const Model model = prepared_model(planned.described(), make_model, /*fresh=*/false);
   ModelShape& shape = question.shape;
@@ -289,7 +293,7 @@ Question pose(const PlanArguments& arguments, const MakeModel& make_model, bool 
       base, shape, static_cast<int>(make_optimizer(job.train, job.numerics.isa)->slots().size()));
   request.base.hosts = hosts_in_order(request.cost.hosts);
   const bool grouped = request.cost.hosts.empty() || request.base.hosts > 1;
-  request.base.windows = grouped && job.layout.transport != "tcp";
+  request.base.windows = grouped && part_named<TransportPart>(job.layout.transport).windows;
   request.memory = arguments.memory.empty() ? memory_share(planned, request.cost.hosts)
                                             : parse_bytes(arguments.memory);
   request.refuse = [planned](const MeshOptions& options) { return refusal(planned, options); };
@@ -383,7 +387,7 @@ Job planned_job(const PlanArguments& arguments, const MakeModel& make_model) {
   if (result.best.empty()) throw ConfigError(no_layout_faults(result, request));
   Job job = with_layout(planned, result.best.front().options);
   job.layout.hosts = planned.asked.layout.hosts;
-  resolve(job, planned.machine);
+  resolve(job, planned.machine, model_rules());
   return job;
 }
 

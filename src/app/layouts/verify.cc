@@ -63,7 +63,7 @@ int verify_command(const TrainArguments& arguments, int64_t steps, const MakeMod
   options.make_model = make_model;
   add_inference(options);
   options.keep = false;
-  const bool device = options.job.numerics.device == "cuda";
+  const bool device = options.job.numerics.device == DeviceKind::kCuda;
   // The first steps on a device are issued one by one: some more are launched as a graph.
   options.stop_at = steps > 0 ? steps : device ? 6 : 3;
   const Suited suited = suited_to(prepared, make_model);

@@ -7,7 +7,9 @@
 
 #include "base/error.h"
 #include "config/check.h"
+#include "config/job_parts.h"
 #include "model/core/wiring.h"
+#include "model/rules/rules.h"
 #include "optim/optimizer.h"
 #include "plan/make/pipeline_schedule.h"
 #include "train/rank_plan.h"
@@ -18,55 +20,60 @@ namespace {
 
 struct Row {
   int64_t ranks;
-  const char *workers, *transport;
+  Workers workers;
+  const char* transport;
   bool overlap;
   int64_t hosts = 1;
-  const char* fold = "local";
-  const char* partition = "lanes";
+  FoldKind fold = FoldKind::kLocal;
+  PartitionKind partition = PartitionKind::kLanes;
   bool graph = true, prefetch = true;
 };
 
+using enum Workers;
+using enum FoldKind;
+using enum PartitionKind;
+
 // Each mechanism that could betray the promise appears in at least one row.
 constexpr Row kHostRows[] = {
-    {1, "process", "shm", true},
-    {1, "thread", "inproc", false},
-    {2, "process", "shm", true},
-    {2, "process", "shm", false},
-    {2, "process", "tcp", true},
-    {2, "thread", "inproc", true},
-    {2, "process", "shm", true, 1, "root"},
-    {3, "process", "shm", true},
-    {3, "process", "tcp", false},
-    {3, "thread", "inproc", true},
-    {4, "process", "shm", true},
-    {4, "process", "shm", true, 2},
-    {4, "process", "tcp", true},
-    {4, "thread", "inproc", false},
-    {4, "process", "tcp", true, 1, "root"},
-    {8, "process", "shm", true},
-    {8, "process", "tcp", true},
-    {8, "thread", "inproc", true},
-    {8, "process", "shm", false, 2},
-    {1, "process", "shm", true, 1, "local", "even"},
-    {2, "process", "shm", true, 1, "local", "round-robin"},
-    {3, "process", "tcp", true, 1, "local", "hash"},
-    {4, "thread", "inproc", true, 1, "local", "even"},
+    {1, kProcess, "shm", true},
+    {1, kThread, "inproc", false},
+    {2, kProcess, "shm", true},
+    {2, kProcess, "shm", false},
+    {2, kProcess, "tcp", true},
+    {2, kThread, "inproc", true},
+    {2, kProcess, "shm", true, 1, kRoot},
+    {3, kProcess, "shm", true},
+    {3, kProcess, "tcp", false},
+    {3, kThread, "inproc", true},
+    {4, kProcess, "shm", true},
+    {4, kProcess, "shm", true, 2},
+    {4, kProcess, "tcp", true},
+    {4, kThread, "inproc", false},
+    {4, kProcess, "tcp", true, 1, kRoot},
+    {8, kProcess, "shm", true},
+    {8, kProcess, "tcp", true},
+    {8, kThread, "inproc", true},
+    {8, kProcess, "shm", false, 2},
+    {1, kProcess, "shm", true, 1, kLocal, kEven},
+    {2, kProcess, "shm", true, 1, kLocal, kRoundRobin},
+    {3, kProcess, "tcp", true, 1, kLocal, kHash},
+    {4, kThread, "inproc", true, 1, kLocal, kEven},
 };
 
 // Ranks that are more than the GPUs share them. The first row comes twice: a run repeats itself.
 constexpr Row kDeviceRows[] = {
-    {1, "process", "nccl", true},
-    {1, "process", "nccl", true},
-    {1, "process", "nccl", true, 1, "local", "lanes", false, true},
-    {1, "process", "nccl", true, 1, "local", "lanes", true, false},
-    {1, "process", "nccl", false, 1, "local", "even", false, false},
-    {2, "process", "nccl", true},
-    {2, "process", "nccl", true, 1, "local", "lanes", false, true},
-    {2, "process", "nccl", false, 1, "local", "lanes", true, false},
-    {2, "process", "nccl", true, 1, "root", "round-robin", true, true},
-    {4, "process", "nccl", true},
-    {4, "process", "nccl", true, 1, "local", "lanes", false, false},
-    {4, "process", "nccl", false, 1, "root", "lanes", true, true},
+    {1, kProcess, "nccl", true},
+    {1, kProcess, "nccl", true},
+    {1, kProcess, "nccl", true, 1, kLocal, kLanes, false, true},
+    {1, kProcess, "nccl", true, 1, kLocal, kLanes, true, false},
+    {1, kProcess, "nccl", false, 1, kLocal, kEven, false, false},
+    {2, kProcess, "nccl", true},
+    {2, kProcess, "nccl", true, 1, kLocal, kLanes, false, true},
+    {2, kProcess, "nccl", false, 1, kLocal, kLanes, true, false},
+    {2, kProcess, "nccl", true, 1, kRoot, kRoundRobin, true, true},
+    {4, kProcess, "nccl", true},
+    {4, kProcess, "nccl", true, 1, kLocal, kLanes, false, false},
+    {4, kProcess, "nccl", false, 1, kRoot, kLanes, true, true},
 };
 
 LayoutConfig layout_of(LayoutConfig layout, const Row& row) {
@@ -91,9 +98,10 @@ class Sweep {
       : base_(job.layout),
         lanes_(job.train.lanes),
         slices_(job.train.tensor_slices),
-        device_(job.numerics.device == "cuda"),
-        cut_(job.model.kind == "gpt" ? "blocks.0" : "") {
-    base_.hosts = 1, base_.partition = "lanes", base_.fold = "local", base_.zero = 0;
+        device_(job.numerics.device == DeviceKind::kCuda),
+        cut_(model_part(job).second_stage) {
+    base_.hosts = 1, base_.partition = PartitionKind::kLanes, base_.fold = FoldKind::kLocal,
+    base_.zero = 0;
   }
 
   std::vector<LayoutConfig> run() {
@@ -111,14 +119,15 @@ class Sweep {
 
  private:
   static constexpr int64_t kSizes[] = {1, 2, 3, 4, 8};
-  static constexpr const char* kSchedules[] = {"1f1b", "gpipe", "interleaved", "zero-bubble",
-                                               "zbv"};
-  static constexpr const char* kRecomputes[] = {"none", "full", "none", "selective"};
-  static constexpr const char* kOffloads[] = {"none", "none", "none", "none", "optimizer"};
+  const std::vector<std::string> all_schedules_ = names_of<PipelinePart>();
+  static constexpr Recompute kRecomputes[] = {Recompute::kNone, Recompute::kFull, Recompute::kNone,
+                                              Recompute::kSelective};
+  static constexpr Offload kOffloads[] = {Offload::kNone, Offload::kNone, Offload::kNone,
+                                          Offload::kNone, Offload::kOptimizer};
 
-  template <size_t N>
-  static const char* turn(const char* const (&names)[N], size_t at) {
-    return names[at % N];
+  template <class T, size_t N>
+  static T turn(const T (&values)[N], size_t at) {
+    return values[at % N];
   }
 
   LayoutConfig meshed(int64_t data, int64_t tensor, int64_t pipeline) {
@@ -129,12 +138,12 @@ class Sweep {
   }
 
   void alone() {
-    for (const char* recompute : {"selective", "full"}) {
+    for (const Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
       LayoutConfig row = meshed(1, 1, 1);
       row.recompute = recompute;
       add(row);
     }
-    for (const char* offload : {"optimizer", "all"}) {
+    for (const Offload offload : {Offload::kOptimizer, Offload::kAll}) {
       LayoutConfig row = meshed(1, 1, 1);
       row.offload = offload;
       add(row);
@@ -149,9 +158,10 @@ class Sweep {
   /// layers allows.
   std::vector<std::string> schedules_of(const LayoutConfig& row, bool first) {
     if (row.pipeline == 1) return {row.schedule};
-    if (row.ranks == row.pipeline) return {std::begin(kSchedules), std::end(kSchedules)};
-    std::vector<std::string> schedules{turn(kSchedules, schedules_++)};
-    if (first && schedules[0] != kSchedules[0]) schedules.insert(schedules.begin(), kSchedules[0]);
+    if (row.ranks == row.pipeline) return all_schedules_;
+    std::vector<std::string> schedules{all_schedules_[schedules_++ % all_schedules_.size()]};
+    if (first && schedules[0] != all_schedules_[0])
+      schedules.insert(schedules.begin(), all_schedules_[0]);
     return schedules;
   }
 
@@ -160,7 +170,7 @@ class Sweep {
       LayoutConfig row = meshed(data, tensor, pipeline);
       row.zero = zero;
       if (zero == 0 && tensor * pipeline == 1) {
-        row.fold = "owner";
+        row.fold = FoldKind::kOwner;
         add(row);
         continue;
       }
@@ -173,7 +183,7 @@ class Sweep {
         if (zero == 3) row.depth = 1 + static_cast<int64_t>(depths_++ % 2);
         add(row);
       }
-      row.offload = "none";
+      row.offload = Offload::kNone;
       if (data % 2 == 0 && data > 2) {
         row.hosts = data / 2 * pipeline;  // of two data ranks: sums have two levels
         row.shards = zero > 0 ? 2 : 0;    // slices inside of a host, replicas between them
@@ -183,7 +193,7 @@ class Sweep {
         row.hosts = 1;
       }
       if (zero > 1 && tensor * pipeline == 1) {
-        row.fold = "owner";
+        row.fold = FoldKind::kOwner;
         add(row);
       }
     }
@@ -193,13 +203,13 @@ class Sweep {
     const size_t at = rows_.size();
     row.overlap = at % 3 != 1;
     if (device_) {
-      row.workers = "process", row.transport = "nccl";
+      row.workers = Workers::kProcess, row.transport = "nccl";
     } else {
       // Threads start fastest.
-      row.workers = at % 4 < 2 ? "thread" : "process";
-      row.transport = at % 8 == 1 || at % 8 == 6 ? "tcp"
-                      : row.workers == "thread"  ? "inproc"
-                                                 : "shm";
+      row.workers = at % 4 < 2 ? Workers::kThread : Workers::kProcess;
+      row.transport = at % 8 == 1 || at % 8 == 6        ? "tcp"
+                      : row.workers == Workers::kThread ? "inproc"
+                                                        : "shm";
     }
     rows_.push_back(std::move(row));
   }
@@ -217,7 +227,7 @@ class Sweep {
 std::vector<LayoutConfig> verify_layouts(const Job& job) {
   std::vector<LayoutConfig> layouts;
   for (const Row& row :
-       job.numerics.device == "cuda" ? std::span<const Row>(kDeviceRows) : kHostRows)
+       job.numerics.device == DeviceKind::kCuda ? std::span<const Row>(kDeviceRows) : kHostRows)
     if (row.ranks <= job.train.lanes) layouts.push_back(layout_of(job.layout, row));
   const auto sweep = Sweep(job).run();
   layouts.insert(layouts.end(), sweep.begin(), sweep.end());
@@ -239,9 +249,9 @@ std::vector<std::string> layout_faults(const Job& job, const std::vector<LayoutC
   for (const LayoutConfig& layout : layouts) {
     Job asked = job;
     asked.layout = layout;
-    std::vector<std::string> faults = faults_of(asked, machine);
+    std::vector<std::string> faults = faults_of(asked, machine, model_rules());
     if (faults.empty()) faults = mesh_faults(shape, mesh_options(asked, shape, slots));
-    if (layout.workers == "thread" && !on_threads.empty()) faults.push_back(on_threads);
+    if (layout.workers == Workers::kThread && !on_threads.empty()) faults.push_back(on_threads);
     all.push_back(faults.empty() ? "" : faults.front());
   }
   return all;

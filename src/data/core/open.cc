@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "config/job_parts.h"
 #include "config/table_columns.h"
 #include "data/core/sources.h"
 #include "data/tables/table.h"
@@ -191,36 +192,56 @@ std::string held_out_notice(double asked, int64_t records, int64_t held) {
 
 namespace {
 
-/// Opens the sources that have an end, unlike those that are generated.
-Split open_finite(const Job& job, const DataGroup& group) {
-  const DataConfig& data = job.data;
-  if (data.kind == "idx" || data.kind == "numpy") return open_arrays(job, group);
-  if (data.kind == "images") return open_images(job, group);
-  const std::string path = resolve_path(data.path);
-  if (data.kind == "text") return text_split(job, path, read_gz);
-  if (data.kind == "tokens") return open_token_file(job, path);
-  if (data.kind == "jsonl" && job.model.kind == "gpt") return open_jsonl_text(job);
-  if (data.kind == "csv" || data.kind == "jsonl") return open_table(job, group);
-  throw Error(fmt::format("data.kind = \"{}\" is not known", data.kind));
-}
+/// A format of the table in config/job_parts.cc: how its records come in, already split.
+struct Format {
+  std::string_view name;
+  Split (*open)(const Job& job, const DataGroup& group);
+};
+
+constexpr Format kFormats[] = {
+    {"text",
+     [](const Job& job, const DataGroup&) {
+       return text_split(job, resolve_path(job.data.path), read_gz);
+     }},
+    {"tokens", [](const Job& job,
+                  const DataGroup&) { return open_token_file(job, resolve_path(job.data.path)); }},
+    {"walk",
+     [](const Job& job, const DataGroup&) {
+       const auto walk = make_walk(job.train.seed, job.model.context, job.model.vocab);
+       return generated(walk, job.data);
+     }},
+    {"points",
+     [](const Job& job, const DataGroup&) {
+       const auto points = make_points(job.train.seed, job.model.inputs, job.model.classes);
+       return generated(points, job.data);
+     }},
+    {"clicks", [](const Job& job,
+                  const DataGroup&) { return generated(make_clicks(job.train.seed), job.data); }},
+    {"idx", open_arrays},
+    {"csv", open_table},
+    {"jsonl",
+     [](const Job& job, const DataGroup& group) {
+       return model_part(job).sequences ? open_jsonl_text(job) : open_table(job, group);
+     }},
+    {"numpy", open_arrays},
+    {"images", open_images},
+};
 
 }  // namespace
 
 Split open_data(const Job& job, const DataGroup& group) {
   const DataConfig& data = job.data;
-  const uint64_t seed = job.train.seed;
-  if (data.kind == "walk")
-    return generated(make_walk(seed, job.model.context, job.model.vocab), data);
-  if (data.kind == "points")
-    return generated(make_points(seed, job.model.inputs, job.model.classes), data);
-  if (data.kind == "clicks") return generated(make_clicks(seed), data);
+  for (const Format& format : kFormats) {
+    if (format.name != data.kind) continue;
+    Split split = format.open(job, group);
 
-  // Folds hold out their exact share, so there is nothing to notice.
-  Split split = open_finite(job, group);
-  const int64_t held = split.held_out->size();
-  if (data.folds < 2)
-    split.report.notice = held_out_notice(data.held_out, split.train->size() + held, held);
-  return split;
+    // Folds hold out their exact share, as generated records do: there is nothing to notice.
+    const int64_t held = split.held_out->size();
+    if (data.folds < 2 && !data_part(job).generated)
+      split.report.notice = held_out_notice(data.held_out, split.train->size() + held, held);
+    return split;
+  }
+  throw Error(fmt::format("data.kind = \"{}\" is not known", data.kind));
 }
 
 }  // namespace tutti

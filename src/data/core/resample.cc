@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kMostRecords = int64_t{1} << 31;
 
 // The class of every record, which weights by class need.
-std::vector<int64_t> labels_of(const Dataset& data, const std::string& resample) {
+std::vector<int64_t> labels_of(const Dataset& data, Resample resample) {
   std::vector<int64_t> labels(static_cast<size_t>(data.size()));
   for (size_t i = 0; i < labels.size(); ++i) {
     labels[i] = data.label(static_cast<int64_t>(i));
@@ -25,7 +25,7 @@ std::vector<int64_t> labels_of(const Dataset& data, const std::string& resample)
 std::vector<double> weights_of(const Job& job, const Dataset& data) {
   const DataConfig& config = job.data;
   std::vector<double> weights(static_cast<size_t>(data.size()));
-  if (config.resample == "column") {
+  if (config.resample == Resample::kColumn) {
     for (size_t i = 0; i < weights.size(); ++i) weights[i] = data.weight(static_cast<int64_t>(i));
     return weights;
   }
@@ -33,7 +33,7 @@ std::vector<double> weights_of(const Job& job, const Dataset& data) {
   // "balanced" gives every class the same total: a record weighs 1 / the records of its class.
   const std::vector<int64_t> labels = labels_of(data, config.resample);
   std::vector<double> of_class = config.resample_weights;
-  if (config.resample == "balanced") {
+  if (config.resample == Resample::kBalanced) {
     of_class.clear();
     for (int64_t label : labels) {
       if (static_cast<size_t>(label) >= of_class.size())
@@ -49,7 +49,7 @@ std::vector<double> weights_of(const Job& job, const Dataset& data) {
   if (given <= highest)
     throw Error(fmt::format("data.resample_weights has {} weights, but a record is of class {}",
                             given, highest));
-  if (given != highest + 1 && given != job.model.classes && config.resample == "classes")
+  if (given != highest + 1 && given != job.model.classes && config.resample == Resample::kClasses)
     throw Error(
         fmt::format("data.resample_weights has {} weights, but the highest class of a record is {}",
                     given, highest));
@@ -63,7 +63,7 @@ std::vector<double> weights_of(const Job& job, const Dataset& data) {
 
 Order make_order(const Job& job, const Dataset& data) {
   Order order{job.train.seed, static_cast<uint64_t>(data.size()), nullptr};
-  if (job.data.resample == "none") return order;
+  if (job.data.resample == Resample::kNone) return order;
   if (data.size() > kMostRecords)
     throw Error(fmt::format("data.resample = \"{}\": {} records are too many to weigh",
                             job.data.resample, data.size()));

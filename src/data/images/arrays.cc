@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/pages.h"
+#include "config/job_parts.h"
 #include "data/core/bad_records.h"
 #include "data/core/sources.h"
 #include "grid/grid.h"
@@ -235,14 +236,14 @@ Pair read_pair(const Job& job, const std::string& given, std::string labels, boo
   if (pair.values->records() == 0) throw Error(fmt::format("{}: it has no records", path));
   const ModelConfig& model = job.model;
   int64_t wanted = model.inputs;
-  if (model.kind == "cnn" || model.kind == "script") {
+  if (reads_images(job)) {
     wanted = 1;
     for (int64_t dim : model.image) wanted *= dim;
   }
   if (pair.values->row() != wanted) {
-    throw Error(fmt::format(
-        "{}: a record has {} values, but the model reads {} ({})", path, pair.values->row(), wanted,
-        model.kind == "cnn" || model.kind == "script" ? "model.image" : "model.inputs"));
+    throw Error(fmt::format("{}: a record has {} values, but the model reads {} ({})", path,
+                            pair.values->row(), wanted,
+                            reads_images(job) ? "model.image" : "model.inputs"));
   }
 
   // Faults of single records are collected first, from values and labels, so that a record counts
@@ -251,19 +252,19 @@ Pair read_pair(const Job& job, const std::string& given, std::string labels, boo
   find_not_finite(*pair.values, faults);
   if (!labels.empty()) {
     pair.labels = std::make_shared<const Array>(read(labels));
-    const bool classes = job.loss.kind == "cross-entropy" || job.loss.kind == "distill";
-    const bool predicted = model.kind != "autoencoder";
+    const bool classes = loss_part(job).classes;
+    const bool predicted = !model_part(job).reconstructs;
     check_labels(*pair.values, *pair.labels, classes || !predicted ? 1 : model.outputs);
     find_not_finite(*pair.labels, faults);
-    if (predicted && (classes || job.loss.kind == "bce"))
+    if (predicted && (classes || loss_part(job).yes_or_no))
       find_outside(*pair.labels, classes ? model.classes : 0, faults);
-  } else if (model.kind != "autoencoder") {
+  } else if (!model_part(job).reconstructs) {
     throw Error(fmt::format("{}: it has no labels; name their file as data.{}labels", path,
                             test ? "test_" : ""));
   }
 
   // Depending on data.bad the first fault throws, or the records are left out.
-  BadRecords bad(job.data.bad == "skip", report);
+  BadRecords bad(job.data.bad == BadRecord::kSkip, report);
   for (const auto& [record, fault] : faults) bad.add(fault);
   for (int64_t record = 0; record < pair.values->records(); ++record) {
     if (!faults.contains(record)) pair.good.push_back(record);
@@ -285,7 +286,7 @@ std::shared_ptr<const Dataset> make_arrays(std::shared_ptr<const Array> values,
   return std::make_shared<Arrays>(std::move(values), std::move(labels), std::move(scaling));
 }
 
-std::vector<Scaling> scaling_of(const std::string& scale, const Array& values, int64_t channels,
+std::vector<Scaling> scaling_of(ValueScale scale, const Array& values, int64_t channels,
                                 const std::vector<int64_t>& records, const DataGroup& group,
                                 std::vector<std::string>& lines) {
   if (!needs_moments(scale)) return scaling_from(scale, {}, group, lines);
@@ -313,7 +314,7 @@ Split open_arrays(const Job& job, const DataGroup& group) {
   }
 
   // Values are scaled by what the training records show, also in evaluation and test.
-  const bool images = job.model.kind == "cnn" || job.model.kind == "script";
+  const bool images = reads_images(job);
   const auto scaling = scaling_of(job.data.scale, *train.values, images ? job.model.image[0] : 1,
                                   parts.train, group, split.report.statistics);
   if (job.data.path == "fashion-mnist") {

@@ -41,7 +41,7 @@ std::shared_ptr<const Dataset> make_arrays(std::shared_ptr<const Array> values,
 /// Factor and shift of every channel for data.scale, from the training records. Collective over the
 /// group. The sums are exact, so the result is the same for every size of the group. `lines` say
 /// what was found.
-std::vector<Scaling> scaling_of(const std::string& scale, const Array& values, int64_t channels,
+std::vector<Scaling> scaling_of(ValueScale scale, const Array& values, int64_t channels,
                                 const std::vector<int64_t>& records, const DataGroup& group,
                                 std::vector<std::string>& lines);
 

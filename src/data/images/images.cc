@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "config/job_parts.h"
 #include "data/core/sources.h"
 #include "data/images/image_file.h"
 #include "data/images/scaling.h"
@@ -176,14 +177,14 @@ std::vector<int64_t> usable_files(const Decoded& decoded, const std::string& pat
 
 Split open_images(const Job& job, const DataGroup& group) {
   const std::string path = resolve_path(job.data.path);
-  const bool classes = job.model.kind != "autoencoder";
+  const bool classes = !model_part(job).reconstructs;
   Split split;
 
   // An autoencoder has no classes to count, but folders are read all the same.
   Folder folder = list_folder(path, classes ? job.model.classes : 0, {});
   split.report.classes = folder.classes;
   const auto decoded = std::make_shared<const Decoded>(std::move(folder.files), job.model.image);
-  const bool skip = job.data.bad == "skip";
+  const bool skip = job.data.bad == BadRecord::kSkip;
   const std::vector<int64_t> good = usable_files(*decoded, path, skip, group, split.report);
 
   // The split numbers the usable files; a record's file follows from it.

@@ -38,14 +38,14 @@ std::vector<Moments> ByteCounts::moments() const {
   return all;
 }
 
-bool needs_moments(const std::string& scale) {
-  return scale == "standardise" || scale == "min-max";
+bool needs_moments(ValueScale scale) {
+  return scale == ValueScale::kStandardise || scale == ValueScale::kMinMax;
 }
 
-std::vector<Scaling> scaling_from(const std::string& scale, std::vector<Moments> mine,
+std::vector<Scaling> scaling_from(ValueScale scale, std::vector<Moments> mine,
                                   const DataGroup& group, std::vector<std::string>& lines) {
-  if (scale == "none") return {Scaling{}};
-  if (scale == "unit") return {Scaling{1.0F / 255, 0}};
+  if (scale == ValueScale::kNone) return {Scaling{}};
+  if (scale == ValueScale::kUnit) return {Scaling{1.0F / 255, 0}};
 
   // Every rank gets the same sums, and with them the same scaling.
   const std::vector<Moments> all = merged(std::move(mine), group);
@@ -56,7 +56,7 @@ std::vector<Scaling> scaling_from(const std::string& scale, std::vector<Moments>
     // A constant channel has no deviation; what rounding leaves of one must not be divided by.
     const double deviation =
         m.high > m.low ? std::sqrt(std::max(0.0, m.squares.value() / n - mean * mean)) : 0;
-    const bool standardise = scale == "standardise";
+    const bool standardise = scale == ValueScale::kStandardise;
 
     // (value - offset) / range, as one multiplication and one addition.
     const double range = standardise ? deviation : m.high - m.low;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/exact_sum.h"
+#include "config/enums.h"
 #include "data/core/dataset.h"
 
 namespace tutti {
@@ -52,10 +53,10 @@ class ByteCounts {
 };
 
 /// Whether a data.scale looks at the records: standardise and min-max do.
-bool needs_moments(const std::string& scale);
+bool needs_moments(ValueScale scale);
 /// The scaling of every channel. Collective if it needs moments: `mine` are those of this rank's
 /// share of the training records. `lines` say what was found.
-std::vector<Scaling> scaling_from(const std::string& scale, std::vector<Moments> mine,
+std::vector<Scaling> scaling_from(ValueScale scale, std::vector<Moments> mine,
                                   const DataGroup& group, std::vector<std::string>& lines);
 
 }  // namespace tutti

@@ -54,24 +54,23 @@ Partition by_feature(const std::string& column, std::shared_ptr<const Dataset> d
 Partition make_partition(const LayoutConfig& layout, std::shared_ptr<const Dataset> data, int ranks,
                          const OwnPartition& own) {
   TUTTI_CHECK(ranks > 0, "a partition over {} ranks", ranks);
-  const std::string& kind = layout.partition;
-  if (kind == "lanes") return {};
-
-  // Ranges of equal size, one after the other.
-  if (kind == "even") {
-    return [n = static_cast<uint64_t>(data->size()), ranks](int64_t record) {
-      return static_cast<int>(
-          share(static_cast<uint64_t>(record), static_cast<uint64_t>(ranks), n));
-    };
+  switch (layout.partition) {
+    case PartitionKind::kLanes:
+      return {};
+    case PartitionKind::kEven:
+      return [n = static_cast<uint64_t>(data->size()), ranks](int64_t record) {
+        return static_cast<int>(
+            share(static_cast<uint64_t>(record), static_cast<uint64_t>(ranks), n));
+      };
+    case PartitionKind::kRoundRobin:
+      return [ranks](int64_t record) { return static_cast<int>(record % ranks); };
+    case PartitionKind::kHash:
+      return [ranks](int64_t record) { return by_hash(static_cast<uint64_t>(record), ranks); };
+    case PartitionKind::kFeature:
+      return by_feature(layout.partition_by, std::move(data), ranks);
+    case PartitionKind::kOwn:
+      break;
   }
-  if (kind == "round-robin")
-    return [ranks](int64_t record) { return static_cast<int>(record % ranks); };
-  if (kind == "hash")
-    return [ranks](int64_t record) { return by_hash(static_cast<uint64_t>(record), ranks); };
-  if (kind == "feature") return by_feature(layout.partition_by, std::move(data), ranks);
-
-  // A program's own function is not trusted to stay within the ranks.
-  TUTTI_CHECK(kind == "own", "layout.partition is \"{}\"", kind);
   if (!own)
     throw Error("layout.partition = \"own\" needs a function: only a C++ program can give one");
   return [own, data = std::move(data), ranks](int64_t record) {

@@ -10,7 +10,7 @@ namespace tutti {
 namespace {
 
 using As = Column::Role;
-using Scale = Column::Scale;
+using Scale = ValueScale;
 
 /// What one rank knows of one column. Sums are exact, so joining them has no order.
 struct ColumnShare {
@@ -91,10 +91,10 @@ std::vector<ColumnStatistics> statistics_of(const Table& table, std::span<const 
 std::vector<Outlier> treat_outliers(Table& table, const std::vector<ColumnStatistics>& statistics,
                                     const DataConfig& config, const std::string& path) {
   std::vector<Outlier> found;
-  if (config.outliers == "keep") return found;
+  if (config.outliers == Outliers::kKeep) return found;
 
   // All records are treated, held-out ones too, by the limits of the training records.
-  const bool drop = config.outliers == "drop";
+  const bool drop = config.outliers == Outliers::kDrop;
   const std::vector<const Column*> columns = number_columns(table);
   for (int64_t record = 0; record < table.records; ++record) {
     float* row = table.numbers.data() + record * table.number_columns;

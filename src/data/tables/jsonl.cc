@@ -298,7 +298,7 @@ Table parse_jsonl(std::string_view bytes, const std::string& path, const DataCon
 std::string read_jsonl_text(const std::string& path, const std::string& column,
                             const DataConfig& config, DataReport& report) {
   const std::string bytes = read_gz(path);
-  BadRecords bad(config.bad == "skip", report);
+  BadRecords bad(config.bad == BadRecord::kSkip, report);
   ToText receiver;
   Line line({column}, receiver);
   Presence presence({column});
@@ -317,7 +317,7 @@ std::string read_jsonl_text(const std::string& path, const std::string& column,
     if (line.seen(0) && !receiver.missing_) {
       joined += receiver.text_;
       joined += '\n';
-    } else if (config.missing == "drop") {
+    } else if (config.missing == MissingValue::kDrop) {
       bad.leave_out(fmt::format("{}:{} ({}): the value is missing", path, number, column));
     } else {
       bad.add(fmt::format("{}:{} ({}): the value is missing{}", path, number, column,

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "config/job_parts.h"
 #include "config/nearest.h"
 #include "data/core/sources.h"
 #include "data/tables/table_rows.h"
@@ -154,17 +155,17 @@ std::vector<std::string> misfits(const Job& job, const std::vector<Column>& colu
   if (columns.empty()) faults.emplace_back("data.columns is empty: name the columns that are read");
   if (sizes.texts > 0)
     faults.push_back(fmt::format("data.columns: model.kind = \"{}\" reads no text", model));
-  if (model != "wide-deep" && !sizes.categories.empty()) {
+  if (!model_part(job).reads.fields && !sizes.categories.empty()) {
     faults.push_back(fmt::format(
         "data.columns: model.kind = \"{}\" has no embeddings; make categories one-hot", model));
   }
-  if (job.data.resample == "column" && sizes.weights == 0) {
+  if (job.data.resample == Resample::kColumn && sizes.weights == 0) {
     faults.emplace_back("data.resample = \"column\" but none of data.columns is a weight");
   }
 
   // Targets are one class, or as many numbers as the model has outputs.
   if (targets_are_classes(job)) {
-    if (model == "autoencoder") return faults;
+    if (model_part(job).reconstructs) return faults;
     if (sizes.classes == 0) {
       faults.emplace_back(
           "data.columns: the loss needs classes: \"name: target first|second\" or target "
@@ -192,9 +193,9 @@ std::vector<std::string> misfits(const Job& job, const std::vector<Column>& colu
 std::shared_ptr<Table> read_table(const Job& job, const std::string& path,
                                   const std::vector<Column>& columns, DataReport& report) {
   const std::string bytes = read_gz(path);
-  const auto parse = job.data.kind == "csv" ? parse_csv : parse_jsonl;
+  const auto parse = data_part(job).text ? parse_jsonl : parse_csv;
   auto table = std::make_shared<Table>(
-      parse(bytes, path, job.data, columns, report, job.loss.kind == "bce"));
+      parse(bytes, path, job.data, columns, report, loss_part(job).yes_or_no));
   if (table->records == 0) {
     throw Error(report.skipped == 0 ? fmt::format("{}: the file has no records", path)
                                     : fmt::format("{}: no record can be used; the first fault: {}",
@@ -249,7 +250,7 @@ Split open_table(const Job& job, const DataGroup& group) {
   const std::vector<Column> columns = parse_columns(job.data.columns, faults);
   if (faults.empty()) faults = misfits(job, columns);
   if (!faults.empty()) throw ConfigError(std::move(faults));
-  const bool wide = job.model.kind == "wide-deep";
+  const bool wide = model_part(job).reads.fields;
 
   Split split;
   const std::string path = resolve_path(job.data.path);
@@ -262,7 +263,7 @@ Split open_table(const Job& job, const DataGroup& group) {
   // Limits are those of the data before outliers were treated, for the test data as well; scaling
   // is by the statistics of what is left.
   const std::vector<ColumnStatistics> limits = statistics;
-  if (job.data.outliers != "keep") {
+  if (job.data.outliers != Outliers::kKeep) {
     const std::vector<Outlier> outliers = treat_outliers(*table, limits, job.data, path);
     count(outliers, split.report);
     parts = {without(parts.train, outliers), without(parts.held_out, outliers)};

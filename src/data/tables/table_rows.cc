@@ -71,9 +71,9 @@ TableRows::TableRows(std::string path, const DataConfig& config, const std::vect
       columns_(columns),
       cells_(columns.size()),
       missing_(config.missing),
-      keep_lines_(config.outliers == "drop"),
+      keep_lines_(config.outliers == Outliers::kDrop),
       probabilities_(probabilities),
-      bad_(config.bad == "skip", report) {
+      bad_(config.bad == BadRecord::kSkip, report) {
   // Each column gets the next place among those of its kind. A category's values are looked up
   // by name.
   for (size_t k = 0; k < columns_.size(); ++k) {
@@ -205,15 +205,15 @@ bool TableRows::text(size_t k, std::string_view value) {
 // A missing value drops the record, is replaced, or is a fault, by data.missing. Targets, weights
 // and named categories cannot be replaced.
 bool TableRows::missing(size_t k, const std::string& hint) {
-  if (missing_ == "drop") {
+  if (missing_ == MissingValue::kDrop) {
     bad_.leave_out(where(k) + "the value is missing" + hint);
     return false;
   }
   const Column& column = columns_[k];
   const size_t slot = cells_[k].slot;
-  if (missing_ != "fail") {
+  if (missing_ != MissingValue::kFail) {
     if (column.role == As::kNumber) {
-      numbers_[slot] = missing_ == "zero" ? 0 : kMissing;
+      numbers_[slot] = missing_ == MissingValue::kZero ? 0 : kMissing;
       return true;
     }
     if (column.role == As::kOneHot) {

@@ -51,7 +51,7 @@ class TableRows {
   std::string path_;
   const std::vector<Column> columns_;
   std::vector<Cell> cells_;
-  std::string missing_;
+  MissingValue missing_;
   bool keep_lines_, probabilities_;
   BadRecords bad_;
   Table table_;

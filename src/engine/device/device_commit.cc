@@ -63,7 +63,7 @@ UpdateArguments DeviceCommit::update_of(int unit, Range held) {
   update.kind = p_.updater.kind();
   update.nesterov = p_.job.train.nesterov;
   update.unit = unit;
-  update.precision = precision_of(p_.job.numerics);
+  update.precision = p_.job.numerics.precision;
   update.chunks = arrays_.copied(chunks);
   update.chunk_count = static_cast<int64_t>(chunks.size());
   update.parameter_count = static_cast<int32_t>(table.parameter_chunks.size()) - 1;
@@ -86,17 +86,14 @@ void DeviceCommit::begin(const StepRequest& request) {
   inputs.keys = {static_cast<uint64_t>(request.step), first_sample(batch_, request.step, 0, 0)};
   inputs.loss_scale[0] = request.loss_scale;
   inputs.clip = train.clip;
-  inputs.clip_by = train.clip == 0           ? ClipBy::kNone
-                   : train.clip_by == "norm" ? ClipBy::kNorm
-                   : train.clip_by == "unit" ? ClipBy::kUnit
-                                             : ClipBy::kNone;
+  inputs.clip_by = train.clip_by;
   inputs.stop = p_.context.control.stop.load() != 0 ? 1 : 0;
 
   // The rules of all parameters for this step. A clip by value is part of them.
   StepScalars scalars;
   scalars.step = request.updates;
   scalars.lr = request.lr;
-  if (train.clip_by == "value") scalars.clip_value = train.clip;
+  if (train.clip_by == ClipBy::kValue) scalars.clip_value = train.clip;
   const auto rules = p_.updater.rules(scalars, int64_t{batch_.lanes} * batch_.micro_batches);
   TUTTI_CHECK(rules.size() == rule_count_, "{} rules of {}", rules.size(), rule_count_);
 

@@ -106,7 +106,7 @@ void DeviceTravel::prepare_exchange(const Instruction& i) {
   std::byte* scratch = i.flow.work >= 0 ? memory(i.flow.work) : nullptr;
   exchanges_.emplace(
       i.id, DeviceColumns::scatter(members, sums, bytes / kFloat, out, scratch,
-                                   narrow ? precision_of(p_.job.numerics) : Precision::kFloat32));
+                                   narrow ? p_.job.numerics.precision : Precision::kFloat32));
 }
 
 void DeviceTravel::write_low(const Instruction& i, Stream stream) const {

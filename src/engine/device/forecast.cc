@@ -31,7 +31,7 @@ DeviceForecast device_forecast(const Job& job, const Model& model, const Plan& p
   const Program &program = plan.programs[rank], &forward = forward_plan.programs[rank];
   DeviceForecast forecast;
   forecast.plan = forecast_memory(program);
-  forecast.low = LowCopies::bytes(program, forward, precision_of(job.numerics));
+  forecast.low = LowCopies::bytes(program, forward, job.numerics.precision);
   forecast.messages = DeviceTravel::scratch_bytes(plan, program);
 
   int64_t loads = 0;

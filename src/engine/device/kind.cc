@@ -5,11 +5,6 @@
 
 namespace tutti {
 
-Precision precision_of(const NumericsConfig& numerics) {
-  if (numerics.precision == "bfloat16") return Precision::kBfloat16;
-  return numerics.precision == "float16" ? Precision::kFloat16 : Precision::kFloat32;
-}
-
 std::string describe_kind(const DeviceInfo& info) {
   return fmt::format("{} sm_{}{} runtime {} cudnn {} cublas {}", info.name, info.major, info.minor,
                      info.runtime, info.cudnn, info.cublas);

@@ -10,8 +10,6 @@
 
 namespace tutti {
 
-Precision precision_of(const NumericsConfig& numerics);
-
 /// What two devices must have in common to give the same bits: name, compute capability
 /// and library versions.
 std::string describe_kind(const DeviceInfo& info);

@@ -57,9 +57,7 @@ std::vector<Copied> copied_buffers(const Program& program, const Program& forwar
 }  // namespace
 
 LowCopies::LowCopies(const EngineParts& parts, const RankDevice& rank)
-    : shape_(parts.shape),
-      precision_(precision_of(parts.job.numerics)),
-      kernels_(rank.library->state) {
+    : shape_(parts.shape), precision_(parts.job.numerics.precision), kernels_(rank.library->state) {
   const Program &program = parts.program(), &forward = parts.program(Which::kEvaluation);
   const int64_t all = bytes(program, forward, precision_);
   if (all == 0) return;

@@ -13,7 +13,7 @@ at::Device RankDevice::place() const {
 
 RankDevice open_rank_device(const Job& job, int rank) {
   RankDevice opened;
-  if (job.numerics.device != "cuda") return opened;
+  if (job.numerics.device != DeviceKind::kCuda) return opened;
   opened.library = &device_library();
   opened.device = opened.library->open(rank % opened.library->count());
   opened.compute = opened.device->make_stream();

@@ -155,9 +155,9 @@ std::unique_ptr<Executor> HostBackend::make_executor(Which which) {
   Side& side = which == Which::kSteps ? steps_ : forward_;
   Handlers on = which == Which::kSteps ? step_handlers() : handlers(side);
   Trace* trace = which == Which::kSteps && !repeating_ ? &p_.trace : nullptr;
-  return std::make_unique<Executor>(
-      side.program, std::move(on), p_.context.clock, &p_.context.control.cancel, trace,
-      [threads = static_cast<int>(p_.job.numerics.threads)] { prepare_compute_thread(threads); });
+  return std::make_unique<Executor>(side.program, std::move(on), p_.context.clock,
+                                    &p_.context.control.cancel, trace,
+                                    [] { prepare_compute_thread(1); });
 }
 
 void HostBackend::find_chunks() {

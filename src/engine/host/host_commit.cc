@@ -75,9 +75,9 @@ void HostCommit::settle_scalars() {
   scalars_.step = request_.updates;
   scalars_.lr = request_.lr;
   const double factor =
-      train_.clip_by == "norm" ? clip_factor(all_.gradient_norm(), train_.clip) : 1;
+      train_.clip_by == ClipBy::kNorm ? clip_factor(all_.gradient_norm(), train_.clip) : 1;
   scalars_.gradient_scale = factor / all_.divisor();
-  if (train_.clip_by == "value") scalars_.clip_value = train_.clip;
+  if (train_.clip_by == ClipBy::kValue) scalars_.clip_value = train_.clip;
 }
 
 /// Every rank summed the squares of its slices; a unit's are all ranks'.

@@ -40,7 +40,7 @@ class HostCommit {
  private:
   void share_unit_squares();
   void settle_scalars();
-  bool by_unit() const { return train_.clip_by == "unit"; }
+  bool by_unit() const { return train_.clip_by == ClipBy::kUnit; }
 
   const TrainConfig& train_;
   RankContext& context_;

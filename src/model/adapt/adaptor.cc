@@ -375,12 +375,15 @@ void AutogradSegment::backward_weight(Context& context, Tensors, Tensors) const 
 }
 
 at::ScalarType compute_type(const Job& job) {
-  const std::string& name = job.numerics.precision;
-  if (name.empty() || name == "float32") return at::kFloat;
-  if (name == "bfloat16") return at::kBFloat16;
-  if (name == "float16") return at::kHalf;
-  throw Error(
-      fmt::format("numerics.precision = \"{}\": the models under autograd have none", name));
+  switch (job.numerics.precision) {
+    case Precision::kBfloat16:
+      return at::kBFloat16;
+    case Precision::kFloat16:
+      return at::kHalf;
+    case Precision::kFloat32:
+      break;
+  }
+  return at::kFloat;
 }
 
 AdaptOptions built_in_options(const Job& job) {

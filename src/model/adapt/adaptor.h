@@ -51,7 +51,7 @@ struct AdaptOptions {
 
 /// The options of the built-in models: they may be captured and run in the job's precision.
 AdaptOptions built_in_options(const Job& job);
-/// The type that numerics.precision names. Throws Error for float8 and for what is not known.
+/// The type that numerics.precision names.
 at::ScalarType compute_type(const Job& job);
 
 /// (pass, the parameters it uses, inputs) -> outputs. In training the parameters and floating

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/message.h"
+#include "config/job_parts.h"
 #include "model/adapt/adaptor.h"
 #include "model/adapt/draw_watch.h"
 #include "model/core/data_borders.h"
@@ -112,7 +113,7 @@ AdaptOptions looked_at(torch::jit::Module& module, const std::string& path, cons
 
 Task task_of(const Job& job) {
   if (targets_are_classes(job)) return Task::kClasses;
-  return job.loss.kind == "bce" ? Task::kBinary : Task::kValues;
+  return loss_part(job).yes_or_no ? Task::kBinary : Task::kValues;
 }
 
 }  // namespace

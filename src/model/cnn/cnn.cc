@@ -33,11 +33,11 @@ Model make_cnn(const Job& job) {
   }
   model.blocks = cnn_blocks(plan, job.model);
   // The hand-written segments exist for the CPU only.
-  if (job.model.autograd || job.numerics.device == "cuda") {
+  if (job.model.autograd || job.numerics.device == DeviceKind::kCuda) {
     add_cnn_reference(plan, job, model);
   } else {
-    const Isa isa = isa_of(job.numerics.isa);
-    const CnnTables tables{kernels(isa, matmul_of(job.numerics.matmul)), conv_kernels(isa)};
+    const Isa isa = job.numerics.isa;
+    const CnnTables tables{kernels(isa, job.numerics.matmul), conv_kernels(isa)};
     model.blocks.front().segments.push_back(make_cnn_stem(plan, model.data[0], tables));
     for (size_t i = 0; i < plan.blocks.size(); ++i)
       model.blocks[i + 1].segments.push_back(make_cnn_block(plan, i, tables));

@@ -30,7 +30,7 @@ class CnnBlock final : public Segment {
         block_(plan.blocks[index]),
         in_(cnn_stream(plan, index)),
         out_(cnn_stream(plan, index + 1)),
-        act_(activation_of(plan.shape.activation)),
+        act_(plan.shape.activation),
         k_(kernels) {
     int first = 0;
     for (const ConvShape& conv : block_.layers) {

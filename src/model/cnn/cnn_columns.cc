@@ -21,7 +21,7 @@ void check(const CnnPlan& plan, const Job& job) {
   std::vector<std::string> faults;
   for (const int64_t channels : job.model.channels) {
     check_cut("model.channels", channels, slices, faults);
-    if (plan.shape.norm == CnnNormKind::kGroup && plan.shape.groups(channels) % slices != 0)
+    if (plan.shape.norm == NormKind::kGroup && plan.shape.groups(channels) % slices != 0)
       faults.push_back(
           fmt::format("train.tensor_slices = {} but model.norm = \"{}\" has {} of {} channels, "
                       "which a cut would divide; "

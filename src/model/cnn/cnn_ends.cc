@@ -16,7 +16,7 @@ class CnnStem final : public Segment {
         layer_(plan.shape, plan.stem, 0),
         in_(std::move(images)),
         out_(cnn_stream(plan, 0)),
-        act_(activation_of(plan.shape.activation)),
+        act_(plan.shape.activation),
         k_(kernels) {}
 
   std::string name() const override { return "stem"; }

@@ -43,8 +43,8 @@ CnnLayer::Work CnnLayer::work(Carver& memory) const {
 }
 
 bool CnnLayer::needs_moments(const Context& context) const {
-  return shape_.norm == CnnNormKind::kGroup ||
-         (shape_.norm == CnnNormKind::kBatch && context.pass.training);
+  return shape_.norm == NormKind::kGroup ||
+         (shape_.norm == NormKind::kBatch && context.pass.training);
 }
 
 // Combines the images' own means and centred squares (Chan). Nothing is lost by cancellation, as it
@@ -94,7 +94,7 @@ void CnnLayer::group_statistics(const Saved& s, const Work& w) const {
 void CnnLayer::statistics(const Context& context, const Saved& s, const Work& w) const {
   const int64_t channels = conv.out;
   const auto parameter = [&](int i) { return floats(context.parameters[first_ + i]); };
-  if (shape_.norm == CnnNormKind::kNone) {
+  if (shape_.norm == NormKind::kNone) {
     // Without a norm it is the identity plus the bias, so that all kinds go through the
     // same kernels.
     std::fill_n(s.mean, channels, 0.0f);
@@ -105,7 +105,7 @@ void CnnLayer::statistics(const Context& context, const Saved& s, const Work& w)
   }
 
   // Mean and 1 / deviation: of the images or the micro-batch, or the running ones.
-  if (shape_.norm == CnnNormKind::kGroup) {
+  if (shape_.norm == NormKind::kGroup) {
     group_statistics(s, w);
   } else if (context.pass.training) {
     batch_statistics(s, w);
@@ -148,7 +148,7 @@ void CnnLayer::backward(const Context& context, const SideGradients& sides, cons
   const auto gradient = [&](int i) { return sides(first_ + i); };
 
   // Sums over the micro-batch, channel by channel: d gives the shift's gradient, d n the scale's.
-  float* shift_gradient = gradient(shape_.norm == CnnNormKind::kNone ? kBias : kShift);
+  float* shift_gradient = gradient(shape_.norm == NormKind::kNone ? kBias : kShift);
   for (int64_t c = 0; c < channels; ++c) {
     double sum = 0, centred = 0;
     for (int64_t b = 0; b < batch; ++b) {
@@ -158,7 +158,7 @@ void CnnLayer::backward(const Context& context, const SideGradients& sides, cons
     shift_gradient[c] = static_cast<float>(sum);
 
     // Without a norm the gradient of y is d.
-    if (shape_.norm == CnnNormKind::kNone) {
+    if (shape_.norm == NormKind::kNone) {
       w.a[c] = 1;
       w.b[c] = w.c[c] = 0;
       continue;
@@ -166,7 +166,7 @@ void CnnLayer::backward(const Context& context, const SideGradients& sides, cons
     gradient(kScale)[c] = static_cast<float>(centred);
 
     // Batch norm's factors follow from these sums. Buffers are proposed where a gradient would go.
-    if (shape_.norm != CnnNormKind::kBatch) continue;
+    if (shape_.norm != NormKind::kBatch) continue;
     const double count = static_cast<double>(batch * pixels()), scale = s.scale[c];
     w.a[c] = s.scale[c];
     w.b[c] = static_cast<float>(-scale * s.rstd[c] * centred / count);
@@ -182,7 +182,7 @@ void CnnLayer::backward(const Context& context, const SideGradients& sides, cons
 
   // Group norm's factors are per image: sums over the channels of each group, weighted by the gain.
   // centred_sums lack one rstd, hence the third power.
-  if (shape_.norm != CnnNormKind::kGroup) return;
+  if (shape_.norm != NormKind::kGroup) return;
   const float* gain = floats(context.parameters[first_ + kScale]);
   const int64_t each = channels / shape_.groups(channels);
   const double count = static_cast<double>(each * pixels());

@@ -60,7 +60,7 @@ class CnnLayer {
   const ConvShape conv;
 
  private:
-  bool by_image() const { return shape_.norm == CnnNormKind::kGroup; }
+  bool by_image() const { return shape_.norm == NormKind::kGroup; }
   int64_t rows() const { return by_image() ? shape_.batch : 1; }
   int64_t row(int64_t image) const { return by_image() ? image * conv.out : 0; }
   int64_t pixels() const { return conv.out_height() * conv.out_width(); }

@@ -45,11 +45,11 @@ at::Tensor cnn_layer(const CnnShape& shape, const ConvShape& conv, int64_t group
                      Tensors p, const at::Tensor& x) {
   const int64_t padding = conv.kernel / 2;
   const at::IntArrayRef stride(conv.stride);
-  if (shape.norm == CnnNormKind::kNone) return at::conv2d(x, p[0], p[1], stride, padding);
+  if (shape.norm == NormKind::kNone) return at::conv2d(x, p[0], p[1], stride, padding);
 
   // cuDNN is kept out of the norms, because it would choose the kernel, and with it the bits.
   const at::Tensor y = at::conv2d(x, p[0], {}, stride, padding);
-  if (shape.norm == CnnNormKind::kGroup)
+  if (shape.norm == NormKind::kGroup)
     return at::group_norm(y, groups, p[1], p[2], kCnnNormEps, /*cudnn_enabled=*/false);
   return at::batch_norm(y, p[1], p[2], p[3], p[4], pass.training, kCnnMomentum, kCnnNormEps,
                         /*cudnn_enabled=*/false);

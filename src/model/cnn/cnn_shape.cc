@@ -11,11 +11,20 @@ namespace tutti {
 
 namespace {
 
-CnnNormKind norm_of(const std::string& name) {
-  if (name == "batch" || name == "auto") return CnnNormKind::kBatch;
-  if (name == "group" || name == "layer") return CnnNormKind::kGroup;
-  if (name == "none") return CnnNormKind::kNone;
-  throw Error(fmt::format("model.norm = \"{}\": a cnn has batch, group, layer or none", name));
+NormKind norm_of(NormKind asked) {
+  switch (asked) {
+    case NormKind::kBatch:
+    case NormKind::kAuto:
+      return NormKind::kBatch;
+    case NormKind::kGroup:
+    case NormKind::kLayer:
+      return NormKind::kGroup;
+    case NormKind::kNone:
+      return NormKind::kNone;
+    case NormKind::kRms:
+      break;
+  }
+  throw Error(fmt::format("model.norm = \"{}\": a cnn has batch, group, layer or none", asked));
 }
 
 // Adds a convolution and its norm. Names are close to torchvision's; the number is the layer's in
@@ -25,14 +34,14 @@ void add_layer(Block& block, const CnnShape& shape, const ConvShape& conv,
   const std::vector<int64_t> each = {conv.out};
   block.parameters.push_back(
       {"conv" + number + ".weight", {conv.out, conv.in, conv.kernel, conv.kernel}, init, ""});
-  if (shape.norm == CnnNormKind::kNone) {
+  if (shape.norm == NormKind::kNone) {
     block.parameters.push_back({"conv" + number + ".bias", each, {Init::Kind::kZeros, 1, {}}, ""});
     return;
   }
   const std::string norm = "norm" + number;
   block.parameters.push_back({norm + ".weight", each, {Init::Kind::kOnes, 1, {}}, ""});
   block.parameters.push_back({norm + ".bias", each, {Init::Kind::kZeros, 1, {}}, ""});
-  if (shape.norm != CnnNormKind::kBatch) return;
+  if (shape.norm != NormKind::kBatch) return;
   block.parameters.push_back(
       {norm + ".running_mean", each, {Init::Kind::kZeros, 1, {}}, "", Role::kMeanBuffer});
   block.parameters.push_back(
@@ -51,8 +60,8 @@ CnnPlan cnn_plan(const Job& job) {
     throw Error(fmt::format("model.image of a cnn is channels, height and width: 3 numbers, not {}",
                             c.image.size()));
   if (c.channels.empty()) throw Error("model.channels of a cnn names no stage");
-  CnnPlan plan{{job.train.micro_batch_size, c.classes, c.image, norm_of(c.norm), c.norm == "layer",
-                c.activation, c.pool == "max" ? Pool::kMax : Pool::kAverage, c.dropout, c.residual},
+  CnnPlan plan{{job.train.micro_batch_size, c.classes, c.image, norm_of(c.norm),
+                c.norm == NormKind::kLayer, c.activation, c.pool, c.dropout, c.residual},
                {c.image[1], c.image[2], c.image[0], c.channels[0], 3, 1},
                {}};
 
@@ -82,7 +91,7 @@ CnnPlan cnn_plan(const Job& job) {
   }
 
   // The last stage has the smallest images, so it is where batch norm could run out of values.
-  if (plan.shape.norm == CnnNormKind::kBatch && plan.shape.batch * height * width < 2)
+  if (plan.shape.norm == NormKind::kBatch && plan.shape.batch * height * width < 2)
     throw Error(
         "model.norm = \"batch\" with train.micro_batch_size = 1 and a last stage of 1 x 1: a "
         "single value has no "

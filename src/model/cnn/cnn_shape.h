@@ -13,22 +13,19 @@
 
 namespace tutti {
 
-/// The norms that are computed differently; "layer" is a group norm with one group.
-enum class CnnNormKind { kBatch, kGroup, kNone };
-
 /// What holds for the whole network.
 struct CnnShape {
   int64_t batch, classes;
   std::vector<int64_t> image;  // channels, height, width
-  CnnNormKind norm;
-  bool layer;  // group norm with one group
-  std::string activation;
+  NormKind norm;               // kBatch, kGroup or kNone: a layer norm is a group norm
+  bool layer;                  // with one group
+  Activation activation;
   Pool pool;
   double dropout;
   bool residual;
   int64_t groups(int64_t channels) const;
   int norm_parameters() const {
-    return norm == CnnNormKind::kBatch ? 4 : norm == CnnNormKind::kGroup ? 2 : 1;
+    return norm == NormKind::kBatch ? 4 : norm == NormKind::kGroup ? 2 : 1;
   }
   /// Number of parameters of a convolution and its norm. They are the weight, then the norm's
   /// scale, shift, running mean and running variance as far as it has them, or the bias.

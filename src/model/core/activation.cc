@@ -8,31 +8,35 @@
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/tanh.h>
-#include <fmt/ranges.h>
 
 #include "base/error.h"
-#include "config/nearest.h"
+#include "config/enum_text.h"
 
 namespace tutti {
 
-at::Tensor activate(const std::string& name, const at::Tensor& x) {
-  if (name == "gelu") return at::gelu(x, "none");
-  if (name == "gelu-tanh") return at::gelu(x, "tanh");
-  if (name == "relu") return at::relu(x);
-  if (name == "silu") return at::silu(x);
-  if (name == "tanh") return at::tanh(x);
-  if (name == "sigmoid") return at::sigmoid(x);
-  if (name == "leaky-relu") return at::leaky_relu(x, 0.01);
-  if (name == "elu") return at::elu(x);
-
-  // An unknown name: offer the nearest, or all of them if none is near.
-  const std::vector<std::string> names = {"gelu", "gelu-tanh", "relu",       "silu",
-                                          "tanh", "sigmoid",   "leaky-relu", "elu"};
-  const std::string near = nearest(name, names);
+at::Tensor activate(Activation kind, const at::Tensor& x) {
+  switch (kind) {
+    case Activation::kGelu:
+      return at::gelu(x, "none");
+    case Activation::kGeluTanh:
+      return at::gelu(x, "tanh");
+    case Activation::kRelu:
+      return at::relu(x);
+    case Activation::kSilu:
+      return at::silu(x);
+    case Activation::kTanh:
+      return at::tanh(x);
+    case Activation::kSigmoid:
+      return at::sigmoid(x);
+    case Activation::kLeakyRelu:
+      return at::leaky_relu(x, 0.01);
+    case Activation::kElu:
+      return at::elu(x);
+    case Activation::kSwiglu:
+      break;
+  }
   throw Error(
-      near.empty()
-          ? fmt::format("\"{}\" is no activation here; there are {}", name, fmt::join(names, ", "))
-          : fmt::format("\"{}\" is no activation here; did you mean {}?", name, near));
+      fmt::format("\"{}\" is no activation of an element: it is the gated layer of a gpt", kind));
 }
 
 }  // namespace tutti

@@ -1,14 +1,13 @@
-// Activations by the names that model.activation takes.
+// Activations as model.activation names them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <string>
+#include "config/enums.h"
 
 namespace tutti {
 
-/// gelu, gelu-tanh, relu, silu, tanh, sigmoid, leaky-relu (slope 0.01) or elu of every element,
-/// under autograd. Throws Error for another name, with the nearest.
-at::Tensor activate(const std::string& name, const at::Tensor& x);
+/// Of every element, under autograd. Throws Error for swiglu, which is a layer.
+at::Tensor activate(Activation kind, const at::Tensor& x);
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 #include "model/core/data_borders.h"
 
 #include "base/error.h"
+#include "config/job_parts.h"
 #include "config/table_columns.h"
 
 namespace tutti {
@@ -10,8 +11,6 @@ namespace tutti {
 namespace {
 
 // Of all kinds of data, only tables have columns that the job names and sizes.
-bool is_table(const Job& job) { return job.data.kind == "csv" || job.data.kind == "jsonl"; }
-
 ColumnSizes table_sizes(const Job& job) {
   std::vector<std::string> faults;
   const auto columns = parse_columns(job.data.columns, faults);
@@ -21,7 +20,7 @@ ColumnSizes table_sizes(const Job& job) {
 
 // The features of a record. A table's columns must add up to what the model reads.
 Border features(const Job& job) {
-  if (is_table(job))
+  if (data_part(job).table)
     if (const int64_t numbers = table_sizes(job).numbers; numbers != job.model.inputs)
       throw Error(fmt::format("model.inputs = {} but data.columns are {} numbers", job.model.inputs,
                               numbers));
@@ -39,7 +38,7 @@ Border images(const Job& job) {
 // What a wide-deep model reads: numbers and categories, of the clicks or of a table's columns.
 void add_fields(const Job& job, std::vector<Border>& borders) {
   int64_t numbers = kClickNumbers, categories = kClickFields;
-  if (job.data.kind != "clicks") {
+  if (!data_part(job).generated) {
     const ColumnSizes sizes = table_sizes(job);
     numbers = sizes.numbers;
     categories = static_cast<int64_t>(sizes.categories.size());
@@ -49,12 +48,10 @@ void add_fields(const Job& job, std::vector<Border>& borders) {
 }
 
 // A script says nothing about its inputs, so the data decides what it reads.
-bool script_reads_features(const Job& job) { return is_table(job) || job.data.kind == "points"; }
-
 // Targets per token, per sample as a class, or per sample as values.
 Border targets(const Job& job) {
   const int64_t samples = job.train.micro_batch_size;
-  if (job.model.kind == "gpt") return {"targets", {samples, job.model.context}, at::kLong};
+  if (model_part(job).sequences) return {"targets", {samples, job.model.context}, at::kLong};
   if (targets_are_classes(job)) return {"targets", {samples}, at::kLong};
   return {"targets", {samples, job.model.outputs}};
 }
@@ -62,27 +59,25 @@ Border targets(const Job& job) {
 }  // namespace
 
 bool targets_are_classes(const Job& job) {
-  const std::string& loss = job.loss.kind;
-  return job.model.kind == "gpt" || job.model.kind == "autoencoder" || loss.empty() ||
-         loss == "auto" || loss == "cross-entropy" || loss == "distill";
+  const ModelPart& model = model_part(job);
+  return model.sequences || model.reconstructs || is_open(job.loss.kind) || loss_part(job).classes;
 }
 
 std::vector<Border> data_borders(const Job& job) {
   std::vector<Border> borders;
 
   // The model's inputs come first, in the order in which it names them.
-  const std::string& kind = job.model.kind;
-  if (kind == "gpt")
+  const Forms& reads = model_part(job).reads;
+  if (reads.tokens)
     borders.push_back({"tokens", {job.train.micro_batch_size, job.model.context}, at::kLong});
-  else if (kind == "mlp" || kind == "autoencoder" ||
-           (kind == "script" && script_reads_features(job)))
-    borders.push_back(features(job));
-  else if (kind == "cnn" || kind == "script")
+  else if (reads_images(job))
     borders.push_back(images(job));
-  else if (kind == "wide-deep")
+  else if (reads.features)
+    borders.push_back(features(job));
+  else if (reads.fields)
     add_fields(job, borders);
   else
-    throw Error(fmt::format("model.kind = \"{}\" has no data that is known here", kind));
+    throw Error(fmt::format("model.kind = \"{}\" has no data that is known here", job.model.kind));
   borders.push_back(targets(job));
 
   // Mixup adds a second set of targets and each sample's weight of them.

@@ -144,19 +144,14 @@ void initialise_range(const Parameter& parameter, const std::string& name, uint6
 
 // The names are those that the configuration has checked.
 Init init_of(const ModelConfig& config) {
-  using Kind = Init::Kind;
-  const std::string& name = config.init;
-  if (name == "normal") return {Kind::kNormal, config.init_scale, {}};
-  if (name == "truncated-normal") return {Kind::kTruncatedNormal, config.init_scale, {}};
-  if (name == "glorot-uniform") return {Kind::kGlorotUniform, 1, {}};
-  if (name == "glorot-normal") return {Kind::kGlorotNormal, 1, {}};
-  if (name == "he-uniform") return {Kind::kHeUniform, 1, {}};
-  if (name == "he-normal") return {Kind::kHeNormal, 1, {}};
-  if (name == "orthogonal") return {Kind::kOrthogonal, 1, {}};
-  if (name == "zeros") return {Kind::kZeros, 1, {}};
-  if (name == "ones") return {Kind::kOnes, 1, {}};
-  TUTTI_CHECK(name == "constant", "model.init is \"{}\", which is not known", name);
-  return {Kind::kConstant, config.init_scale, {}};
+  switch (config.init) {
+    case InitKind::kNormal:
+    case InitKind::kTruncatedNormal:
+    case InitKind::kConstant:
+      return {config.init, config.init_scale, {}};
+    default:
+      return {config.init, 1, {}};  // they scale by the layer's sizes, or not at all
+  }
 }
 
 void initialise(const Parameter& parameter, const std::string& name, uint64_t seed,

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "config/enums.h"
 #include "plan/ir/shape.h"
 #include "tensor/kernels.h"
 
@@ -21,25 +22,12 @@ namespace tutti {
 /// How a parameter's first values are drawn. Draws are keyed by (seed, parameter name, element), so
 /// the values are the same on every layout.
 struct Init {
-  enum class Kind {
-    kZeros,
-    kOnes,
-    kConstant,
-    kNormal,
-    kTruncatedNormal,
-    kGlorotUniform,
-    kGlorotNormal,
-    kHeUniform,
-    kHeNormal,
-    /// the rows of a matrix [dims[0], the rest], or its columns if there are fewer, are
-    /// orthonormal, times scale
-    kOrthogonal,
-    kGiven  ///< `values`: from a file, or a TorchScript module's own
-  };
+  using Kind = InitKind;
   Kind kind = Kind::kZeros;
   /// For kNormal and kTruncatedNormal the standard deviation (before the tails beyond two of them
   /// are cut off), for kConstant the value, for Glorot and He the gain (He's own square root of two
-  /// comes on top). Fans are those of dims [out, in, ...].
+  /// comes on top). Fans are those of dims [out, in, ...]; an orthogonal matrix is
+  /// [dims[0], the rest].
   double scale = 1;
   std::shared_ptr<const std::vector<float>> values = nullptr;
 };

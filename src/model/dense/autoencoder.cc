@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "config/job_parts.h"
 #include "model/adapt/adaptor.h"
 #include "model/core/data_borders.h"
 #include "model/dense/dense.h"
@@ -41,7 +42,7 @@ Block code_block(const Job& job, const Border& in, const Border& code, const Bor
                {code, kl}, built_in_options(job));
 }
 
-bool is_bce(const Job& job) { return job.loss.kind == "bce"; }
+bool is_bce(const Job& job) { return loss_part(job).yes_or_no; }
 
 /// The features that an output stands for: those of bce are logits of them.
 at::Tensor values_of(const at::Tensor& output, bool probabilities) {

@@ -20,24 +20,26 @@ namespace {
 constexpr double kNormEps = 1e-5, kBatchMomentum = 0.1;
 
 /// Adds a norm's parameters; they follow weight and bias.
-void add_norm(std::vector<Parameter>& parameters, const std::string& norm, int64_t width) {
-  if (norm == "none") return;
+void add_norm(std::vector<Parameter>& parameters, NormKind norm, int64_t width) {
+  if (norm == NormKind::kNone) return;
   parameters.push_back({"norm.weight", {width}, {Init::Kind::kOnes, 1, {}}, ""});
-  if (norm == "rms") return;
+  if (norm == NormKind::kRms) return;
   parameters.push_back({"norm.bias", {width}, {Init::Kind::kZeros, 1, {}}, ""});
-  if (norm != "batch") return;
+  if (norm != NormKind::kBatch) return;
   parameters.push_back({"norm.mean", {width}, {Init::Kind::kZeros, 1, {}}, "", Role::kMeanBuffer});
   parameters.push_back(
       {"norm.variance", {width}, {Init::Kind::kOnes, 1, {}}, "", Role::kMeanBuffer});
 }
 
-std::string norm_of(const Job& job) { return job.model.norm == "auto" ? "none" : job.model.norm; }
+NormKind norm_of(const Job& job) {
+  return job.model.norm == NormKind::kAuto ? NormKind::kNone : job.model.norm;
+}
 
 /// Applies a norm; p are the block's parameters, of which the norm's begin at 2.
-at::Tensor normalised(const std::string& norm, const at::Tensor& x, Tensors p, bool training) {
-  if (norm == "layer") return at::layer_norm(x, {x.size(-1)}, p[2], p[3], kNormEps);
-  if (norm == "rms") return at::rms_norm(x.to(at::kFloat), {x.size(-1)}, p[2], kNormEps);
-  if (norm == "batch")
+at::Tensor normalised(NormKind norm, const at::Tensor& x, Tensors p, bool training) {
+  if (norm == NormKind::kLayer) return at::layer_norm(x, {x.size(-1)}, p[2], p[3], kNormEps);
+  if (norm == NormKind::kRms) return at::rms_norm(x.to(at::kFloat), {x.size(-1)}, p[2], kNormEps);
+  if (norm == NormKind::kBatch)
     return at::batch_norm(x, p[2], p[3], p[4], p[5], training, kBatchMomentum, kNormEps, false);
   return x;
 }
@@ -96,8 +98,8 @@ Block layer_block(const Job& job, std::string name, std::vector<Parameter> param
 /// Parameters of a dense layer. Refuses batch norm where it could not be computed.
 std::vector<Parameter> dense_parameters(const Job& job, const Border& in, const Border& out) {
   std::vector<Parameter> parameters = linear_parameters(job, "", in.dims[1], out.dims[1]);
-  const std::string norm = norm_of(job);
-  if (norm == "batch" && out.dims[0] < 2)
+  const NormKind norm = norm_of(job);
+  if (norm == NormKind::kBatch && out.dims[0] < 2)
     throw Error(
         "model.norm = \"batch\" with train.micro_batch_size = 1: a single sample has no deviation "
         "to divide by");
@@ -138,7 +140,7 @@ Block linear_block(const Job& job, std::string name, const Border& in, const Bor
 Block dense_column(const Job& job, const std::string& name, const Border& in, const Border& out,
                    const Columns& columns) {
   // Batch norm goes unit by unit, so it can be cut; the others need all units of a sample.
-  if (const std::string norm = norm_of(job); norm != "none" && norm != "batch")
+  if (const NormKind norm = norm_of(job); norm != NormKind::kNone && norm != NormKind::kBatch)
     throw Error(
         fmt::format("train.tensor_slices = {} but model.norm = \"{}\" goes over all units of a "
                     "layer, which are cut; "

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "config/job_parts.h"
 #include "model/core/data_borders.h"
 #include "model/dense/dense.h"
 #include "model/loss/loss.h"
@@ -61,7 +62,7 @@ Model make_mlp(const Job& job) {
     add_whole(model, job, output);
   }
   model.check = class_check(job, output, model.data);
-  model.task = classes ? Task::kClasses : job.loss.kind == "bce" ? Task::kBinary : Task::kValues;
+  model.task = classes ? Task::kClasses : loss_part(job).yes_or_no ? Task::kBinary : Task::kValues;
   return model;
 }
 

@@ -12,6 +12,7 @@
 #include <ATen/ops/tensor.h>
 
 #include "base/error.h"
+#include "config/job_parts.h"
 #include "config/table_columns.h"
 #include "model/adapt/adaptor.h"
 #include "model/core/data_borders.h"
@@ -29,7 +30,7 @@ constexpr uint64_t kCrossFactor = 0x9E3779B97F4A7C15;
 
 /// How many categories each field of a record has.
 std::vector<int64_t> field_sizes(const Job& job) {
-  if (job.data.kind == "clicks") return std::vector<int64_t>(kClickFields, kClickValues);
+  if (data_part(job).generated) return std::vector<int64_t>(kClickFields, kClickValues);
   std::vector<std::string> faults;
   std::vector<int64_t> sizes = sizes_of(parse_columns(job.data.columns, faults)).categories;
   if (!faults.empty()) throw ConfigError(std::move(faults));
@@ -156,7 +157,7 @@ Model make_wide_deep(const Job& job) {
   model.blocks.push_back(head_block(job, model, starts, rows, last, output));
   model.blocks.back().segments.push_back(loss_segment(job, output, model.data));
   model.check = [starts, rows](Tensors data) { check_categories(data[1] + starts, rows); };
-  model.task = job.loss.kind == "bce" ? Task::kBinary : Task::kValues;
+  model.task = loss_part(job).yes_or_no ? Task::kBinary : Task::kValues;
   return model;
 }
 

@@ -45,7 +45,7 @@ Model make_gpt(const Job& job, const KernelsFor<A>& kernels) {
   };
 
   // In columns each has a slice of the logits, so evaluation must know that they are cut.
-  const RotaryTable rotary = rotary_of(shape, job.numerics.device == "cuda");
+  const RotaryTable rotary = rotary_of(shape, job.numerics.device == DeviceKind::kCuda);
   if (sliced) {
     model.columns = static_cast<int>(job.train.tensor_slices);
     model.output_sliced = true;

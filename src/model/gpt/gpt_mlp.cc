@@ -34,7 +34,7 @@ class MlpCore final : public GptCore<A> {
           const FusedFor<A>& fused)
       : GptCore<A>(core_shape(shape, slices), kernels, fused),
         gated_(shape.gated()),
-        activation_(gated_ ? Activation::kSilu : activation_of(shape.activation)) {}
+        activation_(gated_ ? Activation::kSilu : shape.activation) {}
 
   void forward(const Context& context, const Memory& m, const A* normed) const override {
     // The bias of fc1 is added by the activation's kernel, which saves a pass over memory.

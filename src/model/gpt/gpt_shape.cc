@@ -21,7 +21,7 @@ Init weight_init(const ModelConfig& config, double factor) {
 // Glorot and He are made for layers that sum over their inputs. A row of an embedding is looked up,
 // so it stays (truncated) normal.
 Init table_init(const ModelConfig& config) {
-  const bool truncated = config.init == "truncated-normal";
+  const bool truncated = config.init == InitKind::kTruncatedNormal;
   return {truncated ? Init::Kind::kTruncatedNormal : Init::Kind::kNormal, config.init_scale, {}};
 }
 
@@ -54,14 +54,6 @@ class Places {
   int next_ = 0;
 };
 
-// By default 4 width. swiglu has three matrices instead of two, so it gets 2/3 of that to have as
-// many weights, rounded up to a multiple of 16.
-int64_t hidden_size(const ModelConfig& config) {
-  if (config.mlp_width > 0) return config.mlp_width;
-  if (config.activation != "swiglu") return 4 * config.width;
-  return ((8 * config.width + 2) / 3 + 15) / 16 * 16;
-}
-
 }  // namespace
 
 GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size) {
@@ -75,14 +67,14 @@ GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size) {
   shape.width = config.width;
   shape.heads = config.heads;
   shape.kv_heads = config.kv_heads == 0 ? config.heads : config.kv_heads;
-  shape.hidden = hidden_size(config);
+  shape.hidden = gpt_hidden_size(config);
   shape.vocab = config.vocab;
   shape.layers = config.layers;
   shape.activation = config.activation;
   shape.dropout = config.dropout;
   shape.tied = config.tied;
-  shape.rms = config.norm == "rms";
-  shape.rotary = config.positions == "rotary";
+  shape.rms = config.norm == NormKind::kRms;
+  shape.rotary = config.positions == Positions::kRotary;
   shape.bias = config.bias;
   shape.rotary_base = config.rotary_base;
 
@@ -93,12 +85,11 @@ GptShape gpt_shape(const ModelConfig& config, int64_t micro_batch_size) {
   if (shape.rotary && shape.dim() % 2 != 0)
     throw Error(fmt::format("model.positions = \"rotary\" turns pairs, but a head has {} elements",
                             shape.dim()));
-  if (!shape.rms && config.norm != "layer" && config.norm != "auto")
+  if (!shape.rms && config.norm != NormKind::kLayer && config.norm != NormKind::kAuto)
     throw Error(fmt::format("model.norm = \"{}\" but model.kind = \"gpt\": it has layer or rms",
                             config.norm));
 
   // An unknown activation throws here.
-  if (!shape.gated()) activation_of(shape.activation);
   return shape;
 }
 
@@ -174,12 +165,6 @@ Border gpt_logits(const GptShape& shape) {
   return {"logits", {shape.batch, shape.length, shape.vocab}, shape.type};
 }
 Border gpt_loss() { return {"loss", {2}, at::kDouble}; }
-
-// "auto" is cross-entropy for a gpt.
-bool plain_cross_entropy(const LossConfig& loss) {
-  return (loss.kind == "auto" || loss.kind == "cross-entropy") && loss.label_smoothing == 0 &&
-         loss.class_weights.empty();
-}
 
 // All that a mask depends on; rows of a sample are its positions.
 Dropout gpt_dropout(const GptShape& shape, const Pass& pass, GptDropoutSite site) {

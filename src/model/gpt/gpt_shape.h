@@ -8,6 +8,7 @@
 
 #include "config/job.h"
 #include "model/core/segment.h"
+#include "model/rules/gpt_rules.h"
 #include "tensor/kernels.h"
 
 namespace tutti {
@@ -15,7 +16,7 @@ namespace tutti {
 /// The sizes and options of a GPT, per micro-batch.
 struct GptShape {
   int64_t batch, length, width, heads, kv_heads, hidden, vocab, layers;
-  std::string activation;
+  Activation activation;
   double dropout;
   bool tied, rms, rotary, bias;
   double rotary_base;
@@ -27,7 +28,7 @@ struct GptShape {
   AttentionShape attention(int64_t slices = 1) const {
     return {batch, length, heads / slices, dim(), kv_heads / slices};
   }
-  bool gated() const { return activation == "swiglu"; }
+  bool gated() const { return activation == Activation::kSwiglu; }
   /// Width of what fc1 puts out: hidden, or for a gate twice that (gate and up).
   int64_t fc1_columns() const { return gated() ? 2 * hidden : hidden; }
   /// Whether norms have a bias; RMS norm has none by definition.
@@ -61,8 +62,6 @@ std::vector<Border> gpt_data(const GptShape& shape);
 Border gpt_stream(const GptShape& shape);  ///< "x" [batch, length, width]
 Border gpt_logits(const GptShape& shape);
 Border gpt_loss();
-/// Whether the loss is cross-entropy without smoothing and weights, which has hand-written kernels.
-bool plain_cross_entropy(const LossConfig& loss);
 
 constexpr float kGptNormEps = 1e-5f;
 

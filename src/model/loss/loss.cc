@@ -13,6 +13,7 @@
 #include <ATen/ops/where.h>
 
 #include "base/error.h"
+#include "config/job_parts.h"
 #include "model/adapt/adaptor.h"
 #include "model/core/wiring.h"
 #include "model/loss/class_loss.h"
@@ -24,20 +25,41 @@ namespace {
 // The loss of every element, by loss.kind; empty for losses of classes.
 using Elementwise = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& targets)>;
 
+/// A loss of values of the table in config/job_parts.cc, element by element; those of classes are
+/// class_loss.
+struct ValueLoss {
+  std::string_view name;
+  Elementwise (*make)(const LossConfig& config);
+};
+
+constexpr auto kEach = at::Reduction::None;
+constexpr ValueLoss kValueLosses[] = {
+    {"mse",
+     [](const LossConfig&) -> Elementwise {
+       return [](const auto& x, const auto& t) { return at::mse_loss(x, t, kEach); };
+     }},
+    {"mae",
+     [](const LossConfig&) -> Elementwise {
+       return [](const auto& x, const auto& t) { return at::l1_loss(x, t, kEach); };
+     }},
+    {"huber",
+     [](const LossConfig& config) -> Elementwise {
+       return [delta = config.delta](const auto& x, const auto& t) {
+         return at::huber_loss(x, t, kEach, delta);
+       };
+     }},
+    {"bce",
+     [](const LossConfig&) -> Elementwise {
+       return [](const auto& x, const auto& t) {
+         return at::binary_cross_entropy_with_logits(x, t, {}, {}, kEach);
+       };
+     }},
+};
+
+/// Empty for a loss of classes.
 Elementwise elementwise(const LossConfig& config) {
-  const auto each = at::Reduction::None;
-  if (config.kind == "mse")
-    return [](const auto& x, const auto& t) { return at::mse_loss(x, t, each); };
-  if (config.kind == "mae")
-    return [](const auto& x, const auto& t) { return at::l1_loss(x, t, each); };
-  if (config.kind == "huber")
-    return [delta = config.delta](const auto& x, const auto& t) {
-      return at::huber_loss(x, t, each, delta);
-    };
-  if (config.kind == "bce")
-    return [](const auto& x, const auto& t) {
-      return at::binary_cross_entropy_with_logits(x, t, {}, {}, each);
-    };
+  for (const ValueLoss& loss : kValueLosses)
+    if (loss.name == config.kind) return loss.make(config);
   return {};
 }
 
@@ -147,7 +169,7 @@ std::unique_ptr<Segment> loss_segment(const Job& job, Border output,
                                summed(loss, in[0], in[1], at::isnan(in[1]).logical_not())};
                          });
   }
-  if (!kind.empty() && kind != "auto" && kind != "cross-entropy" && kind != "distill")
+  if (!is_open(kind) && !part_named<LossPart>(kind).classes)
     throw Error(fmt::format("loss.kind = \"{}\" is not known", kind));
   return class_loss(class_spec(job, std::move(output), data));
 }

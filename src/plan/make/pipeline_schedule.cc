@@ -10,6 +10,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "config/job_parts.h"
 
 namespace tutti {
 
@@ -145,20 +146,72 @@ double cell_cost(CellKind kind, const CellCosts& costs) {
 }
 
 bool splits_backward(const std::string& schedule) {
-  return schedule == "zero-bubble" || schedule == "zbv";
+  return part_named<PipelinePart>(schedule).splits;
 }
 
 int chunks_of(const std::string& schedule, int chunks) {
-  return schedule == "zbv" ? 2 : schedule == "interleaved" ? chunks : 1;
+  const int fixed = part_named<PipelinePart>(schedule).chunks;
+  return fixed > 0 ? fixed : chunks;
 }
 
 int stage_of(const std::string& schedule, int stages, int chunk) {
-  if (schedule != "zbv") return chunk % stages;
+  if (!part_named<PipelinePart>(schedule).returns) return chunk % stages;
   return chunk < stages ? chunk : 2 * stages - 1 - chunk;
 }
 
+namespace {
+
+/// A schedule of the table in config/job_parts.cc.
+struct Schedule {
+  std::string_view name;
+  /// Writes the cells of a stage that has `many` chunks.
+  void (*write)(Writer& writer, int stages, int stage, int many, int micro_batches);
+  /// What a stage idles, in thirds of a micro-batch of a chunk; nothing: as 1f1b.
+  double (*idle)(int stages, int micro_batches) = nullptr;
+};
+
+/// How many micro-batches are missing for every stage to have one.
+int missing(int stages, int micro_batches) { return std::max(0, stages - micro_batches); }
+
+void in_turns(Writer& writer, int stages, int stage, int many, int micro_batches) {
+  if (many > 1) return interleaved(writer, stages, stage, many, micro_batches);
+  one_forward_one_backward(writer, stages, stage, micro_batches);
+}
+
+constexpr Schedule kSchedules[] = {
+    {"1f1b", in_turns},
+    {"gpipe",
+     [](Writer& writer, int, int, int, int micro_batches) { gpipe(writer, micro_batches); }},
+    {"interleaved", in_turns},
+    {"zero-bubble",
+     [](Writer& writer, int stages, int stage, int, int micro_batches) {
+       zero_bubble(writer, stages, stage, micro_batches);
+     },
+     [](int stages, int micro_batches) {
+       return static_cast<double>(stages - 1 + missing(stages, micro_batches));
+     }},
+    {"zbv",
+     [](Writer& writer, int stages, int stage, int, int micro_batches) {
+       v_shape(writer, stages, stage, micro_batches);
+     },
+     [](int stages, int micro_batches) {
+       return static_cast<double>(std::max(0, 2 * stages - 1 - micro_batches) +
+                                  missing(stages, micro_batches));
+     }},
+};
+
+const Schedule& schedule_named(const std::string& name) {
+  const auto* found = std::find_if(std::begin(kSchedules), std::end(kSchedules),
+                                   [&](const Schedule& one) { return one.name == name; });
+  TUTTI_CHECK(found != std::end(kSchedules), "no schedule {:?}", name);
+  return *found;
+}
+
+}  // namespace
+
 std::vector<std::vector<Cell>> make_schedule(const std::string& schedule, int stages, int chunks,
                                              int micro_batches) {
+  const Schedule& order = schedule_named(schedule);
   const int many = chunks_of(schedule, chunks);
   std::vector<std::vector<Cell>> cells;
   for (int stage = 0; stage < stages; ++stage) {
@@ -169,18 +222,7 @@ std::vector<std::vector<Cell>> make_schedule(const std::string& schedule, int st
 
     // The stage's chunks, in ascending order, are its local numbers 0, 1, ...
     Writer writer(std::move(own), micro_batches);
-    if (schedule == "gpipe") {
-      gpipe(writer, micro_batches);
-    } else if (schedule == "zero-bubble") {
-      zero_bubble(writer, stages, stage, micro_batches);
-    } else if (schedule == "zbv") {
-      v_shape(writer, stages, stage, micro_batches);
-    } else if (many > 1) {
-      interleaved(writer, stages, stage, many, micro_batches);
-    } else {
-      TUTTI_CHECK(schedule == "1f1b" || schedule == "interleaved", "no schedule {:?}", schedule);
-      one_forward_one_backward(writer, stages, stage, micro_batches);
-    }
+    order.write(writer, stages, stage, many, micro_batches);
     cells.push_back(std::move(writer.cells));
   }
   return cells;
@@ -244,20 +286,20 @@ double idle_share(const std::string& schedule, const std::vector<std::vector<Cel
     for (const CellTime& cell : own) busy += cell.end - cell.begin;
   }
 
-  // Stages of zbv begin and end at different times, so each has a span of its own.
-  return 1 -
-         busy / (schedule == "zbv" ? spans : (last - first) * static_cast<double>(times.size()));
+  // Where chunks come back up the stages, stages begin and end at different times, so each has a
+  // span of its own.
+  return 1 - busy / (part_named<PipelinePart>(schedule).returns
+                         ? spans
+                         : (last - first) * static_cast<double>(times.size()));
 }
 
 double bubble_formula(const std::string& schedule, int stages, int chunks, int micro_batches) {
   // In units of a forward: a chunk's micro-batch costs 3, and stages idle for (P-1) of them while
   // the pipeline fills and drains. Weight parts fill most of it; with too few micro-batches there
   // are fewer of them to fill in.
-  const double few = std::max(0, stages - micro_batches);
   const double work = 3.0 * micro_batches * chunks_of(schedule, chunks);
-  double idle = 3.0 * (stages - 1);
-  if (schedule == "zero-bubble") idle = stages - 1 + few;
-  if (schedule == "zbv") idle = std::max(0, 2 * stages - 1 - micro_batches) + few;
+  const Schedule& order = schedule_named(schedule);
+  const double idle = order.idle ? order.idle(stages, micro_batches) : 3.0 * (stages - 1);
   return idle / (work + idle);
 }
 

@@ -24,7 +24,7 @@
 #include <string>
 #include <vector>
 
-#include "config/job.h"
+#include "config/plan_keys.h"
 #include "grid/mesh.h"
 #include "plan/ir/program.h"
 #include "plan/ir/shape.h"
@@ -32,22 +32,13 @@
 
 namespace tutti {
 
-enum class Recompute : uint8_t { kNone, kSelective, kFull };
-
-struct MeshOptions {
+/// The keys of a layout that a plan is made by, and what else it depends on.
+struct MeshOptions : PlanKeys {
   Mesh mesh;
   Batch batch;
-  int zero = 0;
-  bool owner = false;  ///< fold = "owner"
-  bool micro = false;  ///< order = "micro"
-  std::string schedule = "1f1b";
-  int chunks = 1;  ///< per stage, for interleaved
-  /// Micro-batches that a chunk keeps, in an order made to measure; 0: the published order.
-  int in_flight = 0;
+  bool owner = false;    ///< fold = "owner"
+  bool micro = false;    ///< order = "micro"
   std::vector<int> cut;  ///< the first layer of each chunk but the first; empty: cut by cost
-  Recompute recompute = Recompute::kNone;
-  bool overlap = true;
-  int depth = 1;  ///< ZeRO-3: how many units are gathered ahead of their use (prefetched)
   int optimizer_slots = 2;
   /// Moments are kept in the second tier and come in only for Update.
   bool offload = false;
@@ -56,7 +47,6 @@ struct MeshOptions {
   bool windows = true;  ///< ranks of a host can read each other's memory
   /// Ranks compute on devices: what is summed travels as the devices' groups do it (NCCL).
   bool device = false;
-  int hosts = 1;      ///< ranks are grouped into so many hosts, in order
   bool root = false;  ///< fold = "root": the first data rank makes all sums
   bool ring = false;  ///< reduce = "ring": sums have no order
   /// units are merged into a parcel until it has so many

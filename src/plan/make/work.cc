@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "config/job_parts.h"
+
 namespace tutti {
 
 namespace {
@@ -50,7 +52,8 @@ MeshWork::MeshWork(const MeshHomes& homes)
                                           : sequence_of(sums, homes.at.data)),
       kept(homes.options.zero < 2 || !passes_through(sums)),
       split(splits_backward(schedule_of(homes.options))),
-      comes_back(homes.options.mesh.pipeline > 1 && schedule_of(homes.options) == "zbv") {
+      comes_back(homes.options.mesh.pipeline > 1 &&
+                 part_named<PipelinePart>(schedule_of(homes.options)).returns) {
   make_routes();
   const std::vector<Cell>& cells = homes.places.cells[homes.at.pipeline];
   find_slots(cells);

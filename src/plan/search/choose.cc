@@ -13,6 +13,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "config/job_parts.h"
 #include "plan/make/pipeline_schedule.h"
 
 namespace tutti {
@@ -27,8 +28,6 @@ constexpr double kAsGood = 1.02;  // no prediction is more exact than 2 %
 // From this many stages on, orders made to measure take too long to find.
 constexpr int kManyStages = 16;
 constexpr int kManyRanks = 64;  // above this, one rank stands for its role
-
-const std::vector<std::string> kSchedules = {"1f1b", "gpipe", "interleaved", "zero-bubble", "zbv"};
 
 /// How much machinery a layout asks for: the tie-breaker among layouts that are predicted to be
 /// alike. ZeRO-1 counts nothing: every rank has its slices of the sums anyway.
@@ -123,8 +122,9 @@ class Search {
   }
   void list_schedules(MeshOptions options, std::vector<MeshOptions>& all) const {
     const SearchSpace& space = request_.space;
-    for (const std::string& schedule : kSchedules) {
-      if (options.mesh.pipeline == 1 && schedule != "1f1b") continue;  // nothing to choose
+    const auto plain = std::string(parts<PipelinePart>().front().name);
+    for (const std::string& schedule : names_of<PipelinePart>()) {
+      if (options.mesh.pipeline == 1 && schedule != plain) continue;  // nothing to choose
       if (options.mesh.pipeline > 1 && space.schedule.value_or(schedule) != schedule) continue;
       options.schedule = schedule;
       options.chunks = space.chunks.value_or(2);
@@ -150,14 +150,15 @@ class Search {
       options.zero = zero;
       for (int shards : shards_of(options)) {
         options.mesh.shards = shards;
-        for (const std::string fold : {"local", "owner", "root"}) {
+        for (const FoldKind fold : {FoldKind::kLocal, FoldKind::kOwner, FoldKind::kRoot}) {
           // One data rank has nobody to share its sums with, so "owner" would change nothing; a
           // root alone is slower than all ranks together, so it is only tried when somebody
           // asks for it.
-          if (space.fold ? *space.fold != fold
-                         : fold == "root" || (fold == "owner" && options.mesh.data == 1))
+          if (space.fold
+                  ? *space.fold != fold
+                  : fold == FoldKind::kRoot || (fold == FoldKind::kOwner && options.mesh.data == 1))
             continue;
-          options.owner = fold == "owner", options.root = fold == "root";
+          options.owner = fold == FoldKind::kOwner, options.root = fold == FoldKind::kRoot;
           all.push_back(options);
         }
       }

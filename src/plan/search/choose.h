@@ -20,7 +20,8 @@ namespace tutti {
 /// The layout keys that are given; one without a value is searched.
 struct SearchSpace {
   std::optional<int> tensor, pipeline, zero, shards, chunks, in_flight;
-  std::optional<std::string> schedule, fold;  ///< fold: local | owner | root
+  std::optional<std::string> schedule;
+  std::optional<FoldKind> fold;  ///< none: kAuto, too
   std::optional<Recompute> recompute;
 };
 /// The layout keys of a job that somebody set: neither their defaults nor resolved from `auto`.

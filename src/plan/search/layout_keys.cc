@@ -8,6 +8,8 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "config/job_check.h"
+#include "config/schema.h"
 #include "grid/layout_name.h"
 #include "plan/make/pipeline_schedule.h"
 #include "plan/search/choose.h"
@@ -16,18 +18,10 @@ namespace tutti {
 
 namespace {
 
-constexpr const char* kRecomputes[] = {"none", "selective", "full"};
-
 /// Whether somebody set a key: its value is neither the default nor resolved from `auto`.
 bool given(const Job& job, const char* key) {
   const auto found = job.origin.find(std::string("layout.") + key);
   return found != job.origin.end() && found->second != "default" && found->second != "resolved";
-}
-
-Recompute recompute_of(const std::string& name) {
-  return name == "full"        ? Recompute::kFull
-         : name == "selective" ? Recompute::kSelective
-                               : Recompute::kNone;
 }
 
 }  // namespace
@@ -44,60 +38,46 @@ SearchSpace given_layout(const Job& job) {
   if (given(job, "chunks")) space.chunks = static_cast<int>(l.chunks);
   if (given(job, "in_flight")) space.in_flight = static_cast<int>(l.in_flight);
   if (given(job, "schedule")) space.schedule = l.schedule;
-  if (given(job, "fold") && l.fold != "auto") space.fold = l.fold;
-  if (given(job, "recompute")) space.recompute = recompute_of(l.recompute);
+  if (given(job, "fold") && l.fold != FoldKind::kAuto) space.fold = l.fold;
+  if (given(job, "recompute")) space.recompute = l.recompute;
   return space;
 }
 
 void forget_layout(Job& job) {
-  LayoutConfig& l = job.layout;
-  l.tensor = l.pipeline = 1;
-  l.zero = l.shards = 0;
-  l.chunks = 2;
-  l.in_flight = 0;
-  l.schedule = "1f1b";
-  l.fold = "auto";
-  l.recompute = "none";
-
-  // The origin goes back to the default, too, so that what depends on these keys can
-  // be resolved again.
-  for (const char* key : {"tensor", "pipeline", "zero", "shards", "chunks", "in_flight", "schedule",
-                          "fold", "recompute"})
-    job.origin[std::string("layout.") + key] = "default";
+  for (const Key& key : keys()) {
+    if (!key.searched) continue;
+    key.set(job, key.off());
+    job.origin[key.full_name()] = "default";
+  }
 }
 
 void set_layout(Job& job, const MeshOptions& o) {
-  LayoutConfig& l = job.layout;
+  // What the options say, as a layout of its own.
+  Job planned = job;
+  LayoutConfig& l = planned.layout;
+  static_cast<PlanKeys&>(l) = o;
+  l.ranks = o.mesh.ranks(), l.tensor = o.mesh.tensor, l.pipeline = o.mesh.pipeline;
+  l.shards = o.mesh.shards == o.mesh.data ? 0 : o.mesh.shards;
+  l.fold = o.root ? FoldKind::kRoot : o.owner ? FoldKind::kOwner : FoldKind::kLocal;
 
-  // A value that stays as it is keeps its origin.
-  const auto set = [&](const char* key, auto& field, const auto& value) {
-    if (field == value) return;
-    field = value;
-    job.origin[std::string("layout.") + key] = "planned";
-  };
-
-  // Keys that mean nothing in this layout get their defaults: another job file would not
-  // say them either.
-  set("ranks", l.ranks, int64_t{o.mesh.ranks()});
-  set("tensor", l.tensor, int64_t{o.mesh.tensor});
-  set("pipeline", l.pipeline, int64_t{o.mesh.pipeline});
-  set("zero", l.zero, int64_t{o.zero});
-  set("shards", l.shards,
-      o.zero == 0 || o.mesh.shards == o.mesh.data ? int64_t{0} : int64_t{o.mesh.shards});
-  set("schedule", l.schedule, std::string(o.mesh.pipeline == 1 ? "1f1b" : o.schedule));
-  set("chunks", l.chunks,
-      o.mesh.pipeline > 1 && o.schedule == "interleaved" ? int64_t{o.chunks} : int64_t{2});
-  set("in_flight", l.in_flight,
-      o.mesh.pipeline > 1 && splits_backward(o.schedule) ? int64_t{o.in_flight} : int64_t{0});
-  set("recompute", l.recompute, std::string(kRecomputes[static_cast<size_t>(o.recompute)]));
-  set("fold", l.fold, std::string(o.root ? "root" : o.owner ? "owner" : "local"));
+  // Of it the job takes what the search chooses, and of that nothing which says nothing.
+  for (const Key& key : keys()) {
+    if (!key.searched && key.full_name() != "layout.ranks") continue;
+    const bool idle = !idle_reason(planned, key.full_name()).empty();
+    const Value value = idle ? key.fallback : key.get(planned);
+    if (value == key.get(job)) continue;
+    key.set(job, value);
+    job.origin[key.full_name()] = "planned";
+  }
 }
 
 std::string layout_name(const MeshOptions& o) {
   Job job;
   set_layout(job, o);
   job.layout.depth = o.depth;
-  job.layout.offload = !o.offload ? "none" : o.offload_parameters ? "all" : "optimizer";
+  job.layout.offload = !o.offload             ? Offload::kNone
+                       : o.offload_parameters ? Offload::kAll
+                                              : Offload::kOptimizer;
   return layout_name(job.layout);
 }
 
@@ -112,9 +92,7 @@ std::string set_text(const SearchSpace& space) {
   add("tensor", space.tensor), add("pipeline", space.pipeline), add("zero", space.zero),
       add("shards", space.shards);
   add("schedule", space.schedule), add("chunks", space.chunks);
-  add("in_flight", space.in_flight), add("fold", space.fold);
-  if (space.recompute)
-    all.push_back(fmt::format("recompute {}", kRecomputes[static_cast<size_t>(*space.recompute)]));
+  add("in_flight", space.in_flight), add("fold", space.fold), add("recompute", space.recompute);
   return fmt::format("{}", fmt::join(all, ", "));
 }
 

@@ -25,13 +25,13 @@ TEST(Columns, ANumberMayBeScaledAndLogged) {
   const Column plain = one("age: number");
   EXPECT_EQ(plain.name, "age");
   EXPECT_EQ(plain.role, As::kNumber);
-  EXPECT_EQ(plain.scale, Column::Scale::kNone);
+  EXPECT_EQ(plain.scale, ValueScale::kNone);
   EXPECT_FALSE(plain.log);
   const Column scaled = one("  body mass :number  log standardise ");
   EXPECT_EQ(scaled.name, "body mass");
-  EXPECT_EQ(scaled.scale, Column::Scale::kStandardise);
+  EXPECT_EQ(scaled.scale, ValueScale::kStandardise);
   EXPECT_TRUE(scaled.log);
-  EXPECT_EQ(one("x: number min-max").scale, Column::Scale::kMinMax);
+  EXPECT_EQ(one("x: number min-max").scale, ValueScale::kMinMax);
 }
 
 TEST(Columns, ACategoryIsHashedNamedOrAWholeNumber) {

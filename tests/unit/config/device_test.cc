@@ -44,14 +44,14 @@ Faults faults_of(const std::vector<Setting>& settings, const Machine& machine) {
 
 TEST(DeviceKey, AutoIsTheGpuWhereThereIsOne) {
   const Job cpu = resolved({}, kCpu), cuda = resolved({}, with_gpus(2));
-  EXPECT_EQ(cpu.numerics.device, "cpu");
+  EXPECT_EQ(cpu.numerics.device, DeviceKind::kCpu);
   EXPECT_EQ(cpu.layout.transport, "shm");
-  EXPECT_EQ(cuda.numerics.device, "cuda");
+  EXPECT_EQ(cuda.numerics.device, DeviceKind::kCuda);
   EXPECT_EQ(cuda.origin.at("numerics.device"), "resolved");
   EXPECT_EQ(cuda.layout.transport, "nccl");
-  EXPECT_EQ(cuda.numerics.isa, "avx512");
+  EXPECT_EQ(cuda.numerics.isa, Isa::kAvx512);
   const Job stays = resolved({{"numerics.device", "cpu"}}, with_gpus(2));
-  EXPECT_EQ(stays.numerics.device, "cpu");
+  EXPECT_EQ(stays.numerics.device, DeviceKind::kCpu);
   EXPECT_EQ(stays.layout.ranks, 4);
 }
 
@@ -223,7 +223,7 @@ TEST(ForgetIdleKeys, ARunThatLeavesItsGpuKeepsNothingOfIt) {
   };
   for (const char* device : {"cpu", "auto"}) {
     const Job job = goes_on(device);
-    EXPECT_EQ(job.numerics.device, "cpu");
+    EXPECT_EQ(job.numerics.device, DeviceKind::kCpu);
     EXPECT_TRUE(job.layout.graph);
     EXPECT_EQ(job.numerics.loss_scale, 0);
     EXPECT_EQ(job.origin.at("layout.graph"), "default");

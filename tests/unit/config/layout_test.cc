@@ -347,22 +347,6 @@ TEST(Layout, TheLastRankHasAPortToo) {
       Faults{});
 }
 
-TEST(Slices, EverySizeThatDoesNotDivideIsNamedWithTheSlicesThatWork) {
-  EXPECT_EQ(faults_of({{"train.tensor_slices", "4"}}),
-            Faults{"model.heads = 6 cannot be cut into train.tensor_slices = 4; these work: "
-                   "tensor_slices = 1 or 2"});
-  EXPECT_EQ(
-      faults_of({{"train.tensor_slices", "6"}, {"model.mlp_width", "500"}, {"model.kv_heads", "3"}})
-          .size(),
-      4u)
-      << "kv_heads, mlp_width, vocab and rows";
-  EXPECT_EQ(faults_of({{"train.tensor_slices", "2"}, {"loss.label_smoothing", "0.1"}}).size(), 1u);
-  EXPECT_EQ(faults_of({{"train.tensor_slices", "5"}}, kEight, "fashion-mlp").size(),
-            resolved({}, kEight, "fashion-mlp").model.hidden.size());
-  EXPECT_EQ(faults_of({{"train.tensor_slices", "2"}}, kEight, "fashion-mlp"), Faults{});
-  EXPECT_EQ(faults_of({{"train.tensor_slices", "2"}}, kEight, "fashion-cnn"), Faults{});
-}
-
 TEST(Slices, AModelThatIsNotDefinedInSlicesIsRefused) {
   Job job = load_job("fashion-mlp", {{"train.tensor_slices", "2"}});
   job.model.kind = "custom";

@@ -127,7 +127,7 @@ kind = "ps"
           "\"wide-deep\", "
           "\"autoencoder\", \"script\", \"custom\"; did you mean \"gpt\"?",
           "my.toml:14: model.dropout = 1.0 is out of range: it must be at least 0 and below 1",
-          "my.toml:16: layout.kind = \"ps\" is not built yet; built: \"collective\"",
+          "my.toml:16: layout.kind = \"ps\" is not there yet; the nearest that is: \"collective\"",
           "--set train.lanez=3: unknown key train.lanez; did you mean train.lanes?",
           "--set train.warmup=1.5: train.warmup must be an integer, not 1.5",
       }));
@@ -169,24 +169,38 @@ TEST(Parse, SectionsAndKeysOfTheWrongShapeAreRefused) {
   EXPECT_EQ(faults_of("[nothing]\n"), Faults{"my.toml:1: unknown section [nothing]"});
 }
 
-TEST(Parse, EveryValueThatIsNotBuiltYetIsRefusedByName) {
-  for (const auto& [key, value, built] : std::vector<std::array<std::string, 3>>{
-           {"numerics.precision", "\"float8\"", "\"float32\", \"bfloat16\", \"float16\""},
-           {"numerics.codec", "\"int8\"", "\"none\""},
-           {"layout.kind", "\"ps\"", "\"collective\""},
-           {"layout.transport", "\"ucx\"", "\"auto\", \"inproc\", \"shm\", \"tcp\", \"nccl\""},
-           {"layout.transport", "\"mpi\"", "\"auto\", \"inproc\", \"shm\", \"tcp\", \"nccl\""},
-           {"elastic.enabled", "true", "false"},
-           {"ps.servers", "2", "1"},
-           {"ps.workers", "3", "2"},
-           {"ps.mode", "\"async\"", "\"sync\""},
-           {"ps.staleness", "1", "0"},
-           {"ps.replicas", "2", "1"},
+TEST(Parse, WhatIsNotThereYetIsRefusedWithTheNearestThatIs) {
+  const std::string equal = "ranks are equal and meet in collectives; leave it out";
+  for (const auto& [key, value, instead] : std::vector<std::array<std::string, 3>>{
+           {"numerics.precision", "\"float8\"", "the nearest that is: \"bfloat16\""},
+           {"numerics.codec", "\"int8\"", "gradients travel as float32: \"none\""},
+           {"numerics.threads", "2", "a rank computes on 1 thread; more ranks use more cores"},
+           {"layout.kind", "\"ps\"", "the nearest that is: \"collective\""},
+           {"layout.transport", "\"ucx\"", "the nearest that is: \"tcp\""},
+           {"layout.transport", "\"mpi\"", "the nearest that is: \"tcp\""},
+           {"elastic.enabled", "true", "a run that lost a rank goes on with --resume"},
+           {"ps.servers", "2", equal},
+           {"ps.workers", "3", equal},
+           {"ps.mode", "\"async\"", equal},
+           {"ps.staleness", "1", equal},
+           {"ps.replicas", "2", equal},
        }) {
     EXPECT_EQ(faults_of("", {{key, value}}),
               Faults{"--set " + key + "=" + value + ": " + key + " = " + value +
-                     " is not built yet; built: " + built});
+                     " is not there yet; " + instead});
+    const size_t dot = key.find('.');
+    EXPECT_EQ(faults_of("[" + key.substr(0, dot) + "]\n" + key.substr(dot + 1) + " = " + value),
+              Faults{"my.toml:2: " + key + " = " + value + " is not there yet; " + instead});
   }
+  EXPECT_EQ(faults_of("[ps]\nserver = 2\n"), Faults{"my.toml:2: unknown key ps.server"});
+}
+
+TEST(Parse, AnEarlierBuildsJobWithKeysThatDidNothingStillLoads) {
+  EXPECT_EQ(faults_of("[numerics]\nthreads = 1\ncodec = \"none\"\n"
+                      "[layout]\nkind = \"collective\"\n[elastic]\nenabled = false\n"
+                      "[ps]\nservers = 1\nworkers = 2\nmode = \"sync\"\nstaleness = 0\n"
+                      "replicas = 1\n"),
+            Faults{});
 }
 
 TEST(Settings, TakeTomlAndBareWords) {
@@ -206,7 +220,7 @@ TEST(Settings, TakeTomlAndBareWords) {
   EXPECT_EQ(job.train.prompt, "In the beginning");
   EXPECT_EQ(job.train.lr, 1e-4);
   EXPECT_FALSE(job.layout.overlap);
-  EXPECT_EQ(job.layout.workers, "thread");
+  EXPECT_EQ(job.layout.workers, Workers::kThread);
   EXPECT_EQ(job.train.steps, 2);
 }
 
@@ -259,7 +273,7 @@ TEST(BuiltIn, EveryOneLoadsResolvesAndHasADescription) {
     Job job = load_job(name, {});
     EXPECT_EQ(job.name, name);
     Machine machine{4, true, true};
-    if (job.numerics.device == "cuda") machine.gpus.emplace_back();
+    if (job.numerics.device == DeviceKind::kCuda) machine.gpus.emplace_back();
     resolve(job, machine);
   }
 }

@@ -39,25 +39,25 @@ TEST(Resolve, RanksAreOnePerCoreAndAtMostTheLanes) {
 TEST(Resolve, AutoValuesFollowMachineAndWorkers) {
   const Job processes = resolved({});
   EXPECT_EQ(processes.layout.transport, "shm");
-  EXPECT_EQ(processes.layout.fold, "local");
-  EXPECT_EQ(processes.numerics.device, "cpu");
-  EXPECT_EQ(processes.numerics.isa, "avx512");
+  EXPECT_EQ(processes.layout.fold, FoldKind::kLocal);
+  EXPECT_EQ(processes.numerics.device, DeviceKind::kCpu);
+  EXPECT_EQ(processes.numerics.isa, Isa::kAvx512);
   EXPECT_EQ(processes.origin.at("numerics.isa"), "resolved");
   EXPECT_EQ(resolved({{"layout.workers", "thread"}}).layout.transport, "inproc");
-  EXPECT_EQ(resolved({}, {4, false, true}).numerics.isa, "avx2");
-  EXPECT_EQ(resolved({{"numerics.isa", "avx2"}}).numerics.isa, "avx2");
+  EXPECT_EQ(resolved({}, {4, false, true}).numerics.isa, Isa::kAvx2);
+  EXPECT_EQ(resolved({{"numerics.isa", "avx2"}}).numerics.isa, Isa::kAvx2);
 }
 
 TEST(Resolve, MatmulsAreOwnWhereMklLeavesAvx512Unused) {
   const Machine amd{.cores = 4, .avx512 = true, .avx2 = true, .amd = true};
-  EXPECT_EQ(resolved({}, amd).numerics.matmul, "own");
+  EXPECT_EQ(resolved({}, amd).numerics.matmul, MatmulKind::kOwn);
   EXPECT_EQ(resolved({}, amd).origin.at("numerics.matmul"), "resolved");
-  EXPECT_EQ(resolved({{"numerics.isa", "avx2"}}, amd).numerics.matmul, "own");
+  EXPECT_EQ(resolved({{"numerics.isa", "avx2"}}, amd).numerics.matmul, MatmulKind::kOwn);
   EXPECT_EQ(resolved({}, {.cores = 4, .avx512 = false, .avx2 = true, .amd = true}).numerics.matmul,
-            "mkl");
-  EXPECT_EQ(resolved({}).numerics.matmul, "mkl");
-  EXPECT_EQ(resolved({{"numerics.matmul", "mkl"}}, amd).numerics.matmul, "mkl");
-  EXPECT_EQ(resolved({{"numerics.matmul", "own"}}).numerics.matmul, "own");
+            MatmulKind::kMkl);
+  EXPECT_EQ(resolved({}).numerics.matmul, MatmulKind::kMkl);
+  EXPECT_EQ(resolved({{"numerics.matmul", "mkl"}}, amd).numerics.matmul, MatmulKind::kMkl);
+  EXPECT_EQ(resolved({{"numerics.matmul", "own"}}).numerics.matmul, MatmulKind::kOwn);
 }
 
 TEST(Resolve, ASecondTimeChangesNothing) {
@@ -77,12 +77,11 @@ TEST(Resolve, AProcessorWithoutTheInstructionsIsRefused) {
 TEST(Resolve, EveryFaultOfTheWholeIsListedAtOnce) {
   EXPECT_EQ(faults_of({{"layout.ranks", "9"},
                        {"layout.hosts", "10"},
-                       {"model.heads", "5"},
+                       {"model.norm", "batch"},
                        {"layout.transport", "inproc"},
                        {"data.held_out", "0"}}),
             (Faults{
-                "model.width = 192 cannot be cut into model.heads = 5: a head is a whole number of "
-                "elements",
+                "model.norm = \"batch\" but model.kind = \"gpt\": it takes \"layer\", \"rms\"",
                 "data.held_out = 0 but train.eval_batches = 4: nothing is kept to evaluate on; set "
                 "train.eval_batches = 0 "
                 "and train.eval_every = 0 for no evaluation",
@@ -129,8 +128,6 @@ TEST(Resolve, ValuesThatContradictEachOtherAreRefused) {
            {{"train.steps", "1000000000000"}, {"train.micro_batch_size", "1048576"}},
            {{"numerics.reduce", "ring"}, {"layout.fold", "root"}},
            {{"layout.address", "\"\""}},
-           {{"model.kv_heads", "4"}},
-           {{"model.width", "198"}, {"model.positions", "rotary"}},
            {{"model.norm", "batch"}},
            {{"loss.kind", "mse"}},
            {{"loss.kind", "distill"}},
@@ -186,7 +183,7 @@ TEST(Resolve, ValuesSetByAProgramAreCheckedToo) {
 TEST(Resolve, HeadsThatAProgramSetToNoneAreAFaultAndNothingElse) {
   Job job = load_job("gpt-kjv", {});
   job.model.heads = 0;
-  job.model.positions = "rotary";
+  job.model.positions = Positions::kRotary;
   try {
     resolve(job, kFour);
     ADD_FAILURE() << "resolved";

@@ -162,7 +162,7 @@ TEST(CsvTable, EveryFaultOfARecordNamesFileLineColumnAndWhat) {
     const std::string text = kHeader + kGood + line + "\n";
     EXPECT_EQ(fault([&] { people(text, report); }), "people.csv:" + what) << line;
     DataConfig skip = plain();
-    skip.bad = "skip";
+    skip.bad = BadRecord::kSkip;
     const Table table = people(text + kGood, report, skip);
     EXPECT_EQ(table.records, 2) << line;
     EXPECT_EQ(report.skipped, 1) << line;
@@ -187,7 +187,7 @@ TEST(CsvTable, AClassByNumberIsAWholeNumberBelowTheirCount) {
 
 TEST(CsvTable, FaultsOfTheFileFailHoweverBadRecordsAreTaken) {
   DataConfig skip = plain();
-  skip.bad = "skip";
+  skip.bad = BadRecord::kSkip;
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"\n\n", "people.csv: the file has no line"},
       {"aeg,city,colour,rich\n", "people.csv: there is no column \"age\"; did you mean \"aeg\"?"},
@@ -207,7 +207,7 @@ TEST(CsvTable, FaultsOfTheFileFailHoweverBadRecordsAreTaken) {
 
 TEST(CsvTable, OnlyTheFirstTenFaultsAreKept) {
   DataConfig skip = plain();
-  skip.bad = "skip";
+  skip.bad = BadRecord::kSkip;
   std::string text = kHeader;
   for (int i = 0; i < 25; ++i) text += "x,Rome,red,yes\n" + kGood;
   DataReport report;
@@ -221,7 +221,7 @@ TEST(CsvTable, MutatedAndRandomFilesAreReadOrRefusedAndNothingElse) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(fmt::format("seed {}", seed));
   DataConfig skip = plain();
-  skip.bad = "skip";
+  skip.bad = BadRecord::kSkip;
   std::string whole = kHeader;
   for (int i = 0; i < 8; ++i) whole += kGood + "7,\"A, \"\"B\"\"\nC\",green,no\r\n";
   for (uint64_t round = 0; round < 3000; ++round) {

@@ -96,7 +96,7 @@ const std::vector<Way> kWays = {{"even", ""},         {"round-robin", ""}, {"has
 
 Partition partition_of(const Way& way, const std::shared_ptr<const Dataset>& data, int ranks) {
   LayoutConfig layout{};
-  layout.partition = way.partition;
+  layout.partition = value_named<PartitionKind>(way.partition).value();
   layout.partition_by = way.by;
   // The last rank reads everything: the others only receive.
   return make_partition(layout, data, ranks, [](const Dataset&, int64_t, int n) { return n - 1; });

@@ -266,7 +266,7 @@ TEST_F(Images, ThatAreDamagedEndTheRunOrAreSkippedAndCounted) {
       EXPECT_TRUE(fault([&] { open_data(damaged, group); }).starts_with(first + ": damaged PNG: "));
     });
   }
-  damaged.data.bad = "skip";
+  damaged.data.bad = BadRecord::kSkip;
   for (int ranks : {1, 2, 3, 5}) {
     over_group(ranks, [&](const DataGroup& group) {
       const Split split = open_data(damaged, group);
@@ -281,7 +281,7 @@ TEST_F(Images, ThatAreDamagedEndTheRunOrAreSkippedAndCounted) {
 
 TEST_F(Images, AreScaledByAllRanksToTheSameBits) {
   Job scaled = job();
-  scaled.data.scale = "standardise";
+  scaled.data.scale = ValueScale::kStandardise;
   scaled.data.held_out = 0.3;
   const std::vector<float> expected = all_features(*open_data(scaled).train, 16);
   double sum = 0, squares = 0;

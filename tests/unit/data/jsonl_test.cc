@@ -55,7 +55,7 @@ TEST(JsonlTable, EveryFaultOfARecordNamesFileLineColumnAndWhat) {
       {"null", "2:1: null, not an object"},
   };
   DataConfig skip = plain();
-  skip.bad = "skip";
+  skip.bad = BadRecord::kSkip;
   for (const auto& [line, what] : cases) {
     DataReport report;
     const std::string text = kGood + "\n" + line + "\n";
@@ -90,7 +90,7 @@ TEST(JsonlTable, AColumnThatNoRecordHasIsNamedWithTheNearestKey) {
   EXPECT_EQ(fault([&] { people(slip, report); }),
             "people.jsonl:1 (age): the value is missing; did you mean \"agee\"?");
   DataConfig zero = plain();
-  zero.missing = "zero";
+  zero.missing = MissingValue::kZero;
   EXPECT_EQ(fault([&] { people(slip, report, zero); }),
             "people.jsonl: no record has a column \"age\"; did you mean \"agee\"?");
 }
@@ -99,7 +99,7 @@ TEST(JsonlTable, MutatedAndRandomFilesAreReadOrRefusedAndNothingElse) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(fmt::format("seed {}", seed));
   DataConfig skip = plain();
-  skip.bad = "skip";
+  skip.bad = BadRecord::kSkip;
   std::string whole;
   for (int i = 0; i < 6; ++i) whole += kGood + "\n";
   for (uint64_t round = 0; round < 2000; ++round) {
@@ -135,14 +135,14 @@ TEST(JsonlText, TheTextsOfAColumnAreJoinedByLineEnds) {
             path + ":1 (id): 1 is not text");
   write("{\"body\": \"a\"}\n{\"body\": 3}\n{\"body\": \"b\"}\n{oops\n");
   DataConfig skip = plain();
-  skip.bad = "skip";
+  skip.bad = BadRecord::kSkip;
   EXPECT_EQ(read_jsonl_text(path, "body", skip, report), "a\nb\n");
   EXPECT_EQ(report.skipped, 2);
   write("{\"body\": \"a\"}\n{\"body\": null}\n{}\n{\"body\": \"b\"}\n");
   EXPECT_EQ(fault([&] { read_jsonl_text(path, "body", plain(), report); }),
             path + ":2 (body): the value is missing");
   DataConfig drop = plain();
-  drop.missing = "drop";
+  drop.missing = MissingValue::kDrop;
   report = {};
   EXPECT_EQ(read_jsonl_text(path, "body", drop, report), "a\nb\n");
   EXPECT_EQ(report.skipped, 2);

@@ -80,7 +80,7 @@ TEST_F(Text, OfAJsonlColumnIsReadAsBytes) {
   lines.data.path =
       write("bad.jsonl", "{\"body\": \"abcdefgh\"}\n{\"body\": 7}\n{\"body\": \"ijklmnop\"}\n");
   EXPECT_NE(fault([&] { open_data(lines); }).find(lines.data.path + ":2"), std::string::npos);
-  lines.data.bad = "skip";
+  lines.data.bad = BadRecord::kSkip;
   const Split skipped = open_data(lines);
   EXPECT_EQ(skipped.report.skipped, 1);
   ASSERT_EQ(skipped.report.faults.size(), 1u);

@@ -29,7 +29,7 @@ class Records final : public Dataset {
 Partition make(const std::string& kind, const std::shared_ptr<const Dataset>& data, int ranks,
                const std::string& by = "class") {
   LayoutConfig layout{};
-  layout.partition = kind;
+  layout.partition = value_named<PartitionKind>(kind).value();
   layout.partition_by = by;
   return make_partition(layout, data, ranks);
 }
@@ -106,7 +106,7 @@ TEST(Partition, WhatTheDataDoesNotHaveIsRefusedBeforeTheRun) {
 
 TEST(Partition, AProgramsOwnFunctionIsCheckedRecordByRecord) {
   LayoutConfig layout{};
-  layout.partition = "own";
+  layout.partition = PartitionKind::kOwn;
   const Partition partition = make_partition(
       layout, std::make_shared<Records>(10), 2, [](const Dataset& data, int64_t record, int ranks) {
         return record == data.size() - 1 ? ranks : static_cast<int>(record % 2);

@@ -27,7 +27,7 @@ class Skewed final : public Dataset {
 
 Job resampled(const std::string& how, std::vector<double> weights = {}) {
   Job job = job_of("");
-  job.data.resample = how;
+  job.data.resample = value_named<Resample>(how).value();
   job.data.resample_weights = std::move(weights);
   job.model.classes = 3;
   return job;

@@ -45,7 +45,8 @@ Found found_by(int ranks, const std::string& scale, const Array& array, int64_t 
   std::vector<Found> all(static_cast<size_t>(ranks));
   over_group(ranks, [&](const DataGroup& group) {
     Found& mine = all[static_cast<size_t>(group.rank)];
-    for (const Scaling& s : scaling_of(scale, array, channels, records, group, mine.lines))
+    for (const Scaling& s : scaling_of(value_named<ValueScale>(scale).value(), array, channels,
+                                       records, group, mine.lines))
       mine.numbers.insert(mine.numbers.end(), {s.factor, s.shift});
   });
   for (const Found& one : all) EXPECT_EQ(one, all[0]);
@@ -101,7 +102,7 @@ TEST(Scaling, StandardiseGivesMeanZeroAndDeviationOneByChannel) {
   for (size_t i = 0; i < list.size(); ++i)
     if (i % 8 >= 4) list[i] = list[i] * 50 - 7;  // the other channel
   std::vector<std::string> lines;
-  const auto scaling = scaling_of("standardise", array, 2, records, {}, lines);
+  const auto scaling = scaling_of(ValueScale::kStandardise, array, 2, records, {}, lines);
   ASSERT_EQ(scaling.size(), 2u);
   for (int64_t channel : {0, 1}) {
     const auto [mean, deviation] = spread(array, channel, 2, scaling, records);
@@ -117,17 +118,17 @@ TEST(Scaling, MinMaxGivesZeroToOneAndUnitDividesBy255) {
   const auto shared = std::make_shared<const Array>(array);
   const std::vector<int64_t> all = {0, 1, 2, 3};
   const auto scaled = all_features(
-      *make_arrays(shared, nullptr, scaling_of("min-max", array, 1, all, {}, lines)), 3);
+      *make_arrays(shared, nullptr, scaling_of(ValueScale::kMinMax, array, 1, all, {}, lines)), 3);
   EXPECT_NEAR(scaled[0], 0, 1e-6);
   EXPECT_NEAR(scaled[11], 1, 1e-6);
   EXPECT_NEAR(scaled[9], 0.45, 1e-6);
   EXPECT_EQ(lines.size(), 1u);
   EXPECT_NE(lines[0].find("from 10 to 210"), std::string::npos) << lines[0];
-  const auto unit =
-      all_features(*make_arrays(shared, nullptr, scaling_of("unit", array, 1, all, {}, lines)), 3);
+  const auto unit = all_features(
+      *make_arrays(shared, nullptr, scaling_of(ValueScale::kUnit, array, 1, all, {}, lines)), 3);
   EXPECT_FLOAT_EQ(unit[4], 50.0F / 255);
-  const auto none =
-      all_features(*make_arrays(shared, nullptr, scaling_of("none", array, 1, all, {}, lines)), 3);
+  const auto none = all_features(
+      *make_arrays(shared, nullptr, scaling_of(ValueScale::kNone, array, 1, all, {}, lines)), 3);
   EXPECT_EQ(none[4], 50);
 }
 
@@ -140,7 +141,8 @@ TEST(Scaling, AConstantBecomesZeroAndNothingElse) {
     for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
     for (const char* scale : {"standardise", "min-max"}) {
       std::vector<std::string> lines;
-      const auto scaling = scaling_of(scale, array, 1, all, {}, lines);
+      const auto scaling =
+          scaling_of(value_named<ValueScale>(scale).value(), array, 1, all, {}, lines);
       EXPECT_EQ(scaling[0].factor, 1) << constant << " " << scale;
       const auto data = make_arrays(std::make_shared<const Array>(array), nullptr, scaling);
       EXPECT_EQ(all_features(*data, 7)[0], 0) << constant << " " << scale;

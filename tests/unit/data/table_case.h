@@ -20,11 +20,11 @@ inline DataConfig plain() {
   DataConfig config{};
   config.delimiter = "auto";
   config.header = true;
-  config.missing = "fail";
-  config.outliers = "keep";
+  config.missing = MissingValue::kFail;
+  config.outliers = Outliers::kKeep;
   config.outlier_limit = 6;
-  config.bad = "fail";
-  config.resample = "none";
+  config.bad = BadRecord::kFail;
+  config.resample = Resample::kNone;
   return config;
 }
 

@@ -79,19 +79,19 @@ TEST(Clean, ScalesAreThoseAsked) {
 
 TEST(Clean, MissingNumbersAreTheMeanZeroOrDroppedRecords) {
   DataConfig config = plain();
-  config.missing = "mean";
+  config.missing = MissingValue::kMean;
   EXPECT_EQ(cleaned("", "1,0\n,0\n5,0\n", config), (Floats{1, 3, 5}));
   EXPECT_EQ(cleaned("standardise", "1,0\n,0\n5,0\n", config), (Floats{-1, 0, 1}));
-  config.missing = "zero";
+  config.missing = MissingValue::kZero;
   EXPECT_EQ(cleaned("", "1,0\n,0\n5,0\n", config), (Floats{1, 0, 5}));
   EXPECT_EQ(cleaned("min-max", "1,0\n,0\n5,0\n", config), (Floats{0.2f, 0, 1}));
-  config.missing = "drop";
+  config.missing = MissingValue::kDrop;
   EXPECT_EQ(cleaned("", "1,0\n,0\n5,\n7,0\n", config), (Floats{1, 7}));
   DataReport report;
   parse_csv("x,y\n1,2\n,3\n", "x.csv", config, columns_of({"x: number", "y: target"}), report);
   EXPECT_EQ(report.skipped, 1);
   EXPECT_EQ(report.faults, Texts{"x.csv:3:1 (x): the value is missing"});
-  config.missing = "mean";  // says nothing of targets
+  config.missing = MissingValue::kMean;  // says nothing of targets
   EXPECT_EQ(fault([&] { numbers("", "1,\n", config); }), "x.csv:2:2 (y): the value is missing");
 }
 
@@ -102,14 +102,14 @@ TEST(Clean, OutliersAreKeptClippedOrDropped) {
   DataConfig config = plain();
   config.outlier_limit = 3;
   EXPECT_EQ(cleaned("", values, config).back(), 100);
-  config.outliers = "clip";
+  config.outliers = Outliers::kClip;
   Table table = numbers("", values, config);
   const auto statistics = statistics_of(table, first(101), {});
   treat_outliers(table, statistics, config, "x.csv");
   EXPECT_FLOAT_EQ(table.numbers.back(),
                   static_cast<float>(statistics[0].mean + 3 * statistics[0].deviation));
   EXPECT_EQ(table.numbers.front(), 1);
-  config.outliers = "drop";
+  config.outliers = Outliers::kDrop;
   table = numbers("", values, config);
   const auto outliers = treat_outliers(table, statistics, config, "x.csv");
   ASSERT_EQ(outliers.size(), 1u);
@@ -126,7 +126,7 @@ TEST(Clean, StatisticsHaveTheSameBitsForEveryNumberOfRanks) {
                         i % 7 == 0 ? "" : fmt::format("{}", i * 0.1));
   }
   DataConfig config = plain();
-  config.missing = "mean";
+  config.missing = MissingValue::kMean;
   DataReport report;
   const Table table =
       parse_csv(text, "x.csv", config, columns_of({"a: number", "b: number", "y: target"}), report);
@@ -250,7 +250,7 @@ TEST_F(OpenTable, ScalesComeFromTheTrainingRecordsAloneAndServeTheTestFile) {
 
 TEST_F(OpenTable, EveryRankOfAGroupGetsTheSameRecords) {
   Job j = job(write("t.csv", counted(200)), {"x: number standardise", "y: target classes=2"});
-  j.data.outliers = "drop";
+  j.data.outliers = Outliers::kDrop;
   j.data.outlier_limit = 1.5;
   const auto digest = [&](const DataGroup& group) {
     const Split split = open_table(j, group);
@@ -274,7 +274,7 @@ TEST_F(OpenTable, ClassNamesAndSkippedRecordsAreReported) {
   std::string text = "{\"x\": 1, \"y\": \"cat\"}\n{\"x\": \n";
   for (int i = 0; i < 30; ++i) text += fmt::format("{{\"x\": {}, \"y\": \"dog\"}}\n", i);
   Job j = job(write("t.jsonl", text), {"x: number", "y: target cat|dog"});
-  j.data.bad = "skip";
+  j.data.bad = BadRecord::kSkip;
   const Split split = open_table(j, {});
   EXPECT_EQ(split.report.classes, (Texts{"cat", "dog"}));
   EXPECT_EQ(split.report.skipped, 1);
@@ -295,7 +295,7 @@ TEST_F(OpenTable, ColumnsThatDoNotFitTheModelAreRefused) {
   EXPECT_EQ(refusal(job(path, {"x: number"}, "wide-deep")),
             "model.outputs = 1 but data.columns have 0 targets");
   Job weights = job(path, {"x: number", "y: target classes=2"});
-  weights.data.resample = "column";
+  weights.data.resample = Resample::kColumn;
   EXPECT_EQ(refusal(weights), "data.resample = \"column\" but none of data.columns is a weight");
 }
 
@@ -309,11 +309,11 @@ TEST_F(OpenTable, FilesWithoutRecordsAndEmptyPartsAreNamed) {
                   .starts_with(lone + ": data.held_out = 0.2 of 1 records leaves none for "));
   const std::string bad = write("bad.csv", "x,y\nb,1\n");
   Job skip = job(bad, columns);
-  skip.data.bad = "skip";
+  skip.data.bad = BadRecord::kSkip;
   EXPECT_EQ(refusal(skip), bad + ": no record can be used; the first fault: " + bad +
                                ":2:1 (x): \"b\" is not a number");
   Job none = job(write("none.csv", "x,y\n,1\n,1\n,0\n,1\n,0\n"), columns);
-  none.data.missing = "mean";
+  none.data.missing = MissingValue::kMean;
   none.data.held_out = 0;
   EXPECT_EQ(refusal(none), none.data.path + ": no training record has a value in column x");
   Job chance =

@@ -206,7 +206,7 @@ TEST(HostStateKernels, CommitClipsByTheWholeNormOrByAUnits) {
   EXPECT_EQ(outcome.scale(0), scale(5));
   EXPECT_EQ(outcome.scale(1), scale(12));
   EXPECT_NE(outcome.scale(0), outcome.scale(1));
-  inputs.clip_by = ClipBy::kNone;
+  inputs.clip_by = ClipBy::kValue;
   commit();
   EXPECT_EQ(outcome.scale(0), 0.125F);
   votes[3] = std::numeric_limits<double>::infinity();

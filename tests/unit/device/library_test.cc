@@ -65,14 +65,14 @@ TEST(DeviceProbe, AHostWithoutADriverSaysSo) {
               probe.reason.ends_with("(no /dev/nvidiactl); start it with --gpus all"))
       << probe.reason;
   Machine machine;
-  add_gpus(machine, "auto");
+  add_gpus(machine, DeviceKind::kAuto);
   EXPECT_TRUE(machine.gpus.empty());
   EXPECT_EQ(machine.no_gpu, probe.reason);
 }
 
 TEST(DeviceProbe, AJobForTheCpuLooksForNothing) {
   Machine machine;
-  add_gpus(machine, "cpu");
+  add_gpus(machine, DeviceKind::kCpu);
   EXPECT_EQ(machine.no_gpu, "");
 }
 

@@ -23,8 +23,8 @@ constexpr int64_t kGiB = int64_t{1} << 30;
 
 Job resolved(const std::string& text, const std::vector<Setting>& settings = {}) {
   Job job = parse_job(text, "job", settings);
-  job.numerics.device = "cpu";
-  job.layout.workers = "thread";
+  job.numerics.device = DeviceKind::kCpu;
+  job.layout.workers = Workers::kThread;
   resolve(job, this_machine());
   return job;
 }
@@ -88,7 +88,7 @@ Job small_job(int64_t ranks, int64_t lanes, int64_t micro_batches) {
   job.layout.graph = true;
   job.train.lanes = lanes;
   job.train.micro_batches = micro_batches;
-  job.numerics.precision = "float32";
+  job.numerics.precision = Precision::kFloat32;
   return job;
 }
 
@@ -100,7 +100,7 @@ DeviceForecast forecast_of(const Job& job, const Model& model, const ModelShape&
   options.optimizer_slots = slots;
   options.device = true;
   options.windows = false;
-  options.ring = job.numerics.reduce == "ring";
+  options.ring = job.numerics.reduce == ReduceKind::kRing;
   const Plan plan = plan_mesh(shape, options), forward = plan_evaluation(shape, options, plan);
   return device_forecast(job, model, plan, forward, rank);
 }
@@ -148,7 +148,7 @@ TEST(DeviceForecast, SixteenBitsHaveCopiesOfTheUnits) {
   const ModelShape shape = describe(model);
   for (const char* precision : {"bfloat16", "float16"}) {
     Job job = small_job(1, 1, 1);
-    job.numerics.precision = precision;
+    job.numerics.precision = value_named<Precision>(precision).value();
     EXPECT_EQ(forecast_of(job, model, shape).low, rounded(2 * 64) + rounded(2 * 832)) << precision;
   }
 }
@@ -165,7 +165,7 @@ TEST(DeviceForecast, RanksThatSendHaveMessagesAndTheirLibrary) {
   EXPECT_GE(messages, 4 * (32 + 800));
   EXPECT_LE(messages, 4 * (64 + 832 + 2 * 64));
   Job ring = small_job(2, 2, 1);
-  ring.numerics.reduce = "ring";
+  ring.numerics.reduce = ReduceKind::kRing;
   EXPECT_EQ(forecast_of(ring, model, shape).messages, 0);
 }
 
@@ -291,7 +291,7 @@ DeviceForecast gpt_forecast(int64_t micro_batch_size, const char* precision,
                             const std::vector<Setting>& settings = {}) {
   Job job = resolved(testing_support::kLargerGpt, settings);
   job.train.micro_batch_size = micro_batch_size;
-  job.numerics.precision = precision;
+  job.numerics.precision = value_named<Precision>(precision).value();
   static const KernelsFor<A> kernels = no_kernels<A>();
   const Model model = make_gpt(job, kernels);
   return forecast_of(job, model, describe(model));

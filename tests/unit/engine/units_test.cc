@@ -43,7 +43,7 @@ Model made_model(const Case& which) {
   job.model.inputs = 100;
   job.model.hidden = {200, 90, 130};
   job.model.classes = 4;
-  job.model.init = "he-uniform";
+  job.model.init = InitKind::kHeUniform;
   job.data.kind = "points";
   resolve(job, this_machine());
   return make_model(job);

@@ -20,15 +20,15 @@ inline Job small_cnn() {
   job.model.channels = {16, 24};
   job.model.depth = 1;
   job.model.residual = true;
-  job.model.pool = "max";
-  job.model.norm = "batch";
-  job.model.activation = "relu";
+  job.model.pool = Pool::kMax;
+  job.model.norm = NormKind::kBatch;
+  job.model.activation = Activation::kRelu;
   job.model.classes = 5;
-  job.model.init = "he-normal";
+  job.model.init = InitKind::kHeNormal;
   job.loss.kind = "cross-entropy";
   job.train.micro_batch_size = 6;
-  job.numerics.isa = "avx2";
-  job.numerics.matmul = "own";
+  job.numerics.isa = Isa::kAvx2;
+  job.numerics.matmul = MatmulKind::kOwn;
   return job;
 }
 

@@ -10,8 +10,8 @@ namespace {
 
 constexpr double kTolerance = 2e-5;
 
-void compare(Job job, const std::string& isa) {
-  if (!supported(isa_of(isa))) return;
+void compare(Job job, Isa isa) {
+  if (!supported(isa)) return;
   job.numerics.isa = isa;
   job.model.autograd = false;
   CnnCase ours(job);
@@ -28,8 +28,8 @@ void compare(Job job, const std::string& isa) {
 }
 
 void compare_all(const Job& job) {
-  compare(job, "avx2");
-  compare(job, "avx512");
+  compare(job, Isa::kAvx2);
+  compare(job, Isa::kAvx512);
 }
 
 TEST(CnnTwin, AgreesForEveryNormWithAndWithoutResiduals) {
@@ -37,7 +37,7 @@ TEST(CnnTwin, AgreesForEveryNormWithAndWithoutResiduals) {
     for (const bool residual : {true, false}) {
       SCOPED_TRACE(std::string(norm) + (residual ? " residual" : ""));
       Job job = small_cnn();
-      job.model.norm = norm;
+      job.model.norm = value_named<NormKind>(norm).value();
       job.model.residual = residual;
       compare_all(job);
     }
@@ -50,7 +50,7 @@ TEST(CnnTwin, AgreesForEveryActivation) {
     for (const bool residual : {true, false}) {
       SCOPED_TRACE(activation);
       Job job = small_cnn();
-      job.model.activation = activation;
+      job.model.activation = value_named<Activation>(activation).value();
       job.model.residual = residual;
       compare_all(job);
     }
@@ -60,7 +60,7 @@ TEST(CnnTwin, AgreesForEveryActivation) {
 TEST(CnnTwin, AgreesForBothPoolsAndDropout) {
   for (const char* pool : {"max", "average"}) {
     Job job = small_cnn();
-    job.model.pool = pool;
+    job.model.pool = value_named<Pool>(pool).value();
     job.model.dropout = 0.4;
     compare_all(job);
   }
@@ -74,7 +74,7 @@ TEST(CnnTwin, AgreesAtOddSizes) {
       Job job = small_cnn();
       job.model.image = image;
       job.model.channels = {5, 18, 35};
-      job.model.norm = norm;
+      job.model.norm = value_named<NormKind>(norm).value();
       compare_all(job);
     }
   }
@@ -95,7 +95,7 @@ TEST(Cnn, GivesTheSameBitsForBothInstructionSets) {
   job.model.image = {3, 13, 17};
   job.model.channels = {20, 40};
   CnnCase narrow(job);
-  job.numerics.isa = "avx512";
+  job.numerics.isa = Isa::kAvx512;
   CnnCase wide(job);
   EXPECT_EQ(narrow.forward().sum, wide.forward().sum);
   narrow.backward();
@@ -123,7 +123,7 @@ TEST(Cnn, RefusesWhatItCannotBuild) {
   job.model.image = {1, 1, 8};
   EXPECT_THROW(make_cnn(job), std::exception);
   job = small_cnn();
-  job.model.norm = "rms";
+  job.model.norm = NormKind::kRms;
   EXPECT_THROW(make_cnn(job), std::exception);
   job = small_cnn();
   job.model.image = {1, 4, 4};  // 1 x 1 behind the stem's pool and the second stage

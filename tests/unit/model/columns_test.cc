@@ -122,8 +122,8 @@ Job cnn_job() {
   job.model.depth = 2;
   job.model.classes = 8;
   job.model.dropout = 0.25;
-  job.model.activation = "silu";  // no kinks for rounding to cross
-  job.model.pool = "average";
+  job.model.activation = Activation::kSilu;  // no kinks for rounding to cross
+  job.model.pool = Pool::kAverage;
   return job;
 }
 
@@ -133,7 +133,7 @@ TEST(Columns, OfAnMlpComputeTheWholeModel) {
       for (const char* loss : {"cross-entropy", "mse"}) {
         SCOPED_TRACE(fmt::format("{} slices, {} norm, {}", slices, norm, loss));
         Job job = mlp_job();
-        job.model.norm = norm;
+        job.model.norm = value_named<NormKind>(norm).value();
         job.loss.kind = loss;
         expect_same_function(job, slices);
       }
@@ -146,7 +146,7 @@ TEST(Columns, OfACnnComputeTheWholeModel) {
         SCOPED_TRACE(
             fmt::format("{} slices, {} norm{}", slices, norm, residual ? ", residual" : ""));
         Job job = cnn_job();
-        job.model.norm = norm;
+        job.model.norm = value_named<NormKind>(norm).value();
         job.model.residual = residual;
         expect_same_function(job, slices);
       }
@@ -178,14 +178,14 @@ TEST(Columns, AreRefusedWhereALayerCannotBeCut) {
             "model.hidden = 12 cannot be cut into train.tensor_slices = 5\n"
             "model.classes = 4 cannot be cut into train.tensor_slices = 5");
   mlp.train.tensor_slices = 2;
-  mlp.model.norm = "layer";
+  mlp.model.norm = NormKind::kLayer;
   EXPECT_NE(refusal(mlp).find("model.norm = \"layer\" goes over all units"), std::string::npos);
   Job cnn = cnn_job();
   cnn.train.tensor_slices = 2;
-  cnn.model.norm = "layer";
+  cnn.model.norm = NormKind::kLayer;
   EXPECT_NE(refusal(cnn).find("model.norm = \"layer\" has one group of 16 channels"),
             std::string::npos);
-  cnn.model.norm = "batch";
+  cnn.model.norm = NormKind::kBatch;
   cnn.model.classes = 5;
   EXPECT_EQ(refusal(cnn), "model.classes = 5 cannot be cut into train.tensor_slices = 2");
 }

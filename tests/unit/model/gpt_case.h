@@ -17,11 +17,11 @@ inline ModelConfig small_gpt() {
   c.heads = 2;
   c.context = 24;
   c.vocab = 29;
-  c.activation = "gelu";
-  c.init = "normal";
+  c.activation = Activation::kGelu;
+  c.init = InitKind::kNormal;
   c.init_scale = 0.15;
-  c.norm = "auto";
-  c.positions = "learned";
+  c.norm = NormKind::kAuto;
+  c.positions = Positions::kLearned;
   c.rotary_base = 10000;
   c.bias = true;
   return c;
@@ -32,9 +32,9 @@ inline ModelConfig small_llama() {
   ModelConfig c = small_gpt();
   c.heads = 4;
   c.kv_heads = 2;
-  c.norm = "rms";
-  c.positions = "rotary";
-  c.activation = "swiglu";
+  c.norm = NormKind::kRms;
+  c.positions = Positions::kRotary;
+  c.activation = Activation::kSwiglu;
   c.bias = false;
   return c;
 }

@@ -43,7 +43,7 @@ at::Tensor slice_of(const std::string& name, const at::Tensor& whole, const Mode
                values = whole.narrow(0, config.width + kv, kv);
     return at::cat({rows(queries), rows(keys), rows(values)});
   }
-  if (name.starts_with("fc1.") && config.activation == "swiglu") {
+  if (name.starts_with("fc1.") && config.activation == Activation::kSwiglu) {
     const int64_t half = whole.size(0) / 2;
     return at::cat({rows(whole.narrow(0, 0, half)), rows(whole.narrow(0, half, half))});
   }
@@ -178,9 +178,9 @@ struct Option {
 // Every set of six options in two columns of one layer, at sizes that are no multiples of a vector.
 TEST(GptSlices, ComputeWhatTheWholeModelDoesInEveryCombinationOfOptions) {
   const std::vector<Option> options = {
-      {"rotary", [](ModelConfig& c) { c.positions = "rotary"; }},
-      {"rms", [](ModelConfig& c) { c.norm = "rms"; }},
-      {"swiglu", [](ModelConfig& c) { c.activation = "swiglu"; }},
+      {"rotary", [](ModelConfig& c) { c.positions = Positions::kRotary; }},
+      {"rms", [](ModelConfig& c) { c.norm = NormKind::kRms; }},
+      {"swiglu", [](ModelConfig& c) { c.activation = Activation::kSwiglu; }},
       {"two heads of keys", [](ModelConfig& c) { c.kv_heads = 2; }},
       {"no biases", [](ModelConfig& c) { c.bias = false; }},
       {"tied", [](ModelConfig& c) { c.tied = true; }},
@@ -322,7 +322,7 @@ TEST(GptSlices, ShareWhatIsAddedToRowsAndCutTheRest) {
 TEST(GptSlices, DrawTheirFirstValuesWithTheWholeMatrixsDeviation) {
   ModelConfig c = four_heads();
   c.width = 128;
-  c.init = "he-normal";
+  c.init = InitKind::kHeNormal;
   Job job = gpt_job(c, 2);
   job.train.tensor_slices = 4;
   const Model model = make_gpt(job, kernels(isa()));
@@ -368,7 +368,7 @@ TEST(GptSlices, RefuseWhatCannotBeCut) {
 TEST(GptSlices, RefuseADeviceWithoutTheirKernels) {
   Job job = gpt_job(four_heads(), 2);
   job.train.tensor_slices = 2;
-  job.numerics.device = "some device";
+  job.numerics.device = DeviceKind::kCuda;
   Kernels without = kernels(isa());
   without.vocabulary = {};
   try {
@@ -376,7 +376,7 @@ TEST(GptSlices, RefuseADeviceWithoutTheirKernels) {
     FAIL();
   } catch (const Error& e) {
     EXPECT_STREQ(e.what(),
-                 "train.tensor_slices = 2 but numerics.device = \"some device\" has no kernels for "
+                 "train.tensor_slices = 2 but numerics.device = \"cuda\" has no kernels for "
                  "slices of a "
                  "vocabulary");
   }

@@ -37,7 +37,7 @@ TEST(GptTwin, AgreesUntiedWithExactGelu) { compare_all(small_gpt()); }
 TEST(GptTwin, AgreesTiedWithTanhGelu) {
   ModelConfig c = small_gpt();
   c.tied = true;
-  c.activation = "gelu-tanh";
+  c.activation = Activation::kGeluTanh;
   compare_all(c);
 }
 
@@ -80,9 +80,9 @@ struct Option {
 
 const std::vector<Option>& options() {
   static const std::vector<Option> all = {
-      {"rotary", [](ModelConfig& c) { c.positions = "rotary"; }},
-      {"rms", [](ModelConfig& c) { c.norm = "rms"; }},
-      {"swiglu", [](ModelConfig& c) { c.activation = "swiglu"; }},
+      {"rotary", [](ModelConfig& c) { c.positions = Positions::kRotary; }},
+      {"rms", [](ModelConfig& c) { c.norm = NormKind::kRms; }},
+      {"swiglu", [](ModelConfig& c) { c.activation = Activation::kSwiglu; }},
       {"two heads of keys", [](ModelConfig& c) { c.kv_heads = 2; }},
       {"no biases", [](ModelConfig& c) { c.bias = false; }},
       {"tied", [](ModelConfig& c) { c.tied = true; }},
@@ -146,7 +146,7 @@ TEST(GptTwin, AgreesWithEveryActivation) {
        {"gelu", "gelu-tanh", "relu", "silu", "tanh", "sigmoid", "leaky-relu", "elu"}) {
     SCOPED_TRACE(name);
     ModelConfig c = small_gpt();
-    c.activation = name;
+    c.activation = value_named<Activation>(name).value();
     c.layers = 1;
     compare_all(c);
   }

@@ -148,7 +148,7 @@ TEST(Init, EveryNameOfTheJobIsAKind) {
                                           {"zeros", Kind::kZeros, 1.0},
                                           {"ones", Kind::kOnes, 1.0},
                                           {"constant", Kind::kConstant, 0.3}}) {
-    config.init = name;
+    config.init = value_named<InitKind>(name).value();
     EXPECT_EQ(init_of(config).kind, kind) << name;
     EXPECT_EQ(init_of(config).scale, scale) << name;
   }

@@ -84,7 +84,7 @@ TEST(Mlp, HasABlockPerLayerAndAHead) {
 TEST(Mlp, GradientsEqualOneGraphOverTheWholeModelBitForBit) {
   for (const auto& [name, activation] : kActivations) {
     Job job = mlp_job();
-    job.model.activation = name;
+    job.model.activation = value_named<Activation>(name).value();
     FlatModel flat(make_model(job), 11);
     const std::vector<at::Tensor> data{wave({6, 3}, 0), at::arange(6, at::kLong).remainder(4)};
     flat.runner->forward_all({}, data);
@@ -113,8 +113,8 @@ TEST(Mlp, EveryNormIsTheFormulaOfItsPaper) {
   for (const char* norm : {"none", "layer", "rms", "batch"}) {
     SCOPED_TRACE(norm);
     Job job = mlp_job();
-    job.model.norm = norm;
-    job.model.activation = "tanh";
+    job.model.norm = value_named<NormKind>(norm).value();
+    job.model.activation = Activation::kTanh;
     FlatModel flat(make_model(job), 11);
     stir(flat);
     std::map<std::string, at::Tensor> p;
@@ -159,9 +159,9 @@ TEST(Mlp, EveryNormIsTheFormulaOfItsPaper) {
 
 TEST(Mlp, BatchNormUsesItsBuffersInEvaluationAndLeavesThemAlone) {
   Job job = mlp_job();
-  job.model.norm = "batch";
+  job.model.norm = NormKind::kBatch;
   job.model.hidden = {17};
-  job.model.activation = "tanh";
+  job.model.activation = Activation::kTanh;
   FlatModel flat(make_model(job), 11);
   stir(flat);
   const at::Tensor mean = value(flat, "layers.0.norm.mean").clone(),
@@ -183,7 +183,7 @@ TEST(Mlp, BatchNormUsesItsBuffersInEvaluationAndLeavesThemAlone) {
 
 TEST(Mlp, BatchNormOfASingleSampleIsRefused) {
   Job job = mlp_job();
-  job.model.norm = "batch";
+  job.model.norm = NormKind::kBatch;
   job.train.micro_batch_size = 1;
   EXPECT_THROW(make_model(job), Error);
 }
@@ -193,7 +193,7 @@ std::vector<bool> dropped(int64_t rows, int64_t first_sample, const std::vector<
                           int64_t step = 3) {
   Job job = mlp_job();
   job.model.hidden = hidden;
-  job.model.activation = "sigmoid";
+  job.model.activation = Activation::kSigmoid;
   job.model.dropout = 0.4;
   job.train.micro_batch_size = rows;
   FlatModel flat(make_model(job), 11);
@@ -237,7 +237,7 @@ TEST(Mlp, DropoutIsKeyedByTheSampleWhateverItsMicroBatch) {
 TEST(Mlp, DropoutsGradientIsThatOfItsMask) {
   Job job = mlp_job();
   job.model.hidden = {33};
-  job.model.activation = "sigmoid";
+  job.model.activation = Activation::kSigmoid;
   job.model.dropout = 0.4;
   FlatModel flat(make_model(job), 11);
   const std::vector<at::Tensor> data{wave({6, 3}, 0), at::arange(6, at::kLong).remainder(4)};

@@ -47,10 +47,10 @@ TEST(SplitBackward, OfTheGptHasTheBitsOfTheWholeForEachOptionAlone) {
     change(config);
     expect_splits(GptCase(config, Isa::kAvx2));
   };
-  with([](ModelConfig& c) { c.norm = "rms"; });
-  with([](ModelConfig& c) { c.positions = "rotary"; });
-  with([](ModelConfig& c) { c.activation = "swiglu"; });
-  with([](ModelConfig& c) { c.activation = "relu"; });
+  with([](ModelConfig& c) { c.norm = NormKind::kRms; });
+  with([](ModelConfig& c) { c.positions = Positions::kRotary; });
+  with([](ModelConfig& c) { c.activation = Activation::kSwiglu; });
+  with([](ModelConfig& c) { c.activation = Activation::kRelu; });
   with([](ModelConfig& c) { c.bias = false; });
   // then the gradient of the logits may be overwritten
   with([](ModelConfig& c) { c.vocab = c.width; });
@@ -64,7 +64,7 @@ TEST(SplitBackward, OfTheCnnHasTheBitsOfTheWhole) {
                                  autograd ? ", autograd" : ""));
         Job job = small_cnn();
         job.model.depth = 2;  // shortcuts with and without a convolution
-        job.model.norm = norm;
+        job.model.norm = value_named<NormKind>(norm).value();
         job.model.residual = residual;
         job.model.dropout = 0.3;
         job.model.autograd = autograd;
@@ -103,7 +103,7 @@ kind = "points"
 [train]
 micro_batch_size = 6
 )");
-      job.model.norm = norm;
+      job.model.norm = value_named<NormKind>(norm).value();
       job.loss.kind = loss;
       expect_splits(MlpCase(job));
     }

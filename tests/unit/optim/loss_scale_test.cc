@@ -14,7 +14,7 @@ namespace {
 
 NumericsConfig config_of(const char* precision, double first = 0, int64_t growth = 3) {
   NumericsConfig config{};
-  config.precision = precision;
+  config.precision = value_named<Precision>(precision).value();
   config.loss_scale = first;
   config.scale_growth = growth;
   return config;

@@ -130,7 +130,7 @@ TEST(Lamb, MeasuringWholeChunksInAnyPartsGivesTheSameNormsForBothInstructionSets
   make_optimizer(config_of("lamb"))->measure(p.data(), g.data(), whole_slots, n, scalars, whole);
   for (const char* isa : {"avx2", "auto"}) {
     for (int64_t cut = 0; cut <= 5; ++cut) {
-      auto optimizer = make_optimizer(config_of("lamb"), isa);
+      auto optimizer = make_optimizer(config_of("lamb"), value_named<Isa>(isa).value());
       std::vector<float> m = drawn(n, 3), v(n, 0.5f);
       Norms left, right;
       const int64_t at = cut * kChunk;
@@ -152,7 +152,7 @@ TEST(Lamb, AMaskedTailAddsNothingToTheNormsEvenWithoutEps) {
   TrainConfig config = config_of("lamb");
   config.eps = 0;  // a masked lane is 0 / 0
   for (const char* isa : {"avx2", "auto"}) {
-    auto optimizer = make_optimizer(config, isa);
+    auto optimizer = make_optimizer(config, value_named<Isa>(isa).value());
     for (int64_t n = 1; n < 40; ++n) {
       std::vector<float> p(n, 2), g(n, 1), m(n), v(n);
       float* slots[] = {m.data(), v.data()};

@@ -170,8 +170,8 @@ TEST(Matmul, OverNothingIsZeroAndOfNothingIsNothing) {
 }
 
 TEST(Matmul, ATableHasTheMatmulsThatWereAskedFor) {
-  EXPECT_EQ(kernels(Isa::kAvx2, matmul_of("mkl")).matmul.nt, mkl_matmul().nt);
-  EXPECT_NE(kernels(Isa::kAvx2, matmul_of("own")).matmul.nt, mkl_matmul().nt);
+  EXPECT_EQ(kernels(Isa::kAvx2, MatmulKind::kMkl).matmul.nt, mkl_matmul().nt);
+  EXPECT_NE(kernels(Isa::kAvx2, MatmulKind::kOwn).matmul.nt, mkl_matmul().nt);
   EXPECT_EQ(kernels(Isa::kAvx2, MatmulKind::kMkl).layer_norm,
             kernels(Isa::kAvx2, MatmulKind::kOwn).layer_norm);
 }

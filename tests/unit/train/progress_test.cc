@@ -9,7 +9,7 @@ namespace {
 
 Job job_in(const std::string& precision) {
   Job job = parse_job("", "job", {});
-  job.numerics.precision = precision;
+  job.numerics.precision = value_named<Precision>(precision).value();
   job.numerics.loss_scale = 1024;
   return job;
 }

@@ -1,0 +1,201 @@
+// The tables of parts. A row says what the checks of a job ask; what the part does is in the folder
+// that implements it, in a table under the same name.
+#include "config/job_parts.h"
+
+#include "config/job.h"
+
+namespace tutti {
+
+template <>
+std::span<const ModelPart> parts() {
+  using enum NormKind;
+  static const std::vector<ModelPart> all = {
+      {.name = "gpt",
+       .help = "a transformer that predicts the next token",
+       .reads = {.tokens = true},
+       .norms = {kLayer, kRms},
+       .losses = LossNeed::kClasses,
+       .sequences = true,
+       .sliced = true,
+       .second_stage = "blocks.0"},
+      {.name = "mlp",
+       .help = "dense layers: classes or values of flat records",
+       .reads = {.features = true},
+       .norms = {kNone, kLayer, kRms, kBatch},
+       .sliced = true},
+      {.name = "cnn",
+       .help = "convolutions, with or without residuals: classes of images",
+       .reads = {.images = true},
+       .norms = {kBatch, kGroup, kLayer, kNone},
+       .losses = LossNeed::kClasses,
+       .sliced = true},
+      {.name = "wide-deep",
+       .help = "a linear model beside a deep one with embeddings: values of numbers and categories",
+       .reads = {.fields = true},
+       .norms = {kNone, kLayer, kRms, kBatch},
+       .losses = LossNeed::kValues,
+       .automatic_loss = "bce"},
+      {.name = "autoencoder",
+       .help = "dense layers to a code and back, variational or not",
+       .reads = {.features = true},
+       .norms = {kNone, kLayer, kRms, kBatch},
+       .losses = LossNeed::kReconstruction,
+       .automatic_loss = "mse",
+       .reconstructs = true},
+      {.name = "script",
+       .help = "a TorchScript module of a file",
+       .reads = {.features = true, .images = true}},
+      {.name = "custom", .help = "a C++ program brings its own model", .foreign = true},
+  };
+  return all;
+}
+
+template <>
+std::span<const LossPart> parts() {
+  static const std::vector<LossPart> all = {
+      {.name = "cross-entropy", .help = "of classes", .classes = true},
+      {.name = "mse", .help = "squared distance of values", .reconstructs = true},
+      {.name = "mae", .help = "absolute distance of values"},
+      {.name = "huber", .help = "a square near 0 and a line beyond `delta`"},
+      {.name = "bce",
+       .help = "binary cross-entropy of logits against probabilities",
+       .reconstructs = true,
+       .yes_or_no = true},
+      {.name = "distill",
+       .help = "towards a teacher's classes and the true ones",
+       .classes = true,
+       .taught = true},
+  };
+  return all;
+}
+
+template <>
+std::span<const DataPart> parts() {
+  static const std::vector<DataPart> all = {
+      {.name = "text", .help = "text of a file", .gives = {.tokens = true}, .text = true},
+      {.name = "tokens", .help = "a file of tokens", .gives = {.tokens = true}, .unreadable = true},
+      {.name = "walk",
+       .help = "generated walks over the tokens",
+       .gives = {.tokens = true},
+       .generated = true},
+      {.name = "points",
+       .help = "generated points around centres, one for each class",
+       .gives = {.features = true},
+       .generated = true,
+       .only_classes = true},
+      {.name = "clicks",
+       .help = "generated clicks: 8 numbers and 6 categories",
+       .gives = {.fields = true},
+       .generated = true},
+      {.name = "idx",
+       .help = "IDX images, as MNIST's",
+       .gives = {.features = true, .images = true}},
+      {.name = "csv", .help = "tables", .gives = {.features = true, .fields = true}, .table = true},
+      {.name = "jsonl",
+       .help = "an object a line: tables, or text",
+       .gives = {.tokens = true, .features = true, .fields = true},
+       .table = true,
+       .text = true},
+      {.name = "numpy", .help = "NumPy arrays", .gives = {.features = true, .images = true}},
+      {.name = "images",
+       .help = "a folder of PNG and JPEG images, a folder for each class",
+       .gives = {.features = true, .images = true},
+       .decoded = true,
+       .only_classes = true},
+  };
+  return all;
+}
+
+template <>
+std::span<const OptimizerPart> parts() {
+  static const std::vector<OptimizerPart> all = {
+      {.name = "sgd", .help = "with or without momentum", .momentum = true, .nesterov = true},
+      {.name = "adagrad", .help = "by the sum of all squares"},
+      {.name = "rmsprop", .help = "by a mean of the squares", .momentum = true},
+      {.name = "adam", .help = "by both moments; decay is added to the gradient"},
+      {.name = "adamw", .help = "by both moments; decoupled decay"},
+      {.name = "lion", .help = "the sign of a moment; decoupled decay"},
+      {.name = "lamb", .help = "adam's direction, scaled layer by layer", .sliced = false},
+  };
+  return all;
+}
+
+template <>
+std::span<const SchedulePart> parts() {
+  static const std::vector<SchedulePart> all = {
+      {.name = "constant", .help = "`lr`"},
+      {.name = "step", .help = "times `factor` after every `every` steps"},
+      {.name = "exponential", .help = "the same course, smoothly"},
+      {.name = "linear", .help = "down to `final_lr` in a straight line"},
+      {.name = "polynomial", .help = "down to `final_lr` by `power`"},
+      {.name = "cosine", .help = "down to `final_lr` in half a wave, again and again with `cycle`"},
+      {.name = "one-cycle", .help = "up and down in half waves", .own_warmup = true},
+      {.name = "inverse-sqrt", .help = "by the root of the steps"},
+      {.name = "plateau",
+       .help = "times `factor` when evaluations stop improving",
+       .watches = true},
+  };
+  return all;
+}
+
+template <>
+std::span<const PipelinePart> parts() {
+  static const std::vector<PipelinePart> all = {
+      {.name = "1f1b", .help = "a forward, a backward, in turns"},
+      {.name = "gpipe", .help = "all forwards, then all backwards"},
+      {.name = "interleaved", .help = "1f1b over several parts of each stage", .chunks = 0},
+      {.name = "zero-bubble",
+       .help = "the gradients of weights fill in where stages would wait",
+       .splits = true},
+      {.name = "zbv",
+       .help = "the same, with two parts a stage, down and up again",
+       .chunks = 2,
+       .splits = true,
+       .returns = true},
+  };
+  return all;
+}
+
+template <>
+std::span<const MetricPart> parts() {
+  static const std::vector<MetricPart> all = {
+      {.name = "loss", .help = "what is minimised", .larger_is_better = false},
+      {.name = "accuracy", .help = "share of targets that were hit"},
+      {.name = "precision", .help = "of classes, their mean"},
+      {.name = "recall", .help = "of classes, their mean"},
+      {.name = "f1", .help = "of classes, their mean"},
+      {.name = "auc", .help = "area under the ROC curve, one class against the rest"},
+      {.name = "perplexity", .help = "the exponential of the loss", .larger_is_better = false},
+      {.name = "mse", .help = "mean squared distance", .larger_is_better = false},
+      {.name = "mae", .help = "mean absolute distance", .larger_is_better = false},
+      {.name = "r2", .help = "share of the variance that is explained"},
+  };
+  return all;
+}
+
+template <>
+std::span<const TransportPart> parts() {
+  static const std::vector<TransportPart> all = {
+      {.name = "inproc", .help = "between threads of one process", .processes = false},
+      {.name = "shm", .help = "shared memory of a host; tcp between hosts", .threads = false},
+      {.name = "tcp", .help = "connections", .windows = false, .listens = true},
+      {.name = "nccl", .help = "between GPUs", .threads = false, .gpu = true},
+  };
+  return all;
+}
+
+const ModelPart& model_part(const Job& job) { return part_named<ModelPart>(job.model.kind); }
+const LossPart& loss_part(const Job& job) { return part_named<LossPart>(job.loss.kind); }
+const DataPart& data_part(const Job& job) { return part_named<DataPart>(job.data.kind); }
+
+bool reads_images(const Job& job) {
+  const Forms& reads = model_part(job).reads;
+  return reads.images && (data_part(job).gives.images || !reads.features);
+}
+
+bool goes_by_evaluations(const Job& job) {
+  return part_named<SchedulePart>(job.train.schedule).watches || job.train.early_stop > 0 ||
+         job.train.keep_best;
+}
+
+}  // namespace tutti

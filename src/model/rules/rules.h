@@ -1,0 +1,12 @@
+// What the models ask of a job before they are made, for resolve(). Free of torch: the command
+// checks a job without loading it.
+#pragma once
+
+#include "config/model_rules.h"
+
+namespace tutti {
+
+/// Of all models, by model.kind. Nothing of it makes a model or computes.
+const ModelRules& model_rules();
+
+}  // namespace tutti
