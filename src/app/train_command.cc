@@ -17,6 +17,7 @@
 #include "base/terminal.h"
 #include "device/library.h"
 #include "grid/mesh.h"
+#include "infer/add_inference.h"
 #include "launch/rank_host.h"
 #include "observe/progress_bar.h"
 #include "observe/tensorboard.h"
@@ -124,6 +125,7 @@ int train_command(const TrainArguments& given, const MakeModel& make_model,
   refuse_bad_mesh(prepared.job, make_model, arguments.resume.empty());
   options.job = prepared.job;
   options.make_model = make_model;
+  add_inference(options);
   options.partition = partition;
   options.out = arguments.out;
   options.resume = arguments.resume;

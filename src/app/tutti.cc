@@ -22,12 +22,12 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/terminal.h"
+#include "infer/sampler.h"
+#include "infer/trained.h"
 #include "launch/rank_host.h"
 #include "model/make_model.h"
 #include "tensor/threads.h"
 #include "train/run_folder.h"
-#include "train/sample.h"
-#include "train/trained.h"
 
 namespace tutti {
 

@@ -190,8 +190,7 @@ void add_train_options(CLI::App& app, TrainArguments& arguments, bool resumable)
 CommandLine::CommandLine(int argc, char** argv, const std::function<std::string()>& version)
     : app_("Tutti: distributed training whose result does not depend on the layout", "tutti") {
   app_.require_subcommand(0, 1);
-  app_.set_version_flag("--version", version,
-                        "the version, its commit, LibTorch and instructions");
+  app_.set_version_flag("--version", version, "the version, its commit, LibTorch and instructions");
   for (const CommandRow& row : commands()) {
     CLI::App* command = app_.add_subcommand(row.name, row.help);
     row.options(*command, arguments_);

@@ -43,7 +43,8 @@ int become_torch_program(char** argv) {
 }
 
 int jobs_command() {
-  for (const auto& [name, description] : builtin_jobs()) fmt::print("{:12} {}\n", name, description);
+  for (const auto& [name, description] : builtin_jobs())
+    fmt::print("{:12} {}\n", name, description);
   return 0;
 }
 
@@ -70,8 +71,8 @@ int docs_command(const std::string& out) {
 int train(const CommandLine& line, int argc, char** argv) {
   const TrainArguments& arguments = line.arguments().train;
   if (!arguments.resume.empty() && line.arguments().job_given)
-    throw ConfigError({fmt::format("--resume takes the job from {}: leave out {}",
-                                   arguments.resume, arguments.job)});
+    throw ConfigError({fmt::format("--resume takes the job from {}: leave out {}", arguments.resume,
+                                   arguments.job)});
   return launch_train(torch_program(), argc, argv);
 }
 

@@ -25,13 +25,13 @@
 #include "config/value.h"
 #include "device/library.h"
 #include "engine/device/rank_device.h"
+#include "infer/prepare.h"
 #include "model/adapt/adaptor.h"
 #include "model/core/dry_run.h"
 #include "optim/optimizer.h"
 #include "plan/search/choose.h"
 #include "plan/search/timeline_svg.h"
 #include "tensor/threads.h"
-#include "train/prepare.h"
 #include "train/rank_plan.h"
 
 namespace tutti {
