@@ -50,6 +50,14 @@ std::string layout_name(const LayoutConfig& layout) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+std::string layout_suffix(const LayoutConfig& layout) {
+  std::vector<Said> all = said_of(layout);
+  if (layout.tensor * layout.pipeline == 1) all.erase(all.begin());
+  std::string text;
+  for (const Said& said : all) text += ", " + said.name;
+  return text;
+}
+
 std::string layout_word(const LayoutConfig& layout) {
   std::vector<std::string> words;
   for (const Said& said : said_of(layout)) words.push_back(said.word);
