@@ -35,6 +35,14 @@ std::string layout_name(const LayoutConfig& layout) {
          words_of(layout, &Key::long_name, true);
 }
 
+std::string layout_suffix(const LayoutConfig& layout) {
+  std::vector<Said> all = said_of(layout);
+  if (layout.tensor * layout.pipeline == 1) all.erase(all.begin());
+  std::string text;
+  for (const Said& said : all) text += ", " + said.name;
+  return text;
+}
+
 std::string layout_word(const LayoutConfig& layout) {
   const Mesh mesh = mesh_of(layout);
   return fmt::format("{}x{}x{}", mesh.data, mesh.tensor, mesh.pipeline) +
