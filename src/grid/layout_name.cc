@@ -36,11 +36,12 @@ std::string layout_name(const LayoutConfig& layout) {
 }
 
 std::string layout_suffix(const LayoutConfig& layout) {
-  std::vector<Said> all = said_of(layout);
-  if (layout.tensor * layout.pipeline == 1) all.erase(all.begin());
+  const Mesh mesh = mesh_of(layout);
   std::string text;
-  for (const Said& said : all) text += ", " + said.name;
-  return text;
+  if (mesh.tensor * mesh.pipeline > 1)
+    text =
+        fmt::format(", data {} x tensor {} x pipeline {}", mesh.data, mesh.tensor, mesh.pipeline);
+  return text + words_of(layout, &Key::long_name, false);
 }
 
 std::string layout_word(const LayoutConfig& layout) {

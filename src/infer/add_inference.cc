@@ -1,5 +1,6 @@
 #include "infer/add_inference.h"
 
+#include "config/job_parts.h"
 #include "data/core/sources.h"
 #include "infer/baseline.h"
 #include "infer/prepare.h"
@@ -12,15 +13,19 @@ namespace tutti {
 namespace {
 
 std::optional<Baseline> baseline_of(const Job& job, const Split& data) {
-  if (job.data.kind == "text" && !data.tokenizer)
-    return Baseline{"bigram_loss", bigram_loss(*data.train, *data.held_out, job.model.context)};
-  if (job.data.kind == "clicks")
-    return Baseline{"truth_loss", clicks_truth_loss(job.train.seed, data.held_out->size())};
+  switch (job.train.baseline) {
+    case BaselineKind::kNone:
+      break;
+    case BaselineKind::kBigram:
+      return Baseline{"bigram_loss", bigram_loss(*data.train, *data.held_out, job.model.context)};
+    case BaselineKind::kTruth:
+      return Baseline{"truth_loss", clicks_truth_loss(job.train.seed, data.held_out->size())};
+  }
   return std::nullopt;
 }
 
 std::optional<std::string> sample_of(const Finished& run) {
-  const bool writes = run.job.model.kind == "gpt" && run.job.train.tensor_slices == 1;
+  const bool writes = model_part(run.job).sequences && run.job.train.tensor_slices == 1;
   if (!writes || run.job.train.sample_bytes == 0) return std::nullopt;
   Job job = run.job;
   const Units* units = &run.trainer.units();
@@ -37,8 +42,8 @@ std::optional<std::string> sample_of(const Finished& run) {
     load_checkpoint(latest_checkpoint(run.checkpoints), whole->entries(), whole->pieces());
     units = whole.get();
     options = {};
-    job.numerics.device = "cpu";
-    job.numerics.precision = "float32";
+    job.numerics.device = DeviceKind::kCpu;
+    job.numerics.precision = Precision::kFloat32;
   }
   Sampler sampler(job, run.make_model, *units, run.trainer.data().tokenizer, options);
   return sampler.text(job.train.prompt, job.train.sample_bytes, job.train.seed, 0.8, run.enough);

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "infer/trained.h"
 #include "config/job_parts.h"
+#include "infer/trained.h"
 #include "model/core/wiring.h"
 #include "model/loss/loss.h"
 

@@ -104,7 +104,7 @@ void EpochRun::make_plan() {
     return std::make_shared<RankPlan>(
         plan_ranks(job_, worker_.shape, worker_.optimizer_slots(), worker_.on_device()));
   };
-  const bool threads = job_.layout.workers == "thread";
+  const bool threads = job_.layout.workers == Workers::kThread;
   if (!threads || membership_.rank == 0) plan_ = make();
   if (!threads) return;
   const Card mine{.object = std::const_pointer_cast<RankPlan>(plan_)};

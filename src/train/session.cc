@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "config/job_parts.h"
 #include "data/text/tokenizer.h"
 #include "device/device_rate.h"
 #include "engine/device/device_backend.h"

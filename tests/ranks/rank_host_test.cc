@@ -37,8 +37,8 @@ pid_t parent_of(pid_t pid) {
 TEST(RankHost, ItsRanksAreTheLaunchersChildrenAndItIsGone) {
   TempFolder folder;
   const std::string job = folder.write("tiny.toml", kTiny);
-  Command command({"train", job, "--ranks", "3", "--out", folder / "run", "--set",
-                   "train.steps=100000"});
+  Command command(
+      {"train", job, "--ranks", "3", "--out", folder / "run", "--set", "train.steps=100000"});
   const std::vector<pid_t> ranks = command.ranks(3);
   for (pid_t rank : ranks) EXPECT_EQ(parent_of(rank), command.pid());
   EXPECT_EQ(command.processes().size(), 4u) << "the launcher and three ranks";
@@ -59,16 +59,15 @@ TEST(RankHost, ThreeHundredThreadsEndWithTheStateOfOne) {
   TempFolder folder;
   const std::string job = folder.write("tiny.toml", kTiny);
   const Outcome one = train_into(folder / "one", {job, "--ranks", "1"});
-  EXPECT_EQ(train_into(folder / "many",
-                       {job, "--ranks", "300", "--set", "layout.workers=thread"}),
+  EXPECT_EQ(train_into(folder / "many", {job, "--ranks", "300", "--set", "layout.workers=thread"}),
             one);
 }
 
 TEST(RankHost, MoreRanksThanTheHostCanStartAreRefusedWithTheLimit) {
   TempFolder folder;
   const std::string job = folder.write("tiny.toml", kTiny);
-  Command command({"train", job, "--ranks", "60000", "--out", folder / "run", "--set",
-                   "train.lanes=60000"});
+  Command command(
+      {"train", job, "--ranks", "60000", "--out", folder / "run", "--set", "train.lanes=60000"});
   EXPECT_EQ(command.wait(), 2);
   EXPECT_TRUE(command.says("this host starts at most")) << command.err();
   EXPECT_FALSE(std::filesystem::exists(folder / "run"));
