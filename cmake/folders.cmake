@@ -89,5 +89,6 @@ macro(tutti_command name folder)
     target_link_libraries(${name} PRIVATE $<TARGET_FILE:${library}>)
   endforeach()
   target_link_libraries(${name} PRIVATE fmt::fmt OpenSSL::Crypto Threads::Threads ${CMAKE_DL_LIBS})
+  target_link_options(${name} PRIVATE -Wl,-rpath,${torch_lib})  # for a bundle to change
   tutti_pch(${name} ON)
 endmacro()

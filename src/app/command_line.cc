@@ -29,10 +29,6 @@ bool is_number(const std::string& text, T& value) {
   return parsed.ec == std::errc() && parsed.ptr == end;
 }
 
-std::string hint(const std::string& near) {
-  return near.empty() ? "" : fmt::format("; did you mean {}?", near);
-}
-
 std::vector<std::string> command_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
@@ -55,7 +51,7 @@ bool is_command(const CLI::App& app, const std::string& word) {
 
 std::string unknown_command(const CLI::App& app, const std::string& word) {
   return fmt::format("there is no command {}{}; `{} help` lists them", word,
-                     hint(nearest(word, command_names(app))), app.get_name());
+                     did_you_mean(nearest(word, command_names(app))), app.get_name());
 }
 
 /// What is wrong with the arguments, in one line.
@@ -66,7 +62,7 @@ std::string fault_of(const CLI::App& app, const CLI::ParseError& error) {
   if (const auto left = app.remaining(/*recurse=*/true); !left.empty()) {
     const std::string word = left.front().substr(0, left.front().find('='));
     fault = word.starts_with('-') ? fmt::format("unknown option {}{}", word,
-                                                hint(nearest(word, option_names(command))))
+                                                did_you_mean(nearest(word, option_names(command))))
                                   : fmt::format("{} is one argument too many", word);
   }
   const std::string help =

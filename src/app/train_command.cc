@@ -11,13 +11,14 @@
 
 #include "app/cli/launch_train.h"
 #include "app/layouts/layout_choice.h"
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/stop_signals.h"
 #include "base/terminal.h"
 #include "device/library.h"
 #include "grid/layout_name.h"
-#include "grid/mesh.h"
+#include "infer/add_inference.h"
 #include "launch/rank_host.h"
 #include "model/rules/rules.h"
 #include "observe/progress_bar.h"
@@ -45,22 +46,10 @@ void print_device(const Job& job, const Machine& machine) {
   }
   const auto gpus = static_cast<int64_t>(machine.gpus.size());
   const int64_t used = std::min(gpus, l.ranks);
-  say("device  {}{} ({:.1f} GiB){}, graph {}, prefetch {}\n",
-      used > 1 ? fmt::format("{} x ", used) : "", machine.gpus.front().name,
-      static_cast<double>(machine.gpus.front().total_bytes) / (1 << 30),
+  say("device  {}{} ({}){}, graph {}, prefetch {}\n", used > 1 ? fmt::format("{} x ", used) : "",
+      machine.gpus.front().name, bytes_text(machine.gpus.front().total_bytes),
       l.ranks > gpus ? fmt::format(", {} ranks on {} of them", l.ranks, gpus) : "",
       l.graph ? "on" : "off", l.prefetch ? "on" : "off");
-}
-
-/// How ranks share the work.
-std::string mesh_text(const Job& job) {
-  const Mesh mesh = mesh_of(job.layout);
-  std::string text;
-  if (mesh.tensor * mesh.pipeline > 1)
-    text =
-        fmt::format(", data {} x tensor {} x pipeline {}", mesh.data, mesh.tensor, mesh.pipeline);
-  // The place of folds is a column of its own.
-  return text + layout_words(job.layout);
 }
 
 void print_header(const Prepared& prepared) {
@@ -71,7 +60,7 @@ void print_header(const Prepared& prepared) {
       t.steps, t.lanes, t.micro_batches, t.micro_batch_size, t.optimizer, t.seed,
       job.numerics.precision, job.numerics.isa, job.numerics.matmul);
   say("layout  {} {} rank{}{}, {}{}, overlap {}, fold {}\n", l.ranks, l.workers,
-      l.ranks == 1 ? "" : "s", mesh_text(job), l.transport,
+      l.ranks == 1 ? "" : "s", layout_suffix(l), l.transport,
       l.hosts > 1 ? fmt::format(", {} hosts", l.hosts) : "", l.overlap ? "on" : "off", l.fold);
   print_device(job, prepared.machine);
   for (const std::string& change : prepared.changes)
@@ -120,6 +109,7 @@ int train_command(const TrainArguments& given, const MakeModel& make_model,
   refuse_bad_mesh(prepared.job, make_model, arguments.resume.empty());
   options.job = prepared.job;
   options.make_model = make_model;
+  add_inference(options);
   options.partition = partition;
   options.out = arguments.out;
   options.resume = arguments.resume;

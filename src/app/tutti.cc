@@ -23,12 +23,12 @@
 #include "base/file.h"
 #include "base/terminal.h"
 #include "config/job_parts.h"
+#include "infer/sampler.h"
+#include "infer/trained.h"
 #include "launch/rank_host.h"
 #include "model/make_model.h"
 #include "tensor/threads.h"
 #include "train/run_folder.h"
-#include "train/sample.h"
-#include "train/trained.h"
 
 namespace tutti {
 
@@ -83,7 +83,7 @@ int train_main(int argc, char** argv, const MakeModel& make_model, const std::st
 int tutti_main(int argc, char** argv, const std::string& build) {
   const CommandLine line(argc, argv, [&build] { return version_text(build); });
   if (line.code() >= 0) return line.code();
-  const Arguments& a = line.arguments();
+  const CommandArguments& a = line.arguments();
   const auto own_model = [](const Job& job) { return make_model(job); };
   const std::map<std::string, std::function<int()>> here = {
       {"train",

@@ -175,6 +175,14 @@ void JobCheck::train() {
                       : train.early_stop > 0 ? "train.early_stop"
                                              : "train.keep_best"));
   }
+  if (const BaselineKind offered = baseline_offered(job_);
+      train.baseline != BaselineKind::kNone && train.baseline != offered) {
+    fault({"train.baseline", "data.kind", "data.tokenizer"},
+          fmt::format("train.baseline = \"{}\": data.kind = \"{}\" with data.tokenizer = \"{}\" "
+                      "has none such, it has {}",
+                      name_of(train.baseline), job_.data.kind, job_.data.tokenizer,
+                      name_of(offered)));
+  }
   std::vector<std::string> texts;
   parse_groups(train.groups, texts);
   for (const std::string& text : texts) fault({"train.groups"}, text);

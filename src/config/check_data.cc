@@ -51,7 +51,7 @@ void JobCheck::text() {
           fmt::format("model.vocab = {} but data.kind = \"{}\": bytes need 256", job_.model.vocab,
                       data.kind));
   }
-  if (data.tokenizer != "bytes" && !text) {
+  if (data.tokenizer != kBytesTokenizer && !text) {
     fault({"data.tokenizer", "data.kind"},
           fmt::format("data.tokenizer = \"{}\" but data.kind = \"{}\": it has no text",
                       data.tokenizer, data.kind));

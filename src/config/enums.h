@@ -122,6 +122,15 @@ template <>
 inline constexpr EnumName<ClipBy> kNamesOf<ClipBy>[] = {
     {ClipBy::kNorm, "norm"}, {ClipBy::kUnit, "unit"}, {ClipBy::kValue, "value"}};
 
+/// What the held-out loss is compared with. kAuto: what the data offers; a resolved job has none.
+enum class BaselineKind { kAuto, kBigram, kTruth, kNone };
+template <>
+inline constexpr EnumName<BaselineKind> kNamesOf<BaselineKind>[] = {
+    {BaselineKind::kAuto, "auto"},
+    {BaselineKind::kBigram, "bigram"},
+    {BaselineKind::kTruth, "truth"},
+    {BaselineKind::kNone, "none"}};
+
 // ---- [numerics]; what is kAuto is resolved once
 
 enum class DeviceKind { kAuto, kCpu, kCuda };

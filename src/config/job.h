@@ -123,6 +123,7 @@ struct TrainConfig {
   ClipBy clip_by;
   // steps (0: only at the end); micro-batches of held-out data per lane (0: no evaluation at all)
   int64_t eval_every, eval_batches, checkpoint_every;
+  BaselineKind baseline;  // what evaluations compare the held-out loss with
   // a metric: what plateau, early_stop and keep_best go by
   std::string watch;
   int64_t early_stop;  // evaluations without improvement after which the run ends; 0: off

@@ -72,7 +72,11 @@ std::span<const LossPart> parts() {
 template <>
 std::span<const DataPart> parts() {
   static const std::vector<DataPart> all = {
-      {.name = "text", .help = "text of a file", .gives = {.tokens = true}, .text = true},
+      {.name = "text",
+       .help = "text of a file",
+       .gives = {.tokens = true},
+       .text = true,
+       .baseline = BaselineKind::kBigram},
       {.name = "tokens", .help = "a file of tokens", .gives = {.tokens = true}, .unreadable = true},
       {.name = "walk",
        .help = "generated walks over the tokens",
@@ -86,7 +90,8 @@ std::span<const DataPart> parts() {
       {.name = "clicks",
        .help = "generated clicks: 8 numbers and 6 categories",
        .gives = {.fields = true},
-       .generated = true},
+       .generated = true,
+       .baseline = BaselineKind::kTruth},
       {.name = "idx",
        .help = "IDX images, as MNIST's",
        .gives = {.features = true, .images = true}},
@@ -187,6 +192,12 @@ std::span<const TransportPart> parts() {
 const ModelPart& model_part(const Job& job) { return part_named<ModelPart>(job.model.kind); }
 const LossPart& loss_part(const Job& job) { return part_named<LossPart>(job.loss.kind); }
 const DataPart& data_part(const Job& job) { return part_named<DataPart>(job.data.kind); }
+
+BaselineKind baseline_offered(const Job& job) {
+  const BaselineKind offered = data_part(job).baseline;
+  const bool bytes = job.data.tokenizer == kBytesTokenizer;
+  return offered == BaselineKind::kBigram && !bytes ? BaselineKind::kNone : offered;
+}
 
 bool reads_images(const Job& job) {
   const Forms& reads = model_part(job).reads;

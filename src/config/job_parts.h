@@ -61,6 +61,8 @@ struct DataPart {
   bool decoded = false;       ///< pictures of files: grey or in colour
   bool only_classes = false;  ///< targets are never values
   bool unreadable = false;    ///< tokens of nobody knows what text
+  /// What a model of it can be compared with; kBigram: as long as its tokens are bytes.
+  BaselineKind baseline = BaselineKind::kNone;
 };
 
 struct OptimizerPart {
@@ -149,6 +151,10 @@ struct Job;
 const ModelPart& model_part(const Job& job);
 const LossPart& loss_part(const Job& job);
 const DataPart& data_part(const Job& job);
+/// data.tokenizer: each byte is a token.
+inline constexpr const char* kBytesTokenizer = "bytes";
+/// What the job's data offers to compare a model with.
+BaselineKind baseline_offered(const Job& job);
 /// Whether the model reads its records as images: those that can are not flattened.
 bool reads_images(const Job& job);
 /// Whether the job goes by its evaluations: its schedule, early stopping or the best checkpoint.

@@ -271,7 +271,7 @@ void add_data(std::vector<Key>& keys) {
       .range(0.1, 1e6);
   rows.add(&C::bad, "bad", BadRecord::kFail,
            "a malformed record ends the run, or is skipped and counted");
-  rows.add(&C::tokenizer, "tokenizer", "bytes",
+  rows.add(&C::tokenizer, "tokenizer", kBytesTokenizer,
            "text: bytes, `bpe` (trained on the file, `vocab` tokens), or a file");
   rows.add(&C::resample, "resample", Resample::kNone,
            "records are drawn by weight: all classes alike, `resample_weights` of the classes, or "
@@ -360,6 +360,9 @@ void add_train(std::vector<Key>& keys) {
   rows.add(&C::eval_batches, "eval_batches", 4,
            "held-out micro-batches a lane evaluates; 0: no evaluation")
       .range(0, kMany);
+  rows.add(&C::baseline, "baseline", BaselineKind::kAuto,
+           "what evaluations compare the held-out loss with: for text in bytes a bigram model, for "
+           "`clicks` the truth they were drawn from");
   rows.add(&C::watch, "watch", "loss",
            "the held-out metric that plateau, early_stop and keep_best go by")
       .one_of(names_of<MetricPart>());

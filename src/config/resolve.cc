@@ -103,6 +103,7 @@ void resolve(Job& job, const Machine& machine, const ModelRules& rules) {
   if (ignored.empty()) settle_sizes(job, columns);
   settle("model.norm", job.model.norm, NormKind::kAuto, automatic_norm(job));
   settle("loss.kind", job.loss.kind, automatic, automatic_loss(job, columns));
+  settle("train.baseline", job.train.baseline, BaselineKind::kAuto, baseline_offered(job));
   settle("layout.fold", job.layout.fold, FoldKind::kAuto, FoldKind::kLocal);
   settle("layout.zero", job.layout.zero, kAutomatic, automatic_zero(job));
   settle("numerics.isa", job.numerics.isa, Isa::kAuto, machine.avx512 ? Isa::kAvx512 : Isa::kAvx2);

@@ -35,6 +35,15 @@ std::string layout_name(const LayoutConfig& layout) {
          words_of(layout, &Key::long_name, true);
 }
 
+std::string layout_suffix(const LayoutConfig& layout) {
+  const Mesh mesh = mesh_of(layout);
+  std::string text;
+  if (mesh.tensor * mesh.pipeline > 1)
+    text =
+        fmt::format(", data {} x tensor {} x pipeline {}", mesh.data, mesh.tensor, mesh.pipeline);
+  return text + words_of(layout, &Key::long_name, false);
+}
+
 std::string layout_word(const LayoutConfig& layout) {
   const Mesh mesh = mesh_of(layout);
   return fmt::format("{}x{}x{}", mesh.data, mesh.tensor, mesh.pipeline) +

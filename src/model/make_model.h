@@ -1,10 +1,14 @@
 // The entry to this folder: makes the model that a job names.
 #pragma once
 
+#include <functional>
+
 #include "config/job.h"
 #include "model/core/segment.h"
 
 namespace tutti {
+
+using MakeModel = std::function<Model(const Job&)>;
 
 /// Makes the model for one rank. Segments may hold state, so every rank makes its own. `job` is
 /// resolved. Throws Error for a kind that only a user's C++ program can bring ("custom").

@@ -97,15 +97,27 @@ EpochRun::EpochRun(Worker& worker, const LayoutConfig& layout, const Membership&
 
 EpochRun::~EpochRun() = default;
 
+/// A pure function, so ranks in processes of their own make it each for itself. Threads would only
+/// make the same one again, side by side on the same cores: theirs is rank 0's.
 void EpochRun::make_plan() {
-  plan_ = plan_ranks(job_, worker_.shape, worker_.optimizer_slots(), worker_.on_device());
+  const auto make = [this] {
+    return std::make_shared<RankPlan>(
+        plan_ranks(job_, worker_.shape, worker_.optimizer_slots(), worker_.on_device()));
+  };
+  const bool threads = job_.layout.workers == Workers::kThread;
+  if (!threads || membership_.rank == 0) plan_ = make();
+  if (!threads) return;
+  const Card mine{.object = std::const_pointer_cast<RankPlan>(plan_)};
+  const std::vector<Card> cards =
+      context_.rendezvous.exchange(mine, context_.while_working(timeout_of(job_)));
+  plan_ = std::static_pointer_cast<const RankPlan>(cards[0].object);
 }
 
 /// Before anything large is taken, on every rank at the same time: what is free then, and what
 /// ATen's pools have taken for the steps, is for all ranks of the device.
 void EpochRun::check_device_memory() {
-  const DeviceForecast forecast =
-      tutti::device_forecast(job_, worker_.model, plan_.steps, plan_.evaluation, membership_.rank);
+  const DeviceForecast forecast = tutti::device_forecast(job_, worker_.model, plan_->steps,
+                                                         plan_->evaluation, membership_.rank);
   const Device& device = *worker_.device->device;
   const std::string mine = fmt::format("{} {} {} {}", device.free_bytes(), device.pool().reserved,
                                        forecast.total(), device.info().uuid);
@@ -155,7 +167,7 @@ HeldState EpochRun::make_state(bool fresh) {
   Device* device = worker_.on_device() ? worker_.device->device.get() : nullptr;
   HeldState made;
   made.memory = std::make_unique<ProgramMemory>(
-      worker_.model, program(), plan_.evaluation.programs[membership_.rank],
+      worker_.model, program(), plan_->evaluation.programs[membership_.rank],
       transport_->held_window(), job_.layout.offload_folder, worker_.accounts, device);
   made.units = std::make_unique<Units>(
       worker_.model, worker_.shape, held_by(plan(), membership_.rank), worker_.updater.slots(),
@@ -170,9 +182,9 @@ void EpochRun::begin() {
   collector_ =
       std::make_unique<Collector>(state.units->entries(), state.units->pieces(), *main_channel_);
   loader_ = std::make_unique<Loader>(loader_options(), context_.clock, &context_.control.cancel);
-  const EngineParts parts{job_,          worker_.model,    context_,         worker_.shape,
-                          plan_.steps,   plan_.evaluation, worker_.accounts, trace_,
-                          *state.memory, *state.units,     worker_.updater,  *transport_,
+  const EngineParts parts{job_,          worker_.model,     context_,         worker_.shape,
+                          plan_->steps,  plan_->evaluation, worker_.accounts, trace_,
+                          *state.memory, *state.units,      worker_.updater,  *transport_,
                           *loader_};
   engine_ = std::make_unique<Engine>(parts, worker_.device);
   // What the dry run and the planning took: the steps want none of it. A sanitizer has an allocator

@@ -42,7 +42,7 @@ class EpochRun {
   const Membership& membership() const { return membership_; }
   RankContext& context() { return context_; }
   const Job& job() const { return job_; }
-  const Plan& plan() const { return plan_.steps; }
+  const Plan& plan() const { return plan_->steps; }
   const Program& program() const { return plan().programs[membership_.rank]; }
   Engine& engine() { return *engine_; }
   const Engine& engine() const { return *engine_; }
@@ -72,7 +72,7 @@ class EpochRun {
   const std::unique_ptr<Rendezvous> rendezvous_;
   RankContext context_;
   Trace trace_;
-  RankPlan plan_;
+  std::shared_ptr<const RankPlan> plan_;  // ranks that are threads have one
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Channel> main_channel_, loader_channel_;
   const Partition partition_;

@@ -9,12 +9,12 @@
 #include "base/log.h"
 #include "config/job.h"
 #include "data/load/partition.h"
-#include "model/core/segment.h"
+#include "model/make_model.h"
+#include "train/shows.h"
 
 namespace tutti {
 
 struct RankContext;
-using MakeModel = std::function<Model(const Job&)>;
 
 struct RunOptions {
   Job job;  ///< resolved
@@ -29,6 +29,10 @@ struct RunOptions {
   /// kept.
   std::function<std::vector<std::unique_ptr<EventSink>>(const std::string& folder)> sinks;
   OwnPartition partition;  ///< for layout.partition = "own"
+  /// The model with what the job adds to it from files (`fresh`: also its first values); infer has
+  /// one. Null: for jobs that add nothing.
+  std::function<Model(const Job&, const MakeModel&, bool fresh)> prepare;
+  Shows shows;
   std::function<void(int rank, int pid)> started;
   std::function<void(const std::string&)> say;  ///< LaunchOptions::say
   /// Reports a run whose thread ranks do not end, and ends the process; without it the run waits

@@ -1,6 +1,5 @@
 // What one rank of a run does from start to end.
 #include "engine/channels.h"
-#include "train/prepare.h"
 #include "train/rank_task.h"
 #include "train/run_folder.h"
 #include "train/session.h"
@@ -13,7 +12,9 @@ namespace {
 void train_rank(const RunOptions& options, const RankTask& task, RankContext& context) {
   const RunFolder folder{task.folder};
   RankDevice device = open_rank_device(options.job, context.rank);
-  Model model = prepared_model(options.job, options.make_model, task.checkpoint.empty());
+  const bool fresh = task.checkpoint.empty();
+  Model model = options.prepare ? options.prepare(options.job, options.make_model, fresh)
+                                : options.make_model(options.job);
   Trainer trainer(options.job, model, context, task.checkpoint, options.partition, &device);
   // Ready together: who is asked to stop before this has touched no file of the run.
   context.rendezvous.exchange({}, context.while_working(timeout_of(options.job)));

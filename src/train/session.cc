@@ -7,18 +7,17 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "config/job_parts.h"
-#include "data/core/sources.h"
 #include "data/text/tokenizer.h"
 #include "device/device_rate.h"
 #include "engine/device/device_backend.h"
 #include "state/checkpoint.h"
 #include "tensor/kernels.h"
 #include "tensor/rate.h"
-#include "train/sample.h"
 
 namespace tutti {
 
@@ -207,15 +206,9 @@ json Session::evaluate() {
              {"step", trainer_.committed()},
              {"held_out_loss", metrics.at("loss")},
              {"metrics", metrics}};
-  const Split& data = trainer_.data();
-  if (first_ && data_part(job_).text && !data_part(job_).table && !data.tokenizer) {
-    if (!baseline_) baseline_ = bigram_loss(*data.train, *data.held_out, job_.model.context);
-    event["bigram_loss"] = *baseline_;
-  }
-  if (first_ && data_part(job_).generated && data_part(job_).gives.fields) {
-    if (!baseline_) baseline_ = clicks_truth_loss(job_.train.seed, data.held_out->size());
-    event["truth_loss"] = *baseline_;
-  }
+  if (first_ && options_.shows.baseline && !std::exchange(compared_, true))
+    baseline_ = options_.shows.baseline(job_, trainer_.data());
+  if (baseline_) event[baseline_->name] = baseline_->loss;
   reporter_->metric(event);
   evaluating_ += seconds_since(begin, context_.clock);
   return metrics;
@@ -326,7 +319,10 @@ json Session::seconds_by_kind() const {
 double Session::matmul_share() {
   const Matmul& matmul = kernels(job_.numerics.isa, job_.numerics.matmul).matmul;
   const RunnerOptions options = trainer_.runner_options();
-  const double rate = trainer_.on_device()
+  // Ranks that share cores reach no more together than one on each core does.
+  const bool counts = trainer_.on_device() || context_.rank < this_machine().cores;
+  const double rate = !counts ? 0
+                      : trainer_.on_device()
                           ? matmul_gflops(*trainer_.device()->device, trainer_.device()->compute,
                                           options.device, options.precision)
                           : matmul_gflops(matmul, context_.clock);
@@ -338,17 +334,6 @@ double Session::matmul_share() {
   const double flops =
       trainer_.shape().flops() * batch.lanes * batch.micro_batches * static_cast<double>(steps_);
   return stepping_ > 0 ? flops / stepping_ / limit : 0;
-}
-
-/// Where parameters are cut over ranks, one rank that samples has them from the checkpoint; else
-/// null.
-std::unique_ptr<Units> Session::whole_units() {
-  if (trainer_.whole()) return nullptr;
-  auto units = std::make_unique<Units>(model_, trainer_.shape(), all_held(trainer_.shape()),
-                                       trainer_.slots(), job_.train.seed, std::vector<UnitMemory>{},
-                                       sampled_);
-  load_checkpoint(latest_checkpoint(folder_.checkpoints()), units->entries(), units->pieces());
-  return units;
 }
 
 void Session::finish(double seconds) {
@@ -363,19 +348,12 @@ void Session::finish(double seconds) {
   const uint64_t order = trainer_.order_digest();
   if (steps_ > 0)
     write_trace(trainer_, folder_, context_.rank, origin_, trainer_.committed() - steps_);
-  if (first_ && !stop_ && model_part(job_).sequences && job_.train.sample_bytes > 0 &&
-      job_.train.tensor_slices == 1) {
-    const std::unique_ptr<Units> whole = whole_units();
-    Job job = job_;
-    // a device may have no room for it
-    if (whole) job.numerics.device = DeviceKind::kCpu, job.numerics.precision = Precision::kFloat32;
-    Sampler sampler(job, options_.make_model, whole ? *whole : trainer_.units(),
-                    trainer_.data().tokenizer, whole ? RunnerOptions{} : trainer_.runner_options());
-    const auto asked = [&] { return context_.control.stop.load() != 0; };
-    const std::string text =
-        sampler.text(job_.train.prompt, job_.train.sample_bytes, job_.train.seed, 0.8, asked);
+  if (first_ && !stop_ && options_.shows.sample) {
+    const auto asked = [this] { return context_.control.stop.load() != 0; };
+    const auto text = options_.shows.sample(
+        {job_, options_.make_model, model_, trainer_, folder_.checkpoints(), asked});
     stop_ = asked();  // half a sample shows nothing
-    if (!stop_) reporter_->event({{"event", "sample"}, {"text", text}});
+    if (!stop_ && text) reporter_->event({{"event", "sample"}, {"text", *text}});
   }
   const double share = matmul_share();
   if (!first_) return;

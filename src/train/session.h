@@ -41,7 +41,6 @@ class Session {
   void save();
   void save_best();
   void settle();
-  std::unique_ptr<Units> whole_units();
   void finish(double seconds);
   void hand_back(const std::string& hash);
   /// For what takes rank 0 as long as it takes: a large state that is written, an evaluation.
@@ -62,14 +61,14 @@ class Session {
   const bool watches_;
   std::unique_ptr<Reporter> reporter_;
   bool stop_ = false, early_ = false;
-  std::optional<double> baseline_;  // what the held-out loss is compared with; counted once
-  std::thread writer_;              // of a checkpoint that was copied out of a device
+  bool compared_ = false;             // baseline_ was asked for: it is counted once
+  std::optional<Baseline> baseline_;  // what the held-out loss is compared with
+  std::thread writer_;                // of a checkpoint that was copied out of a device
   std::atomic<bool> writer_ended_{false};
   std::string written_;
   std::exception_ptr write_failure_;
   double stepping_ = 0, evaluating_ = 0, saving_ = 0;
   int64_t steps_ = 0;
-  Accounts sampled_;  // what whole_units() takes
 };
 
 }  // namespace tutti

@@ -272,7 +272,7 @@ TEST_F(DamagedFiles, EndTheCommandWithAMessageAndACode) {
   Command first({"train", "mlp-points", "--ranks", "1", "--steps", "3", "--out", run});
   ASSERT_EQ(first.wait(), 0) << first.err();
   const std::string checkpoint = run + "/checkpoints/step-00000003";
-  const std::vector<std::pair<std::string, Arguments>> cases = {
+  const std::vector<std::pair<std::string, testing_support::Arguments>> cases = {
       {run + "/job.toml", {"train", "--resume", run}},
       {checkpoint + "/manifest.json", {"train", "--resume", run}},
       {checkpoint + "/state.safetensors", {"train", "--resume", run}},

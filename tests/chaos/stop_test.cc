@@ -315,20 +315,30 @@ TEST_P(Paused, AsAWholeForLongerThanTheTimeoutItGoesOn) {
   EXPECT_EQ(command.hash(), straight(kJob, steps_of(run)));
 }
 
-TEST(Descriptors, ThatRunOutAreNamedAsTheCauseInOneMessage) {
+TEST(Descriptors, ThatAreTooFewForTheRanksAreNamedAsTheCauseInOneMessage) {
   for (rlim_t limit : {8, 14, 20}) {
     TempFolder folder;
     Command command(kJob + Arguments{"--ranks", "4", "--out", folder / "run"}, [limit] {
       const rlimit few{limit, limit};
       ::setrlimit(RLIMIT_NOFILE, &few);
     });
-    EXPECT_EQ(command.wait(), 1) << command.out();
+    EXPECT_NE(command.wait(), 0) << command.out();
     const auto said = messages(command);
     ASSERT_EQ(said.size(), 1u) << command.err();
-    EXPECT_NE(said[0].find("Too many open files"), std::string::npos) << said[0];
-    EXPECT_NE(said[0].find("ulimit -n"), std::string::npos) << said[0];
+    EXPECT_NE(said[0].find("open files"), std::string::npos) << said[0];
+    EXPECT_NE(said[0].find("ulimit -"), std::string::npos) << said[0];
     EXPECT_FALSE(std::filesystem::exists(folder / "run"));
   }
+}
+
+TEST(Descriptors, OfWhichMoreAreAllowedAreTaken) {
+  TempFolder folder;
+  const auto few = [] {
+    const rlimit some{24, 4096};
+    ::setrlimit(RLIMIT_NOFILE, &some);
+  };
+  Command command(kJob + Arguments{"--ranks", "4", "--steps", "2", "--out", folder / "run"}, few);
+  EXPECT_EQ(command.wait(), 0) << command.err();
 }
 
 }  // namespace

@@ -129,7 +129,7 @@ class TimedStage {
   }
 
  private:
-  static constexpr uint32_t kVotes = 1 << 20;
+  static constexpr Operations kVotes = channel_of(0);
   static constexpr Duration kTimeout = std::chrono::seconds(60);
   Deadline deadline() const { return clock_.after(kTimeout); }
   static double seconds(Time time) {

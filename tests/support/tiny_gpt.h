@@ -10,8 +10,9 @@ namespace tutti::testing_support {
 /// A job file. `train` and `model` are further lines of these sections.
 inline std::string tiny_gpt(const std::string& train, const std::string& model = "layers = 1\n",
                             const std::string& data = "walk") {
-  return "[model]\nkind = \"gpt\"\nwidth = 32\nheads = 2\ncontext = 16\n" + model +
-         "[data]\nkind = \"" + data + "\"\n[train]\nmicro_batch_size = 2\n" + train;
+  return "\n[model]\nkind = \"gpt\"\n" + model +
+         "width = 32\nheads = 2\ncontext = 16\n[data]\nkind = \"" + data +
+         "\"\n[train]\nmicro_batch_size = 2\n" + train;
 }
 
 /// Two layers and a head that shares the first block's embedding, in so many slices.

@@ -37,7 +37,7 @@ struct TokenizeArguments {
 };
 
 /// Of all commands; each reads its own.
-struct Arguments {
+struct CommandArguments {
   TrainArguments train;  ///< train, verify, explain, crossval, data
   PlanArguments plan;
   TokenizeArguments tokenize;

@@ -36,25 +36,25 @@ void add_seed(CLI::App& app, uint64_t& seed) {
       ->transform(whole(0, UINT64_MAX));
 }
 
-void train_options(CLI::App& app, Arguments& a) {
+void train_options(CLI::App& app, CommandArguments& a) {
   add_job(app, a.train.job)->capture_default_str();
   add_train_options(app, a.train);
 }
 
-void verify_options(CLI::App& app, Arguments& a) {
+void verify_options(CLI::App& app, CommandArguments& a) {
   add_job(app, a.train.job)->required();
   app.add_option("--steps", a.verify_steps, "steps on each layout (default: 3, on a GPU 6)")
       ->transform(whole(1, kMostSteps));
   add_settings(app, a.train.set, "section.key=value");
 }
 
-void explain_options(CLI::App& app, Arguments& a) {
+void explain_options(CLI::App& app, CommandArguments& a) {
   add_job(app, a.train.job)->required();
   add_settings(app, a.train.set, "section.key=value");
   add_ranks(app, a.train.ranks);
 }
 
-void plan_options(CLI::App& app, Arguments& a) {
+void plan_options(CLI::App& app, CommandArguments& a) {
   PlanArguments& plan = a.plan;
   add_job(app, plan.job)->required();
   app.add_option("--ranks", plan.ranks, "number of ranks (default: as a run would have)")
@@ -71,7 +71,7 @@ void plan_options(CLI::App& app, Arguments& a) {
   app.add_flag("--quick", plan.quick, "run nothing of the model: go by what its segments declare");
 }
 
-void sample_options(CLI::App& app, Arguments& a) {
+void sample_options(CLI::App& app, CommandArguments& a) {
   app.add_option("run", a.run, "folder of the run")->required();
   app.add_option("--prompt", a.prompt, "what it starts from")->capture_default_str();
   app.add_option("--bytes", a.length, "how many bytes to draw")
@@ -83,13 +83,13 @@ void sample_options(CLI::App& app, Arguments& a) {
   add_seed(app, a.seed);
 }
 
-void trace_options(CLI::App& app, Arguments& a) {
+void trace_options(CLI::App& app, CommandArguments& a) {
   app.add_option("run", a.run, "folder of the run")->required();
   app.add_option("--step", a.trace_step, "the step to draw (default: one from the middle)")
       ->transform(whole(0, kMostSteps));
 }
 
-void plot_options(CLI::App& app, Arguments& a) {
+void plot_options(CLI::App& app, CommandArguments& a) {
   app.add_option("runs", a.runs, "folders of the runs")->required();
   app.add_option("-o,--out", a.picture, "the SVG file")->capture_default_str();
   app.add_option("--metric", a.metric,
@@ -97,7 +97,7 @@ void plot_options(CLI::App& app, Arguments& a) {
       ->capture_default_str();
 }
 
-void crossval_options(CLI::App& app, Arguments& a) {
+void crossval_options(CLI::App& app, CommandArguments& a) {
   add_job(app, a.train.job)->required();
   app.add_option("--folds", a.folds, "number of folds")
       ->capture_default_str()
@@ -105,13 +105,13 @@ void crossval_options(CLI::App& app, Arguments& a) {
   add_train_options(app, a.train, false);
 }
 
-void data_options(CLI::App& app, Arguments& a) {
+void data_options(CLI::App& app, CommandArguments& a) {
   add_job(app, a.train.job)->required();
   add_ranks(app, a.train.ranks);
   add_settings(app, a.train.set, "section.key=value");
 }
 
-void generate_options(CLI::App& app, Arguments& a) {
+void generate_options(CLI::App& app, CommandArguments& a) {
   app.add_option("run", a.run, "folder of the run")->required();
   app.add_option("--count", a.count, "number of samples")
       ->capture_default_str()
@@ -120,7 +120,7 @@ void generate_options(CLI::App& app, Arguments& a) {
   app.add_option("-o,--out", a.out, "the .npy file")->required();
 }
 
-void tokenize_options(CLI::App& app, Arguments& a) {
+void tokenize_options(CLI::App& app, CommandArguments& a) {
   TokenizeArguments& tokens = a.tokenize;
   app.add_option("file", tokens.file, "the text; kjv: the King James text")->required();
   app.add_option("--vocab", tokens.vocab, "learn so many tokens and write a tokenizer.json")
@@ -138,15 +138,15 @@ const std::vector<CommandRow>& commands() {
       {"train", "train a job", Needs::kRanks, train_options},
       {"verify", "run a job over a set of layouts and compare the states", Needs::kTorch,
        verify_options},
-      {"jobs", "list the built-in jobs", Needs::kNothing, [](CLI::App&, Arguments&) {}},
+      {"jobs", "list the built-in jobs", Needs::kNothing, [](CLI::App&, CommandArguments&) {}},
       {"doctor", "what this host offers, what it measures and what is missing", Needs::kTorch,
-       [](CLI::App& app, Arguments& a) { app.add_flag("--json", a.json, "as JSON"); }},
+       [](CLI::App& app, CommandArguments& a) { app.add_flag("--json", a.json, "as JSON"); }},
       {"explain", "the complete job, every default, where each value came from", Needs::kNothing,
        explain_options},
       {"plan", "search the layouts of a job: predicted step time, memory, bytes per link",
        Needs::kTorch, plan_options},
       {"calibrate", "measure this machine for `plan`", Needs::kTorch,
-       [](CLI::App& app, Arguments& a) {
+       [](CLI::App& app, CommandArguments& a) {
          app.add_option("--out", a.out, "the file (default: in the user's cache folder)");
        }},
       {"sample", "text from a trained run", Needs::kTorch, sample_options},
@@ -162,11 +162,13 @@ const std::vector<CommandRow>& commands() {
       {"tokenize", "learn a byte-level BPE tokenizer, or encode a text with one", Needs::kTorch,
        tokenize_options},
       {"docs", "the reference of all keys of a job, as Markdown", Needs::kNothing,
-       [](CLI::App& app, Arguments& a) {
+       [](CLI::App& app, CommandArguments& a) {
          app.add_option("-o,--out", a.out, "a file for it (default: it is printed)");
        }},
       {"help", "the commands, or the options of one", Needs::kNothing,
-       [](CLI::App& app, Arguments& a) { app.add_option("command", a.about, "the command"); }},
+       [](CLI::App& app, CommandArguments& a) {
+         app.add_option("command", a.about, "the command");
+       }},
   };
   return rows;
 }

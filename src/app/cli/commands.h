@@ -23,7 +23,7 @@ struct CommandRow {
   const char* name;
   const char* help;
   Needs needs;
-  void (*options)(CLI::App& app, Arguments& arguments);
+  void (*options)(CLI::App& app, CommandArguments& arguments);
 };
 const std::vector<CommandRow>& commands();
 
@@ -39,11 +39,11 @@ class CommandLine {
   int code() const { return code_; }
   /// Null: none was named.
   const CommandRow* command() const { return command_; }
-  const Arguments& arguments() const { return arguments_; }
+  const CommandArguments& arguments() const { return arguments_; }
   std::string help(const std::string& about) const;
 
  private:
-  Arguments arguments_;
+  CommandArguments arguments_;
   CLI::App app_;
   const CommandRow* command_ = nullptr;
   int code_ = -1;

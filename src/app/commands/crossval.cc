@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/stop_signals.h"
 #include "base/terminal.h"
+#include "infer/add_inference.h"
 #include "launch/stop.h"
 #include "train/run_folder.h"
 
@@ -208,6 +209,7 @@ int crossval_command(const TrainArguments& arguments, int64_t folds, const MakeM
   given.set.emplace_back("train.eval_batches=1048576");  // all of the fold
   RunOptions options;
   options.make_model = make_model;
+  add_inference(options);
   std::optional<EndOnStop> nothing_begun(std::in_place);
   options.job = job_of(given);
   options.stop_at = arguments.steps;

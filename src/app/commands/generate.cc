@@ -12,10 +12,10 @@
 #include "base/terminal.h"
 #include "config/job_parts.h"
 #include "data/images/arrays.h"
+#include "infer/trained.h"
 #include "model/dense/autoencoder.h"
 #include "tensor/threads.h"
 #include "train/run_folder.h"
-#include "train/trained.h"
 
 namespace tutti {
 

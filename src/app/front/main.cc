@@ -48,7 +48,7 @@ int jobs_command() {
   return 0;
 }
 
-int explain_command(const Arguments& arguments, char** argv) {
+int explain_command(const CommandArguments& arguments, char** argv) {
   // What GPUs there are only LibTorch's CUDA libraries can say.
   if (has_gpu_driver()) return become_torch_program(argv);
   const Prepared prepared = settle(arguments.train, /*elsewhere=*/true);
@@ -79,7 +79,7 @@ int train(const CommandLine& line, int argc, char** argv) {
 int front_main(int argc, char** argv) {
   const CommandLine line(argc, argv, [] { return version_text(kBuild); });
   if (line.code() >= 0) return line.code();
-  const Arguments& a = line.arguments();
+  const CommandArguments& a = line.arguments();
   const auto print_help = [&] {
     show(stdout, line.help(a.about));
     return 0;

@@ -16,11 +16,11 @@
 #include "config/value.h"
 #include "device/child.h"
 #include "exec/tier.h"
+#include "infer/prepare.h"
 #include "optim/optimizer.h"
 #include "plan/make/pipeline_schedule.h"
 #include "plan/search/choose.h"
 #include "tensor/threads.h"
-#include "train/prepare.h"
 #include "train/rank_plan.h"
 
 namespace tutti {

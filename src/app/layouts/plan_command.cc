@@ -26,6 +26,7 @@
 #include "config/value.h"
 #include "device/library.h"
 #include "engine/device/rank_device.h"
+#include "infer/prepare.h"
 #include "model/adapt/adaptor.h"
 #include "model/core/dry_run.h"
 #include "model/rules/rules.h"
@@ -33,7 +34,6 @@
 #include "plan/search/choose.h"
 #include "plan/search/timeline_svg.h"
 #include "tensor/threads.h"
-#include "train/prepare.h"
 #include "train/rank_plan.h"
 
 namespace tutti {

@@ -11,6 +11,7 @@
 #include "app/layouts/verify_layouts.h"
 #include "base/terminal.h"
 #include "grid/layout_name.h"
+#include "infer/add_inference.h"
 
 namespace tutti {
 
@@ -60,6 +61,7 @@ int verify_command(const TrainArguments& arguments, int64_t steps, const MakeMod
   RunOptions options;
   options.job = prepared.job;
   options.make_model = make_model;
+  add_inference(options);
   options.keep = false;
   const bool device = options.job.numerics.device == DeviceKind::kCuda;
   // The first steps on a device are issued one by one: some more are launched as a graph.

@@ -96,9 +96,4 @@ void read_eval(const Dataset& data, const std::vector<Border>& borders, int64_t 
 /// Allocates tensors for one micro-batch; their contents are undefined.
 std::vector<at::Tensor> allocate(const std::vector<Border>& borders);
 
-/// Mean cross-entropy, in nats, of a byte bigram model (add-one) over the held-out records'
-/// targets, counted on the first 2^18 training records. Throws Error if one of the two parts has no
-/// records, or has values that are not bytes.
-double bigram_loss(const Dataset& train, const Dataset& held_out, int64_t context);
-
 }  // namespace tutti

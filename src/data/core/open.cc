@@ -92,7 +92,7 @@ Split text_split(const Job& job, const std::string& path,
                  const std::function<std::string(const std::string&)>& read) {
   const bool tested = !job.data.test.empty();
   const int64_t context = job.model.context, vocab = job.model.vocab;
-  if (job.data.tokenizer == "bytes") {
+  if (job.data.tokenizer == kBytesTokenizer) {
     Split split = split_of(job, open_text(read(path), path, context, vocab), path);
     if (tested) split.test = open_text(read(job.data.test), job.data.test, context, vocab);
     return split;

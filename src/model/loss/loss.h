@@ -38,7 +38,7 @@ Block cross_entropy_block(std::string name, Border logits, Border targets);
 ///                         the targets' weights
 ///   mse, mae, huber, bce  elementwise over [B, outputs], bce of logits; the count is the number of
 ///                         valid elements
-///   distill               the part that needs no teacher, which is cross-entropy; train/prepare.h
+///   distill               the part that needs no teacher, which is cross-entropy; infer/prepare.h
 ///                         puts distill_segment in its place
 /// With mixup cross-entropy is (1 - mix) * loss(targets) + mix * loss(other_targets), sample by
 /// sample, and the count likewise. Throws Error for shapes that do not fit.

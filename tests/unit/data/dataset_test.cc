@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "data/core/sources.h"
+#include "infer/baseline.h"
 #include "unit/data/files_case.h"
 
 namespace tutti {

@@ -83,7 +83,7 @@ class SimRank {
         scheduler_(scheduler),
         cancel_(cancel),
         transport_(std::move(transport)),
-        channel_(*transport_, scheduler, 16, job.timeout),
+        channel_(*transport_, scheduler, {16, 31}, job.timeout),
         own_memory_(transport_->window().empty() ? window_bytes(program_) / 4 : 0),
         arena_(own_memory_.empty() ? transport_->window()
                                    : std::as_writable_bytes(std::span(own_memory_))),

@@ -125,7 +125,7 @@ TEST_P(Launch, NamesFirstWhoLostItsPeerFirst) {
                        .peer = 7,
                        .reason = "connection to rank 7 was closed"});
     }
-    wait([&] { return context.control.ranks[1].failed_at.load() != 0; }, nullptr);
+    wait([&] { return context.control.ranks()[1].failed_at.load() != 0; }, nullptr);
     throw CommError({.rank = 0, .operation = "reduce", .peer = 1, .reason = "rank 1 has left"});
   });
   ASSERT_EQ(result.failures.size(), 2u) << testing::PrintToString(result.failures);

@@ -1,4 +1,4 @@
-#include "train/trained.h"
+#include "infer/trained.h"
 
 #include <fmt/ranges.h>
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "config/job.h"
-#include "train/run.h"
+#include "model/make_model.h"
 
 namespace tutti {
 

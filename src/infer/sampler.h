@@ -8,7 +8,7 @@
 #include "data/text/tokenizer.h"
 #include "engine/units.h"
 #include "model/core/runner.h"
-#include "train/run.h"
+#include "model/make_model.h"
 
 namespace tutti {
 

@@ -1,4 +1,4 @@
-#include "train/sample.h"
+#include "infer/sampler.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>

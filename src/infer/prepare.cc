@@ -1,13 +1,13 @@
-#include "train/prepare.h"
+#include "infer/prepare.h"
 
 #include <algorithm>
 #include <vector>
 
 #include "base/error.h"
 #include "config/job_parts.h"
+#include "infer/trained.h"
 #include "model/core/wiring.h"
 #include "model/loss/loss.h"
-#include "train/trained.h"
 
 namespace tutti {
 

@@ -6,7 +6,7 @@
 
 #include "engine/units.h"
 #include "model/core/runner.h"
-#include "train/run.h"
+#include "model/make_model.h"
 
 namespace tutti {
 

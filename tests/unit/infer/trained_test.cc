@@ -1,5 +1,5 @@
 // First values from files, and models that only answer.
-#include "train/trained.h"
+#include "infer/trained.h"
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
@@ -11,11 +11,11 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "infer/prepare.h"
 #include "model/make_model.h"
 #include "state/checkpoint.h"
 #include "state/manifest.h"
 #include "support/flat_model.h"
-#include "train/prepare.h"
 #include "train/run_folder.h"
 
 namespace tutti {

@@ -1,0 +1,59 @@
+#include "infer/add_inference.h"
+
+#include "config/job_parts.h"
+#include "data/core/sources.h"
+#include "infer/baseline.h"
+#include "infer/prepare.h"
+#include "infer/sampler.h"
+#include "state/checkpoint.h"
+#include "train/trainer.h"
+
+namespace tutti {
+
+namespace {
+
+std::optional<Baseline> baseline_of(const Job& job, const Split& data) {
+  switch (job.train.baseline) {
+    case BaselineKind::kNone:
+      break;
+    case BaselineKind::kBigram:
+      return Baseline{"bigram_loss", bigram_loss(*data.train, *data.held_out, job.model.context)};
+    case BaselineKind::kTruth:
+      return Baseline{"truth_loss", clicks_truth_loss(job.train.seed, data.held_out->size())};
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> sample_of(const Finished& run) {
+  const bool writes = model_part(run.job).sequences && run.job.train.tensor_slices == 1;
+  if (!writes || run.job.train.sample_bytes == 0) return std::nullopt;
+  Job job = run.job;
+  const Units* units = &run.trainer.units();
+  RunnerOptions options = run.trainer.runner_options();
+
+  // Where parameters are cut over ranks, this one has them all from the checkpoint, in the host's
+  // memory: a device may have no room for them.
+  Accounts accounts;
+  std::unique_ptr<Units> whole;
+  if (!run.trainer.whole()) {
+    const ModelShape& shape = run.trainer.shape();
+    whole = std::make_unique<Units>(run.model, shape, all_held(shape), run.trainer.slots(),
+                                    std::nullopt, std::vector<UnitMemory>{}, accounts);
+    load_checkpoint(latest_checkpoint(run.checkpoints), whole->entries(), whole->pieces());
+    units = whole.get();
+    options = {};
+    job.numerics.device = DeviceKind::kCpu;
+    job.numerics.precision = Precision::kFloat32;
+  }
+  Sampler sampler(job, run.make_model, *units, run.trainer.data().tokenizer, options);
+  return sampler.text(job.train.prompt, job.train.sample_bytes, job.train.seed, 0.8, run.enough);
+}
+
+}  // namespace
+
+void add_inference(RunOptions& options) {
+  options.prepare = prepared_model;
+  options.shows = {baseline_of, sample_of};
+}
+
+}  // namespace tutti

@@ -1,0 +1,83 @@
+// Ranks that another program forks: they are the launcher's children, share one load of the
+// libraries, and nothing of them is left when something goes wrong on the way. And many ranks.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "support/layout_runs.h"
+
+namespace tutti {
+namespace {
+
+using namespace testing_support;  // NOLINT(google-build-using-namespace)
+
+constexpr const char* kTiny = R"(
+[model]
+kind = "mlp"
+inputs = 4
+hidden = [8]
+classes = 2
+[data]
+kind = "points"
+[train]
+lanes = 320
+micro_batch_size = 1
+steps = 2
+eval_every = 0
+eval_batches = 0
+)";
+
+pid_t parent_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("PPid:")) return std::stoi(line.substr(5));
+  return -1;
+}
+
+TEST(RankHost, ItsRanksAreTheLaunchersChildrenAndItIsGone) {
+  TempFolder folder;
+  const std::string job = folder.write("tiny.toml", kTiny);
+  Command command(
+      {"train", job, "--ranks", "3", "--out", folder / "run", "--set", "train.steps=100000"});
+  const std::vector<pid_t> ranks = command.ranks(3);
+  for (pid_t rank : ranks) EXPECT_EQ(parent_of(rank), command.pid());
+  EXPECT_EQ(command.processes().size(), 4u) << "the launcher and three ranks";
+
+  // They die with it, though it did not fork them.
+  command.signal(SIGKILL);
+  EXPECT_TRUE(eventually([&] { return command.processes().empty(); }));
+}
+
+TEST(RankHost, SixtyFourRanksEndWithTheStateOfOne) {
+  TempFolder folder;
+  const std::string job = folder.write("tiny.toml", kTiny);
+  const Outcome one = train_into(folder / "one", {job, "--ranks", "1"});
+  EXPECT_EQ(train_into(folder / "many", {job, "--ranks", "64"}), one);
+}
+
+TEST(RankHost, ThreeHundredThreadsEndWithTheStateOfOne) {
+  TempFolder folder;
+  const std::string job = folder.write("tiny.toml", kTiny);
+  const Outcome one = train_into(folder / "one", {job, "--ranks", "1"});
+  EXPECT_EQ(train_into(folder / "many", {job, "--ranks", "300", "--set", "layout.workers=thread"}),
+            one);
+}
+
+TEST(RankHost, MoreRanksThanTheHostCanStartAreRefusedWithTheLimit) {
+  TempFolder folder;
+  const std::string job = folder.write("tiny.toml", kTiny);
+  Command command(
+      {"train", job, "--ranks", "60000", "--out", folder / "run", "--set", "train.lanes=60000"});
+  EXPECT_EQ(command.wait(), 2);
+  EXPECT_TRUE(command.says("this host starts at most")) << command.err();
+  EXPECT_FALSE(std::filesystem::exists(folder / "run"));
+}
+
+TEST(RankHost, WhatTheProgramRefusesIsTheCommandsAnswer) {
+  Command command({"train", "mlp-points", "--set", "layout.pipeline=3", "--ranks", "3"});
+  EXPECT_EQ(command.wait(), 2) << command.out() << command.err();
+  EXPECT_FALSE(command.says("has ended")) << command.err();
+}
+
+}  // namespace
+}  // namespace tutti
