@@ -50,8 +50,4 @@ std::string layout_word(const LayoutConfig& layout) {
          words_of(layout, &Key::short_name, false);
 }
 
-std::string layout_words(const LayoutConfig& layout) {
-  return words_of(layout, &Key::long_name, false);
-}
-
 }  // namespace tutti

@@ -17,7 +17,5 @@ std::string layout_suffix(const LayoutConfig& layout);
 /// The same as a word without spaces, for tables that have a column for the fold:
 /// "2x1x4,1f1b,zero1".
 std::string layout_word(const LayoutConfig& layout);
-/// What follows the sizes in a name, for a line that says the fold by itself: ", 1f1b, zero 1".
-std::string layout_words(const LayoutConfig& layout);
 
 }  // namespace tutti
