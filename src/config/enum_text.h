@@ -1,5 +1,7 @@
-// Prints a named enum in messages: "{}" of Recompute::kFull is "full".
+// Prints a named enum in messages: "{}" of Recompute::kFull is "full". The compiler of CUDA code,
+// which reads this by way of the job, does not understand fmt, and prints nothing.
 #pragma once
+#ifndef __CUDACC__
 
 #include <fmt/format.h>
 
@@ -15,3 +17,5 @@ struct fmt::formatter<E, char, std::enable_if_t<tutti::Named<E>>>
     return fmt::formatter<std::string_view, char>::format(tutti::name_of(value), context);
   }
 };
+
+#endif
