@@ -1,5 +1,8 @@
 // Prints a named enum in messages: "{}" of Recompute::kFull is "full".
+// Nothing under nvcc: no kernel prints, and its host compiler takes this fmt's constexpr for faults.
 #pragma once
+
+#ifndef __CUDACC__
 
 #include <fmt/format.h>
 
@@ -15,3 +18,5 @@ struct fmt::formatter<E, char, std::enable_if_t<tutti::Named<E>>>
     return fmt::formatter<std::string_view, char>::format(tutti::name_of(value), context);
   }
 };
+
+#endif  // __CUDACC__

@@ -75,7 +75,7 @@ class SkippedStep : public testing::Test {
   Job job(int ranks, const char* precision, double scale, std::vector<Setting> settings = {}) {
     settings.push_back({"data.path", path_});
     Job job = device_job(kJob, ranks, settings);
-    job.numerics.precision = precision;
+    job.numerics.precision = value_named<Precision>(precision).value();
     job.numerics.loss_scale = scale;
     return job;
   }
