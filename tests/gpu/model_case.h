@@ -122,11 +122,13 @@ inline std::vector<Trial> trials() {
     all.push_back({std::move(name), std::move(job)});
   };
   for (const std::string norm : {"none", "layer", "rms", "batch"})
-    add("mlp norm " + norm + " dropout", mlp_job(),
-        [&](Job& j) { j.model.norm = norm, j.model.dropout = 0.25; });
+    add("mlp norm " + norm + " dropout", mlp_job(), [&](Job& j) {
+      j.model.norm = value_named<NormKind>(norm).value(), j.model.dropout = 0.25;
+    });
   for (const std::string name :
        {"gelu-tanh", "relu", "silu", "tanh", "sigmoid", "leaky-relu", "elu"})
-    add("mlp " + name, mlp_job(), [&](Job& j) { j.model.activation = name; });
+    add("mlp " + name, mlp_job(),
+        [&](Job& j) { j.model.activation = value_named<Activation>(name).value(); });
   add("mlp smoothing", mlp_job(), [](Job& j) { j.loss.label_smoothing = 0.1; });
   add("mlp weights", mlp_job(),
       [](Job& j) { j.loss.class_weights = {1, 2, 0.5, 1, 0, 1, 3, 1, 1, 0.25}; });
@@ -145,7 +147,8 @@ inline std::vector<Trial> trials() {
     for (const bool residual : {false, true})
       for (const std::string pool : {"max", "average"})
         add("cnn " + norm + (residual ? " residual " : " plain ") + pool, cnn_job(), [&](Job& j) {
-          j.model.norm = norm, j.model.residual = residual, j.model.pool = pool;
+          j.model.norm = value_named<NormKind>(norm).value(), j.model.residual = residual,
+          j.model.pool = value_named<Pool>(pool).value();
           j.model.dropout = residual ? 0.25 : 0;
         });
   add("wide-deep mse", wide_deep_job(), [](Job& j) { j.loss.kind = "mse"; });
@@ -256,7 +259,7 @@ class GpuModel {
         keys_(device, stream, std::vector<StepKeys>{{kStep, kFirstSample - 8}}),
         loss_scale_(device, stream, std::vector<double>{scale_, 0}) {
     job.numerics.device = DeviceKind::kCuda;
-    job.numerics.precision = precision;
+    job.numerics.precision = value_named<Precision>(precision).value();
     model = make_model(job);
     shape_ = describe(model);
     for (size_t b = 0; b < shape_.blocks.size(); ++b) {

@@ -11,7 +11,7 @@ class GpuSplitBackward : public GpuTest {
   void expect_splits(Job job, const std::string& precision) {
     SCOPED_TRACE(job.model.kind + " in " + precision);
     job.numerics.device = DeviceKind::kCuda;
-    job.numerics.precision = precision;
+    job.numerics.precision = value_named<Precision>(precision).value();
     const Model model = make_model(job);
     const at::Device place(at::kCUDA, 0);
     std::vector<at::Tensor> data;
