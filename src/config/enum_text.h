@@ -3,6 +3,8 @@
 #pragma once
 #ifndef __CUDACC__
 
+#ifndef __CUDACC__
+
 #include <fmt/format.h>
 
 #include <type_traits>
