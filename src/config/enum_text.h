@@ -1,7 +1,6 @@
 // Prints a named enum in messages: "{}" of Recompute::kFull is "full". The compiler of CUDA code,
 // which reads this by way of the job, does not understand fmt, and prints nothing.
 #pragma once
-#ifndef __CUDACC__
 
 #ifndef __CUDACC__
 
