@@ -63,12 +63,6 @@ TEST_F(User, AJobFileWhoseNameIsNoUtf8TrainsAndIsResumed) {
   EXPECT_EQ(again.hash(), command.hash());
 }
 
-TEST_F(User, MoreRanksThanACommandStartsAreRefused) {
-  const std::string said =
-      refused(Arguments{"train", "mlp-points", "--ranks", "300"} + set({"train.lanes=300"}));
-  EXPECT_EQ(said, "tutti: layout.ranks = 300: one command starts at most 256 ranks\n");
-}
-
 TEST_F(User, ARunThatFailsBeforeItsFirstStepLeavesNoFolderAboveIt) {
   Command command(Arguments{"train", "gpt-kjv", "--ranks", "1", "--out", folder_ / "a/b/c"} +
                   set({"data.path=/no/such/file"}));
