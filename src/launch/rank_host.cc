@@ -128,7 +128,8 @@ void RankHost::finish() {
   int status = 0;
   while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }
-  code_ = WIFSIGNALED(status) ? stop_code(WTERMSIG(status)) : WEXITSTATUS(status);
+  killed_by_ = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  code_ = killed_by_ != 0 ? stop_code(killed_by_) : WEXITSTATUS(status);
   pid_ = -1;
 }
 

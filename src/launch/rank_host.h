@@ -42,6 +42,8 @@ class RankHost {
   /// ends of it.
   std::optional<std::string> ready();
   int code() const { return code_; }
+  /// The signal that ended it before it could say anything; 0: none did.
+  int killed_by() const { return killed_by_; }
   /// Has it fork a rank for every socket; `kept` are descriptors that the ranks hold on to as long
   /// as they live. Returns the ranks' process ids once they are children of this process. Throws
   /// Error when ranks could not be started: then none is left.
@@ -52,7 +54,7 @@ class RankHost {
   void finish();
   pid_t pid_ = -1;  // -1: it has ended
   Fd socket_;
-  int code_ = 0;
+  int code_ = 0, killed_by_ = 0;
 };
 
 /// The program's side.

@@ -106,8 +106,11 @@ std::vector<Phase> phases() {
   const auto ranks_started = [](const Command& command, const std::string&) {
     return command.ranks(2).size() == 2;
   };
-  const auto helper_started = [](const Command& command, const std::string&) {
-    return eventually([&] { return command.processes().size() >= 2; });
+  // The launcher and the program that loads libraries; then a child of that, which plans.
+  const auto processes_started = [](size_t count) {
+    return [count](const Command& command, const std::string&) {
+      return eventually([&] { return command.processes().size() >= count; });
+    };
   };
   const auto event = [](const std::string& name) {
     return [name](const Command&, const std::string& run) {
@@ -129,7 +132,8 @@ std::vector<Phase> phases() {
            "train.steps=2", "train.eval_every=0", "train.sample_bytes=1048576"});
   const Arguments pipeline{"layout.pipeline=2", "model.init_from=" + std::string(kStuck)};
   return {
-      {"Planning", kJob + set(pipeline), helper_started, false},
+      {"Loading", kJob, processes_started(2), false},
+      {"Planning", kJob + set(pipeline), processes_started(3), false},
       {"Model", kJob + set({"model.init_from=" + std::string(kStuck)}), ranks_started, false},
       {"Data",
        gpt + set({"data.kind=text", std::string("data.path=") + kStuck + "/state.safetensors"}),

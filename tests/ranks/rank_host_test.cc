@@ -74,7 +74,7 @@ TEST(RankHost, MoreRanksThanTheHostCanStartAreRefusedWithTheLimit) {
 }
 
 TEST(RankHost, WhatTheProgramRefusesIsTheCommandsAnswer) {
-  Command command({"train", "mlp-points", "--set", "layout.pipeline=3", "--ranks", "3"});
+  Command command({"train", "mlp-points", "--set", "layout.pipeline=9", "--ranks", "9"});
   EXPECT_EQ(command.wait(), 2) << command.out() << command.err();
   EXPECT_FALSE(command.says("has ended")) << command.err();
 }

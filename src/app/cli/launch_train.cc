@@ -14,6 +14,7 @@
 #include "base/stop_signals.h"
 #include "base/terminal.h"
 #include "launch/rank_host.h"
+#include "launch/stop.h"
 
 namespace tutti {
 
@@ -49,6 +50,9 @@ int launch_train(const std::string& program, int argc, char** argv) {
   RankHost host(program, {argv, argv + argc});
   std::optional<HeldStops> held(std::in_place);  // also while the last lines are printed
   const std::optional<std::string> ready = host.ready();
+  // It has said why, unless it was ended while its libraries were loaded.
+  if (!ready && host.killed_by() != 0)
+    complain(stop_words({host.killed_by()}, StopAction::kAtOnce, /*begun=*/false));
   if (!ready) return host.code();
   if (*ready == kReadyAlone) {
     held.reset();  // an executed program would inherit what is held
