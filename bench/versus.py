@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Two builds of Tutti, block by block in turns: `bench/versus.py OLD NEW [--pairs N] [--only PART]`.
 
-OLD and NEW are folders with tutti-bench-comm and tutti-bench-train. A ratio is OLD's time by NEW's: above 1 NEW is faster. Printed are the
-median of the pairs' ratios and the lower bound of its 95 % interval, and for a training the peak memory of a rank. Who goes first changes
-with every pair, and a pair waits until no build runs.
+OLD and NEW are folders with tutti-bench-comm and tutti-bench-train, on a host with a GPU with tutti-bench-gpu. A ratio is OLD's time by
+NEW's: above 1 NEW is faster. Printed are the median of the pairs' ratios and the lower bound of its 95 % interval, and for a training the
+peak memory of a rank. Who goes first changes with every pair, and a pair waits until no build runs.
 """
 import argparse
+import contextlib
 import math
 import pathlib
 import statistics
@@ -13,6 +14,7 @@ import subprocess
 import time
 
 from bench_comm import MB, iterations
+from bench_gpu import has_gpu
 from bench_train import peak_pss_mb, step_ms
 from rows import Resident
 
@@ -23,6 +25,10 @@ TRAININGS = {  # name: steps of a block, job and settings
     "gpt-bench, tcp": (1, ["gpt-bench", "layout.ranks=2", "layout.transport=tcp"]),
     "batch 2, context 64, tcp": (10, ["gpt-bench", "layout.ranks=2", "layout.transport=tcp", *SMALL]),
     "fashion-cnn": (30, ["fashion-cnn", "layout.ranks=2"]),
+}
+GPU_TRAININGS = {  # name: steps of a block, settings of gpt2-124m
+    "gpt2-124m, B=32": (10, ["train.micro_batch_size=32"]),
+    "gpt2-124m, B=64": (6, ["train.micro_batch_size=64"]),
 }
 SUMS = [(transport, kind, size) for transport in ("shm", "tcp") for kind in ("exact", "ring") for size in (16, 128)]
 
@@ -50,6 +56,19 @@ def compare(name, programs, cost, pairs, unit, note=""):
           f"{statistics.median(ratios):.3f}, at least {lower_bound(ratios):.3f} ({pairs} pairs){note}", flush=True)
 
 
+def compare_on_gpu(folders, name, steps, settings, pairs):
+    command = ["tutti-bench-gpu", "train", "gpt2-124m", "train.steps=2000", *settings]
+    programs, losses, peaks = [], [], []
+    with contextlib.ExitStack() as stack:
+        for folder in folders:  # one after the other: what a program takes is told from what is free before it
+            programs.append(stack.enter_context(Resident(str(folder), [folder / command[0], *command[1:]])))
+            losses.append(programs[-1].ask(10)["losses"])
+            peaks.append(programs[-1].ask("memory"))
+        note = "".join(f"; {key} {peaks[0][key] / 2**30:.2f} and {peaks[1][key] / 2**30:.2f} GiB" for key in peaks[0])
+        note += "; equal losses" if losses[0] == losses[1] else f"; LOSSES DIFFER: {losses}"
+        compare(name, programs, lambda program: program.ask(steps)["seconds"] / steps * 1e3, pairs, "ms", note)
+
+
 def main():
     parser = argparse.ArgumentParser(prog="versus.py")
     parser.add_argument("old", type=pathlib.Path)
@@ -58,6 +77,9 @@ def main():
     parser.add_argument("--only", default="")
     arguments = parser.parse_args()
     folders = arguments.old.resolve(), arguments.new.resolve()
+    for name, (steps, settings) in GPU_TRAININGS.items() if has_gpu() else ():
+        if arguments.only in name:
+            compare_on_gpu(folders, name, steps, settings, arguments.pairs)
     for name, (steps, settings) in TRAININGS.items():
         if arguments.only not in name:
             continue
