@@ -53,6 +53,9 @@ class Backend {
   /// decided: Updates, and what moves their values on this rank. New parameters reach no other
   /// rank. Nothing runs after it.
   virtual StepVerdict finish(const StepRequest& request, const Decision& decision);
+  /// Must come before repeat() when it will compute more than steps do: runs that once without the
+  /// messages that could make ranks wait for each other. Nothing of what it computes has a meaning.
+  virtual void rehearse() {}
   /// The last step once more, none of which was committed, on micro-batches from `loader`. Nothing
   /// is written.
   virtual void repeat(const StepRequest& request, Loader& loader) = 0;

@@ -89,6 +89,8 @@ StepVerdict Engine::run(const StepRequest& request) {
 
 NonFinitePlace Engine::search(const StepRequest& request, Loader& loader) {
   searching_ = true;
+  backend_->rehearse();
+  looked_.clear();
   backend_->repeat(request, loader);
   searching_ = false;
   NonFinitePlace first;

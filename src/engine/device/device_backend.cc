@@ -60,6 +60,7 @@ class DeviceBackend final : public Backend {
                        static_cast<const double*>(loss.const_data_ptr()));
   }
   StepVerdict run(const StepRequest& request) override;
+  void rehearse() override;
   void repeat(const StepRequest& request, Loader& loader) override;
   void evaluate(const std::vector<at::Tensor>& batch) override;
   std::vector<at::Tensor> evaluated() const override { return forward_.data.first(); }
@@ -76,7 +77,6 @@ class DeviceBackend final : public Backend {
   bool may_capture() const;
   Side make_side(Which which);
   void greet();
-  void rehearse();
   StreamHandlers handlers(Side& side);
   void add_step_handlers(StreamHandlers& on);
   void fold(const Instruction& i, Stream stream);
@@ -190,7 +190,7 @@ void DeviceBackend::start(Compute compute) {
   for (const Instruction* refresh : train_.travel.refreshes())
     train_.travel.put(*refresh, compute_);
   steps_.settle("first copies", 0);
-  if (p_.plan.mesh.pipeline > 1) rehearse();
+  rehearse();
 }
 
 void DeviceBackend::greet() {
@@ -202,8 +202,10 @@ void DeviceBackend::greet() {
 
 /// Runs a step without the messages between stages, of which nothing is written. The first use of a
 /// kernel may wait for the whole device: in a first step that would be a wait for messages that
-/// peers send only after this rank's next ones.
+/// peers send only after this rank's next ones. Ranks without stages meet in one order, so they need
+/// no rehearsal.
 void DeviceBackend::rehearse() {
+  if (p_.plan.mesh.pipeline == 1) return;
   rehearsing_ = true;
   StepRequest request;
   request.step = 0;
