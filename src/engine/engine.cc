@@ -16,21 +16,21 @@ std::unique_ptr<Backend> make_backend(const EngineParts& parts, const Station& s
 }
 
 std::unique_ptr<PlanRunner> make_runner(const EngineParts& p, Which which, RunnerOptions options) {
-  const auto memory = [&p_memory = p.memory, which](int b) { return p_memory.of(which, b); };
-  return std::make_unique<PlanRunner>(p.model, p.shape, p.program(which), memory, p.accounts,
-                                      std::move(options));
+  const auto memory = [&p_memory = *p.state.memory, which](int b) { return p_memory.of(which, b); };
+  return std::make_unique<PlanRunner>(p.training.model, p.training.shape, p.program(which), memory,
+                                      p.gauges.accounts, std::move(options));
 }
 
 }  // namespace
 
 Engine::Engine(const EngineParts& parts, const RankDevice* device)
     : p_(parts),
-      station_(parts.model, parts.shape, parts.plan, parts.forward_plan, parts.context.rank),
+      station_(parts.training.model, parts.training.shape, parts.plans, parts.context.rank),
       backend_(make_backend(p_, station_, device)),
       options_(backend_->runner_options(Which::kSteps)),
       steps_(make_runner(p_, Which::kSteps, options_)),
       forward_(make_runner(p_, Which::kEvaluation, backend_->runner_options(Which::kEvaluation))),
-      outputs_(p_.model, station_, backend_->move_output()) {
+      outputs_(p_.training.model, station_, backend_->move_output()) {
   backend_->start(
       [this](Which which, const Instruction& i, const Turn& turn) { compute(which, i, turn); });
 }
@@ -43,7 +43,7 @@ StepVerdict Backend::finish(const StepRequest&, const Decision&) {
 
 void Engine::compute(Which which, const Instruction& i, const Turn& turn) {
   if (which == Which::kEvaluation) return evaluate(i);
-  const Pass pass = backend_->pass_of(p_.job.train.seed, step_, i.lane, i.micro);
+  const Pass pass = backend_->pass_of(p_.training.job.train.seed, step_, i.lane, i.micro);
   const auto data = backend_->data(which, i);
   if (i.op == Op::kForward) {
     steps_->forward(i, pass, data);
@@ -56,8 +56,8 @@ void Engine::compute(Which which, const Instruction& i, const Turn& turn) {
 
 void Engine::evaluate(const Instruction& forward) {
   forward_->forward(forward, forward_pass_, backend_->data(Which::kEvaluation, forward));
-  const int column = p_.shape.blocks[forward.block].column;
-  outputs_.add(column, forward_->output(forward, p_.model.output));
+  const int column = p_.training.shape.blocks[forward.block].column;
+  outputs_.add(column, forward_->output(forward, p_.training.model.output));
   if (station_.is_end(forward) && column == 0) forward_end_ = &forward;
 }
 
@@ -73,7 +73,7 @@ void Engine::look_at(const Instruction& i) {
 RunnerOptions Engine::options() const {
   RunnerOptions options = options_;
   if (!options.low_memory) return options;
-  options.low.assign(p_.shape.blocks.size(), nullptr);
+  options.low.assign(p_.training.shape.blocks.size(), nullptr);
   const auto& buffers = p_.program().buffers;
   for (size_t b = 0; b < buffers.size(); ++b)
     if (buffers[b].kind == BufferKind::kParameter && buffers[b].unit >= 0 &&
@@ -105,7 +105,7 @@ std::optional<Evaluated> Engine::forward(const Pass& pass, const std::vector<at:
   outputs_.clear();
   backend_->evaluate(data);
   Evaluated evaluated;
-  if (p_.model.task != Task::kLoss && station_.ends()) evaluated.output = outputs_.whole();
+  if (p_.training.model.task != Task::kLoss && station_.ends()) evaluated.output = outputs_.whole();
   if (!station_.reports() || !station_.owns(pass.lane)) return std::nullopt;
   evaluated.data = backend_->evaluated();
   evaluated.loss = forward_->loss(*forward_end_);

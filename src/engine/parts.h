@@ -2,37 +2,44 @@
 #pragma once
 
 #include "data/load/loader.h"
-#include "engine/program_memory.h"
-#include "engine/units.h"
+#include "engine/held_state.h"
 #include "engine/updater.h"
 #include "exec/trace.h"
-#include "launch/local.h"
+#include "launch/rank.h"
+#include "plan/ir/plans.h"
 
 namespace tutti {
 
-struct EngineParts {
-  const Job& job;
+/// What is trained, and by what rule.
+struct Training {
+  const Job& job;  ///< in the epoch's layout
   const Model& model;
-  RankContext& context;
   const ModelShape& shape;
-  const Plan& plan;
-  const Plan& forward_plan;  ///< of evaluation
+  const Updater& updater;
+};
+
+/// What is counted and noted while the engine runs.
+struct Gauges {
   Accounts& accounts;
   Trace& trace;
-  const ProgramMemory& memory;
-  const Units& units;
-  const Updater& updater;
+};
+
+struct EngineParts {
+  const Training training;
+  const Plans& plans;
+  const HeldState& state;  ///< both of its parts are there
+  RankContext& context;
   Transport& transport;
   Loader& loader;
+  const Gauges gauges;
 
-  const Plan& plan_of(Which which) const { return which == Which::kSteps ? plan : forward_plan; }
   const Program& program(Which which = Which::kSteps) const {
-    return plan_of(which).programs[context.rank];
+    return plans.of(which).programs[context.rank];
   }
   /// Where float 0 of a unit's gradient would be, by the buffer of this rank that holds it or a
   /// slice of it: offsets into it are then those of the unit.
   const float* gradient(int buffer) const {
-    return memory.floats(buffer) - program().buffers[buffer].range.begin;
+    return state.memory->floats(buffer) - program().buffers[buffer].range.begin;
   }
 };
 

@@ -13,12 +13,9 @@
 #include "exec/tier.h"
 #include "model/core/segment.h"
 #include "net/transport.h"
-#include "plan/ir/program.h"
+#include "plan/ir/plans.h"
 
 namespace tutti {
-
-/// One of the two programs of a rank.
-enum class Which : uint8_t { kSteps, kEvaluation };
 
 /// Bytes that ATen allocates inside the program's segments. The plan accounts for them, but they
 /// get no memory of ProgramMemory.

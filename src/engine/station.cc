@@ -11,13 +11,12 @@
 
 namespace tutti {
 
-Station::Station(const Model& model, const ModelShape& shape, const Plan& plan, const Plan& forward,
-                 int rank)
-    : model_(model), shape_(shape), plan_(plan), rank_(rank) {
+Station::Station(const Model& model, const ModelShape& shape, const Plans& plans, int rank)
+    : model_(model), shape_(shape), plan_(plans.steps), rank_(rank) {
   // Evaluation gathers slices of parameters (ZeRO-3): then nobody can compute a lane alone.
-  for (const Queue& queue : forward.programs[rank].queues)
+  for (const Queue& queue : plans.evaluation.programs[rank].queues)
     for (const Instruction& i : queue.instructions)
-      gathers_ = gathers_ || (i.op == Op::kGather && members_of(forward, i).size() > 1);
+      gathers_ = gathers_ || (i.op == Op::kGather && members_of(plans.evaluation, i).size() > 1);
 }
 
 bool Station::counts_loss(const Instruction& forward) const {

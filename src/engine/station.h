@@ -2,16 +2,14 @@
 #pragma once
 
 #include "model/core/segment.h"
-#include "plan/ir/program.h"
+#include "plan/ir/plans.h"
 
 namespace tutti {
 
-/// Model, shape and plan must outlive it.
+/// Model, shape and plans must outlive it.
 class Station {
  public:
-  /// `forward`: the plan of evaluation.
-  Station(const Model& model, const ModelShape& shape, const Plan& plan, const Plan& forward,
-          int rank);
+  Station(const Model& model, const ModelShape& shape, const Plans& plans, int rank);
 
   const Coordinates& at() const { return plan_.places[rank_].at; }
   /// The columns of a tensor coordinate.

@@ -101,16 +101,16 @@ EpochRun::~EpochRun() = default;
 /// make the same one again, side by side on the same cores: theirs is rank 0's.
 void EpochRun::make_plan() {
   const auto make = [this] {
-    return std::make_shared<RankPlan>(
+    return std::make_shared<Plans>(
         plan_ranks(job_, worker_.shape, worker_.optimizer_slots(), worker_.on_device()));
   };
   const bool threads = job_.layout.workers == Workers::kThread;
   if (!threads || membership_.rank == 0) plan_ = make();
   if (!threads) return;
-  const Card mine{.object = std::const_pointer_cast<RankPlan>(plan_)};
+  const Card mine{.object = std::const_pointer_cast<Plans>(plan_)};
   const std::vector<Card> cards =
       context_.rendezvous.exchange(mine, context_.while_working(timeout_of(job_)));
-  plan_ = std::static_pointer_cast<const RankPlan>(cards[0].object);
+  plan_ = std::static_pointer_cast<const Plans>(cards[0].object);
 }
 
 /// Before anything large is taken, on every rank at the same time: what is free then, and what
@@ -182,10 +182,13 @@ void EpochRun::begin() {
   collector_ =
       std::make_unique<Collector>(state.units->entries(), state.units->pieces(), *main_channel_);
   loader_ = std::make_unique<Loader>(loader_options(), context_.clock, &context_.control.cancel);
-  const EngineParts parts{job_,          worker_.model,     context_,         worker_.shape,
-                          plan_->steps,  plan_->evaluation, worker_.accounts, trace_,
-                          *state.memory, *state.units,      worker_.updater,  *transport_,
-                          *loader_};
+  const EngineParts parts{.training = {job_, worker_.model, worker_.shape, worker_.updater},
+                          .plans = *plan_,
+                          .state = state,
+                          .context = context_,
+                          .transport = *transport_,
+                          .loader = *loader_,
+                          .gauges = {worker_.accounts, trace_}};
   engine_ = std::make_unique<Engine>(parts, worker_.device);
   // What the dry run and the planning took: the steps want none of it. A sanitizer has an allocator
   // of its own alongside glibc's, which ranks that are threads would then set up in each other's

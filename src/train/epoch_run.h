@@ -72,7 +72,7 @@ class EpochRun {
   const std::unique_ptr<Rendezvous> rendezvous_;
   RankContext context_;
   Trace trace_;
-  std::shared_ptr<const RankPlan> plan_;  // ranks that are threads have one
+  std::shared_ptr<const Plans> plan_;  // ranks that are threads have one
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Channel> main_channel_, loader_channel_;
   const Partition partition_;

@@ -59,12 +59,12 @@ MeshOptions mesh_options(const Job& job, const ModelShape& shape, int slots) {
   return options;
 }
 
-RankPlan plan_ranks(const Job& job, const ModelShape& shape, int slots, bool on_device) {
+Plans plan_ranks(const Job& job, const ModelShape& shape, int slots, bool on_device) {
   MeshOptions options = mesh_options(job, shape, slots);
   options.device = on_device;
   if (auto faults = mesh_faults(shape, options); !faults.empty())
     throw ConfigError(std::move(faults));
-  RankPlan plan;
+  Plans plan;
   plan.steps = plan_mesh(shape, options);
   if (plan.steps.parcels.size() > static_cast<size_t>(kFlaggedParcels))
     throw ConfigError({fmt::format(

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "config/job.h"
+#include "plan/ir/plans.h"
 #include "plan/make/plan_mesh.h"
 
 namespace tutti {
@@ -10,12 +11,9 @@ namespace tutti {
 /// What the job's layout asks for. `slots`: of the optimizer.
 MeshOptions mesh_options(const Job& job, const ModelShape& shape, int slots);
 
-struct RankPlan {
-  Plan steps, evaluation;
-};
 /// `on_device`: the ranks compute on devices. Throws ConfigError naming why the model does not run
 /// on this layout.
-RankPlan plan_ranks(const Job& job, const ModelShape& shape, int slots, bool on_device);
+Plans plan_ranks(const Job& job, const ModelShape& shape, int slots, bool on_device);
 
 /// Micro-batches of a step in the order in which a rank's program loads them.
 std::vector<MicroBatch> loads_of(const Program& program);

@@ -10,8 +10,7 @@
 #include "data/core/dataset.h"
 #include "data/load/partition.h"
 #include "engine/device/rank_device.h"
-#include "engine/program_memory.h"
-#include "engine/units.h"
+#include "engine/held_state.h"
 #include "engine/updater.h"
 #include "grid/order.h"
 #include "launch/rank.h"
@@ -19,13 +18,6 @@
 #include "train/progress.h"
 
 namespace tutti {
-
-/// The values that a worker holds of the model, and the memory that they are in: that of an epoch's
-/// plan, which outlives the epoch until another one has taken them over.
-struct HeldState {
-  std::unique_ptr<ProgramMemory> memory;
-  std::unique_ptr<Units> units;
-};
 
 struct Worker {
   /// Collective over all workers. `job`, `model` and `device` must outlive it; a null device is the

@@ -50,7 +50,7 @@ class DeviceBackend final : public Backend {
             step,
             lane,
             micro,
-            first_sample(p_.plan.batch, 0, lane, micro),
+            first_sample(p_.plans.steps.batch, 0, lane, micro),
             0,
             true,
             &commit_.inputs()->keys};
@@ -69,7 +69,7 @@ class DeviceBackend final : public Backend {
   double traced_seconds() const override { return steps_.traced_seconds(); }
   std::function<void()> copy_out() override {
     return steps_.copy_out(static_cast<uint64_t>(step_),
-                           [this](Stream stream) { p_.units.copy_out(stream); });
+                           [this](Stream stream) { p_.state.units->copy_out(stream); });
   }
 
  private:
@@ -113,10 +113,10 @@ DeviceBackend::DeviceBackend(const EngineParts& parts, const Station& station,
       state_(rank.library->state),
       device_(*rank.device),
       on_(rank.place()),
-      precision_(parts.job.numerics.precision),
+      precision_(parts.training.job.numerics.precision),
       compute_(rank.compute),
       streams_(make_streams()),
-      arrays_(device_, compute_, parts.accounts),
+      arrays_(device_, compute_, parts.gauges.accounts),
       commit_(parts, rank),
       low_(parts, rank),
       groups_(parts, rank),
@@ -140,27 +140,27 @@ std::vector<Stream> DeviceBackend::make_streams() const {
 }
 
 bool DeviceBackend::may_capture() const {
-  return p_.job.layout.graph && device_.captures() &&
-         capture_faults(p_.model, p_.job.layout).empty();
+  return p_.training.job.layout.graph && device_.captures() &&
+         capture_faults(p_.training.model, p_.training.job.layout).empty();
 }
 
 RunnerOptions DeviceBackend::runner_options(Which which) {
   RunnerOptions options;
   options.device = on_;
   options.memory = &device_;
-  options.precision = compute_type(p_.job);
+  options.precision = compute_type(p_.training.job);
   options.loss_scale = commit_.inputs()->loss_scale;
   if (precision_ != Precision::kFloat32)
-    options.low_memory = [this, which](int b) { return low_.of(p_.memory.of(which, b)); };
+    options.low_memory = [this, which](int b) { return low_.of(p_.state.memory->of(which, b)); };
   return options;
 }
 
 Side DeviceBackend::make_side(Which which) {
   // The same parts for both programs; only memory and plan differ.
-  const auto memory = [&memory = p_.memory, which](int b) { return memory.of(which, b); };
+  const auto memory = [&memory = *p_.state.memory, which](int b) { return memory.of(which, b); };
   const Program& program = p_.program(which);
   return {which, program, DeviceTravel(p_, which, {station_, rank_, groups_, low_}, arrays_),
-          DataSlots(p_.model, program, memory, on_)};
+          DataSlots(p_.training.model, program, memory, on_)};
 }
 
 void DeviceBackend::start(Compute compute) {
@@ -182,7 +182,8 @@ void DeviceBackend::start(Compute compute) {
   for (const Instruction& i : train_.program.queues[0].instructions)
     if (i.op == Op::kLoad) sequence.push_back({i.lane, i.micro});
   if (!sequence.empty())
-    feed_ = std::make_unique<DeviceFeed>(p_.model, sequence, p_.loader, device_, on_, p_.accounts);
+    feed_ = std::make_unique<DeviceFeed>(p_.training.model, sequence, p_.loader, device_, on_,
+                                         p_.gauges.accounts);
 
   // Everything that Updates keep up to date from step to step has to be right before the first one.
   low_.write_all(compute_);
@@ -205,7 +206,7 @@ void DeviceBackend::greet() {
 /// peers send only after this rank's next ones. Ranks without stages meet in one order, so they need
 /// no rehearsal.
 void DeviceBackend::rehearse() {
-  if (p_.plan.mesh.pipeline == 1) return;
+  if (p_.plans.steps.mesh.pipeline == 1) return;
   rehearsing_ = true;
   StepRequest request;
   request.step = 0;
@@ -276,8 +277,8 @@ void DeviceBackend::fold(const Instruction& i, Stream stream) {
   // In the order of the plan: on one stream, so the additions run one after the other.
   for (const Add& add : i.adds) {
     const Range range = p_.program().buffers[add.into].range;
-    state_.add_into(stream, p_.memory.floats(add.into), p_.memory.floats(add.from),
-                    range.empty() ? p_.shape.blocks[i.block].gradient_size : range.size());
+    state_.add_into(stream, p_.state.memory->floats(add.into), p_.state.memory->floats(add.from),
+                    range.empty() ? p_.training.shape.blocks[i.block].gradient_size : range.size());
   }
 }
 
@@ -293,7 +294,7 @@ StepVerdict DeviceBackend::run(const StepRequest& request) {
 
   // What is put on the stream after the mark is not waited for.
   steps_.mark();
-  if (feed_ && p_.job.layout.prefetch) feed_->place(step_ + 1, compute_);
+  if (feed_ && p_.training.job.layout.prefetch) feed_->place(step_ + 1, compute_);
   steps_.finish(*train_.executor, static_cast<uint64_t>(step_));
   return commit_.verdict(request);
 }

@@ -16,12 +16,12 @@ DeviceCommit::DeviceCommit(const EngineParts& parts, const RankDevice& rank)
     : p_(parts),
       rank_(rank),
       device_(*rank.device),
-      batch_(batch_of(parts.job.train)),
-      tables_(state_tables(parts.shape, parts.updater)),
-      arrays_(device_, rank.compute, parts.accounts) {
+      batch_(batch_of(parts.training.job.train)),
+      tables_(state_tables(parts.training.shape, parts.training.updater)),
+      arrays_(device_, rank.compute, parts.gauges.accounts) {
   // Inputs and rules are one piece of memory, so that one copy brings both.
-  const int units = static_cast<int>(p_.shape.blocks.size());
-  rule_count_ = p_.updater.rule_count();
+  const int units = static_cast<int>(p_.training.shape.blocks.size());
+  rule_count_ = p_.training.updater.rule_count();
   const size_t input_bytes = sizeof(StepInputs) + rule_count_ * sizeof(RuleScalars);
   inputs_ = reinterpret_cast<StepInputs*>(
       arrays_.take<std::byte>(BufferKind::kWork, static_cast<int64_t>(input_bytes)));
@@ -60,10 +60,10 @@ UpdateArguments DeviceCommit::update_of(int unit, Range held) {
   if (chunks.empty()) return update;
 
   // The same for every step: what changes is read through `rules` and `outcome`.
-  update.kind = p_.updater.kind();
-  update.nesterov = p_.job.train.nesterov;
+  update.kind = p_.training.updater.kind();
+  update.nesterov = p_.training.job.train.nesterov;
   update.unit = unit;
-  update.precision = p_.job.numerics.precision;
+  update.precision = p_.training.job.numerics.precision;
   update.chunks = arrays_.copied(chunks);
   update.chunk_count = static_cast<int64_t>(chunks.size());
   update.parameter_count = static_cast<int32_t>(table.parameter_chunks.size()) - 1;
@@ -81,7 +81,7 @@ UpdateArguments DeviceCommit::update_of(int unit, Range held) {
 
 void DeviceCommit::begin(const StepRequest& request) {
   // What the host decides before a step.
-  const TrainConfig& train = p_.job.train;
+  const TrainConfig& train = p_.training.job.train;
   StepInputs inputs;
   inputs.keys = {static_cast<uint64_t>(request.step), first_sample(batch_, request.step, 0, 0)};
   inputs.loss_scale[0] = request.loss_scale;
@@ -94,7 +94,8 @@ void DeviceCommit::begin(const StepRequest& request) {
   scalars.step = request.updates;
   scalars.lr = request.lr;
   if (train.clip_by == ClipBy::kValue) scalars.clip_value = train.clip;
-  const auto rules = p_.updater.rules(scalars, int64_t{batch_.lanes} * batch_.micro_batches);
+  const auto rules =
+      p_.training.updater.rules(scalars, int64_t{batch_.lanes} * batch_.micro_batches);
   TUTTI_CHECK(rules.size() == rule_count_, "{} rules of {}", rules.size(), rule_count_);
 
   // The host may write here: the copy of the step before has run, since that step was waited for.

@@ -71,19 +71,19 @@ std::vector<Link> links_of(const Plan& plan, const Plan& forward) {
 
 DeviceGroups::DeviceGroups(const EngineParts& parts, const RankDevice& device) {
   const DeviceLibrary& library = *device.library;
-  const Plan& plan = parts.plan_of(Which::kSteps);
+  const Plan& plan = parts.plans.of(Which::kSteps);
   const int rank = parts.context.rank, size = parts.context.size;
   if (size == 1) return;
   const Coordinates at = plan.mesh.at(rank);
 
   GroupOptions options;
-  options.host = host_of(rank, size, static_cast<int>(parts.job.layout.hosts));
+  options.host = host_of(rank, size, static_cast<int>(parts.training.job.layout.hosts));
   for (int r = 0; r < size; ++r)
-    options.shares |= ranks_on_device(parts.job, r, library.count()) > 1;
+    options.shares |= ranks_on_device(parts.training.job, r, library.count()) > 1;
 
   // The first member of a group draws its id: rank 0 that of the world, tensor coordinate 0 that of
   // its columns, and a sender those of its links.
-  const std::vector<Link> links = links_of(plan, parts.plan_of(Which::kEvaluation));
+  const std::vector<Link> links = links_of(plan, parts.plans.of(Which::kEvaluation));
   std::vector<std::string> made;
   const auto make = [&] { made.push_back(library.group_id(options.shares)); };
   const bool shared = has_shared_queue(plan);
@@ -94,7 +94,7 @@ DeviceGroups::DeviceGroups(const EngineParts& parts, const RankDevice& device) {
     if (link.from == rank) make();
 
   // Everybody learns all ids.
-  const Deadline deadline = parts.context.clock.after(timeout_of(parts.job));
+  const Deadline deadline = parts.context.clock.after(timeout_of(parts.training.job));
   std::vector<std::vector<std::string>> ids;
   for (const Card& card : parts.context.rendezvous.exchange({.bytes = packed(made)}, deadline))
     ids.push_back(unpacked(card.bytes));

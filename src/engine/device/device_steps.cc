@@ -101,7 +101,7 @@ void DeviceSteps::finish(StreamExecutor& executor, uint64_t step) {
   typical_ = p_.context.clock.awake() - waiting;
   // In the first step libraries load and choose, so it stands for no other.
   if (timed_ && rounds_ > 0)
-    traced_ += executor.collect(p_.trace, static_cast<uint64_t>(rounds_), issued_);
+    traced_ += executor.collect(p_.gauges.trace, static_cast<uint64_t>(rounds_), issued_);
 
   ++rounds_;
   if (rounds_ > kWarmSteps) longest_ = std::max(longest_, p_.context.clock.awake() - begun_);
@@ -116,7 +116,7 @@ void DeviceSteps::await(const StreamExecutor* executor, const std::string& opera
                         uint64_t step) {
   Clock& clock = p_.context.clock;
   const Time since = clock.now();
-  const Deadline deadline = clock.after(timeout_of(p_.job) + kPatience * longest_);
+  const Deadline deadline = clock.after(timeout_of(p_.training.job) + kPatience * longest_);
   const Cancel& cancel = p_.context.control.cancel;
 
   // From a little before the step is due until a quarter after it, this thread polls without
@@ -166,7 +166,7 @@ std::function<void()> DeviceSteps::copy_out(uint64_t step, FunctionRef<void(Stre
   device_.record(copied_out_, copies_);
   // Waited for on another thread than that of the steps, so it touches nothing of theirs.
   return [&device = device_, event = copied_out_, &context = p_.context, step,
-          patience = timeout_of(p_.job) + kPatience * longest_] {
+          patience = timeout_of(p_.training.job) + kPatience * longest_] {
     const Time since = context.clock.awake();
     while (!device.done(event)) {
       const Cancel& cancel = context.control.cancel;

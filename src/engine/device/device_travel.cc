@@ -31,7 +31,7 @@ DeviceTravel::DeviceTravel(const EngineParts& parts, Which which, const Ways& wa
       ways_(ways),
       device_(*ways.rank.device),
       kernels_(ways.rank.library->state),
-      plan_(parts.plan_of(which)),
+      plan_(parts.plans.of(which)),
       program_(parts.program(which)) {
   // Queues run at the same time, so each has scratch of its own.
   for (const Queue& queue : program_.queues) {
@@ -58,7 +58,9 @@ void DeviceTravel::prepare(const Instruction& i, QueueUse queue, std::byte* scra
       return prepare_reduce(i, queue, scratch);
     case Op::kGather: {
       const CopyTransfer& transfer = plan_.copies[i.transfer];
-      const auto memory = [&all = p_.memory, which = which_](int b) { return all.of(which, b); };
+      const auto memory = [&all = *p_.state.memory, which = which_](int b) {
+        return all.of(which, b);
+      };
       if (transfer.updated) refreshes_.push_back(&i);
       copies_[i.id] = std::make_unique<DeviceCopies>(transfer, program_.rank, window(), memory,
                                                      device_, ways_.groups.meeting(queue));
@@ -87,7 +89,8 @@ void DeviceTravel::prepare_reduce(const Instruction& i, QueueUse queue, std::byt
 
 void DeviceTravel::prepare_exchange(const Instruction& i) {
   constexpr int64_t kFloat = sizeof(float);
-  const DeviceColumns::Members members{p_.shape.columns, ways_.groups.columns(), device_, kernels_};
+  const DeviceColumns::Members members{p_.training.shape.columns, ways_.groups.columns(), device_,
+                                       kernels_};
   const int64_t bytes = ways_.station.exchanged_bytes(i);
   std::vector<std::byte*> in, out;
   for (int b : i.flow.in) in.push_back(memory(b));
@@ -104,9 +107,9 @@ void DeviceTravel::prepare_exchange(const Instruction& i) {
   for (std::byte* sum : in) sums.push_back(reinterpret_cast<float*>(sum));
   const bool narrow = ways_.station.scattered_element_bytes(i) < kFloat;
   std::byte* scratch = i.flow.work >= 0 ? memory(i.flow.work) : nullptr;
-  exchanges_.emplace(
-      i.id, DeviceColumns::scatter(members, sums, bytes / kFloat, out, scratch,
-                                   narrow ? p_.job.numerics.precision : Precision::kFloat32));
+  exchanges_.emplace(i.id, DeviceColumns::scatter(
+                               members, sums, bytes / kFloat, out, scratch,
+                               narrow ? p_.training.job.numerics.precision : Precision::kFloat32));
 }
 
 void DeviceTravel::write_low(const Instruction& i, Stream stream) const {

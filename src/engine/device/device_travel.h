@@ -44,8 +44,8 @@ class DeviceTravel {
   void write_low(const Instruction& i, Stream stream) const;
   void copy_tier(const Instruction& i, Stream stream) const;
 
-  std::byte* window() const { return p_.memory.window().data(); }
-  std::byte* memory(int buffer) const { return p_.memory.of(which_, buffer); }
+  std::byte* window() const { return p_.state.memory->window().data(); }
+  std::byte* memory(int buffer) const { return p_.state.memory->of(which_, buffer); }
 
   const EngineParts& p_;
   const Which which_;

@@ -11,8 +11,8 @@ DeviceUpdates::DeviceUpdates(const EngineParts& parts, const RankDevice& rank, c
       low_(low),
       kernels_(rank.library->state),
       commit_(commit),
-      squares_(parts.shape.blocks.size()),
-      updates_(parts.shape.blocks.size()) {
+      squares_(parts.training.shape.blocks.size()),
+      updates_(parts.training.shape.blocks.size()) {
   for (const Queue& queue : p_.program().queues)
     for (const Instruction& i : queue.instructions) {
       if (i.op == Op::kNorm) prepare_norm(i);
@@ -35,21 +35,22 @@ void DeviceUpdates::prepare_update(const Instruction& i) {
   if (first_ == 0) first_ = i.id;
 
   const int unit = i.block;
-  const Held& held = p_.units.held(unit);
+  const Held& held = p_.state.units->held(unit);
   UpdateArguments& update = updates_[unit] = commit_.update_of(unit, held.moments);
   if (update.chunk_count == 0) return;
 
   update.parameters =
-      p_.memory.floats(buffer_of(i, OperandRole::kParameter)) - held.parameters.begin;
+      p_.state.memory->floats(buffer_of(i, OperandRole::kParameter)) - held.parameters.begin;
   update.gradients = p_.gradient(buffer_of(i, OperandRole::kGradient));
 
   // Slots follow one another in the buffer of moments, each on a border.
-  for (int k = 0; k < p_.plan.optimizer_slots; ++k)
-    update.slots[k] = p_.memory.floats(buffer_of(i, OperandRole::kMoment)) +
+  for (int k = 0; k < p_.plans.steps.optimizer_slots; ++k)
+    update.slots[k] = p_.state.memory->floats(buffer_of(i, OperandRole::kMoment)) +
                       k * align_up(held.moments.size(), kAlign) - held.moments.begin;
   // Parameters that are gathered or fetched before use have no low copy here: it is where they
   // arrive, and is written there.
-  if (void* low = low_.of(p_.memory.of(buffer_of(i, OperandRole::kParameter))); low != nullptr)
+  if (void* low = low_.of(p_.state.memory->of(buffer_of(i, OperandRole::kParameter)));
+      low != nullptr)
     update.low = static_cast<uint16_t*>(low) - held.parameters.begin;
   else
     update.precision = Precision::kFloat32;

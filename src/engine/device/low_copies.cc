@@ -57,15 +57,17 @@ std::vector<Copied> copied_buffers(const Program& program, const Program& forwar
 }  // namespace
 
 LowCopies::LowCopies(const EngineParts& parts, const RankDevice& rank)
-    : shape_(parts.shape), precision_(parts.job.numerics.precision), kernels_(rank.library->state) {
+    : shape_(parts.training.shape),
+      precision_(parts.training.job.numerics.precision),
+      kernels_(rank.library->state) {
   const Program &program = parts.program(), &forward = parts.program(Which::kEvaluation);
   const int64_t all = bytes(program, forward, precision_);
   if (all == 0) return;
-  arena_ = std::make_unique<Arena>(BufferKind::kParameter, static_cast<size_t>(all), parts.accounts,
-                                   rank.device.get());
+  arena_ = std::make_unique<Arena>(BufferKind::kParameter, static_cast<size_t>(all),
+                                   parts.gauges.accounts, rank.device.get());
   for (const Copied& copied : copied_buffers(program, forward)) {
     const void* at =
-        parts.memory.of(copied.forward ? Which::kEvaluation : Which::kSteps, copied.buffer);
+        parts.state.memory->of(copied.forward ? Which::kEvaluation : Which::kSteps, copied.buffer);
     copies_[at] = {arena_->take(static_cast<size_t>(copy_bytes(copied.floats))).data(),
                    copied.floats};
   }

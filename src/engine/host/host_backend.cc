@@ -63,7 +63,7 @@ class HostBackend final : public Backend {
     return (which == Which::kSteps ? steps_ : forward_).data.read_by(i);
   }
   Pass pass_of(uint64_t seed, int64_t step, int lane, int micro) const override {
-    return {seed, step, lane, micro, first_sample(p_.plan.batch, step, lane, micro)};
+    return {seed, step, lane, micro, first_sample(p_.plans.steps.batch, step, lane, micro)};
   }
   void count_loss(const Instruction&, const at::Tensor& loss, const Turn&) override {
     commit_.count_loss({loss.const_data_ptr<double>()[0], loss.const_data_ptr<double>()[1]});
@@ -86,7 +86,7 @@ class HostBackend final : public Backend {
   void norm(const Instruction& i);
   void update(const Instruction& i);
   const float* gradient(const Operand& operand) const;
-  Deadline deadline() const { return p_.context.clock.after(timeout_of(p_.job)); }
+  Deadline deadline() const { return p_.context.clock.after(timeout_of(p_.training.job)); }
 
   const EngineParts& p_;
   const Station& station_;
@@ -111,8 +111,9 @@ Side::Side(const EngineParts& parts, const Station& station, Which which)
       program(parts.program(which)),
       travel(parts, station, which),
       data(
-          parts.model, program,
-          [&memory = parts.memory, which](int b) { return memory.of(which, b); }, at::kCPU) {}
+          parts.training.model, program,
+          [&memory = *parts.state.memory, which](int b) { return memory.of(which, b); }, at::kCPU) {
+}
 
 void Side::load(const Instruction& i, const std::vector<at::Tensor>& batch) {
   const auto& tensors = data.filled_by(i);
@@ -134,11 +135,12 @@ void Side::run(Executor& executor, uint64_t round) const {
 HostBackend::HostBackend(const EngineParts& parts, const Station& station)
     : p_(parts),
       station_(station),
-      channel_(parts.transport, parts.context.clock, kDataChannel, timeout_of(parts.job)),
-      commit_(parts.job.train, parts.context, channel_, parts.shape.blocks.size()),
+      channel_(parts.transport, parts.context.clock, kDataChannel, timeout_of(parts.training.job)),
+      commit_(parts.training.job.train, parts.context, channel_,
+              parts.training.shape.blocks.size()),
       steps_(p_, station_, Which::kSteps),
       forward_(p_, station_, Which::kEvaluation),
-      lending_(p_.plan, p_.context.rank, p_.transport),
+      lending_(p_.plans.steps, p_.context.rank, p_.transport),
       loader_(&p_.loader) {
   find_chunks();
 }
@@ -154,20 +156,20 @@ void HostBackend::start(Compute compute) {
 std::unique_ptr<Executor> HostBackend::make_executor(Which which) {
   Side& side = which == Which::kSteps ? steps_ : forward_;
   Handlers on = which == Which::kSteps ? step_handlers() : handlers(side);
-  Trace* trace = which == Which::kSteps && !repeating_ ? &p_.trace : nullptr;
+  Trace* trace = which == Which::kSteps && !repeating_ ? &p_.gauges.trace : nullptr;
   return std::make_unique<Executor>(side.program, std::move(on), p_.context.clock,
                                     &p_.context.control.cancel, trace,
                                     [] { prepare_compute_thread(1); });
 }
 
 void HostBackend::find_chunks() {
-  chunks_.resize(p_.shape.blocks.size());
-  for (size_t u = 0; u < p_.shape.blocks.size(); ++u) {
+  chunks_.resize(p_.training.shape.blocks.size());
+  for (size_t u = 0; u < p_.training.shape.blocks.size(); ++u) {
     const int unit = static_cast<int>(u);
-    const Range owned = range_of(p_.plan.ownership[u].sums, p_.context.rank);
-    const auto& parameters = p_.shape.blocks[u].parameters;
+    const Range owned = range_of(p_.plans.steps.ownership[u].sums, p_.context.rank);
+    const auto& parameters = p_.training.shape.blocks[u].parameters;
     for (size_t i = 0; i < parameters.size(); ++i) {
-      if (!p_.updater.counts(unit, i)) continue;
+      if (!p_.training.updater.counts(unit, i)) continue;
       for (const Range& chunk :
            chunks_of({{parameters[i].offset, parameters[i].offset + parameters[i].size}}))
         if (owned.contains(chunk.begin)) chunks_[u].push_back(chunk);
@@ -285,8 +287,8 @@ void HostBackend::evaluate(const std::vector<at::Tensor>& batch) {
 void HostBackend::fold(const Instruction& i) {
   for (const Add& add : i.adds) {
     const Range range = steps_.program.buffers[add.into].range;
-    add_into(p_.memory.floats(add.into), p_.memory.floats(add.from),
-             range.empty() ? p_.shape.blocks[i.block].gradient_size : range.size());
+    add_into(p_.state.memory->floats(add.into), p_.state.memory->floats(add.from),
+             range.empty() ? p_.training.shape.blocks[i.block].gradient_size : range.size());
   }
 }
 
@@ -302,7 +304,7 @@ void HostBackend::norm(const Instruction& i) {
 /// borrowed from.
 const float* HostBackend::gradient(const Operand& operand) const {
   if (operand.rank < 0) return p_.gradient(operand.buffer);
-  const Buffer& buffer = p_.plan.programs[operand.rank].buffers[operand.buffer];
+  const Buffer& buffer = p_.plans.steps.programs[operand.rank].buffers[operand.buffer];
   return reinterpret_cast<const float*>(p_.transport.window_of(operand.rank).data() +
                                         buffer.window_offset) -
          buffer.range.begin;
@@ -313,12 +315,14 @@ const float* HostBackend::gradient(const Operand& operand) const {
 void HostBackend::update(const Instruction& i) {
   const int unit = i.block;
   const StepScalars scalars = commit_.scalars(unit);
-  const auto& parameters = p_.shape.blocks[unit].parameters;
-  const Held& held = p_.units.held(unit);
+  const auto& parameters = p_.training.shape.blocks[unit].parameters;
+  const Held& held = p_.state.units->held(unit);
   const UpdatedUnit units(
-      p_.memory.floats(buffer_of(i, OperandRole::kParameter)) - held.parameters.begin,
-      p_.memory.floats(buffer_of(i, OperandRole::kMoment)), held.moments, p_.plan.optimizer_slots);
-  const int64_t proposals = int64_t{p_.plan.batch.lanes} * p_.plan.batch.micro_batches;
+      p_.state.memory->floats(buffer_of(i, OperandRole::kParameter)) - held.parameters.begin,
+      p_.state.memory->floats(buffer_of(i, OperandRole::kMoment)), held.moments,
+      p_.plans.steps.optimizer_slots);
+  const int64_t proposals =
+      int64_t{p_.plans.steps.batch.lanes} * p_.plans.steps.batch.micro_batches;
   const auto gradients = operands_of(i, OperandRole::kGradient);
   std::vector<GradientPiece> pieces;
   for (size_t p = 0; p < parameters.size(); ++p) {
@@ -330,7 +334,7 @@ void HostBackend::update(const Instruction& i) {
       if (!part.empty())
         pieces.push_back({part.begin, part.size(), gradient(*operand) + part.begin});
     }
-    if (!pieces.empty()) p_.updater.update(units, unit, p, pieces, scalars, proposals);
+    if (!pieces.empty()) p_.training.updater.update(units, unit, p, pieces, scalars, proposals);
   }
 }
 

@@ -39,12 +39,13 @@ HostTravel::HostTravel(const EngineParts& parts, const Station& station, Which w
     : p_(parts),
       station_(station),
       which_(which),
-      plan_(parts.plan_of(which)),
+      plan_(parts.plans.of(which)),
       program_(parts.program(which)),
-      timeout_(timeout_of(parts.job)),
+      timeout_(timeout_of(parts.training.job)),
       windows_(reaches_all(parts.transport)),
       scratch_(BufferKind::kMessage,
-               static_cast<size_t>(message_bytes(plan_, program_.rank, windows_)), parts.accounts),
+               static_cast<size_t>(message_bytes(plan_, program_.rank, windows_)),
+               parts.gauges.accounts),
       roll_call_(plan_, parts.context.rank, parts.transport, parts.context.clock,
                  which == Which::kSteps ? kRollCall : kForwardRollCall) {
   for (const Queue& queue : program_.queues) {
@@ -60,7 +61,7 @@ void HostTravel::prepare(const Instruction& i, std::span<std::byte> scratch) {
   if (i.op == Op::kGather) prepare_gather(i);
   if (i.op == Op::kExchange)
     exchanges_[i.id] = std::make_unique<ColumnExchange>(i.id, plan_.groups[i.group],
-                                                        p_.shape.columns, p_.transport);
+                                                        p_.training.shape.columns, p_.transport);
 }
 
 void HostTravel::prepare_reduce(const Instruction& i, std::span<std::byte> scratch) {
@@ -68,7 +69,7 @@ void HostTravel::prepare_reduce(const Instruction& i, std::span<std::byte> scrat
   std::vector<std::vector<float*>> levels;
   for (const UnitSum& unit : transfer.units)
     levels.push_back(levels_of(plan_, i, unit, program_.rank, [this](int b) { return floats(b); }));
-  sums_[i.id] = make_sum_pull(transfer, name_of(i), p_.transport, p_.memory.window(),
+  sums_[i.id] = make_sum_pull(transfer, name_of(i), p_.transport, p_.state.memory->window(),
                               std::move(levels), scratch);
 }
 
@@ -79,8 +80,9 @@ void HostTravel::prepare_gather(const Instruction& i) {
   } else if (which_ == Which::kSteps && !gathered_.insert({i.parcel, i.group}).second && windows_) {
     repeats_.insert(i.id);
   }
-  copies_[i.id] = std::make_unique<CopyPull>(transfer, name_of(i), p_.transport, p_.memory.window(),
-                                             [this](int b) { return memory(b); });
+  copies_[i.id] =
+      std::make_unique<CopyPull>(transfer, name_of(i), p_.transport, p_.state.memory->window(),
+                                 [this](int b) { return memory(b); });
 }
 
 void HostTravel::set(Handlers& on) {
@@ -152,9 +154,9 @@ void HostTravel::fetch_or_evict(const Instruction& i) {
     const auto bytes = static_cast<size_t>(program_.buffers[stored[k]->buffer].bytes);
     std::byte *tier = memory(stored[k]->buffer), *there = memory(resident[k]->buffer);
     if (i.op == Op::kFetch) {
-      p_.memory.fetch(tier, {there, bytes});
+      p_.state.memory->fetch(tier, {there, bytes});
     } else {
-      p_.memory.evict(tier, {there, bytes});
+      p_.state.memory->evict(tier, {there, bytes});
     }
   }
 }

@@ -52,7 +52,7 @@ class HostTravel {
   /// Tells what this rank is about to do; what is returned hears whether the others do the same,
   /// and throws if not.
   std::function<void()> call_roll(const Instruction& i);
-  std::byte* memory(int buffer) const { return p_.memory.of(which_, buffer); }
+  std::byte* memory(int buffer) const { return p_.state.memory->of(which_, buffer); }
   float* floats(int buffer) const { return reinterpret_cast<float*>(memory(buffer)); }
   Deadline deadline() const { return p_.context.clock.after(timeout_); }
 
