@@ -17,9 +17,9 @@ std::optional<Baseline> baseline_of(const Job& job, const Split& data) {
     case BaselineKind::kNone:
       break;
     case BaselineKind::kBigram:
-      return Baseline{"bigram_loss", bigram_loss(*data.train, *data.held_out, job.model.context)};
+      return Baseline{"byte bigram", bigram_loss(*data.train, *data.held_out, job.model.context)};
     case BaselineKind::kTruth:
-      return Baseline{"truth_loss", clicks_truth_loss(job.train.seed, data.held_out->size())};
+      return Baseline{"truth", clicks_truth_loss(job.train.seed, data.held_out->size())};
   }
   return std::nullopt;
 }

@@ -34,6 +34,8 @@ void numbers_of(const json& event, const Visit& visit) {
     for (const auto& [name, value] : metrics->items())
       if (value.is_number() && !(name == "loss" && event.contains("held_out_loss")))
         visit(name, value);
+  if (const auto baseline = event.find("baseline"); baseline != event.end())
+    if (const json& loss = baseline->at("loss"); loss.is_number()) visit("baseline", loss);
 }
 
 }  // namespace

@@ -109,13 +109,11 @@ std::string evaluation_text(const json& e) {
       if (const auto value = metrics->find(name); value != metrics->end() && value->is_number())
         text += fmt::format("   {} {:.4f}", name, value->get<double>());
 
-  // What the loss is compared with: a bigram model for text, the truth for generated clicks.
-  for (const auto& [field, name] :
-       {std::pair{"bigram_loss", "byte bigram"}, {"truth_loss", "truth"}}) {
-    if (!e.contains(field)) continue;
-    const double other = number(e, field, NAN);
-    text += fmt::format("   {} {:.4f}   {:.4f} nats {}", name, other, std::abs(other - loss),
-                        loss < other ? "below" : "above");
+  // What the loss is compared with, where the job names something.
+  if (const auto baseline = e.find("baseline"); baseline != e.end()) {
+    const double other = number(*baseline, "loss", NAN);
+    text += fmt::format("   {} {:.4f}   {:.4f} nats {}", baseline->at("name").get<std::string>(),
+                        other, std::abs(other - loss), loss < other ? "below" : "above");
   }
   return text;
 }

@@ -119,6 +119,8 @@ class TensorBoard final : public EventSink {
     Scalars scalars;
     take(e, group, scalars);
     if (const auto metrics = e.find("metrics"); metrics != e.end()) take(*metrics, group, scalars);
+    if (const auto baseline = e.find("baseline"); baseline != e.end())
+      take({{"baseline", baseline->at("loss")}}, group, scalars);
     if (!scalars.empty()) append(record(event_of(e.at("step"), scalars)));
   }
 

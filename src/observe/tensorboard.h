@@ -14,7 +14,7 @@ namespace tutti {
 /// Makes FOLDER and in it the file events.out.tfevents.<seconds>.tutti, to which the sink appends a
 /// record for every step, eval and test event, with a scalar for each of its numbers:
 ///   train/loss, train/lr, train/gradient_norm, train/tokens_per_second, ...
-///   held_out/loss, held_out/<metric>, held_out/bigram_loss
+///   held_out/loss, held_out/<metric>, held_out/baseline
 ///   test/<metric>
 /// What is nested deeper (per_class, confusion) is not written. A record is written at once, with
 /// one write(2), so a killed process leaves whole records. Thread-safe. Throws Error naming the

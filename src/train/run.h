@@ -72,7 +72,7 @@ void run_task(const RunOptions& options, RankContext& context, const std::string
 ///   step   {step, loss, gradient_norm, lr, seconds, tokens_per_second; in float16 skipped,
 ///          loss_scale}
 ///                                                                           also in metrics.jsonl
-///   eval   {step, held_out_loss, metrics, bigram_loss or truth_loss}        also in metrics.jsonl
+///   eval   {step, held_out_loss, metrics, baseline {name, loss}}            also in metrics.jsonl
 ///   test   {step, metrics, classes}                                         also in metrics.jsonl
 ///   notice {text}: something asked for is not done, or came out otherwise, and why
 ///   failed {failures}: all that the ranks said, the cause first; of a run that has made a step, by

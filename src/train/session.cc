@@ -208,7 +208,7 @@ json Session::evaluate() {
              {"metrics", metrics}};
   if (first_ && options_.shows.baseline && !std::exchange(compared_, true))
     baseline_ = options_.shows.baseline(job_, trainer_.data());
-  if (baseline_) event[baseline_->name] = baseline_->loss;
+  if (baseline_) event["baseline"] = {{"name", baseline_->name}, {"loss", baseline_->loss}};
   reporter_->metric(event);
   evaluating_ += seconds_since(begin, context_.clock);
   return metrics;

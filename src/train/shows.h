@@ -15,7 +15,7 @@ namespace tutti {
 
 class Trainer;
 
-/// A loss that costs nothing to reach, and its name in the event of an evaluation.
+/// A loss that costs nothing to reach, and what it is called where it is shown.
 struct Baseline {
   std::string name;
   double loss = 0;

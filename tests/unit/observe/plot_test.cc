@@ -280,7 +280,7 @@ using Points = std::vector<std::pair<double, double>>;
 TEST_F(RunOnDisk, GivesItsCurves) {
   write(R"({"event":"step","step":1,"loss":5.0,"lr":0.1}
 {"event":"step","step":2,"loss":null,"lr":0.2}
-{"event":"eval","step":2,"held_out_loss":4.5,"metrics":{"loss":4.5,"accuracy":0.5,"confusion":[[1]]}}
+{"event":"eval","step":2,"held_out_loss":4.5,"metrics":{"loss":4.5,"accuracy":0.5,"confusion":[[1]]},"baseline":{"name":"truth","loss":4.25}}
 {"event":"step","step":3,"loss":4.0,"lr":0.3}
 {"event":"test","step":3,"metrics":{"loss":9,"accuracy":0.9}}
 {"event":"step","step":4,"lo)");
@@ -291,6 +291,7 @@ TEST_F(RunOnDisk, GivesItsCurves) {
   const Curve accuracy = read_curve(folder_.string(), "accuracy");
   EXPECT_TRUE(accuracy.training.empty());
   EXPECT_EQ(accuracy.held_out, (Points{{2, 0.5}}));
+  EXPECT_EQ(read_curve(folder_.string(), "baseline").held_out, (Points{{2, 4.25}}));
   EXPECT_EQ(read_curve(folder_.string(), "lr").training, (Points{{1, 0.1}, {2, 0.2}, {3, 0.3}}));
 }
 

@@ -86,10 +86,11 @@ TEST(PlainLines, TellEveryStepOfAShortRunThatGoesOn) {
   EXPECT_EQ(count(screen.text(), "/100  loss "), 3u) << screen.text();
 }
 
-TEST(PlainLines, PutTheHeldOutLossBesideTheBigram) {
+TEST(PlainLines, PutTheHeldOutLossBesideItsBaseline) {
   Screen screen(false);
-  screen.write({{"event", "eval"}, {"step", 7}, {"held_out_loss", 1.5}, {"bigram_loss", 2.25}});
-  screen.write({{"event", "eval"}, {"step", 8}, {"held_out_loss", 2.5}, {"bigram_loss", 2.25}});
+  const nlohmann::json bigram = {{"name", "byte bigram"}, {"loss", 2.25}};
+  screen.write({{"event", "eval"}, {"step", 7}, {"held_out_loss", 1.5}, {"baseline", bigram}});
+  screen.write({{"event", "eval"}, {"step", 8}, {"held_out_loss", 2.5}, {"baseline", bigram}});
   screen.write({{"event", "eval"}, {"step", 9}, {"held_out_loss", 0.5}});
   EXPECT_EQ(screen.text(),
             "step     7   held-out loss 1.5000   byte bigram 2.2500   0.7500 nats below\n"

@@ -149,7 +149,7 @@ TEST_F(TensorBoardFile, HoldsEveryNumberOfStepEvalAndTestEvents) {
   sink->write({{"event", "eval"},
                {"step", 300},
                {"held_out_loss", 4.25},
-               {"bigram_loss", 2.5},
+               {"baseline", {{"name", "byte bigram"}, {"loss", 2.5}}},
                {"metrics",
                 {{"loss", 4.25},
                  {"accuracy", 0.5},
@@ -179,8 +179,8 @@ TEST_F(TensorBoardFile, HoldsEveryNumberOfStepEvalAndTestEvents) {
   EXPECT_EQ(events[2].step, 300);
   EXPECT_TRUE(std::isnan(events[2].scalars.at("train/loss")));
   EXPECT_EQ(events[3].scalars, (Scalars{{"held_out/loss", 4.25F},
-                                        {"held_out/bigram_loss", 2.5F},
-                                        {"held_out/accuracy", 0.5F}}));
+                                        {"held_out/accuracy", 0.5F},
+                                        {"held_out/baseline", 2.5F}}));
   EXPECT_EQ(events[4].step, int64_t{1} << 40);
   EXPECT_EQ(events[4].scalars, (Scalars{{"test/loss", 4.5F}, {"test/mse", 0.125F}}));
 }
