@@ -16,8 +16,8 @@
 #include <span>
 
 #include "base/error.h"
-#include "base/message.h"
 #include "base/stop_signals.h"
+#include "base/text/message.h"
 
 namespace tutti {
 

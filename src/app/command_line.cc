@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/message.h"
-#include "base/terminal.h"
+#include "base/text/message.h"
+#include "base/text/terminal.h"
 #include "config/nearest.h"
 
 namespace tutti {

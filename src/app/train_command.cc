@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/stop_signals.h"
-#include "base/terminal.h"
+#include "base/text/terminal.h"
 #include "device/library.h"
 #include "grid/layout_name.h"
 #include "infer/add_inference.h"

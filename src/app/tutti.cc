@@ -21,7 +21,7 @@
 #include "app/tutti_main.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/terminal.h"
+#include "base/text/terminal.h"
 #include "config/job_parts.h"
 #include "infer/sampler.h"
 #include "infer/trained.h"

@@ -1,5 +1,5 @@
-// Lines for people go to stderr (base/terminal.h); events for machines are here, one JSON object
-// per line. Sinks are passed in; nothing is global.
+// Lines for people go to stderr (base/text/terminal.h); events for machines are here, one JSON
+// object per line. Sinks are passed in; nothing is global.
 #pragma once
 
 #include <memory>

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/message.h"
+#include "base/text/message.h"
 #include "config/builtin.h"
 #include "config/job.h"
 #include "config/nearest.h"

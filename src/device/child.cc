@@ -18,8 +18,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/message.h"
 #include "base/stop_signals.h"
+#include "base/text/message.h"
 #include "base/wait.h"
 
 namespace tutti {

@@ -8,7 +8,7 @@
 #include <map>
 #include <tuple>
 
-#include "base/svg.h"
+#include "base/text/svg.h"
 #include "exec/trace.h"
 
 namespace tutti {

@@ -21,8 +21,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/message.h"
 #include "base/stop_signals.h"
+#include "base/text/message.h"
 #include "launch/limits.h"
 #include "launch/stop.h"
 

@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/message.h"
 #include "base/stop_signals.h"
+#include "base/text/message.h"
 
 namespace tutti {
 

@@ -21,7 +21,7 @@
 #include <limits>
 #include <numbers>
 
-#include "base/svg.h"
+#include "base/text/svg.h"
 
 namespace tutti {
 

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "base/bytes.h"
-#include "base/terminal.h"
+#include "base/text/terminal.h"
 #include "observe/summary.h"
 
 namespace tutti {

@@ -11,7 +11,7 @@
 #include <new>
 
 #include "base/error.h"
-#include "base/message.h"
+#include "base/text/message.h"
 
 namespace tutti {
 

@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/stop_signals.h"
-#include "base/terminal.h"
+#include "base/text/terminal.h"
 #include "launch/rank_host.h"
 #include "launch/stop.h"
 

@@ -17,7 +17,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/stop_signals.h"
-#include "base/terminal.h"
+#include "base/text/terminal.h"
 #include "infer/add_inference.h"
 #include "launch/stop.h"
 #include "train/run_folder.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 
-#include "base/terminal.h"
+#include "base/text/terminal.h"
 #include "data/core/resample.h"
 #include "data/load/partition.h"
 

@@ -4,7 +4,7 @@
 
 #include "app/train_command.h"
 #include "base/file.h"
-#include "base/terminal.h"
+#include "base/text/terminal.h"
 #include "data/images/arrays.h"
 #include "infer/generator.h"
 #include "tensor/threads.h"

@@ -1,7 +1,7 @@
 #include "app/commands/plot_command.h"
 
 #include "base/file.h"
-#include "base/terminal.h"
+#include "base/text/terminal.h"
 #include "observe/plot.h"
 
 namespace tutti {

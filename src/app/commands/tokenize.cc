@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/terminal.h"
+#include "base/text/terminal.h"
 #include "data/core/sources.h"
 #include "data/text/tokenizer.h"
 

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/terminal.h"
+#include "base/text/terminal.h"
 #include "exec/trace.h"
 #include "train/run_folder.h"
 

@@ -19,7 +19,7 @@
 #include "app/commands/trace_command.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/terminal.h"
+#include "base/text/terminal.h"
 #include "config/job.h"
 #include "device/library.h"
 

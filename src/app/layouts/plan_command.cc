@@ -18,7 +18,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/terminal.h"
+#include "base/text/terminal.h"
 #include "config/check.h"
 #include "config/job_check.h"
 #include "config/job_parts.h"

@@ -17,7 +17,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/message.h"
+#include "base/text/message.h"
 #include "comm/gather.h"
 #include "data/load/batch_feed.h"
 #include "data/load/read_ahead.h"

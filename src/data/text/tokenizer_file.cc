@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/message.h"
+#include "base/text/message.h"
 
 namespace tutti {
 namespace {

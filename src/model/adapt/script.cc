@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/message.h"
+#include "base/text/message.h"
 #include "config/job_parts.h"
 #include "model/adapt/adaptor.h"
 #include "model/adapt/draw_watch.h"

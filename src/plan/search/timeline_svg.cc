@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "base/svg.h"
+#include "base/text/svg.h"
 
 namespace tutti {
 

@@ -1,5 +1,5 @@
 // What is said of an exception that is not ours.
-#include "base/message.h"
+#include "base/text/message.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "base/terminal.h"
+#include "base/text/terminal.h"
 
 #include <gtest/gtest.h>
 

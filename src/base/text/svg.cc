@@ -1,5 +1,5 @@
 // Pictures are written as text, element by element; nothing else of SVG is needed.
-#include "base/svg.h"
+#include "base/text/svg.h"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 // UTF-8 is taken apart by hand: a text that only looks right could carry control characters to the
 // terminal in another spelling.
-#include "base/terminal.h"
+#include "base/text/terminal.h"
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>

@@ -1,6 +1,6 @@
 // Exceptions of libraries are told apart by their types; nothing is guessed from their texts,
 // except where torch's stack begins.
-#include "base/message.h"
+#include "base/text/message.h"
 
 #include <sys/resource.h>
 
