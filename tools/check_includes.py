@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Fails when a folder under src/ includes one below it, or a torch-free folder includes torch (the order is that of CMakeLists.txt), and
-when two headers have one name, or two types of one namespace: the linker would take one's inline functions for the other's."""
+when two headers have one name, or two types of one namespace, tests included: the linker would take one's inline functions for the other's."""
 import collections
 import pathlib
 import re
@@ -31,7 +31,7 @@ def faults(root):
 
 def twice(root):
     headers, types = collections.defaultdict(list), collections.defaultdict(list)
-    for path in sorted((root / "src").rglob("*.h")):
+    for path in sorted([*(root / "src").rglob("*.h"), *(root / "tests").rglob("*.h")]):
         where = str(path.relative_to(root))
         headers[path.name].append(where)
         space = ""

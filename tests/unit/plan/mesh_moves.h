@@ -1,4 +1,4 @@
-// What goes between the ranks of a mesh, on hashes (mesh_memory.h): sums, copies, messages and
+// What goes between the ranks of a mesh, on hashes (hashed_memory.h): sums, copies, messages and
 // exchanges. Who waits for whom is said by mesh_runner.h; everything here is one phase of an
 // instruction on one rank.
 #pragma once
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "unit/plan/mesh_memory.h"
+#include "unit/plan/hashed_memory.h"
 
 namespace tutti::test {
 

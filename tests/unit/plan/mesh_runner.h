@@ -1,4 +1,4 @@
-// Runs the programs of all ranks of a mesh in a random interleaving, on hashes (mesh_memory.h).
+// Runs the programs of all ranks of a mesh in a random interleaving, on hashes (hashed_memory.h).
 // Knows the plan and the model alone: nothing of the checker, nor of the options that the plan was
 // made from.
 //

@@ -1,10 +1,10 @@
-// What a rank of a mesh does by itself, on hashes (mesh_memory.h): passes through segments, folds,
+// What a rank of a mesh does by itself, on hashes (hashed_memory.h): passes through segments, folds,
 // squares, updates, and what goes between the tiers.
 #pragma once
 
 #include <vector>
 
-#include "unit/plan/mesh_memory.h"
+#include "unit/plan/hashed_memory.h"
 
 namespace tutti::test {
 
