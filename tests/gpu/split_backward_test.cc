@@ -1,7 +1,7 @@
 // Backward in two parts gives the bits of backward in one on a GPU, too, in every precision.
 #include "gpu/model_case.h"
 #include "model/adapt/adaptor.h"
-#include "unit/model/hand_run.h"
+#include "unit/model/support/hand_run.h"
 
 namespace tutti {
 namespace {

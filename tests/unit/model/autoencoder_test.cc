@@ -15,7 +15,7 @@
 
 #include "base/philox.h"
 #include "model/make_model.h"
-#include "unit/model/named_case.h"
+#include "unit/model/support/named_case.h"
 
 namespace tutti {
 namespace {

@@ -3,7 +3,7 @@
 // inputs, six norms deep; 2e-5 of a gradient's largest value leaves room of about five.
 #include <set>
 
-#include "cnn_case.h"
+#include "unit/model/support/cnn_case.h"
 
 namespace tutti::test {
 namespace {

@@ -5,10 +5,10 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "cnn_case.h"
-#include "hand_run.h"
 #include "model/make_model.h"
-#include "unit/model/named_case.h"
+#include "unit/model/support/cnn_case.h"
+#include "unit/model/support/hand_run.h"
+#include "unit/model/support/named_case.h"
 
 namespace tutti::test {
 namespace {

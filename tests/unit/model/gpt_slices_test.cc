@@ -6,8 +6,8 @@
 #include <functional>
 
 #include "base/error.h"
-#include "columns_case.h"
-#include "gpt_case.h"
+#include "unit/model/support/columns_case.h"
+#include "unit/model/support/gpt_case.h"
 
 namespace tutti::test {
 namespace {

@@ -5,9 +5,9 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "gpt_case.h"
 #include "model/gpt/gpt_shape.h"
 #include "tensor/allocator.h"
+#include "unit/model/support/gpt_case.h"
 
 namespace tutti::test {
 namespace {

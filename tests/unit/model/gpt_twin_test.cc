@@ -3,7 +3,7 @@
 // gradient's largest value leaves room of about five.
 #include <functional>
 
-#include "gpt_case.h"
+#include "unit/model/support/gpt_case.h"
 
 namespace tutti::test {
 namespace {

@@ -12,7 +12,7 @@
 #include "model/adapt/adaptor.h"
 #include "model/core/dry_run.h"
 #include "model/make_model.h"
-#include "unit/model/plan_case.h"
+#include "unit/model/support/plan_case.h"
 
 namespace tutti {
 

@@ -9,8 +9,8 @@
 #include "model/loss/loss.h"
 #include "model/make_model.h"
 #include "tensor/allocator.h"
-#include "unit/model/named_case.h"
-#include "unit/model/plan_case.h"
+#include "unit/model/support/named_case.h"
+#include "unit/model/support/plan_case.h"
 
 namespace tutti {
 

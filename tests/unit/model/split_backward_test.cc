@@ -1,9 +1,9 @@
 // Backward in two parts gives the bits of backward in one: of every gradient, with the weight parts
 // after all input parts, when work memory and the gradients of outputs have long been overwritten.
-#include "cnn_case.h"
-#include "gpt_case.h"
-#include "hand_run.h"
 #include "model/make_model.h"
+#include "unit/model/support/cnn_case.h"
+#include "unit/model/support/gpt_case.h"
+#include "unit/model/support/hand_run.h"
 
 namespace tutti::test {
 namespace {

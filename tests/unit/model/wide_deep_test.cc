@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "model/make_model.h"
-#include "unit/model/named_case.h"
+#include "unit/model/support/named_case.h"
 
 namespace tutti {
 namespace {

@@ -9,7 +9,7 @@
 #include "base/philox.h"
 #include "model/cnn/cnn.h"
 #include "tensor/kernels.h"
-#include "twin_case.h"
+#include "unit/model/support/twin_case.h"
 
 namespace tutti::test {
 

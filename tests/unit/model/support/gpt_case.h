@@ -5,7 +5,7 @@
 
 #include "base/philox.h"
 #include "model/gpt/gpt.h"
-#include "twin_case.h"
+#include "unit/model/support/twin_case.h"
 
 namespace tutti::test {
 

@@ -17,7 +17,7 @@
 
 #include "model/core/device_tensor.h"
 #include "model/core/wiring.h"
-#include "unit/model/named_case.h"
+#include "unit/model/support/named_case.h"
 
 namespace tutti::test {
 

@@ -13,7 +13,7 @@
 #include "model/core/plan_runner.h"
 #include "model/core/wiring.h"
 #include "support/flat_model.h"
-#include "unit/model/named_case.h"
+#include "unit/model/support/named_case.h"
 
 namespace tutti {
 
