@@ -83,6 +83,14 @@ std::string bytes_text(double bytes) {
   return fmt::format("{} {}", std::round(bytes * parts) / parts, names[at]);
 }
 
+std::string rate_text(double rate, std::string_view unit) {
+  const char* names[] = {"", "k", "M", "G", "T", "P"};
+  size_t at = 0;
+  // 999.6 would be printed as 1e+03.
+  while (rate >= 999.5 && at + 1 < std::size(names)) rate /= 1000, ++at;
+  return fmt::format("{:.3g} {}{}/s", rate, names[at], unit);
+}
+
 int64_t parse_bytes(const std::string& text) {
   static const std::map<std::string, double> kUnits = {
       {"", 1},      {"B", 1},        {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},

@@ -1,10 +1,12 @@
-// How much memory is left, and sizes in words: those that are printed, and those that are given.
+// How much memory is left, and sizes and rates in words: those that are printed, and those that are
+// given.
 #pragma once
 
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace tutti {
 
@@ -18,6 +20,9 @@ template <std::integral T>
 std::string bytes_text(T bytes) {
   return bytes_text(static_cast<double>(bytes));
 }
+
+/// "131 GFLOP/s", "4.25 TB/s": three digits, in thousands.
+std::string rate_text(double rate, std::string_view unit);
 
 /// "16GiB", "512 MiB", "1.5GB", "1000000". Throws ConfigError.
 int64_t parse_bytes(const std::string& text);

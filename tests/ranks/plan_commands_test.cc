@@ -71,8 +71,8 @@ TEST_F(PlanCommands, CalibrateWritesWhatPlanReads) {
   const std::string path = folder_ / "calibration.json";
   Command command({"calibrate", "--out", path});
   ASSERT_EQ(command.wait(), 0) << command.err();
-  for (const char* text :
-       {"matmul, GFLOP/s", "copy, GB/s", "inproc", "shm", "tcp", "network    not measured"})
+  for (const char* text : {"matmul    ", " GFLOP/s   each", " GB/s   each", "inproc", "shm", "tcp",
+                           "network    not measured"})
     EXPECT_TRUE(command.says(text)) << text << " is not in\n" << command.out();
   const Calibration c = parse_calibration(read_file(path), path);
   EXPECT_GT(c.matmul.front(), 1e8);

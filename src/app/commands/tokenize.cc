@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text/terminal.h"
@@ -61,11 +62,10 @@ void encode(const TokenizeArguments& arguments, const std::string& text) {
   const double seconds = watch.seconds();
   write_tokens(arguments.out, tokens, tokenizer.vocab());
   const auto bytes = static_cast<double>(text.size());
-  say(arguments,
-      fmt::format("{}: {} tokens of a vocabulary of {}, {:.2f} bytes per token, {:.1f} MB/s",
-                  arguments.out, tokens.size(), tokenizer.vocab(),
-                  bytes / static_cast<double>(std::max<size_t>(tokens.size(), 1)),
-                  bytes / 1e6 / seconds));
+  say(arguments, fmt::format("{}: {} tokens of a vocabulary of {}, {:.2f} bytes per token, {}",
+                             arguments.out, tokens.size(), tokenizer.vocab(),
+                             bytes / static_cast<double>(std::max<size_t>(tokens.size(), 1)),
+                             rate_text(bytes / seconds, "B")));
 }
 
 }  // namespace

@@ -36,13 +36,6 @@ struct Report {
 constexpr double kGiB = 1 << 30;
 constexpr double kGpuSeconds = 60;  // a device's measurements take a few
 
-/// 131 GFLOP/s, 4.25 TB/s.
-std::string rate_text(double rate, const char* unit) {
-  const double giga = rate / 1e9;
-  return giga < 1000 ? fmt::format("{:.3g} G{}/s", giga, unit)
-                     : fmt::format("{:.3g} T{}/s", giga / 1000, unit);
-}
-
 /// 13020 is 13.2.
 std::string cuda_version(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);

@@ -213,15 +213,14 @@ double tier_rate() {
 void print(const Calibration& c) {
   fmt::print("{:28} {:>12} {:>12}\n", fmt::format("{} core{}", c.cores, c.cores == 1 ? "" : "s"),
              "alone", "all at once");
-  fmt::print("{:28} {:>12.1f} {:>12.1f}   each\n", "matmul, GFLOP/s", c.matmul.front() / 1e9,
-             c.matmul.back() / 1e9);
-  const auto row = [](const char* name, const Rates& r) {
-    fmt::print("{:28} {:>12.2f} {:>12.2f}   each\n", name, r.alone / 1e9, r.all / 1e9);
+  const auto row = [](const char* name, const char* unit, double alone, double all) {
+    fmt::print("{:28} {:>12} {:>12}   each\n", name, rate_text(alone, unit), rate_text(all, unit));
   };
-  row("copy, GB/s", c.copy);
-  row("fold, GB/s", c.fold);
-  row("update (adamw), GB/s", c.update);
-  fmt::print("{:28} {:>12.2f}\n\n", "file, GB/s", c.tier / 1e9);
+  row("matmul", "FLOP", c.matmul.front(), c.matmul.back());
+  row("copy", "B", c.copy.alone, c.copy.all);
+  row("fold", "B", c.fold.alone, c.fold.all);
+  row("update (adamw)", "B", c.update.alone, c.update.all);
+  fmt::print("{:28} {:>12}\n\n", "file", rate_text(c.tier, "B"));
   fmt::print("{:10}", "message");
   for (const MessageSample& s : c.transports.at("shm").messages)
     fmt::print(" {:>11}", bytes_text(s.bytes));
@@ -233,10 +232,10 @@ void print(const Calibration& c) {
     fmt::print(" {:>11}\n", rates.flag > 0 ? fmt::format("{:.2f} us", rates.flag * 1e6) : "-");
   }
   fmt::print(
-      "network    not measured: {:.0f} us and {:.1f} Gbit/s between hosts are assumed; the file "
+      "network    not measured: {:.0f} us and {} between hosts are assumed; the file "
       "can say better\n",
       message_seconds(c.transports.at("network"), 1) * 1e6,
-      8e-9 / (message_seconds(c.transports.at("network"), 1e12) / 1e12));
+      rate_text(8e12 / message_seconds(c.transports.at("network"), 1e12), "bit"));
 }
 
 }  // namespace

@@ -221,13 +221,12 @@ CostOptions cost_of(const PlanArguments& arguments, const Planned& planned, cons
 /// What the rates are of.
 std::string machine_text(const Planned& planned, const Calibration& c) {
   if (planned.cuda())
-    return fmt::format(
-        "{}; assumed are {:.0f} TFLOP/s in {}, {:.0f} TB/s of memory, {:.0f} GB/s between GPUs, "
-        "{:.0f} GB/s to the "
-        "host",
-        planned.elsewhere() ? "no GPU here" : planned.machine.gpus.front().name,
-        c.matmul.front() / 1e12, planned.job.numerics.precision, c.copy.alone / 1e12,
-        1 / message_seconds(c.transports.at("nccl"), 1e9), c.tier / 1e9);
+    return fmt::format("{}; assumed are {} in {}, {} of memory, {} between GPUs, {} to the host",
+                       planned.elsewhere() ? "no GPU here" : planned.machine.gpus.front().name,
+                       rate_text(c.matmul.front(), "FLOP"), planned.job.numerics.precision,
+                       rate_text(c.copy.alone, "B"),
+                       rate_text(1e9 / message_seconds(c.transports.at("nccl"), 1e9), "B"),
+                       rate_text(c.tier, "B"));
   return c.source != "default"
              ? fmt::format("{} cores, calibrated: {}", c.cores, c.source)
              : "not calibrated: rates are assumed; `tutti calibrate` measures them";

@@ -85,6 +85,16 @@ TEST(Message, SizesHaveThreeDigitsOrMoreAndTheirUnit) {
   EXPECT_EQ(bytes_text(0x1p50), "1024 TiB");
 }
 
+TEST(Message, SaysRatesInThreeDigits) {
+  EXPECT_EQ(rate_text(0, "B"), "0 B/s");
+  EXPECT_EQ(rate_text(999.4, "B"), "999 B/s");
+  EXPECT_EQ(rate_text(999.6, "B"), "1 kB/s");
+  EXPECT_EQ(rate_text(104.2e9, "B"), "104 GB/s");
+  EXPECT_EQ(rate_text(4.2512e12, "B"), "4.25 TB/s");
+  EXPECT_EQ(rate_text(9.9e9, "bit"), "9.9 Gbit/s");
+  EXPECT_EQ(rate_text(1.9785e15, "FLOP"), "1.98 PFLOP/s");
+}
+
 TEST(Message, SizesAreReadAsTheyArePrinted) {
   for (const double bytes : {1.0, 1536.0, 0x1p34, 1.25 * 0x1p40})
     EXPECT_EQ(static_cast<double>(parse_bytes(bytes_text(bytes))), bytes) << bytes_text(bytes);
