@@ -51,9 +51,9 @@ std::string set_option(std::string_view word, ParameterGroup& group) {
   }
   if (name != "lr" && name != "weight_decay") {
     const std::string near = nearest(name, option_names());
-    return fmt::format("\"{}\" is no option{}", name,
-                       near.empty() ? "; known are lr=, weight_decay= and frozen"
-                                    : fmt::format("; did you mean {}?", near));
+    return fmt::format(
+        "\"{}\" is no option{}", name,
+        near.empty() ? "; known are lr=, weight_decay= and frozen" : did_you_mean(near));
   }
   if (!valued) return fmt::format("{0} has no value; write {0}=NUMBER", name);
   const auto value = number_of(word.substr(equals + 1));

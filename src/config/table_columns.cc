@@ -62,7 +62,7 @@ class ColumnText {
                const std::vector<std::string>& known) {
     const std::string near = nearest(word, known);
     fault(near.empty() ? fmt::format("{} \"{}\" is none of {}", kind, word, fmt::join(known, ", "))
-                       : fmt::format("unknown {} \"{}\"; did you mean {}?", kind, word, near));
+                       : fmt::format("unknown {} \"{}\"{}", kind, word, did_you_mean(near)));
   }
 
   /// What stands behind the name and its colon. A name in single quotes may have a colon in it.
