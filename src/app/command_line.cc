@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/text/lists.h"
 #include "base/text/message.h"
 #include "base/text/terminal.h"
 #include "config/nearest.h"

@@ -5,7 +5,6 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <link.h>
 #include <torch/headeronly/version.h>
 
@@ -14,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/text/lists.h"
 #include "device/child.h"
 
 namespace tutti {
@@ -46,7 +46,7 @@ std::string library_path() {
     if (exists(place)) return place;
   throw Error(fmt::format(
       "Tutti's GPU library is not there (looked for {}); `./tutti build --cuda` builds it",
-      fmt::join(places, " and ")));
+      listed(places, "and")));
 }
 
 /// To be called before any question about CUDA, since ATen looks for its CUDA part only once. The

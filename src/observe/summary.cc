@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "base/text/terminal.h"
+#include "base/text/lists.h"
 #include "eval/metrics.h"
 
 namespace tutti {

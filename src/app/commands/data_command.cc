@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/text/lists.h"
 #include "base/text/terminal.h"
 #include "data/core/resample.h"
 #include "data/load/partition.h"

@@ -9,6 +9,7 @@
 
 #include "app/apart.h"
 #include "app/layouts/verify_layouts.h"
+#include "base/text/lists.h"
 #include "base/text/terminal.h"
 #include "grid/layout_name.h"
 #include "infer/add_inference.h"

@@ -63,14 +63,6 @@ std::string printable(std::string_view text) {
   return out;
 }
 
-std::vector<std::string> first_few(std::vector<std::string> lines, size_t most) {
-  if (lines.size() <= most) return lines;
-  const size_t more = lines.size() - most;
-  lines.resize(most);
-  lines.push_back(fmt::format("and {} more", more));
-  return lines;
-}
-
 void show(std::FILE* out, std::string_view text) {
   const std::string safe = ::isatty(::fileno(out)) != 0 ? printable(text) : std::string(text);
   (void)std::fwrite(safe.data(), 1, safe.size(), out);

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace tutti {
 
@@ -13,9 +12,6 @@ namespace tutti {
 /// tabs, DEL, those from U+0080 to U+009F, and bytes that are not UTF-8. Names of files and data
 /// may hold any of them, and a terminal would obey them.
 std::string printable(std::string_view text);
-
-/// The first `most` lines, then "and N more".
-std::vector<std::string> first_few(std::vector<std::string> lines, size_t most = 20);
 
 /// Writes the text: printable if `out` is a terminal, else byte for byte. Never throws: flushed()
 /// says later whether anything could not be written.

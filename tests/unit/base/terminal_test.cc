@@ -37,11 +37,5 @@ TEST(Printable, ShowsBytesThatAreNotUtf8) {
   EXPECT_EQ(printable("\xed\xa0\x80\xf4\x90\x80\x80"), "\\xed\\xa0\\x80\\xf4\\x90\\x80\\x80");
 }
 
-TEST(FirstFew, TellsHowManyMoreThereAre) {
-  EXPECT_EQ(first_few({"a", "b"}, 2), (std::vector<std::string>{"a", "b"}));
-  EXPECT_EQ(first_few({"a", "b", "c", "d"}, 2), (std::vector<std::string>{"a", "b", "and 2 more"}));
-  EXPECT_EQ(first_few({}, 2), std::vector<std::string>{});
-}
-
 }  // namespace
 }  // namespace tutti
