@@ -1,16 +1,14 @@
 #include "app/layouts/segment_times.h"
 
 #include <ATen/ops/full.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 #include <map>
 #include <string>
-#include <typeinfo>
 
 #include "base/wait.h"
-#include "model/adapt/adaptor.h"
+#include "model/core/segment_key.h"
 #include "model/core/wiring.h"
 
 namespace tutti {
@@ -35,19 +33,6 @@ std::vector<at::Tensor> parameters_of(const Block& block) {
 
 std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.numel())};
-}
-
-/// Segments with one key take equally long.
-std::string key_of(const Block& block, const SegmentWiring& wiring) {
-  const Segment& segment = *block.segments[static_cast<size_t>(wiring.segment)];
-  std::string key = segment.name() + typeid(segment).name();
-  if (typeid(segment) == typeid(AutogradSegment)) key += fmt::format(" {}", fmt::ptr(&segment));
-  for (const Border& b : wiring.inputs) key += "; in " + to_string(b);
-  for (const Border& b : wiring.outputs) key += "; out " + to_string(b);
-  for (bool wanted : wiring.wanted) key += wanted ? " w" : " -";
-  for (const Parameter& p : block.parameters)
-    key += fmt::format("; {} [{}]", p.name, fmt::join(p.dims, ", "));
-  return key;
 }
 
 /// The memory that a segment runs in.
@@ -123,7 +108,7 @@ std::vector<std::vector<SegmentSeconds>> time_segments(const Model& model) {
   std::map<std::string, SegmentSeconds> known;
   for (const SegmentWiring& wiring : wire(model)) {
     const Block& block = model.blocks[static_cast<size_t>(wiring.block)];
-    const std::string key = key_of(block, wiring);
+    const std::string key = segment_key(block, wiring);
     auto found = known.find(key);
     if (found == known.end()) found = known.emplace(key, Bench(block, wiring).run()).first;
     seconds[static_cast<size_t>(wiring.block)][static_cast<size_t>(wiring.segment)] = found->second;

@@ -5,16 +5,14 @@
 #include <ATen/ops/fill.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
 #include <map>
 #include <string>
-#include <typeinfo>
 
 #include "base/error.h"
-#include "model/adapt/adaptor.h"
+#include "model/core/segment_key.h"
 #include "model/core/wiring.h"
 #include "tensor/allocator.h"
 
@@ -136,23 +134,6 @@ Measured measure(const Block& block, const SegmentWiring& wiring, int index, Ben
   return measured;
 }
 
-// Segments with the same key allocate alike and are measured once. All autograd segments have one
-// type whatever they compute, so each of them gets a key of its own.
-std::string key_of(const Block& block, const SegmentWiring& wiring) {
-  const Segment& segment = *block.segments[wiring.segment];
-  std::string key = typeid(segment).name();
-  if (typeid(segment) == typeid(AutogradSegment)) key += fmt::format(" {}", fmt::ptr(&segment));
-  for (const Border& b : wiring.inputs) key += "; in " + to_string(b);
-  for (const Border& b : wiring.outputs) key += "; out " + to_string(b);
-  for (bool wanted : wiring.wanted) key += wanted ? " w" : " -";
-  for (at::ScalarType type : wiring.grad_types) key += fmt::format(" {}", c10::toString(type));
-  for (at::ScalarType type : wiring.read_types) key += fmt::format(" {}", c10::toString(type));
-  for (const Parameter& p : block.parameters)
-    key += fmt::format("; {} [{}]", p.name, fmt::join(p.dims, ", "));
-  return key +
-         fmt::format("; {} {} {}", segment.name(), segment.saved_bytes(), segment.work_bytes());
-}
-
 /// ATen's allocations on the host.
 Meter host_meter() {
   struct Book {
@@ -188,7 +169,7 @@ void measure_all(const Model& model, ModelShape& shape,
   // The blocks of a deep model are mostly alike, so few segments run at all.
   for (const SegmentWiring& wiring : wire(model)) {
     const Block& block = model.blocks[wiring.block];
-    const std::string key = key_of(block, wiring);
+    const std::string key = segment_key(block, wiring);
     auto found = known.find(key);
     if (found == known.end())
       found = known.emplace(key, measure(block, wiring, wiring.block, *bench(), precision, meter))
