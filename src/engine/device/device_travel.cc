@@ -40,8 +40,8 @@ DeviceTravel::DeviceTravel(const EngineParts& parts, Which which, const Ways& wa
     for (const Instruction& i : queue.instructions) prepare(i, queue.use, scratch);
   }
 
-  // In one order on all ranks: the first copies are made outside of a step, where
-  // no event orders them.
+  // In one order on all ranks: the first copies are made outside of a step, where no event orders
+  // them.
   std::sort(refreshes_.begin(), refreshes_.end(),
             [](const Instruction* a, const Instruction* b) { return a->id < b->id; });
 }

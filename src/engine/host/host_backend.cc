@@ -26,7 +26,7 @@ struct Side {
   /// it is.
   void load(const Instruction& i, const std::vector<at::Tensor>& batch);
   /// Throws what the roll call has found where it explains why others were lost.
-  void run(Executor& executor, uint64_t round) const;
+  void run(Executor& executor, uint64_t run) const;
 
   const Which which;
   const Program& program;
@@ -100,7 +100,7 @@ class HostBackend final : public Backend {
   std::vector<std::vector<Range>> chunks_;
   Loader* loader_;
   int64_t step_ = 0;
-  uint64_t round_ = 0;  // steps run so far
+  uint64_t runs_ = 0;  // steps run so far
   bool repeating_ = false;
   uint64_t order_digest_ = 0;                       // of the steps that were committed
   const std::vector<at::Tensor>* batch_ = nullptr;  // of an evaluation
@@ -122,9 +122,9 @@ void Side::load(const Instruction& i, const std::vector<at::Tensor>& batch) {
                 static_cast<size_t>(batch[d].nbytes()));
 }
 
-void Side::run(Executor& executor, uint64_t round) const {
+void Side::run(Executor& executor, uint64_t run) const {
   try {
-    executor.run(round);
+    executor.run(run);
   } catch (const CommError&) {
     travel.rethrow();
     throw;
@@ -175,7 +175,7 @@ void HostBackend::find_chunks() {
   }
 }
 
-/// Of both programs.
+/// The handlers of one side, which serve the program of steps or that of evaluation.
 Handlers HostBackend::handlers(Side& side) {
   Handlers on;
   const auto set = [&on](Op op, Handler handler) { on[static_cast<int>(op)] = std::move(handler); };
@@ -183,8 +183,7 @@ Handlers HostBackend::handlers(Side& side) {
     side.load(i, side.which == Which::kSteps ? loader_->next(step_, i.lane, i.micro) : *batch_);
   });
   for (Op op : {Op::kForward, Op::kBackward})
-    set(op,
-        [this, &side](const Instruction& i, uint64_t round) { compute_(side.which, i, {round}); });
+    set(op, [this, &side](const Instruction& i, uint64_t run) { compute_(side.which, i, {run}); });
   side.travel.set(on);
   return on;
 }
@@ -197,11 +196,11 @@ Handlers HostBackend::step_handlers() {
   set(Op::kVote, [this](const Instruction& i, uint64_t) { commit_.vote(steps_.travel.meet(i)); });
   set(Op::kUpdate, [this](const Instruction& i, uint64_t) { update(i); });
   // Of a step that is repeated nobody has borrowed anything: it was not committed.
-  set(Op::kAcquire, [this](const Instruction& i, uint64_t round) {
-    if (!repeating_) lending_.acquire(i.parcel, round, deadline());
+  set(Op::kAcquire, [this](const Instruction& i, uint64_t run) {
+    if (!repeating_) lending_.acquire(i.parcel, run, deadline());
   });
   set(Op::kRelease,
-      [this](const Instruction& i, uint64_t round) { lending_.release(i.parcel, round); });
+      [this](const Instruction& i, uint64_t run) { lending_.release(i.parcel, run); });
   return on;
 }
 
@@ -213,7 +212,7 @@ StepVerdict HostBackend::run(const StepRequest& request) {
   steps_.travel.begin(step_);
   forward_.travel.begin(step_);
   const StepVerdict verdict =
-      commit_.run(request, [this] { steps_.run(*step_executor_, round_++); });
+      commit_.run(request, [this] { steps_.run(*step_executor_, runs_++); });
   order_digest_ = p_.loader.digest();
   return verdict;
 }
@@ -235,7 +234,7 @@ StepVerdict HostBackend::finish(const StepRequest& request, const Decision& deci
       case Op::kUpdate:
       case Op::kFetch:
       case Op::kEvict:
-        return on[static_cast<int>(i.op)](i, round_);
+        return on[static_cast<int>(i.op)](i, runs_);
       // What meets other ranks: they are lost, and what this would have brought is handed over.
       case Op::kVote:
       case Op::kGather:
@@ -279,7 +278,7 @@ void HostBackend::repeat(const StepRequest& request, Loader& loader) {
 
 void HostBackend::evaluate(const std::vector<at::Tensor>& batch) {
   batch_ = &batch;
-  forward_.run(*forward_executor_, round_);
+  forward_.run(*forward_executor_, runs_);
 }
 
 void HostBackend::fold(const Instruction& i) {

@@ -85,14 +85,14 @@ void HostTravel::prepare_gather(const Instruction& i) {
 
 void HostTravel::set(Handlers& on) {
   const auto set = [&on](Op op, Handler handler) { on[static_cast<int>(op)] = std::move(handler); };
-  set(Op::kReduce, [this](const Instruction& i, uint64_t round) {
+  set(Op::kReduce, [this](const Instruction& i, uint64_t run) {
     const std::function<void()> hear = call_roll(i);
-    sums_.at(i.id)->run(round, deadline(), hear);
+    sums_.at(i.id)->run(run, deadline(), hear);
   });
-  set(Op::kGather, [this](const Instruction& i, uint64_t round) { gather(i, round); });
-  set(Op::kExchange, [this](const Instruction& i, uint64_t round) { exchange(i, round); });
+  set(Op::kGather, [this](const Instruction& i, uint64_t run) { gather(i, run); });
+  set(Op::kExchange, [this](const Instruction& i, uint64_t run) { exchange(i, run); });
   for (Op op : {Op::kSend, Op::kRecv})
-    set(op, [this](const Instruction& i, uint64_t round) { message(i, round); });
+    set(op, [this](const Instruction& i, uint64_t run) { message(i, run); });
   for (Op op : {Op::kFetch, Op::kEvict})
     set(op, [this](const Instruction& i, uint64_t) { fetch_or_evict(i); });
 }
@@ -101,21 +101,22 @@ void HostTravel::refresh() {
   for (uint32_t id : refreshes_) copies_.at(id)->run(0, deadline());
 }
 
-/// Round r reads what r updates have left; behind its own Update, one more.
-void HostTravel::gather(const Instruction& i, uint64_t round) {
+/// Run r of the program reads parameters after r updates, or after r + 1 if it comes after the
+/// Update of its own step.
+void HostTravel::gather(const Instruction& i, uint64_t run) {
   std::function<void()> hear = call_roll(i);
   if (repeats_.contains(i.id)) hear = {};  // the next one on its way does
-  copies_.at(i.id)->run(refreshes_.contains(i.id) ? round + 1 : round, deadline(), hear);
+  copies_.at(i.id)->run(refreshes_.contains(i.id) ? run + 1 : run, deadline(), hear);
 }
 
-void HostTravel::exchange(const Instruction& i, uint64_t round) {
+void HostTravel::exchange(const Instruction& i, uint64_t run) {
   ColumnExchange& exchange = *exchanges_.at(i.id);
   const std::function<void()> hear = call_roll(i);
   const int64_t bytes = station_.exchanged_bytes(i);
   if (i.exchange == Exchange::kGather) {
     std::vector<const std::byte*> parts;
     for (int b : i.flow.in) parts.push_back(memory(b));
-    return exchange.gather(parts, static_cast<size_t>(bytes), memory(i.flow.out[0]), round,
+    return exchange.gather(parts, static_cast<size_t>(bytes), memory(i.flow.out[0]), run,
                            deadline(), hear);
   }
   std::vector<float*> sums, parts;
@@ -124,17 +125,17 @@ void HostTravel::exchange(const Instruction& i, uint64_t round) {
   std::span<std::byte> scratch;
   if (i.flow.work >= 0)
     scratch = {memory(i.flow.work), static_cast<size_t>(program_.buffers[i.flow.work].bytes)};
-  exchange.scatter(sums, bytes / static_cast<int64_t>(sizeof(float)), parts, round, deadline(),
+  exchange.scatter(sums, bytes / static_cast<int64_t>(sizeof(float)), parts, run, deadline(),
                    scratch, hear);
 }
 
-void HostTravel::message(const Instruction& i, uint64_t round) {
+void HostTravel::message(const Instruction& i, uint64_t run) {
   const std::function<void()> hear = call_roll(i);
-  named(to_string(i), round, [&] {
+  named(to_string(i), run, [&] {
     Posted posted(p_.transport);
     const std::span<std::byte> bytes(memory(buffer_of(i, OperandRole::kMessage)),
                                      static_cast<size_t>(i.bytes));
-    const Tag tag{i.id, 0, round};
+    const Tag tag{i.id, 0, run};
     if (i.op == Op::kSend) {
       posted.send(i.peer, tag, bytes);
     } else {

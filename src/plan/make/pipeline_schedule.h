@@ -1,6 +1,6 @@
-// Pipeline schedules: in which order a stage works on the micro-batches of its
-// replica. Pure functions of small numbers; what the cells mean in instructions
-// is plan/make/plan_mesh.cc's business.
+// Pipeline schedules: in which order a stage works on the micro-batches of its replica. Pure
+// functions of small numbers; what the cells mean in instructions is plan/make/plan_mesh.cc's
+// business.
 //
 //   P stages; v chunks per stage (interleaved: any number; zbv: 2; others: 1); m micro-batches
 //   chunk k of all P*v is on stage k mod P (zbv: k for k < P, 2P-1-k after that)

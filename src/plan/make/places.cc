@@ -1,6 +1,6 @@
-// The pass that decides where everything is: layers in chunks on stages, columns on tensor ranks,
-// slices on data ranks; which units travel together, how sums come to those who want them, and who
-// meets whom. Pure functions of model and options.
+// The phase of the generator that decides where everything is: layers in chunks on stages, columns
+// on tensor ranks, slices on data ranks; which units travel together, how sums come to those who
+// want them, and who meets whom. Pure functions of model and options.
 #include <algorithm>
 #include <bit>
 #include <map>
@@ -47,8 +47,8 @@ std::vector<std::vector<Range>> slices_of_units(const ModelShape& model, int par
   return slices;
 }
 
-/// Slices where one rank makes all sums: the first one has everything, the others
-/// have empty ranges.
+/// Slices where one rank makes all sums: the first one has everything, the others have empty
+/// ranges.
 std::vector<std::vector<Range>> slices_at_root(const ModelShape& model, int parts) {
   std::vector<std::vector<Range>> slices;
   for (const BlockShape& block : model.blocks) {
@@ -323,8 +323,8 @@ std::vector<std::vector<int>> mesh_groups(const ModelShape& model, const MeshOpt
       groups.insert(std::move(tensor));
     }
 
-  // For every home: the ranks that slice one replica; with two levels, those of a host and those at
-  // one position of all hosts; and all data ranks.
+  // Every home has these groups: the ranks that slice one replica; for sums by hosts, those of a
+  // host and those at one position of all hosts; and all its data ranks.
   for (int p = 0; p < mesh.pipeline; ++p)
     for (int t = 0; t < mesh.tensor; ++t) {
       std::vector<int> all;

@@ -97,8 +97,8 @@ bool recomputed(const ModelShape& model, const MeshOptions& options, int layer,
 int reduce_shards_of(const MeshOptions& options);
 /// The schedule that is run: one stage alone has nothing to choose.
 std::string schedule_of(const MeshOptions& options);
-/// All data ranks of a unit's home and of the homes of the blocks that share
-/// its parameters, ascending.
+/// All data ranks of a unit's home and of the homes of the blocks that share its parameters,
+/// ascending.
 std::vector<int> users_and_owners(const ModelShape& model, const MeshOptions& options,
                                   const MeshPlaces& places, int unit);
 /// All ranks that meet anywhere in the mesh's programs, each list ascending: Plan::groups.
