@@ -87,8 +87,8 @@ hidden = [8]
 [data]
 kind = "csv"
 held_out = 0.2
-columns = ["size: number min-max", "colour: category red|green|blue", "city: category hash=16", "share: target",
-           "weight: weight"]
+columns = ["size: number min-max", "colour: category red|green|blue", "city: category hash=16",
+           "share: target", "weight: weight"]
 )";
 constexpr const char* kPictures = R"(
 [model]

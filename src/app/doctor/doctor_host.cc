@@ -26,7 +26,7 @@ namespace tutti {
 
 namespace {
 
-/// What stands behind the first "name : " of a file like /proc/cpuinfo.
+/// What follows the first "name : " in a file like /proc/cpuinfo.
 std::string field_of(const std::string& path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

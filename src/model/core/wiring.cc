@@ -66,7 +66,7 @@ void column_faults(const Model& model, std::vector<std::string>& faults) {
   for (size_t b = 0; b < model.blocks.size(); ++b) {
     const Block &block = model.blocks[b], &first = model.blocks[b - b % columns];
     if (block.segments.size() != first.segments.size()) {
-      faults.push_back(fmt::format("block {} has {} segments, but {} beside it has {}", block.name,
+      faults.push_back(fmt::format("block {} has {} segments, but {} next to it has {}", block.name,
                                    block.segments.size(), first.name, first.segments.size()));
       continue;
     }
@@ -76,7 +76,7 @@ void column_faults(const Model& model, std::vector<std::string>& faults) {
                  other_out = other.outputs();
       if (!std::equal(in.begin(), in.end(), other_in.begin(), other_in.end(), same_output) ||
           !std::equal(out.begin(), out.end(), other_out.begin(), other_out.end(), same_output))
-        faults.push_back(fmt::format("block {}, segment {} has other borders than {} beside it",
+        faults.push_back(fmt::format("block {}, segment {} has other borders than {} next to it",
                                      block.name, one.name(), first.name));
     }
   }

@@ -24,8 +24,8 @@ struct Bell {
   std::atomic<uint64_t> rung{0};
 };
 
-/// The head of a rank's control area. After it come a Ring from every rank,
-/// then the bytes of these rings.
+/// The head of a rank's control area. After it come a Ring from every rank, then the bytes of these
+/// rings.
 struct Control {
   Bell bell;
   alignas(64) std::atomic<uint32_t> left{0};
@@ -210,8 +210,8 @@ void Shm::progress() {
   bool ended = false;
   {
     std::lock_guard lock(mutex_);
-    // The count of rings is taken before the rings are looked at: a bell that
-    // rings meanwhile is work again.
+    // The count of rings is taken before the rings are looked at: a bell that rings meanwhile is
+    // work again.
     seen_.store(me().bell.rung.load(std::memory_order_seq_cst));
     if (broken_) return;
 

@@ -130,7 +130,7 @@ class TransferCheck {
     if (read) {
       const Buffer& buffer = plan_.programs[term.rank].buffers[b];
 
-      // From bytes of the window to floats of gradient space.
+      // The term says bytes of the window; the operands say floats of the unit.
       const int64_t base = buffer.range.empty() ? 0 : buffer.range.begin;
       const int64_t begin = base + (term.offset - buffer.window_offset) / kFloat;
       const auto list = operands_of(at(plan_, giver), OperandRole::kTerm, unit.unit);

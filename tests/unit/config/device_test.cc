@@ -175,7 +175,7 @@ TEST(DeviceKey, WorkersAndTransportMustFitTheDevice) {
   for (const char* transport : {"shm", "tcp"}) {
     EXPECT_EQ(faults_of({{"layout.transport", transport}, {"layout.ranks", "2"}}, with_gpus(1)),
               Faults{std::string("layout.transport = \"") + transport +
-                     "\" but numerics.device = \"cuda\": gradients lie in the GPUs' memory, which "
+                     "\" but numerics.device = \"cuda\": gradients are in the GPUs' memory, which "
                      "only \"nccl\" "
                      "carries"});
   }

@@ -212,7 +212,7 @@ TEST(Describe, RefusesColumnsThatDiffer) {
   model = column_model();
   model.blocks[3].segments.pop_back();
   EXPECT_NE(
-      fault(model).find("block layer.slice1 has 1 segments, but layer.slice0 beside it has 2"),
+      fault(model).find("block layer.slice1 has 1 segments, but layer.slice0 next to it has 2"),
       std::string::npos)
       << fault(model);
   model = changed(1, 0, false, [](auto&, auto& out) { out[0].dims = {12}; });

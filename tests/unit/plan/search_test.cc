@@ -144,7 +144,7 @@ TEST(Search, WhereNothingFitsTheNearestAreNamed) {
     choose_layout(job, gpt(), request);
     ADD_FAILURE() << "something fits into a mebibyte";
   } catch (const ConfigError& e) {
-    EXPECT_EQ(e.faults()[0], "no layout of 4 ranks fits into 1 MiB a rank; the nearest:");
+    EXPECT_EQ(e.faults()[0], "no layout of 4 ranks fits into 1 MiB per rank; the nearest:");
     ASSERT_GT(e.faults().size(), 1u);
     EXPECT_NE(e.faults()[1].find(" needs "), std::string::npos) << e.faults()[1];
   }
