@@ -30,7 +30,7 @@ struct Idle {
   double share() const { return span > 0 ? 1 - busy / span : 1; }
 };
 
-/// Copies to and from the host run beside the compute and do not count as work: what waits for them
+/// Copies to and from the host run alongside the compute and do not count as work: what waits for them
 /// is idle.
 class GapRecorder {
  public:
