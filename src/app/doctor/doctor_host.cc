@@ -102,12 +102,19 @@ HostReport look_at_host() {
   report.avx2 = machine.avx2;
   report.avx512 = machine.avx512;
   report.matmul = machine.amd && machine.avx512 ? MatmulKind::kOwn : MatmulKind::kMkl;
+
+  // A container may see all of the machine's memory and be allowed less.
   report.memory = kib_of("MemTotal");
   report.memory_available = kib_of("MemAvailable");
   report.memory_limit = memory_by_cgroup(report.memory, "", this_control_groups());
+
+  // LibTorch as it is installed may be another one than this command was built with.
   report.torch_folder = torch_folder();
   report.torch_version = installed_torch(report.torch_folder);
   report.torch_built = TORCH_VERSION;
+
+  // Runs go to `runs` in the current folder; where it does not exist yet, its parent is looked at.
+  // A folder that cannot be asked has no room.
   std::error_code none;
   const std::filesystem::path here = std::filesystem::current_path(none);
   const std::filesystem::path runs =
@@ -116,6 +123,9 @@ HostReport look_at_host() {
   const auto space = std::filesystem::space(runs, none);
   report.disk_free = none ? 0 : static_cast<int64_t>(space.available);
   report.runs_writable = ::access(runs.c_str(), W_OK) == 0;
+
+  // Limits that large jobs run into: NCCL connects ranks through /dev/shm, ranks have sockets and
+  // files, and pinned memory is locked.
   struct statvfs shm {};
   if (::statvfs("/dev/shm", &shm) == 0)
     report.shm_size = static_cast<int64_t>(shm.f_blocks * shm.f_frsize);

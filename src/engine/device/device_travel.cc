@@ -52,6 +52,7 @@ int64_t DeviceTravel::scratch_bytes(const Plan& plan, const Program& program) {
   return bytes;
 }
 
+/// What moves is worked out before the first step, so that a captured step has all its addresses.
 void DeviceTravel::prepare(const Instruction& i, QueueUse queue, std::byte* scratch) {
   switch (i.op) {
     case Op::kReduce:

@@ -115,6 +115,8 @@ Side::Side(const EngineParts& parts, const Station& station, Which which)
           [&memory = parts.memory, which](int b) { return memory.of(which, b); }, at::kCPU) {}
 
 void Side::load(const Instruction& i, const std::vector<at::Tensor>& batch) {
+  // Either the segments read the loader's memory itself, or the program has a buffer for its
+  // values.
   const auto& tensors = data.filled_by(i);
   if (tensors.empty()) return data.lend(i, batch);
   for (size_t d = 0; d < batch.size(); ++d)
@@ -164,6 +166,9 @@ void HostBackend::find_chunks() {
   chunks_.resize(p_.shape.blocks.size());
   for (size_t u = 0; u < p_.shape.blocks.size(); ++u) {
     const int unit = static_cast<int>(u);
+
+    // Slices are cut on chunk borders, so a chunk is counted by the one rank that owns its first
+    // float.
     const Range owned = range_of(p_.plan.ownership[u].sums, p_.context.rank);
     const auto& parameters = p_.shape.blocks[u].parameters;
     for (size_t i = 0; i < parameters.size(); ++i) {
@@ -245,6 +250,9 @@ StepVerdict HostBackend::finish(const StepRequest& request, const Decision& deci
         TUTTI_CHECK(false, "{} is left of a step that was decided", to_string(i));
     }
   };
+
+  // Queues are walked in turns until none can go on: an event that one waits for may be signalled
+  // by a later one.
   for (bool moved = true; moved;) {
     moved = false;
     for (size_t q = 0; q < queues.size(); ++q) {
@@ -312,11 +320,16 @@ const float* HostBackend::gradient(const Operand& operand) const {
 void HostBackend::update(const Instruction& i) {
   const int unit = i.block;
   const StepScalars scalars = commit_.scalars(unit);
+
+  // The values that change: this rank's range of the parameters and of each slot.
   const auto& parameters = p_.shape.blocks[unit].parameters;
   const Held& held = p_.units.held(unit);
   const UpdatedUnit units(
       p_.memory.floats(buffer_of(i, OperandRole::kParameter)) - held.parameters.begin,
       p_.memory.floats(buffer_of(i, OperandRole::kMoment)), held.moments, p_.plan.optimizer_slots);
+
+  // Parameter by parameter, since rates and decays differ. Its gradient may have several owners, so
+  // it is a list of pieces; one without a piece here is another rank's to update.
   const int64_t proposals = int64_t{p_.plan.batch.lanes} * p_.plan.batch.micro_batches;
   const auto gradients = operands_of(i, OperandRole::kGradient);
   std::vector<GradientPiece> pieces;

@@ -47,6 +47,8 @@ HostTravel::HostTravel(const EngineParts& parts, const Station& station, Which w
                static_cast<size_t>(message_bytes(plan_, program_.rank, windows_)), parts.accounts),
       roll_call_(plan_, parts.context.rank, parts.transport, parts.context.clock,
                  which == Which::kSteps ? kRollCall : kForwardRollCall) {
+  // Queues run at the same time, so each has scratch of its own, which its instructions share one
+  // after another.
   for (const Queue& queue : program_.queues) {
     const int64_t bytes = queue_message_bytes(plan_, queue, program_.rank, windows_);
     const std::span<std::byte> scratch = scratch_.take(static_cast<size_t>(bytes));
@@ -74,6 +76,10 @@ void HostTravel::prepare_reduce(const Instruction& i, std::span<std::byte> scrat
 
 void HostTravel::prepare_gather(const Instruction& i) {
   const CopyTransfer& transfer = plan_.copies[i.transfer];
+
+  // Copies after the Update refresh what shared parameters have elsewhere. A parcel that a step
+  // gathers a second time is in the windows already, so the ranks need not come together for it
+  // again.
   if (transfer.updated) {
     refreshes_.insert(i.id);
   } else if (which_ == Which::kSteps && !gathered_.insert({i.parcel, i.group}).second && windows_) {
@@ -119,6 +125,9 @@ void HostTravel::exchange(const Instruction& i, uint64_t run) {
     return exchange.gather(parts, static_cast<size_t>(bytes), memory(i.flow.out[0]), run,
                            deadline(), hear);
   }
+
+  // A scatter adds up in its inputs, and what arrives of other ranks waits in the scratch that the
+  // plan gives it.
   std::vector<float*> sums, parts;
   for (int b : i.flow.in) sums.push_back(floats(b));
   for (int b : i.flow.out) parts.push_back(floats(b));
@@ -161,6 +170,7 @@ void HostTravel::fetch_or_evict(const Instruction& i) {
 }
 
 std::function<void()> HostTravel::call_roll(const Instruction& i) {
+  // Hearing waits for the others, so it comes once all that this rank gives is on its way.
   roll_call_.tell(i, static_cast<uint64_t>(step_) + 1, deadline());
   return [this, &i] { roll_call_.hear(i, deadline()); };
 }

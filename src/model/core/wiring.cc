@@ -162,6 +162,8 @@ void pass_on_fault(const Model& model, const std::vector<SegmentWiring>& segment
   if (out.same_as.empty()) return;
   const std::string where =
       fmt::format("{} passes {} on as {}", name_of(model, w), out.same_as, out.name);
+
+  // Only the first fault is told of an output: the later questions suppose the earlier ones.
   const int input = w.same_as[index];
   if (input < 0)
     faults.push_back(where + ", but does not read it");
@@ -176,6 +178,8 @@ void pass_on_fault(const Model& model, const std::vector<SegmentWiring>& segment
     faults.push_back(where + " through an exchange");
   else if (w.readers[index] < 0)
     faults.push_back(where + ", which the next segment does not read");
+
+  // Two outputs cannot be one buffer: each would bring a gradient of its own.
   for (size_t i = 0; i < index; ++i)
     if (w.outputs[i].same_as == out.same_as)
       faults.push_back(where + " and as " + w.outputs[i].name);

@@ -302,6 +302,9 @@ std::unique_ptr<Streamed> make_shm(const TransportOptions& options, const Epoch&
       allocate_shared(control_size, false, fmt::format("control area of rank {}", rank));
   const auto window = window_for(options.window, options.window_bytes, true,
                                  fmt::format("window of rank {}", rank));
+
+  // A card takes the descriptors to the other ranks: the memory has no name by which they could
+  // open it.
   Card mine{.bytes = std::to_string(options.window_bytes), .fds = {control.fd.get()}};
   if (window->fd()) mine.fds.push_back(window->fd().get());
   std::vector<Card> deck = rendezvous.exchange(mine, deadline);
