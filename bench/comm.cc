@@ -235,7 +235,7 @@ class Rank {
   }
 
   /// As a backward pass does between two reductions: every rank has just written its whole
-  /// gradient. Not timed.
+  /// gradient. It is not timed.
   void rewrite() {
     // nobody copies from it any more: in a step the vote says so
     start_together(board_, options_.ranks);

@@ -41,8 +41,8 @@ inline BpeEncoder::Found BpeEncoder::find(int32_t left, int32_t right) const {
   return found != nullptr ? *found : Found{};
 }
 
-/// For short words. Keeps the tokens, and the merge of each with its right neighbour, in arrays
-/// that close up; for few tokens nothing is faster.
+/// Merges short words. It keeps the tokens, and the merge of each with its right neighbour, in
+/// arrays that close up; for few tokens nothing is faster.
 int BpeEncoder::merge_short(std::string_view word, int32_t* tokens) const {
   std::array<Found, kShort> merge;
   int count = 0;
@@ -67,8 +67,8 @@ int BpeEncoder::merge_short(std::string_view word, int32_t* tokens) const {
   return count;
 }
 
-/// For long words. Keeps a heap of (rank, place) over a linked list of tokens. An entry is out of
-/// date if the pair at its place has another rank.
+/// Merges long words. It keeps a heap of (rank, place) over a linked list of tokens. An entry is
+/// out of date if the pair at its place has another rank.
 void BpeEncoder::merge_long(std::string_view word, std::vector<int32_t>& tokens) const {
   if (word.size() > std::numeric_limits<int32_t>::max()) {
     throw Error(

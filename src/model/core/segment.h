@@ -76,9 +76,9 @@ struct Pass {
   int64_t first_sample = 0;
   int block = 0;
   bool training = true;
-  /// On a device: the step's keys in the device's memory. With them `step` does not count, and
-  /// first_sample is relative to the step's first sample, because a captured step is launched again
-  /// with other keys.
+  /// On a device these are the step's keys, in the device's memory. With them `step` does not
+  /// count, and first_sample is relative to the step's first sample, because a captured step is
+  /// launched again with other keys.
   const StepKeys* keys = nullptr;
 };
 

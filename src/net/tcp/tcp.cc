@@ -226,7 +226,7 @@ void Tcp::begin_send(PostedOp& op) {
   wake();
 }
 
-/// Gives an idle connection its next piece, if there is one for it. Under the lock.
+/// Gives an idle connection its next piece, if there is one for it. The caller has the lock.
 bool Tcp::take_piece(Peer& peer, Connection& connection) {
   // Pieces are handed out in the order of the messages. A message begins on connection 0, and no
   // other connection gets ahead of that.

@@ -56,7 +56,7 @@ class MeshWork {
   const bool split;                        ///< backward runs in two parts
   const bool comes_back;                   ///< chunks go down the stages and up again (zbv)
 
-  /// By micro-batch of the sequence.
+  /// One route per micro-batch of the sequence.
   const std::vector<MeshRoute>& routes() const { return routes_; }
   /// How many partials the rank has at most in a round: the levels that others read.
   int partials() const { return partials_; }

@@ -27,7 +27,7 @@ struct Planned : test::PlannedMesh {
     const auto faults = prove(plan, model);
     return faults.empty() ? "" : faults[0];
   }
-  /// Of all ranks: f(program, instruction).
+  /// Calls f(program, instruction) for the op on all ranks.
   template <class F>
   void each(Op op, F&& f) {
     for (Program& program : plan.programs)
