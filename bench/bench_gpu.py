@@ -155,7 +155,7 @@ def idle(bench):
     shares = [answer["share"] for answer in answers]
     watched_ms = statistics.median(answer["span"] for answer in answers) / BLOCK * 1e3
     bench.table.row(IDLE[0], statistics.median(shares) * 100, 2, "%", [0.02 / max(share, 1e-6) for share in shares], IDLE[1],
-                    f"{watched_ms:.1f} ms a step while watched; longest {longest['us']:.0f} us, "
+                    f"{watched_ms:.1f} ms per step while watched; longest {longest['us']:.0f} us, "
                     f"between {longest['before'][:40]} and {longest['after'][:40]}")
 
 

@@ -41,7 +41,7 @@ int generate_command(const std::string& run, int64_t count, uint64_t seed, const
                             job.model.kind));
   if (!job.model.variational)
     throw Error(fmt::format(
-        "{}: model.variational is off, so nothing is known of where its codes lie", run));
+        "{}: model.variational is off, so nothing is known of where its codes are", run));
   prepare_compute_thread(1);
   Trained decoder(run, kRows, job.numerics, make_decoder);
   const int64_t inputs = job.model.inputs;

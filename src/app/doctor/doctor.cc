@@ -137,10 +137,11 @@ void print_host(const HostReport& host) {
 
   // Rates are there if they could be measured.
   if (host.matmul_flops > 0) {
-    row("", fmt::format("matmul {} a core ({} kernels), memory {} by all cores (read and written)",
-                        rate_text(host.matmul_flops, "FLOP"),
-                        host.matmul == MatmulKind::kOwn ? "Tutti's" : "MKL's",
-                        rate_text(host.copy_bytes, "B")));
+    row("",
+        fmt::format("matmul {} per core ({} kernels), memory {} by all cores (read and written)",
+                    rate_text(host.matmul_flops, "FLOP"),
+                    host.matmul == MatmulKind::kOwn ? "Tutti's" : "MKL's",
+                    rate_text(host.copy_bytes, "B")));
   }
 
   // Memory and disk: what there is, and what this process may use of it.

@@ -68,7 +68,7 @@ class TransferCheck {
 
     for (const Place& place : places) check_round(place, sum);
 
-    // Two levels are two rounds, and the second leaves one sum.
+    // A sum by hosts has two rounds, and the second leaves one sum.
     if (sum.by_hosts && (sum.rounds != 2 || (sum.last() && sum.levels != 1)))
       fault(places[0], "is a sum by hosts of other rounds");
 

@@ -75,7 +75,7 @@ class MeshHomes {
   int replica(int unit) const;
   /// All data ranks of a unit's home.
   int data_ranks(int unit) const;
-  /// Those of my host, which sum first if sums have two levels.
+  /// Those of my host, which sum first if sums are made by hosts.
   int host_ranks(int unit) const;
   /// Those of all hosts that own what I own of my host's sum.
   int position_ranks(int unit) const;

@@ -102,8 +102,8 @@ void MeshSums::add_sums(Instruction& reduce, int unit) {
     reduce.operands.push_back({OperandRole::kSum, Access::kUpdate, level, unit});
 }
 
-/// Sums in two levels. The sum over a subtree of my host takes the place of what I add to it; from
-/// there it goes to the ranks of the other hosts.
+/// Sums by hosts, in two rounds. The sum over a subtree of my host takes the place of what I add to
+/// it; from there it goes to the ranks of the other hosts.
 void MeshSums::reduce_by_hosts(const Parcel& parcel) {
   const int data = homes_.at.data, together = homes_.places.host_ranks,
             hosts = homes_.options.mesh.data / together;

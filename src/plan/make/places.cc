@@ -120,11 +120,11 @@ void add_parcels(const ModelShape& model, const MeshOptions& options, MeshPlaces
   }
 }
 
-/// Whether fewer bytes come to every host if sums have two levels. Counted in units of one rank's
-/// slice of the gradient, of which there are `ranks`:
-///   two levels  all subtrees of the other hosts, whole
-///   one level   for each of its ranks, a slice of every partial of the others and, when the sum is
-///               done, the slices of the ranks on other hosts
+/// Whether fewer bytes come to every host if sums are made by hosts. Bytes are counted in slices of
+/// the gradient, of which there are `ranks`:
+///   by hosts     all subtrees of the other hosts, whole
+///   all at once  for each of its ranks, a slice of every partial of the others and, when the sum is
+///                done, the slices of the ranks on other hosts
 bool whole_sums_are_less(const SumOptions& sums, int together) {
   const int hosts = sums.ranks / together;
   std::vector<int64_t> trees, partials;
@@ -148,7 +148,8 @@ bool whole_sums_are_less(const SumOptions& sums, int together) {
 int host_ranks_of(const MeshOptions& options) {
   const Mesh& mesh = options.mesh;
 
-  // Two levels need hosts, one round, sums that all ranks make, and hosts of whole tensor groups.
+  // Sums by hosts need hosts, one round, sums that all ranks make, and hosts of whole tensor
+  // groups.
   const bool once = !options.owner && (!options.micro || options.batch.micro_batches == 1);
   if (options.hosts < 2 || !once || options.root || options.ring ||
       mesh.ranks() % (options.hosts * mesh.tensor) != 0)
@@ -268,7 +269,7 @@ void add_schedule(const ModelShape& model, const MeshOptions& options, MeshPlace
 Spread spread_of(const MeshOptions& options, const MeshPlaces& places, int unit) {
   if (options.zero > 0 || options.mesh.data == 1) return Spread::kNone;
 
-  // Sums in two levels: every host has made all of the sum, so it stays inside the host.
+  // Sums by hosts: every host has made all of the sum, so it stays inside the host.
   if (places.host_ranks > 0)
     return options.windows && !options.device ? Spread::kBorrowed : Spread::kGathered;
 

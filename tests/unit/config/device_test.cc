@@ -109,7 +109,7 @@ TEST(DeviceKey, SixteenBitsOnACpuAreRefused) {
   }
 }
 
-/// The settings that a fault tells to make: every `key = value` behind its last "set ".
+/// The settings that a fault tells to make: every `key = value` after its last "set ".
 std::vector<Setting> hint_of(const std::string& fault) {
   const std::string hint = fault.substr(fault.rfind("set "));
   const std::regex setting(R"(([a-z]+\.[a-z_0-9]+) = ("[^"]*"|[-.0-9a-z]+))");

@@ -31,7 +31,7 @@ Model tied_model() {
   return model;
 }
 
-// Two columns: rows are gathered, partial sums scattered, and x travels beside them.
+// Two columns: rows are gathered, partial sums scattered, and x travels with them.
 Model column_model() {
   Model model;
   model.columns = 2;

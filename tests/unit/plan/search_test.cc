@@ -95,7 +95,7 @@ TEST(Search, ALayoutThatIdlesForMoreThanAFifthSaysWhyAndWhatMendsIt) {
 TEST(Search, TheSimplestOfThoseThatAreAsGoodComesFirst) {
   SearchRequest request = request_of(2, {2, 1, 1});
   const ModelShape model = gpt(1);
-  for (const BlockShape& b : model.blocks)  // work beside which nothing that travels counts
+  for (const BlockShape& b : model.blocks)  // so much work that nothing that travels counts
     request.cost.measured.emplace_back(b.segments.size(), SegmentSeconds{1, 1, 1});
   const SearchResult result = search_layouts(model, request);
   ASSERT_GT(result.best.size(), 4u);
