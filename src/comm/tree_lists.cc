@@ -287,6 +287,9 @@ class Maker {
     const auto part = [](size_t b) { return kReturnedParts + static_cast<uint32_t>(b); };
     const std::vector<SumBlock> mine = blocks_of(transfer_, member_);
     size_t blocks = mine.size();
+
+    // Every other member gets my blocks, and I get theirs; as with what is given, every member
+    // begins with the one after itself.
     for (size_t m = 1; m < transfer_.ranks.size(); ++m) {
       const size_t turn = (member_ + m) % transfer_.ranks.size();
       const std::vector<SumBlock> theirs = blocks_of(transfer_, turn);
@@ -301,6 +304,9 @@ class Maker {
       }
       blocks = std::max(blocks, theirs.size());
     }
+
+    // Messages go in the order of the blocks, so that each list can be walked once, up to the end
+    // of every block.
     sort_by_block(lists_.returning);
     sort_by_block(lists_.returned);
     for (size_t b = 0; b < blocks; ++b) {

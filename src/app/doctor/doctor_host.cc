@@ -69,6 +69,9 @@ double copy_rate(int cores, int64_t memory) {
   SystemClock clock;
   std::vector<Time> times(kTimes + 1);
   int round = 0;
+
+  // Cores begin each copy together, and the clock is read once by whoever comes last: what is
+  // measured is all cores at once.
   std::barrier meeting(cores,
                        [&]() noexcept { times[static_cast<size_t>(round++)] = clock.now(); });
   std::vector<std::thread> threads;
