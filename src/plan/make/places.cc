@@ -123,8 +123,8 @@ void add_parcels(const ModelShape& model, const MeshOptions& options, MeshPlaces
 /// Whether fewer bytes come to every host if sums are made by hosts. Bytes are counted in slices of
 /// the gradient, of which there are `ranks`:
 ///   by hosts     all subtrees of the other hosts, whole
-///   all at once  for each of its ranks, a slice of every partial of the others and, when the sum is
-///                done, the slices of the ranks on other hosts
+///   all at once  for each of its ranks, a slice of every partial of the others and, once the sum
+///                is done, the slices of the ranks on other hosts
 bool whole_sums_are_less(const SumOptions& sums, int together) {
   const int hosts = sums.ranks / together;
   std::vector<int64_t> trees, partials;
