@@ -1,4 +1,4 @@
-"""All-reduce of float32 beside Gloo, Open MPI, DeepSpeed's shared memory and a plain memcpy."""
+"""All-reduce of float32 compared with Gloo, Open MPI, DeepSpeed's shared memory and a plain memcpy."""
 from rows import BIN, PEER_ENV, PEERS, Resident, torchrun
 
 MB = 1 << 20

@@ -1,4 +1,4 @@
-"""The loader beside PyTorch's DataLoader and a C loop; stall and resumption beside their limits."""
+"""The loader compared with PyTorch's DataLoader and a C loop; stall and resumption compared with their limits."""
 import statistics
 
 import bench_tokenizer

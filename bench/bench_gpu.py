@@ -1,4 +1,4 @@
-"""GPT-2 124M on one GPU beside PyTorch: speed, idle time, memory, the course of the loss; and that layouts share one hash there.
+"""GPT-2 124M on one GPU compared with PyTorch: speed, idle time, memory, the course of the loss; and that layouts share one hash there.
 
 The loss: both sides start from the same weights (Tutti's, written to a file) and see the same batches and learning rates for 200 steps. Two
 correct programs that round to bfloat16 at different places drift apart, so the limit is what rounding alone does to PyTorch: its eager run is
@@ -138,7 +138,7 @@ def compared(bench):
     if table.wants(COMPILED[0]):
         compiled = bench.peer("torch.compile", "--compile")
         compiled.ask(BLOCK)
-        versus(table, COMPILED, ours, compiled, "printed beside")
+        versus(table, COMPILED, ours, compiled, "printed alongside")
         compiled.close()
     ours.close()
 
@@ -155,7 +155,7 @@ def idle(bench):
     shares = [answer["share"] for answer in answers]
     watched_ms = statistics.median(answer["span"] for answer in answers) / BLOCK * 1e3
     bench.table.row(IDLE[0], statistics.median(shares) * 100, 2, "%", [0.02 / max(share, 1e-6) for share in shares], IDLE[1],
-                    f"{watched_ms:.1f} ms a step while watched; longest {longest['us']:.0f} us, "
+                    f"{watched_ms:.1f} ms per step while watched; longest {longest['us']:.0f} us, "
                     f"between {longest['before'][:40]} and {longest['after'][:40]}")
 
 

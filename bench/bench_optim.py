@@ -1,4 +1,4 @@
-"""The optimizers beside the speed of memory: bytes that a step must move per second, against the fastest stream kernel of the same run."""
+"""The optimizers compared with the speed of memory: bytes that a step must move per second, against the fastest stream kernel of the same run."""
 import statistics
 
 from rows import BIN, Resident

@@ -1,4 +1,4 @@
-"""Plans: memory and step time as predicted, ZeRO-3's memory beside DDP's, and `gpt-bench` on meshes beside FSDP2, DeepSpeed and
+"""Plans: memory and step time as predicted, ZeRO-3's memory compared with DDP's, and `gpt-bench` on meshes compared with FSDP2, DeepSpeed and
 torch.distributed.pipelining."""
 import json
 import statistics
@@ -13,9 +13,9 @@ from rows import BIN, Resident
 MB = 1e6
 HELD = ["train.lanes=4", "train.micro_batches=2", "train.micro_batch_size=2"]
 SLICES = ["train.tensor_slices=2"]
-# Data parallelism with next to nothing in it: what processes take beside the plan's buffers.
+# Data parallelism with next to nothing in it: what processes take besides the plan's buffers.
 TRIVIAL = [*HELD, "model.layers=4", "model.width=16", "model.heads=2", "model.context=16"]
-# By name: ranks and what is set beside the defaults. `job` is no part of the layout.
+# By name: ranks and what is set besides the defaults. `job` is no part of the layout.
 LAYOUTS = {
     "DDP": (2, {"zero": 0}),
     "ZeRO-1": (2, {"zero": 1}),
@@ -74,7 +74,7 @@ def run(table):
     device_memory(table)
     zero3_share(table)
     predictions(table)
-    beside_peers(table)
+    compare_with_peers(table)
     bench_schedules.rows(table)
 
 
@@ -238,7 +238,7 @@ def predictions(table):
         table.row(choice, middle[picked], middle[best], "ms/step", ratios, 0.95, f"{picked} : {best}")
 
 
-def beside_peers(table):
+def compare_with_peers(table):
     small = ["train.micro_batch_size=1", "model.context=64"]
     options = ["--batch", "2", "--context", "64"]
     # Batch 16 as 8 micro-batches of 2.

@@ -1,5 +1,5 @@
-"""Idle shares of the pipeline schedules beside their formulas: real programs and executors over tcp, with blocks that wait instead of
-computing. What a stage spends in the vote, the barrier before the update, is said beside it."""
+"""Idle shares of the pipeline schedules compared with their formulas: real programs and executors over tcp, with blocks that wait instead of
+computing. What a stage spends in the vote, the barrier before the update, is said next to it."""
 import statistics
 
 from rows import BIN, Resident

@@ -1,4 +1,4 @@
-"""The tokenizer beside the tokenizers package on one core: encoding and training, on the King James text and on source code."""
+"""The tokenizer compared with the tokenizers package on one core: encoding and training, on the King James text and on source code."""
 import pathlib
 import statistics
 import subprocess

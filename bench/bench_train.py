@@ -1,4 +1,4 @@
-"""Training `gpt-bench` beside PyTorch (eager, compile, DDP) and DeepSpeed, and `fashion-cnn` beside PyTorch DDP."""
+"""Training `gpt-bench` compared with PyTorch (eager, compile, DDP) and DeepSpeed, and `fashion-cnn` compared with PyTorch DDP."""
 import statistics
 import threading
 
@@ -103,7 +103,7 @@ def share_of_matmul(table, tutti):
         answer = tutti.ask(1)
         rates.append(tutti.ask("matmul")["gflops"])
         shares.append(answer["flops"] / answer["seconds"][0] / 1e9 / rates[-1])
-    table.row(name, statistics.median(shares) * statistics.median(rates), statistics.median(rates), "GFLOP/s", shares, 0, "printed beside")
+    table.row(name, statistics.median(shares) * statistics.median(rates), statistics.median(rates), "GFLOP/s", shares, 0, "printed alongside")
 
 
 def memory(table, tutti):

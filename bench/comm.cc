@@ -1,9 +1,9 @@
-// tutti-bench-comm: a resident program that times all-reduces of gradients that already lie where
+// tutti-bench-comm: a resident program that times all-reduces of gradients that already are where
 // the transport wants them. It forks its ranks once, then reads lines "BYTES ITERS" and answers
 // each with a line of JSON; between lines all ranks sleep.
 //
-//   tutti-bench-comm --ranks N --lanes W --transport shm|tcp --kind exact|ring|root|memcpy --hosts
-//   H
+//   tutti-bench-comm --ranks N --lanes W --transport shm|tcp --kind exact|ring|root|memcpy
+//                    --hosts H
 //
 // What is run are the comm instructions of a plan of data parallelism over one unit of BYTES. The
 // time of an iteration is the slowest rank's, from a common start, until the rank may read the
@@ -235,7 +235,7 @@ class Rank {
   }
 
   /// As a backward pass does between two reductions: every rank has just written its whole
-  /// gradient. Not timed.
+  /// gradient. It is not timed.
   void rewrite() {
     // nobody copies from it any more: in a step the vote says so
     start_together(board_, options_.ranks);

@@ -30,8 +30,8 @@ struct Idle {
   double share() const { return span > 0 ? 1 - busy / span : 1; }
 };
 
-/// Copies to and from the host run beside the compute and do not count as work: what waits for them
-/// is idle.
+/// Copies to and from the host run alongside the compute and do not count as work: what waits for
+/// them is idle.
 class GapRecorder {
  public:
   /// Before the first CUDA call of the process, so that captured steps are recorded too. Throws

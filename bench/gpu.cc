@@ -5,8 +5,8 @@
 //   memory      answers {"tensors": peak bytes that the run accounts for, "taken": bytes of the
 //               device that the process took since it first asked, with all that libraries keep for
 //               themselves}
-//   matmuls     answers {"rows": for src/cuda/matmul/lt_choices.cc: the fastest algorithm of every matmul
-//               so far}
+//   matmuls     answers {"rows": for src/cuda/matmul/lt_choices.cc: the fastest algorithm of every
+//               matmul so far}
 // `tutti-bench-gpu gaps JOB ...` is the same with CUPTI watching, and reads also
 //   gaps STEPS  runs them; answers {"share": of the time without work on the device, "busy",
 //               "span", "records", ..., "parts": [{"name": of a kernel, "seconds", "count"}, the

@@ -228,7 +228,7 @@ int run(Isa isa) {
   at::set_num_threads(1);
   const Kernels &own = kernels(isa), &mkl = kernels(isa, MatmulKind::kMkl);
   Table other;
-  print("kernels, {}, ms a step\n", isa);
+  print("kernels, {}, ms per step\n", isa);
   kernel_rows(other, own);
   const std::vector<Layer> bench = {{"qkv", kWidth, 3 * kWidth, kLayers},
                                     {"proj", kWidth, kWidth, kLayers},

@@ -9,7 +9,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PEERS = ROOT / ".deps" / "peers"
-# An unpacked bundle has its programs beside the bench.
+# An unpacked bundle has its programs next to the bench.
 BIN = ROOT / "bin" if (ROOT / "bin" / "tutti").exists() else ROOT / "build" / "bin"
 
 

@@ -42,7 +42,7 @@ def machine_of(suites):
 INTRODUCTION = """# Performance
 
 Written by `./tutti bench comm train data plans start build --docs`, on a host with a GPU by `./tutti bench gpu --docs`. Ratios are medians over interleaved
-pairs; larger is better, 1 is a tie with the peer or the limit. How each row is measured stands in [bench/](../bench).
+pairs; larger is better, 1 is a tie with the peer or the limit. [bench/](../bench) shows how each row is measured.
 """
 HEAD = ["| | ours | peer or limit | | ratio | spread | target | |", "|---|---|---|---|---|---|---|---|"]
 

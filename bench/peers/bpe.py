@@ -18,7 +18,7 @@ def timed(function):
 
 
 def pieces(text, size):
-    """Parts of at least `size` characters, cut where a line ends after something visible: no word lies across."""
+    """Parts of at least `size` characters, cut where a line ends after something visible: no word is cut."""
     begin = 0
     while begin < len(text):
         end = text.find("\n", begin + max(size, 1))

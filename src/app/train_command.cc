@@ -102,11 +102,16 @@ int train_command(const TrainArguments& given, const MakeModel& make_model,
         "--resume {} --out {}: a run goes on in its own folder; leave out --out, or copy {} to "
         "{} and resume the copy",
         given.resume, given.out, given.resume, given.out)});
+
+  // Until the run begins there is nothing to save, so a signal simply ends the process.
   RunOptions options;
   std::optional<EndOnStop> nothing_begun(std::in_place);
   const TrainArguments arguments = with_planned_layout(given, make_model);
   const Prepared prepared = prepare(arguments);
   refuse_bad_mesh(prepared.job, make_model, arguments.resume.empty());
+
+  // What the ranks run, with what only a program can say: the model, a partition, and the sinks of
+  // events.
   options.job = prepared.job;
   options.make_model = make_model;
   add_inference(options);

@@ -85,6 +85,8 @@ int tutti_main(int argc, char** argv, const std::string& build) {
   if (line.code() >= 0) return line.code();
   const CommandArguments& a = line.arguments();
   const auto own_model = [](const Job& job) { return make_model(job); };
+
+  // What each command runs. Those that need no LibTorch are in the front, app/front.
   const std::map<std::string, std::function<int()>> here = {
       {"train",
        [&] {

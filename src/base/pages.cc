@@ -8,7 +8,7 @@ namespace tutti {
 
 namespace {
 
-/// The huge pages that lie within [begin, begin + bytes).
+/// The huge pages that are within [begin, begin + bytes).
 struct HugePages {
   HugePages(const void* begin, size_t bytes) {
     constexpr uintptr_t kHuge = uintptr_t{2} << 20;

@@ -12,10 +12,10 @@ namespace tutti {
 
 class Patience {
  public:
-  /// Until the deadline and no longer.
+  /// Waits until the deadline and no longer.
   Patience(Deadline deadline) : deadline_(deadline) {}  // NOLINT(google-explicit-constructor)
-  /// Until `silence` has passed in which `signs` (a count of signs of work, of everybody that may
-  /// be waited for) did not change. The clock must outlive it.
+  /// Waits until `silence` has passed in which `signs` (a count of signs of work, of everybody that
+  /// may be waited for) did not change. The clock must outlive it.
   Patience(const Clock& clock, Duration silence, std::function<uint64_t()> signs)
       : clock_(&clock),
         silence_(silence),

@@ -15,12 +15,12 @@
 //          2. It copies what it is to have. Nobody waits for those who copy: what they read may be
 //             overwritten only after a later meeting of all ranks, which is the vote.
 //
-// Steps count up. A parcel has flags of its own (plan/ir/tags.h): one each for its copies before and
-// after its Updates, so all copies of a parcel on one side of its Updates must be of the same
+// Steps count up. A parcel has flags of its own (plan/ir/tags.h): one each for its copies before
+// and after its Updates, so all copies of a parcel on one side of its Updates must be of the same
 // values. On a host where one rank has a window all have one that is not empty.
 //
-// Every failure is a CommError with the transfer's name as its
-// operation and the step as its sequence.
+// Every failure is a CommError with the transfer's name as its operation and the step as its
+// sequence.
 #pragma once
 
 #include <cstddef>
@@ -47,9 +47,9 @@ struct TransferName {
   std::string text;  ///< "reduce parcel 3 round 0"
 };
 
-/// Where a rank makes its slice of a unit's sum in a Reduce, level by level: in place,
-/// in one of the contributions, or in a buffer of its own. `floats` says where a
-/// buffer of its program is in memory.
+/// Where a rank makes its slice of a unit's sum in a Reduce, level by level: in place, in one of
+/// the contributions, or in a buffer of its own. `floats` says where a buffer of its program is in
+/// memory.
 std::vector<float*> levels_of(const Plan& plan, const Instruction& reduce, const UnitSum& unit,
                               int rank, const std::function<float*(int buffer)>& floats);
 

@@ -56,7 +56,8 @@ class RingPull final : public SumPull {
       for (size_t u = 0; u < units_.size(); ++u) {
         const UnitSum& unit = transfer_.units[u];
 
-        // My terms into the first of each source, then the further sources into the first.
+        // This rank's terms are added into the first of each source, then the further sources into
+        // the first source.
         for (const auto& terms : units_[u])
           for (size_t t = 1; t < terms.size(); ++t)
             add_into(terms[0].data(), terms[t].data(), static_cast<int64_t>(terms[0].size()));

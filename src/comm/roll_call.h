@@ -24,8 +24,8 @@ namespace tutti {
 
 class RollCall {
  public:
-  /// `operations`: its own on its transport, kChannelOperations of them. The queues of a program run
-  /// on threads of their own; instructions of one queue are told and heard one after another.
+  /// `operations`: its own on its transport, kChannelOperations of them. The queues of a program
+  /// run on threads of their own; instructions of one queue are told and heard one after another.
   RollCall(const Plan& plan, int rank, Transport& transport, Clock& clock,
            const Operations& operations);
   /// Gives what is still under way a second to end, then breaks it off; the transport fails with

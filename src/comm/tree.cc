@@ -30,8 +30,8 @@ std::vector<FoldStep> fold_order_of_groups(const std::vector<FoldStep>& order, i
       all.push_back({step.left + group * terms, step.right + group * terms});
   }
 
-  // The last addition of a group leaves its sum in its left term; a
-  // group of one term is its own sum.
+  // The last addition of a group leaves its sum in its left term; a group of one term is its own
+  // sum.
   const int root = order.empty() ? 0 : order.back().left;
   for (int group = 1; group < count; ++group) all.push_back({root, root + group * terms});
   return all;

@@ -14,7 +14,7 @@ struct SumBlock {
   size_t unit;
   Range floats;
 };
-/// Of a member's slices.
+/// The blocks that a member's slices are cut into.
 std::vector<SumBlock> blocks_of(const SumTransfer& transfer, size_t member);
 
 /// Floats of a block that a rank has in one of its contributions.

@@ -76,6 +76,8 @@ class Maker {
                 name_.text);
     TUTTI_CHECK(levels.size() == transfer.units.size(), "{}: stacks for {} units of {}", name_.text,
                 levels.size(), transfer.units.size());
+
+    // Of every unit this rank owns a slice, which may be empty, and sums it in a stack of levels.
     for (size_t u = 0; u < transfer.units.size(); ++u) {
       Own own{transfer.units[u].slices[member_], std::move(levels[u])};
       own.level_size = own.slice.empty() ? 0 : level_floats(transfer, transfer.units[u], member_);
@@ -84,6 +86,9 @@ class Maker {
                   transfer.levels);
       units_.push_back(std::move(own));
     }
+
+    // The order matters: a stack that others read first is staged by what is given, bases are found
+    // by what is taken, and folds and returns name both.
     prepare_giving();
     for (size_t u = 0; u < units_.size(); ++u) prepare_taking(u);
     prepare_receives();
@@ -131,6 +136,9 @@ class Maker {
         const GivenTerm& g = all[part];
         auto* at = const_cast<float*>(float_at(g.unit, g.source, g.term, g.floats.begin, arena_));
         check_inside(arena_, at, g.floats.size());
+
+        // What the sum will overwrite must have left before, as a message, or the sum must wait
+        // aside until its reader has taken it.
         if (units_[g.unit].overwrites(at, g.floats.size())) {
           if (reads) stage[g.unit] = true;
           lists_.sends_first |= !reads;
@@ -141,6 +149,9 @@ class Maker {
       }
     }
     sort_by_block(lists_.sends);
+
+    // Only a window can be read by others; and a sum waits aside only if it is the one sum there
+    // is, since levels are needed in place by later rounds.
     TUTTI_CHECK(lists_.takers.empty() || arena_.data() == transport_.window().data(),
                 "{}: the arena is not the window that the others read", name_.text);
     for (size_t u = 0; u < units_.size(); ++u) {
@@ -161,6 +172,9 @@ class Maker {
       position += own.parts.back().size();
       own.bases.emplace_back(source.terms.size(), nullptr);
     }
+
+    // A term is read where it was made: in my own memory, in a window, or in scratch, where it
+    // arrives as a message.
     for (size_t s = 0; s < sources.size(); ++s) {
       for (size_t t = 0; t < own.bases[s].size() && !own.parts[s].empty(); ++t) {
         const int rank = sources[s].terms[t].rank;
@@ -273,6 +287,9 @@ class Maker {
     const auto part = [](size_t b) { return kReturnedParts + static_cast<uint32_t>(b); };
     const std::vector<SumBlock> mine = blocks_of(transfer_, member_);
     size_t blocks = mine.size();
+
+    // Every other member gets my blocks, and I get theirs; as with what is given, every member
+    // begins with the one after itself.
     for (size_t m = 1; m < transfer_.ranks.size(); ++m) {
       const size_t turn = (member_ + m) % transfer_.ranks.size();
       const std::vector<SumBlock> theirs = blocks_of(transfer_, turn);
@@ -287,6 +304,9 @@ class Maker {
       }
       blocks = std::max(blocks, theirs.size());
     }
+
+    // Messages go in the order of the blocks, so that each list can be walked once, up to the end
+    // of every block.
     sort_by_block(lists_.returning);
     sort_by_block(lists_.returned);
     for (size_t b = 0; b < blocks; ++b) {

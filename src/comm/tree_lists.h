@@ -16,7 +16,7 @@
 
 namespace tutti {
 
-/// To or from another rank. Of a send the bytes are only read.
+/// A message to or from another rank. The bytes of one that is sent are only read.
 struct BlockMessage {
   int peer;
   uint32_t part;

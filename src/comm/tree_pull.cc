@@ -27,6 +27,8 @@ class TreePull final : public SumPull {
 
  private:
   void run_named(uint64_t step, Deadline deadline, const std::function<void()>& begun) {
+    // Flags only rise, so `turn` counts the rounds of all steps: a flag that an earlier round has
+    // raised wakes nobody in this one.
     const TreeLists& l = lists_;
     const uint64_t turn = step * transfer_.rounds + transfer_.round + 1;
     const auto raise = [&](ParcelFlag flag) {
@@ -37,13 +39,23 @@ class TreePull final : public SumPull {
         transport_.await(peer, flag_of(name_.parcel, flag), turn, deadline, name_.text);
     };
     const auto tag = [&](const BlockMessage& m) { return Tag{name_.id, m.part, step}; };
+
+    // Receives are posted before anything is sent, so that what arrives goes straight to its place.
+    // Those who read this rank's window may begin at once; the others get its terms as messages.
     Posted arriving(transport_), leaving(transport_), back(transport_);
     for (const BlockMessage& m : l.receives) arriving.recv(m.peer, tag(m), m.bytes);
     if (!l.takers.empty()) raise(kSumReady);
     for (const BlockMessage& m : l.sends) leaving.send(m.peer, tag(m), m.bytes);
     if (begun) begun();
+
+    // A sum that overwrites what this rank sends waits until that has left, and what it reads in
+    // windows must be there.
     if (l.sends_first) leaving.wait_all(deadline);
     await(l.givers, kSumReady);
+
+    // Block by block: its terms have arrived, it is folded, and it returns to the others while
+    // later blocks still travel. The receive for another owner's finished block is posted only when
+    // this rank's own term, whose memory it takes, has left.
     size_t next = 0, returning = 0, returned = 0;
     for (size_t b = 0; b < std::max(l.folds_until.size(), l.returning_until.size()); ++b) {
       if (b < l.receives_until.size()) arriving.wait_first(l.receives_until[b], deadline);
@@ -60,6 +72,9 @@ class TreePull final : public SumPull {
       for (; b < l.returned_until.size() && returned < l.returned_until[b]; ++returned)
         back.send(l.returned[returned].peer, tag(l.returned[returned]), l.returned[returned].bytes);
     }
+
+    // Others may overwrite what this rank has read. A sum that takes the place of what others read
+    // here is written last, when they have all read it.
     if (!l.givers.empty()) raise(kSumTaken);
     await(l.takers, kSumTaken);
     for (const StagedSum& sum : l.staged)

@@ -75,14 +75,14 @@ void JobCheck::device(const Machine& machine) {
     }
     if (layout.ranks > 1 && !part_named<TransportPart>(layout.transport).gpu) {
       fault({"layout.transport", "numerics.device"},
-            fmt::format("layout.transport = \"{}\" but numerics.device = \"cuda\": gradients lie "
+            fmt::format("layout.transport = \"{}\" but numerics.device = \"cuda\": gradients are "
                         "in the GPUs' memory, "
                         "which only \"nccl\" carries",
                         layout.transport));
     }
     if (!layout.offload_folder.empty()) {
       fault({"layout.offload_folder", "numerics.device"},
-            "layout.offload_folder is set but numerics.device = \"cuda\": offloaded values lie in "
+            "layout.offload_folder is set but numerics.device = \"cuda\": offloaded values are in "
             "the host's memory "
             "there, not in a file; leave it out");
     }

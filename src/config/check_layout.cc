@@ -261,7 +261,7 @@ void JobCheck::beside_mesh() {
   }
 }
 
-/// Refuses what the job has under `asked` beside the first of the `others` that is not off. Both
+/// Refuses what the job has under `asked` together with the first of the `others` that is on. Both
 /// ways out are named.
 void JobCheck::refuse_beside(const char* asked, const char* why, const char* works,
                              std::initializer_list<const char*> others) {

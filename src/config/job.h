@@ -233,7 +233,7 @@ void forget_idle_keys(Job& job, const Machine& machine);
 /// this processor. Its GPUs are not looked for: add_gpus (device/library.h) does.
 Machine this_machine();
 
-/// The complete job as TOML, a line a key with its origin as a comment (`explain`), or bare
+/// The complete job as TOML, a line per key with its origin as a comment (`explain`), or bare
 /// (job.toml of a run). Both parse back to the same job. A GPU's keys are left out of a CPU's job,
 /// which has no use for them.
 std::string explain(const Job& job);

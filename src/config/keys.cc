@@ -1,4 +1,4 @@
-// The rows of the schema, a line or two a key. To add a key: its field in job.h, its row here,
+// The rows of the schema, a line or two per key. To add a key: its field in job.h, its row here,
 // `./tutti docs`.
 #include <type_traits>
 

@@ -19,7 +19,8 @@ namespace tutti {
 using AddFault =
     std::function<void(std::initializer_list<const char*> keys, const std::string& text)>;
 
-/// Of one model, or of all by model.kind. An empty function: nothing is known.
+/// The rules of one model, or of all models, which then ask model.kind. An empty function stands
+/// for rules that are not known.
 struct ModelRules {
   /// What the model refuses of the job's sizes.
   std::function<void(const Job& job, const AddFault& fault)> check{};

@@ -30,7 +30,7 @@ DeviceKind automatic_device(const Machine& machine) {
   return machine.gpus.empty() ? DeviceKind::kCpu : DeviceKind::kCuda;
 }
 
-/// As many whole replicas as there are places for, at least one and at most one a lane.
+/// As many whole replicas as there are places for: at least one, and at most one per lane.
 int64_t automatic_ranks(const Job& job, int64_t places) {
   const auto axis = [](int64_t ranks) { return std::clamp<int64_t>(ranks, 1, 65536); };
   const int64_t replica = axis(job.layout.tensor) * axis(job.layout.pipeline);

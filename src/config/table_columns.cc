@@ -65,7 +65,8 @@ class ColumnText {
                        : fmt::format("unknown {} \"{}\"{}", kind, word, did_you_mean(near)));
   }
 
-  /// What stands behind the name and its colon. A name in single quotes may have a colon in it.
+  /// Takes the name off the text and returns what follows its colon. A name in single quotes may
+  /// have a colon in it.
   std::string_view take_name() {
     std::string_view text = trim(text_);
     size_t colon = text.find(':');

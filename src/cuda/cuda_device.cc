@@ -47,6 +47,7 @@ std::string cublas_version() {
   return fmt::format("{}.{}.{}", part[0], part[1], part[2]);
 }
 
+/// As nvidia-smi writes it.
 std::string uuid_text(const cudaUUID_t& uuid) {
   std::string text = "GPU-";
   for (int i = 0; i < 16; ++i) {
@@ -188,6 +189,7 @@ class CudaDevice final : public Device {
     TUTTI_CUDA_CALL(cudaSetDevice, ordinal_);
     void* memory = nullptr;
 
+    // Locked memory is often limited, which a user can mend: the message says how.
     const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocDefault);
     if (error == cudaErrorMemoryAllocation) {
       (void)cudaGetLastError();
@@ -285,6 +287,7 @@ class CudaDevice final : public Device {
     check_cuda(cudaStreamEndCapture(handle(stream), &graph),
                "the step could not be captured: cudaStreamEndCapture");
 
+    // Only the executable form is launched; the graph that it was made of is not needed again.
     cudaGraphExec_t step = nullptr;
     const cudaError_t error = cudaGraphInstantiate(&step, graph, 0);
     (void)cudaGraphDestroy(graph);

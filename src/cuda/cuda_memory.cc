@@ -52,6 +52,7 @@ GpuMemory::Left GpuMemory::left() const {
 std::string GpuMemory::out_of_memory(const std::string& holder, size_t bytes) const {
   const Left left = this->left();
 
+  // The account is copied, so that sorting and formatting do not hold the lock.
   std::vector<std::pair<int64_t, std::string>> largest;
   {
     const std::lock_guard lock(mutex_);

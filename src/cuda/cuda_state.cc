@@ -31,6 +31,8 @@ void fold(Stream stream, float* out, std::span<const float* const> terms,
         kMaxFoldTerms, terms.size()));
   }
 
+  // The order is data of a plan; a kernel that read a term that is not there would fault the
+  // device.
   const int count = static_cast<int>(terms.size());
   for (const FoldStep& step : order) {
     TUTTI_CHECK(step.left >= 0 && step.left < count && step.right >= 0 && step.right < count &&

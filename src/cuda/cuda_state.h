@@ -9,7 +9,7 @@ namespace tutti {
 /// The whole table.
 StateKernels cuda_state_kernels();
 
-// In kernels/state.cu. cuda_state.cc has checked the arguments of fold and update before.
+// These are in kernels/state.cu. cuda_state.cc has checked the arguments of fold and update before.
 inline constexpr int kMaxFoldTerms = 512;
 void launch_fold(Stream stream, float* out, std::span<const float* const> terms,
                  std::span<const FoldStep> order, int64_t n);
@@ -19,7 +19,7 @@ void launch_chunk_squares(Stream stream, const float* x, const StateChunk* chunk
 void launch_commit(Stream stream, const double* votes, const VoteLayout& layout,
                    const StepInputs* inputs, StepOutcome* outcome);
 void launch_cast(Stream stream, const float* from, void* to, int64_t n, Precision precision);
-// In kernels/update.cu.
+// This one is in kernels/update.cu.
 void launch_update(Stream stream, const UpdateArguments& arguments);
 
 }  // namespace tutti

@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-/// Throws Error, such as "cudaEventQuery: an illegal memory access was
-/// encountered (cudaErrorIllegalAddress)".
+/// Throws Error, such as "cudaEventQuery: an illegal memory access was encountered
+/// (cudaErrorIllegalAddress)".
 [[noreturn]] void cuda_failed(cudaError_t error, const char* call);
 
 inline void check_cuda(cudaError_t error, const char* call) {

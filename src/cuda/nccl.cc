@@ -86,6 +86,8 @@ Nccl load() {
                             version_text(kOldest)));
   }
 
+  // Every function is looked up now, so that a library that lacks one is refused before the first
+  // step.
   find(library, "ncclGetUniqueId", nccl.get_unique_id);
   find(library, "ncclCommInitRankConfig", nccl.init);
   find(library, "ncclCommFinalize", nccl.finalize);

@@ -26,7 +26,7 @@ namespace tutti {
 /// has ended.
 class AtenPool {
  public:
-  /// When it grows, by a multiple of this.
+  /// It grows by multiples of this many bytes.
   static constexpr int64_t kGrowth = int64_t{64} << 20;
   static constexpr const char* kHolder = "ATen's temporaries";
 

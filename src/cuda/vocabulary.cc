@@ -37,8 +37,9 @@ void fill_vocabulary(KernelsFor<A>& table) {
     rows::positions_backward(queue, stored(dout), stored(dx), dposition, rows, first_row, length,
                              cols, dropout);
   };
-  // The loss of slices: each slice leaves three numbers per row, and the slices' numbers
-  // are joined.
+
+  // The loss of slices: each slice leaves three numbers per row, and the slices' numbers are
+  // joined.
   vocabulary.statistics = [](const A* logits, const int64_t* targets, float* statistics,
                              int64_t rows, int64_t first, int64_t count) {
     launch_statistics(stored(logits), targets, statistics, rows, first, count,

@@ -20,8 +20,8 @@ namespace tutti {
 
 /// When and where an instruction runs.
 struct Turn {
-  uint64_t round = 0;  ///< of its program, from 0
-  Stream stream{};     ///< on a device: what it is put on
+  uint64_t run = 0;  ///< of its program, from 0
+  Stream stream{};   ///< on a device: what it is put on
 };
 
 class Backend {

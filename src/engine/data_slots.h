@@ -21,8 +21,8 @@ class DataSlots {
   DataSlots(const Model& model, const Program& program,
             const std::function<std::byte*(int buffer)>& memory, at::Device on);
 
-  /// The tensors of Model::data in the slot that the Load fills; empty where the
-  /// slot's memory is lent.
+  /// The tensors of Model::data in the slot that the Load fills; empty where the slot's memory is
+  /// lent.
   const std::vector<at::Tensor>& filled_by(const Instruction& load) const;
   /// Until the next Load, the slot that this Load fills is this memory.
   void lend(const Instruction& load, const std::vector<at::Tensor>& tensors);

@@ -40,7 +40,7 @@ class Engine final : public Placement {
   bool computes(int lane) const override { return station_.computes(lane); }
   std::optional<Evaluated> forward(const Pass& pass, const std::vector<at::Tensor>& data) override;
   int64_t output_width() override { return station_.output_width(); }
-  /// For a further runner over the same units.
+  /// The options of a further runner over the same units.
   RunnerOptions options() const;
 
  private:

@@ -67,8 +67,8 @@ at::Tensor OutputParts::whole() {
   return at::cat(all, -1);
 }
 
-/// Brings the parts of all tensor ranks to the first of them. All columns have
-/// parts of equal shape.
+/// Brings the parts of all tensor ranks to the first of them. All columns have parts of equal
+/// shape.
 void OutputParts::bring() {
   std::vector<OutputMessage> sends, receives;
   const int tensor = station_.at().tensor;

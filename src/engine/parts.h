@@ -36,8 +36,8 @@ struct EngineParts {
   const Program& program(Which which = Which::kSteps) const {
     return plans.of(which).programs[context.rank];
   }
-  /// Where float 0 of a unit's gradient would be, by the buffer of this rank that holds it or a
-  /// slice of it: offsets into it are then those of the unit.
+  /// Where float 0 of a unit's gradient would be if all of it were here. `buffer` holds the
+  /// gradient or a slice of it; from the returned pointer on, offsets are those of the unit.
   const float* gradient(int buffer) const {
     return state.memory->floats(buffer) - program().buffers[buffer].range.begin;
   }

@@ -25,8 +25,9 @@ class ProgramMemory {
  public:
   /// `window`: the transport's, which is kept; null: it has none. `forward`: a program of
   /// evaluation, which shares buffers of `program`. What ATen allocates itself inside of segments
-  /// gets no memory here. The accounts and the device must outlive it. With a `device` all is its memory.
-  /// Offloaded buffers are in a file in `tier_folder`, with a device in pinned memory of the host.
+  /// gets no memory here. The accounts and the device must outlive it. With a `device` all is its
+  /// memory. Offloaded buffers are in a file in `tier_folder`, with a device in pinned memory of
+  /// the host.
   ProgramMemory(const Model& model, const Program& program, const Program& forward,
                 std::shared_ptr<Window> window, const std::string& tier_folder, Accounts& accounts,
                 Device* device = nullptr);

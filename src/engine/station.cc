@@ -1,5 +1,5 @@
-// Questions that both backends have about instructions, answered from the plan and
-// the shape of the model.
+// Questions that both backends have about instructions, answered from the plan and the shape of the
+// model.
 #include "engine/station.h"
 
 #include <fmt/format.h>

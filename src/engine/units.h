@@ -38,8 +38,8 @@ std::vector<Held> held_by(const Plan& plan, int rank);
 /// What a rank holds that holds everything.
 std::vector<Held> all_held(const ModelShape& shape);
 
-/// Where the values of a unit are: the address of the first float held. What is
-/// given no place gets one.
+/// Where the values of a unit are: the address of the first float held. What is given no place gets
+/// one.
 struct UnitMemory {
   float* parameters = nullptr;
   std::vector<float*> slots;  ///< by slot

@@ -1,11 +1,11 @@
 // Threads and memory of the executor:
 //
-//   round    counts run() calls from 1. An event has been signalled in this round when its number
-//            is that of the round, so nothing has to be reset between steps
+//   runs     counts run() calls. An event has been signalled in this run when its number is that
+//            of the run, so nothing has to be reset between steps
 //   stop     set by the first failure or by the destructor; every wait of the executor's own looks
 //            at it
 //
-// run() raises the round, walks queue 0 itself, then waits for the other queues without regard to
+// run() counts itself, walks queue 0 itself, then waits for the other queues without regard to
 // `cancel`: their handlers use what the caller owns, so the caller may not leave before them.
 #include "exec/executor.h"
 
@@ -27,7 +27,7 @@ namespace {
 
 struct Event {
   Signal signal;
-  std::atomic<uint64_t> round{0};
+  std::atomic<uint64_t> run{0};
 };
 
 /// Thrown by a queue that is stopped by the failure of another one; it never leaves the executor.
@@ -61,9 +61,9 @@ struct Executor::Impl {
   std::vector<Event> events;
   std::vector<size_t> ended;  // by queue, written by its thread
   Signal start, done;
-  std::atomic<uint64_t> round{0};
-  uint64_t step = 0;            // of the round; written before the round is raised
-  std::atomic<int> running{0};  // other queues still in this round
+  std::atomic<uint64_t> runs{0};
+  uint64_t step = 0;            // of this run; written before `runs` is raised
+  std::atomic<int> running{0};  // other queues still in this run
   std::atomic<int> alive{0};    // queue threads
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
@@ -101,7 +101,7 @@ struct Executor::Impl {
     for (int wanted : instruction.waits) {
       Event& event = events[wanted];
       const auto ready = [&] {
-        return stopped() || event.round.load(std::memory_order_acquire) == now;
+        return stopped() || event.run.load(std::memory_order_acquire) == now;
       };
       // An event that has been signalled already costs no look at the clock.
       if (ready()) continue;
@@ -135,7 +135,7 @@ struct Executor::Impl {
         // Release: whoever waits for the event sees all that the handler wrote.
         if (instruction.signal >= 0) {
           Event& event = events[instruction.signal];
-          event.round.store(now, std::memory_order_release);
+          event.run.store(now, std::memory_order_release);
           clock.notify(event.signal);
         }
       }
@@ -147,11 +147,11 @@ struct Executor::Impl {
 
   void serve(uint32_t number) {
     for (uint64_t next = 1;; ++next) {
-      const auto ready = [&] { return stopped() || round.load(std::memory_order_acquire) >= next; };
+      const auto ready = [&] { return stopped() || runs.load(std::memory_order_acquire) >= next; };
       while (!ready()) clock.wait(start, ready, Deadline::never(), nullptr);
-      // A round that has begun is walked even when stopped, so that run() counts every queue; that
+      // A run that has begun is walked even when stopped, so that run() counts every queue; that
       // walk ends at once.
-      if (round.load(std::memory_order_acquire) < next) return;
+      if (runs.load(std::memory_order_acquire) < next) return;
       walk(number, next);
       running.fetch_sub(1, std::memory_order_acq_rel);
       clock.notify(done);
@@ -202,11 +202,11 @@ Executor::~Executor() {
 void Executor::run(uint64_t step) {
   TUTTI_CHECK(!impl_->stopped(), "an executor that has failed runs no further step");
 
-  // All that a round needs is written before it is raised, which lets the other queues begin.
+  // All that a run needs is written before it is counted, which lets the other queues begin.
   impl_->step = step;
   std::fill(impl_->ended.begin(), impl_->ended.end(), 0);
   impl_->running.store(static_cast<int>(impl_->threads.size()), std::memory_order_release);
-  const uint64_t now = impl_->round.fetch_add(1, std::memory_order_acq_rel) + 1;
+  const uint64_t now = impl_->runs.fetch_add(1, std::memory_order_acq_rel) + 1;
   impl_->clock.notify(impl_->start);
 
   // The caller walks queue 0 meanwhile.

@@ -55,8 +55,8 @@ bool RegionPool::give_back(uintptr_t start) {
   in_use_ -= at->second.bytes;
   at->second.free = true;
 
-  // Merged at once, so no two free blocks of a region are ever neighbours, and
-  // two merges are enough.
+  // Merged at once, so no two free blocks of a region are ever neighbours, and two merges are
+  // enough.
   const auto joins = [](const Block& a, const Block& b) {
     return a.free && b.free && a.region == b.region;
   };

@@ -28,7 +28,7 @@ std::vector<QueuePlace> issue_order(const Program& program) {
   };
 
   // All that can be taken from queues 1 and up comes first, then one instruction of queue 0. A
-  // round in which nothing could be taken is a circle of waits.
+  // turn in which nothing could be taken is a circle of waits.
   size_t all = 0;
   for (const Queue& queue : program.queues) all += queue.instructions.size();
   while (order.size() < all) {

@@ -92,8 +92,8 @@ std::string svg_trace(const std::vector<TraceEvent>& all, uint64_t step) {
   std::stable_sort(events.begin(), events.end(),
                    [](const auto& a, const auto& b) { return a.begin_us < b.begin_us; });
 
-  // Rows from top to bottom: ranks in order, with a gap between them, and their name
-  // at their first row.
+  // Rows from top to bottom: ranks in order, with a gap between them, and their name at their first
+  // row.
   const auto row_of = [](const TraceEvent& e) {
     return Row{e.rank, e.queue != "compute", e.queue};
   };

@@ -89,11 +89,11 @@ struct Round {
   std::vector<Contribution> contributions;  ///< in lane order
   std::vector<LevelSum> sums;               ///< after the last round level 0 is the step's sum
 };
-/// The rounds of a step in one level: all data ranks sum at once.
+/// The rounds of a step whose data ranks all sum at once.
 std::vector<Round> sum_rounds(const SumOptions& options);
-/// A sum in two levels, for steps of one round. The ranks of a host, `together` of the data axis,
-/// add up each of the maximal subtrees of the host's lanes, into a level of its own; then the ranks
-/// at one position in all hosts add these up.
+/// A sum by hosts, for steps that otherwise have one round. The ranks of a host, `together` of the
+/// data axis, add up each of the maximal subtrees of the host's lanes, into a level of its own;
+/// then the ranks at one position in all hosts add these up.
 std::vector<Range> subtrees_of_host(const SumOptions& options, int together, int host);
 Round round_inside(const SumOptions& options, int together, int host);
 Round round_between(const SumOptions& options, int together, int position);

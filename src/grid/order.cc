@@ -17,7 +17,7 @@ namespace tutti {
 namespace {
 
 constexpr uint64_t kByRecord = 0;             // the second word of a split's keys
-constexpr uint64_t kFoldPass = ~uint64_t{0};  // passes that no sample reaches
+constexpr uint64_t kFoldPass = ~uint64_t{0};  // in the place of a pass: no sample reaches it
 constexpr uint64_t kCountPass = kFoldPass - 1;
 
 /// The upper 64 bits of a product: a draw of 64 bits mapped to [0, b).

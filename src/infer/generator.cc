@@ -32,7 +32,7 @@ const Job& generating(const std::string& run, const Job& job) {
                             job.model.kind));
   if (!job.model.variational)
     throw Error(fmt::format(
-        "{}: model.variational is off, so nothing is known of where its codes lie", run));
+        "{}: model.variational is off, so nothing is known of where its codes are", run));
   return job;
 }
 

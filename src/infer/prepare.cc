@@ -20,7 +20,7 @@ NumericsConfig host_numerics(NumericsConfig numerics) {
   return numerics;
 }
 
-/// The teacher's logits beside the data: data of a device comes to the host and the logits go back,
+/// The teacher's logits for the data. Data on a device comes to the host and the logits go back,
 /// which waits for the device, so that a step with a teacher is not captured.
 at::Tensor answer_of(Trained& teacher, Tensors data) {
   if (data.front().is_cpu()) return teacher.output(data);

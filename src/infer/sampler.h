@@ -14,8 +14,8 @@ namespace tutti {
 
 class Sampler {
  public:
-  /// Runs the job's model with one sample a micro-batch on the given units (which must outlive it),
-  /// where `options` says. Throws Error for a model that was trained on a file of tokens.
+  /// Runs the job's model with one sample per micro-batch on the given units (which must outlive
+  /// it), where `options` says. Throws Error for a model that was trained on a file of tokens.
   Sampler(const Job& job, const MakeModel& make_model, const Units& units,
           std::shared_ptr<const Tokenizer> tokenizer = nullptr, const RunnerOptions& options = {});
   ~Sampler();

@@ -10,8 +10,8 @@ namespace tutti {
 
 namespace {
 
-// What a rank takes: threads for the compute, its queues, the loader, the connections and the heart;
-// of the launcher two files, its ends of two sockets while it starts.
+// What a rank takes: threads for the compute, its queues, the loader, the connections and the
+// heart; of the launcher two files, its ends of two sockets while it starts.
 constexpr int64_t kThreadsOfRank = 8, kFilesOfRank = 2, kOtherFiles = 64;
 // Thread ranks share the files of one process: an event for each, and its data.
 constexpr int64_t kFilesOfThread = 3;

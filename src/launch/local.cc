@@ -97,7 +97,7 @@ class Supervisor {
  private:
   LaunchResult result() {
     result_.failures = std::move(causes_);
-    // Who lost a peer because that had lost another comes behind it.
+    // A rank that lost a peer because that one had lost another is named after it.
     std::sort(consequences_.begin(), consequences_.end());
     for (auto& [time, message] : consequences_) result_.failures.push_back(std::move(message));
     result_.signal = first_ ? first_->signal : 0;
@@ -297,7 +297,7 @@ class Supervisor {
   std::vector<bool> killed_;  // by this launcher, after the cancel
   Time cancelled_at_{};
   std::optional<StopRequest> first_;
-  // What a rank says of a lost peer comes behind what happened to that peer, in whichever order the
+  // What a rank says of a lost peer comes after what happened to that peer, in whichever order the
   // two are learnt.
   std::vector<std::string> causes_;
   std::vector<std::pair<int64_t, std::string>> consequences_;  // by the time of the failure

@@ -48,12 +48,11 @@ struct LaunchResult {
 
 /// Runs `body` on every rank (or with a host what that does) and returns when all have ended:
 /// nothing of theirs is left over. Without a host processes are forked: call it before any ATen or
-/// OpenMP work in this process. A rank that dies,
-/// throws or falls silent cancels all others: they end within a second, and are killed if they do
-/// not. Ranks die with the launcher (PR_SET_PDEATHSIG). SIGINT, SIGTERM and SIGHUP to the launcher,
-/// and SIGTERM to a rank, are requests to stop (launch/stop.h). An exception in body is reported
-/// with its message; it never crosses. Time in which the whole run was stopped counts for nobody's
-/// silence.
+/// OpenMP work in this process. A rank that dies, throws or falls silent cancels all others: they
+/// end within a second, and are killed if they do not. Ranks die with the launcher
+/// (PR_SET_PDEATHSIG). SIGINT, SIGTERM and SIGHUP to the launcher, and SIGTERM to a rank, are
+/// requests to stop (launch/stop.h). An exception in body is reported with its message; it never
+/// crosses. Time in which the whole run was stopped counts for nobody's silence.
 LaunchResult launch_local(const LaunchOptions& options,
                           const std::function<void(RankContext&)>& body);
 

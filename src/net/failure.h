@@ -1,5 +1,5 @@
-// How all transports word their failures: the same fault
-// reads the same, whichever transport met it.
+// How all transports word their failures: the same fault reads the same, whichever transport met
+// it.
 #pragma once
 
 #include <string>

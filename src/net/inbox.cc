@@ -25,8 +25,8 @@ PostedOp& PostedOps::add(bool send, int peer, Tag tag, std::byte* data, size_t s
   }
   PostedOp& op = ops_[index];
 
-  // The id is a count and the place: a ticket of an earlier
-  // operation at this place is recognised as stale.
+  // The id is a count and the place: a ticket of an earlier operation at this place is recognised
+  // as stale.
   op.id = next_++ << kIndexBits | index;
   op.send = send;
   op.peer = peer;

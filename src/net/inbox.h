@@ -29,8 +29,8 @@ struct PostedOp {
   size_t settled = 0;   ///< tcp: bytes that have left for good
   uint64_t number = 0;  ///< tcp: of the message among those to its peer
   bool begun = false;   ///< its head has been written, or handed to a connection
-  /// tcp: a thread sleeps until it ends. The end of an operation
-  /// that nobody awaits need not wake anybody
+  /// tcp: a thread sleeps until it ends. The end of an operation that nobody awaits need not wake
+  /// anybody
   bool awaited = false;
   std::string reason;  ///< why it failed; written before the state
   std::atomic<OpState> state{OpState::kPending};

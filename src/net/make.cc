@@ -60,8 +60,8 @@ void agree(const TransportOptions& options, const Epoch& epoch, Rendezvous& rend
 
 using Made = std::unique_ptr<Transport>;
 
-/// A transport of the table in config/job_parts.cc that connects ranks; what GPUs have is a group of
-/// their library.
+/// A transport of the table in config/job_parts.cc that connects ranks; what GPUs have is a group
+/// of their library.
 struct Row {
   std::string_view name;
   Made (*make)(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous,
@@ -79,11 +79,10 @@ Made tcp(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendez
   return make_tcp(options, epoch, all, rendezvous, clock, cancel, deadline);
 }
 
-/// Inside a host; between hosts by tcp.
+/// Shared memory connects the ranks of a host, and tcp those of different hosts.
 Made shm(const TransportOptions& options, const Epoch& epoch, Rendezvous& rendezvous, Clock& clock,
          const Cancel* cancel, Deadline deadline) {
   const int rank = rendezvous.rank(), size = rendezvous.size();
-  // tcp is added only for the ranks of other hosts.
   auto shm = make_shm(options, epoch, rendezvous, clock, cancel, deadline);
   std::vector<bool> elsewhere(size, false);
   for (size_t r = 0; r < options.hosts.size(); ++r)

@@ -17,8 +17,8 @@ struct TransportOptions {
   /// bytes of my window (ranks may differ). All of it is allocated when it is made, or an Error is
   /// thrown: a page that cannot be had must not end in SIGBUS later
   size_t window_bytes = 0;
-  /// the window of an earlier transport of the same kind, of as many bytes, to
-  /// be shown again; null: a new one is made
+  /// the window of an earlier transport of the same kind, of as many bytes, to be shown again;
+  /// null: a new one is made
   std::shared_ptr<Window> window;
   std::string address = "127.0.0.1";  ///< tcp: where to listen
   /// tcp: the first port (rank r listens on port + r); 0: any.
@@ -30,8 +30,8 @@ struct TransportOptions {
 /// A run's token, drawn from the system's random numbers, so that nobody can guess it.
 uint64_t new_token();
 
-/// What a rank first tells all others: its window's size on a line of its
-/// own, then what must be equal on all ranks.
+/// What a rank first tells all others: its window's size on a line of its own, then what must be
+/// equal on all ranks.
 std::string transport_terms(const TransportOptions& options, const Epoch& epoch);
 
 /// Of kind "shm" with several hosts it makes shm inside a host and tcp between hosts, as one

@@ -67,8 +67,8 @@ void Streamed::wait(Ticket ticket, Deadline deadline) {
     op->awaited = true;
   }
 
-  // Sleep until the operation has ended, and move bytes whenever
-  // there is work: with shm nobody else does.
+  // Sleep until the operation has ended, and move bytes whenever there is work: with shm nobody
+  // else does.
   const Time start = clock_.now();
   WaitResult result = WaitResult::kReady;
   while (op->pending()) {
@@ -83,8 +83,8 @@ void Streamed::wait(Ticket ticket, Deadline deadline) {
     if (result != WaitResult::kReady) break;
   }
 
-  // The operation may have ended while the wait gave up: its own
-  // state decides, whatever the clock said.
+  // The operation may have ended while the wait gave up: its own state decides, whatever the clock
+  // said.
   CommFailure failure;
   {
     std::lock_guard lock(mutex_);
@@ -97,8 +97,8 @@ void Streamed::wait(Ticket ticket, Deadline deadline) {
                  .waited = clock_.now() - start,
                  .reason = state == OpState::kFailed ? op->reason : describe_end(result, cancel_)};
     }
-    // When the run was cancelled, the transport breaks as a consequence: the
-    // error gives the cause and not its echo.
+    // When the run was cancelled, the transport breaks as a consequence: the error gives the cause
+    // and not its echo.
     if (state == OpState::kFailed && cancel_ != nullptr && cancel_->cancelled())
       failure.reason = cancel_->reason();
     if (state == OpState::kDone) {
@@ -114,8 +114,8 @@ void Streamed::wait(Ticket ticket, Deadline deadline) {
 }
 
 void Streamed::release_spans(const std::string& reason) {
-  // A second thread that fails meanwhile waits here, so that it,
-  // too, returns only once the spans are free.
+  // A second thread that fails meanwhile waits here, so that it, too, returns only once the spans
+  // are free.
   std::lock_guard releasing(release_mutex_);
   {
     std::lock_guard lock(mutex_);

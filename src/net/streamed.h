@@ -30,11 +30,11 @@ class Streamed : public Transport {
  protected:
   /// Begins to send. Called under the lock.
   virtual void begin_send(PostedOp& op) = 0;
-  /// What waiting threads sleep on. It is notified when an
-  /// operation ends and when there may be work().
+  /// What waiting threads sleep on. It is notified when an operation ends and when there may be
+  /// work().
   virtual Signal& signal() = 0;
-  /// Whether progress() may achieve something, for transports that
-  /// are moved on by the threads that wait.
+  /// Whether progress() may achieve something, for transports that are moved on by the threads that
+  /// wait.
   virtual bool work() const { return false; }
   virtual void progress() {}
   /// No byte moves after this returns. Called once, without the lock.

@@ -59,7 +59,7 @@ class Progress final : public EventSink {
     tokens_ = e.at("tokens_per_step");
     unit_ = e.value("unit", "tok");
     begin_ = printed_ = Steady::now();
-    line(fmt::format("model   {} parameters; {} a rank forecast; ready in {:.2f} s",
+    line(fmt::format("model   {} parameters; {} per rank forecast; ready in {:.2f} s",
                      short_count(e.at("parameters").get<double>()),
                      bytes_text(e.at("bytes_forecast").get<double>()),
                      e.at("startup_seconds").get<double>()));

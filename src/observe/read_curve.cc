@@ -77,6 +77,8 @@ Curve read_curve(const std::string& run, const std::string& metric) {
       throw Error(fmt::format("{}:{}: not a line of metrics; remove that line", path, number));
     }
   }
+
+  // A name that is not there is most often mistyped, so the message has those that are.
   if (!curve.training.empty() || !curve.held_out.empty()) return curve;
   if (offered.empty())
     throw Error(fmt::format("{} has no metrics yet: no step was committed", run));

@@ -230,8 +230,8 @@ void Optimizer::measure(const float*, const float*, std::span<float* const>, int
 
 namespace {
 
-/// An optimizer of the table in config/job_parts.cc. One with a file of its own is declared above this
-/// table.
+/// An optimizer of the table in config/job_parts.cc. One with a file of its own is declared above
+/// this table.
 struct Row {
   std::string_view name;
   std::unique_ptr<Optimizer> (*make)(const TrainConfig& config, const UpdateKernels& kernels);

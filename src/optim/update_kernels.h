@@ -14,7 +14,7 @@ struct GradientScalars {
   float limit;  ///< then it is cut to [-limit, limit]; infinity: not at all
 };
 
-/// For sgd, adagrad, rmsprop. Weight decay is added to the gradient.
+/// What sgd, adagrad and rmsprop compute with. Weight decay is added to the gradient.
 struct PlainScalars {
   GradientScalars gradient;
   float weight_decay;
@@ -24,7 +24,7 @@ struct PlainScalars {
   float eps;           ///< adagrad, rmsprop
 };
 
-/// For adam, adamw, lion, lamb.
+/// What adam, adamw, lion and lamb compute with.
 struct MomentScalars {
   GradientScalars gradient;
   float decay;         ///< adam, lamb: the weight decay; adamw, lion: 1 - lr * weight decay

@@ -110,8 +110,8 @@ std::vector<Move> moves(const Holdings& from, const Holdings& to) {
         });
         const Holder& giver =
             own != having.end() ? **own : *having[static_cast<size_t>(taker.rank) % having.size()];
-        // The borders of others cut nothing: what goes on between the same two
-        // holdings is one move.
+        // The borders of others cut nothing: what goes on between the same two holdings is one
+        // move.
         const auto before = last.find(taker.rank);
         if (before != last.end() && list[before->second.move].from == giver.rank &&
             before->second.given == giver.range && before->second.taken == taker.range &&

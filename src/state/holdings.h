@@ -23,8 +23,8 @@ struct EntryPlace {
   Range floats;          ///< its floats in the unit
   Commit commit = Commit::kInPlace;
 };
-/// In model order, with the slots of a parameter together; the same for every layout. A shared
-/// parameter is listed once, at its owner.
+/// Entries are in model order, with the slots of a parameter together; the same for every layout. A
+/// shared parameter is listed once, at its owner.
 std::vector<EntryPlace> entry_places(const ModelShape& shape,
                                      const std::vector<std::string>& slots);
 

@@ -145,7 +145,7 @@ uint64_t match(const json& header, const EntryShape& entry, uint64_t data_bytes,
   const auto begin = tensor.at("data_offsets").at(0).get<uint64_t>();
   const auto end = tensor.at("data_offsets").at(1).get<uint64_t>();
   if (end > data_bytes || begin > end || end - begin != bytes_of(entry)) {
-    faults.push_back(fmt::format("{} lies at [{}, {}) of {} bytes, which does not fit its shape",
+    faults.push_back(fmt::format("{} is at [{}, {}) of {} bytes, which does not fit its shape",
                                  name, begin, end, data_bytes));
   }
   return begin;
@@ -268,7 +268,7 @@ std::vector<FileTensor> read_tensors(const std::string& path,
         throw Error(fmt::format("{}: {} is {}, not F32", path, name, type));
       if (end < begin || end > static_cast<uint64_t>(info.st_size) - data ||
           (end - begin) % sizeof(float) != 0)
-        throw Error(fmt::format("{}: {} lies outside of the file", path, name));
+        throw Error(fmt::format("{}: {} is outside of the file", path, name));
 
       // The product of the dims must be the number of values; one that overflows never is.
       uint64_t count = 1;

@@ -41,8 +41,8 @@ std::vector<Digest> range_digests(std::span<const float> values) {
 StateHasher::StateHasher(size_t entries) { sha_.add(uint64_t{entries}); }
 
 void StateHasher::add(const EntryShape& entry, std::span<const Digest> ranges) {
-  // The order of these is part of the hash that runs print: a change makes all
-  // earlier hashes differ.
+  // The order of these is part of the hash that runs print: a change makes all earlier hashes
+  // differ.
   add_text(sha_, entry.name);
   add_text(sha_, entry.slot);
   add_text(sha_, "F32");

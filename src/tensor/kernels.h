@@ -40,8 +40,8 @@ struct Dropout {
   uint32_t site = 0;         ///< which of the block's masks; below 16
   int64_t first_sample = 0;  ///< below 2^40
   int64_t rows_per_sample = 1;
-  /// On a GPU: the address of the step's keys in its memory. Then `step` is not read, and
-  /// first_sample is counted from the step's first one. Null on the CPU.
+  /// On a GPU this is the address of the step's keys in its memory. Then `step` is not read, and
+  /// first_sample is counted from the step's first one. On the CPU it is null.
   const StepKeys* keys = nullptr;
   int64_t first_row = 0;
 };
@@ -144,7 +144,7 @@ struct KernelsFor {
   /// y = x * rstd * gamma with rstd = 1 / sqrt(mean(x^2) + eps), kept for backward.
   void (*rms_norm)(const A* x, const float* gamma, A* y, float* rstd, int64_t rows, int64_t cols,
                    float eps);
-  /// As layer_norm_backward.
+  /// What layer_norm_backward is to layer_norm.
   void (*rms_norm_backward)(const A* dy, const A* x, const float* rstd, const float* gamma,
                             const A* residual, A* dx, float* dgamma, int64_t rows, int64_t cols);
 

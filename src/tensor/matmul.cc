@@ -1,7 +1,7 @@
-// MKL's sgemm behind the row-major interface. A row-major product is the column-major product of
-// the transposes, so the operands swap places. sgemm_ is called directly, not through at::mm_out,
-// to spare the dispatcher (microseconds per call, which weigh at small shapes); both give the
-// same bits.
+// MKL's sgemm with the row-major interface. A row-major product is the column-major product of the
+// transposes, so the operands swap places. sgemm_ is called directly, not through at::mm_out, to
+// spare the dispatcher (microseconds per call, which weigh at small shapes); both give the same
+// bits.
 #include "tensor/matmul.h"
 
 #include <algorithm>

@@ -44,8 +44,8 @@ class Trainer {
   /// One step over all ranks. Throws CommError when a peer is lost, Error naming step, lane and
   /// block when a loss or gradient is not finite.
   StepReport step();
-  /// Over train.eval_batches of the held-out records a lane, or all test records; the same on every
-  /// rank and layout.
+  /// Evaluates train.eval_batches batches of held-out records per lane, or all test records. The
+  /// result is the same on every rank and layout.
   Metrics evaluate();
   Metrics evaluate_test();
   /// Takes note of an evaluation's watched metric: the schedule follows it from the next step on.
@@ -74,7 +74,7 @@ class Trainer {
   bool on_device() const { return worker_.on_device(); }
   const RankDevice* device() const { return worker_.device; }  ///< null: the host's cores
 
-  /// Of the epoch; not of a spare.
+  /// What belongs to the epoch. A spare has none of it.
   Placement& placement() { return run_->engine(); }
   RunnerOptions runner_options() const { return run_->engine().options(); }
   const Plan& plan() const { return run_->plan(); }

@@ -46,7 +46,7 @@ void Worker::measure() {
   if (device == nullptr) {
     dry_run(model, shape);
   } else {
-    dry_run(model, shape, *device->device, device->place(), compute_type(job));
+    dry_run(model, shape, *device->device, device->at_device(), compute_type(job));
   }
   measured_ = true;
 }

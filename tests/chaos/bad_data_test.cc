@@ -61,7 +61,7 @@ TEST_F(BadData, AFaultOfARecordEndsTheRunAndNamesItsPlace) {
       {"30,Rome,perhaps", ":17:3 (buys): \"perhaps\" is none of no, yes"},
       {"30,Rome", ":17:3: 2 columns, not 3"},
       {"30,\"Rome,yes", ":17:4: the quote is not closed"},
-      {"30,\"Rome\"s,yes", ":17:10: text behind a closing quote"},
+      {"30,\"Rome\"s,yes", ":17:10: text after a closing quote"},
   };
   const std::string path = folder_ / "people.csv";
   for (const auto& [line, what] : cases) {

@@ -5,7 +5,7 @@
 #include <ATen/ops/arange.h>
 #include <png.h>
 #include <stdio.h>
-// behind stdio.h, which it needs
+// after stdio.h, which it needs
 #include <jpeglib.h>
 #include <torch/csrc/jit/api/module.h>
 #include <zlib.h>

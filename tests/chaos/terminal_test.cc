@@ -16,7 +16,7 @@ int width_of(const std::string& text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
-/// What was drawn over and over on one line: the text behind each "\r\033[K" up to the next or the
+/// What was drawn over and over on one line: the text after each "\r\033[K" up to the next or the
 /// line's end.
 std::vector<std::string> drawn(const std::string& text) {
   const std::string mark = "\r\033[K";

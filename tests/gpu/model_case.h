@@ -70,7 +70,8 @@ init = "he-normal"
 [data]
 kind = "csv"
 path = "x.csv"
-columns = ["a: number", "b: number", "c: category hash=50", "d: category x|y|z", "e: category hash=9", "t: target"]
+columns = ["a: number", "b: number", "c: category hash=50", "d: category x|y|z",
+           "e: category hash=9", "t: target"]
 [train]
 micro_batch_size = 64
 )");

@@ -130,7 +130,7 @@ TYPED_TEST(GpuRows, ResidualAndDropoutHaveTheMasksOfTheCpu) {
       };
       std::vector<double> tolerances{kExact, kExact, kSums};
       if (given == nullptr) tolerances = {kExact, kSums};
-      this->compare(fmt::format("{}, {} rows a sample", name("dropout", size), rows_per_sample),
+      this->compare(fmt::format("{}, {} rows per sample", name("dropout", size), rows_per_sample),
                     tolerances, [&, rows = rows](auto& side) { op(side, rows); });
       if (rows > 1) this->compare_rows(name("dropout", size), rows, rows / 2, op);
     }
@@ -290,8 +290,8 @@ TYPED_TEST(GpuRows, NanAndInfinityAreNotLost) {
     EXPECT_FALSE(lost(all[6].values[column])) << "column_sums";
     EXPECT_FALSE(lost(all[7].values[row * cols + column])) << "bias_activation";
     EXPECT_FALSE(lost(all[8].values[row * cols + column])) << "bias_residual";
-    EXPECT_TRUE(std::isfinite(all[6].values[column + 1])) << "a column sum beside it";
-    EXPECT_TRUE(std::isfinite(all[2].values[(row + 1) * cols + column])) << "a row beside it";
+    EXPECT_TRUE(std::isfinite(all[6].values[column + 1])) << "a column sum next to it";
+    EXPECT_TRUE(std::isfinite(all[2].values[(row + 1) * cols + column])) << "a row next to it";
   }
 }
 

@@ -46,7 +46,7 @@ class CpuSide {
   std::vector<std::pair<std::unique_ptr<Result>, bool>> kept_;
 };
 
-/// Every array lies `shift` elements off an aligned place.
+/// Every array is `shift` elements off an aligned place.
 template <class A>
 class GpuSide {
  public:

@@ -1,5 +1,6 @@
 // Meshes on devices without a GPU: on devices that are the host's own memory, with streams that run
-// beside each other, their steps give the bits of the host's engine on one rank, for every layout.
+// alongside each other, their steps give the bits of the host's engine on one rank, for every
+// layout.
 #include <gtest/gtest.h>
 
 #include <sstream>
@@ -185,7 +186,7 @@ TEST(DeviceMeshForecast, IsWhatARankTakes) {
           rank.trainer.step();
           const auto& device = static_cast<const StreamDevice&>(rank.device);
           const auto taken = static_cast<double>(device.held_bytes());
-          // What the libraries of a GPU take beside it, this device does not.
+          // What the libraries of a GPU take besides, this device does not.
           const DeviceForecast& all = rank.trainer.device_forecast();
           const auto forecast = static_cast<double>(all.total() - all.libraries);
           EXPECT_GT(forecast, 0.9 * taken) << settings;

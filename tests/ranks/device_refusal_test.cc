@@ -114,7 +114,7 @@ TEST_F(DeviceRefusal, DoctorSaysThatThereIsNoGpuAndLacksNothing) {
       << command.out();
   EXPECT_NE(command.value("processor  "), "") << command.out();
   EXPECT_NE(command.value("LibTorch   2.11.0"), "") << command.out();
-  EXPECT_TRUE(command.says("GFLOP/s a core")) << command.out();
+  EXPECT_TRUE(command.says("GFLOP/s per core")) << command.out();
   EXPECT_TRUE(command.out().ends_with("\nJobs train on the CPU here.\n")) << command.out();
 }
 

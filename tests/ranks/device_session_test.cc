@@ -1,5 +1,5 @@
-// A run on a device, on the host's memory: checkpoints are written beside its steps, and what goes
-// wrong on other threads or a step ahead is told, by the step that it belongs to.
+// A run on a device, on the host's memory: checkpoints are written alongside its steps, and what
+// goes wrong on other threads or a step ahead is told, by the step that it belongs to.
 #include <ATen/TensorOperators.h>
 
 #include <filesystem>
@@ -92,7 +92,7 @@ TEST_F(DeviceSession, EveryCheckpointWrittenBesideTheStepsIsThatOfARunThatStopsT
     const Job job = device_job(kJob, ranks);
     const std::string name = "run" + std::to_string(ranks);
     std::vector<int64_t> told;
-    // What comes behind the last checkpoint is a measurement of the device that takes the host too
+    // What comes after the last checkpoint is a measurement of the device that takes the host too
     // long.
     const LaunchResult result = run(job, name, [&](const nlohmann::json& event) {
       if (event.at("event") != "saved") return;

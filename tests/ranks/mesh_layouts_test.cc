@@ -11,7 +11,7 @@ using namespace testing_support;  // NOLINT(google-build-using-namespace)
 
 struct Case {
   std::string name, job, settings;     // what the job is
-  std::vector<std::string> layouts{};  // beside one rank
+  std::vector<std::string> layouts{};  // besides one rank
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 

@@ -147,7 +147,7 @@ TEST_F(PlanCommands, JsonHoldsEveryLayoutThatWasSimulatedTheBestFirst) {
 
 TEST_F(PlanCommands, AMemoryLimitThatNothingFitsIsRefusedWithTheNearest) {
   const std::string err = refused({"--ranks", "2", "--memory", "100KiB"});
-  EXPECT_TRUE(has(err, "no layout of 2 ranks fits into 100 KiB a rank; the nearest:")) << err;
+  EXPECT_TRUE(has(err, "no layout of 2 ranks fits into 100 KiB per rank; the nearest:")) << err;
   EXPECT_TRUE(has(err, " needs ")) << err;
 }
 

@@ -69,7 +69,7 @@ bool is_equal(const RandomCase& drawn) {
   return found == expected && told("run") == told("one");
 }
 
-/// Several, so that they can run beside each other.
+/// Several, so that they can run alongside each other.
 class RandomJobs : public testing::TestWithParam<uint64_t> {};
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomJobs, testing::Range(uint64_t{0}, uint64_t{4}));
 

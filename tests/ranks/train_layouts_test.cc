@@ -53,7 +53,7 @@ void PrintTo(const Result& result, std::ostream* out) {
 struct Case {
   std::string name, job;
   Arguments settings;                // of the job
-  std::vector<Arguments> layouts{};  // beside one process
+  std::vector<Arguments> layouts{};  // besides one process
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 

@@ -87,8 +87,8 @@ hidden = [8]
 [data]
 kind = "csv"
 held_out = 0.2
-columns = ["size: number min-max", "colour: category red|green|blue", "city: category hash=16", "share: target",
-           "weight: weight"]
+columns = ["size: number min-max", "colour: category red|green|blue", "city: category hash=16",
+           "share: target", "weight: weight"]
 )";
 constexpr const char* kPictures = R"(
 [model]
@@ -159,7 +159,7 @@ void PrintTo(const Result& result, std::ostream* out) {
 struct Case {
   std::string name, job;
   Arguments settings;
-  std::vector<Arguments> layouts{};  // beside one process
+  std::vector<Arguments> layouts{};  // besides one process
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 

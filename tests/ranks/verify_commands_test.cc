@@ -1,4 +1,4 @@
-// The commands beside train, on tiny jobs and runs.
+// The commands besides train, on tiny jobs and runs.
 #include <algorithm>
 #include <set>
 

@@ -1,5 +1,5 @@
 // A device on the host's memory that captures, and watches over what may be captured. What is put
-// on it while it captures runs at once, so that the launch behind it has nothing left to do; a
+// on it while it captures runs at once, so that the launch after it has nothing left to do; a
 // further launch is beyond it.
 //
 // What it finds at fault between begin and end of a capture:

@@ -77,7 +77,7 @@ inline std::vector<std::string> lines_in(const std::string& path) {
   return lines_of(text);
 }
 
-/// The command that the build names, else the one beside this program.
+/// The command that the build names, else the one next to this program.
 inline std::string command_path() {
 #ifdef TUTTI_COMMAND
   return TUTTI_COMMAND;
@@ -113,7 +113,7 @@ class Command {
   bool says(const std::string& text) const {
     return out().find(text) != std::string::npos || err().find(text) != std::string::npos;
   }
-  /// The words behind a line's first words: value("state sha256 "). Empty when no line begins so.
+  /// The words after a line's first words: value("state sha256 "). Empty when no line begins so.
   std::string value(const std::string& prefix) const {
     for (const std::string& line : lines_of(out()))
       if (line.starts_with(prefix)) return line.substr(prefix.size());

@@ -51,7 +51,7 @@ class DeviceParcel {
   }
   int rounds() const { return static_cast<int>(sums_.size()); }
   void sum(Stream stream, int round = 0) { sums_[static_cast<size_t>(round)]->run(stream); }
-  /// After a sum in place: all slices of all units.
+  /// Gathers all slices of all units, after a sum in place.
   void gather(Stream stream) { gather_->run(stream); }
 
   int64_t scratch_bytes() const { return static_cast<int64_t>(scratch_.size()); }
@@ -72,7 +72,7 @@ class DeviceParcel {
     }
     return wrong;
   }
-  /// Of all units, in this rank's first terms.
+  /// How much is wrong in this rank's first terms, over all units.
   Wrong wrong(Stream stream, uint64_t step) {
     Wrong wrong;
     for (size_t u = 0; u < case_.units.size(); ++u)

@@ -1,7 +1,7 @@
-// A Device on the host's memory whose streams really run beside each other: all but the first one
-// made, which is compute and runs on the calling thread, are threads. What a plan forgets to wait
-// for is then read too early, and what would wait for ever on a GPU does so here (and is an Error
-// after a while).
+// A Device on the host's memory whose streams really run alongside each other: all but the first
+// one made, which is compute and runs on the calling thread, are threads. What a plan forgets to
+// wait for is then read too early, and what would wait for ever on a GPU does so here (and is an
+// Error after a while).
 //
 // Its library's kernels and groups put their work on these streams; two operations of one group
 // never overtake each other, as NCCL's do not.

@@ -107,7 +107,7 @@ struct SumCase {
     return t;
   }
 
-  /// After a sum in place: all of it in every data rank's first terms. The only buffer is the whole
+  /// Copies all of a sum in place to every data rank's first terms. The only buffer is the whole
   /// arena.
   CopyTransfer copies() const {
     CopyTransfer t;

@@ -155,6 +155,9 @@ Folds train_folds(RunOptions options, int64_t count, size_t at_once, const std::
   const auto more = [&] {
     return folds.started < count && folds.stopped_by == 0 && folds.failure.empty();
   };
+
+  // One fold that was stopped or has failed ends the rest: those that run are told, and no other is
+  // started.
   while (more() || !running.empty()) {
     requests.pass_on(running);
     if (folds.stopped_by == 0) folds.stopped_by = requests.signal();
@@ -164,14 +167,21 @@ Folds train_folds(RunOptions options, int64_t count, size_t at_once, const std::
       running.push_back(start_apart(options));
       fold_of.push_back(folds.started++);
     }
+
+    // A fold that ends or a signal that comes ends the wait.
     if (running.empty()) break;
     const auto ended = wait_any(running, requests.descriptor(), kLook);
     if (!ended) continue;
+
+    // What has ended leaves the list before it is judged, so that a next fold may start whatever it
+    // came to.
     const auto i = static_cast<ptrdiff_t>(*ended);
     const RunResult result = finish_apart(running[*ended]);
     const int64_t fold = fold_of[*ended];
     running.erase(running.begin() + i);
     fold_of.erase(fold_of.begin() + i);
+
+    // A stopped fold has no final metrics, and of those that fail the first one is told.
     if (folds.stopped_by == 0) folds.stopped_by = result.stopped_by;
     if (result.stopped_by != 0) continue;
     if (!result.ok && folds.failure.empty())

@@ -44,17 +44,23 @@ int data_command(const TrainArguments& arguments) {
   print_part("train", split.train.get(), split.report);
   print_part("held out", split.held_out.get(), split.report);
   print_part("test", split.test.get(), split.report);
+
+  // What was done to the records on their way: scaling, and those that were left out.
   if (!split.report.notice.empty()) fmt::print("{:10} {}\n", "notice", split.report.notice);
   for (const std::string& line : first_few(split.report.statistics))
     show(stdout, fmt::format("{:10} {}\n", "scaled by", line));
   if (split.report.skipped > 0) fmt::print("{:10} {} records\n", "skipped", split.report.skipped);
   for (const std::string& fault : first_few(split.report.faults))
     show(stdout, fmt::format("{:10} {}\n", "", fault));
+
+  // How unequal the ranks' shares will be, if records are not simply dealt out by lanes.
   const int ranks = static_cast<int>(job.layout.ranks);
   if (const Partition partition = make_partition(job.layout, split.train, ranks))
     show(stdout, fmt::format("\npartition of the training records by \"{}\" over {} ranks\n{}",
                              job.layout.partition, ranks,
                              to_text(skew_of(partition, *split.train, ranks))));
+
+  // The digest of the order is the same for every partition and layout.
   const Order order = make_order(job, *split.train);
   const int64_t samples = std::min(split.train->size(), kMostRecords);
   uint64_t digest = 0;

@@ -27,7 +27,7 @@ void check(const TokenizeArguments& arguments) {
   if (!faults.empty()) throw ConfigError(std::move(faults));
 }
 
-/// What is said beside the output.
+/// What is said besides the output.
 void say(const TokenizeArguments& arguments, const std::string& line) {
   show(is_stdout(arguments.out) ? stderr : stdout, line + "\n");
 }

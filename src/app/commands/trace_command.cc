@@ -47,6 +47,9 @@ int trace_command(const std::string& path, int64_t step) {
       }
     }
   }
+
+  // Only a step that all ranks have traced can be drawn. The middle one is typical: the first steps
+  // warm up, the last ones end.
   if (events.empty())
     throw Error(fmt::format("{}: it has no trace (a run writes it when it ends)", path));
   const std::vector<uint64_t> steps = traced_steps(events);
@@ -56,6 +59,8 @@ int trace_command(const std::string& path, int64_t step) {
         "--step {}: steps {} to {} were traced on all ranks{}", step, steps.front(), steps.back(),
         steps.back() - steps.front() >= steps.size() ? ", not every one" : "")});
   const uint64_t shown = step >= 0 ? static_cast<uint64_t>(step) : steps[steps.size() / 2];
+
+  // Everything goes to the viewers, one step to the picture.
   write_file_atomic(folder.path + "/trace.json", chrome_trace(events));
   write_file_atomic(folder.path + "/trace.svg", svg_trace(events, shown));
   show(stdout,

@@ -52,11 +52,15 @@ void find_missing_host(const HostReport& host, std::vector<Missing>& missing) {
   if (!host.avx2)
     missing.push_back(
         {"this processor has no AVX2", "run on an x86-64 processor made since 2013", true});
+
+  // Another LibTorch may well work, so it is told and stops nothing.
   if (!host.torch_version.empty() && !host.torch_version.starts_with(host.torch_built)) {
     missing.push_back({fmt::format("LibTorch is {}, but this command was built with {}",
                                    host.torch_version, host.torch_built),
                        fmt::format("`pip install torch=={}`", host.torch_built)});
   }
+
+  // What a run needs beyond compute: a folder, memory, and files for its sockets.
   if (!host.runs_writable) {
     missing.push_back({fmt::format("runs cannot be written to {}", host.runs_folder),
                        "name a folder of your own: `tutti train --out FOLDER`", true});
@@ -88,6 +92,8 @@ void find_missing_gpu(const Report& report, std::vector<Missing>& missing) {
            "see `nvidia-smi` and `dmesg`"});
     }
   }
+
+  // The libraries are the process's, so the first device tells of all.
   if (report.probe.devices.empty()) return;
   const DeviceInfo& first = report.probe.devices.front();
   for (const auto& [name, version] :
@@ -121,12 +127,17 @@ void print_host(const HostReport& host) {
                       host.avx512 ? "AVX2 and AVX-512"
                       : host.avx2 ? "AVX2, no AVX-512"
                                   : "neither AVX2 nor AVX-512"));
+
+  // Rates are there if they could be measured.
   if (host.matmul_flops > 0) {
-    row("", fmt::format("matmul {} a core ({} kernels), memory {} by all cores (read and written)",
-                        rate_text(host.matmul_flops, "FLOP"),
-                        host.matmul == MatmulKind::kOwn ? "Tutti's" : "MKL's",
-                        rate_text(host.copy_bytes, "B")));
+    row("",
+        fmt::format("matmul {} per core ({} kernels), memory {} by all cores (read and written)",
+                    rate_text(host.matmul_flops, "FLOP"),
+                    host.matmul == MatmulKind::kOwn ? "Tutti's" : "MKL's",
+                    rate_text(host.copy_bytes, "B")));
   }
+
+  // Memory and disk: what there is, and what this process may use of it.
   row("memory",
       fmt::format("{}, {} free{}", bytes_text(host.memory), bytes_text(host.memory_available),
                   host.memory_limit < host.memory

@@ -26,7 +26,7 @@ namespace tutti {
 
 namespace {
 
-/// What stands behind the first "name : " of a file like /proc/cpuinfo.
+/// What follows the first "name : " in a file like /proc/cpuinfo.
 std::string field_of(const std::string& path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -69,6 +69,9 @@ double copy_rate(int cores, int64_t memory) {
   SystemClock clock;
   std::vector<Time> times(kTimes + 1);
   int round = 0;
+
+  // Cores begin each copy together, and the clock is read once by whoever comes last: what is
+  // measured is all cores at once.
   std::barrier meeting(cores,
                        [&]() noexcept { times[static_cast<size_t>(round++)] = clock.now(); });
   std::vector<std::thread> threads;
@@ -102,12 +105,19 @@ HostReport look_at_host() {
   report.avx2 = machine.avx2;
   report.avx512 = machine.avx512;
   report.matmul = machine.amd && machine.avx512 ? MatmulKind::kOwn : MatmulKind::kMkl;
+
+  // A container may see all of the machine's memory and be allowed less.
   report.memory = kib_of("MemTotal");
   report.memory_available = kib_of("MemAvailable");
   report.memory_limit = memory_by_cgroup(report.memory, "", this_control_groups());
+
+  // LibTorch as it is installed may be another one than this command was built with.
   report.torch_folder = torch_folder();
   report.torch_version = installed_torch(report.torch_folder);
   report.torch_built = TORCH_VERSION;
+
+  // Runs go to `runs` in the current folder; where it does not exist yet, its parent is looked at.
+  // A folder that cannot be asked has no room.
   std::error_code none;
   const std::filesystem::path here = std::filesystem::current_path(none);
   const std::filesystem::path runs =
@@ -116,6 +126,9 @@ HostReport look_at_host() {
   const auto space = std::filesystem::space(runs, none);
   report.disk_free = none ? 0 : static_cast<int64_t>(space.available);
   report.runs_writable = ::access(runs.c_str(), W_OK) == 0;
+
+  // Limits that large jobs run into: NCCL connects ranks through /dev/shm, ranks have sockets and
+  // files, and pinned memory is locked.
   struct statvfs shm {};
   if (::statvfs("/dev/shm", &shm) == 0)
     report.shm_size = static_cast<int64_t>(shm.f_blocks * shm.f_frsize);

@@ -145,8 +145,8 @@ Rates rates_of(int cores, double each, const std::function<std::function<void()>
   return {alone, cores > 1 ? std::min(alone, rate_of(cores, each, make)) : alone};
 }
 
-/// Of all numbers of threads up to the cores; of many cores some are measured and the others lie
-/// between.
+/// The rate of every number of threads up to the cores. If there are many cores, some numbers are
+/// measured and those between them are interpolated.
 std::vector<double> matmul_rates(int cores, const Matmul& matmul) {
   constexpr int64_t kSide = 768;
   const auto rate = [&](int threads) {

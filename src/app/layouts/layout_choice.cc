@@ -53,8 +53,8 @@ double distance(const MeshOptions& a, const MeshOptions& b) {
          (a.mesh.pipeline > 1 && a.schedule != b.schedule ? 1 : 0);
 }
 
-/// Of so many ranks, the nearest first; with the schedule and the ZeRO stage asked for, or with the
-/// plainest.
+/// The meshes of so many ranks, the nearest to the one asked for first. They have the schedule and
+/// the ZeRO stage that were asked for, or the plainest ones.
 std::vector<std::string> nearest_meshes(const ModelShape& shape, const MeshOptions& options,
                                         int ranks) {
   std::vector<std::pair<double, std::string>> all;

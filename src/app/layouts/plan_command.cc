@@ -92,7 +92,7 @@ Job with_layout(const Planned& planned, const MeshOptions& options) {
   return job;
 }
 
-/// What was set has a meaning on the layout: a run would refuse it else.
+/// Finds a setting that has no meaning on the layout, which a run would refuse.
 std::string idle_setting(const Job& asked, const Job& job) {
   for (const Key& key : keys()) {
     if (key.section != "layout" || key.get(asked) == key.fallback) continue;
@@ -277,7 +277,7 @@ Question pose(const PlanArguments& arguments, const MakeModel& make_model, bool 
   ModelShape& shape = question.shape;
   shape = describe(model);
   if (!arguments.quick && device)
-    dry_run(model, shape, *device.device, device.place(), compute_type(job));
+    dry_run(model, shape, *device.device, device.at_device(), compute_type(job));
   if (!arguments.quick && !planned.cuda()) dry_run(model, shape);
 
   SearchRequest& request = question.request;

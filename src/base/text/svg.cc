@@ -43,7 +43,8 @@ std::string text_at(double x, double y, const std::string& text, const char* fil
 }
 
 double tick_step(double span, int most) {
-  // From the power of ten at or below the ideal step, to its multiples.
+  // A step is 1, 2 or 5 times a power of ten; the search begins at the power at or below the ideal
+  // step.
   const double power = std::pow(10.0, std::floor(std::log10(span / most)));
   for (double factor : {1.0, 2.0, 5.0}) {
     if (span / (factor * power) <= most) return factor * power;

@@ -61,7 +61,7 @@ struct Turn {
     float a[n];
     input.one.get(a);
 
-    // Not turned: bias or column sum alone.
+    // What is not turned gets its bias, or its column sum, alone.
     if (!own.paired) {
 #pragma unroll
       for (int i = 0; i < n; ++i) {

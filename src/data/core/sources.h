@@ -1,4 +1,4 @@
-// The sources behind open_data, how their records are split, and what is known of the generated
+// The sources that open_data opens, how their records are split, and what is known of the generated
 // ones. Most code needs dataset.h alone.
 #pragma once
 

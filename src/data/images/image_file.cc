@@ -84,6 +84,9 @@ bool decode_jpeg_rows(const std::string& bytes, int64_t channels, std::vector<ui
     jpeg_destroy_decompress(&jpeg);
     return false;
   }
+
+  // The header alone says how large the image is: one that would take gigabytes is refused before
+  // any memory is taken for it.
   jpeg_create_decompress(&jpeg);
   jpeg_mem_src(&jpeg, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
   jpeg_read_header(&jpeg, TRUE);
@@ -92,6 +95,8 @@ bool decode_jpeg_rows(const std::string& bytes, int64_t channels, std::vector<ui
                   jpeg.image_height);
     longjmp(fault.back, 1);
   }
+
+  // The library converts colours itself, so that rows have the channels that the job asks for.
   jpeg.out_color_space = channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
   jpeg_start_decompress(&jpeg);
   size[0] = jpeg.output_height;

@@ -164,6 +164,8 @@ std::vector<int64_t> usable_files(const Decoded& decoded, const std::string& pat
       at = end + 1;
     }
   }
+
+  // What is left keeps its order, so that record numbers mean the same on every rank.
   std::vector<int64_t> good;
   for (int64_t file = 0; file < files; ++file)
     if (!bad[static_cast<size_t>(file)]) good.push_back(file);

@@ -71,6 +71,9 @@ Partition make_partition(const LayoutConfig& layout, std::shared_ptr<const Datas
     case PartitionKind::kOwn:
       break;
   }
+
+  // What a program decides for itself is checked record by record: a rank that does not exist would
+  // never be asked for the record.
   if (!own)
     throw Error("layout.partition = \"own\" needs a function: only a C++ program can give one");
   return [own, data = std::move(data), ranks](int64_t record) {

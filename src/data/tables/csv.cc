@@ -89,7 +89,7 @@ CsvReader::Next CsvReader::next() {
       const size_t opening = at;
       if (!quoted(at)) return bad(opening, "the quote is not closed");
       if (at < end && bytes_[at] != delimiter_ && line_end(at) == 0)
-        return bad(at, "text behind a closing quote");
+        return bad(at, "text after a closing quote");
     } else {
       // A plain field ends at a delimiter or a line end. A quote inside it is a fault, since a
       // writer that quotes would have quoted all of it.

@@ -41,8 +41,8 @@ inline BpeEncoder::Found BpeEncoder::find(int32_t left, int32_t right) const {
   return found != nullptr ? *found : Found{};
 }
 
-/// For short words. Keeps the tokens, and the merge of each with its right neighbour, in arrays
-/// that close up; for few tokens nothing is faster.
+/// Merges short words. It keeps the tokens, and the merge of each with its right neighbour, in
+/// arrays that close up; for few tokens nothing is faster.
 int BpeEncoder::merge_short(std::string_view word, int32_t* tokens) const {
   std::array<Found, kShort> merge;
   int count = 0;
@@ -67,13 +67,16 @@ int BpeEncoder::merge_short(std::string_view word, int32_t* tokens) const {
   return count;
 }
 
-/// For long words. Keeps a heap of (rank, place) over a linked list of tokens. An entry is out of
-/// date if the pair at its place has another rank.
+/// Merges long words. It keeps a heap of (rank, place) over a linked list of tokens. An entry is
+/// out of date if the pair at its place has another rank.
 void BpeEncoder::merge_long(std::string_view word, std::vector<int32_t>& tokens) const {
   if (word.size() > std::numeric_limits<int32_t>::max()) {
     throw Error(
         fmt::format("a word of {} bytes without a space is too long to be encoded", word.size()));
   }
+
+  // A list of neighbours, in which a merge is a removal: places stay what they are, so entries can
+  // name them.
   struct Link {
     int32_t token, previous, next;
   };
@@ -81,6 +84,9 @@ void BpeEncoder::merge_long(std::string_view word, std::vector<int32_t>& tokens)
   std::vector<Link> links(word.size());
   for (int32_t i = 0; i < size; ++i)
     links[i] = {bytes_[static_cast<uint8_t>(word[i])], i - 1, i + 1};
+
+  // The heap begins with every pair that is a merge; one that is none can only become one by
+  // another merge, which then adds it.
   using Entry = uint64_t;  // rank, then place: the lowest rank first, then the leftmost
   std::vector<Entry> entries;
   const auto entry_at = [&](int32_t at) {
@@ -106,6 +112,9 @@ void BpeEncoder::merge_long(std::string_view word, std::vector<int32_t>& tokens)
     link.token = find(link.token, right.token).result;
     link.next = right.next;
     right.token = -1;
+
+    // Two new pairs have come about: the merged token with its right neighbour, and with its left
+    // one.
     if (link.next < size) links[link.next].previous = at;
     if (const Entry entry = entry_at(at); is_merge(entry)) queue.push(entry);
     if (link.previous >= 0) {

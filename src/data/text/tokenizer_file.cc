@@ -328,9 +328,11 @@ std::string tokenizer_json(const Bpe& bpe) {
   // other steps.
   out += R"(],
   "normalizer": null,
-  "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+  "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, )"
+         R"("trim_offsets": true, "use_regex": true},
   "post_processor": null,
-  "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+  "decoder": {"type": "ByteLevel", "add_prefix_space": true, )"
+         R"("trim_offsets": true, "use_regex": true},
   "model": {
     "type": "BPE",
     "dropout": null,

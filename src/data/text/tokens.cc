@@ -101,6 +101,8 @@ std::vector<int32_t> read_tokens(const std::string& path) {
     throw Error(fmt::format("{}: {} bytes per token and a vocabulary of {}", path, header.bytes,
                             header.vocab));
   }
+
+  // The header is sound; the tokens must be whole and in its vocabulary.
   const std::string_view body = std::string_view(file).substr(sizeof(header));
   if (body.size() % static_cast<size_t>(header.bytes) != 0) {
     throw Error(fmt::format("{}: truncated inside of token {}", path,

@@ -82,7 +82,7 @@ class WordTable {
   std::vector<Slot> slots_;
 };
 
-/// The two tables, for short and for middle words. For one thread at a time.
+/// The two tables, for short and for middle words. One thread at a time may use it.
 class WordCache {
  public:
   using Short = WordTable<2, 11>;

@@ -112,7 +112,7 @@ DeviceBackend::DeviceBackend(const EngineParts& parts, const Station& station,
       rank_(rank),
       state_(rank.library->state),
       device_(*rank.device),
-      on_(rank.place()),
+      on_(rank.at_device()),
       precision_(parts.training.job.numerics.precision),
       compute_(rank.compute),
       streams_(make_streams()),
@@ -168,8 +168,8 @@ void DeviceBackend::start(Compute compute) {
   segments_ = std::move(compute);
   greet();
 
-  // Evaluation has no handlers for what ends a step: its program must not
-  // contain such instructions.
+  // Evaluation has no handlers for what ends a step: its program must not contain such
+  // instructions.
   StreamHandlers on = handlers(train_);
   add_step_handlers(on);
   train_.executor =
@@ -203,8 +203,8 @@ void DeviceBackend::greet() {
 
 /// Runs a step without the messages between stages, of which nothing is written. The first use of a
 /// kernel may wait for the whole device: in a first step that would be a wait for messages that
-/// peers send only after this rank's next ones. Ranks without stages meet in one order, so they need
-/// no rehearsal.
+/// peers send only after this rank's next ones. Ranks without stages meet in one order, so they
+/// need no rehearsal.
 void DeviceBackend::rehearse() {
   if (p_.plans.steps.mesh.pipeline == 1) return;
   rehearsing_ = true;
@@ -222,7 +222,7 @@ StreamHandlers DeviceBackend::handlers(Side& side) {
   StreamHandlers on;
   auto set = [&on](Op op, StreamHandler handler) { on[static_cast<int>(op)] = std::move(handler); };
   set(Op::kLoad, [this, &side](const Instruction& i, Stream stream) {
-    // The feed has put all micro-batches of the step in their places.
+    // The feed has put all micro-batches of the step into the input.
     if (side.which == Which::kSteps) return;
     const auto& tensors = side.data.filled_by(i);
     for (size_t d = 0; d < tensors.size(); ++d) {
@@ -294,7 +294,7 @@ StepVerdict DeviceBackend::run(const StepRequest& request) {
 
   // What is put on the stream after the mark is not waited for.
   steps_.mark();
-  if (feed_ && p_.training.job.layout.prefetch) feed_->place(step_ + 1, compute_);
+  if (feed_ && p_.training.job.layout.prefetch) feed_->fill_input(step_ + 1, compute_);
   steps_.finish(*train_.executor, static_cast<uint64_t>(step_));
   return commit_.verdict(request);
 }
@@ -302,7 +302,7 @@ StepVerdict DeviceBackend::run(const StepRequest& request) {
 /// The feed still has the micro-batches of the step. Where layout.prefetch is on, those of the next
 /// step have taken their place, so they are put there again.
 void DeviceBackend::repeat(const StepRequest& request, Loader&) {
-  if (feed_) feed_->place(step_, compute_);
+  if (feed_) feed_->fill_input(step_, compute_);
   commit_.begin(request);
   commit_.clear(compute_);
   train_.executor->issue(compute_, false);

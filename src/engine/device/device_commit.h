@@ -39,7 +39,7 @@ class DeviceCommit {
   /// The update of what a rank holds of a unit, without the addresses of its values: those that the
   /// caller adds are of the first float of the unit, held or not. LAMB's norms need the whole unit.
   UpdateArguments update_of(int unit, Range held);
-  /// In the memory of the device.
+  /// What updates read of the step. It is in the memory of the device.
   const StepInputs* inputs() const { return inputs_; }
 
   /// Copies the inputs of the step to the device, ahead of the step.

@@ -1,7 +1,7 @@
-// Why two stages and a place: a captured step reads at fixed addresses, so input must be copied
-// there between two steps, from device memory, which is fast. While step s reads the place, the
-// input of step s + 1 arrives in a stage; its pinned memory and its stage are those of step s - 1,
-// which has ended.
+// Why there are two staging buffers before the input: a captured step reads at fixed addresses, so
+// micro-batches must be copied there between two steps, from device memory, which is fast. While
+// step s reads the input, the micro-batches of step s + 1 arrive in a staging buffer; that one and
+// its pinned memory are those of step s - 1, which has ended.
 #include "engine/device/device_feed.h"
 
 #include <ATen/ops/from_blob.h>
@@ -27,7 +27,7 @@ size_t micro_batch_bytes(const Model& model) {
 }  // namespace
 
 DeviceFeed::DeviceFeed(const Model& model, const std::vector<MicroBatch>& sequence, Loader& loader,
-                       Device& device, at::Device place, Accounts& accounts)
+                       Device& device, at::Device at_device, Accounts& accounts)
     : model_(model),
       sequence_(sequence),
       loader_(loader),
@@ -37,9 +37,9 @@ DeviceFeed::DeviceFeed(const Model& model, const std::vector<MicroBatch>& sequen
       arena_(BufferKind::kData,
              static_cast<size_t>(device_bytes(model, static_cast<int64_t>(count_))), accounts,
              &device),
-      place_(arena_.take(bytes_ * count_)),
+      input_(arena_.take(bytes_ * count_)),
       stream_(device.make_stream()) {
-  for (Stage& stage : stages_) {
+  for (Staging& stage : staging_) {
     stage.memory = arena_.take(bytes_ * count_);
     stage.pinned = device.take_pinned(bytes_ * count_);
     stage.arrived = device.make_event(false);
@@ -52,26 +52,26 @@ DeviceFeed::DeviceFeed(const Model& model, const std::vector<MicroBatch>& sequen
     at += rounded(border_bytes(border));
   }
 
-  // What segments read are views of the place, made once.
+  // What segments read are views of the input, made once.
   for (size_t k = 0; k < count_; ++k) {
     index_[{sequence_[k].lane, sequence_[k].micro}] = k;
     tensors_.emplace_back();
     for (size_t i = 0; i < model.data.size(); ++i)
       tensors_.back().push_back(
-          at::for_blob(place_.data() + k * bytes_ + offsets_[i], model.data[i].dims)
-              .options(at::TensorOptions().dtype(model.data[i].type).device(place))
-              .target_device(place)
+          at::for_blob(input_.data() + k * bytes_ + offsets_[i], model.data[i].dims)
+              .options(at::TensorOptions().dtype(model.data[i].type).device(at_device))
+              .target_device(at_device)
               .make_tensor());
   }
 }
 
-// The place where steps read, and two stages.
+// The input, and two staging buffers.
 int64_t DeviceFeed::device_bytes(const Model& model, int64_t micro_batches) {
   return 3 * static_cast<int64_t>(micro_batch_bytes(model)) * micro_batches;
 }
 
 DeviceFeed::~DeviceFeed() {
-  for (Stage& stage : stages_) device_.give_back_pinned(stage.pinned);
+  for (Staging& stage : staging_) device_.give_back_pinned(stage.pinned);
 }
 
 const std::vector<at::Tensor>& DeviceFeed::tensors(int lane, int micro) const {
@@ -79,7 +79,7 @@ const std::vector<at::Tensor>& DeviceFeed::tensors(int lane, int micro) const {
 }
 
 void DeviceFeed::stage(int64_t step) {
-  Stage& stage = stages_[step % 2];
+  Staging& stage = staging_[step % 2];
   if (stage.step == step) return;
 
   // An exception must not come out here: the step before may still be running, and this one may
@@ -102,21 +102,21 @@ void DeviceFeed::stage(int64_t step) {
   }
 }
 
-void DeviceFeed::place(int64_t step, Stream stream) {
+void DeviceFeed::fill_input(int64_t step, Stream stream) {
   stage(step);
-  const Stage& stage = stages_[step % 2];
-  if (placed_ == step || stage.failure) return;
+  const Staging& stage = staging_[step % 2];
+  if (input_step_ == step || stage.failure) return;
 
-  // On the stream of the steps, so it comes after all that still reads the place. It waits on the
-  // device for the stage to arrive.
+  // The copy is on the stream of the steps, so it comes after all that still reads the input. The
+  // device waits for the staging buffer to be full.
   device_.wait(stream, stage.arrived);
-  device_.copy(stream, place_.data(), stage.memory.data(), place_.size());
-  placed_ = step;
+  device_.copy(stream, input_.data(), stage.memory.data(), input_.size());
+  input_step_ = step;
 }
 
 void DeviceFeed::use(int64_t step, Stream stream) {
-  place(step, stream);
-  const Stage& stage = stages_[step % 2];
+  fill_input(step, stream);
+  const Staging& stage = staging_[step % 2];
   if (stage.failure) std::rethrow_exception(stage.failure);
   digest_ = stage.digest;
 }

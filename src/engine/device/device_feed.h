@@ -1,6 +1,6 @@
 // How micro-batches reach a device. The loader's tensors are copied into pinned memory, and from
-// there, alongside the compute, into one of two stages of device memory; at the start of their step
-// they are copied to the place where the step reads them, which is always the same.
+// there, alongside the compute, into one of two staging buffers on the device; at the start of
+// their step they are copied to the input: where steps read, which is always the same memory.
 #pragma once
 
 #include <exception>
@@ -18,9 +18,9 @@ namespace tutti {
 class DeviceFeed {
  public:
   /// `sequence`: the micro-batches of a step in the order in which the loader hands them out;
-  /// `place`: the device, as ATen names it. All other arguments must outlive it.
+  /// `at_device`: the device, as ATen names it. All other arguments must outlive it.
   DeviceFeed(const Model& model, const std::vector<MicroBatch>& sequence, Loader& loader,
-             Device& device, at::Device place, Accounts& accounts);
+             Device& device, at::Device at_device, Accounts& accounts);
   ~DeviceFeed();
   /// Bytes of device memory that a feed takes.
   static int64_t device_bytes(const Model& model, int64_t micro_batches);
@@ -30,9 +30,9 @@ class DeviceFeed {
   /// Begins to bring the micro-batches of the step to the device, unless that has begun before.
   /// What the loader throws is kept for use().
   void stage(int64_t step);
-  /// Stages them, and puts a copy on the stream that brings them to the place where the step reads
-  /// them, after what is on the stream; unless that was done before.
-  void place(int64_t step, Stream stream);
+  /// Stages them, and puts a copy on the stream that brings them to the input, after what is on the
+  /// stream; unless that was done before.
+  void fill_input(int64_t step, Stream stream);
   /// The same for the step that comes next on the stream. Throws what the loader threw for it.
   void use(int64_t step, Stream stream);
   /// Where a step reads the tensors of a micro-batch.
@@ -41,7 +41,7 @@ class DeviceFeed {
   uint64_t digest() const { return digest_; }
 
  private:
-  struct Stage {
+  struct Staging {
     int64_t step = -1;
     std::span<std::byte> pinned, memory;
     StreamEvent arrived;
@@ -58,9 +58,9 @@ class DeviceFeed {
   size_t bytes_ = 0;             // of a micro-batch
   size_t count_ = 0;             // of micro-batches in a step
   Arena arena_;
-  std::span<std::byte> place_;
-  int64_t placed_ = -1;  // the step whose micro-batches are in place_
-  Stage stages_[2];
+  std::span<std::byte> input_;
+  int64_t input_step_ = -1;  // the step whose micro-batches are in input_
+  Staging staging_[2];
   Stream stream_;
   std::vector<std::vector<at::Tensor>> tensors_;
   uint64_t digest_ = 0;

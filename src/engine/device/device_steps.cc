@@ -80,7 +80,7 @@ void DeviceSteps::launch(StreamExecutor& executor, FunctionRef<void(Stream)> fir
 
   // Steps that are issued singly are also those whose times are taken. A step is captured when it
   // is first to be launched.
-  timed_ = rounds_ < kWarmSteps || rounds_ % kTraceEvery == 0 || !may_capture_;
+  timed_ = runs_ < kWarmSteps || runs_ % kTraceEvery == 0 || !may_capture_;
   if (!timed_ && captured_.handle == nullptr) capture(executor, first);
 
   // Capturing takes host time that is no part of the step.
@@ -100,11 +100,11 @@ void DeviceSteps::finish(StreamExecutor& executor, uint64_t step) {
   await(&executor, "step", step);
   typical_ = p_.context.clock.awake() - waiting;
   // In the first step libraries load and choose, so it stands for no other.
-  if (timed_ && rounds_ > 0)
-    traced_ += executor.collect(p_.gauges.trace, static_cast<uint64_t>(rounds_), issued_);
+  if (timed_ && runs_ > 0)
+    traced_ += executor.collect(p_.gauges.trace, static_cast<uint64_t>(runs_), issued_);
 
-  ++rounds_;
-  if (rounds_ > kWarmSteps) longest_ = std::max(longest_, p_.context.clock.awake() - begun_);
+  ++runs_;
+  if (runs_ > kWarmSteps) longest_ = std::max(longest_, p_.context.clock.awake() - begun_);
 }
 
 void DeviceSteps::settle(const std::string& operation, uint64_t step) {
@@ -128,8 +128,8 @@ void DeviceSteps::await(const StreamExecutor* executor, const std::string& opera
     const bool soon = now >= due && now <= overdue;
     if (soon && looks % 256 != 0) continue;
 
-    // In this order: the cause that the run knows of, then what a group has
-    // found, then the deadline.
+    // In this order: the cause that the run knows of, then what a group has found, then the
+    // deadline.
     if (cancel.cancelled()) give_up(executor, operation, step, since, cancel.reason());
     for (DeviceGroup* group : groups_)
       if (const std::string fault = group->fault(); !fault.empty())

@@ -67,7 +67,7 @@ class DeviceSteps {
   Stream captures_, copies_;
   StreamEvent done_, copied_out_;
   CapturedStep captured_;
-  int64_t rounds_ = 0;
+  int64_t runs_ = 0;
   bool timed_ = false;
   Time begun_{}, issued_{};
   double traced_ = 0;  // seconds

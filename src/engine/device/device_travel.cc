@@ -40,8 +40,8 @@ DeviceTravel::DeviceTravel(const EngineParts& parts, Which which, const Ways& wa
     for (const Instruction& i : queue.instructions) prepare(i, queue.use, scratch);
   }
 
-  // In one order on all ranks: the first copies are made outside of a step, where
-  // no event orders them.
+  // In one order on all ranks: the first copies are made outside of a step, where no event orders
+  // them.
   std::sort(refreshes_.begin(), refreshes_.end(),
             [](const Instruction* a, const Instruction* b) { return a->id < b->id; });
 }
@@ -52,6 +52,7 @@ int64_t DeviceTravel::scratch_bytes(const Plan& plan, const Program& program) {
   return bytes;
 }
 
+/// What moves is worked out before the first step, so that a captured step has all its addresses.
 void DeviceTravel::prepare(const Instruction& i, QueueUse queue, std::byte* scratch) {
   switch (i.op) {
     case Op::kReduce:

@@ -67,6 +67,8 @@ std::string memory_fault(const DeviceForecast& forecast, int64_t free, const Dev
   for (size_t i = 0; i < 4; ++i)
     if (holders[i].first > 0)
       largest.push_back(fmt::format("{} {}", holders[i].second, bytes_text(holders[i].first)));
+
+  // Ranks that share a device take it together, so the message has the bytes of all.
   const std::string ranks =
       share.ranks > 1 ? fmt::format("{} for {} ranks", bytes_text(share.bytes), share.ranks)
                       : bytes_text(share.bytes);

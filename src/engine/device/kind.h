@@ -18,8 +18,8 @@ std::string describe_kind(const DeviceInfo& info);
 /// mod `devices`. (layout.hosts groups ranks of one host.)
 int ranks_on_device(const Job& job, int rank, int devices);
 
-/// Why steps of this model cannot be captured and launched again, segment by
-/// segment; empty if they can.
+/// Why steps of this model cannot be captured and launched again, segment by segment; empty if they
+/// can.
 std::vector<std::string> capture_faults(const Model& model);
 
 }  // namespace tutti

@@ -6,7 +6,7 @@
 
 namespace tutti {
 
-at::Device RankDevice::place() const {
+at::Device RankDevice::at_device() const {
   if (library->type != at::kCUDA) return library->type;
   return {at::kCUDA, static_cast<c10::DeviceIndex>(device->info().ordinal)};
 }
@@ -18,7 +18,7 @@ RankDevice open_rank_device(const Job& job, int rank) {
   opened.device = opened.library->open(rank % opened.library->count());
   opened.compute = opened.device->make_stream();
   opened.device->make_current(opened.compute);
-  start_backward_thread(opened.place());
+  start_backward_thread(opened.at_device());
   return opened;
 }
 

@@ -18,7 +18,7 @@ struct RankDevice {
   Stream compute = {};
   explicit operator bool() const { return device != nullptr; }
   /// The device, as ATen names it.
-  at::Device place() const;
+  at::Device at_device() const;
 };
 
 /// The ranks of one device, and the bytes that they will take of it together.

@@ -26,7 +26,7 @@ struct Side {
   /// it is.
   void load(const Instruction& i, const std::vector<at::Tensor>& batch);
   /// Throws what the roll call has found where it explains why others were lost.
-  void run(Executor& executor, uint64_t round) const;
+  void run(Executor& executor, uint64_t run) const;
 
   const Which which;
   const Program& program;
@@ -100,7 +100,7 @@ class HostBackend final : public Backend {
   std::vector<std::vector<Range>> chunks_;
   Loader* loader_;
   int64_t step_ = 0;
-  uint64_t round_ = 0;  // steps run so far
+  uint64_t runs_ = 0;  // steps run so far
   bool repeating_ = false;
   uint64_t order_digest_ = 0;                       // of the steps that were committed
   const std::vector<at::Tensor>* batch_ = nullptr;  // of an evaluation
@@ -116,6 +116,8 @@ Side::Side(const EngineParts& parts, const Station& station, Which which)
 }
 
 void Side::load(const Instruction& i, const std::vector<at::Tensor>& batch) {
+  // Either the segments read the loader's memory itself, or the program has a buffer for its
+  // values.
   const auto& tensors = data.filled_by(i);
   if (tensors.empty()) return data.lend(i, batch);
   for (size_t d = 0; d < batch.size(); ++d)
@@ -123,9 +125,9 @@ void Side::load(const Instruction& i, const std::vector<at::Tensor>& batch) {
                 static_cast<size_t>(batch[d].nbytes()));
 }
 
-void Side::run(Executor& executor, uint64_t round) const {
+void Side::run(Executor& executor, uint64_t run) const {
   try {
-    executor.run(round);
+    executor.run(run);
   } catch (const CommError&) {
     travel.rethrow();
     throw;
@@ -166,6 +168,9 @@ void HostBackend::find_chunks() {
   chunks_.resize(p_.training.shape.blocks.size());
   for (size_t u = 0; u < p_.training.shape.blocks.size(); ++u) {
     const int unit = static_cast<int>(u);
+
+    // Slices are cut on chunk borders, so a chunk is counted by the one rank that owns its first
+    // float.
     const Range owned = range_of(p_.plans.steps.ownership[u].sums, p_.context.rank);
     const auto& parameters = p_.training.shape.blocks[u].parameters;
     for (size_t i = 0; i < parameters.size(); ++i) {
@@ -177,7 +182,7 @@ void HostBackend::find_chunks() {
   }
 }
 
-/// Of both programs.
+/// The handlers of one side, which serve the program of steps or that of evaluation.
 Handlers HostBackend::handlers(Side& side) {
   Handlers on;
   const auto set = [&on](Op op, Handler handler) { on[static_cast<int>(op)] = std::move(handler); };
@@ -185,8 +190,7 @@ Handlers HostBackend::handlers(Side& side) {
     side.load(i, side.which == Which::kSteps ? loader_->next(step_, i.lane, i.micro) : *batch_);
   });
   for (Op op : {Op::kForward, Op::kBackward})
-    set(op,
-        [this, &side](const Instruction& i, uint64_t round) { compute_(side.which, i, {round}); });
+    set(op, [this, &side](const Instruction& i, uint64_t run) { compute_(side.which, i, {run}); });
   side.travel.set(on);
   return on;
 }
@@ -199,11 +203,11 @@ Handlers HostBackend::step_handlers() {
   set(Op::kVote, [this](const Instruction& i, uint64_t) { commit_.vote(steps_.travel.meet(i)); });
   set(Op::kUpdate, [this](const Instruction& i, uint64_t) { update(i); });
   // Of a step that is repeated nobody has borrowed anything: it was not committed.
-  set(Op::kAcquire, [this](const Instruction& i, uint64_t round) {
-    if (!repeating_) lending_.acquire(i.parcel, round, deadline());
+  set(Op::kAcquire, [this](const Instruction& i, uint64_t run) {
+    if (!repeating_) lending_.acquire(i.parcel, run, deadline());
   });
   set(Op::kRelease,
-      [this](const Instruction& i, uint64_t round) { lending_.release(i.parcel, round); });
+      [this](const Instruction& i, uint64_t run) { lending_.release(i.parcel, run); });
   return on;
 }
 
@@ -215,7 +219,7 @@ StepVerdict HostBackend::run(const StepRequest& request) {
   steps_.travel.begin(step_);
   forward_.travel.begin(step_);
   const StepVerdict verdict =
-      commit_.run(request, [this] { steps_.run(*step_executor_, round_++); });
+      commit_.run(request, [this] { steps_.run(*step_executor_, runs_++); });
   order_digest_ = p_.loader.digest();
   return verdict;
 }
@@ -237,7 +241,7 @@ StepVerdict HostBackend::finish(const StepRequest& request, const Decision& deci
       case Op::kUpdate:
       case Op::kFetch:
       case Op::kEvict:
-        return on[static_cast<int>(i.op)](i, round_);
+        return on[static_cast<int>(i.op)](i, runs_);
       // What meets other ranks: they are lost, and what this would have brought is handed over.
       case Op::kVote:
       case Op::kGather:
@@ -248,6 +252,9 @@ StepVerdict HostBackend::finish(const StepRequest& request, const Decision& deci
         TUTTI_CHECK(false, "{} is left of a step that was decided", to_string(i));
     }
   };
+
+  // Queues are walked in turns until none can go on: an event that one waits for may be signalled
+  // by a later one.
   for (bool moved = true; moved;) {
     moved = false;
     for (size_t q = 0; q < queues.size(); ++q) {
@@ -281,7 +288,7 @@ void HostBackend::repeat(const StepRequest& request, Loader& loader) {
 
 void HostBackend::evaluate(const std::vector<at::Tensor>& batch) {
   batch_ = &batch;
-  forward_.run(*forward_executor_, round_);
+  forward_.run(*forward_executor_, runs_);
 }
 
 void HostBackend::fold(const Instruction& i) {
@@ -315,12 +322,17 @@ const float* HostBackend::gradient(const Operand& operand) const {
 void HostBackend::update(const Instruction& i) {
   const int unit = i.block;
   const StepScalars scalars = commit_.scalars(unit);
+
+  // The values that change: this rank's range of the parameters and of each slot.
   const auto& parameters = p_.training.shape.blocks[unit].parameters;
   const Held& held = p_.state.units->held(unit);
   const UpdatedUnit units(
       p_.state.memory->floats(buffer_of(i, OperandRole::kParameter)) - held.parameters.begin,
       p_.state.memory->floats(buffer_of(i, OperandRole::kMoment)), held.moments,
       p_.plans.steps.optimizer_slots);
+
+  // Parameter by parameter, since rates and decays differ. Its gradient may have several owners, so
+  // it is a list of pieces; one without a piece here is another rank's to update.
   const int64_t proposals =
       int64_t{p_.plans.steps.batch.lanes} * p_.plans.steps.batch.micro_batches;
   const auto gradients = operands_of(i, OperandRole::kGradient);

@@ -18,6 +18,9 @@ StepVerdict HostCommit::run(const StepRequest& request, const std::function<void
   request_ = request;
   mine_ = {};
   std::fill(unit_squares_.begin(), unit_squares_.end(), ExactSum{});
+
+  // A vote that is not finite throws, which stops every queue before anything of the step is
+  // written.
   bool finite = true;
   try {
     step();
@@ -33,6 +36,8 @@ StepVerdict HostCommit::adopt(const StepRequest& request, const Decision& decisi
               "a vote of step {} in {} bytes for step {}", decision.step, decision.vote.size(),
               request.step);
   request_ = request;
+
+  // The bytes are those that vote() kept: the merged record, then the squares by unit.
   std::memcpy(&all_, decision.vote.data(), sizeof(Vote));
   std::memcpy(unit_squares_.data(), decision.vote.data() + sizeof(Vote), squares);
   decided_ = decision;
@@ -46,6 +51,7 @@ void HostCommit::count_loss(const Loss& loss) {
 }
 
 void HostCommit::count_squares(int unit, const float* gradient, int64_t size) {
+  // Squares are summed outside of the lock, since most of the time goes there.
   const double squares = sum_squares(gradient, size);
   const std::lock_guard lock(mutex_);
   mine_.squares.add(squares);
@@ -54,6 +60,9 @@ void HostCommit::count_squares(int unit, const float* gradient, int64_t size) {
 
 void HostCommit::vote(const std::function<void()>& begun) {
   mine_.stop = context_.control.stop.load() != 0 ? 1 : 0;
+
+  // Every rank merges the same records in the same order, so all come to the same
+  // decision.
   std::vector<Vote> votes(channel_.size());
   channel_.all_gather(std::as_bytes(std::span(&mine_, 1)), std::as_writable_bytes(std::span(votes)),
                       begun);
@@ -74,6 +83,9 @@ void HostCommit::settle_scalars() {
   scalars_ = {};
   scalars_.step = request_.updates;
   scalars_.lr = request_.lr;
+
+  // Gradients are sums over all targets. One factor makes them means and clips them, so that no
+  // gradient is walked over twice.
   const double factor =
       train_.clip_by == ClipBy::kNorm ? clip_factor(all_.gradient_norm(), train_.clip) : 1;
   scalars_.gradient_scale = factor / all_.divisor();

@@ -1,5 +1,5 @@
-// The commit of a step on the host's cores, the same for both of its engines: what ranks count goes
-// into the vote, and what updates are computed with follows from it.
+// The commit of a step on the host's cores: what ranks count goes into the vote, and what updates
+// are computed with follows from it.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,7 @@ class HostCommit {
   StepVerdict run(const StepRequest& request, const std::function<void()>& step);
 
   void count_loss(const Loss& loss);
-  /// Of a chunk of the unit's reduced gradient. From any thread.
+  /// Counts the squares of a chunk of the unit's reduced gradient. Any thread may call it.
   void count_squares(int unit, const float* gradient, int64_t size);
   /// After it every rank knows the same norm, loss and decision; one that is not finite ends the
   /// step. Collective.

@@ -48,6 +48,8 @@ HostTravel::HostTravel(const EngineParts& parts, const Station& station, Which w
                parts.gauges.accounts),
       roll_call_(plan_, parts.context.rank, parts.transport, parts.context.clock,
                  which == Which::kSteps ? kRollCall : kForwardRollCall) {
+  // Queues run at the same time, so each has scratch of its own, which its instructions share one
+  // after another.
   for (const Queue& queue : program_.queues) {
     const int64_t bytes = queue_message_bytes(plan_, queue, program_.rank, windows_);
     const std::span<std::byte> scratch = scratch_.take(static_cast<size_t>(bytes));
@@ -75,6 +77,10 @@ void HostTravel::prepare_reduce(const Instruction& i, std::span<std::byte> scrat
 
 void HostTravel::prepare_gather(const Instruction& i) {
   const CopyTransfer& transfer = plan_.copies[i.transfer];
+
+  // Copies after the Update refresh what shared parameters have elsewhere. A parcel that a step
+  // gathers a second time is in the windows already, so the ranks need not come together for it
+  // again.
   if (transfer.updated) {
     refreshes_.insert(i.id);
   } else if (which_ == Which::kSteps && !gathered_.insert({i.parcel, i.group}).second && windows_) {
@@ -87,14 +93,14 @@ void HostTravel::prepare_gather(const Instruction& i) {
 
 void HostTravel::set(Handlers& on) {
   const auto set = [&on](Op op, Handler handler) { on[static_cast<int>(op)] = std::move(handler); };
-  set(Op::kReduce, [this](const Instruction& i, uint64_t round) {
+  set(Op::kReduce, [this](const Instruction& i, uint64_t run) {
     const std::function<void()> hear = call_roll(i);
-    sums_.at(i.id)->run(round, deadline(), hear);
+    sums_.at(i.id)->run(run, deadline(), hear);
   });
-  set(Op::kGather, [this](const Instruction& i, uint64_t round) { gather(i, round); });
-  set(Op::kExchange, [this](const Instruction& i, uint64_t round) { exchange(i, round); });
+  set(Op::kGather, [this](const Instruction& i, uint64_t run) { gather(i, run); });
+  set(Op::kExchange, [this](const Instruction& i, uint64_t run) { exchange(i, run); });
   for (Op op : {Op::kSend, Op::kRecv})
-    set(op, [this](const Instruction& i, uint64_t round) { message(i, round); });
+    set(op, [this](const Instruction& i, uint64_t run) { message(i, run); });
   for (Op op : {Op::kFetch, Op::kEvict})
     set(op, [this](const Instruction& i, uint64_t) { fetch_or_evict(i); });
 }
@@ -103,40 +109,44 @@ void HostTravel::refresh() {
   for (uint32_t id : refreshes_) copies_.at(id)->run(0, deadline());
 }
 
-/// Round r reads what r updates have left; behind its own Update, one more.
-void HostTravel::gather(const Instruction& i, uint64_t round) {
+/// Run r of the program reads parameters after r updates, or after r + 1 if it comes after the
+/// Update of its own step.
+void HostTravel::gather(const Instruction& i, uint64_t run) {
   std::function<void()> hear = call_roll(i);
   if (repeats_.contains(i.id)) hear = {};  // the next one on its way does
-  copies_.at(i.id)->run(refreshes_.contains(i.id) ? round + 1 : round, deadline(), hear);
+  copies_.at(i.id)->run(refreshes_.contains(i.id) ? run + 1 : run, deadline(), hear);
 }
 
-void HostTravel::exchange(const Instruction& i, uint64_t round) {
+void HostTravel::exchange(const Instruction& i, uint64_t run) {
   ColumnExchange& exchange = *exchanges_.at(i.id);
   const std::function<void()> hear = call_roll(i);
   const int64_t bytes = station_.exchanged_bytes(i);
   if (i.exchange == Exchange::kGather) {
     std::vector<const std::byte*> parts;
     for (int b : i.flow.in) parts.push_back(memory(b));
-    return exchange.gather(parts, static_cast<size_t>(bytes), memory(i.flow.out[0]), round,
+    return exchange.gather(parts, static_cast<size_t>(bytes), memory(i.flow.out[0]), run,
                            deadline(), hear);
   }
+
+  // A scatter adds up in its inputs, and what arrives of other ranks waits in the scratch that the
+  // plan gives it.
   std::vector<float*> sums, parts;
   for (int b : i.flow.in) sums.push_back(floats(b));
   for (int b : i.flow.out) parts.push_back(floats(b));
   std::span<std::byte> scratch;
   if (i.flow.work >= 0)
     scratch = {memory(i.flow.work), static_cast<size_t>(program_.buffers[i.flow.work].bytes)};
-  exchange.scatter(sums, bytes / static_cast<int64_t>(sizeof(float)), parts, round, deadline(),
+  exchange.scatter(sums, bytes / static_cast<int64_t>(sizeof(float)), parts, run, deadline(),
                    scratch, hear);
 }
 
-void HostTravel::message(const Instruction& i, uint64_t round) {
+void HostTravel::message(const Instruction& i, uint64_t run) {
   const std::function<void()> hear = call_roll(i);
-  named(to_string(i), round, [&] {
+  named(to_string(i), run, [&] {
     Posted posted(p_.transport);
     const std::span<std::byte> bytes(memory(buffer_of(i, OperandRole::kMessage)),
                                      static_cast<size_t>(i.bytes));
-    const Tag tag{i.id, 0, round};
+    const Tag tag{i.id, 0, run};
     if (i.op == Op::kSend) {
       posted.send(i.peer, tag, bytes);
     } else {
@@ -162,6 +172,7 @@ void HostTravel::fetch_or_evict(const Instruction& i) {
 }
 
 std::function<void()> HostTravel::call_roll(const Instruction& i) {
+  // Hearing waits for the others, so it comes once all that this rank gives is on its way.
   roll_call_.tell(i, static_cast<uint64_t>(step_) + 1, deadline());
   return [this, &i] { roll_call_.hear(i, deadline()); };
 }

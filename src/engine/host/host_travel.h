@@ -45,9 +45,9 @@ class HostTravel {
   void prepare(const Instruction& i, std::span<std::byte> scratch);
   void prepare_reduce(const Instruction& i, std::span<std::byte> scratch);
   void prepare_gather(const Instruction& i);
-  void gather(const Instruction& i, uint64_t round);
-  void exchange(const Instruction& i, uint64_t round);
-  void message(const Instruction& i, uint64_t round);
+  void gather(const Instruction& i, uint64_t run);
+  void exchange(const Instruction& i, uint64_t run);
+  void message(const Instruction& i, uint64_t run);
   void fetch_or_evict(const Instruction& i);
   /// Tells what this rank is about to do; what is returned hears whether the others do the same,
   /// and throws if not.

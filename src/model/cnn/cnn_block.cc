@@ -160,7 +160,7 @@ class CnnBlock final : public Segment {
   void run_backward(const Context& context, Tensors in, Tensors out, Tensors grad_out,
                     Tensors grad_in, const SideGradients& sides, const Work& w, bool whole) const {
     TUTTI_CHECK(grad_in[0].defined(),
-                "a block of a cnn stands behind the stem, which wants its gradient");
+                "a block of a cnn follows the stem, which wants its gradient");
     const Saved s = saved(Carver(context.saved));
     const float* x = floats(in[0]);
     float *dx = floats(grad_in[0]), *behind = adds_input_ && whole ? dx : w.behind;

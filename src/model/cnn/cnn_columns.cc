@@ -79,6 +79,9 @@ class Column {
     beside.exchange = Exchange::kNone;
     const size_t count = of.shortcut ? 2 * each_ : each_;
     const double flops = of.layers[0].flops() + (of.shortcut ? of.shortcut->flops() : 0);
+
+    // The first convolution and the shortcut read the same input, so they are one segment; the
+    // second one needs all channels of what the first makes, which are gathered before it.
     add(block, "first", 0, count, {from}, {column_part(hidden, columns_.slices), beside}, flops,
         [*this, of](const Pass& pass, Tensors p, Tensors in) {
           return Results{

@@ -110,6 +110,8 @@ void add_cnn_reference(const CnnPlan& plan, const Job& job, Model& model) {
         return cnn_pooled(plan.shape, cnn_layer(plan.shape, plan.stem,
                                                 plan.shape.groups(plan.stem.out), pass, p, images));
       });
+
+  // A block is one segment, since a residual one's shortcut reaches over all of its layers.
   for (size_t i = 0; i < plan.blocks.size(); ++i) {
     const CnnBlockShape& part = plan.blocks[i];
     const Border out{"x", {shape.batch, part.channels(), part.height(), part.width()}, at::kFloat};

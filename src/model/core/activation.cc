@@ -14,6 +14,7 @@
 
 namespace tutti {
 
+/// ATen's functions, with the constants that torch.nn has by default.
 at::Tensor activate(Activation kind, const at::Tensor& x) {
   switch (kind) {
     case Activation::kGelu:

@@ -7,7 +7,7 @@
 
 namespace tutti {
 
-/// Of every element, under autograd. Throws Error for swiglu, which is a layer.
+/// Activates every element, under autograd. Throws Error for swiglu, which is a layer.
 at::Tensor activate(Activation kind, const at::Tensor& x);
 
 }  // namespace tutti

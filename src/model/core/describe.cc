@@ -99,6 +99,7 @@ ModelShape describe(const Model& model) {
   for (const SegmentWiring& wiring : wire(model))
     shape.blocks[wiring.block].segments.push_back(describe_segment(
         *model.blocks[wiring.block].segments[wiring.segment], wiring, model.columns));
+
   // The gradients of further users of a parameter follow the owner's unit. Users come in block
   // order, so an owner's extra gradients are added in block order, whatever the layout.
   const auto owner_of = owners(model);

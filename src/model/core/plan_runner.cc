@@ -63,8 +63,8 @@ struct PlanRunner::Impl {
         memory(std::move(memory)),
         options(std::move(options)),
         ledger(accounts) {
-    // Segments are listed block by block, so that (block, segment) becomes an index
-    // by one addition.
+    // Segments are listed block by block, so that (block, segment) becomes an index by one
+    // addition.
     segments = wire(model);
     first.resize(model.blocks.size());
     for (const SegmentWiring& w : segments) {
@@ -173,8 +173,8 @@ struct PlanRunner::Impl {
     return found->buffer;
   }
 
-  // Lets a tensor refer to `at` without making a new one: views of it that graphs
-  // keep follow along.
+  // Lets a tensor refer to `at` without making a new one: views of it that graphs keep follow
+  // along.
   void point(at::Tensor& tensor, void* at, const Place& place, at::ScalarType type) const {
     if (!tensor.defined())
       tensor = view_on(options.device, at, place.shape->dims, type);

@@ -76,9 +76,9 @@ struct Pass {
   int64_t first_sample = 0;
   int block = 0;
   bool training = true;
-  /// On a device: the step's keys in the device's memory. With them `step` does not count, and
-  /// first_sample is relative to the step's first sample, because a captured step is launched again
-  /// with other keys.
+  /// On a device these are the step's keys, in the device's memory. With them `step` does not
+  /// count, and first_sample is relative to the step's first sample, because a captured step is
+  /// launched again with other keys.
   const StepKeys* keys = nullptr;
 };
 
@@ -149,17 +149,17 @@ class Segment {
   /// The weight part. Writes context.gradients from what backward_input left in `deferred`. By then
   /// grad_out and the parameters' values are gone.
   virtual void backward_weight(Context& context, Tensors in, Tensors out) const;
-  /// Whether neither this segment nor the one that put the input out needs its
-  /// values once its gradient is made. A runner may then have the gradient take the
-  /// input's memory (Context::consume).
+  /// Whether neither this segment nor the one that put the input out needs its values once its
+  /// gradient is made. A runner may then have the gradient take the input's memory
+  /// (Context::consume).
   virtual bool consumes(size_t /*input*/) const { return false; }
   /// Whether this is attention, which layout.recompute = "selective" computes again.
   virtual bool attention() const { return false; }
 };
 
 struct Block {
-  /// unique in the model: "embed", "blocks.0", "head"; the block of a further
-  /// column is "blocks.0.slice1"
+  /// unique in the model: "embed", "blocks.0", "head"; the block of a further column is
+  /// "blocks.0.slice1"
   std::string name;
   std::vector<Parameter> parameters;
   std::vector<std::unique_ptr<Segment>> segments;

@@ -66,7 +66,7 @@ void column_faults(const Model& model, std::vector<std::string>& faults) {
   for (size_t b = 0; b < model.blocks.size(); ++b) {
     const Block &block = model.blocks[b], &first = model.blocks[b - b % columns];
     if (block.segments.size() != first.segments.size()) {
-      faults.push_back(fmt::format("block {} has {} segments, but {} beside it has {}", block.name,
+      faults.push_back(fmt::format("block {} has {} segments, but {} next to it has {}", block.name,
                                    block.segments.size(), first.name, first.segments.size()));
       continue;
     }
@@ -76,7 +76,7 @@ void column_faults(const Model& model, std::vector<std::string>& faults) {
                  other_out = other.outputs();
       if (!std::equal(in.begin(), in.end(), other_in.begin(), other_in.end(), same_output) ||
           !std::equal(out.begin(), out.end(), other_out.begin(), other_out.end(), same_output))
-        faults.push_back(fmt::format("block {}, segment {} has other borders than {} beside it",
+        faults.push_back(fmt::format("block {}, segment {} has other borders than {} next to it",
                                      block.name, one.name(), first.name));
     }
   }
@@ -162,6 +162,8 @@ void pass_on_fault(const Model& model, const std::vector<SegmentWiring>& segment
   if (out.same_as.empty()) return;
   const std::string where =
       fmt::format("{} passes {} on as {}", name_of(model, w), out.same_as, out.name);
+
+  // Only the first fault is told of an output: the later questions suppose the earlier ones.
   const int input = w.same_as[index];
   if (input < 0)
     faults.push_back(where + ", but does not read it");
@@ -176,6 +178,8 @@ void pass_on_fault(const Model& model, const std::vector<SegmentWiring>& segment
     faults.push_back(where + " through an exchange");
   else if (w.readers[index] < 0)
     faults.push_back(where + ", which the next segment does not read");
+
+  // Two outputs cannot be one buffer: each would bring a gradient of its own.
   for (size_t i = 0; i < index; ++i)
     if (w.outputs[i].same_as == out.same_as)
       faults.push_back(where + " and as " + w.outputs[i].name);

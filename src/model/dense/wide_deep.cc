@@ -99,7 +99,7 @@ void check_categories(const at::Tensor& rows, int64_t total) {
   const auto* row = all.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < all.numel(); ++i)
     if (row[i] < 0 || row[i] >= total)
-      throw Error(fmt::format("category {} of the micro-batch lies in row {} of a table of {}", i,
+      throw Error(fmt::format("category {} of the micro-batch is in row {} of a table of {}", i,
                               row[i], total));
 }
 

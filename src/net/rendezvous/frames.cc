@@ -21,8 +21,8 @@ constexpr uint64_t kMaxBytes = uint64_t{1} << 32;
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
-// The descriptors that came with a message. They are owned from here on,
-// whatever becomes of the frame.
+// The descriptors that came with a message. They are owned from here on, whatever becomes of the
+// frame.
 void take_fds(msghdr& message, std::vector<Fd>& fds) {
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
@@ -40,7 +40,7 @@ void take_fds(msghdr& message, std::vector<Fd>& fds) {
 FrameProgress FrameReader::read(int socket, Frame& frame) {
   while (true) {
     const bool in_head = have_ < sizeof(Head);
-    // Behind the head the group, then the bytes.
+    // The head comes first, then the group, then the bytes.
     const size_t group_end = sizeof(Head) + head_.group;
     const bool in_group = !in_head && have_ < group_end;
     const size_t want = in_head    ? sizeof(Head) - have_

@@ -1,5 +1,5 @@
-// The worker's side of the rendezvous of processes: it hands in its card
-// and reads the deck, card by card.
+// The worker's side of the rendezvous of processes: it hands in its card and reads the deck, card
+// by card.
 #include <fcntl.h>
 #include <sys/epoll.h>
 

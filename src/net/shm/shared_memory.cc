@@ -47,8 +47,8 @@ Mapping map(int fd, size_t bytes, int protection, int flags, const std::string& 
   return Mapping(address, bytes);
 }
 
-/// A file that grows past RLIMIT_FSIZE is answered with a deadly SIGXFSZ, so
-/// the limit is asked for before.
+/// A file that grows past RLIMIT_FSIZE is answered with a deadly SIGXFSZ, so the limit is asked for
+/// before.
 void check_file_limit(size_t bytes, const std::string& what) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&

@@ -24,8 +24,8 @@ struct Bell {
   std::atomic<uint64_t> rung{0};
 };
 
-/// The head of a rank's control area. After it come a Ring from every rank,
-/// then the bytes of these rings.
+/// The head of a rank's control area. After it come a Ring from every rank, then the bytes of these
+/// rings.
 struct Control {
   Bell bell;
   alignas(64) std::atomic<uint32_t> left{0};
@@ -210,8 +210,8 @@ void Shm::progress() {
   bool ended = false;
   {
     std::lock_guard lock(mutex_);
-    // The count of rings is taken before the rings are looked at: a bell that
-    // rings meanwhile is work again.
+    // The count of rings is taken before the rings are looked at: a bell that rings meanwhile is
+    // work again.
     seen_.store(me().bell.rung.load(std::memory_order_seq_cst));
     if (broken_) return;
 
@@ -302,6 +302,9 @@ std::unique_ptr<Streamed> make_shm(const TransportOptions& options, const Epoch&
       allocate_shared(control_size, false, fmt::format("control area of rank {}", rank));
   const auto window = window_for(options.window, options.window_bytes, true,
                                  fmt::format("window of rank {}", rank));
+
+  // A card takes the descriptors to the other ranks: the memory has no name by which they could
+  // open it.
   Card mine{.bytes = std::to_string(options.window_bytes), .fds = {control.fd.get()}};
   if (window->fd()) mine.fds.push_back(window->fd().get());
   std::vector<Card> deck = rendezvous.exchange(mine, deadline);

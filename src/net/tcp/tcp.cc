@@ -59,7 +59,7 @@ struct Peer {
 
 class Tcp final : public Streamed {
  public:
-  Tcp(int rank, TcpMesh mesh, const Epoch& epoch, Clock& clock, const Cancel* cancel);
+  Tcp(int rank, TcpSockets links, const Epoch& epoch, Clock& clock, const Cancel* cancel);
   ~Tcp() override { Tcp::leave(); }
   void leave() override;
   std::string name() const override { return "tcp"; }
@@ -102,13 +102,13 @@ void Tcp::leave() {
     for (Connection& connection : peer.connections) connection.fd.reset();
 }
 
-Tcp::Tcp(int rank, TcpMesh mesh, const Epoch& epoch, Clock& clock, const Cancel* cancel)
-    : Streamed(rank, static_cast<int>(mesh.sockets.size()), epoch, clock, cancel),
-      peers_(mesh.sockets.size()),
+Tcp::Tcp(int rank, TcpSockets links, const Epoch& epoch, Clock& clock, const Cancel* cancel)
+    : Streamed(rank, static_cast<int>(links.sockets.size()), epoch, clock, cancel),
+      peers_(links.sockets.size()),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!epoll_ || !wake_) throw_errno("start", "tcp transport");
-  for (uint64_t i = 0; i < mesh.refused; ++i) count_dropped();
+  for (uint64_t i = 0; i < links.refused; ++i) count_dropped();
 
   // The wake-up descriptor is the event without a connection.
   epoll_event event{};
@@ -117,11 +117,11 @@ Tcp::Tcp(int rank, TcpMesh mesh, const Epoch& epoch, Clock& clock, const Cancel*
     throw_errno("watch", "tcp transport");
 
   // Peers and connections stay where they are from here on: epoll keeps their addresses.
-  for (size_t r = 0; r < mesh.sockets.size(); ++r) {
-    peers_[r].connections = std::vector<Connection>(mesh.sockets[r].size());
-    for (size_t c = 0; c < mesh.sockets[r].size(); ++c) {
+  for (size_t r = 0; r < links.sockets.size(); ++r) {
+    peers_[r].connections = std::vector<Connection>(links.sockets[r].size());
+    for (size_t c = 0; c < links.sockets[r].size(); ++c) {
       Connection& connection = peers_[r].connections[c];
-      connection.fd = std::move(mesh.sockets[r][c]);
+      connection.fd = std::move(links.sockets[r][c]);
       connection.peer = static_cast<int>(r);
       connection.index = static_cast<int>(c);
       watch(connection);
@@ -151,8 +151,8 @@ void Tcp::watch(Connection& connection) {
   event.events = EPOLLIN | (connection.full ? EPOLLOUT : 0);
   event.data.ptr = &connection;
   if (connection.stalled) {
-    // Registering for no events would not do: a closed socket is reported
-    // all the same, again and again.
+    // Registering for no events would not do: a closed socket is reported all the same, again and
+    // again.
     if (connection.watched) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.fd.get(), nullptr);
     connection.watched = false;
     return;
@@ -171,8 +171,8 @@ void Tcp::serve() {
     for (int i = 0; i < n && !stop_; ++i) serve_event(events[i]);
     if (n > 0) continue;
 
-    // Only without events does the thread sleep, until the next peer that
-    // is closing has had its grace.
+    // Only without events does the thread sleep, until the next peer that is closing has had its
+    // grace.
     Deadline next;
     for (const Peer& peer : peers_) next.at = std::min(next.at, peer.closing);
     clock_.wait_fd(epoll_.get(), next);
@@ -226,7 +226,7 @@ void Tcp::begin_send(PostedOp& op) {
   wake();
 }
 
-/// Gives an idle connection its next piece, if there is one for it. Under the lock.
+/// Gives an idle connection its next piece, if there is one for it. The caller has the lock.
 bool Tcp::take_piece(Peer& peer, Connection& connection) {
   // Pieces are handed out in the order of the messages. A message begins on connection 0, and no
   // other connection gets ahead of that.
@@ -394,8 +394,8 @@ void Tcp::end_piece(Connection& connection) {
   connection.have_head = connection.in_piece = false;
   if (connection.message == nullptr) return;
 
-  // A message is complete when the bytes of all its pieces have come,
-  // whichever connection was the last.
+  // A message is complete when the bytes of all its pieces have come, whichever connection was the
+  // last.
   bool ended = false;
   {
     std::lock_guard lock(mutex_);
@@ -457,8 +457,8 @@ void Tcp::give_up_closing() {
 std::unique_ptr<Streamed> make_tcp(const TransportOptions& options, const Epoch& epoch,
                                    const std::vector<bool>& reach, Rendezvous& rendezvous,
                                    Clock& clock, const Cancel* cancel, Deadline deadline) {
-  TcpMesh mesh = connect_mesh(options, epoch, reach, rendezvous, clock, cancel, deadline);
-  return std::make_unique<Tcp>(rendezvous.rank(), std::move(mesh), epoch, clock, cancel);
+  TcpSockets links = connect_all(options, epoch, reach, rendezvous, clock, cancel, deadline);
+  return std::make_unique<Tcp>(rendezvous.rank(), std::move(links), epoch, clock, cancel);
 }
 
 }  // namespace tutti

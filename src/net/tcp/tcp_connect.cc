@@ -118,7 +118,7 @@ class Connector {
         epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
     if (!epoll_) throw_errno("epoll_create", "tcp");
   }
-  TcpMesh run();
+  TcpSockets run();
 
  private:
   void dial(int peer, int connection);
@@ -148,7 +148,7 @@ class Connector {
   std::vector<Redial> redials_;
   int closed_ = 0;   // connections of mine that were closed before they were admitted
   int missing_ = 0;  // connections that are not admitted yet
-  TcpMesh mesh_;
+  TcpSockets links_;
 };
 
 void Connector::fail(int peer, std::string reason) {
@@ -208,8 +208,8 @@ void Connector::accept_some() {
     const bool out_of_descriptors = !fd && (errno == EMFILE || errno == ENFILE);
     if (!fd && !out_of_descriptors) return;
 
-    // The oldest stranger goes, since it had the longest to say who it is. A
-    // peer among them dials again.
+    // The oldest stranger goes, since it had the longest to say who it is. A peer among them dials
+    // again.
     const auto stranger = [](const Candidate& c) { return !c.dialled; };
     if (out_of_descriptors ||
         std::count_if(candidates_.begin(), candidates_.end(), stranger) >= ssize_t{kMaxStrangers}) {
@@ -242,7 +242,7 @@ bool Connector::read_answer(Candidate& candidate, size_t bytes) {
 void Connector::admit(Candidate& candidate, int peer, int connection) {
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, candidate.fd.get(), nullptr);
   tune(candidate.fd.get());
-  mesh_.sockets[peer][connection] = std::move(candidate.fd);
+  links_.sockets[peer][connection] = std::move(candidate.fd);
   --missing_;
 }
 
@@ -254,7 +254,7 @@ bool Connector::admit_accepted(Candidate& candidate) {
   // from another epoch or plan is a late member of this run.
   if (hello.magic != kHelloMagic || hello.run != epoch_.run) return false;
   if (hello.epoch != epoch_.epoch || hello.plan != epoch_.plan) {
-    ++mesh_.refused;
+    ++links_.refused;
     return false;
   }
 
@@ -262,7 +262,7 @@ bool Connector::admit_accepted(Candidate& candidate) {
   const int peer = hello.rank, connection = hello.connection;
   const bool expected = peer > rank_ && peer < rendezvous_.size() && reach_[peer] &&
                         connection >= 0 && connection < options_.connections &&
-                        !mesh_.sockets[peer][connection];
+                        !links_.sockets[peer][connection];
   if (!expected) return false;
 
   // A socket that has sent nothing yet always takes a few bytes.
@@ -339,7 +339,7 @@ void Connector::wait_for_events() {
   // The error names the first peer that is not wholly connected.
   int peer = 0;
   auto complete = [&](int r) {
-    return std::all_of(mesh_.sockets[r].begin(), mesh_.sockets[r].end(),
+    return std::all_of(links_.sockets[r].begin(), links_.sockets[r].end(),
                        [](const Fd& fd) { return bool(fd); });
   };
   while (peer < rendezvous_.size() && complete(peer)) ++peer;
@@ -350,7 +350,7 @@ void Connector::wait_for_events() {
                    closed_));
 }
 
-TcpMesh Connector::run() {
+TcpSockets Connector::run() {
   // Everybody listens before anybody learns where, so nobody dials in vain.
   listener_ = listen_on(options_.address, options_.port == 0 ? 0 : options_.port + rank_);
   deck_ = rendezvous_.exchange(
@@ -358,10 +358,10 @@ TcpMesh Connector::run() {
   watch(listener_.get(), EPOLLIN, nullptr);
 
   // The higher rank of a pair dials: each connection is made once, and no two cross.
-  mesh_.sockets.resize(rendezvous_.size());
+  links_.sockets.resize(rendezvous_.size());
   for (int r = 0; r < rendezvous_.size(); ++r) {
     if (r == rank_ || !reach_[r]) continue;
-    mesh_.sockets[r].resize(options_.connections);
+    links_.sockets[r].resize(options_.connections);
     missing_ += options_.connections;
     for (int c = 0; r < rank_ && c < options_.connections; ++c) dial(r, c);
   }
@@ -385,14 +385,14 @@ TcpMesh Connector::run() {
     if (arrivals) accept_some();
     redial_due();
   }
-  return std::move(mesh_);
+  return std::move(links_);
 }
 
 }  // namespace
 
-TcpMesh connect_mesh(const TransportOptions& options, const Epoch& epoch,
-                     const std::vector<bool>& reach, Rendezvous& rendezvous, Clock& clock,
-                     const Cancel* cancel, Deadline deadline) {
+TcpSockets connect_all(const TransportOptions& options, const Epoch& epoch,
+                       const std::vector<bool>& reach, Rendezvous& rendezvous, Clock& clock,
+                       const Cancel* cancel, Deadline deadline) {
   return Connector(options, epoch, reach, rendezvous, clock, cancel, deadline).run();
 }
 

@@ -8,17 +8,17 @@
 
 namespace tutti {
 
-struct TcpMesh {
+struct TcpSockets {
   /// [peer][connection]; empty for myself and for ranks that are not reached. Non-blocking
   std::vector<std::vector<Fd>> sockets;
   /// connections whose rank held the token but belonged to another epoch or plan
   uint64_t refused = 0;
 };
 
-/// Connects to every rank r for which reach[r] is true. Collective: all
-/// ranks of the rendezvous call it.
-TcpMesh connect_mesh(const TransportOptions& options, const Epoch& epoch,
-                     const std::vector<bool>& reach, Rendezvous& rendezvous, Clock& clock,
-                     const Cancel* cancel, Deadline deadline);
+/// Connects to every rank r for which reach[r] is true. Collective: all ranks of the rendezvous
+/// call it.
+TcpSockets connect_all(const TransportOptions& options, const Epoch& epoch,
+                       const std::vector<bool>& reach, Rendezvous& rendezvous, Clock& clock,
+                       const Cancel* cancel, Deadline deadline);
 
 }  // namespace tutti

@@ -28,8 +28,8 @@ void PieceWriter::begin(PostedOp& op, const PieceHead& head) {
 IoResult PieceWriter::write(int socket) {
   const size_t all = sizeof(head_) + head_.length;
   while (done_ < all) {
-    // What is left of the head and of the piece leaves in one call,
-    // straight from the span of the send.
+    // What is left of the head and of the piece leaves in one call, straight from the span of the
+    // send.
     iovec parts[2];
     size_t count = 0;
     if (done_ < sizeof(head_))
@@ -51,8 +51,8 @@ bool PieceWriter::end() {
   PostedOp& op = *op_;
   op_ = nullptr;
 
-  // Pieces of a message leave on several connections in any order: it has
-  // ended when all its bytes have.
+  // Pieces of a message leave on several connections in any order: it has ended when all its bytes
+  // have.
   op.settled += head_.length;
   if (op.settled < op.size) return false;
   op.finish();

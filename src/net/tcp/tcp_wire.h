@@ -15,8 +15,8 @@ inline constexpr uint32_t kHelloMagic = 0x6f6c4854;
 inline constexpr uint32_t kWelcomeMagic = 0x6d6f5754;
 inline constexpr uint32_t kPieceMagic = 0x63655054;
 
-/// The first bytes on a connection, from the rank that dialled. Without the
-/// run's token nothing more is read.
+/// The first bytes on a connection, from the rank that dialled. Without the run's token nothing
+/// more is read.
 struct Hello {
   uint32_t magic = kHelloMagic;
   uint32_t epoch = 0;

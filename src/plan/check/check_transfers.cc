@@ -68,7 +68,7 @@ class TransferCheck {
 
     for (const Place& place : places) check_round(place, sum);
 
-    // Two levels are two rounds, and the second leaves one sum.
+    // A sum by hosts has two rounds, and the second leaves one sum.
     if (sum.by_hosts && (sum.rounds != 2 || (sum.last() && sum.levels != 1)))
       fault(places[0], "is a sum by hosts of other rounds");
 
@@ -130,7 +130,7 @@ class TransferCheck {
     if (read) {
       const Buffer& buffer = plan_.programs[term.rank].buffers[b];
 
-      // From bytes of the window to floats of gradient space.
+      // The term says bytes of the window; the operands say floats of the unit.
       const int64_t base = buffer.range.empty() ? 0 : buffer.range.begin;
       const int64_t begin = base + (term.offset - buffer.window_offset) / kFloat;
       const auto list = operands_of(at(plan_, giver), OperandRole::kTerm, unit.unit);

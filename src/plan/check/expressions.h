@@ -27,7 +27,7 @@ class Expressions {
     if (left == kFaulty || right == kFaulty) return kFaulty;
     return number({left, right});
   }
-  /// For messages: "((0.0 + 0.1) + 1.0)".
+  /// The text for messages: "((0.0 + 0.1) + 1.0)".
   std::string text(int e) const {
     if (e < 0) return "nothing";
     const auto [left, right] = all_[e];

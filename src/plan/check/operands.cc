@@ -70,8 +70,8 @@ class OperandCheck {
   }
 
  private:
-  /// Memory: a buffer of this rank or, for gradients that are borrowed, one in
-  /// another rank's window.
+  /// Memory: a buffer of this rank or, for gradients that are borrowed, one in another rank's
+  /// window.
   std::string fault_of_rank(const Operand& operand) const {
     if (operand.rank < -1 || operand.rank == place_.rank) return "borrows of nobody";
     const int rank = operand.rank < 0 ? place_.rank : operand.rank;

@@ -51,7 +51,7 @@ class Ordering {
   void number_clocks();
 
   const Plan& plan_;
-  // By rank: the number of its queue 0 among all queues (streams).
+  // A rank's entry is the number of its queue 0 among all queues (streams).
   std::vector<int> first_stream_;
   std::vector<std::vector<std::vector<int>>> node_;  // [rank][queue][index] -> node
   std::vector<std::vector<Place>> members_;          // by node

@@ -1,6 +1,6 @@
-// From form to meaning: structure, meetings and circles (plan/check/ordering.h), transfers,
-// conflicting accesses, values. It stops after the first stage with faults, since the next ones
-// build on it.
+// The proof goes from form to meaning: structure, meetings and circles (plan/check/ordering.h),
+// transfers, conflicting accesses, values. It stops after the first of these with faults, since the
+// next ones build on it.
 #include "plan/check/prove.h"
 
 #include "plan/check/check_transfers.h"

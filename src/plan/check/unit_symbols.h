@@ -19,7 +19,8 @@ namespace tutti {
 
 struct UnitPiece {
   Range range;
-  /// Of gradients: by part. Of parameters and moments: the version, 0 or (updated) 1.
+  /// A gradient has an entry per part. Parameters and moments have one: their version, which is 0,
+  /// or 1 once they are updated.
   std::vector<int> worth;
 };
 

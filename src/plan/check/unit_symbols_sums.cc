@@ -67,7 +67,7 @@ int UnitSymbols::level_buffer(const Instruction& reduce, int rank, int unit, int
   const auto stack = operands_of(reduce, OperandRole::kSum, unit);
   if (level >= static_cast<int>(stack.size())) return -1;
   const int b = stack[level]->buffer;
-  // With two levels, nobody looks for what hosts make in the first round by its level.
+  // If sums are made by hosts, nobody looks for what these make in the first round by its level.
   return plan_.sums[reduce.transfer].by_hosts || buffer(rank, b).level == level ? b : -1;
 }
 

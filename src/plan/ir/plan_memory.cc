@@ -12,6 +12,8 @@ int64_t MemoryForecast::total() const {
 }
 
 MemoryForecast forecast_memory(const Program& program) {
+  // What is offloaded is in its tier, and what is lent is memory of the loader, which counts for
+  // itself.
   MemoryForecast forecast;
   for (const Buffer& buffer : program.buffers)
     if (!buffer.offloaded && !buffer.lent)

@@ -9,6 +9,7 @@
 
 namespace tutti {
 
+/// Names as dumps, faults and traces say them.
 const char* op_name(Op op) {
   switch (op) {
     case Op::kLoad:
@@ -47,6 +48,7 @@ const char* op_name(Op op) {
   return "?";
 }
 
+/// What the memory of a rank is for, as forecasts and reports list it.
 const char* kind_name(BufferKind kind) {
   switch (kind) {
     case BufferKind::kParameter:
@@ -92,6 +94,7 @@ const char* queue_name(QueueUse use) {
   return kNames[static_cast<size_t>(use)];
 }
 
+/// A way is named after the queue that receives: what one stage sends on, its neighbour takes in.
 QueueUse way_of(QueueUse use) {
   switch (use) {
     case QueueUse::kActivationsOut:

@@ -32,8 +32,8 @@ enum class Op : uint8_t {
   kUpdate,  ///< compute: the optimizer on one unit
   kSend,    ///< a message to `peer`, whose Recv has the same id; nothing is buffered
   kRecv,    ///< ... from `peer`
-  /// Tensor axis: borders of all columns meet as the segment declares
-  /// (Exchange in plan/ir/shape.h).
+  /// Tensor axis: borders of all columns meet as the segment declares (Exchange in
+  /// plan/ir/shape.h).
   kExchange,
   kFetch,  ///< a unit's offloaded values come in, from a file or from the host to the device
   kEvict,  ///< ... and go back

@@ -1,5 +1,5 @@
-// What the plan knows of a model: names, sizes and costs. Made by
-// describe() (model/core/segment.h); torch-free.
+// What the plan knows of a model: names, sizes and costs. Made by describe()
+// (model/core/segment.h); torch-free.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ enum class Role { kTrained, kMeanBuffer, kSumBuffer };
 /// How the commit of a step changes a value of the state. Before the vote no value has changed.
 enum class Commit : uint8_t {
   kInPlace,  ///< Update reads it and writes it where it is: parameters, an optimizer's slots, sums
-  /// The step has made the next value elsewhere, and it takes the old one's
-  /// place: BatchNorm's statistics.
+  /// The step has made the next value elsewhere, and it takes the old one's place: BatchNorm's
+  /// statistics.
   kSwapped,
 };
 inline Commit commit_of(Role role) {

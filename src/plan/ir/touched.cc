@@ -37,8 +37,8 @@ Touched touched_by(const Instruction& i) {
     add(a.writes, sum.into);
   }
 
-  // What a flow has in common: inputs and parameters are read, gradients and
-  // temporaries are written.
+  // What a flow has in common: inputs and parameters are read, gradients and temporaries are
+  // written.
   const Flow& f = i.flow;
   add(a.reads, f.in);
   for (const UnitBuffer& p : f.parameters) add(a.reads, p.buffer);
@@ -61,8 +61,17 @@ Touched touched_by(const Instruction& i) {
     add(a.reads, f.saved);
     add(a.reads, f.grad_out);
     add(a.writes, f.grad_in);  // one that is passed on may be added to
-    // The input part leaves it, the weight part reads it.
-    add(i.part == Part::kWeight ? a.reads : a.writes, f.deferred);
+    // What the input part leaves, the weight part reads. A whole backward defers nothing.
+    switch (i.part) {
+      case Part::kInput:
+        add(a.writes, f.deferred);
+        break;
+      case Part::kWeight:
+        add(a.reads, f.deferred);
+        break;
+      case Part::kBoth:
+        break;
+    }
   }
   return a;
 }

@@ -28,7 +28,7 @@ class MeshHomes {
   int reduce_shards() const { return reduce_shards_of(options); }
   bool sliced() const { return options.mesh.shards > 1; }
   bool gathers() const { return options.zero == 3 && sliced(); }
-  /// Whether passes find parameters in slots that are filled ahead of them, by gathers or from
+  /// Whether visits find parameters in slots that are filled ahead of them, by gathers or from
   /// the second tier.
   bool brought() const { return gathers() || options.offload_parameters; }
   /// My slice of a unit's sum. held(): what I hold of its moments, and in ZeRO-3 of its parameters.
@@ -57,7 +57,7 @@ class MeshHomes {
   /// Those of these whose owners are on other ranks.
   const Shares& remote_shares() const { return remote_; }
   /// Whether a block's gradients of an owner's parameters are stored after the owner's own, in one
-  /// buffer. This needs both in one chunk: their passes then follow one another, so that what one
+  /// buffer. This needs both in one chunk: their visits then follow one another, so that what one
   /// micro-batch left there is added up before the next one writes it.
   bool together(int block, int owner) const;
   /// Where a block's gradients of an owner's parameters are in the owner's gradient space: one
@@ -75,7 +75,7 @@ class MeshHomes {
   int replica(int unit) const;
   /// All data ranks of a unit's home.
   int data_ranks(int unit) const;
-  /// Those of my host, which sum first if sums have two levels.
+  /// Those of my host, which sum first if sums are made by hosts.
   int host_ranks(int unit) const;
   /// Those of all hosts that own what I own of my host's sum.
   int position_ranks(int unit) const;

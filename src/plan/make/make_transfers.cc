@@ -118,8 +118,8 @@ class Transfers {
   std::map<std::vector<int>, std::vector<int>> copies_of_group_;
 };
 
-/// The additions of a Reduce: a round of the whole data axis or, with two levels, of a host
-/// or a position.
+/// The additions of a Reduce: a round of the whole data axis or, for sums by hosts, of a host or a
+/// position.
 Round Transfers::round_of(const Instruction& reduce, bool by_hosts) const {
   if (!by_hosts) return rounds_[reduce.round];
   const int data = options_.mesh.at(members_of(plan_, reduce).front()).data,

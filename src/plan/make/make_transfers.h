@@ -1,4 +1,4 @@
-// The pass of the generator that works out what Reduces and Gathers move, once all ranks' programs
+// The phase of the generator that works out what Reduces and Gathers move, once all ranks' programs
 // are there. A transfer is read off the instructions that have one id, on all ranks of its group:
 // one that reads a buffer there offers it, one that writes a buffer takes. The layout says the
 // rest: which data ranks contribute, in which order, and who owns which slice.

@@ -62,7 +62,7 @@ void MeshBuilder::wait_for(const Spot& earlier, int queue, Instruction& instruct
   waited_for_[queue][earlier.queue] = earlier.index + 1;
 }
 
-void MeshBuilder::add(QueueUse use, Instruction instruction, QueueUse behind) {
+void MeshBuilder::add(QueueUse use, Instruction instruction, QueueUse after) {
   const int queue = queue_of_use_[static_cast<size_t>(use)];
   if (instruction.id == 0) instruction.id = next_id_++;
 
@@ -70,8 +70,8 @@ void MeshBuilder::add(QueueUse use, Instruction instruction, QueueUse behind) {
   // what is written.
   const Touched touched = touched_by(instruction);
   std::vector<Spot> earlier;
-  if (behind != QueueUse::kCompute) {
-    const int other = queue_of_use_[static_cast<size_t>(behind)];
+  if (after != QueueUse::kCompute) {
+    const int other = queue_of_use_[static_cast<size_t>(after)];
     earlier.push_back({other, static_cast<int>(program_.queues[other].instructions.size()) - 1});
   }
 

@@ -23,9 +23,9 @@ class MeshBuilder {
   int named(const std::string& name, BufferKind kind, int64_t bytes, int unit = -1);
   Buffer& at(int buffer) { return program_.buffers[buffer]; }
 
-  /// An instruction without an id gets one of this rank's own. `behind`: another queue, all of
-  /// whose instructions so far must have ended; kCompute: none.
-  void add(QueueUse use, Instruction instruction, QueueUse behind = QueueUse::kCompute);
+  /// An instruction without an id gets one of this rank's own. It waits until all
+  /// instructions that the queue `after` has so far are over; kCompute stands for no such queue.
+  void add(QueueUse use, Instruction instruction, QueueUse after = QueueUse::kCompute);
   /// Gives windows their places. The builder is of no use afterwards.
   Program finish();
   const std::vector<Queue>& queues() const { return program_.queues; }

@@ -130,7 +130,7 @@ std::vector<Operand> MeshCommit::gradients(int unit) {
   }
 
   // Borrowed: one operand per slice, in my own window or the owner's. Owners are of my host, if
-  // sums have two levels.
+  // sums are made by hosts.
   std::vector<Operand> list;
   const std::vector<Range>& slices = homes_.places.slices[unit];
   const int shards = static_cast<int>(slices.size()), first = homes_.at.data / shards * shards;

@@ -82,9 +82,9 @@ void MeshMemory::place_uses() {
         program_.add_buffer(fmt::format("gathered {}", s), BufferKind::kParameter, widest));
 }
 
-int MeshMemory::parameters(int unit, const MeshPass& pass) const {
+int MeshMemory::parameters(int unit, const LayerVisit& visit) const {
   if (!homes_.brought()) return parameter_.at(unit);
-  for (int use : pass.uses)
+  for (int use : visit.uses)
     if (work_.uses()[use].unit == unit) return brought(static_cast<size_t>(use));
   TUTTI_CHECK(false, "unit {} is not gathered", unit);
 }
@@ -105,8 +105,8 @@ int MeshMemory::gradient(int unit, int level, int round) {
   const BlockShape& block = model_.blocks[unit];
   const int64_t bytes = align_up(block.gradient_size, kAlign) * kFloat;
 
-  // What others write as well is complete only when their passes are over, so it
-  // cannot pass through.
+  // What others write as well is complete only when their visits are over, so it cannot pass
+  // through.
   const bool alone = !homes_.has_other_writers(unit);
   if (!work_.kept && alone) return passing(unit, round, bytes);
 

@@ -26,8 +26,8 @@ class MeshMemory {
   /// Where a unit's values are at home.
   int parameter(int unit) const { return parameter_.at(unit); }
   int moment(int unit) const { return moment_.at(unit); }
-  /// Where a pass reads a unit's parameters: at home, or where a use brings them.
-  int parameters(int unit, const MeshPass& pass) const;
+  /// Where a visit reads a unit's parameters: at home, or where a use brings them.
+  int parameters(int unit, const LayerVisit& visit) const;
   /// Where a use brings its unit.
   int brought(size_t use) const { return brought_[use % brought_.size()]; }
   /// A block's copy of parameters whose owner is on other ranks.

@@ -33,15 +33,15 @@ MeshMessages::MeshMessages(const MeshWork& work, MeshBorders& borders, MeshBuild
     widest_ = std::max(widest_, homes_.segments(layer).back().outputs.size());
 }
 
-void MeshMessages::receive_activations(const MeshPass& first) {
+void MeshMessages::receive_activations(const LayerVisit& first) {
   if (first.layer == 0 || homes_.runs(first.chunk - 1)) return;
-  each_border(work_.beside(first, -1), [&](int column, int output, int64_t bytes, uint32_t id) {
+  each_border(work_.further(first, -1), [&](int column, int output, int64_t bytes, uint32_t id) {
     add(Op::kRecv, QueueUse::kActivationsIn, first, borders_.received(first, column, output), bytes,
         id, first.chunk - 1);
   });
 }
 
-void MeshMessages::send_activations(const MeshPass& last) {
+void MeshMessages::send_activations(const LayerVisit& last) {
   if (last.layer + 1 == homes_.model.layers() || homes_.runs(last.chunk + 1)) return;
   each_border(last, [&](int column, int output, int64_t bytes, uint32_t id) {
     const int from =
@@ -50,7 +50,7 @@ void MeshMessages::send_activations(const MeshPass& last) {
   });
 }
 
-void MeshMessages::receive_gradients(const MeshPass& last) {
+void MeshMessages::receive_gradients(const LayerVisit& last) {
   if (last.layer + 1 == homes_.model.layers() || homes_.runs(last.chunk + 1)) return;
   each_border(last, [&](int column, int output, int64_t bytes, uint32_t id) {
     // Not every border has a gradient: what nobody trains through sends none back.
@@ -59,10 +59,10 @@ void MeshMessages::receive_gradients(const MeshPass& last) {
   });
 }
 
-void MeshMessages::send_gradients(const MeshPass& first) {
+void MeshMessages::send_gradients(const LayerVisit& first) {
   if (first.layer == 0 || homes_.runs(first.chunk - 1)) return;
   const auto& inputs = homes_.segments(first.layer)[0].inputs;
-  each_border(work_.beside(first, -1), [&](int column, int output, int64_t bytes, uint32_t id) {
+  each_border(work_.further(first, -1), [&](int column, int output, int64_t bytes, uint32_t id) {
     for (size_t i = 0; i < inputs.size(); ++i)
       if (!inputs[i].data && inputs[i].index == output && inputs[i].wanted)
         add(Op::kSend, QueueUse::kGradientsOut, first,
@@ -75,7 +75,7 @@ void MeshMessages::send_gradients(const MeshPass& first) {
 /// (its gradient has as many) and the id of its way there. The id of its gradient's way back is
 /// the next one.
 template <class F>
-void MeshMessages::each_border(const MeshPass& end, F&& f) {
+void MeshMessages::each_border(const LayerVisit& end, F&& f) {
   const auto& inputs = homes_.segments(end.layer + 1)[0].inputs;
   const auto& outputs = homes_.segments(end.layer).back().outputs;
   const auto number = [](auto n) { return static_cast<uint64_t>(n); };
@@ -95,15 +95,15 @@ void MeshMessages::each_border(const MeshPass& end, F&& f) {
 }
 
 /// Adds a Send or Recv. On the way up again (zbv) a stage has both neighbours on the other sides.
-void MeshMessages::add(Op op, QueueUse queue, const MeshPass& pass, int buffer, int64_t bytes,
+void MeshMessages::add(Op op, QueueUse queue, const LayerVisit& visit, int buffer, int64_t bytes,
                        uint32_t id, int chunk) {
   const Mesh& mesh = homes_.options.mesh;
-  Instruction i = work_.instruction(op, pass);
+  Instruction i = work_.instruction(op, visit);
   i.id = id;
   i.bytes = bytes;
   i.peer = mesh.rank({homes_.at.data, homes_.at.tensor, homes_.places.stage[chunk]});
   i.operands = {{OperandRole::kMessage, op == Op::kSend ? Access::kRead : Access::kWrite, buffer}};
-  const bool back = work_.comes_back && pass.chunk >= mesh.pipeline;
+  const bool back = work_.comes_back && visit.chunk >= mesh.pipeline;
   program_.add(back ? back_of(queue) : queue, std::move(i));
 }
 

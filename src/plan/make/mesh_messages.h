@@ -9,22 +9,22 @@
 
 namespace tutti {
 
-/// Each function adds what its pass needs: nothing if the neighbour is on the same rank, or if
+/// Each function adds what its visit needs: nothing if the neighbour is on the same rank, or if
 /// there is none.
 class MeshMessages {
  public:
   /// All must outlive it.
   MeshMessages(const MeshWork& work, MeshBorders& borders, MeshBuilder& program);
 
-  void receive_activations(const MeshPass& first);
-  void send_activations(const MeshPass& last);
-  void receive_gradients(const MeshPass& last);
-  void send_gradients(const MeshPass& first);
+  void receive_activations(const LayerVisit& first);
+  void send_activations(const LayerVisit& last);
+  void receive_gradients(const LayerVisit& last);
+  void send_gradients(const LayerVisit& first);
 
  private:
   template <class F>
-  void each_border(const MeshPass& end, F&& f);
-  void add(Op op, QueueUse queue, const MeshPass& pass, int buffer, int64_t bytes, uint32_t id,
+  void each_border(const LayerVisit& end, F&& f);
+  void add(Op op, QueueUse queue, const LayerVisit& visit, int buffer, int64_t bytes, uint32_t id,
            int chunk);
 
   const MeshWork& work_;

@@ -11,23 +11,24 @@ namespace tutti {
 MeshSums::MeshSums(const MeshWork& work, MeshMemory& state, MeshBuilder& program)
     : work_(work), homes_(work.homes), state_(state), program_(program) {}
 
-void MeshSums::after(const MeshPass& pass) {
-  // An idle pass has a route without folds: it adds nothing, but comes to the sums with the others.
-  const MeshRoute& route = work_.routes()[pass.micro];
+void MeshSums::after(const LayerVisit& visit) {
+  // An idle visit has a route without folds: it adds nothing, but comes to the sums with the
+  // others.
+  const MeshRoute& route = work_.routes()[visit.micro];
 
   // Units whose gradients of this round are all there; some have other homes.
   std::set<int> complete;
   for (int64_t c = homes_.columns.begin; c < homes_.columns.end; ++c) {
-    const int block = homes_.model.block_at(pass.layer, static_cast<int>(c));
+    const int block = homes_.model.block_at(visit.layer, static_cast<int>(c));
 
     // Every gradient buffer that the backward wrote is folded: its own unit's, and those apart.
     // What it wrote after an owner's own gradient is folded with that.
     const bool has_own = homes_.model.blocks[block].gradient_size > 0;
     if (has_own)
-      fold(pass, block, [&](int level) { return state_.gradient(block, level, route.round); });
+      fold(visit, block, [&](int level) { return state_.gradient(block, level, route.round); });
     for (int owner : homes_.owners_of(block))
       if (!homes_.together(block, owner))
-        fold(pass, owner, [&](int level) { return state_.gradient_apart(block, owner, level); });
+        fold(visit, owner, [&](int level) { return state_.gradient_apart(block, owner, level); });
 
     if (!route.last) continue;
     if (has_own && wrote(block, block, route.round)) complete.insert(block);
@@ -42,10 +43,10 @@ void MeshSums::after(const MeshPass& pass) {
 }
 
 template <class F>
-void MeshSums::fold(const MeshPass& pass, int unit, F&& at_level) {
-  const auto& folds = work_.routes()[pass.micro].folds;
+void MeshSums::fold(const LayerVisit& visit, int unit, F&& at_level) {
+  const auto& folds = work_.routes()[visit.micro].folds;
   if (folds.empty()) return;
-  Instruction i = work_.instruction(Op::kFold, pass, unit);
+  Instruction i = work_.instruction(Op::kFold, visit, unit);
   for (const auto& [into, from] : folds) i.adds.push_back({at_level(into), at_level(from)});
   program_.add(QueueUse::kCompute, std::move(i));
 }
@@ -101,8 +102,8 @@ void MeshSums::add_sums(Instruction& reduce, int unit) {
     reduce.operands.push_back({OperandRole::kSum, Access::kUpdate, level, unit});
 }
 
-/// Sums in two levels. The sum over a subtree of my host takes the place of what I add to it; from
-/// there it goes to the ranks of the other hosts.
+/// Sums by hosts, in two rounds. The sum over a subtree of my host takes the place of what I add to
+/// it; from there it goes to the ranks of the other hosts.
 void MeshSums::reduce_by_hosts(const Parcel& parcel) {
   const int data = homes_.at.data, together = homes_.places.host_ranks,
             hosts = homes_.options.mesh.data / together;
@@ -129,8 +130,8 @@ void MeshSums::reduce_by_hosts(const Parcel& parcel) {
   add_reduce(std::move(between), parcel, static_cast<uint32_t>(hosts + data % together));
 }
 
-/// Gives a Reduce its id. `number`: of the meetings for the parcel's sum: a round, or a
-/// host or position.
+/// Gives a Reduce its id. `number` counts the meetings for the parcel's sum: one per round, or one
+/// per host and then one per position in a host.
 void MeshSums::add_reduce(Instruction reduce, const Parcel& parcel, uint32_t number) {
   const int together = homes_.places.host_ranks, unit = parcel.front().unit;
   const size_t meetings =
@@ -138,8 +139,8 @@ void MeshSums::add_reduce(Instruction reduce, const Parcel& parcel, uint32_t num
   reduce.op = Op::kReduce;
   reduce.parcel = homes_.places.parcel_of[unit];
   reduce.id = kReduceIds.at(static_cast<size_t>(reduce.parcel) * meetings + number);
-  // Those who share a parameter over stages come to its sum at other times: nothing else may wait
-  // behind it.
+  // Ranks that share a parameter over stages come to its sum at different times, so nothing else
+  // may wait for it: it has a queue of its own.
   program_.add(homes_.shared_far(unit) ? QueueUse::kShared : QueueUse::kData, std::move(reduce));
 }
 

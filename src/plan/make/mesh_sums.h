@@ -17,11 +17,11 @@ class MeshSums {
   MeshSums(const MeshWork& work, MeshMemory& state, MeshBuilder& program);
 
   /// Adds what follows the backward of a layer (its weight part, if there are two parts).
-  void after(const MeshPass& pass);
+  void after(const LayerVisit& visit);
 
  private:
   template <class F>
-  void fold(const MeshPass& pass, int unit, F&& at_level);
+  void fold(const LayerVisit& visit, int unit, F&& at_level);
   bool wrote(int block, int unit, int round);
   bool completes(int unit, int round);
   void reduce(const Parcel& parcel, int round);

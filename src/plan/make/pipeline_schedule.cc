@@ -45,7 +45,7 @@ void gpipe(Writer& writer, int micro_batches) {
   for (int i = 0; i < micro_batches; ++i) writer.put(kBackward);
 }
 
-/// The warm-up fills the stages behind this one; then every forward is followed by a backward, and
+/// The warm-up fills the stages after this one; then every forward is followed by a backward, and
 /// what was warmed up is paid back at the end.
 void one_forward_one_backward(Writer& writer, int stages, int stage, int micro_batches) {
   for (int i = 0; i < stages - 1 - stage; ++i) writer.put(kForward);
@@ -166,7 +166,7 @@ struct Schedule {
   std::string_view name;
   /// Writes the cells of a stage that has `many` chunks.
   void (*write)(Writer& writer, int stages, int stage, int many, int micro_batches);
-  /// What a stage idles, in thirds of a micro-batch of a chunk; nothing: as 1f1b.
+  /// How long a stage idles, in thirds of a micro-batch of a chunk; without it, as long as in 1f1b.
   double (*idle)(int stages, int micro_batches) = nullptr;
 };
 

@@ -1,6 +1,6 @@
-// Pipeline schedules: in which order a stage works on the micro-batches of its
-// replica. Pure functions of small numbers; what the cells mean in instructions
-// is plan/make/plan_mesh.cc's business.
+// Pipeline schedules: in which order a stage works on the micro-batches of its replica. Pure
+// functions of small numbers; what the cells mean in instructions is plan/make/plan_mesh.cc's
+// business.
 //
 //   P stages; v chunks per stage (interleaved: any number; zbv: 2; others: 1); m micro-batches
 //   chunk k of all P*v is on stage k mod P (zbv: k for k < P, 2P-1-k after that)
@@ -40,7 +40,7 @@ bool splits_backward(const std::string& schedule);
 int chunks_of(const std::string& schedule, int chunks);
 /// Which stage a chunk is on.
 int stage_of(const std::string& schedule, int stages, int chunk);
-/// By stage, its cells in order, as published. `schedule`: gpipe | 1f1b | interleaved |
+/// The cells of every stage in their order, as published. `schedule`: gpipe | 1f1b | interleaved |
 /// zero-bubble | zbv. If there are fewer micro-batches than a schedule wants (the table above), or
 /// a number that P does not divide, those that do not exist are left out of the order for the next
 /// number that suits.

@@ -54,8 +54,8 @@ class List {
   }
 
  private:
-  /// A cell that a stage could do next. The smallest is taken: the earliest first,
-  /// then by preference.
+  /// A cell that a stage could do next. The smallest is taken: the earliest first, then by
+  /// preference.
   struct Option {
     double begin = std::numeric_limits<double>::infinity();
     int order = 0, chunk_order = 0;

@@ -1,6 +1,6 @@
-// The pass that decides where everything is: layers in chunks on stages, columns on tensor ranks,
-// slices on data ranks; which units travel together, how sums come to those who want them, and who
-// meets whom. Pure functions of model and options.
+// The phase of the generator that decides where everything is: layers in chunks on stages, columns
+// on tensor ranks, slices on data ranks; which units travel together, how sums come to those who
+// want them, and who meets whom. Pure functions of model and options.
 #include <algorithm>
 #include <bit>
 #include <map>
@@ -47,8 +47,8 @@ std::vector<std::vector<Range>> slices_of_units(const ModelShape& model, int par
   return slices;
 }
 
-/// Slices where one rank makes all sums: the first one has everything, the others
-/// have empty ranges.
+/// Slices where one rank makes all sums: the first one has everything, the others have empty
+/// ranges.
 std::vector<std::vector<Range>> slices_at_root(const ModelShape& model, int parts) {
   std::vector<std::vector<Range>> slices;
   for (const BlockShape& block : model.blocks) {
@@ -120,11 +120,11 @@ void add_parcels(const ModelShape& model, const MeshOptions& options, MeshPlaces
   }
 }
 
-/// Whether fewer bytes come to every host if sums have two levels. Counted in units of one rank's
-/// slice of the gradient, of which there are `ranks`:
-///   two levels  all subtrees of the other hosts, whole
-///   one level   for each of its ranks, a slice of every partial of the others and, when the sum is
-///               done, the slices of the ranks on other hosts
+/// Whether fewer bytes come to every host if sums are made by hosts. Bytes are counted in slices of
+/// the gradient, of which there are `ranks`:
+///   by hosts     all subtrees of the other hosts, whole
+///   all at once  for each of its ranks, a slice of every partial of the others and, once the sum
+///                is done, the slices of the ranks on other hosts
 bool whole_sums_are_less(const SumOptions& sums, int together) {
   const int hosts = sums.ranks / together;
   std::vector<int64_t> trees, partials;
@@ -148,7 +148,8 @@ bool whole_sums_are_less(const SumOptions& sums, int together) {
 int host_ranks_of(const MeshOptions& options) {
   const Mesh& mesh = options.mesh;
 
-  // Two levels need hosts, one round, sums that all ranks make, and hosts of whole tensor groups.
+  // Sums by hosts need hosts, one round, sums that all ranks make, and hosts of whole tensor
+  // groups.
   const bool once = !options.owner && (!options.micro || options.batch.micro_batches == 1);
   if (options.hosts < 2 || !once || options.root || options.ring ||
       mesh.ranks() % (options.hosts * mesh.tensor) != 0)
@@ -268,7 +269,7 @@ void add_schedule(const ModelShape& model, const MeshOptions& options, MeshPlace
 Spread spread_of(const MeshOptions& options, const MeshPlaces& places, int unit) {
   if (options.zero > 0 || options.mesh.data == 1) return Spread::kNone;
 
-  // Sums in two levels: every host has made all of the sum, so it stays inside the host.
+  // Sums by hosts: every host has made all of the sum, so it stays inside the host.
   if (places.host_ranks > 0)
     return options.windows && !options.device ? Spread::kBorrowed : Spread::kGathered;
 
@@ -323,8 +324,8 @@ std::vector<std::vector<int>> mesh_groups(const ModelShape& model, const MeshOpt
       groups.insert(std::move(tensor));
     }
 
-  // For every home: the ranks that slice one replica; with two levels, those of a host and those at
-  // one position of all hosts; and all data ranks.
+  // Every home has these groups: the ranks that slice one replica; for sums by hosts, those of a
+  // host and those at one position of all hosts; and all its data ranks.
   for (int p = 0; p < mesh.pipeline; ++p)
     for (int t = 0; t < mesh.tensor; ++t) {
       std::vector<int> all;

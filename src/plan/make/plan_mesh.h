@@ -57,10 +57,10 @@ struct MeshOptions : PlanKeys {
   SumOptions sums() const { return {batch, mesh.data, owner, micro}; }
 };
 
-/// How many data ranks of a host sum together first, where sums have two levels: they make slices
+/// How many data ranks of a host sum together first, where sums are made by hosts: they make slices
 /// of the sums over the host's subtrees; then the ranks with the same slice on all hosts exchange
 /// what they made. 0: all data ranks sum at once, because a host has only one of them, has slices
-/// that its ranks do not own, or because more would travel in two levels.
+/// that its ranks do not own, or because more would travel by hosts.
 int host_ranks_of(const MeshOptions& options);
 
 /// Where everything is. A pure function of model and options, the same on all ranks.
@@ -93,12 +93,12 @@ void add_schedule(const ModelShape& model, const MeshOptions& options, MeshPlace
 bool recomputed(const ModelShape& model, const MeshOptions& options, int layer,
                 const SegmentShape& segment);
 /// Into how many slices a unit's sum is cut: the shards or, with zero = 0, one per data rank (of a
-/// host, if sums have two levels).
+/// host, if sums are made by hosts).
 int reduce_shards_of(const MeshOptions& options);
 /// The schedule that is run: one stage alone has nothing to choose.
 std::string schedule_of(const MeshOptions& options);
-/// All data ranks of a unit's home and of the homes of the blocks that share
-/// its parameters, ascending.
+/// All data ranks of a unit's home and of the homes of the blocks that share its parameters,
+/// ascending.
 std::vector<int> users_and_owners(const ModelShape& model, const MeshOptions& options,
                                   const MeshPlaces& places, int unit);
 /// All ranks that meet anywhere in the mesh's programs, each list ascending: Plan::groups.
@@ -106,7 +106,7 @@ std::vector<std::vector<int>> mesh_groups(const ModelShape& model, const MeshOpt
                                           const MeshPlaces& places);
 
 /// How a unit's sum comes to all data ranks if each of them wants it whole; to those of its host if
-/// sums have two levels.
+/// sums are made by hosts.
 enum class Spread : uint8_t {
   kNone,      ///< it does not: owners update their slices, or there is one data rank
   kBorrowed,  ///< every rank reads the slices in their owners' windows

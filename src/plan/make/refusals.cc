@@ -54,7 +54,7 @@ void add_cut_faults(const ModelShape& model, const MeshOptions& options, int chu
   if (!std::is_sorted(cut.begin(), cut.end(), std::less_equal<>()) ||
       (!cut.empty() && (cut.front() < 1 || cut.back() >= model.layers())))
     faults.push_back(
-        "layout.cut: its blocks must come one after the other, behind the model's first");
+        "layout.cut: its blocks must come one after the other, after the model's first");
 }
 
 /// Faults of lanes and columns over their axes.
@@ -97,7 +97,7 @@ void add_chunk_faults(const ModelShape& model, const MeshOptions& options,
   if (!options.owner && !options.micro) return;
   if (faults.empty() && shares_over_chunks(model, options))
     faults.push_back(
-        fmt::format("schedule = \"{}\" has several chunks a stage: a parameter that two of them "
+        fmt::format("schedule = \"{}\" has several chunks per stage: a parameter that two of them "
                     "share can be summed "
                     "only once in a step, not with fold = \"owner\" or order = \"micro\"",
                     schedule_of(options)));

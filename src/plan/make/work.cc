@@ -1,5 +1,5 @@
-// Routes, slots, passes and uses of a rank, worked out in this order; each is a list by
-// micro-batch, chunk or pass that the makers of instructions only look up.
+// Routes, slots, visits and uses of a rank, worked out in this order; each is a list by
+// micro-batch, chunk or visit that the makers of instructions only look up.
 #include "plan/make/work.h"
 
 #include <algorithm>
@@ -29,16 +29,16 @@ class Slots {
   std::vector<bool> taken_;
 };
 
-MeshPass::Phase phase_of(CellKind kind) {
+LayerVisit::Kind kind_of(CellKind kind) {
   switch (kind) {
     case CellKind::kForward:
-      return MeshPass::Phase::kForward;
+      return LayerVisit::Kind::kForward;
     case CellKind::kBackward:
-      return MeshPass::Phase::kBoth;
+      return LayerVisit::Kind::kBoth;
     case CellKind::kInput:
-      return MeshPass::Phase::kInput;
+      return LayerVisit::Kind::kInput;
     default:
-      return MeshPass::Phase::kWeight;
+      return LayerVisit::Kind::kWeight;
   }
 }
 
@@ -57,7 +57,7 @@ MeshWork::MeshWork(const MeshHomes& homes)
   make_routes();
   const std::vector<Cell>& cells = homes.places.cells[homes.at.pipeline];
   find_slots(cells);
-  make_passes(cells);
+  make_visits(cells);
   if (homes.brought()) make_uses();
 }
 
@@ -176,31 +176,31 @@ bool MeshWork::reads_data(int chunk) const {
 }
 
 /// Forward goes through a chunk's layers from first to last, backward from last to first.
-void MeshWork::make_passes(const std::vector<Cell>& cells) {
+void MeshWork::make_visits(const std::vector<Cell>& cells) {
   for (const Cell& cell : cells) {
     const Range layers = homes.places.chunks[cell.chunk];
     const bool forward = cell.kind == CellKind::kForward;
     for (int64_t i = 0; i < layers.size(); ++i) {
       const int64_t layer = forward ? layers.begin + i : layers.end - 1 - i;
-      passes_.push_back({cell.chunk, static_cast<int>(layer), cell.micro, phase_of(cell.kind), {}});
+      visits_.push_back({cell.chunk, static_cast<int>(layer), cell.micro, kind_of(cell.kind), {}});
     }
   }
 }
 
-MeshPass MeshWork::beside(const MeshPass& pass, int layers) const {
-  MeshPass other = pass;
+LayerVisit MeshWork::further(const LayerVisit& visit, int layers) const {
+  LayerVisit other = visit;
   other.layer += layers;
   other.chunk = homes.places.chunk_of_layer[other.layer];
   return other;
 }
 
-/// The units whose values a pass reads: its blocks' own, and those whose parameters they share if
+/// The units whose values a visit reads: its blocks' own, and those whose parameters they share if
 /// these are at home here.
-std::vector<int> MeshWork::units_of(const MeshPass& pass) const {
+std::vector<int> MeshWork::units_of(const LayerVisit& visit) const {
   std::set<int> units;
-  if (pass.phase == MeshPass::Phase::kWeight) return {};
+  if (visit.kind == LayerVisit::Kind::kWeight) return {};
   for (int64_t c = homes.columns.begin; c < homes.columns.end; ++c) {
-    const int block = homes.model.block_at(pass.layer, static_cast<int>(c));
+    const int block = homes.model.block_at(visit.layer, static_cast<int>(c));
     if (homes.model.blocks[block].unit_size > 0) units.insert(block);
     for (int owner : homes.owners_of(block))
       if (homes.is_home(owner)) units.insert(owner);
@@ -208,16 +208,16 @@ std::vector<int> MeshWork::units_of(const MeshPass& pass) const {
   return {units.begin(), units.end()};
 }
 
-/// Which units are brought into memory when. A pass needs all its units at once, so there are slots
-/// for the widest pass and for `depth` units ahead of it.
+/// Which units are brought into memory when. A visit needs all its units at once, so there are
+/// slots for the widest visit and for `depth` units ahead of it.
 void MeshWork::make_uses() {
   size_t widest = 1;
-  for (const MeshPass& pass : passes_) widest = std::max(widest, units_of(pass).size());
+  for (const LayerVisit& visit : visits_) widest = std::max(widest, units_of(visit).size());
   use_slots_ = static_cast<size_t>(homes.options.depth) + widest;
-  for (size_t p = 0; p < passes_.size(); ++p) {
-    const std::vector<int> units = units_of(passes_[p]);
+  for (size_t p = 0; p < visits_.size(); ++p) {
+    const std::vector<int> units = units_of(visits_[p]);
 
-    // What is still there may be used again, unless what this pass brings anew takes its slot.
+    // What is still there may be used again, unless what this visit brings anew takes its slot.
     // How much is brought anew depends on that in turn: `fresh` is the least number with which
     // it works out.
     std::vector<size_t> found;
@@ -227,15 +227,15 @@ void MeshWork::make_uses() {
       if (static_cast<size_t>(std::count(found.begin(), found.end(), kNone)) <= fresh) break;
     }
 
-    // The rest is brought anew; every use ends with its last pass.
+    // The rest is brought anew; every use ends with its last visit.
     for (size_t k = 0; k < units.size(); ++k) {
       if (found[k] == kNone) {
         found[k] = uses_.size();
         uses_.push_back({units[k], p, p});
       }
       uses_[found[k]].last = p;
-      uses_[found[k]].idle &= idle(passes_[p]);
-      passes_[p].uses.push_back(static_cast<int>(found[k]));
+      uses_[found[k]].idle &= idle(visits_[p]);
+      visits_[p].uses.push_back(static_cast<int>(found[k]));
     }
   }
 }
@@ -258,13 +258,13 @@ bool MeshWork::recomputed_whole(int layer) const {
          layer + 1 < homes.model.layers();
 }
 
-Instruction MeshWork::instruction(Op op, const MeshPass& pass, int block, int segment) const {
+Instruction MeshWork::instruction(Op op, const LayerVisit& visit, int block, int segment) const {
   Instruction i;
   i.op = op;
   i.block = block;
   i.segment = segment;
-  i.lane = sequence[pass.micro].lane;
-  i.micro = sequence[pass.micro].micro;
+  i.lane = sequence[visit.micro].lane;
+  i.micro = sequence[visit.micro].micro;
   return i;
 }
 

@@ -236,7 +236,7 @@ class Search {
   size_t try_recomputes(MeshOptions options) {
     // What does not even have room for its state needs no plan to be refused.
     const std::string too_much =
-        fmt::format("needs more than {} a rank", bytes_text(request_.memory));
+        fmt::format("needs more than {} per rank", bytes_text(request_.memory));
     if (const double least = least_bytes(options);
         request_.memory > 0 && least > static_cast<double>(request_.memory)) {
       reject(too_much, options);
@@ -330,7 +330,7 @@ class Search {
       if (request_.memory == 0 || c.memory.total() <= request_.memory) {
         fit.push_back(std::move(c));
       } else {
-        reject(fmt::format("needs more than {} a rank", bytes_text(request_.memory)), c.options);
+        reject(fmt::format("needs more than {} per rank", bytes_text(request_.memory)), c.options);
       }
     }
     result_.best = std::move(fit);

@@ -125,7 +125,7 @@ std::vector<std::string> no_layout_faults(const SearchResult& result,
   // least are named.
   if (!result.nearest.empty()) {
     faults.push_back(
-        fmt::format("no layout of {} rank{} fits into {} a rank; the nearest:", request.ranks,
+        fmt::format("no layout of {} rank{} fits into {} per rank; the nearest:", request.ranks,
                     request.ranks == 1 ? "" : "s", bytes_text(request.memory)));
     for (size_t i = 0; i < std::min<size_t>(3, result.nearest.size()); ++i)
       faults.push_back(fmt::format("  {} needs {}", layout_name(result.nearest[i].options),

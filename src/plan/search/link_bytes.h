@@ -12,8 +12,8 @@ namespace tutti {
 /// partial sums of what was gathered, or parts of what was scattered.
 int64_t exchanged_bytes(const OutputShape& output, const Instruction& exchange);
 
-/// Payload bytes that a rank sends to another in a step, or that the other reads in
-/// its window: [from][to].
+/// Payload bytes that a rank sends to another in a step, or that the other reads in its window:
+/// [from][to].
 using LinkBytes = std::vector<std::vector<int64_t>>;
 LinkBytes link_bytes(const Plan& plan, const ModelShape& model);
 

@@ -35,7 +35,7 @@ TEST(PlannedSums, StayUntilAllHaveReleasedThem) {
 }
 
 TEST(PlannedSums, OfTwoLevelsStayUntilAllHaveReleasedThem) {
-  for (int lanes : {8, 7}) {  // two levels; all at once
+  for (int lanes : {8, 7}) {  // by hosts; all at once
     PlannedCase c{
         .ranks = 4, .lanes = lanes, .hosts = 2, .sizes = {97, 40}, .seed = std::random_device{}()};
     expect_all_well(

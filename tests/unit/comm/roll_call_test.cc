@@ -21,7 +21,7 @@ Instruction message(Op op, int micro, int peer) {
   return i;
 }
 
-/// Three ranks meet all together and the first two by themselves; rank 0 sends to rank 2 beside
+/// Three ranks meet all together and the first two by themselves; rank 0 sends to rank 2 besides
 /// that.
 Plan three_ranks() {
   Plan plan;

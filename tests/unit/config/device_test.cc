@@ -109,7 +109,7 @@ TEST(DeviceKey, SixteenBitsOnACpuAreRefused) {
   }
 }
 
-/// The settings that a fault tells to make: every `key = value` behind its last "set ".
+/// The settings that a fault tells to make: every `key = value` after its last "set ".
 std::vector<Setting> hint_of(const std::string& fault) {
   const std::string hint = fault.substr(fault.rfind("set "));
   const std::regex setting(R"(([a-z]+\.[a-z_0-9]+) = ("[^"]*"|[-.0-9a-z]+))");
@@ -175,7 +175,7 @@ TEST(DeviceKey, WorkersAndTransportMustFitTheDevice) {
   for (const char* transport : {"shm", "tcp"}) {
     EXPECT_EQ(faults_of({{"layout.transport", transport}, {"layout.ranks", "2"}}, with_gpus(1)),
               Faults{std::string("layout.transport = \"") + transport +
-                     "\" but numerics.device = \"cuda\": gradients lie in the GPUs' memory, which "
+                     "\" but numerics.device = \"cuda\": gradients are in the GPUs' memory, which "
                      "only \"nccl\" "
                      "carries"});
   }

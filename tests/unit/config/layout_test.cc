@@ -368,7 +368,7 @@ TEST(Layout, AMeshOfGpusIsTaken) {
     EXPECT_EQ(faults_of(settings, machine), Faults{}) << text;
   EXPECT_EQ(faults_of({{"layout.offload", "all"}, {"layout.offload_folder", "/fast"}}, machine),
             Faults{"layout.offload_folder is set but numerics.device = \"cuda\": offloaded values "
-                   "lie in the host's "
+                   "are in the host's "
                    "memory there, not in a file; leave it out"});
 }
 

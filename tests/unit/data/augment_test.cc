@@ -273,7 +273,7 @@ TEST(Augment, CutoutSetsASquareToZeroCutOffAtTheBorder) {
     const int64_t height = zero[0].any(1).sum().item<int64_t>(),
                   width = zero[0].any(0).sum().item<int64_t>();
     EXPECT_EQ(zero[0].sum().item<int64_t>(), height * width);
-    // its centre lies in the image
+    // its centre is in the image
     ASSERT_TRUE(height >= 2 && height <= 4 && width >= 2 && width <= 4);
     whole += height == 4 && width == 4 ? 1 : 0;
   }

@@ -60,9 +60,9 @@ TEST(Csv, ABadRecordIsNamedByLineAndCharacterAndTheNextLineIsRead) {
       records_of("a,b\nc,\"d\ne,f\ng,h\n"),
       (Records{{"a", "b"}, {"bad", "2:3", "the quote is not closed"}, {"e", "f"}, {"g", "h"}}));
   EXPECT_EQ(records_of("a,\"b\"c\nd,e"),
-            (Records{{"bad", "1:6", "text behind a closing quote"}, {"d", "e"}}));
+            (Records{{"bad", "1:6", "text after a closing quote"}, {"d", "e"}}));
   EXPECT_EQ(records_of("x\na,\"b\n\"c\nd"), (Records{{"x"},
-                                                     {"bad", "3:2", "text behind a closing quote"},
+                                                     {"bad", "3:2", "text after a closing quote"},
                                                      {"bad", "3:1", "the quote is not closed"},
                                                      {"d"}}));
   EXPECT_EQ(
@@ -151,7 +151,7 @@ TEST(CsvTable, EveryFaultOfARecordNamesFileLineColumnAndWhat) {
       {"30,Rome,red", "3:4: 3 columns, not 4"},
       {"30,Rome,red,yes,7", "3:5: 5 columns, not 4"},
       {"30,\"Rome,red,yes", "3:4: the quote is not closed"},
-      {"30,\"Rome\"x,red,yes", "3:10: text behind a closing quote"},
+      {"30,\"Rome\"x,red,yes", "3:10: text after a closing quote"},
       {"30,Ro\"me,red,yes", "3:6: a quote inside a value that does not begin with one"},
       {std::string("a\0b,Rome,red,yes", 16), "3:1 (age): \"a\\x00b\" is not a number"},
       {std::string(100, 'x') + ",Rome,red,yes",

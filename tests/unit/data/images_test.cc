@@ -2,7 +2,7 @@
 #include <ATen/ops/upsample_bilinear2d.h>
 #include <png.h>
 #include <stdio.h>
-// behind stdio.h, which it needs
+// after stdio.h, which it needs
 #include <jpeglib.h>
 
 #include <cmath>

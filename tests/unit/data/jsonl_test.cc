@@ -20,10 +20,10 @@ Table people(const std::string& text, DataReport& report, const DataConfig& conf
 
 TEST(JsonlTable, ValuesOfEveryKindBecomeNumbersAndIds) {
   DataReport report;
-  const Table table = people(
-      "\xef\xbb\xbf" + kGood + "\r\n\n" +
-          R"({"grade":0,"more":{"age":7,"x":[1,{"city":2}]},"age":-2.5e1,"city":"\u0052ome","sees":false})",
-      report);
+  const Table table = people("\xef\xbb\xbf" + kGood + "\r\n\n" +
+                                 R"({"grade":0,"more":{"age":7,"x":[1,{"city":2}]},"age":-2.5e1,)"
+                                 R"("city":"\u0052ome","sees":false})",
+                             report);
   EXPECT_EQ(table.records, 2);
   EXPECT_EQ(table.numbers, (std::vector<float>{30, -25}));
   EXPECT_EQ(table.ids, (std::vector<int32_t>{kRomeBelow8, 0, kRomeBelow8, 1}));

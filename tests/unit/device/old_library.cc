@@ -1,4 +1,4 @@
-// A GPU library of another version: what a command meets beside a library that was not built with
+// A GPU library of another version: what a command meets next to a library that was not built with
 // it.
 extern "C" const int* tutti_device_library() {
   static const int version = -7;

@@ -195,8 +195,8 @@ TEST(DeviceSum, SendsOneMessageForEveryTermOfAUnit) {
     parcel->fill({}, 0);
     parcel->sum({});
     EXPECT_EQ(me.group->exchanges(), 1);
-    // Two lanes a rank are one term. Unit 1 is a single float, which rank 1 owns.
-    // three units from rank 0; two and a further user from rank 1
+    // Two lanes of a rank are one term. Unit 1 is a single float, which rank 1 owns. three units
+    // from rank 0; two and a further user from rank 1
     EXPECT_EQ(me.group->messages(), 3);
     const int64_t before = me.group->messages();
     parcel->gather({});

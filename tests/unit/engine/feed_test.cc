@@ -85,12 +85,12 @@ std::string message_of(const std::function<void()>& call) {
 TEST(DeviceFeed, AStepFindsItsInputWhereItAlwaysIsStagedAheadOrNot) {
   for (bool ahead : {false, true}) {
     Case c;
-    const void* place = c.feed->tensors(2, 1)[1].const_data_ptr();
+    const void* input = c.feed->tensors(2, 1)[1].const_data_ptr();
     for (int64_t step = 0; step < 7; ++step) {
       c.feed->use(step, c.stream);
       if (ahead) c.feed->stage(step + 1);
       expect_input_of(c, step);
-      EXPECT_EQ(c.feed->tensors(2, 1)[1].const_data_ptr(), place);
+      EXPECT_EQ(c.feed->tensors(2, 1)[1].const_data_ptr(), input);
     }
   }
 }
@@ -112,14 +112,14 @@ TEST(DeviceFeed, WhatIsPlacedBehindAStepIsThereForTheNextAndCountsOnceThatUsesIt
   c.feed->use(0, c.stream);
   for (int64_t step = 0; step < 2; ++step) {
     plain.feed->use(step, plain.stream);
-    EXPECT_NO_THROW(c.feed->place(step + 1, c.stream));
+    EXPECT_NO_THROW(c.feed->fill_input(step + 1, c.stream));
     expect_input_of(c, step + 1);
     EXPECT_EQ(c.feed->digest(), plain.feed->digest()) << "step " << step + 1 << " was not used yet";
     c.feed->use(step + 1, c.stream);
     expect_input_of(c, step + 1);
     EXPECT_NE(c.feed->digest(), plain.feed->digest());
   }
-  EXPECT_NO_THROW(c.feed->place(3, c.stream)) << "what could not be read is told by its step";
+  EXPECT_NO_THROW(c.feed->fill_input(3, c.stream)) << "what could not be read is told by its step";
   EXPECT_NE(message_of([&] { c.feed->use(3, c.stream); }).find("the disk is gone"),
             std::string::npos);
 }

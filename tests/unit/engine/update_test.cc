@@ -58,7 +58,7 @@ class Updated {
         for (size_t i = 0; i < gradient_.size(); ++i) gradient_[i] = gradient(unit, p, i, number);
         std::vector<GradientPiece> pieces;
         int64_t begin = 0;
-        std::vector<std::vector<float>> apart;  // as on a real rank: slices lie in different places
+        std::vector<std::vector<float>> apart;  // as on a real rank: slices are in different places
         apart.reserve(cuts.size() + 1);
         for (size_t c = 0; c <= cuts.size(); ++c) {
           const int64_t end =

@@ -28,7 +28,7 @@ struct SimJob {
   bool overlap = true;
   bool windows = false;
   bool root = false;  ///< rank 0 makes all sums
-  /// of the layout's chances: turns, delays, how long work takes. Not part of the job.
+  /// of the layout's chances: turns, delays, how long work takes. It is not part of the job.
   uint64_t seed = 0;
   std::vector<Fault> faults;
   int cut_rank = -1;

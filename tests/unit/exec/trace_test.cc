@@ -13,7 +13,7 @@ namespace {
 
 Time at_us(int64_t us) { return Time(std::chrono::microseconds(us)); }
 
-/// Two ranks, a step of forward and backward with reductions beside it.
+/// Two ranks, a step of forward and backward with reductions alongside.
 std::vector<TraceEvent> synthetic() {
   std::vector<TraceEvent> events;
   for (int rank = 0; rank < 4; ++rank) {

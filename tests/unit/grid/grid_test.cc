@@ -254,7 +254,7 @@ TEST(Grid, SlicesCoverTheUnitOnChunkStartsAndAreAsEvenAsTheseAllow) {
         const bool on_chunk =
             std::any_of(chunks.begin(), chunks.end(), [&](Range c) { return c.begin == next; });
         EXPECT_TRUE(on_chunk || next == size) << next;
-        // A border lies within half the widest gap (a chunk and padding) of the even cut.
+        // A border is within half the widest gap (a chunk and padding) of the even cut.
         EXPECT_LE(std::abs(next - size * (part + 1) / parts), (kChunk + kAlign) / 2 + 1);
       }
       EXPECT_EQ(next, size);

@@ -126,7 +126,7 @@ TEST(Cnn, RefusesWhatItCannotBuild) {
   job.model.norm = NormKind::kRms;
   EXPECT_THROW(make_cnn(job), std::exception);
   job = small_cnn();
-  job.model.image = {1, 4, 4};  // 1 x 1 behind the stem's pool and the second stage
+  job.model.image = {1, 4, 4};  // 1 x 1 after the stem's pool and the second stage
   job.train.micro_batch_size = 1;
   EXPECT_THROW(make_cnn(job), std::exception);
   job.train.micro_batch_size = 2;

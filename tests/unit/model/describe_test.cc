@@ -31,7 +31,7 @@ Model tied_model() {
   return model;
 }
 
-// Two columns: rows are gathered, partial sums scattered, and x travels beside them.
+// Two columns: rows are gathered, partial sums scattered, and x travels with them.
 Model column_model() {
   Model model;
   model.columns = 2;
@@ -212,7 +212,7 @@ TEST(Describe, RefusesColumnsThatDiffer) {
   model = column_model();
   model.blocks[3].segments.pop_back();
   EXPECT_NE(
-      fault(model).find("block layer.slice1 has 1 segments, but layer.slice0 beside it has 2"),
+      fault(model).find("block layer.slice1 has 1 segments, but layer.slice0 next to it has 2"),
       std::string::npos)
       << fault(model);
   model = changed(1, 0, false, [](auto&, auto& out) { out[0].dims = {12}; });

@@ -55,7 +55,7 @@ at::Tensor slice_of(const std::string& name, const at::Tensor& whole, const Mode
 
 class SlicedCase : public ColumnsCase {
  public:
-  /// With the weights and data of `whole`.
+  /// It has the weights and data of `whole`.
   SlicedCase(const Job& job, int64_t slices, const GptCase& whole, Isa isa,
              MatmulKind matmul = MatmulKind::kOwn)
       : SlicedCase(job, slices, whole, kernels(isa, matmul)) {}

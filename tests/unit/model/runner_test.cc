@@ -78,7 +78,7 @@ TEST(ModelRunner, EqualsOneGraphOverTheWholeModelBitForBitWithSharedParameters) 
   EXPECT_TRUE(at::equal(flat.gradient(1, 0), grads[1]));
   EXPECT_TRUE(at::equal(flat.gradient(1, 1), grads[2]));
   EXPECT_TRUE(at::equal(flat.gradient(0, 0, 0), grads[3]))
-      << "the user's part, behind the owner's unit";
+      << "the user's part, after the owner's unit";
   EXPECT_EQ(flat.runner->loss().count, 8);
 }
 

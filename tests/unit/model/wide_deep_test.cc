@@ -29,7 +29,8 @@ init = "he-normal"
 [data]
 kind = "csv"
 path = "x.csv"
-columns = ["a: number", "b: number", "c: category hash=5", "d: category x|y|z", "e: category hash=4", "t: target"]
+columns = ["a: number", "b: number", "c: category hash=5", "d: category x|y|z",
+           "e: category hash=4", "t: target"]
 [train]
 micro_batch_size = 4
 )";

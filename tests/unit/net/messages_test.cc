@@ -213,7 +213,7 @@ TEST_P(Messages, AMessageOfAnotherSizeThanItsReceiveIsAnErrorNamingBoth) {
 }
 
 TEST_P(Messages, ACancelEndsEveryWaitWithItsReason) {
-  // A Cancel may lie in memory that processes share.
+  // A Cancel may be in memory that processes share.
   void* page =
       ::mmap(nullptr, sizeof(Cancel), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(page, MAP_FAILED);

@@ -280,7 +280,9 @@ using Points = std::vector<std::pair<double, double>>;
 TEST_F(RunOnDisk, GivesItsCurves) {
   write(R"({"event":"step","step":1,"loss":5.0,"lr":0.1}
 {"event":"step","step":2,"loss":null,"lr":0.2}
-{"event":"eval","step":2,"held_out_loss":4.5,"metrics":{"loss":4.5,"accuracy":0.5,"confusion":[[1]]},"baseline":{"name":"truth","loss":4.25}}
+{"event":"eval","step":2,"held_out_loss":4.5,)"
+        R"("metrics":{"loss":4.5,"accuracy":0.5,"confusion":[[1]]},)"
+        R"("baseline":{"name":"truth","loss":4.25}}
 {"event":"step","step":3,"loss":4.0,"lr":0.3}
 {"event":"test","step":3,"metrics":{"loss":9,"accuracy":0.9}}
 {"event":"step","step":4,"lo)");

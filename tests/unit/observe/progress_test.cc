@@ -71,7 +71,7 @@ TEST(PlainLines, TellTheModelAndAboutTenStepsOfARun) {
   screen.write(start(0, 200));
   for (int64_t n = 1; n <= 200; ++n) screen.write(step(n, 5.0 - static_cast<double>(n) / 100));
   const std::string text = screen.text();
-  EXPECT_NE(text.find("118.5 k parameters; 3 MiB a rank"), std::string::npos) << text;
+  EXPECT_NE(text.find("118.5 k parameters; 3 MiB per rank"), std::string::npos) << text;
   EXPECT_NE(text.find("step     1/200  loss 4.9900  2.0 k tok/s"), std::string::npos) << text;
   EXPECT_NE(text.find("step   200/200  loss 3.0000"), std::string::npos) << text;
   EXPECT_EQ(count(text, "loss "), 11u) << text;  // the first and every tenth

@@ -16,8 +16,8 @@ namespace {
 constexpr int kSteps = 50;
 constexpr double kLr = 1e-2, kDecay = 0.1, kScale = 0.25, kBeta1 = 0.9, kBeta2 = 0.98, kEps = 1e-6;
 
-// Of the way an element went. Each of 50 steps rounds a few operations to float, about a unit in
-// the last place (6e-8) each.
+// Relative to the way that an element went. Each of 50 steps rounds a few operations to float,
+// about a unit in the last place (6e-8) each.
 constexpr double kTolerance = 1e-6;
 
 TrainConfig config_of(const char* optimizer) {

@@ -22,7 +22,7 @@
 namespace tutti::test {
 
 using Cells = std::vector<uint64_t>;
-/// By unit, slot and cell.
+/// A value per unit, slot and cell.
 using MeshValues = std::map<std::tuple<int, int, int64_t>, uint64_t>;
 
 inline uint64_t mix(uint64_t x) {

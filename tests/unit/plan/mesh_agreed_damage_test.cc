@@ -1,4 +1,4 @@
-// Damage that all ranks agree on, or that lies in what a handler of the engine takes by its place:
+// Damage that all ranks agree on, or that is in what a handler of the engine takes by its place:
 // random damage in one place (mesh_mutation_test.cc) does not draw it.
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ struct Planned : test::PlannedMesh {
     const auto faults = prove(plan, model);
     return faults.empty() ? "" : faults[0];
   }
-  /// Of all ranks: f(program, instruction).
+  /// Calls f(program, instruction) for the op on all ranks.
   template <class F>
   void each(Op op, F&& f) {
     for (Program& program : plan.programs)
@@ -125,7 +125,7 @@ TEST(MeshAgreedDamage, AFetchOfMoreThanItsMemoryHoldsIsNamed) {
   p.expect("do not both hold unit");
 }
 
-// The last stage has no sum to wait for, and the others' sums come behind its loss: but its vote
+// The last stage has no sum to wait for, and the others' sums come after its loss: but its vote
 // gives what is there.
 TEST(MeshAgreedDamage, AVoteThatItsOwnLossDoesNotPrecedeIsNamed) {
   ModelShape model = mesh_model({4, 1, false});

@@ -390,7 +390,7 @@ TEST(FitSchedule, EvenChunksWithRoomTakeHardlyLongerThanThePublishedOrder) {
   }
 }
 
-// Of a small GPT on two stages: two, one, two and one blocks, the head behind the last.
+// Of a small GPT on two stages: two, one, two and one blocks, the head after the last.
 TEST(FitSchedule, UnevenChunksKeepTheirStagesBusy) {
   const std::vector<CellCosts> costs{{41, 47, 39}, {20, 24, 19}, {41, 47, 39}, {21, 25, 20}};
   double work = 0;

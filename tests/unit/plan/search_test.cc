@@ -95,7 +95,7 @@ TEST(Search, ALayoutThatIdlesForMoreThanAFifthSaysWhyAndWhatMendsIt) {
 TEST(Search, TheSimplestOfThoseThatAreAsGoodComesFirst) {
   SearchRequest request = request_of(2, {2, 1, 1});
   const ModelShape model = gpt(1);
-  for (const BlockShape& b : model.blocks)  // work beside which nothing that travels counts
+  for (const BlockShape& b : model.blocks)  // so much work that nothing that travels counts
     request.cost.measured.emplace_back(b.segments.size(), SegmentSeconds{1, 1, 1});
   const SearchResult result = search_layouts(model, request);
   ASSERT_GT(result.best.size(), 4u);
@@ -144,7 +144,7 @@ TEST(Search, WhereNothingFitsTheNearestAreNamed) {
     choose_layout(job, gpt(), request);
     ADD_FAILURE() << "something fits into a mebibyte";
   } catch (const ConfigError& e) {
-    EXPECT_EQ(e.faults()[0], "no layout of 4 ranks fits into 1 MiB a rank; the nearest:");
+    EXPECT_EQ(e.faults()[0], "no layout of 4 ranks fits into 1 MiB per rank; the nearest:");
     ASSERT_GT(e.faults().size(), 1u);
     EXPECT_NE(e.faults()[1].find(" needs "), std::string::npos) << e.faults()[1];
   }

@@ -42,7 +42,7 @@ MeshOptions data_parallel(int ranks, int lanes) {
   return options;
 }
 
-/// The cells of a schedule as programs of one rank a stage: sends and receives on queues of their
+/// The cells of a schedule as programs of one rank per stage: sends and receives on queues of their
 /// own.
 std::vector<Program> pipeline(const std::string& schedule, int stages, int chunks, int micros) {
   const auto cells = make_schedule(schedule, stages, chunks, micros);

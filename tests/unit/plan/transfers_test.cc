@@ -101,7 +101,7 @@ TEST(Transfers, AGatherAfterUpdateTakesTheOthersSlicesOfMyReplica) {
   const CopyTransfer& copy = p.copy(1);
   EXPECT_TRUE(copy.updated);
   EXPECT_FALSE(copy.gradients);
-  ASSERT_EQ(copy.copies.size(), 4u);  // its own slice lies in the same memory
+  ASSERT_EQ(copy.copies.size(), 4u);  // its own slice is in the same memory
   for (const auto& c : copy.copies) {
     EXPECT_EQ(c.from / 2, c.to / 2);
     EXPECT_NE(c.from, c.to);
@@ -170,7 +170,7 @@ TEST(Transfers, HostsSendEachOtherOneSum) {
   EXPECT_EQ(on_hosts(Planned(model, inside, 1, batch), 1), 2 * 4 * bytes);
   EXPECT_EQ(on_hosts(Planned(model, whole, 0, batch), 2), 2 * bytes);
   EXPECT_EQ(on_hosts(Planned(model, whole, 0, batch), 1), (4 + 4) * bytes);
-  // Six lanes a host, of twelve: two subtrees leave it.
+  // Six lanes per host, of twelve: two subtrees leave it.
   const Batch uneven{12, 1, 1};
   EXPECT_EQ(on_hosts(Planned(model, {4, 1, 1, 2}, 1, uneven), 2), 2 * 2 * bytes);
   EXPECT_EQ(on_hosts(Planned(model, {4, 1, 1, 1}, 0, uneven), 2), 2 * 2 * bytes);
@@ -191,7 +191,7 @@ TEST(Transfers, SumsHaveTwoLevelsOnlyWhereLessTravelsAndHostsHaveTheirSlices) {
   EXPECT_EQ(together({4, 2, 1, 4}, 3, 8, 2), 2);    // two tensor ranks each
   EXPECT_EQ(together({4, 1, 2, 1}, 0, 8, 4), 2);    // two stages on two hosts each
   EXPECT_EQ(together({4, 1, 2, 1}, 0, 8, 2), 0);    // a host has a stage: all its data ranks
-  EXPECT_EQ(together({4, 1, 1, 2}, 1, 4, 4), 0);    // one a host
+  EXPECT_EQ(together({4, 1, 1, 2}, 1, 4, 4), 0);    // one per host
   EXPECT_EQ(together({4, 1, 1, 2}, 1, 12, 2), 2);   // lanes 0 to 5 are two subtrees of 12
   EXPECT_EQ(together({4, 1, 1, 1}, 0, 5, 2), 2);    // ranks have unequal numbers of lanes
   EXPECT_EQ(together({8, 1, 1, 2}, 1, 8, 2), 0);    // two replicas in a host

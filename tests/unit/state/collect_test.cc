@@ -51,7 +51,7 @@ struct HeldPieces {
   std::vector<StatePiece> pieces;
 };
 
-/// Entries are cut at random places; each cut lies at one or more ranks.
+/// Entries are cut at random places; each cut is at one or more ranks.
 std::vector<HeldPieces> dealt(const Whole& whole, int ranks, uint64_t seed) {
   std::mt19937_64 draw(seed);
   const auto below = [&draw](int64_t n) {

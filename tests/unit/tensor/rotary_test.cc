@@ -36,7 +36,7 @@ at::Tensor turned(const at::Tensor& x) {
 
 TEST_P(Rotary, AgreesWithComplexNumbersForwardAndBackward) {
   for (const int64_t dim : {2, 6, 16, 30, 32, 64, 66, 128}) {
-    const RotaryShape s{3, 20, 3, dim, 4 * dim + 5};  // something behind the heads, of another size
+    const RotaryShape s{3, 20, 3, dim, 4 * dim + 5};  // something after the heads, of another size
     const int64_t rows = s.batch * s.length;
     Floats x = normals(rows * s.columns, 1), dx = normals(rows * s.columns, 3),
            dbias(s.columns, NAN);

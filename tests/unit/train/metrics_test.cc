@@ -53,7 +53,7 @@ TEST(Metrics, OfClassesByHand) {
   EXPECT_EQ(of[2].at("recall"), 0.0);
   EXPECT_EQ(of[2].at("count"), 0);
   EXPECT_EQ(of[2].at("auc"), json());
-  // Over the two classes that occur.
+  // The means are over the two classes that occur.
   EXPECT_EQ(report.at("precision"), (1.0 / 2 + 1) / 2);
   EXPECT_EQ(report.at("recall"), (1.0 / 2 + 2.0 / 3) / 2);
   EXPECT_EQ(report.at("f1"), (1.0 / 2 + 4.0 / 5) / 2);

@@ -39,7 +39,7 @@ struct HandResult {
 
 class HandRun {
  public:
-  /// parameters[block][parameter]; of shared ones the owner's. Runs where the data lies. `low`: of
+  /// parameters[block][parameter]; of shared ones the owner's. It runs where the data is. `low`: of
   /// the matmuls.
   HandRun(const Model& model, std::vector<std::vector<at::Tensor>> parameters,
           std::vector<at::Tensor> data, Pass pass, at::ScalarType low = at::kFloat)

@@ -39,7 +39,8 @@ struct PlanCaseOptions {
   bool recompute = false;  ///< every segment's forward comes again
   bool moving = false;     ///< backward finds the parameters in other buffers than forward
   RunnerOptions runner = {};
-  bool apart = false;  ///< shared parameters and their gradients are copies beside the owner's unit
+  bool apart =
+      false;  ///< shared parameters and their gradients are copies outside of the owner's unit
 };
 
 class PlanCase {

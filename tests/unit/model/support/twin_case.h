@@ -1,5 +1,5 @@
-// A model with its memory and one micro-batch, for tests that run a hand-written model whole beside
-// its autograd twin.
+// A model with its memory and one micro-batch, for tests that run a hand-written model whole
+// alongside its autograd twin.
 #pragma once
 
 #include <ATen/Parallel.h>
