@@ -246,9 +246,7 @@ void add_data(std::vector<Key>& keys) {
   using C = DataConfig;
   Rows<C> rows(keys, "data", &Job::data);
   rows.add(&C::kind, "kind", "text",
-           "text of a file; a file of tokens; generated walks over the tokens, points or clicks; "
-           "IDX images; tables; "
-           "NumPy arrays; a folder of PNG and JPEG images, a folder for each class")
+           "where records come from; the parts at the end of docs/job.md say what each is")
       .one_of(names_of<DataPart>());
   rows.add(&C::path, "path", "kjv",
            "file or folder; `kjv`: the King James text, `fashion-mnist`: the images, which set-up "
@@ -491,7 +489,7 @@ void add_layout(std::vector<Key>& keys) {
   rows.add(&C::pipeline, "pipeline", 1, "pipeline stages; data ranks = ranks / (tensor x pipeline)")
       .range(1, 65536)
       .searched();
-  rows.add(&C::schedule, "schedule", "1f1b", "pipeline schedule")
+  rows.add(&C::schedule, "schedule", PlanKeys{}.schedule, "pipeline schedule")
       .one_of(names_of<PipelinePart>())
       .searched()
       .named(", {}", ",{}")

@@ -29,6 +29,7 @@ struct PlanKeys {
   Offload offload = Offload::kNone;
   /// Small units are merged into a parcel until it has so many floats.
   int64_t bucket_floats = kParcelFloats;
+  bool operator==(const PlanKeys&) const = default;
 };
 
 }  // namespace tutti

@@ -64,6 +64,11 @@ class Fused : public Optimizer {
         .step_size = rounded(scalars.lr),
     };
   }
+  /// A gradient as an optimizer sees it, for those that have no kernel. NaN stays NaN.
+  static float scaled(float gradient, const GradientScalars& scalars) {
+    const float value = gradient * scalars.scale;
+    return value > scalars.limit ? scalars.limit : value < -scalars.limit ? -scalars.limit : value;
+  }
   /// What a decoupled weight decay multiplies a value by.
   static float decoupled(const StepScalars& scalars) {
     return rounded(1 - scalars.lr * scalars.weight_decay);

@@ -65,6 +65,13 @@ TEST(Parts, EveryPipelineScheduleDoesAllItsCells) {
   }
 }
 
+TEST(Parts, OptionsOfTheGeneratorBeginWithTheDefaultsOfTheirKeys) {
+  PlanKeys keys = parse_job("", "job", {}).layout;
+  keys.zero = 0, keys.fold = FoldKind::kLocal;  // of `auto`
+  EXPECT_TRUE(keys == PlanKeys{});
+  EXPECT_EQ(keys.schedule, plain_schedule());
+}
+
 TEST(Parts, EveryLossIsMadeAndNoOther) {
   const auto make = [](std::string_view name) {
     Job job = with("model.kind", "mlp");
